@@ -66,7 +66,7 @@ train: {{ steps: 20, global_batch_size: 16, lr: 3e-3 }}"
     let model = &run.folder().config;
     let patch_dim = model.towers.get(Tower::Vision).expect("a Qwen3-VL has a vision tower").patch_dim();
     let num_outputs = model.inputs()[0].num_tensors as i64;
-    let blocks = Blocks { patch_dim, width: model.decoder.hidden_size, num_outputs };
+    let blocks = Blocks { patch_dim, width: model.foundation.shape().width, num_outputs };
     run.encoder(blocks).run_with(|step| println!("step {:2}  loss {:.3}", step.step.0, step.loss))?;
     Ok(())
 }

@@ -8,7 +8,6 @@ use crate::model::folder::ModelFolder;
 use crate::model::locate::{BaseError, ModelFolders};
 use loongforge_core::checkpoint::{CheckpointError, carried};
 use loongforge_core::files;
-use loongforge_torch::engine::Families;
 use loongforge_torch::train::hf::{Checkpoint, Dtype, Rewrite, rewrite};
 use loongforge_torch::train::{AdapterError, Adapters, WeightsError};
 use serde_json::Value;
@@ -70,7 +69,7 @@ pub fn export(folder: &Path, out: &Path, how: &Export) -> Result<(usize, u64), E
     let adapters = match &found.adapters {
         Some(adapters) => {
             let model = ModelFolder::open_plain(&found.config)?;
-            expect_fit(&found.weights, &Families::of(&model.config), &load_options(&model.json, false))?;
+            expect_fit(&found.weights, &model.config, &load_options(&model.json, false))?;
             Some(Adapters::open(adapters, &model.config, &checkpoint)?)
         }
         None => None,

@@ -1,6 +1,6 @@
 //! Describes whether the weights in a folder are those of a model: asked before anything is built.
 
-use loongforge_torch::engine::Families;
+use loongforge_torch::model::ModelConfig;
 use loongforge_torch::train::WeightsError;
 use loongforge_torch::train::hf::{Checkpoint, LoadOptions, compare_weights};
 use serde_json::Value;
@@ -13,9 +13,9 @@ pub type FitError = WeightsError;
 ///
 /// # Errors
 /// A file is torn, or a tensor is missing, misshaped, of a wrong type or not the model's: all of them in one table.
-pub fn expect_fit(folder: &Path, families: &Families, options: &LoadOptions) -> Result<(), FitError> {
+pub fn expect_fit(folder: &Path, model: &ModelConfig, options: &LoadOptions) -> Result<(), FitError> {
     let checkpoint = Checkpoint::open(folder)?;
-    compare_weights(&families.specs(), &checkpoint, options)
+    compare_weights(&model.specs(), &checkpoint, options)
 }
 
 /// Returns how strictly a folder with this `config.json` is compared: layers for multi-token prediction may be left

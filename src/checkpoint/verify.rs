@@ -8,7 +8,6 @@ use loongforge_core::checkpoint::{MANIFEST, Manifest};
 use loongforge_core::data::Tokenizer;
 use loongforge_core::engine::error_chain;
 use loongforge_core::files;
-use loongforge_torch::engine::Families;
 use loongforge_torch::train::hf::{Checkpoint, Dtype, Filling, INDEX_FILE, TensorFile, fill, is_adapter};
 use loongforge_torch::train::{adapter_base, read_adapter_config};
 use serde_json::Value;
@@ -148,7 +147,7 @@ fn config(folder: &Path) -> Check {
         return Ok(format!("adapters of rank {} for {base}", config.lora.r));
     }
     let model = ModelFolder::open_plain(folder)?;
-    expect_fit(folder, &Families::of(&model.config), &load_options(&model.json, false))?;
+    expect_fit(folder, &model.config, &load_options(&model.json, false))?;
     Ok(format!("the weights are those of a {}", model.config.model_type))
 }
 

@@ -9,7 +9,7 @@ use clap::{Args, ValueEnum};
 use loongforge_core::config::{self, PackMode, RunConfig};
 use loongforge_core::data::{Epochs, settle_steps_of};
 use loongforge_core::text::grouped;
-use loongforge_torch::engine::{Families, trained};
+use loongforge_torch::engine::trained;
 use loongforge_torch::params::{ParamSpec, Role};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -62,8 +62,7 @@ pub fn check(args: CheckArgs) -> anyhow::Result<ExitCode> {
         .collect();
     let asked = Asked { device: !args.no_device, weights: lines.is_empty(), alone: false };
     let decoder = decoder(config.security.sandbox, |warning| eprintln!("warning: {warning}"));
-    let families = Families::of(&folder.config);
-    let preflight = Preflight { config: &config, folder: &folder, families: &families, decoder };
+    let preflight = Preflight { config: &config, folder: &folder, decoder };
     let passed = preflight.ask(asked).map_err(|error| UsageError::of(&error))?;
     lines.extend(passed.lines);
     let epochs = settle_steps_of(&mut config, passed.num_samples).map_err(|error| UsageError::of(&error))?;
@@ -87,8 +86,7 @@ pub fn check(args: CheckArgs) -> anyhow::Result<ExitCode> {
 
 /// Parameters of the model's parts with their roles.
 pub(super) fn parts(config: &RunConfig, folder: &ModelFolder) -> anyhow::Result<Vec<(&'static str, Vec<ParamSpec>)>> {
-    let families = Families::of(&folder.config);
-    let model = &config.model;
+    let (families, model) = (&folder.config, &config.model);
     let foundation = trained(families.foundation.specs(), &families.tree, |_| ("model.foundation", &model.foundation))?;
     let mut parts = vec![("foundation", foundation)];
     for it in families.towers.iter() {

@@ -62,7 +62,7 @@ fn size(file: &ModelFile) -> Result<ModelSize, String> {
     match file.group {
         "models/image_projector" => Err("its sizes follow from the other parts".to_owned()),
         "models/image_encoder" => tower(&config),
-        _ => Ok(ModelSize::of(&ModelConfig::from_hf(&config).map_err(|error| error.to_string())?, &config)),
+        _ => Ok(ModelSize::of(&ModelConfig::from_hf(&config).map_err(|error| error.to_string())?)),
     }
 }
 

@@ -43,6 +43,34 @@ pub fn another(number: usize, count: usize, key: &[u64]) -> usize {
     }
 }
 
+/// Numbers by their index: each depends on the key and its index alone, so that any of them can be made anywhere.
+#[derive(Clone, Copy, Debug)]
+pub struct Counter(u64);
+
+impl Counter {
+    /// The numbers that belong to these alone, for example `[seed, sample]`.
+    pub fn new(key: &[u64]) -> Self {
+        Self(Rng::new(key).0)
+    }
+
+    /// The numbers that belong to one word, which is spread already.
+    pub fn of(word: u64) -> Self {
+        Self(word)
+    }
+
+    /// Number `i`, uniform in (0, 1), 53 bits.
+    pub fn unit(self, i: u64) -> f64 {
+        let bits = mix(self.0.wrapping_add(i.wrapping_add(1).wrapping_mul(STEP)));
+        ((bits >> 11) as f64 + 0.5) / (1u64 << 53) as f64
+    }
+
+    /// Number `i` of mean 0 and variance 1: Box and Muller's, one of each pair.
+    pub fn normal(self, i: u64) -> f64 {
+        let radius = (-2.0 * self.unit(2 * i).ln()).sqrt();
+        radius * (std::f64::consts::TAU * self.unit(2 * i + 1)).cos()
+    }
+}
+
 /// The place of `index` in a shuffle of `0..len` that belongs to `key`, without holding the shuffle:
 /// a Feistel network over the next even power of two, walked until it lands inside.
 pub fn permute(index: u64, len: u64, key: &[u64]) -> u64 {

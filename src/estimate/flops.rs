@@ -93,7 +93,7 @@ pub fn costs(
     rate: DeviceRate,
     is_bf16: bool,
 ) -> Costs {
-    let size = ModelSize::of(&folder.config, &folder.json);
+    let size = ModelSize::of(&folder.config);
     let per_token = size.flops_per_token(0);
     let trunk = Trunk::encoder(&folder.json);
     // Queries times keys and scores times values, both ways, forward and twice backward, not causal.

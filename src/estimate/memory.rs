@@ -7,7 +7,7 @@ use loongforge_core::engine::EngineError;
 use loongforge_core::message::{ActorId, MemoryReport, Pack, Replica, Role, SampleId, SampleMeta, StepId, StepPlan};
 use loongforge_core::observe;
 use loongforge_core::schedule::{Batch, CoordinatorSpec, plan_step};
-use loongforge_torch::engine::{Families, memory_of};
+use loongforge_torch::engine::memory_of;
 use std::sync::Arc;
 
 /// Resident bytes of a process besides its tensors: the program, libtorch, tokenizer, data that is read ahead.
@@ -89,11 +89,11 @@ fn num_steps(config: &RunConfig) -> u64 {
 /// # Errors
 /// As [`forecast`].
 pub fn of_plans(config: &RunConfig, folder: &ModelFolder, plans: &[StepPlan]) -> Result<Vec<ActorMemory>, EngineError> {
-    let families = Families::of(&folder.config);
-    let memory = |actor, plans: &[Arc<StepPlan>]| memory_of(config, &families, actor, plans);
+    let model = &folder.config;
+    let memory = |actor, plans: &[Arc<StepPlan>]| memory_of(config, model, actor, plans);
     let mut found = Vec::new();
     let colocated = config.pools.placement == Placement::Colocated;
-    for (name, pool, _) in config.pools.encoders(families.towers.set()).into_iter().filter(|_| !colocated) {
+    for (name, pool, _) in config.pools.encoders(model.towers.set()).into_iter().filter(|_| !colocated) {
         let patches = |plan: &StepPlan, index: u32| {
             let own = plan.units.iter().filter(|unit| unit.encoder == Replica::new(name, index));
             own.map(|unit| unit.num_patches()).sum::<usize>()
@@ -113,7 +113,7 @@ pub fn of_plans(config: &RunConfig, folder: &ModelFolder, plans: &[StepPlan]) ->
     for stage in 0..layout.pp {
         let place = loongforge_core::config::RankCoords { dp: replica.index as usize, pp: stage, ..layout.place(0) };
         let actor = ActorId::foundation(layout.rank(place) as u32);
-        let what = if colocated && !families.towers.is_empty() { "encoder + foundation" } else { "foundation" };
+        let what = if colocated && !model.towers.is_empty() { "encoder + foundation" } else { "foundation" };
         let kind = if layout.pp > 1 { format!("{what}, stage {}", stage + 1) } else { what.into() };
         found.push(ActorMemory { kind, actor, memory: memory(actor, &plans)? });
     }

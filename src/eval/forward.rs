@@ -2,7 +2,7 @@
 
 use crate::model::folder::ModelFolder;
 use crate::model::locate::ModelFolders;
-use anyhow::Result;
+use anyhow::{Result, anyhow};
 use loongforge_core::data::{Media, Sample};
 use loongforge_core::message::{Grid, SampleMeta};
 use loongforge_torch::model::{Decoder, EncoderModel, FeatureInput, ModelTower, Prompt, TextBatch, TokenScores};
@@ -50,13 +50,20 @@ impl ForwardModel {
             adapters.iter().for_each(|adapters| adapters.add_to(&params));
             Ok(Rc::new(params))
         };
-        let tower = |(it, input): (&ModelTower, FeatureInput)| -> Result<LoadedTower> {
+        let tower = |(it, input): (&ModelTower, &FeatureInput)| -> Result<LoadedTower> {
             let params = load(it.family.specs())?;
-            Ok(LoadedTower { input, model: it.family.build(&params, Policy::Keep), params })
+            Ok(LoadedTower { input: input.clone(), model: it.family.build(&params, Policy::Keep), params })
         };
         let towers = folder.config.towers.iter().zip(folder.config.inputs()).map(tower).collect::<Result<_>>()?;
-        let params = load(Decoder::specs(&folder.config.decoder))?;
-        Ok(Self { towers, decoder: Decoder::new(&folder.config.decoder, &params), params, folder })
+        let Some(config) = folder.config.decoder() else {
+            let model_type = &folder.config.model_type;
+            return Err(anyhow!(
+                "{}: a {model_type} is no language model: it has no scores of tokens",
+                config.display()
+            ));
+        };
+        let params = load(Decoder::specs(config))?;
+        Ok(Self { towers, decoder: Decoder::new(config, &params), params, folder })
     }
 
     pub fn folder(&self) -> &ModelFolder {

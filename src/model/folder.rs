@@ -78,19 +78,28 @@ impl ModelFolder {
         }
         // Most published configs name heads whose weights a checkpoint may lack: they are trained where a run asks.
         let num_heads = model.mtp.num_layers.unwrap_or(0);
-        if num_heads > 0 && !folder.config.decoder.enable_mtp(num_heads, model.mtp.loss_weight) {
+        if num_heads > 0
+            && folder.config.edit_decoder(|it| it.enable_mtp(num_heads, model.mtp.loss_weight)) != Some(true)
+        {
             return Err(FolderError::NoMtp { num_heads, model_type: folder.config.model_type });
         }
-        let (balance, moe) = (&mut folder.config.decoder.balance, &model.moe);
-        for (value, wanted) in [
-            (&mut balance.aux_loss_coef, moe.aux_loss_coef),
-            (&mut balance.z_loss_coef, moe.z_loss_coef),
-            (&mut balance.bias_update_rate, moe.bias_update_rate),
-        ] {
-            *value = wanted.unwrap_or(*value);
+        let moe = &model.moe;
+        let balanced = folder.config.edit_decoder(|decoder| {
+            let balance = &mut decoder.balance;
+            for (value, wanted) in [
+                (&mut balance.aux_loss_coef, moe.aux_loss_coef),
+                (&mut balance.z_loss_coef, moe.z_loss_coef),
+                (&mut balance.bias_update_rate, moe.bias_update_rate),
+            ] {
+                *value = wanted.unwrap_or(*value);
+            }
+        });
+        if balanced.is_none() && [moe.aux_loss_coef, moe.z_loss_coef, moe.bias_update_rate].iter().any(Option::is_some)
+        {
+            return Err(FolderError::NoRouters { model_type: folder.config.model_type });
         }
         if let Some(coef) = model.indexer.loss_coef
-            && !folder.config.decoder.train_indexers(coef, model.indexer.warm_up)
+            && folder.config.edit_decoder(|it| it.train_indexers(coef, model.indexer.warm_up)) != Some(true)
         {
             return Err(FolderError::NoIndexer { model_type: folder.config.model_type });
         }
@@ -152,7 +161,7 @@ impl ModelFolder {
 
     /// Returns what planning needs to know of the model; features and pixels are float32 or narrower on the wire.
     pub fn shape(&self) -> ModelShape {
-        let hidden_size = self.config.decoder.hidden_size as u64;
+        let hidden_size = self.config.foundation.shape().width as u64;
         let towers = &self.config.towers;
         let patch_dim = towers.iter().map(|it| it.family.patch_dim() as u64).max().unwrap_or(0);
         let num_tensors = towers.iter().map(|it| it.family.num_outputs() as u64).max().unwrap_or(0);

@@ -4,7 +4,7 @@
 use crate::estimate::flops::ParamCounts;
 use loongforge_core::config::{Device, Placement, Precision, RunConfig};
 use loongforge_core::observe::bytes;
-use loongforge_torch::engine::Families;
+use loongforge_torch::model::ModelConfig;
 use loongforge_torch::params::ParamSpec;
 
 /// Parameters of a pool above which sizes are a mistake, whatever the machines: the largest models have 2^41.
@@ -24,9 +24,9 @@ pub enum MemoryProblem {
 ///
 /// # Errors
 /// They are more and the run is `alone` on this machine; or no machine could hold them.
-pub fn check(config: &RunConfig, families: &Families, alone: bool) -> Result<Option<String>, MemoryProblem> {
-    let encoder: Vec<ParamSpec> = families.towers.specs().into_iter().collect();
-    let [encoder, foundation] = [encoder, families.foundation.specs()].map(|specs| ParamCounts::of(specs.iter()));
+pub fn check(config: &RunConfig, model: &ModelConfig, alone: bool) -> Result<Option<String>, MemoryProblem> {
+    let encoder: Vec<ParamSpec> = model.towers.specs().into_iter().collect();
+    let [encoder, foundation] = [encoder, model.foundation.specs()].map(|specs| ParamCounts::of(specs.iter()));
     let parameters = [encoder, foundation].map(|pool| pool.trained.saturating_add(pool.frozen));
     if let Some(&parameters) = parameters.iter().find(|count| **count > MAX_PARAMETERS) {
         return Err(MemoryProblem::Absurd { parameters });

@@ -15,7 +15,7 @@ use crate::model::folder::ModelFolder;
 use loongforge_core::config::{Device, RunConfig};
 use loongforge_core::data::{DataError, MediaDecoder};
 use loongforge_core::engine::EngineError;
-use loongforge_torch::engine::{Families, check_engines, open_device, random_parts, without_effect};
+use loongforge_torch::engine::{check_engines, open_device, random_parts, without_effect};
 use loongforge_torch::native::expect_products;
 use std::sync::Arc;
 
@@ -23,7 +23,6 @@ use std::sync::Arc;
 pub struct Preflight<'a> {
     pub config: &'a RunConfig,
     pub folder: &'a ModelFolder,
-    pub families: &'a Families,
     /// Decodes the samples' pictures and videos.
     pub decoder: Arc<dyn MediaDecoder>,
 }
@@ -71,9 +70,9 @@ impl Preflight<'_> {
     /// # Errors
     /// The first reason for which the run could not go.
     pub fn ask(&self, asked: Asked) -> Result<Passed, PreflightError> {
-        let Self { config, families, .. } = *self;
-        let memory = memory::check(config, families, asked.alone)?;
-        check_engines(config, families).map_err(PreflightError::Engine)?;
+        let (config, model) = (self.config, &self.folder.config);
+        let memory = memory::check(config, model, asked.alone)?;
+        check_engines(config, model).map_err(PreflightError::Engine)?;
         if asked.device {
             open_device(&config.device).map_err(PreflightError::Engine)?;
             if config.device == Device::Cpu {
@@ -81,15 +80,15 @@ impl Preflight<'_> {
             }
         }
         if asked.weights {
-            expect_weights(config, self.folder, families)?;
+            expect_weights(config, self.folder)?;
         }
         let mut lines = self.folder.notes.clone();
         lines.extend(
-            random_parts(config, families)
+            random_parts(config, model)
                 .into_iter()
                 .map(|key| format!("{key} starts with random weights: it has no `load`, and there is no model.load")),
         );
-        lines.extend(without_effect(config, families));
+        lines.extend(without_effect(config, model));
         lines.extend(memory);
         let (num_samples, said) = self.data()?;
         lines.extend(said);

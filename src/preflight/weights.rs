@@ -3,7 +3,7 @@
 use crate::checkpoint::{FitError, expect_fit, load_options};
 use crate::model::folder::ModelFolder;
 use loongforge_core::config::{RunConfig, Weights};
-use loongforge_torch::engine::{Families, check_weights};
+use loongforge_torch::engine::check_weights;
 
 /// Why a run cannot begin with the weights that its config names.
 #[derive(Debug, thiserror::Error)]
@@ -27,7 +27,7 @@ impl From<FitError> for WeightsProblem {
 ///
 /// # Errors
 /// All that does not fit, in one table, or the file that is torn.
-pub fn expect_weights(config: &RunConfig, folder: &ModelFolder, families: &Families) -> Result<(), WeightsProblem> {
+pub fn expect_weights(config: &RunConfig, folder: &ModelFolder) -> Result<(), WeightsProblem> {
     let model = &config.model;
     let has_parts = model.parts().iter().any(|(_, part)| part.load.is_some());
     match &model.load {
@@ -35,9 +35,9 @@ pub fn expect_weights(config: &RunConfig, folder: &ModelFolder, families: &Famil
         Some(load) if model.weights == Weights::Load && !has_parts => {
             let mut options = load_options(&folder.json, model.resize_embeddings);
             options.ignore.extend(model.load_ignore.iter().cloned());
-            expect_fit(load.as_path(), families, &options)?;
+            expect_fit(load.as_path(), &folder.config, &options)?;
         }
-        _ => check_weights(config, families)?,
+        _ => check_weights(config, &folder.config)?,
     }
     Ok(())
 }

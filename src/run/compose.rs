@@ -20,7 +20,6 @@ use loongforge_core::schedule::{
     CoordinatorSpec, EvaluationSpec, FailedSave, Outcome, PoisonItem, SchedulerState, StepSummary,
 };
 use loongforge_torch::device::settle;
-use loongforge_torch::engine::Families;
 use loongforge_torch::native::faster_products;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -69,7 +68,6 @@ pub enum ComposeError {
 pub struct Composition {
     config: RunConfig,
     folder: ModelFolder,
-    families: Families,
     decoder: Arc<dyn MediaDecoder>,
     epochs: Option<Epochs>,
     evaluation: Option<EvaluationSpec>,
@@ -98,11 +96,10 @@ impl Composition {
         fetch(&mut config.model)?;
         config.device = settle(config.device).0;
         let folder = ModelFolder::open(&config.model)?;
-        let families = Families::of(&folder.config);
         let decoder = Arc::new(InProcess);
         let (epochs, resume, snapshots, killers, stop) = (None, None, None, Vec::new(), StopOn::Nothing);
         let (evaluation, local_rank) = (None, None);
-        Ok(Self { config, folder, families, decoder, epochs, evaluation, resume, snapshots, killers, stop, local_rank })
+        Ok(Self { config, folder, decoder, epochs, evaluation, resume, snapshots, killers, stop, local_rank })
     }
 
     /// Counts the samples where the config has `train.epochs`; its `train.steps` are a number from then on. Opens what is
@@ -131,8 +128,8 @@ impl Composition {
     /// # Errors
     /// The first reason for which the run could not go; or there are fewer steps than the warm-up takes.
     pub fn preflight(mut self, asked: Asked) -> Result<(Self, Vec<String>), ComposeError> {
-        let Self { config, folder, families, decoder, .. } = &self;
-        let passed = Preflight { config, folder, families, decoder: decoder.clone() }.ask(asked)?;
+        let Self { config, folder, decoder, .. } = &self;
+        let passed = Preflight { config, folder, decoder: decoder.clone() }.ask(asked)?;
         let settled = settle_steps_of(&mut self.config, passed.num_samples)?;
         self.epochs = settled.or(self.epochs);
         Ok((self.evaluated()?, passed.lines))
@@ -154,13 +151,13 @@ impl Composition {
 
     /// Puts another vision tower in. Its features must be as wide as the foundation expects.
     pub fn encoder(mut self, family: impl EncoderFamily + 'static) -> Self {
-        self.families.towers.replace(Tower::Vision, Arc::new(family));
+        self.folder.config.towers.replace(Tower::Vision, Arc::new(family));
         self
     }
 
     /// Puts another foundation in.
     pub fn foundation(mut self, family: impl FoundationFamily + 'static) -> Self {
-        self.families.foundation = Arc::new(family);
+        self.folder.config.foundation = Arc::new(family);
         self
     }
 
@@ -210,7 +207,7 @@ impl Composition {
     /// All that does not fit, in one table, or the file that is torn.
     pub fn expect_weights(&self) -> Result<(), WeightsProblem> {
         match &self.resume {
-            None => expect_weights(&self.config, &self.folder, &self.families),
+            None => expect_weights(&self.config, &self.folder),
             Some(_) => Ok(()),
         }
     }
@@ -253,13 +250,13 @@ impl Composition {
 
     /// What engines are made from.
     pub fn into_recipe(self) -> Arc<Recipe> {
-        let Self { mut config, folder, families, decoder, local_rank, .. } = self;
-        let pools = config.pools.encoders(families.towers.set());
+        let Self { mut config, folder, decoder, local_rank, .. } = self;
+        let pools = config.pools.encoders(folder.config.towers.set());
         if pools.iter().all(|(name, ..)| *name != PoolName::ENCODER) {
             // A text model, or its towers are in other pools: no actors wait here, and their cores are the others'.
             config.pools.encoder.replicas = 0;
         }
-        Arc::new(Recipe { config, folder, families, decoder, local_rank })
+        Arc::new(Recipe { config, folder, decoder, local_rank })
     }
 
     /// Returns what engines are made from, and what the scheduler begins with.
@@ -282,7 +279,7 @@ impl Composition {
             queue: config.scheduler.queue,
             stop,
             stop_grace: STOP_GRACE,
-            grace: graces(config, recipe.families.towers.set()),
+            grace: graces(config, recipe.folder.config.towers.set()),
             lease: config.scheduler.lease.duration(),
         };
         (recipe, spec)

@@ -8,16 +8,15 @@ use loongforge_core::config::{Placement, RunConfig};
 use loongforge_core::data::{Dataset, MediaDecoder, ProcessorOptions};
 use loongforge_core::engine::{DataEngine, Engine, EngineError, Samples, WithHeldOut};
 use loongforge_core::message::{Role, StepId};
-use loongforge_torch::engine::{EngineSpec, Families, build_engine};
+use loongforge_torch::engine::{EngineSpec, build_engine};
 use std::sync::Arc;
 
 /// Holds what every engine of a run is made from.
 #[derive(Clone)]
 pub struct Recipe {
     pub config: RunConfig,
+    /// Its models are built-in ones unless a program puts in its own.
     pub folder: ModelFolder,
-    /// The models of the two pools; built-in ones unless a program puts in its own.
-    pub families: Families,
     /// The decoder of the samples' pictures and videos.
     pub decoder: Arc<dyn MediaDecoder>,
     /// The rank of this process on its host, where a launcher says so.
@@ -30,7 +29,7 @@ pub fn engine(recipe: Arc<Recipe>, assignment: Assignment) -> EngineFactory {
 }
 
 fn build(recipe: &Recipe, assignment: Assignment) -> Result<Box<dyn Engine>, EngineError> {
-    let Recipe { config, folder, families, decoder, local_rank } = recipe;
+    let Recipe { config, folder, decoder, local_rank } = recipe;
     match assignment.me.role {
         Role::Scheduler => Err("the scheduler has no engine".into()),
         Role::Data => {
@@ -65,7 +64,7 @@ fn build(recipe: &Recipe, assignment: Assignment) -> Result<Box<dyn Engine>, Eng
             run.products = assignment.products;
             let spec = EngineSpec {
                 config: RunConfig { run, ..config.clone() },
-                families: families.clone(),
+                model: folder.config.clone(),
                 me: assignment.me,
                 rendezvous: assignment.rendezvous,
                 local_rank: *local_rank,

@@ -102,6 +102,25 @@ add("ernie4.5", "Ernie4_5ForCausalLM", "ERNIE-4.5 0.3B",
     text(head_dim=8, rms_norm_eps=1e-5, tie_word_embeddings=True, rope_parameters=rope(500000.0)),
     variants={"bias": {"use_bias": True}, "untied-mqa-3layers": {**UNTIED, **MQA, **LAYERS3}})
 
+GEMMA = text(head_dim=8, tie_word_embeddings=True)
+WINDOWED = dict(sliding_window=6, query_pre_attn_scalar=10)
+add("gemma", "GemmaForCausalLM", "Gemma 1, CodeGemma", {**GEMMA, "rope_parameters": rope(10000.0)},
+    variants={"untied-mqa-3layers": {**UNTIED, **MQA, **LAYERS3}, "bias-gelu": {"attention_bias": True, "hidden_act": "gelu"}})
+add("gemma2", "Gemma2ForCausalLM", "Gemma 2",
+    {**GEMMA, **WINDOWED, "rope_parameters": rope(10000.0), "attn_logit_softcapping": 1.5, "final_logit_softcapping": 2.0},
+    variants={"no-caps-bias": {"attn_logit_softcapping": None, "final_logit_softcapping": None, "attention_bias": True},
+              "untied-mqa-3layers": {**UNTIED, **MQA, **LAYERS3, "query_pre_attn_scalar": 24,
+                                     "layer_types": ["full_attention", "sliding_attention", "full_attention"]}})
+GEMMA3_ROPES = {"full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0}}
+add("gemma3_text", "Gemma3ForCausalLM", "Gemma 3 (text)",
+    {**GEMMA, **WINDOWED, "rope_parameters": GEMMA3_ROPES, "layer_types": ["sliding_attention", "full_attention"]},
+    variants={"untied-mqa-3layers": {**UNTIED, **MQA, **LAYERS3, "sliding_window": 4,
+                                     "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+                                     "rope_parameters.full_attention": rope(1e6)},
+              "final-cap-bias": {"final_logit_softcapping": 2.0, "attention_bias": True,
+                                 "rope_parameters.sliding_attention.rope_theta": 500.0}})
+
 # --------------------------------------------------------------------------------- mixtures of experts
 
 MOE = dict(num_experts=6, num_experts_per_tok=2, moe_intermediate_size=12)

@@ -5,7 +5,7 @@ use crate::soak::{self, Cell};
 use loongforge::compose::Composition;
 use loongforge::core::config;
 use loongforge::preflight::Asked;
-use loongforge::torch::engine::{Families, check_engines};
+use loongforge::torch::engine::check_engines;
 use loongforge::torch::model::ModelConfig;
 use serde_json::{Value, json};
 use std::path::Path;
@@ -221,10 +221,12 @@ fn every_layout_of_every_family_has_a_verdict() {
         for (layout, config) in &loaded {
             let verdict = config.clone().and_then(|config| {
                 let mut model = model.clone();
-                if config.model.mtp.num_layers.is_some() && !model.decoder.enable_mtp(1, 0.1) {
+                if config.model.mtp.num_layers.is_some()
+                    && model.edit_decoder(|decoder| decoder.enable_mtp(1, 0.1)) != Some(true)
+                {
                     return Err("no place for multi-token prediction".to_owned());
                 }
-                check_engines(&config, &Families::of(&model)).map_err(|error| error.to_string())
+                check_engines(&config, &model).map_err(|error| error.to_string())
             });
             assert!(*layout != "single" || verdict == Ok(()), "{name}: {verdict:?}");
             assert!(verdict.as_ref().err().is_none_or(|reason| !reason.is_empty()), "{name} {layout}");

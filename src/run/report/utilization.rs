@@ -34,7 +34,7 @@ impl Utilization {
             // One processor or one GPU, whoever shares it.
             _ => 1,
         };
-        Some(Self { size: ModelSize::of(&folder.config, &folder.json), peak: peak * num_devices as f64 })
+        Some(Self { size: ModelSize::of(&folder.config), peak: peak * num_devices as f64 })
     }
 
     pub(super) fn mfu(&self, summary: &StepSummary, seconds: f64) -> f64 {

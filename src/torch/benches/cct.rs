@@ -70,7 +70,7 @@ fn main() {
         "model_type": "qwen3", "vocab_size": 1024, "hidden_size": 512, "intermediate_size": 1536,
         "num_hidden_layers": 8, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 64
     });
-    let config = ModelConfig::from_hf(&config).expect("a config").decoder;
+    let config = ModelConfig::from_hf(&config).expect("a config").decoder().expect("a decoder").clone();
     let params = Rc::new(ParamStore::new(Decoder::specs(&config), Kind::Float, Device::Cpu));
     params.init_random(1);
     let (decoder, grads) = (Decoder::new(&config, &params), params.new_grad());

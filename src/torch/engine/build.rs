@@ -4,7 +4,6 @@ use super::activations::Activations;
 use super::elastic::Membership;
 use super::encoder::{EncoderPart, TowerModels};
 use super::exports::exports;
-use super::families::Families;
 use super::foundation::FoundationPart;
 use super::pack_work::EncoderPeers;
 use super::pool_specs::{encoder_specs, kind, splits};
@@ -15,7 +14,7 @@ use super::trained::trained;
 use super::weights::initialize;
 use crate::comm::{Mesh, ProcessGroup};
 use crate::device::{load_cuda, set_intra_op_threads};
-use crate::model::Towers;
+use crate::model::{ModelConfig, Towers};
 use crate::native::{MemoryWatch, NativeError, is_dry_run, set_products};
 use crate::params;
 use crate::params::{ParamSpec, ParamStore, Sharding};
@@ -36,7 +35,7 @@ const COLLECTIVE_TIMEOUT: Duration = Duration::from_secs(600);
 /// Holds what an actor's engine is made from.
 pub struct EngineSpec {
     pub config: RunConfig,
-    pub families: Families,
+    pub model: ModelConfig,
     pub me: ActorId,
     /// Folder in which the pools' replicas find each other, made for this run.
     pub rendezvous: PathBuf,
@@ -72,7 +71,7 @@ pub fn build_engine(spec: &EngineSpec) -> Result<TorchEngine, EngineError> {
         Placement::Colocated => spec.me.role == Role::Foundation,
         Placement::Separate => spec.me.role == Role::Encoder,
     };
-    let exports = exports(&spec.config, &spec.families, spec.me)?;
+    let exports = exports(&spec.config, &spec.model, spec.me)?;
     let encoder = own.as_ref().filter(|_| encodes).map(|own| build_encoder(spec, own, device)).transpose()?;
     let foundation = if spec.me.role == Role::Foundation { Some(build_foundation(spec, device)?) } else { None };
     let first_step = spec.resume.as_ref().map_or(StepId(0), |(_, step)| *step);
@@ -96,7 +95,7 @@ struct OwnPool<'a> {
 /// `None` for a foundation that has no encoder, and where the pool holds no tower of the model.
 fn own_pool(spec: &EngineSpec) -> Option<OwnPool<'_>> {
     let pools = &spec.config.pools;
-    let all = &spec.families.towers;
+    let all = &spec.model.towers;
     let name = if pools.placement == Placement::Colocated { PoolName::ENCODER } else { spec.me.pool };
     let (name, pool, set) = pools.encoders(all.set()).into_iter().find(|(other, ..)| *other == name)?;
     Some(OwnPool { name, pool, towers: all.only(set) })
@@ -104,7 +103,7 @@ fn own_pool(spec: &EngineSpec) -> Option<OwnPool<'_>> {
 
 /// The actor's number among those that compute: they take one GPU after the other, first the foundation's.
 fn number_of(spec: &EngineSpec) -> usize {
-    let sizes = PoolSizes::new(&spec.config, spec.families.towers.set());
+    let sizes = PoolSizes::new(&spec.config, spec.model.towers.set());
     let before =
         sizes.encoders.iter().take_while(|pool| pool.name != spec.me.pool).map(|pool| pool.actors).sum::<u32>();
     let before = if spec.me.role == Role::Encoder { sizes.foundation + before } else { 0 };
@@ -142,7 +141,7 @@ fn build_encoder(spec: &EngineSpec, own: &OwnPool<'_>, device: tch::Device) -> R
     let mesh = Rc::new(mesh);
     let share = EncoderShare::new(&own.towers, mesh.clone(), own.pool.zero)
         .map_err(|found| format!("pools.{name}: {found}"))?;
-    let params = encoder_specs(config, &share.towers, &spec.families.tree)?;
+    let params = encoder_specs(config, &share.towers, &spec.model.tree)?;
     let pool = build_pool(spec, device, params, lanes, mesh.data.clone(), share.sharding())?;
     let mut pool = settle(spec, name, share.join(pool))?;
     let replica = |index| Replica::new(own.name, index);
@@ -165,8 +164,8 @@ fn build_foundation(spec: &EngineSpec, device: tch::Device) -> Result<Foundation
     let (store, rank) = (spec.rendezvous.join("foundation"), spec.me.index as usize);
     let layout = pools.foundation.layout();
     let mesh = Rc::new(join(&store, "foundation", layout, rank, device)?);
-    let share = FoundationShare::new(&spec.families.foundation, mesh.clone(), splits(&pools.foundation))?;
-    let params = trained(share.specs(), &spec.families.tree, |_| ("model.foundation", part))?;
+    let share = FoundationShare::new(&spec.model.foundation, mesh.clone(), splits(&pools.foundation))?;
+    let params = trained(share.specs(), &spec.model.tree, |_| ("model.foundation", part))?;
     let (lanes, group) = (Lanes::PerReplica, mesh.data.clone());
     let pool = build_pool(spec, device, params, lanes, group, share.sharding())?;
     let pool = settle(spec, "foundation", share.join(pool))?;
@@ -182,7 +181,7 @@ fn build_foundation(spec: &EngineSpec, device: tch::Device) -> Result<Foundation
 
 /// The encoder pools whose features a foundation reads.
 fn peers(spec: &EngineSpec) -> Result<BTreeMap<PoolName, EncoderPeers>, EngineError> {
-    let Families { towers, tree, .. } = &spec.families;
+    let ModelConfig { towers, tree, .. } = &spec.model;
     let peers = |(name, pool, set): (PoolName, &EncoderPool, TowerSet)| {
         let trained = is_trained(&encoder_specs(&spec.config, &towers.only(set), tree)?);
         Ok((name, EncoderPeers { trained, ranks: pool.tensor_parallel as u32 }))
@@ -249,7 +248,7 @@ fn settle(spec: &EngineSpec, name: &str, mut pool: TrainState) -> Result<TrainSt
 
 /// Fills a pool's adapters from the folders that `lora.adapter` names, a part at a time.
 fn continue_adapter(spec: &EngineSpec, pool: &str, params: &ParamStore) -> Result<(), EngineError> {
-    let (model, tree) = (&spec.config.model, &spec.families.tree);
+    let (model, tree) = (&spec.config.model, &spec.model.tree);
     let folder = |part: &Part| part.lora.as_ref().and_then(|lora| lora.adapter.clone());
     let load = |part: &Part, is_own: &dyn Fn(&str) -> bool| -> Result<(), EngineError> {
         let Some(folder) = folder(part) else { return Ok(()) };

@@ -1,6 +1,5 @@
 //! Rows that go through a pipeline in chunks, against whole rows.
 
-use super::Families;
 use super::layout_tests::{ADAMW, CPU, Course, assert_equal, begin, compute, mesh, micro_batch, on_ranks};
 use crate::comm::{Mesh, ProcessGroup};
 use crate::model::{FoundationModel, FoundationTape, MicroBatch, ModelConfig, Stage};
@@ -39,7 +38,7 @@ struct Rank {
 impl Rank {
     fn new(config: &ModelConfig, mesh: Rc<Mesh>, policy: Policy) -> Rank {
         let pipeline = Pipeline { ranks: mesh.pp.world(), virtual_stages: 1 };
-        let family = Families::of(config).foundation;
+        let family = &config.foundation;
         let stage = Stage::all(pipeline.layers(family.num_layers()).unwrap()).swap_remove(mesh.pp.rank());
         let params = ParamStore::new(family.stage_specs(&stage), CPU.0, CPU.1);
         let pool = pool(params, ProcessGroup::single()).with_stages(mesh.pp.clone(), &family.shared_by_stages());
@@ -51,7 +50,8 @@ impl Rank {
     fn step(&mut self, rows: &[MicroBatch], chunk: usize, mut seen: impl FnMut(&PipelineRun, Pass)) -> f64 {
         let cut: Vec<Vec<MicroBatch>> = rows.iter().map(|row| self.model.pieces(row, chunk).unwrap()).collect();
         let counts: Vec<usize> = cut.iter().map(Vec::len).collect();
-        let lens: Vec<usize> = rows.iter().zip(&counts).flat_map(|(row, n)| vec![row.input_ids.numel(); *n]).collect();
+        let lens: Vec<usize> =
+            rows.iter().zip(&counts).flat_map(|(row, n)| vec![row.num_tokens() as usize; *n]).collect();
         let pieces: Vec<MicroBatch> = cut.into_iter().flatten().collect();
         let mut run = PipelineRun::new(self.mesh.clone(), self.pipeline, &counts);
         let (params, mut sum) = (self.pool.params().clone(), 0.0);
@@ -84,7 +84,7 @@ fn rows(step: i64) -> Vec<MicroBatch> {
 #[test]
 fn chunks_equal_whole_rows() {
     let config = model(json!({"num_hidden_layers": 4}));
-    let family = Families::of(&config).foundation;
+    let family = &config.foundation;
     let mut alone = pool(ParamStore::new(family.specs(), CPU.0, CPU.1), ProcessGroup::single());
     let model = family.build(alone.params(), Policy::Keep);
     let mut expected = Course::default();

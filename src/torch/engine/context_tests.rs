@@ -8,9 +8,8 @@ use loongforge_core::config::{ContextAttention, Layout};
 use serde_json::{Value, json};
 use tch::{Device, Kind, Tensor};
 
-use super::Families;
 use crate::comm::{Mesh, ProcessGroup};
-use crate::model::{MicroBatch, ModelConfig};
+use crate::model::{Columns, INPUT_IDS, MicroBatch, ModelConfig};
 use crate::nn::RopeScaling;
 use crate::params::ParamStore;
 use crate::tape::{ContextShard, Execution, Policy};
@@ -34,9 +33,11 @@ fn batch(step: usize) -> MicroBatch {
     }
     let num_targets = targets.iter().filter(|target| **target >= 0).count();
     MicroBatch {
-        input_ids: Tensor::from_slice(&ids),
-        position_ids: Tensor::from_slice(&positions.repeat(3)).view([3, -1]),
-        targets: Tensor::from_slice(&targets),
+        columns: Columns::of_tokens(
+            Tensor::from_slice(&ids),
+            Tensor::from_slice(&positions.repeat(3)).view([3, -1]),
+            Tensor::from_slice(&targets),
+        ),
         cu_seqlens: ends,
         loss_scale: 1.0 / num_targets as f64,
         num_features: Vec::new(),
@@ -52,12 +53,12 @@ fn batch(step: usize) -> MicroBatch {
 type Steps = Vec<(f64, Tensor)>;
 
 fn steps(config: &Value, mesh: Rc<Mesh>, group: ProcessGroup, attention: ContextAttention) -> Steps {
-    let families = Families::of(&ModelConfig::from_hf(config).unwrap());
-    let params = ParamStore::new(families.foundation.specs(), Kind::Float, Device::Cpu);
+    let family = ModelConfig::from_hf(config).unwrap();
+    let params = ParamStore::new(family.foundation.specs(), Kind::Float, Device::Cpu);
     params.init_random(3);
     let optimizer = AdamWConfig { betas: [0.9, 0.95], eps: 1e-3, weight_decay: 0.1 };
     let mut pool = TrainState::new(Rc::new(params), group, Lanes::PerReplica, Some(optimizer)).unwrap();
-    let model = families.foundation.build(pool.params(), Policy::Keep);
+    let model = family.foundation.build(pool.params(), Policy::Keep);
     let step = |step: usize| {
         let whole = batch(step);
         let (ranks, rank) = (mesh.cp.world(), mesh.cp.rank());
@@ -130,15 +131,15 @@ fn experts_and_latent_attention_step_as_on_one_rank() {
 
 /// A row with pictures: the rank's loss, and the gradients of all features of every level.
 fn with_features(config: &Value, mesh: &Rc<Mesh>, attention: ContextAttention) -> (f64, Vec<Tensor>) {
-    let families = Families::of(&ModelConfig::from_hf(config).unwrap());
-    let params = Rc::new(ParamStore::new(families.foundation.specs(), Kind::Float, Device::Cpu));
+    let family = ModelConfig::from_hf(config).unwrap();
+    let params = Rc::new(ParamStore::new(family.foundation.specs(), Kind::Float, Device::Cpu));
     params.init_random(3);
-    let model = families.foundation.build(&params, Policy::Keep);
+    let model = family.foundation.build(&params, Policy::Keep);
     let mut whole = batch(0);
     // All pictures in the longest document, so that a rank may have few.
     let picture = config["image_token_id"].as_i64().unwrap();
-    let _ = whole.input_ids.narrow(0, 70, 9).fill_(picture);
-    let _ = whole.input_ids.narrow(0, 100, 6).fill_(picture);
+    let _ = whole.columns.get(INPUT_IDS).narrow(0, 70, 9).fill_(picture);
+    let _ = whole.columns.get(INPUT_IDS).narrow(0, 100, 6).fill_(picture);
     let rows = model.feature_rows(&whole);
     assert_eq!(rows[0].len(), 15);
     (whole.num_features, whole.feature_grads) = (vec![15], true);
@@ -201,7 +202,10 @@ fn features_go_where_their_places_are() {
 
 #[test]
 fn what_cannot_be_split_says_why() {
-    let decoder = |config: &str| ModelConfig::from_hf(&serde_json::from_str(config).unwrap()).unwrap().decoder;
+    let decoder = |config: &str| {
+        let model = ModelConfig::from_hf(&serde_json::from_str(config).unwrap()).unwrap();
+        model.decoder().unwrap().clone()
+    };
     let qwen = decoder(QWEN3);
     assert!(qwen.check_context(2, ContextAttention::Ring).is_ok());
     let error = qwen.check_context(3, ContextAttention::Ulysses).unwrap_err().to_string();
@@ -211,9 +215,12 @@ fn what_cannot_be_split_says_why() {
     assert!(error.contains("sparse attention"), "{error}");
     let mut pictures = decoder(include_str!("../tests/fixtures/qwen2.5_vl-seed1/config.json"));
     assert!(pictures.check_context(2, ContextAttention::Ring).is_ok());
-    pictures.rope.scaling = RopeScaling::Dynamic { factor: 2.0, max_position_embeddings: 16 };
+    pictures.layers[0].rope.scaling = RopeScaling::Dynamic { factor: 2.0, max_position_embeddings: 16 };
     let error = pictures.check_context(2, ContextAttention::Ring).unwrap_err().to_string();
     assert!(error.contains("rotary embeddings") && error.contains("context_parallel to 1"), "{error}");
+    let capped = decoder(include_str!("../tests/fixtures/gemma2-seed1/config.json"));
+    let error = capped.check_context(2, ContextAttention::Ring).unwrap_err().to_string();
+    assert!(error.contains("layer 0") && error.contains("a sliding window"), "{error}");
     let recurrent = decoder(include_str!("../tests/fixtures/qwen3_next-seed1/config.json"));
     let error = recurrent.check_context(2, ContextAttention::Ring).unwrap_err().to_string();
     assert!(error.contains("gated delta net") && error.contains("context_parallel"), "{error}");

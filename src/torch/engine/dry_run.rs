@@ -4,10 +4,9 @@
 mod inputs;
 
 use super::build::{EngineSpec, build_engine};
-use super::families::Families;
 use super::pool_specs::kind;
 use super::torch_engine::TorchEngine;
-use crate::model::Towers;
+use crate::model::{ModelConfig, Towers};
 use crate::native::DryRun;
 use loongforge_core::config::{Layout, Placement, RunConfig};
 use loongforge_core::engine::{Engine, EngineError, Ports, Progress};
@@ -31,14 +30,14 @@ const EVENTS: usize = 4096;
 /// As [`build_engine`], where the model cannot be split as the configuration says; or a budget is too small.
 pub fn memory_of(
     config: &RunConfig,
-    families: &Families,
+    model: &ModelConfig,
     me: ActorId,
     plans: &[Arc<StepPlan>],
 ) -> Result<MemoryReport, EngineError> {
     let _dry = DryRun::begin();
     let spec = EngineSpec {
         config: config.clone(),
-        families: families.clone(),
+        model: model.clone(),
         me,
         rendezvous: PathBuf::new(),
         local_rank: None,
@@ -49,7 +48,7 @@ pub fn memory_of(
     let pools = &config.pools;
     let (events, told) = flume::bounded(EVENTS);
     let (sent, outbox) = flume::bounded(EVENTS);
-    let sizes = PoolSizes::new(config, families.towers.set());
+    let sizes = PoolSizes::new(config, model.towers.set());
     let peers = sizes.compute_actors();
     let edges = peers.map(|peer| (peer, Box::new(Sink { sent: sent.clone() }) as Box<dyn Edge>)).collect();
     let course = Course {
@@ -57,7 +56,7 @@ pub fn memory_of(
         ports: Ports::new(me, events, edges),
         told,
         outbox,
-        towers: families.towers.clone(),
+        towers: model.towers.clone(),
         encoder_ranks: pools.encoder_ranks(),
         layout: pools.foundation.layout(),
         colocated: pools.placement == Placement::Colocated,

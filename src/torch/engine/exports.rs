@@ -1,11 +1,11 @@
 //! Describes what the pools of a run write into checkpoints for others to read.
 
 use super::existing;
-use super::families::Families;
 use super::pool_specs::{encoder_specs, num_files};
 use super::share::cut;
 use super::torch_engine::Exports;
 use super::trained::trained;
+use crate::model::ModelConfig;
 use crate::params::{ADAPTER_PARTS, ParamSpec, Role};
 use crate::train::{
     AdapterBase, AdapterFile, AdapterFolder, AdapterSettings, Export, adapter_config, dora_without_place, is_within,
@@ -21,27 +21,27 @@ use std::collections::BTreeSet;
 ///
 /// # Errors
 /// Checkpoints of adapters cannot hold what this run trains, or `lora.adapter` is of another model.
-pub(super) fn exports(config: &RunConfig, families: &Families, me: ActorId) -> Result<Exports, EngineError> {
+pub(super) fn exports(config: &RunConfig, model: &ModelConfig, me: ActorId) -> Result<Exports, EngineError> {
     let of_foundation =
-        |specs: Vec<ParamSpec>| trained(specs, &families.tree, |_| ("model.foundation", &config.model.foundation));
-    let pools = config.pools.encoders(families.towers.set());
+        |specs: Vec<ParamSpec>| trained(specs, &model.tree, |_| ("model.foundation", &config.model.foundation));
+    let pools = config.pools.encoders(model.towers.set());
     let own = pools.iter().position(|(name, ..)| *name == me.pool).unwrap_or(0);
-    let of_pool = |set| encoder_specs(config, &families.towers.only(set), &families.tree);
+    let of_pool = |set| encoder_specs(config, &model.towers.only(set), &model.tree);
     let encoders = pools.iter().map(|&(.., set)| of_pool(set)).collect::<Result<Vec<_>, EngineError>>()?;
     let layout = config.pools.foundation.layout();
     let pipeline = Pipeline { ranks: layout.pp, virtual_stages: config.pools.foundation.virtual_stages };
-    let stages = cut(families.foundation.as_ref(), pipeline)?;
+    let stages = cut(model.foundation.as_ref(), pipeline)?;
     let of_rank = |rank: usize| -> Result<Vec<ParamSpec>, EngineError> {
-        let specs = pipeline.stages_of(rank).flat_map(|stage| families.foundation.stage_specs(&stages[stage]));
+        let specs = pipeline.stages_of(rank).flat_map(|stage| model.foundation.stage_specs(&stages[stage]));
         Ok(of_foundation(specs.filter(|spec| !spec.is_copy).collect())?)
     };
     let of_ranks = (0..layout.pp).map(of_rank).collect::<Result<Vec<_>, EngineError>>()?;
     let part = layout.place(me.index as usize % layout.ranks()).pp;
-    let foundation = of_foundation(families.foundation.specs())?;
+    let foundation = of_foundation(model.foundation.specs())?;
     let all: Vec<ParamSpec> = encoders.iter().flatten().chain(&foundation).cloned().collect();
     let names: BTreeSet<&str> = encoders.iter().flatten().map(existing::part_name).collect();
-    let part_of = |name: &str| names.contains(name).then(|| families.towers.part_of(name)).flatten();
-    expect_all_used(config, families, &all, |name| match part_of(name) {
+    let part_of = |name: &str| names.contains(name).then(|| model.towers.part_of(name)).flatten();
+    expect_all_used(config, model, &all, |name| match part_of(name) {
         Some((tower, is_projector)) => config.model.tower_part(tower, is_projector).0,
         None => "model.foundation",
     })?;
@@ -51,20 +51,20 @@ pub(super) fn exports(config: &RunConfig, families: &Families, me: ActorId) -> R
         let of_encoders: Vec<usize> = encoders.iter().map(|specs| num_files(specs)).collect();
         return Ok(Exports::weights((&of_encoders, own.min(of_encoders.len())), &of_ranks, part));
     }
-    check(families, &all)?;
+    check(model, &all)?;
     // The encoder pools' parts of the adapters and those of the foundation's stages, where they have something.
     let has_some = |specs: &[ParamSpec]| specs.iter().any(|spec| spec.role == Role::Trained);
     let mut parts: Vec<bool> = encoders.iter().map(|specs| has_some(specs)).collect();
     parts.extend(of_ranks.iter().map(|specs| has_some(specs)));
     let count = parts.iter().filter(|has| **has).count();
     let number = |part: usize| parts[..part].iter().filter(|has| **has).count();
-    let modules = modules_to_save(all.iter(), &families.tree);
-    let json = adapter_config(&all, &families.tree, &settings(config)?);
+    let modules = modules_to_save(all.iter(), &model.tree);
+    let json = adapter_config(&all, &model.tree, &settings(config)?);
     let text = serde_json::to_string_pretty(&json).expect("JSON of plain values");
     let file = |part: usize, writes_config: bool| {
         Export::Adapter(Some(AdapterFile {
             config: writes_config.then(|| text.clone()),
-            tree: families.tree.clone(),
+            tree: model.tree.clone(),
             modules_to_save: modules.clone(),
             name: AdapterFile::name(number(part), count),
         }))
@@ -94,7 +94,7 @@ fn settings(config: &RunConfig) -> Result<AdapterSettings, EngineError> {
 /// Every tensor of the folders to go on from is of a part that names its folder.
 fn expect_all_used(
     config: &RunConfig,
-    families: &Families,
+    model: &ModelConfig,
     all: &[ParamSpec],
     part_of: impl Fn(&str) -> &'static str,
 ) -> Result<(), EngineError> {
@@ -108,7 +108,7 @@ fn expect_all_used(
                 own.extend(all.iter().filter(|param| part_of(existing::part_name(param)) == key).cloned());
             }
         }
-        folder.expect_all([&folder.contents(&own, &families.tree)?]).map_err(|error| {
+        folder.expect_all([&folder.contents(&own, &model.tree)?]).map_err(|error| {
             format!("{error}; set `lora.adapter` of every part of the model whose adapters it holds")
         })?;
     }
@@ -116,15 +116,15 @@ fn expect_all_used(
 }
 
 /// Returns what a folder of PEFT's cannot hold.
-fn check(families: &Families, all: &[ParamSpec]) -> Result<(), EngineError> {
+fn check(model: &ModelConfig, all: &[ParamSpec]) -> Result<(), EngineError> {
     let merge = "set checkpoint.merge_lora=true to save whole models";
-    if let Some(path) = dora_without_place(all, &families.tree) {
+    if let Some(path) = dora_without_place(all, &model.tree) {
         let why = "PEFT takes it for a layer of experts, which have none";
         return Err(format!("DoRA beside {path}: {why}; leave it out with lora.exclude_modules, or {merge}").into());
     }
-    let saved = modules_to_save(all.iter(), &families.tree);
+    let saved = modules_to_save(all.iter(), &model.tree);
     let mut adapted = all.iter().filter_map(|spec| spec.name.strip_suffix(ADAPTER_PARTS[0]));
-    if let Some(path) = adapted.find(|path| is_within(&format!("{}.weight", families.tree.name(path)), &saved)) {
+    if let Some(path) = adapted.find(|path| is_within(&format!("{}.weight", model.tree.name(path)), &saved)) {
         let why = "a module that is saved whole holds it";
         return Err(format!("the adapter of {path} cannot be saved apart: {why}; {merge}").into());
     }

@@ -15,7 +15,9 @@ use super::pack_work::{Chunk, EncoderPeers, Features, PackWork, Return, UnitWork
 use super::routing::StepRouting;
 use super::stages::{Filled, Stages};
 use crate::comm::Started;
-use crate::model::{ExpertSet, FeatureInput, FoundationModel, FoundationTape, MicroBatch, Routing, with_values};
+use crate::model::{
+    Columns, ExpertSet, FeatureInput, FoundationModel, FoundationTape, MicroBatch, Routing, with_values,
+};
 use crate::native::NativeError;
 use crate::parallel::pipeline::{PipelineRun, Recorded};
 use crate::params::{GradBuffer, ParamId};
@@ -237,10 +239,9 @@ impl FoundationPart {
         let work = &mut step.packs[number];
         let inputs = self.stages.any().inputs();
         let num_features = work.num_features(inputs);
-        let sizes = |input_ids, position_ids, targets| MicroBatch {
-            input_ids,
-            position_ids,
-            targets,
+        let columns = self.stages.any().columns();
+        let sizes = |columns| MicroBatch {
+            columns,
             cu_seqlens: work.pack.cu_seqlens(),
             loss_scale: if evaluates { 1.0 } else { 1.0 / step.num_targets.max(1) as f64 },
             num_features,
@@ -254,10 +255,8 @@ impl FoundationPart {
             if !work.tokens.is_complete() || work.units.iter().any(UnitWork::waits) {
                 return Ok(None);
             }
-            let samples = work.pack.samples.iter();
-            let pieces: Vec<(u32, i64)> = samples.map(|sample| (sample.owner, i64::from(sample.num_tokens))).collect();
-            let tokens = |index: usize, dim: i64| work.tokens.assemble(index, dim, &pieces);
-            let batch = sizes(tokens(0, 0)?, tokens(1, 1)?, work.mask(tokens(2, 0)?));
+            let whole = columns.iter().enumerate().map(|(index, column)| work.column(index, column));
+            let batch = sizes(Columns::new(columns, whole.collect::<Result<_, _>>()?));
             let (kind, device) = (params.flat().kind(), params.flat().device());
             let of_input = |input: &FeatureInput| {
                 let units = || work.units.iter().filter(|unit| unit.tower == input.tower);
@@ -278,7 +277,8 @@ impl FoundationPart {
             step.sent.extend(self.stages.hand_out(number, &filled)?);
             Ok(Some(filled))
         } else {
-            Ok(Some(self.stages.take(number, sizes(Tensor::new(), Tensor::new(), Tensor::new()), &params)?))
+            let num_samples = work.pack.samples.len();
+            Ok(Some(self.stages.take(number, sizes(Columns::to_come(columns)), num_samples, &params)?))
         }
     }
 
@@ -302,14 +302,14 @@ impl FoundationPart {
                     (batch, &features[..], row_tokens, Some(seed))
                 }
                 None => {
-                    filler = MicroBatch::filler(device);
+                    filler = MicroBatch::filler(self.stages.any().columns(), device);
                     (&filler, &[][..], 1, None)
                 }
             };
             let FoundationTape { tape, features: slots, loss, inbound, outbound, key_values, routing, .. } =
                 self.stages.model(task.stage).record(batch);
             let inputs = with_values(&slots, features);
-            let (rows, routing) = (batch.input_ids.numel() as i64, routing.filter(|_| dropout.is_some()));
+            let (rows, routing) = (batch.num_tokens(), routing.filter(|_| dropout.is_some()));
             recorded.push(Recorded { tape, inputs, inbound, outbound, loss, key_values, row_tokens, dropout });
             begun.push(Begun { rows, loss, routing });
             if let Some(work) = step.packs.get_mut(pack).filter(|_| slots.iter().any(|levels| !levels.is_empty())) {
@@ -354,7 +354,7 @@ impl FoundationPart {
         for (task, run) in tasks.iter().zip(runs) {
             let (pack, chunk) = step.micro_batches[task.micro_batch];
             if let Some(work) = step.packs.get(pack) {
-                self.activations.learn(&run, work.chunks[chunk].filled.batch.input_ids.numel() as i64);
+                self.activations.learn(&run, work.chunks[chunk].filled.batch.num_tokens());
             }
             let Some(work) = step.packs.get_mut(pack).filter(|_| task.stage == 0) else { continue };
             let num_features = work.num_features(inputs);

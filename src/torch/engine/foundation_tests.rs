@@ -1,6 +1,5 @@
 //! A sample of several documents against its documents apart.
 
-use super::super::Families;
 use super::super::layout_tests::{mesh, on_ranks};
 use super::*;
 use crate::comm::Mesh;
@@ -44,9 +43,9 @@ fn step(packs: &[&[&[usize]]]) -> (f64, Vec<f64>) {
 
 /// Loss and gradients by name of one rank's stage.
 fn step_on(packs: &[&[&[usize]]], mesh: Rc<Mesh>, chunk_tokens: usize) -> (f64, Gradients) {
-    let families = Families::of(&ModelConfig::from_hf(&serde_json::from_str(CONFIG).unwrap()).unwrap());
+    let config = ModelConfig::from_hf(&serde_json::from_str(CONFIG).unwrap()).unwrap();
     let pipeline = Pipeline { ranks: mesh.pp.world(), virtual_stages: 1 };
-    let family = families.foundation;
+    let family = config.foundation;
     let stage = Stage::all(pipeline.layers(family.num_layers()).unwrap()).swap_remove(mesh.pp.rank());
     let params = ParamStore::new(family.stage_specs(&stage), Kind::Float, Device::Cpu);
     params.init_random(3);

@@ -1,8 +1,7 @@
 //! Describes what the tests of layouts share: micro-batches, a step of one rank, and the comparison with one process.
 
-use super::Families;
 use crate::comm::{Mesh, ProcessGroup};
-use crate::model::{FoundationModel, MicroBatch, ModelConfig};
+use crate::model::{Columns, FoundationModel, MicroBatch, ModelConfig};
 use crate::native::NativeError;
 use crate::params::ParamStore;
 use crate::tape::{Execution, Slot, Tape};
@@ -19,9 +18,9 @@ pub const ADAMW: AdamWConfig = AdamWConfig { betas: [0.9, 0.95], eps: 1e-3, weig
 pub const CLIP: f64 = 0.5;
 pub const LEARNING_RATE: f64 = 1e-2;
 
-/// The families of a fixture's model.
-pub fn families(config: &str) -> Families {
-    Families::of(&ModelConfig::from_hf(&serde_json::from_str(config).unwrap()).unwrap())
+/// A fixture's model.
+pub fn model(config: &str) -> ModelConfig {
+    ModelConfig::from_hf(&serde_json::from_str(config).unwrap()).unwrap()
 }
 
 /// Packed documents of these lengths, the tokens drawn by `seed`; `num_micro_batches` make a step.
@@ -35,9 +34,11 @@ pub fn micro_batch(lens: &[usize], seed: i64, vocab: i64, num_micro_batches: usi
         cu_seqlens.push(ids.len());
     }
     MicroBatch {
-        input_ids: Tensor::from_slice(&ids),
-        position_ids: Tensor::from_slice(&positions.repeat(3)).view([3, -1]),
-        targets: Tensor::from_slice(&targets),
+        columns: Columns::of_tokens(
+            Tensor::from_slice(&ids),
+            Tensor::from_slice(&positions.repeat(3)).view([3, -1]),
+            Tensor::from_slice(&targets),
+        ),
         cu_seqlens,
         loss_scale: 1.0 / (50.0 * num_micro_batches as f64),
         num_features: Vec::new(),

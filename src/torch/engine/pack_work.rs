@@ -3,11 +3,10 @@
 use super::assembler::Assembler;
 use super::buffer::TorchBuffer;
 use super::stages::Filled;
-use crate::model::FeatureInput;
+use crate::model::{Column, FeatureInput};
 use crate::tape::Slot;
-use loongforge_core::data::IGNORE_INDEX;
 use loongforge_core::engine::{EngineError, Ports};
-use loongforge_core::message::{ActorId, Pack, PoolName, SampleId, StepPlan, Tower, Unit, UnitId, Version};
+use loongforge_core::message::{ActorId, Pack, PoolName, SampleId, SampleMeta, StepPlan, Tower, Unit, UnitId, Version};
 use loongforge_core::transport::{Buffer, CreditGuard, Header, Parcel, ParcelKind};
 use std::collections::BTreeMap;
 use tch::Tensor;
@@ -93,17 +92,23 @@ impl PackWork {
         inputs.iter().map(of_input).collect()
     }
 
-    /// `targets` of the whole pack without those of samples that have lost a unit.
-    pub fn mask(&self, targets: Tensor) -> Tensor {
+    /// Column `index` of the whole pack, in which samples that have lost a unit do not count.
+    ///
+    /// # Errors
+    /// What data actors sent does not fit the samples.
+    pub fn column(&self, index: usize, column: &Column) -> Result<Tensor, EngineError> {
+        let rows = |sample: &SampleMeta| column.num_rows(i64::from(sample.num_tokens), 1);
+        let pieces: Vec<(u32, i64)> = self.pack.samples.iter().map(|sample| (sample.owner, rows(sample))).collect();
+        let whole = self.tokens.assemble(index, column.axis(), &pieces)?;
+        let Some(uncounted) = column.uncounted else { return Ok(whole) };
         let mut start = 0;
         for sample in &self.pack.samples {
-            let len = i64::from(sample.num_tokens);
             if self.units.iter().any(|unit| unit.is_skipped && unit.samples.contains(&sample.id)) {
-                let _ = targets.narrow(0, start, len).fill_(IGNORE_INDEX);
+                let _ = whole.narrow(column.axis(), start, rows(sample)).fill_(uncounted);
             }
-            start += len;
+            start += rows(sample);
         }
-        targets
+        Ok(whole)
     }
 
     pub fn new(pack: &Pack, plan: &StepPlan) -> PackWork {

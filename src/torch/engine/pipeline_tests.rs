@@ -1,9 +1,8 @@
 //! Pipelines against one process.
 
-use super::Families;
 use super::layout_tests::{ADAMW, CPU, Course, assert_equal, begin, mesh, micro_batch, on_ranks};
 use crate::comm::{Mesh, ProcessGroup};
-use crate::model::{Balance, FoundationModel, FoundationTape, MicroBatch, ModelConfig, Stage};
+use crate::model::{Balance, FoundationModel, FoundationTape, INPUT_IDS, MicroBatch, ModelConfig, Stage, TARGETS};
 use crate::parallel::pipeline::{PipelineRun, Recorded};
 use crate::params::{ParamStore, Sharding, ZeroStage};
 use crate::tape::{Execution, Policy, Slot};
@@ -33,7 +32,8 @@ fn dense() -> ModelConfig {
 /// With losses over all layers' routers.
 fn moe() -> ModelConfig {
     let mut config = model(include_str!("../tests/fixtures/qwen3_moe-seed1/config.json"), 4);
-    config.decoder.balance = Balance { aux_loss_coef: 0.1, z_loss_coef: 0.01, bias_update_rate: 0.0 };
+    let balance = Balance { aux_loss_coef: 0.1, z_loss_coef: 0.01, bias_update_rate: 0.0 };
+    config.edit_decoder(|decoder| decoder.balance = balance).unwrap();
     config
 }
 
@@ -43,7 +43,7 @@ fn vlm() -> ModelConfig {
 }
 
 fn batches(config: &ModelConfig, step: i64, count: usize) -> Vec<MicroBatch> {
-    let vocab = config.decoder.vocab_size.min(64);
+    let vocab = config.decoder().unwrap().vocab_size.min(64);
     let placeholder = config.inputs().first().map(|input| input.placeholders[0]);
     let batch = |index: usize| {
         let mut batch = micro_batch(&[6 + index, 9, 3], step * 10 + index as i64, vocab, count);
@@ -51,8 +51,8 @@ fn batches(config: &ModelConfig, step: i64, count: usize) -> Vec<MicroBatch> {
         if let Some(placeholder) = placeholder.filter(|_| index.is_multiple_of(2)) {
             batch.num_features = vec![4];
             batch.feature_grads = true;
-            let _ = batch.input_ids.narrow(0, 1, 4).fill_(placeholder);
-            let _ = batch.targets.narrow(0, 0, 5).fill_(-100);
+            let _ = batch.columns.get(INPUT_IDS).narrow(0, 1, 4).fill_(placeholder);
+            let _ = batch.columns.get(TARGETS).narrow(0, 0, 5).fill_(-100);
         }
         batch
     };
@@ -72,10 +72,9 @@ fn pool(params: ParamStore, group: impl Into<Rc<ProcessGroup>>) -> TrainState {
 
 /// One process; what it computed and the features' gradients of the last step.
 fn alone(config: &ModelConfig, count: usize) -> (Course, Vec<Tensor>) {
-    let families = Families::of(config);
-    let params = ParamStore::new(families.foundation.specs(), CPU.0, CPU.1);
+    let params = ParamStore::new(config.foundation.specs(), CPU.0, CPU.1);
     let mut pool = pool(params, ProcessGroup::single());
-    let model = families.foundation.build(pool.params(), Policy::Keep);
+    let model = config.foundation.build(pool.params(), Policy::Keep);
     let (mut course, mut of_features) = (Course::default(), Vec::new());
     for step in 0..STEPS {
         let mut sum = 0.0;
@@ -83,7 +82,7 @@ fn alone(config: &ModelConfig, count: usize) -> (Course, Vec<Tensor>) {
         for batch in batches(config, step, count) {
             let record = model.record(&batch);
             let levels = record.features.iter().flatten().enumerate();
-            let inputs = levels.map(|(level, slot)| (*slot, features(&batch, level, config.decoder.hidden_size)));
+            let inputs = levels.map(|(level, slot)| (*slot, features(&batch, level, config.foundation.shape().width)));
             let mut run = Execution::new(record.tape, pool.params().clone(), inputs.collect());
             run.forward().unwrap();
             sum += run.value(record.loss.unwrap()).double_value(&[]);
@@ -111,7 +110,7 @@ fn rank_of(
     count: usize,
 ) -> (Course, Vec<Tensor>) {
     let (dp, replica) = (mesh.data.world(), mesh.data.rank());
-    let family = Families::of(config).foundation;
+    let family = &config.foundation;
     let stages = Stage::all(pipeline.layers(family.num_layers()).unwrap());
     let own: Vec<usize> = pipeline.stages_of(mesh.pp.rank()).collect();
     let specs = own.iter().flat_map(|stage| family.stage_specs(&stages[*stage])).collect();
@@ -134,7 +133,7 @@ fn rank_of(
                 let batch = &mine[task.micro_batch];
                 let record = models[chunk].record(batch);
                 let levels = record.features.iter().flatten().enumerate();
-                let width = config.decoder.hidden_size;
+                let width = config.foundation.shape().width;
                 let inputs = levels.map(|(level, slot)| (*slot, features(batch, level, width))).collect();
                 if stages[task.stage].is_first {
                     slots[task.micro_batch] = record.features.concat();

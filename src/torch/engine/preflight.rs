@@ -2,10 +2,10 @@
 //! them, before there are actors, groups, memory or weights.
 
 use super::exports::exports;
-use super::families::Families;
 use super::pool_specs::{encoder_specs, splits};
 use super::share::{FoundationPlan, divided_towers};
 use super::trained::trained;
+use crate::model::ModelConfig;
 use crate::params::ParallelRank;
 use loongforge_core::config::{Placement, RunConfig};
 use loongforge_core::engine::EngineError;
@@ -15,41 +15,41 @@ use loongforge_core::message::ActorId;
 ///
 /// # Errors
 /// The first thing for which an actor could not build its engine, or could not run a pack.
-pub fn check_engines(config: &RunConfig, families: &Families) -> Result<(), EngineError> {
+pub fn check_engines(config: &RunConfig, model: &ModelConfig) -> Result<(), EngineError> {
     let pools = &config.pools;
     let (layout, splits) = (pools.foundation.layout(), splits(&pools.foundation));
     let parallel = ParallelRank::first(layout, splits.sequence_parallel);
-    let plan = FoundationPlan::new(&families.foundation, layout, &parallel, &splits)?;
+    let plan = FoundationPlan::new(&model.foundation, layout, &parallel, &splits)?;
     for stage in 0..layout.pp {
-        trained(plan.specs(stage), &families.tree, |_| ("model.foundation", &config.model.foundation))?;
+        trained(plan.specs(stage), &model.tree, |_| ("model.foundation", &config.model.foundation))?;
     }
-    let towers = families.towers.set();
+    let towers = model.towers.set();
     for (name, pool, set) in pools.encoders(towers) {
         // On the foundation's actors every encoder is whole.
         let parallel = match pools.placement {
             Placement::Colocated => ParallelRank::default(),
             Placement::Separate => ParallelRank::first(pool.layout(), false),
         };
-        let divided = divided_towers(&families.towers.only(set), &parallel);
-        encoder_specs(config, &divided.map_err(|found| format!("pools.{name}: {found}"))?, &families.tree)?;
+        let divided = divided_towers(&model.towers.only(set), &parallel);
+        encoder_specs(config, &divided.map_err(|found| format!("pools.{name}: {found}"))?, &model.tree)?;
     }
     for (name, pool) in &pools.named {
         if let Some(tower) = pool.held(*name).iter().find(|tower| !towers.contains(*tower)) {
             return Err(format!("pools.{name}: it holds the {tower} tower, which this model does not have").into());
         }
     }
-    exports(config, families, ActorId::foundation(0))?;
+    exports(config, model, ActorId::foundation(0))?;
     Ok(())
 }
 
 /// Returns what a config asks for that has no effect on this model: a sentence each.
-pub fn without_effect(config: &RunConfig, families: &Families) -> Vec<String> {
+pub fn without_effect(config: &RunConfig, model: &ModelConfig) -> Vec<String> {
     let experts = config.pools.foundation.expert_parallel;
-    let dense = experts > 1 && !families.foundation.has_experts();
+    let dense = experts > 1 && !model.foundation.has_experts();
     let no_experts = || {
         format!("pools.foundation.expert_parallel is {experts} and has no effect: this model has no experts to spread")
     };
-    let pools = config.pools.encoders(families.towers.set());
+    let pools = config.pools.encoders(model.towers.set());
     let is_frozen = |towers| config.model.has_frozen(towers);
     let rates = pools.into_iter().filter(|(_, pool, towers)| pool.lr.is_some() && is_frozen(*towers));
     let rates = rates.map(|(name, ..)| format!("pools.{name}.lr has no effect: the pool's towers are frozen"));

@@ -5,7 +5,7 @@
 //! begin a pack itself: what a later stage waits for is on its way.
 
 use crate::comm::{Mesh, Started};
-use crate::model::{FoundationModel, MicroBatch};
+use crate::model::{Column, Columns, FoundationModel, MicroBatch};
 use crate::native::NativeError;
 use crate::params::{ParamStore, ZeroStage};
 use crate::tape::ContextShard;
@@ -13,7 +13,7 @@ use loongforge_core::config::ContextAttention;
 use loongforge_core::engine::EngineError;
 use loongforge_core::schedule::Pipeline;
 use std::rc::Rc;
-use tch::{Kind, Tensor};
+use tch::Tensor;
 
 /// Tensors of a micro-batch that are handed out at most.
 const MAX_TENSORS: usize = 64;
@@ -134,7 +134,7 @@ impl Stages {
     /// This rank's tokens of a row, with the features that they have places for: maybe no row of them.
     fn share(&self, filled: Filled, params: &ParamStore) -> Filled {
         let Filled { batch, mut features } = filled;
-        let (group, device) = (&self.mesh.cp, batch.input_ids.device());
+        let (group, device) = (&self.mesh.cp, batch.columns.device());
         let row = Rc::new(ContextShard::new(&batch.cu_seqlens, group.world(), group.rank(), self.context, device));
         let inputs = self.any().inputs();
         let own: Vec<Vec<i64>> = match batch.num_features.iter().all(|rows| *rows == 0) {
@@ -181,22 +181,31 @@ impl Stages {
     /// Sends pack `number` of a step from the leader to the other ranks of its replica.
     pub(super) fn hand_out(&self, number: usize, filled: &Filled) -> Result<Vec<Started>, NativeError> {
         let (group, layout) = (&self.mesh.replica, self.mesh.layout());
-        let tokens = [&filled.batch.input_ids, &filled.batch.position_ids, &filled.batch.targets];
+        let columns = filled.batch.columns.tensors();
         let mut started = Vec::new();
         for rank in 1..group.world() {
             let features = filled.features.iter().flatten().filter(|_| layout.place(rank).pp == 0);
-            for (index, tensor) in tokens.into_iter().chain(features).enumerate() {
+            for (index, tensor) in columns.iter().chain(features).enumerate() {
                 started.push(group.start_send(&tensor.contiguous(), rank, tag(number, index))?);
             }
         }
         Ok(started)
     }
 
-    /// Takes pack `number` from the leader; `like` has the sizes.
-    pub(super) fn take(&self, number: usize, like: MicroBatch, params: &ParamStore) -> Result<Filled, NativeError> {
-        let (flat, num_tokens) = (params.flat(), like.cu_seqlens.last().copied().unwrap_or(0) as i64);
-        let integers = |shape: &[i64]| Tensor::empty(shape, (Kind::Int64, flat.device()));
-        let mut tensors = vec![integers(&[num_tokens]), integers(&[3, num_tokens]), integers(&[num_tokens])];
+    /// Takes pack `number` of so many samples from the leader; `like` has the other sizes.
+    pub(super) fn take(
+        &self,
+        number: usize,
+        like: MicroBatch,
+        num_samples: usize,
+        params: &ParamStore,
+    ) -> Result<Filled, NativeError> {
+        let (flat, columns) = (params.flat(), self.any().columns());
+        let of_column = |column: &Column| {
+            let size = column.size(column.num_rows(like.num_tokens(), num_samples as i64));
+            Tensor::empty(&size, (column.kind, flat.device()))
+        };
+        let mut tensors: Vec<Tensor> = columns.iter().map(of_column).collect();
         let inputs = self.any().inputs().iter().zip(&like.num_features).filter(|_| self.mesh.is_first_stage());
         let num_levels: Vec<usize> =
             inputs.clone().map(|(it, rows)| if *rows > 0 { it.num_tensors } else { 0 }).collect();
@@ -209,8 +218,7 @@ impl Stages {
         started.collect::<Vec<_>>().into_iter().try_for_each(|started| started?.wait())?;
         let mut tensors = tensors.into_iter();
         let mut next = || tensors.next().expect("as many tensors as were taken");
-        let [input_ids, position_ids, targets] = [next(), next(), next()];
-        let batch = MicroBatch { input_ids, position_ids, targets, ..like };
+        let batch = MicroBatch { columns: Columns::new(columns, columns.iter().map(|_| next()).collect()), ..like };
         let features = num_levels.iter().map(|levels| (0..*levels).map(|_| next()).collect()).collect();
         Ok(Filled { batch, features })
     }

@@ -1,11 +1,10 @@
 //! Describes where a run's first weights come from: the folder of the model, those of its parts, or chance.
 
+use crate::model::ModelConfig;
 use crate::params::{ParamSpec, ParamStore};
 use crate::train::WeightsError;
 use crate::train::hf::{Checkpoint, LoadOptions, Origin, compare_origin, load_weights_from};
 use loongforge_core::config::{RunConfig, Weights};
-
-use super::families::Families;
 
 /// Fills a pool's parameters: those that a folder is for from there, the others with random numbers.
 ///
@@ -23,8 +22,8 @@ pub(super) fn initialize(config: &RunConfig, params: &ParamStore) -> Result<(), 
 ///
 /// # Errors
 /// Every tensor of a pool that is missing or with another shape, in one table; or the file that is torn.
-pub fn check_weights(config: &RunConfig, families: &Families) -> Result<(), WeightsError> {
-    for specs in [families.towers.specs(), families.foundation.specs()] {
+pub fn check_weights(config: &RunConfig, model: &ModelConfig) -> Result<(), WeightsError> {
+    for specs in [model.towers.specs(), model.foundation.specs()] {
         let origin = origin(config, || specs.iter().flat_map(names_of))?;
         compare_origin(&specs, &origin, &options(config))?;
     }
@@ -32,16 +31,16 @@ pub fn check_weights(config: &RunConfig, families: &Families) -> Result<(), Weig
 }
 
 /// The keys of the parts that no folder is for although weights are to be loaded: they start with random numbers.
-pub fn random_parts(config: &RunConfig, families: &Families) -> Vec<&'static str> {
-    let model = &config.model;
-    if model.weights == Weights::Random || model.load.is_some() {
+pub fn random_parts(config: &RunConfig, model: &ModelConfig) -> Vec<&'static str> {
+    let settings = &config.model;
+    if settings.weights == Weights::Random || settings.load.is_some() {
         return Vec::new();
     }
-    let names: Vec<String> = families.towers.specs().into_iter().map(|spec| spec.name).collect();
-    let of_towers = names.iter().filter_map(|name| families.towers.part_of(name));
-    let of_towers: Vec<&str> = of_towers.map(|(tower, part)| model.tower_part(tower, part).0).collect();
+    let names: Vec<String> = model.towers.specs().into_iter().map(|spec| spec.name).collect();
+    let of_towers = names.iter().filter_map(|name| model.towers.part_of(name));
+    let of_towers: Vec<&str> = of_towers.map(|(tower, part)| settings.tower_part(tower, part).0).collect();
     let has = |key: &str| key == "model.foundation" || of_towers.contains(&key);
-    model.parts().into_iter().filter(|(key, part)| part.load.is_none() && has(key)).map(|(key, _)| key).collect()
+    settings.parts().into_iter().filter(|(key, part)| part.load.is_none() && has(key)).map(|(key, _)| key).collect()
 }
 
 fn options(config: &RunConfig) -> LoadOptions {

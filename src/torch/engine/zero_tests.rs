@@ -1,8 +1,8 @@
 //! ZeRO against plain data parallelism and one process.
 
-use super::layout_tests::{ADAMW, CPU, Course, assert_equal, compute, families, join, micro_batch, on_ranks, together};
+use super::layout_tests::{ADAMW, CPU, Course, assert_equal, compute, join, micro_batch, model, on_ranks, together};
 use crate::comm::ProcessGroup;
-use crate::model::MicroBatch;
+use crate::model::{MicroBatch, token_columns};
 use crate::native::MemoryWatch;
 use crate::params::{ParamStore, Sharding, ZeroStage};
 use crate::tape::Policy;
@@ -18,7 +18,7 @@ const LEVELS: [ZeroStage; 4] = [ZeroStage::Nothing, ZeroStage::State, ZeroStage:
 
 fn pool(config: &str, kind: Kind, group: ProcessGroup, shared: ZeroStage) -> TrainState {
     let sharding = Sharding::new(shared, group.rank(), group.world());
-    let params = ParamStore::shared_out(families(config).foundation.specs(), kind, Device::Cpu, sharding);
+    let params = ParamStore::shared_out(model(config).foundation.specs(), kind, Device::Cpu, sharding);
     params.init_random(3);
     TrainState::new(Rc::new(params), group, Lanes::PerReplica, Some(ADAMW)).unwrap()
 }
@@ -31,12 +31,12 @@ fn train(
     num_micro_batches: usize,
     steps: std::ops::Range<i64>,
 ) -> Course {
-    let model = families(config).foundation.build(pool.params(), Policy::Keep);
+    let model = model(config).foundation.build(pool.params(), Policy::Keep);
     let (rank, mut course) = (pool.rank(), Course::default());
     for step in steps {
         let of_step = |index| match index < num_micro_batches {
             true => micro_batch(&[5 + index, 9, 3], step * 10 + index as i64, 64, num_micro_batches),
-            false => MicroBatch::filler(Device::Cpu),
+            false => MicroBatch::filler(&token_columns().into(), Device::Cpu),
         };
         let mine = (rank..num_micro_batches.next_multiple_of(world)).step_by(world).map(of_step);
         let loss = mine.collect::<Vec<_>>().iter().map(|batch| compute(model.as_ref(), pool, batch)).sum();

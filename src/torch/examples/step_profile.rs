@@ -27,7 +27,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     if lens.is_empty() {
         lens = vec![690];
     }
-    let config = ModelConfig::from_hf(&serde_json::from_slice(&std::fs::read(path)?)?)?.decoder;
+    let config =
+        ModelConfig::from_hf(&serde_json::from_slice(&std::fs::read(path)?)?)?.decoder().expect("a decoder").clone();
     let params = ParamStore::new(Decoder::specs(&config), kind, Device::Cpu);
     params.init_random(1);
     let params = Rc::new(params);

@@ -2,18 +2,16 @@
 
 use std::rc::Rc;
 
-use tch::{Device, Kind, Tensor};
+use tch::{Device, Tensor};
 
+use super::columns::{Column, Columns, INPUT_IDS, TARGETS};
 use crate::tape::ContextShard;
 
 /// Packed samples of one micro-batch, `T` tokens in all.
 pub struct MicroBatch {
-    /// `[T]`, i64.
-    pub input_ids: Tensor,
-    /// `[3, T]`, i64; restart with each sample.
-    pub position_ids: Tensor,
-    /// `[T]`, i64: the token to predict at each position, or -100.
-    pub targets: Tensor,
+    /// What the family's columns say of the samples. Those of a language model are the ids of tokens, their positions, which
+    /// restart with each sample, and the token to predict at each position, or -100.
+    pub columns: Columns,
     /// Tells where samples begin, and `T` at the end.
     pub cu_seqlens: Vec<usize>,
     /// Factor of the summed loss: one over the target tokens of the whole step.
@@ -37,11 +35,9 @@ impl MicroBatch {
     /// This rank's tokens of a whole row, with places for `features` of its features.
     pub fn share(&self, row: Rc<ContextShard>, features: Vec<Vec<i64>>) -> MicroBatch {
         let rows = row.rows();
-        let take = |x: &Tensor| x.index_select(-1, &rows.to_device(x.device()));
+        let take = |x: &Tensor, axis: i64| x.index_select(axis, &rows.to_device(x.device()));
         MicroBatch {
-            input_ids: take(&self.input_ids),
-            position_ids: take(&self.position_ids),
-            targets: take(&self.targets),
+            columns: self.columns.map(take),
             cu_seqlens: row.split().cu_seqlens(row.rank()),
             num_features: features.iter().map(|rows| rows.len() as i64).collect(),
             row: Some(row),
@@ -50,13 +46,10 @@ impl MicroBatch {
         }
     }
 
-    /// One token without a target: what a rank computes to take part where others have one micro-batch more.
-    pub fn filler(device: Device) -> MicroBatch {
-        let zeros = |shape: &[i64]| Tensor::zeros(shape, (Kind::Int64, device));
+    /// One sample that counts for nothing: what a rank computes to take part where others have one micro-batch more.
+    pub fn filler(columns: &Rc<[Column]>, device: Device) -> MicroBatch {
         MicroBatch {
-            input_ids: zeros(&[1]),
-            position_ids: zeros(&[3, 1]),
-            targets: Tensor::full([1], -100, (Kind::Int64, device)),
+            columns: Columns::filler(columns, device),
             cu_seqlens: vec![0, 1],
             loss_scale: 0.0,
             num_features: Vec::new(),
@@ -71,17 +64,15 @@ impl MicroBatch {
     /// The row cut after every `chunk_tokens` tokens. `counts` tells how many features lie in a range of tokens, by
     /// input.
     pub fn pieces(&self, chunk_tokens: usize, counts: impl Fn(&[i64]) -> Vec<i64>) -> Vec<MicroBatch> {
-        let (len, ids) = (self.input_ids.numel(), self.input_ids());
+        let (len, ids) = (self.num_tokens() as usize, self.input_ids());
         let piece = |start: usize| {
             let end = len.min(start + chunk_tokens);
             // The last document that begins at or before the cut.
             let first = self.cu_seqlens.iter().rposition(|begin| *begin <= start).unwrap_or(0);
             let ends = self.cu_seqlens.iter().filter(|&&at| at > start && at < end).map(|at| at - start);
-            let cut = |x: &Tensor, dim: i64| x.narrow(dim, start as i64, (end - start) as i64);
+            let cut = |x: &Tensor, axis: i64| x.narrow(axis, start as i64, (end - start) as i64);
             MicroBatch {
-                input_ids: cut(&self.input_ids, 0),
-                position_ids: cut(&self.position_ids, 1),
-                targets: cut(&self.targets, 0),
+                columns: self.columns.map(cut),
                 cu_seqlens: std::iter::once(0).chain(ends).chain([end - start]).collect(),
                 num_features: counts(&ids[start..end]),
                 row: None,
@@ -93,14 +84,19 @@ impl MicroBatch {
         (0..len).step_by(chunk_tokens).map(piece).collect()
     }
 
-    /// The tokens on the host.
-    pub fn input_ids(&self) -> Vec<i64> {
-        host(&self.input_ids)
+    /// Returns how many tokens it has.
+    pub fn num_tokens(&self) -> i64 {
+        self.cu_seqlens.last().copied().unwrap_or(0) as i64
     }
 
-    /// The targets on the host.
+    /// The tokens of a language model on the host.
+    pub fn input_ids(&self) -> Vec<i64> {
+        host(self.columns.get(INPUT_IDS))
+    }
+
+    /// The targets of a language model on the host.
     pub fn targets(&self) -> Vec<i64> {
-        host(&self.targets)
+        host(self.columns.get(TARGETS))
     }
 }
 

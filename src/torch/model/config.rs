@@ -1,16 +1,20 @@
-//! A model as data: its parts, and the tokens that stand for something else than text.
+//! A model as its parts, and the tokens that stand for something else than text.
 
-use super::decoder::DecoderConfig;
+use std::sync::Arc;
+
+use super::decoder::{DecoderConfig, DecoderFamily};
+use super::foundation::FoundationFamily;
 use super::keys::{Keys, ModelConfigError};
 use super::towers::{FeatureInput, ModelTower, Towers};
 use super::tree_names::TreeNames;
+use crate::params::ParamSpec;
 
 /// A model as its parts: each part may be a pool of its own.
 #[derive(Clone, Debug)]
 pub struct ModelConfig {
     /// Hugging Face's `model_type`.
     pub model_type: String,
-    pub decoder: DecoderConfig,
+    pub foundation: Arc<dyn FoundationFamily>,
     /// None for a language model.
     pub towers: Towers,
     /// Holds what transformers calls its modules.
@@ -31,12 +35,32 @@ pub struct Tokens {
 impl ModelConfig {
     /// A decoder with these towers, without the names of its modules.
     pub(super) fn new(model_type: &str, decoder: DecoderConfig, towers: Vec<ModelTower>) -> ModelConfig {
-        ModelConfig { model_type: model_type.into(), decoder, towers: Towers::new(towers), tree: TreeNames::default() }
+        let towers = Towers::new(towers);
+        let foundation = Arc::new(DecoderFamily::new(decoder.clone(), towers.inputs(decoder.hidden_size)));
+        ModelConfig { model_type: model_type.into(), foundation, towers, tree: TreeNames::default() }
     }
 
-    /// Returns what the decoder takes from each tower.
-    pub fn inputs(&self) -> Vec<FeatureInput> {
-        self.towers.inputs(self.decoder.hidden_size)
+    /// Returns what the foundation takes from each tower.
+    pub fn inputs(&self) -> &[FeatureInput] {
+        self.foundation.inputs()
+    }
+
+    /// The decoder, where the foundation is one.
+    pub fn decoder(&self) -> Option<&DecoderConfig> {
+        self.foundation.as_decoder()
+    }
+
+    /// Changes the decoder; `None` where the foundation is none.
+    pub fn edit_decoder<T>(&mut self, edit: impl FnOnce(&mut DecoderConfig) -> T) -> Option<T> {
+        let mut decoder = self.decoder()?.clone();
+        let found = edit(&mut decoder);
+        self.foundation = Arc::new(DecoderFamily::new(decoder, self.inputs().to_vec()));
+        Some(found)
+    }
+
+    /// All parameters of the model: the foundation's, and then those of the towers.
+    pub fn specs(&self) -> Vec<ParamSpec> {
+        [self.foundation.specs(), self.towers.specs()].concat()
     }
 }
 

@@ -1,6 +1,7 @@
 //! Describes what an engine asks of a foundation: its parameters, and to record a tape for a batch. Implement these to
 //! train a model of your own.
 
+use std::fmt::Debug;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -8,6 +9,8 @@ use loongforge_core::config::ContextAttention;
 use tch::Tensor;
 
 use super::batch::MicroBatch;
+use super::columns::Column;
+use super::decoder::DecoderConfig;
 use super::decoding::Decoding;
 use super::parallel_errors::{ContextParallelError, TensorParallelError};
 use super::routing::{ExpertSet, Routing};
@@ -17,9 +20,24 @@ use crate::params::{ParallelRank, ParamSpec, ParamStore};
 use crate::tape::{Boundary, KeyValues, Policy, Slot, Tape};
 
 /// A kind of foundation.
-pub trait FoundationFamily: Send + Sync {
+pub trait FoundationFamily: Debug + Send + Sync {
     /// Its parameters, under their names in `model.safetensors`.
     fn specs(&self) -> Vec<ParamSpec>;
+
+    /// Returns what it takes from each tower, in the order in which micro-batches have it; nothing without towers.
+    fn inputs(&self) -> &[FeatureInput];
+
+    /// Returns what it reads of each sample, in the order in which data actors send it.
+    fn columns(&self) -> Vec<Column>;
+
+    /// Returns what planning and estimates need to know of it.
+    fn shape(&self) -> FoundationShape;
+
+    /// The decoder that it is, for what only decoders do: generation, prediction heads, routers' losses. `None`: another kind
+    /// of model.
+    fn as_decoder(&self) -> Option<&DecoderConfig> {
+        None
+    }
 
     /// The model on parameters made from [`FoundationFamily::specs`].
     fn build(&self, params: &ParamStore, policy: Policy) -> Box<dyn FoundationModel>;
@@ -81,8 +99,35 @@ pub trait FoundationFamily: Send + Sync {
     }
 }
 
+/// The numbers that the cost of a foundation follows from.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FoundationShape {
+    /// The width of its hidden states.
+    pub width: i64,
+    /// True if a token sees no later one: half of its sequence on average.
+    pub is_causal: bool,
+    /// The sum over layers of softmax attention of heads times the widths of queries and values.
+    pub attention: f64,
+    /// The share of its experts that a token meets; 1 without experts.
+    pub expert_share: f64,
+    /// The parameter that tokens are looked up in and not multiplied with, where there is one.
+    pub lookup: Option<String>,
+}
+
+impl FoundationShape {
+    /// FLOPs of one token, forward and backward, in sequences of `seq_len`, for a token that is multiplied with so many
+    /// parameters.
+    pub fn flops_per_token(&self, multiplied: f64, seq_len: usize) -> f64 {
+        let of_pairs = if self.is_causal { 3.0 } else { 6.0 };
+        6.0 * multiplied + of_pairs * seq_len as f64 * self.attention
+    }
+}
+
 /// A model that turns tokens and features into a loss.
 pub trait FoundationModel {
+    /// Returns the family's columns.
+    fn columns(&self) -> &Rc<[Column]>;
+
     /// Returns what it takes from each tower, in the order in which micro-batches have it; nothing without towers.
     fn inputs(&self) -> &[FeatureInput];
 

@@ -165,6 +165,16 @@ impl<'a> Keys<'a> {
         }
     }
 
+    /// Refuses keys that are not among these.
+    pub fn only_keys(&self, known: &[&str]) -> Result<()> {
+        match self.object.as_object().and_then(|object| object.iter().find(|(key, _)| !known.contains(&key.as_str()))) {
+            Some((key, value)) => {
+                Err(self.inconsistent(key, value, format!("only {} can stand here", known.join(" and "))))
+            }
+            None => Ok(()),
+        }
+    }
+
     pub fn unsupported(&self, key: &str, found: &Value, supported: &[Value]) -> ModelConfigError {
         let supported = supported.iter().map(Value::to_string).collect::<Vec<_>>().join(", ");
         ModelConfigError::Unsupported { key: self.path(key), found: found.to_string(), supported }

@@ -5,6 +5,7 @@
 
 mod audio;
 mod batch;
+mod columns;
 mod config;
 mod decoder;
 mod decoding;
@@ -26,6 +27,7 @@ mod vision;
 
 pub use audio::{AudioConfig, AudioPositions, AudioProjectorConfig, AudioTowerConfig, ProjectorMap, StemConfig};
 pub use batch::MicroBatch;
+pub use columns::{Column, Columns, INPUT_IDS, POSITION_IDS, Rows, TARGETS, token_columns};
 pub use config::{ModelConfig, Tokens};
 pub use decoder::{
     Balance, Decoder, DecoderConfig, DecoderFamily, FeedForwardConfig, LayerConfig, MixerConfig, MtpConfig, MtpNames,
@@ -34,8 +36,9 @@ pub use decoder::{
 pub use decoding::Decoding;
 pub use encoder::{EncoderFamily, EncoderModel, EncoderTape};
 pub use family::custom::parts_config;
-pub use foundation::{FoundationFamily, FoundationModel, FoundationTape};
+pub use foundation::{FoundationFamily, FoundationModel, FoundationShape, FoundationTape};
 pub use keys::ModelConfigError;
+pub use objective::{Drawn, Flow, FlowBatch, FlowTarget, Purpose, TimeSampler, TimeWeight};
 pub use parallel_errors::{ContextParallelError, TensorParallelError};
 pub use routing::{ExpertSet, RoutedExperts, RouterLosses, Routing};
 pub use sampling::Sampling;

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::config::ModelConfig;
+use super::decoder::DecoderConfig;
 use super::family::decoders::{DECODERS, read_decoder};
 use super::family::{
     NamePrefix, custom, ernie4_5_vl, internvl, kimi_k25, llava_onevision1_5, qwen2_5_omni, qwen2_5_vl, qwen2_audio,
@@ -44,7 +45,7 @@ impl ModelConfig {
     /// Reads a parsed `config.json`, as transformers 4 and 5 write it.
     pub fn from_hf(config: &Value) -> Result<ModelConfig, ModelConfigError> {
         let model = ModelConfig::read(config)?;
-        let (experts, most) = (model.decoder.num_all_experts(), MAX_EXPERTS);
+        let (experts, most) = (model.decoder().map_or(0, DecoderConfig::num_all_experts), MAX_EXPERTS);
         match experts > most {
             true => {
                 Err(Keys::new(config).inconsistent("experts of all layers", experts, format!("must be at most {most}")))
@@ -69,8 +70,11 @@ impl ModelConfig {
 
     /// The same with the names of the modules of the model that `config` describes.
     fn with_tree(self, config: &Value) -> ModelConfig {
-        let (tree, names) = (TreeNames::of(config), &self.decoder.names);
-        let tree = if self.decoder.tie_word_embeddings { tree.with_tied(&names.embed, &names.head) } else { tree };
+        let tied = self.decoder().filter(|decoder| decoder.tie_word_embeddings).map(|decoder| &decoder.names);
+        let tree = match tied {
+            Some(names) => TreeNames::of(config).with_tied(&names.embed, &names.head),
+            None => TreeNames::of(config),
+        };
         ModelConfig { tree, ..self }
     }
 
@@ -114,8 +118,10 @@ mod tests {
     #[test]
     fn a_config_of_transformers_4_is_read() {
         let config = ModelConfig::from_hf(&qwen3_vl()).unwrap();
-        assert_eq!((config.decoder.rope.theta, &config.decoder.rope.axes), (5e6, &RopeAxes::interleaved(12, [4, 4])));
-        assert!(config.decoder.tie_word_embeddings && config.decoder.pad_token_id.is_none());
+        let decoder = config.decoder().unwrap();
+        let rope = &decoder.layers[0].rope;
+        assert_eq!((rope.theta, &rope.axes), (5e6, &RopeAxes::interleaved(12, [4, 4])));
+        assert!(decoder.tie_word_embeddings && decoder.pad_token_id.is_none());
         assert_eq!(config.inputs()[0].num_tensors, 3);
     }
 

@@ -1,6 +1,6 @@
 //! Reading rotary embeddings from a `config.json`, as transformers 4 and 5 write them, for every family.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::keys::{Keys, ModelConfigError};
 use crate::nn::{RopeAxes, RopeConfig, RopeScaling, Yarn};
@@ -73,6 +73,31 @@ fn read(
     }
     let scaling = section.map(|section| read_scaling(keys, section, rotary_dim)).transpose()?;
     Ok(RopeConfig { scaling: scaling.unwrap_or(RopeScaling::Default), ..RopeConfig::plain(rotary_dim, theta) })
+}
+
+/// The rotary embeddings of a model that has two kinds of them, for layers that attend to all tokens and for layers with
+/// a window (Gemma 3): `rope_parameters` with a section for each kind, as transformers 5 writes it, or `rope_theta` and
+/// `rope_scaling` for the first and `rope_local_base_freq` for the second. Thetas are by default a million and ten
+/// thousand.
+pub(super) fn read_rope_by_kind(keys: &Keys<'_>, head_dim: i64) -> Result<[RopeConfig; 2], ModelConfigError> {
+    let parameters = keys.section_or("rope_parameters")?;
+    if let Some(parameters) = &parameters {
+        parameters.only_keys(&["full_attention", "sliding_attention"])?;
+    }
+    let of_kind = |kind: &str, theta_key: &str, default_theta: f64| {
+        let theta = keys.number_or(theta_key)?.unwrap_or(default_theta);
+        let own = parameters.as_ref().map(|parameters| parameters.section_or(kind)).transpose()?.flatten();
+        let own = own.unwrap_or_else(|| keys.instead(&Value::Null));
+        Ok::<_, ModelConfigError>((own.filled(&json!({"rope_theta": theta})), own))
+    };
+    let (full, full_keys) = of_kind("full_attention", "rope_theta", 1e6)?;
+    let (local, local_keys) = of_kind("sliding_attention", "rope_local_base_freq", 1e4)?;
+    let scaling = keys.section_or("rope_scaling")?;
+    let full = scaling.as_ref().map_or(full.clone(), |scaling| scaling.filled(&full));
+    let full = scaling.as_ref().unwrap_or(&full_keys).instead(&full);
+    let ropes = [full, local_keys.instead(&local)].map(|section| read(keys, Some(&section), head_dim, 1e4));
+    let [full, local] = ropes;
+    Ok([full?, local?])
 }
 
 /// The axes of a model whose tokens have three positions: `mrope_section`, by default `sections`; interleaved (Qwen3-VL)

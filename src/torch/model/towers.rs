@@ -77,16 +77,14 @@ impl Towers {
         self.0.iter().find(|it| it.tower == tower).map(|it| &it.family)
     }
 
-    /// Adds a tower. Panics where there is one of the kind.
-    pub fn add(&mut self, tower: ModelTower) {
-        *self = Towers::new([std::mem::take(&mut self.0), vec![tower]].concat());
-    }
-
     /// Puts another family in the place of a tower's, or a new tower without placeholders.
     pub fn replace(&mut self, tower: Tower, family: Arc<dyn EncoderFamily>) {
         match self.0.iter_mut().find(|it| it.tower == tower) {
             Some(it) => it.family = family,
-            None => self.add(ModelTower { tower, family, placeholders: Vec::new() }),
+            None => {
+                let added = ModelTower { tower, family, placeholders: Vec::new() };
+                *self = Towers::new([std::mem::take(&mut self.0), vec![added]].concat());
+            }
         }
     }
 

@@ -10,6 +10,9 @@
 
 use tch::{Device, Tensor};
 
+use super::attend::{Scores, attend, take_rows};
+use super::block_attention::BlockAttention;
+use super::mask::Mask;
 use crate::native::{can_attend, packed_attention};
 
 /// A causal batch's longest document is at most this much longer than its shortest: `shortest * 5 / 4 + 4`.
@@ -24,15 +27,6 @@ pub struct DocumentBatch {
     pub longest: i64,
 }
 
-/// Says which tokens of its document a token attends to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mask {
-    /// Those before it and itself, as in text.
-    Causal,
-    /// All of them, as patches of a picture do.
-    Full,
-}
-
 /// Describes how the documents of one packed row are batched; made once a micro-batch, for all layers.
 pub struct PackedAttention {
     mask: Mask,
@@ -40,6 +34,8 @@ pub struct PackedAttention {
     batches: Vec<DocumentBatch>,
     /// `None` where the batches are the row itself, one after the other.
     order: Option<Order>,
+    /// For a mask of blocks, what computes it.
+    blocks: Option<BlockAttention>,
 }
 
 struct Order {
@@ -83,19 +79,26 @@ impl PackedAttention {
         let in_order = tokens.iter().enumerate().all(|(row, token)| row as i64 == *token);
         let index = |values: &[i64]| Tensor::from_slice(values).to_device(device);
         let order = (!in_order).then(|| Order { tokens: index(&tokens), rows: index(&rows) });
+        let blocks = match &mask {
+            Mask::Prefix(begins) => Some(BlockAttention::new(cu_seqlens, begins, device)),
+            Mask::Causal | Mask::Full => None,
+        };
         let cu_seqlens = cu_seqlens.iter().map(|end| *end as i64).collect();
-        PackedAttention { mask, cu_seqlens, batches, order }
+        PackedAttention { mask, cu_seqlens, batches, order, blocks }
     }
 
     /// `q_THC`, `k_TKC`, `v_TKV` with H a multiple of K (grouped queries); returns `[T, H·V]`. Scores are divided by √C.
     pub fn forward(&self, q_THC: &Tensor, k_TKC: &Tensor, v_TKV: &Tensor) -> Tensor {
-        self.forward_scaled(q_THC, k_TKC, v_TKV, None)
+        self.forward_with(q_THC, k_TKC, v_TKV, Scores::default())
     }
 
-    /// Works like `forward`, with scores multiplied by `scale`.
-    pub fn forward_scaled(&self, q_THC: &Tensor, k_TKC: &Tensor, v_TKV: &Tensor, scale: Option<f64>) -> Tensor {
-        if can_attend(q_THC, k_TKC, v_TKV) {
-            let scale = scale.unwrap_or_else(|| (q_THC.size()[2] as f64).powf(-0.5));
+    /// Works like `forward`, with these scores.
+    pub fn forward_with(&self, q_THC: &Tensor, k_TKC: &Tensor, v_TKV: &Tensor, scores: Scores) -> Tensor {
+        if let Some(blocks) = &self.blocks {
+            return blocks.forward([q_THC, k_TKC, v_TKV], scores);
+        }
+        if scores.soft_cap.is_none() && can_attend(q_THC, k_TKC, v_TKV) {
+            let scale = scores.scale_of(q_THC.size()[2]);
             return packed_attention(q_THC, k_TKC, v_TKV, &self.cu_seqlens, self.is_causal(), scale).flatten(1, 2);
         }
         let (q, k, v) = (self.split(q_THC), self.split(k_TKC), self.split(v_TKV));
@@ -103,7 +106,7 @@ impl PackedAttention {
             return v_TKV.new_zeros([0, q_THC.size()[1] * v_TKV.size()[2]], (v_TKV.kind(), v_TKV.device()));
         }
         let outputs = q.iter().zip(&k).zip(&v);
-        self.join(outputs.map(|((q, k), v)| attend(q, k, v, None, self.is_causal(), scale)).collect())
+        self.join(outputs.map(|((q, k), v)| attend(q, k, v, None, self.is_causal(), scores)).collect())
     }
 
     /// The batches of [`PackedAttention::split`].
@@ -111,8 +114,10 @@ impl PackedAttention {
         &self.batches
     }
 
-    /// The rows of `x` `[T, …]` by batches of documents, `[B, L, …]` each.
+    /// The rows of `x` `[T, …]` by batches of documents, `[B, L, …]` each. Panics of a mask of blocks, whose batches are not
+    /// of documents.
     pub fn split(&self, x: &Tensor) -> Vec<Tensor> {
+        assert!(self.blocks.is_none(), "attention to blocks has no batches of documents");
         let size = x.size();
         let shape = |first: &[i64]| [first, &size[1..]].concat();
         let rows = match &self.order {
@@ -139,55 +144,27 @@ impl PackedAttention {
     }
 }
 
-/// Attention of `q_BLHC` to `k_BSKC` and `v_BSKV`, `[B, L, H·V]`. `mask` `[B, 1, L, S]`, bool: true where a query sees
-/// a key. `scale` multiplies scores; `None`: 1 / √C.
-pub(super) fn attend(
-    q_BLHC: &Tensor,
-    k_BSKC: &Tensor,
-    v_BSKV: &Tensor,
-    mask: Option<&Tensor>,
-    causal: bool,
-    scale: Option<f64>,
-) -> Tensor {
-    let (width, values) = (q_BLHC.size()[3], v_BSKV.size()[3]);
-    let grouped = q_BLHC.size()[2] != k_BSKC.size()[2];
-    // The CPU's fused operator takes one width only: without it, heads of 192 and values of 128 take three times as
-    // long, and the scores lie in memory whole.
-    let pad = width != values && q_BLHC.device() == Device::Cpu;
-    let heads = |x: &Tensor| {
-        let missing = if pad { width.max(values) - x.size()[3] } else { 0 };
-        let x = x.transpose(1, 2);
-        if missing > 0 { x.constant_pad_nd([0, missing]) } else { x }
-    };
-    let scale = scale.or_else(|| (pad && width < values).then(|| (width as f64).powf(-0.5)));
-    let (q, k, v) = (heads(q_BLHC), heads(k_BSKC), heads(v_BSKV));
-    let y = Tensor::scaled_dot_product_attention(&q, &k, &v, mask, 0.0, causal, scale, grouped);
-    let y = if pad { y.narrow(3, 0, values) } else { y };
-    y.transpose(1, 2).flatten(2, 3)
-}
-
-/// `x[index]`. An embedding look-up computes the same as `index_select`, and its backward on a CPU is many times
-/// faster: it adds rows, where `index_add` sets up an operator for each.
-pub fn take_rows(x: &Tensor, index: &Tensor) -> Tensor {
-    if x.device() == Device::Cpu { Tensor::embedding(x, index, -1, false, false) } else { x.index_select(0, index) }
-}
-
 #[cfg(test)]
 mod tests {
     use tch::{Device, Kind, Tensor};
 
-    use super::{Mask, PackedAttention, attend};
+    use super::PackedAttention;
     use crate::native::grad;
+    use crate::nn::attend::attend;
+    use crate::nn::{Mask, Scores};
 
     /// One document at a time, from the definition.
-    fn reference(q: &Tensor, k: &Tensor, v: &Tensor, cu_seqlens: &[usize], mask: Mask) -> Tensor {
+    fn reference([q, k, v]: [&Tensor; 3], cu_seqlens: &[usize], mask: &Mask, soft_cap: Option<f64>) -> Tensor {
         let heads = |x: &Tensor, start: i64, len: i64| x.narrow(0, start, len).transpose(0, 1);
         let docs = cu_seqlens.windows(2).map(|ends| {
             let (start, len) = (ends[0] as i64, (ends[1] - ends[0]) as i64);
             let (q, groups) = (heads(q, start, len), q.size()[1] / k.size()[1]);
             let wide = |x: &Tensor| heads(x, start, len).repeat_interleave_self_int(groups, 0, None);
             let mut scores = q.matmul(&wide(k).transpose(1, 2)) / (q.size()[2] as f64).sqrt();
-            if mask == Mask::Causal {
+            if let Some(cap) = soft_cap {
+                scores = (scores / cap).tanh() * cap;
+            }
+            if *mask == Mask::Causal {
                 let later = Tensor::ones([len, len], (Kind::Bool, Device::Cpu)).triu(1);
                 scores = scores.masked_fill(&later, f64::NEG_INFINITY);
             }
@@ -216,13 +193,14 @@ mod tests {
             let (q, k, v) = (random(4, 16), random(kv_heads, 16), random(kv_heads, values));
             let wide = [&q, &k, &v].map(|x| x.detach().to_kind(Kind::Float).set_requires_grad(true));
             let [q32, k32, v32] = &wide;
-            let expected = reference(q32, k32, v32, cu_seqlens, mask);
+            let expected = reference([q32, k32, v32], cu_seqlens, &mask, None);
             let seed = Tensor::randn([tokens, 4 * values], (Kind::Float, Device::Cpu)).to_kind(Kind::BFloat16);
+            let causal = mask == Mask::Causal;
             let documents = PackedAttention::new(cu_seqlens, mask, Device::Cpu);
             let [q_parts, k_parts, v_parts] = [&q, &k, &v].map(|x| documents.split(x));
             let parts = q_parts.iter().zip(&k_parts).zip(&v_parts);
             let libtorch =
-                documents.join(parts.map(|((q, k), v)| attend(q, k, v, None, mask == Mask::Causal, None)).collect());
+                documents.join(parts.map(|((q, k), v)| attend(q, k, v, None, causal, Scores::default())).collect());
             let with_grads = |y: Tensor, seed: &Tensor, of: [&Tensor; 3]| {
                 let grads = grad(&[&y], &[seed], &of).unwrap().into_iter().map(Option::unwrap);
                 std::iter::once(y.detach()).chain(grads).collect::<Vec<_>>()
@@ -240,33 +218,43 @@ mod tests {
         }
     }
 
-    fn check(cu_seqlens: &[usize], mask: Mask, kv_heads: i64, values: i64) {
+    fn check(cu_seqlens: &[usize], mask: Mask, kv_heads: i64, values: i64, soft_cap: Option<f64>) {
         tch::manual_seed(5);
         let tokens = *cu_seqlens.last().unwrap() as i64;
         let random = |heads: i64, width: i64| {
             Tensor::randn([tokens, heads, width], (Kind::Float, Device::Cpu)).set_requires_grad(true)
         };
         let (q, k, v) = (random(4, 8), random(kv_heads, 8), random(kv_heads, values));
-        let expected = reference(&q, &k, &v, cu_seqlens, mask);
+        let expected = reference([&q, &k, &v], cu_seqlens, &mask, soft_cap);
         let documents = PackedAttention::new(cu_seqlens, mask, Device::Cpu);
-        let found = documents.forward(&q, &k, &v);
+        let found = documents.forward_with(&q, &k, &v, Scores { soft_cap, ..Scores::default() });
         let seed = Tensor::randn([tokens, 4 * values], (Kind::Float, Device::Cpu));
         let gradients = |y: &Tensor| grad(&[y], &[&seed], &[&q, &k, &v]).unwrap().into_iter().flatten();
         assert!(found.allclose(&expected, 1e-4, 1e-5, false));
         for (found, expected) in gradients(&found).zip(gradients(&expected)) {
             assert!(found.allclose(&expected, 1e-4, 1e-5, false));
         }
-        let scaled = documents.forward_scaled(&(&q * 2.0), &k, &v, Some(0.5 / 8f64.sqrt()));
+        let scores = Scores { scale: Some(0.5 / 8f64.sqrt()), soft_cap };
+        let scaled = documents.forward_with(&(&q * 2.0), &k, &v, scores);
         assert!(scaled.allclose(&expected, 1e-4, 1e-5, false));
     }
 
     #[test]
     fn documents_of_any_length_equal_the_definition() {
         for mask in [Mask::Causal, Mask::Full] {
-            check(&[0, 7], mask, 4, 8);
-            check(&[0, 5, 10, 15], mask, 2, 5);
-            check(&[0, 1, 31, 33, 62, 90, 93], mask, 1, 8);
-            check(&[0, 12, 12, 40], mask, 4, 11);
+            check(&[0, 7], mask.clone(), 4, 8, None);
+            check(&[0, 5, 10, 15], mask.clone(), 2, 5, None);
+            check(&[0, 1, 31, 33, 62, 90, 93], mask.clone(), 1, 8, None);
+            check(&[0, 12, 12, 40], mask, 4, 11, None);
+        }
+    }
+
+    /// Several chunks of queries, and a cap that most scores come near.
+    #[test]
+    fn soft_caps_bend_scores_before_the_mask() {
+        for mask in [Mask::Causal, Mask::Full] {
+            check(&[0, 600], mask.clone(), 2, 8, Some(0.5));
+            check(&[0, 1, 31, 33, 62, 90, 93], mask, 1, 5, Some(0.5));
         }
     }
 }

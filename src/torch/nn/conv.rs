@@ -5,7 +5,7 @@
 
 use tch::{Device, Tensor};
 
-use super::attention::take_rows;
+use super::attend::take_rows;
 use crate::native::linear;
 use crate::params::{Init, ParamSpec, Scope};
 

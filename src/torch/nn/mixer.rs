@@ -11,17 +11,17 @@ use tch::Tensor;
 use super::sparse_attention::ChosenKeys;
 use super::{DeltaDocuments, PackedAttention, PieceAttention, Rope};
 
-/// Holds what all layers share of one packed row; made once a micro-batch.
+/// Holds what layers with the same rotary embeddings share of one packed row; made once a micro-batch.
 pub struct Context {
     pub rope: Rope,
     /// Causal, within documents.
-    pub documents: PackedAttention,
+    pub documents: Rc<PackedAttention>,
     /// Tells where documents end: `[0, …, T]`.
     pub cu_seqlens: Vec<usize>,
     /// Keys that indexers chose, for layers that take another layer's choice.
-    pub chosen: LayerCache<Vec<Vec<ChosenKeys>>>,
+    pub chosen: Rc<LayerCache<Vec<Vec<ChosenKeys>>>>,
     /// For gated delta nets, where a decoder has some.
-    pub gated_delta: Option<DeltaDocuments>,
+    pub gated_delta: Option<Rc<DeltaDocuments>>,
 }
 
 impl Context {

@@ -172,7 +172,7 @@ impl Mla {
         let ((k_THC, v_THV), scale) = (self.expand(rows), self.config.softmax_scale);
         let (q_THC, documents) = (&rows.q_THC, &context.documents);
         match &self.config.keys {
-            KeyChoice::All => (documents.forward_scaled(q_THC, &k_THC, &v_THV, Some(scale)), None),
+            KeyChoice::All => (documents.forward_with(q_THC, &k_THC, &v_THV, scale.into()), None),
             KeyChoice::Shared { layer } => {
                 let chosen = context.chosen.take(*layer);
                 (attend_chosen(documents, [q_THC, &k_THC, &v_THV], &chosen, scale), None)
@@ -341,9 +341,9 @@ mod tests {
         lens.iter().for_each(|len| cu_seqlens.push(cu_seqlens[cu_seqlens.len() - 1] + len));
         Context {
             rope: rope(&positions),
-            documents: PackedAttention::new(&cu_seqlens, Mask::Causal, Device::Cpu),
+            documents: PackedAttention::new(&cu_seqlens, Mask::Causal, Device::Cpu).into(),
             cu_seqlens,
-            chosen: LayerCache::default(),
+            chosen: Default::default(),
             gated_delta: None,
         }
     }

@@ -1,13 +1,16 @@
-//! ZeroStage blocks of models, on one device: norms, rotary embeddings, attention, MLPs, patches.
+//! Blocks of models, on one device: norms, rotary embeddings, attention, MLPs, patches.
 //! No communicator comes in here.
 
 mod activation;
+mod attend;
 mod attention;
+mod block_attention;
 mod conv;
 mod gated_delta;
 mod indexer;
 mod indexer_loss;
 mod linear;
+mod mask;
 mod mixer;
 mod mla;
 mod mlp;
@@ -22,12 +25,14 @@ mod sparse_attention;
 mod window;
 
 pub use activation::Activation;
-pub use attention::{DocumentBatch, Mask, PackedAttention, take_rows};
+pub use attend::{Scores, take_rows};
+pub use attention::{DocumentBatch, PackedAttention};
 pub use conv::{RowConv, Taps};
 pub use gated_delta::{DeltaDocuments, GatedDelta, GatedDeltaConfig, GatedDeltaLayout};
 pub use indexer::{Indexer, IndexerConfig, IndexerTraining};
 pub use indexer_loss::indexer_loss;
 pub use linear::Linear;
+pub use mask::Mask;
 pub use mixer::{Columns, Context, LayerCache, Mixer, QkvMixer, State};
 pub use mla::{KeyChoice, Mla, MlaConfig};
 pub use mlp::SwiGlu;

@@ -6,7 +6,9 @@
 
 use tch::{Device, Kind, Tensor};
 
-use super::attention::{Mask, PackedAttention, attend};
+use super::attend::{Scores, attend};
+use super::attention::PackedAttention;
+use super::mask::Mask;
 
 /// Describes how a piece is attended; made once a piece, for all layers.
 pub struct PieceAttention {
@@ -36,21 +38,21 @@ impl PieceAttention {
     }
 
     /// `q_THC`, `k_TKC`, `v_TKC` of the piece and keys and values `[P, K, C]` from before; returns `[T, H·C]`.
-    pub fn forward(&self, q_THC: &Tensor, k_TKC: &Tensor, v_TKC: &Tensor, past: Option<[&Tensor; 2]>) -> Tensor {
-        let Some([past_k, past_v]) = past else { return self.rest.forward(q_THC, k_TKC, v_TKC) };
+    pub fn forward(&self, [q_THC, k_TKC, v_TKC]: [&Tensor; 3], past: Option<[&Tensor; 2]>, scores: Scores) -> Tensor {
+        let Some([past_k, past_v]) = past else { return self.rest.forward_with(q_THC, k_TKC, v_TKC, scores) };
         // Not kept: over a row's pieces masks would grow with the square of its length.
         let mask_LS = Tensor::ones([self.len, self.past + self.len], (Kind::Bool, q_THC.device())).tril(self.past);
         let mask = mask_LS.view([1, 1, self.len, self.past + self.len]);
         let after = |past: &Tensor, x: &Tensor| Tensor::cat(&[past, &x.narrow(0, 0, self.len)], 0).unsqueeze(0);
         let (k, v) = (after(past_k, k_TKC), after(past_v, v_TKC));
         let q = q_THC.narrow(0, 0, self.len).unsqueeze(0);
-        let first = attend(&q, &k, &v, Some(&mask), false, None).squeeze_dim(0);
+        let first = attend(&q, &k, &v, Some(&mask), false, scores).squeeze_dim(0);
         let rest = q_THC.size()[0] - self.len;
         if rest == 0 {
             return first;
         }
         let behind = |x: &Tensor| x.narrow(0, self.len, rest);
-        Tensor::cat(&[first, self.rest.forward(&behind(q_THC), &behind(k_TKC), &behind(v_TKC))], 0)
+        Tensor::cat(&[first, self.rest.forward_with(&behind(q_THC), &behind(k_TKC), &behind(v_TKC), scores)], 0)
     }
 }
 
@@ -59,7 +61,7 @@ mod tests {
     use tch::{Device, Kind, Tensor};
 
     use super::PieceAttention;
-    use crate::nn::{Mask, PackedAttention};
+    use crate::nn::{Mask, PackedAttention, Scores};
 
     #[test]
     fn pieces_equal_the_whole_row() {
@@ -75,7 +77,7 @@ mod tests {
             let before = |x: &Tensor| x.narrow(0, start - past as i64, past as i64);
             let (past_k, past_v) = (before(&k), before(&v));
             let past = (past > 0).then_some([&past_k, &past_v]);
-            let found = attention.forward(&here(&q), &here(&k), &here(&v), past);
+            let found = attention.forward([&here(&q), &here(&k), &here(&v)], past, Scores::default());
             assert!(found.allclose(&here(&whole), 1e-5, 1e-6, false), "piece at {start}");
         }
     }

@@ -5,10 +5,11 @@
 
 use tch::Tensor;
 
+use super::attend::attend;
 use super::mixer::{Columns, Context, Mixer, QkvMixer, State};
 use super::norm::{NormConfig, RmsNorm};
 use super::window::attend_window;
-use super::{Linear, PackedAttention, PieceAttention, Rope};
+use super::{Linear, PackedAttention, PieceAttention, Rope, Scores};
 use crate::params::{ParamSpec, Scope};
 
 /// Norms of queries and keys before the rotation.
@@ -47,6 +48,7 @@ pub struct AttentionConfig {
     pub output_gate: bool,
     /// Tells how many tokens a token sees, itself included; `None`: all before it.
     pub window: Option<i64>,
+    pub scores: Scores,
 }
 
 impl AttentionConfig {
@@ -63,6 +65,7 @@ impl AttentionConfig {
             qk_norm: QkNorm::None,
             output_gate: false,
             window: None,
+            scores: Scores::default(),
         }
     }
 }
@@ -156,8 +159,8 @@ impl SelfAttention {
 
     fn attend(&self, documents: &PackedAttention, [q_THC, k_TKC, v_TKC]: [&Tensor; 3]) -> Tensor {
         match self.config.window {
-            Some(window) => attend_window(documents, [q_THC, k_TKC, v_TKC], window),
-            None => documents.forward(q_THC, k_TKC, v_TKC),
+            Some(window) => attend_window(documents, [q_THC, k_TKC, v_TKC], window, self.config.scores),
+            None => documents.forward_with(q_THC, k_TKC, v_TKC, self.config.scores),
         }
     }
 
@@ -176,9 +179,9 @@ impl Mixer for SelfAttention {
         self.output(&self.attend(&context.documents, [&q_THC, &k_TKC, &v_TKC]), gate.as_ref())
     }
 
-    /// Not with a window.
+    /// Not with a window or a soft cap.
     fn cut(&self) -> Option<&dyn QkvMixer> {
-        self.config.window.is_none().then_some(self)
+        (self.config.window.is_none() && self.config.scores.soft_cap.is_none()).then_some(self)
     }
 
     fn takes_pieces(&self) -> bool {
@@ -193,7 +196,7 @@ impl Mixer for SelfAttention {
         past: Option<[&Tensor; 2]>,
     ) -> [Tensor; 3] {
         let ([q_THC, k_TKC, v_TKC], gate) = self.heads(x_TD, &context.rope);
-        let y = self.output(&piece.forward(&q_THC, &k_TKC, &v_TKC, past), gate.as_ref());
+        let y = self.output(&piece.forward([&q_THC, &k_TKC, &v_TKC], past, self.config.scores), gate.as_ref());
         [y, k_TKC, v_TKC]
     }
 
@@ -207,13 +210,11 @@ impl Mixer for SelfAttention {
         let ([q_BHC, k_BKC, v_BKC], gate) = self.heads(x_BD, rope);
         let seen = self.config.window.unwrap_or(columns.used).min(columns.used);
         let last = |x: &Tensor, dim: i64| x.narrow(dim, columns.used - seen, seen);
-        let k_BKSC = last(&columns.append(&state[0], &k_BKC), 1).transpose(1, 2);
-        let v_BKSC = last(&columns.append(&state[1], &v_BKC), 1).transpose(1, 2);
-        let grouped = self.config.num_heads != self.config.num_kv_heads;
-        let mask = Some(last(&columns.mask(), 3));
-        let q = q_BHC.unsqueeze(2);
-        let y = Tensor::scaled_dot_product_attention(&q, &k_BKSC, &v_BKSC, mask, 0.0, false, None, grouped);
-        self.output(&y.flatten(1, 3), gate.as_ref())
+        let k_BSKC = last(&columns.append(&state[0], &k_BKC), 1);
+        let v_BSKC = last(&columns.append(&state[1], &v_BKC), 1);
+        let mask = last(&columns.mask(), 3);
+        let y = attend(&q_BHC.unsqueeze(1), &k_BSKC, &v_BSKC, Some(&mask), false, self.config.scores);
+        self.output(&y.flatten(1, 2), gate.as_ref())
     }
 }
 
@@ -228,7 +229,7 @@ impl QkvMixer for SelfAttention {
     }
 
     fn scale(&self) -> f64 {
-        (self.config.head_dim as f64).powf(-0.5)
+        self.config.scores.scale_of(self.config.head_dim)
     }
 
     fn after(&self, y: &Tensor, others: &[Tensor]) -> Tensor {

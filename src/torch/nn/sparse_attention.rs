@@ -12,7 +12,7 @@
 use tch::{Device, Kind, Tensor};
 
 use super::PackedAttention;
-use super::attention::attend;
+use super::attend::attend;
 
 /// Queries of one call of the fused operator.
 const CHUNK: i64 = 512;
@@ -98,14 +98,14 @@ pub fn attend_chosen(
     scale: f64,
 ) -> Tensor {
     if chosen.iter().all(Vec::is_empty) {
-        return documents.forward_scaled(q_THC, k_THC, v_THV, Some(scale));
+        return documents.forward_with(q_THC, k_THC, v_THV, scale.into());
     }
     let (q, k, v) = (documents.split(q_THC), documents.split(k_THC), documents.split(v_THV));
     let batch = |number: usize, chosen: &Vec<ChosenKeys>| {
         let part = |first: i64, queries: i64, mask: Option<&Tensor>| {
             let keys = |x: &Tensor| x.narrow(1, 0, first + queries);
             let q = q[number].narrow(1, first, queries);
-            attend(&q, &keys(&k[number]), &keys(&v[number]), mask, mask.is_none(), Some(scale))
+            attend(&q, &keys(&k[number]), &keys(&v[number]), mask, mask.is_none(), scale.into())
         };
         let unchosen = chosen.first().map_or(q[number].size()[1], |chosen| chosen.first);
         let mut outputs = vec![part(0, unchosen, None)];

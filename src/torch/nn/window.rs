@@ -5,16 +5,22 @@
 
 use tch::{Kind, Tensor};
 
-use super::attention::{PackedAttention, attend};
+use super::attend::{Scores, attend};
+use super::attention::PackedAttention;
 
 /// Queries of a chunk are at least so many.
 const MIN_CHUNK: i64 = 256;
 
-/// Works like [`PackedAttention::forward`] of causal `documents`, where a token sees `window` tokens, the last of them
+/// Works like [`PackedAttention::forward_with`] of causal `documents`, where a token sees `window` tokens, the last of them
 /// itself.
-pub fn attend_window(documents: &PackedAttention, [q_THC, k_TKC, v_TKC]: [&Tensor; 3], window: i64) -> Tensor {
+pub fn attend_window(
+    documents: &PackedAttention,
+    [q_THC, k_TKC, v_TKC]: [&Tensor; 3],
+    window: i64,
+    scores: Scores,
+) -> Tensor {
     if documents.batches().iter().all(|batch| batch.longest <= window) {
-        return documents.forward(q_THC, k_TKC, v_TKC);
+        return documents.forward_with(q_THC, k_TKC, v_TKC, scores);
     }
     let (q, k, v) = (documents.split(q_THC), documents.split(k_TKC), documents.split(v_TKC));
     let batches = q.iter().zip(&k).zip(&v).map(|((q, k), v)| {
@@ -25,7 +31,7 @@ pub fn attend_window(documents: &PackedAttention, [q_THC, k_TKC, v_TKC]: [&Tenso
             let keys = |x: &Tensor| x.narrow(1, first - before, before + queries);
             let seen = Tensor::ones([queries, before + queries], (Kind::Bool, q.device()));
             let mask = seen.tril(before).triu(before - window + 1).unsqueeze(0).unsqueeze(0);
-            attend(&q.narrow(1, first, queries), &keys(k), &keys(v), Some(&mask), false, None)
+            attend(&q.narrow(1, first, queries), &keys(k), &keys(v), Some(&mask), false, scores)
         };
         let chunks: Vec<Tensor> = (0..len).step_by(window.max(MIN_CHUNK) as usize).map(chunk).collect();
         Tensor::cat(&chunks, 1)
@@ -39,7 +45,7 @@ mod tests {
 
     use super::attend_window;
     use crate::native::grad;
-    use crate::nn::{Mask, PackedAttention};
+    use crate::nn::{Mask, PackedAttention, Scores};
 
     /// Documents shorter than the window, longer, and of several chunks.
     #[test]
@@ -50,13 +56,15 @@ mod tests {
         let (q, k, v) = (random(4), random(2), random(2));
         let documents = PackedAttention::new(&ends, Mask::Causal, Device::Cpu);
         let seed = Tensor::randn([720, 24], (Kind::Float, Device::Cpu));
-        for window in [1, 8, 300, 1000] {
-            let found = attend_window(&documents, [&q, &k, &v], window);
+        for (window, soft_cap) in [(1, None), (8, Some(0.7)), (300, None), (300, Some(0.7)), (1000, None)] {
+            let scores = Scores { soft_cap, ..Scores::default() };
+            let found = attend_window(&documents, [&q, &k, &v], window, scores);
             let parts = ends.windows(2).map(|ends| {
                 let (start, len) = (ends[0] as i64, (ends[1] - ends[0]) as i64);
                 let part = |x: &Tensor| x.narrow(0, start, len);
                 let wide = |x: &Tensor| part(x).repeat_interleave_self_int(2, 1, None);
                 let scores = Tensor::einsum("qhc,shc->hqs", &[&part(&q), &wide(&k)], None::<&[i64]>) / 6f64.sqrt();
+                let scores = soft_cap.map_or(scores.shallow_clone(), |cap| (scores / cap).tanh() * cap);
                 let at = Tensor::arange(len, (Kind::Int64, Device::Cpu));
                 let distance = at.unsqueeze(1) - at.unsqueeze(0);
                 let hidden = distance.lt(0).logical_or(&distance.ge(window));

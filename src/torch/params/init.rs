@@ -1,6 +1,6 @@
 //! Random initial values that depend on the seed and the parameter's name alone, not on order, sharding or device.
 
-use loongforge_core::rng::{STEP, mix};
+use loongforge_core::rng::Counter;
 use sha2::{Digest, Sha256};
 
 /// Says how a parameter starts when it is not loaded.
@@ -21,17 +21,17 @@ pub enum Init {
 
 /// The values of parameter `name`, `len` of them.
 pub(super) fn values(init: Init, seed: u64, name: &str, len: usize) -> Vec<f32> {
-    let key = key_of(seed, name);
+    let key = Counter::of(key_of(seed, name));
     match init {
         Init::Zeros => vec![0.0; len],
         Init::Ones => vec![1.0; len],
-        Init::Uniform(bound) => (0..len as u64).map(|i| ((2.0 * unit(key, i) - 1.0) * bound) as f32).collect(),
+        Init::Uniform(bound) => (0..len as u64).map(|i| ((2.0 * key.unit(i) - 1.0) * bound) as f32).collect(),
         Init::Constant(value) => vec![value as f32; len],
         Init::LogUniform(low, high) => {
-            (0..len as u64).map(|i| (low + (high - low) * unit(key, i)).ln() as f32).collect()
+            (0..len as u64).map(|i| (low + (high - low) * key.unit(i)).ln() as f32).collect()
         }
         Init::Sinusoids(width) => sinusoids(len as i64 / width, width),
-        Init::Normal(std) => (0..len as u64).map(|i| (normal(key, i) * std) as f32).collect(),
+        Init::Normal(std) => (0..len as u64).map(|i| (key.normal(i) * std) as f32).collect(),
     }
 }
 
@@ -50,29 +50,13 @@ pub fn sinusoids(length: i64, width: i64) -> Vec<f32> {
 
 /// Draw number `i` of the stream `name` under `seed`: between 0 and 1.
 pub fn uniform(seed: u64, name: &str, i: u64) -> f64 {
-    unit(key_of(seed, name), i)
+    Counter::of(key_of(seed, name)).unit(i)
 }
 
 /// Returns what tells parameter `name` from others under `seed`.
 pub(super) fn key_of(seed: u64, name: &str) -> u64 {
     let digest = Sha256::new().chain_update(seed.to_le_bytes()).chain_update(name).finalize();
     u64::from_le_bytes(digest[..8].try_into().expect("a digest has 32 bytes"))
-}
-
-/// SplitMix64 (Steele, Lea, Flood 2014) at counter `i`: a value depends on its own index only.
-fn bits(key: u64, i: u64) -> u64 {
-    mix(key.wrapping_add(i.wrapping_add(1).wrapping_mul(STEP)))
-}
-
-/// In (0, 1), 53 bits.
-fn unit(key: u64, i: u64) -> f64 {
-    ((bits(key, i) >> 11) as f64 + 0.5) / (1u64 << 53) as f64
-}
-
-/// Box-Muller, one value of each pair.
-fn normal(key: u64, i: u64) -> f64 {
-    let radius = (-2.0 * unit(key, 2 * i).ln()).sqrt();
-    radius * (std::f64::consts::TAU * unit(key, 2 * i + 1)).cos()
 }
 
 #[cfg(test)]

@@ -21,7 +21,8 @@ fn fixture() -> PathBuf {
 /// The fixture's model in bfloat16, with masters.
 fn pool(mesh: Rc<Mesh>) -> TrainState {
     let config = std::fs::read(fixture().join("config.json")).unwrap();
-    let config = ModelConfig::from_hf(&serde_json::from_slice(&config).unwrap()).unwrap().decoder;
+    let config = ModelConfig::from_hf(&serde_json::from_slice(&config).unwrap()).unwrap();
+    let config = config.decoder().unwrap().clone();
     let specs = config.divided_specs(&ParallelRank::of(&mesh, false)).unwrap();
     let params = Rc::new(ParamStore::new(specs, Kind::BFloat16, Device::Cpu));
     load_weights(&params, &fixture()).unwrap();

@@ -247,6 +247,8 @@ pub enum Template {
     Minimax,
     // GLM-4.5 and later.
     Glm,
+    // Gemma 1 to 3.
+    Gemma,
 }
 
 /// The limits above which bad samples end the run.

@@ -24,5 +24,6 @@ pub fn built_in(template: Template) -> Option<&'static str> {
         Template::Ernie => include_str!("../templates/ernie.jinja"),
         Template::Minimax => include_str!("../templates/minimax.jinja"),
         Template::Glm => include_str!("../templates/glm.jinja"),
+        Template::Gemma => include_str!("../templates/gemma.jinja"),
     })
 }

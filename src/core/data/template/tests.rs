@@ -75,6 +75,11 @@ fn built_in_templates_are_those_of_the_families() {
         (Template::Ernie, "<|begin_of_sentence|>S\nUser: U\nAssistant: A<|end_of_sentence|>User: V\n", "Assistant: "),
         (Template::Minimax, "]~!b[]~b]system\nS[e~[\n]~b]user\nU[e~[\n]~b]ai\nA[e~[\n]~b]user\nV[e~[\n", "]~b]ai\n"),
         (Template::Glm, "[gMASK]<sop><|system|>\nS<|user|>\nU<|assistant|>\nA<|user|>\nV", "<|assistant|>\n"),
+        (
+            Template::Gemma,
+            "<bos><start_of_turn>user\nS\n\nU<end_of_turn>\n<start_of_turn>model\nA<end_of_turn>\n<start_of_turn>user\nV<end_of_turn>\n",
+            "<start_of_turn>model\n",
+        ),
     ] {
         let chat = ChatTemplate::new(built_in(template).unwrap(), &Json::Null).unwrap();
         assert_eq!(chat.render(&turns, true).unwrap(), format!("{text}{prompt}"), "{template:?}");

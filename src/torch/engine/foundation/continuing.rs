@@ -4,7 +4,7 @@
 use super::FoundationPart;
 use super::evaluate::record_forward;
 use crate::engine::stages::Filled;
-use crate::model::{Decoding, MicroBatch};
+use crate::model::{Columns, Decoding, MicroBatch, POSITION_IDS};
 use crate::parallel::pipeline::PipelineRun;
 use crate::tape::Execution;
 use loongforge_core::data::IGNORE_INDEX;
@@ -27,7 +27,7 @@ struct Document {
 
 impl Growing {
     fn new(filled: Filled) -> Self {
-        let (ids, positions) = (filled.batch.input_ids(), &filled.batch.position_ids);
+        let (ids, positions) = (filled.batch.input_ids(), filled.batch.columns.get(POSITION_IDS));
         let document = |ends: &[usize]| Document {
             input_ids: ids[ends[0]..ends[1]].to_vec(),
             position_ids: positions.narrow(1, ends[0] as i64, (ends[1] - ends[0]) as i64),
@@ -41,7 +41,7 @@ impl Growing {
     /// A row of the documents as they are now, each with one target: what follows its last token.
     fn row(&self) -> Filled {
         let batch = &self.filled.batch;
-        let device = batch.input_ids.device();
+        let device = batch.columns.device();
         let index = |values: &[i64]| Tensor::from_slice(values).to_device(device);
         let (mut ids, mut targets, mut cu_seqlens) = (Vec::new(), Vec::new(), vec![0]);
         for document in &self.documents {
@@ -52,9 +52,7 @@ impl Growing {
         }
         let positions: Vec<&Tensor> = self.documents.iter().map(|document| &document.position_ids).collect();
         let batch = MicroBatch {
-            input_ids: index(&ids),
-            position_ids: Tensor::cat(&positions, 1),
-            targets: index(&targets),
+            columns: Columns::of_tokens(index(&ids), Tensor::cat(&positions, 1), index(&targets)),
             cu_seqlens,
             row: None,
             num_features: batch.num_features.clone(),
@@ -120,7 +118,7 @@ impl FoundationPart {
         let device = params.flat().device();
         let ends: Vec<usize> = filled.as_ref().map(|filled| filled.batch.cu_seqlens[1..].to_vec()).unwrap_or_default();
         let filler = || {
-            let batch = MicroBatch { evaluates: true, ..MicroBatch::filler(device) };
+            let batch = MicroBatch { evaluates: true, ..MicroBatch::filler(stages.any().columns(), device) };
             vec![Filled { batch, features: Vec::new() }]
         };
         let row_tokens = ends.last().copied().unwrap_or(1);

@@ -4,7 +4,7 @@ use super::FoundationPart;
 use super::evaluating::Evaluating;
 use crate::comm::Started;
 use crate::engine::stages::{Filled, Stages};
-use crate::model::{Decoding, FoundationTape, MicroBatch, with_values};
+use crate::model::{Decoding, FoundationTape, MicroBatch, TARGETS, with_values};
 use crate::parallel::pipeline::Recorded;
 use crate::params::ZeroStage;
 use crate::tape::{Execution, Slot};
@@ -56,7 +56,7 @@ impl FoundationPart {
                     (&filled.batch, &filled.features[..], work.pack.num_tokens())
                 }
                 None => {
-                    filler = MicroBatch { evaluates: true, ..MicroBatch::filler(device) };
+                    filler = MicroBatch { evaluates: true, ..MicroBatch::filler(self.stages.any().columns(), device) };
                     (&filler, &[][..], 1)
                 }
             };
@@ -64,7 +64,8 @@ impl FoundationPart {
             // A filler has no targets, and ranks that compute the same row count it once.
             let counts = self.stages.counts_loss() && pack < step.packs.len();
             let slots = forward.loss.map(|loss| (loss, predicted)).filter(|_| counts);
-            begun.push(Begun { labels: batch.targets.masked_select(&batch.targets.ge(0)), slots });
+            let targets = batch.columns.get(TARGETS);
+            begun.push(Begun { labels: targets.masked_select(&targets.ge(0)), slots });
             recorded.push(forward);
         }
         let Some(evaluation) = &mut step.evaluation else { return Ok(()) };

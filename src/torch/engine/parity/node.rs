@@ -3,7 +3,6 @@
 use super::super::buffer::TorchBuffer;
 use super::super::encoder::EncoderPart;
 use super::super::encoder::TowerModels;
-use super::super::families::Families;
 use super::super::foundation::FoundationPart;
 use super::super::pack_work::input_of;
 use super::super::share::{EncoderShare, FoundationShare};
@@ -103,30 +102,30 @@ impl Node {
         (of_foundation, of_encoder): (Option<Rc<Mesh>>, Option<Rc<Mesh>>),
         group: ProcessGroup,
     ) -> Result<Node, EngineError> {
-        let families = Families::of(&fixture.config);
+        let model = &fixture.config;
         let pool = |specs: Vec<ParamSpec>, sharding: Sharding, mesh: &Mesh| -> Result<TrainState, EngineError> {
             let adapter = fixture.has_adapter.then(|| AdapterFolder::open(folder)).transpose()?;
             let specs = match &adapter {
-                Some(adapter) => adapted(specs, adapter, &families.tree)?,
+                Some(adapter) => adapted(specs, adapter, &model.tree)?,
                 None => specs,
             };
             let params = ParamStore::shared_out(specs, fixture.kind, Device::Cpu, sharding);
             load_weights(&params, folder)?;
             if let Some(adapter) = &adapter {
-                load_adapter(&params, adapter, &families.tree, |_| true)?;
+                load_adapter(&params, adapter, &model.tree, |_| true)?;
             }
             Ok(TrainState::new(Rc::new(params), mesh.data.clone(), Lanes::PerReplica, Some(fixture.adamw))?)
         };
         let foundation = of_foundation.map(|mesh| -> Result<_, EngineError> {
-            let share = FoundationShare::new(&families.foundation, mesh.clone(), layouts.splits)?;
+            let share = FoundationShare::new(&model.foundation, mesh.clone(), layouts.splits)?;
             let pool = share.join(pool(share.specs(), share.sharding(), &mesh)?);
             let stages = share.stages(pool.params(), Policy::Keep);
             let part = FoundationPart::on(mesh.place().dp as u32, stages, pool, false);
-            let peers = EncoderPeers { trained: !families.towers.is_empty(), ranks: layouts.encoder.tp as u32 };
+            let peers = EncoderPeers { trained: !model.towers.is_empty(), ranks: layouts.encoder.tp as u32 };
             Ok(part.with_encoders([(PoolName::ENCODER, peers)].into()))
         });
         let encoder = of_encoder.map(|mesh| -> Result<_, EngineError> {
-            let share = EncoderShare::new(&families.towers, mesh.clone(), layouts.encoder_zero)?;
+            let share = EncoderShare::new(&model.towers, mesh.clone(), layouts.encoder_zero)?;
             let pool = share.join(pool(share.towers.specs(), share.sharding(), &mesh)?);
             let models = TowerModels::new(&share.towers, pool.params(), |_| Policy::Keep);
             Ok(EncoderPart::new(Replica::encoder(mesh.place().dp as u32), models, pool, None))
@@ -135,7 +134,7 @@ impl Node {
             learning_rate: fixture.learning_rate,
             clip_norm: fixture.clip_norm,
             num_steps: fixture.num_steps as u64,
-            ill_conditioned: fixture.config.decoder.gated_delta().is_some(),
+            ill_conditioned: fixture.decoder().gated_delta().is_some(),
         };
         let (outbox, events) = (Outbox::default(), flume::bounded(1).0);
         let actors = (0..layouts.foundation.ranks() as u32).map(ActorId::foundation);
@@ -147,8 +146,8 @@ impl Node {
             // Nobody: what goes to either pool is posted.
             ports: Ports::new(ActorId::SCHEDULER, events, edges),
             outbox,
-            tree: families.tree.clone(),
-            inputs: fixture.config.inputs(),
+            tree: model.tree.clone(),
+            inputs: fixture.config.inputs().to_vec(),
             settings,
             ranks: Ranks { of_foundation: layouts.foundation.ranks() as u32, alone: group.world() == 1 },
             layouts,

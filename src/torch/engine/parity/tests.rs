@@ -105,6 +105,16 @@ fn attention_that_needs_all_heads() {
     check("deepseek_v3.2-seed1", &tp(2));
 }
 
+/// Norms of outputs, outside of regions; a soft cap over parts of the vocabulary; two kinds of rotary embeddings.
+#[test]
+fn gemmas_split_among_ranks() {
+    check("gemma2-seed1", &tp(2));
+    check("gemma2-seed1", &sp(2));
+    check("gemma2-seed1", &foundation(Layout { pp: 2, ..Layout::default() }));
+    check("gemma3_text-seed1", &foundation(Layout { pp: 2, tp: 2, ..Layout::default() }));
+    check("gemma-seed1", &sp(4));
+}
+
 #[test]
 fn recurrent_layers_with_shared_experts() {
     check("qwen3_next-seed1", &sp(2));

@@ -14,14 +14,16 @@ pub struct DecoderConfig {
     pub vocab_size: i64,
     pub first_token: i64,
     pub hidden_size: i64,
+    /// Multiplies the embeddings of tokens, rounded to their kind (Gemma); features that replace some are as they come.
+    pub embedding_scale: Option<f64>,
+    /// The norm after the last layer, and the norms of prediction heads.
     pub norm: NormConfig,
-    pub rope: RopeConfig,
     pub layers: Vec<LayerConfig>,
     pub tie_word_embeddings: bool,
     /// True if the head has a bias.
     pub head_bias: bool,
-    /// The activation of all feed-forwards, and of convolutions.
-    pub act: Activation,
+    /// Scores s of the vocabulary become `cap · tanh(s / cap)` (Gemma 2); `None`: they stay as they are.
+    pub final_soft_cap: Option<f64>,
     /// The token whose embedding gets no gradient.
     pub pad_token_id: Option<i64>,
     pub initializer_range: f64,
@@ -42,6 +44,13 @@ pub struct DecoderConfig {
 pub struct LayerConfig {
     pub mixer: MixerConfig,
     pub feed_forward: FeedForwardConfig,
+    /// The activation of the feed-forward, experts included.
+    pub act: Activation,
+    /// All norms of the layer.
+    pub norm: NormConfig,
+    /// Names of the norms of both branches' outputs, before the residual is added (Gemma 2); `None`: there are none.
+    pub output_norms: Option<[&'static str; 2]>,
+    pub rope: RopeConfig,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -54,7 +63,7 @@ pub enum MixerConfig {
 #[derive(Clone, Debug, PartialEq)]
 #[allow(clippy::large_enum_variant, reason = "one a layer")]
 pub enum FeedForwardConfig {
-    /// A SwiGLU of this inner width, with biases or not.
+    /// A gated one of this inner width, with biases or not.
     Dense {
         intermediate_size: i64,
         bias: bool,
@@ -76,7 +85,40 @@ pub struct Balance {
 impl DecoderConfig {
     /// Returns whether a token's position has three axes: frame, row and column.
     pub fn has_three_axes(&self) -> bool {
-        self.rope.has_three_axes()
+        self.all_layers().any(|layer| layer.rope.has_three_axes())
+    }
+
+    /// Returns whether some rotary embeddings depend on a document's length.
+    pub fn depends_on_length(&self) -> bool {
+        self.all_layers().any(|layer| layer.rope.depends_on_length())
+    }
+
+    /// The layers, and that of the prediction heads.
+    pub fn all_layers(&self) -> impl Iterator<Item = &LayerConfig> {
+        self.layers.iter().chain(self.mtp.iter().map(|mtp| &mtp.layer))
+    }
+
+    /// Works like `all_layers`, to change them.
+    pub fn all_layers_mut(&mut self) -> impl Iterator<Item = &mut LayerConfig> {
+        self.layers.iter_mut().chain(self.mtp.iter_mut().map(|mtp| &mut mtp.layer))
+    }
+
+    /// The same decoder with this norm everywhere.
+    #[must_use]
+    pub(in crate::model) fn with_norm(mut self, norm: NormConfig) -> DecoderConfig {
+        self.all_layers_mut().for_each(|layer| layer.norm = norm);
+        DecoderConfig { norm, ..self }
+    }
+
+    /// The different rotary embeddings of its layers, in the order of their first layers.
+    pub(super) fn ropes(&self) -> Vec<&RopeConfig> {
+        let mut ropes: Vec<&RopeConfig> = Vec::new();
+        for layer in self.all_layers() {
+            if !ropes.contains(&&layer.rope) {
+                ropes.push(&layer.rope);
+            }
+        }
+        ropes
     }
 
     /// The gated delta nets of its layers, which are all alike.
@@ -108,8 +150,7 @@ impl DecoderConfig {
     pub fn train_indexers(&mut self, loss_coef: f64, dense: bool) -> bool {
         let training = if dense { IndexerTraining::Dense } else { IndexerTraining::Sparse };
         let mut found = false;
-        let heads = self.mtp.iter_mut().map(|mtp| &mut mtp.layer);
-        for layer in self.layers.iter_mut().chain(heads) {
+        for layer in self.all_layers_mut() {
             if let MixerConfig::Mla(MlaConfig { keys: KeyChoice::Indexed { indexer, .. }, .. }) = &mut layer.mixer {
                 (indexer.training, found) = (training, true);
             }

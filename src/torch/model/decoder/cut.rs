@@ -50,13 +50,16 @@ impl DecoderConfig {
         if self.mtp.as_ref().is_some_and(|mtp| mtp.num_heads > 0) {
             return Err(ContextParallelError::Mtp);
         }
-        if self.rope.depends_on_length() && self.rope.has_three_axes() {
+        if self.depends_on_length() && self.has_three_axes() {
             return Err(ContextParallelError::Rope);
         }
         for (layer, config) in self.layers.iter().enumerate() {
             let heads = match &config.mixer {
                 MixerConfig::Attention(attention) if attention.window.is_some() => {
                     return Err(ContextParallelError::Mixer { layer, what: "a sliding window" });
+                }
+                MixerConfig::Attention(attention) if attention.scores.soft_cap.is_some() => {
+                    return Err(ContextParallelError::Mixer { layer, what: "a soft cap of scores" });
                 }
                 MixerConfig::Attention(attention) => attention.num_heads,
                 MixerConfig::Mla(mla) if mla.keys == KeyChoice::All => mla.num_heads,

@@ -60,7 +60,7 @@ fn of_layer(layer: &LayerConfig, place: &ParallelRank) -> Result<LayerConfig> {
         },
         FeedForwardConfig::Moe(moe) => FeedForwardConfig::Moe(of_moe(moe, place)?),
     };
-    Ok(LayerConfig { mixer, feed_forward })
+    Ok(LayerConfig { mixer, feed_forward, ..layer.clone() })
 }
 
 impl MixerConfig {

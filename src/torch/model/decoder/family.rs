@@ -11,8 +11,9 @@ use super::config::DecoderConfig;
 use super::generate::{Prompt, generate};
 use super::transformer::Decoder;
 use crate::model::batch::MicroBatch;
+use crate::model::columns::{Column, INPUT_IDS, POSITION_IDS, token_columns};
 use crate::model::decoding::Decoding;
-use crate::model::foundation::{FoundationFamily, FoundationModel, FoundationTape};
+use crate::model::foundation::{FoundationFamily, FoundationModel, FoundationShape, FoundationTape};
 use crate::model::parallel_errors::{ContextParallelError, TensorParallelError};
 use crate::model::routing::ExpertSet;
 use crate::model::stage::{Stage, StageError};
@@ -21,6 +22,7 @@ use crate::params::{ParallelRank, ParamSpec, ParamStore, divide};
 use crate::tape::Policy;
 
 /// A decoder that features go into, whole or a rank's part of it.
+#[derive(Debug)]
 pub struct DecoderFamily {
     whole: DecoderConfig,
     /// Holds what this rank computes of it.
@@ -38,6 +40,22 @@ impl DecoderFamily {
 impl FoundationFamily for DecoderFamily {
     fn specs(&self) -> Vec<ParamSpec> {
         self.stage_specs(&Stage::whole(self.config.num_layers()))
+    }
+
+    fn inputs(&self) -> &[FeatureInput] {
+        &self.inputs
+    }
+
+    fn columns(&self) -> Vec<Column> {
+        token_columns()
+    }
+
+    fn shape(&self) -> FoundationShape {
+        self.config.shape()
+    }
+
+    fn as_decoder(&self) -> Option<&DecoderConfig> {
+        Some(&self.config)
     }
 
     fn divided(&self, place: &ParallelRank) -> Result<Arc<dyn FoundationFamily>, TensorParallelError> {
@@ -85,6 +103,7 @@ impl FoundationFamily for DecoderFamily {
         Box::new(DecoderModel {
             decoder: Decoder::stage(&self.config, stage.clone(), params),
             inputs: self.inputs.clone(),
+            columns: self.columns().into(),
             policy,
         })
     }
@@ -93,23 +112,31 @@ impl FoundationFamily for DecoderFamily {
 struct DecoderModel {
     decoder: Decoder,
     inputs: Vec<FeatureInput>,
+    columns: Rc<[Column]>,
     policy: Policy,
 }
 
+impl DecoderModel {
+    /// Positions come with three axes, of which a model of one axis takes the first.
+    fn positions(&self, batch: &MicroBatch) -> Tensor {
+        let positions = batch.columns.get(POSITION_IDS);
+        if self.decoder.config().has_three_axes() { positions.shallow_clone() } else { positions.get(0) }
+    }
+}
+
 impl FoundationModel for DecoderModel {
+    fn columns(&self) -> &Rc<[Column]> {
+        &self.columns
+    }
+
     fn inputs(&self) -> &[FeatureInput] {
         &self.inputs
     }
 
     fn record(&self, batch: &MicroBatch) -> FoundationTape {
-        // Positions come with three axes, of which a model of one axis takes the first.
-        let axes = match self.decoder.config().has_three_axes() {
-            true => batch.position_ids.shallow_clone(),
-            false => batch.position_ids.get(0),
-        };
         let text = TextBatch {
-            input_ids: batch.input_ids.shallow_clone(),
-            position_ids: axes,
+            input_ids: batch.columns.get(INPUT_IDS).shallow_clone(),
+            position_ids: self.positions(batch),
             cu_seqlens: batch.cu_seqlens.clone(),
             feature_rows: self.feature_rows(batch),
             row: batch.row.clone(),
@@ -153,8 +180,7 @@ impl FoundationModel for DecoderModel {
             return None;
         }
         let (ids, rows) = (batch.input_ids(), self.feature_rows(batch));
-        let axes = self.decoder.config().has_three_axes();
-        let positions = if axes { batch.position_ids.shallow_clone() } else { batch.position_ids.get(0) };
+        let positions = self.positions(batch);
         let prompt = |ends: &[usize]| {
             let (start, end) = (ends[0] as i64, ends[1] as i64);
             let own =

@@ -101,16 +101,18 @@ impl Cache {
         let features: Vec<(Tensor, Vec<Tensor>)> =
             rows.iter().enumerate().map(|(input, rows)| (index(rows), levels(input))).collect();
         let position_ids: Vec<&Tensor> = prompts.iter().map(|prompt| &prompt.position_ids).collect();
-        let context = model.context(&Tensor::cat(&position_ids, -1), &ends);
-        let mut x_TD = model.embedding().weight.index_select(0, &index(&input_ids));
+        let contexts = model.contexts(&Tensor::cat(&position_ids, -1), &ends);
+        let mut x_TD = model.token_table().look_up(&index(&input_ids));
         for (rows, levels) in &features {
             x_TD = levels.first().map_or_else(|| x_TD.shallow_clone(), |merged| x_TD.index_copy(0, rows, merged));
         }
         let split = model.split(&Tensor::from_slice(&input_ids));
         for (number, (layer, state)) in model.layers.iter().zip(&mut self.layers).enumerate() {
             let mixer = &layer.mixer;
-            x_TD += mixer.module.prefill(&mixer.norm.forward(&x_TD), &context, &self.columns, state);
-            x_TD += layer.feed_forward.forward(&x_TD, split.as_ref());
+            let context = &contexts[layer.rope];
+            let y_TD = mixer.module.prefill(&mixer.norm.forward(&x_TD), context, &self.columns, state);
+            x_TD += layer.normed_output(0, y_TD);
+            x_TD += layer.normed_output(1, layer.feed_forward.forward(&x_TD, split.as_ref()));
             for (rows, levels) in &features {
                 if let Some(level) = levels.get(number + 1) {
                     x_TD = x_TD.index_add(0, rows, level);
@@ -123,22 +125,23 @@ impl Cache {
 
     /// Appends a token `[B]` to each sequence; scores `[B, V]` of the next.
     fn step(&mut self, model: &Decoder, tokens: &Tensor) -> Tensor {
-        let lens = match model.config().rope.depends_on_length() {
+        let lens = match model.config().depends_on_length() {
             true => Vec::try_from(&self.positions + 1).expect("one position a sequence"),
             false => Vec::new(),
         };
         let ends: Vec<usize> = (0..=lens.len()).collect();
-        let rope = match model.config().has_three_axes() {
-            true => model.rope(&self.positions.unsqueeze(0).expand([3, -1], false), &ends, &lens),
-            false => model.rope(&self.positions, &ends, &lens),
+        let ropes = match model.config().has_three_axes() {
+            true => model.ropes(&self.positions.unsqueeze(0).expand([3, -1], false), &ends, &lens),
+            false => model.ropes(&self.positions, &ends, &lens),
         };
         self.positions += 1;
         self.columns.used += 1;
-        let mut x_BD = model.embedding().weight.index_select(0, tokens);
+        let mut x_BD = model.token_table().look_up(tokens);
         for (layer, state) in model.layers.iter().zip(&mut self.layers) {
             let mixer = &layer.mixer;
-            x_BD += mixer.module.step(&mixer.norm.forward(&x_BD), &rope, &self.columns, state);
-            x_BD += layer.feed_forward.forward(&x_BD, None);
+            let y_BD = mixer.module.step(&mixer.norm.forward(&x_BD), &ropes[layer.rope], &self.columns, state);
+            x_BD += layer.normed_output(0, y_BD);
+            x_BD += layer.normed_output(1, layer.feed_forward.forward(&x_BD, None));
         }
         model.logits(&model.last().norm.forward(&x_BD))
     }

@@ -9,8 +9,8 @@ use super::config::{DecoderConfig, FeedForwardConfig, LayerConfig, MixerConfig};
 use super::cut;
 use super::moe::Moe;
 use super::recording::{Recording, Split};
-use crate::nn::{Context, GatedDelta, Mixer, Mla, PieceAttention, SelfAttention, SwiGlu};
-use crate::params::{ParamSpec, ParamStore, Scope};
+use crate::nn::{Context, GatedDelta, Mixer, Mla, NormConfig, PieceAttention, RmsNorm, SelfAttention, SwiGlu};
+use crate::params::{ParamId, ParamSpec, ParamStore, Scope};
 use crate::tape::{KeyValues, Slot, Tape};
 
 /// The module of the mixer where it is a gated delta net.
@@ -20,6 +20,16 @@ pub(super) struct Layer {
     pub mixer: Rc<Branch<dyn Mixer>>,
     splits: bool,
     pub feed_forward: FeedForward,
+    /// The norms of the branches' outputs.
+    output_norms: Option<[OutputNorm; 2]>,
+    /// The number of its rotary embeddings among the decoder's.
+    pub rope: usize,
+}
+
+/// The norm of a branch's output.
+struct OutputNorm {
+    norm: Rc<RmsNorm>,
+    ids: Vec<ParamId>,
 }
 
 #[derive(Clone)]
@@ -32,18 +42,19 @@ impl Layer {
     /// The parameters of a layer whose names begin with `prefix`.
     pub fn specs(config: &DecoderConfig, layer: &LayerConfig, prefix: &str) -> Vec<ParamSpec> {
         let (names, width, std) = (&config.names, config.hidden_size, config.initializer_range);
-        let mut specs = config.norm.specs(prefix, names.input_norm, width);
+        let mut specs = layer.norm.specs(prefix, names.input_norm, width);
         match &layer.mixer {
             MixerConfig::Attention(attention) => {
                 let prefix = format!("{prefix}{}.", names.attention);
-                specs.extend(SelfAttention::specs(&prefix, width, attention, &config.norm, std));
+                specs.extend(SelfAttention::specs(&prefix, width, attention, &layer.norm, std));
             }
             MixerConfig::Mla(mla) => {
                 specs.extend(Mla::specs(&format!("{prefix}{}.", names.attention), width, mla, std))
             }
             MixerConfig::GatedDelta(delta) => specs.extend(delta.specs(&format!("{prefix}{GATED_DELTA}."), std)),
         }
-        specs.extend(config.norm.specs(prefix, names.post_norm, width));
+        let norms = layer.output_norms.into_iter().flatten().chain([names.post_norm]);
+        specs.extend(norms.flat_map(|name| layer.norm.specs(prefix, name, width)));
         let prefix = format!("{prefix}{}.", names.mlp);
         match &layer.feed_forward {
             FeedForwardConfig::Dense { intermediate_size, bias } => {
@@ -56,30 +67,62 @@ impl Layer {
 
     pub fn new(config: &DecoderConfig, layer: &LayerConfig, prefix: &str, params: &ParamStore) -> Layer {
         let names = &config.names;
-        let LayerConfig { mixer, feed_forward } = layer;
+        let LayerConfig { mixer, feed_forward, norm, .. } = layer;
         let splits = mixer.splits();
         let mixer = match mixer {
             MixerConfig::Attention(attention) => {
-                branch(config, params, prefix, names.input_norm, names.attention, |scope| {
-                    Box::new(SelfAttention::new(scope, attention, &config.norm)) as Box<dyn Mixer>
+                branch(norm, params, prefix, names.input_norm, names.attention, |scope| {
+                    Box::new(SelfAttention::new(scope, attention, norm)) as Box<dyn Mixer>
                 })
             }
-            MixerConfig::Mla(mla) => branch(config, params, prefix, names.input_norm, names.attention, |scope| {
+            MixerConfig::Mla(mla) => branch(norm, params, prefix, names.input_norm, names.attention, |scope| {
                 Box::new(Mla::new(scope, mla)) as Box<dyn Mixer>
             }),
-            MixerConfig::GatedDelta(delta) => branch(config, params, prefix, names.input_norm, GATED_DELTA, |scope| {
+            MixerConfig::GatedDelta(delta) => branch(norm, params, prefix, names.input_norm, GATED_DELTA, |scope| {
                 Box::new(GatedDelta::new(scope, delta)) as Box<dyn Mixer>
             }),
         };
         let feed_forward = match feed_forward {
             FeedForwardConfig::Dense { .. } => {
-                FeedForward::Dense(branch(config, params, prefix, names.post_norm, names.mlp, |scope| {
-                    Box::new(SwiGlu::new(scope, names.gate_up_down, config.act))
+                FeedForward::Dense(branch(norm, params, prefix, names.post_norm, names.mlp, |scope| {
+                    Box::new(SwiGlu::new(scope, names.gate_up_down, layer.act))
                 }))
             }
-            FeedForwardConfig::Moe(moe) => FeedForward::Moe(Rc::new(Moe::new(config, params, prefix, moe))),
+            FeedForwardConfig::Moe(moe) => FeedForward::Moe(Rc::new(Moe::new(config, layer, params, prefix, moe))),
         };
-        Layer { mixer, splits, feed_forward }
+        let output_norm = |name| {
+            let scope = Scope::new(params, prefix);
+            let norm = Rc::new(norm.build(&scope, name));
+            OutputNorm { norm, ids: scope.into_ids() }
+        };
+        let rope = config.ropes().iter().position(|rope| **rope == layer.rope).expect("a layer of this decoder");
+        Layer {
+            mixer,
+            splits,
+            feed_forward,
+            output_norms: layer.output_norms.map(|names| names.map(output_norm)),
+            rope,
+        }
+    }
+
+    /// The norm of the output `[T, D]` of the mixer (0) or the feed-forward (1), where there is one; without a tape.
+    pub fn normed_output(&self, branch: usize, y_TD: Tensor) -> Tensor {
+        match &self.output_norms {
+            Some(norms) => norms[branch].norm.forward(&y_TD),
+            None => y_TD,
+        }
+    }
+
+    /// Works like `normed_output` on a tape, outside of regions.
+    fn record_output(&self, tape: &mut Tape, name: &str, branch: usize, y: Slot, recording: &Recording) -> Slot {
+        let Some(norms) = &self.output_norms else { return y };
+        let OutputNorm { norm, ids } = &norms[branch];
+        let norm = norm.clone();
+        recording.set_alike(tape, true);
+        let forward = move |reads: &[Tensor]| vec![norm.forward(&reads[0])];
+        let y = tape.run(format!("{name} output norm"), ids, recording.policy, &[y], 1, forward)[0];
+        recording.set_alike(tape, false);
+        y
     }
 
     /// Both branches with their residuals: the slot of the layer's output. `name` begins those of its segments.
@@ -95,8 +138,10 @@ impl Layer {
             Some(piece) => self.record_piece(tape, name, x, context, piece, recording),
             None => self.record_mixer(tape, name, x, context, recording),
         };
+        let y = self.record_output(tape, &format!("{name} mixer"), 0, y, recording);
         let x = tape.add(x, y);
         let y = self.feed_forward.record(tape, name, x, recording);
+        let y = self.record_output(tape, &format!("{name} mlp"), 1, y, recording);
         tape.add(x, y)
     }
 
@@ -194,7 +239,7 @@ impl FeedForward {
 
 /// Takes the norm `norm` and what `build` makes of the parameters under `module`.
 fn branch<T: ?Sized>(
-    config: &DecoderConfig,
+    config: &NormConfig,
     params: &ParamStore,
     prefix: &str,
     norm: &str,
@@ -202,7 +247,7 @@ fn branch<T: ?Sized>(
     build: impl FnOnce(&Scope<'_>) -> Box<T>,
 ) -> Rc<Branch<T>> {
     let outer = Scope::new(params, prefix);
-    let norm = config.norm.build(&outer, norm);
+    let norm = config.build(&outer, norm);
     let inner = Scope::new(params, format!("{prefix}{module}."));
     let module = build(&inner);
     Rc::new(Branch { norm_ids: outer.into_ids(), ids: inner.into_ids(), norm, module })

@@ -12,7 +12,7 @@ use crate::tape::{Execution, MemoryPlanner, Policy, Transfers};
 const TOKENS: i64 = 24;
 
 fn decoder(config: serde_json::Value, kind: Kind) -> (Decoder, Rc<ParamStore>) {
-    let mut config = ModelConfig::from_hf(&config).unwrap().decoder;
+    let mut config = ModelConfig::from_hf(&config).unwrap().decoder().unwrap().clone();
     config.balance = Balance { aux_loss_coef: 0.1, z_loss_coef: 0.01, bias_update_rate: 0.0 };
     let params = Rc::new(ParamStore::new(Decoder::specs(&config), kind, Device::Cpu));
     params.init_random(5);

@@ -22,6 +22,7 @@ mod regions;
 mod router_losses;
 mod rows;
 mod score;
+mod shape;
 mod stage;
 mod transformer;
 

@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use tch::Tensor;
 
-use super::config::DecoderConfig;
+use super::config::{DecoderConfig, LayerConfig};
 use super::recording::{LayerLosses, Recording, Split};
 use crate::model::routing::RoutedExperts;
 use crate::nn::RmsNorm;
@@ -50,22 +50,28 @@ impl Moe {
     }
 
     /// `prefix` is the layer's.
-    pub fn new(decoder: &DecoderConfig, params: &ParamStore, prefix: &str, config: &MoeConfig) -> Moe {
+    pub fn new(
+        decoder: &DecoderConfig,
+        layer: &LayerConfig,
+        params: &ParamStore,
+        prefix: &str,
+        config: &MoeConfig,
+    ) -> Moe {
         let outer = Scope::new(params, prefix);
-        let norm = Rc::new(decoder.norm.build(&outer, decoder.names.post_norm));
+        let norm = Rc::new(layer.norm.build(&outer, decoder.names.post_norm));
         let module = format!("{prefix}{}.", decoder.names.mlp);
         let set = |config: &MoeConfig| {
             let (router, experts) = (Scope::new(params, module.clone()), Scope::new(params, module.clone()));
             ExpertSet {
                 router: Rc::new(Router::new(&router, config)),
                 router_ids: router.into_ids(),
-                experts: Rc::new(Experts::new(&experts, config, decoder.act)),
+                experts: Rc::new(Experts::new(&experts, config, layer.act)),
                 experts_ids: experts.into_ids(),
             }
         };
         let shared = config.shared.as_ref().map(|shared| {
             let scope = Scope::new(params, module.clone());
-            let experts = SharedExperts::new(&scope, config, shared, decoder.act);
+            let experts = SharedExperts::new(&scope, config, shared, layer.act);
             (Rc::new(experts), scope.into_ids())
         });
         Moe {
@@ -312,7 +318,7 @@ mod tests {
             "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 8,
             "num_local_experts": 4, "num_experts_per_tok": 2
         });
-        let mut config = ModelConfig::from_hf(&config).unwrap().decoder;
+        let mut config = ModelConfig::from_hf(&config).unwrap().decoder().unwrap().clone();
         config.balance = Balance { aux_loss_coef: 0.1, z_loss_coef: 0.01, bias_update_rate: 0.0 };
         let params = Rc::new(ParamStore::new(Decoder::specs(&config), Kind::Float, Device::Cpu));
         params.init_random(5);

@@ -71,10 +71,10 @@ impl Decoder {
             inbound = crossing.boundaries(&self.config, &slots);
             crossing.read(&self.config, &slots)
         };
-        let context = Rc::new(self.context_of(batch));
+        let contexts = self.contexts_of(batch);
         let mut deep: Vec<_> = before.deep.into_iter().map(Vec::into_iter).collect();
         for (number, layer) in stage.layers.clone().zip(&self.layers) {
-            x = layer.record(&mut tape, &format!("layer {number}"), x, &context, &mut recording);
+            x = layer.record(&mut tape, &format!("layer {number}"), x, &contexts[layer.rope], &mut recording);
             for (rows, levels) in rows.iter().zip(&mut deep) {
                 x = levels.next().map_or(x, |level| rows.add(&mut tape, x, level));
             }
@@ -133,7 +133,7 @@ impl Decoder {
         let num_layers = self.config.num_routed_layers();
         let losses = recording.record_losses(tape, before.routers, num_layers, num_tokens, share);
         recording.wanted = Wanted::default();
-        let heads = self.record_mtp(tape, x, batch, targets, &context, &mut recording);
+        let heads = self.record_mtp(tape, x, batch, targets, &contexts, &mut recording);
         let mut others: Vec<(Slot, f64)> = losses.weighted(&self.config.balance).collect();
         if recording.parallel.tp > 1 {
             // All ranks compute these alike, in regions.
@@ -169,6 +169,7 @@ impl Decoder {
             first: self.config.first_token,
             padding: self.config.pad_token_id.unwrap_or(-1),
             is_part: self.config.parallel.tp > 1,
+            scale: self.embedding_scale,
         }
     }
 
@@ -203,6 +204,7 @@ impl Decoder {
             bias: head_bias.as_ref().map(|bias| bias.weight.shallow_clone()),
             ids: std::iter::once(head.id).chain(head_bias.as_ref().map(|bias| bias.id)).collect(),
             first_token: self.config.first_token,
+            soft_cap: self.config.final_soft_cap,
             parallel: self.config.parallel,
             device: self.device,
         }

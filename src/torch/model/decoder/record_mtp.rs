@@ -23,7 +23,7 @@ impl Decoder {
         x: Slot,
         batch: &TextBatch,
         targets: &Targets,
-        context: &Rc<Context>,
+        contexts: &[Rc<Context>],
         recording: &mut Recording,
     ) -> Vec<(Slot, f64)> {
         let Some(config) = self.config.mtp.as_ref().filter(|_| !self.mtp.is_empty()) else { return Vec::new() };
@@ -40,7 +40,7 @@ impl Decoder {
             ids = ids.roll(-1, 0);
             labels = shifted(&labels, &batch.cu_seqlens);
             let joined = self.record_join(tape, number, head, hidden, &ids, recording);
-            let y = head.layer.record(tape, &format!("mtp {number}"), joined, context, recording);
+            let y = head.layer.record(tape, &format!("mtp {number}"), joined, &contexts[head.layer.rope], recording);
             let norm = head.last_norm.clone();
             let forward = move |reads: &[Tensor]| vec![norm.forward(&reads[0])];
             recording.set_alike(tape, true);

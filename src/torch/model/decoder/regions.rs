@@ -128,11 +128,21 @@ pub(super) struct TokenTable {
     /// The token whose row gets no gradient, or -1.
     pub padding: i64,
     pub is_part: bool,
+    /// Multiplies the rows.
+    pub scale: Option<f64>,
 }
 
 impl TokenTable {
     /// The rows of these tokens; of a part, zeros for tokens that others have.
     pub fn look_up(&self, ids: &Tensor) -> Tensor {
+        let rows = self.rows(ids);
+        match self.scale {
+            Some(scale) => rows * scale,
+            None => rows,
+        }
+    }
+
+    fn rows(&self, ids: &Tensor) -> Tensor {
         if !self.is_part {
             return embedding(&self.table, ids, self.padding);
         }

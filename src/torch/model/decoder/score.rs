@@ -7,8 +7,7 @@ use tch::Tensor;
 
 use super::batch::{TextBatch, TextOptions};
 use super::rows::{counted, index};
-use super::transformer::{Decoder, Last};
-use crate::model::objective::LinearCrossEntropy;
+use super::transformer::Decoder;
 use crate::native::NativeError;
 use crate::params::ParamStore;
 use crate::tape::{Execution, Policy};
@@ -54,15 +53,7 @@ impl Decoder {
         run.forward()?;
         let (rows, labels) = counted(labels);
         let hidden_LD = run.value(made.hidden).index_select(0, &index(&rows, self.device));
-        let Last { head, head_bias, .. } = self.last();
-        let bias = head_bias.as_ref().map(|bias| bias.weight.shallow_clone());
-        let loss = LinearCrossEntropy::new(
-            head.weight.shallow_clone(),
-            bias,
-            (*index(&labels, self.device)).shallow_clone(),
-            1.0,
-        );
-        let (losses_L, predicted_L) = loss.of_each(&hidden_LD);
+        let (losses_L, predicted_L) = self.cross_entropy().of_each(&hidden_LD, &labels);
         let right_L = predicted_L.eq_tensor(&index(&labels, self.device));
         Ok(TokenScores {
             losses: Vec::try_from(losses_L).expect("a row of numbers"),

@@ -112,7 +112,7 @@ impl DecoderConfig {
         match () {
             () if !self.layers.iter().all(attends) => Some("layers that are not self-attention"),
             () if self.layers.iter().any(window) => Some("a sliding window"),
-            () if self.rope.depends_on_length() => Some("rotary embeddings that depend on a document's length"),
+            () if self.depends_on_length() => Some("rotary embeddings that depend on a document's length"),
             () if self.mtp.is_some() => Some("prediction heads"),
             () if balance.aux_loss_coef != 0.0 => Some("a load-balancing loss"),
             () if balance.z_loss_coef != 0.0 => Some("a router z-loss"),

@@ -9,10 +9,11 @@ use super::config::DecoderConfig;
 use super::layer::{FeedForward, Layer};
 use super::mtp::MtpHead;
 use super::recording::Split;
+use crate::model::objective::soft_capped;
 use crate::model::routing::ExpertSet;
 use crate::model::stage::Stage;
 use crate::nn::moe::Router;
-use crate::nn::{Context, DeltaDocuments, LayerCache, Mask, PackedAttention, RmsNorm, Rope};
+use crate::nn::{Context, DeltaDocuments, LayerCache, Mask, PackedAttention, RmsNorm, Rope, RopeConfig};
 use crate::params::{Init, ParamId, ParamSpec, ParamStore, Scope};
 
 /// A decoder-only transformer, or a stage of one.
@@ -21,6 +22,8 @@ pub struct Decoder {
     pub(super) stage: Stage,
     pub(super) device: Device,
     pub(super) kind: Kind,
+    /// Multiplies embeddings, rounded as one of them is.
+    pub(super) embedding_scale: Option<f64>,
     embed: Option<Table>,
     /// The layers of the stage.
     pub(super) layers: Vec<Layer>,
@@ -98,9 +101,13 @@ impl Decoder {
             Last { norm, norm_ids: scope.into_ids(), head: table(config.head_weight()), head_bias }
         });
         let layer = |number: usize| Layer::new(config, &config.layers[number], &config.layer_prefix(number), params);
+        let kind = params.flat().kind();
+        // By way of float32, as transformers keeps it.
+        let rounded = |scale: f64| Tensor::from(scale as f32).to_kind(kind).double_value(&[]);
         Decoder {
             device: params.flat().device(),
-            kind: params.flat().kind(),
+            kind,
+            embedding_scale: config.embedding_scale.map(rounded),
             embed: stage.has_embedding(config).then(|| table(config.embedding_weight())),
             layers: stage.layers.clone().map(layer).collect(),
             mtp: if stage.is_last { MtpHead::all(config, params) } else { Vec::new() },
@@ -127,38 +134,44 @@ impl Decoder {
     /// Scores `[…, V]` of the next token, for hidden states `[…, D]` after the last norm.
     pub fn logits(&self, hidden: &Tensor) -> Tensor {
         let Last { head, head_bias, .. } = self.last();
-        hidden.linear(&head.weight, head_bias.as_ref().map(|bias| &bias.weight))
+        let scores = hidden.linear(&head.weight, head_bias.as_ref().map(|bias| &bias.weight));
+        match self.config.final_soft_cap {
+            Some(cap) => soft_capped(&scores, cap),
+            None => scores,
+        }
     }
 
-    /// Returns what the layers share of a packed row whose documents end at `cu_seqlens`.
-    pub(super) fn context(&self, position_ids: &Tensor, cu_seqlens: &[usize]) -> Context {
-        let lens = match self.config.rope.depends_on_length() {
+    /// Returns by rotary embeddings what the layers that have them share of a packed row whose documents end at
+    /// `cu_seqlens`.
+    pub(super) fn contexts(&self, position_ids: &Tensor, cu_seqlens: &[usize]) -> Vec<Rc<Context>> {
+        let lens = match self.config.depends_on_length() {
             true => spans(position_ids, cu_seqlens),
             false => Vec::new(),
         };
-        self.context_with(self.rope(position_ids, cu_seqlens, &lens), cu_seqlens)
+        self.contexts_with(self.ropes(position_ids, cu_seqlens, &lens), cu_seqlens)
     }
 
-    /// Works like `context` for a batch, which may be some tokens of a row.
-    pub(super) fn context_of(&self, batch: &TextBatch) -> Context {
-        let Some(row) = &batch.row else { return self.context(&batch.position_ids, &batch.cu_seqlens) };
+    /// Works like `contexts` for a batch, which may be some tokens of a row.
+    pub(super) fn contexts_of(&self, batch: &TextBatch) -> Vec<Rc<Context>> {
+        let Some(row) = &batch.row else { return self.contexts(&batch.position_ids, &batch.cu_seqlens) };
         let lens: Vec<i64> = row.split().document_lens().map(|len| len as i64).collect();
-        self.context_with(self.rope(&batch.position_ids, &batch.cu_seqlens, &lens), &batch.cu_seqlens)
+        self.contexts_with(self.ropes(&batch.position_ids, &batch.cu_seqlens, &lens), &batch.cu_seqlens)
     }
 
-    fn context_with(&self, rope: Rope, cu_seqlens: &[usize]) -> Context {
+    fn contexts_with(&self, ropes: Vec<Rope>, cu_seqlens: &[usize]) -> Vec<Rc<Context>> {
         let device = self.device;
-        Context {
+        let documents = Rc::new(PackedAttention::new(cu_seqlens, Mask::Causal, device));
+        let chosen = Rc::new(LayerCache::default());
+        let delta = self.config.gated_delta().filter(|_| cu_seqlens.last().is_some_and(|tokens| *tokens > 0));
+        let gated_delta = delta.map(|delta| Rc::new(DeltaDocuments::new(cu_seqlens, delta, device)));
+        let context = |rope| Context {
             rope,
-            documents: PackedAttention::new(cu_seqlens, Mask::Causal, device),
+            documents: documents.clone(),
             cu_seqlens: cu_seqlens.to_vec(),
-            chosen: LayerCache::default(),
-            gated_delta: self
-                .config
-                .gated_delta()
-                .filter(|_| cu_seqlens.last().is_some_and(|tokens| *tokens > 0))
-                .map(|delta| DeltaDocuments::new(cu_seqlens, delta, device)),
-        }
+            chosen: chosen.clone(),
+            gated_delta: gated_delta.clone(),
+        };
+        ropes.into_iter().map(|rope| Rc::new(context(rope))).collect()
     }
 
     /// Its sets of experts in the order of the layers, those of prediction heads last.
@@ -192,9 +205,11 @@ impl Decoder {
         Split::new(&input_ids, token_ids, self.device)
     }
 
-    /// Works like [`Rope::packed`].
-    pub(super) fn rope(&self, position_ids: &Tensor, cu_seqlens: &[usize], lens: &[i64]) -> Rope {
-        Rope::packed(&self.config.rope, &position_ids.to_device(self.device), cu_seqlens, lens, self.kind)
+    /// The tables of all its rotary embeddings, each as [`Rope::packed`] makes them.
+    pub(super) fn ropes(&self, position_ids: &Tensor, cu_seqlens: &[usize], lens: &[i64]) -> Vec<Rope> {
+        let position_ids = position_ids.to_device(self.device);
+        let tables = |rope: &RopeConfig| Rope::packed(rope, &position_ids, cu_seqlens, lens, self.kind);
+        self.config.ropes().into_iter().map(tables).collect()
     }
 }
 

@@ -22,19 +22,20 @@ pub(super) fn model(
     audio: AudioConfig,
     token_key: &str,
 ) -> Result<ModelConfig> {
-    beside(ModelConfig::new(model_type, decoder, Vec::new()), keys, audio, token_key)
+    beside(model_type, keys, decoder, Vec::new(), (audio, token_key))
 }
 
-/// `model` with an audio tower beside what it has.
+/// The model of this decoder with an audio tower beside these.
 pub(super) fn beside(
-    mut model: ModelConfig,
+    model_type: &str,
     keys: &Keys<'_>,
-    audio: AudioConfig,
-    token_key: &str,
+    decoder: DecoderConfig,
+    mut towers: Vec<ModelTower>,
+    (audio, token_key): (AudioConfig, &str),
 ) -> Result<ModelConfig> {
-    let placeholders = vec![Tokens::id(keys, token_key, model.decoder.vocab_size)?];
-    model.towers.add(ModelTower { tower: Tower::Audio, family: Arc::new(audio), placeholders });
-    Ok(model)
+    let placeholders = vec![Tokens::id(keys, token_key, decoder.vocab_size)?];
+    towers.push(ModelTower { tower: Tower::Audio, family: Arc::new(audio), placeholders });
+    Ok(ModelConfig::new(model_type, decoder, towers))
 }
 
 /// A thinker's decoder. Its config's `tie_word_embeddings` counts, not the decoder's.
@@ -62,7 +63,8 @@ pub(super) fn thinker(
     let [image, video, sound] = token_keys;
     let id = |key: &str| Tokens::id(keys, key, decoder.vocab_size).map(Some);
     let tokens = Tokens { image: id(image)?, video: id(video)?, ..Tokens::default() };
-    beside(vision::model(model_type, keys, decoder, vision, tokens)?, keys, audio, sound)
+    let towers = vec![vision::tower(keys, &decoder, vision, tokens)?];
+    beside(model_type, keys, decoder, towers, (audio, sound))
 }
 
 #[cfg(test)]
@@ -71,7 +73,6 @@ mod tests {
     use serde_json::{Value, json};
 
     use crate::model::config::ModelConfig;
-    use crate::model::decoder::Decoder;
 
     fn config(model_type: &str) -> Value {
         let audio = json!({"num_mel_bins": 16, "encoder_layers": 2, "encoder_attention_heads": 2, "encoder_ffn_dim": 64,
@@ -135,7 +136,7 @@ mod tests {
     fn sizes_that_a_config_leaves_out_are_the_classes_own() {
         let mut config = config("qwen2_audio");
         config["text_config"] = json!({"model_type": "qwen2", "intermediate_size": 11008, "vocab_size": 156_032});
-        let decoder = ModelConfig::from_hf(&config).unwrap().decoder;
+        let decoder = ModelConfig::from_hf(&config).unwrap().decoder().unwrap().clone();
         assert_eq!([decoder.hidden_size, decoder.num_layers() as i64, decoder.vocab_size], [4096, 32, 156_032]);
     }
 
@@ -162,7 +163,7 @@ mod tests {
             let thinker: Value = serde_json::from_str(config).unwrap();
             let names = |config: &Value| {
                 let model = ModelConfig::from_hf(config).unwrap();
-                let specs = [model.towers.specs(), Decoder::specs(&model.decoder)].concat();
+                let specs = model.specs();
                 let of = |name: &str| model.towers.part_of(name).map(|(tower, _)| tower);
                 let named = |name: &str, tower| (name.to_owned(), tower);
                 specs.iter().map(|spec| named(&spec.name, of(&spec.name))).collect::<Vec<_>>()

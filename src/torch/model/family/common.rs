@@ -69,11 +69,22 @@ pub(super) const MAX_WINDOW_LAYERS: i64 = 28;
 /// For each layer the window of its attention, by `use_sliding_window`, `sliding_window`, `max_window_layers` and
 /// `layer_types`, as Qwen2's and Qwen3's classes take them. `num_full`: the default of `max_window_layers`.
 fn windows(keys: &Keys<'_>, num_full: i64) -> Result<Vec<Option<i64>>> {
-    let (num_layers, window) = (keys.size("num_hidden_layers")?, window(keys)?);
-    let Some(types) = keys.value("layer_types") else {
+    let window = window(keys)?;
+    let Some(slides) = sliding_layers(keys)? else {
         let num_full = keys.index_or("max_window_layers")?.unwrap_or(num_full);
-        return Ok((0..num_layers).map(|layer| window.filter(|_| layer >= num_full)).collect());
+        return Ok((0..keys.size("num_hidden_layers")?).map(|layer| window.filter(|_| layer >= num_full)).collect());
     };
+    if window.is_none() && slides.contains(&true) {
+        let must = "sliding attention needs use_sliding_window=true and a sliding_window";
+        return Err(keys.inconsistent("layer_types", keys.value("layer_types").unwrap_or(&Value::Null), must));
+    }
+    Ok(slides.into_iter().map(|slides| window.filter(|_| slides)).collect())
+}
+
+/// For each layer whether its attention has a window, by `layer_types`; `None` where the config does not say.
+pub(super) fn sliding_layers(keys: &Keys<'_>) -> Result<Option<Vec<bool>>> {
+    let Some(types) = keys.value("layer_types") else { return Ok(None) };
+    let num_layers = keys.size("num_hidden_layers")?;
     let known = [json!("full_attention"), json!("sliding_attention")];
     let listed = types.as_array().filter(|types| types.iter().all(|kind| known.contains(kind)));
     let Some(listed) = listed else { return Err(keys.unsupported("layer_types", types, &known)) };
@@ -81,12 +92,7 @@ fn windows(keys: &Keys<'_>, num_full: i64) -> Result<Vec<Option<i64>>> {
         let must = format!("num_hidden_layers is {num_layers}");
         return Err(keys.inconsistent("layer_types", format!("a list of {}", listed.len()), must));
     }
-    let slides = |kind: &Value| *kind == known[1];
-    if window.is_none() && listed.iter().any(slides) {
-        let must = "sliding attention needs use_sliding_window=true and a sliding_window";
-        return Err(keys.inconsistent("layer_types", types, must));
-    }
-    Ok(listed.iter().map(|kind| window.filter(|_| slides(kind))).collect())
+    Ok(Some(listed.iter().map(|kind| *kind == known[1]).collect()))
 }
 
 /// `sliding_window`, where it is used.
@@ -119,7 +125,7 @@ pub(super) fn uniform(
     rope: RopeConfig,
 ) -> Result<DecoderConfig> {
     let num_layers = keys.size("num_hidden_layers")? as usize;
-    layered(keys, place, vec![LayerConfig { mixer, feed_forward }; num_layers], rope)
+    layered(keys, place, vec![(mixer, feed_forward); num_layers], rope)
 }
 
 /// A decoder whose layers are alike but for the windows of their attention, which the first `num_full` layers do not have
@@ -132,18 +138,17 @@ pub(super) fn with_windows(
     feed_forward: FeedForwardConfig,
     rope: RopeConfig,
 ) -> Result<DecoderConfig> {
-    let layer = |window| LayerConfig {
-        mixer: MixerConfig::Attention(AttentionConfig { window, ..attention.clone() }),
-        feed_forward: feed_forward.clone(),
-    };
+    let layer =
+        |window| (MixerConfig::Attention(AttentionConfig { window, ..attention.clone() }), feed_forward.clone());
     layered(keys, place, windows(keys, num_full)?.into_iter().map(layer).collect(), rope)
 }
 
-/// A decoder of these layers. `tie_word_embeddings` is false where the config does not say.
+/// A decoder of layers with these branches, with the same norms, activation and rotary embeddings in all of them.
+/// `tie_word_embeddings` is false where the config does not say.
 pub(super) fn layered(
     keys: &Keys<'_>,
     place: &NamePrefix,
-    layers: Vec<LayerConfig>,
+    layers: Vec<(MixerConfig, FeedForwardConfig)>,
     rope: RopeConfig,
 ) -> Result<DecoderConfig> {
     let vocab_size = keys.size("vocab_size")?;
@@ -152,16 +157,20 @@ pub(super) fn layered(
         let must = format!("must be below vocab_size ({vocab_size}), or as far from the end");
         return Err(keys.inconsistent("pad_token_id", pad, must));
     }
+    let act = keys.activation_or("hidden_act")?.unwrap_or(Activation::Silu);
+    let norm = NormConfig { eps: keys.number_or("rms_norm_eps")?.unwrap_or(1e-6), zero_centered: false };
+    let layer =
+        |(mixer, feed_forward)| LayerConfig { mixer, feed_forward, act, norm, output_norms: None, rope: rope.clone() };
     Ok(DecoderConfig {
         vocab_size,
         first_token: 0,
         hidden_size: keys.size("hidden_size")?,
-        norm: NormConfig { eps: keys.number_or("rms_norm_eps")?.unwrap_or(1e-6), zero_centered: false },
-        rope,
-        layers,
+        embedding_scale: None,
+        norm,
+        layers: layers.into_iter().map(layer).collect(),
         tie_word_embeddings: keys.flag_or("tie_word_embeddings")?.unwrap_or(false),
         head_bias: false,
-        act: keys.activation_or("hidden_act")?.unwrap_or(Activation::Silu),
+        final_soft_cap: None,
         // A negative one counts from the end, as in torch's embedding.
         pad_token_id: pad_token_id.map(|pad| pad.rem_euclid(vocab_size)),
         initializer_range: keys.number_or("initializer_range")?.unwrap_or(0.02),
@@ -202,7 +211,7 @@ mod tests {
             "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2
         });
         config.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
-        ModelConfig::from_hf(&config).map(|model| model.decoder).map_err(|error| error.to_string())
+        ModelConfig::from_hf(&config).map(|model| model.decoder().unwrap().clone()).map_err(|error| error.to_string())
     }
 
     fn windows(changes: Value) -> Vec<Option<i64>> {
@@ -237,7 +246,7 @@ mod tests {
         let padding = |model_type, changes| read(model_type, changes).unwrap().pad_token_id;
         assert_eq!((padding("llama", json!({})), padding("ernie4_5", json!({}))), (None, Some(0)));
         assert_eq!(padding("llama", json!({"pad_token_id": -1})), Some(319));
-        assert_eq!(read("llama", json!({"hidden_act": "gelu_new"})).unwrap().act, Activation::GeluTanh);
+        assert_eq!(read("llama", json!({"hidden_act": "gelu_new"})).unwrap().layers[0].act, Activation::GeluTanh);
     }
 
     #[test]

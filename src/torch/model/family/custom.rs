@@ -61,10 +61,10 @@ pub(in crate::model) fn read(keys: &Keys<'_>) -> Result<ModelConfig, ModelConfig
     let projector = keys.section_or("image_projector")?;
     let encoder = parts::read(&keys.section("image_encoder")?, projector.as_ref(), width)?;
     let tokens = Tokens::read(keys, decoder.vocab_size)?;
-    let model = vision::model(MODEL_TYPE, keys, decoder, encoder, tokens)?;
+    let towers = vec![vision::tower(keys, &decoder, encoder, tokens)?];
     match audio {
-        Some(audio) => audio::beside(model, keys, audio, "audio_token_id"),
-        None => Ok(model),
+        Some(audio) => audio::beside(MODEL_TYPE, keys, decoder, towers, (audio, "audio_token_id")),
+        None => Ok(ModelConfig::new(MODEL_TYPE, decoder, towers)),
     }
 }
 
@@ -79,7 +79,6 @@ mod tests {
 
     use super::parts_config;
     use crate::model::config::{ModelConfig, Tokens};
-    use crate::model::decoder::Decoder;
     use crate::params::ParamStore;
     use crate::tape::{Execution, Policy};
 
@@ -139,7 +138,7 @@ mod tests {
                 let names: Vec<String> = family.specs().into_iter().map(|spec| spec.name).collect();
                 let known = |name: &String| name.starts_with("image_encoder.") || name.starts_with("image_projector.");
                 assert!(names.iter().all(known), "{names:?}");
-                let text = Decoder::specs(&config.decoder);
+                let text = config.foundation.specs();
                 assert!(text.iter().all(|spec| spec.name.starts_with("foundation.")));
             }
         }
@@ -186,7 +185,7 @@ mod tests {
             let mut config = json!({"model_type": "loongforge_vlm", "foundation": foundations()[0], "audio_token_id": 302,
                 "audio_encoder": encoder, "audio_projector": projector});
             let alone = ModelConfig::from_hf(&config).unwrap();
-            let input = alone.inputs().remove(0);
+            let input = alone.inputs()[0].clone();
             assert_eq!((input.placeholders, input.num_tensors), (vec![302], 1));
             let family = alone.towers.get(Tower::Audio).unwrap();
             let known = |name: &str| name.starts_with("audio_encoder.") || name.starts_with("audio_projector.");

@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::common::{NamePrefix, deepseek_mtp, layered};
 use super::experts::{checked, num_experts, sparse_layers};
-use crate::model::decoder::{DecoderConfig, FeedForwardConfig, LayerConfig, MixerConfig};
+use crate::model::decoder::{DecoderConfig, FeedForwardConfig, MixerConfig};
 use crate::model::keys::{Keys, ModelConfigError};
 use crate::model::rope_config::{read_rope, section};
 use crate::nn::moe::{GroupScore, Groups, MoeConfig, MoeNames, Normalize, RouterConfig, SharedExpertsConfig};
@@ -137,9 +137,8 @@ pub(super) fn decoder(
             (0..num_layers as i64).map(|layer| layer >= num_dense).collect()
         }
     };
-    let layer = |(mixer, sparse): (MlaConfig, bool)| LayerConfig {
-        mixer: MixerConfig::Mla(mixer),
-        feed_forward: if sparse { experts.clone() } else { dense.clone() },
+    let layer = |(mixer, sparse): (MlaConfig, bool)| {
+        (MixerConfig::Mla(mixer), if sparse { experts.clone() } else { dense.clone() })
     };
     let layers = mixers.into_iter().zip(sparse).map(layer).collect();
     let mtp_names = Some(deepseek_mtp(num_layers, &format!("{}layers", place.base)));
@@ -160,7 +159,7 @@ mod tests {
             "num_experts_per_tok": 4, "kv_lora_rank": 12, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 8
         });
         config.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
-        ModelConfig::from_hf(&config).unwrap().decoder
+        ModelConfig::from_hf(&config).unwrap().decoder().unwrap().clone()
     }
 
     /// Layers without experts, the width of the shared ones, and the queries' rank.

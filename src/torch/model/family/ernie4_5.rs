@@ -4,7 +4,7 @@
 use serde_json::json;
 
 use super::common::{NamePrefix, attention_or, layered, only_full_attention};
-use crate::model::decoder::{DecoderConfig, FeedForwardConfig, LayerConfig, MixerConfig};
+use crate::model::decoder::{DecoderConfig, FeedForwardConfig, MixerConfig};
 use crate::model::keys::{Keys, ModelConfigError};
 use crate::model::rope_config::read_rope;
 use crate::nn::{AttentionConfig, NormConfig, RopeLayout};
@@ -30,13 +30,13 @@ pub(super) fn decoder(
     let mut rope = read_rope(keys, heads.head_dim, 500_000.0)?;
     rope.layout = RopeLayout::Interleaved;
     let mixer = MixerConfig::Attention(heads);
-    let layer = |feed_forward| LayerConfig { mixer: mixer.clone(), feed_forward };
+    let layer = |feed_forward| (mixer.clone(), feed_forward);
     let decoder = layered(keys, place, feed_forwards.into_iter().map(layer).collect(), rope)?;
+    let norm = NormConfig { eps: keys.number_or("rms_norm_eps")?.unwrap_or(1e-5), ..decoder.norm };
     Ok(DecoderConfig {
-        norm: NormConfig { eps: keys.number_or("rms_norm_eps")?.unwrap_or(1e-5), ..decoder.norm },
         tie_word_embeddings: keys.flag_or("tie_word_embeddings")?.unwrap_or(true),
         pad_token_id: if keys.has("pad_token_id") { decoder.pad_token_id } else { Some(0) },
-        ..decoder
+        ..decoder.with_norm(norm)
     })
 }
 

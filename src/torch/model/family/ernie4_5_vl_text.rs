@@ -28,7 +28,9 @@ pub(in crate::model) fn read(keys: &Keys<'_>, place: &NamePrefix) -> Result<Deco
     let mut decoder = decoder(keys, place, None, feed_forwards)?;
     // Unlike in ERNIE's other classes, none where the config does not say.
     decoder.pad_token_id = decoder.pad_token_id.filter(|_| keys.has("pad_token_id"));
-    decoder.rope.axes = axes(keys, decoder.rope.rotary_dim / 2)?;
+    for layer in &mut decoder.layers {
+        layer.rope.axes = axes(keys, layer.rope.rotary_dim / 2)?;
+    }
     Ok(DecoderConfig { balance: balance(keys, 0.001)?, ..decoder })
 }
 

@@ -30,7 +30,8 @@ pub(in crate::model) fn read(keys: &Keys<'_>, place: &NamePrefix) -> Result<Deco
     let feed_forwards = feed_forwards(keys, &DEFAULTS, biased_router(keys, &DEFAULTS)?, false)?;
     let decoder = decoder(keys, place, &DEFAULTS, mixers, feed_forwards, rope)?;
     let eps = keys.number_or("rms_norm_eps")?.unwrap_or(1e-5);
-    Ok(DecoderConfig { norm: NormConfig { eps, ..decoder.norm }, ..decoder })
+    let norm = NormConfig { eps, ..decoder.norm };
+    Ok(decoder.with_norm(norm))
 }
 
 /// Returns which layers have an indexer of their own: `indexer_types`, or `index_topk_pattern`, or by `index_topk_freq`

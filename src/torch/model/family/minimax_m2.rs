@@ -65,7 +65,7 @@ mod tests {
     #[test]
     fn the_published_keys_are_read_or_refused() {
         let config = ModelConfig::from_hf(&published()).unwrap();
-        assert_eq!(config.decoder.rope.rotary_dim, 16);
+        assert_eq!(config.decoder().unwrap().layers[0].rope.rotary_dim, 16);
         for (key, value) in [
             ("scoring_func", json!("softmax")),
             ("use_routing_bias", json!(false)),

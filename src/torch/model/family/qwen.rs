@@ -8,7 +8,7 @@ use serde_json::json;
 use super::common::{NamePrefix, uniform};
 use crate::model::decoder::{DecoderConfig, FeedForwardConfig, MixerConfig, Names};
 use crate::model::keys::{Keys, ModelConfigError};
-use crate::nn::{AttentionConfig, Qkv, RopeConfig};
+use crate::nn::{AttentionConfig, NormConfig, Qkv, RopeConfig};
 
 pub(in crate::model) fn read(keys: &Keys<'_>, place: &NamePrefix) -> Result<DecoderConfig, ModelConfigError> {
     keys.only("rotary_pct", &[json!(1.0), json!(1)])?;
@@ -30,8 +30,10 @@ pub(in crate::model) fn read(keys: &Keys<'_>, place: &NamePrefix) -> Result<Deco
     }
     let feed_forward = FeedForwardConfig::Dense { intermediate_size: both / 2, bias };
     let rope = RopeConfig::plain(head_dim, keys.number_or("rotary_emb_base")?.unwrap_or(10_000.0));
-    let mut config = uniform(keys, place, MixerConfig::Attention(attention), feed_forward, rope)?;
-    config.norm.eps = keys.number_or("layer_norm_epsilon")?.unwrap_or(1e-6);
+    let config = uniform(keys, place, MixerConfig::Attention(attention), feed_forward, rope)?;
+    let eps = keys.number_or("layer_norm_epsilon")?.unwrap_or(1e-6);
+    let norm = NormConfig { eps, ..config.norm };
+    let mut config = config.with_norm(norm);
     config.names = Names {
         embed: format!("{}transformer.wte", place.head),
         layers: format!("{}transformer.h", place.head),

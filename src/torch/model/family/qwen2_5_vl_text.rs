@@ -17,5 +17,6 @@ pub(super) fn read(keys: &Keys<'_>, place: &NamePrefix) -> Result<DecoderConfig,
     rope.axes = read_mrope(keys, &rope, [16, 24, 24], false)?;
     let decoder = with_windows(keys, place, &attention, MAX_WINDOW_LAYERS, dense(keys)?, rope)?;
     let eps = keys.number_or("rms_norm_eps")?.unwrap_or(1e-5);
-    Ok(DecoderConfig { norm: NormConfig { eps, ..decoder.norm }, ..decoder })
+    let norm = NormConfig { eps, ..decoder.norm };
+    Ok(decoder.with_norm(norm))
 }

@@ -31,6 +31,8 @@ pub(super) fn with_axes(
     read: fn(&Keys<'_>, &NamePrefix) -> Result<DecoderConfig>,
 ) -> Result<DecoderConfig> {
     let mut decoder = read(keys, &NamePrefix::new("model.language_model.", ""))?;
-    decoder.rope.axes = read_mrope(keys, &decoder.rope, [11, 11, 10], true)?;
+    for layer in &mut decoder.layers {
+        layer.rope.axes = read_mrope(keys, &layer.rope, [11, 11, 10], true)?;
+    }
     Ok(unbalanced(decoder))
 }

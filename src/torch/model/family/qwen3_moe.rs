@@ -3,7 +3,7 @@
 use super::common::{NamePrefix, dense, layered, window};
 use super::experts::{balance, checked, num_experts, qwen_layers};
 use super::qwen3::heads;
-use crate::model::decoder::{DecoderConfig, FeedForwardConfig, LayerConfig, MixerConfig};
+use crate::model::decoder::{DecoderConfig, FeedForwardConfig, MixerConfig};
 use crate::model::keys::{Keys, ModelConfigError};
 use crate::model::rope_config::read_rope;
 use crate::nn::moe::{MoeConfig, MoeNames, Normalize, RouterConfig};
@@ -36,7 +36,7 @@ pub(super) fn decoder(
         media: None,
     });
     let feed_forwards = qwen_layers(keys, &dense(keys)?, &experts)?;
-    let layer = |feed_forward| LayerConfig { mixer: mixer.clone(), feed_forward };
+    let layer = |feed_forward| (mixer.clone(), feed_forward);
     let layers = feed_forwards.into_iter().map(layer).collect();
     Ok(DecoderConfig { balance: balance(keys, 0.001)?, ..layered(keys, place, layers, rope)? })
 }

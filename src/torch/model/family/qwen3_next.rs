@@ -5,11 +5,11 @@ use serde_json::{Value, json};
 
 use super::common::{NamePrefix, attention_or, dense, layered};
 use super::experts::{balance, checked, num_experts, qwen_layers};
-use crate::model::decoder::{DecoderConfig, FeedForwardConfig, LayerConfig, MixerConfig, MtpNames, MtpPlace};
+use crate::model::decoder::{DecoderConfig, FeedForwardConfig, MixerConfig, MtpNames, MtpPlace};
 use crate::model::keys::{Keys, ModelConfigError};
 use crate::model::rope_config::read_partial_rope;
 use crate::nn::moe::{MoeConfig, MoeNames, Normalize, RouterConfig, SharedExpertsConfig};
-use crate::nn::{Activation, AttentionConfig, GatedDeltaConfig, GatedDeltaLayout, QkNorm};
+use crate::nn::{Activation, AttentionConfig, GatedDeltaConfig, GatedDeltaLayout, NormConfig, QkNorm};
 
 type Result<T> = std::result::Result<T, ModelConfigError>;
 
@@ -34,9 +34,9 @@ pub(super) fn hybrid(
         true => MixerConfig::Attention(attention.clone()),
         false => MixerConfig::GatedDelta(delta.clone()),
     });
-    let layers = mixers.zip(feed_forwards).map(|(mixer, feed_forward)| LayerConfig { mixer, feed_forward });
-    let mut config = layered(keys, place, layers.collect(), rope)?;
-    config.norm.zero_centered = true;
+    let config = layered(keys, place, mixers.zip(feed_forwards).collect(), rope)?;
+    let norm = NormConfig { zero_centered: true, ..config.norm };
+    let mut config = config.with_norm(norm);
     config.mtp_names = Some(MtpNames {
         heads: MtpPlace::Single("mtp".to_owned()),
         embedding_norm: "pre_fc_norm_embedding",
@@ -127,7 +127,7 @@ mod tests {
         let decoder =
             qwen3_5_text::read(&Keys::new(&config), &NamePrefix::alone()).map_err(|error| error.to_string())?;
         let full = |mixer: &MixerConfig| matches!(mixer, MixerConfig::Attention(_));
-        Ok((decoder.layers.iter().map(|layer| full(&layer.mixer)).collect(), decoder.rope.rotary_dim))
+        Ok((decoder.layers.iter().map(|layer| full(&layer.mixer)).collect(), decoder.layers[0].rope.rotary_dim))
     }
 
     #[test]

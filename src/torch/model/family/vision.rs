@@ -41,7 +41,7 @@ pub(super) fn check_width(vision_keys: &Keys<'_>, key: &str, decoder: &DecoderCo
     }
 }
 
-/// The model of these parts; a decoder has a layer for every DeepStack level.
+/// The model of these parts.
 pub(super) fn model(
     model_type: &str,
     keys: &Keys<'_>,
@@ -49,13 +49,23 @@ pub(super) fn model(
     vision: VisionConfig,
     tokens: Tokens,
 ) -> Result<ModelConfig> {
+    let tower = tower(keys, &decoder, vision, tokens)?;
+    Ok(ModelConfig::new(model_type, decoder, vec![tower]))
+}
+
+/// The tower of a model with this decoder, which has a layer for every DeepStack level.
+pub(super) fn tower(
+    keys: &Keys<'_>,
+    decoder: &DecoderConfig,
+    vision: VisionConfig,
+    tokens: Tokens,
+) -> Result<ModelTower> {
     if vision.deepstack.len() > decoder.num_layers() {
         let found = format!("{:?}", vision.tower.deepstack);
         let must = format!("the decoder has only {} layers to add them to", decoder.num_layers());
         return Err(keys.inconsistent("vision_config.deepstack_visual_indexes", found, must));
     }
-    let tower = ModelTower { tower: Tower::Vision, family: Arc::new(vision), placeholders: tokens.placeholders() };
-    Ok(ModelConfig::new(model_type, decoder, vec![tower]))
+    Ok(ModelTower { tower: Tower::Vision, family: Arc::new(vision), placeholders: tokens.placeholders() })
 }
 
 #[cfg(test)]
@@ -104,8 +114,11 @@ mod tests {
                 "moe_intermediate_size": 48, "output_router_logits": true},
             "vision_config": {"hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 1,
                 "num_attention_heads": 3}});
-        assert_eq!(ModelConfig::from_hf(&config["text_config"]).unwrap().decoder.balance.aux_loss_coef, 0.001);
-        assert_eq!(ModelConfig::from_hf(&config).unwrap().decoder.balance, Balance::default());
+        assert_eq!(
+            ModelConfig::from_hf(&config["text_config"]).unwrap().decoder().unwrap().balance.aux_loss_coef,
+            0.001
+        );
+        assert_eq!(ModelConfig::from_hf(&config).unwrap().decoder().unwrap().balance, Balance::default());
     }
 
     /// As published by Baidu: the layers with experts by their ends, the frequencies of frames by `freq_allocation`.
@@ -116,8 +129,8 @@ mod tests {
             "moe_num_experts": [4, 4], "moe_intermediate_size": [48, 24], "moe_k": 2, "moe_layer_start_index": [1, 1],
             "moe_layer_end_index": [4, 3], "moe_layer_interval": 1, "freq_allocation": 4,
             "vision_config": {"depth": 1, "hidden_size": 48, "num_heads": 3}});
-        let read = ModelConfig::from_hf(&config).unwrap().decoder;
-        assert_eq!(read.rope.axes, RopeAxes::Three(vec![1, 2, 1, 2, 0, 0, 0, 0]));
+        let read = ModelConfig::from_hf(&config).unwrap().decoder().unwrap().clone();
+        assert_eq!(read.layers[0].rope.axes, RopeAxes::Three(vec![1, 2, 1, 2, 0, 0, 0, 0]));
         assert_eq!(read.pad_token_id, None);
         let routed = |layer: &&LayerConfig| matches!(layer.feed_forward, FeedForwardConfig::Moe(_));
         assert_eq!(read.layers.iter().filter(routed).count(), 2);
@@ -146,8 +159,8 @@ mod tests {
                 "spatial_patch_size": 14, "window_size": 112, "fullatt_block_indexes": [0], "tokens_per_second": 2,
                 "temporal_patch_size": 2}});
         assert!(names(&config).iter().any(|name| name == "visual.merger.ln_q.weight"));
-        let read = ModelConfig::from_hf(&config).unwrap();
-        assert!(read.decoder.tie_word_embeddings && read.decoder.has_three_axes());
+        let read = ModelConfig::from_hf(&config).unwrap().decoder().unwrap().clone();
+        assert!(read.tie_word_embeddings && read.has_three_axes());
         let mut nested = config.clone();
         nested["text_config"] = config.clone();
         nested["text_config"]["head_dim"] = json!(128);
@@ -155,12 +168,12 @@ mod tests {
         nested["tie_word_embeddings"] = json!(false);
         nested["text_config"]["num_hidden_layers"] = json!(30);
         nested["text_config"]["use_sliding_window"] = json!(true);
-        let read = ModelConfig::from_hf(&nested).unwrap().decoder;
+        let read = ModelConfig::from_hf(&nested).unwrap().decoder().unwrap().clone();
         assert!(read.tie_word_embeddings && read.norm.eps == 1e-5);
         // Of the first 80 layers none has a window.
         let has_none = |layer: &LayerConfig| matches!(&layer.mixer, MixerConfig::Attention(of) if of.window.is_none());
         assert!(read.layers.iter().all(has_none));
-        assert_eq!(read.rope.axes, RopeAxes::contiguous(&[16, 24, 24]));
+        assert_eq!(read.layers[0].rope.axes, RopeAxes::contiguous(&[16, 24, 24]));
         let mut wrong = config.clone();
         wrong["vision_config"]["window_size"] = json!(20);
         let message = ModelConfig::from_hf(&wrong).unwrap_err().to_string();

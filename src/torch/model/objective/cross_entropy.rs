@@ -21,6 +21,8 @@ pub struct CrossEntropy {
     pub ids: Vec<ParamId>,
     /// The token of the head's first row.
     pub first_token: i64,
+    /// Scores s become `cap · tanh(s / cap)`.
+    pub soft_cap: Option<f64>,
     pub parallel: ParallelRank,
     pub device: Device,
 }
@@ -30,12 +32,11 @@ impl CrossEntropy {
     /// scalar.
     pub fn record(&self, tape: &mut Tape, name: &str, hidden: Slot, labels: &[i64], scale: f64) -> Slot {
         let labels = self.labels(labels);
-        let (head, bias) = self.tensors();
         if self.parallel.tp == 1 {
-            let loss = LinearCrossEntropy::new(head, bias, labels, scale);
+            let loss = self.linear(labels, scale);
             return tape.custom(name, &self.ids, &[hidden], 1, Box::new(loss))[0];
         }
-        let scores = VocabScores::new(head, bias, &labels, self.first_token);
+        let scores = VocabScores::new(self.linear(labels - self.first_token, 1.0));
         let scores = tape.custom(format!("{name} scores"), &self.ids, &[hidden], 2, Box::new(scores));
         let (norm, of_labels) = (tape.log_sum_exp(scores[0]), tape.reduce_from_region(scores[1]));
         let sum = move |reads: &[Tensor]| vec![(&reads[0] - &reads[1]).sum(Kind::Double) * scale];
@@ -45,8 +46,7 @@ impl CrossEntropy {
     /// For an evaluation: the sum of the cross-entropies, and at each target the entry with the highest score `[L]`, int64; in
     /// kept slots.
     pub fn record_scores(&self, tape: &mut Tape, hidden: Slot, labels: &[i64]) -> [Slot; 2] {
-        let (head, bias) = self.tensors();
-        let scores = LinearCrossEntropy::new(head, bias, self.labels(labels), 1.0);
+        let scores = self.linear(self.labels(labels), 1.0);
         let ParallelRank { tp, tp_rank, .. } = self.parallel;
         let slots = if tp == 1 {
             let slots = tape.custom("scores", &self.ids, &[hidden], 2, target_scores(scores));
@@ -63,11 +63,18 @@ impl CrossEntropy {
         slots
     }
 
+    /// For each of `labels` its cross-entropy `[L]`, float32, by the states `hidden_LD`, and the entry with the highest score
+    /// there `[L]`, int64; without a tape, with the whole vocabulary.
+    pub fn of_each(&self, hidden_LD: &Tensor, labels: &[i64]) -> (Tensor, Tensor) {
+        self.linear(self.labels(labels), 1.0).of_each(hidden_LD)
+    }
+
     fn labels(&self, labels: &[i64]) -> Tensor {
         Tensor::from_slice(labels).to_kind(Kind::Int64).to_device(self.device)
     }
 
-    fn tensors(&self) -> (Tensor, Option<Tensor>) {
-        (self.head.shallow_clone(), self.bias.as_ref().map(Tensor::shallow_clone))
+    fn linear(&self, labels: Tensor, scale: f64) -> LinearCrossEntropy {
+        let (head, bias) = (self.head.shallow_clone(), self.bias.as_ref().map(Tensor::shallow_clone));
+        LinearCrossEntropy::new(head, bias, labels, scale).with_soft_cap(self.soft_cap)
     }
 }

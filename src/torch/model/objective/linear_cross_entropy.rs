@@ -25,6 +25,8 @@ pub struct LinearCrossEntropy {
     trained: [bool; 2],
     labels_L: Tensor,
     scale: f64,
+    /// Scores s become `cap · tanh(s / cap)`.
+    soft_cap: Option<f64>,
     chunk: i64,
     kept_bytes: usize,
 }
@@ -34,7 +36,13 @@ impl LinearCrossEntropy {
     pub fn new(head_VD: Tensor, bias_V: Option<Tensor>, labels_L: Tensor, scale: f64) -> LinearCrossEntropy {
         let trained = [head_VD.requires_grad(), bias_V.as_ref().is_some_and(Tensor::requires_grad)];
         let (head_VD, bias_V) = (head_VD.detach(), bias_V.map(|bias_V| bias_V.detach()));
-        LinearCrossEntropy { head_VD, bias_V, trained, labels_L, scale, chunk: CHUNK, kept_bytes: KEPT_BYTES }
+        let (chunk, kept_bytes) = (CHUNK, KEPT_BYTES);
+        LinearCrossEntropy { head_VD, bias_V, trained, labels_L, scale, soft_cap: None, chunk, kept_bytes }
+    }
+
+    /// The same, of scores with this soft cap where there is one.
+    pub fn with_soft_cap(self, soft_cap: Option<f64>) -> LinearCrossEntropy {
+        LinearCrossEntropy { soft_cap, ..self }
     }
 
     pub(super) fn labels(&self) -> &Tensor {
@@ -52,7 +60,11 @@ impl LinearCrossEntropy {
 
     fn scores(&self, hidden_LD: &Tensor, chunk: &Range<i64>) -> Tensor {
         let bias = self.bias_V.as_ref().map(|bias_V| bias_V.narrow(0, chunk.start, chunk.end - chunk.start));
-        linear(hidden_LD, &self.head(chunk), bias.as_ref())
+        let scores_LC = linear(hidden_LD, &self.head(chunk), bias.as_ref());
+        match self.soft_cap {
+            Some(cap) => soft_capped(&scores_LC, cap),
+            None => scores_LC,
+        }
     }
 
     /// Returns for every target the logarithm of its scores' sum of exponentials and its label's score, `[L]`, float32;
@@ -111,7 +123,11 @@ impl LinearCrossEntropy {
         let of_hidden = needs.reads[0].then(|| Tensor::zeros(hidden_LD.size(), float));
         for chunk in self.chunks() {
             let scores_LC = saved.next().unwrap_or_else(|| self.scores(&hidden_LD, &chunk));
-            let of_scores_LC = to_gradient(scores_LC, &norm_L, &chunk);
+            let slope_LC = self.soft_cap.map(|cap| 1.0 - (&scores_LC / cap).square());
+            let of_scores_LC = match slope_LC {
+                Some(slope_LC) => to_gradient(scores_LC, &norm_L, &chunk) * slope_LC,
+                None => to_gradient(scores_LC, &norm_L, &chunk),
+            };
             if let Some(of_hidden) = &of_hidden {
                 add_product(of_hidden, &of_scores_LC, false, &self.head(&chunk));
             }
@@ -154,6 +170,11 @@ impl Custom for LinearCrossEntropy {
             to_gradient(scores_LC, &self.labels_L, chunk, norm_L, gradient, self.scale)
         })
     }
+}
+
+/// `cap · tanh(scores / cap)`: nearly the scores where they are small, and never beyond ± `cap` (Gemma 2).
+pub fn soft_capped(scores: &Tensor, cap: f64) -> Tensor {
+    (scores / cap).tanh() * cap
 }
 
 /// The highest score so far, and its entry.
@@ -294,17 +315,25 @@ mod tests {
         for (kind, tolerance) in [(Kind::Float, 1e-5), (Kind::BFloat16, 2e-2)] {
             let leaf = |x: &Tensor| x.to_kind(Kind::Float).set_requires_grad(true);
             let (x, w, b) = (leaf(&hidden), leaf(&head), leaf(&bias));
-            let scores = x.linear(&w, Some(&b));
-            let plain = scores.cross_entropy_loss::<Tensor>(&labels, None, tch::Reduction::Sum, -100, 0.0) * 0.25;
-            let expected = grad(&[&plain], &[&Tensor::from(2f32)], &[&x, &w, &b]).unwrap();
-            for (chunk, kept_bytes) in [(1, 0), (3, usize::MAX), (3, 100), (11, 0), (100, 1 << 20)] {
-                let change = |loss: &mut LinearCrossEntropy| (loss.chunk, loss.kept_bytes) = (chunk, kept_bytes);
-                let [hidden, head, bias] = [&hidden, &head, &bias].map(|x| x.to_kind(kind));
-                let (loss, found) = fused(&hidden, &head, &bias, &labels, change);
-                assert!((loss / plain.double_value(&[]) - 1.0).abs() < tolerance, "{kind:?}, chunks of {chunk}");
-                for (found, expected) in found.iter().zip(&expected) {
-                    let found = found.to_kind(Kind::Float);
-                    assert!(found.allclose(expected.as_ref().unwrap(), tolerance, tolerance, false), "{kind:?}");
+            let capped = |scores: Tensor, cap: Option<f64>| match cap {
+                Some(cap) => (scores / cap).tanh() * cap,
+                None => scores,
+            };
+            for soft_cap in [None, Some(1.5)] {
+                let scores = capped(x.linear(&w, Some(&b)), soft_cap);
+                let plain = scores.cross_entropy_loss::<Tensor>(&labels, None, tch::Reduction::Sum, -100, 0.0) * 0.25;
+                let expected = grad(&[&plain], &[&Tensor::from(2f32)], &[&x, &w, &b]).unwrap();
+                for (chunk, kept_bytes) in [(1, 0), (3, usize::MAX), (3, 100), (11, 0), (100, 1 << 20)] {
+                    let change = |loss: &mut LinearCrossEntropy| {
+                        (loss.chunk, loss.kept_bytes, loss.soft_cap) = (chunk, kept_bytes, soft_cap);
+                    };
+                    let [hidden, head, bias] = [&hidden, &head, &bias].map(|x| x.to_kind(kind));
+                    let (loss, found) = fused(&hidden, &head, &bias, &labels, change);
+                    assert!((loss / plain.double_value(&[]) - 1.0).abs() < tolerance, "{kind:?}, chunks of {chunk}");
+                    for (found, expected) in found.iter().zip(&expected) {
+                        let found = found.to_kind(Kind::Float);
+                        assert!(found.allclose(expected.as_ref().unwrap(), tolerance, tolerance, false), "{kind:?}");
+                    }
                 }
             }
         }

@@ -1,9 +1,11 @@
 //! Objectives: what makes a scalar of a model's last states, on the tape of the model.
 
 mod cross_entropy;
+mod flow;
 mod linear_cross_entropy;
 mod target_scores;
 mod vocab_parallel;
 
 pub(super) use cross_entropy::CrossEntropy;
-pub(super) use linear_cross_entropy::LinearCrossEntropy;
+pub use flow::{Drawn, Flow, FlowBatch, FlowTarget, Purpose, TimeSampler, TimeWeight};
+pub(super) use linear_cross_entropy::soft_capped;

@@ -13,9 +13,9 @@ use crate::tape::{Custom, Needs, ParamGrads};
 pub struct VocabScores(LinearCrossEntropy);
 
 impl VocabScores {
-    /// `labels_L` are int64 and count from the whole vocabulary's begin, the part from `first` on.
-    pub fn new(head_VD: Tensor, bias_V: Option<Tensor>, labels_L: &Tensor, first: i64) -> VocabScores {
-        VocabScores(LinearCrossEntropy::new(head_VD, bias_V, labels_L - first, 1.0))
+    /// The labels of `scores` are int64 and count from the part's begin; its scale is not used.
+    pub fn new(scores: LinearCrossEntropy) -> VocabScores {
+        VocabScores(scores)
     }
 }
 

@@ -166,7 +166,7 @@ mod tests {
 
     use super::GatedDelta;
     use crate::nn::gated_delta::{DeltaDocuments, GatedDeltaConfig, GatedDeltaLayout};
-    use crate::nn::{Activation, Columns, Context, LayerCache, Mask, Mixer, PackedAttention, Rope, RopeConfig, State};
+    use crate::nn::{Activation, Columns, Context, Mask, Mixer, PackedAttention, Rope, RopeConfig, State};
     use crate::params::{ParamStore, Scope};
 
     fn config(layout: GatedDeltaLayout) -> GatedDeltaConfig {
@@ -191,10 +191,10 @@ mod tests {
     fn context(cu_seqlens: &[usize], config: &GatedDeltaConfig) -> Context {
         Context {
             rope: rope(*cu_seqlens.last().unwrap() as i64),
-            documents: PackedAttention::new(cu_seqlens, Mask::Causal, Device::Cpu),
+            documents: PackedAttention::new(cu_seqlens, Mask::Causal, Device::Cpu).into(),
             cu_seqlens: cu_seqlens.to_vec(),
-            chosen: LayerCache::default(),
-            gated_delta: Some(DeltaDocuments::new(cu_seqlens, config, Device::Cpu)),
+            chosen: Default::default(),
+            gated_delta: Some(DeltaDocuments::new(cu_seqlens, config, Device::Cpu).into()),
         }
     }
 
@@ -218,7 +218,7 @@ mod tests {
                 used: 1,
                 places_T: Tensor::from_slice(&[0i64]),
                 filled_B11S: Tensor::from_slice(&[true]),
-                chosen: LayerCache::default(),
+                chosen: Default::default(),
             };
             let read: Vec<Tensor> = x.iter().zip(prompts).map(|(x, len)| x.narrow(0, 0, len)).collect();
             let mut state = State::new();

@@ -29,7 +29,7 @@ impl ContextShard {
         let exchanged = tape.exchange(format!("{name} to heads"), &queries_keys_values, 3, to_heads);
         let forward = move |reads: &[Tensor]| {
             let Method::Heads { documents, .. } = &row.method else { unreachable!("looked at above") };
-            vec![documents.forward_scaled(&reads[0], &reads[1], &reads[2], Some(scale))]
+            vec![documents.forward_with(&reads[0], &reads[1], &reads[2], scale.into())]
         };
         let y = tape.run(format!("{name} attention"), &[], policy, &exchanged, 1, forward)[0];
         let to_tokens = Box::new(ToTokens { row: self.clone() });

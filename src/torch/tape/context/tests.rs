@@ -46,7 +46,7 @@ fn on_one(cu_seqlens: &[usize], shape: Shape) -> Vec<Tensor> {
     let [q, k, v, dy] = tensors(*cu_seqlens.last().unwrap() as i64, shape);
     let leaves = [q, k, v].map(|x| x.set_requires_grad(true));
     let [q, k, v] = &leaves;
-    let y = PackedAttention::new(cu_seqlens, Mask::Causal, Device::Cpu).forward_scaled(q, k, v, Some(SCALE));
+    let y = PackedAttention::new(cu_seqlens, Mask::Causal, Device::Cpu).forward_with(q, k, v, SCALE.into());
     let grads = grad(&[&y], &[&dy], &[q, k, v]).unwrap();
     std::iter::once(y.detach()).chain(grads.into_iter().flatten()).collect()
 }

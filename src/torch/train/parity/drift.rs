@@ -71,7 +71,7 @@ pub fn drift(folder: &Path, kind: Kind, device: Device) -> Result<Drift, ParityE
         // Not a number is no smaller than anything.
         loss = if difference.is_nan() { f64::INFINITY } else { loss.max(difference) };
     }
-    let decoder = &fixture.config.decoder;
+    let decoder = fixture.decoder();
     let has_indexer = decoder.clone().train_indexers(0.0, false);
     Ok(Drift {
         logits: if logits.is_nan() { f64::INFINITY } else { logits },

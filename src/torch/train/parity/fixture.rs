@@ -1,6 +1,6 @@
 //! Reading a fixture folder: the model's config, and the batch as one packed row.
 
-use crate::model::{ModelConfig, ModelConfigError, ModelTower};
+use crate::model::{DecoderConfig, ModelConfig, ModelConfigError, ModelTower};
 use crate::train::AdamWConfig;
 use loongforge_core::message::{Grid, Tower};
 use serde_json::Value;
@@ -69,6 +69,11 @@ pub(crate) struct Fixture {
 }
 
 impl Fixture {
+    /// The language model. Panics of a model that has none, which [`Fixture::read`] refuses.
+    pub fn decoder(&self) -> &DecoderConfig {
+        self.config.decoder().expect("a fixture of a language model")
+    }
+
     pub fn read(folder: &Path) -> Result<Fixture, FixtureError> {
         let config = ModelConfig::from_hf(&json(&folder.join("config.json"))?);
         let mut config = config.map_err(|source| FixtureError::Config { folder: folder.to_owned(), source })?;
@@ -81,7 +86,7 @@ impl Fixture {
             let missing =
                 || FixtureError::Missing { file: "config.json", key: "a family with prediction heads".into() };
             let weight = weight * num_targets(&documents, 0) as f64 / num_targets(&documents, 1) as f64;
-            if !config.decoder.enable_mtp(1, weight) {
+            if config.edit_decoder(|decoder| decoder.enable_mtp(1, weight)) != Some(true) {
                 return Err(missing());
             }
         }
@@ -151,7 +156,7 @@ fn num_targets(documents: &[Document], first: usize) -> usize {
 fn documents(config: &ModelConfig, inputs: &BTreeMap<String, Tensor>) -> Result<Vec<Document>, FixtureError> {
     let list = |key: &str| get(inputs, key).map(integers);
     let (input_ids, labels, ends) = (list("packed.input_ids")?, list("packed.labels")?, list("packed.cu_seqlens")?);
-    let three_axes = config.decoder.has_three_axes();
+    let three_axes = config.decoder().is_some_and(DecoderConfig::has_three_axes);
     let positions = get(inputs, if three_axes { "packed.mrope_position_ids" } else { "packed.position_ids" })?;
     let towers = config.towers.iter().map(|it| Source::open(inputs, it));
     let mut towers = towers.collect::<Result<Vec<_>, _>>()?;

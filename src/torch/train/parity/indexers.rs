@@ -20,7 +20,7 @@ pub(super) fn compare_indexers(
     for (stage, dense) in [("sparse", false), ("dense", true)] {
         let Some(expected) = fixture.expected.get(&format!("indexer_loss/{stage}")) else { continue };
         let mut config = fixture.config.clone();
-        if !config.decoder.train_indexers(1.0, dense) {
+        if config.edit_decoder(|decoder| decoder.train_indexers(1.0, dense)) != Some(true) {
             report.problems.push("the model has no indexer".to_owned());
             break;
         }

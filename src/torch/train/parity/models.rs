@@ -48,15 +48,14 @@ impl Models {
     pub fn load(fixture: &Fixture, config: &ModelConfig, folder: &Path) -> Result<Models, ParityError> {
         if fixture.has_adapter {
             let adapter = AdapterFolder::open(folder)?;
-            let specs = [config.towers.specs(), Decoder::specs(&config.decoder)].concat();
+            let specs = [config.towers.specs(), config.foundation.specs()].concat();
             adapter.expect_all([&adapter.contents(&specs, &config.tree)?])?;
         }
-        let text = ModelState::new(Decoder::specs(&config.decoder), fixture, folder, |params| {
-            Decoder::new(&config.decoder, params)
-        })?;
-        let tower = |(it, input): (&ModelTower, FeatureInput)| {
+        let decoder = config.decoder().expect("a fixture of a language model");
+        let text = ModelState::new(config.foundation.specs(), fixture, folder, |params| Decoder::new(decoder, params))?;
+        let tower = |(it, input): (&ModelTower, &FeatureInput)| {
             let build = |params: &ParamStore| it.family.build(params, Policy::Keep);
-            Ok::<_, ParityError>((input, ModelState::new(it.family.specs(), fixture, folder, build)?))
+            Ok::<_, ParityError>((input.clone(), ModelState::new(it.family.specs(), fixture, folder, build)?))
         };
         let towers = config.towers.iter().zip(config.inputs()).map(tower);
         Ok(Models {
@@ -70,8 +69,12 @@ impl Models {
 
     pub fn count_documents_as(&mut self, len: i64) {
         let mut config = self.text.model.config().clone();
-        if config.rope.depends_on_length() && config.rope.min_seq_len != len {
-            config.rope.min_seq_len = len;
+        let scaled = config.all_layers_mut().map(|layer| &mut layer.rope);
+        let mut changed = false;
+        for rope in scaled.filter(|rope| rope.depends_on_length() && rope.min_seq_len != len) {
+            (rope.min_seq_len, changed) = (len, true);
+        }
+        if changed {
             self.text.model = Decoder::new(&config, &self.text.params);
         }
     }

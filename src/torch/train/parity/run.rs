@@ -19,7 +19,7 @@ use tch::{Device, Tensor};
 pub fn parity(folder: &Path, device: Device) -> Result<ParityReport, ParityError> {
     let fixture = Fixture { device, ..Fixture::read(folder)? };
     let mut models = Models::load(&fixture, &fixture.config, folder)?;
-    let ill_conditioned = fixture.config.decoder.gated_delta().is_some();
+    let ill_conditioned = fixture.decoder().gated_delta().is_some();
     let mut report = ParityReport { ill_conditioned, ..ParityReport::default() };
     let documents: Vec<&Document> = fixture.documents.iter().collect();
     let lens = reference_lens(&fixture);
@@ -53,7 +53,7 @@ pub fn parity(folder: &Path, device: Device) -> Result<ParityReport, ParityError
     let loss = models.step(&documents, scale)?;
     let packed = packed.as_ref().unwrap_or(&loss);
     // The packed reference has the cross-entropy alone.
-    let alone = fixture.config.decoder.mtp.is_none();
+    let alone = fixture.decoder().mtp.is_none();
     let packed = alone.then_some(packed.total - packed.of_routers);
     for (quantity, found) in [("loss", Some(loss.total)), ("packed.loss", packed), ("aux_loss", loss.aux)] {
         if let Some((expected, found)) = fixture.expected.get(quantity).zip(found) {
@@ -91,7 +91,7 @@ impl ReferenceLens {
 /// longest so far until one is shorter than the context.
 fn reference_lens(fixture: &Fixture) -> ReferenceLens {
     let lens = || fixture.documents.iter().map(|document| document.input_ids.len() as i64);
-    let rope = &fixture.config.decoder.rope;
+    let rope = &fixture.decoder().layers[0].rope;
     let padded = if rope.depends_on_length() { lens().max().unwrap_or(0) } else { 0 };
     let packed = match rope.scaling {
         RopeScaling::Dynamic { max_position_embeddings: context, .. } if lens().all(|len| len >= context) => padded,

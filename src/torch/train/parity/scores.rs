@@ -20,7 +20,7 @@ impl Models {
         let targets: Vec<i64> = documents.iter().flat_map(|document| document.targets.clone()).collect();
         let losses = Tensor::from_slice(&self.scores(&documents, &targets)?.losses);
         // With prediction heads the reference's loss has theirs, too.
-        if let Some(expected) = fixture.expected.get("packed.loss").filter(|_| fixture.config.decoder.mtp.is_none()) {
+        if let Some(expected) = fixture.expected.get("packed.loss").filter(|_| fixture.decoder().mtp.is_none()) {
             report.compare("held-out loss", "packed.loss", &losses.mean(Kind::Double), expected);
         }
         let mut alone = Vec::new();

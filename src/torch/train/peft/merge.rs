@@ -4,7 +4,7 @@ use super::error::AdapterError;
 use super::file::adapters;
 use super::folder::{AdapterFolder, Contents};
 use super::pair::{Pair, merged};
-use crate::model::{Decoder, ModelConfig};
+use crate::model::ModelConfig;
 use crate::params::{ADAPTER_PARTS, LinearModule, ParamSpec, ParamStore, StoredTensor};
 use crate::train::hf::Checkpoint;
 use std::collections::BTreeMap;
@@ -95,10 +95,10 @@ impl Adapters {
 /// A config does not say which heads were trained.
 fn contents(model: &ModelConfig, folder: &AdapterFolder) -> Result<(Vec<ParamSpec>, Contents), AdapterError> {
     let with = |num_heads: usize| -> Option<Result<_, AdapterError>> {
-        let mut decoder = model.decoder.clone();
-        (num_heads == 0 || decoder.enable_mtp(num_heads, 0.0)).then(|| {
-            let mut specs = Decoder::specs(&decoder);
-            specs.extend(model.towers.specs());
+        let mut model = model.clone();
+        let mut enable = || model.edit_decoder(|decoder| decoder.enable_mtp(num_heads, 0.0)) == Some(true);
+        (num_heads == 0 || enable()).then(|| {
+            let specs = model.specs();
             let contents = folder.contents(&specs, &model.tree)?;
             Ok((specs, contents))
         })

@@ -97,7 +97,8 @@ fn adapters_of_prediction_heads_have_their_place() {
     let base = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/deepseek_v3_mtp-seed1");
     let json = std::fs::read_to_string(base.join("config.json")).unwrap();
     let model = ModelConfig::from_hf(&serde_json::from_str(&json).unwrap()).unwrap();
-    let mut trained = model.decoder.clone();
+    let decoder = model.decoder().unwrap();
+    let mut trained = decoder.clone();
     assert!(trained.enable_mtp(1, 0.1));
     let mut specs: Vec<ParamSpec> = Decoder::specs(&trained).into_iter().map(ParamSpec::frozen).collect();
     let modules: Vec<LinearModule> = specs.iter().filter_map(LinearModule::of).collect();
@@ -107,8 +108,8 @@ fn adapters_of_prediction_heads_have_their_place() {
     let dir = tempfile::tempdir().unwrap();
     save(&params, None, dir.path());
     let adapters = Adapters::open(dir.path(), &model, &Checkpoint::open(&base).unwrap()).unwrap();
-    let head = format!("model.layers.{}.eh_proj.weight", model.decoder.layers.len());
-    let of_head = Tensor::zeros([model.decoder.hidden_size, 2 * model.decoder.hidden_size], (Kind::Float, Device::Cpu));
+    let head = format!("model.layers.{}.eh_proj.weight", decoder.layers.len());
+    let of_head = Tensor::zeros([decoder.hidden_size, 2 * decoder.hidden_size], (Kind::Float, Device::Cpu));
     assert!(adapters.changes(&head) && !adapters.changes("model.norm.weight"));
     assert_eq!(adapters.apply(&head, &of_head).size(), of_head.size());
 }

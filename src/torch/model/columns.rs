@@ -1,0 +1,149 @@
+//! Columns: what of its samples a foundation reads beside features.
+
+use std::rc::Rc;
+
+use loongforge_core::data::IGNORE_INDEX;
+use tch::{Device, Kind, Tensor};
+
+/// One column: a tensor of all samples of a micro-batch, end to end along one axis.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Column {
+    pub name: &'static str,
+    pub kind: Kind,
+    /// Sizes of the axes before the one along which samples lie.
+    pub before: Vec<i64>,
+    /// Sizes of the axes behind it.
+    pub after: Vec<i64>,
+    pub rows: Rows,
+    /// The value of rows that do not count in the loss, where the column says which do.
+    pub uncounted: Option<i64>,
+}
+
+/// Says how many rows a sample has in a column.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rows {
+    /// As many as it has tokens.
+    Tokens,
+    /// The same number for each sample, for example 50 actions.
+    Fixed(u32),
+}
+
+impl Column {
+    /// The axis along which samples lie.
+    pub fn axis(&self) -> i64 {
+        self.before.len() as i64
+    }
+
+    /// Rows of `num_samples` samples that have so many tokens together.
+    pub fn num_rows(&self, num_tokens: i64, num_samples: i64) -> i64 {
+        match self.rows {
+            Rows::Tokens => num_tokens,
+            Rows::Fixed(rows) => i64::from(rows) * num_samples,
+        }
+    }
+
+    /// The size of a tensor of so many rows.
+    pub fn size(&self, num_rows: i64) -> Vec<i64> {
+        [self.before.as_slice(), &[num_rows], &self.after].concat()
+    }
+}
+
+/// Columns with their tensors.
+pub struct Columns {
+    specs: Rc<[Column]>,
+    tensors: Vec<Tensor>,
+}
+
+impl Columns {
+    /// Panics where there is not a tensor for each column.
+    pub fn new(specs: &Rc<[Column]>, tensors: Vec<Tensor>) -> Columns {
+        assert_eq!(specs.len(), tensors.len(), "a tensor for each column");
+        Columns { specs: specs.clone(), tensors }
+    }
+
+    /// Empty tensors, for columns that are still to come.
+    pub fn to_come(specs: &Rc<[Column]>) -> Columns {
+        Columns::new(specs, specs.iter().map(|_| Tensor::new()).collect())
+    }
+
+    /// One sample of one token, which counts for nothing.
+    pub fn filler(specs: &Rc<[Column]>, device: Device) -> Columns {
+        let value = |column: &Column| {
+            let size = column.size(column.num_rows(1, 1));
+            Tensor::full(&size, column.uncounted.unwrap_or(0), (column.kind, device))
+        };
+        Columns::new(specs, specs.iter().map(value).collect())
+    }
+
+    /// The columns of tokens: ids and targets `[T]`, positions `[3, T]`, all int64.
+    pub fn of_tokens(ids: Tensor, positions: Tensor, targets: Tensor) -> Columns {
+        Columns::new(&token_columns().into(), vec![ids, positions, targets])
+    }
+
+    pub fn tensors(&self) -> &[Tensor] {
+        &self.tensors
+    }
+
+    /// The column with this name. Panics where there is none.
+    pub fn get(&self, name: &str) -> &Tensor {
+        let at = self.specs.iter().position(|column| column.name == name);
+        &self.tensors[at.unwrap_or_else(|| panic!("no column {name}"))]
+    }
+
+    pub fn device(&self) -> Device {
+        self.tensors.first().map_or(Device::Cpu, Tensor::device)
+    }
+
+    /// The same columns with what `change` makes of each tensor and its axis of samples.
+    pub fn map(&self, change: impl Fn(&Tensor, i64) -> Tensor) -> Columns {
+        let changed = self.specs.iter().zip(&self.tensors).map(|(column, x)| change(x, column.axis()));
+        Columns::new(&self.specs, changed.collect())
+    }
+}
+
+/// Names of the columns of language models.
+pub const INPUT_IDS: &str = "input_ids";
+pub const POSITION_IDS: &str = "position_ids";
+pub const TARGETS: &str = "targets";
+
+/// The columns of language models, in the order in which data actors send them.
+pub fn token_columns() -> Vec<Column> {
+    let column = |name, before: &[i64], uncounted| Column {
+        name,
+        kind: Kind::Int64,
+        before: before.to_vec(),
+        after: Vec::new(),
+        rows: Rows::Tokens,
+        uncounted,
+    };
+    vec![column(INPUT_IDS, &[], None), column(POSITION_IDS, &[3], None), column(TARGETS, &[], Some(IGNORE_INDEX))]
+}
+
+#[cfg(test)]
+mod tests {
+    use std::rc::Rc;
+
+    use tch::{Device, Kind, Tensor};
+
+    use super::{Column, Columns, Rows, TARGETS, token_columns};
+
+    #[test]
+    fn columns_have_their_own_rows_and_axes() {
+        let actions = Column {
+            name: "actions",
+            kind: Kind::Float,
+            before: vec![2],
+            after: vec![7],
+            rows: Rows::Fixed(50),
+            uncounted: None,
+        };
+        let specs: Rc<[Column]> = [token_columns(), vec![actions]].concat().into();
+        assert_eq!(specs[3].size(specs[3].num_rows(90, 3)), [2, 150, 7]);
+        assert_eq!(specs[1].size(specs[1].num_rows(90, 3)), [3, 90]);
+        let filler = Columns::filler(&specs, Device::Cpu);
+        assert_eq!(filler.get("actions").size(), [2, 50, 7]);
+        assert_eq!(filler.get(TARGETS), &Tensor::from_slice(&[-100i64]));
+        let first = filler.map(|x, axis| x.narrow(axis, 0, 1));
+        assert_eq!((first.get("actions").size(), first.tensors()[1].size()), (vec![2, 1, 7], vec![3, 1]));
+    }
+}
