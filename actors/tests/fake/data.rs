@@ -105,7 +105,7 @@ impl FakeData {
         if patches.is_empty() {
             return Ok(());
         }
-        let tensor = HostTensor::new(Dtype::F32, &[patches.len() / 4, 1], patches);
+        let tensor = HostTensor::new(Dtype::F32, &[patches.len() / 4, 1], &patches);
         let header = Header { kind: ParcelKind::Items(unit.id), version: Version(0) };
         ports.send(ActorId::encoder(unit.encoder), Parcel::new(header, vec![Box::new(tensor)]))
     }

@@ -123,6 +123,9 @@ impl Mailbox {
             if left.is_zero() {
                 return None;
             }
+            if shared.bell.rings_soon(seen) {
+                continue;
+            }
             let pulse = PULSE.saturating_sub(self.checked.get().elapsed());
             if pulse.is_zero() {
                 self.checked.set(Instant::now());

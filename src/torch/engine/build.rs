@@ -121,7 +121,10 @@ fn build_encoder(spec: &EngineSpec, device: tch::Device) -> Result<EncoderPart, 
     let (budget, key) = (config.memory.activation_budget.encoder, "memory.activation_budget.encoder");
     let activations = Activations::new(&config.memory, key, budget, device)?;
     let index = if elastic { spec.me.index } else { mesh.place().dp as u32 };
-    let part = EncoderPart::new(index, model, pool, membership).with_activations(activations);
+    let mut part = EncoderPart::new(index, model, pool, membership).with_activations(activations);
+    if !colocated {
+        part = part.with_item_credit(config.edges.pixels.credit.bytes() as usize, &share.towers);
+    }
     Ok(part.with_cache(pools.encoder.cache.bytes()).with_spill(spill(config)?))
 }
 

@@ -91,8 +91,13 @@ impl PackWork {
         inputs.iter().map(of_input).collect()
     }
 
-    /// `targets` of the whole pack without those of samples that have lost a unit.
+    /// `targets` `[T]` of the whole pack without those of samples that have lost a unit.
     pub fn mask(&self, targets: Tensor) -> Tensor {
+        if !self.units.iter().any(|unit| unit.is_skipped) {
+            return targets;
+        }
+        // What was received is not written to.
+        let targets = targets.copy();
         let mut start = 0;
         for sample in &self.pack.samples {
             let len = i64::from(sample.num_tokens);
