@@ -6,6 +6,7 @@
 //! average, and a product counts twice. Recomputation is not counted, nor are linear attention's states and what a
 //! sparse attention saves.
 
+use loongforge_core::data::ModelCard;
 use loongforge_torch::engine::Families;
 use loongforge_torch::model::ModelConfig;
 use loongforge_torch::params::{ParamSpec, Role};
@@ -47,7 +48,7 @@ impl ModelSize {
     pub fn of(config: &ModelConfig, json: &Value) -> Self {
         let families = Families::of(config);
         let encoder: u64 = families.towers.specs().into_iter().map(|spec| count(&spec)).sum();
-        let text = text_config(json);
+        let text = ModelCard::of(json).text();
         let share = expert_share(text);
         let embedding = format!("{}.weight", config.decoder.names.embed);
         let mut size = Self { encoder, attention: attention(text), ..Self::default() };
@@ -97,11 +98,6 @@ fn count(spec: &ParamSpec) -> u64 {
 /// Experts are stacked: `[experts, out, in]`.
 fn is_expert(spec: &ParamSpec) -> bool {
     spec.shape.len() == 3 && spec.name.contains("experts")
-}
-
-/// The language model's part of a `config.json`.
-fn text_config(json: &Value) -> &Value {
-    ["text_config", "llm_config", "foundation"].iter().find_map(|key| json.get(key)).unwrap_or(json)
 }
 
 /// The share of the experts that a token meets.

@@ -9,6 +9,7 @@
 
 pub mod audio;
 mod bad;
+mod card;
 mod cpu;
 mod dataset;
 mod decode;
@@ -32,7 +33,6 @@ mod places;
 mod positions;
 mod processor;
 mod sample;
-mod sections;
 mod sentencepiece;
 mod source;
 mod split;
@@ -44,6 +44,7 @@ mod tokenizer_file;
 pub mod tools;
 
 pub use bad::BadSampleList;
+pub use card::{ModelCard, Section, VisionCut};
 pub use cpu::MAX_DECODE_SECONDS;
 pub use dataset::{Dataset, Exchange};
 pub use decode::{Decoded, decode_rgb_into};
