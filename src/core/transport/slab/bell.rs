@@ -11,9 +11,6 @@ use std::time::Duration;
 /// `[0]` counts rings, `[1]` is 1 while the owner sleeps.
 type Words = [AtomicU32; 2];
 
-/// Looks before a sleep. A look takes up to 50 ns.
-const SPINS: u32 = 100;
-
 /// A handle on a bell. Clones ring the same one; only its owner waits.
 #[derive(Clone)]
 pub(in super::super) struct Bell(Arc<BellMemory>);
@@ -70,9 +67,9 @@ impl Bell {
         }
     }
 
-    /// Looks for a ring since `seen` for a few microseconds, which is less than falling asleep and being woken costs.
-    pub(in super::super) fn rings_soon(&self, seen: u32) -> bool {
-        (0..SPINS).any(|_| {
+    /// Looks so many times for a ring since `seen`.
+    pub(in super::super) fn rings_within(&self, num_looks: u32, seen: u32) -> bool {
+        (0..num_looks).any(|_| {
             std::hint::spin_loop();
             self.seen() != seen
         })
