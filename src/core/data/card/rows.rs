@@ -19,6 +19,8 @@ pub enum VisionCut {
     /// Tiles of InternVL.
     Tiles,
     Kimi,
+    /// One square of a fixed size, whatever the picture's shape.
+    Square,
 }
 
 /// What is known of a `model_type`.
@@ -75,7 +77,8 @@ const ROWS: &[Row] = &[
 ];
 
 /// What the `model_type` of a part has behind that of its model.
-const ENDINGS: [&str; 6] = ["_vision_encoder", "_audio_encoder", "_encoder", "_vision", "_text", "_thinker"];
+const ENDINGS: [&str; 7] =
+    ["_vision_encoder", "_audio_encoder", "_encoder", "_vision", "_vision_model", "_text", "_thinker"];
 
 /// The row of a model or of one of its parts.
 pub(super) fn row_of(model_type: &str) -> Option<&'static Row> {

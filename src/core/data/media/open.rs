@@ -41,6 +41,9 @@ pub fn open(
         let what = format!("vision_config.model_type is {tower:?}: its image processor is not known");
         DataError::file(&model_dir.join("config.json"), what)
     })?;
+    if cut != VisionCut::Square && (image.is_bilinear() || video.is_bilinear()) {
+        return Err(image.wrong("resample is 2 (bilinear); this tower was trained with 3 (bicubic)".to_owned()));
+    }
     let processor: Box<dyn MediaProcessor> = match cut {
         VisionCut::Qwen2 { tokens_per_second } => {
             let per_second = vision["tokens_per_second"].as_i64().or(tokens_per_second);
@@ -78,6 +81,10 @@ pub fn open(
                 .map_err(|reason| DataError::file(&model_dir.join("config.json"), reason))?;
             Box::new(Tiles::open((image, video), limits, &tiles, &words)?)
         }
+        VisionCut::Square => {
+            let image = image.or_color(HALF);
+            Box::new(Tiles::open((image, video.or_color(HALF)), limits, &square_config(vision), &words)?)
+        }
         VisionCut::Kimi => {
             check(&image, vision, false)?;
             Box::new(Kimi::open((image.or_color(HALF), video.or_color(HALF)), limits, &words)?)
@@ -108,6 +115,21 @@ fn check(image: &Settings, vision: &Json, temporal: bool) -> Result<(), DataErro
     Ok(())
 }
 
+/// One tile: all of the picture.
+fn square_config(vision: &Json) -> TileConfig {
+    let number = |key: &str| vision[key].as_u64().or_else(|| vision[key][0].as_u64()).map(|number| number as usize);
+    TileConfig {
+        side: Some(number("image_size").unwrap_or(224)),
+        patch_size: number("patch_size").unwrap_or(16),
+        downsample_ratio: 1.0 / number("spatial_merge_size").unwrap_or(1).max(1) as f64,
+        min_tiles: Some(1),
+        max_tiles: Some(1),
+        thumbnail: false,
+        has_rest: true,
+        around: ["", ""],
+    }
+}
+
 /// Reads the tiles of InternVL's own layout and of the one in transformers.
 fn tile_config(config: &Json, vision: &Json) -> Result<TileConfig, &'static str> {
     if config["pad2square"] == true {
@@ -124,5 +146,7 @@ fn tile_config(config: &Json, vision: &Json) -> Result<TileConfig, &'static str>
         min_tiles: one.or(number(&config["min_dynamic_patch"])),
         max_tiles: one.or(number(&config["max_dynamic_patch"])),
         thumbnail: config["use_thumbnail"] != false,
+        has_rest: false,
+        around: ["<img>", "</img>"],
     })
 }
