@@ -19,12 +19,6 @@ use std::time::{Duration, Instant};
 /// Sets how often a sleeping engine looks whether its peers still live.
 const PULSE: Duration = Duration::from_millis(100);
 
-/// Where the last wait was shorter, the next ring is looked for before the thread sleeps: to wake it costs the sender more
-/// than a small parcel does. A thread that waits longer, as it does for a computation, sleeps at once and holds no core.
-const SOON: Duration = Duration::from_micros(200);
-/// Looks for a ring then. A look takes some 40 ns.
-const MOST_LOOKS: u32 = 2000;
-
 /// Says what wakes an engine.
 pub enum Mail {
     Command(Command),
@@ -64,8 +58,6 @@ pub struct Mailbox {
     sender: MailSender,
     /// Tells when the peers' lives were last looked at.
     checked: Cell<Instant>,
-    /// How often to look for a ring before the next sleep.
-    looks: Cell<u32>,
 }
 
 /// The sending end: cloned to the actor shell, to edges and to their pumps.
@@ -107,7 +99,7 @@ impl Mailbox {
         let sources = Mutex::default();
         let shared = Shared { bell: Bell::new(), credit_waiting: AtomicBool::new(false), sources };
         let sender = MailSender { queue, shared: Arc::new(shared) };
-        Self { receiver, sender, checked: Cell::new(Instant::now()), looks: Cell::new(0) }
+        Self { receiver, sender, checked: Cell::new(Instant::now()) }
     }
 
     pub fn sender(&self) -> MailSender {
@@ -136,11 +128,7 @@ impl Mailbox {
                 self.checked.set(Instant::now());
                 shared.sources().all.iter_mut().for_each(|source| source.check());
             } else {
-                let begin = Instant::now();
-                if !shared.bell.rings_within(self.looks.get(), seen) {
-                    shared.bell.wait(seen, left.min(pulse));
-                }
-                self.looks.set(if begin.elapsed() < SOON { MOST_LOOKS } else { 0 });
+                shared.bell.wait(seen, left.min(pulse));
             }
         }
     }

@@ -67,14 +67,6 @@ impl Bell {
         }
     }
 
-    /// Looks so many times for a ring since `seen`.
-    pub(in super::super) fn rings_within(&self, num_looks: u32, seen: u32) -> bool {
-        (0..num_looks).any(|_| {
-            std::hint::spin_loop();
-            self.seen() != seen
-        })
-    }
-
     /// Sleeps until it has rung since `seen`, or `timeout` is over, or for no reason at all.
     pub(in super::super) fn wait(&self, seen: u32, timeout: Duration) {
         let [rings, asleep] = self.words();
