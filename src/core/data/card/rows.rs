@@ -72,6 +72,7 @@ const ROWS: &[Row] = &[
     sees("qwen3_vl", VisionCut::Qwen3).on_three_axes(),
     sees("qwen3_vl_moe", VisionCut::Qwen3).on_three_axes(),
     sees("rice_vit", VisionCut::Qwen2 { tokens_per_second: None }),
+    sees("siglip", VisionCut::Square),
     hears("voxtral", AudioFamily::Voxtral),
     hears("whisper", AudioFamily::Whisper),
 ];
