@@ -4,7 +4,6 @@ use serde_json::Value as Json;
 
 use super::mel::{Frames, LogMel};
 use super::settings::AudioSettings;
-use crate::data::{ModelCard, Section};
 
 /// The frames that a tower looks at behind a clip, which its convolutions see and its attention does not (Qwen2-Audio).
 const CONTEXT: usize = 2;
@@ -112,7 +111,7 @@ impl AudioFamily {
     /// Consecutive states that become one token, by the projector of `config`, a `config.json`: its own `stack_factor` where
     /// the model is put together from parts, else the family's.
     pub fn stack(self, config: &Json) -> usize {
-        let projector = ModelCard::of(config).section(Section::AudioProjector).unwrap_or(&Json::Null);
+        let projector = &config["audio_projector"];
         match projector["model_type"].is_string() {
             true => projector["stack_factor"].as_u64().map_or(1, |factor| factor.max(1) as usize),
             false if self == Self::Voxtral => 4,
