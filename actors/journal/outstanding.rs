@@ -38,7 +38,7 @@ impl OutstandingMessages {
                 self.drafts.retain(|draft| (draft.step, draft.to) != (*step, *to));
             }
             Input::Doubted(doubt) => self.doubts.retain(|other| other != doubt),
-            Input::GraceOver(pool, epoch) => self.paused.retain(|name, paused| (&*name, &*paused) != (pool, epoch)),
+            Input::GraceOver(pool, epoch) => self.paused.retain(|name, paused| (*name, *paused) != (*pool, *epoch)),
             Input::RetrySave => self.retry = None,
             _ => {}
         }

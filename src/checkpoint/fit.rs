@@ -1,5 +1,6 @@
 //! Describes whether the weights in a folder are those of a model: asked before anything is built.
 
+use loongforge_core::data::ModelCard;
 use loongforge_torch::model::ModelConfig;
 use loongforge_torch::train::WeightsError;
 use loongforge_torch::train::hf::{Checkpoint, LoadOptions, compare_weights};
@@ -22,7 +23,7 @@ pub fn expect_fit(folder: &Path, model: &ModelConfig, options: &LoadOptions) -> 
 /// out.
 pub fn load_options(config: &Value, resize_embeddings: bool) -> LoadOptions {
     let mut ignore = ["mtp.*", "*.mtp.*", "*mtp_layers.*"].map(str::to_owned).to_vec();
-    for keys in [config, &config["text_config"]] {
+    for keys in ModelCard::of(config).of_text() {
         let number = |key: &str| keys[key].as_u64();
         let (layers, heads) = (number("num_hidden_layers"), number("num_nextn_predict_layers"));
         if let (Some(layers), Some(heads)) = (layers, heads) {

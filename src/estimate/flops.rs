@@ -2,6 +2,7 @@
 
 use crate::model::folder::ModelFolder;
 use crate::model::size::ModelSize;
+use loongforge_core::data::ModelCard;
 use loongforge_core::simulate::{Costs, RoleCosts};
 use loongforge_torch::params::{ParamSpec, Role};
 use serde_json::Value;
@@ -71,8 +72,7 @@ pub struct Trunk {
 impl Trunk {
     /// The vision tower of a `config.json`.
     pub fn encoder(json: &Value) -> Self {
-        let keys = ["vision_config", "image_encoder"];
-        let Some(vision) = keys.iter().find_map(|key| json.get(key)) else { return Self::default() };
+        let Some(vision) = ModelCard::of(json).vision() else { return Self::default() };
         let number = |names: &[&str]| names.iter().find_map(|name| vision.get(name)?.as_f64()).unwrap_or(0.0);
         let layers = number(&["depth", "num_hidden_layers"]);
         let full = vision.get("fullatt_block_indexes").and_then(Value::as_array);

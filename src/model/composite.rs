@@ -3,6 +3,7 @@
 
 use crate::model::error::FolderError;
 use loongforge_core::config::{Model, Part};
+use loongforge_core::data::{ModelCard, Section};
 use serde_json::{Value, json};
 use std::path::Path;
 
@@ -68,15 +69,8 @@ pub(crate) fn fit_deepstack(json: &mut Value, model: &Model) -> Option<String> {
 
 /// The config of the part `key` in a model's.
 pub(crate) fn section_of<'a>(json: &'a mut Value, key: &str) -> Option<&'a mut Value> {
-    let names: &[&str] = match key {
-        "model.image_encoder" => &["image_encoder", "vision_config"],
-        "model.image_projector" => &["image_projector"],
-        "model.audio_encoder" => &["audio_encoder", "audio_config"],
-        "model.audio_projector" => &["audio_projector"],
-        _ => &["foundation", "text_config", "llm_config"],
-    };
-    match names.iter().find(|name| json.get(**name).is_some()) {
-        Some(name) => json.get_mut(*name),
+    match Section::of_part(key).place(json) {
+        Some(place) => json.pointer_mut(&place),
         // A language model's config is its own.
         None => (key == "model.foundation").then_some(json),
     }
@@ -84,9 +78,7 @@ pub(crate) fn section_of<'a>(json: &'a mut Value, key: &str) -> Option<&'a mut V
 
 /// Keys of a `config.json` that other programs train by and this one does not: a sentence each.
 pub(crate) fn ignored(json: &Value) -> Vec<String> {
-    let holders = ["", "/text_config", "/llm_config", "/foundation"];
-    let is_set = |holder: &&str| json.pointer(&format!("{holder}/seq_aux")).is_some_and(|value| value == true);
-    let seq_aux = holders.iter().any(is_set);
+    let seq_aux = ModelCard::of(json).of_text().any(|keys| keys["seq_aux"] == true);
     let said = "config.json has seq_aux: true, which is not implemented: the load-balancing loss, where \
                 model.moe.aux_loss_coef turns it on, is over all tokens of a micro-batch and not over each sequence";
     seq_aux.then(|| said.to_owned()).into_iter().collect()
@@ -95,27 +87,20 @@ pub(crate) fn ignored(json: &Value) -> Vec<String> {
 /// A part's config in a whole model's: the tower's or the language model's. A folder of the part alone has it itself. A
 /// projector's is nowhere: it is the one that the tower comes with.
 fn of_part(key: &str, mut config: Value) -> Value {
-    let inner: &[&str] = match key {
-        "image_encoder" => &["image_encoder", "vision_config"],
-        "audio_encoder" => &["audio_encoder", "audio_config"],
-        "image_projector" | "audio_projector" => return config.get_mut(key).map_or_else(|| json!({}), Value::take),
-        _ => &["foundation", "text_config", "llm_config"],
-    };
-    let found = inner.iter().find(|key| config.get(**key).is_some());
+    let section = Section::of_part(key);
     let outer = config.get("model_type").cloned();
-    match found {
-        Some(found) => {
-            let mut part = config[*found].take();
-            // Towers of older configs have no type of their own.
-            if part.get("model_type").is_none()
-                && let (Some(part), Some(outer)) = (part.as_object_mut(), outer)
-            {
-                part.insert("model_type".into(), outer);
-            }
-            part
-        }
-        None => config,
+    let Some(mut part) = section.place(&config).and_then(|place| Some(config.pointer_mut(&place)?.take())) else {
+        let is_projector = matches!(section, Section::VisionProjector | Section::AudioProjector);
+        return if is_projector { json!({}) } else { config };
+    };
+    // Towers of older configs have no type of their own.
+    if part.get("model_type").is_none()
+        && !matches!(section, Section::VisionProjector | Section::AudioProjector)
+        && let (Some(part), Some(outer)) = (part.as_object_mut(), outer)
+    {
+        part.insert("model_type".into(), outer);
     }
+    part
 }
 
 /// Adds `image_token_id` to a config that has none and needs one, from the tokenizer in `folder`.

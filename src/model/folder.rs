@@ -4,7 +4,7 @@ use crate::model::composite::{fit_deepstack, has_parts, put_image_token, put_par
 use crate::model::error::FolderError;
 use crate::model::hub::{model_here, resolve_config, resolve_model};
 use loongforge_core::config::{Model, Source, Weights, code};
-use loongforge_core::data::{DataError, Processor, ProcessorOptions, Tokenizer};
+use loongforge_core::data::{DataError, ModelCard, Processor, ProcessorOptions, Section, Tokenizer};
 use loongforge_core::files;
 use loongforge_core::schedule::ModelShape;
 use loongforge_torch::model::ModelConfig;
@@ -145,9 +145,8 @@ impl ModelFolder {
 
     /// The kind that `config.json` names for the weights, where parameters can be of it; else float32.
     pub fn kind(&self) -> Kind {
-        let nested = ["", "/text_config", "/llm_config", "/foundation"];
-        let places = nested.iter().flat_map(|holder| ["dtype", "torch_dtype"].map(|key| format!("{holder}/{key}")));
-        let named = places.filter_map(|place| self.json.pointer(&place)?.as_str()).next();
+        let holders = ModelCard::of(&self.json).of_text();
+        let named = holders.flat_map(|keys| ["dtype", "torch_dtype"].map(|key| keys[key].as_str())).flatten().next();
         if named == Some("bfloat16") { Kind::BFloat16 } else { Kind::Float }
     }
 
@@ -261,7 +260,7 @@ fn grow_vocabulary(json: &mut Value, folder: &Path) -> Result<(), FolderError> {
     let config = if config.is_file() { read_json(&config)? } else { Value::Null };
     // Without the model's config nothing bounds the ids.
     let needed = Tokenizer::open(folder, &Value::Null, &config)?.num_rows();
-    for holder in ["", "/text_config", "/llm_config", "/foundation"] {
+    for holder in Section::places_of_text(json) {
         if let Some(size) = json.pointer_mut(&format!("{holder}/vocab_size"))
             && size.as_i64().is_some_and(|size| size < needed)
         {

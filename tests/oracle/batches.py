@@ -53,7 +53,7 @@ def text_batch(rng: torch.Generator, equal_lengths: bool) -> Batch:
 
 def pixels(kind: str, vision: dict, grids: list, rng: torch.Generator) -> dict[str, Tensor]:
     patches = sum(height * width for height, width in grids)
-    if kind in ("intern", "intern_chat"):
+    if kind in ("intern", "intern_chat", "composed"):
         size = vision["image_size"]
         height, width = size if isinstance(size, list) else (size, size)
         return {"pixel_values": torch.randn(patches, 3, height, width, generator=rng)}
@@ -66,10 +66,13 @@ def pixels(kind: str, vision: dict, grids: list, rng: torch.Generator) -> dict[s
 def vision_batch(kind: str, config: dict, rng: torch.Generator) -> Batch:
     """One picture in the first sequence, two in the second."""
     rows, pictures = [], []
-    for grids in TILES if kind.startswith("intern") else GRIDS:
+    vision = config["image_encoder" if kind == "composed" else "vision_config"]
+    in_tiles = kind == "composed" or kind.startswith("intern")
+    tokens_a_tile = (vision["image_size"] // vision["patch_size"]) ** 2 if kind == "composed" else 4
+    for grids in TILES if in_tiles else GRIDS:
         tokens = words(rng, 3, 4)
         for height, width in grids:
-            count = height * width * 4 if kind.startswith("intern") else height * width // 4
+            count = height * width * tokens_a_tile if in_tiles else height * width // 4
             tokens += [VISION_START] + [IMAGE] * count + [VISION_END] + words(rng, 2, 3)
         made = row(tokens + words(rng, 9, 16), prompt=len(tokens))
         ids = made["input_ids"]
@@ -78,7 +81,7 @@ def vision_batch(kind: str, config: dict, rng: torch.Generator) -> Batch:
         if kind == "ernie":
             made["moe_mm_token_type_ids"] = ((ids == IMAGE) | (ids == VISION_START) | (ids == VISION_END)).int()
         rows.append(made)
-        pictures.append(pixels(kind, config["vision_config"], grids, rng))
+        pictures.append(pixels(kind, vision, grids, rng))
     joined = {key: torch.cat([picture[key] for picture in pictures]) for key in pictures[0]}
     return Batch({**pad(rows), **joined}, [{**made, **picture} for made, picture in zip(rows, pictures)])
 

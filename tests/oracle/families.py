@@ -30,7 +30,7 @@ class Family:
     @property
     def plain(self) -> bool:
         """Whether the reference is a module of ours, not a class of transformers."""
-        return self.model in ("Qwen1", "InternLM2", "InternVLChat", "LlavaOneVision15")
+        return self.model in ("Qwen1", "InternLM2", "InternVLChat", "LlavaOneVision15", "Composed")
 
 
 FAMILIES: dict[str, Family] = {}
@@ -246,6 +246,22 @@ add("llava_onevision1.5", "LlavaOneVision15", "LLaVA-OneVision-1.5 (Rice ViT on 
     kind="rice",
     variants={"mqa-depth3": {"text_config.num_key_value_heads": 1, "vision_config.depth": 3},
               "bias-heads1": {"text_config.attention_bias": True, "vision_config.num_heads": 1}})
+
+# --------------------------------------------------------------------------- models put together from parts
+
+
+def composed(name, covers, tower, foundation, variants):
+    add(name, "Composed", covers, dict(model_type="loongforge_vlm", image_encoder=tower, image_projector={}, image_token_id=IMAGE,
+                                       foundation=foundation), kind="composed", variants=variants)
+
+
+QWEN2 = {**text(rope_parameters=rope(1e6)), "model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"]}
+composed("siglip", "SigLIP's tower, a projector and a Qwen2 decoder, put together from parts",
+    dict(model_type="siglip_vision_model", hidden_size=16, intermediate_size=28, num_hidden_layers=2, num_attention_heads=2,
+         image_size=12, patch_size=4, num_channels=3, layer_norm_eps=1e-6, vision_use_head=False), QWEN2,
+    variants={"depth3-gelu": {"image_encoder.num_hidden_layers": 3, "image_encoder.hidden_act": "gelu"},
+              "odd-size-llama": {"image_encoder.image_size": 14, "image_encoder.num_attention_heads": 4, "foundation": {
+                  **text(rope_parameters=rope(10000.0)), "model_type": "llama", "architectures": ["LlamaForCausalLM"]}}})
 
 # ------------------------------------------------------------------------------ vision-language models
 

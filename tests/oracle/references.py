@@ -250,6 +250,32 @@ class InternVLChat(nn.Module):
         return self.language_model(inputs_embeds=embeds, attention_mask=attention_mask, labels=labels)
 
 
+# ------------------------------------------------------------------------- models put together from parts
+
+
+class Composed(nn.Module):
+    """A vision tower of transformers, a projector of two maps and a language model, in the layout of `loongforge_vlm`."""
+
+    def __init__(self, c: dict):
+        super().__init__()
+        import transformers
+
+        self.c, vision = c, c["image_encoder"]
+        made = transformers.CONFIG_MAPPING[vision["model_type"]](**vision)
+        made._attn_implementation = "eager"
+        tower = transformers.AutoModel.from_config(made)
+        self.image_encoder = nn.ModuleDict({"vision_model": tower})
+        self.foundation = decoder(c["foundation"])
+        width, outputs = vision["hidden_size"], c["foundation"]["hidden_size"]
+        self.image_projector = nn.ModuleDict({"linear_1": nn.Linear(width, outputs), "linear_2": nn.Linear(outputs, outputs)})
+
+    def forward(self, input_ids: Tensor, pixel_values: Tensor, attention_mask=None, labels=None):
+        states = self.image_encoder["vision_model"](pixel_values).last_hidden_state
+        images = self.image_projector["linear_2"](F.gelu(self.image_projector["linear_1"](states))).flatten(0, 1)
+        embeds = put_images(self.foundation.get_input_embeddings()(input_ids), input_ids, self.c["image_token_id"], images)
+        return self.foundation(inputs_embeds=embeds, attention_mask=attention_mask, labels=labels)
+
+
 # ----------------------------------------------------------------------------------- LLaVA-OneVision-1.5
 
 

@@ -4,6 +4,7 @@ use crate::fixture::{Fixture, Pictures};
 use crate::soak::{self, Cell};
 use loongforge::compose::Composition;
 use loongforge::core::config;
+use loongforge::core::data::ModelCard;
 use loongforge::preflight::Asked;
 use loongforge::torch::engine::check_engines;
 use loongforge::torch::model::ModelConfig;
@@ -77,11 +78,7 @@ fn families() -> Vec<(String, Option<Value>)> {
         let Some(family) = name.strip_suffix("-seed1").filter(|name| !name.contains("lora")) else { continue };
         let text = std::fs::read_to_string(path.join("config.json")).unwrap();
         let mut config: Value = serde_json::from_str(&text).unwrap();
-        for section in ["text_config", "llm_config"] {
-            if config.get(section).is_some() {
-                config = config[section].take();
-            }
-        }
+        config = ModelCard::of(&config).text().clone();
         if ModelConfig::supported().any(|known| config["model_type"] == known) {
             config["vocab_size"] = json!(320);
             found.push((family.to_owned(), Some(config)));

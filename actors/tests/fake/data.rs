@@ -34,7 +34,7 @@ pub fn sample_of(position: u64, num_data: u32, hears: bool) -> SampleMeta {
     let item = |index| {
         let grid =
             Grid { t: 1, h: 1 + (mix(position, index) % 4) as u32, w: 1 + (mix(position, index + 99) % 6) as u32 };
-        let tower = if hears && mix(position, index + 7) % 2 == 0 { Tower::Audio } else { Tower::Vision };
+        let tower = if hears && mix(position, index + 7).is_multiple_of(2) { Tower::Audio } else { Tower::Vision };
         ItemMeta { tower, grid, num_features: grid.num_patches().div_ceil(4) as u32 }
     };
     let items: Vec<ItemMeta> = (0..mix(position, 2) % 4).map(|index| item(10 + index)).collect();
@@ -113,7 +113,7 @@ impl FakeData {
         if patches.is_empty() {
             return Ok(());
         }
-        let tensor = HostTensor::new(Dtype::F32, &[patches.len() / 4, 1], patches);
+        let tensor = HostTensor::new(Dtype::F32, &[patches.len() / 4, 1], &patches);
         let header = Header { kind: ParcelKind::Items(unit.id), version: Version(0) };
         ports.send(unit.encoder.leader(Role::Encoder, 1), Parcel::new(header, vec![Box::new(tensor)]))
     }

@@ -185,7 +185,7 @@ fn copies(parcel: &Parcel) -> Vec<HostTensor> {
     let copy = |tensor: &dyn Buffer| {
         let mut bytes = vec![0; tensor.meta().num_bytes()];
         tensor.copy_to(&mut bytes);
-        HostTensor::new(tensor.meta().dtype, &tensor.meta().shape, bytes)
+        HostTensor::new(tensor.meta().dtype, &tensor.meta().shape, &bytes)
     };
     parcel.tensors.iter().map(|tensor| copy(&**tensor)).collect()
 }

@@ -63,7 +63,7 @@ impl Case {
             std::fs::write(path, drawn).with_context(|| format!("--gantt: {}", path.display()))?;
         }
         if let Some(devices) = args.devices {
-            let lanes = self.config.run.deterministic.then(|| self.config.run.lanes as u32);
+            let lanes = self.config.run.deterministic.then_some(self.config.run.lanes as u32);
             print!("{}", table(devices, &alternatives(&spec, &*samples, devices, lanes)));
         }
         Ok(())

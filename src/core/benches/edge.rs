@@ -2,9 +2,9 @@
 //!
 //! Round trip: a parcel of 64 bytes there, one back, both engines asleep in between (no spinning). Stream: parcels of
 //! one size as fast as credit comes back; the producer fills them from its memory, the consumer gets them in place
-//! and drops them. memcpy: the same bytes between two warm buffers of one process. Rounds of all of them are
-//! interleaved, so that a slow spell of the machine hits each; medians over rounds. The other side of the host edge is
-//! a second process.
+//! and drops them. memcpy: the same bytes between two warm buffers of one process; "in turns": to two buffers in turns, as
+//! a stream does, whose consumer still has the parcel before. Rounds of all of them are interleaved, so that a slow spell of
+//! the machine hits each; medians over rounds. The other side of the host edge is a second process.
 
 use loongforge_core::message::{ActorId, StepId, UnitId, Version};
 use loongforge_core::transport::{
@@ -24,7 +24,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const CREDIT: usize = 256 << 20;
 const ROUNDS: usize = 9;
 const PINGS: usize = 2000;
-const SIZES: [usize; 3] = [64 << 10, 1 << 20, 64 << 20];
+const SIZES: [usize; 6] = [64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20];
 const CHILD: &str = "LOONGFORGE_BENCH_EDGE";
 
 /// Returns whether the smallest size is enough, to see that it runs: `LOONGFORGE_QUICK=1`.
@@ -50,22 +50,28 @@ fn main() {
         println!("{name:24} {:14.1} {:14.1}", median(times) * 1e6, times[0] * 1e6);
     }
     println!(
-        "\n{:24} {:>14} {:>14} {:>14} {:>16}",
-        "stream", "process GB/s", "host GB/s", "memcpy GB/s", "host / memcpy"
+        "\n{:24} {:>14} {:>14} {:>14} {:>16} {:>14} {:>16}",
+        "stream", "process GB/s", "host GB/s", "memcpy GB/s", "host / memcpy", "in turns GB/s", "host / in turns"
     );
     for &size in if quick() { &SIZES[..1] } else { &SIZES[..] } {
         let count = ((512 << 20) / size).min(2000);
         let tensor = Source(Arc::new(vec![1; size]));
-        let (mut locals, mut hosts, mut copies) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut locals, mut hosts, mut copies, mut turns) = (vec![], vec![], vec![], vec![]);
         stream(&mut host, &tensor, count);
         for _ in 0..if quick() { 1 } else { ROUNDS } {
             locals.push(stream(&mut local, &tensor, count));
             hosts.push(stream(&mut host, &tensor, count));
-            copies.push(memcpy(&tensor, count));
+            copies.push(memcpy(&tensor, count, 1));
+            turns.push(memcpy(&tensor, count, 2));
         }
         let rate = |times: &mut Vec<f64>| (size * count) as f64 / median(times) / 1e9;
-        let (local, host, copy) = (rate(&mut locals), rate(&mut hosts), rate(&mut copies));
-        println!("{:>20} KiB {local:14.1} {host:14.2} {copy:14.2} {:16.2}", size >> 10, host / copy);
+        let (local, host, copy, turn) = (rate(&mut locals), rate(&mut hosts), rate(&mut copies), rate(&mut turns));
+        println!(
+            "{:>20} KiB {local:14.1} {host:14.2} {copy:14.2} {:16.2} {turn:14.2} {:16.2}",
+            size >> 10,
+            host / copy,
+            host / turn
+        );
     }
 }
 
@@ -189,13 +195,13 @@ fn stream(side: &mut Side, tensor: &Source, count: usize) -> f64 {
     start.elapsed().as_secs_f64()
 }
 
-/// Seconds to copy it `count` times, between the same two warm buffers.
-fn memcpy(tensor: &Source, count: usize) -> f64 {
-    let mut out = vec![1; tensor.0.len()];
-    tensor.copy_to(&mut out);
+/// Seconds to copy it `count` times to so many warm buffers in turns.
+fn memcpy(tensor: &Source, count: usize, num_buffers: usize) -> f64 {
+    let mut out = vec![vec![1; tensor.0.len()]; num_buffers];
+    out.iter_mut().for_each(|out| tensor.copy_to(out));
     let start = Instant::now();
-    for _ in 0..count {
-        tensor.copy_to(std::hint::black_box(&mut out));
+    for at in 0..count {
+        tensor.copy_to(std::hint::black_box(&mut out[at % num_buffers]));
     }
     start.elapsed().as_secs_f64()
 }

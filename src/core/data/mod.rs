@@ -9,6 +9,7 @@
 
 pub mod audio;
 mod bad;
+mod card;
 mod cpu;
 mod dataset;
 mod decode;
@@ -34,7 +35,6 @@ mod positions;
 mod processor;
 pub mod roll_call;
 mod sample;
-mod sections;
 mod sentencepiece;
 mod source;
 mod split;
@@ -46,6 +46,7 @@ mod tokenizer_file;
 pub mod tools;
 
 pub use bad::BadSampleList;
+pub use card::{ModelCard, Section, VisionCut};
 pub use cpu::MAX_DECODE_SECONDS;
 pub use dataset::{Dataset, Exchange};
 pub use decode::{Decoded, decode_rgb_into};

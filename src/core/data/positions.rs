@@ -1,9 +1,6 @@
 //! Position ids of a sample. Not for RoPE itself, which is the model's.
 
-use serde_json::Value as Json;
-
 use super::media::Run;
-use super::sections;
 use crate::message::Tower;
 
 /// Says how a model counts positions.
@@ -19,25 +16,6 @@ pub enum PositionKind {
 }
 
 impl PositionKind {
-    /// From a model's `config.json`.
-    pub fn of(config: &Json) -> Self {
-        let text = sections::text(config);
-        let has_sections = ["rope_parameters", "rope_scaling"].iter().any(|key| !text[key]["mrope_section"].is_null());
-        let axes = [
-            "qwen2_5_omni",
-            "qwen3_omni_moe",
-            "qwen2_vl",
-            "qwen2_5_vl",
-            "qwen3_vl",
-            "qwen3_5",
-            "ernie4_5_vl_moe",
-            "ernie4_5_moe_vl",
-        ];
-        let model_type = text["model_type"].as_str().or(config["model_type"].as_str()).unwrap_or_default();
-        let is_family = axes.iter().any(|family| model_type.starts_with(family));
-        if has_sections || is_family { Self::Multimodal } else { Self::Sequential }
-    }
-
     /// Position ids of one sequence, [3, tokens]: rows of frames, rows and columns, from 0.
     pub fn ids(self, spans: &[Span]) -> Vec<i64> {
         let len = spans.iter().map(|span| span.len()).sum();
@@ -123,7 +101,7 @@ impl Span {
 #[cfg(test)]
 mod tests {
     use serde::Deserialize;
-    use serde_json::json;
+    use serde_json::Value as Json;
 
     use super::*;
 
@@ -154,26 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn which_models_count_on_three_axes() {
-        for (config, kind) in [
-            (json!({"model_type": "qwen2_5_vl"}), PositionKind::Multimodal),
-            (
-                json!({"model_type": "qwen3_5_moe", "text_config": {"model_type": "qwen3_5_moe_text"}}),
-                PositionKind::Multimodal,
-            ),
-            (
-                json!({"model_type": "x", "text_config": {"rope_scaling": {"mrope_section": [1, 2, 3]}}}),
-                PositionKind::Multimodal,
-            ),
-            (json!({"model_type": "internvl", "text_config": {"model_type": "qwen3"}}), PositionKind::Sequential),
-            (json!({"model_type": "qwen3"}), PositionKind::Sequential),
-            (
-                json!({"foundation": {"model_type": "qwen3_5_text"}, "image_encoder": {"model_type": "intern_vit_6b"}}),
-                PositionKind::Multimodal,
-            ),
-        ] {
-            assert_eq!(PositionKind::of(&config), kind, "{config}");
-        }
+    fn one_by_one_whatever_stands_there() {
         assert_eq!(PositionKind::Sequential.ids(&[Span::Text(1), Span::Run(Run::new(1, 1, 2))]), [0, 1, 2].repeat(3));
     }
 }

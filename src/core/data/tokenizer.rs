@@ -5,10 +5,12 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value as Json;
 
+use super::card::ModelCard;
 use super::error::DataError;
 use super::tokenizer_file::{read_tokenizer, token_text};
-use super::{sections, sentencepiece, tiktoken};
+use super::{sentencepiece, tiktoken};
 use crate::files;
+use crate::message::Tower;
 
 /// Text to ids and back.
 pub struct Tokenizer {
@@ -37,10 +39,6 @@ pub struct Token {
     pub start: usize,
 }
 
-/// Keys under which models' `config.json` holds the placeholder's id.
-const IMAGE_KEYS: [&str; 5] =
-    ["image_token_id", "media_placeholder_token_id", "im_patch_id", "image_token_index", "img_context_token_id"];
-const AUDIO_KEYS: [&str; 2] = ["audio_token_id", "audio_token_index"];
 /// The placeholder where no key says: InternVL's own layout.
 const IMAGE_TOKEN: &str = "<IMG_CONTEXT>";
 
@@ -56,12 +54,10 @@ impl Tokenizer {
         inner.with_truncation(None).map_err(|error| DataError::file(&path, error))?;
         let id = |token: &str| inner.token_to_id(token).map(i64::from);
 
-        let has_vision = !sections::vision(config).is_null();
-        let image = IMAGE_KEYS.iter().find_map(|key| config[*key].as_i64());
-        let image = image.or_else(|| id(IMAGE_TOKEN).filter(|_| has_vision));
-        let has_audio = !sections::audio(config).is_null();
-        let audio = AUDIO_KEYS.iter().find_map(|key| config[*key].as_i64()).filter(|_| has_audio);
-        let text_config = sections::text(config);
+        let card = ModelCard::of(config);
+        let image = card.placeholder(Tower::Vision).or_else(|| id(IMAGE_TOKEN).filter(|_| card.vision().is_some()));
+        let audio = card.placeholder(Tower::Audio);
+        let text_config = card.text();
         let vocab_size = text_config["vocab_size"].as_i64().or(config["vocab_size"].as_i64());
         let largest = inner.get_vocab(true).into_values().max().map_or(0, i64::from);
         if let Some(vocab_size) = vocab_size

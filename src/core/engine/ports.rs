@@ -88,7 +88,8 @@ impl Ports {
         }
     }
 
-    fn loads(&mut self) -> Vec<EdgeLoad> {
+    /// Tells what is on the way over each edge.
+    pub fn loads(&mut self) -> Vec<EdgeLoad> {
         let unsent = |to: &ActorId| self.unsent.get(to).map_or(0, VecDeque::len) as u32;
         let load = |(to, edge): (&ActorId, &mut Box<dyn Edge>)| {
             let (in_flight, credit) = edge.load();

@@ -63,13 +63,13 @@ fn candidates(spec: &SimSpec, samples: &dyn Samples, devices: u32, fixed_lanes: 
         fixed_lanes,
     );
     let short = simulate(&SimSpec { drawn_steps: 0, ..half }, samples);
-    let share = short.as_ref().ok().and_then(|report| {
+    let share = short.as_ref().ok().map(|report| {
         let busy = |role| {
             let pools = report.pools.iter().filter(|pool| pool.role == role);
             pools.map(|pool| pool.busy * pool.ranks as f64).sum::<f64>()
         };
         let (encoder, foundation) = (busy(Role::Encoder), busy(Role::Foundation));
-        Some(encoder / (encoder + foundation))
+        encoder / (encoder + foundation)
     });
     let around = (f64::from(devices) * share.unwrap_or(0.25)).round();
     [0.5, 0.75, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0]

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::config::{BadSamples, Placement, Schedule};
-use crate::message::{Grid, ItemMeta, PoolName, Role, SampleId, SampleMeta, StepId, Tower};
+use crate::message::{Grid, ItemMeta, PoolName, SampleId, SampleMeta, StepId, Tower};
 use crate::schedule::{
     Batch, CoordinatorSpec, CostModel, EdgeCredits, EncoderPlanSpec, EncoderPoolSpec, LearningRate, ModelShape,
     PackLimits, PlanSpec, PoolSizes, SchedulerState, plan_step,

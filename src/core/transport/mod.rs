@@ -25,7 +25,7 @@ pub use credit_guard::CreditGuard;
 pub use edge::{Edge, Refusal, Refused};
 pub use envelope::{NoEnvelope, envelope_len};
 pub use frame::{FrameError, MAX_FRAME, PROTOCOL_VERSION, checksum, frame, unframe};
-pub use limits::{MAX_DIMS, MAX_TENSORS};
+pub use limits::{MAX_DIMS, MAX_PARCELS, MAX_TENSORS};
 pub use link::{LinkError, LinkReceiver, LinkSender, link, raw};
 pub use local::LocalEdge;
 pub use mailbox::{Mail, MailSender, Mailbox};

@@ -2,6 +2,7 @@
 
 use super::credit_guard::CreditGuard;
 use crate::message::{PackId, StepId, UnitId, Version};
+use rkyv::util::AlignedVec;
 use serde::{Deserialize, Serialize};
 use std::any::Any;
 use std::fmt;
@@ -52,32 +53,37 @@ pub trait Buffer: Send {
     fn into_any(self: Box<Self>) -> Box<dyn Any + Send>;
 }
 
+/// Where the bytes of a [`HostTensor`] begin, so that whoever receives it can compute with them where they lie.
+const ALIGN: usize = 64;
+
 /// A tensor in ordinary memory: what data engines send.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct HostTensor {
     meta: TensorMeta,
-    bytes: Vec<u8>,
+    bytes: AlignedVec<ALIGN>,
 }
 
 impl HostTensor {
     /// # Panics
     /// The number of bytes does not fit the shape.
-    pub fn new(dtype: Dtype, shape: &[usize], bytes: Vec<u8>) -> Self {
+    pub fn new(dtype: Dtype, shape: &[usize], bytes: &[u8]) -> Self {
         let meta = TensorMeta { dtype, shape: shape.to_vec() };
         assert_eq!(meta.num_bytes(), bytes.len(), "bytes of a tensor of shape {shape:?}");
-        Self { meta, bytes }
+        let mut own = AlignedVec::with_capacity(bytes.len());
+        own.extend_from_slice(bytes);
+        Self { meta, bytes: own }
     }
 
     /// # Panics
     /// The number of values does not fit the shape.
     pub fn from_f32(values: &[f32], shape: &[usize]) -> Self {
-        Self::new(Dtype::F32, shape, values.iter().flat_map(|value| value.to_ne_bytes()).collect())
+        Self::new(Dtype::F32, shape, bytemuck::cast_slice(values))
     }
 
     /// # Panics
     /// The number of values does not fit the shape.
     pub fn from_i64(values: &[i64], shape: &[usize]) -> Self {
-        Self::new(Dtype::I64, shape, values.iter().flat_map(|value| value.to_ne_bytes()).collect())
+        Self::new(Dtype::I64, shape, bytemuck::cast_slice(values))
     }
 }
 

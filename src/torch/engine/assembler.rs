@@ -26,6 +26,16 @@ impl Assembler {
         }
     }
 
+    /// What has arrived.
+    pub(super) fn tensors(&self) -> impl Iterator<Item = &Tensor> {
+        self.arrived.values().flatten()
+    }
+
+    /// Forgets what was assembled.
+    pub(super) fn clear(&mut self) {
+        self.arrived.clear();
+    }
+
     pub(super) fn is_complete(&self) -> bool {
         self.arrived.len() == self.expected.len()
     }

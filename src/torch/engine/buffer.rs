@@ -1,8 +1,54 @@
-//! Tensors in parcels: a `Tensor` moves as it is inside a process, and is read from bytes when it comes from outside.
+//! Tensors in parcels: a `Tensor` moves as it is inside a process, and is a view of its sender's memory when it comes from
+//! outside.
+//!
+//! A view keeps its sender's credit as long as any tensor shares its memory. Whoever holds one must not wait, while it does,
+//! for anything that could need the same edge's credit; else it takes the contents over with [`take_over`]:
+//!
+//! * `Features` are views until their pack is done: packs are done in the order in which an edge brings their features.
+//!   They are taken over where that order does not hold: in a step that was shared out anew, where ranks gather all features
+//!   of a step before they begin it, and where several packs are between their forward and backward at once.
+//! * `Columns` are views until their pack is done, in the same order, and are taken over where several packs are at once.
+//! * `Items` are views until their unit is encoded: units of one reader are encoded in the order in which they come. A trained
+//!   tower reads them in its backward as well, and keeps the views until then if the edge has credit for all items of the
+//!   step; else, and in a step that was shared out anew, they are taken over.
+//! * `Gradient`s are views until their unit's backward, which has the order of the packs too; they are taken over in a step
+//!   that was shared out anew.
+//!
+//! Where encoders live in the foundation's actors, items and columns share an edge and one could wait behind the other:
+//! both are taken over.
 
+use crate::native::{borrow, own};
 use loongforge_core::transport::{Buffer, Dtype, TensorMeta};
 use std::any::Any;
+use std::cell::Cell;
 use tch::{Device, Kind, Tensor};
+
+thread_local! {
+    static COPIED: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Bytes of received tensors that this thread has copied within host memory.
+pub fn copied_bytes() -> u64 {
+    COPIED.get()
+}
+
+/// Gives the credit of received tensors back: those that are views get memory of their own.
+pub(super) fn take_over<'a>(tensors: impl IntoIterator<Item = &'a Tensor>) {
+    tensors.into_iter().for_each(|tensor| count(own(tensor)));
+}
+
+fn count(bytes: u64) {
+    COPIED.set(COPIED.get() + bytes);
+}
+
+/// A received buffer that has bytes.
+struct Lender(Box<dyn Buffer>);
+
+impl AsRef<[u8]> for Lender {
+    fn as_ref(&self) -> &[u8] {
+        self.0.bytes().expect("looked at before it became a lender")
+    }
+}
 
 /// A tensor on its way to another engine. Contiguous.
 pub struct TorchBuffer(Tensor);
@@ -15,15 +61,22 @@ impl TorchBuffer {
         Self(tensor.detach().contiguous())
     }
 
-    /// The tensor of a received buffer, on `device`.
+    /// The tensor of a received buffer, on `device`. On the CPU it is a view of what was received.
     pub fn into_tensor(buffer: Box<dyn Buffer>, device: Device) -> Tensor {
-        if let Some(bytes) = buffer.bytes() {
-            let meta = buffer.meta();
-            let shape: Vec<i64> = meta.shape.iter().map(|&dim| dim as i64).collect();
-            return Tensor::from_data_size(bytes, &shape, kind(meta.dtype)).to_device(device);
+        if buffer.bytes().is_none() {
+            let any = buffer.into_any().downcast::<TorchBuffer>();
+            return any.expect("a buffer without host bytes is a tensor").0.to_device(device);
         }
-        let any = buffer.into_any().downcast::<TorchBuffer>();
-        any.expect("a buffer without host bytes is a tensor").0.to_device(device)
+        let meta = buffer.meta();
+        let (shape, kind) = (meta.shape.iter().map(|&dim| dim as i64).collect::<Vec<_>>(), kind(meta.dtype));
+        match borrow(Lender(buffer), &shape, kind) {
+            Ok(view) => view.to_device(device),
+            // Not as libtorch wants its tensors.
+            Err(lender) => {
+                count(lender.as_ref().len() as u64);
+                Tensor::from_data_size(lender.as_ref(), &shape, kind).to_device(device)
+            }
+        }
     }
 }
 

@@ -154,7 +154,10 @@ fn build_encoder(spec: &EngineSpec, own: &OwnPool<'_>, device: tch::Device) -> R
     let (budget, key) = (config.memory.activation_budget.encoder, "memory.activation_budget.encoder");
     let activations = Activations::new(&config.memory, key, budget, device)?;
     let index = if elastic { spec.me.index } else { mesh.place().dp as u32 };
-    let part = EncoderPart::new(replica(index), model, pool, membership).with_activations(activations);
+    let mut part = EncoderPart::new(replica(index), model, pool, membership).with_activations(activations);
+    if !colocated {
+        part = part.with_item_credit(config.edges.pixels.credit.bytes() as usize, &share.towers);
+    }
     Ok(part.with_cache(own.pool.cache.bytes()).with_spill(spill(config, own)?))
 }
 

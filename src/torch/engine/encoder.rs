@@ -2,13 +2,13 @@
 
 use super::activations::Activations;
 use super::assembler::Assembler;
-use super::buffer::TorchBuffer;
+use super::buffer::{TorchBuffer, take_over};
 use super::cache::{FeatureCache, stack};
 use super::cache_key::Key;
 use super::elastic::Membership;
 use super::spill::Spill;
 use crate::comm::Mesh;
-use crate::model::{EncoderModel, Towers};
+use crate::model::{EncoderModel, ModelTower, Towers};
 use crate::params::ParamStore;
 use crate::tape::{Execution, Policy, Slot};
 use crate::train::TrainState;
@@ -16,7 +16,7 @@ use loongforge_core::engine::{EngineError, Ports, Progress, fault};
 use loongforge_core::message::{
     Activity, ActorId, Grid, Lane, PoolName, Regroup, Replica, SampleId, StepId, StepPlan, Tower, Unit, UnitId, Version,
 };
-use loongforge_core::transport::{Buffer, Header, Parcel, ParcelKind};
+use loongforge_core::transport::{Buffer, Header, MAX_PARCELS, Parcel, ParcelKind};
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 use std::time::Instant;
@@ -37,11 +37,32 @@ pub struct EncoderPart {
     pub(super) membership: Option<Membership>,
     steps: VecDeque<Step>,
     cache: Option<FeatureCache>,
+    items: Option<ItemCredit>,
 }
 
 struct Step {
     id: StepId,
     units: Vec<UnitWork>,
+    /// The step was shared out anew: nothing of it keeps credit, so that none waits behind another.
+    anew: bool,
+    /// Its items may keep credit until their backward.
+    fits: bool,
+}
+
+/// The credit of the edges that items come over.
+struct ItemCredit {
+    bytes: usize,
+    /// Bytes of a row of items, by tower.
+    row_bytes: BTreeMap<Tower, usize>,
+}
+
+impl ItemCredit {
+    /// Returns whether all of these units' items may be on their edges at once.
+    fn fits(&self, units: &[UnitWork]) -> bool {
+        let items = units.iter().flat_map(|work| &work.unit.items);
+        let bytes = items.map(|item| item.meta.grid.num_patches() * self.row_bytes[&item.meta.tower]);
+        units.len() <= MAX_PARCELS && bytes.sum::<usize>() <= self.bytes
+    }
 }
 
 struct UnitWork {
@@ -49,6 +70,8 @@ struct UnitWork {
     /// Tells who reads its features.
     reader: ActorId,
     pixels: Assembler,
+    /// What its backward reads of them, as received.
+    read_again: Option<Tensor>,
     phase: Phase,
     /// Gradients are to come; not in an evaluation.
     trains: bool,
@@ -58,7 +81,16 @@ impl UnitWork {
     fn new(unit: &Unit, plan: &StepPlan) -> Self {
         let pixels = Assembler::new(unit.items.iter().map(|item| item.owner));
         let trains = !plan.purpose.is_evaluation();
-        Self { pixels, reader: plan.leader(unit.replica), unit: unit.clone(), phase: Phase::Waiting, trains }
+        let reader = plan.leader(unit.replica);
+        Self { pixels, read_again: None, reader, unit: unit.clone(), phase: Phase::Waiting, trains }
+    }
+
+    /// Gives the credit of all that it holds back.
+    fn take_over(&self) {
+        take_over(self.pixels.tensors().chain(&self.read_again));
+        if let Phase::Returned { grads, .. } = &self.phase {
+            take_over(grads);
+        }
     }
 }
 
@@ -107,7 +139,14 @@ impl EncoderPart {
             membership,
             steps: VecDeque::new(),
             cache: None,
+            items: None,
         }
+    }
+
+    /// Items come over edges of their own, each with so many bytes of credit, and are read where they lie.
+    pub(super) fn with_item_credit(self, bytes: usize, towers: &Towers) -> Self {
+        let row_bytes = |it: &ModelTower| (it.tower, it.family.patch_dim() as usize * size_of::<f32>());
+        Self { items: Some(ItemCredit { bytes, row_bytes: towers.iter().map(row_bytes).collect() }), ..self }
     }
 
     /// Under a budget for activations.
@@ -148,6 +187,10 @@ impl EncoderPart {
             step.units.extend(moved.map(|unit| UnitWork::new(unit, plan)));
             step.units.sort_by_key(|work| work.unit.id);
         }
+        for step in &mut self.steps {
+            step.anew = true;
+            step.units.iter().for_each(UnitWork::take_over);
+        }
         if let Some(membership) = &mut self.membership {
             membership.regroup(regroup);
             self.pool.set_rank(membership.rank());
@@ -162,8 +205,9 @@ impl EncoderPart {
 
     pub(super) fn plan(&mut self, plan: &StepPlan) {
         let mine = plan.units.iter().filter(|unit| unit.encoder == self.replica);
-        let units = mine.map(|unit| UnitWork::new(unit, plan));
-        self.steps.push_back(Step { id: plan.step, units: units.collect() });
+        let units: Vec<UnitWork> = mine.map(|unit| UnitWork::new(unit, plan)).collect();
+        let fits = self.items.as_ref().is_some_and(|items| items.fits(&units));
+        self.steps.push_back(Step { id: plan.step, units, anew: false, fits });
     }
 
     /// Takes pixels or what the foundation returns.
@@ -177,8 +221,13 @@ impl EncoderPart {
             // Late: the unit was given to another encoder, and the evaluation has ended.
             return Ok(());
         }
+        let gives_back = self.gives_back(kind);
         let work = self.find(id).ok_or_else(|| format!("{from} sent {kind:?}, which is not planned here"))?;
-        let tensors = parcel.tensors.into_iter().map(|buffer| TorchBuffer::into_tensor(buffer, device)).collect();
+        let into_tensor = |buffer| TorchBuffer::into_tensor(buffer, device);
+        let tensors: Vec<Tensor> = parcel.tensors.into_iter().map(into_tensor).collect();
+        if gives_back {
+            take_over(&tensors);
+        }
         match (kind, std::mem::replace(&mut work.phase, Phase::Done)) {
             (ParcelKind::Items(_), Phase::Waiting) => {
                 work.phase = Phase::Waiting;
@@ -190,6 +239,16 @@ impl EncoderPart {
             }
             _ => Err(format!("{from} sent {kind:?} out of turn").into()),
         }
+    }
+
+    /// Returns whether what arrives gives its credit back at once: see [`super::buffer`].
+    fn gives_back(&self, kind: ParcelKind) -> bool {
+        let step = self.steps.iter().find(|step| step.id == kind.step());
+        step.is_some_and(|step| {
+            let reads_again = self.pool.is_trained() && step.units.iter().any(|work| work.trains);
+            let keeps = self.items.is_some() && (step.fits || !reads_again);
+            step.anew || matches!(kind, ParcelKind::Items(_)) && !keeps
+        })
     }
 
     fn find(&mut self, id: UnitId) -> Option<&mut UnitWork> {
@@ -273,6 +332,9 @@ impl EncoderPart {
         let (params, trained) = (self.pool.params().clone(), trained && work.trains);
         params.set_dropout(work.trains.then(|| work.unit.id.seed()));
         let rows = pixels.size()[0];
+        if trained && self.membership.is_some() && pixels.kind() == params.flat().kind() {
+            work.read_again = Some(pixels.shallow_clone());
+        }
         let inputs = vec![(record.pixels, pixels.to_kind(params.flat().kind()))];
         let mut run = match trained {
             true => self.activations.begin(record.tape, params, inputs, rows, alive)?,
@@ -329,6 +391,7 @@ impl EncoderPart {
                 )
                 .into());
             }
+            work.read_again = None;
             if self.membership.is_some() {
                 ports.at(Some(work.unit.id));
             }

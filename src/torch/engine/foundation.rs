@@ -11,6 +11,7 @@ mod evaluating;
 
 use self::evaluating::Evaluating;
 use super::activations::Activations;
+use super::buffer::take_over;
 use super::pack_work::{Chunk, EncoderPeers, Features, PackWork, Return, UnitWork};
 use super::routing::StepRouting;
 use super::stages::{Filled, Stages};
@@ -43,6 +44,8 @@ pub struct FoundationPart {
     encoders: BTreeMap<PoolName, EncoderPeers>,
     /// Features come from ranks that wait for each other within a step: all are taken in before it begins.
     gathers_first: bool,
+    /// Encoders live in the foundation's actors.
+    colocated: bool,
     activations: Activations,
     steps: VecDeque<Step>,
     /// Features of units that are others', as far as is known here: word that they were given anew may be on its way.
@@ -94,6 +97,7 @@ impl FoundationPart {
             pool: pool.in_buckets(),
             encoders: [(PoolName::ENCODER, peers)].into(),
             gathers_first: false,
+            colocated: false,
             activations,
             steps,
             strays: Vec::new(),
@@ -103,7 +107,7 @@ impl FoundationPart {
 
     /// Encoders live in the foundation's actors.
     pub fn with_colocated_encoders(self) -> Self {
-        Self { gathers_first: self.meets_others(), ..self }
+        Self { gathers_first: self.meets_others(), colocated: true, ..self }
     }
 
     /// Reads features of these pools, in place of the one pool `encoder`.
@@ -262,17 +266,20 @@ impl FoundationPart {
                 let units = || work.units.iter().filter(|unit| unit.tower == input.tower);
                 let level = |index: usize| {
                     let zeros = |rows| Tensor::zeros([rows, input.width], (kind, device));
-                    let of_units = units().map(|unit| unit.level(index, zeros));
-                    Tensor::cat(&of_units.collect::<Vec<_>>(), 0).to_kind(kind)
+                    let mut of_units: Vec<Tensor> = units().map(|unit| unit.level(index, zeros)).collect();
+                    let rows = if of_units.len() == 1 { of_units.remove(0) } else { Tensor::cat(&of_units, 0) };
+                    rows.to_kind(kind)
                 };
                 let levels = if units().next().is_none() { 0 } else { input.num_tensors };
                 (0..levels).map(level).collect()
             };
             let filled = Filled { batch, features: inputs.iter().map(of_input).collect() };
-            // They are copied: packs that are computed along with this one wait for their credit.
+            work.tokens.clear();
+            // Packs that are computed along with this one wait for their credit.
             if step.run.most_alive() > 1 {
                 let features = work.units.iter_mut().filter_map(|unit| unit.features.as_mut());
                 features.for_each(|(_, features)| *features = Features { tensors: Vec::new(), credit: None });
+                take_over(filled.batch.columns.tensors().iter().chain(filled.features.iter().flatten()));
             }
             step.sent.extend(self.stages.hand_out(number, &filled)?);
             Ok(Some(filled))

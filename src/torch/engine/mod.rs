@@ -41,7 +41,7 @@ mod pipeline_tests;
 mod zero_tests;
 
 pub use activations::Activations;
-pub use buffer::TorchBuffer;
+pub use buffer::{TorchBuffer, copied_bytes};
 pub use build::{EngineSpec, build_engine, open_device};
 pub use dry_run::memory_of;
 pub use encoder::EncoderPart;

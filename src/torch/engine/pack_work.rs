@@ -100,7 +100,10 @@ impl PackWork {
         let rows = |sample: &SampleMeta| column.num_rows(i64::from(sample.num_tokens), 1);
         let pieces: Vec<(u32, i64)> = self.pack.samples.iter().map(|sample| (sample.owner, rows(sample))).collect();
         let whole = self.tokens.assemble(index, column.axis(), &pieces)?;
-        let Some(uncounted) = column.uncounted else { return Ok(whole) };
+        let is_whole = self.units.iter().all(|unit| !unit.is_skipped);
+        let Some(uncounted) = column.uncounted.filter(|_| !is_whole) else { return Ok(whole) };
+        // What was received is not written to.
+        let whole = whole.copy();
         let mut start = 0;
         for sample in &self.pack.samples {
             if self.units.iter().any(|unit| unit.is_skipped && unit.samples.contains(&sample.id)) {

@@ -86,6 +86,11 @@ impl ModelConfig {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+    use std::path::Path;
+
+    use loongforge_core::data::{ModelCard, PositionKind};
+    use loongforge_core::message::Tower;
     use serde_json::{Value, json};
 
     use super::ModelConfig;
@@ -142,5 +147,43 @@ mod tests {
             let message = error(pointer, value);
             assert!(message.contains(expected), "{message:?} lacks {expected:?}");
         }
+    }
+
+    /// Every family's fixture: the card, which data is made by, and the model agree.
+    #[test]
+    fn cards_say_what_models_are() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
+        let mut families = BTreeSet::new();
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            let Ok(text) = std::fs::read_to_string(path.join("config.json")) else { continue };
+            let config: Value = serde_json::from_str(&text).unwrap();
+            let (model, name) = (ModelConfig::from_hf(&config).unwrap(), path.display());
+            let whole = json!({"model_type": "x", "thinker_config": config});
+            for card in [ModelCard::of(&config), ModelCard::of(&whole)] {
+                let text = card.text();
+                let sizes = [&text["vocab_size"], &text["hidden_size"]].map(|size| size.as_i64());
+                let decoder = model.decoder().expect("these families are decoders");
+                let expected = [decoder.vocab_size, decoder.hidden_size].map(Some);
+                assert_eq!(sizes, expected, "{name}");
+                for (tower, section) in [(Tower::Vision, card.vision()), (Tower::Audio, card.audio())] {
+                    let input = model.towers.iter().find(|it| it.tower == tower);
+                    assert_eq!(section.is_some(), input.is_some(), "{name}: {tower}");
+                    let Some(input) = input else { continue };
+                    // InternVL's own layout says it in the tokenizer alone.
+                    if let Some(id) = card.placeholder(tower) {
+                        assert!(input.placeholders.contains(&id), "{name}: {tower} at {id}");
+                    }
+                }
+                assert_eq!(card.vision().is_some(), card.vision_cut().is_some(), "{name}");
+                assert_eq!(card.audio().is_some(), card.audio_family().is_some(), "{name}");
+                let has_axes = decoder.has_three_axes();
+                if !model.towers.is_empty() {
+                    assert_eq!(card.positions() == PositionKind::Multimodal, has_axes, "{name}");
+                }
+            }
+            families.insert(model.model_type);
+        }
+        assert!(families.len() > 30, "{families:?}");
     }
 }

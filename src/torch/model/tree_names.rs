@@ -1,6 +1,7 @@
 //! Describes what transformers calls the modules of a model, where that differs from the names in its
 //! `model.safetensors`: adapters of PEFT go by the modules.
 
+use loongforge_core::data::ModelCard;
 use serde_json::Value;
 
 /// Replaced where a name begins with the first of the two; the first rule that fits counts.
@@ -91,8 +92,8 @@ impl TreeNames {
     /// Makes the names of the model that this `config.json` describes.
     pub fn of(config: &Value) -> Self {
         let model_type = config["model_type"].as_str().unwrap_or_default();
-        let vision = &config["vision_config"];
-        let heads = ["num_attention_heads", "vt_num_attention_heads"].iter().find_map(|key| vision[key].as_i64());
+        let vision = ModelCard::of(config).vision();
+        let heads = ["num_attention_heads", "vt_num_attention_heads"].iter().find_map(|key| vision?[key].as_i64());
         let named = |beginnings, within| Self { beginnings, within, ..Self::default() };
         match model_type {
             "qwen2_vl" | "qwen2_5_vl" => named(QWEN2_5_VL, &[]),

@@ -165,6 +165,15 @@ unsafe extern "C" {
     ) -> c_int;
     pub(super) fn lf_sum_of_squares(x: *mut C_tensor) -> f64;
     pub(super) fn lf_resize_storage(tensor: *mut C_tensor, bytes: i64) -> c_int;
+    pub(super) fn lf_borrow(
+        data: *const c_void,
+        shape: *const i64,
+        num_dims: c_int,
+        scalar_type: i8,
+        owner: *mut c_void,
+        release: extern "C" fn(*mut c_void),
+    ) -> *mut C_tensor;
+    pub(super) fn lf_own(tensor: *mut C_tensor) -> i64;
     pub(super) fn lf_barrier(group: *mut c_void) -> *mut c_void;
 }
 

@@ -5,6 +5,7 @@
 mod adamw;
 mod attention;
 mod autograd;
+mod borrowed;
 mod bytes;
 mod c10d;
 mod cross_entropy;
@@ -24,6 +25,7 @@ mod stream;
 pub use adamw::{AdamWStep, adamw, sum_of_squares};
 pub use attention::{can_attend, packed_attention};
 pub use autograd::{grad, grad_into};
+pub use borrowed::{borrow, own};
 pub use bytes::{bytes, bytes_mut};
 #[cfg(test)]
 pub(crate) use c10d::NCCL_SYMBOLS;

@@ -4,7 +4,6 @@ use serde_json::Value as Json;
 
 use super::mel::{Frames, LogMel};
 use super::settings::AudioSettings;
-use crate::data::sections;
 
 /// The frames that a tower looks at behind a clip, which its convolutions see and its attention does not (Qwen2-Audio).
 const CONTEXT: usize = 2;
@@ -35,22 +34,6 @@ pub enum Framing {
 }
 
 impl AudioFamily {
-    /// By the `model_type` of a `config.json`, or of its audio tower.
-    pub fn of(config: &Json) -> Option<Self> {
-        let of = |model_type: &Json| {
-            Some(match model_type.as_str()?.trim_end_matches("_thinker") {
-                "whisper" => Self::Whisper,
-                "qwen2_audio" | "qwen2_audio_encoder" => Self::Qwen2Audio,
-                "qwen2_5_omni" | "qwen2_5_omni_audio_encoder" => Self::Qwen2_5Omni,
-                "qwen3_omni_moe" | "qwen3_omni_moe_audio_encoder" => Self::Qwen3Omni,
-                "qwen3_asr" | "qwen3_asr_encoder" => Self::Qwen3Asr,
-                "voxtral" | "voxtral_encoder" => Self::Voxtral,
-                _ => return None,
-            })
-        };
-        of(&sections::audio(config)["model_type"]).or_else(|| of(&config["model_type"]))
-    }
-
     /// The tokens before and behind a recording's placeholders, where the tokenizer has them.
     pub fn around(self) -> [&'static str; 2] {
         match self {

@@ -4,13 +4,13 @@ use std::path::Path;
 
 use serde_json::Value as Json;
 
-use super::family::{AudioFamily, FrontEnd};
+use super::family::FrontEnd;
 use super::settings::AudioSettings;
 use crate::config::AudioLimits;
+use crate::data::card::ModelCard;
 use crate::data::error::DataError;
 use crate::data::media::{Expansion, Marker, Run};
 use crate::data::sample::Media;
-use crate::data::sections;
 use crate::data::tokenizer::Tokenizer;
 use crate::message::{Grid, Tower};
 
@@ -35,12 +35,10 @@ impl AudioProcessor {
         tokenizer: &Tokenizer,
         limits: &AudioLimits,
     ) -> Result<Option<Self>, DataError> {
-        let section = sections::audio(config);
-        if section.is_null() {
-            return Ok(None);
-        }
+        let card = ModelCard::of(config);
+        let Some(section) = card.audio() else { return Ok(None) };
         let path = model_dir.join("config.json");
-        let family = AudioFamily::of(config).ok_or_else(|| {
+        let family = card.audio_family().ok_or_else(|| {
             DataError::file(&path, format!("audio_config of {}: its processor is not known", config["model_type"]))
         })?;
         let placeholder = tokenizer.special().audio.and_then(|id| tokenizer.token(id)).ok_or_else(|| {

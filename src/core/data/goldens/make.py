@@ -31,6 +31,7 @@ from transformers.models.qwen3_5.modeling_qwen3_5 import Qwen3_5Model
 from transformers.models.qwen3_vl.modeling_qwen3_vl import Qwen3VLModel
 from transformers.models.qwen3_vl.processing_qwen3_vl import Qwen3VLProcessor
 from transformers.models.qwen3_vl.video_processing_qwen3_vl import Qwen3VLVideoProcessor
+from transformers.models.siglip.image_processing_siglip import SiglipImageProcessor
 from transformers.video_utils import VideoMetadata
 
 here = Path(__file__).parent
@@ -82,6 +83,7 @@ QWEN3 = {"model_type": "qwen3_vl", "vision_config": {}}
 ERNIE = {"model_type": "ernie4_5_vl_moe", "vision_config": {}}
 INTERN = {"model_type": "internvl", "downsample_ratio": 0.5, "vision_config": {"patch_size": [8, 8], "image_size": [32, 32]}}
 KIMI = {"model_type": "kimi_k25", "vision_config": {}}
+SIGLIP = {"model_type": "loongforge_vlm", "image_encoder": {"model_type": "siglip_vision_model", "patch_size": 8, "image_size": 36}}
 SIZES = [(48, 32, 1), (45, 27, 2), (100, 90, 3), (9, 13, 4), (37, 111, 5)]
 
 
@@ -90,12 +92,15 @@ def image_cases():
     ernie = {**SMALL, "size": PIXELS}
     intern = {"size": {"height": 32, "width": 32}, "min_patches": 1, "max_patches": 6}
     kimi = {**SMALL, "max_patches": 60, "size": {"max_height": 12, "max_width": 12}}
+    siglip = {"size": {"height": 36, "width": 36}}
     for width, height, seed in SIZES:
         for config, settings, make in [
             (QWEN2, qwen, Qwen2VLImageProcessor),
             (ERNIE, ernie, Ernie4_5_VLMoeImageProcessor),
             (INTERN, intern, lambda **kw: GotOcr2ImageProcessor(**kw, crop_to_patches=True)),
             (KIMI, kimi, Kimi_K25ImageProcessor),
+            (SIGLIP, {**siglip, "resample": 3}, SiglipImageProcessor),
+            (SIGLIP, {**siglip, "resample": 2}, SiglipImageProcessor),
         ]:
             out = make(**settings)(images=[Image.fromarray(noise_picture(width, height, seed))], return_tensors="pt")
             values = out["pixel_values"]
@@ -104,6 +109,10 @@ def image_cases():
                 values = patches(values, 8)
                 features = 4 * grid[0]
                 text = f"<img>{'<p>' * features}</img>"
+            elif config is SIGLIP:
+                # The tower's convolution leaves out the last four rows and columns.
+                grid, features = [1, 4, 4], 16
+                values, text = patches(values[:, :, :32, :32], 8), "<p>" * 16
             else:
                 grid = out["image_grid_thw"][0].tolist()
                 features = grid[1] * grid[2] // 4

@@ -1,4 +1,4 @@
-//! Bicubic resizing of bytes. Not for the choice of a size.
+//! Resizing of bytes. Not for the choice of a size.
 
 use std::borrow::Cow;
 
@@ -9,15 +9,24 @@ use image::RgbImage;
 /// Bicubic with anti-aliasing, as Pillow and torchvision do for bytes. Returns [height, width, 3]: the picture itself
 /// where it has that size.
 pub fn resize_bicubic(picture: &RgbImage, width: usize, height: usize) -> Result<Cow<'_, [u8]>, String> {
+    resize(picture, width, height, FilterType::CatmullRom)
+}
+
+/// Works like [`resize_bicubic`] with the filter that Pillow calls bilinear.
+pub fn resize_bilinear(picture: &RgbImage, width: usize, height: usize) -> Result<Cow<'_, [u8]>, String> {
+    resize(picture, width, height, FilterType::Bilinear)
+}
+
+fn resize(picture: &RgbImage, width: usize, height: usize, filter: FilterType) -> Result<Cow<'_, [u8]>, String> {
     let (old_width, old_height) = (picture.width(), picture.height());
     // Two calls, so that rows come first as there: each pass rounds and clips to bytes, so the order shows.
     let rows = match old_width as usize == width {
         true => Cow::Borrowed(picture.as_raw().as_slice()),
-        false => resize_once(picture.as_raw(), (old_width, old_height), (width as u32, old_height))?.into(),
+        false => resize_once(picture.as_raw(), (old_width, old_height), (width as u32, old_height), filter)?.into(),
     };
     match old_height as usize == height {
         true => Ok(rows),
-        false => Ok(resize_once(&rows, (width as u32, old_height), (width as u32, height as u32))?.into()),
+        false => Ok(resize_once(&rows, (width as u32, old_height), (width as u32, height as u32), filter)?.into()),
     }
 }
 
@@ -26,10 +35,10 @@ pub fn resize_all(frames: &[RgbImage], width: usize, height: usize) -> Result<Ve
     frames.iter().map(|frame| resize_bicubic(frame, width, height)).collect()
 }
 
-fn resize_once(rgb: &[u8], size: (u32, u32), new_size: (u32, u32)) -> Result<Vec<u8>, String> {
+fn resize_once(rgb: &[u8], size: (u32, u32), new_size: (u32, u32), filter: FilterType) -> Result<Vec<u8>, String> {
     let source = ImageRef::new(size.0, size.1, rgb, PixelType::U8x3).map_err(|error| error.to_string())?;
     let mut target = Buffer::new(new_size.0, new_size.1, PixelType::U8x3);
-    let options = ResizeOptions::new().resize_alg(ResizeAlg::Convolution(FilterType::CatmullRom));
+    let options = ResizeOptions::new().resize_alg(ResizeAlg::Convolution(filter));
     Resizer::new().resize(&source, &mut target, &options).map_err(|error| error.to_string())?;
     Ok(target.into_vec())
 }

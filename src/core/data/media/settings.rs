@@ -8,7 +8,8 @@ use serde_json::Value as Json;
 use crate::data::error::DataError;
 use crate::data::tokenizer_file::{read_json, read_json_if_exists};
 
-/// PIL's number for bicubic, the only filter these models are trained with.
+/// PIL's numbers for the filters that these models are trained with: bicubic, but for SigLIP 2.
+const BILINEAR: u8 = 2;
 const BICUBIC: u8 = 3;
 
 pub const CLIP: ([f32; 3], [f32; 3]) =
@@ -107,13 +108,16 @@ impl Settings {
         let all = settings.do_resize != Some(false)
             && settings.do_rescale != Some(false)
             && settings.do_normalize != Some(false);
-        if settings.resample.is_some_and(|filter| filter != BICUBIC) || !all {
-            return Err(DataError::file(
-                &path,
-                "only do_resize, do_rescale, do_normalize and resample: 3 (bicubic) are known",
-            ));
+        if settings.resample.is_some_and(|filter| ![BILINEAR, BICUBIC].contains(&filter)) || !all {
+            let known = "only do_resize, do_rescale, do_normalize and resample: 3 (bicubic) or 2 (bilinear) are known";
+            return Err(DataError::file(&path, known));
         }
         Ok(Self { path, ..settings })
+    }
+
+    /// Pictures are resized with the bilinear filter and not with the bicubic one.
+    pub fn is_bilinear(&self) -> bool {
+        self.resample == Some(BILINEAR)
     }
 
     /// With the family's colors where the file has none.
@@ -204,7 +208,7 @@ mod tests {
         };
         for (json, part) in [
             (r#"{"patch_size": 0}"#, "patch_size is 0"),
-            (r#"{"resample": 2}"#, "resample: 3"),
+            (r#"{"resample": 1}"#, "resample: 3"),
             (r#"{"size": {"shortest_edge": 9, "longest_edge": 3}}"#, "above max_pixels 3"),
             (r#"{"size": {"height": 9, "width": 3}}"#, "only square"),
             (r#"{"patch_size": "x"}"#, "invalid type"),

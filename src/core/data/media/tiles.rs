@@ -10,8 +10,7 @@ use super::expansion::{Expansion, Piece, Run};
 use super::markers::Markers;
 use super::patches::{CHANNELS, Cut, Frame};
 use super::processor::MediaProcessor;
-use super::resize::resize_all;
-use super::resize::resize_bicubic;
+use super::resize::{resize_bicubic, resize_bilinear};
 use super::sampling::{Defaults, Sampling, Spread};
 use super::settings::Settings;
 use super::video::Video;
@@ -25,12 +24,15 @@ pub struct Tiles {
     cut: Cut,
     /// Side of a tile, in pixels.
     side: usize,
+    /// Rows and columns of a resized picture that no patch takes: the last ones.
+    rest: usize,
     min_tiles: usize,
     max_tiles: usize,
     /// True if a small copy of the whole follows several tiles.
     thumbnail: bool,
     /// Side of the square of features that a tile becomes.
     features_side: usize,
+    is_bilinear: bool,
     sampling: Sampling,
     markers: Markers,
     begin: String,
@@ -46,6 +48,10 @@ pub struct TileConfig {
     pub min_tiles: Option<usize>,
     pub max_tiles: Option<usize>,
     pub thumbnail: bool,
+    /// True if a side need not be a multiple of a patch's.
+    pub has_rest: bool,
+    /// Tokens before and behind a picture's features, where the tokenizer has them.
+    pub around: [&'static str; 2],
 }
 
 impl Tiles {
@@ -57,6 +63,8 @@ impl Tiles {
     ) -> Result<Self, DataError> {
         let side = image.positive("size", config.side.or(image.side()?), 448)?;
         let patch = config.patch_size.max(1);
+        let rest = if config.has_rest { side % patch } else { 0 };
+        let side = side - rest;
         let features_side = (side / patch) as f64 * config.downsample_ratio;
         if !side.is_multiple_of(patch) || features_side < 1.0 || features_side.fract() != 0.0 {
             let ratio = config.downsample_ratio;
@@ -79,14 +87,16 @@ impl Tiles {
         Ok(Self {
             cut: Cut::new(&image, patch, 1, 1),
             side,
+            rest,
             min_tiles,
             max_tiles,
             thumbnail: config.thumbnail,
             features_side: features_side as usize,
+            is_bilinear: image.is_bilinear(),
             sampling: Sampling::new(&video, limits.1, Spread::Whole { middle: true }, defaults)?,
             markers,
-            begin: words.known("<img>"),
-            end: words.known("</img>"),
+            begin: words.known(config.around[0]),
+            end: words.known(config.around[1]),
         })
     }
 
@@ -108,6 +118,16 @@ impl Tiles {
             }
         }
         best
+    }
+
+    fn resize<'a>(&self, picture: &'a RgbImage, width: usize, height: usize) -> Result<Cow<'a, [u8]>, String> {
+        let resize = if self.is_bilinear { resize_bilinear } else { resize_bicubic };
+        let resized = resize(picture, width + self.rest, height + self.rest)?;
+        if self.rest == 0 {
+            return Ok(resized);
+        }
+        let rows = resized.chunks((width + self.rest) * CHANNELS).take(height);
+        Ok(rows.flat_map(|row| &row[..width * CHANNELS]).copied().collect::<Vec<u8>>().into())
     }
 
     fn num_tiles(&self, width: usize, height: usize) -> usize {
@@ -139,7 +159,7 @@ impl MediaProcessor for Tiles {
     fn image(&self, picture: &RgbImage) -> Result<Expansion, String> {
         let (width, height) = (picture.width() as usize, picture.height() as usize);
         let (columns, rows) = self.canvas(width, height);
-        let canvas = resize_bicubic(picture, columns * self.side, rows * self.side)?;
+        let canvas = self.resize(picture, columns * self.side, rows * self.side)?;
         let line = self.side * CHANNELS;
         let tile = |row: usize, column: usize| {
             let lines = (row * self.side..(row + 1) * self.side).map(|y| (y * columns + column) * line);
@@ -150,7 +170,7 @@ impl MediaProcessor for Tiles {
             .map(|(r, c)| tile(r, c).into())
             .collect();
         if self.thumbnail && tiles.len() > 1 {
-            tiles.push(resize_bicubic(picture, self.side, self.side)?);
+            tiles.push(self.resize(picture, self.side, self.side)?);
         }
         let run = Run::new(tiles.len(), self.features_side, self.features_side);
         let pieces = vec![Piece::Text(self.begin.clone()), Piece::Run(run), Piece::Text(self.end.clone())];
@@ -163,7 +183,8 @@ impl MediaProcessor for Tiles {
 
     /// A frame is one tile.
     fn video(&self, video: &Video) -> Result<Expansion, String> {
-        let tiles = resize_all(&video.frames, self.side, self.side)?;
+        let tiles: Vec<_> =
+            video.frames.iter().map(|it| self.resize(it, self.side, self.side)).collect::<Result<_, _>>()?;
         let mut pieces = Vec::with_capacity(3 * tiles.len());
         for number in 1..=tiles.len() {
             let line = if number > 1 { "\n" } else { "" };

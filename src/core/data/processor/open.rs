@@ -10,13 +10,13 @@ use super::notes::Notes;
 use super::towers::Towers;
 use crate::config::{Learn, Phase, TooLong};
 use crate::data::audio::AudioProcessor;
+use crate::data::card::ModelCard;
 use crate::data::decoder::MediaDecoder;
 use crate::data::error::DataError;
 use crate::data::in_process::InProcess;
 use crate::data::limits::Limits;
 use crate::data::media::{Kind, MediaProcessor};
 use crate::data::positions::PositionKind;
-use crate::data::sections;
 use crate::data::template::{ChatTemplate, built_in};
 use crate::data::tokenizer::Tokenizer;
 use crate::data::tokenizer_file::read_json_if_exists;
@@ -64,7 +64,7 @@ impl Processor {
         config: &Json,
         options: &ProcessorOptions,
     ) -> Result<Self, DataError> {
-        let config = sections::thinker(config);
+        let config = ModelCard::of(config).thinker();
         let tokenizer_config = read_json_if_exists(&model_dir.join("tokenizer_config.json"))?;
         let tokenizer = Tokenizer::open(model_dir, config, &tokenizer_config)?;
         let source = match built_in(options.template) {
@@ -83,7 +83,7 @@ impl Processor {
             return Err(DataError::file(model_dir, "data.video.sound: this model hears no videos"));
         }
         let mut processor = Self {
-            positions: PositionKind::of(config),
+            positions: ModelCard::of(config).positions(),
             tokenizer,
             template,
             towers,

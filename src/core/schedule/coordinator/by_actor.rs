@@ -3,12 +3,15 @@
 use crate::message::{ActorId, PoolName, Role};
 use serde::{Deserialize, Serialize};
 
+/// A pool, and its actors' values by their numbers.
+type OfPool<T> = ((Role, PoolName), Vec<Option<T>>);
+
 /// A map from actors; in their order, which is that of their roles, pools and numbers. Numbers are those of a run's actors:
 /// small.
 #[derive(Serialize, Deserialize)]
 pub(super) struct ByActor<T> {
     /// By pool, in their order: a run has few. Then by number.
-    pools: Vec<((Role, PoolName), Vec<Option<T>>)>,
+    pools: Vec<OfPool<T>>,
     len: usize,
 }
 

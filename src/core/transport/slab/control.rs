@@ -5,8 +5,6 @@ use super::map::{Shared, pages};
 use crate::message::{PackId, StepId, UnitId, Version};
 use crate::transport::limits::{MAX_DIMS, MAX_PARCELS, MAX_TENSORS};
 use crate::transport::{Dtype, Header, ParcelKind, TensorMeta};
-use rkyv::rancor::Error;
-use rkyv::util::AlignedVec;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
@@ -59,27 +57,20 @@ impl Layout {
     }
 }
 
-/// A header as it lies in the ring. Plain integers of fixed size: any bytes are one, [`check`] says whether it is valid.
-#[derive(rkyv::Archive, rkyv::Serialize, rkyv::Deserialize)]
-struct Wire {
-    step: u64,
-    index: u32,
-    kind: u32,
-    version: u64,
-    slot: u32,
-    num_tensors: u32,
-    tensors: [WireTensor; MAX_TENSORS],
+/// Words of a header: step, version, index and kind, slot and number of tensors; then of each tensor its sizes and, in one
+/// word, its number of dimensions and its type. Only what a parcel has is written and read.
+pub(super) const WORDS: usize = HEAD + MAX_TENSORS * TENSOR;
+const HEAD: usize = 4;
+const TENSOR: usize = MAX_DIMS + 1;
+
+/// Two halves of a word.
+fn join(low: u32, high: u32) -> u64 {
+    u64::from(low) | u64::from(high) << 32
 }
 
-#[derive(Clone, Copy, Default, rkyv::Archive, rkyv::Serialize, rkyv::Deserialize)]
-struct WireTensor {
-    shape: [u64; MAX_DIMS],
-    num_dims: u32,
-    dtype: u32,
+fn split(word: u64) -> (u32, u32) {
+    (word as u32, (word >> 32) as u32)
 }
-
-const WIRE: usize = size_of::<ArchivedWire>();
-pub(super) const WORDS: usize = WIRE.div_ceil(8);
 
 /// Holds what a slot holds: the header, and per tensor its place in the slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -107,67 +98,59 @@ impl Contents {
             ParcelKind::Features(unit) => (2, unit.step, unit.index),
             ParcelKind::Gradient(unit) => (3, unit.step, unit.index),
         };
-        let mut tensors = [WireTensor::default(); MAX_TENSORS];
-        for (wire, (meta, _)) in tensors.iter_mut().zip(&self.tensors) {
-            wire.num_dims = meta.shape.len() as u32;
-            wire.dtype = meta.dtype as u32;
-            wire.shape.iter_mut().zip(&meta.shape).for_each(|(wire, &size)| *wire = size as u64);
-        }
-        let (slot, num_tensors, version) = (self.slot as u32, self.tensors.len() as u32, self.header.version.0);
-        let wire = Wire { step: step.0, index, kind, version, slot, num_tensors, tensors };
-        let bytes = rkyv::to_bytes::<Error>(&wire).expect("plain integers can be written");
-        for (word, bytes) in words.iter().zip(bytes.chunks(8)) {
-            let mut full = [0; 8];
-            full[..bytes.len()].copy_from_slice(bytes);
-            word.store(u64::from_ne_bytes(full), Relaxed);
+        let head =
+            [step.0, self.header.version.0, join(index, kind), join(self.slot as u32, self.tensors.len() as u32)];
+        words.iter().zip(head).for_each(|(word, value)| word.store(value, Relaxed));
+        for (words, (meta, _)) in words[HEAD..].chunks_exact(TENSOR).zip(&self.tensors) {
+            words.iter().zip(&meta.shape).for_each(|(word, &size)| word.store(size as u64, Relaxed));
+            words[MAX_DIMS].store(join(meta.shape.len() as u32, meta.dtype as u32), Relaxed);
         }
     }
 
-    /// Copies a header out of shared memory, then looks at it.
+    /// Copies a header out of shared memory, each word once, and looks at it.
     ///
     /// # Errors
     /// What is wrong with it.
     pub(super) fn read(words: &[AtomicU64; WORDS], credit: usize) -> Result<Self, String> {
-        let mut bytes = AlignedVec::<16>::with_capacity(WORDS * 8);
-        words.iter().for_each(|word| bytes.extend_from_slice(&word.load(Relaxed).to_ne_bytes()));
-        let wire = rkyv::access::<ArchivedWire, Error>(&bytes[..WIRE]).map_err(|error| error.to_string())?;
-        let wire = rkyv::deserialize::<Wire, Error>(wire).map_err(|error| error.to_string())?;
-        check(wire, credit)
+        let head: [u64; HEAD] = std::array::from_fn(|at| words[at].load(Relaxed));
+        let ((index, kind), (slot, num_tensors)) = (split(head[2]), split(head[3]));
+        let step = StepId(head[0]);
+        let kind = match kind {
+            0 => ParcelKind::Columns(PackId { step, index }),
+            1 => ParcelKind::Items(UnitId { step, index }),
+            2 => ParcelKind::Features(UnitId { step, index }),
+            3 => ParcelKind::Gradient(UnitId { step, index }),
+            kind => return Err(format!("parcel kind {kind}")),
+        };
+        if slot as usize >= SLOTS {
+            return Err(format!("slot {slot} of {SLOTS}"));
+        }
+        if num_tensors as usize > MAX_TENSORS {
+            return Err(format!("{num_tensors} tensors, at most {MAX_TENSORS}"));
+        }
+        let tensors = words[HEAD..].chunks_exact(TENSOR).take(num_tensors as usize);
+        let metas: Vec<TensorMeta> = tensors.map(read_tensor).collect::<Result<_, _>>()?;
+        let places = places(&metas).filter(|places| places.iter().map(Range::len).sum::<usize>() <= credit);
+        let places = places.ok_or_else(|| format!("tensors {metas:?} beyond the credit of {credit} bytes"))?;
+        let header = Header { kind, version: Version(head[1]) };
+        Ok(Contents { header, slot: slot as usize, tensors: metas.into_iter().zip(places).collect() })
     }
 }
 
-fn check(wire: Wire, credit: usize) -> Result<Contents, String> {
-    let (step, index) = (StepId(wire.step), wire.index);
-    let kind = match wire.kind {
-        0 => ParcelKind::Columns(PackId { step, index }),
-        1 => ParcelKind::Items(UnitId { step, index }),
-        2 => ParcelKind::Features(UnitId { step, index }),
-        3 => ParcelKind::Gradient(UnitId { step, index }),
-        kind => return Err(format!("parcel kind {kind}")),
-    };
-    if wire.slot as usize >= SLOTS {
-        return Err(format!("slot {} of {SLOTS}", wire.slot));
-    }
-    let tensors = wire.tensors.get(..wire.num_tensors as usize);
-    let tensors = tensors.ok_or_else(|| format!("{} tensors, at most {MAX_TENSORS}", wire.num_tensors))?;
-    let metas: Vec<TensorMeta> = tensors.iter().map(check_tensor).collect::<Result<_, _>>()?;
-    let places = places(&metas).filter(|places| places.iter().map(Range::len).sum::<usize>() <= credit);
-    let places = places.ok_or_else(|| format!("tensors {metas:?} beyond the credit of {credit} bytes"))?;
-    let header = Header { kind, version: Version(wire.version) };
-    Ok(Contents { header, slot: wire.slot as usize, tensors: metas.into_iter().zip(places).collect() })
-}
-
-fn check_tensor(wire: &WireTensor) -> Result<TensorMeta, String> {
-    let dtype = match wire.dtype {
+fn read_tensor(words: &[AtomicU64]) -> Result<TensorMeta, String> {
+    let (num_dims, dtype) = split(words[MAX_DIMS].load(Relaxed));
+    let dtype = match dtype {
         0 => Dtype::F32,
         1 => Dtype::Bf16,
         2 => Dtype::I64,
         dtype => return Err(format!("dtype {dtype}")),
     };
-    let shape = wire.shape.get(..wire.num_dims as usize);
-    let shape = shape.ok_or_else(|| format!("{} dimensions, at most {MAX_DIMS}", wire.num_dims))?;
-    let shape = shape.iter().map(|&size| usize::try_from(size)).collect::<Result<_, _>>();
-    Ok(TensorMeta { dtype, shape: shape.map_err(|_| format!("shape {:?}", wire.shape))? })
+    if num_dims as usize > MAX_DIMS {
+        return Err(format!("{num_dims} dimensions, at most {MAX_DIMS}"));
+    }
+    let size =
+        |word: &AtomicU64| usize::try_from(word.load(Relaxed)).map_err(|_| "a dimension out of range".to_owned());
+    Ok(TensorMeta { dtype, shape: words[..num_dims as usize].iter().map(size).collect::<Result<_, _>>()? })
 }
 
 /// Returns where tensors lie in a slot: in order, each aligned. `None` where there are too many tensors, dimensions or

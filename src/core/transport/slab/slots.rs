@@ -1,8 +1,9 @@
 //! Describes which slot of the arena takes the next parcel. The producer's own books; nothing here is shared.
 //!
-//! Every slot could hold a parcel of the whole credit, so a free slot always fits and the only question is memory:
-//! the smallest slot whose pages are already there is taken, else the largest is grown. Pages in use are then at most
-//! twice the credit, plus two pages a slot: beyond that the largest unused stretches are given up.
+//! Every slot could hold a parcel of the whole credit, so a free slot always fits and the only question is memory: of the
+//! slots of about the parcel's size whose pages are already there, the one that came back last is taken, which is the
+//! likeliest to be in a cache; else the smallest that is large enough, else the largest is grown. Pages in use are then at
+//! most twice the credit, plus two pages a slot: beyond that the largest unused stretches are given up.
 
 use super::control::SLOTS;
 use super::map::{PAGE, pages};
@@ -11,7 +12,11 @@ use std::ops::Range;
 pub(super) struct Slots {
     credit: usize,
     slots: [Slot; SLOTS],
+    /// In the order in which they came back.
+    free: Vec<usize>,
     bytes: usize,
+    /// Bytes of all slots that have pages.
+    touched: usize,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -35,7 +40,8 @@ pub(super) struct SampledFrames {
 
 impl Slots {
     pub(super) fn new(credit: usize) -> Self {
-        Self { credit, slots: [Slot::default(); SLOTS], bytes: 0 }
+        let free = (0..SLOTS).rev().collect();
+        Self { credit, slots: [Slot::default(); SLOTS], free, bytes: 0, touched: 0 }
     }
 
     /// Bytes of parcels lent.
@@ -49,11 +55,15 @@ impl Slots {
             return None;
         }
         let room = pages(room);
-        let free = || self.slots.iter().enumerate().filter(|(_, slot)| slot.lent.is_none());
-        let hot = free().filter(|(_, slot)| slot.touched >= room).min_by_key(|(_, slot)| slot.touched);
-        let (slot, _) = hot.or_else(|| free().max_by_key(|(_, slot)| slot.touched))?;
+        let touched = |&place: &usize| self.slots[self.free[place]].touched;
+        let places = || (0..self.free.len()).rev();
+        let alike = places().find(|place| (room..=2 * room).contains(&touched(place)));
+        let hot = || places().filter(|place| touched(place) >= room).min_by_key(touched);
+        let place = alike.or_else(hot).or_else(|| places().max_by_key(touched))?;
+        let slot = self.free.remove(place);
         let touched = self.slots[slot].touched;
         self.slots[slot] = Slot { lent: Some(bytes), used: room, touched: touched.max(room) };
+        self.touched += room.saturating_sub(touched);
         self.bytes += bytes;
         Some(SampledFrames { slot, cold: touched.min(room)..room, punch: self.trim() })
     }
@@ -62,19 +72,19 @@ impl Slots {
     pub(super) fn give_back(&mut self, slot: usize) -> bool {
         let Some(bytes) = self.slots.get_mut(slot).and_then(|slot| slot.lent.take()) else { return false };
         self.slots[slot].used = 0;
+        self.free.push(slot);
         self.bytes -= bytes;
         true
     }
 
     fn trim(&mut self) -> Vec<(usize, Range<usize>)> {
         let limit = 2 * self.credit + 2 * PAGE * SLOTS;
-        let mut touched: usize = self.slots.iter().map(|slot| slot.touched).sum();
         let mut punch = Vec::new();
-        while touched > limit {
+        while self.touched > limit {
             let idle = |slot: &Slot| slot.touched - slot.used;
             let (index, slot) = self.slots.iter_mut().enumerate().max_by_key(|(_, slot)| idle(slot)).expect("slots");
             punch.push((index, slot.used..slot.touched));
-            touched -= idle(slot);
+            self.touched -= idle(slot);
             slot.touched = slot.used;
         }
         punch

@@ -40,7 +40,7 @@ fn contents(index: u32, tensor: usize, len: usize) -> Vec<u8> {
 
 fn parcel(index: u32, sizes: &[usize]) -> Parcel {
     let tensor = |(number, &len): (usize, &usize)| -> Box<dyn Buffer> {
-        Box::new(HostTensor::new(Dtype::Bf16, &[len, 2], contents(index, number, len * 4)))
+        Box::new(HostTensor::new(Dtype::Bf16, &[len, 2], &contents(index, number, len * 4)))
     };
     Parcel::new(header(index), sizes.iter().enumerate().map(tensor).collect())
 }
@@ -107,7 +107,7 @@ fn parcels_that_can_never_go_are_named() {
     assert_eq!(refused.why, Refusal::TooLarge { bytes: 804, credit: 800 });
     let refused = pair.edge.try_send(parcel(0, &[1; 9])).unwrap_err();
     assert_eq!(refused.why, Refusal::Unfit { num_tensors: 9 });
-    let deep = HostTensor::new(Dtype::F32, &[1, 1, 1, 1, 1], vec![0; 4]);
+    let deep = HostTensor::new(Dtype::F32, &[1, 1, 1, 1, 1], &[0; 4]);
     let refused = pair.edge.try_send(Parcel::new(header(0), vec![Box::new(deep)])).unwrap_err();
     assert_eq!(refused.why, Refusal::Unfit { num_tensors: 1 });
     assert_eq!(pair.edge.in_flight(), 0);

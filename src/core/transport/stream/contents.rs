@@ -47,7 +47,7 @@ pub fn read(bytes: &[u8]) -> Result<Parcel, StreamError> {
     let tensors = metas.into_iter().map(|meta| {
         let (mine, after) = rest.split_at(meta.num_bytes());
         rest = after;
-        Box::new(HostTensor::new(meta.dtype, &meta.shape, mine.to_vec())) as Box<dyn Buffer>
+        Box::new(HostTensor::new(meta.dtype, &meta.shape, mine)) as Box<dyn Buffer>
     });
     Ok(Parcel::new(header, tensors.collect()))
 }

@@ -5,11 +5,12 @@ use super::Course;
 use crate::engine::buffer::TorchBuffer;
 use crate::engine::pack_work::input_of;
 use crate::model::FeatureInput;
-use crate::native::uncounted;
+use crate::native::{bytes, uncounted};
 use loongforge_core::data::IGNORE_INDEX;
 use loongforge_core::engine::{Engine, EngineError};
 use loongforge_core::message::{ActorId, ItemMeta, Pack, Replica, Role, StepPlan, Unit, UnitId, Version};
 use loongforge_core::transport::{Buffer, Header, Parcel, ParcelKind, TensorMeta};
+use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
 use tch::{Device, Kind, Tensor};
 
@@ -130,12 +131,31 @@ impl Course {
     }
 }
 
-/// A tensor that comes as bytes: whoever takes it makes it, and counts it.
+/// A tensor that comes as bytes: whoever gives its memory back makes another one, and counts it.
 fn read(make: impl FnOnce() -> Tensor) -> Box<dyn Buffer> {
-    Box::new(TorchBuffer::new(&make()))
+    Box::new(Lent(uncounted(make)))
 }
 
 /// A tensor that another actor has made, and counts.
 fn buffer(make: impl FnOnce() -> Tensor) -> Box<dyn Buffer> {
-    uncounted(|| read(make))
+    uncounted(|| Box::new(TorchBuffer::new(&make())))
+}
+
+/// Bytes of somebody else.
+struct Lent(Tensor);
+
+impl Buffer for Lent {
+    fn meta(&self) -> TensorMeta {
+        TorchBuffer::new(&self.0).meta()
+    }
+
+    fn copy_to(&self, _out: &mut [u8]) {}
+
+    fn bytes(&self) -> Option<&[u8]> {
+        Some(bytes(&self.0))
+    }
+
+    fn into_any(self: Box<Self>) -> Box<dyn Any + Send> {
+        self
+    }
 }

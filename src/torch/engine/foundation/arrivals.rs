@@ -1,7 +1,7 @@
 //! Describes what comes to a foundation: tokens and features, compared with the plan before anything of them is taken.
 
 use super::FoundationPart;
-use crate::engine::buffer::TorchBuffer;
+use crate::engine::buffer::{TorchBuffer, take_over};
 use crate::engine::pack_work::{Features, input_of};
 use crate::model::FeatureInput;
 use loongforge_core::engine::{EngineError, Ports};
@@ -36,7 +36,10 @@ impl FoundationPart {
             let is_skipped = |id: UnitId| plan.unit(id).is_some_and(Unit::is_skipped);
             step.packs.iter_mut().for_each(|pack| pack.skip(is_skipped));
             let units = step.packs.iter_mut().flat_map(|pack| &mut pack.units);
-            units.filter_map(|unit| unit.features.as_mut()).for_each(|(_, features)| features.credit = None);
+            units.filter_map(|unit| unit.features.as_mut()).for_each(|(_, features)| {
+                features.credit = None;
+                take_over(&features.tensors);
+            });
         }
     }
 
@@ -99,7 +102,10 @@ impl FoundationPart {
         let into_tensor = |buffer| TorchBuffer::into_tensor(buffer, device);
         if let ParcelKind::Columns(id) = kind {
             let Some(work) = step.packs.iter_mut().find(|work| work.pack.id == id) else { return unplanned() };
-            let tensors = parcel.tensors.into_iter().map(into_tensor).collect();
+            let tensors: Vec<Tensor> = parcel.tensors.into_iter().map(into_tensor).collect();
+            if self.colocated {
+                take_over(&tensors);
+            }
             work.tokens.insert(from.index, tensors).map_err(|error| format!("tokens of {id}: {error}"))?;
             return Ok(None);
         }
@@ -138,7 +144,11 @@ impl FoundationPart {
             let want = format!("{num_tensors} tensors of [{}, {width}]", unit.num_features);
             return missing(format!("{kind:?} has shapes {shapes:?}; expected {want}"));
         }
-        let credit = parcel.credit.filter(|_| !anew && !self.gathers_first);
+        let gives_back = anew || self.gathers_first;
+        if gives_back {
+            take_over(&tensors);
+        }
+        let credit = parcel.credit.filter(|_| !gives_back);
         unit.features = Some((from, Features { tensors, credit }));
         Ok(None)
     }

@@ -7,6 +7,8 @@ mod layout;
 mod node;
 mod plan;
 #[cfg(test)]
+mod receipt_tests;
+#[cfg(test)]
 mod tests;
 
 pub use layout::PoolLayouts;

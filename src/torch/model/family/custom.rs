@@ -100,6 +100,8 @@ mod tests {
             json!({"model_type": "kimi_k25_vision", "hidden_size": 48, "num_hidden_layers": 2, "pos_emb_height": 8,
                    "pos_emb_width": 8, "num_attention_heads": 3, "intermediate_size": 80}),
             json!({"model_type": "ernie4_5_vl_moe_vision", "depth": 2, "hidden_size": 48, "num_heads": 3}),
+            json!({"model_type": "siglip_vision_model", "hidden_size": 48, "num_hidden_layers": 2, "image_size": 64,
+                   "num_attention_heads": 3, "intermediate_size": 80, "spatial_merge_size": 2}),
             json!({"model_type": "qwen2_vl_vision", "depth": 2, "embed_dim": 48, "num_heads": 3, "hidden_size": 3584}),
         ]
     }

@@ -15,6 +15,7 @@ pub(super) mod qwen2_5;
 pub(super) mod qwen3;
 mod resampler;
 pub(super) mod rice;
+pub(super) mod siglip;
 mod tower;
 mod tower_config;
 

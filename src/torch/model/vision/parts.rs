@@ -6,7 +6,7 @@ use super::encoder::VisionConfig;
 use super::intern::{InternNames, PixelShuffle};
 use super::keys::activation;
 use super::projector::{MergeNorm, ProjectorConfig, ProjectorKind};
-use super::{ernie, intern, moon, qwen2, qwen2_5, qwen3, rice};
+use super::{ernie, intern, moon, qwen2, qwen2_5, qwen3, rice, siglip};
 use crate::model::keys::{Keys, ModelConfigError};
 use crate::model::tower_blocks::TowerNorm;
 use crate::nn::Activation;
@@ -36,6 +36,8 @@ const TOWERS: &[(&str, Read)] = &[
     ("qwen3_vl_moe_vision", qwen3::read),
     ("qwen3_vl_vision", qwen3::read),
     ("rice_vit", rice::read),
+    ("siglip", siglip::read),
+    ("siglip_vision_model", siglip::read),
 ];
 
 /// The encoder of these two configs, with features of `width`. Names are under `image_encoder.` and `image_projector.`,

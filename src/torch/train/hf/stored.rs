@@ -3,6 +3,7 @@
 use super::dtype::Dtype;
 use super::file::TensorFile;
 use super::packed::{INT4_A_WORD, MXFP4_BLOCK};
+use loongforge_core::data::ModelCard;
 use serde_json::Value;
 use std::collections::BTreeMap;
 
@@ -60,8 +61,8 @@ impl Quantization {
     /// A scheme that is not read here.
     pub fn read(config: &Value) -> Result<Self, String> {
         let mut found = Self { fp8_block: [128, 128] };
-        let places = [&config["quantization_config"], &config["text_config"]["quantization_config"]];
-        let Some(scheme) = places.into_iter().find(|scheme| scheme.is_object()) else { return Ok(found) };
+        let mut schemes = ModelCard::of(config).of_text().map(|keys| &keys["quantization_config"]);
+        let Some(scheme) = schemes.find(|scheme| scheme.is_object()) else { return Ok(found) };
         let method = scheme["quant_method"].as_str().unwrap_or("compressed-tensors");
         match method {
             "fp8" => {

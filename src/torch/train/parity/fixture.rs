@@ -241,7 +241,9 @@ fn pictures(inputs: &BTreeMap<String, Tensor>, patch_dim: i64) -> Result<(Option
         .map_err(|_| FixtureError::Missing { file: "inputs.safetensors", key: "image_grid_thw".into() })?;
     let side = ((patch_dim / channels) as f64).sqrt() as i64;
     let (rows, columns) = (height / side, width / side);
-    let patches = pixels.view([tiles, channels, rows, side, columns, side]).permute([0, 2, 4, 1, 3, 5]);
+    // A convolution leaves out what is no whole patch.
+    let whole = pixels.narrow(2, 0, rows * side).narrow(3, 0, columns * side);
+    let patches = whole.reshape([tiles, channels, rows, side, columns, side]).permute([0, 2, 4, 1, 3, 5]);
     let grid = Grid { t: 1, h: rows as u32, w: columns as u32 };
     Ok((Some(patches.reshape([-1, patch_dim])), vec![grid; tiles as usize]))
 }

@@ -68,6 +68,7 @@ fn packed_tensors_without_their_parts_are_refused() {
         (r#"{"quantization_config": {"quant_method": "fp8"}}"#, "weight_block_size is missing"),
         (r#"{"quantization_config": {"quant_method": "fp8", "weight_block_size": [0, 1]}}"#, "two sizes"),
         (r#"{"text_config": {"quantization_config": {"format": "marlin-24"}}}"#, "\"marlin-24\""),
+        (r#"{"llm_config": {"quantization_config": {"format": "marlin-24"}}}"#, "\"marlin-24\""),
         ("{", "config.json"),
     ] {
         let error = refusal(&[("w", floats(&[1]))], config);

@@ -1,0 +1,99 @@
+//! What a `config.json` says of a model: where its parts are, which tokens features replace, how it counts positions and
+//! which processors it was trained with. Every package asks here; what a model computes is read in `loongforge-torch`.
+
+mod rows;
+mod section;
+
+use serde_json::Value as Json;
+
+pub use rows::VisionCut;
+pub use section::Section;
+
+use self::rows::{Row, row_of};
+use super::audio::AudioFamily;
+use super::positions::PositionKind;
+use crate::message::Tower;
+
+/// The card of one model. It borrows the `config.json`, and looks again at every question.
+#[derive(Clone, Copy)]
+pub struct ModelCard<'a> {
+    config: &'a Json,
+}
+
+impl<'a> ModelCard<'a> {
+    /// The card of a parsed `config.json`: a model's, or one of its parts'.
+    pub fn of(config: &'a Json) -> Self {
+        Self { config }
+    }
+
+    /// The part of a model that reads and writes text: all of it, but for the Omni models, which have another part that
+    /// speaks.
+    pub fn thinker(self) -> &'a Json {
+        self.section(Section::Thinker).unwrap_or(self.config)
+    }
+
+    /// The language model: a section, or the whole.
+    pub fn text(self) -> &'a Json {
+        self.section(Section::Text).unwrap_or_else(|| self.thinker())
+    }
+
+    /// The vision tower; `None` of a model that sees nothing.
+    pub fn vision(self) -> Option<&'a Json> {
+        self.section(Section::Vision)
+    }
+
+    /// The audio tower; `None` of a model that hears nothing.
+    pub fn audio(self) -> Option<&'a Json> {
+        self.section(Section::Audio)
+    }
+
+    /// A section of the config, where it has one.
+    pub fn section(self, section: Section) -> Option<&'a Json> {
+        self.config.pointer(&section.place(self.config)?)
+    }
+
+    /// The config itself and those of its sections that may say something of the language model, from the outside in.
+    pub fn of_text(self) -> impl Iterator<Item = &'a Json> {
+        Section::places_of_text(self.config).into_iter().filter_map(|place| self.config.pointer(&place))
+    }
+
+    /// The id that the config gives the token that features of `tower` replace.
+    pub fn placeholder(self, tower: Tower) -> Option<i64> {
+        let has_tower = match tower {
+            Tower::Vision => true,
+            Tower::Audio => self.audio().is_some(),
+        };
+        let keys = Section::placeholder_keys(tower).iter().filter(|_| has_tower);
+        keys.filter_map(|key| self.thinker()[*key].as_i64()).next()
+    }
+
+    /// How positions are counted: with three axes where RoPE has sections for them, or the family always has.
+    pub fn positions(self) -> PositionKind {
+        let text = self.text();
+        let has_sections = ["rope_parameters", "rope_scaling"].iter().any(|key| !text[key]["mrope_section"].is_null());
+        let own = text["model_type"].as_str().or(self.config["model_type"].as_str());
+        let row = own.and_then(row_of);
+        match has_sections || row.is_some_and(|row| row.three_axes) {
+            true => PositionKind::Multimodal,
+            false => PositionKind::Sequential,
+        }
+    }
+
+    /// How pictures are cut. A model put together from parts is cut as its tower was trained.
+    pub fn vision_cut(self) -> Option<VisionCut> {
+        self.by_tower(self.vision(), |row| row.vision)
+    }
+
+    /// How sound is cut into frames.
+    pub fn audio_family(self) -> Option<AudioFamily> {
+        self.by_tower(self.audio(), |row| row.audio)
+    }
+
+    fn by_tower<T>(self, tower: Option<&Json>, of_row: fn(&Row) -> Option<T>) -> Option<T> {
+        let types = [tower, Some(self.thinker()), Some(self.config)];
+        types.into_iter().flatten().find_map(|config| of_row(row_of(config["model_type"].as_str()?)?))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,88 @@
+//! One row for each `model_type` of a model with towers, or of a tower alone.
+
+use crate::data::audio::AudioFamily;
+
+/// How pictures and videos are cut into what a vision tower reads, by the Hugging Face processor that does so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum VisionCut {
+    /// Qwen2-VL's processor; positions of frames go by `tokens_per_second`, this much where the config says nothing.
+    Qwen2 {
+        tokens_per_second: Option<i64>,
+    },
+    /// Qwen3-VL's processor: frames' times are text.
+    Qwen3,
+    /// Qwen2.5-Omni's: frames and their sound take turns, a chunk at a time.
+    OmniChunks,
+    /// Qwen3-Omni's: frames and their sound are merged by time.
+    OmniMerged,
+    Ernie,
+    /// Tiles of InternVL.
+    Tiles,
+    Kimi,
+    /// One square of a fixed size, whatever the picture's shape.
+    Square,
+}
+
+/// What is known of a `model_type`.
+pub(super) struct Row {
+    model_type: &'static str,
+    pub vision: Option<VisionCut>,
+    pub audio: Option<AudioFamily>,
+    /// Positions have three axes whatever else the config says.
+    pub three_axes: bool,
+}
+
+const fn sees(model_type: &'static str, vision: VisionCut) -> Row {
+    Row { model_type, vision: Some(vision), audio: None, three_axes: false }
+}
+
+const fn hears(model_type: &'static str, audio: AudioFamily) -> Row {
+    Row { model_type, vision: None, audio: Some(audio), three_axes: false }
+}
+
+impl Row {
+    const fn and_hears(self, audio: AudioFamily) -> Row {
+        Row { audio: Some(audio), ..self }
+    }
+
+    const fn on_three_axes(self) -> Row {
+        Row { three_axes: true, ..self }
+    }
+}
+
+/// By the `model_type` of the whole model. Those of its parts have an ending more.
+const ROWS: &[Row] = &[
+    sees("DFNRope_vision_transformer", VisionCut::Ernie),
+    sees("ernie4_5_moe_vl", VisionCut::Ernie).on_three_axes(),
+    sees("ernie4_5_vl_moe", VisionCut::Ernie).on_three_axes(),
+    sees("intern_vit_6b", VisionCut::Tiles),
+    sees("internvl", VisionCut::Tiles),
+    sees("internvl_chat", VisionCut::Tiles),
+    sees("kimi_k25", VisionCut::Kimi),
+    sees("llava_onevision1_5", VisionCut::Qwen2 { tokens_per_second: None }),
+    sees("llavaonevision1_5", VisionCut::Qwen2 { tokens_per_second: None }),
+    sees("qwen2_5_omni", VisionCut::OmniChunks).and_hears(AudioFamily::Qwen2_5Omni).on_three_axes(),
+    sees("qwen2_5_vl", VisionCut::Qwen2 { tokens_per_second: Some(4) }).on_three_axes(),
+    hears("qwen2_audio", AudioFamily::Qwen2Audio),
+    sees("qwen2_vl", VisionCut::Qwen2 { tokens_per_second: None }).on_three_axes(),
+    sees("qwen3_5", VisionCut::Qwen3).on_three_axes(),
+    sees("qwen3_5_moe", VisionCut::Qwen3).on_three_axes(),
+    hears("qwen3_asr", AudioFamily::Qwen3Asr),
+    sees("qwen3_omni_moe", VisionCut::OmniMerged).and_hears(AudioFamily::Qwen3Omni).on_three_axes(),
+    sees("qwen3_vl", VisionCut::Qwen3).on_three_axes(),
+    sees("qwen3_vl_moe", VisionCut::Qwen3).on_three_axes(),
+    sees("rice_vit", VisionCut::Qwen2 { tokens_per_second: None }),
+    sees("siglip", VisionCut::Square),
+    hears("voxtral", AudioFamily::Voxtral),
+    hears("whisper", AudioFamily::Whisper),
+];
+
+/// What the `model_type` of a part has behind that of its model.
+const ENDINGS: [&str; 7] =
+    ["_vision_encoder", "_audio_encoder", "_encoder", "_vision", "_vision_model", "_text", "_thinker"];
+
+/// The row of a model or of one of its parts.
+pub(super) fn row_of(model_type: &str) -> Option<&'static Row> {
+    let own = ROWS.iter().find(|row| row.model_type == model_type);
+    own.or_else(|| ENDINGS.iter().filter_map(|end| model_type.strip_suffix(end)).find_map(row_of))
+}
