@@ -123,8 +123,8 @@ fn the_configs_of_this_repository_are_valid() {
         fs::copy(spoken.join("held_out.jsonl"), spoken.join(name)).unwrap();
     }
     for name in ["roll_call", "heard_and_seen"] {
-        fs::create_dir_all(fixture.path(&format!("runs/{name}"))).unwrap();
-        symlink(&spoken, fixture.path(&format!("runs/{name}/data"))).unwrap();
+        fs::create_dir_all(fixture.path(format!("runs/{name}"))).unwrap();
+        symlink(&spoken, fixture.path(format!("runs/{name}/data"))).unwrap();
     }
     // The emoji come from packages that are not here: a config is checked against any model and samples of its kind.
     let emoji = fixture.path("runs/emoji/data");
