@@ -2,6 +2,7 @@
 
 use crate::fixture::{Fixture, Pictures};
 use crate::processes::{losses, program};
+use crate::sound::omni;
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -47,6 +48,50 @@ fn killed_encoders_change_no_bit_of_losses_and_weights() {
         assert_eq!(losses(&fixture, name), losses(&fixture, "twin"), "{name}");
         assert_eq!(hashes(&fixture, name), hashes(&fixture, "twin"), "{name}");
     }
+}
+
+/// Each pool loses, gets and lets go encoders of its own; the other one takes no notice.
+#[test]
+fn encoders_of_two_pools_are_killed_join_and_are_scaled() {
+    let fixture = omni();
+    let own = ["data.pack.max_tokens=160", "pools.audio.replicas=2", "pools.audio.threads=1"];
+    succeeds(&fixture, "twin", "", &own);
+    let text = succeeds(&fixture, "killed", "audio/1@after_send:2=kill encoder/0@before_reduce:2=kill", &own);
+    for who in ["audio/1 has left", "encoder/0 has left", "audio/2 joined", "encoder/2 joined"] {
+        assert!(text.contains(who), "{who}: {text}");
+    }
+    // The last of one pool is followed by others while the other pool waits.
+    let one = ["data.pack.max_tokens=160", "pools.audio.threads=1", "model.audio_encoder.freeze=true"];
+    let one = [&one[..], &["model.audio_projector.freeze=true", "pools.audio.replicas=1"]].concat();
+    succeeds(&fixture, "frozen", "", &one);
+    let text = succeeds(&fixture, "paused", "audio/0@after_send:2=kill", &one);
+    assert!(text.contains("no actor of the pool `audio` is left: waiting"), "{text}");
+
+    let slow = "foundation/0@before_commit:1-9999=slow";
+    let mut command = program(&fixture, "scaled", &own);
+    command.args(["train.steps=8", "run.deterministic=true", "pools.encoder.replicas=2", "--processes"]);
+    let run = command.env("LOONGFORGE_FAULTS", slow).stderr(Stdio::piped()).spawn().unwrap();
+    let folder = fixture.path().join("scaled");
+    let scale = |words: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_loongforge"));
+        let output = command.args(["scale", "--run", &folder.display().to_string()]).args(words).output().unwrap();
+        String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned()
+    };
+    let steps = || std::fs::read_to_string(folder.join("metrics.jsonl")).unwrap_or_default().lines().count();
+    while steps() < 1 {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    assert_eq!(scale(&["--pool", "audio", "3"]), "2 → 3 encoders of the pool audio\n");
+    assert_eq!(scale(&["1"]), "2 → 1 encoders\n");
+    assert!(scale(&["--pool", "sound", "3"]).contains("no encoder pool `sound`, but audio, encoder"));
+    let output = run.wait_with_output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && text.contains("encoder/1 has left: let go"), "{text}");
+    for name in ["killed", "scaled"] {
+        assert_eq!(losses(&fixture, name), losses(&fixture, "twin"), "{name}");
+        assert_eq!(hashes(&fixture, name), hashes(&fixture, "twin"), "{name}");
+    }
+    assert_eq!(losses(&fixture, "paused"), losses(&fixture, "frozen"));
 }
 
 #[test]

@@ -22,7 +22,7 @@ fn edit(path: &Path, change: impl FnOnce(&mut Value)) {
 }
 
 /// A tiny Qwen2.5-Omni thinker with samples that have a sound and a picture, one of them, or none.
-fn omni() -> Fixture {
+pub fn omni() -> Fixture {
     let fixture = Fixture::new(Pictures::All);
     let model = fixture.path().join("model");
     let mut first = 0;
@@ -163,7 +163,8 @@ fn sound_and_pictures_in_one_sample_are_bit_equal_in_any_layout() {
 }
 
 /// Each tower in a pool of its own, with any number of actors, sharing one with a name, resumed under other pools: always
-/// the losses of one process, and the weights where files are cut alike.
+/// the losses of one process, and the weights where files are cut alike. No gradient of it is clipped: the norm is a sum over
+/// pools, and rounds as they are made up.
 #[test]
 fn towers_in_pools_of_their_own_are_bit_equal() {
     let fixture = omni();
@@ -171,7 +172,7 @@ fn towers_in_pools_of_their_own_are_bit_equal() {
     let run = |to: &str, own: &[&str], from: Option<&str>| {
         let dir = format!("checkpoint.dir={}", folder(to).display());
         let resumed = from.map(|from| resume(folder(from).join("step-00000004")));
-        let steps = fixture.run(&[&OMNI[..], own, &[&dir]].concat(), resumed);
+        let steps = fixture.run(&[&OMNI[..], own, &["train.clip_grad=0", &dir]].concat(), resumed);
         (steps, hashes(&folder(to).join("step-00000008")))
     };
     let losses = |steps: &[StepSummary]| steps.iter().map(|step| step.loss.to_bits()).collect::<Vec<_>>();
@@ -182,7 +183,9 @@ fn towers_in_pools_of_their_own_are_bit_equal() {
         let (apart, weights) = run(&format!("{name}-two"), &[own, &two].concat(), None);
         assert_eq!(losses(&apart), losses(&one), "{name}");
         for (step, alone) in apart.iter().zip(&one) {
-            assert!((step.grad_norm / alone.grad_norm - 1.0).abs() < 1e-12, "{name}: the norm is a sum over pools");
+            // Squares are summed in float32 over 1,024 elements at a time, which begin elsewhere in another pool.
+            let (norm, alone) = (step.grad_norm, alone.grad_norm);
+            assert!((norm / alone - 1.0).abs() < 1e-6, "{name}: {norm}, {alone}");
         }
         let (wide, found) = run(&format!("{name}-many"), &[own, &many].concat(), None);
         assert_eq!((bits(&wide), &found), (bits(&apart), &weights), "{name}");

@@ -67,8 +67,8 @@ pools:
 ```
 
 Actors are named by their pool, `audio/1`. `loongforge scale --pool audio 3` changes one pool of a running job, and
-`--role encoder --pool audio` starts a process of it. Losses do not depend on how pools are made up; a resumed run may have
-other pools than the run before.
+`--role encoder --pool audio` starts a process of it. The number of actors changes no bit of the losses, and how pools are
+made up only the rounding of the gradient norm. A resumed run may have other pools than the run before.
 
 ## Before a run
 

@@ -2,7 +2,7 @@
 
 use super::error::ObserveError;
 use super::error_rate::ErrorRate;
-use super::score::{Scores, Scoring};
+use super::score::{Answer, Scores, Scoring};
 use crate::text::grouped;
 use serde::{Deserialize, Serialize};
 use std::fs;
@@ -36,16 +36,6 @@ pub struct EvalRecord {
     pub scores: Scores,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub answers: Vec<Answer>,
-}
-
-/// A generated answer.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Answer {
-    /// Text of the last turn before the answer.
-    pub prompt: String,
-    pub answer: String,
-    pub expected: String,
-    pub right: bool,
 }
 
 impl EvalRecord {

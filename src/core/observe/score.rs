@@ -3,9 +3,18 @@
 use serde::{Deserialize, Serialize};
 
 use super::error_rate::ErrorRate;
-use super::evaluation::Answer;
 use super::normalize::{characters, words};
 use crate::config::{Eval, Expect, Normalize, Score};
+
+/// A generated answer.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Answer {
+    /// Text of the last turn before the answer.
+    pub prompt: String,
+    pub answer: String,
+    pub expected: String,
+    pub right: bool,
+}
 
 /// Standard deviations above chance from which on answers are not guessed.
 const SIGMAS: f64 = 3.0;

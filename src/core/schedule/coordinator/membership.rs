@@ -72,7 +72,7 @@ impl Coordinator {
             self.close_step();
         }
         let newest = self.newest();
-        let (again, ended) = self.saves.lose(actor, writer, |step| is_frozen || newest == Some(step));
+        let (again, ended) = self.saves.lose(actor, is_frozen, writer, |step| is_frozen || newest == Some(step));
         ended.into_iter().try_for_each(|ended| self.save_ended(Some(ended)))?;
         // After the epoch's beginning, by which the writer knows that it is the first.
         self.advance_epochs()?;
@@ -223,7 +223,12 @@ impl Coordinator {
         };
         let lost = std::mem::take(&mut pool.lost);
         let (epoch, members) = (pool.epoch(), pool.actors().collect());
+        let writer = pool.writer();
         self.send_to_all(&Command::Regroup(Arc::new(regroup)));
+        if let Some(writer) = writer {
+            let saves = self.saves.fill(writer).into_iter();
+            self.out.extend(saves.map(|(step, to, dir)| Output::Send(writer, Command::Save { step, to, dir })));
+        }
         let actors =
             |indices: &[u32]| indices.iter().map(|&index| ActorId::encoder_of(name, index)).collect::<Vec<_>>();
         let retired = actors(&new.retired);

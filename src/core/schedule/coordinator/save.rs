@@ -4,7 +4,7 @@
 //! everyone has answered: its folder goes, and a later step is saved in its place when the caller says that it is time.
 
 use super::{CheckpointDraft, SchedulerState};
-use crate::message::{ActorId, SaveTo, SavedFile, StepId};
+use crate::message::{ActorId, PoolName, SaveTo, SavedFile, StepId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -32,6 +32,8 @@ struct Save {
     awaited: Vec<ActorId>,
     /// Of each encoder pool the one that writes what the pool has.
     writers: Vec<ActorId>,
+    /// Frozen pools whose writer is gone and that have nobody else now: whoever comes first writes.
+    vacant: Vec<PoolName>,
     files: BTreeMap<ActorId, Vec<SavedFile>>,
     failed: Option<Cause>,
 }
@@ -81,7 +83,15 @@ impl Saves {
     ) -> PathBuf {
         // Hidden and marked, so that nobody takes an unfinished checkpoint for one.
         let dir = parent.join(format!(".step-{:08}.tmp", step.0 + 1));
-        let save = Save { dir: dir.clone(), state, awaited, writers, files: BTreeMap::new(), failed: None };
+        let save = Save {
+            dir: dir.clone(),
+            state,
+            awaited,
+            writers,
+            vacant: Vec::new(),
+            files: BTreeMap::new(),
+            failed: None,
+        };
         let before = self.open.insert((step, to), save);
         assert!(before.is_none(), "step {step} is saved once");
         if to == SaveTo::Disk {
@@ -129,10 +139,12 @@ impl Saves {
     }
 
     /// Goes on without an encoder that is gone. Its pool's writer is replaced by `writer` where that still `has` the parameters
-    /// of the step: the saves and folders that it must write are returned; and what has ended now.
+    /// of the step: the saves and folders that it must write are returned; and what has ended now. A frozen pool that has
+    /// nobody left is waited for: [`Saves::fill`].
     pub fn lose(
         &mut self,
         actor: ActorId,
+        is_frozen: bool,
         writer: Option<ActorId>,
         has: impl Fn(StepId) -> bool,
     ) -> (Vec<(StepId, SaveTo, PathBuf)>, Vec<Ended>) {
@@ -151,6 +163,7 @@ impl Saves {
                         save.awaited.push(next);
                         again.push((id.0, id.1, save.dir.clone()));
                     }
+                    None if is_frozen => save.vacant.push(actor.pool),
                     None => drop(save.failed.get_or_insert(Cause::Lost(format!("{actor} is gone, which wrote it")))),
                 }
             }
@@ -159,9 +172,21 @@ impl Saves {
         (again, ended)
     }
 
+    /// Has `writer` write what its pool lacked somebody for: the saves and folders.
+    pub fn fill(&mut self, writer: ActorId) -> Vec<(StepId, SaveTo, PathBuf)> {
+        let vacant = self.open.iter_mut().filter(|(_, save)| save.vacant.contains(&writer.pool));
+        let fill = |(&(step, to), save): (&(StepId, SaveTo), &mut Save)| {
+            save.vacant.retain(|pool| *pool != writer.pool);
+            save.writers.push(writer);
+            save.awaited.push(writer);
+            (step, to, save.dir.clone())
+        };
+        vacant.map(fill).collect()
+    }
+
     /// Returns what has become of it once all have answered.
     fn ended(&mut self, id: (StepId, SaveTo)) -> Option<Ended> {
-        let save = self.open.get_mut(&id).filter(|save| save.awaited.is_empty())?;
+        let save = self.open.get_mut(&id).filter(|save| save.awaited.is_empty() && save.vacant.is_empty())?;
         let (step, to) = id;
         if save.failed.is_none() {
             let draft = CheckpointDraft {
