@@ -57,15 +57,18 @@ fn encoders_of_two_pools_are_killed_join_and_are_scaled() {
     let own = ["data.pack.max_tokens=160", "pools.audio.replicas=2", "pools.audio.threads=1"];
     succeeds(&fixture, "twin", "", &own);
     let text = succeeds(&fixture, "killed", "audio/1@after_send:2=kill encoder/0@before_reduce:2=kill", &own);
-    for who in ["audio/1 has left", "encoder/0 has left", "audio/2 joined", "encoder/2 joined"] {
+    // Whether those who take their places join before the last step is a matter of the machine.
+    for who in ["audio/1 has left", "encoder/0 has left"] {
         assert!(text.contains(who), "{who}: {text}");
     }
-    // The last of one pool is followed by others while the other pool waits.
+    // The last of one pool is followed by another while the other pool waits.
     let one = ["data.pack.max_tokens=160", "pools.audio.threads=1", "model.audio_encoder.freeze=true"];
     let one = [&one[..], &["model.audio_projector.freeze=true", "pools.audio.replicas=1"]].concat();
     succeeds(&fixture, "frozen", "", &one);
     let text = succeeds(&fixture, "paused", "audio/0@after_send:2=kill", &one);
-    assert!(text.contains("no actor of the pool `audio` is left: waiting"), "{text}");
+    for event in ["no actor of the pool `audio` is left: waiting", "audio/1 joined"] {
+        assert!(text.contains(event), "{event}: {text}");
+    }
 
     let slow = "foundation/0@before_commit:1-9999=slow";
     let mut command = program(&fixture, "scaled", &own);
