@@ -50,6 +50,7 @@ pub fn sample_of(position: u64, num_data: u32, script: &Script) -> SampleMeta {
         num_tokens,
         num_targets: text / 2,
         route: (position % u64::from(script.routes.max(1))) as u32,
+        column_bytes: 0,
         items,
         documents: Vec::new(),
     }

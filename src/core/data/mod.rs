@@ -10,6 +10,7 @@
 pub mod audio;
 mod bad;
 mod card;
+mod column;
 mod cpu;
 mod dataset;
 mod decode;
@@ -47,6 +48,7 @@ pub mod tools;
 
 pub use bad::BadSampleList;
 pub use card::{ModelCard, Section, VisionCut};
+pub use column::{ColumnValues, ColumnView, JoinedColumn, SampleColumn, Values, join_column};
 pub use cpu::MAX_DECODE_SECONDS;
 pub use dataset::{Dataset, Exchange};
 pub use decode::{Decoded, decode_rgb_into};

@@ -89,6 +89,7 @@ impl Batch {
             num_tokens: found.input_ids.len() as u32,
             num_targets: found.targets.iter().filter(|target| **target >= 0).count() as u32,
             route: 0,
+            column_bytes: 0,
             items: self.items(document).map(|item| item.meta).collect(),
             documents: Vec::new(),
         }
