@@ -27,7 +27,8 @@ pub struct ParityArgs {
     steps: usize,
     /// Instead of comparing with the reference, run each fixture's steps on several processes and compare with one:
     /// foundation.dp, .tp, .sp (sequence parallel, 0 or 1), .ep, .pp, .vp (virtual stages), .cp, .context (ring or
-    /// ulysses), .chunk (tokens), .zero, and encoder.dp, .tp, .zero, as in `foundation.tp=2,foundation.pp=2,encoder.dp=2`
+    /// ulysses), .chunk (tokens), .zero, and .dp, .tp, .zero of `encoder` or of a tower's own pool, as in
+    /// `vision.tp=2,audio.dp=2,foundation.tp=2`
     #[arg(long, value_name = "AXES", conflicts_with = "export")]
     layout: Option<Layouts>,
     /// Where the models run

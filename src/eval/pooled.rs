@@ -23,7 +23,7 @@ const WEIGHT_DECAY: f64 = 1e-3;
 struct Table {
     questions: Vec<String>,
     answers: Vec<String>,
-    /// Of each sample by tower.
+    /// Positions of features, by sample and tower.
     statistics: Vec<BTreeMap<Tower, Vec<f32>>>,
 }
 

@@ -236,7 +236,7 @@ impl Composition {
         self.resume.as_ref().map_or(StepId(0), |resume| resume.first_step)
     }
 
-    /// How the run's actors compute products: as the config says, else as its checkpoint does, else what is faster on this
+    /// Tells how the run's actors compute products: as the config says, else as its checkpoint does, else what is faster on this
     /// processor. `auto` on GPUs.
     pub fn products(&self) -> Products {
         let recorded = self.resume.as_ref().map(|resume| resume.state.products);
@@ -248,7 +248,7 @@ impl Composition {
         }
     }
 
-    /// What engines are made from.
+    /// Holds what engines are made from.
     pub fn into_recipe(self) -> Arc<Recipe> {
         let Self { mut config, folder, decoder, local_rank, .. } = self;
         let pools = config.pools.encoders(folder.config.towers.set());
@@ -306,7 +306,7 @@ impl Composition {
     }
 }
 
-/// How long a run waits for an encoder of each pool.
+/// Returns how long a run waits for an encoder of each pool.
 fn graces(config: &RunConfig, towers: TowerSet) -> BTreeMap<PoolName, Duration> {
     config.pools.encoders(towers).into_iter().map(|(name, pool, _)| (name, pool.grace.duration())).collect()
 }

@@ -100,7 +100,7 @@ fn packs(law: &str, ranks: usize, cost: CostModel) {
     );
 }
 
-/// What a run does, replicas meeting once a step: samples packed within the step, 97 % of the room of four packs a replica,
+/// Does what a run does, replicas meeting once a step: samples packed within the step, 97 % of the room of four packs a replica,
 /// in packs of any length; full packs of a stream, four a replica; and 1 % fewer of them.
 fn plans(law: &str, ranks: usize, cost: CostModel) {
     let room = ranks * MICRO_BATCHES;

@@ -42,7 +42,7 @@ pub struct Scores {
     pub wer: Option<ErrorRate>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cer: Option<ErrorRate>,
-    /// How `wer`, `cer` and `words` read texts.
+    /// Tells how `wer`, `cer` and `words` read texts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub normalize: Option<Normalize>,
     /// For each place of expected words how many answers have the right one there, and how many have to.

@@ -70,7 +70,7 @@ struct UnitWork {
     /// Tells who reads its features.
     reader: ActorId,
     pixels: Assembler,
-    /// What its backward reads of them, as received.
+    /// Holds what its backward reads of them, as received.
     read_again: Option<Tensor>,
     phase: Phase,
     /// Gradients are to come; not in an evaluation.

@@ -22,7 +22,7 @@ use std::time::Instant;
 /// Holds what the pools write into a checkpoint, besides their state.
 #[derive(Clone, Debug)]
 pub struct Exports {
-    /// Of the encoder pool that the actor is of.
+    /// Belongs to the encoder pool that the actor is of.
     pub encoder: Export,
     pub foundation: Export,
 }

@@ -1,6 +1,6 @@
 //! Describes which model is trained, from which weights, and which parts of it.
 //!
-//! What the keys come to (one `config.json`, one folder a part) is resolved where files are read, not here.
+//! Files decide what the keys come to (one `config.json`, one folder a part) is resolved where files are read, not here.
 
 use crate::message::{Tower, TowerSet};
 use schemars::JsonSchema;

@@ -88,7 +88,7 @@ pub struct Run {
     pub max_restarts: usize,
 }
 
-/// How matrix products are computed on CPUs.
+/// Chooses how matrix products are computed on CPUs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(inline)]

@@ -1,4 +1,4 @@
-//! How generated answers are scored, and what is expected of their scores.
+//! Describes how generated answers are scored, and what is expected of their scores.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -16,7 +16,7 @@ pub enum Score {
     Words,
 }
 
-/// What becomes of answers before words and characters are compared.
+/// Describes what becomes of answers before words and characters are compared.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[schemars(inline)]

@@ -2,7 +2,7 @@
 
 use crate::data::audio::AudioFamily;
 
-/// How pictures and videos are cut into what a vision tower reads, by the Hugging Face processor that does so.
+/// Tells how pictures and videos are cut into what a vision tower reads, by the Hugging Face processor that does so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VisionCut {
     /// Qwen2-VL's processor; positions of frames go by `tokens_per_second`, this much where the config says nothing.
@@ -23,7 +23,7 @@ pub enum VisionCut {
     Square,
 }
 
-/// What is known of a `model_type`.
+/// Holds what is known of a `model_type`.
 pub(super) struct Row {
     model_type: &'static str,
     pub vision: Option<VisionCut>,
@@ -77,7 +77,7 @@ const ROWS: &[Row] = &[
     hears("whisper", AudioFamily::Whisper),
 ];
 
-/// What the `model_type` of a part has behind that of its model.
+/// Lists what the `model_type` of a part has behind that of its model.
 const ENDINGS: [&str; 7] =
     ["_vision_encoder", "_audio_encoder", "_encoder", "_vision", "_vision_model", "_text", "_thinker"];
 

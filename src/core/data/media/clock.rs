@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use super::expansion::{Expansion, Piece, Run, Timed};
 
-/// How a model counts time.
+/// Describes how a model counts time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Clock {
     /// Positions of a second, which are also tokens of a second of sound.

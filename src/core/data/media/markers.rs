@@ -1,8 +1,8 @@
-//! How files are written in a rendered text.
+//! Describes how files are written in a rendered text.
 
 use crate::data::kind::Kind;
 
-/// How files of one kind are written in a rendered text.
+/// Describes how files of one kind are written in a rendered text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Marker {
     /// Holds what stands for a file in a rendered chat template, to be replaced by its
@@ -12,7 +12,7 @@ pub struct Marker {
     pub inline: String,
 }
 
-/// How files are written in a rendered text, by kind; a kind without words is not taken.
+/// Describes how files are written in a rendered text, by kind; a kind without words is not taken.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Markers([Marker; 3]);
 

@@ -23,7 +23,7 @@ const NUM_HEARD: usize = 3;
 const PIECE: usize = RATE as usize;
 /// A shorter clip is left out, in samples.
 const MIN_CLIP: usize = PIECE * 11 / 10;
-/// Of each clip no more samples are kept.
+/// No more samples of a clip are kept.
 const MAX_CLIP: usize = 6 * RATE as usize;
 /// One level in so many is held out.
 const HELD_OUT: usize = 4;

@@ -50,7 +50,7 @@ impl Layout {
     }
 
     /// # Errors
-    /// What the record has, where that is no known layout.
+    /// Says what the record has, where that is no known layout.
     pub fn of(record: &Record, columns: &BTreeMap<String, String>) -> Result<Self, String> {
         let Body::Json(json) = &record.body else { return Self::of_members(record) };
         let has = |key: &str| {
@@ -134,7 +134,7 @@ impl Layout {
     }
 
     /// # Errors
-    /// What is wrong with the record.
+    /// Says what is wrong with the record.
     pub fn read(&self, record: Record, columns: &BTreeMap<String, String>, folder: &str) -> Result<Whole, DataError> {
         if *self == Self::Packed {
             return Ok(Whole::Packed(Box::new(PackedSample::from_members(&record.members)?)));

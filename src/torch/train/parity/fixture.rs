@@ -2,7 +2,7 @@
 
 use crate::model::{DecoderConfig, ModelConfig, ModelConfigError, ModelTower};
 use crate::train::AdamWConfig;
-use loongforge_core::message::{Grid, Tower};
+use loongforge_core::message::{Grid, Tower, TowerSet};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -138,14 +138,14 @@ impl Fixture {
     }
 }
 
-/// Returns whether the model of the fixture in `folder` has towers.
+/// Returns the towers of the model of the fixture in `folder`.
 ///
 /// # Errors
 /// Its config cannot be read.
-pub fn has_encoder(folder: &Path) -> Result<bool, FixtureError> {
+pub fn towers_of(folder: &Path) -> Result<TowerSet, FixtureError> {
     let config = ModelConfig::from_hf(&json(&folder.join("config.json"))?);
     let config = config.map_err(|source| FixtureError::Config { folder: folder.to_owned(), source })?;
-    Ok(!config.towers.is_empty())
+    Ok(config.towers.set())
 }
 
 /// Targets from the `first` of each document on.
