@@ -13,7 +13,7 @@ pub struct FakeData {
     script: Script,
     reads: VecDeque<Vec<u64>>,
     plans: VecDeque<Arc<StepPlan>>,
-    again: VecDeque<Unit>,
+    to_resend: VecDeque<Unit>,
     /// Samples measured and not sent yet.
     held: BTreeSet<SampleId>,
     fuse: Fuse,
@@ -65,7 +65,7 @@ impl FakeData {
             script,
             reads: VecDeque::new(),
             plans: VecDeque::new(),
-            again: VecDeque::new(),
+            to_resend: VecDeque::new(),
             held: BTreeSet::new(),
             fuse,
         }
@@ -130,7 +130,7 @@ impl FakeData {
                 Some(old) => *old = plan.clone(),
                 None => {
                     let moved = |unit: &&Unit| regroup.moved.contains(&unit.id);
-                    self.again.extend(plan.units.iter().filter(moved).cloned());
+                    self.to_resend.extend(plan.units.iter().filter(moved).cloned());
                 }
             }
         }
@@ -164,7 +164,7 @@ impl Engine for FakeData {
 
     fn work(&mut self, ports: &mut Ports) -> Result<Progress, EngineError> {
         self.fuse.burn()?;
-        if let Some(unit) = self.again.pop_front() {
+        if let Some(unit) = self.to_resend.pop_front() {
             self.send_pixels(&unit, ports)?;
         } else if let Some(plan) = self.plans.pop_front() {
             self.send(&plan, ports)?;

@@ -48,7 +48,7 @@ pub struct DataEngine {
     plans: VecDeque<Arc<StepPlan>>,
     num_sent: usize,
     /// Units that were sent and have another encoder now.
-    again: VecDeque<Unit>,
+    to_resend: VecDeque<Unit>,
     held: BTreeMap<SampleId, Held>,
     /// The bytes of the contents that are held, and the most that they may take.
     num_bytes: u64,
@@ -82,7 +82,7 @@ impl DataEngine {
             windows: VecDeque::new(),
             plans: VecDeque::new(),
             num_sent: 0,
-            again: VecDeque::new(),
+            to_resend: VecDeque::new(),
             held: BTreeMap::new(),
             num_bytes: 0,
             max_bytes,
@@ -158,15 +158,15 @@ impl DataEngine {
             let place = |plan: &StepPlan| plan.packs.iter().position(|pack| pack.id == unit.pack);
             plan.is_some_and(|plan| place(plan).is_some_and(|place| place < num_sent(plan)))
         };
-        let again = units.filter(|unit| regroup.moved.contains(&unit.id)).filter(was_sent).cloned();
-        let again: Vec<Unit> = again.collect();
+        let moved = units.filter(|unit| regroup.moved.contains(&unit.id)).filter(was_sent).cloned();
+        let moved: Vec<Unit> = moved.collect();
         // A unit may move more than once.
         let is_old = |unit: &Unit| {
             let mut newer = regroup.plans.iter().filter_map(|plan| plan.unit(unit.id));
             newer.any(|newer| newer.id == unit.id && newer.encoder != unit.encoder)
         };
-        self.again.retain(|unit| !is_old(unit));
-        self.again.extend(again);
+        self.to_resend.retain(|unit| !is_old(unit));
+        self.to_resend.extend(moved);
         for plan in &mut self.plans {
             if let Some(newer) = regroup.plans.iter().find(|newer| newer.first_pack() == plan.first_pack()) {
                 *plan = newer.clone();
@@ -176,7 +176,7 @@ impl DataEngine {
 
     /// Sends the pixels of the next unit that has another encoder; whether there was one.
     fn send_again(&mut self, ports: &mut Ports) -> Result<bool, EngineError> {
-        let Some(unit) = self.again.pop_front() else { return Ok(false) };
+        let Some(unit) = self.to_resend.pop_front() else { return Ok(false) };
         let index = self.index;
         let mut mine = BTreeMap::new();
         for item in unit.items.iter().filter(|item| item.owner == index) {
