@@ -150,6 +150,10 @@ impl Rules<'_> {
                 }
             }
         }
+        if let Some(source) = &model.text.tokenizer {
+            self.directory("model.text.tokenizer", source, None, false);
+            self.holds_tokenizer("model.text.tokenizer", source);
+        }
         for (key, part) in model.parts() {
             if let Some(source) = &part.load {
                 let needs_config = (part.config.is_empty() && model.config.is_empty() && model.load.is_none())

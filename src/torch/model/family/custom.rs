@@ -1,9 +1,12 @@
 //! Models put together: any tower, any projector and any language model, in a `config.json` of our own.
 //!
-//! Names begin with `image_encoder.`, `image_projector.`, `audio_encoder.`, `audio_projector.` and `foundation.`, and go on as
-//! in each part's own checkpoint.
+//! Names begin with `image_encoder.`, `image_projector.`, `audio_encoder.`, `audio_projector.`, `text_encoder.`,
+//! `text_projector.` and `foundation.`, and go on as in each part's own checkpoint.
 //! The language model's positions have three axes where its own have, and the tokens count on as text elsewhere.
 
+use std::sync::Arc;
+
+use loongforge_core::message::Tower;
 use serde_json::{Value, json};
 
 use super::common::NamePrefix;
@@ -12,6 +15,8 @@ use super::{audio, vision};
 use crate::model::audio::parts as audio_parts;
 use crate::model::config::{ModelConfig, Tokens};
 use crate::model::keys::{Keys, ModelConfigError};
+use crate::model::text::parts as text_parts;
+use crate::model::towers::ModelTower;
 use crate::model::vision::parts;
 
 /// The `model_type` of a model that was put together.
@@ -52,16 +57,21 @@ pub(in crate::model) fn read(keys: &Keys<'_>) -> Result<ModelConfig, ModelConfig
     let width = decoder.hidden_size;
     let read_audio = |encoder| audio_parts::read(&encoder, keys.section_or("audio_projector")?.as_ref(), width);
     let audio = keys.section_or("audio_encoder")?.map(read_audio).transpose()?;
-    let audio = match audio {
-        Some(audio) if !keys.has("image_encoder") => {
-            return audio::model(MODEL_TYPE, keys, decoder, audio, "audio_token_id");
-        }
-        audio => audio,
-    };
-    let projector = keys.section_or("image_projector")?;
-    let encoder = parts::read(&keys.section("image_encoder")?, projector.as_ref(), width)?;
-    let tokens = Tokens::read(keys, decoder.vocab_size)?;
-    let towers = vec![vision::tower(keys, &decoder, encoder, tokens)?];
+    let mut towers = Vec::new();
+    if let Some(encoder) = keys.section_or("text_encoder")? {
+        let [projector, text] = [keys.section_or("text_projector")?, keys.section_or("text")?];
+        let place = NamePrefix::new("text_encoder.model.", "text_encoder.");
+        let read = |keys: &Keys<'_>| read_decoder(keys, &place);
+        let family = Arc::new(text_parts::read(&encoder, projector.as_ref(), text.as_ref(), width, read)?);
+        let placeholders = vec![Tokens::id(keys, "text_token_id", decoder.vocab_size)?];
+        towers.push(ModelTower { tower: Tower::Text, family, placeholders });
+    }
+    if keys.has("image_encoder") || (audio.is_none() && towers.is_empty()) {
+        let projector = keys.section_or("image_projector")?;
+        let encoder = parts::read(&keys.section("image_encoder")?, projector.as_ref(), width)?;
+        let tokens = Tokens::read(keys, decoder.vocab_size)?;
+        towers.push(vision::tower(keys, &decoder, encoder, tokens)?);
+    }
     match audio {
         Some(audio) => audio::beside(MODEL_TYPE, keys, decoder, towers, (audio, "audio_token_id")),
         None => Ok(ModelConfig::new(MODEL_TYPE, decoder, towers)),
