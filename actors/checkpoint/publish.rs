@@ -26,8 +26,8 @@ pub struct Publication {
     pub model_dir: PathBuf,
     /// Folder of the preprocessor configs, where that is another one.
     pub media_dir: Option<PathBuf>,
-    /// Folder of the text tower's tokenizer, where it has one of its own.
-    pub text_dir: Option<PathBuf>,
+    /// File of the text tower's tokenizer, where it has one of its own.
+    pub text_tokenizer: Option<PathBuf>,
     /// The model's `config.json`, with overrides.
     pub model_config: Value,
     /// The chat template that the run learned, in place of the one in `model_dir`; `None`: that one.
@@ -104,9 +104,6 @@ pub(super) fn publish_on(
     disk.write(&path, manifest.to_text().as_bytes()).map_err(CheckpointError::write(&path))?;
     for name in manifest.files.keys().map(String::as_str).chain([MANIFEST]) {
         sync(&draft.dir.join(name))?;
-    }
-    if with.text_dir.is_some() {
-        sync(&draft.dir.join(TEXT_TOKENIZER))?;
     }
     sync(&draft.dir)?;
     let to = parent.join(format!("step-{num_steps:08}"));
@@ -191,10 +188,9 @@ fn complete(
         all.extend(carried(dir)?.into_iter().filter(is_media).map(|name| (dir.join(&name), name)));
     }
     all.retain(|(_, name)| !replaced(name));
-    if let Some(dir) = &with.text_dir {
-        let to = draft.dir.join(TEXT_TOKENIZER);
-        fs::create_dir_all(&to).map_err(CheckpointError::write(&to))?;
-        all.extend(carried(dir)?.into_iter().map(|name| (dir.join(&name), format!("{TEXT_TOKENIZER}/{name}"))));
+    if let Some(file) = &with.text_tokenizer {
+        all.retain(|(_, name)| name != TEXT_TOKENIZER);
+        all.push((file.clone(), TEXT_TOKENIZER.to_owned()));
     }
     for (from, name) in all {
         let to = draft.dir.join(&name);

@@ -7,7 +7,6 @@ use crate::model::error::FolderError;
 use crate::model::folder::ModelFolder;
 use crate::model::locate::{BaseError, ModelFolders};
 use loongforge_core::checkpoint::{CheckpointError, carried};
-use loongforge_core::data::TEXT_TOKENIZER;
 use loongforge_core::files;
 use loongforge_torch::train::hf::{Checkpoint, Dtype, Rewrite, rewrite};
 use loongforge_torch::train::{AdapterError, Adapters, WeightsError};
@@ -105,12 +104,8 @@ pub fn export(folder: &Path, out: &Path, how: &Export) -> Result<(usize, u64), E
     fs::write(to.join("config.json"), text).map_err(io(to))?;
     // What lies beside the adapters goes before what lies beside their base.
     for folder in [Some(&found.weights), found.adapters.as_ref()].into_iter().flatten() {
-        let text = (folder.join(TEXT_TOKENIZER), to.join(TEXT_TOKENIZER));
-        for (from, to) in [(folder.clone(), to.to_owned()), text].iter().filter(|(from, _)| from.is_dir()) {
-            fs::create_dir_all(to).map_err(io(to))?;
-            for name in carried(from)? {
-                fs::copy(from.join(&name), to.join(&name)).map_err(io(&from.join(&name)))?;
-            }
+        for name in carried(folder)? {
+            fs::copy(folder.join(&name), to.join(&name)).map_err(io(&folder.join(&name)))?;
         }
     }
     let draft = draft.keep();

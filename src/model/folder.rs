@@ -14,6 +14,7 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 use tch::Kind;
 
+const TOKENIZER: &str = "tokenizer.json";
 /// Differences that one error names.
 const MAX_DIFFERENCES: usize = 4;
 
@@ -24,8 +25,8 @@ pub struct ModelFolder {
     pub path: PathBuf,
     /// The preprocessor configs are here.
     pub media_path: PathBuf,
-    /// The text tower's tokenizer is here; `None`: it is the model's, or there is no such tower.
-    pub text_path: Option<PathBuf>,
+    /// The file of the text tower's own tokenizer; `None`: it is the model's, or there is no such tower.
+    pub text_tokenizer: Option<PathBuf>,
     /// `config.json` with the overrides applied, as a checkpoint will hold it.
     pub json: Value,
     pub config: ModelConfig,
@@ -81,11 +82,14 @@ impl ModelFolder {
                 folder.media_path = encoder;
             }
         }
-        if let Some(source) = &model.text.tokenizer {
-            folder.text_path = Some(locate("model.text.tokenizer", source)?);
-        } else if let Some(source) = &model.text_encoder.load {
-            let encoder = locate("model.text_encoder.load", source)?;
-            folder.text_path = Some(encoder).filter(|encoder| encoder.join("tokenizer.json").is_file());
+        let named =
+            [("model.text.tokenizer", &model.text.tokenizer), ("model.text_encoder.load", &model.text_encoder.load)];
+        for (key, source) in named.into_iter().rev() {
+            let Some(source) = source else { continue };
+            let file = locate(key, source)?.join(TOKENIZER);
+            if file.is_file() {
+                folder.text_tokenizer = Some(file);
+            }
         }
         // Most published configs name heads whose weights a checkpoint may lack: they are trained where a run asks.
         let num_heads = model.mtp.num_layers.unwrap_or(0);
@@ -151,9 +155,9 @@ impl ModelFolder {
             false => FolderError::Model { path: path.join("config.json"), source },
         };
         let config = ModelConfig::from_hf(&json).map_err(wrong)?;
-        let text_path = Some(path.join(TEXT_TOKENIZER)).filter(|folder| folder.is_dir());
+        let text_tokenizer = Some(path.join(TEXT_TOKENIZER)).filter(|file| file.is_file());
         let [path, media_path] = [path, path].map(Path::to_owned);
-        Ok(Self { path, media_path, text_path, json, config, notes: Vec::new() })
+        Ok(Self { path, media_path, text_tokenizer, json, config, notes: Vec::new() })
     }
 
     /// The kind that `config.json` names for the weights, where parameters can be of it; else float32.
@@ -168,7 +172,8 @@ impl ModelFolder {
     /// # Errors
     /// As [`Processor::open`].
     pub fn processor(&self, options: &ProcessorOptions) -> Result<Processor, DataError> {
-        let folders = ProcessorFolders { model: &self.path, media: &self.media_path, text: self.text_path.as_deref() };
+        let folders =
+            ProcessorFolders { model: &self.path, media: &self.media_path, text: self.text_tokenizer.as_deref() };
         Processor::open_from(folders, &self.json, options)
     }
 

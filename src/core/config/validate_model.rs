@@ -152,7 +152,9 @@ impl Rules<'_> {
         }
         if let Some(source) = &model.text.tokenizer {
             self.directory("model.text.tokenizer", source, None, false);
-            self.holds_tokenizer("model.text.tokenizer", source);
+            if source.as_path().is_dir() {
+                self.holds("model.text.tokenizer", source, "tokenizer.json");
+            }
         }
         for (key, part) in model.parts() {
             if let Some(source) = &part.load {

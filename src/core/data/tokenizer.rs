@@ -51,10 +51,28 @@ impl Tokenizer {
     /// # Errors
     /// No tokenizer that can be read, or one with more tokens than the model.
     pub fn open(model_dir: &Path, config: &Json, tokenizer_config: &Json) -> Result<Self, DataError> {
-        let (mut inner, path) = read(model_dir, tokenizer_config)?;
+        let (inner, path) = read(model_dir, tokenizer_config)?;
+        Self::new(inner, &path, config, tokenizer_config)
+    }
+
+    /// Works like [`Tokenizer::open`] with a `tokenizer.json` of any name.
+    ///
+    /// # Errors
+    /// As [`Tokenizer::open`].
+    pub(super) fn of_file(path: &Path, config: &Json) -> Result<Self, DataError> {
+        Self::new(read_tokenizer(path)?, path, config, &Json::Null)
+    }
+
+    /// `path` is where `inner` was read.
+    fn new(
+        mut inner: tokenizers::Tokenizer,
+        path: &Path,
+        config: &Json,
+        tokenizer_config: &Json,
+    ) -> Result<Self, DataError> {
         // Some files on the hub ask for padding or truncation: a training sample must be as it is.
         inner.with_padding(None);
-        inner.with_truncation(None).map_err(|error| DataError::file(&path, error))?;
+        inner.with_truncation(None).map_err(|error| DataError::file(path, error))?;
         let id = |token: &str| inner.token_to_id(token).map(i64::from);
 
         let card = ModelCard::of(config);
@@ -69,7 +87,7 @@ impl Tokenizer {
             let grow = "with more tokens than the model was made for, set model.resize_embeddings=true";
             let what =
                 format!("has token id {largest}, but the model's config.json says vocab_size {vocab_size}; {grow}");
-            return Err(DataError::file(&path, what));
+            return Err(DataError::file(path, what));
         }
         let rows = vocab_size.unwrap_or(largest + 1);
         let named_eos = token_text(&tokenizer_config["eos_token"]).and_then(id);
@@ -82,7 +100,7 @@ impl Tokenizer {
                 one => one.as_i64().into_iter().collect(),
             };
             if let Some(id) = ids.iter().find(|id| !(0..rows.max(largest + 1)).contains(*id)) {
-                let config = model_dir.join("config.json");
+                let config = path.with_file_name("config.json");
                 return Err(DataError::file(&config, format!("eos_token_id is {id}, but the model has {rows} tokens")));
             }
             first_eos = first_eos.or(ids.first().copied());

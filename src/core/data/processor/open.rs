@@ -50,7 +50,7 @@ pub struct ProcessorFolders<'a> {
     pub model: &'a Path,
     /// The preprocessor configs of pictures, videos and sound.
     pub media: &'a Path,
-    /// The text tower's tokenizer; `None`: it is the model's.
+    /// The file of the text tower's tokenizer; `None`: the one that the model's folder has for it, or else the model's.
     pub text: Option<&'a Path>,
 }
 

@@ -213,6 +213,49 @@ mod tests {
     }
 
     #[test]
+    fn text_towers_have_the_layers_that_are_taken() {
+        let sizes = json!({"vocab_size": 40, "d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4});
+        let config = |encoder: &Value, model_type: &str, text: Value| {
+            let mut encoder = encoder.clone();
+            encoder["model_type"] = json!(model_type);
+            json!({"model_type": "loongforge_vlm", "foundation": foundations()[0], "text_token_id": 303, "text": text,
+                "text_encoder": encoder})
+        };
+        let names = |encoder: &Value, model_type: &str, layers: Value| -> Vec<String> {
+            let model = ModelConfig::from_hf(&config(encoder, model_type, json!({"layers": layers}))).unwrap();
+            assert_eq!(model.inputs()[0].placeholders, [303]);
+            let family = model.towers.get(Tower::Text).unwrap();
+            family.specs().into_iter().map(|spec| spec.name).collect()
+        };
+        let has = |names: &[String], part: &str| names.iter().any(|name| name.contains(part));
+        for (encoder, model_type, layer, norm) in
+            [(&sizes, "umt5", "block.1.", "final_layer_norm"), (&foundations()[2], "qwen3", "layers.1.", "model.norm.")]
+        {
+            let (whole, first) = (names(encoder, model_type, json!([0, -1])), names(encoder, model_type, json!([1])));
+            assert!(has(&whole, layer) && has(&whole, norm) && !has(&whole, "lm_head"), "{whole:?}");
+            assert!(!has(&first, layer) && !has(&first, norm), "{first:?}");
+        }
+        let tables = |model_type| {
+            let names = names(&sizes, model_type, json!([-1]));
+            names.iter().filter(|name| name.contains("relative_attention_bias")).count()
+        };
+        assert_eq!([tables("t5"), tables("umt5")], [1, 2]);
+        let cases = [
+            ("layers", json!([3]), "text.layers is [3], but must be a list of numbers from -3 to 2"),
+            ("layers", json!([]), "at least one"),
+            ("skip", json!(1), "text.skip is 1, but only template and max_tokens"),
+        ];
+        for (key, value, expected) in cases {
+            let message = ModelConfig::from_hf(&config(&sizes, "umt5", json!({key: value}))).unwrap_err().to_string();
+            assert!(message.contains(expected), "{message:?} lacks {expected:?}");
+        }
+        let mut other = config(&sizes, "bert", json!({}));
+        assert!(ModelConfig::from_hf(&other).unwrap_err().to_string().contains(r#"text_encoder.model_type is "bert""#));
+        other["text_encoder"] = json!({"model_type": "t5", "feed_forward_proj": "gated-tanh"});
+        assert!(ModelConfig::from_hf(&other).unwrap_err().to_string().contains(r#"feed_forward_proj is "gated-tanh""#));
+    }
+
+    #[test]
     fn what_does_not_fit_is_named() {
         let error = |projector: Value| {
             ModelConfig::from_parts(&towers()[0], &projector, &foundations()[0], TOKENS).unwrap_err().to_string()

@@ -1,6 +1,7 @@
 //! A text tower and its projector: texts to features for the foundation.
 
 use std::rc::Rc;
+use std::sync::Arc;
 
 use loongforge_core::message::Grid;
 use tch::Tensor;
@@ -11,7 +12,8 @@ use super::t5_tower::T5Tower;
 use crate::model::audio::{AudioProjector, AudioProjectorConfig};
 use crate::model::decoder::DecoderConfig;
 use crate::model::encoder::{EncoderFamily, EncoderModel, EncoderTape};
-use crate::params::{ParamSpec, ParamStore};
+use crate::model::parallel_errors::TensorParallelError;
+use crate::params::{ParallelRank, ParamSpec, ParamStore};
 use crate::tape::{Policy, Slot, Tape};
 
 /// An encoder as data. A text is an item of as many rows as it has tokens; each text is computed alone.
@@ -110,6 +112,10 @@ impl EncoderFamily for TextConfig {
 
     fn is_projector(&self, name: &str) -> bool {
         self.projector.as_ref().is_some_and(|projector| projector.has(name))
+    }
+
+    fn divided(&self, _place: &ParallelRank) -> Result<Arc<dyn EncoderFamily>, TensorParallelError> {
+        Err(TensorParallelError::Unsupported { what: "a text tower" })
     }
 
     fn num_features(&self, grid: Grid) -> usize {
