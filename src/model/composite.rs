@@ -204,6 +204,20 @@ mod tests {
     }
 
     #[test]
+    fn a_text_tower_reads_what_is_said_of_it() {
+        let mut model = Model::default();
+        let mut plain = json!({"model_type": "qwen3"});
+        put_text(&mut plain, &model).unwrap();
+        assert_eq!(plain, json!({"model_type": "qwen3"}));
+        (model.text.layers, model.text.drop_tokens) = (Some(vec![-2]), Some(34));
+        let error = put_text(&mut plain, &model).unwrap_err().to_string();
+        assert!(error.contains("model.text is set, and the model has no text tower"), "{error}");
+        let mut json = json!({"text_encoder": {"model_type": "umt5"}, "text": {"max_tokens": 9, "drop_tokens": 1}});
+        put_text(&mut json, &model).unwrap();
+        assert_eq!(json["text"], json!({"max_tokens": 9, "drop_tokens": 34, "layers": [-2]}));
+    }
+
+    #[test]
     fn deepstack_is_off_where_a_loaded_tower_has_another_width() {
         let mut model = Model::default();
         model.image_encoder.load = Some(loongforge_core::config::Source::new("./tower"));
