@@ -2,7 +2,7 @@
 //! `config.json` does not say. Which parts fit each other is the model's to check.
 
 use crate::model::error::FolderError;
-use loongforge_core::config::{Model, Part};
+use loongforge_core::config::{Model, Part, TextTower};
 use loongforge_core::data::{ModelCard, Section};
 use serde_json::{Value, json};
 use std::path::Path;
@@ -18,7 +18,7 @@ pub(crate) fn has_parts(model: &Model) -> bool {
     parts(model).iter().any(|(_, part)| !part.config.is_empty() || (!whole && part.load.is_some()))
 }
 
-fn parts(model: &Model) -> [(&'static str, &Part); 5] {
+fn parts(model: &Model) -> [(&'static str, &Part); 7] {
     model.parts().map(|(key, part)| (key.strip_prefix("model.").unwrap_or(key), part))
 }
 
@@ -49,6 +49,30 @@ pub(crate) fn put_parts(
         return Ok(());
     }
     json["model_type"] = json!(model_type);
+    Ok(())
+}
+
+/// Puts what `model.text` says into the section `text`.
+///
+/// # Errors
+/// It says something, and the model has no text tower.
+pub(crate) fn put_text(json: &mut Value, model: &Model) -> Result<(), FolderError> {
+    let TextTower { tokenizer: _, template, max_tokens, drop_tokens, layers } = &model.text;
+    if ModelCard::of(json).text_tower().is_none() {
+        return match model.text == TextTower::default() {
+            true => Ok(()),
+            false => Err(FolderError::NoTextTower),
+        };
+    }
+    let said = [
+        ("template", json!(template)),
+        ("max_tokens", json!(max_tokens)),
+        ("drop_tokens", json!(drop_tokens)),
+        ("layers", json!(layers)),
+    ];
+    for (key, value) in said.into_iter().filter(|(_, value)| !value.is_null()) {
+        json["text"][key] = value;
+    }
     Ok(())
 }
 
@@ -88,14 +112,16 @@ pub(crate) fn ignored(json: &Value) -> Vec<String> {
 /// projector's is nowhere: it is the one that the tower comes with.
 fn of_part(key: &str, mut config: Value) -> Value {
     let section = Section::of_part(key);
+    let is_projector = matches!(section, Section::VisionProjector | Section::AudioProjector | Section::TextProjector);
+    // A language model is the text tower of another: alone, or within one that sees or hears.
+    let section = if section == Section::TextTower { Section::Text } else { section };
     let outer = config.get("model_type").cloned();
     let Some(mut part) = section.place(&config).and_then(|place| Some(config.pointer_mut(&place)?.take())) else {
-        let is_projector = matches!(section, Section::VisionProjector | Section::AudioProjector);
         return if is_projector { json!({}) } else { config };
     };
     // Towers of older configs have no type of their own.
     if part.get("model_type").is_none()
-        && !matches!(section, Section::VisionProjector | Section::AudioProjector)
+        && !is_projector
         && let (Some(part), Some(outer)) = (part.as_object_mut(), outer)
     {
         part.insert("model_type".into(), outer);
@@ -175,6 +201,20 @@ mod tests {
         let mut config = json!({"model_type": "qwen3_vl"});
         let error = put_parts(&mut config, &model, |_, _| Ok(json!({}))).unwrap_err().to_string();
         assert!(error.contains("model.image_projector.config") && error.contains("qwen3_vl"), "{error}");
+    }
+
+    #[test]
+    fn a_text_tower_reads_what_is_said_of_it() {
+        let mut model = Model::default();
+        let mut plain = json!({"model_type": "qwen3"});
+        put_text(&mut plain, &model).unwrap();
+        assert_eq!(plain, json!({"model_type": "qwen3"}));
+        (model.text.layers, model.text.drop_tokens) = (Some(vec![-2]), Some(34));
+        let error = put_text(&mut plain, &model).unwrap_err().to_string();
+        assert!(error.contains("model.text is set, and the model has no text tower"), "{error}");
+        let mut json = json!({"text_encoder": {"model_type": "umt5"}, "text": {"max_tokens": 9, "drop_tokens": 1}});
+        put_text(&mut json, &model).unwrap();
+        assert_eq!(json["text"], json!({"max_tokens": 9, "drop_tokens": 34, "layers": [-2]}));
     }
 
     #[test]

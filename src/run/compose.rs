@@ -365,6 +365,7 @@ pub fn publication(config: &RunConfig, composed: Value, folder: &ModelFolder) ->
     Publication {
         model_dir: folder.path.clone(),
         media_dir: (folder.media_path != folder.path).then(|| folder.media_path.clone()),
+        text_tokenizer: folder.text_tokenizer.clone(),
         model_config: saved_config(&folder.json, Some(dtype_name(config.train.precision))),
         chat_template: built_in(config.data.template).map(str::to_owned),
         config: composed,

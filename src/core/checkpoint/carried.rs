@@ -2,10 +2,11 @@
 
 use super::error::CheckpointError;
 use super::manifest::entries;
+use crate::data::TEXT_TOKENIZER;
 use std::path::Path;
 
 /// Tokenizer, processor and generation config of all families.
-const NAMES: [&str; 16] = [
+const NAMES: [&str; 17] = [
     "added_tokens.json",
     "chat_template.json",
     "generation_config.json",
@@ -22,6 +23,7 @@ const NAMES: [&str; 16] = [
     "vocab.txt",
     "vocab_file.txt",
     "bpe.codes",
+    TEXT_TOKENIZER,
 ];
 
 /// Templates, vocabularies, and the code that a family's `auto_map` names; it is carried, never run.

@@ -58,6 +58,8 @@ pub struct PackedMedia {
 pub enum PackedKind {
     Image,
     Audio,
+    /// A text for a text tower.
+    Context,
     /// With the rate of its frames where that was said.
     Video {
         fps: Option<f64>,
@@ -88,6 +90,7 @@ struct RawMedia {
 enum RawKind {
     Image,
     Audio,
+    Context,
     Video,
 }
 
@@ -177,6 +180,7 @@ impl PackedMedia {
         let (kind, fps) = match self.kind {
             PackedKind::Image => (RawKind::Image, None),
             PackedKind::Audio => (RawKind::Audio, None),
+            PackedKind::Context => (RawKind::Context, None),
             PackedKind::Video { fps } => (RawKind::Video, fps),
         };
         let files = self.files.iter().map(|(name, _)| name.clone()).collect();
@@ -193,6 +197,10 @@ impl RawMedia {
             (RawKind::Audio, _) if self.files.len() != 1 => {
                 return Err(wrong(format!("a recording of {} files", self.files.len())));
             }
+            (RawKind::Context, _) if self.files.len() != 1 => {
+                return Err(wrong(format!("a context of {} files", self.files.len())));
+            }
+            (RawKind::Context, _) => PackedKind::Context,
             (RawKind::Image, _) => PackedKind::Image,
             (RawKind::Audio, _) => PackedKind::Audio,
             (RawKind::Video, Some(fps)) if !(fps.is_finite() && fps > 0.0) => {

@@ -10,7 +10,7 @@ pub enum PositionKind {
     Sequential,
     /// Frames, rows and columns apart (M-RoPE): `get_rope_index` of Qwen2-VL and its successors and of ERNIE-4.5-VL in
     /// transformers 5.17. Text advances all three by one a token; features span a box that begins where the text before
-    /// it ended, and the text after it goes on behind the longer of the box's sides. Sound advances as text does. A video
+    /// it ended, and the text after it goes on behind the longer of the box's sides. Sound and the texts of a text tower advance as text does. A video
     /// of the Omni models, with or without its sound, says itself where each of its runs is.
     Multimodal,
 }
@@ -50,7 +50,7 @@ impl PositionKind {
                     for index in 0..span.len() as i64 {
                         let [t, row, column] = timed.offset.map(|offset| begin + offset);
                         let steps = match tower {
-                            Tower::Audio => [index; 3],
+                            Tower::Audio | Tower::Text => [index; 3],
                             Tower::Vision => [0, index / i64::from(w) % i64::from(h), index % i64::from(w)],
                         };
                         (frames[at], rows[at], columns[at]) = (t + steps[0], row + steps[1], column + steps[2]);
@@ -60,7 +60,7 @@ impl PositionKind {
                         (next, twin) = (begin + after, timed.twin_markers);
                     }
                 }
-                Span::Run(run) if run.tower == Tower::Audio => {
+                Span::Run(run) if run.tower != Tower::Vision => {
                     for _ in 0..run.len() {
                         (frames[at], rows[at], columns[at]) = (next, next, next);
                         (at, next) = (at + 1, next + 1);

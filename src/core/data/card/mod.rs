@@ -47,6 +47,11 @@ impl<'a> ModelCard<'a> {
         self.section(Section::Audio)
     }
 
+    /// The text tower; `None` of a model whose texts are all the language model's.
+    pub fn text_tower(self) -> Option<&'a Json> {
+        self.section(Section::TextTower)
+    }
+
     /// A section of the config, where it has one.
     pub fn section(self, section: Section) -> Option<&'a Json> {
         self.config.pointer(&section.place(self.config)?)
@@ -62,6 +67,7 @@ impl<'a> ModelCard<'a> {
         let has_tower = match tower {
             Tower::Vision => true,
             Tower::Audio => self.audio().is_some(),
+            Tower::Text => self.text_tower().is_some(),
         };
         let keys = Section::placeholder_keys(tower).iter().filter(|_| has_tower);
         keys.filter_map(|key| self.thinker()[*key].as_i64()).next()

@@ -14,7 +14,7 @@ pub struct Marker {
 
 /// Describes how files are written in a rendered text, by kind; a kind without words is not taken.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Markers([Marker; 3]);
+pub struct Markers([Marker; 4]);
 
 impl Markers {
     pub fn of(&self, kind: Kind) -> &Marker {
@@ -30,6 +30,6 @@ impl Markers {
     /// These of pictures and of videos; each as its words and what is written for it where the chat template knows none.
     pub fn vision(image: (Vec<String>, String), video: (Vec<String>, String)) -> Self {
         let marker = |(words, inline)| Marker { words, inline };
-        Self([marker(image), marker(video), Marker::default()])
+        Self([marker(image), marker(video), Marker::default(), Marker::default()])
     }
 }

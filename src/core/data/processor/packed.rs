@@ -64,6 +64,10 @@ impl PackedMedia {
         match self.kind {
             PackedKind::Image => MediaSource::Image(locators.next().unwrap_or_else(|| Locator::bytes("", *b""))),
             PackedKind::Audio => MediaSource::Audio(locators.next().unwrap_or_else(|| Locator::bytes("", *b""))),
+            PackedKind::Context => {
+                let text = self.files.first().map(|(_, bytes)| String::from_utf8_lossy(bytes).into_owned());
+                MediaSource::Context(text.unwrap_or_default())
+            }
             PackedKind::Video { fps } => MediaSource::Video(VideoSource { locators: locators.collect(), fps }),
         }
     }

@@ -23,6 +23,7 @@ impl Processor {
             Kind::Image => Part::Image,
             Kind::Video => Part::Video,
             Kind::Audio => Part::Audio,
+            Kind::Context => Part::Context,
         };
         let text = Part::Text { text: "?".to_owned() };
         let turn = Turn::new("user", vec![part, text]);
@@ -38,6 +39,7 @@ impl Processor {
                 Part::Image => Kind::Image,
                 Part::Video => Kind::Video,
                 Part::Audio => Kind::Audio,
+                Part::Context => Kind::Context,
             };
             if !self.writes[kind as usize] {
                 *part = Part::Text { text: self.towers.markers.of(kind).inline.clone() };
@@ -98,6 +100,10 @@ impl Processor {
         match (source, &self.towers.vision) {
             // Nothing of a sound may reach a decoder of pictures, whoever asks.
             (MediaSource::Audio(locator), _) => self.recording(locator, base)?.ok_or_else(|| takes_no(source)),
+            (MediaSource::Context(text), _) => match &self.towers.contexts {
+                Some(contexts) => contexts.context(text).map_err(DataError::Line),
+                None => Err(takes_no(source)),
+            },
             (_, None) => Err(takes_no(source)),
             (MediaSource::Image(locator), Some(media)) => {
                 let expansion = media.image(&read_rgb_with(&*self.decoder, locator, base, &self.limits)?);
@@ -163,7 +169,7 @@ impl Processor {
             num_image_tokens += num_features.map_err(|reason| DataError::image(Path::new(&named()), reason))?;
         }
         let num_text_tokens = self.tokenizer.encode(text)?.len().saturating_sub(places.len());
-        self.check_length(num_text_tokens, Features { images: num_image_tokens, audio: 0 })
+        self.check_length(num_text_tokens, Features { images: num_image_tokens, ..Features::default() })
     }
 }
 
@@ -172,5 +178,6 @@ fn takes_no(source: &MediaSource) -> DataError {
     match source.kind().tower() {
         Tower::Vision => DataError::image(Path::new(source.name()), reason),
         Tower::Audio => DataError::audio(Path::new(source.name()), reason),
+        Tower::Text => DataError::Line(reason),
     }
 }

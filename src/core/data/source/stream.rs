@@ -375,6 +375,7 @@ fn fetch(source: &mut MediaSource) -> Result<(), String> {
     let locators = match source {
         MediaSource::Image(locator) | MediaSource::Audio(locator) => std::slice::from_mut(locator),
         MediaSource::Video(video) => video.locators.as_mut_slice(),
+        MediaSource::Context(_) => &mut [],
     };
     for locator in locators {
         if let Locator::Url(url) = locator {

@@ -302,6 +302,10 @@ fn media(
             MediaSource::Audio(locator) => {
                 PackedMedia { kind: PackedKind::Audio, files: vec![file(None, locator, base)?] }
             }
+            MediaSource::Context(text) => {
+                let file = (member_name(index, None, "context.txt"), text.as_bytes().into());
+                PackedMedia { kind: PackedKind::Context, files: vec![file] }
+            }
             MediaSource::Video(video) => {
                 let folder;
                 let (frames, base) = match video.locators.as_slice() {

@@ -61,12 +61,16 @@ fn json_member(value: &Json) -> Member {
 }
 
 fn of_conversation(conversation: &Conversation, mut files: Files<'_>) -> Result<Vec<Member>, DataError> {
-    let (mut names, mut by_kind) = (Vec::new(), [const { Vec::<Json>::new() }; 3]);
+    let (mut names, mut by_kind, mut contexts) = (Vec::new(), [const { Vec::<Json>::new() }; 3], Vec::<Json>::new());
     for (index, source) in conversation.media.iter().enumerate() {
         let (kind, named) = match source {
             MediaSource::Image(locator) => (0, files.add(index, None, locator, files.base)?),
             MediaSource::Video(video) => (1, files.video(index, &video.locators, video.fps)?),
             MediaSource::Audio(locator) => (2, files.sound(index, locator)?),
+            MediaSource::Context(text) => {
+                contexts.push(text.as_str().into());
+                continue;
+            }
         };
         names.push(named.clone());
         by_kind[kind].push(named);
@@ -87,7 +91,7 @@ fn of_conversation(conversation: &Conversation, mut files: Files<'_>) -> Result<
     if !names.is_empty() {
         record.insert("name".to_owned(), Json::Array(names));
     }
-    for (key, names) in [("images", images), ("videos", videos), ("audios", audios)] {
+    for (key, names) in [("images", images), ("videos", videos), ("audios", audios), ("contexts", contexts)] {
         if !names.is_empty() {
             record.insert(key.to_owned(), Json::Array(names));
         }
@@ -111,7 +115,7 @@ fn message(turn: &Turn, has_videos: bool) -> Json {
     let ambiguous = turn.written == Written::Parts
         || holds(IMAGE_PLACEHOLDER)
         || has_videos && holds(VIDEO_PLACEHOLDER)
-        || turn.parts.contains(&Part::Audio);
+        || turn.parts.iter().any(|part| matches!(part, Part::Audio | Part::Context));
     let content = match ambiguous {
         true => serde_json::to_value(&turn.parts).unwrap_or_default(),
         false => turn
@@ -121,7 +125,7 @@ fn message(turn: &Turn, has_videos: bool) -> Json {
                 Part::Text { text } => text.as_str(),
                 Part::Image => IMAGE_PLACEHOLDER,
                 Part::Video => VIDEO_PLACEHOLDER,
-                Part::Audio => "",
+                Part::Audio | Part::Context => "",
             })
             .collect::<String>()
             .into(),
@@ -242,6 +246,7 @@ mod tests {
             match source {
                 MediaSource::Image(locator) | MediaSource::Audio(locator) => open(locator),
                 MediaSource::Video(video) => video.locators.iter_mut().for_each(open),
+                MediaSource::Context(_) => {}
             }
         }
         conversation

@@ -36,7 +36,7 @@ fn recordings_are_shown_counted_and_verified() {
 
     let stats = stats(&inputs, None, 1, |_, _| ());
     let sums: Vec<_> = stats.histograms.iter().map(|(name, histogram)| (*name, histogram.sum())).collect();
-    assert_eq!(sums[4..], [("recordings", 2), ("milliseconds of sound", 625)]);
+    assert_eq!(sums[4..], [("recordings", 2), ("milliseconds of sound", 625), ("contexts", 0)]);
     assert_eq!(stats.bad.len(), 1);
 
     let mut bad = Vec::new();

@@ -192,7 +192,8 @@ impl<'a> Source<'a> {
     fn open(inputs: &BTreeMap<String, Tensor>, it: &'a ModelTower) -> Result<Self, FixtureError> {
         let (values, grids) = match it.tower {
             Tower::Vision => pictures(inputs, it.family.patch_dim())?,
-            Tower::Audio => recordings(inputs)?,
+            Tower::Audio => items(inputs, "audio_frames", "audio_lengths")?,
+            Tower::Text => items(inputs, "text_ids", "text_lengths")?,
         };
         Ok(Source { it, grids: grids.into_iter(), values, taken: 0 })
     }
@@ -215,10 +216,14 @@ impl<'a> Source<'a> {
     }
 }
 
-/// All recordings' frames `[F, mel bins]`, `audio_frames`, and how many each has, `audio_lengths`.
-fn recordings(inputs: &BTreeMap<String, Tensor>) -> Result<(Option<Tensor>, Vec<Grid>), FixtureError> {
-    let Some(values) = inputs.get("audio_frames") else { return Ok((None, Vec::new())) };
-    let lens = integers(get(inputs, "audio_lengths")?);
+/// The rows of all items, such as the frames of recordings `[F, mel bins]`, and how many each item has.
+fn items(
+    inputs: &BTreeMap<String, Tensor>,
+    rows: &str,
+    lengths: &str,
+) -> Result<(Option<Tensor>, Vec<Grid>), FixtureError> {
+    let Some(values) = inputs.get(rows) else { return Ok((None, Vec::new())) };
+    let lens = integers(get(inputs, lengths)?);
     let grid = |len: i64| Grid { t: len as u32, h: 1, w: 1 };
     Ok((Some(values.shallow_clone()), lens.into_iter().map(grid).collect()))
 }

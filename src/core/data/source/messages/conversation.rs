@@ -19,6 +19,8 @@ pub enum MediaSource {
     Image(Locator),
     Video(VideoSource),
     Audio(Locator),
+    /// A text for a text tower: itself.
+    Context(String),
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -58,6 +60,7 @@ pub enum Part {
     Image,
     Video,
     Audio,
+    Context,
 }
 
 impl Conversation {
@@ -70,7 +73,7 @@ impl Conversation {
     pub fn images(&self) -> impl Iterator<Item = &Locator> {
         self.media.iter().filter_map(|source| match source {
             MediaSource::Image(locator) => Some(locator),
-            MediaSource::Video(_) | MediaSource::Audio(_) => None,
+            _ => None,
         })
     }
 }
@@ -81,6 +84,7 @@ impl MediaSource {
             MediaSource::Image(_) => Kind::Image,
             MediaSource::Video(_) => Kind::Video,
             MediaSource::Audio(_) => Kind::Audio,
+            MediaSource::Context(_) => Kind::Context,
         }
     }
 
@@ -89,6 +93,7 @@ impl MediaSource {
         match self {
             MediaSource::Image(locator) | MediaSource::Audio(locator) => locator.name(),
             MediaSource::Video(video) => video.locators.first().map_or("", Locator::name),
+            MediaSource::Context(text) => text,
         }
     }
 }

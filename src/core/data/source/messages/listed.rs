@@ -19,8 +19,10 @@ pub(super) struct Listed<'a> {
     pub images: std::vec::IntoIter<String>,
     pub videos: std::vec::IntoIter<RawVideo>,
     pub audios: std::vec::IntoIter<String>,
+    pub contexts: std::vec::IntoIter<String>,
     pub has_videos: bool,
     pub has_audios: bool,
+    pub has_contexts: bool,
     pub media: Vec<MediaSource>,
 }
 
@@ -43,6 +45,11 @@ impl Listed<'_> {
         Ok(Part::Audio)
     }
 
+    fn context(&mut self) -> Result<Part, DataError> {
+        self.media.push(MediaSource::Context(self.contexts.next().ok_or_else(|| too_few(Kind::Context))?));
+        Ok(Part::Context)
+    }
+
     /// A content string as parts.
     pub fn split(&mut self, text: &str) -> Result<Vec<Part>, DataError> {
         let mut parts = Vec::new();
@@ -52,6 +59,7 @@ impl Listed<'_> {
             Kind::Image => true,
             Kind::Video => self.has_videos,
             Kind::Audio => self.has_audios,
+            Kind::Context => self.has_contexts,
         };
         let known: Vec<Kind> = Kind::ALL.into_iter().filter(is_one).collect();
         loop {
@@ -66,6 +74,7 @@ impl Listed<'_> {
                 Kind::Image => self.image(None)?,
                 Kind::Video => self.video(None, None)?,
                 Kind::Audio => self.audio(None)?,
+                Kind::Context => self.context()?,
             });
             rest = &rest[at + kind.placeholder().len()..];
         }
@@ -86,6 +95,8 @@ impl Listed<'_> {
             "audio" => self.audio(part.audio.or(part.image)),
             "input_audio" if part.input_audio.is_some() => self.audio(part.input_audio.map(RawSound::url)),
             "audio_url" if part.audio_url.is_some() => self.audio(part.audio_url.map(RawUrl::url)),
+            // The texts themselves are listed.
+            "context" => self.context(),
             other => Err(DataError::Line(format!(
                 "a part of type {other:?} with these fields; known: {{\"type\":\"text\",\"text\":…}}, \
                  {{\"type\":\"image\"}}, {{\"type\":\"image_url\",\"image_url\":{{\"url\":…}}}}, {{\"type\":\"video\"}} and \
@@ -97,7 +108,8 @@ impl Listed<'_> {
     /// Nothing that is listed may be left.
     pub fn finish(self) -> Result<Vec<MediaSource>, DataError> {
         let used = |kind: Kind| self.media.iter().filter(|source| source.kind() == kind).count();
-        for (kind, unused) in Kind::ALL.into_iter().zip([self.images.len(), self.videos.len(), self.audios.len()]) {
+        let unused = [self.images.len(), self.videos.len(), self.audios.len(), self.contexts.len()];
+        for (kind, unused) in Kind::ALL.into_iter().zip(unused) {
             if unused > 0 {
                 let (key, placeholder, used) = (kind.key(), kind.placeholder(), used(kind));
                 let listed = used + unused;

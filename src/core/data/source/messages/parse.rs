@@ -19,8 +19,11 @@ impl Conversation {
     pub(in crate::data::source) fn from_json(record: Json, files: &dyn Locate) -> Result<Self, DataError> {
         let raw: RawLine = serde_json::from_value(record).map_err(|error| DataError::Line(error.to_string()))?;
         let (images, videos, audios) = (listed(raw.images), listed(raw.videos), listed(raw.audios));
-        let (has_videos, has_audios) = (videos.len() > 0, audios.len() > 0);
-        let mut listed = Listed { files, images, videos, audios, has_videos, has_audios, media: Vec::new() };
+        let contexts = listed(raw.contexts);
+        let (has_videos, has_audios, has_contexts) = (videos.len() > 0, audios.len() > 0, contexts.len() > 0);
+        let media = Vec::new();
+        let mut listed =
+            Listed { files, images, videos, audios, contexts, has_videos, has_audios, has_contexts, media };
         let mut turns = Vec::with_capacity(raw.messages.len());
         for turn in raw.messages {
             let (written, parts) = match turn.content {

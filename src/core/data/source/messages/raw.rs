@@ -17,6 +17,8 @@ pub(super) struct RawLine {
     pub videos: Option<OneOrMore<RawVideo>>,
     #[serde(default)]
     pub audios: Option<OneOrMore<String>>,
+    #[serde(default)]
+    pub contexts: Option<OneOrMore<String>>,
     pub tools: Option<Json>,
     #[serde(default)]
     pub chat_template_kwargs: Option<Json>,

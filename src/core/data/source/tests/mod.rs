@@ -74,6 +74,7 @@ fn file(source: &MediaSource) -> String {
     match source {
         MediaSource::Image(locator) | MediaSource::Audio(locator) => text(locator),
         MediaSource::Video(video) => video.locators.iter().map(text).collect(),
+        MediaSource::Context(text) => text.clone(),
     }
 }
 
