@@ -51,10 +51,17 @@ def text_batch(rng: torch.Generator, equal_lengths: bool) -> Batch:
     return Batch(pad(rows), rows)
 
 
+SQUARES = ("composed",)  # kinds whose pictures are squares of one size, with a token for each patch
+
+
+def side(vision: dict):
+    return vision["image_size"]
+
+
 def pixels(kind: str, vision: dict, grids: list, rng: torch.Generator) -> dict[str, Tensor]:
     patches = sum(height * width for height, width in grids)
-    if kind in ("intern", "intern_chat", "composed"):
-        size = vision["image_size"]
+    if kind in SQUARES or kind.startswith("intern"):
+        size = side(vision)
         height, width = size if isinstance(size, list) else (size, size)
         return {"pixel_values": torch.randn(patches, 3, height, width, generator=rng)}
     size = vision["patch_size"]
@@ -67,8 +74,8 @@ def vision_batch(kind: str, config: dict, rng: torch.Generator) -> Batch:
     """One picture in the first sequence, two in the second."""
     rows, pictures = [], []
     vision = config["image_encoder" if kind == "composed" else "vision_config"]
-    in_tiles = kind == "composed" or kind.startswith("intern")
-    tokens_a_tile = (vision["image_size"] // vision["patch_size"]) ** 2 if kind == "composed" else 4
+    in_tiles = kind in SQUARES or kind.startswith("intern")
+    tokens_a_tile = (side(vision) // vision["patch_size"]) ** 2 if kind in SQUARES else 4
     for grids in TILES if in_tiles else GRIDS:
         tokens = words(rng, 3, 4)
         for height, width in grids:

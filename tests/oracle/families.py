@@ -256,13 +256,19 @@ def composed(name, covers, tower, foundation, variants):
 
 
 QWEN2 = {**text(rope_parameters=rope(1e6)), "model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"]}
-composed("siglip", "SigLIP's tower, a projector and a Qwen2 decoder, put together from parts",
-    dict(model_type="siglip_vision_model", hidden_size=16, intermediate_size=28, num_hidden_layers=2, num_attention_heads=2,
-         image_size=12, patch_size=4, num_channels=3, layer_norm_eps=1e-6, vision_use_head=False), QWEN2,
+LLAMA = {**text(rope_parameters=rope(10000.0)), "model_type": "llama", "architectures": ["LlamaForCausalLM"]}
+SMALL_VIT = dict(hidden_size=16, intermediate_size=28, num_hidden_layers=2, num_attention_heads=2, image_size=12, patch_size=4,
+                 num_channels=3)
+SIGLIP = dict(model_type="siglip_vision_model", **SMALL_VIT, layer_norm_eps=1e-6, vision_use_head=False)
+CLIP = dict(model_type="clip_vision_model", **{**SMALL_VIT, "num_hidden_layers": 3}, layer_norm_eps=1e-5, hidden_act="quick_gelu")
+composed("siglip", "SigLIP's tower, a projector and a Qwen2 decoder, put together from parts", SIGLIP, QWEN2,
     variants={"depth3-gelu": {"image_encoder.num_hidden_layers": 3, "image_encoder.hidden_act": "gelu"},
-              "odd-size-llama": {"image_encoder.image_size": 14, "image_encoder.num_attention_heads": 4, "foundation": {
-                  **text(rope_parameters=rope(10000.0)), "model_type": "llama", "architectures": ["LlamaForCausalLM"]}}})
-
+              "odd-size-llama": {"image_encoder.image_size": 14, "image_encoder.num_attention_heads": 4, "foundation": LLAMA},
+              "layer-2": {"image_encoder.num_hidden_layers": 3, "image_encoder.vision_feature_layer": -2}})
+composed("clip", "CLIP's tower, a projector and a Llama decoder, put together from parts", CLIP, LLAMA,
+    variants={"last-gelu-qwen2": {"image_encoder.vision_feature_layer": -1, "image_encoder.hidden_act": "gelu", "foundation": QWEN2},
+              "odd-size-depth4": {"image_encoder.image_size": 15, "image_encoder.num_hidden_layers": 4,
+                                  "image_encoder.num_attention_heads": 4}})
 # ------------------------------------------------------------------------------ vision-language models
 
 SPECIAL = dict(image_token_id=IMAGE, video_token_id=VIDEO)

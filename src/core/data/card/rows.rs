@@ -21,6 +21,13 @@ pub enum VisionCut {
     Kimi,
     /// One square of a fixed size, whatever the picture's shape.
     Square,
+    /// The square in the middle of a picture whose shorter side is resized.
+    Crop {
+        /// The side of a patch where the config says nothing.
+        patch_size: usize,
+        /// True if the square must have the tower's own size.
+        of_tower: bool,
+    },
 }
 
 /// What is known of a `model_type`.
@@ -50,9 +57,12 @@ impl Row {
     }
 }
 
+const CLIP: VisionCut = VisionCut::Crop { patch_size: 32, of_tower: true };
+
 /// By the `model_type` of the whole model. Those of its parts have an ending more.
 const ROWS: &[Row] = &[
     sees("DFNRope_vision_transformer", VisionCut::Ernie),
+    sees("clip", CLIP),
     sees("ernie4_5_moe_vl", VisionCut::Ernie).on_three_axes(),
     sees("ernie4_5_vl_moe", VisionCut::Ernie).on_three_axes(),
     sees("intern_vit_6b", VisionCut::Tiles),

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import numpy as np
 import torch
 from PIL import Image
-from transformers import AutoProcessor, AutoTokenizer
+from transformers import AutoProcessor, AutoTokenizer, CLIPImageProcessor
 from transformers.models.ernie4_5_vl_moe.image_processing_ernie4_5_vl_moe import Ernie4_5_VLMoeImageProcessor
 from transformers.models.ernie4_5_vl_moe.modeling_ernie4_5_vl_moe import Ernie4_5_VLMoeModel
 from transformers.models.ernie4_5_vl_moe.video_processing_ernie4_5_vl_moe import Ernie4_5_VLMoeVideoProcessor
@@ -84,6 +84,7 @@ ERNIE = {"model_type": "ernie4_5_vl_moe", "vision_config": {}}
 INTERN = {"model_type": "internvl", "downsample_ratio": 0.5, "vision_config": {"patch_size": [8, 8], "image_size": [32, 32]}}
 KIMI = {"model_type": "kimi_k25", "vision_config": {}}
 SIGLIP = {"model_type": "loongforge_vlm", "image_encoder": {"model_type": "siglip_vision_model", "patch_size": 8, "image_size": 36}}
+CLIP = {"model_type": "loongforge_vlm", "image_encoder": {"model_type": "clip_vision_model", "patch_size": 8, "image_size": 36}}
 SIZES = [(48, 32, 1), (45, 27, 2), (100, 90, 3), (9, 13, 4), (37, 111, 5)]
 
 
@@ -93,6 +94,7 @@ def image_cases():
     intern = {"size": {"height": 32, "width": 32}, "min_patches": 1, "max_patches": 6}
     kimi = {**SMALL, "max_patches": 60, "size": {"max_height": 12, "max_width": 12}}
     siglip = {"size": {"height": 36, "width": 36}}
+    crop = {"crop_size": {"height": 36, "width": 36}, "resample": 3}
     for width, height, seed in SIZES:
         for config, settings, make in [
             (QWEN2, qwen, Qwen2VLImageProcessor),
@@ -101,6 +103,7 @@ def image_cases():
             (KIMI, kimi, Kimi_K25ImageProcessor),
             (SIGLIP, {**siglip, "resample": 3}, SiglipImageProcessor),
             (SIGLIP, {**siglip, "resample": 2}, SiglipImageProcessor),
+            (CLIP, {**crop, "size": {"shortest_edge": 36}}, CLIPImageProcessor),
         ]:
             out = make(**settings)(images=[Image.fromarray(noise_picture(width, height, seed))], return_tensors="pt")
             values = out["pixel_values"]
@@ -109,7 +112,7 @@ def image_cases():
                 values = patches(values, 8)
                 features = 4 * grid[0]
                 text = f"<img>{'<p>' * features}</img>"
-            elif config is SIGLIP:
+            elif config in (SIGLIP, CLIP):
                 # The tower's convolution leaves out the last four rows and columns.
                 grid, features = [1, 4, 4], 16
                 values, text = patches(values[:, :, :32, :32], 8), "<p>" * 16

@@ -1,11 +1,12 @@
 //! Vision towers and projectors. One computation serves every tower (`tower.rs`, as `tower_config.rs` says); a file for
 //! each published tower reads its config. Which families have which encoder is `family/`'s.
 
+pub(super) mod clip;
 mod embed;
 mod encoder;
 pub(super) mod ernie;
 pub(super) mod intern;
-mod keys;
+pub(super) mod keys;
 mod layout;
 pub(super) mod moon;
 pub(super) mod parts;

@@ -1,5 +1,5 @@
 //! A vision tower as data: every tower that is built in is the same computation with other choices. How a family's
-//! `config.json` gives them is read in `qwen.rs`, `intern.rs`, `rice.rs`, `moon.rs` and `ernie.rs`.
+//! `config.json` gives them is read in a file of each family beside this one.
 
 use loongforge_core::message::Grid;
 
@@ -35,6 +35,10 @@ pub struct TowerConfig {
     pub frame_mean: bool,
     /// After these blocks states are taken for the decoder's first layers (DeepStack).
     pub deepstack: Vec<i64>,
+    /// Blocks behind the last one whose states are used. The checkpoint has them: they are kept as they are.
+    pub unused_blocks: i64,
+    /// Other parameters that the checkpoint has and nothing here is computed by.
+    pub unused: Vec<ParamSpec>,
 }
 
 /// A linear map of a flattened patch, stored as the convolution that it is in the reference.
@@ -103,6 +107,8 @@ impl TowerConfig {
             final_norm: None,
             frame_mean: false,
             deepstack: Vec::new(),
+            unused_blocks: 0,
+            unused: Vec::new(),
         }
     }
 
@@ -142,9 +148,10 @@ impl TowerConfig {
         for (name, norm) in self.pre_norm.iter().chain(&self.final_norm) {
             specs.extend(norm.specs(prefix, name, width));
         }
-        for number in 0..self.num_blocks {
-            specs.extend(self.block.specs(&format!("{prefix}{}{number}.", self.block_prefix)));
-        }
+        let block = |number: i64| self.block.specs(&format!("{prefix}{}{number}.", self.block_prefix));
+        specs.extend((0..self.num_blocks).flat_map(block));
+        let behind = self.num_blocks..self.num_blocks + self.unused_blocks;
+        specs.extend(behind.flat_map(block).chain(self.unused.iter().cloned()).map(ParamSpec::frozen));
         specs
     }
 
