@@ -12,6 +12,7 @@ from families import AUDIO_END, AUDIO_START, AUDIO_TOKEN, IMAGE, LAST_WORD, VIDE
 IGNORE = -100
 GRIDS = [[(6, 4)], [(4, 4), (4, 8)]]  # of each sequence's pictures, in patches: height and width
 TILES = [[(1, 1)], [(1, 1), (1, 2)]]  # InternVL: square tiles of a fixed size, four tokens each
+SIDES = {"dinov2": 17}  # of pictures of another size than the tower's own, in pixels
 
 
 @dataclass
@@ -55,7 +56,7 @@ SQUARES = ("composed",)  # kinds whose pictures are squares of one size, with a 
 
 
 def side(vision: dict):
-    return vision["image_size"]
+    return SIDES.get(vision.get("model_type"), vision["image_size"])
 
 
 def pixels(kind: str, vision: dict, grids: list, rng: torch.Generator) -> dict[str, Tensor]:

@@ -261,6 +261,8 @@ SMALL_VIT = dict(hidden_size=16, intermediate_size=28, num_hidden_layers=2, num_
                  num_channels=3)
 SIGLIP = dict(model_type="siglip_vision_model", **SMALL_VIT, layer_norm_eps=1e-6, vision_use_head=False)
 CLIP = dict(model_type="clip_vision_model", **{**SMALL_VIT, "num_hidden_layers": 3}, layer_norm_eps=1e-5, hidden_act="quick_gelu")
+DINOV2 = dict(model_type="dinov2", hidden_size=16, mlp_ratio=2, num_hidden_layers=2, num_attention_heads=2, image_size=12,
+              patch_size=4, num_channels=3, layer_norm_eps=1e-6, layerscale_value=0.8)
 composed("siglip", "SigLIP's tower, a projector and a Qwen2 decoder, put together from parts", SIGLIP, QWEN2,
     variants={"depth3-gelu": {"image_encoder.num_hidden_layers": 3, "image_encoder.hidden_act": "gelu"},
               "odd-size-llama": {"image_encoder.image_size": 14, "image_encoder.num_attention_heads": 4, "foundation": LLAMA},
@@ -269,6 +271,12 @@ composed("clip", "CLIP's tower, a projector and a Llama decoder, put together fr
     variants={"last-gelu-qwen2": {"image_encoder.vision_feature_layer": -1, "image_encoder.hidden_act": "gelu", "foundation": QWEN2},
               "odd-size-depth4": {"image_encoder.image_size": 15, "image_encoder.num_hidden_layers": 4,
                                   "image_encoder.num_attention_heads": 4}})
+# Its pictures are of another size than its table of positions.
+composed("dinov2", "DINOv2's tower, a projector and a Qwen2 decoder, put together from parts", DINOV2, QWEN2,
+    variants={"giant": {"image_encoder.use_swiglu_ffn": True, "image_encoder.qkv_bias": False, "image_encoder.image_size": 20},
+              "layer-2-no-mask": {"image_encoder.num_hidden_layers": 3, "image_encoder.vision_feature_layer": -2,
+                                  "image_encoder.use_mask_token": False, "foundation": LLAMA}})
+
 # ------------------------------------------------------------------------------ vision-language models
 
 SPECIAL = dict(image_token_id=IMAGE, video_token_id=VIDEO)

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import numpy as np
 import torch
 from PIL import Image
-from transformers import AutoProcessor, AutoTokenizer, CLIPImageProcessor
+from transformers import AutoProcessor, AutoTokenizer, BitImageProcessor, CLIPImageProcessor
 from transformers.models.ernie4_5_vl_moe.image_processing_ernie4_5_vl_moe import Ernie4_5_VLMoeImageProcessor
 from transformers.models.ernie4_5_vl_moe.modeling_ernie4_5_vl_moe import Ernie4_5_VLMoeModel
 from transformers.models.ernie4_5_vl_moe.video_processing_ernie4_5_vl_moe import Ernie4_5_VLMoeVideoProcessor
@@ -85,6 +85,8 @@ INTERN = {"model_type": "internvl", "downsample_ratio": 0.5, "vision_config": {"
 KIMI = {"model_type": "kimi_k25", "vision_config": {}}
 SIGLIP = {"model_type": "loongforge_vlm", "image_encoder": {"model_type": "siglip_vision_model", "patch_size": 8, "image_size": 36}}
 CLIP = {"model_type": "loongforge_vlm", "image_encoder": {"model_type": "clip_vision_model", "patch_size": 8, "image_size": 36}}
+DINOV2 = {"model_type": "loongforge_vlm", "image_encoder": {"model_type": "dinov2", "patch_size": 8, "image_size": 56}}
+IMAGENET = {"image_mean": [0.485, 0.456, 0.406], "image_std": [0.229, 0.224, 0.225]}
 SIZES = [(48, 32, 1), (45, 27, 2), (100, 90, 3), (9, 13, 4), (37, 111, 5)]
 
 
@@ -104,6 +106,7 @@ def image_cases():
             (SIGLIP, {**siglip, "resample": 3}, SiglipImageProcessor),
             (SIGLIP, {**siglip, "resample": 2}, SiglipImageProcessor),
             (CLIP, {**crop, "size": {"shortest_edge": 36}}, CLIPImageProcessor),
+            (DINOV2, {**crop, **IMAGENET, "size": {"shortest_edge": 43}}, BitImageProcessor),
         ]:
             out = make(**settings)(images=[Image.fromarray(noise_picture(width, height, seed))], return_tensors="pt")
             values = out["pixel_values"]
@@ -112,7 +115,7 @@ def image_cases():
                 values = patches(values, 8)
                 features = 4 * grid[0]
                 text = f"<img>{'<p>' * features}</img>"
-            elif config in (SIGLIP, CLIP):
+            elif config in (SIGLIP, CLIP, DINOV2):
                 # The tower's convolution leaves out the last four rows and columns.
                 grid, features = [1, 4, 4], 16
                 values, text = patches(values[:, :, :32, :32], 8), "<p>" * 16

@@ -2,6 +2,7 @@
 //! each published tower reads its config. Which families have which encoder is `family/`'s.
 
 pub(super) mod clip;
+pub(super) mod dinov2;
 mod embed;
 mod encoder;
 pub(super) mod ernie;

@@ -6,7 +6,7 @@ use super::encoder::VisionConfig;
 use super::intern::{InternNames, PixelShuffle};
 use super::keys::activation;
 use super::projector::{MergeNorm, ProjectorConfig, ProjectorKind};
-use super::{clip, ernie, intern, moon, qwen2, qwen2_5, qwen3, rice, siglip};
+use super::{clip, dinov2, ernie, intern, moon, qwen2, qwen2_5, qwen3, rice, siglip};
 use crate::model::keys::{Keys, ModelConfigError};
 use crate::model::tower_blocks::TowerNorm;
 use crate::nn::Activation;
@@ -19,6 +19,7 @@ const TOWERS: &[(&str, Read)] = &[
     ("DFNRope_vision_transformer", ernie),
     ("clip", clip::read),
     ("clip_vision_model", clip::read),
+    ("dinov2", dinov2::read),
     ("ernie4_5_vl_moe_vision", ernie),
     ("intern_vit_6b", |keys, tower, projector, width| intern(keys, InternNames::Original, tower, projector, width)),
     ("internvl_vision", |keys, tower, projector, width| {
