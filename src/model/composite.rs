@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use std::path::Path;
 
 /// The names in tokenizers of the token that features of pictures replace.
-const IMAGE_TOKENS: [&str; 4] = ["<|image_pad|>", "<IMG_CONTEXT>", "<|media_pad|>", "<|IMAGE_PLACEHOLDER|>"];
+const IMAGE_TOKENS: [&str; 5] = ["<|image_pad|>", "<IMG_CONTEXT>", "<|media_pad|>", "<|IMAGE_PLACEHOLDER|>", "<image>"];
 /// Configs that have no key for it, or need not have one.
 const WITHOUT_IMAGE_TOKEN: [&str; 2] = ["loongforge_vlm", "internvl_chat"];
 
@@ -89,10 +89,15 @@ pub(crate) fn ignored(json: &Value) -> Vec<String> {
 fn of_part(key: &str, mut config: Value) -> Value {
     let section = Section::of_part(key);
     let outer = config.get("model_type").cloned();
+    // LLaVA says beside its tower which of its layers counts.
+    let layer = config.get("vision_feature_layer").filter(|_| section == Section::Vision).cloned();
     let Some(mut part) = section.place(&config).and_then(|place| Some(config.pointer_mut(&place)?.take())) else {
         let is_projector = matches!(section, Section::VisionProjector | Section::AudioProjector);
         return if is_projector { json!({}) } else { config };
     };
+    if let (Some(layer), Some(part)) = (layer, part.as_object_mut()) {
+        part.entry("vision_feature_layer").or_insert(layer);
+    }
     // Towers of older configs have no type of their own.
     if part.get("model_type").is_none()
         && !matches!(section, Section::VisionProjector | Section::AudioProjector)

@@ -52,7 +52,7 @@ def text_batch(rng: torch.Generator, equal_lengths: bool) -> Batch:
     return Batch(pad(rows), rows)
 
 
-SQUARES = ("composed",)  # kinds whose pictures are squares of one size, with a token for each patch
+SQUARES = ("composed", "llava")  # kinds whose pictures are squares of one size, with a token for each patch
 
 
 def side(vision: dict):

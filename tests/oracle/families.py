@@ -285,7 +285,7 @@ STARTS = dict(vision_start_token_id=VISION_START, vision_end_token_id=VISION_END
 
 def vlm(name, model, covers, text_config, vision_config, kind="qwen", variants=None, renames=None, **config):
     config = {"text_config": text_config, "vision_config": vision_config, "tie_word_embeddings": False, **config}
-    add(name, f"{model}ForConditionalGeneration", covers, config, kind=kind, variants=variants, renames=renames or {})
+    add(name, f"{model}ForConditionalGeneration", covers, config, kind=kind, variants=variants or {}, renames=renames or {})
 
 
 def in_text(**changes) -> dict:
@@ -368,6 +368,17 @@ vlm("internvl3.5_moe", "InternVL", "InternVL3.5 on a Qwen3-MoE decoder",
             mlp_only_layers=[]), "model_type": "qwen3_moe"}, INTERN_VISION, **INTERN,
     variants={"6b-vit": RMS_VISION, "sparse-step": in_text(decoder_sparse_step=2, num_hidden_layers=3, norm_topk_prob=False)})
 
+# The published layout: transformers 5.17 saves a fresh tower without its inner name.
+INNER = {r"^vision_tower\.(?!vision_model\.)": "vision_tower.vision_model."}
+vlm("llava", "Llava", "LLaVA 1.5 (CLIP's tower on a Llama decoder)", LLAMA, CLIP, kind="llava", image_token_index=IMAGE,
+    vision_feature_layer=-2, vision_feature_select_strategy="default", renames=INNER,
+    variants={"siglip-qwen2-tied": {**TIED, "text_config": {**QWEN2, "tie_word_embeddings": True}, "vision_config": SIGLIP,
+                                    "vision_feature_layer": -1, "vision_feature_select_strategy": "full"},
+              "last-relu-layers3": {"vision_feature_layer": -1, "projector_hidden_act": "relu", **in_text(num_hidden_layers=3)}})
+vlm("llava_dinov2", "Llava", "The LLaVA layout with DINOv2's tower on a Qwen3 decoder",
+    {**text(head_dim=8, rope_parameters=rope(1e6)), "model_type": "qwen3"}, DINOV2, kind="llava", image_token_index=IMAGE,
+    vision_feature_layer=-1, vision_feature_select_strategy="default")
+
 # --------------------------------------------------------------------------------- audio-language models
 
 AUDIO = dict(num_mel_bins=8, encoder_layers=2, encoder_attention_heads=2, encoder_ffn_dim=28, d_model=16)
@@ -375,7 +386,7 @@ AUDIO = dict(num_mel_bins=8, encoder_layers=2, encoder_attention_heads=2, encode
 
 def alm(name, model, covers, text_config, audio_config, kind, variants, renames=None, **config):
     config = {"text_config": text_config, "audio_config": audio_config, **config}
-    add(name, f"{model}ForConditionalGeneration", covers, config, kind=kind, variants=variants, renames=renames or {})
+    add(name, f"{model}ForConditionalGeneration", covers, config, kind=kind, variants=variants or {}, renames=renames or {})
 
 
 def in_audio(**changes) -> dict:

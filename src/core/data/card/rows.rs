@@ -70,6 +70,7 @@ const ROWS: &[Row] = &[
     sees("internvl", VisionCut::Tiles),
     sees("internvl_chat", VisionCut::Tiles),
     sees("kimi_k25", VisionCut::Kimi),
+    sees("llava", CLIP),
     sees("llava_onevision1_5", VisionCut::Qwen2 { tokens_per_second: None }),
     sees("llavaonevision1_5", VisionCut::Qwen2 { tokens_per_second: None }),
     sees("qwen2_5_omni", VisionCut::OmniChunks).and_hears(AudioFamily::Qwen2_5Omni).on_three_axes(),
