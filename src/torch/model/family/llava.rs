@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use super::common::NamePrefix;
 use super::decoders::{read_decoder, read_decoder_as};
+use super::experts::unbalanced;
 use super::vision;
 use crate::model::config::{ModelConfig, Tokens};
 use crate::model::keys::{Keys, ModelConfigError};
@@ -23,6 +24,13 @@ pub(in crate::model) fn read(keys: &Keys<'_>) -> Result<ModelConfig, ModelConfig
         None | Some("llama") => read_decoder_as("llama", &text.instead(&text.filled(&llama_sizes())), &place)?,
         Some(_) => read_decoder(&text, &place)?,
     };
+    if let Some(cap) = decoder.final_soft_cap {
+        return Err(text.inconsistent(
+            "final_logit_softcapping",
+            cap,
+            "must be null: the reference's class has no such cap",
+        ));
+    }
     // Either of the two ties.
     decoder.tie_word_embeddings |= keys.flag_or("tie_word_embeddings")?.unwrap_or(false);
 
@@ -48,7 +56,7 @@ pub(in crate::model) fn read(keys: &Keys<'_>) -> Result<ModelConfig, ModelConfig
     let encoder = VisionConfig { projector, ..encoder };
     let key = if keys.has("image_token_index") { "image_token_index" } else { "image_token_id" };
     let tokens = Tokens::with_image(keys, key, decoder.vocab_size)?;
-    vision::model("llava", keys, decoder, encoder, tokens)
+    vision::model("llava", keys, unbalanced(decoder), encoder, tokens)
 }
 
 /// The sizes of Llama's config class: published configs have those alone that differ.
@@ -100,6 +108,12 @@ mod tests {
                 r#"vision_feature_select_strategy is "full"; supported: "default""#,
             ),
             ("multimodal_projector_bias", json!(false), "multimodal_projector_bias is false"),
+            (
+                "text_config",
+                json!({"model_type": "gemma2", "vocab_size": 32064, "hidden_size": 16, "intermediate_size": 8,
+                "num_hidden_layers": 1, "num_attention_heads": 2, "head_dim": 8, "query_pre_attn_scalar": 8}),
+                "text_config.final_logit_softcapping is 30, but must be null",
+            ),
             ("image_token_index", json!(32064), "image_token_index is 32064, but must be below"),
         ] {
             let mut config = published();
