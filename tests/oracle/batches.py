@@ -12,7 +12,7 @@ from families import AUDIO_END, AUDIO_START, AUDIO_TOKEN, IMAGE, LAST_WORD, VIDE
 IGNORE = -100
 GRIDS = [[(6, 4)], [(4, 4), (4, 8)]]  # of each sequence's pictures, in patches: height and width
 TILES = [[(1, 1)], [(1, 1), (1, 2)]]  # InternVL: square tiles of a fixed size, four tokens each
-SIDES = {"dinov2": 17}  # of pictures of another size than the tower's own, in pixels
+SIDES = {"dinov2": 17, "dinov2_with_registers": 17}  # of pictures of another size than the tower's own, in pixels
 
 
 @dataclass

@@ -277,6 +277,13 @@ composed("dinov2", "DINOv2's tower, a projector and a Qwen2 decoder, put togethe
               "layer-2-no-mask": {"image_encoder.num_hidden_layers": 3, "image_encoder.vision_feature_layer": -2,
                                   "image_encoder.use_mask_token": False, "foundation": LLAMA}})
 
+# Pictures are larger than its table of positions, or smaller.
+composed("dinov2_registers", "DINOv2's tower with registers, a projector and a Qwen2 decoder, put together from parts",
+    {**DINOV2, "model_type": "dinov2_with_registers", "num_register_tokens": 3}, QWEN2,
+    variants={"giant-smaller": {"image_encoder.use_swiglu_ffn": True, "image_encoder.image_size": 28},
+              "layer-2-one": {"image_encoder.num_hidden_layers": 3, "image_encoder.vision_feature_layer": -2,
+                              "image_encoder.num_register_tokens": 1, "foundation": LLAMA}})
+
 # ------------------------------------------------------------------------------ vision-language models
 
 SPECIAL = dict(image_token_id=IMAGE, video_token_id=VIDEO)

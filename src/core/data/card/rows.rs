@@ -64,6 +64,7 @@ const ROWS: &[Row] = &[
     sees("DFNRope_vision_transformer", VisionCut::Ernie),
     sees("clip", CLIP),
     sees("dinov2", VisionCut::Crop { patch_size: 14, of_tower: false }),
+    sees("dinov2_with_registers", VisionCut::Crop { patch_size: 16, of_tower: false }),
     sees("ernie4_5_moe_vl", VisionCut::Ernie).on_three_axes(),
     sees("ernie4_5_vl_moe", VisionCut::Ernie).on_three_axes(),
     sees("intern_vit_6b", VisionCut::Tiles),

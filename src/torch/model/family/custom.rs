@@ -106,6 +106,8 @@ mod tests {
                    "patch_size": 16, "num_attention_heads": 3, "intermediate_size": 80, "spatial_merge_size": 2}),
             json!({"model_type": "dinov2", "hidden_size": 48, "num_hidden_layers": 2, "image_size": 70,
                    "num_attention_heads": 3, "use_swiglu_ffn": true, "spatial_merge_size": 2}),
+            json!({"model_type": "dinov2_with_registers", "hidden_size": 48, "num_hidden_layers": 2, "image_size": 64,
+                   "num_attention_heads": 3, "spatial_merge_size": 2}),
             json!({"model_type": "qwen2_vl_vision", "depth": 2, "embed_dim": 48, "num_heads": 3, "hidden_size": 3584}),
         ]
     }

@@ -52,7 +52,12 @@ pub(in crate::model) fn read(
     let tower = TowerConfig {
         order: PatchOrder::Raster,
         positions: Some(positions),
-        class: Some(ClassToken { name: "embeddings.class_embedding", shape: vec![width], angles: None }),
+        class: Some(ClassToken {
+            name: "embeddings.class_embedding",
+            shape: vec![width],
+            registers: None,
+            angles: None,
+        }),
         // The published name.
         pre_norm: Some(("pre_layrnorm", norm)),
         block_prefix: "encoder.layers.",

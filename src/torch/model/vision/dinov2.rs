@@ -1,7 +1,5 @@
-//! DINOv2's tower (`Dinov2Model`) and LLaVA's projector: branches that are scaled, a class token that is dropped at the end, and
-//! positions that are fitted to pictures of any size.
-
-use serde_json::json;
+//! DINOv2's tower, without and with registers (`Dinov2Model`, `Dinov2WithRegistersModel`), and LLaVA's projector: branches that
+//! are scaled, learned tokens that are dropped at the end, and positions that are fitted to pictures of any size.
 
 use super::encoder::VisionConfig;
 use super::keys::{activation, check_heads, feature_layer, merge, no_dropout, square};
@@ -13,23 +11,23 @@ use crate::model::tower_blocks::{BlockConfig, MlpNames, TowerNorm};
 use crate::nn::{Activation, Resampling};
 use crate::params::{Init, ParamSpec};
 
-/// The encoder of `Dinov2Config`, its names under `prefix` and `projector`, with features of width `outputs`: the last states
+/// The encoder of `Dinov2Config` or, `with_registers`, `Dinov2WithRegistersConfig`, its names under `prefix` and `projector`, with features of width `outputs`: the last states
 /// behind their norm, or those of `vision_feature_layer` without one.
 pub(in crate::model) fn read(
     keys: &Keys<'_>,
     prefix: &str,
     projector: &str,
     outputs: i64,
+    with_registers: bool,
 ) -> Result<VisionConfig, ModelConfigError> {
     let size = |key: &str, default: i64| keys.size_or(key).map(|size| size.unwrap_or(default));
     let (width, num_heads) = (size("hidden_size", 768)?, size("num_attention_heads", 12)?);
     check_heads(keys, ("hidden_size", width), "num_attention_heads", num_heads, false)?;
     no_dropout(keys, &["hidden_dropout_prob", "attention_probs_dropout_prob", "drop_path_rate"])?;
-    keys.only("num_register_tokens", &[json!(0)])?;
     let num_blocks = size("num_hidden_layers", 12)?;
     let layer = feature_layer(keys, num_blocks, None)?;
     let used = layer.unwrap_or(num_blocks);
-    let patch_size = square(keys, "patch_size")?.unwrap_or(14);
+    let patch_size = square(keys, "patch_size")?.unwrap_or(if with_registers { 16 } else { 14 });
     let side = square(keys, "image_size")?.unwrap_or(224) / patch_size;
     let merge = merge(keys)?;
     let norm = TowerNorm::Layer(keys.number_or("layer_norm_eps")?.unwrap_or(1e-6));
@@ -40,7 +38,7 @@ pub(in crate::model) fn read(
         shape: vec![1, side * side + 1, width],
         side,
         with_class: true,
-        resampling: Resampling::Bicubic,
+        resampling: if with_registers { Resampling::Antialiased } else { Resampling::Bicubic },
     };
     let flag = |key: &str, default: bool| keys.flag_or(key).map(|flag| flag.unwrap_or(default));
     let inner = (width as f64 * keys.number_or("mlp_ratio")?.unwrap_or(4.0)) as i64;
@@ -66,14 +64,18 @@ pub(in crate::model) fn read(
     };
     let last_norm = ("layernorm", norm);
     let mut unused = if layer.is_none() { Vec::new() } else { norm.specs(prefix, last_norm.0, width) };
-    if flag("use_mask_token", true)? {
+    if with_registers || flag("use_mask_token", true)? {
         unused.push(ParamSpec::new(format!("{prefix}embeddings.mask_token"), &[1, width], Init::Zeros));
     }
+    let registers = match with_registers {
+        true => Some(("embeddings.register_tokens", size("num_register_tokens", 4)?)),
+        false => None,
+    };
     let embed = PatchEmbed { name: "embeddings.patch_embeddings.projection", kernel, bias: true };
     let tower = TowerConfig {
         order: PatchOrder::Raster,
         positions: Some(positions),
-        class: Some(ClassToken { name: "embeddings.cls_token", shape: vec![1, 1, width], angles: None }),
+        class: Some(ClassToken { name: "embeddings.cls_token", shape: vec![1, 1, width], registers, angles: None }),
         block_prefix: "encoder.layer.",
         final_norm: layer.is_none().then_some(last_norm),
         unused_blocks: num_blocks - used,

@@ -19,7 +19,8 @@ const TOWERS: &[(&str, Read)] = &[
     ("DFNRope_vision_transformer", ernie),
     ("clip", clip::read),
     ("clip_vision_model", clip::read),
-    ("dinov2", dinov2::read),
+    ("dinov2", |keys, tower, projector, width| dinov2::read(keys, tower, projector, width, false)),
+    ("dinov2_with_registers", |keys, tower, projector, width| dinov2::read(keys, tower, projector, width, true)),
     ("ernie4_5_vl_moe_vision", ernie),
     ("intern_vit_6b", |keys, tower, projector, width| intern(keys, InternNames::Original, tower, projector, width)),
     ("internvl_vision", |keys, tower, projector, width| {

@@ -69,11 +69,13 @@ pub struct PositionTable {
     pub resampling: Resampling,
 }
 
-/// A learned token before each frame, dropped at the end.
+/// A learned token before each frame, dropped at the end, and others behind it that have no position.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClassToken {
     pub name: &'static str,
     pub shape: Vec<i64>,
+    /// The name of the others (registers), and how many they are, of shape `[1, R, D]`.
+    pub registers: Option<(&'static str, i64)>,
     /// The name of its learned angles, where there is a rotary embedding.
     pub angles: Option<&'static str>,
 }
@@ -117,6 +119,11 @@ impl TowerConfig {
         self.block.width
     }
 
+    /// Learned tokens before each frame.
+    pub(super) fn num_tokens(&self) -> usize {
+        self.class.as_ref().map_or(0, |class| 1 + class.registers.map_or(0, |(_, count)| count as usize))
+    }
+
     /// Values of one patch.
     pub fn patch_dim(&self) -> i64 {
         self.embed.kernel.iter().product()
@@ -143,6 +150,7 @@ impl TowerConfig {
         }
         if let Some(class) = &self.class {
             specs.push(named(class.name, &class.shape, normal));
+            specs.extend(class.registers.map(|(name, count)| named(name, &[1, count, width], normal)));
             specs.extend(class.angles.map(|name| named(name, &[1, self.block.head_dim() / 2], Init::Normal(1.0))));
         }
         for (name, norm) in self.pre_norm.iter().chain(&self.final_norm) {
@@ -160,7 +168,7 @@ impl TowerConfig {
             order: self.order,
             merge: self.merge as u32,
             span: self.span,
-            class: self.class.is_some(),
+            num_tokens: self.num_tokens(),
             window: self.windows.as_ref().map(|windows| windows.side as u32),
         }
     }
