@@ -233,6 +233,27 @@ mod tests {
     }
 
     #[test]
+    fn the_processor_knows_the_token_of_pictures_and_keeps_how_they_are_resized() {
+        let folder = tempfile::tempdir().unwrap();
+        let llava = Llava::of(&config()).unwrap().unwrap();
+        assert!(llava.write_processor(folder.path()).unwrap_err().contains("tokenizer"));
+        let token = json!({"id": 58, "content": "<picture>", "special": true, "single_word": false, "lstrip": false,
+            "rstrip": false, "normalized": false});
+        let vocabulary: Map<String, Value> = (0..58).map(|id| (format!("w{id}"), json!(id))).collect();
+        let tokenizer = json!({"version": "1.0", "added_tokens": [token],
+            "model": {"type": "WordLevel", "vocab": vocabulary, "unk_token": "w0"}});
+        fs::write(folder.path().join("tokenizer.json"), tokenizer.to_string()).unwrap();
+        let path = folder.path().join("processor_config.json");
+        fs::write(&path, json!({"processor_class": "CLIPProcessor", "image_processor": {"size": 12}}).to_string())
+            .unwrap();
+        llava.write_processor(folder.path()).unwrap();
+        let written: Value = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
+        let expected = json!({"processor_class": "LlavaProcessor", "image_token": "<picture>", "patch_size": 4,
+            "num_additional_image_tokens": 1, "vision_feature_select_strategy": "default", "image_processor": {"size": 12}});
+        assert_eq!(written, expected);
+    }
+
+    #[test]
     fn what_does_not_fit_is_told() {
         assert!(Llava::of(&json!({"model_type": "qwen3"})).is_none());
         let told = |pointer: &str, value: Value| {
