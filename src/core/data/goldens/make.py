@@ -90,6 +90,11 @@ IMAGENET = {"image_mean": [0.485, 0.456, 0.406], "image_std": [0.229, 0.224, 0.2
 SIZES = [(48, 32, 1), (45, 27, 2), (100, 90, 3), (9, 13, 4), (37, 111, 5)]
 
 
+# Pictures of any shape for processors that crop.
+RANDOM = random.Random(6)
+MORE_SIZES = [(RANDOM.randrange(20, 260), RANDOM.randrange(20, 260), seed) for seed in range(6, 14)]
+
+
 def image_cases():
     qwen = {**SMALL, "temporal_patch_size": 2, "size": PIXELS}
     ernie = {**SMALL, "size": PIXELS}
@@ -97,7 +102,7 @@ def image_cases():
     kimi = {**SMALL, "max_patches": 60, "size": {"max_height": 12, "max_width": 12}}
     siglip = {"size": {"height": 36, "width": 36}}
     crop = {"crop_size": {"height": 36, "width": 36}, "resample": 3}
-    for width, height, seed in SIZES:
+    for width, height, seed in SIZES + MORE_SIZES:
         for config, settings, make in [
             (QWEN2, qwen, Qwen2VLImageProcessor),
             (ERNIE, ernie, Ernie4_5_VLMoeImageProcessor),
@@ -108,6 +113,8 @@ def image_cases():
             (CLIP, {**crop, "size": {"shortest_edge": 36}}, CLIPImageProcessor),
             (DINOV2, {**crop, **IMAGENET, "size": {"shortest_edge": 43}}, BitImageProcessor),
         ]:
+            if seed > len(SIZES) and config not in (CLIP, DINOV2):
+                continue
             out = make(**settings)(images=[Image.fromarray(noise_picture(width, height, seed))], return_tensors="pt")
             values = out["pixel_values"]
             if config is INTERN:
