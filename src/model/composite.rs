@@ -8,9 +8,14 @@ use serde_json::{Value, json};
 use std::path::Path;
 
 /// The names in tokenizers of the token that features of pictures replace.
-const IMAGE_TOKENS: [&str; 4] = ["<|image_pad|>", "<IMG_CONTEXT>", "<|media_pad|>", "<|IMAGE_PLACEHOLDER|>"];
+const IMAGE_TOKENS: [&str; 5] = ["<|image_pad|>", "<IMG_CONTEXT>", "<|media_pad|>", "<|IMAGE_PLACEHOLDER|>", "<image>"];
 /// Configs that have no key for it, or need not have one.
 const WITHOUT_IMAGE_TOKEN: [&str; 2] = ["loongforge_vlm", "internvl_chat"];
+
+/// Towers whose configs may have keys of ours, and these: a published config has none of them.
+const TOWERS_WITH_KEYS: [&str; 6] =
+    ["clip", "clip_vision_model", "dinov2", "dinov2_with_registers", "siglip", "siglip_vision_model"];
+const TOWER_KEYS: [&str; 2] = ["spatial_merge_size", "vision_feature_layer"];
 
 /// Returns whether a part has a config of its own, or the model none but its parts'.
 pub(crate) fn has_parts(model: &Model) -> bool {
@@ -43,6 +48,7 @@ pub(crate) fn put_parts(
             (true, _) => continue,
         };
         json[key] = config;
+        put_tower_keys(&mut json[key]);
     }
     if model.is_foundation_alone() {
         *json = json["foundation"].take();
@@ -74,6 +80,15 @@ pub(crate) fn put_text(json: &mut Value, model: &Model) -> Result<(), FolderErro
         json["text"][key] = value;
     }
     Ok(())
+}
+
+/// Adds the keys that a tower may have beside its published ones, so that they can be overridden.
+fn put_tower_keys(part: &mut Value) {
+    let is_known = part["model_type"].as_str().is_some_and(|name| TOWERS_WITH_KEYS.contains(&name));
+    let Some(keys) = part.as_object_mut().filter(|_| is_known) else { return };
+    for key in TOWER_KEYS {
+        keys.entry(key).or_insert(Value::Null);
+    }
 }
 
 /// Turns DeepStack off where the tower of a folder has it for a language model of another width: what its mergers put out
@@ -116,9 +131,14 @@ fn of_part(key: &str, mut config: Value) -> Value {
     // A language model is the text tower of another: alone, or within one that sees or hears.
     let section = if section == Section::TextTower { Section::Text } else { section };
     let outer = config.get("model_type").cloned();
+    // LLaVA says beside its tower which of its layers counts.
+    let layer = config.get("vision_feature_layer").filter(|_| section == Section::Vision).cloned();
     let Some(mut part) = section.place(&config).and_then(|place| Some(config.pointer_mut(&place)?.take())) else {
         return if is_projector { json!({}) } else { config };
     };
+    if let (Some(layer), Some(part)) = (layer, part.as_object_mut()) {
+        part.entry("vision_feature_layer").or_insert(layer);
+    }
     // Towers of older configs have no type of their own.
     if part.get("model_type").is_none()
         && !is_projector
@@ -177,6 +197,25 @@ mod tests {
             "image_encoder": {"model_type": "rice_vit", "depth": 2},
             "foundation": {"model_type": "qwen2_5_vl", "hidden_size": 64}});
         assert_eq!(config, expected);
+    }
+
+    #[test]
+    fn keys_of_a_tower_that_its_folder_lacks_can_be_overridden() {
+        let mut model = Model::default();
+        model.image_encoder.load = Some(loongforge_core::config::Source::new("./clip"));
+        model.foundation.config = map(json!({"model_type": "llama"}));
+        let keys = |folder: Value| {
+            let mut json = json!({});
+            put_parts(&mut json, &model, |_, _| Ok(folder.clone())).unwrap();
+            json["image_encoder"].clone()
+        };
+        let alone = json!({"model_type": "clip_vision_model", "hidden_size": 8});
+        let expected = json!({"model_type": "clip_vision_model", "hidden_size": 8, "spatial_merge_size": null,
+            "vision_feature_layer": null});
+        assert_eq!(keys(alone.clone()), expected);
+        let within = keys(json!({"model_type": "llava", "vision_feature_layer": -3, "vision_config": alone}));
+        assert_eq!(within["vision_feature_layer"], -3);
+        assert_eq!(keys(json!({"model_type": "rice_vit"})), json!({"model_type": "rice_vit"}));
     }
 
     #[test]

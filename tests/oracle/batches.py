@@ -12,6 +12,7 @@ from families import AUDIO_END, AUDIO_START, AUDIO_TOKEN, IMAGE, LAST_WORD, VIDE
 IGNORE = -100
 GRIDS = [[(6, 4)], [(4, 4), (4, 8)]]  # of each sequence's pictures, in patches: height and width
 TILES = [[(1, 1)], [(1, 1), (1, 2)]]  # InternVL: square tiles of a fixed size, four tokens each
+SIDES = {"dinov2": 17, "dinov2_with_registers": 17}  # of pictures of another size than the tower's own, in pixels
 
 
 @dataclass
@@ -51,10 +52,17 @@ def text_batch(rng: torch.Generator, equal_lengths: bool) -> Batch:
     return Batch(pad(rows), rows)
 
 
+SQUARES = ("composed", "llava")  # kinds whose pictures are squares of one size, with a token for each patch
+
+
+def side(vision: dict):
+    return SIDES.get(vision.get("model_type"), vision["image_size"])
+
+
 def pixels(kind: str, vision: dict, grids: list, rng: torch.Generator) -> dict[str, Tensor]:
     patches = sum(height * width for height, width in grids)
-    if kind in ("intern", "intern_chat", "composed"):
-        size = vision["image_size"]
+    if kind in SQUARES or kind.startswith("intern"):
+        size = side(vision)
         height, width = size if isinstance(size, list) else (size, size)
         return {"pixel_values": torch.randn(patches, 3, height, width, generator=rng)}
     size = vision["patch_size"]
@@ -67,8 +75,8 @@ def vision_batch(kind: str, config: dict, rng: torch.Generator) -> Batch:
     """One picture in the first sequence, two in the second."""
     rows, pictures = [], []
     vision = config["image_encoder" if kind == "composed" else "vision_config"]
-    in_tiles = kind == "composed" or kind.startswith("intern")
-    tokens_a_tile = (vision["image_size"] // vision["patch_size"]) ** 2 if kind == "composed" else 4
+    in_tiles = kind in SQUARES or kind.startswith("intern")
+    tokens_a_tile = (side(vision) // vision["patch_size"]) ** 2 if kind in SQUARES else 4
     for grids in TILES if in_tiles else GRIDS:
         tokens = words(rng, 3, 4)
         for height, width in grids:

@@ -256,12 +256,33 @@ def composed(name, covers, tower, foundation, variants):
 
 
 QWEN2 = {**text(rope_parameters=rope(1e6)), "model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"]}
-composed("siglip", "SigLIP's tower, a projector and a Qwen2 decoder, put together from parts",
-    dict(model_type="siglip_vision_model", hidden_size=16, intermediate_size=28, num_hidden_layers=2, num_attention_heads=2,
-         image_size=12, patch_size=4, num_channels=3, layer_norm_eps=1e-6, vision_use_head=False), QWEN2,
+LLAMA = {**text(rope_parameters=rope(10000.0)), "model_type": "llama", "architectures": ["LlamaForCausalLM"]}
+SMALL_VIT = dict(hidden_size=16, intermediate_size=28, num_hidden_layers=2, num_attention_heads=2, image_size=12, patch_size=4,
+                 num_channels=3)
+SIGLIP = dict(model_type="siglip_vision_model", **SMALL_VIT, layer_norm_eps=1e-6, vision_use_head=False)
+CLIP = dict(model_type="clip_vision_model", **{**SMALL_VIT, "num_hidden_layers": 3}, layer_norm_eps=1e-5, hidden_act="quick_gelu")
+DINOV2 = dict(model_type="dinov2", hidden_size=16, mlp_ratio=2, num_hidden_layers=2, num_attention_heads=2, image_size=12,
+              patch_size=4, num_channels=3, layer_norm_eps=1e-6, layerscale_value=0.8)
+composed("siglip", "SigLIP's tower, a projector and a Qwen2 decoder, put together from parts", SIGLIP, QWEN2,
     variants={"depth3-gelu": {"image_encoder.num_hidden_layers": 3, "image_encoder.hidden_act": "gelu"},
-              "odd-size-llama": {"image_encoder.image_size": 14, "image_encoder.num_attention_heads": 4, "foundation": {
-                  **text(rope_parameters=rope(10000.0)), "model_type": "llama", "architectures": ["LlamaForCausalLM"]}}})
+              "odd-size-llama": {"image_encoder.image_size": 14, "image_encoder.num_attention_heads": 4, "foundation": LLAMA},
+              "layer-2": {"image_encoder.num_hidden_layers": 3, "image_encoder.vision_feature_layer": -2}})
+composed("clip", "CLIP's tower, a projector and a Llama decoder, put together from parts", CLIP, LLAMA,
+    variants={"last-gelu-qwen2": {"image_encoder.vision_feature_layer": -1, "image_encoder.hidden_act": "gelu", "foundation": QWEN2},
+              "odd-size-depth4": {"image_encoder.image_size": 15, "image_encoder.num_hidden_layers": 4,
+                                  "image_encoder.num_attention_heads": 4}})
+# Its pictures are of another size than its table of positions.
+composed("dinov2", "DINOv2's tower, a projector and a Qwen2 decoder, put together from parts", DINOV2, QWEN2,
+    variants={"giant": {"image_encoder.use_swiglu_ffn": True, "image_encoder.qkv_bias": False, "image_encoder.image_size": 20},
+              "layer-2-no-mask": {"image_encoder.num_hidden_layers": 3, "image_encoder.vision_feature_layer": -2,
+                                  "image_encoder.use_mask_token": False, "foundation": LLAMA}})
+
+# Pictures are larger than its table of positions, or smaller.
+composed("dinov2_registers", "DINOv2's tower with registers, a projector and a Qwen2 decoder, put together from parts",
+    {**DINOV2, "model_type": "dinov2_with_registers", "num_register_tokens": 3}, QWEN2,
+    variants={"giant-smaller": {"image_encoder.use_swiglu_ffn": True, "image_encoder.image_size": 28},
+              "layer-2-one": {"image_encoder.num_hidden_layers": 3, "image_encoder.vision_feature_layer": -2,
+                              "image_encoder.num_register_tokens": 1, "foundation": LLAMA}})
 
 # ------------------------------------------------------------------------------ vision-language models
 
@@ -271,7 +292,7 @@ STARTS = dict(vision_start_token_id=VISION_START, vision_end_token_id=VISION_END
 
 def vlm(name, model, covers, text_config, vision_config, kind="qwen", variants=None, renames=None, **config):
     config = {"text_config": text_config, "vision_config": vision_config, "tie_word_embeddings": False, **config}
-    add(name, f"{model}ForConditionalGeneration", covers, config, kind=kind, variants=variants, renames=renames or {})
+    add(name, f"{model}ForConditionalGeneration", covers, config, kind=kind, variants=variants or {}, renames=renames or {})
 
 
 def in_text(**changes) -> dict:
@@ -354,6 +375,17 @@ vlm("internvl3.5_moe", "InternVL", "InternVL3.5 on a Qwen3-MoE decoder",
             mlp_only_layers=[]), "model_type": "qwen3_moe"}, INTERN_VISION, **INTERN,
     variants={"6b-vit": RMS_VISION, "sparse-step": in_text(decoder_sparse_step=2, num_hidden_layers=3, norm_topk_prob=False)})
 
+# The published layout: transformers 5.17 saves a fresh tower without its inner name.
+INNER = {r"^vision_tower\.(?!vision_model\.)": "vision_tower.vision_model."}
+vlm("llava", "Llava", "LLaVA 1.5 (CLIP's tower on a Llama decoder)", LLAMA, CLIP, kind="llava", image_token_index=IMAGE,
+    vision_feature_layer=-2, vision_feature_select_strategy="default", renames=INNER,
+    variants={"siglip-qwen2-tied": {**TIED, "text_config": {**QWEN2, "tie_word_embeddings": True}, "vision_config": SIGLIP,
+                                    "vision_feature_layer": -1, "vision_feature_select_strategy": "full"},
+              "last-relu-layers3": {"vision_feature_layer": -1, "projector_hidden_act": "relu", **in_text(num_hidden_layers=3)}})
+vlm("llava_dinov2", "Llava", "The LLaVA layout with DINOv2's tower on a Qwen3 decoder",
+    {**text(head_dim=8, rope_parameters=rope(1e6)), "model_type": "qwen3"}, DINOV2, kind="llava", image_token_index=IMAGE,
+    vision_feature_layer=-1, vision_feature_select_strategy="default")
+
 # --------------------------------------------------------------------------------- audio-language models
 
 AUDIO = dict(num_mel_bins=8, encoder_layers=2, encoder_attention_heads=2, encoder_ffn_dim=28, d_model=16)
@@ -361,7 +393,7 @@ AUDIO = dict(num_mel_bins=8, encoder_layers=2, encoder_attention_heads=2, encode
 
 def alm(name, model, covers, text_config, audio_config, kind, variants, renames=None, **config):
     config = {"text_config": text_config, "audio_config": audio_config, **config}
-    add(name, f"{model}ForConditionalGeneration", covers, config, kind=kind, variants=variants, renames=renames or {})
+    add(name, f"{model}ForConditionalGeneration", covers, config, kind=kind, variants=variants or {}, renames=renames or {})
 
 
 def in_audio(**changes) -> dict:

@@ -21,6 +21,13 @@ pub enum VisionCut {
     Kimi,
     /// One square of a fixed size, whatever the picture's shape.
     Square,
+    /// The square in the middle of a picture whose shorter side is resized.
+    Crop {
+        /// The side of a patch where the config says nothing.
+        patch_size: usize,
+        /// True if the square must have the tower's own size.
+        of_tower: bool,
+    },
 }
 
 /// Holds what is known of a `model_type`.
@@ -50,15 +57,21 @@ impl Row {
     }
 }
 
+const CLIP: VisionCut = VisionCut::Crop { patch_size: 32, of_tower: true };
+
 /// By the `model_type` of the whole model. Those of its parts have an ending more.
 const ROWS: &[Row] = &[
     sees("DFNRope_vision_transformer", VisionCut::Ernie),
+    sees("clip", CLIP),
+    sees("dinov2", VisionCut::Crop { patch_size: 14, of_tower: false }),
+    sees("dinov2_with_registers", VisionCut::Crop { patch_size: 16, of_tower: false }),
     sees("ernie4_5_moe_vl", VisionCut::Ernie).on_three_axes(),
     sees("ernie4_5_vl_moe", VisionCut::Ernie).on_three_axes(),
     sees("intern_vit_6b", VisionCut::Tiles),
     sees("internvl", VisionCut::Tiles),
     sees("internvl_chat", VisionCut::Tiles),
     sees("kimi_k25", VisionCut::Kimi),
+    sees("llava", CLIP),
     sees("llava_onevision1_5", VisionCut::Qwen2 { tokens_per_second: None }),
     sees("llavaonevision1_5", VisionCut::Qwen2 { tokens_per_second: None }),
     sees("qwen2_5_omni", VisionCut::OmniChunks).and_hears(AudioFamily::Qwen2_5Omni).on_three_axes(),

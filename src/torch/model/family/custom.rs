@@ -112,6 +112,12 @@ mod tests {
             json!({"model_type": "ernie4_5_vl_moe_vision", "depth": 2, "hidden_size": 48, "num_heads": 3}),
             json!({"model_type": "siglip_vision_model", "hidden_size": 48, "num_hidden_layers": 2, "image_size": 64,
                    "num_attention_heads": 3, "intermediate_size": 80, "spatial_merge_size": 2}),
+            json!({"model_type": "clip_vision_model", "hidden_size": 48, "num_hidden_layers": 2, "image_size": 64,
+                   "patch_size": 16, "num_attention_heads": 3, "intermediate_size": 80, "spatial_merge_size": 2}),
+            json!({"model_type": "dinov2", "hidden_size": 48, "num_hidden_layers": 2, "image_size": 70,
+                   "num_attention_heads": 3, "use_swiglu_ffn": true, "spatial_merge_size": 2}),
+            json!({"model_type": "dinov2_with_registers", "hidden_size": 48, "num_hidden_layers": 2, "image_size": 64,
+                   "num_attention_heads": 3, "spatial_merge_size": 2}),
             json!({"model_type": "qwen2_vl_vision", "depth": 2, "embed_dim": 48, "num_heads": 3, "hidden_size": 3584}),
         ]
     }
@@ -280,9 +286,15 @@ mod tests {
         let message = ModelConfig::from_parts(&towers()[1], &resampler, &foundations()[0], TOKENS).unwrap_err();
         assert!(message.to_string().contains("image_encoder.deepstack_visual_indexes"), "{message}");
         let mut config = parts_config(&towers()[0], &json!({}), &foundations()[0], TOKENS);
-        config["image_encoder"]["model_type"] = json!("clip");
+        config["image_encoder"]["model_type"] = json!("vit");
         let message = ModelConfig::from_hf(&config).unwrap_err().to_string();
-        assert!(message.contains(r#"image_encoder.model_type is "clip""#), "{message}");
+        assert!(message.contains(r#"image_encoder.model_type is "vit""#), "{message}");
+        config["image_encoder"] = json!({"model_type": "clip_vision_model", "vision_feature_layer": -14});
+        let message = ModelConfig::from_hf(&config).unwrap_err().to_string();
+        assert!(
+            message.contains("image_encoder.vision_feature_layer is -14, but must be one of the 12 blocks"),
+            "{message}"
+        );
         config["image_encoder"] = towers()[0].clone();
         config["image_token_id"] = json!(320);
         let message = ModelConfig::from_hf(&config).unwrap_err().to_string();

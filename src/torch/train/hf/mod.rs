@@ -38,7 +38,7 @@ pub use mismatches::Mismatches;
 pub use origin::Origin;
 pub use parallel::{Filling, fill};
 pub use pattern::collapse;
-pub use rewrite::{Rewrite, index_of, rewrite};
+pub use rewrite::{Rewrite, index_of, renamed, rewrite};
 pub(crate) use save::{Entry, write_plain_file};
 pub use save::{MAX_SHARD_SIZE, Shards, Target, num_shards, save_weights, shard_name, write_tensor_file};
 pub use snapshot::Snapshot;
