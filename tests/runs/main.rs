@@ -26,3 +26,4 @@ mod scale;
 #[path = "../support/soak.rs"]
 mod soak;
 mod sound;
+mod whole_omni;
