@@ -13,8 +13,8 @@ pub struct Sample {
     /// for every feature of recordings.
     pub input_ids: Vec<i64>,
     /// [3, num_tokens], rows of frames, rows, columns, from 0 in each of `meta.document_lens()`; equal rows where
-    /// positions have one axis.
-    pub position_ids: Vec<i64>,
+    /// positions have one axis. Real numbers, as Qwen3-Omni counts time; they are whole everywhere else.
+    pub position_ids: Vec<f32>,
     /// [num_tokens]; the next token where it counts, [`IGNORE_INDEX`] elsewhere.
     pub targets: Vec<i64>,
     /// Pictures, videos and recordings in the order of their first placeholders.
@@ -40,7 +40,7 @@ impl Sample {
     pub(super) fn new(
         id: SampleId,
         input_ids: Vec<i64>,
-        position_ids: Vec<i64>,
+        position_ids: Vec<f32>,
         targets: Vec<i64>,
         media: Vec<Media>,
     ) -> Self {
@@ -55,8 +55,8 @@ impl Sample {
 
     /// Bytes of its contents in memory.
     pub fn num_bytes(&self) -> u64 {
-        let numbers = self.input_ids.len() + self.position_ids.len() + self.targets.len();
+        let tokens = self.input_ids.len() + self.targets.len();
         let pixels: usize = self.media.iter().map(|item| item.pixels.len()).sum();
-        (numbers * size_of::<i64>() + pixels * size_of::<f32>()) as u64
+        (tokens * size_of::<i64>() + (self.position_ids.len() + pixels) * size_of::<f32>()) as u64
     }
 }

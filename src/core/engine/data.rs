@@ -263,10 +263,10 @@ impl DataEngine {
                 &sample.position_ids[axis * len..(axis + 1) * len]
             })
         };
-        let positions: Vec<i64> = (0..3).flat_map(axis).copied().collect();
+        let positions: Vec<f32> = (0..3).flat_map(axis).copied().collect();
         let tensors: Vec<Box<dyn Buffer>> = vec![
             Box::new(HostTensor::from_i64(&joined(|sample| &sample.input_ids), &[num_tokens])),
-            Box::new(HostTensor::from_i64(&positions, &[3, num_tokens])),
+            Box::new(HostTensor::from_f32(&positions, &[3, num_tokens])),
             Box::new(HostTensor::from_i64(&joined(|sample| &sample.targets), &[num_tokens])),
         ];
         ports.send(leader, parcel(ParcelKind::Columns(pack.id), tensors))
@@ -347,7 +347,7 @@ mod tests {
             Ok(Sample {
                 meta,
                 input_ids: vec![value, value + 100],
-                position_ids: vec![0, 1, 10, 11, 20, 21],
+                position_ids: vec![0.0, 1.0, 10.0, 11.0, 20.0, 21.0],
                 targets: vec![-100, value],
                 media: vec![Media { tower: Tower::Vision, grid, num_features: 1, pixels: vec![value as f32; 12] }],
                 num_sources: 1,
@@ -421,8 +421,8 @@ mod tests {
         let Some(Mail::Parcel { parcel, .. }) = foundation.try_recv() else { panic!("tokens") };
         let (shape, bytes) = tensor(parcel, 1);
         assert_eq!(shape, [3, 4]);
-        let positions: Vec<i64> = bytes.chunks(8).map(|value| i64::from_ne_bytes(value.try_into().unwrap())).collect();
-        assert_eq!(positions, [0, 1, 0, 1, 10, 11, 10, 11, 20, 21, 20, 21]);
+        let positions: Vec<f32> = bytes.chunks(4).map(|value| f32::from_ne_bytes(value.try_into().unwrap())).collect();
+        assert_eq!(positions, [0.0, 1.0, 0.0, 1.0, 10.0, 11.0, 10.0, 11.0, 20.0, 21.0, 20.0, 21.0]);
         assert!(engine.held.is_empty() && engine.num_bytes == 0);
     }
 }

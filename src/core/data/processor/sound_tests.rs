@@ -111,7 +111,7 @@ fn recordings_and_pictures_become_placeholders_and_frames() {
         samples: vec!["a".into()],
         input_ids: narrow(&one.input_ids),
         targets: narrow(&one.targets),
-        position_ids: Some(narrow(&one.position_ids)),
+        position_ids: Some(one.position_ids.clone()),
         media: vec![
             media(PackedKind::Audio, "a.wav"),
             media(PackedKind::Image, "0.png"),
@@ -284,8 +284,8 @@ fn the_sound_of_a_video_is_between_its_frames() {
     let row = &sample.position_ids[..sample.input_ids.len()];
     let at = row[begin];
     // Frames at 0 and 25, then sound from 0 to 49, a frame at 50, sound from 50 on.
-    assert_eq!(row[begin..begin + 4], [at, at + 25, at, at + 1]);
-    assert_eq!(row[begin + 51..begin + 55], [at + 49, at + 50, at + 50, at + 51]);
+    assert_eq!(row[begin..begin + 4], [at, at + 25.0, at, at + 1.0]);
+    assert_eq!(row[begin + 51..begin + 55], [at + 49.0, at + 50.0, at + 50.0, at + 51.0]);
     // Both markers before it share a position.
-    assert_eq!(row[begin - 2..begin], [at - 1, at - 1]);
+    assert_eq!(row[begin - 2..begin], [at - 1.0, at - 1.0]);
 }
