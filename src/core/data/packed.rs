@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::audio::Segment;
 use super::error::DataError;
 use super::npy::{read_npy, read_npy_numbers, write_npy, write_npy_numbers};
 use crate::message::{Grid, ItemMeta, Tower};
@@ -57,7 +58,9 @@ pub struct PackedMedia {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum PackedKind {
     Image,
-    Audio,
+    Audio {
+        segment: Segment,
+    },
     /// With the rate of its frames where that was said.
     Video {
         fps: Option<f64>,
@@ -80,6 +83,11 @@ struct RawMedia {
     kind: RawKind,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     fps: Option<f64>,
+    /// Of a part of a recording: where it begins and ends, in seconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    start: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    end: Option<f64>,
     files: Vec<String>,
 }
 
@@ -174,13 +182,14 @@ impl PackedSample {
 
 impl PackedMedia {
     fn raw(&self) -> RawMedia {
-        let (kind, fps) = match self.kind {
-            PackedKind::Image => (RawKind::Image, None),
-            PackedKind::Audio => (RawKind::Audio, None),
-            PackedKind::Video { fps } => (RawKind::Video, fps),
+        let (kind, fps, segment) = match self.kind {
+            PackedKind::Image => (RawKind::Image, None, Segment::WHOLE),
+            PackedKind::Audio { segment } => (RawKind::Audio, None, segment),
+            PackedKind::Video { fps } => (RawKind::Video, fps, Segment::WHOLE),
         };
+        let start = Some(segment.start).filter(|_| !segment.is_whole());
         let files = self.files.iter().map(|(name, _)| name.clone()).collect();
-        RawMedia { kind, fps, files }
+        RawMedia { kind, fps, start, end: segment.end, files }
     }
 }
 
@@ -194,7 +203,9 @@ impl RawMedia {
                 return Err(wrong(format!("a recording of {} files", self.files.len())));
             }
             (RawKind::Image, _) => PackedKind::Image,
-            (RawKind::Audio, _) => PackedKind::Audio,
+            (RawKind::Audio, _) => {
+                PackedKind::Audio { segment: Segment::new(self.start.unwrap_or(0.0), self.end).map_err(wrong)? }
+            }
             (RawKind::Video, Some(fps)) if !(fps.is_finite() && fps > 0.0) => {
                 return Err(wrong(format!("a video's fps is {fps}")));
             }

@@ -11,6 +11,7 @@ use serde_json::{Value as Json, json};
 use super::job::{Done, Job, Share};
 use super::measure::Measure;
 use super::shard::{Member, member_name};
+use crate::data::audio::AudioSource;
 use crate::data::dataset::Dataset;
 use crate::data::error::{BadSample, DataError};
 use crate::data::locator::Locator;
@@ -296,8 +297,9 @@ fn media(
             MediaSource::Image(locator) => {
                 PackedMedia { kind: PackedKind::Image, files: vec![file(None, locator, base)?] }
             }
-            MediaSource::Audio(locator) => {
-                PackedMedia { kind: PackedKind::Audio, files: vec![file(None, locator, base)?] }
+            MediaSource::Audio(AudioSource { locator, segment }) => {
+                let kind = PackedKind::Audio { segment: *segment };
+                PackedMedia { kind, files: vec![file(None, locator, base)?] }
             }
             MediaSource::Video(video) => {
                 let folder;
