@@ -52,11 +52,11 @@ fn write(descr: &str, shape: &[usize], values: impl ExactSizeIterator<Item = [u8
 /// # Errors
 /// Another type or version, or a length that is not the shape's.
 pub fn read_npy(bytes: &[u8]) -> Result<(Vec<usize>, Vec<i32>), DataError> {
-    let (descr, shape, data) = read(bytes)?;
+    let Array { descr, shape, values } = read(bytes)?;
     if descr != "<i4" {
         return Err(DataError::Line(format!("an array of '{descr}', not of 32-bit integers ('<i4')")));
     }
-    Ok((shape, data.iter().map(|value| i32::from_le_bytes(*value)).collect()))
+    Ok((shape, values.iter().map(|value| i32::from_le_bytes(*value)).collect()))
 }
 
 /// Works like [`read_npy`] for arrays of 32-bit integers or floats.
@@ -64,21 +64,27 @@ pub fn read_npy(bytes: &[u8]) -> Result<(Vec<usize>, Vec<i32>), DataError> {
 /// # Errors
 /// As [`read_npy`], or a number is not finite.
 pub fn read_npy_numbers(bytes: &[u8]) -> Result<(Vec<usize>, Vec<f32>), DataError> {
-    let (descr, shape, data) = read(bytes)?;
+    let Array { descr, shape, values } = read(bytes)?;
     let number = match descr {
         "<i4" => |bytes: &[u8; 4]| i32::from_le_bytes(*bytes) as f32,
         "<f4" => |bytes: &[u8; 4]| f32::from_le_bytes(*bytes),
         _ => return Err(DataError::Line(format!("an array of '{descr}', not of '<i4' or '<f4'"))),
     };
-    let values: Vec<f32> = data.iter().map(number).collect();
+    let values: Vec<f32> = values.iter().map(number).collect();
     match values.iter().find(|value| !value.is_finite()) {
         Some(value) => Err(DataError::Line(format!("an array with {value}"))),
         None => Ok((shape, values)),
     }
 }
 
-/// Type, shape and values of an array of 32-bit values.
-fn read(bytes: &[u8]) -> Result<(&str, Vec<usize>, &[[u8; 4]]), DataError> {
+/// An array of 32-bit values of the type `descr`.
+struct Array<'a> {
+    descr: &'a str,
+    shape: Vec<usize>,
+    values: &'a [[u8; 4]],
+}
+
+fn read(bytes: &[u8]) -> Result<Array<'_>, DataError> {
     let wrong = |what: &str| DataError::Line(format!("an array {what}"));
     let rest = bytes.strip_prefix(MAGIC).ok_or_else(|| wrong("that is not NumPy's format, version 1.0"))?;
     let (len, rest) = rest.split_first_chunk::<2>().ok_or_else(|| wrong("without a header"))?;
@@ -98,7 +104,7 @@ fn read(bytes: &[u8]) -> Result<(&str, Vec<usize>, &[[u8; 4]]), DataError> {
     if num_values.and_then(|num| num.checked_mul(4)) != Some(data.len()) {
         return Err(wrong(&format!("of shape {shape:?} in {} bytes", data.len())));
     }
-    Ok((descr, shape, data.as_chunks::<4>().0))
+    Ok(Array { descr, shape, values: data.as_chunks::<4>().0 })
 }
 
 #[cfg(test)]
