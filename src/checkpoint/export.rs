@@ -79,10 +79,14 @@ pub fn export(folder: &Path, out: &Path, how: &Export) -> Result<Exported, Expor
     let path = found.config.join("config.json");
     let text = files::read(&path, files::MAX_TEXT_BYTES).map_err(io(&path))?;
     let config: Value = serde_json::from_slice(&text).map_err(|source| ExportError::Json { path, source })?;
+    let mut carried_parts: &[&str] = &[];
     let adapters = match &found.adapters {
         Some(adapters) => {
             let model = ModelFolder::open_plain(&found.config)?;
             expect_fit(&found.weights, &model.config, &load_options(&model.json, false))?;
+            if how.dtype.is_none() {
+                carried_parts = model.config.carried.prefixes;
+            }
             Some(Adapters::open(adapters, &model.config, &checkpoint)?)
         }
         None => None,
@@ -124,7 +128,8 @@ pub fn export(folder: &Path, out: &Path, how: &Export) -> Result<Exported, Expor
         Dtype::F64 => "float64",
         _ => "float32",
     };
-    let mut text = serde_json::to_vec_pretty(&saved_config(&config, dtype.map(name))).expect("JSON can be written");
+    let mut text =
+        serde_json::to_vec_pretty(&saved_config(&config, dtype.map(name), carried_parts)).expect("JSON can be written");
     text.push(b'\n');
     fs::write(to.join("config.json"), text).map_err(io(to))?;
     // What lies beside the adapters goes before what lies beside their base.

@@ -103,7 +103,7 @@ fn write(folder: &Path, out: &Path, num_steps: usize) -> anyhow::Result<()> {
     export(folder, &out, num_steps)?;
     let path = folder.join("config.json");
     let text = files::read(&path, files::MAX_TEXT_BYTES).with_context(|| path.display().to_string())?;
-    let config = saved_config(&serde_json::from_slice(&text)?, Some("float32"));
+    let config = saved_config(&serde_json::from_slice(&text)?, Some("float32"), &[]);
     let path = out.join("config.json");
     fs::write(&path, serde_json::to_vec_pretty(&config)?).with_context(|| path.display().to_string())?;
     println!("{}", out.display());

@@ -20,6 +20,7 @@ use loongforge_core::schedule::{
     CoordinatorSpec, EvaluationSpec, FailedSave, Outcome, PoisonItem, SchedulerState, StepSummary,
 };
 use loongforge_torch::device::settle;
+use loongforge_torch::engine::drops_carried_parts;
 use loongforge_torch::native::faster_products;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -362,11 +363,16 @@ fn dtype_name(precision: Precision) -> &'static str {
 
 /// Returns what every checkpoint of a run holds besides its engines' files.
 pub fn publication(config: &RunConfig, composed: Value, folder: &ModelFolder) -> Publication {
+    let parts = folder.config.carried;
+    let mut model_config = saved_config(&folder.json, Some(dtype_name(config.train.precision)), parts.prefixes);
+    if drops_carried_parts(config, &folder.config) && !config.saves_adapters_only() {
+        model_config[parts.flag] = false.into();
+    }
     Publication {
         model_dir: folder.path.clone(),
         media_dir: (folder.media_path != folder.path).then(|| folder.media_path.clone()),
         text_tokenizer: folder.text_tokenizer.clone(),
-        model_config: saved_config(&folder.json, Some(dtype_name(config.train.precision))),
+        model_config,
         chat_template: built_in(config.data.template).map(str::to_owned),
         config: composed,
         precision: precision_name(config.train.precision).to_owned(),

@@ -419,21 +419,25 @@ alm("qwen3_asr", "Qwen3ASR", "Qwen3-ASR", {**text(head_dim=8, rope_parameters=ro
               "window800-bins12": in_audio(n_window_infer=800, num_mel_bins=12)})
 OMNI_STARTS = dict(vision_start_token_id=VISION_START, vision_end_token_id=VISION_END, audio_start_token_id=AUDIO_START,
                    audio_end_token_id=AUDIO_END, user_token_id=3)
+SMALL = dict(hidden_size=16, intermediate_size=24, num_attention_heads=2, num_key_value_heads=1)
 add("qwen2.5_omni", "Qwen2_5OmniThinkerForConditionalGeneration", "Qwen2.5-Omni's thinker", kind="omni2.5", config=dict(
-    text_config=text(rope_parameters=rope(1e6, mrope_section=[1, 1, 1])),
-    vision_config=dict(depth=2, hidden_size=8, intermediate_size=12, num_heads=2, patch_size=4, spatial_merge_size=2,
-                       temporal_patch_size=2, window_size=16, fullatt_block_indexes=[1], out_hidden_size=24),
-    audio_config={**AUDIO, "n_window": 13, "output_dim": 24, "max_source_positions": 64},
+    text_config=text(**SMALL, rope_parameters=rope(1e6, mrope_section=[2, 1, 1])),
+    vision_config=dict(depth=2, hidden_size=8, intermediate_size=12, num_heads=2, patch_size=2, spatial_merge_size=2,
+                       temporal_patch_size=2, window_size=8, fullatt_block_indexes=[1], out_hidden_size=16),
+    audio_config={**AUDIO, "n_window": 13, "output_dim": 16, "max_source_positions": 64},
     image_token_index=IMAGE, video_token_index=VIDEO, audio_token_index=AUDIO_TOKEN, position_id_per_seconds=25,
     seconds_per_chunk=2, **OMNI_STARTS),
-    variants={"mqa-act": {**in_text(num_key_value_heads=1), **in_vision(hidden_act="gelu")},
-              "layers3-window10": {**in_audio(encoder_layers=3, n_window=10), **in_vision(window_size=24)}})
+    variants={"mha-act": {**in_text(num_key_value_heads=2), **in_vision(hidden_act="gelu")},
+              "layers3-window10": {**in_audio(encoder_layers=3, n_window=10), **in_vision(window_size=12)},
+              "video-sound": {"fixture.video_sound": True, "seconds_per_chunk": 1}})
 add("qwen3_omni", "Qwen3OmniMoeThinkerForConditionalGeneration", "Qwen3-Omni's thinker", kind="omni3", config=dict(
-    text_config=text(head_dim=8, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=12, norm_topk_prob=True, **AUX,
-                     rope_parameters=rope(1e6, mrope_section=[2, 1, 1], mrope_interleaved=True)),
-    vision_config={**VISION3, "depth": 2, "hidden_size": 8, "intermediate_size": 12, "num_heads": 2, "deepstack_visual_indexes": [0]},
-    audio_config={**AUDIO, "n_window": 50, "n_window_infer": 200, "output_dim": 24, "downsample_hidden_size": 6,
+    text_config=text(**SMALL, head_dim=8, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=8, norm_topk_prob=True,
+                     **AUX, rope_parameters=rope(1e6, mrope_section=[2, 1, 1], mrope_interleaved=True)),
+    vision_config={**VISION3, "depth": 2, "hidden_size": 8, "intermediate_size": 12, "num_heads": 2, "patch_size": 2,
+                   "out_hidden_size": 16, "deepstack_visual_indexes": [0]},
+    audio_config={**AUDIO, "encoder_ffn_dim": 20, "n_window": 50, "n_window_infer": 200, "output_dim": 16, "downsample_hidden_size": 6,
                   "conv_chunksize": 2, "max_source_positions": 64},
     image_token_id=IMAGE, video_token_id=VIDEO, audio_token_id=AUDIO_TOKEN, position_id_per_seconds=13, **OMNI_STARTS),
     variants={"top3-deepstack2": {**in_text(num_experts_per_tok=3), **in_vision(depth=3, deepstack_visual_indexes=[0, 1])},
-              "layers3-window800": in_audio(encoder_layers=3, n_window_infer=800)})
+              "layers3-window800": in_audio(encoder_layers=3, n_window_infer=800),
+              "video-sound": {"fixture.video_sound": True}})

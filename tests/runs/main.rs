@@ -27,3 +27,4 @@ mod scale;
 mod soak;
 mod sound;
 mod text;
+mod whole_omni;

@@ -101,7 +101,7 @@ impl FakeData {
                     mine.iter().flat_map(|s| (0..s.num_tokens).map(|i| mix(s.id.0, i.into()) as i64)).collect();
                 let tensors: Vec<Box<dyn loongforge_core::transport::Buffer>> = vec![
                     Box::new(HostTensor::from_i64(&ids, &[num_tokens])),
-                    Box::new(HostTensor::from_i64(&vec![0; 3 * num_tokens], &[3, num_tokens])),
+                    Box::new(HostTensor::from_f32(&vec![0.0; 3 * num_tokens], &[3, num_tokens])),
                     Box::new(HostTensor::from_i64(&vec![0; num_tokens], &[num_tokens])),
                 ];
                 let header = Header { kind: ParcelKind::Columns(pack.id), version: Version(0) };

@@ -5,6 +5,10 @@ use super::manifest::entries;
 use crate::data::TEXT_TOKENIZER;
 use std::path::Path;
 
+/// The voices of Qwen2.5-Omni's talker, without which transformers does not load the model. A pickle: it is carried, never
+/// opened.
+pub const SPEAKERS: &str = "spk_dict.pt";
+
 /// Tokenizer, processor and generation config of all families.
 const NAMES: [&str; 17] = [
     "added_tokens.json",
@@ -15,6 +19,7 @@ const NAMES: [&str; 17] = [
     "preprocessor_config.json",
     "processor_config.json",
     "special_tokens_map.json",
+    SPEAKERS,
     "tokenizer.json",
     "tokenizer_config.json",
     "video_preprocessor.json",

@@ -14,8 +14,8 @@ pub struct Sample {
     /// for every feature of recordings.
     pub input_ids: Vec<i64>,
     /// [3, num_tokens], rows of frames, rows, columns, from 0 in each of `meta.document_lens()`; equal rows where
-    /// positions have one axis.
-    pub position_ids: Vec<i64>,
+    /// positions have one axis. Real numbers, as Qwen3-Omni counts time; they are whole everywhere else.
+    pub position_ids: Vec<f32>,
     /// [num_tokens]; the next token where it counts, [`IGNORE_INDEX`] elsewhere.
     pub targets: Vec<i64>,
     /// Columns that the model reads beside those of tokens, in its order.
@@ -43,7 +43,7 @@ impl Sample {
     pub(super) fn new(
         id: SampleId,
         input_ids: Vec<i64>,
-        position_ids: Vec<i64>,
+        position_ids: Vec<f32>,
         targets: Vec<i64>,
         media: Vec<Media>,
     ) -> Self {
@@ -77,19 +77,20 @@ impl Sample {
     /// others.
     pub fn all_columns(&self) -> impl Iterator<Item = ColumnView<'_>> {
         let rows = self.input_ids.len();
-        let column = |name, before, values| ColumnView { name, before, rows, after: &[], values: Values::I64(values) };
+        let column = |name, before, values| ColumnView { name, before, rows, after: &[], values };
         let tokens = [
-            column("input_ids", &[][..], &self.input_ids[..]),
-            column("position_ids", &[3], &self.position_ids),
-            column("targets", &[], &self.targets),
+            column("input_ids", &[][..], Values::I64(&self.input_ids)),
+            column("position_ids", &[3], Values::F32(&self.position_ids)),
+            column("targets", &[], Values::I64(&self.targets)),
         ];
         tokens.into_iter().chain(self.columns.iter().map(SampleColumn::view))
     }
 
     /// Bytes of its contents in memory.
     pub fn num_bytes(&self) -> u64 {
-        let numbers = self.input_ids.len() + self.position_ids.len() + self.targets.len();
+        let tokens = self.input_ids.len() + self.targets.len();
         let pixels: usize = self.media.iter().map(|item| item.pixels.len()).sum();
-        (numbers * size_of::<i64>() + pixels * size_of::<f32>()) as u64 + u64::from(self.meta.column_bytes)
+        let values = self.position_ids.len() + pixels;
+        (tokens * size_of::<i64>() + values * size_of::<f32>()) as u64 + u64::from(self.meta.column_bytes)
     }
 }

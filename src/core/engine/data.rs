@@ -356,7 +356,7 @@ mod tests {
             Ok(Sample {
                 meta,
                 input_ids: vec![value, value + 100],
-                position_ids: vec![0, 1, 10, 11, 20, 21],
+                position_ids: vec![0.0, 1.0, 10.0, 11.0, 20.0, 21.0],
                 targets: vec![-100, value],
                 columns: Vec::new(),
                 media: vec![Media { tower: Tower::Vision, grid, num_features: 1, pixels: vec![value as f32; 12] }],
@@ -440,14 +440,14 @@ mod tests {
         let actions = tensor(&parcel, 3);
         let (shape, bytes) = tensor(&parcel, 1);
         assert_eq!(shape, [3, 4]);
-        let positions: Vec<i64> = bytes.chunks(8).map(|value| i64::from_ne_bytes(value.try_into().unwrap())).collect();
-        assert_eq!(positions, [0, 1, 0, 1, 10, 11, 10, 11, 20, 21, 20, 21]);
+        let positions: Vec<f32> = bytes.chunks(4).map(|value| f32::from_ne_bytes(value.try_into().unwrap())).collect();
+        assert_eq!(positions, [0.0, 1.0, 0.0, 1.0, 10.0, 11.0, 10.0, 11.0, 20.0, 21.0, 20.0, 21.0]);
         let (shape, bytes) = actions;
         assert_eq!(
             (shape, bytes),
             (vec![2, 2], [0.5f32, 5.0, 0.5, 1.0].iter().flat_map(|x| x.to_ne_bytes()).collect())
         );
-        assert_eq!(samples[0].num_column_bytes(), 2 * 40 + 8);
+        assert_eq!(samples[0].num_column_bytes(), 2 * 28 + 8);
         assert!(engine.held.is_empty() && engine.num_bytes == 0);
     }
 }

@@ -54,7 +54,7 @@ pub struct SampleMeta {
 
 impl SampleMeta {
     /// Bytes of the columns of a token on an edge: an id, three positions and a target.
-    pub const BYTES_PER_TOKEN: u64 = 5 * size_of::<i64>() as u64;
+    pub const BYTES_PER_TOKEN: u64 = (2 * size_of::<i64>() + 3 * size_of::<f32>()) as u64;
 
     /// Bytes of all its columns on an edge.
     pub fn num_column_bytes(&self) -> u64 {

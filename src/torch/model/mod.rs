@@ -30,7 +30,7 @@ mod vision;
 pub use audio::{AudioConfig, AudioPositions, AudioProjectorConfig, AudioTowerConfig, ProjectorMap, StemConfig};
 pub use batch::MicroBatch;
 pub use columns::{Column, Columns, INPUT_IDS, POSITION_IDS, Rows, TARGETS, token_columns};
-pub use config::{ModelConfig, Tokens};
+pub use config::{CarriedParts, ModelConfig, Tokens};
 pub use decoder::{
     Balance, Decoder, DecoderConfig, DecoderFamily, FeedForwardConfig, LayerConfig, MixerConfig, MtpConfig, MtpNames,
     MtpPlace, Names, Prompt, Targets, TextBatch, TextOptions, TextTape, TokenScores, generate,

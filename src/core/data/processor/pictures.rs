@@ -5,7 +5,7 @@ use std::path::Path;
 use super::Processor;
 use super::assemble::Features;
 use crate::config::TooLong;
-use crate::data::audio::NO_SOUND;
+use crate::data::audio::{AudioSource, NO_SOUND, Segment};
 use crate::data::decode::header_size;
 use crate::data::error::DataError;
 use crate::data::expand::{Expanded, Place, check, find};
@@ -99,7 +99,7 @@ impl Processor {
     fn load_one(&self, source: &MediaSource, base: &Path) -> Result<Expansion, DataError> {
         match (source, &self.towers.vision) {
             // Nothing of a sound may reach a decoder of pictures, whoever asks.
-            (MediaSource::Audio(locator), _) => self.recording(locator, base)?.ok_or_else(|| takes_no(source)),
+            (MediaSource::Audio(audio), _) => self.recording(audio, base)?.ok_or_else(|| takes_no(source)),
             (MediaSource::Context(text), _) => match &self.towers.contexts {
                 Some(contexts) => contexts.context(text).map_err(DataError::Line),
                 None => Err(takes_no(source)),
@@ -122,14 +122,15 @@ impl Processor {
     }
 
     /// A recording as the model takes it; `None` where the model hears nothing.
-    fn recording(&self, locator: &Locator, base: &Path) -> Result<Option<Expansion>, DataError> {
-        let expansion = self.heard(&locator.read(base)?);
+    fn recording(&self, source: &AudioSource, base: &Path) -> Result<Option<Expansion>, DataError> {
+        let AudioSource { locator, segment } = source;
+        let expansion = self.heard(&locator.read(base)?, *segment);
         expansion.map_err(|reason| DataError::audio(Path::new(&locator.display(base)), reason))
     }
 
-    fn heard(&self, bytes: &[u8]) -> Result<Option<Expansion>, String> {
+    fn heard(&self, bytes: &[u8], segment: Segment) -> Result<Option<Expansion>, String> {
         let Some(audio) = &self.towers.audio else { return Ok(None) };
-        let samples = self.decoder.sound(bytes, audio.rate(), audio.limits())?;
+        let samples = self.decoder.sound(bytes, audio.rate(), audio.limits(), segment)?;
         audio.recording(&samples).map(Some)
     }
 
@@ -141,7 +142,7 @@ impl Processor {
             return Ok(None);
         }
         let bytes = locator.read(base)?;
-        match mp4::is_mp4(&bytes).then(|| self.heard(&bytes)) {
+        match mp4::is_mp4(&bytes).then(|| self.heard(&bytes, Segment::WHOLE)) {
             None => Ok(None),
             Some(Err(reason)) if reason == NO_SOUND => Ok(None),
             Some(heard) => heard.map_err(|reason| DataError::audio(Path::new(&locator.display(base)), reason)),

@@ -9,7 +9,7 @@ use serde_json::{Value as Json, json};
 
 use super::package::{NUM_VOICES, clips, name};
 use crate::config::AudioLimits;
-use crate::data::audio::{decode_sound, wav};
+use crate::data::audio::{Segment, decode_sound, wav};
 use crate::data::emoji::learn_merges;
 use crate::data::error::DataError;
 use crate::data::spoken_digits::write_model;
@@ -87,11 +87,11 @@ pub fn compose(
     let held_out = held_out(&levels, settings.seed);
     let mut made = Composed { num_levels: levels.len(), num_held_out_levels: held_out.len(), ..Composed::default() };
     let mut parts: [Voices; 2] = Default::default();
-    let limits = AudioLimits { min_seconds: 0.0, max_seconds: 600.0 };
+    let limits = AudioLimits { min_seconds: 0.0, max_seconds: 600.0, max_tokens: None };
     let decode = |index: u64| -> Result<Vec<i16>, String> {
         let clip = &clips[index as usize];
         let file = fs::read(&clip.path).map_err(|error| error.to_string())?;
-        let sound = decode_sound(&file, RATE, &limits)?;
+        let sound = decode_sound(&file, RATE, &limits, Segment::WHOLE)?;
         Ok(sound.iter().take(MAX_CLIP).map(|sample| (sample * f32::from(i16::MAX)) as i16).collect())
     };
     for_each_ordered(default_jobs(), 0..clips.len() as u64, decode, |index, decoded| {

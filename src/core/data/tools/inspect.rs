@@ -218,7 +218,7 @@ fn show_media(source: &MediaSource, base: &Path, decoder: &dyn MediaDecoder) -> 
         },
     };
     let about = match source {
-        MediaSource::Audio(locator) => sound::describe(locator, base)?,
+        MediaSource::Audio(audio) => sound::describe(audio, base)?,
         MediaSource::Image(_) | MediaSource::Video(_) | MediaSource::Context(_) => String::new(),
     };
     Ok(ShownMedia { name: source.name().to_owned(), kind: source.kind(), pictures, about })

@@ -15,6 +15,7 @@ use serde_json::{Map, Value as Json, json};
 
 use super::shard::{Member, member_name};
 use super::sound;
+use crate::data::audio::AudioSource;
 use crate::data::decode::header_size;
 use crate::data::decoder::MediaDecoder;
 use crate::data::error::DataError;
@@ -66,13 +67,17 @@ fn of_conversation(conversation: &Conversation, mut files: Files<'_>) -> Result<
         let (kind, named) = match source {
             MediaSource::Image(locator) => (0, files.add(index, None, locator, files.base)?),
             MediaSource::Video(video) => (1, files.video(index, &video.locators, video.fps)?),
-            MediaSource::Audio(locator) => (2, files.sound(index, locator)?),
+            MediaSource::Audio(audio) => (2, files.sound(index, audio)?),
             MediaSource::Context(text) => {
                 contexts.push(text.as_str().into());
                 continue;
             }
         };
-        names.push(named.clone());
+        names.push(if kind == 2 {
+            named.get("audio").cloned().unwrap_or_else(|| named.clone())
+        } else {
+            named.clone()
+        });
         by_kind[kind].push(named);
     }
     let [images, videos, audios] = by_kind;
@@ -170,15 +175,23 @@ impl Files<'_> {
         name.into()
     }
 
-    fn sound(&mut self, index: usize, locator: &Locator) -> Result<Json, DataError> {
+    /// A recording: the whole file, and which part of it is meant.
+    fn sound(&mut self, index: usize, audio: &AudioSource) -> Result<Json, DataError> {
+        let AudioSource { locator, segment } = audio;
         let bytes = locator.read(self.base)?.into_owned();
         // Of the bytes that are written, not of a file that may change.
-        let read = Locator::bytes(locator.display(self.base), bytes.clone());
+        let locator_of_bytes = Locator::bytes(locator.display(self.base), bytes.clone());
+        let read = AudioSource { locator: locator_of_bytes, segment: *segment };
         match self.look {
             Look::Whole => drop(sound::decode(&read, Path::new(""), self.decoder)?),
-            Look::Header => drop(sound::header(&read, Path::new(""))?),
+            Look::Header => drop(sound::header(&read.locator, Path::new(""))?),
         }
-        Ok(self.push(member_name(index, None, locator.name()), bytes))
+        let name = self.push(member_name(index, None, locator.name()), bytes);
+        Ok(match (segment.is_whole(), segment.end) {
+            (true, _) => name,
+            (false, None) => json!({ "audio": name, "start": segment.start }),
+            (false, Some(end)) => json!({ "audio": name, "start": segment.start, "end": end }),
+        })
     }
 
     /// Something that is not looked into.
@@ -244,7 +257,8 @@ mod tests {
         };
         for source in &mut conversation.media {
             match source {
-                MediaSource::Image(locator) | MediaSource::Audio(locator) => open(locator),
+                MediaSource::Image(locator) => open(locator),
+                MediaSource::Audio(audio) => open(&mut audio.locator),
                 MediaSource::Video(video) => video.locators.iter_mut().for_each(open),
                 MediaSource::Context(_) => {}
             }

@@ -143,7 +143,7 @@ fn count(
             let parts = conversation.turns.iter().flat_map(|turn| &turn.parts);
             let characters = parts.map(|part| if let Part::Text { text } = part { text.chars().count() } else { 0 });
             let seconds_of = |source: &MediaSource| match source {
-                MediaSource::Audio(locator) => Some(sound::seconds(locator, base, decoder)),
+                MediaSource::Audio(audio) => Some(sound::seconds(audio, base, decoder)),
                 MediaSource::Image(_) | MediaSource::Video(_) | MediaSource::Context(_) => None,
             };
             let seconds: f64 = conversation.media.iter().filter_map(seconds_of).sum::<Result<f64, _>>()?;

@@ -108,7 +108,7 @@ impl Batch {
         let joined = |part: fn(&Document) -> &[i64]| documents.iter().copied().flat_map(part).copied();
         let row = |values: Vec<i64>| Box::new(HostTensor::from_i64(&values, &[values.len()])) as Box<dyn Buffer>;
         let positions = |document: &&Document| {
-            let positions = document.position_ids.to_kind(Kind::Int64);
+            let positions = document.position_ids.to_kind(Kind::Float);
             positions.view([-1, document.input_ids.len() as i64]).expand([3, -1], false)
         };
         let positions = Tensor::cat(&documents.iter().map(positions).collect::<Vec<_>>(), 1);

@@ -4,6 +4,7 @@
 //! [`load_weights`] reads what a pool owns. What is written is always plain.
 
 mod among;
+mod carried;
 mod checkpoint;
 mod compare;
 mod dtype;
@@ -27,6 +28,7 @@ mod tests;
 
 pub use among::save_weights_among;
 pub(crate) use among::{write_among, writer_of};
+pub use carried::CarriedTensors;
 pub use checkpoint::{ADAPTER_FILE, Checkpoint, INDEX_FILE, SINGLE_FILE, is_adapter};
 pub use compare::{LoadOptions, compare_origin, compare_weights};
 pub use dtype::Dtype;

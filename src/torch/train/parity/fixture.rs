@@ -27,7 +27,7 @@ pub(crate) struct Document {
     pub input_ids: Vec<i64>,
     /// Shifted: at each token the one to predict, or -100.
     pub targets: Vec<i64>,
-    /// `[T]` or `[3, T]`.
+    /// `[T]` or `[3, T]`, float.
     pub position_ids: Tensor,
     /// The items of each tower that the sequence has items of.
     pub items: Vec<TowerItems>,
@@ -157,7 +157,8 @@ fn documents(config: &ModelConfig, inputs: &BTreeMap<String, Tensor>) -> Result<
     let list = |key: &str| get(inputs, key).map(integers);
     let (input_ids, labels, ends) = (list("packed.input_ids")?, list("packed.labels")?, list("packed.cu_seqlens")?);
     let three_axes = config.decoder().is_some_and(DecoderConfig::has_three_axes);
-    let positions = get(inputs, if three_axes { "packed.mrope_position_ids" } else { "packed.position_ids" })?;
+    let positions =
+        get(inputs, if three_axes { "packed.mrope_position_ids" } else { "packed.position_ids" })?.to_kind(Kind::Float);
     let towers = config.towers.iter().map(|it| Source::open(inputs, it));
     let mut towers = towers.collect::<Result<Vec<_>, _>>()?;
     let mut documents = Vec::new();

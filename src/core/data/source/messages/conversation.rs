@@ -3,6 +3,7 @@
 use serde::Serialize;
 use serde_json::{Map, Value as Json};
 
+use crate::data::audio::AudioSource;
 use crate::data::locator::Locator;
 use crate::data::media::{Kind, VideoSource};
 
@@ -18,7 +19,7 @@ pub struct Conversation {
 pub enum MediaSource {
     Image(Locator),
     Video(VideoSource),
-    Audio(Locator),
+    Audio(AudioSource),
     /// A text for a text tower: itself.
     Context(String),
 }
@@ -91,7 +92,8 @@ impl MediaSource {
     /// Returns what it is named by.
     pub fn name(&self) -> &str {
         match self {
-            MediaSource::Image(locator) | MediaSource::Audio(locator) => locator.name(),
+            MediaSource::Image(locator) => locator.name(),
+            MediaSource::Audio(audio) => audio.locator.name(),
             MediaSource::Video(video) => video.locators.first().map_or("", Locator::name),
             MediaSource::Context(text) => text,
         }
