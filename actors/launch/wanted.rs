@@ -17,32 +17,38 @@ pub struct WantedActor {
 pub enum PoolError {
     #[error("{role} actors have no pools to choose from; drop the pool `{pool}`")]
     NoChoice { role: Role, pool: PoolName },
-    #[error("the run has no encoder pool `{pool}`; it has {known}")]
-    Unknown { pool: PoolName, known: String },
-    #[error("the run has several encoder pools: say which one of {known}")]
-    Ambiguous { known: String },
+    #[error("the run has no {role} pool `{pool}`; it has {known}")]
+    Unknown { role: Role, pool: PoolName, known: String },
+    #[error("the run has several {role} pools: say which one of {known}")]
+    Ambiguous { role: Role, known: String },
 }
 
 impl WantedActor {
-    /// An actor of `role` and, for an encoder, of the pool `named`; where none is named, of the run's only one.
+    /// An actor of `role` and, for an encoder or a foundation, of the pool `named`; where none is named, of the run's only
+    /// one.
     ///
     /// # Errors
     /// The run has no such pool, or several.
     pub fn new(role: Role, named: Option<PoolName>, pools: &PoolSizes) -> Result<Self, PoolError> {
-        let actor = ActorId::new(role, 0);
-        let names: Vec<PoolName> = pools.encoders.iter().map(|pool| pool.name).collect();
+        let usual = ActorId::new(role, 0).pool;
+        let pools = match role {
+            Role::Encoder => &pools.encoders[..],
+            Role::Foundation => &pools.foundations[..],
+            _ => &[],
+        };
+        let names: Vec<PoolName> = pools.iter().map(|pool| pool.name).collect();
         let known = || names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
-        let pool = match (role, named) {
-            (Role::Encoder, Some(pool)) if names.contains(&pool) => pool,
-            // Of a run without encoders the scheduler says so.
-            (Role::Encoder, Some(pool)) if !names.is_empty() => {
-                return Err(PoolError::Unknown { pool, known: known() });
+        let pool = match (named, &names[..]) {
+            (Some(pool), []) if role != Role::Encoder && pool != usual => {
+                return Err(PoolError::NoChoice { role, pool });
             }
-            (Role::Encoder, None) if names.contains(&actor.pool) || names.is_empty() => actor.pool,
-            (Role::Encoder, None) if names.len() > 1 => return Err(PoolError::Ambiguous { known: known() }),
-            (Role::Encoder, None) => names[0],
-            (_, Some(pool)) if pool != actor.pool => return Err(PoolError::NoChoice { role, pool }),
-            _ => actor.pool,
+            // Of a run without encoders the scheduler says so.
+            (_, []) => usual,
+            (Some(pool), names) if names.contains(&pool) => pool,
+            (Some(pool), _) => return Err(PoolError::Unknown { role, pool, known: known() }),
+            (None, names) if names.contains(&usual) => usual,
+            (None, &[only]) => only,
+            (None, _) => return Err(PoolError::Ambiguous { role, known: known() }),
         };
         Ok(Self { role, pool, index: None })
     }
@@ -94,5 +100,7 @@ mod tests {
         assert!(pool(Some("sound"), &["audio", "vision"]).unwrap_err().contains("no encoder pool `sound`"));
         let data = WantedActor::new(Role::Data, Some(name("audio")), &of(&["audio"]));
         assert!(data.unwrap_err().to_string().contains("no pools to choose from"));
+        let foundation = WantedActor::new(Role::Foundation, Some(name("low")), &of(&["audio"]));
+        assert!(foundation.unwrap_err().to_string().contains("no foundation pool `low`; it has `foundation`"));
     }
 }

@@ -5,9 +5,9 @@ mod fake;
 mod meeting;
 mod witness;
 
-use fake::{Script, engine, rules, spec};
+use fake::{Script, engine, routed, routed_rules, rules, spec};
 use loongforge_actors::launch::net::Security;
-use loongforge_actors::launch::scale_run;
+use loongforge_actors::launch::{WantedActor, scale_run};
 use loongforge_actors::{
     Assignment, EngineFactory, RunError, RunSpec, Start, StopOn, run_in_process, serve_role, serve_scheduler,
 };
@@ -25,18 +25,23 @@ use witness::{RecordingObserver, Seen};
 const ROLE: &str = "LOONGFORGE_TEST_ROLE";
 const ADDRESS: &str = "LOONGFORGE_TEST_ADDRESS";
 const PAUSE: &str = "LOONGFORGE_TEST_PAUSE";
+const POOL: &str = "LOONGFORGE_TEST_POOL";
 const FROZEN: &str = "LOONGFORGE_TEST_FROZEN";
+const ROUTED: &str = "LOONGFORGE_TEST_ROUTED";
 
 /// The process of one actor; nothing when run as a test.
 #[test]
 fn child() {
     let Ok(role) = std::env::var(ROLE) else { return };
     let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok()).unwrap_or(0);
-    let script =
-        Script { pause: Duration::from_millis(number(PAUSE)), frozen: number(FROZEN) == 1, ..Script::default() };
+    let pause = Duration::from_millis(number(PAUSE));
+    let script = Script { pause, ..script(number(FROZEN) == 1, number(ROUTED) == 1) };
     let address = PathBuf::from(std::env::var(ADDRESS).unwrap());
     let make = |it: Assignment| -> EngineFactory { Box::new(move || Ok(engine(it.me, it.pools.data, &script))) };
-    if let Err(error) = serve_role(role.parse::<Role>().unwrap(), meeting(Address::Unix(address.clone())), make) {
+    let role: Role = role.parse().unwrap();
+    let pool = std::env::var(POOL).map_or(WantedActor::from(role).pool, |name| name.parse().unwrap());
+    let wanted = WantedActor { pool, ..role.into() };
+    if let Err(error) = serve_role(wanted, meeting(Address::Unix(address.clone())), make) {
         eprintln!("{error}");
         std::process::exit(1);
     }
@@ -48,11 +53,17 @@ fn program(role: Role, address: &Path) -> Command {
     command
 }
 
+fn script(frozen: bool, routed: bool) -> Script {
+    Script { frozen, ..if routed { Script::routed() } else { Script::default() } }
+}
+
 #[derive(Clone, Copy)]
 struct Case {
     encoders: u32,
     steps: u64,
     frozen: bool,
+    /// There are two foundation pools, and a frozen pool that delivers a column.
+    routed: bool,
     /// Milliseconds that a foundation takes longer for each pack.
     pause: u64,
     lease: Duration,
@@ -64,6 +75,7 @@ const CASE: Case = Case {
     encoders: 2,
     steps: 8,
     frozen: false,
+    routed: false,
     pause: 0,
     lease: Duration::from_secs(20),
     grace: Duration::from_secs(60),
@@ -72,20 +84,20 @@ const CASE: Case = Case {
 
 impl Case {
     fn run_spec(self, dir: &Path) -> RunSpec {
-        let pools = PoolSizes::of_roles(2, self.encoders, 1);
+        let pools = if self.routed { routed(2, 1) } else { PoolSizes::of_roles(2, self.encoders, 1) };
         let coordinator = CoordinatorSpec {
             checkpoint_dir: dir.join("checkpoints"),
-            encoders: rules(&pools, true, !self.frozen),
+            encoders: if self.routed { routed_rules(&pools) } else { rules(&pools, true, !self.frozen) },
             ..spec(&pools, self.steps)
         };
         RunSpec {
-            coordinator,
             resume: None,
             queue: 1,
             stop: StopOn::Nothing,
             stop_grace: self.stop_grace,
-            grace: [(PoolName::ENCODER, self.grace)].into(),
+            grace: coordinator.pools.encoders.iter().map(|pool| (pool.name, self.grace)).collect(),
             lease: self.lease,
+            coordinator,
         }
     }
 
@@ -93,7 +105,7 @@ impl Case {
     fn twin(self) -> Vec<f64> {
         let dir = tempfile::tempdir().unwrap();
         let (seen, observer) = witness();
-        let script = Script { frozen: self.frozen, ..Script::default() };
+        let script = script(self.frozen, self.routed);
         let make = |it: Assignment| -> EngineFactory {
             let script = script.clone();
             Box::new(move || Ok(engine(it.me, it.pools.data, &script)))
@@ -119,7 +131,8 @@ impl Case {
         let start: Start = Box::new(move |actor, address| {
             let mut command = program(actor.role, Path::new(&address.to_string()));
             command.env(FAULTS, &faults).env(PAUSE, self.pause.to_string());
-            command.env(FROZEN, u8::from(self.frozen).to_string());
+            command.env(POOL, actor.pool.as_str()).env(FROZEN, u8::from(self.frozen).to_string());
+            command.env(ROUTED, u8::from(self.routed).to_string());
             command
         });
         let (seen, observer) = witness();
@@ -180,6 +193,25 @@ fn the_first_of_the_pool_and_all_but_one_may_die() {
         assert_eq!(seen.losses, twin, "{faults}");
         assert_eq!(seen.published, [2, 5, 7], "{faults}");
     }
+}
+
+/// Two foundation pools, and log-probabilities of a reference model as a column: with processes that are killed the losses
+/// are those of threads.
+#[test]
+fn encoders_that_deliver_a_column_die_beside_two_foundation_pools() {
+    let case = Case { routed: true, ..CASE };
+    let twin = case.twin();
+    for faults in ["", "reference/0@after_send:2=kill", "reference/1@before_work:15=kill vision/0@before_reduce:2=kill"]
+    {
+        let (seen, result) = case.run(faults);
+        assert_eq!(result.unwrap(), Outcome::Completed, "{faults}");
+        assert_eq!(seen.losses, twin, "{faults}");
+        assert_eq!(left(&seen).len(), faults.matches("kill").count(), "{faults}");
+        assert_eq!(seen.published, [2, 5, 7], "{faults}");
+    }
+    let (_, result) = case.run("foundation_low/0@after_send:3=kill");
+    let Err(RunError::Failed(failure)) = result else { panic!("{result:?}") };
+    assert!(failure.is_loss && failure.actor.to_string() == "foundation_low/0", "{failure}");
 }
 
 #[test]

@@ -259,6 +259,62 @@ proptest! {
     }
 }
 
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(60))]
+
+    /// Samples go to two foundation pools by their route, and a pool that nobody trains delivers a column of every sample:
+    /// the run is that of one encoder in each pool, whichever encoders die, hang, come and go, and stopped and resumed.
+    #[test]
+    fn two_foundation_pools_and_a_delivered_column_are_the_run_of_one_encoder_each(
+        seed: u64,
+        high in 1_u32..3,
+        low in 1_u32..3,
+        stream: bool,
+        changes in prop::collection::vec((0_usize..40, 0_usize..4), 0..12),
+        stop_at in 0_usize..150,
+    ) {
+        let (pools, script) = (fake::routed(high, low), Script::routed());
+        let of = |first: u64, state| CoordinatorSpec {
+            first_step: StepId(first),
+            state,
+            encoders: fake::routed_rules(&pools),
+            ..if stream { streamed(&pools, STEPS) } else { spec(&pools, STEPS) }
+        };
+        let whole = reference_of(of(0, SchedulerState::default()), &script);
+        let samples = |pool: &PoolSize| {
+            let packs = whole.plans.iter().flat_map(|plan| &plan.packs).filter(|pack| pack.replica.pool == pool.name);
+            packs.flat_map(|pack| &pack.samples).map(|sample| sample.route).collect::<Vec<_>>()
+        };
+        for (pool, route) in pools.foundations.iter().zip(0..) {
+            let found = samples(pool);
+            prop_assert!(found.len() > 5 && found.iter().all(|&of_sample| of_sample == route), "{route}: {found:?}");
+        }
+        let has_column = |sample: &SampleMeta| sample.items.iter().any(|item| item.tower == fake::REFERENCE);
+        prop_assert!(whole.plans.iter().flat_map(|plan| &plan.packs).flat_map(|pack| &pack.samples).all(has_column));
+
+        let (log, result, _) = World::new(of(0, SchedulerState::default()), &script, seed).run_changing(&changes);
+        match result {
+            // The last one of the trained pool has died; the other one's parameters are anybody's.
+            Err(failure) => prop_assert!(failure.is_loss && failure.actor.pool.as_str() == "vision", "{failure}"),
+            Ok(outcome) => {
+                prop_assert_eq!(outcome, Outcome::Completed);
+                prop_assert_eq!(&log, &whole);
+            }
+        }
+
+        let (log, result) = World::new(of(0, SchedulerState::default()), &script, seed).run(Some(stop_at));
+        let done = log.steps.len();
+        prop_assert_eq!(result, Ok(if done < STEPS as usize { Outcome::Preempted } else { Outcome::Completed }));
+        let (first, state) = log.published.last().map(|(step, state, _)| (step.0 + 1, state.clone())).unwrap_or_default();
+        prop_assert_eq!(first as usize, done);
+        let resumed = Script { first_step: first, ..script };
+        let (rest, result) = World::new(of(first, state), &resumed, seed).run(None);
+        prop_assert_eq!(result, Ok(Outcome::Completed));
+        prop_assert_eq!([&log.steps[..], &rest.steps[..]].concat(), whole.steps);
+        prop_assert_eq!([&log.plans[..done], &rest.plans[..]].concat(), whole.plans);
+    }
+}
+
 /// Samples that the packer of a streamed run chooses from.
 const LOOK_AHEAD: usize = 17;
 

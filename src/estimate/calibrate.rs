@@ -46,7 +46,7 @@ pub fn calibrate(runs: &[std::path::PathBuf]) -> anyhow::Result<Calibration> {
         let mut batches = Batches::new(&coordinator);
         let counted: Vec<_> = metrics.iter().filter(|metrics| metrics.step >= SKIPPED).collect();
         let num_encoders = f64::from(spec.encoders.iter().map(|pool| pool.replicas).sum::<u32>());
-        let num_replicas = f64::from(spec.foundation_replicas);
+        let num_replicas = f64::from(spec.foundations.iter().map(|pool| pool.replicas).sum::<u32>());
         for step in 0..metrics.last().map_or(0, |metrics| metrics.step + 1) {
             let formed = stream.form(&mut batches)?;
             let Some(metrics) = counted.iter().find(|metrics| metrics.step == step) else { continue };

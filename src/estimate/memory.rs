@@ -61,6 +61,7 @@ pub fn forecast(
         owner: 0,
         num_tokens: max_tokens,
         num_targets: max_tokens.saturating_sub(1),
+        route: 0,
         items: Vec::new(),
         documents: Vec::new(),
     };

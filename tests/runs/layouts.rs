@@ -52,7 +52,7 @@ fn layers_replicas_and_rows_are_split_without_a_difference() {
 #[test]
 fn layouts_combine() {
     let layouts: &[&[&str]] = &[
-        &["replicas=2", "pipeline_parallel=2", "tensor_parallel=2"],
+        &["replicas=2", "pipeline_parallel=2", "tensor_parallel=2", "scheduler.balance=fitted"],
         &["context_parallel=2", "tensor_parallel=2", "sequence_parallel=true"],
         &["replicas=2", "pipeline_parallel=2", "zero=1"],
     ];
@@ -72,7 +72,12 @@ fn layers_are_split_and_shared_out() {
 fn encoders_are_split_without_a_difference() {
     let layouts: &[&[&str]] = &[
         &["pools.encoder.tensor_parallel=2"],
-        &["pools.encoder.tensor_parallel=2", "pools.encoder.replicas=2", "pools.encoder.zero=1"],
+        &[
+            "pools.encoder.tensor_parallel=2",
+            "pools.encoder.replicas=2",
+            "pools.encoder.zero=1",
+            "scheduler.balance=fitted",
+        ],
         &["pools.encoder.tensor_parallel=2", "pools.encoder.replicas=2", "run.deterministic=true"],
         &["pools.encoder.tensor_parallel=2", "replicas=2", "tensor_parallel=2", "pools.data.replicas=2"],
     ];

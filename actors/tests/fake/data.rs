@@ -1,6 +1,6 @@
 //! A data engine over an endless stream of invented samples.
 
-use super::{Fuse, Script, mix};
+use super::{Fuse, REFERENCE, Script, mix};
 use loongforge_core::engine::{Engine, EngineError, Ports, Progress};
 use loongforge_core::message::*;
 use loongforge_core::transport::{Dtype, Header, HostTensor, Parcel, ParcelKind};
@@ -10,7 +10,7 @@ use std::sync::Arc;
 pub struct FakeData {
     me: u32,
     num_data: u32,
-    hears: bool,
+    script: Script,
     reads: VecDeque<Vec<u64>>,
     plans: VecDeque<Arc<StepPlan>>,
     again: VecDeque<Unit>,
@@ -26,25 +26,30 @@ pub fn is_bad(position: u64) -> bool {
 
 /// The sample at a position; about a third have no images.
 pub fn sample(position: u64, num_data: u32) -> SampleMeta {
-    sample_of(position, num_data, false)
+    sample_of(position, num_data, &Script::default())
 }
 
-/// The same of a run where every second item is a recording.
-pub fn sample_of(position: u64, num_data: u32, hears: bool) -> SampleMeta {
+/// The same of a run where every second item is a recording, or samples have routes, or a column of the reference's.
+pub fn sample_of(position: u64, num_data: u32, script: &Script) -> SampleMeta {
     let item = |index| {
         let grid =
             Grid { t: 1, h: 1 + (mix(position, index) % 4) as u32, w: 1 + (mix(position, index + 99) % 6) as u32 };
-        let tower = if hears && mix(position, index + 7).is_multiple_of(2) { Tower::Audio } else { Tower::Vision };
+        let tower =
+            if script.hears && mix(position, index + 7).is_multiple_of(2) { Tower::Audio } else { Tower::Vision };
         ItemMeta { tower, grid, num_features: grid.num_patches().div_ceil(4) as u32 }
     };
-    let items: Vec<ItemMeta> = (0..mix(position, 2) % 4).map(|index| item(10 + index)).collect();
+    let mut items: Vec<ItemMeta> = (0..mix(position, 2) % 4).map(|index| item(10 + index)).collect();
     let text = 2 + (mix(position, 3) % 8) as u32;
     let num_tokens = text + items.iter().map(|item| item.num_features).sum::<u32>();
+    if script.scored {
+        items.push(ItemMeta { tower: REFERENCE, grid: Grid { t: num_tokens, h: 1, w: 1 }, num_features: num_tokens });
+    }
     SampleMeta {
         id: SampleId(position),
         owner: (position % u64::from(num_data)) as u32,
         num_tokens,
         num_targets: text / 2,
+        route: (position % u64::from(script.routes.max(1))) as u32,
         items,
         documents: Vec::new(),
     }
@@ -56,7 +61,7 @@ impl FakeData {
         Self {
             me: me.index,
             num_data,
-            hears: script.hears,
+            script,
             reads: VecDeque::new(),
             plans: VecDeque::new(),
             again: VecDeque::new(),
@@ -76,7 +81,7 @@ impl FakeData {
                 bad.push(BadSample { id, source, reason: "not an image".into(), too_long: false });
             } else {
                 assert!(self.held.insert(id), "read twice");
-                samples.push(sample_of(position, self.num_data, self.hears));
+                samples.push(sample_of(position, self.num_data, &self.script));
             }
         }
         Event::Measured { samples, bad }

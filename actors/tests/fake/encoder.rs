@@ -1,6 +1,6 @@
 //! An encoder engine: units in plan order, gradients in any order, one report a step.
 
-use super::{Fuse, Script, digest, mix};
+use super::{Fuse, Script, digest, mix, take_out};
 use loongforge_core::engine::{Engine, EngineError, Ports, Progress};
 use loongforge_core::message::*;
 use loongforge_core::transport::{Header, HostTensor, Parcel, ParcelKind};
@@ -27,6 +27,8 @@ pub struct FakeEncoder {
     reported: u64,
     epoch: Epoch,
     members: Vec<u32>,
+    /// The step from which on nothing was shared out anew: pixels of earlier ones are taken out of their edges.
+    anew: StepId,
     /// Pixels of units that are not given here yet.
     early: Vec<(ActorId, Parcel)>,
     due: Vec<(StepId, SaveTo)>,
@@ -43,7 +45,7 @@ impl FakeEncoder {
     pub fn new(me: ActorId, script: Script) -> Self {
         Self {
             me,
-            frozen: script.frozen,
+            frozen: script.is_frozen(me.pool),
             version: script.first_step,
             applied: script.first_step,
             plans: VecDeque::new(),
@@ -55,6 +57,7 @@ impl FakeEncoder {
             reported: script.first_step,
             epoch: Epoch(0),
             members: Vec::new(),
+            anew: StepId(0),
             early: Vec::new(),
             due: Vec::new(),
             pace: script.paces.get(me.index as usize).copied().unwrap_or_default(),
@@ -181,6 +184,11 @@ impl FakeEncoder {
                 self.plans.push_back(plan.clone());
             }
         }
+        self.anew = regroup.plans.last().map_or(self.anew, |plan| StepId(plan.step.0 + 1));
+        for parcels in self.pixels.values_mut() {
+            let taken = std::mem::take(parcels).into_iter();
+            *parcels = taken.map(|(from, parcel)| (from, take_out(parcel))).collect();
+        }
         self.to_encode.make_contiguous().sort_by_key(|unit| unit.id);
         let early = std::mem::take(&mut self.early);
         early.into_iter().try_for_each(|(from, parcel)| self.arrive(from, parcel, ports))
@@ -242,9 +250,10 @@ impl Engine for FakeEncoder {
     fn arrive(&mut self, from: ActorId, parcel: Parcel, _: &mut Ports) -> Result<(), EngineError> {
         match parcel.header.kind {
             ParcelKind::Items(unit) if !self.to_encode.iter().any(|mine| mine.id == unit) => {
-                self.early.push((from, parcel));
+                self.early.push((from, if unit.step < self.anew { take_out(parcel) } else { parcel }));
             }
             ParcelKind::Items(unit) => {
+                let parcel = if unit.step < self.anew { take_out(parcel) } else { parcel };
                 let before = self.pixels.entry(unit).or_default().insert(from, parcel);
                 assert!(before.is_none(), "pixels of {unit} came twice");
             }

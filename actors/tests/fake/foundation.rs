@@ -1,6 +1,6 @@
 //! A foundation engine: packs in plan order, each as soon as it is whole.
 
-use super::{Fuse, Script, digest, mix};
+use super::{Fuse, Script, copies, digest, mix, take_out};
 use loongforge_core::engine::{Engine, EngineError, Ports, Progress};
 use loongforge_core::message::*;
 use loongforge_core::transport::{Buffer, Header, HostTensor, Parcel, ParcelKind};
@@ -9,7 +9,6 @@ use std::sync::Arc;
 
 pub struct FakeFoundation {
     me: Replica,
-    frozen_encoder: bool,
     script: Script,
     version: u64,
     /// Steps that were applied, and not dropped, up to the last of them.
@@ -38,7 +37,6 @@ impl FakeFoundation {
     pub fn new(me: ActorId, script: Script) -> Self {
         Self {
             me: Replica::new(me.pool, me.index),
-            frozen_encoder: script.frozen,
             version: script.first_step,
             applied: script.first_step,
             plans: VecDeque::new(),
@@ -79,14 +77,15 @@ impl FakeFoundation {
         let mut value = tokens.values().fold(0, |sum, parcel| sum ^ digest(parcel));
         for unit in units {
             let features = self.features.remove(&unit.id).expect("looked at above");
-            let version = if self.frozen_encoder { 0 } else { plan.step.0 };
+            let frozen = self.script.is_frozen(unit.encoder.pool);
+            let version = if frozen { 0 } else { plan.step.0 };
             assert_eq!(features.header.version, Version(version), "{}", unit.id);
             for item in &unit.items {
                 assert!(self.consumed.insert(item.id), "{:?} is consumed twice", item.id);
             }
             value = mix(value, digest(&features));
             if !plan.purpose.is_evaluation() {
-                let tensors = if self.frozen_encoder { vec![] } else { copies(&features) };
+                let tensors = if frozen { vec![] } else { copies(&features) };
                 self.returned.insert(unit.id, (digest(&features), tensors));
             }
             let from = self.sent_by[&unit.id];
@@ -103,7 +102,7 @@ impl FakeFoundation {
     }
 
     fn give_back(&self, unit: UnitId, to: ActorId, ports: &mut Ports) -> Result<(), EngineError> {
-        if self.frozen_encoder {
+        if self.script.is_frozen(to.pool) {
             return Ok(());
         }
         let header = Header { kind: ParcelKind::Gradient(unit), version: Version(self.version) };
@@ -174,26 +173,11 @@ impl FakeFoundation {
         let version = self.version;
         for (step, to) in self.due.extract_if(.., |(step, _)| step.0 < version).collect::<Vec<_>>() {
             assert!(self.applied <= step.0 + 1, "what is saved is what the step left");
-            let name = format!("model-{}.safetensors", self.me.index);
+            let name = format!("{}-{}.safetensors", self.me.pool, self.me.index);
             let files = vec![SavedFile { name, bytes: 1, sha256: "00".into(), tensors: vec![] }];
             ports.emit(Event::Saved { step, to, files });
         }
     }
-}
-
-fn copies(parcel: &Parcel) -> Vec<HostTensor> {
-    let copy = |tensor: &dyn Buffer| {
-        let mut bytes = vec![0; tensor.meta().num_bytes()];
-        tensor.copy_to(&mut bytes);
-        HostTensor::new(tensor.meta().dtype, &tensor.meta().shape, &bytes)
-    };
-    parcel.tensors.iter().map(|tensor| copy(&**tensor)).collect()
-}
-
-/// The parcel without the memory and credit of its edge.
-fn take_out(parcel: Parcel) -> Parcel {
-    let tensors = copies(&parcel).into_iter().map(|tensor| Box::new(tensor) as Box<dyn Buffer>);
-    Parcel::new(parcel.header, tensors.collect())
 }
 
 impl Engine for FakeFoundation {
@@ -238,7 +222,7 @@ impl Engine for FakeFoundation {
             ParcelKind::Features(unit) => {
                 if unit.step.0 < self.version {
                     // Of a frozen encoder, the second time: nobody has waited for it.
-                    assert!(self.frozen_encoder, "{unit} of {from} is late");
+                    assert!(self.script.is_frozen(from.pool), "{unit} of {from} is late");
                     return Ok(());
                 }
                 if unit.is_of_evaluation() && unit.index < self.evaluated + FIRST_EVALUATION_INDEX {

@@ -8,7 +8,7 @@ mod data;
 mod encoder;
 mod foundation;
 
-pub use data::{FakeData, is_bad, sample};
+pub use data::{FakeData, is_bad, sample, sample_of};
 pub use encoder::FakeEncoder;
 pub use foundation::FakeFoundation;
 
@@ -17,16 +17,22 @@ use loongforge_core::engine::Engine;
 use loongforge_core::message::{ActorId, ItemId, PoolName, Role, StepId, Tower};
 use loongforge_core::rng;
 use loongforge_core::schedule::{
-    CoordinatorSpec, CostModel, EdgeCredits, EncoderPlanSpec, EncoderPoolSpec, LearningRate, ModelShape, PackLimits,
-    PlanSpec, PoolSizes, SchedulerState,
+    CoordinatorSpec, CostModel, EdgeCredits, EncoderPlanSpec, EncoderPoolSpec, FoundationPlanSpec, LearningRate,
+    ModelShape, PackLimits, PlanSpec, PoolSize, PoolSizes, SchedulerState,
 };
-use loongforge_core::transport::Parcel;
+use loongforge_core::transport::{Buffer, HostTensor, Parcel};
 
 /// Describes how the engines of a run behave, and what goes wrong.
 #[derive(Clone, Debug, Default)]
 pub struct Script {
-    /// The encoders are not trained.
+    /// No encoder is trained.
     pub frozen: bool,
+    /// Encoder pools that are not trained where the others are.
+    pub frozen_pools: Vec<PoolName>,
+    /// Samples have so many routes in turn; 0: one.
+    pub routes: u32,
+    /// Every sample has a column that the pool `reference` computes of its tokens.
+    pub scored: bool,
     /// Steps that were computed before the run was resumed.
     pub first_step: u64,
     /// Steps whose loss is not a number.
@@ -64,10 +70,8 @@ pub fn spec(pools: &PoolSizes, steps: u64) -> CoordinatorSpec {
         pools: pools.clone(),
         plan: PlanSpec {
             pack: PackLimits::tokens(32),
-            cost: CostModel::decoder(8),
             learning_rate: LearningRate { peak: 0.1, min: 0.0, schedule: Schedule::Linear, warmup_steps: 2, steps },
-            foundation_replicas: pools.foundation,
-            replica_ranks: 1,
+            foundations: foundations(pools),
             encoders: encoders(pools),
             colocated: pools.encoders.is_empty(),
             shape: ModelShape {
@@ -99,15 +103,62 @@ pub fn spec(pools: &PoolSizes, steps: u64) -> CoordinatorSpec {
     }
 }
 
+/// What is planned of the foundation pools: one computes all samples, of several each those of its number.
+fn foundations(pools: &PoolSizes) -> Vec<FoundationPlanSpec> {
+    let plan = |(pool, route): (&PoolSize, u32)| FoundationPlanSpec {
+        pool: pool.name,
+        routes: if pools.foundations.len() == 1 { 0..u32::MAX } else { route..route + 1 },
+        ..FoundationPlanSpec::only(pool.actors, CostModel::decoder(8))
+    };
+    pools.foundations.iter().zip(0..).map(plan).collect()
+}
+
+/// The tower of the pool `reference`. To engines without models it is one like the others.
+pub const REFERENCE: Tower = Tower::Audio;
+
 /// What is planned of the encoder pools: `encoder` has the vision tower, the others the tower that they are called as.
 fn encoders(pools: &PoolSizes) -> Vec<EncoderPlanSpec> {
-    let tower = |name: PoolName| Tower::ALL.into_iter().find(|tower| tower.name() == name.as_str());
+    let tower = |name: PoolName| match name.as_str() {
+        "reference" => Some(REFERENCE),
+        name => Tower::ALL.into_iter().find(|tower| tower.name() == name),
+    };
     let plan = |name: PoolName, replicas| {
         EncoderPlanSpec::new(name, [tower(name).unwrap_or(Tower::Vision)].into_iter().collect(), replicas, 4)
     };
     match pools.encoders.is_empty() {
-        true => vec![plan(PoolName::ENCODER, pools.foundation)],
+        true => vec![plan(PoolName::ENCODER, pools.num_foundations())],
         false => pools.encoders.iter().map(|pool| plan(pool.name, pool.actors)).collect(),
+    }
+}
+
+/// Two foundation pools of so many actors, a trained encoder pool, and a frozen one that delivers a column.
+pub fn routed(high: u32, low: u32) -> PoolSizes {
+    let size = |name: &str, actors| PoolSize { name: name.parse().expect("a pool's name"), actors };
+    PoolSizes {
+        data: 2,
+        encoders: vec![size("reference", 2), size("vision", 2)],
+        foundations: vec![size("foundation_high", high), size("foundation_low", low)],
+    }
+}
+
+/// The rules of the encoder pools of [`routed`].
+pub fn routed_rules(pools: &PoolSizes) -> Vec<EncoderPoolSpec> {
+    let script = Script::routed();
+    let rule =
+        |pool: &PoolSize| EncoderPoolSpec { name: pool.name, elastic: true, trained: !script.is_frozen(pool.name) };
+    pools.encoders.iter().map(rule).collect()
+}
+
+impl Script {
+    /// The engines of the pools of [`routed`].
+    pub fn routed() -> Self {
+        let frozen_pools = vec!["reference".parse().expect("a pool's name")];
+        Self { routes: 2, scored: true, frozen_pools, ..Self::default() }
+    }
+
+    /// Nobody trains the encoders of this pool.
+    pub fn is_frozen(&self, pool: PoolName) -> bool {
+        self.frozen || self.frozen_pools.contains(&pool)
     }
 }
 
@@ -165,4 +216,19 @@ pub fn digest(parcel: &Parcel) -> u64 {
         tensor.copy_to(&mut bytes);
         bytes.iter().fold(sum, |sum, &byte| mix(sum, byte.into()))
     })
+}
+
+fn copies(parcel: &Parcel) -> Vec<HostTensor> {
+    let copy = |tensor: &dyn Buffer| {
+        let mut bytes = vec![0; tensor.meta().num_bytes()];
+        tensor.copy_to(&mut bytes);
+        HostTensor::new(tensor.meta().dtype, &tensor.meta().shape, &bytes)
+    };
+    parcel.tensors.iter().map(|tensor| copy(&**tensor)).collect()
+}
+
+/// The parcel without the memory and credit of its edge.
+fn take_out(parcel: Parcel) -> Parcel {
+    let tensors = copies(&parcel).into_iter().map(|tensor| Box::new(tensor) as Box<dyn Buffer>);
+    Parcel::new(parcel.header, tensors.collect())
 }

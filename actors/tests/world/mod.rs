@@ -268,7 +268,8 @@ impl World {
             self.input(Input::RetrySave);
             return true;
         }
-        let unsent: Vec<_> = self.nodes.iter().map(|(actor, node)| (actor, node.ports.num_unsent())).collect();
+        let unsent: Vec<_> =
+            self.nodes.iter_mut().map(|(actor, node)| (actor.to_string(), node.ports.loads())).collect();
         panic!("deadlock after {} steps; parcels without credit: {unsent:?}", self.log.steps.len());
     }
 

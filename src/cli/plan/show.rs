@@ -42,7 +42,7 @@ impl Case {
             "run `{}`: {}, {placement}{}; {} of {}, packs of at most {} tokens\n",
             self.config.run.name,
             count(pools.data as usize, "data actor"),
-            count(pools.foundation as usize, "foundation actor"),
+            count(pools.num_foundations() as usize, "foundation actor"),
             count(self.coordinator.steps as usize, "step"),
             count(
                 self.coordinator.global_batch_size,
@@ -81,13 +81,13 @@ impl Case {
             media,
             plan.cursor,
         );
-        let replicas = (0..self.coordinator.pools.foundation).map(|replica| {
-            plan.packs_of(Replica::foundation(replica))
-                .flat_map(|pack| &pack.samples)
-                .map(|sample| self.coordinator.plan.cost.sample(sample))
-                .sum()
-        });
-        text += &balance("foundation replicas", replicas.collect());
+        for pool in &self.coordinator.plan.foundations {
+            let replicas = (0..pool.replicas).map(|index| {
+                let samples = plan.packs_of(Replica::new(pool.pool, index)).flat_map(|pack| &pack.samples);
+                samples.map(|sample| pool.cost.sample(sample)).sum()
+            });
+            text += &balance(&format!("{} replicas", pool.pool), replicas.collect());
+        }
         for pool in &self.coordinator.plan.encoders {
             let encoders = (0..pool.replicas).map(|index| {
                 let own = plan.units.iter().filter(|unit| unit.encoder == Replica::new(pool.pool, index));

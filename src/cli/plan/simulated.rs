@@ -193,11 +193,15 @@ impl Drawing {
 /// pipeline stage.
 fn in_groups(mut spec: CoordinatorSpec) -> CoordinatorSpec {
     let plan = &mut spec.plan;
-    plan.replica_ranks = 1;
-    if plan.colocated {
-        plan.encoders.iter_mut().for_each(|pool| pool.replicas = plan.foundation_replicas);
+    plan.foundations.iter_mut().for_each(|pool| pool.replica_ranks = 1);
+    plan.encoders.iter_mut().for_each(|pool| pool.replica_ranks = 1);
+    for (pool, plan) in spec.pools.foundations.iter_mut().zip(&plan.foundations) {
+        pool.actors = plan.replicas;
     }
-    spec.pools.foundation = plan.foundation_replicas;
+    if plan.colocated {
+        let num_foundations = spec.pools.num_foundations();
+        plan.encoders.iter_mut().for_each(|pool| pool.replicas = num_foundations);
+    }
     for pool in &mut spec.pools.encoders {
         let replicas = plan.encoder_pool(pool.name).map_or(0, |pool| pool.replicas);
         pool.actors = pool.actors.min(replicas);

@@ -8,8 +8,8 @@ use laws::{Arguments, Draw, spread};
 use loongforge_core::config::Schedule;
 use loongforge_core::message::{SampleId, SampleMeta, StepId};
 use loongforge_core::schedule::{
-    Batch, CostModel, EdgeCredits, LearningRate, ModelShape, PackLimits, PlanSpec, StreamPacker, balance, loads_of,
-    pack_lengths, plan_step, sorted_rows,
+    Batch, CostModel, EdgeCredits, FoundationPlanSpec, LearningRate, ModelShape, PackLimits, PlanSpec, StreamPacker,
+    balance, loads_of, pack_lengths, plan_step, sorted_rows,
 };
 use std::time::Instant;
 
@@ -156,16 +156,14 @@ fn bound(mut costs: Vec<u64>, ranks: usize, is_free: bool) -> f64 {
 
 fn sample(id: u64, num_tokens: u32) -> SampleMeta {
     let (items, documents) = (Vec::new(), Vec::new());
-    SampleMeta { id: SampleId(id), owner: 0, num_tokens, num_targets: num_tokens, items, documents }
+    SampleMeta { id: SampleId(id), owner: 0, num_tokens, num_targets: num_tokens, route: 0, items, documents }
 }
 
 fn spec(ranks: usize, cost: CostModel) -> PlanSpec {
     PlanSpec {
         pack: PackLimits::tokens(MAX_TOKENS),
-        cost,
         learning_rate: LearningRate { peak: 1e-3, min: 0.0, schedule: Schedule::Cosine, warmup_steps: 0, steps: 1 },
-        foundation_replicas: ranks as u32,
-        replica_ranks: 1,
+        foundations: vec![FoundationPlanSpec::only(ranks as u32, cost)],
         encoders: Vec::new(),
         colocated: false,
         shape: ModelShape {

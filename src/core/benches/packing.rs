@@ -60,6 +60,7 @@ fn stream(head: &str, lengths: &[u32], max_tokens: usize) {
         owner: 0,
         num_tokens,
         num_targets: 1,
+        route: 0,
         items: Vec::new(),
         documents: Vec::new(),
     };

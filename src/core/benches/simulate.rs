@@ -4,8 +4,8 @@
 use loongforge_core::config::{BadSamples, Schedule};
 use loongforge_core::message::{PoolName, StepId, Tower};
 use loongforge_core::schedule::{
-    CoordinatorSpec, CostModel, EdgeCredits, EncoderPlanSpec, EncoderPoolSpec, LearningRate, ModelShape, PackLimits,
-    PlanSpec, PoolSizes, SchedulerState,
+    CoordinatorSpec, CostModel, EdgeCredits, EncoderPlanSpec, EncoderPoolSpec, FoundationPlanSpec, LearningRate,
+    ModelShape, PackLimits, PlanSpec, PoolSizes, SchedulerState,
 };
 use loongforge_core::simulate::{Cluster, Costs, DataCosts, Law, Measured, RoleCosts, Samples, SimSpec, simulate};
 use std::time::Instant;
@@ -83,10 +83,8 @@ fn processor_seconds() -> f64 {
 fn spec(shape: &Shape, steps: u64) -> SimSpec {
     let plan = PlanSpec {
         pack: PackLimits::tokens(MAX_TOKENS),
-        cost: CostModel::decoder(4096),
         learning_rate: LearningRate { peak: 1e-5, min: 0.0, schedule: Schedule::Cosine, warmup_steps: 10, steps },
-        foundation_replicas: shape.replicas,
-        replica_ranks: 1,
+        foundations: vec![FoundationPlanSpec::only(shape.replicas, CostModel::decoder(4096))],
         encoders: vec![EncoderPlanSpec::new(
             PoolName::ENCODER,
             [Tower::Vision].into_iter().collect(),
@@ -95,7 +93,7 @@ fn spec(shape: &Shape, steps: u64) -> SimSpec {
         )],
         colocated: false,
         shape: ModelShape {
-            towers: [loongforge_core::message::Tower::Vision].into_iter().collect(),
+            towers: [Tower::Vision].into_iter().collect(),
             hidden_size: 4096,
             bytes_per_patch: 6144,
             bytes_per_feature: 32_768,

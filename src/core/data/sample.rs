@@ -49,7 +49,7 @@ impl Sample {
         let items = media.iter().map(meta).collect();
         let num_targets = targets.iter().filter(|&&target| target != IGNORE_INDEX).count() as u32;
         let num_tokens = input_ids.len() as u32;
-        let meta = SampleMeta { id, owner: 0, num_tokens, num_targets, items, documents: Vec::new() };
+        let meta = SampleMeta { id, owner: 0, num_tokens, num_targets, items, documents: Vec::new(), route: 0 };
         Self { meta, input_ids, position_ids, targets, media, num_sources: 0 }
     }
 

@@ -341,8 +341,15 @@ mod tests {
             }
             let grid = Grid { t: 1, h: 2, w: 2 };
             let items = vec![ItemMeta { tower: Tower::Vision, grid, num_features: 1 }];
-            let meta =
-                SampleMeta { id: position, owner: 0, num_tokens: 2, num_targets: 1, items, documents: Vec::new() };
+            let meta = SampleMeta {
+                id: position,
+                owner: 0,
+                num_tokens: 2,
+                num_targets: 1,
+                items,
+                documents: Vec::new(),
+                route: 0,
+            };
             let value = position.0 as i64;
             Ok(Sample {
                 meta,

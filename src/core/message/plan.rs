@@ -41,6 +41,8 @@ pub struct SampleMeta {
     pub num_tokens: u32,
     /// Tokens that count in the loss.
     pub num_targets: u32,
+    /// Chooses the foundation pool that computes it, where there are several; 0 where there is one.
+    pub route: u32,
     /// Media items, in the order of their placeholders.
     pub items: Vec<ItemMeta>,
     /// Lengths of the documents that it is made of, end to end; empty: one document of `num_tokens`. Documents do not
@@ -228,6 +230,7 @@ mod tests {
             owner: 0,
             num_tokens,
             num_targets: 1,
+            route: 0,
             items: Vec::new(),
             documents: documents.to_vec(),
         };

@@ -9,6 +9,8 @@ pub enum PlanError {
     SampleTooLong { sample: SampleId, num_tokens: u32, max_tokens: usize },
     #[error(transparent)]
     SampleTooLarge(#[from] TooLarge),
+    #[error("sample {sample} has route {route}, and no foundation pool computes samples of that route")]
+    NoFoundation { sample: SampleId, route: u32 },
     #[error("no token of step {step} counts in the loss (samples {first} to {last}); does the data hold any answers?")]
     NoTargets { step: StepId, first: SampleId, last: SampleId },
     #[error(

@@ -35,4 +35,4 @@ pub use pack::{OfflinePacks, PackLimits, SampleSize, StreamPacker, TooLarge, lea
 pub use pipeline::{Pass, Pipeline, Task};
 pub use plan::{plan_evaluation, plan_step};
 pub use skipped::Skipped;
-pub use spec::{EdgeCredits, EncoderPlanSpec, ModelShape, PlanSpec};
+pub use spec::{EdgeCredits, EncoderPlanSpec, FoundationPlanSpec, ModelShape, PlanSpec};

@@ -3,10 +3,9 @@
 use super::balance::{Capacity, longest_first, refine};
 use super::pack::{deal, pack};
 use super::units::cut_units;
-use super::{Batch, PlanError, PlanSpec, SampleSize};
+use super::{Batch, CostModel, FoundationPlanSpec, PackLimits, PlanError, PlanSpec, SampleSize};
 use crate::message::{
-    ActorId, FIRST_EVALUATION_INDEX, Pack, PackId, PoolName, Purpose, Replica, Role, SampleId, SampleMeta, StepId,
-    StepPlan, Unit,
+    ActorId, FIRST_EVALUATION_INDEX, Pack, PackId, Purpose, Replica, SampleId, SampleMeta, StepId, StepPlan, Unit,
 };
 use std::collections::BTreeMap;
 
@@ -21,7 +20,7 @@ const UNEVEN: u64 = 64;
 /// of encoders.
 ///
 /// # Errors
-/// A sample longer than a pack, a batch without targets, or an edge whose credit one pack exceeds.
+/// A sample longer than a pack or of no foundation pool, a batch without targets, or an edge whose credit one pack exceeds.
 pub fn plan_step(spec: &PlanSpec, step: StepId, batch: Batch, cursor: SampleId) -> Result<StepPlan, PlanError> {
     let max_tokens = spec.pack.max_tokens;
     if let Some(sample) = batch.samples().find(|sample| sample.num_tokens as usize > max_tokens) {
@@ -41,7 +40,7 @@ pub fn plan_step(spec: &PlanSpec, step: StepId, batch: Batch, cursor: SampleId) 
 /// evaluations that follow each other apart.
 ///
 /// # Errors
-/// An edge whose credit one pack exceeds.
+/// A sample of no foundation pool, or an edge whose credit one pack exceeds.
 pub fn plan_evaluation(
     spec: &PlanSpec,
     (step, round): (StepId, u32),
@@ -67,6 +66,9 @@ fn plan_batch(
     num_targets: u64,
     cursor: SampleId,
 ) -> Result<StepPlan, PlanError> {
+    if let Some(sample) = batch.samples().find(|sample| spec.foundation_of(sample).is_none()) {
+        return Err(PlanError::NoFoundation { sample: sample.id, route: sample.route });
+    }
     let packs = place(spec, step, batch);
     let units = cut_units(spec, step, &packs);
     check_credits(spec, &packs, &units)?;
@@ -76,7 +78,7 @@ fn plan_batch(
         cursor,
         learning_rate: spec.learning_rate.at(step.0),
         num_targets,
-        replica_ranks: [(PoolName::FOUNDATION, spec.replica_ranks)].into(),
+        replica_ranks: spec.foundations.iter().map(|pool| (pool.pool, pool.replica_ranks)).collect(),
         packs,
         units,
     })
@@ -84,37 +86,73 @@ fn plan_batch(
 
 /// Packs on replicas, in the order in which the replicas compute them.
 fn place(spec: &PlanSpec, step: StepId, batch: Batch) -> Vec<Pack> {
-    let num_replicas = spec.foundation_replicas.max(1) as usize;
-    let mut queues: Vec<Vec<Vec<SampleMeta>>> = match batch {
-        Batch::Samples(samples) => {
-            let queues = place_samples(spec, &samples, num_replicas);
-            let mut samples: Vec<Option<SampleMeta>> = samples.into_iter().map(Some).collect();
-            let mut take = |item: usize| samples[item].take().expect("a sample is in one pack");
-            let mut fill = |pack: Vec<usize>| pack.into_iter().map(&mut take).collect();
-            queues.into_iter().map(|queue| queue.into_iter().map(&mut fill).collect()).collect()
-        }
-        Batch::Packs(packs) => share_out(packs, num_replicas, |sample| spec.cost.sample(sample)),
-    };
-    queues.iter_mut().for_each(hide_encoders);
+    let pools = spec.foundations.iter().zip(by_pool(spec, batch));
+    let mut queues: Vec<(Replica, Vec<Vec<SampleMeta>>)> = pools
+        .flat_map(|(pool, batch)| {
+            let queues = place_in_pool(pool, spec.pack, batch);
+            queues.into_iter().zip(0..).map(|(queue, index)| (Replica::new(pool.pool, index), queue))
+        })
+        .collect();
+    queues.iter_mut().for_each(|(_, queue)| hide_encoders(queue));
 
-    let mut placed = Vec::with_capacity(queues.iter().map(Vec::len).sum());
-    let longest = queues.iter().map(Vec::len).max().unwrap_or(0);
-    let mut queues: Vec<_> = queues.into_iter().map(Vec::into_iter).collect();
+    let mut placed = Vec::with_capacity(queues.iter().map(|(_, queue)| queue.len()).sum());
+    let longest = queues.iter().map(|(_, queue)| queue.len()).max().unwrap_or(0);
+    let mut queues: Vec<_> = queues.into_iter().map(|(replica, queue)| (replica, queue.into_iter())).collect();
     for _ in 0..longest {
-        for (replica, queue) in queues.iter_mut().enumerate() {
+        for (replica, queue) in &mut queues {
             if let Some(samples) = queue.next() {
                 let id = PackId { step, index: placed.len() as u32 };
-                placed.push(Pack { id, replica: Replica::foundation(replica as u32), samples });
+                placed.push(Pack { id, replica: *replica, samples });
             }
         }
     }
     placed
 }
 
+/// The batch of each foundation pool, in their order. A pack has samples of one pool.
+fn by_pool(spec: &PlanSpec, batch: Batch) -> Vec<Batch> {
+    let pool_of = |sample: &SampleMeta| spec.foundation_of(sample).expect("every route is a pool's");
+    let num_pools = spec.foundations.len();
+    match batch {
+        Batch::Samples(samples) => divide(samples, num_pools, pool_of).map(Batch::Samples).collect(),
+        Batch::Packs(packs) => {
+            let pool_of = |pack: &Vec<SampleMeta>| pack.first().map_or(0, pool_of);
+            divide(packs, num_pools, pool_of).map(Batch::Packs).collect()
+        }
+    }
+}
+
+fn divide<T>(all: Vec<T>, num_parts: usize, part_of: impl Fn(&T) -> usize) -> impl Iterator<Item = Vec<T>> {
+    let mut parts: Vec<Vec<T>> = (0..num_parts).map(|_| Vec::new()).collect();
+    all.into_iter().for_each(|one| parts[part_of(&one)].push(one));
+    parts.into_iter()
+}
+
+/// Packs of each replica of one pool.
+fn place_in_pool(pool: &FoundationPlanSpec, limits: PackLimits, batch: Batch) -> Vec<Vec<Vec<SampleMeta>>> {
+    let num_replicas = pool.replicas.max(1) as usize;
+    match batch {
+        Batch::Samples(samples) if samples.is_empty() => vec![Vec::new(); num_replicas],
+        Batch::Samples(samples) => {
+            let queues = place_samples(pool.cost, limits, &samples, num_replicas);
+            let mut samples: Vec<Option<SampleMeta>> = samples.into_iter().map(Some).collect();
+            let mut take = |item: usize| samples[item].take().expect("a sample is in one pack");
+            let mut fill = |pack: Vec<usize>| pack.into_iter().map(&mut take).collect();
+            queues.into_iter().map(|queue| queue.into_iter().map(&mut fill).collect()).collect()
+        }
+        Batch::Packs(packs) => share_out(packs, num_replicas, |sample| pool.cost.sample(sample)),
+    }
+}
+
 /// Packs of each replica, of samples by their index.
-fn place_samples(spec: &PlanSpec, samples: &[SampleMeta], num_replicas: usize) -> Vec<Vec<Vec<usize>>> {
-    let costs: Vec<u64> = samples.iter().map(|sample| spec.cost.sample(sample)).collect();
-    let packs = pack(samples, spec.pack, spec.cost, num_replicas);
+fn place_samples(
+    cost: CostModel,
+    limits: PackLimits,
+    samples: &[SampleMeta],
+    num_replicas: usize,
+) -> Vec<Vec<Vec<usize>>> {
+    let costs: Vec<u64> = samples.iter().map(|sample| cost.sample(sample)).collect();
+    let packs = pack(samples, limits, cost, num_replicas);
     let num_packs = packs.len();
     let queues = share_out(packs, num_replicas, |&sample| costs[sample]);
     let costliest = |queues: &[Vec<Vec<usize>>]| {
@@ -126,7 +164,7 @@ fn place_samples(spec: &PlanSpec, samples: &[SampleMeta], num_replicas: usize) -
     if !is_uneven || num_packs == num_replicas || !num_packs.is_multiple_of(num_replicas) {
         return queues;
     }
-    match deal(samples, spec.pack, spec.cost, num_replicas, num_packs / num_replicas) {
+    match deal(samples, limits, cost, num_replicas, num_packs / num_replicas) {
         Some(dealt) if costliest(&dealt) < costliest(&queues) => dealt,
         _ => queues,
     }
@@ -166,7 +204,7 @@ pub(super) fn check_credits(spec: &PlanSpec, packs: &[Pack], units: &[Unit]) -> 
         if token_bytes <= credits.tokens && pixel_bytes <= credits.pixels && feature_bytes <= credits.features {
             continue;
         }
-        let replica = pack.replica.leader(Role::Foundation, spec.replica_ranks);
+        let replica = spec.leader(pack.replica);
         let (mut tokens, mut pixels, mut features) = (Load::default(), Load::default(), Load::default());
         for sample in &pack.samples {
             let bytes = u64::from(sample.num_tokens) * BYTES_PER_TOKEN;

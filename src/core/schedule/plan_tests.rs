@@ -2,17 +2,15 @@
 
 use super::*;
 use crate::config::Schedule;
-use crate::message::{Grid, ItemId, ItemMeta, Tower};
+use crate::message::{Grid, ItemId, ItemMeta, PoolName, Tower};
 use crate::schedule::{CostModel, EdgeCredits, EncoderPlanSpec, LearningRate, ModelShape, PackLimits};
 use proptest::prelude::*;
 
 fn spec() -> PlanSpec {
     PlanSpec {
         pack: PackLimits::tokens(64),
-        cost: CostModel::decoder(8),
         learning_rate: LearningRate { peak: 1e-3, min: 0.0, schedule: Schedule::Cosine, warmup_steps: 2, steps: 10 },
-        foundation_replicas: 1,
-        replica_ranks: 1,
+        foundations: vec![FoundationPlanSpec::only(1, CostModel::decoder(8))],
         encoders: vec![EncoderPlanSpec::new(PoolName::ENCODER, [Tower::Vision].into_iter().collect(), 1, 4)],
         colocated: false,
         shape: ModelShape {
@@ -40,7 +38,7 @@ fn sample(id: u64, num_tokens: u32, grids: &[(u32, u32)]) -> SampleMeta {
         |&(h, w)| ItemMeta { tower: Tower::Vision, grid: Grid { t: 1, h, w }, num_features: (h * w).div_ceil(4) };
     let items = grids.iter().map(item).collect();
     let (owner, num_targets) = ((id % 2) as u32, num_tokens / 2);
-    SampleMeta { id: SampleId(id), owner, num_tokens, num_targets, items, documents: Vec::new() }
+    SampleMeta { id: SampleId(id), owner, num_tokens, num_targets, items, documents: Vec::new(), route: 0 }
 }
 
 fn samples() -> impl Strategy<Value = Vec<SampleMeta>> {
@@ -57,7 +55,7 @@ proptest! {
         foundation_replicas in 1_u32..4,
         num_lanes in 1_u32..6,
     ) {
-        let spec = PlanSpec { foundation_replicas, ..of_encoders(1, num_lanes) };
+        let spec = of_replicas(foundation_replicas, of_encoders(1, num_lanes));
         let plan = super::tests::plan(&spec, StepId(3), &samples, SampleId(99)).unwrap();
 
         let mut ids: Vec<SampleId> = plan.packs.iter().flat_map(|pack| pack.samples.iter().map(|s| s.id)).collect();
@@ -131,11 +129,47 @@ fn text_comes_first_and_last() {
     assert_eq!(order, [1, 0, 2, 3]);
 }
 
+fn of_replicas(replicas: u32, spec: PlanSpec) -> PlanSpec {
+    PlanSpec { foundations: vec![FoundationPlanSpec::only(replicas, CostModel::decoder(8))], ..spec }
+}
+
+/// Samples go to the pool of their route: a pack has samples of one pool, and each pool's are shared out among its replicas.
+#[test]
+fn samples_go_to_the_foundation_pool_of_their_route() {
+    let pool = |name: &str, routes, replicas| FoundationPlanSpec {
+        pool: name.parse().unwrap(),
+        routes,
+        ..FoundationPlanSpec::only(replicas, CostModel::decoder(8))
+    };
+    let spec = PlanSpec { foundations: vec![pool("high", 900..1000, 2), pool("low", 0..900, 1)], ..spec() };
+    let routed = |id, route| SampleMeta { route, ..sample(id, 20, &[(2, 2)]) };
+    let samples = [0, 950, 899, 900, 999, 10, 970].into_iter().zip(0..).map(|(route, id)| routed(id, route));
+    let samples: Vec<SampleMeta> = samples.collect();
+    let batches = [
+        Batch::Samples(samples.clone()),
+        Batch::Packs(vec![vec![samples[0].clone(), samples[2].clone()], vec![samples[1].clone()]]),
+    ];
+    for batch in batches {
+        let num_samples = batch.samples().count();
+        let plan = plan_step(&spec, StepId(0), batch, SampleId(7)).unwrap();
+        assert_eq!(plan.packs.iter().map(|pack| pack.samples.len()).sum::<usize>(), num_samples);
+        for pack in &plan.packs {
+            let is_low = pack.replica.pool.as_str() == "low";
+            assert!(pack.samples.iter().all(|sample| (sample.route < 900) == is_low), "{pack:?}");
+            assert!(plan.units_of(pack.id).all(|unit| unit.replica == pack.replica));
+        }
+        assert!(plan.packs.iter().enumerate().all(|(at, pack)| pack.id.index as usize == at));
+    }
+    let alone = plan_step(&spec, StepId(0), Batch::Samples(vec![routed(0, 5)]), SampleId(1)).unwrap();
+    assert_eq!(alone.packs.len(), 1, "a pool without samples has no packs");
+    let lost = plan_step(&spec, StepId(0), Batch::Samples(vec![routed(3, 1000)]), SampleId(1)).unwrap_err();
+    assert_eq!(lost.to_string(), "sample 3 has route 1000, and no foundation pool computes samples of that route");
+}
+
 #[test]
 fn replicas_take_turns_and_cost_alike() {
     let samples: Vec<_> = [60, 40, 60, 40].iter().zip(0..).map(|(&tokens, id)| sample(id, tokens, &[])).collect();
-    let plan =
-        super::tests::plan(&PlanSpec { foundation_replicas: 2, ..spec() }, StepId(0), &samples, SampleId(4)).unwrap();
+    let plan = super::tests::plan(&of_replicas(2, spec()), StepId(0), &samples, SampleId(4)).unwrap();
     let replicas: Vec<u32> = plan.packs.iter().map(|pack| pack.replica.index).collect();
     assert_eq!(replicas, [0, 1, 0, 1]);
     let tokens = |replica| plan.packs_of(Replica::foundation(replica)).map(Pack::num_tokens).sum::<usize>();
@@ -146,12 +180,12 @@ fn replicas_take_turns_and_cost_alike() {
 fn the_replica_of_a_long_sample_is_given_less_beside_it() {
     let tokens = std::iter::once(60).chain(std::iter::repeat_n(10, 20));
     let samples: Vec<_> = tokens.zip(0..).map(|(tokens, id)| sample(id, tokens, &[])).collect();
-    let spec = PlanSpec { foundation_replicas: 2, ..spec() };
+    let spec = of_replicas(2, spec());
     let plan = super::tests::plan(&spec, StepId(0), &samples, SampleId(21)).unwrap();
     let cost = |replica| {
         plan.packs_of(Replica::foundation(replica))
             .flat_map(|pack| &pack.samples)
-            .map(|sample| spec.cost.sample(sample))
+            .map(|sample| spec.sample_cost(sample))
             .sum::<u64>()
     };
     // Whole packs of like cost would be 9,360 + 2 · 4,240 = 17,840 against 3 · 4,240.

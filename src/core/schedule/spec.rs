@@ -2,8 +2,9 @@
 
 use super::{CostModel, LearningRate, PackLimits};
 use crate::config::{Placement, RunConfig};
-use crate::message::{ActorId, PoolName, Replica, Role, Tower, TowerSet, Unit};
+use crate::message::{ActorId, PoolName, Replica, Role, SampleMeta, Tower, TowerSet, Unit};
 use serde::{Deserialize, Serialize};
+use std::ops::Range;
 
 /// Patches that an encoder's batch takes beside its own where lanes are fixed: packs with fewer are hardly cut.
 const BATCH_PATCHES: u64 = 256;
@@ -12,18 +13,35 @@ const BATCH_PATCHES: u64 = 256;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PlanSpec {
     pub pack: PackLimits,
-    /// The cost of samples on a foundation replica.
-    pub cost: CostModel,
     pub learning_rate: LearningRate,
-    pub foundation_replicas: u32,
-    /// Actors of one foundation replica.
-    pub replica_ranks: u32,
+    /// The foundation pools, at least one.
+    pub foundations: Vec<FoundationPlanSpec>,
     /// The encoder pools, in the order of their names. Empty only where the model has no tower.
     pub encoders: Vec<EncoderPlanSpec>,
-    /// Encoder `i` lives in the actor `foundation/i`.
+    /// Encoder `i` lives in the actor `foundation/i`; the only foundation pool then.
     pub colocated: bool,
     pub shape: ModelShape,
     pub credits: EdgeCredits,
+}
+
+/// What planning needs to know of a foundation pool. Each has a model of its own; a step trains them all.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct FoundationPlanSpec {
+    pub pool: PoolName,
+    /// It computes the samples with these values of [`SampleMeta::route`]: those of all pools cover what samples have.
+    pub routes: Range<u32>,
+    pub replicas: u32,
+    /// Actors of one replica.
+    pub replica_ranks: u32,
+    /// The cost of samples on a replica.
+    pub cost: CostModel,
+}
+
+impl FoundationPlanSpec {
+    /// The only pool, which computes all samples on replicas of one actor.
+    pub fn only(replicas: u32, cost: CostModel) -> Self {
+        Self { pool: PoolName::FOUNDATION, routes: 0..u32::MAX, replicas, replica_ranks: 1, cost }
+    }
 }
 
 /// What planning needs to know of an encoder pool.
@@ -34,6 +52,8 @@ pub struct EncoderPlanSpec {
     pub towers: TowerSet,
     /// Decides the number in `Unit::encoder` and nothing else.
     pub replicas: u32,
+    /// Actors of one replica.
+    pub replica_ranks: u32,
     /// Shares of the pool's gradient sum.
     pub num_lanes: u32,
     /// The cost of media items on an encoder.
@@ -41,9 +61,9 @@ pub struct EncoderPlanSpec {
 }
 
 impl EncoderPlanSpec {
-    /// A pool whose items cost by their patches alone.
+    /// A pool of replicas of one actor, whose items cost by their patches alone.
     pub fn new(pool: PoolName, towers: TowerSet, replicas: u32, num_lanes: u32) -> Self {
-        Self { pool, towers, replicas, num_lanes, cost: CostModel::patches() }
+        Self { pool, towers, replicas, replica_ranks: 1, num_lanes, cost: CostModel::patches() }
     }
 }
 
@@ -79,7 +99,12 @@ impl PlanSpec {
                 false => (replicas, 0),
             };
             let cost = CostModel::patches().with_batch(batch);
-            EncoderPlanSpec { pool: name, towers, replicas: replicas as u32, num_lanes: num_lanes as u32, cost }
+            let replica_ranks = if colocated { 1 } else { pool.layout().replica_ranks() as u32 };
+            EncoderPlanSpec {
+                replica_ranks,
+                cost,
+                ..EncoderPlanSpec::new(name, towers, replicas as u32, num_lanes as u32)
+            }
         });
         Self {
             pack: PackLimits {
@@ -88,10 +113,11 @@ impl PlanSpec {
                 max_images: config.data.pack.max_images.unwrap_or(usize::MAX),
                 max_visual_tokens: config.data.pack.max_visual_tokens.unwrap_or(usize::MAX),
             },
-            cost: CostModel::decoder(shape.hidden_size),
             learning_rate: LearningRate::new(&config.train),
-            foundation_replicas: layout.dp as u32,
-            replica_ranks: layout.replica_ranks() as u32,
+            foundations: vec![FoundationPlanSpec {
+                replica_ranks: layout.replica_ranks() as u32,
+                ..FoundationPlanSpec::only(layout.dp as u32, CostModel::decoder(shape.hidden_size))
+            }],
             encoders: encoders.collect(),
             colocated,
             shape,
@@ -101,6 +127,30 @@ impl PlanSpec {
                 features: config.edges.features.credit.bytes(),
             },
         }
+    }
+
+    /// The foundation pool that computes a sample, by its place in `foundations`.
+    pub fn foundation_of(&self, sample: &SampleMeta) -> Option<usize> {
+        self.foundations.iter().position(|pool| pool.routes.contains(&sample.route))
+    }
+
+    /// The cost of a sample on a replica of the pool that computes it; 0 where none does.
+    pub fn sample_cost(&self, sample: &SampleMeta) -> u64 {
+        self.foundation_of(sample).map_or(0, |pool| self.foundations[pool].cost.sample(sample))
+    }
+
+    /// The replica that an actor leads: what it measures is measured of the replica. `None`: it is another rank of one.
+    pub fn led_by(&self, actor: ActorId) -> Option<Replica> {
+        let encoders = self.encoders.iter().map(|pool| (pool.pool, pool.replica_ranks));
+        let foundations = self.foundations.iter().map(|pool| (pool.pool, pool.replica_ranks));
+        let (pool, ranks) = encoders.chain(foundations).find(|(pool, _)| *pool == actor.pool)?;
+        actor.index.is_multiple_of(ranks).then(|| Replica::new(pool, actor.index / ranks))
+    }
+
+    /// The actor to which the tokens and features of a foundation replica go.
+    pub fn leader(&self, replica: Replica) -> ActorId {
+        let pool = self.foundations.iter().find(|pool| pool.pool == replica.pool);
+        replica.leader(Role::Foundation, pool.map_or(1, |pool| pool.replica_ranks))
     }
 
     /// The pool that holds a tower.

@@ -55,7 +55,7 @@ impl Recorder {
                 gantt.num_left_out += 1;
                 return None;
             }
-            let base = ranks.len() - spec.coordinator.pools.foundation as usize * stages as usize;
+            let base = ranks.len() - spec.coordinator.pools.num_foundations() as usize * stages as usize;
             gantt.rows.push(match rank.stage {
                 Some(_) if stages > 1 => {
                     format!("{} stage {}", rank.actor, (at - base) % stages as usize)

@@ -180,6 +180,7 @@ impl LawSamples {
             owner: 0,
             num_tokens: text + features,
             num_targets: text.div_ceil(2),
+            route: 0,
             items: kept,
             documents: Vec::new(),
         }

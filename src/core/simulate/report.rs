@@ -191,7 +191,7 @@ impl Ledger {
             (num_ranks > 0).then_some(PoolReport { role, name, ranks: num_ranks as usize, busy, shares })
         };
         let stages = f64::from(spec.cluster.stages.max(1));
-        let packs = self.work.packs as f64 / num_steps / f64::from(spec.coordinator.pools.foundation.max(1));
+        let packs = self.work.packs as f64 / num_steps / f64::from(spec.coordinator.pools.num_foundations().max(1));
         SimReport {
             steps: starts.zip(&self.ends).map(|(start, end)| end - start).collect(),
             tokens: self.work.tokens,
@@ -223,7 +223,7 @@ impl Work {
             let share = if trained[unit.encoder as usize] { 1.0 } else { costs.encoder.forward };
             encoders[unit.encoder as usize] += unit.seconds * share;
         }
-        let mut replicas = vec![0.0; spec.coordinator.pools.foundation as usize];
+        let mut replicas = vec![0.0; spec.coordinator.pools.num_foundations() as usize];
         for pack in &step.packs {
             replicas[pack.replica as usize] += pack.seconds;
         }
@@ -248,12 +248,13 @@ impl Work {
     fn bounds(&self, spec: &SimSpec, num_steps: f64) -> Vec<Bound> {
         let (pools, cluster, costs) = (&spec.coordinator.pools, &spec.cluster, &spec.costs);
         let stages = f64::from(cluster.stages.max(1));
-        let replicas = f64::from(pools.foundation.max(1));
+        let replicas = f64::from(pools.num_foundations().max(1));
         let is_trained = spec.encoders().any(|(pool, _)| spec.is_trained(pool));
         let encoder_step = if is_trained { costs.encoder.per_step } else { 0.0 };
         let encoder_bytes = if is_trained { costs.encoder.gradient_bytes } else { 0.0 };
         let foundation_step = costs.foundation.per_step / stages;
-        let foundation_reduce = cluster.reduction(costs.foundation.gradient_bytes / stages, pools.foundation as usize);
+        let foundation_reduce =
+            cluster.reduction(costs.foundation.gradient_bytes / stages, pools.num_foundations() as usize);
         let colocated = spec.coordinator.plan.colocated;
         let num_encoders = f64::from(spec.encoders().map(|(_, replicas)| replicas).sum::<u32>().max(1));
         // Pools reduce beside each other.

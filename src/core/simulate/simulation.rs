@@ -90,7 +90,7 @@ impl<'a> Simulation<'a> {
             .map(|(actor, number)| Rank { encoder: Some(number), ..Rank::new(actor, cluster.encoder_threads) });
         ranks.extend(own_encoders);
         let mut stages = Vec::new();
-        for replica in 0..pools.foundation {
+        for replica in 0..pools.num_foundations() {
             for stage in 0..num_stages {
                 let encoder = (plan.colocated && stage == 0).then_some(replica);
                 let rank = Rank::new(ActorId::foundation(replica), cluster.foundation_threads);

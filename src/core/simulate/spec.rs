@@ -3,7 +3,7 @@
 use super::Costs;
 use crate::config::Placement;
 use crate::message::PoolName;
-use crate::schedule::{CoordinatorSpec, EncoderPlanSpec, EncoderPoolSpec, Failure, PoolSize};
+use crate::schedule::{CoordinatorSpec, EncoderPlanSpec, EncoderPoolSpec, Failure, FoundationPlanSpec, PoolSize};
 
 /// A run and where it runs.
 #[derive(Clone, Debug)]
@@ -84,8 +84,9 @@ impl SimSpec {
         let colocated = placement == Placement::Colocated;
         let encoders = if colocated { foundations } else { encoders };
         let CoordinatorSpec { pools, plan, encoders: rules, .. } = &mut spec.coordinator;
-        (pools.foundation, plan.replica_ranks) = (foundations, 1);
-        (plan.foundation_replicas, plan.colocated) = (foundations, colocated);
+        plan.foundations = vec![FoundationPlanSpec::only(foundations, plan.foundations[0].cost)];
+        pools.foundations = vec![PoolSize { name: PoolName::FOUNDATION, actors: foundations }];
+        plan.colocated = colocated;
         let all: u32 = plan.encoders.iter().map(|pool| pool.replicas).sum();
         let mut left = encoders;
         for (pool, after) in plan.encoders.iter_mut().zip((0..self.coordinator.plan.encoders.len() as u32).rev()) {

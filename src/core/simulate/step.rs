@@ -231,7 +231,7 @@ impl Sizes {
             first_encoders: first_encoders.collect(),
             num_data: pools.data as usize,
             num_encoders: num_encoders as usize,
-            num_replicas: pools.foundation as usize,
+            num_replicas: pools.num_foundations() as usize,
             bytes_per_patch: plan.shape.bytes_per_patch,
             bytes_per_feature: plan.shape.bytes_per_feature,
             costs: spec.costs,

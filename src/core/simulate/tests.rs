@@ -4,8 +4,8 @@ use super::*;
 use crate::config::{BadSamples, Placement, Schedule};
 use crate::message::{Grid, ItemMeta, PoolName, SampleId, SampleMeta, StepId, Tower};
 use crate::schedule::{
-    Batch, CoordinatorSpec, CostModel, EdgeCredits, EncoderPlanSpec, EncoderPoolSpec, LearningRate, ModelShape,
-    PackLimits, PlanSpec, PoolSizes, SchedulerState, plan_step,
+    Batch, CoordinatorSpec, CostModel, EdgeCredits, EncoderPlanSpec, EncoderPoolSpec, FoundationPlanSpec, LearningRate,
+    ModelShape, PackLimits, PlanSpec, PoolSizes, SchedulerState, plan_step,
 };
 use proptest::prelude::*;
 
@@ -13,10 +13,8 @@ use proptest::prelude::*;
 pub(super) fn spec(data: u32, encoder: u32, foundation: u32, steps: u64, batch: usize) -> SimSpec {
     let plan = PlanSpec {
         pack: PackLimits::tokens(100),
-        cost: CostModel::decoder(64),
         learning_rate: LearningRate { peak: 0.1, min: 0.0, schedule: Schedule::Linear, warmup_steps: 2, steps },
-        foundation_replicas: foundation,
-        replica_ranks: 1,
+        foundations: vec![FoundationPlanSpec::only(foundation, CostModel::decoder(64))],
         encoders: vec![EncoderPlanSpec::new(
             PoolName::ENCODER,
             [Tower::Vision].into_iter().collect(),
@@ -78,7 +76,7 @@ impl Samples for Alike {
             Vec::new()
         };
         let (num_tokens, num_targets) = (self.tokens, 1);
-        SampleMeta { id: SampleId(position), owner: 0, num_tokens, num_targets, items, documents: Vec::new() }
+        SampleMeta { id: SampleId(position), owner: 0, num_tokens, num_targets, items, documents: Vec::new(), route: 0 }
     }
 }
 

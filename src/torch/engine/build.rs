@@ -104,9 +104,8 @@ fn own_pool(spec: &EngineSpec) -> Option<OwnPool<'_>> {
 /// The actor's number among those that compute: they take one GPU after the other, first the foundation's.
 fn number_of(spec: &EngineSpec) -> usize {
     let sizes = PoolSizes::new(&spec.config, spec.model.towers.set());
-    let before =
-        sizes.encoders.iter().take_while(|pool| pool.name != spec.me.pool).map(|pool| pool.actors).sum::<u32>();
-    let before = if spec.me.role == Role::Encoder { sizes.foundation + before } else { 0 };
+    let pools = sizes.foundations.iter().chain(&sizes.encoders);
+    let before = pools.take_while(|pool| pool.name != spec.me.pool).map(|pool| pool.actors).sum::<u32>();
     (before + spec.me.index) as usize
 }
 

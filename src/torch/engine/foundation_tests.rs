@@ -63,6 +63,7 @@ fn step_on(packs: &[&[&[usize]]], mesh: Rc<Mesh>, chunk_tokens: usize) -> (f64, 
             owner: 0,
             num_tokens: lens.iter().sum(),
             num_targets: lens.iter().map(|len| len - 1).sum(),
+            route: 0,
             items: Vec::new(),
             documents: if lens.len() > 1 { lens } else { Vec::new() },
         }

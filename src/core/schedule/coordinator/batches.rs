@@ -2,9 +2,10 @@
 
 use super::CoordinatorSpec;
 use crate::message::{SampleId, SampleMeta};
-use crate::schedule::{Batch, StreamPacker};
+use crate::schedule::{Batch, PlanError, StreamPacker};
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
+use std::ops::Range;
 
 /// Positions of a packed stream that are asked for at once.
 const WINDOW: std::ops::RangeInclusive<usize> = 64..=512;
@@ -31,7 +32,8 @@ pub struct Formed {
 enum Forming {
     Samples(Vec<SampleMeta>),
     Packs {
-        packer: Box<StreamPacker>,
+        /// Of each foundation pool one, beside the routes that the pool computes: a pack has samples of one pool.
+        packers: Vec<(Range<u32>, StreamPacker)>,
         look_ahead: usize,
         packs: Vec<Vec<SampleMeta>>,
         num_packs: usize,
@@ -44,7 +46,12 @@ impl Batches {
         let forming = match spec.look_ahead {
             None => Forming::Samples(Vec::new()),
             Some(look_ahead) => Forming::Packs {
-                packer: Box::new(StreamPacker::new(spec.plan.pack, look_ahead)),
+                packers: spec
+                    .plan
+                    .foundations
+                    .iter()
+                    .map(|pool| (pool.routes.clone(), StreamPacker::new(spec.plan.pack, look_ahead)))
+                    .collect(),
                 look_ahead,
                 packs: Vec::new(),
                 num_packs: 0,
@@ -59,9 +66,12 @@ impl Batches {
         let wanted = num_batches.saturating_sub(self.ready.len()) * self.size;
         match &self.forming {
             Forming::Samples(samples) => wanted.saturating_sub(samples.len()),
-            Forming::Packs { packer, look_ahead, packs, .. } => match wanted.saturating_sub(packs.len()) {
+            Forming::Packs { packers, look_ahead, packs, .. } => match wanted.saturating_sub(packs.len()) {
                 0 => 0,
-                missing => look_ahead.saturating_sub(packer.num_held()) + missing * self.samples_per_pack(),
+                missing => {
+                    let to_hold = packers.iter().map(|(_, packer)| look_ahead.saturating_sub(packer.num_held()));
+                    to_hold.sum::<usize>() + missing * self.samples_per_pack()
+                }
             },
         }
     }
@@ -87,15 +97,21 @@ impl Batches {
                     self.ready.push_back(Formed { batch, cursor, held: Vec::new() });
                 }
             }
-            Forming::Packs { packer, packs, num_packs, num_packed, .. } => {
-                packer.push(sample).map_err(|error| error.to_string())?;
-                while let Some(pack) = packer.pop() {
+            Forming::Packs { packers, packs, num_packs, num_packed, .. } => {
+                let at = packers.iter().position(|(routes, _)| routes.contains(&sample.route));
+                let no_pool = || PlanError::NoFoundation { sample: sample.id, route: sample.route }.to_string();
+                let at = at.ok_or_else(no_pool)?;
+                packers[at].1.push(sample).map_err(|error| error.to_string())?;
+                while let Some(pack) = packers[at].1.pop() {
                     *num_packs += 1;
                     *num_packed += pack.len();
                     packs.push(pack);
                     if packs.len() == self.size {
                         let batch = Batch::Packs(std::mem::take(packs));
-                        let held = packer.held().map(|sample| sample.id).collect();
+                        // Each packer's are in the order of arrival, which is that of the stream.
+                        let held = packers.iter().flat_map(|(_, packer)| packer.held().map(|sample| sample.id));
+                        let mut held: Vec<SampleId> = held.collect();
+                        held.sort_unstable();
                         self.ready.push_back(Formed { batch, cursor, held });
                     }
                 }

@@ -3,7 +3,7 @@
 use super::{CoordinatorSpec, FittedCosts};
 use crate::message::Replica;
 use crate::message::{ActorId, PoolName, Role, StepPlan, Timings};
-use crate::schedule::{EncoderPlanSpec, Fit, PlanSpec, Work};
+use crate::schedule::{EncoderPlanSpec, Fit, FoundationPlanSpec, PlanSpec, Work};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -20,8 +20,8 @@ impl Costs {
             // Each replica of a pool gives one measurement a step.
             let fit = |prior, replicas: u32| Fit::new(prior, HALF_LIFE_STEPS * f64::from(replicas.max(1)));
             let encoders = spec.plan.encoders.iter().map(|pool| (pool.pool, fit(pool.cost, pool.replicas)));
-            let foundation = (PoolName::FOUNDATION, fit(spec.plan.cost, spec.plan.foundation_replicas));
-            encoders.chain([foundation]).collect::<BTreeMap<_, _>>()
+            let foundations = spec.plan.foundations.iter().map(|pool| (pool.pool, fit(pool.cost, pool.replicas)));
+            encoders.chain(foundations).collect::<BTreeMap<_, _>>()
         };
         // A resumed run may have other pools: of those nothing is known.
         let known = spec.state.costs.clone().unwrap_or_default().0;
@@ -34,13 +34,16 @@ impl Costs {
         let Some(FittedCosts(fits)) = &mut self.0 else { return };
         let (of_encoders, of_foundations) = (encoder_work(spec, plan), foundation_work(spec, plan));
         for &(actor, Timings { units, packs, .. }) in timings {
-            if let Some(fit) = fits.get_mut(&actor.pool).filter(|_| actor.role == Role::Foundation) {
-                fit.observe(of_foundations[actor.index as usize], packs);
+            // Ranks of one replica take as long as its leader.
+            let led = spec.led_by(actor);
+            if let Some((fit, replica)) = fits.get_mut(&actor.pool).zip(led).filter(|_| actor.role == Role::Foundation)
+            {
+                fit.observe(of_foundations.get(&replica).copied().unwrap_or_default(), packs);
             }
-            let pool = if spec.colocated { PoolName::ENCODER } else { actor.pool };
-            if let Some(fit) = fits.get_mut(&pool).filter(|_| actor.role == Role::Encoder || spec.colocated) {
-                let work = of_encoders.get(&Replica::new(pool, actor.index)).copied().unwrap_or_default();
-                fit.observe(work, units);
+            let led = if spec.colocated { Some(Replica::encoder(actor.index)) } else { led };
+            let Some(replica) = led.filter(|_| actor.role == Role::Encoder || spec.colocated) else { continue };
+            if let Some(fit) = fits.get_mut(&replica.pool) {
+                fit.observe(of_encoders.get(&replica).copied().unwrap_or_default(), units);
             }
         }
     }
@@ -51,7 +54,10 @@ impl Costs {
         for (&name, fit) in fits {
             match spec.encoder_pool(name) {
                 Some(pool) => pool.cost = fit.model(),
-                None => spec.cost = fit.model(),
+                None => {
+                    let pools = spec.foundations.iter_mut().filter(|pool| pool.pool == name);
+                    pools.for_each(|pool| pool.cost = fit.model());
+                }
             }
         }
     }
@@ -78,10 +84,11 @@ impl FittedCosts {
 }
 
 /// Returns the work of each foundation replica.
-fn foundation_work(spec: &PlanSpec, plan: &StepPlan) -> Vec<Work> {
-    let mut work = vec![Work::default(); spec.foundation_replicas as usize];
+fn foundation_work(spec: &PlanSpec, plan: &StepPlan) -> BTreeMap<Replica, Work> {
+    let mut work: BTreeMap<Replica, Work> = BTreeMap::new();
     for pack in &plan.packs {
-        work[pack.replica.index as usize] += pack.samples.iter().map(|sample| spec.cost.sample_work(sample)).sum();
+        let Some(pool) = spec.foundations.iter().find(|pool| pool.pool == pack.replica.pool) else { continue };
+        *work.entry(pack.replica).or_default() += pack.samples.iter().map(|sample| pool.cost.sample_work(sample)).sum();
     }
     work
 }
@@ -101,8 +108,9 @@ fn encoder_work(spec: &PlanSpec, plan: &StepPlan) -> BTreeMap<Replica, Work> {
 pub struct StepBalance {
     /// Tokens of the packs over what they could hold.
     pub fill: f64,
-    /// Of the encoder pool whose work lies least evenly.
+    /// The encoder pool whose work lies least evenly.
     pub encoder: Imbalance,
+    /// The foundation pool whose work lies least evenly.
     pub foundation: Imbalance,
 }
 
@@ -130,23 +138,23 @@ impl StepBalance {
             costs.resize(costs.len().max(pool.replicas as usize), 0);
             costs
         };
-        let mut foundations = vec![0; spec.foundation_replicas as usize];
+        let mut foundations: BTreeMap<Replica, u128> = BTreeMap::new();
         for pack in &plan.packs {
-            let cost = pack.samples.iter().map(|sample| u128::from(spec.cost.sample(sample)));
-            foundations[pack.replica.index as usize] += cost.sum::<u128>();
+            let cost = pack.samples.iter().map(|sample| u128::from(spec.sample_cost(sample)));
+            *foundations.entry(pack.replica).or_default() += cost.sum::<u128>();
         }
+        let of_foundation = |pool: &FoundationPlanSpec| {
+            let costs = (0..pool.replicas).map(|index| foundations.get(&Replica::new(pool.pool, index)));
+            costs.map(|cost| cost.copied().unwrap_or(0)).collect()
+        };
         let planned = |costs: Vec<u128>| Imbalance {
             predicted: imbalance(costs.into_iter().map(|cost| cost as f64).collect()),
             measured: 0.0,
         };
         Self {
             fill: if room == 0 { 0.0 } else { plan.num_tokens() as f64 / room as f64 },
-            encoder: spec
-                .encoders
-                .iter()
-                .map(|pool| planned(of_pool(pool)))
-                .fold(Imbalance::default(), Imbalance::worse),
-            foundation: planned(foundations),
+            encoder: worst(spec.encoders.iter().map(|pool| planned(of_pool(pool)))),
+            foundation: worst(spec.foundations.iter().map(|pool| planned(of_foundation(pool)))),
         }
     }
 
@@ -159,7 +167,7 @@ impl StepBalance {
         for pool in timings.chunk_by(|(one, _), (next, _)| one.pool == next.pool) {
             let role = pool[0].0.role;
             if role == Role::Foundation {
-                self.foundation.measured = of(pool, |timings| timings.packs);
+                self.foundation.measured = self.foundation.measured.max(of(pool, |timings| timings.packs));
             }
             if role == Role::Encoder || !is_separate {
                 self.encoder.measured = self.encoder.measured.max(of(pool, |timings| timings.units));
@@ -168,10 +176,8 @@ impl StepBalance {
     }
 }
 
-impl Imbalance {
-    fn worse(self, other: Self) -> Self {
-        if other.predicted > self.predicted { other } else { self }
-    }
+fn worst(pools: impl Iterator<Item = Imbalance>) -> Imbalance {
+    pools.max_by(|one, other| one.predicted.total_cmp(&other.predicted)).unwrap_or_default()
 }
 
 fn imbalance(shares: Vec<f64>) -> f64 {

@@ -16,7 +16,8 @@ pub struct PoolSizes {
     pub data: u32,
     /// The encoder pools in the order of their names; none where encoders live in the foundation's actors.
     pub encoders: Vec<PoolSize>,
-    pub foundation: u32,
+    /// The foundation pools, at least one.
+    pub foundations: Vec<PoolSize>,
 }
 
 /// Number of actors of a pool.
@@ -38,13 +39,16 @@ impl PoolSizes {
             Placement::Separate => pools.encoders(towers).into_iter().map(size).collect(),
             Placement::Colocated => Vec::new(),
         };
-        Self { data: pools.data.replicas as u32, encoders, foundation: pools.foundation.layout().ranks() as u32 }
+        let foundation = PoolSize { name: PoolName::FOUNDATION, actors: pools.foundation.layout().ranks() as u32 };
+        Self { data: pools.data.replicas as u32, encoders, foundations: vec![foundation] }
     }
 
     /// Pools with the names of their roles; without encoders there is no pool of them.
     pub fn of_roles(data: u32, encoder: u32, foundation: u32) -> Self {
         let encoder = PoolSize { name: PoolName::ENCODER, actors: encoder };
-        Self { data, encoders: [encoder].into_iter().filter(|pool| pool.actors > 0).collect(), foundation }
+        let foundation = PoolSize { name: PoolName::FOUNDATION, actors: foundation };
+        let encoders = [encoder].into_iter().filter(|pool| pool.actors > 0).collect();
+        Self { data, encoders, foundations: vec![foundation] }
     }
 
     pub fn data_actors(&self) -> impl Iterator<Item = ActorId> + use<> {
@@ -56,8 +60,9 @@ impl PoolSizes {
         self.encoders.iter().flat_map(|pool| (0..pool.actors).map(|index| ActorId::encoder_of(pool.name, index)))
     }
 
-    pub fn foundation_actors(&self) -> impl Iterator<Item = ActorId> + use<> {
-        (0..self.foundation).map(ActorId::foundation)
+    /// Actors of all foundation pools.
+    pub fn foundation_actors(&self) -> impl Iterator<Item = ActorId> + use<'_> {
+        self.foundations.iter().flat_map(|pool| (0..pool.actors).map(|index| ActorId::foundation_of(pool.name, index)))
     }
 
     /// Actors that take part in the transaction of a step.
@@ -69,9 +74,14 @@ impl PoolSizes {
         self.encoders.iter().map(|pool| pool.actors).sum()
     }
 
+    /// Actors of all foundation pools.
+    pub fn num_foundations(&self) -> u32 {
+        self.foundations.iter().map(|pool| pool.actors).sum()
+    }
+
     /// Number of [`PoolSizes::compute_actors`].
     pub fn num_compute(&self) -> usize {
-        (self.num_encoders() + self.foundation) as usize
+        (self.num_encoders() + self.num_foundations()) as usize
     }
 
     /// Number of [`PoolSizes::actors`].
@@ -83,8 +93,10 @@ impl PoolSizes {
     pub fn of(&self, name: PoolName) -> u32 {
         match name {
             PoolName::DATA => self.data,
-            PoolName::FOUNDATION => self.foundation,
-            _ => self.encoders.iter().find(|pool| pool.name == name).map_or(0, |pool| pool.actors),
+            _ => {
+                let mut pools = self.encoders.iter().chain(&self.foundations);
+                pools.find(|pool| pool.name == name).map_or(0, |pool| pool.actors)
+            }
         }
     }
 
@@ -96,9 +108,9 @@ impl PoolSizes {
     /// Every pool with its role and the number of its actors, in the order in which actors are started.
     pub fn pools(&self) -> impl Iterator<Item = (Role, PoolSize)> + use<'_> {
         let data = PoolSize { name: PoolName::DATA, actors: self.data };
-        let foundation = PoolSize { name: PoolName::FOUNDATION, actors: self.foundation };
         let encoders = self.encoders.iter().map(|&pool| (Role::Encoder, pool));
-        [(Role::Data, data)].into_iter().chain(encoders).chain([(Role::Foundation, foundation)])
+        let foundations = self.foundations.iter().map(|&pool| (Role::Foundation, pool));
+        [(Role::Data, data)].into_iter().chain(encoders).chain(foundations)
     }
 
     /// Everybody but the scheduler.

@@ -3,17 +3,17 @@
 use super::*;
 use crate::config::Schedule;
 use crate::message::{Grid, ItemId, ItemMeta, Lane, PackId, Replica, SampleId, StepId, Tower, UnitId, UnitItem};
-use crate::schedule::{CostModel, EdgeCredits, EncoderPlanSpec, LearningRate, ModelShape, PackLimits};
+use crate::schedule::{
+    CostModel, EdgeCredits, EncoderPlanSpec, FoundationPlanSpec, LearningRate, ModelShape, PackLimits,
+};
 
 const LANES: u32 = 16;
 
 fn spec() -> PlanSpec {
     PlanSpec {
         pack: PackLimits::tokens(64),
-        cost: CostModel::decoder(8),
         learning_rate: LearningRate { peak: 1e-3, min: 0.0, schedule: Schedule::Cosine, warmup_steps: 2, steps: 10 },
-        foundation_replicas: 1,
-        replica_ranks: 1,
+        foundations: vec![FoundationPlanSpec::only(1, CostModel::decoder(8))],
         encoders: vec![EncoderPlanSpec::new(PoolName::ENCODER, [Tower::Vision].into_iter().collect(), 4, LANES)],
         colocated: false,
         shape: ModelShape {

@@ -141,7 +141,7 @@ impl Coordinator {
     fn decide(&mut self) -> Result<(), Broken> {
         let step = self.current;
         // Engines may have reduced a step beyond a requested end: it is dropped with them.
-        let num_engines = self.encoders.num_members() + self.spec.pools.foundation as usize;
+        let num_engines = self.encoders.num_members() + self.spec.pools.num_foundations() as usize;
         let may_be_decided = |in_flight: &InFlight| {
             (step < self.end || in_flight.is_evaluation()) && in_flight.may_be_decided(num_engines)
         };

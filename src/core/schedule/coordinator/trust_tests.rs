@@ -3,7 +3,9 @@
 use super::{Coordinator, CoordinatorSpec, EncoderPoolSpec, Input, Outcome, Output, PoolSizes, SchedulerState};
 use crate::config::{BadSamples, Schedule};
 use crate::message::*;
-use crate::schedule::{CostModel, EdgeCredits, EncoderPlanSpec, LearningRate, ModelShape, PackLimits, PlanSpec};
+use crate::schedule::{
+    CostModel, EdgeCredits, EncoderPlanSpec, FoundationPlanSpec, LearningRate, ModelShape, PackLimits, PlanSpec,
+};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, VecDeque};
 
@@ -19,10 +21,8 @@ fn spec() -> CoordinatorSpec {
     let learning_rate = LearningRate { peak: 0.1, min: 0.0, schedule: Schedule::Linear, warmup_steps: 2, steps: STEPS };
     let plan = PlanSpec {
         pack: PackLimits::tokens(32),
-        cost: CostModel::decoder(8),
         learning_rate,
-        foundation_replicas: 1,
-        replica_ranks: 1,
+        foundations: vec![FoundationPlanSpec::only(1, CostModel::decoder(8))],
         encoders: vec![EncoderPlanSpec::new(PoolName::ENCODER, [Tower::Vision].into_iter().collect(), ENCODERS, 4)],
         colocated: false,
         shape: ModelShape {
@@ -100,7 +100,7 @@ impl Echo {
 
 fn sample(position: u64) -> SampleMeta {
     let items = vec![ItemMeta { tower: Tower::Vision, grid: Grid { t: 1, h: 2, w: 2 }, num_features: 1 }];
-    SampleMeta { id: SampleId(position), owner: 0, num_tokens: 5, num_targets: 2, items, documents: vec![] }
+    SampleMeta { id: SampleId(position), owner: 0, num_tokens: 5, num_targets: 2, route: 0, items, documents: vec![] }
 }
 
 fn report(step: StepId, epoch: Epoch, loss: f64) -> StepReport {

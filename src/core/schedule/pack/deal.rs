@@ -107,6 +107,7 @@ mod tests {
             owner: 0,
             num_tokens,
             num_targets: 1,
+            route: 0,
             items: vec![item; num_items],
             documents: Vec::new(),
         };

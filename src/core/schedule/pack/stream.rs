@@ -223,7 +223,15 @@ mod tests {
         let item =
             |&num_features: &u32| ItemMeta { tower: Tower::Vision, grid: Grid { t: 1, h: 2, w: 2 }, num_features };
         let items = features.iter().map(item).collect();
-        SampleMeta { id: SampleId(id as u64), owner: 0, num_tokens, num_targets: 1, items, documents: Vec::new() }
+        SampleMeta {
+            id: SampleId(id as u64),
+            owner: 0,
+            num_tokens,
+            num_targets: 1,
+            items,
+            documents: Vec::new(),
+            route: 0,
+        }
     }
 
     fn samples() -> impl Strategy<Value = Vec<SampleMeta>> {

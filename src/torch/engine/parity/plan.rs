@@ -88,6 +88,7 @@ impl Batch {
             owner: 0,
             num_tokens: found.input_ids.len() as u32,
             num_targets: found.targets.iter().filter(|target| **target >= 0).count() as u32,
+            route: 0,
             items: self.items(document).map(|item| item.meta).collect(),
             documents: Vec::new(),
         }
