@@ -5,12 +5,12 @@ use std::cell::Cell;
 use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
 
-/// The longest time of looking: as long as a parcel of a few MiB takes to copy.
-const LONGEST: Duration = Duration::from_micros(100);
+/// The longest time of looking: as long as a parcel of some MiB takes to copy.
+const LONGEST: Duration = Duration::from_micros(250);
 /// Looks from one look at the clock to the next.
 const LOOKS: u32 = 8;
 /// The most waits without looking between two with it.
-const MAX_SKIPPED: u32 = 255;
+const MAX_SKIPPED: u32 = 511;
 
 /// Remembers whether looking was worth it. Where the other thread needs this core, or computes for long, looking finds
 /// nothing: then it is tried in ever fewer waits.
