@@ -7,10 +7,11 @@ use anyhow::{Context, bail};
 use loongforge_core::checkpoint::{Manifest, latest};
 use loongforge_core::config::{self, RunConfig};
 use loongforge_core::data::{Dataset, ProcessorOptions, settle_steps_of};
-use loongforge_core::message::{SampleId, SampleMeta, StepId};
+use loongforge_core::message::{SampleId, SampleMeta, StepId, Tower};
 use loongforge_core::observe::read_metrics;
-use loongforge_core::schedule::{Batches, CoordinatorSpec, Formed, plan_step};
+use loongforge_core::schedule::{Batches, CoordinatorSpec, EncoderPlanSpec, Formed, plan_step};
 use loongforge_core::simulate::{Costs, Observation, fit};
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Instant;
 
@@ -27,12 +28,39 @@ pub struct Calibration {
     pub config: RunConfig,
 }
 
-/// Fits costs to finished runs.
+/// Says whose costs observations tell: a tower's that has a pool of its own beside other towers, those of all encoders, or the
+/// foundation's.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Teller {
+    Encoders,
+    Tower(Tower),
+    Foundation,
+}
+
+impl Teller {
+    fn of(pool: &EncoderPlanSpec, pools: &[EncoderPlanSpec]) -> Self {
+        let mut towers = pool.towers.iter();
+        match (towers.next(), towers.next()) {
+            (Some(tower), None) if pools.len() > 1 => Self::Tower(tower),
+            _ => Self::Encoders,
+        }
+    }
+
+    fn name(self) -> String {
+        match self {
+            Self::Encoders => "encoder".to_owned(),
+            Self::Tower(tower) => format!("{tower} tower"),
+            Self::Foundation => "foundation".to_owned(),
+        }
+    }
+}
+
+/// Fits costs to finished runs. Where towers have pools of their own, each gets its own costs.
 ///
 /// # Errors
 /// A folder is not of a run with a checkpoint and metrics, or its steps are too few.
 pub fn calibrate(runs: &[std::path::PathBuf]) -> anyhow::Result<Calibration> {
-    let mut seen = [Vec::new(), Vec::new()];
+    let mut seen: BTreeMap<Teller, Vec<Observation>> = BTreeMap::new();
     let (mut read_seconds, mut num_read) = (0.0, 0);
     let mut first = None;
     for run in runs {
@@ -45,7 +73,6 @@ pub fn calibrate(runs: &[std::path::PathBuf]) -> anyhow::Result<Calibration> {
         let spec = &coordinator.plan;
         let mut batches = Batches::new(&coordinator);
         let counted: Vec<_> = metrics.iter().filter(|metrics| metrics.step >= SKIPPED).collect();
-        let num_encoders = f64::from(spec.encoders.iter().map(|pool| pool.replicas).sum::<u32>());
         let num_replicas = f64::from(spec.foundations.iter().map(|pool| pool.replicas).sum::<u32>());
         for step in 0..metrics.last().map_or(0, |metrics| metrics.step + 1) {
             let formed = stream.form(&mut batches)?;
@@ -61,12 +88,18 @@ pub fn calibrate(runs: &[std::path::PathBuf]) -> anyhow::Result<Calibration> {
                     plan.num_tokens()
                 );
             }
-            let busy = [metrics.encoder_busy * num_encoders, metrics.foundation_busy * num_replicas];
-            let ranks = [num_encoders, num_replicas];
-            for (pool, work) in Observation::of(&plan).into_iter().enumerate() {
-                let seconds = busy[pool] * metrics.step_ms / 1e3;
-                seen[pool].push(Observation { ranks: ranks[pool], seconds, ..work });
+            let mut observe = |teller: Teller, work: Observation, busy: f64, ranks: f64| {
+                let seconds = busy * ranks * metrics.step_ms / 1e3;
+                seen.entry(teller).or_default().push(Observation { ranks, seconds, ..work });
+            };
+            for pool in &spec.encoders {
+                let units = plan.units.iter().filter(|unit| unit.encoder.pool == pool.pool);
+                let busy = metrics.pools.get(&pool.pool).map_or(metrics.encoder_busy, |metrics| metrics.busy);
+                let teller = Teller::of(pool, &spec.encoders);
+                observe(teller, Observation::of_units(units), busy, f64::from(pool.replicas));
             }
+            let packs = Observation::of_packs(plan.packs.iter());
+            observe(Teller::Foundation, packs, metrics.foundation_busy, num_replicas);
         }
         (read_seconds, num_read) = (read_seconds + stream.seconds, num_read + stream.num_read);
         if first.is_none() {
@@ -81,16 +114,18 @@ pub fn calibrate(runs: &[std::path::PathBuf]) -> anyhow::Result<Calibration> {
     let (config, mean_step) = first.context("no run to calibrate from")?;
     let mut costs = Costs::default();
     let mut notes = Vec::new();
-    let [encoders, foundations] = &seen;
-    for (name, observations, role) in
-        [("encoder", encoders, &mut costs.encoder), ("foundation", foundations, &mut costs.foundation)]
-    {
+    for (teller, observations) in &seen {
+        let name = teller.name();
         if observations.iter().all(|seen| seen.batches == 0.0) {
             continue;
         }
         let (fitted, error) = fit(observations).with_context(|| format!("{name}, {} steps", observations.len()))?;
         notes.push(format!("{name}: {} steps, explained within {:.1} %", observations.len(), error * 100.0));
-        *role = fitted;
+        match *teller {
+            Teller::Encoders => costs.encoder = fitted,
+            Teller::Tower(tower) => _ = costs.towers.insert(tower, fitted),
+            Teller::Foundation => costs.foundation = fitted,
+        }
     }
     costs.data.per_sample = read_seconds / f64::from(num_read.max(1));
     notes.push(format!("data: {:.0} samples/s on one thread here", 1.0 / costs.data.per_sample.max(1e-9)));

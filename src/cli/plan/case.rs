@@ -7,6 +7,7 @@ use crate::model::folder::ModelFolder;
 use crate::preflight::Asked;
 use crate::run::compose::Composition;
 use loongforge_core::config::{self, Precision, RunConfig};
+use loongforge_core::message::Tower;
 use loongforge_core::schedule::CoordinatorSpec;
 use std::process::ExitCode;
 
@@ -54,6 +55,15 @@ impl Case {
         let (foundation, encoder): (Vec<_>, Vec<_>) = parts.iter().partition(|(name, _)| *name == "foundation");
         let size = |parts: Vec<&(_, Vec<_>)>| ParamCounts::of(parts.into_iter().flat_map(|(_, specs)| specs));
         Ok(Self { encoder: size(encoder), foundation: size(foundation), config, folder, coordinator })
+    }
+
+    /// Parameters of a tower and its projector.
+    pub fn tower(&self, tower: Tower) -> anyhow::Result<ParamCounts> {
+        let part = |is_projector| self.config.model.tower_part(tower, is_projector).0.trim_start_matches("model.");
+        let names = [part(false), part(true)];
+        let parts = check::parts(&self.config, &self.folder)?;
+        let of_tower = parts.iter().filter(|(name, _)| names.contains(name));
+        Ok(ParamCounts::of(of_tower.flat_map(|(_, specs)| specs)))
     }
 
     pub fn is_bf16(&self) -> bool {

@@ -136,6 +136,9 @@ impl Case {
         }
         let mut calibration = calibrate(&args.calibrate)?;
         set_gradients(&mut calibration.costs, self.encoder, self.foundation);
+        for (&tower, costs) in &mut calibration.costs.towers {
+            costs.gradient_bytes = 4.0 * self.tower(tower)?.trained as f64;
+        }
         calibration.notes.iter().for_each(|note| eprintln!("calibrated {note}"));
         self.find_latency(args, spec, samples, &mut calibration);
         Ok(calibration.costs)
@@ -153,7 +156,7 @@ impl Case {
         past.cluster = self.cluster(args, config);
         past.drawn_steps = 0;
         let mean = |latency: f64| {
-            let costs = Costs { latency, ..calibration.costs };
+            let costs = Costs { latency, ..calibration.costs.clone() };
             simulate(&SimSpec { costs, ..past.clone() }, samples).map(|report| report.mean_step())
         };
         // By the secant: a step grows as the latency does, so many messages one after the other.

@@ -1,6 +1,6 @@
 //! B7: what an edge costs, same process and same host. `cargo bench -p loongforge-core --bench edge`
 //!
-//! Round trip: a parcel of 64 bytes there, one back, both engines asleep in between (no spinning). Stream: parcels of
+//! Round trip: a parcel of 64 bytes there, one back; engines wait as they do in a run. Stream: parcels of
 //! one size as fast as credit comes back; the producer fills them from its memory, the consumer gets them in place
 //! and drops them. memcpy: the same bytes between two warm buffers of one process; "in turns": to two buffers in turns, as
 //! a stream does, whose consumer still has the parcel before. Rounds of all of them are interleaved, so that a slow spell of

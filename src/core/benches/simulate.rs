@@ -124,7 +124,6 @@ fn spec(shape: &Shape, steps: u64) -> SimSpec {
     };
     // A tower of 0.6 B and a language model of 8 B parameters on devices of 4e14 FLOP/s.
     let costs = Costs {
-        latency: 0.0,
         data: DataCosts { per_sample: 1e-4, per_patch: 1e-7, per_byte: 1e-11 },
         encoder: RoleCosts {
             per_token: 9e-6,
@@ -140,6 +139,7 @@ fn spec(shape: &Shape, steps: u64) -> SimSpec {
             gradient_bytes: 3.2e10,
             ..RoleCosts::default()
         },
+        ..Costs::default()
     };
     let cluster = Cluster {
         control_latency: 2e-4,

@@ -1,17 +1,45 @@
 //! Describes what work costs, in seconds: the coefficients that a simulation turns packs and units into time with.
 
-use crate::message::{Pack, Unit};
+use crate::message::{Pack, Tower, TowerSet, Unit};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// Seconds of every kind of work. A calibration file is this as JSON.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Costs {
     pub data: DataCosts,
+    /// The costs of every tower that `towers` does not have.
     pub encoder: RoleCosts,
+    /// The costs of single towers: frames of sound cost otherwise than patches of pictures.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub towers: BTreeMap<Tower, RoleCosts>,
     pub foundation: RoleCosts,
     /// A message from an engine to the scheduler or to another engine, or back.
     pub latency: f64,
+}
+
+impl Costs {
+    /// Returns what units of a tower cost.
+    pub fn tower(&self, tower: Tower) -> &RoleCosts {
+        self.towers.get(&tower).unwrap_or(&self.encoder)
+    }
+
+    /// Returns the seconds of a unit.
+    pub(super) fn unit(&self, unit: &Unit) -> f64 {
+        let (squares, patches) = unit_size(unit);
+        self.tower(unit.tower()).batch(squares, patches)
+    }
+
+    /// Returns what an encoder that holds these towers pays once a step, and how many bytes it reduces.
+    pub(super) fn held(&self, towers: TowerSet) -> (f64, f64) {
+        let own: Vec<&RoleCosts> = towers.iter().filter_map(|tower| self.towers.get(&tower)).collect();
+        let is_covered = !towers.is_empty() && own.len() == towers.iter().count();
+        let others = Some(&self.encoder).filter(|_| !is_covered);
+        own.into_iter()
+            .chain(others)
+            .fold((0.0, 0.0), |(seconds, bytes), costs| (seconds + costs.per_step, bytes + costs.gradient_bytes))
+    }
 }
 
 /// The costs of one data actor.
@@ -60,11 +88,6 @@ impl RoleCosts {
     pub(super) fn pack(&self, pack: &Pack) -> f64 {
         let (squares, tokens) = pack_size(pack);
         self.batch(squares, tokens)
-    }
-
-    pub(super) fn unit(&self, unit: &Unit) -> f64 {
-        let (squares, patches) = unit_size(unit);
-        self.batch(squares, patches)
     }
 }
 

@@ -22,7 +22,6 @@ impl Simulation<'_> {
     /// Begins the next job of an encoder; false: there is none.
     pub(super) fn choose_encoder(&mut self, rank: u32, encoder: u32) -> bool {
         let version = self.ranks[rank as usize].version;
-        let costs = self.costs.encoder;
         // A trained encoder encodes a step with the parameters that all steps before have made; a frozen one goes on to
         // the next step when it has encoded all of one.
         let is_encoded = |step: &Step| step.units_to_encode[encoder as usize] == 0;
@@ -33,12 +32,14 @@ impl Simulation<'_> {
         if let Some(&Reverse((step, unit))) = self.encoders[encoder as usize].ready.peek().filter(|top| is_due(top.0.0))
         {
             self.encoders[encoder as usize].ready.pop();
-            let seconds = self.step(step).units[unit as usize].seconds * costs.forward;
+            let unit_state = &self.step(step).units[unit as usize];
+            let seconds = unit_state.seconds * unit_state.forward;
             self.start(rank, Job::Encode { step, unit }, seconds);
             return true;
         }
         if let Some(Reverse(unit)) = self.encoders[encoder as usize].returned.pop() {
-            let seconds = self.step(version).units[unit as usize].seconds * (1.0 - costs.forward);
+            let unit_state = &self.step(version).units[unit as usize];
+            let seconds = unit_state.seconds * (1.0 - unit_state.forward);
             self.start(rank, Job::EncoderBackward { step: version, unit }, seconds);
             return true;
         }

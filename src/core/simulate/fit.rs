@@ -2,7 +2,7 @@
 
 use super::RoleCosts;
 use super::costs::{pack_size, unit_size};
-use crate::message::StepPlan;
+use crate::message::{Pack, Unit};
 
 /// Holds what a pool computed in one step, and how long all its ranks together were busy.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -16,17 +16,23 @@ pub struct Observation {
 }
 
 impl Observation {
-    /// Returns what encoders and foundation compute in a step, without ranks and times.
-    pub fn of(plan: &StepPlan) -> [Self; 2] {
-        let sum = |sizes: &mut dyn Iterator<Item = (f64, f64)>| {
-            sizes.fold(Self::default(), |sum, (squares, tokens)| Self {
-                squares: sum.squares + squares,
-                tokens: sum.tokens + tokens,
-                batches: sum.batches + 1.0,
-                ..sum
-            })
-        };
-        [sum(&mut plan.units.iter().map(unit_size)), sum(&mut plan.packs.iter().map(pack_size))]
+    /// Returns what encoders compute in a step whose units these are, without ranks and times.
+    pub fn of_units<'a>(units: impl Iterator<Item = &'a Unit>) -> Self {
+        Self::sum(units.map(unit_size))
+    }
+
+    /// Returns what the foundation computes in a step whose packs these are, without ranks and times.
+    pub fn of_packs<'a>(packs: impl Iterator<Item = &'a Pack>) -> Self {
+        Self::sum(packs.map(pack_size))
+    }
+
+    fn sum(sizes: impl Iterator<Item = (f64, f64)>) -> Self {
+        sizes.fold(Self::default(), |sum, (squares, tokens)| Self {
+            squares: sum.squares + squares,
+            tokens: sum.tokens + tokens,
+            batches: sum.batches + 1.0,
+            ..sum
+        })
     }
 }
 

@@ -31,8 +31,8 @@ impl Simulation<'_> {
         }
         if state.commit {
             let mut seconds = stage.map_or(0.0, |_| self.costs.foundation.per_step / f64::from(self.num_stages));
-            if encoder.is_some_and(|encoder| self.trained[encoder as usize]) {
-                seconds += self.costs.encoder.per_step;
+            if let Some(encoder) = encoder.filter(|&encoder| self.trained[encoder as usize]) {
+                seconds += self.encoder_steps[encoder as usize];
             }
             self.start(rank, Job::Optimizer, seconds);
         } else if encoder.is_some_and(|encoder| self.choose_encoder(rank, encoder))

@@ -220,7 +220,7 @@ impl Work {
         let mut encoders = vec![0.0; step.units_open.len()];
         let patches = step.patches;
         for unit in &step.units {
-            let share = if trained[unit.encoder as usize] { 1.0 } else { costs.encoder.forward };
+            let share = if trained[unit.encoder as usize] { 1.0 } else { unit.forward };
             encoders[unit.encoder as usize] += unit.seconds * share;
         }
         let mut replicas = vec![0.0; spec.coordinator.pools.num_foundations() as usize];
@@ -249,9 +249,12 @@ impl Work {
         let (pools, cluster, costs) = (&spec.coordinator.pools, &spec.cluster, &spec.costs);
         let stages = f64::from(cluster.stages.max(1));
         let replicas = f64::from(pools.num_foundations().max(1));
-        let is_trained = spec.encoders().any(|(pool, _)| spec.is_trained(pool));
-        let encoder_step = if is_trained { costs.encoder.per_step } else { 0.0 };
-        let encoder_bytes = if is_trained { costs.encoder.gradient_bytes } else { 0.0 };
+        // Of the pool that holds the most.
+        let (encoder_step, encoder_bytes) = spec
+            .encoders()
+            .filter(|&(pool, _)| spec.is_trained(pool))
+            .map(|(pool, _)| spec.held(pool))
+            .fold((0.0, 0.0), |most: (f64, f64), held| (most.0.max(held.0), most.1.max(held.1)));
         let foundation_step = costs.foundation.per_step / stages;
         let foundation_reduce =
             cluster.reduction(costs.foundation.gradient_bytes / stages, pools.num_foundations() as usize);

@@ -53,6 +53,8 @@ pub(super) struct Simulation<'a> {
     pub bytes_per_hidden: f64,
     /// Tells of each encoder whether it is trained.
     pub trained: Vec<bool>,
+    /// What each encoder pays once a step.
+    pub encoder_steps: Vec<f64>,
     pub num_stages: u32,
     pub coordinator: Coordinator,
     ahead: Ahead,
@@ -101,15 +103,17 @@ impl<'a> Simulation<'a> {
         let credits = plan.credits;
         let trained_of = |(pool, replicas): (PoolName, u32)| (0..replicas).map(move |_| spec.is_trained(pool));
         let trained: Vec<bool> = spec.encoders().flat_map(trained_of).collect();
+        let steps_of = |(pool, replicas): (PoolName, u32)| (0..replicas).map(move |_| spec.held(pool).0);
         let first_step = spec.coordinator.first_step.0;
         ranks.iter_mut().for_each(|rank| (rank.version, rank.reported) = (first_step, first_step));
         let mut world = Self {
             spec,
             samples,
-            costs: spec.costs,
+            costs: spec.costs.clone(),
             sizes: Sizes::new(spec),
             bytes_per_hidden: cluster.bytes_per_hidden,
             trained: trained.clone(),
+            encoder_steps: spec.encoders().flat_map(steps_of).collect(),
             num_stages,
             clock: Clock::new(),
             cores: cluster.cores.map(|cores| Cores::new(cores, cluster.sharing_loss)),
@@ -154,7 +158,7 @@ impl<'a> Simulation<'a> {
         let mut seconds = cluster.reduction(costs.foundation.gradient_bytes / f64::from(self.num_stages), replicas);
         let mut pools = Vec::new();
         for (name, _) in self.spec.encoders() {
-            let bytes = if self.spec.is_trained(name) { costs.encoder.gradient_bytes } else { 0.0 };
+            let bytes = if self.spec.is_trained(name) { self.spec.held(name).1 } else { 0.0 };
             if self.spec.coordinator.plan.colocated {
                 // One group after the other.
                 seconds += cluster.reduction(bytes, replicas);

@@ -119,6 +119,13 @@ impl SimSpec {
         self.coordinator.encoder_pool(pool).map_or(self.colocated_trained, |pool| pool.trained)
     }
 
+    /// Returns what an encoder of a pool pays once a step, and how many bytes it reduces.
+    pub(super) fn held(&self, pool: PoolName) -> (f64, f64) {
+        let pools = &self.coordinator.plan.encoders;
+        let towers = pools.iter().find(|known| known.pool == pool).map(|pool| pool.towers).unwrap_or_default();
+        self.costs.held(towers)
+    }
+
     /// The pools of encoders, colocated ones included, with the number of their encoders.
     pub(super) fn encoders(&self) -> impl Iterator<Item = (PoolName, u32)> + use<'_> {
         self.coordinator.plan.encoders.iter().map(|pool| (pool.pool, pool.replicas))

@@ -43,8 +43,9 @@ impl Lists {
 /// Holds what is known of a unit: all in one place, since there are tens of thousands of them.
 #[derive(Debug, PartialEq)]
 pub(super) struct UnitState {
-    /// Forward and backward.
+    /// Forward and backward, and the share of the forward.
     pub seconds: f64,
+    pub forward: f64,
     pub feature_bytes: u64,
     pub encoder: u32,
     pub replica: u32,
@@ -150,7 +151,8 @@ impl Step {
         self.units_to_encode[encoder as usize] += 1;
         self.units_open[encoder as usize] += 1;
         self.units.push(UnitState {
-            seconds: of.costs.encoder.unit(unit),
+            seconds: of.costs.unit(unit),
+            forward: of.costs.tower(unit.tower()).forward,
             feature_bytes: unit.num_features() as u64 * of.bytes_per_feature,
             encoder,
             replica: unit.replica.index,
@@ -234,7 +236,7 @@ impl Sizes {
             num_replicas: pools.num_foundations() as usize,
             bytes_per_patch: plan.shape.bytes_per_patch,
             bytes_per_feature: plan.shape.bytes_per_feature,
-            costs: spec.costs,
+            costs: spec.costs.clone(),
         }
     }
 }

@@ -2,10 +2,10 @@
 
 use super::*;
 use crate::config::{BadSamples, Placement, Schedule};
-use crate::message::{Grid, ItemMeta, PoolName, SampleId, SampleMeta, StepId, Tower};
+use crate::message::{Grid, ItemMeta, PoolName, SampleId, SampleMeta, StepId, Tower, TowerSet};
 use crate::schedule::{
     Batch, CoordinatorSpec, CostModel, EdgeCredits, EncoderPlanSpec, EncoderPoolSpec, FoundationPlanSpec, LearningRate,
-    ModelShape, PackLimits, PlanSpec, PoolSizes, SchedulerState, plan_step,
+    ModelShape, PackLimits, PlanSpec, PoolSize, PoolSizes, SchedulerState, plan_step,
 };
 use proptest::prelude::*;
 
@@ -125,6 +125,53 @@ fn one_encoder_and_one_foundation_are_a_pipeline() {
     // A frozen encoder works ahead: it is never waited for.
     let report = simulate(&spec.with_training(false), &Alike { tokens: 100, patches }).unwrap();
     near(report.mean_step(), 4.0 * f);
+}
+
+/// Every sample has a picture and a recording of 48 rows each, in a pack of its own.
+struct SeenAndHeard;
+
+impl Samples for SeenAndHeard {
+    fn sample(&self, position: u64) -> SampleMeta {
+        let grid = Grid { t: 1, h: 1, w: 48 };
+        let item = |tower| ItemMeta { tower, grid, num_features: 12 };
+        SampleMeta {
+            items: [Tower::Vision, Tower::Audio].map(item).to_vec(),
+            ..Alike { tokens: 100, patches: 0 }.sample(position)
+        }
+    }
+}
+
+#[test]
+fn towers_cost_what_they_cost_and_an_encoder_pays_for_those_that_it_holds() {
+    // 4 packs. A recording takes three times as long as a picture, which takes 48 ms forward and backward.
+    let costs = |per_token: f64, per_step: f64| RoleCosts { per_token, per_step, ..RoleCosts::default() };
+    let mut together = spec(1, 1, 1, 6, 4);
+    together.costs.towers = [(Tower::Audio, costs(3e-3, 0.5))].into();
+    together.costs.encoder.per_step = 0.25;
+    let towers = [Tower::Vision, Tower::Audio];
+    let set = |towers: &[Tower]| towers.iter().copied().collect::<TowerSet>();
+    together.coordinator.plan.encoders[0].towers = set(&towers);
+    together.coordinator.plan.shape.towers = set(&towers);
+    let held = |towers: &[Tower]| together.costs.held(set(towers)).0;
+    assert_eq!([held(&[Tower::Vision]), held(&[Tower::Audio]), held(&towers), held(&[])], [0.25, 0.5, 0.75, 0.25]);
+    // Whoever is done with its step begins the next one: equally long ones, so that no step has a part of another.
+    together.costs.encoder.per_step = 0.5;
+    let report = simulate(&together, &SeenAndHeard).unwrap();
+    let pool = report.pool(PoolName::ENCODER).unwrap();
+    near(pool.busy * report.mean_step(), 4.0 * 4.0 * 0.048 + 1.0);
+
+    let mut apart = together.clone();
+    let audio: PoolName = "audio".parse().unwrap();
+    apart.coordinator.plan.encoders = vec![
+        EncoderPlanSpec::new(PoolName::ENCODER, set(&[Tower::Vision]), 1, 1),
+        EncoderPlanSpec::new(audio, set(&[Tower::Audio]), 1, 1),
+    ];
+    apart.coordinator.pools.encoders.push(PoolSize { name: audio, actors: 1 });
+    apart.coordinator.encoders.push(EncoderPoolSpec { name: audio, elastic: false, trained: true });
+    let report = simulate(&apart, &SeenAndHeard).unwrap();
+    let busy = |name: PoolName| report.pool(name).unwrap().busy * report.mean_step();
+    near(busy(PoolName::ENCODER), 4.0 * 0.048 + 0.5);
+    near(busy(audio), 4.0 * 3.0 * 0.048 + 0.5);
 }
 
 #[test]

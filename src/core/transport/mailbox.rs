@@ -9,6 +9,7 @@ use super::Edge;
 use super::limits::MAX_PARCELS;
 use super::parcel::Parcel;
 use super::slab::Bell;
+use super::watch::Watch;
 use crate::message::{ActorId, Command};
 use std::cell::Cell;
 use std::fmt;
@@ -58,6 +59,7 @@ pub struct Mailbox {
     sender: MailSender,
     /// Tells when the peers' lives were last looked at.
     checked: Cell<Instant>,
+    watch: Watch,
 }
 
 /// The sending end: cloned to the actor shell, to edges and to their pumps.
@@ -99,7 +101,7 @@ impl Mailbox {
         let sources = Mutex::default();
         let shared = Shared { bell: Bell::new(), credit_waiting: AtomicBool::new(false), sources };
         let sender = MailSender { queue, shared: Arc::new(shared) };
-        Self { receiver, sender, checked: Cell::new(Instant::now()) }
+        Self { receiver, sender, checked: Cell::new(Instant::now()), watch: Watch::default() }
     }
 
     pub fn sender(&self) -> MailSender {
@@ -112,24 +114,32 @@ impl Mailbox {
 
     /// Waits for mail; `None` after `timeout`.
     pub fn recv_timeout(&self, timeout: Duration) -> Option<Mail> {
+        if let Some(mail) = self.try_recv() {
+            return Some(mail);
+        }
         let deadline = Instant::now() + timeout;
+        if let Some(mail) = self.watch.look(timeout, || self.try_recv()) {
+            return Some(mail);
+        }
         let shared = &self.sender.shared;
         loop {
-            let seen = shared.bell.seen();
+            shared.bell.will_sleep();
             if let Some(mail) = self.try_recv() {
+                shared.bell.stay();
                 return Some(mail);
             }
             let left = deadline.saturating_duration_since(Instant::now());
+            let pulse = PULSE.saturating_sub(self.checked.get().elapsed());
+            if !left.is_zero() && !pulse.is_zero() {
+                shared.bell.sleep(left.min(pulse));
+                continue;
+            }
+            shared.bell.stay();
             if left.is_zero() {
                 return None;
             }
-            let pulse = PULSE.saturating_sub(self.checked.get().elapsed());
-            if pulse.is_zero() {
-                self.checked.set(Instant::now());
-                shared.sources().all.iter_mut().for_each(|source| source.check());
-            } else {
-                shared.bell.wait(seen, left.min(pulse));
-            }
+            self.checked.set(Instant::now());
+            shared.sources().all.iter_mut().for_each(|source| source.check());
         }
     }
 

@@ -18,6 +18,7 @@ mod mailbox;
 mod parcel;
 mod slab;
 mod stream;
+mod watch;
 mod wire;
 
 pub use credit::Credit;

@@ -185,16 +185,21 @@ impl<'a> Mono<'a> {
             return Ok(());
         }
         decoded.copy_to_vec_interleaved(&mut self.packet);
-        let scale = 1.0 / channels as f32;
-        let frames = self.packet[from * channels..until * channels].chunks_exact(channels);
-        self.samples.extend(frames.map(|frame| frame.iter().sum::<f32>() * scale));
-        let new = &self.samples[self.samples.len() - (until - from)..];
-        match new.iter().find(|sample| sample.is_nan() || sample.abs() > MAX_LEVEL) {
-            Some(sample) => {
-                Err(format!("a sample is {sample}; they lie within ±1, those of floating point at most ±{MAX_LEVEL}"))
-            }
-            None => Ok(()),
+        let packet = &self.packet[from * channels..until * channels];
+        if channels == 1 {
+            self.samples.extend_from_slice(packet);
+        } else {
+            let scale = 1.0 / channels as f32;
+            self.samples.extend(packet.chunks_exact(channels).map(|frame| frame.iter().sum::<f32>() * scale));
         }
+        let new = &self.samples[self.samples.len() - (until - from)..];
+        let is_wild = |sample: &f32| sample.is_nan() || sample.abs() > MAX_LEVEL;
+        // All are looked at, side by side, before the one is looked for.
+        if !new.iter().fold(false, |any, sample| any | is_wild(sample)) {
+            return Ok(());
+        }
+        let sample = new.iter().find(|sample| is_wild(sample)).expect("there is one");
+        Err(format!("a sample is {sample}; they lie within ±1, those of floating point at most ±{MAX_LEVEL}"))
     }
 
     /// # Errors

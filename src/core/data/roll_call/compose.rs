@@ -8,6 +8,7 @@ use std::path::Path;
 use serde_json::{Value as Json, json};
 
 use super::package::{NUM_VOICES, clips, name};
+use super::spoken::{PIECE, Spoken};
 use crate::config::AudioLimits;
 use crate::data::audio::{Segment, decode_sound, wav};
 use crate::data::emoji::learn_merges;
@@ -17,14 +18,11 @@ use crate::data::tools::{default_jobs, for_each_ordered};
 use crate::rng::{Rng, another, permute};
 
 const RATE: u32 = 16_000;
+const _: () = assert!(PIECE == RATE as usize, "a voice is heard for a second");
 /// Voices of a recording.
 const NUM_HEARD: usize = 3;
-/// Samples of a voice in a recording: a second.
-const PIECE: usize = RATE as usize;
 /// A shorter clip is left out, in samples.
 const MIN_CLIP: usize = PIECE * 11 / 10;
-/// No more samples of a clip are kept.
-const MAX_CLIP: usize = 6 * RATE as usize;
 /// One level in so many is held out.
 const HELD_OUT: usize = 4;
 const QUESTIONS: [&str; NUM_HEARD] = ["Who speaks first?", "Who speaks second?", "Who speaks third?"];
@@ -61,12 +59,14 @@ pub struct Composed {
     pub num_held_out_levels: usize,
     /// Clips that are shorter than 1.1 seconds and were left out.
     pub num_short: usize,
+    /// Clips without a second that is loud enough to be speech, which were left out.
+    pub num_quiet: usize,
     /// Clips that cannot be decoded and were left out, with the reasons.
     pub bad: Vec<String>,
 }
 
-/// Clips of each voice, each of 16-bit samples.
-type Voices = [Vec<Vec<i16>>; NUM_VOICES];
+/// Clips of each voice.
+type Voices = [Vec<Spoken>; NUM_VOICES];
 
 /// Writes `train.jsonl`, `held_out.jsonl`, the controls `old_answer.jsonl` and `shuffled_sound.jsonl`, their recordings and
 /// `model/` (without weights) into `dir`, which must be new or empty. `progress` hears of each clip and of how many there are.
@@ -88,11 +88,10 @@ pub fn compose(
     let mut made = Composed { num_levels: levels.len(), num_held_out_levels: held_out.len(), ..Composed::default() };
     let mut parts: [Voices; 2] = Default::default();
     let limits = AudioLimits { min_seconds: 0.0, max_seconds: 600.0, max_tokens: None };
-    let decode = |index: u64| -> Result<Vec<i16>, String> {
+    let decode = |index: u64| -> Result<Vec<f32>, String> {
         let clip = &clips[index as usize];
         let file = fs::read(&clip.path).map_err(|error| error.to_string())?;
-        let sound = decode_sound(&file, RATE, &limits, Segment::WHOLE)?;
-        Ok(sound.iter().take(MAX_CLIP).map(|sample| (sample * f32::from(i16::MAX)) as i16).collect())
+        decode_sound(&file, RATE, &limits, Segment::WHOLE)
     };
     for_each_ordered(default_jobs(), 0..clips.len() as u64, decode, |index, decoded| {
         progress(clips.len());
@@ -100,9 +99,11 @@ pub fn compose(
         match decoded {
             Ok(samples) if samples.len() < MIN_CLIP => made.num_short += 1,
             Ok(samples) => {
-                made.num_clips += 1;
                 let part = usize::from(held_out.contains(&clip.level));
-                parts[part][clip.voice].push(samples);
+                match Spoken::new(&samples) {
+                    Some(spoken) => parts[part][clip.voice].push(spoken),
+                    None => made.num_quiet += 1,
+                }
             }
             Err(reason) => made.bad.push(format!("{}: {reason}", clip.path.display())),
         }
@@ -110,10 +111,11 @@ pub fn compose(
     })?;
     for (part, what) in parts.iter().zip(["training", "held-out"]) {
         if let Some(voice) = part.iter().position(Vec::is_empty) {
-            let lacks = format!("no {what} level has a clip of {} that lasts 1.1 s or more", name(voice));
+            let lacks = format!("no {what} level has a clip of {} with a second of speech", name(voice));
             return Err(DataError::file(from, lacks));
         }
     }
+    made.num_clips = parts.iter().flatten().map(Vec::len).sum();
     let write = |error| DataError::write(dir, error);
     let counts = [settings.num_train, settings.num_held_out];
     for (part, (voices, count)) in parts.iter().zip(counts).enumerate() {
@@ -140,7 +142,7 @@ fn held_out(levels: &BTreeSet<&String>, seed: u64) -> BTreeSet<String> {
     levels.iter().enumerate().filter(|(at, _)| chosen.contains(at)).map(|(_, level)| (*level).clone()).collect()
 }
 
-/// Three different voices in a random order, a second of a random clip each. Returns the voices and the samples.
+/// Three different voices in a random order, a second of speech of a random clip each. Returns the voices and the samples.
 fn recording(rng: &mut Rng, voices: &Voices) -> ([usize; NUM_HEARD], Vec<f32>) {
     let mut order: [usize; NUM_VOICES] = std::array::from_fn(|voice| voice);
     for at in 0..NUM_HEARD {
@@ -150,9 +152,7 @@ fn recording(rng: &mut Rng, voices: &Voices) -> ([usize; NUM_HEARD], Vec<f32>) {
     let mut samples = Vec::with_capacity(NUM_HEARD * PIECE);
     for voice in heard {
         let clip = &voices[voice][rng.below(voices[voice].len() as u64) as usize];
-        let start = rng.below((clip.len() - PIECE + 1) as u64) as usize;
-        let piece = &clip[start..start + PIECE];
-        samples.extend(piece.iter().map(|&sample| f32::from(sample) / f32::from(i16::MAX)));
+        samples.extend(clip.piece(rng));
     }
     (heard, samples)
 }

@@ -4,6 +4,7 @@
 
 mod compose;
 mod package;
+mod spoken;
 #[cfg(test)]
 mod tests;
 

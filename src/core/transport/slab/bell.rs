@@ -5,26 +5,26 @@ use rustix::thread::futex;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+use std::sync::atomic::{AtomicU32, Ordering::SeqCst, fence};
 use std::time::Duration;
 
-/// `[0]` counts rings, `[1]` is 1 while the owner sleeps.
-type Words = [AtomicU32; 2];
+/// The word that the owner sleeps on: 1 from when it says that it will sleep until it is woken, or wakes by itself.
+type Word = AtomicU32;
 
 /// A handle on a bell. Clones ring the same one; only its owner waits.
 #[derive(Clone)]
 pub(in super::super) struct Bell(Arc<BellMemory>);
 
 enum BellMemory {
-    Shared { memory: Memory, words: Record<Words> },
-    Private(Words),
+    Shared { memory: Memory, word: Record<Word> },
+    Private(Word),
 }
 
 impl Bell {
     /// In shared memory; where the system gives none, in private memory: then no other process can ring it.
     pub(in super::super) fn new() -> Self {
         let shared = Memory::create("loongforge-bell", PAGE).and_then(Self::map);
-        shared.unwrap_or_else(|_| Self(Arc::new(BellMemory::Private(Words::default()))))
+        shared.unwrap_or_else(|_| Self(Arc::new(BellMemory::Private(Word::default()))))
     }
 
     /// The bell of another process.
@@ -33,8 +33,8 @@ impl Bell {
     }
 
     fn map(memory: Memory) -> io::Result<Self> {
-        let words = memory.record()?;
-        Ok(Self(Arc::new(BellMemory::Shared { memory, words })))
+        let word = memory.record()?;
+        Ok(Self(Arc::new(BellMemory::Shared { memory, word })))
     }
 
     /// Returns what to pass to a peer; `None` where it is private.
@@ -45,35 +45,41 @@ impl Bell {
         }
     }
 
-    fn words(&self) -> &Words {
+    fn asleep(&self) -> &Word {
         match &*self.0 {
-            BellMemory::Shared { words, .. } => words,
-            BellMemory::Private(words) => words,
+            BellMemory::Shared { word, .. } => word,
+            BellMemory::Private(word) => word,
         }
     }
 
-    /// Number of rings so far. Look at it, then for work, then [`Bell::wait`]: a ring in between is not missed.
-    pub(in super::super) fn seen(&self) -> u32 {
-        self.words()[0].load(SeqCst)
-    }
-
-    /// Wakes the owner; a system call only where it sleeps.
+    /// Wakes the owner; a system call only where it sleeps, and one for each sleep.
     pub(in super::super) fn ring(&self) {
-        let [rings, asleep] = self.words();
-        rings.fetch_add(1, SeqCst);
-        if asleep.load(SeqCst) != 0 {
+        let asleep = self.asleep();
+        // What it is rung for was put there before. Either the owner sees that when it looks once more, or this sees that
+        // the owner is about to sleep.
+        fence(SeqCst);
+        if asleep.load(SeqCst) != 0 && asleep.swap(0, SeqCst) != 0 {
             // Waking cannot fail on a mapped word.
-            let _ = futex::wake(rings, futex::Flags::empty(), 1);
+            let _ = futex::wake(asleep, futex::Flags::empty(), 1);
         }
     }
 
-    /// Sleeps until it has rung since `seen`, or `timeout` is over, or for no reason at all.
-    pub(in super::super) fn wait(&self, seen: u32, timeout: Duration) {
-        let [rings, asleep] = self.words();
+    /// Says that the owner will sleep. Look for work after it, then [`Bell::sleep`] or [`Bell::stay`].
+    pub(in super::super) fn will_sleep(&self) {
+        self.asleep().store(1, SeqCst);
+        fence(SeqCst);
+    }
+
+    /// Sleeps until it has rung since [`Bell::will_sleep`], or `timeout` is over, or for no reason at all.
+    pub(in super::super) fn sleep(&self, timeout: Duration) {
         let timeout = timeout.try_into().ok();
-        asleep.store(1, SeqCst);
         // The kernel compares and sleeps as one. Whatever ended the sleep, the caller looks again.
-        let _ = futex::wait(rings, futex::Flags::empty(), seen, timeout.as_ref());
-        asleep.store(0, SeqCst);
+        let _ = futex::wait(self.asleep(), futex::Flags::empty(), 1, timeout.as_ref());
+        self.stay();
+    }
+
+    /// Says that the owner is awake.
+    pub(in super::super) fn stay(&self) {
+        self.asleep().store(0, SeqCst);
     }
 }

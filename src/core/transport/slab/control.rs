@@ -72,12 +72,15 @@ fn split(word: u64) -> (u32, u32) {
     (word as u32, (word >> 32) as u32)
 }
 
+/// Tensors and their places in a slot, in bytes.
+pub(super) type Placed = Vec<(TensorMeta, Range<usize>)>;
+
 /// Holds what a slot holds: the header, and per tensor its place in the slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Contents {
     pub(super) header: Header,
     pub(super) slot: usize,
-    pub(super) tensors: Vec<(TensorMeta, Range<usize>)>,
+    pub(super) tensors: Placed,
 }
 
 impl Contents {
@@ -130,10 +133,12 @@ impl Contents {
         }
         let tensors = words[HEAD..].chunks_exact(TENSOR).take(num_tensors as usize);
         let metas: Vec<TensorMeta> = tensors.map(read_tensor).collect::<Result<_, _>>()?;
-        let places = places(&metas).filter(|places| places.iter().map(Range::len).sum::<usize>() <= credit);
-        let places = places.ok_or_else(|| format!("tensors {metas:?} beyond the credit of {credit} bytes"))?;
+        let placed = place(metas.iter().cloned());
+        let is_within = |placed: &Placed| placed.iter().map(|(_, place)| place.len()).sum::<usize>() <= credit;
+        let tensors =
+            placed.filter(is_within).ok_or_else(|| format!("tensors {metas:?} beyond the credit of {credit} bytes"))?;
         let header = Header { kind, version: Version(head[1]) };
-        Ok(Contents { header, slot: slot as usize, tensors: metas.into_iter().zip(places).collect() })
+        Ok(Contents { header, slot: slot as usize, tensors })
     }
 }
 
@@ -155,15 +160,15 @@ fn read_tensor(words: &[AtomicU64]) -> Result<TensorMeta, String> {
 
 /// Returns where tensors lie in a slot: in order, each aligned. `None` where there are too many tensors, dimensions or
 /// bytes.
-pub(super) fn places(metas: &[TensorMeta]) -> Option<Vec<Range<usize>>> {
+pub(super) fn place(metas: impl ExactSizeIterator<Item = TensorMeta>) -> Option<Placed> {
     let mut end = 0usize;
-    let place = |meta: &TensorMeta| {
+    let place = |meta: TensorMeta| {
         let elements = meta.shape.iter().try_fold(1usize, |product, &size| product.checked_mul(size))?;
         let start = end.checked_next_multiple_of(ALIGN)?;
         end = start.checked_add(elements.checked_mul(meta.dtype.size())?)?;
-        (meta.shape.len() <= MAX_DIMS).then_some(start..end)
+        (meta.shape.len() <= MAX_DIMS).then_some((meta, start..end))
     };
-    if metas.len() > MAX_TENSORS { None } else { metas.iter().map(place).collect() }
+    if metas.len() > MAX_TENSORS { None } else { metas.map(place).collect() }
 }
 
 #[cfg(test)]
@@ -192,7 +197,7 @@ mod tests {
                 2 => ParcelKind::Features(unit),
                 _ => ParcelKind::Gradient(unit),
             };
-            let tensors = metas.iter().cloned().zip(places(&metas).unwrap()).collect();
+            let tensors = place(metas.into_iter()).unwrap();
             let contents = Contents { header: Header { kind, version: Version(version) }, slot, tensors };
             let words = words([]);
             contents.write(&words);
@@ -217,8 +222,8 @@ mod tests {
     #[test]
     fn a_shape_whose_product_overflows_is_refused() {
         let meta = TensorMeta { dtype: Dtype::F32, shape: vec![1 << 33, 1 << 33] };
-        assert_eq!(places(&[meta]), None);
+        assert_eq!(place([meta].into_iter()), None);
         let zero = TensorMeta { dtype: Dtype::F32, shape: vec![0, usize::MAX] };
-        assert_eq!(places(&[zero]).map(|places| places[0].len()), Some(0));
+        assert_eq!(place([zero].into_iter()).map(|placed| placed[0].1.len()), Some(0));
     }
 }

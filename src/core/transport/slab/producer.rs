@@ -1,7 +1,7 @@
 //! The sending end: copies tensors into slots, publishes headers, takes returned slots back.
 
 use super::bell::Bell;
-use super::control::{Contents, Control, Layout, SLOTS, places};
+use super::control::{Contents, Control, Layout, Placed, SLOTS, place};
 use super::lifeline::{Life, Lifeline};
 use super::map::{Memory, Record, Writer};
 use super::slots::Slots;
@@ -111,8 +111,8 @@ impl SlabEdge {
         })
     }
 
-    fn refusal(&self, bytes: usize, num_tensors: usize, places: &Option<Vec<Range<usize>>>) -> Option<Refusal> {
-        if places.is_none() {
+    fn refusal(&self, bytes: usize, num_tensors: usize, placed: &Option<Placed>) -> Option<Refusal> {
+        if placed.is_none() {
             Some(Refusal::Unfit { num_tensors })
         } else if bytes > self.credit {
             Some(Refusal::TooLarge { bytes, credit: self.credit })
@@ -128,13 +128,12 @@ impl Edge for SlabEdge {
     }
 
     fn try_send(&mut self, parcel: Parcel) -> Result<(), Refused> {
-        let metas: Vec<_> = parcel.tensors.iter().map(|tensor| tensor.meta()).collect();
-        let places = places(&metas);
-        let bytes = places.iter().flatten().map(Range::len).sum();
-        if let Some(why) = self.refusal(bytes, metas.len(), &places) {
+        let placed = place(parcel.tensors.iter().map(|tensor| tensor.meta()));
+        let bytes = placed.iter().flatten().map(|(_, place)| place.len()).sum();
+        if let Some(why) = self.refusal(bytes, parcel.tensors.len(), &placed) {
             return Err(Refused { parcel, why });
         }
-        let tensors = metas.into_iter().zip(places.expect("else refused")).collect();
+        let tensors = placed.expect("else refused");
         let mut contents = Contents { header: parcel.header, slot: 0, tensors };
         let Some(taken) = self.take(bytes, contents.room()) else {
             let why = if self.shared.is_closed() { Refusal::Closed } else { Refusal::NoCredit };
