@@ -20,7 +20,7 @@ const TIMEOUT: Duration = Duration::from_secs(120);
 pub struct Layouts(PoolLayouts);
 
 const AXES: &str = "foundation.dp, .tp, .sp, .ep, .pp, .vp, .cp, .context, .chunk and .zero are, and .dp, .tp and .zero of \
-                    encoder or of a tower's own pool: vision, audio";
+                    encoder or of a tower's own pool: vision, audio, text";
 
 impl FromStr for Layouts {
     type Err = String;

@@ -110,7 +110,13 @@ fn talker_and_vocoder_are_carried_unchanged() {
     let lora = ["model.foundation.lora={r: 2, alpha: 4}", "model.image_encoder.freeze=true"];
     let adapters = run("adapters", &lora, None);
     assert!(!adapters.join("model.safetensors.index.json").exists());
-    let how = checkpoint::Export { base: None, dtype: None, max_shard_size: 1 << 30, dequantize: false };
+    let how = checkpoint::Export {
+        base: None,
+        dtype: None,
+        max_shard_size: 1 << 30,
+        dequantize: false,
+        for_transformers: true,
+    };
     checkpoint::export(&adapters, &folder("exported"), &how).unwrap();
     assert_same(&untrained(tensors(&folder("exported"))), &carried);
     assert_eq!(read(&folder("exported/config.json"))["talker_config"], config["talker_config"]);

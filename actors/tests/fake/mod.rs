@@ -113,8 +113,8 @@ fn foundations(pools: &PoolSizes) -> Vec<FoundationPlanSpec> {
     pools.foundations.iter().zip(0..).map(plan).collect()
 }
 
-/// The tower of the pool `reference`. To engines without models it is one like the others.
-pub const REFERENCE: Tower = Tower::Audio;
+/// The tower of the pool `reference`, which reads the tokens of a sample.
+pub const REFERENCE: Tower = Tower::Text;
 
 /// Returns what is planned of the encoder pools: `encoder` has the vision tower, the others the tower that they are called as.
 fn encoders(pools: &PoolSizes) -> Vec<EncoderPlanSpec> {

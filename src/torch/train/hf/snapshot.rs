@@ -4,9 +4,7 @@
 //! that nobody changes before the next optimizer step are copied by whoever writes, while that step is computed;
 //! [`Snapshot::copy`] is to be done by then.
 
-use super::carried::CarriedTensors;
 use super::error::WeightsError;
-use super::save::Shards;
 use crate::native::bytes;
 use loongforge_core::engine::fault;
 use loongforge_core::message::{ActorId, SavedFile};
@@ -16,12 +14,14 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::ops::Range;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use tch::{Device, Tensor};
 
 /// Bytes between two looks at whether to stop.
 const CHUNK: usize = 8 << 20;
+
+/// Writes files that are not in memory into a folder, unless it is to stop.
+type WriteFiles = Box<dyn Fn(&Path, &AtomicBool) -> Result<Vec<SavedFile>, WeightsError> + Send + Sync>;
 
 /// Files to be, and the memory that they are in.
 #[derive(Default)]
@@ -30,8 +30,8 @@ pub struct Snapshot {
     spare: VecDeque<Vec<u8>>,
     /// Addresses of the tensors that stay as they are until [`Snapshot::copy`] is done.
     lasting: Vec<Range<usize>>,
-    /// Holds what is copied from file to file when the others are written.
-    carried: Option<(Arc<CarriedTensors>, Shards)>,
+    /// Writes the files that come from other files, when those in memory are written.
+    others: Option<WriteFiles>,
 }
 
 /// A file to be.
@@ -48,7 +48,7 @@ impl Snapshot {
     pub fn new(spare: Vec<Vec<u8>>, lasting: &[Tensor]) -> Self {
         let on_cpu = lasting.iter().filter(|tensor| tensor.device() == Device::Cpu && tensor.is_contiguous());
         let lasting = on_cpu.map(addresses).collect();
-        Self { files: Vec::new(), spare: spare.into(), lasting, carried: None }
+        Self { files: Vec::new(), spare: spare.into(), lasting, others: None }
     }
 
     pub(super) fn create(&mut self, saved: SavedFile, len: u64) -> Kept {
@@ -82,9 +82,9 @@ impl Snapshot {
         saved
     }
 
-    /// Has these tensors written as well, as the files that `shards` names; none of them is in memory until then.
-    pub fn carry(&mut self, tensors: Arc<CarriedTensors>, shards: Shards) {
-        self.carried = Some((tensors, shards));
+    /// Has `write` called as well when the files are written.
+    pub fn also_write(&mut self, write: WriteFiles) {
+        self.others = Some(write);
     }
 
     /// Notes what the files are to others, which their writers may not know: whose tensors are in them.
@@ -117,8 +117,8 @@ impl Snapshot {
     pub fn write(&self, folder: &Path, me: ActorId, stop: &AtomicBool) -> Result<Vec<SavedFile>, WeightsError> {
         let files = self.files.iter().map(|kept| kept.write_file(folder, me, stop));
         let mut files = files.collect::<Result<Vec<_>, _>>()?;
-        if let Some((tensors, shards)) = &self.carried {
-            files.extend(tensors.write(folder, shards, stop)?);
+        if let Some(write) = &self.others {
+            files.extend(write(folder, stop)?);
         }
         Ok(files)
     }
