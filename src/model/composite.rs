@@ -113,8 +113,11 @@ pub(crate) fn ignored(json: &Value) -> Vec<String> {
 fn of_part(key: &str, mut config: Value) -> Value {
     let section = Section::of_part(key);
     let is_projector = matches!(section, Section::VisionProjector | Section::AudioProjector | Section::TextProjector);
-    // A language model is the text tower of another: alone, or within one that sees or hears.
-    let section = if section == Section::TextTower { Section::Text } else { section };
+    // A language model may be the text tower of another: alone, or within one that sees or hears.
+    let section = match section {
+        Section::TextTower if section.place(&config).is_none() => Section::Text,
+        section => section,
+    };
     let outer = config.get("model_type").cloned();
     let Some(mut part) = section.place(&config).and_then(|place| Some(config.pointer_mut(&place)?.take())) else {
         return if is_projector { json!({}) } else { config };

@@ -73,7 +73,7 @@ struct TextEncoder {
 
 enum Tower {
     T5(T5Tower),
-    Decoder(DecoderTower),
+    Decoder(Box<DecoderTower>),
 }
 
 impl EncoderFamily for TextConfig {
@@ -91,7 +91,7 @@ impl EncoderFamily for TextConfig {
         let (num_layers, with_norm) = self.depth();
         let tower = match &self.tower {
             TextTowerConfig::T5(config) => Tower::T5(T5Tower::new(config, num_layers, with_norm, params)),
-            TextTowerConfig::Decoder(config) => Tower::Decoder(DecoderTower::new(config, num_layers, params)),
+            TextTowerConfig::Decoder(config) => Tower::Decoder(Box::new(DecoderTower::new(config, num_layers, params))),
         };
         Box::new(TextEncoder {
             tower,
