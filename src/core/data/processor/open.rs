@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use serde_json::Value as Json;
 
-use super::ProcessorOptions;
 use super::notes::Notes;
 use super::towers::Towers;
+use super::{ProcessorFolders, ProcessorOptions};
 use crate::config::{Learn, Phase, TooLong};
 use crate::data::audio::AudioProcessor;
 use crate::data::card::ModelCard;
@@ -41,17 +41,6 @@ pub struct Processor {
     pub(super) too_long: TooLong,
     pub(super) max_images: usize,
     pub(super) max_visual_tokens: usize,
-}
-
-/// Folders that a processor is made of.
-#[derive(Clone, Copy, Debug)]
-pub struct ProcessorFolders<'a> {
-    /// Tokenizer and chat template.
-    pub model: &'a Path,
-    /// The preprocessor configs of pictures, videos and sound.
-    pub media: &'a Path,
-    /// The file of the text tower's tokenizer; `None`: the one that the model's folder has for it, or else the model's.
-    pub text: Option<&'a Path>,
 }
 
 impl Processor {
