@@ -128,8 +128,11 @@ pub(crate) fn ignored(json: &Value) -> Vec<String> {
 fn of_part(key: &str, mut config: Value) -> Value {
     let section = Section::of_part(key);
     let is_projector = matches!(section, Section::VisionProjector | Section::AudioProjector | Section::TextProjector);
-    // A language model is the text tower of another: alone, or within one that sees or hears.
-    let section = if section == Section::TextTower { Section::Text } else { section };
+    // A language model may be the text tower of another: alone, or within one that sees or hears.
+    let section = match section {
+        Section::TextTower if section.place(&config).is_none() => Section::Text,
+        section => section,
+    };
     let outer = config.get("model_type").cloned();
     // LLaVA says beside its tower which of its layers counts.
     let layer = config.get("vision_feature_layer").filter(|_| section == Section::Vision).cloned();

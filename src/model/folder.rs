@@ -82,14 +82,14 @@ impl ModelFolder {
                 folder.media_path = encoder;
             }
         }
-        let named =
-            [("model.text.tokenizer", &model.text.tokenizer), ("model.text_encoder.load", &model.text_encoder.load)];
-        for (key, source) in named.into_iter().rev() {
-            let Some(source) = source else { continue };
-            let file = locate(key, source)?.join(TOKENIZER);
-            if file.is_file() {
-                folder.text_tokenizer = Some(file);
-            }
+        if let Some(source) = &model.text.tokenizer {
+            folder.text_tokenizer = Some(locate("model.text.tokenizer", source)?.join(TOKENIZER));
+        } else if let Some(source) = &model.text_encoder.load {
+            // No other tokenizer would give the ids that the tower knows.
+            let encoder = locate("model.text_encoder.load", source)?;
+            let found =
+                [TEXT_TOKENIZER, TOKENIZER].map(|name| encoder.join(name)).into_iter().find(|file| file.is_file());
+            folder.text_tokenizer = Some(found.ok_or(FolderError::Missing { key: "model.text.tokenizer" })?);
         }
         // Most published configs name heads whose weights a checkpoint may lack: they are trained where a run asks.
         let num_heads = model.mtp.num_layers.unwrap_or(0);

@@ -82,8 +82,8 @@ pub struct Part {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct TextTower {
-    /// Directory or hub id of the tower's `tokenizer.json`; `null`: `model.text_encoder.load` where it has one, else the
-    /// model's tokenizer.
+    /// Directory or hub id of the tower's `tokenizer.json`; `null`: that of `model.text_encoder.load`, or where that is null
+    /// the model's tokenizer.
     pub tokenizer: Option<Source>,
     /// The text that the tower reads, `{}` for the one of the sample; `null`: as the model's `config.json` says, else `{}`.
     pub template: Option<String>,

@@ -4,6 +4,17 @@ use std::path::Path;
 
 use crate::config::{AudioLimits, Data, ImageLimits, JsonMap, Learn, Phase, Template, TooLong, Train, VideoLimits};
 
+/// Names the folders that a processor is made of.
+#[derive(Clone, Copy, Debug)]
+pub struct ProcessorFolders<'a> {
+    /// Tokenizer and chat template.
+    pub model: &'a Path,
+    /// The preprocessor configs of pictures, videos and sound.
+    pub media: &'a Path,
+    /// The file of the text tower's tokenizer; `None`: the one that the model's folder has for it, or else the model's.
+    pub text: Option<&'a Path>,
+}
+
 /// Describes how samples are made, whatever the model.
 #[derive(Clone, Debug)]
 pub struct ProcessorOptions {

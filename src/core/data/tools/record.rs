@@ -21,7 +21,7 @@ use crate::data::decoder::MediaDecoder;
 use crate::data::error::DataError;
 use crate::data::limits::Limits;
 use crate::data::locator::Locator;
-use crate::data::media::{Sampling, in_folder, is_clip};
+use crate::data::media::{Kind, Sampling, in_folder, is_clip};
 use crate::data::source::Content;
 use crate::data::source::{Conversation, IMAGE_PLACEHOLDER, MediaSource, Part, Turn, VIDEO_PLACEHOLDER, Written};
 
@@ -120,6 +120,7 @@ fn message(turn: &Turn, has_videos: bool) -> Json {
     let ambiguous = turn.written == Written::Parts
         || holds(IMAGE_PLACEHOLDER)
         || has_videos && holds(VIDEO_PLACEHOLDER)
+        || holds(Kind::Context.placeholder())
         || turn.parts.iter().any(|part| matches!(part, Part::Audio | Part::Context));
     let content = match ambiguous {
         true => serde_json::to_value(&turn.parts).unwrap_or_default(),
@@ -291,6 +292,18 @@ mod tests {
         assert_eq!((video.fps, video.locators.len()), (Some(2.5), 2));
         assert_eq!(back.media[0].name(), "0_a.png");
         assert_eq!(members[1].1[..], picture());
+    }
+
+    #[test]
+    fn contexts_come_back_and_their_word_alone_stays_a_text() {
+        let line = r#"{"messages":[{"role":"user","content":"x<context>y<context>"},
+            {"role":"assistant","content":[{"type":"text","text":"a <context>"}]}],"contexts":["one","<context>"]}"#;
+        let conversation = Conversation::parse(line).unwrap();
+        let content = Content::Messages(conversation.clone());
+        let members = members(&content, Path::new("."), Look::Whole, &InProcess).unwrap();
+        let (back, texts) =
+            (read_back(&members), |of: &Conversation| of.turns.iter().map(|it| it.parts.clone()).collect::<Vec<_>>());
+        assert_eq!((&back.media, texts(&back)), (&conversation.media, texts(&conversation)));
     }
 
     #[test]

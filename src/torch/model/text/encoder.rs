@@ -72,8 +72,8 @@ struct TextEncoder {
 }
 
 enum Tower {
-    T5(T5Tower),
-    Decoder(DecoderTower),
+    T5(Box<T5Tower>),
+    Decoder(Box<DecoderTower>),
 }
 
 impl EncoderFamily for TextConfig {
@@ -90,8 +90,8 @@ impl EncoderFamily for TextConfig {
     fn build(&self, params: &ParamStore, policy: Policy) -> Box<dyn EncoderModel> {
         let (num_layers, with_norm) = self.depth();
         let tower = match &self.tower {
-            TextTowerConfig::T5(config) => Tower::T5(T5Tower::new(config, num_layers, with_norm, params)),
-            TextTowerConfig::Decoder(config) => Tower::Decoder(DecoderTower::new(config, num_layers, params)),
+            TextTowerConfig::T5(config) => Tower::T5(Box::new(T5Tower::new(config, num_layers, with_norm, params))),
+            TextTowerConfig::Decoder(config) => Tower::Decoder(Box::new(DecoderTower::new(config, num_layers, params))),
         };
         Box::new(TextEncoder {
             tower,

@@ -65,7 +65,7 @@ impl T5Tower {
         let texts = RelativeAttention::new(ends, self.config.buckets, self.device);
         let table = self.embedding.part.clone();
         let look_up = move |reads: &[Tensor]| {
-            vec![Tensor::embedding(&*table, &reads[0].flatten(0, -1).to_kind(Kind::Int64), -1, false, false)]
+            vec![Tensor::embedding(&table, &reads[0].flatten(0, -1).to_kind(Kind::Int64), -1, false, false)]
         };
         let mut x = tape.run("embed", &self.embedding.ids, policy, &[ids], 1, look_up)[0];
         let mut states = vec![x];
