@@ -371,7 +371,8 @@ impl TorchEngine {
                 files.extend(tensors.write(folder, shards, &AtomicBool::new(false))?);
             }
             (Some((tensors, shards)), Target::Memory(snapshot)) => {
-                snapshot.borrow_mut().carry(tensors.clone(), *shards);
+                let (tensors, shards) = (tensors.clone(), *shards);
+                snapshot.borrow_mut().carry(Box::new(move |folder, stop| tensors.write(folder, &shards, stop)));
             }
             _ => {}
         }

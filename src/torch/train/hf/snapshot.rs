@@ -4,9 +4,7 @@
 //! that nobody changes before the next optimizer step are copied by whoever writes, while that step is computed;
 //! [`Snapshot::copy`] is to be done by then.
 
-use super::carried::CarriedTensors;
 use super::error::WeightsError;
-use super::save::Shards;
 use crate::native::bytes;
 use loongforge_core::engine::fault;
 use loongforge_core::message::{ActorId, SavedFile};
@@ -16,7 +14,6 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::ops::Range;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use tch::{Device, Tensor};
 
@@ -30,9 +27,12 @@ pub struct Snapshot {
     spare: VecDeque<Vec<u8>>,
     /// Addresses of the tensors that stay as they are until [`Snapshot::copy`] is done.
     lasting: Vec<Range<usize>>,
-    /// Holds what is copied from file to file when the others are written.
-    carried: Option<(Arc<CarriedTensors>, Shards)>,
+    /// Writes the files that are copied from others, when those of the snapshot are written.
+    carried: Option<Box<WriteFiles>>,
 }
+
+/// Writes files into a folder and says what they hold; ends with an error where the run ends.
+pub type WriteFiles = dyn Fn(&Path, &AtomicBool) -> Result<Vec<SavedFile>, WeightsError> + Send + Sync;
 
 /// A file to be.
 pub(super) struct Kept {
@@ -82,9 +82,9 @@ impl Snapshot {
         saved
     }
 
-    /// Has these tensors written as well, as the files that `shards` names; none of them is in memory until then.
-    pub fn carry(&mut self, tensors: Arc<CarriedTensors>, shards: Shards) {
-        self.carried = Some((tensors, shards));
+    /// Has files written as well that are not in memory.
+    pub fn carry(&mut self, write: Box<WriteFiles>) {
+        self.carried = Some(write);
     }
 
     /// Notes what the files are to others, which their writers may not know: whose tensors are in them.
@@ -117,8 +117,8 @@ impl Snapshot {
     pub fn write(&self, folder: &Path, me: ActorId, stop: &AtomicBool) -> Result<Vec<SavedFile>, WeightsError> {
         let files = self.files.iter().map(|kept| kept.write_file(folder, me, stop));
         let mut files = files.collect::<Result<Vec<_>, _>>()?;
-        if let Some((tensors, shards)) = &self.carried {
-            files.extend(tensors.write(folder, shards, stop)?);
+        if let Some(write) = &self.carried {
+            files.extend(write(folder, stop)?);
         }
         Ok(files)
     }
