@@ -9,7 +9,7 @@ use super::disk::{Disk, RealDisk};
 use loongforge_core::checkpoint::{
     CheckpointError, FORMAT_VERSION, FileEntry, MANIFEST, Manifest, carried, entries, published, sha256,
 };
-use loongforge_core::data::Fingerprint;
+use loongforge_core::data::{Fingerprint, TEXT_TOKENIZER};
 use loongforge_core::files;
 use loongforge_core::message::SavedFile;
 use loongforge_core::schedule::CheckpointDraft;
@@ -26,6 +26,8 @@ pub struct Publication {
     pub model_dir: PathBuf,
     /// Folder of the preprocessor configs, where that is another one.
     pub media_dir: Option<PathBuf>,
+    /// File of the text tower's tokenizer, where it has one of its own.
+    pub text_tokenizer: Option<PathBuf>,
     /// The model's `config.json`, with overrides.
     pub model_config: Value,
     /// The chat template that the run learned, in place of the one in `model_dir`; `None`: that one.
@@ -179,14 +181,19 @@ fn complete(
     }
     let replaced = |name: &String| with.chat_template.is_some() && (name == TEMPLATE || name == OLD_TEMPLATE);
     let is_media = |name: &String| name.contains("processor_config");
-    let mut all: Vec<(&PathBuf, String)> =
-        carried(&with.model_dir)?.into_iter().map(|name| (&with.model_dir, name)).collect();
+    let mut all: Vec<(PathBuf, String)> =
+        carried(&with.model_dir)?.into_iter().map(|name| (with.model_dir.join(&name), name)).collect();
     if let Some(dir) = &with.media_dir {
         all.retain(|(_, name)| !is_media(name));
-        all.extend(carried(dir)?.into_iter().filter(is_media).map(|name| (dir, name)));
+        all.extend(carried(dir)?.into_iter().filter(is_media).map(|name| (dir.join(&name), name)));
     }
-    for (dir, name) in all.into_iter().filter(|(_, name)| !replaced(name)) {
-        let (from, to) = (dir.join(&name), draft.dir.join(&name));
+    all.retain(|(_, name)| !replaced(name));
+    if let Some(file) = &with.text_tokenizer {
+        all.retain(|(_, name)| name != TEXT_TOKENIZER);
+        all.push((file.clone(), TEXT_TOKENIZER.to_owned()));
+    }
+    for (from, name) in all {
+        let to = draft.dir.join(&name);
         let contents = files::read(&from, files::MAX_TEXT_BYTES).map_err(CheckpointError::read(&from))?;
         disk.write(&to, &contents).map_err(CheckpointError::write(&to))?;
         written.push(name);

@@ -95,6 +95,7 @@ impl Run {
         let publication = Publication {
             model_dir,
             media_dir: None,
+            text_tokenizer: None,
             model_config: json!({ "model_type": "qwen3_vl" }),
             chat_template: None,
             config: json!({ "run": { "name": "digits" } }),

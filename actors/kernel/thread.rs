@@ -24,7 +24,7 @@ pub fn spawn<E: Engine>(
     let (sender, events) = flume::bounded::<Event>(queue);
     let commands = Commands::Mailbox(mailbox.sender());
     let thread = std::thread::Builder::new().name(me.to_string());
-    let handle = thread.spawn(move || host(build, mailbox, Ports::new(me, sender, edges).telling(told)))?;
+    let handle = thread.spawn(move || host(build, mailbox, Ports::new(me, sender, edges).with_acks(told)))?;
     // Events end when the thread has dropped its ports, which is the last thing it does: joining waits for nothing else.
     let end = Box::new(move || match handle.join() {
         Ok(()) => "its thread has ended".into(),

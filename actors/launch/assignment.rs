@@ -14,6 +14,6 @@ pub struct Assignment {
     pub resume: Option<PathBuf>,
     /// Folder through which the members of a pool find each other; empty at the start of a run and gone after it.
     pub rendezvous: PathBuf,
-    /// How all actors compute products.
+    /// Tells how all actors compute products.
     pub products: Products,
 }

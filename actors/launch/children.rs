@@ -117,12 +117,17 @@ impl PoolSlot {
 }
 
 impl Children {
-    /// Starts the processes of all actors, or has the keeper of this process do so. `again`: takes those over that the
+    /// Starts the processes of all actors, or has the keeper of this process do so. `is_takeover`: takes those over that the
     /// keeper has started for another scheduler.
     ///
     /// # Errors
     /// One cannot be started.
-    pub async fn start(start: Start, pools: &PoolSizes, address: &Address, again: bool) -> Result<Self, RunError> {
+    pub async fn start(
+        start: Start,
+        pools: &PoolSizes,
+        address: &Address,
+        is_takeover: bool,
+    ) -> Result<Self, RunError> {
         let (ended, ends) = flume::bounded(MAX_ENDS);
         let mut children = Self {
             start: Some(start),
@@ -136,7 +141,7 @@ impl Children {
             Some(folder) => children.meet(&socket(&folder)).await.map_err(failed)?,
             None => Vec::new(),
         };
-        if again {
+        if is_takeover {
             started.into_iter().for_each(|started| children.take_over(started));
             return Ok(children);
         }

@@ -12,7 +12,7 @@ use loongforge_core::schedule::{PoolSize, PoolSizes};
 /// The port of the scheduler when a launcher names its host alone.
 pub const JOIN_PORT: u16 = 6001;
 
-/// Whom the environment makes of this process.
+/// Names the actor that the environment makes of this process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LaunchedPart {
     pub launcher: Launcher,

@@ -179,10 +179,10 @@ impl<'a> Keeper<'a> {
         }
     }
 
-    fn scheduler(&self, command: std::process::Command, again: bool) -> io::Result<Child> {
+    fn scheduler(&self, command: std::process::Command, is_takeover: bool) -> io::Result<Child> {
         let mut command = Command::from(command);
         command.env(KEEPER, self.folder).env(PARENT, std::process::id().to_string());
-        if again {
+        if is_takeover {
             command.env(AGAIN, "1");
         }
         // Its own group: what asks it to stop comes from here, once.

@@ -1,4 +1,4 @@
-//! How the processes of a run find each other.
+//! Lets the processes of a run find each other.
 
 use super::net::Security;
 use super::take_over::Keep;

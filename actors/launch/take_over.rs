@@ -16,8 +16,8 @@ use std::rc::Rc;
 #[derive(Clone, Debug)]
 pub struct Keep {
     pub path: PathBuf,
-    /// Goes on where a former scheduler died: the first step that nobody was told of.
-    pub again: Option<StepId>,
+    /// Where this scheduler takes the place of one that died, the first step that nobody was told of.
+    pub take_over_at: Option<StepId>,
     /// It is cut where more bytes than these were written since the last time; 0: whenever a step ends.
     pub cut_after: u64,
 }
@@ -35,8 +35,8 @@ pub(super) struct Kept {
 
 impl Kept {
     pub fn open(keep: Option<&Keep>, config: &str) -> Result<Self, RunError> {
-        let Some(Keep { path, again, .. }) = keep else { return Ok(Self { journal: None, past: None }) };
-        let (journal, past) = match again {
+        let Some(Keep { path, take_over_at, .. }) = keep else { return Ok(Self { journal: None, past: None }) };
+        let (journal, past) = match take_over_at {
             Some(_) => {
                 let (journal, past) = RecoveredRun::read(path, config)?;
                 (journal, Some(past))
@@ -108,7 +108,7 @@ pub(super) fn hear_again(
         match heard {
             ReplayEntry::Told(actor, command) => scheduler.told_again(actor, &command),
             ReplayEntry::Input(input) => {
-                let effects = scheduler.hear_again(input, keep.again.unwrap_or(StepId(0)));
+                let effects = scheduler.hear_again(input, keep.take_over_at.unwrap_or(StepId(0)));
                 end.extend(effects.into_iter().filter(|effect| matches!(effect, Effect::Finished(_))));
             }
         }

@@ -82,10 +82,11 @@ fn child() {
     let result = match role.parse().unwrap() {
         Role::Scheduler => {
             let path = dir.join("journal");
-            let again = is_open(&path, "abc").then(|| StepId(lines(&dir).len() as u64));
+            let take_over_at = is_open(&path, "abc").then(|| StepId(lines(&dir).len() as u64));
             let cut_after = std::env::var(CUT_AFTER).unwrap().parse().unwrap();
             let observer = Box::new(Lines(dir.join("steps")));
-            let kept = Meeting { journal: Some(Keep { path, again, cut_after }), ..meeting(address.parse().unwrap()) };
+            let kept =
+                Meeting { journal: Some(Keep { path, take_over_at, cut_after }), ..meeting(address.parse().unwrap()) };
             serve_scheduler(run_spec(&dir), kept, None, observer).map(drop)
         }
         role => serve_role(role, meeting(address.parse().unwrap()), make),

@@ -35,7 +35,7 @@ fn reference_of(mut spec: CoordinatorSpec, script: &Script) -> Log {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// What cannot be published is tried again: the run is the same, and its end is saved.
+    /// A checkpoint that cannot be published is tried again: the run is the same, and its end is saved.
     #[test]
     fn saves_that_fail_change_nothing_but_when_is_saved(seed: u64, num_failing in 1_usize..5, every in 1_u64..4) {
         let (pools, script) = (pools(1, 2, 1), Script::default());

@@ -2,6 +2,7 @@
 //! match, the rest carried. Seen whole or not at all.
 
 use super::fit::{expect_fit, load_options};
+use super::llava::{BEGINS, CLASS, Llava};
 use super::saved_config::saved_config;
 use crate::model::error::FolderError;
 use crate::model::folder::ModelFolder;
@@ -47,13 +48,25 @@ pub struct Export {
     pub max_shard_size: u64,
     /// True if packed weights may be unpacked; they cannot be written packed.
     pub dequantize: bool,
+    /// True if a model put together from parts is written in the layout of a class of transformers, where it fits one.
+    pub for_transformers: bool,
 }
 
-/// Writes the model in `folder` into `out`, with its adapters added; how many files of weights, and their bytes.
+/// Tells what was written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Exported {
+    pub num_files: usize,
+    /// Bytes of weights.
+    pub bytes: u64,
+    /// Holds what the user should know, a sentence each.
+    pub said: Vec<String>,
+}
+
+/// Writes the model in `folder` into `out`, with its adapters added.
 ///
 /// # Errors
 /// `folder` has no whole model and no adapters of one, `out` holds something, or a file cannot be written. `out` is not there then.
-pub fn export(folder: &Path, out: &Path, how: &Export) -> Result<(usize, u64), ExportError> {
+pub fn export(folder: &Path, out: &Path, how: &Export) -> Result<Exported, ExportError> {
     let io = |path: &Path| {
         let path = path.to_owned();
         |source| ExportError::Io { path, source }
@@ -66,14 +79,26 @@ pub fn export(folder: &Path, out: &Path, how: &Export) -> Result<(usize, u64), E
     let path = found.config.join("config.json");
     let text = files::read(&path, files::MAX_TEXT_BYTES).map_err(io(&path))?;
     let config: Value = serde_json::from_slice(&text).map_err(|source| ExportError::Json { path, source })?;
+    let mut carried_parts: &[&str] = &[];
     let adapters = match &found.adapters {
         Some(adapters) => {
             let model = ModelFolder::open_plain(&found.config)?;
             expect_fit(&found.weights, &model.config, &load_options(&model.json, false))?;
+            if how.dtype.is_none() {
+                carried_parts = model.config.carried.prefixes;
+            }
             Some(Adapters::open(adapters, &model.config, &checkpoint)?)
         }
         None => None,
     };
+    let (mut said, layout) = match Llava::of(&config).filter(|_| how.for_transformers) {
+        None => (Vec::new(), None),
+        Some(Ok(layout)) => (vec![format!("the parts are written as {CLASS} of transformers")], Some(layout)),
+        Some(Err(why)) => {
+            (vec![format!("no class of transformers has the layout of these parts, which is kept: {why}")], None)
+        }
+    };
+    let config = layout.as_ref().map_or(config, |layout| layout.config.clone());
     if out.exists() && fs::read_dir(out).map_err(io(out))?.next().is_some() {
         return Err(ExportError::Exists { out: out.to_owned() });
     }
@@ -82,7 +107,11 @@ pub fn export(folder: &Path, out: &Path, how: &Export) -> Result<(usize, u64), E
     // Beside it, so that the rename stays on one disk; removed where anything fails.
     let draft = tempfile::Builder::new().prefix(".loongforge-").tempdir_in(parent).map_err(io(parent))?;
     let to = draft.path();
-    let how = Rewrite { dtype: how.dtype, max_shard_size: how.max_shard_size };
+    let how = Rewrite {
+        dtype: how.dtype,
+        max_shard_size: how.max_shard_size,
+        begins: if layout.is_some() { &BEGINS } else { &[] },
+    };
     let files = rewrite(&checkpoint, adapters.as_ref(), to, &how)?;
     let dtype = match how.dtype {
         Some(dtype) => Some(dtype),
@@ -99,7 +128,8 @@ pub fn export(folder: &Path, out: &Path, how: &Export) -> Result<(usize, u64), E
         Dtype::F64 => "float64",
         _ => "float32",
     };
-    let mut text = serde_json::to_vec_pretty(&saved_config(&config, dtype.map(name))).expect("JSON can be written");
+    let mut text =
+        serde_json::to_vec_pretty(&saved_config(&config, dtype.map(name), carried_parts)).expect("JSON can be written");
     text.push(b'\n');
     fs::write(to.join("config.json"), text).map_err(io(to))?;
     // What lies beside the adapters goes before what lies beside their base.
@@ -107,6 +137,9 @@ pub fn export(folder: &Path, out: &Path, how: &Export) -> Result<(usize, u64), E
         for name in carried(folder)? {
             fs::copy(folder.join(&name), to.join(&name)).map_err(io(&folder.join(&name)))?;
         }
+    }
+    if let Some(Err(why)) = layout.map(|layout| layout.write_processor(to)) {
+        said.push(format!("no processor_config.json was written: {why}"));
     }
     let draft = draft.keep();
     let moved = fs::rename(&draft, out).and_then(|()| {
@@ -118,5 +151,5 @@ pub fn export(folder: &Path, out: &Path, how: &Export) -> Result<(usize, u64), E
         let _ = fs::remove_dir_all(&draft);
         return Err(ExportError::Io { path: out.to_owned(), source });
     }
-    Ok((files.len(), files.iter().map(|file| file.bytes).sum()))
+    Ok(Exported { num_files: files.len(), bytes: files.iter().map(|file| file.bytes).sum(), said })
 }

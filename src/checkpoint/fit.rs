@@ -10,13 +10,16 @@ use std::path::Path;
 /// Why weights and model do not go together.
 pub type FitError = WeightsError;
 
-/// Opens the weights in `folder` and compares all of them with the parameters of both pools. Nothing is allocated.
+/// Opens the weights in `folder` and compares all of them with the parameters of both pools; parts that checkpoints carry
+/// are left out of it. Nothing is allocated.
 ///
 /// # Errors
 /// A file is torn, or a tensor is missing, misshaped, of a wrong type or not the model's: all of them in one table.
 pub fn expect_fit(folder: &Path, model: &ModelConfig, options: &LoadOptions) -> Result<(), FitError> {
     let checkpoint = Checkpoint::open(folder)?;
-    compare_weights(&model.specs(), &checkpoint, options)
+    let carried = model.carried.prefixes.iter().map(|prefix| format!("{prefix}*"));
+    let ignore = options.ignore.iter().cloned().chain(carried).collect();
+    compare_weights(&model.specs(), &checkpoint, &LoadOptions { ignore, ..options.clone() })
 }
 
 /// Returns how strictly a folder with this `config.json` is compared: layers for multi-token prediction may be left

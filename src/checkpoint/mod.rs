@@ -5,13 +5,15 @@ mod diff;
 mod export;
 mod fit;
 mod inspect;
+mod llava;
 mod saved_config;
 mod verify;
 
 pub use diff::{Difference, TensorDiff, diff};
-pub use export::{Export, ExportError, export};
+pub use export::{Export, ExportError, Exported, export};
 pub use fit::{FitError, expect_fit, load_options};
 pub use inspect::inspect;
+pub use llava::{CLASS as LLAVA_CLASS, Llava};
 pub use saved_config::saved_config;
 pub use verify::verify;
 

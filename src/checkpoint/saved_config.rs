@@ -3,11 +3,13 @@
 use serde_json::{Value, json};
 
 /// Without packing, and with `dtype` (`"bfloat16"`, `"float32"`) wherever the original names a type; transformers 4 calls
-/// it `torch_dtype`. `None` leaves types as they are.
-pub fn saved_config(config: &Value, dtype: Option<&str>) -> Value {
+/// it `torch_dtype`. `None` leaves types as they are. The sections of parts whose tensors are carried unchanged
+/// keep their types: `carried` has the beginnings of their tensors' names.
+pub fn saved_config(config: &Value, dtype: Option<&str>, carried: &[&str]) -> Value {
     let mut saved = config.clone();
     let Some(map) = saved.as_object_mut() else { return saved };
-    let named = plain(map, dtype);
+    let left: Vec<String> = carried.iter().map(|prefix| format!("{}_config", prefix.trim_end_matches('.'))).collect();
+    let named = plain(map, dtype, &left);
     if let (false, Some(dtype)) = (named, dtype) {
         map.insert("dtype".to_owned(), json!(dtype));
     }
@@ -15,7 +17,7 @@ pub fn saved_config(config: &Value, dtype: Option<&str>) -> Value {
 }
 
 /// Returns whether this level named a type.
-fn plain(map: &mut serde_json::Map<String, Value>, dtype: Option<&str>) -> bool {
+fn plain(map: &mut serde_json::Map<String, Value>, dtype: Option<&str>, left: &[String]) -> bool {
     map.shift_remove("quantization_config");
     let mut named = false;
     for (key, value) in map.iter_mut() {
@@ -24,8 +26,8 @@ fn plain(map: &mut serde_json::Map<String, Value>, dtype: Option<&str>) -> bool 
             if let Some(dtype) = dtype {
                 *value = json!(dtype);
             }
-        } else if let Some(inner) = value.as_object_mut().filter(|_| key.ends_with("_config")) {
-            plain(inner, dtype);
+        } else if let Some(inner) = value.as_object_mut().filter(|_| key.ends_with("_config") && !left.contains(key)) {
+            plain(inner, dtype, left);
         }
     }
     named
@@ -41,8 +43,9 @@ mod tests {
             "text_config": {"dtype": "float8", "quantization_config": {}, "rope": {"dtype": "kept"}}});
         let want =
             json!({"a": 1, "torch_dtype": "bfloat16", "text_config": {"dtype": "bfloat16", "rope": {"dtype": "kept"}}});
-        assert_eq!(saved_config(&config, Some("bfloat16")), want);
-        assert_eq!(saved_config(&json!({"a": 1}), Some("float32")), json!({"a": 1, "dtype": "float32"}));
-        assert_eq!(saved_config(&json!({"a": 1}), None), json!({"a": 1}));
+        assert_eq!(saved_config(&config, Some("bfloat16"), &[]), want);
+        assert_eq!(saved_config(&config, Some("bfloat16"), &["text."])["text_config"], config["text_config"]);
+        assert_eq!(saved_config(&json!({"a": 1}), Some("float32"), &[]), json!({"a": 1, "dtype": "float32"}));
+        assert_eq!(saved_config(&json!({"a": 1}), None, &[]), json!({"a": 1}));
     }
 }

@@ -20,27 +20,27 @@ use tch::{Device, Kind, Tensor};
 pub fn verify(folder: &Path) -> Vec<(&'static str, Result<String, String>)> {
     let mut checks: Vec<(&'static str, Result<String, String>)> = Vec::new();
     if folder.join(MANIFEST).is_file() {
-        checks.push(("manifest", told(manifest(folder))));
+        checks.push(("manifest", outcome(manifest(folder))));
     }
-    let headers = told(headers(folder));
+    let headers = outcome(headers(folder));
     let is_readable = headers.is_ok();
     checks.push(("headers", headers));
     if is_readable {
-        checks.push(("values", told(values(folder))));
+        checks.push(("values", outcome(values(folder))));
     }
     if folder.join(INDEX_FILE).is_file() {
-        checks.push(("index", told(index(folder))));
+        checks.push(("index", outcome(index(folder))));
     }
-    checks.push(("config and tensors", told(config(folder))));
+    checks.push(("config and tensors", outcome(config(folder))));
     if folder.join("tokenizer.json").is_file() {
-        checks.push(("tokenizer", told(tokenizer(folder))));
+        checks.push(("tokenizer", outcome(tokenizer(folder))));
     }
     checks
 }
 
 type Check = Result<String, Box<dyn Error>>;
 
-fn told(check: Check) -> Result<String, String> {
+fn outcome(check: Check) -> Result<String, String> {
     check.map_err(|error| error_chain(error.as_ref()))
 }
 

@@ -2,6 +2,7 @@
 
 use super::decode_worker::decoder;
 use super::{UsageError, exit};
+use crate::checkpoint::{LLAVA_CLASS, Llava};
 use crate::eval::held_out_sets;
 use crate::model::folder::{ModelFolder, without_fetching};
 use crate::preflight::{Asked, Preflight};
@@ -109,6 +110,13 @@ fn explain(config: &RunConfig, folder: &ModelFolder) -> anyhow::Result<String> {
             grouped(of_role.map(|spec| spec.num_elements() as u64).sum())
         };
         text += &format!("  {name}: {} parameters trained, {} frozen\n", count(Role::Trained), count(Role::Frozen));
+    }
+    match Llava::of(&folder.json) {
+        Some(Ok(_)) => {
+            text += &format!("  `loongforge checkpoint export-hf` writes it as {LLAVA_CLASS} of transformers\n")
+        }
+        Some(Err(why)) => text += &format!("  no class of transformers has the layout of these parts: {why}\n"),
+        None => {}
     }
     Ok(text)
 }

@@ -146,19 +146,20 @@ fn act(action: Action) -> anyhow::Result<ExitCode> {
         }
         Action::ExportHf { folder, out, dtype, base, dequantize, max_shard_size } => {
             let (dtype, max_shard_size) = (dtype.map(Type::dtype), max_shard_size.bytes());
-            export(&folder, &out, &Export { base, dtype, max_shard_size, dequantize })
+            export(&folder, &out, &Export { base, dtype, max_shard_size, dequantize, for_transformers: true })
         }
         Action::Convert { folder, out, dtype, dequantize, max_shard_size } => {
             let (dtype, max_shard_size) = (Some(dtype.dtype()), max_shard_size.bytes());
-            export(&folder, &out, &Export { base: None, dtype, max_shard_size, dequantize })
+            export(&folder, &out, &Export { base: None, dtype, max_shard_size, dequantize, for_transformers: false })
         }
     }
 }
 
 fn export(folder: &str, out: &std::path::Path, how: &Export) -> anyhow::Result<ExitCode> {
-    let (files, bytes) = checkpoint::export(&find_model(folder)?, out, how)?;
-    let (bytes, files) = (observe::bytes(bytes), count(files, "file"));
+    let written = checkpoint::export(&find_model(folder)?, out, how)?;
+    let (bytes, files) = (observe::bytes(written.bytes), count(written.num_files, "file"));
     println!("{}: {bytes} of weights in {files}", out.display());
+    written.said.iter().for_each(|said| println!("{said}"));
     Ok(ExitCode::SUCCESS)
 }
 

@@ -70,7 +70,7 @@ pub struct EvaluateArgs {
     /// Fraction of bad samples above which there is no result, as `data.on_bad_sample.max_fraction`
     #[arg(long, value_name = "FRACTION", value_parser = fraction)]
     max_bad: Option<f64>,
-    /// Answer the questions, greedily, and count the answers that are exactly right
+    /// Answer the questions, greedily, and count the answers that are correct
     #[arg(long)]
     answers: bool,
     /// Answer the questions and score the answers, as in `eval.scores`: wer, cer, words
@@ -290,7 +290,7 @@ fn to_json(found: &HeldOut, record: &EvalRecord, folder: &Path, args: &EvaluateA
         "perplexity": Some(found.perplexity()).filter(|perplexity| perplexity.is_finite()),
         "accuracy": found.accuracy(),
         "targets": found.targets,
-        "right": found.right,
+        "correct": found.correct,
         "samples": found.samples,
         "tokens": found.tokens,
         "packs": found.packs,

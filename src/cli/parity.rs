@@ -27,7 +27,8 @@ pub struct ParityArgs {
     steps: usize,
     /// Instead of comparing with the reference, run each fixture's steps on several processes and compare with one:
     /// foundation.dp, .tp, .sp (sequence parallel, 0 or 1), .ep, .pp, .vp (virtual stages), .cp, .context (ring or
-    /// ulysses), .chunk (tokens), .zero, and encoder.dp, .tp, .zero, as in `foundation.tp=2,foundation.pp=2,encoder.dp=2`
+    /// ulysses), .chunk (tokens), .zero, and .dp, .tp, .zero of `encoder` or of a tower's own pool, as in
+    /// `vision.tp=2,audio.dp=2,foundation.tp=2`
     #[arg(long, value_name = "AXES", conflicts_with = "export")]
     layout: Option<Layouts>,
     /// Where the models run
@@ -102,7 +103,7 @@ fn write(folder: &Path, out: &Path, num_steps: usize) -> anyhow::Result<()> {
     export(folder, &out, num_steps)?;
     let path = folder.join("config.json");
     let text = files::read(&path, files::MAX_TEXT_BYTES).with_context(|| path.display().to_string())?;
-    let config = saved_config(&serde_json::from_slice(&text)?, Some("float32"));
+    let config = saved_config(&serde_json::from_slice(&text)?, Some("float32"), &[]);
     let path = out.join("config.json");
     fs::write(&path, serde_json::to_vec_pretty(&config)?).with_context(|| path.display().to_string())?;
     println!("{}", out.display());

@@ -2,9 +2,10 @@
 
 use anyhow::{Context, anyhow, bail};
 use loongforge_core::config::{ContextAttention, Layout};
+use loongforge_core::message::Tower;
 use loongforge_torch::device::set_intra_op_threads;
-use loongforge_torch::engine::parity::{PoolLayouts, alone, on_rank};
-use loongforge_torch::train::parity::{compare_steps, has_encoder};
+use loongforge_torch::engine::parity::{EncoderLayout, PoolLayouts, alone, on_rank};
+use loongforge_torch::train::parity::{compare_steps, towers_of};
 use std::fmt;
 use std::path::Path;
 use std::process::{Child, Command};
@@ -14,19 +15,19 @@ use std::time::Duration;
 /// Sets how long a collective waits for a process that does not come.
 const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Layouts of both pools, as `POOL.AXIS=SIZE,…`.
+/// Layouts of the pools, as `POOL.AXIS=SIZE,…`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Layouts(PoolLayouts);
 
-const AXES: &str =
-    "foundation.dp, .tp, .sp, .ep, .pp, .vp, .cp, .context, .chunk and .zero, encoder.dp, .tp and .zero are";
+const AXES: &str = "foundation.dp, .tp, .sp, .ep, .pp, .vp, .cp, .context, .chunk and .zero are, and .dp, .tp and .zero of \
+                    encoder or of a tower's own pool: vision, audio";
 
 impl FromStr for Layouts {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
         let mut layouts = PoolLayouts::default();
-        let PoolLayouts { foundation, splits, encoder, encoder_zero } = &mut layouts;
+        let PoolLayouts { foundation, splits, encoder, own } = &mut layouts;
         for axis in text.split(',') {
             let wrong = || format!("`{axis}` is not POOL.AXIS=SIZE, such as foundation.tp=2");
             let (key, value) = axis.split_once('=').ok_or_else(wrong)?;
@@ -52,10 +53,22 @@ impl FromStr for Layouts {
                     splits.sequence_parallel = size == 1;
                     continue;
                 }
-                "encoder.dp" => &mut encoder.dp,
-                "encoder.tp" => &mut encoder.tp,
-                "encoder.zero" => encoder_zero,
-                _ => return Err(format!("{key} is not an axis here: {AXES}")),
+                _ => {
+                    let unknown = || format!("{key} is not an axis here: {AXES}");
+                    let (pool, axis) = key.split_once('.').ok_or_else(unknown)?;
+                    let tower = Tower::ALL.into_iter().find(|tower| tower.name() == pool);
+                    let pool = match tower {
+                        Some(tower) => own[tower as usize].get_or_insert_default(),
+                        None if pool == "encoder" => &mut *encoder,
+                        None => return Err(unknown()),
+                    };
+                    match axis {
+                        "dp" => &mut pool.layout.dp,
+                        "tp" => &mut pool.layout.tp,
+                        "zero" => &mut pool.zero,
+                        _ => return Err(unknown()),
+                    }
+                }
             };
             *place = size;
         }
@@ -66,7 +79,7 @@ impl FromStr for Layouts {
 /// Writes it as it is read.
 impl fmt::Display for Layouts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let PoolLayouts { foundation, splits, encoder, encoder_zero } = self.0;
+        let PoolLayouts { foundation, splits, encoder, own } = self.0;
         let Layout { dp, pp, cp, tp, ep } = foundation;
         let sizes = [
             ("foundation.dp", dp, 1),
@@ -78,12 +91,18 @@ impl fmt::Display for Layouts {
             ("foundation.vp", splits.virtual_stages, 1),
             ("foundation.chunk", splits.chunk_tokens, 0),
             ("foundation.zero", splits.zero, 0),
-            ("encoder.dp", encoder.dp, 1),
-            ("encoder.tp", encoder.tp, 1),
-            ("encoder.zero", encoder_zero, 0),
         ];
         let given = sizes.iter().filter(|(_, size, default)| size != default);
         let mut words: Vec<String> = given.map(|(key, size, _)| format!("{key}={size}")).collect();
+        let own = Tower::ALL.into_iter().filter_map(|tower| Some((tower.name(), own[tower as usize]?)));
+        for (pool, EncoderLayout { layout, zero }) in own.chain([("encoder", encoder)]) {
+            // A pool of its own is one even where nothing of it is split.
+            if pool != "encoder" || layout.dp != 1 {
+                words.push(format!("{pool}.dp={}", layout.dp));
+            }
+            words.extend((layout.tp != 1).then(|| format!("{pool}.tp={}", layout.tp)));
+            words.extend((zero != 0).then(|| format!("{pool}.zero={zero}")));
+        }
         if splits.context == ContextAttention::Ulysses {
             words.push("foundation.context=ulysses".into());
         }
@@ -104,7 +123,9 @@ pub fn run(folder: &Path, layouts: Layouts) -> anyhow::Result<bool> {
         command.arg("--meeting").arg(place.path());
         command.spawn().with_context(|| program.display().to_string())
     };
-    let ranks = (0..layouts.0.ranks(has_encoder(folder)?)).map(start).collect::<anyhow::Result<Vec<_>>>()?;
+    let towers = towers_of(folder)?;
+    layouts.0.check_towers(towers).map_err(|found| anyhow!("--layout: {found}"))?;
+    let ranks = (0..layouts.0.ranks(towers)).map(start).collect::<anyhow::Result<Vec<_>>>()?;
     let mut ok = true;
     for mut rank in ranks {
         ok &= rank.wait()?.success();
@@ -120,7 +141,7 @@ pub fn run_rank(folder: &Path, Layouts(layouts): Layouts, rank: usize, meeting: 
     let place = tempfile::tempdir().context("a folder for one process")?;
     let alone = alone(folder, place.path(), &layouts).map_err(|error| anyhow!("one process: {error}"))?;
     let report = compare_steps(&found, &alone);
-    let ranks = layouts.ranks(has_encoder(folder)?);
+    let ranks = layouts.ranks(towers_of(folder)?);
     println!("{} on {} ({ranks} processes)\n{report}", folder.display(), Layouts(layouts));
     if report.rows.is_empty() {
         bail!("nothing was compared");
@@ -130,16 +151,27 @@ pub fn run_rank(folder: &Path, Layouts(layouts): Layouts, rank: usize, meeting: 
 
 #[cfg(test)]
 mod tests {
-    use super::Layouts;
+    use super::{Layouts, Tower};
 
     #[test]
     fn layouts_are_read_and_written() {
         let text = "foundation.tp=2,foundation.dp=4,foundation.ep=2,foundation.sp=1,foundation.zero=3,encoder.tp=2";
         let layouts: Layouts = text.parse().unwrap();
-        assert_eq!((layouts.0.ranks(false), layouts.0.ranks(true), layouts.0.splits.zero), (8, 10, 3));
+        let ranks = |layouts: Layouts, towers: &[Tower]| layouts.0.ranks(towers.iter().copied().collect());
+        let of_encoder = [ranks(layouts, &[]), ranks(layouts, &[Tower::Vision])];
+        assert_eq!((of_encoder, layouts.0.splits.zero), ([8, 10], 3));
         assert!(layouts.0.splits.sequence_parallel);
-        for text in [text, "foundation.cp=2,foundation.context=ulysses,encoder.dp=2,encoder.zero=1", "foundation.dp=1"]
-        {
+        let own: Layouts = "vision.tp=2,audio.dp=1,foundation.tp=2".parse().unwrap();
+        let both = [Tower::Vision, Tower::Audio];
+        assert_eq!((ranks(own, &both), own.0.check_towers(both.into_iter().collect())), (5, Ok(())));
+        let missing = own.0.check_towers([Tower::Vision].into_iter().collect());
+        assert_eq!(missing, Err("the model has no audio tower".into()));
+        for text in [
+            text,
+            "foundation.cp=2,foundation.context=ulysses,encoder.dp=2,encoder.zero=1",
+            "vision.tp=2,audio.dp=1,encoder.dp=3",
+            "foundation.dp=1",
+        ] {
             let layouts: Layouts = text.parse().unwrap();
             assert_eq!(layouts.to_string().parse(), Ok(layouts));
         }
@@ -152,6 +184,9 @@ mod tests {
             "foundation.context=1",
             "foundation.vp=2",
             "encoder.zero=2",
+            "vision.zero=2",
+            "vision.pp=2",
+            "sound.tp=2",
         ];
         for wrong in wrong {
             assert!(wrong.parse::<Layouts>().is_err(), "{wrong}");

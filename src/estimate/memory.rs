@@ -62,6 +62,7 @@ pub fn forecast(
         num_tokens: max_tokens,
         num_targets: max_tokens.saturating_sub(1),
         route: 0,
+        column_bytes: 0,
         items: Vec::new(),
         documents: Vec::new(),
     };

@@ -38,7 +38,7 @@ pub fn check(config: &RunConfig) -> Result<()> {
 }
 
 /// Draws the loss curves and, where `eval` is set and was not evaluated while the run went on, measures the held-out losses and
-/// how many answers are exactly right.
+/// how many answers are correct.
 ///
 /// # Errors
 /// A file cannot be read or written.
@@ -170,9 +170,9 @@ fn evaluate(config: &RunConfig, eval: &Eval, checkpoint: &Path, console: &Consol
     if readings.is_empty() {
         return Ok(None);
     }
-    let right = readings.iter().filter(|reading| reading.read == reading.truth).count();
+    let correct = readings.iter().filter(|reading| reading.read == reading.truth).count();
     let path = config.run.dir.join("held_out.png");
-    sheet(&path, &format!("held out: {right} of {} exactly right", readings.len()), &readings)?;
+    sheet(&path, &format!("held out: {correct} of {} correct", readings.len()), &readings)?;
     Ok(Some(path))
 }
 
@@ -232,7 +232,7 @@ fn show(answer: &Answer, picture: Option<&Locator>, console: &Console) -> Result
     };
     let picture =
         render(&read_rgb(path, Path::new(""), &Limits::NONE)?, PICTURE_COLUMNS, Style::of(&std::io::stderr()));
-    let verdict = if answer.right { "right".to_owned() } else { format!("expected: {}", safe(&answer.expected)) };
+    let verdict = if answer.correct { "correct".to_owned() } else { format!("expected: {}", safe(&answer.expected)) };
     let prompt = safe(&answer.prompt);
     console
         .line(&beside(&picture, &[format!("prompt: {prompt}"), format!("answer: {}", safe(&answer.answer)), verdict]));

@@ -41,7 +41,7 @@ impl Asking {
             for ((index, _), answer) in batch.iter().zip(given) {
                 let exchange = dataset.exchange(*index)?;
                 let (prompt, expected) = (exchange.question.clone(), exchange.answer.clone());
-                let answer = Answer { right: answer == expected, prompt, answer, expected };
+                let answer = Answer { correct: answer == expected, prompt, answer, expected };
                 tell(&exchange, &answer)?;
                 answers.push(answer);
             }

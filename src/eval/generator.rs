@@ -57,7 +57,7 @@ impl Reader {
         turn.parts.splice(0..0, parts);
         let file = |path: &PathBuf| Locator::File(path.display().to_string());
         let pictures = images.iter().map(|path| MediaSource::Image(file(path)));
-        let media = pictures.chain(recordings.iter().map(|path| MediaSource::Audio(file(path)))).collect();
+        let media = pictures.chain(recordings.iter().map(|path| MediaSource::Audio(file(path).into()))).collect();
         let conversation = Conversation { turns: vec![turn], media };
         Ok(self.processor.prompt(SampleId(0), &conversation, Path::new(""))?)
     }

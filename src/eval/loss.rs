@@ -37,7 +37,7 @@ pub struct HeldOut {
     /// Tokens that count in the loss.
     pub targets: u64,
     /// Targets that the model thinks likeliest of all tokens.
-    pub right: u64,
+    pub correct: u64,
     /// The sum of the targets' cross-entropies.
     sum: f64,
     pub bad: Vec<BadSample>,
@@ -56,9 +56,9 @@ impl HeldOut {
         self.loss().exp()
     }
 
-    /// The part of the targets that is right, 0 to 1.
+    /// The part of the targets that is correct, 0 to 1.
     pub fn accuracy(&self) -> f64 {
-        self.right as f64 / self.targets as f64
+        self.correct as f64 / self.targets as f64
     }
 
     pub fn tokens_per_second(&self) -> f64 {
@@ -157,7 +157,7 @@ impl HeldOut {
             self.tokens += u64::from(sample.meta.num_tokens);
             self.targets += u64::from(sample.meta.num_targets);
         }
-        self.right += scores.right.iter().filter(|right| **right).count() as u64;
+        self.correct += scores.correct.iter().filter(|correct| **correct).count() as u64;
         self.samples += row.len() as u64;
         self.packs += 1;
         Ok(())

@@ -1,4 +1,4 @@
-//! A control: how many questions are answered right by a linear classifier that knows the question and, of media, the mean and
+//! A control: how many questions are answered correctly by a linear classifier that knows the question and, of media, the mean and
 //! the deviation of each channel. A model that does no better has looked at nothing else, such as an order in time.
 
 use anyhow::{Result, ensure};
@@ -23,7 +23,7 @@ const WEIGHT_DECAY: f64 = 1e-3;
 struct Table {
     questions: Vec<String>,
     answers: Vec<String>,
-    /// Of each sample by tower.
+    /// Positions of features, by sample and tower.
     statistics: Vec<BTreeMap<Tower, Vec<f32>>>,
 }
 
@@ -56,7 +56,7 @@ pub fn pooled_answers(train: &Dataset, num_train: u64, held_out: &Dataset) -> Re
     }
     let asked = held_out.questions.into_iter().zip(held_out.answers).zip(given);
     let answer = |((prompt, expected), answer): ((String, String), String)| Answer {
-        right: answer == expected,
+        correct: answer == expected,
         prompt,
         answer,
         expected,

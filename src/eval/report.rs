@@ -120,8 +120,8 @@ impl EvalReport {
         let set = self.sets.iter().enumerate().find(|(number, _)| WithHeldOut::streams(*number).contains(&stream))?.1;
         let exchange = set.dataset.exchange(index).ok()?;
         let answer = set.dataset.processor().tokenizer().decode(tokens).unwrap_or_else(|error| error.to_string());
-        let right = answer == exchange.answer;
-        Some(Answer { prompt: exchange.question, answer, expected: exchange.answer, right })
+        let correct = answer == exchange.answer;
+        Some(Answer { prompt: exchange.question, answer, expected: exchange.answer, correct })
     }
 
     fn show(&self, record: &EvalRecord) {
@@ -135,8 +135,8 @@ impl EvalReport {
 pub fn shown(answer: &Answer) -> String {
     let one_line = |text: &str| safe(&text.split_whitespace().collect::<Vec<_>>().join(" "));
     let (prompt, given) = (one_line(&answer.prompt), one_line(&answer.answer));
-    match answer.right {
-        true => format!("  {prompt} → {given} (right)"),
+    match answer.correct {
+        true => format!("  {prompt} → {given} (correct)"),
         false => format!("  {prompt} → {given} (expected: {})", one_line(&answer.expected)),
     }
 }

@@ -2,15 +2,20 @@
 //! `config.json` does not say. Which parts fit each other is the model's to check.
 
 use crate::model::error::FolderError;
-use loongforge_core::config::{Model, Part};
+use loongforge_core::config::{Model, Part, TextTower};
 use loongforge_core::data::{ModelCard, Section};
 use serde_json::{Value, json};
 use std::path::Path;
 
 /// The names in tokenizers of the token that features of pictures replace.
-const IMAGE_TOKENS: [&str; 4] = ["<|image_pad|>", "<IMG_CONTEXT>", "<|media_pad|>", "<|IMAGE_PLACEHOLDER|>"];
+const IMAGE_TOKENS: [&str; 5] = ["<|image_pad|>", "<IMG_CONTEXT>", "<|media_pad|>", "<|IMAGE_PLACEHOLDER|>", "<image>"];
 /// Configs that have no key for it, or need not have one.
 const WITHOUT_IMAGE_TOKEN: [&str; 2] = ["loongforge_vlm", "internvl_chat"];
+
+/// Towers whose configs may have keys of ours, and these: a published config has none of them.
+const TOWERS_WITH_KEYS: [&str; 6] =
+    ["clip", "clip_vision_model", "dinov2", "dinov2_with_registers", "siglip", "siglip_vision_model"];
+const TOWER_KEYS: [&str; 2] = ["spatial_merge_size", "vision_feature_layer"];
 
 /// Returns whether a part has a config of its own, or the model none but its parts'.
 pub(crate) fn has_parts(model: &Model) -> bool {
@@ -18,7 +23,7 @@ pub(crate) fn has_parts(model: &Model) -> bool {
     parts(model).iter().any(|(_, part)| !part.config.is_empty() || (!whole && part.load.is_some()))
 }
 
-fn parts(model: &Model) -> [(&'static str, &Part); 5] {
+fn parts(model: &Model) -> [(&'static str, &Part); 7] {
     model.parts().map(|(key, part)| (key.strip_prefix("model.").unwrap_or(key), part))
 }
 
@@ -43,6 +48,7 @@ pub(crate) fn put_parts(
             (true, _) => continue,
         };
         json[key] = config;
+        put_tower_keys(&mut json[key]);
     }
     if model.is_foundation_alone() {
         *json = json["foundation"].take();
@@ -50,6 +56,39 @@ pub(crate) fn put_parts(
     }
     json["model_type"] = json!(model_type);
     Ok(())
+}
+
+/// Puts what `model.text` says into the section `text`.
+///
+/// # Errors
+/// It says something, and the model has no text tower.
+pub(crate) fn put_text(json: &mut Value, model: &Model) -> Result<(), FolderError> {
+    let TextTower { tokenizer: _, template, max_tokens, drop_tokens, layers } = &model.text;
+    if ModelCard::of(json).text_tower().is_none() {
+        return match model.text == TextTower::default() {
+            true => Ok(()),
+            false => Err(FolderError::NoTextTower),
+        };
+    }
+    let said = [
+        ("template", json!(template)),
+        ("max_tokens", json!(max_tokens)),
+        ("drop_tokens", json!(drop_tokens)),
+        ("layers", json!(layers)),
+    ];
+    for (key, value) in said.into_iter().filter(|(_, value)| !value.is_null()) {
+        json["text"][key] = value;
+    }
+    Ok(())
+}
+
+/// Adds the keys that a tower may have beside its published ones, so that they can be overridden.
+fn put_tower_keys(part: &mut Value) {
+    let is_known = part["model_type"].as_str().is_some_and(|name| TOWERS_WITH_KEYS.contains(&name));
+    let Some(keys) = part.as_object_mut().filter(|_| is_known) else { return };
+    for key in TOWER_KEYS {
+        keys.entry(key).or_insert(Value::Null);
+    }
 }
 
 /// Turns DeepStack off where the tower of a folder has it for a language model of another width: what its mergers put out
@@ -88,14 +127,21 @@ pub(crate) fn ignored(json: &Value) -> Vec<String> {
 /// projector's is nowhere: it is the one that the tower comes with.
 fn of_part(key: &str, mut config: Value) -> Value {
     let section = Section::of_part(key);
+    let is_projector = matches!(section, Section::VisionProjector | Section::AudioProjector | Section::TextProjector);
+    // A language model is the text tower of another: alone, or within one that sees or hears.
+    let section = if section == Section::TextTower { Section::Text } else { section };
     let outer = config.get("model_type").cloned();
+    // LLaVA says beside its tower which of its layers counts.
+    let layer = config.get("vision_feature_layer").filter(|_| section == Section::Vision).cloned();
     let Some(mut part) = section.place(&config).and_then(|place| Some(config.pointer_mut(&place)?.take())) else {
-        let is_projector = matches!(section, Section::VisionProjector | Section::AudioProjector);
         return if is_projector { json!({}) } else { config };
     };
+    if let (Some(layer), Some(part)) = (layer, part.as_object_mut()) {
+        part.entry("vision_feature_layer").or_insert(layer);
+    }
     // Towers of older configs have no type of their own.
     if part.get("model_type").is_none()
-        && !matches!(section, Section::VisionProjector | Section::AudioProjector)
+        && !is_projector
         && let (Some(part), Some(outer)) = (part.as_object_mut(), outer)
     {
         part.insert("model_type".into(), outer);
@@ -154,6 +200,25 @@ mod tests {
     }
 
     #[test]
+    fn keys_of_a_tower_that_its_folder_lacks_can_be_overridden() {
+        let mut model = Model::default();
+        model.image_encoder.load = Some(loongforge_core::config::Source::new("./clip"));
+        model.foundation.config = map(json!({"model_type": "llama"}));
+        let keys = |folder: Value| {
+            let mut json = json!({});
+            put_parts(&mut json, &model, |_, _| Ok(folder.clone())).unwrap();
+            json["image_encoder"].clone()
+        };
+        let alone = json!({"model_type": "clip_vision_model", "hidden_size": 8});
+        let expected = json!({"model_type": "clip_vision_model", "hidden_size": 8, "spatial_merge_size": null,
+            "vision_feature_layer": null});
+        assert_eq!(keys(alone.clone()), expected);
+        let within = keys(json!({"model_type": "llava", "vision_feature_layer": -3, "vision_config": alone}));
+        assert_eq!(within["vision_feature_layer"], -3);
+        assert_eq!(keys(json!({"model_type": "rice_vit"})), json!({"model_type": "rice_vit"}));
+    }
+
+    #[test]
     fn a_language_model_alone_stays_one() {
         let config = json!({"model_type": "qwen3", "hidden_size": 64});
         let mut model = Model::default();
@@ -175,6 +240,20 @@ mod tests {
         let mut config = json!({"model_type": "qwen3_vl"});
         let error = put_parts(&mut config, &model, |_, _| Ok(json!({}))).unwrap_err().to_string();
         assert!(error.contains("model.image_projector.config") && error.contains("qwen3_vl"), "{error}");
+    }
+
+    #[test]
+    fn a_text_tower_reads_what_is_said_of_it() {
+        let mut model = Model::default();
+        let mut plain = json!({"model_type": "qwen3"});
+        put_text(&mut plain, &model).unwrap();
+        assert_eq!(plain, json!({"model_type": "qwen3"}));
+        (model.text.layers, model.text.drop_tokens) = (Some(vec![-2]), Some(34));
+        let error = put_text(&mut plain, &model).unwrap_err().to_string();
+        assert!(error.contains("model.text is set, and the model has no text tower"), "{error}");
+        let mut json = json!({"text_encoder": {"model_type": "umt5"}, "text": {"max_tokens": 9, "drop_tokens": 1}});
+        put_text(&mut json, &model).unwrap();
+        assert_eq!(json["text"], json!({"max_tokens": 9, "drop_tokens": 34, "layers": [-2]}));
     }
 
     #[test]

@@ -20,6 +20,8 @@ pub enum FolderError {
     NoMtp { num_heads: usize, model_type: String },
     #[error("model.indexer.loss_coef is set, and {model_type} has no indexer: leave it out")]
     NoIndexer { model_type: String },
+    #[error("model.text is set, and the model has no text tower (model.text_encoder): leave it out")]
+    NoTextTower,
     #[error("model.moe is set, and {model_type} is no language model, which might have routers: leave it out")]
     NoRouters { model_type: String },
     #[error(transparent)]

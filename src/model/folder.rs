@@ -1,10 +1,12 @@
 //! The Hugging Face folder of a model: its `config.json` under the run's overrides, read before anything is built.
 
-use crate::model::composite::{fit_deepstack, has_parts, put_image_token, put_parts, section_of};
+use crate::model::composite::{fit_deepstack, has_parts, put_image_token, put_parts, put_text, section_of};
 use crate::model::error::FolderError;
 use crate::model::hub::{model_here, resolve_config, resolve_model};
 use loongforge_core::config::{Model, Source, Weights, code};
-use loongforge_core::data::{DataError, ModelCard, Processor, ProcessorOptions, Section, Tokenizer};
+use loongforge_core::data::{
+    DataError, ModelCard, Processor, ProcessorFolders, ProcessorOptions, Section, TEXT_TOKENIZER, Tokenizer,
+};
 use loongforge_core::files;
 use loongforge_core::schedule::ModelShape;
 use loongforge_torch::model::ModelConfig;
@@ -12,6 +14,7 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 use tch::Kind;
 
+const TOKENIZER: &str = "tokenizer.json";
 /// Differences that one error names.
 const MAX_DIFFERENCES: usize = 4;
 
@@ -22,6 +25,8 @@ pub struct ModelFolder {
     pub path: PathBuf,
     /// The preprocessor configs are here.
     pub media_path: PathBuf,
+    /// The file of the text tower's own tokenizer; `None`: it is the model's, or there is no such tower.
+    pub text_tokenizer: Option<PathBuf>,
     /// `config.json` with the overrides applied, as a checkpoint will hold it.
     pub json: Value,
     pub config: ModelConfig,
@@ -51,6 +56,7 @@ impl ModelFolder {
             })?;
             notes.extend(fit_deepstack(&mut json, model));
         }
+        put_text(&mut json, model)?;
         for (key, part) in model.parts() {
             for (inner, value) in &part.overrides {
                 let section = section_of(&mut json, key).ok_or(FolderError::NoSection { key })?;
@@ -74,6 +80,15 @@ impl ModelFolder {
             let has = |name: &&str| encoder.join(name).is_file();
             if ["preprocessor_config.json", "processor_config.json"].iter().any(has) {
                 folder.media_path = encoder;
+            }
+        }
+        let named =
+            [("model.text.tokenizer", &model.text.tokenizer), ("model.text_encoder.load", &model.text_encoder.load)];
+        for (key, source) in named.into_iter().rev() {
+            let Some(source) = source else { continue };
+            let file = locate(key, source)?.join(TOKENIZER);
+            if file.is_file() {
+                folder.text_tokenizer = Some(file);
             }
         }
         // Most published configs name heads whose weights a checkpoint may lack: they are trained where a run asks.
@@ -140,7 +155,9 @@ impl ModelFolder {
             false => FolderError::Model { path: path.join("config.json"), source },
         };
         let config = ModelConfig::from_hf(&json).map_err(wrong)?;
-        Ok(Self { path: path.to_owned(), media_path: path.to_owned(), json, config, notes: Vec::new() })
+        let text_tokenizer = Some(path.join(TEXT_TOKENIZER)).filter(|file| file.is_file());
+        let [path, media_path] = [path, path].map(Path::to_owned);
+        Ok(Self { path, media_path, text_tokenizer, json, config, notes: Vec::new() })
     }
 
     /// The kind that `config.json` names for the weights, where parameters can be of it; else float32.
@@ -155,7 +172,9 @@ impl ModelFolder {
     /// # Errors
     /// As [`Processor::open`].
     pub fn processor(&self, options: &ProcessorOptions) -> Result<Processor, DataError> {
-        Processor::open_from(&self.path, &self.media_path, &self.json, options)
+        let folders =
+            ProcessorFolders { model: &self.path, media: &self.media_path, text: self.text_tokenizer.as_deref() };
+        Processor::open_from(folders, &self.json, options)
     }
 
     /// Returns what planning needs to know of the model; features and pixels are float32 or narrower on the wire.
@@ -200,6 +219,8 @@ pub fn without_fetching(model: &mut Model) -> Vec<&'static str> {
         &mut model.image_projector,
         &mut model.audio_encoder,
         &mut model.audio_projector,
+        &mut model.text_encoder,
+        &mut model.text_projector,
         &mut model.foundation,
     ] {
         if let Some(lora) = &mut part.lora {
@@ -223,6 +244,9 @@ fn settle(
         ("model.image_projector.load", &mut model.image_projector.load, true),
         ("model.audio_encoder.load", &mut model.audio_encoder.load, true),
         ("model.audio_projector.load", &mut model.audio_projector.load, true),
+        ("model.text.tokenizer", &mut model.text.tokenizer, false),
+        ("model.text_encoder.load", &mut model.text_encoder.load, true),
+        ("model.text_projector.load", &mut model.text_projector.load, true),
         ("model.foundation.load", &mut model.foundation.load, true),
     ];
     for (key, source, weights) in sources {
@@ -236,6 +260,8 @@ fn settle(
         ("model.image_projector.lora.adapter", &mut model.image_projector.lora),
         ("model.audio_encoder.lora.adapter", &mut model.audio_encoder.lora),
         ("model.audio_projector.lora.adapter", &mut model.audio_projector.lora),
+        ("model.text_encoder.lora.adapter", &mut model.text_encoder.lora),
+        ("model.text_projector.lora.adapter", &mut model.text_projector.lora),
         ("model.foundation.lora.adapter", &mut model.foundation.lora),
     ];
     for (key, lora) in adapters {

@@ -6,6 +6,7 @@
 
 use hf_hub::api::sync::{Api, ApiBuilder, ApiError, ApiRepo};
 use hf_hub::{Cache, Repo, RepoType};
+use loongforge_core::checkpoint::SPEAKERS;
 use loongforge_core::config::{HubId, Source};
 use loongforge_core::files;
 use loongforge_core::text::hex;
@@ -237,7 +238,7 @@ fn missing(folder: &Path, weights: bool) -> Option<String> {
 /// Returns whether a file of a repository's listing is fetched: of the top folder, and of a kind that is read.
 fn is_wanted(name: &str) -> bool {
     let endings = [".safetensors", ".json", ".txt", ".jinja", ".model", ".tiktoken"];
-    is_plain(name) && endings.iter().any(|ending| name.ends_with(ending))
+    is_plain(name) && (name == SPEAKERS || endings.iter().any(|ending| name.ends_with(ending)))
 }
 
 /// Returns whether this is one harmless component of a path.
@@ -269,6 +270,7 @@ mod tests {
             "tokenizer.model",
             "chat_template.jinja",
             "qwen.tiktoken",
+            "spk_dict.pt",
         ] {
             assert!(is_wanted(name), "{name}");
         }

@@ -124,6 +124,13 @@ mod tests {
             ("qwen3_vl_2b", 2_127_532_032),
             // With the routers' biases, without the layer of multi-token prediction.
             ("deepseek_v3", 671_026_419_200),
+            // As classes of transformers 5.17 count with the same values; of Omni models the thinker.
+            ("qwen2_5_omni_3b", 4_703_464_448),
+            ("qwen2_5_omni_7b", 8_931_813_888),
+            ("qwen3_omni_30b_a3b", 31_719_205_488),
+            ("qwen2_audio_7b", 8_397_094_912),
+            ("voxtral_mini_3b", 4_676_271_104),
+            ("qwen3_asr_1_7b", 2_038_052_480),
         ];
         for (name, parameters) in published {
             assert_eq!(size(name).parameters, parameters, "{name}");

@@ -37,7 +37,7 @@ impl Preflight<'_> {
         }
         for Survey { name, seen, bad, .. } in &found {
             if let Some(first) = bad.first() {
-                let (name, first) = (name.display(), told(first));
+                let (name, first) = (name.display(), described(first));
                 lines.push(format!(
                     "warning: {} of {seen} samples of {name} that were looked at are bad; the first: {first}",
                     bad.len()
@@ -58,15 +58,15 @@ impl Preflight<'_> {
         let Survey { name, seen, bad, too_long, .. } = survey;
         let (pack, name, seen) = (&self.config.data.pack, name.clone(), *seen);
         if let Some(first) = too_long.first().filter(|_| pack.too_long == TooLong::Error) {
-            return Err(DataProblem::TooLong { first: told(first) });
+            return Err(DataProblem::TooLong { first: described(first) });
         }
         // A config may allow any number of bad samples.
         let any = self.config.data.on_bad_sample.max_fraction >= 1.0 && others;
         match (bad.first(), too_long.first()) {
             _ if survey.num_usable() > 0 || any => Ok(()),
-            (Some(first), _) => Err(DataProblem::Unusable { name, seen, first: told(first) }),
+            (Some(first), _) => Err(DataProblem::Unusable { name, seen, first: described(first) }),
             (None, Some(first)) => {
-                let (max_tokens, first) = (pack.max_tokens, told(first));
+                let (max_tokens, first) = (pack.max_tokens, described(first));
                 Err(DataProblem::AllTooLong { name, seen, max_tokens, first })
             }
             (None, None) => Ok(()),
@@ -75,6 +75,6 @@ impl Preflight<'_> {
 }
 
 /// A sample and its reason, without what would change the terminal.
-fn told(bad: &BadSample) -> String {
+fn described(bad: &BadSample) -> String {
     safe(&bad.to_string())
 }

@@ -15,7 +15,7 @@ use crate::model::folder::ModelFolder;
 use loongforge_core::config::{Device, RunConfig};
 use loongforge_core::data::{DataError, MediaDecoder};
 use loongforge_core::engine::EngineError;
-use loongforge_torch::engine::{check_engines, open_device, random_parts, without_effect};
+use loongforge_torch::engine::{check_engines, note_on_carried_parts, open_device, random_parts, without_effect};
 use loongforge_torch::native::expect_products;
 use std::sync::Arc;
 
@@ -89,6 +89,7 @@ impl Preflight<'_> {
                 .map(|key| format!("{key} starts with random weights: it has no `load`, and there is no model.load")),
         );
         lines.extend(without_effect(config, model));
+        lines.extend(note_on_carried_parts(config, model));
         lines.extend(memory);
         let (num_samples, said) = self.data()?;
         lines.extend(said);

@@ -20,6 +20,7 @@ use loongforge_core::schedule::{
     CoordinatorSpec, EvaluationSpec, FailedSave, Outcome, PoisonItem, SchedulerState, StepSummary,
 };
 use loongforge_torch::device::settle;
+use loongforge_torch::engine::drops_carried_parts;
 use loongforge_torch::native::faster_products;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -236,7 +237,7 @@ impl Composition {
         self.resume.as_ref().map_or(StepId(0), |resume| resume.first_step)
     }
 
-    /// How the run's actors compute products: as the config says, else as its checkpoint does, else what is faster on this
+    /// Tells how the run's actors compute products: as the config says, else as its checkpoint does, else what is faster on this
     /// processor. `auto` on GPUs.
     pub fn products(&self) -> Products {
         let recorded = self.resume.as_ref().map(|resume| resume.state.products);
@@ -248,7 +249,7 @@ impl Composition {
         }
     }
 
-    /// What engines are made from.
+    /// Holds what engines are made from.
     pub fn into_recipe(self) -> Arc<Recipe> {
         let Self { mut config, folder, decoder, local_rank, .. } = self;
         let pools = config.pools.encoders(folder.config.towers.set());
@@ -306,7 +307,7 @@ impl Composition {
     }
 }
 
-/// How long a run waits for an encoder of each pool.
+/// Returns how long a run waits for an encoder of each pool.
 fn graces(config: &RunConfig, towers: TowerSet) -> BTreeMap<PoolName, Duration> {
     config.pools.encoders(towers).into_iter().map(|(name, pool, _)| (name, pool.grace.duration())).collect()
 }
@@ -362,10 +363,16 @@ fn dtype_name(precision: Precision) -> &'static str {
 
 /// Returns what every checkpoint of a run holds besides its engines' files.
 pub fn publication(config: &RunConfig, composed: Value, folder: &ModelFolder) -> Publication {
+    let parts = folder.config.carried;
+    let mut model_config = saved_config(&folder.json, Some(dtype_name(config.train.precision)), parts.prefixes);
+    if drops_carried_parts(config, &folder.config) && !config.saves_adapters_only() {
+        model_config[parts.flag] = false.into();
+    }
     Publication {
         model_dir: folder.path.clone(),
         media_dir: (folder.media_path != folder.path).then(|| folder.media_path.clone()),
-        model_config: saved_config(&folder.json, Some(dtype_name(config.train.precision))),
+        text_tokenizer: folder.text_tokenizer.clone(),
+        model_config,
         chat_template: built_in(config.data.template).map(str::to_owned),
         config: composed,
         precision: precision_name(config.train.precision).to_owned(),

@@ -60,7 +60,7 @@ impl Evidence {
             "samples": ids(&found.samples),
             "skipped_in_a_row": found.num_in_row,
             "first": computed(found.loss, found.grad_norm),
-            "again": found.again.map(|(step, loss, norm)| json!({ "step": step.0, "result": computed(loss, norm) })),
+            "recomputed": found.recomputed.map(|(step, loss, norm)| json!({ "step": step.0, "result": computed(loss, norm) })),
             "other_batches": { "computed": found.num_others, "finite": found.num_others_finite },
             // All that is random is a function of these and of a name, a position or a unit.
             "random": { "seed": self.seed, "step": found.step.0 },
@@ -88,7 +88,7 @@ mod tests {
             loss: f64::NAN,
             grad_norm: f64::INFINITY,
             num_in_row: 4,
-            again: Some((StepId(9), 2.5, 1.0)),
+            recomputed: Some((StepId(9), 2.5, 1.0)),
             num_others: 1,
             num_others_finite: 0,
             verdict: Verdict::Transient,
@@ -99,6 +99,6 @@ mod tests {
         let json: Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
         assert_eq!(json["samples"], json!([4, 9]));
         assert_eq!((&json["verdict"], &json["first"]["loss"]), (&json!("transient"), &json!("NaN")));
-        assert_eq!((&json["again"]["result"]["loss"], &json["random"]["seed"]), (&json!(2.5), &json!(5)));
+        assert_eq!((&json["recomputed"]["result"]["loss"], &json["random"]["seed"]), (&json!(2.5), &json!(5)));
     }
 }

@@ -22,15 +22,15 @@ pub fn of(bytes: &[u8]) -> Option<fn() -> String> {
             }
         },
         "panic" => || panic!("on request"),
-        "read a file" => || told(File::open("/proc/self/maps")),
-        "write a file" => || told(File::create("/tmp/loongforge-drill")),
-        "socket" => || told(UdpSocket::bind("127.0.0.1:0")),
-        "program" => || told(Command::new("/bin/true").spawn()),
-        "thread" => || told(std::thread::Builder::new().spawn(|| ())),
+        "read a file" => || outcome(File::open("/proc/self/maps")),
+        "write a file" => || outcome(File::create("/tmp/loongforge-drill")),
+        "socket" => || outcome(UdpSocket::bind("127.0.0.1:0")),
+        "program" => || outcome(Command::new("/bin/true").spawn()),
+        "thread" => || outcome(std::thread::Builder::new().spawn(|| ())),
         _ => return None,
     })
 }
 
-fn told<T>(done: std::io::Result<T>) -> String {
+fn outcome<T>(done: std::io::Result<T>) -> String {
     done.map_or_else(|error| error.to_string(), |_| "done".to_owned())
 }

@@ -4,6 +4,7 @@ use super::wire::What;
 use super::worker::{Answer, Found, Worker};
 use image::RgbImage;
 use loongforge_core::config::AudioLimits;
+use loongforge_core::data::audio::Segment;
 use loongforge_core::data::media::{Sampling, Video};
 use loongforge_core::data::{InProcess, Limits, MediaDecoder};
 use std::io;
@@ -130,10 +131,10 @@ impl MediaDecoder for Sandbox {
         }
     }
 
-    fn sound(&self, bytes: &[u8], rate: u32, limits: &AudioLimits) -> Result<Vec<f32>, String> {
-        match self.ask(|| What::Sound { rate, limits: *limits }, bytes, &Limits::NONE) {
+    fn sound(&self, bytes: &[u8], rate: u32, limits: &AudioLimits, segment: Segment) -> Result<Vec<f32>, String> {
+        match self.ask(|| What::Sound { rate, limits: *limits, segment }, bytes, &Limits::NONE) {
             Some(answer) => answer.map(|found| found.samples),
-            None => InProcess.sound(bytes, rate, limits),
+            None => InProcess.sound(bytes, rate, limits, segment),
         }
     }
 }

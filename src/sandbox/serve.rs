@@ -71,8 +71,8 @@ fn decode(
                 Err(reason) => Err(reason),
             })
         }
-        What::Sound { rate, limits } => {
-            let placed = InProcess.sound(bytes, *rate, limits).and_then(|samples| {
+        What::Sound { rate, limits, segment } => {
+            let placed = InProcess.sound(bytes, *rate, limits, *segment).and_then(|samples| {
                 let limit = SIZES.to_parent >> 20;
                 let room = room.get_mut(..size_of_val(samples.as_slice()));
                 let room = room.ok_or_else(|| format!("takes more than {limit} MiB as samples"))?;

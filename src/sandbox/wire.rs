@@ -2,6 +2,7 @@
 //! taken over by a hostile file: each is held against what was asked before anything is allocated.
 
 use loongforge_core::config::AudioLimits;
+use loongforge_core::data::audio::Segment;
 use loongforge_core::data::media::Sampling;
 use loongforge_core::data::{Limits, SampledFrames};
 use loongforge_core::message::{decode, encode};
@@ -30,10 +31,11 @@ pub enum What {
         fps: Option<f64>,
         sampling: Sampling,
     },
-    /// Sound of so many samples a second.
+    /// A segment of sound, of so many samples a second.
     Sound {
         rate: u32,
         limits: AudioLimits,
+        segment: Segment,
     },
 }
 

@@ -100,9 +100,11 @@ impl Worker {
         let (is_clip, usual, max_samples) = match &what {
             What::Picture => (false, MAX_DECODE_SECONDS, None),
             What::Clip { .. } => (true, MAX_CLIP_SECONDS, None),
-            What::Sound { rate, limits } => {
-                (false, max_decode_seconds(limits), Some((limits.max_seconds * f64::from(*rate)).ceil() as usize))
-            }
+            What::Sound { rate, limits, segment } => (
+                false,
+                max_decode_seconds(limits, *segment),
+                Some((limits.max_seconds * f64::from(*rate)).ceil() as usize),
+            ),
         };
         let seconds = seconds.unwrap_or(usual);
         self.stream.get_mut().begin(seconds);

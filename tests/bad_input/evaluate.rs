@@ -94,7 +94,7 @@ fn adapters_are_evaluated_on_their_base_and_shards_as_lines_are() {
     // A folder that no run says anything of.
     let merged = evaluate(&fixture, &["merged", "data/train.jsonl"]);
     assert_close(&adapted, merged["loss"].as_f64().unwrap(), ROUNDING);
-    assert_eq!((&adapted["samples"], &adapted["right"]), (&40.into(), &merged["right"]));
+    assert_eq!((&adapted["samples"], &adapted["correct"]), (&40.into(), &merged["correct"]));
     assert_ne!(adapted["loss"], evaluate(&fixture, &["base", "data/train.jsonl"])["loss"]);
 
     fixture.succeeds(&["data", "convert", "--to", "webdataset", "data/train.jsonl", "--out", "shards"]);
@@ -139,8 +139,8 @@ fn answers_are_scored_and_kept() {
     assert_eq!(found["answers"]["wer"]["normalize"], "basic");
     let letters: usize = kept.iter().map(|line| line["expected"].as_str().unwrap().len()).sum();
     assert_eq!(found["answers"]["cer"]["edits"]["reference"], letters, "{found}");
-    let right = kept.iter().filter(|line| line["expected"] == line["answer"]).count();
-    assert_eq!(found["answers"]["exact"], right as f64 / 3.0);
+    let correct = kept.iter().filter(|line| line["expected"] == line["answer"]).count();
+    assert_eq!(found["answers"]["exact"], correct as f64 / 3.0);
     let said = fixture.succeeds(&[&["evaluate"], &asked[..]].concat());
     assert!(said.out.contains("WER ") && said.out.contains("normalized: basic"), "{}", said.out);
 }
@@ -171,13 +171,13 @@ fn eval_of_a_run_reports_the_loss_that_evaluate_finds() {
     let line = said.err.lines().find(|line| line.starts_with("held out: ")).unwrap();
     let loss = format!("held out: loss {:.4} (perplexity ", found["loss"].as_f64().unwrap());
     assert!(line.starts_with(&loss) && line.contains(" tokens; "), "{line}, {loss}");
-    assert!(line.contains(" of 4 answers exactly right ("), "{line}");
+    assert!(line.contains(" of 4 answers correct ("), "{line}");
 
     // Texts have no answers.
     fixture.write("a.txt", "hello\nworld\n");
     let texts = ["data.train.0.path=a.txt", "+eval.path=a.txt", "train.phase=pretrain", "train.global_batch_size=2"];
     let said = fixture.succeeds(&[&["run", "run.yaml", "--overwrite"], &texts[..]].concat());
-    assert!(said.err.contains("held out: loss ") && !said.err.contains("exactly right"), "{}", said.err);
+    assert!(said.err.contains("held out: loss ") && !said.err.contains("correct"), "{}", said.err);
     fixture.fails(&["check", "run.yaml", "+eval.path=a.txt"], 2, &["eval.path: a.txt", "train.phase"]);
 }
 
@@ -201,7 +201,7 @@ fn a_run_that_is_evaluated_writes_what_it_finds() {
     let answer = &last["answers"][0];
     assert_eq!(answer["prompt"], "Read the number.");
     assert!(
-        answer["expected"].as_str().unwrap().len() > 1 && answer["right"] == (answer["answer"] == answer["expected"])
+        answer["expected"].as_str().unwrap().len() > 1 && answer["correct"] == (answer["answer"] == answer["expected"])
     );
     let metrics: Value = serde_json::from_str(fixture.read("run/metrics.jsonl").lines().nth(1).unwrap()).unwrap();
     assert_eq!(metrics["eval_loss"]["held_out"], lines[0]["loss"]);

@@ -204,7 +204,7 @@ fn a_question_that_cannot_be_used_does_not_spoil_the_others() {
         .write("data/some.jsonl", format!("{{\"messages\":[{{\"role\":\"user\",\"content\":\"hi\"}}]}}\n{held_out}"));
     let said = fixture.succeeds(&["run", "run.yaml", "+eval.path=data/some.jsonl", "eval.max_new_tokens=2"]);
     assert!(said.err.contains("1 held-out questions cannot be used; the first: data/some.jsonl:1"), "{}", said.err);
-    assert!(said.err.contains("of 4 answers exactly right"), "{}", said.err);
+    assert!(said.err.contains("of 4 answers correct"), "{}", said.err);
 
     fixture.write("data/bad.jsonl", "{\"messages\": []}\n");
     let words = ["the model is trained and saved, but not evaluated: eval.path", "data/bad.jsonl", "step-00000002"];

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
 
 import torch
@@ -12,6 +13,7 @@ from families import AUDIO_END, AUDIO_START, AUDIO_TOKEN, IMAGE, LAST_WORD, VIDE
 IGNORE = -100
 GRIDS = [[(6, 4)], [(4, 4), (4, 8)]]  # of each sequence's pictures, in patches: height and width
 TILES = [[(1, 1)], [(1, 1), (1, 2)]]  # InternVL: square tiles of a fixed size, four tokens each
+SIDES = {"dinov2": 17, "dinov2_with_registers": 17}  # of pictures of another size than the tower's own, in pixels
 
 
 @dataclass
@@ -51,10 +53,17 @@ def text_batch(rng: torch.Generator, equal_lengths: bool) -> Batch:
     return Batch(pad(rows), rows)
 
 
+SQUARES = ("composed", "llava")  # kinds whose pictures are squares of one size, with a token for each patch
+
+
+def side(vision: dict):
+    return SIDES.get(vision.get("model_type"), vision["image_size"])
+
+
 def pixels(kind: str, vision: dict, grids: list, rng: torch.Generator) -> dict[str, Tensor]:
     patches = sum(height * width for height, width in grids)
-    if kind in ("intern", "intern_chat", "composed"):
-        size = vision["image_size"]
+    if kind in SQUARES or kind.startswith("intern"):
+        size = side(vision)
         height, width = size if isinstance(size, list) else (size, size)
         return {"pixel_values": torch.randn(patches, 3, height, width, generator=rng)}
     size = vision["patch_size"]
@@ -67,8 +76,8 @@ def vision_batch(kind: str, config: dict, rng: torch.Generator) -> Batch:
     """One picture in the first sequence, two in the second."""
     rows, pictures = [], []
     vision = config["image_encoder" if kind == "composed" else "vision_config"]
-    in_tiles = kind == "composed" or kind.startswith("intern")
-    tokens_a_tile = (vision["image_size"] // vision["patch_size"]) ** 2 if kind == "composed" else 4
+    in_tiles = kind in SQUARES or kind.startswith("intern")
+    tokens_a_tile = (side(vision) // vision["patch_size"]) ** 2 if kind in SQUARES else 4
     for grids in TILES if in_tiles else GRIDS:
         tokens = words(rng, 3, 4)
         for height, width in grids:
@@ -160,6 +169,27 @@ def joined_clips(given: list[dict[str, Tensor]]) -> dict[str, Tensor]:
 # Of each sequence pictures (height and width in patches), seconds of clips and videos (frames as well), in their order.
 SCENES = [[(6, 4), 1.21, (2, 4, 4)], [1.0351, 0.2, (4, 4)]]
 SECONDS_PER_GRID = {"omni2.5": 0.5, "omni3": 1.0}
+# The same where videos have sound: of the video also the seconds of its sound. Qwen3-Omni's positions are fractions then.
+HEARD_SCENES = [[(6, 4), (2, 4, 4, 1.21)], [1.0351, 0.2, (4, 4)]]
+HEARD_SECONDS_PER_GRID = {"omni2.5": 1.1, "omni3": 0.7}
+
+
+def video_order(kind: str, times: list[float], num_audio: int, chunk: int) -> list[bool]:
+    """Of a video's tokens at these positions and those of its sound, in the order of the reference's processor, whether each is
+    of the sound."""
+    if kind == "omni2.5":
+        from transformers.models.qwen2_5_omni.processing_qwen2_5_omni import Qwen2_5OmniProcessor
+
+        cut = lambda values: [end - start for start, end in Qwen2_5OmniProcessor.get_chunked_index(None, values, chunk)]
+        seen, heard = cut(times), cut(range(num_audio))
+        both = itertools.zip_longest(seen, heard, fillvalue=0)
+        return [sound for frames, sounds in both for sound in [False] * int(frames) + [True] * int(sounds)]
+    order, seen, heard = [], 0, 0
+    while seen < len(times) and heard < num_audio:
+        is_sound = times[seen] > heard
+        order.append(is_sound)
+        seen, heard = seen + (not is_sound), heard + is_sound
+    return order + [False] * (len(times) - seen) + [True] * (num_audio - heard)
 
 
 def thinker_mel(kind: str, audio: dict, clip: Tensor) -> Tensor:
@@ -172,34 +202,46 @@ def thinker_mel(kind: str, audio: dict, clip: Tensor) -> Tensor:
     return made["input_features"][0].T[made["attention_mask"][0].bool()]
 
 
-def thinker_batch(kind: str, config: dict, rng: torch.Generator) -> Batch:
-    """Pictures, clips and a video without sound in one sequence."""
+def thinker_batch(kind: str, config: dict, rng: torch.Generator, video_sound: bool) -> Batch:
+    """Pictures, clips and a video in one sequence."""
     rows, given = [], []
     ours: dict[str, list] = {key: [] for key in ("vision_patches", "vision_sizes", "audio_frames", "audio_lengths")}
     values = 3 * config["vision_config"]["temporal_patch_size"] * config["vision_config"]["patch_size"] ** 2
     counted = "qwen3_asr" if kind == "omni3" else "qwen2_audio"
-    for scene in SCENES:
+    seconds_per_grid = (HEARD_SECONDS_PER_GRID if video_sound else SECONDS_PER_GRID)[kind]
+    for scene in HEARD_SCENES if video_sound else SCENES:
         tokens, own = words(rng, 3, 4), {}
         add = lambda key, value: own.setdefault(key, []).append(value)
+
+
+        def hear(seconds: float) -> int:
+            frames = thinker_mel(kind, config["audio_config"], wave(rng, seconds))
+            add("input_features", frames)
+            ours["audio_frames"].append(frames)
+            ours["audio_lengths"].append(len(frames))
+            return num_audio_tokens(counted, config, len(frames))
+
         for item in scene:
             if isinstance(item, float):
-                frames = thinker_mel(kind, config["audio_config"], wave(rng, item))
-                start, place, end, count = AUDIO_START, AUDIO_TOKEN, AUDIO_END, num_audio_tokens(counted, config, len(frames))
-                add("input_features", frames)
-                ours["audio_frames"].append(frames)
-                ours["audio_lengths"].append(len(frames))
+                start, end, places = [AUDIO_START], [AUDIO_END], [AUDIO_TOKEN] * hear(item)
             else:
-                time, height, width = item if len(item) == 3 else (1, *item)
+                time, height, width = item[:3] if len(item) >= 3 else (1, *item)
                 patches = torch.randn(time * height * width, values, generator=rng)
-                start, end, count = VISION_START, VISION_END, time * height * width // 4
                 place, suffix, of = (VIDEO, "_videos", "video") if time > 1 else (IMAGE, "", "image")
+                start, end, places = [VISION_START], [VISION_END], [place] * (time * height * width // 4)
                 add(f"pixel_values{suffix}", patches)
                 add(f"{of}_grid_thw", torch.tensor([[time, height, width]]))
                 if time > 1:
-                    add("video_second_per_grid", torch.tensor([SECONDS_PER_GRID[kind]]))
+                    add("video_second_per_grid", torch.tensor([seconds_per_grid]))
                 ours["vision_patches"].append(patches)
                 ours["vision_sizes"].append(torch.tensor([[time, height, width]]))
-            tokens += [start] + [place] * count + [end] + words(rng, 2, 3)
+                if len(item) == 4:
+                    per_second, size = config["position_id_per_seconds"], height * width // 4
+                    times = [seconds_per_grid * (at // size) * per_second for at in range(len(places))]
+                    chunk = per_second * config.get("seconds_per_chunk", 0)
+                    start, end = [VISION_START, AUDIO_START], [AUDIO_END, VISION_END]
+                    places = [AUDIO_TOKEN if sound else VIDEO for sound in video_order(kind, times, hear(item[3]), chunk)]
+            tokens += start + places + end + words(rng, 2, 3)
         rows.append(row(tokens + words(rng, 9, 16), prompt=len(tokens)))
         given.append(own)
 
@@ -210,6 +252,8 @@ def thinker_batch(kind: str, config: dict, rng: torch.Generator) -> Batch:
         mask = torch.tensor([[1] * len(clip) + [0] * (longest - len(clip)) for clip in clips])
         padded = torch.stack([torch.nn.functional.pad(clip, (0, 0, 0, longest - len(clip))) for clip in clips])
         given = {"input_features": padded.transpose(1, 2).contiguous(), "feature_attention_mask": mask}
+        if video_sound:
+            given["use_audio_in_video"] = torch.tensor(True)
         return {**given, **{key: torch.cat(values) for key, values in lists.items()}}
 
     singles = [{**made, "attention_mask": torch.ones_like(made["input_ids"]), **joined([own])} for made, own in zip(rows, given)]
@@ -217,10 +261,10 @@ def thinker_batch(kind: str, config: dict, rng: torch.Generator) -> Batch:
     return Batch({**pad(rows), **joined(given)}, singles, {key: torch.cat(values) for key, values in ours.items()})
 
 
-def make_batch(kind: str, config: dict, seed: int, equal_lengths: bool) -> Batch:
+def make_batch(kind: str, config: dict, seed: int, equal_lengths: bool, video_sound: bool = False) -> Batch:
     rng = torch.Generator().manual_seed(seed)
     if kind in SECONDS_PER_GRID:
-        return thinker_batch(kind, config, rng)
+        return thinker_batch(kind, config, rng, video_sound)
     if kind in CLIPS:
         return audio_batch(kind, config, rng)
     return text_batch(rng, equal_lengths) if kind == "text" else vision_batch(kind, config, rng)

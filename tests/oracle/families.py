@@ -256,12 +256,33 @@ def composed(name, covers, tower, foundation, variants):
 
 
 QWEN2 = {**text(rope_parameters=rope(1e6)), "model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"]}
-composed("siglip", "SigLIP's tower, a projector and a Qwen2 decoder, put together from parts",
-    dict(model_type="siglip_vision_model", hidden_size=16, intermediate_size=28, num_hidden_layers=2, num_attention_heads=2,
-         image_size=12, patch_size=4, num_channels=3, layer_norm_eps=1e-6, vision_use_head=False), QWEN2,
+LLAMA = {**text(rope_parameters=rope(10000.0)), "model_type": "llama", "architectures": ["LlamaForCausalLM"]}
+SMALL_VIT = dict(hidden_size=16, intermediate_size=28, num_hidden_layers=2, num_attention_heads=2, image_size=12, patch_size=4,
+                 num_channels=3)
+SIGLIP = dict(model_type="siglip_vision_model", **SMALL_VIT, layer_norm_eps=1e-6, vision_use_head=False)
+CLIP = dict(model_type="clip_vision_model", **{**SMALL_VIT, "num_hidden_layers": 3}, layer_norm_eps=1e-5, hidden_act="quick_gelu")
+DINOV2 = dict(model_type="dinov2", hidden_size=16, mlp_ratio=2, num_hidden_layers=2, num_attention_heads=2, image_size=12,
+              patch_size=4, num_channels=3, layer_norm_eps=1e-6, layerscale_value=0.8)
+composed("siglip", "SigLIP's tower, a projector and a Qwen2 decoder, put together from parts", SIGLIP, QWEN2,
     variants={"depth3-gelu": {"image_encoder.num_hidden_layers": 3, "image_encoder.hidden_act": "gelu"},
-              "odd-size-llama": {"image_encoder.image_size": 14, "image_encoder.num_attention_heads": 4, "foundation": {
-                  **text(rope_parameters=rope(10000.0)), "model_type": "llama", "architectures": ["LlamaForCausalLM"]}}})
+              "odd-size-llama": {"image_encoder.image_size": 14, "image_encoder.num_attention_heads": 4, "foundation": LLAMA},
+              "layer-2": {"image_encoder.num_hidden_layers": 3, "image_encoder.vision_feature_layer": -2}})
+composed("clip", "CLIP's tower, a projector and a Llama decoder, put together from parts", CLIP, LLAMA,
+    variants={"last-gelu-qwen2": {"image_encoder.vision_feature_layer": -1, "image_encoder.hidden_act": "gelu", "foundation": QWEN2},
+              "odd-size-depth4": {"image_encoder.image_size": 15, "image_encoder.num_hidden_layers": 4,
+                                  "image_encoder.num_attention_heads": 4}})
+# Its pictures are of another size than its table of positions.
+composed("dinov2", "DINOv2's tower, a projector and a Qwen2 decoder, put together from parts", DINOV2, QWEN2,
+    variants={"giant": {"image_encoder.use_swiglu_ffn": True, "image_encoder.qkv_bias": False, "image_encoder.image_size": 20},
+              "layer-2-no-mask": {"image_encoder.num_hidden_layers": 3, "image_encoder.vision_feature_layer": -2,
+                                  "image_encoder.use_mask_token": False, "foundation": LLAMA}})
+
+# Pictures are larger than its table of positions, or smaller.
+composed("dinov2_registers", "DINOv2's tower with registers, a projector and a Qwen2 decoder, put together from parts",
+    {**DINOV2, "model_type": "dinov2_with_registers", "num_register_tokens": 3}, QWEN2,
+    variants={"giant-smaller": {"image_encoder.use_swiglu_ffn": True, "image_encoder.image_size": 28},
+              "layer-2-one": {"image_encoder.num_hidden_layers": 3, "image_encoder.vision_feature_layer": -2,
+                              "image_encoder.num_register_tokens": 1, "foundation": LLAMA}})
 
 # ------------------------------------------------------------------------------ vision-language models
 
@@ -271,7 +292,7 @@ STARTS = dict(vision_start_token_id=VISION_START, vision_end_token_id=VISION_END
 
 def vlm(name, model, covers, text_config, vision_config, kind="qwen", variants=None, renames=None, **config):
     config = {"text_config": text_config, "vision_config": vision_config, "tie_word_embeddings": False, **config}
-    add(name, f"{model}ForConditionalGeneration", covers, config, kind=kind, variants=variants, renames=renames or {})
+    add(name, f"{model}ForConditionalGeneration", covers, config, kind=kind, variants=variants or {}, renames=renames or {})
 
 
 def in_text(**changes) -> dict:
@@ -354,6 +375,17 @@ vlm("internvl3.5_moe", "InternVL", "InternVL3.5 on a Qwen3-MoE decoder",
             mlp_only_layers=[]), "model_type": "qwen3_moe"}, INTERN_VISION, **INTERN,
     variants={"6b-vit": RMS_VISION, "sparse-step": in_text(decoder_sparse_step=2, num_hidden_layers=3, norm_topk_prob=False)})
 
+# The published layout: transformers 5.17 saves a fresh tower without its inner name.
+INNER = {r"^vision_tower\.(?!vision_model\.)": "vision_tower.vision_model."}
+vlm("llava", "Llava", "LLaVA 1.5 (CLIP's tower on a Llama decoder)", LLAMA, CLIP, kind="llava", image_token_index=IMAGE,
+    vision_feature_layer=-2, vision_feature_select_strategy="default", renames=INNER,
+    variants={"siglip-qwen2-tied": {**TIED, "text_config": {**QWEN2, "tie_word_embeddings": True}, "vision_config": SIGLIP,
+                                    "vision_feature_layer": -1, "vision_feature_select_strategy": "full"},
+              "last-relu-layers3": {"vision_feature_layer": -1, "projector_hidden_act": "relu", **in_text(num_hidden_layers=3)}})
+vlm("llava_dinov2", "Llava", "The LLaVA layout with DINOv2's tower on a Qwen3 decoder",
+    {**text(head_dim=8, rope_parameters=rope(1e6)), "model_type": "qwen3"}, DINOV2, kind="llava", image_token_index=IMAGE,
+    vision_feature_layer=-1, vision_feature_select_strategy="default")
+
 # --------------------------------------------------------------------------------- audio-language models
 
 AUDIO = dict(num_mel_bins=8, encoder_layers=2, encoder_attention_heads=2, encoder_ffn_dim=28, d_model=16)
@@ -361,7 +393,7 @@ AUDIO = dict(num_mel_bins=8, encoder_layers=2, encoder_attention_heads=2, encode
 
 def alm(name, model, covers, text_config, audio_config, kind, variants, renames=None, **config):
     config = {"text_config": text_config, "audio_config": audio_config, **config}
-    add(name, f"{model}ForConditionalGeneration", covers, config, kind=kind, variants=variants, renames=renames or {})
+    add(name, f"{model}ForConditionalGeneration", covers, config, kind=kind, variants=variants or {}, renames=renames or {})
 
 
 def in_audio(**changes) -> dict:
@@ -387,21 +419,25 @@ alm("qwen3_asr", "Qwen3ASR", "Qwen3-ASR", {**text(head_dim=8, rope_parameters=ro
               "window800-bins12": in_audio(n_window_infer=800, num_mel_bins=12)})
 OMNI_STARTS = dict(vision_start_token_id=VISION_START, vision_end_token_id=VISION_END, audio_start_token_id=AUDIO_START,
                    audio_end_token_id=AUDIO_END, user_token_id=3)
+SMALL = dict(hidden_size=16, intermediate_size=24, num_attention_heads=2, num_key_value_heads=1)
 add("qwen2.5_omni", "Qwen2_5OmniThinkerForConditionalGeneration", "Qwen2.5-Omni's thinker", kind="omni2.5", config=dict(
-    text_config=text(rope_parameters=rope(1e6, mrope_section=[1, 1, 1])),
-    vision_config=dict(depth=2, hidden_size=8, intermediate_size=12, num_heads=2, patch_size=4, spatial_merge_size=2,
-                       temporal_patch_size=2, window_size=16, fullatt_block_indexes=[1], out_hidden_size=24),
-    audio_config={**AUDIO, "n_window": 13, "output_dim": 24, "max_source_positions": 64},
+    text_config=text(**SMALL, rope_parameters=rope(1e6, mrope_section=[2, 1, 1])),
+    vision_config=dict(depth=2, hidden_size=8, intermediate_size=12, num_heads=2, patch_size=2, spatial_merge_size=2,
+                       temporal_patch_size=2, window_size=8, fullatt_block_indexes=[1], out_hidden_size=16),
+    audio_config={**AUDIO, "n_window": 13, "output_dim": 16, "max_source_positions": 64},
     image_token_index=IMAGE, video_token_index=VIDEO, audio_token_index=AUDIO_TOKEN, position_id_per_seconds=25,
     seconds_per_chunk=2, **OMNI_STARTS),
-    variants={"mqa-act": {**in_text(num_key_value_heads=1), **in_vision(hidden_act="gelu")},
-              "layers3-window10": {**in_audio(encoder_layers=3, n_window=10), **in_vision(window_size=24)}})
+    variants={"mha-act": {**in_text(num_key_value_heads=2), **in_vision(hidden_act="gelu")},
+              "layers3-window10": {**in_audio(encoder_layers=3, n_window=10), **in_vision(window_size=12)},
+              "video-sound": {"fixture.video_sound": True, "seconds_per_chunk": 1}})
 add("qwen3_omni", "Qwen3OmniMoeThinkerForConditionalGeneration", "Qwen3-Omni's thinker", kind="omni3", config=dict(
-    text_config=text(head_dim=8, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=12, norm_topk_prob=True, **AUX,
-                     rope_parameters=rope(1e6, mrope_section=[2, 1, 1], mrope_interleaved=True)),
-    vision_config={**VISION3, "depth": 2, "hidden_size": 8, "intermediate_size": 12, "num_heads": 2, "deepstack_visual_indexes": [0]},
-    audio_config={**AUDIO, "n_window": 50, "n_window_infer": 200, "output_dim": 24, "downsample_hidden_size": 6,
+    text_config=text(**SMALL, head_dim=8, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=8, norm_topk_prob=True,
+                     **AUX, rope_parameters=rope(1e6, mrope_section=[2, 1, 1], mrope_interleaved=True)),
+    vision_config={**VISION3, "depth": 2, "hidden_size": 8, "intermediate_size": 12, "num_heads": 2, "patch_size": 2,
+                   "out_hidden_size": 16, "deepstack_visual_indexes": [0]},
+    audio_config={**AUDIO, "encoder_ffn_dim": 20, "n_window": 50, "n_window_infer": 200, "output_dim": 16, "downsample_hidden_size": 6,
                   "conv_chunksize": 2, "max_source_positions": 64},
     image_token_id=IMAGE, video_token_id=VIDEO, audio_token_id=AUDIO_TOKEN, position_id_per_seconds=13, **OMNI_STARTS),
     variants={"top3-deepstack2": {**in_text(num_experts_per_tok=3), **in_vision(depth=3, deepstack_visual_indexes=[0, 1])},
-              "layers3-window800": in_audio(encoder_layers=3, n_window_infer=800)})
+              "layers3-window800": in_audio(encoder_layers=3, n_window_infer=800),
+              "video-sound": {"fixture.video_sound": True}})

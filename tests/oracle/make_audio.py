@@ -22,6 +22,8 @@ import soundfile
 from transformers import Qwen3ASRFeatureExtractor, WhisperFeatureExtractor
 from transformers.models.qwen3_omni_moe.processing_qwen3_omni_moe import _get_feat_extract_output_lengths
 
+from batches import video_order
+
 RATE = 16_000
 LENGTHS = [1, 2, 3, 4, 5, 8, 9, 50, 99, 100, 101, 150, 199, 200, 201, 399, 530, 800, 801, 3000]
 
@@ -232,26 +234,6 @@ def frames_of(family, num_tokens):
     return next(n for n in range(1, 10_000) if tokens(family, n) == num_tokens)
 
 
-def video_order(family, t, h, w, seconds, num_tokens, per_second):
-    """Tokens of a video with its sound, in the order in which the reference's processor writes them."""
-    times = np.repeat(np.arange(t), h * w) * seconds * per_second
-    if family == "qwen2_5_omni":
-        from transformers.models.qwen2_5_omni.processing_qwen2_5_omni import Qwen2_5OmniProcessor
-
-        cut = lambda values: Qwen2_5OmniProcessor.get_chunked_index(None, values, per_second * 2)
-        seen, heard, order = cut(times), cut(np.arange(num_tokens)), []
-        for j in range(max(len(seen), len(heard))):
-            order += [102] * (seen[j][1] - seen[j][0] if j < len(seen) else 0)
-            order += [100] * (heard[j][1] - heard[j][0] if j < len(heard) else 0)
-        return order
-    order, seen, heard = [], 0, 0
-    while seen < len(times) and heard < num_tokens:
-        is_seen = times[seen] <= heard
-        order.append(102 if is_seen else 100)
-        seen, heard = seen + is_seen, heard + (not is_seen)
-    return order + [102] * (len(times) - seen) + [100] * (num_tokens - heard)
-
-
 def write_positions(folder):
     import torch
 
@@ -277,14 +259,16 @@ def write_positions(folder):
                 frames.append(frames_of(family, num_tokens))
             else:
                 t = int(rng.integers(1, 9))
-                # Whole positions for Qwen3-Omni, whose reference has fractions; of Qwen2.5-Omni also jumps over chunks.
-                step = float(rng.choice([0.5, 1 / 3, 1.0, 2.0, 2.2, 5.0] if family == "qwen2_5_omni" else [1.0, 2.0, 3.0]))
+                # Fractions of a position for Qwen3-Omni; of Qwen2.5-Omni also jumps over chunks.
+                step = float(rng.choice([0.5, 1 / 3, 1.0, 2.0, 2.2, 5.0]))
                 grids["video"].append([t, 2 * h, 2 * w])
                 seconds.append(step)
                 spans.append(["video", t, h, w, step, num_tokens if with_sound else 0])
                 if with_sound:
                     frames.append(frames_of(family, num_tokens))
-                    ids += [105, 103] + video_order(family, t, h, w, step, num_tokens, per_second) + [104, 106]
+                    times = np.repeat(np.arange(t), h * w) * step * per_second
+                    order = video_order({"qwen2_5_omni": "omni2.5", "qwen3_omni": "omni3"}[family], times, num_tokens, 2 * per_second)
+                    ids += [105, 103] + [100 if sound else 102 for sound in order] + [104, 106]
                 else:
                     ids += [105] + [102] * (t * h * w) + [106]
         if not grids["image"] + grids["video"]:
@@ -302,9 +286,8 @@ def write_positions(folder):
             tensor(seconds),
         )
         positions = positions[:, 0]
-        assert torch.equal(positions, positions.round())
         kinds = [{100: 2, 101: 1, 102: 1}.get(i, 0) for i in ids]
-        done.append({"family": family, "spans": spans, "kinds": kinds, "positions": positions.long().tolist()})
+        done.append({"family": family, "spans": spans, "kinds": kinds, "positions": positions.tolist()})
     write(folder / "positions.json.gz", done)
 
 

@@ -276,7 +276,8 @@ def make(family: Family, seed: int, out: Path, changes: dict, dtype=torch.float3
     torch.manual_seed(seed)
     config = changed(family.config, changes)
     reference = Reference(family, config, seed, dtype)
-    batch = make_batch(family.kind, config, seed + 1, changes.get("fixture.equal_lengths", False))
+    asked = [changes.get(f"fixture.{key}", False) for key in ("equal_lengths", "video_sound")]
+    batch = make_batch(family.kind, config, seed + 1, *asked)
     to = lambda tensors: {k: v.to(dtype) if v.is_floating_point() else v for k, v in tensors.items()}
     batch = Batch(to(batch.padded), [to(single) for single in batch.singles], to(batch.ours))
 

@@ -256,6 +256,9 @@ class InternVLChat(nn.Module):
 class Composed(nn.Module):
     """A vision tower of transformers, a projector of two maps and a language model, in the layout of `loongforge_vlm`."""
 
+    # States of which layer are taken where the config has no `vision_feature_layer`; those behind the last norm of others.
+    LAYERS = {"clip_vision_model": -2}
+
     def __init__(self, c: dict):
         super().__init__()
         import transformers
@@ -264,13 +267,23 @@ class Composed(nn.Module):
         made = transformers.CONFIG_MAPPING[vision["model_type"]](**vision)
         made._attn_implementation = "eager"
         tower = transformers.AutoModel.from_config(made)
-        self.image_encoder = nn.ModuleDict({"vision_model": tower})
+        self.layer = vision.get("vision_feature_layer") or self.LAYERS.get(vision["model_type"])
+        self.is_bare = vision["model_type"].startswith("dinov2")
+        self.image_encoder = tower if self.is_bare else nn.ModuleDict({"vision_model": tower})
         self.foundation = decoder(c["foundation"])
         width, outputs = vision["hidden_size"], c["foundation"]["hidden_size"]
         self.image_projector = nn.ModuleDict({"linear_1": nn.Linear(width, outputs), "linear_2": nn.Linear(outputs, outputs)})
 
+    def states(self, pixel_values: Tensor) -> Tensor:
+        """[pictures, patches, width]: without the class token, where there is one."""
+        out = (self.image_encoder if self.is_bare else self.image_encoder["vision_model"])(pixel_values, output_hidden_states=True)
+        states = out.last_hidden_state if self.layer is None else out.hidden_states[self.layer]
+        vision = self.c["image_encoder"]
+        before = 0 if vision["model_type"].startswith("siglip") else 1 + vision.get("num_register_tokens", 0)
+        return states[:, before:]
+
     def forward(self, input_ids: Tensor, pixel_values: Tensor, attention_mask=None, labels=None):
-        states = self.image_encoder["vision_model"](pixel_values).last_hidden_state
+        states = self.states(pixel_values)
         images = self.image_projector["linear_2"](F.gelu(self.image_projector["linear_1"](states))).flatten(0, 1)
         embeds = put_images(self.foundation.get_input_embeddings()(input_ids), input_ids, self.c["image_token_id"], images)
         return self.foundation(inputs_embeds=embeds, attention_mask=attention_mask, labels=labels)

@@ -40,9 +40,8 @@ def catch_position_ids(model: nn.Module, caught: dict[str, Tensor]):
     def hook(module, args, kwargs):
         if isinstance(kwargs.get("position_ids"), Tensor):
             found = kwargs["position_ids"].detach().clone()
-            # Qwen3-Omni's are real numbers, which are whole in these fixtures.
-            assert torch.equal(found, found.round()), found
-            caught["position_ids"] = found.long()
+            # Qwen3-Omni's are real numbers.
+            caught["position_ids"] = found.long() if torch.equal(found, found.round()) else found
 
     handle = decoder.register_forward_pre_hook(hook, with_kwargs=True) if decoder is not None else None
     try:

@@ -25,7 +25,7 @@ pub struct Fixture {
     dir: TempDir,
 }
 
-const SIZE: ModelSize = ModelSize {
+pub const SIZE: ModelSize = ModelSize {
     hidden_size: 48,
     intermediate_size: 64,
     num_hidden_layers: 3,

@@ -26,3 +26,5 @@ mod scale;
 #[path = "../support/soak.rs"]
 mod soak;
 mod sound;
+mod text;
+mod whole_omni;

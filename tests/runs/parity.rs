@@ -35,6 +35,7 @@ fn processes_of_a_mixture_of_experts() {
 #[test]
 fn processes_of_a_model_with_eyes() {
     equals_one_process("qwen3_vl-seed1", "foundation.tp=2,foundation.pp=2,encoder.dp=2", 6);
+    equals_one_process("qwen2.5_omni-seed1", "vision.tp=2,audio.dp=2,foundation.tp=2", 6);
     equals_one_process("qwen2.5_vl-seed1", "foundation.cp=2,encoder.tp=2,encoder.dp=2,encoder.zero=1", 6);
 }
 
@@ -42,6 +43,8 @@ fn processes_of_a_model_with_eyes() {
 fn a_layout_that_does_not_fit_is_named() {
     let (ok, text) = parity("qwen3-seed1", "foundation.tp=3");
     assert!(!ok && text.contains("num_attention_heads") && text.contains("tensor_parallel=3"), "{text}");
+    let (ok, text) = parity("qwen3-seed1", "foundation.tp=2,audio.dp=2");
+    assert!(!ok && text.contains("the model has no audio tower"), "{text}");
     let (ok, text) = parity("qwen3-seed1", "foundation.xp=2");
     assert!(!ok && text.contains("foundation.xp is not an axis"), "{text}");
 }

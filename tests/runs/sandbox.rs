@@ -4,6 +4,7 @@ use crate::must::skip;
 use image::codecs::gif::GifEncoder;
 use image::{DynamicImage, Frame, ImageBuffer, ImageFormat, Rgb, RgbImage, Rgba, RgbaImage};
 use loongforge::core::config::AudioLimits;
+use loongforge::core::data::audio::Segment;
 use loongforge::core::data::media::Sampling;
 use loongforge::core::data::{InProcess, Limits, MediaDecoder};
 use loongforge::core::rng::Rng;
@@ -103,7 +104,7 @@ fn wav(rate: u32, num_samples: usize) -> Vec<u8> {
 #[test]
 fn sound_comes_to_what_it_comes_to_in_this_process() {
     let (sandbox, warnings) = sandbox();
-    let limits = AudioLimits { min_seconds: 0.0, max_seconds: 10.0 };
+    let limits = AudioLimits { min_seconds: 0.0, max_seconds: 10.0, max_tokens: None };
     let files =
         [wav(16_000, 5000), wav(44_100, 7001), include_bytes!("../../src/core/data/audio/goldens/clip.mp4").to_vec()];
     let mut random = Rng::new(&[9]);
@@ -119,14 +120,15 @@ fn sound_comes_to_what_it_comes_to_in_this_process() {
             if round % 5 == 4 {
                 bytes.truncate(below(file.len()));
             }
-            let ours = InProcess.sound(&bytes, 16_000, &limits);
-            assert_eq!(sandbox.sound(&bytes, 16_000, &limits), ours);
+            let segment = if round % 3 == 0 { Segment { start: 0.05, end: Some(0.2) } } else { Segment::WHOLE };
+            let ours = InProcess.sound(&bytes, 16_000, &limits, segment);
+            assert_eq!(sandbox.sound(&bytes, 16_000, &limits, segment), ours);
             *(if ours.is_ok() { &mut good } else { &mut bad }) += 1;
         }
     }
     assert!(good > 15 && bad > 10, "{good} good, {bad} bad");
     let short = AudioLimits { max_seconds: 0.1, ..limits };
-    let error = sandbox.sound(&files[0], 16_000, &short).unwrap_err();
+    let error = sandbox.sound(&files[0], 16_000, &short, Segment::WHOLE).unwrap_err();
     assert!(error.contains("data.audio.max_seconds = 0.1"), "{error}");
     let warnings = warnings.lock().unwrap();
     assert!(!warnings.iter().any(|warning| warning.contains("no decode worker")), "{warnings:?}");

@@ -24,7 +24,7 @@ pub struct JoinServer {
     roster: Roster,
     /// Tells where the actors of the run listen for edges.
     paths: BTreeMap<ActorId, PathBuf>,
-    /// Of each encoder pool that may change, the index that none of its encoders has had.
+    /// For each encoder pool that may change, the index that none of its encoders has had.
     next: BTreeMap<PoolName, Cell<u32>>,
 }
 

@@ -8,7 +8,7 @@
 //! Limits before a connection has said who it is: 64 at a time, 5 seconds, 64 KiB. Others wait in the kernel. A
 //! connection that is refused costs one line of log a second, however many there are.
 //!
-//! What comes out is a stream that the protocol of `join` is spoken on; nothing of it is known here but the first
+//! A stream comes out that the protocol of `join` is spoken on; nothing of it is known here but the first
 //! message's role.
 
 mod admit;

@@ -13,7 +13,7 @@ pub struct FakeData {
     script: Script,
     reads: VecDeque<Vec<u64>>,
     plans: VecDeque<Arc<StepPlan>>,
-    again: VecDeque<Unit>,
+    to_resend: VecDeque<Unit>,
     /// Samples measured and not sent yet.
     held: BTreeSet<SampleId>,
     fuse: Fuse,
@@ -50,6 +50,7 @@ pub fn sample_of(position: u64, num_data: u32, script: &Script) -> SampleMeta {
         num_tokens,
         num_targets: text / 2,
         route: (position % u64::from(script.routes.max(1))) as u32,
+        column_bytes: 0,
         items,
         documents: Vec::new(),
     }
@@ -64,7 +65,7 @@ impl FakeData {
             script,
             reads: VecDeque::new(),
             plans: VecDeque::new(),
-            again: VecDeque::new(),
+            to_resend: VecDeque::new(),
             held: BTreeSet::new(),
             fuse,
         }
@@ -100,7 +101,7 @@ impl FakeData {
                     mine.iter().flat_map(|s| (0..s.num_tokens).map(|i| mix(s.id.0, i.into()) as i64)).collect();
                 let tensors: Vec<Box<dyn loongforge_core::transport::Buffer>> = vec![
                     Box::new(HostTensor::from_i64(&ids, &[num_tokens])),
-                    Box::new(HostTensor::from_i64(&vec![0; 3 * num_tokens], &[3, num_tokens])),
+                    Box::new(HostTensor::from_f32(&vec![0.0; 3 * num_tokens], &[3, num_tokens])),
                     Box::new(HostTensor::from_i64(&vec![0; num_tokens], &[num_tokens])),
                 ];
                 let header = Header { kind: ParcelKind::Columns(pack.id), version: Version(0) };
@@ -129,7 +130,7 @@ impl FakeData {
                 Some(old) => *old = plan.clone(),
                 None => {
                     let moved = |unit: &&Unit| regroup.moved.contains(&unit.id);
-                    self.again.extend(plan.units.iter().filter(moved).cloned());
+                    self.to_resend.extend(plan.units.iter().filter(moved).cloned());
                 }
             }
         }
@@ -163,7 +164,7 @@ impl Engine for FakeData {
 
     fn work(&mut self, ports: &mut Ports) -> Result<Progress, EngineError> {
         self.fuse.burn()?;
-        if let Some(unit) = self.again.pop_front() {
+        if let Some(unit) = self.to_resend.pop_front() {
             self.send_pixels(&unit, ports)?;
         } else if let Some(plan) = self.plans.pop_front() {
             self.send(&plan, ports)?;

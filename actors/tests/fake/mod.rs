@@ -103,7 +103,7 @@ pub fn spec(pools: &PoolSizes, steps: u64) -> CoordinatorSpec {
     }
 }
 
-/// What is planned of the foundation pools: one computes all samples, of several each those of its number.
+/// Returns what is planned of the foundation pools: one computes all samples, of several each those of its number.
 fn foundations(pools: &PoolSizes) -> Vec<FoundationPlanSpec> {
     let plan = |(pool, route): (&PoolSize, u32)| FoundationPlanSpec {
         pool: pool.name,
@@ -116,7 +116,7 @@ fn foundations(pools: &PoolSizes) -> Vec<FoundationPlanSpec> {
 /// The tower of the pool `reference`. To engines without models it is one like the others.
 pub const REFERENCE: Tower = Tower::Audio;
 
-/// What is planned of the encoder pools: `encoder` has the vision tower, the others the tower that they are called as.
+/// Returns what is planned of the encoder pools: `encoder` has the vision tower, the others the tower that they are called as.
 fn encoders(pools: &PoolSizes) -> Vec<EncoderPlanSpec> {
     let tower = |name: PoolName| match name.as_str() {
         "reference" => Some(REFERENCE),

@@ -5,9 +5,9 @@ use loongforge_core::config::Address;
 use std::path::{Path, PathBuf};
 
 /// A port of this machine's, for who shall not share memory: the same for who follows.
-pub fn port_of_run(folder: &Path, again: bool) -> anyhow::Result<Address> {
+pub fn port_of_run(folder: &Path, is_takeover: bool) -> anyhow::Result<Address> {
     let kept = folder.join("address");
-    if again {
+    if is_takeover {
         return std::fs::read_to_string(&kept)?.parse().map_err(|error: String| anyhow::anyhow!(error));
     }
     let address = Address::Tcp { host: "127.0.0.1".into(), port: free_port()? };

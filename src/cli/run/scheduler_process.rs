@@ -61,13 +61,14 @@ impl SchedulerProcess<'_> {
         }
         for restart in 0.. {
             // One that follows another begins where that was.
-            let again = args.processes && restart == 0 && is_takeover();
-            let may_take_over = (again || self.is_alone()) && resume.as_deref().is_none_or(|wanted| wanted == "auto");
+            let takes_over = args.processes && restart == 0 && is_takeover();
+            let may_take_over =
+                (takes_over || self.is_alone()) && resume.as_deref().is_none_or(|wanted| wanted == "auto");
             let goes_on = || may_take_over && is_open(&run.join(JOURNAL), &fingerprint(loaded));
             if let Some(former) = former.take_if(|_| !goes_on()) {
                 former.restore()?;
             }
-            let wanted = resume.as_deref().filter(|_| !again);
+            let wanted = resume.as_deref().filter(|_| !takes_over);
             let expect = Expect { composed: &loaded.composed, trust: args.trust, strict: args.strict };
             let resumed = find_resume(wanted, &expect, &composition, snapshots.as_ref(), console)?;
             // A launcher may start again what has ended.
@@ -87,7 +88,7 @@ impl SchedulerProcess<'_> {
             let known = resume.as_ref().map(|_| poison_items::read(&loaded.config.run.dir)).unwrap_or_default();
             composition =
                 composition.resume(resumed).knowing(known).snapshots_in(snapshots.as_ref().map(Snapshots::path));
-            let error = match self.conduct(composition, again, former.take()) {
+            let error = match self.run_actors(composition, takes_over, former.take()) {
                 Err(error) => error,
                 ended => return ended,
             };
@@ -131,30 +132,36 @@ impl SchedulerProcess<'_> {
         opened.inspect_err(|error| console.line(&format!("warning: checkpoint.snapshot_every: {error:#}"))).ok()
     }
 
-    /// One life of the run; `again`: in the place of a scheduler that has died. `former`: the run that the one which is taken
+    /// One life of the run; `is_takeover`: in the place of a scheduler that has died. `former`: the run that the one which is taken
     /// over has moved aside and not replaced yet.
-    fn conduct(&self, composition: Composition, again: bool, former: Option<FormerRun>) -> anyhow::Result<ExitCode> {
+    fn run_actors(
+        &self,
+        composition: Composition,
+        is_takeover: bool,
+        former: Option<FormerRun>,
+    ) -> anyhow::Result<ExitCode> {
         let Self { args, part, loaded, console } = *self;
         let composition = composition.stop_on(StopOn::Signals);
         composition.expect_weights().map_err(|error| UsageError::of(&error))?;
         let config = composition.config().clone();
         let journal = config.run.dir.join(JOURNAL);
         let is_kept = args.processes || part.is_some_and(|part| part.actors.is_empty());
-        let takes_over = if args.processes { again } else { is_kept && !composition.resumes() && !args.overwrite };
+        let takes_over =
+            if args.processes { is_takeover } else { is_kept && !composition.resumes() && !args.overwrite };
         let past = match takes_over {
             true => unfinished(&journal, &fingerprint(loaded)),
             false => None,
         };
-        if again && past.is_none() {
+        if is_takeover && past.is_none() {
             let cause = "the scheduler died before the run was under way".into();
             return Err(RunError::Failed(Failure::loss(ActorId::SCHEDULER, cause)).into());
         }
-        let (begin, again, former) = match &past {
+        let (begin, take_over_at, former) = match &past {
             Some(_) => {
-                let told = read_metrics(&config.run.dir.join("metrics.jsonl")).unwrap_or_default();
+                let reported = read_metrics(&config.run.dir.join("metrics.jsonl")).unwrap_or_default();
                 console.line("taking over from a scheduler that died; --resume or --overwrite start over");
-                let told = StepId(told.last().map_or(0, |last| last.step + 1));
-                ((told, SampleId(u64::MAX)), Some(told), former)
+                let reported = StepId(reported.last().map_or(0, |last| last.step + 1));
+                ((reported, SampleId(u64::MAX)), Some(reported), former)
             }
             None => {
                 former.map(FormerRun::restore).transpose()?;
@@ -171,7 +178,7 @@ impl SchedulerProcess<'_> {
         }
         console.line(&check::summary(&config, composition.folder())?);
         held_out_sets::summary(&config).into_iter().for_each(|line| console.line(&line));
-        let journal = is_kept.then_some(Keep { path: journal, again, cut_after: Keep::CUT_AFTER });
+        let journal = is_kept.then_some(Keep { path: journal, take_over_at, cut_after: Keep::CUT_AFTER });
         let report = Report::new(&composition, loaded.composed.clone(), console.clone(), begin)?;
         let report = report.on_first_step(first_step);
         let name = &config.run.name;

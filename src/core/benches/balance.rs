@@ -100,7 +100,7 @@ fn packs(law: &str, ranks: usize, cost: CostModel) {
     );
 }
 
-/// What a run does, replicas meeting once a step: samples packed within the step, 97 % of the room of four packs a replica,
+/// Does what a run does, replicas meeting once a step: samples packed within the step, 97 % of the room of four packs a replica,
 /// in packs of any length; full packs of a stream, four a replica; and 1 % fewer of them.
 fn plans(law: &str, ranks: usize, cost: CostModel) {
     let room = ranks * MICRO_BATCHES;
@@ -156,7 +156,16 @@ fn bound(mut costs: Vec<u64>, ranks: usize, is_free: bool) -> f64 {
 
 fn sample(id: u64, num_tokens: u32) -> SampleMeta {
     let (items, documents) = (Vec::new(), Vec::new());
-    SampleMeta { id: SampleId(id), owner: 0, num_tokens, num_targets: num_tokens, route: 0, items, documents }
+    SampleMeta {
+        id: SampleId(id),
+        owner: 0,
+        num_tokens,
+        num_targets: num_tokens,
+        route: 0,
+        column_bytes: 0,
+        items,
+        documents,
+    }
 }
 
 fn spec(ranks: usize, cost: CostModel) -> PlanSpec {

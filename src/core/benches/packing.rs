@@ -61,6 +61,7 @@ fn stream(head: &str, lengths: &[u32], max_tokens: usize) {
         num_tokens,
         num_targets: 1,
         route: 0,
+        column_bytes: 0,
         items: Vec::new(),
         documents: Vec::new(),
     };

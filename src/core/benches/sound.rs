@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use loongforge_core::config::AudioLimits;
-use loongforge_core::data::audio::{LogMel, decode_sound, wav};
+use loongforge_core::data::audio::{LogMel, Segment, decode_sound, wav};
 
 const RATE: u32 = 16_000;
 const NUM_MELS: usize = 128;
@@ -23,12 +23,12 @@ fn main() {
         let sine: Vec<f32> = (0..SECONDS * RATE as usize).map(|at| 0.5 * (turn * at as f32).sin()).collect();
         std::fs::write(&files[0], wav(&sine, 1, RATE)).expect("a file");
     }
-    let limits = AudioLimits { min_seconds: 0.0, max_seconds: 3600.0 };
+    let limits = AudioLimits { min_seconds: 0.0, max_seconds: 3600.0, max_tokens: None };
     let log_mel = LogMel::new((400, 160, NUM_MELS), RATE);
     for file in files {
         let decode = || {
             let bytes = std::fs::read(&file).expect("a file");
-            decode_sound(&bytes, RATE, &limits).expect("a file of sound")
+            decode_sound(&bytes, RATE, &limits, Segment::WHOLE).expect("a file of sound")
         };
         let frames = |samples: &[f32]| log_mel.frames(samples, samples.len(), samples.len() / 160).values.len();
         let samples = decode();

@@ -2,10 +2,15 @@
 
 use super::error::CheckpointError;
 use super::manifest::entries;
+use crate::data::TEXT_TOKENIZER;
 use std::path::Path;
 
+/// The voices of Qwen2.5-Omni's talker, without which transformers does not load the model. A pickle: it is carried, never
+/// opened.
+pub const SPEAKERS: &str = "spk_dict.pt";
+
 /// Tokenizer, processor and generation config of all families.
-const NAMES: [&str; 16] = [
+const NAMES: [&str; 17] = [
     "added_tokens.json",
     "chat_template.json",
     "generation_config.json",
@@ -14,6 +19,7 @@ const NAMES: [&str; 16] = [
     "preprocessor_config.json",
     "processor_config.json",
     "special_tokens_map.json",
+    SPEAKERS,
     "tokenizer.json",
     "tokenizer_config.json",
     "video_preprocessor.json",
@@ -22,6 +28,7 @@ const NAMES: [&str; 16] = [
     "vocab.txt",
     "vocab_file.txt",
     "bpe.codes",
+    TEXT_TOKENIZER,
 ];
 
 /// Templates, vocabularies, and the code that a family's `auto_map` names; it is carried, never run.

@@ -10,7 +10,7 @@ mod error;
 mod manifest;
 mod names;
 
-pub use carried::carried;
+pub use carried::{SPEAKERS, carried};
 pub use error::CheckpointError;
 pub use manifest::{FileEntry, Manifest, entries, latest, published, sha256};
 pub use names::{FORMAT_VERSION, MANIFEST};

@@ -192,6 +192,7 @@ impl<'a> Composer<'a> {
             "models/image_projector" => "_global_.model.image_projector",
             "models/audio_encoder" => "_global_.model.audio_encoder",
             "models/audio_projector" => "_global_.model.audio_projector",
+            "models/text_encoder" => "_global_.model.text_encoder",
             _ if group.starts_with("models/") => "_global_.model",
             _ => item.group.trim_start_matches('/'),
         };

@@ -163,11 +163,13 @@ impl Node {
 const FREE_FORM: [&str; 3] = ["model.overrides", "model.config", "data.template_kwargs"];
 /// The same of each part of the model.
 const FREE_FORM_OF_PARTS: [&str; 4] = ["config", "overrides", "lora.rank_pattern", "lora.alpha_pattern"];
-const PARTS: [&str; 5] = [
+const PARTS: [&str; 7] = [
     "model.image_encoder.",
     "model.image_projector.",
     "model.audio_encoder.",
     "model.audio_projector.",
+    "model.text_encoder.",
+    "model.text_projector.",
     "model.foundation.",
 ];
 

@@ -271,6 +271,7 @@ impl Rules<'_> {
             ("foundation", memory.activation_budget.foundation, "model.foundation", model.foundation.recompute),
             ("encoder", memory.activation_budget.encoder, "model.image_encoder", model.image_encoder.recompute),
             ("encoder", memory.activation_budget.encoder, "model.audio_encoder", model.audio_encoder.recompute),
+            ("encoder", memory.activation_budget.encoder, "model.text_encoder", model.text_encoder.recompute),
         ];
         for (pool, budget, part, recompute) in pools {
             let key = format!("memory.activation_budget.{pool}");

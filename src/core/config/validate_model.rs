@@ -150,6 +150,12 @@ impl Rules<'_> {
                 }
             }
         }
+        if let Some(source) = &model.text.tokenizer {
+            self.directory("model.text.tokenizer", source, None, false);
+            if source.as_path().is_dir() {
+                self.holds("model.text.tokenizer", source, "tokenizer.json");
+            }
+        }
         for (key, part) in model.parts() {
             if let Some(source) = &part.load {
                 let needs_config = (part.config.is_empty() && model.config.is_empty() && model.load.is_none())

@@ -2,6 +2,7 @@
 
 use image::RgbImage;
 
+use super::audio::Segment;
 use super::limits::Limits;
 use super::media::{Sampling, Video};
 use crate::config::AudioLimits;
@@ -21,11 +22,11 @@ pub trait MediaDecoder: Send + Sync {
     /// The reason.
     fn clip(&self, bytes: &[u8], fps: Option<f64>, limits: &Limits, sampling: &Sampling) -> Result<Video, String>;
 
-    /// One channel of `rate` samples a second, as [`decode_sound`] gives it.
+    /// One channel of a segment, of `rate` samples a second, as [`decode_sound`](super::audio::decode_sound) gives it.
     ///
     /// # Errors
     /// The reason.
-    fn sound(&self, bytes: &[u8], rate: u32, limits: &AudioLimits) -> Result<Vec<f32>, String>;
+    fn sound(&self, bytes: &[u8], rate: u32, limits: &AudioLimits, segment: Segment) -> Result<Vec<f32>, String>;
 }
 
 /// Describes which frames of a clip were taken.

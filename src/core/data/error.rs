@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::message::SampleId;
 use serde::{Deserialize, Serialize};
 
 /// An error of the data room. `Sample…`-like variants become the reason of a [`BadSample`] when they
@@ -39,6 +40,8 @@ pub enum DataError {
          (data.pack.too_long: truncate)"
     )]
     NothingLeft { max_tokens: usize },
+    #[error("sample {id}: {reason}")]
+    Column { id: SampleId, reason: String },
     #[error("{count} {what}, more than data.pack.{key} = {limit}")]
     PackLimit { count: usize, what: &'static str, key: &'static str, limit: usize },
 }

@@ -44,13 +44,14 @@ pub fn check(places: &[Place], expected: impl Iterator<Item = Kind> + Clone) -> 
         return Ok(());
     }
     let made = places.iter().map(|place| place.kind);
-    let is_heard = expected.clone().chain(made.clone()).any(|kind| kind == Kind::Audio);
+    let has = |wanted: Kind| expected.clone().chain(made.clone()).any(|kind| kind == wanted);
+    let others: Vec<Kind> = [Kind::Audio, Kind::Context].into_iter().filter(|kind| has(*kind)).collect();
     let count = |kinds: &mut dyn Iterator<Item = Kind>| {
         let mut counts = [0; Kind::ALL.len()];
         kinds.for_each(|kind| counts[kind as usize] += 1);
         let of = |kind: Kind| format!("{} {}", counts[kind as usize], kind.name());
         let sight = format!("{} and {}", of(Kind::Image), of(Kind::Video));
-        if is_heard { format!("{sight} and {}", of(Kind::Audio)) } else { sight }
+        others.iter().fold(sight, |said, kind| format!("{said} and {}", of(*kind)))
     };
     let (given, made) = (count(&mut expected.clone()), count(&mut made.clone()));
     Err(DataError::Line(format!("{given}, but the chat template made placeholders of {made}")))

@@ -4,7 +4,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::Value as Json;
 
-use super::audio::{decode_sound, read_header};
+use super::audio::{Segment, decode_sound, read_header};
 use super::decode::{decode_animation, decode_rgb};
 use super::error::DataError;
 use super::limits::Limits;
@@ -40,7 +40,13 @@ pub fn sound(bytes: &[u8]) {
     const SECONDS: f64 = 2.0;
     // As in a run: a panic of a decoder spoils one sample.
     let decode = || {
-        decode_sound(bytes, 16_000, &AudioLimits { min_seconds: 0.0, max_seconds: SECONDS }).map_err(DataError::Line)
+        decode_sound(
+            bytes,
+            16_000,
+            &AudioLimits { min_seconds: 0.0, max_seconds: SECONDS, max_tokens: None },
+            Segment::WHOLE,
+        )
+        .map_err(DataError::Line)
     };
     if let Ok(samples) = super::processor::guarded(decode) {
         assert!(!samples.is_empty() && samples.len() <= (16_000.0 * SECONDS) as usize);

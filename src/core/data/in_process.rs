@@ -4,7 +4,7 @@ use std::path::Path;
 
 use image::RgbImage;
 
-use super::audio::decode_sound;
+use super::audio::{Segment, decode_sound};
 use super::decode::{decode_animation, decode_rgb};
 use super::decoder::{MediaDecoder, SampledFrames};
 use super::error::DataError;
@@ -31,8 +31,8 @@ impl MediaDecoder for InProcess {
         Ok(taken.video(frames))
     }
 
-    fn sound(&self, bytes: &[u8], rate: u32, limits: &AudioLimits) -> Result<Vec<f32>, String> {
-        decode_sound(bytes, rate, limits)
+    fn sound(&self, bytes: &[u8], rate: u32, limits: &AudioLimits, segment: Segment) -> Result<Vec<f32>, String> {
+        decode_sound(bytes, rate, limits, segment)
     }
 }
 

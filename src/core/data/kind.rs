@@ -1,13 +1,15 @@
-//! The kinds of files that a sample may have beside its text, and how each is written.
+//! The kinds of files and of texts for a text tower that a sample may have beside its own text, and how each is written.
 
 use crate::message::Tower;
 
-/// A kind of file.
+/// A kind of file, or a text for a text tower.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Image,
     Video,
     Audio,
+    /// A text for a text tower.
+    Context,
 }
 
 /// Holds what a kind is called.
@@ -22,14 +24,15 @@ struct Names {
 }
 
 /// By kind, in the order of [`Kind::ALL`].
-const NAMES: [Names; 3] = [
+const NAMES: [Names; 4] = [
     Names { plural: "pictures", placeholder: "<image>", key: "images", tower: Tower::Vision },
     Names { plural: "videos", placeholder: "<video>", key: "videos", tower: Tower::Vision },
     Names { plural: "audio", placeholder: "<audio>", key: "audios", tower: Tower::Audio },
+    Names { plural: "contexts", placeholder: "<context>", key: "contexts", tower: Tower::Text },
 ];
 
 impl Kind {
-    pub const ALL: [Self; 3] = [Self::Image, Self::Video, Self::Audio];
+    pub const ALL: [Self; 4] = [Self::Image, Self::Video, Self::Audio, Self::Context];
 
     /// In the plural.
     pub fn name(self) -> &'static str {

@@ -10,6 +10,8 @@
 pub mod audio;
 mod bad;
 mod card;
+mod column;
+mod contexts;
 mod cpu;
 mod dataset;
 mod decode;
@@ -47,6 +49,8 @@ pub mod tools;
 
 pub use bad::BadSampleList;
 pub use card::{ModelCard, Section, VisionCut};
+pub use column::{ColumnValues, ColumnView, JoinedColumn, SampleColumn, Values, join_column};
+pub use contexts::TEXT_TOKENIZER;
 pub use cpu::MAX_DECODE_SECONDS;
 pub use dataset::{Dataset, Exchange};
 pub use decode::{Decoded, decode_rgb_into};
@@ -59,7 +63,7 @@ pub use locator::Locator;
 pub use media::VideoSource;
 pub use packed::{PackedKind, PackedMedia, PackedSample};
 pub use positions::{PositionKind, Span};
-pub use processor::{Learned, Processor, ProcessorOptions};
+pub use processor::{Learned, Processor, ProcessorFolders, ProcessorOptions};
 pub use sample::{IGNORE_INDEX, Media, Sample};
 pub use source::fingerprint;
 pub use source::{

@@ -5,7 +5,7 @@
 //! KEY.json               {"ids": [..], "lens": [..], "samples": [..], "media": [{"kind", "fps", "files"}], "items": [..]}
 //! KEY.input_ids.npy      [tokens], 32-bit
 //! KEY.targets.npy        [tokens]; -100 does not count in the loss
-//! KEY.position_ids.npy   [3, tokens]; only where they are not 0, 1, 2, … in each document
+//! KEY.position_ids.npy   [3, tokens]; only where they are not 0, 1, 2, … in each document; 32-bit floats where some are fractions
 //! KEY.0_name.jpg …       pictures and frames, as they were found
 //! ```
 
@@ -13,8 +13,9 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::audio::Segment;
 use super::error::DataError;
-use super::npy::{read_npy, write_npy};
+use super::npy::{read_npy, read_npy_numbers, write_npy, write_npy_numbers};
 use crate::message::{Grid, ItemMeta, Tower};
 
 const JSON: &str = "json";
@@ -36,7 +37,7 @@ pub struct PackedSample {
     /// [tokens]
     pub targets: Vec<i32>,
     /// [3, tokens], each document from 0; `None` where every document counts 0, 1, 2, … on all axes.
-    pub position_ids: Option<Vec<i32>>,
+    pub position_ids: Option<Vec<f32>>,
     /// Pictures and videos in the order of their placeholders.
     pub media: Vec<PackedMedia>,
     /// Holds what the encoder will be given of all of them.
@@ -57,7 +58,11 @@ pub struct PackedMedia {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum PackedKind {
     Image,
-    Audio,
+    Audio {
+        segment: Segment,
+    },
+    /// A text for a text tower.
+    Context,
     /// With the rate of its frames where that was said.
     Video {
         fps: Option<f64>,
@@ -80,6 +85,11 @@ struct RawMedia {
     kind: RawKind,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     fps: Option<f64>,
+    /// Of a part of a recording: where it begins and ends, in seconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    start: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    end: Option<f64>,
     files: Vec<String>,
 }
 
@@ -88,6 +98,7 @@ struct RawMedia {
 enum RawKind {
     Image,
     Audio,
+    Context,
     Video,
 }
 
@@ -122,7 +133,7 @@ impl PackedSample {
             (TARGETS.to_owned(), write_npy(&[num_tokens], &self.targets).into()),
         ];
         let positions = self.position_ids.iter();
-        members.extend(positions.map(|ids| (POSITION_IDS.to_owned(), write_npy(&[3, num_tokens], ids).into())));
+        members.extend(positions.map(|ids| (POSITION_IDS.to_owned(), write_npy_numbers(&[3, num_tokens], ids).into())));
         members.extend(self.media.iter().flat_map(|media| media.files.iter().cloned()));
         members
     }
@@ -143,44 +154,46 @@ impl PackedSample {
             let (ids, lens, samples) = (raw.ids.len(), raw.lens.len(), raw.samples.len());
             return Err(wrong(format!("a pack of {ids} ids, {lens} lens and {samples} samples")));
         }
-        let array = |name: &str, bytes: &[u8], rows: &[usize]| {
-            let (shape, values) = read_npy(bytes)?;
-            let fits = shape.split_last().is_some_and(|(&last, first)| last as u64 == num_tokens && first == rows);
-            if !fits {
-                return Err(wrong(format!("{name} is of shape {shape:?}, but lens add up to {num_tokens} tokens")));
-            }
-            Ok(values)
+        let fits = |name: &str, shape: &[usize], rows: &[usize]| match shape.split_last() {
+            Some((&last, first)) if last as u64 == num_tokens && first == rows => Ok(()),
+            _ => Err(wrong(format!("{name} is of shape {shape:?}, but lens add up to {num_tokens} tokens"))),
         };
-        let input_ids = array(INPUT_IDS, expect(INPUT_IDS)?, &[])?;
-        let targets = array(TARGETS, expect(TARGETS)?, &[])?;
-        let position_ids = find(POSITION_IDS).map(|bytes| array(POSITION_IDS, bytes, &[3])).transpose()?;
+        let of_tokens = |name: &str| {
+            let (shape, values) = read_npy(expect(name)?)?;
+            fits(name, &shape, &[]).map(|()| values)
+        };
+        let of_axes = |bytes: &Arc<[u8]>| {
+            let (shape, values) = read_npy_numbers(bytes)?;
+            fits(POSITION_IDS, &shape, &[3]).map(|()| values)
+        };
+        let (input_ids, targets) = (of_tokens(INPUT_IDS)?, of_tokens(TARGETS)?);
+        let position_ids = find(POSITION_IDS).map(of_axes).transpose()?;
         let media = raw.media.into_iter().map(|media| media.open(&find)).collect::<Result<_, _>>()?;
         let items = raw.items.into_iter().map(RawItem::open).collect();
         Ok(Self { ids: raw.ids, lens: raw.lens, samples: raw.samples, input_ids, targets, position_ids, media, items })
     }
 
     /// [3, tokens]: those of the pack, or the plain ones.
-    pub fn all_position_ids(&self) -> Vec<i64> {
-        match &self.position_ids {
-            Some(ids) => ids.iter().map(|&id| i64::from(id)).collect(),
-            None => {
-                let row = self.lens.iter().flat_map(|&len| 0..i64::from(len));
-                let row: Vec<i64> = row.collect();
-                row.repeat(3)
-            }
-        }
+    pub fn all_position_ids(&self) -> Vec<f32> {
+        let plain = || {
+            let row = self.lens.iter().flat_map(|&len| (0..len).map(|at| at as f32));
+            row.collect::<Vec<f32>>().repeat(3)
+        };
+        self.position_ids.clone().unwrap_or_else(plain)
     }
 }
 
 impl PackedMedia {
     fn raw(&self) -> RawMedia {
-        let (kind, fps) = match self.kind {
-            PackedKind::Image => (RawKind::Image, None),
-            PackedKind::Audio => (RawKind::Audio, None),
-            PackedKind::Video { fps } => (RawKind::Video, fps),
+        let (kind, fps, segment) = match self.kind {
+            PackedKind::Image => (RawKind::Image, None, Segment::WHOLE),
+            PackedKind::Audio { segment } => (RawKind::Audio, None, segment),
+            PackedKind::Context => (RawKind::Context, None, Segment::WHOLE),
+            PackedKind::Video { fps } => (RawKind::Video, fps, Segment::WHOLE),
         };
+        let start = Some(segment.start).filter(|_| !segment.is_whole());
         let files = self.files.iter().map(|(name, _)| name.clone()).collect();
-        RawMedia { kind, fps, files }
+        RawMedia { kind, fps, start, end: segment.end, files }
     }
 }
 
@@ -193,8 +206,14 @@ impl RawMedia {
             (RawKind::Audio, _) if self.files.len() != 1 => {
                 return Err(wrong(format!("a recording of {} files", self.files.len())));
             }
+            (RawKind::Context, _) if self.files.len() != 1 => {
+                return Err(wrong(format!("a context of {} files", self.files.len())));
+            }
+            (RawKind::Context, _) => PackedKind::Context,
             (RawKind::Image, _) => PackedKind::Image,
-            (RawKind::Audio, _) => PackedKind::Audio,
+            (RawKind::Audio, _) => {
+                PackedKind::Audio { segment: Segment::new(self.start.unwrap_or(0.0), self.end).map_err(wrong)? }
+            }
             (RawKind::Video, Some(fps)) if !(fps.is_finite() && fps > 0.0) => {
                 return Err(wrong(format!("a video's fps is {fps}")));
             }
@@ -249,7 +268,7 @@ mod tests {
             samples: vec!["a.jsonl:8".into(), "ü.tar:key".into()],
             input_ids: vec![1, 2, 3, 4, 5],
             targets: vec![2, -100, 4, 5, -100],
-            position_ids: Some((0..15).collect()),
+            position_ids: Some((0..15).map(|at| at as f32).collect()),
             media: vec![
                 PackedMedia { kind: PackedKind::Image, files: vec![file("0_a.png", b"one")] },
                 PackedMedia {
@@ -267,13 +286,13 @@ mod tests {
         let mut members = pack.members();
         members.reverse();
         assert_eq!(PackedSample::from_members(&members).unwrap(), pack);
-        assert_eq!(pack.all_position_ids(), (0..15).collect::<Vec<_>>());
+        assert_eq!(pack.all_position_ids(), (0..15).map(|at| at as f32).collect::<Vec<_>>());
         (pack.position_ids, pack.media, pack.items) = (None, Vec::new(), Vec::new());
         let members = pack.members();
         let names: Vec<&str> = members.iter().map(|(name, _)| name.as_str()).collect();
         assert_eq!(names, ["json", "input_ids.npy", "targets.npy"]);
         assert_eq!(PackedSample::from_members(&members).unwrap(), pack);
-        assert_eq!(pack.all_position_ids(), [0, 1, 0, 1, 2].repeat(3));
+        assert_eq!(pack.all_position_ids(), [0.0, 1.0, 0.0, 1.0, 2.0].repeat(3));
     }
 
     #[test]

@@ -10,48 +10,53 @@ pub enum PositionKind {
     Sequential,
     /// Frames, rows and columns apart (M-RoPE): `get_rope_index` of Qwen2-VL and its successors and of ERNIE-4.5-VL in
     /// transformers 5.17. Text advances all three by one a token; features span a box that begins where the text before
-    /// it ended, and the text after it goes on behind the longer of the box's sides. Sound advances as text does. A video
+    /// it ended, and the text after it goes on behind the longer of the box's sides. Sound and the texts of a text tower advance as text does. A video
     /// of the Omni models, with or without its sound, says itself where each of its runs is.
     Multimodal,
 }
 
 impl PositionKind {
-    /// Position ids of one sequence, [3, tokens]: rows of frames, rows and columns, from 0.
-    pub fn ids(self, spans: &[Span]) -> Vec<i64> {
+    /// Position ids of one sequence, [3, tokens]: rows of frames, rows and columns, from 0. They are whole but where a video
+    /// of Qwen3-Omni has frames between two positions, and behind it.
+    pub fn ids(self, spans: &[Span]) -> Vec<f32> {
         let len = spans.iter().map(|span| span.len()).sum();
         if self == Self::Sequential {
-            return (0..3).flat_map(|_| 0..len as i64).collect();
+            return (0..3).flat_map(|_| (0..len).map(|at| at as f32)).collect();
         }
-        let mut ids = vec![0; 3 * len];
+        let mut ids = vec![0.0; 3 * len];
         let (frames, rest) = ids.split_at_mut(len);
         let (rows, columns) = rest.split_at_mut(len);
-        let (mut at, mut next) = (0, 0i64);
+        let (mut at, mut next) = (0, 0.0);
         // Where the group of runs began that is being counted, and whether the markers behind it share a position.
-        let (mut begin, mut twin) = (0, false);
+        let (mut begin, mut twin) = (0.0, false);
         for span in spans {
+            let steps = (0..span.len()).map(|step| step as f32);
             match *span {
                 Span::Text(num_tokens) => {
-                    for number in 0..num_tokens {
-                        (frames[at], rows[at], columns[at]) = (next, next, next);
-                        let shared = std::mem::take(&mut twin) && number == 0 && num_tokens > 1;
-                        (at, next) = (at + 1, if shared { next } else { next + 1 });
+                    let twins = num_tokens > 0 && std::mem::take(&mut twin) && num_tokens > 1;
+                    let first = if twins { next - 1.0 } else { next };
+                    for step in steps {
+                        let id = if step == 0.0 { next } else { first + step };
+                        (frames[at], rows[at], columns[at]) = (id, id, id);
+                        at += 1;
                     }
+                    next = first + num_tokens as f32;
                 }
                 Span::Run(Run { timed: Some(timed), h, w, tower, .. }) => {
                     if timed.begins {
                         if timed.twin_markers && at > 1 {
-                            next -= 1;
+                            next -= 1.0;
                             for row in [&mut *frames, &mut *rows, &mut *columns] {
                                 row[at - 1] = row[at - 2];
                             }
                         }
                         begin = next;
                     }
-                    for index in 0..span.len() as i64 {
+                    for (index, step) in (0u32..).zip(steps) {
                         let [t, row, column] = timed.offset.map(|offset| begin + offset);
                         let steps = match tower {
-                            Tower::Audio => [index; 3],
-                            Tower::Vision => [0, index / i64::from(w) % i64::from(h), index % i64::from(w)],
+                            Tower::Audio | Tower::Text => [step; 3],
+                            Tower::Vision => [0.0, (index / w % h) as f32, (index % w) as f32],
                         };
                         (frames[at], rows[at], columns[at]) = (t + steps[0], row + steps[1], column + steps[2]);
                         at += 1;
@@ -60,21 +65,22 @@ impl PositionKind {
                         (next, twin) = (begin + after, timed.twin_markers);
                     }
                 }
-                Span::Run(run) if run.tower == Tower::Audio => {
-                    for _ in 0..run.len() {
-                        (frames[at], rows[at], columns[at]) = (next, next, next);
-                        (at, next) = (at + 1, next + 1);
+                Span::Run(run) if run.tower != Tower::Vision => {
+                    for step in steps {
+                        (frames[at], rows[at], columns[at]) = (next + step, next + step, next + step);
+                        at += 1;
                     }
+                    next += run.len() as f32;
                 }
                 Span::Run(run) => {
                     let (h, w) = (i64::from(run.h), i64::from(run.w));
                     for index in 0..run.len() as i64 {
-                        frames[at] = next + index / (h * w) * run.interval;
-                        rows[at] = next + index / w % h;
-                        columns[at] = next + index % w;
+                        frames[at] = next + (index / (h * w) * run.interval) as f32;
+                        rows[at] = next + (index / w % h) as f32;
+                        columns[at] = next + (index % w) as f32;
                         at += 1;
                     }
-                    next += h.max(w);
+                    next += h.max(w) as f32;
                 }
             }
         }
@@ -83,7 +89,7 @@ impl PositionKind {
 }
 
 /// Neighboring tokens of one nature.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Span {
     Text(usize),
     Run(Run),
@@ -110,7 +116,7 @@ mod tests {
         family: String,
         /// A number: so many tokens of text; frames, rows, columns, interval: a run.
         spans: Vec<Json>,
-        position_ids: [Vec<i64>; 3],
+        position_ids: [Vec<f32>; 3],
     }
 
     #[test]
@@ -133,6 +139,9 @@ mod tests {
 
     #[test]
     fn one_by_one_whatever_stands_there() {
-        assert_eq!(PositionKind::Sequential.ids(&[Span::Text(1), Span::Run(Run::new(1, 1, 2))]), [0, 1, 2].repeat(3));
+        assert_eq!(
+            PositionKind::Sequential.ids(&[Span::Text(1), Span::Run(Run::new(1, 1, 2))]),
+            [0.0, 1.0, 2.0].repeat(3)
+        );
     }
 }

@@ -1,5 +1,6 @@
 //! A sample as the model takes it: plain buffers.
 
+use super::{ColumnView, SampleColumn, Values};
 use crate::message::{Grid, ItemMeta, SampleId, SampleMeta, Tower};
 
 /// Target of a position that does not count in the loss: the `ignore_index` of cross entropy.
@@ -13,10 +14,12 @@ pub struct Sample {
     /// for every feature of recordings.
     pub input_ids: Vec<i64>,
     /// [3, num_tokens], rows of frames, rows, columns, from 0 in each of `meta.document_lens()`; equal rows where
-    /// positions have one axis.
-    pub position_ids: Vec<i64>,
+    /// positions have one axis. Real numbers, as Qwen3-Omni counts time; they are whole everywhere else.
+    pub position_ids: Vec<f32>,
     /// [num_tokens]; the next token where it counts, [`IGNORE_INDEX`] elsewhere.
     pub targets: Vec<i64>,
+    /// Columns that the model reads beside those of tokens, in its order.
+    pub columns: Vec<SampleColumn>,
     /// Pictures, videos and recordings in the order of their first placeholders.
     pub media: Vec<Media>,
     /// Files of the record that `media` are of: its first ones, as a sample may be truncated.
@@ -40,7 +43,7 @@ impl Sample {
     pub(super) fn new(
         id: SampleId,
         input_ids: Vec<i64>,
-        position_ids: Vec<i64>,
+        position_ids: Vec<f32>,
         targets: Vec<i64>,
         media: Vec<Media>,
     ) -> Self {
@@ -49,14 +52,45 @@ impl Sample {
         let items = media.iter().map(meta).collect();
         let num_targets = targets.iter().filter(|&&target| target != IGNORE_INDEX).count() as u32;
         let num_tokens = input_ids.len() as u32;
-        let meta = SampleMeta { id, owner: 0, num_tokens, num_targets, items, documents: Vec::new(), route: 0 };
-        Self { meta, input_ids, position_ids, targets, media, num_sources: 0 }
+        let meta = SampleMeta {
+            id,
+            owner: 0,
+            num_tokens,
+            num_targets,
+            items,
+            documents: Vec::new(),
+            route: 0,
+            column_bytes: 0,
+        };
+        Self { meta, input_ids, position_ids, targets, columns: Vec::new(), media, num_sources: 0 }
+    }
+
+    /// The same with columns beside those of its tokens.
+    #[must_use]
+    pub fn with_columns(mut self, columns: Vec<SampleColumn>) -> Self {
+        self.meta.column_bytes = columns.iter().map(SampleColumn::num_bytes).sum::<usize>() as u32;
+        self.columns = columns;
+        self
+    }
+
+    /// Its columns in the order in which they are sent: `input_ids [T]`, `position_ids [3, T]` and `targets [T]`, then the
+    /// others.
+    pub fn all_columns(&self) -> impl Iterator<Item = ColumnView<'_>> {
+        let rows = self.input_ids.len();
+        let column = |name, before, values| ColumnView { name, before, rows, after: &[], values };
+        let tokens = [
+            column("input_ids", &[][..], Values::I64(&self.input_ids)),
+            column("position_ids", &[3], Values::F32(&self.position_ids)),
+            column("targets", &[], Values::I64(&self.targets)),
+        ];
+        tokens.into_iter().chain(self.columns.iter().map(SampleColumn::view))
     }
 
     /// Bytes of its contents in memory.
     pub fn num_bytes(&self) -> u64 {
-        let numbers = self.input_ids.len() + self.position_ids.len() + self.targets.len();
+        let tokens = self.input_ids.len() + self.targets.len();
         let pixels: usize = self.media.iter().map(|item| item.pixels.len()).sum();
-        (numbers * size_of::<i64>() + pixels * size_of::<f32>()) as u64
+        let values = self.position_ids.len() + pixels;
+        (tokens * size_of::<i64>() + values * size_of::<f32>()) as u64 + u64::from(self.meta.column_bytes)
     }
 }

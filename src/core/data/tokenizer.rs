@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value as Json;
+use tokenizers::TruncationParams;
 
 use super::card::ModelCard;
 use super::error::DataError;
@@ -26,6 +27,8 @@ pub struct SpecialTokens {
     pub image: Option<i64>,
     /// Placeholder that the features of recordings replace; `None` for models that hear nothing.
     pub audio: Option<i64>,
+    /// Placeholder that the features of texts for a text tower replace; `None` for models without one.
+    pub context: Option<i64>,
     /// Ends a document.
     pub eos: Option<i64>,
     /// Tokens that end a turn or a text.
@@ -48,15 +51,33 @@ impl Tokenizer {
     /// # Errors
     /// No tokenizer that can be read, or one with more tokens than the model.
     pub fn open(model_dir: &Path, config: &Json, tokenizer_config: &Json) -> Result<Self, DataError> {
-        let (mut inner, path) = read(model_dir, tokenizer_config)?;
+        let (inner, path) = read(model_dir, tokenizer_config)?;
+        Self::new(inner, &path, config, tokenizer_config)
+    }
+
+    /// Works like [`Tokenizer::open`] with a `tokenizer.json` of any name.
+    ///
+    /// # Errors
+    /// As [`Tokenizer::open`].
+    pub(super) fn of_file(path: &Path, config: &Json) -> Result<Self, DataError> {
+        Self::new(read_tokenizer(path)?, path, config, &Json::Null)
+    }
+
+    /// `path` is where `inner` was read.
+    fn new(
+        mut inner: tokenizers::Tokenizer,
+        path: &Path,
+        config: &Json,
+        tokenizer_config: &Json,
+    ) -> Result<Self, DataError> {
         // Some files on the hub ask for padding or truncation: a training sample must be as it is.
         inner.with_padding(None);
-        inner.with_truncation(None).map_err(|error| DataError::file(&path, error))?;
+        inner.with_truncation(None).map_err(|error| DataError::file(path, error))?;
         let id = |token: &str| inner.token_to_id(token).map(i64::from);
 
         let card = ModelCard::of(config);
         let image = card.placeholder(Tower::Vision).or_else(|| id(IMAGE_TOKEN).filter(|_| card.vision().is_some()));
-        let audio = card.placeholder(Tower::Audio);
+        let [audio, context] = [Tower::Audio, Tower::Text].map(|tower| card.placeholder(tower));
         let text_config = card.text();
         let vocab_size = text_config["vocab_size"].as_i64().or(config["vocab_size"].as_i64());
         let largest = inner.get_vocab(true).into_values().max().map_or(0, i64::from);
@@ -66,7 +87,7 @@ impl Tokenizer {
             let grow = "with more tokens than the model was made for, set model.resize_embeddings=true";
             let what =
                 format!("has token id {largest}, but the model's config.json says vocab_size {vocab_size}; {grow}");
-            return Err(DataError::file(&path, what));
+            return Err(DataError::file(path, what));
         }
         let rows = vocab_size.unwrap_or(largest + 1);
         let named_eos = token_text(&tokenizer_config["eos_token"]).and_then(id);
@@ -79,14 +100,24 @@ impl Tokenizer {
                 one => one.as_i64().into_iter().collect(),
             };
             if let Some(id) = ids.iter().find(|id| !(0..rows.max(largest + 1)).contains(*id)) {
-                let config = model_dir.join("config.json");
+                let config = path.with_file_name("config.json");
                 return Err(DataError::file(&config, format!("eos_token_id is {id}, but the model has {rows} tokens")));
             }
             first_eos = first_eos.or(ids.first().copied());
             end.extend(ids);
         }
         let closing = end.iter().filter_map(|&id| inner.id_to_token(u32::try_from(id).ok()?)).collect();
-        Ok(Self { inner, special: SpecialTokens { image, audio, eos: named_eos.or(first_eos), end }, closing })
+        Ok(Self { inner, special: SpecialTokens { image, audio, context, eos: named_eos.or(first_eos), end }, closing })
+    }
+
+    /// Cuts every document off behind so many tokens, those that are put around it included.
+    ///
+    /// # Errors
+    /// There is no room for what is put around it.
+    pub(super) fn cut_at(mut self, max_tokens: usize) -> Result<Self, DataError> {
+        let cut = TruncationParams { max_length: max_tokens, ..TruncationParams::default() };
+        self.inner.with_truncation(Some(cut)).map_err(|error| DataError::Tokenizer(error.to_string()))?;
+        Ok(self)
     }
 
     /// Rows that a table of embeddings needs: one more than the largest id.
@@ -119,6 +150,12 @@ impl Tokenizer {
     /// Works like [`Tokenizer::encode`] with what the tokenizer puts around a document: often a token that begins it.
     pub fn encode_document(&self, text: &str) -> Result<Vec<Token>, DataError> {
         self.run(text, true)
+    }
+
+    /// The ids of a document under [`Tokenizer::cut_at`], and whether it was cut off.
+    pub(super) fn encode_cut(&self, text: &str) -> Result<(Vec<u32>, bool), DataError> {
+        let encoding = self.inner.encode(text, true).map_err(|error| DataError::Tokenizer(error.to_string()))?;
+        Ok((encoding.get_ids().to_vec(), !encoding.get_overflowing().is_empty()))
     }
 
     fn run(&self, text: &str, add_special: bool) -> Result<Vec<Token>, DataError> {

@@ -5,7 +5,7 @@
 //! position.
 
 use super::{Engine, EngineError, Ports, Progress};
-use crate::data::{Dataset, Sample};
+use crate::data::{ColumnValues, ColumnView, Dataset, JoinedColumn, Sample, join_column};
 use crate::message::{
     Activity, ActorId, BadSample, Command, Event, Pack, PoolName, Regroup, Role, SampleId, SampleMeta,
 };
@@ -48,7 +48,7 @@ pub struct DataEngine {
     plans: VecDeque<Arc<StepPlan>>,
     num_sent: usize,
     /// Units that were sent and have another encoder now.
-    again: VecDeque<Unit>,
+    to_resend: VecDeque<Unit>,
     held: BTreeMap<SampleId, Held>,
     /// The bytes of the contents that are held, and the most that they may take.
     num_bytes: u64,
@@ -82,7 +82,7 @@ impl DataEngine {
             windows: VecDeque::new(),
             plans: VecDeque::new(),
             num_sent: 0,
-            again: VecDeque::new(),
+            to_resend: VecDeque::new(),
             held: BTreeMap::new(),
             num_bytes: 0,
             max_bytes,
@@ -158,15 +158,15 @@ impl DataEngine {
             let place = |plan: &StepPlan| plan.packs.iter().position(|pack| pack.id == unit.pack);
             plan.is_some_and(|plan| place(plan).is_some_and(|place| place < num_sent(plan)))
         };
-        let again = units.filter(|unit| regroup.moved.contains(&unit.id)).filter(was_sent).cloned();
-        let again: Vec<Unit> = again.collect();
+        let moved = units.filter(|unit| regroup.moved.contains(&unit.id)).filter(was_sent).cloned();
+        let moved: Vec<Unit> = moved.collect();
         // A unit may move more than once.
         let is_old = |unit: &Unit| {
             let mut newer = regroup.plans.iter().filter_map(|plan| plan.unit(unit.id));
             newer.any(|newer| newer.id == unit.id && newer.encoder != unit.encoder)
         };
-        self.again.retain(|unit| !is_old(unit));
-        self.again.extend(again);
+        self.to_resend.retain(|unit| !is_old(unit));
+        self.to_resend.extend(moved);
         for plan in &mut self.plans {
             if let Some(newer) = regroup.plans.iter().find(|newer| newer.first_pack() == plan.first_pack()) {
                 *plan = newer.clone();
@@ -176,7 +176,7 @@ impl DataEngine {
 
     /// Sends the pixels of the next unit that has another encoder; whether there was one.
     fn send_again(&mut self, ports: &mut Ports) -> Result<bool, EngineError> {
-        let Some(unit) = self.again.pop_front() else { return Ok(false) };
+        let Some(unit) = self.to_resend.pop_front() else { return Ok(false) };
         let index = self.index;
         let mut mine = BTreeMap::new();
         for item in unit.items.iter().filter(|item| item.owner == index) {
@@ -210,7 +210,7 @@ impl DataEngine {
         for unit in plan.units_of(pack.id) {
             self.send_pixels(unit, &mine, ports)?;
         }
-        self.send_tokens(pack, plan.leader(pack.replica), &mine, ports)?;
+        self.send_columns(pack, plan.leader(pack.replica), &mine, ports)?;
         Ok(true)
     }
 
@@ -243,7 +243,7 @@ impl DataEngine {
             .try_for_each(|index| ports.send(ActorId { index, ..first }, parcel(kind, vec![Box::new(tensor.clone())])))
     }
 
-    fn send_tokens(
+    fn send_columns(
         &self,
         pack: &Pack,
         leader: ActorId,
@@ -251,24 +251,25 @@ impl DataEngine {
         ports: &mut Ports,
     ) -> Result<(), EngineError> {
         let mine: Vec<&Sample> = pack.samples.iter().filter_map(|sample| samples.get(&sample.id)).collect();
-        let num_tokens = mine.iter().map(|sample| sample.input_ids.len()).sum();
-        if num_tokens == 0 {
-            return Ok(());
+        let Some(first) = mine.first() else { return Ok(()) };
+        let num_columns = first.all_columns().count();
+        let mut columns: Vec<Vec<(SampleId, ColumnView<'_>)>> = vec![Vec::with_capacity(mine.len()); num_columns];
+        for sample in &mine {
+            let found = sample.all_columns().count();
+            if found != num_columns {
+                let (id, other) = (sample.meta.id, first.meta.id);
+                return Err(format!("sample {id} has {found} columns, and sample {other} has {num_columns}").into());
+            }
+            columns.iter_mut().zip(sample.all_columns()).for_each(|(column, view)| column.push((sample.meta.id, view)));
         }
-        let joined =
-            |part: fn(&Sample) -> &[i64]| mine.iter().flat_map(|&sample| part(sample)).copied().collect::<Vec<i64>>();
-        let axis = |axis: usize| {
-            mine.iter().flat_map(move |sample| {
-                let len = sample.input_ids.len();
-                &sample.position_ids[axis * len..(axis + 1) * len]
-            })
+        let tensor = |column: &Vec<(SampleId, ColumnView<'_>)>| -> Result<Box<dyn Buffer>, EngineError> {
+            let JoinedColumn { shape, values } = join_column(column)?;
+            Ok(Box::new(match values {
+                ColumnValues::F32(values) => HostTensor::from_f32(&values, &shape),
+                ColumnValues::I64(values) => HostTensor::from_i64(&values, &shape),
+            }))
         };
-        let positions: Vec<i64> = (0..3).flat_map(axis).copied().collect();
-        let tensors: Vec<Box<dyn Buffer>> = vec![
-            Box::new(HostTensor::from_i64(&joined(|sample| &sample.input_ids), &[num_tokens])),
-            Box::new(HostTensor::from_i64(&positions, &[3, num_tokens])),
-            Box::new(HostTensor::from_i64(&joined(|sample| &sample.targets), &[num_tokens])),
-        ];
+        let tensors = columns.iter().map(tensor).collect::<Result<_, _>>()?;
         ports.send(leader, parcel(ParcelKind::Columns(pack.id), tensors))
     }
 }
@@ -323,7 +324,7 @@ impl Engine for DataEngine {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::Media;
+    use crate::data::{Media, SampleColumn};
     use crate::message::{Grid, ItemId, ItemMeta, Lane, PackId, Replica, StepId, Tower, UnitId, UnitItem};
     use crate::transport::{Edge, LocalEdge, Mail, Mailbox};
 
@@ -349,27 +350,36 @@ mod tests {
                 items,
                 documents: Vec::new(),
                 route: 0,
+                column_bytes: 0,
             };
             let value = position.0 as i64;
             Ok(Sample {
                 meta,
                 input_ids: vec![value, value + 100],
-                position_ids: vec![0, 1, 10, 11, 20, 21],
+                position_ids: vec![0.0, 1.0, 10.0, 11.0, 20.0, 21.0],
                 targets: vec![-100, value],
+                columns: Vec::new(),
                 media: vec![Media { tower: Tower::Vision, grid, num_features: 1, pixels: vec![value as f32; 12] }],
                 num_sources: 1,
-            })
+            }
+            .with_columns(vec![SampleColumn {
+                name: "actions".into(),
+                before: vec![],
+                rows: 1,
+                after: vec![2],
+                values: ColumnValues::F32(vec![0.5, value as f32]),
+            }]))
         }
     }
 
-    fn tensor(parcel: Parcel, index: usize) -> (Vec<usize>, Vec<u8>) {
+    fn tensor(parcel: &Parcel, index: usize) -> (Vec<usize>, Vec<u8>) {
         let buffer = &parcel.tensors[index];
         (buffer.meta().shape, buffer.bytes().unwrap().to_vec())
     }
 
     #[test]
     fn its_share_is_measured_and_sent_as_planned() {
-        // One sample takes 136 bytes: all, one and none of two are kept.
+        // One sample takes 144 bytes: all, one and none of two are kept.
         for (max_bytes, num_kept) in [(1000, 2), (200, 1), (0, 0)] {
             measured_and_sent(max_bytes, num_kept);
         }
@@ -422,14 +432,22 @@ mod tests {
         engine.command(Command::Plan(plan.into()), &mut ports).unwrap();
         while engine.work(&mut ports).unwrap() == Progress::Busy {}
         let Some(Mail::Parcel { parcel, .. }) = encoder.try_recv() else { panic!("pixels") };
-        let (shape, bytes) = tensor(parcel, 0);
+        let (shape, bytes) = tensor(&parcel, 0);
         assert_eq!(shape, [8, 3]);
         assert_eq!((&bytes[..4], &bytes[48..52]), (&5f32.to_ne_bytes()[..], &1f32.to_ne_bytes()[..]));
         let Some(Mail::Parcel { parcel, .. }) = foundation.try_recv() else { panic!("tokens") };
-        let (shape, bytes) = tensor(parcel, 1);
+        assert_eq!(parcel.tensors.len(), 4);
+        let actions = tensor(&parcel, 3);
+        let (shape, bytes) = tensor(&parcel, 1);
         assert_eq!(shape, [3, 4]);
-        let positions: Vec<i64> = bytes.chunks(8).map(|value| i64::from_ne_bytes(value.try_into().unwrap())).collect();
-        assert_eq!(positions, [0, 1, 0, 1, 10, 11, 10, 11, 20, 21, 20, 21]);
+        let positions: Vec<f32> = bytes.chunks(4).map(|value| f32::from_ne_bytes(value.try_into().unwrap())).collect();
+        assert_eq!(positions, [0.0, 1.0, 0.0, 1.0, 10.0, 11.0, 10.0, 11.0, 20.0, 21.0, 20.0, 21.0]);
+        let (shape, bytes) = actions;
+        assert_eq!(
+            (shape, bytes),
+            (vec![2, 2], [0.5f32, 5.0, 0.5, 1.0].iter().flat_map(|x| x.to_ne_bytes()).collect())
+        );
+        assert_eq!(samples[0].num_column_bytes(), 2 * 28 + 8);
         assert!(engine.held.is_empty() && engine.num_bytes == 0);
     }
 }

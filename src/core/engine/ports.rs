@@ -18,7 +18,7 @@ pub struct Ports {
     /// The unit that this encoder is at, as it has told.
     at: Option<UnitId>,
     /// Tells where it is said that such a word has left the process.
-    told: Option<flume::Receiver<()>>,
+    acked: Option<flume::Receiver<()>>,
     /// Reset by the engine at the end of each step.
     pub timings: Timings,
     /// Tells who did what when, for whoever watches.
@@ -36,17 +36,17 @@ impl Ports {
             gone: BTreeSet::new(),
             own: VecDeque::new(),
             at: None,
-            told: None,
+            acked: None,
             timings: Timings::default(),
             trace: Recorder::default(),
         }
     }
 
-    /// Adds the channel of an engine in a process of its own: `told` says once for each unit told of that the word of
+    /// Adds the channel of an engine in a process of its own: `acked` says once for each unit that it was told of that the word of
     /// it is out.
     #[must_use]
-    pub fn telling(self, told: Option<flume::Receiver<()>>) -> Self {
-        Self { told, ..self }
+    pub fn with_acks(self, acked: Option<flume::Receiver<()>>) -> Self {
+        Self { acked, ..self }
     }
 
     pub fn me(&self) -> ActorId {
@@ -65,9 +65,9 @@ impl Ports {
             return;
         }
         self.emit(Event::At { unit });
-        if let Some(told) = self.told.as_ref().filter(|_| unit.is_some()) {
+        if let Some(acked) = self.acked.as_ref().filter(|_| unit.is_some()) {
             // Nobody who could tell: the scheduler is gone.
-            let _ = told.recv();
+            let _ = acked.recv();
         }
     }
 

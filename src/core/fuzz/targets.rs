@@ -120,6 +120,7 @@ fn messages() -> Vec<Vec<u8>> {
         num_tokens: 300,
         num_targets: 20,
         route: 0,
+        column_bytes: 0,
         items,
         documents: vec![100, 200],
     };

@@ -43,6 +43,8 @@ pub struct SampleMeta {
     pub num_targets: u32,
     /// Chooses the foundation pool that computes it, where there are several; 0 where there is one.
     pub route: u32,
+    /// Bytes of its columns beside those of its tokens.
+    pub column_bytes: u32,
     /// Media items, in the order of their placeholders.
     pub items: Vec<ItemMeta>,
     /// Lengths of the documents that it is made of, end to end; empty: one document of `num_tokens`. Documents do not
@@ -51,6 +53,14 @@ pub struct SampleMeta {
 }
 
 impl SampleMeta {
+    /// Bytes of the columns of a token on an edge: an id, three positions and a target.
+    pub const BYTES_PER_TOKEN: u64 = (2 * size_of::<i64>() + 3 * size_of::<f32>()) as u64;
+
+    /// Bytes of all its columns on an edge.
+    pub fn num_column_bytes(&self) -> u64 {
+        u64::from(self.num_tokens) * Self::BYTES_PER_TOKEN + u64::from(self.column_bytes)
+    }
+
     /// Lengths of its documents, at least one; they add up to `num_tokens`.
     pub fn document_lens(&self) -> &[u32] {
         if self.documents.is_empty() { std::slice::from_ref(&self.num_tokens) } else { &self.documents }
@@ -231,6 +241,7 @@ mod tests {
             num_tokens,
             num_targets: 1,
             route: 0,
+            column_bytes: 0,
             items: Vec::new(),
             documents: documents.to_vec(),
         };

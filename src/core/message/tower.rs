@@ -13,16 +13,19 @@ pub enum Tower {
     Vision,
     // Takes frames of mel spectrograms.
     Audio,
+    // Takes tokens of texts that are not the foundation's.
+    Text,
 }
 
 impl Tower {
-    pub const ALL: [Self; 2] = [Self::Vision, Self::Audio];
+    pub const ALL: [Self; 3] = [Self::Vision, Self::Audio, Self::Text];
 
     /// The name in configs, reports and files.
     pub fn name(self) -> &'static str {
         match self {
             Self::Vision => "vision",
             Self::Audio => "audio",
+            Self::Text => "text",
         }
     }
 }

@@ -49,8 +49,8 @@ impl EvalRecord {
 
     /// Adds generated answers and their scores.
     pub fn with_answers(mut self, answers: Vec<Answer>, scoring: &Scoring) -> Self {
-        let right = answers.iter().filter(|answer| answer.right).count();
-        self.exact = (!answers.is_empty()).then(|| right as f64 / answers.len() as f64);
+        let correct = answers.iter().filter(|answer| answer.correct).count();
+        self.exact = (!answers.is_empty()).then(|| correct as f64 / answers.len() as f64);
         self.scores = Scores::of(&answers, scoring);
         self.answers = answers;
         self
@@ -69,7 +69,7 @@ impl EvalRecord {
         values.into_iter().filter_map(|(name, value)| Some((format!("eval/{}/{name}", self.set), value?))).collect()
     }
 
-    /// `loss 0.4120 (perplexity 1.51) over 12,345 tokens; 12 of 16 answers exactly right (75.0 %)`; of what has no answers how
+    /// `loss 0.4120 (perplexity 1.51) over 12,345 tokens; 12 of 16 answers correct (75.0 %)`; of what has no answers how
     /// many tokens are predicted.
     pub fn text(&self) -> String {
         let mut parts = Vec::new();
@@ -87,8 +87,8 @@ impl EvalRecord {
             parts.push("the loss is not finite".to_owned());
         }
         if let Some(exact) = self.exact {
-            let (right, all) = (self.answers.iter().filter(|answer| answer.right).count(), self.answers.len());
-            parts.push(format!("{right} of {all} answers exactly right ({:.1} %)", 100.0 * exact));
+            let (correct, all) = (self.answers.iter().filter(|answer| answer.correct).count(), self.answers.len());
+            parts.push(format!("{correct} of {all} answers correct ({:.1} %)", 100.0 * exact));
         }
         parts.extend(self.scores.texts());
         if self.bad_samples > 0 {
@@ -116,15 +116,12 @@ mod tests {
 
     #[test]
     fn what_was_found_is_told_in_one_line() {
-        let answer = |right| Answer { right, ..Answer::default() };
+        let answer = |correct| Answer { correct, ..Answer::default() };
         let record = EvalRecord { set: "val".into(), accuracy: Some(0.832), ..EvalRecord::default() };
         let record = record
             .with_loss(0.412 * 12345.0, 12345)
             .with_answers(vec![answer(true), answer(false)], &Scoring::default());
-        assert_eq!(
-            record.text(),
-            "loss 0.4120 (perplexity 1.51) over 12,345 tokens; 1 of 2 answers exactly right (50.0 %)"
-        );
+        assert_eq!(record.text(), "loss 0.4120 (perplexity 1.51) over 12,345 tokens; 1 of 2 answers correct (50.0 %)");
         let texts = EvalRecord { exact: None, answers: Vec::new(), ..record.clone() }.text();
         assert_eq!(texts, "loss 0.4120 (perplexity 1.51) over 12,345 tokens, 83.2 % of them predicted");
         assert_eq!(record.scalars()[2], ("eval/val/exact".to_owned(), 0.5));

@@ -1,4 +1,4 @@
-//! Scores of generated answers beside how many are exactly right, and whether they are as expected.
+//! Scores of generated answers beside how many are correct, and whether they are as expected.
 
 use serde::{Deserialize, Serialize};
 
@@ -13,7 +13,8 @@ pub struct Answer {
     pub prompt: String,
     pub answer: String,
     pub expected: String,
-    pub right: bool,
+    #[serde(alias = "right")]
+    pub correct: bool,
 }
 
 /// Standard deviations above chance from which on answers are not guessed.
@@ -42,22 +43,23 @@ pub struct Scores {
     pub wer: Option<ErrorRate>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cer: Option<ErrorRate>,
-    /// How `wer`, `cer` and `words` read texts.
+    /// Tells how `wer`, `cer` and `words` read texts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub normalize: Option<Normalize>,
-    /// For each place of expected words how many answers have the right one there, and how many have to.
+    /// For each place of expected words how many answers have the correct one there, and how many have to.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub words: Vec<[u64; 2]>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub verdict: Option<Verdict>,
 }
 
-/// Says whether as many answers are right as expected.
+/// Says whether as many answers are correct as expected.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Verdict {
     pub met: bool,
-    /// Answers that are right, whole or at a place.
-    pub right: u64,
+    /// Answers that are correct, whole or at a place.
+    #[serde(alias = "right")]
+    pub correct: u64,
     pub answers: u64,
     pub expected: Expect,
 }
@@ -98,9 +100,9 @@ impl Scores {
             ));
         }
         if !self.words.is_empty() {
-            let share = |[right, all]: &[u64; 2]| format!("{:.1} %", 100.0 * *right as f64 / *all as f64);
+            let share = |[correct, all]: &[u64; 2]| format!("{:.1} %", 100.0 * *correct as f64 / *all as f64);
             let places: Vec<String> = self.words.iter().map(share).collect();
-            texts.push(format!("right by place of the word: {}", places.join(", ")));
+            texts.push(format!("correct by place of the word: {}", places.join(", ")));
         }
         texts.extend(self.verdict.as_ref().map(Verdict::text));
         texts
@@ -123,12 +125,12 @@ fn places(answers: &[Answer], how: Normalize) -> Vec<[u64; 2]> {
 
 impl Verdict {
     fn of(answers: &[Answer], how: Normalize, expected: Expect) -> Self {
-        let [right, answers] = match expected.word {
+        let [correct, answers] = match expected.word {
             Some(word) => places(answers, how).get(word - 1).copied().unwrap_or_default(),
-            None => [answers.iter().filter(|answer| answer.right).count() as u64, answers.len() as u64],
+            None => [answers.iter().filter(|answer| answer.correct).count() as u64, answers.len() as u64],
         };
-        let verdict = Self { met: false, right, answers, expected };
-        let part = right as f64 / answers as f64;
+        let verdict = Self { met: false, correct, answers, expected };
+        let part = correct as f64 / answers as f64;
         let met = match expected {
             Expect { at_least: Some(least), .. } => part >= least,
             Expect { at_most: Some(most), .. } => part <= most,
@@ -138,7 +140,7 @@ impl Verdict {
         Self { met: met && answers > 0, ..verdict }
     }
 
-    /// The standard deviation of the part that is right when every answer is guessed.
+    /// The standard deviation of the part that is correct when every answer is guessed.
     fn sigma(&self, chance: f64) -> f64 {
         (chance * (1.0 - chance) / self.answers as f64).sqrt()
     }
@@ -150,7 +152,7 @@ impl Verdict {
             Expect { at_most: Some(most), .. } => format!("{} or less", percent(most)),
             Expect { chance: Some(chance), .. } => {
                 let sigma = self.sigma(chance);
-                let off = (self.right as f64 / self.answers as f64 - chance) / sigma;
+                let off = (self.correct as f64 / self.answers as f64 - chance) / sigma;
                 format!(
                     "chance {}, {} with 3 sigma, is {off:+.1} sigma",
                     percent(chance),
@@ -160,8 +162,8 @@ impl Verdict {
             _ => "nothing".to_owned(),
         };
         let of = self.expected.word.map_or(String::new(), |word| {
-            let right = percent(self.right as f64 / self.answers as f64);
-            format!(" of word {word}, which is right in {right}")
+            let correct = percent(self.correct as f64 / self.answers as f64);
+            format!(" of word {word}, which is correct in {correct}")
         });
         format!("expected{of}: {expected}: {}", if self.met { "met" } else { "NOT MET" })
     }
@@ -172,8 +174,8 @@ mod tests {
     use super::*;
 
     fn answer(expected: &str, answer: &str) -> Answer {
-        let right = expected == answer;
-        Answer { expected: expected.to_owned(), answer: answer.to_owned(), right, ..Answer::default() }
+        let correct = expected == answer;
+        Answer { expected: expected.to_owned(), answer: answer.to_owned(), correct, ..Answer::default() }
     }
 
     #[test]
@@ -187,7 +189,7 @@ mod tests {
             [
                 "WER 42.86 % of 7 words (2 substituted, 0 inserted, 1 deleted; normalized: basic)",
                 "CER 50.00 % of 10 characters (2 substituted, 2 inserted, 1 deleted; normalized: basic)",
-                "right by place of the word: 50.0 %, 66.7 %",
+                "correct by place of the word: 50.0 %, 66.7 %",
             ]
         );
         assert_eq!(Scores::of(&answers, &Scoring::default()), Scores::default());
@@ -206,7 +208,7 @@ mod tests {
         assert_eq!(of(chance(0.25)), ["expected: chance 25.0 %, 38.0 % with 3 sigma, is +3.5 sigma: NOT MET"]);
         assert_eq!(of(chance(0.5)), ["expected: chance 50.0 %, 65.0 % with 3 sigma, is -2.0 sigma: met"]);
         let first = Expect { word: Some(1), ..least };
-        assert_eq!(of(first), ["expected of word 1, which is right in 100.0 %: 40.0 % or more: met"]);
+        assert_eq!(of(first), ["expected of word 1, which is correct in 100.0 %: 40.0 % or more: met"]);
         assert_eq!(of(Expect { word: Some(9), ..least })[0].split(": ").last(), Some("NOT MET"));
         assert_eq!(Scores::of(&[], &Scoring { expect: Some(least), ..Scoring::default() }), Scores::default());
     }

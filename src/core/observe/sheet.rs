@@ -19,7 +19,7 @@ const PICTURE_WIDTH: u32 = 220;
 const PICTURE_HEIGHT: u32 = 96;
 const HEADER: u32 = 40;
 const INK: Rgb888 = Rgb888::new(40, 40, 40);
-const RIGHT: Rgb888 = Rgb888::new(20, 130, 60);
+const CORRECT: Rgb888 = Rgb888::new(20, 130, 60);
 const WRONG: Rgb888 = Rgb888::new(200, 40, 40);
 const MAX_CHARS: usize = 24;
 
@@ -30,7 +30,7 @@ pub struct Reading {
     pub truth: String,
 }
 
-/// Green where it was read right; red with the truth where not.
+/// Green where it was read correctly; red with the truth where not.
 pub fn sheet(path: &Path, title: &str, readings: &[Reading]) -> Result<(), ObserveError> {
     save_png(&draw(title, readings).0, path)
 }
@@ -45,10 +45,10 @@ fn draw(title: &str, readings: &[Reading]) -> Canvas {
         let x = left + (CELL_WIDTH - picture.width()) / 2;
         canvas.paste(&picture, x, top + (PICTURE_HEIGHT - picture.height()) / 2);
         let middle = Point::new((left + CELL_WIDTH / 2) as i32, (top + PICTURE_HEIGHT + 14) as i32);
-        let right = reading.read == reading.truth;
-        let color = if right { RIGHT } else { WRONG };
+        let correct = reading.read == reading.truth;
+        let color = if correct { CORRECT } else { WRONG };
         canvas.text(&short(&reading.read), middle, Alignment::Center, &FONT_9X15_BOLD, color);
-        if !right {
+        if !correct {
             let truth = format!("is {}", short(&reading.truth));
             canvas.text(&truth, middle + Point::new(0, 16), Alignment::Center, &FONT_7X13, INK);
         }
@@ -90,15 +90,15 @@ mod tests {
     }
 
     #[test]
-    fn right_is_green_and_wrong_is_red() {
+    fn correct_is_green_and_wrong_is_red() {
         let canvas = draw("held out", &[reading(60, 30, "12", "12"), reading(1000, 2, "13", "12")]).0;
         let has = |color: Rgb888, left: u32| {
             use embedded_graphics::pixelcolor::RgbColor;
             let color = [color.r(), color.g(), color.b()];
             (left..left + CELL_WIDTH).any(|x| (HEADER..canvas.height()).any(|y| canvas.get_pixel(x, y).0 == color))
         };
-        assert!(has(RIGHT, 0) && !has(WRONG, 0));
-        assert!(has(WRONG, CELL_WIDTH) && !has(RIGHT, CELL_WIDTH));
+        assert!(has(CORRECT, 0) && !has(WRONG, 0));
+        assert!(has(WRONG, CELL_WIDTH) && !has(CORRECT, CELL_WIDTH));
         assert!(has(Rgb888::new(9, 8, 7), 0) && has(Rgb888::new(9, 8, 7), CELL_WIDTH));
     }
 

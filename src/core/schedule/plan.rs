@@ -9,8 +9,6 @@ use crate::message::{
 };
 use std::collections::BTreeMap;
 
-/// Bytes of one token in a `Tokens` parcel: id, three positions and target, each an i64.
-const BYTES_PER_TOKEN: u64 = 5 * 8;
 /// Where the costliest replica is above the mean by more than this share of it, samples are dealt out before they are packed.
 const UNEVEN: u64 = 64;
 
@@ -196,7 +194,7 @@ pub(super) fn check_credits(spec: &PlanSpec, packs: &[Pack], units: &[Unit]) -> 
     for pack in packs {
         let units = units.next_if(|units| units[0].pack == pack.id).unwrap_or_default();
         // What one edge could carry needs no look at who sends what.
-        let token_bytes = pack.num_tokens() as u64 * BYTES_PER_TOKEN;
+        let token_bytes = pack.samples.iter().map(SampleMeta::num_column_bytes).sum::<u64>();
         let pixel_bytes = units.iter().map(|unit| unit.num_patches() as u64).sum::<u64>() * spec.shape.bytes_per_patch;
         let feature_bytes =
             units.iter().map(|unit| unit.num_features() as u64).sum::<u64>() * spec.shape.bytes_per_feature;
@@ -207,7 +205,7 @@ pub(super) fn check_credits(spec: &PlanSpec, packs: &[Pack], units: &[Unit]) -> 
         let replica = spec.leader(pack.replica);
         let (mut tokens, mut pixels, mut features) = (Load::default(), Load::default(), Load::default());
         for sample in &pack.samples {
-            let bytes = u64::from(sample.num_tokens) * BYTES_PER_TOKEN;
+            let bytes = sample.num_column_bytes();
             tokens.add((ActorId::data(sample.owner), replica), sample.id, bytes);
         }
         for unit in units.iter().filter(|unit| !unit.is_skipped()) {

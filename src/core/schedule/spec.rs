@@ -24,7 +24,7 @@ pub struct PlanSpec {
     pub credits: EdgeCredits,
 }
 
-/// What planning needs to know of a foundation pool. Each has a model of its own; a step trains them all.
+/// Holds what planning needs to know of a foundation pool. Each has a model of its own; a step trains them all.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FoundationPlanSpec {
     pub pool: PoolName,
@@ -44,7 +44,7 @@ impl FoundationPlanSpec {
     }
 }
 
-/// What planning needs to know of an encoder pool.
+/// Holds what planning needs to know of an encoder pool.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct EncoderPlanSpec {
     pub pool: PoolName,

@@ -100,9 +100,6 @@ pub(super) fn pack_size(pack: &Pack) -> (f64, f64) {
     })
 }
 
-/// Bytes of one token in a parcel: id, three positions and target, each an i64.
-pub(super) const BYTES_PER_TOKEN: u64 = 5 * 8;
-
 /// `Σl²` and `Σl` over the frames of a unit: patches attend within their frame.
 pub(super) fn unit_size(unit: &Unit) -> (f64, f64) {
     unit.items.iter().fold((0.0, 0.0), |(squares, patches), item| {

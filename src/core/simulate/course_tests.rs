@@ -27,6 +27,7 @@ impl Samples for Mixed {
             items,
             documents: Vec::new(),
             route: 0,
+            column_bytes: 0,
         }
     }
 }

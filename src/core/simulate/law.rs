@@ -181,6 +181,7 @@ impl LawSamples {
             num_tokens: text + features,
             num_targets: text.div_ceil(2),
             route: 0,
+            column_bytes: 0,
             items: kept,
             documents: Vec::new(),
         }

@@ -4,7 +4,7 @@ use super::Activity;
 use super::rank::{Rank, Times};
 use super::step::Step;
 use super::{Gantt, SimSpec};
-use crate::message::{PoolName, Role, StepId};
+use crate::message::{PoolName, Role, SampleMeta, StepId};
 use crate::schedule::{PoolSize, StepSummary};
 use serde::Serialize;
 
@@ -241,7 +241,7 @@ impl Work {
         self.longest_replica += replicas.iter().copied().fold(0.0, f64::max);
         let data = &costs.data;
         let bytes = patches * spec.coordinator.plan.shape.bytes_per_patch as f64
-            + summary.num_tokens as f64 * super::costs::BYTES_PER_TOKEN as f64;
+            + summary.num_tokens as f64 * SampleMeta::BYTES_PER_TOKEN as f64;
         self.data += data.per_sample * summary.num_samples as f64 + data.per_patch * patches + data.per_byte * bytes;
     }
 

@@ -51,7 +51,7 @@ pub(super) struct Simulation<'a> {
     pub costs: Costs,
     sizes: Sizes,
     pub bytes_per_hidden: f64,
-    /// Of each encoder whether it is trained.
+    /// Tells of each encoder whether it is trained.
     pub trained: Vec<bool>,
     /// What each encoder pays once a step.
     pub encoder_steps: Vec<f64>,

@@ -1,7 +1,7 @@
 //! One planned step as indices: who computes what, and what each pack and unit still waits for.
 
 use super::actors::Sending;
-use super::costs::{BYTES_PER_TOKEN, unit_size};
+use super::costs::unit_size;
 use super::{Costs, SimSpec};
 use crate::message::{Lane, PoolName, Replica, StepPlan, Unit, UnitItem};
 use std::collections::BTreeMap;
@@ -121,7 +121,7 @@ impl Step {
                 step.add_unit(unit, of, &mut owners);
             }
             let samples = pack.samples.iter();
-            gather(&mut owners, samples.map(|sample| (sample.owner, u64::from(sample.num_tokens) * BYTES_PER_TOKEN)));
+            gather(&mut owners, samples.map(|sample| (sample.owner, sample.num_column_bytes())));
             step.send(&owners, Sending { is_pixels: false, index, to: pack.replica.index, bytes: 0 });
             let num_units = step.units.len() as u32 - first_unit;
             step.packs.push(PackState {

@@ -73,7 +73,7 @@ impl<In: DeserializeOwned> LinkReceiver<In> {
     /// The next message; `None` where the peer closed between two messages. Cancellation-safe.
     ///
     /// # Errors
-    /// What came is not a message, the stream ended inside one, or the connection broke.
+    /// Something came that is no message, the stream ended inside one, or the connection broke.
     pub async fn recv(&mut self) -> Result<Option<In>, LinkError> {
         loop {
             if let Some(message) = self.unframer.next()? {

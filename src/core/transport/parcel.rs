@@ -108,7 +108,7 @@ impl Buffer for HostTensor {
 /// Says what the tensors of a parcel are, by who needs them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum ParcelKind {
-    /// `input_ids [T]`, `position_ids [3, T]`, `targets [T]` (i64) of the sender's samples of a pack, end to end.
+    /// `input_ids [T]` (i64), `position_ids [3, T]` (f32), `targets [T]` (i64) of the sender's samples of a pack, end to end.
     Columns(PackId),
     /// The sender's items of a unit, end to end: `[patches, patch_dim]` or `[frames, mel bins]`, f32.
     Items(UnitId),

@@ -26,7 +26,7 @@ impl Assembler {
         }
     }
 
-    /// What has arrived.
+    /// Returns what has arrived.
     pub(super) fn tensors(&self) -> impl Iterator<Item = &Tensor> {
         self.arrived.values().flatten()
     }

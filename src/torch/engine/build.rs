@@ -1,6 +1,7 @@
 //! An actor's engine from the run's configuration: device, groups, weights or checkpoint, parts.
 
 use super::activations::Activations;
+use super::carried::carried_tensors;
 use super::elastic::Membership;
 use super::encoder::{EncoderPart, TowerModels};
 use super::exports::exports;
@@ -72,6 +73,10 @@ pub fn build_engine(spec: &EngineSpec) -> Result<TorchEngine, EngineError> {
         Placement::Separate => spec.me.role == Role::Encoder,
     };
     let exports = exports(&spec.config, &spec.model, spec.me)?;
+    let exports = match carried_tensors(&spec.config, &spec.model)? {
+        Some(tensors) => exports.carrying(tensors, spec.me == ActorId::foundation(0)),
+        None => exports,
+    };
     let encoder = own.as_ref().filter(|_| encodes).map(|own| build_encoder(spec, own, device)).transpose()?;
     let foundation = if spec.me.role == Role::Foundation { Some(build_foundation(spec, device)?) } else { None };
     let first_step = spec.resume.as_ref().map_or(StepId(0), |(_, step)| *step);

@@ -35,7 +35,7 @@ fn batch(step: usize) -> MicroBatch {
     MicroBatch {
         columns: Columns::of_tokens(
             Tensor::from_slice(&ids),
-            Tensor::from_slice(&positions.repeat(3)).view([3, -1]),
+            Tensor::from_slice(&positions.repeat(3)).view([3, -1]).to_kind(Kind::Float),
             Tensor::from_slice(&targets),
         ),
         cu_seqlens: ends,

@@ -23,7 +23,7 @@ const EVENTS: usize = 4096;
 
 /// The bytes that the tensors of actor `me` take at most in the steps `plans`, the first ones of a run.
 ///
-/// What the plans do not say is assumed: experts are chosen equally often, every unit of a step is encoded before the
+/// The dry run assumes what the plans do not say: experts are chosen equally often, every unit of a step is encoded before the
 /// first gradient comes back, and what others made is counted by them.
 ///
 /// # Errors

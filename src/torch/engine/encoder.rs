@@ -70,7 +70,7 @@ struct UnitWork {
     /// Tells who reads its features.
     reader: ActorId,
     pixels: Assembler,
-    /// What its backward reads of them, as received.
+    /// Holds what its backward reads of them, as received.
     read_again: Option<Tensor>,
     phase: Phase,
     /// Gradients are to come; not in an evaluation.
@@ -332,10 +332,11 @@ impl EncoderPart {
         let (params, trained) = (self.pool.params().clone(), trained && work.trains);
         params.set_dropout(work.trains.then(|| work.unit.id.seed()));
         let rows = pixels.size()[0];
-        if trained && self.membership.is_some() && pixels.kind() == params.flat().kind() {
+        let input = input(model, &pixels, params.flat().kind());
+        if trained && self.membership.is_some() && input.kind() == pixels.kind() {
             work.read_again = Some(pixels.shallow_clone());
         }
-        let inputs = vec![(record.pixels, pixels.to_kind(params.flat().kind()))];
+        let inputs = vec![(record.pixels, input)];
         let mut run = match trained {
             true => self.activations.begin(record.tape, params, inputs, rows, alive)?,
             false => Execution::forward_only(record.tape, params, inputs),
@@ -419,6 +420,11 @@ impl EncoderPart {
     }
 }
 
+/// The values of items as the tower of `model` takes them, whose parameters are of `kind`.
+fn input(model: &dyn EncoderModel, items: &Tensor, kind: Kind) -> Tensor {
+    if model.takes_ids() { items.shallow_clone() } else { items.to_kind(kind) }
+}
+
 /// Features of items of a frozen encoder, level by level, and how many were kept: the others are encoded, each by itself.
 fn encode_each(
     cache: &mut FeatureCache,
@@ -440,7 +446,8 @@ fn encode_each(
             return Ok(kept);
         }
         let record = model.record(&[grid]);
-        let mut run = Execution::forward_only(record.tape, params.clone(), vec![(record.pixels, own.to_kind(kind))]);
+        let mut run =
+            Execution::forward_only(record.tape, params.clone(), vec![(record.pixels, input(model, &own, kind))]);
         run = run.with_mesh(mesh.clone());
         run.forward()?;
         let made: Vec<Tensor> = record.outputs.iter().map(|&slot| run.value(slot).shallow_clone()).collect();

@@ -72,3 +72,18 @@ fn kept_features_have_the_bits_of_those_that_were_made() {
     };
     assert_eq!(bits(&kept)[..8], bits(&[made[0].narrow(0, features(0) + features(1), features(2))])[..8]);
 }
+
+/// Ids above 256 are not all numbers of bfloat16.
+#[test]
+fn ids_of_tokens_are_not_rounded() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/towers/umt5/config.json");
+    let json: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(folder).unwrap()).unwrap();
+    let model = ModelConfig::from_hf(&json).unwrap();
+    let family = model.towers.get(Tower::Text).unwrap();
+    let params = ParamStore::new(family.specs(), Kind::BFloat16, Device::Cpu);
+    let text = family.build(&params, Policy::Keep);
+    let ids = Tensor::from_slice(&[257f32, 3001.0]).view([2, 1]);
+    assert_eq!(input(&*text, &ids, Kind::BFloat16), ids);
+    let (vision, ..) = encoder();
+    assert_eq!(input(&*vision, &ids, Kind::BFloat16).kind(), Kind::BFloat16);
+}

@@ -70,7 +70,7 @@ pub(super) fn exports(config: &RunConfig, model: &ModelConfig, me: ActorId) -> R
         }))
     };
     // The foundation is always there to write the config.
-    Ok(Exports { encoder: file(own, false), foundation: file(encoders.len() + part, part == 0) })
+    Ok(Exports::new(file(own, false), file(encoders.len() + part, part == 0)))
 }
 
 /// Returns what `adapter_config.json` says beside what the parameters tell.

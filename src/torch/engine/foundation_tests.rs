@@ -64,6 +64,7 @@ fn step_on(packs: &[&[&[usize]]], mesh: Rc<Mesh>, chunk_tokens: usize) -> (f64, 
             num_tokens: lens.iter().sum(),
             num_targets: lens.iter().map(|len| len - 1).sum(),
             route: 0,
+            column_bytes: 0,
             items: Vec::new(),
             documents: if lens.len() > 1 { lens } else { Vec::new() },
         }
@@ -88,9 +89,10 @@ fn step_on(packs: &[&[&[usize]]], mesh: Rc<Mesh>, chunk_tokens: usize) -> (f64, 
     for (index, samples) in packs.iter().enumerate() {
         let [ids, positions, targets] = tokens(&samples.concat());
         let len = ids.len();
+        let positions: Vec<f32> = positions.iter().map(|at| *at as f32).collect();
         let tensors: Vec<Box<dyn Buffer>> = vec![
             Box::new(HostTensor::from_i64(&ids, &[len])),
-            Box::new(HostTensor::from_i64(&positions, &[3, len])),
+            Box::new(HostTensor::from_f32(&positions, &[3, len])),
             Box::new(HostTensor::from_i64(&targets, &[len])),
         ];
         let kind = ParcelKind::Columns(PackId { step: StepId(0), index: index as u32 });

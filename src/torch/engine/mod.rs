@@ -9,6 +9,7 @@ mod buffer;
 mod build;
 mod cache;
 mod cache_key;
+mod carried;
 #[cfg(test)]
 mod context_tests;
 mod dry_run;
@@ -43,6 +44,7 @@ mod zero_tests;
 pub use activations::Activations;
 pub use buffer::{TorchBuffer, copied_bytes};
 pub use build::{EngineSpec, build_engine, open_device};
+pub use carried::{drops_carried_parts, note_on_carried_parts};
 pub use dry_run::memory_of;
 pub use encoder::EncoderPart;
 pub use foundation::FoundationPart;

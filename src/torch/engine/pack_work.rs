@@ -95,7 +95,7 @@ impl PackWork {
     /// Column `index` of the whole pack, in which samples that have lost a unit do not count.
     ///
     /// # Errors
-    /// What data actors sent does not fit the samples.
+    /// Data actors sent something that does not fit the samples.
     pub fn column(&self, index: usize, column: &Column) -> Result<Tensor, EngineError> {
         let rows = |sample: &SampleMeta| column.num_rows(i64::from(sample.num_tokens), 1);
         let pieces: Vec<(u32, i64)> = self.pack.samples.iter().map(|sample| (sample.owner, rows(sample))).collect();
@@ -175,7 +175,7 @@ impl PackWork {
     }
 }
 
-/// What a foundation knows of an encoder pool.
+/// Holds what a foundation knows of an encoder pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EncoderPeers {
     /// The encoders want gradients of their features.

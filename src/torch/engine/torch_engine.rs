@@ -5,7 +5,7 @@ use super::encoder::EncoderPart;
 use super::foundation::FoundationPart;
 use super::saver::{Saver, Task};
 use crate::native::MemoryWatch;
-use crate::train::hf::{MAX_SHARD_SIZE, Shards, Snapshot, Target};
+use crate::train::hf::{CarriedTensors, MAX_SHARD_SIZE, Shards, Snapshot, Target};
 use crate::train::{Export, StateError, TrainState, save_state};
 use loongforge_core::engine::{Engine, EngineError, Ports, Progress, error_chain, fault};
 use loongforge_core::message::{
@@ -17,14 +17,17 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 /// Holds what the pools write into a checkpoint, besides their state.
 #[derive(Clone, Debug)]
 pub struct Exports {
-    /// Of the encoder pool that the actor is of.
+    /// Belongs to the encoder pool that the actor is of.
     pub encoder: Export,
     pub foundation: Export,
+    /// Holds what is neither's and is taken along, where this actor writes it.
+    carried: Option<(Arc<CarriedTensors>, Shards)>,
 }
 
 impl Exports {
@@ -36,7 +39,27 @@ impl Exports {
         let shards = |first, count| Export::Weights(Shards { first, count, total, max_size: MAX_SHARD_SIZE });
         let (own_before, before) = (encoders[..own].iter().sum::<usize>(), foundation[..part].iter().sum::<usize>());
         let count = encoders.get(own).copied().unwrap_or(0);
-        Self { encoder: shards(1 + own_before, count), foundation: shards(1 + all + before, foundation[part]) }
+        Self::new(shards(1 + own_before, count), shards(1 + all + before, foundation[part]))
+    }
+
+    pub(super) fn new(encoder: Export, foundation: Export) -> Self {
+        Self { encoder, foundation, carried: None }
+    }
+
+    /// The same with files of these tensors behind those of the pools, which this actor writes where `writes` is true.
+    #[must_use]
+    pub(super) fn carrying(mut self, tensors: CarriedTensors, writes: bool) -> Self {
+        let count = tensors.num_files();
+        for export in [&mut self.encoder, &mut self.foundation] {
+            if let Export::Weights(shards) = export {
+                shards.total += count;
+            }
+        }
+        if let (true, Export::Weights(shards)) = (writes, &self.foundation) {
+            let first = 1 + shards.total - count;
+            self.carried = Some((Arc::new(tensors), Shards { first, count, ..*shards }));
+        }
+        self
     }
 }
 
@@ -342,6 +365,15 @@ impl TorchEngine {
                 Err(error) if error.is_of_disk() => failed = failed.or(Some(error)),
                 Err(error) => return Err(error),
             }
+        }
+        match (&self.exports.carried, to) {
+            (Some((tensors, shards)), Target::Folder(folder)) if failed.is_none() => {
+                files.extend(tensors.write(folder, shards, &AtomicBool::new(false))?);
+            }
+            (Some((tensors, shards)), Target::Memory(snapshot)) => {
+                snapshot.borrow_mut().carry(tensors.clone(), *shards);
+            }
+            _ => {}
         }
         failed.map_or(Ok(files), Err)
     }

@@ -75,7 +75,7 @@ impl Columns {
         Columns::new(specs, specs.iter().map(value).collect())
     }
 
-    /// The columns of tokens: ids and targets `[T]`, positions `[3, T]`, all int64.
+    /// The columns of tokens: ids and targets `[T]`, int64, and positions `[3, T]`, float.
     pub fn of_tokens(ids: Tensor, positions: Tensor, targets: Tensor) -> Columns {
         Columns::new(&token_columns().into(), vec![ids, positions, targets])
     }
@@ -108,15 +108,19 @@ pub const TARGETS: &str = "targets";
 
 /// The columns of language models, in the order in which data actors send them.
 pub fn token_columns() -> Vec<Column> {
-    let column = |name, before: &[i64], uncounted| Column {
+    let column = |name, kind, before: &[i64], uncounted| Column {
         name,
-        kind: Kind::Int64,
+        kind,
         before: before.to_vec(),
         after: Vec::new(),
         rows: Rows::Tokens,
         uncounted,
     };
-    vec![column(INPUT_IDS, &[], None), column(POSITION_IDS, &[3], None), column(TARGETS, &[], Some(IGNORE_INDEX))]
+    vec![
+        column(INPUT_IDS, Kind::Int64, &[], None),
+        column(POSITION_IDS, Kind::Float, &[3], None),
+        column(TARGETS, Kind::Int64, &[], Some(IGNORE_INDEX)),
+    ]
 }
 
 #[cfg(test)]

@@ -19,6 +19,17 @@ pub struct ModelConfig {
     pub towers: Towers,
     /// Holds what transformers calls its modules.
     pub tree: TreeNames,
+    pub carried: CarriedParts,
+}
+
+/// Parts of a whole checkpoint that are not trained here and that checkpoints carry unchanged: the talker and the vocoder of
+/// an Omni model.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CarriedParts {
+    /// The beginnings of their tensors' names. What `config.json` says of `talker.` is in `talker_config`.
+    pub prefixes: &'static [&'static str],
+    /// The key of `config.json` that says whether they are there.
+    pub flag: &'static str,
 }
 
 /// The tokens of a model with a vision tower that stand for something else than text.
@@ -37,7 +48,8 @@ impl ModelConfig {
     pub(super) fn new(model_type: &str, decoder: DecoderConfig, towers: Vec<ModelTower>) -> ModelConfig {
         let towers = Towers::new(towers);
         let foundation = Arc::new(DecoderFamily::new(decoder.clone(), towers.inputs(decoder.hidden_size)));
-        ModelConfig { model_type: model_type.into(), foundation, towers, tree: TreeNames::default() }
+        let (tree, carried) = (TreeNames::default(), CarriedParts::default());
+        ModelConfig { model_type: model_type.into(), foundation, towers, tree, carried }
     }
 
     /// Returns what the foundation takes from each tower.

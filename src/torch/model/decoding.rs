@@ -1,4 +1,4 @@
-//! How long continuations get, and how their tokens are chosen.
+//! Describes how long continuations get, and how their tokens are chosen.
 
 use super::sampling::Sampling;
 

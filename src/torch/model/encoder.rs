@@ -59,6 +59,11 @@ pub trait EncoderFamily: Debug + Send + Sync {
 
 /// A model that turns media items into features.
 pub trait EncoderModel {
+    /// Returns whether the values of items are ids, which are kept as they come; others become of the parameters' kind.
+    fn takes_ids(&self) -> bool {
+        false
+    }
+
     /// Records the encoding of items of these sizes, all in one batch.
     fn record(&self, grids: &[Grid]) -> EncoderTape;
 }

@@ -142,7 +142,7 @@ pub trait FoundationModel {
     /// The pieces of a row, of `chunk_tokens` tokens each.
     ///
     /// # Errors
-    /// What of the model needs whole rows.
+    /// Some part of the model needs whole rows; the error names it.
     fn pieces(&self, _batch: &MicroBatch, _chunk_tokens: usize) -> Result<Vec<MicroBatch>, &'static str> {
         Err("this model")
     }

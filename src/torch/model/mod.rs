@@ -1,7 +1,8 @@
 //! Models: single-device code, cut into the segments of a tape. No communicator comes in here.
 //!
 //! `family/` has one short file a family, which reads its `config.json`; `decoder/` is what all language models share,
-//! `vision/` what all vision towers and projectors do, `audio/` what all audio towers do, `tower/` what both kinds have.
+//! `vision/` what all vision towers and projectors do, `audio/` what all audio towers do, `tower_blocks/` what both kinds have,
+//! `text/` what makes a language model or an encoder of text a tower.
 
 mod audio;
 mod batch;
@@ -20,6 +21,7 @@ mod rope_config;
 mod routing;
 mod sampling;
 mod stage;
+mod text;
 mod tower_blocks;
 mod towers;
 mod tree_names;
@@ -28,7 +30,7 @@ mod vision;
 pub use audio::{AudioConfig, AudioPositions, AudioProjectorConfig, AudioTowerConfig, ProjectorMap, StemConfig};
 pub use batch::MicroBatch;
 pub use columns::{Column, Columns, INPUT_IDS, POSITION_IDS, Rows, TARGETS, token_columns};
-pub use config::{ModelConfig, Tokens};
+pub use config::{CarriedParts, ModelConfig, Tokens};
 pub use decoder::{
     Balance, Decoder, DecoderConfig, DecoderFamily, FeedForwardConfig, LayerConfig, MixerConfig, MtpConfig, MtpNames,
     MtpPlace, Names, Prompt, Targets, TextBatch, TextOptions, TextTape, TokenScores, generate,
@@ -43,6 +45,7 @@ pub use parallel_errors::{ContextParallelError, TensorParallelError};
 pub use routing::{ExpertSet, RoutedExperts, RouterLosses, Routing};
 pub use sampling::Sampling;
 pub use stage::{Stage, StageError};
+pub use text::{T5Config, TextConfig, TextTowerConfig};
 pub use tower_blocks::{AxialOrder, AxialRope, BlockConfig, MlpNames, TowerNorm};
 pub use towers::{FeatureInput, ModelTower, Towers, with_values};
 pub use tree_names::{TreeNames, TreePart};

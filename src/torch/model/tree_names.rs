@@ -16,6 +16,14 @@ const INTERNVL: Rules = &[
     ("multi_modal_projector.", "model.multi_modal_projector."),
 ];
 
+const LLAVA: Rules = &[
+    ("language_model.model.", "model.language_model."),
+    ("language_model.lm_head", "lm_head"),
+    ("vision_tower.vision_model.", "model.vision_tower."),
+    ("vision_tower.", "model.vision_tower."),
+    ("multi_modal_projector.", "model.multi_modal_projector."),
+];
+
 const QWEN2_AUDIO: Rules = &[
     ("language_model.model.", "model.language_model."),
     ("language_model.lm_head", "lm_head"),
@@ -98,6 +106,7 @@ impl TreeNames {
         match model_type {
             "qwen2_vl" | "qwen2_5_vl" => named(QWEN2_5_VL, &[]),
             "internvl" => named(INTERNVL, &[]),
+            "llava" => named(LLAVA, &[]),
             "qwen2_audio" | "voxtral" => named(QWEN2_AUDIO, &[]),
             "kimi_k25" => Self { split_heads: heads, ..named(KIMI, KIMI_WITHIN) },
             "ernie4_5_vl_moe" | "ernie4_5_moe_vl" => named(ERNIE_VL, ERNIE_VL_WITHIN),
@@ -182,6 +191,11 @@ mod tests {
             ("qwen2_5_vl", "model.layers.1.mlp.up_proj", "model.language_model.layers.1.mlp.up_proj"),
             ("qwen2_5_vl", "lm_head", "lm_head"),
             ("internvl", "language_model.lm_head", "lm_head"),
+            (
+                "llava",
+                "vision_tower.vision_model.encoder.layers.0.mlp.fc1",
+                "model.vision_tower.encoder.layers.0.mlp.fc1",
+            ),
             ("kimi_k25", "mm_projector.proj.0", "model.mm_projector.in_proj"),
             ("kimi_k25", "vision_tower.encoder.blocks.1.mlp.fc0", "model.vision_tower.layers.1.mlp.fc1"),
             ("kimi_k25", "vision_tower.encoder.blocks.1.norm1.weight", "model.vision_tower.layers.1.norm2.weight"),

@@ -16,7 +16,7 @@ pub struct AdamWStep {
     pub number: u64,
     /// Multiplies the gradient.
     pub grad_scale: f64,
-    /// Whether the gradient is to be zero afterwards.
+    /// True if the gradient is to be zero afterwards.
     pub zero_grad: bool,
 }
 
@@ -48,7 +48,8 @@ pub fn adamw(params: &Tensor, rounded: Option<&Tensor>, grad: &Tensor, moments: 
     assert!(status == 0, "adamw: {}", last_error());
 }
 
-/// Of `x`, contiguous float32 on the CPU; summed in float64, in blocks, the same for any number of threads.
+/// Returns the sum of squares of `x`, contiguous float32 on the CPU; summed in float64, in blocks, the same for any number
+/// of threads.
 pub fn sum_of_squares(x: &Tensor) -> f64 {
     assert!(is_flat(x) && x.kind() == Kind::Float, "sum_of_squares of {x:?}");
     // SAFETY: the tensor is alive, and kind, layout and device were checked.

@@ -8,7 +8,7 @@ use super::error::last_error;
 use super::ffi::{self, raw};
 use super::fused::can_fuse;
 
-/// What has been seen of every target's scores so far.
+/// Holds what has been seen of every target's scores so far.
 pub struct ScoreScan {
     greatest: Tensor,
     sum: Tensor,

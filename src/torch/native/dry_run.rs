@@ -36,7 +36,7 @@ impl Drop for DryRun {
     }
 }
 
-/// Whether this thread is in a dry run.
+/// Returns whether this thread is in a dry run.
 pub fn is_dry_run() -> bool {
     IS_DRY.get()
 }

@@ -1,4 +1,4 @@
-//! What can go wrong in libtorch, with the operation that met it.
+//! Describes what can go wrong in libtorch, with the operation that met it.
 
 use std::ffi::CStr;
 

@@ -5,12 +5,12 @@ use tch::{Device, Kind, Tensor};
 use super::error::last_error;
 use super::ffi::{self, raw};
 
-/// Whether these operators take the tensor.
+/// Returns whether these operators take the tensor.
 pub fn can_fuse(x: &Tensor) -> bool {
     matches!(x.kind(), Kind::Float | Kind::BFloat16) && x.device() == Device::Cpu
 }
 
-/// Whether they take it as the cosines or sines of a rotation.
+/// Returns whether they take it as the cosines or sines of a rotation.
 pub fn is_table(x: &Tensor) -> bool {
     x.kind() == Kind::Float && x.device() == Device::Cpu
 }
@@ -21,7 +21,7 @@ pub struct Turn<'a> {
     /// `[T, R]`, contiguous, float32.
     pub cos: &'a Tensor,
     pub sin: &'a Tensor,
-    /// Whether channels 2i and 2i + 1 are a pair, and come out half-split; else i and i + R/2.
+    /// True if channels 2i and 2i + 1 are a pair, and come out half-split; else i and i + R/2.
     pub neighbors: bool,
 }
 

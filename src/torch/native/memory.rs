@@ -5,16 +5,16 @@ use std::marker::PhantomData;
 
 use super::ffi;
 
-/// What memory is allocated for.
+/// Says what memory is allocated for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// What a forward leaves for its backward, batches, and everything that has no purpose of its own.
+    /// Holds what a forward leaves for its backward, batches, and everything that has no purpose of its own.
     Activations,
     Parameters,
     Gradients,
     /// The optimizer's state, float32 parameters among it.
     Optimizer,
-    /// What collectives read and write besides: gathered parameters, sums on their way.
+    /// Holds what collectives read and write besides: gathered parameters, sums on their way.
     Buffers,
 }
 
@@ -49,7 +49,7 @@ fn with<T>(purpose: i32, make: impl FnOnce() -> T) -> T {
 }
 
 /// Counts bytes that are allocated on this thread from its start to its drop, until they are freed, on whichever thread.
-/// What was allocated before does not count. It is per thread, so it cannot be sent; stop watches in the reverse order
+/// Memory that was allocated before does not count. It is per thread, so it cannot be sent; stop watches in the reverse order
 /// of their start.
 pub struct MemoryWatch {
     scope: *mut c_void,

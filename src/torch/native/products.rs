@@ -14,7 +14,7 @@ pub fn faster_products() -> Products {
     if unsafe { ffi::lf_is_faster_tiled() } { Products::TiledBf16 } else { Products::Libtorch }
 }
 
-/// Whether this processor can compute products so.
+/// Returns whether this processor can compute products so.
 ///
 /// # Errors
 /// They are tiled, and it lacks the instructions.

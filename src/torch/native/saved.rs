@@ -1,4 +1,4 @@
-//! What autograd saves for a backward, as a list of tensors that can be taken away and put back.
+//! Holds what autograd saves for a backward, as a list of tensors that can be taken away and put back.
 
 use std::ffi::c_void;
 use std::marker::PhantomData;
@@ -8,7 +8,7 @@ use tch::Tensor;
 use super::error::last_error;
 use super::ffi::{self, raw};
 
-/// What graphs that were made under one [`SavedTensors::of`] have saved. A graph whose tensors were taken away can run
+/// Holds what graphs that were made under one [`SavedTensors::of`] have saved. A graph whose tensors were taken away can run
 /// its backward once they are back, with the same values in the same shapes.
 pub struct SavedTensors {
     list: *mut c_void,
@@ -77,7 +77,7 @@ impl Drop for SavedTensors {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Storage {
     pub address: i64,
-    /// Of all of it, whatever part the tensor shows.
+    /// Counts all of it, whatever part the tensor shows.
     pub bytes: i64,
     /// Tensors that lie in it.
     pub users: i64,

@@ -8,7 +8,7 @@ use std::net::TcpListener;
 use std::os::fd::IntoRawFd;
 use std::time::Duration;
 
-/// How long a request may take.
+/// The time that a request may take.
 const TIMEOUT: Duration = Duration::from_secs(600);
 
 /// A store that listens until it is dropped.

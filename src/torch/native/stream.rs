@@ -33,7 +33,7 @@ impl CopyStream {
         Ok(CopyStream { like })
     }
 
-    /// What is copied from now on comes after what the other thread did before its mark.
+    /// Copies from now on come after what the other thread did before its mark.
     pub fn wait_for(&self, mark: &Mark) -> Result<(), NativeError> {
         // SAFETY: both are alive.
         check(unsafe { ffi::lf_stream_await(mark.mark, raw(&self.like)) })

@@ -24,6 +24,9 @@ pub enum Resampling {
     Bilinear,
     /// Among four on each axis, by Keys' kernel with `a = -0.75`, centers half an entry in (`F.interpolate`).
     Bicubic,
+    /// By Keys' kernel with `a = -0.5`, which is as much wider as a picture is smaller than the table, centers half an entry in
+    /// (`F.interpolate` with `antialias`).
+    Antialiased,
 }
 
 /// A learned table of `side` × `side` positions, fitted to the pictures of a batch: for every patch the entries around
@@ -68,9 +71,12 @@ impl Resampled {
 impl Resampling {
     /// The entries of an axis of `side` around position `at` of `size`, with their weights.
     fn neighbors(self, at: u32, size: u32, side: u32) -> Vec<(i64, f32)> {
+        if self == Resampling::Antialiased {
+            return antialiased(at, size, side);
+        }
         let (source, offsets) = match self {
             Resampling::Bilinear => (at as f32 * (side - 1) as f32 / (size.max(2) - 1) as f32, 0..2),
-            Resampling::Bicubic => ((at as f32 + 0.5) * side as f32 / size as f32 - 0.5, -1..3),
+            _ => ((at as f32 + 0.5) * side as f32 / size as f32 - 0.5, -1..3),
         };
         let floor = source.floor();
         let entry = |offset: i32| (floor as i64 + i64::from(offset)).clamp(0, i64::from(side) - 1);
@@ -79,13 +85,29 @@ impl Resampling {
 
     /// Returns the weight of an entry at this distance.
     fn weight(self, distance: f32) -> f32 {
-        const A: f32 = -0.75;
-        match self {
-            Resampling::Bilinear => (1.0 - distance).max(0.0),
-            Resampling::Bicubic if distance <= 1.0 => ((A + 2.0) * distance - (A + 3.0)) * distance * distance + 1.0,
-            Resampling::Bicubic => ((A * distance - 5.0 * A) * distance + 8.0 * A) * distance - 4.0 * A,
+        let a = match self {
+            Resampling::Bilinear => return (1.0 - distance).max(0.0),
+            Resampling::Bicubic => -0.75,
+            Resampling::Antialiased => -0.5,
+        };
+        match distance {
+            ..=1.0 => ((a + 2.0) * distance - (a + 3.0)) * distance * distance + 1.0,
+            ..=2.0 => ((a * distance - 5.0 * a) * distance + 8.0 * a) * distance - 4.0 * a,
+            _ => 0.0,
         }
     }
+}
+
+/// The entries of an axis of `side` around position `at` of `size`, with weights that sum up to 1.
+fn antialiased(at: u32, size: u32, side: u32) -> Vec<(i64, f32)> {
+    let scale = side as f32 / size as f32;
+    let width = scale.max(1.0);
+    let (center, reach) = (scale * (at as f32 + 0.5), 2.0 * width);
+    let first = ((center - reach + 0.5) as i64).max(0);
+    let behind = ((center + reach + 0.5) as i64).min(i64::from(side));
+    let weight = |entry: i64| Resampling::Antialiased.weight(((entry as f32 - center + 0.5) / width).abs());
+    let sum: f32 = (first..behind).map(weight).sum();
+    (first..behind).map(|entry| (entry, weight(entry) / sum)).collect()
 }
 
 #[cfg(test)]
@@ -109,7 +131,7 @@ mod tests {
     #[test]
     fn a_grid_of_the_tables_size_takes_its_entries() {
         let table = Tensor::arange(16, (Kind::Float, Device::Cpu)).view([16, 1]);
-        for resampling in [Resampling::Bilinear, Resampling::Bicubic] {
+        for resampling in [Resampling::Bilinear, Resampling::Bicubic, Resampling::Antialiased] {
             let taken = Resampled::new(&[grid(4, 4)], 2, 4, resampling, Device::Cpu).forward(&table);
             let expected = [0f32, 1., 4., 5., 2., 3., 6., 7., 8., 9., 12., 13., 10., 11., 14., 15.];
             assert!(taken.allclose(&Tensor::from_slice(&expected).view([16, 1]), 0.0, 1e-6, false), "{resampling:?}");
@@ -117,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn bicubic_is_that_of_libtorch() {
+    fn bicubic_is_that_of_libtorch_without_and_with_antialiasing() {
         tch::manual_seed(2);
         let table = Tensor::randn([1, 3, 8, 8], (Kind::Float, Device::Cpu));
         for (h, w) in [(4, 6), (16, 8), (12, 20), (1, 3)] {
@@ -126,6 +148,11 @@ mod tests {
             let found = Resampled::new(&[grid(h, w)], 1, 8, Resampling::Bicubic, Device::Cpu);
             let found = found.forward(&table.view([3, 64]).tr().contiguous());
             assert!(found.allclose(&expected, 1e-4, 1e-5, false), "{h} x {w}");
+            let expected = table.internal_upsample_bicubic2d_aa(size, false, None, None);
+            let expected = expected.squeeze_dim(0).flatten(1, 2).tr();
+            let found = Resampled::new(&[grid(h, w)], 1, 8, Resampling::Antialiased, Device::Cpu);
+            let found = found.forward(&table.view([3, 64]).tr().contiguous());
+            assert!(found.allclose(&expected, 1e-4, 1e-5, false), "antialiased {h} x {w}");
         }
     }
 }

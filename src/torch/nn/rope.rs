@@ -16,7 +16,7 @@ pub struct Rope {
 }
 
 impl Rope {
-    /// `position_ids` `[T]`, or `[3, T]` where the axes are three; int64. The tables have the kind of the model, but
+    /// `position_ids` `[T]`, or `[3, T]` where the axes are three; integers or real numbers. The tables have the kind of the model, but
     /// float32 on a CPU where that is bfloat16: the fused operator reads them so. They are where `position_ids` is. For
     /// frequencies that depend on a document's length, see [`Rope::packed`]. Panics where the axes do not fit.
     pub fn new(config: &RopeConfig, position_ids: &Tensor, kind: Kind) -> Rope {

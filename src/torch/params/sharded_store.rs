@@ -1,4 +1,4 @@
-//! How a store lies in memory whose parameters ranks share out.
+//! Lays out a store in memory whose parameters ranks share out.
 
 use std::rc::Rc;
 

@@ -45,7 +45,7 @@ pub struct ParamStore {
     pub(super) sharding: Sharding,
     pub(super) units: Vec<FlatParam>,
     pub(super) unsharder: RefCell<Option<Rc<dyn Unsharder>>>,
-    /// Of DoRA beside weights whose rows are cut among ranks: the norms of the whole rows `[out]`, by the path of the map.
+    /// The norms of DoRA's whole rows, for weights whose rows are cut among ranks: `[out]`, by the path of the map.
     joint_norms: BTreeMap<String, Tensor>,
 }
 

@@ -1,6 +1,6 @@
 //! Executions in turns: while rows of one are on their way to the experts of other ranks, another computes.
 //!
-//! What is begun when follows from the tapes alone, and those of ranks that meet have the same operations among ranks in
+//! The tapes alone decide what is begun when, and those of ranks that meet have the same operations among ranks in
 //! the same order: so all of them start the same collectives in the same order. Each execution computes what it does alone.
 
 use tch::Tensor;

@@ -1,7 +1,7 @@
 //! Vision towers and projectors on videos and on pictures of other sizes than their own, and audio towers and projectors on
-//! clips of unequal length: features, and gradients of all parameters, as the references give them.
-//! `tests/oracle/make_towers.py` and `make_audio_towers.py` make the folders; `LOONGFORGE_TOWERS` has those of another place
-//! read.
+//! clips of unequal length, and text towers on texts of unequal length: features, and gradients of all parameters, as the
+//! references give them. `tests/oracle/make_towers.py`, `make_audio_towers.py` and `make_text_towers.py` make the folders;
+//! `LOONGFORGE_TOWERS` has those of another place read.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -39,7 +39,7 @@ pub struct Data {
     /// Size and number of the frames of videos; overrides the model's video preprocessor config.
     #[serde(default)]
     pub video: VideoLimits,
-    /// Length of recordings.
+    /// Lengths of recordings, of segments where only a part is taken.
     #[serde(default)]
     pub audio: AudioLimits,
     /// Chat template: the model directory's own, or a built-in one.
@@ -108,6 +108,9 @@ pub enum Format {
     Llava,
     // `{"instruction": …, "input": …, "output": …, "system": …, "history": …}`.
     Alpaca,
+    // A recording and what is said in it: `{"audio_filepath": …, "text": …, "offset": …, "duration": …}` (NeMo's manifests), or
+    // `{"audio": …, "text": …}` (speech data sets of Hugging Face).
+    Transcripts,
     // Megatron-Energon's samples: `{"texts": …, "media": …, "name": …}`, or fields by `dataset.yaml`.
     Energon,
     // Packs that were made ahead of time.
@@ -208,7 +211,7 @@ pub struct VideoLimits {
     pub sound: bool,
 }
 
-/// Length of recordings.
+/// Lengths of recordings, of segments where only a part is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct AudioLimits {
@@ -218,6 +221,9 @@ pub struct AudioLimits {
     /// A longer recording, in seconds, is a bad sample.
     #[schemars(range(max = 3600.0), extend("exclusiveMinimum" = 0.0))]
     pub max_seconds: f64,
+    /// A recording of more tokens is a bad sample; `null`: no limit.
+    #[schemars(range(min = 1))]
+    pub max_tokens: Option<usize>,
 }
 
 /// Says which chat template renders messages.
@@ -284,7 +290,7 @@ impl Default for ImageLimits {
 
 impl Default for AudioLimits {
     fn default() -> Self {
-        Self { min_seconds: 0.1, max_seconds: 30.0 }
+        Self { min_seconds: 0.1, max_seconds: 30.0, max_tokens: None }
     }
 }
 

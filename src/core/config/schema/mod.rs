@@ -19,7 +19,7 @@ pub use data::{
 pub use json_map::JsonMap;
 pub use lora::Lora;
 pub use memory::{ActivationBudget, Memory};
-pub use model::{Model, Moe, Mtp, Part, Recompute, Weights};
+pub use model::{Model, Moe, Mtp, Part, Recompute, TextTower, Weights};
 pub use pools::{
     Balance, ContextAttention, DataPool, Edge, Edges, EncoderPool, FoundationPool, Placement, Pools, Scheduler,
 };

@@ -1,6 +1,6 @@
 //! Describes which model is trained, from which weights, and which parts of it.
 //!
-//! What the keys come to (one `config.json`, one folder a part) is resolved where files are read, not here.
+//! Files decide what the keys come to (one `config.json`, one folder a part) is resolved where files are read, not here.
 
 use crate::message::{Tower, TowerSet};
 use schemars::JsonSchema;
@@ -40,6 +40,12 @@ pub struct Model {
     pub audio_encoder: Part,
     /// The projector of the audio tower's features to the width of the language model.
     pub audio_projector: Part,
+    /// The text tower: T5's or UMT5's encoder, or a language model whose hidden states are features.
+    pub text_encoder: Part,
+    /// The projector of the text tower's states to the width of the language model.
+    pub text_projector: Part,
+    /// What the text tower is given, and which of its states are taken.
+    pub text: TextTower,
     /// The language model.
     pub foundation: Part,
     /// Multi-token prediction.
@@ -70,6 +76,27 @@ pub struct Part {
     pub recompute: Recompute,
     /// Train low-rank adapters in place of this part's weights; `null`: none.
     pub lora: Option<Lora>,
+}
+
+/// Describes what a text tower is given, and which of its states are taken.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct TextTower {
+    /// Directory or hub id of the tower's `tokenizer.json`; `null`: `model.text_encoder.load` where it has one, else the
+    /// model's tokenizer.
+    pub tokenizer: Option<Source>,
+    /// The text that the tower reads, `{}` for the one of the sample; `null`: as the model's `config.json` says, else `{}`.
+    pub template: Option<String>,
+    /// Tokens of a text, the template's included, behind which it is cut off; `null`: as the model's `config.json` says,
+    /// else 512.
+    #[schemars(range(min = 1))]
+    pub max_tokens: Option<usize>,
+    /// Tokens at the beginning, such as a template's, that have no features; `null`: as the model's `config.json` says,
+    /// else 0.
+    pub drop_tokens: Option<usize>,
+    /// The states that are taken, side by side, counted as `hidden_states` of transformers are: 0 are the embeddings, -1 the
+    /// last layer's behind the last norm. `null`: as the model's `config.json` says, else `[-1]`.
+    pub layers: Option<Vec<i64>>,
 }
 
 /// Multi-token prediction: layers that predict tokens further ahead.
@@ -140,24 +167,29 @@ impl Model {
     }
 
     /// The parts with their keys.
-    pub fn parts(&self) -> [(&'static str, &Part); 5] {
+    pub fn parts(&self) -> [(&'static str, &Part); 7] {
         [
             ("model.image_encoder", &self.image_encoder),
             ("model.image_projector", &self.image_projector),
             ("model.audio_encoder", &self.audio_encoder),
             ("model.audio_projector", &self.audio_projector),
+            ("model.text_encoder", &self.text_encoder),
+            ("model.text_projector", &self.text_projector),
             ("model.foundation", &self.foundation),
         ]
     }
 
     /// The part of a tower, or of its projector, with its key.
     pub fn tower_part(&self, tower: Tower, is_projector: bool) -> (&'static str, &Part) {
-        let [image_encoder, image_projector, audio_encoder, audio_projector, _] = self.parts();
+        let [image_encoder, image_projector, audio_encoder, audio_projector, text_encoder, text_projector, _] =
+            self.parts();
         match (tower, is_projector) {
             (Tower::Vision, false) => image_encoder,
             (Tower::Vision, true) => image_projector,
             (Tower::Audio, false) => audio_encoder,
             (Tower::Audio, true) => audio_projector,
+            (Tower::Text, false) => text_encoder,
+            (Tower::Text, true) => text_projector,
         }
     }
 
@@ -176,8 +208,8 @@ impl Model {
     /// Returns whether nothing is trained, whatever the parameters are; a part that a model need not have, and of which
     /// nothing is said, does not count.
     pub fn is_all_frozen(&self) -> bool {
-        let optional =
-            [&self.audio_encoder, &self.audio_projector].into_iter().filter(|part| **part != Part::default());
+        let optional = [&self.audio_encoder, &self.audio_projector, &self.text_encoder, &self.text_projector];
+        let optional = optional.into_iter().filter(|part| **part != Part::default());
         let parts = [&self.image_encoder, &self.image_projector, &self.foundation].into_iter().chain(optional);
         parts.into_iter().all(Part::is_frozen)
     }
@@ -187,7 +219,7 @@ impl Model {
     pub fn is_foundation_alone(&self) -> bool {
         let given = |part: &Part| !part.config.is_empty() || part.load.is_some();
         let whole = self.load.is_some() || !self.config.is_empty();
-        !whole && given(&self.foundation) && self.parts()[..4].iter().all(|(_, part)| !given(part))
+        !whole && given(&self.foundation) && self.parts()[..6].iter().all(|(_, part)| !given(part))
     }
 }
 

@@ -88,7 +88,7 @@ pub struct Run {
     pub max_restarts: usize,
 }
 
-/// How matrix products are computed on CPUs.
+/// Chooses how matrix products are computed on CPUs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(inline)]
@@ -187,14 +187,14 @@ pub struct Eval {
     #[schemars(range(min = 1))]
     pub batch_size: usize,
     /// Scores of answers beside exact match: `wer` and `cer` are the word and character error rates of all answers together,
-    /// `words` says how many answers have the right word at each place.
+    /// `words` says how many answers have the correct word at each place.
     #[serde(default)]
     pub scores: Vec<Score>,
     /// Normalization of answers before words and characters are compared: Whisper's basic rules (lower case, no punctuation,
     /// nothing in brackets), or nothing.
     #[serde(default)]
     pub normalize: Normalize,
-    /// The part of the answers that is expected to be right, by the name of the set: `{ math: { at_least: 0.9 } }`, or
+    /// The part of the answers that is expected to be correct, by the name of the set: `{ math: { at_least: 0.9 } }`, or
     /// `at_most`, or `chance`, for a control, and with `word: 2` of the second word. The result says whether it is met.
     #[serde(default)]
     pub expect: BTreeMap<String, Expect>,

@@ -1,4 +1,4 @@
-//! How generated answers are scored, and what is expected of their scores.
+//! Describes how generated answers are scored, and what is expected of their scores.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -12,11 +12,11 @@ pub enum Score {
     Wer,
     // Character error rate.
     Cer,
-    // How many answers have the right word at each place of the expected answer.
+    // How many answers have the correct word at each place of the expected answer.
     Words,
 }
 
-/// What becomes of answers before words and characters are compared.
+/// Describes what becomes of answers before words and characters are compared.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[schemars(inline)]
@@ -49,7 +49,7 @@ impl Normalize {
     }
 }
 
-/// The part of a set's answers that is expected to be right: `at_least`, `at_most` or `chance`.
+/// The part of a set's answers that is expected to be correct: `at_least`, `at_most` or `chance`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 #[schemars(inline)]
@@ -58,8 +58,8 @@ pub struct Expect {
     pub at_least: Option<f64>,
     /// This part or less.
     pub at_most: Option<f64>,
-    /// No more than guessing, which is right with this probability: three standard deviations above it at most.
+    /// No more than guessing, which is correct with this probability: three standard deviations above it at most.
     pub chance: Option<f64>,
-    /// Answers count as right whose word at this place is right, 1 being the first; `null`: whole answers.
+    /// Answers count as correct whose word at this place is correct, 1 being the first; `null`: whole answers.
     pub word: Option<usize>,
 }

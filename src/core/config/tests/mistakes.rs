@@ -19,7 +19,7 @@ fn one_mistake_at_a_time() {
         ),
         ("pools: { audio: { replica: 2 } }\n", &["LF0102", "`pools.audio.replica`", "did you mean `replicas`?"]),
         ("pools: { Loud: { towers: [audio] } }\n", &["LF0102", "`pools.Loud`"]),
-        ("pools: { loud: { towers: [sound] } }\n", &["LF0103", "`pools.loud.towers.0`", "`vision` or `audio`"]),
+        ("pools: { loud: { towers: [sound] } }\n", &["LF0103", "`pools.loud.towers.0`", "`vision`, `audio` or `text`"]),
         ("pools: { loud: { towers: [] } }\n", &["LF0104", "`pools.loud.towers` is empty"]),
         ("pools: { audio: {}, loud: { towers: [audio] } }\n", &["LF0111", "`audio` and `loud` hold the same tower"]),
         ("pools: { encoder: { towers: [audio] } }\n", &["LF0111", "holds the towers that no other pool holds"]),

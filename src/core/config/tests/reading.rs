@@ -59,7 +59,7 @@ fn adapters_take_one_target_or_more() {
 #[test]
 fn pools_with_names_hold_their_towers() {
     let bench = Bench::new(GOOD);
-    let all: TowerSet = Tower::ALL.into_iter().collect();
+    let all: TowerSet = [Tower::Vision, Tower::Audio].into_iter().collect();
     let held = |overrides: &[&str], towers: TowerSet| {
         let config = bench.load(overrides).config;
         let pools = config.pools.encoders(towers).into_iter();

@@ -1,6 +1,7 @@
 //! Decodes files of sound: WAV, FLAC, MP3, Ogg Vorbis, and AAC in MP4.
 
 use std::io::Cursor;
+use std::ops::Range;
 
 use symphonia::core::audio::GenericAudioBufferRef;
 use symphonia::core::codecs::audio::well_known::*;
@@ -13,6 +14,7 @@ use symphonia::core::io::{MediaSourceStream, MediaSourceStreamOptions};
 use symphonia::core::meta::MetadataOptions;
 
 use super::resample::resample;
+use super::segment::{Segment, TOLERANCE};
 use crate::config::AudioLimits;
 use crate::data::cpu::{CpuClock, MAX_DECODE_SECONDS};
 
@@ -30,6 +32,8 @@ const MAX_TAG_BYTES: usize = 1 << 20;
 const MAX_SOUND_BYTES: usize = 1 << 30;
 /// Seconds on a core that a second of sound may take: a hundred times what the slowest codec takes.
 const MAX_SECONDS_PER_SECOND: f64 = 0.2;
+/// The same of sound that is before a segment.
+const MAX_SECONDS_PER_SKIPPED_SECOND: f64 = 0.02;
 /// Packets from one look at the clock to the next.
 const PACKETS_PER_LOOK: u64 = 64;
 
@@ -66,21 +70,21 @@ pub fn read_header(bytes: &[u8]) -> Result<AudioHeader, String> {
     })
 }
 
-/// Decodes a file to one channel, the mean of all its channels, of `rate` samples a second in [-1, 1].
+/// Decodes a segment of a file to one channel, the mean of all its channels, of `rate` samples a second in [-1, 1].
 ///
 /// The first track of sound is taken. What the header claims is held against `limits` before anything is decoded, and
 /// what is decoded is counted.
 ///
 /// # Errors
 /// The reason, with the codec's name: not a file of sound, corrupt or truncated, of a kind that is not decoded, too long,
-/// of too many channels.
-pub fn decode_sound(bytes: &[u8], rate: u32, limits: &AudioLimits) -> Result<Vec<f32>, String> {
+/// of too many channels; the segment is not in it.
+pub fn decode_sound(bytes: &[u8], rate: u32, limits: &AudioLimits, segment: Segment) -> Result<Vec<f32>, String> {
     let mut format = probe(bytes)?;
     let (track, params) = sound_of(format.as_ref())?;
     let (track_id, codec, claimed) = (track.id, name(params.codec), num_samples(track, params));
     let of_codec = |reason: String| format!("{codec}: {reason}");
     let is_exact = params.codec == CODEC_ID_FLAC || codec.starts_with("PCM");
-    let mut sound = Mono::new(limits);
+    let mut sound = Mono::new(limits, segment);
     if let (Some(num_samples), Some(own)) = (claimed, params.sample_rate) {
         sound.check_length(num_samples, own).map_err(of_codec)?;
     }
@@ -98,38 +102,69 @@ pub fn decode_sound(bytes: &[u8], rate: u32, limits: &AudioLimits) -> Result<Vec
         if packet.track_id == track_id {
             let decoded = decoder.decode(&packet).map_err(|error| of_codec(describe(&error)))?;
             sound.push(&decoded).map_err(of_codec)?;
+            if sound.is_complete() {
+                break;
+            }
         }
         if number.is_multiple_of(PACKETS_PER_LOOK) {
-            clock.check(max_decode_seconds(limits)).map_err(of_codec)?;
+            clock.check(max_decode_seconds(limits, segment)).map_err(of_codec)?;
         }
     }
-    if let Some(claimed) = claimed.filter(|&claimed| is_exact && claimed > sound.samples.len() as u64) {
-        let found = sound.samples.len();
+    let found = sound.num_seen;
+    if let Some(claimed) = claimed.filter(|&claimed| is_exact && claimed > found && !sound.is_complete()) {
         return Err(of_codec(format!("truncated: {found} samples a channel, but its header says {claimed}")));
     }
-    let Some(own) = sound.rate.filter(|_| !sound.samples.is_empty()) else {
-        return Err(of_codec("has no samples".to_owned()));
-    };
+    let Some(own) = sound.rate else { return Err(of_codec("has no samples".to_owned())) };
+    sound.check_end(own).map_err(of_codec)?;
     resample(sound.samples, own, rate)
 }
 
 /// Seconds on a core that a file may take to decode.
-pub fn max_decode_seconds(limits: &AudioLimits) -> f64 {
-    MAX_DECODE_SECONDS + limits.max_seconds * MAX_SECONDS_PER_SECOND
+pub fn max_decode_seconds(limits: &AudioLimits, segment: Segment) -> f64 {
+    MAX_DECODE_SECONDS + limits.max_seconds * MAX_SECONDS_PER_SECOND + segment.start * MAX_SECONDS_PER_SKIPPED_SECOND
 }
 
-/// The mean of the channels, as far as it is decoded.
+/// The mean of the channels within the segment, as far as it is decoded.
 struct Mono<'a> {
     limits: &'a AudioLimits,
+    segment: Segment,
     samples: Vec<f32>,
+    /// Samples of each channel that were decoded, before the segment too.
+    num_seen: u64,
     rate: Option<u32>,
     /// One packet, its channels sample by sample.
     packet: Vec<f32>,
 }
 
 impl<'a> Mono<'a> {
-    fn new(limits: &'a AudioLimits) -> Self {
-        Self { limits, samples: Vec::new(), rate: None, packet: Vec::new() }
+    fn new(limits: &'a AudioLimits, segment: Segment) -> Self {
+        Self { limits, segment, samples: Vec::new(), num_seen: 0, rate: None, packet: Vec::new() }
+    }
+
+    /// The samples of the segment among all of a file of this rate.
+    fn range(&self, rate: u32) -> Range<u64> {
+        let sample = |seconds: f64| (seconds * f64::from(rate)).round() as u64;
+        sample(self.segment.start)..self.segment.end.map_or(u64::MAX, sample)
+    }
+
+    /// Returns whether the whole segment is decoded.
+    fn is_complete(&self) -> bool {
+        self.rate.is_some_and(|rate| self.num_seen >= self.range(rate).end)
+    }
+
+    /// # Errors
+    /// The file ends before the segment.
+    fn check_end(&self, rate: u32) -> Result<(), String> {
+        let seconds = self.num_seen as f64 / f64::from(rate);
+        let Segment { start, end } = self.segment;
+        match end.filter(|end| *end > seconds + TOLERANCE) {
+            Some(end) => Err(format!("lasts {seconds:.3} s, but its segment ends at {end} s")),
+            None if self.samples.is_empty() && start > 0.0 => {
+                Err(format!("lasts {seconds:.3} s, but its segment begins at {start} s"))
+            }
+            None if self.samples.is_empty() => Err("has no samples".to_owned()),
+            None => Ok(()),
+        }
     }
 
     fn push(&mut self, decoded: &GenericAudioBufferRef<'_>) -> Result<(), String> {
@@ -141,15 +176,23 @@ impl<'a> Mono<'a> {
         if *self.rate.get_or_insert(rate) != rate {
             return Err(format!("its rate changes within the file, to {rate} Hz"));
         }
-        self.check_length((self.samples.len() + decoded.frames()) as u64, rate)?;
+        let (range, first) = (self.range(rate), self.num_seen);
+        self.num_seen += decoded.frames() as u64;
+        self.check_length(self.num_seen, rate)?;
+        let place = |sample: u64| sample.clamp(first, self.num_seen) - first;
+        let (from, until) = (place(range.start) as usize, place(range.end) as usize);
+        if from == until {
+            return Ok(());
+        }
         decoded.copy_to_vec_interleaved(&mut self.packet);
+        let packet = &self.packet[from * channels..until * channels];
         if channels == 1 {
-            self.samples.extend_from_slice(&self.packet);
+            self.samples.extend_from_slice(packet);
         } else {
             let scale = 1.0 / channels as f32;
-            self.samples.extend(self.packet.chunks_exact(channels).map(|frame| frame.iter().sum::<f32>() * scale));
+            self.samples.extend(packet.chunks_exact(channels).map(|frame| frame.iter().sum::<f32>() * scale));
         }
-        let new = &self.samples[self.samples.len() - decoded.frames()..];
+        let new = &self.samples[self.samples.len() - (until - from)..];
         let is_wild = |sample: &f32| sample.is_nan() || sample.abs() > MAX_LEVEL;
         // All are looked at, side by side, before the one is looked for.
         if !new.iter().fold(false, |any, sample| any | is_wild(sample)) {
@@ -159,7 +202,11 @@ impl<'a> Mono<'a> {
         Err(format!("a sample is {sample}; they lie within ±1, those of floating point at most ±{MAX_LEVEL}"))
     }
 
+    /// # Errors
+    /// Of a file of so many samples a channel, more are in the segment than are taken.
     fn check_length(&self, num_samples: u64, rate: u32) -> Result<(), String> {
+        let range = self.range(rate);
+        let num_samples = num_samples.min(range.end).saturating_sub(range.start);
         let (seconds, limit) = (num_samples as f64 / f64::from(rate.max(1)), self.limits.max_seconds);
         if seconds > limit {
             return Err(format!("lasts {seconds:.1} s or more, more than data.audio.max_seconds = {limit}"));

@@ -1,4 +1,4 @@
-//! How many frames and tokens a clip becomes in each family of models.
+//! Computes how many frames and tokens a clip becomes in each family of models.
 
 use serde_json::Value as Json;
 
@@ -218,7 +218,7 @@ impl FrontEnd {
     }
 }
 
-/// How a clip is padded and cut.
+/// Describes how a clip is padded and cut.
 struct Cut {
     /// Samples with zeros behind the clip.
     padded: usize,

@@ -13,6 +13,7 @@ mod filters;
 mod mel;
 mod processor;
 mod resample;
+mod segment;
 mod settings;
 #[cfg(test)]
 pub(super) mod tests;
@@ -23,5 +24,6 @@ pub use family::{AudioFamily, Framing, FrontEnd};
 pub use mel::{Frames, LogMel};
 pub use processor::AudioProcessor;
 pub use resample::resample;
+pub use segment::{AudioSource, Segment};
 pub use settings::AudioSettings;
 pub use wav::wav;

@@ -84,6 +84,9 @@ impl AudioProcessor {
             ));
         }
         let (frames, num_features) = self.front_end.frames(samples)?;
+        if let Some(limit) = self.limits.max_tokens.filter(|limit| num_features > *limit) {
+            return Err(format!("is of {num_features} tokens, more than data.audio.max_tokens = {limit}"));
+        }
         let grid = Grid { t: frames.num_frames as u32, h: 1, w: 1 };
         let media = Media { tower: Tower::Audio, grid, num_features, pixels: frames.values };
         Ok(Expansion::plain(media, Run::of_sound(num_features)))

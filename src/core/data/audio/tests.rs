@@ -9,7 +9,7 @@ use serde_json::Value as Json;
 use super::*;
 use crate::config::AudioLimits;
 
-const LIMITS: AudioLimits = AudioLimits { min_seconds: 0.0, max_seconds: 60.0 };
+const LIMITS: AudioLimits = AudioLimits { min_seconds: 0.0, max_seconds: 60.0, max_tokens: None };
 
 fn family(name: &str) -> AudioFamily {
     match name {
@@ -67,8 +67,11 @@ struct Case {
 
 /// Frames and numbers of tokens of the goldens, from the bytes of the file on; the largest difference.
 fn compare(goldens: &Goldens) -> f32 {
-    let files: Vec<_> =
-        goldens.wavs.iter().map(|wav| decode_sound(&STANDARD.decode(wav).unwrap(), 16_000, &LIMITS)).collect();
+    let files: Vec<_> = goldens
+        .wavs
+        .iter()
+        .map(|wav| decode_sound(&STANDARD.decode(wav).unwrap(), 16_000, &LIMITS, Segment::WHOLE))
+        .collect();
     let mut largest = 0.0_f32;
     for case in &goldens.cases {
         let settings = AudioSettings::parse(case.settings.clone(), "preprocessor_config.json".into()).unwrap();
@@ -165,7 +168,7 @@ fn files_equal_other_decoders() {
     assert!(files.len() >= 15);
     for file in files {
         let bytes = STANDARD.decode(&file.file).unwrap();
-        let found = decode_sound(&bytes, file.rate, &LIMITS).unwrap();
+        let found = decode_sound(&bytes, file.rate, &LIMITS, Segment::WHOLE).unwrap();
         let header = read_header(&bytes).unwrap();
         let is_lossless = file.name.starts_with("wav") || file.name.starts_with("flac");
         let name = &file.name;
@@ -187,7 +190,7 @@ fn files_equal_other_decoders() {
         let best = best.fold(f32::MAX, f32::min);
         assert!(best < 2e-3, "{name}: {best}");
     }
-    let error = decode_sound(&STANDARD.decode(opus).unwrap(), 16_000, &LIMITS).unwrap_err();
+    let error = decode_sound(&STANDARD.decode(opus).unwrap(), 16_000, &LIMITS, Segment::WHOLE).unwrap_err();
     assert!(error.contains("Opus is not decoded") && error.contains("ffmpeg"), "{error}");
 }
 
@@ -195,11 +198,12 @@ fn files_equal_other_decoders() {
 fn channels_are_averaged_and_limits_named() {
     let tone = sine(440.0, 16_000, 0.1);
     let stereo: Vec<f32> = tone.iter().flat_map(|&sample| [sample, 0.0]).collect();
-    let mixed = decode_sound(&wav(&stereo, 2, 16_000), 16_000, &LIMITS).unwrap();
+    let mixed = decode_sound(&wav(&stereo, 2, 16_000), 16_000, &LIMITS, Segment::WHOLE).unwrap();
     assert!(mixed.iter().zip(&tone).all(|(mixed, tone)| (mixed - tone / 2.0).abs() < 1e-4));
 
-    let error =
-        |file: &[u8], max_seconds| decode_sound(file, 16_000, &AudioLimits { max_seconds, ..LIMITS }).unwrap_err();
+    let error = |file: &[u8], max_seconds| {
+        decode_sound(file, 16_000, &AudioLimits { max_seconds, ..LIMITS }, Segment::WHOLE).unwrap_err()
+    };
     let file = wav(&tone, 1, 16_000);
     assert!(error(&file, 0.05).contains("data.audio.max_seconds = 0.05"));
     assert!(error(&wav(&tone, 9, 16_000), 1.0).contains("9 channels"));
@@ -216,6 +220,42 @@ fn channels_are_averaged_and_limits_named() {
     claims[4..8].copy_from_slice(&0x7fff_fffe_u32.to_le_bytes());
     claims[40..44].copy_from_slice(&0x7fff_ffd0_u32.to_le_bytes());
     assert!(error(&claims, 60.0).contains("lasts 67108.9 s"), "{}", error(&claims, 60.0));
+}
+
+#[test]
+fn a_segment_is_a_slice_of_the_whole() {
+    let Files { files, .. } = unpacked(include_bytes!("goldens/files.json.gz"));
+    let files: Vec<Vec<u8>> = files.iter().map(|file| STANDARD.decode(&file.file).unwrap()).collect();
+    let tone = wav(&sine(440.0, 16_000, 1.0), 1, 16_000);
+    for file in files.iter().chain([&tone]) {
+        let rate = read_header(file).unwrap().rate.unwrap();
+        let of = |start: f64, end: Option<f64>| {
+            decode_sound(file, rate, &LIMITS, Segment::new(start, end).unwrap()).unwrap()
+        };
+        let (whole, at) = (of(0.0, None), |seconds: f64| (seconds * f64::from(rate)).round() as usize);
+        let seconds = whole.len() as f64 / f64::from(rate);
+        let (start, end) = (0.2 * seconds, 0.6 * seconds);
+        assert_eq!(of(start, Some(end)), whole[at(start)..at(end)]);
+        assert_eq!(of(start, None), whole[at(start)..]);
+    }
+    let error = |start: f64, end: Option<f64>, max_seconds: f64| {
+        let limits = AudioLimits { max_seconds, ..LIMITS };
+        decode_sound(&tone, 16_000, &limits, Segment::new(start, end).unwrap()).unwrap_err()
+    };
+    assert!(error(0.5, Some(1.2), 9.0).contains("lasts 1.000 s, but its segment ends at 1.2 s"));
+    assert!(error(1.5, None, 9.0).contains("its segment begins at 1.5 s"));
+    // The limit is that of the segment, and the end may be rounded.
+    assert!(error(0.2, Some(0.6), 0.3).contains("lasts 0.4 s or more, more than data.audio.max_seconds = 0.3"));
+    let last = Segment::new(0.9, Some(1.05)).unwrap();
+    assert_eq!(decode_sound(&tone, 16_000, &AudioLimits { max_seconds: 0.2, ..LIMITS }, last).unwrap().len(), 1600);
+    for (start, end, part) in [
+        (-1.0, None, "begins at -1 s"),
+        (f64::NAN, None, "begins at NaN s"),
+        (1.0, Some(1.0), "ends at 1 s, but begins at 1 s"),
+        (0.0, Some(1e9), "0 to 86400 s"),
+    ] {
+        assert!(Segment::new(start, end).unwrap_err().contains(part), "{part}");
+    }
 }
 
 /// The level of a frequency in a clip, as a share of full scale.

@@ -1,4 +1,4 @@
-//! What a `config.json` says of a model: where its parts are, which tokens features replace, how it counts positions and
+//! Reads what a `config.json` says of a model: where its parts are, which tokens features replace, how it counts positions and
 //! which processors it was trained with. Every package asks here; what a model computes is read in `loongforge-torch`.
 
 mod rows;
@@ -47,6 +47,11 @@ impl<'a> ModelCard<'a> {
         self.section(Section::Audio)
     }
 
+    /// The text tower; `None` of a model whose texts are all the language model's.
+    pub fn text_tower(self) -> Option<&'a Json> {
+        self.section(Section::TextTower)
+    }
+
     /// A section of the config, where it has one.
     pub fn section(self, section: Section) -> Option<&'a Json> {
         self.config.pointer(&section.place(self.config)?)
@@ -62,12 +67,13 @@ impl<'a> ModelCard<'a> {
         let has_tower = match tower {
             Tower::Vision => true,
             Tower::Audio => self.audio().is_some(),
+            Tower::Text => self.text_tower().is_some(),
         };
         let keys = Section::placeholder_keys(tower).iter().filter(|_| has_tower);
         keys.filter_map(|key| self.thinker()[*key].as_i64()).next()
     }
 
-    /// How positions are counted: with three axes where RoPE has sections for them, or the family always has.
+    /// Returns how positions are counted: with three axes where RoPE has sections for them, or the family always has.
     pub fn positions(self) -> PositionKind {
         let text = self.text();
         let has_sections = ["rope_parameters", "rope_scaling"].iter().any(|key| !text[key]["mrope_section"].is_null());
@@ -79,12 +85,12 @@ impl<'a> ModelCard<'a> {
         }
     }
 
-    /// How pictures are cut. A model put together from parts is cut as its tower was trained.
+    /// Returns how pictures are cut. A model put together from parts is cut as its tower was trained.
     pub fn vision_cut(self) -> Option<VisionCut> {
         self.by_tower(self.vision(), |row| row.vision)
     }
 
-    /// How sound is cut into frames.
+    /// Returns how sound is cut into frames.
     pub fn audio_family(self) -> Option<AudioFamily> {
         self.by_tower(self.audio(), |row| row.audio)
     }

@@ -2,7 +2,7 @@
 
 use crate::data::audio::AudioFamily;
 
-/// How pictures and videos are cut into what a vision tower reads, by the Hugging Face processor that does so.
+/// Tells how pictures and videos are cut into what a vision tower reads, by the Hugging Face processor that does so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VisionCut {
     /// Qwen2-VL's processor; positions of frames go by `tokens_per_second`, this much where the config says nothing.
@@ -21,9 +21,16 @@ pub enum VisionCut {
     Kimi,
     /// One square of a fixed size, whatever the picture's shape.
     Square,
+    /// The square in the middle of a picture whose shorter side is resized.
+    Crop {
+        /// The side of a patch where the config says nothing.
+        patch_size: usize,
+        /// True if the square must have the tower's own size.
+        of_tower: bool,
+    },
 }
 
-/// What is known of a `model_type`.
+/// Holds what is known of a `model_type`.
 pub(super) struct Row {
     model_type: &'static str,
     pub vision: Option<VisionCut>,
@@ -50,15 +57,21 @@ impl Row {
     }
 }
 
+const CLIP: VisionCut = VisionCut::Crop { patch_size: 32, of_tower: true };
+
 /// By the `model_type` of the whole model. Those of its parts have an ending more.
 const ROWS: &[Row] = &[
     sees("DFNRope_vision_transformer", VisionCut::Ernie),
+    sees("clip", CLIP),
+    sees("dinov2", VisionCut::Crop { patch_size: 14, of_tower: false }),
+    sees("dinov2_with_registers", VisionCut::Crop { patch_size: 16, of_tower: false }),
     sees("ernie4_5_moe_vl", VisionCut::Ernie).on_three_axes(),
     sees("ernie4_5_vl_moe", VisionCut::Ernie).on_three_axes(),
     sees("intern_vit_6b", VisionCut::Tiles),
     sees("internvl", VisionCut::Tiles),
     sees("internvl_chat", VisionCut::Tiles),
     sees("kimi_k25", VisionCut::Kimi),
+    sees("llava", CLIP),
     sees("llava_onevision1_5", VisionCut::Qwen2 { tokens_per_second: None }),
     sees("llavaonevision1_5", VisionCut::Qwen2 { tokens_per_second: None }),
     sees("qwen2_5_omni", VisionCut::OmniChunks).and_hears(AudioFamily::Qwen2_5Omni).on_three_axes(),
@@ -77,7 +90,7 @@ const ROWS: &[Row] = &[
     hears("whisper", AudioFamily::Whisper),
 ];
 
-/// What the `model_type` of a part has behind that of its model.
+/// Lists what the `model_type` of a part has behind that of its model.
 const ENDINGS: [&str; 7] =
     ["_vision_encoder", "_audio_encoder", "_encoder", "_vision", "_vision_model", "_text", "_thinker"];
 

@@ -13,6 +13,8 @@ pub enum Section {
     VisionProjector,
     Audio,
     AudioProjector,
+    TextTower,
+    TextProjector,
 }
 
 impl Section {
@@ -23,6 +25,8 @@ impl Section {
             "image_projector" => Section::VisionProjector,
             "audio_encoder" => Section::Audio,
             "audio_projector" => Section::AudioProjector,
+            "text_encoder" => Section::TextTower,
+            "text_projector" => Section::TextProjector,
             _ => Section::Text,
         }
     }
@@ -35,6 +39,8 @@ impl Section {
             Section::VisionProjector => &["image_projector"],
             Section::Audio => &["audio_config", "audio_encoder"],
             Section::AudioProjector => &["audio_projector"],
+            Section::TextTower => &["text_encoder"],
+            Section::TextProjector => &["text_projector"],
         }
     }
 
@@ -65,6 +71,7 @@ impl Section {
                 "img_context_token_id",
             ],
             Tower::Audio => &["audio_token_id", "audio_token_index"],
+            Tower::Text => &["text_token_id"],
         }
     }
 }

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import numpy as np
 import torch
 from PIL import Image
-from transformers import AutoProcessor, AutoTokenizer
+from transformers import AutoProcessor, AutoTokenizer, BitImageProcessor, CLIPImageProcessor
 from transformers.models.ernie4_5_vl_moe.image_processing_ernie4_5_vl_moe import Ernie4_5_VLMoeImageProcessor
 from transformers.models.ernie4_5_vl_moe.modeling_ernie4_5_vl_moe import Ernie4_5_VLMoeModel
 from transformers.models.ernie4_5_vl_moe.video_processing_ernie4_5_vl_moe import Ernie4_5_VLMoeVideoProcessor
@@ -84,7 +84,15 @@ ERNIE = {"model_type": "ernie4_5_vl_moe", "vision_config": {}}
 INTERN = {"model_type": "internvl", "downsample_ratio": 0.5, "vision_config": {"patch_size": [8, 8], "image_size": [32, 32]}}
 KIMI = {"model_type": "kimi_k25", "vision_config": {}}
 SIGLIP = {"model_type": "loongforge_vlm", "image_encoder": {"model_type": "siglip_vision_model", "patch_size": 8, "image_size": 36}}
+CLIP = {"model_type": "loongforge_vlm", "image_encoder": {"model_type": "clip_vision_model", "patch_size": 8, "image_size": 36}}
+DINOV2 = {"model_type": "loongforge_vlm", "image_encoder": {"model_type": "dinov2", "patch_size": 8, "image_size": 56}}
+IMAGENET = {"image_mean": [0.485, 0.456, 0.406], "image_std": [0.229, 0.224, 0.225]}
 SIZES = [(48, 32, 1), (45, 27, 2), (100, 90, 3), (9, 13, 4), (37, 111, 5)]
+
+
+# Pictures of any shape for processors that crop.
+RANDOM = random.Random(6)
+MORE_SIZES = [(RANDOM.randrange(20, 260), RANDOM.randrange(20, 260), seed) for seed in range(6, 14)]
 
 
 def image_cases():
@@ -93,7 +101,8 @@ def image_cases():
     intern = {"size": {"height": 32, "width": 32}, "min_patches": 1, "max_patches": 6}
     kimi = {**SMALL, "max_patches": 60, "size": {"max_height": 12, "max_width": 12}}
     siglip = {"size": {"height": 36, "width": 36}}
-    for width, height, seed in SIZES:
+    crop = {"crop_size": {"height": 36, "width": 36}, "resample": 3}
+    for width, height, seed in SIZES + MORE_SIZES:
         for config, settings, make in [
             (QWEN2, qwen, Qwen2VLImageProcessor),
             (ERNIE, ernie, Ernie4_5_VLMoeImageProcessor),
@@ -101,7 +110,11 @@ def image_cases():
             (KIMI, kimi, Kimi_K25ImageProcessor),
             (SIGLIP, {**siglip, "resample": 3}, SiglipImageProcessor),
             (SIGLIP, {**siglip, "resample": 2}, SiglipImageProcessor),
+            (CLIP, {**crop, "size": {"shortest_edge": 36}}, CLIPImageProcessor),
+            (DINOV2, {**crop, **IMAGENET, "size": {"shortest_edge": 43}}, BitImageProcessor),
         ]:
+            if seed > len(SIZES) and config not in (CLIP, DINOV2):
+                continue
             out = make(**settings)(images=[Image.fromarray(noise_picture(width, height, seed))], return_tensors="pt")
             values = out["pixel_values"]
             if config is INTERN:
@@ -109,7 +122,7 @@ def image_cases():
                 values = patches(values, 8)
                 features = 4 * grid[0]
                 text = f"<img>{'<p>' * features}</img>"
-            elif config is SIGLIP:
+            elif config in (SIGLIP, CLIP, DINOV2):
                 # The tower's convolution leaves out the last four rows and columns.
                 grid, features = [1, 4, 4], 16
                 values, text = patches(values[:, :, :32, :32], 8), "<p>" * 16

@@ -12,14 +12,14 @@ pub struct Expansion {
     pub pieces: Vec<Piece>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Piece {
     Text(String),
     Run(Run),
 }
 
 /// Placeholders one after another, a box of features: frames, rows, columns, in this order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Run {
     pub t: u32,
     pub h: u32,
@@ -33,14 +33,14 @@ pub struct Run {
 }
 
 /// The place of a run in a group of runs whose positions count from one begin, where positions have three axes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Timed {
     /// Positions from the group's begin to the run's first one: frames, rows, columns.
-    pub offset: [i64; 3],
+    pub offset: [f32; 3],
     /// True for the first run of a group.
     pub begins: bool,
     /// For the last run of a group: positions from the group's begin to the text that follows.
-    pub ends: Option<i64>,
+    pub ends: Option<f32>,
     /// Two tokens before the group share a position, and so do two behind it.
     pub twin_markers: bool,
 }

@@ -1,8 +1,8 @@
-//! How files are written in a rendered text.
+//! Describes how files are written in a rendered text.
 
 use crate::data::kind::Kind;
 
-/// How files of one kind are written in a rendered text.
+/// Describes how files of one kind are written in a rendered text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Marker {
     /// Holds what stands for a file in a rendered chat template, to be replaced by its
@@ -12,9 +12,9 @@ pub struct Marker {
     pub inline: String,
 }
 
-/// How files are written in a rendered text, by kind; a kind without words is not taken.
+/// Describes how files are written in a rendered text, by kind; a kind without words is not taken.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Markers([Marker; 3]);
+pub struct Markers([Marker; 4]);
 
 impl Markers {
     pub fn of(&self, kind: Kind) -> &Marker {
@@ -30,6 +30,6 @@ impl Markers {
     /// These of pictures and of videos; each as its words and what is written for it where the chat template knows none.
     pub fn vision(image: (Vec<String>, String), video: (Vec<String>, String)) -> Self {
         let marker = |(words, inline)| Marker { words, inline };
-        Self([marker(image), marker(video), Marker::default()])
+        Self([marker(image), marker(video), Marker::default(), Marker::default()])
     }
 }

@@ -41,7 +41,7 @@ pub fn open(
         let what = format!("vision_config.model_type is {tower:?}: its image processor is not known");
         DataError::file(&model_dir.join("config.json"), what)
     })?;
-    if cut != VisionCut::Square && (image.is_bilinear() || video.is_bilinear()) {
+    if !matches!(cut, VisionCut::Square | VisionCut::Crop { .. }) && (image.is_bilinear() || video.is_bilinear()) {
         return Err(image.wrong("resample is 2 (bilinear); this tower was trained with 3 (bicubic)".to_owned()));
     }
     let processor: Box<dyn MediaProcessor> = match cut {
@@ -83,7 +83,16 @@ pub fn open(
         }
         VisionCut::Square => {
             let image = image.or_color(HALF);
-            Box::new(Tiles::open((image, video.or_color(HALF)), limits, &square_config(vision), &words)?)
+            Box::new(Tiles::open((image, video.or_color(HALF)), limits, &square_config(vision, 16), &words)?)
+        }
+        VisionCut::Crop { patch_size, of_tower } => {
+            let square = square_config(vision, patch_size);
+            let (side, shorter) = image.crop(square.side.unwrap_or(224))?;
+            if let Some(own) = square.side.filter(|own| of_tower && *own != side) {
+                return Err(image.wrong(format!("crop_size is {side}, but image_size of config.json is {own}")));
+            }
+            let crop = TileConfig { side: Some(side), shorter: Some(shorter), ..square };
+            Box::new(Tiles::open((image, video), limits, &crop, &words)?)
         }
         VisionCut::Kimi => {
             check(&image, vision, false)?;
@@ -115,12 +124,13 @@ fn check(image: &Settings, vision: &Json, temporal: bool) -> Result<(), DataErro
     Ok(())
 }
 
-/// One tile: all of the picture.
-fn square_config(vision: &Json) -> TileConfig {
+/// One tile: all of the picture. `patch_size` holds where `vision` says nothing.
+fn square_config(vision: &Json, patch_size: usize) -> TileConfig {
     let number = |key: &str| vision[key].as_u64().or_else(|| vision[key][0].as_u64()).map(|number| number as usize);
     TileConfig {
         side: Some(number("image_size").unwrap_or(224)),
-        patch_size: number("patch_size").unwrap_or(16),
+        shorter: None,
+        patch_size: number("patch_size").unwrap_or(patch_size),
         downsample_ratio: 1.0 / number("spatial_merge_size").unwrap_or(1).max(1) as f64,
         min_tiles: Some(1),
         max_tiles: Some(1),
@@ -140,6 +150,7 @@ fn tile_config(config: &Json, vision: &Json) -> Result<TileConfig, &'static str>
     let ratios = [&config["downsample_ratio"], &config["image_projector"]["downsample_ratio"]];
     let ratio = ratios.into_iter().find(|ratio| !ratio.is_null()).unwrap_or(&Json::Null);
     Ok(TileConfig {
+        shorter: None,
         side: number(&config["force_image_size"]).or(number(&vision["image_size"])),
         patch_size: number(&vision["patch_size"]).unwrap_or(14),
         downsample_ratio: ratio.as_f64().unwrap_or(0.5),

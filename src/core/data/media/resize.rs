@@ -6,6 +6,8 @@ use fast_image_resize::images::{Image as Buffer, ImageRef};
 use fast_image_resize::{FilterType, PixelType, ResizeAlg, ResizeOptions, Resizer};
 use image::RgbImage;
 
+use super::patches::CHANNELS;
+
 /// Bicubic with anti-aliasing, as Pillow and torchvision do for bytes. Returns [height, width, 3]: the picture itself
 /// where it has that size.
 pub fn resize_bicubic(picture: &RgbImage, width: usize, height: usize) -> Result<Cow<'_, [u8]>, String> {
@@ -15,6 +17,13 @@ pub fn resize_bicubic(picture: &RgbImage, width: usize, height: usize) -> Result
 /// Works like [`resize_bicubic`] with the filter that Pillow calls bilinear.
 pub fn resize_bilinear(picture: &RgbImage, width: usize, height: usize) -> Result<Cow<'_, [u8]>, String> {
     resize(picture, width, height, FilterType::Bilinear)
+}
+
+/// The middle of a picture `[height, width, 3]` of the first size, which is at least as large as the second.
+pub fn middle(rgb: &[u8], (width, height): (usize, usize), (cut_width, cut_height): (usize, usize)) -> Vec<u8> {
+    let (left, top) = ((width - cut_width) / 2, (height - cut_height) / 2);
+    let rows = rgb.chunks(width * CHANNELS).skip(top).take(cut_height);
+    rows.flat_map(|row| &row[left * CHANNELS..(left + cut_width) * CHANNELS]).copied().collect()
 }
 
 fn resize(picture: &RgbImage, width: usize, height: usize, filter: FilterType) -> Result<Cow<'_, [u8]>, String> {

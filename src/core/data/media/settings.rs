@@ -37,6 +37,8 @@ pub struct Settings {
     image_std: Option<[f32; 3]>,
     rescale_factor: Option<f32>,
     resample: Option<u8>,
+    crop_size: Option<Size>,
+    do_center_crop: Option<bool>,
     do_resize: Option<bool>,
     do_rescale: Option<bool>,
     do_normalize: Option<bool>,
@@ -165,6 +167,38 @@ impl Settings {
         }
     }
 
+    /// The side of the square that is cut out of the middle of a picture, and the length to which its shorter side is resized
+    /// before that: `crop_size` and `size`, `default` where the file has none.
+    ///
+    /// # Errors
+    /// The file asks for something else, or the square is larger than the resized picture may be.
+    pub fn crop(&self, default: usize) -> Result<(usize, usize), DataError> {
+        if self.do_center_crop == Some(false) {
+            return Err(self.wrong("do_center_crop is false; only true is known for this tower".to_owned()));
+        }
+        let side = match &self.crop_size {
+            None => default,
+            Some(Size::Side(side) | Size::Sides(Sides { height: Some(side), width: None, .. })) => *side,
+            Some(Size::Sides(Sides { height: Some(height), width: Some(width), .. })) if height == width => *height,
+            Some(Size::Sides(_)) => return Err(self.wrong("crop_size is no square".to_owned())),
+        };
+        let shorter = match (&self.size, self.sides()) {
+            (None, _) => default,
+            (Some(Size::Side(side)), _) => *side,
+            (_, Sides { shortest_edge: Some(side), longest_edge: None, .. }) => side,
+            _ => {
+                return Err(
+                    self.wrong("size has no shortest_edge alone; nothing else is known for this tower".to_owned())
+                );
+            }
+        };
+        let side = self.positive("crop_size", Some(side), default)?;
+        match shorter < side {
+            true => Err(self.wrong(format!("size {shorter} is below crop_size {side}"))),
+            false => Ok((side, shorter)),
+        }
+    }
+
     /// Most patches on one side of a picture.
     pub fn max_side_patches(&self) -> Option<usize> {
         self.sides().max_height.or(self.patch_limit_on_one_side)
@@ -202,7 +236,8 @@ mod tests {
             let error = settings.and_then(|settings| {
                 settings.positive("patch_size", settings.patch_size, 14)?;
                 settings.pixels((None, None), (1, 2))?;
-                settings.side()
+                settings.side()?;
+                settings.crop(224)
             });
             error.unwrap_err().to_string()
         };
@@ -212,6 +247,9 @@ mod tests {
             (r#"{"size": {"shortest_edge": 9, "longest_edge": 3}}"#, "above max_pixels 3"),
             (r#"{"size": {"height": 9, "width": 3}}"#, "only square"),
             (r#"{"patch_size": "x"}"#, "invalid type"),
+            (r#"{"do_center_crop": false}"#, "do_center_crop is false"),
+            (r#"{"crop_size": {"height": 9, "width": 8}}"#, "crop_size is no square"),
+            (r#"{"size": 64, "crop_size": 65}"#, "size 64 is below crop_size 65"),
         ] {
             let error = error(json);
             assert!(error.contains(part) && error.contains("preprocessor_config.json"), "{error}");

@@ -174,6 +174,11 @@ fn what_does_not_go_together_is_said() {
             "tiles of 30 pixels",
         ),
         (
+            json!({"vision_config": {"model_type": "clip_vision_model", "patch_size": 14, "image_size": 28}}),
+            json!({"size": {"shortest_edge": 56}, "crop_size": {"height": 56, "width": 56}}),
+            "crop_size is 56, but image_size of config.json is 28",
+        ),
+        (
             json!({"model_type": "kimi_k25", "vision_config": {"merge_kernel_size": [2, 2]}}),
             json!({"merge_size": 4}),
             "merge_size is 4",

@@ -10,7 +10,7 @@ use super::expansion::{Expansion, Piece, Run};
 use super::markers::Markers;
 use super::patches::{CHANNELS, Cut, Frame};
 use super::processor::MediaProcessor;
-use super::resize::{resize_bicubic, resize_bilinear};
+use super::resize::{middle, resize_bicubic, resize_bilinear};
 use super::sampling::{Defaults, Sampling, Spread};
 use super::settings::Settings;
 use super::video::Video;
@@ -32,6 +32,8 @@ pub struct Tiles {
     thumbnail: bool,
     /// Side of the square of features that a tile becomes.
     features_side: usize,
+    /// The length to which a picture's shorter side is resized, where its middle is the tile.
+    shorter: Option<usize>,
     is_bilinear: bool,
     sampling: Sampling,
     markers: Markers,
@@ -42,6 +44,8 @@ pub struct Tiles {
 /// Holds what `config.json` says of tiles.
 pub struct TileConfig {
     pub side: Option<usize>,
+    /// The length to which a picture's shorter side is resized, where its middle is the one tile.
+    pub shorter: Option<usize>,
     pub patch_size: usize,
     /// Factor by which a tile's side in patches shrinks.
     pub downsample_ratio: f64,
@@ -92,6 +96,7 @@ impl Tiles {
             max_tiles,
             thumbnail: config.thumbnail,
             features_side: features_side as usize,
+            shorter: config.shorter,
             is_bilinear: image.is_bilinear(),
             sampling: Sampling::new(&video, limits.1, Spread::Whole { middle: true }, defaults)?,
             markers,
@@ -122,7 +127,14 @@ impl Tiles {
 
     fn resize<'a>(&self, picture: &'a RgbImage, width: usize, height: usize) -> Result<Cow<'a, [u8]>, String> {
         let resize = if self.is_bilinear { resize_bilinear } else { resize_bicubic };
-        let resized = resize(picture, width + self.rest, height + self.rest)?;
+        let (whole_width, whole_height) = (width + self.rest, height + self.rest);
+        let resized = match self.shorter {
+            None => resize(picture, whole_width, whole_height)?,
+            Some(shorter) => {
+                let size @ (width, height) = with_shorter(picture, shorter);
+                middle(&resize(picture, width, height)?, size, (whole_width, whole_height)).into()
+            }
+        };
         if self.rest == 0 {
             return Ok(resized);
         }
@@ -141,6 +153,13 @@ impl Tiles {
         let (grid, pixels) = self.cut.cut(&frames);
         Media { tower: Tower::Vision, grid, num_features: tiles.len() * self.features_side.pow(2), pixels }
     }
+}
+
+/// The size of a picture of the same shape whose shorter side has this length; the longer one is rounded down.
+fn with_shorter(picture: &RgbImage, shorter: usize) -> (usize, usize) {
+    let (width, height) = (picture.width() as usize, picture.height() as usize);
+    let longer = |long: usize, short: usize| shorter * long / short.max(1);
+    if width <= height { (shorter, longer(height, width)) } else { (longer(width, height), shorter) }
 }
 
 impl MediaProcessor for Tiles {

@@ -14,6 +14,8 @@ pub(super) struct Features {
     /// Those of pictures and videos.
     pub images: usize,
     pub audio: usize,
+    /// Those of texts for a text tower.
+    pub texts: usize,
 }
 
 impl Features {
@@ -29,7 +31,13 @@ impl Features {
         match tower {
             Tower::Vision => &mut self.images,
             Tower::Audio => &mut self.audio,
+            Tower::Text => &mut self.texts,
         }
+    }
+
+    /// Those of all towers.
+    fn total(self) -> usize {
+        self.images + self.audio + self.texts
     }
 }
 
@@ -45,7 +53,7 @@ impl Processor {
     ) -> Result<Sample, DataError> {
         self.towers.check_placeholders(tokens, runs)?;
         let counts = Features::of(&expansions);
-        let num_features = counts.images + counts.audio;
+        let num_features = counts.total();
         debug_assert_eq!(runs.iter().map(|run| run.len()).sum::<usize>(), num_features);
         self.check_length(tokens.len() - runs.len(), counts)?;
 
@@ -79,7 +87,7 @@ impl Processor {
     /// The sample is longer than a pack.
     pub(super) fn check_length(&self, num_text_tokens: usize, counts: Features) -> Result<(), DataError> {
         let (num_image_tokens, num_audio_tokens) = (counts.images, counts.audio);
-        let (num_tokens, max_tokens) = (num_text_tokens + num_image_tokens + num_audio_tokens, self.max_tokens);
+        let (num_tokens, max_tokens) = (num_text_tokens + counts.total(), self.max_tokens);
         match num_tokens > max_tokens {
             true => Err(DataError::TooLong { num_tokens, num_image_tokens, num_audio_tokens, max_tokens }),
             false => Ok(()),
@@ -89,13 +97,14 @@ impl Processor {
     /// # Errors
     /// The sample has more media items, or more tokens of them, than a pack holds.
     fn check_media(&self, num_items: usize, counts: Features) -> Result<(), DataError> {
-        let [items, tokens] = match counts.audio {
-            0 => ["pictures and videos", "tokens of images"],
-            _ => ["pictures, videos and recordings", "tokens of images and audio"],
+        let [items, tokens] = match counts {
+            Features { audio: 0, texts: 0, .. } => ["pictures and videos", "tokens of images"],
+            Features { texts: 0, .. } => ["pictures, videos and recordings", "tokens of images and audio"],
+            _ => ["pictures, videos, recordings and texts of a tower", "tokens of features"],
         };
         let limits = [
             (num_items, self.max_images, items, "max_images"),
-            (counts.images + counts.audio, self.max_visual_tokens, tokens, "max_visual_tokens"),
+            (counts.total(), self.max_visual_tokens, tokens, "max_visual_tokens"),
         ];
         match limits.into_iter().find(|(count, limit, ..)| count > limit) {
             Some((count, limit, what, key)) => Err(DataError::PackLimit { count, what, key, limit }),

@@ -19,5 +19,5 @@ mod truncate;
 mod truncate_tests;
 
 pub(super) use guard::guarded;
-pub use open::Processor;
+pub use open::{Processor, ProcessorFolders};
 pub use options::{Learned, ProcessorOptions};

@@ -43,6 +43,17 @@ pub struct Processor {
     pub(super) max_visual_tokens: usize,
 }
 
+/// Folders that a processor is made of.
+#[derive(Clone, Copy, Debug)]
+pub struct ProcessorFolders<'a> {
+    /// Tokenizer and chat template.
+    pub model: &'a Path,
+    /// The preprocessor configs of pictures, videos and sound.
+    pub media: &'a Path,
+    /// The file of the text tower's tokenizer; `None`: the one that the model's folder has for it, or else the model's.
+    pub text: Option<&'a Path>,
+}
+
 impl Processor {
     /// From the files of a model folder: the tokenizer, `tokenizer_config.json`, the chat template and, where `config`
     /// has a vision or an audio tower, `preprocessor_config.json` and `video_preprocessor_config.json`. `config` is the
@@ -51,19 +62,19 @@ impl Processor {
     /// # Errors
     /// A file is missing, wrong or of another model; for `sft`, also the chat template.
     pub fn open(model_dir: &Path, config: &Json, options: &ProcessorOptions) -> Result<Self, DataError> {
-        Self::open_from(model_dir, model_dir, config, options)
+        Self::open_from(ProcessorFolders { model: model_dir, media: model_dir, text: None }, config, options)
     }
 
-    /// Works like [`Processor::open`], with the preprocessor configs of another folder, the vision tower's.
+    /// Works like [`Processor::open`], with files of other folders.
     ///
     /// # Errors
     /// As [`Processor::open`].
     pub fn open_from(
-        model_dir: &Path,
-        media_dir: &Path,
+        folders: ProcessorFolders<'_>,
         config: &Json,
         options: &ProcessorOptions,
     ) -> Result<Self, DataError> {
+        let model_dir = folders.model;
         let config = ModelCard::of(config).thinker();
         let tokenizer_config = read_json_if_exists(&model_dir.join("tokenizer_config.json"))?;
         let tokenizer = Tokenizer::open(model_dir, config, &tokenizer_config)?;
@@ -76,7 +87,7 @@ impl Processor {
         if template.is_none() && options.learned.phase == Phase::Sft {
             return Err(no_template(model_dir));
         }
-        let towers = Towers::open((model_dir, media_dir), config, &tokenizer, options)?;
+        let towers = Towers::open(folders, config, &tokenizer, options)?;
         let hears_videos =
             towers.audio.is_some() && towers.vision.as_ref().is_some_and(|vision| vision.clock().is_some());
         if options.video.sound && !hears_videos {
@@ -128,7 +139,8 @@ impl Processor {
 
     /// Returns what the user should know of the conversations so far, each with its count.
     pub fn notes(&self) -> Vec<String> {
-        self.notes.lines()
+        let contexts = self.towers.contexts.as_ref().and_then(|contexts| contexts.notes());
+        self.notes.lines().into_iter().chain(contexts).collect()
     }
 
     /// # Errors

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use super::Processor;
 use super::assemble::Features;
+use crate::data::audio::AudioSource;
 use crate::data::error::DataError;
 use crate::data::locator::Locator;
 use crate::data::media::VideoSource;
@@ -63,7 +64,14 @@ impl PackedMedia {
         let mut locators = self.files.iter().map(|(name, bytes)| Locator::bytes(name.clone(), bytes.clone()));
         match self.kind {
             PackedKind::Image => MediaSource::Image(locators.next().unwrap_or_else(|| Locator::bytes("", *b""))),
-            PackedKind::Audio => MediaSource::Audio(locators.next().unwrap_or_else(|| Locator::bytes("", *b""))),
+            PackedKind::Audio { segment } => {
+                let locator = locators.next().unwrap_or_else(|| Locator::bytes("", *b""));
+                MediaSource::Audio(AudioSource { locator, segment })
+            }
+            PackedKind::Context => {
+                let text = self.files.first().map(|(_, bytes)| String::from_utf8_lossy(bytes).into_owned());
+                MediaSource::Context(text.unwrap_or_default())
+            }
             PackedKind::Video { fps } => MediaSource::Video(VideoSource { locators: locators.collect(), fps }),
         }
     }

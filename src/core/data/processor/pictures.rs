@@ -5,7 +5,7 @@ use std::path::Path;
 use super::Processor;
 use super::assemble::Features;
 use crate::config::TooLong;
-use crate::data::audio::NO_SOUND;
+use crate::data::audio::{AudioSource, NO_SOUND, Segment};
 use crate::data::decode::header_size;
 use crate::data::error::DataError;
 use crate::data::expand::{Expanded, Place, check, find};
@@ -23,6 +23,7 @@ impl Processor {
             Kind::Image => Part::Image,
             Kind::Video => Part::Video,
             Kind::Audio => Part::Audio,
+            Kind::Context => Part::Context,
         };
         let text = Part::Text { text: "?".to_owned() };
         let turn = Turn::new("user", vec![part, text]);
@@ -38,6 +39,7 @@ impl Processor {
                 Part::Image => Kind::Image,
                 Part::Video => Kind::Video,
                 Part::Audio => Kind::Audio,
+                Part::Context => Kind::Context,
             };
             if !self.writes[kind as usize] {
                 *part = Part::Text { text: self.towers.markers.of(kind).inline.clone() };
@@ -97,7 +99,11 @@ impl Processor {
     fn load_one(&self, source: &MediaSource, base: &Path) -> Result<Expansion, DataError> {
         match (source, &self.towers.vision) {
             // Nothing of a sound may reach a decoder of pictures, whoever asks.
-            (MediaSource::Audio(locator), _) => self.recording(locator, base)?.ok_or_else(|| takes_no(source)),
+            (MediaSource::Audio(audio), _) => self.recording(audio, base)?.ok_or_else(|| takes_no(source)),
+            (MediaSource::Context(text), _) => match &self.towers.contexts {
+                Some(contexts) => contexts.context(text).map_err(DataError::Line),
+                None => Err(takes_no(source)),
+            },
             (_, None) => Err(takes_no(source)),
             (MediaSource::Image(locator), Some(media)) => {
                 let expansion = media.image(&read_rgb_with(&*self.decoder, locator, base, &self.limits)?);
@@ -116,14 +122,15 @@ impl Processor {
     }
 
     /// A recording as the model takes it; `None` where the model hears nothing.
-    fn recording(&self, locator: &Locator, base: &Path) -> Result<Option<Expansion>, DataError> {
-        let expansion = self.heard(&locator.read(base)?);
+    fn recording(&self, source: &AudioSource, base: &Path) -> Result<Option<Expansion>, DataError> {
+        let AudioSource { locator, segment } = source;
+        let expansion = self.heard(&locator.read(base)?, *segment);
         expansion.map_err(|reason| DataError::audio(Path::new(&locator.display(base)), reason))
     }
 
-    fn heard(&self, bytes: &[u8]) -> Result<Option<Expansion>, String> {
+    fn heard(&self, bytes: &[u8], segment: Segment) -> Result<Option<Expansion>, String> {
         let Some(audio) = &self.towers.audio else { return Ok(None) };
-        let samples = self.decoder.sound(bytes, audio.rate(), audio.limits())?;
+        let samples = self.decoder.sound(bytes, audio.rate(), audio.limits(), segment)?;
         audio.recording(&samples).map(Some)
     }
 
@@ -135,7 +142,7 @@ impl Processor {
             return Ok(None);
         }
         let bytes = locator.read(base)?;
-        match mp4::is_mp4(&bytes).then(|| self.heard(&bytes)) {
+        match mp4::is_mp4(&bytes).then(|| self.heard(&bytes, Segment::WHOLE)) {
             None => Ok(None),
             Some(Err(reason)) if reason == NO_SOUND => Ok(None),
             Some(heard) => heard.map_err(|reason| DataError::audio(Path::new(&locator.display(base)), reason)),
@@ -163,7 +170,7 @@ impl Processor {
             num_image_tokens += num_features.map_err(|reason| DataError::image(Path::new(&named()), reason))?;
         }
         let num_text_tokens = self.tokenizer.encode(text)?.len().saturating_sub(places.len());
-        self.check_length(num_text_tokens, Features { images: num_image_tokens, audio: 0 })
+        self.check_length(num_text_tokens, Features { images: num_image_tokens, ..Features::default() })
     }
 }
 
@@ -172,5 +179,6 @@ fn takes_no(source: &MediaSource) -> DataError {
     match source.kind().tower() {
         Tower::Vision => DataError::image(Path::new(source.name()), reason),
         Tower::Audio => DataError::audio(Path::new(source.name()), reason),
+        Tower::Text => DataError::Line(reason),
     }
 }

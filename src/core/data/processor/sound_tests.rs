@@ -5,7 +5,8 @@ use std::path::Path;
 use serde_json::{Value as Json, json};
 
 use super::{Processor, ProcessorOptions};
-use crate::config::{Phase, Template, VideoLimits};
+use crate::config::{AudioLimits, Phase, Template, VideoLimits};
+use crate::data::audio::Segment;
 use crate::data::audio::tests::sine;
 use crate::data::audio::wav;
 use crate::data::digits::{MODEL, write_model};
@@ -111,17 +112,41 @@ fn recordings_and_pictures_become_placeholders_and_frames() {
         samples: vec!["a".into()],
         input_ids: narrow(&one.input_ids),
         targets: narrow(&one.targets),
-        position_ids: Some(narrow(&one.position_ids)),
+        position_ids: Some(one.position_ids.clone()),
         media: vec![
-            media(PackedKind::Audio, "a.wav"),
+            media(PackedKind::Audio { segment: Segment::WHOLE }, "a.wav"),
             media(PackedKind::Image, "0.png"),
-            media(PackedKind::Audio, "b.wav"),
+            media(PackedKind::Audio { segment: Segment::WHOLE }, "b.wav"),
         ],
         items: one.meta.items.clone(),
     };
     let read = PackedSample::from_members(&pack.members()).unwrap();
     assert_eq!(read, pack);
     assert_eq!(processor.packed_sample(SampleId(0), &read).unwrap(), one);
+
+    // A part of a recording, packed too; and a limit of tokens.
+    let part = r#"{"messages":[{"role":"user","content":[{"type":"audio","audio":"a.wav","start":0.25,"end":0.5}]},
+        {"role":"assistant","content":"c"}]}"#;
+    let part = sample(&processor, part, folder.path()).unwrap();
+    assert_eq!((part.media[0].grid.t, part.media[0].num_features), (27, 6));
+    let segment = Segment::new(0.25, Some(0.5)).unwrap();
+    let pack = PackedSample {
+        lens: vec![part.meta.num_tokens],
+        input_ids: narrow(&part.input_ids),
+        targets: narrow(&part.targets),
+        position_ids: None,
+        media: vec![media(PackedKind::Audio { segment }, "a.wav")],
+        items: part.meta.items.clone(),
+        ..pack
+    };
+    let read = PackedSample::from_members(&pack.members()).unwrap();
+    assert_eq!((&read, processor.packed_sample(SampleId(0), &read).unwrap()), (&pack, part));
+    let audio = AudioLimits { max_tokens: Some(24), ..AudioLimits::default() };
+    let options = ProcessorOptions { audio, learned: Phase::Sft.into(), ..Default::default() };
+    let config = read_json(&folder.path().join("config.json")).unwrap();
+    let bounded = Processor::open(folder.path(), &config, &options).unwrap();
+    let error = sample(&bounded, line, folder.path()).unwrap_err();
+    assert!(error.contains("a.wav") && error.contains("25 tokens, more than data.audio.max_tokens = 24"), "{error}");
 
     // The other ways to say it.
     let bytes = std::fs::read(folder.path().join("a.wav")).unwrap();
@@ -284,8 +309,8 @@ fn the_sound_of_a_video_is_between_its_frames() {
     let row = &sample.position_ids[..sample.input_ids.len()];
     let at = row[begin];
     // Frames at 0 and 25, then sound from 0 to 49, a frame at 50, sound from 50 on.
-    assert_eq!(row[begin..begin + 4], [at, at + 25, at, at + 1]);
-    assert_eq!(row[begin + 51..begin + 55], [at + 49, at + 50, at + 50, at + 51]);
+    assert_eq!(row[begin..begin + 4], [at, at + 25.0, at, at + 1.0]);
+    assert_eq!(row[begin + 51..begin + 55], [at + 49.0, at + 50.0, at + 50.0, at + 51.0]);
     // Both markers before it share a position.
-    assert_eq!(row[begin - 2..begin], [at - 1, at - 1]);
+    assert_eq!(row[begin - 2..begin], [at - 1.0, at - 1.0]);
 }

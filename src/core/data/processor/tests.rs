@@ -99,9 +99,9 @@ fn every_assistant_turn_is_learned_and_targets_are_the_next_tokens() {
     for (at, &target) in sample.targets.iter().enumerate().filter(|(_, target)| **target != IGNORE_INDEX) {
         assert_eq!(target, sample.input_ids[at + 1]);
     }
-    let len = sample.input_ids.len() as i64;
-    assert_eq!(sample.position_ids, [0..len, 0..len, 0..len].into_iter().flatten().collect::<Vec<_>>());
-    assert_eq!((sample.meta.id, sample.meta.num_tokens as i64), (SampleId(9), len));
+    let row: Vec<f32> = (0..sample.input_ids.len()).map(|at| at as f32).collect();
+    assert_eq!(sample.position_ids, row.repeat(3));
+    assert_eq!((sample.meta.id, sample.meta.num_tokens as usize), (SampleId(9), row.len()));
 }
 
 #[test]
@@ -268,8 +268,8 @@ fn pictures_and_videos_become_placeholders_positions_and_media() {
          <|im_start|>assistant\nc<|im_end|>\n"
     );
     // Every box is of one place, so that positions count on.
-    let len = sample.input_ids.len() as i64;
-    assert_eq!(sample.position_ids, [0..len, 0..len, 0..len].into_iter().flatten().collect::<Vec<_>>());
+    let row: Vec<f32> = (0..sample.input_ids.len()).map(|at| at as f32).collect();
+    assert_eq!(sample.position_ids, row.repeat(3));
     assert_eq!(read_targets(&processor, &sample), "c+1");
 
     let whole = ProcessorOptions { learned: Phase::Pretrain.into(), ..Default::default() };

@@ -1,11 +1,10 @@
 //! Turns the files of samples into items of a model's towers.
 
-use std::path::Path;
-
 use serde_json::Value as Json;
 
-use super::ProcessorOptions;
+use super::{ProcessorFolders, ProcessorOptions};
 use crate::data::audio::AudioProcessor;
+use crate::data::contexts::ContextProcessor;
 use crate::data::error::DataError;
 use crate::data::media::{self, Kind, Markers, MediaProcessor, Run};
 use crate::data::tokenizer::{Token, Tokenizer};
@@ -15,6 +14,7 @@ use crate::message::Tower;
 pub struct Towers {
     pub vision: Option<Box<dyn MediaProcessor>>,
     pub audio: Option<AudioProcessor>,
+    pub contexts: Option<ContextProcessor>,
     pub markers: Markers,
     /// The token that features of a tower replace, as id and as text.
     placeholders: Vec<(Tower, i64, String)>,
@@ -24,25 +24,31 @@ impl Towers {
     /// # Errors
     /// A preprocessor config is missing, wrong or of another model.
     pub fn open(
-        dirs: (&Path, &Path),
+        folders: ProcessorFolders<'_>,
         config: &Json,
         tokenizer: &Tokenizer,
         options: &ProcessorOptions,
     ) -> Result<Self, DataError> {
+        let dirs = (folders.model, folders.media);
         let vision = media::open(dirs, config, tokenizer, (&options.image, &options.video))?;
         let audio = AudioProcessor::open(dirs, config, tokenizer, &options.audio)?;
         let mut markers = vision.as_ref().map(|vision| vision.markers().clone()).unwrap_or_default();
         if let Some(audio) = &audio {
             markers = markers.with(Kind::Audio, audio.marker().clone());
         }
+        let contexts = ContextProcessor::open((folders.model, folders.text), config, tokenizer)?;
+        if let Some(contexts) = &contexts {
+            markers = markers.with(Kind::Context, contexts.marker().clone());
+        }
         let special = tokenizer.special();
         let ids = [
             (Tower::Vision, special.image.filter(|_| vision.is_some())),
             (Tower::Audio, special.audio.filter(|_| audio.is_some())),
+            (Tower::Text, special.context.filter(|_| contexts.is_some())),
         ];
         let placeholder = |(tower, id): (Tower, Option<i64>)| Some((tower, id?, tokenizer.token(id?)?));
         let placeholders = ids.into_iter().filter_map(placeholder).collect();
-        Ok(Self { vision, audio, markers, placeholders })
+        Ok(Self { vision, audio, contexts, markers, placeholders })
     }
 
     /// True for a model that takes files of this kind.
@@ -68,7 +74,11 @@ impl Towers {
         if made.clone().eq(runs.iter().map(|run| run.tower)) {
             return Ok(());
         }
-        let what = if self.audio.is_some() { "pictures, videos and audio" } else { "pictures and videos" };
+        let what = match (&self.audio, &self.contexts) {
+            (_, Some(_)) => "pictures, videos, audio and contexts",
+            (Some(_), None) => "pictures, videos and audio",
+            (None, None) => "pictures and videos",
+        };
         let (made, expected) = (made.count(), runs.len());
         Err(DataError::Line(match made == expected {
             true => format!("the placeholder tokens of the text are not in the order of its {what}"),

@@ -6,7 +6,7 @@ use serde_json::Value as Json;
 
 use super::{RollCall, compose};
 use crate::config::AudioLimits;
-use crate::data::audio::{decode_sound, wav};
+use crate::data::audio::{Segment, decode_sound, wav};
 
 const SETTINGS: RollCall = RollCall { seed: 3, num_train: 12, num_held_out: 9 };
 
@@ -98,9 +98,9 @@ fn voices_are_called_and_controls_ask_about_other_places_or_other_recordings() {
         assert_eq!(parts(shuffled)[1..], [question, answer]);
         assert_ne!(parts(shuffled)[0], file);
     }
-    let limits = AudioLimits { min_seconds: 0.0, max_seconds: 3.0 };
+    let limits = AudioLimits { min_seconds: 0.0, max_seconds: 3.0, max_tokens: None };
     for (file, names) in &answers {
-        let sound = decode_sound(&fs::read(dir.join(file)).unwrap(), 16_000, &limits).unwrap();
+        let sound = decode_sound(&fs::read(dir.join(file)).unwrap(), 16_000, &limits, Segment::WHOLE).unwrap();
         assert_eq!(sound.chunks(16_000).map(voice).collect::<Vec<_>>(), *names);
     }
     // A word is a token.

@@ -8,7 +8,7 @@ use super::block::{Body, Record};
 use super::fields::{self, FieldMap};
 use super::locate::{Files, Kind, kind_of};
 use super::messages::Conversation;
-use super::{flat, sharegpt};
+use super::{flat, sharegpt, transcripts};
 use crate::config::Format;
 use crate::data::error::DataError;
 use crate::data::packed::PackedSample;
@@ -20,6 +20,7 @@ pub enum Layout {
     /// LLaVA's files too.
     Sharegpt,
     Alpaca,
+    Transcripts,
     Text,
     Plain,
     Crude,
@@ -42,6 +43,7 @@ impl Layout {
             Format::Messages => Self::Messages,
             Format::Sharegpt | Format::Llava => Self::Sharegpt,
             Format::Alpaca => Self::Alpaca,
+            Format::Transcripts => Self::Transcripts,
             Format::Energon => Self::Crude,
             Format::Packed => Self::Packed,
             Format::Text => Self::Text,
@@ -50,7 +52,7 @@ impl Layout {
     }
 
     /// # Errors
-    /// What the record has, where that is no known layout.
+    /// Says what the record has, where that is no known layout.
     pub fn of(record: &Record, columns: &BTreeMap<String, String>) -> Result<Self, String> {
         let Body::Json(json) = &record.body else { return Self::of_members(record) };
         let has = |key: &str| {
@@ -65,6 +67,7 @@ impl Layout {
             () if has("messages") && first("messages").get("from").is_none() => Self::Messages,
             () if has("conversations") || has("messages") => Self::Sharegpt,
             () if has("instruction") && has("output") || has("prompt") && has("completion") => Self::Alpaca,
+            () if has("audio_filepath") || has("audio") && (has("text") || has("answer")) => Self::Transcripts,
             () if has("text") && json["text"].is_string() || has("text") && columns.contains_key("text") => Self::Text,
             () => {
                 let seen = match json.as_object() {
@@ -76,7 +79,7 @@ impl Layout {
                 };
                 return Err(format!(
                     "{seen}, of which none is messages, conversations, texts, instruction with output, prompt with \
-                     completion, or text: set columns if fields have other names, such as \
+                     completion, audio_filepath, audio with text, or text: set columns if fields have other names, such as \
                      columns: {{instruction: question, output: answer}}"
                 ));
             }
@@ -110,6 +113,7 @@ impl Layout {
             Self::Messages => "messages",
             Self::Sharegpt => "sharegpt",
             Self::Alpaca => "alpaca",
+            Self::Transcripts => "transcripts",
             Self::Text => "text",
             Self::Plain => "plain",
             Self::Crude => "energon",
@@ -134,7 +138,7 @@ impl Layout {
     }
 
     /// # Errors
-    /// What is wrong with the record.
+    /// Says what is wrong with the record.
     pub fn read(&self, record: Record, columns: &BTreeMap<String, String>, folder: &str) -> Result<Whole, DataError> {
         if *self == Self::Packed {
             return Ok(Whole::Packed(Box::new(PackedSample::from_members(&record.members)?)));
@@ -165,6 +169,7 @@ impl Layout {
         let mut fields = match self {
             Self::Sharegpt => sharegpt::messages(fields)?,
             Self::Alpaca => flat::messages(fields)?,
+            Self::Transcripts => transcripts::messages(fields)?,
             Self::Crude => fields::crude(fields)?,
             _ => fields,
         };

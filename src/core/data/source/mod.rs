@@ -40,6 +40,7 @@ mod stream;
 mod table;
 #[cfg(test)]
 mod tests;
+mod transcripts;
 
 pub use cut::Piece;
 pub use fingerprint::{Fingerprint, fingerprint};

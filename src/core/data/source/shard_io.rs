@@ -1,4 +1,4 @@
-//! How a file or an object is looked at and opened.
+//! Looks at files and objects, and opens them.
 
 use std::path::Path;
 use std::sync::Arc;

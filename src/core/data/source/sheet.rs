@@ -16,7 +16,7 @@ use super::block::{Block, Body, Record};
 /// A longer row is no row: most likely a quotation mark is missing.
 const MAX_ROW_BYTES: u64 = 64 << 20;
 /// Columns that are lists in every layout: their cells are JSON.
-const LISTS: [&str; 7] = ["messages", "conversations", "texts", "tools", "images", "videos", "audios"];
+const LISTS: [&str; 8] = ["messages", "conversations", "texts", "tools", "images", "videos", "audios", "contexts"];
 
 /// An open file.
 pub struct Sheet {

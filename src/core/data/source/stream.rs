@@ -373,8 +373,10 @@ fn check_phase(name: &Path, layout: Option<&Layout>, phase: Phase) -> Result<(),
 /// Brings what lies in an object store here.
 fn fetch(source: &mut MediaSource) -> Result<(), String> {
     let locators = match source {
-        MediaSource::Image(locator) | MediaSource::Audio(locator) => std::slice::from_mut(locator),
+        MediaSource::Image(locator) => std::slice::from_mut(locator),
+        MediaSource::Audio(audio) => std::slice::from_mut(&mut audio.locator),
         MediaSource::Video(video) => video.locators.as_mut_slice(),
+        MediaSource::Context(_) => &mut [],
     };
     for locator in locators {
         if let Locator::Url(url) = locator {

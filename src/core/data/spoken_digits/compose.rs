@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::model::write_model;
 use crate::config::AudioLimits;
-use crate::data::audio::{decode_sound, wav};
+use crate::data::audio::{Segment, decode_sound, wav};
 use crate::data::error::DataError;
 use crate::rng::another;
 
@@ -76,9 +76,9 @@ impl Part {
 
 /// Writes the recordings of a part below `dir`; returns the file of each, relative to `dir`, and the digit that is spoken.
 pub(in crate::data) fn write_sounds(dir: &Path, part: Part) -> std::io::Result<Vec<(String, usize)>> {
-    let limits = AudioLimits { min_seconds: 0.0, max_seconds: 3600.0 };
+    let limits = AudioLimits { min_seconds: 0.0, max_seconds: 3600.0, max_tokens: None };
     let file = if part == Part::Train { TRAIN } else { HELD_OUT };
-    let sound = decode_sound(file, RATE, &limits).expect("the file is part of the program");
+    let sound = decode_sound(file, RATE, &limits, Segment::WHOLE).expect("the file is part of the program");
     let folder = format!("sounds/{}", part.name());
     fs::create_dir_all(dir.join(&folder))?;
     let mut written = Vec::new();
@@ -134,12 +134,12 @@ mod tests {
             |part| -> BTreeSet<&str> { voices(part).map(|(voice, _)| voice.split_once('+').unwrap().1).collect() };
         assert!(variants("train").is_disjoint(&variants("held_out")));
         assert_eq!((variants("train").len(), variants("held_out").len()), (45, 15));
-        let limits = AudioLimits { min_seconds: 0.1, max_seconds: 1.0 };
+        let limits = AudioLimits { min_seconds: 0.1, max_seconds: 1.0, max_tokens: None };
         let text = fs::read_to_string(folder.path().join("held_out.jsonl")).unwrap();
         for line in text.lines() {
             let conversation = Conversation::parse(line).unwrap();
             let file = fs::read(folder.path().join(conversation.media[0].name())).unwrap();
-            let sound = decode_sound(&file, RATE, &limits).unwrap();
+            let sound = decode_sound(&file, RATE, &limits, Segment::WHOLE).unwrap();
             // The word fills its recording: what is loud begins and ends near its ends.
             let loud: Vec<usize> = (0..sound.len()).filter(|&at| sound[at].abs() > 0.03).collect();
             assert!(loud[0] < 4000 && sound.len() - loud[loud.len() - 1] < 4000, "{line}");

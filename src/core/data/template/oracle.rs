@@ -76,7 +76,7 @@ fn tokenizer(template: &Template) -> Tokenizer {
 }
 
 /// # Errors
-/// How the chat is rendered or learned in another way.
+/// Tells how the chat is rendered or learned in another way.
 fn check(template: &ChatTemplate, tokenizer: &Tokenizer, chat: &Chat) -> Result<(), String> {
     let turns = Conversation::parse(&chat.record.to_string()).map_err(|error| error.to_string())?.turns;
     let rendered = template.render_marked(&turns, false);

@@ -169,6 +169,7 @@ pub fn show(inputs: &Inputs, index: u64, processor: Option<&Processor>) -> Resul
                 Part::Image => Kind::Image.placeholder().to_owned(),
                 Part::Video => Kind::Video.placeholder().to_owned(),
                 Part::Audio => Kind::Audio.placeholder().to_owned(),
+                Part::Context => Kind::Context.placeholder().to_owned(),
             };
             let turns = conversation.turns.iter();
             shown.turns = turns.map(|turn| (turn.role.clone(), turn.parts.iter().map(text).collect())).collect();
@@ -193,7 +194,7 @@ pub fn show(inputs: &Inputs, index: u64, processor: Option<&Processor>) -> Resul
 fn show_media(source: &MediaSource, base: &Path, decoder: &dyn MediaDecoder) -> Result<ShownMedia, DataError> {
     let pictures = match source {
         MediaSource::Image(locator) => vec![read_rgb_with(decoder, locator, base, LIMITS)?],
-        MediaSource::Audio(_) => Vec::new(),
+        MediaSource::Audio(_) | MediaSource::Context(_) => Vec::new(),
         MediaSource::Video(video) => match video.locators.as_slice() {
             [Locator::File(name)] if base.join(name).is_dir() => {
                 let folder = base.join(name);
@@ -217,8 +218,8 @@ fn show_media(source: &MediaSource, base: &Path, decoder: &dyn MediaDecoder) -> 
         },
     };
     let about = match source {
-        MediaSource::Audio(locator) => sound::describe(locator, base)?,
-        MediaSource::Image(_) | MediaSource::Video(_) => String::new(),
+        MediaSource::Audio(audio) => sound::describe(audio, base)?,
+        MediaSource::Image(_) | MediaSource::Video(_) | MediaSource::Context(_) => String::new(),
     };
     Ok(ShownMedia { name: source.name().to_owned(), kind: source.kind(), pictures, about })
 }
@@ -227,7 +228,7 @@ fn show_media(source: &MediaSource, base: &Path, decoder: &dyn MediaDecoder) -> 
 fn render(sample: &Sample, processor: &Processor) -> Result<Vec<(String, bool)>, DataError> {
     let tokenizer = processor.tokenizer();
     let special = tokenizer.special();
-    let placeholder = |id: i64| [special.image, special.audio].contains(&Some(id)).then_some(id);
+    let placeholder = |id: i64| [special.image, special.audio, special.context].contains(&Some(id)).then_some(id);
     let learned = |at: usize| at > 0 && sample.targets[at - 1] == sample.input_ids[at];
     let mut rendered: Vec<(String, bool)> = Vec::new();
     let mut at = 0;

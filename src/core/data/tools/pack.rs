@@ -11,6 +11,7 @@ use serde_json::{Value as Json, json};
 use super::job::{Done, Job, Share};
 use super::measure::Measure;
 use super::shard::{Member, member_name};
+use crate::data::audio::AudioSource;
 use crate::data::dataset::Dataset;
 use crate::data::error::{BadSample, DataError};
 use crate::data::locator::Locator;
@@ -251,15 +252,13 @@ fn members(dataset: &Dataset, pack: &[SampleId]) -> Result<Vec<Member>, BadSampl
         let processor = dataset.processor();
         let sample = processor.sample_of(*id, &content, base).map_err(wrong)?;
         let narrow = |ids: &[i64]| ids.iter().map(|&id| i32::try_from(id)).collect::<Result<Vec<i32>, _>>();
-        let (Ok(input_ids), Ok(targets), Ok(positions)) =
-            (narrow(&sample.input_ids), narrow(&sample.targets), narrow(&sample.position_ids))
-        else {
+        let (Ok(input_ids), Ok(targets)) = (narrow(&sample.input_ids), narrow(&sample.targets)) else {
             return Err(dataset.bad(id.0, "a token of an id above 2 147 483 647".to_owned()));
         };
         all.ids.push(id.0);
         all.lens.push(sample.meta.num_tokens);
         all.samples.push(dataset.place_name(id.0));
-        for (row, ids) in rows.iter_mut().zip(positions.chunks_exact(input_ids.len())) {
+        for (row, ids) in rows.iter_mut().zip(sample.position_ids.chunks_exact(input_ids.len())) {
             row.extend_from_slice(ids);
         }
         all.input_ids.extend(input_ids);
@@ -275,8 +274,7 @@ fn members(dataset: &Dataset, pack: &[SampleId]) -> Result<Vec<Member>, BadSampl
         }
     }
     let rows = rows.concat();
-    let plain = all.all_position_ids();
-    if !rows.iter().map(|&id| i64::from(id)).eq(plain) {
+    if rows != all.all_position_ids() {
         all.position_ids = Some(rows);
     }
     Ok(all.members())
@@ -299,8 +297,13 @@ fn media(
             MediaSource::Image(locator) => {
                 PackedMedia { kind: PackedKind::Image, files: vec![file(None, locator, base)?] }
             }
-            MediaSource::Audio(locator) => {
-                PackedMedia { kind: PackedKind::Audio, files: vec![file(None, locator, base)?] }
+            MediaSource::Audio(AudioSource { locator, segment }) => {
+                let kind = PackedKind::Audio { segment: *segment };
+                PackedMedia { kind, files: vec![file(None, locator, base)?] }
+            }
+            MediaSource::Context(text) => {
+                let file = (member_name(index, None, "context.txt"), text.as_bytes().into());
+                PackedMedia { kind: PackedKind::Context, files: vec![file] }
             }
             MediaSource::Video(video) => {
                 let folder;

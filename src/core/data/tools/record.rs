@@ -15,6 +15,7 @@ use serde_json::{Map, Value as Json, json};
 
 use super::shard::{Member, member_name};
 use super::sound;
+use crate::data::audio::AudioSource;
 use crate::data::decode::header_size;
 use crate::data::decoder::MediaDecoder;
 use crate::data::error::DataError;
@@ -61,14 +62,22 @@ fn json_member(value: &Json) -> Member {
 }
 
 fn of_conversation(conversation: &Conversation, mut files: Files<'_>) -> Result<Vec<Member>, DataError> {
-    let (mut names, mut by_kind) = (Vec::new(), [const { Vec::<Json>::new() }; 3]);
+    let (mut names, mut by_kind, mut contexts) = (Vec::new(), [const { Vec::<Json>::new() }; 3], Vec::<Json>::new());
     for (index, source) in conversation.media.iter().enumerate() {
         let (kind, named) = match source {
             MediaSource::Image(locator) => (0, files.add(index, None, locator, files.base)?),
             MediaSource::Video(video) => (1, files.video(index, &video.locators, video.fps)?),
-            MediaSource::Audio(locator) => (2, files.sound(index, locator)?),
+            MediaSource::Audio(audio) => (2, files.sound(index, audio)?),
+            MediaSource::Context(text) => {
+                contexts.push(text.as_str().into());
+                continue;
+            }
         };
-        names.push(named.clone());
+        names.push(if kind == 2 {
+            named.get("audio").cloned().unwrap_or_else(|| named.clone())
+        } else {
+            named.clone()
+        });
         by_kind[kind].push(named);
     }
     let [images, videos, audios] = by_kind;
@@ -87,7 +96,7 @@ fn of_conversation(conversation: &Conversation, mut files: Files<'_>) -> Result<
     if !names.is_empty() {
         record.insert("name".to_owned(), Json::Array(names));
     }
-    for (key, names) in [("images", images), ("videos", videos), ("audios", audios)] {
+    for (key, names) in [("images", images), ("videos", videos), ("audios", audios), ("contexts", contexts)] {
         if !names.is_empty() {
             record.insert(key.to_owned(), Json::Array(names));
         }
@@ -111,7 +120,7 @@ fn message(turn: &Turn, has_videos: bool) -> Json {
     let ambiguous = turn.written == Written::Parts
         || holds(IMAGE_PLACEHOLDER)
         || has_videos && holds(VIDEO_PLACEHOLDER)
-        || turn.parts.contains(&Part::Audio);
+        || turn.parts.iter().any(|part| matches!(part, Part::Audio | Part::Context));
     let content = match ambiguous {
         true => serde_json::to_value(&turn.parts).unwrap_or_default(),
         false => turn
@@ -121,7 +130,7 @@ fn message(turn: &Turn, has_videos: bool) -> Json {
                 Part::Text { text } => text.as_str(),
                 Part::Image => IMAGE_PLACEHOLDER,
                 Part::Video => VIDEO_PLACEHOLDER,
-                Part::Audio => "",
+                Part::Audio | Part::Context => "",
             })
             .collect::<String>()
             .into(),
@@ -166,15 +175,23 @@ impl Files<'_> {
         name.into()
     }
 
-    fn sound(&mut self, index: usize, locator: &Locator) -> Result<Json, DataError> {
+    /// A recording: the whole file, and which part of it is meant.
+    fn sound(&mut self, index: usize, audio: &AudioSource) -> Result<Json, DataError> {
+        let AudioSource { locator, segment } = audio;
         let bytes = locator.read(self.base)?.into_owned();
         // Of the bytes that are written, not of a file that may change.
-        let read = Locator::bytes(locator.display(self.base), bytes.clone());
+        let locator_of_bytes = Locator::bytes(locator.display(self.base), bytes.clone());
+        let read = AudioSource { locator: locator_of_bytes, segment: *segment };
         match self.look {
             Look::Whole => drop(sound::decode(&read, Path::new(""), self.decoder)?),
-            Look::Header => drop(sound::header(&read, Path::new(""))?),
+            Look::Header => drop(sound::header(&read.locator, Path::new(""))?),
         }
-        Ok(self.push(member_name(index, None, locator.name()), bytes))
+        let name = self.push(member_name(index, None, locator.name()), bytes);
+        Ok(match (segment.is_whole(), segment.end) {
+            (true, _) => name,
+            (false, None) => json!({ "audio": name, "start": segment.start }),
+            (false, Some(end)) => json!({ "audio": name, "start": segment.start, "end": end }),
+        })
     }
 
     /// Something that is not looked into.
@@ -240,8 +257,10 @@ mod tests {
         };
         for source in &mut conversation.media {
             match source {
-                MediaSource::Image(locator) | MediaSource::Audio(locator) => open(locator),
+                MediaSource::Image(locator) => open(locator),
+                MediaSource::Audio(audio) => open(&mut audio.locator),
                 MediaSource::Video(video) => video.locators.iter_mut().for_each(open),
+                MediaSource::Context(_) => {}
             }
         }
         conversation

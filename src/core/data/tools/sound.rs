@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::config::AudioLimits;
-use crate::data::audio::{AudioHeader, read_header};
+use crate::data::audio::{AudioHeader, AudioSource, read_header};
 use crate::data::decoder::MediaDecoder;
 use crate::data::error::DataError;
 use crate::data::locator::Locator;
@@ -12,14 +12,16 @@ use crate::data::processor::guarded;
 /// Samples a second that recordings are decoded to: what every model so far takes.
 const RATE: u32 = 16_000;
 /// Without a model a recording of any length that can be decoded is good.
-const LIMITS: AudioLimits = AudioLimits { min_seconds: 0.0, max_seconds: 3600.0 };
+const LIMITS: AudioLimits = AudioLimits { min_seconds: 0.0, max_seconds: 3600.0, max_tokens: None };
 
-/// Decodes a recording and returns its length in seconds.
+/// Decodes a recording, or the part of it that is meant, and returns its length in seconds.
 ///
 /// # Errors
 /// Named by its path: missing, corrupt, of a kind that is not decoded.
-pub fn decode(locator: &Locator, base: &Path, decoder: &dyn MediaDecoder) -> Result<f64, DataError> {
-    let samples = decoder.sound(&locator.read(base)?, RATE, &LIMITS).map_err(|reason| wrong(locator, base, reason))?;
+pub fn decode(source: &AudioSource, base: &Path, decoder: &dyn MediaDecoder) -> Result<f64, DataError> {
+    let AudioSource { locator, segment } = source;
+    let samples = decoder.sound(&locator.read(base)?, RATE, &LIMITS, *segment);
+    let samples = samples.map_err(|reason| wrong(locator, base, reason))?;
     Ok(samples.len() as f64 / f64::from(RATE))
 }
 
@@ -32,14 +34,14 @@ pub fn header(locator: &Locator, base: &Path) -> Result<AudioHeader, DataError> 
     guarded(|| read_header(&bytes).map_err(|reason| wrong(locator, base, reason)))
 }
 
-/// The length of a recording in seconds: by its header, or decoded where that says nothing.
+/// The length in seconds of a recording, or of the part that is meant: by its header, or decoded where that says nothing.
 ///
 /// # Errors
 /// Fails as [`header`] and [`decode`] do.
-pub fn seconds(locator: &Locator, base: &Path, decoder: &dyn MediaDecoder) -> Result<f64, DataError> {
-    match header(locator, base)?.seconds() {
-        Some(seconds) => Ok(seconds),
-        None => decode(locator, base, decoder),
+pub fn seconds(source: &AudioSource, base: &Path, decoder: &dyn MediaDecoder) -> Result<f64, DataError> {
+    match header(&source.locator, base)?.seconds() {
+        Some(seconds) => Ok(source.segment.seconds(seconds)),
+        None => decode(source, base, decoder),
     }
 }
 
@@ -47,13 +49,15 @@ pub fn seconds(locator: &Locator, base: &Path, decoder: &dyn MediaDecoder) -> Re
 ///
 /// # Errors
 /// Fails as [`header`] does.
-pub fn describe(locator: &Locator, base: &Path) -> Result<String, DataError> {
-    let header = header(locator, base)?;
+pub fn describe(source: &AudioSource, base: &Path) -> Result<String, DataError> {
+    let (header, segment) = (header(&source.locator, base)?, source.segment);
     let seconds = header.seconds().map(|seconds| format!("{seconds:.2} s"));
+    let end = segment.end.map_or("its end".to_owned(), |end| format!("{end} s"));
+    let part = (!segment.is_whole()).then(|| format!("from {} s to {end}", segment.start));
     let AudioHeader { codec, rate, channels, .. } = header;
     let rate = rate.map(|rate| format!("{rate} Hz"));
     let channels = channels.map(|count| format!("{count} channel{}", if count == 1 { "" } else { "s" }));
-    let known = [Some(codec), rate, channels, seconds];
+    let known = [Some(codec), rate, channels, seconds, part];
     Ok(known.into_iter().flatten().collect::<Vec<_>>().join(", "))
 }
 

@@ -36,7 +36,7 @@ fn recordings_are_shown_counted_and_verified() {
 
     let stats = stats(&inputs, None, 1, |_, _| ());
     let sums: Vec<_> = stats.histograms.iter().map(|(name, histogram)| (*name, histogram.sum())).collect();
-    assert_eq!(sums[4..], [("recordings", 2), ("milliseconds of sound", 625)]);
+    assert_eq!(sums[4..], [("recordings", 2), ("milliseconds of sound", 625), ("contexts", 0)]);
     assert_eq!(stats.bad.len(), 1);
 
     let mut bad = Vec::new();
@@ -45,6 +45,40 @@ fn recordings_are_shown_counted_and_verified() {
         Ok::<(), ()>(())
     });
     assert!(all.is_ok() && bad.len() == 1 && bad[0].0 == 1 && bad[0].1.contains("audio "), "{bad:?}");
+}
+
+#[test]
+fn parts_of_recordings_are_shown_counted_verified_and_converted() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path();
+    fs::write(dir.join("a.wav"), wav(&sine(440.0, 8_000, 2.0), 1, 8_000)).unwrap();
+    let line =
+        |offset: f64| format!(r#"{{"audio_filepath": "a.wav", "offset": {offset}, "duration": 0.5, "text": "yes"}}"#);
+    fs::write(dir.join("manifest.jsonl"), [line(0.25), line(1.75)].join("\n")).unwrap();
+    let inputs = Inputs::open(vec![file(&dir.join("manifest.jsonl"), None).unwrap()]).unwrap();
+    let about = show(&inputs, 0, None).unwrap().media[0].about.clone();
+    assert_eq!(about, "PCM_S16LE, 8000 Hz, 1 channel, 2.00 s, from 0.25 s to 0.75 s");
+    let mut reasons = Vec::new();
+    let all = verify(&inputs, None, 1, |_, sample| {
+        reasons.extend(sample.map(|sample| sample.reason));
+        Ok::<(), ()>(())
+    });
+    assert!(all.is_ok() && reasons.len() == 1, "{reasons:?}");
+    assert!(reasons[0].contains("lasts 2.000 s, but its segment ends at 2.25 s"), "{reasons:?}");
+    let stats = stats(&inputs, None, 1, |_, _| ());
+    let sums: Vec<_> = stats.histograms.iter().map(|(name, histogram)| (*name, histogram.sum())).collect();
+    assert_eq!(sums[4..], [("recordings", 2), ("milliseconds of sound", 750)]);
+    let out = dir.join("shards");
+    convert(&inputs, &out, &Convert::default(), Share::WHOLE, 1, |_, _| ()).unwrap();
+    let back = Inputs::open(vec![file(&out, None).unwrap()]).unwrap();
+    for index in 0..2 {
+        let segment = |inputs: &Inputs| {
+            let (Content::Messages(conversation), _) = inputs.read(index).unwrap() else { panic!("a conversation") };
+            let MediaSource::Audio(audio) = &conversation.media[0] else { panic!("a recording") };
+            audio.segment
+        };
+        assert_eq!(segment(&back), segment(&inputs));
+    }
 }
 
 #[test]
@@ -61,7 +95,7 @@ fn recordings_come_back_from_shards_with_their_bytes() {
     let back = Inputs::open(vec![file(&out, None).unwrap()]).unwrap();
     for (index, name) in [(0, "a.wav"), (1, "c.wav")] {
         let (Content::Messages(conversation), base) = back.read(index).unwrap() else { panic!("a conversation") };
-        let MediaSource::Audio(locator) = &conversation.media[0] else { panic!("a recording") };
-        assert_eq!(locator.read(base).unwrap()[..], fs::read(folder.path().join(name)).unwrap()[..]);
+        let MediaSource::Audio(audio) = &conversation.media[0] else { panic!("a recording") };
+        assert_eq!(audio.locator.read(base).unwrap()[..], fs::read(folder.path().join(name)).unwrap()[..]);
     }
 }

@@ -143,8 +143,8 @@ fn count(
             let parts = conversation.turns.iter().flat_map(|turn| &turn.parts);
             let characters = parts.map(|part| if let Part::Text { text } = part { text.chars().count() } else { 0 });
             let seconds_of = |source: &MediaSource| match source {
-                MediaSource::Audio(locator) => Some(sound::seconds(locator, base, decoder)),
-                MediaSource::Image(_) | MediaSource::Video(_) => None,
+                MediaSource::Audio(audio) => Some(sound::seconds(audio, base, decoder)),
+                MediaSource::Image(_) | MediaSource::Video(_) | MediaSource::Context(_) => None,
             };
             let seconds: f64 = conversation.media.iter().filter_map(seconds_of).sum::<Result<f64, _>>()?;
             vec![
@@ -154,6 +154,7 @@ fn count(
                 ("videos", media(|item| matches!(item, MediaSource::Video(_)))),
                 ("recordings", media(|item| matches!(item, MediaSource::Audio(_)))),
                 ("milliseconds of sound", (seconds * 1e3).round() as usize),
+                ("contexts", media(|item| matches!(item, MediaSource::Context(_)))),
             ]
         }
         Content::Text(piece) => vec![("characters", piece.text.chars().count())],
@@ -165,13 +166,14 @@ fn count(
             let items = sample.media.iter().filter(|item| item.tower == tower);
             items.map(|item| item.num_features).sum::<usize>()
         };
-        let (visual, heard, meta) = (of(Tower::Vision), of(Tower::Audio), &sample.meta);
+        let ([visual, heard, read], meta) = (Tower::ALL.map(of), &sample.meta);
         counts.retain(|(name, _)| *name != TOKENS);
         counts.extend([
             (TOKENS, meta.num_tokens as usize),
-            ("text tokens", meta.num_tokens as usize - visual - heard),
+            ("text tokens", meta.num_tokens as usize - visual - heard - read),
             ("visual tokens", visual),
             ("audio tokens", heard),
+            ("context tokens", read),
             ("supervised tokens", meta.num_targets as usize),
         ]);
     }

@@ -146,7 +146,7 @@ fn converted_conversations_come_back_with_their_bytes() {
 
 fn append(all: &mut Sample, next: &Sample) {
     let (old, new) = (all.input_ids.len(), next.input_ids.len());
-    let rows = |sample: &Sample, len: usize| sample.position_ids.chunks(len).map(<[i64]>::to_vec).collect::<Vec<_>>();
+    let rows = |sample: &Sample, len: usize| sample.position_ids.chunks(len).map(<[f32]>::to_vec).collect::<Vec<_>>();
     let (first, second) = (rows(all, old), rows(next, new));
     all.position_ids = first.into_iter().zip(second).flat_map(|(a, b)| [a, b].concat()).collect();
     all.input_ids.extend(&next.input_ids);

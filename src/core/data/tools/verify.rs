@@ -44,7 +44,8 @@ fn check(content: &Content, base: &Path, decoder: &dyn MediaDecoder) -> Result<(
         match source {
             MediaSource::Image(locator) => drop(read_rgb_with(decoder, locator, base, LIMITS)?),
             MediaSource::Video(video) => check_video(video, base, decoder)?,
-            MediaSource::Audio(locator) => drop(sound::decode(locator, base, decoder)?),
+            MediaSource::Audio(audio) => drop(sound::decode(audio, base, decoder)?),
+            MediaSource::Context(_) => {}
         }
     }
     Ok(())

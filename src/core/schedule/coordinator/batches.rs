@@ -32,7 +32,7 @@ pub struct Formed {
 enum Forming {
     Samples(Vec<SampleMeta>),
     Packs {
-        /// Of each foundation pool one, beside the routes that the pool computes: a pack has samples of one pool.
+        /// One for each foundation pool, beside the routes that the pool computes: a pack has samples of one pool.
         packers: Vec<(Range<u32>, StreamPacker)>,
         look_ahead: usize,
         packs: Vec<Vec<SampleMeta>>,

@@ -23,7 +23,7 @@ impl Coordinator {
     pub(super) fn evaluate(&mut self) -> Result<(), Broken> {
         while self.is_to_evaluate() {
             if let Some(asked) = self.evaluations.ask() {
-                let window = self.intake.again(asked);
+                let window = self.intake.read_again(asked);
                 for actor in self.spec.pools.data_actors() {
                     self.out.push(Output::Send(actor, window.command()));
                 }

@@ -30,7 +30,7 @@ pub(super) struct Intake {
     /// Answers that are not taken, from `cursor` on.
     answered: VecDeque<Option<Answer>>,
     /// Answers to positions before it.
-    again: BTreeMap<u64, Answer>,
+    reread: BTreeMap<u64, Answer>,
     batches: Batches,
     skipped: Skipped,
 }
@@ -80,7 +80,7 @@ impl Intake {
             requested: spec.state.cursor.0,
             unanswered: vec![VecDeque::new(); spec.pools.data as usize],
             answered: VecDeque::new(),
-            again: BTreeMap::new(),
+            reread: BTreeMap::new(),
             batches: Batches::new(spec),
             skipped: Skipped::new(spec.bad_samples, spec.too_long),
         }
@@ -111,7 +111,7 @@ impl Intake {
     }
 
     /// Asks for positions once more that were taken before; ascending. Their answers wait for [`Intake::take_again`].
-    pub fn again(&mut self, positions: Vec<SampleId>) -> Window {
+    pub fn read_again(&mut self, positions: Vec<SampleId>) -> Window {
         let window = Window::Again(positions);
         self.unanswered.iter_mut().for_each(|windows| windows.push_back(window.clone()));
         window
@@ -122,10 +122,10 @@ impl Intake {
         self.take_answers(positions).map(|answers| answers.iter().all(Result::is_ok))
     }
 
-    /// The answers to positions that were asked for by [`Intake::again`], in their order, once all of them are there.
+    /// The answers to positions that were asked for by [`Intake::read_again`], in their order, once all of them are there.
     pub fn take_answers(&mut self, positions: &[SampleId]) -> Option<Vec<Answer>> {
-        let is_there = positions.iter().all(|position| self.again.contains_key(&position.0));
-        is_there.then(|| positions.iter().filter_map(|position| self.again.remove(&position.0)).collect())
+        let is_there = positions.iter().all(|position| self.reread.contains_key(&position.0));
+        is_there.then(|| positions.iter().filter_map(|position| self.reread.remove(&position.0)).collect())
     }
 
     /// Takes the answer of data actor `index` to its oldest window.
@@ -162,7 +162,7 @@ impl Intake {
     /// Keeps an answer until its turn; what was there before.
     fn keep(&mut self, position: u64, answer: Answer) -> Option<Answer> {
         let ahead = position.checked_sub(self.cursor).filter(|_| SampleId(position).as_held_out().is_none());
-        let Some(ahead) = ahead else { return self.again.insert(position, answer) };
+        let Some(ahead) = ahead else { return self.reread.insert(position, answer) };
         let ahead = ahead as usize;
         if ahead >= self.answered.len() {
             self.answered.resize_with(ahead + 1, || None);
@@ -189,7 +189,7 @@ impl Intake {
     /// Takes the next sample of the stream, if it is there.
     fn take_next(&mut self, skipped: &mut Vec<BadSample>) -> Result<bool, String> {
         if let Some(&position) = self.held.front() {
-            let Some(answer) = self.again.remove(&position.0) else { return Ok(false) };
+            let Some(answer) = self.reread.remove(&position.0) else { return Ok(false) };
             self.held.pop_front();
             let sample = answer.map_err(|bad| {
                 let (source, reason) = (bad.source, bad.reason);

@@ -49,7 +49,7 @@ pub struct NonFinite {
     /// Skipped ones in a row.
     pub num_in_row: usize,
     /// The step that computed it again, with loss and norm; `None`: its samples cannot be read any more.
-    pub again: Option<(StepId, f64, f64)>,
+    pub recomputed: Option<(StepId, f64, f64)>,
     /// Other batches on the same weights, and how many of them were finite.
     pub num_others: usize,
     pub num_others_finite: usize,
@@ -86,7 +86,7 @@ impl Probe {
             loss,
             grad_norm,
             num_in_row,
-            again: None,
+            recomputed: None,
             num_others: 0,
             num_others_finite: 0,
             verdict: Verdict::Persistent,
@@ -98,7 +98,7 @@ impl Probe {
     /// A step was computed on the same weights, and dropped.
     pub fn computed(&mut self, step: StepId, loss: f64, grad_norm: f64) {
         if self.stage == Stage::Computing(step) {
-            self.found.again = Some((step, loss, grad_norm));
+            self.found.recomputed = Some((step, loss, grad_norm));
         } else {
             self.found.num_others += 1;
             self.found.num_others_finite += usize::from(loss.is_finite() && grad_norm.is_finite());
@@ -106,8 +106,9 @@ impl Probe {
     }
 
     pub fn judge(&mut self) {
-        let again = self.found.again.is_some_and(|(_, loss, norm)| loss.is_finite() && norm.is_finite());
-        self.found.verdict = match (again, self.found.num_others_finite, self.found.again) {
+        let recomputed_is_finite =
+            self.found.recomputed.is_some_and(|(_, loss, norm)| loss.is_finite() && norm.is_finite());
+        self.found.verdict = match (recomputed_is_finite, self.found.num_others_finite, self.found.recomputed) {
             (true, ..) => Verdict::Transient,
             (false, 1.., _) | (_, _, None) => Verdict::Data,
             _ => Verdict::Persistent,

@@ -13,7 +13,7 @@ impl Coordinator {
         let Some(probe) = &mut self.probe else { return Ok(()) };
         match probe.stage {
             Stage::Draining if self.in_flight.is_empty() && !wants_another => {
-                let window = self.intake.again(probe.found.samples.clone());
+                let window = self.intake.read_again(probe.found.samples.clone());
                 probe.stage = Stage::Reading;
                 for actor in self.spec.pools.data_actors() {
                     self.out.push(Output::Send(actor, window.command()));

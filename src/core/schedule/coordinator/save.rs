@@ -30,7 +30,7 @@ struct Save {
     state: SchedulerState,
     /// Tells who is to answer yet, once for each time that it was told to write.
     awaited: Vec<ActorId>,
-    /// Of each encoder pool the one that writes what the pool has.
+    /// Holds the actor of each encoder pool that writes what the pool has.
     writers: Vec<ActorId>,
     /// Frozen pools whose writer is gone and that have nobody else now: whoever comes first writes.
     vacant: Vec<PoolName>,

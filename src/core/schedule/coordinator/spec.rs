@@ -119,7 +119,7 @@ impl PoolSizes {
     }
 }
 
-/// What the coordinator must know of an encoder pool.
+/// Holds what the coordinator must know of an encoder pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EncoderPoolSpec {
     pub name: PoolName,
@@ -160,7 +160,7 @@ pub struct CoordinatorSpec {
     pub max_save_failures: usize,
     /// Folder in memory for checkpoints every so many steps, to begin again from; `None`: there are none.
     pub snapshots: Option<(PathBuf, u64)>,
-    /// Of each pool of `pools.encoders`, in the same order.
+    /// Rules of the pools of `pools.encoders`, in the same order.
     pub encoders: Vec<EncoderPoolSpec>,
     /// The number of lanes is the plan's, whatever the number of encoders.
     pub fixed_lanes: bool,
@@ -210,7 +210,7 @@ impl CoordinatorSpec {
         self.encoders.iter().any(|pool| pool.elastic)
     }
 
-    /// What is said of an encoder pool.
+    /// Names an encoder pool in a message.
     pub fn encoder_pool(&self, name: PoolName) -> Option<&EncoderPoolSpec> {
         self.encoders.iter().find(|pool| pool.name == name)
     }

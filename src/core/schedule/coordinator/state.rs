@@ -24,7 +24,7 @@ pub struct SchedulerState {
     pub killers: Vec<PoisonItem>,
     /// Holds what evaluations have come to.
     pub evaluated: Evaluated,
-    /// How every actor of the run computes products; `auto`: each as its processor does it faster.
+    /// Tells how every actor of the run computes products; `auto`: each as its processor does it faster.
     pub products: Products,
 }
 

@@ -42,7 +42,7 @@ pub(super) struct Told<'a> {
 
 impl Told<'_> {
     /// # Errors
-    /// What is wrong with the words.
+    /// Says what is wrong with the words.
     pub fn expect(&self, event: &Event) -> Result<(), String> {
         match event {
             Event::Ready => self.ready(),

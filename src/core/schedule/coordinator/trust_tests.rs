@@ -100,7 +100,16 @@ impl Echo {
 
 fn sample(position: u64) -> SampleMeta {
     let items = vec![ItemMeta { tower: Tower::Vision, grid: Grid { t: 1, h: 2, w: 2 }, num_features: 1 }];
-    SampleMeta { id: SampleId(position), owner: 0, num_tokens: 5, num_targets: 2, route: 0, items, documents: vec![] }
+    SampleMeta {
+        id: SampleId(position),
+        owner: 0,
+        num_tokens: 5,
+        num_targets: 2,
+        route: 0,
+        column_bytes: 0,
+        items,
+        documents: vec![],
+    }
 }
 
 fn report(step: StepId, epoch: Epoch, loss: f64) -> StepReport {

@@ -47,7 +47,7 @@ struct Packer {
 
 /// Packs `count` samples of each size, every one of which fits a pack by itself.
 ///
-/// What it makes is what best fit decreasing makes sample by sample. While a sample's best pack has room for a second
+/// It makes what best fit decreasing makes sample by sample. While a sample's best pack has room for a second
 /// one of its size, that pack stays the best; so each pack takes as many as it can, and equal packs take the same.
 pub(super) fn best_fit_decreasing(kinds: &[(SampleSize, u64)], limits: PackLimits) -> BestFit {
     let mut order: Vec<usize> = (0..kinds.len()).collect();

@@ -108,6 +108,7 @@ mod tests {
             num_tokens,
             num_targets: 1,
             route: 0,
+            column_bytes: 0,
             items: vec![item; num_items],
             documents: Vec::new(),
         };

@@ -130,6 +130,7 @@ mod tests {
             num_tokens,
             num_targets: 1,
             route: 0,
+            column_bytes: 0,
             items: vec![],
             documents: vec![],
         };

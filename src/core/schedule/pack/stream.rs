@@ -231,6 +231,7 @@ mod tests {
             items,
             documents: Vec::new(),
             route: 0,
+            column_bytes: 0,
         }
     }
 

@@ -183,7 +183,7 @@ fn an_engine_that_panics_is_a_loss_to_both_sides() {
     assert_eq!(edge.try_send(parcel(2, &[10])).unwrap_err().why, Refusal::Closed);
 }
 
-/// What is wrong with the slab's shared memory is named, and the peer is gone.
+/// An error names what is wrong with the slab's shared memory, and the peer is gone.
 #[test]
 fn nonsense_in_shared_memory_is_a_named_loss() {
     for (nonsense, named) in [(0, "parcel kind 9"), (1, "which is in use"), (2, "parcels at once")] {

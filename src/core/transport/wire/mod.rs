@@ -16,7 +16,7 @@
 //!           life u64
 //! ```
 //!
-//! Who the ends are and how they find each other is not known here: connections come from outside ([`Recovery`]).
+//! This layer does not know who the ends are and how they find each other: connections come from outside ([`Recovery`]).
 
 mod carry;
 mod ends;

@@ -48,7 +48,7 @@ impl Outbox {
     /// Another connection, on which the other end says what it has received.
     ///
     /// # Errors
-    /// What it needs is not here any more, or was never sent.
+    /// The other end needs what is not here any more, or was never sent.
     pub fn resume(&mut self, received: u64) -> Result<(), WireError> {
         self.acknowledged(received)?;
         if received + (self.kept.len() as u64) < self.last {

@@ -103,6 +103,11 @@ impl FoundationPart {
         if let ParcelKind::Columns(id) = kind {
             let Some(work) = step.packs.iter_mut().find(|work| work.pack.id == id) else { return unplanned() };
             let tensors: Vec<Tensor> = parcel.tensors.into_iter().map(into_tensor).collect();
+            let columns = self.stages.any().columns();
+            if tensors.len() != columns.len() {
+                let names = columns.iter().map(|column| column.name).collect::<Vec<_>>().join(", ");
+                return wrong(format!("samples have {} columns, and the model reads {names}", tensors.len()));
+            }
             if self.colocated {
                 take_over(&tensors);
             }

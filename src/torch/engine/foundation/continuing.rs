@@ -19,7 +19,7 @@ struct Growing {
 
 struct Document {
     input_ids: Vec<i64>,
-    /// `[3, T]`, int64.
+    /// `[3, T]`, float.
     position_ids: Tensor,
     num_new: usize,
     has_ended: bool,
@@ -73,7 +73,7 @@ impl Growing {
             document.input_ids.push(*token);
             document.num_new += 1;
             let positions = &document.position_ids;
-            let next = Tensor::full([3, 1], positions.max().int64_value(&[]) + 1, (Kind::Int64, positions.device()));
+            let next = (positions.max() + 1).expand([3, 1], false);
             document.position_ids = Tensor::cat(&[positions, &next], 1);
         }
     }

@@ -74,8 +74,8 @@ impl FoundationPart {
             let Begun { slots: Some((loss, predicted)), labels } = &begun[at] else { return };
             evaluation.num_targets += labels.numel() as u64;
             evaluation.is_silent |= predicted.is_none();
-            let right = |slot: &Slot| run.value(*slot).eq_tensor(&labels.to_device(device)).sum(Kind::Int64);
-            let found = [run.value(*loss).copy(), predicted.as_ref().map_or(Tensor::from(0.0), right)];
+            let correct = |slot: &Slot| run.value(*slot).eq_tensor(&labels.to_device(device)).sum(Kind::Int64);
+            let found = [run.value(*loss).copy(), predicted.as_ref().map_or(Tensor::from(0.0), correct)];
             evaluation.scores = Some(match evaluation.scores.take() {
                 None => found,
                 Some(sums) => {

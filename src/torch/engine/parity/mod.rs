@@ -11,5 +11,5 @@ mod receipt_tests;
 #[cfg(test)]
 mod tests;
 
-pub use layout::PoolLayouts;
+pub use layout::{EncoderLayout, PoolLayouts};
 pub use node::{alone, on_rank};

@@ -7,6 +7,7 @@ use super::super::foundation::FoundationPart;
 use super::super::pack_work::input_of;
 use super::super::share::{EncoderShare, FoundationShare};
 use super::PoolLayouts;
+use super::layout::EncoderPool;
 use super::plan::{Batch, DATA};
 use crate::comm::{Mesh, ProcessGroup, Started};
 use crate::engine::pack_work::EncoderPeers;
@@ -17,7 +18,7 @@ use crate::tape::Policy;
 use crate::train::parity::{Fixture, Steps, reference_parts, tensors};
 use crate::train::{AdapterFolder, Lanes, TrainState, adapted, gather_whole, load_adapter, load_weights};
 use loongforge_core::engine::{EngineError, Ports, Progress};
-use loongforge_core::message::{ActorId, PoolName, Replica, Role, StepPlan, Unit, Version};
+use loongforge_core::message::{ActorId, Replica, Role, StepPlan, TowerSet, Unit, Version};
 use loongforge_core::transport::{Buffer, Edge, Header, Parcel, ParcelKind, Refused};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -42,17 +43,21 @@ pub fn on_rank(
     timeout: Duration,
 ) -> Result<Option<Steps>, EngineError> {
     let fixture = Fixture::read(folder)?;
-    let has_encoder = !fixture.config.towers.is_empty();
-    let world = layouts.ranks(has_encoder);
+    let towers = fixture.config.towers.set();
+    layouts.check_towers(towers)?;
+    let world = layouts.ranks(towers);
     if rank >= world {
         return Ok(None);
     }
     let store = meeting.join("store");
-    let of_encoder = rank.checked_sub(layouts.foundation.ranks());
-    let join = |name, layout, rank| Mesh::join(&store, name, layout, rank, timeout).map(Rc::new);
-    let meshes = match of_encoder {
+    let join = |name: &str, layout, rank| Mesh::join(&store, name, layout, rank, timeout).map(Rc::new);
+    let me = Ranks::new(layouts, towers).actor(rank);
+    let meshes = match layouts.encoders(towers).into_iter().find(|pool| pool.name == me.pool) {
         None => (Some(join("foundation", layouts.foundation, rank)?), None),
-        Some(index) => (None, Some(join("encoder", layouts.encoder, index)?)),
+        Some(pool) => {
+            let mesh = join(pool.name.as_str(), pool.layout.layout, me.index as usize)?;
+            (None, Some((pool, mesh)))
+        }
     };
     let group = ProcessGroup::gloo(&store, "all", rank, world, timeout)?;
     Node::new(folder, fixture, *layouts, layouts.num_packs(), meshes, group)?.run(meeting)
@@ -64,15 +69,17 @@ pub fn on_rank(
 /// As [`on_rank`].
 pub fn alone(folder: &Path, meeting: &Path, layouts: &PoolLayouts) -> Result<Steps, EngineError> {
     let fixture = Fixture::read(folder)?;
-    let single = || Some(Rc::new(Mesh::single()));
-    let meshes = (single(), single().filter(|_| !fixture.config.towers.is_empty()));
+    let single = || Rc::new(Mesh::single());
     let (group, one) = (ProcessGroup::single(), PoolLayouts::default());
+    let encoder = one.encoders(fixture.config.towers.set()).into_iter().next();
+    let meshes = (Some(single()), encoder.map(|pool| (pool, single())));
     let steps = Node::new(folder, fixture, one, layouts.num_packs(), meshes, group)?.run(meeting)?;
     Ok(steps.expect("the first process has what was found"))
 }
 
 struct Node {
     layouts: PoolLayouts,
+    encoders: Vec<EncoderPool>,
     ranks: Ranks,
     group: ProcessGroup,
     batch: Batch,
@@ -99,10 +106,11 @@ impl Node {
         fixture: Fixture,
         layouts: PoolLayouts,
         num_packs: usize,
-        (of_foundation, of_encoder): (Option<Rc<Mesh>>, Option<Rc<Mesh>>),
+        (of_foundation, of_encoder): (Option<Rc<Mesh>>, Option<(EncoderPool, Rc<Mesh>)>),
         group: ProcessGroup,
     ) -> Result<Node, EngineError> {
         let model = &fixture.config;
+        let encoders = layouts.encoders(model.towers.set());
         let pool = |specs: Vec<ParamSpec>, sharding: Sharding, mesh: &Mesh| -> Result<TrainState, EngineError> {
             let adapter = fixture.has_adapter.then(|| AdapterFolder::open(folder)).transpose()?;
             let specs = match &adapter {
@@ -121,14 +129,14 @@ impl Node {
             let pool = share.join(pool(share.specs(), share.sharding(), &mesh)?);
             let stages = share.stages(pool.params(), Policy::Keep);
             let part = FoundationPart::on(mesh.place().dp as u32, stages, pool, false);
-            let peers = EncoderPeers { trained: !model.towers.is_empty(), ranks: layouts.encoder.tp as u32 };
-            Ok(part.with_encoders([(PoolName::ENCODER, peers)].into()))
+            let peers = |pool: &EncoderPool| EncoderPeers { trained: true, ranks: pool.layout.layout.tp as u32 };
+            Ok(part.with_encoders(encoders.iter().map(|pool| (pool.name, peers(pool))).collect()))
         });
-        let encoder = of_encoder.map(|mesh| -> Result<_, EngineError> {
-            let share = EncoderShare::new(&model.towers, mesh.clone(), layouts.encoder_zero)?;
+        let encoder = of_encoder.map(|(own, mesh)| -> Result<_, EngineError> {
+            let share = EncoderShare::new(&model.towers.only(own.towers), mesh.clone(), own.layout.zero)?;
             let pool = share.join(pool(share.towers.specs(), share.sharding(), &mesh)?);
             let models = TowerModels::new(&share.towers, pool.params(), |_| Policy::Keep);
-            Ok(EncoderPart::new(Replica::encoder(mesh.place().dp as u32), models, pool, None))
+            Ok(EncoderPart::new(Replica::new(own.name, mesh.place().dp as u32), models, pool, None))
         });
         let settings = Settings {
             learning_rate: fixture.learning_rate,
@@ -137,9 +145,11 @@ impl Node {
             ill_conditioned: fixture.decoder().gated_delta().is_some(),
         };
         let (outbox, events) = (Outbox::default(), flume::bounded(1).0);
-        let actors = (0..layouts.foundation.ranks() as u32).map(ActorId::foundation);
-        let actors = actors.chain((0..layouts.encoder.ranks() as u32).map(ActorId::encoder));
-        let edges = actors.map(|to| (to, Box::new(Post { to, outbox: outbox.clone() }) as Box<dyn Edge>)).collect();
+        let ranks = if group.world() == 1 { None } else { Some(Ranks::new(&layouts, model.towers.set())) };
+        let one = || encoders.iter().map(|pool| ActorId::encoder_of(pool.name, 0)).chain([ActorId::foundation(0)]);
+        let actors = ranks.as_ref().map_or_else(|| one().collect(), |ranks| ranks.0.clone());
+        let edges =
+            actors.into_iter().map(|to| (to, Box::new(Post { to, outbox: outbox.clone() }) as Box<dyn Edge>)).collect();
         Ok(Node {
             foundation: foundation.transpose()?,
             encoder: encoder.transpose()?,
@@ -149,7 +159,8 @@ impl Node {
             tree: model.tree.clone(),
             inputs: fixture.config.inputs().to_vec(),
             settings,
-            ranks: Ranks { of_foundation: layouts.foundation.ranks() as u32, alone: group.world() == 1 },
+            ranks: ranks.unwrap_or(Ranks(Vec::new())),
+            encoders,
             layouts,
             group,
             batch: Batch::new(fixture, num_packs),
@@ -202,7 +213,7 @@ impl Node {
             part.plan(plan);
         }
         self.post(&mut sent)?;
-        let (ranks, rank) = (self.ranks, self.group.rank());
+        let (ranks, rank) = (self.ranks.clone(), self.group.rank());
         let mine = |actor: ActorId| ranks.of(actor) == rank;
         if let Some(mut part) = self.foundation.take() {
             for pack in plan.packs.iter().filter(|pack| mine(plan.leader(pack.replica))) {
@@ -210,7 +221,7 @@ impl Node {
                 part.arrive(DATA, tokens, &mut self.ports)?;
             }
             for unit in plan.units.iter().filter(|unit| mine(plan.leader(unit.replica))) {
-                let from = unit.encoder.leader(Role::Encoder, self.layouts.encoder.tp as u32);
+                let from = self.leader(unit);
                 if let Some(features) =
                     self.take(unit, from, Header { kind: ParcelKind::Features(unit.id), version })?
                 {
@@ -236,18 +247,24 @@ impl Node {
         Ok(sent.into_iter().try_for_each(Started::wait)?)
     }
 
-    /// Sums the gradients; this rank's part of the squares of both pools.
+    /// The actor that sends a unit's features.
+    fn leader(&self, unit: &Unit) -> ActorId {
+        let pool = self.encoders.iter().find(|pool| pool.name == unit.encoder.pool);
+        unit.encoder.leader(Role::Encoder, pool.map_or(1, |pool| pool.layout.layout.tp as u32))
+    }
+
+    /// Sums the gradients; this rank's part of the squares of all pools.
     fn reduce(&mut self) -> Result<f64, EngineError> {
         let mut squares = 0.0;
-        let is_first = |actor| self.ranks.of(actor) == self.group.rank();
-        let [first_encoder, first_rank] = [ActorId::encoder(0), ActorId::foundation(0)].map(is_first);
+        // The first rank of each pool counts for all of the pool's; one process is the first of each.
+        let is_first = self.group.world() == 1 || self.ranks.actor(self.group.rank()).index == 0;
         if let Some(part) = &mut self.encoder {
             let found = part.pool.reduce()?;
-            squares += if first_encoder { found } else { 0.0 };
+            squares += if is_first { found } else { 0.0 };
         }
         if let Some(part) = &mut self.foundation {
             let found = part.pool.reduce()?;
-            squares += if first_rank { found } else { 0.0 };
+            squares += if is_first { found } else { 0.0 };
             part.reduce_routing()?;
         }
         Ok(squares)
@@ -355,21 +372,26 @@ impl Node {
     }
 }
 
-/// Describes which process an actor is in.
-#[derive(Clone, Copy)]
-struct Ranks {
-    of_foundation: u32,
-    /// One process is all.
-    alone: bool,
-}
+/// The actors in the order of their processes; none where one process is all.
+#[derive(Clone)]
+struct Ranks(Vec<ActorId>);
 
 impl Ranks {
-    fn of(self, actor: ActorId) -> usize {
-        match actor.role {
-            _ if self.alone => 0,
-            Role::Encoder => (self.of_foundation + actor.index) as usize,
-            _ => actor.index as usize,
-        }
+    fn new(layouts: &PoolLayouts, towers: TowerSet) -> Self {
+        let foundations = (0..layouts.foundation.ranks() as u32).map(ActorId::foundation);
+        let of_pool = |pool: EncoderPool| {
+            (0..pool.layout.layout.ranks() as u32).map(move |index| ActorId::encoder_of(pool.name, index))
+        };
+        Self(foundations.chain(layouts.encoders(towers).into_iter().flat_map(of_pool)).collect())
+    }
+
+    fn actor(&self, rank: usize) -> ActorId {
+        self.0[rank]
+    }
+
+    /// The process that an actor is in.
+    fn of(&self, actor: ActorId) -> usize {
+        self.0.iter().position(|&other| other == actor).unwrap_or(0)
     }
 }
 

@@ -37,7 +37,13 @@ impl Batch {
     /// Pack `p` is of replica `p % replicas`, and its items of a tower are one unit.
     pub fn plan(&self, step: u64, layouts: &PoolLayouts, learning_rate: f64) -> StepPlan {
         let step = StepId(step);
-        let (replicas, encoders) = (layouts.foundation.dp as u32, layouts.encoder.dp as u32);
+        let replicas = layouts.foundation.dp as u32;
+        let encoders = layouts.encoders(self.towers.set());
+        let encoder = |items: &[UnitItem], pack: u32| {
+            let pool = encoders.iter().find(|pool| pool.towers.contains(items[0].meta.tower));
+            let pool = pool.expect("every tower has a pool");
+            Replica::new(pool.name, pack % pool.layout.layout.dp as u32)
+        };
         let numbered = || (0u32..).zip(&self.packs);
         let packs = numbered().map(|(index, documents)| Pack {
             id: PackId { step, index },
@@ -52,8 +58,8 @@ impl Batch {
         let groups = groups.filter(|(_, items)| !items.is_empty());
         let unit = |(index, (pack, items)): (u32, (u32, Vec<UnitItem>))| Unit {
             id: UnitId { step, index },
-            lane: Lane(pack % encoders),
-            encoder: Replica::encoder(pack % encoders),
+            lane: Lane(encoder(&items, pack).index),
+            encoder: encoder(&items, pack),
             pack: PackId { step, index: pack },
             replica: Replica::foundation(pack % replicas),
             items,
@@ -89,6 +95,7 @@ impl Batch {
             num_tokens: found.input_ids.len() as u32,
             num_targets: found.targets.iter().filter(|target| **target >= 0).count() as u32,
             route: 0,
+            column_bytes: 0,
             items: self.items(document).map(|item| item.meta).collect(),
             documents: Vec::new(),
         }
@@ -101,7 +108,7 @@ impl Batch {
         let joined = |part: fn(&Document) -> &[i64]| documents.iter().copied().flat_map(part).copied();
         let row = |values: Vec<i64>| Box::new(HostTensor::from_i64(&values, &[values.len()])) as Box<dyn Buffer>;
         let positions = |document: &&Document| {
-            let positions = document.position_ids.to_kind(Kind::Int64);
+            let positions = document.position_ids.to_kind(Kind::Float);
             positions.view([-1, document.input_ids.len() as i64]).expand([3, -1], false)
         };
         let positions = Tensor::cat(&documents.iter().map(positions).collect::<Vec<_>>(), 1);

@@ -25,7 +25,7 @@ const ENCODER: ActorId = ActorId::encoder(0);
 const FOUNDATION: ActorId = ActorId::foundation(0);
 const CREDIT: usize = 4 << 20;
 
-/// What computes a step of a fixture, each pool with edges of its own.
+/// Computes a step of a fixture, each pool with edges of its own.
 struct Step {
     encoder: EncoderPart,
     foundation: FoundationPart,

@@ -1,10 +1,11 @@
 //! Layouts of fixtures, one thread a rank.
 
 use super::super::share::Splits;
-use super::{PoolLayouts, alone, on_rank};
+use super::{EncoderLayout, PoolLayouts, alone, on_rank};
 use crate::device::set_intra_op_threads;
-use crate::train::parity::{Steps, compare_steps};
+use crate::train::parity::{Steps, compare_steps, towers_of};
 use loongforge_core::config::{ContextAttention, Layout};
+use loongforge_core::message::Tower;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -23,7 +24,7 @@ fn on_ranks(folder: &Path, layouts: &PoolLayouts) -> Steps {
                 on_rank(folder, meeting, layouts, rank, Duration::from_secs(60)).unwrap()
             })
         };
-        let ranks: Vec<_> = (0..layouts.ranks(true)).map(rank).collect();
+        let ranks: Vec<_> = (0..layouts.ranks(towers_of(folder).unwrap())).map(rank).collect();
         ranks.into_iter().filter_map(|rank| rank.join().unwrap()).next().unwrap()
     })
 }
@@ -124,27 +125,36 @@ fn recurrent_layers_with_shared_experts() {
 #[test]
 fn towers_split_among_encoders() {
     let encoder = Layout { tp: 2, ..Layout::default() };
-    check("qwen2.5_vl-seed1", &PoolLayouts { encoder, ..sp(2) });
-    check("qwen3_vl-seed1", &PoolLayouts { encoder, ..sp(2) });
-    check("qwen3_vl-seed1", &PoolLayouts { encoder, ..foundation(Layout::default()) });
-    check("ernie4.5_vl-seed1", &PoolLayouts { encoder, ..tp(2) });
-    check("internvl3.5-seed1", &PoolLayouts { encoder, ..tp(2) });
-    check("qwen2_audio-seed1", &PoolLayouts { encoder, ..sp(2) });
-    // Two towers in one pool.
-    check("qwen2.5_omni-seed1", &PoolLayouts { encoder, ..sp(2) });
-    check("qwen3_omni-seed1", &PoolLayouts { encoder, ..tp(2) });
-    check("qwen3_asr-seed1", &PoolLayouts { encoder, encoder_zero: 1, ..tp(2) });
+    check("qwen2.5_vl-seed1", &PoolLayouts { encoder: EncoderLayout { layout: encoder, zero: 0 }, ..sp(2) });
+    check("qwen3_vl-seed1", &PoolLayouts { encoder: EncoderLayout { layout: encoder, zero: 0 }, ..sp(2) });
+    check(
+        "qwen3_vl-seed1",
+        &PoolLayouts { encoder: EncoderLayout { layout: encoder, zero: 0 }, ..foundation(Layout::default()) },
+    );
+    check("ernie4.5_vl-seed1", &PoolLayouts { encoder: EncoderLayout { layout: encoder, zero: 0 }, ..tp(2) });
+    check("internvl3.5-seed1", &PoolLayouts { encoder: EncoderLayout { layout: encoder, zero: 0 }, ..tp(2) });
+    check("qwen2_audio-seed1", &PoolLayouts { encoder: EncoderLayout { layout: encoder, zero: 0 }, ..sp(2) });
+    // Two towers in one pool, and one in a pool of its own.
+    let mut own = PoolLayouts { encoder: EncoderLayout { layout: encoder, zero: 0 }, ..tp(2) };
+    own.own[Tower::Audio as usize] = Some(EncoderLayout { layout: Layout::replicas(2), zero: 1 });
+    check("qwen2.5_omni-seed1", &own);
+    check("qwen2.5_omni-seed1", &PoolLayouts { encoder: EncoderLayout { layout: encoder, zero: 0 }, ..sp(2) });
+    check("qwen3_omni-seed1", &PoolLayouts { encoder: EncoderLayout { layout: encoder, zero: 0 }, ..tp(2) });
+    check("qwen3_asr-seed1", &PoolLayouts { encoder: EncoderLayout { layout: encoder, zero: 1 }, ..tp(2) });
 }
 
 #[test]
 fn pools_differ_in_their_layouts() {
     let encoder = Layout { dp: 2, tp: 2, ..Layout::default() };
     let layout = Layout { dp: 2, pp: 2, ..Layout::default() };
-    check("qwen3_vl-seed1", &PoolLayouts { encoder, encoder_zero: 1, ..foundation(layout) });
+    check("qwen3_vl-seed1", &PoolLayouts { encoder: EncoderLayout { layout: encoder, zero: 1 }, ..foundation(layout) });
     let encoder = Layout::replicas(3);
-    check("qwen2.5_vl-seed1", &PoolLayouts { encoder, encoder_zero: 1, ..tp(2) });
+    check("qwen2.5_vl-seed1", &PoolLayouts { encoder: EncoderLayout { layout: encoder, zero: 1 }, ..tp(2) });
     // A table of positions that is not trained.
-    check("qwen2_audio-seed1", &PoolLayouts { encoder, encoder_zero: 1, ..foundation(Layout::default()) });
+    check(
+        "qwen2_audio-seed1",
+        &PoolLayouts { encoder: EncoderLayout { layout: encoder, zero: 1 }, ..foundation(Layout::default()) },
+    );
 }
 
 #[test]

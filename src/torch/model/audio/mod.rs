@@ -14,5 +14,6 @@ mod tower_config;
 pub(super) mod whisper;
 
 pub use encoder::AudioConfig;
+pub(super) use projector::AudioProjector;
 pub use projector::{AudioProjectorConfig, ProjectorMap};
 pub use tower_config::{AudioPositions, AudioTowerConfig, StemConfig};

@@ -32,7 +32,7 @@ pub struct ProjectorMap {
 }
 
 /// The projector of a config, on its parameters.
-pub(super) struct AudioProjector {
+pub(in crate::model) struct AudioProjector {
     stacked: i64,
     activation: Activation,
     maps: Part<Vec<Linear>>,

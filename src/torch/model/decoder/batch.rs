@@ -13,7 +13,7 @@ use crate::tape::{Boundary, ContextShard, KeyValues, Policy, Slot, Tape};
 pub struct TextBatch {
     /// `[T]`, int64.
     pub input_ids: Tensor,
-    /// Restarting with every document: `[T]`, or `[3, T]` where the model's positions have three axes; int64.
+    /// Restarting with every document: `[T]`, or `[3, T]` where the model's positions have three axes; float.
     pub position_ids: Tensor,
     /// Tells where documents end: `[0, …, T]`.
     pub cu_seqlens: Vec<usize>,

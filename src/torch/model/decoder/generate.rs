@@ -14,7 +14,7 @@ use crate::nn::{Columns, LayerCache, State};
 /// Holds what a continuation starts from.
 pub struct Prompt {
     pub input_ids: Vec<i64>,
-    /// `[T]`, or `[3, T]` where the model's positions have three axes; int64, from 0.
+    /// `[T]`, or `[3, T]` where the model's positions have three axes; float, from 0.
     pub position_ids: Tensor,
     /// The tokens that features replace, in the features' order, by input.
     pub feature_rows: Vec<Vec<i64>>,
@@ -65,7 +65,7 @@ impl Cache {
         let places: Vec<i64> =
             (0..).zip(&starts).flat_map(|(b, start)| (*start..longest).map(move |at| b * num_columns + at)).collect();
         let all = Tensor::arange(num_columns, (Kind::Int64, model.device)).view([1, 1, 1, -1]);
-        let next: Vec<i64> = prompts.iter().map(|prompt| prompt.position_ids.max().int64_value(&[]) + 1).collect();
+        let next: Vec<Tensor> = prompts.iter().map(|prompt| prompt.position_ids.max() + 1).collect();
         let columns = Columns {
             num_sequences,
             num_columns,
@@ -74,7 +74,8 @@ impl Cache {
             filled_B11S: all.ge_tensor(&index(&starts).view([-1, 1, 1, 1])),
             chosen: LayerCache::default(),
         };
-        Cache { layers: model.layers.iter().map(|_| State::new()).collect(), columns, positions: index(&next) }
+        let positions = Tensor::stack(&next, 0).to_device(model.device).to_kind(Kind::Float);
+        Cache { layers: model.layers.iter().map(|_| State::new()).collect(), columns, positions }
     }
 
     /// Fills the cache with the prompts; scores `[B, V]` of the tokens that follow them.
@@ -126,7 +127,7 @@ impl Cache {
     /// Appends a token `[B]` to each sequence; scores `[B, V]` of the next.
     fn step(&mut self, model: &Decoder, tokens: &Tensor) -> Tensor {
         let lens = match model.config().depends_on_length() {
-            true => Vec::try_from(&self.positions + 1).expect("one position a sequence"),
+            true => Vec::try_from((&self.positions + 1).to_kind(Kind::Int64)).expect("one position a sequence"),
             false => Vec::new(),
         };
         let ends: Vec<usize> = (0..=lens.len()).collect();

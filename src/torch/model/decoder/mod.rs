@@ -24,6 +24,7 @@ mod rows;
 mod score;
 mod shape;
 mod stage;
+mod states;
 mod transformer;
 
 pub use batch::{Targets, TextBatch, TextOptions, TextTape};

@@ -18,7 +18,7 @@ pub struct TokenScores {
     /// The cross-entropies, in nats.
     pub losses: Vec<f32>,
     /// Tells of each target whether it is the token that greedy decoding would take there.
-    pub right: Vec<bool>,
+    pub correct: Vec<bool>,
 }
 
 impl Decoder {
@@ -54,10 +54,10 @@ impl Decoder {
         let (rows, labels) = counted(labels);
         let hidden_LD = run.value(made.hidden).index_select(0, &index(&rows, self.device));
         let (losses_L, predicted_L) = self.cross_entropy().of_each(&hidden_LD, &labels);
-        let right_L = predicted_L.eq_tensor(&index(&labels, self.device));
+        let correct_L = predicted_L.eq_tensor(&index(&labels, self.device));
         Ok(TokenScores {
             losses: Vec::try_from(losses_L).expect("a row of numbers"),
-            right: Vec::try_from(right_L).expect("a row of truths"),
+            correct: Vec::try_from(correct_L).expect("a row of truths"),
         })
     }
 }

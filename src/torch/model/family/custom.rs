@@ -1,9 +1,12 @@
 //! Models put together: any tower, any projector and any language model, in a `config.json` of our own.
 //!
-//! Names begin with `image_encoder.`, `image_projector.`, `audio_encoder.`, `audio_projector.` and `foundation.`, and go on as
-//! in each part's own checkpoint.
+//! Names begin with `image_encoder.`, `image_projector.`, `audio_encoder.`, `audio_projector.`, `text_encoder.`,
+//! `text_projector.` and `foundation.`, and go on as in each part's own checkpoint.
 //! The language model's positions have three axes where its own have, and the tokens count on as text elsewhere.
 
+use std::sync::Arc;
+
+use loongforge_core::message::Tower;
 use serde_json::{Value, json};
 
 use super::common::NamePrefix;
@@ -12,6 +15,8 @@ use super::{audio, vision};
 use crate::model::audio::parts as audio_parts;
 use crate::model::config::{ModelConfig, Tokens};
 use crate::model::keys::{Keys, ModelConfigError};
+use crate::model::text::parts as text_parts;
+use crate::model::towers::ModelTower;
 use crate::model::vision::parts;
 
 /// The `model_type` of a model that was put together.
@@ -52,16 +57,21 @@ pub(in crate::model) fn read(keys: &Keys<'_>) -> Result<ModelConfig, ModelConfig
     let width = decoder.hidden_size;
     let read_audio = |encoder| audio_parts::read(&encoder, keys.section_or("audio_projector")?.as_ref(), width);
     let audio = keys.section_or("audio_encoder")?.map(read_audio).transpose()?;
-    let audio = match audio {
-        Some(audio) if !keys.has("image_encoder") => {
-            return audio::model(MODEL_TYPE, keys, decoder, audio, "audio_token_id");
-        }
-        audio => audio,
-    };
-    let projector = keys.section_or("image_projector")?;
-    let encoder = parts::read(&keys.section("image_encoder")?, projector.as_ref(), width)?;
-    let tokens = Tokens::read(keys, decoder.vocab_size)?;
-    let towers = vec![vision::tower(keys, &decoder, encoder, tokens)?];
+    let mut towers = Vec::new();
+    if let Some(encoder) = keys.section_or("text_encoder")? {
+        let [projector, text] = [keys.section_or("text_projector")?, keys.section_or("text")?];
+        let place = NamePrefix::new("text_encoder.model.", "text_encoder.");
+        let read = |keys: &Keys<'_>| read_decoder(keys, &place);
+        let family = Arc::new(text_parts::read(&encoder, projector.as_ref(), text.as_ref(), width, read)?);
+        let placeholders = vec![Tokens::id(keys, "text_token_id", decoder.vocab_size)?];
+        towers.push(ModelTower { tower: Tower::Text, family, placeholders });
+    }
+    if keys.has("image_encoder") || (audio.is_none() && towers.is_empty()) {
+        let projector = keys.section_or("image_projector")?;
+        let encoder = parts::read(&keys.section("image_encoder")?, projector.as_ref(), width)?;
+        let tokens = Tokens::read(keys, decoder.vocab_size)?;
+        towers.push(vision::tower(keys, &decoder, encoder, tokens)?);
+    }
     match audio {
         Some(audio) => audio::beside(MODEL_TYPE, keys, decoder, towers, (audio, "audio_token_id")),
         None => Ok(ModelConfig::new(MODEL_TYPE, decoder, towers)),
@@ -102,6 +112,12 @@ mod tests {
             json!({"model_type": "ernie4_5_vl_moe_vision", "depth": 2, "hidden_size": 48, "num_heads": 3}),
             json!({"model_type": "siglip_vision_model", "hidden_size": 48, "num_hidden_layers": 2, "image_size": 64,
                    "num_attention_heads": 3, "intermediate_size": 80, "spatial_merge_size": 2}),
+            json!({"model_type": "clip_vision_model", "hidden_size": 48, "num_hidden_layers": 2, "image_size": 64,
+                   "patch_size": 16, "num_attention_heads": 3, "intermediate_size": 80, "spatial_merge_size": 2}),
+            json!({"model_type": "dinov2", "hidden_size": 48, "num_hidden_layers": 2, "image_size": 70,
+                   "num_attention_heads": 3, "use_swiglu_ffn": true, "spatial_merge_size": 2}),
+            json!({"model_type": "dinov2_with_registers", "hidden_size": 48, "num_hidden_layers": 2, "image_size": 64,
+                   "num_attention_heads": 3, "spatial_merge_size": 2}),
             json!({"model_type": "qwen2_vl_vision", "depth": 2, "embed_dim": 48, "num_heads": 3, "hidden_size": 3584}),
         ]
     }
@@ -203,6 +219,49 @@ mod tests {
     }
 
     #[test]
+    fn text_towers_have_the_layers_that_are_taken() {
+        let sizes = json!({"vocab_size": 40, "d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4});
+        let config = |encoder: &Value, model_type: &str, text: Value| {
+            let mut encoder = encoder.clone();
+            encoder["model_type"] = json!(model_type);
+            json!({"model_type": "loongforge_vlm", "foundation": foundations()[0], "text_token_id": 303, "text": text,
+                "text_encoder": encoder})
+        };
+        let names = |encoder: &Value, model_type: &str, layers: Value| -> Vec<String> {
+            let model = ModelConfig::from_hf(&config(encoder, model_type, json!({"layers": layers}))).unwrap();
+            assert_eq!(model.inputs()[0].placeholders, [303]);
+            let family = model.towers.get(Tower::Text).unwrap();
+            family.specs().into_iter().map(|spec| spec.name).collect()
+        };
+        let has = |names: &[String], part: &str| names.iter().any(|name| name.contains(part));
+        for (encoder, model_type, layer, norm) in
+            [(&sizes, "umt5", "block.1.", "final_layer_norm"), (&foundations()[2], "qwen3", "layers.1.", "model.norm.")]
+        {
+            let (whole, first) = (names(encoder, model_type, json!([0, -1])), names(encoder, model_type, json!([1])));
+            assert!(has(&whole, layer) && has(&whole, norm) && !has(&whole, "lm_head"), "{whole:?}");
+            assert!(!has(&first, layer) && !has(&first, norm), "{first:?}");
+        }
+        let tables = |model_type| {
+            let names = names(&sizes, model_type, json!([-1]));
+            names.iter().filter(|name| name.contains("relative_attention_bias")).count()
+        };
+        assert_eq!([tables("t5"), tables("umt5")], [1, 2]);
+        let cases = [
+            ("layers", json!([3]), "text.layers is [3], but must be a list of numbers from -3 to 2"),
+            ("layers", json!([]), "at least one"),
+            ("skip", json!(1), "text.skip is 1, but only template and max_tokens"),
+        ];
+        for (key, value, expected) in cases {
+            let message = ModelConfig::from_hf(&config(&sizes, "umt5", json!({key: value}))).unwrap_err().to_string();
+            assert!(message.contains(expected), "{message:?} lacks {expected:?}");
+        }
+        let mut other = config(&sizes, "bert", json!({}));
+        assert!(ModelConfig::from_hf(&other).unwrap_err().to_string().contains(r#"text_encoder.model_type is "bert""#));
+        other["text_encoder"] = json!({"model_type": "t5", "feed_forward_proj": "gated-tanh"});
+        assert!(ModelConfig::from_hf(&other).unwrap_err().to_string().contains(r#"feed_forward_proj is "gated-tanh""#));
+    }
+
+    #[test]
     fn what_does_not_fit_is_named() {
         let error = |projector: Value| {
             ModelConfig::from_parts(&towers()[0], &projector, &foundations()[0], TOKENS).unwrap_err().to_string()
@@ -227,9 +286,15 @@ mod tests {
         let message = ModelConfig::from_parts(&towers()[1], &resampler, &foundations()[0], TOKENS).unwrap_err();
         assert!(message.to_string().contains("image_encoder.deepstack_visual_indexes"), "{message}");
         let mut config = parts_config(&towers()[0], &json!({}), &foundations()[0], TOKENS);
-        config["image_encoder"]["model_type"] = json!("clip");
+        config["image_encoder"]["model_type"] = json!("vit");
         let message = ModelConfig::from_hf(&config).unwrap_err().to_string();
-        assert!(message.contains(r#"image_encoder.model_type is "clip""#), "{message}");
+        assert!(message.contains(r#"image_encoder.model_type is "vit""#), "{message}");
+        config["image_encoder"] = json!({"model_type": "clip_vision_model", "vision_feature_layer": -14});
+        let message = ModelConfig::from_hf(&config).unwrap_err().to_string();
+        assert!(
+            message.contains("image_encoder.vision_feature_layer is -14, but must be one of the 12 blocks"),
+            "{message}"
+        );
         config["image_encoder"] = towers()[0].clone();
         config["image_token_id"] = json!(320);
         let message = ModelConfig::from_hf(&config).unwrap_err().to_string();

@@ -21,6 +21,7 @@ pub(super) mod internlm2;
 pub(super) mod internvl;
 pub(super) mod kimi_k25;
 pub(super) mod llama;
+pub(super) mod llava;
 pub(super) mod llava_onevision1_5;
 pub(super) mod mimo;
 pub(super) mod minimax_m2;

@@ -1,17 +1,19 @@
 //! The thinker of Qwen2.5-Omni (`Qwen2_5OmniThinkerForConditionalGeneration`): Qwen2.5-VL with an audio tower. The talker and
-//! the vocoder of a whole checkpoint are not read.
+//! the vocoder of a whole checkpoint are not read, but carried along.
 
 use super::audio;
 use super::common::NamePrefix;
 use super::qwen2_5_omni_text;
 use crate::model::audio::qwen2_5 as audio_tower;
-use crate::model::config::ModelConfig;
+use crate::model::config::{CarriedParts, ModelConfig};
 use crate::model::keys::{Keys, ModelConfigError};
 use crate::model::vision::qwen2_5;
 
 /// The whole model, whose config has the thinker's in `thinker_config`.
 pub(in crate::model) fn read(keys: &Keys<'_>) -> Result<ModelConfig, ModelConfigError> {
-    read_thinker_in("qwen2_5_omni", &keys.section("thinker_config")?, "thinker.")
+    let model = read_thinker_in("qwen2_5_omni", &keys.section("thinker_config")?, "thinker.")?;
+    let carried = CarriedParts { prefixes: &["talker.", "token2wav."], flag: "enable_audio_output" };
+    Ok(ModelConfig { carried, ..model })
 }
 
 /// The thinker saved alone.

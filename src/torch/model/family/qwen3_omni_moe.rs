@@ -1,17 +1,19 @@
 //! The thinker of Qwen3-Omni (`Qwen3OmniMoeThinkerForConditionalGeneration`): Qwen3-VL with experts and an audio tower. The
-//! talker and the vocoder of a whole checkpoint are not read.
+//! talker and the vocoder of a whole checkpoint are not read, but carried along.
 
 use super::audio;
 use super::common::NamePrefix;
 use super::qwen3_omni_moe_text;
 use crate::model::audio::qwen3 as audio_tower;
-use crate::model::config::ModelConfig;
+use crate::model::config::{CarriedParts, ModelConfig};
 use crate::model::keys::{Keys, ModelConfigError};
 use crate::model::vision::qwen3;
 
 /// The whole model, whose config has the thinker's in `thinker_config`.
 pub(in crate::model) fn read(keys: &Keys<'_>) -> Result<ModelConfig, ModelConfigError> {
-    read_thinker_in("qwen3_omni_moe", &keys.section("thinker_config")?, "thinker.")
+    let model = read_thinker_in("qwen3_omni_moe", &keys.section("thinker_config")?, "thinker.")?;
+    let carried = CarriedParts { prefixes: &["talker.", "code2wav."], flag: "enable_audio_output" };
+    Ok(ModelConfig { carried, ..model })
 }
 
 /// The thinker saved alone.

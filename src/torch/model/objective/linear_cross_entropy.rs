@@ -346,7 +346,7 @@ mod tests {
         let (hidden, head, bias) = (random([9, 5]), random([11, 5]), random([1, 11]).squeeze_dim(0));
         let scores = hidden.linear(&head, Some(&bias));
         let best = scores.argmax(-1, false);
-        // The first five are right.
+        // The first five are correct.
         let labels = Tensor::cat(&[best.narrow(0, 0, 5), (best.narrow(0, 5, 4) + 1).remainder(11)], 0);
         let expected = scores.cross_entropy_loss::<Tensor>(&labels, None, tch::Reduction::None, -100, 0.0);
         for chunk in [1, 3, 11, 100] {
@@ -355,8 +355,8 @@ mod tests {
             loss.chunk = chunk;
             let (losses, predicted) = loss.of_each(&hidden);
             assert!(losses.allclose(&expected, 1e-5, 1e-6, false), "chunks of {chunk}");
-            let right: Vec<bool> = predicted.eq_tensor(&labels).try_into().unwrap();
-            assert_eq!(right, (0..9).map(|at| at < 5).collect::<Vec<_>>(), "chunks of {chunk}");
+            let correct: Vec<bool> = predicted.eq_tensor(&labels).try_into().unwrap();
+            assert_eq!(correct, (0..9).map(|at| at < 5).collect::<Vec<_>>(), "chunks of {chunk}");
         }
         // Of equal scores the first entry is taken, as `argmax` does.
         let loss = |label: i64| {

@@ -46,6 +46,8 @@ pub enum MlpNames {
     Plain([&'static str; 2]),
     /// Gate, up and down: `down(act(gate(x)) · up(x))`.
     Gated([&'static str; 3]),
+    /// The same with gate and up as one matrix, the gate's rows first.
+    Joint([&'static str; 2]),
 }
 
 /// The attention branch.
@@ -63,6 +65,8 @@ pub(in crate::model) struct Mlp {
     norm: Norm,
     /// One, or gate and up.
     up: Vec<Linear>,
+    /// True if the one is gate and up.
+    is_joint: bool,
     down: Linear,
     activation: Activation,
     scale: Option<Tensor>,
@@ -137,7 +141,12 @@ impl BlockConfig {
         }
         specs.extend(Linear::specs(prefix, self.o, heads, width, true, std));
         let (ups, down) = self.mlp.split();
-        ups.iter().for_each(|name| specs.extend(Linear::specs(prefix, name, width, self.inner, true, std)));
+        for name in ups {
+            let joint = self.mlp.is_joint();
+            let linear = Linear::specs(prefix, name, width, if joint { 2 * self.inner } else { self.inner }, true, std);
+            let in_halves = |spec: ParamSpec| if joint { spec.in_sections(0, &[self.inner; 2]) } else { spec };
+            specs.extend(linear.into_iter().map(in_halves));
+        }
         specs.extend(Linear::specs(prefix, down, self.inner, width, true, std));
         if let Some((names, start)) = self.scales {
             let scale = |name| ParamSpec::new(format!("{prefix}{name}"), &[width], Init::Constant(start));
@@ -162,6 +171,7 @@ impl BlockConfig {
         Mlp {
             norm: self.norm.build(scope, self.norms[1]),
             up: ups.iter().map(|name| Linear::new(scope, name)).collect(),
+            is_joint: self.mlp.is_joint(),
             down: Linear::new(scope, down),
             activation: self.activation,
             scale: self.scales.map(|(names, _)| scope.take(names[1])),
@@ -172,9 +182,13 @@ impl BlockConfig {
 impl MlpNames {
     fn split(&self) -> (&[&'static str], &'static str) {
         match self {
-            MlpNames::Plain([up, down]) => (std::slice::from_ref(up), down),
+            MlpNames::Plain([up, down]) | MlpNames::Joint([up, down]) => (std::slice::from_ref(up), down),
             MlpNames::Gated([ups @ .., down]) => (ups, down),
         }
+    }
+
+    fn is_joint(&self) -> bool {
+        matches!(self, MlpNames::Joint(_))
     }
 }
 
@@ -203,6 +217,10 @@ impl Mlp {
         let normed = self.norm.forward(x_SD);
         let inner = match self.up.as_slice() {
             [gate, up] => self.activation.gated(&gate.forward(&normed), &up.forward(&normed)),
+            [both] if self.is_joint => {
+                let halves = both.forward(&normed).chunk(2, -1);
+                self.activation.gated(&halves[0], &halves[1])
+            }
             [up, ..] => self.activation.forward(&up.forward(&normed)),
             [] => unreachable!("an MLP has a map"),
         };

@@ -17,6 +17,8 @@ pub(super) struct Embed {
     positions: Option<Tensor>,
     /// `[1, D]`.
     class: Option<Tensor>,
+    /// `[R, D]`: tokens behind the class token.
+    registers: Option<Tensor>,
     /// True if the table's first entry is the class token's.
     with_class: bool,
     pre_norm: Option<Norm>,
@@ -33,8 +35,8 @@ pub(super) struct EmbedInputs {
     resampled: Option<Resampled>,
     /// `[P, D]`, float32.
     sinusoids: Option<Tensor>,
-    /// For each row of the sequence its row in the patches, behind the class token where there is one; `None` where
-    /// the sequence is the patches.
+    /// For each row of the sequence its row in the learned tokens and the patches behind them; `None` where the sequence is
+    /// the patches.
     rows: Option<Tensor>,
 }
 
@@ -52,6 +54,11 @@ impl Embed {
             },
             positions: config.positions.as_ref().map(|positions| table(width, scope.take(positions.name))),
             class: config.class.as_ref().map(|class| table(width, scope.take(class.name))),
+            registers: config
+                .class
+                .as_ref()
+                .and_then(|class| class.registers)
+                .map(|(name, _)| table(width, scope.take(name))),
             with_class: config.positions.as_ref().is_some_and(|positions| positions.with_class),
             pre_norm: config.pre_norm.map(|(name, norm)| norm.build(scope, name)),
         }
@@ -74,7 +81,8 @@ impl Embed {
             x = x + sinusoids.to_kind(kind);
         }
         if let Some(class) = class {
-            x = Tensor::cat(&[class, x], 0);
+            let registers = self.registers.iter().map(Tensor::shallow_clone);
+            x = Tensor::cat(&std::iter::once(class).chain(registers).chain([x]).collect::<Vec<_>>(), 0);
         }
         if let Some(rows) = &inputs.rows {
             x = take_rows(&x, rows);
@@ -105,9 +113,8 @@ impl EmbedInputs {
             .positions
             .as_ref()
             .map(|positions| Resampled::new(grids, merge, positions.side as u32, positions.resampling, device));
-        let behind = usize::from(config.class.is_some());
-        let rows = layout.rows.iter().map(|patch| patch.map_or(0, |patch| (patch + behind) as i64));
-        let rows = (!layout.is_plain()).then(|| Tensor::from_slice(&rows.collect::<Vec<_>>()).to_device(device));
+        let places = || layout.places(config.num_tokens());
+        let rows = (!layout.is_plain()).then(|| Tensor::from_slice(&places()).to_device(device));
         let several = config.frame_sinusoids && grids.iter().any(|grid| grid.t > 1);
         let sinusoids = several.then(|| sinusoids(grids, config.width()).to_device(device));
         EmbedInputs { resampled, sinusoids, rows }

@@ -103,7 +103,7 @@ pub(in crate::model) fn read(
     let tower = TowerConfig {
         order: PatchOrder::Raster,
         positions: flag("use_absolute_position_embeddings", true)?.then_some(positions),
-        class: Some(ClassToken { name: class, shape: vec![1, 1, width], angles: None }),
+        class: Some(ClassToken { name: class, shape: vec![1, 1, width], registers: None, angles: None }),
         block_prefix: if original { "encoder.layers." } else { "encoder.layer." },
         final_norm: (!pooled).then_some(("layernorm", TowerNorm::Layer(eps))),
         ..TowerConfig::new(prefix, embed, shuffle.merge, keys.size("num_hidden_layers")?, block)

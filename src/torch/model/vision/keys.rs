@@ -51,6 +51,38 @@ pub(super) fn square(keys: &Keys<'_>, key: &str) -> Result<Option<i64>, ModelCon
     }
 }
 
+/// The number of blocks whose states `vision_feature_layer` takes of a tower of `num_blocks`, counted as in `hidden_states` of
+/// transformers: 0 are the patches, -1 the states behind the last block. `default` where the key is absent.
+pub(in crate::model) fn feature_layer(
+    keys: &Keys<'_>,
+    num_blocks: i64,
+    default: Option<i64>,
+) -> Result<Option<i64>, ModelConfigError> {
+    let key = "vision_feature_layer";
+    let Some(layer) = keys.integer_or(key)?.or(default) else { return Ok(None) };
+    let blocks = if layer < 0 { num_blocks + 1 + layer } else { layer };
+    match (1..=num_blocks).contains(&blocks) {
+        true => Ok(Some(blocks)),
+        false => {
+            Err(keys.inconsistent(key, layer, format!("must be one of the {num_blocks} blocks: -1 is the last one")))
+        }
+    }
+}
+
+/// `spatial_merge_size`, a key of our own: the side of the square of patches that becomes one feature.
+pub(super) fn merge(keys: &Keys<'_>) -> Result<i64, ModelConfigError> {
+    Ok(keys.size_or("spatial_merge_size")?.unwrap_or(1))
+}
+
+/// Works like [`merge`] of a tower whose pictures always have `side` patches a side.
+pub(super) fn merge_of(keys: &Keys<'_>, side: i64) -> Result<i64, ModelConfigError> {
+    let merge = merge(keys)?;
+    match side % merge {
+        0 => Ok(merge),
+        _ => Err(keys.inconsistent("spatial_merge_size", merge, format!("must divide the {side} patches of a side"))),
+    }
+}
+
 /// Refuses dropout.
 pub(super) fn no_dropout(keys: &Keys<'_>, names: &[&str]) -> Result<(), ModelConfigError> {
     names.iter().try_for_each(|name| keys.only(name, &[json!(0.0), json!(0)]))

@@ -31,18 +31,18 @@ pub(super) struct LayoutConfig {
     pub order: PatchOrder,
     pub merge: u32,
     pub span: Span,
-    /// True if a class token stands before each frame.
-    pub class: bool,
+    /// Learned tokens before each frame.
+    pub num_tokens: usize,
     /// Side of a window in blocks, where attention has windows.
     pub window: Option<u32>,
 }
 
-/// S rows, made of P patches and F class tokens.
+/// S rows, made of P patches and the learned tokens before each frame.
 #[derive(Debug)]
 pub(super) struct Layout {
-    /// For each row the patch that it is, or `None` for a class token, `[S]`.
+    /// For each row the patch that it is, or `None` for a learned token, `[S]`.
     pub rows: Vec<Option<usize>>,
-    /// Row and column of each, `[S]`; zeros for a class token.
+    /// Row and column of each, `[S]`; zeros for a learned token.
     pub positions: Vec<[i64; 2]>,
     /// Tells where those end that attend to each other: `[0, …, S]`.
     pub documents: Vec<usize>,
@@ -78,10 +78,8 @@ impl Layout {
     }
 
     fn push_frame(&mut self, grid: Grid, config: &LayoutConfig, first_patch: usize) {
-        if config.class {
-            self.rows.push(None);
-            self.positions.push([0, 0]);
-        }
+        self.rows.extend(vec![None; config.num_tokens]);
+        self.positions.extend(vec![[0, 0]; config.num_tokens]);
         let place = |row: u32, column: u32| row as usize * grid.w as usize + column as usize;
         let size = grid.h as usize * grid.w as usize;
         let mut patch_at = vec![0; size];
@@ -112,6 +110,16 @@ impl Layout {
         self.merged.extend(coordinates(grid, config.merge).map(|(row, column)| row_at[place(row, column)]));
     }
 
+    /// For each row its place in all learned tokens of a frame, `num_tokens` of them, followed by all patches.
+    pub fn places(&self, num_tokens: usize) -> Vec<i64> {
+        let mut token = 0;
+        let place = |row: &Option<usize>| {
+            token = if row.is_some() { 0 } else { token + 1 };
+            row.map_or(token as i64 - 1, |patch| (num_tokens + patch) as i64)
+        };
+        self.rows.iter().map(place).collect()
+    }
+
     /// Returns whether the sequence is the patches as they come.
     pub fn is_plain(&self) -> bool {
         self.rows.iter().enumerate().all(|(row, patch)| *patch == Some(row))
@@ -130,7 +138,7 @@ mod tests {
     use super::{Layout, LayoutConfig, PatchOrder, Span};
 
     const CONFIG: LayoutConfig =
-        LayoutConfig { order: PatchOrder::Merge, merge: 2, span: Span::Frame, class: false, window: None };
+        LayoutConfig { order: PatchOrder::Merge, merge: 2, span: Span::Frame, num_tokens: 0, window: None };
 
     fn grid(t: u32, h: u32, w: u32) -> Grid {
         Grid { t, h, w }
@@ -154,13 +162,15 @@ mod tests {
 
     #[test]
     fn raster_patches_behind_class_tokens_leave_in_merge_order() {
-        let config = LayoutConfig { order: PatchOrder::Raster, class: true, ..CONFIG };
+        let config = LayoutConfig { order: PatchOrder::Raster, num_tokens: 1, ..CONFIG };
         let layout = Layout::new(&[grid(2, 2, 4)], &config);
         assert_eq!(layout.documents, [0, 9, 18]);
         assert_eq!((layout.rows[0], layout.rows[9], layout.rows[10]), (None, None, Some(8)));
         let back: Vec<usize> = layout.merged.iter().map(|row| layout.rows[*row].unwrap()).collect();
         assert_eq!(back, [0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 12, 13, 10, 11, 14, 15]);
         assert!(!layout.is_plain() && !layout.is_merged());
+        let layout = Layout::new(&[grid(2, 2, 2)], &LayoutConfig { num_tokens: 3, ..config });
+        assert_eq!(layout.places(3), [0, 1, 2, 3, 4, 5, 6, 0, 1, 2, 7, 8, 9, 10]);
     }
 
     #[test]

@@ -1,11 +1,13 @@
 //! Vision towers and projectors. One computation serves every tower (`tower.rs`, as `tower_config.rs` says); a file for
 //! each published tower reads its config. Which families have which encoder is `family/`'s.
 
+pub(super) mod clip;
+pub(super) mod dinov2;
 mod embed;
 mod encoder;
 pub(super) mod ernie;
 pub(super) mod intern;
-mod keys;
+pub(super) mod keys;
 mod layout;
 pub(super) mod moon;
 pub(super) mod parts;

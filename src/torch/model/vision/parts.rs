@@ -6,7 +6,7 @@ use super::encoder::VisionConfig;
 use super::intern::{InternNames, PixelShuffle};
 use super::keys::activation;
 use super::projector::{MergeNorm, ProjectorConfig, ProjectorKind};
-use super::{ernie, intern, moon, qwen2, qwen2_5, qwen3, rice, siglip};
+use super::{clip, dinov2, ernie, intern, moon, qwen2, qwen2_5, qwen3, rice, siglip};
 use crate::model::keys::{Keys, ModelConfigError};
 use crate::model::tower_blocks::TowerNorm;
 use crate::nn::Activation;
@@ -17,6 +17,10 @@ type Read = fn(&Keys<'_>, &str, &str, i64) -> Result<VisionConfig>;
 /// Towers with the projectors that they come with, by the `model_type` of a `vision_config`.
 const TOWERS: &[(&str, Read)] = &[
     ("DFNRope_vision_transformer", ernie),
+    ("clip", clip::read),
+    ("clip_vision_model", clip::read),
+    ("dinov2", |keys, tower, projector, width| dinov2::read(keys, tower, projector, width, false)),
+    ("dinov2_with_registers", |keys, tower, projector, width| dinov2::read(keys, tower, projector, width, true)),
     ("ernie4_5_vl_moe_vision", ernie),
     ("intern_vit_6b", |keys, tower, projector, width| intern(keys, InternNames::Original, tower, projector, width)),
     ("internvl_vision", |keys, tower, projector, width| {
@@ -40,15 +44,26 @@ const TOWERS: &[(&str, Read)] = &[
     ("siglip_vision_model", siglip::read),
 ];
 
-/// The encoder of these two configs, with features of `width`. Names are under `image_encoder.` and `image_projector.`,
-/// after that as in the tower's own checkpoint. A projector without `model_type` is the one that the tower comes with.
-pub(in crate::model) fn read(encoder: &Keys<'_>, projector: Option<&Keys<'_>>, width: i64) -> Result<VisionConfig> {
+/// The tower of this config with the projector that it comes with, its names under `tower` and `projector`, after that as in the
+/// tower's own checkpoint. Features have this `width`.
+pub(in crate::model) fn read_tower(
+    encoder: &Keys<'_>,
+    tower: &str,
+    projector: &str,
+    width: i64,
+) -> Result<VisionConfig> {
     let model_type = encoder.text_or("model_type")?.ok_or_else(|| encoder.missing("model_type"))?;
     let Some((_, read)) = TOWERS.iter().find(|(name, _)| *name == model_type) else {
         let supported: Vec<_> = TOWERS.iter().map(|(name, _)| json!(name)).collect();
         return Err(encoder.unsupported("model_type", &json!(model_type), &supported));
     };
-    let vision = read(encoder, "image_encoder.", "image_projector.", width)?;
+    read(encoder, tower, projector, width)
+}
+
+/// The encoder of these two configs, with features of `width`. Names are under `image_encoder.` and `image_projector.`,
+/// after that as in the tower's own checkpoint. A projector without `model_type` is the one that the tower comes with.
+pub(in crate::model) fn read(encoder: &Keys<'_>, projector: Option<&Keys<'_>>, width: i64) -> Result<VisionConfig> {
+    let vision = read_tower(encoder, "image_encoder.", "image_projector.", width)?;
     let Some(keys) = projector else { return Ok(vision) };
     let chosen = read_projector(keys, &vision.projector)?;
     if !vision.deepstack.is_empty() && matches!(chosen.kind, ProjectorKind::Resampler { .. }) {

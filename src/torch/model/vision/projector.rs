@@ -64,6 +64,19 @@ pub struct Projector {
 }
 
 impl ProjectorConfig {
+    /// LLaVA's projector (`LlavaMultiModalProjector`): two maps of a block of states, without a norm.
+    pub fn two_maps(
+        prefix: &str,
+        [inputs, outputs]: [i64; 2],
+        merge: i64,
+        activation: Activation,
+        initializer_range: f64,
+    ) -> ProjectorConfig {
+        let linears = ["linear_1", "linear_2"];
+        let kind = ProjectorKind::Mlp { norm: None, linears, inner: outputs, activation };
+        ProjectorConfig { prefix: prefix.into(), inputs, merge, outputs, kind, initializer_range }
+    }
+
     /// The merger of Qwen2-VL, Qwen2.5-VL and RICE (`PatchMerger`): a norm of each patch, then two maps over the patches of a
     /// square of side `merge`. `inputs` and `outputs` are widths.
     pub fn patch_merger(

@@ -34,7 +34,12 @@ pub(in crate::model) fn read(
         ..BlockConfig::new(width, num_heads, keys.size("intermediate_size")?, norm, initializer_range)
     };
     let tower = TowerConfig {
-        class: Some(ClassToken { name: "class_embedding", shape: vec![width], angles: Some("class_pos_emb") }),
+        class: Some(ClassToken {
+            name: "class_embedding",
+            shape: vec![width],
+            registers: None,
+            angles: Some("class_pos_emb"),
+        }),
         pre_norm: Some(("pre_layernorm", norm)),
         rope: Some(AxialRope { theta: axial_theta(keys)?, order: AxialOrder::Halves }),
         ..TowerConfig::new(prefix, embed, merge, keys.size("depth")?, block)

@@ -1,12 +1,10 @@
 //! SigLIP's tower (`SiglipVisionModel`) and a projector of two maps: pictures of one size, a learned position for each patch, no
 //! class token. SigLIP 2 has the same tower where its pictures have a fixed size.
 
-use serde_json::json;
-
 use super::encoder::VisionConfig;
-use super::keys::{activation, check_heads, no_dropout, square};
+use super::keys::{activation, check_heads, feature_layer, merge_of, no_dropout, square};
 use super::layout::PatchOrder;
-use super::projector::{ProjectorConfig, ProjectorKind};
+use super::projector::ProjectorConfig;
 use super::tower_config::{PatchEmbed, PositionTable, TowerConfig};
 use crate::model::keys::{Keys, ModelConfigError};
 use crate::model::tower_blocks::{BlockConfig, TowerNorm};
@@ -16,7 +14,7 @@ use crate::nn::{Activation, Resampling};
 const INITIALIZER_RANGE: f64 = 0.02;
 
 /// The encoder of `SiglipVisionConfig`, its names under `prefix` and `projector`, with features of width `outputs`: the last
-/// states behind their norm. `spatial_merge_size` is our own: the side of the square of patches that becomes one feature.
+/// states behind their norm, or those of `vision_feature_layer` without one.
 pub(in crate::model) fn read(
     keys: &Keys<'_>,
     prefix: &str,
@@ -27,17 +25,11 @@ pub(in crate::model) fn read(
     let (width, num_heads) = (size("hidden_size", 768)?, size("num_attention_heads", 12)?);
     check_heads(keys, ("hidden_size", width), "num_attention_heads", num_heads, false)?;
     no_dropout(keys, &["attention_dropout"])?;
-    keys.only("vision_feature_layer", &[json!(null)])?;
+    let num_blocks = size("num_hidden_layers", 12)?;
+    let layer = feature_layer(keys, num_blocks, None)?;
     let patch_size = square(keys, "patch_size")?.unwrap_or(16);
     let side = square(keys, "image_size")?.unwrap_or(224) / patch_size;
-    let merge = size("spatial_merge_size", 1)?;
-    if side % merge != 0 {
-        return Err(keys.inconsistent(
-            "spatial_merge_size",
-            merge,
-            format!("must divide the {side} patches of a side"),
-        ));
-    }
+    let merge = merge_of(keys, side)?;
     let norm = TowerNorm::Layer(keys.number_or("layer_norm_eps")?.unwrap_or(1e-6));
     let channels = size("num_channels", 3)?;
     let embed =
@@ -56,25 +48,18 @@ pub(in crate::model) fn read(
         activation: activation(keys, "hidden_act", Activation::GeluTanh)?,
         ..BlockConfig::new(width, num_heads, size("intermediate_size", 3072)?, norm, INITIALIZER_RANGE)
     };
+    let prefix = format!("{prefix}vision_model.");
+    let used = layer.unwrap_or(num_blocks);
+    let last_norm = ("post_layernorm", norm);
     let tower = TowerConfig {
         order: PatchOrder::Raster,
         positions: Some(positions),
         block_prefix: "encoder.layers.",
-        final_norm: Some(("post_layernorm", norm)),
-        ..TowerConfig::new(&format!("{prefix}vision_model."), embed, merge, size("num_hidden_layers", 12)?, block)
+        final_norm: layer.is_none().then_some(last_norm),
+        unused_blocks: num_blocks - used,
+        unused: if layer.is_none() { Vec::new() } else { norm.specs(&prefix, last_norm.0, width) },
+        ..TowerConfig::new(&prefix, embed, merge, used, block)
     };
-    let projector = ProjectorConfig {
-        prefix: projector.into(),
-        inputs: width,
-        merge,
-        outputs,
-        kind: ProjectorKind::Mlp {
-            norm: None,
-            linears: ["linear_1", "linear_2"],
-            inner: outputs,
-            activation: Activation::Gelu,
-        },
-        initializer_range: INITIALIZER_RANGE,
-    };
+    let projector = ProjectorConfig::two_maps(projector, [width, outputs], merge, Activation::Gelu, INITIALIZER_RANGE);
     Ok(VisionConfig { tower, projector, deepstack: Vec::new() })
 }

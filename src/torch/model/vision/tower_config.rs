@@ -1,5 +1,5 @@
 //! A vision tower as data: every tower that is built in is the same computation with other choices. How a family's
-//! `config.json` gives them is read in `qwen.rs`, `intern.rs`, `rice.rs`, `moon.rs` and `ernie.rs`.
+//! `config.json` gives them is read in a file of each family beside this one.
 
 use loongforge_core::message::Grid;
 
@@ -35,6 +35,10 @@ pub struct TowerConfig {
     pub frame_mean: bool,
     /// After these blocks states are taken for the decoder's first layers (DeepStack).
     pub deepstack: Vec<i64>,
+    /// Blocks behind the last one whose states are used. The checkpoint has them: they are kept as they are.
+    pub unused_blocks: i64,
+    /// Other parameters that the checkpoint has and nothing here is computed by.
+    pub unused: Vec<ParamSpec>,
 }
 
 /// A linear map of a flattened patch, stored as the convolution that it is in the reference.
@@ -65,11 +69,13 @@ pub struct PositionTable {
     pub resampling: Resampling,
 }
 
-/// A learned token before each frame, dropped at the end.
+/// A learned token before each frame, dropped at the end, and others behind it that have no position.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClassToken {
     pub name: &'static str,
     pub shape: Vec<i64>,
+    /// The name of the others (registers), and how many they are, of shape `[1, R, D]`.
+    pub registers: Option<(&'static str, i64)>,
     /// The name of its learned angles, where there is a rotary embedding.
     pub angles: Option<&'static str>,
 }
@@ -103,12 +109,19 @@ impl TowerConfig {
             final_norm: None,
             frame_mean: false,
             deepstack: Vec::new(),
+            unused_blocks: 0,
+            unused: Vec::new(),
         }
     }
 
     /// Width of a patch's state.
     pub fn width(&self) -> i64 {
         self.block.width
+    }
+
+    /// Learned tokens before each frame.
+    pub(super) fn num_tokens(&self) -> usize {
+        self.class.as_ref().map_or(0, |class| 1 + class.registers.map_or(0, |(_, count)| count as usize))
     }
 
     /// Values of one patch.
@@ -137,14 +150,16 @@ impl TowerConfig {
         }
         if let Some(class) = &self.class {
             specs.push(named(class.name, &class.shape, normal));
+            specs.extend(class.registers.map(|(name, count)| named(name, &[1, count, width], normal)));
             specs.extend(class.angles.map(|name| named(name, &[1, self.block.head_dim() / 2], Init::Normal(1.0))));
         }
         for (name, norm) in self.pre_norm.iter().chain(&self.final_norm) {
             specs.extend(norm.specs(prefix, name, width));
         }
-        for number in 0..self.num_blocks {
-            specs.extend(self.block.specs(&format!("{prefix}{}{number}.", self.block_prefix)));
-        }
+        let block = |number: i64| self.block.specs(&format!("{prefix}{}{number}.", self.block_prefix));
+        specs.extend((0..self.num_blocks).flat_map(block));
+        let behind = self.num_blocks..self.num_blocks + self.unused_blocks;
+        specs.extend(behind.flat_map(block).chain(self.unused.iter().cloned()).map(ParamSpec::frozen));
         specs
     }
 
@@ -153,7 +168,7 @@ impl TowerConfig {
             order: self.order,
             merge: self.merge as u32,
             span: self.span,
-            class: self.class.is_some(),
+            num_tokens: self.num_tokens(),
             window: self.windows.as_ref().map(|windows| windows.side as u32),
         }
     }

@@ -1,17 +1,21 @@
-//! Describes which way a folder stores the experts of a layer: publishers have one tensor an expert, or all of them
-//! stacked, as in the model or with rows and columns the other way round. What is in the folder decides, whatever is
-//! usual in the family; saving is always in the family's own way.
+//! Describes which way a folder stores what is stored in several ways. Of the experts of a layer publishers have one tensor an
+//! expert, or all of them stacked, as in the model or with rows and columns the other way round. The towers of CLIP and SigLIP
+//! are in `vision_model.`, and where transformers 5 has saved a fresh one they are not. What is in the folder decides, whatever
+//! is usual in the family; saving is always in the family's own way.
 
 use super::stored::Stored;
 use crate::params::{ParamSpec, StoredTensor};
 
 const GATE_UP: &str = "experts.gate_up_proj";
 const DOWN: &str = "experts.down_proj";
+const VISION_MODEL: &str = "vision_model.";
 
 /// The pieces of a parameter as the folder has them; the family's own where the folder has none of either kind.
 pub(super) fn pieces_in<'a>(spec: &ParamSpec, find: &impl Fn(&str) -> Option<&'a Stored>) -> Vec<StoredTensor> {
     let stem = [GATE_UP, DOWN].into_iter().find_map(|end| spec.name.strip_suffix(end).map(|base| (base, end)));
-    let (Some((base, end)), [experts, rows, cols]) = (stem, spec.whole_shape()) else { return spec.pieces.clone() };
+    let (Some((base, end)), [experts, rows, cols]) = (stem, spec.whole_shape()) else {
+        return spec.pieces.iter().map(|piece| with_or_without(piece.clone(), find)).collect();
+    };
     let stacked = format!("{base}{end}");
     if find(&stacked).is_some() && !spec.pieces.is_empty() {
         return vec![as_stored(StoredTensor::whole(&stacked, spec.whole_shape()), base, find)];
@@ -37,6 +41,15 @@ pub(super) fn pieces_in<'a>(spec: &ParamSpec, find: &impl Fn(&str) -> Option<&'a
         }
     };
     (0..*experts).flat_map(of_expert).collect()
+}
+
+/// Leaves `vision_model.` out of a piece's name where the folder does.
+fn with_or_without<'a>(piece: StoredTensor, find: &impl Fn(&str) -> Option<&'a Stored>) -> StoredTensor {
+    if !piece.name.contains(VISION_MODEL) || find(&piece.name).is_some() {
+        return piece;
+    }
+    let name = piece.name.replacen(VISION_MODEL, "", 1);
+    if find(&name).is_some() { StoredTensor { name, ..piece } } else { piece }
 }
 
 /// Turns a stacked piece to how the folder has it. Of a square one the other weights of the same experts tell: gates and

@@ -4,6 +4,7 @@
 //! [`load_weights`] reads what a pool owns. What is written is always plain.
 
 mod among;
+mod carried;
 mod checkpoint;
 mod compare;
 mod dtype;
@@ -27,6 +28,7 @@ mod tests;
 
 pub use among::save_weights_among;
 pub(crate) use among::{write_among, writer_of};
+pub use carried::CarriedTensors;
 pub use checkpoint::{ADAPTER_FILE, Checkpoint, INDEX_FILE, SINGLE_FILE, is_adapter};
 pub use compare::{LoadOptions, compare_origin, compare_weights};
 pub use dtype::Dtype;
@@ -38,7 +40,7 @@ pub use mismatches::Mismatches;
 pub use origin::Origin;
 pub use parallel::{Filling, fill};
 pub use pattern::collapse;
-pub use rewrite::{Rewrite, index_of, rewrite};
+pub use rewrite::{Rewrite, index_of, renamed, rewrite};
 pub(crate) use save::{Entry, write_plain_file};
 pub use save::{MAX_SHARD_SIZE, Shards, Target, num_shards, save_weights, shard_name, write_tensor_file};
 pub use snapshot::Snapshot;

@@ -22,6 +22,14 @@ pub struct Rewrite {
     /// The type of floating-point tensors; `None` keeps what each has, and unpacks to bf16.
     pub dtype: Option<Dtype>,
     pub max_shard_size: u64,
+    /// What names begin with in the checkpoint, and instead in the new files.
+    pub begins: &'static [(&'static str, &'static str)],
+}
+
+/// `name` with another beginning, of the first pair whose first it begins with.
+pub fn renamed(name: &str, begins: &[(&str, &str)]) -> String {
+    let begin = begins.iter().find_map(|(from, to)| Some(format!("{to}{}", name.strip_prefix(from)?)));
+    begin.unwrap_or_else(|| name.to_owned())
 }
 
 /// Writes all tensors of `checkpoint` into `out`, which must be there, with an index where there are several files.
@@ -42,10 +50,15 @@ pub fn rewrite(
             None if stored.is_packed() => Dtype::BF16,
             _ => stored.dtype,
         };
-        dtype.kind().map(|_| Entry { name: (*name).to_owned(), dtype, shape: stored.shape.clone() }).ok_or_else(|| {
-            let (folder, name) = (checkpoint.folder().to_owned(), name.escape_debug());
-            WeightsError::Convert { folder, reason: format!("{name} is {dtype}, which cannot be copied on its own") }
-        })
+        dtype.kind().map(|_| Entry { name: renamed(name, how.begins), dtype, shape: stored.shape.clone() }).ok_or_else(
+            || {
+                let (folder, name) = (checkpoint.folder().to_owned(), name.escape_debug());
+                WeightsError::Convert {
+                    folder,
+                    reason: format!("{name} is {dtype}, which cannot be copied on its own"),
+                }
+            },
+        )
     };
     let entries = tensors.iter().map(entry).collect::<Result<Vec<_>, _>>()?;
     let sizes: Vec<u64> = entries.iter().map(|entry| num_bytes(&entry.shape, entry.dtype)).collect();

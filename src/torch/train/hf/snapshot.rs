@@ -4,7 +4,9 @@
 //! that nobody changes before the next optimizer step are copied by whoever writes, while that step is computed;
 //! [`Snapshot::copy`] is to be done by then.
 
+use super::carried::CarriedTensors;
 use super::error::WeightsError;
+use super::save::Shards;
 use crate::native::bytes;
 use loongforge_core::engine::fault;
 use loongforge_core::message::{ActorId, SavedFile};
@@ -14,6 +16,7 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::ops::Range;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use tch::{Device, Tensor};
 
@@ -27,6 +30,8 @@ pub struct Snapshot {
     spare: VecDeque<Vec<u8>>,
     /// Addresses of the tensors that stay as they are until [`Snapshot::copy`] is done.
     lasting: Vec<Range<usize>>,
+    /// Holds what is copied from file to file when the others are written.
+    carried: Option<(Arc<CarriedTensors>, Shards)>,
 }
 
 /// A file to be.
@@ -43,7 +48,7 @@ impl Snapshot {
     pub fn new(spare: Vec<Vec<u8>>, lasting: &[Tensor]) -> Self {
         let on_cpu = lasting.iter().filter(|tensor| tensor.device() == Device::Cpu && tensor.is_contiguous());
         let lasting = on_cpu.map(addresses).collect();
-        Self { files: Vec::new(), spare: spare.into(), lasting }
+        Self { files: Vec::new(), spare: spare.into(), lasting, carried: None }
     }
 
     pub(super) fn create(&mut self, saved: SavedFile, len: u64) -> Kept {
@@ -77,6 +82,11 @@ impl Snapshot {
         saved
     }
 
+    /// Has these tensors written as well, as the files that `shards` names; none of them is in memory until then.
+    pub fn carry(&mut self, tensors: Arc<CarriedTensors>, shards: Shards) {
+        self.carried = Some((tensors, shards));
+    }
+
     /// Notes what the files are to others, which their writers may not know: whose tensors are in them.
     pub fn describe(&mut self, files: &[SavedFile]) {
         for kept in &mut self.files {
@@ -105,7 +115,12 @@ impl Snapshot {
     /// # Panics
     /// Something is not copied.
     pub fn write(&self, folder: &Path, me: ActorId, stop: &AtomicBool) -> Result<Vec<SavedFile>, WeightsError> {
-        self.files.iter().map(|kept| kept.write_file(folder, me, stop)).collect()
+        let files = self.files.iter().map(|kept| kept.write_file(folder, me, stop));
+        let mut files = files.collect::<Result<Vec<_>, _>>()?;
+        if let Some((tensors, shards)) = &self.carried {
+            files.extend(tensors.write(folder, shards, stop)?);
+        }
+        Ok(files)
     }
 
     /// The memory, for the next one.

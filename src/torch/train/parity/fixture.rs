@@ -2,7 +2,7 @@
 
 use crate::model::{DecoderConfig, ModelConfig, ModelConfigError, ModelTower};
 use crate::train::AdamWConfig;
-use loongforge_core::message::{Grid, Tower};
+use loongforge_core::message::{Grid, Tower, TowerSet};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -27,7 +27,7 @@ pub(crate) struct Document {
     pub input_ids: Vec<i64>,
     /// Shifted: at each token the one to predict, or -100.
     pub targets: Vec<i64>,
-    /// `[T]` or `[3, T]`.
+    /// `[T]` or `[3, T]`, float.
     pub position_ids: Tensor,
     /// The items of each tower that the sequence has items of.
     pub items: Vec<TowerItems>,
@@ -138,14 +138,14 @@ impl Fixture {
     }
 }
 
-/// Returns whether the model of the fixture in `folder` has towers.
+/// Returns the towers of the model of the fixture in `folder`.
 ///
 /// # Errors
 /// Its config cannot be read.
-pub fn has_encoder(folder: &Path) -> Result<bool, FixtureError> {
+pub fn towers_of(folder: &Path) -> Result<TowerSet, FixtureError> {
     let config = ModelConfig::from_hf(&json(&folder.join("config.json"))?);
     let config = config.map_err(|source| FixtureError::Config { folder: folder.to_owned(), source })?;
-    Ok(!config.towers.is_empty())
+    Ok(config.towers.set())
 }
 
 /// Targets from the `first` of each document on.
@@ -157,7 +157,8 @@ fn documents(config: &ModelConfig, inputs: &BTreeMap<String, Tensor>) -> Result<
     let list = |key: &str| get(inputs, key).map(integers);
     let (input_ids, labels, ends) = (list("packed.input_ids")?, list("packed.labels")?, list("packed.cu_seqlens")?);
     let three_axes = config.decoder().is_some_and(DecoderConfig::has_three_axes);
-    let positions = get(inputs, if three_axes { "packed.mrope_position_ids" } else { "packed.position_ids" })?;
+    let positions =
+        get(inputs, if three_axes { "packed.mrope_position_ids" } else { "packed.position_ids" })?.to_kind(Kind::Float);
     let towers = config.towers.iter().map(|it| Source::open(inputs, it));
     let mut towers = towers.collect::<Result<Vec<_>, _>>()?;
     let mut documents = Vec::new();
@@ -192,7 +193,8 @@ impl<'a> Source<'a> {
     fn open(inputs: &BTreeMap<String, Tensor>, it: &'a ModelTower) -> Result<Self, FixtureError> {
         let (values, grids) = match it.tower {
             Tower::Vision => pictures(inputs, it.family.patch_dim())?,
-            Tower::Audio => recordings(inputs)?,
+            Tower::Audio => items(inputs, "audio_frames", "audio_lengths")?,
+            Tower::Text => items(inputs, "text_ids", "text_lengths")?,
         };
         Ok(Source { it, grids: grids.into_iter(), values, taken: 0 })
     }
@@ -215,10 +217,14 @@ impl<'a> Source<'a> {
     }
 }
 
-/// All recordings' frames `[F, mel bins]`, `audio_frames`, and how many each has, `audio_lengths`.
-fn recordings(inputs: &BTreeMap<String, Tensor>) -> Result<(Option<Tensor>, Vec<Grid>), FixtureError> {
-    let Some(values) = inputs.get("audio_frames") else { return Ok((None, Vec::new())) };
-    let lens = integers(get(inputs, "audio_lengths")?);
+/// The rows of all items, such as the frames of recordings `[F, mel bins]`, and how many each item has.
+fn items(
+    inputs: &BTreeMap<String, Tensor>,
+    rows: &str,
+    lengths: &str,
+) -> Result<(Option<Tensor>, Vec<Grid>), FixtureError> {
+    let Some(values) = inputs.get(rows) else { return Ok((None, Vec::new())) };
+    let lens = integers(get(inputs, lengths)?);
     let grid = |len: i64| Grid { t: len as u32, h: 1, w: 1 };
     Ok((Some(values.shallow_clone()), lens.into_iter().map(grid).collect()))
 }

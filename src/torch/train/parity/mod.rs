@@ -19,7 +19,7 @@ pub use compare::{Steps, compare_steps};
 pub use drift::{Drift, drift};
 pub use export::export;
 pub(crate) use fixture::{Document, Fixture, tensors};
-pub use fixture::{FixtureError, has_encoder};
+pub use fixture::{FixtureError, towers_of};
 pub(crate) use models::reference_parts;
 pub use report::{ParityReport, Row};
 pub use run::parity;

@@ -121,7 +121,7 @@ impl Models {
         documents
             .iter()
             .for_each(|document| cu_seqlens.push(cu_seqlens[cu_seqlens.len() - 1] + document.input_ids.len()));
-        let no_positions = |shape: &[i64]| Tensor::zeros(shape, (Kind::Int64, Device::Cpu));
+        let no_positions = |shape: &[i64]| Tensor::zeros(shape, (Kind::Float, Device::Cpu));
         TextBatch {
             feature_rows: self.towers.iter().map(|(input, _)| input.rows(&input_ids)).collect(),
             input_ids: Tensor::from_slice(&input_ids).to_device(self.device),

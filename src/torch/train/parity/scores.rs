@@ -29,7 +29,7 @@ impl Models {
         }
         report.compare("held-out alone", "each document", &Tensor::from_slice(&alone), &losses);
 
-        // Random models are never right: every other target is what the reference thinks likeliest.
+        // Random models are never correct: every other target is what the reference thinks likeliest.
         let best = Vec::<i64>::try_from(logits.argmax(-1, false)).expect("a row of integers");
         let every_other = |(at, (best, target)): (usize, (&i64, &i64))| if at % 2 == 0 { *best } else { *target };
         let labels: Vec<i64> = best.iter().zip(&targets).enumerate().map(every_other).collect();
@@ -38,8 +38,8 @@ impl Models {
         let losses = logits.cross_entropy_loss::<Tensor>(&shifted, None, Reduction::None, IGNORE_INDEX, 0.0);
         let rows = shifted.not_equal(IGNORE_INDEX).nonzero().flatten(0, -1);
         report.compare("held-out losses", "logits", &Tensor::from_slice(&found.losses), &losses.index_select(0, &rows));
-        let right = logits.argmax(-1, false).eq_tensor(&shifted).index_select(0, &rows);
-        report.compare("held-out right", "logits", &Tensor::from_slice(&found.right), &right);
+        let correct = logits.argmax(-1, false).eq_tensor(&shifted).index_select(0, &rows);
+        report.compare("held-out correct", "logits", &Tensor::from_slice(&found.correct), &correct);
         Ok(())
     }
 

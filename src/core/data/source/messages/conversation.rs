@@ -3,6 +3,7 @@
 use serde::Serialize;
 use serde_json::{Map, Value as Json};
 
+use crate::data::audio::AudioSource;
 use crate::data::locator::Locator;
 use crate::data::media::{Kind, VideoSource};
 
@@ -18,7 +19,9 @@ pub struct Conversation {
 pub enum MediaSource {
     Image(Locator),
     Video(VideoSource),
-    Audio(Locator),
+    Audio(AudioSource),
+    /// A text for a text tower: itself.
+    Context(String),
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -58,6 +61,7 @@ pub enum Part {
     Image,
     Video,
     Audio,
+    Context,
 }
 
 impl Conversation {
@@ -70,7 +74,7 @@ impl Conversation {
     pub fn images(&self) -> impl Iterator<Item = &Locator> {
         self.media.iter().filter_map(|source| match source {
             MediaSource::Image(locator) => Some(locator),
-            MediaSource::Video(_) | MediaSource::Audio(_) => None,
+            _ => None,
         })
     }
 }
@@ -81,14 +85,17 @@ impl MediaSource {
             MediaSource::Image(_) => Kind::Image,
             MediaSource::Video(_) => Kind::Video,
             MediaSource::Audio(_) => Kind::Audio,
+            MediaSource::Context(_) => Kind::Context,
         }
     }
 
     /// Returns what it is named by.
     pub fn name(&self) -> &str {
         match self {
-            MediaSource::Image(locator) | MediaSource::Audio(locator) => locator.name(),
+            MediaSource::Image(locator) => locator.name(),
+            MediaSource::Audio(audio) => audio.locator.name(),
             MediaSource::Video(video) => video.locators.first().map_or("", Locator::name),
+            MediaSource::Context(text) => text,
         }
     }
 }

@@ -1,7 +1,8 @@
 //! Placeholders in texts, and the files that stand for them.
 
-use super::raw::{RawPart, RawSound, RawUrl, RawVideo};
+use super::raw::{RawAudio, RawCut, RawPart, RawUrl, RawVideo};
 use super::{MediaSource, Part};
+use crate::data::audio::AudioSource;
 use crate::data::error::DataError;
 use crate::data::media::Kind;
 use crate::data::source::locate::Locate;
@@ -18,9 +19,11 @@ pub(super) struct Listed<'a> {
     pub files: &'a dyn Locate,
     pub images: std::vec::IntoIter<String>,
     pub videos: std::vec::IntoIter<RawVideo>,
-    pub audios: std::vec::IntoIter<String>,
+    pub audios: std::vec::IntoIter<RawAudio>,
+    pub contexts: std::vec::IntoIter<String>,
     pub has_videos: bool,
     pub has_audios: bool,
+    pub has_contexts: bool,
     pub media: Vec<MediaSource>,
 }
 
@@ -37,10 +40,16 @@ impl Listed<'_> {
         Ok(Part::Video)
     }
 
-    fn audio(&mut self, own: Option<String>) -> Result<Part, DataError> {
-        let path = own.or_else(|| self.audios.next()).ok_or_else(|| too_few(Kind::Audio))?;
-        self.media.push(MediaSource::Audio(self.files.file(&path)?));
+    fn audio(&mut self, own: Option<RawAudio>, cut: RawCut) -> Result<Part, DataError> {
+        let audio = own.or_else(|| self.audios.next()).ok_or_else(|| too_few(Kind::Audio))?;
+        let (path, segment) = audio.open(cut)?;
+        self.media.push(MediaSource::Audio(AudioSource { locator: self.files.file(&path)?, segment }));
         Ok(Part::Audio)
+    }
+
+    fn context(&mut self) -> Result<Part, DataError> {
+        self.media.push(MediaSource::Context(self.contexts.next().ok_or_else(|| too_few(Kind::Context))?));
+        Ok(Part::Context)
     }
 
     /// A content string as parts.
@@ -52,6 +61,7 @@ impl Listed<'_> {
             Kind::Image => true,
             Kind::Video => self.has_videos,
             Kind::Audio => self.has_audios,
+            Kind::Context => self.has_contexts,
         };
         let known: Vec<Kind> = Kind::ALL.into_iter().filter(is_one).collect();
         loop {
@@ -65,13 +75,18 @@ impl Listed<'_> {
             parts.push(match kind {
                 Kind::Image => self.image(None)?,
                 Kind::Video => self.video(None, None)?,
-                Kind::Audio => self.audio(None)?,
+                Kind::Audio => self.audio(None, RawCut::default())?,
+                Kind::Context => self.context()?,
             });
             rest = &rest[at + kind.placeholder().len()..];
         }
     }
 
     pub fn part(&mut self, part: RawPart) -> Result<Part, DataError> {
+        if part.cut.cuts() && (part.r#type.starts_with("image") || part.r#type.starts_with("video")) {
+            let reason = format!("a part of type {:?} with start, end or offset: only recordings are cut", part.r#type);
+            return Err(DataError::Line(reason));
+        }
         match part.r#type.as_str() {
             "text" | "input_text" | "output_text" if part.text.is_some() => {
                 Ok(Part::Text { text: part.text.unwrap_or_default() })
@@ -83,9 +98,15 @@ impl Listed<'_> {
                 self.video(part.video_url.map(|url| RawVideo::One(url.url())), part.fps)
             }
             // `path` and `url` are read as a picture's.
-            "audio" => self.audio(part.audio.or(part.image)),
-            "input_audio" if part.input_audio.is_some() => self.audio(part.input_audio.map(RawSound::url)),
-            "audio_url" if part.audio_url.is_some() => self.audio(part.audio_url.map(RawUrl::url)),
+            "audio" => self.audio(part.audio.or(part.image.map(RawAudio::File)), part.cut),
+            "input_audio" if part.input_audio.is_some() => {
+                self.audio(part.input_audio.map(|sound| RawAudio::File(sound.url())), part.cut)
+            }
+            "audio_url" if part.audio_url.is_some() => {
+                self.audio(part.audio_url.map(|url| RawAudio::File(url.url())), part.cut)
+            }
+            // The texts themselves are listed.
+            "context" => self.context(),
             other => Err(DataError::Line(format!(
                 "a part of type {other:?} with these fields; known: {{\"type\":\"text\",\"text\":…}}, \
                  {{\"type\":\"image\"}}, {{\"type\":\"image_url\",\"image_url\":{{\"url\":…}}}}, {{\"type\":\"video\"}} and \
@@ -97,7 +118,8 @@ impl Listed<'_> {
     /// Nothing that is listed may be left.
     pub fn finish(self) -> Result<Vec<MediaSource>, DataError> {
         let used = |kind: Kind| self.media.iter().filter(|source| source.kind() == kind).count();
-        for (kind, unused) in Kind::ALL.into_iter().zip([self.images.len(), self.videos.len(), self.audios.len()]) {
+        let unused = [self.images.len(), self.videos.len(), self.audios.len(), self.contexts.len()];
+        for (kind, unused) in Kind::ALL.into_iter().zip(unused) {
             if unused > 0 {
                 let (key, placeholder, used) = (kind.key(), kind.placeholder(), used(kind));
                 let listed = used + unused;

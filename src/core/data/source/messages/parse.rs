@@ -19,8 +19,11 @@ impl Conversation {
     pub(in crate::data::source) fn from_json(record: Json, files: &dyn Locate) -> Result<Self, DataError> {
         let raw: RawLine = serde_json::from_value(record).map_err(|error| DataError::Line(error.to_string()))?;
         let (images, videos, audios) = (listed(raw.images), listed(raw.videos), listed(raw.audios));
-        let (has_videos, has_audios) = (videos.len() > 0, audios.len() > 0);
-        let mut listed = Listed { files, images, videos, audios, has_videos, has_audios, media: Vec::new() };
+        let contexts = listed(raw.contexts);
+        let (has_videos, has_audios, has_contexts) = (videos.len() > 0, audios.len() > 0, contexts.len() > 0);
+        let media = Vec::new();
+        let mut listed =
+            Listed { files, images, videos, audios, contexts, has_videos, has_audios, has_contexts, media };
         let mut turns = Vec::with_capacity(raw.messages.len());
         for turn in raw.messages {
             let (written, parts) = match turn.content {
@@ -79,6 +82,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::data::audio::{AudioSource, Segment};
     use crate::data::locator::Locator;
     use crate::data::source::MediaSource;
 
@@ -116,7 +120,35 @@ mod tests {
         assert_eq!((assistant.written, tool.written), (Written::Null, Written::Text));
         assert!(assistant.parts.is_empty() && tool.fields["tool_call_id"] == "c");
         assert_eq!(conversation.media[0], MediaSource::Image(Locator::bytes("data.png", *b"hi")));
-        assert_eq!(conversation.media[1], MediaSource::Audio("a.wav".into()));
+        assert_eq!(conversation.media[1], MediaSource::Audio(Locator::from("a.wav").into()));
+    }
+
+    #[test]
+    fn a_part_of_a_recording_may_be_meant() {
+        let segment = |start, end| Segment { start, end };
+        let line = r#"{"messages":[{"role":"user","content":[{"type":"audio","audio":"a.wav","start":1.5,"end":2},
+            {"type":"audio","path":"a.wav","offset":1},{"type":"audio"},{"type":"audio","duration":0.5}]}],
+            "audios":[{"audio":"b.wav","offset":2,"duration":3},"c.wav"]}"#;
+        let found = Conversation::parse(line).unwrap().media;
+        let expected = [
+            ("a.wav", segment(1.5, Some(2.0))),
+            ("a.wav", segment(1.0, None)),
+            ("b.wav", segment(2.0, Some(5.0))),
+            ("c.wav", segment(0.0, Some(0.5))),
+        ];
+        let expected =
+            expected.map(|(name, segment)| MediaSource::Audio(AudioSource { locator: Locator::from(name), segment }));
+        assert_eq!(found, expected);
+        for (part, reason) in [
+            (r#""type":"audio","audio":"a.wav","start":1,"offset":1"#, "`start` and `offset`"),
+            (r#""type":"audio","audio":"a.wav","end":1,"duration":1"#, "`end` and `duration`"),
+            (r#""type":"audio","audio":"a.wav","start":3,"end":2"#, "ends at 2 s, but begins at 3 s"),
+            (r#""type":"video","video":"a.mp4","start":3"#, "only recordings"),
+        ] {
+            let line = format!(r#"{{"messages":[{{"role":"user","content":[{{{part}}}]}}]}}"#);
+            let error = Conversation::parse(&line).unwrap_err().to_string();
+            assert!(error.contains(reason), "{error}");
+        }
     }
 
     #[test]

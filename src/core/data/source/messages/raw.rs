@@ -4,6 +4,7 @@ use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value as Json};
 
 use super::MediaSource;
+use crate::data::audio::Segment;
 use crate::data::error::DataError;
 use crate::data::media::VideoSource;
 use crate::data::source::locate::Locate;
@@ -16,7 +17,9 @@ pub(super) struct RawLine {
     #[serde(default)]
     pub videos: Option<OneOrMore<RawVideo>>,
     #[serde(default)]
-    pub audios: Option<OneOrMore<String>>,
+    pub audios: Option<OneOrMore<RawAudio>>,
+    #[serde(default)]
+    pub contexts: Option<OneOrMore<String>>,
     pub tools: Option<Json>,
     #[serde(default)]
     pub chat_template_kwargs: Option<Json>,
@@ -66,12 +69,78 @@ pub(super) struct RawPart {
     #[serde(alias = "path", alias = "url")]
     pub image: Option<String>,
     pub video: Option<RawVideo>,
-    pub audio: Option<String>,
+    pub audio: Option<RawAudio>,
     pub image_url: Option<RawUrl>,
     pub video_url: Option<RawUrl>,
     pub audio_url: Option<RawUrl>,
     pub input_audio: Option<RawSound>,
     pub fps: Option<f64>,
+    #[serde(flatten)]
+    pub cut: RawCut,
+}
+
+/// Which part of a recording is meant, in seconds.
+#[derive(Clone, Copy, Default, Deserialize)]
+pub(super) struct RawCut {
+    start: Option<f64>,
+    end: Option<f64>,
+    offset: Option<f64>,
+    duration: Option<f64>,
+}
+
+impl RawCut {
+    /// # Errors
+    /// Two keys say the same, or what they say is no segment.
+    pub fn segment(self) -> Result<Segment, DataError> {
+        let Self { start, end, offset, duration } = self;
+        let both = |one: &str, other: &str| {
+            DataError::Line(format!("a recording with `{one}` and `{other}`: one of them says it"))
+        };
+        match (start, offset, end, duration) {
+            (Some(_), Some(_), ..) => return Err(both("start", "offset")),
+            (.., Some(_), Some(_)) => return Err(both("end", "duration")),
+            _ => {}
+        }
+        let start = start.or(offset).unwrap_or(0.0);
+        let end = end.or(duration.map(|duration| start + duration));
+        Segment::new(start, end).map_err(|reason| DataError::Line(format!("a recording's segment: {reason}")))
+    }
+
+    /// Returns whether it says where something begins or ends; `duration` may be that of a whole file.
+    pub fn cuts(self) -> bool {
+        [self.start, self.end, self.offset].iter().any(Option::is_some)
+    }
+
+    /// Returns whether some part is meant.
+    pub fn is_given(self) -> bool {
+        [self.start, self.end, self.offset, self.duration].iter().any(Option::is_some)
+    }
+}
+
+/// A recording: its file, or the file and the part that is meant.
+#[derive(Deserialize)]
+#[serde(untagged)]
+pub(super) enum RawAudio {
+    File(String),
+    Part {
+        #[serde(alias = "path", alias = "audio_filepath")]
+        audio: String,
+        #[serde(flatten)]
+        cut: RawCut,
+    },
+}
+
+impl RawAudio {
+    /// Its file and segment; `cut` is what is said beside it.
+    ///
+    /// # Errors
+    /// Fails as [`RawCut::segment`] does.
+    pub fn open(self, cut: RawCut) -> Result<(String, Segment), DataError> {
+        match self {
+            Self::File(path) => Ok((path, cut.segment()?)),
+            Self::Part { audio, cut: own } => Ok((audio, if own.is_given() { own } else { cut }.segment()?)),
+        }
+    }
 }
 
 /// A recording within a record, as OpenAI's API has it: base64.

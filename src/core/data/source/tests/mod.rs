@@ -72,8 +72,10 @@ fn file(source: &MediaSource) -> String {
         other => format!("({})", Path::new(other.name()).file_name().unwrap().to_string_lossy()),
     };
     match source {
-        MediaSource::Image(locator) | MediaSource::Audio(locator) => text(locator),
+        MediaSource::Image(locator) => text(locator),
+        MediaSource::Audio(audio) => text(&audio.locator),
         MediaSource::Video(video) => video.locators.iter().map(text).collect(),
+        MediaSource::Context(text) => text.clone(),
     }
 }
 

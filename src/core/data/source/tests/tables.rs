@@ -7,6 +7,7 @@ use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::parser::parse_message_type;
 
 use super::*;
+use crate::data::audio::Segment;
 use crate::data::source::{blob, block, table};
 
 /// Row groups of one row each: `text`, and a picture as bytes with a path.
@@ -61,6 +62,51 @@ fn row_groups_are_blocks_and_bytes_are_pictures() {
     for cut in [0, 4, 8, bytes.len() / 2, bytes.len() - 1] {
         folder.write("c.parquet", &bytes[..cut]);
         assert!(open(&file("c.parquet")).is_err());
+    }
+}
+
+#[test]
+fn speech_data_sets_and_manifests_are_recordings_with_transcripts() {
+    let folder = Folder::new();
+    let schema = "message m { required group audio { optional binary bytes; optional binary path (UTF8); }
+        required binary sentence (UTF8); }";
+    let mut bytes = Vec::new();
+    let schema = Arc::new(parse_message_type(schema).unwrap());
+    let mut writer = SerializedFileWriter::new(&mut bytes, schema, Arc::default()).unwrap();
+    let mut group = writer.next_row_group().unwrap();
+    for (value, levels) in [(&b"RIFF\xff"[..], Some([1])), (&b"a.wav"[..], Some([1])), (&b"hello"[..], None)] {
+        let mut column = group.next_column().unwrap().unwrap();
+        let levels = levels.as_ref().map(|levels| &levels[..]);
+        column.typed::<ByteArrayType>().write_batch(&[ByteArray::from(value.to_vec())], levels, None).unwrap();
+        column.close().unwrap();
+    }
+    group.close().unwrap();
+    writer.close().unwrap();
+    folder.write("speech.parquet", &bytes);
+    let columns = [("text".to_owned(), "sentence".to_owned())].into();
+    let speech = TrainFile { columns, ..TrainFile::new(folder.path("speech.parquet").as_str()) };
+    let source = open(&speech).unwrap();
+    let MediaSource::Audio(audio) = &conversation(&source, 0).media[0] else { panic!("a recording") };
+    assert_eq!(audio.locator, Locator::bytes("row:0:a.wav", *b"RIFF\xff"));
+    assert_eq!(conversation(&source, 0).turns[1].joined_text(), "hello");
+
+    let lines = [
+        r#"{"audio_filepath": "wavs/a.wav", "duration": 1.5, "text": "yes"}"#,
+        r#"{"audio_filepath": "wavs/a.wav", "offset": 1.5, "duration": 2, "text": "no", "speaker": 3}"#,
+    ];
+    folder.write("manifest.json", lines.join("\n"));
+    let named = TrainFile { format: Format::Transcripts, ..TrainFile::new(folder.path("manifest.json").as_str()) };
+    for source in [open(&named).unwrap(), of(folder.path("manifest.json"))] {
+        let segments: Vec<_> = (0..2)
+            .map(|index| match &conversation(&source, index).media[0] {
+                MediaSource::Audio(audio) => (audio.locator.name().to_owned(), audio.segment),
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        let name = folder.path("wavs/a.wav");
+        let segment = |start, end| Segment::new(start, Some(end)).unwrap();
+        assert_eq!(segments, [(name.clone(), segment(0.0, 1.5)), (name, segment(1.5, 3.5))]);
+        assert_eq!(shown(&source, 1), "user: assistant:no (a.wav)");
     }
 }
 

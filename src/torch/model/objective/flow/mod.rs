@@ -56,9 +56,9 @@ pub struct FlowBatch {
     pub noised: Tensor,
     /// The time of each row `[T]`, float32.
     pub time: Tensor,
-    /// What the model should predict, `[T, D]`, float32.
+    /// The model's target, `[T, D]`, float32.
     pub target: Tensor,
-    /// How much each element of a row counts, `[T, 1]`, float32: a sample's weight over its number of elements.
+    /// The weight of each element of a row in the loss, `[T, 1]`, float32: a sample's weight over its number of elements.
     pub weight: Tensor,
 }
 

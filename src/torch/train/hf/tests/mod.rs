@@ -1,5 +1,6 @@
 //! Checkpoint folders as they are found: whole, packed, damaged, not the model's.
 
+mod carried;
 mod damaged;
 mod packed;
 mod reading;

@@ -252,3 +252,17 @@ fn experts_are_read_however_they_are_stored() {
         }
     }
 }
+
+#[test]
+fn a_tower_is_read_with_and_without_its_inner_name() {
+    let specs = || vec![ParamSpec::new("vision_tower.vision_model.norm.weight", &[3], Init::Zeros)];
+    for name in ["vision_tower.vision_model.norm.weight", "vision_tower.norm.weight"] {
+        let folder = tempfile::tempdir().unwrap();
+        write(folder.path(), SINGLE_FILE, &[(name, numbers(&[3], Kind::Float))]);
+        let checkpoint = Checkpoint::open(folder.path()).unwrap();
+        compare_weights(&specs(), &checkpoint, &LoadOptions::default()).unwrap();
+        let params = store(specs(), Kind::Float);
+        load_weights(&params, folder.path()).unwrap();
+        assert_eq!(values(&params.get("vision_tower.vision_model.norm.weight")), values(&numbers(&[3], Kind::Float)));
+    }
+}

@@ -1,0 +1,207 @@
+//! Makes of a text what a text tower takes: the ids of its tokens, one a row. The tower has a tokenizer of its own, or the
+//! model's.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use serde_json::Value as Json;
+
+use super::card::ModelCard;
+use super::error::DataError;
+use super::media::{Expansion, Marker, Run};
+use super::sample::Media;
+use super::tokenizer::Tokenizer;
+use super::tokenizer_file::read_json_if_exists;
+use crate::message::{Grid, Tower};
+
+/// The file of a model folder that has the text tower's tokenizer, where that is not the model's.
+pub const TEXT_TOKENIZER: &str = "text_tokenizer.json";
+/// Stands for the text of a sample in the template.
+const PLACE: &str = "{}";
+/// Tokens of a text where the config does not say.
+const MAX_TOKENS: u64 = 512;
+
+/// Texts as a model's text tower takes them.
+pub struct ContextProcessor {
+    tokenizer: Tokenizer,
+    /// Before and behind a text.
+    around: (String, String),
+    max_tokens: usize,
+    drop_tokens: usize,
+    marker: Marker,
+    /// Texts that were cut off.
+    num_cut: AtomicU64,
+}
+
+impl ContextProcessor {
+    /// The processor of the text tower of `config`, a `config.json`, with the tokenizer of the file `own`, or else the one that
+    /// `model_dir` has for it, or else the model's; `None` for a model without such a tower.
+    ///
+    /// # Errors
+    /// The tokenizer is missing or has more tokens than the tower, or the config's section `text` is wrong.
+    pub fn open(
+        (model_dir, own): (&Path, Option<&Path>),
+        config: &Json,
+        model: &Tokenizer,
+    ) -> Result<Option<Self>, DataError> {
+        let Some(section) = ModelCard::of(config).text_tower() else { return Ok(None) };
+        let path = model_dir.join("config.json");
+        let wrong = |what: String| DataError::file(&path, what);
+        let carried = model_dir.join(TEXT_TOKENIZER);
+        let tokenizer = match own.or(Some(carried.as_path()).filter(|file| file.is_file())) {
+            Some(file) => Tokenizer::of_file(file, section)?,
+            None => {
+                let tokenizer_config = read_json_if_exists(&model_dir.join("tokenizer_config.json"))?;
+                Tokenizer::open(model_dir, section, &tokenizer_config)?
+            }
+        };
+        let text = &config["text"];
+        let count = |key: &str, default: u64| match &text[key] {
+            Json::Null => Ok(default as usize),
+            value => value.as_u64().map(|count| count as usize).ok_or_else(|| wrong(format!("text.{key} is {value}"))),
+        };
+        let (max_tokens, drop_tokens) = (count("max_tokens", MAX_TOKENS)?, count("drop_tokens", 0)?);
+        if drop_tokens >= max_tokens {
+            return Err(wrong(format!("text.drop_tokens is {drop_tokens}, not below text.max_tokens, {max_tokens}")));
+        }
+        let template = match &text["template"] {
+            Json::Null => PLACE,
+            value => value.as_str().ok_or_else(|| wrong(format!("text.template is {value}, no string")))?,
+        };
+        let around = template.split_once(PLACE).filter(|(_, after)| !after.contains(PLACE));
+        let (before, after) =
+            around.ok_or_else(|| wrong(format!("text.template has not one {PLACE}: {template:?}")))?;
+        let placeholder = model.special().context.and_then(|id| model.token(id)).ok_or_else(|| {
+            DataError::file(model_dir, "tokenizer.json has no token of the id text_token_id of config.json")
+        })?;
+        Ok(Some(Self {
+            tokenizer: tokenizer.cut_at(max_tokens)?,
+            around: (before.to_owned(), after.to_owned()),
+            max_tokens,
+            drop_tokens,
+            marker: Marker { inline: placeholder.clone(), words: vec![placeholder] },
+            num_cut: AtomicU64::new(0),
+        }))
+    }
+
+    pub fn marker(&self) -> &Marker {
+        &self.marker
+    }
+
+    /// The tokens of `text` within the template, and a placeholder for each feature of them.
+    ///
+    /// # Errors
+    /// The reason: no token is left behind those that have no feature.
+    pub fn context(&self, text: &str) -> Result<Expansion, String> {
+        let (before, after) = &self.around;
+        let whole = format!("{before}{text}{after}");
+        let (ids, is_cut) = self.tokenizer.encode_cut(&whole).map_err(|error| error.to_string())?;
+        if is_cut {
+            let count = self.num_cut.fetch_add(1, Ordering::Relaxed) + 1;
+            if 10u64.pow(count.ilog10()) == count {
+                tracing::warn!("{}", self.cut(count));
+            }
+        }
+        let num_features = ids.len().saturating_sub(self.drop_tokens);
+        if num_features == 0 {
+            return Err(format!(
+                "a context of {} tokens, of which the first {} are dropped",
+                ids.len(),
+                self.drop_tokens
+            ));
+        }
+        let grid = Grid { t: ids.len() as u32, h: 1, w: 1 };
+        // A float32 has every id below 2²⁴.
+        let pixels = ids.iter().map(|&id| id as f32).collect();
+        let media = Media { tower: Tower::Text, grid, num_features, pixels };
+        Ok(Expansion::plain(media, Run { tower: Tower::Text, ..Run::of_sound(num_features) }))
+    }
+
+    /// Returns what the user should know of the texts so far.
+    pub fn notes(&self) -> Option<String> {
+        let count = self.num_cut.load(Ordering::Relaxed);
+        (count > 0).then(|| self.cut(count))
+    }
+
+    fn cut(&self, count: u64) -> String {
+        format!("contexts that were cut off at model.text.max_tokens = {}: {count}", self.max_tokens)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value as Json, json};
+
+    use super::{ContextProcessor, TEXT_TOKENIZER};
+    use crate::data::digits::{MODEL, write_model};
+    use crate::data::processor::{Processor, ProcessorOptions};
+    use crate::data::source::Conversation;
+    use crate::data::tokenizer::Tokenizer;
+    use crate::data::tokenizer_file::read_json;
+    use crate::message::{SampleId, Tower};
+
+    /// The digits' tokenizer, which has a token a byte, for model and tower; the picture's token stands for contexts.
+    fn open(text: Json) -> Result<ContextProcessor, String> {
+        let dir = tempfile::tempdir().unwrap();
+        write_model(dir.path(), &MODEL).unwrap();
+        let mut config = read_json(&dir.path().join("config.json")).unwrap();
+        let vocab_size = config["text_config"]["vocab_size"].clone();
+        config["text_token_id"] = config["image_token_id"].clone();
+        config["text_encoder"] = json!({"model_type": "umt5", "vocab_size": vocab_size});
+        config["text"] = text;
+        let model = Tokenizer::open(dir.path(), &config, &Json::Null).map_err(|error| error.to_string())?;
+        std::fs::copy(dir.path().join("tokenizer.json"), dir.path().join(TEXT_TOKENIZER)).unwrap();
+        let made = ContextProcessor::open((dir.path(), None), &config, &model);
+        made.map(|made| made.expect("a text tower")).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_text_becomes_ids_within_its_template_and_is_cut_with_a_word() {
+        let contexts = open(json!({"template": "ab{}c", "max_tokens": 6, "drop_tokens": 2})).unwrap();
+        let ids = |text: &str| {
+            let found = contexts.context(text).unwrap();
+            let item = &found.media[0];
+            assert_eq!(
+                (item.tower, item.grid.num_patches(), found.num_features()),
+                (Tower::Text, item.pixels.len(), item.num_features)
+            );
+            (item.pixels.clone(), item.num_features)
+        };
+        let (whole, num_features) = ids("xy");
+        assert_eq!((whole.len(), num_features), (5, 3));
+        assert_eq!(contexts.notes(), None);
+        let (cut, num_features) = ids("xyzuvw");
+        assert_eq!((cut.len(), num_features, &cut[..4]), (6, 4, &whole[..4]));
+        assert_eq!(contexts.notes().unwrap(), "contexts that were cut off at model.text.max_tokens = 6: 1");
+        let none = open(json!({"drop_tokens": 2})).unwrap().context("x").unwrap_err();
+        assert_eq!(none, "a context of 1 tokens, of which the first 2 are dropped");
+    }
+
+    #[test]
+    fn what_a_tower_cannot_be_given_is_named() {
+        for (text, expected) in [
+            (json!({"template": "no place"}), "text.template has not one {}"),
+            (json!({"template": "{} {}"}), "text.template has not one {}"),
+            (json!({"max_tokens": 4, "drop_tokens": 4}), "text.drop_tokens is 4, not below text.max_tokens, 4"),
+            (json!({"max_tokens": -1}), "text.max_tokens is -1"),
+        ] {
+            let error = open(text).err().unwrap();
+            assert!(error.contains(expected), "{error:?} lacks {expected:?}");
+        }
+        // Each context has its place, and a model without a text tower takes none.
+        let parse = |contexts: Json, content: &str| {
+            let messages = json!([{"role": "user", "content": content}, {"role": "assistant", "content": "a"}]);
+            Conversation::parse(&json!({"messages": messages, "contexts": contexts}).to_string())
+        };
+        let error = |found: Result<_, crate::data::DataError>| found.map(|_: Conversation| ()).unwrap_err().to_string();
+        assert!(error(parse(json!(["x"]), "?")).contains("`contexts` lists 1 but the messages hold 0 <context>"));
+        assert!(error(parse(json!(["x"]), "<context><context>")).contains("more <context> in the messages"));
+        let dir = tempfile::tempdir().unwrap();
+        write_model(dir.path(), &MODEL).unwrap();
+        let config = read_json(&dir.path().join("config.json")).unwrap();
+        let processor = Processor::open(dir.path(), &config, &ProcessorOptions::default()).unwrap();
+        let conversation = parse(json!(["x"]), "<context>").unwrap();
+        let error = processor.training_sample(SampleId(0), &conversation, dir.path()).unwrap_err().to_string();
+        assert!(error.contains("this model takes no contexts"), "{error}");
+    }
+}

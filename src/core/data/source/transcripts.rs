@@ -1,0 +1,68 @@
+//! Recordings with what is said in them, as messages: lines of NeMo's manifests, and speech data sets of Hugging Face.
+
+use serde_json::{Map, Value as Json, json};
+
+use crate::data::error::DataError;
+
+/// The recording, before a `question` where there is one, is the user's message, and `text` (else `answer`) the assistant's. The
+/// recording is `audio_filepath` or `audio`; `offset` and `duration` in seconds are the part that is meant. Other fields are
+/// not read.
+///
+/// # Errors
+/// No recording or no text.
+pub fn messages(mut record: Map<String, Json>) -> Result<Map<String, Json>, DataError> {
+    let mut first = |keys: &[&str]| keys.iter().find_map(|key| record.remove(*key).filter(|value| !value.is_null()));
+    let file = first(&["audio_filepath", "audio"]);
+    let text = first(&["text", "answer"]);
+    let question = first(&["question"]);
+    let (offset, duration) = (first(&["offset"]), first(&["duration"]));
+    let file = match file {
+        // As `datasets` writes it into JSON.
+        Some(Json::Object(file)) => file.get("path").and_then(Json::as_str).map(str::to_owned),
+        file => file.as_ref().and_then(Json::as_str).map(str::to_owned),
+    };
+    let file = file.ok_or_else(|| DataError::Line("missing field `audio_filepath` or `audio`, a file".to_owned()))?;
+    let Some(Json::String(text)) = text else {
+        return Err(DataError::Line("missing field `text`, what is said".to_owned()));
+    };
+    let mut audio = json!({ "type": "audio", "audio": file });
+    for (key, value) in [("offset", offset), ("duration", duration)] {
+        if let Some(value) = value {
+            audio[key] = value;
+        }
+    }
+    let mut asked = vec![audio];
+    match question {
+        Some(Json::String(question)) => asked.push(json!({ "type": "text", "text": question })),
+        Some(_) => return Err(DataError::Line("`question` is no text".to_owned())),
+        None => {}
+    }
+    let turns = json!([{ "role": "user", "content": asked }, { "role": "assistant", "content": text }]);
+    Ok(Map::from_iter([("messages".to_owned(), turns)]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_of_a_manifest_is_a_question_and_its_answer() {
+        let read = |value: Json| messages(value.as_object().unwrap().clone());
+        let line = json!({"audio_filepath": "a.wav", "duration": 1.5, "offset": 2, "text": "yes", "lang": "en"});
+        let turns = read(line).unwrap().remove("messages").unwrap();
+        let audio = json!({"type": "audio", "audio": "a.wav", "offset": 2, "duration": 1.5});
+        assert_eq!(turns, json!([{"role": "user", "content": [audio]}, {"role": "assistant", "content": "yes"}]));
+        let asked = json!({"audio": {"path": "b.wav"}, "question": "Who?", "answer": "I", "duration": null});
+        let turns = read(asked).unwrap().remove("messages").unwrap();
+        let question = json!([{"type": "audio", "audio": "b.wav"}, {"type": "text", "text": "Who?"}]);
+        assert_eq!((&turns[0]["content"], &turns[1]["content"]), (&question, &json!("I")));
+        for (line, part) in [
+            (json!({"text": "a"}), "`audio_filepath` or `audio`"),
+            (json!({"audio": "a.wav"}), "`text`"),
+            (json!({"audio": "a.wav", "text": 3}), "`text`"),
+            (json!({"audio": "a.wav", "text": "a", "question": 3}), "`question`"),
+        ] {
+            assert!(read(line).unwrap_err().to_string().contains(part), "{part}");
+        }
+    }
+}

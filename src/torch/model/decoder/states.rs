@@ -1,0 +1,48 @@
+//! The hidden states of a decoder's first layers, where texts are read and nothing is predicted.
+
+use tch::{Kind, Tensor};
+
+use super::recording::{Recording, Wanted};
+use super::transformer::Decoder;
+use crate::tape::{Policy, Slot, Tape};
+
+impl Decoder {
+    /// Records texts that end at `cu_seqlens` `[0, …, T]`; `ids` is `[T, 1]`. Returns the states `[T, D]` after the embedding
+    /// and after each layer of the stage, which is the first and whole on one rank. What balances routers is left out.
+    pub(in crate::model) fn record_states(
+        &self,
+        tape: &mut Tape,
+        cu_seqlens: &[usize],
+        ids: Slot,
+        policy: Policy,
+    ) -> Vec<Slot> {
+        let positions: Vec<i64> = cu_seqlens.windows(2).flat_map(|ends| 0..(ends[1] - ends[0]) as i64).collect();
+        let num_tokens = positions.len() as i64;
+        let positions = Tensor::from_slice(&positions);
+        let position_ids = if self.config().has_three_axes() { positions.expand([3, -1], true) } else { positions };
+        let mut recording = Recording {
+            parallel: self.config().parallel,
+            num_tokens,
+            policy,
+            wanted: Wanted::default(),
+            keep_routing: false,
+            split: None,
+            row: None,
+            routed: Vec::new(),
+            losses: Vec::new(),
+            mixer_losses: None,
+            piece: None,
+            key_values: Vec::new(),
+        };
+        let table = self.token_table();
+        let look_up = move |reads: &[Tensor]| vec![table.look_up(&reads[0].flatten(0, -1).to_kind(Kind::Int64))];
+        let mut x = tape.run("embed", &[self.embedding().id], policy, &[ids], 1, look_up)[0];
+        let contexts = self.contexts(&position_ids, cu_seqlens);
+        let mut states = vec![x];
+        for (number, layer) in self.layers.iter().enumerate() {
+            x = layer.record(tape, &format!("layer {number}"), x, &contexts[layer.rope], &mut recording);
+            states.push(x);
+        }
+        states
+    }
+}

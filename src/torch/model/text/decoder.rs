@@ -1,0 +1,53 @@
+//! A language model as a text tower: the hidden states of its layers.
+
+use std::rc::Rc;
+
+use tch::Tensor;
+
+use crate::model::decoder::{Decoder, DecoderConfig};
+use crate::model::stage::Stage;
+use crate::model::tower_blocks::Part;
+use crate::nn::RmsNorm;
+use crate::params::{ParamSpec, ParamStore};
+use crate::tape::{Policy, Slot, Tape};
+
+/// The first layers of a decoder, and its last norm where all layers are there; it has no head.
+pub(super) struct DecoderTower {
+    decoder: Decoder,
+    norm: Option<Part<RmsNorm>>,
+}
+
+fn first_layers(num_layers: usize) -> Stage {
+    Stage { layers: 0..num_layers, is_first: true, is_last: false }
+}
+
+impl DecoderTower {
+    /// The parameters, under their names in the checkpoint.
+    pub fn specs(config: &DecoderConfig, num_layers: usize) -> Vec<ParamSpec> {
+        let mut specs = Decoder::stage_specs(config, &first_layers(num_layers));
+        if num_layers == config.num_layers() {
+            specs.extend(config.norm.specs("", &config.names.norm, config.hidden_size));
+        }
+        specs
+    }
+
+    /// Panics where the store was not made from this config's `specs` for as many layers.
+    pub fn new(config: &DecoderConfig, num_layers: usize, params: &ParamStore) -> DecoderTower {
+        let norm = || Part::new(params, "", |scope| config.norm.build(scope, &config.names.norm));
+        DecoderTower {
+            decoder: Decoder::stage(config, first_layers(num_layers), params),
+            norm: (num_layers == config.num_layers()).then(norm),
+        }
+    }
+
+    /// As [`super::t5_tower::T5Tower::record`].
+    pub fn record(&self, tape: &mut Tape, ends: &[usize], ids: Slot, policy: Policy) -> Vec<Slot> {
+        let mut states = self.decoder.record_states(tape, ends, ids, policy);
+        if let Some(Part { part, ids }) = &self.norm {
+            let (norm, last) = (Rc::clone(part), states.last_mut().expect("the embeddings"));
+            let forward = move |reads: &[Tensor]| vec![norm.forward(&reads[0])];
+            *last = tape.run("norm", ids, policy, &[*last], 1, forward)[0];
+        }
+        states
+    }
+}

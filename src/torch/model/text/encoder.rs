@@ -1,0 +1,159 @@
+//! A text tower and its projector: texts to features for the foundation.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use loongforge_core::message::Grid;
+use tch::Tensor;
+
+use super::decoder::DecoderTower;
+use super::t5::T5Config;
+use super::t5_tower::T5Tower;
+use crate::model::audio::{AudioProjector, AudioProjectorConfig};
+use crate::model::decoder::DecoderConfig;
+use crate::model::encoder::{EncoderFamily, EncoderModel, EncoderTape};
+use crate::model::parallel_errors::TensorParallelError;
+use crate::params::{ParallelRank, ParamSpec, ParamStore};
+use crate::tape::{Policy, Slot, Tape};
+
+/// An encoder as data. A text is an item of as many rows as it has tokens; each text is computed alone.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TextConfig {
+    pub tower: TextTowerConfig,
+    /// The states that are taken, side by side: 0 are the embeddings, others those after so many layers; the last layer's
+    /// are behind the last norm (`hidden_states` of transformers). At least one, below `tower.num_layers()` + 1.
+    pub layers: Vec<usize>,
+    /// Tokens at the beginning of each text, such as a template's, that have no features.
+    pub drop_tokens: usize,
+    /// `None`: features are the states.
+    pub projector: Option<AudioProjectorConfig>,
+}
+
+/// A tower.
+#[derive(Clone, Debug, PartialEq)]
+#[allow(clippy::large_enum_variant, reason = "one a model")]
+pub enum TextTowerConfig {
+    T5(T5Config),
+    Decoder(DecoderConfig),
+}
+
+impl TextTowerConfig {
+    /// Width of a state.
+    pub fn width(&self) -> i64 {
+        match self {
+            TextTowerConfig::T5(config) => config.width,
+            TextTowerConfig::Decoder(config) => config.hidden_size,
+        }
+    }
+
+    pub fn num_layers(&self) -> usize {
+        match self {
+            TextTowerConfig::T5(config) => config.num_layers,
+            TextTowerConfig::Decoder(config) => config.num_layers(),
+        }
+    }
+}
+
+impl TextConfig {
+    /// Layers that are computed, and whether the last norm is.
+    fn depth(&self) -> (usize, bool) {
+        let deepest = self.layers.iter().copied().max().unwrap_or(0);
+        (deepest, deepest == self.tower.num_layers())
+    }
+}
+
+/// The encoder on the parameters of a store.
+struct TextEncoder {
+    tower: Tower,
+    layers: Vec<usize>,
+    drop_tokens: usize,
+    projector: Option<AudioProjector>,
+    policy: Policy,
+}
+
+enum Tower {
+    T5(T5Tower),
+    Decoder(DecoderTower),
+}
+
+impl EncoderFamily for TextConfig {
+    fn specs(&self) -> Vec<ParamSpec> {
+        let (num_layers, with_norm) = self.depth();
+        let mut specs = match &self.tower {
+            TextTowerConfig::T5(config) => config.specs(num_layers, with_norm),
+            TextTowerConfig::Decoder(config) => DecoderTower::specs(config, num_layers),
+        };
+        specs.extend(self.projector.iter().flat_map(AudioProjectorConfig::specs));
+        specs
+    }
+
+    fn build(&self, params: &ParamStore, policy: Policy) -> Box<dyn EncoderModel> {
+        let (num_layers, with_norm) = self.depth();
+        let tower = match &self.tower {
+            TextTowerConfig::T5(config) => Tower::T5(T5Tower::new(config, num_layers, with_norm, params)),
+            TextTowerConfig::Decoder(config) => Tower::Decoder(DecoderTower::new(config, num_layers, params)),
+        };
+        Box::new(TextEncoder {
+            tower,
+            layers: self.layers.clone(),
+            drop_tokens: self.drop_tokens,
+            projector: self.projector.as_ref().map(|config| AudioProjector::new(config, params)),
+            policy,
+        })
+    }
+
+    fn patch_dim(&self) -> i64 {
+        1
+    }
+
+    fn prefixes(&self) -> [&str; 2] {
+        ["text_encoder.", "text_projector."]
+    }
+
+    fn is_projector(&self, name: &str) -> bool {
+        self.projector.as_ref().is_some_and(|projector| projector.has(name))
+    }
+
+    fn divided(&self, _place: &ParallelRank) -> Result<Arc<dyn EncoderFamily>, TensorParallelError> {
+        Err(TensorParallelError::Unsupported { what: "a text tower" })
+    }
+
+    fn num_features(&self, grid: Grid) -> usize {
+        grid.num_patches().saturating_sub(self.drop_tokens)
+    }
+}
+
+impl EncoderModel for TextEncoder {
+    fn takes_ids(&self) -> bool {
+        true
+    }
+
+    fn record(&self, grids: &[Grid]) -> EncoderTape {
+        let mut tape = Tape::new();
+        let ids = tape.input(false);
+        let (mut ends, mut kept) = (vec![0], Vec::new());
+        for grid in grids {
+            let start = ends[ends.len() - 1];
+            let end = start + grid.num_patches();
+            kept.extend((start + self.drop_tokens) as i64..end as i64);
+            ends.push(end);
+        }
+        let states = match &self.tower {
+            Tower::T5(tower) => tower.record(&mut tape, &ends, ids, self.policy),
+            Tower::Decoder(tower) => tower.record(&mut tape, &ends, ids, self.policy),
+        };
+        let taken: Vec<Slot> = self.layers.iter().map(|layer| states[*layer]).collect();
+        let drops = self.drop_tokens > 0;
+        let forward = move |reads: &[Tensor]| {
+            let side_by_side = Tensor::cat(reads, -1);
+            let rows = || Tensor::from_slice(&kept).to_device(side_by_side.device());
+            vec![if drops { side_by_side.index_select(0, &rows()) } else { side_by_side }]
+        };
+        let features = tape.run("states", &[], self.policy, &taken, 1, forward)[0];
+        let features = match &self.projector {
+            Some(projector) => projector.record(&mut tape, features, self.policy),
+            None => features,
+        };
+        EncoderTape { tape: Rc::new(tape), pixels: ids, outputs: vec![features] }
+    }
+}

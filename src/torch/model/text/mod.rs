@@ -1,0 +1,12 @@
+//! Text towers: hidden states of an encoder (T5, UMT5) or of a decoder, as features of a caption. A caption is an item of as
+//! many rows as it has tokens, with the id of a token in each.
+
+mod decoder;
+mod encoder;
+pub(super) mod parts;
+mod relative;
+mod t5;
+mod t5_tower;
+
+pub use encoder::{TextConfig, TextTowerConfig};
+pub use t5::T5Config;
