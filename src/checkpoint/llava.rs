@@ -90,7 +90,7 @@ impl Llava {
             ("processor_class", json!("LlavaProcessor")),
             ("image_token", json!(token)),
             ("num_additional_image_tokens", json!(u8::from(self.has_class))),
-            ("patch_size", vision["patch_size"].clone()),
+            ("patch_size", json!(patch_size(vision))),
             ("vision_feature_select_strategy", self.config["vision_feature_select_strategy"].clone()),
         ] {
             processor.insert(key.into(), value);
@@ -98,6 +98,17 @@ impl Llava {
         let text = serde_json::to_string_pretty(&processor).expect("JSON can be written");
         fs::write(&path, text + "\n").map_err(|error| wrong(&path, &error))
     }
+}
+
+/// The side of a patch, in pixels, where its config says nothing that of the class.
+fn patch_size(vision: &Value) -> i64 {
+    let given = &vision["patch_size"];
+    let usual = || match vision["model_type"].as_str() {
+        Some("clip_vision_model") => 32,
+        Some("dinov2") => 14,
+        _ => 16,
+    };
+    given.as_i64().or(given[0].as_i64()).unwrap_or_else(usual)
 }
 
 fn arranged(config: &Value) -> Result<Llava, String> {
@@ -251,6 +262,8 @@ mod tests {
         let expected = json!({"processor_class": "LlavaProcessor", "image_token": "<picture>", "patch_size": 4,
             "num_additional_image_tokens": 1, "vision_feature_select_strategy": "default", "image_processor": {"size": 12}});
         assert_eq!(written, expected);
+        assert_eq!(patch_size(&json!({"patch_size": [8, 8]})), 8);
+        assert_eq!(patch_size(&json!({"model_type": "dinov2"})), 14);
     }
 
     #[test]

@@ -195,6 +195,14 @@ fn what_does_not_go_together_is_said() {
 }
 
 #[test]
+fn a_picture_that_is_cropped_is_no_thread() {
+    let config = json!({"vision_config": {"model_type": "clip_vision_model", "patch_size": 8, "image_size": 16}});
+    let clip = open_with(&config, &json!({}), &json!({})).unwrap().unwrap();
+    assert_eq!(clip.image(&noise(2, 400, 1)).unwrap().num_features(), 4);
+    assert!(clip.image(&noise(402, 2, 1)).unwrap_err().contains("402×2 is more than 200 times"));
+}
+
+#[test]
 fn internvl_may_do_without_tiles_or_thumbnail() {
     let features = |key: &str, value: bool| {
         let mut config = json!({"model_type": "internvl_chat", "vision_config": {"patch_size": 8, "image_size": 32}});

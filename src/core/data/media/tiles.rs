@@ -17,6 +17,7 @@ use super::video::Video;
 use super::words::Words;
 use crate::config::{ImageLimits, VideoLimits};
 use crate::data::error::DataError;
+use crate::data::limits::MAX_ASPECT_RATIO;
 use crate::data::sample::Media;
 use crate::message::Tower;
 
@@ -131,7 +132,7 @@ impl Tiles {
         let resized = match self.shorter {
             None => resize(picture, whole_width, whole_height)?,
             Some(shorter) => {
-                let size @ (width, height) = with_shorter(picture, shorter);
+                let size @ (width, height) = with_shorter(picture, shorter)?;
                 middle(&resize(picture, width, height)?, size, (whole_width, whole_height)).into()
             }
         };
@@ -156,10 +157,17 @@ impl Tiles {
 }
 
 /// The size of a picture of the same shape whose shorter side has this length; the longer one is rounded down.
-fn with_shorter(picture: &RgbImage, shorter: usize) -> (usize, usize) {
+///
+/// # Errors
+/// The picture is so long that it would not fit into memory.
+fn with_shorter(picture: &RgbImage, shorter: usize) -> Result<(usize, usize), String> {
     let (width, height) = (picture.width() as usize, picture.height() as usize);
-    let longer = |long: usize, short: usize| shorter * long / short.max(1);
-    if width <= height { (shorter, longer(height, width)) } else { (longer(width, height), shorter) }
+    let (short, long) = (width.min(height).max(1), width.max(height));
+    if long as f64 > MAX_ASPECT_RATIO * short as f64 {
+        return Err(format!("a picture of {width}×{height} is more than {MAX_ASPECT_RATIO} times as long as wide"));
+    }
+    let longer = shorter * long / short;
+    Ok(if width <= height { (shorter, longer) } else { (longer, shorter) })
 }
 
 impl MediaProcessor for Tiles {
