@@ -10,7 +10,7 @@ use std::path::Path;
 pub const SPEAKERS: &str = "spk_dict.pt";
 
 /// Tokenizer, processor and generation config of all families.
-const NAMES: [&str; 17] = [
+const NAMES: [&str; 18] = [
     "added_tokens.json",
     "chat_template.json",
     "generation_config.json",
