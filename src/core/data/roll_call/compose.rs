@@ -1,16 +1,16 @@
 //! Recordings of three voices in a row, with `messages` lines that ask for one of them, and the controls of what is learned.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{BufWriter, Write};
 use std::path::Path;
 
 use serde_json::{Value as Json, json};
 
-use super::package::{NUM_VOICES, clips, name};
+use super::package::{NUM_VOICES, clips, language, name};
 use super::spoken::{PIECE, Spoken};
 use crate::config::AudioLimits;
-use crate::data::audio::{Segment, decode_sound, wav};
+use crate::data::audio::{Segment, decode_sound, read_header, wav};
 use crate::data::emoji::learn_merges;
 use crate::data::error::DataError;
 use crate::data::spoken_digits::write_model;
@@ -61,6 +61,9 @@ pub struct Composed {
     pub num_short: usize,
     /// Clips without a second that is loud enough to be speech, which were left out.
     pub num_quiet: usize,
+    /// Clips of another rate than most of their language have, which were left out: these levels were recorded later, and
+    /// other people speak there for the same two characters.
+    pub num_later: usize,
     /// Clips that cannot be decoded and were left out, with the reasons.
     pub bad: Vec<String>,
 }
@@ -86,29 +89,37 @@ pub fn compose(
     let levels: BTreeSet<&String> = clips.iter().map(|clip| &clip.level).collect();
     let held_out = held_out(&levels, settings.seed);
     let mut made = Composed { num_levels: levels.len(), num_held_out_levels: held_out.len(), ..Composed::default() };
-    let mut parts: [Voices; 2] = Default::default();
+    let mut all_spoken: Vec<(usize, u32, Spoken)> = Vec::new();
     let limits = AudioLimits { min_seconds: 0.0, max_seconds: 600.0, max_tokens: None };
-    let decode = |index: u64| -> Result<Vec<f32>, String> {
+    let decode = |index: u64| -> Result<(u32, Vec<f32>), String> {
         let clip = &clips[index as usize];
         let file = fs::read(&clip.path).map_err(|error| error.to_string())?;
-        decode_sound(&file, RATE, &limits, Segment::WHOLE)
+        let rate = read_header(&file)?.rate.unwrap_or_default();
+        Ok((rate, decode_sound(&file, RATE, &limits, Segment::WHOLE)?))
     };
     for_each_ordered(default_jobs(), 0..clips.len() as u64, decode, |index, decoded| {
         progress(clips.len());
         let clip = &clips[index as usize];
         match decoded {
-            Ok(samples) if samples.len() < MIN_CLIP => made.num_short += 1,
-            Ok(samples) => {
-                let part = usize::from(held_out.contains(&clip.level));
-                match Spoken::new(&samples) {
-                    Some(spoken) => parts[part][clip.voice].push(spoken),
-                    None => made.num_quiet += 1,
-                }
-            }
+            Ok((_, samples)) if samples.len() < MIN_CLIP => made.num_short += 1,
+            Ok((rate, samples)) => match Spoken::new(&samples) {
+                Some(spoken) => all_spoken.push((index as usize, rate, spoken)),
+                None => made.num_quiet += 1,
+            },
             Err(reason) => made.bad.push(format!("{}: {reason}", clip.path.display())),
         }
         Ok::<(), DataError>(())
     })?;
+    let rates = usual_rates(all_spoken.iter().map(|(index, rate, _)| (language(clips[*index].voice), *rate)));
+    let mut parts: [Voices; 2] = Default::default();
+    for (index, rate, spoken) in all_spoken {
+        let clip = &clips[index];
+        if rate == rates[&language(clip.voice)] {
+            parts[usize::from(held_out.contains(&clip.level))][clip.voice].push(spoken);
+        } else {
+            made.num_later += 1;
+        }
+    }
     for (part, what) in parts.iter().zip(["training", "held-out"]) {
         if let Some(voice) = part.iter().position(Vec::is_empty) {
             let lacks = format!("no {what} level has a clip of {} with a second of speech", name(voice));
@@ -125,6 +136,15 @@ pub fn compose(
     write_model(&dir.join("model"), NUM_HEARD, &merges())?;
     (made.num_train, made.num_held_out) = (settings.num_train * NUM_HEARD, settings.num_held_out);
     Ok(made)
+}
+
+/// The rate that most clips of each language have.
+fn usual_rates(clips: impl Iterator<Item = (usize, u32)>) -> BTreeMap<usize, u32> {
+    let mut counts: BTreeMap<(usize, u32), usize> = BTreeMap::new();
+    clips.for_each(|clip| *counts.entry(clip).or_default() += 1);
+    let mut by_count: Vec<_> = counts.into_iter().collect();
+    by_count.sort_by_key(|&(_, count)| count);
+    by_count.into_iter().map(|(clip, _)| clip).collect()
 }
 
 /// Merges that make every word of questions and answers one token.

@@ -32,6 +32,11 @@ pub(super) struct Clip {
     pub path: PathBuf,
 }
 
+/// Returns the number of a voice's language.
+pub(super) fn language(voice: usize) -> usize {
+    voice / FONTS.len()
+}
+
 /// Returns the answer that names a voice, for example `mala`.
 pub(super) fn name(voice: usize) -> &'static str {
     LANGUAGES[voice / FONTS.len()].1[voice % FONTS.len()]

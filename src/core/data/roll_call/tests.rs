@@ -12,9 +12,13 @@ const SETTINGS: RollCall = RollCall { seed: 3, num_train: 12, num_held_out: 9 };
 
 /// A tone as a WAV file: the reader goes by what is in a file.
 fn tone(pitch: f32, seconds: f32) -> Vec<u8> {
-    let turn = std::f32::consts::TAU * pitch / 8_000.0;
-    let sine: Vec<f32> = (0..(seconds * 8_000.0) as usize).map(|at| 0.5 * (turn * at as f32).sin()).collect();
-    wav(&sine, 1, 8_000)
+    tone_at(8_000, pitch, seconds)
+}
+
+fn tone_at(rate: u32, pitch: f32, seconds: f32) -> Vec<u8> {
+    let turn = std::f32::consts::TAU * pitch / rate as f32;
+    let sine: Vec<f32> = (0..(seconds * rate as f32) as usize).map(|at| 0.5 * (turn * at as f32).sin()).collect();
+    wav(&sine, 1, rate)
 }
 
 /// A folder with the packages' layout: eight levels, where each fish says a line in each language at a pitch of its own, a
@@ -28,7 +32,7 @@ fn game(root: &Path, languages: &[&str]) {
             "-- lines\ndialogId(\"l{level}-m-a\", \"font_small\", \"He said \\\"no\\\".\")\n\n\
              dialogId(\"l{level}-v-a\", \"font_big\", \"Yes.\")\n  dialogId(\"snail\", \"font_snail\", \"…\")\n\
              dialogId(\"../../v\", \"font_big\", \"\")\ndialogId(\"torn\", \"font_big\", \"\")\ndialogId(\"\n\
-             dialogId(\"oh\", \"font_big\", \"Oh!\")\n"
+             dialogId(\"oh\", \"font_big\", \"Oh!\")\ndialogId(\"later\", \"font_big\", \"Now.\")\n"
         );
         fs::write(script.join("dialogs_en.lua"), lines).unwrap();
         for language in languages {
@@ -40,6 +44,10 @@ fn game(root: &Path, languages: &[&str]) {
             fs::write(sound.join("snail.ogg"), tone(pitch, 1.3)).unwrap();
             fs::write(sound.join("torn.ogg"), &tone(pitch, 1.3)[..3000]).unwrap();
             fs::write(sound.join("oh.ogg"), tone(pitch, 1.0)).unwrap();
+            if level == 5 {
+                // Somebody else, recorded later.
+                fs::write(sound.join("later.ogg"), tone_at(11_025, pitch, 1.3)).unwrap();
+            }
         }
     }
     fs::create_dir_all(game.join("script/share")).unwrap();
@@ -70,7 +78,7 @@ fn voices_are_called_and_controls_ask_about_other_places_or_other_recordings() {
     let made = compose(&dir, folder.path(), &SETTINGS, |_| heard += 1).unwrap();
     assert_eq!((made.num_train, made.num_held_out), (36, 9));
     assert_eq!((made.num_levels, made.num_held_out_levels, made.num_clips), (8, 2, 32));
-    assert_eq!((made.bad.len(), made.num_short, heard), (16, 16, 64), "{:?}", made.bad);
+    assert_eq!((made.bad.len(), made.num_short, made.num_later, heard), (16, 16, 2, 66), "{:?}", made.bad);
 
     let train = lines(&dir, "train.jsonl");
     let mut answers: BTreeMap<String, Vec<String>> = BTreeMap::new();
