@@ -92,14 +92,3 @@ impl Default for ProcessorOptions {
         }
     }
 }
-
-/// Folders that a processor is made of.
-#[derive(Clone, Copy, Debug)]
-pub struct ProcessorFolders<'a> {
-    /// Tokenizer and chat template.
-    pub model: &'a Path,
-    /// The preprocessor configs of pictures, videos and sound.
-    pub media: &'a Path,
-    /// The file of the text tower's tokenizer; `None`: the one that the model's folder has for it, or else the model's.
-    pub text: Option<&'a Path>,
-}
