@@ -72,7 +72,8 @@ impl FakeFoundation {
         }
         std::thread::sleep(self.script.pause);
         let tokens = self.tokens.remove(&pack.id).unwrap_or_default();
-        let num_tokens: usize = tokens.values().map(|parcel| parcel.num_bytes() / 40).sum();
+        let num_tokens: usize =
+            tokens.values().map(|parcel| parcel.num_bytes() / SampleMeta::BYTES_PER_TOKEN as usize).sum();
         assert_eq!(num_tokens, pack.num_tokens());
         let mut value = tokens.values().fold(0, |sum, parcel| sum ^ digest(parcel));
         for unit in units {

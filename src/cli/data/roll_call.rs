@@ -47,13 +47,13 @@ pub fn roll_call(args: RollCallArgs) -> Result<ExitCode> {
     made.bad.iter().for_each(|bad| console.line(&format!("left out: {}", safe(bad))));
     println!(
         "{} clips of {} levels, {} of them held out; left out are {} clips shorter than 1.1 s, {} without a second that is \
-         loud enough, {} of levels that were recorded later, at another rate, by others, and {} that cannot be decoded",
+         loud enough, {} of another rate than most of their language (other voices, it seems), and {} that cannot be decoded",
         made.num_clips,
         made.num_levels,
         made.num_held_out_levels,
         made.num_short,
         made.num_quiet,
-        made.num_later,
+        made.num_other_rate,
         made.bad.len()
     );
     println!("{} training and {} held-out samples in {}", made.num_train, made.num_held_out, args.out.display());

@@ -53,6 +53,10 @@ The widths of the projector follow from the two other parts. Parts that do not f
 neither `load` nor `model.load` starts random, and a line says so. Pictures are processed as the preprocessor config in
 `image_encoder.load` says, else the one beside the tokenizer. DeepStack of a tower is off, with a line, where the width of
 the language model is not the one that the tower was made for. `image_encoder.overrides` changes single keys of a part.
+Towers of CLIP, SigLIP and DINOv2 have two keys that their published configs lack: `vision_feature_layer` (whose states are the
+features: -1 of the last block; without it CLIP's are those of the block before, SigLIP's and DINOv2's those behind the last norm)
+and `spatial_merge_size` (the side of the square of patches that becomes one feature). `export-hf` writes such models
+[for transformers](checkpoints.md#models-of-parts).
 
 ## Pools
 

@@ -61,9 +61,9 @@ pub struct Composed {
     pub num_short: usize,
     /// Clips without a second that is loud enough to be speech, which were left out.
     pub num_quiet: usize,
-    /// Clips of another rate than most of their language have, which were left out: these levels were recorded later, and
-    /// other people speak there for the same two characters.
-    pub num_later: usize,
+    /// Clips of another rate than most of their language have, which were left out: models that learned from the others are
+    /// wrong on them, so other people seem to speak there for the same two characters.
+    pub num_other_rate: usize,
     /// Clips that cannot be decoded and were left out, with the reasons.
     pub bad: Vec<String>,
 }
@@ -117,7 +117,7 @@ pub fn compose(
         if rate == rates[&language(clip.voice)] {
             parts[usize::from(held_out.contains(&clip.level))][clip.voice].push(spoken);
         } else {
-            made.num_later += 1;
+            made.num_other_rate += 1;
         }
     }
     for (part, what) in parts.iter().zip(["training", "held-out"]) {

@@ -45,8 +45,8 @@ fn game(root: &Path, languages: &[&str]) {
             fs::write(sound.join("torn.ogg"), &tone(pitch, 1.3)[..3000]).unwrap();
             fs::write(sound.join("oh.ogg"), tone(pitch, 1.0)).unwrap();
             if level == 5 {
-                // Somebody else, recorded later.
-                fs::write(sound.join("later.ogg"), tone_at(11_025, pitch, 1.3)).unwrap();
+                // Somebody else, at another rate.
+                fs::write(sound.join("other_rate.ogg"), tone_at(11_025, pitch, 1.3)).unwrap();
             }
         }
     }
@@ -78,7 +78,7 @@ fn voices_are_called_and_controls_ask_about_other_places_or_other_recordings() {
     let made = compose(&dir, folder.path(), &SETTINGS, |_| heard += 1).unwrap();
     assert_eq!((made.num_train, made.num_held_out), (36, 9));
     assert_eq!((made.num_levels, made.num_held_out_levels, made.num_clips), (8, 2, 32));
-    assert_eq!((made.bad.len(), made.num_short, made.num_later, heard), (16, 16, 2, 66), "{:?}", made.bad);
+    assert_eq!((made.bad.len(), made.num_short, made.num_other_rate, heard), (16, 16, 2, 66), "{:?}", made.bad);
 
     let train = lines(&dir, "train.jsonl");
     let mut answers: BTreeMap<String, Vec<String>> = BTreeMap::new();

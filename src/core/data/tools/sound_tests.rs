@@ -67,7 +67,7 @@ fn parts_of_recordings_are_shown_counted_verified_and_converted() {
     assert!(reasons[0].contains("lasts 2.000 s, but its segment ends at 2.25 s"), "{reasons:?}");
     let stats = stats(&inputs, None, 1, |_, _| ());
     let sums: Vec<_> = stats.histograms.iter().map(|(name, histogram)| (*name, histogram.sum())).collect();
-    assert_eq!(sums[4..], [("recordings", 2), ("milliseconds of sound", 750)]);
+    assert_eq!(sums[4..], [("recordings", 2), ("milliseconds of sound", 750), ("contexts", 0)]);
     let out = dir.join("shards");
     convert(&inputs, &out, &Convert::default(), Share::WHOLE, 1, |_, _| ()).unwrap();
     let back = Inputs::open(vec![file(&out, None).unwrap()]).unwrap();

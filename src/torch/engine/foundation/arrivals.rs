@@ -104,9 +104,11 @@ impl FoundationPart {
             let Some(work) = step.packs.iter_mut().find(|work| work.pack.id == id) else { return unplanned() };
             let tensors: Vec<Tensor> = parcel.tensors.into_iter().map(into_tensor).collect();
             let columns = self.stages.any().columns();
-            if tensors.len() != columns.len() {
-                let names = columns.iter().map(|column| column.name).collect::<Vec<_>>().join(", ");
-                return wrong(format!("samples have {} columns, and the model reads {names}", tensors.len()));
+            let kinds: Vec<Kind> = tensors.iter().map(Tensor::kind).collect();
+            if !kinds.iter().eq(columns.iter().map(|column| &column.kind)) {
+                let read = columns.iter().map(|column| format!("{} ({:?})", column.name, column.kind));
+                let read = read.collect::<Vec<_>>().join(", ");
+                return wrong(format!("samples have columns of {kinds:?}, and the model reads {read}"));
             }
             if self.colocated {
                 take_over(&tensors);

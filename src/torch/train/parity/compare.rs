@@ -23,10 +23,10 @@ pub fn compare_steps(found: &Steps, alone: &Steps) -> ParityReport {
     let slice = |values: &[f64]| Tensor::from_slice(values);
     report.compare("losses", "losses", &slice(&found.losses), &slice(&alone.losses));
     let (found_norms, norms) = (slice(&found.grad_norms), slice(&alone.grad_norms));
-    let num_later = norms.size()[0] - 1;
+    let num_other_rate = norms.size()[0] - 1;
     report.compare("first grad_norm", "grad_norms", &found_norms.narrow(0, 0, 1), &norms.narrow(0, 0, 1));
-    if num_later > 0 {
-        let later = |norms: &Tensor| norms.narrow(0, 1, num_later);
+    if num_other_rate > 0 {
+        let later = |norms: &Tensor| norms.narrow(0, 1, num_other_rate);
         report.compare("later grad_norms", "grad_norms", &later(&found_norms), &later(&norms));
     }
     // What is zero in exact arithmetic is rounding on both sides, and AdamW makes whole steps of it.
