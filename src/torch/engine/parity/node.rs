@@ -92,6 +92,9 @@ struct Node {
     settings: Settings,
 }
 
+/// The ranks of the foundation, and of an encoder pool, that a process is one of.
+type Meshes = (Option<Rc<Mesh>>, Option<(EncoderPool, Rc<Mesh>)>);
+
 /// The settings of a fixture.
 struct Settings {
     learning_rate: f64,
@@ -106,7 +109,7 @@ impl Node {
         fixture: Fixture,
         layouts: PoolLayouts,
         num_packs: usize,
-        (of_foundation, of_encoder): (Option<Rc<Mesh>>, Option<(EncoderPool, Rc<Mesh>)>),
+        (of_foundation, of_encoder): Meshes,
         group: ProcessGroup,
     ) -> Result<Node, EngineError> {
         let model = &fixture.config;
