@@ -148,7 +148,7 @@ fn broken_connections_are_mended() {
     assert_harmless(&[
         "foundation/0 <-> scheduler: reset at step 3; encoder/1 <-> scheduler: drop at step 5",
         "* <-> *: reset at step 4",
-        "* -> *: cut after 20000 bytes",
+        "* -> *: cut after 14000 bytes",
         "data/0 -> foundation/0: throttle 40kB at step 2 for 2 steps",
         "foundation/0 <-> scheduler: partition at step 4 for 700ms",
     ]);
@@ -178,7 +178,7 @@ fn connections_with_certificates_are_mended_too() {
     let day = Duration::from_secs(24 * 3600);
     new_authority(certs.path(), "a", day).unwrap();
     Party::ALL.into_iter().for_each(|party| issue(certs.path(), "a", party, day).unwrap());
-    for script in ["* <-> *: reset at step 4", "* -> *: cut after 20000 bytes"] {
+    for script in ["* <-> *: reset at step 4", "* -> *: cut after 14000 bytes"] {
         let (seen, result, counts) = run(script, PATIENT, Some(certs.path()));
         assert_eq!(result.unwrap(), Outcome::Completed, "{script}");
         assert_eq!(seen.losses, twin(), "{script}");

@@ -32,7 +32,7 @@ fn game(root: &Path, languages: &[&str]) {
             "-- lines\ndialogId(\"l{level}-m-a\", \"font_small\", \"He said \\\"no\\\".\")\n\n\
              dialogId(\"l{level}-v-a\", \"font_big\", \"Yes.\")\n  dialogId(\"snail\", \"font_snail\", \"…\")\n\
              dialogId(\"../../v\", \"font_big\", \"\")\ndialogId(\"torn\", \"font_big\", \"\")\ndialogId(\"\n\
-             dialogId(\"oh\", \"font_big\", \"Oh!\")\ndialogId(\"later\", \"font_big\", \"Now.\")\n"
+             dialogId(\"oh\", \"font_big\", \"Oh!\")\ndialogId(\"other_rate\", \"font_big\", \"Now.\")\n"
         );
         fs::write(script.join("dialogs_en.lua"), lines).unwrap();
         for language in languages {
