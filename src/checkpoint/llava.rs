@@ -14,7 +14,7 @@ use std::path::Path;
 /// The class that reads what [`Llava`] writes.
 pub const CLASS: &str = "LlavaForConditionalGeneration";
 
-/// What names of tensors begin with in a model of parts, and in this layout.
+/// Pairs of what tensors' names begin with: in a model of parts, and in this layout.
 pub const BEGINS: [(&str, &str); 3] = [
     ("foundation.", "language_model."),
     ("image_encoder.", "vision_tower."),

@@ -169,7 +169,7 @@ impl FakeFoundation {
         self.save_due(ports);
     }
 
-    /// A save is asked for before its step ends, or later.
+    /// The scheduler asks for a save before its step ends, or later.
     fn save_due(&mut self, ports: &mut Ports) {
         let version = self.version;
         for (step, to) in self.due.extract_if(.., |(step, _)| step.0 < version).collect::<Vec<_>>() {

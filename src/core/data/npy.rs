@@ -20,7 +20,7 @@ pub fn write_npy(shape: &[usize], values: &[i32]) -> Vec<u8> {
 /// Works like [`write_npy`]: integers where all values are whole, else floats.
 ///
 /// # Panics
-/// As [`write_npy`].
+/// `shape` is of another number of values.
 pub fn write_npy_numbers(shape: &[usize], values: &[f32]) -> Vec<u8> {
     match values.iter().all(|value| *value as i32 as f32 == *value) {
         true => write("<i4", shape, values.iter().map(|value| (*value as i32).to_le_bytes())),
@@ -62,7 +62,7 @@ pub fn read_npy(bytes: &[u8]) -> Result<(Vec<usize>, Vec<i32>), DataError> {
 /// Works like [`read_npy`] for arrays of 32-bit integers or floats.
 ///
 /// # Errors
-/// As [`read_npy`], or a number is not finite.
+/// Another type or version, a length that is not the shape's, or a number that is not finite.
 pub fn read_npy_numbers(bytes: &[u8]) -> Result<(Vec<usize>, Vec<f32>), DataError> {
     let Array { descr, shape, values } = read(bytes)?;
     let number = match descr {

@@ -85,7 +85,7 @@ struct RawMedia {
     kind: RawKind,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     fps: Option<f64>,
-    /// Of a part of a recording: where it begins and ends, in seconds.
+    /// Tells where a part of a recording begins, in seconds; `end` tells where it ends.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     start: Option<f64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]

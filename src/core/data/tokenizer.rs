@@ -58,7 +58,7 @@ impl Tokenizer {
     /// Works like [`Tokenizer::open`] with a `tokenizer.json` of any name.
     ///
     /// # Errors
-    /// As [`Tokenizer::open`].
+    /// The file is no tokenizer that can be read, or has more tokens than the model.
     pub(super) fn of_file(path: &Path, config: &Json) -> Result<Self, DataError> {
         Self::new(read_tokenizer(path)?, path, config, &Json::Null)
     }

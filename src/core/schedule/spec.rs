@@ -149,7 +149,7 @@ impl PlanSpec {
 
     /// The actor to which the tokens and features of a foundation replica go.
     pub fn leader(&self, replica: Replica) -> ActorId {
-        let pool = self.foundations.iter().find(|pool| pool.pool == replica.pool);
+        let pool = self.foundation_pool(replica.pool);
         replica.leader(Role::Foundation, pool.map_or(1, |pool| pool.replica_ranks))
     }
 
@@ -165,6 +165,18 @@ impl PlanSpec {
     /// The encoder pool of this name.
     pub fn encoder_pool(&mut self, name: PoolName) -> Option<&mut EncoderPlanSpec> {
         self.encoders.iter_mut().find(|pool| pool.pool == name)
+    }
+
+    /// The foundation pool of this name.
+    pub fn foundation_pool(&self, name: PoolName) -> Option<&FoundationPlanSpec> {
+        self.foundations.iter().find(|pool| pool.pool == name)
+    }
+
+    /// The costs of a pool of either kind.
+    pub fn cost_mut(&mut self, name: PoolName) -> Option<&mut CostModel> {
+        let encoders = self.encoders.iter_mut().map(|pool| (pool.pool, &mut pool.cost));
+        let foundations = self.foundations.iter_mut().map(|pool| (pool.pool, &mut pool.cost));
+        encoders.chain(foundations).find(|(pool, _)| *pool == name).map(|(_, cost)| cost)
     }
 
     /// The cost of a unit on its encoder.

@@ -23,7 +23,7 @@ use std::time::Instant;
 /// Holds what the pools write into a checkpoint, besides their state.
 #[derive(Clone, Debug)]
 pub struct Exports {
-    /// Belongs to the encoder pool that the actor is of.
+    /// Holds what the encoder pool of this actor writes.
     pub encoder: Export,
     pub foundation: Export,
     /// Holds what is neither's and is taken along, where this actor writes it.

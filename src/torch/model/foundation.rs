@@ -142,7 +142,7 @@ pub trait FoundationModel {
     /// The pieces of a row, of `chunk_tokens` tokens each.
     ///
     /// # Errors
-    /// Some part of the model needs whole rows; the error names it.
+    /// A part of the model needs whole rows; it is named.
     fn pieces(&self, _batch: &MicroBatch, _chunk_tokens: usize) -> Result<Vec<MicroBatch>, &'static str> {
         Err("this model")
     }

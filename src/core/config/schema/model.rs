@@ -1,6 +1,6 @@
 //! Describes which model is trained, from which weights, and which parts of it.
 //!
-//! Files decide what the keys come to (one `config.json`, one folder a part) is resolved where files are read, not here.
+//! The readers of files resolve what the keys come to (one `config.json`, one folder a part), not this file.
 
 use crate::message::{Tower, TowerSet};
 use schemars::JsonSchema;
@@ -44,7 +44,7 @@ pub struct Model {
     pub text_encoder: Part,
     /// The projector of the text tower's states to the width of the language model.
     pub text_projector: Part,
-    /// What the text tower is given, and which of its states are taken.
+    /// The text that the text tower reads, and the states of it that are features.
     pub text: TextTower,
     /// The language model.
     pub foundation: Part,

@@ -203,7 +203,7 @@ impl<'a> Mono<'a> {
     }
 
     /// # Errors
-    /// Of a file of so many samples a channel, more are in the segment than are taken.
+    /// The segment of a file of so many samples a channel lasts longer than is taken.
     fn check_length(&self, num_samples: u64, rate: u32) -> Result<(), String> {
         let range = self.range(rate);
         let num_samples = num_samples.min(range.end).saturating_sub(range.start);

@@ -4,7 +4,7 @@ use crate::rng::Rng;
 
 /// Samples of a piece: a second.
 pub(super) const PIECE: usize = 16_000;
-/// Of each clip no more samples are kept.
+/// The most samples of a clip that are kept.
 const MAX_CLIP: usize = 6 * PIECE;
 /// Pieces begin at multiples of it, in samples.
 const HOP: usize = PIECE / 100;

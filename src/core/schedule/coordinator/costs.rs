@@ -52,12 +52,8 @@ impl Costs {
     pub fn apply(&self, spec: &mut PlanSpec) {
         let Some(FittedCosts(fits)) = &self.0 else { return };
         for (&name, fit) in fits {
-            match spec.encoder_pool(name) {
-                Some(pool) => pool.cost = fit.model(),
-                None => {
-                    let pools = spec.foundations.iter_mut().filter(|pool| pool.pool == name);
-                    pools.for_each(|pool| pool.cost = fit.model());
-                }
+            if let Some(cost) = spec.cost_mut(name) {
+                *cost = fit.model();
             }
         }
     }
@@ -87,7 +83,7 @@ impl FittedCosts {
 fn foundation_work(spec: &PlanSpec, plan: &StepPlan) -> BTreeMap<Replica, Work> {
     let mut work: BTreeMap<Replica, Work> = BTreeMap::new();
     for pack in &plan.packs {
-        let Some(pool) = spec.foundations.iter().find(|pool| pool.pool == pack.replica.pool) else { continue };
+        let Some(pool) = spec.foundation_pool(pack.replica.pool) else { continue };
         *work.entry(pack.replica).or_default() += pack.samples.iter().map(|sample| pool.cost.sample_work(sample)).sum();
     }
     work

@@ -210,7 +210,7 @@ impl CoordinatorSpec {
         self.encoders.iter().any(|pool| pool.elastic)
     }
 
-    /// Names an encoder pool in a message.
+    /// Returns the rules of an encoder pool; `None` where the run has no such pool.
     pub fn encoder_pool(&self, name: PoolName) -> Option<&EncoderPoolSpec> {
         self.encoders.iter().find(|pool| pool.name == name)
     }
