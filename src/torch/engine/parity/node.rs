@@ -51,7 +51,7 @@ pub fn on_rank(
     }
     let store = meeting.join("store");
     let join = |name: &str, layout, rank| Mesh::join(&store, name, layout, rank, timeout).map(Rc::new);
-    let me = Ranks::new(layouts, towers).actor(rank);
+    let me = Ranks::new(layouts, towers, false).actors[rank];
     let meshes = match layouts.encoders(towers).into_iter().find(|pool| pool.name == me.pool) {
         None => (Some(join("foundation", layouts.foundation, rank)?), None),
         Some(pool) => {
@@ -148,11 +148,9 @@ impl Node {
             ill_conditioned: fixture.decoder().gated_delta().is_some(),
         };
         let (outbox, events) = (Outbox::default(), flume::bounded(1).0);
-        let ranks = if group.world() == 1 { None } else { Some(Ranks::new(&layouts, model.towers.set())) };
-        let one = || encoders.iter().map(|pool| ActorId::encoder_of(pool.name, 0)).chain([ActorId::foundation(0)]);
-        let actors = ranks.as_ref().map_or_else(|| one().collect(), |ranks| ranks.0.clone());
-        let edges =
-            actors.into_iter().map(|to| (to, Box::new(Post { to, outbox: outbox.clone() }) as Box<dyn Edge>)).collect();
+        let ranks = Ranks::new(&layouts, model.towers.set(), group.world() == 1);
+        let edge = |&to: &ActorId| (to, Box::new(Post { to, outbox: outbox.clone() }) as Box<dyn Edge>);
+        let edges = ranks.actors.iter().map(edge).collect();
         Ok(Node {
             foundation: foundation.transpose()?,
             encoder: encoder.transpose()?,
@@ -162,7 +160,7 @@ impl Node {
             tree: model.tree.clone(),
             inputs: fixture.config.inputs().to_vec(),
             settings,
-            ranks: ranks.unwrap_or(Ranks(Vec::new())),
+            ranks,
             encoders,
             layouts,
             group,
@@ -260,7 +258,7 @@ impl Node {
     fn reduce(&mut self) -> Result<f64, EngineError> {
         let mut squares = 0.0;
         // The first rank of each pool counts for all of the pool's; one process is the first of each.
-        let is_first = self.group.world() == 1 || self.ranks.actor(self.group.rank()).index == 0;
+        let is_first = self.ranks.alone || self.ranks.actors[self.group.rank()].index == 0;
         if let Some(part) = &mut self.encoder {
             let found = part.pool.reduce()?;
             squares += if is_first { found } else { 0.0 };
@@ -375,26 +373,32 @@ impl Node {
     }
 }
 
-/// The actors in the order of their processes; none where one process is all.
+/// Describes which process an actor is in.
 #[derive(Clone)]
-struct Ranks(Vec<ActorId>);
+struct Ranks {
+    /// The actors in the order of their processes.
+    actors: Vec<ActorId>,
+    /// One process is all.
+    alone: bool,
+}
 
 impl Ranks {
-    fn new(layouts: &PoolLayouts, towers: TowerSet) -> Self {
+    fn new(layouts: &PoolLayouts, towers: TowerSet, alone: bool) -> Self {
         let foundations = (0..layouts.foundation.ranks() as u32).map(ActorId::foundation);
         let of_pool = |pool: EncoderPool| {
             (0..pool.layout.layout.ranks() as u32).map(move |index| ActorId::encoder_of(pool.name, index))
         };
-        Self(foundations.chain(layouts.encoders(towers).into_iter().flat_map(of_pool)).collect())
-    }
-
-    fn actor(&self, rank: usize) -> ActorId {
-        self.0[rank]
+        let actors = foundations.chain(layouts.encoders(towers).into_iter().flat_map(of_pool)).collect();
+        Self { actors, alone }
     }
 
     /// The process that an actor is in.
     fn of(&self, actor: ActorId) -> usize {
-        self.0.iter().position(|&other| other == actor).unwrap_or(0)
+        if self.alone {
+            0
+        } else {
+            self.actors.iter().position(|&other| other == actor).expect("an actor of the layout")
+        }
     }
 }
 

@@ -124,37 +124,31 @@ fn recurrent_layers_with_shared_experts() {
 
 #[test]
 fn towers_split_among_encoders() {
-    let encoder = Layout { tp: 2, ..Layout::default() };
-    check("qwen2.5_vl-seed1", &PoolLayouts { encoder: EncoderLayout { layout: encoder, zero: 0 }, ..sp(2) });
-    check("qwen3_vl-seed1", &PoolLayouts { encoder: EncoderLayout { layout: encoder, zero: 0 }, ..sp(2) });
-    check(
-        "qwen3_vl-seed1",
-        &PoolLayouts { encoder: EncoderLayout { layout: encoder, zero: 0 }, ..foundation(Layout::default()) },
-    );
-    check("ernie4.5_vl-seed1", &PoolLayouts { encoder: EncoderLayout { layout: encoder, zero: 0 }, ..tp(2) });
-    check("internvl3.5-seed1", &PoolLayouts { encoder: EncoderLayout { layout: encoder, zero: 0 }, ..tp(2) });
-    check("qwen2_audio-seed1", &PoolLayouts { encoder: EncoderLayout { layout: encoder, zero: 0 }, ..sp(2) });
+    let encoder = EncoderLayout { layout: Layout { tp: 2, ..Layout::default() }, zero: 0 };
+    check("qwen2.5_vl-seed1", &PoolLayouts { encoder, ..sp(2) });
+    check("qwen3_vl-seed1", &PoolLayouts { encoder, ..sp(2) });
+    check("qwen3_vl-seed1", &PoolLayouts { encoder, ..foundation(Layout::default()) });
+    check("ernie4.5_vl-seed1", &PoolLayouts { encoder, ..tp(2) });
+    check("internvl3.5-seed1", &PoolLayouts { encoder, ..tp(2) });
+    check("qwen2_audio-seed1", &PoolLayouts { encoder, ..sp(2) });
     // Two towers in one pool, and one in a pool of its own.
-    let mut own = PoolLayouts { encoder: EncoderLayout { layout: encoder, zero: 0 }, ..tp(2) };
+    let mut own = PoolLayouts { encoder, ..tp(2) };
     own.own[Tower::Audio as usize] = Some(EncoderLayout { layout: Layout::replicas(2), zero: 1 });
     check("qwen2.5_omni-seed1", &own);
-    check("qwen2.5_omni-seed1", &PoolLayouts { encoder: EncoderLayout { layout: encoder, zero: 0 }, ..sp(2) });
-    check("qwen3_omni-seed1", &PoolLayouts { encoder: EncoderLayout { layout: encoder, zero: 0 }, ..tp(2) });
-    check("qwen3_asr-seed1", &PoolLayouts { encoder: EncoderLayout { layout: encoder, zero: 1 }, ..tp(2) });
+    check("qwen2.5_omni-seed1", &PoolLayouts { encoder, ..sp(2) });
+    check("qwen3_omni-seed1", &PoolLayouts { encoder, ..tp(2) });
+    check("qwen3_asr-seed1", &PoolLayouts { encoder: EncoderLayout { zero: 1, ..encoder }, ..tp(2) });
 }
 
 #[test]
 fn pools_differ_in_their_layouts() {
-    let encoder = Layout { dp: 2, tp: 2, ..Layout::default() };
+    let encoder = EncoderLayout { layout: Layout { dp: 2, tp: 2, ..Layout::default() }, zero: 1 };
     let layout = Layout { dp: 2, pp: 2, ..Layout::default() };
-    check("qwen3_vl-seed1", &PoolLayouts { encoder: EncoderLayout { layout: encoder, zero: 1 }, ..foundation(layout) });
-    let encoder = Layout::replicas(3);
-    check("qwen2.5_vl-seed1", &PoolLayouts { encoder: EncoderLayout { layout: encoder, zero: 1 }, ..tp(2) });
+    check("qwen3_vl-seed1", &PoolLayouts { encoder, ..foundation(layout) });
+    let encoder = EncoderLayout { layout: Layout::replicas(3), zero: 1 };
+    check("qwen2.5_vl-seed1", &PoolLayouts { encoder, ..tp(2) });
     // A table of positions that is not trained.
-    check(
-        "qwen2_audio-seed1",
-        &PoolLayouts { encoder: EncoderLayout { layout: encoder, zero: 1 }, ..foundation(Layout::default()) },
-    );
+    check("qwen2_audio-seed1", &PoolLayouts { encoder, ..foundation(Layout::default()) });
 }
 
 #[test]
