@@ -56,16 +56,7 @@ pub fn forecast(
 ) -> Result<Vec<ActorMemory>, EngineError> {
     let spec = CoordinatorSpec::new(config, folder.shape(), None);
     let max_tokens = spec.plan.pack.max_tokens as u32;
-    let full = SampleMeta {
-        id: SampleId(0),
-        owner: 0,
-        num_tokens: max_tokens,
-        num_targets: max_tokens.saturating_sub(1),
-        route: 0,
-        column_bytes: 0,
-        items: Vec::new(),
-        documents: Vec::new(),
-    };
+    let full = SampleMeta::of_tokens(SampleId(0), max_tokens, max_tokens.saturating_sub(1));
     let samples = if samples.is_empty() { std::slice::from_ref(&full) } else { samples };
     let batch_size = spec.global_batch_size as u64;
     let mut samples = samples.iter().cycle();

@@ -23,7 +23,7 @@ pub(crate) fn has_parts(model: &Model) -> bool {
     parts(model).iter().any(|(_, part)| !part.config.is_empty() || (!whole && part.load.is_some()))
 }
 
-fn parts(model: &Model) -> [(&'static str, &Part); 7] {
+fn parts(model: &Model) -> [(&'static str, &Part); 8] {
     model.parts().map(|(key, part)| (key.strip_prefix("model.").unwrap_or(key), part))
 }
 

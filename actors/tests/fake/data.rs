@@ -45,14 +45,10 @@ pub fn sample_of(position: u64, num_data: u32, script: &Script) -> SampleMeta {
         items.push(ItemMeta { tower: REFERENCE, grid: Grid { t: num_tokens, h: 1, w: 1 }, num_features: num_tokens });
     }
     SampleMeta {
-        id: SampleId(position),
         owner: (position % u64::from(num_data)) as u32,
-        num_tokens,
-        num_targets: text / 2,
         route: (position % u64::from(script.routes.max(1))) as u32,
-        column_bytes: 0,
         items,
-        documents: Vec::new(),
+        ..SampleMeta::of_tokens(SampleId(position), num_tokens, text / 2)
     }
 }
 

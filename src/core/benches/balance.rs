@@ -156,16 +156,7 @@ fn bound(mut costs: Vec<u64>, ranks: usize, is_free: bool) -> f64 {
 
 fn sample(id: u64, num_tokens: u32) -> SampleMeta {
     let (items, documents) = (Vec::new(), Vec::new());
-    SampleMeta {
-        id: SampleId(id),
-        owner: 0,
-        num_tokens,
-        num_targets: num_tokens,
-        route: 0,
-        column_bytes: 0,
-        items,
-        documents,
-    }
+    SampleMeta { items, documents, ..SampleMeta::of_tokens(SampleId(id), num_tokens, num_tokens) }
 }
 
 fn spec(ranks: usize, cost: CostModel) -> PlanSpec {

@@ -55,16 +55,7 @@ fn offline(head: &str, lengths: &[u32], max_tokens: usize, rounds: usize) {
 
 /// The fill is of the packs before the stream ends, which are what a run sees.
 fn stream(head: &str, lengths: &[u32], max_tokens: usize) {
-    let sample = |(index, &num_tokens): (usize, &u32)| SampleMeta {
-        id: SampleId(index as u64),
-        owner: 0,
-        num_tokens,
-        num_targets: 1,
-        route: 0,
-        column_bytes: 0,
-        items: Vec::new(),
-        documents: Vec::new(),
-    };
+    let sample = |(index, &num_tokens): (usize, &u32)| SampleMeta::of_tokens(SampleId(index as u64), num_tokens, 1);
     let samples: Vec<SampleMeta> = lengths.iter().enumerate().map(sample).collect();
     let mut packer = StreamPacker::new(PackLimits::tokens(max_tokens), LOOK_AHEAD);
     let (mut packs, mut tokens, mut span) = (0_usize, 0_u64, 0);

@@ -1,7 +1,7 @@
 //! A sample as the model takes it: plain buffers.
 
 use super::{ColumnView, SampleColumn, Values};
-use crate::message::{Grid, ItemMeta, SampleId, SampleMeta, Tower};
+use crate::message::{Grid, ItemMeta, SampleId, SampleMeta, Sigma, Target, Tower};
 
 /// Target of a position that does not count in the loss: the `ignore_index` of cross entropy.
 pub const IGNORE_INDEX: i64 = -100;
@@ -18,7 +18,7 @@ pub struct Sample {
     pub position_ids: Vec<f32>,
     /// [num_tokens]; the next token where it counts, [`IGNORE_INDEX`] elsewhere.
     pub targets: Vec<i64>,
-    /// Columns that the model reads beside those of tokens, in its order.
+    /// Columns that the model reads beside those of tokens, in its order; a sample with a target has no columns of tokens.
     pub columns: Vec<SampleColumn>,
     /// Pictures, videos and recordings in the order of their first placeholders.
     pub media: Vec<Media>,
@@ -52,23 +52,24 @@ impl Sample {
         let items = media.iter().map(meta).collect();
         let num_targets = targets.iter().filter(|&&target| target != IGNORE_INDEX).count() as u32;
         let num_tokens = input_ids.len() as u32;
-        let meta = SampleMeta {
-            id,
-            owner: 0,
-            num_tokens,
-            num_targets,
-            items,
-            documents: Vec::new(),
-            route: 0,
-            column_bytes: 0,
-        };
+        let meta = SampleMeta { items, ..SampleMeta::of_tokens(id, num_tokens, num_targets) };
         Self { meta, input_ids, position_ids, targets, columns: Vec::new(), media, num_sources: 0 }
+    }
+
+    /// A sample for a diffusion model, without sources. `target` is the size of the latent that it makes, `num_tokens` counts
+    /// the tokens of this and of references, and `num_targets` is its weight in the loss.
+    pub fn of_target(id: SampleId, target: Grid, [num_tokens, num_targets]: [u32; 2], media: Vec<Media>) -> Self {
+        let mut sample = Self::new(id, Vec::new(), Vec::new(), Vec::new(), media);
+        sample.meta.target = Some(Target { grid: target, sigma: Sigma::default() });
+        (sample.meta.num_tokens, sample.meta.num_targets) = (num_tokens, num_targets);
+        sample
     }
 
     /// The same with columns beside those of its tokens.
     #[must_use]
     pub fn with_columns(mut self, columns: Vec<SampleColumn>) -> Self {
-        self.meta.column_bytes = columns.iter().map(SampleColumn::num_bytes).sum::<usize>() as u32;
+        let tokens = self.input_ids.len() as u64 * SampleMeta::BYTES_PER_TOKEN;
+        self.meta.column_bytes = tokens as u32 + columns.iter().map(SampleColumn::num_bytes).sum::<usize>() as u32;
         self.columns = columns;
         self
     }
@@ -77,20 +78,19 @@ impl Sample {
     /// others.
     pub fn all_columns(&self) -> impl Iterator<Item = ColumnView<'_>> {
         let rows = self.input_ids.len();
+        let num_token_columns = if self.meta.target.is_some() { 0 } else { 3 };
         let column = |name, before, values| ColumnView { name, before, rows, after: &[], values };
         let tokens = [
             column("input_ids", &[][..], Values::I64(&self.input_ids)),
             column("position_ids", &[3], Values::F32(&self.position_ids)),
             column("targets", &[], Values::I64(&self.targets)),
         ];
-        tokens.into_iter().chain(self.columns.iter().map(SampleColumn::view))
+        tokens.into_iter().take(num_token_columns).chain(self.columns.iter().map(SampleColumn::view))
     }
 
     /// Bytes of its contents in memory.
     pub fn num_bytes(&self) -> u64 {
-        let tokens = self.input_ids.len() + self.targets.len();
         let pixels: usize = self.media.iter().map(|item| item.pixels.len()).sum();
-        let values = self.position_ids.len() + pixels;
-        (tokens * size_of::<i64>() + values * size_of::<f32>()) as u64 + u64::from(self.meta.column_bytes)
+        (pixels * size_of::<f32>()) as u64 + u64::from(self.meta.column_bytes)
     }
 }

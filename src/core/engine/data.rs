@@ -253,6 +253,9 @@ impl DataEngine {
         let mine: Vec<&Sample> = pack.samples.iter().filter_map(|sample| samples.get(&sample.id)).collect();
         let Some(first) = mine.first() else { return Ok(()) };
         let num_columns = first.all_columns().count();
+        if num_columns == 0 {
+            return Ok(());
+        }
         let mut columns: Vec<Vec<(SampleId, ColumnView<'_>)>> = vec![Vec::with_capacity(mine.len()); num_columns];
         for sample in &mine {
             let found = sample.all_columns().count();
@@ -342,16 +345,7 @@ mod tests {
             }
             let grid = Grid { t: 1, h: 2, w: 2 };
             let items = vec![ItemMeta { tower: Tower::Vision, grid, num_features: 1 }];
-            let meta = SampleMeta {
-                id: position,
-                owner: 0,
-                num_tokens: 2,
-                num_targets: 1,
-                items,
-                documents: Vec::new(),
-                route: 0,
-                column_bytes: 0,
-            };
+            let meta = SampleMeta { items, ..SampleMeta::of_tokens(position, 2, 1) };
             let value = position.0 as i64;
             Ok(Sample {
                 meta,
@@ -447,7 +441,7 @@ mod tests {
             (shape, bytes),
             (vec![2, 2], [0.5f32, 5.0, 0.5, 1.0].iter().flat_map(|x| x.to_ne_bytes()).collect())
         );
-        assert_eq!(samples[0].num_column_bytes(), 2 * 28 + 8);
+        assert_eq!(samples[0].column_bytes, 2 * 28 + 8);
         assert!(engine.held.is_empty() && engine.num_bytes == 0);
     }
 }

@@ -114,16 +114,8 @@ fn messages() -> Vec<Vec<u8>> {
     let abort = Command::Abort { step: StepId(300) };
     let hello = frame(&(ActorId::data(1), ActorId::encoder(2), 1_u64 << 20)).expect("a short message");
     let items = vec![ItemMeta { tower: Tower::Vision, grid: Grid { t: 1, h: 4, w: 6 }, num_features: 6 }];
-    let sample = SampleMeta {
-        id: SampleId(7),
-        owner: 1,
-        num_tokens: 300,
-        num_targets: 20,
-        route: 0,
-        column_bytes: 0,
-        items,
-        documents: vec![100, 200],
-    };
+    let sample =
+        SampleMeta { owner: 1, items, documents: vec![100, 200], ..SampleMeta::of_tokens(SampleId(7), 300, 20) };
     let encoded = |message: &Command| encode(message).expect("a message");
     vec![framed, encoded(&commit), encoded(&abort), hello, encode(&vec![sample]).expect("a message")]
 }

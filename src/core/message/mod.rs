@@ -23,7 +23,7 @@ pub use ids::{
     ActorId, Epoch, FIRST_EVALUATION_INDEX, ItemId, Lane, PackId, Replica, Role, SampleId, StepId, UnitId, UnknownRole,
     Version,
 };
-pub use plan::{Grid, ItemMeta, Pack, Purpose, SKIPPED, SampleMeta, StepPlan, Unit, UnitItem};
+pub use plan::{Grid, ItemMeta, Pack, Purpose, SKIPPED, SampleMeta, Sigma, StepPlan, Target, Unit, UnitItem};
 pub use pool::Regroup;
 pub use pool_name::{BadPoolName, PoolName};
 pub use tower::{Tower, TowerSet};

@@ -31,20 +31,46 @@ pub struct ItemMeta {
     pub num_features: u32,
 }
 
+/// The latent that a diffusion model makes, and the noise that a step adds to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Target {
+    /// Frames, rows and columns in patches of the model; each patch is a token.
+    pub grid: Grid,
+    /// Planned for each visit of the sample; 0 until then.
+    pub sigma: Sigma,
+}
+
+/// A noise level in [0, 1]: a latent x with noise n lies at `(1 − σ)·x + σ·n`. It holds the bits of a float32, so that plans
+/// can be compared.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sigma(u32);
+
+impl Sigma {
+    pub fn new(sigma: f32) -> Self {
+        Self(sigma.to_bits())
+    }
+
+    pub fn get(self) -> f64 {
+        f64::from(f32::from_bits(self.0))
+    }
+}
+
 /// Holds what the scheduler knows of a sample.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SampleMeta {
     pub id: SampleId,
     /// Index of the data actor that holds it.
     pub owner: u32,
-    /// Length in tokens, placeholders of media items included.
+    /// Length in tokens: placeholders of media items included; of a diffusion model the tokens of its latents.
     pub num_tokens: u32,
-    /// Tokens that count in the loss.
+    /// Its weight in the loss: the tokens that count, or 1 where the loss is a mean over samples.
     pub num_targets: u32,
     /// Chooses the foundation pool that computes it, where there are several; 0 where there is one.
     pub route: u32,
-    /// Bytes of its columns beside those of its tokens.
+    /// Bytes of all its columns on an edge.
     pub column_bytes: u32,
+    /// The latent that a diffusion model makes of it; `None`: a sample of tokens.
+    pub target: Option<Target>,
     /// Media items, in the order of their placeholders.
     pub items: Vec<ItemMeta>,
     /// Lengths of the documents that it is made of, end to end; empty: one document of `num_tokens`. Documents do not
@@ -56,9 +82,19 @@ impl SampleMeta {
     /// Bytes of the columns of a token on an edge: an id, three positions and a target.
     pub const BYTES_PER_TOKEN: u64 = (2 * size_of::<i64>() + 3 * size_of::<f32>()) as u64;
 
-    /// Bytes of all its columns on an edge.
-    pub fn num_column_bytes(&self) -> u64 {
-        u64::from(self.num_tokens) * Self::BYTES_PER_TOKEN + u64::from(self.column_bytes)
+    /// A sample of one document of tokens, without items, held by data actor 0.
+    pub fn of_tokens(id: SampleId, num_tokens: u32, num_targets: u32) -> Self {
+        Self {
+            id,
+            owner: 0,
+            num_tokens,
+            num_targets,
+            route: 0,
+            column_bytes: num_tokens.saturating_mul(Self::BYTES_PER_TOKEN as u32),
+            target: None,
+            items: Vec::new(),
+            documents: Vec::new(),
+        }
     }
 
     /// Lengths of its documents, at least one; they add up to `num_tokens`.
@@ -236,14 +272,8 @@ mod tests {
     #[test]
     fn documents_are_where_a_row_is_cut() {
         let sample = |id, num_tokens, documents: &[u32]| SampleMeta {
-            id: SampleId(id),
-            owner: 0,
-            num_tokens,
-            num_targets: 1,
-            route: 0,
-            column_bytes: 0,
-            items: Vec::new(),
             documents: documents.to_vec(),
+            ..SampleMeta::of_tokens(SampleId(id), num_tokens, 1)
         };
         let samples = vec![sample(0, 4, &[]), sample(1, 6, &[1, 2, 3])];
         let pack = Pack { id: PackId { step: StepId(0), index: 0 }, replica: Replica::foundation(0), samples };

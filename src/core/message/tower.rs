@@ -15,10 +15,12 @@ pub enum Tower {
     Audio,
     // Takes tokens of texts that are not the foundation's.
     Text,
+    // Takes the values of pictures and clips, and makes latents of them.
+    Vae,
 }
 
 impl Tower {
-    pub const ALL: [Self; 3] = [Self::Vision, Self::Audio, Self::Text];
+    pub const ALL: [Self; 4] = [Self::Vision, Self::Audio, Self::Text, Self::Vae];
 
     /// The name in configs, reports and files.
     pub fn name(self) -> &'static str {
@@ -26,6 +28,7 @@ impl Tower {
             Self::Vision => "vision",
             Self::Audio => "audio",
             Self::Text => "text",
+            Self::Vae => "vae",
         }
     }
 }

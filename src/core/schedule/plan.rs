@@ -194,7 +194,7 @@ pub(super) fn check_credits(spec: &PlanSpec, packs: &[Pack], units: &[Unit]) -> 
     for pack in packs {
         let units = units.next_if(|units| units[0].pack == pack.id).unwrap_or_default();
         // What one edge could carry needs no look at who sends what.
-        let token_bytes = pack.samples.iter().map(SampleMeta::num_column_bytes).sum::<u64>();
+        let token_bytes = pack.samples.iter().map(|sample| u64::from(sample.column_bytes)).sum::<u64>();
         let pixel_bytes = units.iter().map(|unit| unit.num_patches() as u64).sum::<u64>() * spec.shape.bytes_per_patch;
         let feature_bytes =
             units.iter().map(|unit| unit.num_features() as u64).sum::<u64>() * spec.shape.bytes_per_feature;
@@ -205,7 +205,7 @@ pub(super) fn check_credits(spec: &PlanSpec, packs: &[Pack], units: &[Unit]) -> 
         let replica = spec.leader(pack.replica);
         let (mut tokens, mut pixels, mut features) = (Load::default(), Load::default(), Load::default());
         for sample in &pack.samples {
-            let bytes = sample.num_column_bytes();
+            let bytes = u64::from(sample.column_bytes);
             tokens.add((ActorId::data(sample.owner), replica), sample.id, bytes);
         }
         for unit in units.iter().filter(|unit| !unit.is_skipped()) {

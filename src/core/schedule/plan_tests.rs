@@ -38,16 +38,7 @@ fn sample(id: u64, num_tokens: u32, grids: &[(u32, u32)]) -> SampleMeta {
         |&(h, w)| ItemMeta { tower: Tower::Vision, grid: Grid { t: 1, h, w }, num_features: (h * w).div_ceil(4) };
     let items = grids.iter().map(item).collect();
     let (owner, num_targets) = ((id % 2) as u32, num_tokens / 2);
-    SampleMeta {
-        id: SampleId(id),
-        owner,
-        num_tokens,
-        num_targets,
-        items,
-        documents: Vec::new(),
-        route: 0,
-        column_bytes: 0,
-    }
+    SampleMeta { owner, items, ..SampleMeta::of_tokens(SampleId(id), num_tokens, num_targets) }
 }
 
 fn samples() -> impl Strategy<Value = Vec<SampleMeta>> {

@@ -19,16 +19,7 @@ impl Samples for Mixed {
         let items: Vec<ItemMeta> = (0..position % 3 * (1 + position % 2)).map(picture).collect();
         let features: u32 = items.iter().map(|item| item.num_features).sum();
         let num_tokens = features + 20 + (position * 31 % 37) as u32;
-        SampleMeta {
-            id: SampleId(position),
-            owner: 0,
-            num_tokens,
-            num_targets: 1,
-            items,
-            documents: Vec::new(),
-            route: 0,
-            column_bytes: 0,
-        }
+        SampleMeta { items, ..SampleMeta::of_tokens(SampleId(position), num_tokens, 1) }
     }
 }
 

@@ -175,16 +175,7 @@ impl LawSamples {
         }
         let text = (text.min(f64::from(u32::MAX)) as u32).clamp(2, room + 2);
         let features: u32 = kept.iter().map(|item| item.num_features).sum();
-        SampleMeta {
-            id: SampleId(position),
-            owner: 0,
-            num_tokens: text + features,
-            num_targets: text.div_ceil(2),
-            route: 0,
-            column_bytes: 0,
-            items: kept,
-            documents: Vec::new(),
-        }
+        SampleMeta { items: kept, ..SampleMeta::of_tokens(SampleId(position), text + features, text.div_ceil(2)) }
     }
 }
 

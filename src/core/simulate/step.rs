@@ -121,7 +121,7 @@ impl Step {
                 step.add_unit(unit, of, &mut owners);
             }
             let samples = pack.samples.iter();
-            gather(&mut owners, samples.map(|sample| (sample.owner, sample.num_column_bytes())));
+            gather(&mut owners, samples.map(|sample| (sample.owner, u64::from(sample.column_bytes))));
             step.send(&owners, Sending { is_pixels: false, index, to: pack.replica.index, bytes: 0 });
             let num_units = step.units.len() as u32 - first_unit;
             step.packs.push(PackState {

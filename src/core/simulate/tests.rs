@@ -76,16 +76,7 @@ impl Samples for Alike {
             Vec::new()
         };
         let (num_tokens, num_targets) = (self.tokens, 1);
-        SampleMeta {
-            id: SampleId(position),
-            owner: 0,
-            num_tokens,
-            num_targets,
-            items,
-            documents: Vec::new(),
-            route: 0,
-            column_bytes: 0,
-        }
+        SampleMeta { items, ..SampleMeta::of_tokens(SampleId(position), num_tokens, num_targets) }
     }
 }
 

@@ -33,6 +33,7 @@ fn batch(step: usize) -> MicroBatch {
     }
     let num_targets = targets.iter().filter(|target| **target >= 0).count();
     MicroBatch {
+        samples: Rc::new([]),
         columns: Columns::of_tokens(
             Tensor::from_slice(&ids),
             Tensor::from_slice(&positions.repeat(3)).view([3, -1]).to_kind(Kind::Float),

@@ -17,7 +17,7 @@ use super::routing::StepRouting;
 use super::stages::{Filled, Stages};
 use crate::comm::Started;
 use crate::model::{
-    Columns, ExpertSet, FeatureInput, FoundationModel, FoundationTape, MicroBatch, Routing, with_values,
+    Columns, ExpertSet, FeatureInput, FoundationModel, FoundationTape, MicroBatch, NoisePurpose, Routing, with_values,
 };
 use crate::native::NativeError;
 use crate::parallel::pipeline::{PipelineRun, Recorded};
@@ -136,7 +136,9 @@ impl FoundationPart {
     }
 
     pub(super) fn plan(&mut self, plan: &StepPlan) {
-        let packs: Vec<PackWork> = plan.packs_of(self.replica).map(|pack| PackWork::new(pack, plan)).collect();
+        let has_columns = !self.stages.any().columns().is_empty();
+        let work = |pack| PackWork::new(pack, plan, has_columns);
+        let packs: Vec<PackWork> = plan.packs_of(self.replica).map(work).collect();
         let mut chunks: Vec<usize> = packs.iter().map(|work| self.stages.num_chunks(work.pack.num_tokens())).collect();
         if self.stages.in_step(self.pool.params()) {
             let of_replica = |pack: &Pack| plan.packs_of(pack.replica).count();
@@ -240,6 +242,7 @@ impl FoundationPart {
         let trains_encoders = self.has_trained_encoders();
         let (params, step) = (self.pool.params().clone(), &mut self.steps[0]);
         let evaluates = step.evaluation.is_some();
+        let noise = if evaluates { NoisePurpose::Evaluation(0) } else { NoisePurpose::Training };
         let work = &mut step.packs[number];
         let inputs = self.stages.any().inputs();
         let num_features = work.num_features(inputs);
@@ -247,6 +250,7 @@ impl FoundationPart {
         let sizes = |columns| MicroBatch {
             columns,
             cu_seqlens: work.pack.cu_seqlens(),
+            samples: work.rows(noise),
             loss_scale: if evaluates { 1.0 } else { 1.0 / step.num_targets.max(1) as f64 },
             num_features,
             feature_grads: trains_encoders && !evaluates,

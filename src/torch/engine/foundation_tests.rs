@@ -58,16 +58,9 @@ fn step_on(packs: &[&[&[usize]]], mesh: Rc<Mesh>, chunk_tokens: usize) -> (f64, 
     let mut part = FoundationPart::on(replica, Stages::new(mesh, pipeline, vec![model], chunk_tokens), pool, false);
     let sample = |(id, &documents): (usize, &&[usize])| {
         let lens: Vec<u32> = documents.iter().map(|&document| LENS[document]).collect();
-        SampleMeta {
-            id: SampleId(id as u64),
-            owner: 0,
-            num_tokens: lens.iter().sum(),
-            num_targets: lens.iter().map(|len| len - 1).sum(),
-            route: 0,
-            column_bytes: 0,
-            items: Vec::new(),
-            documents: if lens.len() > 1 { lens } else { Vec::new() },
-        }
+        let num_targets = lens.iter().map(|len| len - 1).sum();
+        let meta = SampleMeta::of_tokens(SampleId(id as u64), lens.iter().sum(), num_targets);
+        SampleMeta { documents: if lens.len() > 1 { lens } else { Vec::new() }, ..meta }
     };
     let packs_of_plan = packs.iter().enumerate().map(|(index, samples)| Pack {
         id: PackId { step: StepId(0), index: index as u32 },

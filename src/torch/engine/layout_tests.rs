@@ -34,6 +34,7 @@ pub fn micro_batch(lens: &[usize], seed: i64, vocab: i64, num_micro_batches: usi
         cu_seqlens.push(ids.len());
     }
     MicroBatch {
+        samples: Rc::new([]),
         columns: Columns::of_tokens(
             Tensor::from_slice(&ids),
             Tensor::from_slice(&positions.repeat(3)).view([3, -1]).to_kind(Kind::Float),

@@ -3,12 +3,13 @@
 use super::assembler::Assembler;
 use super::buffer::TorchBuffer;
 use super::stages::Filled;
-use crate::model::{Column, FeatureInput};
+use crate::model::{Column, FeatureInput, NoisePurpose, SampleRow};
 use crate::tape::Slot;
 use loongforge_core::engine::{EngineError, Ports};
 use loongforge_core::message::{ActorId, Pack, PoolName, SampleId, SampleMeta, StepPlan, Tower, Unit, UnitId, Version};
 use loongforge_core::transport::{Buffer, CreditGuard, Header, Parcel, ParcelKind};
 use std::collections::BTreeMap;
+use std::rc::Rc;
 use tch::Tensor;
 
 pub(super) struct PackWork {
@@ -76,6 +77,12 @@ impl UnitWork {
 }
 
 impl PackWork {
+    /// What the plan says of its samples; those that have lost a unit do not count.
+    pub fn rows(&self, purpose: NoisePurpose) -> Rc<[SampleRow]> {
+        let is_whole = |id| self.units.iter().all(|unit| !unit.is_skipped || !unit.samples.contains(&id));
+        self.pack.samples.iter().map(|sample| SampleRow::new(sample, is_whole(sample.id), purpose)).collect()
+    }
+
     /// Gives up these units, unless the pack is in work already, with features of theirs.
     pub fn skip(&mut self, is_skipped: impl Fn(UnitId) -> bool) {
         if self.chunks.is_empty() {
@@ -114,7 +121,8 @@ impl PackWork {
         Ok(whole)
     }
 
-    pub fn new(pack: &Pack, plan: &StepPlan) -> PackWork {
+    /// Data actors send columns of it only where the model has some.
+    pub fn new(pack: &Pack, plan: &StepPlan, has_columns: bool) -> PackWork {
         let unit = |unit: &Unit| UnitWork {
             id: unit.id,
             pool: unit.encoder.pool,
@@ -125,7 +133,7 @@ impl PackWork {
             features: None,
         };
         PackWork {
-            tokens: Assembler::new(pack.samples.iter().map(|sample| sample.owner)),
+            tokens: Assembler::new(pack.samples.iter().filter(|_| has_columns).map(|sample| sample.owner)),
             units: plan.units_of(pack.id).map(unit).collect(),
             pack: pack.clone(),
             chunks: Vec::new(),

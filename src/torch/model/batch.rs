@@ -2,9 +2,11 @@
 
 use std::rc::Rc;
 
+use loongforge_core::message::{ItemMeta, SampleId, SampleMeta, Target};
 use tch::{Device, Tensor};
 
 use super::columns::{Column, Columns, INPUT_IDS, TARGETS};
+use super::objective::NoisePurpose;
 use crate::tape::ContextShard;
 
 /// Packed samples of one micro-batch, `T` tokens in all.
@@ -14,6 +16,8 @@ pub struct MicroBatch {
     pub columns: Columns,
     /// Tells where samples begin, and `T` at the end.
     pub cu_seqlens: Vec<usize>,
+    /// The samples in their order, where the plan is known; models of tokens need nothing of them.
+    pub samples: Rc<[SampleRow]>,
     /// Factor of the summed loss: one over the target tokens of the whole step.
     pub loss_scale: f64,
     /// Rows of features, over all items, by input of the foundation.
@@ -31,6 +35,36 @@ pub struct MicroBatch {
     pub evaluates: bool,
 }
 
+/// What a plan says of one sample of a micro-batch.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SampleRow {
+    pub id: SampleId,
+    pub num_tokens: usize,
+    /// Its weight in the loss: tokens that count, or 1 where the loss is a mean over samples; 0 of a sample that has lost the
+    /// features of an item.
+    pub num_targets: u32,
+    /// The latent that a diffusion model makes of it.
+    pub target: Option<Target>,
+    /// Its items, of all towers, in the order of the sample.
+    pub items: Vec<ItemMeta>,
+    /// Says what its noise is for.
+    pub purpose: NoisePurpose,
+}
+
+impl SampleRow {
+    /// The row of a planned sample.
+    pub fn new(sample: &SampleMeta, counts: bool, purpose: NoisePurpose) -> SampleRow {
+        SampleRow {
+            id: sample.id,
+            num_tokens: sample.num_tokens as usize,
+            num_targets: if counts { sample.num_targets } else { 0 },
+            target: sample.target,
+            items: sample.items.clone(),
+            purpose,
+        }
+    }
+}
+
 impl MicroBatch {
     /// This rank's tokens of a whole row, with places for `features` of its features.
     pub fn share(&self, row: Rc<ContextShard>, features: Vec<Vec<i64>>) -> MicroBatch {
@@ -42,6 +76,7 @@ impl MicroBatch {
             num_features: features.iter().map(|rows| rows.len() as i64).collect(),
             row: Some(row),
             shared_features: features,
+            samples: self.samples.clone(),
             ..*self
         }
     }
@@ -51,6 +86,7 @@ impl MicroBatch {
         MicroBatch {
             columns: Columns::filler(columns, device),
             cu_seqlens: vec![0, 1],
+            samples: Rc::new([]),
             loss_scale: 0.0,
             num_features: Vec::new(),
             feature_grads: false,
@@ -78,6 +114,7 @@ impl MicroBatch {
                 row: None,
                 shared_features: Vec::new(),
                 past: Some(start - self.cu_seqlens[first]),
+                samples: self.samples.clone(),
                 ..*self
             }
         };

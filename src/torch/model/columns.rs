@@ -86,8 +86,13 @@ impl Columns {
 
     /// The column with this name. Panics where there is none.
     pub fn get(&self, name: &str) -> &Tensor {
-        let at = self.specs.iter().position(|column| column.name == name);
-        &self.tensors[at.unwrap_or_else(|| panic!("no column {name}"))]
+        self.find(name).unwrap_or_else(|| panic!("no column {name}"))
+    }
+
+    /// The column with this name, where there is one.
+    pub fn find(&self, name: &str) -> Option<&Tensor> {
+        let at = self.specs.iter().position(|column| column.name == name)?;
+        Some(&self.tensors[at])
     }
 
     pub fn device(&self) -> Device {

@@ -28,7 +28,7 @@ mod tree_names;
 mod vision;
 
 pub use audio::{AudioConfig, AudioPositions, AudioProjectorConfig, AudioTowerConfig, ProjectorMap, StemConfig};
-pub use batch::MicroBatch;
+pub use batch::{MicroBatch, SampleRow};
 pub use columns::{Column, Columns, INPUT_IDS, POSITION_IDS, Rows, TARGETS, token_columns};
 pub use config::{CarriedParts, ModelConfig, Tokens};
 pub use decoder::{
@@ -40,7 +40,7 @@ pub use encoder::{EncoderFamily, EncoderModel, EncoderTape};
 pub use family::custom::parts_config;
 pub use foundation::{FoundationFamily, FoundationModel, FoundationShape, FoundationTape};
 pub use keys::ModelConfigError;
-pub use objective::{Drawn, Flow, FlowBatch, FlowTarget, Purpose, TimeSampler, TimeWeight};
+pub use objective::{Drawn, Flow, FlowBatch, FlowTarget, NoisePurpose, TimeSampler, TimeWeight};
 pub use parallel_errors::{ContextParallelError, TensorParallelError};
 pub use routing::{ExpertSet, RoutedExperts, RouterLosses, Routing};
 pub use sampling::Sampling;

@@ -46,7 +46,9 @@ pub struct Model {
     pub text_projector: Part,
     /// The text that the text tower reads, and the states of it that are features.
     pub text: TextTower,
-    /// The language model.
+    /// The variational autoencoder, whose latents a diffusion model makes. It is never trained.
+    pub vae: Part,
+    /// The language model or the diffusion transformer.
     pub foundation: Part,
     /// Multi-token prediction.
     pub mtp: Mtp,
@@ -167,7 +169,7 @@ impl Model {
     }
 
     /// The parts with their keys.
-    pub fn parts(&self) -> [(&'static str, &Part); 7] {
+    pub fn parts(&self) -> [(&'static str, &Part); 8] {
         [
             ("model.image_encoder", &self.image_encoder),
             ("model.image_projector", &self.image_projector),
@@ -175,13 +177,14 @@ impl Model {
             ("model.audio_projector", &self.audio_projector),
             ("model.text_encoder", &self.text_encoder),
             ("model.text_projector", &self.text_projector),
+            ("model.vae", &self.vae),
             ("model.foundation", &self.foundation),
         ]
     }
 
     /// The part of a tower, or of its projector, with its key.
     pub fn tower_part(&self, tower: Tower, is_projector: bool) -> (&'static str, &Part) {
-        let [image_encoder, image_projector, audio_encoder, audio_projector, text_encoder, text_projector, _] =
+        let [image_encoder, image_projector, audio_encoder, audio_projector, text_encoder, text_projector, vae, _] =
             self.parts();
         match (tower, is_projector) {
             (Tower::Vision, false) => image_encoder,
@@ -190,6 +193,8 @@ impl Model {
             (Tower::Audio, true) => audio_projector,
             (Tower::Text, false) => text_encoder,
             (Tower::Text, true) => text_projector,
+            // It has no projector.
+            (Tower::Vae, _) => vae,
         }
     }
 
@@ -202,7 +207,7 @@ impl Model {
     /// freeze all, it does not.
     pub fn has_frozen(&self, towers: TowerSet) -> bool {
         let is_frozen = |tower| [false, true].into_iter().all(|part| self.tower_part(tower, part).1.is_frozen());
-        towers.iter().all(is_frozen)
+        towers.iter().all(|tower| tower == Tower::Vae || is_frozen(tower))
     }
 
     /// Returns whether nothing is trained, whatever the parameters are; a part that a model need not have, and of which
@@ -219,7 +224,7 @@ impl Model {
     pub fn is_foundation_alone(&self) -> bool {
         let given = |part: &Part| !part.config.is_empty() || part.load.is_some();
         let whole = self.load.is_some() || !self.config.is_empty();
-        !whole && given(&self.foundation) && self.parts()[..6].iter().all(|(_, part)| !given(part))
+        !whole && given(&self.foundation) && self.parts()[..7].iter().all(|(_, part)| !given(part))
     }
 }
 

@@ -56,7 +56,7 @@ fn built_in_models_need_no_files() {
     let types = model
         .parts()
         .map(|(_, part)| part.config.get("model_type").and_then(|name| name.as_str()).unwrap_or_default().to_owned());
-    assert_eq!(types, ["qwen2_5_vl", "mlp", "", "", "", "", "llama"]);
+    assert_eq!(types, ["qwen2_5_vl", "mlp", "", "", "", "", "", "llama"]);
     let model = bench.load(&["models/image_encoder=qwen3_vit"]).config.model;
     assert_eq!(model.image_encoder.config["model_type"], "qwen3_vl");
     assert!(!model.image_encoder.config.contains_key("window_size"));

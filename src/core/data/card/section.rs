@@ -15,6 +15,7 @@ pub enum Section {
     AudioProjector,
     TextTower,
     TextProjector,
+    Vae,
 }
 
 impl Section {
@@ -27,6 +28,7 @@ impl Section {
             "audio_projector" => Section::AudioProjector,
             "text_encoder" => Section::TextTower,
             "text_projector" => Section::TextProjector,
+            "vae" => Section::Vae,
             _ => Section::Text,
         }
     }
@@ -41,6 +43,7 @@ impl Section {
             Section::AudioProjector => &["audio_projector"],
             Section::TextTower => &["text_encoder"],
             Section::TextProjector => &["text_projector"],
+            Section::Vae => &["vae"],
         }
     }
 
@@ -72,6 +75,8 @@ impl Section {
             ],
             Tower::Audio => &["audio_token_id", "audio_token_index"],
             Tower::Text => &["text_token_id"],
+            // No token stands for a latent.
+            Tower::Vae => &[],
         }
     }
 }

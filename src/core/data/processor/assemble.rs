@@ -16,6 +16,8 @@ pub(super) struct Features {
     pub audio: usize,
     /// Those of texts for a text tower.
     pub texts: usize,
+    /// Those of latents.
+    pub latents: usize,
 }
 
 impl Features {
@@ -32,12 +34,13 @@ impl Features {
             Tower::Vision => &mut self.images,
             Tower::Audio => &mut self.audio,
             Tower::Text => &mut self.texts,
+            Tower::Vae => &mut self.latents,
         }
     }
 
     /// Those of all towers.
     fn total(self) -> usize {
-        self.images + self.audio + self.texts
+        self.images + self.audio + self.texts + self.latents
     }
 }
 

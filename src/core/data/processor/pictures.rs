@@ -177,7 +177,7 @@ impl Processor {
 fn takes_no(source: &MediaSource) -> DataError {
     let reason = format!("this model takes no {}", source.kind().name());
     match source.kind().tower() {
-        Tower::Vision => DataError::image(Path::new(source.name()), reason),
+        Tower::Vision | Tower::Vae => DataError::image(Path::new(source.name()), reason),
         Tower::Audio => DataError::audio(Path::new(source.name()), reason),
         Tower::Text => DataError::Line(reason),
     }

@@ -166,16 +166,19 @@ fn count(
             let items = sample.media.iter().filter(|item| item.tower == tower);
             items.map(|item| item.num_features).sum::<usize>()
         };
-        let ([visual, heard, read], meta) = (Tower::ALL.map(of), &sample.meta);
+        let ([visual, heard, read, _], meta) = (Tower::ALL.map(of), &sample.meta);
         counts.retain(|(name, _)| *name != TOKENS);
-        counts.extend([
-            (TOKENS, meta.num_tokens as usize),
-            ("text tokens", meta.num_tokens as usize - visual - heard - read),
-            ("visual tokens", visual),
-            ("audio tokens", heard),
-            ("context tokens", read),
-            ("supervised tokens", meta.num_targets as usize),
-        ]);
+        counts.push((TOKENS, meta.num_tokens as usize));
+        match meta.target {
+            Some(target) => counts.extend([("frames of latents", target.grid.t as usize), ("context tokens", read)]),
+            None => counts.extend([
+                ("text tokens", meta.num_tokens as usize - visual - heard - read),
+                ("visual tokens", visual),
+                ("audio tokens", heard),
+                ("context tokens", read),
+                ("supervised tokens", meta.num_targets as usize),
+            ]),
+        }
     }
     Ok(counts.into_iter().map(|(name, value)| (name, value as u64)).collect())
 }

@@ -100,16 +100,7 @@ impl Echo {
 
 fn sample(position: u64) -> SampleMeta {
     let items = vec![ItemMeta { tower: Tower::Vision, grid: Grid { t: 1, h: 2, w: 2 }, num_features: 1 }];
-    SampleMeta {
-        id: SampleId(position),
-        owner: 0,
-        num_tokens: 5,
-        num_targets: 2,
-        route: 0,
-        column_bytes: 0,
-        items,
-        documents: vec![],
-    }
+    SampleMeta { items, documents: vec![], ..SampleMeta::of_tokens(SampleId(position), 5, 2) }
 }
 
 fn report(step: StepId, epoch: Epoch, loss: f64) -> StepReport {

@@ -174,16 +174,7 @@ mod tests {
         let sample = |documents: &[u32]| {
             let num_tokens = documents.iter().sum();
             let documents = if documents.len() > 1 { documents.to_vec() } else { Vec::new() };
-            SampleMeta {
-                id: SampleId(0),
-                owner: 0,
-                num_tokens,
-                num_targets: 1,
-                route: 0,
-                column_bytes: 0,
-                items: Vec::new(),
-                documents,
-            }
+            SampleMeta { documents, ..SampleMeta::of_tokens(SampleId(0), num_tokens, 1) }
         };
         assert_eq!(cost.sample(&sample(&[30])), cost.sequence(30));
         assert_eq!(cost.sample(&sample(&[10, 20])), cost.sequence(10) + cost.sequence(20));

@@ -103,14 +103,8 @@ mod tests {
     fn samples(sizes: &[(u32, usize)]) -> Vec<SampleMeta> {
         let item = ItemMeta { tower: Tower::Vision, grid: Grid { t: 1, h: 2, w: 2 }, num_features: 1 };
         let sample = |(id, &(num_tokens, num_items)): (u64, &(u32, usize))| SampleMeta {
-            id: SampleId(id),
-            owner: 0,
-            num_tokens,
-            num_targets: 1,
-            route: 0,
-            column_bytes: 0,
             items: vec![item; num_items],
-            documents: Vec::new(),
+            ..SampleMeta::of_tokens(SampleId(id), num_tokens, 1)
         };
         (0..).zip(sizes).map(sample).collect()
     }

@@ -125,14 +125,9 @@ mod tests {
 
     fn samples(lengths: &[u32]) -> Vec<SampleMeta> {
         let sample = |(index, &num_tokens)| SampleMeta {
-            id: SampleId(index as u64),
-            owner: 0,
-            num_tokens,
-            num_targets: 1,
-            route: 0,
-            column_bytes: 0,
             items: vec![],
             documents: vec![],
+            ..SampleMeta::of_tokens(SampleId(index as u64), num_tokens, 1)
         };
         lengths.iter().enumerate().map(sample).collect()
     }

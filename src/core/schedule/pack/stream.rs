@@ -223,16 +223,7 @@ mod tests {
         let item =
             |&num_features: &u32| ItemMeta { tower: Tower::Vision, grid: Grid { t: 1, h: 2, w: 2 }, num_features };
         let items = features.iter().map(item).collect();
-        SampleMeta {
-            id: SampleId(id as u64),
-            owner: 0,
-            num_tokens,
-            num_targets: 1,
-            items,
-            documents: Vec::new(),
-            route: 0,
-            column_bytes: 0,
-        }
+        SampleMeta { items, ..SampleMeta::of_tokens(SampleId(id as u64), num_tokens, 1) }
     }
 
     fn samples() -> impl Strategy<Value = Vec<SampleMeta>> {

@@ -55,6 +55,7 @@ impl Growing {
             columns: Columns::of_tokens(index(&ids), Tensor::cat(&positions, 1), index(&targets)),
             cu_seqlens,
             row: None,
+            samples: batch.samples.clone(),
             num_features: batch.num_features.clone(),
             shared_features: Vec::new(),
             ..*batch

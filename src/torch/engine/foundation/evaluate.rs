@@ -41,8 +41,10 @@ impl FoundationPart {
         /// Holds what of a micro-batch is read after its forward.
         struct Begun {
             slots: Option<(Slot, Option<Slot>)>,
-            /// The counted targets.
-            labels: Tensor,
+            /// How much counts: tokens, or samples.
+            num_targets: u64,
+            /// The counted tokens of a language model.
+            labels: Option<Tensor>,
         }
         let (params, step) = (self.pool.params().clone(), &mut self.steps[0]);
         let device = params.flat().device();
@@ -64,18 +66,23 @@ impl FoundationPart {
             // A filler has no targets, and ranks that compute the same row count it once.
             let counts = self.stages.counts_loss() && pack < step.packs.len();
             let slots = forward.loss.map(|loss| (loss, predicted)).filter(|_| counts);
-            let targets = batch.columns.get(TARGETS);
-            begun.push(Begun { labels: targets.masked_select(&targets.ge(0)), slots });
+            let labels = batch.columns.find(TARGETS).map(|targets| targets.masked_select(&targets.ge(0)));
+            let of_rows = || batch.samples.iter().map(|sample| u64::from(sample.num_targets)).sum();
+            let num_targets = labels.as_ref().map_or_else(of_rows, |labels| labels.numel() as u64);
+            begun.push(Begun { num_targets, labels, slots });
             recorded.push(forward);
         }
         let Some(evaluation) = &mut step.evaluation else { return Ok(()) };
         let begin = |_, tape, inputs| Ok::<_, EngineError>(Execution::forward_only(tape, params.clone(), inputs));
         step.run.forward(&params, recorded, begin, |at, run| {
-            let Begun { slots: Some((loss, predicted)), labels } = &begun[at] else { return };
-            evaluation.num_targets += labels.numel() as u64;
+            let Begun { slots: Some((loss, predicted)), num_targets, labels } = &begun[at] else { return };
+            evaluation.num_targets += num_targets;
+            let predicted = predicted.as_ref().zip(labels.as_ref());
             evaluation.is_silent |= predicted.is_none();
-            let correct = |slot: &Slot| run.value(*slot).eq_tensor(&labels.to_device(device)).sum(Kind::Int64);
-            let found = [run.value(*loss).copy(), predicted.as_ref().map_or(Tensor::from(0.0), correct)];
+            let correct = |(slot, labels): (&Slot, &Tensor)| {
+                run.value(*slot).eq_tensor(&labels.to_device(device)).sum(Kind::Int64)
+            };
+            let found = [run.value(*loss).copy(), predicted.map_or(Tensor::from(0.0), correct)];
             evaluation.scores = Some(match evaluation.scores.take() {
                 None => found,
                 Some(sums) => {

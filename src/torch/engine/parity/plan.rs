@@ -90,14 +90,12 @@ impl Batch {
     fn sample(&self, document: usize) -> SampleMeta {
         let found = &self.documents[document];
         SampleMeta {
-            id: SampleId(document as u64),
-            owner: 0,
-            num_tokens: found.input_ids.len() as u32,
-            num_targets: found.targets.iter().filter(|target| **target >= 0).count() as u32,
-            route: 0,
-            column_bytes: 0,
             items: self.items(document).map(|item| item.meta).collect(),
-            documents: Vec::new(),
+            ..SampleMeta::of_tokens(
+                SampleId(document as u64),
+                found.input_ids.len() as u32,
+                found.targets.iter().filter(|target| **target >= 0).count() as u32,
+            )
         }
     }
 

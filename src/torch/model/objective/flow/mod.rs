@@ -37,7 +37,7 @@ pub enum FlowTarget {
 
 /// Says what noise is for: each purpose has its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Purpose {
+pub enum NoisePurpose {
     Training,
     /// Draw number so many of a sample that is held out, each at a time of its own.
     Evaluation(u32),
@@ -65,10 +65,10 @@ pub struct FlowBatch {
 impl Flow {
     /// The noise `shape` of a sample, and its time. The sample's position counts over all epochs, so that every visit has
     /// its own.
-    pub fn draw(&self, seed: u64, sample: SampleId, purpose: Purpose, shape: &[i64]) -> Drawn {
+    pub fn draw(&self, seed: u64, sample: SampleId, purpose: NoisePurpose, shape: &[i64]) -> Drawn {
         let purpose = match purpose {
-            Purpose::Training => 0,
-            Purpose::Evaluation(draw) => 1 + u64::from(draw),
+            NoisePurpose::Training => 0,
+            NoisePurpose::Evaluation(draw) => 1 + u64::from(draw),
         };
         let stream = |of: u64| Counter::new(&[seed, sample.0, purpose, of]);
         let noise = stream(0);

@@ -3,7 +3,7 @@ use std::rc::Rc;
 use loongforge_core::message::SampleId;
 use tch::{Device, Kind, Tensor};
 
-use super::{Drawn, Flow, FlowTarget, Purpose, TimeSampler, TimeWeight, beta};
+use super::{Drawn, Flow, FlowTarget, NoisePurpose, TimeSampler, TimeWeight, beta};
 use crate::native::grad;
 use crate::params::{Init, ParamSpec, ParamStore};
 use crate::tape::{Execution, Policy, Slot, Tape};
@@ -17,7 +17,7 @@ fn flow(time: TimeSampler) -> Flow {
 /// The times of this many samples.
 fn times(sampler: &TimeSampler, count: u64) -> Vec<f64> {
     let flow = flow(sampler.clone());
-    (0..count).map(|at| flow.draw(7, SampleId(at), Purpose::Training, &[1]).time).collect()
+    (0..count).map(|at| flow.draw(7, SampleId(at), NoisePurpose::Training, &[1]).time).collect()
 }
 
 fn moments(values: &[f64]) -> (f64, f64) {
@@ -96,16 +96,16 @@ fn noise_is_normal_and_belongs_to_seed_sample_and_purpose() {
         let Drawn { noise, time } = flow.draw(seed, SampleId(sample), purpose, &[rows, 3]);
         (Vec::<f32>::try_from(noise.flatten(0, 1)).unwrap(), time)
     };
-    let (noise, time) = draw(1, 5, Purpose::Training, 20_000);
+    let (noise, time) = draw(1, 5, NoisePurpose::Training, 20_000);
     let (mean, variance) = moments(&noise.iter().map(|x| f64::from(*x)).collect::<Vec<_>>());
     assert!(mean.abs() < 0.02 && (variance - 1.0).abs() < 0.03, "{mean} {variance}");
     // A shorter sample has the first of the same numbers, and the same time.
-    assert_eq!(draw(1, 5, Purpose::Training, 4), (noise[..12].to_vec(), time));
+    assert_eq!(draw(1, 5, NoisePurpose::Training, 4), (noise[..12].to_vec(), time));
     let others = [
-        draw(2, 5, Purpose::Training, 4),
-        draw(1, 6, Purpose::Training, 4),
-        draw(1, 5, Purpose::Evaluation(0), 4),
-        draw(1, 5, Purpose::Evaluation(1), 4),
+        draw(2, 5, NoisePurpose::Training, 4),
+        draw(1, 6, NoisePurpose::Training, 4),
+        draw(1, 5, NoisePurpose::Evaluation(0), 4),
+        draw(1, 5, NoisePurpose::Evaluation(1), 4),
     ];
     for (at, other) in others.iter().enumerate() {
         assert!(other.0[0] != noise[0] && other.1 != time);
@@ -136,7 +136,7 @@ fn loss_and_gradient_equal_the_definition_whatever_else_is_in_the_batch() {
     let predicted = random(9);
     for target in [FlowTarget::Velocity, FlowTarget::Sample] {
         let flow = Flow { time: PI0, target, weight: TimeWeight::CosMap };
-        let draw = |at: usize| flow.draw(1, SampleId(at as u64), Purpose::Training, &[sizes[at], 4]);
+        let draw = |at: usize| flow.draw(1, SampleId(at as u64), NoisePurpose::Training, &[sizes[at], 4]);
         let leaf = predicted.detach().set_requires_grad(true);
         let (mut expected, mut start) = (Tensor::from(0f32), 0);
         for (at, x) in samples.iter().enumerate() {
@@ -199,7 +199,7 @@ impl Network {
     /// The shares of 2,000 noises that come near −1 and near 1.
     fn reached(&self, flow: &Flow) -> [f64; 2] {
         let _no_grad = tch::no_grad_guard();
-        let noise = flow.draw(9, SampleId(0), Purpose::Evaluation(0), &[2000, 1]).noise;
+        let noise = flow.draw(9, SampleId(0), NoisePurpose::Evaluation(0), &[2000, 1]).noise;
         let weights = self.weights();
         let predict = |x: &Tensor, time: f64| {
             let time = Tensor::full([x.size()[0]], time, (Kind::Float, Device::Cpu));
@@ -226,7 +226,7 @@ fn a_network_learns_two_points() {
         let ids = number * BATCH..(number + 1) * BATCH;
         let samples: Vec<Tensor> =
             ids.clone().map(|id| Tensor::from_slice(&[if id % 4 == 0 { -1f32 } else { 1.0 }]).view([1, 1])).collect();
-        let drawn: Vec<Drawn> = ids.map(|id| flow.draw(1, SampleId(id), Purpose::Training, &[1, 1])).collect();
+        let drawn: Vec<Drawn> = ids.map(|id| flow.draw(1, SampleId(id), NoisePurpose::Training, &[1, 1])).collect();
         let batch = flow.batch(&samples, &drawn);
         let mut tape = Tape::new();
         let x = tape.input(false);
