@@ -182,13 +182,13 @@ impl ModelFolder {
         let hidden_size = self.config.foundation.shape().width as u64;
         let towers = &self.config.towers;
         let patch_dim = towers.iter().map(|it| it.family.patch_dim() as u64).max().unwrap_or(0);
-        let num_tensors = towers.iter().map(|it| it.family.num_outputs() as u64).max().unwrap_or(0);
+        let widths = self.config.inputs().iter().map(|input| input.num_tensors as u64 * input.width as u64);
         let bytes = size_of::<f32>() as u64;
         ModelShape {
             hidden_size,
             towers: towers.iter().map(|it| it.tower).collect(),
             bytes_per_patch: patch_dim * bytes,
-            bytes_per_feature: num_tensors * hidden_size * bytes,
+            bytes_per_feature: widths.max().unwrap_or(0) * bytes,
         }
     }
 }

@@ -58,3 +58,19 @@ fn two_encoders_keep_what_each_has_seen() {
     let cached = num_cached(&two);
     assert!(0 < cached && cached <= num_cached(&one), "{cached}");
 }
+
+#[test]
+fn another_run_finds_what_one_has_encoded() {
+    let fixture = Fixture::new(Pictures::Some);
+    let dir = tempfile::tempdir().unwrap();
+    let shared = format!("pools.encoder.cache_dir={}", dir.path().display());
+    let first = run(&fixture, &[&shared]);
+    assert_eq!(num_cached(&first), num_items(&first[STEPS_PER_EPOCH..]), "each picture is encoded once");
+    let second = run(&fixture, &[&shared, "pools.encoder.replicas=2", "run.deterministic=true"]);
+    assert_eq!(num_cached(&second), num_items(&second), "nothing is encoded");
+    assert_eq!(bits(&run(&fixture, &["pools.encoder.cache=64MiB"])), bits(&first));
+    // The tower has other weights: what another has made is not taken.
+    let other = run(&fixture, &[&shared, "run.seed=2", "train.steps=12"]);
+    assert_eq!(num_cached(&other), 0);
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 2, "a folder for each");
+}

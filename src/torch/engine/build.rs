@@ -1,6 +1,7 @@
 //! An actor's engine from the run's configuration: device, groups, weights or checkpoint, parts.
 
 use super::activations::Activations;
+use super::cache_folder::{CacheFolder, cache_identity};
 use super::carried::carried_tensors;
 use super::elastic::Membership;
 use super::encoder::{EncoderPart, TowerModels};
@@ -15,7 +16,7 @@ use super::trained::trained;
 use super::weights::initialize;
 use crate::comm::{Mesh, ProcessGroup};
 use crate::device::{load_cuda, set_intra_op_threads};
-use crate::model::{ModelConfig, Towers};
+use crate::model::{ModelConfig, ModelTower, Towers};
 use crate::native::{MemoryWatch, NativeError, is_dry_run, set_products};
 use crate::params;
 use crate::params::{ParamSpec, ParamStore, Sharding};
@@ -23,7 +24,7 @@ use crate::tape::Policy;
 use crate::train::{AdamWConfig, AdapterFolder, Lanes, TrainState, has_adapter, load_adapter, load_state};
 use loongforge_core::config::{Device, EncoderPool, Layout, Part, Placement, Recompute, RunConfig};
 use loongforge_core::engine::EngineError;
-use loongforge_core::message::{ActorId, PoolName, Replica, Role, StepId, TowerSet};
+use loongforge_core::message::{ActorId, PoolName, Replica, Role, StepId, Tower, TowerSet};
 use loongforge_core::schedule::PoolSizes;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -122,6 +123,30 @@ fn spill(config: &RunConfig, own: &OwnPool<'_>) -> Result<Option<Spill>, EngineE
     file.map_err(|error| format!("pools.{}.spill: a file in {}: {error}", own.name, folder.display()).into())
 }
 
+/// The folders of what the towers of a pool make, in `dir`.
+fn cache_folders(
+    config: &RunConfig,
+    own: &OwnPool<'_>,
+    params: &ParamStore,
+    dir: &Path,
+) -> Result<BTreeMap<Tower, CacheFolder>, EngineError> {
+    let key = format!("pools.{}.cache_dir", own.name);
+    if params.num_trained() > 0 {
+        return Err(format!("{key}: features change with every step, since towers of the pool are trained").into());
+    }
+    if own.pool.tensor_parallel > 1 || own.pool.zero > 2 {
+        return Err(
+            format!("{key}: the pool's actors must have whole parameters: tensor_parallel 1, zero below 3").into()
+        );
+    }
+    let open = |it: &ModelTower| {
+        let name = cache_identity(it, &own.towers, params, config.run.products);
+        let folder = CacheFolder::open(dir, &name).map_err(|error| format!("{key}: {}: {error}", dir.display()))?;
+        Ok((it.tower, folder))
+    };
+    own.towers.iter().map(open).collect()
+}
+
 /// This rank's part of an encoder, which has all towers of its pool.
 fn build_encoder(spec: &EngineSpec, own: &OwnPool<'_>, device: tch::Device) -> Result<EncoderPart, EngineError> {
     let (config, pools) = (&spec.config, &spec.config.pools);
@@ -162,7 +187,14 @@ fn build_encoder(spec: &EngineSpec, own: &OwnPool<'_>, device: tch::Device) -> R
     if !colocated {
         part = part.with_item_credit(config.edges.pixels.credit.bytes() as usize, &share.towers);
     }
-    Ok(part.with_cache(own.pool.cache.bytes()).with_spill(spill(config, own)?))
+    part = part.with_cache(own.pool.cache.bytes()).with_spill(spill(config, own)?);
+    match &own.pool.cache_dir {
+        Some(dir) if !is_dry_run() => {
+            let folders = cache_folders(config, own, part.pool.params(), dir)?;
+            Ok(part.with_cache_folders(folders))
+        }
+        _ => Ok(part),
+    }
 }
 
 /// This rank's part of the foundation.

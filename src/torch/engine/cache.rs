@@ -1,9 +1,13 @@
 //! Features that a frozen encoder has made, by the content of their media item: every epoch shows the same pictures again.
 //! Not for encoders that are trained, whose features change with every step.
 
+use super::cache_folder::CacheFolder;
 use super::cache_key::Key;
 use super::spill::Spill;
+use loongforge_core::message::Tower;
 use lru::LruCache;
+use std::collections::BTreeMap;
+use std::io;
 use tch::{Device, Kind, Tensor};
 
 /// Features of the items that were used last, as many as `capacity` bytes hold, in host memory; of what makes room for them, as
@@ -13,6 +17,7 @@ pub(super) struct FeatureCache {
     bytes: u64,
     entries: LruCache<Key, Entry>,
     spill: Option<Spill>,
+    folders: BTreeMap<Tower, CacheFolder>,
 }
 
 struct Entry {
@@ -22,7 +27,7 @@ struct Entry {
 
 impl FeatureCache {
     pub fn new(capacity: u64) -> Self {
-        Self { capacity, bytes: 0, entries: LruCache::unbounded(), spill: None }
+        Self { capacity, bytes: 0, entries: LruCache::unbounded(), spill: None, folders: BTreeMap::new() }
     }
 
     /// With a file for what finds no room.
@@ -30,17 +35,42 @@ impl FeatureCache {
         Self { spill: Some(spill), ..self }
     }
 
+    /// With folders that outlive the run.
+    pub fn with_folders(self, folders: BTreeMap<Tower, CacheFolder>) -> Self {
+        Self { folders, ..self }
+    }
+
     /// All levels of an item's features, `[features, width]` each.
-    pub fn get(&mut self, key: &Key) -> Option<Vec<Tensor>> {
-        match self.entries.get(key) {
-            Some(entry) => Some(entry.features.iter().map(Tensor::shallow_clone).collect()),
-            None => self.spill.as_ref()?.get(key),
+    pub fn get(&mut self, tower: Tower, key: &Key) -> Option<Vec<Tensor>> {
+        if let Some(entry) = self.entries.get(key) {
+            return Some(entry.features.iter().map(Tensor::shallow_clone).collect());
+        }
+        let spilled = self.spill.as_ref().and_then(|spill| spill.get(key));
+        spilled.or_else(|| self.folders.get(&tower)?.get(key))
+    }
+
+    /// Keeps what a tower has made of an item, in its folder too.
+    pub fn keep(&mut self, tower: Tower, key: Key, features: &[Tensor]) {
+        self.insert(key, features);
+        self.write(tower, |folder| folder.insert(key, features));
+    }
+
+    /// Writes what the folders have not written yet.
+    pub fn flush(&mut self) {
+        Tower::ALL.into_iter().for_each(|tower| self.write(tower, CacheFolder::flush));
+    }
+
+    /// Gives up a folder that cannot be written to: the run goes on without it, and says so.
+    fn write(&mut self, tower: Tower, write: impl FnOnce(&mut CacheFolder) -> io::Result<()>) {
+        if let Some(Err(error)) = self.folders.get_mut(&tower).map(write) {
+            eprintln!("warning: features of the {tower} tower are no longer kept in cache_dir: {error}");
+            self.folders.remove(&tower);
         }
     }
 
-    /// Keeps an item's features; what was used longest ago makes room, and goes to the file if there is one, as does what is
+    /// Keeps an item's features in memory; what was used longest ago makes room, and goes to the file if there is one, as does what is
     /// larger than the whole memory.
-    pub fn insert(&mut self, key: Key, features: &[Tensor]) {
+    fn insert(&mut self, key: Key, features: &[Tensor]) {
         let size = |tensor: &Tensor| (tensor.numel() * tensor.kind().elt_size_in_bytes()) as u64;
         let bytes = features.iter().map(size).sum();
         if self.entries.contains(&key) {
@@ -71,7 +101,7 @@ pub(super) fn stack(items: &[Vec<Tensor>], level: usize, kind: Kind, device: Dev
 #[cfg(test)]
 mod tests {
     use super::*;
-    use loongforge_core::message::{Grid, Tower};
+    use loongforge_core::message::Grid;
 
     fn key(first: f32) -> Key {
         Key::of(Tower::Vision, Grid { t: 1, h: 1, w: 2 }, &Tensor::from_slice(&[first, 1.0]).view([2, 1]))
@@ -95,13 +125,13 @@ mod tests {
         let mut cache = FeatureCache::new(40);
         cache.insert(key(1.0), &features(1.0));
         cache.insert(key(2.0), &features(2.0));
-        assert!(cache.get(&key(1.0)).is_some());
+        assert!(cache.get(Tower::Vision, &key(1.0)).is_some());
         cache.insert(key(3.0), &features(3.0));
-        assert!(cache.get(&key(2.0)).is_none());
-        let kept = cache.get(&key(1.0)).unwrap();
+        assert!(cache.get(Tower::Vision, &key(2.0)).is_none());
+        let kept = cache.get(Tower::Vision, &key(1.0)).unwrap();
         assert_eq!(Vec::<f32>::try_from(&kept[0]).unwrap(), [1.0; 4]);
         cache.insert(key(4.0), &[Tensor::zeros([11], (Kind::Float, Device::Cpu))]);
-        assert!(cache.get(&key(4.0)).is_none() && cache.get(&key(3.0)).is_some());
+        assert!(cache.get(Tower::Vision, &key(4.0)).is_none() && cache.get(Tower::Vision, &key(3.0)).is_some());
     }
 
     #[test]
@@ -111,7 +141,8 @@ mod tests {
         for value in [1.0, 2.0, 3.0, 4.0] {
             cache.insert(key(value), &[Tensor::from_slice(&[value; 4])]);
         }
-        let mut kept = |value: f32| cache.get(&key(value)).map(|kept| Vec::<f32>::try_from(&kept[0]).unwrap());
+        let mut kept =
+            |value: f32| cache.get(Tower::Vision, &key(value)).map(|kept| Vec::<f32>::try_from(&kept[0]).unwrap());
         // The fourth lies in memory, the first two in the file, which has no room for the third.
         assert_eq!([1.0, 2.0, 4.0].map(&mut kept), [1.0, 2.0, 4.0].map(|value| Some(vec![value; 4])));
         assert_eq!(kept(3.0), None);

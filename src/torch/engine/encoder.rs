@@ -4,6 +4,7 @@ use super::activations::Activations;
 use super::assembler::Assembler;
 use super::buffer::{TorchBuffer, take_over};
 use super::cache::{FeatureCache, stack};
+use super::cache_folder::CacheFolder;
 use super::cache_key::Key;
 use super::elastic::Membership;
 use super::spill::Spill;
@@ -159,6 +160,17 @@ impl EncoderPart {
     pub fn with_cache(self, bytes: u64) -> Self {
         let cache = (bytes > 0 && !self.pool.is_trained()).then(|| FeatureCache::new(bytes));
         Self { cache, ..self }
+    }
+
+    /// Keeps features in folders that outlive the run, too; for frozen encoders.
+    pub(super) fn with_cache_folders(mut self, folders: BTreeMap<Tower, CacheFolder>) -> Self {
+        self.cache = Some(self.cache.take().unwrap_or_else(|| FeatureCache::new(0)).with_folders(folders));
+        self
+    }
+
+    /// Writes the features that are to outlive the run.
+    pub(super) fn flush_cache(&mut self) {
+        self.cache.iter_mut().for_each(FeatureCache::flush);
     }
 
     /// With a file for what the cache has no memory for.
@@ -441,7 +453,7 @@ fn encode_each(
         let own = pixels.narrow(0, start, len);
         start += len;
         let key = Key::of(tower, grid, &own);
-        if let Some(kept) = cache.get(&key) {
+        if let Some(kept) = cache.get(tower, &key) {
             num_cached += 1;
             return Ok(kept);
         }
@@ -451,7 +463,7 @@ fn encode_each(
         run = run.with_mesh(mesh.clone());
         run.forward()?;
         let made: Vec<Tensor> = record.outputs.iter().map(|&slot| run.value(slot).shallow_clone()).collect();
-        cache.insert(key, &made);
+        cache.keep(tower, key, &made);
         Ok(made)
     };
     let items: Vec<Vec<Tensor>> = grids.iter().map(&mut features).collect::<Result<_, _>>()?;

@@ -8,6 +8,7 @@ mod assembler;
 mod buffer;
 mod build;
 mod cache;
+mod cache_folder;
 mod cache_key;
 mod carried;
 #[cfg(test)]

@@ -421,6 +421,7 @@ impl Engine for TorchEngine {
                 self.save_due(ports)
             }
             Command::Save { step, to, dir } => {
+                self.encoder.iter_mut().for_each(EncoderPart::flush_cache);
                 self.due.push((step, to, dir));
                 self.save_due(ports)
             }

@@ -1,6 +1,7 @@
 //! Actors, and the bounds of everything between them.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -66,6 +67,9 @@ pub struct EncoderPool {
     /// Bytes of features that have no room in `cache`, where that is above 0: they are kept in a file in `run.dir` that
     /// goes with the process. 0: none.
     pub spill: Size,
+    /// Folder of features that frozen towers make, which outlives the run and which runs share; `null`: none. It may be far
+    /// larger than `cache`, and needs none.
+    pub cache_dir: Option<PathBuf>,
     /// Encoders may die, join and be removed during the run; not where they are sharded or shard their state.
     pub elastic: bool,
     /// Timeout for a replacement when the last encoder has died; frozen encoders only: what trained ones have
@@ -260,6 +264,7 @@ impl Default for EncoderPool {
             zero: 0,
             cache: Size::from_mib(0),
             spill: Size::from_mib(0),
+            cache_dir: None,
             elastic: true,
             grace: TimeSpan::from_secs(300),
         }

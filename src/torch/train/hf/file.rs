@@ -63,7 +63,7 @@ impl TensorFile {
     }
 
     /// Reads bytes of a tensor's data, from `offset` on.
-    pub(super) fn read_at(&self, info: &TensorInfo, offset: u64, bytes: &mut [u8]) -> Result<(), TensorFileError> {
+    pub(crate) fn read_at(&self, info: &TensorInfo, offset: u64, bytes: &mut [u8]) -> Result<(), TensorFileError> {
         debug_assert!(offset + bytes.len() as u64 <= info.len, "bytes of the tensor");
         let io = |source| TensorFileError::Io { path: self.path.clone(), source };
         self.file.read_exact_at(bytes, self.data_start + info.start + offset).map_err(io)

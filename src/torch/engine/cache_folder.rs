@@ -1,0 +1,254 @@
+//! Features of frozen towers in a folder that outlives the run and that runs share: what one has encoded, no other encodes
+//! again.
+//!
+//! A tower's folder is named by all that its features depend on beside the item: its parameters, what it computes, the
+//! precision, the kind of device, and the products (ADR 0006). An item's name is the hash of its contents. So nothing in a
+//! folder can be stale, and it does not matter who wrote it. Features lie in safetensors files, `HASH.LEVEL`, each written
+//! under another name and then renamed; nobody changes one afterwards.
+
+use super::cache_key::Key;
+use crate::model::{ModelTower, Towers};
+use crate::params::ParamStore;
+use crate::train::hf::{self, TensorFile, TensorInfo};
+use loongforge_core::config::Products;
+use loongforge_core::text::hex;
+use safetensors::tensor::{Dtype, TensorView};
+use sha2::{Digest, Sha256};
+use std::collections::{HashMap, HashSet};
+use std::ffi::OsString;
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use tch::{Device, Kind, Tensor};
+
+/// Bytes of features that wait in memory before they are written: a file has about so many.
+const SHARD_BYTES: usize = 64 << 20;
+
+/// The features of one tower in the folder.
+pub(super) struct CacheFolder {
+    dir: PathBuf,
+    files: Vec<TensorFile>,
+    /// Files that were looked into.
+    seen: HashSet<OsString>,
+    stored: HashMap<Key, Vec<Stored>>,
+    /// Features that are not written yet, on the CPU.
+    pending: HashMap<Key, Vec<Tensor>>,
+    num_pending_bytes: usize,
+}
+
+/// Describes where one level of an item's features lies.
+struct Stored {
+    file: usize,
+    info: TensorInfo,
+    kind: Kind,
+}
+
+impl CacheFolder {
+    /// The folder of a tower in `root`: `tower` is its name with the hash of all that its features depend on.
+    ///
+    /// # Errors
+    /// It cannot be made, or a file in it is torn or cannot be read.
+    pub fn open(root: &Path, tower: &str) -> io::Result<Self> {
+        let dir = root.join(tower);
+        fs::create_dir_all(&dir)?;
+        let (files, seen, stored) = (Vec::new(), HashSet::new(), HashMap::new());
+        let mut folder = Self { dir, files, seen, stored, pending: HashMap::new(), num_pending_bytes: 0 };
+        folder.look()?;
+        Ok(folder)
+    }
+
+    /// All levels of an item's features. `None` also where the disk fails: the item is encoded again.
+    pub fn get(&self, key: &Key) -> Option<Vec<Tensor>> {
+        if let Some(levels) = self.pending.get(key) {
+            return Some(levels.iter().map(Tensor::shallow_clone).collect());
+        }
+        let read = |stored: &Stored| {
+            let mut bytes = vec![0; stored.info.len as usize];
+            self.files[stored.file].read_at(&stored.info, 0, &mut bytes).ok()?;
+            Some(Tensor::from_data_size(&bytes, &stored.info.shape, stored.kind))
+        };
+        self.stored.get(key)?.iter().map(read).collect()
+    }
+
+    /// Keeps an item's features, to be written with others.
+    ///
+    /// # Errors
+    /// A file cannot be written: see [`CacheFolder::flush`].
+    pub fn insert(&mut self, key: Key, features: &[Tensor]) -> io::Result<()> {
+        if self.stored.contains_key(&key) || self.pending.contains_key(&key) {
+            return Ok(());
+        }
+        let own = |tensor: &Tensor| tensor.detach().to_device(Device::Cpu).contiguous().copy();
+        let features: Vec<Tensor> = features.iter().map(own).collect();
+        self.num_pending_bytes += features.iter().map(num_bytes).sum::<usize>();
+        self.pending.insert(key, features);
+        if self.num_pending_bytes < SHARD_BYTES { Ok(()) } else { self.flush() }
+    }
+
+    /// Writes what waits, and looks for what others have written.
+    ///
+    /// # Errors
+    /// The folder cannot be written to. What waited is dropped: it would be encoded again.
+    pub fn flush(&mut self) -> io::Result<()> {
+        self.num_pending_bytes = 0;
+        let pending = std::mem::take(&mut self.pending);
+        if !pending.is_empty() {
+            self.write(&pending)?;
+        }
+        self.look()
+    }
+
+    fn write(&self, pending: &HashMap<Key, Vec<Tensor>>) -> io::Result<()> {
+        let levels = pending.iter().flat_map(|(key, levels)| levels.iter().enumerate().map(move |it| (key, it)));
+        let bytes: Vec<(String, Vec<u8>, &Tensor)> =
+            levels.map(|(key, (level, tensor))| (format!("{key}.{level}"), content(tensor), tensor)).collect();
+        let views = bytes.iter().map(|(name, bytes, tensor)| {
+            let shape = tensor.size().iter().map(|&dim| dim as usize).collect();
+            (name, TensorView::new(dtype(tensor.kind()), shape, bytes).expect("bytes of a tensor"))
+        });
+        let whole = safetensors::serialize(views, None).map_err(io::Error::other)?;
+        let mut file = tempfile::Builder::new().prefix("features-").suffix(".writing").tempfile_in(&self.dir)?;
+        file.write_all(&whole)?;
+        file.as_file().sync_all()?;
+        let path = file.path().with_extension("safetensors");
+        file.persist_noclobber(path).map_err(|error| error.error)?;
+        Ok(())
+    }
+
+    /// Reads the headers of files that were not seen.
+    fn look(&mut self) -> io::Result<()> {
+        let mut names: Vec<OsString> =
+            fs::read_dir(&self.dir)?.map(|entry| entry.map(|entry| entry.file_name())).collect::<io::Result<_>>()?;
+        names.retain(|name| Path::new(name).extension().is_some_and(|kind| kind == "safetensors"));
+        names.sort();
+        for name in names {
+            if self.seen.insert(name.clone()) {
+                let path = self.dir.join(name);
+                self.take(&path)
+                    .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, path: &Path) -> io::Result<()> {
+        let torn = |what: String| io::Error::new(io::ErrorKind::InvalidData, format!("{what}; delete it"));
+        let file = TensorFile::open(path).map_err(|error| torn(error.to_string()))?;
+        let mut found: HashMap<Key, Vec<(usize, Stored)>> = HashMap::new();
+        for (name, info) in file.tensors() {
+            let named = name.split_once('.').and_then(|(key, level)| Some((Key::parse(key)?, level.parse().ok()?)));
+            let (Some((key, level)), Some(kind)) = (named, kind(info.dtype)) else {
+                return Err(torn(format!("{}: {name} is no features of ours", path.display())));
+            };
+            let stored = Stored { file: self.files.len(), info: info.clone(), kind };
+            found.entry(key).or_default().push((level, stored));
+        }
+        for (key, mut levels) in found {
+            levels.sort_by_key(|(level, _)| *level);
+            self.stored.entry(key).or_insert_with(|| levels.into_iter().map(|(_, stored)| stored).collect());
+        }
+        self.files.push(file);
+        Ok(())
+    }
+}
+
+impl Drop for CacheFolder {
+    /// Writes what waits; where that fails it is encoded again by who needs it.
+    fn drop(&mut self) {
+        let _ = self.flush();
+    }
+}
+
+/// The name of a tower's folder: the tower, and the hash of all that its features depend on beside the item.
+pub(super) fn cache_identity(it: &ModelTower, towers: &Towers, params: &ParamStore, products: Products) -> String {
+    let mut hash = Sha256::new();
+    // The family's data say what it computes; libtorch splits some sums over its threads.
+    let device = params.flat().device().is_cuda();
+    let version = env!("CARGO_PKG_VERSION");
+    let how = (version, &it.family, params.flat().kind(), device, products, tch::get_num_threads());
+    hash.update(format!("{how:?}"));
+    for id in params.ids() {
+        let spec = params.spec(id);
+        if towers.part_of(&spec.name).is_some_and(|(tower, _)| tower == it.tower) {
+            hash.update(&spec.name);
+            hash.update(content(&params.leaf(id).detach()));
+        }
+    }
+    format!("{}-{}", it.tower, &hex(hash.finalize())[..32])
+}
+
+/// The bytes of a tensor.
+fn content(tensor: &Tensor) -> Vec<u8> {
+    let tensor = tensor.to_device(Device::Cpu).contiguous();
+    let mut bytes = vec![0; num_bytes(&tensor)];
+    tensor.copy_data_u8(&mut bytes, tensor.numel());
+    bytes
+}
+
+fn num_bytes(tensor: &Tensor) -> usize {
+    tensor.numel() * tensor.kind().elt_size_in_bytes()
+}
+
+fn dtype(kind: Kind) -> Dtype {
+    match kind {
+        Kind::BFloat16 => Dtype::BF16,
+        Kind::Float => Dtype::F32,
+        other => panic!("no features are {other:?}"),
+    }
+}
+
+fn kind(dtype: hf::Dtype) -> Option<Kind> {
+    match dtype {
+        hf::Dtype::BF16 => Some(Kind::BFloat16),
+        hf::Dtype::F32 => Some(Kind::Float),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use loongforge_core::message::{Grid, Tower};
+
+    fn key(first: f32) -> Key {
+        Key::of(Tower::Vision, Grid { t: 1, h: 1, w: 1 }, &Tensor::from_slice(&[first]).view([1, 1]))
+    }
+
+    #[test]
+    fn what_one_has_written_another_reads_bit_for_bit() {
+        let root = tempfile::tempdir().unwrap();
+        let level = Tensor::from_slice(&[1.0_f32, -2.5, 3.0, f32::MIN_POSITIVE]).view([2, 2]).tr();
+        let half = Tensor::from_slice(&[0.5_f32, 7.0]).to_kind(Kind::BFloat16);
+        let mut reader = CacheFolder::open(root.path(), "vision-a").unwrap();
+        let mut writer = CacheFolder::open(root.path(), "vision-a").unwrap();
+        writer.insert(key(1.0), &[level.shallow_clone(), half.shallow_clone()]).unwrap();
+        assert!(writer.get(&key(1.0)).is_some() && reader.get(&key(1.0)).is_none());
+        drop(writer);
+        reader.insert(key(2.0), &[half.shallow_clone()]).unwrap();
+        reader.flush().unwrap();
+        for folder in [&reader, &CacheFolder::open(root.path(), "vision-a").unwrap()] {
+            let kept = folder.get(&key(1.0)).unwrap();
+            assert!(kept[0].equal(&level) && kept[1].equal(&half));
+            assert_eq!((kept.len(), kept[1].kind()), (2, Kind::BFloat16));
+            assert!(folder.get(&key(2.0)).unwrap()[0].equal(&half) && folder.get(&key(3.0)).is_none());
+        }
+        // A tower with other weights.
+        assert!(CacheFolder::open(root.path(), "vision-b").unwrap().get(&key(1.0)).is_none());
+        assert_eq!(fs::read_dir(root.path().join("vision-a")).unwrap().count(), 2, "nothing is left behind");
+    }
+
+    #[test]
+    fn torn_files_are_named() {
+        let root = tempfile::tempdir().unwrap();
+        let mut folder = CacheFolder::open(root.path(), "vae-a").unwrap();
+        folder.insert(key(1.0), &[Tensor::from_slice(&[4.0_f32; 5])]).unwrap();
+        folder.flush().unwrap();
+        let path = fs::read_dir(root.path().join("vae-a")).unwrap().next().unwrap().unwrap().path();
+        let whole = fs::read(&path).unwrap();
+        for bytes in [&whole[..whole.len() - 1], &whole[..20], &[255; 64], b"{}"] {
+            fs::write(&path, bytes).unwrap();
+            let error = CacheFolder::open(root.path(), "vae-a").err().expect("it is torn").to_string();
+            assert!(error.contains(".safetensors"), "{error}");
+        }
+    }
+}
