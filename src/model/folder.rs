@@ -3,7 +3,7 @@
 use crate::model::composite::{fit_deepstack, has_parts, put_image_token, put_parts, put_text, section_of};
 use crate::model::error::FolderError;
 use crate::model::hub::{model_here, resolve_config, resolve_model};
-use loongforge_core::config::{Model, Source, Weights, code};
+use loongforge_core::config::{Model, ModelKind, Source, Weights, code};
 use loongforge_core::data::{
     DataError, ModelCard, Processor, ProcessorFolders, ProcessorOptions, Section, TEXT_TOKENIZER, Tokenizer,
 };
@@ -119,6 +119,21 @@ impl ModelFolder {
             return Err(FolderError::NoIndexer { model_type: folder.config.model_type });
         }
         Ok(folder)
+    }
+
+    /// Works like [`ModelFolder::open`], and settles which parts of `model` are frozen where it does not say.
+    ///
+    /// # Errors
+    /// As [`ModelFolder::open`].
+    pub fn open_settled(model: &mut Model) -> Result<Self, FolderError> {
+        let folder = Self::open(model)?;
+        model.settle_freeze(folder.model_kind());
+        Ok(folder)
+    }
+
+    /// Returns whether the model predicts tokens or the noise of pictures.
+    pub fn model_kind(&self) -> ModelKind {
+        ModelCard::of(&self.json).kind()
     }
 
     /// Sees to it that a checkpoint is of this model.
