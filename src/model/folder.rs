@@ -8,7 +8,7 @@ use loongforge_core::data::{
     DataError, ModelCard, Processor, ProcessorFolders, ProcessorOptions, Section, TEXT_TOKENIZER, Tokenizer,
 };
 use loongforge_core::files;
-use loongforge_core::schedule::ModelShape;
+use loongforge_core::schedule::{AutoShift, FlowShape, ModelShape};
 use loongforge_torch::model::ModelConfig;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -204,8 +204,21 @@ impl ModelFolder {
             towers: towers.iter().map(|it| it.tower).collect(),
             bytes_per_patch: patch_dim * bytes,
             bytes_per_feature: num_tensors * hidden_size * bytes,
+            flow: flow_shape(&self.json),
         }
     }
+}
+
+/// Returns what planning needs to know of a diffusion model: the boundary of its transformers, and the line of its scheduler.
+fn flow_shape(json: &Value) -> Option<FlowShape> {
+    let ModelKind::Diffusion { two } = ModelCard::of(json).kind() else { return None };
+    let own = |key: &str| json["scheduler"][key].as_f64();
+    let line = || {
+        let from = (own("base_image_seq_len")?, own("base_shift")?);
+        Some(AutoShift { from, to: (own("max_image_seq_len")?, own("max_shift")?) })
+    };
+    let boundary = json["boundary_ratio"].as_f64().filter(|_| two);
+    Some(FlowShape { boundary, auto_shift: line().unwrap_or(AutoShift::QWEN) })
 }
 
 /// Fetches whatever of the model is on the hub, weights included where they are loaded: every source becomes a directory.
