@@ -56,7 +56,7 @@ pub fn check(args: CheckArgs) -> anyhow::Result<ExitCode> {
         }
     };
     let mut config = loaded.config.clone();
-    let folder = ModelFolder::open(&config.model).map_err(|error| UsageError::of(&error))?;
+    let folder = ModelFolder::open_settled(&mut config.model).map_err(|error| UsageError::of(&error))?;
     let mut lines: Vec<String> = without_fetching(&mut config.model)
         .into_iter()
         .map(|key| format!("warning: {key} is not fetched yet, so the weights were not compared with the model"))
@@ -73,7 +73,7 @@ pub fn check(args: CheckArgs) -> anyhow::Result<ExitCode> {
         None if args.show_origin => print!("{}", loaded.show_origin()),
         None => {
             println!("{} is a valid config of run `{}`", args.file.display(), loaded.config.run.name);
-            print!("{}", explain(&loaded.config, &folder)?);
+            print!("{}", explain(&config, &folder)?);
             epochs.into_iter().for_each(|epochs| println!("{}", duration(epochs)));
             held_out_sets::summary(&loaded.config).into_iter().for_each(|line| println!("{line}"));
             lines.iter().for_each(|line| println!("{line}"));

@@ -3,12 +3,12 @@
 use crate::model::composite::{fit_deepstack, has_parts, put_image_token, put_parts, put_text, section_of};
 use crate::model::error::FolderError;
 use crate::model::hub::{model_here, resolve_config, resolve_model};
-use loongforge_core::config::{Model, Source, Weights, code};
+use loongforge_core::config::{Model, ModelKind, Source, Weights, code};
 use loongforge_core::data::{
     DataError, ModelCard, Processor, ProcessorFolders, ProcessorOptions, Section, TEXT_TOKENIZER, Tokenizer,
 };
 use loongforge_core::files;
-use loongforge_core::schedule::ModelShape;
+use loongforge_core::schedule::{AutoShift, FlowShape, ModelShape};
 use loongforge_torch::model::ModelConfig;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -121,6 +121,21 @@ impl ModelFolder {
         Ok(folder)
     }
 
+    /// Works like [`ModelFolder::open`], and settles which parts of `model` are frozen where it does not say.
+    ///
+    /// # Errors
+    /// As [`ModelFolder::open`].
+    pub fn open_settled(model: &mut Model) -> Result<Self, FolderError> {
+        let folder = Self::open(model)?;
+        model.settle_freeze(folder.model_kind());
+        Ok(folder)
+    }
+
+    /// Returns whether the model predicts tokens or the noise of pictures.
+    pub fn model_kind(&self) -> ModelKind {
+        ModelCard::of(&self.json).kind()
+    }
+
     /// Sees to it that a checkpoint is of this model.
     ///
     /// # Errors
@@ -189,8 +204,21 @@ impl ModelFolder {
             towers: towers.iter().map(|it| it.tower).collect(),
             bytes_per_patch: patch_dim * bytes,
             bytes_per_feature: widths.max().unwrap_or(0) * bytes,
+            flow: flow_shape(&self.json),
         }
     }
+}
+
+/// Returns what planning needs to know of a diffusion model: the boundary of its transformers, and the line of its scheduler.
+fn flow_shape(json: &Value) -> Option<FlowShape> {
+    let ModelKind::Diffusion { two } = ModelCard::of(json).kind() else { return None };
+    let own = |key: &str| json["scheduler"][key].as_f64();
+    let line = || {
+        let from = (own("base_image_seq_len")?, own("base_shift")?);
+        Some(AutoShift { from, to: (own("max_image_seq_len")?, own("max_shift")?) })
+    };
+    let boundary = json["boundary_ratio"].as_f64().filter(|_| two);
+    Some(FlowShape { boundary, auto_shift: line().unwrap_or(AutoShift::QWEN) })
 }
 
 /// Fetches whatever of the model is on the hub, weights included where they are loaded: every source becomes a directory.

@@ -12,7 +12,7 @@ pub use weights::{WeightsProblem, expect_weights};
 
 use crate::eval::after_run;
 use crate::model::folder::ModelFolder;
-use loongforge_core::config::{Device, RunConfig};
+use loongforge_core::config::{Device, RunConfig, UselessKeys};
 use loongforge_core::data::{DataError, MediaDecoder};
 use loongforge_core::engine::EngineError;
 use loongforge_torch::engine::{check_engines, note_on_carried_parts, open_device, random_parts, without_effect};
@@ -51,6 +51,8 @@ pub struct Passed {
 #[derive(Debug, thiserror::Error)]
 pub enum PreflightError {
     #[error(transparent)]
+    Keys(#[from] UselessKeys),
+    #[error(transparent)]
     Engine(EngineError),
     #[error(transparent)]
     Weights(#[from] WeightsProblem),
@@ -71,6 +73,7 @@ impl Preflight<'_> {
     /// The first reason for which the run could not go.
     pub fn ask(&self, asked: Asked) -> Result<Passed, PreflightError> {
         let (config, model) = (self.config, &self.folder.config);
+        config.expect_keys_of(self.folder.model_kind())?;
         let memory = memory::check(config, model, asked.alone)?;
         check_engines(config, model).map_err(PreflightError::Engine)?;
         if asked.device {

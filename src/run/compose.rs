@@ -96,7 +96,7 @@ impl Composition {
     pub fn unsettled(mut config: RunConfig) -> Result<Self, FolderError> {
         fetch(&mut config.model)?;
         config.device = settle(config.device).0;
-        let folder = ModelFolder::open(&config.model)?;
+        let folder = ModelFolder::open_settled(&mut config.model)?;
         let decoder = Arc::new(InProcess);
         let (epochs, resume, snapshots, killers, stop) = (None, None, None, Vec::new(), StopOn::Nothing);
         let (evaluation, local_rank) = (None, None);

@@ -161,6 +161,7 @@ fn sample(id: u64, num_tokens: u32) -> SampleMeta {
 
 fn spec(ranks: usize, cost: CostModel) -> PlanSpec {
     PlanSpec {
+        sigma: None,
         pack: PackLimits::tokens(MAX_TOKENS),
         learning_rate: LearningRate { peak: 1e-3, min: 0.0, schedule: Schedule::Cosine, warmup_steps: 0, steps: 1 },
         foundations: vec![FoundationPlanSpec::only(ranks as u32, cost)],
@@ -171,6 +172,7 @@ fn spec(ranks: usize, cost: CostModel) -> PlanSpec {
             hidden_size: 2048,
             bytes_per_patch: 1,
             bytes_per_feature: 1,
+            flow: None,
         },
         credits: EdgeCredits { pixels: u64::MAX, tokens: u64::MAX, features: u64::MAX },
     }

@@ -168,6 +168,7 @@ fn shape() -> ModelShape {
         hidden_size: MODEL.hidden_size as u64,
         bytes_per_patch: 4 * values_per_patch as u64,
         bytes_per_feature: (4 * levels * MODEL.hidden_size) as u64,
+        flow: None,
     }
 }
 

@@ -82,6 +82,7 @@ fn processor_seconds() -> f64 {
 
 fn spec(shape: &Shape, steps: u64) -> SimSpec {
     let plan = PlanSpec {
+        sigma: None,
         pack: PackLimits::tokens(MAX_TOKENS),
         learning_rate: LearningRate { peak: 1e-5, min: 0.0, schedule: Schedule::Cosine, warmup_steps: 10, steps },
         foundations: vec![FoundationPlanSpec::only(shape.replicas, CostModel::decoder(4096))],
@@ -97,6 +98,7 @@ fn spec(shape: &Shape, steps: u64) -> SimSpec {
             hidden_size: 4096,
             bytes_per_patch: 6144,
             bytes_per_feature: 32_768,
+            flow: None,
         },
         credits: EdgeCredits { pixels: 256 << 20, tokens: 16 << 20, features: 512 << 20 },
     };

@@ -62,7 +62,7 @@ impl Checker<'_> {
             return;
         }
         let inner = target(schema);
-        if inner["x-one-or-more"] == true && matches!(node.kind, Kind::Text(_)) {
+        if inner["x-one-or-more"] == true && matches!(node.kind, Kind::Text(_) | Kind::Number(_)) {
             node.kind = Kind::Seq(vec![node.clone()]);
         }
         let wrong = if inner["properties"].is_object() {

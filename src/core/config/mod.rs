@@ -5,6 +5,7 @@
 //! lists every key.
 
 mod address;
+mod area;
 mod builtin;
 mod check;
 mod compose;
@@ -15,6 +16,7 @@ mod edit;
 mod error;
 mod foreign;
 mod interpolate;
+mod kind;
 mod layout;
 mod load;
 mod node;
@@ -30,6 +32,7 @@ mod suggest;
 mod units;
 mod validate;
 mod validate_eval;
+mod validate_flow;
 mod validate_model;
 mod yaml;
 
@@ -37,9 +40,11 @@ mod yaml;
 mod tests;
 
 pub use address::Address;
+pub use area::{Area, FrameSize, Shift};
 pub use builtin::{ModelFile, model_files};
 pub use check::key_called;
 pub use error::{ConfigError, Origin, Report, Snippet, code};
+pub use kind::{ModelKind, UselessKeys};
 pub use layout::{Axis, Layout, RankCoords};
 pub use load::{Loaded, load, load_elsewhere, load_text, load_text_with, schema_json};
 pub use origin::KeyOrigin;

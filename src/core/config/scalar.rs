@@ -5,7 +5,7 @@ use serde_json::{Number, Value};
 use super::error::{Problem, Sources, code};
 use super::node::{Kind, Node};
 use super::suggest;
-use super::{Address, Device, Size, Threads, TimeSpan};
+use super::{Address, Area, Device, FrameSize, Shift, Size, Threads, TimeSpan};
 
 /// Text, words out of a list, and values with a format of their own.
 pub(super) fn text(node: &mut Node, schema: &Value, sources: &Sources) -> Option<Problem> {
@@ -25,10 +25,18 @@ pub(super) fn text(node: &mut Node, schema: &Value, sources: &Sources) -> Option
         (Kind::Text(text), "device") => text.parse::<Device>().map(drop),
         (Kind::Text(text), "threads") => text.parse::<Threads>().map(drop),
         (Kind::Text(text), "address") => text.parse::<Address>().map(drop),
+        (Kind::Text(text), "frame_size") => text.parse::<FrameSize>().map(drop),
+        (Kind::Text(text), "area") => text.parse::<Area>().map(drop),
+        (Kind::Text(text), "shift") => text.parse::<Shift>().map(drop),
+        (Kind::Number(number), "area") => number.to_string().parse::<Area>().map(drop),
+        (Kind::Number(number), "shift") => number.to_string().parse::<Shift>().map(drop),
         (Kind::Number(number), "size") => number.to_string().parse::<Size>().map(drop),
         (Kind::Number(number), "duration") => number.to_string().parse::<TimeSpan>().map(drop),
         (Kind::Number(number), "threads") => number.to_string().parse::<Threads>().map(drop),
         (_, "threads") => Err("expected `auto` or a number from 1 to 1024".to_owned()),
+        (_, "frame_size") => Err("expected rows and columns, such as `480x832`".to_owned()),
+        (_, "area") => Err("expected a number of pixels, or rows and columns, such as `480x832`".to_owned()),
+        (_, "shift") => Err("expected `auto` or a number above 0".to_owned()),
         (_, "address") => Err("expected a path or HOST:PORT".to_owned()),
         (_, "device") => Err("expected `cpu`, `cuda` or `cuda:N`".to_owned()),
         (Kind::Text(_), _) => Ok(()),

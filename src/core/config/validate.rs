@@ -23,6 +23,7 @@ pub(super) fn validate(config: &RunConfig, tree: &Node, failed: &BTreeSet<String
     rules.model(config);
     rules.pools(config);
     rules.limits(config);
+    rules.flow(config);
     rules.memory(config);
     rules.files(config);
 }
@@ -272,6 +273,7 @@ impl Rules<'_> {
             ("encoder", memory.activation_budget.encoder, "model.image_encoder", model.image_encoder.recompute),
             ("encoder", memory.activation_budget.encoder, "model.audio_encoder", model.audio_encoder.recompute),
             ("encoder", memory.activation_budget.encoder, "model.text_encoder", model.text_encoder.recompute),
+            ("encoder", memory.activation_budget.encoder, "model.vae", model.vae.recompute),
         ];
         for (pool, budget, part, recompute) in pools {
             let key = format!("memory.activation_budget.{pool}");
@@ -322,7 +324,7 @@ impl Rules<'_> {
         }
     }
 
-    fn file(&mut self, key: &str, path: &Path) {
+    pub(super) fn file(&mut self, key: &str, path: &Path) {
         if path.is_dir() {
             self.missing(key, path, "is a directory, not a file");
         } else {

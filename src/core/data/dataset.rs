@@ -209,6 +209,7 @@ mod tests {
             video: Default::default(),
             template: Template::FromModel,
             template_kwargs: Default::default(),
+            caption_dropout: None,
             on_bad_sample: Default::default(),
             val_size: 0.0,
         }

@@ -40,9 +40,9 @@ pub struct Target {
     pub sigma: Sigma,
 }
 
-/// A noise level in [0, 1]: a latent x with noise n lies at `(1 − σ)·x + σ·n`. It holds the bits of a float32, so that plans
-/// can be compared.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+/// A noise level in [0, 1]: a latent x with noise n lies at `(1 − σ)·x + σ·n`. It holds the bits of a float32, which
+/// are in the order of the levels, so that plans can be compared.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Sigma(u32);
 
 impl Sigma {

@@ -20,4 +20,11 @@ impl Batch {
         };
         samples.iter().chain(packs.iter().flatten())
     }
+
+    pub(super) fn samples_mut(&mut self) -> Vec<&mut SampleMeta> {
+        match self {
+            Self::Samples(samples) => samples.iter_mut().collect(),
+            Self::Packs(packs) => packs.iter_mut().flatten().collect(),
+        }
+    }
 }

@@ -19,7 +19,7 @@ const UNEVEN: u64 = 64;
 ///
 /// # Errors
 /// A sample longer than a pack or of no foundation pool, a batch without targets, or an edge whose credit one pack exceeds.
-pub fn plan_step(spec: &PlanSpec, step: StepId, batch: Batch, cursor: SampleId) -> Result<StepPlan, PlanError> {
+pub fn plan_step(spec: &PlanSpec, step: StepId, mut batch: Batch, cursor: SampleId) -> Result<StepPlan, PlanError> {
     let max_tokens = spec.pack.max_tokens;
     if let Some(sample) = batch.samples().find(|sample| sample.num_tokens as usize > max_tokens) {
         return Err(PlanError::SampleTooLong { sample: sample.id, num_tokens: sample.num_tokens, max_tokens });
@@ -30,6 +30,9 @@ pub fn plan_step(spec: &PlanSpec, step: StepId, batch: Batch, cursor: SampleId) 
         let ids = || batch.samples().map(|sample| sample.id);
         let (first, last) = (ids().min().unwrap_or(cursor), ids().max().unwrap_or(cursor));
         return Err(PlanError::NoTargets { step, first, last });
+    }
+    if let Some(sigma) = &spec.sigma {
+        sigma.plan(step, batch.samples_mut().into_iter());
     }
     plan_batch(spec, step, Purpose::Train, batch, num_targets, cursor)
 }

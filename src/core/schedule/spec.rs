@@ -1,6 +1,6 @@
 //! Describes what planning needs to know of a run.
 
-use super::{CostModel, LearningRate, PackLimits};
+use super::{CostModel, FlowShape, LearningRate, PackLimits, SigmaSpec};
 use crate::config::{Placement, RunConfig};
 use crate::message::{ActorId, PoolName, Replica, Role, SampleMeta, Tower, TowerSet, Unit};
 use serde::{Deserialize, Serialize};
@@ -21,6 +21,8 @@ pub struct PlanSpec {
     /// Encoder `i` lives in the actor `foundation/i`; the only foundation pool then.
     pub colocated: bool,
     pub shape: ModelShape,
+    /// The noise levels of training; `None` of a model that predicts tokens.
+    pub sigma: Option<SigmaSpec>,
     pub credits: EdgeCredits,
 }
 
@@ -68,7 +70,7 @@ impl EncoderPlanSpec {
 }
 
 /// The sizes of a model that planning needs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ModelShape {
     /// Width of the foundation's residual stream: weighs attention against matrices in the cost of a sample.
     pub hidden_size: u64,
@@ -77,6 +79,8 @@ pub struct ModelShape {
     pub bytes_per_patch: u64,
     /// The bytes of one row of features, all DeepStack levels together, of the tower that has the widest.
     pub bytes_per_feature: u64,
+    /// `None` of a model that predicts tokens.
+    pub flow: Option<FlowShape>,
 }
 
 /// Credits of the edges, in bytes.
@@ -121,6 +125,9 @@ impl PlanSpec {
             encoders: encoders.collect(),
             colocated,
             shape,
+            sigma: shape
+                .flow
+                .map(|flow| SigmaSpec::new(config.run.seed, config.train.sigma, config.model.experts, flow)),
             credits: EdgeCredits {
                 pixels: config.edges.pixels.credit.bytes(),
                 tokens: config.edges.tokens.credit.bytes(),

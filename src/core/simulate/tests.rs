@@ -12,6 +12,7 @@ use proptest::prelude::*;
 /// A run of `steps` of samples of which `per_pack` fill a pack of 100 tokens.
 pub(super) fn spec(data: u32, encoder: u32, foundation: u32, steps: u64, batch: usize) -> SimSpec {
     let plan = PlanSpec {
+        sigma: None,
         pack: PackLimits::tokens(100),
         learning_rate: LearningRate { peak: 0.1, min: 0.0, schedule: Schedule::Linear, warmup_steps: 2, steps },
         foundations: vec![FoundationPlanSpec::only(foundation, CostModel::decoder(64))],
@@ -27,6 +28,7 @@ pub(super) fn spec(data: u32, encoder: u32, foundation: u32, steps: u64, batch: 
             hidden_size: 64,
             bytes_per_patch: 4,
             bytes_per_feature: 8,
+            flow: None,
         },
         credits: EdgeCredits { pixels: 1 << 20, tokens: 1 << 20, features: 1 << 20 },
     };

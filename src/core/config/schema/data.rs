@@ -7,6 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::JsonMap;
+use crate::config::Area;
 
 /// Samples, and how they are turned into model inputs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -49,6 +50,10 @@ pub struct Data {
     /// `chat_template_kwargs` go before these.
     #[serde(default)]
     pub template_kwargs: JsonMap,
+    /// Diffusion models: the part of visits at which a sample is trained without its prompt, for guidance; `null`: none.
+    #[serde(default)]
+    #[schemars(range(min = 0.0, max = 1.0))]
+    pub caption_dropout: Option<f64>,
     /// Limits above which bad samples, which are skipped and listed, end the run.
     #[serde(default)]
     pub on_bad_sample: BadSamples,
@@ -186,13 +191,16 @@ pub struct ImageLimits {
     /// An image with more pixels, before it is reduced, is a bad sample; so is a video of such frames.
     #[schemars(range(min = 1))]
     pub max_decoded_pixels: usize,
+    /// Diffusion models: pictures with more pixels are reduced to these, `1024x1024` or their number; smaller ones keep their
+    /// size. Sides are cut to whole patches. `null`: no limit.
+    pub area: Option<Area>,
 }
 
 /// Frames of videos; `null`: as the model's video preprocessor config says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct VideoLimits {
-    /// Frames a second that are taken of a video.
+    /// Frames a second that are taken of a video; `null` for a diffusion model: 24 for TI2V-5B, 16 for other models of Wan.
     #[schemars(range(max = 1000.0), extend("exclusiveMinimum" = 0.0))]
     pub fps: Option<f64>,
     /// Fewest frames of a video, if it has as many.
@@ -209,6 +217,30 @@ pub struct VideoLimits {
     pub max_pixels: Option<usize>,
     /// Give the sound of an MP4 file to a model that hears videos (Qwen2.5-Omni, Qwen3-Omni), in time with the frames.
     pub sound: bool,
+    /// Diffusion models: frames with more pixels are reduced to these, `480x832` or their number; `null`: no limit.
+    pub area: Option<Area>,
+    /// Diffusion models: most frames of a clip at `fps`. The number is made one more than a multiple of the autoencoder's
+    /// frames; `null`: all.
+    #[schemars(range(min = 1))]
+    pub frames: Option<usize>,
+    /// Diffusion models: the frames of a longer video. `head`: its first; `middle`; `sliding`: from anywhere, by the visit;
+    /// `chunks`: one of the pieces that it is cut into, by the visit; `uniform`: evenly spread over all of it; `whole`:
+    /// all, and a longer video is a bad sample. `null`: `head`.
+    pub take: Option<Take>,
+}
+
+/// Says which frames of a longer video are taken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(inline)]
+pub enum Take {
+    #[default]
+    Head,
+    Middle,
+    Sliding,
+    Chunks,
+    Uniform,
+    Whole,
 }
 
 /// Lengths of recordings, of segments where only a part is taken.
@@ -284,7 +316,7 @@ impl Default for Pack {
 
 impl Default for ImageLimits {
     fn default() -> Self {
-        Self { min_pixels: None, max_pixels: None, max_side: 16384, max_decoded_pixels: 1 << 26 }
+        Self { min_pixels: None, max_pixels: None, max_side: 16384, max_decoded_pixels: 1 << 26, area: None }
     }
 }
 

@@ -2,20 +2,23 @@
 //! in `docs/configuration.md`; its `range` is checked at load. Free-standing rules over several keys are elsewhere.
 
 mod data;
+mod flow;
 mod json_map;
 mod lora;
 mod memory;
 mod model;
 mod pools;
 mod run;
+mod sample;
 mod score;
 mod security;
 mod train;
 
 pub use data::{
-    AudioLimits, BadSamples, Data, Format, ImageLimits, OnChange, Pack, PackMode, Paths, Template, TooLong, TrainFile,
-    VideoLimits,
+    AudioLimits, BadSamples, Data, Format, ImageLimits, OnChange, Pack, PackMode, Paths, Take, Template, TooLong,
+    TrainFile, VideoLimits,
 };
+pub use flow::{Density, Experts, FlowLoss, LossKind, LossWeight, NoiseLevels, Per};
 pub use json_map::JsonMap;
 pub use lora::Lora;
 pub use memory::{ActivationBudget, Memory};
@@ -24,6 +27,7 @@ pub use pools::{
     Balance, ContextAttention, DataPool, Edge, Edges, EncoderPool, FoundationPool, Placement, Pools, Scheduler,
 };
 pub use run::{Checkpoint, Eval, Level, Log, Products, Run, RunConfig, Watch};
+pub use sample::{SampleReader, Sampler, Sampling};
 pub use score::{Expect, Normalize, Score};
 pub use security::{SandboxMode, Security};
 pub use train::{Learn, NonFinite, Optimizer, OptimizerType, Phase, Precision, Schedule, Train};

@@ -6,7 +6,7 @@ use crate::message::{Tower, TowerSet};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{JsonMap, Lora};
+use super::{Experts, JsonMap, Lora};
 use crate::config::Source;
 use crate::config::pattern::glob;
 
@@ -50,6 +50,9 @@ pub struct Model {
     pub vae: Part,
     /// The language model or the diffusion transformer.
     pub foundation: Part,
+    /// Diffusion models with two transformers: the ones that are trained, `both`, or the one of `high` or of `low` noise,
+    /// whose samples have no other noise levels. `null`: both.
+    pub experts: Option<Experts>,
     /// Multi-token prediction.
     pub mtp: Mtp,
     /// Mixture of experts.
@@ -68,8 +71,9 @@ pub struct Part {
     pub overrides: JsonMap,
     /// Directory or hub id with the weights of this part. Without it and without `model.load` the part starts random.
     pub load: Option<Source>,
-    /// Keep this part's weights as they are; no gradient is computed for them.
-    pub freeze: bool,
+    /// Keep this part's weights as they are; no gradient is computed for them. `null`: true for the autoencoder and the text
+    /// and image towers of a diffusion model, else false.
+    pub freeze: Option<bool>,
     /// Parameters that are frozen as well, by name as in the checkpoint; `*` stands for anything.
     pub freeze_patterns: Vec<String>,
     /// Parameters that are trained though `freeze` or `freeze_patterns` name them.
@@ -213,7 +217,8 @@ impl Model {
     /// Returns whether nothing is trained, whatever the parameters are; a part that a model need not have, and of which
     /// nothing is said, does not count.
     pub fn is_all_frozen(&self) -> bool {
-        let optional = [&self.audio_encoder, &self.audio_projector, &self.text_encoder, &self.text_projector];
+        let optional =
+            [&self.audio_encoder, &self.audio_projector, &self.text_encoder, &self.text_projector, &self.vae];
         let optional = optional.into_iter().filter(|part| **part != Part::default());
         let parts = [&self.image_encoder, &self.image_projector, &self.foundation].into_iter().chain(optional);
         parts.into_iter().all(Part::is_frozen)
@@ -232,14 +237,14 @@ impl Part {
     /// Returns whether parameter `name` (as in the checkpoint) is trained itself, adapters aside.
     pub fn trains(&self, name: &str) -> bool {
         let any = |patterns: &[String]| patterns.iter().any(|pattern| glob(pattern, name));
-        let frozen = self.freeze || self.lora.is_some() || any(&self.freeze_patterns);
+        let frozen = self.freeze == Some(true) || self.lora.is_some() || any(&self.freeze_patterns);
         let is_saved = |lora: &Lora| name.rsplit_once('.').is_some_and(|(module, _)| lora.saves(module));
         !frozen || any(&self.train_patterns) || self.lora.as_ref().is_some_and(is_saved)
     }
 
     /// Returns whether nothing of this part can be trained, whatever its parameters are.
     pub fn is_frozen(&self) -> bool {
-        let all = self.freeze || self.freeze_patterns.iter().any(|pattern| pattern == "*");
+        let all = self.freeze == Some(true) || self.freeze_patterns.iter().any(|pattern| pattern == "*");
         all && self.lora.is_none() && self.train_patterns.is_empty()
     }
 }
@@ -258,7 +263,7 @@ mod tests {
     fn patterns_choose_parameters() {
         let mut part = Part { freeze_patterns: vec!["*.embed_tokens.*".into()], ..Part::default() };
         assert!(part.trains("model.layers.0.mlp.up_proj.weight") && !part.trains("model.embed_tokens.weight"));
-        part.freeze = true;
+        part.freeze = Some(true);
         assert!(part.is_frozen() && !part.trains("model.layers.0.mlp.up_proj.weight"));
         part.train_patterns = vec!["model.layers.1?.*".into()];
         assert!(part.trains("model.layers.12.mlp.up_proj.weight") && !part.trains("model.layers.1.mlp.up_proj.weight"));

@@ -42,7 +42,7 @@ pub struct DataPool {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct EncoderPool {
-    /// Towers that the pool holds: `vision`, `audio`, `text`. `null`: the tower that is called as the pool; for `encoder` all
+    /// Towers that the pool holds: `vision`, `audio`, `text`, `vae`. `null`: the tower that is called as the pool; for `encoder` all
     /// that no other pool holds.
     pub towers: Option<Vec<Tower>>,
     /// Number of replicas; each is `tensor_parallel` actors.

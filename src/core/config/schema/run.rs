@@ -7,7 +7,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Data, Edges, EncoderPool, Expect, Memory, Model, Normalize, Placement, Pools, Scheduler, Score, Security, Train,
+    Data, Edges, EncoderPool, Expect, Memory, Model, Normalize, Placement, Pools, SampleReader, Sampling, Scheduler,
+    Score, Security, Train,
 };
 use crate::config::{Address, Device, Threads};
 use crate::message::{PoolName, Tower};
@@ -46,6 +47,9 @@ pub struct RunConfig {
     /// Held-out samples after the run: their loss, and greedy answers; `null`: none.
     #[serde(default)]
     pub eval: Option<Eval>,
+    /// Diffusion models: pictures or clips that are made while the run goes on; `null`: none.
+    #[serde(default)]
+    pub sample: Option<Sampling>,
     /// Metrics and logs.
     #[serde(default)]
     pub log: Log,
@@ -198,6 +202,15 @@ pub struct Eval {
     /// `at_most`, or `chance`, for a control, and with `word: 2` of the second word. The result says whether it is met.
     #[serde(default)]
     pub expect: BTreeMap<String, Expect>,
+    /// Diffusion models: the noise levels at which the held-out loss is measured, each with noise of its own; `null`: 0.1, 0.3,
+    /// 0.5, 0.7 and 0.9.
+    #[serde(default)]
+    #[schemars(length(min = 1), inner(range(min = 0.0, max = 1.0)))]
+    pub sigmas: Option<Vec<f64>>,
+    /// Diffusion models: a model that reads the samples that are made; the words that it reads are compared with the prompt's
+    /// answer. `null`: nobody reads them.
+    #[serde(default)]
+    pub reader: Option<SampleReader>,
     /// After the run: fit a linear classifier to the first N training samples, which knows the question and of media no more
     /// than each channel's mean and deviation. Its answers to the first set are scored as the set `pooled_statistics`.
     #[serde(default)]

@@ -3,6 +3,8 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::{FlowLoss, NoiseLevels};
+
 /// Optimization.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -53,6 +55,17 @@ pub struct Train {
     /// The optimizer.
     #[serde(default)]
     pub optimizer: Optimizer,
+    /// Diffusion models: the noise levels of training; `null`: logit-normal, without a shift.
+    #[serde(default)]
+    pub sigma: Option<NoiseLevels>,
+    /// Diffusion models: the loss; `null`: the mean square error of samples.
+    #[serde(default)]
+    pub loss: Option<FlowLoss>,
+    /// Diffusion models: the part that an average of the trained weights keeps at each step, such as 0.999. Samples are made
+    /// with it, and checkpoints have it; `null`: there is no average.
+    #[serde(default)]
+    #[schemars(range(min = 0.0, max = 0.999999))]
+    pub ema: Option<f64>,
     /// Limit above which steps whose loss or gradient is not finite, which are skipped, end the run.
     #[serde(default)]
     pub on_nonfinite: NonFinite,

@@ -24,16 +24,16 @@ defaults:
 fn defaults_are_composed_and_chosen_from_the_command_line() {
     let bench = composed();
     let config = bench.load(&[]).config;
-    assert!(config.model.foundation.freeze);
+    assert_eq!(config.model.foundation.freeze, Some(true));
     assert_eq!(config.log.level, Level::Debug);
     assert_eq!((config.train.optimizer.weight_decay, config.train.lr), (0.0, 1e-5));
     let config = bench.load(&["models/qwen3@model.foundation=large", "optim=sharp"]).config;
-    assert_eq!((config.model.foundation.freeze, config.model.foundation.recompute), (true, Recompute::All));
+    assert_eq!((config.model.foundation.freeze, config.model.foundation.recompute), (Some(true), Recompute::All));
     assert_eq!((config.train.optimizer.eps, config.train.optimizer.weight_decay, config.train.lr), (1e-6, 0.1, 1e-5));
     let config =
         bench.load(&["~optim", "+models/qwen3@model.image_encoder=large", "~models/qwen3@model.foundation"]).config;
     assert_eq!(config.train.optimizer.weight_decay, 0.1);
-    assert_eq!((config.model.image_encoder.recompute, config.model.foundation.freeze), (Recompute::All, false));
+    assert_eq!((config.model.image_encoder.recompute, config.model.foundation.freeze), (Recompute::All, None));
 }
 
 /// [`GOOD`] without a model of its own, under a `defaults` list.

@@ -12,7 +12,11 @@ pub use section::Section;
 use self::rows::{Row, row_of};
 use super::audio::AudioFamily;
 use super::positions::PositionKind;
+use crate::config::ModelKind;
 use crate::message::Tower;
+
+/// The `model_type` of diffusion models.
+const DIFFUSION: &str = "loongforge_diffusion";
 
 /// The card of one model. It borrows the `config.json`, and looks again at every question.
 #[derive(Clone, Copy)]
@@ -24,6 +28,14 @@ impl<'a> ModelCard<'a> {
     /// The card of a parsed `config.json`: a model's, or one of its parts'.
     pub fn of(config: &'a Json) -> Self {
         Self { config }
+    }
+
+    /// Returns whether the model predicts tokens or the noise of pictures.
+    pub fn kind(self) -> ModelKind {
+        match self.config["model_type"] == DIFFUSION {
+            true => ModelKind::Diffusion { two: self.config["transformer_2"].is_object() },
+            false => ModelKind::Tokens,
+        }
     }
 
     /// The part of a model that reads and writes text: all of it, but for the Omni models, which have another part that

@@ -11,6 +11,7 @@ const LANES: u32 = 16;
 
 fn spec() -> PlanSpec {
     PlanSpec {
+        sigma: None,
         pack: PackLimits::tokens(64),
         learning_rate: LearningRate { peak: 1e-3, min: 0.0, schedule: Schedule::Cosine, warmup_steps: 2, steps: 10 },
         foundations: vec![FoundationPlanSpec::only(1, CostModel::decoder(8))],
@@ -21,6 +22,7 @@ fn spec() -> PlanSpec {
             hidden_size: 8,
             bytes_per_patch: 16,
             bytes_per_feature: 32,
+            flow: None,
         },
         credits: EdgeCredits { pixels: 1 << 30, tokens: 1 << 30, features: 1 << 30 },
     }

@@ -20,6 +20,7 @@ fn pools() -> PoolSizes {
 fn spec() -> CoordinatorSpec {
     let learning_rate = LearningRate { peak: 0.1, min: 0.0, schedule: Schedule::Linear, warmup_steps: 2, steps: STEPS };
     let plan = PlanSpec {
+        sigma: None,
         pack: PackLimits::tokens(32),
         learning_rate,
         foundations: vec![FoundationPlanSpec::only(1, CostModel::decoder(8))],
@@ -30,6 +31,7 @@ fn spec() -> CoordinatorSpec {
             hidden_size: 8,
             bytes_per_patch: 4,
             bytes_per_feature: 8,
+            flow: None,
         },
         credits: EdgeCredits { pixels: 1000, tokens: 5000, features: 1000 },
     };

@@ -6,7 +6,6 @@
 //!
 //! Shapes: T rows of all samples of a micro-batch, end to end, D numbers of a row, L rows of one sample.
 
-mod beta;
 #[cfg(test)]
 mod tests;
 mod time;
@@ -16,7 +15,8 @@ use loongforge_core::rng::Counter;
 use tch::{Kind, Tensor};
 
 use crate::tape::{Custom, Needs, ParamGrads, Slot, Tape};
-pub use time::{TimeSampler, TimeWeight};
+pub use loongforge_core::schedule::TimeSampler;
+pub use time::TimeWeight;
 
 /// The objective: which times are drawn, what the model predicts, and how much a time counts.
 #[derive(Clone, Debug, PartialEq)]

@@ -1,39 +1,4 @@
-//! The time of a sample's noise: how it is drawn, and how much a sample counts at it. Time 0 is data, time 1 is noise.
-
-use tch::Tensor;
-
-use super::beta;
-
-/// Says how likely each time is.
-#[derive(Clone, Debug, PartialEq)]
-pub enum TimeSampler {
-    /// All times alike.
-    Uniform,
-    /// The sigmoid of a normal number (Esser et al. 2024).
-    LogitNormal { mean: f64, std: f64 },
-    /// `offset + scale · b` with b of Beta(alpha, beta); Pi0 has 1.5, 1, 0.999 and 0.001.
-    Beta { alpha: f64, beta: f64, scale: f64, offset: f64 },
-    /// `s·t / (1 + (s − 1)·t)` of another sampler's time t: above 1, s moves times towards noise, as large pictures need it.
-    Shift { shift: f64, of: Box<TimeSampler> },
-}
-
-impl TimeSampler {
-    /// The time that belongs to `u`, in (0, 1): the sampler's quantile, so that even numbers u make even use of the times.
-    pub fn at(&self, u: f64) -> f64 {
-        match self {
-            TimeSampler::Uniform => u,
-            TimeSampler::LogitNormal { mean, std } => {
-                let z = Tensor::from(u).special_ndtri().double_value(&[]);
-                1.0 / (1.0 + (-(mean + std * z)).exp())
-            }
-            TimeSampler::Beta { alpha, beta, scale, offset } => offset + scale * beta::quantile(*alpha, *beta, u),
-            TimeSampler::Shift { shift, of } => {
-                let t = of.at(u);
-                shift * t / (1.0 + (shift - 1.0) * t)
-            }
-        }
-    }
-}
+//! How much a sample counts at the time of its noise. Time 0 is data, time 1 is noise.
 
 /// Says how much a sample counts at its time.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

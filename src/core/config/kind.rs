@@ -1,0 +1,171 @@
+//! Keys that mean nothing for the kind of model at hand. They are refused, so that nothing in a config is without effect.
+
+use std::fmt;
+
+use super::{AudioLimits, Eval, JsonMap, Learn, Model, Mtp, Normalize, Part, Phase, RunConfig, Template, TooLong};
+
+/// Kind of a model by what it learns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ModelKind {
+    /// Predicts tokens.
+    Tokens,
+    /// Predicts the noise of pictures and clips; with two transformers, one for high and one for low noise, or with one.
+    Diffusion { two: bool },
+}
+
+/// Keys that are written though the model has no use for them.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub struct UselessKeys {
+    pub keys: Vec<&'static str>,
+    kind: ModelKind,
+}
+
+impl fmt::Display for UselessKeys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let keys: Vec<String> = self.keys.iter().map(|key| format!("`{key}`")).collect();
+        let why = match self.kind {
+            ModelKind::Tokens => "is for diffusion models, and this model predicts tokens",
+            ModelKind::Diffusion { .. } => "has no meaning for this diffusion model",
+        };
+        write!(f, "{}: {why}; drop {}", keys.join(", "), if keys.len() == 1 { "it" } else { "them" })
+    }
+}
+
+impl RunConfig {
+    /// Sees to it that every key that is written has a meaning for a model of this kind.
+    ///
+    /// # Errors
+    /// The keys that have none.
+    pub fn expect_keys_of(&self, kind: ModelKind) -> Result<(), UselessKeys> {
+        let keys: Vec<(&'static str, bool)> = match kind {
+            ModelKind::Tokens => self.of_diffusion(),
+            ModelKind::Diffusion { two } => {
+                let experts = ("model.experts", self.model.experts.is_some() && !two);
+                self.of_tokens().into_iter().chain([experts]).collect()
+            }
+        };
+        let keys: Vec<_> = keys.into_iter().filter(|(_, is_written)| *is_written).map(|(key, _)| key).collect();
+        if keys.is_empty() { Ok(()) } else { Err(UselessKeys { keys, kind }) }
+    }
+
+    /// The keys of diffusion models, each with whether it is written.
+    fn of_diffusion(&self) -> Vec<(&'static str, bool)> {
+        let (data, train, model) = (&self.data, &self.train, &self.model);
+        let of_eval = |is: fn(&Eval) -> bool| self.eval.as_ref().is_some_and(is);
+        vec![
+            ("model.vae", model.vae != Part::default()),
+            ("model.experts", model.experts.is_some()),
+            ("data.caption_dropout", data.caption_dropout.is_some()),
+            ("data.image.area", data.image.area.is_some()),
+            ("data.video.area", data.video.area.is_some()),
+            ("data.video.frames", data.video.frames.is_some()),
+            ("data.video.take", data.video.take.is_some()),
+            ("train.sigma", train.sigma.is_some()),
+            ("train.loss", train.loss.is_some()),
+            ("train.ema", train.ema.is_some()),
+            ("eval.sigmas", of_eval(|eval| eval.sigmas.is_some())),
+            ("eval.reader", of_eval(|eval| eval.reader.is_some())),
+            ("sample", self.sample.is_some()),
+        ]
+    }
+
+    /// The keys of models that predict tokens, each with whether its value is not the default.
+    fn of_tokens(&self) -> Vec<(&'static str, bool)> {
+        let (data, train, model) = (&self.data, &self.train, &self.model);
+        let has = |part: &Part| *part != Part::default();
+        let of_eval = |is: fn(&Eval) -> bool| self.eval.as_ref().is_some_and(is);
+        vec![
+            ("model.image_projector", has(&model.image_projector)),
+            ("model.audio_encoder", has(&model.audio_encoder)),
+            ("model.audio_projector", has(&model.audio_projector)),
+            ("model.text_projector", has(&model.text_projector)),
+            ("model.mtp", model.mtp != Mtp::default()),
+            ("model.moe", model.moe != Model::default().moe),
+            ("model.indexer", model.indexer != Model::default().indexer),
+            ("model.resize_embeddings", model.resize_embeddings),
+            ("data.template", data.template != Template::FromModel),
+            ("data.template_kwargs", data.template_kwargs != JsonMap::default()),
+            ("data.pack.too_long", data.pack.too_long == TooLong::Truncate),
+            ("data.pack.max_visual_tokens", data.pack.max_visual_tokens.is_some()),
+            ("data.image.min_pixels", data.image.min_pixels.is_some()),
+            ("data.image.max_pixels", data.image.max_pixels.is_some()),
+            ("data.video.min_frames", data.video.min_frames.is_some()),
+            ("data.video.max_frames", data.video.max_frames.is_some()),
+            ("data.video.min_pixels", data.video.min_pixels.is_some()),
+            ("data.video.max_pixels", data.video.max_pixels.is_some()),
+            ("data.video.sound", data.video.sound),
+            ("data.audio", data.audio != AudioLimits::default()),
+            ("train.phase", train.phase != Phase::default()),
+            ("train.learn", train.learn != Learn::default()),
+            ("eval.generate", of_eval(|eval| eval.generate.is_some())),
+            ("eval.scores", of_eval(|eval| !eval.scores.is_empty())),
+            ("eval.normalize", of_eval(|eval| eval.normalize != Normalize::default())),
+            ("eval.pooled_statistics", of_eval(|eval| eval.pooled_statistics.is_some())),
+        ]
+    }
+}
+
+impl Model {
+    /// Settles which parts are frozen where the config does not say: the autoencoder, the text tower and the image tower of
+    /// a diffusion model.
+    pub fn settle_freeze(&mut self, kind: ModelKind) {
+        let is_diffusion = matches!(kind, ModelKind::Diffusion { .. });
+        for part in [&mut self.vae, &mut self.text_encoder, &mut self.image_encoder] {
+            part.freeze = part.freeze.or(is_diffusion.then_some(true));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(more: &[&str]) -> RunConfig {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.jsonl");
+        std::fs::write(&path, "{}\n").unwrap();
+        let model = "model: { config: { model_type: x }, weights: random, tokenizer: org/name }";
+        let data = format!("data: {{ train: [{{ path: {} }}] }}", path.display());
+        let text =
+            format!("run: {{ name: a }}\n{model}\n{data}\ntrain: {{ steps: 2, global_batch_size: 1, lr: 1.0 }}\n");
+        let overrides: Vec<String> = more.iter().map(|word| (*word).to_owned()).collect();
+        crate::config::load_text_with(&text, &overrides).unwrap_or_else(|report| panic!("{report}")).config
+    }
+
+    #[test]
+    fn keys_without_a_meaning_for_the_model_are_named() {
+        let (tokens, one, two) =
+            (ModelKind::Tokens, ModelKind::Diffusion { two: false }, ModelKind::Diffusion { two: true });
+        for kind in [tokens, one, two] {
+            config(&[]).expect_keys_of(kind).unwrap();
+        }
+        let flow =
+            config(&["train.sigma={shift: auto}", "train.ema=0.9", "data.video.take=middle", "model.vae.load=a/b"]);
+        flow.expect_keys_of(one).unwrap();
+        let error = flow.expect_keys_of(tokens).unwrap_err();
+        assert_eq!(error.keys, ["model.vae", "data.video.take", "train.sigma", "train.ema"]);
+        assert!(error.to_string().contains("`train.sigma`, `train.ema`: is for diffusion models"), "{error}");
+        let words = config(&["train.phase=pretrain", "data.template=qwen", "data.audio.max_seconds=3"]);
+        words.expect_keys_of(tokens).unwrap();
+        let error = words.expect_keys_of(two).unwrap_err();
+        assert_eq!(error.keys, ["data.template", "data.audio", "train.phase"]);
+        let experts = config(&["model.experts=high"]);
+        experts.expect_keys_of(two).unwrap();
+        let error = experts.expect_keys_of(one).unwrap_err().to_string();
+        assert_eq!(error, "`model.experts`: has no meaning for this diffusion model; drop it");
+    }
+
+    #[test]
+    fn towers_of_a_diffusion_model_are_frozen_unless_the_config_says_otherwise() {
+        let settled = |more: &[&str], kind| {
+            let mut model = config(more).model;
+            model.settle_freeze(kind);
+            [model.vae, model.text_encoder, model.image_encoder, model.foundation].map(|part| part.is_frozen())
+        };
+        let diffusion = ModelKind::Diffusion { two: false };
+        assert_eq!(settled(&[], ModelKind::Tokens), [false; 4]);
+        assert_eq!(settled(&[], diffusion), [true, true, true, false]);
+        assert_eq!(settled(&["model.text_encoder.freeze=false"], diffusion), [true, false, true, false]);
+        assert_eq!(settled(&["model.text_encoder.lora={r: 2}"], diffusion), [true, false, true, false]);
+    }
+}

@@ -1,0 +1,164 @@
+//! Plans how much noise the samples of a step get: a pure function of the run's seed, the step and the samples.
+//!
+//! The levels of a step are spread evenly over their density: of B samples, sample j has the quantile of (π(j) + r) / B, with a
+//! permutation π and numbers r in (0, 1) that belong to seed and step. Each level has the density; two of a step never fall
+//! into the same of B equally likely ranges (Kingma et al. 2021 share one r).
+
+mod beta;
+mod density;
+mod normal;
+#[cfg(test)]
+mod tests;
+
+use serde::{Deserialize, Serialize};
+
+use crate::config::{Experts, NoiseLevels, Shift};
+use crate::message::{SampleMeta, Sigma, StepId};
+use crate::rng::{Counter, permute};
+
+pub use density::TimeSampler;
+
+/// Tells the random numbers of noise levels from others of the same seed and step.
+const PURPOSE: u64 = 0x7369_676d_61;
+/// Halvings of an interval, after which it has no inner double.
+const HALVINGS: u32 = 60;
+
+/// Values of [`SampleMeta::route`] for the transformer of high noise, and for that of low noise where there are two.
+pub const HIGH_NOISE: u32 = 0;
+pub const LOW_NOISE: u32 = 1;
+
+/// Holds what planning needs to know of a diffusion model.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct FlowShape {
+    /// Where the model has two transformers: the level from which on the one of high noise computes.
+    pub boundary: Option<f64>,
+    /// The shift of `train.sigma.shift: auto`.
+    pub auto_shift: AutoShift,
+}
+
+/// A shift that grows with the picture: its logarithm is a line through two points of (tokens, logarithm).
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct AutoShift {
+    pub from: (f64, f64),
+    pub to: (f64, f64),
+}
+
+impl AutoShift {
+    /// Qwen-Image's: 2.00 for 1024², 2.30 for 1328².
+    pub const QWEN: Self = Self { from: (256.0, 0.5), to: (8192.0, 0.9) };
+
+    /// The shift for a picture of so many tokens.
+    pub fn at(self, num_tokens: usize) -> f64 {
+        let ((x, y), (end_x, end_y)) = (self.from, self.to);
+        (y + (end_y - y) / (end_x - x) * (num_tokens as f64 - x)).exp()
+    }
+}
+
+/// Says how the noise levels of a run are drawn.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SigmaSpec {
+    pub seed: u64,
+    pub levels: NoiseLevels,
+    pub shape: FlowShape,
+    /// The transformers that are trained, where there are two.
+    pub experts: Experts,
+}
+
+/// The levels of pictures of one size: a density, and the part of its quantiles that is used.
+struct Levels {
+    density: TimeSampler,
+    /// The quantiles of the lowest level and of the highest.
+    quantiles: (f64, f64),
+    /// Both as they are.
+    ends: (Sigma, Sigma),
+}
+
+impl SigmaSpec {
+    /// The levels of a run whose config says `levels`, and none where it does not say.
+    pub fn new(seed: u64, levels: Option<NoiseLevels>, experts: Option<Experts>, shape: FlowShape) -> Self {
+        Self { seed, levels: levels.unwrap_or_default(), shape, experts: experts.unwrap_or(Experts::Both) }
+    }
+
+    /// Plans the noise levels of the samples of a step, in the order of the batch, and routes each to the transformer of its
+    /// level. Samples without a target stay as they are.
+    pub fn plan<'a>(&self, step: StepId, samples: impl ExactSizeIterator<Item = &'a mut SampleMeta>) {
+        let numbers = Counter::new(&[self.seed, step.0, PURPOSE]);
+        let count = samples.len() as u64;
+        let mut known: Vec<(usize, Levels)> = Vec::new();
+        for (at, sample) in (0..count).zip(samples) {
+            let Some(target) = &mut sample.target else { continue };
+            let r = numbers.unit(at);
+            let u = match self.levels.stratify {
+                true => (permute(at, count, &[self.seed, step.0, PURPOSE]) as f64 + r) / count as f64,
+                false => r,
+            };
+            let size = if self.levels.shift == Shift::Auto { target.grid.num_patches() } else { 0 };
+            let found = known.iter().position(|(known, _)| *known == size).unwrap_or_else(|| {
+                known.push((size, self.levels_of(size)));
+                known.len() - 1
+            });
+            target.sigma = known[found].1.at(u);
+            sample.route = self.route(target.sigma);
+        }
+    }
+
+    /// The transformer of a noise level, as [`SampleMeta::route`].
+    pub fn route(&self, sigma: Sigma) -> u32 {
+        match self.shape.boundary {
+            Some(boundary) if sigma < Sigma::new(boundary as f32) => LOW_NOISE,
+            _ => HIGH_NOISE,
+        }
+    }
+
+    /// The part of the density above a level, of pictures of so many tokens.
+    pub fn mass_above(&self, sigma: f64, num_tokens: usize) -> f64 {
+        let levels = self.levels_of(num_tokens);
+        let (from, to) = levels.quantiles;
+        let at = quantile_of(&levels.density, Sigma::new(sigma as f32), false).clamp(from, to);
+        if to > from { (to - at) / (to - from) } else { 0.0 }
+    }
+
+    /// The part of the density in each of `count` equal ranges of levels, for pictures of so many tokens.
+    pub fn histogram(&self, count: usize, num_tokens: usize) -> Vec<f64> {
+        let above = |at: usize| if at == 0 { 1.0 } else { self.mass_above(at as f64 / count as f64, num_tokens) };
+        (0..count).map(|at| above(at) - if at + 1 < count { above(at + 1) } else { 0.0 }).collect()
+    }
+
+    fn levels_of(&self, num_tokens: usize) -> Levels {
+        let shift = match self.levels.shift {
+            Shift::Auto => self.shape.auto_shift.at(num_tokens),
+            Shift::By(shift) => shift,
+        };
+        let density = TimeSampler::of(&self.levels).shifted(shift);
+        let (mut low, mut high) = (Sigma::new(self.levels.min as f32), Sigma::new(self.levels.max as f32));
+        match (self.shape.boundary.map(|boundary| boundary as f32), self.experts) {
+            (Some(boundary), Experts::High) => low = low.max(Sigma::new(boundary)),
+            (Some(boundary), Experts::Low) => high = high.min(Sigma::new(boundary.next_down())),
+            _ => {}
+        }
+        let from = if low == Sigma::new(0.0) { 0.0 } else { quantile_of(&density, low, false) };
+        let to = if high == Sigma::new(1.0) { 1.0 } else { quantile_of(&density, high, true) };
+        Levels { density, quantiles: (from, to), ends: (low, high) }
+    }
+}
+
+impl Levels {
+    /// The level of an even number in (0, 1).
+    fn at(&self, u: f64) -> Sigma {
+        let (from, to) = self.quantiles;
+        let sigma = self.density.at((from + u * (to - from)).clamp(f64::MIN_POSITIVE, 1.0 - f64::EPSILON / 2.0));
+        // The ends are exact, however the quantile is rounded.
+        Sigma::new(sigma as f32).clamp(self.ends.0, self.ends.1)
+    }
+}
+
+/// The quantile from which on levels are at least `sigma`, or above it.
+fn quantile_of(density: &TimeSampler, sigma: Sigma, above: bool) -> f64 {
+    let (mut low, mut high) = (0.0, 1.0);
+    for _ in 0..HALVINGS {
+        let middle = 0.5 * (low + high);
+        let level = Sigma::new(density.at(middle) as f32);
+        if level > sigma || (level == sigma && !above) { high = middle } else { low = middle }
+    }
+    0.5 * (low + high)
+}
