@@ -65,7 +65,7 @@ impl Answer {
     pub fn response(self) -> Response<Full<Bytes>> {
         let code = self.nonce.map_or("'none'".to_owned(), |nonce| format!("'nonce-{nonce}'"));
         let policy = format!(
-            "default-src 'none'; script-src {code}; style-src {code}; connect-src 'self'; base-uri 'none'; form-action \
+            "default-src 'none'; script-src {code}; style-src {code}; connect-src 'self'; img-src blob:; base-uri 'none'; form-action \
              'none'; frame-ancestors 'none'"
         );
         let length = self.body.len();

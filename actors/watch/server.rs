@@ -105,6 +105,10 @@ fn find(path: &str, board: &Mutex<Board>) -> Answer {
             let gantt = lock(board).gantt(CHART_STEPS);
             Answer::new("image/svg+xml", gantt_svg(&gantt, "The last steps"))
         }
+        "/samples.png" => match lock(board).samples() {
+            Some(png) => Answer::new("image/png", png),
+            None => Answer::error(StatusCode::NOT_FOUND),
+        },
         "/metrics" => Answer::new("text/plain; version=0.0.4; charset=utf-8", lock(board).prometheus()),
         _ => Answer::error(StatusCode::NOT_FOUND),
     }

@@ -2,11 +2,13 @@
 
 mod bar;
 mod canvas;
+mod clip;
 mod console;
 mod error;
 mod error_rate;
 mod evaluation;
 mod figures;
+mod gallery;
 mod jsonl;
 mod logging;
 mod metrics;
@@ -21,11 +23,13 @@ mod terminal;
 mod watch;
 
 pub use bar::Bar;
+pub use clip::Clip;
 pub use console::{Console, ConsoleWriter};
 pub use error::ObserveError;
 pub use error_rate::ErrorRate;
 pub use evaluation::{EvalRecord, read_evaluations};
 pub use figures::{bytes, short};
+pub use gallery::{Exhibit, Gallery};
 pub use jsonl::{MetricsFile, read_metrics};
 pub use logging::init_logging;
 pub use metrics::{PoolMetrics, StepMetrics};

@@ -118,9 +118,23 @@ impl Course {
         let name = |id| params.spec(id).name.clone();
         self.grads = params.trained_ids().map(|id| (name(id), pool.reduced(id).unwrap().copy())).collect();
         pool.commit(CLIP, LEARNING_RATE).unwrap();
-        let weights = || params.ids().map(|id| (name(id), params.leaf(id).detach().copy())).collect();
-        self.weights = pool.with_whole(weights).unwrap();
+        self.weights = weights(pool);
     }
+
+    /// Adds the averages of the weights, which are the weights meanwhile.
+    pub fn add_averages(&mut self, pool: &mut TrainState) {
+        pool.use_ema().unwrap();
+        assert!(pool.uses_ema());
+        self.weights.extend(weights(pool).into_iter().map(|(name, average)| (format!("{name}.ema"), average)));
+        pool.use_own().unwrap();
+        assert!(weights(pool).iter().all(|(name, own)| own.equal(&self.weights[name])));
+    }
+}
+
+fn weights(pool: &TrainState) -> BTreeMap<String, Tensor> {
+    let params = pool.params();
+    let whole = || params.ids().map(|id| (params.spec(id).name.clone(), params.leaf(id).detach().copy())).collect();
+    pool.with_whole(whole).unwrap()
 }
 
 /// Panics where two courses differ by more than `tolerance`, relative to the largest value of each tensor.

@@ -313,8 +313,22 @@ impl TorchEngine {
         Ok(())
     }
 
-    /// Saves what is to be saved after the last step that is applied.
+    /// Puts averages in place of the weights where an evaluation is next, and the weights back where none is.
+    fn settle_weights(&mut self) -> Result<(), EngineError> {
+        let evaluates = self.evaluates();
+        if self.pools().all(|pool| pool.uses_ema() == (evaluates && pool.has_ema())) {
+            return Ok(());
+        }
+        self.wait_copied();
+        self.pools().try_for_each(|pool| if evaluates { pool.use_ema() } else { pool.use_own() })?;
+        Ok(())
+    }
+
+    /// Saves what is to be saved after the last step that is applied; not while averages are in place of the weights.
     fn save_due(&mut self, ports: &mut Ports) -> Result<(), EngineError> {
+        if self.pools().any(|pool| pool.uses_ema()) {
+            return Ok(());
+        }
         let version = self.version;
         let due = self.due.extract_if(.., |(step, ..)| step.0 < version.0).collect::<Vec<_>>();
         due.into_iter().try_for_each(|(step, to, dir)| self.save(step, to, dir, ports))
@@ -418,6 +432,7 @@ impl Engine for TorchEngine {
                     self.pools().for_each(TrainState::abort);
                 }
                 self.finish_step(step, ports)?;
+                self.settle_weights()?;
                 self.save_due(ports)
             }
             Command::Save { step, to, dir } => {
@@ -463,6 +478,7 @@ impl Engine for TorchEngine {
     }
 
     fn work(&mut self, ports: &mut Ports) -> Result<Progress, EngineError> {
+        self.settle_weights()?;
         if let Some(step) = self.sent(ports) {
             self.report_sent(step, ports);
             return Ok(Progress::Busy);

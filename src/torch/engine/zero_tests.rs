@@ -103,17 +103,20 @@ fn a_checkpoint_of_any_number_of_ranks_goes_on_on_any_other() {
     for kind in [Kind::Float, Kind::BFloat16] {
         let folder = tempfile::tempdir().unwrap();
         let save = |path: &Path, rank: usize, world: usize| {
-            let mut pool = pool(DENSE, kind, join(path, "pool", rank, world), ZeroStage::Parameters);
+            let group = join(path, "pool", rank, world);
+            let mut pool = pool(DENSE, kind, group, ZeroStage::Parameters).with_ema(Some(0.9));
             train(DENSE, &mut pool, world, 6, 0..2);
             save_state(&pool, folder.path(), &Export::Weights(Shards::single()), "foundation").unwrap().len()
         };
         assert_eq!(on_ranks(3, |path, rank| save(path, rank, 3)), [2, 0, 0]);
         let go_on = |world: usize, shared: ZeroStage| {
             together(on_ranks(world, |path, rank| {
-                let mut pool = pool(DENSE, kind, join(path, "pool", rank, world), shared);
+                let mut pool = pool(DENSE, kind, join(path, "pool", rank, world), shared).with_ema(Some(0.9));
                 load_state(&mut pool, folder.path(), "foundation", true).unwrap();
                 // The same sums of one micro-batch, whoever has it.
-                train(DENSE, &mut pool, world, 1, 2..3)
+                let mut course = train(DENSE, &mut pool, world, 1, 2..3);
+                course.add_averages(&mut pool);
+                course
             }))
         };
         let expected = go_on(1, ZeroStage::Nothing);

@@ -3,6 +3,7 @@
 //!
 //! Weight decay applies to parameters of two or more dimensions, as Megatron-LM and the parity oracle do it.
 
+use super::ema::Ema;
 use crate::native::{AdamWStep, Arg, NativeError, Op, Purpose, adamw, allocated_for};
 use crate::params::{OwnedPart, ParamStore};
 use tch::{Device, Kind, Tensor};
@@ -23,6 +24,8 @@ pub struct AdamW {
     pub(super) exp_avg_sq: Tensor,
     /// Float32 parameters, where the model's own are of lower precision.
     pub(super) master: Option<Tensor>,
+    /// The average of the float32 parameters.
+    pub(super) ema: Option<Ema>,
     pub(super) num_steps: u64,
     parts: Vec<OwnedPart>,
 }
@@ -42,6 +45,7 @@ impl AdamW {
             exp_avg: zeros(),
             exp_avg_sq: zeros(),
             master: (params.flat().kind() != Kind::Float).then(zeros),
+            ema: None,
             num_steps: 0,
             parts,
         };
@@ -92,11 +96,14 @@ impl AdamW {
             let target = master.as_ref().unwrap_or(values);
             if on_cpu {
                 adamw(target, master.as_ref().map(|_| values), &part(grad), moments, &step);
-                continue;
+            } else {
+                self.step_fused(target, &part(&scaled), moments, &step)?;
+                if let Some(master) = &master {
+                    values.shallow_clone().copy_(master);
+                }
             }
-            self.step_fused(target, &part(&scaled), moments, &step)?;
-            if let Some(master) = &master {
-                values.shallow_clone().copy_(master);
+            if let Some(ema) = &self.ema {
+                ema.update(*at, target, self.num_steps);
             }
         }
         Ok(on_cpu && may_zero)

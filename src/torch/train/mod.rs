@@ -3,6 +3,7 @@
 mod adamw;
 mod buckets;
 mod elastic;
+mod ema;
 pub mod hf;
 mod norms;
 pub mod parity;

@@ -3,7 +3,7 @@
 
 use super::hf::{Filling, TensorFile, fill, load_weights};
 use super::peft::has_adapter;
-use super::state::{StateError, file_name, parts};
+use super::state::{EMA, StateError, file_name, parts};
 use super::train_state::TrainState;
 use crate::params::{Cut, Shard};
 use std::ops::Range;
@@ -47,7 +47,8 @@ pub fn load_state(pool: &mut TrainState, folder: &Path, pool_name: &str, weights
         let spec = params.spec(id);
         for (suffix, flat) in parts(optimizer) {
             let name = format!("{}.{suffix}", spec.name);
-            let file = find(&name)?;
+            let no_ema = |_| StateError::NoEma { path: path.clone() };
+            let file = if suffix == EMA { find(&name).map_err(no_ema)? } else { find(&name)? };
             let info = &file.tensors()[&name];
             if info.shape != spec.whole_shape() {
                 let (found, wanted) = (info.shape.clone(), spec.whole_shape().to_vec());

@@ -1,6 +1,7 @@
 //! A pool's part of a checkpoint: weights, and optimizer state under Hugging Face names, so that any layout reads it.
 //!
-//! `NAME.exp_avg`, `NAME.exp_avg_sq` and, where parameters are bf16, `NAME.master`; the step count is a header note.
+//! `NAME.exp_avg`, `NAME.exp_avg_sq` and, where parameters are bf16, `NAME.master`, under `train.ema`
+//! `NAME.ema`; the step count is a header note.
 //! In a run with adapters what is trained is state as well, `NAME.value`: a checkpoint has no weights then, or those that
 //! adapters were added to.
 
@@ -31,6 +32,11 @@ pub enum StateError {
     Native(#[from] NativeError),
     #[error("{path} lacks {name}: the checkpoint is of another model or precision")]
     Missing { path: PathBuf, name: String },
+    #[error(
+        "{path} has no averages of the weights: the run that made the checkpoint had no train.ema. Resume with \
+         train.ema=null, or begin a new run with the checkpoint's weights (model.load)"
+    )]
+    NoEma { path: PathBuf },
     #[error("{path}: {name} is {found:?} where the parameter is {wanted:?}")]
     Shape { path: PathBuf, name: String, found: Vec<i64>, wanted: Vec<i64> },
 }
@@ -161,12 +167,16 @@ fn save_parts(
     Ok(files)
 }
 
+/// The end of the names of averages in files.
+pub(super) const EMA: &str = "ema";
+
 /// The optimizer's state by what its tensors are called in files.
 pub(super) fn parts(optimizer: &AdamW) -> impl Iterator<Item = (&'static str, &Tensor)> {
     let parts = [
         ("exp_avg", Some(&optimizer.exp_avg)),
         ("exp_avg_sq", Some(&optimizer.exp_avg_sq)),
         ("master", optimizer.master.as_ref()),
+        (EMA, optimizer.ema.as_ref().map(|ema| &ema.values)),
     ];
     parts.into_iter().filter_map(|(name, tensor)| Some((name, tensor?)))
 }

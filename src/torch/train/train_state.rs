@@ -3,6 +3,7 @@
 
 use super::adamw::{AdamW, AdamWConfig};
 use super::buckets::{self, Buckets};
+use super::state::parts;
 use crate::comm::{Mesh, ProcessGroup};
 use crate::native::{NativeError, Purpose, allocated_for};
 use crate::parallel::Zero;
@@ -39,6 +40,8 @@ pub struct TrainState {
     pub(super) buckets: Option<Buckets>,
     /// This one's place among replicas that come and go; `None` where they do not.
     pub(super) elastic_rank: Option<usize>,
+    /// What the optimizer changes, while averages are in its place.
+    pub(super) own_weights: Option<Tensor>,
 }
 
 /// A pool that has one stage of a pipeline here.
@@ -76,8 +79,21 @@ impl TrainState {
         let grads = own.into_iter().filter(|_| trained).map(|lane| (lane, params.new_grad())).collect();
         let optimizer = optimizer.map(|config| AdamW::new(&params, config)).transpose()?;
         let (mesh, stages, reduced, elastic_rank) = (None, None, None, None);
-        let (zero, buckets) = (None, None);
-        let pool = Self { params, group, lanes, grads, optimizer, reduced, mesh, zero, stages, buckets, elastic_rank };
+        let (zero, buckets, own_weights) = (None, None, None);
+        let pool = Self {
+            params,
+            group,
+            lanes,
+            grads,
+            optimizer,
+            reduced,
+            mesh,
+            zero,
+            stages,
+            buckets,
+            elastic_rank,
+            own_weights,
+        };
         let of_experts = pool.group.clone();
         Ok(pool.shared_out_among(of_experts))
     }
@@ -147,11 +163,7 @@ impl TrainState {
     /// The tensors that only [`TrainState::commit`], and a pool whose members come and go, change: of those that a
     /// checkpoint is made from.
     pub fn lasting(&self) -> Vec<Tensor> {
-        let state = self
-            .optimizer
-            .iter()
-            .flat_map(|optimizer| [Some(&optimizer.exp_avg), Some(&optimizer.exp_avg_sq), optimizer.master.as_ref()]);
-        let state = state.flatten().map(Tensor::shallow_clone);
+        let state = self.optimizer.iter().flat_map(parts).map(|(_, tensor)| tensor.shallow_clone());
         [self.params.flat().detach()].into_iter().chain(state).collect()
     }
 

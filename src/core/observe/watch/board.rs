@@ -24,6 +24,8 @@ pub struct Board {
     pub(super) checkpoint: Option<u64>,
     /// Held-out losses by set, with the steps after which they were measured; of the last `history` evaluations.
     pub(super) evals: BTreeMap<String, VecDeque<(u64, f64)>>,
+    /// The newest sheet of samples as PNG, and after how many steps they were made.
+    pub(super) samples: Option<(u64, Vec<u8>)>,
     pub(super) ended: Option<String>,
 }
 
@@ -73,6 +75,7 @@ impl Board {
             last_step: None,
             checkpoint: None,
             evals: BTreeMap::new(),
+            samples: None,
             ended: None,
         }
     }
@@ -109,6 +112,7 @@ impl Board {
                     curve.drain(..curve.len().saturating_sub(self.history));
                 }
             }
+            News::Samples { step, png } => self.samples = Some((step, png)),
             News::Actor(actor, state) => self.seen(actor).state = state,
             News::Checkpoint { step, took } => {
                 self.counts.checkpoints += 1;
@@ -117,6 +121,11 @@ impl Board {
             }
             News::Ended(how) => self.ended = Some(how),
         }
+    }
+
+    /// The newest sheet of samples, as PNG.
+    pub fn samples(&self) -> Option<&[u8]> {
+        self.samples.as_ref().map(|(_, png)| png.as_slice())
     }
 
     fn step(&mut self, metrics: StepMetrics, timings: Vec<(ActorId, Timings)>) {
@@ -208,6 +217,16 @@ pub(super) mod tests {
         let kept: Vec<Vec<u64>> =
             board.actors.values().map(|seen| seen.spans.iter().map(|span| span.step).collect()).collect();
         assert_eq!(kept, [vec![1, 2], vec![1, 2]]);
+    }
+
+    #[test]
+    fn the_newest_samples_are_kept() {
+        let mut board = board();
+        assert!(board.samples().is_none() && board.status()["samples_step"].is_null());
+        for step in [1, 5] {
+            board.take(News::Samples { step, png: vec![step as u8] }, 9 * SECOND, 0);
+        }
+        assert_eq!((board.samples(), board.status()["samples_step"].as_u64()), (Some(&[5][..]), Some(5)));
     }
 
     #[test]

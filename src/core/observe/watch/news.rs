@@ -30,6 +30,11 @@ pub enum News {
         step: u64,
         losses: Vec<(String, f64)>,
     },
+    /// The sheet of the samples that were made after so many steps, as PNG.
+    Samples {
+        step: u64,
+        png: Vec<u8>,
+    },
     /// An actor joined, left or was given up, in words.
     Actor(ActorId, String),
     /// A checkpoint of the steps before this one was published, after so long.

@@ -31,6 +31,7 @@ impl Board {
             "elapsed_s": self.begun.map(|begun| (self.now - begun).max(0.0)),
             "since_last_step_s": self.last_step.map(|at| (self.now - at).max(0.0)),
             "loss": mean(|step| step.loss),
+            "samples_step": self.samples.as_ref().map(|(step, _)| step),
             "eval_loss": self.evals.iter().filter_map(|(set, curve)| Some((set, curve.back()?.1))).collect::<BTreeMap<_, _>>(),
             "last": last,
             "tokens_per_s": step_s.zip(mean(|step| step.tokens as f64)).map(|(step, tokens)| tokens / step),

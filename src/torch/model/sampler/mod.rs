@@ -1,0 +1,66 @@
+//! Samplers of diffusion models: from noise to a latent by steps along the velocity that the model predicts, with the
+//! numbers of diffusers' `FlowMatchEulerDiscreteScheduler` and `UniPCMultistepScheduler` (flow prediction, order 2, bh2).
+//!
+//! Pure mathematics over tensors: each sample has a [`Sampler`] of its own, since its noise levels may depend on its size.
+//! Who has the model asks for [`Sampler::time`], predicts, and takes a [`Sampler::step`] until there is none.
+
+mod guidance;
+mod schedule;
+#[cfg(test)]
+mod tests;
+mod unipc;
+
+use tch::{Kind, Tensor};
+
+pub use guidance::Guidance;
+pub use schedule::{Levels, Schedule, ScheduleError, Shift};
+use unipc::UniPc;
+
+/// Says how a step goes on from the predicted velocity.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Method {
+    /// Along the velocity.
+    Euler,
+    /// Predictor and corrector of second order (Zhao et al. 2023).
+    UniPc,
+}
+
+/// One sample on its way from noise to data.
+pub struct Sampler {
+    levels: Levels,
+    /// Steps that were taken.
+    done: usize,
+    /// The multistep state; `None` of Euler.
+    unipc: Option<UniPc>,
+}
+
+impl Sampler {
+    /// A sample in `schedule.num_steps` steps; `num_tokens` of the picture where the shift depends on it.
+    pub fn new(schedule: &Schedule, num_tokens: usize) -> Self {
+        let unipc = (schedule.method == Method::UniPc).then(UniPc::default);
+        Self { levels: schedule.levels(num_tokens), done: 0, unipc }
+    }
+
+    pub fn levels(&self) -> &Levels {
+        &self.levels
+    }
+
+    /// The noise level that the model is told at the next step, in (0, 1]; `None`: the sample is done.
+    pub fn time(&self) -> Option<f64> {
+        self.levels.times.get(self.done).copied()
+    }
+
+    /// The next state of sample `x`, float32, from the velocity that was predicted there.
+    ///
+    /// # Panics
+    /// The sample is done.
+    pub fn step(&mut self, x: &Tensor, velocity: &Tensor) -> Tensor {
+        let (x, velocity) = (x.to_kind(Kind::Float), velocity.to_kind(Kind::Float));
+        let [sigma, next] = [self.levels.sigmas[self.done], self.levels.sigmas[self.done + 1]];
+        self.done += 1;
+        match &mut self.unipc {
+            None => x + velocity * f64::from(next - sigma),
+            Some(unipc) => unipc.step(&x, &velocity, [f64::from(sigma), f64::from(next)]),
+        }
+    }
+}

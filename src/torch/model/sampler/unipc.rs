@@ -1,0 +1,71 @@
+//! UniPC of second order with B(h) = e^h − 1: each step corrects the sample by what the model says there, then predicts.
+//! Its names are the paper's: m is the predicted data, λ = ln((1 − σ)/σ), h a step in λ, r the former step over this one.
+
+use tch::Tensor;
+
+/// What later steps read of the former ones.
+#[derive(Default)]
+pub(super) struct UniPc {
+    former: Option<Former>,
+}
+
+/// The step before: its corrected sample, the predicted data there, and the one before that where it was used.
+struct Former {
+    sigma: f64,
+    x: Tensor,
+    m: Tensor,
+    used: Option<Tensor>,
+    /// The former step's r, where it was of second order.
+    r: Option<f64>,
+}
+
+fn lambda(sigma: f64) -> f64 {
+    ((1.0 - sigma) / sigma).ln()
+}
+
+impl UniPc {
+    /// From noise level `sigma` to `next`, which is 0 in the last step.
+    pub fn step(&mut self, x: &Tensor, velocity: &Tensor, [sigma, next]: [f64; 2]) -> Tensor {
+        let m = x - velocity * sigma;
+        let x = match &self.former {
+            Some(former) => former.correct(&m, sigma),
+            None => x.shallow_clone(),
+        };
+        if next == 0.0 {
+            // Of first order, and all noise is gone.
+            return m;
+        }
+        let h = lambda(next) - lambda(sigma);
+        let b = (-h).exp_m1();
+        let before = self.former.take();
+        let r = before.as_ref().map(|former| (lambda(former.sigma) - lambda(sigma)) / h);
+        let used = before.map(|former| former.m);
+        let data = match (&used, r) {
+            (Some(former), Some(r)) => &m + (former - &m) * (0.5 / r),
+            _ => m.shallow_clone(),
+        };
+        let predicted = &x * (next / sigma) - data * ((1.0 - next) * b);
+        self.former = Some(Former { sigma, x, m, used, r });
+        predicted
+    }
+}
+
+impl Former {
+    /// The sample at noise level `sigma`, to which this step went, with the data `m` that the model predicts there.
+    fn correct(&self, m: &Tensor, sigma: f64) -> Tensor {
+        let h = lambda(sigma) - lambda(self.sigma);
+        let b = (-h).exp_m1();
+        let phi_2 = -b / h - 1.0;
+        let phi_3 = -phi_2 / h - 0.5;
+        let newest = m - &self.m;
+        let data = match (&self.used, self.r) {
+            (Some(before), Some(r)) => {
+                let (b_1, b_2) = (phi_2 / b, 2.0 * phi_3 / b);
+                let rho = (b_2 - b_1) / (r - 1.0);
+                &self.m + (before - &self.m) * (rho / r) + newest * (b_1 - rho)
+            }
+            _ => &self.m + newest * 0.5,
+        };
+        &self.x * (sigma / self.sigma) - data * ((1.0 - sigma) * b)
+    }
+}
