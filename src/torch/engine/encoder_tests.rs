@@ -1,11 +1,15 @@
-//! A frozen encoder with a cache against the same without.
+//! A frozen encoder with a cache against the same without, and one that has no parameters.
 
 use super::*;
 use crate::comm::ProcessGroup;
-use crate::model::ModelConfig;
+use crate::model::{EncoderFamily, LatentPatch, ModelConfig, PixelLatents};
 use crate::params::ParamStore;
 use crate::tape::Policy;
-use crate::train::Lanes;
+use crate::train::hf::{SINGLE_FILE, Shards, write_tensor_file};
+use crate::train::{Export, Lanes, load_state, save_state};
+use loongforge_core::engine::Ports;
+use loongforge_core::message::{ItemId, ItemMeta, PackId, SampleId, UnitItem};
+use loongforge_core::transport::HostTensor;
 use std::rc::Rc;
 use tch::{Device, Kind};
 
@@ -86,4 +90,71 @@ fn ids_of_tokens_are_not_rounded() {
     assert_eq!(input(&*text, &ids, Kind::BFloat16), ids);
     let (vision, ..) = encoder();
     assert_eq!(input(&*vision, &ids, Kind::BFloat16).kind(), Kind::BFloat16);
+}
+
+/// Its units are encoded, sent and finished, its steps applied, and a checkpoint has no file of it.
+#[test]
+fn a_tower_without_parameters_is_an_encoder_like_others() {
+    let family = PixelLatents { channels: 3, patch: LatentPatch([1, 2, 2]) };
+    let params = Rc::new(ParamStore::new(family.specs(), Kind::BFloat16, Device::Cpu));
+    params.init_random(1);
+    let mut pool = TrainState::new(params, ProcessGroup::single(), Lanes::Fixed(4), None).unwrap();
+    pool.reduce().unwrap();
+    pool.commit(1.0, 0.1).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let export = Export::Weights(Shards { first: 1, count: 0, total: 1, max_size: 1 << 30 });
+    assert!(save_state(&pool, folder.path(), &export, "vae").unwrap().is_empty());
+    let others = [("foundation.norm.weight".to_owned(), Tensor::ones([3], (Kind::Float, Device::Cpu)))];
+    write_tensor_file(&others, &[], folder.path(), SINGLE_FILE).unwrap();
+    load_state(&mut pool, folder.path(), "vae", true).unwrap();
+
+    let me = ActorId::foundation(0);
+    let replica = Replica::new(PoolName::ENCODER, 0);
+    let models = TowerModels::only(Tower::Vae, family.build(pool.params(), Policy::Keep));
+    let mut part = EncoderPart::new(replica, models, pool, None);
+    let grids = [Grid { t: 1, h: 4, w: 2 }, Grid { t: 3, h: 2, w: 6 }];
+    let id = UnitId { step: StepId(0), index: 0 };
+    let item = |index: usize| {
+        let num_features = family.num_features(grids[index]) as u32;
+        let meta = ItemMeta { tower: Tower::Vae, grid: grids[index], num_features };
+        UnitItem { id: ItemId { sample: SampleId(index as u64), index: 0 }, owner: 0, meta }
+    };
+    let pack = PackId { step: StepId(0), index: 0 };
+    let unit = Unit {
+        id,
+        lane: Lane(0),
+        encoder: replica,
+        pack,
+        replica: Replica::foundation(0),
+        items: (0..grids.len()).map(item).collect(),
+    };
+    part.plan(&StepPlan {
+        step: StepId(0),
+        purpose: Default::default(),
+        cursor: SampleId(2),
+        learning_rate: 0.1,
+        num_targets: 2,
+        replica_ranks: Default::default(),
+        packs: Vec::new(),
+        units: vec![unit],
+    });
+    let values: Vec<Tensor> = grids.iter().enumerate().map(|(at, grid)| pixels(*grid, 3, at as i64)).collect();
+    let all: Vec<f32> = Tensor::cat(&values, 0).flatten(0, -1).try_into().unwrap();
+    let items = Parcel::new(
+        Header { kind: ParcelKind::Items(id), version: Version(0) },
+        vec![Box::new(HostTensor::from_f32(&all, &[all.len() / 3, 3]))],
+    );
+    part.arrive(ActorId::data(0), items).unwrap();
+    let (events, _told) = flume::bounded(8);
+    let mut ports = Ports::new(me, events, BTreeMap::new());
+    while part.work(Version(0), &mut ports).unwrap() == Progress::Busy {}
+    assert!(part.is_finished(0));
+    let sent = ports.take_own().unwrap();
+    assert_eq!(sent.header.kind, ParcelKind::Features(id));
+    let rows = sent.tensors.into_iter().map(|buffer| TorchBuffer::into_tensor(buffer, Device::Cpu)).next().unwrap();
+    assert_eq!((rows.size(), rows.kind()), (vec![2 + 9, 12], Kind::BFloat16));
+    // The second token of the second item: its channels, and of each the square of two rows and two columns.
+    let frame = values[1].narrow(0, 0, 12).view([2, 6, 3]);
+    let square = frame.narrow(1, 2, 2).permute([2, 0, 1]).flatten(0, -1).to_kind(Kind::BFloat16);
+    assert_eq!(rows.get(3), square);
 }

@@ -64,7 +64,7 @@ pub fn shard_name(number: usize, total: usize) -> String {
     if total == 1 { "model.safetensors".to_owned() } else { format!("model-{number:05}-of-{total:05}.safetensors") }
 }
 
-/// Sizes dealt in order to files of at most `max_size`; a larger one is alone. At least one file.
+/// Sizes dealt in order to files of at most `max_size`; a larger one is alone. No file for none.
 pub(super) fn deal(sizes: &[u64], max_size: u64) -> Vec<std::ops::Range<usize>> {
     let (mut files, mut start, mut sum) = (Vec::new(), 0, 0u64);
     for (index, &size) in sizes.iter().enumerate() {
@@ -74,7 +74,9 @@ pub(super) fn deal(sizes: &[u64], max_size: u64) -> Vec<std::ops::Range<usize>> 
         }
         sum = sum.saturating_add(size);
     }
-    files.push(start..sizes.len());
+    if start < sizes.len() {
+        files.push(start..sizes.len());
+    }
     files
 }
 
@@ -285,7 +287,7 @@ mod tests {
 
     #[test]
     fn sizes_are_dealt_in_order() {
-        assert_eq!(deal(&[], 10), vec![0..0]);
+        assert_eq!(deal(&[], 10), Vec::<std::ops::Range<usize>>::new());
         assert_eq!(deal(&[4, 6, 1, 20, 3, 7], 10), [0..2, 2..3, 3..4, 4..6]);
         assert_eq!(deal(&[u64::MAX, u64::MAX], 10), [0..1, 1..2]);
         assert_eq!(
