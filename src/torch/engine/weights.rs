@@ -55,7 +55,11 @@ fn names_of(spec: &ParamSpec) -> impl Iterator<Item = &str> {
 fn origin<'a, N: Iterator<Item = &'a str>>(config: &RunConfig, names: impl Fn() -> N) -> Result<Origin, WeightsError> {
     let model = &config.model;
     let mut origin = match (model.weights, &model.load) {
-        (Weights::Load, Some(folder)) => Origin::whole(Checkpoint::open(folder.as_path())?),
+        (Weights::Load, Some(folder)) => {
+            // Of a diffusion model only the networks that this pool has.
+            let is_own = |network: &str| names().any(|name| name.split('.').next() == Some(network));
+            Origin::whole(Checkpoint::open_for(folder.as_path(), is_own)?)
+        }
         _ => Origin::default(),
     };
     for (key, part) in model.parts() {

@@ -1,11 +1,13 @@
 //! Reads what a `config.json` says of a model: where its parts are, which tokens features replace, how it counts positions and
 //! which processors it was trained with. Every package asks here; what a model computes is read in `loongforge-torch`.
 
+mod components;
 mod rows;
 mod section;
 
 use serde_json::Value as Json;
 
+pub use components::{COMPONENTS, Component, DIFFUSION, MODEL_INDEX, is_diffusion};
 pub use rows::VisionCut;
 pub use section::Section;
 

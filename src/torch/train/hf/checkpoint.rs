@@ -1,12 +1,14 @@
 //! The weights in a Hugging Face folder: one file or shards with an index, and the tensors in them under the names that
 //! models use, whatever they are packed in.
 
+use super::components::{self, NamedFile, NamesIn};
 use super::dtype::Dtype;
 use super::error::WeightsError;
 use super::file::TensorFile;
 use super::header::TensorInfo;
 use super::layout::pieces_in;
 use super::stored::{Quantization, Stored, gather};
+use loongforge_core::data::MODEL_INDEX;
 use loongforge_core::files;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -32,14 +34,25 @@ pub struct Checkpoint {
 }
 
 impl Checkpoint {
-    /// Opens the folder's index, or its one file.
+    /// Opens the folder's index, or its one file; of a diffusion model those of every network. The path may also be one file.
     ///
     /// # Errors
     /// There are no safetensors, a file is torn, the index does not fit the files, or the quantization is unknown.
-    pub fn open(folder: &Path) -> Result<Self, WeightsError> {
-        let index = folder.join(INDEX_FILE);
-        let files = if index.is_file() { open_shards(folder, &index)? } else { vec![open_single(folder)?] };
-        Self::of(folder, files)
+    pub fn open(path: &Path) -> Result<Self, WeightsError> {
+        Self::open_for(path, |_| true)
+    }
+
+    /// Works like [`Checkpoint::open`]; the files of a diffusion model's networks are opened where the network of this name is
+    /// wanted.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::open`].
+    pub fn open_for(path: &Path, is_wanted: impl Fn(&str) -> bool) -> Result<Self, WeightsError> {
+        let found = match components::open(path, &is_wanted)? {
+            Some(found) => found,
+            None => plain(open_in(path, WHOLE)?),
+        };
+        Self::of(path, found)
     }
 
     /// Works like [`Checkpoint::open`], or the adapters of a folder that has no weights beside them.
@@ -48,19 +61,19 @@ impl Checkpoint {
     /// As [`Checkpoint::open`].
     pub fn open_any(folder: &Path) -> Result<Self, WeightsError> {
         if is_adapter(folder) {
-            Self::of(folder, vec![TensorFile::open(&folder.join(ADAPTER_FILE))?])
+            Self::of(folder, plain(vec![TensorFile::open(&folder.join(ADAPTER_FILE))?]))
         } else {
             Self::open(folder)
         }
     }
 
-    fn of(folder: &Path, files: Vec<TensorFile>) -> Result<Self, WeightsError> {
+    fn of(folder: &Path, files: Vec<NamedFile>) -> Result<Self, WeightsError> {
         let config = folder.join("config.json");
         let config = if config.is_file() { read_json(&config)? } else { Value::Null };
-        let quantization = Quantization::read(&config)
-            .map_err(|reason| WeightsError::Quantization { folder: folder.to_owned(), reason })?;
-        let tensors = gather(&files, &quantization)
-            .map_err(|reason| WeightsError::Quantization { folder: folder.to_owned(), reason })?;
+        let wrong = |reason| WeightsError::Quantization { folder: folder.to_owned(), reason };
+        let quantization = Quantization::read(&config).map_err(wrong)?;
+        let (files, names): (Vec<TensorFile>, Vec<NamesIn>) = files.into_iter().unzip();
+        let tensors = gather(&files, &names, &quantization).map_err(wrong)?;
         Ok(Self { folder: folder.to_owned(), files, tensors })
     }
 
@@ -96,19 +109,36 @@ impl Checkpoint {
     }
 }
 
-fn open_single(folder: &Path) -> Result<TensorFile, WeightsError> {
-    let single = folder.join(SINGLE_FILE);
+/// What the files of a model's weights are called: what comes before `.safetensors`, or `.safetensors.index.json`.
+pub(super) const WHOLE: &str = "model";
+
+/// The files of a folder, whose names begin with `stem`.
+///
+/// # Errors
+/// As [`Checkpoint::open`].
+pub(super) fn open_in(folder: &Path, stem: &str) -> Result<Vec<TensorFile>, WeightsError> {
+    let index = folder.join(format!("{stem}.safetensors.index.json"));
+    if index.is_file() {
+        return open_shards(folder, &index);
+    }
+    let single = folder.join(format!("{stem}.safetensors"));
     if single.is_file() {
-        return Ok(TensorFile::open(&single)?);
+        return Ok(vec![TensorFile::open(&single)?]);
     }
-    if let Some(pickle) = find_pickle(folder) {
-        return Err(WeightsError::Pickle { folder: folder.to_owned(), file: pickle });
-    }
-    Err(WeightsError::NoWeights { folder: folder.to_owned() })
+    let folder = folder.to_owned();
+    Err(match (find_pickle(&folder), stem == WHOLE) {
+        (Some(file), true) => WeightsError::Pickle { folder, file },
+        (Some(file), false) => WeightsError::PickledNetwork { folder, file },
+        (None, _) => WeightsError::NoWeights { folder, stem: stem.to_owned() },
+    })
+}
+
+fn plain(files: Vec<TensorFile>) -> Vec<NamedFile> {
+    files.into_iter().map(|file| (file, NamesIn::default())).collect()
 }
 
 /// A file of the kind that runs code when it is opened.
-fn find_pickle(folder: &Path) -> Option<String> {
+pub(super) fn find_pickle(folder: &Path) -> Option<String> {
     let names = fs::read_dir(folder).ok()?.flatten().filter_map(|entry| entry.file_name().into_string().ok());
     let mut found: Vec<String> = names
         .filter(|name| [".bin", ".pt", ".pth", ".ckpt", ".pkl"].iter().any(|ending| name.ends_with(ending)))
@@ -173,5 +203,6 @@ pub(super) fn num_bytes(shape: &[i64], dtype: Dtype) -> u64 {
 
 /// Returns whether a folder holds adapters and no weights.
 pub fn is_adapter(folder: &Path) -> bool {
-    folder.join(ADAPTER_FILE).is_file() && !folder.join(INDEX_FILE).is_file() && !folder.join(SINGLE_FILE).is_file()
+    let is_there = |name: &str| folder.join(name).is_file();
+    is_there(ADAPTER_FILE) && ![INDEX_FILE, SINGLE_FILE, MODEL_INDEX].into_iter().any(is_there)
 }

@@ -8,10 +8,18 @@ use super::origin::Origin;
 use super::stored::Stored;
 use crate::params::{ParamSpec, StoredTensor};
 use loongforge_core::config::glob;
+use loongforge_core::data::{COMPONENTS, Component};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Tensors that some publishers store and no model needs: they are computed.
-const NEVER_NEEDED: [&str; 4] = ["*.rotary_emb.inv_freq", "*.rope.inv_freq", "*.attn.masked_bias", "*.position_ids"];
+/// Tensors that some publishers store and no model needs: they are computed, or unused.
+const NEVER_NEEDED: [&str; 5] = [
+    "*.rotary_emb.inv_freq",
+    "*.rope.inv_freq",
+    "*.attn.masked_bias",
+    "*.position_ids",
+    // In old files of Wan that takes a first frame; nothing reads it.
+    "*.attn2.norm_added_q.weight",
+];
 
 /// Tables with one row a token: by the last two segments of their names.
 const TOKEN_TABLES: [&str; 7] = [
@@ -156,6 +164,13 @@ impl Mismatches {
         }
         if self.missing.iter().any(|(name, _)| name.ends_with("lm_head.weight")) {
             hints.push("the head is the embedding? set model.overrides.tie_word_embeddings=true".to_owned());
+        }
+        for Component { name, .. } in COMPONENTS {
+            let is_of = |tensor: &str| tensor.strip_prefix(name).is_some_and(|rest| rest.starts_with('.'));
+            let is_opened = checkpoints.iter().any(|it| it.tensors().any(|(tensor, _)| is_of(tensor)));
+            if !is_opened && self.missing.iter().any(|(tensor, _)| is_of(tensor)) {
+                hints.push(format!("there are no `.safetensors` of the {name}: is its folder there?"));
+            }
         }
         let has = |part: &str| self.extra.iter().any(|(name, _)| name.contains(part));
         if has("lora_") {

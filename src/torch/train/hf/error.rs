@@ -11,14 +11,19 @@ pub enum WeightsError {
     File(#[from] TensorFileError),
     #[error(transparent)]
     Native(#[from] NativeError),
-    #[error("{folder} has no model.safetensors (nor its .index.json)")]
-    NoWeights { folder: PathBuf },
+    #[error("{folder} has no {stem}.safetensors (nor its .index.json)")]
+    NoWeights { folder: PathBuf, stem: String },
     #[error(
         "{folder} has its weights in pickle files ({file}), which run code when they are opened and are never read; \
          convert it once where you trust it: python -c \"from transformers import AutoModel; \
          AutoModel.from_pretrained('{folder}').save_pretrained('converted')\""
     )]
     Pickle { folder: PathBuf, file: String },
+    #[error(
+        "{folder} has its weights in pickle files ({file}), which run code when they are opened and are never read; load the \
+         repository in Diffusers' layout (its name ends with -Diffusers), or safetensors repackaged for ComfyUI"
+    )]
+    PickledNetwork { folder: PathBuf, file: String },
     #[error("{path}: {reason}")]
     Index { path: PathBuf, reason: String },
     #[error("the quantized weights in {folder} cannot be read: {reason}")]

@@ -7,6 +7,7 @@ mod among;
 mod carried;
 mod checkpoint;
 mod compare;
+mod components;
 mod dtype;
 mod error;
 mod file;

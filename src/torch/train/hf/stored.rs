@@ -1,5 +1,6 @@
 //! Describes where a model's tensor lies in the files: as itself, or packed with its scales.
 
+use super::components::NamesIn;
 use super::dtype::Dtype;
 use super::file::TensorFile;
 use super::packed::{INT4_A_WORD, MXFP4_BLOCK};
@@ -95,15 +96,23 @@ impl Quantization {
     }
 }
 
-/// The model's tensors in these files.
+/// The model's tensors in these files, `names` of which say what the model calls them.
 ///
 /// # Errors
-/// Parts of a packed tensor are missing or do not fit each other.
-pub(super) fn gather(files: &[TensorFile], quantization: &Quantization) -> Result<BTreeMap<String, Stored>, String> {
+/// Parts of a packed tensor are missing or do not fit each other, or two tensors have one name.
+pub(super) fn gather(
+    files: &[TensorFile],
+    names: &[NamesIn],
+    quantization: &Quantization,
+) -> Result<BTreeMap<String, Stored>, String> {
     let mut parts = Parts { files, places: BTreeMap::new() };
-    for (file, open) in files.iter().enumerate() {
+    for (file, (open, names)) in files.iter().zip(names).enumerate() {
         for name in open.tensors().keys() {
-            parts.places.insert(name.clone(), Place { file, name: name.clone() });
+            let ours = names.ours(name);
+            let other = parts.places.insert(ours.clone(), Place { file, name: name.clone() });
+            if let Some(other) = other {
+                return Err(format!("{} and {name} are both {ours}", other.name));
+            }
         }
     }
     let mut tensors = BTreeMap::new();
@@ -124,7 +133,7 @@ pub(super) fn gather(files: &[TensorFile], quantization: &Quantization) -> Resul
         }
     }
     for (name, place) in std::mem::take(&mut parts.places) {
-        let info = &files[place.file].tensors()[&name];
+        let info = &files[place.file].tensors()[&place.name];
         let stored =
             Stored { shape: info.shape.clone(), dtype: info.dtype, bytes: info.len, source: Source::Plain(place) };
         tensors.entry(name).or_insert(stored);
@@ -141,19 +150,20 @@ struct Parts<'a> {
 impl Parts<'_> {
     fn dtype(&self, name: &str) -> Option<Dtype> {
         let place = self.places.get(name)?;
-        Some(self.files[place.file].tensors()[name].dtype)
+        Some(self.files[place.file].tensors()[&place.name].dtype)
     }
 
     /// Takes a part out; its shape and bytes.
     fn take(&mut self, name: &str) -> Result<(Place, Vec<i64>, u64), String> {
         let place = self.places.remove(name).ok_or_else(|| format!("{name} is missing"))?;
-        let info = &self.files[place.file].tensors()[name];
+        let info = &self.files[place.file].tensors()[&place.name];
         Ok((place, info.shape.clone(), info.len))
     }
 
     fn fp8(&mut self, weight: &str, block: [usize; 2]) -> Result<Stored, String> {
+        let scale = format!("{weight}_scale_inv");
         let (weight, shape, bytes) = self.take(weight)?;
-        let (scale, scale_shape, scale_bytes) = self.take_float(&format!("{}_scale_inv", weight.name))?;
+        let (scale, scale_shape, scale_bytes) = self.take_float(&scale)?;
         let mut want = shape.clone();
         let [.., rows, cols] = want.as_mut_slice() else { return Err(format!("FP8 of shape {shape:?} has no blocks")) };
         *rows = rows.div_euclid_up(block[0]);

@@ -1,6 +1,7 @@
 //! Checkpoint folders as they are found: whole, packed, damaged, not the model's.
 
 mod carried;
+mod components;
 mod damaged;
 mod packed;
 mod reading;

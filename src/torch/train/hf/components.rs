@@ -1,0 +1,119 @@
+//! The networks of a diffusion model as files: a folder in Diffusers' layout with one folder for each, the folder of one network,
+//! or one file. A network's tensors are called `NETWORK.NAME`, where NAME is Diffusers'; files with other names are read by a
+//! table ([`Naming`]).
+
+use super::checkpoint::{WHOLE, find_pickle, open_in, read_json};
+use super::error::WeightsError;
+use super::file::TensorFile;
+use crate::model::{COMFY_PREFIX, Naming};
+use loongforge_core::data::{COMPONENTS, Component, MODEL_INDEX};
+use std::path::Path;
+
+/// A file and what the model calls its tensors.
+pub(super) type NamedFile = (TensorFile, NamesIn);
+
+/// Says what the model calls the tensors of a file. The default has the names of the file.
+#[derive(Clone, Copy, Default)]
+pub(super) struct NamesIn {
+    /// The network that they are of.
+    component: Option<Component>,
+    /// What names begin with in the file, and not in the network.
+    prefix: &'static str,
+    naming: Option<Naming>,
+}
+
+impl NamesIn {
+    /// The names in files of one network, which may be Diffusers' or those of its first release.
+    fn of(files: &[TensorFile], component: Option<Component>) -> Self {
+        let has = |name: &str| files.iter().any(|file| file.tensors().contains_key(name));
+        let begins = |file: &TensorFile| file.tensors().keys().any(|name| name.starts_with(COMFY_PREFIX));
+        let prefix = if files.iter().any(begins) { COMFY_PREFIX } else { "" };
+        let naming = Naming::of_file(|name| has(&format!("{prefix}{name}")));
+        Self { component, prefix, naming: Some(naming) }
+    }
+
+    /// Returns the model's name. A name that no table knows stays as it is: it is none of the model's.
+    pub fn ours(&self, name: &str) -> String {
+        let inner = name.strip_prefix(self.prefix).unwrap_or(name);
+        let inner = self.naming.and_then(|naming| naming.to_diffusers(inner)).unwrap_or_else(|| inner.to_owned());
+        match self.component {
+            Some(component) => format!("{}.{inner}", component.name),
+            None => inner,
+        }
+    }
+}
+
+/// Opens the files of a diffusion model or of one of its networks. `None`: the folder is of another kind.
+pub(super) fn open(path: &Path, is_wanted: &dyn Fn(&str) -> bool) -> Result<Option<Vec<NamedFile>>, WeightsError> {
+    if path.is_file() {
+        let file = TensorFile::open(path)?;
+        let component = network_in(std::slice::from_ref(&file));
+        return Ok(Some(named(vec![file], component)));
+    }
+    if path.join(MODEL_INDEX).is_file() {
+        return open_networks(path, is_wanted).map(Some);
+    }
+    let stem = COMPONENTS[0].stem;
+    let is_there = |end: &str| path.join(format!("{stem}.{end}")).is_file();
+    if !is_there("safetensors") && !is_there("safetensors.index.json") {
+        return Ok(None);
+    }
+    let files = open_in(path, stem)?;
+    let component = network_in(&files);
+    Ok(Some(named(files, component)))
+}
+
+fn open_networks(folder: &Path, is_wanted: &dyn Fn(&str) -> bool) -> Result<Vec<NamedFile>, WeightsError> {
+    let index = read_json(&folder.join(MODEL_INDEX))?;
+    let mut all = Vec::new();
+    for component in COMPONENTS {
+        let class = index[component.name].get(1).and_then(|class| class.as_str());
+        let part = folder.join(component.name);
+        // Networks without weights have a config only.
+        if class.is_none() || !is_wanted(component.name) || !has_tensors(&part) {
+            continue;
+        }
+        let config = part.join("config.json");
+        let config = if config.is_file() { read_json(&config)? } else { serde_json::Value::Null };
+        if let Some(scheme) = config.get("quantization_config").filter(|scheme| !scheme.is_null()) {
+            let reason = format!("quantization_config is {scheme}; networks of diffusion models are read unpacked");
+            return Err(WeightsError::Quantization { folder: part, reason });
+        }
+        all.extend(named(open_in(&part, component.stem)?, Some(component)));
+    }
+    // Parameters of none of the networks.
+    if folder.join(format!("{WHOLE}.safetensors")).is_file() {
+        all.extend(open_in(folder, WHOLE)?.into_iter().map(|file| (file, NamesIn::default())));
+    }
+    Ok(all)
+}
+
+/// Returns whether a folder holds weights, or what should have been some.
+fn has_tensors(folder: &Path) -> bool {
+    let names = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.file_name());
+    let is_tensors = |name: std::ffi::OsString| name.to_string_lossy().contains(".safetensors");
+    names.into_iter().any(is_tensors) || find_pickle(folder).is_some()
+}
+
+/// The network that has these files' tensors; `None` of an encoder, whose files have no names of their own.
+fn network_in(files: &[TensorFile]) -> Option<Component> {
+    let has = |name: &str| {
+        files
+            .iter()
+            .any(|file| [name, &format!("{COMFY_PREFIX}{name}")].iter().any(|name| file.tensors().contains_key(*name)))
+    };
+    let known = [
+        ("transformer", ["patch_embedding.weight", "img_in.weight"].as_slice()),
+        (
+            "vae",
+            &["decoder.conv_out.weight", "decoder.head.2.weight", "encoder.conv_out.weight", "encoder.head.2.weight"],
+        ),
+    ];
+    let found = known.into_iter().find(|(_, names)| names.iter().any(|name| has(name)));
+    found.and_then(|(name, _)| Component::named(name))
+}
+
+fn named(files: Vec<TensorFile>, component: Option<Component>) -> Vec<NamedFile> {
+    let names = NamesIn::of(&files, component);
+    files.into_iter().map(|file| (file, names)).collect()
+}
