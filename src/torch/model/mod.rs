@@ -26,6 +26,7 @@ mod text;
 mod tower_blocks;
 mod towers;
 mod tree_names;
+mod vae;
 mod vision;
 
 pub use audio::{AudioConfig, AudioPositions, AudioProjectorConfig, AudioTowerConfig, ProjectorMap, StemConfig};
@@ -53,6 +54,7 @@ pub use text::{T5Config, TextConfig, TextTowerConfig};
 pub use tower_blocks::{AxialOrder, AxialRope, BlockConfig, MlpNames, TowerNorm};
 pub use towers::{FeatureInput, ModelTower, Towers, with_values};
 pub use tree_names::{TreeNames, TreePart};
+pub use vae::{Autoencoder, LatentPatch, PixelLatents, Tiles, VaeConfig, VaeDecoder, VaeLatents};
 pub use vision::{
     ClassToken, MergeNorm, PatchEmbed, PatchOrder, PositionTable, ProjectorConfig, ProjectorKind, Span, TowerConfig,
     VisionConfig, Windows,

@@ -1,0 +1,133 @@
+//! The blocks of a causal 3-D autoencoder, on values `[T, H, W, C]`: frames, rows, columns, channels, contiguous. So a frame is
+//! a picture in the channels-last layout that convolutions on the CPU are fastest in, and a norm is over neighbors in memory.
+
+use tch::{Kind, Tensor};
+
+use super::past::Past;
+use crate::native::linear;
+use crate::params::Scope;
+
+/// A convolution whose taps in time see a frame and those before it; before the first frame are zeros.
+pub(super) struct CausalConv {
+    /// `[out, in, taps in time, taps, taps]`.
+    weight: Tensor,
+    bias: Tensor,
+}
+
+impl CausalConv {
+    pub fn new(scope: &Scope<'_>, name: &str) -> CausalConv {
+        CausalConv { weight: scope.take(&format!("{name}.weight")), bias: scope.take(&format!("{name}.bias")) }
+    }
+
+    fn taps(&self) -> i64 {
+        self.weight.size()[2]
+    }
+
+    pub fn forward(&self, x_THWC: &Tensor, past: &mut Past) -> Tensor {
+        let looks_back = self.taps() - 1;
+        let before = if looks_back > 0 { past.frames(Some(x_THWC), looks_back) } else { None };
+        if before.is_none() && (x_THWC.size()[0] == 1 || looks_back == 0) {
+            // All taps but the last see zeros.
+            return conv2d(x_THWC, &self.weight.select(2, looks_back), &self.bias, 1);
+        }
+        let missing = looks_back - before.as_ref().map_or(0, |frames| frames.size()[0]);
+        let seen = before.map_or_else(|| x_THWC.shallow_clone(), |before| Tensor::cat(&[&before, x_THWC], 0));
+        let seen = if missing > 0 { seen.constant_pad_nd([0, 0, 0, 0, 0, 0, missing, 0]) } else { seen };
+        self.along(&seen, 1)
+    }
+
+    /// Over these frames alone, every `stride`th: no zeros before them.
+    pub fn along(&self, x_THWC: &Tensor, stride: i64) -> Tensor {
+        let sides = self.weight.size()[3] / 2;
+        let x = x_THWC.permute([3, 0, 1, 2]).unsqueeze(0);
+        let y = x.conv3d(&self.weight, Some(&self.bias), [stride, 1, 1], [0, sides, sides], [1, 1, 1], 1);
+        y.squeeze_dim(0).permute([1, 2, 3, 0]).contiguous()
+    }
+}
+
+/// `[T, H, W, in]` to `[T, H', W', out]`, frame by frame, with `weight` `[out, in, taps, taps]`: every pixel, with zeros around
+/// the picture; or every second one, with a column of zeros on the right and a row below.
+pub(super) fn conv2d(x_THWC: &Tensor, weight: &Tensor, bias: &Tensor, stride: i64) -> Tensor {
+    let (x, sides) = match stride {
+        1 => (x_THWC.shallow_clone(), weight.size()[2] / 2),
+        _ => (x_THWC.constant_pad_nd([0, 0, 0, 1, 0, 1]), 0),
+    };
+    let y = x.permute([0, 3, 1, 2]).conv2d(weight, Some(bias), stride, sides, 1, 1);
+    y.permute([0, 2, 3, 1]).contiguous()
+}
+
+/// `x / ‖x‖ · √C · gamma` over channels, the quotient in float32.
+pub(super) struct ChannelNorm {
+    gamma: Tensor,
+}
+
+impl ChannelNorm {
+    pub fn new(scope: &Scope<'_>, name: &str) -> ChannelNorm {
+        ChannelNorm { gamma: scope.take(&format!("{name}.gamma")) }
+    }
+
+    pub fn forward(&self, x_THWC: &Tensor) -> Tensor {
+        let (kind, gamma) = (x_THWC.kind(), self.gamma.flatten(0, -1));
+        let x = x_THWC.to_kind(Kind::Float);
+        let norm = x.norm_scalaropt_dim(2, -1, true).clamp_min(1e-12);
+        (x / norm).to_kind(kind) * (gamma.size()[0] as f64).sqrt() * gamma
+    }
+
+    /// The norm and SiLU.
+    pub fn activated(&self, x_THWC: &Tensor) -> Tensor {
+        self.forward(x_THWC).silu_()
+    }
+}
+
+/// Two convolutions, each behind a norm and SiLU, beside a shortcut.
+pub(super) struct Residual {
+    norms: [ChannelNorm; 2],
+    convs: [CausalConv; 2],
+    /// `None` where both widths are equal.
+    shortcut: Option<CausalConv>,
+}
+
+impl Residual {
+    pub fn new(scope: &Scope<'_>, name: &str, is_wider: bool) -> Residual {
+        let of = |part: &str| format!("{name}.{part}");
+        Residual {
+            norms: ["norm1", "norm2"].map(|part| ChannelNorm::new(scope, &of(part))),
+            convs: ["conv1", "conv2"].map(|part| CausalConv::new(scope, &of(part))),
+            shortcut: is_wider.then(|| CausalConv::new(scope, &of("conv_shortcut"))),
+        }
+    }
+
+    pub fn forward(&self, x_THWC: &Tensor, past: &mut Past) -> Tensor {
+        let y = self.convs[0].forward(&self.norms[0].activated(x_THWC), past);
+        let mut y = self.convs[1].forward(&self.norms[1].activated(&y), past);
+        y += match &self.shortcut {
+            Some(conv) => conv.forward(x_THWC, past),
+            None => x_THWC.shallow_clone(),
+        };
+        y
+    }
+}
+
+/// Attention among the pixels of a frame, with one head as wide as the state.
+pub(super) struct FrameAttention {
+    norm: ChannelNorm,
+    maps: [(Tensor, Tensor); 2],
+}
+
+impl FrameAttention {
+    pub fn new(scope: &Scope<'_>, name: &str) -> FrameAttention {
+        let map = |part: &str| ["weight", "bias"].map(|tensor| scope.take(&format!("{name}.{part}.{tensor}")));
+        FrameAttention {
+            norm: ChannelNorm::new(scope, &format!("{name}.norm")),
+            maps: ["to_qkv", "proj"].map(|part| map(part).into()),
+        }
+    }
+
+    pub fn forward(&self, x_THWC: &Tensor) -> Tensor {
+        let [to_qkv, proj] = self.maps.each_ref().map(|(weight, bias)| (weight.flatten(1, -1), bias));
+        let qkv = linear(&self.norm.forward(x_THWC).flatten(1, 2).unsqueeze(1), &to_qkv.0, Some(to_qkv.1));
+        let [q, k, v] = <[Tensor; 3]>::try_from(qkv.chunk(3, -1)).expect("three parts");
+        let y = Tensor::scaled_dot_product_attention::<Tensor>(&q, &k, &v, None, 0.0, false, None, false);
+        x_THWC + linear(&y, &proj.0, Some(proj.1)).view_as(x_THWC)
+    }
+}

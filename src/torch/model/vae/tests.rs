@@ -1,0 +1,160 @@
+//! The autoencoders against diffusers, and against themselves in other chunks. `tests/oracle/make_vae.py` makes the folders;
+//! `LOONGFORGE_VAES` has those of another place read.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use loongforge_core::message::Grid;
+use tch::{Device, Kind, Tensor};
+
+use super::parts::Autoencoder;
+use super::tower::{Encoder, VaeLatents};
+use super::{LatentPatch, Tiles, VaeDecoder};
+use crate::model::encoder::EncoderFamily;
+use crate::model::keys::Keys;
+use crate::params::ParamStore;
+use crate::tape::{Execution, Policy};
+
+/// The tolerance against diffusers, as a share of the largest value.
+const TOLERANCE: f64 = 3e-6;
+const SINGLE: LatentPatch = LatentPatch([1, 1, 1]);
+
+/// A folder's autoencoder, with a parameter store of all that it has.
+struct Fixture {
+    name: String,
+    family: VaeLatents,
+    params: Rc<ParamStore>,
+    tensors: BTreeMap<String, Tensor>,
+}
+
+fn tensors(path: &Path) -> BTreeMap<String, Tensor> {
+    Tensor::read_safetensors(path).unwrap().into_iter().collect()
+}
+
+fn fixtures() -> Vec<Fixture> {
+    let committed = || Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/vae");
+    let folder = std::env::var_os("LOONGFORGE_VAES").map_or_else(committed, PathBuf::from);
+    let mut found: Vec<PathBuf> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    found.sort();
+    assert!(!found.is_empty());
+    found.iter().map(|path| fixture(path)).collect()
+}
+
+fn fixture(folder: &Path) -> Fixture {
+    let config = std::fs::read_to_string(folder.join("config.json")).unwrap();
+    let config = serde_json::from_str(&config).unwrap();
+    let Ok(Autoencoder::Causal(family)) = Autoencoder::read(&Keys::new(&config), "vae.", SINGLE) else {
+        panic!("{}: an autoencoder", folder.display())
+    };
+    let both = Autoencoder::Causal(family.clone());
+    let specs = [both.tower().specs(), both.decoder_specs()].concat();
+    let params = Rc::new(ParamStore::new(specs, Kind::Float, Device::Cpu));
+    let weights = tensors(&folder.join("diffusion_pytorch_model.safetensors"));
+    assert_eq!(params.names().count(), weights.len());
+    params.ids().for_each(|id| params.set(id, &weights[params.spec(id).name.strip_prefix("vae.").unwrap()]));
+    let name = folder.file_name().unwrap().to_string_lossy().into_owned();
+    Fixture { name, family: *family, params, tensors: tensors(&folder.join("expected.safetensors")) }
+}
+
+impl Fixture {
+    fn encoder(&self) -> Rc<Encoder> {
+        Encoder::part(&self.family, &self.params).part
+    }
+
+    fn decoder(&self) -> VaeDecoder {
+        VaeDecoder::network(&self.family.vae, SINGLE, &self.params)
+    }
+
+    /// The clips: how many frames, and both sides.
+    fn clips(&self) -> Vec<(i64, &Tensor, &Tensor)> {
+        let of = |kind: &str, frames: i64| &self.tensors[&format!("{kind}/{frames}")];
+        [1, 5, 9].map(|frames| (frames, of("pixels", frames), of("latents", frames))).to_vec()
+    }
+}
+
+fn size(x: &Tensor) -> [i64; 3] {
+    [x.size()[0], x.size()[1], x.size()[2]]
+}
+
+fn error(found: &Tensor, expected: &Tensor) -> f64 {
+    assert_eq!(found.size(), expected.size());
+    let share = (found - expected).abs().max().double_value(&[]) / expected.abs().max().double_value(&[]);
+    if share.is_nan() { f64::INFINITY } else { share }
+}
+
+#[test]
+fn latents_and_frames_are_those_of_diffusers() {
+    let _no_grad = tch::no_grad_guard();
+    for fixture in fixtures() {
+        let (encoder, decoder) = (fixture.encoder(), fixture.decoder());
+        let mut largest = [0f64; 2];
+        for (frames, pixels, expected) in fixture.clips() {
+            let latents = encoder.latents(pixels, [1, fixture.family.vae.factors()[0]]);
+            largest[0] = largest[0].max(error(&latents, expected));
+            let decoded = decoder.decode(&SINGLE.rows(expected), size(expected), None);
+            largest[1] = largest[1].max(error(&decoded, &fixture.tensors[&format!("frames/{frames}")]));
+        }
+        let picture = &fixture.tensors["latents/1"];
+        let space = fixture.family.vae.factors()[1];
+        let tiles = Tiles { side: 2 * space, stride: space };
+        let tiled = decoder.decode(&SINGLE.rows(picture), size(picture), Some(&tiles));
+        let of_tiles = error(&tiled, &fixture.tensors["tiled"]);
+        println!("{}: latents {:.1e}, frames {:.1e}, tiled {of_tiles:.1e}", fixture.name, largest[0], largest[1]);
+        assert!(largest.iter().chain([&of_tiles]).all(|error| *error < TOLERANCE), "{}: {largest:?}", fixture.name);
+    }
+}
+
+/// Frames in chunks of any length, and all at once, which is the formula without anything kept.
+#[test]
+fn chunks_change_nothing_but_rounding() {
+    let _no_grad = tch::no_grad_guard();
+    for fixture in fixtures() {
+        let (encoder, decoder) = (fixture.encoder(), fixture.decoder());
+        let (_, pixels, expected) = fixture.clips().pop().unwrap();
+        let factor = fixture.family.vae.factors()[0];
+        for chunks in [[1, factor], [1, 8], [1 + factor, factor], [9, 1]] {
+            let error = error(&encoder.latents(pixels, chunks), expected);
+            assert!(error < TOLERANCE, "{} in {chunks:?}: {error}", fixture.name);
+        }
+        let VaeDecoder::Network(network) = &decoder else { panic!("a network") };
+        let one = network.places(expected, 1);
+        for chunk in [2, expected.size()[0]] {
+            let error = error(&network.places(expected, chunk), &one);
+            assert!(error < TOLERANCE, "{} in {chunk}: {error}", fixture.name);
+        }
+    }
+}
+
+/// The first frame of a clip is a picture, and each picture has the bits that it has alone.
+#[test]
+fn items_of_a_batch_have_the_bits_that_they_have_alone() {
+    for fixture in fixtures() {
+        let family = VaeLatents { patch: SINGLE, ..fixture.family.clone() };
+        let model = family.build(&fixture.params, Policy::Keep);
+        let run = |items: &[&Tensor]| {
+            let grids = items.iter().map(|item| {
+                let [t, h, w] = size(item).map(|side| side as u32);
+                Grid { t, h, w }
+            });
+            let grids: Vec<Grid> = grids.collect();
+            let pixels: Vec<Tensor> = items.iter().map(|item| item.flatten(0, 2)).collect();
+            let tape = model.record(&grids);
+            let inputs = vec![(tape.pixels, Tensor::cat(&pixels, 0))];
+            let mut run = Execution::forward_only(tape.tape, fixture.params.clone(), inputs);
+            run.forward().unwrap();
+            let counts: usize = grids.iter().map(|grid| family.num_features(*grid)).sum();
+            let rows = run.value(tape.outputs[0]).shallow_clone();
+            assert_eq!(rows.size()[0], counts as i64);
+            rows
+        };
+        let clips = fixture.clips();
+        let first = clips[2].1.narrow(0, 0, 1);
+        let items = [clips[2].1, clips[0].1, &first];
+        let together = run(&items);
+        let alone = Tensor::cat(&items.map(|item| run(&[item])), 0);
+        assert_eq!(together, alone, "{}", fixture.name);
+        let frame = run(&[&first]);
+        assert_eq!(together.narrow(0, 0, frame.size()[0]), frame, "{}: the first frame alone", fixture.name);
+    }
+}

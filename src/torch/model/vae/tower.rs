@@ -1,0 +1,148 @@
+//! The encoder of an autoencoder as a tower: pictures and clips to normalized latents, one row a token of the transformer.
+//! It is never trained.
+
+use std::rc::Rc;
+
+use loongforge_core::message::Grid;
+use tch::Tensor;
+
+use super::config::VaeConfig;
+use super::latent_patch::LatentPatch;
+use super::network::{Network, specs};
+use super::past::Past;
+use super::pixels::size;
+use crate::model::encoder::{EncoderFamily, EncoderModel, EncoderTape};
+use crate::model::tower_blocks::Part;
+use crate::params::{ParamSpec, ParamStore};
+use crate::tape::{Policy, Tape};
+
+/// A tower whose features are the means of an autoencoder, normalized by channel.
+#[derive(Clone, Debug, PartialEq)]
+pub struct VaeLatents {
+    pub vae: VaeConfig,
+    pub patch: LatentPatch,
+}
+
+/// The encoder on the parameters of a store.
+struct VaeEncoder {
+    part: Part<Encoder>,
+    policy: Policy,
+}
+
+/// From pixels to latents.
+pub(super) struct Encoder {
+    config: VaeConfig,
+    patch: LatentPatch,
+    network: Network,
+}
+
+impl EncoderFamily for VaeLatents {
+    fn specs(&self) -> Vec<ParamSpec> {
+        specs(&self.vae.prefix, &self.vae.encoder())
+    }
+
+    fn build(&self, params: &ParamStore, policy: Policy) -> Box<dyn EncoderModel> {
+        Box::new(VaeEncoder { part: Encoder::part(self, params), policy })
+    }
+
+    fn patch_dim(&self) -> i64 {
+        self.vae.pixel_channels
+    }
+
+    fn prefixes(&self) -> [&str; 2] {
+        [&self.vae.prefix, ""]
+    }
+
+    fn num_features(&self, grid: Grid) -> usize {
+        self.patch.tokens(self.vae.latent_size(size(grid))).iter().product::<i64>() as usize
+    }
+}
+
+impl EncoderModel for VaeEncoder {
+    /// Items are encoded one by one, so that an item's features have the same bits whatever else is in the batch.
+    fn record(&self, grids: &[Grid]) -> EncoderTape {
+        let mut tape = Tape::new();
+        let pixels = tape.input(false);
+        let mut start = 0;
+        let mut items = Vec::new();
+        for (number, grid) in grids.iter().enumerate() {
+            let (encoder, [t, h, w], first) = (self.part.part.clone(), size(*grid), start);
+            start += t * h * w;
+            let forward =
+                move |reads: &[Tensor]| vec![encoder.rows(&reads[0].narrow(0, first, t * h * w).view([t, h, w, -1]))];
+            items.push(tape.run(format!("item {number}"), &self.part.ids, self.policy, &[pixels], 1, forward)[0]);
+        }
+        let forward = |reads: &[Tensor]| vec![Tensor::cat(reads, 0)];
+        let rows = tape.run("latents", &[], self.policy, &items, 1, forward)[0];
+        EncoderTape { tape: Rc::new(tape), pixels, outputs: vec![rows] }
+    }
+}
+
+impl Encoder {
+    pub fn part(family: &VaeLatents, params: &ParamStore) -> Part<Encoder> {
+        let VaeLatents { vae, patch } = family;
+        Part::new(params, vae.prefix.as_str(), |scope| Encoder {
+            config: vae.clone(),
+            patch: *patch,
+            network: Network::new(&vae.encoder(), scope),
+        })
+    }
+
+    /// Pixels `[T, H, W, channels]` in [−1, 1] to rows of latents.
+    fn rows(&self, pixels_THWC: &Tensor) -> Tensor {
+        self.patch.rows(&self.latents(pixels_THWC, [1, self.config.factors()[0]]))
+    }
+
+    /// Pixels to latents, so many frames at a time: `first`, which is one more than a multiple of the frames of a latent, and
+    /// then a multiple of them. All such numbers give the same; more take more memory.
+    ///
+    /// # Panics
+    /// The frames behind the first are not whole latents.
+    pub fn latents(&self, pixels_THWC: &Tensor, [first, others]: [i64; 2]) -> Tensor {
+        let frames = pixels_THWC.size()[0];
+        assert_eq!((frames - 1) % self.config.factors()[0], 0, "{frames} frames are not one and whole latents");
+        let x_THWC = into_places(pixels_THWC, self.config.patch);
+        let mut past = Past::none();
+        let starts = std::iter::once(0).chain((first..frames).step_by(others as usize));
+        let latents = starts.map(|start| {
+            let len = if start == 0 { first } else { others.min(frames - start) };
+            past.begin(start == 0, start + len == frames);
+            let moments = self.network.forward(x_THWC.narrow(0, start, len), &mut past);
+            moments.narrow(-1, 0, self.config.latent_channels)
+        });
+        self.config.normalized(&Tensor::cat(&latents.collect::<Vec<_>>(), 0))
+    }
+}
+
+impl VaeConfig {
+    /// The mean and the standard deviation of each channel, in the type of `x`.
+    fn statistics(&self, x: &Tensor) -> [Tensor; 2] {
+        [&self.mean, &self.std].map(|values| Tensor::from_slice(values).to_device(x.device()).to_kind(x.kind()))
+    }
+
+    /// `[…, C]` as the encoder gives them, by their mean and standard deviation.
+    fn normalized(&self, x: &Tensor) -> Tensor {
+        let [mean, std] = self.statistics(x);
+        (x - mean) / std
+    }
+
+    /// The reverse of `normalized`.
+    pub(super) fn denormalized(&self, x: &Tensor) -> Tensor {
+        let [mean, std] = self.statistics(x);
+        x * std + mean
+    }
+}
+
+/// Squares of pixels as places of the network: `[T, H, W, C]` to `[T, H/s, W/s, C·s²]`, values by channel, column, row.
+fn into_places(pixels_THWC: &Tensor, side: i64) -> Tensor {
+    let [t, h, w, c] = <[i64; 4]>::try_from(pixels_THWC.size()).expect("[T, H, W, C]");
+    let squares = pixels_THWC.reshape([t, h / side, side, w / side, side, c]);
+    squares.permute([0, 1, 3, 5, 4, 2]).reshape([t, h / side, w / side, -1])
+}
+
+/// The reverse of `into_places`.
+pub(super) fn from_places(x_THWC: &Tensor, side: i64) -> Tensor {
+    let [t, h, w, _] = <[i64; 4]>::try_from(x_THWC.size()).expect("[T, H, W, C]");
+    let squares = x_THWC.reshape([t, h, w, -1, side, side]).permute([0, 1, 5, 2, 4, 3]);
+    squares.reshape([t, h * side, w * side, -1])
+}
