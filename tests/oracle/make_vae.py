@@ -5,7 +5,8 @@ latents.
     python make_vae.py --more FOLDER      # other seeds and other configs
     LOONGFORGE_VAES=FOLDER cargo test -p loongforge-torch --lib vae
 
-A folder holds a config, the weights under their names, and per clip of F frames `pixels/F` `[F, H, W, C]`, `latents/F`
+The reference computes in float64: a norm over few channels makes much of the rounding of float32. A folder holds a config, the
+weights under their names, and per clip of F frames `pixels/F` `[F, H, W, C]`, `latents/F`
 `[T, H', W', Z]` (normalized) and `frames/F` `[F, H, W, C]`, decoded from them; `tiled` is the picture decoded in tiles.
 """
 
@@ -18,6 +19,7 @@ from pathlib import Path
 
 import torch
 from diffusers import AutoencoderKLQwenImage, AutoencoderKLWan
+from diffusers.models.autoencoders import autoencoder_kl_qwenimage, autoencoder_kl_wan
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -27,6 +29,9 @@ WAN_2_2 = dict(base_dim=2, decoder_base_dim=3, z_dim=6, num_res_blocks=1, dim_mu
                temperal_downsample=[False, True, True], in_channels=12, out_channels=12, patch_size=2,
                scale_factor_spatial=16)
 QWEN = {**WAN_2_1, "num_res_blocks": 1, "dim_mult": [1, 2, 3, 4]}
+# These round to float32 on the way.
+for upsample in (autoencoder_kl_wan.WanUpsample, autoencoder_kl_qwenimage.QwenImageUpsample):
+    upsample.forward = torch.nn.Upsample.forward
 WAN, QWEN_IMAGE = AutoencoderKLWan, AutoencoderKLQwenImage
 
 # Class and config.
@@ -66,10 +71,12 @@ def randomize(model: torch.nn.Module, seed: int) -> None:
 def make(out: Path, kind: type, config: dict, seed: int) -> None:
     z = config["z_dim"]
     rng = torch.Generator().manual_seed(seed + 1)
-    mean, std = torch.randn(z, generator=rng) * 0.5, 0.5 + torch.rand(z, generator=rng)
+    mean, std = (draw(z, generator=rng, dtype=torch.float64) for draw in (torch.randn, torch.rand))
+    mean, std = mean / 2, std + 0.5
     config = {**config, "latents_mean": mean.tolist(), "latents_std": std.tolist()}
     vae = kind(**config).eval()
     randomize(vae, seed)
+    vae.double()
     space = 2 ** (len(config["dim_mult"]) - 1) * config.get("patch_size", 1)
     channels = config.get("in_channels", config.get("input_channels", 3)) // config.get("patch_size", 1) ** 2
     mean, std = mean.view(1, -1, 1, 1, 1), std.view(1, -1, 1, 1, 1)
@@ -81,7 +88,8 @@ def make(out: Path, kind: type, config: dict, seed: int) -> None:
     picture = None
     for frames, (rows, columns) in SIZES.items():
         pixels = torch.rand(1, channels, frames, rows * space, columns * space, generator=rng) * 2 - 1
-        latents = (vae.encode(pixels).latent_dist.mode() - mean) / std
+        latents = (vae.encode(pixels.double()).latent_dist.mode() - mean) / std
+        latents = latents.float().double()
         decoded = vae.decode(latents * std + mean).sample
         picture = latents if picture is None else picture
         assert decoded.abs().lt(1).float().mean() > 0.5, decoded.abs().lt(1).float().mean()
@@ -91,9 +99,9 @@ def make(out: Path, kind: type, config: dict, seed: int) -> None:
     tensors["tiled"] = places(vae.decode(picture * std + mean).sample)
     out.mkdir(parents=True, exist_ok=True)
     (out / "config.json").write_text(json.dumps({"_class_name": kind.__name__, **config}, indent=2, sort_keys=True) + "\n")
-    weights = {name: p.detach().contiguous() for name, p in vae.state_dict().items()}
+    weights = {name: p.detach() for name, p in vae.state_dict().items()}
     for file, content in (("diffusion_pytorch_model", weights), ("expected", tensors)):
-        save_file({name: t.contiguous() for name, t in content.items()}, out / f"{file}.safetensors")
+        save_file({name: t.float().contiguous() for name, t in content.items()}, out / f"{file}.safetensors")
     print(f"{out.name}: {sum(f.stat().st_size for f in out.iterdir()) / 1e3:.0f} KB")
 
 

@@ -56,7 +56,7 @@ pub(super) fn conv2d(x_THWC: &Tensor, weight: &Tensor, bias: &Tensor, stride: i6
     y.permute([0, 2, 3, 1]).contiguous()
 }
 
-/// `x / ‖x‖ · √C · gamma` over channels, the quotient in float32.
+/// `x / ‖x‖ · √C · gamma` over channels, the quotient in float32 at least.
 pub(super) struct ChannelNorm {
     gamma: Tensor,
 }
@@ -68,7 +68,7 @@ impl ChannelNorm {
 
     pub fn forward(&self, x_THWC: &Tensor) -> Tensor {
         let (kind, gamma) = (x_THWC.kind(), self.gamma.flatten(0, -1));
-        let x = x_THWC.to_kind(Kind::Float);
+        let x = if kind == Kind::Double { x_THWC.shallow_clone() } else { x_THWC.to_kind(Kind::Float) };
         let norm = x.norm_scalaropt_dim(2, -1, true).clamp_min(1e-12);
         (x / norm).to_kind(kind) * (gamma.size()[0] as f64).sqrt() * gamma
     }

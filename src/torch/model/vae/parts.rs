@@ -137,16 +137,18 @@ mod tests {
             ("dim_mult", json!([1, 2, 4, 0]), "dim_mult is [1, 2, 4, 0], but must be positive"),
             ("temperal_downsample", json!(["no"]), "temperal_downsample is [\"no\"], but must be a list of true and"),
             ("latents_mean", json!([0.5]), "latents_mean is a list of 1 numbers, but must have as many as z_dim (16)"),
-            ("latents_std", json!([0.0; 16]), "latents_std is 0, but must be more than 0"),
+            ("latents_std", json!(vec![0.0; 16]), "latents_std is 0, but must be more than 0"),
             ("patch_size", json!(2), "in_channels is 3, but must be a multiple of the 4 pixels of patch_size"),
             ("out_channels", json!(4), "out_channels is 4, but must be 3, by in_channels"),
             ("scale_factor_spatial", json!(16), "scale_factor_spatial is 16, but must be 8, by dim_mult"),
-            ("base_dim", json!(3), "dim_mult is [1, 2, 4, 4], but the channels of a level do not fit"),
         ];
         for (key, value, expected) in cases {
             let message = wan(key, value);
             assert!(message.contains(expected), "{message:?} lacks {expected:?}");
         }
+        let odd =
+            read(&json!({"_class_name": "AutoencoderKLWan", "base_dim": 3, "dim_mult": [1, 3, 4, 4]})).unwrap_err();
+        assert!(odd.contains("dim_mult is [1, 3, 4, 4], but the channels of a level do not fit"), "{odd}");
         let pixels = |channels: i64| read(&json!({"_class_name": "PixelLatents", "channels": channels}));
         assert_eq!(pixels(1).unwrap().factors(), [1, 1]);
         assert!(pixels(2).unwrap_err().contains("channels is 2; supported: 1, 3"));

@@ -1,5 +1,7 @@
-//! CLIP's tower (`CLIPVisionModel`) and LLaVA's projector: pictures of one size, a class token that is dropped at the end, a norm
-//! before the blocks. Features are the states of one of its layers, before any last norm.
+//! CLIP's tower (`CLIPVisionModel`): pictures of one size, a class token, a norm before the blocks. Features are the states of one
+//! of its layers, before any last norm: through LLaVA's projector and without the class token, or as they are and with it.
+
+use serde_json::json;
 
 use super::encoder::VisionConfig;
 use super::keys::{activation, check_heads, feature_layer, merge_of, no_dropout, square};
@@ -12,6 +14,16 @@ use crate::nn::{Activation, Resampling};
 
 /// The layer whose states LLaVA takes.
 const FEATURE_LAYER: i64 = -2;
+
+/// The tower of `CLIPVisionConfig` as diffusion models have it, its names under `prefix`: its features are all states of
+/// `vision_feature_layer`, which is the last layer but one where the key is absent.
+pub(in crate::model) fn read_states(keys: &Keys<'_>, prefix: &str) -> Result<VisionConfig, ModelConfigError> {
+    keys.only("model_type", &[json!("clip_vision_model")])?;
+    keys.only("spatial_merge_size", &[json!(1)])?;
+    let VisionConfig { tower, .. } = read(keys, prefix, "", 1)?;
+    let projector = ProjectorConfig::none("", tower.width());
+    Ok(VisionConfig { tower: TowerConfig { keeps_tokens: true, ..tower }, projector, deepstack: Vec::new() })
+}
 
 /// The encoder of `CLIPVisionConfig`, its names under `prefix` and `projector`, with features of width `outputs`: the states of
 /// `vision_feature_layer`.

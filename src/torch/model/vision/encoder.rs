@@ -85,11 +85,12 @@ impl EncoderFamily for VisionConfig {
     }
 
     fn is_projector(&self, name: &str) -> bool {
-        std::iter::once(&self.projector).chain(&self.deepstack).any(|projector| name.starts_with(&projector.prefix))
+        let mut projectors = std::iter::once(&self.projector).chain(&self.deepstack);
+        projectors.any(|it| it.kind != ProjectorKind::None && name.starts_with(&it.prefix))
     }
 
     fn num_features(&self, grid: Grid) -> usize {
-        self.projector.num_features(self.tower.grid_out(grid))
+        self.projector.num_features(self.tower.grid_out(grid)) + self.tower.num_kept(grid)
     }
 }
 

@@ -33,6 +33,8 @@ pub(super) struct LayoutConfig {
     pub span: Span,
     /// Learned tokens before each frame.
     pub num_tokens: usize,
+    /// True if these leave as well.
+    pub keeps_tokens: bool,
     /// Side of a window in blocks, where attention has windows.
     pub window: Option<u32>,
 }
@@ -48,7 +50,7 @@ pub(super) struct Layout {
     pub documents: Vec<usize>,
     /// The same for windows; empty where there are none.
     pub windows: Vec<usize>,
-    /// For each patch in merge order its row, `[P]`.
+    /// For each patch in merge order its row, `[P]`; behind those of the learned tokens of its frame, where they leave as well.
     pub merged: Vec<usize>,
 }
 
@@ -78,6 +80,9 @@ impl Layout {
     }
 
     fn push_frame(&mut self, grid: Grid, config: &LayoutConfig, first_patch: usize) {
+        if config.keeps_tokens {
+            self.merged.extend(self.rows.len()..self.rows.len() + config.num_tokens);
+        }
         self.rows.extend(vec![None; config.num_tokens]);
         self.positions.extend(vec![[0, 0]; config.num_tokens]);
         let place = |row: u32, column: u32| row as usize * grid.w as usize + column as usize;
@@ -137,8 +142,14 @@ mod tests {
 
     use super::{Layout, LayoutConfig, PatchOrder, Span};
 
-    const CONFIG: LayoutConfig =
-        LayoutConfig { order: PatchOrder::Merge, merge: 2, span: Span::Frame, num_tokens: 0, window: None };
+    const CONFIG: LayoutConfig = LayoutConfig {
+        order: PatchOrder::Merge,
+        merge: 2,
+        span: Span::Frame,
+        num_tokens: 0,
+        keeps_tokens: false,
+        window: None,
+    };
 
     fn grid(t: u32, h: u32, w: u32) -> Grid {
         Grid { t, h, w }

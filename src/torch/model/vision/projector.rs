@@ -38,6 +38,8 @@ pub enum ProjectorKind {
     Linear { name: &'static str, bias: bool },
     /// ERNIE's resampler: a stack over blocks, one over pairs of frames, and a linear map.
     Resampler { eps: f64, after_eps: f64 },
+    /// Features are the states.
+    None,
 }
 
 /// A projector's norm.
@@ -54,6 +56,7 @@ enum Kind {
     Mlp { norm: Option<(Norm, bool)>, linears: [Linear; 2], activation: Activation },
     Linear(Linear),
     Resampler(Resampler),
+    None,
 }
 
 /// The projector of a config, on its parameters.
@@ -75,6 +78,18 @@ impl ProjectorConfig {
         let linears = ["linear_1", "linear_2"];
         let kind = ProjectorKind::Mlp { norm: None, linears, inner: outputs, activation };
         ProjectorConfig { prefix: prefix.into(), inputs, merge, outputs, kind, initializer_range }
+    }
+
+    /// No projector: features are states of this width.
+    pub fn none(prefix: &str, width: i64) -> ProjectorConfig {
+        ProjectorConfig {
+            prefix: prefix.into(),
+            inputs: width,
+            merge: 1,
+            outputs: width,
+            kind: ProjectorKind::None,
+            initializer_range: 0.0,
+        }
     }
 
     /// The merger of Qwen2-VL, Qwen2.5-VL and RICE (`PatchMerger`): a norm of each patch, then two maps over the patches of a
@@ -125,6 +140,7 @@ impl ProjectorConfig {
             }
             ProjectorKind::Linear { name, bias } => Linear::specs(prefix, name, block, self.outputs, *bias, std),
             ProjectorKind::Resampler { .. } => Resampler::specs(prefix, block, self.outputs, std),
+            ProjectorKind::None => Vec::new(),
         }
     }
 }
@@ -140,6 +156,7 @@ impl Projector {
             },
             ProjectorKind::Linear { name, .. } => Kind::Linear(Linear::new(scope, name)),
             ProjectorKind::Resampler { eps, after_eps } => Kind::Resampler(Resampler::new(scope, *eps, *after_eps)),
+            ProjectorKind::None => Kind::None,
         };
         let part = Part::new(params, config.prefix.as_str(), build);
         Projector { block: config.block(), merge: config.merge, part }
@@ -170,6 +187,7 @@ impl Kind {
             }
             Kind::Linear(linear) => linear.forward(&merged(x_PD)),
             Kind::Resampler(resampler) => resampler.forward(&merged(x_PD), frames),
+            Kind::None => x_PD.shallow_clone(),
         }
     }
 }

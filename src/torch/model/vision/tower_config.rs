@@ -22,6 +22,8 @@ pub struct TowerConfig {
     /// True if frames of an item of several get fixed sinusoids of their number.
     pub frame_sinusoids: bool,
     pub class: Option<ClassToken>,
+    /// True if the states of the tokens before each frame leave as well, before those of its patches.
+    pub keeps_tokens: bool,
     pub pre_norm: Option<(&'static str, TowerNorm)>,
     /// `{prefix}{block_prefix}{number}.`
     pub block_prefix: &'static str,
@@ -99,6 +101,7 @@ impl TowerConfig {
             positions: None,
             frame_sinusoids: false,
             class: None,
+            keeps_tokens: false,
             pre_norm: None,
             block_prefix: "blocks.",
             num_blocks,
@@ -122,6 +125,11 @@ impl TowerConfig {
     /// Learned tokens before each frame.
     pub(super) fn num_tokens(&self) -> usize {
         self.class.as_ref().map_or(0, |class| 1 + class.registers.map_or(0, |(_, count)| count as usize))
+    }
+
+    /// Learned tokens of an item of this size that leave with its patches.
+    pub(super) fn num_kept(&self, grid: Grid) -> usize {
+        if self.keeps_tokens { self.num_tokens() * grid.t as usize } else { 0 }
     }
 
     /// Values of one patch.
@@ -169,6 +177,7 @@ impl TowerConfig {
             merge: self.merge as u32,
             span: self.span,
             num_tokens: self.num_tokens(),
+            keeps_tokens: self.keeps_tokens,
             window: self.windows.as_ref().map(|windows| windows.side as u32),
         }
     }
