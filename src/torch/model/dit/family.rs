@@ -69,7 +69,39 @@ impl TransformerConfig {
     pub fn patch_dim(&self) -> i64 {
         match self {
             TransformerConfig::Wan(config) => config.patch_dim(),
-            TransformerConfig::QwenImage(config) => config.in_channels,
+            TransformerConfig::QwenImage(config) => config.patch_dim(),
+        }
+    }
+
+    /// Frames, rows and columns of a patch.
+    pub fn patch(&self) -> [i64; 3] {
+        match self {
+            TransformerConfig::Wan(config) => [1, config.patch[0], config.patch[1]],
+            TransformerConfig::QwenImage(config) => [1, config.patch, config.patch],
+        }
+    }
+
+    /// Channels of a latent that it makes.
+    pub fn channels(&self) -> i64 {
+        match self {
+            TransformerConfig::Wan(config) => config.out_channels,
+            TransformerConfig::QwenImage(config) => config.channels,
+        }
+    }
+
+    /// Width of a row of text.
+    pub fn text_dim(&self) -> i64 {
+        match self {
+            TransformerConfig::Wan(config) => config.text_dim,
+            TransformerConfig::QwenImage(config) => config.text_dim,
+        }
+    }
+
+    /// Width of a token of a picture, where it takes some.
+    pub fn image_dim(&self) -> Option<i64> {
+        match self {
+            TransformerConfig::Wan(config) => config.image.map(|image| image.width),
+            TransformerConfig::QwenImage(_) => None,
         }
     }
 
@@ -82,13 +114,13 @@ impl TransformerConfig {
 
     /// Returns what it takes from each tower: tokens of pictures, rows of text, patches of latents.
     fn inputs(&self) -> Vec<FeatureInput> {
-        let (pictures, text) = match self {
-            TransformerConfig::Wan(config) => (config.image.map(|image| image.width), config.text_dim),
-            TransformerConfig::QwenImage(config) => (None, config.text_dim),
-        };
         let input = |(tower, width)| FeatureInput { tower, num_tensors: 1, width, placeholders: Vec::new() };
-        let pictures = pictures.map(|width| (Tower::Vision, width));
-        pictures.into_iter().chain([(Tower::Text, text), (Tower::Vae, self.patch_dim())]).map(input).collect()
+        let pictures = self.image_dim().map(|width| (Tower::Vision, width));
+        pictures
+            .into_iter()
+            .chain([(Tower::Text, self.text_dim()), (Tower::Vae, self.patch_dim())])
+            .map(input)
+            .collect()
     }
 }
 

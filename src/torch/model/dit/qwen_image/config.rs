@@ -14,8 +14,10 @@ pub struct QwenImageConfig {
     pub num_heads: i64,
     pub head_dim: i64,
     pub num_layers: usize,
-    /// Numbers of a patch: channels, then rows and columns of the patch.
-    pub in_channels: i64,
+    /// Channels of a latent.
+    pub channels: i64,
+    /// Rows, and as many columns, of a patch.
+    pub patch: i64,
     /// Width of a row of text.
     pub text_dim: i64,
     /// The channels of a head that turn by picture, row and column.
@@ -52,11 +54,17 @@ impl QwenImageConfig {
             num_heads: size("num_attention_heads", 24)?,
             head_dim,
             num_layers: size("num_layers", 60)? as usize,
-            in_channels,
+            channels: out_channels,
+            patch,
             text_dim: size("joint_attention_dim", 3584)?,
             axes,
             clean_references: keys.flag_or("zero_cond_t")?.unwrap_or(false),
         })
+    }
+
+    /// Numbers of a patch: of each channel rows and columns.
+    pub fn patch_dim(&self) -> i64 {
+        self.channels * self.patch * self.patch
     }
 
     /// Width of a hidden state.

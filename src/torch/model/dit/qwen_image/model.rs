@@ -53,12 +53,12 @@ pub(super) fn specs(config: &QwenImageConfig) -> Vec<ParamSpec> {
     let linear = |name: &str, inputs, outputs| Linear::specs(prefix, name, inputs, outputs, true, std_of(inputs));
     let mut specs = TimeEmbedder::specs(prefix, "time_text_embed.timestep_embedder", FREQUENCIES, width, std_of);
     specs.extend(RmsNorm::specs(prefix, "txt_norm", config.text_dim));
-    specs.extend(linear("img_in", config.in_channels, width));
+    specs.extend(linear("img_in", config.patch_dim(), width));
     specs.extend(linear("txt_in", config.text_dim, width));
     let block = |number| block::specs(config, &format!("{prefix}transformer_blocks.{number}."));
     specs.extend((0..config.num_layers).flat_map(block));
     specs.extend(started(linear("norm_out.linear", width, 2 * width), Init::Zeros));
-    specs.extend(started(linear("proj_out", width, config.in_channels), Init::Zeros));
+    specs.extend(started(linear("proj_out", width, config.patch_dim()), Init::Zeros));
     specs
 }
 
