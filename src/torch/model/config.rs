@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::decoder::{DecoderConfig, DecoderFamily};
 use super::foundation::FoundationFamily;
 use super::keys::{Keys, ModelConfigError};
+use super::objective::FlowSettings;
 use super::towers::{FeatureInput, ModelTower, Towers};
 use super::tree_names::TreeNames;
 use crate::params::ParamSpec;
@@ -68,6 +69,11 @@ impl ModelConfig {
         let found = edit(&mut decoder);
         self.foundation = Arc::new(DecoderFamily::new(decoder, self.inputs().to_vec()));
         Some(found)
+    }
+
+    /// The same with what its loss is made of; `None`: the foundation does not learn velocities.
+    pub fn with_flow(self, flow: FlowSettings) -> Option<ModelConfig> {
+        Some(ModelConfig { foundation: self.foundation.with_flow(flow)?, ..self })
     }
 
     /// All parameters of the model: the foundation's, and then those of the towers.

@@ -12,10 +12,12 @@ use super::batch::MicroBatch;
 use super::columns::Column;
 use super::decoder::DecoderConfig;
 use super::decoding::Decoding;
+use super::objective::FlowSettings;
 use super::parallel_errors::{ContextParallelError, TensorParallelError};
 use super::routing::{ExpertSet, Routing};
 use super::stage::{Stage, StageError};
 use super::towers::FeatureInput;
+use crate::native::NativeError;
 use crate::params::{ParallelRank, ParamSpec, ParamStore};
 use crate::tape::{Boundary, KeyValues, Policy, Slot, Tape};
 
@@ -36,6 +38,11 @@ pub trait FoundationFamily: Debug + Send + Sync {
     /// The decoder that it is, for what only decoders do: generation, prediction heads, routers' losses. `None`: another kind
     /// of model.
     fn as_decoder(&self) -> Option<&DecoderConfig> {
+        None
+    }
+
+    /// The same with what its loss is made of, where it learns the velocity of noised latents; `None`: another kind of model.
+    fn with_flow(&self, _flow: FlowSettings) -> Option<Arc<dyn FoundationFamily>> {
         None
     }
 
@@ -155,6 +162,23 @@ pub trait FoundationModel {
     /// Continues each document of the batch greedily; one list of tokens for each. `None`: the model cannot, or not this part
     /// of it.
     fn generate(&self, _batch: &MicroBatch, _features: &[Vec<Tensor>], _decoding: &Decoding) -> Option<Vec<Vec<i64>>> {
+        None
+    }
+
+    /// The velocity `[T, P]` at `noised` latents of all samples' targets, end to end, at noise levels `sigma` in [0, 1], one a
+    /// sample, without gradients. `features` are by input what towers have made of the batch's items, `[N, width]` each; of
+    /// latents those that are given: conditions, references and, where the samples have them, targets, which are not read.
+    /// `prompt` is the number of the text that each sample is told; one that has fewer is told nothing. `params` are what the
+    /// model was built from. `None`: the model makes no latents.
+    fn velocity(
+        &self,
+        _params: &Rc<ParamStore>,
+        _batch: &MicroBatch,
+        _features: &[Vec<Tensor>],
+        _noised: &Tensor,
+        _sigma: &[f64],
+        _prompt: usize,
+    ) -> Option<Result<Tensor, NativeError>> {
         None
     }
 

@@ -10,6 +10,7 @@ mod columns;
 mod config;
 mod decoder;
 mod decoding;
+mod dit;
 mod encoder;
 mod family;
 mod foundation;
@@ -39,11 +40,14 @@ pub use decoder::{
     MtpPlace, Names, Prompt, Targets, TextBatch, TextOptions, TextTape, TokenScores, generate,
 };
 pub use decoding::Decoding;
+pub use dit::{DitFamily, ImageTokens, QwenImageConfig, TransformerConfig, WanConfig};
 pub use encoder::{EncoderFamily, EncoderModel, EncoderTape};
 pub use family::custom::parts_config;
 pub use foundation::{FoundationFamily, FoundationModel, FoundationShape, FoundationTape};
 pub use keys::ModelConfigError;
-pub use objective::{Drawn, Flow, FlowBatch, FlowTarget, NoisePurpose, TimeSampler, TimeWeight};
+pub use objective::{
+    Drawn, Flow, FlowBatch, FlowSettings, FlowTarget, LossKind, NoisePurpose, TimeSampler, TimeWeight,
+};
 pub use original_names::{COMFY_PREFIX, Naming};
 pub use parallel_errors::{ContextParallelError, TensorParallelError};
 pub use routing::{ExpertSet, RoutedExperts, RouterLosses, Routing};

@@ -6,8 +6,9 @@ use super::config::ModelConfig;
 use super::decoder::DecoderConfig;
 use super::family::decoders::{DECODERS, read_decoder};
 use super::family::{
-    NamePrefix, custom, ernie4_5_vl, internvl, kimi_k25, llava, llava_onevision1_5, qwen2_5_omni, qwen2_5_vl,
-    qwen2_audio, qwen2_vl, qwen3_5, qwen3_5_moe, qwen3_asr, qwen3_omni_moe, qwen3_vl, qwen3_vl_moe, voxtral,
+    NamePrefix, custom, diffusion, ernie4_5_vl, internvl, kimi_k25, llava, llava_onevision1_5, qwen2_5_omni,
+    qwen2_5_vl, qwen2_audio, qwen2_vl, qwen3_5, qwen3_5_moe, qwen3_asr, qwen3_omni_moe, qwen3_vl, qwen3_vl_moe,
+    voxtral,
 };
 use super::keys::{Keys, ModelConfigError};
 use super::tree_names::TreeNames;
@@ -23,6 +24,7 @@ const MODELS: &[(&str, ReadModel)] = &[
     ("kimi_k25", kimi_k25::read),
     ("llava", llava::read),
     ("llavaonevision1_5", llava_onevision1_5::read),
+    ("loongforge_diffusion", diffusion::read),
     ("loongforge_vlm", custom::read),
     ("qwen2_5_omni", qwen2_5_omni::read),
     ("qwen2_5_omni_thinker", qwen2_5_omni::read_thinker),

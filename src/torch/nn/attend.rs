@@ -28,8 +28,8 @@ impl From<f64> for Scores {
     }
 }
 
-/// Attention of `q_BLHC` to `k_BSKC` and `v_BSKV`, `[B, L, H·V]`. `mask` `[B, 1, L, S]`, bool: true where a query sees
-/// a key.
+/// Attention of `q_BLHC` to `k_BSKC` and `v_BSKV`, `[B, L, H·V]`. `mask` `[B, 1, L, S]` or of shapes that
+/// stretch to it, bool: true where a query sees a key; without a soft cap also float32, added to the scores.
 pub(super) fn attend(
     q_BLHC: &Tensor,
     k_BSKC: &Tensor,

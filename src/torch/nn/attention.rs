@@ -24,6 +24,8 @@ fn longest_beside(shortest: usize) -> usize {
 pub struct DocumentBatch {
     /// The lens of each document.
     pub lens: Vec<i64>,
+    /// Which documents of the row they are.
+    pub documents: Vec<usize>,
     pub longest: i64,
 }
 
@@ -52,17 +54,18 @@ impl PackedAttention {
 
     /// Documents end at `cu_seqlens` `[0, …, T]`; no token attends to another document.
     pub fn new(cu_seqlens: &[usize], mask: Mask, device: Device) -> PackedAttention {
-        let mut docs: Vec<(usize, usize)> = cu_seqlens.windows(2).map(|ends| (ends[1] - ends[0], ends[0])).collect();
-        docs.retain(|(len, _)| *len > 0);
+        let document = |(number, ends): (usize, &[usize])| (ends[1] - ends[0], ends[0], number);
+        let mut docs: Vec<(usize, usize, usize)> = cu_seqlens.windows(2).enumerate().map(document).collect();
+        docs.retain(|(len, ..)| *len > 0);
         docs.sort_unstable();
         let (mut batches, mut tokens) = (Vec::new(), Vec::new());
         let mut rows = vec![0i64; cu_seqlens.last().copied().unwrap_or(0)];
         let mut rest = docs.as_slice();
-        while let Some(&(shortest, _)) = rest.first() {
+        while let Some(&(shortest, ..)) = rest.first() {
             let limit = if mask == Mask::Causal { longest_beside(shortest) } else { shortest };
-            let (batch, others) = rest.split_at(rest.partition_point(|(len, _)| *len <= limit));
+            let (batch, others) = rest.split_at(rest.partition_point(|(len, ..)| *len <= limit));
             let len = batch[batch.len() - 1].0;
-            for &(doc_len, start) in batch {
+            for &(doc_len, start, _) in batch {
                 // Padding repeats the last token; what it gives is never read and its gradient is zero.
                 for at in 0..len {
                     let token = start + at.min(doc_len - 1);
@@ -72,8 +75,9 @@ impl PackedAttention {
                     tokens.push(token as i64);
                 }
             }
-            let lens = batch.iter().map(|(len, _)| *len as i64).collect();
-            batches.push(DocumentBatch { lens, longest: len as i64 });
+            let lens = batch.iter().map(|(len, ..)| *len as i64).collect();
+            let documents = batch.iter().map(|(.., number)| *number).collect();
+            batches.push(DocumentBatch { lens, documents, longest: len as i64 });
             rest = others;
         }
         let in_order = tokens.iter().enumerate().all(|(row, token)| row as i64 == *token);

@@ -46,6 +46,15 @@ impl Linear {
         }
     }
 
+    /// Works like `forward`, computed in the kind of `x` where that is wider than the weight's.
+    pub fn forward_wide(&self, x: &Tensor) -> Tensor {
+        if x.kind() == self.kind() {
+            return self.forward(x);
+        }
+        let weight = self.merged_weight().to_kind(x.kind());
+        linear(x, &weight, self.bias.as_ref().map(|bias| bias.to_kind(x.kind())).as_ref())
+    }
+
     pub fn forward(&self, x: &Tensor) -> Tensor {
         let y = linear(x, &self.weight, self.bias.as_ref());
         match &self.adapter {

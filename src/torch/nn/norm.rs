@@ -1,6 +1,6 @@
 //! Norms over the last dimension.
 
-use tch::Tensor;
+use tch::{Kind, Tensor};
 
 use super::Rope;
 use crate::native::{can_fuse, norm_rope};
@@ -29,6 +29,14 @@ impl RmsNorm {
             return norm_rope(&x.unsqueeze(1), Some((&weight, self.eps)), None).squeeze_dim(1);
         }
         x.rms_norm(weight.size(), Some(&weight), self.eps)
+    }
+
+    /// The norm of every head of `x_THC`.
+    pub fn forward_heads(&self, x_THC: &Tensor) -> Tensor {
+        match can_fuse(x_THC) {
+            true => norm_rope(x_THC, Some((&self.factor(), self.eps)), None),
+            false => self.forward(x_THC),
+        }
     }
 
     /// The norm of every head of `x_THC`, and then the rotation.
@@ -81,6 +89,15 @@ impl LayerNorm {
     pub fn new(scope: &Scope<'_>, name: &str, eps: f64) -> LayerNorm {
         let (weight, bias) = (scope.take(&format!("{name}.weight")), scope.take(&format!("{name}.bias")));
         LayerNorm { weight, bias, eps }
+    }
+
+    /// Works like `forward`, in float32 and back whatever the kind of `x` is.
+    pub fn forward_wide(&self, x: &Tensor) -> Tensor {
+        if matches!(x.kind(), Kind::Float | Kind::Double) {
+            return self.forward(x);
+        }
+        let [x32, weight, bias] = [x, &self.weight, &self.bias].map(|of| of.to_kind(Kind::Float));
+        x32.layer_norm(weight.size(), Some(&weight), Some(&bias), self.eps, false).to_kind(x.kind())
     }
 
     pub fn forward(&self, x: &Tensor) -> Tensor {

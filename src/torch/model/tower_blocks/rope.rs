@@ -45,9 +45,16 @@ pub(in crate::model) struct Rotation {
 }
 
 impl Rotation {
+    /// `angles` `[S, C/2]`; of float64 ones the tables are float32 all the same.
     pub fn new(angles: &Tensor, order: AxialOrder) -> Rotation {
         let angles = Tensor::cat(&[angles, angles], -1);
-        Rotation { cos_SC: angles.cos(), sin_SC: angles.sin(), order }
+        let table = |x: Tensor| x.to_kind(Kind::Float);
+        Rotation { cos_SC: table(angles.cos()), sin_SC: table(angles.sin()), order }
+    }
+
+    pub fn to_device(&self, device: Device) -> Rotation {
+        let [cos_SC, sin_SC] = [&self.cos_SC, &self.sin_SC].map(|table| table.to_device(device));
+        Rotation { cos_SC, sin_SC, ..*self }
     }
 
     /// `[S, H, C]`, computed in float32. Interleaved pairs come out half-split, which no product of queries and keys

@@ -6,6 +6,7 @@
 //!
 //! Shapes: T rows of all samples of a micro-batch, end to end, D numbers of a row, L rows of one sample.
 
+mod loss;
 #[cfg(test)]
 mod tests;
 mod time;
@@ -14,8 +15,9 @@ use loongforge_core::message::SampleId;
 use loongforge_core::rng::Counter;
 use tch::{Kind, Tensor};
 
-use crate::tape::{Custom, Needs, ParamGrads, Slot, Tape};
+use crate::tape::{Slot, Tape};
 pub use loongforge_core::schedule::TimeSampler;
+pub use loss::{FlowSettings, LossKind};
 pub use time::TimeWeight;
 
 /// The objective: which times are drawn, what the model predicts, and how much a time counts.
@@ -66,14 +68,17 @@ impl Flow {
     /// The noise `shape` of a sample, and its time. The sample's position counts over all epochs, so that every visit has
     /// its own.
     pub fn draw(&self, seed: u64, sample: SampleId, purpose: NoisePurpose, shape: &[i64]) -> Drawn {
-        let purpose = match purpose {
-            NoisePurpose::Training => 0,
-            NoisePurpose::Evaluation(draw) => 1 + u64::from(draw),
-        };
-        let stream = |of: u64| Counter::new(&[seed, sample.0, purpose, of]);
-        let noise = stream(0);
+        Drawn {
+            noise: Flow::noise(seed, sample, purpose, shape),
+            time: self.time.at(stream(seed, sample, purpose, 1).unit(0)),
+        }
+    }
+
+    /// The noise `shape` of a sample alone, float32, on the CPU.
+    pub fn noise(seed: u64, sample: SampleId, purpose: NoisePurpose, shape: &[i64]) -> Tensor {
+        let noise = stream(seed, sample, purpose, 0);
         let values: Vec<f32> = (0..shape.iter().product::<i64>() as u64).map(|at| noise.normal(at) as f32).collect();
-        Drawn { noise: Tensor::from_slice(&values).view(shape), time: self.time.at(stream(1).unit(0)) }
+        Tensor::from_slice(&values).view(shape)
     }
 
     /// The samples `[L, D]` of a micro-batch with what was drawn for each, on the samples' device. Panics of other shapes,
@@ -99,8 +104,9 @@ impl Flow {
 
     /// The sum over samples of the weighted mean square error of `predicted` `[T, D]`, times `scale`: a float64 scalar.
     pub fn record(&self, tape: &mut Tape, name: &str, predicted: Slot, batch: &FlowBatch, scale: f64) -> Slot {
-        let (target, weight) = (batch.target.shallow_clone(), batch.weight.shallow_clone());
-        tape.custom(name, &[], &[predicted], 1, Box::new(SquareError { target, weight, scale }))[0]
+        let (target, weight) = (Some(batch.target.shallow_clone()), batch.weight.shallow_clone());
+        let loss = loss::WeightedError { kind: LossKind::Mse, target, weight, scale };
+        tape.custom(name, &[], &[predicted], 1, Box::new(loss))[0]
     }
 
     /// The velocity at `noised` that a prediction means.
@@ -123,30 +129,11 @@ impl Flow {
     }
 }
 
-/// Reads a prediction `[T, D]`, writes the sum of its weighted square errors times `scale`, float64.
-struct SquareError {
-    target: Tensor,
-    weight: Tensor,
-    scale: f64,
-}
-
-impl Custom for SquareError {
-    fn forward(&self, reads: &[Tensor], needs: Option<&Needs>) -> (Vec<Tensor>, Vec<Tensor>) {
-        let error = reads[0].to_kind(Kind::Float) - &self.target;
-        let loss = (error.square() * &self.weight).sum(Kind::Double) * self.scale;
-        (vec![loss], needs.map_or(Vec::new(), |_| vec![reads[0].shallow_clone()]))
-    }
-
-    fn backward(
-        &self,
-        saved: Vec<Tensor>,
-        grads: &[Option<Tensor>],
-        _: &Needs,
-        _: Option<&ParamGrads<'_>>,
-    ) -> Vec<Option<Tensor>> {
-        let predicted = &saved[0];
-        let factor = |grad: &Tensor| grad.to_kind(Kind::Float) * (2.0 * self.scale);
-        let of_loss = |grad: &Tensor| (predicted.to_kind(Kind::Float) - &self.target) * &self.weight * factor(grad);
-        vec![grads[0].as_ref().map(|grad| of_loss(grad).to_kind(predicted.kind()))]
-    }
+/// The numbers that a sample has for one of its draws.
+fn stream(seed: u64, sample: SampleId, purpose: NoisePurpose, of: u64) -> Counter {
+    let purpose = match purpose {
+        NoisePurpose::Training => 0,
+        NoisePurpose::Evaluation(draw) => 1 + u64::from(draw),
+    };
+    Counter::new(&[seed, sample.0, purpose, of])
 }

@@ -12,6 +12,10 @@ pub enum TimeWeight {
     CosMap,
     /// `min(((1 − t) / t)², gamma) · t²` (Hang et al. 2023, for velocities).
     MinSnr { gamma: f64 },
+    /// `1 / t²`.
+    SigmaSqrt,
+    /// `1 + slope · t` (NeMo).
+    Linear { slope: f64 },
 }
 
 impl TimeWeight {
@@ -26,6 +30,8 @@ impl TimeWeight {
             }
             TimeWeight::CosMap => 2.0 / (std::f64::consts::PI * (1.0 - 2.0 * time + 2.0 * time * time)),
             TimeWeight::MinSnr { gamma } => ((1.0 - time) / time).powi(2).min(gamma) * time * time,
+            TimeWeight::SigmaSqrt => (time * time).recip(),
+            TimeWeight::Linear { slope } => 1.0 + slope * time,
         }
     }
 }

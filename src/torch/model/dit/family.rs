@@ -1,0 +1,237 @@
+//! A diffusion transformer as a foundation.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use loongforge_core::message::Tower;
+use serde_json::json;
+use tch::{Device, Kind, Tensor};
+
+use super::network::Network;
+use super::qwen_image::{QwenImage, QwenImageConfig};
+use super::record::Recorder;
+use super::wan::{Wan, WanConfig};
+use crate::model::batch::MicroBatch;
+use crate::model::columns::Column;
+use crate::model::foundation::{FoundationFamily, FoundationModel, FoundationShape, FoundationTape};
+use crate::model::keys::{Keys, ModelConfigError};
+use crate::model::objective::FlowSettings;
+use crate::model::towers::FeatureInput;
+use crate::native::NativeError;
+use crate::params::{ParamSpec, ParamStore};
+use crate::tape::Policy;
+
+/// A transformer as data.
+#[derive(Clone, Debug, PartialEq)]
+pub enum TransformerConfig {
+    Wan(WanConfig),
+    QwenImage(QwenImageConfig),
+}
+
+/// A transformer that learns the velocity of noised latents.
+#[derive(Clone, Debug)]
+pub struct DitFamily {
+    transformer: TransformerConfig,
+    inputs: Vec<FeatureInput>,
+    flow: FlowSettings,
+}
+
+impl TransformerConfig {
+    /// Reads the config of a transformer by its `_class_name`; names are under `prefix`. `text_rows` are the rows of text
+    /// that Wan's attention sees.
+    ///
+    /// # Errors
+    /// The class is not known, or a key is wrong; the key is named.
+    pub(in crate::model) fn read(
+        keys: &Keys<'_>,
+        prefix: &str,
+        text_rows: i64,
+    ) -> Result<TransformerConfig, ModelConfigError> {
+        match keys.text_or("_class_name")?.ok_or_else(|| keys.missing("_class_name"))? {
+            "WanTransformer3DModel" => Ok(TransformerConfig::Wan(WanConfig::read(keys, prefix, text_rows)?)),
+            "QwenImageTransformer2DModel" => Ok(TransformerConfig::QwenImage(QwenImageConfig::read(keys, prefix)?)),
+            other => {
+                let known = ["WanTransformer3DModel", "QwenImageTransformer2DModel"].map(|name| json!(name));
+                Err(keys.unsupported("_class_name", &json!(other), &known))
+            }
+        }
+    }
+
+    /// Width of a hidden state.
+    pub fn width(&self) -> i64 {
+        match self {
+            TransformerConfig::Wan(config) => config.width(),
+            TransformerConfig::QwenImage(config) => config.width(),
+        }
+    }
+
+    /// Numbers of a patch of a latent.
+    pub fn patch_dim(&self) -> i64 {
+        match self {
+            TransformerConfig::Wan(config) => config.patch_dim(),
+            TransformerConfig::QwenImage(config) => config.patch_dim(),
+        }
+    }
+
+    /// Frames, rows and columns of a patch.
+    pub fn patch(&self) -> [i64; 3] {
+        match self {
+            TransformerConfig::Wan(config) => [1, config.patch[0], config.patch[1]],
+            TransformerConfig::QwenImage(config) => [1, config.patch, config.patch],
+        }
+    }
+
+    /// Channels of a latent that it makes.
+    pub fn channels(&self) -> i64 {
+        match self {
+            TransformerConfig::Wan(config) => config.out_channels,
+            TransformerConfig::QwenImage(config) => config.channels,
+        }
+    }
+
+    /// Width of a row of text.
+    pub fn text_dim(&self) -> i64 {
+        match self {
+            TransformerConfig::Wan(config) => config.text_dim,
+            TransformerConfig::QwenImage(config) => config.text_dim,
+        }
+    }
+
+    /// Width of a token of a picture, where it takes some.
+    pub fn image_dim(&self) -> Option<i64> {
+        match self {
+            TransformerConfig::Wan(config) => config.image.map(|image| image.width),
+            TransformerConfig::QwenImage(_) => None,
+        }
+    }
+
+    pub fn num_layers(&self) -> usize {
+        match self {
+            TransformerConfig::Wan(config) => config.num_layers,
+            TransformerConfig::QwenImage(config) => config.num_layers,
+        }
+    }
+
+    /// Returns what it takes from each tower: tokens of pictures, rows of text, patches of latents.
+    fn inputs(&self) -> Vec<FeatureInput> {
+        let input = |(tower, width)| FeatureInput { tower, num_tensors: 1, width, placeholders: Vec::new() };
+        let pictures = self.image_dim().map(|width| (Tower::Vision, width));
+        pictures
+            .into_iter()
+            .chain([(Tower::Text, self.text_dim()), (Tower::Vae, self.patch_dim())])
+            .map(input)
+            .collect()
+    }
+}
+
+impl DitFamily {
+    /// The transformer with the mean square error of a run without a seed.
+    pub fn new(transformer: TransformerConfig) -> DitFamily {
+        DitFamily { inputs: transformer.inputs(), transformer, flow: FlowSettings::default() }
+    }
+
+    pub fn transformer(&self) -> &TransformerConfig {
+        &self.transformer
+    }
+
+    pub(super) fn model(&self, params: &ParamStore, policy: Policy) -> DitModel {
+        let network: Box<dyn Network> = match &self.transformer {
+            TransformerConfig::Wan(config) => Box::new(Wan::new(config, params)),
+            TransformerConfig::QwenImage(config) => Box::new(QwenImage::new(config, params)),
+        };
+        DitModel {
+            network,
+            columns: self.columns().into(),
+            family: self.clone(),
+            policy,
+            device: params.flat().device(),
+            kind: params.flat().kind(),
+        }
+    }
+}
+
+impl FoundationFamily for DitFamily {
+    fn specs(&self) -> Vec<ParamSpec> {
+        match &self.transformer {
+            TransformerConfig::Wan(config) => config.specs(),
+            TransformerConfig::QwenImage(config) => config.specs(),
+        }
+    }
+
+    fn inputs(&self) -> &[FeatureInput] {
+        &self.inputs
+    }
+
+    fn columns(&self) -> Vec<Column> {
+        Vec::new()
+    }
+
+    fn shape(&self) -> FoundationShape {
+        let width = self.transformer.width();
+        FoundationShape {
+            width,
+            is_causal: false,
+            attention: (2 * width) as f64 * self.transformer.num_layers() as f64,
+            expert_share: 1.0,
+            lookup: None,
+        }
+    }
+
+    fn with_flow(&self, flow: FlowSettings) -> Option<Arc<dyn FoundationFamily>> {
+        Some(Arc::new(DitFamily { flow, ..self.clone() }))
+    }
+
+    fn build(&self, params: &ParamStore, policy: Policy) -> Box<dyn FoundationModel> {
+        Box::new(self.model(params, policy))
+    }
+}
+
+/// A transformer on its parameters.
+pub(super) struct DitModel {
+    network: Box<dyn Network>,
+    family: DitFamily,
+    columns: Rc<[Column]>,
+    policy: Policy,
+    device: Device,
+    kind: Kind,
+}
+
+impl DitModel {
+    pub(super) fn recorder(&self) -> Recorder<'_> {
+        Recorder {
+            network: &*self.network,
+            inputs: &self.family.inputs,
+            flow: &self.family.flow,
+            patch_dim: self.family.transformer.patch_dim(),
+            policy: self.policy,
+            device: self.device,
+            kind: self.kind,
+        }
+    }
+}
+
+impl FoundationModel for DitModel {
+    fn columns(&self) -> &Rc<[Column]> {
+        &self.columns
+    }
+
+    fn inputs(&self) -> &[FeatureInput] {
+        &self.family.inputs
+    }
+
+    fn record(&self, batch: &MicroBatch) -> FoundationTape {
+        self.recorder().record(batch)
+    }
+
+    fn velocity(
+        &self,
+        params: &Rc<ParamStore>,
+        batch: &MicroBatch,
+        features: &[Vec<Tensor>],
+        noised: &Tensor,
+        sigma: &[f64],
+        prompt: usize,
+    ) -> Option<Result<Tensor, NativeError>> {
+        Some(self.recorder().velocity(params, batch, features, noised, sigma, prompt))
+    }
+}

@@ -1,0 +1,23 @@
+//! Diffusion transformers: Wan and Qwen-Image. A micro-batch is samples of any size end to end; each has its target, at a
+//! noise level of its own, and its conditions as features of towers.
+//!
+//! 1. `sample.rs` finds each sample's latents, prompt and pictures among the features of a micro-batch.
+//! 2. `record.rs` noises the targets, and puts the loss behind what the transformer predicts; `family.rs` is its foundation.
+//! 3. `wan/` and `qwen_image/` are the transformers, which record their segments between the two.
+//! 4. `segments.rs` modulates tokens by their noise level, `rope.rs` turns heads by places, `time.rs` embeds noise levels.
+
+mod family;
+mod network;
+mod qwen_image;
+mod record;
+mod rope;
+mod sample;
+mod segments;
+#[cfg(test)]
+mod tests;
+mod time;
+mod wan;
+
+pub use family::{DitFamily, TransformerConfig};
+pub use qwen_image::QwenImageConfig;
+pub use wan::{ImageTokens, WanConfig};

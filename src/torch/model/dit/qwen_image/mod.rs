@@ -1,0 +1,15 @@
+//! Qwen-Image: a prompt, and pictures to edit where there are some, to a picture.
+
+mod block;
+mod config;
+mod layout;
+mod model;
+
+pub use config::QwenImageConfig;
+pub(super) use model::QwenImage;
+
+impl QwenImageConfig {
+    pub(super) fn specs(&self) -> Vec<crate::params::ParamSpec> {
+        model::specs(self)
+    }
+}

@@ -1,0 +1,192 @@
+//! The tape of a micro-batch: noise, the transformer, and the loss.
+//!
+//! Shapes: T tokens of all samples' targets, P numbers of a patch.
+
+use std::rc::Rc;
+
+use loongforge_core::message::{Grid, SampleId, Sigma, Target, Tower};
+use tch::{Device, Kind, Tensor};
+
+use super::network::{Latents, Network};
+use super::sample::{Sample, samples};
+use crate::model::batch::{MicroBatch, SampleRow};
+use crate::model::foundation::FoundationTape;
+use crate::model::objective::{Flow, FlowSettings, NoisePurpose};
+use crate::model::towers::FeatureInput;
+use crate::native::NativeError;
+use crate::params::ParamStore;
+use crate::tape::{Execution, Policy, Slot, Tape};
+
+/// What is recorded of any transformer.
+pub(super) struct Recorder<'a> {
+    pub network: &'a dyn Network,
+    pub inputs: &'a [FeatureInput],
+    pub flow: &'a FlowSettings,
+    /// Numbers of a patch.
+    pub patch_dim: i64,
+    pub policy: Policy,
+    pub device: Device,
+    pub kind: Kind,
+}
+
+/// The features on a tape, by input; empty where there are no items for one.
+struct Features {
+    slots: Vec<Vec<Slot>>,
+    /// Rows of each.
+    counts: Vec<i64>,
+}
+
+impl Recorder<'_> {
+    /// Forward and loss of a micro-batch, with each sample's own noise.
+    pub fn record(&self, batch: &MicroBatch) -> FoundationTape {
+        self.record_with(batch, |row, shape| Flow::noise(self.flow.seed, row.id, row.purpose, &shape))
+    }
+
+    /// Works like `record`, with the noise that `draw` makes of a sample and its shape.
+    pub fn record_with(&self, batch: &MicroBatch, draw: impl Fn(&SampleRow, [i64; 2]) -> Tensor) -> FoundationTape {
+        let mut tape = Tape::new();
+        let features = self.features(&mut tape, &batch.num_features, batch.feature_grads);
+        let fillers = [filler()];
+        let rows = if batch.samples.is_empty() { &fillers } else { &*batch.samples };
+        let found = samples(rows, 0, |_, _| true);
+        let sigma: Vec<f64> = rows.iter().map(sigma).collect();
+        let clean = self.record_targets(&mut tape, &found, features.of(self, Tower::Vae));
+        let noises = rows.iter().zip(&found).map(|(row, sample)| draw(row, [sample.num_tokens(), self.patch_dim]));
+        let noise = Tensor::cat(&noises.collect::<Vec<_>>(), 0).to_device(self.device);
+        let lens: Vec<i64> = found.iter().map(Sample::num_tokens).collect();
+        let levels: Vec<f32> = sigma.iter().map(|sigma| *sigma as f32).collect();
+        let levels = Tensor::from_slice(&levels).repeat_interleave_self_tensor(&Tensor::from_slice(&lens), 0, None);
+        let (levels, kind) = (levels.unsqueeze(1).to_device(self.device), self.kind);
+        let forward = move |reads: &[Tensor]| {
+            let clean = reads[0].to_kind(Kind::Float);
+            let noised: Tensor = &clean * (1.0 - &levels) + &noise * &levels;
+            vec![noised.to_kind(kind), &noise - clean]
+        };
+        let written = tape.run("noise", &[], Policy::Recompute, &[clean], 2, forward);
+        let velocity = self.record_velocity(&mut tape, &found, &sigma, &features, written[0]);
+        let weights = rows.iter().zip(&found).map(|(row, sample)| self.weight(row, sample, batch.evaluates));
+        let weight = Tensor::cat(&weights.collect::<Vec<_>>(), 0).unsqueeze(1).to_device(self.device);
+        let loss = self.flow.kind.record(&mut tape, velocity, written[1], weight, batch.loss_scale);
+        tape.keep(loss);
+        FoundationTape {
+            tape: Rc::new(tape),
+            features: features.slots,
+            loss: Some(loss),
+            predicted: None,
+            inbound: Vec::new(),
+            outbound: Vec::new(),
+            key_values: Vec::new(),
+            routing: None,
+        }
+    }
+
+    /// The velocity `[T, P]` at `noised` latents of all samples' targets at noise levels `sigma`, one a sample; `prompt` is
+    /// the number of the text that each sample is told.
+    ///
+    /// # Errors
+    /// A transfer failed.
+    pub fn velocity(
+        &self,
+        params: &Rc<ParamStore>,
+        batch: &MicroBatch,
+        features: &[Vec<Tensor>],
+        noised: &Tensor,
+        sigma: &[f64],
+        prompt: usize,
+    ) -> Result<Tensor, NativeError> {
+        let _no_grad = tch::no_grad_guard();
+        let mut tape = Tape::new();
+        let slots = self.features(&mut tape, &batch.num_features, false);
+        let found = samples(&batch.samples, prompt, |row, latents| self.network.has_target(row, latents));
+        let input = tape.input(false);
+        let velocity = self.record_velocity(&mut tape, &found, sigma, &slots, input);
+        let taken = |x: &Tensor| x.to_device(self.device).to_kind(self.kind);
+        let mut inputs = vec![(input, taken(noised))];
+        let pairs = slots.slots.iter().flatten().zip(features.iter().filter(|levels| !levels.is_empty()).flatten());
+        inputs.extend(pairs.map(|(slot, feature)| (*slot, taken(feature))));
+        let mut run = Execution::forward_only(Rc::new(tape), params.clone(), inputs);
+        run.forward()?;
+        Ok(run.value(velocity).shallow_clone())
+    }
+
+    fn features(&self, tape: &mut Tape, num_features: &[i64], trains: bool) -> Features {
+        let counts = (0..self.inputs.len()).map(|at| num_features.get(at).copied().unwrap_or(0)).collect::<Vec<i64>>();
+        let slots = |(count, input): (&i64, &FeatureInput)| {
+            let levels = if *count == 0 { 0 } else { input.num_tensors };
+            (0..levels).map(|_| tape.input(trains)).collect()
+        };
+        Features { slots: counts.iter().zip(self.inputs).map(slots).collect(), counts }
+    }
+
+    /// The clean latents of all targets `[T, P]`; zeros where there are none.
+    fn record_targets(&self, tape: &mut Tape, samples: &[Sample], latents: Option<Slot>) -> Slot {
+        let num_tokens = samples.iter().map(Sample::num_tokens).sum::<i64>();
+        let size = [num_tokens, self.patch_dim];
+        let Some(latents) = latents else {
+            let zeros = Tensor::zeros(size, (self.kind, self.device));
+            return tape.run("latents", &[], Policy::Keep, &[], 1, move |_| vec![zeros.shallow_clone()])[0];
+        };
+        let rows: Vec<i64> = samples.iter().flat_map(|sample| sample.target.clone().unwrap_or(0..0)).collect();
+        assert_eq!(rows.len() as i64, num_tokens, "a feature for each token of a target");
+        if samples.iter().all(|sample| sample.conditions.is_empty()) {
+            return latents;
+        }
+        tape.take_rows(latents, Rc::new(Tensor::from_slice(&rows).to_device(self.device)))
+    }
+
+    fn record_velocity(
+        &self,
+        tape: &mut Tape,
+        samples: &[Sample],
+        sigma: &[f64],
+        features: &Features,
+        noised: Slot,
+    ) -> Slot {
+        let latents = Latents {
+            noised,
+            clean: features.of(self, Tower::Vae),
+            text: features.of(self, Tower::Text),
+            num_text: features.num_rows(self, Tower::Text),
+            pictures: features.of(self, Tower::Vision),
+        };
+        self.network.record(tape, samples, sigma, &latents, self.policy)
+    }
+
+    /// The weight of each token of a sample `[tokens]`: an even share of the sample's, of those that count.
+    fn weight(&self, row: &SampleRow, sample: &Sample, evaluates: bool) -> Tensor {
+        let counted = self.network.counted(sample);
+        let of_level = if evaluates { 1.0 } else { self.flow.weight.at(sigma(row)) };
+        let elements = ((counted.end - counted.start) * self.patch_dim).max(1) as f64;
+        let share = (of_level * f64::from(row.num_targets) / elements) as f32;
+        let tokens = (0..sample.num_tokens()).map(|token| if counted.contains(&token) { share } else { 0.0 });
+        Tensor::from_slice(&tokens.collect::<Vec<f32>>())
+    }
+}
+
+impl Features {
+    fn of(&self, recorder: &Recorder<'_>, tower: Tower) -> Option<Slot> {
+        let at = recorder.inputs.iter().position(|input| input.tower == tower)?;
+        self.slots[at].first().copied()
+    }
+
+    fn num_rows(&self, recorder: &Recorder<'_>, tower: Tower) -> i64 {
+        let at = recorder.inputs.iter().position(|input| input.tower == tower);
+        at.map_or(0, |at| self.counts[at])
+    }
+}
+
+fn sigma(row: &SampleRow) -> f64 {
+    row.target.map_or(0.0, |target| target.sigma.get())
+}
+
+/// One token that counts for nothing.
+fn filler() -> SampleRow {
+    SampleRow {
+        id: SampleId(0),
+        num_tokens: 1,
+        num_targets: 0,
+        target: Some(Target { grid: Grid { t: 1, h: 1, w: 1 }, sigma: Sigma::new(0.5) }),
+        items: Vec::new(),
+        purpose: NoisePurpose::Training,
+    }
+}

@@ -1,0 +1,276 @@
+//! Diffusers' numbers: velocities, losses, gradients of all parameters, of fixtures that `tests/oracle/make_diffusion.py`
+//! makes. `LOONGFORGE_DIT` has those of another folder read.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use loongforge_core::message::{Grid, ItemMeta, SampleId, Sigma, Target, Tower};
+use serde_json::Value;
+use tch::{Device, Kind, Tensor};
+
+use super::family::{DitFamily, DitModel, TransformerConfig};
+use crate::model::batch::{MicroBatch, SampleRow};
+use crate::model::columns::Columns;
+use crate::model::foundation::FoundationFamily;
+use crate::model::keys::Keys;
+use crate::model::objective::NoisePurpose;
+use crate::model::towers::with_values;
+use crate::params::{GradBuffer, ParamStore};
+use crate::tape::{Execution, Policy};
+
+/// The tolerance, as a share of the largest value of a tensor.
+const TOLERANCE: f64 = 2e-5;
+
+fn folders() -> Vec<PathBuf> {
+    let committed = || Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/dit");
+    let folder = std::env::var_os("LOONGFORGE_DIT").map_or_else(committed, PathBuf::from);
+    let mut found: Vec<PathBuf> = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    found.sort();
+    assert!(!found.is_empty(), "{} is empty", folder.display());
+    found
+}
+
+fn tensors(path: PathBuf) -> BTreeMap<String, Tensor> {
+    Tensor::read_safetensors(path).unwrap().into_iter().collect()
+}
+
+/// The share of the largest gradient of all that a tensor's largest value is set to for its tolerance, if it is below: those
+/// of biases of keys are sums that cancel but for the padding's key.
+const SMALL: f64 = 0.02;
+
+/// The share of the largest expected value that the largest difference is.
+fn error(found: &Tensor, expected: &Tensor) -> f64 {
+    assert_eq!(found.size(), expected.size());
+    let largest = expected.abs().max().double_value(&[]);
+    (found - expected).abs().max().double_value(&[]) / largest
+}
+
+/// A fixture with its model.
+struct Fixture {
+    name: String,
+    family: DitFamily,
+    params: Rc<ParamStore>,
+    rows: Vec<SampleRow>,
+    inputs: BTreeMap<String, Tensor>,
+    expected: BTreeMap<String, Tensor>,
+}
+
+/// What a forward and backward gave.
+struct Found {
+    loss: f64,
+    grads: GradBuffer,
+    /// Of features, by input.
+    features: Vec<Option<Tensor>>,
+}
+
+impl Fixture {
+    fn read(folder: &Path) -> Fixture {
+        let config: Value =
+            serde_json::from_str(&std::fs::read_to_string(folder.join("config.json")).unwrap()).unwrap();
+        let transformer = TransformerConfig::read(&Keys::new(&config["transformer"]), "", 512).unwrap();
+        let family = DitFamily::new(transformer);
+        let params = Rc::new(ParamStore::new(family.specs(), Kind::Float, Device::Cpu));
+        let weights = tensors(folder.join("model.safetensors"));
+        assert_eq!(params.names().count(), weights.len(), "{:?}", params.names().collect::<Vec<_>>());
+        params.ids().for_each(|id| params.set(id, &weights[&params.spec(id).name]));
+        let [inputs, expected] = ["inputs", "expected"].map(|name| tensors(folder.join(format!("{name}.safetensors"))));
+        let sigma = Vec::<f32>::try_from(&inputs["sigma"]).unwrap();
+        let samples = config["samples"].as_array().unwrap().iter().zip(sigma);
+        let rows = samples.zip(0..).map(|((sample, sigma), id)| row(id, sample, sigma)).collect();
+        let name = folder.file_name().unwrap().to_string_lossy().into_owned();
+        Fixture { name, family, params, rows, inputs, expected }
+    }
+
+    fn model(&self, policy: Policy) -> DitModel {
+        self.family.model(&self.params, policy)
+    }
+
+    /// Features by input of these samples.
+    fn features(&self, samples: &[usize]) -> Vec<Vec<Tensor>> {
+        let of = |tower: Tower| {
+            let parts: Vec<Tensor> = samples.iter().flat_map(|at| self.items(*at, tower)).collect();
+            if parts.is_empty() { Vec::new() } else { vec![Tensor::cat(&parts, 0)] }
+        };
+        self.family.inputs().iter().map(|input| of(input.tower)).collect()
+    }
+
+    /// The features of a sample's items of a tower, in their order.
+    fn items(&self, sample: usize, tower: Tower) -> Vec<Tensor> {
+        let part = |name: &str, count: &dyn Fn(&SampleRow) -> i64| {
+            let start = self.rows[..sample].iter().map(count).sum();
+            self.inputs.get(name).map(|x| x.narrow(0, start, count(&self.rows[sample])))
+        };
+        let of = |row: &SampleRow, tower: Tower, skip: usize| -> i64 {
+            row.items
+                .iter()
+                .filter(|item| item.tower == tower)
+                .skip(skip)
+                .map(|item| i64::from(item.num_features))
+                .sum()
+        };
+        match tower {
+            Tower::Text => vec![part("text", &|row| of(row, tower, 0)).unwrap()],
+            Tower::Vision => part("images", &|row| of(row, tower, 0)).into_iter().collect(),
+            _ => {
+                let target = part("latents", &|row| row.target.unwrap().grid.num_patches() as i64);
+                target.into_iter().chain(part("conditions", &|row| of(row, tower, 1))).collect()
+            }
+        }
+    }
+
+    fn batch(&self, samples: &[usize]) -> MicroBatch {
+        let rows: Vec<SampleRow> = samples.iter().map(|at| self.rows[*at].clone()).collect();
+        let ends = rows.iter().scan(0, |end, row| {
+            *end += row.num_tokens;
+            Some(*end)
+        });
+        let num_features = self.features(samples).into_iter().map(|of| of.first().map_or(0, |x| x.size()[0]));
+        MicroBatch {
+            columns: Columns::new(&Vec::new().into(), Vec::new()),
+            cu_seqlens: std::iter::once(0).chain(ends).collect(),
+            samples: rows.into(),
+            loss_scale: 1.0 / self.rows.len() as f64,
+            num_features: num_features.collect(),
+            feature_grads: true,
+            row: None,
+            shared_features: Vec::new(),
+            past: None,
+            evaluates: false,
+        }
+    }
+
+    /// The rows of these samples' targets in `x`.
+    fn targets(&self, samples: &[usize], x: &Tensor) -> Tensor {
+        let tokens = |row: &SampleRow| row.target.unwrap().grid.num_patches() as i64;
+        let part = |at: &usize| x.narrow(0, self.rows[..*at].iter().map(tokens).sum(), tokens(&self.rows[*at]));
+        Tensor::cat(&samples.iter().map(part).collect::<Vec<_>>(), 0)
+    }
+
+    fn run(&self, model: &DitModel, samples: &[usize]) -> Found {
+        let noise = |row: &SampleRow, _| self.targets(&[row.id.0 as usize], &self.inputs["noise"]);
+        let tape = model.recorder().record_with(&self.batch(samples), noise);
+        let inputs = with_values(&tape.features, &self.features(samples));
+        let mut run = Execution::new(tape.tape, self.params.clone(), inputs);
+        run.forward().unwrap();
+        let loss = tape.loss.unwrap();
+        let value = run.value(loss).double_value(&[]);
+        run.seed(loss, Tensor::from(1f64));
+        let mut grads = self.params.new_grad();
+        run.backward(Some(&mut grads)).unwrap();
+        let features = tape.features.iter().map(|slots| slots.first().and_then(|slot| run.input_grad(*slot))).collect();
+        Found { loss: value, grads, features }
+    }
+
+    fn velocity(&self, samples: &[usize]) -> Tensor {
+        let sigma: Vec<f64> = samples.iter().map(|at| self.rows[*at].target.unwrap().sigma.get()).collect();
+        let [x, noise] = ["latents", "noise"].map(|name| self.targets(samples, &self.inputs[name]));
+        let of_tokens = samples.iter().zip(&sigma).map(|(at, sigma)| {
+            Tensor::full(
+                [self.rows[*at].target.unwrap().grid.num_patches() as i64, 1],
+                *sigma,
+                (Kind::Float, Device::Cpu),
+            )
+        });
+        let sigmas = Tensor::cat(&of_tokens.collect::<Vec<_>>(), 0);
+        let noised: Tensor = x * (1.0 - &sigmas) + noise * &sigmas;
+        let model = self.model(Policy::Keep);
+        let (batch, features) = (self.batch(samples), self.features(samples));
+        model.recorder().velocity(&self.params, &batch, &features, &noised, &sigma, 0).unwrap()
+    }
+}
+
+fn row(id: u64, sample: &Value, sigma: f32) -> SampleRow {
+    let numbers = |value: &Value| -> Vec<u32> {
+        value.as_array().unwrap().iter().map(|it| it.as_u64().unwrap() as u32).collect()
+    };
+    let grid = |value: &Value| {
+        let side = numbers(value);
+        Grid { t: side[0], h: side[1], w: side[2] }
+    };
+    let target = grid(&sample["grid"]);
+    // A pixel is a patch: factors are 1.
+    let latent = |grid: Grid| ItemMeta { tower: Tower::Vae, grid, num_features: grid.num_patches() as u32 };
+    let conditions: Vec<ItemMeta> =
+        sample["conditions"].as_array().unwrap().iter().map(|it| latent(grid(it))).collect();
+    let flat = |tower: Tower, count: u32| ItemMeta { tower, grid: Grid { t: count, h: 1, w: 1 }, num_features: count };
+    let pictures = numbers(&sample["images"]).into_iter().map(|count| flat(Tower::Vision, count));
+    let text = flat(Tower::Text, sample["text"].as_u64().unwrap() as u32);
+    let references = if sample["conditions"].as_array().unwrap().iter().all(|it| it[0] == 1 && target.t == 1) {
+        conditions.iter().map(|item| item.num_features as usize).sum()
+    } else {
+        0
+    };
+    SampleRow {
+        id: SampleId(id),
+        num_tokens: target.num_patches() + references,
+        num_targets: 1,
+        target: Some(Target { grid: target, sigma: Sigma::new(sigma) }),
+        items: std::iter::once(latent(target)).chain(conditions).chain([text]).chain(pictures).collect(),
+        purpose: NoisePurpose::Training,
+    }
+}
+
+/// The largest error of gradients of parameters.
+fn gradients(fixture: &Fixture, grads: &GradBuffer) -> (f64, String) {
+    let mut largest = (0f64, String::new());
+    let of_grads = fixture.expected.iter().filter(|(name, _)| name.starts_with("grad/"));
+    let most = of_grads.map(|(_, grad)| grad.abs().max().double_value(&[])).fold(0f64, f64::max);
+    for id in fixture.params.ids() {
+        let name = &fixture.params.spec(id).name;
+        let found = grads.view(id);
+        let error = match fixture.expected.get(&format!("grad/{name}")) {
+            Some(expected) => {
+                let size = expected.abs().max().double_value(&[]);
+                error(found, expected) * size / size.max(SMALL * most)
+            }
+            None => found.abs().max().double_value(&[]),
+        };
+        // Not `max`, which drops a NaN.
+        if !(error <= largest.0) {
+            largest = (error, name.clone());
+        }
+    }
+    largest
+}
+
+#[test]
+fn packed_samples_have_diffusers_velocities_losses_and_gradients() {
+    for folder in folders() {
+        let fixture = Fixture::read(&folder);
+        let all: Vec<usize> = (0..fixture.rows.len()).collect();
+        let velocity = error(&fixture.velocity(&all), &fixture.expected["velocity"]);
+        let expected = fixture.expected["loss"].double_value(&[]);
+        for policy in [Policy::Keep, Policy::Recompute] {
+            let found = fixture.run(&fixture.model(policy), &all);
+            let loss = (found.loss / expected - 1.0).abs();
+            let (largest, name) = gradients(&fixture, &found.grads);
+            println!("{}: velocity {velocity:.1e}, loss {loss:.1e}, gradients {largest:.1e} ({name})", fixture.name);
+            assert!(velocity < TOLERANCE && loss < TOLERANCE && largest < TOLERANCE, "{}", fixture.name);
+        }
+    }
+}
+
+/// Losses, and gradients of parameters and features, of samples alone and in any order.
+#[test]
+fn packed_samples_are_what_they_are_alone() {
+    for folder in folders() {
+        let fixture = Fixture::read(&folder);
+        let model = fixture.model(Policy::Keep);
+        let all: Vec<usize> = (0..fixture.rows.len()).rev().collect();
+        let together = fixture.run(&model, &all);
+        let apart: Vec<Found> = all.iter().map(|at| fixture.run(&model, &[*at])).collect();
+        let loss: f64 = apart.iter().map(|found| found.loss).sum();
+        assert!((together.loss / loss - 1.0).abs() < 1e-6, "{}", fixture.name);
+        let sum = apart.iter().map(|found| found.grads.flat().shallow_clone()).reduce(|a, b| a + b).unwrap();
+        assert!(error(together.grads.flat(), &sum) < 1e-5, "{}", fixture.name);
+        for (input, found) in together.features.iter().enumerate() {
+            let Some(found) = found else { continue };
+            let parts: Vec<Tensor> =
+                apart.iter().filter_map(|alone| alone.features[input].as_ref().map(Tensor::shallow_clone)).collect();
+            assert!(error(found, &Tensor::cat(&parts, 0)) < 1e-5, "{} input {input}", fixture.name);
+        }
+        let parts: Vec<Tensor> = all.iter().map(|at| fixture.velocity(&[*at])).collect();
+        assert!(error(&fixture.velocity(&all), &Tensor::cat(&parts, 0)) < 1e-5, "{}", fixture.name);
+    }
+}

@@ -1,0 +1,57 @@
+//! The embedding of noise levels: sines and cosines through two linear maps, in float32 whatever kind the model has.
+//!
+//! Shapes: R noise levels, D width.
+
+use tch::{Device, Kind, Tensor};
+
+use crate::nn::Linear;
+use crate::params::{ParamSpec, Scope};
+
+/// The two maps.
+pub(super) struct TimeEmbedder {
+    linear_1: Linear,
+    linear_2: Linear,
+}
+
+impl TimeEmbedder {
+    pub fn specs(prefix: &str, name: &str, num_channels: i64, width: i64, std: impl Fn(i64) -> f64) -> Vec<ParamSpec> {
+        let mut specs =
+            Linear::specs(prefix, &format!("{name}.linear_1"), num_channels, width, true, std(num_channels));
+        specs.extend(Linear::specs(prefix, &format!("{name}.linear_2"), width, width, true, std(width)));
+        specs
+    }
+
+    pub fn new(scope: &Scope<'_>, name: &str) -> TimeEmbedder {
+        let linear = |number: u8| Linear::new(scope, &format!("{name}.linear_{number}"));
+        TimeEmbedder { linear_1: linear(1), linear_2: linear(2) }
+    }
+
+    /// `[R, channels]` of [`sinusoids`] to `[R, D]`, float32.
+    pub fn forward(&self, waves: &Tensor) -> Tensor {
+        self.linear_2.forward_wide(&self.linear_1.forward_wide(waves).silu())
+    }
+}
+
+/// Cosines and then sines of `scale · t` at frequencies from 1 down to 1 / 10 000: `[R, num_channels]`, float32. Products are
+/// rounded as in diffusers' `get_timestep_embedding`.
+pub(super) fn sinusoids(times: &[f64], scale: f64, num_channels: i64, device: Device) -> Tensor {
+    let half = num_channels / 2;
+    let exponents = Tensor::arange(half, (Kind::Float, Device::Cpu)) * -(10_000f64.ln()) / half as f64;
+    let times: Vec<f32> = times.iter().map(|time| *time as f32).collect();
+    let angles = Tensor::from_slice(&times).unsqueeze(1) * exponents.exp().unsqueeze(0) * scale;
+    Tensor::cat(&[angles.cos(), angles.sin()], 1).to_device(device)
+}
+
+#[cfg(test)]
+mod tests {
+    use tch::{Device, Tensor};
+
+    use super::sinusoids;
+
+    #[test]
+    fn cosines_come_first() {
+        let found = sinusoids(&[2.0, 0.0], 0.5, 4, Device::Cpu);
+        let expected = [1f32.cos(), 0.01f32.cos(), 1f32.sin(), 0.01f32.sin(), 1.0, 1.0, 0.0, 0.0];
+        assert!(found.allclose(&Tensor::from_slice(&expected).view([2, 4]), 1e-6, 1e-7, false));
+    }
+}

@@ -1,0 +1,127 @@
+//! Wan's transformer as data: what `transformer/config.json` says (`WanTransformer3DModel`).
+
+use serde_json::json;
+
+use crate::model::keys::{Keys, ModelConfigError};
+
+type Result<T> = std::result::Result<T, ModelConfigError>;
+
+/// A transformer of Wan 2.1 or 2.2.
+#[derive(Clone, Debug, PartialEq)]
+pub struct WanConfig {
+    /// The prefix of all names.
+    pub prefix: String,
+    pub num_heads: i64,
+    pub head_dim: i64,
+    pub num_layers: usize,
+    /// Width inside of the feed-forward.
+    pub inner: i64,
+    /// Channels of the input: those of a latent, of a mask and of a condition where there is one.
+    pub in_channels: i64,
+    pub out_channels: i64,
+    /// Rows and columns of a patch.
+    pub patch: [i64; 2],
+    /// Width of a row of text.
+    pub text_dim: i64,
+    /// Rows of text that attention sees: rows behind the prompt are zeros, which are not masked. 0: the prompt's alone.
+    pub text_rows: i64,
+    /// Width of the sinusoids of a noise level.
+    pub freq_dim: i64,
+    /// True if cross-attention has a norm before it.
+    pub cross_norm: bool,
+    pub eps: f64,
+    /// Tokens of pictures that cross-attention sees as well.
+    pub image: Option<ImageTokens>,
+}
+
+/// Tokens of pictures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ImageTokens {
+    /// Width of a token.
+    pub width: i64,
+    /// Rows of the table of positions (first and last frame); `None`: there is none.
+    pub positions: Option<i64>,
+}
+
+impl WanConfig {
+    /// Reads the keys of a transformer's config; names are under `prefix`.
+    ///
+    /// # Errors
+    /// A key is missing, of another type, or says what is not supported.
+    pub(in crate::model) fn read(keys: &Keys<'_>, prefix: &str, text_rows: i64) -> Result<WanConfig> {
+        keys.only("qk_norm", &[json!("rms_norm_across_heads")])?;
+        let patch = if keys.has("patch_size") { keys.indices("patch_size")? } else { vec![1, 2, 2] };
+        let &[1, rows, columns] = patch.as_slice() else {
+            return Err(keys.inconsistent("patch_size", json!(patch), "must be [1, rows, columns]"));
+        };
+        if rows < 1 || columns < 1 {
+            return Err(keys.inconsistent("patch_size", json!(patch), "must be [1, rows, columns] of at least 1"));
+        }
+        let size = |key: &str, default: i64| Ok(keys.size_or(key)?.unwrap_or(default));
+        let num_heads = size("num_attention_heads", 40)?;
+        let head_dim = size("attention_head_dim", 128)?;
+        if head_dim % 2 != 0 || head_dim < 6 {
+            return Err(keys.inconsistent("attention_head_dim", head_dim, "must be even and at least 6"));
+        }
+        let out_channels = size("out_channels", 16)?;
+        let in_channels = size("in_channels", 16)?;
+        if in_channels != out_channels && in_channels <= 2 * out_channels {
+            let must = format!("must be out_channels ({out_channels}), or that twice and the channels of a mask");
+            return Err(keys.inconsistent("in_channels", in_channels, must));
+        }
+        let image = match keys.size_or("image_dim")? {
+            Some(width) => Some(ImageTokens { width, positions: keys.size_or("pos_embed_seq_len")? }),
+            None => None,
+        };
+        let added = keys.size_or("added_kv_proj_dim")?;
+        if let Some(added) = added.filter(|added| image.is_none() || *added != num_heads * head_dim) {
+            let must =
+                format!("must be num_attention_heads * attention_head_dim ({}), with image_dim", num_heads * head_dim);
+            return Err(keys.inconsistent("added_kv_proj_dim", added, must));
+        }
+        if image.is_some() && added.is_none() {
+            return Err(keys.missing("added_kv_proj_dim"));
+        }
+        let freq_dim = size("freq_dim", 256)?;
+        if freq_dim % 2 != 0 {
+            return Err(keys.inconsistent("freq_dim", freq_dim, "must be even"));
+        }
+        Ok(WanConfig {
+            prefix: prefix.to_owned(),
+            num_heads,
+            head_dim,
+            num_layers: size("num_layers", 40)? as usize,
+            inner: size("ffn_dim", 13_824)?,
+            in_channels,
+            out_channels,
+            patch: [rows, columns],
+            text_dim: size("text_dim", 512)?,
+            text_rows,
+            freq_dim,
+            cross_norm: keys.flag_or("cross_attn_norm")?.unwrap_or(true),
+            eps: keys.number_or("eps")?.unwrap_or(1e-6),
+            image,
+        })
+    }
+
+    /// Width of a hidden state.
+    pub fn width(&self) -> i64 {
+        self.num_heads * self.head_dim
+    }
+
+    /// Numbers of a latent's patch.
+    pub fn patch_dim(&self) -> i64 {
+        self.out_channels * self.patch[0] * self.patch[1]
+    }
+
+    /// Channels of the mask of given frames, which are the frames of pixels in one of the latent; 0: there is no condition.
+    pub fn mask_channels(&self) -> i64 {
+        if self.in_channels == self.out_channels { 0 } else { self.in_channels - 2 * self.out_channels }
+    }
+
+    /// The channels of a head that turn by frame, row and column.
+    pub fn axes(&self) -> [i64; 3] {
+        let side = 2 * (self.head_dim / 6);
+        [self.head_dim - 2 * side, side, side]
+    }
+}

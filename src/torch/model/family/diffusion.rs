@@ -1,0 +1,194 @@
+//! Diffusion models: a transformer with an autoencoder, a text encoder and, where it takes tokens of pictures, an image
+//! encoder. Their `config.json` is of our own: `model_index.json` of Diffusers with the config of each component in its place.
+//! Names of parameters begin with the component's name.
+
+use std::sync::Arc;
+
+use loongforge_core::message::Tower;
+
+use super::common::NamePrefix;
+use super::decoders::{read_decoder, read_decoder_as};
+use crate::model::config::{CarriedParts, ModelConfig};
+use crate::model::decoder::DecoderConfig;
+use crate::model::dit::{DitFamily, TransformerConfig};
+use crate::model::encoder::EncoderFamily;
+use crate::model::keys::{Keys, ModelConfigError};
+use crate::model::text::{TextConfig, parts as text_parts};
+use crate::model::towers::{ModelTower, Towers};
+use crate::model::tree_names::TreeNames;
+use crate::model::vae::{Autoencoder, LatentPatch};
+use crate::model::vision::clip;
+
+type Result<T> = std::result::Result<T, ModelConfigError>;
+
+const MODEL_TYPE: &str = "loongforge_diffusion";
+/// Rows of text that Wan's attention sees, where `text_rows` does not say.
+const TEXT_ROWS: i64 = 512;
+const TEXT: &str = "text_encoder.";
+
+pub(in crate::model) fn read(keys: &Keys<'_>) -> Result<ModelConfig> {
+    read_transformer(keys, "transformer")
+}
+
+impl ModelConfig {
+    /// The model of a parsed `config.json` with its other transformer, `transformer_2`, in the place of the first.
+    ///
+    /// # Errors
+    /// As [`ModelConfig::from_hf`].
+    pub fn from_hf_second(config: &serde_json::Value) -> Result<ModelConfig> {
+        read_transformer(&Keys::new(config), "transformer_2")
+    }
+}
+
+/// The model with one of its transformers.
+fn read_transformer(keys: &Keys<'_>, name: &str) -> Result<ModelConfig> {
+    let text_rows = keys.index_or("text_rows")?.unwrap_or(TEXT_ROWS);
+    let section = keys.section(name)?;
+    let transformer = TransformerConfig::read(&section, &format!("{name}."), text_rows)?;
+    let vae_keys = keys.section("vae")?;
+    let vae = Autoencoder::read(&vae_keys, "vae.", LatentPatch(transformer.patch()))?;
+    let channels = transformer.channels();
+    if vae.channels() != channels {
+        let of = if vae_keys.has("z_dim") { "z_dim" } else { "channels" };
+        let must = format!("must be the channels of a latent that {name} makes ({channels})");
+        return Err(vae_keys.inconsistent(of, vae.channels(), must));
+    }
+    let tower = |tower, family| ModelTower { tower, family, placeholders: Vec::new() };
+    let text = read_text(keys, transformer.text_dim())?;
+    let mut towers = vec![tower(Tower::Text, Arc::new(text)), tower(Tower::Vae, vae.tower())];
+    if let Some(width) = transformer.image_dim() {
+        let section = keys.section("image_encoder")?;
+        let encoder = clip::read_states(&section, "image_encoder.")?;
+        if encoder.tower.width() != width {
+            let must = format!("must equal {name}.image_dim ({width})");
+            return Err(section.inconsistent("hidden_size", encoder.tower.width(), must));
+        }
+        let family: Arc<dyn EncoderFamily> = Arc::new(encoder);
+        towers.push(tower(Tower::Vision, family));
+    }
+    Ok(ModelConfig {
+        model_type: MODEL_TYPE.into(),
+        foundation: Arc::new(DitFamily::new(transformer)),
+        towers: Towers::new(towers),
+        tree: TreeNames::default(),
+        carried: CarriedParts::default(),
+    })
+}
+
+/// The text encoder, whose states are `width` wide, or are made so by `text_projector`.
+fn read_text(keys: &Keys<'_>, width: i64) -> Result<TextConfig> {
+    let encoder = keys.section("text_encoder")?;
+    let [projector, text] = [keys.section_or("text_projector")?, keys.section_or("text")?];
+    let config = text_parts::read(&encoder, projector.as_ref(), text.as_ref(), width, read_text_decoder)?;
+    if projector.is_some() {
+        return Ok(config);
+    }
+    let states = config.tower.width() * config.layers.len() as i64;
+    match states == width {
+        true => Ok(TextConfig { projector: None, ..config }),
+        false => {
+            let must =
+                format!("must be the width of text that the transformer takes ({width}), without text_projector");
+            Err(encoder.inconsistent("width of states", states, must))
+        }
+    }
+}
+
+/// A language model as the text encoder: Qwen2.5-VL's without its tower, or any other.
+fn read_text_decoder(keys: &Keys<'_>) -> Result<DecoderConfig> {
+    let place = NamePrefix::new(&format!("{TEXT}model."), TEXT);
+    match keys.text_or("model_type")? {
+        Some("qwen2_5_vl") => {
+            let text = keys.section_or("text_config")?.unwrap_or_else(|| keys.clone());
+            read_decoder_as("qwen2_5_vl_text", &text, &place)
+        }
+        _ => read_decoder(keys, &place),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use loongforge_core::message::{Grid, Tower};
+    use serde_json::{Value, json};
+
+    use crate::model::ModelConfig;
+
+    fn wan() -> Value {
+        json!({
+            "model_type": "loongforge_diffusion", "pipeline": "WanPipeline",
+            "transformer": {"_class_name": "WanTransformer3DModel", "num_attention_heads": 2, "attention_head_dim": 12,
+                "in_channels": 3, "out_channels": 3, "text_dim": 16, "ffn_dim": 32, "num_layers": 2},
+            "transformer_2": {"_class_name": "WanTransformer3DModel", "num_attention_heads": 2, "attention_head_dim": 12,
+                "in_channels": 3, "out_channels": 3, "text_dim": 16, "ffn_dim": 32, "num_layers": 1},
+            "vae": {"_class_name": "PixelLatents", "channels": 3},
+            "text_encoder": {"model_type": "umt5", "vocab_size": 40, "d_model": 16, "d_kv": 8, "d_ff": 24, "num_layers": 1,
+                "num_heads": 2},
+        })
+    }
+
+    fn qwen() -> Value {
+        let mut config = wan();
+        config["transformer"] = json!({"_class_name": "QwenImageTransformer2DModel", "num_attention_heads": 2,
+            "attention_head_dim": 12, "axes_dims_rope": [4, 4, 4], "in_channels": 12, "out_channels": 3,
+            "joint_attention_dim": 16, "num_layers": 2});
+        config["text_encoder"] = json!({"model_type": "qwen2_5_vl", "text_config": {"model_type": "qwen2_5_vl_text",
+            "vocab_size": 40, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1,
+            "num_attention_heads": 2, "num_key_value_heads": 1, "rope_scaling": {"mrope_section": [2, 1, 1]}}});
+        config
+    }
+
+    #[test]
+    fn components_are_towers_and_a_foundation() {
+        for (config, text) in [(wan(), "text_encoder.shared.weight"), (qwen(), "text_encoder.model.norm.weight")] {
+            let model = ModelConfig::from_hf(&config).unwrap();
+            let widths: Vec<_> = model.inputs().iter().map(|input| (input.tower, input.width)).collect();
+            assert_eq!(widths, [(Tower::Text, 16), (Tower::Vae, 12)]);
+            let grid = Grid { t: 1, h: 8, w: 6 };
+            assert_eq!(model.towers.num_features(Tower::Vae, grid), 12);
+            assert!(model.specs().iter().any(|spec| spec.name == text));
+            assert!(model.foundation.specs().iter().all(|spec| spec.name.starts_with("transformer.")));
+            assert!(model.foundation.columns().is_empty());
+        }
+        let second = ModelConfig::from_hf_second(&wan()).unwrap().foundation.specs();
+        assert!(second.iter().all(|spec| spec.name.starts_with("transformer_2.")));
+        assert!(!second.iter().any(|spec| spec.name.contains("blocks.1.")));
+    }
+
+    #[test]
+    fn errors_name_the_key() {
+        let error = |config: Value, pointer: &str, value: Value| {
+            let mut config = config;
+            let (parent, key) = pointer.rsplit_once('/').unwrap();
+            config.pointer_mut(parent).unwrap()[key] = value;
+            ModelConfig::from_hf(&config).unwrap_err().to_string()
+        };
+        let cases = [
+            (wan(), "/transformer/_class_name", json!("FluxTransformer2DModel"), "transformer._class_name is \"Flux"),
+            (
+                wan(),
+                "/transformer/patch_size",
+                json!([2, 2, 2]),
+                "transformer.patch_size is [2,2,2], but must be [1, rows",
+            ),
+            (wan(), "/transformer/in_channels", json!(6), "transformer.in_channels is 6, but must be out_channels (3)"),
+            (wan(), "/transformer/qk_norm", json!("none"), "transformer.qk_norm is \"none\""),
+            (wan(), "/transformer/image_dim", json!(8), "transformer.added_kv_proj_dim is missing"),
+            (wan(), "/transformer/attention_head_dim", json!(13), "must be even"),
+            (wan(), "/transformer/text_dim", json!(17), "must be the width of text that the transformer takes (17)"),
+            (wan(), "/vae/channels", json!(1), "vae.channels is 1, but must be the channels of a latent"),
+            (wan(), "/vae", Value::Null, "vae is missing"),
+            (qwen(), "/transformer/use_layer3d_rope", json!(true), "transformer.use_layer3d_rope is true"),
+            (
+                qwen(),
+                "/transformer/axes_dims_rope",
+                json!([4, 4, 5]),
+                "transformer.axes_dims_rope is [4,4,5], but must be",
+            ),
+            (qwen(), "/transformer/in_channels", json!(13), "transformer.in_channels is 13, but must be patch_size²"),
+        ];
+        for (config, pointer, value, expected) in cases {
+            let message = error(config, pointer, value);
+            assert!(message.contains(expected), "{message:?} lacks {expected:?}");
+        }
+    }
+}
