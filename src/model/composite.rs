@@ -70,6 +70,11 @@ pub(crate) fn put_text(json: &mut Value, model: &Model) -> Result<(), FolderErro
             false => Err(FolderError::NoTextTower),
         };
     }
+    if json.get("text").is_none()
+        && let Some(text) = ModelCard::of(json).text_defaults()
+    {
+        json["text"] = text;
+    }
     let said = [
         ("template", json!(template)),
         ("max_tokens", json!(max_tokens)),
@@ -257,6 +262,11 @@ mod tests {
         let mut json = json!({"text_encoder": {"model_type": "umt5"}, "text": {"max_tokens": 9, "drop_tokens": 1}});
         put_text(&mut json, &model).unwrap();
         assert_eq!(json["text"], json!({"max_tokens": 9, "drop_tokens": 34, "layers": [-2]}));
+        let mut qwen = json!({"transformer": {"_class_name": "QwenImageTransformer2DModel"},
+                              "text_encoder": {"model_type": "qwen2_5_vl"}});
+        model.text.drop_tokens = Some(3);
+        put_text(&mut qwen, &model).unwrap();
+        assert_eq!((&qwen["text"]["drop_tokens"], &qwen["text"]["max_tokens"]), (&json!(3), &json!(546)));
     }
 
     #[test]

@@ -74,6 +74,13 @@ impl ContextProcessor {
         let placeholder = model.special().context.and_then(|id| model.token(id)).ok_or_else(|| {
             DataError::file(model_dir, "tokenizer.json has no token of the id text_token_id of config.json")
         })?;
+        let begin = first_of_text(&tokenizer, before, after).map_err(|error| wrong(error.to_string()))?;
+        if begin.is_some_and(|begin| drop_tokens > begin) {
+            let begin = begin.unwrap_or(0);
+            let what =
+                format!("text.drop_tokens is {drop_tokens}, but with this tokenizer the text begins at token {begin}");
+            return Err(wrong(format!("{what}: set model.text.drop_tokens={begin}")));
+        }
         Ok(Some(Self {
             tokenizer: tokenizer.cut_at(max_tokens)?,
             around: (before.to_owned(), after.to_owned()),
@@ -128,6 +135,14 @@ impl ContextProcessor {
     }
 }
 
+/// The number of tokens before the first of a text that stands between `before` and `after`; `None` where the tokenizer cannot
+/// tell texts apart.
+fn first_of_text(tokenizer: &Tokenizer, before: &str, after: &str) -> Result<Option<usize>, DataError> {
+    let ids = |text: &str| tokenizer.encode_document(&format!("{before}{text}{after}"));
+    let (one, other) = (ids("a")?, ids("1")?);
+    Ok(one.iter().zip(&other).position(|(one, other)| one != other))
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::{Value as Json, json};
@@ -173,8 +188,8 @@ mod tests {
         let (cut, num_features) = ids("xyzuvw");
         assert_eq!((cut.len(), num_features, &cut[..4]), (6, 4, &whole[..4]));
         assert_eq!(contexts.notes().unwrap(), "contexts that were cut off at model.text.max_tokens = 6: 1");
-        let none = open(json!({"drop_tokens": 2})).unwrap().context("x").unwrap_err();
-        assert_eq!(none, "a context of 1 tokens, of which the first 2 are dropped");
+        let none = open(json!({"template": "ab{}", "drop_tokens": 2})).unwrap().context("").unwrap_err();
+        assert_eq!(none, "a context of 2 tokens, of which the first 2 are dropped");
     }
 
     #[test]
@@ -183,6 +198,10 @@ mod tests {
             (json!({"template": "no place"}), "text.template has not one {}"),
             (json!({"template": "{} {}"}), "text.template has not one {}"),
             (json!({"max_tokens": 4, "drop_tokens": 4}), "text.drop_tokens is 4, not below text.max_tokens, 4"),
+            (
+                json!({"template": "ab{}", "drop_tokens": 3}),
+                "with this tokenizer the text begins at token 2: set model.text",
+            ),
             (json!({"max_tokens": -1}), "text.max_tokens is -1"),
         ] {
             let error = open(text).err().unwrap();

@@ -4,6 +4,7 @@
 mod components;
 mod rows;
 mod section;
+mod texts;
 
 use serde_json::Value as Json;
 
@@ -61,6 +62,12 @@ impl<'a> ModelCard<'a> {
     /// The text tower; `None` of a model whose texts are all the language model's.
     pub fn text_tower(self) -> Option<&'a Json> {
         self.section(Section::TextTower)
+    }
+
+    /// What the text tower reads where the config has no section `text`: the template around a text, the tokens of it that
+    /// have no features, and the tokens at most. `None`: the text is read as it is.
+    pub fn text_defaults(self) -> Option<Json> {
+        texts::of_pipeline(self.config)
     }
 
     /// A section of the config, where it has one.

@@ -13,7 +13,7 @@ use super::settings::{HALF, Settings};
 use super::tiles::{TileConfig, Tiles};
 use super::words::Words;
 use crate::config::{ImageLimits, VideoLimits};
-use crate::data::card::{ModelCard, VisionCut};
+use crate::data::card::{ModelCard, VisionCut, is_diffusion};
 use crate::data::error::DataError;
 use crate::data::tokenizer::Tokenizer;
 
@@ -91,7 +91,9 @@ pub fn open(
             if let Some(own) = square.side.filter(|own| of_tower && *own != side) {
                 return Err(image.wrong(format!("crop_size is {side}, but image_size of config.json is {own}")));
             }
-            let crop = TileConfig { side: Some(side), shorter: Some(shorter), ..square };
+            // A diffusion model reads the class token as well.
+            let num_more = usize::from(is_diffusion(config));
+            let crop = TileConfig { side: Some(side), shorter, num_more, ..square };
             Box::new(Tiles::open((image, video), limits, &crop, &words)?)
         }
         VisionCut::Kimi => {
@@ -136,6 +138,7 @@ fn square_config(vision: &Json, patch_size: usize) -> TileConfig {
         max_tiles: Some(1),
         thumbnail: false,
         has_rest: true,
+        num_more: 0,
         around: ["", ""],
     }
 }
@@ -158,6 +161,7 @@ fn tile_config(config: &Json, vision: &Json) -> Result<TileConfig, &'static str>
         max_tiles: one.or(number(&config["max_dynamic_patch"])),
         thumbnail: config["use_thumbnail"] != false,
         has_rest: false,
+        num_more: 0,
         around: ["<img>", "</img>"],
     })
 }

@@ -168,13 +168,17 @@ impl Settings {
     }
 
     /// The side of the square that is cut out of the middle of a picture, and the length to which its shorter side is resized
-    /// before that: `crop_size` and `size`, `default` where the file has none.
+    /// before that: `crop_size` and `size`, `default` where the file has none. Without a crop the whole picture becomes a
+    /// square of `size`, whatever its shape: `None`.
     ///
     /// # Errors
     /// The file asks for something else, or the square is larger than the resized picture may be.
-    pub fn crop(&self, default: usize) -> Result<(usize, usize), DataError> {
+    pub fn crop(&self, default: usize) -> Result<(usize, Option<usize>), DataError> {
         if self.do_center_crop == Some(false) {
-            return Err(self.wrong("do_center_crop is false; only true is known for this tower".to_owned()));
+            let side = self.side()?.ok_or_else(|| {
+                self.wrong("do_center_crop is false: size must have the height and width of a square".to_owned())
+            })?;
+            return Ok((self.positive("size", Some(side), default)?, None));
         }
         let side = match &self.crop_size {
             None => default,
@@ -195,7 +199,7 @@ impl Settings {
         let side = self.positive("crop_size", Some(side), default)?;
         match shorter < side {
             true => Err(self.wrong(format!("size {shorter} is below crop_size {side}"))),
-            false => Ok((side, shorter)),
+            false => Ok((side, Some(shorter))),
         }
     }
 
@@ -247,7 +251,7 @@ mod tests {
             (r#"{"size": {"shortest_edge": 9, "longest_edge": 3}}"#, "above max_pixels 3"),
             (r#"{"size": {"height": 9, "width": 3}}"#, "only square"),
             (r#"{"patch_size": "x"}"#, "invalid type"),
-            (r#"{"do_center_crop": false}"#, "do_center_crop is false"),
+            (r#"{"do_center_crop": false}"#, "do_center_crop is false: size must have the height"),
             (r#"{"crop_size": {"height": 9, "width": 8}}"#, "crop_size is no square"),
             (r#"{"size": 64, "crop_size": 65}"#, "size 64 is below crop_size 65"),
         ] {

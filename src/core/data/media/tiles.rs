@@ -33,6 +33,8 @@ pub struct Tiles {
     thumbnail: bool,
     /// Side of the square of features that a tile becomes.
     features_side: usize,
+    /// Features of a tile beside those.
+    num_more: usize,
     /// The length to which a picture's shorter side is resized, where its middle is the tile.
     shorter: Option<usize>,
     is_bilinear: bool,
@@ -55,6 +57,8 @@ pub struct TileConfig {
     pub thumbnail: bool,
     /// True if a side need not be a multiple of a patch's.
     pub has_rest: bool,
+    /// Features of a tile beside those of its patches: of a class token.
+    pub num_more: usize,
     /// Tokens before and behind a picture's features, where the tokenizer has them.
     pub around: [&'static str; 2],
 }
@@ -97,6 +101,7 @@ impl Tiles {
             max_tiles,
             thumbnail: config.thumbnail,
             features_side: features_side as usize,
+            num_more: config.num_more,
             shorter: config.shorter,
             is_bilinear: image.is_bilinear(),
             sampling: Sampling::new(&video, limits.1, Spread::Whole { middle: true }, defaults)?,
@@ -148,11 +153,15 @@ impl Tiles {
         columns * rows + usize::from(self.thumbnail && columns * rows > 1)
     }
 
+    fn features_of_tile(&self) -> usize {
+        self.features_side.pow(2) + self.num_more
+    }
+
     fn media(&self, tiles: &[Cow<'_, [u8]>]) -> Media {
         let side = self.side;
         let frames: Vec<Frame<'_>> = tiles.iter().map(|rgb| Frame { rgb, width: side, height: side }).collect();
         let (grid, pixels) = self.cut.cut(&frames);
-        Media { tower: Tower::Vision, grid, num_features: tiles.len() * self.features_side.pow(2), pixels }
+        Media { tower: Tower::Vision, grid, num_features: tiles.len() * self.features_of_tile(), pixels }
     }
 }
 
@@ -176,11 +185,11 @@ impl MediaProcessor for Tiles {
     }
 
     fn num_image_features(&self, width: usize, height: usize) -> Result<usize, String> {
-        Ok(self.num_tiles(width, height) * self.features_side.pow(2))
+        Ok(self.num_tiles(width, height) * self.features_of_tile())
     }
 
     fn max_image_features(&self) -> usize {
-        (self.max_tiles + 1) * self.features_side.pow(2)
+        (self.max_tiles + 1) * self.features_of_tile()
     }
 
     fn image(&self, picture: &RgbImage) -> Result<Expansion, String> {

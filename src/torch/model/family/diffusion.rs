@@ -4,27 +4,19 @@
 
 use std::sync::Arc;
 
-use loongforge_core::message::Tower;
-
-use super::common::NamePrefix;
-use super::decoders::{read_decoder, read_decoder_as};
+use super::diffusion_towers::{self, Wanted};
 use crate::model::config::{CarriedParts, ModelConfig};
-use crate::model::decoder::DecoderConfig;
 use crate::model::dit::{DitFamily, TransformerConfig};
-use crate::model::encoder::EncoderFamily;
 use crate::model::keys::{Keys, ModelConfigError};
-use crate::model::text::{TextConfig, parts as text_parts};
-use crate::model::towers::{ModelTower, Towers};
+use crate::model::towers::Towers;
 use crate::model::tree_names::TreeNames;
-use crate::model::vae::{Autoencoder, LatentPatch};
-use crate::model::vision::clip;
+use crate::model::vae::LatentPatch;
 
 type Result<T> = std::result::Result<T, ModelConfigError>;
 
 const MODEL_TYPE: &str = "loongforge_diffusion";
 /// Rows of text that Wan's attention sees, where `text_rows` does not say.
 const TEXT_ROWS: i64 = 512;
-const TEXT: &str = "text_encoder.";
 
 pub(in crate::model) fn read(keys: &Keys<'_>) -> Result<ModelConfig> {
     read_transformer(keys, "transformer")
@@ -45,26 +37,18 @@ fn read_transformer(keys: &Keys<'_>, name: &str) -> Result<ModelConfig> {
     let text_rows = keys.index_or("text_rows")?.unwrap_or(TEXT_ROWS);
     let section = keys.section(name)?;
     let transformer = TransformerConfig::read(&section, &format!("{name}."), text_rows)?;
-    let vae_keys = keys.section("vae")?;
-    let vae = Autoencoder::read(&vae_keys, "vae.", LatentPatch(transformer.patch()))?;
+    let wanted = Wanted {
+        patch: LatentPatch(transformer.patch()),
+        text: ("text_dim", transformer.text_dim()),
+        image: transformer.image_dim().map(|width| ("image_dim", width)),
+    };
+    let (towers, vae) = diffusion_towers::read(keys, &section, &wanted)?;
     let channels = transformer.channels();
     if vae.channels() != channels {
-        let of = if vae_keys.has("z_dim") { "z_dim" } else { "channels" };
+        let keys = keys.section("vae")?;
+        let of = if keys.has("z_dim") { "z_dim" } else { "channels" };
         let must = format!("must be the channels of a latent that {name} makes ({channels})");
-        return Err(vae_keys.inconsistent(of, vae.channels(), must));
-    }
-    let tower = |tower, family| ModelTower { tower, family, placeholders: Vec::new() };
-    let text = read_text(keys, transformer.text_dim())?;
-    let mut towers = vec![tower(Tower::Text, Arc::new(text)), tower(Tower::Vae, vae.tower())];
-    if let Some(width) = transformer.image_dim() {
-        let section = keys.section("image_encoder")?;
-        let encoder = clip::read_states(&section, "image_encoder.")?;
-        if encoder.tower.width() != width {
-            let must = format!("must equal {name}.image_dim ({width})");
-            return Err(section.inconsistent("hidden_size", encoder.tower.width(), must));
-        }
-        let family: Arc<dyn EncoderFamily> = Arc::new(encoder);
-        towers.push(tower(Tower::Vision, family));
+        return Err(keys.inconsistent(of, vae.channels(), must));
     }
     Ok(ModelConfig {
         model_type: MODEL_TYPE.into(),
@@ -73,37 +57,6 @@ fn read_transformer(keys: &Keys<'_>, name: &str) -> Result<ModelConfig> {
         tree: TreeNames::default(),
         carried: CarriedParts::default(),
     })
-}
-
-/// The text encoder, whose states are `width` wide, or are made so by `text_projector`.
-fn read_text(keys: &Keys<'_>, width: i64) -> Result<TextConfig> {
-    let encoder = keys.section("text_encoder")?;
-    let [projector, text] = [keys.section_or("text_projector")?, keys.section_or("text")?];
-    let config = text_parts::read(&encoder, projector.as_ref(), text.as_ref(), width, read_text_decoder)?;
-    if projector.is_some() {
-        return Ok(config);
-    }
-    let states = config.tower.width() * config.layers.len() as i64;
-    match states == width {
-        true => Ok(TextConfig { projector: None, ..config }),
-        false => {
-            let must =
-                format!("must be the width of text that the transformer takes ({width}), without text_projector");
-            Err(encoder.inconsistent("width of states", states, must))
-        }
-    }
-}
-
-/// A language model as the text encoder: Qwen2.5-VL's without its tower, or any other.
-fn read_text_decoder(keys: &Keys<'_>) -> Result<DecoderConfig> {
-    let place = NamePrefix::new(&format!("{TEXT}model."), TEXT);
-    match keys.text_or("model_type")? {
-        Some("qwen2_5_vl") => {
-            let text = keys.section_or("text_config")?.unwrap_or_else(|| keys.clone());
-            read_decoder_as("qwen2_5_vl_text", &text, &place)
-        }
-        _ => read_decoder(keys, &place),
-    }
 }
 
 #[cfg(test)]
@@ -174,7 +127,12 @@ mod tests {
             (wan(), "/transformer/qk_norm", json!("none"), "transformer.qk_norm is \"none\""),
             (wan(), "/transformer/image_dim", json!(8), "transformer.added_kv_proj_dim is missing"),
             (wan(), "/transformer/attention_head_dim", json!(13), "must be even"),
-            (wan(), "/transformer/text_dim", json!(17), "must be the width of text that the transformer takes (17)"),
+            (
+                wan(),
+                "/transformer/text_dim",
+                json!(17),
+                "text_encoder is 16 wide, but must equal transformer.text_dim (17)",
+            ),
             (wan(), "/vae/channels", json!(1), "vae.channels is 1, but must be the channels of a latent"),
             (wan(), "/vae", Value::Null, "vae is missing"),
             (qwen(), "/transformer/use_layer3d_rope", json!(true), "transformer.use_layer3d_rope is true"),

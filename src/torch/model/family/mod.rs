@@ -9,6 +9,7 @@ pub(super) mod deepseek_v2;
 pub(super) mod deepseek_v3;
 pub(super) mod deepseek_v32;
 pub(super) mod diffusion;
+pub(super) mod diffusion_towers;
 pub(super) mod ernie4_5;
 pub(super) mod ernie4_5_moe;
 pub(super) mod ernie4_5_vl;

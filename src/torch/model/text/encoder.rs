@@ -55,6 +55,11 @@ impl TextTowerConfig {
 }
 
 impl TextConfig {
+    /// Width of the states of a token, side by side.
+    pub fn width(&self) -> i64 {
+        self.tower.width() * self.layers.len() as i64
+    }
+
     /// Layers that are computed, and whether the last norm is.
     fn depth(&self) -> (usize, bool) {
         let deepest = self.layers.iter().copied().max().unwrap_or(0);

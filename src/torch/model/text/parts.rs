@@ -25,6 +25,17 @@ pub(in crate::model) fn read(
     width: i64,
     read_decoder: impl FnOnce(&Keys<'_>) -> Result<DecoderConfig>,
 ) -> Result<TextConfig> {
+    let config = read_states(encoder, text, read_decoder)?;
+    let projector = Some(read_projector(projector, config.width(), width)?);
+    Ok(TextConfig { projector, ..config })
+}
+
+/// Works like [`read`] without a projector: features are the states.
+pub(in crate::model) fn read_states(
+    encoder: &Keys<'_>,
+    text: Option<&Keys<'_>>,
+    read_decoder: impl FnOnce(&Keys<'_>) -> Result<DecoderConfig>,
+) -> Result<TextConfig> {
     let tower = match encoder.text_or("model_type")?.ok_or_else(|| encoder.missing("model_type"))? {
         "t5" => TextTowerConfig::T5(t5::read(encoder, "text_encoder.", true)?),
         "umt5" => TextTowerConfig::T5(t5::read(encoder, "text_encoder.", false)?),
@@ -38,9 +49,7 @@ pub(in crate::model) fn read(
         None => vec![tower.num_layers()],
     };
     let drop_tokens = text.map_or(Ok(None), |keys| keys.index_or("drop_tokens"))?.unwrap_or(0) as usize;
-    let inputs = tower.width() * layers.len() as i64;
-    let projector = Some(read_projector(projector, inputs, width)?);
-    Ok(TextConfig { tower, layers, drop_tokens, projector })
+    Ok(TextConfig { tower, layers, drop_tokens, projector: None })
 }
 
 /// `layers`, counted as `hidden_states` of transformers are: from 0, or from the end.
