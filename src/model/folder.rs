@@ -204,13 +204,13 @@ impl ModelFolder {
             towers: towers.iter().map(|it| it.tower).collect(),
             bytes_per_patch: patch_dim * bytes,
             bytes_per_feature: widths.max().unwrap_or(0) * bytes,
-            flow: flow_shape(&self.json),
+            flow: flow_shape(&self.json, self.config.foundation.shape().even_length as u64),
         }
     }
 }
 
 /// Returns what planning needs to know of a diffusion model: the boundary of its transformers, and the line of its scheduler.
-fn flow_shape(json: &Value) -> Option<FlowShape> {
+fn flow_shape(json: &Value, even_length: u64) -> Option<FlowShape> {
     let ModelKind::Diffusion { two } = ModelCard::of(json).kind() else { return None };
     let own = |key: &str| json["scheduler"][key].as_f64();
     let line = || {
@@ -218,7 +218,7 @@ fn flow_shape(json: &Value) -> Option<FlowShape> {
         Some(AutoShift { from, to: (own("max_image_seq_len")?, own("max_shift")?) })
     };
     let boundary = json["boundary_ratio"].as_f64().filter(|_| two);
-    Some(FlowShape { boundary, auto_shift: line().unwrap_or(AutoShift::QWEN) })
+    Some(FlowShape { boundary, even_length, auto_shift: line().unwrap_or(AutoShift::QWEN) })
 }
 
 /// Fetches whatever of the model is on the hub, weights included where they are loaded: every source becomes a directory.

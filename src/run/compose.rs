@@ -8,6 +8,7 @@ use crate::eval::held_out_sets;
 use crate::model::error::FolderError;
 use crate::model::folder::{ModelFolder, fetch};
 use crate::preflight::{Asked, Preflight, PreflightError, WeightsProblem, expect_weights};
+use crate::run::flow::with_flow;
 use crate::run::roles::{self, Recipe};
 use loongforge_actors::checkpoint::{Publication, publish};
 use loongforge_actors::{Observer, Publisher, RunError, RunSpec, StopOn, run_in_process};
@@ -96,7 +97,8 @@ impl Composition {
     pub fn unsettled(mut config: RunConfig) -> Result<Self, FolderError> {
         fetch(&mut config.model)?;
         config.device = settle(config.device).0;
-        let folder = ModelFolder::open_settled(&mut config.model)?;
+        let mut folder = ModelFolder::open_settled(&mut config.model)?;
+        folder.config = with_flow(folder.config, &config);
         let decoder = Arc::new(InProcess);
         let (epochs, resume, snapshots, killers, stop) = (None, None, None, Vec::new(), StopOn::Nothing);
         let (evaluation, local_rank) = (None, None);

@@ -83,6 +83,16 @@ pub struct ModelShape {
     pub flow: Option<FlowShape>,
 }
 
+impl ModelShape {
+    /// The cost of a sample on the foundation.
+    fn cost(&self) -> CostModel {
+        match self.flow {
+            Some(flow) => CostModel::transformer(flow.even_length),
+            None => CostModel::decoder(self.hidden_size),
+        }
+    }
+}
+
 /// Credits of the edges, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EdgeCredits {
@@ -120,7 +130,7 @@ impl PlanSpec {
             learning_rate: LearningRate::new(&config.train),
             foundations: vec![FoundationPlanSpec {
                 replica_ranks: layout.replica_ranks() as u32,
-                ..FoundationPlanSpec::only(layout.dp as u32, CostModel::decoder(shape.hidden_size))
+                ..FoundationPlanSpec::only(layout.dp as u32, shape.cost())
             }],
             encoders: encoders.collect(),
             colocated,

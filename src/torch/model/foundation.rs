@@ -115,6 +115,8 @@ pub struct FoundationShape {
     pub is_causal: bool,
     /// The sum over layers of softmax attention of heads times the widths of queries and values.
     pub attention: f64,
+    /// The length of a sample at which attention costs as much as the matrices of a layer.
+    pub even_length: i64,
     /// The share of its experts that a token meets; 1 without experts.
     pub expert_share: f64,
     /// The parameter that tokens are looked up in and not multiplied with, where there is one.

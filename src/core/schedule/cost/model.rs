@@ -55,6 +55,11 @@ impl CostModel {
         Self::new(1.0, 12.0 * hidden_size as f64, 0.0)
     }
 
+    /// A diffusion transformer's samples by the length at which attention costs as much as its matrices.
+    pub fn transformer(even_length: u64) -> Self {
+        Self::new(1.0, even_length as f64, 0.0)
+    }
+
     /// An encoder's items by their patches alone.
     pub fn patches() -> Self {
         Self::new(0.0, 1.0, 0.0)

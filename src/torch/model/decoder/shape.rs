@@ -11,6 +11,8 @@ impl DecoderConfig {
             width: self.hidden_size,
             is_causal: true,
             attention: self.layers.iter().map(attention).sum(),
+            // Of a layer: 24 · width² operations a token in its matrices, 2 · width · length in causal attention.
+            even_length: 12 * self.hidden_size,
             expert_share: self.layers.iter().find_map(expert_share).unwrap_or(1.0),
             lookup,
         }

@@ -112,6 +112,15 @@ impl TransformerConfig {
         }
     }
 
+    /// The tokens of a sample at which attention costs as much as the matrices of a block: `(6·d² + 2·d·f) / (2·d)` of Wan,
+    /// `12·d² / (2·d)` of Qwen-Image, whose streams have matrices of their own.
+    fn even_length(&self) -> i64 {
+        match self {
+            TransformerConfig::Wan(config) => 3 * config.width() + config.inner,
+            TransformerConfig::QwenImage(config) => 6 * config.width(),
+        }
+    }
+
     /// Returns what it takes from each tower: tokens of pictures, rows of text, patches of latents.
     fn inputs(&self) -> Vec<FeatureInput> {
         let input = |(tower, width)| FeatureInput { tower, num_tensors: 1, width, placeholders: Vec::new() };
@@ -172,6 +181,7 @@ impl FoundationFamily for DitFamily {
             width,
             is_causal: false,
             attention: (2 * width) as f64 * self.transformer.num_layers() as f64,
+            even_length: self.transformer.even_length(),
             expert_share: 1.0,
             lookup: None,
         }
