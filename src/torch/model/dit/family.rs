@@ -134,6 +134,19 @@ impl DitFamily {
         &self.transformer
     }
 
+    /// Returns whether all tokens of pictures are multiplied with this parameter.
+    fn is_met(&self, name: &str) -> bool {
+        let met: &[&str] = match &self.transformer {
+            TransformerConfig::Wan(_) => {
+                &[".attn1.", ".attn2.to_q", ".attn2.to_out", ".ffn.", ".patch_embedding", ".proj_out"]
+            }
+            TransformerConfig::QwenImage(_) => {
+                &[".attn.to_q", ".attn.to_k", ".attn.to_v", ".attn.to_out", ".img_mlp.", ".img_in", ".proj_out"]
+            }
+        };
+        met.iter().any(|part| format!(".{name}").contains(part))
+    }
+
     pub(super) fn model(&self, params: &ParamStore, policy: Policy) -> DitModel {
         let network: Box<dyn Network> = match &self.transformer {
             TransformerConfig::Wan(config) => Box::new(Wan::new(config, params)),
@@ -173,7 +186,7 @@ impl FoundationFamily for DitFamily {
             is_causal: false,
             attention: (2 * width) as f64 * self.transformer.num_layers() as f64,
             expert_share: 1.0,
-            lookup: None,
+            aside: self.specs().into_iter().map(|spec| spec.name).filter(|name| !self.is_met(name)).collect(),
         }
     }
 

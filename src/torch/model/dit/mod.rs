@@ -7,6 +7,7 @@
 //! 4. `segments.rs` modulates tokens by their noise level, `rope.rs` turns heads by places, `time.rs` embeds noise levels.
 
 mod family;
+mod maps;
 mod network;
 mod qwen_image;
 mod record;

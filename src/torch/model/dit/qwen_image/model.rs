@@ -12,14 +12,14 @@ use super::block::{self, Attention, EPS, FeedForward};
 use super::config::QwenImageConfig;
 use super::layout::Layout;
 use crate::model::batch::SampleRow;
+use crate::model::dit::maps::{outer_map, zeroed};
 use crate::model::dit::network::{Latents, Network};
 use crate::model::dit::sample::Sample;
 use crate::model::dit::segments::wide;
 use crate::model::dit::time::{TimeEmbedder, sinusoids};
-use crate::model::dit::wan::{started, std_of};
 use crate::model::tower_blocks::Part;
 use crate::nn::{Linear, RmsNorm};
-use crate::params::{Init, ParamSpec, ParamStore};
+use crate::params::{ParamSpec, ParamStore};
 use crate::tape::{Policy, Slot, Tape};
 
 /// A noise level is embedded as this many times itself.
@@ -50,15 +50,14 @@ struct Block {
 /// The parameters of a transformer.
 pub(super) fn specs(config: &QwenImageConfig) -> Vec<ParamSpec> {
     let (prefix, width) = (config.prefix.as_str(), config.width());
-    let linear = |name: &str, inputs, outputs| Linear::specs(prefix, name, inputs, outputs, true, std_of(inputs));
-    let mut specs = TimeEmbedder::specs(prefix, "time_text_embed.timestep_embedder", FREQUENCIES, width, std_of);
+    let mut specs = TimeEmbedder::specs(prefix, "time_text_embed.timestep_embedder", FREQUENCIES, width);
     specs.extend(RmsNorm::specs(prefix, "txt_norm", config.text_dim));
-    specs.extend(linear("img_in", config.patch_dim(), width));
-    specs.extend(linear("txt_in", config.text_dim, width));
+    specs.extend(outer_map(prefix, "img_in", config.patch_dim(), width));
+    specs.extend(outer_map(prefix, "txt_in", config.text_dim, width));
     let block = |number| block::specs(config, &format!("{prefix}transformer_blocks.{number}."));
     specs.extend((0..config.num_layers).flat_map(block));
-    specs.extend(started(linear("norm_out.linear", width, 2 * width), Init::Zeros));
-    specs.extend(started(linear("proj_out", width, config.patch_dim()), Init::Zeros));
+    specs.extend(zeroed(outer_map(prefix, "norm_out.linear", width, 2 * width)));
+    specs.extend(zeroed(outer_map(prefix, "proj_out", width, config.patch_dim())));
     specs
 }
 

@@ -6,6 +6,7 @@
 use tch::Tensor;
 
 use super::config::WanConfig;
+use crate::model::dit::maps::{map, zeroed};
 use crate::model::dit::segments::{Segments, wide};
 use crate::model::tower_blocks::Rotation;
 use crate::nn::{Activation, CrossAttention, LayerNorm, Linear, PackedAttention, RmsNorm};
@@ -57,12 +58,9 @@ pub(super) struct FeedForward {
 }
 
 impl Heads {
-    fn specs(prefix: &str, width: i64, output: Init) -> Vec<ParamSpec> {
-        let linear = |name: &str| Linear::specs(prefix, name, width, width, true, std_of(width));
-        let mut specs: Vec<ParamSpec> = ["to_q", "to_k", "to_v"].iter().flat_map(|name| linear(name)).collect();
-        specs.extend(started(linear("to_out.0"), output));
-        specs.extend(["norm_q", "norm_k"].iter().flat_map(|name| RmsNorm::specs(prefix, name, width)));
-        specs
+    fn specs(prefix: &str, width: i64) -> Vec<ParamSpec> {
+        let maps = ["to_q", "to_k", "to_v", "to_out.0"].iter().flat_map(|name| map(prefix, name, width, width));
+        maps.chain(["norm_q", "norm_k"].iter().flat_map(|name| RmsNorm::specs(prefix, name, width))).collect()
     }
 
     fn new(scope: &Scope<'_>, name: &str, config: &WanConfig) -> Heads {
@@ -158,29 +156,20 @@ pub(super) fn specs(config: &WanConfig, prefix: &str) -> Vec<ParamSpec> {
     let (width, inner) = (config.width(), config.inner);
     let mut specs =
         vec![ParamSpec::new(format!("{prefix}{TABLE}"), &[1, 6, width], Init::Normal((width as f64).powf(-0.5)))];
-    specs.extend(Heads::specs(&format!("{prefix}attn1."), width, Init::Zeros));
-    specs.extend(Heads::specs(&format!("{prefix}attn2."), width, Init::Normal(std_of(width))));
+    let mut attention = Heads::specs(&format!("{prefix}attn1."), width);
+    attention.iter_mut().filter(|spec| spec.name.ends_with("to_out.0.weight")).for_each(|spec| spec.init = Init::Zeros);
+    specs.extend(attention);
+    specs.extend(Heads::specs(&format!("{prefix}attn2."), width));
     if config.image.is_some() {
-        let linear = |name| Linear::specs(prefix, name, width, width, true, std_of(width));
-        specs.extend(["attn2.add_k_proj", "attn2.add_v_proj"].into_iter().flat_map(linear));
+        let added = ["attn2.add_k_proj", "attn2.add_v_proj"];
+        specs.extend(added.into_iter().flat_map(|name| map(prefix, name, width, width)));
         specs.extend(RmsNorm::specs(prefix, "attn2.norm_added_k", width));
     }
     if config.cross_norm {
         specs.extend(LayerNorm::specs(prefix, "norm2", width));
     }
-    specs.extend(Linear::specs(prefix, "ffn.net.0.proj", width, inner, true, std_of(width)));
-    specs.extend(started(Linear::specs(prefix, "ffn.net.2", inner, width, true, std_of(inner)), Init::Zeros));
-    specs
-}
-
-/// The standard deviation of random weights of a linear map, as torch draws them.
-pub(in crate::model::dit) fn std_of(inputs: i64) -> f64 {
-    (3.0 * inputs as f64).powf(-0.5)
-}
-
-/// A linear map whose weight starts so.
-pub(in crate::model::dit) fn started(mut specs: Vec<ParamSpec>, init: Init) -> Vec<ParamSpec> {
-    specs[0].init = init;
+    specs.extend(map(prefix, "ffn.net.0.proj", width, inner));
+    specs.extend(zeroed(map(prefix, "ffn.net.2", inner, width)));
     specs
 }
 

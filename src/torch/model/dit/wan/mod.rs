@@ -5,7 +5,6 @@ mod conditions;
 mod config;
 mod model;
 
-pub(super) use block::{started, std_of};
 pub use config::{ImageTokens, WanConfig};
 pub(super) use model::Wan;
 

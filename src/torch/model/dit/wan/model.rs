@@ -7,10 +7,11 @@ use std::rc::Rc;
 use loongforge_core::message::ItemMeta;
 use tch::{Device, Kind, Tensor};
 
-use super::block::{self, Context, FeedForward, PromptAttention, SelfAttention, started, std_of};
+use super::block::{self, Context, FeedForward, PromptAttention, SelfAttention};
 use super::conditions::mask;
 use super::config::WanConfig;
 use crate::model::batch::SampleRow;
+use crate::model::dit::maps::{outer_map, std_of, zeroed};
 use crate::model::dit::network::{Latents, Network};
 use crate::model::dit::rope::{places, rotation};
 use crate::model::dit::sample::Sample;
@@ -84,8 +85,6 @@ pub(super) fn specs(config: &WanConfig) -> Vec<ParamSpec> {
     let [rows, columns] = config.patch;
     let embedder = format!("{prefix}condition_embedder.");
     let patches = config.in_channels * rows * columns;
-    let linear =
-        |prefix: &str, name: &str, inputs, outputs| Linear::specs(prefix, name, inputs, outputs, true, std_of(inputs));
     let head = Init::Normal((width as f64).powf(-0.5));
     let mut specs = vec![
         ParamSpec::new(format!("{prefix}scale_shift_table"), &[1, 2, width], head),
@@ -96,22 +95,22 @@ pub(super) fn specs(config: &WanConfig) -> Vec<ParamSpec> {
         ),
         ParamSpec::new(format!("{prefix}patch_embedding.bias"), &[width], Init::Zeros),
     ];
-    specs.extend(TimeEmbedder::specs(&embedder, "time_embedder", config.freq_dim, width, std_of));
-    specs.extend(linear(&embedder, "time_proj", width, 6 * width));
-    specs.extend(linear(&embedder, "text_embedder.linear_1", config.text_dim, width));
-    specs.extend(linear(&embedder, "text_embedder.linear_2", width, width));
+    specs.extend(TimeEmbedder::specs(&embedder, "time_embedder", config.freq_dim, width));
+    specs.extend(outer_map(&embedder, "time_proj", width, 6 * width));
+    specs.extend(outer_map(&embedder, "text_embedder.linear_1", config.text_dim, width));
+    specs.extend(outer_map(&embedder, "text_embedder.linear_2", width, width));
     if let Some(image) = &config.image {
         let embedder = format!("{embedder}image_embedder.");
         if let Some(positions) = image.positions {
             specs.push(ParamSpec::new(format!("{embedder}pos_embed"), &[1, positions, image.width], Init::Zeros));
         }
         specs.extend(LayerNorm::specs(&embedder, "norm1", image.width));
-        specs.extend(linear(&embedder, "ff.net.0.proj", image.width, image.width));
-        specs.extend(linear(&embedder, "ff.net.2", image.width, width));
+        specs.extend(outer_map(&embedder, "ff.net.0.proj", image.width, image.width));
+        specs.extend(outer_map(&embedder, "ff.net.2", image.width, width));
         specs.extend(LayerNorm::specs(&embedder, "norm2", width));
     }
     specs.extend((0..config.num_layers).flat_map(|number| block::specs(config, &format!("{prefix}blocks.{number}."))));
-    specs.extend(started(linear(prefix, "proj_out", width, config.patch_dim()), Init::Zeros));
+    specs.extend(zeroed(outer_map(prefix, "proj_out", width, config.patch_dim())));
     specs
 }
 
