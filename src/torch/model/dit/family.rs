@@ -193,7 +193,7 @@ impl DitFamily {
     }
 
     /// The stage of the transformer of which this is a rank's part.
-    fn stage_model(&self, stage: &Stage, params: &ParamStore, policy: Policy) -> DitModel {
+    pub(super) fn stage_model(&self, stage: &Stage, params: &ParamStore, policy: Policy) -> DitModel {
         let network: Box<dyn Network> = match &self.transformer {
             TransformerConfig::Wan(config) => Box::new(Wan::new(config, stage, params)),
             TransformerConfig::QwenImage(config) => Box::new(QwenImage::new(config, stage, params)),

@@ -9,6 +9,8 @@
 mod family;
 mod maps;
 mod network;
+#[cfg(test)]
+mod parallel_tests;
 mod qwen_image;
 mod record;
 mod rope;

@@ -22,7 +22,7 @@ use crate::tape::{Execution, Policy};
 /// The tolerance, as a share of the largest value of a tensor.
 const TOLERANCE: f64 = 2e-5;
 
-fn folders() -> Vec<PathBuf> {
+pub(super) fn folders() -> Vec<PathBuf> {
     let committed = || Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/dit");
     let folder = std::env::var_os("LOONGFORGE_DIT").map_or_else(committed, PathBuf::from);
     let mut found: Vec<PathBuf> = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).collect();
@@ -40,32 +40,32 @@ fn tensors(path: PathBuf) -> BTreeMap<String, Tensor> {
 const SMALL: f64 = 0.02;
 
 /// The share of the largest expected value that the largest difference is.
-fn error(found: &Tensor, expected: &Tensor) -> f64 {
+pub(super) fn error(found: &Tensor, expected: &Tensor) -> f64 {
     assert_eq!(found.size(), expected.size());
     let largest = expected.abs().max().double_value(&[]);
     (found - expected).abs().max().double_value(&[]) / largest
 }
 
 /// A fixture with its model.
-struct Fixture {
-    name: String,
-    family: DitFamily,
-    params: Rc<ParamStore>,
-    rows: Vec<SampleRow>,
+pub(super) struct Fixture {
+    pub name: String,
+    pub family: DitFamily,
+    pub params: Rc<ParamStore>,
+    pub rows: Vec<SampleRow>,
     inputs: BTreeMap<String, Tensor>,
     expected: BTreeMap<String, Tensor>,
 }
 
 /// What a forward and backward gave.
-struct Found {
-    loss: f64,
-    grads: GradBuffer,
+pub(super) struct Found {
+    pub loss: f64,
+    pub grads: GradBuffer,
     /// Of features, by input.
     features: Vec<Option<Tensor>>,
 }
 
 impl Fixture {
-    fn read(folder: &Path) -> Fixture {
+    pub fn read(folder: &Path) -> Fixture {
         let config: Value =
             serde_json::from_str(&std::fs::read_to_string(folder.join("config.json")).unwrap()).unwrap();
         let transformer = TransformerConfig::read(&Keys::new(&config["transformer"]), "", 512).unwrap();
@@ -82,12 +82,12 @@ impl Fixture {
         Fixture { name, family, params, rows, inputs, expected }
     }
 
-    fn model(&self, policy: Policy) -> DitModel {
+    pub fn model(&self, policy: Policy) -> DitModel {
         self.family.model(&self.params, policy)
     }
 
     /// Features by input of these samples.
-    fn features(&self, samples: &[usize]) -> Vec<Vec<Tensor>> {
+    pub fn features(&self, samples: &[usize]) -> Vec<Vec<Tensor>> {
         let of = |tower: Tower| {
             let parts: Vec<Tensor> = samples.iter().flat_map(|at| self.items(*at, tower)).collect();
             if parts.is_empty() { Vec::new() } else { vec![Tensor::cat(&parts, 0)] }
@@ -119,7 +119,7 @@ impl Fixture {
         }
     }
 
-    fn batch(&self, samples: &[usize]) -> MicroBatch {
+    pub fn batch(&self, samples: &[usize]) -> MicroBatch {
         let rows: Vec<SampleRow> = samples.iter().map(|at| self.rows[*at].clone()).collect();
         let ends = rows.iter().scan(0, |end, row| {
             *end += row.num_tokens;
@@ -147,9 +147,13 @@ impl Fixture {
         Tensor::cat(&samples.iter().map(part).collect::<Vec<_>>(), 0)
     }
 
-    fn run(&self, model: &DitModel, samples: &[usize]) -> Found {
-        let noise = |row: &SampleRow, _| self.targets(&[row.id.0 as usize], &self.inputs["noise"]);
-        let tape = model.recorder().record_with(&self.batch(samples), noise);
+    /// The fixture's noise of a sample.
+    pub fn noise(&self) -> impl Fn(&SampleRow, [i64; 2]) -> Tensor {
+        |row: &SampleRow, _| self.targets(&[row.id.0 as usize], &self.inputs["noise"])
+    }
+
+    pub fn run(&self, model: &DitModel, samples: &[usize]) -> Found {
+        let tape = model.recorder().record_with(&self.batch(samples), self.noise());
         let inputs = with_values(&tape.features, &self.features(samples));
         let mut run = Execution::new(tape.tape, self.params.clone(), inputs);
         run.forward().unwrap();
