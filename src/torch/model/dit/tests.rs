@@ -19,8 +19,11 @@ use crate::model::towers::with_values;
 use crate::params::{GradBuffer, ParamStore};
 use crate::tape::{Execution, Policy};
 
-/// The tolerance, as a share of the largest value of a tensor.
-const TOLERANCE: f64 = 2e-5;
+/// The tolerance of velocities and losses, as a share of the largest value of a tensor.
+const TOLERANCE: f64 = 5e-6;
+/// That of gradients. The largest are errors of the reference: `attn2.to_k` meets hundreds of equal rows of padding, whose
+/// gradients it sums in float32.
+const OF_GRADIENTS: f64 = 5e-5;
 
 pub(super) fn folders() -> Vec<PathBuf> {
     let committed = || Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/dit");
@@ -252,7 +255,7 @@ fn packed_samples_have_diffusers_velocities_losses_and_gradients() {
             let loss = (found.loss / expected - 1.0).abs();
             let (largest, name) = gradients(&fixture, &found.grads);
             println!("{}: velocity {velocity:.1e}, loss {loss:.1e}, gradients {largest:.1e} ({name})", fixture.name);
-            assert!(velocity < TOLERANCE && loss < TOLERANCE && largest < TOLERANCE, "{}", fixture.name);
+            assert!(velocity < TOLERANCE && loss < TOLERANCE && largest < OF_GRADIENTS, "{}", fixture.name);
         }
     }
 }
