@@ -52,8 +52,8 @@ impl ModelSize {
             let met = if is_expert(&spec) { parameters as f64 * shape.expert_share } else { parameters as f64 };
             size.parameters += parameters;
             active += met;
-            let is_lookup = shape.lookup.as_ref() == Some(&spec.name);
-            if spec.shape.len() >= 2 && spec.role != Role::Buffer && !is_lookup {
+            let is_aside = shape.aside.contains(&spec.name);
+            if spec.shape.len() >= 2 && spec.role != Role::Buffer && !is_aside {
                 multiplied += met;
             }
             if spec.is_linear && spec.shape.len() == 2 && !is_head(&spec.name) {

@@ -119,8 +119,9 @@ pub struct FoundationShape {
     pub even_length: i64,
     /// The share of its experts that a token meets; 1 without experts.
     pub expert_share: f64,
-    /// The parameter that tokens are looked up in and not multiplied with, where there is one.
-    pub lookup: Option<String>,
+    /// The parameters that its tokens are not multiplied with: tables that they are looked up in, and what only rows of text
+    /// or noise levels meet.
+    pub aside: Vec<String>,
 }
 
 impl FoundationShape {

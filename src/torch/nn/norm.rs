@@ -31,6 +31,13 @@ impl RmsNorm {
         x.rms_norm(weight.size(), Some(&weight), self.eps)
     }
 
+    /// The norm of rows of which this is a part, `[T, part]`: `squares` `[T, 1]`, float32, are the sums of squares of whole rows of
+    /// `width` values, the weight is the part's.
+    pub fn forward_part(&self, x: &Tensor, squares: &Tensor, width: i64) -> Tensor {
+        let factor = (squares / width as f64 + self.eps).rsqrt();
+        (x.to_kind(Kind::Float) * factor * self.factor().to_kind(Kind::Float)).to_kind(x.kind())
+    }
+
     /// The norm of every head of `x_THC`.
     pub fn forward_heads(&self, x_THC: &Tensor) -> Tensor {
         match can_fuse(x_THC) {

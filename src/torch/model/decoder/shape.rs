@@ -6,7 +6,7 @@ use crate::model::foundation::FoundationShape;
 impl DecoderConfig {
     /// The numbers that its cost follows from.
     pub(super) fn shape(&self) -> FoundationShape {
-        let lookup = (!self.tie_word_embeddings).then(|| self.embedding_weight());
+        let table = (!self.tie_word_embeddings).then(|| self.embedding_weight());
         FoundationShape {
             width: self.hidden_size,
             is_causal: true,
@@ -14,7 +14,7 @@ impl DecoderConfig {
             // Of a layer: 24 · width² operations a token in its matrices, 2 · width · length in causal attention.
             even_length: 12 * self.hidden_size,
             expert_share: self.layers.iter().find_map(expert_share).unwrap_or(1.0),
-            lookup,
+            aside: table.into_iter().collect(),
         }
     }
 }
@@ -58,7 +58,7 @@ mod tests {
             "qk_nope_head_dim": 4, "qk_rope_head_dim": 2, "v_head_dim": 3});
         let latent = shape(include_str!("../../tests/fixtures/deepseek_v2-seed1/config.json"), changes);
         assert_eq!(latent.attention, 2.0 * 2.0 * 9.0);
-        assert!(latent.is_causal && latent.lookup.as_deref() == Some("model.embed_tokens.weight"));
+        assert!(latent.is_causal && latent.aside == ["model.embed_tokens.weight"]);
         assert_eq!(latent.flops_per_token(100.0, 10), 6.0 * 100.0 + 3.0 * 10.0 * latent.attention);
         let full = FoundationShape { is_causal: false, ..latent };
         assert_eq!(full.flops_per_token(100.0, 10), 6.0 * 100.0 + 6.0 * 10.0 * full.attention);

@@ -16,9 +16,11 @@ use crate::model::columns::Column;
 use crate::model::foundation::{FoundationFamily, FoundationModel, FoundationShape, FoundationTape};
 use crate::model::keys::{Keys, ModelConfigError};
 use crate::model::objective::FlowSettings;
+use crate::model::parallel_errors::TensorParallelError;
+use crate::model::stage::Stage;
 use crate::model::towers::FeatureInput;
 use crate::native::NativeError;
-use crate::params::{ParamSpec, ParamStore};
+use crate::params::{ParallelRank, ParamSpec, ParamStore, divide};
 use crate::tape::Policy;
 
 /// A transformer as data.
@@ -105,6 +107,49 @@ impl TransformerConfig {
         }
     }
 
+    /// The parameters of a stage, of this rank's part of it.
+    fn specs(&self, stage: &Stage) -> Vec<ParamSpec> {
+        match self {
+            TransformerConfig::Wan(config) => config.specs(stage),
+            TransformerConfig::QwenImage(config) => config.specs(stage),
+        }
+    }
+
+    fn parallel(&self) -> ParallelRank {
+        match self {
+            TransformerConfig::Wan(config) => config.parallel,
+            TransformerConfig::QwenImage(config) => config.parallel,
+        }
+    }
+
+    fn with_parallel(&self, parallel: ParallelRank) -> TransformerConfig {
+        match self.clone() {
+            TransformerConfig::Wan(config) => TransformerConfig::Wan(WanConfig { parallel, ..config }),
+            TransformerConfig::QwenImage(config) => {
+                TransformerConfig::QwenImage(QwenImageConfig { parallel, ..config })
+            }
+        }
+    }
+
+    /// Returns what the rank at `place` computes with.
+    fn divided(&self, place: &ParallelRank) -> Result<TransformerConfig, TensorParallelError> {
+        let (heads, inner) = match self {
+            TransformerConfig::Wan(config) => (config.num_heads, config.inner),
+            TransformerConfig::QwenImage(config) => (config.num_heads, config.inner()),
+        };
+        let ranks = place.tp;
+        if place.sequence {
+            return Err(TensorParallelError::Unsupported { what: "a diffusion transformer with sequence_parallel" });
+        }
+        if heads % ranks as i64 != 0 {
+            return Err(TensorParallelError::Tensor { key: "num_attention_heads", size: heads, ranks });
+        }
+        if inner < ranks as i64 {
+            return Err(TensorParallelError::TooFew { key: "ffn_dim", size: inner, axis: "tensor_parallel", ranks });
+        }
+        Ok(self.with_parallel(*place))
+    }
+
     pub fn num_layers(&self) -> usize {
         match self {
             TransformerConfig::Wan(config) => config.num_layers,
@@ -143,28 +188,45 @@ impl DitFamily {
         &self.transformer
     }
 
-    pub(super) fn model(&self, params: &ParamStore, policy: Policy) -> DitModel {
+    /// Returns whether all tokens of pictures are multiplied with this parameter.
+    fn is_met(&self, name: &str) -> bool {
+        let met: &[&str] = match &self.transformer {
+            TransformerConfig::Wan(_) => {
+                &[".attn1.", ".attn2.to_q", ".attn2.to_out", ".ffn.", ".patch_embedding", ".proj_out"]
+            }
+            TransformerConfig::QwenImage(_) => {
+                &[".attn.to_q", ".attn.to_k", ".attn.to_v", ".attn.to_out", ".img_mlp.", ".img_in", ".proj_out"]
+            }
+        };
+        met.iter().any(|part| format!(".{name}").contains(part))
+    }
+
+    /// The stage of the transformer of which this is a rank's part.
+    pub(super) fn stage_model(&self, stage: &Stage, params: &ParamStore, policy: Policy) -> DitModel {
         let network: Box<dyn Network> = match &self.transformer {
-            TransformerConfig::Wan(config) => Box::new(Wan::new(config, params)),
-            TransformerConfig::QwenImage(config) => Box::new(QwenImage::new(config, params)),
+            TransformerConfig::Wan(config) => Box::new(Wan::new(config, stage, params)),
+            TransformerConfig::QwenImage(config) => Box::new(QwenImage::new(config, stage, params)),
         };
         DitModel {
             network,
             columns: self.columns().into(),
+            stage: stage.clone(),
             family: self.clone(),
             policy,
             device: params.flat().device(),
             kind: params.flat().kind(),
         }
     }
+
+    #[cfg(test)]
+    pub(super) fn model(&self, params: &ParamStore, policy: Policy) -> DitModel {
+        self.stage_model(&Stage::whole(self.num_layers()), params, policy)
+    }
 }
 
 impl FoundationFamily for DitFamily {
     fn specs(&self) -> Vec<ParamSpec> {
-        match &self.transformer {
-            TransformerConfig::Wan(config) => config.specs(),
-            TransformerConfig::QwenImage(config) => config.specs(),
-        }
+        self.stage_specs(&Stage::whole(self.num_layers()))
     }
 
     fn inputs(&self) -> &[FeatureInput] {
@@ -183,7 +245,7 @@ impl FoundationFamily for DitFamily {
             attention: (2 * width) as f64 * self.transformer.num_layers() as f64,
             even_length: self.transformer.even_length(),
             expert_share: 1.0,
-            lookup: None,
+            aside: self.specs().into_iter().map(|spec| spec.name).filter(|name| !self.is_met(name)).collect(),
         }
     }
 
@@ -192,7 +254,28 @@ impl FoundationFamily for DitFamily {
     }
 
     fn build(&self, params: &ParamStore, policy: Policy) -> Box<dyn FoundationModel> {
-        Box::new(self.model(params, policy))
+        self.build_stage(&Stage::whole(self.num_layers()), params, policy)
+    }
+
+    fn divided(&self, place: &ParallelRank) -> Result<Arc<dyn FoundationFamily>, TensorParallelError> {
+        let transformer = self.transformer.with_parallel(ParallelRank::default()).divided(place)?;
+        Ok(Arc::new(DitFamily { transformer, ..self.clone() }))
+    }
+
+    fn num_layers(&self) -> usize {
+        self.transformer.num_layers()
+    }
+
+    fn stage_specs(&self, stage: &Stage) -> Vec<ParamSpec> {
+        let (place, whole) = (self.transformer.parallel(), self.transformer.with_parallel(ParallelRank::default()));
+        match place.is_whole() {
+            true => whole.specs(stage),
+            false => divide(whole.specs(stage), self.transformer.specs(stage), &place),
+        }
+    }
+
+    fn build_stage(&self, stage: &Stage, params: &ParamStore, policy: Policy) -> Box<dyn FoundationModel> {
+        Box::new(self.stage_model(stage, params, policy))
     }
 }
 
@@ -201,6 +284,7 @@ pub(super) struct DitModel {
     network: Box<dyn Network>,
     family: DitFamily,
     columns: Rc<[Column]>,
+    stage: Stage,
     policy: Policy,
     device: Device,
     kind: Kind,
@@ -211,6 +295,7 @@ impl DitModel {
         Recorder {
             network: &*self.network,
             inputs: &self.family.inputs,
+            stage: &self.stage,
             flow: &self.family.flow,
             patch_dim: self.family.transformer.patch_dim(),
             policy: self.policy,
@@ -242,6 +327,7 @@ impl FoundationModel for DitModel {
         sigma: &[f64],
         prompt: usize,
     ) -> Option<Result<Tensor, NativeError>> {
-        Some(self.recorder().velocity(params, batch, features, noised, sigma, prompt))
+        let is_alone = self.stage.is_whole() && self.family.transformer.parallel().is_whole();
+        is_alone.then(|| self.recorder().velocity(params, batch, features, noised, sigma, prompt))
     }
 }

@@ -7,7 +7,10 @@
 //! 4. `segments.rs` modulates tokens by their noise level, `rope.rs` turns heads by places, `time.rs` embeds noise levels.
 
 mod family;
+mod maps;
 mod network;
+#[cfg(test)]
+mod parallel_tests;
 mod qwen_image;
 mod record;
 mod rope;

@@ -3,10 +3,23 @@
 use std::ops::Range;
 
 use loongforge_core::message::ItemMeta;
+use tch::Kind;
 
 use super::sample::Sample;
 use crate::model::batch::SampleRow;
+use crate::params::ParallelRank;
 use crate::tape::{Policy, Slot, Tape};
+
+/// The samples of a micro-batch, with what all parts of a transformer know of them.
+pub(super) struct Work<'a> {
+    pub samples: &'a [Sample],
+    /// The noise level of each.
+    pub sigma: &'a [f64],
+    /// Rows of text, and tokens of pictures, of all samples.
+    pub num_text: i64,
+    pub num_pictures: i64,
+    pub policy: Policy,
+}
 
 /// What a transformer reads of a micro-batch.
 pub(super) struct Latents {
@@ -14,14 +27,26 @@ pub(super) struct Latents {
     pub noised: Slot,
     /// All clean latents; `None`: there are none.
     pub clean: Option<Slot>,
-    /// Rows of text, and how many.
+    /// Rows of text.
     pub text: Option<Slot>,
-    pub num_text: i64,
     /// Tokens of pictures.
     pub pictures: Option<Slot>,
 }
 
-/// A transformer that tells the velocity of noised latents.
+/// A stream that goes from one stage of blocks to the next.
+pub(super) struct Stream {
+    pub shape: Vec<i64>,
+    pub kind: Kind,
+}
+
+/// What a stage begins with.
+pub(super) enum Begin {
+    Latents(Latents),
+    /// The streams of the stage before.
+    Streams(Vec<Slot>),
+}
+
+/// A transformer that tells the velocity of noised latents, or a stage of its blocks.
 pub(super) trait Network {
     /// Tokens of a sample's target that it makes, and that count in the loss.
     fn counted(&self, sample: &Sample) -> Range<i64>;
@@ -29,6 +54,45 @@ pub(super) trait Network {
     /// Returns whether the first of a sample's latents is its target, of a sample that may come without.
     fn has_target(&self, row: &SampleRow, latents: &[ItemMeta]) -> bool;
 
-    /// Records the velocity `[T, P]` of all samples' targets at noise levels `sigma`, one a sample.
-    fn record(&self, tape: &mut Tape, samples: &[Sample], sigma: &[f64], latents: &Latents, policy: Policy) -> Slot;
+    /// The streams between blocks.
+    fn streams(&self, work: &Work<'_>) -> Vec<Stream>;
+
+    /// Records the streams behind its blocks; of the last stage the velocity `[T, P]` of all samples' targets alone.
+    fn record(&self, tape: &mut Tape, work: &Work<'_>, begin: Begin) -> Vec<Slot>;
+}
+
+/// What happens among the ranks that share blocks.
+#[derive(Clone, Copy)]
+pub(super) struct Regions(bool);
+
+impl Regions {
+    pub fn new(place: &ParallelRank) -> Regions {
+        Regions(place.tp > 1)
+    }
+
+    /// True if blocks are split.
+    pub fn are_split(self) -> bool {
+        self.0
+    }
+
+    /// Into a rank's part of a block.
+    pub fn enter(self, tape: &mut Tape, x: Slot) -> Slot {
+        if self.0 { tape.copy_to_region(x) } else { x }
+    }
+
+    /// Out of it: the sum of the ranks' parts.
+    pub fn leave(self, tape: &mut Tape, y: Slot) -> Slot {
+        if self.0 { tape.reduce_from_region(y) } else { y }
+    }
+
+    /// The sum of what ranks have, for all of their parts.
+    pub fn sum_within(self, tape: &mut Tape, x: Slot) -> Slot {
+        let sum = tape.reduce_from_region(x);
+        tape.copy_to_region(sum)
+    }
+
+    /// Records what follows as computed alike by all ranks, outside of their parts.
+    pub fn set_alike(self, tape: &mut Tape, alike: bool) {
+        tape.set_alike(alike && self.0);
+    }
 }

@@ -7,20 +7,22 @@ use std::rc::Rc;
 use loongforge_core::message::{Grid, SampleId, Sigma, Target, Tower};
 use tch::{Device, Kind, Tensor};
 
-use super::network::{Latents, Network};
+use super::network::{Begin, Latents, Network, Stream, Work};
 use super::sample::{Sample, samples};
 use crate::model::batch::{MicroBatch, SampleRow};
 use crate::model::foundation::FoundationTape;
 use crate::model::objective::{Flow, FlowSettings, NoisePurpose};
+use crate::model::stage::Stage;
 use crate::model::towers::FeatureInput;
 use crate::native::NativeError;
 use crate::params::ParamStore;
-use crate::tape::{Execution, Policy, Slot, Tape};
+use crate::tape::{Boundary, Execution, Policy, Slot, Tape};
 
 /// What is recorded of any transformer.
 pub(super) struct Recorder<'a> {
     pub network: &'a dyn Network,
     pub inputs: &'a [FeatureInput],
+    pub stage: &'a Stage,
     pub flow: &'a FlowSettings,
     /// Numbers of a patch.
     pub patch_dim: i64,
@@ -50,11 +52,65 @@ impl Recorder<'_> {
         let rows = if batch.samples.is_empty() { &fillers } else { &*batch.samples };
         let found = samples(rows, 0, |_, _| true);
         let sigma: Vec<f64> = rows.iter().map(sigma).collect();
-        let clean = self.record_targets(&mut tape, &found, features.of(self, Tower::Vae));
-        let noises = rows.iter().zip(&found).map(|(row, sample)| draw(row, [sample.num_tokens(), self.patch_dim]));
-        let noise = Tensor::cat(&noises.collect::<Vec<_>>(), 0).to_device(self.device);
-        let lens: Vec<i64> = found.iter().map(Sample::num_tokens).collect();
-        let levels: Vec<f32> = sigma.iter().map(|sigma| *sigma as f32).collect();
+        let work = self.work(&found, &sigma, &features);
+        let (begin, target, inbound) = match self.stage.is_first {
+            true => {
+                let clean = self.record_targets(&mut tape, &found, features.of(self, Tower::Vae));
+                let noises = rows.iter().zip(&found);
+                let noises = noises.map(|(row, sample)| draw(row, [sample.num_tokens(), self.patch_dim]));
+                let noise = Tensor::cat(&noises.collect::<Vec<_>>(), 0).to_device(self.device);
+                let [noised, target] = self.record_noise(&mut tape, &work, clean, noise);
+                (self.begin(&features, noised), target, Vec::new())
+            }
+            false => {
+                let mut inbound = self.boundaries(&work, batch.feature_grads);
+                inbound.iter_mut().for_each(|boundary| boundary.slot = tape.input(boundary.requires_grad));
+                let mut streams: Vec<Slot> = inbound.iter().map(|boundary| boundary.slot).collect();
+                let target = streams.pop().expect("the target");
+                (Begin::Streams(streams), target, inbound)
+            }
+        };
+        let mut written = self.network.record(&mut tape, &work, begin);
+        let (mut outbound, mut loss) = (Vec::new(), None);
+        if self.stage.is_last {
+            let weights = rows.iter().zip(&found).map(|(row, sample)| self.weight(row, sample, batch.evaluates));
+            let weight = Tensor::cat(&weights.collect::<Vec<_>>(), 0).unsqueeze(1).to_device(self.device);
+            loss = Some(self.flow.kind.record(&mut tape, written[0], target, weight, batch.loss_scale));
+        } else {
+            written.push(target);
+            outbound = self.boundaries(&work, batch.feature_grads);
+            outbound.iter_mut().zip(written).for_each(|(boundary, slot)| boundary.slot = slot);
+        }
+        outbound.iter().map(|boundary| boundary.slot).chain(loss).for_each(|slot| tape.keep(slot));
+        FoundationTape {
+            tape: Rc::new(tape),
+            features: features.slots,
+            loss,
+            predicted: None,
+            inbound,
+            outbound,
+            key_values: Vec::new(),
+            routing: None,
+        }
+    }
+
+    /// What goes from one stage to the next: the streams of blocks, and the target. Their slots are still to come.
+    fn boundaries(&self, work: &Work<'_>, trains_features: bool) -> Vec<Boundary> {
+        let to_come = Tape::new().input(false);
+        let boundary = |(stream, requires_grad): (Stream, bool)| {
+            let Stream { shape, kind } = stream;
+            Boundary { slot: to_come, shape, kind, requires_grad }
+        };
+        let num_tokens = work.samples.iter().map(Sample::num_tokens).sum();
+        let target = Stream { shape: vec![num_tokens, self.patch_dim], kind: Kind::Float };
+        let streams = self.network.streams(work).into_iter().map(|stream| (stream, true));
+        streams.chain([(target, trains_features)]).map(boundary).collect()
+    }
+
+    /// The noised latents of all targets and what the transformer is to predict, float32: `[T, P]` each.
+    fn record_noise(&self, tape: &mut Tape, work: &Work<'_>, clean: Slot, noise: Tensor) -> [Slot; 2] {
+        let lens: Vec<i64> = work.samples.iter().map(Sample::num_tokens).collect();
+        let levels: Vec<f32> = work.sigma.iter().map(|sigma| *sigma as f32).collect();
         let levels = Tensor::from_slice(&levels).repeat_interleave_self_tensor(&Tensor::from_slice(&lens), 0, None);
         let (levels, kind) = (levels.unsqueeze(1).to_device(self.device), self.kind);
         let forward = move |reads: &[Tensor]| {
@@ -63,21 +119,7 @@ impl Recorder<'_> {
             vec![noised.to_kind(kind), &noise - clean]
         };
         let written = tape.run("noise", &[], Policy::Recompute, &[clean], 2, forward);
-        let velocity = self.record_velocity(&mut tape, &found, &sigma, &features, written[0]);
-        let weights = rows.iter().zip(&found).map(|(row, sample)| self.weight(row, sample, batch.evaluates));
-        let weight = Tensor::cat(&weights.collect::<Vec<_>>(), 0).unsqueeze(1).to_device(self.device);
-        let loss = self.flow.kind.record(&mut tape, velocity, written[1], weight, batch.loss_scale);
-        tape.keep(loss);
-        FoundationTape {
-            tape: Rc::new(tape),
-            features: features.slots,
-            loss: Some(loss),
-            predicted: None,
-            inbound: Vec::new(),
-            outbound: Vec::new(),
-            key_values: Vec::new(),
-            routing: None,
-        }
+        [written[0], written[1]]
     }
 
     /// The velocity `[T, P]` at `noised` latents of all samples' targets at noise levels `sigma`, one a sample; `prompt` is
@@ -99,7 +141,8 @@ impl Recorder<'_> {
         let slots = self.features(&mut tape, &batch.num_features, false);
         let found = samples(&batch.samples, prompt, |row, latents| self.network.has_target(row, latents));
         let input = tape.input(false);
-        let velocity = self.record_velocity(&mut tape, &found, sigma, &slots, input);
+        let begin = self.begin(&slots, input);
+        let velocity = self.network.record(&mut tape, &self.work(&found, sigma, &slots), begin)[0];
         let taken = |x: &Tensor| x.to_device(self.device).to_kind(self.kind);
         let mut inputs = vec![(input, taken(noised))];
         let pairs = slots.slots.iter().flatten().zip(features.iter().filter(|levels| !levels.is_empty()).flatten());
@@ -115,7 +158,8 @@ impl Recorder<'_> {
             let levels = if *count == 0 { 0 } else { input.num_tensors };
             (0..levels).map(|_| tape.input(trains)).collect()
         };
-        Features { slots: counts.iter().zip(self.inputs).map(slots).collect(), counts }
+        let here = if self.stage.is_first { self.inputs } else { &[] };
+        Features { slots: counts.iter().zip(here).map(slots).collect(), counts }
     }
 
     /// The clean latents of all targets `[T, P]`; zeros where there are none.
@@ -134,22 +178,19 @@ impl Recorder<'_> {
         tape.take_rows(latents, Rc::new(Tensor::from_slice(&rows).to_device(self.device)))
     }
 
-    fn record_velocity(
-        &self,
-        tape: &mut Tape,
-        samples: &[Sample],
-        sigma: &[f64],
-        features: &Features,
-        noised: Slot,
-    ) -> Slot {
-        let latents = Latents {
+    /// Returns what the transformer knows of samples.
+    fn work<'b>(&self, samples: &'b [Sample], sigma: &'b [f64], features: &Features) -> Work<'b> {
+        let [num_text, num_pictures] = [Tower::Text, Tower::Vision].map(|tower| features.num_rows(self, tower));
+        Work { samples, sigma, num_text, num_pictures, policy: self.policy }
+    }
+
+    fn begin(&self, features: &Features, noised: Slot) -> Begin {
+        Begin::Latents(Latents {
             noised,
             clean: features.of(self, Tower::Vae),
             text: features.of(self, Tower::Text),
-            num_text: features.num_rows(self, Tower::Text),
             pictures: features.of(self, Tower::Vision),
-        };
-        self.network.record(tape, samples, sigma, &latents, self.policy)
+        })
     }
 
     /// The weight of each token of a sample `[tokens]`: an even share of the sample's, of those that count.
@@ -166,7 +207,7 @@ impl Recorder<'_> {
 impl Features {
     fn of(&self, recorder: &Recorder<'_>, tower: Tower) -> Option<Slot> {
         let at = recorder.inputs.iter().position(|input| input.tower == tower)?;
-        self.slots[at].first().copied()
+        self.slots.get(at)?.first().copied()
     }
 
     fn num_rows(&self, recorder: &Recorder<'_>, tower: Tower) -> i64 {

@@ -12,17 +12,20 @@ use tch::{Device, Kind, Tensor};
 use super::family::{DitFamily, DitModel, TransformerConfig};
 use crate::model::batch::{MicroBatch, SampleRow};
 use crate::model::columns::Columns;
-use crate::model::foundation::FoundationFamily;
+use crate::model::foundation::{FoundationFamily, FoundationModel};
 use crate::model::keys::Keys;
-use crate::model::objective::NoisePurpose;
+use crate::model::objective::{Flow, FlowSettings, LossKind, NoisePurpose, TimeWeight};
 use crate::model::towers::with_values;
 use crate::params::{GradBuffer, ParamStore};
 use crate::tape::{Execution, Policy};
 
-/// The tolerance, as a share of the largest value of a tensor.
-const TOLERANCE: f64 = 2e-5;
+/// The tolerance of velocities and losses, as a share of the largest value of a tensor.
+const TOLERANCE: f64 = 5e-6;
+/// That of gradients. The largest are errors of the reference: `attn2.to_k` meets hundreds of equal rows of padding, whose
+/// gradients it sums in float32.
+const OF_GRADIENTS: f64 = 5e-5;
 
-fn folders() -> Vec<PathBuf> {
+pub(super) fn folders() -> Vec<PathBuf> {
     let committed = || Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/dit");
     let folder = std::env::var_os("LOONGFORGE_DIT").map_or_else(committed, PathBuf::from);
     let mut found: Vec<PathBuf> = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).collect();
@@ -40,32 +43,32 @@ fn tensors(path: PathBuf) -> BTreeMap<String, Tensor> {
 const SMALL: f64 = 0.02;
 
 /// The share of the largest expected value that the largest difference is.
-fn error(found: &Tensor, expected: &Tensor) -> f64 {
+pub(super) fn error(found: &Tensor, expected: &Tensor) -> f64 {
     assert_eq!(found.size(), expected.size());
     let largest = expected.abs().max().double_value(&[]);
     (found - expected).abs().max().double_value(&[]) / largest
 }
 
 /// A fixture with its model.
-struct Fixture {
-    name: String,
-    family: DitFamily,
-    params: Rc<ParamStore>,
-    rows: Vec<SampleRow>,
+pub(super) struct Fixture {
+    pub name: String,
+    pub family: DitFamily,
+    pub params: Rc<ParamStore>,
+    pub rows: Vec<SampleRow>,
     inputs: BTreeMap<String, Tensor>,
     expected: BTreeMap<String, Tensor>,
 }
 
 /// What a forward and backward gave.
-struct Found {
-    loss: f64,
-    grads: GradBuffer,
+pub(super) struct Found {
+    pub loss: f64,
+    pub grads: GradBuffer,
     /// Of features, by input.
     features: Vec<Option<Tensor>>,
 }
 
 impl Fixture {
-    fn read(folder: &Path) -> Fixture {
+    pub fn read(folder: &Path) -> Fixture {
         let config: Value =
             serde_json::from_str(&std::fs::read_to_string(folder.join("config.json")).unwrap()).unwrap();
         let transformer = TransformerConfig::read(&Keys::new(&config["transformer"]), "", 512).unwrap();
@@ -82,12 +85,12 @@ impl Fixture {
         Fixture { name, family, params, rows, inputs, expected }
     }
 
-    fn model(&self, policy: Policy) -> DitModel {
+    pub fn model(&self, policy: Policy) -> DitModel {
         self.family.model(&self.params, policy)
     }
 
     /// Features by input of these samples.
-    fn features(&self, samples: &[usize]) -> Vec<Vec<Tensor>> {
+    pub fn features(&self, samples: &[usize]) -> Vec<Vec<Tensor>> {
         let of = |tower: Tower| {
             let parts: Vec<Tensor> = samples.iter().flat_map(|at| self.items(*at, tower)).collect();
             if parts.is_empty() { Vec::new() } else { vec![Tensor::cat(&parts, 0)] }
@@ -119,7 +122,7 @@ impl Fixture {
         }
     }
 
-    fn batch(&self, samples: &[usize]) -> MicroBatch {
+    pub fn batch(&self, samples: &[usize]) -> MicroBatch {
         let rows: Vec<SampleRow> = samples.iter().map(|at| self.rows[*at].clone()).collect();
         let ends = rows.iter().scan(0, |end, row| {
             *end += row.num_tokens;
@@ -147,9 +150,13 @@ impl Fixture {
         Tensor::cat(&samples.iter().map(part).collect::<Vec<_>>(), 0)
     }
 
-    fn run(&self, model: &DitModel, samples: &[usize]) -> Found {
-        let noise = |row: &SampleRow, _| self.targets(&[row.id.0 as usize], &self.inputs["noise"]);
-        let tape = model.recorder().record_with(&self.batch(samples), noise);
+    /// The fixture's noise of a sample.
+    pub fn noise(&self) -> impl Fn(&SampleRow, [i64; 2]) -> Tensor {
+        |row: &SampleRow, _| self.targets(&[row.id.0 as usize], &self.inputs["noise"])
+    }
+
+    pub fn run(&self, model: &DitModel, samples: &[usize]) -> Found {
+        let tape = model.recorder().record_with(&self.batch(samples), self.noise());
         let inputs = with_values(&tape.features, &self.features(samples));
         let mut run = Execution::new(tape.tape, self.params.clone(), inputs);
         run.forward().unwrap();
@@ -162,21 +169,23 @@ impl Fixture {
         Found { loss: value, grads, features }
     }
 
-    fn velocity(&self, samples: &[usize]) -> Tensor {
+    /// The noised targets of these samples, and their noise levels.
+    fn noised(&self, samples: &[usize]) -> (Tensor, Vec<f64>) {
         let sigma: Vec<f64> = samples.iter().map(|at| self.rows[*at].target.unwrap().sigma.get()).collect();
         let [x, noise] = ["latents", "noise"].map(|name| self.targets(samples, &self.inputs[name]));
         let of_tokens = samples.iter().zip(&sigma).map(|(at, sigma)| {
-            Tensor::full(
-                [self.rows[*at].target.unwrap().grid.num_patches() as i64, 1],
-                *sigma,
-                (Kind::Float, Device::Cpu),
-            )
+            let tokens = self.rows[*at].target.unwrap().grid.num_patches() as i64;
+            Tensor::full([tokens, 1], *sigma, (Kind::Float, Device::Cpu))
         });
         let sigmas = Tensor::cat(&of_tokens.collect::<Vec<_>>(), 0);
-        let noised: Tensor = x * (1.0 - &sigmas) + noise * &sigmas;
+        (x * (1.0 - &sigmas) + noise * &sigmas, sigma)
+    }
+
+    fn velocity(&self, samples: &[usize]) -> Tensor {
+        let (noised, sigma) = self.noised(samples);
         let model = self.model(Policy::Keep);
         let (batch, features) = (self.batch(samples), self.features(samples));
-        model.recorder().velocity(&self.params, &batch, &features, &noised, &sigma, 0).unwrap()
+        model.velocity(&self.params, &batch, &features, &noised, &sigma, 0).unwrap().unwrap()
     }
 }
 
@@ -246,7 +255,7 @@ fn packed_samples_have_diffusers_velocities_losses_and_gradients() {
             let loss = (found.loss / expected - 1.0).abs();
             let (largest, name) = gradients(&fixture, &found.grads);
             println!("{}: velocity {velocity:.1e}, loss {loss:.1e}, gradients {largest:.1e} ({name})", fixture.name);
-            assert!(velocity < TOLERANCE && loss < TOLERANCE && largest < TOLERANCE, "{}", fixture.name);
+            assert!(velocity < TOLERANCE && loss < TOLERANCE && largest < OF_GRADIENTS, "{}", fixture.name);
         }
     }
 }
@@ -272,5 +281,113 @@ fn packed_samples_are_what_they_are_alone() {
         }
         let parts: Vec<Tensor> = all.iter().map(|at| fixture.velocity(&[*at])).collect();
         assert!(error(&fixture.velocity(&all), &Tensor::cat(&parts, 0)) < 1e-5, "{}", fixture.name);
+    }
+}
+
+/// To be made, a sample comes without its target and with a second prompt.
+#[test]
+fn samples_without_targets_have_the_velocity_of_the_prompt_that_is_asked_for() {
+    for folder in folders() {
+        let fixture = Fixture::read(&folder);
+        let all: Vec<usize> = (0..fixture.rows.len()).collect();
+        let expected = fixture.velocity(&all);
+        let model = fixture.model(Policy::Keep);
+        let (mut batch, mut features) = (fixture.batch(&all), fixture.features(&all));
+        let mut rows: Vec<SampleRow> = batch.samples.to_vec();
+        let at = |tower: Tower| model.inputs().iter().position(|input| input.tower == tower).unwrap();
+        let [text, latents] = [Tower::Text, Tower::Vae].map(at);
+        let mut texts = Vec::new();
+        for (number, row) in rows.iter_mut().enumerate() {
+            row.items.remove(0);
+            let prompt = row.items.iter().position(|item| item.tower == Tower::Text).unwrap();
+            let other = ItemMeta { num_features: 2, ..row.items[prompt] };
+            row.items.insert(prompt, other);
+            texts.push(Tensor::ones([2, fixture.inputs["text"].size()[1]], (Kind::Float, Device::Cpu)));
+            texts.extend(fixture.items(number, Tower::Text));
+        }
+        batch.samples = rows.into();
+        features[text] = vec![Tensor::cat(&texts, 0)];
+        let conditions: Vec<Tensor> =
+            all.iter().flat_map(|at| fixture.items(*at, Tower::Vae).into_iter().skip(1)).collect();
+        features[latents] = if conditions.is_empty() { Vec::new() } else { vec![Tensor::cat(&conditions, 0)] };
+        batch.num_features = features.iter().map(|of| of.first().map_or(0, |x| x.size()[0])).collect();
+        let (noised, sigma) = fixture.noised(&all);
+        let velocity = |prompt| model.velocity(&fixture.params, &batch, &features, &noised, &sigma, prompt);
+        let found = velocity(1).unwrap().unwrap();
+        assert!(error(&found, &expected) < 1e-6, "{}", fixture.name);
+        assert!(error(&velocity(0).unwrap().unwrap(), &expected) > 1e-3, "{}", fixture.name);
+    }
+}
+
+/// The loss of samples by their noise, weight and share; one that lost an item, and a filler, count for nothing.
+#[test]
+fn samples_count_by_their_level_and_their_share() {
+    let fixture = Fixture::read(&folders().into_iter().find(|folder| folder.ends_with("wan2.2_ti2v")).unwrap());
+    let settings = FlowSettings { seed: 5, kind: LossKind::Huber { delta: 0.5 }, weight: TimeWeight::CosMap };
+    let model = fixture.family.with_flow(settings).unwrap().build(&fixture.params, Policy::Keep);
+    let run = |batch: &MicroBatch, features: &[Vec<Tensor>]| {
+        let tape = model.record(batch);
+        let inputs = with_values(&tape.features, features);
+        let mut run = Execution::new(tape.tape, fixture.params.clone(), inputs);
+        run.forward().unwrap();
+        run.seed(tape.loss.unwrap(), Tensor::from(1f64));
+        let mut grads = fixture.params.new_grad();
+        run.backward(Some(&mut grads)).unwrap();
+        (run.value(tape.loss.unwrap()).double_value(&[]), grads.flat().norm().double_value(&[]))
+    };
+    let loss = |sample: usize, num_targets: u32, evaluates: bool| {
+        let mut batch = fixture.batch(&[sample]);
+        let row = SampleRow { num_targets, ..batch.samples[0].clone() };
+        (batch.samples, batch.evaluates, batch.loss_scale) = (vec![row].into(), evaluates, 1.0);
+        run(&batch, &fixture.features(&[sample]))
+    };
+    for (sample, row) in fixture.rows.iter().enumerate() {
+        let (target, sigma) = (row.target.unwrap(), row.target.unwrap().sigma.get());
+        let noise = Flow::noise(5, row.id, row.purpose, &[target.grid.num_patches() as i64, 16]);
+        let x = fixture.targets(&[sample], &fixture.inputs["latents"]);
+        let noised: Tensor = &x * (1.0 - sigma) + &noise * sigma;
+        let (batch, features) = (fixture.batch(&[sample]), fixture.features(&[sample]));
+        let velocity = model.velocity(&fixture.params, &batch, &features, &noised, &[sigma], 0).unwrap().unwrap();
+        // A given first frame is not in the loss.
+        let given = if row.items.iter().filter(|item| item.tower == Tower::Vae).count() > 1 {
+            target.grid.h * target.grid.w
+        } else {
+            0
+        };
+        let counted = |x: Tensor| x.narrow(0, i64::from(given), x.size()[0] - i64::from(given));
+        let error = counted(velocity).huber_loss(&counted(noise - x), tch::Reduction::Mean, 0.5).double_value(&[]);
+        let close = |found: f64, expected: f64| (found / expected - 1.0).abs() < 1e-5;
+        assert!(close(loss(sample, 1, false).0, error * TimeWeight::CosMap.at(sigma)));
+        assert!(close(loss(sample, 7, false).0, 7.0 * error * TimeWeight::CosMap.at(sigma)));
+        assert!(close(loss(sample, 1, true).0, error), "an evaluation has no weights");
+    }
+    assert_eq!(loss(0, 0, false), (0.0, 0.0));
+    assert_eq!(run(&MicroBatch::filler(model.columns(), Device::Cpu), &[]), (0.0, 0.0));
+}
+
+/// In bfloat16, velocities come as near as weights that are rounded can.
+#[test]
+fn bfloat16_comes_near() {
+    for folder in folders() {
+        let mut fixture = Fixture::read(&folder);
+        let all: Vec<usize> = (0..fixture.rows.len()).collect();
+        let rounded = Rc::new(ParamStore::new(fixture.family.specs(), Kind::BFloat16, Device::Cpu));
+        rounded.ids().for_each(|id| rounded.set(id, &fixture.params.get(&rounded.spec(id).name)));
+        fixture.params = rounded;
+        let found = fixture.velocity(&all).to_kind(Kind::Float);
+        let error = (&found - &fixture.expected["velocity"]).norm() / fixture.expected["velocity"].norm();
+        println!("{}: {:.1e}", fixture.name, error.double_value(&[]));
+        assert!(error.double_value(&[]) < 0.03, "{}", fixture.name);
+        let features: Vec<Vec<Tensor>> = fixture.features(&all);
+        let kinds =
+            features.iter().map(|of| of.iter().map(|x| x.to_kind(Kind::BFloat16)).collect()).collect::<Vec<_>>();
+        let tape = fixture.model(Policy::Keep).record(&fixture.batch(&all));
+        let inputs = with_values(&tape.features, &kinds);
+        let mut run = Execution::new(tape.tape, fixture.params.clone(), inputs);
+        run.forward().unwrap();
+        run.seed(tape.loss.unwrap(), Tensor::from(1f64));
+        let mut grads = fixture.params.new_grad();
+        run.backward(Some(&mut grads)).unwrap();
+        assert!(grads.flat().isfinite().all().int64_value(&[]) == 1);
     }
 }

@@ -4,6 +4,7 @@
 
 use tch::{Device, Kind, Tensor};
 
+use super::maps::outer_map;
 use crate::nn::Linear;
 use crate::params::{ParamSpec, Scope};
 
@@ -14,11 +15,9 @@ pub(super) struct TimeEmbedder {
 }
 
 impl TimeEmbedder {
-    pub fn specs(prefix: &str, name: &str, num_channels: i64, width: i64, std: impl Fn(i64) -> f64) -> Vec<ParamSpec> {
-        let mut specs =
-            Linear::specs(prefix, &format!("{name}.linear_1"), num_channels, width, true, std(num_channels));
-        specs.extend(Linear::specs(prefix, &format!("{name}.linear_2"), width, width, true, std(width)));
-        specs
+    pub fn specs(prefix: &str, name: &str, num_channels: i64, width: i64) -> Vec<ParamSpec> {
+        let first = outer_map(prefix, &format!("{name}.linear_1"), num_channels, width);
+        first.into_iter().chain(outer_map(prefix, &format!("{name}.linear_2"), width, width)).collect()
     }
 
     pub fn new(scope: &Scope<'_>, name: &str) -> TimeEmbedder {

@@ -5,11 +5,11 @@
 use tch::Tensor;
 
 use super::config::QwenImageConfig;
+use crate::model::dit::maps::{map, outer_map, zeroed};
 use crate::model::dit::segments::Segments;
-use crate::model::dit::wan::{started, std_of};
 use crate::model::tower_blocks::Rotation;
 use crate::nn::{Activation, Linear, PackedAttention, RmsNorm, take_rows};
-use crate::params::{Init, ParamSpec, Scope};
+use crate::params::{ParamSpec, Scope};
 
 /// The epsilon of all norms.
 pub(super) const EPS: f64 = 1e-6;
@@ -55,20 +55,21 @@ pub(super) struct FeedForward {
 const PICTURES: [&str; 6] = ["to_q", "to_k", "to_v", "to_out.0", "norm_q", "norm_k"];
 const TEXT: [&str; 6] = ["add_q_proj", "add_k_proj", "add_v_proj", "to_add_out", "norm_added_q", "norm_added_k"];
 
-/// The parameters of a block. Modulations start at nothing, and so do the branches that they gate.
+/// The parameters of a block, of this rank's part of it. Modulations start at nothing, and so do the branches that they gate.
 pub(super) fn specs(config: &QwenImageConfig, prefix: &str) -> Vec<ParamSpec> {
     let width = config.width();
-    let linear = |name: &str, inputs, outputs| Linear::specs(prefix, name, inputs, outputs, true, std_of(inputs));
+    let [heads, inner] = config.local_widths();
     let mut specs = Vec::new();
-    for [maps @ .., norm_q, norm_k] in [PICTURES, TEXT] {
-        specs.extend(maps.iter().flat_map(|name| linear(&format!("attn.{name}"), width, width)));
-        let norm = |name| RmsNorm::specs(prefix, &format!("attn.{name}"), config.head_dim);
-        specs.extend([norm_q, norm_k].into_iter().flat_map(norm));
+    for [q, k, v, o, norm_q, norm_k] in [PICTURES, TEXT] {
+        let name = |name: &str| format!("attn.{name}");
+        specs.extend([q, k, v].iter().flat_map(|of| map(prefix, &name(of), width, heads)));
+        specs.extend(map(prefix, &name(o), heads, width));
+        specs.extend([norm_q, norm_k].iter().flat_map(|of| RmsNorm::specs(prefix, &name(of), config.head_dim)));
     }
     for stream in ["img", "txt"] {
-        specs.extend(started(linear(&format!("{stream}_mod.1"), width, 6 * width), Init::Zeros));
-        specs.extend(linear(&format!("{stream}_mlp.net.0.proj"), width, 4 * width));
-        specs.extend(linear(&format!("{stream}_mlp.net.2"), 4 * width, width));
+        specs.extend(zeroed(outer_map(prefix, &format!("{stream}_mod.1"), width, 6 * width)));
+        specs.extend(map(prefix, &format!("{stream}_mlp.net.0.proj"), width, inner));
+        specs.extend(map(prefix, &format!("{stream}_mlp.net.2"), inner, width));
     }
     specs
 }

@@ -3,6 +3,7 @@
 use serde_json::json;
 
 use crate::model::keys::{Keys, ModelConfigError};
+use crate::params::ParallelRank;
 
 type Result<T> = std::result::Result<T, ModelConfigError>;
 
@@ -24,6 +25,8 @@ pub struct QwenImageConfig {
     pub axes: [i64; 3],
     /// True if references are modulated as clean (2511).
     pub clean_references: bool,
+    /// Whose part of the blocks this is.
+    pub parallel: ParallelRank,
 }
 
 impl QwenImageConfig {
@@ -59,12 +62,24 @@ impl QwenImageConfig {
             text_dim: size("joint_attention_dim", 3584)?,
             axes,
             clean_references: keys.flag_or("zero_cond_t")?.unwrap_or(false),
+            parallel: ParallelRank::default(),
         })
     }
 
     /// Numbers of a patch: of each channel rows and columns.
     pub fn patch_dim(&self) -> i64 {
         self.channels * self.patch * self.patch
+    }
+
+    /// Width inside of a feed-forward.
+    pub fn inner(&self) -> i64 {
+        4 * self.width()
+    }
+
+    /// Width of the heads of this rank, and inside of its part of a feed-forward.
+    pub(super) fn local_widths(&self) -> [i64; 2] {
+        let inner = self.parallel.part(self.inner());
+        [self.width() / self.parallel.tp as i64, inner.end - inner.start]
     }
 
     /// Width of a hidden state.

@@ -7,6 +7,7 @@ use tch::{Device, Tensor};
 
 use super::block::Context;
 use super::config::QwenImageConfig;
+use crate::model::dit::network::Work;
 use crate::model::dit::rope::{Place, places, rotation};
 use crate::model::dit::sample::Sample;
 use crate::model::dit::segments::Segments;
@@ -15,6 +16,8 @@ use crate::nn::{Mask, PackedAttention};
 /// The rows of a micro-batch.
 pub(super) struct Layout {
     pub context: Context,
+    /// Tokens of targets and references.
+    pub num_tokens: i64,
     /// Noise levels of the rows of modulations.
     pub levels: Vec<f64>,
     /// Which of them are samples' own, of which text and targets are modulated.
@@ -26,7 +29,8 @@ pub(super) struct Layout {
 }
 
 impl Layout {
-    pub fn new(config: &QwenImageConfig, samples: &[Sample], sigma: &[f64], device: Device) -> Layout {
+    pub fn new(config: &QwenImageConfig, work: &Work<'_>, device: Device) -> Layout {
+        let (samples, sigma) = (work.samples, work.sigma);
         let num_text = samples.iter().map(|sample| len(&sample.text)).sum::<i64>();
         let (mut levels, mut of_samples) = (Vec::new(), Vec::new());
         let (mut pictures, mut text, mut head) = (Vec::new(), Vec::new(), Vec::new());
@@ -70,7 +74,14 @@ impl Layout {
             num_text,
         };
         let head = Segments::new(&head, samples.len() as i64, device);
-        Layout { context, levels, of_samples, targets: (targets.len() as i64 != at).then_some(targets), head }
+        Layout {
+            context,
+            levels,
+            of_samples,
+            num_tokens: at,
+            targets: (targets.len() as i64 != at).then_some(targets),
+            head,
+        }
     }
 }
 

@@ -2,14 +2,9 @@
 
 mod block;
 mod config;
+mod embed;
 mod layout;
 mod model;
 
 pub use config::QwenImageConfig;
 pub(super) use model::QwenImage;
-
-impl QwenImageConfig {
-    pub(super) fn specs(&self) -> Vec<crate::params::ParamSpec> {
-        model::specs(self)
-    }
-}

@@ -1,6 +1,4 @@
-//! Qwen-Image's transformer on its parameters, and how it is recorded.
-//!
-//! Shapes: T tokens of all samples' targets and references, K rows of text, R noise levels, D width, P numbers of a patch.
+//! Qwen-Image's transformer on its parameters, or a stage of its blocks, and how it is recorded.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -8,33 +6,29 @@ use std::rc::Rc;
 use loongforge_core::message::ItemMeta;
 use tch::{Device, Kind, Tensor};
 
-use super::block::{self, Attention, EPS, FeedForward};
+use super::block::{self, Attention, Context, EPS, FeedForward};
 use super::config::QwenImageConfig;
+use super::embed::Embed;
 use super::layout::Layout;
 use crate::model::batch::SampleRow;
-use crate::model::dit::network::{Latents, Network};
+use crate::model::dit::maps::{outer_map, zeroed};
+use crate::model::dit::network::{Begin, Network, Regions, Stream, Work};
 use crate::model::dit::sample::Sample;
 use crate::model::dit::segments::wide;
-use crate::model::dit::time::{TimeEmbedder, sinusoids};
-use crate::model::dit::wan::{started, std_of};
+use crate::model::stage::Stage;
 use crate::model::tower_blocks::Part;
-use crate::nn::{Linear, RmsNorm};
-use crate::params::{Init, ParamSpec, ParamStore};
+use crate::nn::Linear;
+use crate::params::{ParamSpec, ParamStore};
 use crate::tape::{Policy, Slot, Tape};
-
-/// A noise level is embedded as this many times itself.
-const TIMES: f64 = 1000.0;
-/// Numbers of its sinusoids.
-const FREQUENCIES: i64 = 256;
 
 pub(in crate::model::dit) struct QwenImage {
     config: QwenImageConfig,
-    patches: Part<Linear>,
-    text: Part<(RmsNorm, Linear)>,
-    time: Part<TimeEmbedder>,
+    embed: Option<Embed>,
     blocks: Vec<Block>,
+    /// The number of the first block.
+    first: usize,
     /// The map of the last modulation, and the output's.
-    head: Part<(Linear, Linear)>,
+    head: Option<Part<(Linear, Linear)>>,
     device: Device,
     kind: Kind,
 }
@@ -45,26 +39,28 @@ struct Block {
     attention: Part<Attention>,
     pictures: Part<FeedForward>,
     text: Part<FeedForward>,
+    /// Nothing reads the text of the last block.
+    is_last: bool,
 }
 
-/// The parameters of a transformer.
-pub(super) fn specs(config: &QwenImageConfig) -> Vec<ParamSpec> {
-    let (prefix, width) = (config.prefix.as_str(), config.width());
-    let linear = |name: &str, inputs, outputs| Linear::specs(prefix, name, inputs, outputs, true, std_of(inputs));
-    let mut specs = TimeEmbedder::specs(prefix, "time_text_embed.timestep_embedder", FREQUENCIES, width, std_of);
-    specs.extend(RmsNorm::specs(prefix, "txt_norm", config.text_dim));
-    specs.extend(linear("img_in", config.patch_dim(), width));
-    specs.extend(linear("txt_in", config.text_dim, width));
-    let block = |number| block::specs(config, &format!("{prefix}transformer_blocks.{number}."));
-    specs.extend((0..config.num_layers).flat_map(block));
-    specs.extend(started(linear("norm_out.linear", width, 2 * width), Init::Zeros));
-    specs.extend(started(linear("proj_out", width, config.patch_dim()), Init::Zeros));
-    specs
+impl QwenImageConfig {
+    /// The parameters of a stage.
+    pub(in crate::model::dit) fn specs(&self, stage: &Stage) -> Vec<ParamSpec> {
+        let (prefix, width) = (self.prefix.as_str(), self.width());
+        let block = |number| block::specs(self, &format!("{prefix}transformer_blocks.{number}."));
+        let mut specs = if stage.is_first { Embed::specs(self) } else { Vec::new() };
+        specs.extend(stage.layers.clone().flat_map(block));
+        if stage.is_last {
+            specs.extend(zeroed(outer_map(prefix, "norm_out.linear", width, 2 * width)));
+            specs.extend(zeroed(outer_map(prefix, "proj_out", width, self.patch_dim())));
+        }
+        specs
+    }
 }
 
 impl QwenImage {
-    /// Panics where the store was not made from [`specs`].
-    pub fn new(config: &QwenImageConfig, params: &ParamStore) -> QwenImage {
+    /// Panics where the store lacks one of the stage's parameters.
+    pub fn new(config: &QwenImageConfig, stage: &Stage, params: &ParamStore) -> QwenImage {
         let prefix = config.prefix.as_str();
         let block = |number: usize| {
             let prefix = format!("{prefix}transformer_blocks.{number}.");
@@ -75,66 +71,21 @@ impl QwenImage {
                 attention: Part::new(params, prefix.as_str(), |scope| Attention::new(scope, config)),
                 pictures: Part::new(params, prefix.as_str(), |scope| FeedForward::new(scope, "img")),
                 text: Part::new(params, prefix.as_str(), |scope| FeedForward::new(scope, "txt")),
+                is_last: number + 1 == config.num_layers,
             }
         };
+        let head = || {
+            Part::new(params, prefix, |scope| (Linear::new(scope, "norm_out.linear"), Linear::new(scope, "proj_out")))
+        };
         QwenImage {
-            patches: Part::new(params, prefix, |scope| Linear::new(scope, "img_in")),
-            text: Part::new(params, prefix, |scope| {
-                (RmsNorm::new(scope, "txt_norm", EPS), Linear::new(scope, "txt_in"))
-            }),
-            time: Part::new(params, prefix, |scope| TimeEmbedder::new(scope, "time_text_embed.timestep_embedder")),
-            blocks: (0..config.num_layers).map(block).collect(),
-            head: Part::new(params, prefix, |scope| {
-                (Linear::new(scope, "norm_out.linear"), Linear::new(scope, "proj_out"))
-            }),
+            embed: stage.is_first.then(|| Embed::new(config, params)),
+            blocks: stage.layers.clone().map(block).collect(),
+            first: stage.layers.start,
+            head: stage.is_last.then(head),
             device: params.flat().device(),
             kind: params.flat().kind(),
             config: config.clone(),
         }
-    }
-
-    /// The patches of all pictures `[T, P]`: of each sample the noised target, and its references behind it.
-    fn record_input(&self, tape: &mut Tape, samples: &[Sample], latents: &Latents) -> Slot {
-        let Some(clean) = latents.clean.filter(|_| samples.iter().any(|sample| !sample.conditions.is_empty())) else {
-            return latents.noised;
-        };
-        let num_noised = samples.iter().map(Sample::num_tokens).sum::<i64>();
-        let (mut rows, mut at) = (Vec::new(), 0);
-        for sample in samples {
-            rows.extend(at..at + sample.num_tokens());
-            at += sample.num_tokens();
-            let references = sample.conditions.iter().flat_map(|(_, rows)| rows.clone());
-            rows.extend(references.map(|row| num_noised + row));
-        }
-        let rows = Tensor::from_slice(&rows).to_device(self.device);
-        let forward = move |reads: &[Tensor]| vec![Tensor::cat(reads, 0).index_select(0, &rows)];
-        tape.run("references", &[], Policy::Recompute, &[latents.noised, clean], 1, forward)[0]
-    }
-
-    /// The rows of text of these samples, where there may be others.
-    fn record_text(&self, tape: &mut Tape, samples: &[Sample], latents: &Latents) -> Slot {
-        let Some(text) = latents.text else {
-            let none = Tensor::zeros([0, self.config.text_dim], (self.kind, self.device));
-            return tape.run("no text", &[], Policy::Keep, &[], 1, move |_| vec![none.shallow_clone()])[0];
-        };
-        let rows: Vec<i64> = samples.iter().flat_map(|sample| sample.text.clone()).collect();
-        match rows.len() as i64 == latents.num_text {
-            true => text,
-            false => tape.take_rows(text, Rc::new(Tensor::from_slice(&rows).to_device(self.device))),
-        }
-    }
-
-    /// Embeddings `[R, D]`, behind their activation, of all noise levels and of those of samples.
-    fn record_levels(&self, tape: &mut Tape, levels: &[f64], of_samples: &[i64], policy: Policy) -> Vec<Slot> {
-        let waves = sinusoids(levels, TIMES, FREQUENCIES, self.device);
-        let (part, own) = (self.time.part.clone(), Tensor::from_slice(of_samples).to_device(self.device));
-        let all_own = of_samples.len() == levels.len();
-        let forward = move |_: &[Tensor]| {
-            let level = part.forward(&waves).silu();
-            let of_samples = if all_own { level.shallow_clone() } else { level.index_select(0, &own) };
-            vec![level, of_samples]
-        };
-        tape.run("noise levels", &self.time.ids, policy, &[], 2, forward)
     }
 }
 
@@ -147,60 +98,95 @@ impl Network for QwenImage {
         latents.iter().map(|item| item.num_features as usize).sum::<usize>() >= row.num_tokens
     }
 
-    fn record(&self, tape: &mut Tape, samples: &[Sample], sigma: &[f64], latents: &Latents, policy: Policy) -> Slot {
-        let Layout { context, levels, of_samples, targets, head } =
-            Layout::new(&self.config, samples, sigma, self.device);
-        let context = Rc::new(context);
-        let input = self.record_input(tape, samples, latents);
-        let part = self.patches.part.clone();
-        let forward = move |reads: &[Tensor]| vec![part.forward(&reads[0])];
-        let mut x = tape.run("patches", &self.patches.ids, policy, &[input], 1, forward)[0];
-        let rows = self.record_text(tape, samples, latents);
-        let part = self.text.part.clone();
-        let forward = move |reads: &[Tensor]| vec![part.1.forward(&part.0.forward(&reads[0]))];
-        let mut text = tape.run("text", &self.text.ids, policy, &[rows], 1, forward)[0];
-        let level = self.record_levels(tape, &levels, &of_samples, policy);
+    fn streams(&self, work: &Work<'_>) -> Vec<Stream> {
+        let (width, wide) = (self.config.width(), if self.kind == Kind::Double { Kind::Double } else { Kind::Float });
+        let layout = Layout::new(&self.config, work, self.device);
+        let stream = |rows: i64, kind| Stream { shape: vec![rows, width], kind };
+        vec![
+            stream(layout.num_tokens, self.kind),
+            stream(layout.context.num_text, self.kind),
+            stream(layout.levels.len() as i64, wide),
+            stream(layout.of_samples.len() as i64, wide),
+        ]
+    }
 
-        let last = self.blocks.len().saturating_sub(1);
-        for (number, block) in self.blocks.iter().enumerate() {
-            let part = block.modulations.part.clone();
-            let forward = move |reads: &[Tensor]| {
-                [0, 1].map(|at| part[at].forward_wide(&reads[at]).unflatten(-1, [6, -1])).into()
-            };
-            let name = format!("block {number} modulations");
-            let modulations = tape.run(name, &block.modulations.ids, policy, &level, 2, forward);
-            let (part, at, with_text) = (block.attention.part.clone(), context.clone(), number < last);
-            let forward =
-                move |reads: &[Tensor]| part.forward([&reads[0], &reads[1]], [&reads[2], &reads[3]], &at, with_text);
-            let reads = [x, text, modulations[0], modulations[1]];
-            let name = format!("block {number} attention");
-            let written = tape.run(name, &block.attention.ids, policy, &reads, 1 + usize::from(with_text), forward);
-            x = tape.add(x, written[0]);
-            let (part, at) = (block.pictures.part.clone(), context.clone());
-            let forward = move |reads: &[Tensor]| vec![part.forward(&reads[0], &reads[1], &at.pictures)];
-            let name = format!("block {number} mlp");
-            let y = tape.run(name, &block.pictures.ids, policy, &[x, modulations[0]], 1, forward)[0];
-            x = tape.add(x, y);
-            // Nothing reads the text of the last block.
-            if with_text {
-                text = tape.add(text, written[1]);
-                let (part, at) = (block.text.part.clone(), context.clone());
-                let forward = move |reads: &[Tensor]| vec![part.forward(&reads[0], &reads[1], &at.text)];
-                let name = format!("block {number} text mlp");
-                let y = tape.run(name, &block.text.ids, policy, &[text, modulations[1]], 1, forward)[0];
-                text = tape.add(text, y);
+    fn record(&self, tape: &mut Tape, work: &Work<'_>, begin: Begin) -> Vec<Slot> {
+        let Layout { context, levels, of_samples, targets, head, .. } = Layout::new(&self.config, work, self.device);
+        let (context, regions, policy) = (Rc::new(context), Regions::new(&self.config.parallel), work.policy);
+        regions.set_alike(tape, true);
+        let mut streams = match begin {
+            Begin::Latents(latents) => {
+                let embed = self.embed.as_ref().expect("the first stage");
+                embed.record(tape, work, &latents, &levels, &of_samples)
             }
+            Begin::Streams(streams) => streams,
+        };
+        regions.set_alike(tape, false);
+        let told = [2, 3].map(|at: usize| regions.enter(tape, streams[at]));
+        for (number, block) in (self.first..).zip(&self.blocks) {
+            let name = format!("block {number}");
+            let [x, text] = block.record(tape, &name, [streams[0], streams[1]], &told, &context, (regions, policy));
+            (streams[0], streams[1]) = (x, text);
         }
+        let Some(Part { part, ids }) = &self.head else { return streams };
+        regions.set_alike(tape, true);
+        let mut x = streams[0];
         if let Some(targets) = targets {
             x = tape.take_rows(x, Rc::new(Tensor::from_slice(&targets).to_device(self.device)));
         }
-        let part = self.head.part.clone();
+        let part = part.clone();
         let forward = move |reads: &[Tensor]| {
             let (modulation, output) = &*part;
             // The scale comes first.
             let rows = wide(&modulation.forward_wide(&reads[1])).chunk(2, -1);
             vec![output.forward(&head.modulate(&reads[0], &rows[1], &rows[0], EPS))]
         };
-        tape.run("head", &self.head.ids, policy, &[x, level[1]], 1, forward)[0]
+        let velocity = tape.run("head", ids, policy, &[x, streams[3]], 1, forward);
+        regions.set_alike(tape, false);
+        velocity
+    }
+}
+
+impl Block {
+    /// Pictures and text behind the block; `levels` are noise levels of all rows and of samples.
+    fn record(
+        &self,
+        tape: &mut Tape,
+        name: &str,
+        [x, text]: [Slot; 2],
+        levels: &[Slot; 2],
+        context: &Rc<Context>,
+        (regions, policy): (Regions, Policy),
+    ) -> [Slot; 2] {
+        let part = self.modulations.part.clone();
+        let forward =
+            move |reads: &[Tensor]| [0, 1].map(|at| part[at].forward_wide(&reads[at]).unflatten(-1, [6, -1])).into();
+        let ids = &self.modulations.ids;
+        let modulations = tape.run(format!("{name} modulations"), ids, policy, levels, 2, forward);
+        let (part, at, with_text) = (self.attention.part.clone(), context.clone(), !self.is_last);
+        let forward =
+            move |reads: &[Tensor]| part.forward([&reads[0], &reads[1]], [&reads[2], &reads[3]], &at, with_text);
+        let reads = [regions.enter(tape, x), regions.enter(tape, text), modulations[0], modulations[1]];
+        let ids = &self.attention.ids;
+        let written = tape.run(format!("{name} attention"), ids, policy, &reads, 1 + usize::from(with_text), forward);
+        let y = regions.leave(tape, written[0]);
+        let x = tape.add(x, y);
+        let (part, at) = (self.pictures.part.clone(), context.clone());
+        let forward = move |reads: &[Tensor]| vec![part.forward(&reads[0], &reads[1], &at.pictures)];
+        let reads = [regions.enter(tape, x), modulations[0]];
+        let y = tape.run(format!("{name} mlp"), &self.pictures.ids, policy, &reads, 1, forward)[0];
+        let y = regions.leave(tape, y);
+        let x = tape.add(x, y);
+        if self.is_last {
+            return [x, text];
+        }
+        let y = regions.leave(tape, written[1]);
+        let text = tape.add(text, y);
+        let (part, at) = (self.text.part.clone(), context.clone());
+        let forward = move |reads: &[Tensor]| vec![part.forward(&reads[0], &reads[1], &at.text)];
+        let reads = [regions.enter(tape, text), modulations[1]];
+        let y = tape.run(format!("{name} text mlp"), &self.text.ids, policy, &reads, 1, forward)[0];
+        let y = regions.leave(tape, y);
+        [x, tape.add(text, y)]
     }
 }

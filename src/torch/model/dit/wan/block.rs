@@ -5,36 +5,16 @@
 
 use tch::Tensor;
 
+use super::attention::{Heads, Normed};
 use super::config::WanConfig;
-use crate::model::dit::segments::{Segments, wide};
-use crate::model::tower_blocks::Rotation;
-use crate::nn::{Activation, CrossAttention, LayerNorm, Linear, PackedAttention, RmsNorm};
+use super::layout::Context;
+use crate::model::dit::maps::{map, zeroed};
+use crate::model::dit::segments::wide;
+use crate::nn::{Activation, LayerNorm, Linear, RmsNorm};
 use crate::params::{Init, ParamSpec, Scope};
 
 /// The table of a block, which is added to the modulations of noise levels: `[1, 6, D]`.
 const TABLE: &str = "scale_shift_table";
-
-/// What all blocks read of a micro-batch beside their hidden states.
-pub(super) struct Context {
-    pub segments: Segments,
-    pub rotation: Rotation,
-    /// Tokens of a clip attend to each other.
-    pub clips: PackedAttention,
-    pub prompts: CrossAttention,
-    /// `None` without pictures.
-    pub pictures: Option<CrossAttention>,
-}
-
-/// Queries, keys and values of heads; queries and keys have a norm over all heads together.
-struct Heads {
-    q: Linear,
-    k: Linear,
-    v: Linear,
-    o: Linear,
-    norm_q: RmsNorm,
-    norm_k: RmsNorm,
-    head_dim: i64,
-}
 
 pub(super) struct SelfAttention {
     table: Tensor,
@@ -46,7 +26,8 @@ pub(super) struct PromptAttention {
     norm: Option<LayerNorm>,
     heads: Heads,
     /// Keys and values of pictures.
-    pictures: Option<(Linear, Linear, RmsNorm)>,
+    pictures: Option<(Normed, Linear)>,
+    head_dim: i64,
 }
 
 pub(super) struct FeedForward {
@@ -56,42 +37,6 @@ pub(super) struct FeedForward {
     eps: f64,
 }
 
-impl Heads {
-    fn specs(prefix: &str, width: i64, output: Init) -> Vec<ParamSpec> {
-        let linear = |name: &str| Linear::specs(prefix, name, width, width, true, std_of(width));
-        let mut specs: Vec<ParamSpec> = ["to_q", "to_k", "to_v"].iter().flat_map(|name| linear(name)).collect();
-        specs.extend(started(linear("to_out.0"), output));
-        specs.extend(["norm_q", "norm_k"].iter().flat_map(|name| RmsNorm::specs(prefix, name, width)));
-        specs
-    }
-
-    fn new(scope: &Scope<'_>, name: &str, config: &WanConfig) -> Heads {
-        let linear = |of: &str| Linear::new(scope, &format!("{name}.{of}"));
-        let norm = |of: &str| RmsNorm::new(scope, &format!("{name}.{of}"), config.eps);
-        Heads {
-            q: linear("to_q"),
-            k: linear("to_k"),
-            v: linear("to_v"),
-            o: linear("to_out.0"),
-            norm_q: norm("norm_q"),
-            norm_k: norm("norm_k"),
-            head_dim: config.head_dim,
-        }
-    }
-
-    fn by_head(&self, x: &Tensor) -> Tensor {
-        x.unflatten(-1, [-1, self.head_dim])
-    }
-
-    fn queries(&self, x: &Tensor) -> Tensor {
-        self.by_head(&self.norm_q.forward(&self.q.forward(x)))
-    }
-
-    fn keys_values(&self, x: &Tensor) -> [Tensor; 2] {
-        [self.by_head(&self.norm_k.forward(&self.k.forward(x))), self.by_head(&self.v.forward(x))]
-    }
-}
-
 impl SelfAttention {
     pub fn new(scope: &Scope<'_>, config: &WanConfig) -> SelfAttention {
         SelfAttention { table: scope.take(TABLE), heads: Heads::new(scope, "attn1", config), eps: config.eps }
@@ -99,38 +44,106 @@ impl SelfAttention {
 
     /// `x` `[T, D]` and the modulations of noise levels `[R, 6, D]` to the gated branch `[T, D]`.
     pub fn forward(&self, x: &Tensor, modulations: &Tensor, context: &Context) -> Tensor {
-        let [shift, scale, gate] = three(modulations, &self.table, 0);
-        let x = context.segments.modulate(x, &shift, &scale, self.eps);
-        let (q, [k, v]) = (self.heads.queries(&x), self.heads.keys_values(&x));
-        let turned = |x: &Tensor| context.rotation.apply(x);
-        let y = self.heads.o.forward(&context.clips.forward(&turned(&q), &turned(&k), &v));
-        context.segments.gate(&y, &gate)
+        let x = self.modulated(x, modulations, context);
+        let heads = [self.heads.q.forward(&x), self.heads.k.forward(&x), self.heads.values(&x)];
+        self.attend(heads, modulations, context)
+    }
+
+    /// Of a rank with some of the heads: queries and keys before their norms, values, and the sums of squares of queries and
+    /// keys.
+    pub fn project(&self, x: &Tensor, modulations: &Tensor, context: &Context) -> Vec<Tensor> {
+        let x = self.modulated(x, modulations, context);
+        let [[q, of_q], [k, of_k]] = [&self.heads.q, &self.heads.k].map(|map| map.project(&x));
+        vec![q, k, self.heads.values(&x), Tensor::cat(&[of_q, of_k], 1)]
+    }
+
+    /// What [`SelfAttention::project`] gave, with the sums of all ranks' squares, to the rank's part of the gated branch.
+    pub fn finish(&self, projected: &[Tensor], modulations: &Tensor, context: &Context) -> Tensor {
+        let [q, k, v, squares] = projected else { unreachable!("queries, keys, values and squares") };
+        let q = self.heads.q.normed(q, &squares.narrow(1, 0, 1));
+        let k = self.heads.k.normed(k, &squares.narrow(1, 1, 1));
+        self.attend([q, k, v.shallow_clone()], modulations, context)
+    }
+
+    fn modulated(&self, x: &Tensor, modulations: &Tensor, context: &Context) -> Tensor {
+        let [shift, scale] = [0, 1].map(|row| of(modulations, &self.table, row));
+        context.segments.modulate(x, &shift, &scale, self.eps)
+    }
+
+    fn attend(&self, [q, k, v]: [Tensor; 3], modulations: &Tensor, context: &Context) -> Tensor {
+        let y = context.clips.forward(&context.rotation.apply(&q), &context.rotation.apply(&k), &v);
+        context.segments.gate(&self.heads.output(&y), &of(modulations, &self.table, 2))
     }
 }
 
 impl PromptAttention {
     pub fn new(scope: &Scope<'_>, config: &WanConfig) -> PromptAttention {
         let pictures = || {
-            let linear = |of: &str| Linear::new(scope, &format!("attn2.{of}"));
-            (linear("add_k_proj"), linear("add_v_proj"), RmsNorm::new(scope, "attn2.norm_added_k", config.eps))
+            let keys = Normed::new(scope, "attn2.add_k_proj", "attn2.norm_added_k", config);
+            (keys, Linear::new(scope, "attn2.add_v_proj"))
         };
         PromptAttention {
             norm: config.cross_norm.then(|| LayerNorm::new(scope, "norm2", config.eps)),
             heads: Heads::new(scope, "attn2", config),
             pictures: config.image.is_some().then(pictures),
+            head_dim: config.head_dim,
         }
+    }
+
+    fn normed(&self, x: &Tensor) -> Tensor {
+        self.norm.as_ref().map_or_else(|| x.shallow_clone(), |norm| norm.forward_wide(x))
+    }
+
+    fn picture_values(&self, values: &Linear, pictures: &Tensor) -> Tensor {
+        values.forward(pictures).unflatten(-1, [-1, self.head_dim])
     }
 
     /// `x` `[T, D]`, `text` `[K, D]` and `pictures` `[I, D]` to the branch `[T, D]`.
     pub fn forward(&self, x: &Tensor, text: &Tensor, pictures: Option<&Tensor>, context: &Context) -> Tensor {
-        let normed = self.norm.as_ref().map_or_else(|| x.shallow_clone(), |norm| norm.forward_wide(x));
-        let (q, [k, v]) = (self.heads.queries(&normed), self.heads.keys_values(text));
-        let mut y = context.prompts.forward(&q, &k, &v);
-        if let (Some((keys, values, norm)), Some(pictures), Some(met)) = (&self.pictures, pictures, &context.pictures) {
-            let k = self.heads.by_head(&norm.forward(&keys.forward(pictures)));
-            y = y + met.forward(&q, &k, &self.heads.by_head(&values.forward(pictures)));
+        let q = self.heads.q.forward(&self.normed(x));
+        let of_pictures = self
+            .pictures
+            .as_ref()
+            .zip(pictures)
+            .map(|((keys, values), pictures)| [keys.forward(pictures), self.picture_values(values, pictures)]);
+        self.attend(&q, [self.heads.k.forward(text), self.heads.values(text)], of_pictures, context)
+    }
+
+    /// Of a rank with some of the heads: the sums of squares of queries and of each kind of keys, and then what they are of,
+    /// each kind of keys with its values.
+    pub fn project(&self, x: &Tensor, text: &Tensor, pictures: Option<&Tensor>) -> Vec<Tensor> {
+        let [q, of_q] = self.heads.q.project(&self.normed(x));
+        let [k, of_k] = self.heads.k.project(text);
+        let (mut squares, mut values) = (vec![of_q, of_k], vec![q, k, self.heads.values(text)]);
+        if let Some(((keys, maps), pictures)) = self.pictures.as_ref().zip(pictures) {
+            let [k, of_k] = keys.project(pictures);
+            squares.push(of_k);
+            values.extend([k, self.picture_values(maps, pictures)]);
         }
-        self.heads.o.forward(&y)
+        squares.append(&mut values);
+        squares
+    }
+
+    /// What [`PromptAttention::project`] gave, with the sums of all ranks' squares, to the rank's part of the branch.
+    pub fn finish(&self, projected: &[Tensor], context: &Context) -> Tensor {
+        let (squares, values) = projected.split_at(if projected.len() > 5 { 3 } else { 2 });
+        let q = self.heads.q.normed(&values[0], &squares[0]);
+        let text = [self.heads.k.normed(&values[1], &squares[1]), values[2].shallow_clone()];
+        let of_pictures = self
+            .pictures
+            .as_ref()
+            .zip(squares.get(2))
+            .map(|((keys, _), squares)| [keys.normed(&values[3], squares), values[4].shallow_clone()]);
+        self.attend(&q, text, of_pictures, context)
+    }
+
+    fn attend(&self, q: &Tensor, [k, v]: [Tensor; 2], pictures: Option<[Tensor; 2]>, context: &Context) -> Tensor {
+        let y = context.prompts.forward(q, &k, &v);
+        let y = match (pictures, &context.pictures) {
+            (Some([k, v]), Some(met)) => y + met.forward(q, &k, &v),
+            _ => y,
+        };
+        self.heads.output(&y)
     }
 }
 
@@ -146,46 +159,37 @@ impl FeedForward {
 
     /// As [`SelfAttention::forward`].
     pub fn forward(&self, x: &Tensor, modulations: &Tensor, context: &Context) -> Tensor {
-        let [shift, scale, gate] = three(modulations, &self.table, 3);
+        let [shift, scale, gate] = [3, 4, 5].map(|row| of(modulations, &self.table, row));
         let x = context.segments.modulate(x, &shift, &scale, self.eps);
         let y = self.down.forward(&Activation::GeluTanh.forward(&self.up.forward(&x)));
         context.segments.gate(&y, &gate)
     }
 }
 
-/// The parameters of a block. Branches that are modulated start at nothing.
+/// The parameters of a block, of this rank's part of it. Branches that are modulated start at nothing.
 pub(super) fn specs(config: &WanConfig, prefix: &str) -> Vec<ParamSpec> {
-    let (width, inner) = (config.width(), config.inner);
-    let mut specs =
-        vec![ParamSpec::new(format!("{prefix}{TABLE}"), &[1, 6, width], Init::Normal((width as f64).powf(-0.5)))];
-    specs.extend(Heads::specs(&format!("{prefix}attn1."), width, Init::Zeros));
-    specs.extend(Heads::specs(&format!("{prefix}attn2."), width, Init::Normal(std_of(width))));
+    let (width, inner) = (config.width(), config.local_inner());
+    let table = Init::Normal((width as f64).powf(-0.5));
+    let mut specs = vec![ParamSpec::new(format!("{prefix}{TABLE}"), &[1, 6, width], table)];
+    let mut attention = Heads::specs(config, &format!("{prefix}attn1."));
+    attention.iter_mut().filter(|spec| spec.name.ends_with("to_out.0.weight")).for_each(|spec| spec.init = Init::Zeros);
+    specs.extend(attention);
+    specs.extend(Heads::specs(config, &format!("{prefix}attn2.")));
     if config.image.is_some() {
-        let linear = |name| Linear::specs(prefix, name, width, width, true, std_of(width));
-        specs.extend(["attn2.add_k_proj", "attn2.add_v_proj"].into_iter().flat_map(linear));
-        specs.extend(RmsNorm::specs(prefix, "attn2.norm_added_k", width));
+        let heads = config.local_width();
+        let added = ["attn2.add_k_proj", "attn2.add_v_proj"];
+        specs.extend(added.into_iter().flat_map(|name| map(prefix, name, width, heads)));
+        specs.extend(RmsNorm::specs(prefix, "attn2.norm_added_k", heads));
     }
     if config.cross_norm {
         specs.extend(LayerNorm::specs(prefix, "norm2", width));
     }
-    specs.extend(Linear::specs(prefix, "ffn.net.0.proj", width, inner, true, std_of(width)));
-    specs.extend(started(Linear::specs(prefix, "ffn.net.2", inner, width, true, std_of(inner)), Init::Zeros));
+    specs.extend(map(prefix, "ffn.net.0.proj", width, inner));
+    specs.extend(zeroed(map(prefix, "ffn.net.2", inner, width)));
     specs
 }
 
-/// The standard deviation of random weights of a linear map, as torch draws them.
-pub(in crate::model::dit) fn std_of(inputs: i64) -> f64 {
-    (3.0 * inputs as f64).powf(-0.5)
-}
-
-/// A linear map whose weight starts so.
-pub(in crate::model::dit) fn started(mut specs: Vec<ParamSpec>, init: Init) -> Vec<ParamSpec> {
-    specs[0].init = init;
-    specs
-}
-
-/// Shift, scale and gate of modulations `[R, 6, D]` and a block's table: the three rows from `first` on, `[R, D]` each.
-fn three(modulations: &Tensor, table: &Tensor, first: i64) -> [Tensor; 3] {
-    let sum = wide(modulations) + wide(table);
-    [0, 1, 2].map(|row| sum.select(1, first + row))
+/// One row of modulations `[R, 6, D]` with a block's table added, `[R, D]`.
+fn of(modulations: &Tensor, table: &Tensor, row: i64) -> Tensor {
+    wide(&modulations.select(1, row)) + wide(&table.select(1, row))
 }

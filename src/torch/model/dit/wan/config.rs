@@ -3,6 +3,7 @@
 use serde_json::json;
 
 use crate::model::keys::{Keys, ModelConfigError};
+use crate::params::ParallelRank;
 
 type Result<T> = std::result::Result<T, ModelConfigError>;
 
@@ -32,6 +33,8 @@ pub struct WanConfig {
     pub eps: f64,
     /// Tokens of pictures that cross-attention sees as well.
     pub image: Option<ImageTokens>,
+    /// Whose part of the blocks this is.
+    pub parallel: ParallelRank,
 }
 
 /// Tokens of pictures.
@@ -101,12 +104,24 @@ impl WanConfig {
             cross_norm: keys.flag_or("cross_attn_norm")?.unwrap_or(true),
             eps: keys.number_or("eps")?.unwrap_or(1e-6),
             image,
+            parallel: ParallelRank::default(),
         })
     }
 
     /// Width of a hidden state.
     pub fn width(&self) -> i64 {
         self.num_heads * self.head_dim
+    }
+
+    /// Width of the heads of this rank.
+    pub(super) fn local_width(&self) -> i64 {
+        self.width() / self.parallel.tp as i64
+    }
+
+    /// Width inside of this rank's part of the feed-forward.
+    pub(super) fn local_inner(&self) -> i64 {
+        let part = self.parallel.part(self.inner);
+        part.end - part.start
     }
 
     /// Numbers of a latent's patch.

@@ -1,39 +1,30 @@
-//! Wan's transformer on its parameters, and how it is recorded.
-//!
-//! Shapes: T tokens of all samples, R noise levels, D width, E numbers of a patch of the input, P of one of the output.
+//! Wan's transformer on its parameters, or a stage of its blocks, and how it is recorded.
 
+use std::ops::Range;
 use std::rc::Rc;
 
 use loongforge_core::message::ItemMeta;
 use tch::{Device, Kind, Tensor};
 
-use super::block::{self, Context, FeedForward, PromptAttention, SelfAttention, started, std_of};
-use super::conditions::mask;
+use super::block::{self, FeedForward, PromptAttention, SelfAttention};
 use super::config::WanConfig;
+use super::embed::{Embed, Head};
+use super::layout::{Context, frame};
 use crate::model::batch::SampleRow;
-use crate::model::dit::network::{Latents, Network};
-use crate::model::dit::rope::{places, rotation};
+use crate::model::dit::network::{Begin, Network, Regions, Stream, Work};
 use crate::model::dit::sample::Sample;
-use crate::model::dit::segments::{Segments, wide};
-use crate::model::dit::time::{TimeEmbedder, sinusoids};
+use crate::model::stage::Stage;
 use crate::model::tower_blocks::Part;
-use crate::nn::{Activation, CrossAttention, DocumentKeys, LayerNorm, Linear, Mask, PackedAttention};
-use crate::params::{Init, ParamSpec, ParamStore, Scope};
+use crate::params::{ParamSpec, ParamStore};
 use crate::tape::{Policy, Slot, Tape};
-
-/// The steps of the schedule: noise level 1 is this time.
-const TIMES: f64 = 1000.0;
-/// The epsilon of norms of pictures' tokens.
-const IMAGE_EPS: f64 = 1e-5;
 
 pub(in crate::model::dit) struct Wan {
     config: WanConfig,
-    patches: Part<Patches>,
-    time: Part<Time>,
-    text: Part<TwoMaps>,
-    image: Option<Part<Image>>,
+    embed: Option<Embed>,
     blocks: Vec<Block>,
-    head: Part<Head>,
+    /// The number of the first block.
+    first: usize,
+    head: Option<Part<Head>>,
     device: Device,
     kind: Kind,
 }
@@ -44,88 +35,28 @@ struct Block {
     mlp: Part<FeedForward>,
 }
 
-/// A linear map of patches, stored as a convolution `[D, channels, 1, rows, columns]`.
-struct Patches {
-    weight: Tensor,
-    bias: Tensor,
+/// What all blocks read beside their hidden states, in a rank's part of them.
+struct Told {
+    modulations: Slot,
+    text: Slot,
+    pictures: Option<Slot>,
 }
 
-struct Time {
-    embedder: TimeEmbedder,
-    projection: Linear,
-}
-
-/// Two linear maps with a tanh-GELU between.
-struct TwoMaps {
-    first: Linear,
-    second: Linear,
-}
-
-/// Tokens of pictures to keys' width.
-struct Image {
-    positions: Option<Tensor>,
-    norms: [LayerNorm; 2],
-    first: Linear,
-    second: Linear,
-}
-
-struct Head {
-    /// `[1, 2, D]`.
-    table: Tensor,
-    output: Linear,
-    eps: f64,
-    /// Values of a patch of one channel.
-    patch: i64,
-}
-
-/// The parameters of a transformer.
-pub(super) fn specs(config: &WanConfig) -> Vec<ParamSpec> {
-    let (prefix, width) = (config.prefix.as_str(), config.width());
-    let [rows, columns] = config.patch;
-    let embedder = format!("{prefix}condition_embedder.");
-    let patches = config.in_channels * rows * columns;
-    let linear =
-        |prefix: &str, name: &str, inputs, outputs| Linear::specs(prefix, name, inputs, outputs, true, std_of(inputs));
-    let head = Init::Normal((width as f64).powf(-0.5));
-    let mut specs = vec![
-        ParamSpec::new(format!("{prefix}scale_shift_table"), &[1, 2, width], head),
-        ParamSpec::new(
-            format!("{prefix}patch_embedding.weight"),
-            &[width, config.in_channels, 1, rows, columns],
-            Init::Normal(std_of(patches)),
-        ),
-        ParamSpec::new(format!("{prefix}patch_embedding.bias"), &[width], Init::Zeros),
-    ];
-    specs.extend(TimeEmbedder::specs(&embedder, "time_embedder", config.freq_dim, width, std_of));
-    specs.extend(linear(&embedder, "time_proj", width, 6 * width));
-    specs.extend(linear(&embedder, "text_embedder.linear_1", config.text_dim, width));
-    specs.extend(linear(&embedder, "text_embedder.linear_2", width, width));
-    if let Some(image) = &config.image {
-        let embedder = format!("{embedder}image_embedder.");
-        if let Some(positions) = image.positions {
-            specs.push(ParamSpec::new(format!("{embedder}pos_embed"), &[1, positions, image.width], Init::Zeros));
-        }
-        specs.extend(LayerNorm::specs(&embedder, "norm1", image.width));
-        specs.extend(linear(&embedder, "ff.net.0.proj", image.width, image.width));
-        specs.extend(linear(&embedder, "ff.net.2", image.width, width));
-        specs.extend(LayerNorm::specs(&embedder, "norm2", width));
+impl WanConfig {
+    /// The parameters of a stage.
+    pub(in crate::model::dit) fn specs(&self, stage: &Stage) -> Vec<ParamSpec> {
+        let block = |number| block::specs(self, &format!("{}blocks.{number}.", self.prefix));
+        let mut specs = if stage.is_first { Embed::specs(self) } else { Vec::new() };
+        specs.extend(stage.layers.clone().flat_map(block));
+        specs.extend(if stage.is_last { Head::specs(self) } else { Vec::new() });
+        specs
     }
-    specs.extend((0..config.num_layers).flat_map(|number| block::specs(config, &format!("{prefix}blocks.{number}."))));
-    specs.extend(started(linear(prefix, "proj_out", width, config.patch_dim()), Init::Zeros));
-    specs
 }
 
 impl Wan {
-    /// Panics where the store was not made from [`specs`].
-    pub fn new(config: &WanConfig, params: &ParamStore) -> Wan {
+    /// Panics where the store lacks one of the stage's parameters.
+    pub fn new(config: &WanConfig, stage: &Stage, params: &ParamStore) -> Wan {
         let prefix = config.prefix.as_str();
-        let embedder = format!("{prefix}condition_embedder.");
-        let image = |scope: &Scope<'_>| Image {
-            positions: scope.take_if("pos_embed"),
-            norms: ["norm1", "norm2"].map(|name| LayerNorm::new(scope, name, IMAGE_EPS)),
-            first: Linear::new(scope, "ff.net.0.proj"),
-            second: Linear::new(scope, "ff.net.2"),
-        };
         let block = |number: usize| {
             let prefix = format!("{prefix}blocks.{number}.");
             Block {
@@ -135,113 +66,24 @@ impl Wan {
             }
         };
         Wan {
-            patches: Part::new(params, prefix, |scope| Patches {
-                weight: scope.take("patch_embedding.weight"),
-                bias: scope.take("patch_embedding.bias"),
-            }),
-            time: Part::new(params, embedder.as_str(), |scope| Time {
-                embedder: TimeEmbedder::new(scope, "time_embedder"),
-                projection: Linear::new(scope, "time_proj"),
-            }),
-            text: Part::new(params, embedder.as_str(), |scope| TwoMaps {
-                first: Linear::new(scope, "text_embedder.linear_1"),
-                second: Linear::new(scope, "text_embedder.linear_2"),
-            }),
-            image: config.image.map(|_| Part::new(params, format!("{embedder}image_embedder."), image)),
-            blocks: (0..config.num_layers).map(block).collect(),
-            head: Part::new(params, prefix, |scope| Head {
-                table: scope.take("scale_shift_table"),
-                output: Linear::new(scope, "proj_out"),
-                eps: config.eps,
-                patch: config.patch[0] * config.patch[1],
-            }),
+            embed: stage.is_first.then(|| Embed::new(config, params)),
+            blocks: stage.layers.clone().map(block).collect(),
+            first: stage.layers.start,
+            head: stage.is_last.then(|| Part::new(params, prefix, |scope| Head::new(scope, config))),
             device: params.flat().device(),
             kind: params.flat().kind(),
             config: config.clone(),
         }
     }
 
-    /// Returns whether the first latent frame of a sample is given, clean (TI2V).
-    fn is_given(&self, sample: &Sample) -> bool {
-        self.config.mask_channels() == 0 && !sample.conditions.is_empty()
+    fn regions(&self) -> Regions {
+        Regions::new(&self.config.parallel)
     }
-
-    fn context(&self, samples: &[Sample], sigma: &[f64], num_text: i64) -> (Context, Vec<f64>) {
-        let (mut ends, mut turned) = (vec![0], Vec::new());
-        let (mut levels, mut segments) = (Vec::new(), Vec::new());
-        let mut level = |tokens: i64, sigma: f64| {
-            if tokens > 0 {
-                segments.push((tokens, levels.len() as i64));
-                levels.push(sigma);
-            }
-        };
-        for (sample, sigma) in samples.iter().zip(sigma) {
-            let clean = if self.is_given(sample) { frame(sample) } else { 0 };
-            level(clean, 0.0);
-            level(sample.num_tokens() - clean, *sigma);
-            ends.push(ends[ends.len() - 1] + sample.num_tokens() as usize);
-            turned.extend(places(sample.grid, [0; 3]));
-        }
-        // Rows of text behind a prompt are equal: one row, the last, stands for all of them.
-        let prompt = |sample: &Sample| {
-            let missing = self.config.text_rows - (sample.text.end - sample.text.start);
-            let missing = if sample.text.is_empty() { missing.max(1) } else { missing };
-            let extra = (missing > 0).then(|| (num_text, (missing as f64).ln()));
-            DocumentKeys { rows: sample.text.clone(), extra }
-        };
-        let prompts: Vec<DocumentKeys> = samples.iter().map(prompt).collect();
-        let pictures = |sample: &Sample| {
-            let ends = sample.pictures.first().zip(sample.pictures.last());
-            DocumentKeys { rows: ends.map_or(0..0, |(first, last)| first.start..last.end), extra: None }
-        };
-        let pictures: Vec<DocumentKeys> = samples.iter().map(pictures).collect();
-        let num_pictures = pictures.iter().map(|keys| keys.rows.end).max().unwrap_or(0);
-        let has_pictures = self.config.image.is_some() && num_pictures > 0;
-        let context = Context {
-            segments: Segments::new(&segments, levels.len() as i64, self.device),
-            rotation: rotation(&turned, self.config.axes(), self.device),
-            clips: PackedAttention::new(&ends, Mask::Full, self.device),
-            prompts: CrossAttention::new(&ends, &prompts, num_text + 1, self.device),
-            pictures: has_pictures.then(|| CrossAttention::new(&ends, &pictures, num_pictures, self.device)),
-        };
-        (context, levels)
-    }
-
-    /// The input's patches `[T, E]`: noisy latents, and what is known of the clip.
-    fn record_input(&self, tape: &mut Tape, samples: &[Sample], latents: &Latents) -> Slot {
-        let noised = latents.noised;
-        let Some(clean) = latents.clean.filter(|_| samples.iter().any(|sample| !sample.conditions.is_empty())) else {
-            return noised;
-        };
-        let index = |rows: Vec<i64>| Rc::new(Tensor::from_slice(&rows).to_device(self.device));
-        let conditions = samples.iter().filter_map(|sample| sample.conditions.first());
-        let known = tape.take_rows(clean, index(conditions.flat_map(|(_, rows)| rows.clone()).collect()));
-        let (channels, [rows, columns]) = (self.config.mask_channels(), self.config.patch);
-        if channels == 0 {
-            let mut start = 0;
-            let mut given = Vec::new();
-            for sample in samples {
-                given.extend(start..start + if self.is_given(sample) { frame(sample) } else { 0 });
-                start += sample.num_tokens();
-            }
-            return tape.put_rows(noised, index(given), known);
-        }
-        let mask =
-            |sample: &Sample| mask(sample.grid, channels, rows * columns, sample.pictures.len() > 1, self.device);
-        let masks = Tensor::cat(&samples.iter().map(mask).collect::<Vec<_>>(), 0).to_kind(self.kind);
-        let beside = move |reads: &[Tensor]| vec![Tensor::cat(&[&reads[0], &masks, &reads[1]], 1)];
-        tape.run("conditions", &[], Policy::Recompute, &[noised, known], 1, beside)[0]
-    }
-}
-
-/// The tokens of a frame.
-fn frame(sample: &Sample) -> i64 {
-    i64::from(sample.grid.h) * i64::from(sample.grid.w)
 }
 
 impl Network for Wan {
-    fn counted(&self, sample: &Sample) -> std::ops::Range<i64> {
-        if self.is_given(sample) { frame(sample)..sample.num_tokens() } else { 0..sample.num_tokens() }
+    fn counted(&self, sample: &Sample) -> Range<i64> {
+        if self.config.is_given(sample) { frame(sample)..sample.num_tokens() } else { 0..sample.num_tokens() }
     }
 
     fn has_target(&self, row: &SampleRow, latents: &[ItemMeta]) -> bool {
@@ -251,104 +93,126 @@ impl Network for Wan {
         latents.len() >= expected && latents[0].num_features as usize == tokens
     }
 
-    fn record(&self, tape: &mut Tape, samples: &[Sample], sigma: &[f64], latents: &Latents, policy: Policy) -> Slot {
-        let (context, levels) = self.context(samples, sigma, latents.num_text);
-        let context = Rc::new(context);
-        let input = self.record_input(tape, samples, latents);
-        let part = self.patches.part.clone();
-        let forward = move |reads: &[Tensor]| vec![part.forward(&reads[0])];
-        let mut x = tape.run("patches", &self.patches.ids, policy, &[input], 1, forward)[0];
-
-        let times: Vec<f64> = levels.iter().map(|sigma| TIMES * sigma).collect();
-        let waves = sinusoids(&times, 1.0, self.config.freq_dim, self.device);
-        let part = self.time.part.clone();
-        let forward = move |_: &[Tensor]| part.forward(&waves).into();
-        let [level, modulations] = two(tape.run("noise levels", &self.time.ids, policy, &[], 2, forward));
-
-        let (part, kind, device, width) = (self.text.part.clone(), self.kind, self.device, self.config.text_dim);
-        let forward = move |reads: &[Tensor]| {
-            let behind = Tensor::zeros([1, width], (kind, device));
-            let rows = reads.first().map_or_else(|| behind.shallow_clone(), |text| Tensor::cat(&[text, &behind], 0));
-            vec![part.forward(&rows)]
-        };
-        let reads: Vec<Slot> = latents.text.into_iter().collect();
-        let text = tape.run("text", &self.text.ids, policy, &reads, 1, forward)[0];
-
-        let pictures = self.image.as_ref().zip(latents.pictures).map(|(image, pictures)| {
-            let part = image.part.clone();
-            let forward = move |reads: &[Tensor]| vec![part.forward(&reads[0])];
-            tape.run("pictures", &image.ids, policy, &[pictures], 1, forward)[0]
-        });
-
-        for (number, block) in self.blocks.iter().enumerate() {
-            let (part, at) = (block.attention.part.clone(), context.clone());
-            let forward = move |reads: &[Tensor]| vec![part.forward(&reads[0], &reads[1], &at)];
-            let name = format!("block {number} attention");
-            let y = tape.run(name, &block.attention.ids, policy, &[x, modulations], 1, forward)[0];
-            x = tape.add(x, y);
-            let (part, at) = (block.prompt.part.clone(), context.clone());
-            let forward = move |reads: &[Tensor]| vec![part.forward(&reads[0], &reads[1], reads.get(2), &at)];
-            let reads: Vec<Slot> = [x, text].into_iter().chain(pictures).collect();
-            let y = tape.run(format!("block {number} prompt"), &block.prompt.ids, policy, &reads, 1, forward)[0];
-            x = tape.add(x, y);
-            let (part, at) = (block.mlp.part.clone(), context.clone());
-            let forward = move |reads: &[Tensor]| vec![part.forward(&reads[0], &reads[1], &at)];
-            let y = tape.run(format!("block {number} mlp"), &block.mlp.ids, policy, &[x, modulations], 1, forward)[0];
-            x = tape.add(x, y);
+    fn streams(&self, work: &Work<'_>) -> Vec<Stream> {
+        let (width, wide) = (self.config.width(), if self.kind == Kind::Double { Kind::Double } else { Kind::Float });
+        let num_tokens = work.samples.iter().map(Sample::num_tokens).sum();
+        let levels = self.config.segments(work).1.len() as i64;
+        let stream = |shape: &[i64], kind| Stream { shape: shape.to_vec(), kind };
+        let mut streams = vec![
+            stream(&[num_tokens, width], self.kind),
+            stream(&[levels, 6, width], wide),
+            stream(&[levels, width], wide),
+            stream(&[work.num_text + 1, width], self.kind),
+        ];
+        if self.config.image.is_some() && work.num_pictures > 0 {
+            streams.push(stream(&[work.num_pictures, width], self.kind));
         }
-        let part = self.head.part.clone();
-        let forward = move |reads: &[Tensor]| vec![part.forward(&reads[0], &reads[1], &context.segments)];
-        tape.run("head", &self.head.ids, policy, &[x, level], 1, forward)[0]
+        streams
     }
-}
 
-/// Two slots of an operation.
-fn two(slots: Vec<Slot>) -> [Slot; 2] {
-    [slots[0], slots[1]]
-}
-
-impl Patches {
-    /// `[T, E]` to `[T, D]`.
-    fn forward(&self, x: &Tensor) -> Tensor {
-        crate::native::linear(x, &self.weight.flatten(1, -1), Some(&self.bias))
-    }
-}
-
-impl Time {
-    /// Sinusoids `[R, channels]` to the embeddings of noise levels `[R, D]` and the modulations of all blocks `[R, 6, D]`,
-    /// float32.
-    fn forward(&self, waves: &Tensor) -> [Tensor; 2] {
-        let level = self.embedder.forward(waves);
-        let modulations = self.projection.forward_wide(&level.silu()).unflatten(-1, [6, -1]);
-        [level, modulations]
-    }
-}
-
-impl TwoMaps {
-    fn forward(&self, x: &Tensor) -> Tensor {
-        self.second.forward(&Activation::GeluTanh.forward(&self.first.forward(x)))
-    }
-}
-
-impl Image {
-    /// `[I, width]` to `[I, D]`.
-    fn forward(&self, x: &Tensor) -> Tensor {
-        let placed = match &self.positions {
-            Some(table) => (x.unflatten(0, [-1, table.size()[1]]) + table).flatten(0, 1),
-            None => x.shallow_clone(),
+    fn record(&self, tape: &mut Tape, work: &Work<'_>, begin: Begin) -> Vec<Slot> {
+        let context = Rc::new(self.config.context(work, self.device));
+        let regions = self.regions();
+        regions.set_alike(tape, true);
+        let mut streams = match begin {
+            Begin::Latents(latents) => {
+                let embed = self.embed.as_ref().expect("the first stage");
+                embed.record(tape, work, &context.levels, &latents)
+            }
+            Begin::Streams(streams) => streams,
         };
-        let [first, last] = &self.norms;
-        let inner = Activation::Gelu.forward(&self.first.forward(&first.forward_wide(&placed)));
-        last.forward_wide(&self.second.forward(&inner))
+        regions.set_alike(tape, false);
+        let told = Told {
+            modulations: regions.enter(tape, streams[1]),
+            text: regions.enter(tape, streams[3]),
+            pictures: streams.get(4).map(|pictures| regions.enter(tape, *pictures)),
+        };
+        for (number, block) in (self.first..).zip(&self.blocks) {
+            streams[0] =
+                block.record(tape, &format!("block {number}"), streams[0], &told, &context, (regions, work.policy));
+        }
+        let Some(head) = &self.head else { return streams };
+        regions.set_alike(tape, true);
+        let part = head.part.clone();
+        let forward = move |reads: &[Tensor]| vec![part.forward(&reads[0], &reads[1], &context.segments)];
+        let velocity = tape.run("head", &head.ids, work.policy, &[streams[0], streams[2]], 1, forward);
+        regions.set_alike(tape, false);
+        velocity
     }
 }
 
-impl Head {
-    /// `x` `[T, D]` and noise levels `[R, D]` to velocities `[T, P]`, channels before a patch's values.
-    fn forward(&self, x: &Tensor, level: &Tensor, segments: &Segments) -> Tensor {
-        let sum = wide(level).unsqueeze(1) + wide(&self.table);
-        let x = segments.modulate(x, &sum.select(1, 0), &sum.select(1, 1), self.eps);
-        // The map gives a patch's values before channels.
-        self.output.forward(&x).unflatten(-1, [self.patch, -1]).transpose(1, 2).flatten(1, 2)
+impl Block {
+    fn record(
+        &self,
+        tape: &mut Tape,
+        name: &str,
+        x: Slot,
+        told: &Told,
+        context: &Rc<Context>,
+        (regions, policy): (Regions, Policy),
+    ) -> Slot {
+        let entered = regions.enter(tape, x);
+        let y = self.record_attention(tape, name, [entered, told.modulations], context, (regions, policy));
+        let y = regions.leave(tape, y);
+        let x = tape.add(x, y);
+        let entered = regions.enter(tape, x);
+        let y = self.record_prompt(tape, name, entered, told, context, (regions, policy));
+        let y = regions.leave(tape, y);
+        let x = tape.add(x, y);
+        let entered = regions.enter(tape, x);
+        let (part, at) = (self.mlp.part.clone(), context.clone());
+        let forward = move |reads: &[Tensor]| vec![part.forward(&reads[0], &reads[1], &at)];
+        let reads = [entered, told.modulations];
+        let y = tape.run(format!("{name} mlp"), &self.mlp.ids, policy, &reads, 1, forward)[0];
+        let y = regions.leave(tape, y);
+        tape.add(x, y)
+    }
+
+    fn record_attention(
+        &self,
+        tape: &mut Tape,
+        name: &str,
+        reads: [Slot; 2],
+        context: &Rc<Context>,
+        (regions, policy): (Regions, Policy),
+    ) -> Slot {
+        let (part, at, ids) = (self.attention.part.clone(), context.clone(), &self.attention.ids);
+        if !regions.are_split() {
+            let forward = move |reads: &[Tensor]| vec![part.forward(&reads[0], &reads[1], &at)];
+            return tape.run(format!("{name} attention"), ids, policy, &reads, 1, forward)[0];
+        }
+        let project = move |reads: &[Tensor]| part.project(&reads[0], &reads[1], &at);
+        let mut parts = tape.run(format!("{name} queries keys values"), ids, policy, &reads, 4, project);
+        parts[3] = regions.sum_within(tape, parts[3]);
+        parts.push(reads[1]);
+        let (part, at) = (self.attention.part.clone(), context.clone());
+        let finish = move |reads: &[Tensor]| vec![part.finish(&reads[..4], &reads[4], &at)];
+        tape.run(format!("{name} attention"), ids, policy, &parts, 1, finish)[0]
+    }
+
+    fn record_prompt(
+        &self,
+        tape: &mut Tape,
+        name: &str,
+        x: Slot,
+        told: &Told,
+        context: &Rc<Context>,
+        (regions, policy): (Regions, Policy),
+    ) -> Slot {
+        let (part, at, ids) = (self.prompt.part.clone(), context.clone(), &self.prompt.ids);
+        let reads: Vec<Slot> = [x, told.text].into_iter().chain(told.pictures).collect();
+        if !regions.are_split() {
+            let forward = move |reads: &[Tensor]| vec![part.forward(&reads[0], &reads[1], reads.get(2), &at)];
+            return tape.run(format!("{name} prompt"), ids, policy, &reads, 1, forward)[0];
+        }
+        // Of queries and each kind of keys their squares and values, and of each kind of keys what they stand for.
+        let num_squares = reads.len();
+        let num_parts = 3 * num_squares - 1;
+        let project = move |reads: &[Tensor]| part.project(&reads[0], &reads[1], reads.get(2));
+        let mut parts = tape.run(format!("{name} prompt queries keys values"), ids, policy, &reads, num_parts, project);
+        parts.iter_mut().take(num_squares).for_each(|slot| *slot = regions.sum_within(tape, *slot));
+        let part = self.prompt.part.clone();
+        let finish = move |reads: &[Tensor]| vec![part.finish(reads, &at)];
+        tape.run(format!("{name} prompt"), ids, policy, &parts, 1, finish)[0]
     }
 }

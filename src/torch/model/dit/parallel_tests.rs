@@ -1,0 +1,137 @@
+//! Stages of blocks, and ranks that share blocks, against one process.
+
+use std::path::Path;
+use std::rc::Rc;
+use std::time::Duration;
+
+use loongforge_core::config::Layout;
+use tch::{Device, Kind, Tensor};
+
+use super::tests::{Fixture, Found, error, folders};
+use crate::comm::Mesh;
+use crate::model::foundation::{FoundationFamily, FoundationModel};
+use crate::model::stage::Stage;
+use crate::model::towers::with_values;
+use crate::params::{ParallelRank, ParamStore};
+use crate::tape::{Execution, Policy};
+
+const TOLERANCE: f64 = 1e-4;
+
+fn alone(fixture: &Fixture) -> Found {
+    let all: Vec<usize> = (0..fixture.rows.len()).collect();
+    fixture.run(&fixture.model(Policy::Keep), &all)
+}
+
+/// One stage's values go to the next, and its gradients come back.
+#[test]
+fn stages_compute_what_the_whole_does() {
+    for folder in folders() {
+        let fixture = Fixture::read(&folder);
+        let all: Vec<usize> = (0..fixture.rows.len()).collect();
+        let expected = alone(&fixture);
+        let stages = Stage::all(vec![0..1, 1..fixture.family.num_layers()]);
+        let num_specs: usize = stages.iter().map(|stage| fixture.family.stage_specs(stage).len()).sum();
+        assert_eq!(num_specs, fixture.family.specs().len(), "a parameter is of one stage");
+        let mut runs: Vec<(Execution, _)> = Vec::new();
+        for stage in &stages {
+            let model = fixture.family.stage_model(stage, &fixture.params, Policy::Recompute);
+            let tape = model.recorder().record_with(&fixture.batch(&all), fixture.noise());
+            let mut inputs = with_values(&tape.features, &fixture.features(&all));
+            if let Some((before, outbound)) = runs.last() {
+                let outbound: &Vec<crate::tape::Boundary> = outbound;
+                assert_eq!(tape.inbound.len(), outbound.len());
+                for (there, here) in outbound.iter().zip(&tape.inbound) {
+                    let value = before.value(there.slot);
+                    assert_eq!((value.size(), value.kind()), (here.shape.clone(), here.kind));
+                    inputs.push((here.slot, value.detach()));
+                }
+            }
+            let mut run = Execution::new(tape.tape, fixture.params.clone(), inputs);
+            run.forward().unwrap();
+            if let Some(loss) = tape.loss {
+                assert!((run.value(loss).double_value(&[]) / expected.loss - 1.0).abs() < 1e-6, "{}", fixture.name);
+                run.seed(loss, Tensor::from(1f64));
+            }
+            runs.push((run, if stage.is_last { tape.inbound } else { tape.outbound }));
+        }
+        let mut grads = fixture.params.new_grad();
+        let (mut last, inbound) = runs.pop().unwrap();
+        let (mut first, outbound) = runs.pop().unwrap();
+        last.backward(Some(&mut grads)).unwrap();
+        for (there, here) in outbound.iter().zip(&inbound) {
+            if let Some(grad) = last.input_grad(here.slot).filter(|_| here.requires_grad) {
+                first.seed(there.slot, grad);
+            }
+        }
+        first.backward(Some(&mut grads)).unwrap();
+        assert!(error(grads.flat(), expected.grads.flat()) < 1e-6, "{}", fixture.name);
+    }
+}
+
+/// What one of two ranks gives: losses, and of each parameter its name, whether it has all of it, and its gradient.
+fn on_rank(folder: &Path, store: &Path, rank: usize) -> (f64, Vec<(String, bool, Tensor)>) {
+    let fixture = Fixture::read(folder);
+    let layout = Layout { tp: 2, ..Layout::default() };
+    let mesh = Rc::new(Mesh::join(store, "pool", layout, rank, Duration::from_secs(60)).unwrap());
+    let family = fixture.family.divided(&ParallelRank::of(&mesh, false)).unwrap();
+    let params = Rc::new(ParamStore::new(family.specs(), Kind::Float, Device::Cpu));
+    for id in params.ids() {
+        let (spec, whole) = (params.spec(id), fixture.params.get(&params.spec(id).name).detach());
+        params.set(id, &spec.shard.as_ref().map_or(whole.shallow_clone(), |shard| shard.take(&whole)));
+    }
+    let all: Vec<usize> = (0..fixture.rows.len()).collect();
+    let tape = family.build(&params, Policy::Recompute).record(&fixture.batch(&all));
+    let inputs = with_values(&tape.features, &fixture.features(&all));
+    let mut run = Execution::new(tape.tape, params.clone(), inputs).with_mesh(mesh);
+    run.forward().unwrap();
+    let loss = run.value(tape.loss.unwrap()).double_value(&[]);
+    run.seed(tape.loss.unwrap(), Tensor::from(1f64));
+    let mut grads = params.new_grad();
+    run.backward(Some(&mut grads)).unwrap();
+    let of = |id| {
+        let spec = params.spec(id);
+        (spec.name.clone(), spec.shape == spec.whole_shape(), grads.view(id).copy())
+    };
+    (loss, params.ids().map(of).collect())
+}
+
+#[test]
+fn two_ranks_with_half_of_the_heads_each_compute_what_one_does() {
+    for folder in folders() {
+        let fixture = Fixture::read(&folder);
+        let all: Vec<usize> = (0..fixture.rows.len()).collect();
+        let tape = fixture.model(Policy::Keep).record(&fixture.batch(&all));
+        let mut run =
+            Execution::new(tape.tape, fixture.params.clone(), with_values(&tape.features, &fixture.features(&all)));
+        run.forward().unwrap();
+        let loss = run.value(tape.loss.unwrap()).double_value(&[]);
+        run.seed(tape.loss.unwrap(), Tensor::from(1f64));
+        let mut grads = fixture.params.new_grad();
+        run.backward(Some(&mut grads)).unwrap();
+
+        let store = tempfile::tempdir().unwrap();
+        let place = &store.path().join("store");
+        let ranks: Vec<_> = std::thread::scope(|scope| {
+            let ranks = [0, 1].map(|rank| {
+                let folder = &folder;
+                scope.spawn(move || on_rank(folder, place, rank))
+            });
+            ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+        });
+        let most = grads.flat().abs().max().double_value(&[]);
+        for (number, (name, is_whole, own)) in ranks[0].1.iter().enumerate() {
+            let expected = grads.view(fixture.params.id(name));
+            let (other_name, _, other) = &ranks[1].1[number];
+            assert_eq!(name, other_name);
+            // The one dimension that is cut.
+            let dim = (0..own.dim() as i64).find(|dim| own.size()[*dim as usize] != expected.size()[*dim as usize]);
+            let found = if *is_whole { own + other } else { Tensor::cat(&[own, other], dim.unwrap()) };
+            let difference = (found - expected).abs().max().double_value(&[]);
+            let scale = expected.abs().max().double_value(&[]).max(0.02 * most);
+            assert!(difference / scale < TOLERANCE, "{} {name}: {difference} of {scale}", fixture.name);
+        }
+        for (found, _) in &ranks {
+            assert!((found / loss - 1.0).abs() < 1e-6, "{}: {found} of {loss}", fixture.name);
+        }
+    }
+}

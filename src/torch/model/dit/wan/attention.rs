@@ -1,0 +1,96 @@
+//! The heads of Wan's attentions. Queries and keys have a norm over all heads together: where ranks have some of the heads
+//! each, it needs the sum of the squares of all of them.
+//!
+//! Shapes: T rows of queries, K of keys, D width, H heads of this rank, C head size.
+
+use tch::{Kind, Tensor};
+
+use super::config::WanConfig;
+use crate::model::dit::maps::map;
+use crate::nn::{Linear, RmsNorm};
+use crate::params::{ParamSpec, Scope};
+
+/// A linear map with a norm behind it.
+pub(super) struct Normed {
+    map: Linear,
+    norm: RmsNorm,
+    /// Values of all ranks' heads together.
+    width: i64,
+    head_dim: i64,
+}
+
+/// Queries, keys and values of heads.
+pub(super) struct Heads {
+    pub q: Normed,
+    pub k: Normed,
+    v: Linear,
+    o: Linear,
+    head_dim: i64,
+}
+
+impl Normed {
+    pub fn new(scope: &Scope<'_>, map: &str, norm: &str, config: &WanConfig) -> Normed {
+        Normed {
+            map: Linear::new(scope, map),
+            norm: RmsNorm::new(scope, norm, config.eps),
+            width: config.width(),
+            head_dim: config.head_dim,
+        }
+    }
+
+    /// Rows `[rows, D]` to heads `[rows, H, C]`.
+    pub fn forward(&self, x: &Tensor) -> Tensor {
+        self.by_head(&self.norm.forward(&self.map.forward(x)))
+    }
+
+    /// Rows `[rows, D]` to this rank's values before their norm, `[rows, H·C]`, and the sums of their squares `[rows, 1]`,
+    /// float32.
+    pub fn project(&self, x: &Tensor) -> [Tensor; 2] {
+        let y = self.map.forward(x);
+        let squares = y.to_kind(Kind::Float).square().sum_dim_intlist([-1i64].as_slice(), true, Kind::Float);
+        [y, squares]
+    }
+
+    /// The heads of values of [`Normed::project`], with the sums of squares of all ranks.
+    pub fn normed(&self, y: &Tensor, squares: &Tensor) -> Tensor {
+        self.by_head(&self.norm.forward_part(y, squares, self.width))
+    }
+
+    fn by_head(&self, x: &Tensor) -> Tensor {
+        x.unflatten(-1, [-1, self.head_dim])
+    }
+}
+
+impl Heads {
+    /// The parameters of the attention under `prefix`.
+    pub fn specs(config: &WanConfig, prefix: &str) -> Vec<ParamSpec> {
+        let (width, heads) = (config.width(), config.local_width());
+        let mut specs: Vec<ParamSpec> =
+            ["to_q", "to_k", "to_v"].iter().flat_map(|name| map(prefix, name, width, heads)).collect();
+        specs.extend(map(prefix, "to_out.0", heads, width));
+        specs.extend(["norm_q", "norm_k"].iter().flat_map(|name| RmsNorm::specs(prefix, name, heads)));
+        specs
+    }
+
+    pub fn new(scope: &Scope<'_>, name: &str, config: &WanConfig) -> Heads {
+        let normed =
+            |map: &str, norm: &str| Normed::new(scope, &format!("{name}.{map}"), &format!("{name}.{norm}"), config);
+        Heads {
+            q: normed("to_q", "norm_q"),
+            k: normed("to_k", "norm_k"),
+            v: Linear::new(scope, &format!("{name}.to_v")),
+            o: Linear::new(scope, &format!("{name}.to_out.0")),
+            head_dim: config.head_dim,
+        }
+    }
+
+    /// Rows `[K, D]` to values `[K, H, C]`.
+    pub fn values(&self, x: &Tensor) -> Tensor {
+        self.v.forward(x).unflatten(-1, [-1, self.head_dim])
+    }
+
+    /// Attended values `[T, H·C]` to the branch `[T, D]`.
+    pub fn output(&self, y: &Tensor) -> Tensor {
+        self.o.forward(y)
+    }
+}

@@ -1,0 +1,247 @@
+//! What comes before Wan's blocks, and the head behind them.
+//!
+//! Shapes: T tokens of all samples, R noise levels, D width, E numbers of a patch of the input, P of one of the output.
+
+use std::rc::Rc;
+
+use tch::{Device, Kind, Tensor};
+
+use super::conditions::mask;
+use super::config::WanConfig;
+use super::layout::frame;
+use crate::model::dit::maps::{outer_map, std_of, zeroed};
+use crate::model::dit::network::{Latents, Work};
+use crate::model::dit::sample::Sample;
+use crate::model::dit::segments::{Segments, wide};
+use crate::model::dit::time::{TimeEmbedder, sinusoids};
+use crate::model::tower_blocks::Part;
+use crate::nn::{Activation, LayerNorm, Linear};
+use crate::params::{Init, ParamSpec, ParamStore, Scope};
+use crate::tape::{Policy, Slot, Tape};
+
+/// The steps of the schedule: noise level 1 is this time.
+const TIMES: f64 = 1000.0;
+/// The epsilon of norms of pictures' tokens.
+const IMAGE_EPS: f64 = 1e-5;
+
+/// What comes before the blocks.
+pub(super) struct Embed {
+    config: WanConfig,
+    patches: Part<Patches>,
+    time: Part<Time>,
+    text: Part<TwoMaps>,
+    image: Option<Part<Image>>,
+    device: Device,
+    kind: Kind,
+}
+
+/// A linear map of patches, stored as a convolution `[D, channels, 1, rows, columns]`.
+struct Patches {
+    weight: Tensor,
+    bias: Tensor,
+}
+
+struct Time {
+    embedder: TimeEmbedder,
+    projection: Linear,
+}
+
+/// Two linear maps with a tanh-GELU between.
+struct TwoMaps {
+    first: Linear,
+    second: Linear,
+}
+
+/// Tokens of pictures to keys' width.
+struct Image {
+    positions: Option<Tensor>,
+    norms: [LayerNorm; 2],
+    first: Linear,
+    second: Linear,
+}
+
+pub(super) struct Head {
+    /// `[1, 2, D]`.
+    table: Tensor,
+    output: Linear,
+    eps: f64,
+    /// Values of a patch of one channel.
+    patch: i64,
+}
+
+impl Embed {
+    pub fn specs(config: &WanConfig) -> Vec<ParamSpec> {
+        let (prefix, width) = (config.prefix.as_str(), config.width());
+        let [rows, columns] = config.patch;
+        let embedder = format!("{prefix}condition_embedder.");
+        let shape = [width, config.in_channels, 1, rows, columns];
+        let std = std_of(config.in_channels * rows * columns);
+        let mut specs = vec![
+            ParamSpec::new(format!("{prefix}patch_embedding.weight"), &shape, Init::Normal(std)),
+            ParamSpec::new(format!("{prefix}patch_embedding.bias"), &[width], Init::Zeros),
+        ];
+        specs.extend(TimeEmbedder::specs(&embedder, "time_embedder", config.freq_dim, width));
+        specs.extend(outer_map(&embedder, "time_proj", width, 6 * width));
+        specs.extend(outer_map(&embedder, "text_embedder.linear_1", config.text_dim, width));
+        specs.extend(outer_map(&embedder, "text_embedder.linear_2", width, width));
+        if let Some(image) = &config.image {
+            let embedder = format!("{embedder}image_embedder.");
+            let table =
+                |rows: i64| ParamSpec::new(format!("{embedder}pos_embed"), &[1, rows, image.width], Init::Zeros);
+            specs.extend(image.positions.map(table));
+            specs.extend(LayerNorm::specs(&embedder, "norm1", image.width));
+            specs.extend(outer_map(&embedder, "ff.net.0.proj", image.width, image.width));
+            specs.extend(outer_map(&embedder, "ff.net.2", image.width, width));
+            specs.extend(LayerNorm::specs(&embedder, "norm2", width));
+        }
+        specs
+    }
+
+    pub fn new(config: &WanConfig, params: &ParamStore) -> Embed {
+        let embedder = format!("{}condition_embedder.", config.prefix);
+        let image = |scope: &Scope<'_>| Image {
+            positions: scope.take_if("pos_embed"),
+            norms: ["norm1", "norm2"].map(|name| LayerNorm::new(scope, name, IMAGE_EPS)),
+            first: Linear::new(scope, "ff.net.0.proj"),
+            second: Linear::new(scope, "ff.net.2"),
+        };
+        Embed {
+            patches: Part::new(params, config.prefix.as_str(), |scope| Patches {
+                weight: scope.take("patch_embedding.weight"),
+                bias: scope.take("patch_embedding.bias"),
+            }),
+            time: Part::new(params, embedder.as_str(), |scope| Time {
+                embedder: TimeEmbedder::new(scope, "time_embedder"),
+                projection: Linear::new(scope, "time_proj"),
+            }),
+            text: Part::new(params, embedder.as_str(), |scope| TwoMaps {
+                first: Linear::new(scope, "text_embedder.linear_1"),
+                second: Linear::new(scope, "text_embedder.linear_2"),
+            }),
+            image: config.image.map(|_| Part::new(params, format!("{embedder}image_embedder."), image)),
+            device: params.flat().device(),
+            kind: params.flat().kind(),
+            config: config.clone(),
+        }
+    }
+
+    /// Hidden states `[T, D]`, the modulations of all blocks `[R, 6, D]` and the embeddings of noise levels `[R, D]`, float32,
+    /// rows of text with one of the padding behind them `[K + 1, D]`, and tokens of pictures `[I, D]`, where there are some.
+    pub fn record(&self, tape: &mut Tape, work: &Work<'_>, levels: &[f64], latents: &Latents) -> Vec<Slot> {
+        let policy = work.policy;
+        let input = self.record_input(tape, work, latents);
+        let part = self.patches.part.clone();
+        let forward = move |reads: &[Tensor]| vec![part.forward(&reads[0])];
+        let x = tape.run("patches", &self.patches.ids, policy, &[input], 1, forward)[0];
+
+        let times: Vec<f64> = levels.iter().map(|sigma| TIMES * sigma).collect();
+        let waves = sinusoids(&times, 1.0, self.config.freq_dim, self.device);
+        let part = self.time.part.clone();
+        let forward = move |_: &[Tensor]| part.forward(&waves).into();
+        let of_levels = tape.run("noise levels", &self.time.ids, policy, &[], 2, forward);
+
+        let (part, kind, device, width) = (self.text.part.clone(), self.kind, self.device, self.config.text_dim);
+        let forward = move |reads: &[Tensor]| {
+            let behind = Tensor::zeros([1, width], (kind, device));
+            let rows = reads.first().map_or_else(|| behind.shallow_clone(), |text| Tensor::cat(&[text, &behind], 0));
+            vec![part.forward(&rows)]
+        };
+        let reads: Vec<Slot> = latents.text.into_iter().collect();
+        let text = tape.run("text", &self.text.ids, policy, &reads, 1, forward)[0];
+
+        let pictures = self.image.as_ref().zip(latents.pictures).map(|(image, pictures)| {
+            let part = image.part.clone();
+            let forward = move |reads: &[Tensor]| vec![part.forward(&reads[0])];
+            tape.run("pictures", &image.ids, policy, &[pictures], 1, forward)[0]
+        });
+        [x, of_levels[0], of_levels[1], text].into_iter().chain(pictures).collect()
+    }
+
+    /// The input's patches `[T, E]`: noisy latents, and what is known of the clip.
+    fn record_input(&self, tape: &mut Tape, work: &Work<'_>, latents: &Latents) -> Slot {
+        let (noised, samples) = (latents.noised, work.samples);
+        let Some(clean) = latents.clean.filter(|_| samples.iter().any(|sample| !sample.conditions.is_empty())) else {
+            return noised;
+        };
+        let index = |rows: Vec<i64>| Rc::new(Tensor::from_slice(&rows).to_device(self.device));
+        let conditions = samples.iter().filter_map(|sample| sample.conditions.first());
+        let known = tape.take_rows(clean, index(conditions.flat_map(|(_, rows)| rows.clone()).collect()));
+        let (channels, [rows, columns]) = (self.config.mask_channels(), self.config.patch);
+        if channels == 0 {
+            let mut start = 0;
+            let mut given = Vec::new();
+            for sample in samples {
+                given.extend(start..start + if self.config.is_given(sample) { frame(sample) } else { 0 });
+                start += sample.num_tokens();
+            }
+            return tape.put_rows(noised, index(given), known);
+        }
+        let mask =
+            |sample: &Sample| mask(sample.grid, channels, rows * columns, sample.pictures.len() > 1, self.device);
+        let masks = Tensor::cat(&samples.iter().map(mask).collect::<Vec<_>>(), 0).to_kind(self.kind);
+        let beside = move |reads: &[Tensor]| vec![Tensor::cat(&[&reads[0], &masks, &reads[1]], 1)];
+        tape.run("conditions", &[], Policy::Recompute, &[noised, known], 1, beside)[0]
+    }
+}
+
+impl Patches {
+    /// `[T, E]` to `[T, D]`.
+    fn forward(&self, x: &Tensor) -> Tensor {
+        crate::native::linear(x, &self.weight.flatten(1, -1), Some(&self.bias))
+    }
+}
+
+impl Time {
+    /// Sinusoids `[R, channels]` to modulations and embeddings.
+    fn forward(&self, waves: &Tensor) -> [Tensor; 2] {
+        let level = self.embedder.forward(waves);
+        let modulations = self.projection.forward_wide(&level.silu()).unflatten(-1, [6, -1]);
+        [modulations, level]
+    }
+}
+
+impl TwoMaps {
+    fn forward(&self, x: &Tensor) -> Tensor {
+        self.second.forward(&Activation::GeluTanh.forward(&self.first.forward(x)))
+    }
+}
+
+impl Image {
+    /// `[I, width]` to `[I, D]`.
+    fn forward(&self, x: &Tensor) -> Tensor {
+        let placed = match &self.positions {
+            Some(table) => (x.unflatten(0, [-1, table.size()[1]]) + table).flatten(0, 1),
+            None => x.shallow_clone(),
+        };
+        let [first, last] = &self.norms;
+        let inner = Activation::Gelu.forward(&self.first.forward(&first.forward_wide(&placed)));
+        last.forward_wide(&self.second.forward(&inner))
+    }
+}
+
+impl Head {
+    pub fn specs(config: &WanConfig) -> Vec<ParamSpec> {
+        let (prefix, width) = (config.prefix.as_str(), config.width());
+        let table = Init::Normal((width as f64).powf(-0.5));
+        let mut specs = vec![ParamSpec::new(format!("{prefix}scale_shift_table"), &[1, 2, width], table)];
+        specs.extend(zeroed(outer_map(prefix, "proj_out", width, config.patch_dim())));
+        specs
+    }
+
+    pub fn new(scope: &Scope<'_>, config: &WanConfig) -> Head {
+        Head {
+            table: scope.take("scale_shift_table"),
+            output: Linear::new(scope, "proj_out"),
+            eps: config.eps,
+            patch: config.patch[0] * config.patch[1],
+        }
+    }
+
+    /// `x` `[T, D]` and noise levels `[R, D]` to velocities `[T, P]`, channels before a patch's values.
+    pub fn forward(&self, x: &Tensor, level: &Tensor, segments: &Segments) -> Tensor {
+        let sum = wide(level).unsqueeze(1) + wide(&self.table);
+        let x = segments.modulate(x, &sum.select(1, 0), &sum.select(1, 1), self.eps);
+        // The map gives a patch's values before channels.
+        self.output.forward(&x).unflatten(-1, [self.patch, -1]).transpose(1, 2).flatten(1, 2)
+    }
+}
