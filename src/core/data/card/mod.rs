@@ -17,9 +17,6 @@ use super::positions::PositionKind;
 use crate::config::ModelKind;
 use crate::message::Tower;
 
-/// The `model_type` of diffusion models.
-const DIFFUSION: &str = "loongforge_diffusion";
-
 /// The card of one model. It borrows the `config.json`, and looks again at every question.
 #[derive(Clone, Copy)]
 pub struct ModelCard<'a> {
@@ -34,7 +31,7 @@ impl<'a> ModelCard<'a> {
 
     /// Returns whether the model predicts tokens or the noise of pictures.
     pub fn kind(self) -> ModelKind {
-        match self.config["model_type"] == DIFFUSION {
+        match is_diffusion(self.config) {
             true => ModelKind::Diffusion { two: self.config["transformer_2"].is_object() },
             false => ModelKind::Tokens,
         }
