@@ -6,6 +6,7 @@
 
 mod adapters;
 mod disk;
+mod pipeline;
 mod publish;
 
 pub use publish::{BEST, DATA, Publication, clean, discard, mark_best, prepare, publish};

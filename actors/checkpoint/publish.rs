@@ -6,15 +6,16 @@
 
 use super::adapters;
 use super::disk::{Disk, RealDisk};
+use super::pipeline::{self, Extra};
 use loongforge_core::checkpoint::{
     CheckpointError, FORMAT_VERSION, FileEntry, MANIFEST, Manifest, carried, entries, published, sha256,
 };
-use loongforge_core::data::{Fingerprint, TEXT_TOKENIZER};
+use loongforge_core::data::{Fingerprint, TEXT_TOKENIZER, is_diffusion};
 use loongforge_core::files;
 use loongforge_core::message::SavedFile;
 use loongforge_core::schedule::CheckpointDraft;
 use serde_json::{Map, Value, json};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -105,6 +106,8 @@ pub(super) fn publish_on(
     for name in manifest.files.keys().map(String::as_str).chain([MANIFEST]) {
         sync(&draft.dir.join(name))?;
     }
+    let folders: BTreeSet<&str> = manifest.files.keys().filter_map(|name| Some(name.split_once('/')?.0)).collect();
+    folders.into_iter().try_for_each(|folder| sync(&draft.dir.join(folder)))?;
     sync(&draft.dir)?;
     let to = parent.join(format!("step-{num_steps:08}"));
     let replaces = to.exists();
@@ -170,9 +173,14 @@ fn complete(
         written.push(DATA.to_owned());
         write_json(disk, &draft.dir.join(DATA), data)?;
     }
-    if let Some(index) = weight_index(draft)? {
-        written.push(INDEX.to_owned());
-        write_json(disk, &draft.dir.join(INDEX), &index)?;
+    for (name, index) in weight_indices(draft)? {
+        write_json(disk, &draft.dir.join(&name), &index)?;
+        written.push(name);
+    }
+    if is_diffusion(&with.model_config) {
+        for extra in pipeline::extras(&with.model_config, &draft.files, &with.model_dir)? {
+            written.push(write_extra(disk, &draft.dir, extra)?);
+        }
     }
     if let Some(template) = &with.chat_template {
         let path = draft.dir.join(TEMPLATE);
@@ -209,32 +217,57 @@ fn complete(
 /// The files that samples came from, with sizes and times of change.
 pub const DATA: &str = "data.json";
 
-const INDEX: &str = "model.safetensors.index.json";
 /// Goes before the key `chat_template` of `tokenizer_config.json`.
 const TEMPLATE: &str = "chat_template.jinja";
 /// The name under which older processors store it.
 const OLD_TEMPLATE: &str = "chat_template.json";
 
-/// `model.safetensors.index.json` as transformers writes it; none for a single file of weights.
-fn weight_index(draft: &CheckpointDraft) -> Result<Option<Value>, CheckpointError> {
-    let weights: Vec<&SavedFile> = draft.files.iter().filter(|file| !file.tensors.is_empty()).collect();
-    if weights.len() < 2 {
-        return Ok(None);
+/// `model.safetensors.index.json` as transformers writes it, or that of each network as Diffusers does; none for a single file
+/// of weights.
+fn weight_indices(draft: &CheckpointDraft) -> Result<Vec<(String, Value)>, CheckpointError> {
+    let mut groups: BTreeMap<&str, Vec<&SavedFile>> = BTreeMap::new();
+    for file in draft.files.iter().filter(|file| !file.tensors.is_empty()) {
+        // Of `NETWORK/STEM-00001-of-00002.safetensors` what comes before the number.
+        let stem = file.name.split("-0").next().unwrap_or_default();
+        groups.entry(stem.trim_end_matches(".safetensors")).or_default().push(file);
     }
+    groups.retain(|_, files| files.len() > 1);
+    groups.into_iter().map(|(stem, files)| weight_index(&draft.dir, stem, &files)).collect()
+}
+
+fn weight_index(dir: &Path, stem: &str, files: &[&SavedFile]) -> Result<(String, Value), CheckpointError> {
     let mut map = BTreeMap::new();
     let mut total_size = 0;
-    for file in weights {
-        let path = draft.dir.join(&file.name);
+    for file in files {
+        let path = dir.join(&file.name);
         total_size += data_bytes(&path, file.bytes).map_err(CheckpointError::read(&path))?;
+        let name = file.name.rsplit('/').next().unwrap_or_default();
         for tensor in &file.tensors {
-            if let Some(other) = map.insert(tensor, &file.name) {
+            if let Some(other) = map.insert(tensor, name) {
                 let what = format!("{tensor} is in {other} and in {}", file.name);
-                return Err(CheckpointError::torn(&draft.dir, what));
+                return Err(CheckpointError::torn(dir, what));
             }
         }
     }
     let map: Map<String, Value> = map.into_iter().map(|(tensor, file)| (tensor.clone(), json!(file))).collect();
-    Ok(Some(json!({ "metadata": { "total_size": total_size }, "weight_map": map })))
+    let index = json!({ "metadata": { "total_size": total_size }, "weight_map": map });
+    Ok((format!("{stem}.safetensors.index.json"), index))
+}
+
+/// Writes a file of a diffusion model's; its name.
+fn write_extra(disk: &dyn Disk, dir: &Path, extra: Extra) -> Result<String, CheckpointError> {
+    let (Extra::Json(name, _) | Extra::Copy(name, _)) = &extra;
+    let to = dir.join(name);
+    to.parent().map_or(Ok(()), fs::create_dir_all).map_err(CheckpointError::write(&to))?;
+    match &extra {
+        Extra::Json(_, value) => write_json(disk, &to, value)?,
+        Extra::Copy(_, from) => {
+            let contents = files::read(from, files::MAX_TEXT_BYTES).map_err(CheckpointError::read(from))?;
+            disk.write(&to, &contents).map_err(CheckpointError::write(&to))?;
+        }
+    }
+    let (Extra::Json(name, _) | Extra::Copy(name, _)) = extra;
+    Ok(name)
 }
 
 /// Bytes of a safetensors file after its header.

@@ -9,6 +9,8 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use tempfile::TempDir;
 
+const INDEX: &str = "model.safetensors.index.json";
+
 /// Does `budget` operations, half of one more, and nothing from then on.
 struct Crashing {
     budget: Cell<usize>,

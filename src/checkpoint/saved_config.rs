@@ -1,5 +1,6 @@
 //! The `config.json` of what is saved: plain weights of one type, whatever they came from.
 
+use loongforge_core::data::Component;
 use serde_json::{Value, json};
 
 /// Without packing, and with `dtype` (`"bfloat16"`, `"float32"`) wherever the original names a type; transformers 4 calls
@@ -26,11 +27,16 @@ fn plain(map: &mut serde_json::Map<String, Value>, dtype: Option<&str>, left: &[
             if let Some(dtype) = dtype {
                 *value = json!(dtype);
             }
-        } else if let Some(inner) = value.as_object_mut().filter(|_| key.ends_with("_config") && !left.contains(key)) {
+        } else if let Some(inner) = value.as_object_mut().filter(|_| is_part(key) && !left.contains(key)) {
             plain(inner, dtype, left);
         }
     }
     named
+}
+
+/// Returns whether this is the key of a part's own config.
+fn is_part(key: &str) -> bool {
+    key.ends_with("_config") || Component::named(key).is_some()
 }
 
 #[cfg(test)]

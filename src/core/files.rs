@@ -12,6 +12,12 @@ use rustix::io::Errno;
 /// A larger config, template, tokenizer or index in JSON is refused.
 pub const MAX_TEXT_BYTES: u64 = 64 << 20;
 
+/// Returns whether `name` names a file of a checkpoint: a plain name, or one in a folder of its own. No way out of the checkpoint.
+pub fn is_inner_name(name: &str) -> bool {
+    let is_plain = |part: &str| !part.is_empty() && !part.starts_with('.') && !part.contains(['\\', '\0']);
+    name.split('/').count() <= 2 && name.split('/').all(is_plain)
+}
+
 /// Opens a regular file for reading, without waiting.
 ///
 /// # Errors

@@ -3,7 +3,7 @@
 
 use crate::model::error::FolderError;
 use loongforge_core::config::{Model, Part, TextTower};
-use loongforge_core::data::{ModelCard, Section};
+use loongforge_core::data::{DIFFUSION, ModelCard, Section};
 use serde_json::{Value, json};
 use std::path::Path;
 
@@ -27,6 +27,14 @@ fn parts(model: &Model) -> [(&'static str, &Part); 8] {
     model.parts().map(|(key, part)| (key.strip_prefix("model.").unwrap_or(key), part))
 }
 
+/// The network of a diffusion model that a part is, with or without `model.` before it.
+pub(crate) fn network_of(key: &str) -> &str {
+    match key.strip_prefix("model.").unwrap_or(key) {
+        "foundation" => "transformer",
+        other => other,
+    }
+}
+
 /// Puts the parts' configs into `json`: those given, else those of the folders that the parts are loaded from.
 /// `read` gives a folder's `config.json`. A language model alone is put together with nothing: `json` is its config.
 ///
@@ -37,20 +45,30 @@ pub(crate) fn put_parts(
     model: &Model,
     read: impl Fn(&'static str, &Part) -> Result<Value, FolderError>,
 ) -> Result<(), FolderError> {
-    let model_type = json.get("model_type").and_then(Value::as_str).unwrap_or("loongforge_vlm").to_owned();
-    for (key, part) in parts(model) {
+    let mut model_type = json.get("model_type").and_then(Value::as_str).unwrap_or("loongforge_vlm").to_owned();
+    let mut parts = parts(model);
+    // The foundation first: a diffusion transformer makes it a model of another type.
+    parts.rotate_right(1);
+    for (key, part) in parts {
+        let is_diffusion = model_type == DIFFUSION;
+        let network = if is_diffusion { network_of(key) } else { key };
         let config = match (part.config.is_empty(), &part.load) {
-            (false, _) if model_type != "loongforge_vlm" => {
+            (false, _) if model_type != "loongforge_vlm" && !is_diffusion => {
                 return Err(FolderError::NoParts { key, model_type });
             }
             (false, _) => Value::Object(part.config.clone()),
-            (true, Some(_)) if json.get(key).is_none() => of_part(key, read(key, part)?),
+            (true, Some(_)) if json.get(network).is_none() => of_part(key, read(key, part)?),
             (true, _) => continue,
         };
-        json[key] = config;
-        put_tower_keys(&mut json[key]);
+        let makes_diffusion = key == "foundation" && config.get("_class_name").is_some();
+        if makes_diffusion && json.get("model_type").is_none() {
+            model_type = DIFFUSION.to_owned();
+        }
+        let network = if model_type == DIFFUSION { network_of(key) } else { key };
+        json[network] = config;
+        put_tower_keys(&mut json[network]);
     }
-    if model.is_foundation_alone() {
+    if model.is_foundation_alone() && model_type != DIFFUSION {
         *json = json["foundation"].take();
         return Ok(());
     }
@@ -147,8 +165,9 @@ fn of_part(key: &str, mut config: Value) -> Value {
     if let (Some(layer), Some(part)) = (layer, part.as_object_mut()) {
         part.entry("vision_feature_layer").or_insert(layer);
     }
-    // Towers of older configs have no type of their own.
+    // Towers of older configs have no type of their own; networks of Diffusers have a class.
     if part.get("model_type").is_none()
+        && part.get("_class_name").is_none()
         && !is_projector
         && let (Some(part), Some(outer)) = (part.as_object_mut(), outer)
     {

@@ -3,6 +3,7 @@
 use crate::model::hub::HubError;
 use loongforge_core::data::DataError;
 use loongforge_torch::model::ModelConfigError;
+use loongforge_torch::train::WeightsError;
 use std::io;
 use std::path::PathBuf;
 
@@ -24,6 +25,18 @@ pub enum FolderError {
     NoTextTower,
     #[error("model.moe is set, and {model_type} is no language model, which might have routers: leave it out")]
     NoRouters { model_type: String },
+    #[error("{path}: {key} is {found:?}: {known}")]
+    Pipeline { path: PathBuf, key: &'static str, found: String, known: String },
+    #[error(
+        "{path} has encoders and autoencoder in pickle files ({names}), which run code when they are opened and are never read; \
+         load the repository in Diffusers' layout (its name ends with -Diffusers), or load them with model.vae.load and \
+         model.text_encoder.load from safetensors, such as those repackaged for ComfyUI"
+    )]
+    Pickles { path: PathBuf, names: String },
+    #[error("{path}: {reason}")]
+    File { path: PathBuf, reason: String },
+    #[error(transparent)]
+    Weights(#[from] WeightsError),
     #[error(transparent)]
     Tokenizer(#[from] DataError),
     #[error("model.overrides.{key}: config.json has no such key")]

@@ -1,13 +1,14 @@
 //! The Hugging Face folder of a model: its `config.json` under the run's overrides, read before anything is built.
 
-use crate::model::composite::{fit_deepstack, has_parts, put_image_token, put_parts, put_text, section_of};
+use crate::model::composite::{fit_deepstack, has_parts, network_of, put_image_token, put_parts, put_text, section_of};
+use crate::model::diffusers::{self, read_json};
 use crate::model::error::FolderError;
 use crate::model::hub::{model_here, resolve_config, resolve_model};
-use loongforge_core::config::{Model, ModelKind, Source, Weights, code};
+use loongforge_core::config::{Model, ModelKind, Part, Source, Weights, code};
 use loongforge_core::data::{
-    DataError, ModelCard, Processor, ProcessorFolders, ProcessorOptions, Section, TEXT_TOKENIZER, Tokenizer,
+    DIFFUSION, DataError, ModelCard, Processor, ProcessorFolders, ProcessorOptions, Section, TEXT_TOKENIZER, Tokenizer,
+    is_diffusion,
 };
-use loongforge_core::files;
 use loongforge_core::schedule::{AutoShift, FlowShape, ModelShape};
 use loongforge_torch::model::ModelConfig;
 use serde_json::Value;
@@ -44,14 +45,14 @@ impl ModelFolder {
         let load = model.load.as_ref().map(|source| locate("model.load", source)).transpose()?;
         let mut json = match (&load, model.config.is_empty()) {
             (_, false) => Value::Object(model.config.clone()),
-            (Some(folder), true) => read(folder)?,
+            (Some(folder), true) => read(folder, &|network| replaces(model, network))?,
             (None, true) if has_parts(model) => Value::Object(serde_json::Map::new()),
             (None, true) => return Err(FolderError::Missing { key: "model.load" }),
         };
         let mut notes = Vec::new();
         if has_parts(model) {
             put_parts(&mut json, model, |key, part| match &part.load {
-                Some(source) => read(&locate(key, source)?),
+                Some(source) => read(&locate(key, source)?, &|_| false),
                 None => Err(FolderError::Missing { key }),
             })?;
             notes.extend(fit_deepstack(&mut json, model));
@@ -159,18 +160,18 @@ impl ModelFolder {
     /// # Errors
     /// As [`ModelFolder::open`].
     pub fn open_plain(path: &Path) -> Result<Self, FolderError> {
-        Self::understand(path, read(path)?)
+        Self::understand(path, read(path, &|_| false)?)
     }
 
     fn understand(path: &Path, mut json: Value) -> Result<Self, FolderError> {
         put_image_token(&mut json, path);
-        let is_composed = json.get("model_type").is_some_and(|name| name == "loongforge_vlm");
+        let is_composed = json.get("model_type").is_some_and(|name| name == "loongforge_vlm" || name == DIFFUSION);
         let wrong = |source| match is_composed {
             true => FolderError::Parts { code: code::MODEL_PARTS, source },
             false => FolderError::Model { path: path.join("config.json"), source },
         };
         let config = ModelConfig::from_hf(&json).map_err(wrong)?;
-        let text_tokenizer = Some(path.join(TEXT_TOKENIZER)).filter(|file| file.is_file());
+        let text_tokenizer = find_text_tokenizer(path, &json);
         let [path, media_path] = [path, path].map(Path::to_owned);
         Ok(Self { path, media_path, text_tokenizer, json, config, notes: Vec::new() })
     }
@@ -324,14 +325,24 @@ fn grow_vocabulary(json: &mut Value, folder: &Path) -> Result<(), FolderError> {
     Ok(())
 }
 
-fn read(folder: &Path) -> Result<Value, FolderError> {
-    read_json(&folder.join("config.json"))
+/// Returns whether a network of a diffusion model comes from elsewhere than `model.load`.
+fn replaces(model: &Model, network: &str) -> bool {
+    let given = |part: &Part| !part.config.is_empty() || part.load.is_some();
+    model.parts().iter().any(|(key, part)| network_of(key) == network && given(part))
 }
 
-fn read_json(path: &Path) -> Result<Value, FolderError> {
-    let path = path.to_owned();
-    let text = files::read_text(&path).map_err(|source| FolderError::Read { path: path.clone(), source })?;
-    serde_json::from_str(&text).map_err(|source| FolderError::Json { path, source })
+/// The file of the text tower's own tokenizer: beside the model, or of a diffusion model where Diffusers has it.
+fn find_text_tokenizer(folder: &Path, json: &Value) -> Option<PathBuf> {
+    let in_folder = is_diffusion(json).then(|| folder.join("tokenizer").join(TOKENIZER));
+    [folder.join(TEXT_TOKENIZER)].into_iter().chain(in_folder).find(|file| file.is_file())
+}
+
+/// The config of a model's folder or file; networks of a diffusion model for which `is_replaced` are left out.
+fn read(folder: &Path, is_replaced: &dyn Fn(&str) -> bool) -> Result<Value, FolderError> {
+    match diffusers::read(folder, is_replaced)? {
+        Some(json) => Ok(json),
+        None => read_json(&folder.join("config.json")),
+    }
 }
 
 /// Sets `key`, which must exist, or merges an object into the one there.

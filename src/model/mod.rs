@@ -1,10 +1,12 @@
 //! Models as folders and configs: where they lie, what their `config.json` says, and what they cost.
 
 pub(crate) mod composite;
+pub(crate) mod diffusers;
 pub(crate) mod error;
 pub(crate) mod folder;
 pub mod hub;
 pub(crate) mod locate;
+mod single_file;
 pub mod size;
 
 pub use error::FolderError;

@@ -77,7 +77,7 @@ impl Manifest {
 
     fn check_sizes(&self, dir: &Path) -> Result<(), CheckpointError> {
         for (name, entry) in &self.files {
-            if Path::new(name).file_name() != Some(name.as_ref()) {
+            if !files::is_inner_name(name) {
                 return Err(CheckpointError::torn(dir, format!("{MANIFEST} names a file {name:?}")));
             }
             match std::fs::metadata(dir.join(name)) {

@@ -3,6 +3,7 @@
 use std::io::ErrorKind;
 
 use super::error::code;
+use super::folder_kind::{FolderKind, is_lora_file, is_tensor_file};
 use super::validate::Rules;
 use super::{Lora, RunConfig, Source, Weights};
 use crate::files;
@@ -134,7 +135,8 @@ impl Rules<'_> {
         let model = &config.model;
         let loads = model.weights == Weights::Load;
         if let Some(source) = &model.load {
-            let needs_config = model.config.is_empty().then_some("config.json");
+            let is_plain = FolderKind::of(source.as_path()) == FolderKind::Plain;
+            let needs_config = (model.config.is_empty() && is_plain).then_some("config.json");
             self.directory("model.load", source, needs_config, loads);
         }
         match &model.tokenizer {
@@ -163,7 +165,8 @@ impl Rules<'_> {
                 self.directory(&format!("{key}.load"), source, needs_config, true);
             }
             if let Some(source) = part.lora.as_ref().and_then(|lora| lora.adapter.as_ref()) {
-                self.directory(&format!("{key}.lora.adapter"), source, Some("adapter_config.json"), true);
+                let needs = (!is_lora_file(source.as_path())).then_some("adapter_config.json");
+                self.directory(&format!("{key}.lora.adapter"), source, needs, true);
             }
         }
     }
@@ -173,9 +176,16 @@ impl Rules<'_> {
             return;
         }
         let dir = source.as_path();
+        if is_tensor_file(dir) {
+            return;
+        }
         if !dir.is_dir() {
             let what = if dir.exists() { "is not a directory" } else { "no such directory" };
             return self.missing(key, dir, what);
+        }
+        // Which of its networks are needed shows when they are read.
+        if FolderKind::of(dir) == FolderKind::Pipeline {
+            return;
         }
         let names = std::fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.file_name());
         let tensors: Vec<String> =
@@ -210,6 +220,11 @@ impl Rules<'_> {
     /// A directory that is there has a tokenizer of a kind that is read.
     fn holds_tokenizer(&mut self, key: &str, source: &Source) {
         let dir = source.as_path();
+        match FolderKind::of(dir) {
+            FolderKind::Network => return,
+            FolderKind::Pipeline => return self.holds(key, source, "tokenizer/tokenizer.json"),
+            FolderKind::Plain => {}
+        }
         let others = ["qwen.tiktoken", "tiktoken.model"];
         if dir.is_dir() && !others.iter().any(|name| dir.join(name).is_file()) {
             self.holds(key, source, "tokenizer.json");

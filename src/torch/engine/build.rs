@@ -73,11 +73,10 @@ pub fn build_engine(spec: &EngineSpec) -> Result<TorchEngine, EngineError> {
         Placement::Colocated => spec.me.role == Role::Foundation,
         Placement::Separate => spec.me.role == Role::Encoder,
     };
-    let exports = exports(&spec.config, &spec.model, spec.me)?;
-    let exports = match carried_tensors(&spec.config, &spec.model)? {
-        Some(tensors) => exports.carrying(tensors, spec.me == ActorId::foundation(0)),
-        None => exports,
-    };
+    let mut exports = exports(&spec.config, &spec.model, spec.me)?;
+    for (of, tensors) in carried_tensors(&spec.config, &spec.model)? {
+        exports = exports.carrying(of, tensors, spec.me == ActorId::foundation(0));
+    }
     let encoder = own.as_ref().filter(|_| encodes).map(|own| build_encoder(spec, own, device)).transpose()?;
     let foundation = if spec.me.role == Role::Foundation { Some(build_foundation(spec, device)?) } else { None };
     let first_step = spec.resume.as_ref().map_or(StepId(0), |(_, step)| *step);

@@ -2,23 +2,57 @@
 
 use crate::model::ModelConfig;
 use crate::train::WeightsError;
-use crate::train::hf::{CarriedTensors, Checkpoint, MAX_SHARD_SIZE};
+use crate::train::hf::{CarriedTensors, Checkpoint, FilesOf, MAX_SHARD_SIZE};
 use loongforge_core::config::{RunConfig, Weights, glob};
+use loongforge_core::data::{COMPONENTS, DIFFUSION};
+use std::collections::BTreeSet;
 
-/// Finds the tensors of `model.load` that this run's checkpoints carry along: `None` where there are none.
+/// Finds the tensors of `model.load` that this run's checkpoints carry along, and which files they go into.
 ///
 /// # Errors
 /// A file is torn, or one of them is packed.
-pub(super) fn carried_tensors(config: &RunConfig, model: &ModelConfig) -> Result<Option<CarriedTensors>, WeightsError> {
+pub(super) fn carried_tensors(
+    config: &RunConfig,
+    model: &ModelConfig,
+) -> Result<Vec<(FilesOf, CarriedTensors)>, WeightsError> {
+    if config.saves_adapters_only() {
+        return Ok(Vec::new());
+    }
+    if model.model_type == DIFFUSION {
+        return parts_of_networks(config, model);
+    }
     let prefixes = model.carried.prefixes;
     let folder = match &config.model.load {
-        Some(folder) if !prefixes.is_empty() => folder,
-        _ => return Ok(None),
+        Some(folder) if !prefixes.is_empty() && !drops_carried_parts(config, model) => folder,
+        _ => return Ok(Vec::new()),
     };
-    if config.saves_adapters_only() || drops_carried_parts(config, model) {
-        return Ok(None);
+    let checkpoint = Checkpoint::open(folder.as_path())?;
+    let found = CarriedTensors::find(checkpoint, prefixes, &config.model.load_ignore, MAX_SHARD_SIZE)?;
+    Ok(found.map(|tensors| (FilesOf::Whole, tensors)).into_iter().collect())
+}
+
+/// Tensors of a diffusion model's networks that none of the run's pools has: the half of an autoencoder that is not used, or
+/// a transformer that is not trained.
+fn parts_of_networks(config: &RunConfig, model: &ModelConfig) -> Result<Vec<(FilesOf, CarriedTensors)>, WeightsError> {
+    let settings = &config.model;
+    if settings.weights == Weights::Random {
+        return Ok(Vec::new());
     }
-    CarriedTensors::find(Checkpoint::open(folder.as_path())?, prefixes, &config.model.load_ignore, MAX_SHARD_SIZE)
+    let specs = model.specs();
+    let mut found = Vec::new();
+    for network in COMPONENTS {
+        let part = settings.parts().into_iter().find(|(key, _)| key.strip_prefix("model.") == Some(network.name));
+        let part = part.and_then(|(_, part)| part.load.as_ref());
+        let Some(folder) = part.or(settings.load.as_ref()) else { continue };
+        let checkpoint = Checkpoint::open_for(folder.as_path(), |name| name == network.name)?;
+        let own: BTreeSet<String> =
+            specs.iter().flat_map(|spec| checkpoint.pieces(spec)).map(|piece| piece.name).collect();
+        let of = FilesOf::Network(network);
+        let is_carried = |name: &str| of.has(name) && !own.contains(name);
+        let tensors = CarriedTensors::find_where(checkpoint, is_carried, &settings.load_ignore, MAX_SHARD_SIZE)?;
+        found.extend(tensors.map(|tensors| (of, tensors)));
+    }
+    Ok(found)
 }
 
 /// Returns whether the checkpoints of this run lack the carried parts of the model, because the run begins with random weights

@@ -5,7 +5,7 @@ use crate::comm::ProcessGroup;
 use crate::model::{EncoderFamily, LatentPatch, ModelConfig, PixelLatents};
 use crate::params::ParamStore;
 use crate::tape::Policy;
-use crate::train::hf::{SINGLE_FILE, Shards, write_tensor_file};
+use crate::train::hf::{FilesOf, SINGLE_FILE, Shards, write_tensor_file};
 use crate::train::{Export, Lanes, load_state, save_state};
 use loongforge_core::engine::Ports;
 use loongforge_core::message::{ItemId, ItemMeta, PackId, SampleId, UnitItem};
@@ -102,7 +102,7 @@ fn a_tower_without_parameters_is_an_encoder_like_others() {
     pool.reduce().unwrap();
     pool.commit(1.0, 0.1).unwrap();
     let folder = tempfile::tempdir().unwrap();
-    let export = Export::Weights(Shards { first: 1, count: 0, total: 1, max_size: 1 << 30 });
+    let export = Export::Weights(Shards { of: FilesOf::Whole, first: 1, count: 0, total: 1, max_size: 1 << 30 });
     assert!(save_state(&pool, folder.path(), &export, "vae").unwrap().is_empty());
     let others = [("foundation.norm.weight".to_owned(), Tensor::ones([3], (Kind::Float, Device::Cpu)))];
     write_tensor_file(&others, &[], folder.path(), SINGLE_FILE).unwrap();

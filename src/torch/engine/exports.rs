@@ -7,11 +7,13 @@ use super::torch_engine::Exports;
 use super::trained::trained;
 use crate::model::ModelConfig;
 use crate::params::{ADAPTER_PARTS, ParamSpec, Role};
+use crate::train::hf::FilesOf;
 use crate::train::{
     AdapterBase, AdapterFile, AdapterFolder, AdapterSettings, Export, adapter_config, dora_without_place, is_within,
     modules_to_save,
 };
 use loongforge_core::config::RunConfig;
+use loongforge_core::data::DIFFUSION;
 use loongforge_core::engine::EngineError;
 use loongforge_core::message::ActorId;
 use loongforge_core::schedule::Pipeline;
@@ -46,10 +48,19 @@ pub(super) fn exports(config: &RunConfig, model: &ModelConfig, me: ActorId) -> R
         None => "model.foundation",
     })?;
     if !config.saves_adapters_only() {
-        let num_files = |specs: &[ParamSpec]| num_files(specs, config.train.precision);
+        let own = own.min(encoders.len());
+        if model.model_type == DIFFUSION {
+            let count = |of: FilesOf, pools: &[Vec<ParamSpec>]| -> Vec<usize> {
+                let in_network = |spec: &&ParamSpec| of.has(existing::part_name(spec));
+                pools.iter().map(|specs| num_files(specs.iter().filter(in_network), config.train.precision)).collect()
+            };
+            let counts = FilesOf::networks().map(|of| (of, [count(of, &encoders), count(of, &of_ranks)]));
+            return Ok(Exports::networks(counts.collect(), own, part));
+        }
+        let num_files = |specs: &[ParamSpec]| num_files(specs.iter(), config.train.precision);
         let of_ranks: Vec<usize> = of_ranks.iter().map(|specs| num_files(specs)).collect();
         let of_encoders: Vec<usize> = encoders.iter().map(|specs| num_files(specs)).collect();
-        return Ok(Exports::weights((&of_encoders, own.min(of_encoders.len())), &of_ranks, part));
+        return Ok(Exports::weights((&of_encoders, own), &of_ranks, part));
     }
     check(model, &all)?;
     // The encoder pools' parts of the adapters and those of the foundation's stages, where they have something.

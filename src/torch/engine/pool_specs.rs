@@ -24,9 +24,9 @@ pub(super) fn encoder_specs(
 }
 
 /// Files that a pool with these parameters writes.
-pub(super) fn num_files(specs: &[ParamSpec], precision: Precision) -> usize {
+pub(super) fn num_files<'a>(specs: impl Iterator<Item = &'a ParamSpec>, precision: Precision) -> usize {
     let kind = |role| if role == crate::params::Role::Buffer { Kind::Float } else { kind(precision) };
-    let pieces = specs.iter().flat_map(|spec| spec.pieces.iter().map(|piece| (piece, kind(spec.role))));
+    let pieces = specs.flat_map(|spec| spec.pieces.iter().map(|piece| (piece, kind(spec.role))));
     num_shards(pieces, MAX_SHARD_SIZE)
 }
 

@@ -1,6 +1,6 @@
 //! Tests that any other layout continues what ranks save of their parts, bit for bit.
 
-use super::hf::Shards;
+use super::hf::{FilesOf, Shards};
 use super::{AdamWConfig, Export, Lanes, TrainState, gather_whole, load_state, load_weights, save_state};
 use crate::comm::{Mesh, ProcessGroup};
 use crate::device::set_intra_op_threads;
@@ -91,7 +91,7 @@ fn what_a_layout_saves_every_other_continues() {
 
     let folder = tempfile::tempdir().unwrap();
     // Two files, which two of the ranks write.
-    let shards = Shards { first: 1, count: 2, total: 2, max_size: 20_000 };
+    let shards = Shards { of: FilesOf::Whole, first: 1, count: 2, total: 2, max_size: 20_000 };
     let layout = Layout { tp: 2, ep: 2, ..Layout::replicas(2) };
     let saved = on_ranks(layout, |mesh| {
         let mut pool = pool(mesh);

@@ -46,11 +46,22 @@ pub enum StateError {
 pub enum Export {
     /// All weights, adapters added.
     Weights(Shards),
+    /// Works like `Weights`, for a diffusion model, each of whose networks has files of its own.
+    Networks(Vec<Shards>),
     /// Adapters, and modules that are trained themselves; `None` for a pool that has neither.
     Adapter(Option<AdapterFile>),
 }
 
 impl Export {
+    /// The files of weights.
+    pub fn shards_mut(&mut self) -> &mut [Shards] {
+        match self {
+            Self::Weights(shards) => std::slice::from_mut(shards),
+            Self::Networks(all) => all,
+            Self::Adapter(_) => &mut [],
+        }
+    }
+
     /// Returns whether what is trained is to be kept with the optimizer's state: elsewhere it is not as it was.
     fn keeps_values(&self, params: &ParamStore) -> bool {
         matches!(self, Self::Adapter(_)) || has_adapter(params)
@@ -91,6 +102,10 @@ pub fn save_state<'a>(
     }
     let files = pool.with_whole(|| match export {
         Export::Weights(shards) if writes => Ok(save_weights(params, to, shards)?),
+        Export::Networks(all) if writes => {
+            let files = all.iter().map(|shards| save_weights(params, to, shards)).collect::<Result<Vec<_>, _>>()?;
+            Ok(files.concat())
+        }
         Export::Adapter(Some(file)) if writes => Ok(save_adapter(&[params.as_ref()], file, to)?),
         _ => Ok::<_, StateError>(Vec::new()),
     })?;
@@ -136,6 +151,10 @@ fn save_parts(
     }
     let files = pool.with_whole(|| match export {
         Export::Weights(shards) => Ok(save_weights_among(params, mesh, to, shards)?),
+        Export::Networks(all) => {
+            let files = all.iter().map(|shards| save_weights_among(params, mesh, to, shards));
+            Ok(files.collect::<Result<Vec<_>, _>>()?.concat())
+        }
         Export::Adapter(Some(file)) if rank.is_some() => {
             Ok(save_adapter_among(params, mesh, file, (rank == Some(0)).then_some(to))?)
         }

@@ -3,11 +3,10 @@
 
 use serde_json::Value as Json;
 
+pub use crate::config::MODEL_INDEX;
+
 /// The `model_type` of a diffusion model's `config.json`.
 pub const DIFFUSION: &str = "loongforge_diffusion";
-
-/// The file that names the parts of a folder in Diffusers' layout.
-pub const MODEL_INDEX: &str = "model_index.json";
 
 /// A network of a diffusion model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -36,7 +36,7 @@ impl Section {
     fn keys(self) -> &'static [&'static str] {
         match self {
             Section::Thinker => &["thinker_config"],
-            Section::Text => &["text_config", "llm_config", "foundation"],
+            Section::Text => &["text_config", "llm_config", "foundation", "transformer"],
             Section::Vision => &["vision_config", "image_encoder"],
             Section::VisionProjector => &["image_projector"],
             Section::Audio => &["audio_config", "audio_encoder"],

@@ -7,6 +7,7 @@
 
 use super::encoder_pool::EncoderPool;
 use super::step::InFlight;
+use crate::files::is_inner_name;
 use crate::message::{ActorId, Epoch, Event, SavedFile, StepId, StepReport, Timings, UnitId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -132,8 +133,7 @@ impl Told<'_> {
 }
 
 fn saved(files: &[SavedFile]) -> Result<(), String> {
-    let is_plain = |name: &str| !name.is_empty() && !name.starts_with('.') && !name.contains(['/', '\\', '\0']);
-    match files.iter().find(|file| !is_plain(&file.name)) {
+    match files.iter().find(|file| !is_inner_name(&file.name)) {
         Some(file) => Err(format!("saved {:?}, which is not a file name", file.name)),
         None => Ok(()),
     }

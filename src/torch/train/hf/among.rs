@@ -3,7 +3,8 @@
 
 use super::dtype::Dtype;
 use super::error::WeightsError;
-use super::save::{Entry, Shards, Target, Writer, deal, order};
+use super::save::{Entry, Target, Writer, deal, order};
+use super::shards::Shards;
 use crate::comm::Mesh;
 use crate::native::NativeError;
 use crate::params::{ParamId, ParamStore, StoredTensor};
@@ -33,13 +34,14 @@ pub fn save_weights_among(
 ) -> Result<Vec<SavedFile>, WeightsError> {
     let Some((rank, ranks)) = writer_of(mesh) else { return Ok(Vec::new()) };
     let own = params.ids().filter(|id| !params.spec(*id).is_copy);
+    let own = own.filter(|id| params.spec(*id).pieces.first().is_none_or(|piece| shards.of.has(&piece.name)));
     let pieces = own.flat_map(|id| params.spec(id).pieces.iter().map(move |piece| (id, piece)));
     let mut pieces: Vec<(ParamId, &StoredTensor)> = pieces.collect();
     // By name: whoever plans the files knows specs, not a store's order.
     pieces.sort_by(|(_, left), (_, right)| left.name.cmp(&right.name));
     let entry = |(id, piece): &(ParamId, &StoredTensor)| {
         let dtype = Dtype::of(params.leaf(*id).kind()).expect("a parameter's kind is a file's type");
-        Entry { name: piece.name.clone(), dtype, shape: piece.shape.clone() }
+        Entry { name: shards.of.in_file(&piece.name).to_owned(), dtype, shape: piece.shape.clone() }
     };
     let entries: Vec<Entry> = pieces.iter().map(entry).collect();
     let size = |entry: &Entry| entry.shape.iter().product::<i64>() as u64 * entry.dtype.bits() / 8;

@@ -3,7 +3,8 @@
 
 use super::checkpoint::{Checkpoint, num_bytes};
 use super::error::WeightsError;
-use super::save::{Entry, Shards, Writer, deal};
+use super::save::{Entry, Writer, deal};
+use super::shards::{FilesOf, Shards};
 use super::stored::{Source, Stored};
 use loongforge_core::config::glob;
 use loongforge_core::message::SavedFile;
@@ -35,9 +36,21 @@ impl CarriedTensors {
         ignore: &[String],
         max_size: u64,
     ) -> Result<Option<Self>, WeightsError> {
-        let is_carried = |name: &str| {
-            prefixes.iter().any(|prefix| name.starts_with(prefix)) && !ignore.iter().any(|pattern| glob(pattern, name))
-        };
+        let begins = |name: &str| prefixes.iter().any(|prefix| name.starts_with(prefix));
+        Self::find_where(checkpoint, begins, ignore, max_size)
+    }
+
+    /// Works like [`CarriedTensors::find`] for the tensors whose names `is_carried`.
+    ///
+    /// # Errors
+    /// As [`CarriedTensors::find`].
+    pub fn find_where(
+        checkpoint: Checkpoint,
+        is_carried: impl Fn(&str) -> bool,
+        ignore: &[String],
+        max_size: u64,
+    ) -> Result<Option<Self>, WeightsError> {
+        let is_carried = |name: &str| is_carried(name) && !ignore.iter().any(|pattern| glob(pattern, name));
         let found: Vec<(&str, &Stored)> = checkpoint.tensors().filter(|(name, _)| is_carried(name)).collect();
         if let Some((name, stored)) = found.iter().find(|(_, stored)| stored.is_packed()) {
             let reason = format!(
@@ -63,13 +76,15 @@ impl CarriedTensors {
     /// A file cannot be read or written.
     pub fn write(&self, folder: &Path, shards: &Shards, stop: &AtomicBool) -> Result<Vec<SavedFile>, WeightsError> {
         let files = self.files.iter().enumerate();
-        files.map(|(index, range)| self.write_file(folder, &shards.name(index), range.clone(), stop)).collect()
+        files
+            .map(|(index, range)| self.write_file(folder, (shards.of, &shards.name(index)), range.clone(), stop))
+            .collect()
     }
 
     fn write_file(
         &self,
         folder: &Path,
-        name: &str,
+        (of, name): (FilesOf, &str),
         range: Range<usize>,
         stop: &AtomicBool,
     ) -> Result<SavedFile, WeightsError> {
@@ -77,7 +92,7 @@ impl CarriedTensors {
         let stored = |name: &String| self.checkpoint.get(name).expect("a name of this folder's");
         let entry = |name: &String| {
             let Stored { dtype, shape, .. } = stored(name);
-            Entry { name: name.clone(), dtype: *dtype, shape: shape.clone() }
+            Entry { name: of.in_file(name).to_owned(), dtype: *dtype, shape: shape.clone() }
         };
         let entries: Vec<Entry> = names.iter().map(entry).collect();
         let mut writer = Writer::create(&entries, &[("format", "pt")], folder.into(), name)?;

@@ -21,6 +21,7 @@ mod parallel;
 mod pattern;
 mod rewrite;
 mod save;
+mod shards;
 mod snapshot;
 mod stored;
 
@@ -43,6 +44,7 @@ pub use parallel::{Filling, fill};
 pub use pattern::collapse;
 pub use rewrite::{Rewrite, index_of, renamed, rewrite};
 pub(crate) use save::{Entry, write_plain_file};
-pub use save::{MAX_SHARD_SIZE, Shards, Target, num_shards, save_weights, shard_name, write_tensor_file};
+pub use save::{Target, num_shards, save_weights, write_tensor_file};
+pub use shards::{FilesOf, MAX_SHARD_SIZE, Shards, shard_name};
 pub use snapshot::Snapshot;
 pub use stored::Stored;

@@ -1,10 +1,11 @@
 //! A folder's weights once more, in another type, other shards or with adapters added, without a model: one block of one
 //! tensor at a time.
 
-use super::checkpoint::{Checkpoint, INDEX_FILE, num_bytes};
+use super::checkpoint::{Checkpoint, INDEX_FILE, WHOLE, num_bytes};
 use super::dtype::Dtype;
 use super::error::WeightsError;
-use super::save::{Entry, Writer, deal, shard_name};
+use super::save::{Entry, Writer, deal};
+use super::shards::shard_name;
 use super::stored::Stored;
 use crate::native::bytes;
 use crate::train::peft::Adapters;
@@ -66,7 +67,7 @@ pub fn rewrite(
     let mut saved = Vec::new();
     for (index, range) in files.iter().enumerate() {
         let (entries, tensors) = (&entries[range.clone()], &tensors[range.clone()]);
-        let name = shard_name(index + 1, files.len());
+        let name = shard_name(WHOLE, index + 1, files.len());
         let mut writer = Writer::create(entries, &[("format", "pt")], out.into(), &name)?;
         for index in writer.order().to_vec() {
             let (stored, to) = (tensors[index].1, entries[index].dtype);

@@ -4,9 +4,10 @@
 use super::checkpoint::num_bytes;
 use super::dtype::Dtype;
 use super::error::WeightsError;
+use super::shards::Shards;
 use super::snapshot::{Kept, Snapshot};
 use crate::native::bytes;
-use crate::params::{ParamStore, StoredTensor};
+use crate::params::{ParamId, ParamStore, StoredTensor};
 use crate::train::peft::merged;
 use loongforge_core::message::SavedFile;
 use serde_json::{Map, Value, json};
@@ -16,9 +17,6 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use tch::{Device, Kind, Tensor};
-
-/// Bytes of weights in one file at most, unless one tensor alone has more: transformers' default was 5 GB for years.
-pub const MAX_SHARD_SIZE: u64 = 5_000_000_000;
 
 /// Says where files go.
 #[derive(Clone, Copy)]
@@ -33,35 +31,6 @@ impl<'a> From<&'a Path> for Target<'a> {
     fn from(folder: &'a Path) -> Self {
         Self::Folder(folder)
     }
-}
-
-/// Describes which of a model's files a pool writes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shards {
-    /// The number of the first, from 1.
-    pub first: usize,
-    /// Tells how many there are.
-    pub count: usize,
-    /// The number of files of the whole model; 1 is `model.safetensors`.
-    pub total: usize,
-    pub max_size: u64,
-}
-
-impl Shards {
-    /// A model in one file.
-    pub fn single() -> Self {
-        Self { first: 1, count: 1, total: 1, max_size: u64::MAX }
-    }
-
-    /// The name of the pool's `index`-th file.
-    pub fn name(&self, index: usize) -> String {
-        shard_name(self.first + index, self.total)
-    }
-}
-
-/// `model-00001-of-00002.safetensors`, or `model.safetensors` where that is all.
-pub fn shard_name(number: usize, total: usize) -> String {
-    if total == 1 { "model.safetensors".to_owned() } else { format!("model-{number:05}-of-{total:05}.safetensors") }
 }
 
 /// Sizes dealt in order to files of at most `max_size`; a larger one is alone. No file for none.
@@ -102,9 +71,10 @@ pub fn save_weights<'a>(
     let to = to.into();
     let pieces = |id| {
         let value = merged(params, id);
-        params.spec(id).pieces.iter().map(move |piece| (piece.name.clone(), piece.view(&value)))
+        params.spec(id).pieces.iter().map(move |piece| (shards.of.in_file(&piece.name).to_owned(), piece.view(&value)))
     };
-    let own = params.ids().filter(|id| !params.spec(*id).is_copy);
+    let has = |id: &ParamId| params.spec(*id).pieces.first().is_none_or(|piece| shards.of.has(&piece.name));
+    let own = params.ids().filter(|id| !params.spec(*id).is_copy && has(id));
     let mut tensors: Vec<(String, Tensor)> = own.flat_map(pieces).collect();
     // By name: whoever plans the files knows specs, not a store's order.
     tensors.sort_by(|(left, _), (right, _)| left.cmp(right));
@@ -257,6 +227,9 @@ impl<'a> Sink<'a> {
         match to {
             Target::Folder(folder) => {
                 let path = folder.join(&saved.name);
+                // A network of a diffusion model has a folder of its own.
+                let made = path.parent().map_or(Ok(()), std::fs::create_dir_all);
+                made.map_err(|source| WeightsError::Write { path: path.clone(), source })?;
                 let file = File::create(&path).map_err(|source| WeightsError::Write { path: path.clone(), source })?;
                 Ok(Self::File { path, file, hash: Sha256::new() })
             }
@@ -290,9 +263,5 @@ mod tests {
         assert_eq!(deal(&[], 10), Vec::<std::ops::Range<usize>>::new());
         assert_eq!(deal(&[4, 6, 1, 20, 3, 7], 10), [0..2, 2..3, 3..4, 4..6]);
         assert_eq!(deal(&[u64::MAX, u64::MAX], 10), [0..1, 1..2]);
-        assert_eq!(
-            (shard_name(1, 1), shard_name(2, 3)),
-            ("model.safetensors".into(), "model-00002-of-00003.safetensors".into())
-        );
     }
 }

@@ -31,7 +31,7 @@ pub struct Snapshot {
     /// Addresses of the tensors that stay as they are until [`Snapshot::copy`] is done.
     lasting: Vec<Range<usize>>,
     /// Writes the files that come from other files, when those in memory are written.
-    others: Option<WriteFiles>,
+    others: Vec<WriteFiles>,
 }
 
 /// A file to be.
@@ -48,7 +48,7 @@ impl Snapshot {
     pub fn new(spare: Vec<Vec<u8>>, lasting: &[Tensor]) -> Self {
         let on_cpu = lasting.iter().filter(|tensor| tensor.device() == Device::Cpu && tensor.is_contiguous());
         let lasting = on_cpu.map(addresses).collect();
-        Self { files: Vec::new(), spare: spare.into(), lasting, others: None }
+        Self { files: Vec::new(), spare: spare.into(), lasting, others: Vec::new() }
     }
 
     pub(super) fn create(&mut self, saved: SavedFile, len: u64) -> Kept {
@@ -84,7 +84,7 @@ impl Snapshot {
 
     /// Has `write` called as well when the files are written.
     pub fn also_write(&mut self, write: WriteFiles) {
-        self.others = Some(write);
+        self.others.push(write);
     }
 
     /// Notes what the files are to others, which their writers may not know: whose tensors are in them.
@@ -117,7 +117,7 @@ impl Snapshot {
     pub fn write(&self, folder: &Path, me: ActorId, stop: &AtomicBool) -> Result<Vec<SavedFile>, WeightsError> {
         let files = self.files.iter().map(|kept| kept.write_file(folder, me, stop));
         let mut files = files.collect::<Result<Vec<_>, _>>()?;
-        if let Some(write) = &self.others {
+        for write in &self.others {
             files.extend(write(folder, stop)?);
         }
         Ok(files)
@@ -172,6 +172,7 @@ fn hash(contents: &[u8], stop: &AtomicBool) -> String {
 
 fn write(path: &Path, contents: &[u8], me: ActorId, stop: &AtomicBool) -> io::Result<()> {
     fault::io(me, "save_create")?;
+    path.parent().map_or(Ok(()), std::fs::create_dir_all)?;
     let mut file = File::create(path)?;
     reserve(&file, contents.len() as u64)?;
     for (index, chunk) in contents.chunks(CHUNK).enumerate() {

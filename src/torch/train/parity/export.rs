@@ -11,7 +11,9 @@ use super::fixture::{Document, Fixture, tensors};
 use super::models::Models;
 use super::state::ParityError;
 use crate::params::{ParamSpec, ParamStore, StoredTensor};
-use crate::train::hf::{INDEX_FILE, MAX_SHARD_SIZE, Shards, index_of, num_shards, save_weights, write_tensor_file};
+use crate::train::hf::{
+    FilesOf, INDEX_FILE, MAX_SHARD_SIZE, Shards, index_of, num_shards, save_weights, write_tensor_file,
+};
 use crate::train::{
     AdapterBase, AdapterFile, AdapterSettings, adapter_config, modules_to_save, read_adapter_config, save_adapter,
 };
@@ -87,7 +89,7 @@ fn write_weights(stores: &[&ParamStore], out: &Path, max_size: u64) -> Result<()
     let counts: Vec<usize> = stores.iter().map(|store| num_shards(pieces(store), max_size)).collect();
     let (mut first, total, mut saved) = (1, counts.iter().sum(), Vec::new());
     for (store, count) in stores.iter().zip(counts) {
-        saved.extend(save_weights(store, out, &Shards { first, count, total, max_size })?);
+        saved.extend(save_weights(store, out, &Shards { of: FilesOf::Whole, first, count, total, max_size })?);
         first += count;
     }
     if saved.len() > 1 {

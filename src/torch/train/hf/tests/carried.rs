@@ -18,7 +18,7 @@ fn bytes_go_from_folder_to_folder_in_files_of_their_own() {
     assert!(find(&["other."], &[]).is_none() && find(&["talker."], &["talker.*"]).is_none());
     // 24 and 40 bytes do not fit into one file of 40.
     let found = find(&["talker.", "wave."], &["*.x"]).unwrap();
-    let shards = Shards { first: 2, count: found.num_files(), total: 3, max_size: 40 };
+    let shards = Shards { of: FilesOf::Whole, first: 2, count: found.num_files(), total: 3, max_size: 40 };
     let going = AtomicBool::new(false);
     let files = found.write(to.path(), &shards, &going).unwrap();
     let names: Vec<(&str, &[String])> = files.iter().map(|file| (&*file.name, &*file.tensors)).collect();

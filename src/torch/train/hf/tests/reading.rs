@@ -12,7 +12,7 @@ fn shards_come_back() {
         let kind_of = |spec: &ParamSpec| if spec.role == Role::Buffer { Kind::Float } else { kind };
         let pieces = specs.iter().flat_map(|spec| spec.pieces.iter().map(move |piece| (piece, kind_of(spec))));
         let count = num_shards(pieces, 100);
-        let shards = Shards { first: 2, count, total: count + 1, max_size: 100 };
+        let shards = Shards { of: FilesOf::Whole, first: 2, count, total: count + 1, max_size: 100 };
         let files = save_weights(&saved, folder.path(), &shards).unwrap();
         assert!(files.len() == count && count >= 2, "{count}");
         assert_eq!(files[0].name, format!("model-00002-of-{:05}.safetensors", count + 1));
