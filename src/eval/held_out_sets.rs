@@ -59,24 +59,25 @@ pub fn spec(config: &RunConfig, sets: &[HeldOutSet]) -> Option<EvaluationSpec> {
         let [samples, prompts] = WithHeldOut::streams(number);
         let (len, most) = (dataset.len() as u64, eval.max_samples.unwrap_or(u64::MAX));
         let score = EvaluationPass {
-            purpose: Purpose::Score,
+            purpose: Purpose::Score { draw: 0 },
             stream: samples,
             num_samples: len.min(most),
             max_samples: usize::MAX,
+            sigma: None,
         };
         let generate = EvaluationPass {
             purpose: Purpose::Generate { max_new_tokens: eval.max_new_tokens as u32 },
             stream: prompts,
             num_samples: if dataset.is_conversation() { len.min(config.num_answers()) } else { 0 },
             max_samples: eval.batch_size,
+            sigma: None,
         };
-        EvaluationSet { name: name.clone(), passes: vec![score, generate] }
+        EvaluationSet { name: name.clone(), every: eval.every_steps, at_start: false, passes: vec![score, generate] }
     };
     let decisive = |best: &String| sets.iter().position(|set| set.name == *best);
     Some(EvaluationSpec {
-        every: eval.every_steps,
         sets: sets.iter().enumerate().map(set).collect(),
-        decisive: eval.best.as_ref().and_then(decisive).unwrap_or(0),
+        decisive: Some(eval.best.as_ref().and_then(decisive).unwrap_or(0)),
         save_best: eval.save_best,
         patience: eval.patience,
         batch_size: config.train.global_batch_size.max(MIN_BATCH),

@@ -98,7 +98,7 @@ impl EvalReport {
 
     fn record(&self, summary: &EvaluationSummary, set: usize, result: &SetResult) -> EvalRecord {
         let found = &result.found;
-        let decides = summary.is_best && summary.decisive == set;
+        let decides = summary.is_best && summary.decisive == Some(set);
         let no_scoring = Scoring::default();
         let scoring = self.scoring.get(&result.name).unwrap_or(&no_scoring);
         let answers = found.outputs.iter().filter_map(|(id, tokens)| self.answer(*id, tokens));

@@ -48,7 +48,7 @@ pub use build::{EngineSpec, build_engine, open_device};
 pub use carried::{drops_carried_parts, note_on_carried_parts};
 pub use dry_run::memory_of;
 pub use encoder::EncoderPart;
-pub use foundation::FoundationPart;
+pub use foundation::{Finish, FoundationPart, SampleMaking};
 pub use lora::{TrainedError, lora_config};
 pub use preflight::{check_engines, without_effect};
 pub use share::Splits;
