@@ -31,7 +31,7 @@ impl GuidanceScales {
 impl Guidance {
     /// Returns whether the negative prompt is read at all.
     pub fn reads_negative(self) -> bool {
-        self.scale > 1.0
+        self.scale != 1.0
     }
 
     /// The velocity to follow, float32, `[tokens, values]` as both.
