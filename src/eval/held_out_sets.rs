@@ -1,15 +1,18 @@
 //! The sets of held-out samples that a config names, and what is computed of them while a run goes on.
 
+use crate::eval::samples;
 use crate::model::folder::ModelFolder;
 use loongforge_core::config::{BadSamples, Data, Eval, Pack, RunConfig, TooLong, TrainFile};
 use loongforge_core::data::{DataError, Dataset, MediaDecoder, ProcessorOptions};
 use loongforge_core::engine::WithHeldOut;
-use loongforge_core::message::Purpose;
+use loongforge_core::message::{Purpose, Sigma};
 use loongforge_core::schedule::{EvaluationPass, EvaluationSet, EvaluationSpec};
 use std::sync::Arc;
 
 /// Samples of one plan, at least: fewer would leave replicas without work.
 const MIN_BATCH: usize = 64;
+/// Noise levels at which a diffusion model's loss is measured, unless the config says.
+const SIGMAS: [f64; 5] = [0.1, 0.3, 0.5, 0.7, 0.9];
 
 /// A set by its name.
 pub struct HeldOutSet {
@@ -52,35 +55,78 @@ pub fn data(data: &Data, file: TrainFile) -> Data {
     Data { train: vec![file], shuffle: false, val_size: 0.0, on_bad_sample, pack, ..data.clone() }
 }
 
-/// Returns what the scheduler evaluates while the run goes on; `None`: nothing.
-pub fn spec(config: &RunConfig, sets: &[HeldOutSet]) -> Option<EvaluationSpec> {
-    let eval = config.eval.as_ref().filter(|eval| eval.every_steps > 0)?;
-    let set = |(number, HeldOutSet { name, dataset }): (usize, &HeldOutSet)| {
-        let [samples, prompts] = WithHeldOut::streams(number);
-        let (len, most) = (dataset.len() as u64, eval.max_samples.unwrap_or(u64::MAX));
-        let score = EvaluationPass {
-            purpose: Purpose::Score,
-            stream: samples,
-            num_samples: len.min(most),
-            max_samples: usize::MAX,
-        };
-        let generate = EvaluationPass {
-            purpose: Purpose::Generate { max_new_tokens: eval.max_new_tokens as u32 },
-            stream: prompts,
-            num_samples: if dataset.is_conversation() { len.min(config.num_answers()) } else { 0 },
-            max_samples: eval.batch_size,
-        };
-        EvaluationSet { name: name.clone(), passes: vec![score, generate] }
-    };
-    let decisive = |best: &String| sets.iter().position(|set| set.name == *best);
-    Some(EvaluationSpec {
-        every: eval.every_steps,
-        sets: sets.iter().enumerate().map(set).collect(),
-        decisive: eval.best.as_ref().and_then(decisive).unwrap_or(0),
-        save_best: eval.save_best,
-        patience: eval.patience,
+/// The sets that are evaluated while the run goes on, and behind them the prompts of samples.
+///
+/// # Errors
+/// As [`open`].
+pub fn open_during(
+    config: &RunConfig,
+    folder: &ModelFolder,
+    decoder: Option<&Arc<dyn MediaDecoder>>,
+) -> Result<(Vec<HeldOutSet>, Option<Dataset>), DataError> {
+    let scores = config.eval.as_ref().is_some_and(|eval| eval.every_steps > 0);
+    let sets = if scores { open(config, folder, decoder)? } else { Vec::new() };
+    Ok((sets, samples::prompts(config, folder, decoder)?))
+}
+
+/// Returns what the scheduler evaluates of these while the run goes on; `None`: nothing.
+pub fn spec(
+    config: &RunConfig,
+    folder: &ModelFolder,
+    (sets, prompts): &(Vec<HeldOutSet>, Option<Dataset>),
+) -> Option<EvaluationSpec> {
+    let eval = config.eval.as_ref().filter(|eval| eval.every_steps > 0);
+    let mut all: Vec<EvaluationSet> = Vec::new();
+    if let Some(eval) = eval {
+        let levels = samples::is_diffusion(folder).then(|| eval.sigmas.as_deref().unwrap_or(&SIGMAS));
+        all.extend(sets.iter().enumerate().map(|(number, set)| scored(config, eval, (number, set), levels)));
+    }
+    if let (Some(sampling), Some(prompts)) = (&config.sample, prompts) {
+        all.push(samples::set(sampling, sets.len(), prompts));
+    }
+    let decisive = |eval: &Eval| eval.best.as_ref().and_then(|best| sets.iter().position(|set| set.name == *best));
+    (!all.is_empty()).then(|| EvaluationSpec {
+        sets: all,
+        decisive: eval.map(|eval| decisive(eval).unwrap_or(0)),
+        save_best: eval.is_some_and(|eval| eval.save_best),
+        patience: eval.and_then(|eval| eval.patience),
         batch_size: config.train.global_batch_size.max(MIN_BATCH),
     })
+}
+
+/// What is computed of a set's samples: their loss, at each of these noise `levels` where there are some, and answers.
+fn scored(
+    config: &RunConfig,
+    eval: &Eval,
+    (number, HeldOutSet { name, dataset }): (usize, &HeldOutSet),
+    levels: Option<&[f64]>,
+) -> EvaluationSet {
+    let [samples, prompts] = WithHeldOut::streams(number);
+    let (len, most) = (dataset.len() as u64, eval.max_samples.unwrap_or(u64::MAX));
+    let score = |draw: usize, sigma| EvaluationPass {
+        purpose: Purpose::Score { draw: draw as u32 },
+        stream: samples,
+        num_samples: len.min(most),
+        max_samples: usize::MAX,
+        sigma,
+    };
+    let passes = match levels {
+        Some(levels) => {
+            let at = |(draw, sigma): (usize, &f64)| score(draw, Some(Sigma::new(*sigma as f32)));
+            levels.iter().enumerate().map(at).collect()
+        }
+        None => {
+            let generate = EvaluationPass {
+                purpose: Purpose::Generate { max_new_tokens: eval.max_new_tokens as u32 },
+                stream: prompts,
+                num_samples: if dataset.is_conversation() { len.min(config.num_answers()) } else { 0 },
+                max_samples: eval.batch_size,
+                sigma: None,
+            };
+            vec![score(0, None), generate]
+        }
+    };
+    EvaluationSet { name: name.clone(), every: eval.every_steps, at_start: false, passes }
 }
 
 /// Returns what is evaluated while the run goes on, and what is left out of that, in a line.

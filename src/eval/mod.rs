@@ -8,3 +8,4 @@ pub(crate) mod held_out_sets;
 pub(crate) mod loss;
 pub(crate) mod pooled;
 pub(crate) mod report;
+pub(crate) mod samples;

@@ -6,7 +6,7 @@ use crate::model::folder::ModelFolder;
 use loongforge_actors::checkpoint::mark_best;
 use loongforge_core::config::RunConfig;
 use loongforge_core::engine::WithHeldOut;
-use loongforge_core::message::SampleId;
+use loongforge_core::message::{EvaluationReport, SampleId, Sigma};
 use loongforge_core::observe::{Answer, Console, EvalRecord, MetricsFile, Scoring, read_evaluations, safe};
 use loongforge_core::schedule::{Best, EvaluationSummary, SetResult};
 use std::collections::BTreeMap;
@@ -98,7 +98,7 @@ impl EvalReport {
 
     fn record(&self, summary: &EvaluationSummary, set: usize, result: &SetResult) -> EvalRecord {
         let found = &result.found;
-        let decides = summary.is_best && summary.decisive == set;
+        let decides = summary.is_best && summary.decisive == Some(set);
         let no_scoring = Scoring::default();
         let scoring = self.scoring.get(&result.name).unwrap_or(&no_scoring);
         let answers = found.outputs.iter().filter_map(|(id, tokens)| self.answer(*id, tokens));
@@ -112,6 +112,7 @@ impl EvalReport {
             ..EvalRecord::default()
         }
         .with_loss(found.loss_sum, found.num_targets)
+        .with_levels(result.levels.iter().filter_map(level).collect())
         .with_answers(answers.collect(), scoring)
     }
 
@@ -129,6 +130,14 @@ impl EvalReport {
         self.console.line(&format!("eval after {} steps, {}: {}{best}", record.step, record.set, record.text()));
         record.answers.iter().take(self.show).for_each(|answer| self.console.line(&shown(answer)));
     }
+}
+
+/// A noise level as the config has it, and the mean loss there.
+fn level((sigma, found): &(Sigma, EvaluationReport)) -> Option<(f64, f64)> {
+    let loss = found.loss_sum / found.num_targets as f64;
+    // A float32 has seven digits.
+    let sigma = (sigma.get() * 1e6).round() / 1e6;
+    (found.num_targets > 0 && loss.is_finite()).then_some((sigma, loss))
 }
 
 /// A question with its answer, on a line.

@@ -118,10 +118,8 @@ impl Composition {
 
     /// Opens what is evaluated while the run goes on.
     fn evaluated(mut self) -> Result<Self, ComposeError> {
-        if self.config.eval.as_ref().is_some_and(|eval| eval.every_steps > 0) {
-            let sets = held_out_sets::open(&self.config, &self.folder, None).map_err(ComposeError::Eval)?;
-            self.evaluation = held_out_sets::spec(&self.config, &sets);
-        }
+        let sets = held_out_sets::open_during(&self.config, &self.folder, None).map_err(ComposeError::Eval)?;
+        self.evaluation = held_out_sets::spec(&self.config, &self.folder, &sets);
         Ok(self)
     }
 

@@ -1,6 +1,6 @@
 //! Role name → engine: the only file that sees data, models and actors together.
 
-use crate::eval::held_out_sets;
+use crate::eval::{held_out_sets, samples};
 use crate::model::folder::ModelFolder;
 use loongforge_actors::{Assignment, EngineFactory};
 use loongforge_core::checkpoint::Manifest;
@@ -39,13 +39,11 @@ fn build(recipe: &Recipe, assignment: Assignment) -> Result<Box<dyn Engine>, Eng
             let colocated = config.pools.placement == Placement::Colocated;
             let memory = config.pools.data.memory.bytes();
             let (index, num_data) = (assignment.me.index, assignment.pools.data);
-            let samples: Box<dyn Samples> = match config.eval.as_ref().is_some_and(|eval| eval.every_steps > 0) {
-                true => {
-                    let sets = held_out_sets::open(config, folder, Some(decoder))?;
-                    let sets = sets.into_iter().map(|set| set.dataset).collect();
-                    Box::new(WithHeldOut { train: dataset, sets })
-                }
-                false => Box::new(dataset),
+            let (sets, prompts) = held_out_sets::open_during(config, folder, Some(decoder))?;
+            let sets: Vec<Dataset> = sets.into_iter().map(|set| set.dataset).chain(prompts).collect();
+            let samples: Box<dyn Samples> = match sets.is_empty() {
+                true => Box::new(dataset),
+                false => Box::new(WithHeldOut { train: dataset, sets }),
             };
             let engine = DataEngine::new(index, num_data, colocated, memory, samples);
             Ok(Box::new(engine.with_encoder_ranks(config.pools.encoder_ranks())))
@@ -70,6 +68,7 @@ fn build(recipe: &Recipe, assignment: Assignment) -> Result<Box<dyn Engine>, Eng
                 local_rank: *local_rank,
                 resume,
                 stop_token_ids: stop_tokens(config, folder)?,
+                samples: samples::spec(config, folder)?,
             };
             Ok(Box::new(build_engine(&spec)?))
         }

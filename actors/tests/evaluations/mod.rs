@@ -7,14 +7,22 @@ use loongforge_core::message::*;
 use loongforge_core::schedule::*;
 use proptest::prelude::*;
 
-/// A run that is evaluated every so many steps.
+/// Steps between samples, and prompts of them.
+const MADE_EVERY: u64 = 3;
+const PROMPTS: u64 = 4;
+
+/// A run that is evaluated every so many steps; samples are made in steps of their own.
 fn evaluated(spec: CoordinatorSpec, every: u64) -> CoordinatorSpec {
-    let pass = |stream, num_samples| EvaluationPass { purpose: Purpose::Score, stream, num_samples, max_samples: 4 };
-    let set = |name: &str, passes| EvaluationSet { name: name.to_owned(), passes };
+    let purpose = Purpose::Score { draw: 0 };
+    let pass = |stream, num_samples| EvaluationPass { purpose, stream, num_samples, max_samples: 4, sigma: None };
+    let set = |name: &str, passes| EvaluationSet { name: name.to_owned(), every, at_start: false, passes };
     let generate = EvaluationPass { purpose: Purpose::Generate { max_new_tokens: 3 }, ..pass(1, 5) };
-    let sets = vec![set("held_out", vec![pass(0, 17), generate]), set("val", vec![pass(2, 6)])];
-    let (decisive, save_best, patience) = (1, false, None);
-    let evaluation = EvaluationSpec { every, sets, decisive, save_best, patience, batch_size: 7 };
+    let at = |sigma| EvaluationPass { sigma: Some(Sigma::new(sigma)), ..pass(2, 6) };
+    let make = EvaluationPass { purpose: Purpose::Sample { draw: 0 }, ..pass(4, PROMPTS) };
+    let made = EvaluationSet { every: MADE_EVERY, at_start: true, ..set("samples", vec![make]) };
+    let sets = vec![set("held_out", vec![pass(0, 17), generate]), made, set("val", vec![at(0.1), at(0.9)])];
+    let (decisive, save_best, patience) = (Some(2), false, None);
+    let evaluation = EvaluationSpec { sets, decisive, save_best, patience, batch_size: 7 };
     CoordinatorSpec { evaluation: Some(evaluation), ..spec }
 }
 
@@ -50,10 +58,18 @@ proptest! {
         let whole = reference_of(evaluated(plain.clone(), every), &script);
         prop_assert_eq!(trained(&log), trained(&reference_of(plain, &script)));
         prop_assert_eq!(&log.evaluated, &whole.evaluated);
-        let steps: Vec<u64> = log.evaluated.iter().map(|summary| summary.step.0).collect();
-        let due = |step: &u64| step.is_multiple_of(every) || *step == STEPS;
-        prop_assert_eq!(steps, (1..=STEPS).filter(due).collect::<Vec<_>>());
-        let sets = &log.evaluated[0].sets;
+        let steps = |wanted: &dyn Fn(&EvaluationSummary) -> bool| {
+            log.evaluated.iter().filter(|summary| wanted(summary)).map(|summary| summary.step.0).collect::<Vec<_>>()
+        };
+        let due = |every: u64| move |step: &u64| step.is_multiple_of(every) || *step == STEPS;
+        prop_assert_eq!(steps(&|summary| !summary.sets.is_empty()), (1..=STEPS).filter(due(every)).collect::<Vec<_>>());
+        prop_assert_eq!(steps(&|summary| !summary.made.is_empty()), (0..=STEPS).filter(due(MADE_EVERY)).collect::<Vec<_>>());
+        let usable = (0..PROMPTS).filter(|&at| !fake::is_bad(SampleId::held_out(4, at).0)).count();
+        prop_assert!(log.evaluated.iter().all(|summary| summary.made.is_empty() || summary.made.len() == usable));
+        let first = log.evaluated.iter().find(|summary| !summary.sets.is_empty()).unwrap();
+        let sets = &first.sets;
+        let [(_, low), (_, high)] = &sets[1].levels[..] else { panic!("two noise levels") };
+        prop_assert!(low.num_targets == high.num_targets && low.loss_sum < high.loss_sum);
         prop_assert_eq!(sets[0].num_samples + sets[0].num_bad, 17 + (0..5).filter(|&at| fake::is_bad(SampleId::held_out(1, at).0)).count() as u64);
         prop_assert!(sets[1].loss() > 0.0 && sets[1].found.num_targets > 0);
     }
@@ -94,7 +110,8 @@ proptest! {
         prop_assert_eq!(last.stops, last.evaluated.without_progress == patience);
         prop_assert_eq!(log.steps.len() as u64, if last.stops { last.step.0 } else { STEPS });
         let best = last.evaluated.best.unwrap();
-        let losses = log.evaluated.iter().map(|summary| (summary.step, summary.sets[1].loss()));
+        let scored = log.evaluated.iter().filter(|summary| !summary.sets.is_empty());
+        let losses = scored.map(|summary| (summary.step, summary.sets[1].loss()));
         let lowest = losses.min_by(|one, other| one.1.total_cmp(&other.1)).unwrap();
         prop_assert_eq!((best.step, best.loss), lowest);
         let saved: Vec<u64> = log.published.iter().map(|(step, ..)| step.0 + 1).collect();

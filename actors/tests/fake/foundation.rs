@@ -120,10 +120,15 @@ impl FakeFoundation {
         if plan.purpose.is_evaluation() {
             let packs = || plan.packs_of(self.me).flat_map(|pack| &pack.samples);
             let evaluation = EvaluationReport {
-                loss_sum: self.loss,
+                // More noise, more loss.
+                loss_sum: self.loss + packs().filter_map(|sample| sample.target).map(|it| it.sigma.get()).sum::<f64>(),
                 num_targets: packs().map(|sample| u64::from(sample.num_targets)).sum(),
                 num_correct: Some(packs().count() as u64),
                 outputs: Vec::new(),
+                made: match plan.purpose.is_sample() {
+                    true => packs().map(|sample| (sample.id, format!("{}.png", sample.id))).collect(),
+                    false => Vec::new(),
+                },
             };
             ports.emit(Event::Reduced(StepReport {
                 step,

@@ -62,7 +62,6 @@ impl RunConfig {
             ("data.video.take", data.video.take.is_some()),
             ("train.sigma", train.sigma.is_some()),
             ("train.loss", train.loss.is_some()),
-            ("train.ema", train.ema.is_some()),
             ("eval.sigmas", of_eval(|eval| eval.sigmas.is_some())),
             ("eval.reader", of_eval(|eval| eval.reader.is_some())),
             ("sample", self.sample.is_some()),
@@ -143,8 +142,8 @@ mod tests {
             config(&["train.sigma={shift: auto}", "train.ema=0.9", "data.video.take=middle", "model.vae.load=a/b"]);
         flow.expect_keys_of(one).unwrap();
         let error = flow.expect_keys_of(tokens).unwrap_err();
-        assert_eq!(error.keys, ["model.vae", "data.video.take", "train.sigma", "train.ema"]);
-        assert!(error.to_string().contains("`train.sigma`, `train.ema`: is for diffusion models"), "{error}");
+        assert_eq!(error.keys, ["model.vae", "data.video.take", "train.sigma"]);
+        assert!(error.to_string().contains("`data.video.take`, `train.sigma`: is for diffusion models"), "{error}");
         let words = config(&["train.phase=pretrain", "data.template=qwen", "data.audio.max_seconds=3"]);
         words.expect_keys_of(tokens).unwrap();
         let error = words.expect_keys_of(two).unwrap_err();

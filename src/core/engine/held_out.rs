@@ -5,7 +5,7 @@ use crate::data::{Dataset, Sample};
 use crate::message::{BadSample, SampleId};
 
 /// Samples of training, and the sets that are evaluated while the run goes on. Set `k` is the streams `2k`, its samples, and
-/// `2k + 1`, its conversations up to the last answer.
+/// `2k + 1`, its conversations up to the last answer, or its prompts that pictures and clips are made of.
 pub struct WithHeldOut {
     pub train: Dataset,
     pub sets: Vec<Dataset>,

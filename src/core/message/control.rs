@@ -129,13 +129,15 @@ pub struct StepReport {
 /// Holds what one foundation rank found in an evaluation; ranks add up.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct EvaluationReport {
-    /// Sum of the targets' cross-entropies, in nats.
+    /// Sum of the targets' losses; of tokens cross-entropies in nats.
     pub loss_sum: f64,
     pub num_targets: u64,
     /// Targets that greedy decoding would take; `None`: the model does not say.
     pub num_correct: Option<u64>,
     /// Continuations of prompts, as tokens.
     pub outputs: Vec<(SampleId, Vec<i64>)>,
+    /// Pictures and clips that were made of prompts, as names of files in the run's folder.
+    pub made: Vec<(SampleId, String)>,
 }
 
 impl EvaluationReport {
@@ -145,6 +147,7 @@ impl EvaluationReport {
         self.num_targets += other.num_targets;
         self.num_correct = self.num_correct.zip(other.num_correct).map(|(one, other)| one + other);
         self.outputs.extend(other.outputs);
+        self.made.extend(other.made);
     }
 }
 

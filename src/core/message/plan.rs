@@ -194,17 +194,29 @@ pub enum Purpose {
     /// Forward and backward; the step ends with a commit, or an abort.
     #[default]
     Train,
-    /// Forward only: the sum of the targets' cross-entropies, and how many of them are predicted. The plan ends with an
-    /// abort, which changes nothing.
-    Score,
+    /// Forward only: the sum of the targets' losses, and how many of them are predicted. The plan ends with an abort, which
+    /// changes nothing. `draw` is the number of the noise that samples of a diffusion model get.
+    Score { draw: u32 },
     /// Forward only: every sample is a prompt that is continued greedily. Ends as [`Purpose::Score`].
     Generate { max_new_tokens: u32 },
+    /// Forward only: every sample is a prompt that a picture or clip is made of, from noise number `draw`. Ends as
+    /// [`Purpose::Score`].
+    Sample { draw: u32 },
 }
 
 impl Purpose {
     /// Nothing is trained.
     pub fn is_evaluation(self) -> bool {
         self != Self::Train
+    }
+
+    pub fn is_score(self) -> bool {
+        matches!(self, Self::Score { .. })
+    }
+
+    /// Pictures or clips are made.
+    pub fn is_sample(self) -> bool {
+        matches!(self, Self::Sample { .. })
     }
 }
 

@@ -16,13 +16,16 @@ pub struct EvalRecord {
     /// Steps that were done: the parameters are those with which this step begins.
     pub step: u64,
     pub set: String,
-    /// Mean cross-entropy of a target, in nats; `None`: no sample was scored, or it is not finite.
+    /// Mean loss of a target, of tokens the cross-entropy in nats; `None`: no sample was scored, or it is not finite.
     pub loss: Option<f64>,
     pub perplexity: Option<f64>,
+    /// The loss at each noise level, of a diffusion model.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub levels: Vec<(f64, f64)>,
     /// Part of the targets that greedy decoding would take, 0 to 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub accuracy: Option<f64>,
-    /// Tokens that count in the loss.
+    /// Tokens, or samples of a diffusion model, that count in the loss.
     pub targets: u64,
     pub samples: u64,
     /// Samples that could not be used.
@@ -47,6 +50,12 @@ impl EvalRecord {
         self
     }
 
+    /// Adds the mean losses at noise levels, of a diffusion model.
+    pub fn with_levels(self, levels: Vec<(f64, f64)>) -> Self {
+        let perplexity = self.perplexity.filter(|_| levels.is_empty());
+        Self { levels, perplexity, ..self }
+    }
+
     /// Adds generated answers and their scores.
     pub fn with_answers(mut self, answers: Vec<Answer>, scoring: &Scoring) -> Self {
         let correct = answers.iter().filter(|answer| answer.correct).count();
@@ -66,14 +75,20 @@ impl EvalRecord {
             ("wer", rate(self.scores.wer)),
             ("cer", rate(self.scores.cer)),
         ];
-        values.into_iter().filter_map(|(name, value)| Some((format!("eval/{}/{name}", self.set), value?))).collect()
+        let named = values.into_iter().filter_map(|(name, value)| Some((format!("eval/{}/{name}", self.set), value?)));
+        let at = |(sigma, loss): &(f64, f64)| (format!("eval/{}/loss_at_{sigma}", self.set), *loss);
+        named.chain(self.levels.iter().map(at)).collect()
     }
 
     /// `loss 0.4120 (perplexity 1.51) over 12,345 tokens; 12 of 16 answers correct (75.0 %)`; of what has no answers how
     /// many tokens are predicted.
     pub fn text(&self) -> String {
         let mut parts = Vec::new();
-        if let Some(loss) = self.loss {
+        if let Some(loss) = self.loss.filter(|_| !self.levels.is_empty()) {
+            let at = |(sigma, loss): &(f64, f64)| format!("{loss:.4} at {sigma}");
+            let levels = self.levels.iter().map(at).collect::<Vec<_>>().join(", ");
+            parts.push(format!("loss {loss:.4} of {} samples at noise levels: {levels}", grouped(self.samples)));
+        } else if let Some(loss) = self.loss {
             let perplexity = match loss.exp() {
                 large if large >= 1e4 => format!("{large:.2e}"),
                 small => format!("{small:.2}"),
@@ -128,6 +143,10 @@ mod tests {
         let of = |sum, targets| EvalRecord { samples: 1, ..EvalRecord::default() }.with_loss(sum, targets).text();
         assert_eq!(of(24.0, 2), "loss 12.0000 (perplexity 1.63e5) over 2 tokens");
         assert_eq!(of(f64::NAN, 2), "the loss is not finite");
+        let noised = EvalRecord { set: "val".into(), samples: 8, ..EvalRecord::default() }.with_loss(4.0, 16);
+        let noised = noised.with_levels(vec![(0.1, 0.4), (0.9, 0.1)]);
+        assert_eq!(noised.text(), "loss 0.2500 of 8 samples at noise levels: 0.4000 at 0.1, 0.1000 at 0.9");
+        assert!(noised.perplexity.is_none() && noised.scalars()[2] == ("eval/val/loss_at_0.9".to_owned(), 0.1));
         assert_eq!(EvalRecord::default().text(), "no sample can be used");
         let read: EvalRecord = serde_json::from_str(&serde_json::to_string(&record).unwrap()).unwrap();
         assert_eq!(read, record);

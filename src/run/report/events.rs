@@ -43,7 +43,10 @@ impl Observer for Report {
     }
 
     fn evaluated(&mut self, summary: &EvaluationSummary) {
-        let Some(evaluations) = &mut self.evaluations else { return };
+        self.made(summary);
+        // The next step is not to count for slow.
+        self.last_step = Instant::now();
+        let Some(evaluations) = self.evaluations.as_mut().filter(|_| !summary.sets.is_empty()) else { return };
         let records = evaluations.evaluated(summary);
         let losses: Vec<_> = records.iter().filter_map(|record| Some((record.set.clone(), record.loss?))).collect();
         for record in &records {
@@ -56,8 +59,6 @@ impl Observer for Report {
         }
         self.eval_loss = losses.iter().cloned().collect();
         self.tell(|| News::Evaluated { step: summary.step.0, losses });
-        // The next step is not to count for slow.
-        self.last_step = Instant::now();
     }
 
     fn pool(&mut self, change: &PoolChange) {

@@ -1,17 +1,19 @@
 //! Describes what a run shows and writes while it goes on: progress, metrics, TensorBoard, bad samples, checkpoints.
 
 mod events;
+mod made;
 mod measure;
 mod page;
 mod utilization;
 
 use crate::estimate::memory::{peak_resident, show};
 use crate::eval::report::EvalReport;
+use crate::eval::samples;
 use crate::run::compose::{Composition, publication};
 use crate::run::nonfinite::Evidence;
 use loongforge_actors::checkpoint::Publication;
 use loongforge_actors::watch::Watch;
-use loongforge_core::data::BadSampleList;
+use loongforge_core::data::{BadSampleList, Dataset};
 use loongforge_core::message::{ActorId, MemoryReport, SampleId, StepId};
 use loongforge_core::observe::{
     Console, MetricsFile, News, ObserveError, Progress, StepMetrics, TensorBoard, read_metrics,
@@ -41,6 +43,8 @@ pub struct Report {
     step_seconds: Vec<f64>,
     num_steps: usize,
     evaluations: Option<EvalReport>,
+    /// The prompts that pictures and clips are made of.
+    prompts: Option<Dataset>,
     /// The losses of the evaluation before the next step.
     eval_loss: BTreeMap<String, f64>,
     every_steps: u64,
@@ -99,6 +103,7 @@ impl Report {
             step_seconds: Vec::new(),
             num_steps: 0,
             evaluations,
+            prompts: samples::prompts(config, folder, None)?,
             eval_loss: BTreeMap::new(),
             every_steps: config.log.every_steps,
             utilization: Utilization::of(config, folder),

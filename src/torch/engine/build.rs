@@ -9,6 +9,7 @@ use super::exports::exports;
 use super::foundation::FoundationPart;
 use super::pack_work::EncoderPeers;
 use super::pool_specs::{encoder_specs, kind, splits};
+use super::samples::SampleSpec;
 use super::share::{EncoderShare, FoundationShare};
 use super::spill::Spill;
 use super::torch_engine::TorchEngine;
@@ -47,6 +48,8 @@ pub struct EngineSpec {
     pub resume: Option<(PathBuf, StepId)>,
     /// Tokens that end what is generated in an evaluation.
     pub stop_token_ids: Vec<i64>,
+    /// How pictures and clips are made of prompts while the run goes on.
+    pub samples: Option<SampleSpec>,
 }
 
 /// Builds the engine of an encoder or foundation actor on the thread that will run it.
@@ -85,7 +88,8 @@ pub fn build_engine(spec: &EngineSpec) -> Result<TorchEngine, EngineError> {
         foundation.is_none() && own.as_ref().is_some_and(|own| spec.config.model.has_frozen(own.towers.set()));
     let engine = TorchEngine::new(encoder, foundation, exports, first_step).going_ahead(goes_ahead);
     let encoder_lr = own.and_then(|own| own.pool.lr).map_or(1.0, |lr| lr / spec.config.train.lr);
-    let engine = engine.with_encoder_lr(encoder_lr);
+    let own_weights = spec.samples.as_ref().is_some_and(|samples| samples.own_weights);
+    let engine = engine.with_encoder_lr(encoder_lr).sampling_own_weights(own_weights);
     Ok(engine.saving_in_background(spec.config.checkpoint.in_background).counting(memory))
 }
 
@@ -214,7 +218,9 @@ fn build_foundation(spec: &EngineSpec, device: tch::Device) -> Result<Foundation
     if pools.placement == Placement::Colocated {
         part = part.with_colocated_encoders();
     }
-    Ok(part.with_activations(activations).with_stop_tokens(spec.stop_token_ids.clone()))
+    let making = spec.samples.as_ref().map(|samples| samples.making(config, device)).transpose()?;
+    let part = part.with_activations(activations).with_stop_tokens(spec.stop_token_ids.clone());
+    Ok(part.with_sample_making(making))
 }
 
 /// The encoder pools whose features a foundation reads.
@@ -259,7 +265,7 @@ fn build_pool(
         eps: train.optimizer.eps,
         weight_decay: train.optimizer.weight_decay,
     };
-    Ok(TrainState::new(params, group, lanes, is_trained.then_some(optimizer))?)
+    Ok(TrainState::new(params, group, lanes, is_trained.then_some(optimizer))?.with_ema(train.ema))
 }
 
 /// Returns whether a checkpoint lacks weights of the pool: it has adapters without their base.

@@ -42,6 +42,7 @@ pub fn memory_of(
         rendezvous: PathBuf::new(),
         local_rank: None,
         stop_token_ids: Vec::new(),
+        samples: None,
         resume: None,
     };
     let engine = build_engine(&spec)?;

@@ -8,8 +8,10 @@ mod arrivals;
 mod continuing;
 mod evaluate;
 mod evaluating;
+mod making;
 
-use self::evaluating::Evaluating;
+use self::evaluating::{Evaluating, one_by_one};
+pub use self::making::{Finish, SampleMaking};
 use super::activations::Activations;
 use super::buffer::take_over;
 use super::pack_work::{Chunk, EncoderPeers, Features, PackWork, Return, UnitWork};
@@ -26,7 +28,7 @@ use crate::tape::Slot;
 use crate::train::TrainState;
 use loongforge_core::engine::{EngineError, Ports, Progress, fault};
 use loongforge_core::message::{
-    Activity, ActorId, Pack, PoolName, Purpose, Replica, RoutingReport, StepId, StepPlan, UnitId, Version,
+    Activity, ActorId, Pack, PoolName, Replica, RoutingReport, StepId, StepPlan, UnitId, Version,
 };
 use loongforge_core::schedule::{Pass, Task};
 use loongforge_core::transport::{Parcel, ParcelKind};
@@ -52,6 +54,8 @@ pub struct FoundationPart {
     strays: Vec<(ActorId, Parcel)>,
     /// Holds what ends a continuation.
     stop_token_ids: Vec<i64>,
+    /// How samples are made of prompts, where some are.
+    making: Option<SampleMaking>,
 }
 
 struct Step {
@@ -102,6 +106,7 @@ impl FoundationPart {
             steps,
             strays: Vec::new(),
             stop_token_ids: Vec::new(),
+            making: None,
         }
     }
 
@@ -145,10 +150,10 @@ impl FoundationPart {
             let most = plan.packs.iter().map(of_replica).max().unwrap_or(0);
             chunks.resize(most, 1);
         }
-        let to_continue = if self.continues_alone() { packs.len() } else { chunks.len() };
+        let is_alone = self.continues_alone() || plan.purpose.is_sample();
+        let to_continue = if is_alone { packs.len() } else { chunks.len() };
         let evaluation = Evaluating::of(plan.purpose, to_continue);
-        if matches!(plan.purpose, Purpose::Generate { .. }) {
-            // Continued one after the other, and not by the schedule of a step.
+        if one_by_one(plan.purpose) {
             chunks.clear();
         }
         let mut run = PipelineRun::new(self.stages.mesh.clone(), self.stages.pipeline, &chunks);
@@ -185,6 +190,9 @@ impl FoundationPart {
         };
         if let Some(max_new_tokens) = step.evaluation.as_ref().and_then(Evaluating::generates) {
             return self.generate_next(max_new_tokens, ports);
+        }
+        if step.evaluation.as_ref().is_some_and(Evaluating::makes) {
+            return self.make_next(ports);
         }
         let tasks = step.run.together().to_vec();
         let Some(pass) = tasks.first().map(|task| task.pass) else { return Ok(Progress::Idle) };
@@ -242,7 +250,7 @@ impl FoundationPart {
         let trains_encoders = self.has_trained_encoders();
         let (params, step) = (self.pool.params().clone(), &mut self.steps[0]);
         let evaluates = step.evaluation.is_some();
-        let noise = if evaluates { NoisePurpose::Evaluation(0) } else { NoisePurpose::Training };
+        let noise = step.evaluation.as_ref().map_or(NoisePurpose::Training, Evaluating::noise);
         let work = &mut step.packs[number];
         let inputs = self.stages.any().inputs();
         let num_features = work.num_features(inputs);

@@ -114,6 +114,8 @@ pub struct TorchEngine {
     goes_ahead: bool,
     /// The encoder's learning rate over the run's.
     encoder_lr: f64,
+    /// Samples are made with the weights, and not with their averages.
+    samples_own_weights: bool,
     /// The memory of everything that this engine's thread allocates.
     memory: Option<MemoryWatch>,
 }
@@ -140,6 +142,7 @@ impl TorchEngine {
             num_reported: 0,
             goes_ahead: false,
             encoder_lr: 1.0,
+            samples_own_weights: false,
             memory: None,
         }
     }
@@ -179,6 +182,13 @@ impl TorchEngine {
     #[must_use]
     pub fn with_encoder_lr(mut self, encoder_lr: f64) -> Self {
         self.encoder_lr = encoder_lr;
+        self
+    }
+
+    /// Makes samples with the weights, even where there are averages of them.
+    #[must_use]
+    pub fn sampling_own_weights(mut self, samples_own_weights: bool) -> Self {
+        self.samples_own_weights = samples_own_weights;
         self
     }
 
@@ -342,12 +352,14 @@ impl TorchEngine {
 
     /// Puts averages in place of the weights where an evaluation is next, and the weights back where none is.
     fn settle_weights(&mut self) -> Result<(), EngineError> {
-        let evaluates = self.evaluates();
-        if self.pools().all(|pool| pool.uses_ema() == (evaluates && pool.has_ema())) {
+        let own = self.samples_own_weights;
+        let wants = |plan: &Arc<StepPlan>| plan.purpose.is_evaluation() && !(own && plan.purpose.is_sample());
+        let averages = self.planned.front().is_some_and(wants);
+        if self.pools().all(|pool| pool.uses_ema() == (averages && pool.has_ema())) {
             return Ok(());
         }
         self.wait_copied();
-        self.pools().try_for_each(|pool| if evaluates { pool.use_ema() } else { pool.use_own() })?;
+        self.pools().try_for_each(|pool| if averages { pool.use_ema() } else { pool.use_own() })?;
         Ok(())
     }
 

@@ -61,8 +61,8 @@ pub struct Train {
     /// Diffusion models: the loss; `null`: the mean square error of samples.
     #[serde(default)]
     pub loss: Option<FlowLoss>,
-    /// Diffusion models: the part that an average of the trained weights keeps at each step, such as 0.999. Samples are made
-    /// with it, and checkpoints have it; `null`: there is no average.
+    /// The part that an average of the trained weights keeps at each step, such as 0.999; in the first steps it keeps less.
+    /// Evaluations are of the averages and samples are made with them, and checkpoints have them. `null`: there is no average.
     #[serde(default)]
     #[schemars(range(min = 0.0, max = 0.999999))]
     pub ema: Option<f64>,

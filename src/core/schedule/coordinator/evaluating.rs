@@ -2,7 +2,7 @@
 //! measured, planned and computed between two steps, with nothing else in flight.
 
 use super::{Broken, Coordinator, InFlight, Output, StepBalance};
-use crate::message::{ActorId, BadSample, Command, Purpose, SKIPPED, SampleMeta, SaveTo, StepId, StepPlan};
+use crate::message::{ActorId, BadSample, Command, SKIPPED, SampleMeta, SaveTo, StepId, StepPlan};
 use crate::schedule::coordinator::evaluations::EvaluationPass;
 use crate::schedule::coordinator::intake::Answer;
 use crate::schedule::{PackLimits, PlanSpec, SampleSize, plan_evaluation};
@@ -22,7 +22,7 @@ impl Coordinator {
     /// Does what has become possible of an evaluation that is due.
     pub(super) fn evaluate(&mut self) -> Result<(), Broken> {
         while self.is_to_evaluate() {
-            if let Some(asked) = self.evaluations.ask() {
+            if let Some(asked) = self.evaluations.ask(self.next_plan) {
                 let window = self.intake.read_again(asked);
                 for actor in self.spec.pools.data_actors() {
                     self.out.push(Output::Send(actor, window.command()));
@@ -62,11 +62,17 @@ impl Coordinator {
         for answer in answers {
             let bad = match answer {
                 Err(bad) => bad,
-                Ok(sample) => {
+                Ok(mut sample) => {
+                    if let (Some(target), Some(sigma)) = (&mut sample.target, pass.sigma) {
+                        target.sigma = sigma;
+                    }
                     let reason = match self.spec.plan.pack.check(sample.id, SampleSize::of(&sample)) {
                         Err(error) => error.to_string(),
-                        Ok(()) if pass.purpose == Purpose::Score && sample.num_targets == 0 => {
+                        Ok(()) if pass.purpose.is_score() && sample.num_targets == 0 => {
                             "no token of it counts in the loss".to_owned()
+                        }
+                        Ok(()) if pass.purpose.is_sample() && sample.target.is_none() => {
+                            "it does not say what size the picture or clip is to have".to_owned()
                         }
                         Ok(()) => {
                             samples.push(sample);

@@ -1,9 +1,9 @@
 //! Evaluations between steps: when one is due, what it is made of, and what it has come to.
 //!
 //! A set has passes: held-out samples that are computed for one purpose, such as scoring or generating. The samples of a pass
-//! are computed a plan at a time.
+//! are computed a plan at a time. Sets may be due at different steps.
 
-use crate::message::{EvaluationReport, Purpose, SampleId, StepId};
+use crate::message::{EvaluationReport, Purpose, SampleId, Sigma, StepId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -11,11 +11,9 @@ use std::ops::Range;
 /// Held-out samples that are evaluated while a run goes on.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct EvaluationSpec {
-    /// Steps from one evaluation to the next; there is one after the last step in any case.
-    pub every: u64,
     pub sets: Vec<EvaluationSet>,
-    /// The set whose loss says which step is the best one.
-    pub decisive: usize,
+    /// The set whose loss says which step is the best one, if any is scored.
+    pub decisive: Option<usize>,
     /// The best step is saved, even where no checkpoint is due.
     pub save_best: bool,
     /// Evaluations without a lower loss after which the run ends.
@@ -27,7 +25,25 @@ pub struct EvaluationSpec {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct EvaluationSet {
     pub name: String,
+    /// Steps from one evaluation to the next; there is one after the last step in any case.
+    pub every: u64,
+    /// There is one before the first step.
+    pub at_start: bool,
     pub passes: Vec<EvaluationPass>,
+}
+
+impl EvaluationSet {
+    fn is_due(&self, step: StepId, steps: u64) -> bool {
+        match step.0 {
+            0 => self.at_start,
+            step => step == steps || (self.every > 0 && step.is_multiple_of(self.every)),
+        }
+    }
+
+    /// Returns whether pictures or clips are made of it, and nothing else.
+    fn is_made(&self) -> bool {
+        self.passes.iter().all(|pass| pass.purpose.is_sample())
+    }
 }
 
 /// Held-out samples and what is computed of them.
@@ -39,6 +55,8 @@ pub struct EvaluationPass {
     pub num_samples: u64,
     /// Most samples of a pack, besides the run's own limit.
     pub max_samples: usize,
+    /// The noise level at which samples of a diffusion model are scored.
+    pub sigma: Option<Sigma>,
 }
 
 /// Holds what the evaluations so far have come to; a checkpoint holds it.
@@ -70,10 +88,13 @@ impl Evaluated {
 pub struct EvaluationSummary {
     /// Steps that are done: the parameters are those with which this step begins.
     pub step: StepId,
+    /// The sets that were due, but those that pictures or clips are made of.
     pub sets: Vec<SetResult>,
-    /// The set that decides, and whether its loss is lower than ever before.
-    pub decisive: usize,
+    /// The set of these that decides, and whether its loss is lower than ever before.
+    pub decisive: Option<usize>,
     pub is_best: bool,
+    /// Pictures and clips that were made, as names of files in the run's folder.
+    pub made: Vec<(SampleId, String)>,
     pub evaluated: Evaluated,
     /// The run ends, since the loss has not become lower for as many evaluations as `patience`.
     pub stops: bool,
@@ -88,10 +109,12 @@ pub struct SetResult {
     /// Samples that could not be used.
     pub num_bad: u64,
     pub found: EvaluationReport,
+    /// What of it was found at each noise level.
+    pub levels: Vec<(Sigma, EvaluationReport)>,
 }
 
 impl SetResult {
-    /// Mean cross-entropy of a target, in nats; not a number where there was none.
+    /// Mean loss of a target, of tokens the cross-entropy in nats; not a number where there was none.
     pub fn loss(&self) -> f64 {
         self.found.loss_sum / self.found.num_targets as f64
     }
@@ -127,6 +150,8 @@ struct Round {
     asked: Option<Vec<SampleId>>,
     /// A plan is in flight.
     open: bool,
+    /// Which sets are due.
+    due: Vec<bool>,
     results: Vec<SetResult>,
 }
 
@@ -142,8 +167,8 @@ impl Evaluations {
     /// Returns whether there is one to be done before `step`.
     pub fn is_due(&self, step: StepId) -> bool {
         let Some(spec) = &self.spec else { return false };
-        let is_at = step.0 == self.steps || (spec.every > 0 && step.0.is_multiple_of(spec.every));
-        step.0 > 0 && is_at && self.evaluated.at < Some(step) && !self.stops()
+        let is_at = spec.sets.iter().any(|set| set.is_due(step, self.steps));
+        is_at && self.evaluated.at < Some(step) && !self.stops()
     }
 
     /// The run ends early.
@@ -161,8 +186,8 @@ impl Evaluations {
         self.round.as_ref().is_some_and(|round| round.open)
     }
 
-    fn begin(&mut self) -> Option<(&EvaluationSpec, &mut Round)> {
-        let spec = self.spec.as_ref()?;
+    fn begin(&mut self, step: StepId) -> Option<(&EvaluationSpec, &mut Round)> {
+        let (spec, steps) = (self.spec.as_ref()?, self.steps);
         let result = |set: &EvaluationSet| SetResult {
             name: set.name.clone(),
             found: EvaluationReport { num_correct: Some(0), ..EvaluationReport::default() },
@@ -174,14 +199,16 @@ impl Evaluations {
             taken: 0,
             asked: None,
             open: false,
+            due: spec.sets.iter().map(|set| set.is_due(step, steps)).collect(),
             results: spec.sets.iter().map(result).collect(),
         };
         Some((spec, self.round.get_or_insert_with(begin)))
     }
 
-    /// The samples to ask data actors for now: those of the next plan, if nobody was asked for them.
-    pub fn ask(&mut self) -> Option<Vec<SampleId>> {
-        let (spec, round) = self.begin()?;
+    /// The samples to ask data actors for now, in the evaluation before `step`: those of the next plan, if nobody was asked for
+    /// them.
+    pub fn ask(&mut self, step: StepId) -> Option<Vec<SampleId>> {
+        let (spec, round) = self.begin(step)?;
         if round.asked.is_some() {
             return None;
         }
@@ -199,7 +226,7 @@ impl Evaluations {
 
     /// Takes the samples that were asked for: the pass that they are of, and a number for their plan.
     pub fn take(&mut self) -> Option<(EvaluationPass, u32)> {
-        let (spec, round) = self.begin()?;
+        let (spec, round) = (self.spec.as_ref()?, self.round.as_mut()?);
         let asked = round.asked.take()?;
         let pass = spec.sets[round.set].passes[round.pass].clone();
         round.taken += asked.len() as u64;
@@ -211,16 +238,17 @@ impl Evaluations {
     pub fn planned(&mut self, num_samples: usize) {
         let Some(round) = &mut self.round else { return };
         round.open = true;
-        let scores =
-            self.spec.as_ref().is_some_and(|spec| spec.sets[round.set].passes[round.pass].purpose == Purpose::Score);
-        if scores {
+        let Some(spec) = &self.spec else { return };
+        if spec.sets[round.set].passes[round.pass].purpose.is_score() && !round.scores_again(spec) {
             round.results[round.set].num_samples += num_samples as u64;
         }
     }
 
     /// Counts a bad sample; true where it was not told before.
     pub fn bad(&mut self, sample: SampleId) -> bool {
-        if let Some(round) = &mut self.round {
+        if let Some((spec, round)) = self.spec.as_ref().zip(self.round.as_mut())
+            && !round.scores_again(spec)
+        {
             round.results[round.set].num_bad += 1;
         }
         self.bad.insert(sample)
@@ -228,9 +256,15 @@ impl Evaluations {
 
     /// Takes what was found of the plan in flight.
     pub fn found(&mut self, found: EvaluationReport) {
-        if let Some(round) = &mut self.round {
-            round.results[round.set].found.add(found);
+        let Some((spec, round)) = self.spec.as_ref().zip(self.round.as_mut()) else { return };
+        let result = &mut round.results[round.set];
+        if let Some(sigma) = spec.sets[round.set].passes[round.pass].sigma {
+            match result.levels.iter_mut().find(|(level, _)| *level == sigma) {
+                Some((_, at_level)) => at_level.add(found.clone()),
+                None => result.levels.push((sigma, found.clone())),
+            }
         }
+        result.found.add(found);
     }
 
     /// The plan in flight is forgotten by all engines.
@@ -242,17 +276,28 @@ impl Evaluations {
 
     /// Ends the evaluation before `step`, of which nothing is left to do.
     pub fn conclude(&mut self, step: StepId) -> Option<EvaluationSummary> {
-        let sets = self.round.take()?.results;
-        let decisive = self.spec.as_ref()?.decisive;
-        let loss = sets[decisive].loss();
-        let is_best = loss.is_finite() && self.evaluated.best.is_none_or(|best| loss < best.loss);
+        let (spec, round) = (self.spec.as_ref()?, self.round.take()?);
+        let (mut sets, mut made, mut decisive) = (Vec::new(), Vec::new(), None);
+        let results = spec.sets.iter().zip(round.results).zip(round.due).enumerate();
+        for (number, ((set, result), _)) in results.filter(|(_, (_, is_due))| *is_due) {
+            if set.is_made() {
+                made.extend(result.found.made);
+                continue;
+            }
+            decisive = decisive.or((spec.decisive == Some(number)).then_some(sets.len()));
+            sets.push(result);
+        }
         self.evaluated.at = Some(step);
-        if is_best {
+        let loss = decisive.map(|decisive: usize| sets[decisive].loss());
+        let is_lower = |loss: &f64| loss.is_finite() && self.evaluated.best.is_none_or(|best| *loss < best.loss);
+        let best = loss.filter(is_lower);
+        if let Some(loss) = best {
             (self.evaluated.best, self.evaluated.without_progress) = (Some(Best { step, loss }), 0);
-        } else {
+        } else if decisive.is_some() {
             self.evaluated.without_progress += 1;
         }
-        Some(EvaluationSummary { step, sets, decisive, is_best, evaluated: self.evaluated, stops: self.stops() })
+        let (is_best, evaluated, stops) = (best.is_some(), self.evaluated, self.stops());
+        Some(EvaluationSummary { step, sets, decisive, is_best, made, evaluated, stops })
     }
 
     /// Forgets the evaluation that goes on: the run is to stop.
@@ -262,12 +307,19 @@ impl Evaluations {
 }
 
 impl Round {
+    /// Returns whether the samples of the pass are those of an earlier one, at another noise level.
+    fn scores_again(&self, spec: &EvaluationSpec) -> bool {
+        let passes = &spec.sets[self.set].passes;
+        let first = passes.iter().position(|pass| pass.purpose.is_score());
+        passes[self.pass].purpose.is_score() && first != Some(self.pass)
+    }
+
     /// The next pass that has samples left; what is asked for then is of that pass. Not while a plan of another set is in
     /// flight, whose results are still to come.
     fn skip_to<'a>(&mut self, spec: &'a EvaluationSpec) -> Option<&'a EvaluationPass> {
         loop {
             let set = spec.sets.get(self.set)?;
-            match set.passes.get(self.pass) {
+            match set.passes.get(self.pass).filter(|_| self.due[self.set]) {
                 Some(pass) if self.taken < pass.num_samples => return Some(pass),
                 _ if self.open => return None,
                 Some(_) => (self.pass, self.taken) = (self.pass + 1, 0),

@@ -1,27 +1,31 @@
 //! Holds what an evaluation has come to on a rank.
 
+use crate::model::NoisePurpose;
 use loongforge_core::message::{EvaluationReport, Purpose, SampleId};
 use tch::Tensor;
 
 /// Holds what an evaluation has come to on this rank.
 pub(super) struct Evaluating {
     pub(super) purpose: Purpose,
-    /// Sum of the cross-entropies and number of predicted targets, on the device, and whether the model says the latter.
+    /// Sum of the losses and number of predicted targets, on the device, and whether the model says the latter.
     pub(super) scores: Option<[Tensor; 2]>,
     pub(super) is_silent: bool,
     pub(super) num_targets: u64,
     pub(super) outputs: Vec<(SampleId, Vec<i64>)>,
-    /// Packs that are to be continued, those of other replicas included that this rank takes part in, and that were.
+    /// Pictures and clips that were made, as files.
+    pub(super) made: Vec<(SampleId, String)>,
+    /// Packs that are to be continued or whose samples are to be made, those of other replicas included that this rank takes part in, and that were.
     pub(super) num_to_continue: usize,
     pub(super) num_continued: usize,
 }
 
 impl Evaluating {
-    /// `num_packs`: those that are continued where continuations are asked for.
+    /// `num_packs`: those that are continued, or whose samples are made, where that is asked for.
     pub fn of(purpose: Purpose, num_packs: usize) -> Option<Self> {
-        let num_to_continue = if matches!(purpose, Purpose::Generate { .. }) { num_packs } else { 0 };
-        let (scores, outputs, is_silent, num_targets, num_continued) = (None, Vec::new(), false, 0, 0);
-        let new = Self { purpose, scores, is_silent, num_targets, outputs, num_to_continue, num_continued };
+        let num_to_continue = if one_by_one(purpose) { num_packs } else { 0 };
+        let (scores, outputs, made, is_silent, num_targets, num_continued) =
+            (None, Vec::new(), Vec::new(), false, 0, 0);
+        let new = Self { purpose, scores, is_silent, num_targets, outputs, made, num_to_continue, num_continued };
         purpose.is_evaluation().then_some(new)
     }
 
@@ -29,11 +33,19 @@ impl Evaluating {
     pub fn generates(&self) -> Option<u32> {
         match self.purpose {
             Purpose::Generate { max_new_tokens } => Some(max_new_tokens),
-            Purpose::Train | Purpose::Score => None,
+            Purpose::Train | Purpose::Score { .. } | Purpose::Sample { .. } => None,
         }
     }
 
-    /// Returns whether packs are still to be continued.
+    /// Says what the noise of its samples is for.
+    pub fn noise(&self) -> NoisePurpose {
+        match self.purpose {
+            Purpose::Score { draw } | Purpose::Sample { draw } => NoisePurpose::Evaluation(draw),
+            Purpose::Train | Purpose::Generate { .. } => NoisePurpose::Evaluation(0),
+        }
+    }
+
+    /// Returns whether packs are still to be done one after the other.
     pub fn has_left(&self) -> bool {
         self.num_continued < self.num_to_continue
     }
@@ -45,6 +57,12 @@ impl Evaluating {
             num_targets: self.num_targets,
             num_correct: (!self.is_silent).then_some(correct as u64),
             outputs: std::mem::take(&mut self.outputs),
+            made: std::mem::take(&mut self.made),
         }
     }
+}
+
+/// Packs are done one after the other, and not by the schedule of a step.
+pub(super) fn one_by_one(purpose: Purpose) -> bool {
+    matches!(purpose, Purpose::Generate { .. } | Purpose::Sample { .. })
 }

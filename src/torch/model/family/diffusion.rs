@@ -30,6 +30,22 @@ impl ModelConfig {
     pub fn from_hf_second(config: &serde_json::Value) -> Result<ModelConfig> {
         read_transformer(&Keys::new(config), "transformer_2")
     }
+
+    /// The autoencoder of a parsed `config.json`: what makes pictures of the foundation's latents. `None`: it is of another
+    /// kind of model.
+    ///
+    /// # Errors
+    /// As [`ModelConfig::from_hf`].
+    pub fn autoencoder(config: &serde_json::Value) -> Result<Option<Autoencoder>> {
+        let keys = Keys::new(config);
+        if keys.text_or("model_type")? != Some(MODEL_TYPE) {
+            return Ok(None);
+        }
+        let section = keys.section("transformer")?;
+        let text_rows = keys.index_or("text_rows")?.unwrap_or(TEXT_ROWS);
+        let transformer = TransformerConfig::read(&section, "transformer.", text_rows)?;
+        Autoencoder::read(&keys.section("vae")?, "vae.", LatentPatch(transformer.patch())).map(Some)
+    }
 }
 
 /// The model with one of its transformers.

@@ -11,10 +11,27 @@ pub struct Guidance {
     pub keeps_length: bool,
 }
 
+/// The guidance of a model's samples.
+#[derive(Clone, Debug, PartialEq)]
+pub struct GuidanceScales {
+    /// One for all noise levels, or two: from `boundary` on, and below.
+    pub scales: Vec<f64>,
+    pub boundary: f64,
+    pub keeps_length: bool,
+}
+
+impl GuidanceScales {
+    /// The guidance at a noise level as the model is told it.
+    pub fn at(&self, time: f64) -> Guidance {
+        let number = usize::from(time < self.boundary).min(self.scales.len().saturating_sub(1));
+        Guidance { scale: self.scales.get(number).copied().unwrap_or(1.0), keeps_length: self.keeps_length }
+    }
+}
+
 impl Guidance {
     /// Returns whether the negative prompt is read at all.
     pub fn reads_negative(self) -> bool {
-        self.scale > 1.0
+        self.scale != 1.0
     }
 
     /// The velocity to follow, float32, `[tokens, values]` as both.

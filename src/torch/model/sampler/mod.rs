@@ -5,6 +5,7 @@
 //! Who has the model asks for [`Sampler::time`], predicts, and takes a [`Sampler::step`] until there is none.
 
 mod guidance;
+mod make;
 mod schedule;
 #[cfg(test)]
 mod tests;
@@ -12,7 +13,8 @@ mod unipc;
 
 use tch::{Kind, Tensor};
 
-pub use guidance::Guidance;
+pub use guidance::{Guidance, GuidanceScales};
+pub use make::MakeSettings;
 pub use schedule::{Levels, Schedule, ScheduleError, Shift};
 use unipc::UniPc;
 

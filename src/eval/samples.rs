@@ -1,0 +1,179 @@
+//! Pictures and clips that a diffusion model makes of prompts: how, of which prompts, and where they go.
+
+use crate::eval::held_out_sets::data;
+use crate::model::folder::ModelFolder;
+use loongforge_core::config::{ModelKind, RunConfig, Sampler, Sampling, TrainFile};
+use loongforge_core::data::{DataError, Dataset, MediaDecoder, ProcessorOptions};
+use loongforge_core::engine::WithHeldOut;
+use loongforge_core::message::{Purpose, SampleId, StepId};
+use loongforge_core::observe::Clip;
+use loongforge_core::schedule::{EvaluationPass, EvaluationSet};
+use loongforge_torch::engine::SampleSpec;
+use loongforge_torch::model::{
+    GuidanceScales, MakeSettings, Method, ModelConfig, ModelConfigError, Schedule, ScheduleError, Shift,
+};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// The folder of samples in the run's folder.
+pub const SAMPLES: &str = "samples";
+/// The set of prompts among those that are evaluated.
+const SET: &str = "samples";
+/// Frames a second of clips, unless the config says: Wan's models, and TI2V-5B.
+const FPS: f64 = 16.0;
+const FPS_OF_EXPANDED: f64 = 24.0;
+
+#[derive(Debug, thiserror::Error)]
+pub enum SampleError {
+    #[error(transparent)]
+    Schedule(#[from] ScheduleError),
+    #[error(transparent)]
+    Model(#[from] ModelConfigError),
+    #[error("sample: the model makes no pictures: it is no diffusion model")]
+    NoPictures,
+}
+
+/// How a model makes samples: what is asked for, and else what its configs say.
+///
+/// # Errors
+/// The model's scheduler is not known.
+pub fn settings(json: &Value, sampling: &Sampling, seed: u64) -> Result<MakeSettings, ScheduleError> {
+    let mut schedule = match &json["scheduler"] {
+        Value::Null => {
+            Schedule { method: Method::Euler, num_steps: sampling.steps, shift: Shift::Constant(1.0), terminal: None }
+        }
+        scheduler => Schedule::from_hf(scheduler, sampling.steps)?,
+    };
+    match sampling.sampler {
+        Some(Sampler::Euler) => schedule.method = Method::Euler,
+        Some(Sampler::Unipc) => schedule.method = Method::UniPc,
+        None => {}
+    }
+    if let Some(shift) = sampling.shift {
+        schedule.shift = Shift::Constant(shift);
+    }
+    let class = json["transformer"]["_class_name"].as_str().unwrap_or_default();
+    Ok(MakeSettings {
+        schedule,
+        guidance: GuidanceScales {
+            scales: sampling.guidance.clone(),
+            boundary: json["boundary_ratio"].as_f64().unwrap_or(0.0),
+            keeps_length: class.starts_with("QwenImage"),
+        },
+        seed: sampling.seed.unwrap_or(seed),
+        keeps_first_frame: json["expand_timesteps"] == true,
+    })
+}
+
+/// Frames a second of the clips that a run makes.
+pub fn fps(config: &RunConfig, json: &Value) -> f64 {
+    config.data.video.fps.unwrap_or(if json["expand_timesteps"] == true { FPS_OF_EXPANDED } else { FPS })
+}
+
+/// What a foundation actor of the run makes samples with; `None`: none are made.
+///
+/// # Errors
+/// The model is no diffusion model, or its scheduler is not known.
+pub fn spec(config: &RunConfig, folder: &ModelFolder) -> Result<Option<SampleSpec>, SampleError> {
+    let Some(sampling) = &config.sample else { return Ok(None) };
+    let json = &folder.json;
+    let autoencoder = ModelConfig::autoencoder(json)?.ok_or(SampleError::NoPictures)?;
+    let run_dir = config.run.dir.clone();
+    let write = move |step: StepId, prompt: SampleId, clip: &Clip| {
+        let index = prompt.as_held_out().map_or(prompt.0, |(_, index)| index);
+        let folder = step_folder(step);
+        let name = clip.write(&run_dir.join(&folder), &format!("{index:04}"))?;
+        Ok(folder.join(name).to_string_lossy().into_owned())
+    };
+    Ok(Some(SampleSpec {
+        settings: settings(json, sampling, config.run.seed)?,
+        autoencoder,
+        fps: fps(config, json),
+        own_weights: !sampling.ema,
+        write: Arc::new(write),
+    }))
+}
+
+/// The folder of the samples that were made before a step, in the run's folder.
+pub fn step_folder(step: StepId) -> PathBuf {
+    Path::new(SAMPLES).join(format!("step-{:08}", step.0))
+}
+
+/// Opens the prompts of the run, if it makes samples.
+///
+/// # Errors
+/// The file is missing, of an unknown layout, or has no samples.
+pub fn prompts(
+    config: &RunConfig,
+    folder: &ModelFolder,
+    decoder: Option<&Arc<dyn MediaDecoder>>,
+) -> Result<Option<Dataset>, DataError> {
+    let Some(sampling) = &config.sample else { return Ok(None) };
+    let mut processor = folder.processor(&ProcessorOptions::new(&config.data, &config.train))?;
+    if let Some(decoder) = decoder {
+        processor = processor.with_decoder(decoder.clone());
+    }
+    Dataset::open(&data(&config.data, TrainFile::new(sampling.prompts.as_path())), processor, 0).map(Some)
+}
+
+/// What the scheduler evaluates to make samples: set number `number`, of these prompts.
+pub fn set(sampling: &Sampling, number: usize, prompts: &Dataset) -> EvaluationSet {
+    let [_, stream] = WithHeldOut::streams(number);
+    let pass = EvaluationPass {
+        purpose: Purpose::Sample { draw: 0 },
+        stream,
+        num_samples: (prompts.len() as u64).min(sampling.max_prompts.unwrap_or(u64::MAX)),
+        max_samples: usize::MAX,
+        sigma: None,
+    };
+    let at_start = sampling.every_steps > 0;
+    EvaluationSet { name: SET.to_owned(), every: sampling.every_steps, at_start, passes: vec![pass] }
+}
+
+/// Whether a model of this kind can be sampled from.
+pub fn is_diffusion(folder: &ModelFolder) -> bool {
+    matches!(folder.model_kind(), ModelKind::Diffusion { .. })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn sampling(more: Value) -> Sampling {
+        let mut all = json!({ "prompts": "p.jsonl", "steps": 20 });
+        more.as_object().unwrap().iter().for_each(|(key, value)| all[key] = value.clone());
+        serde_json::from_value(all).unwrap()
+    }
+
+    #[test]
+    fn samples_are_made_as_the_model_and_the_config_say() {
+        let qwen = json!({
+            "transformer": { "_class_name": "QwenImageTransformer2DModel" },
+            "scheduler": { "_class_name": "FlowMatchEulerDiscreteScheduler", "use_dynamic_shifting": true,
+                "base_shift": 0.5, "max_shift": 0.9, "base_image_seq_len": 256, "max_image_seq_len": 8192,
+                "shift_terminal": 0.02 },
+        });
+        let found = settings(&qwen, &sampling(json!({ "guidance": [4.0] })), 7).unwrap();
+        assert!(found.guidance.keeps_length && found.guidance.at(0.5).scale == 4.0 && !found.keeps_first_frame);
+        assert_eq!((found.schedule.num_steps, found.schedule.terminal, found.seed), (20, Some(0.02), 7));
+        assert!((found.schedule.shift.at(4096) - 2.0).abs() < 0.01, "1024 × 1024 pixels");
+        let wan = json!({
+            "transformer": { "_class_name": "WanTransformer3DModel" }, "boundary_ratio": 0.9, "expand_timesteps": true,
+            "scheduler": { "_class_name": "UniPCMultistepScheduler", "flow_shift": 5.0, "use_flow_sigmas": true,
+                "prediction_type": "flow_prediction" },
+        });
+        let found = settings(&wan, &sampling(json!({ "guidance": [4.0, 3.0], "seed": 1 })), 7).unwrap();
+        assert_eq!((found.schedule.method, found.seed, found.keeps_first_frame), (Method::UniPc, 1, true));
+        let scales = [0.95, 0.9, 0.899].map(|time| found.guidance.at(time).scale);
+        assert_eq!((scales, found.guidance.keeps_length), ([4.0, 4.0, 3.0], false));
+        assert_eq!(found.schedule.shift, Shift::Constant(5.0));
+        let asked = sampling(json!({ "sampler": "euler", "shift": 3.0 }));
+        let found = settings(&wan, &asked, 7).unwrap().schedule;
+        assert_eq!((found.method, found.shift), (Method::Euler, Shift::Constant(3.0)));
+        let plain = settings(&json!({}), &sampling(json!({})), 0).unwrap().schedule;
+        assert_eq!((plain.method, plain.shift), (Method::Euler, Shift::Constant(1.0)));
+        assert!(settings(&json!({ "scheduler": { "_class_name": "DDIM" } }), &asked, 0).is_err());
+    }
+}

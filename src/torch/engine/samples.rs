@@ -1,0 +1,67 @@
+//! What a foundation actor makes of latents: the decoder of the model's autoencoder, and who writes its frames.
+
+use super::foundation::SampleMaking;
+use super::weights::initialize;
+use crate::model::{Autoencoder, MakeSettings, SampleRow};
+use crate::params::ParamStore;
+use loongforge_core::config::RunConfig;
+use loongforge_core::engine::EngineError;
+use loongforge_core::message::{SampleId, StepId};
+use loongforge_core::observe::{Clip, ObserveError};
+use std::sync::Arc;
+use tch::{Device, Kind, Tensor};
+
+/// Says how a diffusion model's samples are made and shown.
+#[derive(Clone)]
+pub struct SampleSpec {
+    pub settings: MakeSettings,
+    pub autoencoder: Autoencoder,
+    /// Frames a second of clips.
+    pub fps: f64,
+    /// The averages of the weights are not put in their place (`sample.ema`).
+    pub own_weights: bool,
+    pub write: WriteClip,
+}
+
+/// Writes what was made of a prompt before a step; returns the name of the file in the run's folder.
+pub type WriteClip = Arc<dyn Fn(StepId, SampleId, &Clip) -> Result<String, ObserveError> + Send + Sync>;
+
+impl SampleSpec {
+    /// Decodes in float32, with the weights that the run begins with: the autoencoder is not trained.
+    ///
+    /// # Errors
+    /// The weights of the decoder are missing, or torn.
+    pub(super) fn making(&self, config: &RunConfig, device: Device) -> Result<SampleMaking, EngineError> {
+        let SampleSpec { settings, autoencoder, fps, write, .. } = self.clone();
+        let params = ParamStore::new(autoencoder.decoder_specs(), Kind::Float, device);
+        params.set_trainable(false);
+        initialize(config, &params)?;
+        let finish = move |step: StepId, row: &SampleRow, latents: &Tensor| {
+            let clip = decode(&autoencoder, &params, row, latents, fps)?;
+            Ok(write(step, row.id, &clip)?)
+        };
+        Ok(SampleMaking { settings, finish: Box::new(finish) })
+    }
+}
+
+/// The frames of the latents `[tokens, width]` of a sample; `params` have the decoder's parameters.
+///
+/// # Errors
+/// The sample has no size.
+pub fn decode(
+    autoencoder: &Autoencoder,
+    params: &ParamStore,
+    row: &SampleRow,
+    latents: &Tensor,
+    fps: f64,
+) -> Result<Clip, EngineError> {
+    let _no_grad = tch::no_grad_guard();
+    let grid = row.target.ok_or("what is made has a size")?.grid;
+    let latents = latents.to_kind(Kind::Float).to_device(params.flat().device());
+    let frames = autoencoder.decoder(params).decode(&latents, [grid.t, grid.h, grid.w].map(i64::from), None);
+    let sizes: Vec<usize> = frames.size().into_iter().map(|size| size as usize).collect();
+    let sizes = <[usize; 4]>::try_from(sizes).map_err(|sizes| format!("frames of {sizes:?}"))?;
+    let values = frames.to_kind(Kind::Float).to_device(Device::Cpu).contiguous().view([-1]);
+    let values = Vec::<f32>::try_from(values).map_err(|error| format!("frames: {error}"))?;
+    Ok(Clip::from_values(&values, sizes, fps))
+}
