@@ -10,7 +10,7 @@ use crate::model::dit::{DitFamily, TransformerConfig};
 use crate::model::keys::{Keys, ModelConfigError};
 use crate::model::towers::Towers;
 use crate::model::tree_names::TreeNames;
-use crate::model::vae::LatentPatch;
+use crate::model::vae::{Autoencoder, LatentPatch};
 
 type Result<T> = std::result::Result<T, ModelConfigError>;
 
