@@ -6,13 +6,14 @@ use crate::model::folder::ModelFolder;
 use anyhow::{Context, bail};
 use loongforge_core::checkpoint::{Manifest, latest};
 use loongforge_core::config::{self, RunConfig};
-use loongforge_core::data::{Dataset, ProcessorOptions, settle_steps_of};
+use loongforge_core::data::{Dataset, InProcess, ProcessorOptions, settle_steps_of};
 use loongforge_core::message::{SampleId, SampleMeta, StepId, Tower};
 use loongforge_core::observe::read_metrics;
 use loongforge_core::schedule::{Batches, CoordinatorSpec, EncoderPlanSpec, Formed, plan_step};
 use loongforge_core::simulate::{Costs, Observation, fit};
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Instant;
 
 /// First steps of a run that do not count: memory and caches are cold.
@@ -167,9 +168,9 @@ impl Stream {
     /// # Errors
     /// The data set cannot be opened.
     pub fn open(config: &RunConfig, folder: &ModelFolder) -> anyhow::Result<Self> {
-        let options = ProcessorOptions::new(&config.data, &config.train);
-        let processor = folder.processor(&options)?;
-        let dataset = Dataset::open(&config.data, processor, config.run.seed)?;
+        let options = ProcessorOptions::of_run(config, &config.data);
+        let maker = folder.maker(&options, Arc::new(InProcess))?;
+        let dataset = Dataset::open(&config.data, maker, config.run.seed)?;
         let num_data = config.pools.data.replicas as u64;
         Ok(Self { dataset, num_data, next: 0, seconds: 0.0, num_read: 0 })
     }

@@ -9,7 +9,7 @@ use crate::eval::pooled::pooled_answers;
 use crate::eval::report::{EVAL, curves, shown};
 use anyhow::{Context, Result, ensure};
 use loongforge_core::checkpoint::{Manifest, latest};
-use loongforge_core::config::{BadSamples, Eval, RunConfig, TooLong, TrainFile};
+use loongforge_core::config::{BadSamples, Eval, Format, ModelKind, RunConfig, TooLong, TrainFile};
 use loongforge_core::data::{Dataset, Limits, Locator, ProcessorOptions, Source, read_rgb};
 use loongforge_core::message::PoolName;
 use loongforge_core::observe::{
@@ -27,12 +27,14 @@ const PICTURE_COLUMNS: u32 = 48;
 ///
 /// # Errors
 /// A file cannot be read, has no samples, or such that the run's phase cannot learn from.
-pub fn check(config: &RunConfig) -> Result<()> {
+pub fn check(config: &RunConfig, kind: ModelKind) -> Result<()> {
     let Some(eval) = &config.eval else { return Ok(()) };
     let path = eval.path.iter().map(|path| ("eval.path".to_owned(), path));
     let sets = eval.sets.iter().map(|(name, path)| (format!("eval.sets.{name}"), path));
     for (key, path) in path.chain(sets) {
-        Source::open(&TrainFile::new(path.as_path()), config.train.phase, usize::MAX, str::len).context(key)?;
+        let format = if kind == ModelKind::Tokens { Format::Auto } else { Format::Captioned };
+        let file = TrainFile { format, ..TrainFile::new(path.as_path()) };
+        Source::open(&file, config.train.phase, usize::MAX, str::len).context(key)?;
     }
     Ok(())
 }

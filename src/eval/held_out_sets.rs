@@ -3,7 +3,7 @@
 use crate::eval::samples;
 use crate::model::folder::ModelFolder;
 use loongforge_core::config::{BadSamples, Data, Eval, Pack, RunConfig, TooLong, TrainFile};
-use loongforge_core::data::{DataError, Dataset, MediaDecoder, ProcessorOptions};
+use loongforge_core::data::{DataError, Dataset, InProcess, MediaDecoder, ProcessorOptions};
 use loongforge_core::engine::WithHeldOut;
 use loongforge_core::message::{Purpose, Sigma};
 use loongforge_core::schedule::{EvaluationPass, EvaluationSet, EvaluationSpec};
@@ -32,27 +32,36 @@ pub fn open(
     let Some(eval) = &config.eval else { return Ok(Vec::new()) };
     let open = |name: String| {
         let file = if name == Eval::HELD_OUT { eval.path.as_ref() } else { eval.sets.get(&name) };
-        let options = ProcessorOptions::new(&config.data, &config.train);
-        let mut processor = folder.processor(&options)?;
-        if let Some(decoder) = decoder {
-            processor = processor.with_decoder(decoder.clone());
-        }
+        let decoder = decoder.map_or_else(|| Arc::new(InProcess) as Arc<dyn MediaDecoder>, Arc::clone);
+        let data = match file {
+            None => Data { caption_dropout: None, ..config.data.clone() },
+            Some(file) => data(&config.data, TrainFile::new(file.as_path())),
+        };
+        let maker = folder.maker(&ProcessorOptions::of_run(config, &data), decoder)?;
         let dataset = match file {
-            None => Dataset::open_held(&config.data, processor)?,
-            Some(file) => Dataset::open(&data(&config.data, TrainFile::new(file.as_path())), processor, 0)?,
+            None => Dataset::open_held(&data, maker)?,
+            Some(_) => Dataset::open(&data, maker, 0)?,
         };
         Ok(HeldOutSet { name, dataset })
     };
     eval.set_names(config.data.val_size > 0.0).into_iter().map(open).collect()
 }
 
-/// The file's samples in its order, read as the run's are, however many of them cannot be used.
+/// The file's samples in its order, read as the run's are, each with its prompt, however many of them cannot be used.
 pub fn data(data: &Data, file: TrainFile) -> Data {
     let on_bad_sample = BadSamples { max_fraction: 1.0, max_consecutive: usize::MAX };
     // Longer samples are counted, not a reason to end.
     let too_long = if data.pack.too_long == TooLong::Error { TooLong::Skip } else { data.pack.too_long };
     let pack = Pack { too_long, ..data.pack };
-    Data { train: vec![file], shuffle: false, val_size: 0.0, on_bad_sample, pack, ..data.clone() }
+    Data {
+        train: vec![file],
+        shuffle: false,
+        val_size: 0.0,
+        on_bad_sample,
+        pack,
+        caption_dropout: None,
+        ..data.clone()
+    }
 }
 
 /// The sets that are evaluated while the run goes on, and behind them the prompts of samples.

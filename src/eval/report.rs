@@ -120,7 +120,8 @@ impl EvalReport {
         let (stream, index) = id.as_held_out()?;
         let set = self.sets.iter().enumerate().find(|(number, _)| WithHeldOut::streams(*number).contains(&stream))?.1;
         let exchange = set.dataset.exchange(index).ok()?;
-        let answer = set.dataset.processor().tokenizer().decode(tokens).unwrap_or_else(|error| error.to_string());
+        let tokenizer = set.dataset.processor()?.tokenizer();
+        let answer = tokenizer.decode(tokens).unwrap_or_else(|error| error.to_string());
         let correct = answer == exchange.answer;
         Some(Answer { prompt: exchange.question, answer, expected: exchange.answer, correct })
     }

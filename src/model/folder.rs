@@ -6,13 +6,14 @@ use crate::model::error::FolderError;
 use crate::model::hub::{model_here, resolve_config, resolve_model};
 use loongforge_core::config::{Model, ModelKind, Part, Source, Weights, code};
 use loongforge_core::data::{
-    DIFFUSION, DataError, ModelCard, Processor, ProcessorFolders, ProcessorOptions, Section, TEXT_TOKENIZER, Tokenizer,
-    is_diffusion,
+    DIFFUSION, DataError, MediaDecoder, ModelCard, Processor, ProcessorFolders, ProcessorOptions, SampleMaker, Section,
+    TEXT_TOKENIZER, Tokenizer, is_diffusion, open_maker,
 };
 use loongforge_core::schedule::{AutoShift, FlowShape, ModelShape};
 use loongforge_torch::model::ModelConfig;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use tch::Kind;
 
 const TOKENIZER: &str = "tokenizer.json";
@@ -183,7 +184,7 @@ impl ModelFolder {
         if named == Some("bfloat16") { Kind::BFloat16 } else { Kind::Float }
     }
 
-    /// Returns what makes samples for this model.
+    /// Returns what makes samples for this model, which predicts tokens.
     ///
     /// # Errors
     /// As [`Processor::open`].
@@ -191,6 +192,20 @@ impl ModelFolder {
         let folders =
             ProcessorFolders { model: &self.path, media: &self.media_path, text: self.text_tokenizer.as_deref() };
         Processor::open_from(folders, &self.json, options)
+    }
+
+    /// Returns what makes samples for this model, whatever it learns; files are decoded by `decoder`.
+    ///
+    /// # Errors
+    /// As [`open_maker`].
+    pub fn maker(
+        &self,
+        options: &ProcessorOptions,
+        decoder: Arc<dyn MediaDecoder>,
+    ) -> Result<Box<dyn SampleMaker>, DataError> {
+        let folders =
+            ProcessorFolders { model: &self.path, media: &self.media_path, text: self.text_tokenizer.as_deref() };
+        open_maker(folders, &self.json, options, decoder)
     }
 
     /// Returns what planning needs to know of the model; features and pixels are float32 or narrower on the wire.

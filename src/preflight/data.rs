@@ -26,9 +26,9 @@ impl Preflight<'_> {
     /// Opens all data and looks at the first samples: how many samples there are, and what is to be said of them.
     pub(super) fn data(&self) -> Result<(u64, Vec<String>), PreflightError> {
         let config = self.config;
-        let options = ProcessorOptions::new(&config.data, &config.train);
-        let processor = self.folder.processor(&options)?.with_decoder(self.decoder.clone());
-        let dataset = Dataset::open(&config.data, processor, config.run.seed)?;
+        let options = ProcessorOptions::of_run(config, &config.data);
+        let maker = self.folder.maker(&options, self.decoder.clone())?;
+        let dataset = Dataset::open(&config.data, maker, config.run.seed)?;
         let mut lines: Vec<String> = dataset.left_out().iter().map(|left| format!("warning: {left}")).collect();
         let found = survey(&dataset, default_jobs());
         let is_usable = |survey: &Survey| survey.num_usable() > 0;

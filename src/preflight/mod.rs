@@ -12,7 +12,7 @@ pub use weights::{WeightsProblem, expect_weights};
 
 use crate::eval::after_run;
 use crate::model::folder::ModelFolder;
-use loongforge_core::config::{Device, RunConfig, UselessKeys};
+use loongforge_core::config::{Device, KindError, RunConfig};
 use loongforge_core::data::{DataError, MediaDecoder};
 use loongforge_core::engine::EngineError;
 use loongforge_torch::engine::{check_engines, note_on_carried_parts, open_device, random_parts, without_effect};
@@ -51,7 +51,7 @@ pub struct Passed {
 #[derive(Debug, thiserror::Error)]
 pub enum PreflightError {
     #[error(transparent)]
-    Keys(#[from] UselessKeys),
+    Keys(#[from] KindError),
     #[error(transparent)]
     Engine(EngineError),
     #[error(transparent)]
@@ -96,7 +96,7 @@ impl Preflight<'_> {
         lines.extend(memory);
         let (num_samples, said) = self.data()?;
         lines.extend(said);
-        after_run::check(config).map_err(PreflightError::Eval)?;
+        after_run::check(config, self.folder.model_kind()).map_err(PreflightError::Eval)?;
         Ok(Passed { lines, num_samples })
     }
 }

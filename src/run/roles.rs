@@ -4,7 +4,7 @@ use crate::eval::{held_out_sets, samples};
 use crate::model::folder::ModelFolder;
 use loongforge_actors::{Assignment, EngineFactory};
 use loongforge_core::checkpoint::Manifest;
-use loongforge_core::config::{Placement, RunConfig};
+use loongforge_core::config::{ModelKind, Placement, RunConfig};
 use loongforge_core::data::{Dataset, MediaDecoder, ProcessorOptions};
 use loongforge_core::engine::{DataEngine, Engine, EngineError, Samples, WithHeldOut};
 use loongforge_core::message::{Role, StepId};
@@ -33,9 +33,9 @@ fn build(recipe: &Recipe, assignment: Assignment) -> Result<Box<dyn Engine>, Eng
     match assignment.me.role {
         Role::Scheduler => Err("the scheduler has no engine".into()),
         Role::Data => {
-            let options = ProcessorOptions::new(&config.data, &config.train);
-            let processor = folder.processor(&options)?.with_decoder(decoder.clone());
-            let dataset = Dataset::open(&config.data, processor, config.run.seed)?;
+            let options = ProcessorOptions::of_run(config, &config.data);
+            let maker = folder.maker(&options, decoder.clone())?;
+            let dataset = Dataset::open(&config.data, maker, config.run.seed)?;
             let colocated = config.pools.placement == Placement::Colocated;
             let memory = config.pools.data.memory.bytes();
             let (index, num_data) = (assignment.me.index, assignment.pools.data);
@@ -77,7 +77,8 @@ fn build(recipe: &Recipe, assignment: Assignment) -> Result<Box<dyn Engine>, Eng
 
 /// Returns what ends an answer, where some are generated while the run goes on.
 fn stop_tokens(config: &RunConfig, folder: &ModelFolder) -> Result<Vec<i64>, EngineError> {
-    if config.eval.as_ref().is_none_or(|eval| eval.every_steps == 0) || config.num_answers() == 0 {
+    let answers = folder.model_kind() == ModelKind::Tokens && config.num_answers() > 0;
+    if config.eval.as_ref().is_none_or(|eval| eval.every_steps == 0) || !answers {
         return Ok(Vec::new());
     }
     let processor = folder.processor(&ProcessorOptions::default())?;

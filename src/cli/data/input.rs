@@ -7,7 +7,7 @@ use crate::model::hub::resolve_model;
 use clap::Args;
 use loongforge_core::config::{self, Learn, Phase, SandboxMode, Template, TooLong, TrainFile};
 use loongforge_core::data::tools::{self, Inputs};
-use loongforge_core::data::{Learned, MediaDecoder, Processor, ProcessorOptions};
+use loongforge_core::data::{Learned, MediaDecoder, ProcessorFolders, ProcessorOptions, SampleMaker, open_maker};
 use loongforge_core::observe::{Console, safe};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -83,9 +83,9 @@ pub fn jobs(jobs: Option<usize>) -> usize {
     jobs.map_or_else(tools::default_jobs, |jobs| jobs.max(1))
 }
 
-/// Prints what the model's processor noticed of the samples that it made, each once with its count.
-pub fn print_notes(processor: Option<&Processor>) {
-    let notes = processor.into_iter().flat_map(Processor::notes);
+/// Prints what the model's maker of samples noticed of the samples that it made, each once with its count.
+pub fn print_notes(maker: Option<&dyn SampleMaker>) {
+    let notes = maker.into_iter().flat_map(|maker| maker.notes());
     notes.for_each(|note| eprintln!("warning: {}", safe(&note)));
 }
 
@@ -96,7 +96,7 @@ impl ModelArgs {
     }
 
     /// `None` where no model was named. Pictures are decoded as `input` says.
-    pub fn open(&self, input: &InputArgs) -> anyhow::Result<Option<Processor>> {
+    pub fn open(&self, input: &InputArgs) -> anyhow::Result<Option<Box<dyn SampleMaker>>> {
         let Some(model) = &self.model else { return Ok(None) };
         let folder = resolve_model(model).map_err(|error| UsageError::of(&error))?;
         let json = ModelFolder::open_plain(&folder).map_err(|error| UsageError::of(&error))?.json;
@@ -118,6 +118,7 @@ impl ModelArgs {
             too_long: if self.truncate { TooLong::Truncate } else { TooLong::Skip },
             ..ProcessorOptions::default()
         };
-        Ok(Some(Processor::open(&folder, &json, &options)?.with_decoder(input.decoder())))
+        let folders = ProcessorFolders { model: &folder, media: &folder, text: None };
+        Ok(Some(open_maker(folders, &json, &options, input.decoder())?))
     }
 }

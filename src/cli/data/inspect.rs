@@ -37,16 +37,16 @@ pub struct InspectArgs {
 }
 
 pub fn inspect(args: InspectArgs) -> anyhow::Result<ExitCode> {
-    let (inputs, processor) = (args.input.open()?, args.model.open(&args.input)?);
+    let (inputs, maker) = (args.input.open()?, args.model.open(&args.input)?);
     let files = tools::describe(&inputs);
     let until = args.from.saturating_add(args.samples).min(inputs.len());
-    let samples = (args.from..until).map(|index| tools::show(&inputs, index, processor.as_ref()));
+    let samples = (args.from..until).map(|index| tools::show(&inputs, index, maker.as_deref()));
     if let Some(path) = &args.html {
         let samples: Vec<_> = samples.collect();
         let write = |source| DataError::Write { path: path.clone(), source };
         std::fs::write(path, tools::page(&files, &samples)).map_err(write)?;
         println!("{}: {} samples", path.display(), samples.len());
-        print_notes(processor.as_ref());
+        print_notes(maker.as_deref());
         return Ok(ExitCode::SUCCESS);
     }
     for file in &files {
@@ -69,7 +69,7 @@ pub fn inspect(args: InspectArgs) -> anyhow::Result<ExitCode> {
             Err(bad) => println!("\nbad sample: {}", safe(&bad.to_string())),
         }
     }
-    print_notes(processor.as_ref());
+    print_notes(maker.as_deref());
     Ok(ExitCode::SUCCESS)
 }
 

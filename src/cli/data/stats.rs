@@ -33,12 +33,12 @@ pub struct StatsArgs {
 }
 
 pub fn stats(args: StatsArgs) -> anyhow::Result<ExitCode> {
-    let (inputs, processor) = (args.input.open()?, args.model.open(&args.input)?);
+    let (inputs, maker) = (args.input.open()?, args.model.open(&args.input)?);
     let console = Console::stderr();
     let bar = Bar::start(&console, "samples", inputs.len());
-    let stats = tools::stats(&inputs, processor.as_ref(), args.input.jobs(), |_, _| bar.tick());
+    let stats = tools::stats(&inputs, maker.as_deref(), args.input.jobs(), |_, _| bar.tick());
     drop(bar);
-    print_notes(processor.as_ref());
+    print_notes(maker.as_deref());
     let sizes: Vec<usize> = args.pack.iter().map(|&size| size as usize).collect();
     if args.json {
         println!("{:#}", stats.to_json(&sizes));

@@ -33,11 +33,11 @@ pub struct VerifyArgs {
 }
 
 pub fn verify(args: VerifyArgs) -> anyhow::Result<ExitCode> {
-    let (inputs, processor) = (args.input.open()?, args.model.open(&args.input)?);
+    let (inputs, maker) = (args.input.open()?, args.model.open(&args.input)?);
     let console = Console::stderr();
     let bar = Bar::start(&console, "samples", inputs.len());
     let mut all = Vec::new();
-    tools::verify(&inputs, processor.as_ref(), args.input.jobs(), |_, bad| {
+    tools::verify(&inputs, maker.as_deref(), args.input.jobs(), |_, bad| {
         bar.tick();
         if let Some(bad) = bad {
             if all.len() < SHOWN {
@@ -48,7 +48,7 @@ pub fn verify(args: VerifyArgs) -> anyhow::Result<ExitCode> {
         Ok::<(), anyhow::Error>(())
     })?;
     drop(bar);
-    print_notes(processor.as_ref());
+    print_notes(maker.as_deref());
     if all.len() > SHOWN {
         println!("… and {} more", all.len() - SHOWN);
     }

@@ -1,8 +1,9 @@
 //! Keys that mean nothing for the kind of model at hand. They are refused, so that nothing in a config is without effect.
 
-use std::fmt;
-
-use super::{AudioLimits, Eval, JsonMap, Learn, Model, Mtp, Normalize, Part, Phase, RunConfig, Template, TooLong};
+use super::{
+    AudioLimits, Eval, Experts, JsonMap, Learn, Model, Mtp, Normalize, PackMode, Part, Phase, RunConfig, Template,
+    TooLong,
+};
 
 /// Kind of a model by what it learns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,39 +14,54 @@ pub enum ModelKind {
     Diffusion { two: bool },
 }
 
-/// Keys that are written though the model has no use for them.
+/// Why the keys of a config do not go with the kind of its model.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub struct UselessKeys {
-    pub keys: Vec<&'static str>,
-    kind: ModelKind,
+pub enum KindError {
+    /// Keys that are written though the model has no use for them.
+    #[error("{}: {why}; drop {}", listed(.keys), if .keys.len() == 1 { "it" } else { "them" })]
+    Useless { keys: Vec<&'static str>, why: &'static str },
+    #[error(
+        "`eval.every_steps` is 0: a diffusion model is evaluated while the run goes on; set it, for example to 100"
+    )]
+    NotEvaluated,
+    #[error(
+        "`data.pack.mode` is stream, which packs samples before their noise level says which of the two transformers takes \
+         them; set it to step, or `model.experts` to high or low"
+    )]
+    StreamOfTwo,
 }
 
-impl fmt::Display for UselessKeys {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let keys: Vec<String> = self.keys.iter().map(|key| format!("`{key}`")).collect();
-        let why = match self.kind {
-            ModelKind::Tokens => "is for diffusion models, and this model predicts tokens",
-            ModelKind::Diffusion { .. } => "has no meaning for this diffusion model",
-        };
-        write!(f, "{}: {why}; drop {}", keys.join(", "), if keys.len() == 1 { "it" } else { "them" })
-    }
+fn listed(keys: &[&'static str]) -> String {
+    keys.iter().map(|key| format!("`{key}`")).collect::<Vec<_>>().join(", ")
 }
 
 impl RunConfig {
     /// Sees to it that every key that is written has a meaning for a model of this kind.
     ///
     /// # Errors
-    /// The keys that have none.
-    pub fn expect_keys_of(&self, kind: ModelKind) -> Result<(), UselessKeys> {
-        let keys: Vec<(&'static str, bool)> = match kind {
-            ModelKind::Tokens => self.of_diffusion(),
+    /// The keys that have none, or that do not go with the kind.
+    pub fn expect_keys_of(&self, kind: ModelKind) -> Result<(), KindError> {
+        let (keys, why) = match kind {
+            ModelKind::Tokens => (self.of_diffusion(), "is for diffusion models, and this model predicts tokens"),
             ModelKind::Diffusion { two } => {
                 let experts = ("model.experts", self.model.experts.is_some() && !two);
-                self.of_tokens().into_iter().chain([experts]).collect()
+                let keys = self.of_tokens().into_iter().chain([experts]).collect();
+                (keys, "has no meaning for this diffusion model")
             }
         };
         let keys: Vec<_> = keys.into_iter().filter(|(_, is_written)| *is_written).map(|(key, _)| key).collect();
-        if keys.is_empty() { Ok(()) } else { Err(UselessKeys { keys, kind }) }
+        if !keys.is_empty() {
+            return Err(KindError::Useless { keys, why });
+        }
+        let ModelKind::Diffusion { two } = kind else { return Ok(()) };
+        let is_stream = self.data.pack.mode == PackMode::Stream;
+        match () {
+            () if self.eval.as_ref().is_some_and(|eval| eval.every_steps == 0) => Err(KindError::NotEvaluated),
+            () if two && is_stream && self.model.experts.is_none_or(|experts| experts == Experts::Both) => {
+                Err(KindError::StreamOfTwo)
+            }
+            () => Ok(()),
+        }
     }
 
     /// The keys of diffusion models, each with whether it is written.
@@ -142,16 +158,25 @@ mod tests {
             config(&["train.sigma={shift: auto}", "train.ema=0.9", "data.video.take=middle", "model.vae.load=a/b"]);
         flow.expect_keys_of(one).unwrap();
         let error = flow.expect_keys_of(tokens).unwrap_err();
-        assert_eq!(error.keys, ["model.vae", "data.video.take", "train.sigma"]);
-        assert!(error.to_string().contains("`data.video.take`, `train.sigma`: is for diffusion models"), "{error}");
+        assert_eq!(
+            error.to_string(),
+            "`model.vae`, `data.video.take`, `train.sigma`: is for diffusion models, and this model predicts \
+             tokens; drop them"
+        );
         let words = config(&["train.phase=pretrain", "data.template=qwen", "data.audio.max_seconds=3"]);
         words.expect_keys_of(tokens).unwrap();
         let error = words.expect_keys_of(two).unwrap_err();
-        assert_eq!(error.keys, ["data.template", "data.audio", "train.phase"]);
+        assert!(
+            error.to_string().starts_with("`data.template`, `data.audio`, `train.phase`: has no meaning"),
+            "{error}"
+        );
         let experts = config(&["model.experts=high"]);
         experts.expect_keys_of(two).unwrap();
         let error = experts.expect_keys_of(one).unwrap_err().to_string();
         assert_eq!(error, "`model.experts`: has no meaning for this diffusion model; drop it");
+        let stream = config(&["data.pack.mode=stream"]);
+        stream.expect_keys_of(one).unwrap();
+        assert_eq!(stream.expect_keys_of(two), Err(KindError::StreamOfTwo));
     }
 
     #[test]

@@ -46,7 +46,7 @@ pub use builtin::{ModelFile, model_files};
 pub use check::key_called;
 pub use error::{ConfigError, Origin, Report, Snippet, code};
 pub use folder_kind::MODEL_INDEX;
-pub use kind::{ModelKind, UselessKeys};
+pub use kind::{KindError, ModelKind};
 pub use layout::{Axis, Layout, RankCoords};
 pub use load::{Loaded, load, load_elsewhere, load_text, load_text_with, schema_json};
 pub use origin::KeyOrigin;

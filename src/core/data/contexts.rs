@@ -21,29 +21,67 @@ const PLACE: &str = "{}";
 /// Tokens of a text where the config does not say.
 const MAX_TOKENS: u64 = 512;
 
-/// Texts as a model's text tower takes them.
+/// Texts that stand in a conversation, as a model's text tower takes them.
 pub struct ContextProcessor {
+    text: TextProcessor,
+    marker: Marker,
+}
+
+/// Texts as a model's text tower takes them.
+pub struct TextProcessor {
     tokenizer: Tokenizer,
     /// Before and behind a text.
     around: (String, String),
     max_tokens: usize,
     drop_tokens: usize,
-    marker: Marker,
     /// Texts that were cut off.
     num_cut: AtomicU64,
 }
 
 impl ContextProcessor {
-    /// The processor of the text tower of `config`, a `config.json`, with the tokenizer of the file `own`, or else the one that
-    /// `model_dir` has for it, or else the model's; `None` for a model without such a tower.
+    /// Works like [`TextProcessor::open`] for a model whose tokenizer has a token that stands for features of such texts.
     ///
     /// # Errors
-    /// The tokenizer is missing or has more tokens than the tower, or the config's section `text` is wrong.
+    /// As there; or there is no such token.
     pub fn open(
         (model_dir, own): (&Path, Option<&Path>),
         config: &Json,
         model: &Tokenizer,
     ) -> Result<Option<Self>, DataError> {
+        let Some(text) = TextProcessor::open((model_dir, own), config)? else { return Ok(None) };
+        let placeholder = model.special().context.and_then(|id| model.token(id)).ok_or_else(|| {
+            DataError::file(model_dir, "tokenizer.json has no token of the id text_token_id of config.json")
+        })?;
+        Ok(Some(Self { text, marker: Marker { inline: placeholder.clone(), words: vec![placeholder] } }))
+    }
+
+    pub fn marker(&self) -> &Marker {
+        &self.marker
+    }
+
+    /// The tokens of `text` within the template, and a placeholder for each feature of them.
+    ///
+    /// # Errors
+    /// The reason: no token is left behind those that have no feature.
+    pub fn context(&self, text: &str) -> Result<Expansion, String> {
+        let media = self.text.item(text)?;
+        let run = Run { tower: Tower::Text, ..Run::of_sound(media.num_features) };
+        Ok(Expansion::plain(media, run))
+    }
+
+    /// Returns what the user should know of the texts so far.
+    pub fn notes(&self) -> Option<String> {
+        self.text.notes()
+    }
+}
+
+impl TextProcessor {
+    /// The processor of the text tower of `config`, a `config.json`, with the tokenizer of the file `own`, or else the one that
+    /// `model_dir` has for it, or else the model's; `None` for a model without such a tower.
+    ///
+    /// # Errors
+    /// The tokenizer is missing or has more tokens than the tower, or the config's section `text` is wrong.
+    pub fn open((model_dir, own): (&Path, Option<&Path>), config: &Json) -> Result<Option<Self>, DataError> {
         let Some(section) = ModelCard::of(config).text_tower() else { return Ok(None) };
         let path = model_dir.join("config.json");
         let wrong = |what: String| DataError::file(&path, what);
@@ -71,9 +109,6 @@ impl ContextProcessor {
         let around = template.split_once(PLACE).filter(|(_, after)| !after.contains(PLACE));
         let (before, after) =
             around.ok_or_else(|| wrong(format!("text.template has not one {PLACE}: {template:?}")))?;
-        let placeholder = model.special().context.and_then(|id| model.token(id)).ok_or_else(|| {
-            DataError::file(model_dir, "tokenizer.json has no token of the id text_token_id of config.json")
-        })?;
         let begin = first_of_text(&tokenizer, before, after).map_err(|error| wrong(error.to_string()))?;
         if begin.is_some_and(|begin| drop_tokens > begin) {
             let begin = begin.unwrap_or(0);
@@ -86,20 +121,15 @@ impl ContextProcessor {
             around: (before.to_owned(), after.to_owned()),
             max_tokens,
             drop_tokens,
-            marker: Marker { inline: placeholder.clone(), words: vec![placeholder] },
             num_cut: AtomicU64::new(0),
         }))
     }
 
-    pub fn marker(&self) -> &Marker {
-        &self.marker
-    }
-
-    /// The tokens of `text` within the template, and a placeholder for each feature of them.
+    /// The tokens of `text` within the template.
     ///
     /// # Errors
     /// The reason: no token is left behind those that have no feature.
-    pub fn context(&self, text: &str) -> Result<Expansion, String> {
+    pub fn item(&self, text: &str) -> Result<Media, String> {
         let (before, after) = &self.around;
         let whole = format!("{before}{text}{after}");
         let (ids, is_cut) = self.tokenizer.encode_cut(&whole).map_err(|error| error.to_string())?;
@@ -120,8 +150,7 @@ impl ContextProcessor {
         let grid = Grid { t: ids.len() as u32, h: 1, w: 1 };
         // A float32 has every id below 2²⁴.
         let pixels = ids.iter().map(|&id| id as f32).collect();
-        let media = Media { tower: Tower::Text, grid, num_features, pixels };
-        Ok(Expansion::plain(media, Run { tower: Tower::Text, ..Run::of_sound(num_features) }))
+        Ok(Media { tower: Tower::Text, grid, num_features, pixels })
     }
 
     /// Returns what the user should know of the texts so far.

@@ -3,18 +3,19 @@
 use std::path::{Path, PathBuf};
 
 use super::error::{BadSample, DataError};
-use super::locator::Locator;
+use super::exchange::Exchange;
+use super::maker::SampleMaker;
 use super::processor::Processor;
 use super::sample::Sample;
-use super::source::{Content, Conversation, Mixture, Source, Turn};
+use super::source::{Content, Mixture, Source};
 use super::split::Split;
-use crate::config::Data;
+use crate::config::{Data, TrainFile};
 use crate::message::{self, SampleId};
 
 /// An endless stream: position → sample, always the same for the same files, configuration and seed.
 /// It may be shared by threads.
 pub struct Dataset {
-    processor: Processor,
+    maker: Box<dyn SampleMaker>,
     sources: Vec<Source>,
     split: Split,
     /// `None`: the samples that are set aside, in the order of the files.
@@ -23,8 +24,8 @@ pub struct Dataset {
 
 impl Dataset {
     /// Opens and indexes the files of `data.train`, without what `data.val_size` sets aside.
-    pub fn open(data: &Data, processor: Processor, seed: u64) -> Result<Self, DataError> {
-        let mut dataset = Self::open_held(data, processor)?;
+    pub fn open(data: &Data, maker: impl Into<Box<dyn SampleMaker>>, seed: u64) -> Result<Self, DataError> {
+        let mut dataset = Self::open_held(data, maker)?;
         let (sources, split) = (&dataset.sources, &dataset.split);
         let order = |(set, source): (usize, &Source)| (source.order_without(split.of(set)), data.train[set].weight);
         let orders = sources.iter().enumerate().map(order).collect();
@@ -33,24 +34,31 @@ impl Dataset {
     }
 
     /// Works like [`Dataset::open`] for the samples that `data.val_size` sets aside.
-    pub fn open_held(data: &Data, processor: Processor) -> Result<Self, DataError> {
-        let num_tokens = |text: &str| processor.tokenizer().encode(text).map_or(text.len(), |tokens| tokens.len());
+    pub fn open_held(data: &Data, maker: impl Into<Box<dyn SampleMaker>>) -> Result<Self, DataError> {
+        let maker = maker.into();
+        let num_tokens = |text: &str| maker.num_tokens(text);
         let (window, index_dir) = (data.shuffle_window, data.index_dir.as_deref());
-        let open =
-            |file| Source::open_with(file, processor.phase(), data.pack.max_tokens, &num_tokens, window, index_dir);
+        let open = |file: &TrainFile| {
+            let file = TrainFile { format: maker.format(file.format), ..file.clone() };
+            Source::open_with(&file, maker.phase(), data.pack.max_tokens, &num_tokens, window, index_dir)
+        };
         let sources: Vec<Source> = data.train.iter().map(open).collect::<Result<_, _>>()?;
         if sources.is_empty() {
             return Err(DataError::NoSource);
         }
-        if sources.iter().any(Source::is_conversation) {
-            processor.expect_template()?;
-        }
+        sources.iter().try_for_each(|source| maker.check(source))?;
         let lens: Vec<u64> = sources.iter().map(|source| source.len() as u64).collect();
-        Ok(Self { split: Split::new(&lens, data.val_size)?, mixture: None, processor, sources })
+        Ok(Self { split: Split::new(&lens, data.val_size)?, mixture: None, maker, sources })
     }
 
-    pub fn processor(&self) -> &Processor {
-        &self.processor
+    /// Returns what makes its samples.
+    pub fn maker(&self) -> &dyn SampleMaker {
+        &*self.maker
+    }
+
+    /// Returns what makes its samples where the model predicts tokens.
+    pub fn processor(&self) -> Option<&Processor> {
+        self.maker.as_chat()
     }
 
     /// Samples in all files together, which is what `train.epochs` calls an epoch.
@@ -96,14 +104,14 @@ impl Dataset {
     pub(super) fn sample_of(&self, source: usize, index: u64) -> Result<Sample, BadSample> {
         let source = &self.sources[source];
         let content = source.read(index as usize)?;
-        let sample = self.processor.sample_of(SampleId(index), &content, source.base());
+        let sample = self.maker.make(SampleId(index), &content, source.base());
         sample.map_err(|error| source.refused(index as usize, &error))
     }
 
     /// The sample at a position, counted over all epochs.
     pub fn sample(&self, position: u64) -> Result<Sample, BadSample> {
         let (content, base) = self.content(position)?;
-        let sample = self.processor.sample_of(SampleId(position), &content, base);
+        let sample = self.maker.make(SampleId(position), &content, base);
         let (source, index) = self.place(position);
         sample.map_err(|error| source.refused(index, &error))
     }
@@ -135,40 +143,13 @@ impl Dataset {
         Exchange::of(content).map(|(exchange, _)| exchange).map_err(|reason| self.bad(position, reason))
     }
 
-    /// The conversation at a position up to its last answer, as a model reads it.
+    /// The conversation at a position up to its last answer, as a model reads it, or the prompt of a picture.
     ///
     /// # Errors
     /// As [`Dataset::exchange`]; or it cannot be rendered or decoded.
     pub fn prompt(&self, position: u64) -> Result<Sample, BadSample> {
         let (content, base) = self.content(position)?;
-        let prompt = Exchange::of(content).and_then(|(_, asked)| {
-            self.processor.prompt(SampleId(position), &asked, base).map_err(|error| error.to_string())
-        });
-        prompt.map_err(|reason| self.bad(position, reason))
-    }
-}
-
-/// The end of a conversation: what is asked, and the answer that is expected.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Exchange {
-    /// Text of the last turn before the answer.
-    pub question: String,
-    pub answer: String,
-    /// Pictures of the conversation before the answer; files are resolved.
-    pub images: Vec<Locator>,
-}
-
-impl Exchange {
-    /// With the conversation before the answer.
-    fn of(content: Content) -> Result<(Self, Conversation), String> {
-        let Content::Messages(conversation) = content else {
-            return Err("is not a conversation: there is no answer to compare with".to_owned());
-        };
-        let found = conversation.split_answer();
-        let (asked, answer) = found.ok_or("no assistant turn: no answer to compare with")?;
-        let question = asked.turns.last().map_or(String::new(), Turn::joined_text);
-        let images = asked.images().cloned().collect();
-        Ok((Self { question, answer, images }, asked))
+        self.maker.prompt(SampleId(position), content, base).map_err(|reason| self.bad(position, reason))
     }
 }
 
@@ -190,29 +171,14 @@ mod tests {
     use std::path::PathBuf;
 
     use super::*;
-    use crate::config::{Format, ImageLimits, Pack, Phase, Template, TrainFile};
+    use crate::config::{Format, Pack, Phase};
     use crate::data::digits::{Digits, MODEL, compose, write_model};
     use crate::data::processor::ProcessorOptions;
     use crate::data::tokenizer_file::read_json;
 
     fn data(files: &[(PathBuf, f64)]) -> Data {
         let train = files.iter().map(|(path, weight)| TrainFile { weight: *weight, ..TrainFile::new(path.as_path()) });
-        Data {
-            train: train.collect(),
-            shuffle: true,
-            shuffle_window: 16,
-            index_dir: None,
-            on_change: Default::default(),
-            pack: Pack { max_tokens: 200, ..Default::default() },
-            image: ImageLimits::default(),
-            audio: Default::default(),
-            video: Default::default(),
-            template: Template::FromModel,
-            template_kwargs: Default::default(),
-            caption_dropout: None,
-            on_bad_sample: Default::default(),
-            val_size: 0.0,
-        }
+        Data { pack: Pack { max_tokens: 200, ..Default::default() }, ..Data::of_files(train.collect()) }
     }
 
     fn open(data: &Data, phase: Phase, model: &Path, seed: u64) -> Result<Dataset, DataError> {

@@ -3,12 +3,15 @@
 //! step.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use serde_json::Value as Json;
 
 use super::dataset::Dataset;
 use super::error::DataError;
-use super::processor::{Processor, ProcessorOptions};
+use super::in_process::InProcess;
+use super::open_maker::open_maker;
+use super::processor::{ProcessorFolders, ProcessorOptions};
 use crate::config::{RunConfig, Train};
 
 /// Holds what the epochs of a config came to.
@@ -45,9 +48,10 @@ pub fn settle_steps(
     if config.train.epochs.is_none() {
         return Ok(None);
     }
-    let options = ProcessorOptions::new(&config.data, &config.train);
-    let dataset = Processor::open(model_dir, model_config, &options)
-        .and_then(|processor| Dataset::open(&config.data, processor, config.run.seed));
+    let options = ProcessorOptions::of_run(config, &config.data);
+    let folders = ProcessorFolders { model: model_dir, media: model_dir, text: None };
+    let dataset = open_maker(folders, model_config, &options, Arc::new(InProcess))
+        .and_then(|maker| Dataset::open(&config.data, maker, config.run.seed));
     settle_steps_of(config, dataset?.len() as u64)
 }
 

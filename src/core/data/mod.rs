@@ -16,10 +16,12 @@ mod cpu;
 mod dataset;
 mod decode;
 mod decoder;
+mod diffusion;
 pub mod digits;
 pub mod emoji;
 mod epochs;
 mod error;
+mod exchange;
 mod expand;
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) mod fuzz;
@@ -29,8 +31,10 @@ mod kind;
 mod learned;
 mod limits;
 mod locator;
+mod maker;
 pub mod media;
 mod npy;
+mod open_maker;
 mod packed;
 mod places;
 mod positions;
@@ -52,22 +56,27 @@ pub use card::{COMPONENTS, Component, DIFFUSION, MODEL_INDEX, ModelCard, Section
 pub use column::{ColumnValues, ColumnView, JoinedColumn, SampleColumn, Values, join_column};
 pub use contexts::TEXT_TOKENIZER;
 pub use cpu::MAX_DECODE_SECONDS;
-pub use dataset::{Dataset, Exchange};
+pub use dataset::Dataset;
 pub use decode::{Decoded, decode_rgb_into};
 pub use decoder::{MediaDecoder, SampledFrames};
+pub use diffusion::LatentSpace;
 pub use epochs::{Epochs, EpochsError, settle_steps, settle_steps_of};
 pub use error::{BadSample, DataError};
+pub use exchange::Exchange;
 pub use in_process::{InProcess, decode_clip, open_rgb, read_rgb, read_rgb_with};
 pub use limits::{Limits, MAX_VIDEO_BYTES};
 pub use locator::Locator;
+pub use maker::SampleMaker;
 pub use media::VideoSource;
+pub use open_maker::open_maker;
 pub use packed::{PackedKind, PackedMedia, PackedSample};
 pub use positions::{PositionKind, Span};
-pub use processor::{Learned, Processor, ProcessorFolders, ProcessorOptions};
+pub use processor::{FlowOptions, Learned, Processor, ProcessorFolders, ProcessorOptions, Sampled};
 pub use sample::{IGNORE_INDEX, Media, Sample};
 pub use source::fingerprint;
 pub use source::{
-    Content, Conversation, Fingerprint, IMAGE_PLACEHOLDER, MediaSource, Mixture, Part, Piece, Place, Source, Turn,
+    Captioned, Content, Conversation, Fingerprint, IMAGE_PLACEHOLDER, MediaSource, Mixture, Part, Piece, Place, Source,
+    Turn,
 };
 pub use template::{ChatTemplate, built_in};
 pub use tokenizer::{SpecialTokens, Token, Tokenizer};

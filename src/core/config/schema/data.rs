@@ -120,6 +120,9 @@ pub enum Format {
     Energon,
     // Packs that were made ahead of time.
     Packed,
+    // Pictures and clips with captions, for diffusion models: a record has `image`, `video`, `file_name`, `image_path` or
+    // `video_path`, and `prompt`, `text`, `caption` or `cap`; or a folder of files, each with its caption in a `.txt`.
+    Captioned,
     // `{"text": …}`; not for `train.phase: sft`.
     Text,
     // A document a line, as it is; not for `train.phase: sft`.
@@ -391,6 +394,29 @@ impl TrainFile {
             [] => PathBuf::from("(no path)"),
             [one] => one.into(),
             [first, more @ ..] => format!("{first} and {} more", more.len()).into(),
+        }
+    }
+}
+
+#[cfg(test)]
+impl Data {
+    /// The data of these files, everything else as by default.
+    pub fn of_files(train: Vec<TrainFile>) -> Self {
+        Self {
+            train,
+            shuffle: true,
+            shuffle_window: window(),
+            index_dir: None,
+            on_change: OnChange::Refuse,
+            pack: Pack::default(),
+            image: ImageLimits::default(),
+            video: VideoLimits::default(),
+            audio: AudioLimits::default(),
+            template: Template::FromModel,
+            template_kwargs: JsonMap::default(),
+            caption_dropout: None,
+            on_bad_sample: BadSamples::default(),
+            val_size: 0.0,
         }
     }
 }

@@ -202,8 +202,7 @@ pub struct Eval {
     /// `at_most`, or `chance`, for a control, and with `word: 2` of the second word. The result says whether it is met.
     #[serde(default)]
     pub expect: BTreeMap<String, Expect>,
-    /// Diffusion models: the noise levels at which the held-out loss is measured, each with noise of its own; `null`: 0.1, 0.3,
-    /// 0.5, 0.7 and 0.9.
+    /// Diffusion models: the noise levels at which the held-out loss is measured; `null`: 0.1, 0.3, 0.5, 0.7 and 0.9.
     #[serde(default)]
     #[schemars(length(min = 1), inner(range(min = 0.0, max = 1.0)))]
     pub sigmas: Option<Vec<f64>>,

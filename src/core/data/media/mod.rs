@@ -34,6 +34,7 @@ pub use expansion::{Expansion, Piece, Run, Timed};
 pub use markers::{Marker, Markers};
 pub(super) use open::open;
 pub use processor::MediaProcessor;
+pub(super) use resize::{middle, resize_bicubic};
 pub use sampling::{Sampling, Spread};
 pub use smart_resize::smart_resize;
 pub use video::Video;

@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::settings::Settings;
-use crate::config::VideoLimits;
+use crate::config::{Take, VideoLimits};
 use crate::data::error::DataError;
 
 /// Describes how many frames are taken, and where.
@@ -30,6 +30,9 @@ pub enum Spread {
     Whole { middle: bool },
     /// From the first frame to the last (Qwen3-VL).
     Ends,
+    /// One frame and a multiple of `group` behind it, at the rate of the clip's model, from a place that `take` says; `at` is
+    /// the part of 2³² of a place that is chosen by chance.
+    Clip { take: Take, at: u32, group: u32 },
 }
 
 /// The keys' values where a file has none.
@@ -75,6 +78,9 @@ impl Sampling {
     /// Indices of the frames to take of `total`, which were filmed at `source_fps`; where that is not known they are
     /// taken as they are, if they are not too many. Never empty unless `total` is 0.
     pub fn indices(&self, total: usize, source_fps: Option<f64>) -> Vec<usize> {
+        if let Spread::Clip { take, at, group } = self.spread {
+            return self.clip(total, source_fps.unwrap_or(self.fps), take, (at, group as usize));
+        }
         let Some(source_fps) = source_fps else {
             return if total <= self.max_frames { (0..total).collect() } else { ends(total, self.max_frames) };
         };
@@ -98,12 +104,34 @@ impl Sampling {
                 let num = num.max(1.0).min(self.max_frames as f64).min(total as f64);
                 (num, if middle { total as f64 / num / 2.0 } else { 0.0 })
             }
+            Spread::Clip { .. } => unreachable!("it was asked above"),
             Spread::Ends => {
                 let num = self.num_frames.map_or(clamped(wanted.floor(), self.max_frames), |num| num.min(total) as f64);
                 return ends(total, num as usize);
             }
         };
         if num < 1.0 { (0..total).collect() } else { steps(shift, total, total as f64 / num) }
+    }
+
+    /// The frames of a clip for a diffusion model: those nearest to its rate, and of these as many as there may be.
+    fn clip(&self, total: usize, source_fps: f64, take: Take, (at, group): (u32, usize)) -> Vec<usize> {
+        if total == 0 {
+            return Vec::new();
+        }
+        let step = source_fps / self.fps;
+        let len = ((total - 1) as f64 / step + 1e-6) as usize + 1;
+        let whole = |frames: usize| 1 + (frames - 1) / group * group;
+        let most = if take == Take::Whole { len } else { len.min(self.max_frames) };
+        let num = whole(most);
+        let by_chance = |places: usize| ((places as u64 * u64::from(at)) >> 32) as usize;
+        let place = |at: usize| match take {
+            Take::Head | Take::Whole => at,
+            Take::Middle => (len - num) / 2 + at,
+            Take::Sliding => by_chance(len - num + 1) + at,
+            Take::Chunks => by_chance(len / num) * num + at,
+            Take::Uniform => (at * (len - 1) + num.saturating_sub(1) / 2) / num.saturating_sub(1).max(1),
+        };
+        (0..num).map(|at| ((place(at) as f64 * step).round() as usize).min(total - 1)).collect()
     }
 }
 

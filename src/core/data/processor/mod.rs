@@ -20,4 +20,4 @@ mod truncate_tests;
 
 pub(super) use guard::guarded;
 pub use open::Processor;
-pub use options::{Learned, ProcessorFolders, ProcessorOptions};
+pub use options::{FlowOptions, Learned, ProcessorFolders, ProcessorOptions, Sampled};

@@ -2,7 +2,10 @@
 
 use std::path::Path;
 
-use crate::config::{AudioLimits, Data, ImageLimits, JsonMap, Learn, Phase, Template, TooLong, Train, VideoLimits};
+use crate::config::{
+    AudioLimits, Data, FrameSize, ImageLimits, JsonMap, Learn, Per, Phase, RunConfig, Template, TooLong, Train,
+    VideoLimits,
+};
 
 /// Names the folders that a processor is made of.
 #[derive(Clone, Copy, Debug)]
@@ -31,6 +34,31 @@ pub struct ProcessorOptions {
     pub max_images: usize,
     pub max_visual_tokens: usize,
     pub learned: Learned,
+    /// Read by the maker of a diffusion model's samples alone.
+    pub flow: FlowOptions,
+}
+
+/// Describes how samples of a diffusion model are made.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct FlowOptions {
+    /// The run's seed: it chooses captions and places of clips.
+    pub seed: u64,
+    /// The part of visits without a prompt.
+    pub dropout: f64,
+    /// The loss is a mean over tokens, not over samples.
+    pub per_token: bool,
+    /// The samples that are to be made; `None`: as large as the record's own picture, without guidance.
+    pub sampled: Option<Sampled>,
+}
+
+/// Describes the samples that a diffusion model is to make.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Sampled {
+    /// `None`: that of the record's own picture or clip.
+    pub size: Option<FrameSize>,
+    pub frames: Option<usize>,
+    /// With guidance: the negative prompt, or `None` for the model's own.
+    pub negative: Option<Option<String>>,
 }
 
 /// Holds what counts in the loss.
@@ -71,7 +99,21 @@ impl ProcessorOptions {
             max_images,
             max_visual_tokens,
             learned: learned.into(),
+            flow: FlowOptions { dropout: data.caption_dropout.unwrap_or(0.0), ..FlowOptions::default() },
         }
+    }
+
+    /// The options of a run: for `data`, its own or that of a held-out set.
+    pub fn of_run(config: &RunConfig, data: &Data) -> Self {
+        let mut options = Self::new(data, &config.train);
+        options.flow.seed = config.run.seed;
+        options.flow.per_token = config.train.loss.is_some_and(|loss| loss.per == Per::Token);
+        options.flow.sampled = config.sample.as_ref().map(|sample| Sampled {
+            size: sample.size,
+            frames: sample.frames,
+            negative: sample.guidance.iter().any(|guidance| *guidance != 1.0).then(|| sample.negative.clone()),
+        });
+        options
     }
 }
 
@@ -89,6 +131,7 @@ impl Default for ProcessorOptions {
             max_images: usize::MAX,
             max_visual_tokens: usize::MAX,
             learned: Phase::Pretrain.into(),
+            flow: FlowOptions::default(),
         }
     }
 }

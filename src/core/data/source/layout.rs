@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value as Json};
 
 use super::block::{Body, Record};
+use super::captioned::{self, Captioned, is_captioned};
 use super::fields::{self, FieldMap};
 use super::locate::{Files, Kind, kind_of};
 use super::messages::Conversation;
@@ -26,6 +27,7 @@ pub enum Layout {
     Crude,
     Fields(FieldMap),
     Packed,
+    Captioned,
 }
 
 /// Says what a record is before texts are cut.
@@ -33,6 +35,7 @@ pub enum Whole {
     Conversation(Conversation),
     Text(String),
     Packed(Box<PackedSample>),
+    Captioned(Box<Captioned>),
 }
 
 impl Layout {
@@ -46,6 +49,7 @@ impl Layout {
             Format::Transcripts => Self::Transcripts,
             Format::Energon => Self::Crude,
             Format::Packed => Self::Packed,
+            Format::Captioned => Self::Captioned,
             Format::Text => Self::Text,
             Format::Plain => Self::Plain,
         })
@@ -69,6 +73,7 @@ impl Layout {
             () if has("instruction") && has("output") || has("prompt") && has("completion") => Self::Alpaca,
             () if has("audio_filepath") || has("audio") && (has("text") || has("answer")) => Self::Transcripts,
             () if has("text") && json["text"].is_string() || has("text") && columns.contains_key("text") => Self::Text,
+            () if is_captioned(has) => Self::Captioned,
             () => {
                 let seen = match json.as_object() {
                     Some(fields) => {
@@ -120,6 +125,7 @@ impl Layout {
             Self::Fields(_) if self.is_text() => "text",
             Self::Fields(_) => "energon fields",
             Self::Packed => "packed",
+            Self::Captioned => "captioned",
         }
     }
 
@@ -134,7 +140,7 @@ impl Layout {
 
     /// Something that a chat template renders.
     pub fn is_conversation(&self) -> bool {
-        !self.is_text() && *self != Self::Packed
+        !self.is_text() && !matches!(self, Self::Packed | Self::Captioned)
     }
 
     /// # Errors
@@ -144,6 +150,14 @@ impl Layout {
             return Ok(Whole::Packed(Box::new(PackedSample::from_members(&record.members)?)));
         }
         let mut record = record;
+        if *self == Self::Captioned {
+            let fields = match std::mem::take(&mut record.body) {
+                Body::None => Map::new(),
+                body => captioned::renamed(object(body)?, columns),
+            };
+            let captioned = Captioned::of(fields, &record, folder)?;
+            return Ok(Whole::Captioned(Box::new(captioned)));
+        }
         if let (Self::Plain, Body::Text(text)) = (self, &mut record.body) {
             return Ok(Whole::Text(std::mem::take(text)));
         }
@@ -183,15 +197,21 @@ impl Layout {
     }
 }
 
+/// # Errors
+/// There are no fields.
+fn object(body: Body) -> Result<Map<String, Json>, DataError> {
+    match body {
+        Body::Json(Json::Object(fields)) => Ok(fields),
+        Body::Json(other) => {
+            Err(DataError::Line(format!("invalid type: expected an object of fields, found {other:.40}")))
+        }
+        Body::Text(_) | Body::None => Err(DataError::Line("has no fields".to_owned())),
+    }
+}
+
 /// Fields under the format's own names.
 fn renamed(body: Body, columns: &BTreeMap<String, String>) -> Result<Map<String, Json>, DataError> {
-    let mut fields = match body {
-        Body::Json(Json::Object(fields)) => fields,
-        Body::Json(other) => {
-            return Err(DataError::Line(format!("invalid type: expected an object of fields, found {other:.40}")));
-        }
-        Body::Text(_) | Body::None => return Err(DataError::Line("has no fields".to_owned())),
-    };
+    let mut fields = object(body)?;
     for (name, theirs) in columns {
         match fields.remove(theirs) {
             Some(value) => drop(fields.insert(name.clone(), value)),

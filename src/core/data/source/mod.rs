@@ -14,11 +14,13 @@
 mod archive;
 mod blob;
 mod block;
+mod captioned;
 mod cut;
 mod energon;
 mod fields;
 mod fingerprint;
 mod flat;
+mod folder;
 mod foreign;
 mod index;
 mod layout;
@@ -42,6 +44,9 @@ mod table;
 mod tests;
 mod transcripts;
 
+#[cfg(test)]
+pub use archive::tests::tar;
+pub use captioned::Captioned;
 pub use cut::Piece;
 pub use fingerprint::{Fingerprint, fingerprint};
 pub use messages::{Conversation, IMAGE_PLACEHOLDER, MediaSource, Part, Turn, VIDEO_PLACEHOLDER, Written};

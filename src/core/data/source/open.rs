@@ -40,7 +40,7 @@ pub fn find(file: &TrainFile) -> Result<Found, DataError> {
             found.shards.extend(shards);
             found.counts.extend(counts.into_iter().map(Some));
         } else {
-            let shards = paths::expand(&Paths(vec![path.clone()]))?;
+            let shards = paths::expand(&Paths(vec![path.clone()]), file.format)?;
             found.counts.extend(shards.iter().map(|_| None));
             found.shards.extend(shards);
         }

@@ -4,10 +4,11 @@ use std::path::{Path, PathBuf};
 
 use globset::GlobBuilder;
 
+use super::folder;
 use super::foreign;
 use super::parallel::in_parallel;
 use super::shard::Shard;
-use crate::config::Paths;
+use crate::config::{Format, Paths};
 use crate::data::error::DataError;
 use crate::data::locator::is_remote;
 
@@ -22,11 +23,11 @@ const KINDS: [&[&str]; 5] =
 ///
 /// # Errors
 /// Named by the path: nothing there, nothing matches, or it cannot be listed.
-pub fn expand(paths: &Paths) -> Result<Vec<Shard>, DataError> {
+pub fn expand(paths: &Paths, format: Format) -> Result<Vec<Shard>, DataError> {
     let mut shards = Vec::new();
     for path in &paths.0 {
         if !is_remote(path) && Path::new(path).exists() {
-            shards.extend(existing(Path::new(path))?);
+            shards.extend(existing(Path::new(path), format)?);
             continue;
         }
         let patterns = braces(path).map_err(|reason| DataError::file(Path::new(path), reason))?;
@@ -42,7 +43,7 @@ pub fn expand(paths: &Paths) -> Result<Vec<Shard>, DataError> {
             } else if has_glob(&pattern) {
                 shards.extend(glob(&pattern)?);
             } else {
-                shards.extend(existing(Path::new(&pattern))?);
+                shards.extend(existing(Path::new(&pattern), format)?);
             }
         }
     }
@@ -53,7 +54,7 @@ pub fn expand(paths: &Paths) -> Result<Vec<Shard>, DataError> {
 }
 
 /// A file, or the data files of a folder.
-fn existing(path: &Path) -> Result<Vec<Shard>, DataError> {
+fn existing(path: &Path, format: Format) -> Result<Vec<Shard>, DataError> {
     if let Some(reason) = foreign::file(path) {
         return Err(DataError::file(path, reason));
     }
@@ -64,10 +65,21 @@ fn existing(path: &Path) -> Result<Vec<Shard>, DataError> {
         return Err(DataError::file(path, reason));
     }
     let [read, _] = of_folder(path)?;
+    if matches!(format, Format::Auto | Format::Captioned) && read.iter().all(|file| is_caption(file)) {
+        let pictures = folder::shard(path).map_err(|reason| DataError::file(path, reason))?;
+        if let Some(pictures) = pictures {
+            return Ok(vec![pictures]);
+        }
+    }
     match read.is_empty() {
         true => Err(DataError::file(path, format!("is a folder without data files ({})", KINDS.concat().join(", ")))),
         false => sorted(read),
     }
+}
+
+/// Returns whether a data file may be the caption of a picture beside it.
+fn is_caption(path: &Path) -> bool {
+    kind(&path.to_string_lossy()).is_some_and(|kind| KINDS[kind].contains(&"txt"))
 }
 
 /// The data files of a folder: those of the first kind, which are read, and those of other kinds, which are left out.
@@ -85,8 +97,20 @@ fn of_folder(path: &Path) -> Result<[Vec<PathBuf>; 2], DataError> {
     Ok([read, others].map(|files| files.into_iter().map(|(_, path)| path).collect()))
 }
 
-/// A sentence of the data files of a folder that are not read, because it has others; `None` where there are none.
-pub fn left_out(path: &str) -> Option<String> {
+/// Sentences of the files of a folder that are not read, because it has others.
+pub fn left_out(path: &str) -> Vec<String> {
+    let folder = Path::new(path);
+    let is_local = !is_remote(path) && folder.is_dir();
+    let read = of_folder(folder).ok().filter(|_| is_local).map(|[read, _]| read);
+    let is_captions = read.is_some_and(|read| read.iter().all(|file| is_caption(file)));
+    match is_captions && folder::shard(folder).is_ok_and(|shard| shard.is_some()) {
+        true => folder::left_out(folder),
+        false => other_kinds(path).into_iter().collect(),
+    }
+}
+
+/// A sentence of the data files of a folder that are not read; `None` where there are none.
+fn other_kinds(path: &str) -> Option<String> {
     let folder = Path::new(path);
     let [read, mut others] = of_folder(folder).ok().filter(|_| !is_remote(path) && folder.is_dir())?;
     others.sort();
@@ -260,7 +284,7 @@ mod tests {
             std::fs::write(at(name), "x").unwrap();
         }
         let names = |paths: &[&str]| -> Vec<String> {
-            let shards = expand(&Paths(paths.iter().map(|path| at(path)).collect())).unwrap();
+            let shards = expand(&Paths(paths.iter().map(|path| at(path)).collect()), Format::Auto).unwrap();
             shards.iter().map(|shard| shard.name[at("").len()..].to_owned()).collect()
         };
         assert_eq!(names(&["d"]), ["d/a.jsonl.gz", "d/b.jsonl"]);
@@ -270,13 +294,15 @@ mod tests {
         for (path, part) in
             [("gone.jsonl", "gone.jsonl"), ("d/*.tar", "no file matches"), ("d/e/../e/f-{0..1}.tar", "f-0")]
         {
-            let error = expand(&at(path).as_str().into()).err().unwrap().to_string();
+            let error = expand(&at(path).as_str().into(), Format::Auto).err().unwrap().to_string();
             assert!(error.contains(part), "{error}");
         }
         std::fs::remove_file(at("d/e/c.jsonl")).unwrap();
-        assert!(expand(&at("d/e").as_str().into()).err().unwrap().to_string().contains("without data files"));
-        let said = left_out(&at("d")).unwrap();
+        assert!(
+            expand(&at("d/e").as_str().into(), Format::Auto).err().unwrap().to_string().contains("without data files")
+        );
+        let said = left_out(&at("d")).concat();
         assert!(said.contains("like b.jsonl are read") || said.contains("like a.jsonl.gz are read"), "{said}");
-        assert!(said.contains("notes.txt left out") && left_out(&at("x[1].txt")).is_none(), "{said}");
+        assert!(said.contains("notes.txt left out") && left_out(&at("x[1].txt")).is_empty(), "{said}");
     }
 }

@@ -21,6 +21,8 @@ pub enum Container {
     Sheet(u8),
     Tar,
     Parquet,
+    /// A folder of pictures and clips.
+    Folder,
 }
 
 impl Shard {
@@ -28,6 +30,7 @@ impl Shard {
         let lower = self.name.to_ascii_lowercase();
         let name = lower.trim_end_matches(".gz").trim_end_matches(".zst");
         match () {
+            () if name.ends_with('/') => Container::Folder,
             () if name.ends_with(".tar") || name.ends_with(".tgz") => Container::Tar,
             () if name.ends_with(".parquet") => Container::Parquet,
             () if name.ends_with(".csv") => Container::Sheet(b','),

@@ -7,6 +7,7 @@ use std::time::UNIX_EPOCH;
 use super::archive::Archive;
 use super::blob::{Blob, is_packed};
 use super::block::Block;
+use super::folder::Folder;
 use super::lines::Lines;
 use super::shard::{Container, Shard};
 use super::sheet::Sheet;
@@ -73,12 +74,16 @@ impl Shard {
     /// # Errors
     /// The reason: it cannot be read at all.
     pub fn open(&self, part: u32, is_plain: bool) -> Result<Box<dyn Block>, String> {
+        if self.container() == Container::Folder {
+            return Ok(Box::new(Folder::open(Path::new(&self.name))?));
+        }
         let blob = Arc::new(self.blob()?);
         Ok(match self.container() {
             Container::Json if !is_plain => Box::new(Lines::json(blob)?),
             Container::Sheet(separator) if !is_plain => Box::new(Sheet::open(blob, separator)?),
             Container::Json | Container::Plain | Container::Sheet(_) => Box::new(Lines::plain(blob)?),
             Container::Tar => Box::new(Archive::open(blob)?),
+            Container::Folder => unreachable!("it is no file"),
             Container::Parquet => Box::new(Table::open(&blob, part)?),
         })
     }

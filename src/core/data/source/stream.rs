@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use super::block::{Block, Body};
+use super::captioned::Captioned;
 use super::cut::{NUM_PROBES, Piece, num_pieces, piece_bytes};
 use super::energon::is_energon;
 use super::index::Index;
@@ -65,6 +66,19 @@ pub enum Content {
     Text(Piece),
     /// Documents end to end, processed but for their pixels.
     Packed(PackedSample),
+    /// A picture or a clip with its caption.
+    Captioned(Captioned),
+}
+
+impl Content {
+    /// The pictures, videos and recordings that it names, and texts for a text tower.
+    pub fn media(&self) -> Vec<&MediaSource> {
+        match self {
+            Self::Messages(conversation) => conversation.media.iter().collect(),
+            Self::Captioned(captioned) => captioned.target.iter().chain(&captioned.references).collect(),
+            Self::Text(_) | Self::Packed(_) => Vec::new(),
+        }
+    }
 }
 
 impl Source {
@@ -119,7 +133,7 @@ impl Source {
             columns: file.columns.clone(),
             piece_bytes: u64::MAX,
             open: Mutex::default(),
-            left_out: file.path.0.iter().filter(|path| !is_energon(path)).filter_map(|path| left_out(path)).collect(),
+            left_out: file.path.0.iter().filter(|path| !is_energon(path)).flat_map(|path| left_out(path)).collect(),
             name,
             shards,
             units,
@@ -170,6 +184,11 @@ impl Source {
     /// Returns whether samples are rendered by a chat template.
     pub fn is_conversation(&self) -> bool {
         self.layout.is_conversation()
+    }
+
+    /// Returns whether samples are pictures and clips with captions.
+    pub fn is_captioned(&self) -> bool {
+        self.layout == Layout::Captioned
     }
 
     /// The order in which its samples are visited, but for these, ascending.
@@ -263,6 +282,10 @@ impl Source {
                 Ok(Content::Messages(conversation))
             }
             Whole::Packed(packed) => Ok(Content::Packed(*packed)),
+            Whole::Captioned(mut captioned) => {
+                captioned.target.iter_mut().chain(&mut captioned.references).try_for_each(fetch)?;
+                Ok(Content::Captioned(*captioned))
+            }
             Whole::Text(text) => {
                 let num = num_pieces(opened.block.num_bytes(record), self.piece_bytes);
                 let piece = Piece::of(&text, piece, num);

@@ -17,6 +17,7 @@ use crate::data::decoder::MediaDecoder;
 use crate::data::error::{BadSample, DataError};
 use crate::data::in_process::read_rgb_with;
 use crate::data::locator::Locator;
+use crate::data::maker::SampleMaker;
 use crate::data::media::{Kind, Sampling, in_folder};
 use crate::data::processor::Processor;
 use crate::data::sample::Sample;
@@ -152,11 +153,11 @@ fn type_of(value: &Json) -> &'static str {
     }
 }
 
-/// Sample `index`, its pictures decoded; with a processor as the model reads it.
+/// Sample `index`, its pictures decoded; with a maker as the model reads it.
 ///
 /// # Errors
 /// It cannot be used.
-pub fn show(inputs: &Inputs, index: u64, processor: Option<&Processor>) -> Result<Shown, BadSample> {
+pub fn show(inputs: &Inputs, index: u64, maker: Option<&dyn SampleMaker>) -> Result<Shown, BadSample> {
     let (content, base) = inputs.read(index)?;
     let wrong = |error: DataError| inputs.bad(index, error.to_string());
     let place = inputs.bad(index, String::new());
@@ -177,16 +178,22 @@ pub fn show(inputs: &Inputs, index: u64, processor: Option<&Processor>) -> Resul
             shown.media = media.collect::<Result<_, _>>().map_err(wrong)?;
         }
         Content::Text(piece) => shown.turns = vec![("text".to_owned(), piece.text.clone())],
+        Content::Captioned(captioned) => {
+            shown.turns = captioned.captions.iter().map(|caption| ("caption".to_owned(), caption.clone())).collect();
+            let media = content.media().into_iter().map(|source| show_media(source, base, inputs.decoder()));
+            shown.media = media.collect::<Result<_, _>>().map_err(wrong)?;
+        }
         Content::Packed(pack) => {
             let documents = pack.samples.iter().zip(&pack.lens);
             shown.turns =
                 documents.map(|(name, len)| ("document".to_owned(), format!("{name}, {len} tokens"))).collect();
         }
     }
-    if let Some(processor) = processor {
-        let sample = processor.sample_of(SampleId(index), &content, base).map_err(wrong)?;
+    if let Some(maker) = maker {
+        let sample = maker.make(SampleId(index), &content, base).map_err(wrong)?;
         shown.num_tokens = Some(sample.meta.num_tokens);
-        shown.rendered = Some(render(&sample, processor).map_err(wrong)?);
+        let rendered = maker.as_chat().map(|processor| render(&sample, processor)).transpose();
+        shown.rendered = rendered.map_err(wrong)?;
     }
     Ok(shown)
 }

@@ -249,7 +249,8 @@ fn members(dataset: &Dataset, pack: &[SampleId]) -> Result<Vec<Member>, BadSampl
     for id in pack {
         let (content, base) = dataset.content(id.0)?;
         let wrong = |error: DataError| dataset.bad(id.0, error.to_string());
-        let processor = dataset.processor();
+        let no_tokens = || dataset.bad(id.0, "is no sample of tokens, of which packs are made".to_owned());
+        let processor = dataset.processor().ok_or_else(no_tokens)?;
         let sample = processor.sample_of(*id, &content, base).map_err(wrong)?;
         let narrow = |ids: &[i64]| ids.iter().map(|&id| i32::try_from(id)).collect::<Result<Vec<i32>, _>>();
         let (Ok(input_ids), Ok(targets)) = (narrow(&sample.input_ids), narrow(&sample.targets)) else {
@@ -269,7 +270,7 @@ fn members(dataset: &Dataset, pack: &[SampleId]) -> Result<Vec<Member>, BadSampl
                 let sources = &conversation.media[..sample.num_sources];
                 media(sources, base, processor, &mut all.media).map_err(wrong)?;
             }
-            Content::Text(_) => {}
+            Content::Text(_) | Content::Captioned(_) => {}
             Content::Packed(_) => return Err(dataset.bad(id.0, "is packed already".to_owned())),
         }
     }

@@ -11,7 +11,8 @@ use super::ordered::for_each_ordered;
 use super::sound;
 use crate::data::decoder::MediaDecoder;
 use crate::data::error::{BadSample, DataError};
-use crate::data::processor::Processor;
+use crate::data::maker::SampleMaker;
+use crate::data::source::Captioned;
 use crate::data::source::Content;
 use crate::data::source::{MediaSource, Part};
 use crate::message::{SampleId, Tower};
@@ -104,16 +105,16 @@ pub struct Expected {
 
 const TOKENS: &str = "tokens";
 
-/// Counts every sample; `progress` is told of each, in order. With a processor samples are made as a run makes them.
+/// Counts every sample; `progress` is told of each, in order. With a maker samples are made as a run makes them.
 pub fn stats(
     inputs: &Inputs,
-    processor: Option<&Processor>,
+    maker: Option<&dyn SampleMaker>,
     jobs: usize,
     mut progress: impl FnMut(u64, Option<&BadSample>),
 ) -> Stats {
     let work = |index| {
         let (content, base) = inputs.read(index)?;
-        count(&content, base, processor, inputs.decoder()).map_err(|error| inputs.refused(index, &error))
+        count(&content, base, maker, inputs.decoder()).map_err(|error| inputs.refused(index, &error))
     };
     let mut stats = Stats::default();
     let taken: Result<(), std::convert::Infallible> =
@@ -133,7 +134,7 @@ pub fn stats(
 fn count(
     content: &Content,
     base: &Path,
-    processor: Option<&Processor>,
+    maker: Option<&dyn SampleMaker>,
     decoder: &dyn MediaDecoder,
 ) -> Result<Vec<(&'static str, u64)>, DataError> {
     let mut counts = match content {
@@ -158,10 +159,11 @@ fn count(
             ]
         }
         Content::Text(piece) => vec![("characters", piece.text.chars().count())],
+        Content::Captioned(captioned) => of_captioned(captioned),
         Content::Packed(pack) => vec![("documents", pack.lens.len()), (TOKENS, pack.num_tokens())],
     };
-    if let Some(processor) = processor {
-        let sample = processor.sample_of(SampleId(0), content, base)?;
+    if let Some(maker) = maker {
+        let sample = maker.make(SampleId(0), content, base)?;
         let of = |tower: Tower| {
             let items = sample.media.iter().filter(|item| item.tower == tower);
             items.map(|item| item.num_features).sum::<usize>()
@@ -181,6 +183,17 @@ fn count(
         }
     }
     Ok(counts.into_iter().map(|(name, value)| (name, value as u64)).collect())
+}
+
+fn of_captioned(captioned: &Captioned) -> Vec<(&'static str, usize)> {
+    let visuals = captioned.target.iter().chain(&captioned.references);
+    let (clips, pictures): (Vec<_>, Vec<_>) = visuals.partition(|source| matches!(source, MediaSource::Video(_)));
+    vec![
+        ("characters", captioned.captions[0].chars().count()),
+        ("images", pictures.len()),
+        ("videos", clips.len()),
+        ("references", captioned.references.len()),
+    ]
 }
 
 impl Stats {

@@ -30,7 +30,7 @@ pub struct Survey {
 
 /// Looks at the first samples of every set, and at some of all its parts where none of the first can be used.
 pub fn survey(dataset: &Dataset, jobs: usize) -> Vec<Survey> {
-    let most = if dataset.processor().media_processor().is_some() { NUM_FIRST } else { NUM_OF_TEXT };
+    let most = if dataset.maker().decodes() { NUM_FIRST } else { NUM_OF_TEXT };
     let look = |(source, (name, len)): (usize, (PathBuf, u64))| {
         let mut survey = Survey { name, len, ..Survey::default() };
         survey.look(dataset, source, jobs, most.min(len), |number| number);

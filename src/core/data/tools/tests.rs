@@ -191,7 +191,7 @@ fn packs_made_ahead_equal_those_of_a_run() {
         let mut samples = expected.iter().map(|sample| dataset.sample(sample.id.0).unwrap());
         let mut all = samples.next().unwrap();
         samples.for_each(|next| append(&mut all, &next));
-        let sample = dataset.processor().packed_sample(SampleId(9), &pack).unwrap();
+        let sample = dataset.processor().unwrap().packed_sample(SampleId(9), &pack).unwrap();
         assert_eq!((&sample.input_ids, &sample.targets), (&all.input_ids, &all.targets));
         assert_eq!((&sample.position_ids, &sample.media), (&all.position_ids, &all.media));
         assert_eq!(sample.meta.document_lens(), pack.lens);
@@ -205,7 +205,10 @@ fn packs_made_ahead_equal_those_of_a_run() {
     for (position, members) in packs.values().enumerate() {
         let pack = PackedSample::from_members(members).unwrap();
         let id = SampleId(position as u64);
-        assert_eq!(run.sample(position as u64).unwrap(), dataset.processor().packed_sample(id, &pack).unwrap());
+        assert_eq!(
+            run.sample(position as u64).unwrap(),
+            dataset.processor().unwrap().packed_sample(id, &pack).unwrap()
+        );
     }
 
     let out = fixture.path("offline");
@@ -222,7 +225,7 @@ fn packs_made_ahead_equal_those_of_a_run() {
     // Another length of packs is refused, in the run and in the folder.
     let short = fixture.dataset(40);
     let members = packs.values().max_by_key(|members| members[1].1.len()).unwrap();
-    let error = short.processor().packed_sample(SampleId(0), &PackedSample::from_members(members).unwrap());
+    let error = short.processor().unwrap().packed_sample(SampleId(0), &PackedSample::from_members(members).unwrap());
     assert!(error.unwrap_err().to_string().contains("pack.max_tokens = 40"));
     let other = PackJob { spec: "b".into(), ..stream };
     assert!(other.run(&dataset, &out, Share::WHOLE, 1, |_| ()).unwrap_err().to_string().contains("other data"));
@@ -255,7 +258,8 @@ fn a_video_is_packed_with_the_frames_that_are_shown() {
     let packs = read_shards(&out);
     let pack = PackedSample::from_members(packs.values().next().unwrap()).unwrap();
     assert!(pack.media[0].files.len() < 9, "{:?}", pack.media[0].files.len());
-    let (ours, online) = (dataset.processor().packed_sample(SampleId(0), &pack).unwrap(), dataset.sample(0).unwrap());
+    let (ours, online) =
+        (dataset.processor().unwrap().packed_sample(SampleId(0), &pack).unwrap(), dataset.sample(0).unwrap());
     assert_eq!(ours, online);
 }
 
@@ -270,7 +274,7 @@ fn a_truncated_sample_is_packed_and_counted_as_a_run_has_it() {
     );
     fs::write(fixture.path("data/train.jsonl"), line.replace('\n', " ")).unwrap();
     let uncut = fixture.dataset(500);
-    let (whole, image) = (uncut.sample(0).unwrap(), uncut.processor().tokenizer().special().image.unwrap());
+    let (whole, image) = (uncut.sample(0).unwrap(), uncut.processor().unwrap().tokenizer().special().image.unwrap());
     let mut placeholders = (0..whole.input_ids.len()).filter(|&at| whole.input_ids[at] == image);
     let second = placeholders.nth(whole.media[0].num_features).unwrap();
     let pack = serde_json::json!({ "max_tokens": second + 1, "too_long": "truncate" });
@@ -290,12 +294,12 @@ fn a_truncated_sample_is_packed_and_counted_as_a_run_has_it() {
     job.run(&dataset, &out, Share::WHOLE, 1, |_| ()).unwrap();
     let pack = PackedSample::from_members(read_shards(&out).values().next().unwrap()).unwrap();
     assert_eq!(pack.media.len(), 1);
-    assert_eq!(dataset.processor().packed_sample(SampleId(0), &pack).unwrap(), online);
+    assert_eq!(dataset.processor().unwrap().packed_sample(SampleId(0), &pack).unwrap(), online);
 
-    let stats = stats(&fixture.inputs(), Some(dataset.processor()), 1, |_, _| ());
+    let stats = stats(&fixture.inputs(), Some(dataset.maker()), 1, |_, _| ());
     let sum = |wanted| stats.histograms.iter().find(|(name, _)| *name == wanted).unwrap().1.sum() as usize;
     assert_eq!((stats.bad.len(), sum("tokens"), sum("visual tokens")), (0, second, whole.media[0].num_features));
-    let shown = show(&fixture.inputs(), 0, Some(dataset.processor())).unwrap();
+    let shown = show(&fixture.inputs(), 0, Some(dataset.maker())).unwrap();
     assert_eq!(shown.num_tokens, Some(second as u32));
 }
 
@@ -305,7 +309,7 @@ fn everything_that_cannot_be_used_is_found() {
     let inputs = fixture.inputs();
     for with_model in [false, true] {
         let dataset = fixture.dataset(120);
-        let processor = with_model.then(|| dataset.processor());
+        let processor = with_model.then(|| dataset.maker());
         let mut bad = Vec::new();
         let all = verify(&inputs, processor, 2, |index, sample| {
             bad.extend(sample.map(|sample| (index, sample.at)));

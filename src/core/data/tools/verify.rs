@@ -10,8 +10,8 @@ use crate::data::decoder::MediaDecoder;
 use crate::data::error::{BadSample, DataError};
 use crate::data::in_process::read_rgb_with;
 use crate::data::locator::Locator;
+use crate::data::maker::SampleMaker;
 use crate::data::media::{self, Sampling, Spread, VideoSource, in_folder, is_clip};
-use crate::data::processor::Processor;
 use crate::data::source::Content;
 use crate::data::source::MediaSource;
 use crate::message::SampleId;
@@ -19,18 +19,18 @@ use crate::message::SampleId;
 /// Frames of a compressed clip that are decoded.
 const CLIP_FRAMES: usize = 16;
 
-/// Calls `bad` with every sample that cannot be used, in order, and `progress` after each sample. With a processor
+/// Calls `bad` with every sample that cannot be used, in order, and `progress` after each sample. With a maker
 /// samples are made as a run makes them: template, tokens, lengths and pictures; without one, pictures are decoded.
 pub fn verify<E>(
     inputs: &Inputs,
-    processor: Option<&Processor>,
+    maker: Option<&dyn SampleMaker>,
     jobs: usize,
     mut take: impl FnMut(u64, Option<BadSample>) -> Result<(), E>,
 ) -> Result<(), E> {
     let work = |index| {
         let (content, base) = inputs.read(index)?;
-        let checked = match processor {
-            Some(processor) => processor.sample_of(SampleId(index), &content, base).map(drop),
+        let checked = match maker {
+            Some(maker) => maker.make(SampleId(index), &content, base).map(drop),
             None => check(&content, base, inputs.decoder()),
         };
         checked.map_err(|error| inputs.bad(index, error.to_string()))
@@ -39,8 +39,7 @@ pub fn verify<E>(
 }
 
 fn check(content: &Content, base: &Path, decoder: &dyn MediaDecoder) -> Result<(), DataError> {
-    let Content::Messages(conversation) = content else { return Ok(()) };
-    for source in &conversation.media {
+    for source in content.media() {
         match source {
             MediaSource::Image(locator) => drop(read_rgb_with(decoder, locator, base, LIMITS)?),
             MediaSource::Video(video) => check_video(video, base, decoder)?,

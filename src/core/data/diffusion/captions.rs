@@ -1,0 +1,143 @@
+//! The prompts of samples: which caption a visit takes, when there is none, and the text that a tower is given.
+
+use std::borrow::Cow;
+use std::path::Path;
+
+use serde_json::{Value as Json, json};
+
+use crate::data::contexts::TextProcessor;
+use crate::data::error::DataError;
+use crate::data::sample::Media;
+use crate::message::SampleId;
+use crate::rng::Counter;
+
+/// Tells the random numbers of captions from others of the same seed and sample.
+const PURPOSE: u64 = 0x6361_7074_696f_6e;
+/// What Qwen-Image puts around a prompt, and how many tokens of it have no features.
+const QWEN: &str = "<|im_start|>system\nDescribe the image by detailing the color, shape, size, texture, quantity, text, \
+                    spatial relationships of the objects and background:<|im_end|>\n<|im_start|>user\n{}<|im_end|>\n\
+                    <|im_start|>assistant\n";
+const QWEN_DROPPED: u64 = 34;
+/// Rows of features of a prompt.
+const MAX_ROWS: u64 = 512;
+
+/// Makes items of captions.
+pub struct Captions {
+    text: TextProcessor,
+    /// What takes the place of a caption that is dropped.
+    null: String,
+    /// White space is collapsed and HTML's entities are written out, as Wan's pipeline does.
+    cleans: bool,
+    seed: u64,
+    dropout: f64,
+}
+
+impl Captions {
+    /// The captions of the diffusion model of `config`. The tokenizer is the file `own`, or else the one that `dir` has for the
+    /// text tower: `text_tokenizer.json`, a folder `tokenizer`, or its own.
+    ///
+    /// # Errors
+    /// The tokenizer is missing or has more tokens than the tower, or the config's section `text` is wrong.
+    pub fn open(
+        (dir, own): (&Path, Option<&Path>),
+        config: &Json,
+        (seed, dropout): (u64, f64),
+    ) -> Result<Self, DataError> {
+        let mut config = config.clone();
+        let is_wan = config["transformer"]["_class_name"] == "WanTransformer3DModel";
+        let is_qwen = config["text_encoder"]["model_type"] == "qwen2_5_vl";
+        if config["text"].is_null() {
+            config["text"] = match is_qwen {
+                true => json!({"template": QWEN, "drop_tokens": QWEN_DROPPED, "max_tokens": QWEN_DROPPED + MAX_ROWS}),
+                false => json!({"max_tokens": MAX_ROWS}),
+            };
+        }
+        let inner = dir.join("tokenizer");
+        let dir = if inner.is_dir() { &inner } else { dir };
+        let text = TextProcessor::open((dir, own), &config)?;
+        let text = text.ok_or_else(|| DataError::file(&dir.join("config.json"), "has no text_encoder"))?;
+        // The null prompt of the pipeline; a tokenizer that puts nothing around a text makes no token of an empty one.
+        let null = if is_wan && text.item("").is_ok() { "" } else { " " };
+        Ok(Self { text, null: null.to_owned(), cleans: is_wan, seed, dropout })
+    }
+
+    /// The prompt that a visit of a sample has: one of its captions, or the null prompt.
+    pub fn choose<'a>(&'a self, id: SampleId, captions: &'a [String]) -> &'a str {
+        let numbers = Counter::new(&[self.seed, id.0, PURPOSE]);
+        if numbers.unit(0) < self.dropout {
+            return &self.null;
+        }
+        &captions[((numbers.unit(1) * captions.len() as f64) as usize).min(captions.len() - 1)]
+    }
+
+    /// The prompt that guidance leads away from where nobody names one.
+    pub fn null(&self) -> &str {
+        &self.null
+    }
+
+    /// The item of a text.
+    ///
+    /// # Errors
+    /// Nothing is left of it.
+    pub fn item(&self, text: &str) -> Result<Media, DataError> {
+        let text = if self.cleans { cleaned(text) } else { Cow::Borrowed(text) };
+        let reason = |reason| DataError::Line(format!("its prompt: {reason}"));
+        self.text.item(&text).map_err(reason)
+    }
+
+    pub fn notes(&self) -> Option<String> {
+        self.text.notes()
+    }
+}
+
+/// A text with its entities written out, twice, and with single spaces.
+fn cleaned(text: &str) -> Cow<'_, str> {
+    let plain = unescaped(&unescaped(text));
+    let words: Vec<&str> = plain.split_whitespace().collect();
+    Cow::Owned(words.join(" "))
+}
+
+/// The named entities of XML and numbers of characters written out.
+fn unescaped(text: &str) -> String {
+    const NAMED: [(&str, char); 6] =
+        [("amp", '&'), ("lt", '<'), ("gt", '>'), ("quot", '"'), ("apos", '\''), ("nbsp", '\u{a0}')];
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find('&') {
+        out.push_str(&rest[..at]);
+        let entity = rest[at + 1..].split_once(';').map(|(entity, _)| entity).filter(|entity| entity.len() <= 8);
+        let letter = entity.and_then(|entity| match entity.strip_prefix('#') {
+            Some(number) => {
+                let code = match number.strip_prefix(['x', 'X']) {
+                    Some(hex) => u32::from_str_radix(hex, 16).ok(),
+                    None => number.parse().ok(),
+                };
+                code.and_then(char::from_u32)
+            }
+            None => NAMED.iter().find(|(name, _)| *name == entity).map(|(_, letter)| *letter),
+        });
+        match (entity, letter) {
+            (Some(entity), Some(letter)) => {
+                out.push(letter);
+                rest = &rest[at + entity.len() + 2..];
+            }
+            _ => {
+                out.push('&');
+                rest = &rest[at + 1..];
+            }
+        }
+    }
+    out + rest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_are_cleaned_as_by_the_pipeline() {
+        assert_eq!(cleaned("  a\n\tb  "), "a b");
+        assert_eq!(cleaned("x &amp;lt; y &#65;&#x42; &nbsp;z"), "x < y AB z");
+        assert_eq!(cleaned("R&D; & &unknown; &"), "R&D; & &unknown; &");
+    }
+}

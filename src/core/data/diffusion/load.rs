@@ -1,0 +1,130 @@
+//! Reads pictures and clips, takes frames of clips, and brings them to their size.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::latents::{Fit, LatentSpace};
+use super::pictures::Frames;
+use crate::config::Take;
+use crate::data::decoder::MediaDecoder;
+use crate::data::error::DataError;
+use crate::data::in_process::read_rgb_with;
+use crate::data::limits::Limits;
+use crate::data::media::{self, Sampling, Spread};
+use crate::data::processor::ProcessorOptions;
+use crate::data::source::MediaSource;
+use crate::message::SampleId;
+use crate::rng::Counter;
+
+/// Tells the random numbers of clips from others of the same seed and sample.
+const PURPOSE: u64 = 0x636c_6970;
+
+pub struct Loader {
+    decoder: Arc<dyn MediaDecoder>,
+    limits: Limits,
+    space: LatentSpace,
+    /// Limits of pixels of pictures, and of a clip's frames.
+    areas: [Option<u64>; 2],
+    /// Frames a second; infinite of a model that makes pictures only.
+    rate: f64,
+    max_frames: usize,
+    take: Take,
+    seed: u64,
+    num_reduced: AtomicU64,
+    num_cut: AtomicU64,
+}
+
+impl Loader {
+    /// `rate`: frames a second where the options do not say.
+    pub fn new(options: &ProcessorOptions, decoder: Arc<dyn MediaDecoder>, space: LatentSpace, rate: f64) -> Self {
+        let video = &options.video;
+        Self {
+            decoder,
+            limits: Limits::from(&options.image),
+            space,
+            areas: [options.image.area, video.area].map(|area| area.map(|area| area.pixels())),
+            rate: if rate.is_finite() { video.fps.unwrap_or(rate) } else { rate },
+            max_frames: video.frames.unwrap_or(usize::MAX),
+            take: video.take.unwrap_or_default(),
+            seed: options.flow.seed,
+            num_reduced: AtomicU64::new(0),
+            num_cut: AtomicU64::new(0),
+        }
+    }
+
+    /// The frames of a picture or clip at its own size, under the limits.
+    ///
+    /// # Errors
+    /// Named by the file: it cannot be read, is too small or too long, or the model makes no clips.
+    pub fn native(&self, source: &MediaSource, base: &Path, id: SampleId) -> Result<Frames, DataError> {
+        let frames = self.frames(source, base, id)?;
+        let size = (frames[0].width() as usize, frames[0].height() as usize);
+        let area = self.areas[usize::from(matches!(source, MediaSource::Video(_)))];
+        let fail = |reason: String| DataError::image(Path::new(source.name()), reason);
+        let fit = Fit::native(size, area, self.space.unit()).map_err(fail)?;
+        if fit.resized != size {
+            self.num_reduced.fetch_add(1, Ordering::Relaxed);
+        } else if fit.kept != size {
+            self.num_cut.fetch_add(1, Ordering::Relaxed);
+        }
+        Frames::fitted(&frames, fit).map_err(fail)
+    }
+
+    /// The frames of a picture or clip, resized and cut to a size of columns and rows.
+    ///
+    /// # Errors
+    /// As [`Loader::native`].
+    pub fn sized(
+        &self,
+        source: &MediaSource,
+        base: &Path,
+        id: SampleId,
+        kept: (usize, usize),
+    ) -> Result<Frames, DataError> {
+        let frames = self.frames(source, base, id)?;
+        let size = (frames[0].width() as usize, frames[0].height() as usize);
+        let fail = |reason: String| DataError::image(Path::new(source.name()), reason);
+        Frames::fitted(&frames, Fit::cover(size, kept)).map_err(fail)
+    }
+
+    fn frames(&self, source: &MediaSource, base: &Path, id: SampleId) -> Result<Vec<image::RgbImage>, DataError> {
+        let fail = |reason: &str| Err(DataError::image(Path::new(source.name()), reason));
+        match source {
+            MediaSource::Image(locator) => Ok(vec![read_rgb_with(&*self.decoder, locator, base, &self.limits)?]),
+            MediaSource::Video(_) if self.rate.is_infinite() => fail("is a clip, and this model makes pictures"),
+            MediaSource::Video(video) => {
+                let sampling = self.sampling(id);
+                let frames = media::load(video, base, &*self.decoder, &self.limits, &sampling)?.frames;
+                match self.take == Take::Whole && frames.len() > self.max_frames {
+                    true => fail("has more frames than data.video.frames, and data.video.take is whole"),
+                    false => Ok(frames),
+                }
+            }
+            MediaSource::Audio(_) | MediaSource::Context(_) => fail("is no picture and no clip"),
+        }
+    }
+
+    /// The frames that a visit takes of a clip.
+    fn sampling(&self, id: SampleId) -> Sampling {
+        let at = Counter::new(&[self.seed, id.0, PURPOSE]).unit(0);
+        let spread =
+            Spread::Clip { take: self.take, at: (at * f64::from(u32::MAX)) as u32, group: self.space.frames as u32 };
+        Sampling { fps: self.rate, num_frames: None, min_frames: 1, max_frames: self.max_frames, spread }
+    }
+
+    /// Returns what the user should know of the pictures so far.
+    pub fn notes(&self) -> Vec<String> {
+        let [rows, columns] = self.space.unit();
+        let count = |count: &AtomicU64| Some(count.load(Ordering::Relaxed)).filter(|count| *count > 0);
+        let reduced = count(&self.num_reduced);
+        let cut = count(&self.num_cut);
+        let reduced = reduced.map(|count| {
+            format!("pictures and clips that were reduced to data.image.area or data.video.area: {count}")
+        });
+        let cut = cut.map(|count| {
+            format!("pictures and clips whose sides were cut to multiples of {columns}×{rows} pixels: {count}")
+        });
+        reduced.into_iter().chain(cut).collect()
+    }
+}

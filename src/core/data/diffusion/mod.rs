@@ -1,0 +1,255 @@
+//! Samples for diffusion models: a picture or clip with its caption becomes the item of which the autoencoder makes the
+//! target, the items of conditions and references, and the prompt's tokens.
+//!
+//! ```text
+//! record ─┬ picture, clip ── frames ── size ─┬ target      ┐
+//!         │                                  └ condition   ├ items of the autoencoder ─┐
+//!         ├ references ───── frames ── size ───────────────┘                           ├ sample
+//!         └ captions ─────── choice, dropout ── tokens ── item of the text tower ──────┘
+//! ```
+
+mod captions;
+mod latents;
+mod load;
+mod pictures;
+#[cfg(test)]
+mod tests;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use serde_json::Value as Json;
+
+use self::captions::Captions;
+pub use self::latents::LatentSpace;
+use self::load::Loader;
+use self::pictures::Frames;
+use super::decoder::MediaDecoder;
+use super::error::DataError;
+use super::maker::SampleMaker;
+use super::processor::{FlowOptions, ProcessorFolders, ProcessorOptions, guarded};
+use super::sample::{Media, Sample};
+use super::source::{Captioned, Content, Source};
+use crate::config::{Format, Phase};
+use crate::message::{Grid, SampleId};
+
+/// Makes samples for one diffusion model.
+pub struct DiffusionMaker {
+    space: LatentSpace,
+    given: Given,
+    /// Pictures and clips follow the tokens of the target (Qwen-Image's edits).
+    takes_references: bool,
+    captions: Captions,
+    loader: Loader,
+    flow: FlowOptions,
+    max_tokens: usize,
+}
+
+/// The frames of a clip that the model is given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Given {
+    Nothing,
+    First,
+    FirstAndLast,
+}
+
+impl DiffusionMaker {
+    /// From the `config.json` of a diffusion model and the tokenizer of its text tower.
+    ///
+    /// # Errors
+    /// The config lacks a key or has an unknown autoencoder, the model takes what is not made here, or as
+    /// [`Captions::open`].
+    pub fn open(
+        folders: ProcessorFolders<'_>,
+        config: &Json,
+        options: &ProcessorOptions,
+        decoder: Arc<dyn MediaDecoder>,
+    ) -> Result<Self, DataError> {
+        let wrong = |reason: String| DataError::file(&folders.model.join("config.json"), reason);
+        let transformer = &config["transformer"];
+        let space = LatentSpace::of(config).map_err(wrong)?;
+        let (is_wan, is_qwen) = match transformer["_class_name"].as_str() {
+            Some("WanTransformer3DModel") => (true, false),
+            Some("QwenImageTransformer2DModel") => (false, true),
+            _ => {
+                return Err(wrong(format!(
+                    "transformer._class_name is {}, which is not known",
+                    transformer["_class_name"]
+                )));
+            }
+        };
+        if !transformer["image_dim"].is_null() {
+            let reason = "transformer.image_dim: pictures for the image tower (CLIP) are not made yet";
+            return Err(wrong(reason.to_owned()));
+        }
+        let has_condition = is_wan && transformer["in_channels"].as_u64() > transformer["out_channels"].as_u64();
+        let given = match has_condition {
+            true if transformer["pos_embed_seq_len"] == 514 => Given::FirstAndLast,
+            true => Given::First,
+            false => Given::Nothing,
+        };
+        let rate = if config["expand_timesteps"] == true { 24.0 } else { 16.0 };
+        let flow = options.flow.clone();
+        Ok(Self {
+            space,
+            given,
+            takes_references: is_qwen,
+            captions: Captions::open((folders.model, folders.text), config, (flow.seed, flow.dropout))?,
+            loader: Loader::new(options, decoder, space, if is_wan { rate } else { f64::INFINITY }),
+            flow,
+            max_tokens: options.max_tokens,
+        })
+    }
+
+    /// A sample to learn from.
+    fn learn(&self, id: SampleId, record: &Captioned, base: &Path) -> Result<Sample, DataError> {
+        let target = record.target.as_ref().ok_or_else(no_target)?;
+        let frames = self.loader.native(target, base, id)?;
+        let grid = self.space.tokens(frames.sizes());
+        let mut media = vec![frames.item(self.space.channels, grid.num_patches())];
+        media.extend(self.condition(&frames, frames.sizes()[0]));
+        let num_tokens = self.references(&mut media, record, base, id)? + grid.num_patches();
+        media.push(self.captions.item(self.captions.choose(id, &record.captions))?);
+        self.sample(id, grid, num_tokens, media)
+    }
+
+    /// A sample of which only prompt, condition and references are known.
+    fn ask(&self, id: SampleId, record: &Captioned, base: &Path) -> Result<Sample, DataError> {
+        let given = record.target.as_ref();
+        let sampled = self.flow.sampled.clone().unwrap_or_default();
+        let size = sampled.size.map(|size| (size.columns as usize, size.rows as usize));
+        let frames = match (given, size) {
+            (Some(given), Some(size)) => Some(self.loader.sized(given, base, id, size)?),
+            (Some(given), None) => Some(self.loader.native(given, base, id)?),
+            (None, _) if self.given != Given::Nothing => return Err(no_target()),
+            (None, _) => None,
+        };
+        let own = frames.as_ref().map(Frames::sizes);
+        let [_, rows, columns] = match (size, own) {
+            (Some((columns, rows)), _) => [1, rows, columns],
+            (None, Some(sizes)) => sizes,
+            (None, None) => {
+                let reason = "no picture or clip that says how large the result is: set sample.size";
+                return Err(DataError::Line(reason.to_owned()));
+            }
+        };
+        let [unit_rows, unit_columns] = self.space.unit();
+        if rows % unit_rows + columns % unit_columns > 0 {
+            let reason =
+                format!("sample.size {rows}x{columns} is not whole tokens of {unit_rows}x{unit_columns} pixels");
+            return Err(DataError::Line(reason));
+        }
+        let asked = sampled.frames.unwrap_or(own.map_or(1, |sizes| sizes[0]));
+        let num_frames = 1 + (asked - 1) / self.space.frames * self.space.frames;
+        let grid = self.space.tokens([num_frames, rows, columns]);
+        let mut media: Vec<Media> = frames.iter().flat_map(|frames| self.condition(frames, num_frames)).collect();
+        let num_tokens = self.references(&mut media, record, base, id)? + grid.num_patches();
+        media.push(self.captions.item(&record.captions[0])?);
+        if let Some(negative) = &sampled.negative {
+            media.push(self.captions.item(negative.as_deref().unwrap_or(self.captions.null()))?);
+        }
+        self.sample(id, grid, num_tokens, media)
+    }
+
+    /// The item of the frames that are given: all others are gray.
+    fn condition(&self, frames: &Frames, num_frames: usize) -> Option<Media> {
+        let last = frames.rgb.len() - 1;
+        let (from, to) = match self.given {
+            Given::Nothing => return None,
+            Given::First => (vec![0], vec![0]),
+            Given::FirstAndLast => (vec![0, last], vec![0, num_frames - 1]),
+        };
+        let Frames { rows, columns, rgb } = frames;
+        let grid = self.space.tokens([num_frames, *rows, *columns]);
+        let given = from.iter().map(|&at| &rgb[at]).zip(to);
+        Some(frames.condition(num_frames, given, self.space.channels, grid.num_patches()))
+    }
+
+    /// Adds the items of references; returns their tokens.
+    fn references(
+        &self,
+        media: &mut Vec<Media>,
+        record: &Captioned,
+        base: &Path,
+        id: SampleId,
+    ) -> Result<usize, DataError> {
+        if !self.takes_references && !record.references.is_empty() {
+            let reason = "has pictures that the result is made from, and this model takes none";
+            return Err(DataError::Line(reason.to_owned()));
+        }
+        let mut num_tokens = 0;
+        for reference in &record.references {
+            let frames = self.loader.native(reference, base, id)?;
+            let count = self.space.tokens(frames.sizes()).num_patches();
+            media.push(frames.item(self.space.channels, count));
+            num_tokens += count;
+        }
+        Ok(num_tokens)
+    }
+
+    fn sample(&self, id: SampleId, grid: Grid, num_tokens: usize, media: Vec<Media>) -> Result<Sample, DataError> {
+        if num_tokens > self.max_tokens {
+            let (num_image_tokens, max_tokens) = (num_tokens, self.max_tokens);
+            return Err(DataError::TooLong { num_tokens, num_image_tokens, num_audio_tokens: 0, max_tokens });
+        }
+        let num_targets = if self.flow.per_token { grid.num_patches() as u32 } else { 1 };
+        Ok(Sample::of_target(id, grid, [num_tokens as u32, num_targets], media))
+    }
+}
+
+fn no_target() -> DataError {
+    DataError::Line(
+        "no picture or clip: none of the fields image, video, file_name, image_path and video_path".to_owned(),
+    )
+}
+
+fn captioned(record: &Content) -> Result<&Captioned, DataError> {
+    match record {
+        Content::Captioned(captioned) => Ok(captioned),
+        _ => Err(DataError::Line("is no picture or clip with a caption, which diffusion models learn from".to_owned())),
+    }
+}
+
+impl SampleMaker for DiffusionMaker {
+    fn make(&self, id: SampleId, record: &Content, base: &Path) -> Result<Sample, DataError> {
+        guarded(|| self.learn(id, captioned(record)?, base))
+    }
+
+    fn prompt(&self, id: SampleId, record: Content, base: &Path) -> Result<Sample, String> {
+        guarded(|| self.ask(id, captioned(&record)?, base)).map_err(|error| error.to_string())
+    }
+
+    fn format(&self, format: Format) -> Format {
+        if format == Format::Auto { Format::Captioned } else { format }
+    }
+
+    fn check(&self, source: &Source) -> Result<(), DataError> {
+        match source.is_captioned() {
+            true => Ok(()),
+            false => {
+                let reason = format!(
+                    "has the format {}, and diffusion models learn from pictures and clips with captions: drop `format`, or \
+                     set it to captioned",
+                    source.format()
+                );
+                Err(DataError::file(source.name(), reason))
+            }
+        }
+    }
+
+    fn phase(&self) -> Phase {
+        Phase::default()
+    }
+
+    fn num_tokens(&self, text: &str) -> usize {
+        self.captions.item(text).map_or(text.len(), |item| item.num_features)
+    }
+
+    fn decodes(&self) -> bool {
+        true
+    }
+
+    fn notes(&self) -> Vec<String> {
+        self.loader.notes().into_iter().chain(self.captions.notes()).collect()
+    }
+}

@@ -1,0 +1,260 @@
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use image::{GrayImage, Luma, RgbImage};
+use serde_json::{Value as Json, json};
+
+use super::*;
+use crate::config::{Area, Data, Take, TrainFile};
+use crate::data::dataset::Dataset;
+use crate::data::digits::{MODEL, write_model};
+use crate::data::in_process::InProcess;
+use crate::data::processor::Sampled;
+use crate::data::source::tar;
+use crate::message::Tower;
+
+/// A folder with pictures of 9 rows and 25 columns, gray, and the digits' tokenizer.
+struct Bench {
+    dir: tempfile::TempDir,
+}
+
+const QWEN: &str = "QwenImageTransformer2DModel";
+const WAN: &str = "WanTransformer3DModel";
+
+impl Bench {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        write_model(&dir.path().join("model"), &MODEL).unwrap();
+        for at in 0..6u8 {
+            let name = dir.path().join(format!("{at}.png"));
+            GrayImage::from_fn(25, 9, |x, y| Luma([at * 10 + (x + y) as u8])).save(name).unwrap();
+        }
+        Self { dir }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn write(&self, name: &str, text: impl AsRef<[u8]>) -> PathBuf {
+        fs::create_dir_all(self.path(name).parent().unwrap()).unwrap();
+        fs::write(self.path(name), text).unwrap();
+        self.path(name)
+    }
+
+    fn maker(&self, transformer: Json, options: ProcessorOptions) -> Result<DiffusionMaker, DataError> {
+        let config = json!({
+            "model_type": "loongforge_diffusion",
+            "transformer": transformer,
+            "vae": {"_class_name": "PixelLatents", "channels": 1},
+            "text_encoder": {"model_type": "qwen3", "vocab_size": 1000},
+        });
+        let model = self.path("model");
+        let folders = ProcessorFolders { model: &model, media: &model, text: None };
+        DiffusionMaker::open(folders, &config, &options, Arc::new(InProcess))
+    }
+
+    fn qwen(&self, options: ProcessorOptions) -> DiffusionMaker {
+        self.maker(json!({"_class_name": QWEN, "patch_size": 2}), options).unwrap()
+    }
+
+    fn wan(&self, options: ProcessorOptions) -> DiffusionMaker {
+        let transformer = json!({"_class_name": WAN, "patch_size": [1, 2, 2], "in_channels": 3, "out_channels": 1});
+        self.maker(transformer, options).unwrap()
+    }
+
+    fn dataset(&self, maker: DiffusionMaker, path: &Path) -> Result<Dataset, DataError> {
+        let data = Data { train: vec![TrainFile::new(path)], shuffle: false, ..Data::of_files(Vec::new()) };
+        Dataset::open(&data, Box::new(maker) as Box<dyn SampleMaker>, 0)
+    }
+
+    fn sample(&self, maker: DiffusionMaker, line: Json) -> Result<Sample, String> {
+        let path = self.write("one.jsonl", line.to_string());
+        self.dataset(maker, &path).unwrap().sample(0).map_err(|bad| bad.reason)
+    }
+}
+
+fn items(sample: &Sample) -> Vec<(Tower, [u32; 3], usize)> {
+    let item = |item: &Media| (item.tower, [item.grid.t, item.grid.h, item.grid.w], item.num_features);
+    sample.media.iter().map(item).collect()
+}
+
+#[test]
+fn a_captioned_picture_is_the_same_sample_from_every_kind_of_file() {
+    let bench = Bench::new();
+    let png = fs::read(bench.path("3.png")).unwrap();
+    bench.write("folder/a.png", &png);
+    bench.write("folder/a.txt", "three one\n");
+    bench.write("folder/lost.txt", "no picture");
+    bench.write("folder/notes.md", "nothing");
+    let members: [(&str, &[u8]); 2] = [("k.png", &png), ("k.txt", b"three one")];
+    let with_json: [(&str, &[u8]); 2] = [("k.png", &png), ("k.json", br#"{"cap": "three one", "image": "k.png"}"#)];
+    let files = [
+        bench.write("a.jsonl", json!({"image": "3.png", "prompt": "three one"}).to_string()),
+        bench.write("b.jsonl", json!({"file_name": "3.png", "text": ["three one"]}).to_string()),
+        bench.write("metadata.csv", "image,prompt\n3.png,three one\n"),
+        bench.write("c.csv", "file_name,caption\n3.png,three one\n"),
+        bench.write("d.tar", tar(&members)),
+        bench.write("e.tar", tar(&with_json)),
+        bench.path("folder"),
+    ];
+    let samples = files.iter().map(|file| {
+        let dataset = bench.dataset(bench.qwen(ProcessorOptions::default()), file).unwrap();
+        assert_eq!(dataset.len(), 1, "{}", file.display());
+        (
+            dataset.sample(0).unwrap_or_else(|bad| panic!("{bad}")),
+            dataset.left_out().join("; "),
+            dataset.maker().notes(),
+        )
+    });
+    let samples: Vec<_> = samples.collect();
+    let (first, _, notes) = &samples[0];
+    // 9 rows and 25 columns are cut to whole tokens of 2 by 2.
+    assert_eq!(items(first), [(Tower::Vae, [1, 8, 24], 48), (Tower::Text, [9, 1, 1], 9)]);
+    assert_eq!(notes, &["pictures and clips whose sides were cut to multiples of 2×2 pixels: 1"]);
+    assert_eq!((first.meta.num_tokens, first.meta.num_targets, first.meta.column_bytes), (48, 1, 0));
+    assert_eq!(first.meta.target.unwrap().grid, Grid { t: 1, h: 4, w: 12 });
+    // Of 9 rows and 25 columns the first are kept: half of what is left over is none.
+    assert!((first.media[0].pixels[0] - (30.0 / 127.5 - 1.0)).abs() < 1e-6);
+    assert!(samples.iter().all(|(sample, ..)| sample == first));
+    let left_out = &samples[6].1;
+    assert!(left_out.contains("captions without a picture are left out: lost.txt"), "{left_out}");
+    assert!(left_out.contains("neither picture nor caption are left out: notes.md"), "{left_out}");
+
+    // A parameter of the set: columns of other names.
+    let path = bench.write("f.jsonl", json!({"pic": "3.png", "said": "three one"}).to_string());
+    let columns = [("image", "pic"), ("prompt", "said")].map(|(ours, theirs)| (ours.to_owned(), theirs.to_owned()));
+    let file = TrainFile { columns: columns.into(), ..TrainFile::new(path) };
+    let data = Data { shuffle: false, ..Data::of_files(vec![file]) };
+    let maker: Box<dyn SampleMaker> = Box::new(bench.qwen(ProcessorOptions::default()));
+    assert_eq!(&Dataset::open(&data, maker, 0).unwrap().sample(0).unwrap(), first);
+}
+
+#[test]
+fn what_cannot_be_used_is_named() {
+    let bench = Bench::new();
+    let bad = |line: Json| bench.sample(bench.qwen(ProcessorOptions::default()), line).unwrap_err();
+    assert!(bad(json!({"prompt": "x", "image": "gone.png"})).contains("gone.png"));
+    assert!(bad(json!({"prompt": "x", "image": 5})).contains("`image` names no file"));
+    assert!(bad(json!({"prompt": 5, "image": "1.png"})).contains("`prompt` is no text"));
+    assert!(bad(json!({"image": "1.png", "mood": "x"})).contains("no caption"));
+    assert!(bad(json!({"prompt": "x"})).contains("no picture or clip"));
+    assert!(bad(json!({"prompt": "x", "image": "1.png", "mask": "2.png"})).contains("`mask`"));
+    assert!(bad(json!({"prompt": "x", "video": ["1.png", "2.png"]})).contains("this model makes pictures"));
+    RgbImage::new(1, 30).save(bench.path("thin.png")).unwrap();
+    assert!(bad(json!({"prompt": "x", "image": "thin.png"})).contains("is 1×30 pixels, less than one token of 2×2"));
+    let few = ProcessorOptions { max_tokens: 47, ..ProcessorOptions::default() };
+    let long = bench.sample(bench.qwen(few), json!({"prompt": "x", "image": "1.png"})).unwrap_err();
+    assert!(long.contains("48 tokens") && long.contains("data.pack.max_tokens = 47"), "{long}");
+    let edit = json!({"prompt": "x", "image": "1.png", "edit_image": "2.png"});
+    assert!(bench.sample(bench.wan(ProcessorOptions::default()), edit.clone()).unwrap_err().contains("takes none"));
+    let edited = bench.sample(bench.qwen(ProcessorOptions::default()), edit).unwrap();
+    assert_eq!((items(&edited).len(), edited.meta.num_tokens), (3, 96));
+
+    bench.write("folder/a.png", fs::read(bench.path("3.png")).unwrap());
+    let lonely = bench.dataset(bench.qwen(ProcessorOptions::default()), &bench.path("folder")).unwrap();
+    let reason = lonely.sample(0).unwrap_err().to_string();
+    assert!(reason.contains("a.png: its caption") && reason.contains("a.txt cannot be read"), "{reason}");
+    let chat = bench.write("chat.jsonl", json!({"messages": []}).to_string());
+    let data = Data::of_files(vec![TrainFile { format: Format::Messages, ..TrainFile::new(chat) }]);
+    let maker: Box<dyn SampleMaker> = Box::new(bench.qwen(ProcessorOptions::default()));
+    let error = Dataset::open(&data, maker, 0).err().unwrap().to_string();
+    assert!(error.contains("has the format messages, and diffusion models learn from"), "{error}");
+    let error = bench.maker(json!({"_class_name": "X", "patch_size": 2}), ProcessorOptions::default());
+    assert!(error.err().unwrap().to_string().contains("transformer._class_name"));
+}
+
+#[test]
+fn captions_are_chosen_and_dropped_by_the_visit() {
+    let bench = Bench::new();
+    let options = |dropout, seed| ProcessorOptions {
+        flow: FlowOptions { dropout, seed, ..FlowOptions::default() },
+        ..ProcessorOptions::default()
+    };
+    let path = bench.write("a.jsonl", json!({"image": "1.png", "prompt": ["one", "a figure of one"]}).to_string());
+    let texts = |dropout, seed| {
+        let dataset = bench.dataset(bench.qwen(options(dropout, seed)), &path).unwrap();
+        (0..300).map(|at| dataset.sample(at).unwrap().media[1].num_features).collect::<Vec<usize>>()
+    };
+    // The null prompt of this model is a space.
+    let count = |texts: &[usize], len| texts.iter().filter(|&&text| text == len).count();
+    let all = texts(0.3, 1);
+    let (one, figure, null) = (count(&all, 3), count(&all, 15), count(&all, 1));
+    assert_eq!(one + figure + null, 300);
+    assert!(
+        (60..120).contains(&null) && (75..135).contains(&one) && (75..135).contains(&figure),
+        "{null} {one} {figure}"
+    );
+    assert_eq!(all, texts(0.3, 1));
+    assert_ne!(all, texts(0.3, 2));
+    assert_eq!(count(&texts(0.0, 1), 1), 0);
+}
+
+#[test]
+fn a_clip_has_its_first_frame_as_condition() {
+    let bench = Bench::new();
+    let line = json!({"video": ["0.png", "1.png", "2.png", "3.png", "4.png", "5.png"], "caption": "up"});
+    let options = |video: crate::config::VideoLimits| ProcessorOptions { video, ..ProcessorOptions::default() };
+    let five = crate::config::VideoLimits { frames: Some(5), ..Default::default() };
+    let sample = bench.sample(bench.wan(options(five)), line.clone()).unwrap();
+    let expected = [(Tower::Vae, [5, 8, 24], 240), (Tower::Vae, [5, 8, 24], 240), (Tower::Text, [2, 1, 1], 2)];
+    assert_eq!((items(&sample).as_slice(), sample.meta.num_tokens), (&expected[..], 240));
+    let (clip, condition) = (&sample.media[0].pixels, &sample.media[1].pixels);
+    assert_eq!(clip[..8 * 24], condition[..8 * 24]);
+    assert!(condition[8 * 24..].iter().all(|&value| value == 0.0) && clip[8 * 24] != 0.0);
+
+    let firsts = |take| -> BTreeSet<i32> {
+        let limits = crate::config::VideoLimits { frames: Some(2), take: Some(take), ..Default::default() };
+        let path = bench.write("one.jsonl", line.to_string());
+        let dataset = bench.dataset(bench.wan(options(limits)), &path).unwrap();
+        // The first pixel of frame k is 10 k.
+        let first = |at| (dataset.sample(at).unwrap().media[0].pixels[0] + 1.0) * 127.5 / 10.0;
+        (0..60).map(|at| first(at).round() as i32).collect()
+    };
+    assert_eq!(firsts(Take::Head), [0].into());
+    assert_eq!(firsts(Take::Middle), [2].into());
+    assert_eq!(firsts(Take::Sliding), [0, 1, 2, 3, 4].into());
+    assert_eq!(firsts(Take::Chunks), [0, 2, 4].into());
+    let whole = crate::config::VideoLimits { frames: Some(5), take: Some(Take::Whole), ..Default::default() };
+    assert!(bench.sample(bench.wan(options(whole)), line.clone()).unwrap_err().contains("data.video.take is whole"));
+    // A picture is a clip of one frame; a limit of pixels reduces frames.
+    let small = crate::config::VideoLimits { area: Some(Area::new(60)), ..Default::default() };
+    let reduced = bench.sample(bench.wan(options(small)), line).unwrap();
+    assert_eq!(reduced.meta.target.unwrap().grid, Grid { t: 6, h: 2, w: 6 });
+    let picture = json!({"image": "0.png", "caption": "up"});
+    let picture = bench.sample(bench.wan(ProcessorOptions::default()), picture).unwrap();
+    assert_eq!(picture.meta.target.unwrap().grid, Grid { t: 1, h: 4, w: 12 });
+}
+
+#[test]
+fn a_prompt_has_condition_and_negative_but_no_target() {
+    let bench = Bench::new();
+    let sampled = |size: Option<&str>, frames, negative| {
+        let size = size.map(|size| size.parse().unwrap());
+        let flow = FlowOptions { sampled: Some(Sampled { size, frames, negative }), ..FlowOptions::default() };
+        ProcessorOptions { flow, ..ProcessorOptions::default() }
+    };
+    let ask = |maker: DiffusionMaker, line: Json| {
+        let path = bench.write("p.jsonl", line.to_string());
+        bench.dataset(maker, &path).unwrap().prompt(0).map_err(|bad| bad.reason)
+    };
+    let picture = json!({"image": "1.png", "prompt": "one"});
+    let prompt = ask(bench.qwen(sampled(None, None, Some(None))), picture.clone()).unwrap();
+    assert_eq!(items(&prompt), [(Tower::Text, [3, 1, 1], 3), (Tower::Text, [1, 1, 1], 1)]);
+    assert_eq!(prompt.meta.target.unwrap().grid, Grid { t: 1, h: 4, w: 12 });
+    let alone = json!({"prompt": "one"});
+    let prompt = ask(bench.qwen(sampled(Some("4x6"), None, None)), alone.clone()).unwrap();
+    assert_eq!((items(&prompt).len(), prompt.meta.target.unwrap().grid), (1, Grid { t: 1, h: 2, w: 3 }));
+    assert!(ask(bench.qwen(sampled(None, None, None)), alone.clone()).unwrap_err().contains("set sample.size"));
+    assert!(
+        ask(bench.qwen(sampled(Some("5x6"), None, None)), alone.clone()).unwrap_err().contains("whole tokens of 2x2")
+    );
+    // One picture begins a clip.
+    let clip = ask(bench.wan(sampled(Some("4x6"), Some(5), Some(Some("bad".into())))), picture).unwrap();
+    let expected = [(Tower::Vae, [5, 4, 6], 30), (Tower::Text, [3, 1, 1], 3), (Tower::Text, [3, 1, 1], 3)];
+    assert_eq!(items(&clip), expected);
+    assert!(clip.media[0].pixels[24..].iter().all(|&value| value == 0.0));
+    assert!(ask(bench.wan(sampled(Some("4x6"), Some(5), None)), alone).unwrap_err().contains("no picture or clip"));
+}

@@ -1,0 +1,28 @@
+//! The end of a conversation: a question and its answer.
+
+use super::locator::Locator;
+use super::source::{Content, Conversation, Turn};
+
+/// The end of a conversation: what is asked, and the answer that is expected.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Exchange {
+    /// Text of the last turn before the answer.
+    pub question: String,
+    pub answer: String,
+    /// Pictures of the conversation before the answer; files are resolved.
+    pub images: Vec<Locator>,
+}
+
+impl Exchange {
+    /// With the conversation before the answer.
+    pub(super) fn of(content: Content) -> Result<(Self, Conversation), String> {
+        let Content::Messages(conversation) = content else {
+            return Err("is not a conversation: there is no answer to compare with".to_owned());
+        };
+        let found = conversation.split_answer();
+        let (asked, answer) = found.ok_or("no assistant turn: no answer to compare with")?;
+        let question = asked.turns.last().map_or(String::new(), Turn::joined_text);
+        let images = asked.images().cloned().collect();
+        Ok((Self { question, answer, images }, asked))
+    }
+}

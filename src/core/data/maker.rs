@@ -1,0 +1,104 @@
+//! Makes samples of records: the seam between files and models.
+
+use std::path::Path;
+
+use super::error::DataError;
+use super::exchange::Exchange;
+use super::processor::Processor;
+use super::sample::Sample;
+use super::source::{Content, Source};
+use crate::config::{Format, Phase};
+use crate::message::SampleId;
+
+/// Makes samples of records, for one model. It is shared by threads, and no sample changes it.
+pub trait SampleMaker: Send + Sync {
+    /// A sample to learn from. Files of the record are relative to `base`. A sample of a run has its position as id, so that
+    /// what is chosen for a visit belongs to that.
+    ///
+    /// # Errors
+    /// The record cannot be used for this model; the sample is skipped.
+    fn make(&self, id: SampleId, record: &Content, base: &Path) -> Result<Sample, DataError>;
+
+    /// A sample that asks: a conversation before its last answer, or a prompt with its conditions.
+    ///
+    /// # Errors
+    /// The reason: nothing is asked in it, or as [`SampleMaker::make`].
+    fn prompt(&self, id: SampleId, record: Content, base: &Path) -> Result<Sample, String>;
+
+    /// The format in which files are read for which a config has `format`.
+    fn format(&self, format: Format) -> Format {
+        format
+    }
+
+    /// Sees to it that samples can be made of this set at all.
+    ///
+    /// # Errors
+    /// The set's records have another kind.
+    fn check(&self, source: &Source) -> Result<(), DataError>;
+
+    /// Returns what counts in the loss of texts.
+    fn phase(&self) -> Phase;
+
+    /// Tokens of a text.
+    fn num_tokens(&self, text: &str) -> usize;
+
+    /// Returns whether pictures are decoded, so that a sample takes long.
+    fn decodes(&self) -> bool;
+
+    /// Returns what the user should know of the samples so far, each with its count.
+    fn notes(&self) -> Vec<String>;
+
+    /// The maker of a model that predicts tokens.
+    fn as_chat(&self) -> Option<&Processor> {
+        None
+    }
+}
+
+impl From<Processor> for Box<dyn SampleMaker> {
+    fn from(processor: Processor) -> Self {
+        Box::new(processor)
+    }
+}
+
+impl SampleMaker for Processor {
+    fn make(&self, id: SampleId, record: &Content, base: &Path) -> Result<Sample, DataError> {
+        self.sample_of(id, record, base)
+    }
+
+    fn prompt(&self, id: SampleId, record: Content, base: &Path) -> Result<Sample, String> {
+        let (_, asked) = Exchange::of(record)?;
+        Processor::prompt(self, id, &asked, base).map_err(|error| error.to_string())
+    }
+
+    fn check(&self, source: &Source) -> Result<(), DataError> {
+        if source.is_captioned() {
+            let reason =
+                "has pictures or clips with captions, from which diffusion models learn; this model predicts tokens";
+            return Err(DataError::file(source.name(), reason));
+        }
+        if source.is_conversation() {
+            self.expect_template()?;
+        }
+        Ok(())
+    }
+
+    fn phase(&self) -> Phase {
+        Processor::phase(self)
+    }
+
+    fn num_tokens(&self, text: &str) -> usize {
+        self.tokenizer().encode(text).map_or(text.len(), |tokens| tokens.len())
+    }
+
+    fn decodes(&self) -> bool {
+        self.media_processor().is_some()
+    }
+
+    fn notes(&self) -> Vec<String> {
+        Processor::notes(self)
+    }
+
+    fn as_chat(&self) -> Option<&Processor> {
+        Some(self)
+    }
+}

@@ -1,0 +1,132 @@
+//! Pictures and clips with their captions, which diffusion models learn from.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value as Json};
+
+use super::block::Record;
+use super::locate::{Files, Kind, Locate, kind_of};
+use super::messages::MediaSource;
+use crate::data::error::DataError;
+use crate::data::media::VideoSource;
+
+/// Fields that name the picture or clip, and fields that hold the caption: the first that a record has.
+const VISUALS: [&str; 5] = ["video", "image", "file_name", "video_path", "image_path"];
+const CAPTIONS: [&str; 4] = ["prompt", "text", "caption", "cap"];
+/// Fields that name pictures and clips that the result is made from, before `control_path_0` and so on.
+const REFERENCES: [&str; 4] = ["edit_image", "reference_image", "control_image", "control_path"];
+/// A field that changes what is learned, and that is not read.
+const MASK: &str = "mask";
+
+/// A picture or a clip with what is said of it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Captioned {
+    /// The picture or clip; `None`: a prompt alone.
+    pub target: Option<MediaSource>,
+    /// At least one; a visit takes one of them.
+    pub captions: Vec<String>,
+    /// Pictures and clips that the result is made from, in order.
+    pub references: Vec<MediaSource>,
+}
+
+/// Returns whether the fields of a record are those of a captioned picture or clip.
+pub fn is_captioned(has: impl Fn(&str) -> bool) -> bool {
+    VISUALS.iter().any(|key| has(key)) && CAPTIONS.iter().any(|key| has(key))
+}
+
+impl Captioned {
+    /// From the fields of a record, and from what lies beside them in an archive.
+    ///
+    /// # Errors
+    /// There is no caption, a field is of another type, or a file is not there.
+    pub(super) fn of(mut fields: Map<String, Json>, record: &Record, folder: &str) -> Result<Self, DataError> {
+        let files = Files { record, folder };
+        let mut take = |key: &str| fields.remove(key).filter(|value| !value.is_null());
+        if take(MASK).is_some() {
+            let reason = "has a `mask`, and a loss under a mask is not computed: drop the field";
+            return Err(DataError::Line(reason.to_owned()));
+        }
+        let own = |wanted: &[Kind]| {
+            let mut members = record.members.iter().map(|(name, _)| name).filter(|_| record.is_closed);
+            members.find(|name| kind_of(name).is_some_and(|kind| wanted.contains(&kind))).cloned()
+        };
+        let named = VISUALS.iter().find_map(|key| Some((*key, take(key)?)));
+        let target = match named {
+            Some((key, value)) => Some(visual(key, &value, &files)?),
+            None => own(&[Kind::Picture, Kind::Clip])
+                .map(|name| visual("file_name", &Json::String(name), &files))
+                .transpose()?,
+        };
+        let caption = CAPTIONS.iter().find_map(|key| Some((*key, take(key)?)));
+        let captions = match caption {
+            Some((_, Json::String(text))) => vec![text],
+            Some((key, Json::Array(texts))) if !texts.is_empty() => {
+                let text = |text: Json| match text {
+                    Json::String(text) => Ok(text),
+                    other => Err(DataError::Line(format!("`{key}` lists {other:.40}, which is no text"))),
+                };
+                texts.into_iter().map(text).collect::<Result<_, _>>()?
+            }
+            Some((key, other)) => return Err(DataError::Line(format!("`{key}` is no text: {other:.40}"))),
+            None => {
+                let member = ["txt", "text", "caption"].iter().find_map(|name| record.member(name));
+                let bytes = member.ok_or_else(|| {
+                    DataError::Line(format!("no caption: none of the fields {}, and no .txt", CAPTIONS.join(", ")))
+                })?;
+                let text = std::str::from_utf8(bytes);
+                vec![text.map_err(|_| DataError::Line("its .txt is not UTF-8".to_owned()))?.trim().to_owned()]
+            }
+        };
+        let numbered = (0..).map_while(|at| take(&format!("control_path_{at}"))).collect::<Vec<_>>();
+        let mut references = Vec::new();
+        for (key, value) in REFERENCES.iter().filter_map(|key| Some((*key, take(key)?))).collect::<Vec<_>>() {
+            match value {
+                Json::Array(values) => {
+                    for value in values {
+                        references.push(visual(key, &value, &files)?);
+                    }
+                }
+                value => references.push(visual(key, &value, &files)?),
+            }
+        }
+        for value in numbered {
+            references.push(visual("control_path", &value, &files)?);
+        }
+        Ok(Self { target, captions, references })
+    }
+}
+
+/// The picture or the clip that a field names: by the field where that says, else by the file's name.
+fn visual(key: &str, value: &Json, files: &Files<'_>) -> Result<MediaSource, DataError> {
+    let wrong = || DataError::Line(format!("`{key}` names no file: {value:.60}"));
+    // As `datasets` writes it into JSON.
+    let name = match value {
+        Json::Object(file) => file.get("path").and_then(Json::as_str),
+        value => value.as_str(),
+    };
+    // Frames of a clip, one after the other.
+    if let Json::Array(frames) = value {
+        let frame = |frame: &Json| files.file(frame.as_str().ok_or_else(wrong)?);
+        let locators = frames.iter().map(frame).collect::<Result<Vec<_>, _>>()?;
+        return Ok(MediaSource::Video(VideoSource { locators, fps: None }));
+    }
+    let name = name.ok_or_else(wrong)?;
+    let is_clip = match key {
+        "video" | "video_path" => kind_of(name) != Some(Kind::Picture) || name.to_ascii_lowercase().ends_with(".gif"),
+        _ => kind_of(name) == Some(Kind::Clip) || name.to_ascii_lowercase().ends_with(".gif"),
+    };
+    Ok(match is_clip {
+        true => MediaSource::Video(VideoSource { locators: files.video(name)?, fps: None }),
+        false => MediaSource::Image(files.file(name)?),
+    })
+}
+
+/// Fields under the names that the formats have for them.
+pub(super) fn renamed(mut fields: Map<String, Json>, columns: &BTreeMap<String, String>) -> Map<String, Json> {
+    for (name, theirs) in columns {
+        if let Some(value) = fields.remove(theirs) {
+            fields.insert(name.clone(), value);
+        }
+    }
+    fields
+}

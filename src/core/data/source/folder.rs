@@ -1,0 +1,141 @@
+//! A folder of pictures and clips, each with its caption in a `.txt` of the same name.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::time::UNIX_EPOCH;
+
+use serde_json::{Map, Value as Json};
+
+use super::block::{Block, Body, Record};
+use super::locate::{Kind, kind_of};
+use super::shard::Shard;
+use crate::data::media::natural;
+use crate::files;
+use crate::rng::mix;
+
+/// The extension of captions.
+const CAPTION: &str = "txt";
+
+/// The pictures and clips of a folder, numbers in their names by value.
+pub struct Folder {
+    path: PathBuf,
+    names: Vec<String>,
+}
+
+impl Folder {
+    /// # Errors
+    /// The folder cannot be listed.
+    pub fn open(path: &Path) -> Result<Self, String> {
+        let names = names_in(path)?.into_iter().map(|(name, ..)| name);
+        let mut names: Vec<String> = names.filter(|name| is_visual(name)).collect();
+        names.sort_by(|a, b| natural(a, b));
+        Ok(Self { path: path.to_owned(), names })
+    }
+
+    fn caption(&self, index: u64) -> PathBuf {
+        self.path.join(Path::new(&self.names[index as usize]).with_extension(CAPTION))
+    }
+}
+
+impl Block for Folder {
+    fn len(&self) -> u64 {
+        self.names.len() as u64
+    }
+
+    fn num_bytes(&self, _: u64) -> u64 {
+        0
+    }
+
+    fn read(&self, index: u64) -> Result<Record, String> {
+        let path = self.caption(index);
+        let caption = files::read(&path, files::MAX_TEXT_BYTES)
+            .map_err(|error| format!("its caption {} cannot be read: {error}", path.display()))?;
+        let caption = String::from_utf8(caption).map_err(|_| format!("its caption {} is not UTF-8", path.display()))?;
+        let file = self.names[index as usize].clone();
+        let fields = [("file_name", file), ("caption", caption.trim().to_owned())];
+        let fields = fields.map(|(key, value)| (key.to_owned(), Json::String(value)));
+        let fields = Map::from_iter(fields);
+        Ok(Record { body: Body::Json(Json::Object(fields)), ..Record::default() })
+    }
+
+    fn name(&self, index: u64) -> String {
+        self.names[index as usize].clone()
+    }
+}
+
+/// The folder as a shard, if it has pictures or clips; the tag changes with any of its files.
+///
+/// # Errors
+/// The folder cannot be listed.
+pub fn shard(path: &Path) -> Result<Option<Shard>, String> {
+    let mut names = names_in(path)?;
+    names.retain(|(name, ..)| is_visual(name) || is_caption(name));
+    if !names.iter().any(|(name, ..)| is_visual(name)) {
+        return Ok(None);
+    }
+    names.sort();
+    let words = names.iter().flat_map(|(name, size, changed)| {
+        let name = name.bytes().map(u64::from);
+        name.chain([u64::MAX, *size, *changed as u64])
+    });
+    let tag = words.fold(0, |state, word| mix(state ^ mix(word)));
+    let mut name = path.to_string_lossy().into_owned();
+    if !name.ends_with('/') {
+        name.push('/');
+    }
+    let size = names.iter().map(|(_, size, _)| size).sum();
+    Ok(Some(Shard { name, size, tag: format!("{:016x}", tag) }))
+}
+
+/// Sentences of what a folder of pictures has beside them that is not read.
+pub fn left_out(path: &Path) -> Vec<String> {
+    let Ok(names) = names_in(path) else { return Vec::new() };
+    let stem = |name: &str| Path::new(name).with_extension("").to_string_lossy().into_owned();
+    let visuals: BTreeSet<String> =
+        names.iter().filter(|(name, ..)| is_visual(name)).map(|(name, ..)| stem(name)).collect();
+    let lonely: Vec<&str> = names
+        .iter()
+        .map(|(name, ..)| name.as_str())
+        .filter(|name| is_caption(name) && !visuals.contains(&stem(name)))
+        .collect();
+    let others: Vec<&str> =
+        names.iter().map(|(name, ..)| name.as_str()).filter(|name| !is_caption(name) && !is_visual(name)).collect();
+    let folders = std::fs::read_dir(path).into_iter().flatten().flatten().filter(|entry| entry.path().is_dir()).count();
+    let path = path.display();
+    let told = |what: &str, names: &[&str]| {
+        let first = names.first()?;
+        let more = if names.len() > 1 { format!(" and {} more", names.len() - 1) } else { String::new() };
+        Some(format!("{path}: {what} left out: {first}{more}"))
+    };
+    let nested = (folders > 0)
+        .then(|| format!("{path}: {folders} folders in it are left out; name them as data sets of their own"));
+    told("captions without a picture are", &lonely)
+        .into_iter()
+        .chain(told("files that are neither picture nor caption are", &others))
+        .chain(nested)
+        .collect()
+}
+
+fn is_visual(name: &str) -> bool {
+    matches!(kind_of(name), Some(Kind::Picture | Kind::Clip)) && name.contains('.')
+}
+
+fn is_caption(name: &str) -> bool {
+    Path::new(name).extension().is_some_and(|extension| extension == CAPTION)
+}
+
+/// The files of a folder that are not hidden, with size and time of change.
+fn names_in(path: &Path) -> Result<Vec<(String, u64, u128)>, String> {
+    let fail = |error: std::io::Error| format!("cannot be listed: {error}");
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(path).map_err(fail)? {
+        let entry = entry.map_err(fail)?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let Ok(metadata) = std::fs::metadata(entry.path()) else { continue };
+        if metadata.is_file() && !name.starts_with('.') {
+            let changed = metadata.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
+            names.push((name, metadata.len(), changed.map_or(0, |time| time.as_nanos())));
+        }
+    }
+    Ok(names)
+}
