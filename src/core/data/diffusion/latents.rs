@@ -34,6 +34,8 @@ impl LatentSpace {
                 }
                 [count(&sizes[1], "transformer.patch_size")?, count(&sizes[2], "transformer.patch_size")?]
             }
+            // As the classes of both families have it.
+            Json::Null => [2; 2],
             size => [count(size, "transformer.patch_size")?; 2],
         };
         let class = vae["_class_name"].as_str().unwrap_or_default();
