@@ -3,7 +3,7 @@
 use crate::eval::held_out_sets::data;
 use crate::model::folder::ModelFolder;
 use loongforge_core::config::{ModelKind, RunConfig, Sampler, Sampling, TrainFile};
-use loongforge_core::data::{DataError, Dataset, MediaDecoder, ProcessorOptions};
+use loongforge_core::data::{DataError, Dataset, InProcess, MediaDecoder, ProcessorOptions};
 use loongforge_core::engine::WithHeldOut;
 use loongforge_core::message::{Purpose, SampleId, StepId};
 use loongforge_core::observe::Clip;
@@ -110,11 +110,10 @@ pub fn prompts(
     decoder: Option<&Arc<dyn MediaDecoder>>,
 ) -> Result<Option<Dataset>, DataError> {
     let Some(sampling) = &config.sample else { return Ok(None) };
-    let mut processor = folder.processor(&ProcessorOptions::new(&config.data, &config.train))?;
-    if let Some(decoder) = decoder {
-        processor = processor.with_decoder(decoder.clone());
-    }
-    Dataset::open(&data(&config.data, TrainFile::new(sampling.prompts.as_path())), processor, 0).map(Some)
+    let decoder = decoder.map_or_else(|| Arc::new(InProcess) as Arc<dyn MediaDecoder>, Arc::clone);
+    let data = data(&config.data, TrainFile::new(sampling.prompts.as_path()));
+    let maker = folder.maker(&ProcessorOptions::of_run(config, &data), decoder)?;
+    Dataset::open(&data, maker, 0).map(Some)
 }
 
 /// What the scheduler evaluates to make samples: set number `number`, of these prompts.

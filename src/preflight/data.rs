@@ -2,6 +2,7 @@
 //! them.
 
 use super::{Preflight, PreflightError};
+use crate::eval::samples;
 use loongforge_core::config::TooLong;
 use loongforge_core::data::tools::{Survey, default_jobs, survey, too_long_text};
 use loongforge_core::data::{BadSample, Dataset, ProcessorOptions};
@@ -18,6 +19,8 @@ pub enum DataProblem {
          {max_tokens}; the first: {first}; raise it, or set data.pack.too_long=truncate"
     )]
     AllTooLong { name: PathBuf, seen: u64, max_tokens: usize, first: String },
+    #[error("sample.prompts: {first}")]
+    Prompt { first: String },
     #[error("{first}, and data.pack.too_long is error")]
     TooLong { first: String },
 }
@@ -49,6 +52,10 @@ impl Preflight<'_> {
         if too_long > 0 {
             let text = too_long_text(too_long, sum(|survey| survey.seen), sum(|survey| survey.len), options.max_tokens);
             lines.push(format!("{text} and {} skipped", if too_long == 1 { "is" } else { "are" }));
+        }
+        if let Some(prompts) = samples::prompts(config, self.folder, Some(&self.decoder))? {
+            // Of a prompt that cannot be used no sample would be made: the first one stands for all.
+            prompts.prompt(0).map_err(|first| DataProblem::Prompt { first: described(&first) })?;
         }
         Ok((dataset.len() as u64, lines))
     }

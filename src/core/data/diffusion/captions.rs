@@ -3,8 +3,9 @@
 use std::borrow::Cow;
 use std::path::Path;
 
-use serde_json::{Value as Json, json};
+use serde_json::Value as Json;
 
+use crate::data::card::ModelCard;
 use crate::data::contexts::TextProcessor;
 use crate::data::error::DataError;
 use crate::data::sample::Media;
@@ -13,14 +14,6 @@ use crate::rng::Counter;
 
 /// Tells the random numbers of captions from others of the same seed and sample.
 const PURPOSE: u64 = 0x6361_7074_696f_6e;
-/// What Qwen-Image puts around a prompt, and how many tokens of it have no features.
-const QWEN: &str = "<|im_start|>system\nDescribe the image by detailing the color, shape, size, texture, quantity, text, \
-                    spatial relationships of the objects and background:<|im_end|>\n<|im_start|>user\n{}<|im_end|>\n\
-                    <|im_start|>assistant\n";
-const QWEN_DROPPED: u64 = 34;
-/// Rows of features of a prompt.
-const MAX_ROWS: u64 = 512;
-
 /// Makes items of captions.
 pub struct Captions {
     text: TextProcessor,
@@ -45,12 +38,8 @@ impl Captions {
     ) -> Result<Self, DataError> {
         let mut config = config.clone();
         let is_wan = config["transformer"]["_class_name"] == "WanTransformer3DModel";
-        let is_qwen = config["text_encoder"]["model_type"] == "qwen2_5_vl";
         if config["text"].is_null() {
-            config["text"] = match is_qwen {
-                true => json!({"template": QWEN, "drop_tokens": QWEN_DROPPED, "max_tokens": QWEN_DROPPED + MAX_ROWS}),
-                false => json!({"max_tokens": MAX_ROWS}),
-            };
+            config["text"] = ModelCard::of(&config).text_defaults().unwrap_or_default();
         }
         let inner = dir.join("tokenizer");
         let dir = if inner.is_dir() { &inner } else { dir };
