@@ -13,11 +13,12 @@ import sys
 from pathlib import Path
 
 import torch
+import transformers
 from safetensors.torch import save_file
 from torch import Tensor
 
 from families import FAMILIES
-from make_fixture import GRADIENT_LIMIT, Reference, changed, tidy
+from make_fixture import GRADIENT_LIMIT, Reference, changed, randomize, tidy
 
 VIDEOS = [(2, 4, 6), (1, 4, 4), (4, 2, 8)]  # frames, rows and columns of patches
 
@@ -106,13 +107,44 @@ def make(name: str, out: Path) -> None:
         save_file(tidy(tensors), out / f"{file}.safetensors")
 
 
+def make_clip_states(out: Path) -> None:
+    """CLIP as diffusion models read it: all states of the last layer but one, the class token's first."""
+    vision = dict(hidden_size=24, intermediate_size=40, num_hidden_layers=3, num_attention_heads=3, image_size=16,
+                  patch_size=4, hidden_act="gelu")
+    torch.manual_seed(3)
+    model = transformers.CLIPVisionModel(transformers.CLIPVisionConfig(**vision)).eval()
+    model.set_attn_implementation("eager")
+    randomize(model, 3)
+    rng = torch.Generator().manual_seed(4)
+    pixels = torch.randn(2, 3, 16, 16, generator=rng)
+    found = model(pixels, output_hidden_states=True).hidden_states[-2].flatten(0, 1)
+    seeds = torch.randn(found.shape, generator=rng)
+    (found * seeds).sum().backward()
+    weights = {f"image_encoder.vision_model.{key.removeprefix('vision_model.')}": p for key, p in model.named_parameters()}
+    expected = {"features/0": found}
+    expected |= {f"grad/{key}": p.grad for key, p in weights.items() if p.grad is not None}
+    expected |= {f"grad_norm/{key}": p.grad.norm() for key, p in weights.items() if p.grad is not None}
+    patches = pixels.unfold(2, 4, 4).unfold(3, 4, 4).permute(0, 2, 3, 1, 4, 5).flatten(0, 2).flatten(1)
+    inputs = {"patches": patches, "sizes": torch.tensor([[1, 4, 4]] * 2), "seeds/0": seeds}
+    transformer = dict(_class_name="WanTransformer3DModel", num_attention_heads=2, attention_head_dim=12, in_channels=3,
+                       out_channels=3, text_dim=16, ffn_dim=32, num_layers=1, image_dim=24, added_kv_proj_dim=24)
+    text = dict(model_type="umt5", vocab_size=40, d_model=16, d_kv=8, d_ff=24, num_layers=1, num_heads=2)
+    whole = dict(model_type="loongforge_diffusion", transformer=transformer, text_encoder=text,
+                 vae={"_class_name": "PixelLatents", "channels": 3},
+                 image_encoder={**vision, "model_type": "clip_vision_model"})
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "config.json").write_text(json.dumps(whole, indent=2, sort_keys=True) + "\n")
+    for file, tensors in (("model", {key: p.detach() for key, p in weights.items()}), ("inputs", inputs), ("expected", expected)):
+        save_file(tidy(tensors), out / f"{file}.safetensors")
+
+
 def main() -> int:
     if len(sys.argv) < 2:
         print(__doc__)
         return 1
     torch.set_num_threads(1)
-    for name in sys.argv[2:] or TOWERS:
-        make(name, Path(sys.argv[1]) / name)
+    for name in sys.argv[2:] or [*TOWERS, "clip_states"]:
+        make(name, Path(sys.argv[1]) / name) if name in TOWERS else make_clip_states(Path(sys.argv[1]) / name)
         print(name)
     return 0
 

@@ -56,6 +56,9 @@ pub(super) fn conv2d(x_THWC: &Tensor, weight: &Tensor, bias: &Tensor, stride: i6
     y.permute([0, 2, 3, 1]).contiguous()
 }
 
+/// Values of a part that is normed at once.
+const PART: i64 = 1 << 17;
+
 /// `x / ‖x‖ · √C · gamma` over channels, the quotient in float32 at least.
 pub(super) struct ChannelNorm {
     gamma: Tensor,
@@ -67,15 +70,28 @@ impl ChannelNorm {
     }
 
     pub fn forward(&self, x_THWC: &Tensor) -> Tensor {
-        let (kind, gamma) = (x_THWC.kind(), self.gamma.flatten(0, -1));
-        let x = if kind == Kind::Double { x_THWC.shallow_clone() } else { x_THWC.to_kind(Kind::Float) };
-        let norm = x.norm_scalaropt_dim(2, -1, true).clamp_min(1e-12);
-        (x / norm).to_kind(kind) * (gamma.size()[0] as f64).sqrt() * gamma
+        self.by_parts(x_THWC, |y| y)
     }
 
     /// The norm and SiLU.
     pub fn activated(&self, x_THWC: &Tensor) -> Tensor {
-        self.forward(x_THWC).silu_()
+        self.by_parts(x_THWC, |mut y| y.silu_())
+    }
+
+    /// The norm and `then`, of so many places at once that the values between two steps stay in the processor's cache.
+    fn by_parts(&self, x_THWC: &Tensor, then: impl Fn(Tensor) -> Tensor) -> Tensor {
+        let (kind, channels) = (x_THWC.kind(), self.gamma.size()[0]);
+        let gamma = self.gamma.flatten(0, -1) * (channels as f64).sqrt();
+        let part = |x: &Tensor| {
+            let x = if kind == Kind::Double { x.shallow_clone() } else { x.to_kind(Kind::Float) };
+            let mut y = &x / x.norm_scalaropt_dim(2, -1, true).clamp_min(1e-12);
+            y *= &gamma;
+            then(y)
+        };
+        let (x, y) = (x_THWC.view([-1, channels]), x_THWC.empty_like());
+        let parts = x.split(PART / channels, 0).into_iter().zip(y.view([-1, channels]).split(PART / channels, 0));
+        parts.for_each(|(x, mut y)| y.copy_(&part(&x)));
+        y
     }
 }
 
