@@ -171,3 +171,7 @@ pub(super) fn settings(note: &str) -> Option<Value> {
 pub(super) fn path_of(name: &str) -> Option<&str> {
     name.strip_prefix(PREFIX)?.strip_suffix(ADAPTER_PARTS[0])
 }
+
+#[cfg(test)]
+#[path = "forms_tests.rs"]
+mod tests;
