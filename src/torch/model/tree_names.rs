@@ -7,6 +7,9 @@ use serde_json::Value;
 /// Replaced where a name begins with the first of the two; the first rule that fits counts.
 type Rules = &'static [(&'static str, &'static str)];
 
+/// PEFT adapts the transformer alone.
+const DIFFUSION: Rules = &[("transformer.", "")];
+
 const QWEN2_5_VL: Rules = &[("model.", "model.language_model."), ("visual.", "model.visual.")];
 
 const INTERNVL: Rules = &[
@@ -104,6 +107,7 @@ impl TreeNames {
         let heads = ["num_attention_heads", "vt_num_attention_heads"].iter().find_map(|key| vision?[key].as_i64());
         let named = |beginnings, within| Self { beginnings, within, ..Self::default() };
         match model_type {
+            loongforge_core::data::DIFFUSION => named(DIFFUSION, &[]),
             "qwen2_vl" | "qwen2_5_vl" => named(QWEN2_5_VL, &[]),
             "internvl" => named(INTERNVL, &[]),
             "llava" => named(LLAVA, &[]),

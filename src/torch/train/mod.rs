@@ -24,9 +24,9 @@ pub use adamw::{AdamW, AdamWConfig};
 pub use buckets::Buckets;
 pub use hf::{TensorFileError, WeightsError, load_weights, save_weights};
 pub use peft::{
-    AdapterBase, AdapterConfig, AdapterError, AdapterFile, AdapterFolder, AdapterSettings, Adapters, Contents, Found,
-    adapted, adapter_base, adapter_config, dora_without_place, has_adapter, is_within, load_adapter, merge_adapter,
-    modules_to_save, read_adapter_config, save_adapter,
+    AdapterBase, AdapterConfig, AdapterError, AdapterFile, AdapterFolder, AdapterSettings, Adapters, Contents,
+    DIFFUSERS_LORA_FILE, Found, LoraForm, adapted, adapter_base, adapter_config, dora_without_place, has_adapter,
+    is_within, load_adapter, merge_adapter, modules_to_save, read_adapter_config, save_adapter, write_lora,
 };
 pub use restore::load_state;
 pub use shares::{gather_piece, gather_whole};

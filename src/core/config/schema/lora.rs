@@ -10,6 +10,19 @@ use crate::config::schema::JsonMap;
 /// PEFT's word for every linear module but the output layer.
 const ALL_LINEAR: &str = "all-linear";
 
+/// Linear maps of a diffusion transformer that are no attention's and no MLP's: embeddings, modulation and output.
+const OUTSIDE_OF_BLOCKS: [&str; 9] = [
+    "patch_embedding",
+    "condition_embedder",
+    "time_text_embed",
+    "img_in",
+    "txt_in",
+    "norm_out",
+    "proj_out",
+    "img_mod",
+    "txt_mod",
+];
+
 /// Low-rank adapters on linear modules, whose own weights are kept as they are.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
@@ -23,8 +36,8 @@ pub struct Lora {
     /// Share of the adapters' inputs that is dropped in training; `null`: as `adapter` says, else 0.
     #[schemars(range(min = 0.0, max = 0.99))]
     pub dropout: Option<f64>,
-    /// Modules that get adapters: endings of their names such as `q_proj`, whole names with `*`, or `all-linear`;
-    /// `null`: those of `adapter`, else `all-linear`.
+    /// Modules that get adapters: endings of their names such as `q_proj`, whole names with `*`, or `all-linear`, which in a
+    /// diffusion transformer means attention and MLP of the blocks; `null`: those of `adapter`, else `all-linear`.
     #[schemars(extend("x-one-or-more" = true))]
     pub target_modules: Option<Vec<String>>,
     /// Modules that get none though `target_modules` names them.
@@ -47,7 +60,8 @@ pub struct Lora {
     /// whole names with `*`; those that `adapter` holds are as well.
     #[schemars(extend("x-one-or-more" = true))]
     pub modules_to_save: Vec<String>,
-    /// Directory or hub id of a PEFT adapter to continue from.
+    /// Adapter to continue from: directory or hub id of one of PEFT or Diffusers, or a `.safetensors` file as Diffusers, ComfyUI or
+    /// kohya's scripts have it.
     pub adapter: Option<Source>,
 }
 
@@ -73,7 +87,7 @@ impl Lora {
     /// Returns whether the linear module `name` (`model.layers.0.self_attn.q_proj`) gets an adapter.
     pub fn targets(&self, name: &str) -> bool {
         let is = |pattern: &String| is_meant(pattern, name);
-        let all = self.all_linear() && !name.ends_with("lm_head");
+        let all = self.all_linear() && !name.ends_with("lm_head") && !is_outside_of_blocks(name);
         let named = self.target_modules.iter().flatten().any(is);
         (all || named) && !self.exclude_modules.iter().any(is) && !self.saves(name)
     }
@@ -122,6 +136,13 @@ impl Lora {
     pub fn all_linear(&self) -> bool {
         self.target_modules.as_ref().is_none_or(|names| names.iter().any(|name| name == ALL_LINEAR))
     }
+}
+
+/// Returns whether this is a map of a diffusion transformer that is no attention's and no MLP's.
+fn is_outside_of_blocks(name: &str) -> bool {
+    let mut parts = name.split('.');
+    let is_transformer = parts.next().is_some_and(|first| ["transformer", "transformer_2"].contains(&first));
+    is_transformer && parts.any(|part| OUTSIDE_OF_BLOCKS.contains(&part))
 }
 
 fn number_of(patterns: &JsonMap, name: &str) -> Option<f64> {
@@ -173,6 +194,26 @@ mod tests {
         assert!(!lora.targets("model.merger.mlp.0") && lora.targets("model.mlp.0"));
         assert_eq!(lora.pattern_without_module([q].into_iter()), Some(("rank_pattern", "layers.0.*")));
         assert_eq!(lora.saved_without_module(["a.merger.b"].into_iter()), Some("embed_tokens"));
+    }
+
+    #[test]
+    fn all_of_a_diffusion_transformer_are_those_of_its_blocks() {
+        let lora = Lora::default();
+        for name in [
+            "transformer.blocks.0.attn2.to_out.0",
+            "transformer_2.blocks.3.ffn.net.0.proj",
+            "transformer.h.0.attn.c_proj",
+        ] {
+            assert!(lora.targets(name), "{name}");
+        }
+        for name in [
+            "transformer.condition_embedder.time_proj",
+            "transformer.transformer_blocks.0.img_mod.1",
+            "transformer_2.proj_out",
+        ] {
+            assert!(!lora.targets(name), "{name}");
+        }
+        assert!(lora.targets("vision.proj_out"));
     }
 
     #[test]

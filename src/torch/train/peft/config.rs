@@ -41,10 +41,19 @@ impl AdapterConfig {
 pub fn read_adapter_config(folder: &Path) -> Result<AdapterConfig, AdapterError> {
     let path = &folder.join(CONFIG);
     let json = read_json(path)?;
-    let wrong = |reason: String| AdapterError::Config { path: path.to_owned(), reason };
     if json["peft_type"] != "LORA" {
-        return Err(wrong(format!("peft_type is {}", json["peft_type"])));
+        let reason = format!("peft_type is {}", json["peft_type"]);
+        return Err(AdapterError::Config { path: path.to_owned(), reason });
     }
+    understand(path, &json)
+}
+
+/// The settings in `json`, which the file at `path` has.
+///
+/// # Errors
+/// They ask for what is not implemented.
+pub(super) fn understand(path: &Path, json: &Value) -> Result<AdapterConfig, AdapterError> {
+    let wrong = |reason: String| AdapterError::Config { path: path.to_owned(), reason };
     let is_unset = |value: &Value| match value {
         Value::Null | Value::Bool(false) => true,
         Value::Array(list) => list.is_empty(),
@@ -86,7 +95,7 @@ pub fn read_adapter_config(folder: &Path) -> Result<AdapterConfig, AdapterError>
             use_rslora: flag("use_rslora"),
             use_dora: flag("use_dora"),
         },
-        alpha_pattern: Patterns::read(path, &json, "alpha_pattern")?,
+        alpha_pattern: Patterns::read(path, json, "alpha_pattern")?,
         target_parameters: parameters.filter_map(|name| name.as_str().map(str::to_owned)).collect(),
     })
 }

@@ -1,20 +1,26 @@
 //! A folder of PEFT's: which of a model's parameters its tensors belong to, and what they hold for them.
 
-use super::config::{AdapterConfig, read_adapter_config};
+use super::config::{AdapterConfig, CONFIG, read_adapter_config, understand};
 use super::error::AdapterError;
+use super::forms::{self, DIFFUSERS_LORA_FILE, METADATA, Written};
+use super::keys::{ALPHA, Keys};
 use super::names::{PREFIX, Place, places};
 use super::whole::{WholePiece, whole_pieces};
 use crate::model::TreeNames;
 use crate::params::{ADAPTER_PARTS, LinearModule, LoraConfig, ParamSpec};
-use crate::train::hf::{ADAPTER_FILE, TensorFile};
+use crate::train::hf::{ADAPTER_FILE, TensorFile, TensorInfo};
+use serde_json::json;
 use std::collections::BTreeSet;
 use std::path::Path;
 use tch::{Kind, Tensor};
 
-/// A folder of PEFT's.
+/// A folder of PEFT's, or a file of adapters in another form.
 pub struct AdapterFolder {
     pub config: AdapterConfig,
     file: TensorFile,
+    keys: Keys,
+    /// Maps without alphas of their own have that of the config; else their rank.
+    has_settings: bool,
 }
 
 /// An adapter of a folder.
@@ -43,14 +49,97 @@ pub struct Contents {
 }
 
 impl AdapterFolder {
+    /// Opens a folder of PEFT's, the folder of an adapter that Diffusers has saved, or one file.
+    ///
     /// # Errors
     /// As [`read_adapter_config`], or the file of tensors is missing or torn.
-    pub fn open(folder: &Path) -> Result<Self, AdapterError> {
-        Ok(Self { config: read_adapter_config(folder)?, file: TensorFile::open(&folder.join(ADAPTER_FILE))? })
+    pub fn open(path: &Path) -> Result<Self, AdapterError> {
+        if path.is_file() {
+            return Self::open_file(path);
+        }
+        let file = path.join(DIFFUSERS_LORA_FILE);
+        if file.is_file() && !path.join(CONFIG).is_file() {
+            return Self::open_file(&file);
+        }
+        let config = read_adapter_config(path)?;
+        let file = TensorFile::open(&path.join(ADAPTER_FILE))?;
+        Ok(Self { config, file, keys: Keys::default(), has_settings: true })
+    }
+
+    fn open_file(path: &Path) -> Result<Self, AdapterError> {
+        let file = TensorFile::open(path)?;
+        let wrong = |problem| AdapterError::Mismatch { path: path.to_owned(), problems: vec![problem] };
+        let keys = Keys::of(file.tensors().keys()).map_err(wrong)?;
+        let note = file.note(METADATA).and_then(forms::settings);
+        let has = |end: &str| file.tensors().keys().any(|name| name.ends_with(end));
+        let settings = note.clone().unwrap_or_else(|| json!({"r": 1, "use_dora": has(ADAPTER_PARTS[2])}));
+        let config = understand(path, &settings)?;
+        Ok(Self { config, file, keys, has_settings: note.is_some() })
+    }
+
+    fn info(&self, name: &str) -> Option<(&str, &TensorInfo)> {
+        let (name, info) = self.file.tensors().get_key_value(self.keys.find(name)?)?;
+        Some((name, info))
     }
 
     fn has(&self, name: &str) -> bool {
-        self.file.tensors().contains_key(name)
+        self.info(name).is_some()
+    }
+
+    /// The settings of the map at `path`, whose adapter has rank `r`; `at` is what the names of its tensors begin with.
+    fn lora_of(&self, at: &str, path: &str, r: i64, used: &mut BTreeSet<String>) -> Result<LoraConfig, AdapterError> {
+        let alpha = format!("{at}{ALPHA}");
+        if let Some((name, _)) = self.info(&alpha).filter(|_| self.keys.have_alphas()) {
+            used.insert(name.to_owned());
+            let value = self.read(&alpha)?.to_kind(Kind::Double);
+            if value.numel() != 1 {
+                return Err(self.mismatch(vec![format!("{name} is {:?}, must be one number", value.size())]));
+            }
+            let scale = value.sum(Kind::Double).double_value(&[]) / r as f64;
+            return Ok(LoraConfig { r, ..self.config.lora.clone() }.with_scale(scale));
+        }
+        match self.has_settings {
+            true => self.config.lora_of(path, r),
+            false => Ok(LoraConfig { r, ..self.config.lora.clone() }.with_scale(1.0)),
+        }
+    }
+
+    /// The adapters of all maps, by PEFT's paths.
+    ///
+    /// # Errors
+    /// The file holds something else, which only folders of PEFT's can hold.
+    pub(super) fn maps(&self) -> Result<Vec<Written>, AdapterError> {
+        let (mut used, mut maps) = (BTreeSet::new(), Vec::new());
+        for path in self.paths()? {
+            let at = format!("{PREFIX}{path}");
+            let [a, b] = [0, 1].map(|part| format!("{at}{}", ADAPTER_PARTS[part]));
+            for name in [&a, &b] {
+                let (name, _) = self.info(name).ok_or_else(|| self.mismatch(vec![format!("{name} is missing")]))?;
+                used.insert(name.to_owned());
+            }
+            let (a, b) = (self.read(&a)?, self.read(&b)?);
+            let scale = self.lora_of(&at, &path, a.size()[0], &mut used)?.scale();
+            maps.push(Written { path, a, b, scale });
+        }
+        let extra = self.file.tensors().keys().filter(|name| !used.contains(*name));
+        let problems: Vec<String> =
+            extra.map(|name| format!("{name} is no adapter's A or B: only folders of PEFT's can hold it")).collect();
+        if problems.is_empty() { Ok(maps) } else { Err(self.mismatch(problems)) }
+    }
+
+    /// PEFT's paths of the maps that have adapters.
+    fn paths(&self) -> Result<Vec<String>, AdapterError> {
+        if !self.config.target_parameters.is_empty() {
+            return Err(self.mismatch(vec!["it has adapters of stacked parameters".to_owned()]));
+        }
+        let names: Vec<&str> =
+            self.keys.names().unwrap_or_else(|| self.file.tensors().keys().map(String::as_str).collect());
+        if names.is_empty() {
+            return Err(
+                self.mismatch(vec!["it has no names to go by: convert from the form it was made from".to_owned()])
+            );
+        }
+        Ok(names.into_iter().filter_map(forms::path_of).map(str::to_owned).collect())
     }
 
     /// Returns what of it belongs to these parameters, whole or parts of ranks.
@@ -109,14 +198,15 @@ impl AdapterFolder {
     ) -> Result<Option<(Place, LoraConfig)>, AdapterError> {
         let stack = module.whole_stack();
         let [a, b, magnitude] = ADAPTER_PARTS.map(|part| place.tensor(part));
-        let Some(info) = self.file.tensors().get(&a) else {
+        let Some((_, info)) = self.info(&a) else {
             problems.push(format!("{a} is missing"));
             return Ok(None);
         };
-        let rows = info.shape.first().copied().unwrap_or(0);
+        let shape = info.shape.clone();
+        let rows = shape.first().copied().unwrap_or(0);
         let outputs = place.rows.as_ref().map_or(module.whole_outputs(), |rows| rows.len() as i64);
         if rows == 0 || rows % stack != 0 {
-            problems.push(format!("{a} is {:?}, no whole number of rows for each of {stack}", info.shape));
+            problems.push(format!("{a} is {shape:?}, no whole number of rows for each of {stack}"));
             return Ok(None);
         }
         self.expect(&a, &[rows, module.whole_inputs()], used, problems);
@@ -126,21 +216,21 @@ impl AdapterFolder {
         }
         let by_parameter = format!("{}.weight", place.path);
         let path = if self.config.is_target_parameter(&by_parameter) { &by_parameter } else { &place.path };
-        let lora = self.config.lora_of(path, rows / stack)?;
+        let lora = self.lora_of(&place.in_file, path, rows / stack, used)?;
         Ok(Some((place, lora)))
     }
 
     fn expect(&self, name: &str, want: &[i64], used: &mut BTreeSet<String>, problems: &mut Vec<String>) {
-        match self.file.tensors().get(name).map(|info| &info.shape) {
+        match self.info(name).map(|(name, info)| (name, &info.shape)) {
             None => problems.push(format!("{name} is missing")),
-            Some(shape) if shape != want => problems.push(format!("{name}: adapter {shape:?}, model {want:?}")),
-            Some(_) => {
+            Some((name, shape)) if shape != want => problems.push(format!("{name}: adapter {shape:?}, model {want:?}")),
+            Some((name, _)) => {
                 used.insert(name.to_owned());
             }
         }
     }
 
-    fn mismatch(&self, problems: Vec<String>) -> AdapterError {
+    pub(super) fn mismatch(&self, problems: Vec<String>) -> AdapterError {
         AdapterError::Mismatch { path: self.file.path().to_owned(), problems }
     }
 
@@ -179,6 +269,7 @@ impl AdapterFolder {
     }
 
     fn read(&self, name: &str) -> Result<Tensor, AdapterError> {
+        let name = self.keys.find(name).expect("its shape was found");
         Ok(self.file.read(name)?.expect("its shape was found"))
     }
 

@@ -1,9 +1,12 @@
-//! Adapters in and out in PEFT's format: `adapter_config.json` beside `adapter_model.safetensors`; and added to their base.
+//! Adapters in and out in PEFT's format: `adapter_config.json` beside `adapter_model.safetensors`; in single files of other
+//! programs; and added to their base.
 
 mod config;
 mod error;
 mod file;
 mod folder;
+mod forms;
+mod keys;
 mod merge;
 mod names;
 mod pair;
@@ -18,6 +21,7 @@ pub use error::AdapterError;
 pub use file::{AdapterFile, adapted, has_adapter, load_adapter, save_adapter};
 pub(super) use file::{names_in_file, save_adapter_among};
 pub use folder::{AdapterFolder, Contents, Found};
+pub use forms::{DIFFUSERS_LORA_FILE, LoraForm, write_lora};
 pub use merge::{Adapters, merge_adapter};
 pub(super) use names::PREFIX;
 pub(super) use pair::merged;

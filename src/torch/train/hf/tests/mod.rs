@@ -3,6 +3,7 @@
 mod carried;
 mod components;
 mod damaged;
+mod networks;
 mod packed;
 mod reading;
 

@@ -1,0 +1,177 @@
+//! Adapters of a diffusion transformer in the single files that other programs load.
+
+use super::error::AdapterError;
+use super::folder::AdapterFolder;
+use super::keys::{ALPHA, COMFY, KOHYA, NETWORK};
+use super::names::PREFIX;
+use crate::model::Naming;
+use crate::params::ADAPTER_PARTS;
+use crate::train::hf::write_tensor_file;
+use loongforge_core::message::SavedFile;
+use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
+use std::path::Path;
+use tch::{Kind, Tensor};
+
+/// The name of the file that Diffusers looks for in a folder.
+pub const DIFFUSERS_LORA_FILE: &str = "pytorch_lora_weights.safetensors";
+
+/// The note in which Diffusers keeps PEFT's settings.
+pub(super) const METADATA: &str = "lora_adapter_metadata";
+
+/// What names begin with of the second transformer, which has the low noise levels.
+const SECOND: &str = "transformer_2.";
+
+/// The form of a single file of adapters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LoraForm {
+    /// `transformer.PATH.lora_A.weight`; PEFT's settings are a note.
+    Diffusers,
+    /// `diffusion_model.PATH.lora_A.weight`, of Wan with the names of its first release.
+    ComfyUi,
+    /// `lora_unet_PATH.lora_down.weight` with `_` for dots, and `.alpha`.
+    Kohya,
+}
+
+/// Writes the adapters of `folder`, which may have any form, into the file `out`; where two transformers have some and the form
+/// has no names for that, into two files with `_high_noise` and `_low_noise` in their names. The factor alpha / r is in B where
+/// the form has no alpha.
+///
+/// # Errors
+/// The folder holds what the form has no place for, or a file cannot be read or written.
+pub fn write_lora(folder: &AdapterFolder, form: LoraForm, out: &Path) -> Result<Vec<SavedFile>, AdapterError> {
+    let maps = folder.maps()?;
+    let (low, high): (Vec<_>, Vec<_>) = maps.into_iter().partition(|map| map.path.starts_with(SECOND));
+    let parts = match (form, low.is_empty(), high.is_empty()) {
+        (LoraForm::Diffusers, ..) => vec![("", [high, low].into_iter().flatten().collect())],
+        (_, true, _) => vec![("", high)],
+        (_, false, true) => vec![("", low)],
+        _ => vec![("_high_noise", high), ("_low_noise", low)],
+    };
+    let stem = out.file_stem().unwrap_or_default().to_string_lossy();
+    let write = |(end, maps): (&str, Vec<Written>)| {
+        let (tensors, notes) = form.tensors(&maps).map_err(|what| folder.mismatch(vec![what]))?;
+        let mut all = vec![("format", "pt")];
+        all.extend(notes.iter().map(|text| (METADATA, text.as_str())));
+        let dir = out.parent().unwrap_or(Path::new("."));
+        Ok(write_tensor_file(&tensors, &all, dir, &format!("{stem}{end}.safetensors"))?)
+    };
+    parts.into_iter().map(write).collect()
+}
+
+/// An adapter of one linear map.
+pub(super) struct Written {
+    /// PEFT's path.
+    pub path: String,
+    pub a: Tensor,
+    pub b: Tensor,
+    /// The factor of `B A x`.
+    pub scale: f64,
+}
+
+impl Written {
+    fn rank(&self) -> i64 {
+        self.a.size()[0]
+    }
+
+    /// B times the factor, in its own type.
+    fn folded(&self) -> Tensor {
+        match self.scale == 1.0 {
+            true => self.b.shallow_clone(),
+            false => (self.b.to_kind(Kind::Float) * self.scale).to_kind(self.b.kind()),
+        }
+    }
+}
+
+impl LoraForm {
+    /// The tensors of a file, and Diffusers' note.
+    fn tensors(self, maps: &[Written]) -> Result<(Vec<(String, Tensor)>, Option<String>), String> {
+        let mut tensors = Vec::new();
+        for map in maps {
+            let name = self.name(&map.path)?;
+            match self {
+                Self::Kohya => {
+                    let alpha = Tensor::from(map.scale * map.rank() as f64).to_kind(Kind::Float);
+                    let named = [(".lora_down.weight", &map.a), (".lora_up.weight", &map.b), (ALPHA, &alpha)];
+                    tensors.extend(named.map(|(end, tensor)| (format!("{name}{end}"), tensor.shallow_clone())));
+                }
+                Self::Diffusers | Self::ComfyUi => {
+                    tensors.push((format!("{name}{}", ADAPTER_PARTS[0]), map.a.shallow_clone()));
+                    tensors.push((format!("{name}{}", ADAPTER_PARTS[1]), map.folded()));
+                }
+            }
+        }
+        Ok((tensors, (self == Self::Diffusers).then(|| metadata(maps).to_string())))
+    }
+
+    /// What the names of a map's tensors begin with.
+    fn name(self, path: &str) -> Result<String, String> {
+        let (network, inner) = match path.strip_prefix(SECOND) {
+            Some(inner) => (SECOND, inner),
+            None => (NETWORK, path),
+        };
+        if self == Self::Diffusers {
+            let is_encoder = path.starts_with("text_encoder.");
+            return Ok(if is_encoder { path.to_owned() } else { format!("{network}{inner}") });
+        }
+        let is_qwen = inner.starts_with("transformer_blocks.");
+        let theirs = if is_qwen { Some(inner.to_owned()) } else { Naming::Wan.from_diffusers(inner) };
+        let theirs = theirs.ok_or_else(|| format!("{path} has no name in files of this form"))?;
+        Ok(match self {
+            Self::Kohya => format!("{KOHYA}{}", theirs.replace('.', "_")),
+            _ => format!("{COMFY}{theirs}"),
+        })
+    }
+}
+
+/// PEFT's settings of each network, as Diffusers keeps them: the factor is in the weights.
+fn metadata(maps: &[Written]) -> Value {
+    let mut networks: BTreeMap<&str, Vec<(&str, i64)>> = BTreeMap::new();
+    for map in maps {
+        let (network, inner) = match map.path.split_once('.') {
+            Some((network, inner)) if [SECOND, "text_encoder."].iter().any(|it| it.starts_with(network)) => {
+                (network, inner)
+            }
+            _ => ("transformer", map.path.as_str()),
+        };
+        networks.entry(network).or_default().push((inner, map.rank()));
+    }
+    let mut json = Map::new();
+    for (network, maps) in networks {
+        let r = maps[0].1;
+        let others: Map<String, Value> = maps
+            .iter()
+            .filter(|(_, rank)| *rank != r)
+            .map(|(path, rank)| (super::pattern::exactly(path), json!(rank)))
+            .collect();
+        let paths: Vec<&str> = maps.iter().map(|(path, _)| *path).collect();
+        let entries = [
+            ("r", json!(r)),
+            ("lora_alpha", json!(r)),
+            ("rank_pattern", Value::Object(others.clone())),
+            ("alpha_pattern", Value::Object(others)),
+            ("target_modules", json!(paths)),
+            ("use_rslora", json!(false)),
+            ("bias", json!("none")),
+        ];
+        json.extend(entries.map(|(key, value)| (format!("{network}.{key}"), value)));
+    }
+    Value::Object(json)
+}
+
+/// The settings in Diffusers' note of the transformer, as PEFT has them.
+pub(super) fn settings(note: &str) -> Option<Value> {
+    let Ok(Value::Object(all)) = serde_json::from_str(note) else { return None };
+    let own = all.into_iter().filter_map(|(key, value)| Some((key.strip_prefix(NETWORK)?.to_owned(), value)));
+    let own: Map<String, Value> = own.collect();
+    (!own.is_empty()).then_some(Value::Object(own))
+}
+
+/// PEFT's name of the first part of a map's adapter without PEFT's beginning and its end.
+pub(super) fn path_of(name: &str) -> Option<&str> {
+    name.strip_prefix(PREFIX)?.strip_suffix(ADAPTER_PARTS[0])
+}
+
+#[cfg(test)]
+#[path = "forms_tests.rs"]
+mod tests;

@@ -1,0 +1,168 @@
+//! Tests that adapters of a diffusion transformer mean the same in every form of file.
+
+use super::super::{
+    AdapterFile, AdapterFolder, AdapterSettings, adapted, adapter_config, load_adapter, merge_adapter, save_adapter,
+};
+use super::*;
+use crate::model::{COMFY_PREFIX, TreeNames};
+use crate::nn::Linear;
+use crate::params::{LinearModule, LoraConfig, ParamSpec, ParamStore};
+use crate::train::hf::TensorFile;
+use std::collections::BTreeSet;
+use tch::Device;
+
+fn tree() -> TreeNames {
+    TreeNames::of(&json!({"model_type": "loongforge_diffusion"}))
+}
+
+fn frozen(paths: &[&str]) -> Vec<ParamSpec> {
+    let specs = paths.iter().flat_map(|path| {
+        let (begin, last) = path.rsplit_once('.').unwrap();
+        Linear::specs(&format!("{begin}."), last, 5, 7, false, 0.5)
+    });
+    specs.map(ParamSpec::frozen).collect()
+}
+
+/// A folder of PEFT's with adapters of ranks 2 and 3 and factors that are not 1, and the weights with them.
+fn peft(paths: &[&str], folder: &Path) -> Vec<Tensor> {
+    let mut specs = frozen(paths);
+    let modules: Vec<LinearModule> = specs.iter().filter_map(LinearModule::of).collect();
+    let lora =
+        |r: usize| LoraConfig { r: r as i64, alpha: 5.0 * r as f64, dropout: 0.0, use_rslora: false, use_dora: false };
+    specs.extend(modules.iter().enumerate().flat_map(|(number, module)| lora(2 + number % 2).specs(module)));
+    let params = ParamStore::new(specs.clone(), Kind::Float, Device::Cpu);
+    params.init_random(1);
+    for id in params.ids().filter(|id| params.spec(*id).name.ends_with(ADAPTER_PARTS[1])) {
+        let size = params.leaf(id).size();
+        params.set(id, &Tensor::arange(size.iter().product::<i64>(), (Kind::Float, Device::Cpu)).view(&size[..]).sin());
+    }
+    let config = adapter_config(&specs, &tree(), &AdapterSettings::default()).to_string();
+    let file = AdapterFile {
+        config: Some(config),
+        tree: tree(),
+        modules_to_save: BTreeSet::new(),
+        name: AdapterFile::name(0, 1),
+    };
+    save_adapter(&[&params], &file, folder).unwrap();
+    merged(&params, paths)
+}
+
+fn merged(params: &ParamStore, paths: &[&str]) -> Vec<Tensor> {
+    merge_adapter(params);
+    paths.iter().map(|path| params.get(&format!("{path}.weight")).detach().copy()).collect()
+}
+
+/// The weights with the adapters of a file or folder added.
+fn read(paths: &[&str], path: &Path) -> Result<Vec<Tensor>, AdapterError> {
+    let folder = AdapterFolder::open(path)?;
+    let specs = adapted(frozen(paths), &folder, &tree())?;
+    let contents = folder.contents(&specs, &tree())?;
+    folder.expect_all([&contents])?;
+    let params = ParamStore::new(specs, Kind::Float, Device::Cpu);
+    params.init_random(1);
+    load_adapter(&params, &folder, &tree(), |_| true)?;
+    Ok(merged(&params, paths))
+}
+
+fn keys(path: &Path) -> Vec<String> {
+    TensorFile::open(path).unwrap().tensors().keys().cloned().collect()
+}
+
+const WAN: [&str; 3] = [
+    "transformer.blocks.0.attn1.to_out.0",
+    "transformer.blocks.0.attn2.add_k_proj",
+    "transformer.blocks.1.ffn.net.0.proj",
+];
+const QWEN: [&str; 2] =
+    ["transformer.transformer_blocks.0.attn.add_q_proj", "transformer.transformer_blocks.0.img_mlp.net.2"];
+
+#[test]
+fn every_form_gives_the_same_weights() {
+    for (paths, comfy, kohya) in [
+        (
+            WAN.as_slice(),
+            "diffusion_model.blocks.0.cross_attn.k_img.lora_A.weight",
+            "lora_unet_blocks_0_self_attn_o.alpha",
+        ),
+        (
+            QWEN.as_slice(),
+            "diffusion_model.transformer_blocks.0.attn.add_q_proj.lora_A.weight",
+            "lora_unet_transformer_blocks_0_img_mlp_net_2.alpha",
+        ),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let want = peft(paths, dir.path());
+        assert_eq!(read(paths, dir.path()).unwrap(), want, "{paths:?}");
+        let folder = AdapterFolder::open(dir.path()).unwrap();
+        for (form, key) in [
+            (LoraForm::Diffusers, format!("{}.lora_B.weight", paths[0])),
+            (LoraForm::ComfyUi, comfy.to_owned()),
+            (LoraForm::Kohya, kohya.to_owned()),
+        ] {
+            let path = dir.path().join(format!("{form:?}.safetensors"));
+            write_lora(&folder, form, &path).unwrap();
+            assert!(keys(&path).contains(&key), "{form:?}: {:?}", keys(&path));
+            for (found, want) in read(paths, &path).unwrap().iter().zip(&want) {
+                assert!(found.allclose(want, 1e-6, 1e-6, false), "{form:?}");
+            }
+        }
+        // From one file to another.
+        let [from, to] = ["ComfyUi", "again"].map(|name| dir.path().join(format!("{name}.safetensors")));
+        write_lora(&AdapterFolder::open(&from).unwrap(), LoraForm::Diffusers, &to).unwrap();
+        assert!(
+            read(paths, &to).unwrap().iter().zip(&want).all(|(found, want)| found.allclose(want, 1e-6, 1e-6, false))
+        );
+    }
+}
+
+#[test]
+fn two_transformers_have_two_files() {
+    let dir = tempfile::tempdir().unwrap();
+    let paths = ["transformer.blocks.0.attn1.to_q", "transformer_2.blocks.0.attn1.to_q"];
+    let want = peft(&paths, dir.path());
+    let folder = AdapterFolder::open(dir.path()).unwrap();
+    let files = write_lora(&folder, LoraForm::ComfyUi, &dir.path().join("x.safetensors")).unwrap();
+    let names: Vec<&str> = files.iter().map(|file| file.name.as_str()).collect();
+    assert_eq!(names, ["x_high_noise.safetensors", "x_low_noise.safetensors"]);
+    let path = dir.path().join(DIFFUSERS_LORA_FILE);
+    write_lora(&folder, LoraForm::Diffusers, &path).unwrap();
+    // Diffusers saves it without a folder of PEFT's.
+    std::fs::remove_file(dir.path().join("adapter_config.json")).unwrap();
+    for (found, want) in read(&paths, dir.path()).unwrap().iter().zip(&want) {
+        assert!(found.allclose(want, 1e-6, 1e-6, false));
+    }
+}
+
+#[test]
+fn what_has_no_place_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("x.safetensors");
+    let float = |shape: &[i64]| Tensor::zeros(shape, (Kind::Float, Device::Cpu));
+    let base = "diffusion_model.blocks.0.self_attn.q";
+    let pair =
+        || vec![(format!("{base}.lora_A.weight"), float(&[2, 5])), (format!("{base}.lora_B.weight"), float(&[7, 2]))];
+    let refused = |mut tensors: Vec<(String, Tensor)>, more: &[(&str, &[i64])]| {
+        tensors.extend(more.iter().map(|(name, shape)| ((*name).to_owned(), float(shape))));
+        write_tensor_file(&tensors, &[], dir.path(), "x.safetensors").unwrap();
+        read(&["transformer.blocks.0.attn1.to_q"], &path).err().map(|error| error.to_string()).unwrap_or_default()
+    };
+    assert_eq!(refused(pair(), &[]), "");
+    let comfy = format!("{COMFY_PREFIX}blocks.0.attn1.to_q.lora_down.weight");
+    for (more, expected) in [
+        ([(format!("{base}.diff_b").as_str(), [7].as_slice())], "self_attn.q.diff_b matches no parameter"),
+        (
+            [("diffusion_model.blocks.9.self_attn.q.lora_A.weight", [2, 5].as_slice())],
+            "blocks.9.self_attn.q.lora_A.weight matches",
+        ),
+        (
+            [("lora_te_text_model.lora_down.weight", [2, 5].as_slice())],
+            "lora_te_text_model.lora_down.weight matches no",
+        ),
+        ([(comfy.as_str(), [2, 5].as_slice())], "are the same"),
+        ([(format!("{base}.alpha").as_str(), [2].as_slice())], "must be one number"),
+    ] {
+        let error = refused(pair(), &more);
+        assert!(error.contains(expected), "{error:?} lacks {expected:?}");
+    }
+    assert!(refused(pair().split_off(1), &[]).contains("matches no parameter"));
+}
