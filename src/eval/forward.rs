@@ -6,7 +6,7 @@ use anyhow::{Result, anyhow};
 use loongforge_core::data::{Media, Sample};
 use loongforge_core::message::{Grid, SampleMeta};
 use loongforge_torch::model::{Decoder, EncoderModel, FeatureInput, ModelTower, Prompt, TextBatch, TokenScores};
-use loongforge_torch::params::ParamStore;
+use loongforge_torch::params::{ParamSpec, ParamStore};
 use loongforge_torch::tape::{Execution, Policy};
 use loongforge_torch::train::hf::Checkpoint;
 use loongforge_torch::train::{Adapters, load_weights};
@@ -24,7 +24,8 @@ pub struct ForwardModel {
     params: Rc<ParamStore>,
 }
 
-struct LoadedTower {
+/// A tower with its weights.
+pub(super) struct LoadedTower {
     input: FeatureInput,
     model: Box<dyn EncoderModel>,
     params: Rc<ParamStore>,
@@ -43,17 +44,14 @@ impl ForwardModel {
             Ok(Adapters::open(adapters, &folder.config, &Checkpoint::open(weights)?)?)
         };
         let adapters = adapters.as_ref().map(open).transpose()?;
-        let load = |specs| -> Result<Rc<ParamStore>> {
+        let load = |specs: Vec<ParamSpec>| -> Result<Rc<ParamStore>> {
             let params = ParamStore::new(specs, kind, device);
             load_weights(&params, weights)?;
             params.set_trainable(false);
             adapters.iter().for_each(|adapters| adapters.add_to(&params));
             Ok(Rc::new(params))
         };
-        let tower = |(it, input): (&ModelTower, &FeatureInput)| -> Result<LoadedTower> {
-            let params = load(it.family.specs())?;
-            Ok(LoadedTower { input: input.clone(), model: it.family.build(&params, Policy::Keep), params })
-        };
+        let tower = |(it, input): (&ModelTower, &FeatureInput)| LoadedTower::load(it, input, load);
         let towers = folder.config.towers.iter().zip(folder.config.inputs()).map(tower).collect::<Result<_>>()?;
         let Some(config) = folder.config.decoder() else {
             let model_type = &folder.config.model_type;
@@ -133,8 +131,18 @@ impl ForwardModel {
 }
 
 impl LoadedTower {
+    /// `load` makes parameters with their weights. Its outputs are for `input`.
+    pub fn load(
+        tower: &ModelTower,
+        input: &FeatureInput,
+        load: impl Fn(Vec<ParamSpec>) -> Result<Rc<ParamStore>>,
+    ) -> Result<Self> {
+        let params = load(tower.family.specs())?;
+        Ok(Self { input: input.clone(), model: tower.family.build(&params, Policy::Keep), params })
+    }
+
     /// The tower's outputs for all its items of the samples; none without such.
-    fn features(&self, samples: &[&Sample]) -> Vec<Tensor> {
+    pub fn features(&self, samples: &[&Sample]) -> Vec<Tensor> {
         let (model, params) = (&self.model, &self.params);
         let media = samples.iter().flat_map(|sample| &sample.media).filter(|item| item.tower == self.input.tower);
         let media: Vec<&Media> = media.collect();

@@ -84,6 +84,21 @@ fn evaluations_change_no_bit_in_any_layout_and_find_the_same() {
     }
 }
 
+/// Averages of the weights are evaluated, and the weights that go on are saved meanwhile.
+#[test]
+fn averages_are_evaluated_and_change_no_bit_of_training() {
+    let fixture = Fixture::new(Pictures::Some);
+    let averages = ["train.ema=0.9", SMALL, "checkpoint.every_steps=1"];
+    let one = evaluated(&fixture, &averages);
+    let shared = ["pools.placement=colocated", "pools.foundation.replicas=2", "pools.foundation.zero=2"];
+    let shared = [&averages[..], &shared].concat();
+    assert_close(&shared, &evaluated(&fixture, &shared), &one);
+    let weights = evaluated(&fixture, &averages[1..]);
+    // Averages lag behind weights that get better.
+    let [average, last] = [&one, &weights].map(|found| found[2].sets[0].loss());
+    assert!(average > last + 1e-3, "{average} of averages, {last} of weights");
+}
+
 /// The same continuations whoever computed them, before rounding has grown in the weights.
 fn assert_same_answers(own: &[&str], found: &[EvaluationSummary], expected: &[EvaluationSummary]) {
     let [found, expected] = [found, expected].map(|all| {

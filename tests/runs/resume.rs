@@ -61,7 +61,8 @@ fn with_another_number_of_encoders_too() {
 
 #[test]
 fn in_bf16_with_a_frozen_encoder() {
-    let overrides = ["train.precision=bf16", "model.image_encoder.freeze=true", "model.image_projector.freeze=true"];
+    let frozen = ["model.image_encoder.freeze=true", "model.image_projector.freeze=true"];
+    let overrides = ["train.precision=bf16", "train.ema=0.9", frozen[0], frozen[1]];
     every_split(&overrides, &overrides, 3);
 }
 

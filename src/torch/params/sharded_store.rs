@@ -146,10 +146,11 @@ impl ParamStore {
         (start - from..end - from, unit.at + (start - own.start).max(0))
     }
 
-    /// Returns what this rank's optimizer changes.
+    /// Returns what this rank's optimizer changes: the same bytes with a version of their own, since a view of a leaf that a
+    /// model made once would lose its gradient with a change that is counted.
     pub fn owned(&self) -> Vec<OwnedPart> {
         let part = |values: &Tensor, at: i64, decayed: i64| {
-            let values = values.detach();
+            let values = values.data();
             let (len, decayed) = (values.numel() as i64, decayed.clamp(0, values.numel() as i64));
             let cut = [(0, decayed, true), (decayed, len - decayed, false)];
             cut.into_iter().filter(|(_, len, _)| *len > 0).map(move |(start, len, decays)| OwnedPart {
@@ -213,6 +214,22 @@ mod tests {
             let (experts, at) = store.owned_range(store.id("layers.0.experts"));
             assert_eq!((experts, at), ((rank as i64 / 2 * 64..(rank as i64 / 2 + 1) * 64), 48));
         }
+    }
+
+    #[test]
+    fn a_view_of_a_parameter_has_a_gradient_whatever_the_optimizer_has_done() {
+        let store = ParamStore::new(vec![ParamSpec::new("table", &[4, 8], Init::Ones)], Kind::Float, Device::Cpu);
+        let view = store.get("table").view([-1]);
+        for step in 0..2 {
+            for part in store.owned() {
+                let _ = part.values.shallow_clone().fill_(f64::from(step));
+            }
+            assert_eq!(view.mean(Kind::Float).double_value(&[]), f64::from(step));
+            assert!(view.requires_grad(), "after {} changes", step + 1);
+            view.sum(Kind::Float).backward();
+        }
+        let grad = store.get("table").grad();
+        assert!(grad.defined() && grad.mean(Kind::Float).double_value(&[]) == 2.0);
     }
 
     #[test]

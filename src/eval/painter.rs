@@ -1,0 +1,107 @@
+//! A diffusion model that makes pictures and clips of prompts: a checkpoint's folder in one thread.
+
+use crate::eval::forward::LoadedTower;
+use crate::model::folder::ModelFolder;
+use crate::model::locate::ModelFolders;
+use anyhow::{Result, anyhow};
+use loongforge_core::data::Sample;
+use loongforge_core::observe::Clip;
+use loongforge_torch::engine::decode;
+use loongforge_torch::model::{
+    Autoencoder, FeatureInput, FoundationModel, MakeSettings, MicroBatch, ModelConfig, NoisePurpose, SampleRow,
+};
+use loongforge_torch::params::{ParamSpec, ParamStore};
+use loongforge_torch::tape::Policy;
+use loongforge_torch::train::hf::Checkpoint;
+use loongforge_torch::train::{Adapters, load_weights};
+use std::rc::Rc;
+use tch::{Device, Kind, Tensor};
+
+/// Towers, transformer and decoder with their weights; adapters are added to them.
+pub struct Painter {
+    folder: ModelFolder,
+    /// In the order of the transformer's inputs.
+    towers: Vec<LoadedTower>,
+    model: Box<dyn FoundationModel>,
+    params: Rc<ParamStore>,
+    autoencoder: Autoencoder,
+    decoder: Rc<ParamStore>,
+}
+
+impl Painter {
+    /// Reads the weights into parameters of this kind; `None`: of the kind that `config.json` names. Frames are decoded in
+    /// float32.
+    ///
+    /// # Errors
+    /// A file is missing, or torn, or of a model that makes no pictures.
+    pub fn load(folders: &ModelFolders, kind: Option<Kind>, device: Device) -> Result<Self> {
+        let ModelFolders { weights, adapters, config } = folders;
+        let folder = ModelFolder::open_plain(config)?;
+        let autoencoder = ModelConfig::autoencoder(&folder.json)?.ok_or_else(|| {
+            let model_type = &folder.config.model_type;
+            anyhow!("{}: a {model_type} makes no pictures: it is no diffusion model", config.display())
+        })?;
+        let kind = kind.unwrap_or_else(|| folder.kind());
+        let adapters = match adapters {
+            Some(adapters) => Some(Adapters::open(adapters, &folder.config, &Checkpoint::open(weights)?)?),
+            None => None,
+        };
+        let load_as = |specs: Vec<ParamSpec>, kind: Kind| -> Result<Rc<ParamStore>> {
+            let params = ParamStore::new(specs, kind, device);
+            if params.ids().next().is_some() {
+                load_weights(&params, weights)?;
+            }
+            params.set_trainable(false);
+            adapters.iter().for_each(|adapters| adapters.add_to(&params));
+            Ok(Rc::new(params))
+        };
+        let tower = |input: &FeatureInput| -> Result<LoadedTower> {
+            let found = folder.config.towers.iter().find(|it| it.tower == input.tower);
+            let found = found.ok_or_else(|| anyhow!("the model has no tower {}", input.tower.name()))?;
+            LoadedTower::load(found, input, |specs| load_as(specs, kind))
+        };
+        let towers = folder.config.inputs().iter().map(tower).collect::<Result<_>>()?;
+        let params = load_as(folder.config.foundation.specs(), kind)?;
+        let model = folder.config.foundation.build(&params, Policy::Keep);
+        let decoder = load_as(autoencoder.decoder_specs(), Kind::Float)?;
+        Ok(Self { towers, model, params, autoencoder, decoder, folder })
+    }
+
+    pub fn folder(&self) -> &ModelFolder {
+        &self.folder
+    }
+
+    /// Returns what is made of the samples, in their order; clips have `fps` frames a second. `draw` is the number of the
+    /// noise.
+    ///
+    /// # Errors
+    /// A sample has no size, or the device failed.
+    pub fn make(&self, samples: &[&Sample], settings: &MakeSettings, draw: u32, fps: f64) -> Result<Vec<Clip>> {
+        let row = |sample: &&Sample| SampleRow::new(&sample.meta, true, NoisePurpose::Evaluation(draw));
+        let rows: Vec<SampleRow> = samples.iter().map(row).collect();
+        if rows.iter().any(|row| row.target.is_none()) {
+            return Err(anyhow!("a prompt does not say how large the result is"));
+        }
+        let ends = rows.iter().scan(0, |end, row| {
+            *end += row.num_tokens;
+            Some(*end)
+        });
+        let features: Vec<Vec<Tensor>> = self.towers.iter().map(|tower| tower.features(samples)).collect();
+        let num_features = features.iter().map(|levels| levels.first().map_or(0, |level| level.size()[0])).collect();
+        let batch = MicroBatch {
+            cu_seqlens: std::iter::once(0).chain(ends).collect(),
+            samples: rows.clone().into(),
+            num_features,
+            evaluates: true,
+            ..MicroBatch::filler(self.model.columns(), self.params.flat().device())
+        };
+        let width = settings.width(&*self.model).ok_or_else(|| anyhow!("the model makes no latents"))?;
+        let noise: Vec<Tensor> = rows.iter().map(|row| settings.noise(row, width)).collect();
+        let made = settings.make(&*self.model, &self.params, &batch, &features, &noise);
+        let made = made.ok_or_else(|| anyhow!("the model makes no latents"))??;
+        let clip = |(row, latents): (&SampleRow, Tensor)| {
+            decode(&self.autoencoder, &self.decoder, row, &latents, fps).map_err(|error| anyhow!("{error}"))
+        };
+        rows.iter().zip(made).map(clip).collect()
+    }
+}
