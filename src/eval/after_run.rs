@@ -5,13 +5,16 @@ use crate::eval::answers::Asking;
 use crate::eval::generator::Reader;
 use crate::eval::held_out_sets::{self, HeldOutSet};
 use crate::eval::loss::Measure;
+use crate::eval::made;
 use crate::eval::pooled::pooled_answers;
 use crate::eval::report::{EVAL, curves, shown};
+use crate::eval::samples::{is_diffusion, step_folder};
+use crate::model::folder::ModelFolder;
 use anyhow::{Context, Result, ensure};
 use loongforge_core::checkpoint::{Manifest, latest};
 use loongforge_core::config::{BadSamples, Eval, Format, ModelKind, RunConfig, TooLong, TrainFile};
 use loongforge_core::data::{Dataset, Limits, Locator, ProcessorOptions, Source, read_rgb};
-use loongforge_core::message::PoolName;
+use loongforge_core::message::{PoolName, StepId};
 use loongforge_core::observe::{
     Answer, Console, Curve, EvalRecord, MetricsFile, Reading, Scoring, Style, TensorBoard, beside, plot,
     read_evaluations, read_metrics, render, safe, sheet,
@@ -19,6 +22,9 @@ use loongforge_core::observe::{
 use loongforge_torch::device::set_intra_op_threads;
 use loongforge_torch::engine::open_device;
 use std::path::{Path, PathBuf};
+
+/// A file of pictures, and what it is called.
+type Sheet = (&'static str, PathBuf);
 
 /// Columns that a picture may take in the terminal.
 const PICTURE_COLUMNS: u32 = 48;
@@ -49,14 +55,18 @@ pub fn after_run(config: &RunConfig, console: &Console) -> Result<()> {
     let mut files = Vec::new();
     let checkpoint = latest(&config.checkpoint.dir)?.context("the run left no checkpoint")?;
     let mut evaluated = Ok(());
-    if let Some(eval) = &config.eval {
-        match evaluate(config, eval, &checkpoint, console) {
-            Ok(sheet) => files.extend(sheet.map(|sheet| ("held-out pictures", sheet))),
-            Err(error) => evaluated = Err(error.context("the model is trained and saved, but not evaluated")),
-        }
-        if config.log.jsonl {
-            files.push(("held-out results", dir.join(EVAL)));
-        }
+    let folder = ModelFolder::open(&config.model)?;
+    let found = match &config.eval {
+        _ if is_diffusion(&folder) => made(config, &folder, &checkpoint, console),
+        Some(eval) => evaluate(config, eval, &checkpoint, console),
+        None => Ok(None),
+    };
+    match found {
+        Ok(sheet) => files.extend(sheet),
+        Err(error) => evaluated = Err(error.context("the model is trained and saved, but not evaluated")),
+    }
+    if config.log.jsonl && config.eval.is_some() {
+        files.push(("held-out results", dir.join(EVAL)));
     }
     if config.log.jsonl {
         files.insert(0, ("loss curve", loss_curve(config)?));
@@ -121,12 +131,29 @@ fn loss_curve(config: &RunConfig) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// Evaluates what was not evaluated while the run went on; returns the path of the sheet, where there are pictures.
-fn evaluate(config: &RunConfig, eval: &Eval, checkpoint: &Path, console: &Console) -> Result<Option<PathBuf>> {
-    // The actors have ended: all cores are ours.
+/// The device of the run, with all cores: the actors have ended.
+fn device_of(config: &RunConfig) -> Result<tch::Device> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     set_intra_op_threads(if config.run.deterministic { config.threads_for(PoolName::FOUNDATION) } else { cores });
-    let device = open_device(&config.device).map_err(|error| anyhow::anyhow!("{error}"))?;
+    open_device(&config.device).map_err(|error| anyhow::anyhow!("{error}"))
+}
+
+/// Measures the samples that a diffusion model has made last; returns what their sheet is called, and its path.
+fn made(config: &RunConfig, folder: &ModelFolder, checkpoint: &Path, console: &Console) -> Result<Option<Sheet>> {
+    let step = Manifest::read(checkpoint)?.num_steps;
+    let device = device_of(config)?;
+    let Some(record) = made::measure(config, folder, step, device, console)? else { return Ok(None) };
+    if config.log.jsonl {
+        MetricsFile::open(&config.run.dir.join(EVAL), u64::MAX)?.write(&record)?;
+    }
+    let sheet = config.run.dir.join(step_folder(StepId(step))).join("sheet.png");
+    Ok(Some(("samples", sheet)))
+}
+
+/// Evaluates what was not evaluated while the run went on; returns what the sheet of pictures is called, and its path, where
+/// there are some.
+fn evaluate(config: &RunConfig, eval: &Eval, checkpoint: &Path, console: &Console) -> Result<Option<Sheet>> {
+    let device = device_of(config)?;
     let reader = Reader::open(checkpoint, device)?;
     let sets = held_out_sets::open(config, reader.model().folder(), None).context("eval")?;
     let step = Manifest::read(checkpoint)?.num_steps;
@@ -175,7 +202,7 @@ fn evaluate(config: &RunConfig, eval: &Eval, checkpoint: &Path, console: &Consol
     let correct = readings.iter().filter(|reading| reading.read == reading.truth).count();
     let path = config.run.dir.join("held_out.png");
     sheet(&path, &format!("held out: {correct} of {} correct", readings.len()), &readings)?;
-    Ok(Some(path))
+    Ok(Some(("held-out pictures", path)))
 }
 
 /// The set's questions, answered by a classifier that knows pooled statistics of the first training samples.

@@ -47,6 +47,12 @@ pub fn open(
     eval.set_names(config.data.val_size > 0.0).into_iter().map(open).collect()
 }
 
+/// What is evaluated while the run goes on. A diffusion model is always evaluated then, if only after the last step: the run's
+/// towers and transformer are there.
+pub fn during<'a>(config: &'a RunConfig, folder: &ModelFolder) -> Option<&'a Eval> {
+    config.eval.as_ref().filter(|eval| eval.every_steps > 0 || samples::is_diffusion(folder))
+}
+
 /// The file's samples in its order, read as the run's are, each with its prompt, however many of them cannot be used.
 pub fn data(data: &Data, file: TrainFile) -> Data {
     let on_bad_sample = BadSamples { max_fraction: 1.0, max_consecutive: usize::MAX };
@@ -73,8 +79,7 @@ pub fn open_during(
     folder: &ModelFolder,
     decoder: Option<&Arc<dyn MediaDecoder>>,
 ) -> Result<(Vec<HeldOutSet>, Option<Dataset>), DataError> {
-    let scores = config.eval.as_ref().is_some_and(|eval| eval.every_steps > 0);
-    let sets = if scores { open(config, folder, decoder)? } else { Vec::new() };
+    let sets = if during(config, folder).is_some() { open(config, folder, decoder)? } else { Vec::new() };
     Ok((sets, samples::prompts(config, folder, decoder)?))
 }
 
@@ -84,7 +89,7 @@ pub fn spec(
     folder: &ModelFolder,
     (sets, prompts): &(Vec<HeldOutSet>, Option<Dataset>),
 ) -> Option<EvaluationSpec> {
-    let eval = config.eval.as_ref().filter(|eval| eval.every_steps > 0);
+    let eval = during(config, folder);
     let mut all: Vec<EvaluationSet> = Vec::new();
     if let Some(eval) = eval {
         let levels = samples::is_diffusion(folder).then(|| eval.sigmas.as_deref().unwrap_or(&SIGMAS));

@@ -6,6 +6,8 @@ pub(crate) mod forward;
 pub(crate) mod generator;
 pub(crate) mod held_out_sets;
 pub(crate) mod loss;
+pub(crate) mod made;
+pub(crate) mod nearest;
 pub(crate) mod painter;
 pub(crate) mod pooled;
 pub(crate) mod report;

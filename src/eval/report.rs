@@ -41,7 +41,7 @@ impl EvalReport {
         first_step: u64,
         console: &Console,
     ) -> anyhow::Result<Option<Self>> {
-        let Some(eval) = config.eval.as_ref().filter(|eval| eval.every_steps > 0) else { return Ok(None) };
+        let Some(eval) = held_out_sets::during(config, folder) else { return Ok(None) };
         let path = config.run.dir.join(EVAL);
         // The evaluation before the first step may be one of an earlier life.
         let file = config.log.jsonl.then(|| MetricsFile::open(&path, first_step + 1)).transpose()?;

@@ -116,6 +116,15 @@ pub fn prompts(
     Dataset::open(&data, maker, 0).map(Some)
 }
 
+/// Opens the samples that the run has learned from.
+///
+/// # Errors
+/// A file is missing, of an unknown layout, or has no samples.
+pub fn trained_on(config: &RunConfig, folder: &ModelFolder) -> Result<Dataset, DataError> {
+    let maker = folder.maker(&ProcessorOptions::of_run(config, &config.data), Arc::new(InProcess))?;
+    Dataset::open(&config.data, maker, config.run.seed)
+}
+
 /// What the scheduler evaluates to make samples: set number `number`, of these prompts.
 pub fn set(sampling: &Sampling, number: usize, prompts: &Dataset) -> EvaluationSet {
     let [_, stream] = WithHeldOut::streams(number);
