@@ -1,6 +1,7 @@
 //! What the last samples of a run are worth: a model that reads pictures reads them, clips are compared with the true ones, and
 //! pictures with those that were trained on. Every figure stands beside its control.
 
+use crate::eval::futures;
 use crate::eval::generator::Reader;
 use crate::eval::nearest::{self, Nearest};
 use crate::eval::samples::{self, step_folder};
@@ -11,7 +12,6 @@ use loongforge_core::config::{RunConfig, SampleReader};
 use loongforge_core::data::{Dataset, Sample};
 use loongforge_core::message::{StepId, Tower};
 use loongforge_core::observe::{Answer, Clip, Console, EvalRecord, Scoring};
-use std::collections::BTreeMap;
 use std::path::Path;
 use tch::Device;
 
@@ -46,7 +46,12 @@ pub fn measure(
     if made.is_empty() {
         return Ok(None);
     }
-    clips(&made).into_iter().for_each(|line| console.line(&line));
+    let clips = made.iter().filter(|it| it.num_frames > 1);
+    let pair = |it: &Made| {
+        let frames = |strip| futures::frames(strip, it.num_frames);
+        Some(futures::Made { frames: frames(&it.strip), truth: frames(it.truth.as_ref()?) })
+    };
+    futures::compare(&clips.filter_map(pair).collect::<Vec<_>>()).into_iter().for_each(|line| console.line(&line));
     if let Some(found) = nearest_training(config, folder, &made)? {
         console.line(&found.text());
     }
@@ -65,10 +70,7 @@ pub fn measure(
     }
     let reader = Reader::open(path, device).context("eval.reader")?;
     let ask = |pictures: &[RgbImage]| read(&reader, settings, eval.batch_size, eval.max_new_tokens, pictures);
-    let last = |strip: &RgbImage, num: usize| {
-        let width = strip.width() / num as u32;
-        imageops::crop_imm(strip, width * (num as u32 - 1), 0, width, strip.height()).to_image()
-    };
+    let last = |strip: &RgbImage, count: usize| futures::frames(strip, count).pop().expect("a clip has a frame");
     let readable: Vec<(&Made, &str)> = made.iter().filter_map(|it| Some((it, it.answer.as_deref()?))).collect();
     ensure!(!readable.is_empty(), "eval.reader: no prompt of {} has an `answer`", prompts.place_name(0));
     let expected: Vec<&str> = readable.iter().map(|(_, answer)| *answer).collect();
@@ -122,83 +124,6 @@ fn target(sample: &Sample) -> Option<Clip> {
     let size = [item.grid.t, item.grid.h, item.grid.w].map(|side| side as usize);
     let channels = item.pixels.len() / size.iter().product::<usize>().max(1);
     Some(Clip::from_values(&item.pixels, [size[0], size[1], size[2], channels], 1.0))
-}
-
-/// Two lines of clips: how near they are to the true ones behind the first frame, and how often they are nearer to their own than
-/// to those of other prompts that begin with the same frame.
-fn clips(made: &[Made]) -> Vec<String> {
-    let with_truth = made.iter().filter(|it| it.num_frames > 1);
-    let pairs: Vec<(&Made, &RgbImage)> = with_truth.filter_map(|it| Some((it, it.truth.as_ref()?))).collect();
-    if pairs.is_empty() {
-        return Vec::new();
-    }
-    let behind = |strip: &RgbImage, num: usize| {
-        let width = strip.width() / num as u32;
-        imageops::crop_imm(strip, width, 0, strip.width() - width, strip.height()).to_image().into_raw()
-    };
-    let first = |strip: &RgbImage, num: usize| {
-        imageops::crop_imm(strip, 0, 0, strip.width() / num as u32, strip.height()).to_image().into_raw()
-    };
-    let ends: Vec<(Vec<u8>, Vec<u8>)> =
-        pairs.iter().map(|(it, truth)| (behind(&it.strip, it.num_frames), behind(truth, it.num_frames))).collect();
-    let psnr = ends.iter().map(|(made, truth)| 10.0 * (65025.0 / error(made, truth).max(1e-6)).log10());
-    let still = pairs.iter().zip(&ends).map(|((it, truth), (_, end))| {
-        let repeated = first(truth, it.num_frames).repeat(1);
-        let frames = frames_of(end, truth, it.num_frames);
-        10.0 * (65025.0
-            / (frames.iter().map(|frame| error(&repeated, frame)).sum::<f64>() / frames.len() as f64).max(1e-6))
-        .log10()
-    });
-    let mean = |values: Vec<f64>| values.iter().sum::<f64>() / values.len() as f64;
-    let mut lines = vec![format!(
-        "clips against the true ones, behind the first frame: {:.1} dB over {}; the first frame repeated: {:.1} dB",
-        mean(psnr.collect()),
-        pairs.len(),
-        mean(still.collect())
-    )];
-    let mut groups: BTreeMap<Vec<u8>, Vec<usize>> = BTreeMap::new();
-    for (at, (it, truth)) in pairs.iter().enumerate() {
-        groups.entry(first(truth, it.num_frames)).or_default().push(at);
-    }
-    // Where two prompts have the same future, there is nothing to tell apart.
-    let differ = |group: &Vec<usize>| {
-        let mut futures: Vec<&Vec<u8>> = group.iter().map(|&at| &ends[at].1).collect();
-        futures.sort();
-        futures.windows(2).all(|two| two[0] != two[1])
-    };
-    let judged: Vec<&Vec<usize>> = groups.values().filter(|group| group.len() > 1 && differ(group)).collect();
-    let is_own = |at: usize, group: &[usize]| {
-        let nearest = group
-            .iter()
-            .min_by(|&&one, &&other| error(&ends[at].0, &ends[one].1).total_cmp(&error(&ends[at].0, &ends[other].1)));
-        nearest == Some(&at)
-    };
-    let count: usize = judged.iter().map(|group| group.len()).sum();
-    if count > 0 {
-        let right = judged.iter().flat_map(|group| group.iter().filter(|&&at| is_own(at, group))).count();
-        let chance = judged.len() as f64 / count as f64;
-        lines.push(format!(
-            "  nearest to their own future among those of the same first frame: {right} of {count} ({:.1} %; chance {:.0} %)",
-            100.0 * right as f64 / count as f64,
-            100.0 * chance
-        ));
-    }
-    lines
-}
-
-/// The frames of what lies behind the first one of a strip.
-fn frames_of(end: &[u8], strip: &RgbImage, num_frames: usize) -> Vec<Vec<u8>> {
-    let (width, height) = (strip.width() as usize / num_frames, strip.height() as usize);
-    let row = width * (num_frames - 1) * 3;
-    let frame =
-        |at: usize| (0..height).flat_map(move |y| end[y * row + at * width * 3..][..width * 3].to_vec()).collect();
-    (0..num_frames - 1).map(frame).collect()
-}
-
-/// The mean square difference of bytes.
-fn error(one: &[u8], other: &[u8]) -> f64 {
-    let squares = one.iter().zip(other).map(|(a, b)| (f64::from(*a) - f64::from(*b)).powi(2));
-    squares.sum::<f64>() / one.len().max(1) as f64
 }
 
 /// How near samples are to pictures that were trained on; `None` of clips.
@@ -283,29 +208,5 @@ mod tests {
         let found = share([("412", "412"), ("413", "412"), ("41", "412")].into_iter());
         assert_eq!(found, Share { count: 3, right: 1, characters: 7.0 / 9.0 });
         assert_eq!(found.text(), "1 of 3 correct (33.3 %), 77.8 % of their characters");
-    }
-
-    /// A clip of three frames of two pixels: what it begins with, and what follows.
-    fn clip(first: u8, then: [u8; 2]) -> RgbImage {
-        let row = [first, 0, then[0], 0, then[1], 0];
-        RgbImage::from_raw(6, 1, row.into_iter().flat_map(|value| [value; 3]).collect()).unwrap()
-    }
-
-    fn made(strip: RgbImage, truth: RgbImage) -> Made {
-        Made { prompt: String::new(), answer: None, strip, truth: Some(truth), num_frames: 3 }
-    }
-
-    #[test]
-    fn clips_are_told_apart_from_other_futures_of_their_first_frame() {
-        let (left, right) = (clip(9, [50, 100]), clip(9, [150, 200]));
-        let group = [made(clip(9, [60, 100]), left.clone()), made(clip(9, [60, 110]), right)];
-        let lines = clips(&group);
-        assert!(lines[1].contains("1 of 2 (50.0 %; chance 50 %)"), "{lines:?}");
-        // Another first frame is another group, and one alone is told from nothing.
-        let alone = clips(&[made(clip(9, [50, 100]), left.clone())]);
-        assert_eq!(alone.len(), 1, "{alone:?}");
-        // Two prompts with one future.
-        let same = [made(left.clone(), left.clone()), made(left.clone(), left)];
-        assert_eq!(clips(&same).len(), 1);
     }
 }

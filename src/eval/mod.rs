@@ -3,6 +3,7 @@
 pub mod after_run;
 pub(crate) mod answers;
 pub(crate) mod forward;
+pub(crate) mod futures;
 pub(crate) mod generator;
 pub(crate) mod held_out_sets;
 pub(crate) mod loss;
