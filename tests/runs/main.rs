@@ -2,6 +2,7 @@
 
 mod benches;
 mod cache;
+mod diffusion;
 mod drill;
 mod equality;
 mod evaluating;

@@ -83,7 +83,7 @@ log: { tensorboard: false }
 ";
 
 /// A tokenizer that puts `</s>` behind the words of a text, as T5's does.
-fn words() -> Value {
+pub fn words() -> Value {
     let mut vocabulary = json!({"<unk>": 0, "</s>": 1});
     (0..NUM_WORDS).for_each(|number| vocabulary[format!("w{number}")] = (number + 2).into());
     let end = json!({"SpecialToken": {"id": "</s>", "type_id": 0}});

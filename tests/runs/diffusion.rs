@@ -1,0 +1,156 @@
+//! Runs of diffusion transformers: pictures and clips of any size with captions, pixels as latents, a text tower.
+
+use crate::fixture;
+use crate::resume::{hashes, resume};
+use crate::text::words;
+use image::{Rgb, RgbImage};
+use loongforge::core::config;
+use loongforge::core::schedule::StepSummary;
+use serde_json::json;
+use std::fs;
+use std::path::PathBuf;
+use tempfile::TempDir;
+
+/// Columns and rows of the pictures; tokens have two by two pixels.
+const SIZES: [(u32, u32); 4] = [(8, 6), (6, 12), (12, 4), (4, 4)];
+
+/// Pictures of several sizes, clips of them, and a tokenizer of words.
+struct Captioned {
+    dir: TempDir,
+}
+
+impl Captioned {
+    fn new(transformer: &str, clips: bool) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        fs::create_dir(at("words")).unwrap();
+        fs::write(at("words/tokenizer.json"), words().to_string()).unwrap();
+        let frame = |name: &str, number: u32, shift: u32| {
+            let (columns, rows) = SIZES[number as usize % SIZES.len()];
+            let pixel = |x, y| Rgb([x * 20, y * 20 + shift * 30, number * 9].map(|value: u32| (value % 256) as u8));
+            RgbImage::from_fn(columns, rows, pixel).save(at(name)).unwrap();
+            name.to_owned()
+        };
+        let line = |number: u32| {
+            let prompt = (0..number % 4 + 1).map(|word| format!("w{} ", number * 7 + word)).collect::<String>();
+            match clips && number.is_multiple_of(3) {
+                true => {
+                    let frames: Vec<String> =
+                        (0..3).map(|at| frame(&format!("{number}-{at}.png"), number, at)).collect();
+                    json!({"video": frames, "prompt": prompt}).to_string()
+                }
+                false => json!({"image": frame(&format!("{number}.png"), number, 0), "prompt": prompt}).to_string(),
+            }
+        };
+        fs::write(at("train.jsonl"), (0..40).map(line).collect::<Vec<_>>().join("\n")).unwrap();
+        let run = RUN.replace("ROOT", &dir.path().display().to_string()).replace("TRANSFORMER", transformer);
+        fs::write(at("run.yaml"), run).unwrap();
+        Self { dir }
+    }
+
+    fn folder(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// Runs with checkpoints in the folder `to`, from the fourth step of `from`.
+    fn run(&self, to: &str, own: &[&str], from: Option<&str>) -> Vec<StepSummary> {
+        let resumed = from.map(|from| resume(self.folder(from).join("step-00000004")));
+        let dir = format!("checkpoint.dir={}", self.folder(to).display());
+        let overrides: Vec<String> = own.iter().map(|own| own.to_string()).chain([dir]).collect();
+        let loaded = config::load(&self.folder("run.yaml"), &overrides, std::iter::empty());
+        fixture::run(loaded.unwrap_or_else(|report| panic!("{report}")), resumed).0
+    }
+
+    /// Every file of the last checkpoint with its hash.
+    fn weights(&self, run: &str) -> Vec<(String, String)> {
+        hashes(&self.folder(run).join("step-00000008"))
+    }
+}
+
+const QWEN_IMAGE: &str = "{ _class_name: QwenImageTransformer2DModel, num_attention_heads: 2, attention_head_dim: 12, \
+    axes_dims_rope: [4, 4, 4], in_channels: 12, out_channels: 3, joint_attention_dim: 32, num_layers: 2 }";
+const WAN: &str = "{ _class_name: WanTransformer3DModel, num_attention_heads: 2, attention_head_dim: 12, in_channels: 3, \
+    out_channels: 3, text_dim: 32, ffn_dim: 48, num_layers: 2 }";
+
+const RUN: &str = "
+run: { name: diffusion, dir: ROOT/run, seed: 5, deterministic: true }
+model:
+  tokenizer: ROOT/words
+  weights: random
+  text: { tokenizer: ROOT/words, max_tokens: 9 }
+  text_encoder: { freeze: false }
+  config:
+    model_type: loongforge_diffusion
+    transformer: TRANSFORMER
+    vae: { _class_name: PixelLatents, channels: 3 }
+    text_encoder: { model_type: umt5, vocab_size: 408, d_model: 32, d_kv: 8, d_ff: 48, num_layers: 1, num_heads: 4 }
+pools: { encoder: { threads: 1 }, foundation: { threads: 1 } }
+data: { train: [{ path: ROOT/train.jsonl }], caption_dropout: 0.2, pack: { max_tokens: 64 } }
+train: { steps: 8, global_batch_size: 8, lr: 4e-3, warmup_steps: 2, ema: 0.9, sigma: { density: logit_normal, shift: 2 } }
+checkpoint: { every_steps: 4 }
+log: { tensorboard: false }
+";
+
+fn losses(steps: &[StepSummary]) -> Vec<u64> {
+    steps.iter().map(|step| step.loss.to_bits()).collect()
+}
+
+/// Sums of another order: rounding alone differs, which eight steps of AdamW spread.
+fn are_near(name: &str, found: &[StepSummary], expected: &[StepSummary]) {
+    for (found, expected) in found.iter().zip(expected) {
+        let off = (found.loss - expected.loss).abs() / expected.loss;
+        assert!(off < 2e-4, "{name}, step {}: {} and {}", found.step, found.loss, expected.loss);
+    }
+    assert_eq!(found.len(), expected.len(), "{name}");
+}
+
+#[test]
+fn diffusion_transformers_learn_the_same_in_any_layout_and_resumed() {
+    for (transformer, name, clips) in [(QWEN_IMAGE, "qwen-image", false), (WAN, "wan", true)] {
+        let captioned = Captioned::new(transformer, clips);
+        let one = captioned.run("one", &["pools.placement=colocated"], None);
+        assert!(one.iter().skip(4).map(|step| step.loss).sum::<f64>() < 4.0 * one[0].loss, "{name}: {one:?}");
+        let files = captioned.weights("one");
+        let has = |part: &str| files.iter().any(|(file, _)| file.contains(part));
+        assert!(has("transformer/") && has("text_encoder/") && has("optimizer"), "{files:?}");
+        for (to, own) in [
+            ("two", &["pools.encoder.replicas=2"][..]),
+            ("four", &["pools.encoder.replicas=4"]),
+            ("apart", &["pools.text={threads: 1}", "pools.vae={replicas: 2, threads: 1}", "pools.data.replicas=2"]),
+        ] {
+            assert_eq!(losses(&captioned.run(to, own, None)), losses(&one), "{name}, {to}");
+            assert_eq!(captioned.weights(to), files, "{name}, {to}");
+        }
+        let rest = captioned.run("rest", &["pools.encoder.replicas=3"], Some("one"));
+        assert_eq!(losses(&rest), losses(&one[4..]), "{name}, resumed");
+        assert_eq!(captioned.weights("rest"), files, "{name}, resumed");
+        for own in [
+            &["train.micro_batch_size=1"][..],
+            &["pools.foundation.replicas=2", "pools.foundation.zero=2"],
+            &["pools.foundation.tensor_parallel=2"],
+            &["pools.foundation.pipeline_parallel=2"],
+            &["model.foundation.recompute=all"],
+        ] {
+            are_near(&format!("{name}, {own:?}"), &captioned.run("layout", own, None), &one);
+        }
+    }
+}
+
+#[test]
+fn frozen_towers_are_asked_once() {
+    let captioned = Captioned::new(WAN, true);
+    let frozen = ["model.text_encoder.freeze=true", "data.caption_dropout=0", "train.steps=10"];
+    let run = |to: &str, own: &[&str]| captioned.run(to, &[&frozen[..], own].concat(), None);
+    let cached = |steps: &[StepSummary]| {
+        let timings = steps.iter().flat_map(|step| &step.timings);
+        timings.map(|(_, timings)| timings.cached_items).sum::<u32>()
+    };
+    let items = |steps: &[StepSummary]| steps.iter().map(|step| step.num_items as u32).sum::<u32>();
+    let kept = run("kept", &["pools.encoder.cache=1MiB"]);
+    assert_eq!(cached(&kept), items(&kept[5..]), "the second epoch");
+    let dir = format!("pools.encoder.cache_dir={}", captioned.folder("features").display());
+    assert_eq!(losses(&run("first", &[&dir])), losses(&kept));
+    let second = run("second", &[&dir, "pools.encoder.replicas=2"]);
+    assert_eq!((losses(&second), cached(&second)), (losses(&kept), items(&kept)));
+    are_near("without a cache", &run("none", &[]), &kept);
+}
