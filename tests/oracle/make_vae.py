@@ -44,7 +44,7 @@ MORE = {
     "wan_2_1-time-once": (WAN, {**WAN_2_1, "temperal_downsample": [False, True, False], "scale_factor_temporal": 2}),
     "wan_2_2-wide": (WAN, {**WAN_2_2, "base_dim": 10, "decoder_base_dim": 16, "num_res_blocks": 2,
                            "dim_mult": [1, 2, 4, 4]}),
-    "wan_2_2-other-levels": (WAN, {**WAN_2_2, "dim_mult": [1, 1, 2, 4], "temperal_downsample": [True, False, True]}),
+    "wan_2_2-other-levels": (WAN, {**WAN_2_2, "dim_mult": [1, 1, 2, 2], "temperal_downsample": [True, False, True]}),
     "wan_2_2-three-levels": (WAN, {**WAN_2_2, "dim_mult": [1, 2, 2], "temperal_downsample": [True, True],
                                    "scale_factor_spatial": 8}),
     "qwen_image-gray": (QWEN_IMAGE, {**QWEN, "input_channels": 1}),

