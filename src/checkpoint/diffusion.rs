@@ -1,12 +1,14 @@
 //! A diffusion model or its adapters in the form that another program reads.
 
 use super::export::{Draft, ExportError, Exported};
-use crate::model::folder::ModelFolder;
+use crate::model::diffusers;
 use loongforge_actors::checkpoint::extras;
 use loongforge_core::data::{COMPONENTS, Component};
 use loongforge_core::message::SavedFile;
-use loongforge_torch::model::{COMFY_PREFIX, Naming};
-use loongforge_torch::train::hf::{Checkpoint, Dtype, FilesOf, MAX_SHARD_SIZE, Rewrite, is_adapter, rewrite};
+use loongforge_torch::model::{COMFY_PREFIX, ModelConfig, Naming};
+use loongforge_torch::train::hf::{
+    Checkpoint, Dtype, FilesOf, MAX_SHARD_SIZE, Rewrite, TensorFile, is_adapter, rewrite,
+};
 use loongforge_torch::train::{AdapterFolder, Adapters, DIFFUSERS_LORA_FILE, LoraForm, write_lora};
 use serde_json::{Value, json};
 use std::fs;
@@ -40,9 +42,17 @@ pub fn export_diffusion(
     if is_adapter(path) || path.join(DIFFUSERS_LORA_FILE).is_file() || is_lora_file(path) {
         return export_adapters(path, out, format);
     }
-    let folder = ModelFolder::open_plain(path)?;
+    // One network alone is no whole model, and has its form all the same.
+    let wrong = |reason: String| ExportError::Form { path: path.to_owned(), reason };
+    let json = diffusers::read(path, &|_| false)?.ok_or_else(|| wrong("it is no diffusion model".to_owned()))?;
     let checkpoint = Checkpoint::open(path)?;
-    let averages = averages.then(|| Adapters::averages(path, &folder.config, &checkpoint)).transpose()?;
+    let averages = match averages {
+        true => {
+            let model = ModelConfig::from_hf(&json).map_err(|error| wrong(error.to_string()))?;
+            Some(Adapters::averages(path, &model, &checkpoint)?)
+        }
+        false => None,
+    };
     let draft = Draft::beside(out)?;
     let (mut files, mut said) = (Vec::new(), Vec::new());
     for network in COMPONENTS {
@@ -65,13 +75,13 @@ pub fn export_diffusion(
         let how = Rewrite { dtype, max_shard_size: naming.max_size, rename: &rename, stem: &naming.stem };
         files.extend(rewrite(&checkpoint, averages.as_ref(), draft.path(), &how)?);
         if format == Format::Original {
-            let config = original_config(&folder.json[network.name]);
+            let config = original_config(&json[network.name]);
             let name = naming.stem.rsplit_once('/').map_or(String::new(), |(dir, _)| format!("{dir}/"));
             put(draft.path(), &format!("{name}config.json"), &text(&config))?;
         }
     }
     if format == Format::Diffusers {
-        for extra in extras(&folder.json, &files, path)? {
+        for extra in extras(&json, &files, path)? {
             put(draft.path(), extra.name(), &extra.contents()?)?;
         }
     }
@@ -174,7 +184,7 @@ fn original_config(config: &Value) -> Value {
 fn is_lora_file(path: &Path) -> bool {
     let names =
         |file: &loongforge_torch::train::hf::TensorFile| file.tensors().keys().any(|name| name.contains(".lora_"));
-    path.is_file() && loongforge_torch::train::hf::TensorFile::open(path).is_ok_and(|file| names(&file))
+    path.is_file() && TensorFile::open(path).is_ok_and(|file| names(&file))
 }
 
 fn put(dir: &Path, name: &str, contents: &[u8]) -> Result<(), ExportError> {

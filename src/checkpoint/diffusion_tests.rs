@@ -1,7 +1,6 @@
 //! Tests that a diffusion model goes into each form and back, and that averages take the weights' place.
 
 use super::*;
-use loongforge_torch::model::ModelConfig;
 use loongforge_torch::params::ParamStore;
 use loongforge_torch::train::hf::{Shards, Stored, save_weights, write_tensor_file};
 use tch::{Device, Kind, Tensor};
@@ -68,7 +67,7 @@ fn a_model_goes_into_each_form_and_back() {
 
     let (comfy, _) = out(Format::ComfyUi).unwrap();
     let file = comfy.join("transformer.safetensors");
-    let names = loongforge_torch::train::hf::TensorFile::open(&file).unwrap();
+    let names = TensorFile::open(&file).unwrap();
     assert!(names.tensors().contains_key("model.diffusion_model.blocks.0.norm3.weight"));
     expect_same(
         &Checkpoint::open(&file).unwrap(),
