@@ -9,4 +9,5 @@ mod disk;
 mod pipeline;
 mod publish;
 
+pub use pipeline::{Extra, extras};
 pub use publish::{BEST, DATA, Publication, clean, discard, mark_best, prepare, publish};

@@ -25,7 +25,8 @@ const CLASSES: [(&str, &str); 5] = [
 ];
 
 /// A file that is to be written.
-pub(super) enum Extra {
+pub enum Extra {
+    /// JSON under this name.
     Json(String, Value),
     /// A copy of this file.
     Copy(String, PathBuf),
@@ -36,7 +37,7 @@ pub(super) enum Extra {
 ///
 /// # Errors
 /// A folder cannot be read.
-pub(super) fn extras(config: &Value, saved: &[SavedFile], model_dir: &Path) -> Result<Vec<Extra>, CheckpointError> {
+pub fn extras(config: &Value, saved: &[SavedFile], model_dir: &Path) -> Result<Vec<Extra>, CheckpointError> {
     let folders: BTreeSet<&str> = saved.iter().filter_map(|file| Some(file.name.split_once('/')?.0)).collect();
     if folders.is_empty() {
         return Ok(Vec::new());
@@ -67,6 +68,29 @@ pub(super) fn extras(config: &Value, saved: &[SavedFile], model_dir: &Path) -> R
     }
     extras.push(Extra::Json(MODEL_INDEX.to_owned(), index(original, config, &folders)));
     Ok(extras)
+}
+
+impl Extra {
+    /// The file's name, with its folder.
+    pub fn name(&self) -> &str {
+        let (Self::Json(name, _) | Self::Copy(name, _)) = self;
+        name
+    }
+
+    /// Returns what the file is to hold.
+    ///
+    /// # Errors
+    /// The file that is copied cannot be read.
+    pub fn contents(&self) -> Result<Vec<u8>, CheckpointError> {
+        match self {
+            Self::Json(_, value) => {
+                let mut text = serde_json::to_vec_pretty(value).expect("JSON values can be written");
+                text.push(b'\n');
+                Ok(text)
+            }
+            Self::Copy(_, from) => files::read(from, files::MAX_TEXT_BYTES).map_err(CheckpointError::read(from)),
+        }
+    }
 }
 
 /// `model_index.json` of a model with these folders of weights, from that of the folder that the run began with.

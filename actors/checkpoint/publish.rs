@@ -6,7 +6,7 @@
 
 use super::adapters;
 use super::disk::{Disk, RealDisk};
-use super::pipeline::{self, Extra};
+use super::pipeline::extras;
 use loongforge_core::checkpoint::{
     CheckpointError, FORMAT_VERSION, FileEntry, MANIFEST, Manifest, carried, entries, published, sha256,
 };
@@ -178,8 +178,11 @@ fn complete(
         written.push(name);
     }
     if is_diffusion(&with.model_config) {
-        for extra in pipeline::extras(&with.model_config, &draft.files, &with.model_dir)? {
-            written.push(write_extra(disk, &draft.dir, extra)?);
+        for extra in extras(&with.model_config, &draft.files, &with.model_dir)? {
+            let to = draft.dir.join(extra.name());
+            to.parent().map_or(Ok(()), fs::create_dir_all).map_err(CheckpointError::write(&to))?;
+            disk.write(&to, &extra.contents()?).map_err(CheckpointError::write(&to))?;
+            written.push(extra.name().to_owned());
         }
     }
     if let Some(template) = &with.chat_template {
@@ -252,22 +255,6 @@ fn weight_index(dir: &Path, stem: &str, files: &[&SavedFile]) -> Result<(String,
     let map: Map<String, Value> = map.into_iter().map(|(tensor, file)| (tensor.clone(), json!(file))).collect();
     let index = json!({ "metadata": { "total_size": total_size }, "weight_map": map });
     Ok((format!("{stem}.safetensors.index.json"), index))
-}
-
-/// Writes a file of a diffusion model's; its name.
-fn write_extra(disk: &dyn Disk, dir: &Path, extra: Extra) -> Result<String, CheckpointError> {
-    let (Extra::Json(name, _) | Extra::Copy(name, _)) = &extra;
-    let to = dir.join(name);
-    to.parent().map_or(Ok(()), fs::create_dir_all).map_err(CheckpointError::write(&to))?;
-    match &extra {
-        Extra::Json(_, value) => write_json(disk, &to, value)?,
-        Extra::Copy(_, from) => {
-            let contents = files::read(from, files::MAX_TEXT_BYTES).map_err(CheckpointError::read(from))?;
-            disk.write(&to, &contents).map_err(CheckpointError::write(&to))?;
-        }
-    }
-    let (Extra::Json(name, _) | Extra::Copy(name, _)) = extra;
-    Ok(name)
 }
 
 /// Bytes of a safetensors file after its header.

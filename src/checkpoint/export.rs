@@ -9,7 +9,7 @@ use crate::model::folder::ModelFolder;
 use crate::model::locate::{BaseError, ModelFolders};
 use loongforge_core::checkpoint::{CheckpointError, carried};
 use loongforge_core::files;
-use loongforge_torch::train::hf::{Checkpoint, Dtype, Rewrite, rewrite};
+use loongforge_torch::train::hf::{Checkpoint, Dtype, Rewrite, renamed, rewrite};
 use loongforge_torch::train::{AdapterError, Adapters, WeightsError};
 use serde_json::Value;
 use std::fs;
@@ -34,6 +34,8 @@ pub enum ExportError {
     Json { path: PathBuf, source: serde_json::Error },
     #[error("{out} already exists and is not empty: name another folder")]
     Exists { out: PathBuf },
+    #[error("{path}: {reason}")]
+    Form { path: PathBuf, reason: String },
     #[error("the weights in {folder} are packed ({format}): add --dequantize")]
     Packed { folder: PathBuf, format: String },
 }
@@ -99,19 +101,11 @@ pub fn export(folder: &Path, out: &Path, how: &Export) -> Result<Exported, Expor
         }
     };
     let config = layout.as_ref().map_or(config, |layout| layout.config.clone());
-    if out.exists() && fs::read_dir(out).map_err(io(out))?.next().is_some() {
-        return Err(ExportError::Exists { out: out.to_owned() });
-    }
-    let parent = out.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    fs::create_dir_all(parent).map_err(io(parent))?;
-    // Beside it, so that the rename stays on one disk; removed where anything fails.
-    let draft = tempfile::Builder::new().prefix(".loongforge-").tempdir_in(parent).map_err(io(parent))?;
+    let draft = Draft::beside(out)?;
     let to = draft.path();
-    let how = Rewrite {
-        dtype: how.dtype,
-        max_shard_size: how.max_shard_size,
-        begins: if layout.is_some() { &BEGINS } else { &[] },
-    };
+    let begins: &[(&str, &str)] = if layout.is_some() { &BEGINS } else { &[] };
+    let rename = |name: &str| Some(renamed(name, begins));
+    let how = Rewrite { dtype: how.dtype, max_shard_size: how.max_shard_size, rename: &rename, stem: "model" };
     let files = rewrite(&checkpoint, adapters.as_ref(), to, &how)?;
     let dtype = match how.dtype {
         Some(dtype) => Some(dtype),
@@ -141,15 +135,49 @@ pub fn export(folder: &Path, out: &Path, how: &Export) -> Result<Exported, Expor
     if let Some(Err(why)) = layout.map(|layout| layout.write_processor(to)) {
         said.push(format!("no processor_config.json was written: {why}"));
     }
-    let draft = draft.keep();
-    let moved = fs::rename(&draft, out).and_then(|()| {
-        use std::os::unix::fs::PermissionsExt;
-        // A temporary folder is its owner's alone.
-        fs::set_permissions(out, fs::Permissions::from_mode(0o755))
-    });
-    if let Err(source) = moved {
-        let _ = fs::remove_dir_all(&draft);
-        return Err(ExportError::Io { path: out.to_owned(), source });
-    }
+    draft.publish()?;
     Ok(Exported { num_files: files.len(), bytes: files.iter().map(|file| file.bytes).sum(), said })
+}
+
+/// A folder that is written beside where it is to be, and moved there when it is whole; removed where anything fails.
+pub(super) struct Draft<'a> {
+    dir: tempfile::TempDir,
+    out: &'a Path,
+}
+
+impl<'a> Draft<'a> {
+    /// # Errors
+    /// `out` holds something, or its parent cannot be written to.
+    pub fn beside(out: &'a Path) -> Result<Self, ExportError> {
+        let io = |path: &Path| {
+            let path = path.to_owned();
+            |source| ExportError::Io { path, source }
+        };
+        if out.exists() && fs::read_dir(out).map_err(io(out))?.next().is_some() {
+            return Err(ExportError::Exists { out: out.to_owned() });
+        }
+        let parent = out.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        fs::create_dir_all(parent).map_err(io(parent))?;
+        // Beside it, so that the rename stays on one disk.
+        let dir = tempfile::Builder::new().prefix(".loongforge-").tempdir_in(parent).map_err(io(parent))?;
+        Ok(Self { dir, out })
+    }
+
+    pub fn path(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// # Errors
+    /// The folder cannot be moved.
+    pub fn publish(self) -> Result<(), ExportError> {
+        use std::os::unix::fs::PermissionsExt;
+        let draft = self.dir.keep();
+        // A temporary folder is its owner's alone.
+        let moved = fs::rename(&draft, self.out)
+            .and_then(|()| fs::set_permissions(self.out, fs::Permissions::from_mode(0o755)));
+        moved.map_err(|source| {
+            let _ = fs::remove_dir_all(&draft);
+            ExportError::Io { path: self.out.to_owned(), source }
+        })
+    }
 }

@@ -2,6 +2,7 @@
 //! the same weights in another form.
 
 mod diff;
+mod diffusion;
 mod export;
 mod fit;
 mod inspect;
@@ -10,6 +11,7 @@ mod saved_config;
 mod verify;
 
 pub use diff::{Difference, TensorDiff, diff};
+pub use diffusion::{Format, export_diffusion};
 pub use export::{Export, ExportError, Exported, export};
 pub use fit::{FitError, expect_fit, load_options};
 pub use inspect::inspect;

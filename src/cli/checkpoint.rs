@@ -2,7 +2,7 @@
 
 use super::forecast::count;
 use super::{UsageError, exit};
-use crate::checkpoint::{self, Difference, Export, TensorDiff};
+use crate::checkpoint::{self, Difference, Export, Exported, Format, TensorDiff};
 use crate::model::locate::find_model;
 use clap::{Args, Subcommand, ValueEnum};
 use loongforge_core::config::Size;
@@ -85,6 +85,27 @@ Examples:
         #[arg(long, value_name = "SIZE", default_value = "5GB")]
         max_shard_size: Size,
     },
+    /// Write a diffusion model or its adapters in the form that another program reads
+    #[command(after_help = "\
+Examples:
+  loongforge checkpoint export runs/digits/checkpoints/step-00000500 digits --format diffusers --ema
+  loongforge checkpoint export Wan-AI/Wan2.1-T2V-1.3B-Diffusers comfy --format comfyui
+  loongforge checkpoint export runs/my-lora/checkpoints/step-00000500 lora --format comfyui")]
+    Export {
+        #[arg(value_name = "CHECKPOINT")]
+        folder: String,
+        #[arg(value_name = "OUT")]
+        out: PathBuf,
+        /// Folders of Diffusers, files for ComfyUI, the names of Wan's own releases, or adapters for kohya's scripts
+        #[arg(long)]
+        format: Form,
+        /// Type of the weights [default: the checkpoint's]
+        #[arg(long)]
+        dtype: Option<Type>,
+        /// Write the averaged weights (`train.ema`)
+        #[arg(long)]
+        ema: bool,
+    },
     /// Write a folder's weights in another type
     #[command(after_help = "Example:\n  loongforge checkpoint convert org/name-FP8 plain --dtype bf16 --dequantize")]
     Convert {
@@ -102,6 +123,25 @@ Examples:
         #[arg(long, value_name = "SIZE", default_value = "5GB")]
         max_shard_size: Size,
     },
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Form {
+    Diffusers,
+    Comfyui,
+    Original,
+    Kohya,
+}
+
+impl Form {
+    fn format(self) -> Format {
+        match self {
+            Self::Diffusers => Format::Diffusers,
+            Self::Comfyui => Format::ComfyUi,
+            Self::Original => Format::Original,
+            Self::Kohya => Format::Kohya,
+        }
+    }
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -148,6 +188,10 @@ fn act(action: Action) -> anyhow::Result<ExitCode> {
             let (dtype, max_shard_size) = (dtype.map(Type::dtype), max_shard_size.bytes());
             export(&folder, &out, &Export { base, dtype, max_shard_size, dequantize, for_transformers: true })
         }
+        Action::Export { folder, out, format, dtype, ema } => {
+            let (folder, dtype) = (find_model(&folder)?, dtype.map(Type::dtype));
+            show_exported(&out, checkpoint::export_diffusion(&folder, &out, format.format(), dtype, ema)?)
+        }
         Action::Convert { folder, out, dtype, dequantize, max_shard_size } => {
             let (dtype, max_shard_size) = (Some(dtype.dtype()), max_shard_size.bytes());
             export(&folder, &out, &Export { base: None, dtype, max_shard_size, dequantize, for_transformers: false })
@@ -156,7 +200,10 @@ fn act(action: Action) -> anyhow::Result<ExitCode> {
 }
 
 fn export(folder: &str, out: &std::path::Path, how: &Export) -> anyhow::Result<ExitCode> {
-    let written = checkpoint::export(&find_model(folder)?, out, how)?;
+    show_exported(out, checkpoint::export(&find_model(folder)?, out, how)?)
+}
+
+fn show_exported(out: &std::path::Path, written: Exported) -> anyhow::Result<ExitCode> {
     let (bytes, files) = (observe::bytes(written.bytes), count(written.num_files, "file"));
     println!("{}: {bytes} of weights in {files}", out.display());
     written.said.iter().for_each(|said| println!("{said}"));

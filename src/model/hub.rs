@@ -2,14 +2,16 @@
 //!
 //! `HF_HOME` (or `HF_HUB_CACHE`) says where the cache is, `HF_HUB_OFFLINE=1` forbids the network, `HF_TOKEN` opens gated
 //! repositories, `HF_ENDPOINT` names a mirror. Fetched are safetensors, JSON, text, templates and tokenizer models of
-//! the repository's top folder. Never pickles, never code.
+//! the repository's top folder, and of a repository of Diffusers those of its folders. Never pickles, never code.
 
 use hf_hub::api::sync::{Api, ApiBuilder, ApiError, ApiRepo};
 use hf_hub::{Cache, Repo, RepoType};
 use loongforge_core::checkpoint::SPEAKERS;
 use loongforge_core::config::{HubId, Source};
+use loongforge_core::data::MODEL_INDEX;
 use loongforge_core::files;
 use loongforge_core::text::hex;
+use loongforge_torch::train::DIFFUSERS_LORA_FILE;
 use loongforge_torch::train::hf::INDEX_FILE;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
@@ -163,7 +165,9 @@ impl Hub {
         }
         // Weights last: what is small and wrong is found first.
         let is_weight = |name: &&String| name.ends_with(".safetensors");
-        let (heavy, light): (Vec<_>, Vec<_>) = names.iter().filter(|name| is_wanted(name)).partition(is_weight);
+        let is_pipeline = names.iter().any(|name| name == MODEL_INDEX);
+        let wanted = names.iter().filter(|name| is_wanted(name) || (is_pipeline && is_wanted_part(name)));
+        let (heavy, light): (Vec<_>, Vec<_>) = wanted.partition(is_weight);
         for name in light.into_iter().chain(heavy.into_iter().filter(|_| weights)) {
             if !folder.join(name).exists() {
                 self.download(&api, &repo, id, name)?;
@@ -214,6 +218,14 @@ impl Hub {
 /// Returns what a complete snapshot would have besides.
 fn missing(folder: &Path, weights: bool) -> Option<String> {
     let lacks = |name: &str| !folder.join(name).is_file();
+    // Which of its networks are needed shows when they are read.
+    if !lacks(MODEL_INDEX) {
+        let file = "transformer/config.json";
+        return lacks(file).then(|| file.to_owned());
+    }
+    if lacks("config.json") && !lacks(DIFFUSERS_LORA_FILE) {
+        return None;
+    }
     if lacks("config.json") && !lacks("adapter_config.json") {
         let file = "adapter_model.safetensors";
         return (weights && lacks(file)).then(|| file.to_owned());
@@ -239,6 +251,13 @@ fn missing(folder: &Path, weights: bool) -> Option<String> {
 fn is_wanted(name: &str) -> bool {
     let endings = [".safetensors", ".json", ".txt", ".jinja", ".model", ".tiktoken"];
     is_plain(name) && (name == SPEAKERS || endings.iter().any(|ending| name.ends_with(ending)))
+}
+
+/// Returns whether a file in a folder of a repository of Diffusers is fetched: one copy of the weights, and no variant.
+fn is_wanted_part(name: &str) -> bool {
+    let Some((folder, file)) = name.split_once('/') else { return false };
+    let is_variant = file.ends_with(".safetensors") && file.split('.').count() > 2;
+    is_plain(folder) && is_wanted(file) && !is_variant
 }
 
 /// Returns whether this is one harmless component of a path.
@@ -279,6 +298,25 @@ mod tests {
         {
             assert!(!is_wanted(name), "{name}");
         }
+    }
+
+    #[test]
+    fn folders_of_diffusers_are_wanted_without_variants() {
+        for name in [
+            "vae/config.json",
+            "transformer/diffusion_pytorch_model-00001-of-00002.safetensors",
+            "tokenizer/spiece.model",
+        ] {
+            assert!(is_wanted_part(name), "{name}");
+        }
+        for name in
+            ["vae/model.fp16.safetensors", "vae/../x.json", "a/b/c.json", "vae/model.bin", ".git/x.json", "x.json"]
+        {
+            assert!(!is_wanted_part(name), "{name}");
+        }
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join(MODEL_INDEX), "{}").unwrap();
+        assert_eq!(missing(folder.path(), true).as_deref(), Some("transformer/config.json"));
     }
 
     #[test]

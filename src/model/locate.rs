@@ -3,6 +3,7 @@
 
 use crate::model::hub::{HubError, resolve_model};
 use loongforge_core::checkpoint::{CheckpointError, latest};
+use loongforge_core::data::MODEL_INDEX;
 use loongforge_torch::train::hf::is_adapter;
 use loongforge_torch::train::{AdapterError, adapter_base};
 use std::path::{Path, PathBuf};
@@ -40,10 +41,14 @@ pub enum BaseError {
 /// There is no such folder, the hub has no such model or it cannot be fetched, or a run has no checkpoint yet.
 pub fn find_model(named: &str) -> Result<PathBuf, BaseError> {
     let folder = resolve_model(named)?;
+    // One file of weights is a model as well.
+    if folder.is_file() {
+        return Ok(folder);
+    }
     if !folder.is_dir() {
         return Err(BaseError::Missing { folder });
     }
-    if folder.join("config.json").is_file() || is_adapter(&folder) {
+    if ["config.json", MODEL_INDEX].iter().any(|name| folder.join(name).is_file()) || is_adapter(&folder) {
         return Ok(folder);
     }
     for checkpoints in [folder.join("checkpoints"), folder.clone()] {

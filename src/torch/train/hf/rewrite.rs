@@ -1,7 +1,7 @@
 //! A folder's weights once more, in another type, other shards or with adapters added, without a model: one block of one
 //! tensor at a time.
 
-use super::checkpoint::{Checkpoint, INDEX_FILE, WHOLE, num_bytes};
+use super::checkpoint::{Checkpoint, num_bytes};
 use super::dtype::Dtype;
 use super::error::WeightsError;
 use super::save::{Entry, Writer, deal};
@@ -18,13 +18,14 @@ use tch::Kind;
 const BLOCK: i64 = 16 << 20;
 
 /// Holds what the new files are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rewrite {
+pub struct Rewrite<'a> {
     /// The type of floating-point tensors; `None` keeps what each has, and unpacks to bf16.
     pub dtype: Option<Dtype>,
     pub max_shard_size: u64,
-    /// What names begin with in the checkpoint, and instead in the new files.
-    pub begins: &'static [(&'static str, &'static str)],
+    /// Returns what a tensor of the checkpoint is called in the new files; `None` leaves it out.
+    pub rename: &'a dyn Fn(&str) -> Option<String>,
+    /// What comes before `.safetensors` in the new files' names, which may have a folder.
+    pub stem: &'a str,
 }
 
 /// `name` with another beginning, of the first pair whose first it begins with.
@@ -33,7 +34,7 @@ pub fn renamed(name: &str, begins: &[(&str, &str)]) -> String {
     begin.unwrap_or_else(|| name.to_owned())
 }
 
-/// Writes all tensors of `checkpoint` into `out`, which must be there, with an index where there are several files.
+/// Writes the tensors of `checkpoint` into `out`, which must be there, with an index where there are several files.
 /// Tensors that are no floats are copied. What `adapters` add is added in float32.
 ///
 /// # Errors
@@ -42,24 +43,20 @@ pub fn rewrite(
     checkpoint: &Checkpoint,
     adapters: Option<&Adapters>,
     out: &Path,
-    how: &Rewrite,
+    how: &Rewrite<'_>,
 ) -> Result<Vec<SavedFile>, WeightsError> {
-    let tensors: Vec<(&str, &Stored)> = checkpoint.tensors().collect();
-    let entry = |(name, stored): &(&str, &Stored)| {
+    let renamed = checkpoint.tensors().filter_map(|(name, stored)| Some((name, stored, (how.rename)(name)?)));
+    let tensors: Vec<(&str, &Stored, String)> = renamed.collect();
+    let entry = |(name, stored, to): &(&str, &Stored, String)| {
         let dtype = match how.dtype {
             Some(dtype) if stored.dtype.is_plain_float() => dtype,
             None if stored.is_packed() => Dtype::BF16,
             _ => stored.dtype,
         };
-        dtype.kind().map(|_| Entry { name: renamed(name, how.begins), dtype, shape: stored.shape.clone() }).ok_or_else(
-            || {
-                let (folder, name) = (checkpoint.folder().to_owned(), name.escape_debug());
-                WeightsError::Convert {
-                    folder,
-                    reason: format!("{name} is {dtype}, which cannot be copied on its own"),
-                }
-            },
-        )
+        dtype.kind().map(|_| Entry { name: to.clone(), dtype, shape: stored.shape.clone() }).ok_or_else(|| {
+            let (folder, name) = (checkpoint.folder().to_owned(), name.escape_debug());
+            WeightsError::Convert { folder, reason: format!("{name} is {dtype}, which cannot be copied on its own") }
+        })
     };
     let entries = tensors.iter().map(entry).collect::<Result<Vec<_>, _>>()?;
     let sizes: Vec<u64> = entries.iter().map(|entry| num_bytes(&entry.shape, entry.dtype)).collect();
@@ -67,7 +64,7 @@ pub fn rewrite(
     let mut saved = Vec::new();
     for (index, range) in files.iter().enumerate() {
         let (entries, tensors) = (&entries[range.clone()], &tensors[range.clone()]);
-        let name = shard_name(WHOLE, index + 1, files.len());
+        let name = shard_name(how.stem, index + 1, files.len());
         let mut writer = Writer::create(entries, &[("format", "pt")], out.into(), &name)?;
         for index in writer.order().to_vec() {
             let (stored, to) = (tensors[index].1, entries[index].dtype);
@@ -84,9 +81,15 @@ pub fn rewrite(
         saved.push(writer.finish()?);
     }
     if saved.len() > 1 {
-        let mut text = serde_json::to_vec_pretty(&index_of(&saved, sizes.iter().sum())).expect("JSON can be written");
+        // Names in an index are without their folder.
+        let plain = |file: &SavedFile| {
+            let name = file.name.rsplit('/').next().unwrap_or_default().to_owned();
+            SavedFile { name, ..file.clone() }
+        };
+        let plain: Vec<SavedFile> = saved.iter().map(plain).collect();
+        let mut text = serde_json::to_vec_pretty(&index_of(&plain, sizes.iter().sum())).expect("JSON can be written");
         text.push(b'\n');
-        let path = out.join(INDEX_FILE);
+        let path = out.join(format!("{}.safetensors.index.json", how.stem));
         std::fs::write(&path, text).map_err(|source| WeightsError::Write { path, source })?;
     }
     Ok(saved)

@@ -159,12 +159,36 @@ fn metadata(maps: &[Written]) -> Value {
     Value::Object(json)
 }
 
-/// The settings in Diffusers' note of the transformer, as PEFT has them.
+/// The settings in Diffusers' note, as PEFT has them for one model: those of the transformer, and the alphas of other networks by
+/// patterns.
 pub(super) fn settings(note: &str) -> Option<Value> {
     let Ok(Value::Object(all)) = serde_json::from_str(note) else { return None };
-    let own = all.into_iter().filter_map(|(key, value)| Some((key.strip_prefix(NETWORK)?.to_owned(), value)));
-    let own: Map<String, Value> = own.collect();
-    (!own.is_empty()).then_some(Value::Object(own))
+    let mut networks: BTreeMap<&str, Map<String, Value>> = BTreeMap::new();
+    for (key, value) in &all {
+        let (network, key) = key.split_once('.')?;
+        networks.entry(network).or_default().insert(key.to_owned(), value.clone());
+    }
+    let first = networks.get("transformer").or(networks.values().next())?;
+    let (mut settings, mut alphas) = (first.clone(), Map::new());
+    // The first pattern that matches counts, and the transformer's have no beginning.
+    let (of_transformer, others): (Vec<_>, Vec<_>) =
+        networks.iter().partition(|(network, _)| **network == "transformer");
+    for (network, own) in others.into_iter().chain(of_transformer) {
+        let begin = if *network == "transformer" { String::new() } else { format!("{network}\\.") };
+        for (pattern, alpha) in own.get("alpha_pattern").and_then(Value::as_object).into_iter().flatten() {
+            let pattern = match pattern.strip_prefix('^') {
+                Some(whole) => format!("^{begin}{whole}"),
+                None if begin.is_empty() => pattern.clone(),
+                None => format!("^{begin}(?:.*\\.)?(?:{pattern})"),
+            };
+            alphas.insert(pattern, alpha.clone());
+        }
+        if let Some(alpha) = own.get("lora_alpha").filter(|_| !begin.is_empty()) {
+            alphas.insert(format!("^{begin}.*"), alpha.clone());
+        }
+    }
+    settings.insert("alpha_pattern".to_owned(), Value::Object(alphas));
+    Some(Value::Object(settings))
 }
 
 /// PEFT's name of the first part of a map's adapter without PEFT's beginning and its end.

@@ -6,7 +6,7 @@ use super::folder::{AdapterFolder, Contents};
 use super::pair::{Pair, merged};
 use crate::model::ModelConfig;
 use crate::params::{ADAPTER_PARTS, LinearModule, ParamSpec, ParamStore, StoredTensor};
-use crate::train::hf::Checkpoint;
+use crate::train::hf::{Checkpoint, TensorFile};
 use std::collections::BTreeMap;
 use std::path::Path;
 use tch::{Kind, Tensor};
@@ -58,6 +58,36 @@ impl Adapters {
             change(spec, Change::Whole(folder.whole(found, spec.whole_shape())?));
         }
         Ok(Self { changes, places })
+    }
+
+    /// The averages of the weights (`train.ema`) in a checkpoint, in place of the weights.
+    ///
+    /// # Errors
+    /// The checkpoint has none, or a file is torn.
+    pub fn averages(folder: &Path, model: &ModelConfig, base: &Checkpoint) -> Result<Self, AdapterError> {
+        let files = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+        let is_state = |path: &std::path::PathBuf| {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            name.starts_with("optimizer-") && name.ends_with(".safetensors")
+        };
+        let files = files.filter(is_state).map(|path| TensorFile::open(&path)).collect::<Result<Vec<_>, _>>()?;
+        let (mut changes, mut places) = (Vec::new(), BTreeMap::new());
+        for spec in model.specs() {
+            let name = format!("{}.ema", spec.name);
+            let found = files.iter().find_map(|file| file.read(&name).transpose()).transpose()?;
+            let Some(average) = found else { continue };
+            for piece in base.pieces(&spec) {
+                places.insert(piece.name.clone(), (changes.len(), piece));
+            }
+            changes.push((spec.name, Change::Whole(average.view(spec.shape.as_slice()).to_kind(Kind::Float))));
+        }
+        match changes.is_empty() {
+            false => Ok(Self { changes, places }),
+            true => Err(AdapterError::Mismatch {
+                path: folder.to_owned(),
+                problems: vec!["it has no averages of the weights: the run had no train.ema".to_owned()],
+            }),
+        }
     }
 
     /// Returns whether the base's tensor of this name is changed.

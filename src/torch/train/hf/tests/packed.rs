@@ -26,7 +26,8 @@ fn packed_weights_are_those_of_the_published_code() {
             }
         }
         let out = tempfile::tempdir().unwrap();
-        let how = Rewrite { dtype: Some(Dtype::F32), max_shard_size: 5000, begins: &[("", "new.")] };
+        let rename = |name: &str| Some(format!("new.{name}"));
+        let how = Rewrite { dtype: Some(Dtype::F32), max_shard_size: 5000, rename: &rename, stem: "model" };
         rewrite(&checkpoint, None, out.path(), &how).unwrap();
         let plain = Checkpoint::open(out.path()).unwrap();
         assert!(!plain.is_quantized() && plain.files().len() > 1);

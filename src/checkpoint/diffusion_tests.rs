@@ -1,0 +1,119 @@
+//! Tests that a diffusion model goes into each form and back, and that averages take the weights' place.
+
+use super::*;
+use loongforge_torch::params::ParamStore;
+use loongforge_torch::train::hf::{Shards, Stored, save_weights, write_tensor_file};
+use tch::{Device, Kind, Tensor};
+
+fn config(in_channels: i64) -> Value {
+    let transformer = json!({"_class_name": "WanTransformer3DModel", "num_attention_heads": 1, "attention_head_dim": 128,
+        "patch_size": [1, 2, 2], "in_channels": in_channels, "out_channels": 3, "text_dim": 16, "freq_dim": 256, "ffn_dim": 32,
+        "num_layers": 1, "cross_attn_norm": true, "qk_norm": "rms_norm_across_heads", "eps": 1e-6, "image_dim": null,
+        "added_kv_proj_dim": null, "pos_embed_seq_len": null, "rope_max_seq_len": 1024});
+    json!({"model_type": "loongforge_diffusion", "pipeline": "WanPipeline", "transformer": transformer,
+        "vae": {"_class_name": "PixelLatents", "channels": 3},
+        "text_encoder": {"model_type": "umt5", "vocab_size": 40, "d_model": 16, "d_kv": 8, "d_ff": 24, "num_layers": 1,
+            "num_heads": 2}})
+}
+
+/// A checkpoint as a run makes it.
+fn checkpoint(folder: &Path) -> ModelConfig {
+    let json = config(3);
+    let model = ModelConfig::from_hf(&json).unwrap();
+    let params = ParamStore::new(model.specs(), Kind::Float, Device::Cpu);
+    params.init_random(1);
+    let shards = FilesOf::networks().take(4).map(|of| Shards { of, ..Shards::single() });
+    let of_all = |shards: &Shards| params.ids().any(|id| shards.of.has(&params.spec(id).name));
+    let files: Vec<SavedFile> =
+        shards.filter(of_all).flat_map(|shards| save_weights(&params, folder, &shards).unwrap()).collect();
+    put(folder, "config.json", &text(&json)).unwrap();
+    for extra in extras(&json, &files, folder).unwrap() {
+        put(folder, extra.name(), &extra.contents().unwrap()).unwrap();
+    }
+    model
+}
+
+fn read(checkpoint: &Checkpoint, name: &str) -> Tensor {
+    let stored: &Stored = checkpoint.get(name).unwrap_or_else(|| panic!("{name} is missing"));
+    checkpoint.read(stored, Kind::Float).unwrap()
+}
+
+fn expect_same(left: &Checkpoint, right: &Checkpoint, network: &str) {
+    let names = |it: &Checkpoint| -> Vec<String> {
+        it.tensors().filter(|(name, _)| name.starts_with(network)).map(|(name, _)| name.to_owned()).collect()
+    };
+    assert_eq!(names(left), names(right));
+    assert!(!names(left).is_empty());
+    names(left).iter().for_each(|name| assert_eq!(read(left, name), read(right, name), "{name}"));
+}
+
+#[test]
+fn a_model_goes_into_each_form_and_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let from = dir.path().join("from");
+    fs::create_dir(&from).unwrap();
+    checkpoint(&from);
+    let whole = Checkpoint::open(&from).unwrap();
+    let verified = crate::checkpoint::verify(&from);
+    assert!(verified.iter().all(|(_, check)| check.is_ok()), "{verified:?}");
+    let out = |format: Format| {
+        let out = dir.path().join(format!("{format:?}"));
+        export_diffusion(&from, &out, format, None, false).map(|exported| (out, exported))
+    };
+    let (diffusers, _) = out(Format::Diffusers).unwrap();
+    expect_same(&whole, &Checkpoint::open(&diffusers).unwrap(), "");
+    let index: Value = serde_json::from_slice(&fs::read(diffusers.join("model_index.json")).unwrap()).unwrap();
+    assert_eq!((&index["_class_name"], &index["text_encoder"][1]), (&json!("WanPipeline"), &json!("UMT5EncoderModel")));
+
+    let (comfy, _) = out(Format::ComfyUi).unwrap();
+    let file = comfy.join("transformer.safetensors");
+    let names = TensorFile::open(&file).unwrap();
+    assert!(names.tensors().contains_key("model.diffusion_model.blocks.0.norm3.weight"));
+    expect_same(
+        &Checkpoint::open(&file).unwrap(),
+        &Checkpoint::open_for(&from, |name| name == "transformer").unwrap(),
+        "",
+    );
+    // The file tells the config.
+    let read_back = crate::model::diffusers::read(&file, &|_| false).unwrap().unwrap();
+    assert_eq!(read_back["transformer"], config(3)["transformer"]);
+
+    let (original, exported) = out(Format::Original).unwrap();
+    assert!(exported.said.iter().any(|said| said.contains("text_encoder is left out")), "{:?}", exported.said);
+    let json: Value = serde_json::from_slice(&fs::read(original.join("config.json")).unwrap()).unwrap();
+    assert_eq!(
+        (&json["_class_name"], &json["dim"], &json["model_type"]),
+        (&json!("WanModel"), &json!(128), &json!("t2v"))
+    );
+    expect_same(
+        &Checkpoint::open(&original).unwrap(),
+        &Checkpoint::open_for(&from, |name| name == "transformer").unwrap(),
+        "",
+    );
+    assert!(out(Format::Kohya).unwrap_err().to_string().contains("form of adapters"));
+    assert!(!dir.path().join("Kohya").exists());
+}
+
+#[test]
+fn averages_take_the_place_of_the_weights() {
+    let dir = tempfile::tempdir().unwrap();
+    let from = dir.path().join("from");
+    fs::create_dir(&from).unwrap();
+    let model = checkpoint(&from);
+    let export = |out: &str| export_diffusion(&from, &dir.path().join(out), Format::Diffusers, None, true);
+    let error = export("none").unwrap_err().to_string();
+    assert!(error.contains("no train.ema"), "{error}");
+    let average = |spec: &loongforge_torch::params::ParamSpec| {
+        let shape = spec.whole_shape();
+        (format!("{}.ema", spec.name), Tensor::full(shape, 0.25, (Kind::Float, Device::Cpu)))
+    };
+    let averages: Vec<(String, Tensor)> = model.foundation.specs().iter().map(average).collect();
+    write_tensor_file(&averages, &[("num_steps", "1")], from.as_path(), "optimizer-foundation.safetensors").unwrap();
+    export("out").unwrap();
+    let (old, new) = (Checkpoint::open(&from).unwrap(), Checkpoint::open(&dir.path().join("out")).unwrap());
+    for (name, _) in old.tensors() {
+        let is_average = read(&new, name).eq(0.25).all().int64_value(&[]) == 1;
+        assert_eq!(is_average, name.starts_with("transformer."), "{name}");
+        assert!(is_average || read(&new, name) == read(&old, name), "{name}");
+    }
+}
