@@ -1,6 +1,7 @@
 //! `loongforge data`: look into data sets, check and measure them, write them as shards, pack them ahead of time.
 
 mod convert;
+mod diffusion;
 mod digits;
 mod emoji;
 mod fraction;
@@ -63,6 +64,10 @@ enum Action {
     SpokenDigits(spoken_digits::SpokenDigitsArgs),
     /// Make a data set of spoken digits beside pictures of handwritten ones, and a small Qwen2.5-Omni for it
     HeardAndSeen(heard_and_seen::HeardAndSeenArgs),
+    /// Make a data set of handwritten numbers to draw by text, and a tiny Qwen-Image for it
+    DiffusionDigits(diffusion::DigitsArgs),
+    /// Make a data set of digits that move by a word, and a tiny Wan for it
+    DiffusionMotion(diffusion::MotionArgs),
     /// Make a data set of real voices in a row from installed or unpacked Debian packages, and a small Qwen2-Audio for it
     RollCall(roll_call::RollCallArgs),
 }
@@ -79,6 +84,8 @@ pub fn data(args: DataArgs) -> anyhow::Result<ExitCode> {
         Action::Emoji(args) => emoji::emoji(args),
         Action::SpokenDigits(args) => spoken_digits::spoken_digits(args),
         Action::HeardAndSeen(args) => heard_and_seen::heard_and_seen(args),
+        Action::DiffusionDigits(args) => diffusion::digits(args),
+        Action::DiffusionMotion(args) => diffusion::motion(args),
         Action::RollCall(args) => roll_call::roll_call(args),
     };
     // Files that are not what they should be are for the user to change; a disk that is full is not.

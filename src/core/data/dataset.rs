@@ -139,8 +139,7 @@ impl Dataset {
     /// # Errors
     /// It cannot be read, or is no conversation that ends with an answer.
     pub fn exchange(&self, position: u64) -> Result<Exchange, BadSample> {
-        let content = self.content(position)?.0;
-        Exchange::of(content).map(|(exchange, _)| exchange).map_err(|reason| self.bad(position, reason))
+        Exchange::asked(self.content(position)?.0).map_err(|reason| self.bad(position, reason))
     }
 
     /// The conversation at a position up to its last answer, as a model reads it, or the prompt of a picture.

@@ -1,7 +1,7 @@
 //! The end of a conversation: a question and its answer.
 
 use super::locator::Locator;
-use super::source::{Content, Conversation, Turn};
+use super::source::{Captioned, Content, Conversation, MediaSource, Turn};
 
 /// The end of a conversation: what is asked, and the answer that is expected.
 #[derive(Clone, Debug, PartialEq)]
@@ -14,6 +14,19 @@ pub struct Exchange {
 }
 
 impl Exchange {
+    /// The question of a conversation, or the prompt of a picture, with the answer that is expected.
+    pub(super) fn asked(content: Content) -> Result<Self, String> {
+        if let Content::Captioned(Captioned { target, mut captions, answer, .. }) = content {
+            let answer = answer.ok_or("has no `answer`, which a reader is expected to read")?;
+            let images = match target {
+                Some(MediaSource::Image(locator)) => vec![locator],
+                _ => Vec::new(),
+            };
+            return Ok(Self { question: captions.swap_remove(0), answer, images });
+        }
+        Self::of(content).map(|(exchange, _)| exchange)
+    }
+
     /// With the conversation before the answer.
     pub(super) fn of(content: Content) -> Result<(Self, Conversation), String> {
         let Content::Messages(conversation) = content else {

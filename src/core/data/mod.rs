@@ -17,6 +17,7 @@ mod dataset;
 mod decode;
 mod decoder;
 mod diffusion;
+pub mod diffusion_sets;
 pub mod digits;
 pub mod emoji;
 mod epochs;

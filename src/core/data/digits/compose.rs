@@ -161,7 +161,8 @@ fn stamp_scan(canvas: &mut GrayImage, scan: &Scan, left: u32, top: u32) {
     }
 }
 
-fn png(picture: &GrayImage) -> Vec<u8> {
+/// A gray picture as a PNG file.
+pub(in crate::data) fn png(picture: &GrayImage) -> Vec<u8> {
     let mut bytes = Vec::new();
     PngEncoder::new_with_quality(&mut bytes, CompressionType::Fast, FilterType::NoFilter)
         .write_image(picture, picture.width(), picture.height(), ExtendedColorType::L8)

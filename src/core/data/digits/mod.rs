@@ -5,10 +5,10 @@ mod compose;
 mod model;
 mod scans;
 
-pub(super) use compose::digit_png;
 pub use compose::{Digits, PROMPT, compose};
+pub(super) use compose::{digit_png, png};
 pub(super) use model::{
     MAX_POSITION_EMBEDDINGS, Tokens, generation_config, preprocessor_config, tokenizer, tokenizer_config,
 };
 pub use model::{MODEL, ModelSize, write_model, write_model_with};
-pub(super) use scans::{Scan, Scans};
+pub(super) use scans::{SIDE, Scan, Scans};

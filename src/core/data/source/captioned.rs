@@ -27,6 +27,8 @@ pub struct Captioned {
     pub captions: Vec<String>,
     /// Pictures and clips that the result is made from, in order.
     pub references: Vec<MediaSource>,
+    /// The field `answer`: what a reader of the result is expected to read.
+    pub answer: Option<String>,
 }
 
 /// Returns whether the fields of a record are those of a captioned picture or clip.
@@ -77,6 +79,11 @@ impl Captioned {
                 vec![text.map_err(|_| DataError::Line("its .txt is not UTF-8".to_owned()))?.trim().to_owned()]
             }
         };
+        let answer = match take("answer") {
+            None => None,
+            Some(Json::String(answer)) => Some(answer),
+            Some(other) => return Err(DataError::Line(format!("`answer` is no text: {other:.40}"))),
+        };
         let numbered = (0..).map_while(|at| take(&format!("control_path_{at}"))).collect::<Vec<_>>();
         let mut references = Vec::new();
         for (key, value) in REFERENCES.iter().filter_map(|key| Some((*key, take(key)?))).collect::<Vec<_>>() {
@@ -92,7 +99,7 @@ impl Captioned {
         for value in numbered {
             references.push(visual("control_path", &value, &files)?);
         }
-        Ok(Self { target, captions, references })
+        Ok(Self { target, captions, references, answer })
     }
 }
 
