@@ -3,7 +3,7 @@
 use crate::eval::held_out_sets::data;
 use crate::model::folder::ModelFolder;
 use loongforge_core::config::{ModelKind, RunConfig, Sampler, Sampling, TrainFile};
-use loongforge_core::data::{DataError, Dataset, MediaDecoder, ProcessorOptions};
+use loongforge_core::data::{DataError, Dataset, InProcess, MediaDecoder, ProcessorOptions};
 use loongforge_core::engine::WithHeldOut;
 use loongforge_core::message::{Purpose, SampleId, StepId};
 use loongforge_core::observe::Clip;
@@ -67,8 +67,24 @@ pub fn settings(json: &Value, sampling: &Sampling, seed: u64) -> Result<MakeSett
 }
 
 /// Frames a second of the clips that a run makes.
-pub fn fps(config: &RunConfig, json: &Value) -> f64 {
-    config.data.video.fps.unwrap_or(if json["expand_timesteps"] == true { FPS_OF_EXPANDED } else { FPS })
+fn fps(config: &RunConfig, json: &Value) -> f64 {
+    config.data.video.fps.unwrap_or_else(|| fps_of(json))
+}
+
+/// Frames a second of the clips that a model was trained on.
+pub fn fps_of(json: &Value) -> f64 {
+    if json["expand_timesteps"] == true { FPS_OF_EXPANDED } else { FPS }
+}
+
+/// Returns what is made while the run goes on, in a line.
+pub fn summary(config: &RunConfig) -> Option<String> {
+    let sampling = config.sample.as_ref()?;
+    let when = match sampling.every_steps {
+        0 => "at the end".to_owned(),
+        steps => format!("before the first step, every {steps} steps and at the end"),
+    };
+    let steps = sampling.steps;
+    Some(format!("samples of {} {when}, in {steps} steps each: {SAMPLES}/", sampling.prompts.display()))
 }
 
 /// What a foundation actor of the run makes samples with; `None`: none are made.
@@ -110,11 +126,10 @@ pub fn prompts(
     decoder: Option<&Arc<dyn MediaDecoder>>,
 ) -> Result<Option<Dataset>, DataError> {
     let Some(sampling) = &config.sample else { return Ok(None) };
-    let mut processor = folder.processor(&ProcessorOptions::new(&config.data, &config.train))?;
-    if let Some(decoder) = decoder {
-        processor = processor.with_decoder(decoder.clone());
-    }
-    Dataset::open(&data(&config.data, TrainFile::new(sampling.prompts.as_path())), processor, 0).map(Some)
+    let decoder = decoder.map_or_else(|| Arc::new(InProcess) as Arc<dyn MediaDecoder>, Arc::clone);
+    let data = data(&config.data, TrainFile::new(sampling.prompts.as_path()));
+    let maker = folder.maker(&ProcessorOptions::of_run(config, &data), decoder)?;
+    Dataset::open(&data, maker, 0).map(Some)
 }
 
 /// What the scheduler evaluates to make samples: set number `number`, of these prompts.
