@@ -3,7 +3,7 @@
 use super::decode_worker::decoder;
 use super::{UsageError, exit};
 use crate::checkpoint::{LLAVA_CLASS, Llava};
-use crate::eval::held_out_sets;
+use crate::eval::{held_out_sets, samples};
 use crate::model::folder::{ModelFolder, without_fetching};
 use crate::preflight::{Asked, Preflight};
 use clap::{Args, ValueEnum};
@@ -76,6 +76,7 @@ pub fn check(args: CheckArgs) -> anyhow::Result<ExitCode> {
             print!("{}", explain(&config, &folder)?);
             epochs.into_iter().for_each(|epochs| println!("{}", duration(epochs)));
             held_out_sets::summary(&loaded.config).into_iter().for_each(|line| println!("{line}"));
+            samples::summary(&loaded.config).into_iter().for_each(|line| println!("{line}"));
             lines.iter().for_each(|line| println!("{line}"));
             lines.clear();
         }

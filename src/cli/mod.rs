@@ -19,6 +19,7 @@ mod parity_layout;
 mod part;
 mod plan;
 mod run;
+mod sample;
 mod scale;
 mod top;
 mod trace;
@@ -71,6 +72,8 @@ enum Command {
     Checkpoint(checkpoint::CheckpointArgs),
     /// Generate text from a model (prompts of text, pictures and recordings)
     Generate(generate::GenerateArgs),
+    /// Make pictures and clips with a diffusion model
+    Sample(sample::SampleArgs),
     /// Evaluate a model on held-out samples
     Evaluate(evaluate::EvaluateArgs),
     /// List the built-in model configs with parameters, FLOPs and memory
@@ -104,6 +107,7 @@ impl Cli {
             Command::Plan(args) => plan::plan(args),
             Command::Checkpoint(args) => checkpoint::checkpoint(args),
             Command::Generate(args) => generate::generate(args),
+            Command::Sample(args) => sample::sample(args),
             Command::Evaluate(args) => evaluate::evaluate(args),
             Command::Models(args) => models::models(args),
             Command::Data(args) => data::data(args),

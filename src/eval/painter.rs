@@ -71,37 +71,27 @@ impl Painter {
         &self.folder
     }
 
-    /// Returns what is made of the samples, in their order; clips have `fps` frames a second. `draw` is the number of the
-    /// noise.
+    /// Returns what is made of a prompt; a clip has `fps` frames a second. `draw` is the number of the noise.
     ///
     /// # Errors
-    /// A sample has no size, or the device failed.
-    pub fn make(&self, samples: &[&Sample], settings: &MakeSettings, draw: u32, fps: f64) -> Result<Vec<Clip>> {
-        let row = |sample: &&Sample| SampleRow::new(&sample.meta, true, NoisePurpose::Evaluation(draw));
-        let rows: Vec<SampleRow> = samples.iter().map(row).collect();
-        if rows.iter().any(|row| row.target.is_none()) {
-            return Err(anyhow!("a prompt does not say how large the result is"));
+    /// The prompt has no size, or the device failed.
+    pub fn make(&self, prompt: &Sample, settings: &MakeSettings, draw: u32, fps: f64) -> Result<Clip> {
+        let row = SampleRow::new(&prompt.meta, true, NoisePurpose::Evaluation(draw));
+        if row.target.is_none() {
+            return Err(anyhow!("the prompt does not say how large the result is"));
         }
-        let ends = rows.iter().scan(0, |end, row| {
-            *end += row.num_tokens;
-            Some(*end)
-        });
-        let features: Vec<Vec<Tensor>> = self.towers.iter().map(|tower| tower.features(samples)).collect();
+        let features: Vec<Vec<Tensor>> = self.towers.iter().map(|tower| tower.features(&[prompt])).collect();
         let num_features = features.iter().map(|levels| levels.first().map_or(0, |level| level.size()[0])).collect();
         let batch = MicroBatch {
-            cu_seqlens: std::iter::once(0).chain(ends).collect(),
-            samples: rows.clone().into(),
+            cu_seqlens: vec![0, row.num_tokens],
+            samples: Rc::new([row.clone()]),
             num_features,
             evaluates: true,
             ..MicroBatch::filler(self.model.columns(), self.params.flat().device())
         };
-        let width = settings.width(&*self.model).ok_or_else(|| anyhow!("the model makes no latents"))?;
-        let noise: Vec<Tensor> = rows.iter().map(|row| settings.noise(row, width)).collect();
-        let made = settings.make(&*self.model, &self.params, &batch, &features, &noise);
-        let made = made.ok_or_else(|| anyhow!("the model makes no latents"))??;
-        let clip = |(row, latents): (&SampleRow, Tensor)| {
-            decode(&self.autoencoder, &self.decoder, row, &latents, fps).map_err(|error| anyhow!("{error}"))
-        };
-        rows.iter().zip(made).map(clip).collect()
+        let nothing = || anyhow!("the model makes no latents");
+        let noise = settings.noise(&row, settings.width(&*self.model).ok_or_else(nothing)?);
+        let made = settings.make(&*self.model, &self.params, &batch, &features, &[noise]).ok_or_else(nothing)??;
+        decode(&self.autoencoder, &self.decoder, &row, &made[0], fps).map_err(|error| anyhow!("{error}"))
     }
 }

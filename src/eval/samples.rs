@@ -67,8 +67,24 @@ pub fn settings(json: &Value, sampling: &Sampling, seed: u64) -> Result<MakeSett
 }
 
 /// Frames a second of the clips that a run makes.
-pub fn fps(config: &RunConfig, json: &Value) -> f64 {
-    config.data.video.fps.unwrap_or(if json["expand_timesteps"] == true { FPS_OF_EXPANDED } else { FPS })
+fn fps(config: &RunConfig, json: &Value) -> f64 {
+    config.data.video.fps.unwrap_or_else(|| fps_of(json))
+}
+
+/// Frames a second of the clips that a model was trained on.
+pub fn fps_of(json: &Value) -> f64 {
+    if json["expand_timesteps"] == true { FPS_OF_EXPANDED } else { FPS }
+}
+
+/// Returns what is made while the run goes on, in a line.
+pub fn summary(config: &RunConfig) -> Option<String> {
+    let sampling = config.sample.as_ref()?;
+    let when = match sampling.every_steps {
+        0 => "at the end".to_owned(),
+        steps => format!("before the first step, every {steps} steps and at the end"),
+    };
+    let steps = sampling.steps;
+    Some(format!("samples of {} {when}, in {steps} steps each: {SAMPLES}/", sampling.prompts.display()))
 }
 
 /// What a foundation actor of the run makes samples with; `None`: none are made.

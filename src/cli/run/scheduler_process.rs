@@ -9,7 +9,7 @@ use super::meeting::{compose, fingerprint, meeting};
 use super::settings::keep_config;
 use crate::cli::part::{Beside, Part};
 use crate::cli::{UsageError, check, exit};
-use crate::eval::{after_run, held_out_sets};
+use crate::eval::{after_run, held_out_sets, samples};
 use crate::run::compose::Composition;
 use crate::run::poison_items;
 use crate::run::report::{FirstStep, Report};
@@ -178,6 +178,7 @@ impl SchedulerProcess<'_> {
         }
         console.line(&check::summary(&config, composition.folder())?);
         held_out_sets::summary(&config).into_iter().for_each(|line| console.line(&line));
+        samples::summary(&config).into_iter().for_each(|line| console.line(&line));
         let journal = is_kept.then_some(Keep { path: journal, take_over_at, cut_after: Keep::CUT_AFTER });
         let report = Report::new(&composition, loaded.composed.clone(), console.clone(), begin)?;
         let report = report.on_first_step(first_step);

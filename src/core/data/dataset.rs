@@ -134,6 +134,14 @@ impl Dataset {
         source.bad(index, reason)
     }
 
+    /// The first caption of the picture or clip at a position, or the prompt; `None`: it has none, or cannot be read.
+    pub fn caption(&self, position: u64) -> Option<String> {
+        match self.content(position).ok()?.0 {
+            Content::Captioned(record) => record.captions.into_iter().next(),
+            _ => None,
+        }
+    }
+
     /// Returns what is asked and answered in the conversation at a position.
     ///
     /// # Errors

@@ -47,8 +47,8 @@ impl Report {
     }
 }
 
-/// The text of a prompt, as far as it can be told.
+/// The text of a prompt, or where it is.
 fn text(prompts: &Dataset, id: SampleId) -> String {
     let Some((_, index)) = id.as_held_out() else { return String::new() };
-    prompts.exchange(index).map_or_else(|_| prompts.place_name(index), |exchange| exchange.question)
+    prompts.caption(index).unwrap_or_else(|| prompts.place_name(index))
 }

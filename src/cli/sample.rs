@@ -1,0 +1,205 @@
+//! `loongforge sample`: pictures and clips of a diffusion model.
+
+use super::UsageError;
+use crate::eval::painter::Painter;
+use crate::eval::samples;
+use crate::model::locate::{ModelFolders, find_model};
+use anyhow::anyhow;
+use clap::Args;
+use loongforge_core::config::{Device, FrameSize, Sampler, Sampling};
+use loongforge_core::data::{
+    Captioned, Content, FlowOptions, InProcess, Locator, MediaSource, ProcessorOptions, Sample, Sampled,
+};
+use loongforge_core::message::SampleId;
+use loongforge_torch::device::set_intra_op_threads;
+use loongforge_torch::engine::open_device;
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  loongforge sample runs/digits --prompt \"three hundred and seven\" --size 8x24 --guidance 2 --out 307
+  loongforge sample Qwen/Qwen-Image --prompt \"a red house\" --size 1024x1024 --steps 50 --guidance 4
+  loongforge sample Wan-AI/Wan2.1-I2V-14B-480P-Diffusers --image first.png --prompt \"it turns\" --size 480x832 --frames 49")]
+pub struct SampleArgs {
+    /// Checkpoint of a run, a run's folder (its newest checkpoint), or any folder or hub id of a diffusion model
+    checkpoint: String,
+    /// Prompt; may be repeated
+    #[arg(long, value_name = "TEXT", required = true)]
+    prompt: Vec<String>,
+    /// Picture that a clip begins with, or that is to be changed; may be repeated where the model takes several
+    #[arg(long, value_name = "FILE")]
+    image: Vec<PathBuf>,
+    /// Rows and columns of the result, such as 480x832 [default: those of the picture]
+    #[arg(long, value_name = "ROWSxCOLUMNS")]
+    size: Option<FrameSize>,
+    /// Frames of the result
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    frames: u32,
+    /// Seed of the noise
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// Results of each prompt, each from noise of its own
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    count: u32,
+    /// Steps of the sampler
+    #[arg(long, value_name = "N", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    steps: u32,
+    /// Guidance, as `sample.guidance`: 1 is the prompt alone; two numbers for two transformers
+    #[arg(long, value_name = "SCALE", value_delimiter = ',', default_value = "1", num_args = 1..=2)]
+    guidance: Vec<f64>,
+    /// The prompt that guidance leads away from [default: the model's own]
+    #[arg(long, value_name = "TEXT")]
+    negative: Option<String>,
+    /// Sampler, euler or unipc [default: as the model's scheduler config says, else euler]
+    #[arg(long, value_parser = sampler)]
+    sampler: Option<Sampler>,
+    /// Shift of the noise levels [default: as the model's scheduler config says, else 1]
+    #[arg(long, value_name = "S", value_parser = positive)]
+    shift: Option<f64>,
+    /// Name of the file to write, without its ending: a PNG of a picture, a GIF and its frames as PNG of a clip
+    #[arg(long, value_name = "NAME", default_value = "sample")]
+    out: PathBuf,
+    /// Frames a second of a clip [default: 16; 24 for TI2V-5B]
+    #[arg(long, value_parser = positive)]
+    fps: Option<f64>,
+    /// Device, as in a config: auto, cpu, cuda or cuda:N
+    #[arg(long, default_value = "auto")]
+    device: Device,
+}
+
+pub fn sample(args: SampleArgs) -> anyhow::Result<ExitCode> {
+    set_intra_op_threads(std::thread::available_parallelism().map_or(1, usize::from));
+    let device = open_device(&args.device).map_err(|error| anyhow!("{error}"))?;
+    let folder = find_model(&args.checkpoint).map_err(|error| UsageError::of(&error))?;
+    // Files that are not what they should be are for the user to change.
+    let usage = |error: anyhow::Error| UsageError::of(error.as_ref());
+    let folders = ModelFolders::find(&folder, None).map_err(|error| UsageError::of(&error))?;
+    let painter = Painter::load(&folders, None, device).map_err(usage)?;
+    let json = &painter.folder().json;
+    let sampling = sampling(&args);
+    let settings = samples::settings(json, &sampling, args.seed).map_err(|error| UsageError::of(&error))?;
+    let prompts = prompts(&args, &painter).map_err(usage)?;
+    let fps = args.fps.unwrap_or_else(|| samples::fps_of(json));
+    for draw in 0..args.count {
+        for (number, prompt) in prompts.iter().enumerate() {
+            // One by one: a result does not depend on what else is asked for.
+            let clip = painter.make(prompt, &settings, draw, fps)?;
+            let several = [(prompts.len() > 1, number as u32), (args.count > 1, draw)];
+            let numbers = several.iter().filter(|(has, _)| *has).map(|(_, number)| format!("-{number}"));
+            let (folder, stem) = place(&args.out);
+            let name = clip.write(&folder, &(stem + &numbers.collect::<String>()))?;
+            println!("{}", folder.join(name).display());
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The folder of a file and its name without an ending of pictures.
+fn place(out: &Path) -> (PathBuf, String) {
+    let is_picture =
+        out.extension().is_some_and(|end| ["png", "gif"].iter().any(|known| end.eq_ignore_ascii_case(known)));
+    let name = if is_picture { out.file_stem() } else { out.file_name() };
+    let name = name.map_or_else(|| "sample".to_owned(), |name| name.to_string_lossy().into_owned());
+    (out.parent().unwrap_or(Path::new("")).to_owned(), name)
+}
+
+/// The section `sample` of a config that says the same.
+fn sampling(args: &SampleArgs) -> Sampling {
+    Sampling {
+        prompts: PathBuf::new(),
+        max_prompts: None,
+        every_steps: 0,
+        sampler: args.sampler,
+        steps: args.steps as usize,
+        guidance: args.guidance.clone(),
+        negative: args.negative.clone(),
+        shift: args.shift,
+        size: args.size,
+        frames: Some(args.frames as usize),
+        seed: None,
+        ema: true,
+    }
+}
+
+/// Returns what the model reads of each prompt.
+fn prompts(args: &SampleArgs, painter: &Painter) -> anyhow::Result<Vec<Sample>> {
+    let folder = painter.folder();
+    let guides = args.guidance.iter().any(|guidance| *guidance != 1.0);
+    if args.negative.is_some() && !guides {
+        return Err(anyhow!("--negative without guidance would not be read: set --guidance above 1"));
+    }
+    let sampled = Sampled {
+        size: args.size,
+        frames: Some(args.frames as usize),
+        negative: guides.then(|| args.negative.clone()),
+    };
+    let flow = FlowOptions { seed: args.seed, sampled: Some(sampled), ..FlowOptions::default() };
+    let maker = folder.maker(&ProcessorOptions { flow, ..ProcessorOptions::default() }, Arc::new(InProcess))?;
+    let image = |path: &PathBuf| MediaSource::Image(Locator::File(path.display().to_string()));
+    let images: Vec<MediaSource> = args.image.iter().map(image).collect();
+    let (target, references) = match takes(&folder.json) {
+        Takes::References => (None, images),
+        Takes::First if images.len() < 2 => (images.into_iter().next(), Vec::new()),
+        Takes::Nothing if images.is_empty() => (None, images),
+        Takes::First => return Err(anyhow!("--image: the model takes one picture, the first frame")),
+        Takes::Nothing => return Err(anyhow!("--image: the model takes no picture")),
+    };
+    if args.size.is_none() && target.is_none() {
+        return Err(anyhow!("--size is missing: rows and columns of the result, such as 480x832"));
+    }
+    let prompt = |(number, text): (usize, &String)| {
+        let record = Captioned { target: target.clone(), captions: vec![text.clone()], references: references.clone() };
+        let id = SampleId(number as u64);
+        maker.prompt(id, Content::Captioned(record), Path::new("")).map_err(|reason| anyhow!("--prompt: {reason}"))
+    };
+    args.prompt.iter().enumerate().map(prompt).collect()
+}
+
+/// Pictures that a model takes beside a prompt.
+enum Takes {
+    Nothing,
+    /// The first frame of a clip.
+    First,
+    /// Pictures that are changed (Qwen-Image-Edit).
+    References,
+}
+
+fn takes(json: &Value) -> Takes {
+    let transformer = &json["transformer"];
+    let channels = |key: &str| transformer[key].as_u64().unwrap_or(16);
+    match transformer["_class_name"].as_str() {
+        Some("QwenImageTransformer2DModel") => Takes::References,
+        _ if channels("in_channels") > channels("out_channels") => Takes::First,
+        _ => Takes::Nothing,
+    }
+}
+
+fn sampler(text: &str) -> Result<Sampler, String> {
+    match text {
+        "euler" => Ok(Sampler::Euler),
+        "unipc" => Ok(Sampler::Unipc),
+        _ => Err("expected euler or unipc".into()),
+    }
+}
+
+fn positive(text: &str) -> Result<f64, String> {
+    let number: f64 = text.parse().map_err(|error| format!("{error}"))?;
+    if number > 0.0 && number.is_finite() { Ok(number) } else { Err("must be above 0".into()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_may_have_an_ending() {
+        let at = |out: &str| place(Path::new(out));
+        assert_eq!(at("a/cat.png"), ("a".into(), "cat".into()));
+        assert_eq!(at("cat.v2"), ("".into(), "cat.v2".into()));
+        assert_eq!(at("x/b.GIF"), ("x".into(), "b".into()));
+    }
+}
