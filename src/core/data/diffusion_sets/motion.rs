@@ -41,8 +41,8 @@ impl Default for DiffusionMotion {
 }
 
 /// Writes `train.jsonl`, `held_out.jsonl`, the control `wrong_word.jsonl`, their clips and `model/` (without weights) into
-/// `dir`, which must be new or empty. The futures of a held-out clip's first frame differ by all four words; in the control
-/// each clip has the opposite word. A sample's `answer` is its digit.
+/// `dir`, which must be new or empty. Held-out clips come in fours that begin with the same frame, one for each word, and whose
+/// futures all differ; in the control each clip has the opposite word. A sample's `answer` is its digit.
 ///
 /// # Errors
 /// `dir` holds something or cannot be written.
@@ -51,10 +51,12 @@ pub fn compose_motion(dir: &Path, settings: &DiffusionMotion) -> Result<Composed
     let write = |error| DataError::write(dir, error);
     fs::create_dir_all(dir).map_err(write)?;
     let (scans, seed) = (Scans::load(), settings.seed);
-    let train = film(dir, "train", &scans.train, (0, WALL), seed, settings.num_train).map_err(write)?;
+    let train = Film { part: "train", scans: &scans.train, places: (0, WALL), every_word: false };
+    let train = train.shoot(dir, seed, settings.num_train).map_err(write)?;
     write_lines(&dir.join("train.jsonl"), train.iter().map(|filmed| filmed.line(filmed.word))).map_err(write)?;
     // Off the walls every word leads elsewhere.
-    let held_out = film(dir, "held_out", &scans.held_out, (1, WALL - 1), seed, settings.num_held_out).map_err(write)?;
+    let held_out = Film { part: "held_out", scans: &scans.held_out, places: (1, WALL - 1), every_word: true };
+    let held_out = held_out.shoot(dir, seed, settings.num_held_out).map_err(write)?;
     write_lines(&dir.join("held_out.jsonl"), held_out.iter().map(|filmed| filmed.line(filmed.word))).map_err(write)?;
     // Left and right, up and down are neighbors in the list.
     let wrong = held_out.iter().map(|filmed| filmed.line(filmed.word ^ 1));
@@ -77,31 +79,38 @@ impl Filmed {
     }
 }
 
-/// Digits begin at places from `least` to `most`, along rows and along columns.
-fn film(
-    dir: &Path,
-    part: &str,
-    scans: &[Vec<Scan>; 10],
-    (least, most): (i64, i64),
-    seed: u64,
-    count: usize,
-) -> std::io::Result<Vec<Filmed>> {
-    let film = |index: usize| {
-        let mut rng = Rng::new(&[seed, part.len() as u64, index as u64]);
-        let digit = rng.below(10) as usize;
-        let scan = &scans[digit][rng.below(scans[digit].len() as u64) as usize];
-        let (x, y, word) = (rng.between(least, most), rng.between(least, most), rng.below(4) as usize);
-        let frames: Vec<GrayImage> = path((x, y), word)
-            .map(|(x, y)| {
-                let mut frame = GrayImage::new(FRAME as u32, FRAME as u32);
-                stamp(&mut frame, scan, (x as u32, y as u32));
-                frame
-            })
-            .collect();
-        let file = write_file(dir, part, index, "gif", &gif(&frames))?;
-        Ok(Filmed { file, digit, word })
-    };
-    (0..count).map(film).collect()
+/// What clips are made of.
+struct Film<'a> {
+    part: &'static str,
+    scans: &'a [Vec<Scan>; 10],
+    /// The first and the last place at which a digit may begin, along rows and along columns.
+    places: (i64, i64),
+    /// Four clips, one for each word, begin with the same frame.
+    every_word: bool,
+}
+
+impl Film<'_> {
+    fn shoot(&self, dir: &Path, seed: u64, count: usize) -> std::io::Result<Vec<Filmed>> {
+        let Self { part, scans, places: (least, most), every_word } = *self;
+        let film = |index: usize| {
+            let first = if every_word { index / WORDS.len() } else { index };
+            let mut rng = Rng::new(&[seed, part.len() as u64, first as u64]);
+            let digit = rng.below(10) as usize;
+            let scan = &scans[digit][rng.below(scans[digit].len() as u64) as usize];
+            let (x, y, word) = (rng.between(least, most), rng.between(least, most), rng.below(4) as usize);
+            let word = if every_word { index % WORDS.len() } else { word };
+            let frames: Vec<GrayImage> = path((x, y), word)
+                .map(|(x, y)| {
+                    let mut frame = GrayImage::new(FRAME as u32, FRAME as u32);
+                    stamp(&mut frame, scan, (x as u32, y as u32));
+                    frame
+                })
+                .collect();
+            let file = write_file(dir, part, index, "gif", &gif(&frames))?;
+            Ok(Filmed { file, digit, word })
+        };
+        (0..count).map(film).collect()
+    }
 }
 
 /// The places of a digit in every frame.
@@ -164,6 +173,8 @@ mod tests {
         let (held_out, wrong) = (lines("held_out.jsonl"), lines("wrong_word.jsonl"));
         assert_eq!((lines("train.jsonl").len(), held_out.len()), (20, 12));
         let opposite = |word: &Json| ["right", "left", "down", "up"][WORDS.iter().position(|w| word == w).unwrap()];
+        let digits = |four: &[Json]| four.iter().map(|line| line["answer"].clone()).collect::<Vec<_>>();
+        assert!(held_out.chunks(4).all(|four| digits(four) == vec![four[0]["answer"].clone(); 4]));
         for (own, other) in held_out.iter().zip(&wrong) {
             assert_eq!((&other["prompt"], &other["video"]), (&json!(opposite(&own["prompt"])), &own["video"]));
             let bytes = fs::read(folder.path().join(own["video"].as_str().unwrap())).unwrap();
