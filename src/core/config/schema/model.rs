@@ -91,14 +91,15 @@ pub struct TextTower {
     /// Directory or hub id of the tower's `tokenizer.json`; `null`: that of `model.text_encoder.load`, or where that is null
     /// the model's tokenizer.
     pub tokenizer: Option<Source>,
-    /// The text that the tower reads, `{}` for the one of the sample; `null`: as the model's `config.json` says, else `{}`.
+    /// The text that the tower reads, `{}` for the one of the sample; `null`: as the model's `config.json` says, else Qwen-Image's
+    /// own for that model, else `{}`.
     pub template: Option<String>,
     /// Tokens of a text, the template's included, behind which it is cut off; `null`: as the model's `config.json` says,
-    /// else 512.
+    /// else 546 for Qwen-Image, else 512.
     #[schemars(range(min = 1))]
     pub max_tokens: Option<usize>,
     /// Tokens at the beginning, such as a template's, that have no features; `null`: as the model's `config.json` says,
-    /// else 0.
+    /// else 34 for Qwen-Image, else 0.
     pub drop_tokens: Option<usize>,
     /// The states that are taken, side by side, counted as `hidden_states` of transformers are: 0 are the embeddings, -1 the
     /// last layer's behind the last norm. `null`: as the model's `config.json` says, else `[-1]`.
