@@ -116,7 +116,10 @@ fn index(mut index: Map<String, Value>, config: &Value, folders: &BTreeSet<&str>
             (Some(_), Some(_)) => {}
             (Some(pair), None) => drop(index.insert(name.to_owned(), pair)),
             // Its weights are elsewhere, or it has none.
-            (None, _) => drop(index.insert(name.to_owned(), json!([null, null]))),
+            (None, _) if index.contains_key(name) || config.get(name).is_some() => {
+                index.insert(name.to_owned(), json!([null, null]));
+            }
+            (None, _) => {}
         }
     }
     if let Some(class) = config[SCHEDULER.0]["_class_name"].as_str() {

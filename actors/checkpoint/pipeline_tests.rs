@@ -48,7 +48,7 @@ fn a_model_without_a_folder_gets_an_index_of_its_own() {
     assert_eq!(jsons["transformer_ema/config.json"], &config()["transformer"]);
     let none = json!([null, null]);
     let index = json!({"_class_name": "WanPipeline", "boundary_ratio": 0.5, "scheduler": ["diffusers", "Euler"],
-        "transformer": ["diffusers", "WanTransformer3DModel"], "transformer_2": none, "vae": none, "image_encoder": none,
+        "transformer": ["diffusers", "WanTransformer3DModel"], "vae": none,
         "text_encoder": ["transformers", "UMT5EncoderModel"]});
     assert_eq!(jsons[MODEL_INDEX], &index);
     assert!(super::extras(&config(), &saved(&["model.safetensors"]), folder.path()).unwrap().is_empty());
