@@ -64,12 +64,13 @@ impl Captions {
         &self.null
     }
 
-    /// The item of a text.
+    /// The item of a text; an empty one is the null prompt.
     ///
     /// # Errors
     /// Nothing is left of it.
     pub fn item(&self, text: &str) -> Result<Media, DataError> {
         let text = if self.cleans { cleaned(text) } else { Cow::Borrowed(text) };
+        let text = if text.is_empty() { Cow::Borrowed(self.null.as_str()) } else { text };
         let reason = |reason| DataError::Line(format!("its prompt: {reason}"));
         self.text.item(&text).map_err(reason)
     }

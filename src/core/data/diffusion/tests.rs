@@ -190,6 +190,11 @@ fn captions_are_chosen_and_dropped_by_the_visit() {
     assert_eq!(all, texts(0.3, 1));
     assert_ne!(all, texts(0.3, 2));
     assert_eq!(count(&texts(0.0, 1), 1), 0);
+    // Wan's is empty, or a space where the tokenizer puts nothing around a text; an empty caption is that, too.
+    let path = bench.write("b.jsonl", json!({"image": "1.png", "prompt": " "}).to_string());
+    let dataset = bench.dataset(bench.wan(options(1.0, 1)), &path).unwrap();
+    assert_eq!(dataset.sample(0).unwrap().media[2].num_features, 1);
+    assert_eq!(dataset.prompt(0).unwrap().media[1].num_features, 1);
 }
 
 #[test]
