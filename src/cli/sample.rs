@@ -60,6 +60,9 @@ pub struct SampleArgs {
     /// Shift of the noise levels [default: as the model's scheduler config says, else 1]
     #[arg(long, value_name = "S", value_parser = positive)]
     shift: Option<f64>,
+    /// Take the averages of the weights (`train.ema`), which the checkpoint of a run has
+    #[arg(long)]
+    ema: bool,
     /// Name of the file to write, without its ending: a PNG of a picture, a GIF and its frames as PNG of a clip
     #[arg(long, value_name = "NAME", default_value = "sample")]
     out: PathBuf,
@@ -78,7 +81,7 @@ pub fn sample(args: SampleArgs) -> anyhow::Result<ExitCode> {
     // Files that are not what they should be are for the user to change.
     let usage = |error: anyhow::Error| UsageError::of(error.as_ref());
     let folders = ModelFolders::find(&folder, None).map_err(|error| UsageError::of(&error))?;
-    let painter = Painter::load(&folders, None, device).map_err(usage)?;
+    let painter = Painter::load(&folders, args.ema, device).map_err(usage)?;
     let json = &painter.folder().json;
     let sampling = sampling(&args);
     let settings = samples::settings(json, &sampling, args.seed).map_err(|error| UsageError::of(&error))?;
@@ -121,7 +124,7 @@ fn sampling(args: &SampleArgs) -> Sampling {
         size: args.size,
         frames: Some(args.frames as usize),
         seed: None,
-        ema: true,
+        ema: args.ema,
     }
 }
 

@@ -29,21 +29,24 @@ pub struct Painter {
 }
 
 impl Painter {
-    /// Reads the weights into parameters of this kind; `None`: of the kind that `config.json` names. Frames are decoded in
-    /// float32.
+    /// Reads the weights, or with `ema` their averages, into parameters of the kind that `config.json` names. Frames are decoded
+    /// in float32.
     ///
     /// # Errors
-    /// A file is missing, or torn, or of a model that makes no pictures.
-    pub fn load(folders: &ModelFolders, kind: Option<Kind>, device: Device) -> Result<Self> {
+    /// A file is missing, or torn, or of a model that makes no pictures; there are no averages.
+    pub fn load(folders: &ModelFolders, ema: bool, device: Device) -> Result<Self> {
         let ModelFolders { weights, adapters, config } = folders;
         let folder = ModelFolder::open_plain(config)?;
         let autoencoder = ModelConfig::autoencoder(&folder.json)?.ok_or_else(|| {
             let model_type = &folder.config.model_type;
             anyhow!("{}: a {model_type} makes no pictures: it is no diffusion model", config.display())
         })?;
-        let kind = kind.unwrap_or_else(|| folder.kind());
+        let kind = folder.kind();
+        let base = || Checkpoint::open(weights);
         let adapters = match adapters {
-            Some(adapters) => Some(Adapters::open(adapters, &folder.config, &Checkpoint::open(weights)?)?),
+            Some(_) if ema => return Err(anyhow!("--ema: the folder has adapters, of which no averages are read")),
+            Some(adapters) => Some(Adapters::open(adapters, &folder.config, &base()?)?),
+            None if ema => Some(Adapters::averages(weights, &folder.config, &base()?)?),
             None => None,
         };
         let load_as = |specs: Vec<ParamSpec>, kind: Kind| -> Result<Rc<ParamStore>> {

@@ -90,7 +90,8 @@ fn averages_are_evaluated_and_change_no_bit_of_training() {
     let fixture = Fixture::new(Pictures::Some);
     let averages = ["train.ema=0.9", SMALL, "checkpoint.every_steps=1"];
     let one = evaluated(&fixture, &averages);
-    let shared = ["pools.placement=colocated", "pools.foundation.replicas=2", "pools.foundation.zero=2"];
+    let replicas = ["pools.encoder.replicas=2", "pools.foundation.replicas=2"];
+    let shared = ["pools.placement=colocated", "pools.foundation.zero=2", replicas[0], replicas[1]];
     let shared = [&averages[..], &shared].concat();
     assert_close(&shared, &evaluated(&fixture, &shared), &one);
     let weights = evaluated(&fixture, &averages[1..]);
