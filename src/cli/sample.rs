@@ -152,7 +152,12 @@ fn prompts(args: &SampleArgs, painter: &Painter) -> anyhow::Result<Vec<Sample>> 
         return Err(anyhow!("--size is missing: rows and columns of the result, such as 480x832"));
     }
     let prompt = |(number, text): (usize, &String)| {
-        let record = Captioned { target: target.clone(), captions: vec![text.clone()], references: references.clone() };
+        let record = Captioned {
+            target: target.clone(),
+            captions: vec![text.clone()],
+            references: references.clone(),
+            answer: None,
+        };
         let id = SampleId(number as u64);
         maker.prompt(id, Content::Captioned(record), Path::new("")).map_err(|reason| anyhow!("--prompt: {reason}"))
     };
