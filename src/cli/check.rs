@@ -75,7 +75,7 @@ pub fn check(args: CheckArgs) -> anyhow::Result<ExitCode> {
             println!("{} is a valid config of run `{}`", args.file.display(), loaded.config.run.name);
             print!("{}", explain(&config, &folder)?);
             epochs.into_iter().for_each(|epochs| println!("{}", duration(epochs)));
-            held_out_sets::summary(&loaded.config).into_iter().for_each(|line| println!("{line}"));
+            held_out_sets::summary(&loaded.config, &folder).into_iter().for_each(|line| println!("{line}"));
             samples::summary(&loaded.config).into_iter().for_each(|line| println!("{line}"));
             lines.iter().for_each(|line| println!("{line}"));
             lines.clear();

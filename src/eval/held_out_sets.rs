@@ -144,9 +144,10 @@ fn scored(
 }
 
 /// Returns what is evaluated while the run goes on, and what is left out of that, in a line.
-pub fn summary(config: &RunConfig) -> Option<String> {
+pub fn summary(config: &RunConfig, folder: &ModelFolder) -> Option<String> {
     let eval = config.eval.as_ref().filter(|eval| eval.every_steps > 0)?;
     let answers = match config.num_answers() {
+        _ if samples::is_diffusion(folder) => String::new(),
         0 => String::new(),
         count => format!("; up to {count} questions of each are answered"),
     };

@@ -12,9 +12,10 @@ pub use weights::{WeightsProblem, expect_weights};
 
 use crate::eval::after_run;
 use crate::model::folder::ModelFolder;
-use loongforge_core::config::{Device, KindError, RunConfig};
+use loongforge_core::config::{Device, KindError, RunConfig, Shift};
 use loongforge_core::data::{DataError, MediaDecoder};
 use loongforge_core::engine::EngineError;
+use loongforge_core::schedule::SigmaSpec;
 use loongforge_torch::engine::{check_engines, note_on_carried_parts, open_device, random_parts, without_effect};
 use loongforge_torch::native::expect_products;
 use std::sync::Arc;
@@ -66,6 +67,24 @@ pub enum PreflightError {
     Eval(anyhow::Error),
 }
 
+/// Pictures of so many tokens stand for all where the shift goes by them.
+const NUM_TOKENS: usize = 1024;
+
+/// Returns how the noise levels of training are spread, and how many of them each of two transformers gets.
+fn noise_levels(config: &RunConfig, folder: &ModelFolder) -> Option<String> {
+    let shape = folder.shape().flow?;
+    let spec = SigmaSpec::new(config.run.seed, config.train.sigma, config.model.experts, shape);
+    let percent = |part: f64| format!("{:.0}", 100.0 * part);
+    let parts: Vec<String> = spec.histogram(10, NUM_TOKENS).into_iter().map(percent).collect();
+    let of =
+        if spec.levels.shift == Shift::Auto { format!(" (pictures of {NUM_TOKENS} tokens)") } else { String::new() };
+    let high = shape.boundary.map_or(String::new(), |boundary| {
+        let part = percent(spec.mass_above(boundary, NUM_TOKENS));
+        format!("; {part} % from {boundary} on, for the transformer of high noise")
+    });
+    Some(format!("noise levels in tenths from 0 to 1{of}: {} %{high}", parts.join(" ")))
+}
+
 impl Preflight<'_> {
     /// Asks all there is to ask, what is found fastest first.
     ///
@@ -94,6 +113,7 @@ impl Preflight<'_> {
         lines.extend(without_effect(config, model));
         lines.extend(note_on_carried_parts(config, model));
         lines.extend(memory);
+        lines.extend(noise_levels(config, self.folder));
         let (num_samples, said) = self.data()?;
         lines.extend(said);
         after_run::check(config, self.folder.model_kind()).map_err(PreflightError::Eval)?;

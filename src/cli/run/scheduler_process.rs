@@ -177,7 +177,7 @@ impl SchedulerProcess<'_> {
             console.line(&check::duration(epochs));
         }
         console.line(&check::summary(&config, composition.folder())?);
-        held_out_sets::summary(&config).into_iter().for_each(|line| console.line(&line));
+        held_out_sets::summary(&config, composition.folder()).into_iter().for_each(|line| console.line(&line));
         samples::summary(&config).into_iter().for_each(|line| console.line(&line));
         let journal = is_kept.then_some(Keep { path: journal, take_over_at, cut_after: Keep::CUT_AFTER });
         let report = Report::new(&composition, loaded.composed.clone(), console.clone(), begin)?;
