@@ -21,10 +21,12 @@ fn config() -> Value {
 }
 
 fn jsons(extras: &[Extra]) -> BTreeMap<&str, &Value> {
-    let json = |extra| match extra {
-        &Extra::Json(ref name, ref value) => Some((name.as_str(), value)),
-        Extra::Copy(..) => None,
-    };
+    fn json(extra: &Extra) -> Option<(&str, &Value)> {
+        match extra {
+            Extra::Json(name, value) => Some((name.as_str(), value)),
+            Extra::Copy(..) => None,
+        }
+    }
     extras.iter().filter_map(json).collect()
 }
 

@@ -22,7 +22,7 @@ pub struct RecoveredRun {
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum ReplayEntry {
-    Input(Input),
+    Input(Box<Input>),
     Told(ActorId, Command),
 }
 
@@ -49,7 +49,7 @@ impl RecoveredRun {
                 Record::Life(life) => past.lives = life,
                 Record::Member { actor, wire, edges } => drop(past.members.insert(actor, (wire, edges))),
                 Record::Told { actor, command } => past.course.push(ReplayEntry::Told(actor, command)),
-                Record::Input(input) => past.course.push(ReplayEntry::Input(input)),
+                Record::Input(input) => past.course.push(ReplayEntry::Input(Box::new(input))),
                 Record::Snapshot(snapshot) => past.snapshot = Some(snapshot),
                 Record::Began(_) | Record::Ended => return None,
             }

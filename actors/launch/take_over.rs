@@ -108,7 +108,7 @@ pub(super) fn hear_again(
         match heard {
             ReplayEntry::Told(actor, command) => scheduler.told_again(actor, &command),
             ReplayEntry::Input(input) => {
-                let effects = scheduler.hear_again(input, keep.take_over_at.unwrap_or(StepId(0)));
+                let effects = scheduler.hear_again(*input, keep.take_over_at.unwrap_or(StepId(0)));
                 end.extend(effects.into_iter().filter(|effect| matches!(effect, Effect::Finished(_))));
             }
         }

@@ -13,7 +13,7 @@ use crate::message::SampleId;
 use crate::rng::Counter;
 
 /// Tells the random numbers of captions from others of the same seed and sample.
-const PURPOSE: u64 = 0x6361_7074_696f_6e;
+const PURPOSE: u64 = 0x0063_6170_7469_6f6e;
 /// Makes items of captions.
 pub struct Captions {
     text: TextProcessor,

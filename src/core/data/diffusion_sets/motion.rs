@@ -115,7 +115,7 @@ impl Film<'_> {
 
 /// The places of a digit in every frame.
 fn path((x, y): (i64, i64), word: usize) -> impl Iterator<Item = (i64, i64)> {
-    let away = if word % 2 == 0 { -STEP } else { STEP };
+    let away = if word.is_multiple_of(2) { -STEP } else { STEP };
     (0..NUM_FRAMES as i64).map(move |frame| match word {
         0 | 1 => (bounced(x + frame * away), y),
         _ => (x, bounced(y + frame * away)),

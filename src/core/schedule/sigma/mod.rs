@@ -19,7 +19,7 @@ use crate::rng::{Counter, permute};
 pub use density::TimeSampler;
 
 /// Tells the random numbers of noise levels from others of the same seed and step.
-const PURPOSE: u64 = 0x7369_676d_61;
+const PURPOSE: u64 = 0x0073_6967_6d61;
 /// Halvings of an interval, after which it has no inner double.
 const HALVINGS: u32 = 60;
 

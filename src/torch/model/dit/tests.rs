@@ -236,7 +236,7 @@ fn gradients(fixture: &Fixture, grads: &GradBuffer) -> (f64, String) {
             None => found.abs().max().double_value(&[]),
         };
         // Not `max`, which drops a NaN.
-        if !(error <= largest.0) {
+        if error.is_nan() || error > largest.0 {
             largest = (error, name.clone());
         }
     }

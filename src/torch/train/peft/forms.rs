@@ -83,9 +83,12 @@ impl Written {
     }
 }
 
+/// The tensors of a file, and Diffusers' note.
+type Contents = (Vec<(String, Tensor)>, Option<String>);
+
 impl LoraForm {
-    /// The tensors of a file, and Diffusers' note.
-    fn tensors(self, maps: &[Written]) -> Result<(Vec<(String, Tensor)>, Option<String>), String> {
+    /// The contents of a file.
+    fn tensors(self, maps: &[Written]) -> Result<Contents, String> {
         let mut tensors = Vec::new();
         for map in maps {
             let name = self.name(&map.path)?;
