@@ -1,8 +1,9 @@
 //! The sets of held-out samples that a config names, and what is computed of them while a run goes on.
 
+use crate::eval::held_out_data::data;
 use crate::eval::samples;
 use crate::model::folder::ModelFolder;
-use loongforge_core::config::{BadSamples, Data, Eval, Pack, RunConfig, TooLong, TrainFile};
+use loongforge_core::config::{Data, Eval, RunConfig, TrainFile};
 use loongforge_core::data::{DataError, Dataset, InProcess, MediaDecoder, ProcessorOptions};
 use loongforge_core::engine::WithHeldOut;
 use loongforge_core::message::{Purpose, Sigma};
@@ -51,23 +52,6 @@ pub fn open(
 /// towers and transformer are there.
 pub fn during<'a>(config: &'a RunConfig, folder: &ModelFolder) -> Option<&'a Eval> {
     config.eval.as_ref().filter(|eval| eval.every_steps > 0 || samples::is_diffusion(folder))
-}
-
-/// The file's samples in its order, read as the run's are, each with its prompt, however many of them cannot be used.
-pub fn data(data: &Data, file: TrainFile) -> Data {
-    let on_bad_sample = BadSamples { max_fraction: 1.0, max_consecutive: usize::MAX };
-    // Longer samples are counted, not a reason to end.
-    let too_long = if data.pack.too_long == TooLong::Error { TooLong::Skip } else { data.pack.too_long };
-    let pack = Pack { too_long, ..data.pack };
-    Data {
-        train: vec![file],
-        shuffle: false,
-        val_size: 0.0,
-        on_bad_sample,
-        pack,
-        caption_dropout: None,
-        ..data.clone()
-    }
 }
 
 /// The sets that are evaluated while the run goes on, and behind them the prompts of samples.

@@ -5,6 +5,7 @@ pub(crate) mod answers;
 pub(crate) mod forward;
 pub(crate) mod futures;
 pub(crate) mod generator;
+pub(crate) mod held_out_data;
 pub(crate) mod held_out_sets;
 pub(crate) mod loss;
 pub(crate) mod made;

@@ -1,6 +1,6 @@
 //! Pictures and clips that a diffusion model makes of prompts: how, of which prompts, and where they go.
 
-use crate::eval::held_out_sets::data;
+use crate::eval::held_out_data::data;
 use crate::model::folder::ModelFolder;
 use loongforge_core::config::{ModelKind, RunConfig, Sampler, Sampling, TrainFile};
 use loongforge_core::data::{DataError, Dataset, InProcess, MediaDecoder, ProcessorOptions};

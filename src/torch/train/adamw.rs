@@ -3,7 +3,7 @@
 //!
 //! Weight decay applies to parameters of two or more dimensions, as Megatron-LM and the parity oracle do it.
 
-use super::ema::Ema;
+use super::ema::{EMA, Ema};
 use crate::native::{AdamWStep, Arg, NativeError, Op, Purpose, adamw, allocated_for};
 use crate::params::{OwnedPart, ParamStore};
 use tch::{Device, Kind, Tensor};
@@ -31,6 +31,17 @@ pub struct AdamW {
 }
 
 impl AdamW {
+    /// The state by what its tensors are called in files.
+    pub(super) fn parts(&self) -> impl Iterator<Item = (&'static str, &Tensor)> {
+        let parts = [
+            ("exp_avg", Some(&self.exp_avg)),
+            ("exp_avg_sq", Some(&self.exp_avg_sq)),
+            ("master", self.master.as_ref()),
+            (EMA, self.ema.as_ref().map(|ema| &ema.values)),
+        ];
+        parts.into_iter().filter_map(|(name, tensor)| Some((name, tensor?)))
+    }
+
     /// State for `params` as they are now.
     ///
     /// # Errors

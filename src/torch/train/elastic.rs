@@ -1,7 +1,6 @@
 //! A pool whose replicas come and go: lanes belong to whom a plan gives them, and state goes to who is new.
 
 use super::shares::squares_of;
-use super::state::parts;
 use super::train_state::{Lanes, TrainState};
 use crate::comm::ProcessGroup;
 use crate::native::NativeError;
@@ -84,7 +83,7 @@ impl TrainState {
         self.group.broadcast(&self.params.flat().detach(), 0)?;
         let Some(optimizer) = &mut self.optimizer else { return Ok(()) };
         let num_steps = Tensor::from_slice(&[optimizer.num_steps as i64]);
-        for (_, tensor) in parts(optimizer) {
+        for (_, tensor) in optimizer.parts() {
             self.group.broadcast(tensor, 0)?;
         }
         self.group.broadcast(&num_steps, 0)?;

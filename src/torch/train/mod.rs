@@ -1,6 +1,7 @@
 //! Describes what turns gradients into better parameters and keeps them: optimizer, pool state, Hugging Face weights.
 
 mod adamw;
+mod averages;
 mod buckets;
 mod elastic;
 mod ema;

@@ -1,9 +1,10 @@
 //! A pool's state from a checkpoint of any layout: a rank reads what it owns, where that lies in one run of the file straight
 //! into the optimizer's memory.
 
+use super::ema::EMA;
 use super::hf::{Filling, TensorFile, fill, load_weights};
 use super::peft::has_adapter;
-use super::state::{EMA, StateError, file_name, parts};
+use super::state::{StateError, file_name};
 use super::train_state::TrainState;
 use crate::params::{Cut, Shard};
 use std::ops::Range;
@@ -45,7 +46,7 @@ pub fn load_state(pool: &mut TrainState, folder: &Path, pool_name: &str, weights
     for id in params.trained_ids() {
         let (part, at) = params.owned_range(id);
         let spec = params.spec(id);
-        for (suffix, flat) in parts(optimizer) {
+        for (suffix, flat) in optimizer.parts() {
             let name = format!("{}.{suffix}", spec.name);
             let no_ema = |_| StateError::NoEma { path: path.clone() };
             let file = if suffix == EMA { find(&name).map_err(no_ema)? } else { find(&name)? };

@@ -5,7 +5,6 @@
 //! In a run with adapters what is trained is state as well, `NAME.value`: a checkpoint has no weights then, or those that
 //! adapters were added to.
 
-use super::adamw::AdamW;
 use super::hf::{
     Dtype, Entry, Shards, Target, TensorFileError, WeightsError, save_weights, save_weights_among, write_among,
     writer_of,
@@ -116,7 +115,7 @@ pub fn save_state<'a>(
     for id in params.trained_ids().filter(|id| !params.spec(*id).is_copy) {
         let spec = params.spec(id);
         let value = export.keeps_values(params).then_some(("value", &values));
-        for (suffix, flat) in parts(optimizer).chain(value) {
+        for (suffix, flat) in optimizer.parts().chain(value) {
             let dtype = Dtype::of(flat.kind()).expect("a type of files");
             entries.push(Entry { name: format!("{}.{suffix}", spec.name), dtype, shape: spec.shape.clone() });
             state.push((id, flat));
@@ -165,7 +164,7 @@ fn save_parts(
     let (mut entries, mut state) = (Vec::new(), Vec::new());
     for id in params.trained_ids().filter(|id| !params.spec(*id).is_copy) {
         let spec = params.spec(id);
-        for (suffix, flat) in parts(optimizer).chain(values.as_ref().map(|values| ("value", values))) {
+        for (suffix, flat) in optimizer.parts().chain(values.as_ref().map(|values| ("value", values))) {
             let dtype = Dtype::of(flat.kind()).expect("a type of files");
             let shape = spec.whole_shape().to_vec();
             entries.push(Entry { name: format!("{}.{suffix}", spec.name), dtype, shape });
@@ -184,20 +183,6 @@ fn save_parts(
     // They are not the model's: the model's index does not list them.
     files.extend(file.map(|file| SavedFile { tensors: Vec::new(), ..file }));
     Ok(files)
-}
-
-/// The end of the names of averages in files.
-pub(super) const EMA: &str = "ema";
-
-/// The optimizer's state by what its tensors are called in files.
-pub(super) fn parts(optimizer: &AdamW) -> impl Iterator<Item = (&'static str, &Tensor)> {
-    let parts = [
-        ("exp_avg", Some(&optimizer.exp_avg)),
-        ("exp_avg_sq", Some(&optimizer.exp_avg_sq)),
-        ("master", optimizer.master.as_ref()),
-        (EMA, optimizer.ema.as_ref().map(|ema| &ema.values)),
-    ];
-    parts.into_iter().filter_map(|(name, tensor)| Some((name, tensor?)))
 }
 
 /// The first part has the plain name: a pool without stages has no other.

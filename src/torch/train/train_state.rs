@@ -3,7 +3,6 @@
 
 use super::adamw::{AdamW, AdamWConfig};
 use super::buckets::{self, Buckets};
-use super::state::parts;
 use crate::comm::{Mesh, ProcessGroup};
 use crate::native::{NativeError, Purpose, allocated_for};
 use crate::parallel::Zero;
@@ -163,7 +162,7 @@ impl TrainState {
     /// The tensors that only [`TrainState::commit`], and a pool whose members come and go, change: of those that a
     /// checkpoint is made from.
     pub fn lasting(&self) -> Vec<Tensor> {
-        let state = self.optimizer.iter().flat_map(parts).map(|(_, tensor)| tensor.shallow_clone());
+        let state = self.optimizer.iter().flat_map(AdamW::parts).map(|(_, tensor)| tensor.shallow_clone());
         [self.params.flat().detach()].into_iter().chain(state).collect()
     }
 

@@ -1,16 +1,16 @@
 //! Describes what files of diffusion models call their tensors, where that differs from Diffusers: the releases of Wan and the
 //! single files made of them have names of their own. One table each, read in both directions.
 
+mod table;
 mod vae;
 mod wan;
 
 use std::sync::LazyLock;
 
+use self::table::Table;
+
 /// What names begin with in files that ComfyUI saves.
 pub const COMFY_PREFIX: &str = "model.diffusion_model.";
-
-/// Pairs of an original name and Diffusers' name of the same module or parameter. `*` stands for a number that both have.
-type Table = Vec<[String; 2]>;
 
 static WAN: LazyLock<Table> = LazyLock::new(wan::table);
 static WAN_VAE_2_1: LazyLock<Table> = LazyLock::new(vae::table_2_1);
@@ -76,10 +76,6 @@ fn replaced(name: &str, from: &str, to: &str) -> Option<String> {
     let mut numbers = numbers.into_iter();
     let begin = to.split('.').map(|segment| if segment == "*" { numbers.next().unwrap_or(segment) } else { segment });
     Some(begin.chain(rest).collect::<Vec<_>>().join("."))
-}
-
-fn pair(original: &str, diffusers: &str) -> [String; 2] {
-    [original, diffusers].map(str::to_owned)
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 //! modules of encoder and decoder one after the other, release 2.2 within each block; two residual blocks in an encoder's block
 //! and three in a decoder's, as in everything that was published.
 
-use super::{Table, pair};
+use super::table::{Table, pair};
 
 /// Modules outside the sequences of blocks.
 const OUTSIDE: [[&str; 2]; 10] = [

@@ -1,6 +1,6 @@
 //! The transformer of Wan: what its own releases call the modules of Diffusers' `WanTransformer3DModel`.
 
-use super::{Table, pair};
+use super::table::{Table, pair};
 
 /// Modules and parameters outside the blocks.
 const OUTSIDE: [[&str; 2]; 13] = [

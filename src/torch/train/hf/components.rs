@@ -2,46 +2,16 @@
 //! or one file. A network's tensors are called `NETWORK.NAME`, where NAME is Diffusers'; files with other names are read by a
 //! table ([`Naming`]).
 
-use super::checkpoint::{WHOLE, find_pickle, open_in, read_json};
 use super::error::WeightsError;
 use super::file::TensorFile;
-use crate::model::{COMFY_PREFIX, Naming};
+use super::names_in::NamesIn;
+use super::opening::{WHOLE, find_pickle, open_in, read_json};
+use crate::model::COMFY_PREFIX;
 use loongforge_core::data::{COMPONENTS, Component, MODEL_INDEX};
 use std::path::Path;
 
 /// A file and what the model calls its tensors.
 pub(super) type NamedFile = (TensorFile, NamesIn);
-
-/// Says what the model calls the tensors of a file. The default has the names of the file.
-#[derive(Clone, Copy, Default)]
-pub(super) struct NamesIn {
-    /// The network that they are of.
-    component: Option<Component>,
-    /// What names begin with in the file, and not in the network.
-    prefix: &'static str,
-    naming: Option<Naming>,
-}
-
-impl NamesIn {
-    /// The names in files of one network, which may be Diffusers' or those of its first release.
-    fn of(files: &[TensorFile], component: Option<Component>) -> Self {
-        let has = |name: &str| files.iter().any(|file| file.tensors().contains_key(name));
-        let begins = |file: &TensorFile| file.tensors().keys().any(|name| name.starts_with(COMFY_PREFIX));
-        let prefix = if files.iter().any(begins) { COMFY_PREFIX } else { "" };
-        let naming = Naming::of_file(|name| has(&format!("{prefix}{name}")));
-        Self { component, prefix, naming: Some(naming) }
-    }
-
-    /// Returns the model's name. A name that no table knows stays as it is: it is none of the model's.
-    pub fn ours(&self, name: &str) -> String {
-        let inner = name.strip_prefix(self.prefix).unwrap_or(name);
-        let inner = self.naming.and_then(|naming| naming.to_diffusers(inner)).unwrap_or_else(|| inner.to_owned());
-        match self.component {
-            Some(component) => format!("{}.{inner}", component.name),
-            None => inner,
-        }
-    }
-}
 
 /// Opens the files of a diffusion model or of one of its networks. `None`: the folder is of another kind.
 pub(super) fn open(path: &Path, is_wanted: &dyn Fn(&str) -> bool) -> Result<Option<Vec<NamedFile>>, WeightsError> {

@@ -15,6 +15,8 @@ mod header;
 mod layout;
 mod load;
 mod mismatches;
+mod names_in;
+mod opening;
 mod origin;
 mod packed;
 mod parallel;

@@ -1,6 +1,6 @@
 //! Describes which files of a model a pool writes, and what they and their tensors are called.
 
-use super::checkpoint::WHOLE;
+use super::opening::WHOLE;
 use loongforge_core::data::Component;
 
 /// Bytes of weights in one file at most, unless one tensor alone has more: transformers' default was 5 GB for years.

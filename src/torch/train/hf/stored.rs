@@ -1,8 +1,8 @@
 //! Describes where a model's tensor lies in the files: as itself, or packed with its scales.
 
-use super::components::NamesIn;
 use super::dtype::Dtype;
 use super::file::TensorFile;
+use super::names_in::NamesIn;
 use super::packed::{INT4_A_WORD, MXFP4_BLOCK};
 use loongforge_core::data::ModelCard;
 use serde_json::Value;

@@ -1,16 +1,11 @@
 //! Adapters of a diffusion transformer in the single files that other programs load.
 
-use super::error::AdapterError;
-use super::folder::AdapterFolder;
 use super::keys::{ALPHA, COMFY, KOHYA, NETWORK};
 use super::names::PREFIX;
 use crate::model::Naming;
 use crate::params::ADAPTER_PARTS;
-use crate::train::hf::write_tensor_file;
-use loongforge_core::message::SavedFile;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
-use std::path::Path;
 use tch::{Kind, Tensor};
 
 /// The name of the file that Diffusers looks for in a folder.
@@ -20,7 +15,7 @@ pub const DIFFUSERS_LORA_FILE: &str = "pytorch_lora_weights.safetensors";
 pub(super) const METADATA: &str = "lora_adapter_metadata";
 
 /// What names begin with of the second transformer, which has the low noise levels.
-const SECOND: &str = "transformer_2.";
+pub(super) const SECOND: &str = "transformer_2.";
 
 /// The form of a single file of adapters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,32 +26,6 @@ pub enum LoraForm {
     ComfyUi,
     /// `lora_unet_PATH.lora_down.weight` with `_` for dots, and `.alpha`.
     Kohya,
-}
-
-/// Writes the adapters of `folder`, which may have any form, into the file `out`; where two transformers have some and the form
-/// has no names for that, into two files with `_high_noise` and `_low_noise` in their names. The factor alpha / r is in B where
-/// the form has no alpha.
-///
-/// # Errors
-/// The folder holds what the form has no place for, or a file cannot be read or written.
-pub fn write_lora(folder: &AdapterFolder, form: LoraForm, out: &Path) -> Result<Vec<SavedFile>, AdapterError> {
-    let maps = folder.maps()?;
-    let (low, high): (Vec<_>, Vec<_>) = maps.into_iter().partition(|map| map.path.starts_with(SECOND));
-    let parts = match (form, low.is_empty(), high.is_empty()) {
-        (LoraForm::Diffusers, ..) => vec![("", [high, low].into_iter().flatten().collect())],
-        (_, true, _) => vec![("", high)],
-        (_, false, true) => vec![("", low)],
-        _ => vec![("_high_noise", high), ("_low_noise", low)],
-    };
-    let stem = out.file_stem().unwrap_or_default().to_string_lossy();
-    let write = |(end, maps): (&str, Vec<Written>)| {
-        let (tensors, notes) = form.tensors(&maps).map_err(|what| folder.mismatch(vec![what]))?;
-        let mut all = vec![("format", "pt")];
-        all.extend(notes.iter().map(|text| (METADATA, text.as_str())));
-        let dir = out.parent().unwrap_or(Path::new("."));
-        Ok(write_tensor_file(&tensors, &all, dir, &format!("{stem}{end}.safetensors"))?)
-    };
-    parts.into_iter().map(write).collect()
 }
 
 /// An adapter of one linear map.
@@ -84,11 +53,11 @@ impl Written {
 }
 
 /// The tensors of a file, and Diffusers' note.
-type Contents = (Vec<(String, Tensor)>, Option<String>);
+pub(super) type Contents = (Vec<(String, Tensor)>, Option<String>);
 
 impl LoraForm {
     /// The contents of a file.
-    fn tensors(self, maps: &[Written]) -> Result<Contents, String> {
+    pub(super) fn tensors(self, maps: &[Written]) -> Result<Contents, String> {
         let mut tensors = Vec::new();
         for map in maps {
             let name = self.name(&map.path)?;
@@ -198,7 +167,3 @@ pub(super) fn settings(note: &str) -> Option<Value> {
 pub(super) fn path_of(name: &str) -> Option<&str> {
     name.strip_prefix(PREFIX)?.strip_suffix(ADAPTER_PARTS[0])
 }
-
-#[cfg(test)]
-#[path = "forms_tests.rs"]
-mod tests;

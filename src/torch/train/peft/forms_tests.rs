@@ -1,15 +1,17 @@
 //! Tests that adapters of a diffusion transformer mean the same in every form of file.
 
 use super::super::{
-    AdapterFile, AdapterFolder, AdapterSettings, adapted, adapter_config, load_adapter, merge_adapter, save_adapter,
+    AdapterFile, AdapterFolder, AdapterSettings, DIFFUSERS_LORA_FILE, adapted, adapter_config, load_adapter,
+    merge_adapter, save_adapter,
 };
 use super::*;
 use crate::model::{COMFY_PREFIX, TreeNames};
 use crate::nn::Linear;
-use crate::params::{LinearModule, LoraConfig, ParamSpec, ParamStore};
+use crate::params::{ADAPTER_PARTS, LinearModule, LoraConfig, ParamSpec, ParamStore};
 use crate::train::hf::TensorFile;
+use serde_json::json;
 use std::collections::BTreeSet;
-use tch::Device;
+use tch::{Device, Kind, Tensor};
 
 fn tree() -> TreeNames {
     TreeNames::of(&json!({"model_type": "loongforge_diffusion"}))

@@ -1,0 +1,36 @@
+//! What the model calls the tensors of a file.
+
+use super::file::TensorFile;
+use crate::model::{COMFY_PREFIX, Naming};
+use loongforge_core::data::Component;
+
+/// Says what the model calls the tensors of a file. The default has the names of the file.
+#[derive(Clone, Copy, Default)]
+pub(super) struct NamesIn {
+    /// The network that they are of.
+    component: Option<Component>,
+    /// What names begin with in the file, and not in the network.
+    prefix: &'static str,
+    naming: Option<Naming>,
+}
+
+impl NamesIn {
+    /// The names in files of one network, which may be Diffusers' or those of its first release.
+    pub fn of(files: &[TensorFile], component: Option<Component>) -> Self {
+        let has = |name: &str| files.iter().any(|file| file.tensors().contains_key(name));
+        let begins = |file: &TensorFile| file.tensors().keys().any(|name| name.starts_with(COMFY_PREFIX));
+        let prefix = if files.iter().any(begins) { COMFY_PREFIX } else { "" };
+        let naming = Naming::of_file(|name| has(&format!("{prefix}{name}")));
+        Self { component, prefix, naming: Some(naming) }
+    }
+
+    /// Returns the model's name. A name that no table knows stays as it is: it is none of the model's.
+    pub fn ours(&self, name: &str) -> String {
+        let inner = name.strip_prefix(self.prefix).unwrap_or(name);
+        let inner = self.naming.and_then(|naming| naming.to_diffusers(inner)).unwrap_or_else(|| inner.to_owned());
+        match self.component {
+            Some(component) => format!("{}.{inner}", component.name),
+            None => inner,
+        }
+    }
+}
