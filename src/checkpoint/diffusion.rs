@@ -40,6 +40,10 @@ pub fn export_diffusion(
     averages: bool,
 ) -> Result<Exported, ExportError> {
     if is_adapter(path) || path.join(DIFFUSERS_LORA_FILE).is_file() || is_lora_file(path) {
+        if dtype.is_some() || averages {
+            let reason = "adapters are written as they are: leave --dtype and --ema out".to_owned();
+            return Err(ExportError::Form { path: path.to_owned(), reason });
+        }
         return export_adapters(path, out, format);
     }
     // One network alone is no whole model, and has its form all the same.

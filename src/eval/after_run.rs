@@ -71,8 +71,11 @@ pub fn after_run(config: &RunConfig, console: &Console) -> Result<()> {
     if config.log.jsonl {
         files.insert(0, ("loss curve", loss_curve(config)?));
     }
-    let trained =
-        if config.saves_adapters_only() { "trained adapters (PEFT)" } else { "trained model (a Hugging Face folder)" };
+    let trained = match is_diffusion(&folder) {
+        _ if config.saves_adapters_only() => "trained adapters (PEFT)",
+        true => "trained model (a Diffusers folder)",
+        false => "trained model (a Hugging Face folder)",
+    };
     files.push((trained, checkpoint.clone()));
     let best = config.checkpoint.dir.join(loongforge_actors::checkpoint::BEST);
     if best.exists() {
@@ -88,8 +91,11 @@ pub fn after_run(config: &RunConfig, console: &Console) -> Result<()> {
         console.line(&format!("{what:<38} {}", path.display()));
     }
     if config.saves_adapters_only() && has_base(config) {
-        let merge = format!("loongforge checkpoint export-hf {} OUT", checkpoint.display());
-        console.line(&format!("{:<38} {merge}", "adapters added to their base"));
+        let (what, command) = match is_diffusion(&folder) {
+            true => ("one file for Diffusers or ComfyUI", "export --format comfyui"),
+            false => ("adapters added to their base", "export-hf"),
+        };
+        console.line(&format!("{what:<38} loongforge checkpoint {command} {} OUT", checkpoint.display()));
     }
     if config.log.tensorboard {
         console.line(&format!("{:<38} tensorboard --logdir {}", "all curves", dir.join("tensorboard").display()));

@@ -109,10 +109,8 @@ fn collect(prompts: &Dataset, folder: &Path) -> Result<Vec<Made>> {
         let strip = image::open(&path).with_context(|| path.display().to_string())?.into_rgb8();
         let truth = prompts.sample(index).ok().as_ref().and_then(target);
         let num_frames = truth.as_ref().map_or(1, |truth| truth.frames.len());
-        let (prompt, answer) = match prompts.exchange(index) {
-            Ok(exchange) => (exchange.question, Some(exchange.answer)),
-            Err(_) => (prompts.place_name(index), None),
-        };
+        let answer = prompts.exchange(index).ok().map(|exchange| exchange.answer);
+        let prompt = prompts.caption(index).unwrap_or_else(|| prompts.place_name(index));
         made.push(Made { prompt, answer, strip, truth: truth.map(|truth| truth.strip()), num_frames });
     }
     Ok(made)

@@ -41,6 +41,10 @@ impl Painter {
             let model_type = &folder.config.model_type;
             anyhow!("{}: a {model_type} makes no pictures: it is no diffusion model", config.display())
         })?;
+        if folder.json["transformer_2"].is_object() {
+            let what = "the model has two transformers, and samples of both are not made yet";
+            return Err(anyhow!("{}: {what}", config.display()));
+        }
         let kind = folder.kind();
         let base = || Checkpoint::open(weights);
         let adapters = match adapters {

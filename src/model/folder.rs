@@ -4,7 +4,7 @@ use crate::model::composite::{fit_deepstack, has_parts, network_of, put_image_to
 use crate::model::diffusers::{self, read_json};
 use crate::model::error::FolderError;
 use crate::model::hub::{model_here, resolve_config, resolve_model};
-use loongforge_core::config::{Model, ModelKind, Part, Source, Weights, code};
+use loongforge_core::config::{Experts, Model, ModelKind, Part, Source, Weights, code};
 use loongforge_core::data::{
     DIFFUSION, DataError, MediaDecoder, ModelCard, Processor, ProcessorFolders, ProcessorOptions, SampleMaker, Section,
     TEXT_TOKENIZER, Tokenizer, is_diffusion, open_maker,
@@ -77,6 +77,10 @@ impl ModelFolder {
         }
         notes.extend(crate::model::composite::ignored(&json));
         let mut folder = Self { notes, ..Self::understand(&path, json)? };
+        if model.experts == Some(Experts::Low) {
+            let wrong = |source| FolderError::Model { path: path.join("config.json"), source };
+            folder.config = ModelConfig::from_hf_second(&folder.json).map_err(wrong)?;
+        }
         if let Some(encoder) = &model.image_encoder.load {
             let encoder = locate("model.image_encoder.load", encoder)?;
             let has = |name: &&str| encoder.join(name).is_file();

@@ -117,6 +117,9 @@ fn the_configs_of_this_repository_are_valid() {
     let again = fixture.succeeds(&["data", "digits", "--out", "runs/quickstart/data"]).out;
     assert!(again.starts_with("found 16000 training and 512 held-out pictures"), "{again}");
     fixture.succeeds(&["data", "spoken-digits", "--out", "runs/spoken_digits/data"]);
+    for (command, name) in [("diffusion-digits", "diffusion_digits"), ("diffusion-motion", "diffusion_motion")] {
+        fixture.succeeds(&["data", command, "--out", &format!("runs/{name}/data")]);
+    }
     // The two other examples of sound have data of the same kinds, from packages that are not here or made in the same way.
     let spoken = fixture.path("runs/spoken_digits/data");
     for name in ["old_answer.jsonl", "shuffled_picture.jsonl"] {
@@ -167,9 +170,9 @@ fn a_foundation_alone_is_a_plain_language_model() {
 #[test]
 fn help_shows_examples() {
     let fixture = Fixture::new();
-    let commands = "|run|scale|drill|check|plan|checkpoint|generate|evaluate|models|data|top|trace|launch|certs|checkpoint inspect|\
-        checkpoint export-hf|data inspect|data verify|data stats|data convert|data pack|data merge|data digits|data emoji|\
-        data spoken-digits|data heard-and-seen|data roll-call";
+    let commands = "|run|scale|drill|check|plan|checkpoint|generate|evaluate|models|data|top|trace|launch|certs|sample|checkpoint inspect|\
+        checkpoint export|checkpoint export-hf|data inspect|data verify|data stats|data convert|data pack|data merge|data digits|data emoji|\
+        data spoken-digits|data heard-and-seen|data roll-call|data diffusion-digits|data diffusion-motion";
     for command in commands.split('|') {
         let said = fixture.succeeds(&command.split_whitespace().chain(["--help"]).collect::<Vec<_>>());
         assert!(said.out.contains("Example") && said.out.contains("  loongforge "), "{command:?}:\n{}", said.out);

@@ -61,9 +61,15 @@ impl Captioned {
         fixture::run(loaded.unwrap_or_else(|report| panic!("{report}")), resumed).0
     }
 
-    /// Every file of the last checkpoint with its hash.
+    /// Every file of the last checkpoint with its hash; a file of the optimizer's state has the name of its pool.
     fn weights(&self, run: &str) -> Vec<(String, String)> {
-        hashes(&self.folder(run).join("step-00000008"))
+        let file = |(name, hash): (String, String)| match name.starts_with("optimizer-") {
+            true => ("optimizer".to_owned(), hash),
+            false => (name, hash),
+        };
+        let mut files: Vec<_> = hashes(&self.folder(run).join("step-00000008")).into_iter().map(file).collect();
+        files.sort();
+        files
     }
 }
 

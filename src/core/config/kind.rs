@@ -1,8 +1,7 @@
 //! Keys that mean nothing for the kind of model at hand. They are refused, so that nothing in a config is without effect.
 
 use super::{
-    AudioLimits, Eval, Experts, JsonMap, Learn, Model, Mtp, Normalize, PackMode, Part, Phase, RunConfig, Template,
-    TooLong,
+    AudioLimits, Eval, Experts, JsonMap, Learn, Model, Mtp, Normalize, Part, Phase, RunConfig, Template, TooLong,
 };
 
 /// Kind of a model by what it learns.
@@ -21,14 +20,12 @@ pub enum KindError {
     #[error("{}: {why}; drop {}", listed(.keys), if .keys.len() == 1 { "it" } else { "them" })]
     Useless { keys: Vec<&'static str>, why: &'static str },
     #[error(
-        "`eval.every_steps` is 0: a diffusion model is evaluated while the run goes on; set it, for example to 100"
+        "the model has two transformers, and a run trains one of them: set `model.experts` to high, which learns the noise \
+         levels above the model's boundary, or to low"
     )]
-    NotEvaluated,
-    #[error(
-        "`data.pack.mode` is stream, which packs samples before their noise level says which of the two transformers takes \
-         them; set it to step, or `model.experts` to high or low"
-    )]
-    StreamOfTwo,
+    TwoTransformers,
+    #[error("`sample`: one of two transformers makes no samples, and a run trains one; leave the section out")]
+    SamplesOfOne,
 }
 
 fn listed(keys: &[&'static str]) -> String {
@@ -54,12 +51,11 @@ impl RunConfig {
             return Err(KindError::Useless { keys, why });
         }
         let ModelKind::Diffusion { two } = kind else { return Ok(()) };
-        let is_stream = self.data.pack.mode == PackMode::Stream;
         match () {
-            () if self.eval.as_ref().is_some_and(|eval| eval.every_steps == 0) => Err(KindError::NotEvaluated),
-            () if two && is_stream && self.model.experts.is_none_or(|experts| experts == Experts::Both) => {
-                Err(KindError::StreamOfTwo)
+            () if two && self.model.experts.is_none_or(|experts| experts == Experts::Both) => {
+                Err(KindError::TwoTransformers)
             }
+            () if two && self.sample.is_some() => Err(KindError::SamplesOfOne),
             () => Ok(()),
         }
     }
@@ -151,7 +147,7 @@ mod tests {
     fn keys_without_a_meaning_for_the_model_are_named() {
         let (tokens, one, two) =
             (ModelKind::Tokens, ModelKind::Diffusion { two: false }, ModelKind::Diffusion { two: true });
-        for kind in [tokens, one, two] {
+        for kind in [tokens, one] {
             config(&[]).expect_keys_of(kind).unwrap();
         }
         let flow =
@@ -174,9 +170,9 @@ mod tests {
         experts.expect_keys_of(two).unwrap();
         let error = experts.expect_keys_of(one).unwrap_err().to_string();
         assert_eq!(error, "`model.experts`: has no meaning for this diffusion model; drop it");
-        let stream = config(&["data.pack.mode=stream"]);
-        stream.expect_keys_of(one).unwrap();
-        assert_eq!(stream.expect_keys_of(two), Err(KindError::StreamOfTwo));
+        for both in [config(&[]), config(&["model.experts=both"])] {
+            assert_eq!(both.expect_keys_of(two), Err(KindError::TwoTransformers));
+        }
     }
 
     #[test]

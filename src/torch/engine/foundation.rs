@@ -135,13 +135,18 @@ impl FoundationPart {
         Self { activations, ..self }
     }
 
+    /// Returns whether data actors send columns of samples.
+    pub(super) fn has_columns(&self) -> bool {
+        !self.stages.any().columns().is_empty()
+    }
+
     /// The features that it reads.
     pub(super) fn inputs(&self) -> &[FeatureInput] {
         self.stages.any().inputs()
     }
 
     pub(super) fn plan(&mut self, plan: &StepPlan) {
-        let has_columns = !self.stages.any().columns().is_empty();
+        let has_columns = self.has_columns();
         let work = |pack| PackWork::new(pack, plan, has_columns);
         let packs: Vec<PackWork> = plan.packs_of(self.replica).map(work).collect();
         let mut chunks: Vec<usize> = packs.iter().map(|work| self.stages.num_chunks(work.pack.num_tokens())).collect();
@@ -293,7 +298,7 @@ impl FoundationPart {
                 features.for_each(|(_, features)| *features = Features { tensors: Vec::new(), credit: None });
                 take_over(filled.batch.columns.tensors().iter().chain(filled.features.iter().flatten()));
             }
-            step.sent.extend(self.stages.hand_out(number, &filled)?);
+            step.sent.extend(self.stages.hand_out(number, &filled, device)?);
             Ok(Some(filled))
         } else {
             let num_samples = work.pack.samples.len();

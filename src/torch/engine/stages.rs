@@ -5,7 +5,7 @@
 //! begin a pack itself: what a later stage waits for is on its way.
 
 use crate::comm::{Mesh, Started};
-use crate::model::{Column, Columns, FoundationModel, MicroBatch};
+use crate::model::{Column, Columns, FoundationModel, MicroBatch, SampleRow};
 use crate::native::NativeError;
 use crate::params::{ParamStore, ZeroStage};
 use crate::tape::ContextShard;
@@ -13,7 +13,7 @@ use loongforge_core::config::ContextAttention;
 use loongforge_core::engine::EngineError;
 use loongforge_core::schedule::Pipeline;
 use std::rc::Rc;
-use tch::Tensor;
+use tch::{Device, Tensor};
 
 /// Tensors of a micro-batch that are handed out at most.
 const MAX_TENSORS: usize = 64;
@@ -179,13 +179,13 @@ impl Stages {
     }
 
     /// Sends pack `number` of a step from the leader to the other ranks of its replica.
-    pub(super) fn hand_out(&self, number: usize, filled: &Filled) -> Result<Vec<Started>, NativeError> {
+    pub(super) fn hand_out(&self, number: usize, filled: &Filled, device: Device) -> Result<Vec<Started>, NativeError> {
         let (group, layout) = (&self.mesh.replica, self.mesh.layout());
-        let columns = filled.batch.columns.tensors();
+        let (weights, columns) = (weights(&filled.batch, device), filled.batch.columns.tensors());
         let mut started = Vec::new();
         for rank in 1..group.world() {
             let features = filled.features.iter().flatten().filter(|_| layout.place(rank).pp == 0);
-            for (index, tensor) in columns.iter().chain(features).enumerate() {
+            for (index, tensor) in weights.iter().chain(columns).chain(features).enumerate() {
                 started.push(group.start_send(&tensor.contiguous(), rank, tag(number, index))?);
             }
         }
@@ -205,7 +205,8 @@ impl Stages {
             let size = column.size(column.num_rows(like.num_tokens(), num_samples as i64));
             Tensor::empty(&size, (column.kind, flat.device()))
         };
-        let mut tensors: Vec<Tensor> = columns.iter().map(of_column).collect();
+        let weights = weights(&like, flat.device());
+        let mut tensors: Vec<Tensor> = weights.into_iter().chain(columns.iter().map(of_column)).collect();
         let inputs = self.any().inputs().iter().zip(&like.num_features).filter(|_| self.mesh.is_first_stage());
         let num_levels: Vec<usize> =
             inputs.clone().map(|(it, rows)| if *rows > 0 { it.num_tensors } else { 0 }).collect();
@@ -218,10 +219,32 @@ impl Stages {
         started.collect::<Vec<_>>().into_iter().try_for_each(|started| started?.wait())?;
         let mut tensors = tensors.into_iter();
         let mut next = || tensors.next().expect("as many tensors as were taken");
-        let batch = MicroBatch { columns: Columns::new(columns, columns.iter().map(|_| next()).collect()), ..like };
+        let samples = match has_targets(&like) {
+            true => with_weights(&like.samples, &next()),
+            false => like.samples.clone(),
+        };
+        let batch =
+            MicroBatch { samples, columns: Columns::new(columns, columns.iter().map(|_| next()).collect()), ..like };
         let features = num_levels.iter().map(|levels| (0..*levels).map(|_| next()).collect()).collect();
         Ok(Filled { batch, features })
     }
+}
+
+/// What samples count in the loss `[samples]`, int64, where that is in no column: the leader alone knows of all features that
+/// are missing.
+fn weights(batch: &MicroBatch, device: Device) -> Option<Tensor> {
+    let weights = || batch.samples.iter().map(|sample| i64::from(sample.num_targets)).collect::<Vec<_>>();
+    has_targets(batch).then(|| Tensor::from_slice(&weights()).to_device(device))
+}
+
+fn has_targets(batch: &MicroBatch) -> bool {
+    batch.samples.iter().any(|sample| sample.target.is_some())
+}
+
+fn with_weights(samples: &[SampleRow], weights: &Tensor) -> Rc<[SampleRow]> {
+    let weights = Vec::<i64>::try_from(weights).expect("a row of integers");
+    let with = |(sample, weight): (&SampleRow, i64)| SampleRow { num_targets: weight as u32, ..sample.clone() };
+    samples.iter().zip(weights).map(with).collect()
 }
 
 fn tag(number: usize, index: usize) -> i32 {

@@ -50,8 +50,8 @@ pub struct Model {
     pub vae: Part,
     /// The language model or the diffusion transformer.
     pub foundation: Part,
-    /// Diffusion models with two transformers: the ones that are trained, `both`, or the one of `high` or of `low` noise,
-    /// whose samples have no other noise levels. `null`: both.
+    /// Diffusion models with two transformers: the one that is trained, of `high` or of `low` noise, whose samples have no
+    /// other noise levels; the other is kept as it is. `both` in one run is refused so far.
     pub experts: Option<Experts>,
     /// Multi-token prediction.
     pub mtp: Mtp,

@@ -24,6 +24,7 @@ use self::captions::Captions;
 pub use self::latents::LatentSpace;
 use self::load::Loader;
 use self::pictures::Frames;
+use super::card::ModelCard;
 use super::decoder::MediaDecoder;
 use super::error::DataError;
 use super::maker::SampleMaker;
@@ -78,6 +79,14 @@ impl DiffusionMaker {
                 )));
             }
         };
+        let reads_pictures =
+            ModelCard::of(config).text_tower().is_some_and(|tower| tower["model_type"] == "qwen2_5_vl");
+        let pipeline = config["pipeline"].as_str().unwrap_or_default();
+        if pipeline.starts_with("QwenImageEdit") && reads_pictures {
+            let reason =
+                format!("{pipeline}: its text encoder reads the pictures that are edited, which is not built yet");
+            return Err(wrong(reason));
+        }
         if !transformer["image_dim"].is_null() {
             let reason = "transformer.image_dim: pictures for the image tower (CLIP) are not made yet";
             return Err(wrong(reason.to_owned()));

@@ -17,12 +17,14 @@ use tch::{Device, Kind, Tensor};
 impl Course {
     /// Everything that others send for a step.
     pub(super) fn receive(&mut self, plan: &StepPlan) -> Result<(), EngineError> {
-        let inputs = self.engine.foundation().map(|part| part.inputs().to_vec());
-        if let Some(inputs) = inputs {
+        let foundation = self.engine.foundation().map(|part| (part.inputs().to_vec(), part.has_columns()));
+        if let Some((inputs, has_columns)) = foundation {
             let place = self.layout.place(self.me.index as usize);
             let leads = (place.pp, place.cp, place.tp) == (0, 0, 0);
             for pack in plan.packs_of(Replica::foundation(place.dp as u32)).filter(|_| leads) {
-                self.receive_tokens(pack)?;
+                if has_columns {
+                    self.receive_tokens(pack)?;
+                }
                 for unit in plan.units_of(pack.id) {
                     if unit.is_skipped() || self.encodes(unit) {
                         continue;

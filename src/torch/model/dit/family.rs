@@ -249,6 +249,10 @@ impl FoundationFamily for DitFamily {
         }
     }
 
+    fn needs_whole_rows(&self) -> Option<&'static str> {
+        Some("a diffusion transformer")
+    }
+
     fn with_flow(&self, flow: FlowSettings) -> Option<Arc<dyn FoundationFamily>> {
         Some(Arc::new(DitFamily { flow, ..self.clone() }))
     }

@@ -231,7 +231,9 @@ fn gradients(fixture: &Fixture, grads: &GradBuffer) -> (f64, String) {
         let error = match fixture.expected.get(&format!("grad/{name}")) {
             Some(expected) => {
                 let size = expected.abs().max().double_value(&[]);
-                error(found, expected) * size / size.max(SMALL * most)
+                // The text of the last block is read by nobody: what its queries are made with has no gradient.
+                let off = (found - expected.view(found.size().as_slice())).abs().max().double_value(&[]);
+                off / size.max(SMALL * most)
             }
             None => found.abs().max().double_value(&[]),
         };
