@@ -8,16 +8,16 @@
 
 use super::cache_key::Key;
 use crate::model::{ModelTower, Towers};
+use crate::native::bytes;
 use crate::params::ParamStore;
 use crate::train::hf::{self, TensorFile, TensorInfo};
 use loongforge_core::config::Products;
 use loongforge_core::text::hex;
-use safetensors::tensor::{Dtype, TensorView};
 use sha2::{Digest, Sha256};
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
 use std::fs;
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 use tch::{Device, Kind, Tensor};
 
@@ -63,9 +63,9 @@ impl CacheFolder {
             return Some(levels.iter().map(Tensor::shallow_clone).collect());
         }
         let read = |stored: &Stored| {
-            let mut bytes = vec![0; stored.info.len as usize];
-            self.files[stored.file].read_at(&stored.info, 0, &mut bytes).ok()?;
-            Some(Tensor::from_data_size(&bytes, &stored.info.shape, stored.kind))
+            let mut content = vec![0; stored.info.len as usize];
+            self.files[stored.file].read_at(&stored.info, 0, &mut content).ok()?;
+            Some(Tensor::from_data_size(&content, &stored.info.shape, stored.kind))
         };
         self.stored.get(key)?.iter().map(read).collect()
     }
@@ -80,7 +80,7 @@ impl CacheFolder {
         }
         let own = |tensor: &Tensor| tensor.detach().to_device(Device::Cpu).contiguous().copy();
         let features: Vec<Tensor> = features.iter().map(own).collect();
-        self.num_pending_bytes += features.iter().map(num_bytes).sum::<usize>();
+        self.num_pending_bytes += features.iter().map(|level| bytes(level).len()).sum::<usize>();
         self.pending.insert(key, features);
         if self.num_pending_bytes < SHARD_BYTES { Ok(()) } else { self.flush() }
     }
@@ -93,26 +93,21 @@ impl CacheFolder {
         self.num_pending_bytes = 0;
         let pending = std::mem::take(&mut self.pending);
         if !pending.is_empty() {
-            self.write(&pending)?;
+            self.write(pending)?;
         }
         self.look()
     }
 
-    fn write(&self, pending: &HashMap<Key, Vec<Tensor>>) -> io::Result<()> {
-        let levels = pending.iter().flat_map(|(key, levels)| levels.iter().enumerate().map(move |it| (key, it)));
-        let bytes: Vec<(String, Vec<u8>, &Tensor)> =
-            levels.map(|(key, (level, tensor))| (format!("{key}.{level}"), content(tensor), tensor)).collect();
-        let views = bytes.iter().map(|(name, bytes, tensor)| {
-            let shape = tensor.size().iter().map(|&dim| dim as usize).collect();
-            (name, TensorView::new(dtype(tensor.kind()), shape, bytes).expect("bytes of a tensor"))
-        });
-        let whole = safetensors::serialize(views, None).map_err(io::Error::other)?;
-        let mut file = tempfile::Builder::new().prefix("features-").suffix(".writing").tempfile_in(&self.dir)?;
-        file.write_all(&whole)?;
-        file.as_file().sync_all()?;
-        let path = file.path().with_extension("safetensors");
-        file.persist_noclobber(path).map_err(|error| error.error)?;
-        Ok(())
+    fn write(&self, pending: HashMap<Key, Vec<Tensor>>) -> io::Result<()> {
+        let named = |(key, levels): (Key, Vec<Tensor>)| {
+            levels.into_iter().enumerate().map(move |(level, tensor)| (format!("{key}.{level}"), tensor))
+        };
+        let tensors: Vec<(String, Tensor)> = pending.into_iter().flat_map(named).collect();
+        // Its name is one that no other writer has.
+        let writing = tempfile::Builder::new().prefix("features-").tempdir_in(&self.dir)?;
+        let name = "features.safetensors";
+        hf::write_tensor_file(&tensors, &[], writing.path(), name).map_err(io::Error::other)?;
+        fs::rename(writing.path().join(name), writing.path().with_added_extension("safetensors"))
     }
 
     /// Reads the headers of files that were not seen.
@@ -137,7 +132,7 @@ impl CacheFolder {
         let mut found: HashMap<Key, Vec<(usize, Stored)>> = HashMap::new();
         for (name, info) in file.tensors() {
             let named = name.split_once('.').and_then(|(key, level)| Some((Key::parse(key)?, level.parse().ok()?)));
-            let (Some((key, level)), Some(kind)) = (named, kind(info.dtype)) else {
+            let (Some((key, level)), Some(kind)) = (named, info.dtype.kind()) else {
                 return Err(torn(format!("{}: {name} is no features of ours", path.display())));
             };
             let stored = Stored { file: self.files.len(), info: info.clone(), kind };
@@ -171,38 +166,10 @@ pub(super) fn cache_identity(it: &ModelTower, towers: &Towers, params: &ParamSto
         let spec = params.spec(id);
         if towers.part_of(&spec.name).is_some_and(|(tower, _)| tower == it.tower) {
             hash.update(&spec.name);
-            hash.update(content(&params.leaf(id).detach()));
+            hash.update(bytes(&params.leaf(id).detach().to_device(Device::Cpu).contiguous()));
         }
     }
     format!("{}-{}", it.tower, &hex(hash.finalize())[..32])
-}
-
-/// The bytes of a tensor.
-fn content(tensor: &Tensor) -> Vec<u8> {
-    let tensor = tensor.to_device(Device::Cpu).contiguous();
-    let mut bytes = vec![0; num_bytes(&tensor)];
-    tensor.copy_data_u8(&mut bytes, tensor.numel());
-    bytes
-}
-
-fn num_bytes(tensor: &Tensor) -> usize {
-    tensor.numel() * tensor.kind().elt_size_in_bytes()
-}
-
-fn dtype(kind: Kind) -> Dtype {
-    match kind {
-        Kind::BFloat16 => Dtype::BF16,
-        Kind::Float => Dtype::F32,
-        other => panic!("no features are {other:?}"),
-    }
-}
-
-fn kind(dtype: hf::Dtype) -> Option<Kind> {
-    match dtype {
-        hf::Dtype::BF16 => Some(Kind::BFloat16),
-        hf::Dtype::F32 => Some(Kind::Float),
-        _ => None,
-    }
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! Tells the content of one media item from another's.
 
+use crate::native::bytes;
 use loongforge_core::message::{Grid, Tower};
 use loongforge_core::text::hex;
 use sha2::{Digest, Sha256};
@@ -20,14 +21,12 @@ impl Key {
     /// Makes the key of an item of a tower, `pixels` `[patches, channels]`.
     pub fn of(tower: Tower, grid: Grid, pixels: &Tensor) -> Self {
         let pixels = pixels.to_device(Device::Cpu).contiguous();
-        let mut bytes = vec![0; pixels.numel() * pixels.kind().elt_size_in_bytes()];
-        pixels.copy_data_u8(&mut bytes, pixels.numel());
         let mut hash = Sha256::new();
         hash.update(tower.name());
         for side in [grid.t, grid.h, grid.w] {
             hash.update(side.to_le_bytes());
         }
-        hash.update(&bytes);
+        hash.update(bytes(&pixels));
         Self(hash.finalize().into())
     }
 

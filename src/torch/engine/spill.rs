@@ -2,6 +2,7 @@
 //! making room for the newest would drop each just before it comes again.
 
 use super::cache_key::Key;
+use crate::native::bytes;
 use std::collections::HashMap;
 use std::fs::File;
 use std::io;
@@ -38,9 +39,9 @@ impl Spill {
     pub fn get(&self, key: &Key) -> Option<Vec<Tensor>> {
         let read = |place: &Place| {
             let numel = place.shape.iter().product::<i64>() as usize;
-            let mut bytes = vec![0; numel * place.kind.elt_size_in_bytes()];
-            self.file.read_exact_at(&mut bytes, place.offset).ok()?;
-            Some(Tensor::from_data_size(&bytes, &place.shape, place.kind))
+            let mut content = vec![0; numel * place.kind.elt_size_in_bytes()];
+            self.file.read_exact_at(&mut content, place.offset).ok()?;
+            Some(Tensor::from_data_size(&content, &place.shape, place.kind))
         };
         self.entries.get(key)?.iter().map(read).collect()
     }
@@ -48,21 +49,20 @@ impl Spill {
     /// Writes an item's features, on the CPU, if there is room. Once the disk has failed there is none.
     pub fn insert(&mut self, key: Key, features: &[Tensor]) {
         let size = |tensor: &Tensor| tensor.numel() * tensor.kind().elt_size_in_bytes();
-        let bytes: usize = features.iter().map(size).sum();
-        if self.len + bytes as u64 > self.capacity || self.entries.contains_key(&key) {
+        let added: usize = features.iter().map(size).sum();
+        if self.len + added as u64 > self.capacity || self.entries.contains_key(&key) {
             return;
         }
         let mut places = Vec::new();
         for tensor in features {
-            let tensor = tensor.to_device(Device::Cpu).contiguous();
-            let mut bytes = vec![0; size(&tensor)];
-            tensor.copy_data_u8(&mut bytes, tensor.numel());
-            if self.file.write_all_at(&bytes, self.len).is_err() {
+            let tensor = tensor.detach().to_device(Device::Cpu).contiguous();
+            let content = bytes(&tensor);
+            if self.file.write_all_at(content, self.len).is_err() {
                 self.capacity = 0;
                 return;
             }
             places.push(Place { offset: self.len, shape: tensor.size(), kind: tensor.kind() });
-            self.len += bytes.len() as u64;
+            self.len += content.len() as u64;
         }
         self.entries.insert(key, places);
     }
