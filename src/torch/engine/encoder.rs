@@ -1,23 +1,28 @@
 //! The encoder's part of a step: units forward in deadline order, backward in lane order as gradients come back.
 
+mod cached;
+mod towers;
+mod unit_work;
+
+use self::cached::{encode_each, input};
+pub use self::towers::TowerModels;
+use self::unit_work::{ItemCredit, Phase, Step, UnitWork};
 use super::activations::Activations;
 use super::assembler::Assembler;
 use super::buffer::{TorchBuffer, take_over};
-use super::cache::{FeatureCache, stack};
+use super::cache::FeatureCache;
 use super::cache_folder::CacheFolder;
-use super::cache_key::Key;
 use super::elastic::Membership;
 use super::spill::Spill;
 use crate::comm::Mesh;
-use crate::model::{EncoderModel, ModelTower, Towers};
-use crate::params::ParamStore;
-use crate::tape::{Execution, Policy, Slot};
+use crate::model::{ModelTower, Towers};
+use crate::tape::Execution;
 use crate::train::TrainState;
 use loongforge_core::engine::{EngineError, Ports, Progress, fault};
 use loongforge_core::message::{
-    Activity, ActorId, Grid, Lane, PoolName, Regroup, Replica, SampleId, StepId, StepPlan, Tower, Unit, UnitId, Version,
+    Activity, ActorId, Grid, Lane, PoolName, Regroup, Replica, SampleId, StepPlan, Tower, UnitId, Version,
 };
-use loongforge_core::transport::{Buffer, Header, MAX_PARCELS, Parcel, ParcelKind};
+use loongforge_core::transport::{Buffer, Header, Parcel, ParcelKind};
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 use std::time::Instant;
@@ -39,93 +44,6 @@ pub struct EncoderPart {
     steps: VecDeque<Step>,
     cache: Option<FeatureCache>,
     items: Option<ItemCredit>,
-}
-
-struct Step {
-    id: StepId,
-    units: Vec<UnitWork>,
-    /// The step was shared out anew: nothing of it keeps credit, so that none waits behind another.
-    anew: bool,
-    /// Its items may keep credit until their backward.
-    fits: bool,
-}
-
-/// The credit of the edges that items come over.
-struct ItemCredit {
-    bytes: usize,
-    /// Bytes of a row of items, by tower.
-    row_bytes: BTreeMap<Tower, usize>,
-}
-
-impl ItemCredit {
-    /// Returns whether all of these units' items may be on their edges at once.
-    fn fits(&self, units: &[UnitWork]) -> bool {
-        let items = units.iter().flat_map(|work| &work.unit.items);
-        let bytes = items.map(|item| item.meta.grid.num_patches() * self.row_bytes[&item.meta.tower]);
-        units.len() <= MAX_PARCELS && bytes.sum::<usize>() <= self.bytes
-    }
-}
-
-struct UnitWork {
-    unit: Unit,
-    /// Tells who reads its features.
-    reader: ActorId,
-    pixels: Assembler,
-    /// Holds what its backward reads of them, as received.
-    read_again: Option<Tensor>,
-    phase: Phase,
-    /// Gradients are to come; not in an evaluation.
-    trains: bool,
-}
-
-impl UnitWork {
-    fn new(unit: &Unit, plan: &StepPlan) -> Self {
-        let pixels = Assembler::new(unit.items.iter().map(|item| item.owner));
-        let trains = !plan.purpose.is_evaluation();
-        let reader = plan.leader(unit.replica);
-        Self { pixels, read_again: None, reader, unit: unit.clone(), phase: Phase::Waiting, trains }
-    }
-
-    /// Gives the credit of all that it holds back.
-    fn take_over(&self) {
-        take_over(self.pixels.tensors().chain(&self.read_again));
-        if let Phase::Returned { grads, .. } = &self.phase {
-            take_over(grads);
-        }
-    }
-}
-
-/// The models of an encoder's towers, on parameters of one store.
-pub struct TowerModels(BTreeMap<Tower, Box<dyn EncoderModel>>);
-
-impl TowerModels {
-    /// Builds all towers on `params`, which has the parameters of each; `policy` says what a tower recomputes.
-    pub fn new(towers: &Towers, params: &ParamStore, policy: impl Fn(Tower) -> Policy) -> Self {
-        Self(towers.iter().map(|it| (it.tower, it.family.build(params, policy(it.tower)))).collect())
-    }
-
-    /// One tower alone.
-    pub fn only(tower: Tower, model: Box<dyn EncoderModel>) -> Self {
-        Self(BTreeMap::from([(tower, model)]))
-    }
-
-    fn of(&self, tower: Tower) -> Result<&dyn EncoderModel, EngineError> {
-        let missing = || EngineError::from(format!("the encoder has no {tower} tower, for which it was given a unit"));
-        self.0.get(&tower).map(|model| &**model).ok_or_else(missing)
-    }
-}
-
-enum Phase {
-    Waiting,
-    /// Its gradients are to come; `run` is what a backward needs.
-    Sent {
-        run: (Execution, Vec<Slot>),
-    },
-    Returned {
-        run: (Execution, Vec<Slot>),
-        grads: Vec<Tensor>,
-    },
-    Done,
 }
 
 impl EncoderPart {
@@ -430,45 +348,6 @@ impl EncoderPart {
     pub(super) fn finish_step(&mut self) {
         self.steps.pop_front();
     }
-}
-
-/// The values of items as the tower of `model` takes them, whose parameters are of `kind`.
-fn input(model: &dyn EncoderModel, items: &Tensor, kind: Kind) -> Tensor {
-    if model.takes_ids() { items.shallow_clone() } else { items.to_kind(kind) }
-}
-
-/// Features of items of a frozen encoder, level by level, and how many were kept: the others are encoded, each by itself.
-fn encode_each(
-    cache: &mut FeatureCache,
-    (tower, model): (Tower, &dyn EncoderModel),
-    pool: &TrainState,
-    grids: &[Grid],
-    pixels: &Tensor,
-) -> Result<(Vec<Tensor>, u32), EngineError> {
-    let (params, mesh) = (pool.params(), pool.mesh_or_single());
-    let (kind, device) = (params.flat().kind(), params.flat().device());
-    let (mut start, mut num_cached) = (0, 0);
-    let mut features = |&grid: &Grid| -> Result<Vec<Tensor>, EngineError> {
-        let len = grid.num_patches() as i64;
-        let own = pixels.narrow(0, start, len);
-        start += len;
-        let key = Key::of(tower, grid, &own);
-        if let Some(kept) = cache.get(tower, &key) {
-            num_cached += 1;
-            return Ok(kept);
-        }
-        let record = model.record(&[grid]);
-        let mut run =
-            Execution::forward_only(record.tape, params.clone(), vec![(record.pixels, input(model, &own, kind))]);
-        run = run.with_mesh(mesh.clone());
-        run.forward()?;
-        let made: Vec<Tensor> = record.outputs.iter().map(|&slot| run.value(slot).shallow_clone()).collect();
-        cache.keep(tower, key, &made);
-        Ok(made)
-    };
-    let items: Vec<Vec<Tensor>> = grids.iter().map(&mut features).collect::<Result<_, _>>()?;
-    let num_levels = items.first().map_or(0, Vec::len);
-    Ok(((0..num_levels).map(|level| stack(&items, level, kind, device)).collect(), num_cached))
 }
 
 #[cfg(test)]

@@ -2,13 +2,13 @@
 
 use super::*;
 use crate::comm::ProcessGroup;
-use crate::model::{EncoderFamily, LatentPatch, ModelConfig, PixelLatents};
+use crate::model::{EncoderFamily, EncoderModel, LatentPatch, ModelConfig, PixelLatents};
 use crate::params::ParamStore;
 use crate::tape::Policy;
 use crate::train::hf::{FilesOf, SINGLE_FILE, Shards, write_tensor_file};
 use crate::train::{Export, Lanes, load_state, save_state};
 use loongforge_core::engine::Ports;
-use loongforge_core::message::{ItemId, ItemMeta, PackId, SampleId, UnitItem};
+use loongforge_core::message::{ItemId, ItemMeta, PackId, SampleId, StepId, Unit, UnitItem};
 use loongforge_core::transport::HostTensor;
 use std::rc::Rc;
 use tch::{Device, Kind};

@@ -1,9 +1,9 @@
 //! Describes what the pools of a run write into checkpoints for others to read.
 
 use super::existing;
+use super::export_files::Exports;
 use super::pool_specs::{encoder_specs, num_files};
 use super::share::cut;
-use super::torch_engine::Exports;
 use super::trained::trained;
 use crate::model::ModelConfig;
 use crate::params::{ADAPTER_PARTS, ParamSpec, Role};

@@ -8,29 +8,26 @@ mod arrivals;
 mod continuing;
 mod evaluate;
 mod evaluating;
+mod filling;
 mod making;
+mod training;
 
 use self::evaluating::{Evaluating, one_by_one};
 pub use self::making::{Finish, SampleMaking};
 use super::activations::Activations;
-use super::buffer::take_over;
-use super::pack_work::{Chunk, EncoderPeers, Features, PackWork, Return, UnitWork};
+use super::pack_work::{EncoderPeers, PackWork, Return, UnitWork};
 use super::routing::StepRouting;
-use super::stages::{Filled, Stages};
+use super::stages::Stages;
 use crate::comm::Started;
-use crate::model::{
-    Columns, ExpertSet, FeatureInput, FoundationModel, FoundationTape, MicroBatch, NoisePurpose, Routing, with_values,
-};
+use crate::model::{ExpertSet, FeatureInput, FoundationModel};
 use crate::native::NativeError;
-use crate::parallel::pipeline::{PipelineRun, Recorded};
-use crate::params::{GradBuffer, ParamId};
-use crate::tape::Slot;
+use crate::parallel::pipeline::PipelineRun;
 use crate::train::TrainState;
-use loongforge_core::engine::{EngineError, Ports, Progress, fault};
+use loongforge_core::engine::{EngineError, Ports, Progress};
 use loongforge_core::message::{
     Activity, ActorId, Pack, PoolName, Replica, RoutingReport, StepId, StepPlan, UnitId, Version,
 };
-use loongforge_core::schedule::{Pass, Task};
+use loongforge_core::schedule::Pass;
 use loongforge_core::transport::{Parcel, ParcelKind};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Instant;
@@ -240,161 +237,6 @@ impl FoundationPart {
             step.sent.drain(..).try_for_each(Started::wait)?;
         }
         Ok(Progress::Busy)
-    }
-
-    /// Gets a pack's tokens and features. False where the leader does not have them yet.
-    fn fill(&mut self, number: usize) -> Result<bool, EngineError> {
-        let Some(filled) = self.assemble(number)? else { return Ok(false) };
-        let chunks = self.stages.chunks(filled, self.pool.params())?;
-        self.steps[0].packs[number].chunks = chunks.into_iter().map(Chunk::new).collect();
-        Ok(true)
-    }
-
-    /// A pack's tokens and features, whole; `None` where the leader does not have them yet.
-    fn assemble(&mut self, number: usize) -> Result<Option<Filled>, EngineError> {
-        let trains_encoders = self.has_trained_encoders();
-        let (params, step) = (self.pool.params().clone(), &mut self.steps[0]);
-        let evaluates = step.evaluation.is_some();
-        let noise = step.evaluation.as_ref().map_or(NoisePurpose::Training, Evaluating::noise);
-        let work = &mut step.packs[number];
-        let inputs = self.stages.any().inputs();
-        let num_features = work.num_features(inputs);
-        let columns = self.stages.any().columns();
-        let sizes = |columns| MicroBatch {
-            columns,
-            cu_seqlens: work.pack.cu_seqlens(),
-            samples: work.rows(noise),
-            loss_scale: if evaluates { 1.0 } else { 1.0 / step.num_targets.max(1) as f64 },
-            num_features,
-            feature_grads: trains_encoders && !evaluates,
-            row: None,
-            shared_features: Vec::new(),
-            past: None,
-            evaluates,
-        };
-        if self.stages.mesh.is_leader() {
-            if !work.tokens.is_complete() || work.units.iter().any(UnitWork::waits) {
-                return Ok(None);
-            }
-            let whole = columns.iter().enumerate().map(|(index, column)| work.column(index, column));
-            let batch = sizes(Columns::new(columns, whole.collect::<Result<_, _>>()?));
-            let (kind, device) = (params.flat().kind(), params.flat().device());
-            let of_input = |input: &FeatureInput| {
-                let units = || work.units.iter().filter(|unit| unit.tower == input.tower);
-                let level = |index: usize| {
-                    let zeros = |rows| Tensor::zeros([rows, input.width], (kind, device));
-                    let mut of_units: Vec<Tensor> = units().map(|unit| unit.level(index, zeros)).collect();
-                    let rows = if of_units.len() == 1 { of_units.remove(0) } else { Tensor::cat(&of_units, 0) };
-                    rows.to_kind(kind)
-                };
-                let levels = if units().next().is_none() { 0 } else { input.num_tensors };
-                (0..levels).map(level).collect()
-            };
-            let filled = Filled { batch, features: inputs.iter().map(of_input).collect() };
-            work.tokens.clear();
-            // Packs that are computed along with this one wait for their credit.
-            if step.run.most_alive() > 1 {
-                let features = work.units.iter_mut().filter_map(|unit| unit.features.as_mut());
-                features.for_each(|(_, features)| *features = Features { tensors: Vec::new(), credit: None });
-                take_over(filled.batch.columns.tensors().iter().chain(filled.features.iter().flatten()));
-            }
-            step.sent.extend(self.stages.hand_out(number, &filled, device)?);
-            Ok(Some(filled))
-        } else {
-            let num_samples = work.pack.samples.len();
-            Ok(Some(self.stages.take(number, sizes(Columns::to_come(columns)), num_samples, &params)?))
-        }
-    }
-
-    fn forward(&mut self, tasks: &[Task]) -> Result<(), EngineError> {
-        /// Holds what of a micro-batch is read after its forward.
-        struct Begun {
-            rows: i64,
-            loss: Option<Slot>,
-            routing: Option<Routing>,
-        }
-        let (params, step) = (self.pool.params().clone(), &mut self.steps[0]);
-        let device = params.flat().device();
-        let (mut recorded, mut begun) = (Vec::new(), Vec::new());
-        for task in tasks {
-            let (pack, chunk) = step.micro_batches[task.micro_batch];
-            let filler;
-            let (batch, features, row_tokens, dropout) = match step.packs.get(pack) {
-                Some(work) => {
-                    let (row_tokens, seed) = (work.pack.num_tokens(), work.pack.id.seed());
-                    let Filled { batch, features } = &work.chunks[chunk].filled;
-                    (batch, &features[..], row_tokens, Some(seed))
-                }
-                None => {
-                    filler = MicroBatch::filler(self.stages.any().columns(), device);
-                    (&filler, &[][..], 1, None)
-                }
-            };
-            let FoundationTape { tape, features: slots, loss, inbound, outbound, key_values, routing, .. } =
-                self.stages.model(task.stage).record(batch);
-            let inputs = with_values(&slots, features);
-            let (rows, routing) = (batch.num_tokens(), routing.filter(|_| dropout.is_some()));
-            recorded.push(Recorded { tape, inputs, inbound, outbound, loss, key_values, row_tokens, dropout });
-            begun.push(Begun { rows, loss, routing });
-            if let Some(work) = step.packs.get_mut(pack).filter(|_| slots.iter().any(|levels| !levels.is_empty())) {
-                work.chunks[chunk].slots = slots;
-            }
-        }
-        let (mut found, counts, alive) = (Vec::new(), self.stages.counts_loss(), step.run.most_alive());
-        let (sums, activations) = (&mut step.routing, &mut self.activations);
-        let begin = |at: usize, tape, inputs| activations.begin(tape, params.clone(), inputs, begun[at].rows, alive);
-        step.run.forward(&params, recorded, begin, |at, run| {
-            found.extend(begun[at].loss.filter(|_| counts).map(|loss| run.value(loss).shallow_clone()));
-            if let Some(routing) = &begun[at].routing {
-                sums.add(&self.expert_sets, routing, run);
-            }
-        })?;
-        for loss in found {
-            step.loss = Some(step.loss.take().map_or(loss.shallow_clone(), |sum| sum + loss));
-        }
-        Ok(())
-    }
-
-    fn backward(&mut self, tasks: &[Task], version: Version, ports: &mut Ports) -> Result<(), EngineError> {
-        let (params, lane, how) = (self.pool.params().clone(), self.pool.own_lane(), self.returns(version));
-        let trains_encoders = self.has_trained_encoders();
-        let step = &mut self.steps[0];
-        let is_last = step.run.is_last();
-        if is_last && self.pool.is_in_buckets() {
-            // Before the sums begin.
-            step.asked = true;
-            if fault::poison(ports.me(), "nan_gradient", &[]) {
-                self.pool.poison();
-            }
-        }
-        let (grads, sums) = self.pool.lane_and_sums(lane);
-        let mut sums = sums.filter(|_| is_last);
-        let mut passed = |grads: &GradBuffer, done: &dyn Fn(&[ParamId]) -> bool| match &mut sums {
-            Some(sums) => sums.begin(grads, done),
-            None => Ok(()),
-        };
-        let runs = step.run.backward(&params, grads, Some(&mut passed))?;
-        let inputs = self.stages.any().inputs();
-        for (task, run) in tasks.iter().zip(runs) {
-            let (pack, chunk) = step.micro_batches[task.micro_batch];
-            if let Some(work) = step.packs.get(pack) {
-                self.activations.learn(&run, work.chunks[chunk].filled.batch.num_tokens());
-            }
-            let Some(work) = step.packs.get_mut(pack).filter(|_| task.stage == 0) else { continue };
-            let num_features = work.num_features(inputs);
-            let done = &mut work.chunks[chunk];
-            if trains_encoders {
-                let grad = |slot: &Slot| run.input_grad(*slot).ok_or("the model gave no gradient of features");
-                let levels = |slots: &Vec<Slot>| slots.iter().map(grad).collect::<Result<Vec<_>, _>>();
-                let grads = done.slots.iter().map(levels).collect::<Result<_, _>>()?;
-                done.grads = self.stages.gather_features(&done.filled.batch, grads, &num_features)?;
-            }
-            done.is_done = true;
-            if self.stages.mesh.is_leader() && work.chunks.iter().all(|chunk| chunk.is_done) {
-                work.give_back(inputs, &how, &mut step.returned, ports)?;
-            }
-        }
-        Ok(())
     }
 
     /// Returns whether the fault of the first step's gradients was drawn before their sums began.

@@ -1,94 +1,24 @@
-//! Commands, parcels and steps of an actor that computes with libtorch.
+//! Steps of an actor that computes with libtorch: its encoder, its foundation, or both.
+
+mod commands;
+mod saving;
 
 use super::elastic::Membership;
 use super::encoder::EncoderPart;
+use super::export_files::Exports;
 use super::foundation::FoundationPart;
-use super::saver::{Saver, Task};
+use super::saver::Saver;
 use crate::native::MemoryWatch;
-use crate::train::hf::{CarriedTensors, FilesOf, MAX_SHARD_SIZE, Shards, Snapshot, Target};
-use crate::train::{Export, StateError, TrainState, save_state};
-use loongforge_core::engine::{Engine, EngineError, Ports, Progress, error_chain, fault};
+use crate::train::TrainState;
+use loongforge_core::engine::{Engine, EngineError, Ports, fault};
 use loongforge_core::message::{
-    Activity, ActorId, Command, Epoch, Event, MemoryReport, PoolName, Regroup, Role, SaveTo, SavedFile, StepId,
-    StepPlan, StepReport, Timings, Version,
+    Activity, ActorId, Epoch, Event, MemoryReport, Regroup, SaveTo, StepId, StepPlan, StepReport, Timings, Version,
 };
-use loongforge_core::transport::{Parcel, ParcelKind};
-use std::cell::RefCell;
+use loongforge_core::transport::Parcel;
 use std::collections::{BTreeMap, VecDeque};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::Instant;
-
-/// Holds what the pools write into a checkpoint, besides their state.
-#[derive(Clone, Debug)]
-pub struct Exports {
-    /// Holds what the encoder pool of this actor writes.
-    pub encoder: Export,
-    pub foundation: Export,
-    /// The files of weights of all pools, by what they hold.
-    totals: Vec<(FilesOf, usize)>,
-    /// Holds what is neither's and is taken along, where this actor writes it.
-    carried: Vec<(Arc<CarriedTensors>, Shards)>,
-}
-
-impl Exports {
-    /// All weights, in Hugging Face's shards, first the encoder pools', for pools that need so many files: `own` is the
-    /// number of the actor's encoder pool. The foundation needs so many for each of its stages, of which this is `part`.
-    pub fn weights(encoders: (&[usize], usize), foundation: &[usize], part: usize) -> Self {
-        let (of, max_size) = (FilesOf::Whole, MAX_SHARD_SIZE);
-        let [encoder, foundation] =
-            numbered(Shards { of, first: 1, count: 0, total: 0, max_size }, encoders, foundation, part);
-        Self { totals: vec![(of, encoder.total)], ..Self::new(Export::Weights(encoder), Export::Weights(foundation)) }
-    }
-
-    /// Works like [`Exports::weights`] for a diffusion model: `counts` has what each of its networks needs.
-    pub(super) fn networks(counts: Vec<(FilesOf, [Vec<usize>; 2])>, own: usize, part: usize) -> Self {
-        let (mut encoders, mut foundations, mut totals) = (Vec::new(), Vec::new(), Vec::new());
-        for (of, [encoder, foundation]) in counts {
-            let empty = Shards { of, first: 1, count: 0, total: 0, max_size: MAX_SHARD_SIZE };
-            let [encoder, foundation] = numbered(empty, (&encoder, own), &foundation, part);
-            totals.push((of, encoder.total));
-            encoders.extend((encoder.count > 0).then_some(encoder));
-            foundations.extend((foundation.count > 0).then_some(foundation));
-        }
-        Self { totals, ..Self::new(Export::Networks(encoders), Export::Networks(foundations)) }
-    }
-
-    pub(super) fn new(encoder: Export, foundation: Export) -> Self {
-        Self { encoder, foundation, totals: Vec::new(), carried: Vec::new() }
-    }
-
-    /// The same with files of these tensors behind those of the pools, which this actor writes where `writes` is true.
-    #[must_use]
-    pub(super) fn carrying(mut self, of: FilesOf, tensors: CarriedTensors, writes: bool) -> Self {
-        let count = tensors.num_files();
-        let Some((_, before)) = self.totals.iter_mut().find(|(other, _)| *other == of) else { return self };
-        let (first, total) = (*before + 1, *before + count);
-        *before = total;
-        let shards = self.encoder.shards_mut().iter_mut().chain(self.foundation.shards_mut());
-        shards.filter(|shards| shards.of == of).for_each(|shards| shards.total = total);
-        if writes {
-            let shards = Shards { of, first, count, total, max_size: MAX_SHARD_SIZE };
-            self.carried.push((Arc::new(tensors), shards));
-        }
-        self
-    }
-}
-
-/// The shards of an encoder pool and of a stage of the foundation, where pools need so many files.
-fn numbered(empty: Shards, (encoders, own): (&[usize], usize), foundation: &[usize], part: usize) -> [Shards; 2] {
-    let all = encoders.iter().sum::<usize>();
-    let total = all + foundation.iter().sum::<usize>();
-    let (own_before, before) = (encoders[..own].iter().sum::<usize>(), foundation[..part].iter().sum::<usize>());
-    let count = encoders.get(own).copied().unwrap_or(0);
-    [(1 + own_before, count), (1 + all + before, foundation[part])].map(|(first, count)| Shards {
-        first,
-        count,
-        total,
-        ..empty
-    })
-}
 
 /// An encoder, a foundation, or both in one actor.
 ///
@@ -349,88 +279,6 @@ impl TorchEngine {
         ports.emit(Event::Applied { step });
         Ok(())
     }
-
-    /// Puts averages in place of the weights where an evaluation is next, and the weights back where none is.
-    fn settle_weights(&mut self) -> Result<(), EngineError> {
-        let own = self.samples_own_weights;
-        let wants = |plan: &Arc<StepPlan>| plan.purpose.is_evaluation() && !(own && plan.purpose.is_sample());
-        let averages = self.planned.front().is_some_and(wants);
-        if self.pools().all(|pool| pool.uses_ema() == (averages && pool.has_ema())) {
-            return Ok(());
-        }
-        self.wait_copied();
-        self.pools().try_for_each(|pool| if averages { pool.use_ema() } else { pool.use_own() })?;
-        Ok(())
-    }
-
-    /// Saves what is to be saved after the last step that is applied; not while averages are in place of the weights.
-    fn save_due(&mut self, ports: &mut Ports) -> Result<(), EngineError> {
-        if self.pools().any(|pool| pool.uses_ema()) {
-            return Ok(());
-        }
-        let version = self.version;
-        let due = self.due.extract_if(.., |(step, ..)| step.0 < version.0).collect::<Vec<_>>();
-        due.into_iter().try_for_each(|(step, to, dir)| self.save(step, to, dir, ports))
-    }
-
-    /// Takes a snapshot, which is written meanwhile; or writes.
-    fn save(&mut self, step: StepId, to: SaveTo, dir: PathBuf, ports: &mut Ports) -> Result<(), EngineError> {
-        if !self.in_background {
-            let event = match self.files(Target::Folder(&dir)) {
-                Ok(files) => Event::Saved { step, to, files },
-                Err(error) if error.is_of_disk() => Event::SaveFailed { step, to, error: error_chain(&error) },
-                Err(error) => return Err(error.into()),
-            };
-            ports.emit(event);
-            return Ok(());
-        }
-        let mut saver = self.savers.remove(&to).unwrap_or_default();
-        let lasting: Vec<_> = self.pools().flat_map(|pool| pool.lasting()).collect();
-        let snapshot = RefCell::new(Snapshot::new(saver.take_buffers(), &lasting));
-        let files = self.files(Target::Memory(&snapshot))?;
-        match files.is_empty() {
-            true => ports.emit(Event::Saved { step, to, files }),
-            false => {
-                let task = Task { me: ports.me(), step, to, dir, events: ports.events() };
-                let mut snapshot = snapshot.into_inner();
-                snapshot.describe(&files);
-                saver.begin(snapshot, task)?;
-            }
-        }
-        self.savers.insert(to, saver);
-        Ok(())
-    }
-
-    /// Before parameters change.
-    fn wait_copied(&self) {
-        self.savers.values().for_each(Saver::wait_copied);
-    }
-
-    fn files(&self, to: Target<'_>) -> Result<Vec<SavedFile>, StateError> {
-        let (mut files, mut failed) = (Vec::new(), None);
-        let encoder = self.encoder.as_ref().map(|part| (&part.pool, &self.exports.encoder, part.pool_name()));
-        let foundation = self.foundation.as_ref();
-        let foundation = foundation.map(|part| (&part.pool, &self.exports.foundation, PoolName::FOUNDATION));
-        for (pool, export, name) in encoder.into_iter().chain(foundation) {
-            // The other pool's ranks save as well, and wait for this one.
-            match save_state(pool, to, export, name.as_str()) {
-                Ok(written) => files.extend(written),
-                Err(error) if error.is_of_disk() => failed = failed.or(Some(error)),
-                Err(error) => return Err(error),
-            }
-        }
-        for (tensors, shards) in self.exports.carried.iter().filter(|_| failed.is_none()) {
-            match to {
-                Target::Folder(folder) => files.extend(tensors.write(folder, shards, &AtomicBool::new(false))?),
-                Target::Memory(snapshot) => {
-                    let (tensors, shards) = (tensors.clone(), *shards);
-                    let write = move |folder: &Path, stop: &AtomicBool| tensors.write(folder, &shards, stop);
-                    snapshot.borrow_mut().also_write(Box::new(write));
-                }
-            }
-        }
-        failed.map_or(Ok(files), Err)
-    }
 }
 
 /// Reports a step of an actor that is an encoder alone.
@@ -438,118 +286,4 @@ fn report_encoder((step, epoch): (StepId, Epoch), grad_square_sum: f64, ports: &
     let timings = std::mem::take(&mut ports.timings);
     let (routing, evaluation) = (None, None);
     ports.emit(Event::Reduced(StepReport { step, epoch, loss: 0.0, grad_square_sum, routing, timings, evaluation }));
-}
-
-impl Engine for TorchEngine {
-    fn command(&mut self, command: Command, ports: &mut Ports) -> Result<(), EngineError> {
-        match command {
-            Command::Plan(plan) => {
-                self.planned.push_back(plan.clone());
-                if let Some(part) = &mut self.encoder {
-                    part.plan(&plan);
-                }
-                if let Some(part) = &mut self.foundation {
-                    part.plan(&plan);
-                }
-                let early = std::mem::take(&mut self.early);
-                early.into_iter().try_for_each(|(from, parcel)| self.arrive(from, parcel, ports))
-            }
-            Command::Commit(commit) => {
-                self.wait_copied();
-                if let Some(part) = &mut self.encoder {
-                    part.pool.commit(commit.clip_scale, commit.learning_rate * self.encoder_lr)?;
-                }
-                if let Some(part) = &mut self.foundation {
-                    part.pool.commit(commit.clip_scale, commit.learning_rate)?;
-                }
-                self.foundation.iter().for_each(FoundationPart::balance);
-                self.finish_step(commit.step, ports)?;
-                self.save_due(ports)
-            }
-            Command::Abort { step } => {
-                if !self.evaluates() {
-                    self.pools().for_each(TrainState::abort);
-                }
-                self.finish_step(step, ports)?;
-                self.settle_weights()?;
-                self.save_due(ports)
-            }
-            Command::Save { step, to, dir } => {
-                self.encoder.iter_mut().for_each(EncoderPart::flush_cache);
-                self.due.push((step, to, dir));
-                self.save_due(ports)
-            }
-            Command::Regroup(regroup) => {
-                // One that has just joined takes parameters; whoever has some may have to give up a reduction.
-                self.wait_copied();
-                self.regroup(&regroup, ports)
-            }
-            Command::Reduce { step, epoch } => self.reduce_members(step, epoch, ports),
-            Command::Read { .. } | Command::ReadAgain { .. } | Command::Connect { .. } | Command::Stop => {
-                Err(format!("{command:?} cannot be taken by {}", ports.me()).into())
-            }
-        }
-    }
-
-    fn arrive(&mut self, from: ActorId, parcel: Parcel, ports: &mut Ports) -> Result<(), EngineError> {
-        let kind = parcel.header.kind;
-        let next_plan = self.planned.back().map_or(self.version.0, |plan| plan.step.0 + 1);
-        // Pixels of a unit that is about to be given to this encoder may be here before the word of it.
-        let to_be_given = |part: &EncoderPart| matches!(kind, ParcelKind::Items(unit) if part.membership.is_some() && !part.has(unit));
-        if kind.step().0 >= next_plan || self.encoder.as_ref().is_some_and(to_be_given) {
-            self.early.push((from, parcel));
-            return Ok(());
-        }
-        let for_encoder = matches!(kind, ParcelKind::Items(_) | ParcelKind::Gradient(_));
-        match (&mut self.encoder, &mut self.foundation) {
-            (Some(part), _) if for_encoder => part.arrive(from, parcel),
-            (_, Some(part)) if !for_encoder => part.arrive(from, parcel, ports),
-            _ if from.role == Role::Encoder => {
-                ports.emit(Event::Refused {
-                    peer: from,
-                    reason: format!("{kind:?} is not for this actor"),
-                    lacks: None,
-                });
-                Ok(())
-            }
-            _ => Err(format!("{from} sent {kind:?} to the wrong actor").into()),
-        }
-    }
-
-    fn work(&mut self, ports: &mut Ports) -> Result<Progress, EngineError> {
-        self.settle_weights()?;
-        if let Some(step) = self.sent(ports) {
-            self.report_sent(step, ports);
-            return Ok(Progress::Busy);
-        }
-        let version = self.version;
-        let start = Instant::now();
-        if let Some(part) = &mut self.encoder
-            && part.work(version, ports)? == Progress::Busy
-        {
-            ports.timings.units += start.elapsed().as_secs_f64();
-            return Ok(Progress::Busy);
-        }
-        // Where ranks meet within a micro-batch, what others wait for is encoded before this thread waits for them.
-        // What waits for credit could not be sent then.
-        let encoded = self.encoder.as_ref().is_none_or(EncoderPart::has_encoded);
-        let first = self.planned.front().map(|plan| plan.step);
-        let sent = self.encoder.is_none() || first.is_none_or(|step| ports.num_unsent_until(step) == 0);
-        if let Some(part) = &mut self.foundation
-            && (!part.meets_others() || encoded && (sent || part.has_begun()))
-            && part.work(version, ports)? == Progress::Busy
-        {
-            ports.timings.packs += start.elapsed().as_secs_f64();
-            return Ok(Progress::Busy);
-        }
-        match self.planned.front().map(|plan| plan.step).as_ref() {
-            // A collective blocks this thread: whatever peers wait for in this step must be on its way first. What a
-            // frozen encoder has made for later steps may wait: its credit comes back in those steps.
-            Some(&step) if self.num_reported == 0 && self.is_finished() && ports.num_unsent_until(step) == 0 => {
-                self.finish(step, ports)?;
-                Ok(Progress::Busy)
-            }
-            _ => Ok(Progress::Idle),
-        }
-    }
 }

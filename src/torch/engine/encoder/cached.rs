@@ -1,0 +1,49 @@
+//! Features of a frozen encoder: kept ones, and others made item by item.
+
+use crate::engine::cache::{FeatureCache, stack};
+use crate::engine::cache_key::Key;
+use crate::model::EncoderModel;
+use crate::tape::Execution;
+use crate::train::TrainState;
+use loongforge_core::engine::EngineError;
+use loongforge_core::message::{Grid, Tower};
+use tch::{Kind, Tensor};
+
+/// The values of items as the tower of `model` takes them, whose parameters are of `kind`.
+pub(super) fn input(model: &dyn EncoderModel, items: &Tensor, kind: Kind) -> Tensor {
+    if model.takes_ids() { items.shallow_clone() } else { items.to_kind(kind) }
+}
+
+/// Features of items of a frozen encoder, level by level, and how many were kept: the others are encoded, each by itself.
+pub(super) fn encode_each(
+    cache: &mut FeatureCache,
+    (tower, model): (Tower, &dyn EncoderModel),
+    pool: &TrainState,
+    grids: &[Grid],
+    pixels: &Tensor,
+) -> Result<(Vec<Tensor>, u32), EngineError> {
+    let (params, mesh) = (pool.params(), pool.mesh_or_single());
+    let (kind, device) = (params.flat().kind(), params.flat().device());
+    let (mut start, mut num_cached) = (0, 0);
+    let mut features = |&grid: &Grid| -> Result<Vec<Tensor>, EngineError> {
+        let len = grid.num_patches() as i64;
+        let own = pixels.narrow(0, start, len);
+        start += len;
+        let key = Key::of(tower, grid, &own);
+        if let Some(kept) = cache.get(tower, &key) {
+            num_cached += 1;
+            return Ok(kept);
+        }
+        let record = model.record(&[grid]);
+        let mut run =
+            Execution::forward_only(record.tape, params.clone(), vec![(record.pixels, input(model, &own, kind))]);
+        run = run.with_mesh(mesh.clone());
+        run.forward()?;
+        let made: Vec<Tensor> = record.outputs.iter().map(|&slot| run.value(slot).shallow_clone()).collect();
+        cache.keep(tower, key, &made);
+        Ok(made)
+    };
+    let items: Vec<Vec<Tensor>> = grids.iter().map(&mut features).collect::<Result<_, _>>()?;
+    let num_levels = items.first().map_or(0, Vec::len);
+    Ok(((0..num_levels).map(|level| stack(&items, level, kind, device)).collect(), num_cached))
+}

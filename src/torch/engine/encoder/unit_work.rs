@@ -1,0 +1,76 @@
+//! The units of a step as an encoder has them.
+
+use crate::engine::assembler::Assembler;
+use crate::engine::buffer::take_over;
+use crate::tape::{Execution, Slot};
+use loongforge_core::message::{ActorId, StepId, StepPlan, Tower, Unit};
+use loongforge_core::transport::MAX_PARCELS;
+use std::collections::BTreeMap;
+use tch::Tensor;
+
+pub(super) struct Step {
+    pub(super) id: StepId,
+    pub(super) units: Vec<UnitWork>,
+    /// The step was shared out anew: nothing of it keeps credit, so that none waits behind another.
+    pub(super) anew: bool,
+    /// Its items may keep credit until their backward.
+    pub(super) fits: bool,
+}
+
+/// The credit of the edges that items come over.
+pub(super) struct ItemCredit {
+    pub(super) bytes: usize,
+    /// Bytes of a row of items, by tower.
+    pub(super) row_bytes: BTreeMap<Tower, usize>,
+}
+
+impl ItemCredit {
+    /// Returns whether all of these units' items may be on their edges at once.
+    pub(super) fn fits(&self, units: &[UnitWork]) -> bool {
+        let items = units.iter().flat_map(|work| &work.unit.items);
+        let bytes = items.map(|item| item.meta.grid.num_patches() * self.row_bytes[&item.meta.tower]);
+        units.len() <= MAX_PARCELS && bytes.sum::<usize>() <= self.bytes
+    }
+}
+
+pub(super) struct UnitWork {
+    pub(super) unit: Unit,
+    /// Tells who reads its features.
+    pub(super) reader: ActorId,
+    pub(super) pixels: Assembler,
+    /// Holds what its backward reads of them, as received.
+    pub(super) read_again: Option<Tensor>,
+    pub(super) phase: Phase,
+    /// Gradients are to come; not in an evaluation.
+    pub(super) trains: bool,
+}
+
+impl UnitWork {
+    pub(super) fn new(unit: &Unit, plan: &StepPlan) -> Self {
+        let pixels = Assembler::new(unit.items.iter().map(|item| item.owner));
+        let trains = !plan.purpose.is_evaluation();
+        let reader = plan.leader(unit.replica);
+        Self { pixels, read_again: None, reader, unit: unit.clone(), phase: Phase::Waiting, trains }
+    }
+
+    /// Gives the credit of all that it holds back.
+    pub(super) fn take_over(&self) {
+        take_over(self.pixels.tensors().chain(&self.read_again));
+        if let Phase::Returned { grads, .. } = &self.phase {
+            take_over(grads);
+        }
+    }
+}
+
+pub(super) enum Phase {
+    Waiting,
+    /// Its gradients are to come; `run` is what a backward needs.
+    Sent {
+        run: (Execution, Vec<Slot>),
+    },
+    Returned {
+        run: (Execution, Vec<Slot>),
+        grads: Vec<Tensor>,
+    },
+    Done,
+}

@@ -1,0 +1,96 @@
+//! Checkpoints: what a step leaves behind, copied between steps and written beside them.
+
+use super::TorchEngine;
+use crate::engine::saver::{Saver, Task};
+use crate::train::hf::{Snapshot, Target};
+use crate::train::{StateError, save_state};
+use loongforge_core::engine::{EngineError, Ports, error_chain};
+use loongforge_core::message::{Event, PoolName, SaveTo, SavedFile, StepId, StepPlan};
+use std::cell::RefCell;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+impl TorchEngine {
+    /// Puts averages in place of the weights where an evaluation is next, and the weights back where none is.
+    pub(super) fn settle_weights(&mut self) -> Result<(), EngineError> {
+        let own = self.samples_own_weights;
+        let wants = |plan: &Arc<StepPlan>| plan.purpose.is_evaluation() && !(own && plan.purpose.is_sample());
+        let averages = self.planned.front().is_some_and(wants);
+        if self.pools().all(|pool| pool.uses_ema() == (averages && pool.has_ema())) {
+            return Ok(());
+        }
+        self.wait_copied();
+        self.pools().try_for_each(|pool| if averages { pool.use_ema() } else { pool.use_own() })?;
+        Ok(())
+    }
+
+    /// Saves what is to be saved after the last step that is applied; not while averages are in place of the weights.
+    pub(super) fn save_due(&mut self, ports: &mut Ports) -> Result<(), EngineError> {
+        if self.pools().any(|pool| pool.uses_ema()) {
+            return Ok(());
+        }
+        let version = self.version;
+        let due = self.due.extract_if(.., |(step, ..)| step.0 < version.0).collect::<Vec<_>>();
+        due.into_iter().try_for_each(|(step, to, dir)| self.save(step, to, dir, ports))
+    }
+
+    /// Takes a snapshot, which is written meanwhile; or writes.
+    fn save(&mut self, step: StepId, to: SaveTo, dir: PathBuf, ports: &mut Ports) -> Result<(), EngineError> {
+        if !self.in_background {
+            let event = match self.files(Target::Folder(&dir)) {
+                Ok(files) => Event::Saved { step, to, files },
+                Err(error) if error.is_of_disk() => Event::SaveFailed { step, to, error: error_chain(&error) },
+                Err(error) => return Err(error.into()),
+            };
+            ports.emit(event);
+            return Ok(());
+        }
+        let mut saver = self.savers.remove(&to).unwrap_or_default();
+        let lasting: Vec<_> = self.pools().flat_map(|pool| pool.lasting()).collect();
+        let snapshot = RefCell::new(Snapshot::new(saver.take_buffers(), &lasting));
+        let files = self.files(Target::Memory(&snapshot))?;
+        match files.is_empty() {
+            true => ports.emit(Event::Saved { step, to, files }),
+            false => {
+                let task = Task { me: ports.me(), step, to, dir, events: ports.events() };
+                let mut snapshot = snapshot.into_inner();
+                snapshot.describe(&files);
+                saver.begin(snapshot, task)?;
+            }
+        }
+        self.savers.insert(to, saver);
+        Ok(())
+    }
+
+    /// Before parameters change.
+    pub(super) fn wait_copied(&self) {
+        self.savers.values().for_each(Saver::wait_copied);
+    }
+
+    fn files(&self, to: Target<'_>) -> Result<Vec<SavedFile>, StateError> {
+        let (mut files, mut failed) = (Vec::new(), None);
+        let encoder = self.encoder.as_ref().map(|part| (&part.pool, &self.exports.encoder, part.pool_name()));
+        let foundation = self.foundation.as_ref();
+        let foundation = foundation.map(|part| (&part.pool, &self.exports.foundation, PoolName::FOUNDATION));
+        for (pool, export, name) in encoder.into_iter().chain(foundation) {
+            // The other pool's ranks save as well, and wait for this one.
+            match save_state(pool, to, export, name.as_str()) {
+                Ok(written) => files.extend(written),
+                Err(error) if error.is_of_disk() => failed = failed.or(Some(error)),
+                Err(error) => return Err(error),
+            }
+        }
+        for (tensors, shards) in self.exports.carried.iter().filter(|_| failed.is_none()) {
+            match to {
+                Target::Folder(folder) => files.extend(tensors.write(folder, shards, &AtomicBool::new(false))?),
+                Target::Memory(snapshot) => {
+                    let (tensors, shards) = (tensors.clone(), *shards);
+                    let write = move |folder: &Path, stop: &AtomicBool| tensors.write(folder, &shards, stop);
+                    snapshot.borrow_mut().also_write(Box::new(write));
+                }
+            }
+        }
+        failed.map_or(Ok(files), Err)
+    }
+}
