@@ -45,9 +45,7 @@ pub use encoder::{EncoderFamily, EncoderModel, EncoderTape};
 pub use family::custom::parts_config;
 pub use foundation::{FoundationFamily, FoundationModel, FoundationShape, FoundationTape};
 pub use keys::ModelConfigError;
-pub use objective::{
-    Drawn, Flow, FlowBatch, FlowSettings, FlowTarget, LossKind, NoisePurpose, TimeSampler, TimeWeight,
-};
+pub use objective::{FlowSettings, LossKind, NoisePurpose, TimeWeight};
 pub use original_names::{COMFY_PREFIX, Naming};
 pub use parallel_errors::{ContextParallelError, TensorParallelError};
 pub use routing::{ExpertSet, RoutedExperts, RouterLosses, Routing};

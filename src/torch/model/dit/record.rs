@@ -11,7 +11,7 @@ use super::network::{Begin, Latents, Network, Stream, Work};
 use super::sample::{Sample, samples};
 use crate::model::batch::{MicroBatch, SampleRow};
 use crate::model::foundation::FoundationTape;
-use crate::model::objective::{Flow, FlowSettings, NoisePurpose};
+use crate::model::objective::{self, FlowSettings, NoisePurpose};
 use crate::model::stage::Stage;
 use crate::model::towers::FeatureInput;
 use crate::native::NativeError;
@@ -41,7 +41,7 @@ struct Features {
 impl Recorder<'_> {
     /// Forward and loss of a micro-batch, with each sample's own noise.
     pub fn record(&self, batch: &MicroBatch) -> FoundationTape {
-        self.record_with(batch, |row, shape| Flow::noise(self.flow.seed, row.id, row.purpose, &shape))
+        self.record_with(batch, |row, shape| objective::noise(self.flow.seed, row.id, row.purpose, &shape))
     }
 
     /// Works like `record`, with the noise that `draw` makes of a sample and its shape.

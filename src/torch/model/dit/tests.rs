@@ -14,7 +14,7 @@ use crate::model::batch::{MicroBatch, SampleRow};
 use crate::model::columns::Columns;
 use crate::model::foundation::{FoundationFamily, FoundationModel};
 use crate::model::keys::Keys;
-use crate::model::objective::{Flow, FlowSettings, LossKind, NoisePurpose, TimeWeight};
+use crate::model::objective::{FlowSettings, LossKind, NoisePurpose, TimeWeight, noise as draw_noise};
 use crate::model::towers::with_values;
 use crate::params::{GradBuffer, ParamStore};
 use crate::tape::{Execution, Policy};
@@ -345,7 +345,7 @@ fn samples_count_by_their_level_and_their_share() {
     };
     for (sample, row) in fixture.rows.iter().enumerate() {
         let (target, sigma) = (row.target.unwrap(), row.target.unwrap().sigma.get());
-        let noise = Flow::noise(5, row.id, row.purpose, &[target.grid.num_patches() as i64, 16]);
+        let noise = draw_noise(5, row.id, row.purpose, &[target.grid.num_patches() as i64, 16]);
         let x = fixture.targets(&[sample], &fixture.inputs["latents"]);
         let noised: Tensor = &x * (1.0 - sigma) + &noise * sigma;
         let (batch, features) = (fixture.batch(&[sample]), fixture.features(&[sample]));

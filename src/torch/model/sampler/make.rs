@@ -9,7 +9,7 @@ use super::guidance::GuidanceScales;
 use super::{Sampler, Schedule};
 use crate::model::batch::{MicroBatch, SampleRow};
 use crate::model::foundation::FoundationModel;
-use crate::model::objective::{Flow, FlowTarget, TimeSampler, TimeWeight};
+use crate::model::objective;
 use crate::native::NativeError;
 use crate::params::ParamStore;
 
@@ -32,8 +32,7 @@ impl MakeSettings {
 
     /// The noise of a sample of a micro-batch, `[tokens, width]`, float32, on the CPU.
     pub fn noise(&self, row: &SampleRow, width: i64) -> Tensor {
-        let flow = Flow { time: TimeSampler::Uniform, target: FlowTarget::Velocity, weight: TimeWeight::Even };
-        flow.draw(self.seed, row.id, row.purpose, &[num_tokens(row), width]).noise
+        objective::noise(self.seed, row.id, row.purpose, &[num_tokens(row), width])
     }
 
     /// The latents `[tokens, width]` of the samples, float32, in their order; `features` are what towers made of their

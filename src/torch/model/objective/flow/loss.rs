@@ -62,28 +62,27 @@ impl LossKind {
     /// Records the sum of the costs of `predicted` `[T, D]`, each row's times its `weight` `[T, 1]`, times `scale`: a
     /// float64 scalar. The target is a slot of the same shape.
     pub fn record(self, tape: &mut Tape, predicted: Slot, target: Slot, weight: Tensor, scale: f64) -> Slot {
-        let loss = WeightedError { kind: self, target: None, weight, scale };
+        let loss = WeightedError { kind: self, weight, scale };
         tape.custom("loss", &[], &[predicted, target], 1, Box::new(loss))[0]
     }
 }
 
-/// Reads predictions `[T, D]`, and targets where it has none; writes the weighted sum of costs times `scale`, float64.
-pub(super) struct WeightedError {
-    pub kind: LossKind,
-    pub target: Option<Tensor>,
-    pub weight: Tensor,
-    pub scale: f64,
+/// Reads predictions and targets `[T, D]`; writes the weighted sum of costs times `scale`, float64.
+struct WeightedError {
+    kind: LossKind,
+    weight: Tensor,
+    scale: f64,
 }
 
 impl WeightedError {
-    fn error(&self, reads: &[Tensor]) -> Tensor {
-        reads[0].to_kind(Kind::Float) - self.target.as_ref().unwrap_or_else(|| &reads[1]).to_kind(Kind::Float)
+    fn error(reads: &[Tensor]) -> Tensor {
+        reads[0].to_kind(Kind::Float) - reads[1].to_kind(Kind::Float)
     }
 }
 
 impl Custom for WeightedError {
     fn forward(&self, reads: &[Tensor], needs: Option<&Needs>) -> (Vec<Tensor>, Vec<Tensor>) {
-        let loss = (self.kind.value(&self.error(reads)) * &self.weight).sum(Kind::Double) * self.scale;
+        let loss = (self.kind.value(&Self::error(reads)) * &self.weight).sum(Kind::Double) * self.scale;
         (vec![loss], needs.map_or(Vec::new(), |_| reads.iter().map(Tensor::shallow_clone).collect()))
     }
 
@@ -94,39 +93,13 @@ impl Custom for WeightedError {
         needs: &Needs,
         _: Option<&ParamGrads<'_>>,
     ) -> Vec<Option<Tensor>> {
-        let of_error = grads[0]
-            .as_ref()
-            .map(|grad| self.kind.slope(&self.error(&saved)) * &self.weight * (grad.to_kind(Kind::Float) * self.scale));
+        let of_error = grads[0].as_ref().map(|grad| {
+            self.kind.slope(&Self::error(&saved)) * &self.weight * (grad.to_kind(Kind::Float) * self.scale)
+        });
         let of_read = |(at, read): (usize, &Tensor)| {
             let grad = of_error.as_ref().filter(|_| needs.reads[at])?.to_kind(read.kind());
             Some(if at == 0 { grad } else { -grad })
         };
         saved.iter().enumerate().map(of_read).collect()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use tch::{Device, Kind, Reduction, Tensor};
-
-    use super::LossKind;
-
-    #[test]
-    fn costs_are_those_of_torch_and_slopes_their_derivatives() {
-        let e = Tensor::from_slice(&[-3f32, -0.5, -0.1, 0.0, 0.2, 0.6, 2.0]).set_requires_grad(true);
-        let zeros = Tensor::zeros([7], (Kind::Float, Device::Cpu));
-        let smooth = e.smooth_l1_loss(&zeros, Reduction::None, 0.5);
-        let huber = e.huber_loss(&zeros, Reduction::None, 0.7);
-        let pseudo = ((&e / 0.3f64).square() + 1.0).sqrt() * 0.09 - 0.09;
-        for (kind, expected) in [
-            (LossKind::Mse, e.square()),
-            (LossKind::Huber { delta: 0.7 }, huber),
-            (LossKind::SmoothL1 { beta: 0.5 }, smooth),
-            (LossKind::PseudoHuber { delta: 0.3 }, pseudo),
-        ] {
-            assert!(kind.value(&e).allclose(&expected, 1e-6, 1e-7, false), "{kind:?}");
-            let slope = Tensor::run_backward(&[expected.sum(Kind::Float)], &[&e], true, false).remove(0);
-            assert!(kind.slope(&e.detach()).allclose(&slope, 1e-5, 1e-6, false), "{kind:?}");
-        }
     }
 }
