@@ -77,6 +77,7 @@ pub fn spec(pools: &PoolSizes, steps: u64) -> CoordinatorSpec {
             shape: ModelShape {
                 towers: encoders(pools).iter().flat_map(|pool| pool.towers.iter()).collect(),
                 hidden_size: 8,
+                even_length: 12 * 8,
                 bytes_per_patch: BYTES_PER_PATCH,
                 bytes_per_feature: BYTES_PER_FEATURE,
                 flow: None,

@@ -170,6 +170,7 @@ fn spec(ranks: usize, cost: CostModel) -> PlanSpec {
         shape: ModelShape {
             towers: [loongforge_core::message::Tower::Vision].into_iter().collect(),
             hidden_size: 2048,
+            even_length: 12 * 2048,
             bytes_per_patch: 1,
             bytes_per_feature: 1,
             flow: None,

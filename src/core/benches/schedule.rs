@@ -166,6 +166,7 @@ fn shape() -> ModelShape {
     ModelShape {
         towers: [loongforge_core::message::Tower::Vision].into_iter().collect(),
         hidden_size: MODEL.hidden_size as u64,
+        even_length: 12 * MODEL.hidden_size as u64,
         bytes_per_patch: 4 * values_per_patch as u64,
         bytes_per_feature: (4 * levels * MODEL.hidden_size) as u64,
         flow: None,

@@ -96,6 +96,7 @@ fn spec(shape: &Shape, steps: u64) -> SimSpec {
         shape: ModelShape {
             towers: [Tower::Vision].into_iter().collect(),
             hidden_size: 4096,
+            even_length: 12 * 4096,
             bytes_per_patch: 6144,
             bytes_per_feature: 32_768,
             flow: None,

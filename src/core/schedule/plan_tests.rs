@@ -17,6 +17,7 @@ fn spec() -> PlanSpec {
         shape: ModelShape {
             towers: [Tower::Vision].into_iter().collect(),
             hidden_size: 8,
+            even_length: 12 * 8,
             bytes_per_patch: 16,
             bytes_per_feature: 32,
             flow: None,

@@ -72,8 +72,10 @@ impl EncoderPlanSpec {
 /// The sizes of a model that planning needs.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ModelShape {
-    /// Width of the foundation's residual stream: weighs attention against matrices in the cost of a sample.
+    /// Width of the foundation's residual stream.
     pub hidden_size: u64,
+    /// The tokens of a sample at which the foundation's attention costs as much as its matrices.
+    pub even_length: u64,
     pub towers: TowerSet,
     /// The bytes of one patch or frame of an item, of the tower that has the widest.
     pub bytes_per_patch: u64,
@@ -86,10 +88,7 @@ pub struct ModelShape {
 impl ModelShape {
     /// The cost of a sample on the foundation.
     fn cost(&self) -> CostModel {
-        match self.flow {
-            Some(flow) => CostModel::transformer(flow.even_length),
-            None => CostModel::decoder(self.hidden_size),
-        }
+        CostModel::transformer(self.even_length)
     }
 }
 

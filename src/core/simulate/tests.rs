@@ -26,6 +26,7 @@ pub(super) fn spec(data: u32, encoder: u32, foundation: u32, steps: u64, batch: 
         shape: ModelShape {
             towers: [Tower::Vision].into_iter().collect(),
             hidden_size: 64,
+            even_length: 12 * 64,
             bytes_per_patch: 4,
             bytes_per_feature: 8,
             flow: None,

@@ -29,6 +29,7 @@ fn spec() -> CoordinatorSpec {
         shape: ModelShape {
             towers: [Tower::Vision].into_iter().collect(),
             hidden_size: 8,
+            even_length: 12 * 8,
             bytes_per_patch: 4,
             bytes_per_feature: 8,
             flow: None,

@@ -52,10 +52,10 @@ impl CostModel {
     /// A layer spends about `24 · hidden_size²` operations a token in its matrices and `2 · hidden_size · n` in causal
     /// attention over a sample of `n` tokens (Kaplan et al. 2020, appendix B): their ratio is `n / (12 · hidden_size)`.
     pub fn decoder(hidden_size: u64) -> Self {
-        Self::new(1.0, 12.0 * hidden_size as f64, 0.0)
+        Self::transformer(12 * hidden_size)
     }
 
-    /// A diffusion transformer's samples by the length at which attention costs as much as its matrices.
+    /// Samples by the length at which attention costs as much as the matrices.
     pub fn transformer(even_length: u64) -> Self {
         Self::new(1.0, even_length as f64, 0.0)
     }

@@ -32,8 +32,6 @@ pub const LOW_NOISE: u32 = 1;
 pub struct FlowShape {
     /// Where the model has two transformers: the level from which on the one of high noise computes.
     pub boundary: Option<f64>,
-    /// The tokens of a sample at which attention costs as much as the matrices.
-    pub even_length: u64,
     /// The shift of `train.sigma.shift: auto`.
     pub auto_shift: AutoShift,
 }

@@ -33,7 +33,7 @@ fn sample(id: u64, num_tokens: u32) -> SampleMeta {
 }
 
 fn spec(levels: NoiseLevels) -> SigmaSpec {
-    let shape = FlowShape { boundary: None, even_length: 1, auto_shift: AutoShift::QWEN };
+    let shape = FlowShape { boundary: None, auto_shift: AutoShift::QWEN };
     SigmaSpec { seed: 5, levels, shape, experts: Experts::Both }
 }
 
@@ -130,7 +130,7 @@ fn a_step_has_one_level_in_each_of_its_ranges() {
 
 #[test]
 fn levels_are_routed_exactly_at_the_boundary() {
-    let shape = FlowShape { boundary: Some(0.9), even_length: 1, auto_shift: AutoShift::QWEN };
+    let shape = FlowShape { boundary: Some(0.9), auto_shift: AutoShift::QWEN };
     let levels = NoiseLevels { density: Density::Uniform, shift: Shift::By(5.0), ..NoiseLevels::default() };
     let both = SigmaSpec { shape, ..spec(levels) };
     assert_eq!(both.route(Sigma::new(0.9)), HIGH_NOISE);
