@@ -1,10 +1,8 @@
 //! Runs of diffusion transformers: pictures and clips of any size with captions, pixels as latents, a text tower.
 
-use crate::fixture;
-use crate::resume::{hashes, resume};
+use crate::resume::{hashes, run_in};
 use crate::text::words;
 use image::{Rgb, RgbImage};
-use loongforge::core::config;
 use loongforge::core::schedule::StepSummary;
 use serde_json::json;
 use std::fs;
@@ -54,11 +52,7 @@ impl Captioned {
 
     /// Runs with checkpoints in the folder `to`, from the fourth step of `from`.
     fn run(&self, to: &str, own: &[&str], from: Option<&str>) -> Vec<StepSummary> {
-        let resumed = from.map(|from| resume(self.folder(from).join("step-00000004")));
-        let dir = format!("checkpoint.dir={}", self.folder(to).display());
-        let overrides: Vec<String> = own.iter().map(|own| own.to_string()).chain([dir]).collect();
-        let loaded = config::load(&self.folder("run.yaml"), &overrides, std::iter::empty());
-        fixture::run(loaded.unwrap_or_else(|report| panic!("{report}")), resumed).0
+        run_in(self.dir.path(), to, own, from)
     }
 
     /// Every file of the last checkpoint with its hash; a file of the optimizer's state has the name of its pool.

@@ -1,9 +1,9 @@
 //! A run that was stopped anywhere and resumed is the run that was not stopped.
 
-use crate::fixture::{Fixture, Pictures};
+use crate::fixture::{self, Fixture, Pictures};
 use loongforge::compose::Resume;
 use loongforge::core::checkpoint::Manifest;
-use loongforge::core::config::Products;
+use loongforge::core::config::{self, Products};
 use loongforge::core::message::StepId;
 use loongforge::core::schedule::StepSummary;
 use loongforge::torch::native::expect_products;
@@ -14,6 +14,15 @@ const STEPS: u64 = 20;
 pub fn resume(checkpoint: PathBuf) -> Resume {
     let manifest = Manifest::read(&checkpoint).unwrap();
     Resume { checkpoint, first_step: StepId(manifest.num_steps), state: manifest.scheduler }
+}
+
+/// Runs `run.yaml` of a folder with checkpoints in its folder `to`, from the fourth step of those in `from`.
+pub fn run_in(root: &Path, to: &str, own: &[&str], from: Option<&str>) -> Vec<StepSummary> {
+    let resumed = from.map(|from| resume(root.join(from).join("step-00000004")));
+    let dir = format!("checkpoint.dir={}", root.join(to).display());
+    let overrides: Vec<String> = own.iter().map(|own| own.to_string()).chain([dir]).collect();
+    let loaded = config::load(&root.join("run.yaml"), &overrides, std::iter::empty());
+    fixture::run(loaded.unwrap_or_else(|report| panic!("{report}")), resumed).0
 }
 
 /// Returns what a checkpoint weighs: every file's hash but those that name the run.

@@ -1,7 +1,7 @@
 //! Runs of a language model that is fed by a text tower.
 
 use crate::fixture;
-use crate::resume::{hashes, resume};
+use crate::resume::{hashes, run_in};
 use loongforge::compose::Composition;
 use loongforge::core::config;
 use loongforge::core::data::digits::write_model;
@@ -55,11 +55,7 @@ impl Texts {
 
     /// Runs with checkpoints in the folder `to`, from the fourth step of `from`.
     fn run(&self, to: &str, own: &[&str], from: Option<&str>) -> Vec<StepSummary> {
-        let resumed = from.map(|from| resume(self.folder(from).join("step-00000004")));
-        let dir = format!("checkpoint.dir={}", self.folder(to).display());
-        let overrides: Vec<String> = own.iter().map(|own| own.to_string()).chain([dir]).collect();
-        let loaded = config::load(&self.folder("run.yaml"), &overrides, std::iter::empty());
-        fixture::run(loaded.unwrap_or_else(|report| panic!("{report}")), resumed).0
+        run_in(self.dir.path(), to, own, from)
     }
 }
 
