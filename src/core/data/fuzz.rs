@@ -153,7 +153,7 @@ pub fn picture_files(kind: &str) -> Vec<Vec<u8>> {
 }
 
 pub fn video_files() -> Vec<Vec<u8>> {
-    vec![include_bytes!("goldens/clip.mp4").to_vec()]
+    vec![include_bytes!("goldens/clip.mp4").to_vec(), include_bytes!("goldens/clip_av1.mp4").to_vec()]
 }
 
 pub fn lines() -> Vec<Vec<u8>> {

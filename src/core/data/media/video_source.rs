@@ -16,7 +16,7 @@ use crate::data::locator::Locator;
 const PICTURES: [&str; 5] = ["png", "jpg", "jpeg", "webp", "bmp"];
 const VIDEOS: [&str; 8] = ["mp4", "mkv", "webm", "avi", "mov", "m4v", "mpg", "flv"];
 
-const OTHER_VIDEO: &str = "not an MP4 file: of video files only MP4 with H.264 is decoded; convert it (ffmpeg -i FILE -c:v \
+const OTHER_VIDEO: &str = "not an MP4 file: of video files only MP4 with H.264 or AV1 is decoded; convert it (ffmpeg -i FILE -c:v \
                            libx264 -pix_fmt yuv420p NEW.mp4), or extract the frames (ffmpeg -i FILE -r 2 \
                            FOLDER/%06d.jpg) and name the folder, with \"fps\"";
 

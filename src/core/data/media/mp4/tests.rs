@@ -10,6 +10,7 @@ use crate::data::limits::Limits;
 use crate::data::media::{Sampling, Spread, Video};
 
 const CLIP: &[u8] = include_bytes!("../../goldens/clip.mp4");
+const AV1: &[u8] = include_bytes!("../../goldens/clip_av1.mp4");
 const LIMITS: Limits = Limits { max_side: 4096, max_pixels: 1 << 20 };
 
 fn sampling() -> Sampling {
@@ -36,13 +37,16 @@ fn reason(bytes: &[u8]) -> String {
 fn frames_are_found_and_their_rate() {
     let track = Track::read(CLIP, &LIMITS).unwrap();
     assert_eq!((track.samples.len(), track.fps), (40, 24.0));
-    assert_eq!(h264::size(&track.parameters.sequence_sets[0]).unwrap(), (80, 64));
+    let track::Codec::H264(parameters) = &track.codec else { panic!("{track:?}") };
+    assert_eq!(h264::size(&parameters.sequence_sets[0]).unwrap(), (80, 64));
+    let track = Track::read(AV1, &LIMITS).unwrap();
+    assert_eq!((track.samples.len(), track.fps, track.codec.name()), (40, 24.0, "AV1"));
     assert!(is_mp4(CLIP) && !is_mp4(b"GIF89a"));
 }
 
-#[cfg(feature = "mp4")]
-#[test]
-fn frames_equal_those_of_pyav() {
+/// Compares a clip with what PyAV decoded of it. Returns the largest difference.
+#[cfg(any(feature = "mp4", feature = "av1"))]
+fn difference(clip: &[u8], golden: &str) -> u8 {
     #[derive(serde::Deserialize)]
     struct Golden {
         fps: f64,
@@ -52,8 +56,8 @@ fn frames_equal_those_of_pyav() {
         stride: usize,
         values: Vec<Vec<u8>>,
     }
-    let golden: Golden = serde_json::from_str(include_str!("../../goldens/clip.json")).unwrap();
-    let video = frames(CLIP, None, &LIMITS, &sampling()).unwrap();
+    let golden: Golden = serde_json::from_str(golden).unwrap();
+    let video = frames(clip, None, &LIMITS, &sampling()).unwrap();
     assert_eq!(video.dimensions(), (golden.width, golden.height));
     let times: Vec<f64> = golden.indices.iter().map(|&index| index as f64 / golden.fps).collect();
     assert_eq!(video.times, times);
@@ -63,8 +67,42 @@ fn frames_equal_those_of_pyav() {
         assert_eq!(ours.len(), expected.len());
         most = ours.iter().zip(expected).map(|(a, b)| a.abs_diff(*b)).fold(most, u8::max);
     }
-    // H.264 is exact; the two differ in how they round colors.
+    most
+}
+
+/// Decoders are exact; they differ in how they round colors.
+#[cfg(feature = "mp4")]
+#[test]
+fn frames_of_h264_equal_those_of_pyav() {
+    let most = difference(CLIP, include_str!("../../goldens/clip.json"));
     assert!(most <= 2, "{most}");
+}
+
+#[cfg(feature = "av1")]
+#[test]
+fn frames_of_av1_equal_those_of_pyav() {
+    let most = difference(AV1, include_str!("../../goldens/clip_av1.json"));
+    assert!(most <= 2, "{most}");
+}
+
+#[cfg(feature = "av1")]
+#[test]
+fn what_is_decoded_of_av1_is_bounded() {
+    let small = Limits { max_pixels: 68 * 66 - 1, ..LIMITS };
+    assert!(frames(AV1, None, &small, &sampling()).unwrap_err().contains("is 68×66 pixels"));
+    // The box says 4 by 4, the frames do not.
+    let mut lies = AV1.to_vec();
+    let at = AV1.windows(4).rposition(|window| window == b"av01").unwrap() + 4 + 24;
+    lies[at..at + 4].copy_from_slice(&[0, 4, 0, 4]);
+    assert!(frames(&lies, None, &small, &sampling()).unwrap_err().contains("corrupt AV1"));
+    let sample = Track::read(AV1, &LIMITS).unwrap().samples[3].clone();
+    let mut torn = AV1.to_vec();
+    torn[sample.start..sample.end].fill(0xff);
+    assert!(frames(&torn, None, &LIMITS, &sampling()).unwrap_err().contains("corrupt AV1"));
+    let at = AV1.windows(4).position(|window| window == b"av1C").unwrap() + 4 + 2;
+    let mut deep = AV1.to_vec();
+    deep[at] |= 0x40;
+    assert!(reason(&deep).contains("more than 8 bits"));
 }
 
 #[cfg(feature = "mp4")]
@@ -83,12 +121,15 @@ fn what_is_decoded_is_bounded() {
 #[test]
 fn without_the_feature_it_is_said() {
     let error = frames(CLIP, None, &LIMITS, &sampling()).unwrap_err();
-    assert!(error.contains("40 frames") && error.contains("--features mp4") && error.contains("ffmpeg"), "{error}");
+    assert!(
+        error.contains("40 frames") && error.contains("loongforge-core/mp4") && error.contains("ffmpeg"),
+        "{error}"
+    );
 }
 
 #[test]
 fn what_is_not_decoded_is_named() {
-    for (codec, part) in [(b"hvc1", "HEVC"), (b"av01", "AV1"), (b"xyz1", "\"xyz1\"")] {
+    for (codec, part) in [(b"hvc1", "HEVC"), (b"vp09", "VP9"), (b"xyz1", "\"xyz1\"")] {
         assert!(reason(&edited(b"avc1", codec)[..]).contains(part));
     }
     assert!(reason(&edited(b"vide", b"soun")).contains("without video"));
@@ -122,14 +163,33 @@ proptest! {
         changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..12),
         cut in any::<prop::sample::Index>(),
     ) {
-        // Tables are where the structure is: they lie behind the frames.
-        let moov = CLIP.windows(4).position(|window| window == b"moov").unwrap();
-        let mut bytes = CLIP.to_vec();
+        for clip in [CLIP, AV1] {
+            // Tables are where the structure is: they lie behind the frames.
+            let moov = clip.windows(4).position(|window| window == b"moov").unwrap();
+            let mut bytes = clip.to_vec();
+            for (at, value) in &changes {
+                let at = moov + at.index(bytes.len() - moov);
+                bytes[at] = *value;
+            }
+            let _ = frames(&bytes, None, &LIMITS, &sampling());
+            let _ = frames(&bytes[..cut.index(bytes.len())], None, &LIMITS, &sampling());
+        }
+    }
+}
+
+#[cfg(feature = "av1")]
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn mutated_frames_of_av1_never_panic(
+        changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..12),
+    ) {
+        let mut bytes = AV1.to_vec();
+        let samples = Track::read(AV1, &LIMITS).unwrap().samples;
+        let end = samples.last().unwrap().end;
         for (at, value) in changes {
-            let at = moov + at.index(bytes.len() - moov);
-            bytes[at] = value;
+            bytes[samples[0].start + at.index(end - samples[0].start)] = value;
         }
         let _ = frames(&bytes, None, &LIMITS, &sampling());
-        let _ = frames(&bytes[..cut.index(bytes.len())], None, &LIMITS, &sampling());
     }
 }

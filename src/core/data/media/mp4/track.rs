@@ -14,14 +14,39 @@ pub fn is_mp4(bytes: &[u8]) -> bool {
     bytes.get(4..8).is_some_and(|name| name == b"ftyp")
 }
 
-/// H.264 in an MP4 file.
+/// A codec that is decoded, with what its decoder is told beside the frames.
+#[derive(Debug, PartialEq)]
+pub enum Codec {
+    H264(Parameters),
+    /// The headers that come before the first frame.
+    Av1(Vec<u8>),
+}
+
+impl Codec {
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::H264(_) => "H.264",
+            Self::Av1(_) => "AV1",
+        }
+    }
+
+    /// The feature of this package that has its decoder.
+    pub fn feature(&self) -> &'static str {
+        match self {
+            Self::H264(_) => "mp4",
+            Self::Av1(_) => "av1",
+        }
+    }
+}
+
+/// The video of an MP4 file.
 #[derive(Debug, PartialEq)]
 pub struct Track {
     /// Tells where each coded frame lies in the file, in decoding order.
     pub samples: Vec<Range<usize>>,
     /// Frames a second, on average.
     pub fps: f64,
-    pub parameters: Parameters,
+    pub codec: Codec,
 }
 
 impl Track {
@@ -38,11 +63,7 @@ impl Track {
         let tracks = Boxes(moov).filter(|(name, _)| name == b"trak").map(|(_, track)| track);
         let track = tracks.into_iter().find(|track| is_video(track)).ok_or("an MP4 file without video")?;
         let table = Boxes(track).path(&[b"mdia", b"minf", b"stbl"]).ok_or(WRONG)?;
-        let parameters = parameters(Boxes(table).contents(b"stsd").ok_or(WRONG)?)?;
-        for set in &parameters.sequence_sets {
-            let (width, height) = size(set)?;
-            limits.check_size(width, height)?;
-        }
+        let codec = codec(Boxes(table).contents(b"stsd").ok_or(WRONG)?, limits)?;
         let samples = samples(Boxes(table), bytes.len())?;
         if samples.is_empty() {
             return Err(
@@ -51,7 +72,7 @@ impl Track {
         }
         let header = Boxes(track).path(&[b"mdia", b"mdhd"]).ok_or(WRONG)?;
         let fps = rate(header, Boxes(table), samples.len()).ok_or("an MP4 file without a frame rate")?;
-        Ok(Self { samples, fps, parameters })
+        Ok(Self { samples, fps, codec })
     }
 }
 
@@ -59,17 +80,35 @@ const WRONG: &str = "corrupt MP4: a table is missing or cut off";
 const FRAGMENTED: &str = "a fragmented MP4 file, which is not read: rewrite it (ffmpeg -i FILE -c copy NEW.mp4)";
 
 /// The codec and its parameters, from a sample description.
-fn parameters(description: &[u8]) -> Result<Parameters, String> {
+fn codec(description: &[u8], limits: &Limits) -> Result<Codec, String> {
     let (codec, entry) = Boxes(description.get(8..).ok_or(WRONG)?).next().ok_or(WRONG)?;
+    // Behind the fields of every visual sample.
+    let config = |name| entry.get(78..).and_then(|rest| Boxes(rest).contents(name)).ok_or(WRONG);
     let name = match &codec {
         b"avc1" | b"avc3" => {
-            // Behind the fields of every visual sample.
-            let config = entry.get(78..).and_then(|rest| Boxes(rest).contents(b"avcC"));
-            return Parameters::read(config.ok_or(WRONG)?).ok_or_else(|| WRONG.to_owned());
+            let parameters = Parameters::read(config(b"avcC")?).ok_or(WRONG)?;
+            for set in &parameters.sequence_sets {
+                let (width, height) = size(set)?;
+                limits.check_size(width, height)?;
+            }
+            return Ok(Codec::H264(parameters));
+        }
+        b"av01" => {
+            // AV1 in ISOBMFF §2.3: bit 6 of the third byte says more than 8 bits. A decoder checks the sizes of frames.
+            let (fixed, headers) = config(b"av1C")?.split_at_checked(4).ok_or(WRONG)?;
+            if fixed[2] & 0x40 != 0 {
+                return Err(
+                    "AV1 of more than 8 bits is not decoded: convert it (ffmpeg -i FILE -pix_fmt yuv420p NEW.mp4)"
+                        .to_owned(),
+                );
+            }
+            let mut size = Fields(entry.get(24..28).ok_or(WRONG)?);
+            let (width, height) = (size.u16().ok_or(WRONG)?, size.u16().ok_or(WRONG)?);
+            limits.check_size(width.into(), height.into())?;
+            return Ok(Codec::Av1(headers.to_vec()));
         }
         b"hvc1" | b"hev1" => "HEVC (H.265)",
         b"vvc1" | b"vvi1" => "VVC (H.266)",
-        b"av01" => "AV1",
         b"vp08" | b"vp09" => "VP9",
         b"mp4v" => "MPEG-4 Part 2",
         b"encv" => "encrypted video",
@@ -78,7 +117,7 @@ fn parameters(description: &[u8]) -> Result<Parameters, String> {
     Err(format!("video in {name}, {ONLY}"))
 }
 
-const ONLY: &str = "but only H.264 is decoded: convert it (ffmpeg -i FILE -c:v libx264 -pix_fmt yuv420p NEW.mp4) or extract \
+const ONLY: &str = "but only H.264 and AV1 are decoded: convert it (ffmpeg -i FILE -c:v libx264 -pix_fmt yuv420p NEW.mp4) or extract \
                     the frames (ffmpeg -i FILE -r 2 FOLDER/%06d.jpg)";
 
 fn samples(table: Boxes<'_>, file_len: usize) -> Result<Vec<Range<usize>>, String> {
