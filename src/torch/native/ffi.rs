@@ -103,7 +103,7 @@ unsafe extern "C" {
         weight: *mut C_tensor,
         cos: *mut C_tensor,
         sin: *mut C_tensor,
-        neighbours: bool,
+        neighbors: bool,
         eps: f64,
     ) -> *mut C_tensor;
     pub(super) fn lf_swiglu(gate: *mut C_tensor, up: *mut C_tensor) -> *mut C_tensor;
