@@ -6,9 +6,9 @@ use crate::eval::samples;
 use crate::model::locate::{ModelFolders, find_model};
 use anyhow::anyhow;
 use clap::Args;
-use loongforge_core::config::{Device, FrameSize, Sampler, Sampling};
+use loongforge_core::config::{Device, FrameSize, Sampler, Sampling, VideoLimits};
 use loongforge_core::data::{
-    Captioned, Content, FlowOptions, InProcess, Locator, MediaSource, ProcessorOptions, Sample, Sampled,
+    Captioned, Content, FlowOptions, InProcess, Locator, MediaSource, ProcessorOptions, Sample, Sampled, VideoSource,
 };
 use loongforge_core::message::SampleId;
 use loongforge_torch::device::set_intra_op_threads;
@@ -141,16 +141,24 @@ fn prompts(args: &SampleArgs, painter: &Painter) -> anyhow::Result<Vec<Sample>> 
         negative: guides.then(|| args.negative.clone()),
     };
     let flow = FlowOptions { seed: args.seed, sampled: Some(sampled), ..FlowOptions::default() };
-    let maker = folder.maker(&ProcessorOptions { flow, ..ProcessorOptions::default() }, Arc::new(InProcess))?;
-    let image = |path: &PathBuf| MediaSource::Image(Locator::File(path.display().to_string()));
-    let images: Vec<MediaSource> = args.image.iter().map(image).collect();
-    let (target, references) = match takes(&folder.json) {
-        Takes::References => (None, images),
-        Takes::First if images.len() < 2 => (images.into_iter().next(), Vec::new()),
-        Takes::Nothing if images.is_empty() => (None, images),
-        Takes::First => return Err(anyhow!("--image: the model takes one picture, the first frame")),
-        Takes::Nothing => return Err(anyhow!("--image: the model takes no picture")),
+    let locators: Vec<Locator> = args.image.iter().map(|path| Locator::File(path.display().to_string())).collect();
+    let images: Vec<MediaSource> = locators.iter().cloned().map(MediaSource::Image).collect();
+    let (target, references) = match (takes(&folder.json), images.len()) {
+        (Takes::References, _) => (None, images),
+        (Takes::First | Takes::FirstAndLast | Takes::FirstOrNothing, 0 | 1) => (images.into_iter().next(), Vec::new()),
+        (Takes::FirstAndLast, 2) => (Some(MediaSource::Video(VideoSource { locators, fps: None })), Vec::new()),
+        (Takes::Nothing, 0) => (None, images),
+        (Takes::First | Takes::FirstOrNothing, _) => {
+            return Err(anyhow!("--image: the model takes one picture, the first frame"));
+        }
+        (Takes::FirstAndLast, _) => {
+            return Err(anyhow!("--image: the model takes two pictures, the first frame and the last"));
+        }
+        (Takes::Nothing, _) => return Err(anyhow!("--image: the model takes no picture")),
     };
+    let begins = matches!(takes(&folder.json), Takes::FirstOrNothing) && target.is_some();
+    let video = VideoLimits { first_frame: begins.then_some(1.0), ..VideoLimits::default() };
+    let maker = folder.maker(&ProcessorOptions { flow, video, ..ProcessorOptions::default() }, Arc::new(InProcess))?;
     if args.size.is_none() && target.is_none() {
         return Err(anyhow!("--size is missing: rows and columns of the result, such as 480x832"));
     }
@@ -172,6 +180,10 @@ enum Takes {
     Nothing,
     /// The first frame of a clip.
     First,
+    /// The first frame of a clip and, as a second picture, its last one.
+    FirstAndLast,
+    /// The first frame of a clip, or no picture (TI2V-5B).
+    FirstOrNothing,
     /// Pictures that are changed (Qwen-Image-Edit).
     References,
 }
@@ -181,8 +193,10 @@ fn takes(json: &Value) -> Takes {
     let channels = |key: &str| transformer[key].as_u64().unwrap_or(16);
     match transformer["_class_name"].as_str() {
         Some("QwenImageTransformer2DModel") => Takes::References,
-        _ if channels("in_channels") > channels("out_channels") => Takes::First,
-        _ => Takes::Nothing,
+        _ if json["expand_timesteps"] == true => Takes::FirstOrNothing,
+        _ if channels("in_channels") <= channels("out_channels") => Takes::Nothing,
+        _ if !transformer["pos_embed_seq_len"].is_null() => Takes::FirstAndLast,
+        _ => Takes::First,
     }
 }
 
@@ -198,6 +212,10 @@ fn positive(text: &str) -> Result<f64, String> {
     let number: f64 = text.parse().map_err(|error| format!("{error}"))?;
     if number > 0.0 && number.is_finite() { Ok(number) } else { Err("must be above 0".into()) }
 }
+
+#[cfg(test)]
+#[path = "sample_pipelines.rs"]
+mod pipelines;
 
 #[cfg(test)]
 mod tests {

@@ -25,7 +25,7 @@ pub struct ForwardModel {
 }
 
 /// A tower with its weights.
-pub(super) struct LoadedTower {
+pub(crate) struct LoadedTower {
     input: FeatureInput,
     model: Box<dyn EncoderModel>,
     params: Rc<ParamStore>,
@@ -141,6 +141,11 @@ impl LoadedTower {
         Ok(Self { input: input.clone(), model: tower.family.build(&params, Policy::Keep), params })
     }
 
+    #[cfg(test)]
+    pub(crate) fn tower(&self) -> loongforge_core::message::Tower {
+        self.input.tower
+    }
+
     /// The tower's outputs for all its items of the samples; none without such.
     pub fn features(&self, samples: &[&Sample]) -> Vec<Tensor> {
         let (model, params) = (&self.model, &self.params);
@@ -153,8 +158,10 @@ impl LoadedTower {
         let pixels =
             media.iter().map(|item| Tensor::from_slice(&item.pixels).view([item.grid.num_patches() as i64, -1]));
         let pixels = Tensor::cat(&pixels.collect::<Vec<_>>(), 0);
-        let pixels = pixels.to_device(params.flat().device()).to_kind(params.flat().kind());
-        let recorded = model.record(&grids);
+        let pixels = pixels.to_device(params.flat().device());
+        // In bfloat16 ids would become others.
+        let pixels = if model.takes_ids() { pixels } else { pixels.to_kind(params.flat().kind()) };
+        let recorded = model.record_items(&grids, &pixels);
         let mut run = Execution::forward_only(recorded.tape, params.clone(), vec![(recorded.pixels, pixels)]);
         run.forward().expect("there is no other rank");
         recorded.outputs.iter().map(|&slot| run.value(slot).shallow_clone()).collect()

@@ -87,6 +87,16 @@ impl Painter {
         if row.target.is_none() {
             return Err(anyhow!("the prompt does not say how large the result is"));
         }
+        let noise = settings.noise(&row, settings.width(&*self.model).ok_or_else(no_latents)?);
+        let made = self.latents(prompt, &row, settings, noise)?;
+        decode(&self.autoencoder, &self.decoder, &row, &made, fps).map_err(|error| anyhow!("{error}"))
+    }
+
+    /// The latents `[tokens, width]` that are made of a prompt from this noise.
+    ///
+    /// # Errors
+    /// The device failed.
+    pub fn latents(&self, prompt: &Sample, row: &SampleRow, settings: &MakeSettings, noise: Tensor) -> Result<Tensor> {
         let features: Vec<Vec<Tensor>> = self.towers.iter().map(|tower| tower.features(&[prompt])).collect();
         let num_features = features.iter().map(|levels| levels.first().map_or(0, |level| level.size()[0])).collect();
         let batch = MicroBatch {
@@ -96,9 +106,17 @@ impl Painter {
             evaluates: true,
             ..MicroBatch::filler(self.model.columns(), self.params.flat().device())
         };
-        let nothing = || anyhow!("the model makes no latents");
-        let noise = settings.noise(&row, settings.width(&*self.model).ok_or_else(nothing)?);
-        let made = settings.make(&*self.model, &self.params, &batch, &features, &[noise]).ok_or_else(nothing)??;
-        decode(&self.autoencoder, &self.decoder, &row, &made[0], fps).map_err(|error| anyhow!("{error}"))
+        let made = settings.make(&*self.model, &self.params, &batch, &features, &[noise]).ok_or_else(no_latents)??;
+        Ok(made[0].shallow_clone())
     }
+
+    /// The towers, in the order of the transformer's inputs.
+    #[cfg(test)]
+    pub(crate) fn towers(&self) -> &[LoadedTower] {
+        &self.towers
+    }
+}
+
+fn no_latents() -> anyhow::Error {
+    anyhow!("the model makes no latents")
 }

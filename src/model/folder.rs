@@ -83,8 +83,7 @@ impl ModelFolder {
         }
         if let Some(encoder) = &model.image_encoder.load {
             let encoder = locate("model.image_encoder.load", encoder)?;
-            let has = |name: &&str| encoder.join(name).is_file();
-            if ["preprocessor_config.json", "processor_config.json"].iter().any(has) {
+            if has_preprocessor(&encoder) {
                 folder.media_path = encoder;
             }
         }
@@ -177,7 +176,7 @@ impl ModelFolder {
         };
         let config = ModelConfig::from_hf(&json).map_err(wrong)?;
         let text_tokenizer = find_text_tokenizer(path, &json);
-        let [path, media_path] = [path, path].map(Path::to_owned);
+        let (path, media_path) = (path.to_owned(), find_media(path, &json));
         Ok(Self { path, media_path, text_tokenizer, json, config, notes: Vec::new() })
     }
 
@@ -355,6 +354,18 @@ fn replaces(model: &Model, network: &str) -> bool {
 fn find_text_tokenizer(folder: &Path, json: &Value) -> Option<PathBuf> {
     let in_folder = is_diffusion(json).then(|| folder.join("tokenizer").join(TOKENIZER));
     [folder.join(TEXT_TOKENIZER)].into_iter().chain(in_folder).find(|file| file.is_file())
+}
+
+/// The folder with the preprocessor configs of a model's pictures: its own, or of a diffusion model where Diffusers has them.
+fn find_media(folder: &Path, json: &Value) -> PathBuf {
+    let inner = ["image_processor", "processor"].map(|name| folder.join(name));
+    let inner =
+        inner.into_iter().find(|inner| is_diffusion(json) && !has_preprocessor(folder) && has_preprocessor(inner));
+    inner.unwrap_or_else(|| folder.to_owned())
+}
+
+fn has_preprocessor(folder: &Path) -> bool {
+    ["preprocessor_config.json", "processor_config.json"].iter().any(|name| folder.join(name).is_file())
 }
 
 /// The config of a model's folder or file; networks of a diffusion model for which `is_replaced` are left out.

@@ -72,6 +72,7 @@ impl RunConfig {
             ("data.video.area", data.video.area.is_some()),
             ("data.video.frames", data.video.frames.is_some()),
             ("data.video.take", data.video.take.is_some()),
+            ("data.video.first_frame", data.video.first_frame.is_some()),
             ("train.sigma", train.sigma.is_some()),
             ("train.loss", train.loss.is_some()),
             ("eval.sigmas", of_eval(|eval| eval.sigmas.is_some())),

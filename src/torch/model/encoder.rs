@@ -6,6 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use loongforge_core::message::Grid;
+use tch::Tensor;
 
 use super::parallel_errors::TensorParallelError;
 use crate::params::{ParallelRank, ParamSpec, ParamStore};
@@ -66,6 +67,12 @@ pub trait EncoderModel {
 
     /// Records the encoding of items of these sizes, all in one batch.
     fn record(&self, grids: &[Grid]) -> EncoderTape;
+
+    /// Works like [`EncoderModel::record`] of items whose values say how they are laid out; `values` is what the input of the tape
+    /// will be given.
+    fn record_items(&self, grids: &[Grid], _values: &Tensor) -> EncoderTape {
+        self.record(grids)
+    }
 }
 
 /// A function that records is a model.

@@ -230,6 +230,10 @@ pub struct VideoLimits {
     /// `chunks`: one of the pieces that it is cut into, by the visit; `uniform`: evenly spread over all of it; `whole`:
     /// all, and a longer video is a bad sample. `null`: `head`.
     pub take: Option<Take>,
+    /// TI2V-5B: the part of visits to a clip that are given its first frame, which is then neither noised nor in the loss.
+    /// Above 0, the clips of `sample.prompts` begin with the pictures of their records. `null`: none.
+    #[schemars(range(min = 0.0, max = 1.0))]
+    pub first_frame: Option<f64>,
 }
 
 /// Says which frames of a longer video are taken.

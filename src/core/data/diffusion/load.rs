@@ -58,7 +58,31 @@ impl Loader {
     /// # Errors
     /// Named by the file: it cannot be read, is too small or too long, or the model makes no clips.
     pub fn native(&self, source: &MediaSource, base: &Path, id: SampleId) -> Result<Frames, DataError> {
-        let frames = self.frames(source, base, id)?;
+        let frames = self.frames(source, base, id, self.space.frames)?;
+        self.fitted(source, &frames)
+    }
+
+    /// Works like [`Loader::native`] for frames that are given: of two pictures, which are the first frame and the last, both are
+    /// taken.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn given(
+        &self,
+        source: &MediaSource,
+        base: &Path,
+        id: SampleId,
+        kept: Option<(usize, usize)>,
+    ) -> Result<Frames, DataError> {
+        let are_ends = matches!(source, MediaSource::Video(video) if video.locators.len() == 2);
+        let frames = self.frames(source, base, id, if are_ends { 1 } else { self.space.frames })?;
+        let Some(kept) = kept else { return self.fitted(source, &frames) };
+        let size = (frames[0].width() as usize, frames[0].height() as usize);
+        let fail = |reason: String| DataError::image(Path::new(source.name()), reason);
+        Frames::fitted(&frames, Fit::cover(size, kept)).map_err(fail)
+    }
+
+    fn fitted(&self, source: &MediaSource, frames: &[image::RgbImage]) -> Result<Frames, DataError> {
         let size = (frames[0].width() as usize, frames[0].height() as usize);
         let area = self.areas[usize::from(matches!(source, MediaSource::Video(_)))];
         let fail = |reason: String| DataError::image(Path::new(source.name()), reason);
@@ -68,33 +92,23 @@ impl Loader {
         } else if fit.kept != size {
             self.num_cut.fetch_add(1, Ordering::Relaxed);
         }
-        Frames::fitted(&frames, fit).map_err(fail)
+        Frames::fitted(frames, fit).map_err(fail)
     }
 
-    /// The frames of a picture or clip, resized and cut to a size of columns and rows.
-    ///
-    /// # Errors
-    /// As [`Loader::native`].
-    pub fn sized(
+    /// The frames that a visit takes of a source: one, and multiples of `group` more.
+    fn frames(
         &self,
         source: &MediaSource,
         base: &Path,
         id: SampleId,
-        kept: (usize, usize),
-    ) -> Result<Frames, DataError> {
-        let frames = self.frames(source, base, id)?;
-        let size = (frames[0].width() as usize, frames[0].height() as usize);
-        let fail = |reason: String| DataError::image(Path::new(source.name()), reason);
-        Frames::fitted(&frames, Fit::cover(size, kept)).map_err(fail)
-    }
-
-    fn frames(&self, source: &MediaSource, base: &Path, id: SampleId) -> Result<Vec<image::RgbImage>, DataError> {
+        group: usize,
+    ) -> Result<Vec<image::RgbImage>, DataError> {
         let fail = |reason: &str| Err(DataError::image(Path::new(source.name()), reason));
         match source {
             MediaSource::Image(locator) => Ok(vec![read_rgb_with(&*self.decoder, locator, base, &self.limits)?]),
             MediaSource::Video(_) if self.rate.is_infinite() => fail("is a clip, and this model makes pictures"),
             MediaSource::Video(video) => {
-                let sampling = self.sampling(id);
+                let sampling = self.sampling(id, group);
                 let frames = media::load(video, base, &*self.decoder, &self.limits, &sampling)?.frames;
                 match self.take == Take::Whole && frames.len() > self.max_frames {
                     true => fail("has more frames than data.video.frames, and data.video.take is whole"),
@@ -106,10 +120,9 @@ impl Loader {
     }
 
     /// The frames that a visit takes of a clip.
-    fn sampling(&self, id: SampleId) -> Sampling {
+    fn sampling(&self, id: SampleId, group: usize) -> Sampling {
         let at = Counter::new(&[self.seed, id.0, PURPOSE]).unit(0);
-        let spread =
-            Spread::Clip { take: self.take, at: (at * f64::from(u32::MAX)) as u32, group: self.space.frames as u32 };
+        let spread = Spread::Clip { take: self.take, at: (at * f64::from(u32::MAX)) as u32, group: group as u32 };
         Sampling { fps: self.rate, num_frames: None, min_frames: 1, max_frames: self.max_frames, spread }
     }
 

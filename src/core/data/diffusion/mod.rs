@@ -9,6 +9,7 @@
 //! ```
 
 mod captions;
+mod given;
 mod latents;
 mod load;
 mod pictures;
@@ -21,6 +22,7 @@ use std::sync::Arc;
 use serde_json::Value as Json;
 
 use self::captions::Captions;
+use self::given::Given;
 pub use self::latents::LatentSpace;
 use self::load::Loader;
 use self::pictures::Frames;
@@ -30,7 +32,7 @@ use super::error::DataError;
 use super::maker::SampleMaker;
 use super::processor::{FlowOptions, ProcessorFolders, ProcessorOptions, guarded};
 use super::sample::{Media, Sample};
-use super::source::{Captioned, Content, Source};
+use super::source::{Captioned, Content, MediaSource, Source};
 use crate::config::{Format, Phase};
 use crate::message::{Grid, SampleId};
 
@@ -44,14 +46,6 @@ pub struct DiffusionMaker {
     loader: Loader,
     flow: FlowOptions,
     max_tokens: usize,
-}
-
-/// The frames of a clip that the model is given.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Given {
-    Nothing,
-    First,
-    FirstAndLast,
 }
 
 impl DiffusionMaker {
@@ -87,21 +81,11 @@ impl DiffusionMaker {
                 format!("{pipeline}: its text encoder reads the pictures that are edited, which is not built yet");
             return Err(wrong(reason));
         }
-        if !transformer["image_dim"].is_null() {
-            let reason = "transformer.image_dim: pictures for the image tower (CLIP) are not made yet";
-            return Err(wrong(reason.to_owned()));
-        }
-        let has_condition = is_wan && transformer["in_channels"].as_u64() > transformer["out_channels"].as_u64();
-        let given = match has_condition {
-            true if transformer["pos_embed_seq_len"] == 514 => Given::FirstAndLast,
-            true => Given::First,
-            false => Given::Nothing,
-        };
         let rate = if config["expand_timesteps"] == true { 24.0 } else { 16.0 };
         let flow = options.flow.clone();
         Ok(Self {
             space,
-            given,
+            given: Given::open(folders.media, config, space, (flow.seed, options.video.first_frame))?,
             takes_references: is_qwen,
             captions: Captions::open((folders.model, folders.text), config, (flow.seed, flow.dropout))?,
             loader: Loader::new(options, decoder, space, if is_wan { rate } else { f64::INFINITY }),
@@ -116,10 +100,14 @@ impl DiffusionMaker {
         let frames = self.loader.native(target, base, id)?;
         let grid = self.space.tokens(frames.sizes());
         let mut media = vec![frames.item(self.space.channels, grid.num_patches())];
-        media.extend(self.condition(&frames, frames.sizes()[0]));
+        let num_frames = frames.sizes()[0];
+        let given = self.given.is_given(id, num_frames).then_some(&frames);
+        media.extend(given.map(|frames| self.given.condition(frames, num_frames)));
         let num_tokens = self.references(&mut media, record, base, id)? + grid.num_patches();
         media.push(self.captions.item(self.captions.choose(id, &record.captions))?);
-        self.sample(id, grid, num_tokens, media)
+        let num_clean = given.map_or(0, |frames| self.given.num_clean(num_frames, frames));
+        media.extend(self.pictures(Some(target), given)?);
+        self.sample(id, grid, [num_tokens, num_clean], media)
     }
 
     /// A sample of which only prompt, condition and references are known.
@@ -127,11 +115,10 @@ impl DiffusionMaker {
         let given = record.target.as_ref();
         let sampled = self.flow.sampled.clone().unwrap_or_default();
         let size = sampled.size.map(|size| (size.columns as usize, size.rows as usize));
-        let frames = match (given, size) {
-            (Some(given), Some(size)) => Some(self.loader.sized(given, base, id, size)?),
-            (Some(given), None) => Some(self.loader.native(given, base, id)?),
-            (None, _) if self.given != Given::Nothing => return Err(no_target()),
-            (None, _) => None,
+        let frames = match given {
+            Some(given) => Some(self.loader.given(given, base, id, size)?),
+            None if self.given.needs_picture() => return Err(no_target()),
+            None => None,
         };
         let own = frames.as_ref().map(Frames::sizes);
         let [_, rows, columns] = match (size, own) {
@@ -151,27 +138,15 @@ impl DiffusionMaker {
         let asked = sampled.frames.unwrap_or(own.map_or(1, |sizes| sizes[0]));
         let num_frames = 1 + (asked - 1) / self.space.frames * self.space.frames;
         let grid = self.space.tokens([num_frames, rows, columns]);
-        let mut media: Vec<Media> = frames.iter().flat_map(|frames| self.condition(frames, num_frames)).collect();
+        let shown = frames.as_ref().filter(|_| self.given.begins(num_frames));
+        let mut media: Vec<Media> = shown.map(|frames| self.given.condition(frames, num_frames)).into_iter().collect();
         let num_tokens = self.references(&mut media, record, base, id)? + grid.num_patches();
         media.push(self.captions.item(&record.captions[0])?);
         if let Some(negative) = &sampled.negative {
             media.push(self.captions.item(negative.as_deref().unwrap_or(self.captions.null()))?);
         }
-        self.sample(id, grid, num_tokens, media)
-    }
-
-    /// The item of the frames that are given: all others are gray.
-    fn condition(&self, frames: &Frames, num_frames: usize) -> Option<Media> {
-        let last = frames.rgb.len() - 1;
-        let (from, to) = match self.given {
-            Given::Nothing => return None,
-            Given::First => (vec![0], vec![0]),
-            Given::FirstAndLast => (vec![0, last], vec![0, num_frames - 1]),
-        };
-        let Frames { rows, columns, rgb } = frames;
-        let grid = self.space.tokens([num_frames, *rows, *columns]);
-        let given = from.iter().map(|&at| &rgb[at]).zip(to);
-        Some(frames.condition(num_frames, given, self.space.channels, grid.num_patches()))
+        media.extend(self.pictures(given, shown)?);
+        self.sample(id, grid, [num_tokens, 0], media)
     }
 
     /// Adds the items of references; returns their tokens.
@@ -196,12 +171,25 @@ impl DiffusionMaker {
         Ok(num_tokens)
     }
 
-    fn sample(&self, id: SampleId, grid: Grid, num_tokens: usize, media: Vec<Media>) -> Result<Sample, DataError> {
+    /// The image tower's items of a source's given frames.
+    fn pictures(&self, source: Option<&MediaSource>, given: Option<&Frames>) -> Result<Vec<Media>, DataError> {
+        let Some((source, frames)) = source.zip(given) else { return Ok(Vec::new()) };
+        self.given.pictures(frames).map_err(|reason| DataError::image(Path::new(source.name()), reason))
+    }
+
+    /// `num_tokens` of the target and of references, of which `num_clean` of the target are given and not made.
+    fn sample(
+        &self,
+        id: SampleId,
+        grid: Grid,
+        [num_tokens, num_clean]: [usize; 2],
+        media: Vec<Media>,
+    ) -> Result<Sample, DataError> {
         if num_tokens > self.max_tokens {
             let (num_image_tokens, max_tokens) = (num_tokens, self.max_tokens);
             return Err(DataError::TooLong { num_tokens, num_image_tokens, num_audio_tokens: 0, max_tokens });
         }
-        let num_targets = if self.flow.per_token { grid.num_patches() as u32 } else { 1 };
+        let num_targets = if self.flow.per_token { (grid.num_patches() - num_clean) as u32 } else { 1 };
         Ok(Sample::of_target(id, grid, [num_tokens as u32, num_targets], media))
     }
 }

@@ -34,6 +34,15 @@ impl Frames {
         [self.rgb.len(), self.rows, self.columns]
     }
 
+    /// One of the frames.
+    ///
+    /// # Panics
+    /// There are fewer.
+    pub fn picture(&self, at: usize) -> RgbImage {
+        let [rows, columns] = [self.rows, self.columns].map(|side| side as u32);
+        RgbImage::from_raw(columns, rows, self.rgb[at].clone()).expect("three bytes a pixel")
+    }
+
     /// The item of the autoencoder, which makes `num_features` tokens of it; `channels` numbers a pixel, 1 is the mean of
     /// the colors.
     pub fn item(&self, channels: usize, num_features: usize) -> Media {

@@ -32,7 +32,7 @@ mod words;
 pub use clock::Clock;
 pub use expansion::{Expansion, Piece, Run, Timed};
 pub use markers::{Marker, Markers};
-pub(super) use open::open;
+pub(super) use open::{open, open_crop};
 pub use processor::MediaProcessor;
 pub(super) use resize::{middle, resize_bicubic};
 pub use sampling::{Sampling, Spread};

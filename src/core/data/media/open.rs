@@ -13,7 +13,7 @@ use super::settings::{HALF, Settings};
 use super::tiles::{TileConfig, Tiles};
 use super::words::Words;
 use crate::config::{ImageLimits, VideoLimits};
-use crate::data::card::{ModelCard, VisionCut, is_diffusion};
+use crate::data::card::{ModelCard, VisionCut};
 use crate::data::error::DataError;
 use crate::data::tokenizer::Tokenizer;
 
@@ -34,7 +34,7 @@ pub fn open(
         let tokenizer = "tokenizer.json has no token of the id image_token_id of config.json";
         DataError::file(model_dir, tokenizer)
     })?;
-    let words = Words { config, tokenizer, placeholder };
+    let words = Words { config, tokenizer: Some(tokenizer), placeholder };
     let (image, video) = Settings::read(media_dir)?;
     let cut = card.vision_cut().ok_or_else(|| {
         let tower = vision["model_type"].as_str().or(config["model_type"].as_str()).unwrap_or_default();
@@ -86,15 +86,7 @@ pub fn open(
             Box::new(Tiles::open((image, video.or_color(HALF)), limits, &square_config(vision, 16), &words)?)
         }
         VisionCut::Crop { patch_size, of_tower } => {
-            let square = square_config(vision, patch_size);
-            let (side, shorter) = image.crop(square.side.unwrap_or(224))?;
-            if let Some(own) = square.side.filter(|own| of_tower && *own != side) {
-                return Err(image.wrong(format!("crop_size is {side}, but image_size of config.json is {own}")));
-            }
-            // A diffusion model reads the class token as well.
-            let num_more = usize::from(is_diffusion(config));
-            let crop = TileConfig { side: Some(side), shorter, num_more, ..square };
-            Box::new(Tiles::open((image, video), limits, &crop, &words)?)
+            Box::new(crop((image, video), limits, vision, (patch_size, of_tower, 0), &words)?)
         }
         VisionCut::Kimi => {
             check(&image, vision, false)?;
@@ -102,6 +94,39 @@ pub fn open(
         }
     };
     Ok(Some(processor))
+}
+
+/// What the image tower `vision` of a diffusion model reads of a picture, its class token included; by the preprocessor config
+/// in `media_dir`, or as it was published where there is none.
+///
+/// # Errors
+/// The file is wrong, or the tower is of an unknown family.
+pub fn open_crop(media_dir: &Path, vision: &Json) -> Result<Box<dyn MediaProcessor>, DataError> {
+    let Some(VisionCut::Crop { patch_size, of_tower }) = ModelCard::of(vision).vision_cut() else {
+        let what = format!("image_encoder.model_type is {}: its image processor is not known", vision["model_type"]);
+        return Err(DataError::file(&media_dir.join("config.json"), what));
+    };
+    let settings = Settings::read_or_default(media_dir)?;
+    let words = Words { config: vision, tokenizer: None, placeholder: String::new() };
+    let limits = (&ImageLimits::default(), &VideoLimits::default());
+    Ok(Box::new(crop(settings, limits, vision, (patch_size, of_tower, 1), &words)?))
+}
+
+/// The square in the middle of a picture. A patch has `patch_size` where `vision` says nothing; `of_tower` squares must have
+/// its size; there are features of `num_more` beside those of patches.
+fn crop(
+    (image, video): (Settings, Settings),
+    limits: (&ImageLimits, &VideoLimits),
+    vision: &Json,
+    (patch_size, of_tower, num_more): (usize, bool, usize),
+    words: &Words<'_>,
+) -> Result<Tiles, DataError> {
+    let square = square_config(vision, patch_size);
+    let (side, shorter) = image.crop(square.side.unwrap_or(224))?;
+    if let Some(own) = square.side.filter(|own| of_tower && *own != side) {
+        return Err(image.wrong(format!("crop_size is {side}, but image_size of config.json is {own}")));
+    }
+    Tiles::open((image, video), limits, &TileConfig { side: Some(side), shorter, num_more, ..square }, words)
 }
 
 /// Sees to it that the files, or the processors' defaults, agree with the vision tower.

@@ -100,6 +100,18 @@ impl Settings {
         Ok((Self::parse(image, image_path)?, Self::parse(video, video_path)?))
     }
 
+    /// Works like [`Settings::read`]; the families' defaults where there is no file.
+    ///
+    /// # Errors
+    /// A file is of another form, or asks for what is not known.
+    pub fn read_or_default(model_dir: &Path) -> Result<(Self, Self), DataError> {
+        let names = ["preprocessor_config.json", "processor_config.json"];
+        match names.iter().any(|name| model_dir.join(name).is_file()) {
+            true => Self::read(model_dir),
+            false => Ok((Self::default(), Self::default())),
+        }
+    }
+
     pub fn parse(json: Json, path: PathBuf) -> Result<Self, DataError> {
         // Kimi's own files nest them.
         let json = match &json["media_proc_cfg"] {

@@ -7,7 +7,8 @@ use crate::data::tokenizer::Tokenizer;
 /// Holds what special tokens are called.
 pub struct Words<'a> {
     pub config: &'a Json,
-    pub tokenizer: &'a Tokenizer,
+    /// `None`: no text stands around the model's pictures.
+    pub tokenizer: Option<&'a Tokenizer>,
     pub(super) placeholder: String,
 }
 
@@ -19,12 +20,12 @@ impl Words<'_> {
 
     /// The token whose id `config.json` holds under `key`.
     pub fn token(&self, key: &str, default: &str) -> String {
-        let named = self.config[key].as_i64().and_then(|id| self.tokenizer.token(id));
+        let named = self.config[key].as_i64().and_then(|id| self.tokenizer?.token(id));
         named.unwrap_or_else(|| default.to_owned())
     }
 
     /// The token where the tokenizer has it; nothing where it has not.
     pub fn known(&self, token: &str) -> String {
-        self.tokenizer.id(token).map(|_| token.to_owned()).unwrap_or_default()
+        self.tokenizer.and_then(|tokenizer| tokenizer.id(token)).map(|_| token.to_owned()).unwrap_or_default()
     }
 }

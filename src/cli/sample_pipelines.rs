@@ -1,0 +1,59 @@
+//! Whole tiny pipelines against diffusers (`tests/oracle/make_pipelines.py`): arguments, pictures, towers, transformer and sampler.
+
+use super::*;
+use clap::Parser;
+use loongforge_torch::model::{NoisePurpose, SampleRow};
+use std::fs;
+use tch::Tensor;
+
+/// The largest error of latents and of rows of text, relative to the largest value.
+const TOLERANCE: f64 = 2e-5;
+
+#[derive(Parser)]
+struct Line {
+    #[command(flatten)]
+    args: SampleArgs,
+}
+
+fn error(found: &Tensor, want: &Tensor) -> f64 {
+    assert_eq!(found.size(), want.size());
+    f64::try_from((found - want).abs().max() / want.abs().max()).unwrap()
+}
+
+fn check(folder: &Path) {
+    let name = folder.file_name().unwrap().to_string_lossy().into_owned();
+    let words: Vec<String> = serde_json::from_str(&fs::read_to_string(folder.join("args.json")).unwrap()).unwrap();
+    let mut line = vec!["sample".to_owned(), folder.join("model").display().to_string()];
+    for word in words {
+        line.push(if word.ends_with(".png") { folder.join(word).display().to_string() } else { word });
+    }
+    let args = Line::try_parse_from(line).unwrap_or_else(|error| panic!("{name}: {error}")).args;
+    let folders = ModelFolders::find(&folder.join("model"), None).unwrap();
+    let painter = Painter::load(&folders, false, tch::Device::Cpu).unwrap_or_else(|error| panic!("{name}: {error:#}"));
+    let settings = samples::settings(&painter.folder().json, &sampling(&args), args.seed).unwrap();
+    let prompts = prompts(&args, &painter).unwrap_or_else(|error| panic!("{name}: {error:#}"));
+    let expected: std::collections::HashMap<String, Tensor> =
+        Tensor::read_safetensors(folder.join("expected.safetensors")).unwrap().into_iter().collect();
+    let text = painter.towers().iter().find(|tower| tower.tower() == loongforge_core::message::Tower::Text).unwrap();
+    let rows = text.features(&[&prompts[0]])[0].shallow_clone();
+    let want = Tensor::cat(&[&expected["text/0"], &expected["text/1"]], 0);
+    let text_error = error(&rows, &want);
+    let row = SampleRow::new(&prompts[0].meta, true, NoisePurpose::Evaluation(0));
+    let made = painter.latents(&prompts[0], &row, &settings, expected["noise"].shallow_clone()).unwrap();
+    let latent_error = error(&made, &expected["latents"]);
+    println!("{name:24} text {text_error:.1e}, latents {latent_error:.1e}");
+    assert!(
+        text_error < TOLERANCE && latent_error < TOLERANCE,
+        "{name}: text {text_error:e}, latents {latent_error:e}"
+    );
+}
+
+#[test]
+fn pipelines_make_diffusers_latents() {
+    let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/pipelines");
+    let root = std::env::var_os("LOONGFORGE_PIPELINES").map_or(own, PathBuf::from);
+    let mut folders: Vec<PathBuf> = fs::read_dir(&root).unwrap().map(|entry| entry.unwrap().path()).collect();
+    folders.sort();
+    assert!(folders.len() >= 2, "{}", root.display());
+    folders.iter().for_each(|folder| check(folder));
+}

@@ -1,0 +1,132 @@
+//! The frames of a clip that a model of Wan is given: as latents, and as pictures for its image tower.
+
+use std::path::Path;
+
+use serde_json::Value as Json;
+
+use super::latents::LatentSpace;
+use super::pictures::Frames;
+use crate::data::error::DataError;
+use crate::data::media::{MediaProcessor, open_crop};
+use crate::data::sample::Media;
+use crate::message::SampleId;
+use crate::rng::Counter;
+
+/// Tells the random numbers of given frames from others of the same seed and sample.
+const PURPOSE: u64 = 0x0067_6976_656e;
+
+/// Makes the items of given frames.
+pub struct Given {
+    frames: GivenFrames,
+    /// Makes what the image tower reads of a given frame; `None`: the model has no such tower.
+    pictures: Option<Box<dyn MediaProcessor>>,
+    space: LatentSpace,
+    seed: u64,
+}
+
+/// The frames of a clip that the model is given.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum GivenFrames {
+    Nothing,
+    /// The first one, within a condition as long as the clip.
+    First,
+    FirstAndLast,
+    /// The first one as the first of the latent, in this part of the visits (TI2V-5B).
+    Sometimes(f64),
+}
+
+impl Given {
+    /// The frames that the transformer of `config` takes; how pictures are prepared for its image tower says the preprocessor
+    /// config in `media_dir`. `share` is the part of visits with a first frame, of a model that takes clips with one and
+    /// without.
+    ///
+    /// # Errors
+    /// The preprocessor config is wrong, or the model has no use for `share`.
+    pub fn open(
+        media_dir: &Path,
+        config: &Json,
+        space: LatentSpace,
+        (seed, share): (u64, Option<f64>),
+    ) -> Result<Self, DataError> {
+        let transformer = &config["transformer"];
+        let is_wan = transformer["_class_name"] == "WanTransformer3DModel";
+        let has_condition = is_wan && transformer["in_channels"].as_u64() > transformer["out_channels"].as_u64();
+        let frames = match (has_condition, is_wan && config["expand_timesteps"] == true) {
+            (true, _) if !transformer["pos_embed_seq_len"].is_null() => GivenFrames::FirstAndLast,
+            (true, _) => GivenFrames::First,
+            (false, true) => GivenFrames::Sometimes(share.unwrap_or(0.0)),
+            (false, false) => GivenFrames::Nothing,
+        };
+        if share.is_some() && !matches!(frames, GivenFrames::Sometimes(_)) {
+            let reason = "data.video.first_frame is for models that take clips with a first frame and without (TI2V-5B, \
+                          `expand_timesteps`); drop it";
+            return Err(DataError::file(&media_dir.join("config.json"), reason));
+        }
+        let reads = is_wan && !transformer["image_dim"].is_null();
+        let pictures = reads.then(|| open_crop(media_dir, &config["image_encoder"])).transpose()?;
+        Ok(Self { frames, pictures, space, seed })
+    }
+
+    /// Returns whether there is nothing to make without a picture.
+    pub fn needs_picture(&self) -> bool {
+        matches!(self.frames, GivenFrames::First | GivenFrames::FirstAndLast)
+    }
+
+    /// Returns whether a visit of a clip of so many frames is given any.
+    pub fn is_given(&self, id: SampleId, num_frames: usize) -> bool {
+        match self.frames {
+            GivenFrames::Nothing => false,
+            GivenFrames::First | GivenFrames::FirstAndLast => true,
+            // Of a single frame nothing would be left to make.
+            GivenFrames::Sometimes(share) => {
+                num_frames > 1 && Counter::new(&[self.seed, id.0, PURPOSE]).unit(0) < share
+            }
+        }
+    }
+
+    /// Returns whether a prompt's picture begins its clip of so many frames.
+    pub fn begins(&self, num_frames: usize) -> bool {
+        match self.frames {
+            GivenFrames::Sometimes(share) => num_frames > 1 && share > 0.0,
+            GivenFrames::Nothing => false,
+            GivenFrames::First | GivenFrames::FirstAndLast => true,
+        }
+    }
+
+    /// The latent's tokens that are given and not made, of a clip that is given frames.
+    pub fn num_clean(&self, num_frames: usize, frames: &Frames) -> usize {
+        match self.frames {
+            GivenFrames::Sometimes(_) if num_frames > 1 => self.tokens(1, frames),
+            _ => 0,
+        }
+    }
+
+    /// The autoencoder's item of the frames that are given of a clip of so many frames. Those of a condition that are not are
+    /// gray.
+    pub fn condition(&self, frames: &Frames, num_frames: usize) -> Media {
+        let channels = self.space.channels;
+        let places = match self.frames {
+            GivenFrames::FirstAndLast => vec![(0, 0), (frames.rgb.len() - 1, num_frames - 1)],
+            _ => vec![(0, 0)],
+        };
+        let given = places.into_iter().map(|(from, to)| (&frames.rgb[from], to));
+        let num_frames = if matches!(self.frames, GivenFrames::Sometimes(_)) { 1 } else { num_frames };
+        frames.condition(num_frames, given, channels, self.tokens(num_frames, frames))
+    }
+
+    /// The image tower's items of the frames that are given.
+    ///
+    /// # Errors
+    /// The reason: a frame cannot be resized.
+    pub fn pictures(&self, frames: &Frames) -> Result<Vec<Media>, String> {
+        let Some(processor) = &self.pictures else { return Ok(Vec::new()) };
+        let last = (self.frames == GivenFrames::FirstAndLast).then(|| frames.rgb.len() - 1);
+        let picture = |at| Ok(processor.image(&frames.picture(at))?.media);
+        let made: Vec<Vec<Media>> = [0].into_iter().chain(last).map(picture).collect::<Result<_, String>>()?;
+        Ok(made.concat())
+    }
+
+    fn tokens(&self, num_frames: usize, frames: &Frames) -> usize {
+        self.space.tokens([num_frames, frames.rows, frames.columns]).num_patches()
+    }
+}
