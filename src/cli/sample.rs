@@ -6,7 +6,7 @@ use crate::eval::samples;
 use crate::model::locate::{ModelFolders, find_model};
 use anyhow::anyhow;
 use clap::Args;
-use loongforge_core::config::{Device, FrameSize, Sampler, Sampling, VideoLimits};
+use loongforge_core::config::{Area, Device, FrameSize, ImageLimits, Sampler, Sampling, VideoLimits};
 use loongforge_core::data::{
     Captioned, Content, FlowOptions, InProcess, Locator, MediaSource, ProcessorOptions, Sample, Sampled, VideoSource,
 };
@@ -33,6 +33,9 @@ pub struct SampleArgs {
     /// Picture that a clip begins with, or that is to be changed; may be repeated where the model takes several
     #[arg(long, value_name = "FILE")]
     image: Vec<PathBuf>,
+    /// Pixels of a picture that is edited, as the autoencoder is given it [default: 1024x1024; other models keep its size]
+    #[arg(long, value_name = "ROWSxCOLUMNS")]
+    area: Option<Area>,
     /// Rows and columns of the result, such as 480x832 [default: those of the picture]
     #[arg(long, value_name = "ROWSxCOLUMNS")]
     size: Option<FrameSize>,
@@ -158,7 +161,9 @@ fn prompts(args: &SampleArgs, painter: &Painter) -> anyhow::Result<Vec<Sample>> 
     };
     let begins = matches!(takes(&folder.json), Takes::FirstOrNothing) && target.is_some();
     let video = VideoLimits { first_frame: begins.then_some(1.0), ..VideoLimits::default() };
-    let maker = folder.maker(&ProcessorOptions { flow, video, ..ProcessorOptions::default() }, Arc::new(InProcess))?;
+    let image = ImageLimits { area: args.area, ..ImageLimits::default() };
+    let options = ProcessorOptions { flow, image, video, ..ProcessorOptions::default() };
+    let maker = folder.maker(&options, Arc::new(InProcess))?;
     if args.size.is_none() && target.is_none() {
         return Err(anyhow!("--size is missing: rows and columns of the result, such as 480x832"));
     }

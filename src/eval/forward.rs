@@ -161,7 +161,7 @@ impl LoadedTower {
         let pixels = pixels.to_device(params.flat().device());
         // In bfloat16 ids would become others.
         let pixels = if model.takes_ids() { pixels } else { pixels.to_kind(params.flat().kind()) };
-        let recorded = model.record_items(&grids, &pixels);
+        let recorded = model.record_items(&grids, &pixels).expect("the items were made here");
         let mut run = Execution::forward_only(recorded.tape, params.clone(), vec![(recorded.pixels, pixels)]);
         run.forward().expect("there is no other rank");
         recorded.outputs.iter().map(|&slot| run.value(slot).shallow_clone()).collect()

@@ -51,6 +51,7 @@ UNIPC = dict(prediction_type="flow_prediction", use_flow_sigmas=True, flow_shift
 EULER = dict(use_dynamic_shifting=True, base_shift=0.5, max_shift=0.9, base_image_seq_len=256, max_image_seq_len=8192,
              shift_terminal=0.02, time_shift_type="exponential")
 CLIP_SIDE = 28
+AREA = 80
 
 
 def vae(kind: type, config: dict, seed: int):
@@ -86,7 +87,8 @@ def qwen(seed: int):
     tokenizer.add_tokens(special, special_tokens=True)
     ids = {name: tokenizer.convert_tokens_to_ids(name) for name in special}
     text = dict(vocab_size=len(letters) + len(special), hidden_size=16, intermediate_size=24, num_hidden_layers=2,
-                num_attention_heads=2, num_key_value_heads=1, max_position_embeddings=4096,
+                num_attention_heads=2, num_key_value_heads=1, max_position_embeddings=4096, bos_token_id=ids[special[0]],
+                eos_token_id=ids[special[2]],
                 rope_parameters={"rope_type": "default", "mrope_section": [1, 1, 2], "rope_theta": 1e4})
     vision = dict(depth=2, hidden_size=16, intermediate_size=24, num_heads=2, patch_size=14, spatial_merge_size=2, window_size=112,
                   temporal_patch_size=2, out_hidden_size=16, fullatt_block_indexes=[1], tokens_per_second=2)
@@ -157,13 +159,13 @@ class Case:
 
 
 def wan(case: Case, kind: type, frames: int, size: tuple[int, int], more: dict = {}, images: int = 0, own: dict = {}, clips: bool = False,
-        config: dict = VAE, scheduler=UniPCMultistepScheduler, steps: int = 4) -> None:
+        config: dict = VAE, steps: int = 4) -> None:
     seed, factor = case.seed, config.get("scale_factor_spatial", 8)
     tokenizer, text_encoder = umt5(seed)
     transformer = WanTransformer3DModel(**{**WAN, **more}).eval()
     randomize(transformer, seed + 3)
     parts = dict(tokenizer=tokenizer, text_encoder=text_encoder, transformer=transformer, vae=vae(AutoencoderKLWan, config, seed),
-                 scheduler=scheduler(**(UNIPC if scheduler is UniPCMultistepScheduler else dict(shift=3.0))), **own)
+                 scheduler=UniPCMultistepScheduler(**UNIPC), **own)
     if kind is WanImageToVideoPipeline:
         processor, encoder = clip(seed) if clips else (None, None)
         parts |= dict(image_processor=processor, image_encoder=encoder)
@@ -209,7 +211,7 @@ def qwen_image(case: Case, kind: type, size: tuple[int, int], images: list[tuple
 
 
 def smaller(area: int) -> None:
-    """Pictures that are edited have this area for the autoencoder, not 1024². In `--area` of `loongforge sample`."""
+    """Pictures that are edited have this area for the autoencoder, not 1024². `loongforge sample --area` says so."""
     for module in [pipeline_qwenimage_edit, pipeline_qwenimage_edit_plus]:
         calculate = module.calculate_dimensions
         module.calculate_dimensions = lambda target, ratio, calculate=calculate: calculate(area if target == 1024 ** 2 else target, ratio)
@@ -220,7 +222,6 @@ IMAGE = dict(in_channels=12, image_dim=12, added_kv_proj_dim=24)
 I2V, PLUS = WanImageToVideoPipeline, QwenImageEditPlusPipeline
 CASES = {
     "wan2.1_t2v": lambda case: wan(case, WanPipeline, 9, (32, 48)),
-    "wan2.1_t2v_euler": lambda case: wan(case, WanPipeline, 5, (48, 32), scheduler=FlowMatchEulerDiscreteScheduler, steps=3),
     "wan2.1_i2v": lambda case: wan(case, I2V, 9, (32, 48), IMAGE, 1, clips=True),
     "wan2.1_flf2v": lambda case: wan(case, I2V, 9, (48, 32), dict(IMAGE, pos_embed_seq_len=10), 2, clips=True),
     "wan2.2_i2v": lambda case: wan(case, I2V, 5, (32, 32), dict(in_channels=12), 1),
@@ -243,7 +244,7 @@ def main() -> None:
     disable_progress_bar()
     # What mends broken characters is a package of its own; the prompts here have none.
     pipeline_wan_i2v.ftfy = SimpleNamespace(fix_text=lambda text: text)
-    smaller(64 * 64)
+    smaller(AREA * AREA)
     with torch.no_grad():
         for name in args.only or CASES:
             CASES[name](Case(args.out / name, args.seed))

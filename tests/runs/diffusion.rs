@@ -154,3 +154,58 @@ fn frozen_towers_are_asked_once() {
     assert_eq!((losses(&second), cached(&second)), (losses(&kept), items(&kept)));
     are_near("without a cache", &run("none", &[]), &kept);
 }
+
+/// Keys of a run whose transformer reads more than latents and text.
+const CLIP: &[&str] = &[
+    "model.config.transformer.in_channels=7",
+    "model.config.transformer.image_dim=8",
+    "model.config.transformer.added_kv_proj_dim=24",
+    "model.config.image_encoder={model_type: clip_vision_model, hidden_size: 8, num_attention_heads: 2, intermediate_size: 12, \
+     num_hidden_layers: 2, image_size: 8, patch_size: 4, hidden_act: gelu}",
+];
+const FIRST_FRAMES: &[&str] = &["model.config.expand_timesteps=true", "data.video.first_frame=0.5"];
+/// The tokenizer's last word stands for pictures.
+const EDIT: &[&str] = &[
+    "model.config.pipeline=QwenImageEditPlusPipeline",
+    "model.config.text_encoder={model_type: qwen2_5_vl, image_token_id: 400, text_config: {model_type: qwen2_5_vl_text, \
+     vocab_size: 408, hidden_size: 32, intermediate_size: 24, num_hidden_layers: 1, num_attention_heads: 4, \
+     num_key_value_heads: 1, rope_scaling: {mrope_section: [2, 1, 1]}}, vision_config: {model_type: qwen2_5_vl_vision, \
+     depth: 1, hidden_size: 16, intermediate_size: 24, num_heads: 2, patch_size: 32, spatial_merge_size: 2, \
+     temporal_patch_size: 1, out_hidden_size: 32, window_size: 128, fullatt_block_indexes: [0]}}",
+    "model.text.max_tokens=64",
+    "data.image.area=32x32",
+    "data.pack.max_tokens=600",
+];
+
+#[test]
+fn given_frames_and_pictures_to_edit_reach_the_transformer() {
+    let processor = json!({"patch_size": 32, "merge_size": 2, "temporal_patch_size": 1, "min_pixels": 4096, "max_pixels": 65536});
+    for (transformer, name, own, tower) in [
+        (WAN, "clip", CLIP, "image_encoder/"),
+        (WAN, "first frames", FIRST_FRAMES, "transformer/"),
+        (QWEN_IMAGE, "edit", EDIT, "text_encoder/"),
+    ] {
+        let captioned = Captioned::new(transformer, transformer == WAN);
+        fs::write(captioned.folder("words/preprocessor_config.json"), processor.to_string()).unwrap();
+        if name == "clip" {
+            fs::remove_file(captioned.folder("words/preprocessor_config.json")).unwrap();
+        }
+        if name == "edit" {
+            let mut tokenizer = words();
+            let mut token = tokenizer["added_tokens"][0].clone();
+            (token["id"], token["content"]) = (json!(400), json!("w398"));
+            tokenizer["added_tokens"].as_array_mut().unwrap().push(token);
+            fs::write(captioned.folder("words/tokenizer.json"), tokenizer.to_string()).unwrap();
+            let path = captioned.folder("train.jsonl");
+            let lines = fs::read_to_string(&path).unwrap();
+            fs::write(&path, lines.replace("\"prompt\"", "\"edit_image\": [\"1.png\", \"2.png\"], \"prompt\"")).unwrap();
+        }
+        let run = |to: &str, more: &[&str]| captioned.run(to, &[own, &["train.steps=4"], more].concat(), None);
+        let one = run("one", &["pools.placement=colocated"]);
+        assert_eq!(one.len(), 4, "{name}");
+        assert!(one.iter().all(|step| step.loss.is_finite()), "{name}");
+        let files = hashes(&captioned.folder("one").join("step-00000004"));
+        assert!(files.iter().any(|(file, _)| file.contains(tower)), "{name}: {files:?}");
+        assert_eq!(losses(&run("two", &["pools.encoder.replicas=2"])), losses(&one), "{name}");
+    }
+}

@@ -130,6 +130,19 @@ impl TextProcessor {
     /// # Errors
     /// The reason: no token is left behind those that have no feature.
     pub fn item(&self, text: &str) -> Result<Media, String> {
+        let ids = self.ids(text)?;
+        let num_features = self.num_features(ids.len())?;
+        let grid = Grid { t: ids.len() as u32, h: 1, w: 1 };
+        // A float32 has every id below 2²⁴.
+        let pixels = ids.iter().map(|&id| id as f32).collect();
+        Ok(Media { tower: Tower::Text, grid, num_features, pixels })
+    }
+
+    /// The ids of `text` within the template.
+    ///
+    /// # Errors
+    /// The reason: it cannot be tokenized.
+    pub fn ids(&self, text: &str) -> Result<Vec<i64>, String> {
         let (before, after) = &self.around;
         let whole = format!("{before}{text}{after}");
         let (ids, is_cut) = self.tokenizer.encode_cut(&whole).map_err(|error| error.to_string())?;
@@ -139,18 +152,22 @@ impl TextProcessor {
                 tracing::warn!("{}", self.cut(count));
             }
         }
-        let num_features = ids.len().saturating_sub(self.drop_tokens);
-        if num_features == 0 {
-            return Err(format!(
-                "a context of {} tokens, of which the first {} are dropped",
-                ids.len(),
-                self.drop_tokens
-            ));
+        Ok(ids.into_iter().map(i64::from).collect())
+    }
+
+    /// The features of so many tokens.
+    ///
+    /// # Errors
+    /// The reason: none is left.
+    pub fn num_features(&self, num_tokens: usize) -> Result<usize, String> {
+        match num_tokens.saturating_sub(self.drop_tokens) {
+            0 => Err(format!("a context of {num_tokens} tokens, of which the first {} are dropped", self.drop_tokens)),
+            num_features => Ok(num_features),
         }
-        let grid = Grid { t: ids.len() as u32, h: 1, w: 1 };
-        // A float32 has every id below 2²⁴.
-        let pixels = ids.iter().map(|&id| id as f32).collect();
-        Ok(Media { tower: Tower::Text, grid, num_features, pixels })
+    }
+
+    pub fn tokenizer(&self) -> &Tokenizer {
+        &self.tokenizer
     }
 
     /// Returns what the user should know of the texts so far.

@@ -7,6 +7,7 @@ mod activity;
 mod codec;
 mod control;
 mod ids;
+mod pictured_text;
 mod plan;
 mod pool;
 mod pool_name;
@@ -23,6 +24,7 @@ pub use ids::{
     ActorId, Epoch, FIRST_EVALUATION_INDEX, ItemId, Lane, PackId, Replica, Role, SampleId, StepId, UnitId, UnknownRole,
     Version,
 };
+pub use pictured_text::{NoPicturedText, PicturedText};
 pub use plan::{Grid, ItemMeta, Pack, Purpose, SKIPPED, SampleMeta, Sigma, StepPlan, Target, Unit, UnitItem};
 pub use pool::Regroup;
 pub use pool_name::{BadPoolName, PoolName};

@@ -258,7 +258,7 @@ impl EncoderPart {
             work.phase = Phase::Done;
             return Ok(Some(work.unit.id));
         }
-        let record = model.record(&grids);
+        let record = model.record_items(&grids, &pixels)?;
         let (params, trained) = (self.pool.params().clone(), trained && work.trains);
         params.set_dropout(work.trains.then(|| work.unit.id.seed()));
         let rows = pixels.size()[0];

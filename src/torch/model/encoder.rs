@@ -5,7 +5,7 @@ use std::fmt::Debug;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use loongforge_core::message::Grid;
+use loongforge_core::message::{Grid, NoPicturedText};
 use tch::Tensor;
 
 use super::parallel_errors::TensorParallelError;
@@ -70,8 +70,11 @@ pub trait EncoderModel {
 
     /// Works like [`EncoderModel::record`] of items whose values say how they are laid out; `values` is what the input of the tape
     /// will be given.
-    fn record_items(&self, grids: &[Grid], _values: &Tensor) -> EncoderTape {
-        self.record(grids)
+    ///
+    /// # Errors
+    /// The values are not those of such items.
+    fn record_items(&self, grids: &[Grid], _values: &Tensor) -> Result<EncoderTape, NoPicturedText> {
+        Ok(self.record(grids))
     }
 }
 

@@ -11,6 +11,7 @@ use serde_json::Value as Json;
 pub use components::{COMPONENTS, Component, DIFFUSION, MODEL_INDEX, is_diffusion};
 pub use rows::VisionCut;
 pub use section::Section;
+pub use texts::Edits;
 
 use self::rows::{Row, row_of};
 use super::audio::AudioFamily;
@@ -68,6 +69,11 @@ impl<'a> ModelCard<'a> {
     /// have no features, and the tokens at most. `None`: the text is read as it is.
     pub fn text_defaults(self) -> Option<Json> {
         texts::of_pipeline(self.config)
+    }
+
+    /// Returns how the text tower of a diffusion model is shown the pictures that are edited; `None` where it sees none.
+    pub fn edits(self) -> Option<Edits> {
+        texts::edits(self.config)
     }
 
     /// A section of the config, where it has one.

@@ -1,13 +1,15 @@
 //! The prompts of samples: which caption a visit takes, when there is none, and the text that a tower is given.
 
 use std::borrow::Cow;
-use std::path::Path;
 
+use image::RgbImage;
 use serde_json::Value as Json;
 
+use super::edits::PromptPictures;
 use crate::data::card::ModelCard;
 use crate::data::contexts::TextProcessor;
 use crate::data::error::DataError;
+use crate::data::processor::ProcessorFolders;
 use crate::data::sample::Media;
 use crate::message::SampleId;
 use crate::rng::Counter;
@@ -17,6 +19,8 @@ const PURPOSE: u64 = 0x0063_6170_7469_6f6e;
 /// Makes items of captions.
 pub struct Captions {
     text: TextProcessor,
+    /// How pictures stand in a prompt; `None` of a text tower that sees none.
+    pictures: Option<PromptPictures>,
     /// What takes the place of a caption that is dropped.
     null: String,
     /// White space is collapsed and HTML's entities are written out, as Wan's pipeline does.
@@ -31,11 +35,8 @@ impl Captions {
     ///
     /// # Errors
     /// The tokenizer is missing or has more tokens than the tower, or the config's section `text` is wrong.
-    pub fn open(
-        (dir, own): (&Path, Option<&Path>),
-        config: &Json,
-        (seed, dropout): (u64, f64),
-    ) -> Result<Self, DataError> {
+    pub fn open(folders: ProcessorFolders<'_>, config: &Json, (seed, dropout): (u64, f64)) -> Result<Self, DataError> {
+        let (dir, own) = (folders.model, folders.text);
         let mut config = config.clone();
         let is_wan = config["transformer"]["_class_name"] == "WanTransformer3DModel";
         if config["text"].is_null() {
@@ -47,7 +48,8 @@ impl Captions {
         let text = text.ok_or_else(|| DataError::file(&dir.join("config.json"), "has no text_encoder"))?;
         // The null prompt of the pipeline; a tokenizer that puts nothing around a text makes no token of an empty one.
         let null = if is_wan && text.item("").is_ok() { "" } else { " " };
-        Ok(Self { text, null: null.to_owned(), cleans: is_wan, seed, dropout })
+        let pictures = PromptPictures::open(folders.media, &config, &text)?;
+        Ok(Self { text, pictures, null: null.to_owned(), cleans: is_wan, seed, dropout })
     }
 
     /// The prompt that a visit of a sample has: one of its captions, or the null prompt.
@@ -64,15 +66,24 @@ impl Captions {
         &self.null
     }
 
-    /// The item of a text; an empty one is the null prompt.
+    /// The item of a text, with pictures before it; an empty one is the null prompt.
     ///
     /// # Errors
-    /// Nothing is left of it.
-    pub fn item(&self, text: &str) -> Result<Media, DataError> {
+    /// Nothing is left of it, or the text tower cannot be shown the pictures.
+    pub fn item(&self, text: &str, shown: &[RgbImage]) -> Result<Media, DataError> {
         let text = if self.cleans { cleaned(text) } else { Cow::Borrowed(text) };
         let text = if text.is_empty() { Cow::Borrowed(self.null.as_str()) } else { text };
         let reason = |reason| DataError::Line(format!("its prompt: {reason}"));
-        self.text.item(&text).map_err(reason)
+        match &self.pictures {
+            Some(pictures) if !shown.is_empty() => pictures.item(&self.text, &text, shown),
+            _ => self.text.item(&text),
+        }
+        .map_err(reason)
+    }
+
+    /// How pictures that are edited stand in a prompt; `None` of a text tower that sees none.
+    pub fn pictures(&self) -> Option<&PromptPictures> {
+        self.pictures.as_ref()
     }
 
     pub fn notes(&self) -> Option<String> {

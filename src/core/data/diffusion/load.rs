@@ -82,6 +82,19 @@ impl Loader {
         Frames::fitted(&frames, Fit::cover(size, kept)).map_err(fail)
     }
 
+    /// A picture as it is.
+    ///
+    /// # Errors
+    /// Named by the file: it cannot be read, or is a clip.
+    pub fn picture(&self, source: &MediaSource, base: &Path, id: SampleId) -> Result<image::RgbImage, DataError> {
+        Ok(self.frames(source, base, id, 1)?.swap_remove(0))
+    }
+
+    /// The limit of pixels of pictures.
+    pub fn image_area(&self) -> Option<u64> {
+        self.areas[0]
+    }
+
     fn fitted(&self, source: &MediaSource, frames: &[image::RgbImage]) -> Result<Frames, DataError> {
         let size = (frames[0].width() as usize, frames[0].height() as usize);
         let area = self.areas[usize::from(matches!(source, MediaSource::Video(_)))];

@@ -9,6 +9,7 @@
 //! ```
 
 mod captions;
+mod edits;
 mod given;
 mod latents;
 mod load;
@@ -19,6 +20,7 @@ mod tests;
 use std::path::Path;
 use std::sync::Arc;
 
+use image::RgbImage;
 use serde_json::Value as Json;
 
 use self::captions::Captions;
@@ -26,7 +28,6 @@ use self::given::Given;
 pub use self::latents::LatentSpace;
 use self::load::Loader;
 use self::pictures::Frames;
-use super::card::ModelCard;
 use super::decoder::MediaDecoder;
 use super::error::DataError;
 use super::maker::SampleMaker;
@@ -73,21 +74,13 @@ impl DiffusionMaker {
                 )));
             }
         };
-        let reads_pictures =
-            ModelCard::of(config).text_tower().is_some_and(|tower| tower["model_type"] == "qwen2_5_vl");
-        let pipeline = config["pipeline"].as_str().unwrap_or_default();
-        if pipeline.starts_with("QwenImageEdit") && reads_pictures {
-            let reason =
-                format!("{pipeline}: its text encoder reads the pictures that are edited, which is not built yet");
-            return Err(wrong(reason));
-        }
         let rate = if config["expand_timesteps"] == true { 24.0 } else { 16.0 };
         let flow = options.flow.clone();
         Ok(Self {
             space,
             given: Given::open(folders.media, config, space, (flow.seed, options.video.first_frame))?,
             takes_references: is_qwen,
-            captions: Captions::open((folders.model, folders.text), config, (flow.seed, flow.dropout))?,
+            captions: Captions::open(folders, config, (flow.seed, flow.dropout))?,
             loader: Loader::new(options, decoder, space, if is_wan { rate } else { f64::INFINITY }),
             flow,
             max_tokens: options.max_tokens,
@@ -103,8 +96,9 @@ impl DiffusionMaker {
         let num_frames = frames.sizes()[0];
         let given = self.given.is_given(id, num_frames).then_some(&frames);
         media.extend(given.map(|frames| self.given.condition(frames, num_frames)));
-        let num_tokens = self.references(&mut media, record, base, id)? + grid.num_patches();
-        media.push(self.captions.item(self.captions.choose(id, &record.captions))?);
+        let (references, shown) = self.references(&mut media, record, base, id)?;
+        let num_tokens = references + grid.num_patches();
+        media.push(self.captions.item(self.captions.choose(id, &record.captions), &shown)?);
         let num_clean = given.map_or(0, |frames| self.given.num_clean(num_frames, frames));
         media.extend(self.pictures(Some(target), given)?);
         self.sample(id, grid, [num_tokens, num_clean], media)
@@ -138,37 +132,53 @@ impl DiffusionMaker {
         let asked = sampled.frames.unwrap_or(own.map_or(1, |sizes| sizes[0]));
         let num_frames = 1 + (asked - 1) / self.space.frames * self.space.frames;
         let grid = self.space.tokens([num_frames, rows, columns]);
-        let shown = frames.as_ref().filter(|_| self.given.begins(num_frames));
-        let mut media: Vec<Media> = shown.map(|frames| self.given.condition(frames, num_frames)).into_iter().collect();
-        let num_tokens = self.references(&mut media, record, base, id)? + grid.num_patches();
-        media.push(self.captions.item(&record.captions[0])?);
+        let first = frames.as_ref().filter(|_| self.given.begins(num_frames));
+        let mut media: Vec<Media> = first.map(|frames| self.given.condition(frames, num_frames)).into_iter().collect();
+        let (references, shown) = self.references(&mut media, record, base, id)?;
+        let num_tokens = references + grid.num_patches();
+        media.push(self.captions.item(&record.captions[0], &shown)?);
         if let Some(negative) = &sampled.negative {
-            media.push(self.captions.item(negative.as_deref().unwrap_or(self.captions.null()))?);
+            media.push(self.captions.item(negative.as_deref().unwrap_or(self.captions.null()), &shown)?);
         }
-        media.extend(self.pictures(given, shown)?);
+        media.extend(self.pictures(given, first)?);
         self.sample(id, grid, [num_tokens, 0], media)
     }
 
-    /// Adds the items of references; returns their tokens.
+    /// Adds the items of references; returns their tokens, and the pictures that the text tower is shown.
     fn references(
         &self,
         media: &mut Vec<Media>,
         record: &Captioned,
         base: &Path,
         id: SampleId,
-    ) -> Result<usize, DataError> {
+    ) -> Result<(usize, Vec<RgbImage>), DataError> {
         if !self.takes_references && !record.references.is_empty() {
             let reason = "has pictures that the result is made from, and this model takes none";
             return Err(DataError::Line(reason.to_owned()));
         }
-        let mut num_tokens = 0;
-        for reference in &record.references {
-            let frames = self.loader.native(reference, base, id)?;
+        let (mut num_tokens, mut shown) = (0, Vec::new());
+        let mut references = Vec::new();
+        match self.captions.pictures() {
+            Some(pictures) => {
+                let read = |reference| self.loader.picture(reference, base, id);
+                let found = record.references.iter().map(read).collect::<Result<Vec<_>, _>>()?;
+                let sized = pictures.sized(&found, self.loader.image_area());
+                let [own, small] = sized.map_err(DataError::Line)?;
+                references.extend(own.into_iter().map(Frames::of_picture));
+                shown = small;
+            }
+            None => {
+                for reference in &record.references {
+                    references.push(self.loader.native(reference, base, id)?);
+                }
+            }
+        }
+        for frames in references {
             let count = self.space.tokens(frames.sizes()).num_patches();
             media.push(frames.item(self.space.channels, count));
             num_tokens += count;
         }
-        Ok(num_tokens)
+        Ok((num_tokens, shown))
     }
 
     /// The image tower's items of a source's given frames.
@@ -239,7 +249,7 @@ impl SampleMaker for DiffusionMaker {
     }
 
     fn num_tokens(&self, text: &str) -> usize {
-        self.captions.item(text).map_or(text.len(), |item| item.num_features)
+        self.captions.item(text, &[]).map_or(text.len(), |item| item.num_features)
     }
 
     fn decodes(&self) -> bool {

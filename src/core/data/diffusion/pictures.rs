@@ -29,6 +29,12 @@ impl Frames {
         Ok(Self { rows: fit.kept.1, columns: fit.kept.0, rgb })
     }
 
+    /// A picture whose sides are whole tokens.
+    pub fn of_picture(picture: RgbImage) -> Self {
+        let (columns, rows) = (picture.width() as usize, picture.height() as usize);
+        Self { rows, columns, rgb: vec![picture.into_raw()] }
+    }
+
     /// Frames, rows and columns.
     pub fn sizes(&self) -> [usize; 3] {
         [self.rgb.len(), self.rows, self.columns]

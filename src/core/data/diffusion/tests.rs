@@ -45,12 +45,17 @@ impl Bench {
     }
 
     fn maker(&self, transformer: Json, options: ProcessorOptions) -> Result<DiffusionMaker, DataError> {
-        let config = json!({
+        self.maker_of(json!({"transformer": transformer}), options)
+    }
+
+    /// A maker for the model of a config, of which `own` are keys of its own.
+    fn maker_of(&self, own: Json, options: ProcessorOptions) -> Result<DiffusionMaker, DataError> {
+        let mut config = json!({
             "model_type": "loongforge_diffusion",
-            "transformer": transformer,
             "vae": {"_class_name": "PixelLatents", "channels": 1},
             "text_encoder": {"model_type": "qwen3", "vocab_size": 1000},
         });
+        own.as_object().unwrap().iter().for_each(|(key, value)| config[key] = value.clone());
         let model = self.path("model");
         let folders = ProcessorFolders { model: &model, media: &model, text: None };
         DiffusionMaker::open(folders, &config, &options, Arc::new(InProcess))
@@ -262,4 +267,128 @@ fn a_prompt_has_condition_and_negative_but_no_target() {
     assert_eq!(items(&clip), expected);
     assert!(clip.media[0].pixels[24..].iter().all(|&value| value == 0.0));
     assert!(ask(bench.wan(sampled(Some("4x6"), Some(5), None)), alone).unwrap_err().contains("no picture or clip"));
+}
+
+#[test]
+fn given_frames_are_pictures_for_the_image_tower() {
+    let bench = Bench::new();
+    fs::remove_file(bench.path("model/preprocessor_config.json")).unwrap();
+    let open = |positions: Json| {
+        let transformer = json!({"_class_name": WAN, "in_channels": 3, "out_channels": 1, "image_dim": 8,
+            "pos_embed_seq_len": positions});
+        let clip = json!({"model_type": "clip_vision_model", "image_size": 8, "patch_size": 4});
+        bench.maker_of(json!({"transformer": transformer, "image_encoder": clip}), ProcessorOptions::default()).unwrap()
+    };
+    let line = json!({"video": ["0.png", "1.png", "5.png"], "caption": "up"});
+    let clip = [(Tower::Vae, [3, 8, 24], 144), (Tower::Vae, [3, 8, 24], 144), (Tower::Text, [2, 1, 1], 2)];
+    // Four patches and the class token.
+    let picture = (Tower::Vision, [1, 2, 2], 5);
+    let first = bench.sample(open(Json::Null), line.clone()).unwrap();
+    assert_eq!(items(&first), [&clip[..], &[picture]].concat());
+    let both = bench.sample(open(json!(10)), line.clone()).unwrap();
+    assert_eq!(items(&both), [&clip[..], &[picture, picture]].concat());
+    assert_eq!(both.media[3].pixels, first.media[3].pixels);
+    assert!(both.media[4].pixels[0] > both.media[3].pixels[0], "the last frame is brighter");
+    // In the middle of 8 rows and 24 columns are 8 of both; the first frame's pixel there is 8.
+    let value = (8.0 / 255.0 - 0.481_454_66) / 0.268_629_54;
+    assert!((first.media[3].pixels[0] - value).abs() < 1e-5, "{} {value}", first.media[3].pixels[0]);
+    // Two pictures of a prompt are the ends of its clip, whatever a latent's frames.
+    let sampled = Sampled { size: Some("4x6".parse().unwrap()), frames: Some(5), negative: None };
+    let flow = FlowOptions { sampled: Some(sampled), ..FlowOptions::default() };
+    let path = bench.write("p.jsonl", json!({"video": ["0.png", "5.png"], "caption": "up"}).to_string());
+    let transformer = json!({"_class_name": WAN, "in_channels": 12, "out_channels": 4, "image_dim": 8, "pos_embed_seq_len": 10});
+    let vae = json!({"_class_name": "AutoencoderKLWan", "dim_mult": [1], "temperal_downsample": [true, true]});
+    let clip = json!({"model_type": "clip_vision_model", "image_size": 8, "patch_size": 4});
+    let config = json!({"transformer": transformer, "vae": vae, "image_encoder": clip});
+    let maker = bench.maker_of(config, ProcessorOptions { flow, ..ProcessorOptions::default() }).unwrap();
+    let prompt = bench.dataset(maker, &path).unwrap().prompt(0).unwrap();
+    let expected = [(Tower::Vae, [5, 4, 6], 12), (Tower::Text, [2, 1, 1], 2), picture, picture];
+    assert_eq!(items(&prompt), expected);
+    let condition = prompt.media[0].pixels.as_chunks::<72>().0;
+    assert!(condition[1..4].iter().flatten().all(|&value| value == 0.0) && condition[4][0] > condition[0][0]);
+}
+
+#[test]
+fn some_visits_of_a_clip_are_given_its_first_frame() {
+    let bench = Bench::new();
+    let open = |share: Option<f64>, more: Json, per_token: bool, sampled| {
+        let mut config = json!({"transformer": {"_class_name": WAN, "in_channels": 1, "out_channels": 1}});
+        config["expand_timesteps"] = more;
+        let video = crate::config::VideoLimits { first_frame: share, ..Default::default() };
+        let flow = FlowOptions { seed: 3, per_token, sampled, ..FlowOptions::default() };
+        bench.maker_of(config, ProcessorOptions { video, flow, ..ProcessorOptions::default() })
+    };
+    let line = json!({"video": ["0.png", "1.png", "5.png"], "caption": "up"});
+    let path = bench.write("one.jsonl", line.to_string());
+    let visits = |share, per_token| {
+        let dataset = bench.dataset(open(share, json!(true), per_token, None).unwrap(), &path).unwrap();
+        (0..200).map(|at| dataset.sample(at).unwrap()).collect::<Vec<_>>()
+    };
+    let given = |samples: &[Sample]| samples.iter().map(|sample| sample.media.len() == 3).collect::<Vec<_>>();
+    let some = visits(Some(0.3), true);
+    let count = given(&some).into_iter().filter(|&given| given).count();
+    assert!((40..80).contains(&count), "{count}");
+    assert_eq!(given(&some), given(&visits(Some(0.3), false)));
+    assert!(!given(&visits(None, false)).contains(&true) && !given(&visits(Some(1.0), false)).contains(&false));
+    for sample in &some {
+        // Tokens that are given are not in the loss.
+        let (num_items, counted) = if sample.media.len() == 3 { (3, 96) } else { (2, 144) };
+        assert_eq!((sample.media.len(), sample.meta.num_targets, sample.meta.num_tokens), (num_items, counted, 144));
+    }
+    let one = some.iter().find(|sample| sample.media.len() == 3).unwrap();
+    assert_eq!(items(one)[1], (Tower::Vae, [1, 8, 24], 48));
+    assert_eq!(one.media[1].pixels, one.media[0].pixels[..8 * 24]);
+    let picture = json!({"image": "0.png", "caption": "up"});
+    let alone = bench.sample(open(Some(1.0), json!(true), false, None).unwrap(), picture.clone()).unwrap();
+    assert_eq!(alone.media.len(), 2, "of a single frame nothing would be left to make");
+    // A prompt's picture begins its clip where clips are learned so.
+    let path = bench.write("p.jsonl", picture.to_string());
+    for (share, num_items) in [(Some(0.3), 2), (None, 1)] {
+        let sampled = Sampled { frames: Some(3), ..Sampled::default() };
+        let maker = open(share, json!(true), false, Some(sampled)).unwrap();
+        assert_eq!(bench.dataset(maker, &path).unwrap().prompt(0).unwrap().media.len(), num_items);
+    }
+    let error = open(Some(0.3), Json::Null, false, None).err().unwrap().to_string();
+    assert!(error.contains("data.video.first_frame is for models that take clips with a first frame"), "{error}");
+}
+
+#[test]
+fn pictures_to_edit_stand_in_the_prompt() {
+    let bench = Bench::new();
+    let open = |pipeline: &str, image: crate::config::ImageLimits| {
+        let text = json!({"model_type": "qwen2_5_vl", "vocab_size": 1000, "image_token_id": 262, "hidden_size": 8,
+            "rope_scaling": {"mrope_section": [1, 1, 2]}, "vision_config": {"patch_size": 8, "spatial_merge_size": 2}});
+        let config = json!({"transformer": {"_class_name": QWEN, "patch_size": 2}, "pipeline": pipeline, "text_encoder": text});
+        bench.maker_of(config, ProcessorOptions { image, ..ProcessorOptions::default() }).unwrap()
+    };
+    let small = crate::config::ImageLimits { area: Some(Area::new(32 * 64)), ..Default::default() };
+    let line = |edit: Json| json!({"prompt": "one", "image": "1.png", "edit_image": edit});
+    let plus = || open("QwenImageEditPlusPipeline", small);
+    let sample = bench.sample(plus(), line(json!(["2.png", "3.png"]))).unwrap();
+    // Of 25 columns and 9 rows: 64 × 32 pixels for the autoencoder, 640 × 224 for the text tower, which become 256 × 80 within
+    // its own limit of 256 × 256.
+    let sizes: Vec<_> = items(&sample).into_iter().filter(|item| item.0 == Tower::Vae).collect();
+    assert_eq!(sizes, [(Tower::Vae, [1, 8, 24], 48), (Tower::Vae, [1, 32, 64], 512), (Tower::Vae, [1, 32, 64], 512)]);
+    assert_eq!(sample.meta.num_tokens, 48 + 2 * 512);
+    let item = sample.media.last().unwrap();
+    let num_sizes = crate::message::PicturedText::len_of_sizes(item.pixels[0]).unwrap();
+    let len = crate::message::PicturedText::len_of_head(&item.pixels[..num_sizes]).unwrap();
+    let text = crate::message::PicturedText::of_head(&item.pixels[..len], num_sizes).unwrap();
+    let num_patches: usize = text.grids.iter().map(|grid| grid.num_patches()).sum();
+    assert_eq!((text.grids.len(), item.pixels.len() - len), (2, num_patches * 3 * 2 * 8 * 8));
+    let num_places = text.ids.iter().filter(|&&id| id == 262).count();
+    assert_eq!((num_places * 4, text.ids.len() - 64), (num_patches, item.num_features));
+    let bad = |maker, edit: Json| bench.sample(maker, line(edit)).unwrap_err();
+    let one = || open("QwenImageEditPipeline", small);
+    assert!(bad(one(), json!(["2.png", "3.png"])).contains("has 2 pictures to edit, and this model takes one"));
+    let forged = json!({"prompt": "<|image_pad|>", "image": "1.png", "edit_image": "2.png"});
+    let error = bench.sample(plus(), forged).unwrap_err();
+    assert!(error.contains("has 2 tokens that stand for pictures, and there are 1 pictures"), "{error}");
+    // Shown as large as it is encoded.
+    let sample = bench.sample(one(), line(json!("2.png"))).unwrap();
+    let shown = sample.media.last().unwrap();
+    assert_eq!((shown.pixels[0], &shown.pixels[2..5]), (-1.0, &[1.0, 4.0, 8.0][..]));
+    // Without pictures the prompt is plain.
+    let plain = bench.sample(plus(), json!({"prompt": "one", "image": "1.png"})).unwrap();
+    assert!(plain.media[1].pixels.iter().all(|&id| id >= 0.0));
 }

@@ -34,7 +34,7 @@ pub use expansion::{Expansion, Piece, Run, Timed};
 pub use markers::{Marker, Markers};
 pub(super) use open::{open, open_crop};
 pub use processor::MediaProcessor;
-pub(super) use resize::{middle, resize_bicubic};
+pub(super) use resize::{middle, resize_bicubic, resize_lanczos};
 pub use sampling::{Sampling, Spread};
 pub use smart_resize::smart_resize;
 pub use video::Video;

@@ -19,6 +19,11 @@ pub fn resize_bilinear(picture: &RgbImage, width: usize, height: usize) -> Resul
     resize(picture, width, height, FilterType::Bilinear)
 }
 
+/// Works like [`resize_bicubic`] with the filter that Pillow calls Lanczos.
+pub fn resize_lanczos(picture: &RgbImage, width: usize, height: usize) -> Result<Cow<'_, [u8]>, String> {
+    resize(picture, width, height, FilterType::Lanczos3)
+}
+
 /// The middle of a picture `[height, width, 3]` of the first size, which is at least as large as the second.
 pub fn middle(rgb: &[u8], (width, height): (usize, usize), (cut_width, cut_height): (usize, usize)) -> Vec<u8> {
     let (left, top) = ((width - cut_width) / 2, (height - cut_height) / 2);

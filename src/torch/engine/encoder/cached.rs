@@ -34,7 +34,7 @@ pub(super) fn encode_each(
             num_cached += 1;
             return Ok(kept);
         }
-        let record = model.record(&[grid]);
+        let record = model.record_items(&[grid], &own)?;
         let mut run =
             Execution::forward_only(record.tape, params.clone(), vec![(record.pixels, input(model, &own, kind))]);
         run = run.with_mesh(mesh.clone());

@@ -47,4 +47,5 @@ pub use family::DecoderFamily;
 pub use generate::{Prompt, generate};
 pub use names::Names;
 pub use score::TokenScores;
+pub(super) use states::Among;
 pub use transformer::Decoder;

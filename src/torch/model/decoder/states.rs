@@ -1,25 +1,42 @@
 //! The hidden states of a decoder's first layers, where texts are read and nothing is predicted.
 
+use std::rc::Rc;
+
 use tch::{Kind, Tensor};
 
 use super::recording::{Recording, Wanted};
 use super::transformer::Decoder;
 use crate::tape::{Policy, Slot, Tape};
 
+/// What stands among the tokens of texts.
+pub struct Among {
+    /// Positions of all tokens on three axes, `[3, T]`, float.
+    pub positions: Tensor,
+    /// Tokens that features `[N, D]` replace, int64, and these.
+    pub features: Option<(Rc<Tensor>, Slot)>,
+}
+
 impl Decoder {
     /// Records texts that end at `cu_seqlens` `[0, …, T]`; `ids` is `[T, 1]`. Returns the states `[T, D]` after the embedding
-    /// and after each layer of the stage, which is the first and whole on one rank. What balances routers is left out.
+    /// and after each layer of the stage, which is the first and whole on one rank. What balances routers is left out. Positions
+    /// count from 0 in each text, but for what `among` says.
     pub(in crate::model) fn record_states(
         &self,
         tape: &mut Tape,
         cu_seqlens: &[usize],
         ids: Slot,
+        among: Option<Among>,
         policy: Policy,
     ) -> Vec<Slot> {
         let positions: Vec<i64> = cu_seqlens.windows(2).flat_map(|ends| 0..(ends[1] - ends[0]) as i64).collect();
         let num_tokens = positions.len() as i64;
         let positions = Tensor::from_slice(&positions);
-        let position_ids = if self.config().has_three_axes() { positions.expand([3, -1], true) } else { positions };
+        let (position_ids, features) = match (among, self.config().has_three_axes()) {
+            (Some(among), true) => (among.positions, among.features),
+            (Some(among), false) => (among.positions.get(0), among.features),
+            (None, true) => (positions.expand([3, -1], true), None),
+            (None, false) => (positions, None),
+        };
         let mut recording = Recording {
             parallel: self.config().parallel,
             num_tokens,
@@ -37,6 +54,9 @@ impl Decoder {
         let table = self.token_table();
         let look_up = move |reads: &[Tensor]| vec![table.look_up(&reads[0].flatten(0, -1).to_kind(Kind::Int64))];
         let mut x = tape.run("embed", &[self.embedding().id], policy, &[ids], 1, look_up)[0];
+        if let Some((rows, features)) = features {
+            x = tape.put_rows(x, rows, features);
+        }
         let contexts = self.contexts(&position_ids, cu_seqlens);
         let mut states = vec![x];
         for (number, layer) in self.layers.iter().enumerate() {

@@ -3,16 +3,18 @@
 
 use std::sync::Arc;
 
+use loongforge_core::data::ModelCard;
 use loongforge_core::message::Tower;
+use serde_json::json;
 
 use super::common::NamePrefix;
 use super::decoders::read_decoder;
 use super::qwen2_5_vl_text;
 use crate::model::keys::{Keys, ModelConfigError};
-use crate::model::text::parts as text_parts;
+use crate::model::text::{Pictures, parts as text_parts};
 use crate::model::towers::ModelTower;
 use crate::model::vae::{Autoencoder, LatentPatch};
-use crate::model::vision::clip;
+use crate::model::vision::{clip, qwen2_5};
 
 type Result<T> = std::result::Result<T, ModelConfigError>;
 
@@ -49,13 +51,19 @@ pub(in crate::model) fn read(
     let encoder = keys.section("text_encoder")?;
     let (text, projector) = (keys.section_or("text")?, keys.section_or("text_projector")?);
     let (key, width) = wanted.text;
-    let text = match projector {
+    let mut text = match projector {
         Some(projector) => text_parts::read(&encoder, Some(&projector), text.as_ref(), width, read_text)?,
         None => text_parts::read_states(&encoder, text.as_ref(), read_text)?,
     };
     if text.projector.is_none() && text.width() != width {
         let must = format!("must equal {} ({width}), or text_projector must be given", transformer.path(key));
         return Err(keys.inconsistent("text_encoder", format!("{} wide", text.width()), must));
+    }
+    if ModelCard::of(&keys.filled(&json!({}))).edits().is_some() {
+        let vision = encoder.section("vision_config")?;
+        let tower = qwen2_5::read(&vision, "text_encoder.visual.", "text_encoder.visual.merger.", text.tower.width())?;
+        let placeholder = encoder.index_or("image_token_id")?.ok_or_else(|| encoder.missing("image_token_id"))?;
+        text.pictures = Some(Pictures { tower, placeholder });
     }
     let tower = |tower, family| ModelTower { tower, family, placeholders: Vec::new() };
     let mut towers = vec![tower(Tower::Text, Arc::new(text)), tower(Tower::Vae, vae.tower())];

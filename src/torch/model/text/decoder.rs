@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use tch::Tensor;
 
-use crate::model::decoder::{Decoder, DecoderConfig};
+use crate::model::decoder::{Among, Decoder, DecoderConfig};
 use crate::model::stage::Stage;
 use crate::model::tower_blocks::Part;
 use crate::nn::RmsNorm;
@@ -40,9 +40,16 @@ impl DecoderTower {
         }
     }
 
-    /// As [`super::t5_tower::T5Tower::record`].
-    pub fn record(&self, tape: &mut Tape, ends: &[usize], ids: Slot, policy: Policy) -> Vec<Slot> {
-        let mut states = self.decoder.record_states(tape, ends, ids, policy);
+    /// As [`super::t5_tower::T5Tower::record`], of texts with `among` between their tokens.
+    pub fn record(
+        &self,
+        tape: &mut Tape,
+        ends: &[usize],
+        ids: Slot,
+        among: Option<Among>,
+        policy: Policy,
+    ) -> Vec<Slot> {
+        let mut states = self.decoder.record_states(tape, ends, ids, among, policy);
         if let Some(Part { part, ids }) = &self.norm {
             let (norm, last) = (Rc::clone(part), states.last_mut().expect("the embeddings"));
             let forward = move |reads: &[Tensor]| vec![norm.forward(&reads[0])];

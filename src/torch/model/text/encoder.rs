@@ -3,16 +3,18 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use loongforge_core::message::Grid;
-use tch::Tensor;
+use loongforge_core::message::{Grid, NoPicturedText};
+use tch::{Kind, Tensor};
 
 use super::decoder::DecoderTower;
+use super::pictured::PicturedTexts;
 use super::t5::T5Config;
 use super::t5_tower::T5Tower;
 use crate::model::audio::{AudioProjector, AudioProjectorConfig};
-use crate::model::decoder::DecoderConfig;
+use crate::model::decoder::{Among, DecoderConfig};
 use crate::model::encoder::{EncoderFamily, EncoderModel, EncoderTape};
 use crate::model::parallel_errors::TensorParallelError;
+use crate::model::vision::{VisionConfig, VisionEncoder};
 use crate::params::{ParallelRank, ParamSpec, ParamStore};
 use crate::tape::{Policy, Slot, Tape};
 
@@ -25,8 +27,18 @@ pub struct TextConfig {
     pub layers: Vec<usize>,
     /// Tokens at the beginning of each text, such as a template's, that have no features.
     pub drop_tokens: usize,
+    /// The tower of pictures that stand among a text's tokens (Qwen-Image-Edit), of a decoder.
+    pub pictures: Option<Pictures>,
     /// `None`: features are the states.
     pub projector: Option<AudioProjectorConfig>,
+}
+
+/// Pictures among the tokens of texts.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Pictures {
+    pub tower: VisionConfig,
+    /// The token that a feature of a picture replaces.
+    pub placeholder: i64,
 }
 
 /// A tower.
@@ -70,10 +82,13 @@ impl TextConfig {
 /// The encoder on the parameters of a store.
 struct TextEncoder {
     tower: Tower,
+    /// With the placeholder of pictures and the values of a patch.
+    pictures: Option<(VisionEncoder, i64, i64)>,
     layers: Vec<usize>,
     drop_tokens: usize,
     projector: Option<AudioProjector>,
     policy: Policy,
+    kind: Kind,
 }
 
 enum Tower {
@@ -88,6 +103,7 @@ impl EncoderFamily for TextConfig {
             TextTowerConfig::T5(config) => config.specs(num_layers, with_norm),
             TextTowerConfig::Decoder(config) => DecoderTower::specs(config, num_layers),
         };
+        specs.extend(self.pictures.iter().flat_map(|pictures| pictures.tower.specs()));
         specs.extend(self.projector.iter().flat_map(AudioProjectorConfig::specs));
         specs
     }
@@ -98,8 +114,12 @@ impl EncoderFamily for TextConfig {
             TextTowerConfig::T5(config) => Tower::T5(Box::new(T5Tower::new(config, num_layers, with_norm, params))),
             TextTowerConfig::Decoder(config) => Tower::Decoder(Box::new(DecoderTower::new(config, num_layers, params))),
         };
+        let pictures =
+            |it: &Pictures| (VisionEncoder::new(&it.tower, params, policy), it.placeholder, it.tower.patch_dim());
         Box::new(TextEncoder {
             tower,
+            pictures: self.pictures.as_ref().map(pictures),
+            kind: params.flat().kind(),
             layers: self.layers.clone(),
             drop_tokens: self.drop_tokens,
             projector: self.projector.as_ref().map(|config| AudioProjector::new(config, params)),
@@ -136,16 +156,43 @@ impl EncoderModel for TextEncoder {
     fn record(&self, grids: &[Grid]) -> EncoderTape {
         let mut tape = Tape::new();
         let ids = tape.input(false);
-        let (mut ends, mut kept) = (vec![0], Vec::new());
-        for grid in grids {
-            let start = ends[ends.len() - 1];
-            let end = start + grid.num_patches();
-            kept.extend((start + self.drop_tokens) as i64..end as i64);
-            ends.push(end);
+        let mut ends = vec![0];
+        grids.iter().for_each(|grid| ends.push(ends[ends.len() - 1] + grid.num_patches()));
+        self.record_texts(tape, (ids, ids), &ends, None)
+    }
+
+    fn record_items(&self, grids: &[Grid], values: &Tensor) -> Result<EncoderTape, NoPicturedText> {
+        let Some((encoder, placeholder, patch_dim)) = &self.pictures else { return Ok(self.record(grids)) };
+        let texts = PicturedTexts::read(grids, values, *placeholder, *patch_dim)?;
+        if texts.grids.is_empty() {
+            return Ok(self.record(grids));
         }
+        let mut tape = Tape::new();
+        let input = tape.input(false);
+        let (take_ids, take_patches) = (texts.take_ids(), texts.take_patches(*patch_dim, self.kind));
+        let forward = move |reads: &[Tensor]| vec![take_ids(&reads[0]), take_patches(&reads[0])];
+        let parts = tape.run("parts", &[], Policy::Recompute, &[input], 2, forward);
+        let features = encoder.record_on(&mut tape, &texts.grids, parts[1])[0];
+        let rows = Rc::new(Tensor::from_slice(&texts.rows).to_device(values.device()));
+        let among = Among { positions: texts.positions(), features: Some((rows, features)) };
+        Ok(self.record_texts(tape, (input, parts[0]), &texts.ends, Some(among)))
+    }
+}
+
+impl TextEncoder {
+    /// Texts that end at `ends` among tokens; `input` is the tape's, of which `ids` are made.
+    fn record_texts(
+        &self,
+        mut tape: Tape,
+        (input, ids): (Slot, Slot),
+        ends: &[usize],
+        among: Option<Among>,
+    ) -> EncoderTape {
+        let kept = |ends: &[usize]| (ends[0] + self.drop_tokens) as i64..ends[1] as i64;
+        let kept: Vec<i64> = ends.windows(2).flat_map(kept).collect();
         let states = match &self.tower {
-            Tower::T5(tower) => tower.record(&mut tape, &ends, ids, self.policy),
-            Tower::Decoder(tower) => tower.record(&mut tape, &ends, ids, self.policy),
+            Tower::T5(tower) => tower.record(&mut tape, ends, ids, self.policy),
+            Tower::Decoder(tower) => tower.record(&mut tape, ends, ids, among, self.policy),
         };
         let taken: Vec<Slot> = self.layers.iter().map(|layer| states[*layer]).collect();
         let drops = self.drop_tokens > 0;
@@ -159,6 +206,6 @@ impl EncoderModel for TextEncoder {
             Some(projector) => projector.record(&mut tape, features, self.policy),
             None => features,
         };
-        EncoderTape { tape: Rc::new(tape), pixels: ids, outputs: vec![features] }
+        EncoderTape { tape: Rc::new(tape), pixels: input, outputs: vec![features] }
     }
 }

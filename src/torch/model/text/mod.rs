@@ -4,9 +4,10 @@
 mod decoder;
 mod encoder;
 pub(super) mod parts;
+mod pictured;
 mod relative;
 mod t5;
 mod t5_tower;
 
-pub use encoder::{TextConfig, TextTowerConfig};
+pub use encoder::{Pictures, TextConfig, TextTowerConfig};
 pub use t5::T5Config;

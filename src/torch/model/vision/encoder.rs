@@ -12,7 +12,7 @@ use crate::model::encoder::{EncoderFamily, EncoderModel, EncoderTape};
 use crate::model::parallel_errors::TensorParallelError;
 use crate::model::tower_blocks::Divided;
 use crate::params::{ParallelRank, ParamSpec, ParamStore};
-use crate::tape::{Policy, Tape};
+use crate::tape::{Policy, Slot, Tape};
 
 /// An encoder as data.
 #[derive(Clone, Debug, PartialEq)]
@@ -43,7 +43,7 @@ impl VisionConfig {
 }
 
 /// The encoder on the parameters of a store.
-struct VisionEncoder {
+pub(in crate::model) struct VisionEncoder {
     tower: Tower,
     projector: Projector,
     deepstack: Vec<Projector>,
@@ -64,12 +64,7 @@ impl EncoderFamily for VisionConfig {
     }
 
     fn build(&self, params: &ParamStore, policy: Policy) -> Box<dyn EncoderModel> {
-        Box::new(VisionEncoder {
-            tower: Tower::new(&self.tower, params),
-            projector: Projector::new(&self.projector, params),
-            deepstack: self.deepstack.iter().map(|config| Projector::new(config, params)).collect(),
-            policy,
-        })
+        Box::new(VisionEncoder::new(self, params, policy))
     }
 
     fn num_outputs(&self) -> usize {
@@ -94,20 +89,38 @@ impl EncoderFamily for VisionConfig {
     }
 }
 
-impl EncoderModel for VisionEncoder {
-    /// Items' heights and widths are multiples of the merge size.
-    fn record(&self, grids: &[Grid]) -> EncoderTape {
+impl VisionEncoder {
+    pub(in crate::model) fn new(config: &VisionConfig, params: &ParamStore, policy: Policy) -> VisionEncoder {
+        VisionEncoder {
+            tower: Tower::new(&config.tower, params),
+            projector: Projector::new(&config.projector, params),
+            deepstack: config.deepstack.iter().map(|config| Projector::new(config, params)).collect(),
+            policy,
+        }
+    }
+
+    /// Records the encoding of items of these sizes, of their patches `[patches, patch_dim]`, on a tape: features `[N, dim]`, and
+    /// those of each DeepStack level.
+    pub(in crate::model) fn record_on(&self, tape: &mut Tape, grids: &[Grid], pixels: Slot) -> Vec<Slot> {
         let policy = self.policy;
-        let mut tape = Tape::new();
-        let pixels = tape.input(false);
-        let states = self.tower.record(&mut tape, grids, pixels, policy);
+        let states = self.tower.record(tape, grids, pixels, policy);
         let grids: Vec<Grid> = grids.iter().map(|grid| self.tower.config().grid_out(*grid)).collect();
         // Projectors are not split.
         tape.set_alike(self.tower.config().block.parallel.tp > 1);
-        let mut outputs = vec![self.projector.record(&mut tape, "projector".into(), &grids, states.last, policy)];
+        let mut outputs = vec![self.projector.record(tape, "projector".into(), &grids, states.last, policy)];
         for (number, (projector, states)) in self.deepstack.iter().zip(states.deepstack).enumerate() {
-            outputs.push(projector.record(&mut tape, format!("deepstack {number}"), &grids, states, policy));
+            outputs.push(projector.record(tape, format!("deepstack {number}"), &grids, states, policy));
         }
+        outputs
+    }
+}
+
+impl EncoderModel for VisionEncoder {
+    /// Items' heights and widths are multiples of the merge size.
+    fn record(&self, grids: &[Grid]) -> EncoderTape {
+        let mut tape = Tape::new();
+        let pixels = tape.input(false);
+        let outputs = self.record_on(&mut tape, grids, pixels);
         EncoderTape { tape: Rc::new(tape), pixels, outputs }
     }
 }

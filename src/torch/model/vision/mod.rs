@@ -22,6 +22,7 @@ mod tower;
 mod tower_config;
 
 pub use encoder::VisionConfig;
+pub(super) use encoder::VisionEncoder;
 pub use layout::{PatchOrder, Span};
 pub use projector::{MergeNorm, ProjectorConfig, ProjectorKind};
 pub use tower_config::{ClassToken, PatchEmbed, PositionTable, TowerConfig, Windows};

@@ -1,0 +1,93 @@
+//! The values of an item of a text tower that sees pictures (Qwen-Image-Edit): a text whose tokens are some of them features of
+//! pictures. Such an item is one of [`crate::message::Tower::Text`] with a row of one value each.
+//!
+//! ```text
+//! -pictures │ tokens │ frames rows columns of each picture │ ids │ positions by frame, by row, by column │ patches
+//! ```
+//!
+//! A text without pictures has ids alone, which are at least 0. Numbers are whole and below 2²⁴, but for those of patches.
+
+use super::Grid;
+
+/// A text among whose tokens pictures' features stand.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PicturedText {
+    pub ids: Vec<i64>,
+    /// `[3, tokens]`.
+    pub positions: Vec<f32>,
+    /// Patches of each picture.
+    pub grids: Vec<Grid>,
+}
+
+/// Values that are no text with pictures; they came from elsewhere, or broken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("an item of a text tower is no text with pictures: it is too short for what its first values say")]
+pub struct NoPicturedText;
+
+impl PicturedText {
+    /// The item's values; `patches` are those of all pictures, end to end.
+    pub fn values(&self, patches: &[&[f32]]) -> Vec<f32> {
+        let sides = self.grids.iter().flat_map(|grid| [grid.t, grid.h, grid.w]).map(|side| side as f32);
+        let head = [-(self.grids.len() as f32), self.ids.len() as f32].into_iter().chain(sides);
+        let ids = self.ids.iter().map(|&id| id as f32);
+        let positions = self.positions.iter().copied();
+        head.chain(ids).chain(positions).chain(patches.iter().flat_map(|patches| patches.iter().copied())).collect()
+    }
+
+    /// How many values tell sizes, of an item that begins with this one; `None`: it is a text without pictures.
+    pub fn len_of_sizes(first: f32) -> Option<usize> {
+        (first < 0.0).then_some(2 + 3 * count(-first))
+    }
+
+    /// How many values stand before patches, of an item that begins with these, which tell sizes.
+    ///
+    /// # Errors
+    /// They are too few.
+    pub fn len_of_head(sizes: &[f32]) -> Result<usize, NoPicturedText> {
+        Ok(sizes.len() + 4 * count(*sizes.get(1).ok_or(NoPicturedText)?))
+    }
+
+    /// The text of the values that stand before patches, the first `num_sizes` of which tell sizes.
+    ///
+    /// # Errors
+    /// They are of another number.
+    pub fn of_head(head: &[f32], num_sizes: usize) -> Result<Self, NoPicturedText> {
+        let (sizes, rest) = head.split_at_checked(num_sizes).ok_or(NoPicturedText)?;
+        let num_tokens = count(*sizes.get(1).ok_or(NoPicturedText)?);
+        let (ids, positions) = rest.split_at_checked(num_tokens).ok_or(NoPicturedText)?;
+        if positions.len() != 3 * num_tokens {
+            return Err(NoPicturedText);
+        }
+        let sides = sizes[2..].as_chunks::<3>().0.iter().map(|sides| sides.map(|side| side as u32));
+        Ok(Self {
+            ids: ids.iter().map(|&id| id as i64).collect(),
+            positions: positions.to_vec(),
+            grids: sides.map(|[t, h, w]| Grid { t, h, w }).collect(),
+        })
+    }
+}
+
+/// A whole number that came as a value.
+fn count(value: f32) -> usize {
+    (value as usize).min(1 << 24)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_say_how_they_are_laid_out() {
+        let grids = vec![Grid { t: 1, h: 2, w: 4 }, Grid { t: 1, h: 2, w: 2 }];
+        let text = PicturedText { ids: vec![5, 9, 9, 151_655], positions: vec![0.0; 12], grids };
+        let values = text.values(&[&[0.5; 16], &[-0.5; 8]]);
+        let num_sizes = PicturedText::len_of_sizes(values[0]).unwrap();
+        let len = PicturedText::len_of_head(&values[..num_sizes]).unwrap();
+        assert_eq!((num_sizes, len, values.len()), (8, 24, 48));
+        assert_eq!(PicturedText::of_head(&values[..len], num_sizes).unwrap(), text);
+        assert_eq!(PicturedText::of_head(&values[..len - 1], num_sizes), Err(NoPicturedText));
+        assert_eq!(PicturedText::len_of_head(&values[..1]), Err(NoPicturedText));
+        assert_eq!(PicturedText::len_of_sizes(0.0), None, "an id");
+        assert_eq!(PicturedText::len_of_sizes(f32::NEG_INFINITY), Some(2 + 3 * (1 << 24)), "no number of pictures");
+    }
+}
