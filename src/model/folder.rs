@@ -169,6 +169,12 @@ impl ModelFolder {
 
     fn understand(path: &Path, mut json: Value) -> Result<Self, FolderError> {
         put_image_token(&mut json, path);
+        // What the pipeline reads is not in published configs.
+        if json["text"].is_null()
+            && let Some(text) = ModelCard::of(&json).text_defaults()
+        {
+            json["text"] = text;
+        }
         let is_composed = json.get("model_type").is_some_and(|name| name == "loongforge_vlm" || name == DIFFUSION);
         let wrong = |source| match is_composed {
             true => FolderError::Parts { code: code::MODEL_PARTS, source },

@@ -8,6 +8,8 @@ A folder has the pipeline as `save_pretrained` writes it (`model`), its pictures
 sample`, and `expected.safetensors`: the noise and the latents that the pipeline makes of it, a row for each token of the
 transformer, values by channel and place in the patch; and of the prompt and the negative prompt the rows of text.
 
+Pictures of cases `…_resized` are resized, where a byte in some hundred differs by one.
+
 The template of Qwen-Image-Edit has pictures among its tokens. The model was trained with positions on three axes there; the
 pipeline does not hand transformers 5 what it needs for them (`mm_token_type_ids`), so that is done here.
 """
@@ -33,7 +35,7 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from torch import Tensor
 from transformers import (CLIPImageProcessor, CLIPVisionConfig, CLIPVisionModel, PreTrainedTokenizerFast, Qwen2_5_VLConfig,
-                          Qwen2_5_VLForConditionalGeneration, Qwen2Tokenizer, Qwen2VLImageProcessor, Qwen2VLProcessor, UMT5Config,
+                          Qwen2_5_VLForConditionalGeneration, Qwen2Tokenizer, Qwen2VLImageProcessorPil, Qwen2VLProcessor, UMT5Config,
                           UMT5EncoderModel)
 from transformers.utils.logging import disable_progress_bar
 
@@ -51,7 +53,7 @@ UNIPC = dict(prediction_type="flow_prediction", use_flow_sigmas=True, flow_shift
 EULER = dict(use_dynamic_shifting=True, base_shift=0.5, max_shift=0.9, base_image_seq_len=256, max_image_seq_len=8192,
              shift_terminal=0.02, time_shift_type="exponential")
 CLIP_SIDE = 28
-AREA = 80
+AREA = 384
 
 
 def vae(kind: type, config: dict, seed: int):
@@ -104,13 +106,13 @@ def qwen(seed: int):
         return forward(*args, input_ids=input_ids, mm_token_type_ids=(input_ids == image_id).int(), **kwargs)
 
     model.forward = with_types
-    images = Qwen2VLImageProcessor(patch_size=14, min_pixels=56 * 56, max_pixels=28 * 28 * 16384)
+    images = Qwen2VLImageProcessorPil(patch_size=14, min_pixels=56 * 56, max_pixels=28 * 28 * 16384)
     return tokenizer, model, images
 
 
 def picture(path: Path, columns: int, rows: int, seed: int) -> Image.Image:
-    """Smooth, so that filters of resizing are not told by noise."""
-    x, y = np.meshgrid(np.arange(columns) / columns, np.arange(rows) / rows)
+    """Squares of waves."""
+    x, y = np.meshgrid(np.arange(columns) // 8 * 8 / columns, np.arange(rows) // 8 * 8 / rows)
     waves = [128 + 90 * np.sin(7 * x * (seed + c + 1) / 3 + 4 * y * (c + 1) + seed) for c in range(3)]
     made = Image.fromarray(np.stack(waves, -1).round().clip(0, 255).astype(np.uint8))
     made.save(path)
@@ -207,6 +209,7 @@ def qwen_image(case: Case, kind: type, size: tuple[int, int], images: list[tuple
                    latents=noise, output_type="latent", **given).images
     args = ["--prompt", prompt, "--negative", negative, "--size", f"{rows}x{columns}", "--steps", str(steps), "--guidance", "3",
             *(word for name in named for word in ["--image", name])]
+    args += [] if kind is QwenImagePipeline else ["--area", f"{AREA}x{AREA}"]
     case.save(pipe, args, noise[0], latents[0])
 
 
@@ -228,9 +231,12 @@ CASES = {
     "wan2.2_ti2v": lambda case: wan(case, WanPipeline, 5, (64, 96), own=dict(expand_timesteps=True), config=VAE_5B),
     "wan2.2_ti2v_first": lambda case: wan(case, I2V, 9, (64, 96), images=1, own=dict(expand_timesteps=True), config=VAE_5B),
     "qwen_image": lambda case: qwen_image(case, QwenImagePipeline, (48, 32)),
-    "qwen_image_edit": lambda case: qwen_image(case, QwenImageEditPipeline, (48, 32), [(90, 60)]),
-    "qwen_image_edit_plus": lambda case: qwen_image(case, PLUS, (48, 32), [(70, 50), (40, 64)]),
-    "qwen_image_edit_2511": lambda case: qwen_image(case, PLUS, (32, 48), [(64, 64)], dict(zero_cond_t=True)),
+    # Nobody resizes a picture of 672×224: it has 384² pixels of whole patches.
+    "qwen_image_edit": lambda case: qwen_image(case, QwenImageEditPipeline, (48, 32), [(672, 224)]),
+    "qwen_image_edit_plus": lambda case: qwen_image(case, PLUS, (48, 32), [(672, 224), (224, 672)]),
+    "qwen_image_edit_2511": lambda case: qwen_image(case, PLUS, (32, 48), [(224, 672)], dict(zero_cond_t=True)),
+    "qwen_image_edit_resized": lambda case: qwen_image(case, QwenImageEditPipeline, (48, 32), [(90, 60)]),
+    "qwen_image_edit_plus_resized": lambda case: qwen_image(case, PLUS, (48, 32), [(70, 50), (400, 640)]),
 }
 
 

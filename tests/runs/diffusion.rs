@@ -172,14 +172,15 @@ const EDIT: &[&str] = &[
      num_key_value_heads: 1, rope_scaling: {mrope_section: [2, 1, 1]}}, vision_config: {model_type: qwen2_5_vl_vision, \
      depth: 1, hidden_size: 16, intermediate_size: 24, num_heads: 2, patch_size: 32, spatial_merge_size: 2, \
      temporal_patch_size: 1, out_hidden_size: 32, window_size: 128, fullatt_block_indexes: [0]}}",
-    "model.text.max_tokens=64",
+    "model.text={tokenizer: TOKENIZER, template: \"{}\", drop_tokens: 0, max_tokens: 64}",
     "data.image.area=32x32",
     "data.pack.max_tokens=600",
 ];
 
 #[test]
 fn given_frames_and_pictures_to_edit_reach_the_transformer() {
-    let processor = json!({"patch_size": 32, "merge_size": 2, "temporal_patch_size": 1, "min_pixels": 4096, "max_pixels": 65536});
+    let processor =
+        json!({"patch_size": 32, "merge_size": 2, "temporal_patch_size": 1, "min_pixels": 4096, "max_pixels": 65536});
     for (transformer, name, own, tower) in [
         (WAN, "clip", CLIP, "image_encoder/"),
         (WAN, "first frames", FIRST_FRAMES, "transformer/"),
@@ -198,9 +199,13 @@ fn given_frames_and_pictures_to_edit_reach_the_transformer() {
             fs::write(captioned.folder("words/tokenizer.json"), tokenizer.to_string()).unwrap();
             let path = captioned.folder("train.jsonl");
             let lines = fs::read_to_string(&path).unwrap();
-            fs::write(&path, lines.replace("\"prompt\"", "\"edit_image\": [\"1.png\", \"2.png\"], \"prompt\"")).unwrap();
+            fs::write(&path, lines.replace("\"prompt\"", "\"edit_image\": [\"1.png\", \"2.png\"], \"prompt\""))
+                .unwrap();
         }
-        let run = |to: &str, more: &[&str]| captioned.run(to, &[own, &["train.steps=4"], more].concat(), None);
+        let words = captioned.folder("words").display().to_string();
+        let own: Vec<String> = own.iter().map(|key| key.replace("TOKENIZER", &words)).collect();
+        let own: Vec<&str> = own.iter().map(String::as_str).collect();
+        let run = |to: &str, more: &[&str]| captioned.run(to, &[&own, &["train.steps=4"][..], more].concat(), None);
         let one = run("one", &["pools.placement=colocated"]);
         assert_eq!(one.len(), 4, "{name}");
         assert!(one.iter().all(|step| step.loss.is_finite()), "{name}");

@@ -296,7 +296,8 @@ fn given_frames_are_pictures_for_the_image_tower() {
     let sampled = Sampled { size: Some("4x6".parse().unwrap()), frames: Some(5), negative: None };
     let flow = FlowOptions { sampled: Some(sampled), ..FlowOptions::default() };
     let path = bench.write("p.jsonl", json!({"video": ["0.png", "5.png"], "caption": "up"}).to_string());
-    let transformer = json!({"_class_name": WAN, "in_channels": 12, "out_channels": 4, "image_dim": 8, "pos_embed_seq_len": 10});
+    let transformer =
+        json!({"_class_name": WAN, "in_channels": 12, "out_channels": 4, "image_dim": 8, "pos_embed_seq_len": 10});
     let vae = json!({"_class_name": "AutoencoderKLWan", "dim_mult": [1], "temperal_downsample": [true, true]});
     let clip = json!({"model_type": "clip_vision_model", "image_size": 8, "patch_size": 4});
     let config = json!({"transformer": transformer, "vae": vae, "image_encoder": clip});
@@ -358,7 +359,8 @@ fn pictures_to_edit_stand_in_the_prompt() {
     let open = |pipeline: &str, image: crate::config::ImageLimits| {
         let text = json!({"model_type": "qwen2_5_vl", "vocab_size": 1000, "image_token_id": 262, "hidden_size": 8,
             "rope_scaling": {"mrope_section": [1, 1, 2]}, "vision_config": {"patch_size": 8, "spatial_merge_size": 2}});
-        let config = json!({"transformer": {"_class_name": QWEN, "patch_size": 2}, "pipeline": pipeline, "text_encoder": text});
+        let config =
+            json!({"transformer": {"_class_name": QWEN, "patch_size": 2}, "pipeline": pipeline, "text_encoder": text});
         bench.maker_of(config, ProcessorOptions { image, ..ProcessorOptions::default() }).unwrap()
     };
     let small = crate::config::ImageLimits { area: Some(Area::new(32 * 64)), ..Default::default() };
