@@ -130,6 +130,7 @@ class Case:
     def __init__(self, out: Path, seed: int):
         shutil.rmtree(out, ignore_errors=True)
         out.mkdir(parents=True)
+        torch.manual_seed(seed)  # of what classes draw themselves
         self.out, self.seed, self.texts = out, seed, []
         self.rng = torch.Generator().manual_seed(seed + 2)
 

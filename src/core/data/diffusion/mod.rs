@@ -74,6 +74,14 @@ impl DiffusionMaker {
                 )));
             }
         };
+        let pipeline = config["pipeline"].as_str().unwrap_or_default();
+        let encoder = &config["text_encoder"];
+        let is_blind = encoder["model_type"] == "qwen2_5_vl" && !encoder["vision_config"].is_object();
+        if is_blind && pipeline.starts_with("QwenImageEdit") {
+            return Err(wrong(format!(
+                "{pipeline}: text_encoder has no vision_config, which reads the pictures to edit"
+            )));
+        }
         let rate = if config["expand_timesteps"] == true { 24.0 } else { 16.0 };
         let flow = options.flow.clone();
         Ok(Self {

@@ -390,6 +390,10 @@ fn pictures_to_edit_stand_in_the_prompt() {
     let sample = bench.sample(one(), line(json!("2.png"))).unwrap();
     let shown = sample.media.last().unwrap();
     assert_eq!((shown.pixels[0], &shown.pixels[2..5]), (-1.0, &[1.0, 4.0, 8.0][..]));
+    let blind = json!({"transformer": {"_class_name": QWEN}, "pipeline": "QwenImageEditPipeline",
+        "text_encoder": {"model_type": "qwen2_5_vl", "vocab_size": 1000}});
+    let error = bench.maker_of(blind, ProcessorOptions::default()).err().unwrap().to_string();
+    assert!(error.contains("QwenImageEditPipeline: text_encoder has no vision_config"), "{error}");
     // Without pictures the prompt is plain.
     let plain = bench.sample(plus(), json!({"prompt": "one", "image": "1.png"})).unwrap();
     assert!(plain.media[1].pixels.iter().all(|&id| id >= 0.0));

@@ -207,19 +207,24 @@ fn a_picture_that_is_cropped_is_no_thread() {
 fn a_picture_that_is_not_cropped_is_squeezed() {
     let colors = json!({"image_mean": [0.4, 0.5, 0.6], "image_std": [0.2, 0.3, 0.4], "size": {"height": 16, "width": 16},
         "resample": 3, "do_center_crop": false});
-    let open = |model_type: &str, whole: &str| {
-        let tower = json!({"model_type": model_type, "patch_size": 8, "image_size": 16});
-        let config = json!({"model_type": whole, "vision_config": tower});
+    let tower = |model_type: &str| json!({"model_type": model_type, "patch_size": 8, "image_size": 16});
+    let open = |model_type: &str| {
+        let config = json!({"model_type": "llava", "vision_config": tower(model_type)});
         open_with(&config, &colors, &json!({})).unwrap().unwrap()
     };
     let picture = noise(40, 23, 1);
-    let found = |model_type: &str, whole: &str| open(model_type, whole).image(&picture).unwrap().media.remove(0);
-    let [clip, siglip] = ["clip_vision_model", "siglip_vision_model"].map(|name| found(name, "llava"));
-    assert_eq!((clip.grid, clip.pixels, clip.num_features), (siglip.grid, siglip.pixels, 4));
+    let [clip, siglip] = ["clip_vision_model", "siglip_vision_model"]
+        .map(|model_type| open(model_type).image(&picture).unwrap().media.remove(0));
+    assert_eq!((clip.grid, &clip.pixels, clip.num_features), (siglip.grid, &siglip.pixels, 4));
     // A diffusion model reads the class token as well.
-    let of_diffusion = open("clip_vision_model", "loongforge_diffusion");
-    assert_eq!(of_diffusion.image(&picture).unwrap().media[0].num_features, 5);
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("preprocessor_config.json"), colors.to_string()).unwrap();
+    let of_diffusion = super::open_crop(dir.path(), &tower("clip_vision_model")).unwrap();
+    let item = of_diffusion.image(&picture).unwrap().media.remove(0);
+    assert_eq!((item.pixels, item.num_features), (clip.pixels, 5));
     assert_eq!(of_diffusion.num_image_features(40, 23), Ok(5));
+    let unknown = super::open_crop(dir.path(), &tower("x")).err().unwrap().to_string();
+    assert!(unknown.contains("image_encoder.model_type is \"x\""), "{unknown}");
 }
 
 #[test]
