@@ -199,13 +199,13 @@ fn given_frames_and_pictures_to_edit_reach_the_transformer() {
             fs::write(captioned.folder("words/tokenizer.json"), tokenizer.to_string()).unwrap();
             let path = captioned.folder("train.jsonl");
             let lines = fs::read_to_string(&path).unwrap();
-            fs::write(&path, lines.replace("\"prompt\"", "\"edit_image\": [\"1.png\", \"2.png\"], \"prompt\""))
+            fs::write(&path, lines.replace("\"prompt\"", "\"edit_image\": [\"1.png\", \"1.png\"], \"prompt\""))
                 .unwrap();
         }
         let words = captioned.folder("words").display().to_string();
         let own: Vec<String> = own.iter().map(|key| key.replace("TOKENIZER", &words)).collect();
         let own: Vec<&str> = own.iter().map(String::as_str).collect();
-        let run = |to: &str, more: &[&str]| captioned.run(to, &[&own, &["train.steps=4"][..], more].concat(), None);
+        let run = |to: &str, more: &[&str]| captioned.run(to, &[&own[..], &["train.steps=4"], more].concat(), None);
         let one = run("one", &["pools.placement=colocated"]);
         assert_eq!(one.len(), 4, "{name}");
         assert!(one.iter().all(|step| step.loss.is_finite()), "{name}");
