@@ -1,6 +1,7 @@
 //! Tests that a diffusion model goes into each form and back, and that averages take the weights' place.
 
 use super::*;
+use crate::checkpoint::{Export, export};
 use loongforge_torch::params::ParamStore;
 use loongforge_torch::train::hf::{Shards, Stored, save_weights, write_tensor_file};
 use tch::{Device, Kind, Tensor};
@@ -53,6 +54,9 @@ fn a_model_goes_into_each_form_and_back() {
     let from = dir.path().join("from");
     fs::create_dir(&from).unwrap();
     checkpoint(&from);
+    let plain = Export { base: None, dtype: None, max_shard_size: u64::MAX, dequantize: false, for_transformers: true };
+    let refused = export(&from, &dir.path().join("hf"), &plain).unwrap_err().to_string();
+    assert!(refused.contains("checkpoint export") && refused.contains("--format diffusers"), "{refused}");
     let whole = Checkpoint::open(&from).unwrap();
     let verified = crate::checkpoint::verify(&from);
     assert!(verified.iter().all(|(_, check)| check.is_ok()), "{verified:?}");

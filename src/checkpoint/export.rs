@@ -8,6 +8,7 @@ use crate::model::error::FolderError;
 use crate::model::folder::ModelFolder;
 use crate::model::locate::{BaseError, ModelFolders};
 use loongforge_core::checkpoint::{CheckpointError, carried};
+use loongforge_core::data::{MODEL_INDEX, is_diffusion};
 use loongforge_core::files;
 use loongforge_torch::train::hf::{Checkpoint, Dtype, Rewrite, renamed, rewrite};
 use loongforge_torch::train::{AdapterError, Adapters, WeightsError};
@@ -36,6 +37,11 @@ pub enum ExportError {
     Exists { out: PathBuf },
     #[error("{path}: {reason}")]
     Form { path: PathBuf, reason: String },
+    #[error(
+        "{folder} is a diffusion model, which transformers cannot load: write it with `loongforge checkpoint export {folder} {out} \
+         --format diffusers`, which takes --dtype as well"
+    )]
+    Diffusion { folder: PathBuf, out: PathBuf },
     #[error("the weights in {folder} are packed ({format}): add --dequantize")]
     Packed { folder: PathBuf, format: String },
 }
@@ -73,6 +79,10 @@ pub fn export(folder: &Path, out: &Path, how: &Export) -> Result<Exported, Expor
         let path = path.to_owned();
         |source| ExportError::Io { path, source }
     };
+    let diffusion = || ExportError::Diffusion { folder: folder.to_owned(), out: out.to_owned() };
+    if folder.join(MODEL_INDEX).is_file() && !folder.join("config.json").is_file() {
+        return Err(diffusion());
+    }
     let found = ModelFolders::find(folder, how.base.as_deref())?;
     let checkpoint = Checkpoint::open(&found.weights)?;
     if let Some((_, packed)) = checkpoint.tensors().find(|(_, stored)| stored.is_packed() && !how.dequantize) {
@@ -81,6 +91,10 @@ pub fn export(folder: &Path, out: &Path, how: &Export) -> Result<Exported, Expor
     let path = found.config.join("config.json");
     let text = files::read(&path, files::MAX_TEXT_BYTES).map_err(io(&path))?;
     let config: Value = serde_json::from_slice(&text).map_err(|source| ExportError::Json { path, source })?;
+    // With its adapters added it is a model for `checkpoint export`.
+    if is_diffusion(&config) && found.adapters.is_none() {
+        return Err(diffusion());
+    }
     let mut carried_parts: &[&str] = &[];
     let adapters = match &found.adapters {
         Some(adapters) => {
@@ -122,6 +136,10 @@ pub fn export(folder: &Path, out: &Path, how: &Export) -> Result<Exported, Expor
         Dtype::F64 => "float64",
         _ => "float32",
     };
+    if is_diffusion(&config) {
+        let next = format!("loongforge checkpoint export {} OUT --format diffusers", out.display());
+        said.push(format!("the adapters are added; `{next}` writes the model for other programs"));
+    }
     let mut text =
         serde_json::to_vec_pretty(&saved_config(&config, dtype.map(name), carried_parts)).expect("JSON can be written");
     text.push(b'\n');

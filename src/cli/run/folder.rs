@@ -81,6 +81,13 @@ pub fn find_resume(
     expect_same_products(&checkpoint, &manifest, composition)?;
     expect_same_data(&checkpoint, config)?;
     expect_settings(&checkpoint, &manifest, expect, console)?;
+    if drops_averages(&manifest.config, config.train.ema) {
+        let path = checkpoint.display();
+        console.line(&format!(
+            "warning: {path} has averages of the weights, and this run has no train.ema: they are dropped, and \
+             checkpoints will have none"
+        ));
+    }
     verify(|name| name.ends_with(TENSORS))?;
     Ok(Some(Resume { checkpoint, first_step: StepId(manifest.num_steps), state: manifest.scheduler }))
 }
@@ -123,6 +130,12 @@ fn expect_same_data(checkpoint: &Path, config: &RunConfig) -> anyhow::Result<()>
     Ok(())
 }
 
+/// Returns whether a checkpoint, by the config that it was written with, has averages of weights that a run with this
+/// `train.ema` drops. Where they are missing the engines refuse.
+fn drops_averages(then: &Value, now: Option<f64>) -> bool {
+    now.is_none() && then.pointer("/train/ema").is_some_and(|ema| !ema.is_null())
+}
+
 /// Tells how settings differ from those that the checkpoint was written with.
 fn expect_settings(
     checkpoint: &Path,
@@ -159,4 +172,17 @@ pub fn prepare_folder(config: &RunConfig, resumes: bool, overwrite: bool) -> any
     }
     clean(checkpoints)?;
     Ok(former)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn averages_are_dropped_where_a_run_keeps_none() {
+        let then = json!({"train": {"ema": 0.99}});
+        assert!(drops_averages(&then, None) && !drops_averages(&then, Some(0.9)));
+        assert!(!drops_averages(&json!({"train": {"ema": null}}), None) && !drops_averages(&json!({}), None));
+    }
 }
