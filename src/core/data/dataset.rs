@@ -73,15 +73,19 @@ impl Dataset {
         self.sources.iter().all(Source::is_conversation)
     }
 
-    /// The data set and the index in it of the sample at a position.
-    fn place(&self, position: u64) -> (&Source, usize) {
-        let (set, index) = match &self.mixture {
+    /// The number of the data set and the index in it of the sample at a position.
+    pub fn place_of(&self, position: u64) -> (usize, u64) {
+        match &self.mixture {
             Some(mixture) => {
                 let place = mixture.place(position);
                 (place.source, self.split.train(place.source, place.index))
             }
             None => self.split.held(position),
-        };
+        }
+    }
+
+    fn place(&self, position: u64) -> (&Source, usize) {
+        let (set, index) = self.place_of(position);
         (&self.sources[set], index as usize)
     }
 
@@ -120,6 +124,16 @@ impl Dataset {
     pub(super) fn content(&self, position: u64) -> Result<(Content, &Path), BadSample> {
         let (source, index) = self.place(position);
         Ok((source.read(index)?, source.base()))
+    }
+
+    /// A number of what the visit of a position chooses of its record: visits of a record with the same number have the same
+    /// items.
+    ///
+    /// # Errors
+    /// The record cannot be read.
+    pub fn choice(&self, position: u64) -> Result<u64, BadSample> {
+        let (content, _) = self.content(position)?;
+        Ok(self.maker.choice(SampleId(position), &content))
     }
 
     /// File and line of the sample at a position.

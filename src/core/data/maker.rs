@@ -25,6 +25,11 @@ pub trait SampleMaker: Send + Sync {
     /// The reason: nothing is asked in it, or as [`SampleMaker::make`].
     fn prompt(&self, id: SampleId, record: Content, base: &Path) -> Result<Sample, String>;
 
+    /// A number of what the visit `id` chooses of a record: visits with the same number make the same items.
+    fn choice(&self, _id: SampleId, _record: &Content) -> u64 {
+        0
+    }
+
     /// The format in which files are read for which a config has `format`.
     fn format(&self, format: Format) -> Format {
         format

@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use image::RgbImage;
 use serde_json::Value as Json;
 
+use super::clean::cleaned;
 use super::edits::PromptPictures;
 use crate::data::card::ModelCard;
 use crate::data::contexts::TextProcessor;
@@ -23,7 +24,7 @@ pub struct Captions {
     pictures: Option<PromptPictures>,
     /// What takes the place of a caption that is dropped.
     null: String,
-    /// White space is collapsed and HTML's entities are written out, as Wan's pipeline does.
+    /// Texts are cleaned as Wan's pipeline does.
     cleans: bool,
     seed: u64,
     dropout: f64,
@@ -54,11 +55,14 @@ impl Captions {
 
     /// The prompt that a visit of a sample has: one of its captions, or the null prompt.
     pub fn choose<'a>(&'a self, id: SampleId, captions: &'a [String]) -> &'a str {
+        self.number(id, captions.len()).map_or(&self.null, |number| &captions[number])
+    }
+
+    /// The number of the caption that a visit has, of so many; `None`: the null prompt.
+    pub fn number(&self, id: SampleId, num_captions: usize) -> Option<usize> {
         let numbers = Counter::new(&[self.seed, id.0, PURPOSE]);
-        if numbers.unit(0) < self.dropout {
-            return &self.null;
-        }
-        &captions[((numbers.unit(1) * captions.len() as f64) as usize).min(captions.len() - 1)]
+        let number = ((numbers.unit(1) * num_captions as f64) as usize).min(num_captions - 1);
+        (numbers.unit(0) >= self.dropout).then_some(number)
     }
 
     /// The prompt that guidance leads away from where nobody names one.
@@ -71,7 +75,7 @@ impl Captions {
     /// # Errors
     /// Nothing is left of it, or the text tower cannot be shown the pictures.
     pub fn item(&self, text: &str, shown: &[RgbImage]) -> Result<Media, DataError> {
-        let text = if self.cleans { cleaned(text) } else { Cow::Borrowed(text) };
+        let text = if self.cleans { Cow::Owned(cleaned(text)) } else { Cow::Borrowed(text) };
         let text = if text.is_empty() { Cow::Borrowed(self.null.as_str()) } else { text };
         let reason = |reason| DataError::Line(format!("its prompt: {reason}"));
         match &self.pictures {
@@ -88,57 +92,5 @@ impl Captions {
 
     pub fn notes(&self) -> Option<String> {
         self.text.notes()
-    }
-}
-
-/// A text with its entities written out, twice, and with single spaces.
-fn cleaned(text: &str) -> Cow<'_, str> {
-    let plain = unescaped(&unescaped(text));
-    let words: Vec<&str> = plain.split_whitespace().collect();
-    Cow::Owned(words.join(" "))
-}
-
-/// The named entities of XML and numbers of characters written out.
-fn unescaped(text: &str) -> String {
-    const NAMED: [(&str, char); 6] =
-        [("amp", '&'), ("lt", '<'), ("gt", '>'), ("quot", '"'), ("apos", '\''), ("nbsp", '\u{a0}')];
-    let mut out = String::with_capacity(text.len());
-    let mut rest = text;
-    while let Some(at) = rest.find('&') {
-        out.push_str(&rest[..at]);
-        let entity = rest[at + 1..].split_once(';').map(|(entity, _)| entity).filter(|entity| entity.len() <= 8);
-        let letter = entity.and_then(|entity| match entity.strip_prefix('#') {
-            Some(number) => {
-                let code = match number.strip_prefix(['x', 'X']) {
-                    Some(hex) => u32::from_str_radix(hex, 16).ok(),
-                    None => number.parse().ok(),
-                };
-                code.and_then(char::from_u32)
-            }
-            None => NAMED.iter().find(|(name, _)| *name == entity).map(|(_, letter)| *letter),
-        });
-        match (entity, letter) {
-            (Some(entity), Some(letter)) => {
-                out.push(letter);
-                rest = &rest[at + entity.len() + 2..];
-            }
-            _ => {
-                out.push('&');
-                rest = &rest[at + 1..];
-            }
-        }
-    }
-    out + rest
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn texts_are_cleaned_as_by_the_pipeline() {
-        assert_eq!(cleaned("  a\n\tb  "), "a b");
-        assert_eq!(cleaned("x &amp;lt; y &#65;&#x42; &nbsp;z"), "x < y AB z");
-        assert_eq!(cleaned("R&D; & &unknown; &"), "R&D; & &unknown; &");
     }
 }

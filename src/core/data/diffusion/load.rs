@@ -132,6 +132,11 @@ impl Loader {
         }
     }
 
+    /// Returns whether visits take frames of their own of a clip.
+    pub fn takes_by_visit(&self) -> bool {
+        matches!(self.take, Take::Sliding | Take::Chunks)
+    }
+
     /// The frames that a visit takes of a clip.
     fn sampling(&self, id: SampleId, group: usize) -> Sampling {
         let at = Counter::new(&[self.seed, id.0, PURPOSE]).unit(0);

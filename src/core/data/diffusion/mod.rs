@@ -9,10 +9,12 @@
 //! ```
 
 mod captions;
+mod clean;
 mod edits;
 mod given;
 mod latents;
 mod load;
+mod mojibake;
 mod pictures;
 #[cfg(test)]
 mod tests;
@@ -232,6 +234,16 @@ impl SampleMaker for DiffusionMaker {
 
     fn prompt(&self, id: SampleId, record: Content, base: &Path) -> Result<Sample, String> {
         guarded(|| self.ask(id, captioned(&record)?, base)).map_err(|error| error.to_string())
+    }
+
+    fn choice(&self, id: SampleId, record: &Content) -> u64 {
+        let Content::Captioned(record) = record else { return 0 };
+        let videos =
+            record.target.iter().chain(&record.references).any(|source| matches!(source, MediaSource::Video(_)));
+        match videos && self.loader.takes_by_visit() {
+            true => id.0 << 32,
+            false => self.captions.number(id, record.captions.len()).map_or(u64::MAX, |number| number as u64),
+        }
     }
 
     fn format(&self, format: Format) -> Format {
