@@ -1,9 +1,10 @@
 //! Describes what is written down.
 
 use super::OutstandingMessages;
-use loongforge_core::message::{ActorId, Command, StepId};
+use loongforge_core::message::{ActorId, Command, PoolName, StepId};
 use loongforge_core::schedule::{Input, SchedulerState};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -22,6 +23,8 @@ pub enum Record {
         actor: ActorId,
         command: Command,
     },
+    /// The encoder pools that go on without encoders from here on.
+    Reading(BTreeSet<PoolName>),
     Input(Input),
     /// The state that all inputs and messages before have come to. They are not in the journal any more.
     Snapshot(Snapshot),
@@ -32,7 +35,7 @@ pub enum Record {
 impl Record {
     /// Returns whether it stays when what was heard before is left out.
     pub(super) fn is_lasting(&self) -> bool {
-        matches!(self, Self::Began(_) | Self::Life(_) | Self::Member { .. })
+        matches!(self, Self::Began(_) | Self::Life(_) | Self::Member { .. } | Self::Reading(_))
     }
 }
 

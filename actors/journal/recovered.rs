@@ -1,9 +1,9 @@
 //! Describes what the records of a run come to.
 
 use super::{Beginning, Journal, JournalError, Record, Snapshot};
-use loongforge_core::message::{ActorId, Command};
+use loongforge_core::message::{ActorId, Command, PoolName};
 use loongforge_core::schedule::Input;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// A run until its scheduler died.
@@ -14,6 +14,8 @@ pub struct RecoveredRun {
     pub lives: u64,
     /// Everyone who has had a place: its wire, and where its edges come in.
     pub members: BTreeMap<ActorId, (u128, PathBuf)>,
+    /// The encoder pools that went on without encoders; `None`: those that began so.
+    pub reading: Option<BTreeSet<PoolName>>,
     /// Tells where the journal was cut last.
     pub snapshot: Option<Snapshot>,
     /// Holds what the coordinator heard since, and what others said to actors between.
@@ -43,12 +45,14 @@ impl RecoveredRun {
     fn of(records: Vec<Record>) -> Option<Self> {
         let mut records = records.into_iter();
         let Some(Record::Began(begin)) = records.next() else { return None };
-        let mut past = Self { begin: *begin, lives: 0, members: BTreeMap::new(), snapshot: None, course: Vec::new() };
+        let (members, reading, snapshot, course) = (BTreeMap::new(), None, None, Vec::new());
+        let mut past = Self { begin: *begin, lives: 0, members, reading, snapshot, course };
         for record in records {
             match record {
                 Record::Life(life) => past.lives = life,
                 Record::Member { actor, wire, edges } => drop(past.members.insert(actor, (wire, edges))),
                 Record::Told { actor, command } => past.course.push(ReplayEntry::Told(actor, command)),
+                Record::Reading(pools) => past.reading = Some(pools),
                 Record::Input(input) => past.course.push(ReplayEntry::Input(Box::new(input))),
                 Record::Snapshot(snapshot) => past.snapshot = Some(snapshot),
                 Record::Began(_) | Record::Ended => return None,

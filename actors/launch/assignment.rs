@@ -16,4 +16,6 @@ pub struct Assignment {
     pub rendezvous: PathBuf,
     /// Tells how all actors compute products.
     pub products: Products,
+    /// Its pool has no encoders: it loads no tower and reads features from the pool's `cache_dir`.
+    pub reads: bool,
 }

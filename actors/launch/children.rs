@@ -342,17 +342,27 @@ impl Children {
         }
     }
 
-    /// Sees to it that so many encoders of a pool are here or about to come; those beyond are returned, to be let go.
+    /// Sees to it that so many actors of a pool are here or about to come; those beyond are returned, to be let go.
     pub fn scale(&self, pool: PoolName, encoders: u32, next_index: impl Fn(PoolName) -> u32) -> Vec<ActorId> {
+        self.change(pool, encoders, false, next_index)
+    }
+
+    /// Works like [`Children::scale`], with new actors in the place of all that are here.
+    pub fn renew(&self, pool: PoolName, actors: u32, next_index: impl Fn(PoolName) -> u32) -> Vec<ActorId> {
+        self.change(pool, actors, true, next_index)
+    }
+
+    fn change(&self, pool: PoolName, actors: u32, anew: bool, next_index: impl Fn(PoolName) -> u32) -> Vec<ActorId> {
         let stays = |(place, slot): &(&Replica, &PoolSlot)| place.pool == pool && !slot.leaves;
         let here = self.places.borrow().iter().filter(stays).count() as u32;
-        for _ in here..encoders {
+        let here = if anew { 0 } else { here };
+        let of_pool: Vec<ActorId> = self.encoders().into_iter().filter(|actor| actor.pool == pool).collect();
+        for _ in here..actors {
             let index = next_index(pool);
             self.begin(Replica::new(pool, index), ActorId::encoder_of(pool, index));
         }
-        let num_over = here.saturating_sub(encoders) as usize;
-        let of_pool = self.encoders().into_iter().filter(|actor| actor.pool == pool);
-        let leaving: Vec<ActorId> = of_pool.rev().take(num_over).collect();
+        let num_over = if anew { of_pool.len() } else { here.saturating_sub(actors) as usize };
+        let leaving: Vec<ActorId> = of_pool.into_iter().rev().take(num_over).collect();
         for place in self.places.borrow_mut().values_mut() {
             place.leaves |= place.holder.is_some_and(|holder| leaving.contains(&holder));
         }

@@ -23,6 +23,7 @@ pub fn run_in_process(
     let queue = spec.queue();
     let pools = &spec.coordinator.pools;
     let rendezvous = rendezvous()?;
+    let reading = spec.coordinator.reading();
 
     let mut edges: BTreeMap<ActorId, BTreeMap<ActorId, Box<dyn Edge>>> = BTreeMap::new();
     let topology = topology(pools, spec.coordinator.plan.credits);
@@ -44,6 +45,7 @@ pub fn run_in_process(
             resume,
             rendezvous: rendezvous.path().into(),
             products,
+            reads: reading.contains(&me.pool),
         });
         let link = spawn(me, build, mailbox, edges.remove(&me).unwrap_or_default(), queue, None);
         match link {

@@ -46,6 +46,11 @@ pub fn serve_scheduler(
         spec.coordinator.state = past.begin.state.clone();
     }
     let is_unix = matches!(meeting.address, Address::Unix(_));
+    let mut reading = spec.coordinator.reading();
+    if let Some(past) = &kept.past {
+        reading = past.reading.clone().unwrap_or(reading);
+    }
+    let cached = spec.coordinator.encoders.iter().filter(|pool| pool.cached).map(|pool| pool.name).collect();
     let roster = Roster {
         address: meeting.address.to_string(),
         config: meeting.config.clone(),
@@ -57,6 +62,8 @@ pub fn serve_scheduler(
         queue,
         timeout: meeting.timeout,
         lease: spec.lease,
+        cached,
+        reading: reading.into(),
         // A Unix socket does not break by itself: its other end is gone, and may be followed by another.
         returns: (!is_unix || kept.journal.is_some()).then(ReconnectRegistry::default),
     };
@@ -130,6 +137,10 @@ pub fn serve_scheduler(
                     journal.iter().for_each(|journal| journal.borrow_mut().append(&place(actor, &member)));
                     let _ = change.try_send(Change::Join { actor, link: link(actor, member), edges });
                 }
+                JoinRequest::Scale { encoders: 0, answer, .. } if !children.can_start() => {
+                    let reason = "it starts no processes, and the one that is to read the features is missing";
+                    answer(Down::Refused { reason: reason.to_owned() });
+                }
                 JoinRequest::Scale { pool, encoders, answer } if !children.can_start() => {
                     let (tell, told) = flume::bounded(1);
                     let _ = change.try_send(Change::LetGo { pool, encoders, answer: tell });
@@ -142,11 +153,21 @@ pub fn serve_scheduler(
                     });
                 }
                 JoinRequest::Scale { pool, encoders, answer } => {
-                    let from = children.encoders().into_iter().filter(|actor| actor.pool == pool).count() as u32;
-                    for actor in children.scale(pool, encoders, |pool| server.next_index(pool)) {
+                    let here = children.encoders().into_iter().filter(|actor| actor.pool == pool).count() as u32;
+                    let (reads, read) = (encoders == 0, server.reads(pool));
+                    let next_index = |pool| server.next_index(pool);
+                    let leaving = match reads == read {
+                        true => children.scale(pool, encoders.max(1), next_index),
+                        false => {
+                            server.set_reads(pool, reads);
+                            journal.iter().for_each(|journal| journal.borrow_mut().append(&server.reading()));
+                            children.renew(pool, encoders.max(1), next_index)
+                        }
+                    };
+                    for actor in leaving {
                         let _ = change.try_send(Change::Retire(actor));
                     }
-                    answer(Down::Scaling { from });
+                    answer(Down::Scaling { from: if read { 0 } else { here } });
                 }
             }
         };

@@ -99,6 +99,8 @@ async fn scheduler(timeout: Duration) -> Ended {
         queue: spec.max_unanswered(),
         timeout,
         lease: LEASE,
+        cached: Default::default(),
+        reading: Default::default(),
         returns: Some(ReconnectRegistry::default()),
     };
     let accept = async || listener.accept().await.map(|(stream, _)| stream);

@@ -23,11 +23,11 @@ Examples:
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct ScaleArgs {
-    /// New number of encoders
-    #[arg(value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=1024), required_unless_present = "encoders")]
+    /// New number of encoders; 0: features are read from `cache_dir`
+    #[arg(value_name = "COUNT", value_parser = clap::value_parser!(u32).range(0..=1024), required_unless_present = "encoders")]
     count: Option<u32>,
     /// The same
-    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=1024), conflicts_with = "count")]
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(0..=1024), conflicts_with = "count")]
     encoders: Option<u32>,
     /// Encoder pool to change
     #[arg(long, value_name = "NAME", default_value_t = PoolName::ENCODER)]

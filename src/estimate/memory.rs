@@ -87,6 +87,9 @@ pub fn of_plans(config: &RunConfig, folder: &ModelFolder, plans: &[StepPlan]) ->
     let mut found = Vec::new();
     let colocated = config.pools.placement == Placement::Colocated;
     for (name, pool, _) in config.pools.encoders(model.towers.set()).into_iter().filter(|_| !colocated) {
+        if pool.reads() {
+            continue;
+        }
         let patches = |plan: &StepPlan, index: u32| {
             let own = plan.units.iter().filter(|unit| unit.encoder == Replica::new(name, index));
             own.map(|unit| unit.num_patches()).sum::<usize>()

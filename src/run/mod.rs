@@ -1,6 +1,7 @@
 //! A run: composed from a config, its roles given engines, and what it shows and keeps while it goes on.
 
 pub mod compose;
+pub mod encode;
 mod flow;
 pub(crate) mod nonfinite;
 pub(crate) mod poison_items;

@@ -66,6 +66,7 @@ fn build(recipe: &Recipe, assignment: Assignment) -> Result<Box<dyn Engine>, Eng
                 me: assignment.me,
                 rendezvous: assignment.rendezvous,
                 local_rank: *local_rank,
+                reads: assignment.reads,
                 resume,
                 stop_token_ids: stop_tokens(config, folder)?,
                 samples: samples::spec(config, folder)?,

@@ -1,7 +1,18 @@
 //! A frozen encoder's features that are kept: the second epoch is served from them and learns the same.
 
 use crate::fixture::{Fixture, Pictures};
+use crate::processes::{losses, program};
+use crate::resume::{hashes, resume};
+use loongforge::compose::Composition;
+use loongforge::core::config::Loaded;
+use loongforge::core::data::tools::Share;
+use loongforge::core::data::{InProcess, MediaDecoder};
 use loongforge::core::schedule::StepSummary;
+use loongforge::run::encode::{EncodeJob, Encoded};
+use std::os::unix::fs::MetadataExt;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
 
 /// 96 samples, 8 a step.
 const STEPS_PER_EPOCH: usize = 12;
@@ -73,4 +84,97 @@ fn another_run_finds_what_one_has_encoded() {
     let other = run(&fixture, &[&shared, "run.seed=2", "train.steps=12"]);
     assert_eq!(num_cached(&other), 0);
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 2, "a folder for each");
+}
+
+/// Fills the folders of a config's pools.
+pub fn encode(loaded: Loaded, share: Share) -> Encoded {
+    let decoder: Arc<dyn MediaDecoder> = Arc::new(InProcess);
+    let job = EncodeJob::new(Composition::new(loaded.config).unwrap(), &decoder, share);
+    job.unwrap_or_else(|error| panic!("{error}")).run(2, |_| ()).unwrap_or_else(|error| panic!("{error}"))
+}
+
+#[test]
+fn a_pool_without_encoders_learns_the_same_from_what_was_encoded_ahead() {
+    let fixture = Fixture::new(Pictures::Some);
+    let at = |name: &str| fixture.path().join(name).display().to_string();
+    let shared = format!("pools.encoder.cache_dir={}", at("features"));
+    let none = [&FROZEN[..], &[&shared, "pools.encoder.replicas=0", "checkpoint.every_steps=12"]].concat();
+    // Each process does a part, and what is there is not encoded again.
+    let parts = [0, 1].map(|index| encode(fixture.load(&none), Share { index, num: 2 }));
+    let (made, found) = parts
+        .iter()
+        .flat_map(|part| part.towers.values())
+        .fold((0, 0), |(made, found), totals| (made + totals.items - totals.found, found + totals.found));
+    assert_eq!((made, parts.iter().map(|part| part.visits[0]).sum::<u64>()), (64, 192), "{parts:?}");
+    assert_eq!(found, 0);
+    let again = encode(fixture.load(&none), Share::WHOLE);
+    assert_eq!(again.towers.values().map(|totals| (totals.items, totals.found)).collect::<Vec<_>>(), [(64, 64)]);
+    let learn = |to: &str, own: &[&str], from: Option<&str>| {
+        let dir = format!("checkpoint.dir={}", at(to));
+        let from = from.map(|from| resume(fixture.path().join(from).join("step-00000012")));
+        fixture.run(&[&none[..], &[&dir], own].concat(), from)
+    };
+    let with = learn("with", &["pools.encoder.replicas=1"], None);
+    assert_eq!(num_cached(&with), num_items(&with), "nothing is encoded");
+    assert_eq!(bits(&learn("without", &[], None)), bits(&with));
+    assert_eq!(bits(&learn("rest", &[], Some("without"))), bits(&with[12..]));
+    // The actor without towers has written what an encoder would have.
+    let files = |name: &str| hashes(&fixture.path().join(name).join("step-00000024"));
+    assert!(files("without").iter().any(|(name, _)| name.starts_with("model-00001-of")));
+    assert_eq!([files("without"), files("rest")], [files("with"), files("with")]);
+    // Features of another tower are no features of this one.
+    let loaded = fixture.load(&[&none[..], &["run.seed=9"]].concat());
+    let error = Composition::new(loaded.config).unwrap().run_with(|_| ()).unwrap_err().to_string();
+    for part in ["sample ", "loongforge data encode", &at("features")] {
+        assert!(error.contains(part), "{error}");
+    }
+}
+
+#[test]
+fn a_pool_loses_its_encoders_while_the_run_goes_on_and_gets_others() {
+    let fixture = Fixture::new(Pictures::All);
+    let shared = format!("pools.encoder.cache_dir={}", fixture.path().join("features").display());
+    let common = [&FROZEN[..2], &[&shared, "train.steps=24", "run.deterministic=true"]].concat();
+    encode(fixture.load(&common), Share::WHOLE);
+    let mut run = program(&fixture, "scaled", &[&common[..], &["--processes"]].concat());
+    let mut run = run.env("LOONGFORGE_FAULTS", "foundation/0@before_commit:1-9999=slow").spawn().unwrap();
+    let dir = fixture.path().join("scaled");
+    let steps = || std::fs::read_to_string(dir.join("metrics.jsonl")).unwrap_or_default().lines().count();
+    let mut wait_for_step = |step: usize| {
+        while steps() < step {
+            assert!(run.try_wait().unwrap().is_none(), "it has ended");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    };
+    let scale = |count: &str| {
+        let output = Command::new(env!("CARGO_BIN_EXE_loongforge")).args(["scale", count, "--run"]).arg(&dir).output();
+        String::from_utf8(output.unwrap().stdout).unwrap()
+    };
+    wait_for_step(2);
+    assert_eq!(scale("0"), "1 → 0 encoders\n");
+    wait_for_step(steps() + 2);
+    assert_eq!(scale("2"), "0 → 2 encoders\n");
+    let output = run.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && said.contains("encoder/1 joins"), "{said}");
+    assert!(program(&fixture, "twin", &common).output().unwrap().status.success());
+    assert_eq!(losses(&fixture, "scaled"), losses(&fixture, "twin"));
+}
+
+#[test]
+fn weights_that_never_change_are_written_once() {
+    let fixture = Fixture::new(Pictures::Some);
+    let kept = ["checkpoint.every_steps=4", "checkpoint.keep_last=2"];
+    run(&fixture, &[&kept[..], &["train.steps=12"]].concat());
+    let checkpoints = fixture.path().join("run/checkpoints");
+    let inode = |step: &str, file: &str| std::fs::metadata(checkpoints.join(step).join(file)).unwrap().ino();
+    let [tower, foundation] = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"];
+    assert!(!checkpoints.join("step-00000004").exists());
+    assert_eq!(inode("step-00000008", tower), inode("step-00000012", tower));
+    assert_ne!(inode("step-00000008", foundation), inode("step-00000012", foundation));
+    // Each is whole by itself.
+    std::fs::remove_dir_all(checkpoints.join("step-00000008")).unwrap();
+    let rest =
+        fixture.run(&[&FROZEN[..], &["train.steps=14"]].concat(), Some(resume(checkpoints.join("step-00000012"))));
+    assert_eq!(rest.len(), 2);
 }

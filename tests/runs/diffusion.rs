@@ -1,8 +1,11 @@
 //! Runs of diffusion transformers: pictures and clips of any size with captions, pixels as latents, a text tower.
 
+use crate::cache::encode;
 use crate::resume::{hashes, run_in};
 use crate::text::words;
 use image::{Rgb, RgbImage};
+use loongforge::core::config;
+use loongforge::core::data::tools::Share;
 use loongforge::core::schedule::StepSummary;
 use serde_json::json;
 use std::fs;
@@ -213,4 +216,27 @@ fn given_frames_and_pictures_to_edit_reach_the_transformer() {
         assert!(files.iter().any(|(file, _)| file.contains(tower)), "{name}: {files:?}");
         assert_eq!(losses(&run("two", &["pools.encoder.replicas=2"])), losses(&one), "{name}");
     }
+}
+
+#[test]
+fn a_diffusion_model_learns_without_its_towers() {
+    let captioned = Captioned::new(WAN, true);
+    let held_out = format!("eval.path={}", captioned.folder("train.jsonl").display());
+    let sample = format!(
+        "sample={{ prompts: {}, max_prompts: 2, every_steps: 4, steps: 2, guidance: 2 }}",
+        captioned.folder("train.jsonl").display()
+    );
+    let dir = format!("pools.encoder.cache_dir={}", captioned.folder("features").display());
+    // Captions are dropped, and what guidance leads away from is a prompt of its own.
+    let eval = ["eval.every_steps=4", "eval.max_samples=4", "eval.sigmas=[0.5]", "eval.save_best=false"];
+    let own = [&eval[..], &["model.text_encoder.freeze=true", &dir, &held_out, &sample]].concat();
+    let overrides: Vec<String> = own.iter().map(|own| own.to_string()).collect();
+    let loaded = config::load(&captioned.folder("run.yaml"), &overrides, std::iter::empty()).unwrap();
+    let encoded = encode(loaded, Share::WHOLE);
+    assert_eq!(encoded.visits, [64, 6], "{encoded:?}");
+    assert!(encoded.towers.values().all(|totals| totals.items > 30 && totals.found == 0), "{encoded:?}");
+    let with = captioned.run("with", &own, None);
+    let without = captioned.run("without", &[&own[..], &["pools.encoder.replicas=0"]].concat(), None);
+    assert_eq!(losses(&without), losses(&with));
+    assert_eq!(captioned.weights("without"), captioned.weights("with"));
 }

@@ -4,10 +4,11 @@ use super::reconnect::{ReconnectRegistry, draw};
 use super::{Down, JoinError, Up, Welcome};
 use crate::launch::{Assignment, EdgeSpec, topology};
 use loongforge_core::config::Products;
-use loongforge_core::message::ActorId;
+use loongforge_core::message::{ActorId, PoolName};
 use loongforge_core::schedule::{EdgeCredits, PoolSizes};
 use loongforge_core::transport::{LinkError, LinkReceiver, LinkSender, Returned, link};
-use std::collections::BTreeMap;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -31,6 +32,10 @@ pub struct Roster {
     pub queue: usize,
     pub timeout: Duration,
     pub lease: Duration,
+    /// Encoder pools whose features are kept in a folder: they may go on without encoders.
+    pub cached: BTreeSet<PoolName>,
+    /// Those that do: who comes to one of them reads features.
+    pub reading: RefCell<BTreeSet<PoolName>>,
     /// Tells who may come back when a connection has broken; nobody where connections do not break by themselves.
     pub returns: Option<ReconnectRegistry>,
 }
@@ -162,6 +167,7 @@ impl Roster {
                 resume: self.resume.clone(),
                 rendezvous: self.rendezvous.clone(),
                 products: self.products,
+                reads: self.reading.borrow().contains(&me.pool),
             },
             edges: topology.iter().filter(outgoing).map(|edge| (*edge, paths[&edge.to].clone())).collect(),
             producers: topology.iter().filter(|edge| edge.to == me).map(|edge| edge.from).collect(),

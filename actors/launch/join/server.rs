@@ -3,6 +3,7 @@
 
 use super::gather::{BEGUN, OTHER_CONFIG, refused};
 use super::{Down, Member, Roster, Up};
+use crate::journal::Record;
 use crate::launch::{EdgeSpec, topology};
 use loongforge_core::message::{ActorId, Command, PoolName, Role};
 use loongforge_core::transport::{link, raw, refuse};
@@ -70,6 +71,26 @@ impl JoinServer {
         next.replace(next.get() + 1)
     }
 
+    /// Returns whether a pool goes on without encoders.
+    pub fn reads(&self, pool: PoolName) -> bool {
+        self.roster.reading.borrow().contains(&pool)
+    }
+
+    /// All pools that do, for the journal.
+    pub fn reading(&self) -> Record {
+        Record::Reading(self.roster.reading.borrow().clone())
+    }
+
+    /// Says whether who comes to a pool from now on reads features, or makes them.
+    pub fn set_reads(&self, pool: PoolName, reads: bool) {
+        let mut reading = self.roster.reading.borrow_mut();
+        if reads {
+            reading.insert(pool)
+        } else {
+            reading.remove(&pool)
+        };
+    }
+
     /// Hears everyone who connects, for ever. `request` is called with what they want.
     pub async fn open<S>(
         self: Rc<Self>,
@@ -104,6 +125,13 @@ impl JoinServer {
                     true => format!("the number of actors of its pool `{pool}` cannot change while it runs"),
                     false => format!("it has no encoder pool `{pool}`, but {}", known(&names)),
                 };
+                self.refuse(member, &reason).await
+            }
+            Up::Scale { pool, encoders: 0 } if !self.roster.cached.contains(&pool) => {
+                let reason = format!(
+                    "a pool without encoders reads features from a folder, and its pool `{pool}` has none \
+                     (`pools.{pool}.cache_dir`)"
+                );
                 self.refuse(member, &reason).await
             }
             Up::Scale { pool, encoders } => {

@@ -147,8 +147,13 @@ pub fn routed(high: u32, low: u32) -> PoolSizes {
 /// The rules of the encoder pools of [`routed`].
 pub fn routed_rules(pools: &PoolSizes) -> Vec<EncoderPoolSpec> {
     let script = Script::routed();
-    let rule =
-        |pool: &PoolSize| EncoderPoolSpec { name: pool.name, elastic: true, trained: !script.is_frozen(pool.name) };
+    let rule = |pool: &PoolSize| EncoderPoolSpec {
+        name: pool.name,
+        elastic: true,
+        trained: !script.is_frozen(pool.name),
+        cached: false,
+        reads: false,
+    };
     pools.encoders.iter().map(rule).collect()
 }
 
@@ -167,7 +172,11 @@ impl Script {
 
 /// The same for all encoder pools.
 pub fn rules(pools: &PoolSizes, elastic: bool, trained: bool) -> Vec<EncoderPoolSpec> {
-    pools.encoders.iter().map(|pool| EncoderPoolSpec { name: pool.name, elastic, trained }).collect()
+    pools
+        .encoders
+        .iter()
+        .map(|pool| EncoderPoolSpec { name: pool.name, elastic, trained, cached: false, reads: false })
+        .collect()
 }
 
 /// The engine of `me`.

@@ -4,6 +4,7 @@ mod convert;
 mod diffusion;
 mod digits;
 mod emoji;
+mod encode;
 mod fraction;
 mod heard_and_seen;
 mod input;
@@ -33,6 +34,7 @@ Examples:
   loongforge data stats train.jsonl --model Qwen/Qwen3-VL-2B-Instruct       lengths, and how packs would be filled
   loongforge data convert --to webdataset train.jsonl --out shards          shards for this program and Megatron-Energon
   loongforge data pack run.yaml --out packs                                 packs that train with no further work
+  loongforge data encode run.yaml                                           features of the run's frozen towers
   loongforge data merge shards                                              joins what many processes wrote";
 
 #[derive(Args)]
@@ -54,6 +56,8 @@ enum Action {
     Convert(convert::ConvertArgs),
     /// Pack a run's data ahead of time
     Pack(pack::PackArgs),
+    /// Encode a run's data ahead of time, into cache_dir of its encoder pools
+    Encode(encode::EncodeArgs),
     /// Merge the shards that several processes wrote
     Merge(merge::MergeArgs),
     /// Make the quick start's data: pictures of handwritten numbers and a tiny Qwen3-VL to read them
@@ -79,6 +83,7 @@ pub fn data(args: DataArgs) -> anyhow::Result<ExitCode> {
         Action::Stats(args) => stats::stats(args),
         Action::Convert(args) => convert::convert(args),
         Action::Pack(args) => pack::pack(args),
+        Action::Encode(args) => encode::encode(args),
         Action::Merge(args) => merge::merge(args),
         Action::Digits(args) => digits::digits(args),
         Action::Emoji(args) => emoji::emoji(args),

@@ -121,7 +121,13 @@ fn spec(shape: &Shape, steps: u64) -> SimSpec {
         checkpoint_every: 0,
         max_save_failures: 5,
         snapshots: None,
-        encoders: vec![EncoderPoolSpec { name: PoolName::ENCODER, elastic: false, trained: true }],
+        encoders: vec![EncoderPoolSpec {
+            name: PoolName::ENCODER,
+            elastic: false,
+            trained: true,
+            cached: false,
+            reads: false,
+        }],
         fixed_lanes: true,
         evaluation: None,
     };

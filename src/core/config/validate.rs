@@ -176,6 +176,15 @@ impl Rules<'_> {
                 "under `run.deterministic` each encoder needs a lane of its own; more lanes change the sums' order",
             )
         });
+        let (dir, parallel) = (key("cache_dir"), key("tensor_parallel"));
+        self.broken(pool.reads() && pool.cache_dir.is_none(), code::COMBINATION, &[&replicas, &dir], || {
+            let message = format!("`{replicas}` 0 without `{dir}`: there is nothing to read features from");
+            (message, "set `cache_dir` to the folder that `loongforge data encode` has filled")
+        });
+        let is_split = pool.tensor_parallel > 1;
+        self.broken(pool.reads() && is_split, code::COMBINATION, &[&replicas, &parallel], || {
+            (format!("`{parallel}` {} of a pool without encoders", pool.tensor_parallel), "drop `tensor_parallel`")
+        });
         let (rate, lr) = (key("lr"), config.train.lr);
         self.broken(pool.lr.is_some() && lr == 0.0, code::COMBINATION, &[&rate, "train.lr"], || {
             (format!("`{rate}` with `train.lr` 0, of which it is a multiple"), "set `train.lr` above 0")
@@ -300,18 +309,14 @@ impl Rules<'_> {
             for path in &file.path.0 {
                 let is_pattern = path.contains(['*', '?', '[', '{']) || path.contains("://");
                 let path = Path::new(path);
-                let holds_files =
-                    || path.read_dir().is_ok_and(|mut dir| dir.any(|file| file.is_ok_and(|f| f.path().is_file())));
-                if path.is_dir() && !holds_files() && !path.join(".nv-meta").is_dir() {
-                    self.missing(&key, path, "is a directory without files");
-                } else if !path.is_dir() && (!is_pattern || path.exists()) {
-                    self.regular(&key, path);
+                if !is_pattern || path.exists() {
+                    self.file_or_folder(&key, path);
                 }
             }
         }
         if let Some(eval) = &config.eval {
-            eval.path.iter().for_each(|path| self.file("eval.path", path));
-            eval.sets.iter().for_each(|(name, path)| self.file(&format!("eval.sets.{name}"), path));
+            eval.path.iter().for_each(|path| self.file_or_folder("eval.path", path));
+            eval.sets.iter().for_each(|(name, path)| self.file_or_folder(&format!("eval.sets.{name}"), path));
         }
         self.evaluation(config);
         for (key, dir) in [("run.dir", &config.run.dir), ("checkpoint.dir", &config.checkpoint.dir)] {
@@ -324,11 +329,14 @@ impl Rules<'_> {
         }
     }
 
-    pub(super) fn file(&mut self, key: &str, path: &Path) {
-        if path.is_dir() {
-            self.missing(key, path, "is a directory, not a file");
-        } else {
+    /// A file of samples, or a folder of such files.
+    pub(super) fn file_or_folder(&mut self, key: &str, path: &Path) {
+        let holds_files =
+            || path.read_dir().is_ok_and(|mut dir| dir.any(|file| file.is_ok_and(|f| f.path().is_file())));
+        if !path.is_dir() {
             self.regular(key, path);
+        } else if !holds_files() && !path.join(".nv-meta").is_dir() {
+            self.missing(key, path, "is a directory without files");
         }
     }
 

@@ -83,7 +83,7 @@ impl Rules<'_> {
         self.broken(is_moving, code::COMBINATION, &["sample.frames", "sample.size"], || {
             ("`sample.frames` without `sample.size`".to_owned(), "a clip has frames of a size: `size: 480x832`")
         });
-        self.file("sample.prompts", &sample.prompts);
+        self.file_or_folder("sample.prompts", &sample.prompts);
         let pool = &config.pools.foundation;
         let is_whole = [pool.tensor_parallel, pool.context_parallel, pool.pipeline_parallel] == [1; 3] && pool.zero < 3;
         let keys = ["tensor_parallel", "context_parallel", "pipeline_parallel", "zero"]

@@ -12,6 +12,21 @@ pub struct WithHeldOut {
 }
 
 impl WithHeldOut {
+    /// The sample of a position of the data stream, or of a held-out stream.
+    ///
+    /// # Errors
+    /// The sample is unusable.
+    pub fn at(&self, id: SampleId) -> Result<Sample, BadSample> {
+        let Some((stream, index)) = id.as_held_out() else {
+            return self.train.sample(id.0).map_err(|bad| bad.into_message(id));
+        };
+        let set = &self.sets[usize::from(stream / 2)];
+        let found = if stream % 2 == 0 { set.sample(index) } else { set.prompt(index) };
+        let mut sample = found.map_err(|bad| bad.into_message(id))?;
+        sample.meta.id = id;
+        Ok(sample)
+    }
+
     /// Streams of set `set`: samples, and prompts.
     pub fn streams(set: usize) -> [u16; 2] {
         [2 * set as u16, 2 * set as u16 + 1]
@@ -20,11 +35,6 @@ impl WithHeldOut {
 
 impl Samples for WithHeldOut {
     fn sample(&mut self, id: SampleId) -> Result<Sample, BadSample> {
-        let Some((stream, index)) = id.as_held_out() else { return Samples::sample(&mut self.train, id) };
-        let set = &self.sets[usize::from(stream / 2)];
-        let found = if stream % 2 == 0 { set.sample(index) } else { set.prompt(index) };
-        let mut sample = found.map_err(|bad| bad.into_message(id))?;
-        sample.meta.id = id;
-        Ok(sample)
+        self.at(id)
     }
 }

@@ -82,6 +82,9 @@ pub enum Event {
     Saved { step: StepId, to: SaveTo, files: Vec<SavedFile> },
     /// Answer to [`Command::Save`]: the part could not be written. The engine goes on.
     SaveFailed { step: StepId, to: SaveTo, error: String },
+    /// An actor without towers was to read features of this sample that nobody has made: no other actor could, and the run
+    /// ends.
+    NoFeatures { sample: SampleId, error: String },
     /// The engine cannot go on. Its last message. `lost` is the peer without which it cannot, if that is the cause:
     /// then the cause of the run's end is the peer's.
     Failed { error: String, lost: Option<ActorId> },

@@ -105,7 +105,7 @@ impl PlanSpec {
         let layout = config.pools.foundation.layout();
         let colocated = config.pools.placement == Placement::Colocated;
         let encoders = config.pools.encoders(shape.towers).into_iter().map(|(name, pool, towers)| {
-            let replicas = if colocated { layout.ranks() } else { pool.replicas };
+            let replicas = if colocated { layout.ranks() } else { pool.replicas.max(1) };
             // Lanes that are fixed may be more than encoders: what is cut for all of them costs an encoder a batch a piece.
             let (num_lanes, batch) = match config.run.deterministic {
                 true => (config.run.lanes, BATCH_PATCHES),

@@ -100,7 +100,13 @@ impl SimSpec {
         let size = |pool: &EncoderPlanSpec| PoolSize { name: pool.pool, actors: pool.replicas };
         pools.encoders = plan.encoders.iter().filter(|_| !colocated).map(size).collect();
         let rule = |pool: &PoolSize| {
-            let fresh = EncoderPoolSpec { name: pool.name, elastic: false, trained: self.is_trained(pool.name) };
+            let fresh = EncoderPoolSpec {
+                name: pool.name,
+                elastic: false,
+                trained: self.is_trained(pool.name),
+                cached: false,
+                reads: false,
+            };
             rules.iter().find(|rule| rule.name == pool.name).copied().unwrap_or(fresh)
         };
         *rules = pools.encoders.iter().map(rule).collect();

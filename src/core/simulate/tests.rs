@@ -51,7 +51,13 @@ pub(super) fn spec(data: u32, encoder: u32, foundation: u32, steps: u64, batch: 
         checkpoint_every: 0,
         max_save_failures: 5,
         snapshots: None,
-        encoders: vec![EncoderPoolSpec { name: PoolName::ENCODER, elastic: true, trained: true }],
+        encoders: vec![EncoderPoolSpec {
+            name: PoolName::ENCODER,
+            elastic: true,
+            trained: true,
+            cached: false,
+            reads: false,
+        }],
         fixed_lanes: true,
         evaluation: None,
     };
@@ -161,7 +167,13 @@ fn towers_cost_what_they_cost_and_an_encoder_pays_for_those_that_it_holds() {
         EncoderPlanSpec::new(audio, set(&[Tower::Audio]), 1, 1),
     ];
     apart.coordinator.pools.encoders.push(PoolSize { name: audio, actors: 1 });
-    apart.coordinator.encoders.push(EncoderPoolSpec { name: audio, elastic: false, trained: true });
+    apart.coordinator.encoders.push(EncoderPoolSpec {
+        name: audio,
+        elastic: false,
+        trained: true,
+        cached: false,
+        reads: false,
+    });
     let report = simulate(&apart, &SeenAndHeard).unwrap();
     let busy = |name: PoolName| report.pool(name).unwrap().busy * report.mean_step();
     near(busy(PoolName::ENCODER), 4.0 * 0.048 + 0.5);

@@ -1,19 +1,13 @@
 //! Features of frozen towers in a folder that outlives the run and that runs share: what one has encoded, no other encodes
 //! again.
 //!
-//! A tower's folder is named by all that its features depend on beside the item: its parameters, what it computes, the
-//! precision, the kind of device, and the products (ADR 0006). An item's name is the hash of its contents. So nothing in a
-//! folder can be stale, and it does not matter who wrote it. Features lie in safetensors files, `HASH.LEVEL`, each written
+//! A tower's folder is named by all that its features depend on beside the item ([`CacheName`]). An item's name is the
+//! hash of its contents. So nothing in a folder can be stale, and it does not matter who wrote it. Features lie in safetensors files, `HASH.LEVEL`, each written
 //! under another name and then renamed; nobody changes one afterwards.
 
 use super::cache_key::Key;
-use crate::model::{ModelTower, Towers};
 use crate::native::bytes;
-use crate::params::ParamStore;
 use crate::train::hf::{self, TensorFile, TensorInfo};
-use loongforge_core::config::Products;
-use loongforge_core::text::hex;
-use sha2::{Digest, Sha256};
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
 use std::fs;
@@ -44,7 +38,7 @@ struct Stored {
 }
 
 impl CacheFolder {
-    /// The folder of a tower in `root`: `tower` is its name with the hash of all that its features depend on.
+    /// The folder `tower` in `root`, which is made where it is missing.
     ///
     /// # Errors
     /// It cannot be made, or a file in it is torn or cannot be read.
@@ -70,12 +64,22 @@ impl CacheFolder {
         self.stored.get(key)?.iter().map(read).collect()
     }
 
+    /// Returns whether an item's features are here, or wait to be written.
+    pub fn has(&self, key: &Key) -> bool {
+        self.stored.contains_key(key) || self.pending.contains_key(key)
+    }
+
+    /// Its path.
+    pub fn path(&self) -> &Path {
+        &self.dir
+    }
+
     /// Keeps an item's features, to be written with others.
     ///
     /// # Errors
     /// A file cannot be written: see [`CacheFolder::flush`].
     pub fn insert(&mut self, key: Key, features: &[Tensor]) -> io::Result<()> {
-        if self.stored.contains_key(&key) || self.pending.contains_key(&key) {
+        if self.has(&key) {
             return Ok(());
         }
         let own = |tensor: &Tensor| tensor.detach().to_device(Device::Cpu).contiguous().copy();
@@ -111,7 +115,10 @@ impl CacheFolder {
     }
 
     /// Reads the headers of files that were not seen.
-    fn look(&mut self) -> io::Result<()> {
+    ///
+    /// # Errors
+    /// A file is torn or cannot be read.
+    pub fn look(&mut self) -> io::Result<()> {
         let mut names: Vec<OsString> =
             fs::read_dir(&self.dir)?.map(|entry| entry.map(|entry| entry.file_name())).collect::<io::Result<_>>()?;
         names.retain(|name| Path::new(name).extension().is_some_and(|kind| kind == "safetensors"));
@@ -152,24 +159,6 @@ impl Drop for CacheFolder {
     fn drop(&mut self) {
         let _ = self.flush();
     }
-}
-
-/// The name of a tower's folder: the tower, and the hash of all that its features depend on beside the item.
-pub(super) fn cache_identity(it: &ModelTower, towers: &Towers, params: &ParamStore, products: Products) -> String {
-    let mut hash = Sha256::new();
-    // The family's data say what it computes; libtorch splits some sums over its threads.
-    let device = params.flat().device().is_cuda();
-    let version = env!("CARGO_PKG_VERSION");
-    let how = (version, &it.family, params.flat().kind(), device, products, tch::get_num_threads());
-    hash.update(format!("{how:?}"));
-    for id in params.ids() {
-        let spec = params.spec(id);
-        if towers.part_of(&spec.name).is_some_and(|(tower, _)| tower == it.tower) {
-            hash.update(&spec.name);
-            hash.update(bytes(&params.leaf(id).detach().to_device(Device::Cpu).contiguous()));
-        }
-    }
-    format!("{}-{}", it.tower, &hex(hash.finalize())[..32])
 }
 
 #[cfg(test)]

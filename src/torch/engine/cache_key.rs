@@ -9,7 +9,7 @@ use tch::{Device, Tensor};
 
 /// SHA-256 of an item's pixels and grid. Parameters are no part of it: a cache has features of the same ones only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Key([u8; 32]);
+pub struct Key([u8; 32]);
 
 impl fmt::Display for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -3,7 +3,8 @@
 
 mod inputs;
 
-use super::build::{EngineSpec, build_engine};
+use super::actor_spec::EngineSpec;
+use super::build::build_engine;
 use super::pool_specs::kind;
 use super::torch_engine::TorchEngine;
 use crate::model::{ModelConfig, Towers};
@@ -36,6 +37,7 @@ pub fn memory_of(
 ) -> Result<MemoryReport, EngineError> {
     let _dry = DryRun::begin();
     let spec = EngineSpec {
+        reads: false,
         config: config.clone(),
         model: model.clone(),
         me,

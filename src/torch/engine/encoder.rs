@@ -4,6 +4,7 @@ mod cached;
 mod towers;
 mod unit_work;
 
+pub(super) use self::cached::encode_one;
 use self::cached::{encode_each, input};
 pub use self::towers::TowerModels;
 use self::unit_work::{ItemCredit, Phase, Step, UnitWork};
@@ -13,18 +14,21 @@ use super::buffer::{TorchBuffer, take_over};
 use super::cache::FeatureCache;
 use super::cache_folder::CacheFolder;
 use super::elastic::Membership;
+use super::feature_reader::{FeatureReader, Missing};
 use super::spill::Spill;
+use super::stored_towers::StoredTowers;
 use crate::comm::Mesh;
 use crate::model::{ModelTower, Towers};
 use crate::tape::Execution;
 use crate::train::TrainState;
 use loongforge_core::engine::{EngineError, Ports, Progress, fault};
 use loongforge_core::message::{
-    Activity, ActorId, Grid, Lane, PoolName, Regroup, Replica, SampleId, StepPlan, Tower, UnitId, Version,
+    Activity, ActorId, Event, Grid, Lane, PoolName, Regroup, Replica, SampleId, StepPlan, Tower, UnitId, Version,
 };
 use loongforge_core::transport::{Buffer, Header, Parcel, ParcelKind};
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Instant;
 use tch::{Kind, Tensor};
 
@@ -43,6 +47,10 @@ pub struct EncoderPart {
     pub(super) membership: Option<Membership>,
     steps: VecDeque<Step>,
     cache: Option<FeatureCache>,
+    /// It has no towers, and reads all features.
+    reader: Option<FeatureReader>,
+    /// Features are missing: the run ends.
+    lacks: bool,
     items: Option<ItemCredit>,
 }
 
@@ -58,8 +66,26 @@ impl EncoderPart {
             membership,
             steps: VecDeque::new(),
             cache: None,
+            reader: None,
+            lacks: false,
             items: None,
         }
+    }
+
+    /// An actor of a pool without encoders, which reads features where they would encode.
+    pub(super) fn reading(
+        replica: Replica,
+        reader: FeatureReader,
+        pool: TrainState,
+        membership: Option<Membership>,
+    ) -> Self {
+        let models = TowerModels::default();
+        Self { reader: Some(reader), ..Self::new(replica, models, pool, membership) }
+    }
+
+    /// The towers of its pool, where it has none of them in memory.
+    pub(super) fn stored_towers(&self) -> Option<&Arc<StoredTowers>> {
+        self.reader.as_ref().map(|reader| &reader.towers)
     }
 
     /// Items come over edges of their own, each with so many bytes of credit, and are read where they lie.
@@ -214,6 +240,9 @@ impl EncoderPart {
     }
 
     fn encode_next(&mut self, version: Version, ports: &mut Ports) -> Result<Option<UnitId>, EngineError> {
+        if self.lacks {
+            return Ok(None);
+        }
         let (trained, in_step) = (self.pool.is_trained(), self.in_step());
         // Every unit of a step may be out before the first comes back.
         let alive = self.steps.front().map_or(1, |step| step.units.len());
@@ -245,11 +274,23 @@ impl EncoderPart {
         let grids: Vec<Grid> = work.unit.items.iter().map(|item| item.meta.grid).collect();
         let header = Header { kind: ParcelKind::Features(work.unit.id), version };
         let tower = work.unit.tower();
-        let model = self.models.of(tower)?;
         // All ranks of an encoder have its features.
         let sends = self.mesh.tp.rank() == 0;
-        if let Some(cache) = &mut self.cache {
-            let (features, num_cached) = encode_each(cache, (tower, model), &self.pool, &grids, &pixels)?;
+        if self.reader.is_some() || self.cache.is_some() {
+            let (features, num_cached) = match (&mut self.reader, &mut self.cache) {
+                (Some(reader), _) => match reader.read(tower, &work.unit.items, &pixels) {
+                    Ok(features) => (features, work.unit.items.len() as u32),
+                    Err(Missing { sample, error }) => {
+                        self.lacks = true;
+                        ports.emit(Event::NoFeatures { sample, error });
+                        return Ok(None);
+                    }
+                },
+                (None, Some(cache)) => {
+                    encode_each(cache, (tower, self.models.of(tower)?), &self.pool, &grids, &pixels)?
+                }
+                (None, None) => unreachable!("one of them is there"),
+            };
             ports.timings.cached_items += num_cached;
             let buffers = features.iter().map(|level| Box::new(TorchBuffer::new(level)) as Box<dyn Buffer>);
             if sends {
@@ -258,6 +299,7 @@ impl EncoderPart {
             work.phase = Phase::Done;
             return Ok(Some(work.unit.id));
         }
+        let model = self.models.of(tower)?;
         let record = model.record_items(&grids, &pixels)?;
         let (params, trained) = (self.pool.params().clone(), trained && work.trains);
         params.set_dropout(work.trains.then(|| work.unit.id.seed()));

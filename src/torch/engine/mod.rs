@@ -4,12 +4,15 @@
 //! computing and know nothing of commands; the engine orders their steps.
 
 mod activations;
+mod actor_spec;
 mod assembler;
 mod buffer;
 mod build;
+mod build_cached;
 mod cache;
 mod cache_folder;
 mod cache_key;
+mod cache_name;
 mod carried;
 #[cfg(test)]
 mod context_tests;
@@ -19,6 +22,8 @@ mod encoder;
 mod existing;
 mod export_files;
 mod exports;
+mod feature_encoder;
+mod feature_reader;
 mod foundation;
 mod lora;
 mod pack_work;
@@ -31,6 +36,7 @@ mod saver;
 mod share;
 mod spill;
 mod stages;
+mod stored_towers;
 mod torch_engine;
 mod trained;
 mod weights;
@@ -45,12 +51,16 @@ mod pipeline_tests;
 mod zero_tests;
 
 pub use activations::Activations;
+pub use actor_spec::{EngineSpec, open_device};
 pub use buffer::{TorchBuffer, copied_bytes};
-pub use build::{EngineSpec, build_engine, open_device};
+pub use build::build_engine;
+pub use build_cached::build_feature_encoder;
+pub use cache_key::Key;
 pub use carried::{drops_carried_parts, note_on_carried_parts};
 pub use dry_run::memory_of;
 pub use encoder::EncoderPart;
 pub use export_files::Exports;
+pub use feature_encoder::{FeatureEncoder, KeyedItem};
 pub use foundation::{Finish, FoundationPart, SampleMaking};
 pub use lora::{TrainedError, lora_config};
 pub use preflight::{check_engines, without_effect};

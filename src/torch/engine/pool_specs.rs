@@ -24,10 +24,8 @@ pub(super) fn encoder_specs(
 }
 
 /// Files that a pool with these parameters writes.
-pub(super) fn num_files<'a>(specs: impl Iterator<Item = &'a ParamSpec>, precision: Precision) -> usize {
-    let kind = |role| if role == crate::params::Role::Buffer { Kind::Float } else { kind(precision) };
-    let pieces = specs.flat_map(|spec| spec.pieces.iter().map(|piece| (piece, kind(spec.role))));
-    num_shards(pieces, MAX_SHARD_SIZE)
+pub(super) fn num_files<'a>(specs: impl Iterator<Item = &'a ParamSpec> + Clone, precision: Precision) -> usize {
+    num_shards(specs, kind(precision), MAX_SHARD_SIZE)
 }
 
 /// The type of parameters.

@@ -33,6 +33,12 @@ pub fn check_engines(config: &RunConfig, model: &ModelConfig) -> Result<(), Engi
         let divided = divided_towers(&model.towers.only(set), &parallel);
         encoder_specs(config, &divided.map_err(|found| format!("pools.{name}: {found}"))?, &model.tree)?;
     }
+    for (name, pool, set) in pools.encoders(towers) {
+        if pool.reads() && !config.model.has_frozen(set) {
+            let why = "features of towers that are trained change with every step";
+            return Err(format!("pools.{name}.replicas is 0, and the pool is trained: {why}").into());
+        }
+    }
     for (name, pool) in &pools.named {
         if let Some(tower) = pool.held(*name).iter().find(|tower| !towers.contains(*tower)) {
             return Err(format!("pools.{name}: it holds the {tower} tower, which this model does not have").into());

@@ -4,7 +4,7 @@
 //! step waits, and then writes. A save that comes while the one before it is written waits for that: a disk that is slower
 //! than steps slows them down rather than filling the memory.
 
-use crate::train::hf::Snapshot;
+use crate::train::hf::{SameFiles, Snapshot};
 use loongforge_core::engine::{EngineError, error_chain};
 use loongforge_core::message::{ActorId, Event, SaveTo, StepId};
 use std::path::PathBuf;
@@ -18,6 +18,8 @@ pub(super) struct Saver {
     thread: Option<Writing>,
     /// Memory of the last snapshot.
     spare: Vec<Vec<u8>>,
+    /// Files that all checkpoints have alike.
+    pub same: Arc<SameFiles>,
 }
 
 struct Writing {

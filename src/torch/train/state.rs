@@ -61,6 +61,15 @@ impl Export {
         }
     }
 
+    /// The files of weights.
+    pub fn shards(&self) -> impl Iterator<Item = &Shards> {
+        match self {
+            Self::Weights(shards) => std::slice::from_ref(shards).iter(),
+            Self::Networks(all) => all.iter(),
+            Self::Adapter(_) => [].iter(),
+        }
+    }
+
     /// Returns whether what is trained is to be kept with the optimizer's state: elsewhere it is not as it was.
     fn keeps_values(&self, params: &ParamStore) -> bool {
         matches!(self, Self::Adapter(_)) || has_adapter(params)

@@ -45,8 +45,9 @@ pub struct EncoderPool {
     /// Towers that the pool holds: `vision`, `audio`, `text`, `vae`. `null`: the tower that is called as the pool; for `encoder` all
     /// that no other pool holds.
     pub towers: Option<Vec<Tower>>,
-    /// Number of replicas; each is `tensor_parallel` actors.
-    #[schemars(range(min = 1, max = 1024))]
+    /// Number of replicas; each is `tensor_parallel` actors. 0: no tower is loaded, and one actor reads all features from
+    /// `cache_dir`, which `loongforge data encode` has filled.
+    #[schemars(range(min = 0, max = 1024))]
     pub replicas: usize,
     /// Intra-operation threads of each actor; `auto`: an even share of the cores, 1 under `run.deterministic`.
     pub threads: Threads,
@@ -167,6 +168,16 @@ impl EncoderPool {
     /// Returns whether encoders come and go: each has all there is to know.
     pub fn is_elastic(&self) -> bool {
         self.elastic && self.tensor_parallel == 1 && self.zero == 0
+    }
+
+    /// Returns whether the pool has no encoders: an actor without towers reads features from `cache_dir`.
+    pub fn reads(&self) -> bool {
+        self.replicas == 0
+    }
+
+    /// Number of actors, among them the one that reads.
+    pub fn num_actors(&self) -> usize {
+        if self.reads() { 1 } else { self.layout().ranks() }
     }
 
     pub fn layout(&self) -> Layout {

@@ -146,11 +146,11 @@ pub struct Checkpoint {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Eval {
-    /// File of held-out samples, in any format of `data.train`; of conversations the last answer is asked for, too. The
+    /// File or folder of held-out samples, in any format of `data.train`; of conversations the last answer is asked for, too. The
     /// set is called `held_out`.
     #[serde(default)]
     pub path: Option<PathBuf>,
-    /// More files, by the names of their sets: `{ math: math.jsonl }`. With `data.val_size` there is also the set
+    /// More files or folders, by the names of their sets: `{ math: math.jsonl }`. With `data.val_size` there is also the set
     /// `val`.
     #[serde(default)]
     pub sets: BTreeMap<String, PathBuf>,

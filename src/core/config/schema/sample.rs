@@ -11,7 +11,7 @@ use crate::config::{FrameSize, Source};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Sampling {
-    /// File of the prompts, in any format of `data.train`; their pictures and clips are conditions and measure the result.
+    /// File or folder of the prompts, in any format of `data.train`; their pictures and clips are conditions and measure the result.
     pub prompts: PathBuf,
     /// Use the first N prompts; `null`: all.
     #[serde(default)]

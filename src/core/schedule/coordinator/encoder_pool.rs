@@ -26,6 +26,8 @@ pub(super) struct EncoderPool {
     elastic: bool,
     /// The encoders' parameters change, so that a new member needs those of an old one.
     trained: bool,
+    /// Members may be such that only read features.
+    cached: bool,
     epoch: Epoch,
     /// Indices in the order of ranks.
     members: Vec<u32>,
@@ -110,7 +112,7 @@ impl EncoderPools {
 
 impl EncoderPool {
     fn of(spec: &EncoderPoolSpec, num_members: u32) -> Self {
-        let EncoderPoolSpec { name, elastic, trained } = *spec;
+        let EncoderPoolSpec { name, elastic, trained, cached, reads: _ } = *spec;
         Self {
             name,
             speeds: Speeds::new(name),
@@ -118,6 +120,7 @@ impl EncoderPool {
             paused: None,
             elastic,
             trained,
+            cached,
             epoch: Epoch(0),
             members: (0..num_members).collect(),
             num_current: num_members as usize,
@@ -150,6 +153,11 @@ impl EncoderPool {
 
     pub fn is_elastic(&self) -> bool {
         self.elastic
+    }
+
+    /// Returns whether features are kept in a folder, so that a member may be one that only reads them.
+    pub fn is_cached(&self) -> bool {
+        self.cached
     }
 
     /// Returns whether the unit is one of this pool's.
@@ -206,12 +214,9 @@ impl EncoderPool {
         self.ready.push(index);
     }
 
-    /// Lets one go when it suits, be it that it is ready; not the last member.
+    /// Lets one go when it suits: be it that it is ready, or that another one is.
     pub fn retire(&mut self, index: u32) {
-        let staying = self.workers().iter().filter(|member| !self.retiring.contains(member)).count();
-        if !self.members.contains(&index) || staying > 1 {
-            self.retiring.insert(index);
-        }
+        self.retiring.insert(index);
     }
 
     /// Returns the encoder that is to be removed and can be: others may have died since that was wished.
@@ -302,7 +307,10 @@ mod tests {
     use super::*;
 
     fn pool_of(num_members: u32, trained: bool) -> EncoderPool {
-        EncoderPool::of(&EncoderPoolSpec { name: PoolName::ENCODER, elastic: true, trained }, num_members)
+        EncoderPool::of(
+            &EncoderPoolSpec { name: PoolName::ENCODER, elastic: true, trained, cached: false, reads: false },
+            num_members,
+        )
     }
 
     #[test]

@@ -5,6 +5,7 @@ use crate::config::{BadSamples, Balance, EncoderPool, PackMode, Placement, RunCo
 use crate::message::{ActorId, PoolName, Role, StepId, TowerSet};
 use crate::schedule::{ModelShape, PlanSpec};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 /// Commands about changes of encoder pools that an engine may not have taken yet.
@@ -31,10 +32,8 @@ impl PoolSizes {
     /// The pools of a run whose model has these towers.
     pub fn new(config: &RunConfig, towers: TowerSet) -> Self {
         let pools = &config.pools;
-        let size = |(name, pool, _): (PoolName, &EncoderPool, TowerSet)| PoolSize {
-            name,
-            actors: pool.layout().ranks() as u32,
-        };
+        let size =
+            |(name, pool, _): (PoolName, &EncoderPool, TowerSet)| PoolSize { name, actors: pool.num_actors() as u32 };
         let encoders = match pools.placement {
             Placement::Separate => pools.encoders(towers).into_iter().map(size).collect(),
             Placement::Colocated => Vec::new(),
@@ -127,6 +126,10 @@ pub struct EncoderPoolSpec {
     pub elastic: bool,
     /// The encoders' parameters change.
     pub trained: bool,
+    /// Features are kept in a folder: an actor without towers may read them there.
+    pub cached: bool,
+    /// The run begins without encoders of the pool: its one actor reads.
+    pub reads: bool,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -177,6 +180,8 @@ impl CoordinatorSpec {
             name,
             elastic: pool.is_elastic(),
             trained: !config.model.has_frozen(towers),
+            cached: pool.cache_dir.is_some() && config.model.has_frozen(towers),
+            reads: pool.reads(),
         };
         Self {
             pools: PoolSizes::new(config, shape.towers),
@@ -208,6 +213,11 @@ impl CoordinatorSpec {
     /// Returns whether the encoders of some pool may come and go.
     pub fn is_elastic(&self) -> bool {
         self.encoders.iter().any(|pool| pool.elastic)
+    }
+
+    /// The pools that begin without encoders: an actor of theirs reads features.
+    pub fn reading(&self) -> BTreeSet<PoolName> {
+        self.encoders.iter().filter(|pool| pool.reads).map(|pool| pool.name).collect()
     }
 
     /// Returns the rules of an encoder pool; `None` where the run has no such pool.

@@ -53,6 +53,9 @@ impl Told<'_> {
             Event::Reduced(report) => self.reduced(report),
             Event::Applied { step } => self.applied(*step),
             Event::Saved { files, .. } => saved(files),
+            Event::NoFeatures { .. } if !self.pool.is_cached() => {
+                Err("lacks features, which it is not to read but to make".into())
+            }
             Event::Measured { .. } | Event::Lost { .. } | Event::Refused { .. } => {
                 Err(format!("sent {event:?}, which encoders do not send"))
             }

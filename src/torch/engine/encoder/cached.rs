@@ -22,8 +22,7 @@ pub(super) fn encode_each(
     grids: &[Grid],
     pixels: &Tensor,
 ) -> Result<(Vec<Tensor>, u32), EngineError> {
-    let (params, mesh) = (pool.params(), pool.mesh_or_single());
-    let (kind, device) = (params.flat().kind(), params.flat().device());
+    let (kind, device) = (pool.params().flat().kind(), pool.params().flat().device());
     let (mut start, mut num_cached) = (0, 0);
     let mut features = |&grid: &Grid| -> Result<Vec<Tensor>, EngineError> {
         let len = grid.num_patches() as i64;
@@ -34,16 +33,26 @@ pub(super) fn encode_each(
             num_cached += 1;
             return Ok(kept);
         }
-        let record = model.record_items(&[grid], &own)?;
-        let mut run =
-            Execution::forward_only(record.tape, params.clone(), vec![(record.pixels, input(model, &own, kind))]);
-        run = run.with_mesh(mesh.clone());
-        run.forward()?;
-        let made: Vec<Tensor> = record.outputs.iter().map(|&slot| run.value(slot).shallow_clone()).collect();
+        let made = encode_one(model, pool, grid, &own)?;
         cache.keep(tower, key, &made);
         Ok(made)
     };
     let items: Vec<Vec<Tensor>> = grids.iter().map(&mut features).collect::<Result<_, _>>()?;
     let num_levels = items.first().map_or(0, Vec::len);
     Ok(((0..num_levels).map(|level| stack(&items, level, kind, device)).collect(), num_cached))
+}
+
+/// Features of one item of a frozen encoder, level by level.
+pub(in crate::engine) fn encode_one(
+    model: &dyn EncoderModel,
+    pool: &TrainState,
+    grid: Grid,
+    pixels: &Tensor,
+) -> Result<Vec<Tensor>, EngineError> {
+    let params = pool.params();
+    let record = model.record_items(&[grid], pixels)?;
+    let inputs = vec![(record.pixels, input(model, pixels, params.flat().kind()))];
+    let mut run = Execution::forward_only(record.tape, params.clone(), inputs).with_mesh(pool.mesh_or_single());
+    run.forward()?;
+    Ok(record.outputs.iter().map(|&slot| run.value(slot).shallow_clone()).collect())
 }

@@ -8,6 +8,7 @@ use loongforge_core::message::Tower;
 use std::collections::BTreeMap;
 
 /// The models of an encoder's towers, on parameters of one store.
+#[derive(Default)]
 pub struct TowerModels(BTreeMap<Tower, Box<dyn EncoderModel>>);
 
 impl TowerModels {
@@ -21,7 +22,7 @@ impl TowerModels {
         Self(BTreeMap::from([(tower, model)]))
     }
 
-    pub(super) fn of(&self, tower: Tower) -> Result<&dyn EncoderModel, EngineError> {
+    pub(in crate::engine) fn of(&self, tower: Tower) -> Result<&dyn EncoderModel, EngineError> {
         let missing = || EngineError::from(format!("the encoder has no {tower} tower, for which it was given a unit"));
         self.0.get(&tower).map(|model| &**model).ok_or_else(missing)
     }

@@ -1,8 +1,9 @@
 //! Checkpoints: what a step leaves behind, copied between steps and written beside them.
 
 use super::TorchEngine;
+use crate::engine::encoder::EncoderPart;
 use crate::engine::saver::{Saver, Task};
-use crate::train::hf::{Snapshot, Target};
+use crate::train::hf::{SameFiles, Shards, Snapshot, Target, WeightsError};
 use crate::train::{StateError, save_state};
 use loongforge_core::engine::{EngineError, Ports, error_chain};
 use loongforge_core::message::{Event, PoolName, SaveTo, SavedFile, StepId, StepPlan};
@@ -10,6 +11,9 @@ use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+
+/// Writes files that are not in memory into a folder, unless they are the same as before.
+type WriteOthers = Box<dyn Fn(&Path, &SameFiles, &AtomicBool) -> Result<Vec<SavedFile>, WeightsError> + Send>;
 
 impl TorchEngine {
     /// Puts averages in place of the weights where an evaluation is next, and the weights back where none is.
@@ -48,9 +52,10 @@ impl TorchEngine {
         }
         let mut saver = self.savers.remove(&to).unwrap_or_default();
         let lasting: Vec<_> = self.pools().flat_map(|pool| pool.lasting()).collect();
-        let snapshot = RefCell::new(Snapshot::new(saver.take_buffers(), &lasting));
+        let snapshot = RefCell::new(Snapshot::new(saver.take_buffers(), &lasting).with_same(saver.same.clone()));
         let files = self.files(Target::Memory(&snapshot))?;
-        match files.is_empty() {
+        let is_empty = snapshot.borrow().is_empty();
+        match is_empty {
             true => ports.emit(Event::Saved { step, to, files }),
             false => {
                 let task = Task { me: ports.me(), step, to, dir, events: ports.events() };
@@ -81,12 +86,27 @@ impl TorchEngine {
                 Err(error) => return Err(error),
             }
         }
-        for (tensors, shards) in self.exports.carried.iter().filter(|_| failed.is_none()) {
+        let mut others: Vec<WriteOthers> = Vec::new();
+        let stored = self.encoder.as_ref().filter(|part| part.pool.rank() == 0).and_then(EncoderPart::stored_towers);
+        if let Some(towers) = stored {
+            let write = |shards: &Shards| -> WriteOthers {
+                let (towers, shards) = (towers.clone(), *shards);
+                Box::new(move |folder, same, stop| towers.write((folder, same), &shards, stop))
+            };
+            others.extend(self.exports.encoder.shards().map(write));
+        }
+        for (tensors, shards) in &self.exports.carried {
+            let (tensors, shards) = (tensors.clone(), *shards);
+            others.push(Box::new(move |folder, same, stop| tensors.write((folder, same), &shards, stop)));
+        }
+        for write in others.into_iter().filter(|_| failed.is_none()) {
             match to {
-                Target::Folder(folder) => files.extend(tensors.write(folder, shards, &AtomicBool::new(false))?),
+                Target::Folder(folder) => {
+                    files.extend(write(folder, &SameFiles::default(), &AtomicBool::new(false))?);
+                }
                 Target::Memory(snapshot) => {
-                    let (tensors, shards) = (tensors.clone(), *shards);
-                    let write = move |folder: &Path, stop: &AtomicBool| tensors.write(folder, &shards, stop);
+                    let same = snapshot.borrow().same().clone();
+                    let write = move |folder: &Path, stop: &AtomicBool| write(folder, &same, stop);
                     snapshot.borrow_mut().also_write(Box::new(write));
                 }
             }

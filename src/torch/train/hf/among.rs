@@ -3,7 +3,7 @@
 
 use super::dtype::Dtype;
 use super::error::WeightsError;
-use super::save::{Entry, Target, Writer, deal, order};
+use super::save::{Entry, Target, Writer, deal_among, order, sized_of};
 use super::shards::Shards;
 use crate::comm::Mesh;
 use crate::native::NativeError;
@@ -36,23 +36,16 @@ pub fn save_weights_among(
     let own = params.ids().filter(|id| !params.spec(*id).is_copy);
     let own = own.filter(|id| params.spec(*id).pieces.first().is_none_or(|piece| shards.of.has(&piece.name)));
     let pieces = own.flat_map(|id| params.spec(id).pieces.iter().map(move |piece| (id, piece)));
-    let mut pieces: Vec<(ParamId, &StoredTensor)> = pieces.collect();
-    // By name: whoever plans the files knows specs, not a store's order.
-    pieces.sort_by(|(_, left), (_, right)| left.name.cmp(&right.name));
+    let all: Vec<(ParamId, &StoredTensor)> = pieces.collect();
     let entry = |(id, piece): &(ParamId, &StoredTensor)| {
         let dtype = Dtype::of(params.leaf(*id).kind()).expect("a parameter's kind is a file's type");
         Entry { name: shards.of.in_file(&piece.name).to_owned(), dtype, shape: piece.shape.clone() }
     };
-    let entries: Vec<Entry> = pieces.iter().map(entry).collect();
-    let size = |entry: &Entry| entry.shape.iter().product::<i64>() as u64 * entry.dtype.bits() / 8;
-    let mut files = deal(&entries.iter().map(size).collect::<Vec<_>>(), shards.max_size);
-    files.truncate(shards.count.max(1));
-    if let Some(last) = files.last_mut() {
-        last.end = entries.len();
-    }
+    let files = deal_among(&sized_of(params, &all), shards);
     let mut saved = Vec::new();
-    for (index, range) in files.into_iter().enumerate() {
-        let (pieces, entries) = (&pieces[range.clone()], &entries[range]);
+    for (index, (file, _)) in files.into_iter().enumerate() {
+        let pieces: Vec<(ParamId, &StoredTensor)> = file.into_iter().map(|index| all[index]).collect();
+        let entries: Vec<Entry> = pieces.iter().map(entry).collect();
         // Pieces of one parameter come one after the other or in turns with few others.
         let mut values: BTreeMap<ParamId, Tensor> = BTreeMap::new();
         let mut tensor = |index: usize| {
@@ -65,7 +58,7 @@ pub fn save_weights_among(
         };
         let writes = index % ranks == rank;
         let target = writes.then(|| (to, shards.name(index)));
-        saved.extend(write_among(entries, &[("format", "pt")], target, &mut tensor)?);
+        saved.extend(write_among(&entries, &[("format", "pt")], target, &mut tensor)?);
     }
     Ok(saved)
 }

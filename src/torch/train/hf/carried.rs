@@ -3,6 +3,7 @@
 
 use super::checkpoint::{Checkpoint, num_bytes};
 use super::error::WeightsError;
+use super::same_files::SameFiles;
 use super::save::{Entry, Writer, deal};
 use super::shards::{FilesOf, Shards};
 use super::stored::{Source, Stored};
@@ -70,15 +71,22 @@ impl CarriedTensors {
         self.files.len()
     }
 
-    /// Writes the files into `folder`, named by `shards`, durable and hashed. Ends with an error where `stop` is set.
+    /// Writes the files into `folder`, named by `shards`, durable and hashed, unless they can be linked to the `same` of a
+    /// checkpoint before. Ends with an error where `stop` is set.
     ///
     /// # Errors
     /// A file cannot be read or written.
-    pub fn write(&self, folder: &Path, shards: &Shards, stop: &AtomicBool) -> Result<Vec<SavedFile>, WeightsError> {
-        let files = self.files.iter().enumerate();
-        files
-            .map(|(index, range)| self.write_file(folder, (shards.of, &shards.name(index)), range.clone(), stop))
-            .collect()
+    pub fn write(
+        &self,
+        (folder, same): (&Path, &SameFiles),
+        shards: &Shards,
+        stop: &AtomicBool,
+    ) -> Result<Vec<SavedFile>, WeightsError> {
+        let put = |(index, range): (usize, &Range<usize>)| {
+            let name = shards.name(index);
+            same.put(folder, &name, || self.write_file(folder, (shards.of, &name), range.clone(), stop))
+        };
+        self.files.iter().enumerate().map(put).collect()
     }
 
     fn write_file(

@@ -4,11 +4,12 @@
 use super::checkpoint::num_bytes;
 use super::dtype::Dtype;
 use super::error::WeightsError;
+use super::same_files::{SameFiles, create};
 use super::shards::Shards;
 use super::snapshot::{Kept, Snapshot};
 use crate::native::bytes;
-use crate::params::{ParamId, ParamStore, StoredTensor};
-use crate::train::peft::merged;
+use crate::params::{ParamId, ParamSpec, ParamStore, Role, StoredTensor};
+use crate::train::peft::{has_adapter, merged};
 use loongforge_core::message::SavedFile;
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
@@ -16,6 +17,7 @@ use std::cell::RefCell;
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use tch::{Device, Kind, Tensor};
 
 /// Says where files go.
@@ -31,6 +33,47 @@ impl<'a> From<&'a Path> for Target<'a> {
     fn from(folder: &'a Path) -> Self {
         Self::Folder(folder)
     }
+}
+
+/// Bytes of tensors that never change from which on these have files of their own: they are written once a run.
+const APART: u64 = 64 << 20;
+
+/// A tensor that is to go into some file of a pool.
+pub(super) struct Sized<'a> {
+    pub name: &'a str,
+    pub size: u64,
+    /// It is the same in every checkpoint of the run.
+    pub is_same: bool,
+}
+
+/// The tensors of each file of a pool, by their numbers, in the order of names, and whether all of them never change.
+pub(super) fn deal_to(tensors: &[Sized<'_>], max_size: u64, apart: u64) -> Vec<(Vec<usize>, bool)> {
+    let mut order: Vec<usize> = (0..tensors.len()).collect();
+    order.sort_by_key(|&index| tensors[index].name);
+    let (same, changing): (Vec<usize>, Vec<usize>) = order.iter().partition(|&&index| tensors[index].is_same);
+    let bytes: u64 = same.iter().map(|&index| tensors[index].size).sum();
+    let groups = if bytes >= apart { vec![same, changing] } else { vec![order] };
+    let files = groups.iter().flat_map(|group| {
+        let sizes: Vec<u64> = group.iter().map(|&index| tensors[index].size).collect();
+        deal(&sizes, max_size).into_iter().map(|range| group[range].to_vec())
+    });
+    files
+        .map(|file| (file.iter().all(|&index| tensors[index].is_same), file))
+        .map(|(same, file)| (file, same))
+        .collect()
+}
+
+/// Works like [`deal_to`] for the files that `shards` foresees: what was not foreseen goes into the last.
+pub(super) fn deal_among(tensors: &[Sized<'_>], shards: &Shards) -> Vec<(Vec<usize>, bool)> {
+    let mut files = deal_to(tensors, shards.max_size, APART);
+    let beyond = files.split_off(files.len().min(shards.count.max(1)));
+    if let Some((last, is_same)) = files.last_mut() {
+        for (more, same) in beyond {
+            last.extend(more);
+            *is_same &= same;
+        }
+    }
+    files
 }
 
 /// Sizes dealt in order to files of at most `max_size`; a larger one is alone. No file for none.
@@ -50,12 +93,18 @@ pub(super) fn deal(sizes: &[u64], max_size: u64) -> Vec<std::ops::Range<usize>> 
 }
 
 /// The files that [`save_weights`] will make of parameters with these pieces.
-pub fn num_shards<'a>(pieces: impl Iterator<Item = (&'a StoredTensor, Kind)>, max_size: u64) -> usize {
-    let dtype = |kind| Dtype::of(kind).expect("a parameter's kind is a file's type");
-    let mut sizes: Vec<(&str, u64)> =
-        pieces.map(|(piece, kind)| (piece.name.as_str(), num_bytes(&piece.shape, dtype(kind)))).collect();
-    sizes.sort_unstable();
-    deal(&sizes.into_iter().map(|(_, size)| size).collect::<Vec<_>>(), max_size).len()
+pub fn num_shards<'a>(specs: impl Iterator<Item = &'a ParamSpec> + Clone, kind: Kind, max_size: u64) -> usize {
+    let has_adapter = specs.clone().any(|spec| spec.adapter.is_some());
+    let sized = specs.flat_map(|spec| spec.pieces.iter().map(move |piece| sized(spec, piece, kind, has_adapter)));
+    deal_to(&sized.collect::<Vec<_>>(), max_size, APART).len()
+}
+
+/// A piece of a parameter of a pool of `kind`. Adapters change what they are added to.
+fn sized<'a>(spec: &ParamSpec, piece: &'a StoredTensor, kind: Kind, has_adapter: bool) -> Sized<'a> {
+    let kind = if spec.role == Role::Buffer { Kind::Float } else { kind };
+    let dtype = Dtype::of(kind).expect("a parameter's kind is a file's type");
+    let is_same = spec.role == Role::Frozen && !has_adapter;
+    Sized { name: &piece.name, size: num_bytes(&piece.shape, dtype), is_same }
 }
 
 /// Writes every parameter, in its own precision and the checkpoint's pieces, as the pool's files. What has an
@@ -69,31 +118,88 @@ pub fn save_weights<'a>(
     shards: &Shards,
 ) -> Result<Vec<SavedFile>, WeightsError> {
     let to = to.into();
-    let pieces = |id| {
-        let value = merged(params, id);
-        params.spec(id).pieces.iter().map(move |piece| (shards.of.in_file(&piece.name).to_owned(), piece.view(&value)))
-    };
     let has = |id: &ParamId| params.spec(*id).pieces.first().is_none_or(|piece| shards.of.has(&piece.name));
     let own = params.ids().filter(|id| !params.spec(*id).is_copy && has(id));
-    let mut tensors: Vec<(String, Tensor)> = own.flat_map(pieces).collect();
-    // By name: whoever plans the files knows specs, not a store's order.
-    tensors.sort_by(|(left, _), (right, _)| left.cmp(right));
-    let size = |tensor: &Tensor| (tensor.numel() * tensor.kind().elt_size_in_bytes()) as u64;
-    let sizes: Vec<u64> = tensors.iter().map(|(_, tensor)| size(tensor)).collect();
-    let mut files = deal(&sizes, shards.max_size);
-    // Other files' names are fixed: what was not foreseen goes into the last.
-    files.truncate(shards.count.max(1));
-    if let Some(last) = files.last_mut() {
-        last.end = sizes.len();
-    }
-    files
-        .into_iter()
-        .enumerate()
-        .map(|(index, range)| {
+    let pieces: Vec<(ParamId, &StoredTensor)> =
+        own.flat_map(|id| params.spec(id).pieces.iter().map(move |piece| (id, piece))).collect();
+    let files = deal_among(&sized_of(params, &pieces), shards);
+    // What is gathered from ranks is here for a moment only.
+    let lasts = params.sharding().is_none();
+    let mut saved = Vec::new();
+    for (index, (file, is_same)) in files.into_iter().enumerate() {
+        let tensor = |index: usize| {
+            let (id, piece) = pieces[index];
+            (shards.of.in_file(&piece.name).to_owned(), piece.view(&merged(params, id)))
+        };
+        let (tensors, name): (Vec<_>, _) = (file.into_iter().map(tensor).collect(), shards.name(index));
+        match to {
+            Target::Memory(snapshot) if is_same && lasts => write_later(&mut snapshot.borrow_mut(), name, tensors),
             // transformers refuses a file without this note.
-            write_tensor_file(&tensors[range], &[("format", "pt")], to, &shards.name(index))
-        })
-        .collect()
+            _ => saved.push(write_tensor_file(&tensors, &[("format", "pt")], to, &name)?),
+        }
+    }
+    Ok(saved)
+}
+
+/// Has a file written of tensors that never change, unless it can be linked: nothing of them is copied.
+fn write_later(snapshot: &mut Snapshot, name: String, tensors: Vec<(String, Tensor)>) {
+    let same = snapshot.same().clone();
+    let write = move |folder: &Path, stop: &AtomicBool| {
+        let write = || match stop.load(Relaxed) {
+            true => Err(WeightsError::Write { path: folder.join(&name), source: io::Error::other("the run ends") }),
+            false => write_tensor_file(&tensors, &[("format", "pt")], folder, &name),
+        };
+        Ok(vec![same.put(folder, &name, write)?])
+    };
+    snapshot.also_write(Box::new(write));
+}
+
+/// Pieces of a store's parameters, of a size each.
+pub(super) fn sized_of<'a>(params: &ParamStore, pieces: &[(ParamId, &'a StoredTensor)]) -> Vec<Sized<'a>> {
+    let has_adapter = has_adapter(params);
+    let sized = |(id, piece): &(ParamId, &'a StoredTensor)| {
+        sized(params.spec(*id), piece, params.leaf(*id).kind(), has_adapter)
+    };
+    pieces.iter().map(sized).collect()
+}
+
+/// Works like [`save_weights`] for frozen parameters of `kind` that no store holds: `value` gives each in turn, unless the files
+/// are the `same` as before.
+///
+/// # Errors
+/// As `value`, and where a file cannot be written.
+pub fn save_specs(
+    specs: &[ParamSpec],
+    kind: Kind,
+    (folder, same): (&Path, &SameFiles),
+    shards: &Shards,
+    mut value: impl FnMut(&ParamSpec) -> Result<Tensor, WeightsError>,
+) -> Result<Vec<SavedFile>, WeightsError> {
+    let has = |spec: &&ParamSpec| spec.pieces.first().is_none_or(|piece| shards.of.has(&piece.name));
+    let own = specs.iter().filter(|spec| !spec.is_copy).filter(has);
+    let pieces: Vec<(&ParamSpec, &StoredTensor)> =
+        own.flat_map(|spec| spec.pieces.iter().map(move |piece| (spec, piece))).collect();
+    let entry = |(spec, piece): &(&ParamSpec, &StoredTensor)| {
+        let kind = if spec.role == Role::Buffer { Kind::Float } else { kind };
+        let dtype = Dtype::of(kind).expect("a parameter's kind is a file's type");
+        Entry { name: shards.of.in_file(&piece.name).to_owned(), dtype, shape: piece.shape.clone() }
+    };
+    let sizes: Vec<Sized<'_>> = pieces.iter().map(|(spec, piece)| sized(spec, piece, kind, false)).collect();
+    let mut saved = Vec::new();
+    for (index, (file, _)) in deal_among(&sizes, shards).into_iter().enumerate() {
+        let entries: Vec<Entry> = file.iter().map(|&index| entry(&pieces[index])).collect();
+        let name = shards.name(index);
+        let write = || {
+            let mut writer = Writer::create(&entries, &[("format", "pt")], folder.into(), &name)?;
+            for index in order(&entries) {
+                let (spec, piece) = pieces[file[index]];
+                writer.write_tensor(&piece.view(&value(spec)?))?;
+            }
+            writer.finish()
+        };
+        saved.push(same.put(folder, &name, write)?);
+    }
+    Ok(saved)
 }
 
 /// Writes the file `name`, makes it durable and hashes it. `notes` become the header's `__metadata__`.
@@ -230,7 +336,7 @@ impl<'a> Sink<'a> {
                 // A network of a diffusion model has a folder of its own.
                 let made = path.parent().map_or(Ok(()), std::fs::create_dir_all);
                 made.map_err(|source| WeightsError::Write { path: path.clone(), source })?;
-                let file = File::create(&path).map_err(|source| WeightsError::Write { path: path.clone(), source })?;
+                let file = create(&path).map_err(|source| WeightsError::Write { path: path.clone(), source })?;
                 Ok(Self::File { path, file, hash: Sha256::new() })
             }
             Target::Memory(snapshot) => {
@@ -257,6 +363,15 @@ pub(crate) fn write_plain_file(contents: &[u8], to: Target<'_>, name: &str) -> R
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn large_tensors_that_never_change_have_files_of_their_own() {
+        let tensors = [("c", 5, true), ("a", 3, false), ("b", 6, true), ("d", 2, false)];
+        let tensors = tensors.map(|(name, size, is_same)| Sized { name, size, is_same });
+        assert_eq!(deal_to(&tensors, 10, 12), [(vec![1, 2], false), (vec![0, 3], false)]);
+        assert_eq!(deal_to(&tensors, 10, 11), [(vec![2], true), (vec![0], true), (vec![1, 3], false)]);
+        assert_eq!(deal_to(&tensors[..1], 10, 100), [(vec![0], true)]);
+    }
 
     #[test]
     fn sizes_are_dealt_in_order() {

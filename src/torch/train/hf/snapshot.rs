@@ -5,6 +5,7 @@
 //! [`Snapshot::copy`] is to be done by then.
 
 use super::error::WeightsError;
+use super::same_files::{SameFiles, create};
 use crate::native::bytes;
 use loongforge_core::engine::fault;
 use loongforge_core::message::{ActorId, SavedFile};
@@ -14,6 +15,7 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::ops::Range;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use tch::{Device, Tensor};
 
@@ -21,7 +23,7 @@ use tch::{Device, Tensor};
 const CHUNK: usize = 8 << 20;
 
 /// Writes files that are not in memory into a folder, unless it is to stop.
-type WriteFiles = Box<dyn Fn(&Path, &AtomicBool) -> Result<Vec<SavedFile>, WeightsError> + Send + Sync>;
+type WriteFiles = Box<dyn Fn(&Path, &AtomicBool) -> Result<Vec<SavedFile>, WeightsError> + Send>;
 
 /// Files to be, and the memory that they are in.
 #[derive(Default)]
@@ -30,8 +32,10 @@ pub struct Snapshot {
     spare: VecDeque<Vec<u8>>,
     /// Addresses of the tensors that stay as they are until [`Snapshot::copy`] is done.
     lasting: Vec<Range<usize>>,
-    /// Writes the files that come from other files, when those in memory are written.
+    /// Writes the files that are not in memory, when those that are were written.
     others: Vec<WriteFiles>,
+    /// Those that are the same in every checkpoint.
+    same: Arc<SameFiles>,
 }
 
 /// A file to be.
@@ -48,7 +52,18 @@ impl Snapshot {
     pub fn new(spare: Vec<Vec<u8>>, lasting: &[Tensor]) -> Self {
         let on_cpu = lasting.iter().filter(|tensor| tensor.device() == Device::Cpu && tensor.is_contiguous());
         let lasting = on_cpu.map(addresses).collect();
-        Self { files: Vec::new(), spare: spare.into(), lasting, others: Vec::new() }
+        Self { files: Vec::new(), spare: spare.into(), lasting, others: Vec::new(), same: Arc::default() }
+    }
+
+    /// Files that do not change are linked to those of the snapshots before that were given the same.
+    #[must_use]
+    pub fn with_same(self, same: Arc<SameFiles>) -> Self {
+        Self { same, ..self }
+    }
+
+    /// The files that are the same in every checkpoint.
+    pub fn same(&self) -> &Arc<SameFiles> {
+        &self.same
     }
 
     pub(super) fn create(&mut self, saved: SavedFile, len: u64) -> Kept {
@@ -80,6 +95,11 @@ impl Snapshot {
         let saved = kept.saved.clone();
         self.files.push(kept);
         saved
+    }
+
+    /// Returns whether there is nothing to write.
+    pub fn is_empty(&self) -> bool {
+        self.files.is_empty() && self.others.is_empty()
     }
 
     /// Has `write` called as well when the files are written.
@@ -173,7 +193,7 @@ fn hash(contents: &[u8], stop: &AtomicBool) -> String {
 fn write(path: &Path, contents: &[u8], me: ActorId, stop: &AtomicBool) -> io::Result<()> {
     fault::io(me, "save_create")?;
     path.parent().map_or(Ok(()), std::fs::create_dir_all)?;
-    let mut file = File::create(path)?;
+    let mut file = create(path)?;
     reserve(&file, contents.len() as u64)?;
     for (index, chunk) in contents.chunks(CHUNK).enumerate() {
         if stop.load(Relaxed) {

@@ -86,7 +86,8 @@ fn stores(models: &Models) -> Vec<&ParamStore> {
 
 /// The stores as files of one model, with an index where there are several.
 fn write_weights(stores: &[&ParamStore], out: &Path, max_size: u64) -> Result<(), ParityError> {
-    let counts: Vec<usize> = stores.iter().map(|store| num_shards(pieces(store), max_size)).collect();
+    let counts: Vec<usize> =
+        stores.iter().map(|store| num_shards(specs(store), store.flat().kind(), max_size)).collect();
     let (mut first, total, mut saved) = (1, counts.iter().sum(), Vec::new());
     for (store, count) in stores.iter().zip(counts) {
         saved.extend(save_weights(store, out, &Shards { of: FilesOf::Whole, first, count, total, max_size })?);
@@ -101,6 +102,11 @@ fn write_weights(stores: &[&ParamStore], out: &Path, max_size: u64) -> Result<()
         std::fs::write(&path, index).map_err(|source| ParityError::Write { path, source })?;
     }
     Ok(())
+}
+
+/// The parameters of a store.
+fn specs(store: &ParamStore) -> impl Iterator<Item = &ParamSpec> + Clone {
+    store.ids().map(|id| store.spec(id)).collect::<Vec<_>>().into_iter()
 }
 
 /// The tensors that a store's files will have.

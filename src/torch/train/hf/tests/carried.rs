@@ -20,7 +20,7 @@ fn bytes_go_from_folder_to_folder_in_files_of_their_own() {
     let found = find(&["talker.", "wave."], &["*.x"]).unwrap();
     let shards = Shards { of: FilesOf::Whole, first: 2, count: found.num_files(), total: 3, max_size: 40 };
     let going = AtomicBool::new(false);
-    let files = found.write(to.path(), &shards, &going).unwrap();
+    let files = found.write((to.path(), &SameFiles::default()), &shards, &going).unwrap();
     let names: Vec<(&str, &[String])> = files.iter().map(|file| (&*file.name, &*file.tensors)).collect();
     let named = |name: &str| vec![name.to_owned()];
     assert_eq!(
@@ -40,5 +40,5 @@ fn bytes_go_from_folder_to_folder_in_files_of_their_own() {
         assert_eq!(copy.read(stored, tensor.kind()).unwrap(), *tensor);
     }
     going.store(true, std::sync::atomic::Ordering::Relaxed);
-    assert!(refused(found.write(to.path(), &shards, &going)).contains("the run ends"));
+    assert!(refused(found.write((to.path(), &SameFiles::default()), &shards, &going)).contains("the run ends"));
 }

@@ -27,7 +27,10 @@ fn networks_go_into_their_folders_and_come_back() {
     write(&other.path().join("vae"), "diffusion_pytorch_model.safetensors", &decoder);
     let whole = Checkpoint::open(&other.path().join("vae")).unwrap();
     let rest = CarriedTensors::find_where(whole, |name| params.find(name).is_none(), &[], 99).unwrap().unwrap();
-    files.extend(rest.write(folder.path(), &shards(network("vae"), 2, 1, 2), &AtomicBool::new(false)).unwrap());
+    files.extend(
+        rest.write((folder.path(), &SameFiles::default()), &shards(network("vae"), 2, 1, 2), &AtomicBool::new(false))
+            .unwrap(),
+    );
     let places: Vec<(&str, &str)> = files.iter().map(|file| (&*file.name, &*file.tensors[0])).collect();
     let want = [
         ("transformer/diffusion_pytorch_model-00001-of-00002.safetensors", "a.weight"),

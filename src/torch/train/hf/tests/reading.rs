@@ -9,9 +9,7 @@ fn shards_come_back() {
         let saved = store(self::specs(), kind);
         saved.init_random(5);
         let specs = specs();
-        let kind_of = |spec: &ParamSpec| if spec.role == Role::Buffer { Kind::Float } else { kind };
-        let pieces = specs.iter().flat_map(|spec| spec.pieces.iter().map(move |piece| (piece, kind_of(spec))));
-        let count = num_shards(pieces, 100);
+        let count = num_shards(specs.iter(), kind, 100);
         let shards = Shards { of: FilesOf::Whole, first: 2, count, total: count + 1, max_size: 100 };
         let files = save_weights(&saved, folder.path(), &shards).unwrap();
         assert!(files.len() == count && count >= 2, "{count}");

@@ -1,0 +1,43 @@
+//! What came of making features ahead.
+
+use loongforge_core::data::DataError;
+use loongforge_core::engine::EngineError;
+use loongforge_core::message::{BadSample, PoolName, Tower};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+/// Why features cannot be made ahead.
+#[derive(Debug, thiserror::Error)]
+pub enum EncodeError {
+    #[error("no encoder pool has a folder for features: set `cache_dir` of one, as in `pools.{0}.cache_dir=features`")]
+    NoFolder(PoolName),
+    #[error("the model has no tower that encodes: there is nothing to encode")]
+    NoTowers,
+    #[error(transparent)]
+    Data(#[from] DataError),
+    #[error("encoder of the pool `{pool}`: {source}")]
+    Encoder { pool: PoolName, source: EngineError },
+    #[error("all samples are bad; the first: {0}")]
+    AllBad(BadSample),
+}
+
+/// What was done for one tower.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TowerTotals {
+    /// Different items.
+    pub items: u64,
+    /// Those whose features were there.
+    pub found: u64,
+    /// Bytes of the features that were made.
+    pub bytes: u64,
+    pub folder: PathBuf,
+}
+
+/// What was done.
+#[derive(Clone, Debug, Default)]
+pub struct Encoded {
+    pub towers: BTreeMap<Tower, TowerTotals>,
+    /// Visits of samples of training, and of held-out samples and prompts.
+    pub visits: [u64; 2],
+    pub bad: Vec<BadSample>,
+}

@@ -1,0 +1,186 @@
+//! An actor's place in a run, and what every engine is built from: its device, its thread, its pool with weights.
+
+use super::pool_specs::kind;
+use super::samples::SampleSpec;
+use super::weights::initialize;
+use crate::comm::ProcessGroup;
+use crate::device::{load_cuda, set_intra_op_threads};
+use crate::model::{ModelConfig, Towers};
+use crate::native::{is_dry_run, set_products};
+use crate::params;
+use crate::params::{ParamSpec, ParamStore, Sharding};
+use crate::tape::Policy;
+use crate::train::{AdamWConfig, AdapterFolder, Lanes, TrainState, has_adapter, load_adapter, load_state};
+use loongforge_core::config::{Device, EncoderPool, Part, Placement, Recompute, RunConfig};
+use loongforge_core::engine::EngineError;
+use loongforge_core::message::{ActorId, PoolName, StepId};
+use loongforge_core::schedule::PoolSizes;
+use std::path::PathBuf;
+use std::rc::Rc;
+
+/// Holds what an actor's engine is made from.
+pub struct EngineSpec {
+    pub config: RunConfig,
+    pub model: ModelConfig,
+    pub me: ActorId,
+    /// Folder in which the pools' replicas find each other, made for this run.
+    pub rendezvous: PathBuf,
+    /// The rank of this process on its host, where a launcher says so: the GPU that it takes.
+    pub local_rank: Option<u32>,
+    /// Checkpoint to go on from, and the step that comes next.
+    pub resume: Option<(PathBuf, StepId)>,
+    /// The actor's pool has no encoders: it reads features from the pool's `cache_dir`.
+    pub reads: bool,
+    /// Tokens that end what is generated in an evaluation.
+    pub stop_token_ids: Vec<i64>,
+    /// How pictures and clips are made of prompts while the run goes on.
+    pub samples: Option<SampleSpec>,
+}
+
+/// Opens the actor's device, and has this thread compute as the actor does.
+pub(super) fn settle_thread(spec: &EngineSpec, own: Option<&OwnPool<'_>>) -> Result<tch::Device, EngineError> {
+    let number = spec.local_rank.map_or_else(|| number_of(spec), |rank| rank as usize);
+    let device = match is_dry_run() || spec.reads {
+        true => tch::Device::Cpu,
+        false => open_device_of(&device_of(spec, own), number)?,
+    };
+    if !is_dry_run() {
+        set_intra_op_threads(spec.config.threads_for(spec.me.pool));
+    }
+    if device == tch::Device::Cpu {
+        set_products(spec.config.run.products)?;
+    }
+    Ok(device)
+}
+
+/// The device that an actor's config names.
+pub(super) fn device_of(spec: &EngineSpec, own: Option<&OwnPool<'_>>) -> Device {
+    own.and_then(|own| own.pool.device).unwrap_or(spec.config.device)
+}
+
+/// The encoder pool that an actor is of, or has in itself.
+pub(super) struct OwnPool<'a> {
+    pub name: PoolName,
+    pub pool: &'a EncoderPool,
+    /// The towers that it holds.
+    pub towers: Towers,
+}
+
+/// `None` for a foundation that has no encoder, and where the pool holds no tower of the model.
+pub(super) fn own_pool(spec: &EngineSpec) -> Option<OwnPool<'_>> {
+    let pools = &spec.config.pools;
+    let all = &spec.model.towers;
+    let name = if pools.placement == Placement::Colocated { PoolName::ENCODER } else { spec.me.pool };
+    let (name, pool, set) = pools.encoders(all.set()).into_iter().find(|(other, ..)| *other == name)?;
+    Some(OwnPool { name, pool, towers: all.only(set) })
+}
+
+/// The actor's number among those that compute: they take one GPU after the other, first the foundation's.
+fn number_of(spec: &EngineSpec) -> usize {
+    let sizes = PoolSizes::new(&spec.config, spec.model.towers.set());
+    let pools = sizes.foundations.iter().chain(&sizes.encoders);
+    let computes = |name| spec.config.pools.encoder_pool(name).is_none_or(|pool| !pool.reads());
+    let before = pools.take_while(|pool| pool.name != spec.me.pool).filter(|pool| computes(pool.name));
+    let before = before.map(|pool| pool.actors).sum::<u32>();
+    (before + spec.me.index) as usize
+}
+
+pub(super) fn is_trained(specs: &[ParamSpec]) -> bool {
+    specs.iter().any(|spec| spec.role == params::Role::Trained)
+}
+
+/// A pool with the weights that a run begins with; what is trained apart from them is for [`settle`].
+pub(super) fn build_pool(
+    spec: &EngineSpec,
+    device: tch::Device,
+    params: Vec<ParamSpec>,
+    lanes: Lanes,
+    group: Rc<ProcessGroup>,
+    sharding: Sharding,
+) -> Result<TrainState, EngineError> {
+    let is_trained = is_trained(&params);
+    let train = &spec.config.train;
+    let params = Rc::new(ParamStore::shared_out(params, kind(train.precision), device, sharding));
+    // In a dry run parameters have no values.
+    if !is_dry_run() && (spec.resume.is_none() || begins_with_base(spec, &params)) {
+        initialize(&spec.config, &params)?;
+    }
+    let optimizer = AdamWConfig {
+        betas: train.optimizer.betas,
+        eps: train.optimizer.eps,
+        weight_decay: train.optimizer.weight_decay,
+    };
+    Ok(TrainState::new(params, group, lanes, is_trained.then_some(optimizer))?.with_ema(train.ema))
+}
+
+/// Returns whether a checkpoint lacks weights of the pool: it has adapters without their base.
+fn begins_with_base(spec: &EngineSpec, params: &ParamStore) -> bool {
+    has_adapter(params) || spec.config.saves_adapters_only()
+}
+
+/// Fills the adapters of pool `name`, or all that a checkpoint has of it.
+pub(super) fn settle(spec: &EngineSpec, name: &str, mut pool: TrainState) -> Result<TrainState, EngineError> {
+    if is_dry_run() {
+        return Ok(pool);
+    }
+    let from_base = begins_with_base(spec, pool.params());
+    if spec.resume.is_none() || from_base {
+        pool.init_magnitudes()?;
+    }
+    match &spec.resume {
+        None => continue_adapter(spec, name, pool.params())?,
+        Some((folder, _)) => load_state(&mut pool, folder, name, !from_base)?,
+    }
+    pool.refresh_norms()?;
+    Ok(pool)
+}
+
+/// Fills a pool's adapters from the folders that `lora.adapter` names, a part at a time.
+fn continue_adapter(spec: &EngineSpec, pool: &str, params: &ParamStore) -> Result<(), EngineError> {
+    let (model, tree) = (&spec.config.model, &spec.model.tree);
+    let folder = |part: &Part| part.lora.as_ref().and_then(|lora| lora.adapter.clone());
+    let load = |part: &Part, is_own: &dyn Fn(&str) -> bool| -> Result<(), EngineError> {
+        let Some(folder) = folder(part) else { return Ok(()) };
+        Ok(load_adapter(params, &AdapterFolder::open(folder.as_path())?, tree, is_own)?)
+    };
+    if pool == "foundation" {
+        return load(&model.foundation, &|_| true);
+    }
+    let towers = own_pool(spec).map(|own| own.towers).unwrap_or_default();
+    towers.iter().flat_map(|it| [(it.tower, false), (it.tower, true)]).try_for_each(|(tower, is_projector)| {
+        load(model.tower_part(tower, is_projector).1, &|name| towers.part_of(name) == Some((tower, is_projector)))
+    })
+}
+
+pub(super) fn policy(part: &Part) -> Policy {
+    match part.recompute {
+        Recompute::None => Policy::Keep,
+        Recompute::All => Policy::Recompute,
+    }
+}
+
+/// The device of the configuration; loads the CUDA libraries when they are asked for.
+///
+/// # Errors
+/// There is no such device on this machine.
+pub fn open_device(device: &Device) -> Result<tch::Device, EngineError> {
+    open_device_of(device, 0)
+}
+
+/// Works like [`open_device`], of the process that is `number` on its host: of `cuda` without a number each takes the
+/// next GPU, in turns.
+fn open_device_of(device: &Device, number: usize) -> Result<tch::Device, EngineError> {
+    // Where nobody has settled it before.
+    match crate::device::settle(*device).0 {
+        Device::Cpu | Device::Auto => Ok(tch::Device::Cpu),
+        Device::Cuda(index) => {
+            load_cuda()?;
+            let count = tch::Cuda::device_count();
+            let index = index.map_or(number % count.max(1) as usize, |index| index as usize);
+            if index as i64 >= count {
+                return Err(format!("device: cuda:{index} was asked for and there are {count} CUDA devices").into());
+            }
+            Ok(tch::Device::Cuda(index))
+        }
+    }
+}

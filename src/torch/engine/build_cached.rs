@@ -1,0 +1,121 @@
+//! What encodes into a `cache_dir` and what reads from it, from the run's configuration.
+
+use super::actor_spec::{
+    EngineSpec, OwnPool, build_pool, device_of, is_trained, own_pool, policy, settle, settle_thread,
+};
+use super::cache_folder::CacheFolder;
+use super::cache_name::CacheName;
+use super::elastic::Membership;
+use super::encoder::{EncoderPart, TowerModels};
+use super::feature_encoder::FeatureEncoder;
+use super::feature_reader::FeatureReader;
+use super::pool_specs::encoder_specs;
+use super::stored_towers::StoredTowers;
+use crate::comm::Mesh;
+use crate::model::{ModelTower, Towers};
+use crate::params::{ParamStore, Sharding};
+use crate::train::{Lanes, TrainState};
+use loongforge_core::config::Device;
+use loongforge_core::engine::EngineError;
+use loongforge_core::message::{Replica, Tower};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+/// The folders of what the towers of a pool make, in `dir`.
+pub(super) fn cache_folders(
+    spec: &EngineSpec,
+    own: &OwnPool<'_>,
+    params: &ParamStore,
+    dir: &Path,
+) -> Result<BTreeMap<Tower, CacheFolder>, EngineError> {
+    let key = format!("pools.{}.cache_dir", own.name);
+    expect_whole(own, params.num_trained() > 0)?;
+    let how = (params.flat().device(), spec.config.run.products);
+    let open = |it: &ModelTower| {
+        let names = params.names().filter(|name| is_of(&own.towers, it, name)).collect();
+        let name = CacheName::new(it, params.flat().kind(), how, names, |name| Ok(params.get(name)))?;
+        let folder =
+            CacheFolder::open(dir, &name.to_string()).map_err(|error| format!("{key}: {}: {error}", dir.display()))?;
+        Ok((it.tower, folder))
+    };
+    own.towers.iter().map(open).collect()
+}
+
+fn is_of(towers: &Towers, it: &ModelTower, name: &str) -> bool {
+    towers.part_of(name).is_some_and(|(tower, _)| tower == it.tower)
+}
+
+/// Features can be kept of towers that do not change and that one actor has as a whole.
+fn expect_whole(own: &OwnPool<'_>, is_trained: bool) -> Result<(), EngineError> {
+    let key = format!("pools.{}.cache_dir", own.name);
+    if is_trained {
+        return Err(format!("{key}: features change with every step, since towers of the pool are trained").into());
+    }
+    if own.pool.tensor_parallel > 1 || own.pool.zero > 2 {
+        return Err(
+            format!("{key}: the pool's actors must have whole parameters: tensor_parallel 1, zero below 3").into()
+        );
+    }
+    Ok(())
+}
+
+fn cache_dir<'a>(own: &OwnPool<'a>) -> Result<&'a PathBuf, EngineError> {
+    let missing = || format!("pools.{}.cache_dir is not set: there is no folder of features", own.name);
+    own.pool.cache_dir.as_ref().ok_or_else(|| missing().into())
+}
+
+/// An actor of a pool without encoders.
+pub(super) fn build_reader(spec: &EngineSpec, own: &OwnPool<'_>) -> Result<EncoderPart, EngineError> {
+    let config = &spec.config;
+    let specs = encoder_specs(config, &own.towers, &spec.model.tree)?;
+    expect_whole(own, is_trained(&specs))?;
+    let dir = cache_dir(own)?;
+    let checkpoint = spec.resume.as_ref().map(|(checkpoint, _)| checkpoint.as_path());
+    let stored = StoredTowers::new(config, checkpoint, specs);
+    // The one that encoders would compute on.
+    let device = match device_of(spec, Some(own)) {
+        Device::Cpu | Device::Auto => tch::Device::Cpu,
+        Device::Cuda(_) => tch::Device::Cuda(0),
+    };
+    let name = |it: &ModelTower| {
+        let own: Vec<_> = stored.specs.iter().filter(|spec| is_of(&own.towers, it, &spec.name)).collect();
+        let value = |name: &str| {
+            let spec = own.iter().find(|spec| spec.name == name).expect("a name of theirs");
+            Ok(stored.value(spec)?)
+        };
+        let names = own.iter().map(|spec| spec.name.as_str()).collect();
+        Ok((it.tower, CacheName::new(it, stored.kind(), (device, config.run.products), names, value)?))
+    };
+    let names = own.towers.iter().map(name).collect::<Result<Vec<_>, EngineError>>()?;
+    let params = Rc::new(ParamStore::new(Vec::new(), stored.kind(), tch::Device::Cpu));
+    let reader = FeatureReader::open(own.name, dir, names, stored)?;
+    let mut pool = TrainState::new(params, Mesh::single().data, Lanes::PerReplica, None)?;
+    let replica = Replica::new(own.name, spec.me.index);
+    let actors = own.pool.num_actors() as u32;
+    let membership = own.pool.is_elastic().then(|| Membership::new(replica, actors, spec.rendezvous.clone()));
+    if membership.is_some() {
+        pool = pool.elastic(spec.me.index as usize);
+    }
+    let part = EncoderPart::reading(replica, reader, pool, membership);
+    Ok(part.with_item_credit(config.edges.pixels.credit.bytes() as usize, &own.towers))
+}
+
+/// Builds what encodes items of an encoder pool's towers on this thread, outside of a run, as the actor `spec.me` would.
+///
+/// # Errors
+/// The pool has no `cache_dir` or is trained, the device is absent, or weights are missing or of another model.
+pub fn build_feature_encoder(spec: &EngineSpec) -> Result<FeatureEncoder, EngineError> {
+    let own = own_pool(spec).ok_or("the pool holds no tower of the model")?;
+    let dir = cache_dir(&own)?;
+    let device = settle_thread(spec, Some(&own))?;
+    let params = encoder_specs(&spec.config, &own.towers, &spec.model.tree)?;
+    expect_whole(&own, is_trained(&params))?;
+    let mesh = Mesh::single();
+    let pool = build_pool(spec, device, params, Lanes::PerReplica, mesh.data.clone(), Sharding::none())?;
+    let pool = settle(spec, own.name.as_str(), pool)?;
+    let part = |tower| spec.config.model.tower_part(tower, false).1;
+    let models = TowerModels::new(&own.towers, pool.params(), |tower| policy(part(tower)));
+    let folders = cache_folders(spec, &own, pool.params(), dir)?;
+    Ok(FeatureEncoder::new(models, pool, folders))
+}

@@ -1,0 +1,73 @@
+//! Encodes items into a `cache_dir` outside of a run.
+
+use super::cache_folder::CacheFolder;
+use super::cache_key::Key;
+use super::encoder::{TowerModels, encode_one};
+use crate::native::bytes;
+use crate::train::TrainState;
+use loongforge_core::engine::EngineError;
+use loongforge_core::message::{Grid, Tower};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use tch::Tensor;
+
+/// An item of a tower, and what tells its content from others'.
+pub struct KeyedItem {
+    pub tower: Tower,
+    pub grid: Grid,
+    pub key: Key,
+    /// `[patches, channels]`, on the CPU.
+    values: Tensor,
+}
+
+impl KeyedItem {
+    /// `values`: the rows of its patches, end to end.
+    pub fn new(tower: Tower, grid: Grid, values: &[f32]) -> Self {
+        let values = Tensor::from_slice(values).view([grid.num_patches() as i64, -1]);
+        Self { tower, grid, key: Key::of(tower, grid, &values), values }
+    }
+}
+
+/// The towers of an encoder pool, and the folders of what they make.
+pub struct FeatureEncoder {
+    models: TowerModels,
+    pool: TrainState,
+    folders: BTreeMap<Tower, CacheFolder>,
+}
+
+impl FeatureEncoder {
+    pub(super) fn new(models: TowerModels, pool: TrainState, folders: BTreeMap<Tower, CacheFolder>) -> Self {
+        Self { models, pool, folders }
+    }
+
+    /// Encodes an item unless its features are in the folder. Returns their bytes; `None`: they were there.
+    ///
+    /// # Errors
+    /// The item cannot be encoded, or a file not be written.
+    pub fn encode(&mut self, item: &KeyedItem) -> Result<Option<u64>, EngineError> {
+        let folder = self.folders.get_mut(&item.tower);
+        let folder = folder.ok_or_else(|| format!("the pool has no {} tower", item.tower))?;
+        if folder.has(&item.key) {
+            return Ok(None);
+        }
+        let values = item.values.to_device(self.pool.params().flat().device());
+        let features = encode_one(self.models.of(item.tower)?, &self.pool, item.grid, &values)?;
+        let num_bytes = features.iter().map(|level| bytes(&level.detach().to_device(tch::Device::Cpu)).len() as u64);
+        let num_bytes = num_bytes.sum();
+        folder.insert(item.key, &features)?;
+        Ok(Some(num_bytes))
+    }
+
+    /// Writes what waits to be written, and looks for what others have written.
+    ///
+    /// # Errors
+    /// A file cannot be written, or one in the folder is torn.
+    pub fn flush(&mut self) -> Result<(), EngineError> {
+        Ok(self.folders.values_mut().try_for_each(CacheFolder::flush)?)
+    }
+
+    /// The folder of each tower.
+    pub fn folders(&self) -> impl Iterator<Item = (Tower, PathBuf)> {
+        self.folders.iter().map(|(tower, folder)| (*tower, Path::to_owned(folder.path())))
+    }
+}
