@@ -89,8 +89,11 @@ pub fn check(args: CheckArgs) -> anyhow::Result<ExitCode> {
 /// Parameters of the model's parts with their roles.
 pub(super) fn parts(config: &RunConfig, folder: &ModelFolder) -> anyhow::Result<Vec<(&'static str, Vec<ParamSpec>)>> {
     let (families, model) = (&folder.config, &config.model);
-    let foundation = trained(families.foundation.specs(), &families.tree, |_| ("model.foundation", &model.foundation))?;
-    let mut parts = vec![("foundation", foundation)];
+    let names = if families.low_noise.is_some() { ["foundation_high", "foundation_low"] } else { ["foundation", ""] };
+    let mut parts = Vec::new();
+    for (name, family) in names.into_iter().zip(families.foundations()) {
+        parts.push((name, trained(family.specs(), &families.tree, |_| ("model.foundation", &model.foundation))?));
+    }
     for it in families.towers.iter() {
         let part_of = |name: &str| model.tower_part(it.tower, it.family.is_projector(name));
         let specs = trained(it.family.specs(), &families.tree, part_of)?;

@@ -93,7 +93,7 @@ impl PartArgs {
     /// Returns what follows `run FILE KEY=VALUE` for an actor that joins at `join`.
     pub fn words(&self, actor: ActorId, join: &Address) -> Vec<String> {
         let mut words = vec!["--role".to_owned(), actor.role.name().to_owned()];
-        if actor.role == Role::Encoder {
+        if matches!(actor.role, Role::Encoder | Role::Foundation) {
             words.extend(["--pool".to_owned(), actor.pool.to_string()]);
         }
         words.extend(["--join".to_owned(), join.to_string()]);

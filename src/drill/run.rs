@@ -118,7 +118,7 @@ fn pools(config: &RunConfig) -> Vec<PoolName> {
     [PoolName::SCHEDULER, PoolName::DATA, PoolName::ENCODER]
         .into_iter()
         .chain(named)
-        .chain([PoolName::FOUNDATION])
+        .chain([PoolName::FOUNDATION, PoolName::FOUNDATION_HIGH, PoolName::FOUNDATION_LOW])
         .collect()
 }
 

@@ -38,7 +38,7 @@ pub fn show(memory: &MemoryReport) -> String {
 /// The actor of a kind that takes the most, and what it takes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ActorMemory {
-    /// `foundation`, `foundation, stage 2`, `encoder`.
+    /// `foundation`, `foundation, stage 2`, `foundation_low`, `encoder`.
     pub kind: String,
     pub actor: ActorId,
     pub memory: MemoryReport,
@@ -100,18 +100,22 @@ pub fn of_plans(config: &RunConfig, folder: &ModelFolder, plans: &[StepPlan]) ->
         let plans = numbered(plans.iter().cloned());
         found.push(ActorMemory { kind: name.to_string(), actor, memory: memory(actor, &plans)? });
     }
-    let layout = config.pools.foundation.layout();
-    let largest = plans.iter().flat_map(|plan| &plan.packs).max_by_key(|pack| pack.num_tokens());
-    let replica = largest.map_or(Replica::foundation(0), |pack| pack.replica);
-    // As many micro-batches as are alive at once on any stage, and some more.
-    let count = 2 * layout.pp * config.pools.foundation.virtual_stages + 2;
-    let plans = numbered(plans.iter().map(|plan| of_replica(plan, replica, count)));
-    for stage in 0..layout.pp {
-        let place = loongforge_core::config::RankCoords { dp: replica.index as usize, pp: stage, ..layout.place(0) };
-        let actor = ActorId::foundation(layout.rank(place) as u32);
-        let what = if colocated && !model.towers.is_empty() { "encoder + foundation" } else { "foundation" };
-        let kind = if layout.pp > 1 { format!("{what}, stage {}", stage + 1) } else { what.into() };
-        found.push(ActorMemory { kind, actor, memory: memory(actor, &plans)? });
+    for (name, pool) in config.foundations() {
+        let layout = pool.layout();
+        let packs = plans.iter().flat_map(|plan| &plan.packs).filter(|pack| pack.replica.pool == name);
+        let largest = packs.max_by_key(|pack| pack.num_tokens());
+        let replica = largest.map_or(Replica::new(name, 0), |pack| pack.replica);
+        // As many micro-batches as are alive at once on any stage, and some more.
+        let count = 2 * layout.pp * pool.virtual_stages + 2;
+        let plans = numbered(plans.iter().map(|plan| of_replica(plan, replica, count)));
+        for stage in 0..layout.pp {
+            let place =
+                loongforge_core::config::RankCoords { dp: replica.index as usize, pp: stage, ..layout.place(0) };
+            let actor = ActorId::foundation_of(name, layout.rank(place) as u32);
+            let what = if colocated && !model.towers.is_empty() { "encoder + foundation" } else { name.as_str() };
+            let kind = if layout.pp > 1 { format!("{what}, stage {}", stage + 1) } else { what.into() };
+            found.push(ActorMemory { kind, actor, memory: memory(actor, &plans)? });
+        }
     }
     Ok(found)
 }

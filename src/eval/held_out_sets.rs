@@ -80,7 +80,7 @@ pub fn spec(
         all.extend(sets.iter().enumerate().map(|(number, set)| scored(config, eval, (number, set), levels)));
     }
     if let (Some(sampling), Some(prompts)) = (&config.sample, prompts) {
-        all.push(samples::set(sampling, sets.len(), prompts));
+        all.push(samples::set(sampling, sets.len(), prompts, config.foundations().len() > 1));
     }
     let decisive = |eval: &Eval| eval.best.as_ref().and_then(|best| sets.iter().position(|set| set.name == *best));
     (!all.is_empty()).then(|| EvaluationSpec {

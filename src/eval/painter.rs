@@ -8,22 +8,29 @@ use loongforge_core::data::Sample;
 use loongforge_core::observe::Clip;
 use loongforge_torch::engine::decode;
 use loongforge_torch::model::{
-    Autoencoder, FeatureInput, FoundationModel, MakeSettings, MicroBatch, ModelConfig, NoisePurpose, SampleRow,
+    Autoencoder, FeatureInput, FoundationFamily, FoundationModel, MakeSettings, MicroBatch, ModelConfig, NoisePurpose,
+    SampleRow,
 };
 use loongforge_torch::params::{ParamSpec, ParamStore};
 use loongforge_torch::tape::Policy;
 use loongforge_torch::train::hf::Checkpoint;
 use loongforge_torch::train::{Adapters, load_weights};
+use std::ops::Range;
 use std::rc::Rc;
+use std::sync::Arc;
 use tch::{Device, Kind, Tensor};
 
-/// Towers, transformer and decoder with their weights; adapters are added to them.
+/// A transformer with its parameters.
+type Loaded = (Box<dyn FoundationModel>, Rc<ParamStore>);
+
+/// Towers, transformers and decoder with their weights; adapters are added to them.
 pub struct Painter {
     folder: ModelFolder,
     /// In the order of the transformer's inputs.
     towers: Vec<LoadedTower>,
-    model: Box<dyn FoundationModel>,
-    params: Rc<ParamStore>,
+    transformer: Loaded,
+    /// The one of low noise, where the model has one, and the level below which it predicts.
+    low_noise: Option<(Loaded, f64)>,
     autoencoder: Autoencoder,
     decoder: Rc<ParamStore>,
 }
@@ -41,10 +48,6 @@ impl Painter {
             let model_type = &folder.config.model_type;
             anyhow!("{}: a {model_type} makes no pictures: it is no diffusion model", config.display())
         })?;
-        if folder.json["transformer_2"].is_object() {
-            let what = "the model has two transformers, and samples of both are not made yet";
-            return Err(anyhow!("{}: {what}", config.display()));
-        }
         let kind = folder.kind();
         let base = || Checkpoint::open(weights);
         let adapters = match adapters {
@@ -68,10 +71,15 @@ impl Painter {
             LoadedTower::load(found, input, |specs| load_as(specs, kind))
         };
         let towers = folder.config.inputs().iter().map(tower).collect::<Result<_>>()?;
-        let params = load_as(folder.config.foundation.specs(), kind)?;
-        let model = folder.config.foundation.build(&params, Policy::Keep);
+        let load = |family: &Arc<dyn FoundationFamily>| -> Result<Loaded> {
+            let params = load_as(family.specs(), kind)?;
+            Ok((family.build(&params, Policy::Keep), params))
+        };
+        let transformer = load(&folder.config.foundation)?;
+        let low_noise = folder.config.low_noise.as_ref().map(load).transpose()?;
+        let low_noise = low_noise.zip(folder.json["boundary_ratio"].as_f64());
         let decoder = load_as(autoencoder.decoder_specs(), Kind::Float)?;
-        Ok(Self { towers, model, params, autoencoder, decoder, folder })
+        Ok(Self { towers, transformer, low_noise, autoencoder, decoder, folder })
     }
 
     pub fn folder(&self) -> &ModelFolder {
@@ -87,7 +95,7 @@ impl Painter {
         if row.target.is_none() {
             return Err(anyhow!("the prompt does not say how large the result is"));
         }
-        let noise = settings.noise(&row, settings.width(&*self.model).ok_or_else(no_latents)?);
+        let noise = settings.noise(&row, settings.width(&*self.transformer.0).ok_or_else(no_latents)?);
         let made = self.latents(prompt, &row, settings, noise)?;
         decode(&self.autoencoder, &self.decoder, &row, &made, fps).map_err(|error| anyhow!("{error}"))
     }
@@ -99,15 +107,25 @@ impl Painter {
     pub fn latents(&self, prompt: &Sample, row: &SampleRow, settings: &MakeSettings, noise: Tensor) -> Result<Tensor> {
         let features: Vec<Vec<Tensor>> = self.towers.iter().map(|tower| tower.features(&[prompt])).collect();
         let num_features = features.iter().map(|levels| levels.first().map_or(0, |level| level.size()[0])).collect();
+        let (model, params) = &self.transformer;
         let batch = MicroBatch {
             cu_seqlens: vec![0, row.num_tokens],
             samples: Rc::new([row.clone()]),
             num_features,
             evaluates: true,
-            ..MicroBatch::filler(self.model.columns(), self.params.flat().device())
+            ..MicroBatch::filler(model.columns(), params.flat().device())
         };
-        let made = settings.make(&*self.model, &self.params, &batch, &features, &[noise]).ok_or_else(no_latents)??;
-        Ok(made[0].shallow_clone())
+        let mut samples = settings.begin(&batch.samples, vec![noise]);
+        let mut advance = |(model, params): &Loaded, levels: Range<f64>| -> Result<()> {
+            let done = settings.advance(&mut samples, &levels, (&**model, params), &batch, &features);
+            Ok(done.ok_or_else(no_latents)??)
+        };
+        let boundary = self.low_noise.as_ref().map_or(0.0, |(_, boundary)| *boundary);
+        advance(&self.transformer, boundary..f64::INFINITY)?;
+        if let Some((low_noise, _)) = &self.low_noise {
+            advance(low_noise, 0.0..boundary)?;
+        }
+        Ok(settings.finish(samples, &**model, &batch, &features).remove(0))
     }
 
     /// The towers, in the order of the transformer's inputs.

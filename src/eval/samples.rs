@@ -5,8 +5,8 @@ use crate::model::folder::ModelFolder;
 use loongforge_core::config::{ModelKind, RunConfig, Sampler, Sampling, TrainFile};
 use loongforge_core::data::{DataError, Dataset, InProcess, MediaDecoder, ProcessorOptions};
 use loongforge_core::engine::WithHeldOut;
-use loongforge_core::message::{Purpose, SampleId, StepId};
-use loongforge_core::observe::Clip;
+use loongforge_core::message::{Purpose, SampleId, Sigma, StepId};
+use loongforge_core::observe::{Clip, ObserveError};
 use loongforge_core::schedule::{EvaluationPass, EvaluationSet};
 use loongforge_torch::engine::SampleSpec;
 use loongforge_torch::model::{
@@ -97,10 +97,16 @@ pub fn spec(config: &RunConfig, folder: &ModelFolder) -> Result<Option<SampleSpe
     let autoencoder = ModelConfig::autoencoder(json)?.ok_or(SampleError::NoPictures)?;
     let run_dir = config.run.dir.clone();
     let write = move |step: StepId, prompt: SampleId, clip: &Clip| {
-        let index = prompt.as_held_out().map_or(prompt.0, |(_, index)| index);
         let folder = step_folder(step);
-        let name = clip.write(&run_dir.join(&folder), &format!("{index:04}"))?;
+        let name = clip.write(&run_dir.join(&folder), &format!("{:04}", number(prompt)))?;
         Ok(folder.join(name).to_string_lossy().into_owned())
+    };
+    let run_dir = config.run.dir.clone();
+    let hand_over = move |step: StepId, prompt: SampleId| {
+        let folder = run_dir.join(step_folder(step));
+        let made = std::fs::create_dir_all(&folder);
+        made.map_err(|source| ObserveError::Write { path: folder.clone(), source })?;
+        Ok(folder.join(format!("{:04}.noised.safetensors", number(prompt))))
     };
     Ok(Some(SampleSpec {
         settings: settings(json, sampling, config.run.seed)?,
@@ -108,7 +114,14 @@ pub fn spec(config: &RunConfig, folder: &ModelFolder) -> Result<Option<SampleSpe
         fps: fps(config, json),
         own_weights: !sampling.ema,
         write: Arc::new(write),
+        boundary: json["boundary_ratio"].as_f64().unwrap_or(0.0),
+        hand_over: Arc::new(hand_over),
     }))
+}
+
+/// The number of a prompt in its file.
+fn number(prompt: SampleId) -> u64 {
+    prompt.as_held_out().map_or(prompt.0, |(_, index)| index)
 }
 
 /// The folder of the samples that were made before a step, in the run's folder.
@@ -142,17 +155,22 @@ pub fn trained_on(config: &RunConfig, folder: &ModelFolder) -> Result<Dataset, D
 }
 
 /// What the scheduler evaluates to make samples: set number `number`, of these prompts.
-pub fn set(sampling: &Sampling, number: usize, prompts: &Dataset) -> EvaluationSet {
+/// With `two` transformers each prompt is computed twice: from all noise on by that of high noise, and then by the other.
+pub fn set(sampling: &Sampling, number: usize, prompts: &Dataset, two: bool) -> EvaluationSet {
     let [_, stream] = WithHeldOut::streams(number);
-    let pass = EvaluationPass {
+    let pass = |sigma| EvaluationPass {
         purpose: Purpose::Sample { draw: 0 },
         stream,
         num_samples: (prompts.len() as u64).min(sampling.max_prompts.unwrap_or(u64::MAX)),
         max_samples: usize::MAX,
-        sigma: None,
+        sigma,
+    };
+    let passes = match two {
+        true => [1.0, 0.0].map(|sigma| pass(Some(Sigma::new(sigma)))).into(),
+        false => vec![pass(None)],
     };
     let at_start = sampling.every_steps > 0;
-    EvaluationSet { name: SET.to_owned(), every: sampling.every_steps, at_start, passes: vec![pass] }
+    EvaluationSet { name: SET.to_owned(), every: sampling.every_steps, at_start, passes }
 }
 
 /// Whether a model of this kind can be sampled from.

@@ -77,9 +77,8 @@ impl ModelFolder {
         }
         notes.extend(crate::model::composite::ignored(&json));
         let mut folder = Self { notes, ..Self::understand(&path, json)? };
-        if model.experts == Some(Experts::Low) {
-            let wrong = |source| FolderError::Model { path: path.join("config.json"), source };
-            folder.config = ModelConfig::from_hf_second(&folder.json).map_err(wrong)?;
+        if let Some(one @ (Experts::High | Experts::Low)) = model.experts {
+            folder.config = folder.config.with_one_transformer(one == Experts::High);
         }
         if let Some(encoder) = &model.image_encoder.load {
             let encoder = locate("model.image_encoder.load", encoder)?;
@@ -126,13 +125,13 @@ impl ModelFolder {
         Ok(folder)
     }
 
-    /// Works like [`ModelFolder::open`], and settles which parts of `model` are frozen where it does not say.
+    /// Works like [`ModelFolder::open`], and settles what `model` does not say.
     ///
     /// # Errors
     /// As [`ModelFolder::open`].
     pub fn open_settled(model: &mut Model) -> Result<Self, FolderError> {
         let folder = Self::open(model)?;
-        model.settle_freeze(folder.model_kind());
+        model.settle(folder.model_kind());
         Ok(folder)
     }
 

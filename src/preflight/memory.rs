@@ -26,12 +26,13 @@ pub enum MemoryProblem {
 /// They are more and the run is `alone` on this machine; or no machine could hold them.
 pub fn check(config: &RunConfig, model: &ModelConfig, alone: bool) -> Result<Option<String>, MemoryProblem> {
     let encoder: Vec<ParamSpec> = model.towers.specs().into_iter().collect();
-    let [encoder, foundation] = [encoder, model.foundation.specs()].map(|specs| ParamCounts::of(specs.iter()));
-    let parameters = [encoder, foundation].map(|pool| pool.trained.saturating_add(pool.frozen));
+    let foundations = config.foundations().into_iter().map(|(name, _)| model.foundation_of(name).specs());
+    let counts = [encoder].into_iter().chain(foundations).map(|specs| ParamCounts::of(specs.iter()));
+    let parameters: Vec<u64> = counts.map(|pool| pool.trained.saturating_add(pool.frozen)).collect();
     if let Some(&parameters) = parameters.iter().find(|count| **count > MAX_PARAMETERS) {
         return Err(MemoryProblem::Absurd { parameters });
     }
-    let needed = least(config, parameters);
+    let needed = least(config, &parameters);
     let Some(there) = machine().filter(|there| config.device == Device::Cpu && needed > *there) else {
         return Ok(None);
     };
@@ -43,8 +44,9 @@ pub fn check(config: &RunConfig, model: &ModelConfig, alone: bool) -> Result<Opt
     if alone { Err(MemoryProblem::TooMuch(text)) } else { Ok(Some(format!("warning: {text}"))) }
 }
 
-/// Bytes of the weights alone, one copy in each replica: less than any run holds.
-fn least(config: &RunConfig, [encoder, foundation]: [u64; 2]) -> u64 {
+/// Bytes of the weights alone, one copy in each replica: less than any run holds. `parameters` are those of the towers, and of
+/// each foundation pool.
+fn least(config: &RunConfig, parameters: &[u64]) -> u64 {
     let width = if config.train.precision == Precision::Bf16 { 2 } else { 4 };
     let pools = &config.pools;
     let copies = |replicas: usize, zero: usize| if zero == 3 { 1 } else { replicas as u64 };
@@ -55,9 +57,10 @@ fn least(config: &RunConfig, [encoder, foundation]: [u64; 2]) -> u64 {
         }
         Placement::Colocated => pools.foundation.layout().ranks() as u64,
     };
-    let foundations = copies(pools.foundation.replicas, pools.foundation.zero);
-    let all = [(encoder, encoders), (foundation, foundations)].map(|(count, copies)| count.saturating_mul(copies));
-    all[0].saturating_add(all[1]).saturating_mul(width)
+    let foundations = config.foundations().into_iter().map(|(_, pool)| copies(pool.replicas, pool.zero));
+    let all = parameters.iter().zip([encoders].into_iter().chain(foundations));
+    let all = all.map(|(count, copies)| count.saturating_mul(copies)).fold(0, u64::saturating_add);
+    all.saturating_mul(width)
 }
 
 /// Bytes of memory of this machine, swap included.

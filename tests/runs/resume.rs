@@ -5,7 +5,7 @@ use loongforge::compose::Resume;
 use loongforge::core::checkpoint::Manifest;
 use loongforge::core::config::{self, Products};
 use loongforge::core::message::StepId;
-use loongforge::core::schedule::StepSummary;
+use loongforge::core::schedule::{EvaluationSummary, StepSummary};
 use loongforge::torch::native::expect_products;
 use std::path::{Path, PathBuf};
 
@@ -18,11 +18,21 @@ pub fn resume(checkpoint: PathBuf) -> Resume {
 
 /// Runs `run.yaml` of a folder with checkpoints in its folder `to`, from the fourth step of those in `from`.
 pub fn run_in(root: &Path, to: &str, own: &[&str], from: Option<&str>) -> Vec<StepSummary> {
+    run_and_evaluate_in(root, to, own, from).0
+}
+
+/// Works like [`run_in`], with what was evaluated meanwhile.
+pub fn run_and_evaluate_in(
+    root: &Path,
+    to: &str,
+    own: &[&str],
+    from: Option<&str>,
+) -> (Vec<StepSummary>, Vec<EvaluationSummary>) {
     let resumed = from.map(|from| resume(root.join(from).join("step-00000004")));
     let dir = format!("checkpoint.dir={}", root.join(to).display());
     let overrides: Vec<String> = own.iter().map(|own| own.to_string()).chain([dir]).collect();
     let loaded = config::load(&root.join("run.yaml"), &overrides, std::iter::empty());
-    fixture::run(loaded.unwrap_or_else(|report| panic!("{report}")), resumed).0
+    fixture::run(loaded.unwrap_or_else(|report| panic!("{report}")), resumed)
 }
 
 /// Returns what a checkpoint weighs: every file's hash but those that name the run.

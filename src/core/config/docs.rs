@@ -70,6 +70,7 @@ pools:
   foundation: { replicas: 2, zero: 1 }
 ```
 
+A diffusion model with two transformers has two foundation pools ([Wan 2.2 A14B](diffusion.md#two-transformers-wan-22-a14b)).
 Actors are named by their pool, `audio/1`. `loongforge scale --pool audio 3` changes one pool of a running job, and
 `--role encoder --pool audio` starts a process of it. The number of actors changes no bit of the losses, and how pools are
 made up only the rounding of the gradient norm. A resumed run may have other pools than the run before.

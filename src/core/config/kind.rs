@@ -1,7 +1,8 @@
 //! Keys that mean nothing for the kind of model at hand. They are refused, so that nothing in a config is without effect.
 
 use super::{
-    AudioLimits, Eval, Experts, JsonMap, Learn, Model, Mtp, Normalize, Part, Phase, RunConfig, Template, TooLong,
+    AudioLimits, Eval, Experts, JsonMap, Learn, Model, Mtp, Normalize, PackMode, Part, Phase, Placement, RunConfig,
+    Template, TooLong,
 };
 
 /// Kind of a model by what it learns.
@@ -20,11 +21,20 @@ pub enum KindError {
     #[error("{}: {why}; drop {}", listed(.keys), if .keys.len() == 1 { "it" } else { "them" })]
     Useless { keys: Vec<&'static str>, why: &'static str },
     #[error(
-        "the model has two transformers, and a run trains one of them: set `model.experts` to high, which learns the noise \
-         levels above the model's boundary, or to low"
+        "`pools.placement`: colocated, and the run trains two transformers, each in a pool of its own; set it to separate, or \
+         `model.experts` to high or low"
     )]
-    TwoTransformers,
-    #[error("`sample`: one of two transformers makes no samples, and a run trains one; leave the section out")]
+    ColocatedPair,
+    #[error(
+        "`data.pack.mode`: stream, where packs are made before the noise levels of a step are planned, which choose between the \
+         two transformers of this run; set it to step"
+    )]
+    StreamOfPair,
+    #[error(
+        "`{0}`: it is the pool of one of two transformers, and this run trains one; write `pools.foundation` in its place"
+    )]
+    PoolOfPair(&'static str),
+    #[error("`sample`: one of two transformers makes no samples, and this run trains one; leave the section out")]
     SamplesOfOne,
 }
 
@@ -51,12 +61,17 @@ impl RunConfig {
             return Err(KindError::Useless { keys, why });
         }
         let ModelKind::Diffusion { two } = kind else { return Ok(()) };
-        match () {
-            () if two && self.model.experts.is_none_or(|experts| experts == Experts::Both) => {
-                Err(KindError::TwoTransformers)
-            }
-            () if two && self.sample.is_some() => Err(KindError::SamplesOfOne),
-            () => Ok(()),
+        let both = two && self.model.experts.is_none_or(|experts| experts == Experts::Both);
+        let pools = [
+            ("pools.foundation_high", self.pools.foundation_high),
+            ("pools.foundation_low", self.pools.foundation_low),
+        ];
+        match pools.into_iter().find(|(_, pool)| pool.is_some()) {
+            Some((key, _)) if !both => Err(KindError::PoolOfPair(key)),
+            _ if both && self.pools.placement == Placement::Colocated => Err(KindError::ColocatedPair),
+            _ if both && self.data.pack.mode == PackMode::Stream => Err(KindError::StreamOfPair),
+            _ if two && !both && self.sample.is_some() => Err(KindError::SamplesOfOne),
+            _ => Ok(()),
         }
     }
 
@@ -67,6 +82,8 @@ impl RunConfig {
         vec![
             ("model.vae", model.vae != Part::default()),
             ("model.experts", model.experts.is_some()),
+            ("pools.foundation_high", self.pools.foundation_high.is_some()),
+            ("pools.foundation_low", self.pools.foundation_low.is_some()),
             ("data.caption_dropout", data.caption_dropout.is_some()),
             ("data.image.area", data.image.area.is_some()),
             ("data.video.area", data.video.area.is_some()),
@@ -118,9 +135,11 @@ impl RunConfig {
 }
 
 impl Model {
-    /// Settles which parts are frozen where the config does not say: the autoencoder, the text tower and the image tower of
-    /// a diffusion model.
-    pub fn settle_freeze(&mut self, kind: ModelKind) {
+    /// Settles what the config does not say: the autoencoder, the text tower and the image tower of a diffusion model are
+    /// frozen, and of two transformers both are trained.
+    pub fn settle(&mut self, kind: ModelKind) {
+        let two = kind == ModelKind::Diffusion { two: true };
+        self.experts = self.experts.or(two.then_some(Experts::Both));
         let is_diffusion = matches!(kind, ModelKind::Diffusion { .. });
         for part in [&mut self.vae, &mut self.text_encoder, &mut self.image_encoder] {
             part.freeze = part.freeze.or(is_diffusion.then_some(true));
@@ -171,16 +190,26 @@ mod tests {
         experts.expect_keys_of(two).unwrap();
         let error = experts.expect_keys_of(one).unwrap_err().to_string();
         assert_eq!(error, "`model.experts`: has no meaning for this diffusion model; drop it");
-        for both in [config(&[]), config(&["model.experts=both"])] {
-            assert_eq!(both.expect_keys_of(two), Err(KindError::TwoTransformers));
+        let own = "pools.foundation_high={zero: 1}";
+        for both in [&[][..], &["model.experts=both", own]] {
+            config(both).expect_keys_of(two).unwrap();
         }
+        assert_eq!(
+            config(&["model.experts=low", own]).expect_keys_of(two),
+            Err(KindError::PoolOfPair("pools.foundation_high"))
+        );
+        assert_eq!(config(&[own]).expect_keys_of(one), Err(KindError::PoolOfPair("pools.foundation_high")));
+        let colocated = config(&["pools.placement=colocated"]);
+        colocated.expect_keys_of(one).unwrap();
+        assert_eq!(colocated.expect_keys_of(two), Err(KindError::ColocatedPair));
+        assert_eq!(config(&["data.pack.mode=stream"]).expect_keys_of(two), Err(KindError::StreamOfPair));
     }
 
     #[test]
     fn towers_of_a_diffusion_model_are_frozen_unless_the_config_says_otherwise() {
         let settled = |more: &[&str], kind| {
             let mut model = config(more).model;
-            model.settle_freeze(kind);
+            model.settle(kind);
             [model.vae, model.text_encoder, model.image_encoder, model.foundation].map(|part| part.is_frozen())
         };
         let diffusion = ModelKind::Diffusion { two: false };

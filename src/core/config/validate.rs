@@ -8,7 +8,7 @@ use super::error::{Problem, code};
 use super::node::{Node, float};
 use super::source::hub_data_set;
 use super::suggest;
-use super::{Balance, EncoderPool, PackMode, Placement, Recompute, RunConfig};
+use super::{Balance, EncoderPool, FoundationPool, PackMode, Placement, Recompute, RunConfig};
 use crate::files;
 use crate::message::PoolName;
 
@@ -102,7 +102,6 @@ impl Rules<'_> {
     }
 
     fn pools(&mut self, config: &RunConfig) {
-        let foundation = config.pools.foundation.replicas;
         let (of_encoder, of_foundation) = (config.pools.encoder.layout(), config.pools.foundation.layout());
         let keys = ["pools.encoder.replicas", "pools.foundation.replicas", "pools.placement"];
         let colocated = config.pools.placement == Placement::Colocated;
@@ -117,22 +116,25 @@ impl Rules<'_> {
             (message, "when colocated, every actor has a whole encoder: set `tensor_parallel` to 1")
         });
         self.towers(config);
-        self.layouts(config);
+        for (key, pool) in config.pools.written_foundations() {
+            self.layouts(key, &pool);
+            let (key, batch) = (format!("{key}.replicas"), config.train.global_batch_size);
+            self.broken(batch < pool.replicas, code::COMBINATION, &["train.global_batch_size", &key], || {
+                let message = format!("`train.global_batch_size` {batch} is less than `{key}` {}", pool.replicas);
+                (message, "each foundation replica needs at least one sample a step")
+            });
+        }
+        let [high, low] = [config.pools.foundation_high, config.pools.foundation_low];
+        let is_unused = high.is_some() && low.is_some() && config.pools.foundation != FoundationPool::default();
+        let keys = ["pools.foundation", "pools.foundation_high", "pools.foundation_low"];
+        self.broken(is_unused, code::COMBINATION, &keys, || {
+            let message = "`pools.foundation` has no effect: both transformers have pools of their own";
+            (message.to_owned(), "drop it, or one of the others, which is then as `pools.foundation`")
+        });
         let pools = config.pools.named.iter().chain([(&PoolName::ENCODER, &config.pools.encoder)]);
         for (name, pool) in pools {
             self.encoder_pool(config, *name, pool);
         }
-        let batch = config.train.global_batch_size;
-        self.broken(
-            batch < foundation,
-            code::COMBINATION,
-            &["train.global_batch_size", "pools.foundation.replicas"],
-            || {
-                let message =
-                    format!("`train.global_batch_size` {batch} is less than `pools.foundation.replicas` {foundation}");
-                (message, "each foundation replica needs at least one sample a step")
-            },
-        );
     }
 
     /// A tower is in one pool, and pools with names are pools of their own.
@@ -195,33 +197,32 @@ impl Rules<'_> {
         });
     }
 
-    fn layouts(&mut self, config: &RunConfig) {
-        let pool = &config.pools.foundation;
+    /// The layout of a foundation pool, which `key` names.
+    fn layouts(&mut self, key: &str, pool: &FoundationPool) {
         let layout = pool.layout();
-        let keys =
-            ["pools.foundation.expert_parallel", "pools.foundation.replicas", "pools.foundation.context_parallel"];
+        let keys = ["expert_parallel", "replicas", "context_parallel"];
         let spread = layout.dp * layout.cp;
-        self.broken(!spread.is_multiple_of(layout.ep), code::COMBINATION, &keys, || {
+        self.broken_in(key, !spread.is_multiple_of(layout.ep), &keys, || {
             let message = format!("{} expert-parallel actors among {spread} of replicas and context", layout.ep);
             (message, "`expert_parallel` must divide replicas x context_parallel")
         });
-        let keys = ["pools.foundation.sequence_parallel", "pools.foundation.tensor_parallel"];
-        self.broken(pool.sequence_parallel && layout.tp == 1, code::COMBINATION, &keys, || {
+        let keys = ["sequence_parallel", "tensor_parallel"];
+        self.broken_in(key, pool.sequence_parallel && layout.tp == 1, &keys, || {
             ("`sequence_parallel` without tensor parallelism".into(), "set `tensor_parallel` above 1")
         });
-        let keys = ["pools.foundation.virtual_stages", "pools.foundation.pipeline_parallel"];
-        self.broken(pool.virtual_stages > 1 && layout.pp == 1, code::COMBINATION, &keys, || {
+        let keys = ["virtual_stages", "pipeline_parallel"];
+        self.broken_in(key, pool.virtual_stages > 1 && layout.pp == 1, &keys, || {
             ("`virtual_stages` without a pipeline".into(), "set `pipeline_parallel` above 1")
         });
         let meets = (pool.zero > 1 && layout.dp * layout.cp > 1) || layout.ep > 1;
-        let keys = ["pools.foundation.chunk_tokens", "pools.foundation.zero", "pools.foundation.expert_parallel"];
-        self.broken(pool.chunk_tokens > 0 && meets, code::COMBINATION, &keys, || {
+        let keys = ["chunk_tokens", "zero", "expert_parallel"];
+        self.broken_in(key, pool.chunk_tokens > 0 && meets, &keys, || {
             let message =
                 "chunks where replicas synchronize within a micro-batch: their rows have different numbers of chunks";
             (message.into(), "take `zero` 0 or 1 and `expert_parallel` 1, or `chunk_tokens` 0")
         });
-        let keys = ["pools.foundation.chunk_tokens", "pools.foundation.virtual_stages"];
-        self.broken(pool.virtual_stages > 1 && pool.chunk_tokens > 0, code::COMBINATION, &keys, || {
+        let keys = ["chunk_tokens", "virtual_stages"];
+        self.broken_in(key, pool.virtual_stages > 1 && pool.chunk_tokens > 0, &keys, || {
             ("chunks in an interleaved pipeline".into(), "set `virtual_stages` to 1, or `chunk_tokens` to 0")
         });
     }
@@ -364,6 +365,13 @@ impl Rules<'_> {
             }
         });
         self.broken(true, code::NO_SUCH_FILE, &[key], || (format!("`{key}`: {what}: `{}`", path.display()), &help));
+    }
+
+    /// Works like `broken`, of keys of one section that do not go together.
+    fn broken_in<'h>(&mut self, section: &str, is: bool, keys: &[&str], say: impl FnOnce() -> (String, &'h str)) {
+        let keys: Vec<String> = keys.iter().map(|key| format!("{section}.{key}")).collect();
+        let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+        self.broken(is, code::COMBINATION, &keys, say);
     }
 
     /// Adds a problem at the first of `keys` that was written anywhere.

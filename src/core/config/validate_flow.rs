@@ -84,19 +84,20 @@ impl Rules<'_> {
             ("`sample.frames` without `sample.size`".to_owned(), "a clip has frames of a size: `size: 480x832`")
         });
         self.file_or_folder("sample.prompts", &sample.prompts);
-        let pool = &config.pools.foundation;
-        let is_whole = [pool.tensor_parallel, pool.context_parallel, pool.pipeline_parallel] == [1; 3] && pool.zero < 3;
-        let keys = ["tensor_parallel", "context_parallel", "pipeline_parallel", "zero"]
-            .map(|key| format!("pools.foundation.{key}"));
-        let keys: Vec<&str> = std::iter::once("sample").chain(keys.iter().map(String::as_str)).collect();
-        self.broken(!is_whole, code::COMBINATION, &keys, || {
-            let message =
-                "`sample` with a foundation that is split among actors: samples are made by one with a whole model";
-            (
-                message.to_owned(),
-                "leave `sample` out and make samples with `loongforge sample CHECKPOINT`, or set zero below 3",
-            )
-        });
+        for (key, pool) in config.pools.written_foundations() {
+            let split =
+                [pool.tensor_parallel, pool.context_parallel, pool.pipeline_parallel] != [1; 3] || pool.zero > 2;
+            let keys = ["tensor_parallel", "context_parallel", "pipeline_parallel", "zero"];
+            let keys = keys.map(|inner| format!("{key}.{inner}"));
+            let keys: Vec<&str> = std::iter::once("sample").chain(keys.iter().map(String::as_str)).collect();
+            self.broken(split, code::COMBINATION, &keys, || {
+                let message =
+                    "`sample` with a foundation that is split among actors: samples are made by one with a whole model";
+                let help =
+                    "leave `sample` out and make samples with `loongforge sample CHECKPOINT`, or set zero below 3";
+                (message.to_owned(), help)
+            });
+        }
         let guides = sample.guidance.iter().any(|guidance| *guidance != 1.0);
         self.broken(sample.negative.is_some() && !guides, code::COMBINATION, &["sample.negative"], || {
             ("`sample.negative` without guidance: it would not be read".to_owned(), "set `sample.guidance` above 1")

@@ -26,6 +26,10 @@ impl PoolName {
     /// The pool of the towers that have no other.
     pub const ENCODER: Self = Self::fixed("encoder");
     pub const FOUNDATION: Self = Self::fixed("foundation");
+    /// The pool of the transformer of high noise, where a run trains one for high and one for low noise.
+    pub const FOUNDATION_HIGH: Self = Self::fixed("foundation_high");
+    /// The pool of the transformer of low noise.
+    pub const FOUNDATION_LOW: Self = Self::fixed("foundation_low");
 
     const fn fixed(name: &str) -> Self {
         let mut bytes = [0; Self::MAX_LEN];

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-/// Holds what is measured of an encoder pool in a step.
+/// Holds what is measured of a pool in a step.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PoolMetrics {
@@ -20,6 +20,19 @@ pub struct PoolMetrics {
     pub memory: Option<MemoryReport>,
 }
 
+/// Holds what is measured of one of several foundation pools in a step.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ExpertMetrics {
+    /// With none its model stays as it is in this step.
+    pub samples: u64,
+    /// Mean over its own targets; `None` where there are none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub loss: Option<f64>,
+    /// Norm of the gradient of that loss, before clipping.
+    pub grad_norm: f64,
+}
+
 /// One step's measurements: a line of `metrics.jsonl`, a point of every TensorBoard curve.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -30,6 +43,9 @@ pub struct StepMetrics {
     pub loss: f64,
     /// Norm of the gradient over all pools, before clipping.
     pub grad_norm: f64,
+    /// The foundation pools, where there are several; the loss above is the mean over the samples of all.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub experts: BTreeMap<PoolName, ExpertMetrics>,
     pub learning_rate: f64,
     /// Real tokens of the step; there is no padding.
     pub tokens: u64,
@@ -50,7 +66,8 @@ pub struct StepMetrics {
     pub foundation_imbalance: f64,
     pub encoder_imbalance_measured: f64,
     pub foundation_imbalance_measured: f64,
-    /// The encoder pools, where the run has others than `encoder`; what stands above is then of all encoders together.
+    /// The encoder pools, where the run has others than `encoder`, and the foundation pools, where there are several; what
+    /// stands above is then of all encoders, or all foundations, together.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub pools: BTreeMap<PoolName, PoolMetrics>,
     /// Fitted costs in seconds, with `scheduler.balance: fitted`: of a pair of tokens that attend to each other, of a
@@ -130,6 +147,11 @@ impl StepMetrics {
         ];
         let pools = || self.pools.iter();
         scalars.extend(pools().map(|(name, pool)| (format!("busy/{name}").into(), pool.busy)));
+        for (name, expert) in &self.experts {
+            scalars.push((format!("experts/{name}_samples").into(), expert.samples as f64));
+            scalars.extend(expert.loss.map(|loss| (format!("experts/{name}_loss").into(), loss)));
+            scalars.extend(expert.loss.map(|_| (format!("experts/{name}_grad_norm").into(), expert.grad_norm)));
+        }
         let memory = [("encoder", self.encoder_memory), ("foundation", self.foundation_memory)];
         for (name, memory) in memory.into_iter().chain(pools().map(|(name, pool)| (name.as_str(), pool.memory))) {
             scalars.extend(memory.map(|memory| (format!("memory/{name}_bytes").into(), memory.total() as f64)));

@@ -25,9 +25,9 @@ pub use batch::Batch;
 pub(crate) use coordinator::Planner;
 pub use coordinator::{
     Batches, Best, CheckpointDraft, Coordinator, CoordinatorSpec, Doubt, EncoderPoolSpec, Evaluated, EvaluationPass,
-    EvaluationSet, EvaluationSpec, EvaluationSummary, FailedSave, Failure, FittedCosts, Formed, Imbalance, Input,
-    Ledger, MAX_CRASHES, NonFinite, Outcome, Output, PoisonItem, PoolChange, PoolSize, PoolSizes, SchedulerState,
-    SetResult, StepBalance, StepSummary, Straggler, Verdict,
+    EvaluationSet, EvaluationSpec, EvaluationSummary, ExpertStep, FailedSave, Failure, FittedCosts, Formed, Imbalance,
+    Input, Ledger, MAX_CRASHES, NonFinite, Outcome, Output, PoisonItem, PoolChange, PoolSize, PoolSizes,
+    SchedulerState, SetResult, StepBalance, StepSummary, Straggler, Verdict,
 };
 pub use cost::{CostModel, Fit, Work};
 pub use error::PlanError;

@@ -1,7 +1,7 @@
 //! Describes what planning needs to know of a run.
 
-use super::{CostModel, FlowShape, LearningRate, PackLimits, SigmaSpec};
-use crate::config::{Placement, RunConfig};
+use super::{CostModel, FlowShape, HIGH_NOISE, LOW_NOISE, LearningRate, PackLimits, SigmaSpec};
+use crate::config::{FoundationPool, Placement, RunConfig};
 use crate::message::{ActorId, PoolName, Replica, Role, SampleMeta, Tower, TowerSet, Unit};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
@@ -92,6 +92,15 @@ impl ModelShape {
     }
 }
 
+/// The samples that a foundation pool computes, by their routes.
+fn routes_of(pool: PoolName) -> Range<u32> {
+    match pool {
+        PoolName::FOUNDATION_HIGH => HIGH_NOISE..HIGH_NOISE + 1,
+        PoolName::FOUNDATION_LOW => LOW_NOISE..LOW_NOISE + 1,
+        _ => 0..u32::MAX,
+    }
+}
+
 /// Credits of the edges, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EdgeCredits {
@@ -119,6 +128,15 @@ impl PlanSpec {
                 ..EncoderPlanSpec::new(name, towers, replicas as u32, num_lanes as u32)
             }
         });
+        let foundation = |(pool, settings): (PoolName, FoundationPool)| {
+            let layout = settings.layout();
+            FoundationPlanSpec {
+                pool,
+                routes: routes_of(pool),
+                replica_ranks: layout.replica_ranks() as u32,
+                ..FoundationPlanSpec::only(layout.dp as u32, shape.cost())
+            }
+        };
         Self {
             pack: PackLimits {
                 max_samples: config.train.micro_batch_size.unwrap_or(usize::MAX),
@@ -127,10 +145,7 @@ impl PlanSpec {
                 max_visual_tokens: config.data.pack.max_visual_tokens.unwrap_or(usize::MAX),
             },
             learning_rate: LearningRate::new(&config.train),
-            foundations: vec![FoundationPlanSpec {
-                replica_ranks: layout.replica_ranks() as u32,
-                ..FoundationPlanSpec::only(layout.dp as u32, shape.cost())
-            }],
+            foundations: config.foundations().into_iter().map(foundation).collect(),
             encoders: encoders.collect(),
             colocated,
             shape,

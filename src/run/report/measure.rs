@@ -2,8 +2,8 @@
 
 use super::Report;
 use loongforge_core::message::{MemoryReport, PoolName, Role, Timings};
-use loongforge_core::observe::{PoolMetrics, StepMetrics};
-use loongforge_core::schedule::{FittedCosts, StepSummary};
+use loongforge_core::observe::{ExpertMetrics, PoolMetrics, StepMetrics};
+use loongforge_core::schedule::{ExpertStep, FittedCosts, StepSummary};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
@@ -21,6 +21,7 @@ impl Report {
             step: summary.step.0,
             loss: summary.loss,
             grad_norm: summary.grad_norm,
+            experts: summary.experts.iter().map(expert).collect(),
             learning_rate: summary.learning_rate,
             tokens: summary.num_tokens as u64,
             images: summary.num_items as u64,
@@ -61,11 +62,21 @@ fn of_role(summary: &StepSummary, role: Role) -> impl Iterator<Item = &Timings> 
     summary.timings.iter().filter(move |(actor, _)| actor.role == role).map(|(_, timings)| timings)
 }
 
-/// The encoder pools, where there are others than `encoder`.
+/// One of several foundation pools.
+fn expert(expert: &ExpertStep) -> (PoolName, ExpertMetrics) {
+    let &ExpertStep { pool, num_samples, num_targets, loss, grad_norm, .. } = expert;
+    (pool, ExpertMetrics { samples: num_samples as u64, loss: (num_targets > 0).then_some(loss), grad_norm })
+}
+
+/// The encoder pools, where there are others than `encoder`, and the foundation pools, where there are several.
 fn pools(summary: &StepSummary) -> BTreeMap<PoolName, PoolMetrics> {
-    let encoders = summary.timings.iter().filter(|(actor, _)| actor.role == Role::Encoder);
-    let names: BTreeSet<PoolName> = encoders.map(|(actor, _)| actor.pool).collect();
-    let has_own = names.iter().any(|&name| name != PoolName::ENCODER);
+    let of_role =
+        |role| summary.timings.iter().filter(move |(actor, _)| actor.role == role).map(|(actor, _)| actor.pool);
+    let [encoders, foundations] = [Role::Encoder, Role::Foundation].map(|role| of_role(role).collect::<BTreeSet<_>>());
+    let has_own = encoders.iter().any(|&name| name != PoolName::ENCODER);
+    let encoders = encoders.into_iter().filter(|_| has_own);
+    let several = foundations.len() > 1;
+    let names = encoders.chain(foundations.into_iter().filter(|_| several));
     let of_pool =
         |name| summary.timings.iter().filter(move |(actor, _)| actor.pool == name).map(|(_, timings)| timings);
     let metrics = |name: PoolName| PoolMetrics {
@@ -74,7 +85,7 @@ fn pools(summary: &StepSummary) -> BTreeMap<PoolName, PoolMetrics> {
         cost: None,
         memory: memory(of_pool(name)),
     };
-    names.into_iter().filter(|_| has_own).map(|name| (name, metrics(name))).collect()
+    names.map(|name| (name, metrics(name))).collect()
 }
 
 /// Returns what the tensors of that of these actors took that has taken the most.

@@ -24,13 +24,14 @@ impl Utilization {
         };
         let peak = config.log.peak_tflops.map(|tflops| tflops * 1e12).or_else(known)?;
         let pools = &config.pools;
+        let foundations: usize = config.foundations().iter().map(|(_, pool)| pool.layout().ranks()).sum();
         let num_devices = match (config.device, pools.placement, !folder.config.towers.is_empty()) {
             (Device::Cuda(None), Placement::Separate, true) => {
                 let encoders = pools.encoders(folder.config.towers.set());
                 let encoders = encoders.iter().map(|(_, pool, _)| pool.layout().ranks()).sum::<usize>();
-                pools.foundation.layout().ranks() + encoders
+                foundations + encoders
             }
-            (Device::Cuda(None), ..) => pools.foundation.layout().ranks(),
+            (Device::Cuda(None), ..) => foundations,
             // One processor or one GPU, whoever shares it.
             _ => 1,
         };

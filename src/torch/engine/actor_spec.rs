@@ -13,7 +13,7 @@ use crate::tape::Policy;
 use crate::train::{AdamWConfig, AdapterFolder, Lanes, TrainState, has_adapter, load_adapter, load_state};
 use loongforge_core::config::{Device, EncoderPool, Part, Placement, Recompute, RunConfig};
 use loongforge_core::engine::EngineError;
-use loongforge_core::message::{ActorId, PoolName, StepId};
+use loongforge_core::message::{ActorId, PoolName, Role, StepId};
 use loongforge_core::schedule::PoolSizes;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -143,7 +143,7 @@ fn continue_adapter(spec: &EngineSpec, pool: &str, params: &ParamStore) -> Resul
         let Some(folder) = folder(part) else { return Ok(()) };
         Ok(load_adapter(params, &AdapterFolder::open(folder.as_path())?, tree, is_own)?)
     };
-    if pool == "foundation" {
+    if spec.me.role == Role::Foundation && pool == spec.me.pool.as_str() {
         return load(&model.foundation, &|_| true);
     }
     let towers = own_pool(spec).map(|own| own.towers).unwrap_or_default();

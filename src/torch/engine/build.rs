@@ -44,7 +44,7 @@ pub fn build_engine(spec: &EngineSpec) -> Result<TorchEngine, EngineError> {
     };
     let mut exports = exports(&spec.config, &spec.model, spec.me)?;
     for (of, tensors) in carried_tensors(&spec.config, &spec.model)? {
-        exports = exports.carrying(of, tensors, spec.me == ActorId::foundation(0));
+        exports = exports.carrying(of, tensors, Some(spec.me) == first_foundation(&spec.config));
     }
     let build = |own: &OwnPool<'_>| match spec.reads {
         true => build_reader(spec, own),
@@ -61,6 +61,11 @@ pub fn build_engine(spec: &EngineSpec) -> Result<TorchEngine, EngineError> {
     let own_weights = spec.samples.as_ref().is_some_and(|samples| samples.own_weights);
     let engine = engine.with_encoder_lr(encoder_lr).sampling_own_weights(own_weights);
     Ok(engine.saving_in_background(spec.config.checkpoint.in_background).counting(memory))
+}
+
+/// The first actor of the first foundation pool.
+fn first_foundation(config: &RunConfig) -> Option<ActorId> {
+    config.foundations().first().map(|(name, _)| ActorId::foundation_of(*name, 0))
 }
 
 /// The file that features go to which an encoder's cache has no memory for.
@@ -123,23 +128,24 @@ fn build_encoder(spec: &EngineSpec, own: &OwnPool<'_>, device: tch::Device) -> R
 
 /// This rank's part of the foundation.
 fn build_foundation(spec: &EngineSpec, device: tch::Device) -> Result<FoundationPart, EngineError> {
-    let (config, pools, part) = (&spec.config, &spec.config.pools, &spec.config.model.foundation);
-    let (store, rank) = (spec.rendezvous.join("foundation"), spec.me.index as usize);
-    let layout = pools.foundation.layout();
-    let mesh = Rc::new(join(&store, "foundation", layout, rank, device)?);
-    let share = FoundationShare::new(&spec.model.foundation, mesh.clone(), splits(&pools.foundation))?;
+    let (config, part, name) = (&spec.config, &spec.config.model.foundation, spec.me.pool);
+    let own = config.foundation_pool(name);
+    let (store, rank) = (spec.rendezvous.join(name.as_str()), spec.me.index as usize);
+    let mesh = Rc::new(join(&store, name.as_str(), own.layout(), rank, device)?);
+    let share = FoundationShare::new(spec.model.foundation_of(name), mesh.clone(), splits(&own), name)?;
     let params = trained(share.specs(), &spec.model.tree, |_| ("model.foundation", part))?;
     let (lanes, group) = (Lanes::PerReplica, mesh.data.clone());
     let pool = build_pool(spec, device, params, lanes, group, share.sharding())?;
-    let pool = settle(spec, "foundation", share.join(pool))?;
+    let pool = settle(spec, name.as_str(), share.join(pool))?;
     let stages = share.stages(pool.params(), policy(part));
     let (budget, key) = (config.memory.activation_budget.foundation, "memory.activation_budget.foundation");
     let activations = Activations::new(&config.memory, key, budget, device)?;
-    let mut part = FoundationPart::on(mesh.place().dp as u32, stages, pool, false).with_encoders(peers(spec)?);
-    if pools.placement == Placement::Colocated {
+    let replica = Replica::new(name, mesh.place().dp as u32);
+    let mut part = FoundationPart::on(replica, stages, pool, false).with_encoders(peers(spec)?);
+    if config.pools.placement == Placement::Colocated {
         part = part.with_colocated_encoders();
     }
-    let making = spec.samples.as_ref().map(|samples| samples.making(config, device)).transpose()?;
+    let making = spec.samples.as_ref().map(|samples| samples.making(config, device, name)).transpose()?;
     let part = part.with_activations(activations).with_stop_tokens(spec.stop_token_ids.clone());
     Ok(part.with_sample_making(making))
 }

@@ -61,7 +61,7 @@ pub fn memory_of(
         outbox,
         towers: model.towers.clone(),
         encoder_ranks: pools.encoder_ranks(),
-        layout: pools.foundation.layout(),
+        layout: config.foundation_pool(me.pool).layout(),
         colocated: pools.placement == Placement::Colocated,
         kind: kind(config.train.precision),
         me,

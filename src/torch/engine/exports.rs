@@ -30,17 +30,22 @@ pub(super) fn exports(config: &RunConfig, model: &ModelConfig, me: ActorId) -> R
     let own = pools.iter().position(|(name, ..)| *name == me.pool).unwrap_or(0);
     let of_pool = |set| encoder_specs(config, &model.towers.only(set), &model.tree);
     let encoders = pools.iter().map(|&(.., set)| of_pool(set)).collect::<Result<Vec<_>, EngineError>>()?;
-    let layout = config.pools.foundation.layout();
-    let pipeline = Pipeline { ranks: layout.pp, virtual_stages: config.pools.foundation.virtual_stages };
-    let stages = cut(model.foundation.as_ref(), pipeline)?;
-    let of_rank = |rank: usize| -> Result<Vec<ParamSpec>, EngineError> {
-        let specs = pipeline.stages_of(rank).flat_map(|stage| model.foundation.stage_specs(&stages[stage]));
-        Ok(of_foundation(specs.filter(|spec| !spec.is_copy).collect())?)
-    };
-    let of_ranks = (0..layout.pp).map(of_rank).collect::<Result<Vec<_>, EngineError>>()?;
-    let part = layout.place(me.index as usize % layout.ranks()).pp;
-    let foundation = of_foundation(model.foundation.specs())?;
-    let all: Vec<ParamSpec> = encoders.iter().flatten().chain(&foundation).cloned().collect();
+    // The ranks of the pipelines of all foundation pools, and which of them this actor is.
+    let (mut of_ranks, mut foundations, mut part) = (Vec::new(), Vec::new(), 0);
+    for (name, pool) in config.foundations() {
+        let (family, layout) = (model.foundation_of(name), pool.layout());
+        let pipeline = Pipeline { ranks: layout.pp, virtual_stages: pool.virtual_stages };
+        let stages = cut(family.as_ref(), pipeline, name)?;
+        if me.pool == name {
+            part = of_ranks.len() + layout.place(me.index as usize % layout.ranks()).pp;
+        }
+        for rank in 0..layout.pp {
+            let specs = pipeline.stages_of(rank).flat_map(|stage| family.stage_specs(&stages[stage]));
+            of_ranks.push(of_foundation(specs.filter(|spec| !spec.is_copy).collect())?);
+        }
+        foundations.extend(of_foundation(family.specs())?);
+    }
+    let all: Vec<ParamSpec> = encoders.iter().flatten().chain(&foundations).cloned().collect();
     let names: BTreeSet<&str> = encoders.iter().flatten().map(existing::part_name).collect();
     let part_of = |name: &str| names.contains(name).then(|| model.towers.part_of(name)).flatten();
     expect_all_used(config, model, &all, |name| match part_of(name) {

@@ -13,7 +13,7 @@ mod making;
 mod training;
 
 use self::evaluating::{Evaluating, one_by_one};
-pub use self::making::{Finish, SampleMaking};
+pub use self::making::{Finish, SampleMaking, SamplePart};
 use super::activations::Activations;
 use super::pack_work::{EncoderPeers, PackWork, Return, UnitWork};
 use super::routing::StepRouting;
@@ -83,16 +83,16 @@ struct Step {
 impl FoundationPart {
     /// Foundation replica `replica` on one rank; with `encoder_trained` it returns gradients of the features.
     pub fn new(replica: u32, model: Box<dyn FoundationModel>, pool: TrainState, encoder_trained: bool) -> Self {
-        Self::on(replica, Stages::whole(model), pool, encoder_trained)
+        Self::on(Replica::foundation(replica), Stages::whole(model), pool, encoder_trained)
     }
 
     /// Works like `new` for one rank of several.
-    pub fn on(replica: u32, stages: Stages, pool: TrainState, encoder_trained: bool) -> Self {
+    pub fn on(replica: Replica, stages: Stages, pool: TrainState, encoder_trained: bool) -> Self {
         let expert_sets = stages.models.iter().flat_map(|model| model.expert_sets()).collect();
         let (activations, steps) = (Activations::default(), VecDeque::new());
         let peers = EncoderPeers { trained: encoder_trained, ranks: 1 };
         Self {
-            replica: Replica::foundation(replica),
+            replica,
             stages,
             expert_sets,
             pool: pool.in_buckets(),
@@ -137,6 +137,10 @@ impl FoundationPart {
         !self.stages.any().columns().is_empty()
     }
 
+    pub(super) fn pool_name(&self) -> PoolName {
+        self.replica.pool
+    }
+
     /// The features that it reads.
     pub(super) fn inputs(&self) -> &[FeatureInput] {
         self.stages.any().inputs()
@@ -149,7 +153,8 @@ impl FoundationPart {
         let mut chunks: Vec<usize> = packs.iter().map(|work| self.stages.num_chunks(work.pack.num_tokens())).collect();
         if self.stages.in_step(self.pool.params()) {
             let of_replica = |pack: &Pack| plan.packs_of(pack.replica).count();
-            let most = plan.packs.iter().map(of_replica).max().unwrap_or(0);
+            let of_pool = plan.packs.iter().filter(|pack| pack.replica.pool == self.replica.pool);
+            let most = of_pool.map(of_replica).max().unwrap_or(0);
             chunks.resize(most, 1);
         }
         let is_alone = self.continues_alone() || plan.purpose.is_sample();

@@ -55,7 +55,12 @@ fn step_on(packs: &[&[&[usize]]], mesh: Rc<Mesh>, chunk_tokens: usize) -> (f64, 
     let model = family.build_stage(&stage, pool.params(), Policy::Keep);
     let (leads, replica_ranks) = (mesh.is_leader(), mesh.replica.world() as u32);
     let (replica, replicas) = (mesh.place().dp as u32, mesh.layout().dp as u32);
-    let mut part = FoundationPart::on(replica, Stages::new(mesh, pipeline, vec![model], chunk_tokens), pool, false);
+    let mut part = FoundationPart::on(
+        Replica::foundation(replica),
+        Stages::new(mesh, pipeline, vec![model], chunk_tokens),
+        pool,
+        false,
+    );
     let sample = |(id, &documents): (usize, &&[usize])| {
         let lens: Vec<u32> = documents.iter().map(|&document| LENS[document]).collect();
         let num_targets = lens.iter().map(|len| len - 1).sum();

@@ -17,11 +17,14 @@ use loongforge_core::message::ActorId;
 /// The first thing for which an actor could not build its engine, or could not run a pack.
 pub fn check_engines(config: &RunConfig, model: &ModelConfig) -> Result<(), EngineError> {
     let pools = &config.pools;
-    let (layout, splits) = (pools.foundation.layout(), splits(&pools.foundation));
-    let parallel = ParallelRank::first(layout, splits.sequence_parallel);
-    let plan = FoundationPlan::new(&model.foundation, layout, &parallel, &splits)?;
-    for stage in 0..layout.pp {
-        trained(plan.specs(stage), &model.tree, |_| ("model.foundation", &config.model.foundation))?;
+    for (name, pool) in config.foundations() {
+        let (layout, splits) = (pool.layout(), splits(&pool));
+        let parallel = ParallelRank::first(layout, splits.sequence_parallel);
+        let plan = FoundationPlan::new(model.foundation_of(name), layout, &parallel, &splits, name)?;
+        for stage in 0..layout.pp {
+            trained(plan.specs(stage), &model.tree, |_| ("model.foundation", &config.model.foundation))?;
+        }
+        exports(config, model, ActorId::foundation_of(name, 0))?;
     }
     let towers = model.towers.set();
     for (name, pool, set) in pools.encoders(towers) {
@@ -44,20 +47,22 @@ pub fn check_engines(config: &RunConfig, model: &ModelConfig) -> Result<(), Engi
             return Err(format!("pools.{name}: it holds the {tower} tower, which this model does not have").into());
         }
     }
-    exports(config, model, ActorId::foundation(0))?;
     Ok(())
 }
 
 /// Returns what a config asks for that has no effect on this model: a sentence each.
 pub fn without_effect(config: &RunConfig, model: &ModelConfig) -> Vec<String> {
-    let experts = config.pools.foundation.expert_parallel;
-    let dense = experts > 1 && !model.foundation.has_experts();
-    let no_experts = || {
-        format!("pools.foundation.expert_parallel is {experts} and has no effect: this model has no experts to spread")
-    };
+    let dense = config
+        .foundations()
+        .into_iter()
+        .filter(|(name, pool)| pool.expert_parallel > 1 && !model.foundation_of(*name).has_experts());
+    let no_experts = dense.map(|(name, pool)| {
+        let experts = pool.expert_parallel;
+        format!("pools.{name}.expert_parallel is {experts} and has no effect: this model has no experts to spread")
+    });
     let pools = config.pools.encoders(model.towers.set());
     let is_frozen = |towers| config.model.has_frozen(towers);
     let rates = pools.into_iter().filter(|(_, pool, towers)| pool.lr.is_some() && is_frozen(*towers));
     let rates = rates.map(|(name, ..)| format!("pools.{name}.lr has no effect: the pool's towers are frozen"));
-    dense.then(no_experts).into_iter().chain(rates).collect()
+    no_experts.chain(rates).collect()
 }

@@ -1,13 +1,14 @@
 //! What a foundation actor makes of latents: the decoder of the model's autoencoder, and who writes its frames.
 
-use super::foundation::SampleMaking;
+use super::foundation::{SampleMaking, SamplePart};
 use super::weights::initialize;
 use crate::model::{Autoencoder, MakeSettings, SampleRow};
 use crate::params::ParamStore;
 use loongforge_core::config::RunConfig;
 use loongforge_core::engine::EngineError;
-use loongforge_core::message::{SampleId, StepId};
+use loongforge_core::message::{PoolName, SampleId, StepId};
 use loongforge_core::observe::{Clip, ObserveError};
+use std::path::PathBuf;
 use std::sync::Arc;
 use tch::{Device, Kind, Tensor};
 
@@ -21,18 +22,36 @@ pub struct SampleSpec {
     /// The averages of the weights are not put in their place (`sample.ema`).
     pub own_weights: bool,
     pub write: WriteClip,
+    /// The level below which the transformer of low noise predicts, where a run trains both.
+    pub boundary: f64,
+    pub hand_over: HandOver,
 }
+
+/// The file of a sample that the transformer of high noise leaves to that of low noise, in an existing folder that the actors of
+/// both see.
+pub type HandOver = Arc<dyn Fn(StepId, SampleId) -> Result<PathBuf, ObserveError> + Send + Sync>;
 
 /// Writes what was made of a prompt before a step; returns the name of the file in the run's folder.
 pub type WriteClip = Arc<dyn Fn(StepId, SampleId, &Clip) -> Result<String, ObserveError> + Send + Sync>;
 
 impl SampleSpec {
-    /// Decodes in float32, with the weights that the run begins with: the autoencoder is not trained.
+    /// How the actors of a foundation pool make samples. They decode in float32, with the weights that the run begins with: the
+    /// autoencoder is not trained.
     ///
     /// # Errors
     /// The weights of the decoder are missing, or torn.
-    pub(super) fn making(&self, config: &RunConfig, device: Device) -> Result<SampleMaking, EngineError> {
-        let SampleSpec { settings, autoencoder, fps, write, .. } = self.clone();
+    pub(super) fn making(
+        &self,
+        config: &RunConfig,
+        device: Device,
+        pool: PoolName,
+    ) -> Result<SampleMaking, EngineError> {
+        let SampleSpec { settings, autoencoder, fps, write, boundary, hand_over, .. } = self.clone();
+        let part = match pool {
+            PoolName::FOUNDATION_HIGH => return Ok(SampleMaking::high_noise(settings, boundary, hand_over)),
+            PoolName::FOUNDATION_LOW => SamplePart::Low(boundary, hand_over),
+            _ => SamplePart::Whole,
+        };
         let params = ParamStore::new(autoencoder.decoder_specs(), Kind::Float, device);
         params.set_trainable(false);
         initialize(config, &params)?;
@@ -40,7 +59,7 @@ impl SampleSpec {
             let clip = decode(&autoencoder, &params, row, latents, fps)?;
             Ok(write(step, row.id, &clip)?)
         };
-        Ok(SampleMaking { settings, finish: Box::new(finish) })
+        Ok(SampleMaking { settings, part, finish: Box::new(finish) })
     }
 }
 

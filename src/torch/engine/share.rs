@@ -8,6 +8,7 @@ use crate::tape::Policy;
 use crate::train::TrainState;
 use loongforge_core::config::{ContextAttention, Layout};
 use loongforge_core::engine::EngineError;
+use loongforge_core::message::PoolName;
 use loongforge_core::schedule::Pipeline;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -47,7 +48,7 @@ pub(super) struct FoundationPlan {
 }
 
 impl FoundationPlan {
-    /// The plan of a rank at `parallel`. Whether there is one does not depend on the rank.
+    /// The plan of a rank of `pool` at `parallel`. Whether there is one does not depend on the rank.
     ///
     /// # Errors
     /// The model cannot be split so.
@@ -56,21 +57,23 @@ impl FoundationPlan {
         layout: Layout,
         parallel: &ParallelRank,
         splits: &Splits,
+        pool: PoolName,
     ) -> Result<Self, EngineError> {
         let shares = family.check_context(layout.cp, splits.context);
-        shares.map_err(|found| format!("pools.foundation.context_parallel: {found}"))?;
+        shares.map_err(|found| format!("pools.{pool}.context_parallel: {found}"))?;
         if layout.cp > 1 && splits.chunk_tokens > 0 {
-            return Err("pools.foundation: rows are split by context_parallel or by chunk_tokens, not by both".into());
+            let what = "rows are split by context_parallel or by chunk_tokens, not by both";
+            return Err(format!("pools.{pool}: {what}").into());
         }
         if let Some(what) = family.needs_whole_rows().filter(|_| splits.chunk_tokens > 0) {
             return Err(whole_rows(what));
         }
         let family = match parallel.is_whole() {
             true => family.clone(),
-            false => family.divided(parallel).map_err(|found| format!("pools.foundation: {found}"))?,
+            false => family.divided(parallel).map_err(|found| format!("pools.{pool}: {found}"))?,
         };
         let pipeline = Pipeline { ranks: layout.pp, virtual_stages: splits.virtual_stages };
-        let stages = cut(family.as_ref(), pipeline)?;
+        let stages = cut(family.as_ref(), pipeline, pool)?;
         Ok(Self { family, pipeline, stages })
     }
 
@@ -97,9 +100,14 @@ pub(super) struct FoundationShare {
 impl FoundationShare {
     /// # Errors
     /// The model cannot be split so.
-    pub fn new(family: &Arc<dyn FoundationFamily>, mesh: Rc<Mesh>, splits: Splits) -> Result<Self, EngineError> {
+    pub fn new(
+        family: &Arc<dyn FoundationFamily>,
+        mesh: Rc<Mesh>,
+        splits: Splits,
+        pool: PoolName,
+    ) -> Result<Self, EngineError> {
         let parallel = ParallelRank::of(&mesh, splits.sequence_parallel);
-        let plan = FoundationPlan::new(family, mesh.layout(), &parallel, &splits)?;
+        let plan = FoundationPlan::new(family, mesh.layout(), &parallel, &splits, pool)?;
         let own = plan.own(mesh.place().pp);
         Ok(Self { mesh, splits, plan, is_whole: parallel.is_whole(), own })
     }
@@ -132,12 +140,16 @@ impl FoundationShare {
 ///
 /// # Errors
 /// The model cannot be cut so.
-pub(super) fn cut(family: &dyn FoundationFamily, pipeline: Pipeline) -> Result<Vec<Stage>, EngineError> {
+pub(super) fn cut(
+    family: &dyn FoundationFamily,
+    pipeline: Pipeline,
+    pool: PoolName,
+) -> Result<Vec<Stage>, EngineError> {
     let num_layers = family.num_layers();
     if pipeline.stages() == 1 {
         return Ok(vec![Stage::whole(num_layers)]);
     }
-    let error = |what: String| format!("pools.foundation.pipeline_parallel: {what}");
+    let error = |what: String| format!("pools.{pool}.pipeline_parallel: {what}");
     let too_many = || match num_layers {
         0 => error("this model cannot be split into stages; set it to 1".into()),
         _ => error(format!("{} stages of {num_layers} layers; take fewer", pipeline.stages())),

@@ -23,7 +23,8 @@ pub(super) fn initialize(config: &RunConfig, params: &ParamStore) -> Result<(), 
 /// # Errors
 /// Every tensor of a pool that is missing or with another shape, in one table; or the file that is torn.
 pub fn check_weights(config: &RunConfig, model: &ModelConfig) -> Result<(), WeightsError> {
-    for specs in [model.towers.specs(), model.foundation.specs()] {
+    let foundations = model.foundations().map(|foundation| foundation.specs());
+    for specs in [model.towers.specs()].into_iter().chain(foundations) {
         let origin = origin(config, || specs.iter().flat_map(names_of))?;
         compare_origin(&specs, &origin, &options(config))?;
     }

@@ -9,6 +9,7 @@ use super::objective::FlowSettings;
 use super::towers::{FeatureInput, ModelTower, Towers};
 use super::tree_names::TreeNames;
 use crate::params::ParamSpec;
+use loongforge_core::message::PoolName;
 
 /// A model as its parts: each part may be a pool of its own.
 #[derive(Clone, Debug)]
@@ -16,6 +17,8 @@ pub struct ModelConfig {
     /// Hugging Face's `model_type`.
     pub model_type: String,
     pub foundation: Arc<dyn FoundationFamily>,
+    /// The transformer of low noise, where the foundation is that of high noise and a run has both.
+    pub low_noise: Option<Arc<dyn FoundationFamily>>,
     /// None for a language model.
     pub towers: Towers,
     /// Holds what transformers calls its modules.
@@ -50,7 +53,7 @@ impl ModelConfig {
         let towers = Towers::new(towers);
         let foundation = Arc::new(DecoderFamily::new(decoder.clone(), towers.inputs(decoder.hidden_size)));
         let (tree, carried) = (TreeNames::default(), CarriedParts::default());
-        ModelConfig { model_type: model_type.into(), foundation, towers, tree, carried }
+        ModelConfig { model_type: model_type.into(), foundation, low_noise: None, towers, tree, carried }
     }
 
     /// Returns what the foundation takes from each tower.
@@ -73,12 +76,25 @@ impl ModelConfig {
 
     /// The same with what its loss is made of; `None`: the foundation does not learn velocities.
     pub fn with_flow(self, flow: FlowSettings) -> Option<ModelConfig> {
-        Some(ModelConfig { foundation: self.foundation.with_flow(flow)?, ..self })
+        let low_noise = self.low_noise.as_ref().map(|low_noise| low_noise.with_flow(flow.clone()));
+        let low_noise = low_noise.map_or(Some(None), |low_noise| low_noise.map(Some))?;
+        Some(ModelConfig { foundation: self.foundation.with_flow(flow)?, low_noise, ..self })
     }
 
-    /// All parameters of the model: the foundation's, and then those of the towers.
+    /// The foundation that the actors of a pool have.
+    pub fn foundation_of(&self, pool: PoolName) -> &Arc<dyn FoundationFamily> {
+        self.low_noise.as_ref().filter(|_| pool == PoolName::FOUNDATION_LOW).unwrap_or(&self.foundation)
+    }
+
+    /// The foundation, or the two of high and of low noise.
+    pub fn foundations(&self) -> impl Iterator<Item = &Arc<dyn FoundationFamily>> {
+        std::iter::once(&self.foundation).chain(&self.low_noise)
+    }
+
+    /// All parameters of the model: the foundations', and then those of the towers.
     pub fn specs(&self) -> Vec<ParamSpec> {
-        [self.foundation.specs(), self.towers.specs()].concat()
+        let foundations = self.foundations().flat_map(|foundation| foundation.specs());
+        foundations.chain(self.towers.specs()).collect()
     }
 }
 

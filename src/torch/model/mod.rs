@@ -49,7 +49,9 @@ pub use objective::{FlowSettings, LossKind, NoisePurpose, TimeWeight};
 pub use original_names::{COMFY_PREFIX, Naming};
 pub use parallel_errors::{ContextParallelError, TensorParallelError};
 pub use routing::{ExpertSet, RoutedExperts, RouterLosses, Routing};
-pub use sampler::{Guidance, GuidanceScales, Levels, MakeSettings, Method, Sampler, Schedule, ScheduleError, Shift};
+pub use sampler::{
+    Guidance, GuidanceScales, Levels, MakeSettings, Method, Sampler, Schedule, ScheduleError, Shift, Underway,
+};
 pub use sampling::Sampling;
 pub use stage::{Stage, StageError};
 pub use text::{T5Config, TextConfig, TextTowerConfig};

@@ -50,8 +50,8 @@ pub struct Model {
     pub vae: Part,
     /// The language model or the diffusion transformer.
     pub foundation: Part,
-    /// Diffusion models with two transformers: the one that is trained, of `high` or of `low` noise, whose samples have no
-    /// other noise levels; the other is kept as it is. `both` in one run is refused so far.
+    /// Diffusion models with two transformers: `both` are trained, each on its noise levels, or the one of `high` or of `low`
+    /// noise, whose samples have no other levels; the other is kept as it is. `null`: both.
     pub experts: Option<Experts>,
     /// Multi-token prediction.
     pub mtp: Mtp,

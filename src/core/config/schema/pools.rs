@@ -22,6 +22,10 @@ pub struct Pools {
     pub encoder: EncoderPool,
     /// Actors that run the language model.
     pub foundation: FoundationPool,
+    /// Diffusion models with two transformers: actors of the one of high noise; `null`: as `foundation`.
+    pub foundation_high: Option<FoundationPool>,
+    /// Actors of the transformer of low noise; `null`: as `foundation`.
+    pub foundation_low: Option<FoundationPool>,
     /// Encoder pools with names of their own.
     #[serde(flatten)]
     pub named: BTreeMap<PoolName, EncoderPool>,
@@ -148,6 +152,25 @@ impl Pools {
     pub fn encoder_ranks(&self) -> BTreeMap<PoolName, u32> {
         let pools = self.named.iter().map(|(&name, pool)| (name, pool)).chain([(PoolName::ENCODER, &self.encoder)]);
         pools.map(|(name, pool)| (name, pool.tensor_parallel as u32)).collect()
+    }
+
+    /// The foundation pools that a config may write, each with its key: `foundation`, and those that are written.
+    pub fn written_foundations(&self) -> impl Iterator<Item = (&'static str, FoundationPool)> {
+        let own = [("pools.foundation_high", self.foundation_high), ("pools.foundation_low", self.foundation_low)];
+        let own = own.into_iter().filter_map(|(key, pool)| Some((key, pool?)));
+        [("pools.foundation", self.foundation)].into_iter().chain(own)
+    }
+
+    /// The foundation pools of a run with one transformer, or with one for high and one for low noise, each with its key.
+    pub fn foundations(&self, two: bool) -> Vec<(PoolName, FoundationPool)> {
+        match two {
+            false => vec![(PoolName::FOUNDATION, self.foundation)],
+            true => {
+                [(PoolName::FOUNDATION_HIGH, self.foundation_high), (PoolName::FOUNDATION_LOW, self.foundation_low)]
+                    .map(|(name, own)| (name, own.unwrap_or(self.foundation)))
+                    .into()
+            }
+        }
     }
 
     /// The encoder pool of this name.

@@ -7,8 +7,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Data, Edges, EncoderPool, Expect, Memory, Model, Normalize, Placement, Pools, SampleReader, Sampling, Scheduler,
-    Score, Security, Train,
+    Data, Edges, EncoderPool, Expect, Experts, FoundationPool, Memory, Model, Normalize, Placement, Pools,
+    SampleReader, Sampling, Scheduler, Score, Security, Train,
 };
 use crate::config::{Address, Device, Threads};
 use crate::message::{PoolName, Tower};
@@ -275,6 +275,18 @@ impl RunConfig {
         !self.checkpoint.merge_lora && self.model.parts().iter().any(|(_, part)| part.lora.is_some())
     }
 
+    /// The foundation pools, each with what it is called: one, or where two transformers are trained that of high noise and that
+    /// of low noise. Only for a config whose model was settled (`Model::settle`).
+    pub fn foundations(&self) -> Vec<(PoolName, FoundationPool)> {
+        self.pools.foundations(self.model.experts == Some(Experts::Both))
+    }
+
+    /// The foundation pool of this name; `pools.foundation` where there is none.
+    pub fn foundation_pool(&self, name: PoolName) -> FoundationPool {
+        let own = self.foundations().into_iter().find(|(other, _)| *other == name);
+        own.map_or(self.pools.foundation, |(_, pool)| pool)
+    }
+
     /// Intra-operation threads of one actor of `pool`. `auto` is 1 under `run.deterministic`, as the order of sums
     /// must not depend on the machine, and else an even share of the cores.
     pub fn threads_for(&self, pool: PoolName) -> usize {
@@ -283,17 +295,18 @@ impl RunConfig {
     }
 
     fn threads_on(&self, pool: PoolName, cores: usize) -> usize {
-        let foundation = &self.pools.foundation;
+        let foundations = self.foundations();
+        let num_foundations: usize = foundations.iter().map(|(_, pool)| pool.layout().ranks()).sum();
         let encoders = self.pools.encoders(Tower::ALL.into_iter().collect());
         let num_encoders: usize = encoders.iter().map(|(_, pool, _)| pool.layout().ranks()).sum();
         let num_actors = match self.pools.placement {
-            Placement::Separate => num_encoders + foundation.layout().ranks(),
-            Placement::Colocated => foundation.layout().ranks(),
+            Placement::Separate => num_encoders + num_foundations,
+            Placement::Colocated => num_foundations,
         };
         let threads = match self.pools.encoder_pool(pool) {
             Some(pool) => pool.threads,
             None if pool == PoolName::DATA => Threads::Count(1),
-            None => foundation.threads,
+            None => self.foundation_pool(pool).threads,
         };
         match threads {
             Threads::Count(count) => count,

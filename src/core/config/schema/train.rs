@@ -48,7 +48,7 @@ pub struct Train {
     /// Steps over which the learning rate rises linearly to its peak.
     #[serde(default)]
     pub warmup_steps: u64,
-    /// Largest gradient norm, over all pools together; 0: no clipping.
+    /// Largest gradient norm, over all pools together, or of each of two transformers by itself; 0: no clipping.
     #[serde(default = "clip_grad")]
     #[schemars(range(min = 0.0))]
     pub clip_grad: f64,

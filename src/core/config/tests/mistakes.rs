@@ -99,6 +99,19 @@ fn one_mistake_at_a_time() {
         ),
         ("eval: { path: DATA, scores: [bleu] }\n", &["`eval.scores.0`", "wer"]),
         // diffusion models
+        (
+            "$ pools.foundation_low={replicas: 5}",
+            &["LF0111", "`train.global_batch_size` 4 is less than `pools.foundation_low.replicas` 5"],
+        ),
+        (
+            "pools: { foundation_high: { virtual_stages: 2 } }\n",
+            &["LF0111", ":9:45", "`virtual_stages` without a pipeline"],
+        ),
+        (
+            "pools: { foundation: { zero: 1 }, foundation_high: {}, foundation_low: {} }\n",
+            &["LF0111", "`pools.foundation` has no effect"],
+        ),
+        ("pools: { foundation_high: { replica: 2 } }\n", &["LF0102", "`pools.foundation_high.replica`"]),
         ("$ +train.sigma={density: normal}", &["LF0103", "`train.sigma.density`", "logit_normal"]),
         ("$ +train.sigma={shift: 0}", &["LF0103", "`train.sigma.shift`: expected `auto` or a number above 0"]),
         (

@@ -65,6 +65,7 @@ impl Coordinator {
                 Ok(mut sample) => {
                     if let (Some(target), Some(sigma)) = (&mut sample.target, pass.sigma) {
                         target.sigma = sigma;
+                        sample.route = self.spec.plan.sigma.as_ref().map_or(0, |levels| levels.route(sigma));
                     }
                     let reason = match self.spec.plan.pack.check(sample.id, SampleSize::of(&sample)) {
                         Err(error) => error.to_string(),

@@ -55,7 +55,8 @@ pub struct EvaluationPass {
     pub num_samples: u64,
     /// Most samples of a pack, besides the run's own limit.
     pub max_samples: usize,
-    /// The noise level at which samples of a diffusion model are scored.
+    /// The noise level at which samples of a diffusion model are scored, or that at which they are begun: it chooses the
+    /// transformer, where there are two.
     pub sigma: Option<Sigma>,
 }
 

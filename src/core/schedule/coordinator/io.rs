@@ -1,5 +1,6 @@
 //! Describes what goes into a coordinator and what comes out.
 
+use super::step::ExpertStep;
 use super::{
     CheckpointDraft, EvaluationSummary, FailedSave, FittedCosts, Ledger, NonFinite, PoisonItem, StepBalance, Straggler,
 };
@@ -96,6 +97,8 @@ pub struct StepSummary {
     pub loss: f64,
     /// Over all pools, before clipping.
     pub grad_norm: f64,
+    /// The foundation pools, where there are several.
+    pub experts: Vec<ExpertStep>,
     /// The routing of a foundation with experts.
     pub routing: Option<RoutingReport>,
     pub learning_rate: f64,

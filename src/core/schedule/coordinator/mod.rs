@@ -67,3 +67,4 @@ pub use save::FailedSave;
 pub use spec::{CoordinatorSpec, EncoderPoolSpec, PoolSize, PoolSizes};
 pub use speeds::Straggler;
 pub use state::{FittedCosts, SchedulerState};
+pub use step::ExpertStep;

@@ -1,7 +1,7 @@
 //! Describes what a coordinator is told before it begins.
 
 use super::{EvaluationSpec, SchedulerState};
-use crate::config::{BadSamples, Balance, EncoderPool, PackMode, Placement, RunConfig, TooLong};
+use crate::config::{BadSamples, Balance, EncoderPool, FoundationPool, PackMode, Placement, RunConfig, TooLong};
 use crate::message::{ActorId, PoolName, Role, StepId, TowerSet};
 use crate::schedule::{ModelShape, PlanSpec};
 use serde::{Deserialize, Serialize};
@@ -38,8 +38,10 @@ impl PoolSizes {
             Placement::Separate => pools.encoders(towers).into_iter().map(size).collect(),
             Placement::Colocated => Vec::new(),
         };
-        let foundation = PoolSize { name: PoolName::FOUNDATION, actors: pools.foundation.layout().ranks() as u32 };
-        Self { data: pools.data.replicas as u32, encoders, foundations: vec![foundation] }
+        let foundation =
+            |(name, pool): (PoolName, FoundationPool)| PoolSize { name, actors: pool.layout().ranks() as u32 };
+        let foundations = config.foundations().into_iter().map(foundation).collect();
+        Self { data: pools.data.replicas as u32, encoders, foundations }
     }
 
     /// Pools with the names of their roles; without encoders there is no pool of them.

@@ -2,9 +2,10 @@
 
 use super::by_actor::ByActor;
 use super::encoder_pool::EncoderPool;
-use super::{FittedCosts, Ledger, PoolSizes, SchedulerState, StepBalance, StepSummary};
+use super::{FittedCosts, Ledger, PoolSize, PoolSizes, SchedulerState, StepBalance, StepSummary};
 use crate::message::{
-    ActorId, Commit, EvaluationReport, ExpertLoads, Role, RoutingReport, SampleId, StepPlan, StepReport, Timings,
+    ActorId, Command, Commit, EvaluationReport, ExpertLoads, PoolName, Role, RoutingReport, SampleId, StepPlan,
+    StepReport, Timings,
 };
 use crate::message::{Replica, SKIPPED, SampleMeta, Unit, UnitId};
 use crate::schedule::Batch;
@@ -23,8 +24,25 @@ pub(super) struct InFlight {
     /// Encoders that have done their units, as the epoch shares them out.
     finished_by: BTreeSet<ActorId>,
     decision: Option<Decision>,
+    /// Once it is decided: the foundation pools, where there are several.
+    experts: Vec<ExpertStep>,
     /// Once it is decided: who has not applied that yet.
     awaited: ByActor<()>,
+}
+
+/// Holds what a step came to in one of several foundation pools, which have models of their own.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ExpertStep {
+    pub pool: PoolName,
+    /// With none the pool's model, its optimizer and its averages stay as they are.
+    pub num_samples: usize,
+    pub num_targets: u64,
+    /// Mean over the pool's own targets; 0 where there are none.
+    pub loss: f64,
+    /// Norm of the gradient of that loss, before clipping.
+    pub grad_norm: f64,
+    /// Factor for the gradient that the pool has reduced, which is of the loss of the whole batch.
+    scale: f64,
 }
 
 /// All pools together.
@@ -45,6 +63,7 @@ impl InFlight {
             reports: ByActor::default(),
             finished_by: BTreeSet::new(),
             decision: None,
+            experts: Vec::new(),
             awaited: ByActor::default(),
         }
     }
@@ -147,7 +166,8 @@ impl InFlight {
     /// Decides once all engines have reported; `None` before, and afterwards.
     ///
     /// The loss is the sum over foundation replicas in their order. Replicas of a pool report the same norm; the
-    /// pool's first one counts. `engines`: those that take part, pool after pool, in the order of their ranks. With
+    /// pool's first one counts. Where there are several foundation pools, each is clipped by the norm of its own, and all encoders
+    /// by theirs. `engines`: those that take part, pool after pool, in the order of their ranks. With
     /// `drops` it is skipped in any case.
     pub fn decide(&mut self, engines: &[ActorId], pools: &PoolSizes, clip_grad: f64, drops: bool) -> Option<Decision> {
         if self.decision.is_some() || !engines.iter().all(|&engine| self.reports.contains(engine)) {
@@ -158,14 +178,58 @@ impl InFlight {
         let of_pools = engines.chunk_by(|one, next| one.pool == next.pool);
         let squares = of_pools.map(|pool| report(pool[0]).grad_square_sum).sum::<f64>();
         let grad_norm = squares.sqrt();
+        let clip = |norm: f64| if clip_grad > 0.0 { (clip_grad / (norm + 1e-6)).min(1.0) } else { 1.0 };
+        let mut experts = Vec::new();
+        let mut clipped = grad_norm;
+        if pools.foundations.len() > 1 {
+            experts.extend(pools.foundations.iter().map(|pool| self.expert(*pool, clip)));
+            let of_encoders = engines.chunk_by(|one, next| one.pool == next.pool);
+            let of_encoders = of_encoders.filter(|pool| pool[0].role == Role::Encoder);
+            clipped = of_encoders.map(|pool| report(pool[0]).grad_square_sum).sum::<f64>().sqrt();
+        }
         let commit = (!drops && loss.is_finite() && grad_norm.is_finite()).then(|| Commit {
             step: self.plan.step,
-            clip_scale: if clip_grad > 0.0 { (clip_grad / (grad_norm + 1e-6)).min(1.0) } else { 1.0 },
+            clip_scale: clip(clipped),
             learning_rate: self.plan.learning_rate,
         });
+        self.experts = experts;
         self.decision = Some(Decision { loss, grad_norm, commit });
         self.awaited = engines.iter().copied().collect();
         self.decision
+    }
+
+    /// One of several foundation pools: its loss and norm are those of a run of its own with these samples.
+    fn expert(&self, pool: PoolSize, clip: impl Fn(f64) -> f64) -> ExpertStep {
+        let samples =
+            || self.plan.packs.iter().filter(|pack| pack.replica.pool == pool.name).flat_map(|pack| &pack.samples);
+        let num_targets = samples().map(|sample| u64::from(sample.num_targets)).sum::<u64>();
+        let whole = if num_targets == 0 { 0.0 } else { self.plan.num_targets as f64 / num_targets as f64 };
+        let reports =
+            || (0..pool.actors).filter_map(|index| self.reports.get(ActorId::foundation_of(pool.name, index)));
+        let square_sum = reports().next().map_or(0.0, |report| report.grad_square_sum);
+        let grad_norm = square_sum.sqrt() * whole;
+        ExpertStep {
+            pool: pool.name,
+            num_samples: samples().count(),
+            num_targets,
+            loss: reports().map(|report| report.loss).sum::<f64>() * whole,
+            grad_norm,
+            scale: whole * clip(grad_norm),
+        }
+    }
+
+    /// What an engine is told, once it is decided: an expert without samples in the step drops its gradient of zeros.
+    ///
+    /// # Panics
+    /// Nothing was decided.
+    pub fn command_for(&self, actor: ActorId) -> Command {
+        let decision = self.decision.expect("a step is decided before engines are told");
+        let Some(commit) = decision.commit else { return Command::Abort { step: self.plan.step } };
+        match self.experts.iter().find(|expert| expert.pool == actor.pool) {
+            Some(expert) if expert.num_targets == 0 => Command::Abort { step: self.plan.step },
+            Some(expert) => Command::Commit(Commit { clip_scale: expert.scale, ..commit }),
+            None => Command::Commit(commit),
+        }
     }
 
     /// Returns whether it has still to apply what was decided.
@@ -249,6 +313,7 @@ impl InFlight {
             step: self.plan.step,
             loss,
             grad_norm,
+            experts: self.experts.clone(),
             routing: self.routing(),
             learning_rate: self.plan.learning_rate,
             num_samples: self.plan.packs.iter().map(|pack| pack.samples.len()).sum(),
@@ -266,3 +331,7 @@ impl InFlight {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "step_tests.rs"]
+mod tests;

@@ -169,11 +169,8 @@ impl Coordinator {
         }
         self.costs.observe(&self.spec.plan, &in_flight.plan, &timings);
         self.costs.apply(&mut self.spec.plan);
-        let decided = match decision.commit {
-            Some(commit) => {
-                self.num_skipped_in_row = 0;
-                Command::Commit(commit)
-            }
+        match decision.commit {
+            Some(_) => self.num_skipped_in_row = 0,
             None => {
                 let (loss, grad_norm) = (decision.loss, decision.grad_norm);
                 match &mut self.probe {
@@ -184,13 +181,13 @@ impl Coordinator {
                     let batch = in_flight.batch(self.spec.look_ahead.is_some());
                     self.probe = Some(Probe::new(step, batch, (loss, grad_norm), self.num_skipped_in_row));
                 }
-                Command::Abort { step }
             }
-        };
+        }
         if !self.is_probing() {
             self.save_with(step);
         }
-        self.send_to_compute(&decided);
+        let in_flight = &self.in_flight[&step];
+        self.out.extend(engines.into_iter().map(|actor| Output::Send(actor, in_flight.command_for(actor))));
         Ok(())
     }
 

@@ -21,7 +21,7 @@ impl Course {
         if let Some((inputs, has_columns)) = foundation {
             let place = self.layout.place(self.me.index as usize);
             let leads = (place.pp, place.cp, place.tp) == (0, 0, 0);
-            for pack in plan.packs_of(Replica::foundation(place.dp as u32)).filter(|_| leads) {
+            for pack in plan.packs_of(Replica::new(self.me.pool, place.dp as u32)).filter(|_| leads) {
                 if has_columns {
                     self.receive_tokens(pack)?;
                 }

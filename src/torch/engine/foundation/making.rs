@@ -2,19 +2,100 @@
 
 use super::FoundationPart;
 use super::evaluating::Evaluating;
+use crate::engine::samples::HandOver;
 use crate::engine::stages::Filled;
-use crate::model::{MakeSettings, SampleRow};
+use crate::model::{FoundationModel, MakeSettings, SampleRow, Underway};
+use crate::train::hf::{TensorFile, write_tensor_file};
 use loongforge_core::engine::{EngineError, Ports, Progress};
-use loongforge_core::message::{Activity, StepId};
+use loongforge_core::message::{Activity, SampleId, StepId};
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::path::Path;
 use std::time::Instant;
-use tch::Tensor;
+use tch::{Device, Tensor};
 
 /// Says how samples are made of prompts, and what becomes of them.
 pub struct SampleMaking {
     pub settings: MakeSettings,
+    pub part: SamplePart,
     /// Decodes the latents `[tokens, width]` of a sample that was made before a step, and writes what they show. Returns the
     /// name of the file in the run's folder.
     pub finish: Finish,
+}
+
+/// The steps of a sample that the actors of a pool take.
+pub enum SamplePart {
+    Whole,
+    /// Those from a noise level on; then the sample goes into a file.
+    High(f64, HandOver),
+    /// Those below; the sample comes out of that file.
+    Low(f64, HandOver),
+}
+
+impl SampleMaking {
+    /// The first part of samples, of which there is nothing to see.
+    pub fn high_noise(settings: MakeSettings, boundary: f64, hand_over: HandOver) -> Self {
+        let finish = |_: StepId, _: &SampleRow, _: &Tensor| Err("the transformer of high noise ends no sample".into());
+        Self { settings, part: SamplePart::High(boundary, hand_over), finish: Box::new(finish) }
+    }
+
+    fn levels(&self) -> Range<f64> {
+        match self.part {
+            SamplePart::Whole => 0.0..f64::INFINITY,
+            SamplePart::High(boundary, _) => boundary..f64::INFINITY,
+            SamplePart::Low(boundary, _) => 0.0..boundary,
+        }
+    }
+
+    /// The samples of a pack before their first step here.
+    fn begin(
+        &self,
+        step: StepId,
+        rows: &[SampleRow],
+        width: i64,
+        device: Device,
+    ) -> Result<Vec<Underway>, EngineError> {
+        let SamplePart::Low(_, hand_over) = &self.part else {
+            return Ok(self.settings.begin(rows, rows.iter().map(|row| self.settings.noise(row, width)).collect()));
+        };
+        let take_over = |row: &SampleRow| {
+            let file = TensorFile::open(&hand_over(step, row.id)?)?;
+            let mut tensors = BTreeMap::new();
+            for name in file.tensors().keys() {
+                tensors.extend(file.read(name)?.map(|tensor| (name.as_str(), tensor.to_device(device))));
+            }
+            let resumed = self.settings.resume(row, &|name| tensors.get(name).map(Tensor::shallow_clone));
+            resumed.map_err(|name| format!("{} lacks {name}", file.path().display()).into())
+        };
+        rows.iter().map(take_over).collect()
+    }
+
+    /// Writes what is made, or hands it over; returns the names of files that show it.
+    fn end(
+        &self,
+        step: StepId,
+        samples: Vec<Underway>,
+        model: &dyn FoundationModel,
+        Filled { batch, features }: &Filled,
+    ) -> Result<Vec<(SampleId, String)>, EngineError> {
+        if let SamplePart::High(_, hand_over) = &self.part {
+            for (row, sample) in batch.samples.iter().zip(&samples) {
+                let path = hand_over(step, row.id)?;
+                let (folder, name) = (path.parent().unwrap_or(Path::new("")), path.file_name().unwrap_or_default());
+                write_tensor_file(&sample.tensors(), &[], folder, &name.to_string_lossy())?;
+            }
+            return Ok(Vec::new());
+        }
+        let made = self.settings.finish(samples, model, batch, features);
+        let finish = |(row, latents): (&SampleRow, Tensor)| {
+            let name = (self.finish)(step, row, &latents)?;
+            if let SamplePart::Low(_, hand_over) = &self.part {
+                std::fs::remove_file(hand_over(step, row.id)?)?;
+            }
+            Ok((row.id, name))
+        };
+        batch.samples.iter().zip(made).map(finish).collect()
+    }
 }
 
 /// See [`SampleMaking::finish`].
@@ -37,17 +118,17 @@ impl FoundationPart {
             return Err(format!("sample: samples are made by single ranks with a whole model; set no {keys}").into());
         }
         let (id, number) = (step.id, evaluation.num_continued);
-        let Some(Filled { batch, features }) = self.assemble(number)? else { return Ok(Progress::Idle) };
+        let Some(filled) = self.assemble(number)? else { return Ok(Progress::Idle) };
         let start = Instant::now();
         let making = self.making.as_ref().ok_or("this run makes no samples")?;
         let (model, params) = (self.stages.any(), self.pool.params());
         params.set_dropout(None);
-        let width = making.settings.width(model).ok_or("sample: the model makes no latents")?;
-        let noise: Vec<Tensor> = batch.samples.iter().map(|row| making.settings.noise(row, width)).collect();
-        let made = making.settings.make(model, params, &batch, &features, &noise);
-        let made = made.ok_or("sample: the model makes no latents")??;
-        let finish = |(row, latents): (&SampleRow, Tensor)| Ok((row.id, (making.finish)(id, row, &latents)?));
-        let made = batch.samples.iter().zip(made).map(finish).collect::<Result<Vec<_>, EngineError>>()?;
+        let nothing = "sample: the model makes no latents";
+        let (rows, width) = (&filled.batch.samples, making.settings.width(model).ok_or(nothing)?);
+        let mut samples = making.begin(id, rows, width, params.flat().device())?;
+        let Filled { batch, features } = &filled;
+        making.settings.advance(&mut samples, &making.levels(), (model, params), batch, features).ok_or(nothing)??;
+        let made = making.end(id, samples, model, &filled)?;
         let step = &mut self.steps[0];
         if let Some(evaluation) = &mut step.evaluation {
             evaluation.num_continued += 1;

@@ -18,7 +18,7 @@ use crate::tape::Policy;
 use crate::train::parity::{Fixture, Steps, reference_parts, tensors};
 use crate::train::{AdapterFolder, Lanes, TrainState, adapted, gather_whole, load_adapter, load_weights};
 use loongforge_core::engine::{EngineError, Ports, Progress};
-use loongforge_core::message::{ActorId, Replica, Role, StepPlan, TowerSet, Unit, Version};
+use loongforge_core::message::{ActorId, PoolName, Replica, Role, StepPlan, TowerSet, Unit, Version};
 use loongforge_core::transport::{Buffer, Edge, Header, Parcel, ParcelKind, Refused};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -128,10 +128,10 @@ impl Node {
             Ok(TrainState::new(Rc::new(params), mesh.data.clone(), Lanes::PerReplica, Some(fixture.adamw))?)
         };
         let foundation = of_foundation.map(|mesh| -> Result<_, EngineError> {
-            let share = FoundationShare::new(&model.foundation, mesh.clone(), layouts.splits)?;
+            let share = FoundationShare::new(&model.foundation, mesh.clone(), layouts.splits, PoolName::FOUNDATION)?;
             let pool = share.join(pool(share.specs(), share.sharding(), &mesh)?);
             let stages = share.stages(pool.params(), Policy::Keep);
-            let part = FoundationPart::on(mesh.place().dp as u32, stages, pool, false);
+            let part = FoundationPart::on(Replica::foundation(mesh.place().dp as u32), stages, pool, false);
             let peers = |pool: &EncoderPool| EncoderPeers { trained: true, ranks: pool.layout.layout.tp as u32 };
             Ok(part.with_encoders(encoders.iter().map(|pool| (pool.name, peers(pool))).collect()))
         });

@@ -6,7 +6,7 @@ use crate::engine::saver::{Saver, Task};
 use crate::train::hf::{SameFiles, Shards, Snapshot, Target, WeightsError};
 use crate::train::{StateError, save_state};
 use loongforge_core::engine::{EngineError, Ports, error_chain};
-use loongforge_core::message::{Event, PoolName, SaveTo, SavedFile, StepId, StepPlan};
+use loongforge_core::message::{Event, SaveTo, SavedFile, StepId, StepPlan};
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -77,7 +77,7 @@ impl TorchEngine {
         let (mut files, mut failed) = (Vec::new(), None);
         let encoder = self.encoder.as_ref().map(|part| (&part.pool, &self.exports.encoder, part.pool_name()));
         let foundation = self.foundation.as_ref();
-        let foundation = foundation.map(|part| (&part.pool, &self.exports.foundation, PoolName::FOUNDATION));
+        let foundation = foundation.map(|part| (&part.pool, &self.exports.foundation, part.pool_name()));
         for (pool, export, name) in encoder.into_iter().chain(foundation) {
             // The other pool's ranks save as well, and wait for this one.
             match save_state(pool, to, export, name.as_str()) {

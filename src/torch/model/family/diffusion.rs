@@ -15,20 +15,34 @@ use crate::model::vae::{Autoencoder, LatentPatch};
 type Result<T> = std::result::Result<T, ModelConfigError>;
 
 const MODEL_TYPE: &str = "loongforge_diffusion";
+/// The networks that are foundations: where there are two, of high noise and of low noise.
+const FIRST: &str = "transformer";
+const SECOND: &str = "transformer_2";
 /// Rows of text that Wan's attention sees, where `text_rows` does not say.
 const TEXT_ROWS: i64 = 512;
 
 pub(in crate::model) fn read(keys: &Keys<'_>) -> Result<ModelConfig> {
-    read_transformer(keys, "transformer")
+    let mut model = read_transformer(keys, FIRST)?;
+    if keys.section_or(SECOND)?.is_some() {
+        if keys.number_or("boundary_ratio")?.is_none() {
+            return Err(keys.missing("boundary_ratio"));
+        }
+        let low_noise = read_transformer(keys, SECOND)?.foundation;
+        if low_noise.inputs() != model.foundation.inputs() {
+            let must = format!("must read the latents and states that {FIRST} reads");
+            return Err(keys.inconsistent(SECOND, "another kind", must));
+        }
+        model.low_noise = Some(low_noise);
+    }
+    Ok(model)
 }
 
 impl ModelConfig {
-    /// The model of a parsed `config.json` with its other transformer, `transformer_2`, in the place of the first.
-    ///
-    /// # Errors
-    /// As [`ModelConfig::from_hf`].
-    pub fn from_hf_second(config: &serde_json::Value) -> Result<ModelConfig> {
-        read_transformer(&Keys::new(config), "transformer_2")
+    /// The model with one of its two transformers, of `high` noise or of low; as it is where it has one.
+    #[must_use]
+    pub fn with_one_transformer(self, high: bool) -> ModelConfig {
+        let foundation = self.low_noise.filter(|_| !high).unwrap_or(self.foundation);
+        ModelConfig { foundation, low_noise: None, ..self }
     }
 
     /// The autoencoder of a parsed `config.json`: what makes pictures of the foundation's latents. `None`: it is of another
@@ -69,6 +83,7 @@ fn read_transformer(keys: &Keys<'_>, name: &str) -> Result<ModelConfig> {
     Ok(ModelConfig {
         model_type: MODEL_TYPE.into(),
         foundation: Arc::new(DitFamily::new(transformer)),
+        low_noise: None,
         towers: Towers::new(towers),
         tree: TreeNames::default(),
         carried: CarriedParts::default(),
@@ -77,14 +92,14 @@ fn read_transformer(keys: &Keys<'_>, name: &str) -> Result<ModelConfig> {
 
 #[cfg(test)]
 mod tests {
-    use loongforge_core::message::{Grid, Tower};
+    use loongforge_core::message::{Grid, PoolName, Tower};
     use serde_json::{Value, json};
 
     use crate::model::ModelConfig;
 
     fn wan() -> Value {
         json!({
-            "model_type": "loongforge_diffusion", "pipeline": "WanPipeline",
+            "model_type": "loongforge_diffusion", "pipeline": "WanPipeline", "boundary_ratio": 0.875,
             "transformer": {"_class_name": "WanTransformer3DModel", "num_attention_heads": 2, "attention_head_dim": 12,
                 "in_channels": 3, "out_channels": 3, "text_dim": 16, "ffn_dim": 32, "num_layers": 2},
             "transformer_2": {"_class_name": "WanTransformer3DModel", "num_attention_heads": 2, "attention_head_dim": 12,
@@ -118,9 +133,15 @@ mod tests {
             assert!(model.foundation.specs().iter().all(|spec| spec.name.starts_with("transformer.")));
             assert!(model.foundation.columns().is_empty());
         }
-        let second = ModelConfig::from_hf_second(&wan()).unwrap().foundation.specs();
-        assert!(second.iter().all(|spec| spec.name.starts_with("transformer_2.")));
-        assert!(!second.iter().any(|spec| spec.name.contains("blocks.1.")));
+        let both = ModelConfig::from_hf(&wan()).unwrap();
+        let names = |pool| both.foundation_of(pool).specs().into_iter().map(|spec| spec.name).collect::<Vec<_>>();
+        let [high, low] = [PoolName::FOUNDATION_HIGH, PoolName::FOUNDATION_LOW].map(names);
+        assert!(high.iter().all(|name| name.starts_with("transformer.")));
+        assert!(low.iter().all(|name| name.starts_with("transformer_2.")));
+        assert!(!low.iter().any(|name| name.contains("blocks.1.")), "it has one block");
+        let one = |high| both.clone().with_one_transformer(high).specs();
+        assert!(one(true).iter().all(|spec| !spec.name.starts_with("transformer_2.")));
+        assert!(one(false).iter().all(|spec| !spec.name.starts_with("transformer.")));
     }
 
     #[test]
@@ -151,6 +172,13 @@ mod tests {
             ),
             (wan(), "/vae/channels", json!(1), "vae.channels is 1, but must be the channels of a latent"),
             (wan(), "/vae", Value::Null, "vae is missing"),
+            (wan(), "/boundary_ratio", Value::Null, "boundary_ratio is missing"),
+            (
+                wan(),
+                "/transformer_2/text_dim",
+                json!(17),
+                "text_encoder is 16 wide, but must equal transformer_2.text_dim",
+            ),
             (qwen(), "/transformer/use_layer3d_rope", json!(true), "transformer.use_layer3d_rope is true"),
             (
                 qwen(),

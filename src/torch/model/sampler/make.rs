@@ -1,5 +1,6 @@
 //! Latents of a micro-batch's prompts: all samples go their steps together, each at noise levels of its own.
 
+use std::ops::Range;
 use std::rc::Rc;
 
 use loongforge_core::message::Tower;
@@ -35,32 +36,46 @@ impl MakeSettings {
         objective::noise(self.seed, row.id, row.purpose, &[num_tokens(row), width])
     }
 
-    /// The latents `[tokens, width]` of the samples, float32, in their order; `features` are what towers made of their
-    /// items, and `noise` what each begins with. `None`: the model makes no latents.
-    ///
-    /// # Errors
-    /// The device failed.
+    /// The samples of a micro-batch before their first step, from `noise`, one a sample.
     ///
     /// # Panics
     /// A sample has no target.
-    pub fn make(
+    pub fn begin(&self, rows: &[SampleRow], noise: Vec<Tensor>) -> Vec<Underway> {
+        let begin = |(row, x): (&SampleRow, Tensor)| Underway { x, sampler: self.sampler(row) };
+        rows.iter().zip(noise).map(begin).collect()
+    }
+
+    /// Takes all steps of the samples that the model is told noise levels within `levels` of; `features` are what towers made of
+    /// their items. `None`: the model makes no latents.
+    ///
+    /// # Errors
+    /// The device failed.
+    pub fn advance(
         &self,
-        model: &dyn FoundationModel,
-        params: &Rc<ParamStore>,
+        samples: &mut [Underway],
+        levels: &Range<f64>,
+        (model, params): (&dyn FoundationModel, &Rc<ParamStore>),
         batch: &MicroBatch,
         features: &[Vec<Tensor>],
-        noise: &[Tensor],
-    ) -> Option<Result<Vec<Tensor>, NativeError>> {
+    ) -> Option<Result<(), NativeError>> {
         let _no_grad = tch::no_grad_guard();
-        let (rows, device) = (&batch.samples, params.flat().device());
-        let lens: Vec<i64> = rows.iter().map(num_tokens).collect();
-        let mut samplers: Vec<Sampler> =
-            lens.iter().map(|tokens| Sampler::new(&self.schedule, *tokens as usize)).collect();
+        let device = params.flat().device();
+        let lens: Vec<i64> = batch.samples.iter().map(num_tokens).collect();
         let parts = |whole: &Tensor| whole.split_with_sizes(&*lens, 0);
-        let mut x = Tensor::cat(noise, 0).to_device(device);
         let velocity = |x: &Tensor, times: &[f64], prompt| model.velocity(params, batch, features, x, times, prompt);
-        while let Some(times) = samplers.iter().map(Sampler::time).collect::<Option<Vec<f64>>>() {
+        for sample in samples.iter_mut() {
+            sample.x = sample.x.to_device(device);
+        }
+        loop {
+            let due: Vec<Option<f64>> =
+                samples.iter().map(|sample| sample.sampler.time().filter(|time| levels.contains(time))).collect();
+            if due.iter().all(Option::is_none) {
+                return Some(Ok(()));
+            }
+            // One that rests is told a level, and its velocity is not used.
+            let times: Vec<f64> = due.iter().map(|time| time.unwrap_or(1.0)).collect();
             let guidance: Vec<_> = times.iter().map(|time| self.guidance.at(*time)).collect();
+            let x = Tensor::cat(&samples.iter().map(|sample| &sample.x).collect::<Vec<_>>(), 0);
             let own = match velocity(&x, &times, 0)? {
                 Ok(own) => parts(&own),
                 Err(error) => return Some(Err(error)),
@@ -72,19 +87,63 @@ impl MakeSettings {
                 },
                 false => None,
             };
-            let step = |(at, (sampler, x)): (usize, (&mut Sampler, Tensor))| {
+            for (at, Underway { x, sampler }) in samples.iter_mut().enumerate().filter(|(at, _)| due[*at].is_some()) {
                 let guided = negative.as_ref().filter(|_| guidance[at].reads_negative());
-                match guided.map(|negative| guidance[at].combine(&own[at], &negative[at])) {
-                    Some(velocity) => sampler.step(&x, &velocity),
-                    None => sampler.step(&x, &own[at]),
-                }
-            };
-            x = Tensor::cat(&samplers.iter_mut().zip(parts(&x)).enumerate().map(step).collect::<Vec<_>>(), 0);
+                *x = match guided.map(|negative| guidance[at].combine(&own[at], &negative[at])) {
+                    Some(velocity) => sampler.step(x, &velocity),
+                    None => sampler.step(x, &own[at]),
+                };
+            }
         }
+    }
+
+    /// The latents `[tokens, width]` of samples whose last step is done, float32, in their order.
+    pub fn finish(
+        &self,
+        samples: Vec<Underway>,
+        model: &dyn FoundationModel,
+        batch: &MicroBatch,
+        features: &[Vec<Tensor>],
+    ) -> Vec<Tensor> {
+        let _no_grad = tch::no_grad_guard();
+        let lens: Vec<i64> = batch.samples.iter().map(num_tokens).collect();
+        let x = Tensor::cat(&samples.into_iter().map(|sample| sample.x).collect::<Vec<_>>(), 0);
         if self.keeps_first_frame {
-            keep_first_frames(&x, rows, model, features);
+            keep_first_frames(&x, &batch.samples, model, features);
         }
-        Some(Ok(parts(&x)))
+        x.split_with_sizes(&*lens, 0)
+    }
+
+    fn sampler(&self, row: &SampleRow) -> Sampler {
+        Sampler::new(&self.schedule, num_tokens(row) as usize)
+    }
+
+    /// Returns what [`Underway::tensors`] are of.
+    ///
+    /// # Errors
+    /// One is missing: they are of another sampler.
+    pub fn resume(
+        &self,
+        row: &SampleRow,
+        tensor: &dyn Fn(&'static str) -> Option<Tensor>,
+    ) -> Result<Underway, &'static str> {
+        let mut sampler = self.sampler(row);
+        sampler.restore(tensor)?;
+        Ok(Underway { x: tensor("x").ok_or("x")?, sampler })
+    }
+}
+
+/// One sample between two steps: `x` `[tokens, width]` is float32.
+pub struct Underway {
+    x: Tensor,
+    sampler: Sampler,
+}
+
+impl Underway {
+    /// All that the next steps depend on, with names.
+    pub fn tensors(&self) -> Vec<(String, Tensor)> {
+        let own = [("x", self.x.shallow_clone())].into_iter().chain(self.sampler.state());
+        own.map(|(name, tensor)| (name.to_owned(), tensor)).collect()
     }
 }
 
@@ -111,93 +170,5 @@ fn keep_first_frames(x: &Tensor, rows: &[SampleRow], model: &dyn FoundationModel
 }
 
 #[cfg(test)]
-mod tests {
-    use loongforge_core::message::{Grid, ItemMeta, SampleId, SampleMeta, Sigma, Target};
-    use tch::{Device, Kind};
-
-    use super::*;
-    use crate::model::sampler::{Method, Shift};
-    use crate::model::{Column, FeatureInput, FoundationTape, NoisePurpose};
-
-    /// The velocity that leads straight to what a prompt says: of prompt 0 the number of the sample, of prompt 1 nothing.
-    struct Straight {
-        inputs: Vec<FeatureInput>,
-        columns: Rc<[Column]>,
-    }
-
-    impl FoundationModel for Straight {
-        fn record(&self, _: &MicroBatch) -> FoundationTape {
-            unreachable!("nothing is trained")
-        }
-
-        fn inputs(&self) -> &[FeatureInput] {
-            &self.inputs
-        }
-
-        fn columns(&self) -> &Rc<[Column]> {
-            &self.columns
-        }
-
-        fn velocity(
-            &self,
-            _: &Rc<ParamStore>,
-            batch: &MicroBatch,
-            _: &[Vec<Tensor>],
-            noised: &Tensor,
-            sigma: &[f64],
-            prompt: usize,
-        ) -> Option<Result<Tensor, NativeError>> {
-            let mut start = 0;
-            let of_row = |(row, sigma): (&SampleRow, &f64)| {
-                let x = noised.narrow(0, start, num_tokens(row));
-                start += num_tokens(row);
-                let data = if prompt == 0 { row.id.0 as f64 } else { 0.0 };
-                (x - data) / *sigma
-            };
-            Some(Ok(Tensor::cat(&batch.samples.iter().zip(sigma).map(of_row).collect::<Vec<_>>(), 0)))
-        }
-    }
-
-    fn row(id: u64, t: u32, given: u32) -> SampleRow {
-        let target = Some(Target { grid: Grid { t, h: 1, w: 2 }, sigma: Sigma::default() });
-        let item = ItemMeta { tower: Tower::Vae, grid: Grid { t: 1, h: 1, w: given }, num_features: given };
-        let items = if given > 0 { vec![item] } else { Vec::new() };
-        let meta = SampleMeta { target, items, ..SampleMeta::of_tokens(SampleId(id), 2 * t, 1) };
-        SampleRow::new(&meta, true, NoisePurpose::Evaluation(0))
-    }
-
-    #[test]
-    fn every_sample_goes_its_own_way_to_what_it_is_told() {
-        let input = FeatureInput { tower: Tower::Vae, num_tensors: 1, width: 3, placeholders: Vec::new() };
-        let model = Straight { inputs: vec![input], columns: Rc::new([]) };
-        let params = Rc::new(ParamStore::new(Vec::new(), Kind::Float, Device::Cpu));
-        let rows = vec![row(5, 1, 0), row(7, 3, 2)];
-        let batch = MicroBatch { samples: rows.clone().into(), ..MicroBatch::filler(&model.columns, Device::Cpu) };
-        let given = Tensor::full([2, 3], 40.0, (Kind::Float, Device::Cpu));
-        let settings = |method, scale: f64, keeps_first_frame| MakeSettings {
-            schedule: Schedule { method, num_steps: 8, shift: Shift::BySize([(2.0, 0.0), (6.0, 1.0)]), terminal: None },
-            guidance: GuidanceScales { scales: vec![scale], boundary: 0.0, keeps_length: false },
-            seed: 3,
-            keeps_first_frame,
-        };
-        for (method, scale, keeps) in
-            [(Method::Euler, 1.0, false), (Method::Euler, 2.0, true), (Method::UniPc, 1.0, true)]
-        {
-            let settings = settings(method, scale, keeps);
-            let noise: Vec<Tensor> = rows.iter().map(|row| settings.noise(row, 3)).collect();
-            let features = [vec![given.shallow_clone()]];
-            let made = settings.make(&model, &params, &batch, &features, &noise).unwrap().unwrap();
-            assert_eq!(made.iter().map(Tensor::size).collect::<Vec<_>>(), [[2, 3], [6, 3]]);
-            for (row, made) in rows.iter().zip(&made) {
-                // Away from nothing: as far again, in the last step alone, which ends at the data of the combined velocity.
-                let want = scale * row.id.0 as f64;
-                let from = if keeps && row.id.0 == 7 { 2 } else { 0 };
-                let off = (made.narrow(0, from, made.size()[0] - from) - want).abs().max().double_value(&[]);
-                assert!(off < 1e-2, "{method:?}, guidance {scale}: sample {} is off by {off}", row.id);
-                assert!(from == 0 || made.narrow(0, 0, 2).equal(&given), "the given frame stays");
-            }
-        }
-        let noise = |id| settings(Method::Euler, 1.0, false).noise(&row(id, 3, 0), 3);
-        assert!(noise(5).equal(&noise(5)) && !noise(5).equal(&noise(7)));
-    }
-}
+#[path = "make_tests.rs"]
+mod tests;

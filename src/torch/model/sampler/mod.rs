@@ -14,7 +14,7 @@ mod unipc;
 use tch::{Kind, Tensor};
 
 pub use guidance::{Guidance, GuidanceScales};
-pub use make::MakeSettings;
+pub use make::{MakeSettings, Underway};
 pub use schedule::{Levels, Schedule, ScheduleError, Shift};
 use unipc::UniPc;
 
@@ -50,6 +50,25 @@ impl Sampler {
     /// The noise level that the model is told at the next step, in (0, 1]; `None`: the sample is done.
     pub fn time(&self) -> Option<f64> {
         self.levels.times.get(self.done).copied()
+    }
+
+    /// Returns what the next steps depend on beside the sample, with names.
+    fn state(&self) -> Vec<(&'static str, Tensor)> {
+        let done = Tensor::from(self.done as i64);
+        let former = self.unipc.as_ref().map_or(Vec::new(), UniPc::state);
+        [("done", done)].into_iter().chain(former).collect()
+    }
+
+    /// Undoes [`Sampler::state`] on a new sampler of the same kind.
+    ///
+    /// # Errors
+    /// The tensor that is missing.
+    fn restore(&mut self, tensor: &dyn Fn(&'static str) -> Option<Tensor>) -> Result<(), &'static str> {
+        self.done = tensor("done").ok_or("done")?.int64_value(&[]) as usize;
+        if let Some(unipc) = self.unipc.as_mut().filter(|_| self.done > 0) {
+            unipc.restore(tensor)?;
+        }
+        Ok(())
     }
 
     /// The next state of sample `x`, float32, from the velocity that was predicted there.

@@ -24,6 +24,27 @@ fn lambda(sigma: f64) -> f64 {
 }
 
 impl UniPc {
+    /// All that it is, with names; nothing before the first step and after the last.
+    pub fn state(&self) -> Vec<(&'static str, Tensor)> {
+        let Some(Former { sigma, x, m, used, r }) = &self.former else { return Vec::new() };
+        let numbers = Tensor::from_slice(&[*sigma, r.unwrap_or(f64::NAN)]);
+        let used = used.iter().map(|used| ("used", used.shallow_clone()));
+        let own = [("numbers", numbers), ("former", x.shallow_clone()), ("data", m.shallow_clone())];
+        own.into_iter().chain(used).collect()
+    }
+
+    /// Undoes [`UniPc::state`].
+    ///
+    /// # Errors
+    /// The tensor that is missing.
+    pub fn restore(&mut self, tensor: &dyn Fn(&'static str) -> Option<Tensor>) -> Result<(), &'static str> {
+        let get = |name| tensor(name).ok_or(name);
+        let [sigma, r] = [0, 1].map(|at| get("numbers").map(|numbers| numbers.double_value(&[at])));
+        let (x, m, used) = (get("former")?, get("data")?, tensor("used"));
+        self.former = Some(Former { sigma: sigma?, x, m, used, r: r.ok().filter(|r| !r.is_nan()) });
+        Ok(())
+    }
+
     /// From noise level `sigma` to `next`, which is 0 in the last step.
     pub fn step(&mut self, x: &Tensor, velocity: &Tensor, [sigma, next]: [f64; 2]) -> Tensor {
         let m = x - velocity * sigma;
