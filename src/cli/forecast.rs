@@ -1,6 +1,6 @@
 //! Describes how `loongforge plan` tells what was simulated: as text, as a table of layouts, as JSON.
 
-use loongforge_core::message::{PoolName, Role};
+use loongforge_core::message::Role;
 use loongforge_core::simulate::{Activity, Alternative, SimReport, SimSpec};
 use loongforge_core::text::grouped;
 
@@ -39,7 +39,8 @@ pub(super) fn text(report: &SimReport, spec: &SimSpec) -> String {
         text.push('\n');
     }
     if spec.cluster.stages > 1 {
-        let busy = report.pool(PoolName::FOUNDATION).map_or(0.0, |pool| pool.busy);
+        let foundations = report.pools.iter().filter(|pool| pool.role == Role::Foundation);
+        let busy = foundations.map(|pool| pool.busy).fold(0.0, f64::max);
         text += &format!(
             "  bubble  {:.1} % of the foundation idles; {:.1} % is what 1F1B has with {} stages\n",
             (1.0 - busy) * 100.0,

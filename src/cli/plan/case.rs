@@ -52,7 +52,10 @@ pub(super) struct Case {
 impl Case {
     fn new(config: RunConfig, folder: ModelFolder, coordinator: CoordinatorSpec) -> anyhow::Result<Self> {
         let parts = check::parts(&config, &folder)?;
-        let (foundation, encoder): (Vec<_>, Vec<_>) = parts.iter().partition(|(name, _)| *name == "foundation");
+        let (mut foundation, encoder): (Vec<_>, Vec<_>) =
+            parts.iter().partition(|(name, _)| name.starts_with("foundation"));
+        // Two transformers are two pools, and one is as large as the other.
+        foundation.truncate(1);
         let size = |parts: Vec<&(_, Vec<_>)>| ParamCounts::of(parts.into_iter().flat_map(|(_, specs)| specs));
         Ok(Self { encoder: size(encoder), foundation: size(foundation), config, folder, coordinator })
     }

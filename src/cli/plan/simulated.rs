@@ -7,7 +7,7 @@ use crate::cli::forecast::{as_json, seconds, table, text};
 use crate::estimate::calibrate::{Calibration, Stream, calibrate, set_gradients};
 use crate::estimate::flops::{DeviceRate, costs, memory_bandwidth};
 use anyhow::Context;
-use loongforge_core::config::{Device, RunConfig};
+use loongforge_core::config::{Device, FoundationPool, RunConfig};
 use loongforge_core::message::{PoolName, SampleMeta, StepId};
 use loongforge_core::observe::peak_flops;
 use loongforge_core::schedule::{CoordinatorSpec, SchedulerState};
@@ -29,6 +29,7 @@ impl Case {
     pub fn simulate(&self, args: &PlanArgs) -> anyhow::Result<()> {
         // Known before anything is computed.
         let drawing = args.gantt.as_deref().map(Drawing::of).transpose()?;
+        self.expect_alike(args)?;
         let mut spec = SimSpec {
             coordinator: CoordinatorSpec {
                 steps: args.steps.unwrap_or(STEPS),
@@ -69,6 +70,25 @@ impl Case {
         Ok(())
     }
 
+    /// Two foundation pools may have different numbers of replicas; of the rest the simulator knows one.
+    fn expect_alike(&self, args: &PlanArgs) -> Result<(), UsageError> {
+        let pools = self.config.foundations();
+        let split = |pool: FoundationPool| [pool.pipeline_parallel, pool.tensor_parallel * pool.context_parallel];
+        let why = match pools.len() {
+            1 => return Ok(()),
+            _ if args.law.is_some() => "--law: its samples have no noise levels, which choose between two transformers",
+            _ if args.devices.is_some() => {
+                "--devices: with two transformers, write their pools and simulate each layout"
+            }
+            _ if pools.iter().any(|(_, pool)| split(*pool) != split(pools[0].1)) => {
+                "--simulate: the pools foundation_high and foundation_low must have the same tensor_parallel, \
+                 context_parallel and pipeline_parallel; their replicas may differ"
+            }
+            _ => return Ok(()),
+        };
+        Err(UsageError(why.to_owned()))
+    }
+
     fn cluster(&self, args: &PlanArgs, config: &RunConfig) -> Cluster {
         let on_cpu = settle(config.device).0 == Device::Cpu && args.device.is_none();
         let here = || std::thread::available_parallelism().map_or(1.0, |count| count.get() as f64);
@@ -78,12 +98,12 @@ impl Case {
             cores: args.cores.or_else(|| on_cpu.then(here)),
             sharing_loss: SHARING_LOSS,
             encoder_threads: threads(PoolName::ENCODER),
-            foundation_threads: threads(PoolName::FOUNDATION),
+            foundation_threads: threads(config.foundations()[0].0),
             control_latency: args.latency * 1e-6,
             latency: args.latency * 1e-6,
             bandwidth,
             reduce_bandwidth: bandwidth,
-            stages: args.stages.unwrap_or(config.pools.foundation.pipeline_parallel as u32).max(1),
+            stages: args.stages.unwrap_or(config.foundations()[0].1.pipeline_parallel as u32).max(1),
             bytes_per_hidden: self.coordinator.plan.shape.hidden_size as f64 * if self.is_bf16() { 2.0 } else { 4.0 },
             jitter: args.jitter,
             seed: args.seed,
@@ -123,7 +143,7 @@ impl Case {
             };
             let rate = DeviceRate { flops: peak * args.mfu, memory_bandwidth: memory_bandwidth(&name.to_uppercase()) };
             let costs = costs(&self.folder, self.encoder, self.foundation, rate, self.is_bf16());
-            let (encoder, foundation) = (self.config.pools.encoder.layout(), self.config.pools.foundation.layout());
+            let (encoder, foundation) = (self.config.pools.encoder.layout(), self.config.foundations()[0].1.layout());
             return Ok(Costs {
                 encoder: shared(costs.encoder, encoder.tp),
                 foundation: shared(costs.foundation, foundation.tp * foundation.cp),

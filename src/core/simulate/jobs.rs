@@ -98,8 +98,14 @@ impl Simulation<'_> {
     /// The ranks that this one reduces with.
     fn pool_of(&self, rank: u32) -> usize {
         let Rank { stage, actor, .. } = &self.ranks[rank as usize];
-        let place = self.spec.encoders().position(|(pool, _)| pool == actor.pool);
-        place.filter(|_| stage.is_none()).unwrap_or(self.pools.len() - 1)
+        let foundations = &self.spec.coordinator.pools.foundations;
+        match stage {
+            None => self.spec.encoders().position(|(pool, _)| pool == actor.pool).unwrap_or(0),
+            Some(_) => {
+                let place = foundations.iter().position(|pool| pool.name == actor.pool).unwrap_or(0);
+                self.pools.len() - foundations.len() + place
+            }
+        }
     }
 
     /// A frozen encoder reports the steps of which it has sent everything: it has nothing to reduce, and waits for nobody.

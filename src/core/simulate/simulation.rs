@@ -65,7 +65,7 @@ pub(super) struct Simulation<'a> {
     pub data: Vec<DataActor>,
     pub encoders: Vec<Encoder>,
     pub stages: Vec<Stage>,
-    /// Encoder pools, foundation.
+    /// Encoder pools, foundation pools.
     pub pools: Vec<Pool>,
     pub steps: VecDeque<Step>,
     pub first_step: u64,
@@ -92,10 +92,10 @@ impl<'a> Simulation<'a> {
             .map(|(actor, number)| Rank { encoder: Some(number), ..Rank::new(actor, cluster.encoder_threads) });
         ranks.extend(own_encoders);
         let mut stages = Vec::new();
-        for replica in 0..pools.num_foundations() {
+        for (replica, actor) in (0..).zip(pools.foundation_actors()) {
             for stage in 0..num_stages {
                 let encoder = (plan.colocated && stage == 0).then_some(replica);
-                let rank = Rank::new(ActorId::foundation(replica), cluster.foundation_threads);
+                let rank = Rank::new(actor, cluster.foundation_threads);
                 ranks.push(Rank { encoder, stage: Some(stages.len() as u32), ..rank });
                 stages.push(Stage::new(replica, stage));
             }
@@ -152,23 +152,28 @@ impl<'a> Simulation<'a> {
         let of = |is: &dyn Fn(&Rank) -> bool| -> Vec<u32> {
             (0..self.ranks.len() as u32).filter(|&rank| is(&self.ranks[rank as usize])).collect()
         };
-        let stages = of(&|rank| rank.stage.is_some());
         let (cluster, costs) = (&self.spec.cluster, &self.costs);
-        let replicas = stages.len() / self.num_stages as usize;
-        let mut seconds = cluster.reduction(costs.foundation.gradient_bytes / f64::from(self.num_stages), replicas);
+        let of_foundation =
+            |replicas: usize| cluster.reduction(costs.foundation.gradient_bytes / f64::from(self.num_stages), replicas);
+        let replicas = self.spec.coordinator.pools.num_foundations() as usize;
+        let mut encoders = 0.0;
         let mut pools = Vec::new();
         for (name, _) in self.spec.encoders() {
             let bytes = if self.spec.is_trained(name) { self.spec.held(name).1 } else { 0.0 };
             if self.spec.coordinator.plan.colocated {
                 // One group after the other.
-                seconds += cluster.reduction(bytes, replicas);
+                encoders += cluster.reduction(bytes, replicas);
                 continue;
             }
             let ranks = of(&|rank| rank.encoder.is_some() && rank.actor.pool == name);
             let seconds = cluster.reduction(bytes, ranks.len());
             pools.push(Pool { ranks, num_joined: 0, seconds });
         }
-        pools.push(Pool { ranks: stages, num_joined: 0, seconds });
+        for foundation in &self.spec.coordinator.pools.foundations {
+            let ranks = of(&|rank| rank.stage.is_some() && rank.actor.pool == foundation.name);
+            let seconds = of_foundation(foundation.actors as usize) + encoders;
+            pools.push(Pool { ranks, num_joined: 0, seconds });
+        }
         self.pools = pools;
     }
 
@@ -332,7 +337,10 @@ impl<'a> Simulation<'a> {
                 let number = self.sizes.encoder(Replica::new(actor.pool, actor.index));
                 (self.encoder_rank(number), self.encoder_rank(number) + 1)
             }
-            Role::Foundation => (self.stage_rank(actor.index, 0), self.stage_rank(actor.index + 1, 0)),
+            Role::Foundation => {
+                let replica = self.sizes.replica(Replica::new(actor.pool, actor.index));
+                (self.stage_rank(replica, 0), self.stage_rank(replica + 1, 0))
+            }
         }
     }
 

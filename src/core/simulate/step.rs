@@ -105,7 +105,7 @@ impl Step {
         let mut step = Self {
             units: Vec::with_capacity(plan.units.len()),
             packs: Vec::with_capacity(plan.packs.len()),
-            packs_of_replica: Lists::new(of.num_replicas, plan.packs.iter().map(|pack| pack.replica.index)),
+            packs_of_replica: Lists::new(of.num_replicas, plan.packs.iter().map(|pack| of.replica(pack.replica))),
             units_to_encode: vec![0; of.num_encoders],
             units_open: vec![0; of.num_encoders],
             sendings: vec![Vec::new(); of.num_data],
@@ -122,11 +122,11 @@ impl Step {
             }
             let samples = pack.samples.iter();
             gather(&mut owners, samples.map(|sample| (sample.owner, u64::from(sample.column_bytes))));
-            step.send(&owners, Sending { is_pixels: false, index, to: pack.replica.index, bytes: 0 });
+            step.send(&owners, Sending { is_pixels: false, index, to: of.replica(pack.replica), bytes: 0 });
             let num_units = step.units.len() as u32 - first_unit;
             step.packs.push(PackState {
                 seconds: of.costs.foundation.pack(pack),
-                replica: pack.replica.index,
+                replica: of.replica(pack.replica),
                 num_tokens: pack.num_tokens() as u32,
                 tokens_missing: owners.len() as u32,
                 features_missing: num_units,
@@ -155,7 +155,7 @@ impl Step {
             forward: of.costs.tower(unit.tower()).forward,
             feature_bytes: unit.num_features() as u64 * of.bytes_per_feature,
             encoder,
-            replica: unit.replica.index,
+            replica: of.replica(unit.replica),
             pack: unit.pack.index,
             pixels_missing: owners.len() as u32,
             lane_next: NONE,
@@ -182,10 +182,11 @@ impl Step {
                 None => self.units[here as usize].lane_turn = true,
                 Some(before) => self.units[before as usize].lane_next = here,
             }
-            let between = &mut last_between[self.units[here as usize].encoder as usize];
-            match between.iter_mut().find(|(replica, _)| *replica == unit.replica.index) {
+            let UnitState { encoder, replica: to, .. } = self.units[here as usize];
+            let between = &mut last_between[encoder as usize];
+            match between.iter_mut().find(|(replica, _)| *replica == to) {
                 None => {
-                    between.push((unit.replica.index, here));
+                    between.push((to, here));
                     self.units[here as usize].order_turn = true;
                 }
                 Some((_, last)) => {
@@ -216,6 +217,8 @@ pub(super) struct Sizes {
     /// The number of the first encoder of each pool: encoders are numbered through.
     first_encoders: Vec<(PoolName, u32)>,
     num_replicas: usize,
+    /// The number of the first replica of each foundation pool, as of encoders.
+    first_replicas: Vec<(PoolName, u32)>,
     bytes_per_patch: u64,
     bytes_per_feature: u64,
     costs: Costs,
@@ -234,6 +237,14 @@ impl Sizes {
             num_data: pools.data as usize,
             num_encoders: num_encoders as usize,
             num_replicas: pools.num_foundations() as usize,
+            first_replicas: pools
+                .foundations
+                .iter()
+                .scan(0, |first, pool| {
+                    *first += pool.actors;
+                    Some((pool.name, *first - pool.actors))
+                })
+                .collect(),
             bytes_per_patch: plan.shape.bytes_per_patch,
             bytes_per_feature: plan.shape.bytes_per_feature,
             costs: spec.costs.clone(),
@@ -245,6 +256,12 @@ impl Sizes {
     /// The number of an encoder.
     pub fn encoder(&self, replica: Replica) -> u32 {
         let first = self.first_encoders.iter().find(|(pool, _)| *pool == replica.pool);
+        first.expect("a plan names pools of the run").1 + replica.index
+    }
+
+    /// The number of a foundation replica.
+    pub fn replica(&self, replica: Replica) -> u32 {
+        let first = self.first_replicas.iter().find(|(pool, _)| *pool == replica.pool);
         first.expect("a plan names pools of the run").1 + replica.index
     }
 }

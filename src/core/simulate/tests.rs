@@ -361,3 +361,34 @@ proptest! {
         prop_assert_eq!(again.gantt, report.gantt);
     }
 }
+
+/// Samples go to two pools in turn.
+struct InTurn(Alike);
+
+impl Samples for InTurn {
+    fn sample(&self, position: u64) -> SampleMeta {
+        SampleMeta { route: position as u32 % 2, ..self.0.sample(position) }
+    }
+}
+
+#[test]
+fn two_foundation_pools_compute_at_the_same_time() {
+    // 4 packs of 100 tokens for each, a millisecond a token; the pools reduce apart from each other.
+    for (replicas, seconds) in [([1, 1], 0.4), ([1, 2], 0.4), ([2, 4], 0.2)] {
+        let mut spec = spec(1, 0, 1, 6, 8);
+        let names = [PoolName::FOUNDATION_HIGH, PoolName::FOUNDATION_LOW];
+        let pools = names.into_iter().zip(replicas);
+        spec.coordinator.pools.foundations = pools.map(|(name, actors)| PoolSize { name, actors }).collect();
+        let pool = |(at, pool): (usize, &PoolSize)| FoundationPlanSpec {
+            pool: pool.name,
+            routes: at as u32..at as u32 + 1,
+            ..FoundationPlanSpec::only(pool.actors, CostModel::decoder(64))
+        };
+        spec.coordinator.plan.foundations = spec.coordinator.pools.foundations.iter().enumerate().map(pool).collect();
+        let report = simulate(&spec, &InTurn(Alike { tokens: 100, patches: 0 })).unwrap();
+        near(report.mean_step(), seconds);
+        for (name, replicas) in names.into_iter().zip(replicas) {
+            near(report.pool(name).unwrap().busy, 0.4 / f64::from(replicas) / seconds);
+        }
+    }
+}
