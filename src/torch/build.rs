@@ -45,6 +45,7 @@ fn main() {
                 "c10d",
                 "attention",
                 "fused",
+                "modulate",
                 "products",
                 "gemm",
                 "cross_entropy",

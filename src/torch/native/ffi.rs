@@ -103,9 +103,35 @@ unsafe extern "C" {
         weight: *mut C_tensor,
         cos: *mut C_tensor,
         sin: *mut C_tensor,
+        parts: i64,
         neighbors: bool,
         eps: f64,
     ) -> *mut C_tensor;
+    pub(super) fn lf_gelu_tanh(x: *mut C_tensor) -> *mut C_tensor;
+    pub(super) fn lf_modulate(
+        x: *mut C_tensor,
+        table: *mut C_tensor,
+        lens: *const i64,
+        rows: *const i64,
+        num: i64,
+        first: i64,
+        eps: f64,
+    ) -> *mut C_tensor;
+    pub(super) fn lf_gate(
+        x: *mut C_tensor,
+        table: *mut C_tensor,
+        lens: *const i64,
+        rows: *const i64,
+        num: i64,
+        first: i64,
+    ) -> *mut C_tensor;
+    pub(super) fn lf_join_rows(a: *mut C_tensor, b: *mut C_tensor, order: *mut C_tensor) -> *mut C_tensor;
+    pub(super) fn lf_split_rows(
+        both: *mut C_tensor,
+        order: *mut C_tensor,
+        rows: i64,
+        outputs: *mut *mut C_tensor,
+    ) -> c_int;
     pub(super) fn lf_swiglu(gate: *mut C_tensor, up: *mut C_tensor) -> *mut C_tensor;
     pub(super) fn lf_delta_scan(
         u: *mut C_tensor,

@@ -25,25 +25,39 @@ pub struct Turn<'a> {
     pub neighbors: bool,
 }
 
-/// An RMS norm by `weight` `[C]` and a rotation, either or both, of `x` `[T, H, C]`. Panics where the shapes do not fit,
-/// `can_fuse` is false, or neighbors are to be turned after a norm.
+/// An RMS norm by `weight` `[C]` and a rotation, either or both, of `x` `[T, H, C]`. Panics where the shapes do not fit or
+/// `can_fuse` is false.
 pub fn norm_rope(x: &Tensor, norm: Option<(&Tensor, f64)>, turn: Option<Turn<'_>>) -> Tensor {
+    norm_rope_parts(x, norm, turn, 1)
+}
+
+/// Works like [`norm_rope`], with each of `parts` of a normed row turned: heads that share a norm.
+pub fn norm_rope_parts(x: &Tensor, norm: Option<(&Tensor, f64)>, turn: Option<Turn<'_>>, parts: i64) -> Tensor {
     let size = x.size();
-    assert!(can_fuse(x) && size.len() == 3, "norm_rope of {x:?}");
+    assert!(can_fuse(x) && size.len() == 3 && parts > 0 && size[2] % parts == 0, "norm_rope of {x:?}");
     assert!(norm.is_none_or(|(weight, _)| can_fuse(weight) && weight.size() == size[2..]), "weight of a norm_rope");
     let neighbors = turn.is_some_and(|turn| turn.neighbors);
     if let Some(Turn { cos, sin, .. }) = turn {
         let turning = cos.size().last().copied().unwrap_or(0);
         let fits = |table: &Tensor| is_table(table) && table.is_contiguous() && table.size() == [size[0], turning];
-        assert!(turning % 2 == 0 && turning <= size[2] && fits(cos) && fits(sin), "tables of a norm_rope");
-        assert!(norm.is_none() || !neighbors, "neighbors are not turned after a norm");
+        assert!(turning % 2 == 0 && turning <= size[2] / parts && fits(cos) && fits(sin), "tables of a norm_rope");
     }
     let null = std::ptr::null_mut();
     let (weight, eps) = norm.map_or((null, 0.0), |(weight, eps)| (raw(weight), eps));
     let (cos, sin) = turn.map_or((null, null), |turn| (raw(turn.cos), raw(turn.sin)));
     // SAFETY: the tensors are alive, and kinds, devices and shapes were checked; the result is new and nobody else's.
-    let y = unsafe { ffi::lf_norm_rope(raw(x), weight, cos, sin, neighbors, eps) };
+    let y = unsafe { ffi::lf_norm_rope(raw(x), weight, cos, sin, parts, neighbors, eps) };
     assert!(!y.is_null(), "norm_rope: {}", last_error());
+    // SAFETY: as above.
+    unsafe { Tensor::from_ptr(y) }
+}
+
+/// The GELU of `x` by a tanh. Panics where `can_fuse` is false.
+pub fn gelu_tanh(x: &Tensor) -> Tensor {
+    assert!(can_fuse(x), "gelu_tanh of {x:?}");
+    // SAFETY: the tensor is alive, and its kind and device were checked; the result is new and nobody else's.
+    let y = unsafe { ffi::lf_gelu_tanh(raw(x)) };
+    assert!(!y.is_null(), "gelu_tanh: {}", last_error());
     // SAFETY: as above.
     unsafe { Tensor::from_ptr(y) }
 }
@@ -65,7 +79,7 @@ pub fn swiglu(gate: &Tensor, up: &Tensor) -> Tensor {
 mod tests {
     use tch::{Device, Kind, Tensor};
 
-    use super::{Turn, norm_rope, swiglu};
+    use super::{Turn, gelu_tanh, norm_rope, norm_rope_parts, swiglu};
     use crate::native::grad;
 
     fn random(shape: &[i64]) -> Tensor {
@@ -104,10 +118,32 @@ mod tests {
             let norm = Some((&weight, 1e-6));
             let normed = || x.rms_norm([width], Some(&weight), 1e-6);
             same(&norm_rope(&x, norm, turn(false)), &rotated(&normed(), false), &[&joint, &weight]);
+            same(&norm_rope(&x, norm, turn(true)), &rotated(&normed(), true), &[&joint, &weight]);
             same(&norm_rope(&x, norm, None), &normed(), &[&joint, &weight]);
             same(&norm_rope(&x, None, turn(false)), &rotated(&x, false), &[&joint]);
             same(&norm_rope(&x, None, turn(true)), &rotated(&x, true), &[&joint]);
         }
+    }
+
+    #[test]
+    fn heads_that_share_a_norm_are_turned_each() {
+        tch::manual_seed(4);
+        let (x, weight, angles) = (random(&[70, 3, 8]), random(&[24]), random(&[70, 8]).detach());
+        let (cos, sin) = (angles.cos(), angles.sin());
+        let turn = |neighbors: bool| Some(Turn { cos: &cos, sin: &sin, neighbors });
+        let normed = x.flatten(1, 2).rms_norm([24], Some(&weight), 1e-6).unflatten(1, [3, 8]);
+        for neighbors in [false, true] {
+            let found = norm_rope_parts(&x.view([70, 1, 24]), Some((&weight, 1e-6)), turn(neighbors), 3);
+            same(&found.view([70, 3, 8]), &norm_rope(&normed, None, turn(neighbors)), &[&x, &weight]);
+        }
+    }
+
+    #[test]
+    fn gelu_equals_libtorchs_and_saturates() {
+        let x = (random(&[50, 33]).detach() * 3).set_requires_grad(true);
+        same(&gelu_tanh(&x), &x.gelu("tanh"), &[&x]);
+        let extreme = Tensor::from_slice(&[-1e4f32, -30.0, -0.0, 30.0, 1e4]);
+        assert!(gelu_tanh(&extreme).allclose(&extreme.gelu("tanh"), 1e-5, 1e-30, false));
     }
 
     #[test]

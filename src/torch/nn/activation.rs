@@ -2,7 +2,7 @@
 
 use tch::Tensor;
 
-use crate::native::{can_fuse, swiglu};
+use crate::native::{can_fuse, gelu_tanh, swiglu};
 
 /// Says what a linear map's output goes through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +40,7 @@ impl Activation {
     pub fn forward(self, x: &Tensor) -> Tensor {
         match self {
             Activation::Gelu => x.gelu("none"),
+            Activation::GeluTanh if can_fuse(x) => gelu_tanh(x),
             Activation::GeluTanh => x.gelu("tanh"),
             Activation::QuickGelu => x * (x * 1.702).sigmoid(),
             Activation::Silu => x.silu(),

@@ -3,7 +3,7 @@
 use tch::{Kind, Tensor};
 
 use super::Rope;
-use crate::native::{can_fuse, norm_rope};
+use crate::native::{Turn, can_fuse, norm_rope, norm_rope_parts};
 use crate::params::ParamSpec;
 use crate::params::{Init, Scope};
 
@@ -38,12 +38,29 @@ impl RmsNorm {
         (x.to_kind(Kind::Float) * factor * self.factor().to_kind(Kind::Float)).to_kind(x.kind())
     }
 
-    /// The norm of every head of `x_THC`.
+    /// The norm of every head of `x_THC`, or, where the weight is `[H·C]`, of all heads together.
     pub fn forward_heads(&self, x_THC: &Tensor) -> Tensor {
+        if self.num_parts(x_THC) > 1 {
+            return self.forward(&x_THC.flatten(1, 2)).view_as(x_THC);
+        }
         match can_fuse(x_THC) {
             true => norm_rope(x_THC, Some((&self.factor(), self.eps)), None),
             false => self.forward(x_THC),
         }
+    }
+
+    /// Works like `forward_heads`, and turns every head. Panics where `can_fuse` is false.
+    pub fn forward_turned(&self, x_THC: &Tensor, turn: Turn<'_>) -> Tensor {
+        let (parts, norm) = (self.num_parts(x_THC), self.factor());
+        if parts == 1 {
+            return norm_rope(x_THC, Some((&norm, self.eps)), Some(turn));
+        }
+        norm_rope_parts(&x_THC.flatten(1, 2).unsqueeze(1), Some((&norm, self.eps)), Some(turn), parts).view_as(x_THC)
+    }
+
+    /// Heads of `x_THC` that have a norm together.
+    fn num_parts(&self, x_THC: &Tensor) -> i64 {
+        self.weight.size()[0] / x_THC.size()[2]
     }
 
     /// The norm of every head of `x_THC`, and then the rotation.

@@ -2,10 +2,11 @@
 //! its clean tokens. Tokens of one modulation lie side by side, so that a table has a row for each modulation and none for
 //! each token.
 //!
-//! Shapes: T tokens, R rows of a table, D width.
+//! Shapes: T tokens, R rows of a table, N kinds of modulations, D width.
 
 use tch::{Device, Kind, Tensor};
 
+use crate::native::{RowSegments, can_modulate, gate_rows, modulate_rows};
 use crate::nn::take_rows;
 
 /// Says which row of a table each token has.
@@ -78,16 +79,29 @@ impl Segments {
         }
     }
 
-    /// The layer norm of `x` without weights, times one plus `scale`, plus `shift`: in float32, returned in the kind of `x`.
-    pub fn modulate(&self, x: &Tensor, shift: &Tensor, scale: &Tensor, eps: f64) -> Tensor {
+    /// The layer norm of `x` without weights, times one plus the scale, plus the shift: those of kinds `first + 1` and `first`
+    /// of `table` `[R, N, D]`. In float32, returned in the kind of `x`.
+    pub fn modulate(&self, x: &Tensor, table: &Tensor, first: i64, eps: f64) -> Tensor {
+        let table = wide(table);
+        if can_modulate(x, &table) {
+            return modulate_rows(x, &table, self.rows(), first, eps);
+        }
         let normed = wide(x).layer_norm([*x.size().last().unwrap_or(&0)], None::<&Tensor>, None::<&Tensor>, eps, false);
-        let factor = wide(scale) + 1.0;
-        self.map(&normed, [&wide(shift), &factor], |x, [shift, factor]| shift.addcmul(x, factor)).to_kind(x.kind())
+        let (shift, factor) = (table.select(1, first), table.select(1, first + 1) + 1.0);
+        self.map(&normed, [&shift, &factor], |x, [shift, factor]| shift.addcmul(x, factor)).to_kind(x.kind())
     }
 
-    /// `y` times `gate`, in float32, returned in the kind of `y`.
-    pub fn gate(&self, y: &Tensor, gate: &Tensor) -> Tensor {
-        self.map(&wide(y), [&wide(gate)], |y, [gate]| y * gate).to_kind(y.kind())
+    /// `y` times the gate, kind `kind` of `table` `[R, N, D]`: in float32, returned in the kind of `y`.
+    pub fn gate(&self, y: &Tensor, table: &Tensor, kind: i64) -> Tensor {
+        let table = wide(table);
+        if can_modulate(y, &table) {
+            return gate_rows(y, &table, self.rows(), kind);
+        }
+        self.map(&wide(y), [&table.select(1, kind)], |y, [gate]| y * gate).to_kind(y.kind())
+    }
+
+    fn rows(&self) -> RowSegments<'_> {
+        RowSegments { lens: &self.lens, rows: &self.rows }
     }
 }
 
@@ -103,31 +117,33 @@ mod tests {
     use super::Segments;
     use crate::native::grad;
 
-    /// All ways against a copy of a row for each token: values and gradients.
+    /// All ways against a copy of a row for each token: values and gradients, in float32 fused and in float64 not.
     #[test]
     fn every_token_has_its_row() {
         tch::manual_seed(3);
         let cases: [&[(i64, i64)]; 4] = [
             &[(12, 0), (12, 1), (12, 2)],
-            &[(20, 1), (0, 0), (15, 0), (1, 2)],
+            &[(20, 1), (0, 0), (75, 0), (1, 2)],
             &[(5, 2), (1, 0), (30, 2)],
             &[(1, 2), (2, 0), (3, 1)],
         ];
-        for segments in cases {
+        for (segments, number) in
+            cases.into_iter().flat_map(|segments| [Kind::Float, Kind::Double].map(|kind| (segments, kind)))
+        {
             let index: Vec<i64> = segments.iter().flat_map(|(len, row)| vec![*row; *len as usize]).collect();
-            let random = |rows: i64| Tensor::randn([rows, 6], (Kind::Float, Device::Cpu)).set_requires_grad(true);
-            let (x, shift, scale) = (random(index.len() as i64), random(3), random(3));
-            let of = |table: &Tensor| table.index_select(0, &Tensor::from_slice(&index));
+            let random = |shape: &[i64]| Tensor::randn(shape, (number, Device::Cpu)).set_requires_grad(true);
+            let (x, table) = (random(&[index.len() as i64, 6]), random(&[3, 4, 6]));
+            let of = |kind: i64| table.select(1, kind).index_select(0, &Tensor::from_slice(&index));
             let normed = x.layer_norm([6], None::<&Tensor>, None::<&Tensor>, 1e-6, false);
             let found = Segments::new(segments, 3, Device::Cpu);
             let pairs = [
-                (found.modulate(&x, &shift, &scale, 1e-6), normed * (of(&scale) + 1.0) + of(&shift)),
-                (found.gate(&x, &scale), &x * of(&scale) + of(&shift) * 0.0),
+                (found.modulate(&x, &table, 1, 1e-6), normed * (of(2) + 1.0) + of(1)),
+                (found.gate(&x, &table, 3), &x * of(3)),
             ];
-            let seed = Tensor::randn(x.size(), (Kind::Float, Device::Cpu));
+            let seed = Tensor::randn(x.size(), (number, Device::Cpu));
             for (found, expected) in pairs {
                 assert!(found.allclose(&expected, 1e-5, 1e-6, false), "{segments:?}");
-                let grads = |y: &Tensor| grad(&[y], &[&seed], &[&x, &scale]).unwrap().into_iter().map(Option::unwrap);
+                let grads = |y: &Tensor| grad(&[y], &[&seed], &[&x, &table]).unwrap().into_iter().map(Option::unwrap);
                 for (found, expected) in grads(&found).zip(grads(&expected)) {
                     assert!(found.allclose(&expected, 1e-4, 1e-5, false), "{segments:?}");
                 }

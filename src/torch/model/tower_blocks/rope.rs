@@ -5,6 +5,7 @@
 use tch::{Device, Kind, Tensor};
 
 use crate::native::{Turn, can_fuse, is_table, norm_rope};
+use crate::nn::RmsNorm;
 
 /// Describes how a tower turns its queries and keys.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -60,10 +61,8 @@ impl Rotation {
     /// `[S, H, C]`, computed in float32. Interleaved pairs come out half-split, which no product of queries and keys
     /// can tell.
     pub fn apply(&self, x_SHC: &Tensor) -> Tensor {
-        // The fused operator has no gradient of the tables, which a learned angle needs.
-        if can_fuse(x_SHC) && is_table(&self.cos_SC) && !self.cos_SC.requires_grad() {
-            let neighbors = self.order == AxialOrder::Interleaved;
-            return norm_rope(x_SHC, None, Some(Turn { cos: &self.cos_SC, sin: &self.sin_SC, neighbors }));
+        if let Some(turn) = self.turn(x_SHC) {
+            return norm_rope(x_SHC, None, Some(turn));
         }
         let x = match self.order {
             AxialOrder::Halves => x_SHC.shallow_clone(),
@@ -72,6 +71,21 @@ impl Rotation {
         let halves = x.chunk(2, -1);
         let turned = Tensor::cat(&[halves[1].neg(), halves[0].shallow_clone()], -1);
         (&x * self.cos_SC.unsqueeze(1) + turned * self.sin_SC.unsqueeze(1)).to_kind(x.kind())
+    }
+
+    /// Works like `apply` behind a norm, of every head or, where its weight is `[H·C]`, of all heads together.
+    pub fn apply_normed(&self, norm: &RmsNorm, x_SHC: &Tensor) -> Tensor {
+        match self.turn(x_SHC) {
+            Some(turn) => norm.forward_turned(x_SHC, turn),
+            None => self.apply(&norm.forward_heads(x_SHC)),
+        }
+    }
+
+    /// For the fused operator, where it takes the heads. It has no gradient of the tables, which a learned angle needs.
+    fn turn(&self, x_SHC: &Tensor) -> Option<Turn<'_>> {
+        let fits = can_fuse(x_SHC) && is_table(&self.cos_SC) && !self.cos_SC.requires_grad();
+        let neighbors = self.order == AxialOrder::Interleaved;
+        fits.then_some(Turn { cos: &self.cos_SC, sin: &self.sin_SC, neighbors })
     }
 }
 

@@ -16,10 +16,10 @@ using torch::autograd::variable_list;
 static constexpr int64_t BLOCK = 64; // rows
 
 // Rows are (token, head); x may be strided over both. `weight` null: no norm. `cos` null: no rotation; its rows and
-// those of `sin` belong to tokens and turn the first `turning` channels. A pair is channels i and i + turning / 2, or
-// `neighbours` 2i and 2i + 1, which come out half-split; these only without a norm.
+// those of `sin` belong to tokens and turn the first `turning` channels of every `part` of a row. A pair is channels i and
+// i + turning / 2, or `neighbours` 2i and 2i + 1, which come out half-split.
 struct Rows {
-  int64_t tokens, heads, width, turning, token_stride, head_stride;
+  int64_t tokens, heads, width, part, turning, token_stride, head_stride;
   bool neighbours;
   double eps;
   const float *weight, *cos, *sin;
@@ -45,23 +45,29 @@ LF_BODY void norm_rope_forward(const Rows& r, const T* x, float* rstd, T* y, flo
 #pragma omp simd
       for (int64_t i = 0; i < r.width; i++) scratch[i] = scratch[i] * scale * r.weight[i];
     }
+    if (!r.cos) {
 #pragma omp simd
-    for (int64_t i = r.turning; i < r.width; i++) store(out[i], scratch[i]);
-    if (!r.cos) continue;
+      for (int64_t i = 0; i < r.width; i++) store(out[i], scratch[i]);
+      continue;
+    }
     const float *c = r.cos + row / r.heads * r.turning, *s = r.sin + row / r.heads * r.turning;
-    if (r.neighbours) {
+    for (const float* from = scratch; from < scratch + r.width; from += r.part, out += r.part) {
 #pragma omp simd
-      for (int64_t i = 0; i < half; i++) {
-        const float a = scratch[2 * i], b = scratch[2 * i + 1];
-        store(out[i], a * c[i] - b * s[i]);
-        store(out[i + half], b * c[i + half] + a * s[i + half]);
-      }
-    } else {
+      for (int64_t i = r.turning; i < r.part; i++) store(out[i], from[i]);
+      if (r.neighbours) {
 #pragma omp simd
-      for (int64_t i = 0; i < half; i++) {
-        const float a = scratch[i], b = scratch[i + half];
-        store(out[i], a * c[i] - b * s[i]);
-        store(out[i + half], b * c[i + half] + a * s[i + half]);
+        for (int64_t i = 0; i < half; i++) {
+          const float a = from[2 * i], b = from[2 * i + 1];
+          store(out[i], a * c[i] - b * s[i]);
+          store(out[i + half], b * c[i + half] + a * s[i + half]);
+        }
+      } else {
+#pragma omp simd
+        for (int64_t i = 0; i < half; i++) {
+          const float a = from[i], b = from[i + half];
+          store(out[i], a * c[i] - b * s[i]);
+          store(out[i + half], b * c[i + half] + a * s[i + half]);
+        }
       }
     }
   }
@@ -82,24 +88,29 @@ LF_BODY void norm_rope_backward(const Rows& r, const T* x, const float* rstd, co
     T* out = dx + row * r.width;
     if (r.cos) {
       const float *c = r.cos + row / r.heads * r.turning, *s = r.sin + row / r.heads * r.turning;
-      if (r.neighbours) {
+      for (float* to = scratch; to < scratch + r.width; to += r.part, dn += r.part) {
+        if (r.neighbours) {
 #pragma omp simd
-        for (int64_t i = 0; i < half; i++) {
-          const float a = load(dn[i]), b = load(dn[i + half]);
-          scratch[2 * i] = a * c[i] + b * s[i + half];
-          scratch[2 * i + 1] = b * c[i + half] - a * s[i];
-        }
-      } else {
+          for (int64_t i = 0; i < half; i++) {
+            const float a = load(dn[i]), b = load(dn[i + half]);
+            to[2 * i] = a * c[i] + b * s[i + half];
+            to[2 * i + 1] = b * c[i + half] - a * s[i];
+          }
+        } else {
 #pragma omp simd
-        for (int64_t i = 0; i < half; i++) {
-          const float a = load(dn[i]), b = load(dn[i + half]);
-          scratch[i] = a * c[i] + b * s[i + half];
-          scratch[i + half] = b * c[i + half] - a * s[i];
+          for (int64_t i = 0; i < half; i++) {
+            const float a = load(dn[i]), b = load(dn[i + half]);
+            to[i] = a * c[i] + b * s[i + half];
+            to[i + half] = b * c[i + half] - a * s[i];
+          }
         }
+#pragma omp simd
+        for (int64_t i = r.turning; i < r.part; i++) to[i] = load(dn[i]);
       }
-    }
+    } else {
 #pragma omp simd
-    for (int64_t i = r.turning; i < r.width; i++) scratch[i] = load(dn[i]);
+      for (int64_t i = 0; i < r.width; i++) scratch[i] = load(dn[i]);
+    }
     if (!r.weight) {
 #pragma omp simd
       for (int64_t i = 0; i < r.width; i++) store(out[i], scratch[i]);
@@ -143,6 +154,28 @@ LF_BODY void swiglu_backward(const T* gate, const T* up, const T* dy, T* dgate, 
     store(dgate[i], d * load(up[i]) * (s + silu * (1.0f - s)));
   }
 }
+// x times the logistic of twice the tanh's argument, which is half of one plus the tanh.
+static constexpr float GELU_1 = 1.5957691216f, GELU_3 = GELU_1 * 0.044715f;
+LF_BODY void gelu_forward(const T* x, T* y, int64_t n) {
+#pragma omp simd
+  for (int64_t i = 0; i < n; i++) {
+    const float a = load(x[i]);
+    store(y[i], a / (1.0f + fast_exp(-a * (GELU_1 + GELU_3 * a * a))));
+  }
+}
+LF_BODY void gelu_backward(const T* x, const T* dy, T* dx, int64_t n) {
+#pragma omp simd
+  for (int64_t i = 0; i < n; i++) {
+    const float a = load(x[i]), square = a * a;
+    const float s = 1.0f / (1.0f + fast_exp(-a * (GELU_1 + GELU_3 * square)));
+    store(dx[i], load(dy[i]) * (s + a * s * (1.0f - s) * (GELU_1 + 3.0f * GELU_3 * square)));
+  }
+}
+#define GELU(T)                                                                                                        \
+  LF_CLONES static void gelu_of(const T* x, T* y, int64_t n) { gelu_forward(x, y, n); }                                \
+  LF_CLONES static void gelu_of(const T* x, const T* dy, T* dx, int64_t n) { gelu_backward(x, dy, dx, n); }
+GELU(float)
+GELU(bf16)
 #define SWIGLU(T)                                                                                                      \
   LF_CLONES static void swiglu_of(const T* gate, const T* up, T* y, int64_t n) { swiglu_forward(gate, up, y, n); }     \
   LF_CLONES static void swiglu_of(const T* gate, const T* up, const T* dy, T* dgate, T* dup, int64_t n) {              \
@@ -157,18 +190,18 @@ template <typename T> static T* changing(const Tensor& t) { return static_cast<T
 template <typename F> static void by_kind(const Tensor& x, F body) { x.scalar_type() == at::kBFloat16 ? body(bf16()) : body(float()); }
 
 static const float* data_or_null(const Tensor& t) { return t.defined() ? t.const_data_ptr<float>() : nullptr; }
-static Rows rows_of(const Tensor& x, const Tensor& weight, const Tensor& cos, const Tensor& sin, bool neighbours, double eps) {
+static Rows rows_of(const Tensor& x, const Tensor& weight, const Tensor& cos, const Tensor& sin, int64_t parts, bool neighbours, double eps) {
   const int64_t turning = cos.defined() ? cos.size(1) : 0;
-  return {x.size(0), x.size(1), x.size(2), turning, x.stride(0), x.stride(1), neighbours, eps, data_or_null(weight), data_or_null(cos), data_or_null(sin)};
+  return {x.size(0), x.size(1), x.size(2), x.size(2) / parts, turning, x.stride(0), x.stride(1), neighbours, eps, data_or_null(weight), data_or_null(cos), data_or_null(sin)};
 }
 
 struct NormRope : torch::autograd::Function<NormRope> {
   static Tensor forward(AutogradContext* ctx, Tensor x, std::optional<Tensor> norm_weight, std::optional<Tensor> cosines,
-                        std::optional<Tensor> sines, bool neighbours, double eps) {
+                        std::optional<Tensor> sines, int64_t parts, bool neighbours, double eps) {
     const auto leaf = norm_weight.value_or(Tensor()), cos = cosines.value_or(Tensor()), sin = sines.value_or(Tensor());
     const auto weight = leaf.defined() ? leaf.to(at::kFloat) : leaf;
     if (x.stride(2) != 1) x = x.contiguous();
-    const auto r = rows_of(x, weight, cos, sin, neighbours, eps);
+    const auto r = rows_of(x, weight, cos, sin, parts, neighbours, eps);
     const int64_t n = r.tokens * r.heads;
     auto y = at::empty({r.tokens, r.heads, r.width}, x.options());
     auto rstd = at::empty({r.weight ? n : 0}, x.options().dtype(at::kFloat));
@@ -184,6 +217,7 @@ struct NormRope : torch::autograd::Function<NormRope> {
     });
     ctx->save_for_backward({r.weight ? x : Tensor(), leaf, cos, sin, rstd});
     ctx->saved_data["eps"] = eps;
+    ctx->saved_data["parts"] = parts;
     ctx->saved_data["neighbours"] = neighbours;
     return y;
   }
@@ -192,7 +226,7 @@ struct NormRope : torch::autograd::Function<NormRope> {
     const auto dy = grads[0].contiguous();
     const Tensor &x = saved[0].defined() ? saved[0] : dy, &leaf = saved[1], &rstd = saved[4];
     const auto weight = leaf.defined() ? leaf.to(at::kFloat) : leaf;
-    const auto r = rows_of(x, weight, saved[2], saved[3], ctx->saved_data["neighbours"].toBool(), ctx->saved_data["eps"].toDouble());
+    const auto r = rows_of(x, weight, saved[2], saved[3], ctx->saved_data["parts"].toInt(), ctx->saved_data["neighbours"].toBool(), ctx->saved_data["eps"].toDouble());
     const int64_t n = r.tokens * r.heads, blocks = (n + BLOCK - 1) / BLOCK;
     auto dx = at::empty({r.tokens, r.heads, r.width}, dy.options());
     auto partial = at::zeros({r.weight ? blocks : 0, r.width}, dy.options().dtype(at::kFloat));
@@ -217,7 +251,7 @@ struct NormRope : torch::autograd::Function<NormRope> {
         dweight = Tensor();
       }
     }
-    return {dx, dweight, Tensor(), Tensor(), Tensor(), Tensor()};
+    return {dx, dweight, Tensor(), Tensor(), Tensor(), Tensor(), Tensor()};
   }
 };
 
@@ -248,15 +282,46 @@ struct SwiGlu : torch::autograd::Function<SwiGlu> {
   }
 };
 
+struct GeluTanh : torch::autograd::Function<GeluTanh> {
+  static Tensor forward(AutogradContext* ctx, Tensor x) {
+    x = x.contiguous();
+    auto y = at::empty(x.sizes(), x.options());
+    by_kind(x, [&](auto kind) {
+      using T = decltype(kind);
+      const T* in = data<T>(x);
+      T* out = changing<T>(y);
+      lf_parallel_for(0, y.numel(), 65536, [&](int64_t a, int64_t b) { gelu_of(in + a, out + a, b - a); });
+    });
+    ctx->save_for_backward({x});
+    return y;
+  }
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    const auto saved = ctx->get_saved_variables();
+    const auto dy = grads[0].contiguous();
+    auto dx = at::empty(dy.sizes(), dy.options());
+    by_kind(dy, [&](auto kind) {
+      using T = decltype(kind);
+      const T *in = data<T>(saved[0]), *d = data<T>(dy);
+      T* out = changing<T>(dx);
+      lf_parallel_for(0, dy.numel(), 65536, [&](int64_t a, int64_t b) { gelu_of(in + a, d + a, out + a, b - a); });
+    });
+    return {dx};
+  }
+};
+
 // x [T, H, C], float32 or bfloat16 on the CPU; weight [C] of the same kind or null; cos and sin [T, R], float32 and
-// contiguous, R <= C, or null. Null on failure.
-LF_API void* lf_norm_rope(Tensor* x, Tensor* weight, Tensor* cos, Tensor* sin, bool neighbours, double eps) {
+// contiguous, R <= C / parts, or null: each of `parts` of a row is turned. Null on failure.
+LF_API void* lf_norm_rope(Tensor* x, Tensor* weight, Tensor* cos, Tensor* sin, int64_t parts, bool neighbours, double eps) {
   return lf_guard<void*>(nullptr, [&] {
     auto or_none = [](Tensor* t) { return t ? std::optional<Tensor>(*t) : std::nullopt; };
-    return new Tensor(NormRope::apply(*x, or_none(weight), or_none(cos), or_none(sin), neighbours, eps));
+    return new Tensor(NormRope::apply(*x, or_none(weight), or_none(cos), or_none(sin), parts, neighbours, eps));
   });
 }
 // silu(gate) · up, of one shape and kind, float32 or bfloat16 on the CPU. Null on failure.
 LF_API void* lf_swiglu(Tensor* gate, Tensor* up) {
   return lf_guard<void*>(nullptr, [&] { return new Tensor(SwiGlu::apply(*gate, *up)); });
+}
+// The tanh-GELU of x, float32 or bfloat16 on the CPU. Null on failure.
+LF_API void* lf_gelu_tanh(Tensor* x) {
+  return lf_guard<void*>(nullptr, [&] { return new Tensor(GeluTanh::apply(*x)); });
 }

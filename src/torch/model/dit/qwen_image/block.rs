@@ -8,6 +8,7 @@ use super::config::QwenImageConfig;
 use crate::model::dit::maps::{map, outer_map, zeroed};
 use crate::model::dit::segments::Segments;
 use crate::model::tower_blocks::Rotation;
+use crate::native::{can_fuse, join_rows, split_rows};
 use crate::nn::{Activation, Linear, PackedAttention, RmsNorm, take_rows};
 use crate::params::{ParamSpec, Scope};
 
@@ -21,8 +22,8 @@ pub(super) struct Context {
     /// For each row of the attention its row among those of text and, behind them, pictures; and the inverse. `None`: that
     /// is the order.
     pub order: Option<[Tensor; 2]>,
-    /// Turns rows of the attention.
-    pub rotation: Rotation,
+    /// Turn rows of text and of pictures.
+    pub rotations: [Rotation; 2],
     /// A sample's rows, text before pictures, attend to each other.
     pub samples: PackedAttention,
     /// Rows of text.
@@ -74,6 +75,28 @@ pub(super) fn specs(config: &QwenImageConfig, prefix: &str) -> Vec<ParamSpec> {
     specs
 }
 
+impl Context {
+    /// Rows of text and of pictures `[rows, H, C]` as those of the attention.
+    fn join(&self, text: &Tensor, pictures: &Tensor) -> Tensor {
+        let Some([rows, _]) = &self.order else { return Tensor::cat(&[text, pictures], 0) };
+        if can_fuse(text) {
+            return join_rows(text, pictures, rows);
+        }
+        let size = text.size();
+        take_rows(&Tensor::cat(&[text, pictures], 0).flatten(1, -1), rows).view([-1, size[1], size[2]])
+    }
+
+    /// Rows of the attention `[rows, H·C]` as those of text and of pictures.
+    fn split(&self, y: &Tensor) -> [Tensor; 2] {
+        let y = match &self.order {
+            Some([rows, _]) if can_fuse(y) => return split_rows(y, rows, self.num_text),
+            Some([_, places]) => take_rows(y, places),
+            None => y.shallow_clone(),
+        };
+        [y.narrow(0, 0, self.num_text), y.narrow(0, self.num_text, y.size()[0] - self.num_text)]
+    }
+}
+
 impl Heads {
     fn new(scope: &Scope<'_>, names: [&str; 6]) -> Heads {
         let [q, k, v, o] = [0, 1, 2, 3].map(|at: usize| Linear::new(scope, &format!("attn.{}", names[at])));
@@ -81,10 +104,10 @@ impl Heads {
         Heads { q, k, v, o, norm_q, norm_k }
     }
 
-    /// Queries, keys and values of heads `[rows, H, C]`.
-    fn project(&self, x: &Tensor, head_dim: i64) -> [Tensor; 3] {
+    /// Queries and keys of heads, turned, and values: `[rows, H, C]`.
+    fn project(&self, x: &Tensor, rotation: &Rotation, head_dim: i64) -> [Tensor; 3] {
         let [q, k, v] = [&self.q, &self.k, &self.v].map(|map| map.forward(x).unflatten(-1, [-1, head_dim]));
-        [self.norm_q.forward_heads(&q), self.norm_k.forward_heads(&k), v]
+        [rotation.apply_normed(&self.norm_q, &q), rotation.apply_normed(&self.norm_k, &k), v]
     }
 }
 
@@ -103,20 +126,16 @@ impl Attention {
         context: &Context,
         with_text: bool,
     ) -> Vec<Tensor> {
-        let x = context.pictures.modulate(x, &of_pictures.select(1, 0), &of_pictures.select(1, 1), EPS);
-        let text = context.text.modulate(text, &of_text.select(1, 0), &of_text.select(1, 1), EPS);
-        let (pictures, text) = (self.pictures.project(&x, self.head_dim), self.text.project(&text, self.head_dim));
-        let joint = |which: usize| {
-            let both = Tensor::cat(&[&text[which], &pictures[which]], 0);
-            context.order.as_ref().map_or(both.shallow_clone(), |[rows, _]| take(&both, rows))
-        };
-        let turned = |x: &Tensor| context.rotation.apply(x);
-        let y = context.samples.forward(&turned(&joint(0)), &turned(&joint(1)), &joint(2));
-        let y = context.order.as_ref().map_or(y.shallow_clone(), |[_, places]| take_rows(&y, places));
-        let parts = y.split_with_sizes([context.num_text, y.size()[0] - context.num_text], 0);
-        let y = context.pictures.gate(&self.pictures.o.forward(&parts[1]), &of_pictures.select(1, 2));
+        let x = context.pictures.modulate(x, of_pictures, 0, EPS);
+        let text = context.text.modulate(text, of_text, 0, EPS);
+        let [turn_text, turn_pictures] = &context.rotations;
+        let pictures = self.pictures.project(&x, turn_pictures, self.head_dim);
+        let text = self.text.project(&text, turn_text, self.head_dim);
+        let [q, k, v] = [0, 1, 2].map(|which: usize| context.join(&text[which], &pictures[which]));
+        let [text, pictures] = context.split(&context.samples.forward(&q, &k, &v));
+        let y = context.pictures.gate(&self.pictures.o.forward(&pictures), of_pictures, 2);
         match with_text {
-            true => vec![y, context.text.gate(&self.text.o.forward(&parts[0]), &of_text.select(1, 2))],
+            true => vec![y, context.text.gate(&self.text.o.forward(&text), of_text, 2)],
             false => vec![y],
         }
     }
@@ -132,14 +151,8 @@ impl FeedForward {
 
     /// Rows `[rows, D]` of a stream and its modulations to the gated branch.
     pub fn forward(&self, x: &Tensor, modulations: &Tensor, segments: &Segments) -> Tensor {
-        let x = segments.modulate(x, &modulations.select(1, 3), &modulations.select(1, 4), EPS);
+        let x = segments.modulate(x, modulations, 3, EPS);
         let y = self.down.forward(&Activation::GeluTanh.forward(&self.up.forward(&x)));
-        segments.gate(&y, &modulations.select(1, 5))
+        segments.gate(&y, modulations, 5)
     }
-}
-
-/// Rows of `x` `[rows, H, C]`.
-fn take(x: &Tensor, rows: &Tensor) -> Tensor {
-    let size = x.size();
-    take_rows(&x.flatten(1, -1), rows).view([-1, size[1], size[2]])
 }

@@ -34,7 +34,8 @@ impl Layout {
         let num_text = samples.iter().map(|sample| len(&sample.text)).sum::<i64>();
         let (mut levels, mut of_samples) = (Vec::new(), Vec::new());
         let (mut pictures, mut text, mut head) = (Vec::new(), Vec::new(), Vec::new());
-        let (mut ends, mut order, mut turned, mut targets) = (vec![0usize], Vec::new(), Vec::new(), Vec::new());
+        let (mut ends, mut order, mut targets) = (vec![0usize], Vec::new(), Vec::new());
+        let mut turned = [Vec::new(), Vec::new()];
         let (mut at_text, mut at) = (0, 0);
         for ((number, sample), sigma) in (0..).zip(samples).zip(sigma) {
             let level = levels.len() as i64;
@@ -50,7 +51,9 @@ impl Layout {
             head.push((num_targets, number));
             let tokens = at..at + num_targets + references;
             order.extend((at_text..at_text + num_text_rows).chain(tokens.clone().map(|token| num_text + token)));
-            turned.extend(turns(sample));
+            let mut places = turns(sample);
+            turned[1].extend(places.split_off(num_text_rows as usize));
+            turned[0].append(&mut places);
             targets.extend(at..at + num_targets);
             at_text += num_text_rows;
             at = tokens.end;
@@ -69,7 +72,7 @@ impl Layout {
             pictures: Segments::new(&pictures, levels.len() as i64, device),
             text: Segments::new(&text, samples.len() as i64, device),
             order: (!in_order).then(inverse),
-            rotation: rotation(&turned, config.axes, device),
+            rotations: turned.map(|places| rotation(&places, config.axes, device)),
             samples: PackedAttention::new(&ends, Mask::Full, device),
             num_text,
         };

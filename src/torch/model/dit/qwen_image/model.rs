@@ -14,7 +14,6 @@ use crate::model::batch::SampleRow;
 use crate::model::dit::maps::{outer_map, zeroed};
 use crate::model::dit::network::{Begin, Network, Regions, Stream, Work};
 use crate::model::dit::sample::Sample;
-use crate::model::dit::segments::wide;
 use crate::model::stage::Stage;
 use crate::model::tower_blocks::Part;
 use crate::nn::Linear;
@@ -138,8 +137,8 @@ impl Network for QwenImage {
         let forward = move |reads: &[Tensor]| {
             let (modulation, output) = &*part;
             // The scale comes first.
-            let rows = wide(&modulation.forward_wide(&reads[1])).chunk(2, -1);
-            vec![output.forward(&head.modulate(&reads[0], &rows[1], &rows[0], EPS))]
+            let table = modulation.forward_wide(&reads[1]).unflatten(-1, [2, -1]).flip([1]);
+            vec![output.forward(&head.modulate(&reads[0], &table, 0, EPS))]
         };
         let velocity = tape.run("head", ids, policy, &[x, streams[3]], 1, forward);
         regions.set_alike(tape, false);

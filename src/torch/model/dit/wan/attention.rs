@@ -7,6 +7,7 @@ use tch::{Kind, Tensor};
 
 use super::config::WanConfig;
 use crate::model::dit::maps::map;
+use crate::model::tower_blocks::Rotation;
 use crate::nn::{Linear, RmsNorm};
 use crate::params::{ParamSpec, Scope};
 
@@ -41,6 +42,11 @@ impl Normed {
     /// Rows `[rows, D]` to heads `[rows, H, C]`.
     pub fn forward(&self, x: &Tensor) -> Tensor {
         self.by_head(&self.norm.forward(&self.map.forward(x)))
+    }
+
+    /// Works like [`Normed::forward`], and turns the heads.
+    pub fn forward_turned(&self, x: &Tensor, rotation: &Rotation) -> Tensor {
+        rotation.apply_normed(&self.norm, &self.by_head(&self.map.forward(x)))
     }
 
     /// Rows `[rows, D]` to this rank's values before their norm, `[rows, H·C]`, and the sums of their squares `[rows, 1]`,

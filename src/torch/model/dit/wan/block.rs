@@ -44,15 +44,16 @@ impl SelfAttention {
 
     /// `x` `[T, D]` and the modulations of noise levels `[R, 6, D]` to the gated branch `[T, D]`.
     pub fn forward(&self, x: &Tensor, modulations: &Tensor, context: &Context) -> Tensor {
-        let x = self.modulated(x, modulations, context);
-        let heads = [self.heads.q.forward(&x), self.heads.k.forward(&x), self.heads.values(&x)];
-        self.attend(heads, modulations, context)
+        let table = of(modulations, &self.table);
+        let x = context.segments.modulate(x, &table, 0, self.eps);
+        let [q, k] = [&self.heads.q, &self.heads.k].map(|map| map.forward_turned(&x, &context.rotation));
+        self.attend([q, k, self.heads.values(&x)], &table, context)
     }
 
     /// Of a rank with some of the heads: queries and keys before their norms, values, and the sums of squares of queries and
     /// keys.
     pub fn project(&self, x: &Tensor, modulations: &Tensor, context: &Context) -> Vec<Tensor> {
-        let x = self.modulated(x, modulations, context);
+        let x = context.segments.modulate(x, &of(modulations, &self.table), 0, self.eps);
         let [[q, of_q], [k, of_k]] = [&self.heads.q, &self.heads.k].map(|map| map.project(&x));
         vec![q, k, self.heads.values(&x), Tensor::cat(&[of_q, of_k], 1)]
     }
@@ -60,19 +61,15 @@ impl SelfAttention {
     /// What [`SelfAttention::project`] gave, with the sums of all ranks' squares, to the rank's part of the gated branch.
     pub fn finish(&self, projected: &[Tensor], modulations: &Tensor, context: &Context) -> Tensor {
         let [q, k, v, squares] = projected else { unreachable!("queries, keys, values and squares") };
-        let q = self.heads.q.normed(q, &squares.narrow(1, 0, 1));
-        let k = self.heads.k.normed(k, &squares.narrow(1, 1, 1));
-        self.attend([q, k, v.shallow_clone()], modulations, context)
+        let q = context.rotation.apply(&self.heads.q.normed(q, &squares.narrow(1, 0, 1)));
+        let k = context.rotation.apply(&self.heads.k.normed(k, &squares.narrow(1, 1, 1)));
+        self.attend([q, k, v.shallow_clone()], &of(modulations, &self.table), context)
     }
 
-    fn modulated(&self, x: &Tensor, modulations: &Tensor, context: &Context) -> Tensor {
-        let [shift, scale] = [0, 1].map(|row| of(modulations, &self.table, row));
-        context.segments.modulate(x, &shift, &scale, self.eps)
-    }
-
-    fn attend(&self, [q, k, v]: [Tensor; 3], modulations: &Tensor, context: &Context) -> Tensor {
-        let y = context.clips.forward(&context.rotation.apply(&q), &context.rotation.apply(&k), &v);
-        context.segments.gate(&self.heads.output(&y), &of(modulations, &self.table, 2))
+    /// Turned queries and keys, and values, to the branch, gated by `table` `[R, 6, D]`.
+    fn attend(&self, [q, k, v]: [Tensor; 3], table: &Tensor, context: &Context) -> Tensor {
+        let y = context.clips.forward(&q, &k, &v);
+        context.segments.gate(&self.heads.output(&y), table, 2)
     }
 }
 
@@ -159,10 +156,10 @@ impl FeedForward {
 
     /// As [`SelfAttention::forward`].
     pub fn forward(&self, x: &Tensor, modulations: &Tensor, context: &Context) -> Tensor {
-        let [shift, scale, gate] = [3, 4, 5].map(|row| of(modulations, &self.table, row));
-        let x = context.segments.modulate(x, &shift, &scale, self.eps);
+        let table = of(modulations, &self.table);
+        let x = context.segments.modulate(x, &table, 3, self.eps);
         let y = self.down.forward(&Activation::GeluTanh.forward(&self.up.forward(&x)));
-        context.segments.gate(&y, &gate)
+        context.segments.gate(&y, &table, 5)
     }
 }
 
@@ -189,7 +186,7 @@ pub(super) fn specs(config: &WanConfig, prefix: &str) -> Vec<ParamSpec> {
     specs
 }
 
-/// One row of modulations `[R, 6, D]` with a block's table added, `[R, D]`.
-fn of(modulations: &Tensor, table: &Tensor, row: i64) -> Tensor {
-    wide(&modulations.select(1, row)) + wide(&table.select(1, row))
+/// Modulations `[R, 6, D]` with a block's table added.
+fn of(modulations: &Tensor, table: &Tensor) -> Tensor {
+    wide(modulations) + wide(table)
 }

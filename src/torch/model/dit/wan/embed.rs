@@ -240,7 +240,7 @@ impl Head {
     /// `x` `[T, D]` and noise levels `[R, D]` to velocities `[T, P]`, channels before a patch's values.
     pub fn forward(&self, x: &Tensor, level: &Tensor, segments: &Segments) -> Tensor {
         let sum = wide(level).unsqueeze(1) + wide(&self.table);
-        let x = segments.modulate(x, &sum.select(1, 0), &sum.select(1, 1), self.eps);
+        let x = segments.modulate(x, &sum, 0, self.eps);
         // The map gives a patch's values before channels.
         self.output.forward(&x).unflatten(-1, [self.patch, -1]).transpose(1, 2).flatten(1, 2)
     }
