@@ -131,8 +131,8 @@ mod tests {
         let (x, weight, angles) = (random(&[70, 3, 8]), random(&[24]), random(&[70, 8]).detach());
         let (cos, sin) = (angles.cos(), angles.sin());
         let turn = |neighbors: bool| Some(Turn { cos: &cos, sin: &sin, neighbors });
-        let normed = x.flatten(1, 2).rms_norm([24], Some(&weight), 1e-6).unflatten(1, [3, 8]);
         for neighbors in [false, true] {
+            let normed = x.flatten(1, 2).rms_norm([24], Some(&weight), 1e-6).unflatten(1, [3, 8]);
             let found = norm_rope_parts(&x.view([70, 1, 24]), Some((&weight, 1e-6)), turn(neighbors), 3);
             same(&found.view([70, 3, 8]), &norm_rope(&normed, None, turn(neighbors)), &[&x, &weight]);
         }

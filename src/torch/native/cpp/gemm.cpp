@@ -16,17 +16,36 @@ static Lines lines_of(const at::Tensor& x, bool columns) {
   return {static_cast<const char*>(x.const_data_ptr()), x.size(columns), x.size(!columns), line, step, x.scalar_type() == at::kBFloat16};
 }
 
-// Panels of `width` lines, `room` words a row, by all threads.
-static std::unique_ptr<uint32_t[]> pack(const Lines& x, int64_t width, int64_t room) {
-  const int64_t panels = panels_of(x.lines, width), size = x.words() * room;
-  std::unique_ptr<uint32_t[]> packed(new uint32_t[panels * size]);
-  lf_parallel_for(0, panels, std::max<int64_t>(1, (1 << 15) / size), [&](int64_t begin, int64_t end) {
-    for (int64_t panel = begin; panel < end; panel++)
-      for (int64_t at = 0; at < room; at += 16)
-        pack_16(x, panel * width + at, std::min<int64_t>(16, width), packed.get() + panel * size + at, room);
-  });
-  return packed;
-}
+// Most words from one line or inner index to the next, and most words in all, of float32 that is read where it lies: of more,
+// lines fall on the same places of a cache, and pages are too many.
+static constexpr int64_t NEAR_WORDS = 512, LYING_WORDS = 1 << 19;
+
+static bool lies_near(const Lines& x, int64_t apart, int64_t num) { return !x.bf16 && apart <= NEAR_WORDS && apart * num <= LYING_WORDS; }
+
+// A factor's panels of `width` lines, packed with `room` words a row, or where they lie.
+struct Panels {
+  const Lines& lines;
+  int64_t width, room, lying = 0; // panels that are read where they lie; none is behind one that is packed
+  bool as_rows = false;           // all of them, with lines apart
+  std::unique_ptr<uint32_t[]> packed;
+
+  Panels(const Lines& x, int64_t width, int64_t room, bool can_be_rows) : lines(x), width(width), room(room) {
+    const int64_t panels = panels_of(x.lines, width), size = x.words() * room;
+    as_rows = can_be_rows && x.step == 1 && lies_near(x, x.line, 1);
+    lying = as_rows ? panels : x.line == 1 && lies_near(x, x.step, x.inner) ? x.lines / width : 0;
+    packed.reset(new uint32_t[(panels - lying) * size]);
+    lf_parallel_for(lying, panels, std::max<int64_t>(1, (1 << 15) / size), [&](int64_t begin, int64_t end) {
+      for (int64_t panel = begin; panel < end; panel++)
+        for (int64_t at = 0; at < room; at += 16)
+          pack_16(x, panel * width + at, std::min<int64_t>(16, width), packed.get() + (panel - lying) * size + at, room);
+    });
+  }
+  Panel at(int64_t panel) const {
+    const auto words = reinterpret_cast<const uint32_t*>(lines.data);
+    if (panel < lying) return {words + panel * width * lines.line, as_rows ? 0 : lines.step};
+    return {packed.get() + (panel - lying) * lines.words() * room, room};
+  }
+};
 
 // A tile to its place: over what is there, or added to it.
 LF_CLONES static void finish(const float* sums, float* to, int64_t stride, const float* bias, bool add, int64_t rows, int64_t columns) {
@@ -45,7 +64,7 @@ LF_CLONES static void finish(const float* sums, float* to, int64_t stride, const
 
 // `to`, rows `stride` apart, gets a · b with `bias`, or added where `add`.
 static void multiply(const Lines& a, const Lines& b, float* to, int64_t stride, const float* bias, bool add) {
-  const auto left = pack(a, TILE_ROWS, PACKED_ROWS), right = pack(b, TILE_COLUMNS, TILE_COLUMNS);
+  const Panels left(a, TILE_ROWS, PACKED_ROWS, true), right(b, TILE_COLUMNS, TILE_COLUMNS, false);
   const int64_t words = a.words(), rows = panels_of(a.lines, TILE_ROWS), columns = panels_of(b.lines, TILE_COLUMNS);
   const int64_t threads = at::get_num_threads(), together = std::max<int64_t>(1, std::min(ROW_WORDS / (words * PACKED_ROWS), rows / threads));
   const int64_t blocks = (rows + together - 1) / together, shares = std::min(columns, (2 * threads + blocks - 1) / blocks);
@@ -59,8 +78,10 @@ static void multiply(const Lines& a, const Lines& b, float* to, int64_t stride, 
           // What is added to comes from memory meanwhile.
           for (int64_t line = 0; add && line < height; line++)
             for (int64_t at = 0; at < TILE_COLUMNS; at += 16) __builtin_prefetch(to + (i + line) * stride + j + at, 1);
-          const uint32_t *x = left.get() + row * words * PACKED_ROWS, *y = right.get() + column * words * TILE_COLUMNS;
-          a.bf16 ? tile<true>(words, x, y, sums) : tile<false>(words, x, y, sums);
+          const Panel x = left.at(row), y = right.at(column);
+          if (a.bf16) tile<true, false>(words, x, 0, height, y, sums);
+          else if (left.as_rows) tile<false, true>(words, x, a.line, height, y, sums);
+          else tile<false, false>(words, x, 0, height, y, sums);
           finish(sums, to + i * stride + j, stride, bias ? bias + j : nullptr, add, height, std::min(TILE_COLUMNS, b.lines - j));
         }
     }

@@ -91,16 +91,27 @@ LF_GEMM static void pack_16(const Lines& x, int64_t first, int64_t width, uint32
   }
 }
 
-// sums [14, 32] = a [words, 16], of which 14 count, transposed times b [words, 32].
-template <bool BF16> LF_GEMM static void tile(int64_t words, const uint32_t* a, const uint32_t* b, float* sums) {
+// A panel of lines, where it lies: word i of line j is words[i * step + j], or, of rows as they are, rows[j][i].
+struct Panel {
+  const uint32_t* words;
+  int64_t step;
+};
+
+// sums [14, 32] = a, 14 lines of `words` words, times b, 32 lines. Where ROWS, a's lines are `a_line` words apart, and those
+// from `height` on repeat the last one.
+template <bool BF16, bool ROWS>
+LF_GEMM static void tile(int64_t words, Panel a, int64_t a_line, int64_t height, Panel b, float* sums) {
   __m512 s[TILE_ROWS][2];
 #pragma GCC unroll 14
   for (int i = 0; i < TILE_ROWS; i++) s[i][0] = s[i][1] = _mm512_setzero_ps();
-  for (int64_t word = 0; word < words; word++, a += PACKED_ROWS, b += TILE_COLUMNS) {
-    const __m512i left = _mm512_loadu_si512(b), right = _mm512_loadu_si512(b + 16);
+  const uint32_t* rows[TILE_ROWS];
+#pragma GCC unroll 14
+  for (int64_t i = 0; i < TILE_ROWS; i++) rows[i] = a.words + (ROWS ? std::min(i, height - 1) * a_line : i);
+  for (int64_t word = 0; word < words; word++, a.words += a.step, b.words += b.step) {
+    const __m512i left = _mm512_loadu_si512(b.words), right = _mm512_loadu_si512(b.words + 16);
 #pragma GCC unroll 14
     for (int i = 0; i < TILE_ROWS; i++) {
-      const __m512i x = _mm512_set1_epi32(static_cast<int>(a[i]));
+      const __m512i x = _mm512_set1_epi32(static_cast<int>(ROWS ? rows[i][word] : a.words[i]));
       if (BF16) {
         s[i][0] = _mm512_dpbf16_ps(s[i][0], reinterpret_cast<__m512bh>(x), reinterpret_cast<__m512bh>(left));
         s[i][1] = _mm512_dpbf16_ps(s[i][1], reinterpret_cast<__m512bh>(x), reinterpret_cast<__m512bh>(right));
