@@ -141,6 +141,7 @@ fn diffusion_transformers_learn_the_same_in_any_layout_and_resumed() {
             &["pools.foundation.replicas=2", "pools.foundation.zero=2"],
             &["pools.foundation.tensor_parallel=2"],
             &["pools.foundation.pipeline_parallel=2"],
+            &["pools.foundation.context_parallel=2", "pools.foundation.context_attention=ulysses"],
             &["model.foundation.recompute=all"],
         ] {
             are_near(&format!("{name}, {own:?}"), &captioned.run("layout", own, None), &one);

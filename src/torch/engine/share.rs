@@ -59,8 +59,6 @@ impl FoundationPlan {
         splits: &Splits,
         pool: PoolName,
     ) -> Result<Self, EngineError> {
-        let shares = family.check_context(layout.cp, splits.context);
-        shares.map_err(|found| format!("pools.{pool}.context_parallel: {found}"))?;
         if layout.cp > 1 && splits.chunk_tokens > 0 {
             let what = "rows are split by context_parallel or by chunk_tokens, not by both";
             return Err(format!("pools.{pool}: {what}").into());
@@ -72,6 +70,8 @@ impl FoundationPlan {
             true => family.clone(),
             false => family.divided(parallel).map_err(|found| format!("pools.{pool}: {found}"))?,
         };
+        let shares = family.check_context(layout.cp, splits.context);
+        shares.map_err(|found| format!("pools.{pool}.context_parallel: {found}"))?;
         let pipeline = Pipeline { ranks: layout.pp, virtual_stages: splits.virtual_stages };
         let stages = cut(family.as_ref(), pipeline, pool)?;
         Ok(Self { family, pipeline, stages })

@@ -139,6 +139,9 @@ impl Stages {
         let inputs = self.any().inputs();
         let own: Vec<Vec<i64>> = match batch.num_features.iter().all(|rows| *rows == 0) {
             true => vec![Vec::new(); inputs.len()],
+            false if self.any().needs_all_features() => {
+                batch.num_features.iter().map(|rows| (0..*rows).collect()).collect()
+            }
             false => self.any().feature_rows(&batch).iter().map(|rows| row.features(rows)).collect(),
         };
         if self.mesh.is_first_stage() {

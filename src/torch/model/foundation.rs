@@ -149,6 +149,11 @@ pub trait FoundationModel {
         Vec::new()
     }
 
+    /// Returns whether every rank that shares a row takes all of its features, not those of its tokens alone.
+    fn needs_all_features(&self) -> bool {
+        false
+    }
+
     /// The pieces of a row, of `chunk_tokens` tokens each.
     ///
     /// # Errors

@@ -23,6 +23,12 @@ pub enum ContextParallelError {
          context_attention=ulysses; use ring"
     )]
     Heads { heads: i64, ranks: usize },
+    #[error("a diffusion transformer exchanges heads for tokens: set context_attention to ulysses")]
+    Ring,
+    #[error(
+        "{heads} heads cannot be sharded over context_parallel x tensor_parallel={parts}: their number must be a multiple of it"
+    )]
+    AllHeads { heads: i64, parts: usize },
 }
 
 /// Why a decoder cannot be split so. Keys are those of `config.json`.

@@ -3,6 +3,7 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
+use loongforge_core::config::ContextAttention;
 use loongforge_core::message::Tower;
 use serde_json::json;
 use tch::{Device, Kind, Tensor};
@@ -16,7 +17,7 @@ use crate::model::columns::Column;
 use crate::model::foundation::{FoundationFamily, FoundationModel, FoundationShape, FoundationTape};
 use crate::model::keys::{Keys, ModelConfigError};
 use crate::model::objective::FlowSettings;
-use crate::model::parallel_errors::TensorParallelError;
+use crate::model::parallel_errors::{ContextParallelError, TensorParallelError};
 use crate::model::stage::Stage;
 use crate::model::towers::FeatureInput;
 use crate::native::NativeError;
@@ -133,11 +134,11 @@ impl TransformerConfig {
 
     /// Returns what the rank at `place` computes with.
     fn divided(&self, place: &ParallelRank) -> Result<TransformerConfig, TensorParallelError> {
-        let (heads, inner) = match self {
-            TransformerConfig::Wan(config) => (config.num_heads, config.inner),
-            TransformerConfig::QwenImage(config) => (config.num_heads, config.inner()),
+        let inner = match self {
+            TransformerConfig::Wan(config) => config.inner,
+            TransformerConfig::QwenImage(config) => config.inner(),
         };
-        let ranks = place.tp;
+        let (heads, ranks) = (self.num_heads(), place.tp);
         if place.sequence {
             return Err(TensorParallelError::Unsupported { what: "a diffusion transformer with sequence_parallel" });
         }
@@ -148,6 +149,14 @@ impl TransformerConfig {
             return Err(TensorParallelError::TooFew { key: "ffn_dim", size: inner, axis: "tensor_parallel", ranks });
         }
         Ok(self.with_parallel(*place))
+    }
+
+    /// Heads of all ranks.
+    fn num_heads(&self) -> i64 {
+        match self {
+            TransformerConfig::Wan(config) => config.num_heads,
+            TransformerConfig::QwenImage(config) => config.num_heads,
+        }
     }
 
     pub fn num_layers(&self) -> usize {
@@ -249,6 +258,17 @@ impl FoundationFamily for DitFamily {
         }
     }
 
+    fn check_context(&self, ranks: usize, attention: ContextAttention) -> Result<(), ContextParallelError> {
+        let (heads, parts) = (self.transformer.num_heads(), ranks * self.transformer.parallel().tp);
+        if ranks > 1 && attention != ContextAttention::Ulysses {
+            return Err(ContextParallelError::Ring);
+        }
+        if ranks > 1 && heads % parts as i64 != 0 {
+            return Err(ContextParallelError::AllHeads { heads, parts });
+        }
+        Ok(())
+    }
+
     fn needs_whole_rows(&self) -> Option<&'static str> {
         Some("a diffusion transformer")
     }
@@ -320,6 +340,10 @@ impl FoundationModel for DitModel {
 
     fn record(&self, batch: &MicroBatch) -> FoundationTape {
         self.recorder().record(batch)
+    }
+
+    fn needs_all_features(&self) -> bool {
+        true
     }
 
     fn velocity(

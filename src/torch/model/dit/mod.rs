@@ -4,7 +4,8 @@
 //! 1. `sample.rs` finds each sample's latents, prompt and pictures among the features of a micro-batch.
 //! 2. `record.rs` noises the targets, and puts the loss behind what the transformer predicts; `family.rs` is its foundation.
 //! 3. `wan/` and `qwen_image/` are the transformers, which record their segments between the two.
-//! 4. `segments.rs` modulates tokens by their noise level, `rope.rs` turns heads by places, `time.rs` embeds noise levels.
+//! 4. `share.rs` tells which tokens a rank has where several share them.
+//! 5. `segments.rs` modulates tokens by their noise level, `rope.rs` turns heads by places, `time.rs` embeds noise levels.
 
 mod family;
 mod maps;
@@ -16,6 +17,7 @@ mod record;
 mod rope;
 mod sample;
 mod segments;
+mod share;
 #[cfg(test)]
 mod tests;
 mod time;

@@ -6,6 +6,7 @@ use loongforge_core::message::ItemMeta;
 use tch::Kind;
 
 use super::sample::Sample;
+use super::share::Share;
 use crate::model::batch::SampleRow;
 use crate::params::ParallelRank;
 use crate::tape::{Policy, Slot, Tape};
@@ -19,6 +20,8 @@ pub(super) struct Work<'a> {
     pub num_text: i64,
     pub num_pictures: i64,
     pub policy: Policy,
+    /// Where other ranks have tokens of these samples as well.
+    pub share: Option<Share>,
 }
 
 /// What a transformer reads of a micro-batch.
@@ -54,10 +57,14 @@ pub(super) trait Network {
     /// Returns whether the first of a sample's latents is its target, of a sample that may come without.
     fn has_target(&self, row: &SampleRow, latents: &[ItemMeta]) -> bool;
 
+    /// The tokens of all samples' targets that this rank computes, ascending; `None`: all of them.
+    fn own_targets(&self, work: &Work<'_>) -> Option<Vec<i64>>;
+
     /// The streams between blocks.
     fn streams(&self, work: &Work<'_>) -> Vec<Stream>;
 
-    /// Records the streams behind its blocks; of the last stage the velocity `[T, P]` of all samples' targets alone.
+    /// Records the streams behind its blocks; of the last stage the velocity `[T, P]` of samples' targets alone,
+    /// of this rank's tokens.
     fn record(&self, tape: &mut Tape, work: &Work<'_>, begin: Begin) -> Vec<Slot>;
 }
 

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
-use loongforge_core::config::Layout;
+use loongforge_core::config::{ContextAttention, Layout};
 use tch::{Device, Kind, Tensor};
 
 use super::tests::{Fixture, Found, error, folders};
@@ -13,7 +13,7 @@ use crate::model::foundation::{FoundationFamily, FoundationModel};
 use crate::model::stage::Stage;
 use crate::model::towers::with_values;
 use crate::params::{ParallelRank, ParamStore};
-use crate::tape::{Execution, Policy};
+use crate::tape::{ContextShard, Execution, Policy};
 
 const TOLERANCE: f64 = 1e-4;
 
@@ -68,19 +68,34 @@ fn stages_compute_what_the_whole_does() {
     }
 }
 
-/// What one of two ranks gives: losses, and of each parameter its name, whether it has all of it, and its gradient.
-fn on_rank(folder: &Path, store: &Path, rank: usize) -> (f64, Vec<(String, bool, Tensor)>) {
+/// What one of two ranks gives.
+struct OnRank {
+    loss: f64,
+    /// Of each parameter its name, whether the rank has all of it, and its gradient.
+    params: Vec<(String, bool, Tensor)>,
+    /// Gradients of features, by input.
+    features: Vec<Option<Tensor>>,
+}
+
+fn on_rank(folder: &Path, store: &Path, layout: Layout, rank: usize) -> OnRank {
     let fixture = Fixture::read(folder);
-    let layout = Layout { tp: 2, ..Layout::default() };
     let mesh = Rc::new(Mesh::join(store, "pool", layout, rank, Duration::from_secs(60)).unwrap());
     let family = fixture.family.divided(&ParallelRank::of(&mesh, false)).unwrap();
+    family.check_context(layout.cp, ContextAttention::Ulysses).unwrap();
     let params = Rc::new(ParamStore::new(family.specs(), Kind::Float, Device::Cpu));
     for id in params.ids() {
         let (spec, whole) = (params.spec(id), fixture.params.get(&params.spec(id).name).detach());
         params.set(id, &spec.shard.as_ref().map_or(whole.shallow_clone(), |shard| shard.take(&whole)));
     }
     let all: Vec<usize> = (0..fixture.rows.len()).collect();
-    let tape = family.build(&params, Policy::Recompute).record(&fixture.batch(&all));
+    let mut batch = fixture.batch(&all);
+    if layout.cp > 1 {
+        let (ends, context) = (&batch.cu_seqlens, ContextAttention::Ulysses);
+        let row = Rc::new(ContextShard::new(ends, layout.cp, mesh.place().cp, context, Device::Cpu));
+        let features = batch.num_features.iter().map(|rows| (0..*rows).collect()).collect();
+        batch = batch.share(row, features);
+    }
+    let tape = family.build(&params, Policy::Recompute).record(&batch);
     let inputs = with_values(&tape.features, &fixture.features(&all));
     let mut run = Execution::new(tape.tape, params.clone(), inputs).with_mesh(mesh);
     run.forward().unwrap();
@@ -92,11 +107,13 @@ fn on_rank(folder: &Path, store: &Path, rank: usize) -> (f64, Vec<(String, bool,
         let spec = params.spec(id);
         (spec.name.clone(), spec.shape == spec.whole_shape(), grads.view(id).copy())
     };
-    (loss, params.ids().map(of).collect())
+    let features = tape.features.iter().map(|slots| slots.first().and_then(|slot| run.input_grad(*slot))).collect();
+    OnRank { loss, params: params.ids().map(of).collect(), features }
 }
 
+/// Ranks have half of the heads each, or some of the tokens of each sample, in uneven parts.
 #[test]
-fn two_ranks_with_half_of_the_heads_each_compute_what_one_does() {
+fn two_ranks_compute_what_one_does() {
     for folder in folders() {
         let fixture = Fixture::read(&folder);
         let all: Vec<usize> = (0..fixture.rows.len()).collect();
@@ -108,30 +125,51 @@ fn two_ranks_with_half_of_the_heads_each_compute_what_one_does() {
         run.seed(tape.loss.unwrap(), Tensor::from(1f64));
         let mut grads = fixture.params.new_grad();
         run.backward(Some(&mut grads)).unwrap();
-
-        let store = tempfile::tempdir().unwrap();
-        let place = &store.path().join("store");
-        let ranks: Vec<_> = std::thread::scope(|scope| {
-            let ranks = [0, 1].map(|rank| {
-                let folder = &folder;
-                scope.spawn(move || on_rank(folder, place, rank))
+        for layout in [Layout { tp: 2, ..Layout::default() }, Layout { cp: 2, ..Layout::default() }] {
+            let store = tempfile::tempdir().unwrap();
+            let place = &store.path().join("store");
+            let ranks: Vec<OnRank> = std::thread::scope(|scope| {
+                let ranks = [0, 1].map(|rank| {
+                    let folder = &folder;
+                    scope.spawn(move || on_rank(folder, place, layout, rank))
+                });
+                ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
             });
-            ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
-        });
-        let most = grads.flat().abs().max().double_value(&[]);
-        for (number, (name, is_whole, own)) in ranks[0].1.iter().enumerate() {
-            let expected = grads.view(fixture.params.id(name));
-            let (other_name, _, other) = &ranks[1].1[number];
-            assert_eq!(name, other_name);
-            // The one dimension that is cut.
-            let dim = (0..own.dim() as i64).find(|dim| own.size()[*dim as usize] != expected.size()[*dim as usize]);
-            let found = if *is_whole { own + other } else { Tensor::cat(&[own, other], dim.unwrap()) };
-            let difference = (found - expected).abs().max().double_value(&[]);
-            let scale = expected.abs().max().double_value(&[]).max(0.02 * most);
-            assert!(difference / scale < TOLERANCE, "{} {name}: {difference} of {scale}", fixture.name);
-        }
-        for (found, _) in &ranks {
-            assert!((found / loss - 1.0).abs() < 1e-6, "{}: {found} of {loss}", fixture.name);
+            let what = format!("{} {layout:?}", fixture.name);
+            let most = grads.flat().abs().max().double_value(&[]);
+            for (number, (name, is_whole, own)) in ranks[0].params.iter().enumerate() {
+                let expected = grads.view(fixture.params.id(name));
+                let (other_name, _, other) = &ranks[1].params[number];
+                assert_eq!(name, other_name);
+                // The one dimension that is cut.
+                let dim = (0..own.dim() as i64).find(|dim| own.size()[*dim as usize] != expected.size()[*dim as usize]);
+                let found = if *is_whole { own + other } else { Tensor::cat(&[own, other], dim.unwrap()) };
+                let difference = (found - expected).abs().max().double_value(&[]);
+                let scale = expected.abs().max().double_value(&[]).max(0.02 * most);
+                assert!(difference / scale < TOLERANCE, "{what} {name}: {difference} of {scale}");
+            }
+            if layout.tp > 1 {
+                for found in &ranks {
+                    assert!((found.loss / loss - 1.0).abs() < 1e-6, "{what}: {} of {loss}", found.loss);
+                }
+                continue;
+            }
+            let sum = ranks[0].loss + ranks[1].loss;
+            assert!(ranks.iter().all(|found| found.loss > 0.1 * loss), "{what}: each has some of the tokens");
+            assert!((sum / loss - 1.0).abs() < 1e-6, "{what}: {sum} of {loss}");
+            for (input, slots) in tape.features.iter().enumerate() {
+                let Some(expected) = slots.first().and_then(|slot| run.input_grad(*slot)) else { continue };
+                let [one, other] = [0, 1].map(|rank: usize| ranks[rank].features[input].as_ref().unwrap());
+                assert!(error(&(one + other), &expected) < TOLERANCE, "{what} input {input}");
+            }
         }
     }
+}
+
+#[test]
+fn heads_that_ranks_cannot_share_are_named() {
+    let fixture = Fixture::read(&folders()[0]);
+    let refused = |ranks, context| fixture.family.check_context(ranks, context).unwrap_err().to_string();
+    assert!(refused(2, ContextAttention::Ring).contains("context_attention to ulysses"));
+    assert!(refused(5, ContextAttention::Ulysses).contains("context_parallel x tensor_parallel=5"));
 }

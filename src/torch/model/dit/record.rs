@@ -9,6 +9,7 @@ use tch::{Device, Kind, Tensor};
 
 use super::network::{Begin, Latents, Network, Stream, Work};
 use super::sample::{Sample, samples};
+use super::share::Share;
 use crate::model::batch::{MicroBatch, SampleRow};
 use crate::model::foundation::FoundationTape;
 use crate::model::objective::{self, FlowSettings, NoisePurpose};
@@ -52,14 +53,20 @@ impl Recorder<'_> {
         let rows = if batch.samples.is_empty() { &fillers } else { &*batch.samples };
         let found = samples(rows, 0, |_, _| true);
         let sigma: Vec<f64> = rows.iter().map(sigma).collect();
-        let work = self.work(&found, &sigma, &features);
+        let share = batch.row.as_ref().map(|row| Share { rank: row.rank(), ranks: row.split().num_ranks() });
+        let work = self.work(&found, &sigma, &features, share);
+        let own = self.network.own_targets(&work);
+        let own = own.map(|tokens| Rc::new(Tensor::from_slice(&tokens).to_device(self.device)));
         let (begin, target, inbound) = match self.stage.is_first {
             true => {
                 let clean = self.record_targets(&mut tape, &found, features.of(self, Tower::Vae));
                 let noises = rows.iter().zip(&found);
                 let noises = noises.map(|(row, sample)| draw(row, [sample.num_tokens(), self.patch_dim]));
                 let noise = Tensor::cat(&noises.collect::<Vec<_>>(), 0).to_device(self.device);
-                let [noised, target] = self.record_noise(&mut tape, &work, clean, noise);
+                let [noised, mut target] = self.record_noise(&mut tape, &work, clean, noise);
+                if let Some(own) = &own {
+                    target = tape.take_rows(target, own.clone());
+                }
                 (self.begin(&features, noised), target, Vec::new())
             }
             false => {
@@ -75,6 +82,7 @@ impl Recorder<'_> {
         if self.stage.is_last {
             let weights = rows.iter().zip(&found).map(|(row, sample)| self.weight(row, sample, batch.evaluates));
             let weight = Tensor::cat(&weights.collect::<Vec<_>>(), 0).unsqueeze(1).to_device(self.device);
+            let weight = own.as_ref().map_or(weight.shallow_clone(), |own| weight.index_select(0, own));
             loss = Some(self.flow.kind.record(&mut tape, written[0], target, weight, batch.loss_scale));
         } else {
             written.push(target);
@@ -101,7 +109,8 @@ impl Recorder<'_> {
             let Stream { shape, kind } = stream;
             Boundary { slot: to_come, shape, kind, requires_grad }
         };
-        let num_tokens = work.samples.iter().map(Sample::num_tokens).sum();
+        let all = || work.samples.iter().map(Sample::num_tokens).sum();
+        let num_tokens = self.network.own_targets(work).map_or_else(all, |own| own.len() as i64);
         let target = Stream { shape: vec![num_tokens, self.patch_dim], kind: Kind::Float };
         let streams = self.network.streams(work).into_iter().map(|stream| (stream, true));
         streams.chain([(target, trains_features)]).map(boundary).collect()
@@ -142,7 +151,7 @@ impl Recorder<'_> {
         let found = samples(&batch.samples, prompt, |row, latents| self.network.has_target(row, latents));
         let input = tape.input(false);
         let begin = self.begin(&slots, input);
-        let velocity = self.network.record(&mut tape, &self.work(&found, sigma, &slots), begin)[0];
+        let velocity = self.network.record(&mut tape, &self.work(&found, sigma, &slots, None), begin)[0];
         let taken = |x: &Tensor| x.to_device(self.device).to_kind(self.kind);
         let mut inputs = vec![(input, taken(noised))];
         let pairs = slots.slots.iter().flatten().zip(features.iter().filter(|levels| !levels.is_empty()).flatten());
@@ -179,9 +188,9 @@ impl Recorder<'_> {
     }
 
     /// Returns what the transformer knows of samples.
-    fn work<'b>(&self, samples: &'b [Sample], sigma: &'b [f64], features: &Features) -> Work<'b> {
+    fn work<'b>(&self, samples: &'b [Sample], sigma: &'b [f64], features: &Features, share: Option<Share>) -> Work<'b> {
         let [num_text, num_pictures] = [Tower::Text, Tower::Vision].map(|tower| features.num_rows(self, tower));
-        Work { samples, sigma, num_text, num_pictures, policy: self.policy }
+        Work { samples, sigma, num_text, num_pictures, policy: self.policy, share }
     }
 
     fn begin(&self, features: &Features, noised: Slot) -> Begin {

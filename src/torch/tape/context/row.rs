@@ -45,13 +45,20 @@ impl ContextShard {
                 Method::Ring((0..num_ranks).map(|keys| batches(&split.blocks(rank, keys), device)).collect())
             }
             ContextAttention::Ulysses => {
-                let tokens: Vec<i64> = (0..num_ranks).flat_map(|rank| split.rows(rank)).collect();
-                Method::Heads {
-                    documents: PackedAttention::new(cu_seqlens, Mask::Causal, device),
-                    places: Tensor::from_slice(&split.places()).to_device(device),
-                    tokens: Tensor::from_slice(&tokens).to_device(device),
-                }
+                return ContextShard::of_heads(cu_seqlens, num_ranks, rank, Mask::Causal, device);
             }
+        };
+        ContextShard { split, rank, method, device }
+    }
+
+    /// Works like [`ContextShard::new`] where heads are exchanged, with any mask within documents.
+    pub fn of_heads(cu_seqlens: &[usize], num_ranks: usize, rank: usize, mask: Mask, device: Device) -> ContextShard {
+        let split = RowSplit::new(cu_seqlens, num_ranks);
+        let tokens: Vec<i64> = (0..num_ranks).flat_map(|rank| split.rows(rank)).collect();
+        let method = Method::Heads {
+            documents: PackedAttention::new(cu_seqlens, mask, device),
+            places: Tensor::from_slice(&split.places()).to_device(device),
+            tokens: Tensor::from_slice(&tokens).to_device(device),
         };
         ContextShard { split, rank, method, device }
     }

@@ -7,9 +7,10 @@ use tch::Tensor;
 use super::config::QwenImageConfig;
 use crate::model::dit::maps::{map, outer_map, zeroed};
 use crate::model::dit::segments::Segments;
+use crate::model::dit::share::Samples;
 use crate::model::tower_blocks::Rotation;
 use crate::native::{can_fuse, join_rows, split_rows};
-use crate::nn::{Activation, Linear, PackedAttention, RmsNorm, take_rows};
+use crate::nn::{Activation, Linear, RmsNorm, take_rows};
 use crate::params::{ParamSpec, Scope};
 
 /// The epsilon of all norms.
@@ -25,7 +26,7 @@ pub(super) struct Context {
     /// Turn rows of text and of pictures.
     pub rotations: [Rotation; 2],
     /// A sample's rows, text before pictures, attend to each other.
-    pub samples: PackedAttention,
+    pub samples: Samples,
     /// Rows of text.
     pub num_text: i64,
 }
@@ -121,23 +122,49 @@ impl Attention {
     /// where `with_text`.
     pub fn forward(
         &self,
-        [x, text]: [&Tensor; 2],
-        [of_pictures, of_text]: [&Tensor; 2],
+        streams: [&Tensor; 2],
+        modulations: [&Tensor; 2],
         context: &Context,
         with_text: bool,
     ) -> Vec<Tensor> {
+        let [q, k, v] = self.heads(streams, modulations, context);
+        self.finish(&context.samples.whole().forward(&q, &k, &v), modulations, context, with_text)
+    }
+
+    /// Queries and keys, turned, and values of the attention's rows: `[T + K, H, C]`.
+    pub fn heads(
+        &self,
+        [x, text]: [&Tensor; 2],
+        [of_pictures, of_text]: [&Tensor; 2],
+        context: &Context,
+    ) -> [Tensor; 3] {
         let x = context.pictures.modulate(x, of_pictures, 0, EPS);
         let text = context.text.modulate(text, of_text, 0, EPS);
         let [turn_text, turn_pictures] = &context.rotations;
         let pictures = self.pictures.project(&x, turn_pictures, self.head_dim);
         let text = self.text.project(&text, turn_text, self.head_dim);
-        let [q, k, v] = [0, 1, 2].map(|which: usize| context.join(&text[which], &pictures[which]));
-        let [text, pictures] = context.split(&context.samples.forward(&q, &k, &v));
+        [0, 1, 2].map(|which: usize| context.join(&text[which], &pictures[which]))
+    }
+
+    /// Attended rows `[T + K, H·C]` to the gated branches, or a rank's parts of them.
+    pub fn finish(
+        &self,
+        y: &Tensor,
+        [of_pictures, of_text]: [&Tensor; 2],
+        context: &Context,
+        with_text: bool,
+    ) -> Vec<Tensor> {
+        let [text, pictures] = context.split(y);
         let y = context.pictures.gate(&self.pictures.o.forward(&pictures), of_pictures, 2);
         match with_text {
             true => vec![y, context.text.gate(&self.text.o.forward(&text), of_text, 2)],
             false => vec![y],
         }
+    }
+
+    /// What multiplies the products of queries and keys.
+    pub fn scale(&self) -> f64 {
+        (self.head_dim as f64).powf(-0.5)
     }
 }
 

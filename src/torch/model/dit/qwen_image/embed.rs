@@ -8,6 +8,7 @@ use tch::{Device, Kind, Tensor};
 
 use super::block::EPS;
 use super::config::QwenImageConfig;
+use super::layout::Layout;
 use crate::model::dit::maps::outer_map;
 use crate::model::dit::network::{Latents, Work};
 use crate::model::dit::sample::Sample;
@@ -56,22 +57,21 @@ impl Embed {
         }
     }
 
-    /// Pictures `[T, D]`, text `[K, D]`, and the embeddings of noise levels, behind their activation, float32: of all `levels`
-    /// `[R, D]`, and of those that are samples' own, `of_samples` among them.
-    pub fn record(
-        &self,
-        tape: &mut Tape,
-        work: &Work<'_>,
-        latents: &Latents,
-        levels: &[f64],
-        of_samples: &[i64],
-    ) -> Vec<Slot> {
-        let policy = work.policy;
+    /// Pictures `[T, D]`, text `[K, D]`, and the embeddings of noise levels, behind their activation, float32: of all levels
+    /// `[R, D]`, and of those that are samples' own.
+    pub fn record(&self, tape: &mut Tape, work: &Work<'_>, latents: &Latents, layout: &Layout) -> Vec<Slot> {
+        let (policy, levels, of_samples) = (work.policy, &layout.levels, &layout.of_samples);
+        let own = |tape: &mut Tape, x: Slot, stream: usize| match &layout.own {
+            Some(own) => tape.take_rows(x, own[stream].clone()),
+            None => x,
+        };
         let input = self.record_input(tape, work.samples, latents);
+        let input = own(tape, input, 1);
         let part = self.patches.part.clone();
         let forward = move |reads: &[Tensor]| vec![part.forward(&reads[0])];
         let x = tape.run("patches", &self.patches.ids, policy, &[input], 1, forward)[0];
         let rows = self.record_rows(tape, work, latents);
+        let rows = own(tape, rows, 0);
         let part = self.text.part.clone();
         let forward = move |reads: &[Tensor]| vec![part.1.forward(&part.0.forward(&reads[0]))];
         let text = tape.run("text", &self.text.ids, policy, &[rows], 1, forward)[0];

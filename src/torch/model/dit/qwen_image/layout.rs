@@ -1,6 +1,7 @@
 //! Where the rows of a micro-batch lie in Qwen-Image's two streams and in their attention.
 
 use std::ops::Range;
+use std::rc::Rc;
 
 use loongforge_core::message::Grid;
 use tch::{Device, Tensor};
@@ -11,9 +12,9 @@ use crate::model::dit::network::Work;
 use crate::model::dit::rope::{Place, places, rotation};
 use crate::model::dit::sample::Sample;
 use crate::model::dit::segments::Segments;
-use crate::nn::{Mask, PackedAttention};
+use crate::model::dit::share::{Samples, Share, of_tokens};
 
-/// The rows of a micro-batch.
+/// The rows of a micro-batch, or of a rank's share of it.
 pub(super) struct Layout {
     pub context: Context,
     /// Tokens of targets and references.
@@ -26,10 +27,39 @@ pub(super) struct Layout {
     pub targets: Option<Vec<i64>>,
     /// Segments of targets alone.
     pub head: Segments,
+    /// This rank's rows of text and of pictures among those of all samples; `None`: all of them.
+    pub own: Option<[Rc<Tensor>; 2]>,
 }
 
-impl Layout {
-    pub fn new(config: &QwenImageConfig, work: &Work<'_>, device: Device) -> Layout {
+/// Where rows lie.
+struct Rows {
+    num_text: i64,
+    num_pictures: i64,
+    /// Where samples end in the attention.
+    ends: Vec<usize>,
+    /// For each row of the attention its row among those of text and, behind them, pictures.
+    order: Vec<i64>,
+    /// The places of rows of text and of pictures.
+    turned: [Vec<Place>; 2],
+    /// Segments `(tokens, row)` of pictures, of text, and of targets alone.
+    pictures: Vec<(i64, i64)>,
+    text: Vec<(i64, i64)>,
+    head: Vec<(i64, i64)>,
+    /// Targets among the rows of pictures.
+    targets: Vec<i64>,
+    levels: Vec<f64>,
+    of_samples: Vec<i64>,
+}
+
+/// A rank's rows of text and of pictures, and its targets among all targets.
+struct Own {
+    text: Vec<i64>,
+    pictures: Vec<i64>,
+    targets: Vec<i64>,
+}
+
+impl Rows {
+    fn new(config: &QwenImageConfig, work: &Work<'_>) -> Rows {
         let (samples, sigma) = (work.samples, work.sigma);
         let num_text = samples.iter().map(|sample| len(&sample.text)).sum::<i64>();
         let (mut levels, mut of_samples) = (Vec::new(), Vec::new());
@@ -59,33 +89,81 @@ impl Layout {
             at = tokens.end;
             ends.push(order.len());
         }
-        let index = |rows: &[i64]| Tensor::from_slice(rows).to_device(device);
-        let in_order = (0..).zip(&order).all(|(at, row)| at == *row);
-        let inverse = || {
-            let mut inverse = vec![0; order.len()];
-            (0..).zip(&order).for_each(|(at, row)| inverse[*row as usize] = at);
-            [index(&order), index(&inverse)]
-        };
         // Segments of one row that follow each other are one.
         let pictures = if levels.len() == samples.len() { joined(&pictures) } else { pictures };
-        let context = Context {
-            pictures: Segments::new(&pictures, levels.len() as i64, device),
-            text: Segments::new(&text, samples.len() as i64, device),
-            order: (!in_order).then(inverse),
-            rotations: turned.map(|places| rotation(&places, config.axes, device)),
-            samples: PackedAttention::new(&ends, Mask::Full, device),
+        Rows { num_text, num_pictures: at, ends, order, turned, pictures, text, head, targets, levels, of_samples }
+    }
+
+    fn own(&self, share: Share) -> Own {
+        let rows = share.tokens(&self.ends).into_iter().map(|row| self.order[row as usize]);
+        let (text, pictures): (Vec<i64>, Vec<i64>) = rows.partition(|row| *row < self.num_text);
+        let pictures: Vec<i64> = pictures.into_iter().map(|row| row - self.num_text).collect();
+        let targets = pictures.iter().filter_map(|row| self.targets.binary_search(row).ok());
+        Own { text, targets: targets.map(|target| target as i64).collect(), pictures }
+    }
+
+    /// The rows of a share, numbered anew; samples end where they did.
+    fn of(self, share: Share, own: &Own) -> Rows {
+        let num_text = own.text.len() as i64;
+        let (mut text, mut pictures) = (0..num_text, num_text..);
+        let is_text = share.tokens(&self.ends).into_iter().map(|row| self.order[row as usize] < self.num_text);
+        let next = |is_text: bool| if is_text { text.next() } else { pictures.next() };
+        let order = is_text.map(next).map(|row| row.expect("as many rows")).collect();
+        let is_target = |(_, row): &(i64, &i64)| self.targets.binary_search(row).is_ok();
+        let taken = |places: &[Place], rows: &[i64]| rows.iter().map(|row| places[*row as usize]).collect();
+        Rows {
             num_text,
-        };
-        let head = Segments::new(&head, samples.len() as i64, device);
-        Layout {
-            context,
-            levels,
-            of_samples,
-            num_tokens: at,
-            targets: (targets.len() as i64 != at).then_some(targets),
-            head,
+            num_pictures: own.pictures.len() as i64,
+            order,
+            turned: [taken(&self.turned[0], &own.text), taken(&self.turned[1], &own.pictures)],
+            pictures: of_tokens(&self.pictures, &own.pictures),
+            text: of_tokens(&self.text, &own.text),
+            head: of_tokens(&self.head, &own.targets),
+            targets: (0..).zip(&own.pictures).filter(is_target).map(|(at, _)| at).collect(),
+            ..self
         }
     }
+}
+
+impl Layout {
+    pub fn new(config: &QwenImageConfig, work: &Work<'_>, device: Device) -> Layout {
+        let index = |rows: &[i64]| Tensor::from_slice(rows).to_device(device);
+        let (mut rows, mut own) = (Rows::new(config, work), None);
+        if let Some(share) = work.share {
+            let found = rows.own(share);
+            own = Some([&found.text, &found.pictures].map(|rows| Rc::new(index(rows))));
+            rows = rows.of(share, &found);
+        }
+        let in_order = (0..).zip(&rows.order).all(|(at, row)| at == *row);
+        let inverse = || {
+            let mut inverse = vec![0; rows.order.len()];
+            (0..).zip(&rows.order).for_each(|(at, row)| inverse[*row as usize] = at);
+            [index(&rows.order), index(&inverse)]
+        };
+        let (num_levels, num_samples) = (rows.levels.len() as i64, work.samples.len() as i64);
+        let context = Context {
+            pictures: Segments::new(&rows.pictures, num_levels, device),
+            text: Segments::new(&rows.text, num_samples, device),
+            order: (!in_order).then(inverse),
+            rotations: rows.turned.map(|places| rotation(&places, config.axes, device)),
+            samples: Samples::new(&rows.ends, work.share, device),
+            num_text: rows.num_text,
+        };
+        Layout {
+            context,
+            levels: rows.levels,
+            of_samples: rows.of_samples,
+            num_tokens: rows.num_pictures,
+            targets: (rows.targets.len() as i64 != rows.num_pictures).then_some(rows.targets),
+            head: Segments::new(&rows.head, num_samples, device),
+            own,
+        }
+    }
+}
+
+/// The tokens of all samples' targets that a rank computes; `None`: all of them.
+pub(super) fn own_targets(config: &QwenImageConfig, work: &Work<'_>) -> Option<Vec<i64>> {
+    work.share.map(|share| Rows::new(config, work).own(share).targets)
 }
 
 fn joined(segments: &[(i64, i64)]) -> Vec<(i64, i64)> {

@@ -9,7 +9,7 @@ use tch::{Device, Kind, Tensor};
 use super::block::{self, Attention, Context, EPS, FeedForward};
 use super::config::QwenImageConfig;
 use super::embed::Embed;
-use super::layout::Layout;
+use super::layout::{self, Layout};
 use crate::model::batch::SampleRow;
 use crate::model::dit::maps::{outer_map, zeroed};
 use crate::model::dit::network::{Begin, Network, Regions, Stream, Work};
@@ -97,6 +97,10 @@ impl Network for QwenImage {
         latents.iter().map(|item| item.num_features as usize).sum::<usize>() >= row.num_tokens
     }
 
+    fn own_targets(&self, work: &Work<'_>) -> Option<Vec<i64>> {
+        layout::own_targets(&self.config, work)
+    }
+
     fn streams(&self, work: &Work<'_>) -> Vec<Stream> {
         let (width, wide) = (self.config.width(), if self.kind == Kind::Double { Kind::Double } else { Kind::Float });
         let layout = Layout::new(&self.config, work, self.device);
@@ -110,17 +114,19 @@ impl Network for QwenImage {
     }
 
     fn record(&self, tape: &mut Tape, work: &Work<'_>, begin: Begin) -> Vec<Slot> {
-        let Layout { context, levels, of_samples, targets, head, .. } = Layout::new(&self.config, work, self.device);
-        let (context, regions, policy) = (Rc::new(context), Regions::new(&self.config.parallel), work.policy);
+        let layout = Layout::new(&self.config, work, self.device);
+        let (regions, policy) = (Regions::new(&self.config.parallel), work.policy);
         regions.set_alike(tape, true);
         let mut streams = match begin {
             Begin::Latents(latents) => {
                 let embed = self.embed.as_ref().expect("the first stage");
-                embed.record(tape, work, &latents, &levels, &of_samples)
+                embed.record(tape, work, &latents, &layout)
             }
             Begin::Streams(streams) => streams,
         };
         regions.set_alike(tape, false);
+        let Layout { context, targets, head, .. } = layout;
+        let context = Rc::new(context);
         let told = [2, 3].map(|at: usize| regions.enter(tape, streams[at]));
         for (number, block) in (self.first..).zip(&self.blocks) {
             let name = format!("block {number}");
@@ -162,12 +168,8 @@ impl Block {
             move |reads: &[Tensor]| [0, 1].map(|at| part[at].forward_wide(&reads[at]).unflatten(-1, [6, -1])).into();
         let ids = &self.modulations.ids;
         let modulations = tape.run(format!("{name} modulations"), ids, policy, levels, 2, forward);
-        let (part, at, with_text) = (self.attention.part.clone(), context.clone(), !self.is_last);
-        let forward =
-            move |reads: &[Tensor]| part.forward([&reads[0], &reads[1]], [&reads[2], &reads[3]], &at, with_text);
-        let reads = [regions.enter(tape, x), regions.enter(tape, text), modulations[0], modulations[1]];
-        let ids = &self.attention.ids;
-        let written = tape.run(format!("{name} attention"), ids, policy, &reads, 1 + usize::from(with_text), forward);
+        let entered = [regions.enter(tape, x), regions.enter(tape, text)];
+        let written = self.record_attention(tape, name, entered, [modulations[0], modulations[1]], context, policy);
         let y = regions.leave(tape, written[0]);
         let x = tape.add(x, y);
         let (part, at) = (self.pictures.part.clone(), context.clone());
@@ -187,5 +189,33 @@ impl Block {
         let y = tape.run(format!("{name} text mlp"), &self.text.ids, policy, &reads, 1, forward)[0];
         let y = regions.leave(tape, y);
         [x, tape.add(text, y)]
+    }
+
+    /// The gated branches of pictures and, where something reads it, of text.
+    fn record_attention(
+        &self,
+        tape: &mut Tape,
+        name: &str,
+        [x, text]: [Slot; 2],
+        modulations: [Slot; 2],
+        context: &Rc<Context>,
+        policy: Policy,
+    ) -> Vec<Slot> {
+        let (part, at, ids) = (self.attention.part.clone(), context.clone(), &self.attention.ids);
+        let (with_text, reads) = (!self.is_last, [x, text, modulations[0], modulations[1]]);
+        let num_written = 1 + usize::from(with_text);
+        let Some(row) = context.samples.shared() else {
+            let forward =
+                move |reads: &[Tensor]| part.forward([&reads[0], &reads[1]], [&reads[2], &reads[3]], &at, with_text);
+            return tape.run(format!("{name} attention"), ids, policy, &reads, num_written, forward);
+        };
+        let scale = part.scale();
+        let heads = move |reads: &[Tensor]| part.heads([&reads[0], &reads[1]], [&reads[2], &reads[3]], &at).into();
+        let heads = tape.run(format!("{name} queries keys values"), ids, policy, &reads, 3, heads);
+        let y = row.attention(tape, name, [heads[0], heads[1], heads[2]], scale, policy);
+        let (part, at) = (self.attention.part.clone(), context.clone());
+        let finish = move |reads: &[Tensor]| part.finish(&reads[0], [&reads[1], &reads[2]], &at, with_text);
+        let reads = [y, modulations[0], modulations[1]];
+        tape.run(format!("{name} attention output"), ids, policy, &reads, num_written, finish)
     }
 }

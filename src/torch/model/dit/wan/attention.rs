@@ -95,6 +95,11 @@ impl Heads {
         self.v.forward(x).unflatten(-1, [-1, self.head_dim])
     }
 
+    /// What multiplies the products of queries and keys.
+    pub fn scale(&self) -> f64 {
+        (self.head_dim as f64).powf(-0.5)
+    }
+
     /// Attended values `[T, H·C]` to the branch `[T, D]`.
     pub fn output(&self, y: &Tensor) -> Tensor {
         self.o.forward(y)

@@ -44,32 +44,45 @@ impl SelfAttention {
 
     /// `x` `[T, D]` and the modulations of noise levels `[R, 6, D]` to the gated branch `[T, D]`.
     pub fn forward(&self, x: &Tensor, modulations: &Tensor, context: &Context) -> Tensor {
-        let table = of(modulations, &self.table);
-        let x = context.segments.modulate(x, &table, 0, self.eps);
+        let [q, k, v] = self.heads(x, modulations, context);
+        self.finish(&context.clips.whole().forward(&q, &k, &v), modulations, context)
+    }
+
+    /// Queries and keys, turned, and values of the heads: `[T, H, C]`.
+    pub fn heads(&self, x: &Tensor, modulations: &Tensor, context: &Context) -> [Tensor; 3] {
+        let x = self.modulated(x, modulations, context);
         let [q, k] = [&self.heads.q, &self.heads.k].map(|map| map.forward_turned(&x, &context.rotation));
-        self.attend([q, k, self.heads.values(&x)], &table, context)
+        [q, k, self.heads.values(&x)]
     }
 
     /// Of a rank with some of the heads: queries and keys before their norms, values, and the sums of squares of queries and
     /// keys.
     pub fn project(&self, x: &Tensor, modulations: &Tensor, context: &Context) -> Vec<Tensor> {
-        let x = context.segments.modulate(x, &of(modulations, &self.table), 0, self.eps);
+        let x = self.modulated(x, modulations, context);
         let [[q, of_q], [k, of_k]] = [&self.heads.q, &self.heads.k].map(|map| map.project(&x));
         vec![q, k, self.heads.values(&x), Tensor::cat(&[of_q, of_k], 1)]
     }
 
-    /// What [`SelfAttention::project`] gave, with the sums of all ranks' squares, to the rank's part of the gated branch.
-    pub fn finish(&self, projected: &[Tensor], modulations: &Tensor, context: &Context) -> Tensor {
+    /// What [`SelfAttention::project`] gave, with the sums of all ranks' squares, to what [`SelfAttention::heads`] gives.
+    pub fn normed(&self, projected: &[Tensor], context: &Context) -> [Tensor; 3] {
         let [q, k, v, squares] = projected else { unreachable!("queries, keys, values and squares") };
-        let q = context.rotation.apply(&self.heads.q.normed(q, &squares.narrow(1, 0, 1)));
-        let k = context.rotation.apply(&self.heads.k.normed(k, &squares.narrow(1, 1, 1)));
-        self.attend([q, k, v.shallow_clone()], &of(modulations, &self.table), context)
+        let q = self.heads.q.normed(q, &squares.narrow(1, 0, 1));
+        let k = self.heads.k.normed(k, &squares.narrow(1, 1, 1));
+        [context.rotation.apply(&q), context.rotation.apply(&k), v.shallow_clone()]
     }
 
-    /// Turned queries and keys, and values, to the branch, gated by `table` `[R, 6, D]`.
-    fn attend(&self, [q, k, v]: [Tensor; 3], table: &Tensor, context: &Context) -> Tensor {
-        let y = context.clips.forward(&q, &k, &v);
-        context.segments.gate(&self.heads.output(&y), table, 2)
+    /// Attended values `[T, H·C]` to the gated branch, or a rank's part of it.
+    pub fn finish(&self, y: &Tensor, modulations: &Tensor, context: &Context) -> Tensor {
+        context.segments.gate(&self.heads.output(y), &of(modulations, &self.table), 2)
+    }
+
+    /// What multiplies the products of queries and keys.
+    pub fn scale(&self) -> f64 {
+        self.heads.scale()
+    }
+
+    fn modulated(&self, x: &Tensor, modulations: &Tensor, context: &Context) -> Tensor {
+        context.segments.modulate(x, &of(modulations, &self.table), 0, self.eps)
     }
 }
 

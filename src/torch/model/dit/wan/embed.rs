@@ -8,7 +8,7 @@ use tch::{Device, Kind, Tensor};
 
 use super::conditions::mask;
 use super::config::WanConfig;
-use super::layout::frame;
+use super::layout::{Context, frame};
 use crate::model::dit::maps::{outer_map, std_of, zeroed};
 use crate::model::dit::network::{Latents, Work};
 use crate::model::dit::sample::Sample;
@@ -125,16 +125,19 @@ impl Embed {
         }
     }
 
-    /// Hidden states `[T, D]`, the modulations of all blocks `[R, 6, D]` and the embeddings of noise levels `[R, D]`, float32,
+    /// Hidden states of this rank's tokens `[T, D]`, the modulations of all blocks `[R, 6, D]` and the embeddings of noise levels `[R, D]`, float32,
     /// rows of text with one of the padding behind them `[K + 1, D]`, and tokens of pictures `[I, D]`, where there are some.
-    pub fn record(&self, tape: &mut Tape, work: &Work<'_>, levels: &[f64], latents: &Latents) -> Vec<Slot> {
+    pub fn record(&self, tape: &mut Tape, work: &Work<'_>, context: &Context, latents: &Latents) -> Vec<Slot> {
         let policy = work.policy;
-        let input = self.record_input(tape, work, latents);
+        let mut input = self.record_input(tape, work, latents);
+        if let Some(own) = &context.own {
+            input = tape.take_rows(input, own.clone());
+        }
         let part = self.patches.part.clone();
         let forward = move |reads: &[Tensor]| vec![part.forward(&reads[0])];
         let x = tape.run("patches", &self.patches.ids, policy, &[input], 1, forward)[0];
 
-        let times: Vec<f64> = levels.iter().map(|sigma| TIMES * sigma).collect();
+        let times: Vec<f64> = context.levels.iter().map(|sigma| TIMES * sigma).collect();
         let waves = sinusoids(&times, 1.0, self.config.freq_dim, self.device);
         let part = self.time.part.clone();
         let forward = move |_: &[Tensor]| part.forward(&waves).into();

@@ -1,14 +1,17 @@
 //! What Wan's blocks read of a micro-batch beside their hidden states.
 
-use tch::Device;
+use std::rc::Rc;
+
+use tch::{Device, Tensor};
 
 use super::config::WanConfig;
 use crate::model::dit::network::Work;
 use crate::model::dit::rope::{places, rotation};
 use crate::model::dit::sample::Sample;
 use crate::model::dit::segments::Segments;
+use crate::model::dit::share::{Samples, of_tokens};
 use crate::model::tower_blocks::Rotation;
-use crate::nn::{CrossAttention, DocumentKeys, Mask, PackedAttention};
+use crate::nn::{CrossAttention, DocumentKeys};
 
 /// Made once a micro-batch, for all blocks.
 pub(super) struct Context {
@@ -17,7 +20,9 @@ pub(super) struct Context {
     pub levels: Vec<f64>,
     pub rotation: Rotation,
     /// Tokens of a clip attend to each other.
-    pub clips: PackedAttention,
+    pub clips: Samples,
+    /// This rank's tokens among those of all samples; `None`: all of them.
+    pub own: Option<Rc<Tensor>>,
     pub prompts: CrossAttention,
     /// `None` without pictures.
     pub pictures: Option<CrossAttention>,
@@ -26,6 +31,13 @@ pub(super) struct Context {
 /// The tokens of a frame.
 pub(super) fn frame(sample: &Sample) -> i64 {
     i64::from(sample.grid.h) * i64::from(sample.grid.w)
+}
+
+/// Where the tokens of samples end: `[0, …, T]`.
+pub(super) fn ends(work: &Work<'_>) -> Vec<usize> {
+    let mut ends = vec![0];
+    work.samples.iter().for_each(|sample| ends.push(ends[ends.len() - 1] + sample.num_tokens() as usize));
+    ends
 }
 
 impl WanConfig {
@@ -51,10 +63,18 @@ impl WanConfig {
     }
 
     pub(super) fn context(&self, work: &Work<'_>, device: Device) -> Context {
-        let (segments, levels) = self.segments(work);
-        let mut ends = vec![0];
-        work.samples.iter().for_each(|sample| ends.push(ends[ends.len() - 1] + sample.num_tokens() as usize));
-        let turned: Vec<_> = work.samples.iter().flat_map(|sample| places(sample.grid, [0; 3])).collect();
+        let (mut segments, levels) = self.segments(work);
+        let ends = ends(work);
+        let mut turned: Vec<_> = work.samples.iter().flat_map(|sample| places(sample.grid, [0; 3])).collect();
+        let clips = Samples::new(&ends, work.share, device);
+        let (mut own_ends, mut own) = (ends.clone(), None);
+        if let Some(row) = clips.shared() {
+            let tokens = row.split().rows(row.rank());
+            segments = of_tokens(&segments, &tokens);
+            turned = tokens.iter().map(|token| turned[*token as usize]).collect();
+            own_ends = row.split().cu_seqlens(row.rank());
+            own = Some(Rc::new(row.rows()));
+        }
         // Rows of text behind a prompt are equal: one row, the last, stands for all of them.
         let prompt = |sample: &Sample| {
             let missing = self.text_rows - (sample.text.end - sample.text.start);
@@ -68,7 +88,7 @@ impl WanConfig {
         };
         let meet = |keys: &dyn Fn(&Sample) -> DocumentKeys, count| {
             let keys: Vec<DocumentKeys> = work.samples.iter().map(keys).collect();
-            CrossAttention::new(&ends, &keys, count, device)
+            CrossAttention::new(&own_ends, &keys, count, device)
         };
         let has_pictures = self.image.is_some() && work.num_pictures > 0;
         Context {
@@ -77,7 +97,8 @@ impl WanConfig {
             rotation: rotation(&turned, self.axes(), device),
             prompts: meet(&prompt, work.num_text + 1),
             pictures: has_pictures.then(|| meet(&pictures, work.num_pictures)),
-            clips: PackedAttention::new(&ends, Mask::Full, device),
+            clips,
+            own,
         }
     }
 }

@@ -9,7 +9,7 @@ use tch::{Device, Kind, Tensor};
 use super::block::{self, FeedForward, PromptAttention, SelfAttention};
 use super::config::WanConfig;
 use super::embed::{Embed, Head};
-use super::layout::{Context, frame};
+use super::layout::{Context, ends, frame};
 use crate::model::batch::SampleRow;
 use crate::model::dit::network::{Begin, Network, Regions, Stream, Work};
 use crate::model::dit::sample::Sample;
@@ -93,9 +93,14 @@ impl Network for Wan {
         latents.len() >= expected && latents[0].num_features as usize == tokens
     }
 
+    fn own_targets(&self, work: &Work<'_>) -> Option<Vec<i64>> {
+        work.share.map(|share| share.tokens(&ends(work)))
+    }
+
     fn streams(&self, work: &Work<'_>) -> Vec<Stream> {
         let (width, wide) = (self.config.width(), if self.kind == Kind::Double { Kind::Double } else { Kind::Float });
-        let num_tokens = work.samples.iter().map(Sample::num_tokens).sum();
+        let all = || work.samples.iter().map(Sample::num_tokens).sum();
+        let num_tokens = self.own_targets(work).map_or_else(all, |own| own.len() as i64);
         let levels = self.config.segments(work).1.len() as i64;
         let stream = |shape: &[i64], kind| Stream { shape: shape.to_vec(), kind };
         let mut streams = vec![
@@ -117,7 +122,7 @@ impl Network for Wan {
         let mut streams = match begin {
             Begin::Latents(latents) => {
                 let embed = self.embed.as_ref().expect("the first stage");
-                embed.record(tape, work, &context.levels, &latents)
+                embed.record(tape, work, &context, &latents)
             }
             Begin::Streams(streams) => streams,
         };
@@ -177,17 +182,36 @@ impl Block {
         (regions, policy): (Regions, Policy),
     ) -> Slot {
         let (part, at, ids) = (self.attention.part.clone(), context.clone(), &self.attention.ids);
-        if !regions.are_split() {
+        let row = context.clips.shared();
+        if !regions.are_split() && row.is_none() {
             let forward = move |reads: &[Tensor]| vec![part.forward(&reads[0], &reads[1], &at)];
             return tape.run(format!("{name} attention"), ids, policy, &reads, 1, forward)[0];
         }
-        let project = move |reads: &[Tensor]| part.project(&reads[0], &reads[1], &at);
-        let mut parts = tape.run(format!("{name} queries keys values"), ids, policy, &reads, 4, project);
-        parts[3] = regions.sum_within(tape, parts[3]);
-        parts.push(reads[1]);
+        let projected = format!("{name} queries keys values");
+        let heads = if regions.are_split() {
+            let project = move |reads: &[Tensor]| part.project(&reads[0], &reads[1], &at);
+            let mut parts = tape.run(projected, ids, policy, &reads, 4, project);
+            parts[3] = regions.sum_within(tape, parts[3]);
+            let (part, at) = (self.attention.part.clone(), context.clone());
+            let normed = move |reads: &[Tensor]| part.normed(reads, &at).into();
+            tape.run(format!("{name} heads"), ids, policy, &parts, 3, normed)
+        } else {
+            let heads = move |reads: &[Tensor]| part.heads(&reads[0], &reads[1], &at).into();
+            tape.run(projected, ids, policy, &reads, 3, heads)
+        };
+        let heads = [heads[0], heads[1], heads[2]];
         let (part, at) = (self.attention.part.clone(), context.clone());
-        let finish = move |reads: &[Tensor]| vec![part.finish(&reads[..4], &reads[4], &at)];
-        tape.run(format!("{name} attention"), ids, policy, &parts, 1, finish)[0]
+        let Some(row) = row else {
+            let attend = move |reads: &[Tensor]| {
+                let y = at.clips.whole().forward(&reads[0], &reads[1], &reads[2]);
+                vec![part.finish(&y, &reads[3], &at)]
+            };
+            let reads = [&heads[..], &reads[1..]].concat();
+            return tape.run(format!("{name} attention"), ids, policy, &reads, 1, attend)[0];
+        };
+        let y = row.attention(tape, name, heads, part.scale(), policy);
+        let finish = move |reads: &[Tensor]| vec![part.finish(&reads[0], &reads[1], &at)];
+        tape.run(format!("{name} attention output"), ids, policy, &[y, reads[1]], 1, finish)[0]
     }
 
     fn record_prompt(
