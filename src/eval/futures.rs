@@ -1,10 +1,12 @@
 //! Clips that a model has made of a first frame and a prompt, beside the true ones.
 
+use crate::eval::aligned::aligned;
 use image::{RgbImage, imageops};
 use std::collections::BTreeMap;
 
 /// A clip that was made, and the true one of its prompt, frame by frame; they begin with the same frame.
 pub struct Made {
+    pub prompt: String,
     pub frames: Vec<RgbImage>,
     pub truth: Vec<RgbImage>,
 }
@@ -16,46 +18,83 @@ pub fn frames(strip: &RgbImage, count: usize) -> Vec<RgbImage> {
     (0..count).map(frame).collect()
 }
 
-/// A line of how near clips are to the true ones behind the first frame, and one of how often they are nearer to their own than to
-/// those of other prompts that begin with the same frame. Prompts count there whose futures differ.
+/// A table of how near clips are to the true ones behind the first frame, and of how often they are nearer to their own than to
+/// those of other prompts with the same first frame; below it the same of clips that were made of another of these prompts, and
+/// of the first frame repeated. Clips are judged whose first frame has several prompts, all with different futures; where there
+/// are none of these, the table has the nearness alone.
 pub fn compare(clips: &[Made]) -> Vec<String> {
     if clips.is_empty() {
         return Vec::new();
     }
-    let mean = |of: &dyn Fn(&Made) -> f64| clips.iter().map(of).sum::<f64>() / clips.len() as f64;
+    let judged = judged(clips);
     let still = |clip: &Made| vec![clip.truth[0].clone(); clip.truth.len()];
-    let mut lines = vec![format!(
-        "clips against the true ones, behind the first frame: {:.1} dB over {}; the first frame repeated: {:.1} dB",
-        mean(&|clip| decibels(&clip.frames, &clip.truth)),
-        clips.len(),
-        mean(&|clip| decibels(&still(clip), &clip.truth)),
-    )];
-    let mut groups: BTreeMap<&[u8], Vec<&Made>> = BTreeMap::new();
+    if judged.is_empty() {
+        let mean = |of: &dyn Fn(&Made) -> f64| clips.iter().map(of).sum::<f64>() / clips.len() as f64;
+        return vec![format!(
+            "{} clips against the true ones, PSNR of later frames: {:.1} dB; the first frame repeated: {:.1} dB",
+            clips.len(),
+            mean(&|clip| decibels(&clip.frames, &clip.truth)),
+            mean(&|clip| decibels(&still(clip), &clip.truth)),
+        )];
+    }
+    let count = judged.len();
+    let row = |name: &str, frames: &dyn Fn(&Judged<'_>) -> Vec<RgbImage>| {
+        let right = judged.iter().filter(|it| it.nearest_is_own(&frames(it))).count();
+        let nearness = judged.iter().map(|it| decibels(&frames(it), &it.clip.truth)).sum::<f64>() / count as f64;
+        let share = 100.0 * right as f64 / count as f64;
+        vec![name.to_owned(), format!("{right} ({share:.1} %)"), format!("{nearness:.1} dB")]
+    };
+    let chance = judged.iter().map(|it| 1.0 / it.futures.len() as f64).sum::<f64>() / count as f64;
+    let title = |text: &str| text.to_owned();
+    let table = [
+        vec![
+            format!("{count} clips beside the futures of their first frame"),
+            title("nearest to its own"),
+            title("PSNR of later frames"),
+        ],
+        row("  clips that were made", &|it| it.clip.frames.clone()),
+        row("  control: made of another prompt", &|it| it.of_another.frames.clone()),
+        row("  control: the first frame repeated", &|it| still(it.clip)),
+        vec![title("  chance"), format!("{:.1} %", 100.0 * chance), String::new()],
+    ];
+    aligned(&table)
+}
+
+/// A clip that can be told from those of other prompts.
+struct Judged<'a> {
+    clip: &'a Made,
+    /// The true clips of all prompts with its first frame.
+    futures: Vec<&'a [RgbImage]>,
+    /// What was made of the next of these prompts.
+    of_another: &'a Made,
+}
+
+impl Judged<'_> {
+    fn nearest_is_own(&self, frames: &[RgbImage]) -> bool {
+        let nearest = self.futures.iter().min_by(|one, other| error(frames, one).total_cmp(&error(frames, other)));
+        nearest.is_some_and(|nearest| *nearest == self.clip.truth)
+    }
+}
+
+fn judged(clips: &[Made]) -> Vec<Judged<'_>> {
+    let mut groups: BTreeMap<&[u8], BTreeMap<&str, Vec<&Made>>> = BTreeMap::new();
     for clip in clips {
-        groups.entry(clip.truth[0].as_raw()).or_default().push(clip);
+        groups.entry(clip.truth[0].as_raw()).or_default().entry(&clip.prompt).or_default().push(clip);
     }
-    let is_same = |one: &Made, other: &Made| one.truth == other.truth;
-    let differ = |group: &&Vec<&Made>| {
-        let mut pairs = group.iter().enumerate().flat_map(|(at, one)| group[at + 1..].iter().map(move |it| (one, it)));
-        group.len() > 1 && pairs.all(|(one, other)| !is_same(one, other))
-    };
-    let judged: Vec<&Vec<&Made>> = groups.values().filter(differ).collect();
-    let nearest_is_own = |clip: &Made, group: &[&Made]| {
-        let nearest = group
-            .iter()
-            .min_by(|one, other| error(&clip.frames, &one.truth).total_cmp(&error(&clip.frames, &other.truth)));
-        nearest.is_some_and(|nearest| is_same(nearest, clip))
-    };
-    let count: usize = judged.iter().map(|group| group.len()).sum();
-    if count > 0 {
-        let right = judged.iter().flat_map(|group| group.iter().filter(|clip| nearest_is_own(clip, group))).count();
-        let [share, chance] = [right, judged.len()].map(|part| 100.0 * part as f64 / count as f64);
-        lines.push(format!(
-            "  nearest to their own future of those with the same first frame: {right} of {count} ({share:.1} %; chance \
-             {chance:.0} %)"
-        ));
+    let mut judged = Vec::new();
+    for prompts in groups.values() {
+        let group: Vec<&Vec<&Made>> = prompts.values().collect();
+        let futures: Vec<&[RgbImage]> = group.iter().map(|of_prompt| of_prompt[0].truth.as_slice()).collect();
+        let mut pairs = (0..futures.len()).flat_map(|at| (0..at).map(move |before| (at, before)));
+        if futures.len() < 2 || pairs.any(|(at, before)| futures[at] == futures[before]) {
+            continue;
+        }
+        for (at, of_prompt) in group.iter().enumerate() {
+            let of_another = group[(at + 1) % group.len()][0];
+            judged.extend(of_prompt.iter().map(|clip| Judged { clip, futures: futures.clone(), of_another }));
+        }
     }
-    lines
+    judged
 }
 
 /// The peak signal-to-noise ratio behind the first frame.
@@ -81,20 +120,23 @@ mod tests {
         frames(&RgbImage::from_raw(6, 1, row).unwrap(), 3)
     }
 
-    fn made(values: [u8; 3], truth: [u8; 3]) -> Made {
-        Made { frames: clip(values), truth: clip(truth) }
+    fn made(prompt: &str, values: [u8; 3], truth: [u8; 3]) -> Made {
+        Made { prompt: prompt.to_owned(), frames: clip(values), truth: clip(truth) }
     }
 
     #[test]
     fn clips_are_told_apart_from_other_futures_of_their_first_frame() {
         let (left, right) = ([9, 50, 100], [9, 150, 200]);
-        let lines = compare(&[made([9, 60, 100], left), made([9, 60, 110], right)]);
-        assert!(lines[1].contains("1 of 2 (50.0 %; chance 50 %)"), "{lines:?}");
-        // One alone is told from nothing, nor are two prompts with one future.
-        assert_eq!(compare(&[made(left, left)]).len(), 1);
-        assert_eq!(compare(&[made(left, left), made(right, left)]).len(), 1);
-        // Two pixels of each frame, one of which is off by 10 in one of two frames: 25 on average.
-        let lines = compare(&[made([9, 60, 100], left)]);
-        assert!(lines[0].contains("34.2 dB over 1; the first frame repeated: 14.2 dB"), "{lines:?}");
+        let clips = [made("left", [9, 160, 190], left), made("right", [9, 140, 190], right), made("left", left, left)];
+        let lines = compare(&clips);
+        assert!(lines[0].starts_with("3 clips"), "{lines:?}");
+        for (line, expected) in lines[1..].iter().zip(["2 (66.7 %)", "1 (33.3 %)", "2 (66.7 %)", "50.0 %"]) {
+            assert!(line.contains(expected), "{line}");
+        }
+        // One prompt is told from nothing, nor are two with one future. Two pixels of each frame, one of which is off by 10
+        // in one of two frames: 25 on average.
+        let lines = compare(&[made("left", [9, 60, 100], left)]);
+        assert!(lines.len() == 1 && lines[0].contains("34.2 dB; the first frame repeated: 14.2 dB"), "{lines:?}");
+        assert_eq!(compare(&[made("left", left, left), made("right", right, left)]).len(), 1);
     }
 }

@@ -4,11 +4,12 @@
 use crate::eval::futures;
 use crate::eval::generator::Reader;
 use crate::eval::nearest::{self, Nearest};
+use crate::eval::readings::{Readable, Readings};
 use crate::eval::samples::{self, step_folder};
 use crate::model::folder::ModelFolder;
 use anyhow::{Context, Result, ensure};
-use image::{RgbImage, imageops};
-use loongforge_core::config::{RunConfig, SampleReader};
+use image::RgbImage;
+use loongforge_core::config::RunConfig;
 use loongforge_core::data::{Dataset, Sample};
 use loongforge_core::message::{StepId, Tower};
 use loongforge_core::observe::{Answer, Clip, Console, EvalRecord, Scoring};
@@ -49,9 +50,10 @@ pub fn measure(
     let clips = made.iter().filter(|it| it.num_frames > 1);
     let pair = |it: &Made| {
         let frames = |strip| futures::frames(strip, it.num_frames);
-        Some(futures::Made { frames: frames(&it.strip), truth: frames(it.truth.as_ref()?) })
+        let truth = frames(it.truth.as_ref()?);
+        Some(futures::Made { prompt: it.prompt.clone(), frames: frames(&it.strip), truth })
     };
-    futures::compare(&clips.filter_map(pair).collect::<Vec<_>>()).into_iter().for_each(|line| console.line(&line));
+    futures::compare(&clips.filter_map(pair).collect::<Vec<_>>()).iter().for_each(|line| console.line(line));
     if let Some(found) = nearest_training(config, folder, &made)? {
         console.line(&found.text());
     }
@@ -69,30 +71,24 @@ pub fn measure(
         return Ok(Some(record));
     }
     let reader = Reader::open(path, device).context("eval.reader")?;
-    let ask = |pictures: &[RgbImage]| read(&reader, settings, eval.batch_size, eval.max_new_tokens, pictures);
     let last = |strip: &RgbImage, count: usize| futures::frames(strip, count).pop().expect("a clip has a frame");
-    let readable: Vec<(&Made, &str)> = made.iter().filter_map(|it| Some((it, it.answer.as_deref()?))).collect();
+    let (prompts_read, readable): (Vec<&str>, Vec<Readable<'_>>) = made
+        .iter()
+        .filter_map(|it| {
+            let truth = it.truth.as_ref().map(|truth| last(truth, it.num_frames));
+            let answer = it.answer.as_deref()?;
+            Some((it.prompt.as_str(), Readable { picture: last(&it.strip, it.num_frames), truth, answer }))
+        })
+        .unzip();
     ensure!(!readable.is_empty(), "eval.reader: no prompt of {} has an `answer`", prompts.place_name(0));
-    let expected: Vec<&str> = readable.iter().map(|(_, answer)| *answer).collect();
-    let given = ask(&readable.iter().map(|(it, _)| last(&it.strip, it.num_frames)).collect::<Vec<_>>())?;
-    let own = share(given.iter().map(String::as_str).zip(expected.iter().copied()));
-    console.line(&format!("samples read by {}: {}", path.display(), own.text()));
-    let of_others = (0..given.len()).map(|at| (given[at].as_str(), expected[(at + 1) % expected.len()]));
-    let of_others = share(of_others.filter(|(_, other)| expected.len() > 1 && !other.is_empty()));
-    console.line(&format!("  against the prompt of the sample behind: {}", of_others.text()));
-    let real: Vec<(RgbImage, &str)> =
-        readable.iter().filter_map(|(it, answer)| Some((last(it.truth.as_ref()?, it.num_frames), *answer))).collect();
-    if !real.is_empty() {
-        let (pictures, expected): (Vec<RgbImage>, Vec<&str>) = real.into_iter().unzip();
-        let found = ask(&pictures)?;
-        let found = share(found.iter().map(String::as_str).zip(expected));
-        console.line(&format!("  the true pictures of the prompts: {}", found.text()));
-    }
-    let answers = readable.iter().zip(given).map(|((it, expected), answer)| Answer {
-        prompt: it.prompt.clone(),
-        correct: answer == *expected,
+    let what = if made.iter().any(|it| it.num_frames > 1) { "last frames" } else { "pictures" };
+    let (given, table) = Readings { reader, settings, eval, seed: config.run.seed }.of(&readable, what)?;
+    table.iter().for_each(|line| console.line(line));
+    let answers = prompts_read.iter().zip(&readable).zip(given).map(|((prompt, it), answer)| Answer {
+        prompt: (*prompt).to_owned(),
+        correct: answer == it.answer,
         answer,
-        expected: (*expected).to_owned(),
+        expected: it.answer.to_owned(),
     });
     record = record.with_answers(answers.collect(), &Scoring::of(eval, SAMPLES));
     Ok(Some(record))
@@ -135,76 +131,4 @@ fn nearest_training(config: &RunConfig, folder: &ModelFolder, made: &[Made]) -> 
     let trained = (0..nearest::MAX_TRAINED.min(train.len() as u64)).filter_map(|at| target(&train.sample(at).ok()?));
     let trained: Vec<RgbImage> = trained.map(|clip| clip.strip()).collect();
     Ok(Some(Nearest::of(&pictures().map(|it| &it.strip).collect::<Vec<_>>(), &truths, &trained)))
-}
-
-/// What the reader says of each picture.
-fn read(
-    reader: &Reader,
-    settings: &SampleReader,
-    batch_size: usize,
-    max_new_tokens: usize,
-    pictures: &[RgbImage],
-) -> Result<Vec<String>> {
-    let folder = tempfile::tempdir()?;
-    let mut answers = Vec::new();
-    for batch in pictures.chunks(batch_size.max(1)) {
-        let question = |(at, picture): (usize, &RgbImage)| {
-            let path = folder.path().join(format!("{at}.png"));
-            shown(picture, settings).save(&path)?;
-            reader.question(&settings.question, &[path], &[])
-        };
-        let questions = batch.iter().enumerate().map(question).collect::<Result<Vec<_>>>()?;
-        answers.extend(reader.answer(&questions.iter().collect::<Vec<_>>(), max_new_tokens, None)?);
-    }
-    Ok(answers)
-}
-
-/// A picture as the reader is shown it.
-fn shown(picture: &RgbImage, settings: &SampleReader) -> RgbImage {
-    let (width, height) = picture.dimensions();
-    let factor = settings.enlarge as u32;
-    let mut shown = imageops::resize(picture, width * factor, height * factor, imageops::FilterType::Nearest);
-    if settings.ink_on_paper {
-        imageops::invert(&mut shown);
-    }
-    shown
-}
-
-/// How many readings are what was expected, and how many of their characters.
-#[derive(Debug, PartialEq)]
-struct Share {
-    count: usize,
-    right: usize,
-    characters: f64,
-}
-
-fn share<'a>(readings: impl Iterator<Item = (&'a str, &'a str)>) -> Share {
-    let (mut count, mut right, mut same, mut all) = (0, 0, 0, 0);
-    for (read, expected) in readings {
-        count += 1;
-        right += usize::from(read == expected);
-        same += read.chars().zip(expected.chars()).filter(|(one, other)| one == other).count();
-        all += expected.chars().count().max(read.chars().count());
-    }
-    Share { count, right, characters: same as f64 / all.max(1) as f64 }
-}
-
-impl Share {
-    fn text(&self) -> String {
-        let Self { count, right, characters } = self;
-        let percent = 100.0 * *right as f64 / (*count).max(1) as f64;
-        format!("{right} of {count} correct ({percent:.1} %), {:.1} % of their characters", 100.0 * characters)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn readings_count_whole_and_by_character() {
-        let found = share([("412", "412"), ("413", "412"), ("41", "412")].into_iter());
-        assert_eq!(found, Share { count: 3, right: 1, characters: 7.0 / 9.0 });
-        assert_eq!(found.text(), "1 of 3 correct (33.3 %), 77.8 % of their characters");
-    }
 }

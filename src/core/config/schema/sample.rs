@@ -72,13 +72,19 @@ pub struct SampleReader {
     /// The question about every picture.
     #[serde(default)]
     pub question: String,
-    /// Each pixel becomes so many times so many before a picture is read.
+    /// Rows and columns of the part that is read, around the center of a picture's light, such as `8x8`; `null`: all of it.
+    #[serde(default)]
+    pub window: Option<FrameSize>,
+    /// A picture is read with so many times its rows and columns, interpolated linearly.
     #[serde(default = "one")]
     #[schemars(range(min = 1, max = 64))]
     pub enlarge: usize,
     /// Turn light strokes on a dark ground into dark ones on white before a picture is read.
     #[serde(default)]
     pub ink_on_paper: bool,
+    /// Rows and columns of the ground on which a picture is read, at its top left, such as `32x32`; `null`: none around it.
+    #[serde(default)]
+    pub paper: Option<FrameSize>,
 }
 
 fn steps() -> usize {
