@@ -26,13 +26,15 @@ pub struct DiffusionDigits {
     pub seed: u64,
     pub num_train: usize,
     pub num_held_out: usize,
-    /// Numbers that are in no training sample, and in all held-out ones.
+    /// Numbers that are in no training sample.
     pub num_unseen: u64,
+    /// Those of them that held-out samples have, in turn.
+    pub num_asked: u64,
 }
 
 impl Default for DiffusionDigits {
     fn default() -> Self {
-        Self { seed: 1, num_train: 12_000, num_held_out: 256, num_unseen: 100 }
+        Self { seed: 1, num_train: 12_000, num_held_out: 400, num_unseen: 100, num_asked: 40 }
     }
 }
 
@@ -51,9 +53,11 @@ pub fn compose_digits(dir: &Path, settings: &DiffusionDigits) -> Result<Composed
         range.map(|index| permute(index, NUM_NUMBERS, &[seed, 7])).collect()
     };
     let (unseen, seen) = (numbers(0..settings.num_unseen), numbers(settings.num_unseen..NUM_NUMBERS));
-    let train = draw(dir, "train", &scans.train, &seen, seed, settings.num_train).map_err(write)?;
+    let any = |_: usize, rng: &mut Rng| seen[rng.below(seen.len() as u64) as usize];
+    let train = draw(dir, "train", &scans.train, any, seed, settings.num_train).map_err(write)?;
     write_lines(&dir.join("train.jsonl"), train.iter().map(|drawn| drawn.line(&drawn.number))).map_err(write)?;
-    let held_out = draw(dir, "held_out", &scans.held_out, &unseen, seed, settings.num_held_out).map_err(write)?;
+    let in_turn = |index: usize, _: &mut Rng| unseen[index % settings.num_asked as usize];
+    let held_out = draw(dir, "held_out", &scans.held_out, in_turn, seed, settings.num_held_out).map_err(write)?;
     write_lines(&dir.join("held_out.jsonl"), held_out.iter().map(|drawn| drawn.line(&drawn.number))).map_err(write)?;
     let other = |at: usize| &held_out[another(at, held_out.len(), &[seed, 3])].number;
     let shuffled = held_out.iter().enumerate().map(|(at, drawn)| drawn.line(other(at)));
@@ -81,13 +85,13 @@ fn draw(
     dir: &Path,
     part: &str,
     scans: &[Vec<Scan>; 10],
-    numbers: &[u64],
+    number: impl Fn(usize, &mut Rng) -> u64,
     seed: u64,
     count: usize,
 ) -> std::io::Result<Vec<Drawn>> {
     let draw = |index: usize| {
         let mut rng = Rng::new(&[seed, part.len() as u64, index as u64]);
-        let number = format!("{:03}", numbers[rng.below(numbers.len() as u64) as usize]);
+        let number = format!("{:03}", number(index, &mut rng));
         let mut picture = GrayImage::new((PLACES * SIDE) as u32, SIDE as u32);
         for (place, figure) in number.bytes().enumerate() {
             let scans = &scans[usize::from(figure - b'0')];
@@ -117,7 +121,8 @@ mod tests {
     #[test]
     fn held_out_numbers_are_never_trained_and_controls_have_other_captions() {
         let folder = tempfile::tempdir().unwrap();
-        let settings = DiffusionDigits { num_train: 300, num_held_out: 40, ..DiffusionDigits::default() };
+        let settings =
+            DiffusionDigits { num_train: 300, num_held_out: 40, num_asked: 20, ..DiffusionDigits::default() };
         compose_digits(folder.path(), &settings).unwrap();
         let lines = |name: &str| -> Vec<Json> {
             let text = fs::read_to_string(folder.path().join(name)).unwrap();
@@ -135,6 +140,8 @@ mod tests {
             assert_eq!(own["answer"], other["answer"]);
             assert_ne!(own["image"], json!(null));
         }
+        // Each of 20 numbers twice: 40 samples of those that are asked for in turn.
+        assert_eq!((answers(&held_out).len(), &held_out[0]["answer"]), (20, &held_out[20]["answer"]));
         let moved = held_out.iter().zip(&control).filter(|(own, other)| own["prompt"] != other["prompt"]).count();
         assert!(moved >= 38, "{moved}");
         let picture = image::open(folder.path().join(train[0]["image"].as_str().unwrap())).unwrap().to_luma8();

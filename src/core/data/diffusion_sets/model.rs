@@ -9,6 +9,9 @@ use serde_json::{Value as Json, json};
 use crate::data::digits::{MAX_POSITION_EMBEDDINGS, Tokens, tokenizer, tokenizer_config};
 use crate::data::error::DataError;
 
+/// Rows of text that Wan's attention sees. With the 512 of the published models a word would be lost among equal rows of
+/// padding, and be learned slowly.
+const TEXT_ROWS: usize = 4;
 /// Width of a row of text.
 const TEXT: usize = 32;
 const SPECIAL: [&str; 3] = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"];
@@ -63,6 +66,7 @@ pub fn write_model(
     let config = json!({
         "model_type": "loongforge_diffusion",
         "pipeline": pipeline,
+        "text_rows": TEXT_ROWS,
         "transformer": transformer,
         "vae": {"_class_name": "PixelLatents", "channels": 1},
         "text_encoder": {

@@ -1,4 +1,5 @@
-//! Clips of a digit that moves: 5 frames of 12 by 12 pixels, light ink on black. The first frame and a word determine the rest.
+//! Clips of a digit that moves: 5 frames of 12 by 12 pixels, light ink on black. The first frame and a word determine the rest;
+//! the last frame is the first one again.
 
 use std::fs;
 use std::path::Path;
@@ -25,6 +26,9 @@ const STEP: i64 = 2;
 const DELAY: u32 = 10;
 /// The last place of a digit along an axis: there is a wall.
 const WALL: i64 = FRAME - SIDE as i64;
+/// Where a digit begins along rows and along columns: between the walls, where every word leads elsewhere, and on the grid of the
+/// model's patches. Off that grid a tiny model takes several times as long to learn the same motion.
+const START: i64 = STEP;
 
 /// Describes the samples to make. The same values give the same bytes.
 #[derive(Clone, Copy, Debug)]
@@ -36,7 +40,7 @@ pub struct DiffusionMotion {
 
 impl Default for DiffusionMotion {
     fn default() -> Self {
-        Self { seed: 1, num_train: 12_000, num_held_out: 128 }
+        Self { seed: 1, num_train: 12_000, num_held_out: 200 }
     }
 }
 
@@ -51,11 +55,10 @@ pub fn compose_motion(dir: &Path, settings: &DiffusionMotion) -> Result<Composed
     let write = |error| DataError::write(dir, error);
     fs::create_dir_all(dir).map_err(write)?;
     let (scans, seed) = (Scans::load(), settings.seed);
-    let train = Film { part: "train", scans: &scans.train, places: (0, WALL), every_word: false };
+    let train = Film { part: "train", scans: &scans.train, every_word: false };
     let train = train.shoot(dir, seed, settings.num_train).map_err(write)?;
     write_lines(&dir.join("train.jsonl"), train.iter().map(|filmed| filmed.line(filmed.word))).map_err(write)?;
-    // Off the walls every word leads elsewhere.
-    let held_out = Film { part: "held_out", scans: &scans.held_out, places: (1, WALL - 1), every_word: true };
+    let held_out = Film { part: "held_out", scans: &scans.held_out, every_word: true };
     let held_out = held_out.shoot(dir, seed, settings.num_held_out).map_err(write)?;
     write_lines(&dir.join("held_out.jsonl"), held_out.iter().map(|filmed| filmed.line(filmed.word))).map_err(write)?;
     // Left and right, up and down are neighbors in the list.
@@ -83,23 +86,21 @@ impl Filmed {
 struct Film<'a> {
     part: &'static str,
     scans: &'a [Vec<Scan>; 10],
-    /// The first and the last place at which a digit may begin, along rows and along columns.
-    places: (i64, i64),
     /// Four clips, one for each word, begin with the same frame.
     every_word: bool,
 }
 
 impl Film<'_> {
     fn shoot(&self, dir: &Path, seed: u64, count: usize) -> std::io::Result<Vec<Filmed>> {
-        let Self { part, scans, places: (least, most), every_word } = *self;
+        let Self { part, scans, every_word } = *self;
         let film = |index: usize| {
             let first = if every_word { index / WORDS.len() } else { index };
             let mut rng = Rng::new(&[seed, part.len() as u64, first as u64]);
             let digit = rng.below(10) as usize;
             let scan = &scans[digit][rng.below(scans[digit].len() as u64) as usize];
-            let (x, y, word) = (rng.between(least, most), rng.between(least, most), rng.below(4) as usize);
+            let word = rng.below(WORDS.len() as u64) as usize;
             let word = if every_word { index % WORDS.len() } else { word };
-            let frames: Vec<GrayImage> = path((x, y), word)
+            let frames: Vec<GrayImage> = path((START, START), word)
                 .map(|(x, y)| {
                     let mut frame = GrayImage::new(FRAME as u32, FRAME as u32);
                     stamp(&mut frame, scan, (x as u32, y as u32));
@@ -150,15 +151,13 @@ mod tests {
     use crate::data::{InProcess, Limits, MediaDecoder};
 
     #[test]
-    fn a_digit_moves_and_bounces_and_off_the_walls_every_word_leads_elsewhere() {
+    fn a_digit_moves_and_bounces_and_every_word_leads_elsewhere() {
         let places = |at, word| path((at, at), word).collect::<Vec<_>>();
-        assert_eq!(places(1, 1), [(1, 1), (3, 1), (3, 1), (1, 1), (1, 1)]);
         assert_eq!(places(2, 0), [(2, 2), (0, 2), (2, 2), (4, 2), (2, 2)]);
+        assert_eq!(places(0, 3), [(0, 0), (0, 2), (0, 4), (0, 2), (0, 0)]);
         assert_eq!(places(4, 3), places(4, 2));
-        for (x, y) in (1..WALL).flat_map(|x| (1..WALL).map(move |y| (x, y))) {
-            let futures: BTreeSet<Vec<(i64, i64)>> = (0..4).map(|word| path((x, y), word).collect()).collect();
-            assert_eq!(futures.len(), 4, "{x} {y}");
-        }
+        let futures: BTreeSet<Vec<(i64, i64)>> = (0..4).map(|word| places(START, word)).collect();
+        assert_eq!(futures.len(), 4);
     }
 
     #[test]
