@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 /// Folder of the scheduler's settings, its key in the model's config, and their file.
 const SCHEDULER: (&str, &str) = ("scheduler", "scheduler/scheduler_config.json");
 
-/// What is put behind the name of a network whose averaged weights a folder holds.
+/// The ending of the name of a folder that holds a network's averaged weights.
 const AVERAGED: &str = "_ema";
 
 /// Classes of transformers by `model_type`, where a config does not say its class.

@@ -110,7 +110,7 @@ fn export_adapters(path: &Path, out: &Path, format: Format) -> Result<Exported, 
     Ok(Exported { num_files: files.len(), bytes: total(&files), said: Vec::new() })
 }
 
-/// Where the tensors of one network go and what they are called there.
+/// Says where the tensors of one network go and what they are called there.
 struct Place {
     naming: Naming,
     prefix: &'static str,

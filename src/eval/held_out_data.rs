@@ -1,4 +1,4 @@
-//! How a file of held-out samples is read.
+//! Reads a file of held-out samples.
 
 use loongforge_core::config::{BadSamples, Data, Pack, TooLong, TrainFile};
 

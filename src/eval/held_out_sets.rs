@@ -48,8 +48,8 @@ pub fn open(
     eval.set_names(config.data.val_size > 0.0).into_iter().map(open).collect()
 }
 
-/// What is evaluated while the run goes on. A diffusion model is always evaluated then, if only after the last step: the run's
-/// towers and transformer are there.
+/// The settings of evaluations while the run goes on. A diffusion model is always evaluated then, if only after the last step:
+/// the run's towers and transformer are there.
 pub fn during<'a>(config: &'a RunConfig, folder: &ModelFolder) -> Option<&'a Eval> {
     config.eval.as_ref().filter(|eval| eval.every_steps > 0 || samples::is_diffusion(folder))
 }
@@ -57,7 +57,7 @@ pub fn during<'a>(config: &'a RunConfig, folder: &ModelFolder) -> Option<&'a Eva
 /// The sets that are evaluated while the run goes on, and behind them the prompts of samples.
 ///
 /// # Errors
-/// As [`open`].
+/// See [`open`].
 pub fn open_during(
     config: &RunConfig,
     folder: &ModelFolder,
@@ -92,7 +92,7 @@ pub fn spec(
     })
 }
 
-/// What is computed of a set's samples: their loss, at each of these noise `levels` where there are some, and answers.
+/// The passes over a set's samples: for their loss, at each of these noise `levels` where there are some, and for answers.
 fn scored(
     config: &RunConfig,
     eval: &Eval,

@@ -1,4 +1,4 @@
-//! What the last samples of a run are worth: a model that reads pictures reads them, clips are compared with the true ones, and
+//! Judges the last samples of a run: a model that reads pictures reads them, clips are compared with the true ones, and
 //! pictures with those that were trained on. Every figure stands beside its control.
 
 use crate::eval::futures;
@@ -19,10 +19,10 @@ use tch::Device;
 /// The name of the samples among what is evaluated.
 pub const SAMPLES: &str = "samples";
 
-/// What was made of one prompt.
+/// Describes what was made of one prompt.
 struct Made {
     prompt: String,
-    /// What the reader is to read.
+    /// The text that the reader is to read.
     answer: Option<String>,
     /// Frames side by side.
     strip: RgbImage,
@@ -94,7 +94,7 @@ pub fn measure(
     Ok(Some(record))
 }
 
-/// What was made of the prompts that have a file in `folder`.
+/// Returns what was made of the prompts that have a file in `folder`.
 fn collect(prompts: &Dataset, folder: &Path) -> Result<Vec<Made>> {
     let mut made = Vec::new();
     for index in 0..prompts.len() as u64 {
@@ -120,7 +120,7 @@ fn target(sample: &Sample) -> Option<Clip> {
     Some(Clip::from_values(&item.pixels, [size[0], size[1], size[2], channels], 1.0))
 }
 
-/// How near samples are to pictures that were trained on; `None` of clips.
+/// Measures how near samples are to pictures that were trained on; `None` of clips.
 fn nearest_training(config: &RunConfig, folder: &ModelFolder, made: &[Made]) -> Result<Option<Nearest>> {
     let pictures = || made.iter().filter(|it| it.num_frames == 1);
     let truths: Vec<&RgbImage> = pictures().filter_map(|it| it.truth.as_ref()).collect();

@@ -1,11 +1,11 @@
-//! Whether pictures that a model makes are copies of those that it was trained on.
+//! Tells whether pictures that a model makes are copies of those that it was trained on.
 
 use image::RgbImage;
 
 /// Training pictures that are looked at.
 pub const MAX_TRAINED: u64 = 4000;
 
-/// How near pictures are to the nearest one that was trained on.
+/// Measures how near pictures are to the nearest one that was trained on.
 #[derive(Debug, PartialEq)]
 pub struct Nearest {
     /// Parts that were compared, of what was made.

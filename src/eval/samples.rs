@@ -34,7 +34,7 @@ pub enum SampleError {
     NoPictures,
 }
 
-/// How a model makes samples: what is asked for, and else what its configs say.
+/// Says how a model makes samples: as it is asked for, else as its configs say.
 ///
 /// # Errors
 /// The model's scheduler is not known.
@@ -87,7 +87,7 @@ pub fn summary(config: &RunConfig) -> Option<String> {
     Some(format!("samples of {} {when}, in {steps} steps each: {SAMPLES}/", sampling.prompts.display()))
 }
 
-/// What a foundation actor of the run makes samples with; `None`: none are made.
+/// Returns what a foundation actor of the run makes samples with; `None`: none are made.
 ///
 /// # Errors
 /// The model is no diffusion model, or its scheduler is not known.
@@ -154,7 +154,7 @@ pub fn trained_on(config: &RunConfig, folder: &ModelFolder) -> Result<Dataset, D
     Dataset::open(&config.data, maker, config.run.seed)
 }
 
-/// What the scheduler evaluates to make samples: set number `number`, of these prompts.
+/// The set that the scheduler evaluates to make samples: number `number`, of these prompts.
 /// With `two` transformers each prompt is computed twice: from all noise on by that of high noise, and then by the other.
 pub fn set(sampling: &Sampling, number: usize, prompts: &Dataset, two: bool) -> EvaluationSet {
     let [_, stream] = WithHeldOut::streams(number);
@@ -173,7 +173,7 @@ pub fn set(sampling: &Sampling, number: usize, prompts: &Dataset, two: bool) -> 
     EvaluationSet { name: SET.to_owned(), every: sampling.every_steps, at_start, passes }
 }
 
-/// Whether a model of this kind can be sampled from.
+/// Returns whether a model of this kind can be sampled from.
 pub fn is_diffusion(folder: &ModelFolder) -> bool {
     matches!(folder.model_kind(), ModelKind::Diffusion { .. })
 }

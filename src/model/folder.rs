@@ -128,7 +128,7 @@ impl ModelFolder {
     /// Works like [`ModelFolder::open`], and settles what `model` does not say.
     ///
     /// # Errors
-    /// As [`ModelFolder::open`].
+    /// See [`ModelFolder::open`].
     pub fn open_settled(model: &mut Model) -> Result<Self, FolderError> {
         let folder = Self::open(model)?;
         model.settle(folder.model_kind());
@@ -161,7 +161,7 @@ impl ModelFolder {
     /// Reads a checkpoint or any other model folder as it is.
     ///
     /// # Errors
-    /// As [`ModelFolder::open`].
+    /// See [`ModelFolder::open`].
     pub fn open_plain(path: &Path) -> Result<Self, FolderError> {
         Self::understand(path, read(path, &|_| false)?)
     }
@@ -205,7 +205,7 @@ impl ModelFolder {
     /// Returns what makes samples for this model, whatever it learns; files are decoded by `decoder`.
     ///
     /// # Errors
-    /// As [`open_maker`].
+    /// See [`open_maker`].
     pub fn maker(
         &self,
         options: &ProcessorOptions,

@@ -5,10 +5,10 @@ use std::path::Path;
 /// The file that names the parts of a folder in Diffusers' layout.
 pub const MODEL_INDEX: &str = "model_index.json";
 
-/// What the files of weights are called in the folder of a network that Diffusers defines, before `.safetensors`.
+/// The name of the files of weights in the folder of a network that Diffusers defines, before `.safetensors`.
 const NETWORK_STEM: &str = "diffusion_pytorch_model";
 
-/// What one file of adapters is called that Diffusers has saved.
+/// The name of a file of adapters that Diffusers has saved.
 const LORA_FILE: &str = "pytorch_lora_weights.safetensors";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

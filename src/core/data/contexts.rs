@@ -42,7 +42,7 @@ impl ContextProcessor {
     /// Works like [`TextProcessor::open`] for a model whose tokenizer has a token that stands for features of such texts.
     ///
     /// # Errors
-    /// As there; or there is no such token.
+    /// The tokenizer cannot be read, or it has no such token.
     pub fn open(
         (model_dir, own): (&Path, Option<&Path>),
         config: &Json,

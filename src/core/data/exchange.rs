@@ -27,7 +27,7 @@ impl Exchange {
         Self::of(content).map(|(exchange, _)| exchange)
     }
 
-    /// With the conversation before the answer.
+    /// Keeps the conversation before the answer.
     pub(super) fn of(content: Content) -> Result<(Self, Conversation), String> {
         let Content::Messages(conversation) = content else {
             return Err("is not a conversation: there is no answer to compare with".to_owned());

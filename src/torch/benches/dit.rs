@@ -49,7 +49,7 @@ fn cases() -> Vec<Case> {
     ]
 }
 
-/// What a step reads.
+/// Holds what a step reads.
 struct Step {
     batch: MicroBatch,
     features: Vec<Vec<Tensor>>,

@@ -35,7 +35,7 @@ impl FeatureCache {
         Self { spill: Some(spill), ..self }
     }
 
-    /// With folders that outlive the run.
+    /// Adds folders that outlive the run.
     pub fn with_folders(self, folders: BTreeMap<Tower, CacheFolder>) -> Self {
         Self { folders, ..self }
     }

@@ -94,7 +94,7 @@ impl EncoderPart {
         Self { items: Some(ItemCredit { bytes, row_bytes: towers.iter().map(row_bytes).collect() }), ..self }
     }
 
-    /// Under a budget for activations.
+    /// Sets a budget for activations.
     pub fn with_activations(self, activations: Activations) -> Self {
         Self { activations, ..self }
     }
@@ -117,7 +117,7 @@ impl EncoderPart {
         self.cache.iter_mut().for_each(FeatureCache::flush);
     }
 
-    /// With a file for what the cache has no memory for.
+    /// Adds a file for what the cache has no memory for.
     pub(super) fn with_spill(mut self, spill: Option<Spill>) -> Self {
         self.cache = self.cache.take().map(|cache| match spill {
             Some(spill) => cache.with_spill(spill),

@@ -13,7 +13,7 @@ mod making;
 mod training;
 
 use self::evaluating::{Evaluating, one_by_one};
-pub use self::making::{Finish, SampleMaking, SamplePart};
+pub use self::making::{Finish, HandOver, SampleMaking, SamplePart};
 use super::activations::Activations;
 use super::pack_work::{EncoderPeers, PackWork, Return, UnitWork};
 use super::routing::StepRouting;
@@ -51,7 +51,7 @@ pub struct FoundationPart {
     strays: Vec<(ActorId, Parcel)>,
     /// Holds what ends a continuation.
     stop_token_ids: Vec<i64>,
-    /// How samples are made of prompts, where some are.
+    /// Says how samples are made of prompts, where some are.
     making: Option<SampleMaking>,
 }
 
@@ -127,7 +127,7 @@ impl FoundationPart {
         Self { stop_token_ids, ..self }
     }
 
-    /// Under a budget for activations.
+    /// Sets a budget for activations.
     pub fn with_activations(self, activations: Activations) -> Self {
         Self { activations, ..self }
     }

@@ -77,7 +77,7 @@ impl UnitWork {
 }
 
 impl PackWork {
-    /// What the plan says of its samples; those that have lost a unit do not count.
+    /// Returns what the plan says of its samples; those that have lost a unit do not count.
     pub fn rows(&self, purpose: NoisePurpose) -> Rc<[SampleRow]> {
         let is_whole = |id| self.units.iter().all(|unit| !unit.is_skipped || !unit.samples.contains(&id));
         self.pack.samples.iter().map(|sample| SampleRow::new(sample, is_whole(sample.id), purpose)).collect()

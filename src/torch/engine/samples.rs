@@ -1,6 +1,6 @@
-//! What a foundation actor makes of latents: the decoder of the model's autoencoder, and who writes its frames.
+//! Makes frames of latents in a foundation actor: the decoder of the model's autoencoder, and who writes its frames.
 
-use super::foundation::{SampleMaking, SamplePart};
+use super::foundation::{HandOver, SampleMaking, SamplePart};
 use super::weights::initialize;
 use crate::model::{Autoencoder, MakeSettings, SampleRow};
 use crate::params::ParamStore;
@@ -8,7 +8,6 @@ use loongforge_core::config::RunConfig;
 use loongforge_core::engine::EngineError;
 use loongforge_core::message::{PoolName, SampleId, StepId};
 use loongforge_core::observe::{Clip, ObserveError};
-use std::path::PathBuf;
 use std::sync::Arc;
 use tch::{Device, Kind, Tensor};
 
@@ -26,10 +25,6 @@ pub struct SampleSpec {
     pub boundary: f64,
     pub hand_over: HandOver,
 }
-
-/// The file of a sample that the transformer of high noise leaves to that of low noise, in an existing folder that the actors of
-/// both see.
-pub type HandOver = Arc<dyn Fn(StepId, SampleId) -> Result<PathBuf, ObserveError> + Send + Sync>;
 
 /// Writes what was made of a prompt before a step; returns the name of the file in the run's folder.
 pub type WriteClip = Arc<dyn Fn(StepId, SampleId, &Clip) -> Result<String, ObserveError> + Send + Sync>;

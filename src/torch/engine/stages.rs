@@ -233,7 +233,7 @@ impl Stages {
     }
 }
 
-/// What samples count in the loss `[samples]`, int64, where that is in no column: the leader alone knows of all features that
+/// The weights of samples in the loss `[samples]`, int64, where that is in no column: the leader alone knows of all features that
 /// are missing.
 fn weights(batch: &MicroBatch, device: Device) -> Option<Tensor> {
     let weights = || batch.samples.iter().map(|sample| i64::from(sample.num_targets)).collect::<Vec<_>>();

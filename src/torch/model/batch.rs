@@ -35,7 +35,7 @@ pub struct MicroBatch {
     pub evaluates: bool,
 }
 
-/// What a plan says of one sample of a micro-batch.
+/// Describes one sample of a micro-batch, as planned.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SampleRow {
     pub id: SampleId,

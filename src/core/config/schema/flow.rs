@@ -1,4 +1,4 @@
-//! How a diffusion model is trained: how much noise samples get, and what an error counts.
+//! Settings of the training of a diffusion model: how much noise samples get, and what an error counts.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -60,7 +60,7 @@ pub enum Density {
 pub struct FlowLoss {
     /// Error of a number: its square, or one of three that grow more slowly where it is large.
     pub kind: LossKind,
-    /// Where `huber`, `pseudo_huber` and `smooth_l1` begin to grow more slowly; `null`: 1.
+    /// The error from which on `huber`, `pseudo_huber` and `smooth_l1` grow more slowly; `null`: 1.
     #[schemars(extend("exclusiveMinimum" = 0.0))]
     pub delta: Option<f64>,
     /// Weight of a sample by its noise level σ: `none`; `bell`, around 1/2 (DiffSynth); `sigma_sqrt`, σ⁻²; `cosmap`,

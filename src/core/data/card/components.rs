@@ -13,7 +13,7 @@ pub const DIFFUSION: &str = "loongforge_diffusion";
 pub struct Component {
     /// Name of its folder, of its object in `config.json`, and of what its tensors' names begin with.
     pub name: &'static str,
-    /// What the names of its files of weights begin with.
+    /// The beginning of the names of its files of weights.
     pub stem: &'static str,
     /// The Python library that its class is from.
     pub library: &'static str,

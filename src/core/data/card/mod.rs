@@ -65,7 +65,7 @@ impl<'a> ModelCard<'a> {
         self.section(Section::TextTower)
     }
 
-    /// What the text tower reads where the config has no section `text`: the template around a text, the tokens of it that
+    /// The defaults of the section `text`: the template around a text, the tokens of it that
     /// have no features, and the tokens at most. `None`: the text is read as it is.
     pub fn text_defaults(self) -> Option<Json> {
         texts::of_pipeline(self.config)

@@ -1,4 +1,4 @@
-//! What the text tower of a diffusion model reads, by the model's pipeline: published configs do not say it.
+//! Tables of what the text tower of a diffusion model reads, by the model's pipeline: published configs do not say it.
 
 use serde_json::{Value as Json, json};
 

@@ -22,7 +22,7 @@ pub struct Captions {
     text: TextProcessor,
     /// How pictures stand in a prompt; `None` of a text tower that sees none.
     pictures: Option<PromptPictures>,
-    /// What takes the place of a caption that is dropped.
+    /// The caption in place of one that is dropped.
     null: String,
     /// Texts are cleaned as Wan's pipeline does.
     cleans: bool,

@@ -78,7 +78,7 @@ impl LatentSpace {
     }
 }
 
-/// How a picture is brought to a size of whole tokens: resized, then cut around the middle.
+/// Brings a picture to a size of whole tokens: it is resized, then cut around the middle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fit {
     /// Columns and rows after resizing.

@@ -15,7 +15,7 @@ use crate::data::digits::{SIDE, Scan, Scans};
 use crate::data::error::DataError;
 use crate::rng::Rng;
 
-/// Where the digit goes.
+/// The direction in which the digit goes.
 pub(super) const WORDS: [&str; 4] = ["left", "right", "up", "down"];
 /// Rows and columns of a frame.
 const FRAME: i64 = 12;
@@ -82,7 +82,7 @@ impl Filmed {
     }
 }
 
-/// What clips are made of.
+/// Describes one clip.
 struct Film<'a> {
     part: &'static str,
     scans: &'a [Vec<Scan>; 10],

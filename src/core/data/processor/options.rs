@@ -57,7 +57,7 @@ pub struct Sampled {
     /// `None`: that of the record's own picture or clip.
     pub size: Option<FrameSize>,
     pub frames: Option<usize>,
-    /// With guidance: the negative prompt, or `None` for the model's own.
+    /// The negative prompt of guidance, or `None` for the model's own.
     pub negative: Option<Option<String>>,
 }
 

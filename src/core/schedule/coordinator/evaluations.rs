@@ -110,7 +110,7 @@ pub struct SetResult {
     /// Samples that could not be used.
     pub num_bad: u64,
     pub found: EvaluationReport,
-    /// What of it was found at each noise level.
+    /// Holds what was found at each noise level.
     pub levels: Vec<(Sigma, EvaluationReport)>,
 }
 

@@ -1,6 +1,5 @@
 //! Describes what goes into a coordinator and what comes out.
 
-use super::step::ExpertStep;
 use super::{
     CheckpointDraft, EvaluationSummary, FailedSave, FittedCosts, Ledger, NonFinite, PoisonItem, StepBalance, Straggler,
 };
@@ -87,6 +86,21 @@ pub struct PoolChange {
     pub joined: Vec<ActorId>,
     /// Tells who has left, and why.
     pub left: Vec<(ActorId, String)>,
+}
+
+/// Holds what a step came to in one of several foundation pools, which have models of their own.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ExpertStep {
+    pub pool: PoolName,
+    /// With none the pool's model, its optimizer and its averages stay as they are.
+    pub num_samples: usize,
+    pub num_targets: u64,
+    /// Mean over the pool's own targets; 0 where there are none.
+    pub loss: f64,
+    /// Norm of the gradient of that loss, before clipping.
+    pub grad_norm: f64,
+    /// Factor for the gradient that the pool has reduced, which is of the loss of the whole batch.
+    pub(super) scale: f64,
 }
 
 /// A step that every engine has applied or skipped.

@@ -2,10 +2,11 @@
 
 use super::by_actor::ByActor;
 use super::encoder_pool::EncoderPool;
+use super::io::ExpertStep;
 use super::{FittedCosts, Ledger, PoolSize, PoolSizes, SchedulerState, StepBalance, StepSummary};
 use crate::message::{
-    ActorId, Command, Commit, EvaluationReport, ExpertLoads, PoolName, Role, RoutingReport, SampleId, StepPlan,
-    StepReport, Timings,
+    ActorId, Command, Commit, EvaluationReport, ExpertLoads, Role, RoutingReport, SampleId, StepPlan, StepReport,
+    Timings,
 };
 use crate::message::{Replica, SKIPPED, SampleMeta, Unit, UnitId};
 use crate::schedule::Batch;
@@ -28,21 +29,6 @@ pub(super) struct InFlight {
     experts: Vec<ExpertStep>,
     /// Once it is decided: who has not applied that yet.
     awaited: ByActor<()>,
-}
-
-/// Holds what a step came to in one of several foundation pools, which have models of their own.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct ExpertStep {
-    pub pool: PoolName,
-    /// With none the pool's model, its optimizer and its averages stay as they are.
-    pub num_samples: usize,
-    pub num_targets: u64,
-    /// Mean over the pool's own targets; 0 where there are none.
-    pub loss: f64,
-    /// Norm of the gradient of that loss, before clipping.
-    pub grad_norm: f64,
-    /// Factor for the gradient that the pool has reduced, which is of the loss of the whole batch.
-    scale: f64,
 }
 
 /// All pools together.

@@ -1,6 +1,7 @@
 //! Tests that each of two models is trained as in a run of its own.
 
 use super::*;
+use crate::message::PoolName;
 use crate::message::{Epoch, Pack, PackId, Purpose, SampleMeta, StepId};
 
 const POOLS: [PoolName; 2] = [PoolName::FOUNDATION_HIGH, PoolName::FOUNDATION_LOW];

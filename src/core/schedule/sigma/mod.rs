@@ -30,7 +30,7 @@ pub const LOW_NOISE: u32 = 1;
 /// Holds what planning needs to know of a diffusion model.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FlowShape {
-    /// Where the model has two transformers: the level from which on the one of high noise computes.
+    /// The level from which on the transformer of high noise computes, where the model has two.
     pub boundary: Option<f64>,
     /// The shift of `train.sigma.shift: auto`.
     pub auto_shift: AutoShift,

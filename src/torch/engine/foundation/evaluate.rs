@@ -41,7 +41,7 @@ impl FoundationPart {
         /// Holds what of a micro-batch is read after its forward.
         struct Begun {
             slots: Option<(Slot, Option<Slot>)>,
-            /// How much counts: tokens, or samples.
+            /// The number of tokens, or samples, that count.
             num_targets: u64,
             /// The counted tokens of a language model.
             labels: Option<Tensor>,

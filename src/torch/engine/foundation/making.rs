@@ -2,17 +2,22 @@
 
 use super::FoundationPart;
 use super::evaluating::Evaluating;
-use crate::engine::samples::HandOver;
 use crate::engine::stages::Filled;
 use crate::model::{FoundationModel, MakeSettings, SampleRow, Underway};
 use crate::train::hf::{TensorFile, write_tensor_file};
 use loongforge_core::engine::{EngineError, Ports, Progress};
 use loongforge_core::message::{Activity, SampleId, StepId};
+use loongforge_core::observe::ObserveError;
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Instant;
 use tch::{Device, Tensor};
+
+/// The file of a sample that the transformer of high noise leaves to that of low noise, in an existing folder that the actors of
+/// both see.
+pub type HandOver = Arc<dyn Fn(StepId, SampleId) -> Result<PathBuf, ObserveError> + Send + Sync>;
 
 /// Says how samples are made of prompts, and what becomes of them.
 pub struct SampleMaking {

@@ -1,4 +1,4 @@
-//! What the scheduler orders, what peers send, and the next piece of work.
+//! Takes what the scheduler orders and what peers send, and does the next piece of work.
 
 use super::TorchEngine;
 use crate::engine::encoder::EncoderPart;

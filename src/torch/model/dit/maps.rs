@@ -1,4 +1,4 @@
-//! How the linear maps of transformers start.
+//! Initial values of the linear maps of transformers.
 
 use crate::nn::Linear;
 use crate::params::{Init, ParamSpec};

@@ -1,4 +1,4 @@
-//! What the transformers of diffusion models have in common.
+//! The interface that the transformers of diffusion models have in common.
 
 use std::ops::Range;
 
@@ -24,7 +24,7 @@ pub(super) struct Work<'a> {
     pub share: Option<Share>,
 }
 
-/// What a transformer reads of a micro-batch.
+/// Holds what a transformer reads of a micro-batch.
 pub(super) struct Latents {
     /// The noised latents of all samples' targets, end to end: `[T, P]`.
     pub noised: Slot,
@@ -42,7 +42,7 @@ pub(super) struct Stream {
     pub kind: Kind,
 }
 
-/// What a stage begins with.
+/// The values that a stage begins with.
 pub(super) enum Begin {
     Latents(Latents),
     /// The streams of the stage before.
@@ -68,7 +68,7 @@ pub(super) trait Network {
     fn record(&self, tape: &mut Tape, work: &Work<'_>, begin: Begin) -> Vec<Slot>;
 }
 
-/// What happens among the ranks that share blocks.
+/// The exchanges among ranks that share blocks.
 #[derive(Clone, Copy)]
 pub(super) struct Regions(bool);
 

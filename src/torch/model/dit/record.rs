@@ -19,7 +19,7 @@ use crate::native::NativeError;
 use crate::params::ParamStore;
 use crate::tape::{Boundary, Execution, Policy, Slot, Tape};
 
-/// What is recorded of any transformer.
+/// Records the tape of any transformer.
 pub(super) struct Recorder<'a> {
     pub network: &'a dyn Network,
     pub inputs: &'a [FeatureInput],
@@ -102,7 +102,7 @@ impl Recorder<'_> {
         }
     }
 
-    /// What goes from one stage to the next: the streams of blocks, and the target. Their slots are still to come.
+    /// Describes what goes from one stage to the next: the streams of blocks, and the target. Their slots are still to come.
     fn boundaries(&self, work: &Work<'_>, trains_features: bool) -> Vec<Boundary> {
         let to_come = Tape::new().input(false);
         let boundary = |(stream, requires_grad): (Stream, bool)| {

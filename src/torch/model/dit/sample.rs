@@ -1,4 +1,4 @@
-//! Where the features of a sample lie in the inputs of a micro-batch.
+//! Places of a sample's features in the inputs of a micro-batch.
 
 use std::ops::Range;
 

@@ -18,7 +18,7 @@ pub(super) struct Segments {
     way: Way,
 }
 
-/// How the rows of a table reach their tokens.
+/// Brings the rows of a table to their tokens.
 enum Way {
     /// All segments have one length, and the rows in their order.
     Even,

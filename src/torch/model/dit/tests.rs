@@ -59,11 +59,11 @@ pub(super) struct Fixture {
     expected: BTreeMap<String, Tensor>,
 }
 
-/// What a forward and backward gave.
+/// The results of a forward and backward.
 pub(super) struct Found {
     pub loss: f64,
     pub grads: GradBuffer,
-    /// Of features, by input.
+    /// The gradients of features, by input.
     features: Vec<Option<Tensor>>,
 }
 

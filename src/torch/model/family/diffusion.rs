@@ -49,7 +49,7 @@ impl ModelConfig {
     /// kind of model.
     ///
     /// # Errors
-    /// As [`ModelConfig::from_hf`].
+    /// See [`ModelConfig::from_hf`].
     pub fn autoencoder(config: &serde_json::Value) -> Result<Option<Autoencoder>> {
         let keys = Keys::new(config);
         if keys.text_or("model_type")? != Some(MODEL_TYPE) {

@@ -9,7 +9,7 @@ use std::sync::LazyLock;
 
 use self::table::Table;
 
-/// What names begin with in files that ComfyUI saves.
+/// The beginning of names in files that ComfyUI saves.
 pub const COMFY_PREFIX: &str = "model.diffusion_model.";
 
 static WAN: LazyLock<Table> = LazyLock::new(wan::table);

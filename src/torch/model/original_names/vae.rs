@@ -60,7 +60,7 @@ pub(super) fn table_2_2() -> Table {
     table
 }
 
-/// What both releases name alike.
+/// The names that both releases have.
 fn outside() -> Table {
     let mut table: Table = OUTSIDE.iter().map(|[original, diffusers]| pair(original, diffusers)).collect();
     for side in ["encoder", "decoder"] {

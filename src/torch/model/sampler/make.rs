@@ -21,7 +21,7 @@ pub struct MakeSettings {
     pub guidance: GuidanceScales,
     /// Seed of the noise.
     pub seed: u64,
-    /// Of a sample with a condition the first latent frame is that of the condition (TI2V-5B).
+    /// The first latent frame of a sample with a condition is that of the condition (TI2V-5B).
     pub keeps_first_frame: bool,
 }
 

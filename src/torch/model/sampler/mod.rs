@@ -2,7 +2,7 @@
 //! numbers of diffusers' `FlowMatchEulerDiscreteScheduler` and `UniPCMultistepScheduler` (flow prediction, order 2, bh2).
 //!
 //! Pure mathematics over tensors: each sample has a [`Sampler`] of its own, since its noise levels may depend on its size.
-//! Who has the model asks for [`Sampler::time`], predicts, and takes a [`Sampler::step`] until there is none.
+//! The owner of the model asks for [`Sampler::time`], predicts, and takes a [`Sampler::step`] until there is none.
 
 mod guidance;
 mod make;

@@ -3,7 +3,7 @@
 use super::Method;
 use serde_json::Value;
 
-/// How many noise levels a schedule has in training; a model is told them in these units.
+/// The number of noise levels of a schedule in training; a model is told them in these units.
 const TRAIN_STEPS: f64 = 1000.0;
 
 /// The noise levels of a number of steps.
@@ -21,7 +21,7 @@ pub struct Schedule {
 pub struct Levels {
     /// Those that steps begin with, and a 0 behind them.
     pub sigmas: Vec<f32>,
-    /// What the model is told at each step: the noise level; under UniPC whole thousandths of it.
+    /// The time that the model is told at each step: the noise level; under UniPC whole thousandths of it.
     pub times: Vec<f64>,
 }
 

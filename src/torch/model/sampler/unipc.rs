@@ -3,7 +3,7 @@
 
 use tch::Tensor;
 
-/// What later steps read of the former ones.
+/// Holds what later steps read of the former ones.
 #[derive(Default)]
 pub(super) struct UniPc {
     former: Option<Former>,

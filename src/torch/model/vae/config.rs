@@ -23,7 +23,7 @@ pub struct VaeConfig {
     pub prefix: String,
     /// Channels of the widest pictures in the encoder and in the decoder.
     pub base: [i64; 2],
-    /// What the channels of each level are multiplied by.
+    /// The factor of the channels of each level.
     pub multipliers: Vec<i64>,
     /// Channels of a latent.
     pub latent_channels: i64,

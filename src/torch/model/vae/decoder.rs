@@ -10,7 +10,7 @@ use super::tiles::Tiles;
 use super::tower::from_places;
 use crate::params::{ParamSpec, ParamStore, Scope};
 
-/// What makes pictures of latents.
+/// Makes pictures of latents.
 pub enum VaeDecoder {
     /// The latents are the pixels.
     Pixels(LatentPatch),

@@ -83,7 +83,7 @@ impl Autoencoder {
         }
     }
 
-    /// What makes frames of its latents.
+    /// Makes frames of its latents.
     ///
     /// # Panics
     /// The store lacks one of `decoder_specs`.

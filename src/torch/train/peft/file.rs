@@ -4,6 +4,7 @@ use super::config::CONFIG;
 use super::error::AdapterError;
 use super::folder::AdapterFolder;
 use super::names::places;
+use super::pair::adapters;
 use super::whole::{is_saved, whole_pieces};
 use crate::comm::Mesh;
 use crate::model::TreeNames;
@@ -172,18 +173,4 @@ fn adapter_names(params: &ParamStore, tree: &TreeNames) -> Vec<(Vec<Rows>, Param
 pub fn names_in_file(params: &ParamStore, tree: &TreeNames) -> BTreeMap<String, String> {
     let first = |(mut names, id): (Vec<Rows>, ParamId)| (params.spec(id).name.clone(), names.swap_remove(0).0);
     adapter_names(params, tree).into_iter().map(first).collect()
-}
-
-/// Returns whether some of the parameters are adapters.
-pub fn has_adapter(params: &ParamStore) -> bool {
-    adapters(params).next().is_some()
-}
-
-/// The adapters' parameters, with the paths of the maps they stand beside and which of an adapter's parts they are.
-pub fn adapters(params: &ParamStore) -> impl Iterator<Item = (&str, usize, ParamId)> {
-    params.ids().filter_map(|id| {
-        let name = &params.spec(id).name;
-        let part = |(part, end): (usize, &&str)| Some((name.strip_suffix(*end)?, part, id));
-        ADAPTER_PARTS.iter().enumerate().find_map(part)
-    })
 }

@@ -1,9 +1,8 @@
 //! Adapters added to their base: in its files, a tensor at a time, where no model is built; or in a model's parameters.
 
 use super::error::AdapterError;
-use super::file::adapters;
 use super::folder::{AdapterFolder, Contents};
-use super::pair::{Pair, merged};
+use super::pair::{Pair, adapters, merged};
 use crate::model::ModelConfig;
 use crate::params::{ADAPTER_PARTS, LinearModule, ParamSpec, ParamStore, StoredTensor};
 use crate::train::hf::{Checkpoint, TensorFile};

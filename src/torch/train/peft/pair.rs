@@ -60,3 +60,17 @@ pub(in crate::train) fn merged(params: &ParamStore, id: ParamId) -> Tensor {
     let scale = params.spec(a).adapter.expect("an adapter's first parameter tells its scale").scale;
     Pair::new(parts, module.stacked, scale).apply(&float(id), None).to_kind(value.kind())
 }
+
+/// Returns whether some of the parameters are adapters.
+pub fn has_adapter(params: &ParamStore) -> bool {
+    adapters(params).next().is_some()
+}
+
+/// The adapters' parameters, with the paths of the maps they stand beside and which of an adapter's parts they are.
+pub fn adapters(params: &ParamStore) -> impl Iterator<Item = (&str, usize, ParamId)> {
+    params.ids().filter_map(|id| {
+        let name = &params.spec(id).name;
+        let part = |(part, end): (usize, &&str)| Some((name.strip_suffix(*end)?, part, id));
+        ADAPTER_PARTS.iter().enumerate().find_map(part)
+    })
+}

@@ -1,4 +1,4 @@
-//! What comes before Qwen-Image's blocks.
+//! The layers before Qwen-Image's blocks.
 //!
 //! Shapes: T tokens of all samples' targets and references, K rows of text, R noise levels, D width, P numbers of a patch.
 

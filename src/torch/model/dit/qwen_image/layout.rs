@@ -1,4 +1,4 @@
-//! Where the rows of a micro-batch lie in Qwen-Image's two streams and in their attention.
+//! Places of a micro-batch's rows in Qwen-Image's two streams and in their attention.
 
 use std::ops::Range;
 use std::rc::Rc;

@@ -33,7 +33,7 @@ pub(in crate::model::dit) struct QwenImage {
 }
 
 struct Block {
-    /// Of pictures and of text.
+    /// Holds those of pictures and those of text.
     modulations: Part<[Linear; 2]>,
     attention: Part<Attention>,
     pictures: Part<FeedForward>,

@@ -55,15 +55,15 @@ impl SelfAttention {
         [q, k, self.heads.values(&x)]
     }
 
-    /// Of a rank with some of the heads: queries and keys before their norms, values, and the sums of squares of queries and
-    /// keys.
+    /// Computes, on a rank with some of the heads, queries and keys before their norms, values, and the sums of squares of
+    /// queries and keys.
     pub fn project(&self, x: &Tensor, modulations: &Tensor, context: &Context) -> Vec<Tensor> {
         let x = self.modulated(x, modulations, context);
         let [[q, of_q], [k, of_k]] = [&self.heads.q, &self.heads.k].map(|map| map.project(&x));
         vec![q, k, self.heads.values(&x), Tensor::cat(&[of_q, of_k], 1)]
     }
 
-    /// What [`SelfAttention::project`] gave, with the sums of all ranks' squares, to what [`SelfAttention::heads`] gives.
+    /// Brings what [`SelfAttention::project`] gave, with the sums of all ranks' squares, to what [`SelfAttention::heads`] gives.
     pub fn normed(&self, projected: &[Tensor], context: &Context) -> [Tensor; 3] {
         let [q, k, v, squares] = projected else { unreachable!("queries, keys, values and squares") };
         let q = self.heads.q.normed(q, &squares.narrow(1, 0, 1));
@@ -119,8 +119,8 @@ impl PromptAttention {
         self.attend(&q, [self.heads.k.forward(text), self.heads.values(text)], of_pictures, context)
     }
 
-    /// Of a rank with some of the heads: the sums of squares of queries and of each kind of keys, and then what they are of,
-    /// each kind of keys with its values.
+    /// Computes, on a rank with some of the heads, the sums of squares of queries and of each kind of keys, and then what they
+    /// are of, each kind of keys with its values.
     pub fn project(&self, x: &Tensor, text: &Tensor, pictures: Option<&Tensor>) -> Vec<Tensor> {
         let [q, of_q] = self.heads.q.project(&self.normed(x));
         let [k, of_k] = self.heads.k.project(text);
@@ -134,7 +134,7 @@ impl PromptAttention {
         squares
     }
 
-    /// What [`PromptAttention::project`] gave, with the sums of all ranks' squares, to the rank's part of the branch.
+    /// Brings what [`PromptAttention::project`] gave, with the sums of all ranks' squares, to the rank's part of the branch.
     pub fn finish(&self, projected: &[Tensor], context: &Context) -> Tensor {
         let (squares, values) = projected.split_at(if projected.len() > 5 { 3 } else { 2 });
         let q = self.heads.q.normed(&values[0], &squares[0]);
@@ -167,7 +167,7 @@ impl FeedForward {
         }
     }
 
-    /// As [`SelfAttention::forward`].
+    /// See [`SelfAttention::forward`].
     pub fn forward(&self, x: &Tensor, modulations: &Tensor, context: &Context) -> Tensor {
         let table = of(modulations, &self.table);
         let x = context.segments.modulate(x, &table, 3, self.eps);

@@ -1,4 +1,4 @@
-//! What Wan's image-to-video models are told of a clip: which of its frames are given.
+//! Tells Wan's image-to-video models which frames of a clip are given.
 
 use loongforge_core::message::Grid;
 use tch::{Device, Tensor};

@@ -1,4 +1,4 @@
-//! What comes before Wan's blocks, and the head behind them.
+//! The layers before Wan's blocks, and the head behind them.
 //!
 //! Shapes: T tokens of all samples, R noise levels, D width, E numbers of a patch of the input, P of one of the output.
 
@@ -24,7 +24,7 @@ const TIMES: f64 = 1000.0;
 /// The epsilon of norms of pictures' tokens.
 const IMAGE_EPS: f64 = 1e-5;
 
-/// What comes before the blocks.
+/// The layers before the blocks.
 pub(super) struct Embed {
     config: WanConfig,
     patches: Part<Patches>,

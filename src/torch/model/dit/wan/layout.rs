@@ -1,4 +1,4 @@
-//! What Wan's blocks read of a micro-batch beside their hidden states.
+//! Tables that Wan's blocks read of a micro-batch beside their hidden states.
 
 use std::rc::Rc;
 

@@ -35,7 +35,7 @@ struct Block {
     mlp: Part<FeedForward>,
 }
 
-/// What all blocks read beside their hidden states, in a rank's part of them.
+/// Holds what all blocks read beside their hidden states, in a rank's part of them.
 struct Told {
     modulations: Slot,
     text: Slot,

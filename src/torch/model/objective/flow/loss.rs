@@ -20,7 +20,7 @@ pub enum LossKind {
     SmoothL1 { beta: f64 },
 }
 
-/// What the loss is made of beside predictions and targets.
+/// Settings of the loss beside predictions and targets.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FlowSettings {
     /// The run's, for noise.

@@ -1,4 +1,4 @@
-//! How much a sample counts at the time of its noise. Time 0 is data, time 1 is noise.
+//! Weights of samples by the time of their noise. Time 0 is data, time 1 is noise.
 
 /// Says how much a sample counts at its time.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
