@@ -5,7 +5,7 @@ use std::process::Command;
 
 /// The first words of a command of the page; and the arguments of cargo for its smallest size, or why it is not run
 /// here.
-const COMMANDS: [(&str, Result<&str, &str>); 29] = [
+const COMMANDS: [(&str, Result<&str, &str>); 31] = [
     ("cargo bench -p loongforge-core --bench edge", Ok("edge")),
     ("cargo bench -p loongforge-core --bench samples", Ok("samples")),
     ("cargo bench -p loongforge-core --bench sound", Ok("sound")),
@@ -19,6 +19,7 @@ const COMMANDS: [(&str, Result<&str, &str>); 29] = [
     ("cargo bench -p loongforge-torch --bench reshard", Ok("reshard")),
     ("cargo bench -p loongforge-torch --bench save", Ok("save")),
     ("cargo bench -p loongforge-torch --bench vae", Ok("vae -- 1")),
+    ("cargo bench -p loongforge-torch --bench dit", Ok("dit -- 1")),
     ("cargo bench -p loongforge-actors --bench pool_scaling", Ok("pool_scaling -- 1")),
     ("cargo bench -p loongforge-actors --bench journal", Ok("journal")),
     ("cargo bench -p loongforge --bench sandbox", Ok("sandbox")),
@@ -31,6 +32,7 @@ const COMMANDS: [(&str, Result<&str, &str>); 29] = [
     ("PYTHON benches/convert.py", Err("needs Python with webdataset and megatron-energon")),
     ("PYTHON benches/preprocess.py", Err("needs Python with transformers and torchvision")),
     ("PYTHON benches/sound.py", Err("needs Python with transformers and soundfile")),
+    ("PYTHON benches/dit.py", Err("needs Python with torch and diffusers")),
     ("PYTHON benches/vae.py", Err("needs Python with torch and diffusers")),
     ("python3 benches/simulate_agreement.py", Err("needs minutes of an idle machine and a release build")),
     ("loongforge drill", Err("needs a release build and some minutes; `tests/runs/drill.rs` drills")),
