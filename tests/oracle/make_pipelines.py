@@ -47,7 +47,7 @@ WAN = dict(patch_size=[1, 2, 2], num_attention_heads=2, attention_head_dim=12, i
            freq_dim=16, ffn_dim=32, num_layers=2, rope_max_seq_len=64)
 QWEN = dict(patch_size=2, in_channels=16, out_channels=4, num_layers=2, attention_head_dim=8, num_attention_heads=2,
             joint_attention_dim=16, axes_dims_rope=[2, 2, 4])
-VAE = dict(base_dim=4, z_dim=4, num_res_blocks=1, dim_mult=[1, 2, 2, 2], temperal_downsample=[False, True, True])
+VAE = dict(base_dim=4, z_dim=4, num_res_blocks=1, dim_mult=[1, 1, 1, 1], temperal_downsample=[False, True, True])
 VAE_5B = dict(VAE, decoder_base_dim=4, is_residual=True, in_channels=12, out_channels=12, patch_size=2, scale_factor_spatial=16)
 UNIPC = dict(prediction_type="flow_prediction", use_flow_sigmas=True, flow_shift=5.0)
 EULER = dict(use_dynamic_shifting=True, base_shift=0.5, max_shift=0.9, base_image_seq_len=256, max_image_seq_len=8192,
