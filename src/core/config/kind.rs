@@ -150,6 +150,7 @@ impl Model {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::message::Tower;
 
     fn config(more: &[&str]) -> RunConfig {
         let folder = tempfile::tempdir().unwrap();
@@ -217,5 +218,13 @@ mod tests {
         assert_eq!(settled(&[], diffusion), [true, true, true, false]);
         assert_eq!(settled(&["model.text_encoder.freeze=false"], diffusion), [true, false, true, false]);
         assert_eq!(settled(&["model.text_encoder.lora={r: 2}"], diffusion), [true, false, true, false]);
+        // What the scheduler takes for frozen: there are no projectors that would be trained.
+        let frozen = |more: &[&str], kind| {
+            let mut model = config(more).model;
+            model.settle(kind);
+            model.has_frozen([Tower::Text, Tower::Vae].into_iter().collect())
+        };
+        assert!(frozen(&[], diffusion) && !frozen(&["model.text_encoder.freeze=false"], diffusion));
+        assert!(!frozen(&["model.text_encoder.freeze=true"], ModelKind::Tokens));
     }
 }

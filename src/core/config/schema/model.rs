@@ -211,7 +211,10 @@ impl Model {
     /// Returns whether the config alone says that these towers of the model have nothing to train. Where patterns happen to
     /// freeze all, it does not.
     pub fn has_frozen(&self, towers: TowerSet) -> bool {
-        let is_frozen = |tower| [false, true].into_iter().all(|part| self.tower_part(tower, part).1.is_frozen());
+        // Settled for diffusion models alone, whose towers have no projectors.
+        let has_projectors = self.vae.freeze.is_none();
+        let parts = |tower| [false, true].map(|is_projector| self.tower_part(tower, is_projector).1);
+        let is_frozen = |tower| parts(tower)[..1 + usize::from(has_projectors)].iter().all(|part| part.is_frozen());
         towers.iter().all(|tower| tower == Tower::Vae || is_frozen(tower))
     }
 
