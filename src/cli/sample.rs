@@ -172,6 +172,7 @@ fn prompts(args: &SampleArgs, painter: &Painter) -> anyhow::Result<Vec<Sample>> 
             target: target.clone(),
             captions: vec![text.clone()],
             references: references.clone(),
+            mask: None,
             answer: None,
         };
         let id = SampleId(number as u64);

@@ -15,6 +15,7 @@ pub fn data(data: &Data, file: TrainFile) -> Data {
         on_bad_sample,
         pack,
         caption_dropout: None,
+        masks: false,
         ..data.clone()
     }
 }

@@ -21,6 +21,6 @@ pub(crate) fn with_flow(model: ModelConfig, config: &RunConfig) -> ModelConfig {
         LossWeight::Linear => TimeWeight::Linear { slope: slope.unwrap_or(1.0) },
         LossWeight::MinSnr => TimeWeight::MinSnr { gamma: gamma.unwrap_or(5.0) },
     };
-    let flow = FlowSettings { seed: config.run.seed, kind, weight };
+    let flow = FlowSettings { seed: config.run.seed, kind, weight, masks: config.data.masks };
     model.clone().with_flow(flow).unwrap_or(model)
 }

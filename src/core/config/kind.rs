@@ -85,6 +85,7 @@ impl RunConfig {
             ("pools.foundation_high", self.pools.foundation_high.is_some()),
             ("pools.foundation_low", self.pools.foundation_low.is_some()),
             ("data.caption_dropout", data.caption_dropout.is_some()),
+            ("data.masks", data.masks),
             ("data.image.area", data.image.area.is_some()),
             ("data.video.area", data.video.area.is_some()),
             ("data.video.frames", data.video.frames.is_some()),

@@ -111,6 +111,21 @@ pub const INPUT_IDS: &str = "input_ids";
 pub const POSITION_IDS: &str = "position_ids";
 pub const TARGETS: &str = "targets";
 
+/// The column of the weights of tokens in the loss of a diffusion model.
+pub const WEIGHTS: &str = "weights";
+
+/// The weights of tokens `[T]`, those of references included, in the order in which a sample has them.
+pub fn weight_column() -> Column {
+    Column {
+        name: WEIGHTS,
+        kind: Kind::Float,
+        before: Vec::new(),
+        after: Vec::new(),
+        rows: Rows::Tokens,
+        uncounted: None,
+    }
+}
+
 /// The columns of language models, in the order in which data actors send them.
 pub fn token_columns() -> Vec<Column> {
     let column = |name, kind, before: &[i64], uncounted| Column {

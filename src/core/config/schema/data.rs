@@ -54,6 +54,10 @@ pub struct Data {
     #[serde(default)]
     #[schemars(range(min = 0.0, max = 1.0))]
     pub caption_dropout: Option<f64>,
+    /// Diffusion models: read the field `mask` of records, a picture as large as its picture or clip. The error of a token counts
+    /// as much as its part of the mask is bright, and the mean is over what counts; a record without a mask counts whole.
+    #[serde(default)]
+    pub masks: bool,
     /// Limits above which bad samples, which are skipped and listed, end the run.
     #[serde(default)]
     pub on_bad_sample: BadSamples,
@@ -419,6 +423,7 @@ impl Data {
             template: Template::FromModel,
             template_kwargs: JsonMap::default(),
             caption_dropout: None,
+            masks: false,
             on_bad_sample: BadSamples::default(),
             val_size: 0.0,
         }

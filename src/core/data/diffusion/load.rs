@@ -58,8 +58,35 @@ impl Loader {
     /// # Errors
     /// Named by the file: it cannot be read, is too small or too long, or the model makes no clips.
     pub fn native(&self, source: &MediaSource, base: &Path, id: SampleId) -> Result<Frames, DataError> {
+        self.masked(source, None, base, id).map(|(frames, _)| frames)
+    }
+
+    /// Works like [`Loader::native`], with the part of a mask that lies over the frames.
+    ///
+    /// # Errors
+    /// As there, or the mask is no picture of the source's size.
+    pub fn masked(
+        &self,
+        source: &MediaSource,
+        mask: Option<&MediaSource>,
+        base: &Path,
+        id: SampleId,
+    ) -> Result<(Frames, Option<Frames>), DataError> {
         let frames = self.frames(source, base, id, self.space.frames)?;
-        self.fitted(source, &frames)
+        let size = frames[0].dimensions();
+        let over = |mask: &MediaSource| {
+            let fail = |reason: String| DataError::image(Path::new(mask.name()), reason);
+            let found = self.picture(mask, base, id)?;
+            let (width, height) = found.dimensions();
+            if (width, height) != size {
+                let reason =
+                    format!("is a mask of {width}×{height} pixels, and what it masks has {}×{}", size.0, size.1);
+                return Err(fail(reason));
+            }
+            Frames::fitted(&[found], self.fit(source, size).map_err(fail)?).map_err(fail)
+        };
+        let mask = mask.map(over).transpose()?;
+        Ok((self.fitted(source, &frames)?, mask))
     }
 
     /// Works like [`Loader::native`] for frames that are given: of two pictures, which are the first frame and the last, both are
@@ -97,15 +124,20 @@ impl Loader {
 
     fn fitted(&self, source: &MediaSource, frames: &[image::RgbImage]) -> Result<Frames, DataError> {
         let size = (frames[0].width() as usize, frames[0].height() as usize);
-        let area = self.areas[usize::from(matches!(source, MediaSource::Video(_)))];
         let fail = |reason: String| DataError::image(Path::new(source.name()), reason);
-        let fit = Fit::native(size, area, self.space.unit()).map_err(fail)?;
+        let fit = self.fit(source, frames[0].dimensions()).map_err(fail)?;
         if fit.resized != size {
             self.num_reduced.fetch_add(1, Ordering::Relaxed);
         } else if fit.kept != size {
             self.num_cut.fetch_add(1, Ordering::Relaxed);
         }
         Frames::fitted(frames, fit).map_err(fail)
+    }
+
+    /// The size to which the frames of a source are brought.
+    fn fit(&self, source: &MediaSource, (width, height): (u32, u32)) -> Result<Fit, String> {
+        let area = self.areas[usize::from(matches!(source, MediaSource::Video(_)))];
+        Fit::native((width as usize, height as usize), area, self.space.unit())
     }
 
     /// The frames that a visit takes of a source: one, and multiples of `group` more.

@@ -14,6 +14,7 @@ mod edits;
 mod given;
 mod latents;
 mod load;
+mod masks;
 mod mojibake;
 mod pictures;
 #[cfg(test)]
@@ -100,7 +101,7 @@ impl DiffusionMaker {
     /// A sample to learn from.
     fn learn(&self, id: SampleId, record: &Captioned, base: &Path) -> Result<Sample, DataError> {
         let target = record.target.as_ref().ok_or_else(no_target)?;
-        let frames = self.loader.native(target, base, id)?;
+        let (frames, mask) = self.loader.masked(target, self.mask(record)?, base, id)?;
         let grid = self.space.tokens(frames.sizes());
         let mut media = vec![frames.item(self.space.channels, grid.num_patches())];
         let num_frames = frames.sizes()[0];
@@ -111,7 +112,19 @@ impl DiffusionMaker {
         media.push(self.captions.item(self.captions.choose(id, &record.captions), &shown)?);
         let num_clean = given.map_or(0, |frames| self.given.num_clean(num_frames, frames));
         media.extend(self.pictures(Some(target), given)?);
-        self.sample(id, grid, [num_tokens, num_clean], media)
+        let of_frame = mask.map(|mask| masks::of_tokens(&mask, self.space));
+        self.sample(id, grid, [num_tokens, num_clean], media, of_frame.as_deref())
+    }
+
+    /// The mask of a record's picture or clip.
+    fn mask<'a>(&self, record: &'a Captioned) -> Result<Option<&'a MediaSource>, DataError> {
+        match (&record.mask, self.flow.masks) {
+            (Some(_), false) => {
+                let reason = "has a `mask`: set data.masks=true, so that it weighs the loss, or drop the field";
+                Err(DataError::Line(reason.to_owned()))
+            }
+            (mask, _) => Ok(mask.as_ref()),
+        }
     }
 
     /// A sample of which only prompt, condition and references are known.
@@ -151,7 +164,7 @@ impl DiffusionMaker {
             media.push(self.captions.item(negative.as_deref().unwrap_or(self.captions.null()), &shown)?);
         }
         media.extend(self.pictures(given, first)?);
-        self.sample(id, grid, [num_tokens, 0], media)
+        self.sample(id, grid, [num_tokens, 0], media, None)
     }
 
     /// Adds the items of references; returns their tokens, and the pictures that the text tower is shown.
@@ -197,20 +210,29 @@ impl DiffusionMaker {
         self.given.pictures(frames).map_err(|reason| DataError::image(Path::new(source.name()), reason))
     }
 
-    /// `num_tokens` of the target and of references, of which `num_clean` of the target are given and not made.
+    /// `num_tokens` of the target and of references, of which `num_clean` of the target are given and not made; `of_frame` weighs
+    /// the tokens of each frame.
     fn sample(
         &self,
         id: SampleId,
         grid: Grid,
         [num_tokens, num_clean]: [usize; 2],
         media: Vec<Media>,
+        of_frame: Option<&[f32]>,
     ) -> Result<Sample, DataError> {
         if num_tokens > self.max_tokens {
             let (num_image_tokens, max_tokens) = (num_tokens, self.max_tokens);
             return Err(DataError::TooLong { num_tokens, num_image_tokens, num_audio_tokens: 0, max_tokens });
         }
-        let num_targets = if self.flow.per_token { (grid.num_patches() - num_clean) as u32 } else { 1 };
-        Ok(Sample::of_target(id, grid, [num_tokens as u32, num_targets], media))
+        let (column, counted) = match self.flow.masks {
+            true => {
+                masks::column(of_frame, grid, num_tokens, num_clean).map(|(column, counted)| (Some(column), counted))?
+            }
+            false => (None, grid.num_patches() - num_clean),
+        };
+        let num_targets = if self.flow.per_token { counted as u32 } else { 1 };
+        let sample = Sample::of_target(id, grid, [num_tokens as u32, num_targets], media);
+        Ok(sample.with_columns(column.into_iter().collect()))
     }
 }
 

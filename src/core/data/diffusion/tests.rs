@@ -8,6 +8,7 @@ use serde_json::{Value as Json, json};
 
 use super::*;
 use crate::config::{Area, Data, Take, TrainFile};
+use crate::data::column::ColumnValues;
 use crate::data::dataset::Dataset;
 use crate::data::digits::{MODEL, write_model};
 use crate::data::in_process::InProcess;
@@ -146,7 +147,7 @@ fn what_cannot_be_used_is_named() {
     assert!(bad(json!({"prompt": 5, "image": "1.png"})).contains("`prompt` is no text"));
     assert!(bad(json!({"image": "1.png", "mood": "x"})).contains("no caption"));
     assert!(bad(json!({"prompt": "x"})).contains("no picture or clip"));
-    assert!(bad(json!({"prompt": "x", "image": "1.png", "mask": "2.png"})).contains("`mask`"));
+    assert!(bad(json!({"prompt": "x", "image": "1.png", "mask": "2.png"})).contains("set data.masks=true"));
     assert!(bad(json!({"prompt": "x", "video": ["1.png", "2.png"]})).contains("this model makes pictures"));
     RgbImage::new(1, 30).save(bench.path("thin.png")).unwrap();
     assert!(bad(json!({"prompt": "x", "image": "thin.png"})).contains("is 1×30 pixels, less than one token of 2×2"));
@@ -169,6 +170,34 @@ fn what_cannot_be_used_is_named() {
     assert!(error.contains("has the format messages, and diffusion models learn from"), "{error}");
     let error = bench.maker(json!({"_class_name": "X", "patch_size": 2}), ProcessorOptions::default());
     assert!(error.err().unwrap().to_string().contains("transformer._class_name"));
+}
+
+#[test]
+fn a_mask_weighs_the_tokens_of_its_picture() {
+    let bench = Bench::new();
+    let (white, black) = (Luma([255u8]), Luma([0u8]));
+    // The last column of 25 is cut, and the ninth row: 4 rows of 12 tokens are left.
+    let half = |width| GrayImage::from_fn(width, 9, |x, _| if x < 12 { white } else { black });
+    half(25).save(bench.path("half.png")).unwrap();
+    half(24).save(bench.path("narrow.png")).unwrap();
+    GrayImage::from_pixel(25, 9, black).save(bench.path("black.png")).unwrap();
+    let sample = |line: Json, per_token| {
+        let flow = FlowOptions { masks: true, per_token, ..FlowOptions::default() };
+        bench.sample(bench.qwen(ProcessorOptions { flow, ..ProcessorOptions::default() }), line)
+    };
+    let line = |mask: &str| json!({"prompt": "x", "image": "1.png", "edit_image": "2.png", "mask": mask});
+    let weights = |sample: &Sample| sample.columns[0].values.clone();
+    let found = sample(line("half.png"), true).unwrap();
+    let row = [[1.0f32; 6], [0.0; 6]].concat();
+    let expected = [row.repeat(4), vec![0.0; 48]].concat();
+    assert_eq!(weights(&found), ColumnValues::F32(expected));
+    assert_eq!((found.meta.num_targets, found.meta.column_bytes), (24, 4 * 96));
+    assert_eq!(sample(line("half.png"), false).unwrap().meta.num_targets, 1);
+    let whole = sample(json!({"prompt": "x", "image": "1.png"}), false).unwrap();
+    assert_eq!(weights(&whole), ColumnValues::F32(vec![1.0; 48]));
+    let narrow = sample(line("narrow.png"), false).unwrap_err();
+    assert!(narrow.contains("a mask of 24×9 pixels, and what it masks has 25×9"), "{narrow}");
+    assert!(sample(line("black.png"), false).unwrap_err().contains("its mask is black"));
 }
 
 #[test]

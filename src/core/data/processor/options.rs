@@ -47,6 +47,8 @@ pub struct FlowOptions {
     pub dropout: f64,
     /// The loss is a mean over tokens, not over samples.
     pub per_token: bool,
+    /// Masks of records weigh the loss.
+    pub masks: bool,
     /// The samples that are to be made; `None`: as large as the record's own picture, without guidance.
     pub sampled: Option<Sampled>,
 }
@@ -99,7 +101,11 @@ impl ProcessorOptions {
             max_images,
             max_visual_tokens,
             learned: learned.into(),
-            flow: FlowOptions { dropout: data.caption_dropout.unwrap_or(0.0), ..FlowOptions::default() },
+            flow: FlowOptions {
+                dropout: data.caption_dropout.unwrap_or(0.0),
+                masks: data.masks,
+                ..FlowOptions::default()
+            },
         }
     }
 
@@ -107,6 +113,8 @@ impl ProcessorOptions {
     pub fn of_run(config: &RunConfig, data: &Data) -> Self {
         let mut options = Self::new(data, &config.train);
         options.flow.seed = config.run.seed;
+        // The model reads the same columns of a held-out set.
+        options.flow.masks = config.data.masks;
         options.flow.per_token = config.train.loss.is_some_and(|loss| loss.per == Per::Token);
         options.flow.sampled = config.sample.as_ref().map(|sample| Sampled {
             size: sample.size,

@@ -15,7 +15,7 @@ const VISUALS: [&str; 5] = ["video", "image", "file_name", "video_path", "image_
 const CAPTIONS: [&str; 4] = ["prompt", "text", "caption", "cap"];
 /// Fields that name pictures and clips that the result is made from, before `control_path_0` and so on.
 const REFERENCES: [&str; 4] = ["edit_image", "reference_image", "control_image", "control_path"];
-/// A field that changes what is learned, and that is not read.
+/// The field that names a mask of the loss.
 const MASK: &str = "mask";
 
 /// A picture or a clip with what is said of it.
@@ -27,6 +27,8 @@ pub struct Captioned {
     pub captions: Vec<String>,
     /// Pictures and clips that the result is made from, in order.
     pub references: Vec<MediaSource>,
+    /// The field `mask`: a picture that is bright where the error counts.
+    pub mask: Option<MediaSource>,
     /// The field `answer`: what a reader of the result is expected to read.
     pub answer: Option<String>,
 }
@@ -44,10 +46,7 @@ impl Captioned {
     pub(super) fn of(mut fields: Map<String, Json>, record: &Record, folder: &str) -> Result<Self, DataError> {
         let files = Files { record, folder };
         let mut take = |key: &str| fields.remove(key).filter(|value| !value.is_null());
-        if take(MASK).is_some() {
-            let reason = "has a `mask`, and a loss under a mask is not computed: drop the field";
-            return Err(DataError::Line(reason.to_owned()));
-        }
+        let mask = take(MASK).map(|value| visual(MASK, &value, &files)).transpose()?;
         let own = |wanted: &[Kind]| {
             let mut members = record.members.iter().map(|(name, _)| name).filter(|_| record.is_closed);
             members.find(|name| kind_of(name).is_some_and(|kind| wanted.contains(&kind))).cloned()
@@ -99,7 +98,7 @@ impl Captioned {
         for value in numbered {
             references.push(visual("control_path", &value, &files)?);
         }
-        Ok(Self { target, captions, references, answer })
+        Ok(Self { target, captions, references, mask, answer })
     }
 }
 

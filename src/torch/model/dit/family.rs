@@ -13,7 +13,7 @@ use super::qwen_image::{QwenImage, QwenImageConfig};
 use super::record::Recorder;
 use super::wan::{Wan, WanConfig};
 use crate::model::batch::MicroBatch;
-use crate::model::columns::Column;
+use crate::model::columns::{Column, weight_column};
 use crate::model::foundation::{FoundationFamily, FoundationModel, FoundationShape, FoundationTape};
 use crate::model::keys::{Keys, ModelConfigError};
 use crate::model::objective::FlowSettings;
@@ -243,7 +243,7 @@ impl FoundationFamily for DitFamily {
     }
 
     fn columns(&self) -> Vec<Column> {
-        Vec::new()
+        if self.flow.masks { vec![weight_column()] } else { Vec::new() }
     }
 
     fn shape(&self) -> FoundationShape {

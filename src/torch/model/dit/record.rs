@@ -11,6 +11,7 @@ use super::network::{Begin, Latents, Network, Stream, Work};
 use super::sample::{Sample, samples};
 use super::share::Share;
 use crate::model::batch::{MicroBatch, SampleRow};
+use crate::model::columns::WEIGHTS;
 use crate::model::foundation::FoundationTape;
 use crate::model::objective::{self, FlowSettings, NoisePurpose};
 use crate::model::stage::Stage;
@@ -80,8 +81,7 @@ impl Recorder<'_> {
         let mut written = self.network.record(&mut tape, &work, begin);
         let (mut outbound, mut loss) = (Vec::new(), None);
         if self.stage.is_last {
-            let weights = rows.iter().zip(&found).map(|(row, sample)| self.weight(row, sample, batch.evaluates));
-            let weight = Tensor::cat(&weights.collect::<Vec<_>>(), 0).unsqueeze(1).to_device(self.device);
+            let weight = self.weights(rows, &found, batch).unsqueeze(1).to_device(self.device);
             let weight = own.as_ref().map_or(weight.shallow_clone(), |own| weight.index_select(0, own));
             loss = Some(self.flow.kind.record(&mut tape, written[0], target, weight, batch.loss_scale));
         } else {
@@ -202,14 +202,28 @@ impl Recorder<'_> {
         })
     }
 
-    /// The weight of each token of a sample `[tokens]`: an even share of the sample's, of those that count.
-    fn weight(&self, row: &SampleRow, sample: &Sample, evaluates: bool) -> Tensor {
-        let counted = self.network.counted(sample);
-        let of_level = if evaluates { 1.0 } else { self.flow.weight.at(sigma(row)) };
-        let elements = ((counted.end - counted.start) * self.patch_dim).max(1) as f64;
-        let share = (of_level * f64::from(row.num_targets) / elements) as f32;
-        let tokens = (0..sample.num_tokens()).map(|token| if counted.contains(&token) { share } else { 0.0 });
-        Tensor::from_slice(&tokens.collect::<Vec<f32>>())
+    /// The weight of each token of all samples' targets in the loss `[T]`: a sample's weight is divided among those that count,
+    /// by their masks where there are some, else evenly.
+    fn weights(&self, rows: &[SampleRow], found: &[Sample], batch: &MicroBatch) -> Tensor {
+        let masks = batch.columns.find(WEIGHTS).map(|column| Vec::<f32>::try_from(column).expect("a row of numbers"));
+        let mut begin = 0;
+        let mut weights = Vec::new();
+        for (row, sample) in rows.iter().zip(found) {
+            let counted = self.network.counted(sample);
+            let of_token = |token: i64| match &masks {
+                _ if !counted.contains(&token) => 0.0,
+                Some(masks) => f64::from(masks[begin + token as usize]),
+                None => 1.0,
+            };
+            let of_level = if batch.evaluates { 1.0 } else { self.flow.weight.at(sigma(row)) };
+            let sum: f64 = (0..sample.num_tokens()).map(of_token).sum();
+            let elements = sum * self.patch_dim as f64;
+            let share = if elements > 0.0 { of_level * f64::from(row.num_targets) / elements } else { 0.0 };
+            // In float32 a token that counts whole has exactly the share of an even division.
+            weights.extend((0..sample.num_tokens()).map(|token| (share * of_token(token)) as f32));
+            begin += row.num_tokens;
+        }
+        Tensor::from_slice(&weights)
     }
 }
 

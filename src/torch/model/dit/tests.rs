@@ -11,7 +11,7 @@ use tch::{Device, Kind, Tensor};
 
 use super::family::{DitFamily, DitModel, TransformerConfig};
 use crate::model::batch::{MicroBatch, SampleRow};
-use crate::model::columns::Columns;
+use crate::model::columns::{Column, Columns};
 use crate::model::foundation::{FoundationFamily, FoundationModel};
 use crate::model::keys::Keys;
 use crate::model::objective::{FlowSettings, LossKind, NoisePurpose, TimeWeight, noise as draw_noise};
@@ -325,7 +325,8 @@ fn samples_without_targets_have_the_velocity_of_the_prompt_that_is_asked_for() {
 #[test]
 fn samples_count_by_their_level_and_their_share() {
     let fixture = Fixture::read(&folders().into_iter().find(|folder| folder.ends_with("wan2.2_ti2v")).unwrap());
-    let settings = FlowSettings { seed: 5, kind: LossKind::Huber { delta: 0.5 }, weight: TimeWeight::CosMap };
+    let settings =
+        FlowSettings { seed: 5, kind: LossKind::Huber { delta: 0.5 }, weight: TimeWeight::CosMap, masks: false };
     let model = fixture.family.with_flow(settings).unwrap().build(&fixture.params, Policy::Keep);
     let run = |batch: &MicroBatch, features: &[Vec<Tensor>]| {
         let tape = model.record(batch);
@@ -365,6 +366,52 @@ fn samples_count_by_their_level_and_their_share() {
     }
     assert_eq!(loss(0, 0, false), (0.0, 0.0));
     assert_eq!(run(&MicroBatch::filler(model.columns(), Device::Cpu), &[]), (0.0, 0.0));
+}
+
+/// A mask divides a sample's weight by the brightness of its tokens; without one that is dark it changes no bit.
+#[test]
+fn masks_divide_the_loss_among_tokens() {
+    let fixture = Fixture::read(&folders().into_iter().find(|folder| folder.ends_with("wan2.1_t2v")).unwrap());
+    let family = fixture.family.with_flow(FlowSettings { masks: true, ..FlowSettings::default() }).unwrap();
+    let columns: Rc<[Column]> = family.columns().into();
+    let model = family.build(&fixture.params, Policy::Keep);
+    let all: Vec<usize> = (0..fixture.rows.len()).collect();
+    let num_tokens = fixture.rows.iter().map(|row| row.num_tokens as i64).sum::<i64>();
+    // Of tapes of one sample each and of all.
+    let loss = |weights: &Tensor, samples: &[usize]| {
+        let begin: usize = fixture.rows[..samples[0]].iter().map(|row| row.num_tokens).sum();
+        let mut batch = fixture.batch(samples);
+        let own = weights.narrow(0, begin as i64, batch.num_tokens());
+        batch.columns = Columns::new(&columns, vec![own]);
+        let tape = model.record(&batch);
+        let inputs = with_values(&tape.features, &fixture.features(samples));
+        let mut run = Execution::forward_only(tape.tape, fixture.params.clone(), inputs);
+        run.forward().unwrap();
+        run.value(tape.loss.unwrap()).double_value(&[])
+    };
+    let ones = Tensor::ones([num_tokens], (Kind::Float, Device::Cpu));
+    let plain = fixture.family.with_flow(FlowSettings::default()).unwrap().build(&fixture.params, Policy::Keep);
+    let tape = plain.record(&fixture.batch(&all));
+    let mut run = Execution::forward_only(
+        tape.tape,
+        fixture.params.clone(),
+        with_values(&tape.features, &fixture.features(&all)),
+    );
+    run.forward().unwrap();
+    assert_eq!(loss(&ones, &all), run.value(tape.loss.unwrap()).double_value(&[]));
+
+    // With half of the tokens of the first sample in one mask and the others in the other, the two add up to the whole.
+    let half = Tensor::arange(num_tokens, (Kind::Float, Device::Cpu)).remainder(2.0);
+    let [odd, even] = [half.shallow_clone(), 1.0 - &half].map(|mask| loss(&mask, &[0]));
+    let whole = loss(&ones, &[0]);
+    let tokens = fixture.rows[0].num_tokens as f64;
+    let [num_odd, num_even] = [(tokens / 2.0).floor(), (tokens / 2.0).ceil()];
+    assert!(((odd * num_odd + even * num_even) / tokens / whole - 1.0).abs() < 1e-5);
+    assert!((odd / even - 1.0).abs() > 1e-4, "the mask is not read");
+    // Only the proportions of a mask matter.
+    assert!((loss(&(&half * 0.25), &[0]) / odd - 1.0).abs() < 1e-6);
+    let packed: f64 = all.iter().map(|sample| loss(&half, &[*sample])).sum();
+    assert!((loss(&half, &all) / packed - 1.0).abs() < 1e-5, "samples read each other's masks");
 }
 
 /// In bfloat16, velocities come as near as weights that are rounded can.

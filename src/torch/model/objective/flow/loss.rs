@@ -27,11 +27,13 @@ pub struct FlowSettings {
     pub seed: u64,
     pub kind: LossKind,
     pub weight: super::TimeWeight,
+    /// Samples have a column of weights of their tokens.
+    pub masks: bool,
 }
 
 impl Default for FlowSettings {
     fn default() -> FlowSettings {
-        FlowSettings { seed: 0, kind: LossKind::Mse, weight: super::TimeWeight::Even }
+        FlowSettings { seed: 0, kind: LossKind::Mse, weight: super::TimeWeight::Even, masks: false }
     }
 }
 
