@@ -51,7 +51,7 @@ impl Painter {
         let kind = folder.kind();
         let base = || Checkpoint::open(weights);
         let adapters = match adapters {
-            Some(_) if ema => return Err(anyhow!("--ema: the folder has adapters, of which no averages are read")),
+            Some(adapters) if ema => Some(Adapters::open_averages(adapters, &folder.config, &base()?)?),
             Some(adapters) => Some(Adapters::open(adapters, &folder.config, &base()?)?),
             None if ema => Some(Adapters::averages(weights, &folder.config, &base()?)?),
             None => None,

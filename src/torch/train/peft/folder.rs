@@ -1,5 +1,6 @@
 //! A folder of PEFT's: which of a model's parameters its tensors belong to, and what they hold for them.
 
+use super::averages::Averages;
 use super::config::{AdapterConfig, CONFIG, read_adapter_config, understand};
 use super::error::AdapterError;
 use super::forms::{self, DIFFUSERS_LORA_FILE, METADATA, Written};
@@ -18,6 +19,8 @@ use tch::{Kind, Tensor};
 pub struct AdapterFolder {
     pub config: AdapterConfig,
     file: TensorFile,
+    /// Taken in place of what the file holds.
+    averages: Option<Averages>,
     keys: Keys,
     /// Maps without alphas of their own have that of the config; else their rank.
     has_settings: bool,
@@ -63,7 +66,15 @@ impl AdapterFolder {
         }
         let config = read_adapter_config(path)?;
         let file = TensorFile::open(&path.join(ADAPTER_FILE))?;
-        Ok(Self { config, file, keys: Keys::default(), has_settings: true })
+        Ok(Self { config, file, averages: None, keys: Keys::default(), has_settings: true })
+    }
+
+    /// The same with the averages of `train.ema` that the checkpoint `folder` has in place of the adapters.
+    ///
+    /// # Errors
+    /// The checkpoint has none, or a file is torn.
+    pub fn with_averages(self, folder: &Path) -> Result<Self, AdapterError> {
+        Ok(Self { averages: Some(Averages::open(folder)?), ..self })
     }
 
     fn open_file(path: &Path) -> Result<Self, AdapterError> {
@@ -74,7 +85,7 @@ impl AdapterFolder {
         let has = |end: &str| file.tensors().keys().any(|name| name.ends_with(end));
         let settings = note.clone().unwrap_or_else(|| json!({"r": 1, "use_dora": has(ADAPTER_PARTS[2])}));
         let config = understand(path, &settings)?;
-        Ok(Self { config, file, keys, has_settings: note.is_some() })
+        Ok(Self { config, file, averages: None, keys, has_settings: note.is_some() })
     }
 
     fn info(&self, name: &str) -> Option<(&str, &TensorInfo)> {
@@ -269,8 +280,13 @@ impl AdapterFolder {
     }
 
     fn read(&self, name: &str) -> Result<Tensor, AdapterError> {
-        let name = self.keys.find(name).expect("its shape was found");
-        Ok(self.file.read(name)?.expect("its shape was found"))
+        let in_file = self.keys.find(name).expect("its shape was found");
+        let own = self.file.read(in_file)?.expect("its shape was found");
+        match &self.averages {
+            // Modules of models that have averages are called as their parameters are.
+            Some(averages) => Ok(averages.get(name.strip_prefix(PREFIX).unwrap_or(name))?.view_as(&own)),
+            None => Ok(own),
+        }
     }
 
     /// A and B of the whole map, and with DoRA the norms of its rows.

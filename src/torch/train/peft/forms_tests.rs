@@ -8,7 +8,8 @@ use super::*;
 use crate::model::{COMFY_PREFIX, TreeNames};
 use crate::nn::Linear;
 use crate::params::{ADAPTER_PARTS, LinearModule, LoraConfig, ParamSpec, ParamStore};
-use crate::train::hf::TensorFile;
+use crate::train::hf::{ADAPTER_FILE, TensorFile};
+use crate::train::peft::PREFIX;
 use serde_json::json;
 use std::collections::BTreeSet;
 use tch::{Device, Kind, Tensor};
@@ -115,6 +116,39 @@ fn every_form_gives_the_same_weights() {
             read(paths, &to).unwrap().iter().zip(&want).all(|(found, want)| found.allclose(want, 1e-6, 1e-6, false))
         );
     }
+}
+
+/// The averages of a checkpoint take the adapters' place in every form.
+#[test]
+fn averages_take_the_place_of_adapters() {
+    let dir = tempfile::tempdir().unwrap();
+    let want = peft(&WAN, dir.path());
+    let plain = ParamStore::new(frozen(&WAN), Kind::Float, Device::Cpu);
+    plain.init_random(1);
+    let base = merged(&plain, &WAN);
+    let missing = |folder: AdapterFolder| folder.with_averages(dir.path()).err().unwrap().to_string();
+    let error = missing(AdapterFolder::open(dir.path()).unwrap());
+    assert!(error.contains("the run had no train.ema"), "{error}");
+    let names = TensorFile::open(&dir.path().join(ADAPTER_FILE)).unwrap();
+    let half = |name: &String| {
+        let own = names.read(name).unwrap().unwrap();
+        (format!("{}.ema", name.strip_prefix(PREFIX).unwrap()), (own * 0.5).flatten(0, -1))
+    };
+    let averages: Vec<(String, Tensor)> = names.tensors().keys().map(half).collect();
+    let write = |averages: &[(String, Tensor)]| {
+        write_tensor_file(averages, &[("num_steps", "1")], dir.path(), "optimizer-foundation.safetensors").unwrap();
+        AdapterFolder::open(dir.path()).unwrap().with_averages(dir.path()).unwrap()
+    };
+    for (form, name) in [(LoraForm::Diffusers, "a.safetensors"), (LoraForm::ComfyUi, "b.safetensors")] {
+        write_lora(&write(&averages), form, &dir.path().join(name)).unwrap();
+        let found = read(&WAN, &dir.path().join(name)).unwrap();
+        for ((found, own), base) in found.iter().zip(&want).zip(&base) {
+            // A and B are half as large, so their product is a quarter.
+            assert!((found - base).allclose(&((own - base) * 0.25), 1e-5, 1e-6, false), "{form:?}");
+        }
+    }
+    let error = write_lora(&write(&averages[1..]), LoraForm::Kohya, &dir.path().join("c.safetensors")).unwrap_err();
+    assert!(error.to_string().contains("it has no average of transformer.blocks.0"), "{error}");
 }
 
 #[test]

@@ -1,11 +1,12 @@
 //! Adapters added to their base: in its files, a tensor at a time, where no model is built; or in a model's parameters.
 
+use super::averages::Averages;
 use super::error::AdapterError;
 use super::folder::{AdapterFolder, Contents};
 use super::pair::{Pair, adapters, merged};
 use crate::model::ModelConfig;
 use crate::params::{ADAPTER_PARTS, LinearModule, ParamSpec, ParamStore, StoredTensor};
-use crate::train::hf::{Checkpoint, TensorFile};
+use crate::train::hf::Checkpoint;
 use std::collections::BTreeMap;
 use std::path::Path;
 use tch::{Kind, Tensor};
@@ -34,8 +35,19 @@ impl Adapters {
     /// # Errors
     /// As [`read_adapter_config`](super::read_adapter_config), and all tensors that have no place in the model.
     pub fn open(folder: &Path, model: &ModelConfig, base: &Checkpoint) -> Result<Self, AdapterError> {
-        let folder = AdapterFolder::open(folder)?;
-        let (specs, contents) = contents(model, &folder)?;
+        Self::of(&AdapterFolder::open(folder)?, model, base)
+    }
+
+    /// Works like [`Adapters::open`] with the averages of the adapters (`train.ema`) in their place.
+    ///
+    /// # Errors
+    /// As there, or the folder has no averages.
+    pub fn open_averages(folder: &Path, model: &ModelConfig, base: &Checkpoint) -> Result<Self, AdapterError> {
+        Self::of(&AdapterFolder::open(folder)?.with_averages(folder)?, model, base)
+    }
+
+    fn of(folder: &AdapterFolder, model: &ModelConfig, base: &Checkpoint) -> Result<Self, AdapterError> {
+        let (specs, contents) = contents(model, folder)?;
         folder.expect_all([&contents])?;
         let by_name: BTreeMap<&str, &ParamSpec> = specs.iter().map(|spec| (spec.name.as_str(), spec)).collect();
         let by_path: BTreeMap<String, &ParamSpec> =
@@ -64,29 +76,16 @@ impl Adapters {
     /// # Errors
     /// The checkpoint has none, or a file is torn.
     pub fn averages(folder: &Path, model: &ModelConfig, base: &Checkpoint) -> Result<Self, AdapterError> {
-        let files = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
-        let is_state = |path: &std::path::PathBuf| {
-            let name = path.file_name().unwrap_or_default().to_string_lossy();
-            name.starts_with("optimizer-") && name.ends_with(".safetensors")
-        };
-        let files = files.filter(is_state).map(|path| TensorFile::open(&path)).collect::<Result<Vec<_>, _>>()?;
+        let averages = Averages::open(folder)?;
         let (mut changes, mut places) = (Vec::new(), BTreeMap::new());
         for spec in model.specs() {
-            let name = format!("{}.ema", spec.name);
-            let found = files.iter().find_map(|file| file.read(&name).transpose()).transpose()?;
-            let Some(average) = found else { continue };
+            let Some(average) = averages.find(&spec.name)? else { continue };
             for piece in base.pieces(&spec) {
                 places.insert(piece.name.clone(), (changes.len(), piece));
             }
             changes.push((spec.name, Change::Whole(average.view(spec.shape.as_slice()).to_kind(Kind::Float))));
         }
-        match changes.is_empty() {
-            false => Ok(Self { changes, places }),
-            true => Err(AdapterError::Mismatch {
-                path: folder.to_owned(),
-                problems: vec!["it has no averages of the weights: the run had no train.ema".to_owned()],
-            }),
-        }
+        Ok(Self { changes, places })
     }
 
     /// Returns whether the base's tensor of this name is changed.

@@ -1,6 +1,7 @@
 //! Adapters in and out in PEFT's format: `adapter_config.json` beside `adapter_model.safetensors`; in single files of other
 //! programs; and added to their base.
 
+mod averages;
 mod config;
 mod error;
 mod file;
