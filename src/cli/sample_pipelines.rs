@@ -38,8 +38,9 @@ fn check(folder: &Path) {
         Tensor::read_safetensors(folder.join("expected.safetensors")).unwrap().into_iter().collect();
     let text = painter.towers().iter().find(|tower| tower.tower() == loongforge_core::message::Tower::Text).unwrap();
     let rows = text.features(&[&prompts[0]])[0].shallow_clone();
-    let want = Tensor::cat(&[&expected["text/0"], &expected["text/1"]], 0);
-    let text_error = error(&rows, &want);
+    let texts: Vec<&Tensor> = ["text/0", "text/1"].iter().filter_map(|name| expected.get(*name)).collect();
+    let want = Tensor::cat(&texts, 0);
+    let text_error = error(&rows.narrow(0, 0, want.size()[0]), &want);
     let row = SampleRow::new(&prompts[0].meta, true, NoisePurpose::Evaluation(0));
     let made = painter.latents(&prompts[0], &row, &settings, expected["noise"].shallow_clone()).unwrap();
     let latent_error = error(&made, &expected["latents"]);
