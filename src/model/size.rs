@@ -57,8 +57,13 @@ impl ModelSize {
                 multiplied += met;
             }
             if spec.is_linear && spec.shape.len() == 2 && !is_head(&spec.name) {
-                size.adapters += (LORA_RANK * spec.shape.iter().sum::<i64>()) as u64;
+                size.adapters += adapter(&spec);
             }
+        }
+        // Of two transformers a token meets one.
+        for spec in config.low_noise.iter().flat_map(|transformer| transformer.specs()) {
+            size.parameters += count(&spec);
+            size.adapters += if spec.is_linear { adapter(&spec) } else { 0 };
         }
         size.flops = [shape.flops_per_token(multiplied, 0), shape.flops_per_token(0.0, 1)];
         size.parameters += encoder;
@@ -88,6 +93,11 @@ impl ModelSize {
 
 fn count(spec: &ParamSpec) -> u64 {
     spec.shape.iter().product::<i64>() as u64
+}
+
+/// Parameters of the adapter of a linear map.
+fn adapter(spec: &ParamSpec) -> u64 {
+    (LORA_RANK * spec.shape.iter().sum::<i64>()) as u64
 }
 
 /// Experts are stacked: `[experts, out, in]`.
@@ -135,6 +145,17 @@ mod tests {
         for (name, parameters) in published {
             assert_eq!(size(name).parameters, parameters, "{name}");
         }
+    }
+
+    /// Wan 2.2's transformers have the sizes of Wan 2.1's, and two of them are trained.
+    #[test]
+    fn both_transformers_are_counted_and_a_token_meets_one() {
+        let (one, two) = (size("wan2_1_t2v_14b"), size("wan2_2_t2v_a14b"));
+        let transformer = one.parameters - one.encoder;
+        assert_eq!((two.parameters, two.active), (one.parameters + transformer, one.active));
+        assert_eq!(two.flops_per_token(4096), one.flops_per_token(4096));
+        let adapters = |size: &ModelSize| size.memory(Training::Lora) - 2 * size.parameters;
+        assert_eq!(adapters(&two), 2 * adapters(&one));
     }
 
     #[test]
