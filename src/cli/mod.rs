@@ -3,8 +3,10 @@
 mod certs;
 mod check;
 mod checkpoint;
+mod completions;
 mod data;
 mod decode_worker;
+mod doctor;
 pub mod dotted;
 mod drill;
 mod environment;
@@ -21,6 +23,7 @@ mod plan;
 mod run;
 mod sample;
 mod scale;
+mod schema;
 mod top;
 mod trace;
 mod usage;
@@ -31,7 +34,7 @@ use clap::{Parser, Subcommand};
 use environment::environment;
 use std::process::ExitCode;
 
-/// Train LLMs and VLMs.
+/// Train language, vision-language, audio and diffusion models, and robot policies.
 #[derive(Parser)]
 #[command(name = "loongforge", version, about, arg_required_else_help = true, after_help = EXAMPLES)]
 pub struct Cli {
@@ -88,6 +91,12 @@ enum Command {
     Launch(launch::LaunchArgs),
     /// Make TLS certificates for a run over a network
     Certs(certs::CertsArgs),
+    /// Check this machine: devices, memory, limits, sandbox
+    Doctor(doctor::DoctorArgs),
+    /// Print the JSON schema of configs, for editors
+    Schema(schema::SchemaArgs),
+    /// Print completions for a shell, or write man pages
+    Completions(completions::CompletionsArgs),
     /// Compare this program's numbers with a fixture of reference numbers
     #[command(hide = true)]
     Parity(parity::ParityArgs),
@@ -115,6 +124,9 @@ impl Cli {
             Command::Trace(args) => trace::trace(args),
             Command::Launch(args) => launch::launch(args),
             Command::Certs(args) => certs::certs(args),
+            Command::Doctor(args) => doctor::doctor(args),
+            Command::Schema(args) => schema::schema(args),
+            Command::Completions(args) => completions::completions(args),
             Command::Parity(args) => parity::parity(args),
             Command::DecodeWorker(args) => Ok(decode_worker::decode_worker(args)),
         }
@@ -135,6 +147,8 @@ impl Cli {
                 | Command::Trace(_)
                 | Command::Launch(_)
                 | Command::Certs(_)
+                | Command::Schema(_)
+                | Command::Completions(_)
                 | Command::DecodeWorker(_)
         )
     }

@@ -177,8 +177,3 @@ fn finish(
     let origins = origin::origins(&tree, &composed, sources);
     Some(Loaded { config, composed, origins })
 }
-
-/// The JSON schema of a config file, for editors.
-pub fn schema_json() -> Value {
-    SCHEMA.clone()
-}

@@ -34,7 +34,7 @@ pub fn load_cuda() -> Result<(), CudaError> {
 }
 
 /// Returns where `libtorch_cuda.so` would be.
-pub(crate) fn library_folder() -> Option<PathBuf> {
+pub fn library_folder() -> Option<PathBuf> {
     match std::env::var_os(LIBRARY_FOLDER) {
         Some(folder) => Some(PathBuf::from(folder)),
         None => folder_of("libtorch_cpu.so"),

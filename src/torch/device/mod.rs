@@ -5,7 +5,7 @@ mod cuda;
 mod threads;
 
 pub use auto::settle;
-pub use cuda::{CudaError, load_cuda};
 #[cfg(test)]
-pub(crate) use cuda::{LIBRARY_FOLDER, library_folder};
+pub(crate) use cuda::LIBRARY_FOLDER;
+pub use cuda::{CudaError, library_folder, load_cuda};
 pub use threads::{QUIET_OPENMP, needs_relaunch, set_intra_op_threads};

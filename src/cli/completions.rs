@@ -1,0 +1,41 @@
+//! `loongforge completions`: the command line for shells and for `man`.
+
+use super::{Cli, UsageError};
+use anyhow::Context;
+use clap::{Args, CommandFactory};
+use clap_complete::Shell;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+const EXAMPLES: &str = "\
+Examples:
+  loongforge completions bash > ~/.local/share/bash-completion/completions/loongforge
+  loongforge completions zsh > ~/.zfunc/_loongforge
+  loongforge completions --man ~/.local/share/man/man1";
+
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub struct CompletionsArgs {
+    /// The shell whose completions are printed
+    shell: Option<Shell>,
+    /// Folder to write man pages into, one for each command
+    #[arg(long, value_name = "DIR", conflicts_with = "shell")]
+    man: Option<PathBuf>,
+}
+
+pub fn completions(args: CompletionsArgs) -> anyhow::Result<ExitCode> {
+    let mut command = Cli::command();
+    match (args.shell, args.man) {
+        (Some(shell), _) => clap_complete::generate(shell, &mut command, "loongforge", &mut std::io::stdout()),
+        (None, Some(folder)) => {
+            std::fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
+            clap_mangen::generate_to(command, &folder).with_context(|| folder.display().to_string())?;
+            println!("{}", folder.display());
+        }
+        (None, None) => {
+            let message = "name a shell (bash, elvish, fish, powershell, zsh), or a folder with --man";
+            return Err(UsageError(message.to_owned()).into());
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,238 @@
+//! `loongforge doctor`: what a run would find on this machine, and what to do about it.
+
+use clap::Args;
+use landlock::{ABI, Access, AccessFs, CompatLevel, Compatible, Ruleset, RulesetAttr};
+use loongforge_core::config::Device;
+use loongforge_core::observe::bytes;
+use loongforge_torch::device::{library_folder, settle};
+use loongforge_torch::native::faster_products;
+use rustix::fs::statvfs;
+use rustix::process::{Resource, getrlimit};
+use serde_json::json;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+const EXAMPLES: &str = "\
+Examples:
+  loongforge doctor            a line for each thing that a run needs; exit code 1 where something fails
+  loongforge doctor --json     the same as JSON
+What a config needs beyond that tells `loongforge check CONFIG`.";
+
+/// Open files below which a run of some hundred shards and peers ends.
+const FILES: u64 = 4096;
+/// Shared memory below which edges between processes have little room.
+const SHARED: u64 = 1 << 30;
+/// Room on disk below which a checkpoint of a small model may not fit.
+const DISK: u64 = 10 << 30;
+
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub struct DoctorArgs {
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// How well something is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    Good,
+    Warning,
+    Failure,
+}
+
+/// One thing that was looked at.
+#[derive(Clone, Debug, PartialEq)]
+struct Finding {
+    what: &'static str,
+    verdict: Verdict,
+    found: String,
+    /// What to do where it is not good.
+    advice: &'static str,
+}
+
+impl Finding {
+    fn good(what: &'static str, found: impl Into<String>) -> Self {
+        Self { what, verdict: Verdict::Good, found: found.into(), advice: "" }
+    }
+
+    /// Good where `enough`, else a warning with advice.
+    fn expect(what: &'static str, enough: bool, found: String, advice: &'static str) -> Self {
+        match enough {
+            true => Self::good(what, found),
+            false => Self { what, verdict: Verdict::Warning, found, advice },
+        }
+    }
+}
+
+pub fn doctor(args: DoctorArgs) -> anyhow::Result<ExitCode> {
+    let findings = look();
+    if args.json {
+        let row = |it: &Finding| {
+            let verdict = it.verdict.word();
+            json!({"what": it.what, "verdict": verdict, "found": it.found, "advice": it.advice})
+        };
+        println!("{:#}", findings.iter().map(row).collect::<serde_json::Value>());
+    } else {
+        for Finding { what, verdict, found, advice } in &findings {
+            println!("{:<4}  {what:<14}  {found}", verdict.word());
+            if *verdict != Verdict::Good {
+                println!("{:22}{advice}", "");
+            }
+        }
+    }
+    let fails = findings.iter().any(|finding| finding.verdict == Verdict::Failure);
+    Ok(ExitCode::from(if fails { super::exit::FAILED } else { 0 }))
+}
+
+impl Verdict {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Good => "ok",
+            Self::Warning => "warn",
+            Self::Failure => "fail",
+        }
+    }
+}
+
+fn look() -> Vec<Finding> {
+    // Whether CUDA is there must be asked before anything else of libtorch.
+    let (device, said) = settle(Device::Auto);
+    let device = match (device, said.contains("no GPU was found")) {
+        (Device::Cpu, false) => Finding::expect("device", false, said, "runs use the CPU until this is mended"),
+        _ => Finding::good("device", said),
+    };
+    let folder = library_folder().map_or_else(|| "not found".to_owned(), |folder| folder.display().to_string());
+    let here = std::env::current_dir().unwrap_or_else(|_| PathBuf::from("."));
+    let mut findings = vec![
+        Finding::good("loongforge", env!("CARGO_PKG_VERSION")),
+        Finding::good("libtorch", format!("2.11.0 in {folder}")),
+        device,
+        processor(),
+        memory(&std::fs::read_to_string("/proc/meminfo").unwrap_or_default()),
+        open_files(getrlimit(Resource::Nofile).current),
+        shared_memory(Path::new("/dev/shm")),
+        disk("disk here", &here),
+        disk("temporary disk", &std::env::temp_dir()),
+        hub(),
+        sandbox(has_landlock(), Path::new("/proc/sys/kernel/seccomp").exists()),
+    ];
+    findings.push(match TcpListener::bind(("127.0.0.1", 0)) {
+        Ok(_) => Finding::good("network", "loopback ports can be opened"),
+        Err(error) => Finding {
+            what: "network",
+            verdict: Verdict::Failure,
+            found: format!("no port of 127.0.0.1 can be opened: {error}"),
+            advice: "a run's page and the processes of a job need one",
+        },
+    });
+    findings
+}
+
+fn processor() -> Finding {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    Finding::good(
+        "processor",
+        format!("{cores} cores; run.products=auto is {}", json!(faster_products()).as_str().unwrap_or("?")),
+    )
+}
+
+/// From `/proc/meminfo`.
+fn memory(info: &str) -> Finding {
+    let of = |key: &str| -> Option<u64> {
+        let line = info.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))?;
+        line.trim().trim_end_matches(" kB").parse::<u64>().ok().map(|kib| kib * 1024)
+    };
+    let (total, free) = (of("MemTotal").unwrap_or(0), of("MemAvailable").unwrap_or(0));
+    let found = format!("{} of {} are available", bytes(free), bytes(total));
+    Finding::expect("memory", free >= 4 << 30, found, "stop other programs, or see docs/memory.md for what to set")
+}
+
+fn open_files(limit: Option<u64>) -> Finding {
+    let found = limit.map_or_else(|| "no limit".to_owned(), |limit| format!("at most {limit} at once"));
+    Finding::expect("open files", limit.is_none_or(|limit| limit >= FILES), found, "raise it: ulimit -n 65536")
+}
+
+fn shared_memory(path: &Path) -> Finding {
+    match statvfs(path) {
+        Ok(stat) => {
+            let free = stat.f_bavail * stat.f_frsize;
+            let found = format!("{} are free in {}", bytes(free), path.display());
+            let advice = "edges between processes use it: docker run --shm-size 8g, or a memory volume at /dev/shm";
+            Finding::expect("shared memory", free >= SHARED, found, advice)
+        }
+        Err(error) => {
+            let found = format!("{}: {error}", path.display());
+            Finding::expect("shared memory", false, found, "runs with --processes on one machine need it")
+        }
+    }
+}
+
+fn disk(what: &'static str, path: &Path) -> Finding {
+    match statvfs(path) {
+        Ok(stat) => {
+            let free = stat.f_bavail * stat.f_frsize;
+            let found = format!("{} are free in {}", bytes(free), path.display());
+            Finding::expect(
+                what,
+                free >= DISK,
+                found,
+                "checkpoints take 16 bytes a trained parameter and 2 to 4 a frozen one",
+            )
+        }
+        Err(error) => Finding::expect(what, false, format!("{}: {error}", path.display()), "name another folder"),
+    }
+}
+
+fn hub() -> Finding {
+    let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+    let token =
+        if is_set("HF_TOKEN") { "HF_TOKEN is set" } else { "HF_TOKEN is not set: gated models cannot be fetched" };
+    let offline = if is_set("HF_HUB_OFFLINE") { "; HF_HUB_OFFLINE forbids the network" } else { "" };
+    Finding::good("hub", format!("{token}{offline}"))
+}
+
+/// Returns whether the kernel would keep a process from files: a set of rules is made, and not applied.
+fn has_landlock() -> bool {
+    let rules = Ruleset::default().set_compatibility(CompatLevel::HardRequirement);
+    rules.handle_access(AccessFs::from_all(ABI::V1)).and_then(|rules| rules.create()).is_ok()
+}
+
+fn sandbox(has_landlock: bool, has_seccomp: bool) -> Finding {
+    let found = match (has_landlock, has_seccomp) {
+        (true, true) => "landlock and seccomp",
+        (false, true) => "seccomp, no landlock",
+        (true, false) => "landlock, no seccomp",
+        (false, false) => "neither landlock nor seccomp",
+    };
+    let advice = "files of others are decoded in processes that have less to keep them in (docs/security.md)";
+    Finding::expect("sandbox", has_landlock && has_seccomp, found.to_owned(), advice)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_too_little_comes_with_advice() {
+        assert_eq!(open_files(Some(FILES)).verdict, Verdict::Good);
+        let few = open_files(Some(1024));
+        assert!(few.verdict == Verdict::Warning && few.found.contains("1024") && few.advice.contains("ulimit"));
+        assert_eq!(open_files(None).verdict, Verdict::Good);
+        let full = memory("MemTotal:       16000000 kB\nMemFree: 1 kB\nMemAvailable:    1000000 kB\n");
+        assert!(full.verdict == Verdict::Warning && full.found.contains("of"), "{}", full.found);
+        assert_eq!(memory("MemTotal: 16000000 kB\nMemAvailable: 15000000 kB\n").verdict, Verdict::Good);
+        assert_eq!((sandbox(true, true).verdict, sandbox(false, true).verdict), (Verdict::Good, Verdict::Warning));
+        assert_eq!(shared_memory(Path::new("/no/such/folder")).verdict, Verdict::Warning);
+    }
+
+    #[test]
+    fn a_machine_that_runs_tests_can_run() {
+        let findings = look();
+        assert!(findings.iter().all(|finding| finding.verdict != Verdict::Failure), "{findings:?}");
+        assert!(
+            findings.iter().all(|it| !it.found.is_empty() && (it.verdict == Verdict::Good) == it.advice.is_empty())
+        );
+    }
+}

@@ -1,0 +1,20 @@
+//! `loongforge schema`: what editors complete and check configs by.
+
+use clap::Args;
+use loongforge_core::config::editor_schema;
+use std::process::ExitCode;
+
+const EXAMPLES: &str = "\
+Examples:
+  loongforge schema > loongforge.schema.json
+and, for editors with the YAML language server, as the first line of a config:
+  # yaml-language-server: $schema=loongforge.schema.json";
+
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub struct SchemaArgs {}
+
+pub fn schema(_: SchemaArgs) -> anyhow::Result<ExitCode> {
+    println!("{:#}", editor_schema());
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,76 @@
+//! The JSON schema of a config file, for editors: that of the whole config, as one file may be a part of it.
+
+use serde_json::{Map, Value, json};
+
+use super::shape::SCHEMA;
+
+/// Returns the JSON schema of a config file, with which editors complete keys and mark mistakes.
+///
+/// No key is required, as other files of the `defaults` list and the command line may have it, and `${…}` may stand for any
+/// value.
+pub fn editor_schema() -> Value {
+    let mut schema = SCHEMA.clone();
+    schema["title"] = json!("A config of loongforge");
+    relax(&mut schema);
+    let entry = json!({"type": ["string", "object"]});
+    let defaults = json!({
+        "description": "Config files that this one begins from: `GROUP: OPTION` of built-in configs, or files beside it; `_self_` \
+                        is this file.",
+        "type": "array", "items": entry,
+    });
+    schema["properties"]["defaults"] = defaults;
+    schema
+}
+
+/// Lets keys be missing, and `${…}` stand for what is no text.
+fn relax(schema: &mut Value) {
+    let Value::Object(map) = schema else { return };
+    map.remove("required");
+    for key in ["properties", "$defs"] {
+        for child in map.get_mut(key).and_then(Value::as_object_mut).into_iter().flat_map(Map::values_mut) {
+            relax(child);
+            if key == "properties" && !takes_text(child) {
+                let described = child.as_object_mut().and_then(|child| child.remove("description"));
+                let plain = child.take();
+                *child = json!({"anyOf": [plain, {"type": "string", "pattern": "\\$\\{"}]});
+                if let Some(described) = described {
+                    child["description"] = described;
+                }
+            }
+        }
+    }
+    for key in ["items", "additionalProperties"] {
+        map.get_mut(key).into_iter().for_each(relax);
+    }
+    for key in ["anyOf", "oneOf"] {
+        map.get_mut(key).and_then(Value::as_array_mut).into_iter().flatten().for_each(relax);
+    }
+}
+
+/// Returns whether any text fits.
+fn takes_text(schema: &Value) -> bool {
+    let is_text = |name: &Value| name == "string";
+    let of_type = is_text(&schema["type"]) || schema["type"].as_array().is_some_and(|types| types.iter().any(is_text));
+    of_type && schema["enum"].is_null() && schema["pattern"].is_null()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_editor_knows_every_key_and_requires_none() {
+        let schema = editor_schema();
+        assert!(!schema.to_string().contains("\"required\""));
+        let keys = schema["properties"].as_object().unwrap();
+        let own = SCHEMA["properties"].as_object().unwrap();
+        assert!(own.keys().all(|key| keys.contains_key(key)) && keys.contains_key("defaults"));
+        // A number may be `${…}`, and keeps what is said of it.
+        let steps = &schema["$defs"]["Train"]["properties"]["steps"];
+        assert_eq!(steps["anyOf"][1]["pattern"], "\\$\\{");
+        assert!(steps["description"].as_str().is_some_and(|text| !text.is_empty()), "{steps}");
+        assert_eq!(steps["anyOf"][0]["type"], SCHEMA["$defs"]["Train"]["properties"]["steps"]["type"]);
+        // Unknown keys are marked.
+        assert_eq!(schema["additionalProperties"], json!(false));
+    }
+}
