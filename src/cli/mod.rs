@@ -14,6 +14,7 @@ mod evaluate;
 pub mod exit;
 mod forecast;
 mod generate;
+mod init;
 mod launch;
 mod models;
 mod parity;
@@ -67,6 +68,8 @@ enum Command {
     Scale(scale::ScaleArgs),
     /// Inject faults into a run and compare it with the fault-free run
     Drill(drill::DrillArgs),
+    /// Write a first config for a model and data of your own
+    Init(init::InitArgs),
     /// Check a config: every error at once, without running anything
     Check(check::CheckArgs),
     /// Show the plan of the first steps and its memory, or simulate the run
@@ -112,6 +115,7 @@ impl Cli {
             Command::Run(args) => run::run(args),
             Command::Scale(args) => scale::scale(args),
             Command::Drill(args) => drill::drill(args),
+            Command::Init(args) => init::init(args),
             Command::Check(args) => check::check(args),
             Command::Plan(args) => plan::plan(args),
             Command::Checkpoint(args) => checkpoint::checkpoint(args),
@@ -136,7 +140,8 @@ impl Cli {
     pub fn computes(&self) -> bool {
         !matches!(
             self.command,
-            Command::Check(_)
+            Command::Init(_)
+                | Command::Check(_)
                 | Command::Plan(_)
                 | Command::Checkpoint(_)
                 | Command::Data(_)

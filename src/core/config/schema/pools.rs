@@ -58,7 +58,7 @@ pub struct EncoderPool {
     /// Actors among which every layer is split.
     #[schemars(range(min = 1, max = 64))]
     pub tensor_parallel: usize,
-    /// Where these actors compute; `null`: where the run does (`run.device`).
+    /// Where these actors compute; `null`: where the run does (`device`).
     pub device: Option<Device>,
     /// Peak learning rate of what the pool trains, on the run's schedule; `null`: `train.lr`.
     #[schemars(range(min = 0.0))]

@@ -1,0 +1,111 @@
+//! `loongforge init`: a first config for a model and data of one's own.
+
+mod text;
+
+use super::UsageError;
+use anyhow::Context;
+use clap::{Args, ValueEnum};
+use loongforge_core::config;
+use std::io::{BufRead, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use text::{Choices, Kind};
+
+const EXAMPLES: &str = "\
+Examples:
+  loongforge init my.yaml                                                       asks for what is missing
+  loongforge init my.yaml --model Qwen/Qwen3-0.6B --data my.jsonl --method lora
+  loongforge init style.yaml --model Wan-AI/Wan2.1-T2V-1.3B-Diffusers --data clips/ --kind diffusion --method lora --gpus 8
+The file is commented; `loongforge check my.yaml` then compares it with model, data and machine.";
+
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub struct InitArgs {
+    /// Config to write
+    #[arg(default_value = "my.yaml", value_name = "FILE")]
+    file: PathBuf,
+    /// Hub id or folder of the model
+    #[arg(long)]
+    model: Option<String>,
+    /// File or folder of training samples
+    #[arg(long)]
+    data: Option<String>,
+    /// Train adapters, or all weights
+    #[arg(long)]
+    method: Option<Method>,
+    /// Kind of the model
+    #[arg(long, value_enum, default_value_t = Kind::Text)]
+    kind: Kind,
+    /// GPUs of the run; without it, whatever the machine has: a GPU or the CPU
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    gpus: Option<u32>,
+    /// Replace the file
+    #[arg(long)]
+    overwrite: bool,
+}
+
+/// Says what is trained.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Method {
+    /// Adapters of low rank
+    Lora,
+    /// All weights
+    Full,
+}
+
+pub fn init(args: InitArgs) -> anyhow::Result<ExitCode> {
+    if args.file.exists() && !args.overwrite {
+        let message = format!("{} exists: name another file, or replace it with --overwrite", args.file.display());
+        return Err(UsageError(message).into());
+    }
+    let asks = std::io::stdin().is_terminal();
+    let model = answer(args.model, "--model", "Model (a hub id or a folder): ", asks)?;
+    let data = answer(args.data, "--data", "Training samples (a file or a folder): ", asks)?;
+    let method = match args.method {
+        Some(method) => method,
+        None => match answer(None, "--method", "Train adapters or all weights (lora, full): ", asks)?.as_str() {
+            "lora" => Method::Lora,
+            "full" => Method::Full,
+            other => return Err(UsageError(format!("`{other}` is neither lora nor full")).into()),
+        },
+    };
+    let name = args.file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+    let choices = Choices { name, model, data, lora: method == Method::Lora, kind: args.kind, gpus: args.gpus };
+    let text = choices.text();
+    write(&args.file, &text)?;
+    println!("{}: edit it, then", args.file.display());
+    println!("  loongforge check {}", args.file.display());
+    println!("  loongforge run {}", args.file.display());
+    // Files that are not there yet are no mistake of the text, and are told all the same.
+    if let Err(report) = config::load(&args.file, &[], super::environment()) {
+        eprintln!("{report}");
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Writes beside the file first, so that an old one is there until the new one is whole.
+fn write(file: &Path, text: &str) -> anyhow::Result<()> {
+    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mut draft = tempfile::NamedTempFile::new_in(folder).with_context(|| folder.display().to_string())?;
+    draft.write_all(text.as_bytes()).with_context(|| file.display().to_string())?;
+    draft.persist(file).with_context(|| file.display().to_string())?;
+    Ok(())
+}
+
+/// The value of an option, or what the user answers.
+fn answer(given: Option<String>, option: &str, question: &str, asks: bool) -> anyhow::Result<String> {
+    if let Some(given) = given {
+        return Ok(given);
+    }
+    if !asks {
+        return Err(UsageError(format!("{option} is missing")).into());
+    }
+    print!("{question}");
+    std::io::stdout().flush()?;
+    let mut line = String::new();
+    std::io::stdin().lock().read_line(&mut line)?;
+    match line.trim() {
+        "" => Err(UsageError(format!("no answer, and no {option}")).into()),
+        answer => Ok(answer.to_owned()),
+    }
+}
