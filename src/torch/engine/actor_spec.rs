@@ -7,9 +7,10 @@ use crate::comm::ProcessGroup;
 use crate::device::{load_cuda, set_intra_op_threads};
 use crate::model::{ModelConfig, Towers};
 use crate::native::{is_dry_run, set_products};
+use crate::parallel::FrozenWeights;
 use crate::params;
 use crate::params::{ParamSpec, ParamStore, Sharding};
-use crate::tape::Policy;
+use crate::tape::{Policy, Transfers};
 use crate::train::{AdamWConfig, AdapterFolder, Lanes, TrainState, has_adapter, load_adapter, load_state};
 use loongforge_core::config::{Device, EncoderPool, Part, Placement, Recompute, RunConfig};
 use loongforge_core::engine::EngineError;
@@ -101,6 +102,10 @@ pub(super) fn build_pool(
     let is_trained = is_trained(&params);
     let train = &spec.config.train;
     let params = Rc::new(ParamStore::shared_out(params, kind(train.precision), device, sharding));
+    let is_on_host = params.frozen_units().iter().any(|unit| unit.held().on_host);
+    let throttle = spec.config.memory.throttle.map(|rate| rate.bytes() as f64);
+    let transfers = is_on_host.then(|| Transfers::new(device, throttle).map(Rc::new)).transpose()?;
+    FrozenWeights::attach(&params, transfers);
     // In a dry run parameters have no values.
     if !is_dry_run() && (spec.resume.is_none() || begins_with_base(spec, &params)) {
         initialize(&spec.config, &params)?;

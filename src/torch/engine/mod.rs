@@ -39,6 +39,7 @@ mod stages;
 mod stored_towers;
 mod torch_engine;
 mod trained;
+mod weight_budget;
 mod weights;
 
 #[cfg(test)]

@@ -39,7 +39,7 @@ impl StoredTowers {
             Some(folder) => load_weights(&params, folder)?,
             None => initialize(&self.config, &params)?,
         }
-        Ok(params.get(&spec.name).detach())
+        Ok(params.value(params.id(&spec.name)))
     }
 
     /// Writes the files that an encoder of the pool would write, unless they are the `same` as before. Ends with an error where `stop` is set.

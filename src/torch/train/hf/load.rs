@@ -42,8 +42,11 @@ pub fn load_weights_from(params: &ParamStore, origin: &Origin, options: &LoadOpt
     let pieces: Vec<_> = params.ids().map(|id| (id, pieces_in(params.spec(id), &find))).collect();
     compare_part(pieces.iter().flat_map(|(_, pieces)| pieces), origin, options)?;
     let _no_grad = tch::no_grad_guard();
-    // All at once, or a unit at a time where a rank keeps slices only.
+    // All at once, or a unit at a time where a rank keeps slices only, or a weight that is held in another way.
     let together = |left: ParamId, right: ParamId| {
+        if [left, right].iter().any(|id| params.frozen_unit_of(*id).is_some()) {
+            return false;
+        }
         let here = [left, right].map(|id| params.is_here(id));
         here == [true; 2] || (here == [false; 2] && params.unit_of(left) == params.unit_of(right))
     };
@@ -67,7 +70,9 @@ fn load(
             if !pieces.iter().any(|piece| origin.find(&piece.name).is_some()) {
                 continue;
             }
-            leaf = Tensor::zeros(leaf.size(), (leaf.kind(), leaf.device()));
+            // What becomes float8 is rounded once.
+            let kind = if spec.held.fp8 { Kind::Float } else { leaf.kind() };
+            leaf = Tensor::zeros(leaf.size(), (kind, leaf.device()));
             landed.push((*id, leaf.shallow_clone()));
         }
         for piece in pieces.iter().filter(|piece| !piece.repeats) {
