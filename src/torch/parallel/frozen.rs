@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use tch::{Kind, Tensor};
+use tch::Kind;
 
 use crate::native::{NativeError, Purpose, allocated_for};
 use crate::params::{FrozenUnit, GradBuffer, ParamId, ParamStore, Unsharder};

@@ -1,16 +1,20 @@
 //! Values as float8 (E4M3) with a scale for each row.
 //!
-//! A scale is a power of two, so that a product with it changes no value of any type: what was rounded once is found again,
-//! bit for bit, by rounding the values or their copy in bfloat16. So files that are float8 without scales keep their values,
-//! and a run goes on from a checkpoint with what it had.
+//! A scale is a power of two, so that the product with it is exact in every type: what was rounded once is found again, bit for
+//! bit, by rounding it or its copy in bfloat16. So files that are float8 without scales keep their values, and it does not
+//! matter whether a base was rounded before. Files of float8 with scales keep those.
 
 use tch::{Kind, Tensor};
 
-/// Matrices `[.., out, in]` of floats as float8 `[rows, in]` and scales `[rows]`, float32, on their device.
-pub(super) fn to_float8(values: &Tensor) -> (Tensor, Tensor) {
+/// Matrices `[.., out, in]` of floats as float8 `[rows, in]` and scales `[rows]`, float32, on their device. `given`: scales for
+/// all rows, of which those above 0 are taken.
+pub(super) fn to_float8(values: &Tensor, given: Option<&Tensor>) -> (Tensor, Tensor) {
     let rows = rows(values).to_kind(Kind::Float);
-    let largest = Vec::<f32>::try_from(rows.abs().amax([1i64].as_slice(), false)).expect("a number for each row");
-    let scales: Vec<f32> = largest.into_iter().map(scale_of).collect();
+    let numbers = |tensor: &Tensor| Vec::<f32>::try_from(tensor.flatten(0, -1)).expect("a number for each row");
+    let largest = numbers(&rows.abs().amax([1i64].as_slice(), false));
+    let given = given.map_or_else(|| vec![0.0; largest.len()], numbers);
+    let scale = |(largest, given): (f32, f32)| if given > 0.0 { given } else { scale_of(largest) };
+    let scales: Vec<f32> = largest.into_iter().zip(given).map(scale).collect();
     let scales = Tensor::from_slice(&scales).to_device(values.device());
     let scaled = rows / scales.unsqueeze(1);
     (scaled.to_kind(Kind::Float8e4m3fn), scales)
@@ -47,7 +51,7 @@ mod tests {
     use super::{fill_from_float8, scale_of, to_float8};
 
     fn round(values: &Tensor, kind: Kind) -> Tensor {
-        let (float8, scales) = to_float8(values);
+        let (float8, scales) = to_float8(values, None);
         let found = Tensor::zeros(values.size(), (kind, Device::Cpu));
         fill_from_float8(&found, &float8, &scales);
         found
@@ -78,6 +82,16 @@ mod tests {
             assert!(error.le_tensor(&most).all().int64_value(&[]) == 1);
             assert!(once.ne_tensor(&values.to_kind(kind)).any().int64_value(&[]) == 1, "{kind:?} is rounded");
         }
+    }
+
+    #[test]
+    fn scales_that_are_given_are_kept() {
+        let numbers = Tensor::from_slice(&[448f32, -3.5, 0.25, 30.0, 1.0, 0.0, 5.0, 7.0]).view([2, 4]);
+        let given = Tensor::from_slice(&[0.0123f32, 0.0]);
+        let values = &numbers * Tensor::from_slice(&[0.0123f32, 0.1]).unsqueeze(1);
+        let (float8, scales) = to_float8(&values, Some(&given));
+        assert_eq!(scales, Tensor::from_slice(&[0.0123f32, 0.015625]));
+        assert_eq!(float8.get(0).to_kind(Kind::Float), numbers.get(0));
     }
 
     #[test]

@@ -125,13 +125,13 @@ impl FrozenUnit {
         }
     }
 
-    /// Overwrites weight `at`.
-    pub(super) fn set(&self, at: usize, weight: &Tensor) {
+    /// Overwrites weight `at`. `given`: of float8, the scales of its rows where they are above 0.
+    pub(super) fn set(&self, at: usize, weight: &Tensor, given: Option<&Tensor>) {
         let place = &self.weights[at];
         match &self.scales {
             None => place.of(&self.values).copy_(weight),
             Some(scales) => {
-                let (float8, of_rows) = to_float8(weight);
+                let (float8, of_rows) = to_float8(weight, given);
                 place.rows_of(&self.values).copy_(&float8);
                 place.scales_of(scales).copy_(&of_rows);
             }

@@ -218,7 +218,7 @@ impl ParamStore {
         let param = &self.params[id.0 as usize];
         assert_eq!(values.size(), param.spec.shape, "shape of {}", param.spec.name);
         if let Some((unit, at)) = param.frozen {
-            return self.frozen[unit].set(at, values);
+            return self.frozen[unit].set(at, values, None);
         }
         if self.is_here(id) {
             param.leaf.detach().copy_(values);
@@ -229,6 +229,13 @@ impl ParamStore {
             let len = part.end - part.start;
             self.flat.narrow(0, at, len).copy_(&values.reshape([-1]).narrow(0, part.start, len));
         }
+    }
+
+    /// Works like [`ParamStore::set`] of a weight that is held as float8, whose values are of float8 times these `scales`, one for
+    /// each row `[.., out]`, or 0 where they are not. Panics of another parameter.
+    pub fn set_scaled(&self, id: ParamId, values: &Tensor, scales: &Tensor) {
+        let (unit, at) = self.params[id.index()].frozen.expect("a weight in a frozen unit");
+        self.frozen[unit].set(at, values, Some(scales));
     }
 
     /// Works like [`ParamStore::set`] for what the rank holds of the whole parameter.
