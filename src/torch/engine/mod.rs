@@ -45,6 +45,8 @@ mod weights;
 #[cfg(test)]
 mod chunk_tests;
 #[cfg(test)]
+mod frozen_tests;
+#[cfg(test)]
 mod layout_tests;
 #[cfg(test)]
 mod pipeline_tests;

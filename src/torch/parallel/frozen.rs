@@ -122,3 +122,120 @@ impl Unsharder for FrozenWeights {
         self.settle(params.frozen_units(), &[], &[])
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::rc::Rc;
+
+    use tch::{Device, Kind, Tensor};
+
+    use super::FrozenWeights;
+    use crate::native::{MemoryWatch, Purpose};
+    use crate::params::{Held, Init, ParamSpec, ParamStore};
+    use crate::tape::{Execution, Policy, Slot, Tape, Transfers, Turn, backward_in_turns, forward_in_turns};
+
+    const LAYERS: usize = 4;
+    const WIDTH: i64 = 64;
+
+    /// Layers of a frozen matrix and a trained vector.
+    fn store(kind: Kind, held: impl Fn(usize) -> Held) -> Rc<ParamStore> {
+        let specs = |layer: usize| {
+            let w = ParamSpec::new(format!("layers.{layer}.w"), &[WIDTH, WIDTH], Init::Normal(0.2)).frozen();
+            let b = ParamSpec::new(format!("layers.{layer}.b"), &[WIDTH], Init::Normal(0.2));
+            [ParamSpec { is_linear: true, held: held(layer), ..w }, b]
+        };
+        let params = ParamStore::new((0..LAYERS).flat_map(specs).collect(), kind, Device::Cpu);
+        FrozenWeights::attach(&params, Some(Rc::new(Transfers::new(Device::Cpu, None).unwrap())));
+        params.init_random(1);
+        Rc::new(params)
+    }
+
+    fn begin(params: &Rc<ParamStore>, policy: Policy, seed: i64) -> (Turn, Slot) {
+        let mut tape = Tape::new();
+        let input = tape.input(true);
+        let mut x = input;
+        for layer in 0..LAYERS {
+            let ids = ["w", "b"].map(|name| params.id(&format!("layers.{layer}.{name}")));
+            let [w, b] = ids.map(|id| params.leaf(id).shallow_clone());
+            let forward = move |reads: &[Tensor]| vec![(reads[0].matmul(&w.tr()) + &b).tanh()];
+            x = tape.run(format!("{layer}"), &ids, policy, &[x], 1, forward)[0];
+        }
+        let kind = params.flat().kind();
+        let rows = (Tensor::arange(3 * WIDTH, (Kind::Float, Device::Cpu)) * 0.37 + seed).sin();
+        let inputs = vec![(input, rows.view([3, WIDTH]).to_kind(kind))];
+        (Turn { run: Execution::new(Rc::new(tape), params.clone(), inputs), dropout: None }, x)
+    }
+
+    /// Outputs and gradients of two micro-batches, one after the other or in turns.
+    fn run(params: &Rc<ParamStore>, policy: Policy, in_turns: bool) -> Vec<Tensor> {
+        let mut grads = params.new_grad();
+        let mut found = Vec::new();
+        let (mut turns, ends): (Vec<Turn>, Vec<Slot>) = (0..2).map(|seed| begin(params, policy, seed)).unzip();
+        let mut all: Vec<&mut [Turn]> = if in_turns { vec![&mut turns] } else { turns.chunks_mut(1).collect() };
+        for (turns, ends) in all.iter_mut().zip(ends.chunks(if in_turns { 2 } else { 1 })) {
+            forward_in_turns(params, turns).unwrap();
+            for (turn, end) in turns.iter_mut().zip(ends) {
+                found.push(turn.run.value(*end).copy());
+                turn.run.seed(*end, turn.run.value(*end).ones_like());
+            }
+            backward_in_turns(params, turns, Some(&mut grads), |_, _| Ok(())).unwrap();
+        }
+        found.push(grads.flat().copy());
+        found
+    }
+
+    #[test]
+    fn weights_that_are_held_in_another_way_compute_the_same() {
+        let ways: [(&str, fn(usize) -> Held); 4] = [
+            ("on the host", |_| Held { fp8: false, on_host: true }),
+            ("every other one", |layer| Held { fp8: false, on_host: layer % 2 == 1 }),
+            ("float8", |_| Held { fp8: true, on_host: false }),
+            ("both", |layer| Held { fp8: true, on_host: layer > 0 }),
+        ];
+        for (kind, policy) in [(Kind::Float, Policy::Keep), (Kind::BFloat16, Policy::Recompute)] {
+            for (name, held) in ways {
+                let [params, plain] = [store(kind, held), store(kind, |_| Held::default())];
+                // The same numbers, rounded before.
+                plain.ids().for_each(|id| plain.set(id, &params.value(params.id(&plain.spec(id).name))));
+                for in_turns in [false, true] {
+                    let expected = run(&plain, policy, in_turns);
+                    // Twice: what was brought once comes back.
+                    for _ in 0..2 {
+                        assert_eq!(run(&params, policy, in_turns), expected, "{name}, {kind:?}, in turns: {in_turns}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn two_layers_are_on_the_device_at_once_and_none_afterwards() {
+        let layer = WIDTH * WIDTH * 2;
+        let parameters = Purpose::ALL.iter().position(|purpose| *purpose == Purpose::Parameters).unwrap();
+        let buffers = Purpose::ALL.iter().position(|purpose| *purpose == Purpose::Buffers).unwrap();
+        let plain = (LAYERS as i64) * layer;
+        let scales = LAYERS as i64 * WIDTH * 4;
+        for (held, at_rest, in_use) in [
+            (Held { fp8: false, on_host: true }, 0, 2 * layer),
+            (Held { fp8: true, on_host: false }, plain / 2 + scales, layer),
+            (Held { fp8: true, on_host: true }, scales, layer + layer / 2),
+        ] {
+            let mut watch = MemoryWatch::start();
+            let params = store(Kind::BFloat16, |_| held);
+            let vectors = LAYERS as i64 * WIDTH * 2;
+            let before = watch.current();
+            assert!((before - at_rest - vectors).abs() < 64, "{held:?}: {before}");
+            let (mut turn, _) = begin(&params, Policy::Recompute, 0);
+            watch.reset_peak();
+            let mut most = [0; 2];
+            while turn.run.forward_step().unwrap() {
+                most = [0, 1].map(|at| most[at].max(watch.at_peak()[[parameters, buffers][at]]));
+                watch.reset_peak();
+            }
+            assert_eq!(most, [at_rest + vectors, in_use], "{held:?}");
+            drop(turn);
+            params.leave(None).unwrap();
+            assert_eq!(watch.current(), before, "{held:?}");
+        }
+    }
+}

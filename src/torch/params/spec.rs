@@ -39,6 +39,8 @@ pub struct ParamSpec {
     pub pieces: Vec<StoredTensor>,
     /// True if it is the weight of a linear map, which may have an adapter.
     pub is_linear: bool,
+    /// True if it is the weight of a block's modulation: a linear map that has no adapter.
+    pub is_modulation: bool,
     /// True if it is the weight of a router, which has an adapter only where its name says so.
     pub is_router: bool,
     /// The settings of an adapter, at its first parameter.
@@ -63,6 +65,7 @@ impl ParamSpec {
             role: Role::Trained,
             pieces,
             is_linear: false,
+            is_modulation: false,
             is_router: false,
             adapter: None,
             sections: None,
@@ -91,9 +94,9 @@ impl ParamSpec {
         if self.role == Role::Trained { self.with_role(Role::Frozen) } else { self }
     }
 
-    /// Returns whether it is the frozen weight of a linear map, or of a stack of them: what may be held in another way.
+    /// Returns whether it is the frozen weight of a block's linear map, or of a stack of them: what may be held in another way.
     pub fn is_frozen_map(&self) -> bool {
-        self.role == Role::Frozen && self.is_linear && self.shape.len() >= 2
+        self.role == Role::Frozen && (self.is_linear || self.is_modulation) && self.shape.len() >= 2
     }
 
     /// Returns whether its values are apart from the others, and whole only while a tape reads it.
