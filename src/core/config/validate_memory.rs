@@ -37,8 +37,7 @@ impl Rules<'_> {
     /// Frozen weights that are held as float8 or on the host are whole on every replica.
     fn weights(&mut self, config: &RunConfig) {
         let (memory, foundation) = (&config.memory, &config.model.foundation);
-        let budgets =
-            [("foundation", memory.weight_budget.foundation), ("encoder", memory.weight_budget.encoder)];
+        let budgets = [("foundation", memory.weight_budget.foundation), ("encoder", memory.weight_budget.encoder)];
         for (pool, budget) in budgets {
             let key = format!("memory.weight_budget.{pool}");
             self.broken(budget.is_some_and(|budget| budget.bytes() == 0), code::OUT_OF_RANGE, &[&key], || {

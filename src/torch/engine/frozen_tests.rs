@@ -9,9 +9,9 @@ use crate::native::MemoryWatch;
 use crate::parallel::FrozenWeights;
 use crate::params::{Held, ParamStore, Sharding, ZeroStage};
 use crate::tape::{Policy, Transfers};
-use crate::train::{Lanes, TrainState, load_state, save_state};
-use crate::train::{Export, has_adapter};
 use crate::train::hf::Shards;
+use crate::train::{Export, has_adapter};
+use crate::train::{Lanes, TrainState, load_state, save_state};
 use loongforge_core::config::{FrozenPrecision, Lora, Part};
 use std::rc::Rc;
 use tch::{Device, Kind};
@@ -125,7 +125,6 @@ fn a_checkpoint_of_all_weights_has_what_was_computed_with() {
     assert!(bytes(&folder) == bytes(&other), "the same base with the same adapters added");
     let mut rest = pool(DENSE, Kind::BFloat16, FLOAT8, ProcessGroup::single(), ZeroStage::Nothing);
     load_state(&mut rest, folder.path(), "foundation", false).unwrap();
-    let [rest, expected] =
-        [&mut rest, &mut first].map(|pool| train(DENSE, pool, Policy::Keep, 1..3));
+    let [rest, expected] = [&mut rest, &mut first].map(|pool| train(DENSE, pool, Policy::Keep, 1..3));
     assert_equal(&rest, &expected, 0.0, "resumed");
 }

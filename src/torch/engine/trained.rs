@@ -40,10 +40,7 @@ pub fn trained<'a>(
 }
 
 /// Has the frozen weights held as their parts' `frozen_precision` says.
-fn hold<'a>(
-    all: &mut [ParamSpec],
-    part_of: &impl Fn(&str) -> (&'static str, &'a Part),
-) -> Result<(), TrainedError> {
+fn hold<'a>(all: &mut [ParamSpec], part_of: &impl Fn(&str) -> (&'static str, &'a Part)) -> Result<(), TrainedError> {
     let mut found: BTreeMap<&'static str, usize> = BTreeMap::new();
     for spec in all {
         let (key, part) = part_of(part_name(spec));

@@ -96,11 +96,17 @@ mod tests {
 
     #[test]
     fn every_number_of_float8_keeps_its_bits() {
-        let numbers: Vec<f32> = (0..=126u8).flat_map(|bits| {
-            let (exponent, mantissa) = (i32::from(bits >> 3), f32::from(bits & 7));
-            let value = if exponent == 0 { mantissa * 2f32.powi(-9) } else { (1.0 + mantissa / 8.0) * 2f32.powi(exponent - 7) };
-            [value, -value]
-        }).collect();
+        let numbers: Vec<f32> = (0..=126u8)
+            .flat_map(|bits| {
+                let (exponent, mantissa) = (i32::from(bits >> 3), f32::from(bits & 7));
+                let value = if exponent == 0 {
+                    mantissa * 2f32.powi(-9)
+                } else {
+                    (1.0 + mantissa / 8.0) * 2f32.powi(exponent - 7)
+                };
+                [value, -value]
+            })
+            .collect();
         let numbers = Tensor::from_slice(&numbers).view([1, -1]);
         assert_eq!(numbers.max().double_value(&[]), 448.0);
         assert_eq!(round(&numbers, Kind::BFloat16).to_kind(Kind::Float), numbers);

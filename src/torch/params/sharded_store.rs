@@ -144,12 +144,7 @@ impl ParamStore {
     ///
     /// # Errors
     /// As there.
-    pub fn enter(
-        &self,
-        now: &[ParamId],
-        next: &[ParamId],
-        grads: Option<&mut GradBuffer>,
-    ) -> Result<(), NativeError> {
+    pub fn enter(&self, now: &[ParamId], next: &[ParamId], grads: Option<&mut GradBuffer>) -> Result<(), NativeError> {
         let unsharder = |of: &RefCell<Option<Rc<dyn Unsharder>>>| of.borrow().clone();
         unsharder(&self.frozen_unsharder).map_or(Ok(()), |frozen| frozen.enter(self, now, next, None))?;
         unsharder(&self.unsharder).map_or(Ok(()), |shared| shared.enter(self, now, next, grads))

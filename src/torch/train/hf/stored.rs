@@ -23,11 +23,25 @@ pub struct Stored {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Source {
     Plain(Place),
-    Fp8 { weight: Place, scale: Place, block: [usize; 2] },
+    Fp8 {
+        weight: Place,
+        scale: Place,
+        block: [usize; 2],
+    },
     /// With one scale, one for each row, or none.
-    PlainFp8 { weight: Place, scale: Option<Place> },
-    Int4 { packed: Place, scale: Place, zero_point: Option<Place> },
-    Mxfp4 { blocks: Place, scales: Place },
+    PlainFp8 {
+        weight: Place,
+        scale: Option<Place>,
+    },
+    Int4 {
+        packed: Place,
+        scale: Place,
+        zero_point: Option<Place>,
+    },
+    Mxfp4 {
+        blocks: Place,
+        scales: Place,
+    },
 }
 
 /// A tensor of a file.
