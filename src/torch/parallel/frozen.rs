@@ -171,12 +171,13 @@ mod tests {
         let mut grads = params.new_grad();
         let mut found = Vec::new();
         let (mut turns, ends): (Vec<Turn>, Vec<Slot>) = (0..2).map(|seed| begin(params, policy, seed)).unzip();
-        let mut all: Vec<&mut [Turn]> = if in_turns { vec![&mut turns] } else { turns.chunks_mut(1).collect() };
+        let mut all: Vec<&mut [Turn]> = if in_turns { vec![&mut turns[..]] } else { turns.chunks_mut(1).collect() };
         for (turns, ends) in all.iter_mut().zip(ends.chunks(if in_turns { 2 } else { 1 })) {
             forward_in_turns(params, turns).unwrap();
             for (turn, end) in turns.iter_mut().zip(ends) {
-                found.push(turn.run.value(*end).copy());
-                turn.run.seed(*end, turn.run.value(*end).ones_like());
+                let value = turn.run.value(*end).copy();
+                turn.run.seed(*end, value.ones_like());
+                found.push(value);
             }
             backward_in_turns(params, turns, Some(&mut grads), |_, _| Ok(())).unwrap();
         }

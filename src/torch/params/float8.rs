@@ -90,7 +90,7 @@ mod tests {
         let given = Tensor::from_slice(&[0.0123f32, 0.0]);
         let values = &numbers * Tensor::from_slice(&[0.0123f32, 0.1]).unsqueeze(1);
         let (float8, scales) = to_float8(&values, Some(&given));
-        assert_eq!(scales, Tensor::from_slice(&[0.0123f32, 0.015625]));
+        assert_eq!(scales, Tensor::from_slice(&[0.0123f32, 0.001953125]));
         assert_eq!(float8.get(0).to_kind(Kind::Float), numbers.get(0));
     }
 
