@@ -20,12 +20,12 @@ use tempfile::TempDir;
 const SIZES: [(u32, u32); 4] = [(8, 6), (6, 12), (12, 4), (4, 4)];
 
 /// Pictures of several sizes, clips of them, and a tokenizer of words.
-struct Captioned {
+pub struct Captioned {
     dir: TempDir,
 }
 
 impl Captioned {
-    fn new(transformer: &str, clips: bool) -> Self {
+    pub fn new(transformer: &str, clips: bool) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name);
         fs::create_dir(at("words")).unwrap();
@@ -53,12 +53,12 @@ impl Captioned {
         Self { dir }
     }
 
-    fn folder(&self, name: &str) -> PathBuf {
+    pub fn folder(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
 
     /// Runs with checkpoints in the folder `to`, from the fourth step of `from`.
-    fn run(&self, to: &str, own: &[&str], from: Option<&str>) -> Vec<StepSummary> {
+    pub fn run(&self, to: &str, own: &[&str], from: Option<&str>) -> Vec<StepSummary> {
         run_in(self.dir.path(), to, own, from)
     }
 
@@ -68,7 +68,7 @@ impl Captioned {
     }
 
     /// Every file of the last checkpoint with its hash; a file of the optimizer's state has the name of its pool.
-    fn weights(&self, run: &str) -> Vec<(String, String)> {
+    pub fn weights(&self, run: &str) -> Vec<(String, String)> {
         let file = |(name, hash): (String, String)| match name.starts_with("optimizer-") {
             true => ("optimizer".to_owned(), hash),
             false => (name, hash),
@@ -79,9 +79,9 @@ impl Captioned {
     }
 }
 
-const QWEN_IMAGE: &str = "{ _class_name: QwenImageTransformer2DModel, num_attention_heads: 2, attention_head_dim: 12, \
+pub const QWEN_IMAGE: &str = "{ _class_name: QwenImageTransformer2DModel, num_attention_heads: 2, attention_head_dim: 12, \
     axes_dims_rope: [4, 4, 4], in_channels: 12, out_channels: 3, joint_attention_dim: 32, num_layers: 2 }";
-const WAN: &str = "{ _class_name: WanTransformer3DModel, num_attention_heads: 2, attention_head_dim: 12, in_channels: 3, \
+pub const WAN: &str = "{ _class_name: WanTransformer3DModel, num_attention_heads: 2, attention_head_dim: 12, in_channels: 3, \
     out_channels: 3, text_dim: 32, ffn_dim: 48, num_layers: 2 }";
 
 const RUN: &str = "

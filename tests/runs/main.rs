@@ -9,6 +9,7 @@ mod evaluating;
 mod experts;
 mod faults;
 mod fixture;
+mod frozen;
 mod hosts;
 mod kinds;
 mod layouts;

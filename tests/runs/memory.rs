@@ -162,7 +162,7 @@ fn compare(kind: Kind, size: Size, overrides: &[&str]) -> Result<String, String>
 }
 
 /// Name and overrides of what a model is run with.
-const LAYOUTS: [(&str, &[&str]); 11] = [
+const LAYOUTS: [(&str, &[&str]); 12] = [
     ("one rank", &[]),
     ("bf16", &["train.precision=bf16"]),
     ("tensor parallel 2", &["pools.foundation.tensor_parallel=2"]),
@@ -178,6 +178,14 @@ const LAYOUTS: [(&str, &[&str]); 11] = [
     ("zero 3", &["pools.foundation.replicas=2", "pools.foundation.zero=3"]),
     ("recompute", &["model.foundation.recompute=all"]),
     ("offload", &["memory.activation_budget.foundation=128MiB", "memory.offload=true", "train.steps=4"]),
+    (
+        "float8 on the host",
+        &[
+            "model.foundation.lora={r: 8}",
+            "model.foundation.frozen_precision=fp8_e4m3fn",
+            "memory.weight_budget.foundation=1000KiB",
+        ],
+    ),
 ];
 
 fn layout(name: &str) -> &'static [&'static str] {
@@ -191,6 +199,7 @@ fn what_a_run_will_hold_is_predicted() {
         (Kind::Dense, "tensor parallel 2"),
         (Kind::Dense, "zero 3"),
         (Kind::Dense, "offload"),
+        (Kind::Dense, "float8 on the host"),
         (Kind::Experts, "expert parallel 2"),
         (Kind::Latent, "recompute"),
         (Kind::Hybrid, "zero 1"),

@@ -54,6 +54,12 @@ const NAMES: &[(&[&str], &str, &str)] = &[
         "model.foundation.recompute",
         "all; or memory.activation_budget",
     ),
+    (&["fp8_base", "fp8_scaled", "transformer_dtype"], "model.foundation.frozen_precision", "fp8_e4m3fn"),
+    (
+        &["blocks_to_swap", "block_swap"],
+        "memory.weight_budget.foundation",
+        "bytes that weights may take on the device, such as 12GiB",
+    ),
     (&["data_parallel_replicate_degree", "data_parallel_size"], "pools.foundation.replicas", ""),
     (
         &["tensor_model_parallel_size", "tensor_parallel_degree", "tensor_parallel_size"],

@@ -35,6 +35,7 @@ mod units;
 mod validate;
 mod validate_eval;
 mod validate_flow;
+mod validate_memory;
 mod validate_model;
 mod yaml;
 

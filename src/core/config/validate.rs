@@ -8,7 +8,7 @@ use super::error::{Problem, code};
 use super::node::{Node, float};
 use super::source::hub_data_set;
 use super::suggest;
-use super::{Balance, EncoderPool, FoundationPool, PackMode, Placement, Recompute, RunConfig};
+use super::{Balance, EncoderPool, FoundationPool, PackMode, Placement, RunConfig};
 use crate::files;
 use crate::message::PoolName;
 
@@ -274,34 +274,6 @@ impl Rules<'_> {
                 "processes need time to send heartbeats",
             )
         });
-    }
-
-    fn memory(&mut self, config: &RunConfig) {
-        let (memory, model) = (&config.memory, &config.model);
-        let pools = [
-            ("foundation", memory.activation_budget.foundation, "model.foundation", model.foundation.recompute),
-            ("encoder", memory.activation_budget.encoder, "model.image_encoder", model.image_encoder.recompute),
-            ("encoder", memory.activation_budget.encoder, "model.audio_encoder", model.audio_encoder.recompute),
-            ("encoder", memory.activation_budget.encoder, "model.text_encoder", model.text_encoder.recompute),
-            ("encoder", memory.activation_budget.encoder, "model.vae", model.vae.recompute),
-        ];
-        for (pool, budget, part, recompute) in pools {
-            let key = format!("memory.activation_budget.{pool}");
-            self.broken(budget.is_some_and(|budget| budget.bytes() == 0), code::OUT_OF_RANGE, &[&key], || {
-                (format!("`{key}`: must be above 0, found `0B`"), "null means no budget: all activations are kept")
-            });
-            let other = format!("{part}.recompute");
-            let both = budget.is_some() && recompute != Recompute::None;
-            self.broken(both, code::COMBINATION, &[&other, &key], || {
-                (format!("`{other}: all` beside `{key}`"), "a budget decides what is recomputed: drop one")
-            });
-        }
-        self.broken(
-            memory.throttle.is_some_and(|rate| rate.bytes() == 0),
-            code::OUT_OF_RANGE,
-            &["memory.throttle"],
-            || ("`memory.throttle`: must be above 0, found `0B`".to_owned(), "null means no throttle"),
-        );
     }
 
     fn files(&mut self, config: &RunConfig) {

@@ -7,9 +7,10 @@ use crate::comm::ProcessGroup;
 use crate::device::{load_cuda, set_intra_op_threads};
 use crate::model::{ModelConfig, Towers};
 use crate::native::{is_dry_run, set_products};
+use crate::parallel::FrozenWeights;
 use crate::params;
 use crate::params::{ParamSpec, ParamStore, Sharding};
-use crate::tape::Policy;
+use crate::tape::{Policy, Transfers};
 use crate::train::{AdamWConfig, AdapterFolder, Lanes, TrainState, has_adapter, load_adapter, load_state};
 use loongforge_core::config::{Device, EncoderPool, Part, Placement, Recompute, RunConfig};
 use loongforge_core::engine::EngineError;
@@ -101,8 +102,12 @@ pub(super) fn build_pool(
     let is_trained = is_trained(&params);
     let train = &spec.config.train;
     let params = Rc::new(ParamStore::shared_out(params, kind(train.precision), device, sharding));
+    let is_on_host = params.frozen_units().iter().any(|unit| unit.held().on_host);
+    let throttle = spec.config.memory.throttle.map(|rate| rate.bytes() as f64);
+    let transfers = is_on_host.then(|| Transfers::new(device, throttle).map(Rc::new)).transpose()?;
+    FrozenWeights::attach(&params, transfers);
     // In a dry run parameters have no values.
-    if !is_dry_run() && (spec.resume.is_none() || begins_with_base(spec, &params)) {
+    if !is_dry_run() && (spec.resume.is_none() || lacks_base(spec, &params) || has_float8(&params)) {
         initialize(&spec.config, &params)?;
     }
     let optimizer = AdamWConfig {
@@ -114,8 +119,14 @@ pub(super) fn build_pool(
 }
 
 /// Returns whether a checkpoint lacks weights of the pool: it has adapters without their base.
-fn begins_with_base(spec: &EngineSpec, params: &ParamStore) -> bool {
+fn lacks_base(spec: &EngineSpec, params: &ParamStore) -> bool {
     has_adapter(params) || spec.config.saves_adapters_only()
+}
+
+/// Returns whether some weights are held as float8: they are read from where they come from, since a checkpoint has their
+/// products with scales, rounded.
+fn has_float8(params: &ParamStore) -> bool {
+    params.frozen_units().iter().any(|unit| unit.held().fp8)
 }
 
 /// Fills the adapters of pool `name`, or all that a checkpoint has of it.
@@ -123,7 +134,7 @@ pub(super) fn settle(spec: &EngineSpec, name: &str, mut pool: TrainState) -> Res
     if is_dry_run() {
         return Ok(pool);
     }
-    let from_base = begins_with_base(spec, pool.params());
+    let from_base = lacks_base(spec, pool.params());
     if spec.resume.is_none() || from_base {
         pool.init_magnitudes()?;
     }

@@ -14,6 +14,7 @@ use super::share::{EncoderShare, FoundationShare};
 use super::spill::Spill;
 use super::torch_engine::TorchEngine;
 use super::trained::trained;
+use super::weight_budget::{encoder_within_budget, foundation_within_budget};
 use crate::comm::Mesh;
 use crate::model::ModelConfig;
 use crate::native::{MemoryWatch, NativeError, is_dry_run};
@@ -99,7 +100,7 @@ fn build_encoder(spec: &EngineSpec, own: &OwnPool<'_>, device: tch::Device) -> R
     let mesh = Rc::new(mesh);
     let share = EncoderShare::new(&own.towers, mesh.clone(), own.pool.zero)
         .map_err(|found| format!("pools.{name}: {found}"))?;
-    let params = encoder_specs(config, &share.towers, &spec.model.tree)?;
+    let params = encoder_within_budget(config, encoder_specs(config, &share.towers, &spec.model.tree)?)?;
     let pool = build_pool(spec, device, params, lanes, mesh.data.clone(), share.sharding())?;
     let mut pool = settle(spec, name, share.join(pool))?;
     let replica = |index| Replica::new(own.name, index);
@@ -134,6 +135,7 @@ fn build_foundation(spec: &EngineSpec, device: tch::Device) -> Result<Foundation
     let mesh = Rc::new(join(&store, name.as_str(), own.layout(), rank, device)?);
     let share = FoundationShare::new(spec.model.foundation_of(name), mesh.clone(), splits(&own), name)?;
     let params = trained(share.specs(), &spec.model.tree, |_| ("model.foundation", part))?;
+    let params = foundation_within_budget(config, params)?;
     let (lanes, group) = (Lanes::PerReplica, mesh.data.clone());
     let pool = build_pool(spec, device, params, lanes, group, share.sharding())?;
     let pool = settle(spec, name.as_str(), share.join(pool))?;

@@ -11,6 +11,7 @@ use super::feature_encoder::FeatureEncoder;
 use super::feature_reader::FeatureReader;
 use super::pool_specs::encoder_specs;
 use super::stored_towers::StoredTowers;
+use super::weight_budget::encoder_within_budget;
 use crate::comm::Mesh;
 use crate::model::{ModelTower, Towers};
 use crate::params::{ParamStore, Sharding};
@@ -34,7 +35,7 @@ pub(super) fn cache_folders(
     let how = (params.flat().device(), spec.config.run.products);
     let open = |it: &ModelTower| {
         let names = params.names().filter(|name| is_of(&own.towers, it, name)).collect();
-        let name = CacheName::new(it, params.flat().kind(), how, names, |name| Ok(params.get(name)))?;
+        let name = CacheName::new(it, params.flat().kind(), how, names, |name| Ok(params.value(params.id(name))))?;
         let folder =
             CacheFolder::open(dir, &name.to_string()).map_err(|error| format!("{key}: {}: {error}", dir.display()))?;
         Ok((it.tower, folder))
@@ -111,6 +112,7 @@ pub fn build_feature_encoder(spec: &EngineSpec) -> Result<FeatureEncoder, Engine
     let device = settle_thread(spec, Some(&own))?;
     let params = encoder_specs(&spec.config, &own.towers, &spec.model.tree)?;
     expect_whole(&own, is_trained(&params))?;
+    let params = encoder_within_budget(&spec.config, params)?;
     let mesh = Mesh::single();
     let pool = build_pool(spec, device, params, Lanes::PerReplica, mesh.data.clone(), Sharding::none())?;
     let pool = settle(spec, own.name.as_str(), pool)?;

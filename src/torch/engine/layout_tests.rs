@@ -133,7 +133,7 @@ impl Course {
 
 fn weights(pool: &TrainState) -> BTreeMap<String, Tensor> {
     let params = pool.params();
-    let whole = || params.ids().map(|id| (params.spec(id).name.clone(), params.leaf(id).detach().copy())).collect();
+    let whole = || params.ids().map(|id| (params.spec(id).name.clone(), params.value(id).copy())).collect();
     pool.with_whole(whole).unwrap()
 }
 

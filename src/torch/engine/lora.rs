@@ -14,6 +14,11 @@ pub enum TrainedError {
     NoModule { key: &'static str, name: &'static str, pattern: String, known: String },
     #[error("{key}.lora: every linear layer of this part is excluded")]
     NothingLeft { key: &'static str },
+    #[error(
+        "{key}.frozen_precision: no weight of a linear map of this part is frozen, and weights that are trained are not \
+         rounded: set {key}.lora or {key}.freeze, or leave it out"
+    )]
+    NothingFrozen { key: &'static str },
     #[error("{key}.lora.adapter: {source}")]
     Adapter { key: &'static str, source: Box<AdapterError> },
     #[error("{key}.lora.adapter: {folder} has no adapters of this part")]

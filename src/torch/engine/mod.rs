@@ -39,10 +39,13 @@ mod stages;
 mod stored_towers;
 mod torch_engine;
 mod trained;
+mod weight_budget;
 mod weights;
 
 #[cfg(test)]
 mod chunk_tests;
+#[cfg(test)]
+mod frozen_tests;
 #[cfg(test)]
 mod layout_tests;
 #[cfg(test)]

@@ -5,6 +5,7 @@ use super::exports::exports;
 use super::pool_specs::{encoder_specs, splits};
 use super::share::{FoundationPlan, divided_towers};
 use super::trained::trained;
+use super::weight_budget::{encoder_within_budget, foundation_within_budget};
 use crate::model::ModelConfig;
 use crate::params::ParallelRank;
 use loongforge_core::config::{Placement, RunConfig};
@@ -22,7 +23,9 @@ pub fn check_engines(config: &RunConfig, model: &ModelConfig) -> Result<(), Engi
         let parallel = ParallelRank::first(layout, splits.sequence_parallel);
         let plan = FoundationPlan::new(model.foundation_of(name), layout, &parallel, &splits, name)?;
         for stage in 0..layout.pp {
-            trained(plan.specs(stage), &model.tree, |_| ("model.foundation", &config.model.foundation))?;
+            let part = &config.model.foundation;
+            let specs = trained(plan.specs(stage), &model.tree, |_| ("model.foundation", part))?;
+            foundation_within_budget(config, specs)?;
         }
         exports(config, model, ActorId::foundation_of(name, 0))?;
     }
@@ -34,7 +37,8 @@ pub fn check_engines(config: &RunConfig, model: &ModelConfig) -> Result<(), Engi
             Placement::Separate => ParallelRank::first(pool.layout(), false),
         };
         let divided = divided_towers(&model.towers.only(set), &parallel);
-        encoder_specs(config, &divided.map_err(|found| format!("pools.{name}: {found}"))?, &model.tree)?;
+        let divided = divided.map_err(|found| format!("pools.{name}: {found}"))?;
+        encoder_within_budget(config, encoder_specs(config, &divided, &model.tree)?)?;
     }
     for (name, pool, set) in pools.encoders(towers) {
         if pool.reads() && !config.model.has_frozen(set) {

@@ -36,10 +36,11 @@ impl StoredTowers {
     pub fn value(&self, spec: &ParamSpec) -> Result<Tensor, WeightsError> {
         let params = ParamStore::new(vec![spec.clone()], self.kind(), Device::Cpu);
         match &self.checkpoint {
-            Some(folder) => load_weights(&params, folder)?,
-            None => initialize(&self.config, &params)?,
+            // As encoders do.
+            Some(folder) if !spec.held.fp8 => load_weights(&params, folder)?,
+            _ => initialize(&self.config, &params)?,
         }
-        Ok(params.get(&spec.name).detach())
+        Ok(params.value(params.id(&spec.name)))
     }
 
     /// Writes the files that an encoder of the pool would write, unless they are the `same` as before. Ends with an error where `stop` is set.

@@ -4,7 +4,8 @@ use super::existing::{existing, named_modules, part_name};
 use super::lora::{TrainedError, lora_config};
 use crate::model::TreeNames;
 use crate::params::{LinearModule, LoraConfig, ParamSpec};
-use loongforge_core::config::{Lora, Part};
+use loongforge_core::config::{FrozenPrecision, Lora, Part};
+use std::collections::BTreeMap;
 
 /// Gives every parameter its role. `part_of` tells the part, with its key in the config, that a parameter belongs to; `tree`
 /// what the modules are called in folders of adapters.
@@ -34,7 +35,23 @@ pub fn trained<'a>(
         };
         all.extend(adapters.into_iter().flat_map(|(module, lora)| lora.specs(&module)));
     }
+    hold(&mut all, &part_of)?;
     Ok(all)
+}
+
+/// Has the frozen weights held as their parts' `frozen_precision` says.
+fn hold<'a>(all: &mut [ParamSpec], part_of: &impl Fn(&str) -> (&'static str, &'a Part)) -> Result<(), TrainedError> {
+    let mut found: BTreeMap<&'static str, usize> = BTreeMap::new();
+    for spec in all {
+        let (key, part) = part_of(part_name(spec));
+        let Some(FrozenPrecision::Fp8E4m3fn) = part.frozen_precision else { continue };
+        spec.held.fp8 = spec.is_frozen_map();
+        *found.entry(key).or_default() += usize::from(spec.held.fp8);
+    }
+    match found.into_iter().find(|(_, count)| *count == 0) {
+        Some((key, _)) => Err(TrainedError::NothingFrozen { key }),
+        None => Ok(()),
+    }
 }
 
 /// The adapters that `lora` asks for beside `own`, the maps of one part, whose modules are `known`.

@@ -1,6 +1,8 @@
 //! Describes how a pool's work is spread over ranks: what is split, who keeps what, and what moves between tapes.
 
+mod frozen;
 pub mod pipeline;
 mod zero;
 
+pub use frozen::FrozenWeights;
 pub use zero::Zero;

@@ -2,6 +2,8 @@
 //! hold them and their gradients, whole or sharded (ZeRO).
 
 mod flat_param;
+mod float8;
+mod frozen_unit;
 mod grads;
 mod id;
 mod init;
@@ -14,8 +16,10 @@ mod sharding;
 mod spec;
 mod store;
 mod stored_tensor;
+mod weight_budget;
 
 pub use flat_param::{FlatParam, OwnedPart};
+pub use frozen_unit::FrozenUnit;
 pub use grads::GradBuffer;
 pub use id::ParamId;
 pub use init::{Init, sinusoids, uniform};
@@ -25,6 +29,7 @@ pub use parallel_rank::{ParallelRank, divide, share};
 pub use scope::Scope;
 pub use shard::{Cut, PiecePart, Region, Shard, region};
 pub use sharding::{Sharding, Slices, ZeroStage};
-pub use spec::{AdapterSpec, ParamSpec, Role};
+pub use spec::{AdapterSpec, Held, ParamSpec, Role};
 pub use store::{ParamStore, Unsharder};
 pub use stored_tensor::StoredTensor;
+pub use weight_budget::within_weight_budget;

@@ -1,15 +1,18 @@
 //! Lays out a store in memory whose parameters ranks share out.
 
+use std::cell::RefCell;
 use std::rc::Rc;
 
 use tch::{Device, Kind, Tensor};
 
 use super::flat_param::{FlatParam, OwnedPart};
+use super::frozen_unit::FrozenUnit;
+use super::grads::GradBuffer;
 use super::id::{ALIGN, ParamId};
 use super::sharding::{Sharding, ZeroStage};
 use super::spec::{ParamSpec, Role};
 use super::store::{Param, ParamStore, Unsharder};
-use crate::native::{Purpose, allocated_for};
+use crate::native::{NativeError, Purpose, allocated_for};
 
 /// Holds what becomes a unit.
 struct Group {
@@ -42,8 +45,9 @@ impl ParamStore {
     }
 
     fn in_units(specs: Vec<ParamSpec>, kind: Kind, device: Device, sharding: Sharding) -> ParamStore {
-        let (others, buffers): (Vec<_>, Vec<_>) = specs.into_iter().partition(|spec| spec.role != Role::Buffer);
-        let (trained, frozen): (Vec<_>, Vec<_>) = others.into_iter().partition(|spec| spec.role == Role::Trained);
+        let is_shared = |spec: &ParamSpec| spec.role != Role::Buffer && !spec.is_apart();
+        let (shared, others): (Vec<_>, Vec<_>) = specs.into_iter().partition(is_shared);
+        let (trained, frozen): (Vec<_>, Vec<_>) = shared.into_iter().partition(|spec| spec.role == Role::Trained);
         let num_trained = trained.len();
         let mut groups: Vec<Group> = Vec::new();
         for spec in trained.into_iter().chain(frozen) {
@@ -85,12 +89,12 @@ impl ParamStore {
             false => flat.narrow(0, if only_own { unit.at } else { unit.start }, unit.len),
         };
         let bases: Vec<Tensor> = units.iter().map(base).collect();
-        let mut params: Vec<Param> = Vec::with_capacity(placed.len() + buffers.len());
+        let mut params: Vec<Param> = Vec::with_capacity(placed.len() + others.len());
         for (unit, offset, spec) in placed {
             let len = spec.num_elements();
             let leaf = bases[unit].narrow(0, offset - units[unit].start, len).view(spec.shape.as_slice());
             let leaf = leaf.set_requires_grad(spec.role == Role::Trained);
-            params.push(Param { leaf, spec, offset, len, unit: Some(unit) });
+            params.push(Param { leaf, spec, offset, len, unit: Some(unit), frozen: None });
         }
         for (unit, base) in units.iter_mut().zip(bases) {
             let own = unit.own_part();
@@ -100,7 +104,7 @@ impl ParamStore {
             unit.release();
         }
         let trained_len = units.iter().filter(|unit| unit.trained).map(|unit| unit.len).sum();
-        let mut store = ParamStore::of(flat, params, buffers);
+        let mut store = ParamStore::of(flat, params, others);
         (store.sharding, store.units) = (sharding, units);
         (store.num_trained, store.trained) = (trained_len, num_trained);
         store
@@ -115,21 +119,53 @@ impl ParamStore {
         &self.units
     }
 
+    /// Weights that are held as float8 or on the host, by layers.
+    pub fn frozen_units(&self) -> &[FrozenUnit] {
+        &self.frozen
+    }
+
+    /// The frozen unit of a parameter, where it is in one.
+    pub fn frozen_unit_of(&self, id: ParamId) -> Option<usize> {
+        self.params[id.index()].frozen.map(|(unit, _)| unit)
+    }
+
     /// The unit of a parameter; a buffer has none.
     pub fn unit_of(&self, id: ParamId) -> Option<usize> {
         self.params[id.index()].unit
     }
 
-    /// Returns whether the values of a parameter are here between tapes, and not only a slice of them.
+    /// Returns whether the values of a parameter are here between tapes, and not only a slice of them, or held in another
+    /// way.
     pub fn is_here(&self, id: ParamId) -> bool {
-        !self.unit_of(id).is_some_and(|unit| self.units[unit].apart)
+        self.frozen_unit_of(id).is_none() && !self.unit_of(id).is_some_and(|unit| self.units[unit].apart)
     }
 
-    /// Returns the unsharder that brings parameters and takes gradients away, where replicas share them out.
-    pub fn unsharder(&self) -> Option<Rc<dyn Unsharder>> {
-        self.unsharder.borrow().clone()
+    /// Has the parameters `now` brought here: see [`Unsharder::enter`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn enter(&self, now: &[ParamId], next: &[ParamId], grads: Option<&mut GradBuffer>) -> Result<(), NativeError> {
+        let unsharder = |of: &RefCell<Option<Rc<dyn Unsharder>>>| of.borrow().clone();
+        unsharder(&self.frozen_unsharder).map_or(Ok(()), |frozen| frozen.enter(self, now, next, None))?;
+        unsharder(&self.unsharder).map_or(Ok(()), |shared| shared.enter(self, now, next, grads))
     }
 
+    /// Says that a tape has ended: see [`Unsharder::leave`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn leave(&self, grads: Option<&mut GradBuffer>) -> Result<(), NativeError> {
+        let unsharder = |of: &RefCell<Option<Rc<dyn Unsharder>>>| of.borrow().clone();
+        unsharder(&self.frozen_unsharder).map_or(Ok(()), |frozen| frozen.leave(self, None))?;
+        unsharder(&self.unsharder).map_or(Ok(()), |shared| shared.leave(self, grads))
+    }
+
+    /// Sets who brings the frozen units.
+    pub fn set_frozen_unsharder(&self, unsharder: Rc<dyn Unsharder>) {
+        *self.frozen_unsharder.borrow_mut() = Some(unsharder);
+    }
+
+    /// Sets who brings parameters and takes gradients away, where replicas share them out.
     pub fn set_unsharder(&self, unsharder: Rc<dyn Unsharder>) {
         *self.unsharder.borrow_mut() = Some(unsharder);
     }

@@ -17,6 +17,15 @@ pub enum Role {
     Buffer,
 }
 
+/// Says how a frozen parameter is held while no tape reads it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Held {
+    /// Its values are float8 (E4M3), with a scale for each row.
+    pub fp8: bool,
+    /// It lies in the host's memory.
+    pub on_host: bool,
+}
+
 /// A parameter as its model declares it. Weight decay is for those of two or more dimensions.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ParamSpec {
@@ -30,6 +39,8 @@ pub struct ParamSpec {
     pub pieces: Vec<StoredTensor>,
     /// True if it is the weight of a linear map, which may have an adapter.
     pub is_linear: bool,
+    /// True if it is the weight of a block's modulation: a linear map that has no adapter.
+    pub is_modulation: bool,
     /// True if it is the weight of a router, which has an adapter only where its name says so.
     pub is_router: bool,
     /// The settings of an adapter, at its first parameter.
@@ -40,6 +51,7 @@ pub struct ParamSpec {
     pub shard: Option<Shard>,
     /// True if another stage of a pipeline has it as well, and is the one that saves it.
     pub is_copy: bool,
+    pub held: Held,
 }
 
 impl ParamSpec {
@@ -53,11 +65,13 @@ impl ParamSpec {
             role: Role::Trained,
             pieces,
             is_linear: false,
+            is_modulation: false,
             is_router: false,
             adapter: None,
             sections: None,
             shard: None,
             is_copy: false,
+            held: Held::default(),
         }
     }
 
@@ -78,6 +92,16 @@ impl ParamSpec {
     /// Not trained; a buffer stays one.
     pub fn frozen(self) -> ParamSpec {
         if self.role == Role::Trained { self.with_role(Role::Frozen) } else { self }
+    }
+
+    /// Returns whether it is the frozen weight of a block's linear map, or of a stack of them: what may be held in another way.
+    pub fn is_frozen_map(&self) -> bool {
+        self.role == Role::Frozen && (self.is_linear || self.is_modulation) && self.shape.len() >= 2
+    }
+
+    /// Returns whether its values are apart from the others, and whole only while a tape reads it.
+    pub(super) fn is_apart(&self) -> bool {
+        self.role == Role::Frozen && self.held != Held::default()
     }
 
     pub fn num_elements(&self) -> i64 {

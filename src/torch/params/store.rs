@@ -5,7 +5,8 @@
 //! then the frozen ones, each part as declared. Gradients and the optimizer's state cover the trained front alone.
 //! Where replicas share them out, the same order holds within each unit. Every parameter starts at a multiple of `ALIGN`
 //! elements; the gaps stay zero. What the loss has no gradient of, such
-//! as a router's balancing bias, is a buffer: float32 and on its own.
+//! as a router's balancing bias, is a buffer: float32 and on its own. Frozen weights that are held as float8 or on the host
+//! are in units of their own.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
@@ -14,6 +15,7 @@ use std::rc::Rc;
 use tch::{Device, Kind, Tensor};
 
 use super::flat_param::FlatParam;
+use super::frozen_unit::{FrozenUnit, in_frozen_units};
 use super::grads::{GradBuffer, GradUnit};
 use super::id::{ALIGN, ParamId};
 use super::init::values;
@@ -24,11 +26,13 @@ use crate::native::{NativeError, Purpose, allocated_for, release};
 
 pub(super) struct Param {
     pub spec: ParamSpec,
-    /// In the store's order; a buffer has none.
+    /// In the store's order; a buffer and what is in a frozen unit have none.
     pub offset: i64,
     pub len: i64,
     /// The unit of the parameter, where replicas share parameters out.
     pub unit: Option<usize>,
+    /// The frozen unit of the parameter, and its place there.
+    pub frozen: Option<(usize, usize)>,
     pub leaf: Tensor,
 }
 
@@ -44,7 +48,10 @@ pub struct ParamStore {
     dropout_seed: DropoutSeed,
     pub(super) sharding: Sharding,
     pub(super) units: Vec<FlatParam>,
+    pub(super) frozen: Vec<FrozenUnit>,
     pub(super) unsharder: RefCell<Option<Rc<dyn Unsharder>>>,
+    /// Brings the frozen units.
+    pub(super) frozen_unsharder: RefCell<Option<Rc<dyn Unsharder>>>,
     /// The norms of DoRA's whole rows, for weights whose rows are cut among ranks: `[out]`, by the path of the map.
     joint_norms: BTreeMap<String, Tensor>,
 }
@@ -58,7 +65,8 @@ impl ParamStore {
     pub(super) fn whole(specs: Vec<ParamSpec>, kind: Kind, device: Device) -> ParamStore {
         let (trained, others): (Vec<_>, Vec<_>) = specs.into_iter().partition(|spec| spec.role == Role::Trained);
         let (decayed, undecayed): (Vec<_>, Vec<_>) = trained.into_iter().partition(|spec| spec.shape.len() >= 2);
-        let (frozen, buffers): (Vec<_>, Vec<_>) = others.into_iter().partition(|spec| spec.role == Role::Frozen);
+        let (frozen, others): (Vec<_>, Vec<_>) =
+            others.into_iter().partition(|spec| spec.role == Role::Frozen && !spec.is_apart());
         let mut end = 0;
         let mut placed = Vec::new();
         let mut place = |specs: Vec<ParamSpec>| {
@@ -73,21 +81,27 @@ impl ParamStore {
         let (len, _) = place(frozen);
 
         let flat = Tensor::zeros([len], (kind, device));
-        let mut params: Vec<Param> = Vec::with_capacity(placed.len() + buffers.len());
+        let mut params: Vec<Param> = Vec::with_capacity(placed.len() + others.len());
         for (offset, spec) in placed {
             let len = spec.num_elements();
             let leaf = flat.narrow(0, offset, len).view(spec.shape.as_slice());
             let leaf = leaf.set_requires_grad(spec.role == Role::Trained);
-            params.push(Param { leaf, spec, offset, len, unit: None });
+            params.push(Param { leaf, spec, offset, len, unit: None, frozen: None });
         }
-        ParamStore { num_decay, num_trained, trained, ..ParamStore::of(flat, params, buffers) }
+        ParamStore { num_decay, num_trained, trained, ..ParamStore::of(flat, params, others) }
     }
 
-    /// With buffers behind; the numbers of what is trained are the caller's.
-    pub(super) fn of(flat: Tensor, mut params: Vec<Param>, buffers: Vec<ParamSpec>) -> ParamStore {
+    /// With `others` behind: frozen units and buffers. The numbers of what is trained are the caller's.
+    pub(super) fn of(flat: Tensor, mut params: Vec<Param>, others: Vec<ParamSpec>) -> ParamStore {
+        let (apart, buffers): (Vec<_>, Vec<_>) = others.into_iter().partition(ParamSpec::is_apart);
+        let (frozen, placed) = in_frozen_units(apart, flat.kind(), flat.device());
+        for (unit, at, spec, leaf) in placed {
+            let len = spec.num_elements();
+            params.push(Param { len, spec, offset: -1, unit: None, frozen: Some((unit, at)), leaf });
+        }
         for spec in buffers {
             let leaf = Tensor::zeros(spec.shape.as_slice(), (Kind::Float, flat.device()));
-            params.push(Param { len: spec.num_elements(), spec, offset: -1, unit: None, leaf });
+            params.push(Param { len: spec.num_elements(), spec, offset: -1, unit: None, frozen: None, leaf });
         }
         let mut by_name = HashMap::new();
         for (index, param) in params.iter().enumerate() {
@@ -113,11 +127,13 @@ impl ParamStore {
             dropout_seed: DropoutSeed::default(),
             sharding: Sharding::none(),
             units: Vec::new(),
+            frozen,
             unsharder: RefCell::default(),
+            frozen_unsharder: RefCell::default(),
         }
     }
 
-    /// The leaf of parameter `name`. Panics where the model did not declare it.
+    /// The leaf of parameter `name`, whose values may not be here: see [`ParamStore::value`]. Panics where the model did not declare it.
     pub fn get(&self, name: &str) -> Tensor {
         self.leaf(self.id(name)).shallow_clone()
     }
@@ -152,10 +168,16 @@ impl ParamStore {
         &self.params[id.0 as usize].leaf
     }
 
-    /// Offset and length in the flat buffer, in elements. Panics for a buffer.
+    /// The values of a parameter that is here or in a frozen unit, without a gradient.
+    pub fn value(&self, id: ParamId) -> Tensor {
+        let param = &self.params[id.index()];
+        param.frozen.map_or_else(|| param.leaf.detach(), |(unit, at)| self.frozen[unit].weight(at))
+    }
+
+    /// Offset and length in the flat buffer, in elements. Panics for a buffer, and for what is in a frozen unit.
     pub fn range(&self, id: ParamId) -> (i64, i64) {
         let param = &self.params[id.0 as usize];
-        assert!(param.offset >= 0, "{} is a buffer", param.spec.name);
+        assert!(param.offset >= 0, "{} is not in the flat buffer", param.spec.name);
         (param.offset, param.len)
     }
 
@@ -195,6 +217,9 @@ impl ParamStore {
     pub fn set(&self, id: ParamId, values: &Tensor) {
         let param = &self.params[id.0 as usize];
         assert_eq!(values.size(), param.spec.shape, "shape of {}", param.spec.name);
+        if let Some((unit, at)) = param.frozen {
+            return self.frozen[unit].set(at, values, None);
+        }
         if self.is_here(id) {
             param.leaf.detach().copy_(values);
             return;
@@ -204,6 +229,13 @@ impl ParamStore {
             let len = part.end - part.start;
             self.flat.narrow(0, at, len).copy_(&values.reshape([-1]).narrow(0, part.start, len));
         }
+    }
+
+    /// Works like [`ParamStore::set`] of a weight that is held as float8, whose values are of float8 times these `scales`, one for
+    /// each row `[.., out]`, or 0 where they are not. Panics of another parameter.
+    pub fn set_scaled(&self, id: ParamId, values: &Tensor, scales: &Tensor) {
+        let (unit, at) = self.params[id.index()].frozen.expect("a weight in a frozen unit");
+        self.frozen[unit].set(at, values, Some(scales));
     }
 
     /// Works like [`ParamStore::set`] for what the rank holds of the whole parameter.

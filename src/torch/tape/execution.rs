@@ -159,9 +159,9 @@ impl Execution {
         let Some(operation) = tape.operations.get(self.next_forward) else {
             return Ok(false);
         };
-        if let Some(unsharder) = self.params.unsharder().filter(|_| !operation.params.is_empty()) {
+        if !operation.params.is_empty() {
             let next = tape.operations[self.next_forward + 1..].iter().find(|next| !next.params.is_empty());
-            unsharder.enter(&self.params, &operation.params, next.map_or(&[], |next| &next.params), None)?;
+            self.params.enter(&operation.params, next.map_or(&[], |next| &next.params), None)?;
         }
         let reads: Vec<Tensor> = operation.reads.iter().map(|slot| self.value(*slot).shallow_clone()).collect();
         for slot in &operation.reads {
@@ -188,7 +188,7 @@ impl Execution {
         self.next_backward = self.next_forward;
         // Else the backward begins with what is there.
         if self.forward_only && self.next_forward == tape.operations.len() {
-            self.params.unsharder().map_or(Ok(()), |unsharder| unsharder.leave(&self.params, None))?;
+            self.params.leave(None)?;
         }
         Ok(true)
     }
@@ -226,17 +226,17 @@ impl Execution {
             return Ok(false);
         };
         self.next_backward = index;
-        let (tape, unsharder) = (self.tape.clone(), self.params.unsharder());
+        let (tape, params) = (self.tape.clone(), self.params.clone());
         let operation = &tape.operations[index];
         // Whether a gradient flows here or not: the other ranks may have one.
-        if let Some(unsharder) = unsharder.as_ref().filter(|_| !operation.params.is_empty()) {
+        if !operation.params.is_empty() {
             let next = tape.operations[..index].iter().rfind(|next| !next.params.is_empty());
             let next = next.map_or(&[][..], |next| &next.params);
-            unsharder.enter(&self.params, &operation.params, next, grads.as_deref_mut())?;
+            params.enter(&operation.params, next, grads.as_deref_mut())?;
         }
         self.backward_of(operation, index, grads.as_deref_mut())?;
-        if let Some(unsharder) = unsharder.filter(|_| index == 0) {
-            unsharder.leave(&self.params, grads)?;
+        if index == 0 {
+            params.leave(grads)?;
         }
         Ok(true)
     }

@@ -25,5 +25,5 @@ pub use execution::Execution;
 pub use memory::{Measured, TapePlan};
 pub use planner::MemoryPlanner;
 pub use record::{Boundary, Custom, Exchange, KeyValues, Needs, ParamGrads, Policy, Slot, Tape};
-pub use transfers::Transfers;
+pub use transfers::{Transfer, Transfers};
 pub use turns::{Turn, backward_in_turns, forward_in_turns};

@@ -146,6 +146,14 @@ impl Transfers {
         self.ask(from, to, integers)
     }
 
+    /// Copies bytes of the host to memory of the device, which nobody reads until the end.
+    ///
+    /// # Errors
+    /// The device failed.
+    pub fn copy(&self, from: Tensor, to: Tensor) -> Result<Transfer, NativeError> {
+        self.ask(from, to, false)
+    }
+
     fn ask(&self, from: Tensor, mut to: Tensor, integers: bool) -> Result<Transfer, NativeError> {
         if is_dry_run() {
             if integers {

@@ -37,20 +37,20 @@ impl TrainState {
     /// `[out]` each, float32: the norms of the rows of these maps with their adapters added.
     fn norms_of_rows(&self, paths: &[&str]) -> Result<Vec<Tensor>, NativeError> {
         let _no_grad = tch::no_grad_guard();
-        let (params, unsharder) = (&self.params, self.params.unsharder().filter(|_| !paths.is_empty()));
+        let params = &self.params;
         let float = |id: ParamId| params.leaf(id).detach().to_kind(Kind::Float);
         let mut found = Vec::new();
         for path in paths {
             let [a, b] = [0, 1].map(|part| params.id(&format!("{path}{}", ADAPTER_PARTS[part])));
             let weight = params.id(&format!("{path}.weight"));
-            if let Some(unsharder) = &unsharder {
-                unsharder.enter(params, &[weight, a, b], &[], None)?;
-            }
+            params.enter(&[weight, a, b], &[], None)?;
             let scale = params.spec(a).adapter.expect("an adapter's first parameter tells its scale").scale;
             let sum = merged_weight(&float(weight), &float(a), &float(b), None, scale);
             found.push(row_norms(&sum));
         }
-        unsharder.map_or(Ok(()), |unsharder| unsharder.leave(params, None))?;
+        if !paths.is_empty() {
+            params.leave(None)?;
+        }
         let cut = paths.iter().zip(&found).filter(|(path, _)| params.joint_norms().contains_key(**path));
         let parts: Vec<&Tensor> = cut.map(|(_, norms)| norms).collect();
         if let (Some(mesh), false) = (self.mesh(), parts.is_empty()) {

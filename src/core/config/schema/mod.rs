@@ -21,8 +21,8 @@ pub use data::{
 pub use flow::{Density, Experts, FlowLoss, LossKind, LossWeight, NoiseLevels, Per};
 pub use json_map::JsonMap;
 pub use lora::Lora;
-pub use memory::{ActivationBudget, Memory};
-pub use model::{Model, Moe, Mtp, Part, Recompute, TextTower, Weights};
+pub use memory::{ActivationBudget, Memory, WeightBudget};
+pub use model::{FrozenPrecision, Model, Moe, Mtp, Part, Recompute, TextTower, Weights};
 pub use pools::{
     Balance, ContextAttention, DataPool, Edge, Edges, EncoderPool, FoundationPool, Placement, Pools, Scheduler,
 };

@@ -82,6 +82,18 @@ pub struct Part {
     pub recompute: Recompute,
     /// Train low-rank adapters in place of this part's weights; `null`: none.
     pub lora: Option<Lora>,
+    /// The precision in which frozen weights of this part's linear maps are held; they are cast to `train.precision` where
+    /// they are used. `null`: `train.precision`.
+    pub frozen_precision: Option<FrozenPrecision>,
+}
+
+/// A precision in which frozen weights are held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(inline)]
+pub enum FrozenPrecision {
+    /// 8 bits, 4 of them the exponent, with a scale for each row of a weight.
+    #[serde(rename = "fp8_e4m3fn")]
+    Fp8E4m3fn,
 }
 
 /// Describes what a text tower is given, and which of its states are taken.

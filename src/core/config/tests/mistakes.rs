@@ -30,6 +30,7 @@ fn one_mistake_at_a_time() {
         ("$ data.train.0.file=x", &["LF0102", "`data.train.0.file`", "override #1"]),
         ("$ +train.zzz=1", &["LF0102", "unknown key `train.zzz`"]),
         // other trainers' names
+        ("blocks_to_swap: 8\n", &["LF0102", "did you mean `memory.weight_budget.foundation`?"]),
         ("lora_rank: 8\n", &["LF0102", "`lora_rank`", "did you mean `model.foundation.lora.r`?"]),
         ("$ +train.num_train_epochs=3", &["did you mean `train.epochs`? (instead of train.steps"]),
         // wrong types

@@ -19,6 +19,13 @@ pub(super) fn outer_map(prefix: &str, name: &str, inputs: i64, outputs: i64) -> 
     map(prefix, name, inputs, outputs).into_iter().map(plain).collect()
 }
 
+/// The map of a block's modulation, which has no adapter.
+pub(super) fn modulation_map(prefix: &str, name: &str, inputs: i64, outputs: i64) -> Vec<ParamSpec> {
+    let mut specs = outer_map(prefix, name, inputs, outputs);
+    specs[0].is_modulation = true;
+    specs
+}
+
 /// The same map with a weight that starts at nothing.
 pub(super) fn zeroed(mut specs: Vec<ParamSpec>) -> Vec<ParamSpec> {
     specs[0].init = Init::Zeros;

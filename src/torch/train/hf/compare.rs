@@ -12,13 +12,19 @@ use loongforge_core::data::{COMPONENTS, Component};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Tensors that some publishers store and no model needs: they are computed, or unused.
-const NEVER_NEEDED: [&str; 5] = [
+const NEVER_NEEDED: [&str; 10] = [
     "*.rotary_emb.inv_freq",
     "*.rope.inv_freq",
     "*.attn.masked_bias",
     "*.position_ids",
     // In old files of Wan that takes a first frame; nothing reads it.
     "*.attn2.norm_added_q.weight",
+    // ComfyUI's notes in files of FP8, and scales for activations in FP8.
+    "scaled_fp8",
+    "*.scaled_fp8",
+    "*.comfy_quant",
+    "*.scale_input",
+    "*.input_scale",
 ];
 
 /// Tables with one row a token: by the last two segments of their names.
@@ -41,6 +47,8 @@ pub struct LoadOptions {
     pub optional: Vec<String>,
     /// Token tables may have fewer rows in the folder; the rows that are new become the mean of the others.
     pub resize_embeddings: bool,
+    /// Weights that are held as float8 keep their values.
+    pub keep_float8: bool,
 }
 
 /// Compares a folder with all parameters of a model, those of every pool: what is missing, misshaped, of a type that

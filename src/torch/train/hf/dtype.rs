@@ -90,6 +90,7 @@ impl Dtype {
             Kind::Int8 => Self::I8,
             Kind::Uint8 => Self::U8,
             Kind::Bool => Self::BOOL,
+            Kind::Float8e4m3fn => Self::F8_E4M3,
             _ => return None,
         })
     }

@@ -16,6 +16,7 @@ use super::parallel::{Job, run};
 use super::stored::{Place, Source, Stored};
 use crate::native::bytes_mut;
 use crate::params::{ParamId, ParamStore, Region, StoredTensor};
+use std::collections::BTreeMap;
 use std::path::Path;
 use tch::{Device, Kind, Tensor};
 
@@ -39,11 +40,15 @@ pub fn load_weights(params: &ParamStore, folder: &Path) -> Result<(), WeightsErr
 /// Everything that does not fit at once, or the file that cannot be read.
 pub fn load_weights_from(params: &ParamStore, origin: &Origin, options: &LoadOptions) -> Result<(), WeightsError> {
     let find = |name: &str| origin.find(name).map(|(_, stored)| stored);
-    let pieces: Vec<_> = params.ids().map(|id| (id, pieces_in(params.spec(id), &find))).collect();
+    let is_loaded = |id: &ParamId| !options.keep_float8 || !params.spec(*id).held.fp8;
+    let pieces: Vec<_> = params.ids().filter(is_loaded).map(|id| (id, pieces_in(params.spec(id), &find))).collect();
     compare_part(pieces.iter().flat_map(|(_, pieces)| pieces), origin, options)?;
     let _no_grad = tch::no_grad_guard();
-    // All at once, or a unit at a time where a rank keeps slices only.
+    // All at once, or a unit at a time where a rank keeps slices only, or a weight that is held in another way.
     let together = |left: ParamId, right: ParamId| {
+        if [left, right].iter().any(|id| params.frozen_unit_of(*id).is_some()) {
+            return false;
+        }
         let here = [left, right].map(|id| params.is_here(id));
         here == [true; 2] || (here == [false; 2] && params.unit_of(left) == params.unit_of(right))
     };
@@ -61,14 +66,23 @@ fn load(
     let mut staged: Vec<(Tensor, &Checkpoint, &Stored, Region)> = Vec::new();
     let mut grown: Vec<(Tensor, &Checkpoint, &Stored)> = Vec::new();
     let mut landed: Vec<(ParamId, Tensor)> = Vec::new();
+    // Of weights that are held as float8, for each number the scale that it has in a file of float8, or 0.
+    let mut scales: BTreeMap<ParamId, Tensor> = BTreeMap::new();
     for (id, pieces) in pieces {
         let (spec, mut leaf) = (params.spec(*id), params.leaf(*id).detach());
         if !params.is_here(*id) {
             if !pieces.iter().any(|piece| origin.find(&piece.name).is_some()) {
                 continue;
             }
-            leaf = Tensor::zeros(leaf.size(), (leaf.kind(), leaf.device()));
+            // What becomes float8 is rounded once.
+            let kind = if spec.held.fp8 { Kind::Float } else { leaf.kind() };
+            leaf = Tensor::zeros(leaf.size(), (kind, leaf.device()));
             landed.push((*id, leaf.shallow_clone()));
+            if spec.held.fp8 {
+                let (rows, options) = (&leaf.size()[..spec.shape.len() - 1], (Kind::Float, Device::Cpu));
+                let of_rows = Tensor::zeros([rows, &[1]].concat(), options);
+                scales.insert(*id, of_rows.expand(leaf.size(), false));
+            }
         }
         for piece in pieces.iter().filter(|piece| !piece.repeats) {
             let Some((checkpoint, stored)) = origin.find(&piece.name) else {
@@ -86,6 +100,13 @@ fn load(
                     grown.push((view.narrow(0, known, len - known), checkpoint, stored));
                     view = view.narrow(0, 0, known);
                     part.stored[0].1 = known;
+                }
+                if let Some(all) = scales.get(id).filter(|_| !piece.transposed)
+                    && let Some(of_file) = checkpoint.scales(stored)?
+                    && let [(start, len), ..] = part.stored[..]
+                {
+                    let of_part = spec.part_view(piece, &part, all).narrow(-1, 0, 1);
+                    of_part.shallow_clone().copy_(&of_file.narrow(0, start, len).unsqueeze(1));
                 }
                 match (&stored.source, first_element(&part.stored, &stored.shape)) {
                     (Source::Plain(place), Some(first)) if view.device() == Device::Cpu && view.is_contiguous() => {
@@ -110,7 +131,12 @@ fn load(
         let mean = checkpoint.read(stored, new.kind())?.mean_dim([0i64].as_slice(), false, Kind::Double);
         new.copy_(&mean.expand_as(&new));
     }
-    landed.iter().for_each(|(id, whole)| params.set(*id, whole));
+    for (id, whole) in &landed {
+        match scales.get(id) {
+            Some(scales) => params.set_scaled(*id, whole, &scales.select(-1, 0)),
+            None => params.set(*id, whole),
+        }
+    }
     Ok(())
 }
 
@@ -155,6 +181,20 @@ impl Checkpoint {
             run(vec![Job { file, info, offset, to, target: bytes_mut(&mut tensor) }])?;
             return Ok(tensor);
         }
+        if let Source::PlainFp8 { weight, .. } = &stored.source {
+            let (file, info) = self.place(weight);
+            let mut tensor = Tensor::empty(shape, (Kind::Float8e4m3fn, Device::Cpu));
+            file.read_at(info, (start * row) as u64, bytes_mut(&mut tensor))?;
+            let values = tensor.to_kind(Kind::Float);
+            let scaled = match self.scales(stored)? {
+                Some(scales) => {
+                    let of_rows: Vec<i64> = (0..shape.len()).map(|dim| if dim == 0 { shape[0] } else { 1 }).collect();
+                    values * scales.narrow(0, start, shape[0]).view(of_rows.as_slice())
+                }
+                None => values,
+            };
+            return Ok(scaled.to_kind(kind));
+        }
         let last = *stored.shape.last().expect("packed tensors have dimensions");
         // Packed rows are those of the last dimension.
         let rows_each = if last == 0 { 0 } else { row / last };
@@ -171,7 +211,7 @@ impl Checkpoint {
     fn unpack(&self, stored: &Stored, first: usize, count: usize, out: &mut [f32]) -> Result<(), TensorFileError> {
         let cols = *stored.shape.last().expect("packed tensors have dimensions") as usize;
         match &stored.source {
-            Source::Plain(_) => unreachable!("plain tensors are not unpacked"),
+            Source::Plain(_) | Source::PlainFp8 { .. } => unreachable!("plain tensors are not unpacked"),
             Source::Fp8 { weight, scale, block } => {
                 let rows = stored.shape[stored.shape.len() - 2] as usize;
                 let weight = self.bytes(weight, first * cols, count * cols)?;
@@ -191,6 +231,13 @@ impl Checkpoint {
             }
         }
         Ok(())
+    }
+
+    /// The scales of FP8 that has one or one for each row: `[rows]`, float32. `None` of everything else.
+    fn scales(&self, stored: &Stored) -> Result<Option<Tensor>, TensorFileError> {
+        let Source::PlainFp8 { scale: Some(scale), .. } = &stored.source else { return Ok(None) };
+        let scales = Tensor::from_slice(&self.floats(scale)?);
+        Ok(Some(scales.expand([*stored.shape.first().unwrap_or(&1)], false)))
     }
 
     /// Fills `view` with a region of the stored tensor, by rows that fit into `STAGE`.

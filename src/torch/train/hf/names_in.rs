@@ -26,6 +26,12 @@ impl NamesIn {
 
     /// Returns the model's name. A name that no table knows stays as it is: it is none of the model's.
     pub fn ours(&self, name: &str) -> String {
+        // A scale is called as its weight is.
+        for (theirs, scale) in [(".scale_weight", "_scale"), (".weight_scale", "_scale")] {
+            if let Some(module) = name.strip_suffix(theirs) {
+                return format!("{}{scale}", self.ours(&format!("{module}.weight")));
+            }
+        }
         let inner = name.strip_prefix(self.prefix).unwrap_or(name);
         let inner = self.naming.and_then(|naming| naming.to_diffusers(inner)).unwrap_or_else(|| inner.to_owned());
         match self.component {

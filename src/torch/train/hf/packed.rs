@@ -1,6 +1,8 @@
 //! Quantized tensors as their publishers store them, back to numbers. Only reading: what we write is plain.
 //!
 //! * FP8 blocks (DeepSeek): `NAME` F8_E4M3 `[.., M, N]` times `NAME_scale_inv` `[.., ceil(M/b0), ceil(N/b1)]`.
+//! * FP8 as ComfyUI has it: `NAME.weight` F8_E4M3 alone, or times `NAME.scale_weight` (later `NAME.weight_scale`), one number
+//!   or one for each row.
 //! * INT4 (compressed-tensors, `pack-quantized`, as Kimi-K2): `NAME_packed` I32 `[M, ceil(N/8)]`, eight values a word from
 //!   the lowest bits on, stored plus 8; `NAME_scale` `[M, N/group]`; `NAME_shape` `[2]`; with an asymmetric scheme
 //!   `NAME_zero_point` I32 `[ceil(M/8), N/group]`, packed along its rows.

@@ -123,8 +123,8 @@ pub fn save_weights<'a>(
     let pieces: Vec<(ParamId, &StoredTensor)> =
         own.flat_map(|id| params.spec(id).pieces.iter().map(move |piece| (id, piece))).collect();
     let files = deal_among(&sized_of(params, &pieces), shards);
-    // What is gathered from ranks is here for a moment only.
-    let lasts = params.sharding().is_none();
+    // What is gathered from ranks, or made of float8, is here for a moment only.
+    let lasts = params.sharding().is_none() && params.frozen_units().is_empty();
     let mut saved = Vec::new();
     for (index, (file, is_same)) in files.into_iter().enumerate() {
         let tensor = |index: usize| {

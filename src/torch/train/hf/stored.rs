@@ -23,9 +23,25 @@ pub struct Stored {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Source {
     Plain(Place),
-    Fp8 { weight: Place, scale: Place, block: [usize; 2] },
-    Int4 { packed: Place, scale: Place, zero_point: Option<Place> },
-    Mxfp4 { blocks: Place, scales: Place },
+    Fp8 {
+        weight: Place,
+        scale: Place,
+        block: [usize; 2],
+    },
+    /// With one scale, one for each row, or none.
+    PlainFp8 {
+        weight: Place,
+        scale: Option<Place>,
+    },
+    Int4 {
+        packed: Place,
+        scale: Place,
+        zero_point: Option<Place>,
+    },
+    Mxfp4 {
+        blocks: Place,
+        scales: Place,
+    },
 }
 
 /// A tensor of a file.
@@ -45,6 +61,7 @@ impl Stored {
         match &self.source {
             Source::Plain(_) => self.dtype.to_string(),
             Source::Fp8 { block: [rows, cols], .. } => format!("F8_E4M3 {rows}x{cols}"),
+            Source::PlainFp8 { .. } => "F8_E4M3".to_owned(),
             Source::Int4 { .. } => "INT4".to_owned(),
             Source::Mxfp4 { .. } => "MXFP4".to_owned(),
         }
@@ -55,15 +72,18 @@ impl Stored {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Quantization {
     fp8_block: [usize; 2],
+    /// FP8 with one scale or none is read where nothing is said of packing: else its scales could be missing.
+    reads_plain_fp8: bool,
 }
 
 impl Quantization {
     /// # Errors
     /// A scheme that is not read here.
     pub fn read(config: &Value) -> Result<Self, String> {
-        let mut found = Self { fp8_block: [128, 128] };
+        let mut found = Self { fp8_block: [128, 128], reads_plain_fp8: true };
         let mut schemes = ModelCard::of(config).of_text().map(|keys| &keys["quantization_config"]);
         let Some(scheme) = schemes.find(|scheme| scheme.is_object()) else { return Ok(found) };
+        found.reads_plain_fp8 = false;
         let method = scheme["quant_method"].as_str().unwrap_or("compressed-tensors");
         match method {
             "fp8" => {
@@ -128,6 +148,11 @@ pub(super) fn gather(
                 let weight = base("_blocks").filter(|_| parts.dtype(name) == Some(Dtype::U8));
                 weight.map(|weight| (weight.clone(), parts.mxfp4(&weight)))
             };
+        // What is of another format has scales of another name, and is taken there.
+        let is_plain = quantization.reads_plain_fp8
+            && parts.dtype(name) == Some(Dtype::F8_E4M3)
+            && parts.dtype(&format!("{name}_scale_inv")).is_none();
+        let packed = packed.or_else(|| is_plain.then(|| (name.clone(), parts.plain_fp8(name))));
         if let Some((weight, stored)) = packed {
             tensors.insert(weight.clone(), stored.map_err(|reason| format!("{weight}: {reason}"))?);
         }
@@ -173,6 +198,23 @@ impl Parts<'_> {
         }
         let source = Source::Fp8 { weight, scale, block };
         Ok(Stored { shape, dtype: Dtype::F32, bytes: bytes + scale_bytes, source })
+    }
+
+    /// As ComfyUI has it: `NAME.weight` alone or beside its scale, which [`NamesIn`] calls `NAME.weight_scale`.
+    fn plain_fp8(&mut self, weight: &str) -> Result<Stored, String> {
+        let name = Some(format!("{weight}_scale")).filter(|name| self.dtype(name).is_some());
+        let (weight, shape, mut bytes) = self.take(weight)?;
+        let scale = name.map(|name| self.take_float(&name)).transpose()?;
+        if let Some((_, scale, more)) = &scale {
+            let of_rows = shape.len() == 2 && (scale == &shape[..1] || scale == &[shape[0], 1]);
+            let is_one = scale.iter().product::<i64>() == 1 && !shape.is_empty();
+            if !is_one && !of_rows {
+                return Err(format!("its scales are {scale:?}, must be one, or one for each row of {shape:?}"));
+            }
+            bytes += more;
+        }
+        let source = Source::PlainFp8 { weight, scale: scale.map(|(place, ..)| place) };
+        Ok(Stored { shape, dtype: Dtype::F32, bytes, source })
     }
 
     fn int4(&mut self, weight: &str) -> Result<Stored, String> {

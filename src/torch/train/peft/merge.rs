@@ -106,7 +106,7 @@ impl Adapters {
     pub fn add_to(&self, params: &ParamStore) {
         for (base, change) in &self.changes {
             let Some(id) = params.find(base) else { continue };
-            let value = params.leaf(id).detach();
+            let value = params.value(id);
             let cpu = value.to_device(tch::Device::Cpu).to_kind(Kind::Float);
             params.set(
                 id,

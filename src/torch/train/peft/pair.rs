@@ -50,7 +50,7 @@ impl Pair {
 
 /// A parameter with its adapter, in float32, where it has one; else as it is.
 pub(in crate::train) fn merged(params: &ParamStore, id: ParamId) -> Tensor {
-    let (value, spec) = (params.leaf(id).detach(), params.spec(id));
+    let (value, spec) = (params.value(id), params.spec(id));
     let Some(module) = LinearModule::of(spec) else { return value };
     let part = |part: &str| params.find(&format!("{}{part}", module.path));
     let Some(a) = part(ADAPTER_PARTS[0]) else { return value };
@@ -58,7 +58,7 @@ pub(in crate::train) fn merged(params: &ParamStore, id: ParamId) -> Tensor {
     let float = |id| params.leaf(id).detach().to_kind(Kind::Float);
     let parts = ADAPTER_PARTS.iter().filter_map(|name| part(name)).map(float).collect();
     let scale = params.spec(a).adapter.expect("an adapter's first parameter tells its scale").scale;
-    Pair::new(parts, module.stacked, scale).apply(&float(id), None).to_kind(value.kind())
+    Pair::new(parts, module.stacked, scale).apply(&value.to_kind(Kind::Float), None).to_kind(value.kind())
 }
 
 /// Returns whether some of the parameters are adapters.

@@ -5,7 +5,7 @@
 use tch::Tensor;
 
 use super::config::QwenImageConfig;
-use crate::model::dit::maps::{map, outer_map, zeroed};
+use crate::model::dit::maps::{map, modulation_map, zeroed};
 use crate::model::dit::segments::Segments;
 use crate::model::dit::share::Samples;
 use crate::model::tower_blocks::Rotation;
@@ -69,7 +69,7 @@ pub(super) fn specs(config: &QwenImageConfig, prefix: &str) -> Vec<ParamSpec> {
         specs.extend([norm_q, norm_k].iter().flat_map(|of| RmsNorm::specs(prefix, &name(of), config.head_dim)));
     }
     for stream in ["img", "txt"] {
-        specs.extend(zeroed(outer_map(prefix, &format!("{stream}_mod.1"), width, 6 * width)));
+        specs.extend(zeroed(modulation_map(prefix, &format!("{stream}_mod.1"), width, 6 * width)));
         specs.extend(map(prefix, &format!("{stream}_mlp.net.0.proj"), width, inner));
         specs.extend(map(prefix, &format!("{stream}_mlp.net.2"), inner, width));
     }

@@ -39,6 +39,62 @@ fn packed_weights_are_those_of_the_published_code() {
 }
 
 #[test]
+fn fp8_of_one_file_is_read_with_and_without_scales() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("comfy.safetensors");
+    let prefix = "model.diffusion_model.";
+    let fp8 = |tensor: &Tensor| tensor.to_kind(Kind::Float8e4m3fn);
+    let [a, b, c] = [3i64, 4, 6].map(|rows| numbers(&[rows, 5], Kind::Float));
+    let bias = numbers(&[6], Kind::Float);
+    let rows = Tensor::from_slice(&[0.5f32, 0.3, 2.0, 0.01]);
+    let tensors = [
+        // A name by which the network is known.
+        ("patch_embedding.weight", numbers(&[2, 2, 1, 2, 2], Kind::BFloat16)),
+        ("blocks.0.self_attn.q.weight", fp8(&a)),
+        ("blocks.0.self_attn.q.scale_weight", Tensor::from(0.0123f32)),
+        ("blocks.0.self_attn.q.scale_input", Tensor::from(1f32)),
+        ("blocks.0.self_attn.k.weight", fp8(&b)),
+        ("blocks.0.self_attn.k.weight_scale", rows.view([4, 1])),
+        ("blocks.0.self_attn.v.weight", fp8(&c)),
+        ("blocks.0.self_attn.v.bias", fp8(&bias)),
+        ("scaled_fp8", fp8(&numbers(&[2], Kind::Float))),
+    ];
+    let tensors = tensors.map(|(name, tensor)| (format!("{prefix}{name}"), tensor));
+    write_tensor_file(&tensors, &[], folder.path(), "comfy.safetensors").unwrap();
+
+    let checkpoint = Checkpoint::open(&path).unwrap();
+    let attn = |name: &str| format!("transformer.blocks.0.attn1.{name}");
+    let value = |tensor: &Tensor| fp8(tensor).to_kind(Kind::Float);
+    let expected = [
+        (attn("to_q.weight"), value(&a) * Tensor::from(0.0123f32)),
+        (attn("to_k.weight"), value(&b) * rows.unsqueeze(1)),
+        (attn("to_v.weight"), value(&c)),
+        (attn("to_v.bias"), value(&bias)),
+    ];
+    let specs = |fp8: bool| -> Vec<ParamSpec> {
+        let spec = |(name, value): &(String, Tensor)| {
+            let spec = ParamSpec::new(name, &value.size(), Init::Zeros).frozen();
+            let is_linear = value.dim() > 1;
+            ParamSpec { is_linear, held: Held { fp8: fp8 && is_linear, on_host: false }, ..spec }
+        };
+        expected.iter().map(spec).collect()
+    };
+    let mut all = specs(false);
+    all.push(ParamSpec::new("transformer.patch_embedding.weight", &[2, 2, 1, 2, 2], Init::Zeros));
+    compare_weights(&all, &checkpoint, &LoadOptions::default()).unwrap();
+    // Values are those of the file, bit for bit, whether they are float8 here or not.
+    for (fp8, kind) in [(false, Kind::Float), (true, Kind::Float), (false, Kind::BFloat16)] {
+        let params = store(specs(fp8), kind);
+        load_weights(&params, &path).unwrap();
+        for (name, value) in &expected {
+            assert_eq!(params.value(params.id(name)), value.to_kind(kind), "{name}, float8: {fp8}, {kind:?}");
+        }
+    }
+    let q = checkpoint.get(&attn("to_k.weight")).unwrap();
+    assert_eq!(checkpoint.read_rows(q, 1, 2, Kind::Float).unwrap(), expected[1].1.narrow(0, 1, 2));
+}
+
+#[test]
 fn packed_tensors_without_their_parts_are_refused() {
     let refusal = |tensors: &[(&str, Tensor)], config: &str| {
         let folder = tempfile::tempdir().unwrap();
@@ -49,8 +105,11 @@ fn packed_tensors_without_their_parts_are_refused() {
     let ints = |shape: &[i64]| Tensor::zeros(shape, (Kind::Int, Device::Cpu));
     let floats = |shape: &[i64]| Tensor::zeros(shape, (Kind::Float, Device::Cpu));
     let bytes = |shape: &[i64]| Tensor::zeros(shape, (Kind::Uint8, Device::Cpu));
+    let float8 = |shape: &[i64]| Tensor::zeros(shape, (Kind::Float8e4m3fn, Device::Cpu));
     let shape = |rows: i32, cols: i32| Tensor::from_slice(&[rows, cols]);
     let cases: &[(&[(&str, Tensor)], &str)] = &[
+        (&[("w", float8(&[2, 3])), ("w_scale", floats(&[3]))], "must be one, or one for each row of [2, 3]"),
+        (&[("w", float8(&[2, 3])), ("w_scale", ints(&[1]))], "w_scale is I32, must be a float"),
         (&[("w_packed", ints(&[2, 1]))], "w_scale is missing"),
         (&[("w_packed", ints(&[2, 1])), ("w_scale", floats(&[2, 1]))], "w_shape is missing"),
         (&[("w_packed", ints(&[2, 1])), ("w_scale", floats(&[2, 1])), ("w_shape", shape(2, 9))], "packed as [2, 2]"),

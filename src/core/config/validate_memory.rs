@@ -1,0 +1,63 @@
+//! Rules over the limits of memory.
+
+use super::error::code;
+use super::validate::Rules;
+use super::{Recompute, RunConfig};
+
+impl Rules<'_> {
+    pub(super) fn memory(&mut self, config: &RunConfig) {
+        let (memory, model) = (&config.memory, &config.model);
+        let pools = [
+            ("foundation", memory.activation_budget.foundation, "model.foundation", model.foundation.recompute),
+            ("encoder", memory.activation_budget.encoder, "model.image_encoder", model.image_encoder.recompute),
+            ("encoder", memory.activation_budget.encoder, "model.audio_encoder", model.audio_encoder.recompute),
+            ("encoder", memory.activation_budget.encoder, "model.text_encoder", model.text_encoder.recompute),
+            ("encoder", memory.activation_budget.encoder, "model.vae", model.vae.recompute),
+        ];
+        for (pool, budget, part, recompute) in pools {
+            let key = format!("memory.activation_budget.{pool}");
+            self.broken(budget.is_some_and(|budget| budget.bytes() == 0), code::OUT_OF_RANGE, &[&key], || {
+                (format!("`{key}`: must be above 0, found `0B`"), "null means no budget: all activations are kept")
+            });
+            let other = format!("{part}.recompute");
+            let both = budget.is_some() && recompute != Recompute::None;
+            self.broken(both, code::COMBINATION, &[&other, &key], || {
+                (format!("`{other}: all` beside `{key}`"), "a budget decides what is recomputed: drop one")
+            });
+        }
+        self.broken(
+            memory.throttle.is_some_and(|rate| rate.bytes() == 0),
+            code::OUT_OF_RANGE,
+            &["memory.throttle"],
+            || ("`memory.throttle`: must be above 0, found `0B`".to_owned(), "null means no throttle"),
+        );
+        self.weights(config);
+    }
+
+    /// Frozen weights that are held as float8 or on the host are whole on every replica.
+    fn weights(&mut self, config: &RunConfig) {
+        let (memory, foundation) = (&config.memory, &config.model.foundation);
+        let budgets = [("foundation", memory.weight_budget.foundation), ("encoder", memory.weight_budget.encoder)];
+        for (pool, budget) in budgets {
+            let key = format!("memory.weight_budget.{pool}");
+            self.broken(budget.is_some_and(|budget| budget.bytes() == 0), code::OUT_OF_RANGE, &[&key], || {
+                (format!("`{key}`: must be above 0, found `0B`"), "null means no budget: all weights are on the device")
+            });
+            let stays = budget.is_some() && !memory.offload;
+            self.broken(stays, code::COMBINATION, &["memory.offload", &key], || {
+                (format!("`memory.offload: false` beside `{key}`"), "weights beyond a budget lie on the host: drop one")
+            });
+        }
+        let precision = foundation.frozen_precision.map(|_| "model.foundation.frozen_precision");
+        let budget = memory.weight_budget.foundation.map(|_| "memory.weight_budget.foundation");
+        for (name, _) in config.foundations().into_iter().filter(|(_, pool)| pool.zero > 2) {
+            let zero = format!("pools.{name}.zero");
+            for key in precision.into_iter().chain(budget) {
+                self.broken(true, code::COMBINATION, &[&zero, "pools.foundation.zero", key], || {
+                    let help = "level 3 shares frozen weights out among the replicas: take a level below it, or leave the other key out";
+                    (format!("`{zero}` 3 beside `{key}`"), help)
+                });
+            }
+        }
+    }
+}
