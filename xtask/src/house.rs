@@ -36,7 +36,7 @@ const PACKAGES: [Package; 4] = [
             &["files", "rng", "text"],
             &["config", "message"],
             &["data", "schedule"],
-            &["simulate", "checkpoint"],
+            &["simulate", "checkpoint", "robot"],
             &["engine", "transport", "observe"],
             &["fuzz"],
         ],

@@ -58,7 +58,7 @@ pub use column::{ColumnValues, ColumnView, JoinedColumn, SampleColumn, Values, j
 pub use contexts::TEXT_TOKENIZER;
 pub use cpu::MAX_DECODE_SECONDS;
 pub use dataset::Dataset;
-pub use decode::{Decoded, decode_rgb_into};
+pub use decode::{Decoded, decode_rgb, decode_rgb_into};
 pub use decoder::{MediaDecoder, SampledFrames};
 pub use diffusion::LatentSpace;
 pub use epochs::{Epochs, EpochsError, settle_steps, settle_steps_of};
