@@ -4,6 +4,7 @@ use std::path::Path;
 
 use super::error::DataError;
 use super::exchange::Exchange;
+use super::policy::PolicyMaker;
 use super::processor::Processor;
 use super::sample::Sample;
 use super::source::{Content, Source};
@@ -55,6 +56,11 @@ pub trait SampleMaker: Send + Sync {
 
     /// The maker of a model that predicts tokens.
     fn as_chat(&self) -> Option<&Processor> {
+        None
+    }
+
+    /// The maker of a robot policy.
+    fn as_policy(&self) -> Option<&PolicyMaker> {
         None
     }
 }
