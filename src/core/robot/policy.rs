@@ -1,16 +1,6 @@
 //! What a policy is: observations in, chunks of actions out.
 
-use image::RgbImage;
-
-/// What a robot sees and is told at one moment.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Observation {
-    /// Pictures by the policy's names of cameras. A camera that is missing is masked.
-    pub images: Vec<(String, RgbImage)>,
-    /// In the units of the robot; empty where the policy reads none.
-    pub state: Vec<f32>,
-    pub prompt: String,
-}
+pub use crate::data::policy::Observation;
 
 /// Actions of the next steps, in the units of the robot.
 #[derive(Clone, Debug, PartialEq)]

@@ -3,9 +3,11 @@
 
 mod demonstrations;
 mod judge;
+mod model;
 mod picture;
 mod players;
 mod scene;
+mod set;
 #[cfg(test)]
 mod tests;
 
@@ -14,3 +16,4 @@ pub use judge::{Tally, Trial, judge};
 pub use picture::{SIDE, blank, picture};
 pub use players::{CAMERA, CHUNK_SIZE, Expert, NUM_EXECUTED, Random, spec};
 pub use scene::{COLORS, Layout, MAX_STEP, MAX_STEPS, Part, Scene, instruction};
+pub use set::{PadsSet, Written, compose_pads};

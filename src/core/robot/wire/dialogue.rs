@@ -24,7 +24,7 @@ pub struct Reply {
 }
 
 /// What a message asks for.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub enum Heard {
     /// An answer that needs no policy.
     Reply(Reply),
