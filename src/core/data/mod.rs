@@ -66,7 +66,7 @@ pub use diffusion::LatentSpace;
 pub use epochs::{Epochs, EpochsError, settle_steps, settle_steps_of};
 pub use error::{BadSample, DataError};
 pub use exchange::Exchange;
-pub use in_process::{InProcess, decode_clip, open_rgb, read_rgb, read_rgb_with};
+pub use in_process::{InProcess, decode_clip, decode_stretch, open_rgb, read_rgb, read_rgb_with};
 pub use limits::{Limits, MAX_VIDEO_BYTES};
 pub use locator::Locator;
 pub use maker::SampleMaker;

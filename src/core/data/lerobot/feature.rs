@@ -3,18 +3,21 @@
 use image::RgbImage;
 
 /// The type of a feature's values.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Dtype {
     Float32,
     Float64,
-    Int32,
     Int64,
     Bool,
+    /// Whole numbers of this type, which are read and not written.
+    Int(String),
     String,
     /// Pictures as PNG in the Parquet files.
     Image,
     /// Frames of videos.
     Video,
+    /// A type of this name, which is not read: depth, sound, sentences of several speakers.
+    Other(String),
 }
 
 /// What every frame has under a key.
@@ -51,31 +54,46 @@ impl Feature {
         let dtype = if as_video { Dtype::Video } else { Dtype::Image };
         Self { key: key.to_owned(), dtype, shape: vec![rows, columns, 3], names }
     }
+
+    /// Numbers of one frame.
+    pub fn width(&self) -> usize {
+        self.shape.iter().product()
+    }
+
+    /// Returns whether its values are numbers or truth values.
+    pub fn is_numbers(&self) -> bool {
+        matches!(self.dtype, Dtype::Float32 | Dtype::Float64 | Dtype::Int64 | Dtype::Bool | Dtype::Int(_))
+    }
 }
 
 impl Dtype {
+    /// The type that `meta/info.json` has this word for.
+    pub(super) fn read(word: &str, is_depth: bool) -> Self {
+        match word {
+            "image" | "video" if is_depth => Self::Other(format!("{word} of depth")),
+            "image" => Self::Image,
+            "video" => Self::Video,
+            "float32" => Self::Float32,
+            "float64" => Self::Float64,
+            "int64" => Self::Int64,
+            "bool" => Self::Bool,
+            "string" => Self::String,
+            "int8" | "int16" | "int32" | "uint8" | "uint16" | "uint32" => Self::Int(word.to_owned()),
+            other => Self::Other(other.to_owned()),
+        }
+    }
+
     /// The word that `meta/info.json` has for it.
-    pub fn name(self) -> &'static str {
+    pub fn name(&self) -> &str {
         match self {
             Self::Float32 => "float32",
             Self::Float64 => "float64",
-            Self::Int32 => "int32",
             Self::Int64 => "int64",
             Self::Bool => "bool",
             Self::String => "string",
             Self::Image => "image",
             Self::Video => "video",
+            Self::Int(name) | Self::Other(name) => name,
         }
     }
-
-    pub(super) const ALL: [Self; 8] = [
-        Self::Float32,
-        Self::Float64,
-        Self::Int32,
-        Self::Int64,
-        Self::Bool,
-        Self::String,
-        Self::Image,
-        Self::Video,
-    ];
 }

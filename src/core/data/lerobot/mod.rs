@@ -3,10 +3,27 @@
 //! ```text
 //! meta/info.json ── Info ─┬ features, paths                meta/episodes ── Episode: rows of a file, a time of each video
 //!                         └ fps ── steps of a window       data/…parquet ── columns;  videos/…mp4 ── frames
+//! Set ── blocks ── Step: a frame of an episode ─┬ window of numbers, with what is outside of the episode
+//!                                               └ pictures
 //! ```
 
+mod columns;
+mod episodes;
 mod feature;
+mod info;
+mod jsonl;
+mod rows;
+mod set;
+mod stats;
+mod step;
+mod tasks;
+mod template;
+mod videos;
 mod writer;
 
 pub use feature::{Dtype, Feature, Value};
+pub use info::{INFO, Info, Version, is_set};
+pub use set::{Block, OpenBlock, Set};
+pub use stats::{FeatureStats, Stats, command};
+pub use step::{Step, Window, steps_of};
 pub use writer::SetWriter;
