@@ -1,7 +1,7 @@
 //! `loongforge act`: the actions of a policy for one observation.
 
 use super::UsageError;
-use crate::policy::{Choice, open};
+use crate::policy::{Wanted, open};
 use anyhow::Context;
 use clap::Args;
 use loongforge_core::data::{Limits, Locator, read_rgb};
@@ -17,11 +17,8 @@ Examples:
 
 Prints a line for each action of the chunk, in the units of the robot.")]
 pub struct ActArgs {
-    /// Checkpoint of a run, a run's folder (its newest checkpoint), or any folder of a policy
-    checkpoint: Option<String>,
-    /// Which policy acts
-    #[arg(long, value_enum, default_value = "trained")]
-    policy: Choice,
+    #[command(flatten)]
+    wanted: Wanted,
     /// Picture of a camera, by its name or the last part of it; may be repeated. Cameras without one are masked
     #[arg(long, value_name = "CAMERA=FILE", value_parser = picture)]
     image: Vec<(String, PathBuf)>,
@@ -31,14 +28,11 @@ pub struct ActArgs {
     /// What the robot is told
     #[arg(long, value_name = "TEXT", default_value = "")]
     prompt: String,
-    /// Seed of the policy's noise
-    #[arg(long, default_value_t = 0)]
-    seed: u64,
 }
 
 pub fn act(args: ActArgs) -> anyhow::Result<ExitCode> {
     let usage = |error: anyhow::Error| UsageError::of(error.as_ref());
-    let mut policy = open(args.policy, args.checkpoint.as_deref(), args.seed).map_err(usage)?;
+    let mut policy = open(&args.wanted).map_err(usage)?;
     let cameras = &policy.spec().cameras;
     let image = |(name, path): &(String, PathBuf)| {
         let is_named = |camera: &&String| *camera == name || camera.rsplit('.').next() == Some(name);

@@ -1,7 +1,7 @@
 //! `loongforge serve-policy`: answer robots and simulators.
 
 use super::UsageError;
-use crate::policy::{Choice, open};
+use crate::policy::{Wanted, open};
 use crate::serve::{Actor, Door, ServeError, Server};
 use anyhow::{Context, ensure};
 use clap::Args;
@@ -25,11 +25,8 @@ no rule knows is an error. Ports without --port: 8000, for loongforge 10093.";
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct ServePolicyArgs {
-    /// Checkpoint of a run, a run's folder (its newest checkpoint), or any folder of a policy in lerobot's layout
-    checkpoint: Option<String>,
-    /// Which policy acts
-    #[arg(long, value_enum, default_value = "trained")]
-    policy: Choice,
+    #[command(flatten)]
+    wanted: Wanted,
     /// Protocol of the clients: openpi, vla-eval or loongforge
     #[arg(long, value_parser = protocol)]
     protocol: Protocol,
@@ -49,13 +46,6 @@ pub struct ServePolicyArgs {
     /// Prompt of observations that have none
     #[arg(long, value_name = "TEXT")]
     prompt: Option<String>,
-    /// Actions of a chunk that are sent before the policy is asked again, where the protocol sends them one by one [default: the
-    /// model's n_action_steps]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    execute: Option<u32>,
-    /// Seed of the policy's noise
-    #[arg(long, default_value_t = 0)]
-    seed: u64,
     /// File with the key that clients must send (`Authorization: Api-Key KEY`)
     #[arg(long, value_name = "FILE")]
     api_key_file: Option<PathBuf>,
@@ -68,15 +58,8 @@ pub fn serve_policy(args: ServePolicyArgs) -> anyhow::Result<ExitCode> {
     // Files and names that are not what they should be are for the user to change.
     let usage = |error: anyhow::Error| UsageError::of(error.as_ref());
     let key = args.api_key_file.as_ref().map(read_key).transpose().map_err(usage)?;
-    let policy = open(args.policy, args.checkpoint.as_deref(), args.seed).map_err(usage)?;
-    let mut spec = policy.spec().clone();
-    if let Some(count) = args.execute {
-        let count = count as usize;
-        if count > spec.chunk_size {
-            return Err(UsageError(format!("--execute {count}: a chunk has {} actions", spec.chunk_size)).into());
-        }
-        spec.num_executed = count;
-    }
+    let wanted = args.wanted;
+    let (actor, spec) = Actor::start(move || open(&wanted)).map_err(usage)?;
     let names = Names::new(&spec, &args.map, &args.without, args.prompt).map_err(UsageError)?;
     let door = Door {
         host: args.host,
@@ -88,7 +71,6 @@ pub fn serve_policy(args: ServePolicyArgs) -> anyhow::Result<ExitCode> {
     let offer = Offer { spec, names };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("the server's thread")?;
     runtime.block_on(async {
-        let actor = Actor::start(policy).context("the policy's thread")?;
         let tell = |line: &str| eprintln!("a connection ended: {}", loongforge_core::observe::safe(line));
         let server = match Server::open(door, args.protocol, offer, actor, Box::new(tell)).await {
             Err(error @ ServeError::Open { .. }) => return Err(UsageError::of(&error).into()),

@@ -1,7 +1,8 @@
 //! Policies that are asked: how they are opened, and how they are judged.
 
 pub mod judge;
-pub mod open;
+mod open;
+pub mod open_loop;
 mod table;
 
-pub use open::{Choice, open};
+pub use open::{Choice, Wanted, open};

@@ -1,13 +1,15 @@
 //! The thread in which a policy acts.
 
+use anyhow::{Context, Result};
 use flume::{Receiver, Sender};
-use loongforge_core::robot::{Actions, Moment, Observation, Policy};
+use loongforge_core::robot::{Actions, Moment, Observation, Policy, PolicySpec};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 
 /// Requests that wait for the policy: one of each connection.
 const QUEUE: usize = super::server::MAX_CONNECTIONS;
 
+/// Actions or why there are none, and milliseconds.
 type Outcome = (Result<Actions, String>, f64);
 
 struct Request {
@@ -21,14 +23,24 @@ struct Request {
 pub struct Actor(Sender<Request>);
 
 impl Actor {
-    /// Starts the thread; it ends with the last clone of what is returned.
+    /// Opens the policy in its thread, which ends with the last clone of what is returned.
     ///
     /// # Errors
-    /// The system has no thread left.
-    pub fn start(policy: Box<dyn Policy>) -> std::io::Result<Self> {
+    /// The policy cannot be opened, or the system has no thread left.
+    pub fn start(open: impl FnOnce() -> Result<Box<dyn Policy>> + Send + 'static) -> Result<(Self, PolicySpec)> {
         let (requests, queue) = flume::bounded(QUEUE);
-        std::thread::Builder::new().name("policy".into()).spawn(move || answer_all(policy, &queue))?;
-        Ok(Self(requests))
+        let (opened, spec) = flume::bounded(1);
+        let serve = move || match open() {
+            Ok(policy) => {
+                if opened.send(Ok(policy.spec().clone())).is_ok() {
+                    answer_all(policy, &queue);
+                }
+            }
+            Err(error) => drop(opened.send(Err(error))),
+        };
+        std::thread::Builder::new().name("policy".into()).spawn(serve).context("the policy's thread")?;
+        let spec = spec.recv().context("the policy's thread has ended")??;
+        Ok((Self(requests), spec))
     }
 
     /// Returns the policy's actions, checked, and the milliseconds that they took.

@@ -34,8 +34,6 @@ pub enum ServeError {
          tunnel, or say --insecure-allow-plaintext where the network is isolated"
     )]
     Open { host: String },
-    #[error("cannot start a thread: {0}")]
-    Thread(std::io::Error),
 }
 
 /// Where a server listens, and who may come in.

@@ -23,6 +23,10 @@ impl Policy for Brittle {
         self.0.spec()
     }
 
+    fn execute(&mut self, num_executed: usize) {
+        self.0.execute(num_executed);
+    }
+
     fn act(&mut self, observation: &Observation, moment: Moment) -> Result<Actions, String> {
         assert!(observation.prompt != "panic", "as it was told");
         self.0.act(observation, moment)
@@ -31,10 +35,8 @@ impl Policy for Brittle {
 
 /// Serves while `client` runs.
 async fn served<F: Future<Output = ()>>(protocol: Protocol, key: Option<&str>, client: impl FnOnce(SocketAddr) -> F) {
-    let policy = Brittle(Expert::new());
-    let spec = policy.spec().clone();
+    let (actor, spec) = Actor::start(|| Ok(Box::new(Brittle(Expert::new())))).unwrap();
     let names = Names::new(&spec, &[], &[], None).unwrap();
-    let actor = Actor::start(Box::new(policy)).unwrap();
     let door = Door { host: "127.0.0.1".into(), port: 0, key: key.map(str::to_owned), is_open: false };
     let server = Server::open(door, protocol, Offer { spec, names }, actor, Box::new(|_| ())).await.unwrap();
     let address = server.address().unwrap();
@@ -165,10 +167,8 @@ async fn clients_need_the_key_and_health_does_not() {
 
 #[tokio::test]
 async fn other_machines_are_not_let_in_unless_that_is_said() {
-    let policy = Expert::new();
-    let spec = policy.spec().clone();
+    let (actor, spec) = Actor::start(|| Ok(Box::new(Expert::new()))).unwrap();
     let names = Names::new(&spec, &[], &[], None).unwrap();
-    let actor = Actor::start(Box::new(policy)).unwrap();
     let door = Door { host: "0.0.0.0".into(), port: 0, key: Some("secret".into()), is_open: false };
     let opened = Server::open(door, Protocol::OpenPi, Offer { spec, names }, actor, Box::new(|_| ())).await;
     assert!(opened.err().unwrap().to_string().contains("--insecure-allow-plaintext"));

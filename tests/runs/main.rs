@@ -2,6 +2,7 @@
 
 mod benches;
 mod cache;
+mod clients;
 mod diffusion;
 mod drill;
 mod equality;

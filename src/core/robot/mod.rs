@@ -2,8 +2,10 @@
 
 pub mod pads;
 mod policy;
-pub mod wire;
+mod replay;
 mod wilson;
+pub mod wire;
 
 pub use policy::{Actions, Moment, Observation, Policy, PolicySpec};
+pub use replay::{ACTION, Replay, STATE};
 pub use wilson::wilson;

@@ -65,8 +65,11 @@ pub struct Moment {
 }
 
 /// Makes chunks of actions.
-pub trait Policy: Send {
+pub trait Policy {
     fn spec(&self) -> &PolicySpec;
+
+    /// Lets so many actions of a chunk be executed before the next is asked for.
+    fn execute(&mut self, num_executed: usize);
 
     /// # Errors
     /// The reason why it cannot act on this observation.

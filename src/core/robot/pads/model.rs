@@ -4,7 +4,7 @@
 use super::picture::SIDE;
 use super::players::{CAMERA, CHUNK_SIZE, NUM_EXECUTED};
 use super::scene::COLORS;
-use super::set::{ACTION, STATE};
+use crate::robot::replay::{ACTION, STATE};
 use crate::data::DataError;
 use crate::data::digits::{Tokens, tokenizer, tokenizer_config};
 use crate::data::diffusion_sets::merges;

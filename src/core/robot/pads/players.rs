@@ -51,6 +51,10 @@ impl Policy for Expert {
         &self.0
     }
 
+    fn execute(&mut self, num_executed: usize) {
+        self.0.num_executed = num_executed;
+    }
+
     fn act(&mut self, observation: &Observation, _: Moment) -> Result<Actions, String> {
         let named = COLORS.iter().position(|color| observation.prompt.split(' ').any(|word| word == *color));
         let named = named.ok_or_else(|| format!("the instruction {:?} names no pad", observation.prompt))?;
@@ -94,6 +98,10 @@ impl Random {
 impl Policy for Random {
     fn spec(&self) -> &PolicySpec {
         &self.spec
+    }
+
+    fn execute(&mut self, num_executed: usize) {
+        self.spec.num_executed = num_executed;
     }
 
     fn act(&mut self, _: &Observation, moment: Moment) -> Result<Actions, String> {

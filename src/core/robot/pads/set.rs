@@ -4,14 +4,15 @@ use super::demonstrations::demonstration;
 use super::model::write_model;
 use super::picture::SIDE;
 use super::players::CAMERA;
+use crate::robot::replay::{ACTION, STATE};
 use crate::data::DataError;
 use crate::data::lerobot::{Feature, SetWriter, Value};
 use std::path::Path;
 
 /// Steps a second, which the set has to say.
 const FPS: u32 = 10;
-pub const STATE: &str = "observation.state";
-pub const ACTION: &str = "action";
+
+
 
 /// Describes the demonstrations to make. The same values give the same pictures, states and actions.
 #[derive(Clone, Copy, Debug)]
