@@ -365,8 +365,11 @@ fn dtype_name(precision: Precision) -> &'static str {
 pub fn publication(config: &RunConfig, composed: Value, folder: &ModelFolder) -> Publication {
     let parts = folder.config.carried;
     let mut model_config = saved_config(&folder.json, Some(dtype_name(config.train.precision)), parts.prefixes);
-    if drops_carried_parts(config, &folder.config) && !config.saves_adapters_only() {
-        model_config[parts.flag] = false.into();
+    if let Some(flag) = parts.flag
+        && drops_carried_parts(config, &folder.config)
+        && !config.saves_adapters_only()
+    {
+        model_config[flag] = false.into();
     }
     Publication {
         model_dir: folder.path.clone(),
