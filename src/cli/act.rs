@@ -37,7 +37,8 @@ pub fn act(args: ActArgs) -> anyhow::Result<ExitCode> {
     let image = |(name, path): &(String, PathBuf)| {
         let is_named = |camera: &&String| *camera == name || camera.rsplit('.').next() == Some(name);
         let camera = cameras.iter().find(is_named);
-        let camera = camera.with_context(|| format!("--image {name}: the policy's cameras are {}", cameras.join(", ")))?;
+        let camera =
+            camera.with_context(|| format!("--image {name}: the policy's cameras are {}", cameras.join(", ")))?;
         let picture = read_rgb(&Locator::File(path.display().to_string()), Path::new(""), &Limits::NONE)?;
         Ok((camera.clone(), picture))
     };

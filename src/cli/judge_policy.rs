@@ -54,8 +54,8 @@ pub fn judge_policy(args: JudgePolicyArgs) -> anyhow::Result<ExitCode> {
         }
         return Ok(ExitCode::SUCCESS);
     }
-    let judged =
-        judge_pads(policy, args.wanted.seed, args.layouts as usize, |trial| eprintln!("judging: {trial}")).map_err(usage)?;
+    let judged = judge_pads(policy, args.wanted.seed, args.layouts as usize, |trial| eprintln!("judging: {trial}"))
+        .map_err(usage)?;
     println!("{}", judged.text());
     if let Some(path) = &args.sheet {
         judged.save(path)?;

@@ -6,6 +6,7 @@ use crate::serve::{Actor, Door, ServeError, Server};
 use anyhow::{Context, ensure};
 use clap::Args;
 use loongforge_core::files;
+use loongforge_core::observe::safe;
 use loongforge_core::robot::wire::{Names, Offer, Protocol};
 use std::io::{Write, stdout};
 use std::path::PathBuf;
@@ -70,17 +71,19 @@ pub fn serve_policy(args: ServePolicyArgs) -> anyhow::Result<ExitCode> {
     let name = spec.name.clone();
     let offer = Offer { spec, names };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("the server's thread")?;
-    runtime.block_on(async {
-        let tell = |line: &str| eprintln!("a connection ended: {}", loongforge_core::observe::safe(line));
-        let server = match Server::open(door, args.protocol, offer, actor, Box::new(tell)).await {
-            Err(error @ ServeError::Open { .. }) => return Err(UsageError::of(&error).into()),
-            opened => opened?,
-        };
-        println!("serving {name} at ws://{}", server.address()?);
-        stdout().flush()?;
-        server.run(async { drop(tokio::signal::ctrl_c().await) }).await;
-        Ok(ExitCode::SUCCESS)
-    })
+    runtime.block_on(serve(door, args.protocol, offer, actor, &name))
+}
+
+async fn serve(door: Door, protocol: Protocol, offer: Offer, actor: Actor, name: &str) -> anyhow::Result<ExitCode> {
+    let tell = |line: &str| eprintln!("a connection ended: {}", safe(line));
+    let server = match Server::open(door, protocol, offer, actor, Box::new(tell)).await {
+        Err(error @ ServeError::Open { .. }) => return Err(UsageError::of(&error).into()),
+        opened => opened?,
+    };
+    println!("serving {name} at ws://{}", server.address()?);
+    stdout().flush()?;
+    server.run(async { drop(tokio::signal::ctrl_c().await) }).await;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn read_key(path: &PathBuf) -> anyhow::Result<String> {

@@ -2,11 +2,11 @@
 
 use super::table::{Row, table};
 use anyhow::{Context, Result, anyhow};
+use image::RgbImage;
+use image::imageops::replace;
 use loongforge_core::observe::{Exhibit, Gallery};
 use loongforge_core::robot::Policy;
 use loongforge_core::robot::pads::{Expert, Random, Scene, Tally, Trial, instruction, judge, picture};
-use image::RgbImage;
-use image::imageops::replace;
 use std::path::Path;
 
 /// Episodes of which a strip of frames is drawn.
@@ -29,7 +29,12 @@ pub struct Judged {
 ///
 /// # Errors
 /// The policy is none of Pads, or cannot act.
-pub fn judge_pads(policy: &mut dyn Policy, seed: u64, num_layouts: usize, mut tell: impl FnMut(&str)) -> Result<Judged> {
+pub fn judge_pads(
+    policy: &mut dyn Policy,
+    seed: u64,
+    num_layouts: usize,
+    mut tell: impl FnMut(&str),
+) -> Result<Judged> {
     let mut episodes: Vec<Vec<Scene>> = vec![Vec::new(); NUM_STRIPS.min(num_layouts)];
     let mut keep = |index: usize, scene: &Scene| {
         if let Some(episode) = episodes.get_mut(index) {
@@ -54,8 +59,12 @@ pub fn judge_pads(policy: &mut dyn Policy, seed: u64, num_layouts: usize, mut te
 impl Judged {
     /// The successes as a table.
     pub fn text(&self) -> String {
-        let row = |what: &str, tally: Tally| Row { what: what.to_owned(), successes: tally.told, count: tally.num_layouts };
-        let first = Row { successes: self.other_color.own, ..row("told another color: the layout's own pad", self.other_color) };
+        let row =
+            |what: &str, tally: Tally| Row { what: what.to_owned(), successes: tally.told, count: tally.num_layouts };
+        let first = Row {
+            successes: self.other_color.own,
+            ..row("told another color: the layout's own pad", self.other_color)
+        };
         table(
             "Pads that were reached",
             &[

@@ -1,5 +1,6 @@
 //! Opens the policy that a command names.
 
+use super::trained::Trained;
 use anyhow::{Result, bail, ensure};
 use clap::{Args, ValueEnum};
 use loongforge_core::config::Device;
@@ -53,7 +54,7 @@ pub struct Wanted {
 pub fn open(wanted: &Wanted) -> Result<Box<dyn Policy>> {
     let mut policy: Box<dyn Policy> = match (wanted.policy, &wanted.checkpoint) {
         (Choice::Trained, None) => bail!("which checkpoint? Name its folder, or another --policy"),
-        (Choice::Trained, Some(_)) => bail!("trained policies are not opened yet"),
+        (Choice::Trained, Some(checkpoint)) => Box::new(Trained::open(checkpoint, wanted.seed, &wanted.device)?),
         (_, Some(checkpoint)) => bail!("{checkpoint} would not be read: --policy is not trained"),
         (Choice::Replay, None) => match &wanted.episodes {
             Some(set) => Box::new(Replay::open(set, wanted.episode)?),

@@ -63,7 +63,8 @@ pub fn open_loop(
             let step = set.step(episode, frame)?;
             let seen = observe(&step, &spec.cameras, spec.state_width, cameras)?;
             let moment = Moment { episode: episode as u64, request: request as u64 };
-            let actions = policy.act(&seen, moment).map_err(|reason| anyhow!("episode {episode}, frame {frame}: {reason}"))?;
+            let actions =
+                policy.act(&seen, moment).map_err(|reason| anyhow!("episode {episode}, frame {frame}: {reason}"))?;
             actions.check().map_err(|reason| anyhow!("{reason}"))?;
             let ahead: Vec<i64> = (0..actions.num_steps() as i64).collect();
             let recorded = step.window(ACTION, &ahead)?;
@@ -123,10 +124,13 @@ impl OpenLoop {
         for (way, errors) in &self.ways {
             let mean = |sums: &[f64]| sums.iter().sum::<f64>() / count / width as f64;
             let each = errors.absolute.iter().map(|sum| format!("{:>12.5}", sum / count));
-            let line = format!("{:<24}{:>12.6}{:>12.5}", format!("  {way}"), mean(&errors.squared), mean(&errors.absolute));
+            let line =
+                format!("{:<24}{:>12.6}{:>12.5}", format!("  {way}"), mean(&errors.squared), mean(&errors.absolute));
             lines.push(line + &each.collect::<String>());
         }
-        lines.push("An open loop is not success: it never sees what its own actions lead to (docs/policies.md).".to_owned());
+        lines.push(
+            "An open loop is not success: it never sees what its own actions lead to (docs/policies.md).".to_owned(),
+        );
         lines.join("\n")
     }
 

@@ -59,7 +59,8 @@ fn answer_all(mut policy: Box<dyn Policy>, queue: &Receiver<Request>) {
         let begun = Instant::now();
         // A picture of a size that nobody thought of must not end the server.
         let outcome = catch_unwind(AssertUnwindSafe(|| policy.act(&observation, moment)));
-        let outcome = outcome.unwrap_or_else(|_| Err("the policy failed on this observation (see the server)".to_owned()));
+        let outcome =
+            outcome.unwrap_or_else(|_| Err("the policy failed on this observation (see the server)".to_owned()));
         let outcome = outcome.and_then(|actions| actions.check().map(|()| actions));
         // A client that has gone wants no answer.
         let _ = answer.send((outcome, begun.elapsed().as_secs_f64() * 1e3));

@@ -40,8 +40,10 @@ where
                     dialogue.answer(outcome, Timing { infer, before }, now())
                 }
             },
-            Ok(Message::Text(_)) => dialogue.refuse("a message of text: MessagePack is taken, in binary messages", now()),
-            Ok(Message::Close(_)) => return Ok(()),
+            Ok(Message::Text(_)) => {
+                dialogue.refuse("a message of text: MessagePack is taken, in binary messages", now())
+            }
+            // What closes the connection is answered while the end of it is read.
             Ok(_) => continue,
             Err(Error::ConnectionClosed | Error::AlreadyClosed) => return Ok(()),
             Err(Error::Capacity(CapacityError::MessageTooLong { size, max_size })) => {
@@ -80,7 +82,10 @@ async fn end<S: AsyncRead + AsyncWrite + Unpin>(socket: &mut WebSocketStream<S>,
     Err(reason)
 }
 
-async fn send<S: AsyncRead + AsyncWrite + Unpin>(socket: &mut WebSocketStream<S>, message: Message) -> Result<(), String> {
+async fn send<S: AsyncRead + AsyncWrite + Unpin>(
+    socket: &mut WebSocketStream<S>,
+    message: Message,
+) -> Result<(), String> {
     match timeout(PATIENCE, socket.send(message)).await {
         Ok(Ok(())) => Ok(()),
         Ok(Err(error)) => Err(error.to_string()),

@@ -41,7 +41,8 @@ pub fn answer<B>(request: &Request<B>, protocol: Protocol, key: Option<&str>) ->
     }
     let given = header(AUTHORIZATION).and_then(|value| value.strip_prefix("Api-Key "));
     if key.is_some_and(|key| given.is_none_or(|given| !is_same(given, key))) {
-        let mut refused = text_page(StatusCode::UNAUTHORIZED, "text/plain; charset=utf-8", "the Api-Key is missing or another\n");
+        let mut refused =
+            text_page(StatusCode::UNAUTHORIZED, "text/plain; charset=utf-8", "the Api-Key is missing or another\n");
         refused.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Api-Key"));
         return Answer::Page(refused);
     }
@@ -53,7 +54,8 @@ pub fn answer<B>(request: &Request<B>, protocol: Protocol, key: Option<&str>) ->
     let headers = response.headers_mut();
     headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
     headers.insert(UPGRADE, HeaderValue::from_static("websocket"));
-    headers.insert(SEC_WEBSOCKET_ACCEPT, derive_accept_key(key.as_bytes()).parse().expect("base64 is a header's value"));
+    headers
+        .insert(SEC_WEBSOCKET_ACCEPT, derive_accept_key(key.as_bytes()).parse().expect("base64 is a header's value"));
     Answer::WebSocket(response)
 }
 
@@ -75,7 +77,8 @@ mod tests {
     use super::*;
 
     fn status(protocol: Protocol, path: &str, headers: &[(&str, &str)], key: Option<&str>) -> u16 {
-        let request = headers.iter().fold(Request::builder().uri(path), |request, (name, value)| request.header(*name, *value));
+        let request =
+            headers.iter().fold(Request::builder().uri(path), |request, (name, value)| request.header(*name, *value));
         match answer(&request.body(()).unwrap(), protocol, key) {
             Answer::Page(page) | Answer::WebSocket(page) => page.status().as_u16(),
         }

@@ -69,17 +69,15 @@ fn observation(prompt: &str) -> Vec<u8> {
     let bytes = |bytes: &[u8]| [&[0xc6][..], &(bytes.len() as u32).to_be_bytes(), bytes].concat();
     let array = |dtype: &str, shape: &[u8], data: &[u8]| {
         let axes = [&[0x90 | shape.len() as u8][..], shape].concat();
-        let entries = [(&b"__ndarray__"[..], vec![0xc3]), (b"data", bytes(data)), (b"dtype", text(dtype)), (b"shape", axes)];
+        let entries =
+            [(&b"__ndarray__"[..], vec![0xc3]), (b"data", bytes(data)), (b"dtype", text(dtype)), (b"shape", axes)];
         let entries = entries.map(|(key, value)| [bytes(key), value].concat()).concat();
         [vec![0x84], entries].concat()
     };
     let state: Vec<u8> = scene.state().iter().flat_map(|value| value.to_le_bytes()).collect();
     let picture = array("|u1", &[32, 32, 3], pads::picture(&scene).as_raw());
-    let entries = [
-        ("observation/image", picture),
-        ("observation/state", array("<f4", &[2], &state)),
-        ("prompt", text(prompt)),
-    ];
+    let entries =
+        [("observation/image", picture), ("observation/state", array("<f4", &[2], &state)), ("prompt", text(prompt))];
     let entries = entries.map(|(key, value)| [text(key), value].concat()).concat();
     [vec![0x83], entries].concat()
 }

@@ -79,10 +79,10 @@ class Pads:
     def step(self, action):
         x, y = (float(np.float32(value)) for value in action[:2])
         length = float(np.sqrt(x * x + y * y))
-        if length > MAX_STEP:
-            x, y = x * (MAX_STEP / length), y * (MAX_STEP / length)
-        elif not np.isfinite(length):
+        if not np.isfinite(length):
             x, y = 0.0, 0.0
+        elif length > MAX_STEP:
+            x, y = x * (MAX_STEP / length), y * (MAX_STEP / length)
         self.agent = [min(max(self.agent[0] + x, 0.0), 1.0), min(max(self.agent[1] + y, 0.0), 1.0)]
         self.num_steps += 1
         for pad, center in enumerate(self.layout.pads):

@@ -27,9 +27,13 @@ pub struct PadsArgs {
 
 pub fn pads(args: PadsArgs) -> anyhow::Result<ExitCode> {
     let PadsArgs { out, seed, episodes } = args;
-    let Written { num_episodes, num_frames, num_successes } = compose_pads(&out, &PadsSet { seed, num_episodes: episodes })?;
+    let Written { num_episodes, num_frames, num_successes } =
+        compose_pads(&out, &PadsSet { seed, num_episodes: episodes })?;
     let [num_episodes, num_frames, num_successes] = [num_episodes, num_frames, num_successes].map(grouped);
-    println!("{num_episodes} demonstrations of {num_frames} frames in {} ({num_successes} end on the pad)", out.join("train").display());
+    println!(
+        "{num_episodes} demonstrations of {num_frames} frames in {} ({num_successes} end on the pad)",
+        out.join("train").display()
+    );
     println!("model folder, without weights: {}", out.join("model").display());
     Ok(ExitCode::SUCCESS)
 }

@@ -28,8 +28,10 @@ impl Replay {
         let set = Arc::new(Set::open(folder, 0)?);
         let first = set.step(episode, 0)?;
         let num_frames = set.episodes()[episode].length;
-        let width = |key: &str| set.info().feature(key).filter(|feature| feature.is_numbers()).map(|feature| feature.width());
-        let lacks = || DataError::File { path: folder.to_owned(), reason: format!("has no feature {ACTION} of numbers") };
+        let width =
+            |key: &str| set.info().feature(key).filter(|feature| feature.is_numbers()).map(|feature| feature.width());
+        let lacks =
+            || DataError::File { path: folder.to_owned(), reason: format!("has no feature {ACTION} of numbers") };
         let chunk_size = CHUNK_SIZE.min(num_frames);
         let spec = PolicySpec {
             name: format!("replay of episode {episode} of {}", folder.display()),

@@ -108,7 +108,8 @@ impl Set {
     /// Its blocks, in order: whole files of rows, as few as have enough frames.
     pub fn blocks(&self) -> Vec<Block> {
         let list = &self.episodes.list;
-        let bytes = |file: usize| std::fs::metadata(self.folder.join(&self.episodes.files[file])).map_or(0, |it| it.len());
+        let bytes =
+            |file: usize| std::fs::metadata(self.folder.join(&self.episodes.files[file])).map_or(0, |it| it.len());
         let mut blocks: Vec<Block> = Vec::new();
         let (mut num_frames, mut num_bytes) = (0, 0);
         for (at, episode) in list.iter().enumerate() {

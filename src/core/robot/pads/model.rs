@@ -4,10 +4,10 @@
 use super::picture::SIDE;
 use super::players::{CAMERA, CHUNK_SIZE, NUM_EXECUTED};
 use super::scene::COLORS;
-use crate::robot::replay::{ACTION, STATE};
 use crate::data::DataError;
-use crate::data::digits::{Tokens, tokenizer, tokenizer_config};
 use crate::data::diffusion_sets::merges;
+use crate::data::digits::{Tokens, tokenizer, tokenizer_config};
+use crate::robot::replay::{ACTION, STATE};
 use serde_json::{Value as Json, json};
 use std::fs;
 use std::path::Path;
@@ -29,9 +29,11 @@ pub fn write_model(dir: &Path) -> Result<(), DataError> {
     about["bos_token"] = json!(BOS);
     about["add_bos_token"] = json!(true);
     fs::create_dir_all(dir).map_err(|error| DataError::Write { path: dir.to_owned(), source: error })?;
-    for (name, json) in
-        [("config.json", config(tokens.len())), ("tokenizer.json", tokenizer(&tokens)), ("tokenizer_config.json", about)]
-    {
+    for (name, json) in [
+        ("config.json", config(tokens.len())),
+        ("tokenizer.json", tokenizer(&tokens)),
+        ("tokenizer_config.json", about),
+    ] {
         let path = dir.join(name);
         fs::write(&path, format!("{json:#}\n")).map_err(|source| DataError::Write { path, source })?;
     }
@@ -39,9 +41,7 @@ pub fn write_model(dir: &Path) -> Result<(), DataError> {
 }
 
 fn config(vocabulary: usize) -> Json {
-    let stream = |mlp_dim: usize| {
-        json!({"width": WIDTH, "depth": NUM_LAYERS, "mlp_dim": mlp_dim, "num_heads": 4, "num_kv_heads": 4, "head_dim": 16})
-    };
+    let stream = |mlp_dim: usize| json!({"width": WIDTH, "depth": NUM_LAYERS, "mlp_dim": mlp_dim, "num_heads": 4, "num_kv_heads": 4, "head_dim": 16});
     json!({
         "type": "pi05",
         "n_obs_steps": 1,

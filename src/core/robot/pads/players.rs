@@ -2,8 +2,8 @@
 
 use super::picture::PAD_COLORS;
 use super::scene::{COLORS, MAX_STEP, Point, toward};
-use crate::robot::policy::{Actions, Moment, Observation, Policy, PolicySpec};
 use crate::rng::Counter;
+use crate::robot::policy::{Actions, Moment, Observation, Policy, PolicySpec};
 use image::RgbImage;
 
 /// The name of the camera above the table.

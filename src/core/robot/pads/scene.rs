@@ -47,7 +47,8 @@ impl Layout {
         let numbers = Counter::new(&[seed, part as u64, index]);
         let between = |number: u64, edge: f64| edge + (1.0 - 2.0 * edge) * numbers.unit(number);
         let attempt = |attempt: u64| {
-            let point = |at: u64, edge: f64| [between(8 * attempt + 2 * at, edge), between(8 * attempt + 2 * at + 1, edge)];
+            let point =
+                |at: u64, edge: f64| [between(8 * attempt + 2 * at, edge), between(8 * attempt + 2 * at + 1, edge)];
             let pads = [0, 1, 2].map(|at| point(at, FROM_EDGE));
             let agent = point(3, AGENT_FROM_EDGE);
             let are_apart = (0..3).all(|at| distance(pads[at], pads[(at + 1) % 3]) >= APART);
@@ -108,11 +109,11 @@ pub fn toward(center: Point, agent: Point) -> [f32; 2] {
 
 fn capped([x, y]: Point) -> Point {
     let length = (x * x + y * y).sqrt();
-    // What is not finite moves nothing.
     match length {
+        // What is not finite moves nothing.
+        length if !length.is_finite() => [0.0, 0.0],
         length if length > MAX_STEP => [x * (MAX_STEP / length), y * (MAX_STEP / length)],
-        length if length.is_finite() => [x, y],
-        _ => [0.0, 0.0],
+        _ => [x, y],
     }
 }
 
@@ -151,7 +152,9 @@ mod tests {
             let layout = Layout::draw(2, other, index);
             assert_eq!(layout.named, index as usize % 3);
             for (at, pad) in layout.pads.iter().enumerate() {
-                assert!(distance(*pad, layout.pads[(at + 1) % 3]) >= APART && distance(*pad, layout.agent) >= AGENT_APART);
+                assert!(
+                    distance(*pad, layout.pads[(at + 1) % 3]) >= APART && distance(*pad, layout.agent) >= AGENT_APART
+                );
                 assert!(pad.iter().all(|value| (FROM_EDGE..=1.0 - FROM_EDGE).contains(value)));
             }
         }

@@ -4,15 +4,13 @@ use super::demonstrations::demonstration;
 use super::model::write_model;
 use super::picture::SIDE;
 use super::players::CAMERA;
-use crate::robot::replay::{ACTION, STATE};
 use crate::data::DataError;
 use crate::data::lerobot::{Feature, SetWriter, Value};
+use crate::robot::replay::{ACTION, STATE};
 use std::path::Path;
 
 /// Steps a second, which the set has to say.
 const FPS: u32 = 10;
-
-
 
 /// Describes the demonstrations to make. The same values give the same pictures, states and actions.
 #[derive(Clone, Copy, Debug)]

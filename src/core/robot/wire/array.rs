@@ -96,8 +96,8 @@ impl<'a> Array<'a> {
         if entry("__ndarray__").is_none() {
             return Ok(None);
         }
-        let Some(Value::Text(dtype)) = entry("dtype") else { return Err("an array without its type".to_owned()) };
-        let Some(Value::Bytes(data)) = entry("data") else { return Err("an array without its bytes".to_owned()) };
+        let Some(&Value::Text(dtype)) = entry("dtype") else { return Err("an array without its type".to_owned()) };
+        let Some(&Value::Bytes(data)) = entry("data") else { return Err("an array without its bytes".to_owned()) };
         let Some(Value::List(axes)) = entry("shape") else { return Err("an array without its shape".to_owned()) };
         if axes.len() > MAX_AXES {
             return Err(format!("an array of {} axes, more than {MAX_AXES}", axes.len()));
@@ -125,7 +125,7 @@ impl<'a> Array<'a> {
             data.as_chunks::<N>().0.iter().map(|bytes| number(*bytes)).collect()
         }
         let numbers = match self.dtype {
-            DType::Bool | DType::U8 => all(self.data, |[byte]| byte.into()),
+            DType::Bool | DType::U8 => all(self.data, |bytes| u8::from_le_bytes(bytes).into()),
             DType::I8 => all(self.data, |bytes| i8::from_le_bytes(bytes).into()),
             DType::U16 => all(self.data, |bytes| u16::from_le_bytes(bytes).into()),
             DType::I16 => all(self.data, |bytes| i16::from_le_bytes(bytes).into()),

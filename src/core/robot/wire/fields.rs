@@ -69,7 +69,7 @@ fn special<'a>(map: &Value<'a>, keys: Keys) -> Result<Option<Field<'a>>, String>
     if keys == Keys::Bytes || entry("__image__").is_none() {
         return Ok(None);
     }
-    let Some(Value::Bytes(data)) = entry("data") else { return Err("a picture without its bytes".to_owned()) };
+    let Some(&Value::Bytes(data)) = entry("data") else { return Err("a picture without its bytes".to_owned()) };
     match entry("format").and_then(Value::text) {
         Some("png" | "jpeg") => Ok(Some(Field::Encoded(data))),
         Some("raw") => {

@@ -1,12 +1,12 @@
 //! Messages of robots for `crate::fuzz`: the first byte chooses the protocol, the rest is a message. Not for use by anything else.
 
-use super::array::Keys;
-use super::dialogue::{Dialogue as _, Heard, Offer, Timing, array, map};
+use super::array::{Keys, floats};
+use super::dialogue::{Heard, Offer, Timing, array, map};
 use super::msgpack::{Value, read, write};
 use super::names::Names;
 use super::protocol::Protocol;
-use crate::robot::policy::Actions;
 use crate::robot::pads;
+use crate::robot::policy::Actions;
 use std::sync::Arc;
 
 const PROTOCOLS: [Protocol; 3] = [Protocol::OpenPi, Protocol::VlaEval, Protocol::LoongForge];
@@ -36,9 +36,8 @@ pub fn request(bytes: &[u8]) {
 /// A good message of each protocol.
 pub fn requests() -> Vec<Vec<u8>> {
     let (picture, state) = ([7u8; 4 * 4 * 3], [0.25f32, 0.5].map(f32::to_le_bytes).concat());
-    let bytes = |keys: Keys, dtype, shape: &[usize], bytes| super::array::floats(keys, dtype, shape, bytes);
     let openpi = map([
-        ("observation/image", bytes(Keys::Bytes, "|u1", &[4, 4, 3], &picture)),
+        ("observation/image", floats(Keys::Bytes, "|u1", &[4, 4, 3], &picture)),
         ("observation/state", array(Keys::Bytes, &[2], &state)),
         ("prompt", Value::Text("go to the red pad")),
         ("ignored", Value::Nil),
@@ -51,8 +50,12 @@ pub fn requests() -> Vec<Vec<u8>> {
         ("shape", Value::List([4, 4, 3].map(Value::Int).into())),
     ]);
     let vla_eval = |kind, payload| {
-        let head = [("type", Value::Text(kind)), ("payload", payload), ("seq", Value::Int(3))];
-        map([head[0].clone(), head[1].clone(), head[2].clone(), ("timestamp", Value::Float(0.5))])
+        map([
+            ("type", Value::Text(kind)),
+            ("payload", payload),
+            ("seq", Value::Int(3)),
+            ("timestamp", Value::Float(0.5)),
+        ])
     };
     let observation = map([
         ("images", map([("top", image)])),
@@ -66,7 +69,7 @@ pub fn requests() -> Vec<Vec<u8>> {
         (
             "payload",
             map([
-                ("images", Value::List(vec![bytes(Keys::Bytes, "uint8", &[3, 4, 4], &picture)])),
+                ("images", Value::List(vec![floats(Keys::Bytes, "uint8", &[3, 4, 4], &picture)])),
                 ("instructions", Value::List(vec![Value::Text("go to the green pad")])),
                 ("state", Value::List(vec![Value::Float(0.5), Value::Int(0)])),
                 ("episode_id", Value::Text("e")),

@@ -63,9 +63,9 @@ impl Names {
             Ok((field.to_owned(), part))
         };
         let rules: Vec<_> = rules.iter().map(rule).collect::<Result<_, String>>()?;
-        if let Some((field, _)) = rules.iter().enumerate().find_map(|(at, rule)| {
-            rules[..at].iter().find(|before| before.0 == rule.0)
-        }) {
+        if let Some((field, _)) =
+            rules.iter().enumerate().find_map(|(at, rule)| rules[..at].iter().find(|before| before.0 == rule.0))
+        {
             return Err(format!("two rules of the field `{field}`"));
         }
         let without = without.iter().map(|name| camera(name)).collect::<Result<_, _>>()?;
@@ -81,7 +81,8 @@ impl Names {
             Field::Array(array) => array.shape.len() == 3,
             field => matches!(field, Field::Encoded(_)),
         };
-        let is_alone = self.spec.cameras.len() == 1 && fields.iter().filter(|(_, field)| is_picture(field)).count() == 1;
+        let is_alone =
+            self.spec.cameras.len() == 1 && fields.iter().filter(|(_, field)| is_picture(field)).count() == 1;
         let mut images: Vec<Option<RgbImage>> = vec![None; self.spec.cameras.len()];
         let (mut states, mut prompt) = (Vec::new(), None);
         for (path, field) in fields {
@@ -98,15 +99,24 @@ impl Names {
                 },
                 Some(Part::State) => states.push((rule, numbers(field).map_err(at)?)),
                 Some(Part::Nothing) => {}
-                Some(_) => return Err(at("another field of the message is the same part of the observation".to_owned())),
-                None => return Err(format!("{path}: no rule says what it is (serve-policy --map {path}=PART, or ={})", "-")),
+                Some(_) => {
+                    return Err(at("another field of the message is the same part of the observation".to_owned()));
+                }
+                None => {
+                    return Err(format!(
+                        "{path}: no rule says what it is (serve-policy --map {path}=PART, or {path}=-)"
+                    ));
+                }
             }
         }
-        let images = self.spec.cameras.iter().zip(images).enumerate().filter_map(|(number, (name, image))| match image {
-            Some(image) => Some(Ok((name.clone(), image))),
-            None if self.without.contains(&number) => None,
-            None => Some(Err(format!("no picture of {name} (serve-policy --map FIELD={name}, or --without {name})"))),
-        });
+        let images =
+            self.spec.cameras.iter().zip(images).enumerate().filter_map(|(number, (name, image))| match image {
+                Some(image) => Some(Ok((name.clone(), image))),
+                None if self.without.contains(&number) => None,
+                None => {
+                    Some(Err(format!("no picture of {name} (serve-policy --map FIELD={name}, or --without {name})")))
+                }
+            });
         let images = images.collect::<Result<_, String>>()?;
         let prompt = match prompt.or_else(|| self.prompt.clone()) {
             None if self.spec.reads_prompt => return Err("no prompt, and no --prompt of the server".to_owned()),

@@ -35,7 +35,9 @@ fn of_array(array: &Array<'_>) -> Result<RgbImage, String> {
     let (width, height) = (u32::try_from(columns).unwrap_or(u32::MAX), u32::try_from(rows).unwrap_or(u32::MAX));
     if width == 0 || height == 0 || width.max(height) as usize > LIMITS.max_side || rows * columns > LIMITS.max_pixels {
         let Limits { max_side, max_pixels } = LIMITS;
-        return Err(format!("a picture of {width}×{height} pixels: up to {max_side} a side and {max_pixels} in all are taken"));
+        return Err(format!(
+            "a picture of {width}×{height} pixels: up to {max_side} a side and {max_pixels} in all are taken"
+        ));
     }
     let bytes = match array.dtype {
         DType::U8 => array.data.to_vec(),

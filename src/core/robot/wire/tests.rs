@@ -8,6 +8,9 @@ use crate::robot::{Actions, Moment, Observation};
 use std::sync::Arc;
 
 const STATE: [f32; 2] = [0.25, 0.75];
+/// Its bytes.
+const STATE_BYTES: [u8; 8] = [0, 0, 0x80, 0x3e, 0, 0, 0x40, 0x3f];
+const PICTURE: [u8; 24] = [9; 24];
 
 fn offer(rules: &[&str], without: &[&str]) -> Arc<Offer> {
     let spec = pads::spec("test");
@@ -17,11 +20,10 @@ fn offer(rules: &[&str], without: &[&str]) -> Arc<Offer> {
 }
 
 /// An observation of openpi's client; `change` sees its fields.
-fn observation(change: impl FnOnce(&mut Vec<(Value<'_>, Value<'_>)>)) -> Vec<u8> {
-    let (picture, state) = ([9u8; 2 * 4 * 3], STATE.map(f32::to_le_bytes).concat());
+fn observation<'a>(change: impl FnOnce(&mut Vec<(Value<'a>, Value<'a>)>)) -> Vec<u8> {
     let mut entries = vec![
-        (Value::Text("observation/image"), floats(Keys::Bytes, "|u1", &[2, 4, 3], &picture)),
-        (Value::Text("observation/state"), array(Keys::Bytes, &[2], &state)),
+        (Value::Text("observation/image"), floats(Keys::Bytes, "|u1", &[2, 4, 3], &PICTURE)),
+        (Value::Text("observation/state"), array(Keys::Bytes, &[2], &STATE_BYTES)),
         (Value::Text("prompt"), Value::Text("go to the red pad")),
     ];
     change(&mut entries);
@@ -148,18 +150,17 @@ fn vla_eval_gets_an_action_an_observation_and_goes_on_after_errors() {
     assert_eq!(dialogue.greeting(), None);
     let hello = vla_eval("hello", map([("protocol_version", Value::Int(1)), ("harness_version", Value::Text("0"))]), 1);
     assert!(error_of(&replied(dialogue.hear(&hello, 0.0))).contains("Text(\"hello\")"));
-    let (picture, state) = ([9u8; 2 * 4 * 3], STATE.map(f32::to_le_bytes).concat());
     let raw = map([
         ("__image__", Value::Bool(true)),
         ("format", Value::Text("raw")),
-        ("data", Value::Bytes(&picture)),
+        ("data", Value::Bytes(&PICTURE)),
         ("dtype", Value::Text("|u1")),
         ("shape", Value::List([2, 4, 3].map(Value::Int).into())),
     ]);
     let payload = map([
         ("images", map([("agentview", raw)])),
         ("task_description", Value::Text("go")),
-        ("state", array(Keys::Text, &[2], &state)),
+        ("state", array(Keys::Text, &[2], &STATE_BYTES)),
     ]);
     let start = vla_eval("episode_start", map([]), 2);
     for episode in 0..2 {
@@ -177,7 +178,10 @@ fn vla_eval_gets_an_action_an_observation_and_goes_on_after_errors() {
             };
             let Some(Frame::Binary(bytes)) = &reply.frame else { panic!("{reply:?}") };
             let value = read(bytes).unwrap();
-            assert_eq!((value.get("type"), value.get("seq")), (Some(&Value::Text("action")), Some(&Value::Int(10 + step))));
+            assert_eq!(
+                (value.get("type"), value.get("seq")),
+                (Some(&Value::Text("action")), Some(&Value::Int(10 + step)))
+            );
             let (shape, values) = actions(value.get("payload").unwrap().get("actions").unwrap(), Keys::Text);
             assert_eq!((shape, values[0]), (vec![2], (2 * (step % 4)) as f64));
         }
@@ -203,10 +207,9 @@ fn loongforge_keeps_a_chunk_for_an_episode() {
             ("payload", payload),
         ]))
     };
-    let picture = [9u8; 2 * 4 * 3];
     let payload = |whole: bool, episode| {
         map([
-            ("images", Value::List(vec![floats(Keys::Bytes, "uint8", &[2, 4, 3], &picture)])),
+            ("images", Value::List(vec![floats(Keys::Bytes, "uint8", &[2, 4, 3], &PICTURE)])),
             ("instructions", Value::List(vec![Value::Text("go")])),
             ("state", Value::List(STATE.map(|value| Value::Float(value.into())).into())),
             ("unnorm_key", Value::Text("default")),
