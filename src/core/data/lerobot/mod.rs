@@ -13,6 +13,7 @@ mod feature;
 mod info;
 mod jsonl;
 mod rows;
+mod running;
 mod set;
 mod stats;
 mod step;
@@ -23,6 +24,7 @@ mod writer;
 
 pub use feature::{Dtype, Feature, Value};
 pub use info::{INFO, Info, Version, is_set};
+pub use running::Running;
 pub use set::{Block, OpenBlock, Set};
 pub use stats::{FeatureStats, Stats, command};
 pub use step::{Step, Window, steps_of};
