@@ -7,7 +7,9 @@
 //!                                               └ pictures
 //! ```
 
+mod clips;
 mod columns;
+mod describe;
 mod episodes;
 mod feature;
 mod info;
@@ -17,6 +19,8 @@ mod running;
 mod set;
 mod stats;
 mod step;
+mod summary;
+mod table;
 mod tasks;
 mod template;
 mod videos;
