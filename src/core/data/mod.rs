@@ -77,7 +77,7 @@ pub use media::VideoSource;
 pub use open_maker::open_maker;
 pub use packed::{PackedKind, PackedMedia, PackedSample};
 pub use positions::{PositionKind, Span};
-pub use processor::{FlowOptions, Learned, Processor, ProcessorFolders, ProcessorOptions, Sampled};
+pub use processor::{FlowOptions, Learned, PolicyOptions, Processor, ProcessorFolders, ProcessorOptions, Sampled};
 pub use sample::{IGNORE_INDEX, Media, Sample};
 pub use source::fingerprint;
 pub use source::{

@@ -7,15 +7,20 @@
 //!                                               └ pictures
 //! ```
 
+mod clips;
 mod columns;
+mod describe;
 mod episodes;
 mod feature;
 mod info;
 mod jsonl;
 mod rows;
+mod running;
 mod set;
 mod stats;
 mod step;
+mod summary;
+mod table;
 mod tasks;
 mod template;
 mod videos;
@@ -23,6 +28,7 @@ mod writer;
 
 pub use feature::{Dtype, Feature, Value};
 pub use info::{INFO, Info, Version, is_set};
+pub use running::Running;
 pub use set::{Block, OpenBlock, Set};
 pub use stats::{FeatureStats, Stats, command};
 pub use step::{Step, Window, steps_of};

@@ -1,6 +1,7 @@
 //! A set, opened: its info, its episodes, and the blocks of rows that are open at once.
 
 use std::fmt;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -24,8 +25,8 @@ pub struct Set {
     info: Info,
     tasks: Tasks,
     episodes: Episodes,
-    /// Frames at the end of each episode that begin no sample.
-    dropped: usize,
+    /// Its blocks: whole files of rows, as few as have enough frames.
+    blocks: Vec<Extent>,
     videos: Videos,
 }
 
@@ -33,17 +34,22 @@ pub struct Set {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Block {
     /// The first episode, and the one behind the last.
-    pub episodes: std::ops::Range<usize>,
-    /// The first file, and the one behind the last.
-    files: std::ops::Range<usize>,
+    pub episodes: Range<usize>,
     /// Samples that begin in it.
     pub num_samples: u64,
+}
+
+/// Episodes and files of a block.
+#[derive(Clone, Debug, PartialEq)]
+struct Extent {
+    episodes: Range<usize>,
+    files: Range<usize>,
 }
 
 /// A block whose rows are open.
 pub struct OpenBlock {
     set: Arc<Set>,
-    episodes: std::ops::Range<usize>,
+    episodes: Range<usize>,
     /// Samples before each of its episodes, and all of them.
     before: Vec<u64>,
     first_file: usize,
@@ -51,17 +57,18 @@ pub struct OpenBlock {
 }
 
 impl Set {
-    /// Opens the set in `folder`. The last `dropped` frames of an episode begin no sample.
+    /// Opens the set in `folder`.
     ///
     /// # Errors
     /// Named by the file: missing or wrong.
-    pub fn open(folder: &Path, dropped: usize) -> Result<Self, DataError> {
+    pub fn open(folder: &Path) -> Result<Self, DataError> {
         if !is_set(folder) {
             return Err(DataError::file(folder, format!("is no LeRobot set: it has no {INFO}")));
         }
         let info = Info::read(folder)?;
         let (tasks, episodes) = (tasks::read(folder, &info)?, Episodes::read(folder, &info)?);
-        Ok(Self { folder: folder.to_owned(), info, tasks, episodes, dropped, videos: Videos::default() })
+        let blocks = extents(folder, &episodes);
+        Ok(Self { folder: folder.to_owned(), info, tasks, episodes, blocks, videos: Videos::default() })
     }
 
     pub fn folder(&self) -> &Path {
@@ -105,54 +112,34 @@ impl Set {
         named.map(|name| self.folder.join(name)).collect()
     }
 
-    /// Its blocks, in order: whole files of rows, as few as have enough frames.
-    pub fn blocks(&self) -> Vec<Block> {
-        let list = &self.episodes.list;
-        let bytes =
-            |file: usize| std::fs::metadata(self.folder.join(&self.episodes.files[file])).map_or(0, |it| it.len());
-        let mut blocks: Vec<Block> = Vec::new();
-        let (mut num_frames, mut num_bytes) = (0, 0);
-        for (at, episode) in list.iter().enumerate() {
-            let is_same = blocks.last().is_some_and(|block| block.files.contains(&episode.file));
-            let more = if is_same { 0 } else { bytes(episode.file) };
-            let has_room = num_frames < BLOCK_FRAMES && num_bytes + more <= BLOCK_BYTES;
-            match blocks.last_mut() {
-                Some(block) if is_same || has_room && block.files.end == episode.file => {
-                    block.episodes.end = at + 1;
-                    block.files.end = block.files.end.max(episode.file + 1);
-                    block.num_samples += self.num_samples(episode);
-                    num_frames += episode.length;
-                    num_bytes += more;
-                }
-                _ => {
-                    let files = episode.file..episode.file + 1;
-                    let num_samples = self.num_samples(episode);
-                    blocks.push(Block { episodes: at..at + 1, files, num_samples });
-                    (num_frames, num_bytes) = (episode.length, more);
-                }
-            }
-        }
-        blocks
+    /// Its blocks, in order, where the last `dropped` frames of an episode begin no sample.
+    pub fn blocks(&self, dropped: usize) -> Vec<Block> {
+        let of = |extent: &Extent| Block {
+            episodes: extent.episodes.clone(),
+            num_samples: self.lens(extent, dropped).sum(),
+        };
+        self.blocks.iter().map(of).collect()
     }
 
-    fn num_samples(&self, episode: &Episode) -> u64 {
-        episode.length.saturating_sub(self.dropped) as u64
+    /// Samples that begin in each episode of a block.
+    fn lens(&self, extent: &Extent, dropped: usize) -> impl Iterator<Item = u64> {
+        self.episodes.list[extent.episodes.clone()].iter().map(move |it| it.length.saturating_sub(dropped) as u64)
     }
 
-    /// Opens a block of [`Set::blocks`].
+    /// Opens block `number` of [`Set::blocks`], where the last `dropped` frames of an episode begin no sample.
     ///
     /// # Errors
     /// Named by the file: missing, damaged, or other rows than the episodes say.
-    pub fn open_block(self: &Arc<Self>, block: &Block) -> Result<OpenBlock, DataError> {
+    pub fn open_block(self: &Arc<Self>, number: usize, dropped: usize) -> Result<OpenBlock, DataError> {
+        let block = &self.blocks[number];
         let open = |file: usize| {
             let path = self.folder.join(&self.episodes.files[file]);
             let rows = Rows::open(&path)?;
-            self.check(&path, file, block, &rows)?;
+            self.check(&path, file, block.episodes.clone(), &rows)?;
             Ok(Arc::new(rows))
         };
         let files = block.files.clone().map(open).collect::<Result<Vec<_>, DataError>>()?;
-        let lens = self.episodes.list[block.episodes.clone()].iter().map(|episode| self.num_samples(episode));
-        let before = std::iter::once(0).chain(lens.scan(0, |sum, len| {
+        let before = std::iter::once(0).chain(self.lens(block, dropped).scan(0, |sum, len| {
             *sum += len;
             Some(*sum)
         }));
@@ -166,8 +153,8 @@ impl Set {
     }
 
     /// Sees to it that a file has the rows that the episodes say.
-    fn check(&self, path: &Path, file: usize, block: &Block, rows: &Rows) -> Result<(), DataError> {
-        for at in block.episodes.clone() {
+    fn check(&self, path: &Path, file: usize, episodes: Range<usize>, rows: &Rows) -> Result<(), DataError> {
+        for at in episodes {
             let episode = &self.episodes.list[at];
             if episode.file != file {
                 continue;
@@ -195,10 +182,34 @@ impl Set {
         let of = self.episodes.list.get(episode).filter(|of| frame < of.length).ok_or_else(none)?;
         let path = self.folder.join(&self.episodes.files[of.file]);
         let rows = Rows::open(&path)?;
-        let files = of.file..of.file + 1;
-        self.check(&path, of.file, &Block { episodes: episode..episode + 1, files, num_samples: 0 }, &rows)?;
+        self.check(&path, of.file, episode..episode + 1, &rows)?;
         Ok(Step::new(self.clone(), Arc::new(rows), episode, frame))
     }
+}
+
+/// Whole files of rows, as few as have enough frames. Episodes of one file follow one another.
+fn extents(folder: &Path, episodes: &Episodes) -> Vec<Extent> {
+    let bytes = |file: usize| std::fs::metadata(folder.join(&episodes.files[file])).map_or(0, |it| it.len());
+    let mut extents: Vec<Extent> = Vec::new();
+    let (mut num_frames, mut num_bytes) = (0, 0);
+    for (at, episode) in episodes.list.iter().enumerate() {
+        let is_same = extents.last().is_some_and(|extent| extent.files.contains(&episode.file));
+        let more = if is_same { 0 } else { bytes(episode.file) };
+        let has_room = num_frames < BLOCK_FRAMES && num_bytes + more <= BLOCK_BYTES;
+        match extents.last_mut() {
+            Some(extent) if is_same || has_room && extent.files.end == episode.file => {
+                extent.episodes.end = at + 1;
+                extent.files.end = extent.files.end.max(episode.file + 1);
+                num_frames += episode.length;
+                num_bytes += more;
+            }
+            _ => {
+                extents.push(Extent { episodes: at..at + 1, files: episode.file..episode.file + 1 });
+                (num_frames, num_bytes) = (episode.length, more);
+            }
+        }
+    }
+    extents
 }
 
 impl OpenBlock {

@@ -8,8 +8,16 @@
 //!       └ actions ─── relative ── normalize ── columns `actions`, `action_weights`
 //! ```
 
+mod files;
 mod maker;
+mod normalizer;
 mod observation;
+mod pictures;
+mod prompt;
+mod relative;
+mod scales;
+mod spec;
 
+pub use files::is_processor_file;
 pub use maker::PolicyMaker;
 pub use observation::Observation;

@@ -15,8 +15,12 @@ mod stretch;
 mod tests;
 mod times;
 mod track;
+#[cfg(feature = "mp4")]
+mod write;
 
 pub use decode::{frames, stretch_frames};
 pub use file::VideoFile;
 pub use stretch::Stretch;
 pub use track::is_mp4;
+#[cfg(feature = "mp4")]
+pub use write::VideoWriter;
