@@ -45,6 +45,8 @@ fn config(vocabulary: usize) -> Json {
     json!({
         "type": "pi05",
         "n_obs_steps": 1,
+        // The token that features of pictures replace: one more than the tokenizer has.
+        "image_token_id": vocabulary,
         "chunk_size": CHUNK_SIZE,
         "n_action_steps": NUM_EXECUTED,
         "max_state_dim": 2,
@@ -68,7 +70,6 @@ fn config(vocabulary: usize) -> Json {
         },
         "output_features": {ACTION: {"type": "ACTION", "shape": [2]}},
         "sizes": {
-            // One more than the tokenizer has: its last id stands for features of pictures.
             "vocab_size": vocabulary + 1,
             "vision": {
                 "hidden_size": WIDTH,

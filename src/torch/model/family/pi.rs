@@ -51,11 +51,7 @@ fn read(keys: &Keys<'_>, name: &str, time: TimeUse, state: StateToken) -> Result
             let vision = sizes.section("vision")?.filled(&json!({"model_type": "siglip_vision_model"}));
             (stream(&sizes.section("text")?)?, stream(&sizes.section("expert")?)?, vision)
         }
-        None => (
-            variant(keys, "paligemma_variant", "gemma_2b")?,
-            variant(keys, "action_expert_variant", "gemma_300m")?,
-            so400m(keys)?,
-        ),
+        None => (variant(keys, "paligemma_variant", "gemma_2b")?, variant(keys, "action_expert_variant", "gemma_300m")?, so400m(keys)?),
     };
     check_streams(keys, &text, &expert)?;
     let vocab_size = sizes.as_ref().map_or(Ok(None), |sizes| sizes.size_or("vocab_size"))?.unwrap_or(VOCAB_SIZE);
@@ -81,7 +77,8 @@ fn read(keys: &Keys<'_>, name: &str, time: TimeUse, state: StateToken) -> Result
     };
     check_periods(keys, &config)?;
     let encoder = encoder(keys, &sizes, &vision, &config)?;
-    let tower = ModelTower { tower: Tower::Vision, family: Arc::new(encoder), placeholders: vec![config.image_token] };
+    let tower =
+        ModelTower { tower: Tower::Vision, family: Arc::new(encoder), placeholders: vec![config.image_token] };
     Ok(ModelConfig {
         model_type: name.into(),
         foundation: Arc::new(PolicyFamily::new(config)),
@@ -184,18 +181,14 @@ fn check_periods(keys: &Keys<'_>, config: &PolicyConfig) -> Result<()> {
     let [shortest, longest] = config.periods;
     match shortest > 0.0 && longest > shortest && longest.is_finite() {
         true => Ok(()),
-        false => {
-            Err(keys.inconsistent("min_period", shortest, format!("must be between 0 and max_period ({longest})")))
-        }
+        false => Err(keys.inconsistent("min_period", shortest, format!("must be between 0 and max_period ({longest})"))),
     }
 }
 
 /// The tower of the published policies, for pictures of `image_resolution`.
 fn so400m(keys: &Keys<'_>) -> Result<Value> {
-    Ok(
-        json!({"model_type": "siglip_vision_model", "hidden_size": 1152, "intermediate_size": 4304, "num_hidden_layers": 27,
-        "num_attention_heads": 16, "patch_size": 14, "image_size": resolution(keys)?.unwrap_or(224)}),
-    )
+    Ok(json!({"model_type": "siglip_vision_model", "hidden_size": 1152, "intermediate_size": 4304, "num_hidden_layers": 27,
+        "num_attention_heads": 16, "patch_size": 14, "image_size": resolution(keys)?.unwrap_or(224)}))
 }
 
 /// The side of `image_resolution`, where it is there.
@@ -210,7 +203,12 @@ fn resolution(keys: &Keys<'_>) -> Result<Option<i64>> {
 }
 
 /// SigLIP's tower with one linear map behind it.
-fn encoder(keys: &Keys<'_>, sizes: &Option<Keys<'_>>, vision: &Value, config: &PolicyConfig) -> Result<VisionConfig> {
+fn encoder(
+    keys: &Keys<'_>,
+    sizes: &Option<Keys<'_>>,
+    vision: &Value,
+    config: &PolicyConfig,
+) -> Result<VisionConfig> {
     let section = sizes.as_ref().map(|sizes| sizes.section("vision")).transpose()?;
     let vision_keys = section.as_ref().map_or_else(|| Keys::new(vision), |section| section.instead(vision));
     vision_keys.only("model_type", &[json!("siglip_vision_model")])?;
@@ -225,14 +223,8 @@ fn encoder(keys: &Keys<'_>, sizes: &Option<Keys<'_>>, vision: &Value, config: &P
     let inputs = encoder.tower.width();
     let kind = ProjectorKind::Linear { name: "linear", bias: true };
     let initializer_range = encoder.projector.initializer_range;
-    encoder.projector = ProjectorConfig {
-        prefix: projector,
-        inputs,
-        merge: encoder.tower.merge,
-        outputs: width,
-        kind,
-        initializer_range,
-    };
+    encoder.projector =
+        ProjectorConfig { prefix: projector, inputs, merge: encoder.tower.merge, outputs: width, kind, initializer_range };
     if encoder.tower.merge != 1 {
         return Err(vision_keys.inconsistent("spatial_merge_size", encoder.tower.merge, "must be 1"));
     }

@@ -87,11 +87,9 @@ impl Fixture {
         let summary = json(folder.join("fixture.json"));
         let [inputs, expected] = ["inputs", "expected"].map(|name| tensors(folder.join(format!("{name}.safetensors"))));
         let specs: Vec<ParamSpec> = model.specs();
-        let known =
-            |name: &String| specs.iter().flat_map(|spec| &spec.pieces).any(|piece| piece.name == names.ours(name));
+        let known = |name: &String| specs.iter().flat_map(|spec| &spec.pieces).any(|piece| piece.name == names.ours(name));
         let others: Vec<&String> = weights.keys().filter(|name| !known(name)).collect();
-        let is_carried =
-            |name: &&String| model.carried.prefixes.iter().any(|prefix| names.ours(name).starts_with(prefix));
+        let is_carried = |name: &&String| model.carried.prefixes.iter().any(|prefix| names.ours(name).starts_with(prefix));
         assert!(others.len() == 1 && others.iter().all(is_carried), "{others:?}");
         Fixture {
             name: folder.file_name().unwrap().to_string_lossy().into_owned(),
@@ -262,17 +260,12 @@ impl Fixture {
     /// The largest error of gradients, with its parameter.
     fn gradients(&self, found: &Found) -> (f64, String) {
         let stores = [(&self.params, &found.grads), (&self.of_tower, &found.of_tower)];
-        let all =
-            stores.into_iter().flat_map(|(params, grads)| params.trained_ids().map(move |id| (params, grads, id)));
+        let all = stores.into_iter().flat_map(|(params, grads)| params.trained_ids().map(move |id| (params, grads, id)));
         let mut largest = (0f64, String::new());
         let mut left: Vec<&String> = self.expected.keys().filter(|name| name.starts_with("grad/")).collect();
         for (params, grads, id) in all {
             let (spec, grad) = (params.spec(id), grads.view(id));
-            let name = spec
-                .pieces
-                .iter()
-                .map(|piece| format!("grad/{}", piece.name))
-                .find(|name| self.expected.contains_key(name));
+            let name = spec.pieces.iter().map(|piece| format!("grad/{}", piece.name)).find(|name| self.expected.contains_key(name));
             let name = name.unwrap_or_else(|| panic!("the reference has no gradient of {}", spec.name));
             left.retain(|other| **other != name);
             let off = error(&grad.view(self.expected[&name].size().as_slice()), &self.expected[&name]);
@@ -329,9 +322,7 @@ fn packed_samples_are_what_they_are_alone() {
             let expected = f64::from(of_samples[*sample]) / order.len() as f64;
             assert!((found.loss / expected - 1.0).abs() < TOLERANCE, "{} sample {sample}", fixture.name);
         }
-        for of in
-            [|found: &Found| found.grads.flat().shallow_clone(), |found: &Found| found.of_tower.flat().shallow_clone()]
-        {
+        for of in [|found: &Found| found.grads.flat().shallow_clone(), |found: &Found| found.of_tower.flat().shallow_clone()] {
             let sum = apart.iter().map(of).reduce(|a, b| a + b).unwrap();
             assert!(error(&of(&together), &sum) < 1e-5, "{}", fixture.name);
         }
