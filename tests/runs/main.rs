@@ -17,6 +17,7 @@ mod memory;
 #[path = "../support/must.rs"]
 mod must;
 mod nonfinite;
+mod pads;
 mod parity;
 mod preflight;
 mod processes;
