@@ -39,7 +39,7 @@ pub fn open_loop(
     every: Option<usize>,
     cameras: &[(String, String)],
 ) -> Result<OpenLoop> {
-    let set = Arc::new(Set::open(folder, 0)?);
+    let set = Arc::new(Set::open(folder)?);
     let spec = policy.spec().clone();
     let feature = set.info().feature(ACTION).with_context(|| format!("{} has no {ACTION}", folder.display()))?;
     let width = feature.width();

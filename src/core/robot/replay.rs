@@ -25,7 +25,7 @@ impl Replay {
     /// # Errors
     /// The folder is no such set, has no such episode, or no `action`.
     pub fn open(folder: &Path, episode: usize) -> Result<Self, DataError> {
-        let set = Arc::new(Set::open(folder, 0)?);
+        let set = Arc::new(Set::open(folder)?);
         let first = set.step(episode, 0)?;
         let num_frames = set.episodes()[episode].length;
         let width =
