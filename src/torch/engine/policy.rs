@@ -1,6 +1,8 @@
 //! A trained policy that acts: the model of a folder, from one observation to a chunk of actions.
 
-use crate::model::{Acting, Column, Columns, EncoderModel, FoundationFamily, ModelConfig, ModelConfigError, PolicyConfig};
+use crate::model::{
+    Acting, Column, Columns, EncoderModel, FoundationFamily, ModelConfig, ModelConfigError, PolicyConfig,
+};
 use crate::native::NativeError;
 use crate::params::{ParamSpec, ParamStore};
 use crate::tape::{Execution, Policy};
@@ -106,7 +108,8 @@ impl PolicyModel {
     pub fn act_from(&self, sample: &Sample, noise: &[f32], num_steps: usize) -> Result<Vec<f32>, PolicyError> {
         let PolicyConfig { horizon, action_dim, .. } = self.config;
         if noise.len() as i64 != horizon * action_dim || num_steps == 0 {
-            let wrong = format!("noise of {} numbers, {num_steps} steps: {horizon} x {action_dim} are needed", noise.len());
+            let wrong =
+                format!("noise of {} numbers, {num_steps} steps: {horizon} x {action_dim} are needed", noise.len());
             return Err(PolicyError::Sample(wrong));
         }
         let columns = self.columns(sample)?;
@@ -115,12 +118,12 @@ impl PolicyModel {
         let ends = [0, sample.input_ids.len()];
         let actions = self.acting.act(&columns, &ends, features.as_ref(), &noise, num_steps);
         let actions = actions.to_device(Device::Cpu).to_kind(Kind::Float).flatten(0, 1);
-        Vec::try_from(actions).map_err(|error| PolicyError::Sample(error.to_string()))
+        Ok(Vec::try_from(actions).expect("a row of numbers"))
     }
 
     /// What it reads of the sample, checked; other columns are empty.
     fn columns(&self, sample: &Sample) -> Result<Columns, PolicyError> {
-        let wrong = |reason: String| Err(PolicyError::Sample(reason));
+        let wrong = |reason: String| Err::<Columns, _>(PolicyError::Sample(reason));
         let (vocab_size, image) = (self.config.vocab_size, self.config.image_token);
         if sample.input_ids.is_empty() {
             return wrong("a sample without tokens".into());
@@ -155,10 +158,13 @@ impl PolicyModel {
         let of_pictures: usize = sample.media.iter().map(|item| item.num_features).sum();
         let fits = |item: &Media| {
             let patches = item.grid.num_patches();
-            item.tower == Tower::Vision && item.num_features == patches && item.pixels.len() as i64 == patches as i64 * self.patch_dim
+            item.tower == Tower::Vision
+                && item.num_features == patches
+                && item.pixels.len() as i64 == patches as i64 * self.patch_dim
         };
         if places != of_pictures || !sample.media.iter().all(fits) {
-            let reason = format!("{places} tokens of pictures for {of_pictures} features of {} pictures", sample.media.len());
+            let reason =
+                format!("{places} tokens of pictures for {of_pictures} features of {} pictures", sample.media.len());
             return Err(PolicyError::Sample(reason));
         }
         if sample.media.is_empty() {

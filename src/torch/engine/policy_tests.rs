@@ -19,8 +19,7 @@ fn tensor(folder: &Path, file: &str, name: &str) -> Tensor {
 
 /// A sample of the fixture as data actors make it.
 fn sample(folder: &Path, model: &PolicyModel, number: i64) -> Sample {
-    let summary: Value =
-        serde_json::from_str(&std::fs::read_to_string(folder.join("fixture.json")).unwrap()).unwrap();
+    let summary: Value = serde_json::from_str(&std::fs::read_to_string(folder.join("fixture.json")).unwrap()).unwrap();
     let own = &summary["samples"][number as usize];
     let images = tensor(folder, "inputs.safetensors", "images");
     let picture = |camera: &Value| {

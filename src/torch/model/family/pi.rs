@@ -51,7 +51,11 @@ fn read(keys: &Keys<'_>, name: &str, time: TimeUse, state: StateToken) -> Result
             let vision = sizes.section("vision")?.filled(&json!({"model_type": "siglip_vision_model"}));
             (stream(&sizes.section("text")?)?, stream(&sizes.section("expert")?)?, vision)
         }
-        None => (variant(keys, "paligemma_variant", "gemma_2b")?, variant(keys, "action_expert_variant", "gemma_300m")?, so400m(keys)?),
+        None => (
+            variant(keys, "paligemma_variant", "gemma_2b")?,
+            variant(keys, "action_expert_variant", "gemma_300m")?,
+            so400m(keys)?,
+        ),
     };
     check_streams(keys, &text, &expert)?;
     let vocab_size = sizes.as_ref().map_or(Ok(None), |sizes| sizes.size_or("vocab_size"))?.unwrap_or(VOCAB_SIZE);
@@ -77,8 +81,7 @@ fn read(keys: &Keys<'_>, name: &str, time: TimeUse, state: StateToken) -> Result
     };
     check_periods(keys, &config)?;
     let encoder = encoder(keys, &sizes, &vision, &config)?;
-    let tower =
-        ModelTower { tower: Tower::Vision, family: Arc::new(encoder), placeholders: vec![config.image_token] };
+    let tower = ModelTower { tower: Tower::Vision, family: Arc::new(encoder), placeholders: vec![config.image_token] };
     Ok(ModelConfig {
         model_type: name.into(),
         foundation: Arc::new(PolicyFamily::new(config)),
@@ -104,14 +107,10 @@ fn refuse_others(keys: &Keys<'_>) -> Result<()> {
     Ok(())
 }
 
-/// The token that features of pictures replace: that of `image_token_id`, or the first behind the table.
+/// The token that features of pictures replace: the last of the table, which no prompt has.
 fn image_token(keys: &Keys<'_>, vocab_size: i64) -> Result<i64> {
-    match keys.index_or("image_token_id")? {
-        Some(id) if id > vocab_size => {
-            Err(keys.inconsistent("image_token_id", id, format!("must be at most sizes.vocab_size ({vocab_size})")))
-        }
-        id => Ok(id.unwrap_or(vocab_size)),
-    }
+    keys.only("image_token_id", &[json!(vocab_size - 1)])?;
+    Ok(vocab_size - 1)
 }
 
 /// Openpi's sizes of a stream by their name.
@@ -181,14 +180,18 @@ fn check_periods(keys: &Keys<'_>, config: &PolicyConfig) -> Result<()> {
     let [shortest, longest] = config.periods;
     match shortest > 0.0 && longest > shortest && longest.is_finite() {
         true => Ok(()),
-        false => Err(keys.inconsistent("min_period", shortest, format!("must be between 0 and max_period ({longest})"))),
+        false => {
+            Err(keys.inconsistent("min_period", shortest, format!("must be between 0 and max_period ({longest})")))
+        }
     }
 }
 
 /// The tower of the published policies, for pictures of `image_resolution`.
 fn so400m(keys: &Keys<'_>) -> Result<Value> {
-    Ok(json!({"model_type": "siglip_vision_model", "hidden_size": 1152, "intermediate_size": 4304, "num_hidden_layers": 27,
-        "num_attention_heads": 16, "patch_size": 14, "image_size": resolution(keys)?.unwrap_or(224)}))
+    Ok(
+        json!({"model_type": "siglip_vision_model", "hidden_size": 1152, "intermediate_size": 4304, "num_hidden_layers": 27,
+        "num_attention_heads": 16, "patch_size": 14, "image_size": resolution(keys)?.unwrap_or(224)}),
+    )
 }
 
 /// The side of `image_resolution`, where it is there.
@@ -203,15 +206,12 @@ fn resolution(keys: &Keys<'_>) -> Result<Option<i64>> {
 }
 
 /// SigLIP's tower with one linear map behind it.
-fn encoder(
-    keys: &Keys<'_>,
-    sizes: &Option<Keys<'_>>,
-    vision: &Value,
-    config: &PolicyConfig,
-) -> Result<VisionConfig> {
+fn encoder(keys: &Keys<'_>, sizes: &Option<Keys<'_>>, vision: &Value, config: &PolicyConfig) -> Result<VisionConfig> {
     let section = sizes.as_ref().map(|sizes| sizes.section("vision")).transpose()?;
     let vision_keys = section.as_ref().map_or_else(|| Keys::new(vision), |section| section.instead(vision));
     vision_keys.only("model_type", &[json!("siglip_vision_model")])?;
+    // lerobot takes the states behind the last norm.
+    vision_keys.only("vision_feature_layer", &[])?;
     let width = config.text.width;
     let tower = format!("{PALIGEMMA}vision_tower.");
     let projector = format!("{PALIGEMMA}multi_modal_projector.");
@@ -223,8 +223,14 @@ fn encoder(
     let inputs = encoder.tower.width();
     let kind = ProjectorKind::Linear { name: "linear", bias: true };
     let initializer_range = encoder.projector.initializer_range;
-    encoder.projector =
-        ProjectorConfig { prefix: projector, inputs, merge: encoder.tower.merge, outputs: width, kind, initializer_range };
+    encoder.projector = ProjectorConfig {
+        prefix: projector,
+        inputs,
+        merge: encoder.tower.merge,
+        outputs: width,
+        kind,
+        initializer_range,
+    };
     if encoder.tower.merge != 1 {
         return Err(vision_keys.inconsistent("spatial_merge_size", encoder.tower.merge, "must be 1"));
     }
@@ -241,4 +247,120 @@ fn looking(mut encoder: VisionConfig) -> VisionConfig {
     encoder.tower.block.initializer_range = std;
     encoder.projector.initializer_range = std;
     encoder
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use serde_json::{Value, json};
+
+    use crate::model::config::ModelConfig;
+    use crate::params::{Init, ParamSpec, Role};
+
+    fn specs(config: &Value) -> BTreeMap<String, ParamSpec> {
+        let model = ModelConfig::from_hf(config).unwrap();
+        model.specs().into_iter().map(|spec| (spec.name.clone(), spec)).collect()
+    }
+
+    fn small() -> Value {
+        let stream = |width: i64, mlp_dim: i64| json!({"width": width, "depth": 3, "mlp_dim": mlp_dim, "num_heads": 4, "num_kv_heads": 4, "head_dim": 16});
+        json!({"type": "pi05", "chunk_size": 8, "max_action_dim": 2, "max_state_dim": 2, "image_resolution": [32, 32],
+            "sizes": {"vocab_size": 39, "state_token": true, "initialization": "visual",
+                "vision": {"hidden_size": 48, "intermediate_size": 96, "num_hidden_layers": 1, "num_attention_heads": 4,
+                    "patch_size": 4, "image_size": 32},
+                "text": stream(48, 96), "expert": stream(48, 144)}})
+    }
+
+    /// lerobot's own names, of the sizes that the variants stand for.
+    #[test]
+    fn published_configs_have_published_names_and_sizes() {
+        let found = specs(&json!({"type": "pi05", "dtype": "bfloat16", "rtc_config": null}));
+        let paligemma = "model.paligemma_with_expert.paligemma.model";
+        let expert = "model.paligemma_with_expert.gemma_expert.model";
+        for (name, shape) in [
+            (format!("{paligemma}.language_model.embed_tokens.weight"), vec![257_152, 2048]),
+            (format!("{paligemma}.language_model.layers.17.mlp.down_proj.weight"), vec![2048, 16_384]),
+            (format!("{paligemma}.language_model.layers.0.self_attn.k_proj.weight"), vec![256, 2048]),
+            (format!("{paligemma}.multi_modal_projector.linear.weight"), vec![2048, 1152]),
+            (format!("{paligemma}.vision_tower.vision_model.embeddings.position_embedding.weight"), vec![256, 1152]),
+            (format!("{paligemma}.vision_tower.vision_model.encoder.layers.26.mlp.fc1.weight"), vec![4304, 1152]),
+            (format!("{expert}.layers.17.input_layernorm.dense.weight"), vec![3072, 1024]),
+            (format!("{expert}.layers.0.self_attn.q_proj.weight"), vec![2048, 1024]),
+            (format!("{expert}.norm.dense.bias"), vec![3072]),
+            ("model.time_mlp_in.weight".to_owned(), vec![1024, 1024]),
+            ("model.action_out_proj.bias".to_owned(), vec![32]),
+        ] {
+            assert_eq!(found[&name].shape, shape, "{name}");
+        }
+        let found = specs(&json!({"type": "pi0"}));
+        assert_eq!(found["model.action_time_mlp_in.weight"].shape, [1024, 2048]);
+        assert_eq!(found["model.state_proj.weight"].shape, [1024, 32]);
+        assert_eq!(found[&format!("{expert}.layers.17.input_layernorm.weight")].shape, [1024]);
+    }
+
+    /// Pads: 260,930 parameters, which start so that a policy of this size looks at its pictures.
+    #[test]
+    fn a_small_policy_starts_by_looking() {
+        let found = specs(&small());
+        let count = |spec: &ParamSpec| spec.shape.iter().product::<i64>();
+        assert_eq!(found.values().map(count).sum::<i64>(), 260_930);
+        let end = |end: &str| {
+            &found.iter().find(|(name, _)| name.ends_with(end)).unwrap_or_else(|| panic!("no {end}")).1.init
+        };
+        assert_eq!(*end("gemma_expert.model.layers.1.input_layernorm.dense.bias"), Init::Parts(&[0.0, 0.0, 1.0]));
+        assert_eq!(*end("action_in_proj.bias"), Init::Normal(1.0));
+        assert_eq!(*end("position_embedding.weight"), Init::Normal(0.3));
+        let Init::Normal(std) = *end("action_in_proj.weight") else { panic!("a normal start") };
+        assert!((std - 0.3 / 6f64.sqrt()).abs() < 1e-12);
+        let mut plain = small();
+        plain["sizes"].as_object_mut().unwrap().remove("initialization");
+        let found = specs(&plain);
+        let gates = &found["model.paligemma_with_expert.gemma_expert.model.norm.dense.bias"];
+        assert_eq!(gates.init, Init::Parts(&[0.0, 0.0, 0.0]));
+    }
+
+    /// Of the policy the expert alone is trained, with the maps of actions and time.
+    #[test]
+    fn the_prefix_can_be_frozen() {
+        let mut config = small();
+        config["train_expert_only"] = json!(true);
+        let model = ModelConfig::from_hf(&config).unwrap();
+        for spec in model.foundation.specs() {
+            let is_prefix = spec.name.contains(".paligemma.") || spec.name.contains("state_proj");
+            assert_eq!(spec.role == Role::Frozen, is_prefix, "{}", spec.name);
+        }
+    }
+
+    #[test]
+    fn what_is_not_implemented_is_named() {
+        for (pointer, value, expected) in [
+            ("/n_obs_steps", json!(2), "n_obs_steps is 2; supported: 1"),
+            ("/rtc_config", json!({"enabled": true}), "rtc_config.enabled is true"),
+            ("/rtc_training_max_delay", json!(4), "rtc_training_max_delay is 4"),
+            ("/use_visual_memory", json!(true), "use_visual_memory is true"),
+            ("/image_resolution", json!([32, 48]), "image_resolution is [32, 48], but must be two equal sizes"),
+            ("/image_resolution", json!([64, 64]), "image_resolution is 64, but must be the tower's image_size (32)"),
+            ("/image_token_id", json!(3), "image_token_id is 3; supported: 38"),
+            ("/sizes/expert/head_dim", json!(8), "sizes.expert is [3, 4, 4, 8], but depth, num_heads"),
+            ("/sizes/text/num_kv_heads", json!(3), "sizes.text.num_kv_heads is 3, but must divide num_heads (4)"),
+            ("/sizes/initialization", json!("zeros"), r#"sizes.initialization is "zeros"; supported: "visual""#),
+            ("/sizes/heads", json!(4), "sizes.heads is 4, but only vocab_size"),
+            ("/sizes/vision/vision_feature_layer", json!(-2), "vision_feature_layer is -2"),
+            ("/time_sampling_scale", json!(1.5), "time_sampling_scale is 1.5, but plus time_sampling_offset"),
+            ("/time_sampling_beta_alpha", json!(0.0), "time_sampling_beta_alpha is 0, but must be positive"),
+            ("/min_period", json!(5.0), "min_period is 5, but must be between 0 and max_period (4)"),
+            ("/dtype", json!("float16"), r#"dtype is "float16""#),
+        ] {
+            let mut config = small();
+            let (holder, key) = pointer.rsplit_once('/').unwrap();
+            config.pointer_mut(holder).unwrap()[key] = value;
+            let message = ModelConfig::from_hf(&config).unwrap_err().to_string();
+            assert!(message.contains(expected), "{message:?} lacks {expected:?}");
+        }
+        let unknown = ModelConfig::from_hf(&json!({"type": "pi0_fast"})).unwrap_err().to_string();
+        assert!(unknown.contains(r#""pi0_fast"; supported"#), "{unknown}");
+        let unknown = ModelConfig::from_hf(&json!({"type": "pi05", "paligemma_variant": "gemma_7b"})).unwrap_err();
+        assert!(unknown.to_string().contains(r#"paligemma_variant is "gemma_7b""#), "{unknown}");
+    }
 }

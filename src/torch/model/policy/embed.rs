@@ -59,9 +59,8 @@ pub(super) fn specs(config: &PolicyConfig) -> Vec<ParamSpec> {
     let tokens = ParamSpec::new(name, &table, Init::Normal(std));
     let pieces = [tokens.pieces.clone(), vec![head]].concat();
     let mut specs = config.of_prefix(vec![tokens.stored_as(pieces)]);
-    let map = |name: &str, inputs: i64, outputs: i64| {
-        Linear::specs(prefix, name, inputs, outputs, true, torch_std(inputs))
-    };
+    let map =
+        |name: &str, inputs: i64, outputs: i64| Linear::specs(prefix, name, inputs, outputs, true, torch_std(inputs));
     let actions = map(ACTIONS, config.action_dim, width);
     specs.extend(match visual {
         true => starting(actions, [Init::Normal(0.3 * torch_std(config.action_dim)), Init::Normal(1.0)]),
@@ -116,7 +115,13 @@ impl Tokens {
 impl Actions {
     /// Noised actions `[S·H, A]` at `times` `[S]`, both float32, with states `[S, X]` where they have rows, to rows `[S·L, E]` in
     /// `kind`, and the condition of norms `[S, E]`, float32, where they have one.
-    pub fn forward(&self, noised: &Tensor, times: &Tensor, state: Option<&Tensor>, kind: Kind) -> (Tensor, Option<Tensor>) {
+    pub fn forward(
+        &self,
+        noised: &Tensor,
+        times: &Tensor,
+        state: Option<&Tensor>,
+        kind: Kind,
+    ) -> (Tensor, Option<Tensor>) {
         let waves = sinusoids(times, self.width, self.periods);
         let x = self.actions.forward_wide(noised);
         let [first, second] = &self.time;

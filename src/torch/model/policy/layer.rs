@@ -56,8 +56,9 @@ pub(super) fn specs(config: &PolicyConfig, number: usize) -> Vec<ParamSpec> {
     let plain = |prefix: &str, name: &str, width: i64| NORM.specs(prefix, name, width);
     let mut of_prefix = stream_specs(config, &prefix, &config.text, &plain);
     if is_last {
-        // Nothing reads the prefix behind its last keys and values.
-        let is_read = |spec: &ParamSpec| [INPUT_NORM, HEADS[1], HEADS[2]].iter().any(|name| spec.name.contains(name));
+        // Nothing reads the prefix behind its last keys and values. The reference decays the weights of queries, whose gradient
+        // is 0 there, and leaves those alone that have none.
+        let is_read = |spec: &ParamSpec| std::iter::once(INPUT_NORM).chain(HEADS).any(|name| spec.name.contains(name));
         of_prefix = of_prefix.into_iter().map(|spec| if is_read(&spec) { spec } else { spec.frozen() }).collect();
     }
     specs.extend(config.of_prefix(of_prefix));

@@ -41,7 +41,8 @@ impl Layout {
                 own.extend(len..len + config.num_rows());
             }
         }
-        let rope = |positions: &[i64]| Rope::new(&config.rope(), &Tensor::from_slice(positions).to_device(device), kind);
+        let rope =
+            |positions: &[i64]| Rope::new(&config.rope(), &Tensor::from_slice(positions).to_device(device), kind);
         Layout {
             prefix: PackedAttention::new(&ends, Mask::Full, device),
             joint: JointAttention::new(&groups, order.len() as i64, &config.levels(), device),

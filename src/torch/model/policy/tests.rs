@@ -17,7 +17,7 @@ use super::{Acting, TimeUse};
 use crate::model::batch::{MicroBatch, SampleRow};
 use crate::model::columns::Columns;
 use crate::model::config::ModelConfig;
-use crate::model::encoder::{EncoderFamily, EncoderModel};
+use crate::model::encoder::EncoderFamily;
 use crate::model::foundation::{FoundationFamily, FoundationModel, FoundationTape};
 use crate::model::objective::{FlowSettings, NoisePurpose};
 use crate::model::original_names::PolicyNames;
@@ -87,9 +87,11 @@ impl Fixture {
         let summary = json(folder.join("fixture.json"));
         let [inputs, expected] = ["inputs", "expected"].map(|name| tensors(folder.join(format!("{name}.safetensors"))));
         let specs: Vec<ParamSpec> = model.specs();
-        let known = |name: &String| specs.iter().flat_map(|spec| &spec.pieces).any(|piece| piece.name == names.ours(name));
+        let known =
+            |name: &String| specs.iter().flat_map(|spec| &spec.pieces).any(|piece| piece.name == names.ours(name));
         let others: Vec<&String> = weights.keys().filter(|name| !known(name)).collect();
-        let is_carried = |name: &&String| model.carried.prefixes.iter().any(|prefix| names.ours(name).starts_with(prefix));
+        let is_carried =
+            |name: &&String| model.carried.prefixes.iter().any(|prefix| names.ours(name).starts_with(prefix));
         assert!(others.len() == 1 && others.iter().all(is_carried), "{others:?}");
         Fixture {
             name: folder.file_name().unwrap().to_string_lossy().into_owned(),
@@ -260,15 +262,26 @@ impl Fixture {
     /// The largest error of gradients, with its parameter.
     fn gradients(&self, found: &Found) -> (f64, String) {
         let stores = [(&self.params, &found.grads), (&self.of_tower, &found.of_tower)];
-        let all = stores.into_iter().flat_map(|(params, grads)| params.trained_ids().map(move |id| (params, grads, id)));
+        let all =
+            stores.into_iter().flat_map(|(params, grads)| params.trained_ids().map(move |id| (params, grads, id)));
         let mut largest = (0f64, String::new());
         let mut left: Vec<&String> = self.expected.keys().filter(|name| name.starts_with("grad/")).collect();
         for (params, grads, id) in all {
             let (spec, grad) = (params.spec(id), grads.view(id));
-            let name = spec.pieces.iter().map(|piece| format!("grad/{}", piece.name)).find(|name| self.expected.contains_key(name));
+            let name = spec
+                .pieces
+                .iter()
+                .map(|piece| format!("grad/{}", piece.name))
+                .find(|name| self.expected.contains_key(name));
             let name = name.unwrap_or_else(|| panic!("the reference has no gradient of {}", spec.name));
             left.retain(|other| **other != name);
-            let off = error(&grad.view(self.expected[&name].size().as_slice()), &self.expected[&name]);
+            let expected = &self.expected[&name];
+            // Queries of the last layer's prefix meet keys, and nothing reads what they find.
+            if expected.abs().max().double_value(&[]) == 0.0 {
+                assert!(spec.name.contains("q_proj") && grad.abs().max().double_value(&[]) == 0.0, "{}", spec.name);
+                continue;
+            }
+            let off = error(&grad.view(expected.size().as_slice()), expected);
             // Not `max`, which drops a NaN.
             if off.is_nan() || off > largest.0 {
                 largest = (off, spec.name.clone());
@@ -322,7 +335,9 @@ fn packed_samples_are_what_they_are_alone() {
             let expected = f64::from(of_samples[*sample]) / order.len() as f64;
             assert!((found.loss / expected - 1.0).abs() < TOLERANCE, "{} sample {sample}", fixture.name);
         }
-        for of in [|found: &Found| found.grads.flat().shallow_clone(), |found: &Found| found.of_tower.flat().shallow_clone()] {
+        for of in
+            [|found: &Found| found.grads.flat().shallow_clone(), |found: &Found| found.of_tower.flat().shallow_clone()]
+        {
             let sum = apart.iter().map(of).reduce(|a, b| a + b).unwrap();
             assert!(error(&of(&together), &sum) < 1e-5, "{}", fixture.name);
         }
@@ -344,7 +359,8 @@ fn insulated_gradients_end_at_the_prefix() {
             let [free, insulated] = [&free, &insulated].map(|found| found.grads.view(id).shallow_clone());
             if name.contains(".paligemma.") {
                 assert_eq!(insulated.abs().max().double_value(&[]), 0.0, "{name}");
-                assert!(free.abs().max().double_value(&[]) > 0.0, "{name}");
+                let unread = format!("layers.{}.self_attn.q_proj", fixture.config.text.depth - 1);
+                assert!(name.contains(&unread) || free.abs().max().double_value(&[]) > 0.0, "{name}");
                 counts[0] += 1;
             } else {
                 assert_eq!(free, insulated, "{name}");
@@ -443,7 +459,7 @@ fn parameters_without_a_gradient_are_frozen() {
             .collect();
         let last = format!("layers.{}.", fixture.config.text.depth - 1);
         let is_last = |name: &String| name.contains(&last) || name.ends_with("language_model.norm.weight");
-        assert!(frozen.len() == 7 && frozen.iter().all(is_last), "{frozen:?}");
+        assert!(frozen.len() == 6 && frozen.iter().all(is_last), "{frozen:?}");
         assert!(frozen.iter().all(|name| !fixture.expected.contains_key(&format!("grad/{name}"))));
         assert_eq!(fixture.config.has_condition(), fixture.config.time == TimeUse::Norms);
     }
