@@ -9,9 +9,11 @@ pub mod drill;
 pub mod estimate;
 pub mod eval;
 pub mod model;
+pub mod policy;
 pub mod preflight;
 pub mod run;
 pub mod sandbox;
+pub mod serve;
 
 pub use loongforge_actors as actors;
 pub use loongforge_core as core;

@@ -41,6 +41,9 @@ pub struct Publication {
     pub data: Option<Fingerprint>,
     /// Checkpoints to keep, the new one included; at least 1.
     pub keep_last: usize,
+    /// Files that are made for the run, such as the processors of a robot policy; they take the place of those of the model's
+    /// folder.
+    pub made: Vec<(String, Vec<u8>)>,
 }
 
 /// Makes an empty folder for a draft: an earlier run may have died while it wrote there.
@@ -198,7 +201,12 @@ fn complete(
         all.retain(|(_, name)| !is_media(name));
         all.extend(carried(dir)?.into_iter().filter(is_media).map(|name| (dir.join(&name), name)));
     }
-    all.retain(|(_, name)| !replaced(name));
+    all.retain(|(_, name)| !replaced(name) && with.made.iter().all(|(made, _)| made != name));
+    for (name, contents) in &with.made {
+        let path = draft.dir.join(name);
+        disk.write(&path, contents).map_err(CheckpointError::write(&path))?;
+        written.push(name.clone());
+    }
     if let Some(file) = &with.text_tokenizer {
         all.retain(|(_, name)| name != TEXT_TOKENIZER);
         all.push((file.clone(), TEXT_TOKENIZER.to_owned()));

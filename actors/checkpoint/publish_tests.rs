@@ -104,6 +104,7 @@ impl Run {
             precision: "float32".to_owned(),
             data: None,
             keep_last: 2,
+            made: Vec::new(),
         };
         Self { folder, publication }
     }

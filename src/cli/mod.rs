@@ -1,5 +1,6 @@
 //! The command line: one file a command. Arguments are parsed here and resolved by the commands.
 
+mod act;
 mod certs;
 mod check;
 mod checkpoint;
@@ -15,6 +16,7 @@ pub mod exit;
 mod forecast;
 mod generate;
 mod init;
+mod judge_policy;
 mod launch;
 mod models;
 mod parity;
@@ -25,6 +27,7 @@ mod run;
 mod sample;
 mod scale;
 mod schema;
+mod serve_policy;
 mod top;
 mod trace;
 mod usage;
@@ -82,6 +85,12 @@ enum Command {
     Sample(sample::SampleArgs),
     /// Evaluate a model on held-out samples
     Evaluate(evaluate::EvaluateArgs),
+    /// Print a robot policy's actions for one observation
+    Act(act::ActArgs),
+    /// Serve a robot policy to robots and simulators
+    ServePolicy(serve_policy::ServePolicyArgs),
+    /// Count a robot policy's successes in the task Pads
+    JudgePolicy(judge_policy::JudgePolicyArgs),
     /// List the built-in model configs with parameters, FLOPs and memory
     Models(models::ModelsArgs),
     /// Inspect, verify, convert and pack data sets
@@ -122,6 +131,9 @@ impl Cli {
             Command::Generate(args) => generate::generate(args),
             Command::Sample(args) => sample::sample(args),
             Command::Evaluate(args) => evaluate::evaluate(args),
+            Command::Act(args) => act::act(args),
+            Command::ServePolicy(args) => serve_policy::serve_policy(args),
+            Command::JudgePolicy(args) => judge_policy::judge_policy(args),
             Command::Models(args) => models::models(args),
             Command::Data(args) => data::data(args),
             Command::Top(args) => top::top(args),

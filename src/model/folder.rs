@@ -405,9 +405,19 @@ fn compare(key: &str, theirs: &Value, ours: &Value, differences: &mut Vec<String
     match (theirs, ours) {
         (Value::Object(left), Value::Object(right)) => {
             let only_right = right.keys().filter(|name| !left.contains_key(*name));
-            // How weights are stored does not make another model.
-            let is_storage = |name: &&String| ["dtype", "torch_dtype", "quantization_config"].contains(&name.as_str());
-            for name in left.keys().chain(only_right).filter(|name| !is_storage(name)) {
+            // How weights are stored does not make another model, nor what the data says of a robot policy's features.
+            const OTHERS: [&str; 9] = [
+                "dtype",
+                "torch_dtype",
+                "quantization_config",
+                "input_features",
+                "output_features",
+                "normalization_mapping",
+                "use_relative_actions",
+                "relative_exclude_joints",
+                "action_feature_names",
+            ];
+            for name in left.keys().chain(only_right).filter(|name| !OTHERS.contains(&name.as_str())) {
                 let inner = if key.is_empty() { name.clone() } else { format!("{key}.{name}") };
                 compare(&inner, &theirs[name], &ours[name], differences);
             }

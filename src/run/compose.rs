@@ -9,6 +9,7 @@ use crate::model::error::FolderError;
 use crate::model::folder::{ModelFolder, fetch};
 use crate::preflight::{Asked, Preflight, PreflightError, WeightsProblem, expect_weights};
 use crate::run::flow::with_flow;
+use crate::run::policy::{processors, with_policy};
 use crate::run::roles::{self, Recipe};
 use loongforge_actors::checkpoint::{Publication, publish};
 use loongforge_actors::{Observer, Publisher, RunError, RunSpec, StopOn, run_in_process};
@@ -98,7 +99,7 @@ impl Composition {
         fetch(&mut config.model)?;
         config.device = settle(config.device).0;
         let mut folder = ModelFolder::open_settled(&mut config.model)?;
-        folder.config = with_flow(folder.config, &config);
+        folder.config = with_policy(with_flow(folder.config, &config), &config);
         let decoder = Arc::new(InProcess);
         let (epochs, resume, snapshots, killers, stop) = (None, None, None, Vec::new(), StopOn::Nothing);
         let (evaluation, local_rank) = (None, None);
@@ -302,7 +303,10 @@ impl Composition {
     /// As [`Composition::run`].
     pub fn run_with(self, each_step: impl FnMut(&StepSummary) + 'static) -> Result<Outcome, RunError> {
         let composed = serde_json::to_value(&self.config).expect("a config is JSON");
-        let publication = publication(&self.config, composed, &self.folder);
+        let publication = publication(&self.config, composed, &self.folder).map_err(|error| RunError::Start {
+            what: "checkpoints".to_owned(),
+            source: std::io::Error::other(error),
+        })?;
         self.run(Box::new(EachStep { each_step, publication }))
     }
 }
@@ -362,13 +366,20 @@ fn dtype_name(precision: Precision) -> &'static str {
 }
 
 /// Returns what every checkpoint of a run holds besides its engines' files.
-pub fn publication(config: &RunConfig, composed: Value, folder: &ModelFolder) -> Publication {
+///
+/// # Errors
+/// The model is a robot policy, and the statistics of its data cannot be read.
+pub fn publication(config: &RunConfig, composed: Value, folder: &ModelFolder) -> Result<Publication, DataError> {
     let parts = folder.config.carried;
-    let mut model_config = saved_config(&folder.json, Some(dtype_name(config.train.precision)), parts.prefixes);
-    if drops_carried_parts(config, &folder.config) && !config.saves_adapters_only() {
-        model_config[parts.flag] = false.into();
+    let (made, json) = processors(config, folder)?.unwrap_or_else(|| (Vec::new(), folder.json.clone()));
+    let mut model_config = saved_config(&json, Some(dtype_name(config.train.precision)), parts.prefixes);
+    if let Some(flag) = parts.flag
+        && drops_carried_parts(config, &folder.config)
+        && !config.saves_adapters_only()
+    {
+        model_config[flag] = false.into();
     }
-    Publication {
+    Ok(Publication {
         model_dir: folder.path.clone(),
         media_dir: (folder.media_path != folder.path).then(|| folder.media_path.clone()),
         text_tokenizer: folder.text_tokenizer.clone(),
@@ -378,5 +389,6 @@ pub fn publication(config: &RunConfig, composed: Value, folder: &ModelFolder) ->
         precision: precision_name(config.train.precision).to_owned(),
         data: fingerprint(&config.data).ok(),
         keep_last: config.checkpoint.keep_last,
-    }
+        made,
+    })
 }

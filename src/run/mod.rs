@@ -5,6 +5,7 @@ pub mod encode;
 mod flow;
 pub(crate) mod nonfinite;
 pub(crate) mod poison_items;
+mod policy;
 pub(crate) mod report;
 pub mod roles;
 pub(crate) mod snapshots;

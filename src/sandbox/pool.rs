@@ -5,7 +5,7 @@ use super::worker::{Answer, Found, Worker};
 use image::RgbImage;
 use loongforge_core::config::AudioLimits;
 use loongforge_core::data::audio::Segment;
-use loongforge_core::data::media::{Sampling, Video};
+use loongforge_core::data::media::{Sampling, Stretch, Video};
 use loongforge_core::data::{InProcess, Limits, MediaDecoder};
 use std::io;
 use std::path::PathBuf;
@@ -128,6 +128,19 @@ impl MediaDecoder for Sandbox {
                 Ok(found.taken.expect("a clip says which frames").video(found.frames))
             }
             None => InProcess.clip(bytes, fps, limits, sampling),
+        }
+    }
+
+    fn stretch(&self, bytes: &[u8], stretch: &Stretch, limits: &Limits) -> Result<Vec<RgbImage>, String> {
+        match self.ask(|| What::Stretch(stretch.clone()), bytes, limits) {
+            Some(answer) => {
+                let frames = answer?.frames;
+                match frames.len() == stretch.num_taken() {
+                    true => Ok(frames),
+                    false => Err("its decoder gave other frames than were asked for".to_owned()),
+                }
+            }
+            None => InProcess.stretch(bytes, stretch, limits),
         }
     }
 

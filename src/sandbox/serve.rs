@@ -5,7 +5,9 @@ use super::drill;
 use super::restrict::restrict;
 use super::wire::{Reply, Request, SIZES, What, receive, send};
 use image::RgbImage;
-use loongforge_core::data::{Decoded, InProcess, MediaDecoder, SampledFrames, decode_clip, decode_rgb_into};
+use loongforge_core::data::{
+    Decoded, InProcess, MediaDecoder, SampledFrames, decode_clip, decode_rgb_into, decode_stretch,
+};
 use loongforge_core::transport::BorrowedMemory;
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Read, Write};
@@ -90,17 +92,31 @@ fn decode(
             })
         }
         What::Clip { fps, sampling } => {
-            let mut lost = None;
-            let done = decode_clip(bytes, *fps, limits, sampling, &mut |frame| {
-                let (width, height) = place(&frame, room)?;
-                let said = send(to, &Reply::Frame { width, height }).and_then(|()| to.flush());
-                // Until the other end has taken it.
-                let taken = said.and_then(|()| from.read_exact(&mut [0]));
-                taken.map_err(|error| lost.insert(error).to_string())
-            });
-            lost.map_or(Ok(done.map(Some)), Err)
+            each_frame(room, from, to, |take| decode_clip(bytes, *fps, limits, sampling, take))
         }
+        What::Stretch(stretch) => each_frame(room, from, to, |take| decode_stretch(bytes, stretch, limits, take)),
     }
+}
+
+/// Takes what a frame is made known to, one frame after the other.
+type Take<'a> = dyn FnMut(RgbImage) -> Result<(), String> + 'a;
+
+/// Sends the frames that `decode` gives, each when the one before was taken.
+fn each_frame(
+    room: &mut [u8],
+    from: &mut impl Read,
+    to: &mut impl Write,
+    decode: impl FnOnce(&mut Take<'_>) -> Result<SampledFrames, String>,
+) -> io::Result<Result<Option<SampledFrames>, String>> {
+    let mut lost = None;
+    let done = decode(&mut |frame| {
+        let (width, height) = place(&frame, room)?;
+        let said = send(to, &Reply::Frame { width, height }).and_then(|()| to.flush());
+        // Until the other end has taken it.
+        let taken = said.and_then(|()| from.read_exact(&mut [0]));
+        taken.map_err(|error| lost.insert(error).to_string())
+    });
+    lost.map_or(Ok(done.map(Some)), Err)
 }
 
 fn place(picture: &RgbImage, room: &mut [u8]) -> Result<(u32, u32), String> {

@@ -3,7 +3,7 @@
 
 use loongforge_core::config::AudioLimits;
 use loongforge_core::data::audio::Segment;
-use loongforge_core::data::media::Sampling;
+use loongforge_core::data::media::{Sampling, Stretch};
 use loongforge_core::data::{Limits, SampledFrames};
 use loongforge_core::message::{decode, encode};
 use loongforge_core::transport::LentSizes;
@@ -31,6 +31,8 @@ pub enum What {
         fps: Option<f64>,
         sampling: Sampling,
     },
+    /// Single frames of an MP4 file.
+    Stretch(Stretch),
     /// A segment of sound, of so many samples a second.
     Sound {
         rate: u32,

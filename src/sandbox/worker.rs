@@ -99,7 +99,7 @@ impl Worker {
         self.num_served += 1;
         let (is_clip, usual, max_samples) = match &what {
             What::Picture => (false, MAX_DECODE_SECONDS, None),
-            What::Clip { .. } => (true, MAX_CLIP_SECONDS, None),
+            What::Clip { .. } | What::Stretch(_) => (true, MAX_CLIP_SECONDS, None),
             What::Sound { rate, limits, segment } => (
                 false,
                 max_decode_seconds(limits, *segment),

@@ -2,6 +2,7 @@
 
 mod benches;
 mod cache;
+mod clients;
 mod diffusion;
 mod drill;
 mod equality;
@@ -17,6 +18,7 @@ mod memory;
 #[path = "../support/must.rs"]
 mod must;
 mod nonfinite;
+mod pads;
 mod parity;
 mod preflight;
 mod processes;

@@ -36,7 +36,7 @@ const PACKAGES: [Package; 4] = [
             &["files", "rng", "text"],
             &["config", "message"],
             &["data", "schedule"],
-            &["simulate", "checkpoint"],
+            &["simulate", "checkpoint", "robot"],
             &["engine", "transport", "observe"],
             &["fuzz"],
         ],
@@ -68,7 +68,7 @@ const PACKAGES: [Package; 4] = [
         folder: "src/",
         floors: &[
             &["sandbox", "model"],
-            &["checkpoint", "estimate", "eval"],
+            &["checkpoint", "estimate", "eval", "policy", "serve"],
             &["preflight"],
             &["run"],
             &["drill"],

@@ -11,6 +11,7 @@ mod input;
 mod inspect;
 mod merge;
 mod pack;
+mod pads;
 mod roll_call;
 mod share;
 mod spoken_digits;
@@ -72,6 +73,8 @@ enum Action {
     DiffusionDigits(diffusion::DigitsArgs),
     /// Make a data set of digits that move by a word, and a tiny Wan for it
     DiffusionMotion(diffusion::MotionArgs),
+    /// Make demonstrations of the task Pads as a LeRobot data set, and a tiny Pi0.5 for it
+    Pads(pads::PadsArgs),
     /// Make a data set of real voices in a row from installed or unpacked Debian packages, and a small Qwen2-Audio for it
     RollCall(roll_call::RollCallArgs),
 }
@@ -91,6 +94,7 @@ pub fn data(args: DataArgs) -> anyhow::Result<ExitCode> {
         Action::HeardAndSeen(args) => heard_and_seen::heard_and_seen(args),
         Action::DiffusionDigits(args) => diffusion::digits(args),
         Action::DiffusionMotion(args) => diffusion::motion(args),
+        Action::Pads(args) => pads::pads(args),
         Action::RollCall(args) => roll_call::roll_call(args),
     };
     // Files that are not what they should be are for the user to change; a disk that is full is not.

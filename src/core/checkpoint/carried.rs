@@ -10,12 +10,14 @@ use std::path::Path;
 pub const SPEAKERS: &str = "spk_dict.pt";
 
 /// Tokenizer, processor and generation config of all families.
-const NAMES: [&str; 18] = [
+const NAMES: [&str; 20] = [
     "added_tokens.json",
     "chat_template.json",
     "generation_config.json",
     "image_processor_config.json",
     "merges.txt",
+    "policy_postprocessor.json",
+    "policy_preprocessor.json",
     "preprocessor_config.json",
     "processor_config.json",
     "special_tokens_map.json",
@@ -31,8 +33,8 @@ const NAMES: [&str; 18] = [
     TEXT_TOKENIZER,
 ];
 
-/// Templates, vocabularies, and the code that a family's `auto_map` names; it is carried, never run.
-const ENDINGS: [&str; 4] = [".jinja", ".model", ".tiktoken", ".py"];
+/// Templates, vocabularies, statistics of robot policies, and the code that a family's `auto_map` names; it is carried, never run.
+const ENDINGS: [&str; 5] = [".jinja", ".model", ".tiktoken", ".py", "normalizer_processor.safetensors"];
 
 /// Names of the files of `folder` that belong into every copy of its model, in order. `config.json` and weights do not:
 /// they are written anew.

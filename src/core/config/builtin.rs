@@ -69,7 +69,9 @@ mod tests {
     fn every_file_says_where_it_is_from_and_has_a_model_type() {
         for file in model_files() {
             assert!(!file.checked.is_empty(), "{}: how its values were checked", file.name);
-            assert!(file.config.contains_key("model_type"), "{}: model_type", file.name);
+            // Policies of lerobot call it `type`.
+            let has_type = ["model_type", "type"].iter().any(|key| file.config.contains_key(*key));
+            assert!(has_type, "{}: model_type", file.name);
             assert!(file.hub_id.is_none_or(|id| id.split(", ").all(|id| id.split('/').count() == 2)), "{}", file.name);
         }
         assert!(FILES.is_sorted() && groups().contains(&"models/qwen3"));

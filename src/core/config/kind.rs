@@ -1,8 +1,8 @@
 //! Keys that mean nothing for the kind of model at hand. They are refused, so that nothing in a config is without effect.
 
 use super::{
-    AudioLimits, Eval, Experts, JsonMap, Learn, Model, Mtp, Normalize, PackMode, Part, Phase, Placement, RunConfig,
-    Template, TooLong,
+    AudioLimits, Eval, Experts, JsonMap, Learn, Model, Mtp, Normalize, PackMode, Part, Phase, Placement, Policy,
+    RunConfig, Template, TooLong,
 };
 
 /// Kind of a model by what it learns.
@@ -12,6 +12,8 @@ pub enum ModelKind {
     Tokens,
     /// Predicts the noise of pictures and clips; with two transformers, one for high and one for low noise, or with one.
     Diffusion { two: bool },
+    /// Predicts the actions of a robot.
+    Policy,
 }
 
 /// Why the keys of a config do not go with the kind of its model.
@@ -55,7 +57,17 @@ impl RunConfig {
                 let keys = self.of_tokens().into_iter().chain([experts]).collect();
                 (keys, "has no meaning for this diffusion model")
             }
+            ModelKind::Policy => {
+                // A policy has a projector, as models that predict tokens may have.
+                let of_tokens = self.of_tokens().into_iter().filter(|(key, _)| *key != "model.image_projector");
+                (of_tokens.chain(self.of_diffusion()).collect(), "has no meaning for a robot policy")
+            }
         };
+        let is_policy = self.policy != Policy::default();
+        if is_policy && kind != ModelKind::Policy {
+            let why = "is for robot policies, and this model is none";
+            return Err(KindError::Useless { keys: vec!["policy"], why });
+        }
         let keys: Vec<_> = keys.into_iter().filter(|(_, is_written)| *is_written).map(|(key, _)| key).collect();
         if !keys.is_empty() {
             return Err(KindError::Useless { keys, why });
@@ -169,9 +181,15 @@ mod tests {
     fn keys_without_a_meaning_for_the_model_are_named() {
         let (tokens, one, two) =
             (ModelKind::Tokens, ModelKind::Diffusion { two: false }, ModelKind::Diffusion { two: true });
-        for kind in [tokens, one] {
+        for kind in [tokens, one, ModelKind::Policy] {
             config(&[]).expect_keys_of(kind).unwrap();
         }
+        let policy = config(&["policy.mask_padding=true"]);
+        policy.expect_keys_of(ModelKind::Policy).unwrap();
+        assert!(policy.expect_keys_of(tokens).unwrap_err().to_string().contains("`policy`"));
+        let mixed = config(&["policy.mask_padding=true", "data.caption_dropout=0.5", "train.phase=pretrain"]);
+        let error = mixed.expect_keys_of(ModelKind::Policy).unwrap_err().to_string();
+        assert!(error.contains("`train.phase`") && error.contains("`data.caption_dropout`"), "{error}");
         let flow =
             config(&["train.sigma={shift: auto}", "train.ema=0.9", "data.video.take=middle", "model.vae.load=a/b"]);
         flow.expect_keys_of(one).unwrap();

@@ -40,13 +40,24 @@ impl Dataset {
         let (window, index_dir) = (data.shuffle_window, data.index_dir.as_deref());
         let open = |file: &TrainFile| {
             let file = TrainFile { format: maker.format(file.format), ..file.clone() };
-            Source::open_with(&file, maker.phase(), data.pack.max_tokens, &num_tokens, window, index_dir)
+            let opened = Source::open_with(&file, maker.phase(), data.pack.max_tokens, &num_tokens, window, index_dir);
+            let mut source = opened?;
+            source.drop_last_frames(maker.dropped_frames());
+            match source.is_empty() {
+                true => Err(DataError::Empty { path: source.name().to_owned() }),
+                false => Ok(source),
+            }
         };
         let sources: Vec<Source> = data.train.iter().map(open).collect::<Result<_, _>>()?;
         if sources.is_empty() {
             return Err(DataError::NoSource);
         }
         sources.iter().try_for_each(|source| maker.check(source))?;
+        if let Some(source) = sources.iter().find(|source| data.val_size > 0.0 && source.set().is_some()) {
+            let reason = "is a LeRobot set, of which `data.val_size` would set single frames aside whose neighbors are trained \
+                          on: keep episodes apart as a set of their own, and name it in `eval`";
+            return Err(DataError::file(source.name(), reason));
+        }
         let lens: Vec<u64> = sources.iter().map(|source| source.len() as u64).collect();
         Ok(Self { split: Split::new(&lens, data.val_size)?, mixture: None, maker, sources })
     }
@@ -152,6 +163,7 @@ impl Dataset {
     pub fn caption(&self, position: u64) -> Option<String> {
         match self.content(position).ok()?.0 {
             Content::Captioned(record) => record.captions.into_iter().next(),
+            Content::Step(step) => step.task().ok().map(str::to_owned),
             _ => None,
         }
     }

@@ -4,7 +4,7 @@ use image::RgbImage;
 
 use super::audio::Segment;
 use super::limits::Limits;
-use super::media::{Sampling, Video};
+use super::media::{Sampling, Stretch, Video};
 use crate::config::AudioLimits;
 
 /// Decodes files. Every implementation gives the same values and the same reasons for the same bytes, but for what it takes
@@ -21,6 +21,12 @@ pub trait MediaDecoder: Send + Sync {
     /// # Errors
     /// The reason.
     fn clip(&self, bytes: &[u8], fps: Option<f64>, limits: &Limits, sampling: &Sampling) -> Result<Video, String>;
+
+    /// The frames of an MP4 file that `stretch` wants, of the coded frames `bytes`, in the order in which they are shown.
+    ///
+    /// # Errors
+    /// The reason.
+    fn stretch(&self, bytes: &[u8], stretch: &Stretch, limits: &Limits) -> Result<Vec<RgbImage>, String>;
 
     /// One channel of a segment, of `rate` samples a second, as [`decode_sound`](super::audio::decode_sound) gives it.
     ///

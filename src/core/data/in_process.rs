@@ -10,7 +10,7 @@ use super::decoder::{MediaDecoder, SampledFrames};
 use super::error::DataError;
 use super::limits::Limits;
 use super::locator::Locator;
-use super::media::{Sampling, Video, mp4};
+use super::media::{Sampling, Stretch, Video, mp4};
 use crate::config::AudioLimits;
 
 /// This process. A panic of a decoder is caught where samples are made; what kills a process is not.
@@ -29,6 +29,15 @@ impl MediaDecoder for InProcess {
             Ok(())
         })?;
         Ok(taken.video(frames))
+    }
+
+    fn stretch(&self, bytes: &[u8], stretch: &Stretch, limits: &Limits) -> Result<Vec<RgbImage>, String> {
+        let mut frames = Vec::new();
+        decode_stretch(bytes, stretch, limits, &mut |frame| {
+            frames.push(frame);
+            Ok(())
+        })?;
+        Ok(frames)
     }
 
     fn sound(&self, bytes: &[u8], rate: u32, limits: &AudioLimits, segment: Segment) -> Result<Vec<f32>, String> {
@@ -64,6 +73,19 @@ pub fn read_rgb_with(
 /// Returns whether the bytes are those of a clip that can be decoded, or is refused by name.
 pub fn is_clip_file(bytes: &[u8]) -> bool {
     bytes.starts_with(b"GIF8") || mp4::is_mp4(bytes)
+}
+
+/// [`MediaDecoder::stretch`], one frame after the other.
+///
+/// # Errors
+/// The reason, or what `take` says.
+pub fn decode_stretch(
+    bytes: &[u8],
+    stretch: &Stretch,
+    limits: &Limits,
+    take: &mut dyn FnMut(RgbImage) -> Result<(), String>,
+) -> Result<SampledFrames, String> {
+    mp4::stretch_frames(bytes, stretch, limits, take)
 }
 
 /// [`MediaDecoder::clip`], one frame after the other: they need not fit the memory together.

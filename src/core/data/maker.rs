@@ -4,6 +4,7 @@ use std::path::Path;
 
 use super::error::DataError;
 use super::exchange::Exchange;
+use super::policy::PolicyMaker;
 use super::processor::Processor;
 use super::sample::Sample;
 use super::source::{Content, Source};
@@ -53,8 +54,18 @@ pub trait SampleMaker: Send + Sync {
     /// Returns what the user should know of the samples so far, each with its count.
     fn notes(&self) -> Vec<String>;
 
+    /// Frames at the end of an episode that begin no sample.
+    fn dropped_frames(&self) -> usize {
+        0
+    }
+
     /// The maker of a model that predicts tokens.
     fn as_chat(&self) -> Option<&Processor> {
+        None
+    }
+
+    /// The maker of a robot policy.
+    fn as_policy(&self) -> Option<&PolicyMaker> {
         None
     }
 }
@@ -79,6 +90,10 @@ impl SampleMaker for Processor {
         if source.is_captioned() {
             let reason =
                 "has pictures or clips with captions, from which diffusion models learn; this model predicts tokens";
+            return Err(DataError::file(source.name(), reason));
+        }
+        if source.set().is_some() {
+            let reason = "has episodes of robots, from which robot policies learn; this model predicts tokens";
             return Err(DataError::file(source.name(), reason));
         }
         if source.is_conversation() {

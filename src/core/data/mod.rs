@@ -30,6 +30,7 @@ pub mod heard_and_seen;
 mod in_process;
 mod kind;
 mod learned;
+pub mod lerobot;
 mod limits;
 mod locator;
 mod maker;
@@ -38,6 +39,7 @@ mod npy;
 mod open_maker;
 mod packed;
 mod places;
+pub mod policy;
 mod positions;
 mod processor;
 pub mod roll_call;
@@ -53,18 +55,21 @@ mod tokenizer_file;
 pub mod tools;
 
 pub use bad::BadSampleList;
-pub use card::{COMPONENTS, Component, DIFFUSION, Edits, MODEL_INDEX, ModelCard, Section, VisionCut, is_diffusion};
+pub use card::{
+    COMPONENTS, Component, DIFFUSION, Edits, MODEL_INDEX, ModelCard, Section, VisionCut, is_diffusion, is_policy,
+    policy_vocabulary,
+};
 pub use column::{ColumnValues, ColumnView, JoinedColumn, SampleColumn, Values, join_column};
 pub use contexts::TEXT_TOKENIZER;
 pub use cpu::MAX_DECODE_SECONDS;
 pub use dataset::Dataset;
-pub use decode::{Decoded, decode_rgb_into};
+pub use decode::{Decoded, decode_rgb, decode_rgb_into};
 pub use decoder::{MediaDecoder, SampledFrames};
 pub use diffusion::LatentSpace;
 pub use epochs::{Epochs, EpochsError, settle_steps, settle_steps_of};
 pub use error::{BadSample, DataError};
 pub use exchange::Exchange;
-pub use in_process::{InProcess, decode_clip, open_rgb, read_rgb, read_rgb_with};
+pub use in_process::{InProcess, decode_clip, decode_stretch, open_rgb, read_rgb, read_rgb_with};
 pub use limits::{Limits, MAX_VIDEO_BYTES};
 pub use locator::Locator;
 pub use maker::SampleMaker;
@@ -72,7 +77,7 @@ pub use media::VideoSource;
 pub use open_maker::open_maker;
 pub use packed::{PackedKind, PackedMedia, PackedSample};
 pub use positions::{PositionKind, Span};
-pub use processor::{FlowOptions, Learned, Processor, ProcessorFolders, ProcessorOptions, Sampled};
+pub use processor::{FlowOptions, Learned, PolicyOptions, Processor, ProcessorFolders, ProcessorOptions, Sampled};
 pub use sample::{IGNORE_INDEX, Media, Sample};
 pub use source::fingerprint;
 pub use source::{

@@ -9,6 +9,7 @@ use super::decoder::MediaDecoder;
 use super::diffusion::DiffusionMaker;
 use super::error::DataError;
 use super::maker::SampleMaker;
+use super::policy::PolicyMaker;
 use super::processor::{Processor, ProcessorFolders, ProcessorOptions};
 use crate::config::ModelKind;
 
@@ -24,6 +25,7 @@ pub fn open_maker(
 ) -> Result<Box<dyn SampleMaker>, DataError> {
     Ok(match ModelCard::of(config).kind() {
         ModelKind::Tokens => Box::new(Processor::open_from(folders, config, options)?.with_decoder(decoder)),
+        ModelKind::Policy => Box::new(PolicyMaker::open(folders, config, options, decoder)?),
         ModelKind::Diffusion { .. } => Box::new(DiffusionMaker::open(folders, config, options, decoder)?),
     })
 }

@@ -45,6 +45,11 @@ fn packs() {
 }
 
 #[test]
+fn requests() {
+    try_out("request");
+}
+
+#[test]
 fn sounds() {
     try_out("sound");
 }

@@ -3,6 +3,7 @@
 use crate::config::{load_text, load_text_with};
 use crate::data::fuzz as data;
 use crate::message::{ActorId, Command, Event, SampleId, SampleMeta, StepPlan, decode};
+use crate::robot::wire::fuzz as wire;
 use crate::schedule::SchedulerState;
 use crate::transport::Header;
 use crate::transport::frame::{Unframer, frame};
@@ -28,6 +29,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "overrides", run: overrides, seeds: override_lines },
     Target { name: "packed", run: data::packed, seeds: data::packed_files },
     Target { name: "parquet", run: |bytes| data::source("a.parquet", bytes), seeds: data::tables },
+    Target { name: "request", run: wire::request, seeds: wire::requests },
     Target { name: "sheet", run: |bytes| data::source("a.csv", bytes), seeds: data::sheets },
     Target { name: "sound", run: data::sound, seeds: data::sound_files },
     Target { name: "state", run: state, seeds: states },

@@ -71,9 +71,11 @@ pub fn note_on_carried_parts(config: &RunConfig, model: &ModelConfig) -> Option<
     if names.is_empty() || config.saves_adapters_only() {
         return None;
     }
-    Some(match drops_carried_parts(config, model) {
-        true => format!("checkpoints have no {names}: their config.json says {}=false", model.carried.flag),
-        false => format!(
+    Some(match (drops_carried_parts(config, model), model.carried.flag) {
+        (true, Some(flag)) => format!("checkpoints have no {names}: their config.json says {flag}=false"),
+        (true, None) => format!("checkpoints have no {names}, which nothing reads"),
+        (false, None) => return None,
+        (false, Some(_)) => format!(
             "checkpoints carry {names} along unchanged; the talker reads the hidden states of the model that is trained, \
              so speech may get worse"
         ),

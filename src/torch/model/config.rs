@@ -6,6 +6,7 @@ use super::decoder::{DecoderConfig, DecoderFamily};
 use super::foundation::FoundationFamily;
 use super::keys::{Keys, ModelConfigError};
 use super::objective::FlowSettings;
+use super::policy::PolicyOptions;
 use super::towers::{FeatureInput, ModelTower, Towers};
 use super::tree_names::TreeNames;
 use crate::params::ParamSpec;
@@ -32,8 +33,8 @@ pub struct ModelConfig {
 pub struct CarriedParts {
     /// The beginnings of their tensors' names. What `config.json` says of `talker.` is in `talker_config`.
     pub prefixes: &'static [&'static str],
-    /// The key of `config.json` that says whether they are there.
-    pub flag: &'static str,
+    /// The key of `config.json` that says whether they are there, where one does.
+    pub flag: Option<&'static str>,
 }
 
 /// The tokens of a model with a vision tower that stand for something else than text.
@@ -79,6 +80,11 @@ impl ModelConfig {
         let low_noise = self.low_noise.as_ref().map(|low_noise| low_noise.with_flow(flow.clone()));
         let low_noise = low_noise.map_or(Some(None), |low_noise| low_noise.map(Some))?;
         Some(ModelConfig { foundation: self.foundation.with_flow(flow)?, low_noise, ..self })
+    }
+
+    /// The same with these settings of a policy's training; `None`: the model is no policy.
+    pub fn with_policy(self, options: PolicyOptions) -> Option<ModelConfig> {
+        Some(ModelConfig { foundation: self.foundation.with_policy(options)?, ..self })
     }
 
     /// The foundation that the actors of a pool have.

@@ -14,6 +14,7 @@ use super::decoder::DecoderConfig;
 use super::decoding::Decoding;
 use super::objective::FlowSettings;
 use super::parallel_errors::{ContextParallelError, TensorParallelError};
+use super::policy::{PolicyConfig, PolicyOptions};
 use super::routing::{ExpertSet, Routing};
 use super::stage::{Stage, StageError};
 use super::towers::FeatureInput;
@@ -43,6 +44,16 @@ pub trait FoundationFamily: Debug + Send + Sync {
 
     /// The same with what its loss is made of, where it learns the velocity of noised latents; `None`: another kind of model.
     fn with_flow(&self, _flow: FlowSettings) -> Option<Arc<dyn FoundationFamily>> {
+        None
+    }
+
+    /// The same with these settings of a policy's training; `None`: another kind of model.
+    fn with_policy(&self, _options: PolicyOptions) -> Option<Arc<dyn FoundationFamily>> {
+        None
+    }
+
+    /// The policy that it is; `None`: another kind of model.
+    fn as_policy(&self) -> Option<&PolicyConfig> {
         None
     }
 

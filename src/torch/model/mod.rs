@@ -1,7 +1,7 @@
 //! Models: single-device code, cut into the segments of a tape. No communicator comes in here.
 //!
 //! `family/` has one short file a family, which reads its `config.json`; `decoder/` is what all language models share,
-//! `vision/` what all vision towers and projectors do, `audio/` what all audio towers do, `tower_blocks/` what both kinds have,
+//! `policy/` what all robot policies are, `vision/` what all vision towers and projectors do, `audio/` what all audio towers do, `tower_blocks/` what both kinds have,
 //! `text/` what makes a language model or an encoder of text a tower.
 
 mod audio;
@@ -18,6 +18,7 @@ mod keys;
 mod objective;
 mod original_names;
 mod parallel_errors;
+mod policy;
 mod registry;
 mod rope_config;
 mod routing;
@@ -45,9 +46,10 @@ pub use encoder::{EncoderFamily, EncoderModel, EncoderTape};
 pub use family::custom::parts_config;
 pub use foundation::{FoundationFamily, FoundationModel, FoundationShape, FoundationTape};
 pub use keys::ModelConfigError;
-pub use objective::{FlowSettings, LossKind, NoisePurpose, TimeWeight};
-pub use original_names::{COMFY_PREFIX, Naming};
+pub use objective::{Draw, FlowSettings, LossKind, NoisePurpose, TimeWeight};
+pub use original_names::{COMFY_PREFIX, Naming, PolicyNames};
 pub use parallel_errors::{ContextParallelError, TensorParallelError};
+pub use policy::{Acting, PolicyConfig, PolicyFamily, PolicyOptions, StateToken, StreamConfig, TimeUse};
 pub use routing::{ExpertSet, RoutedExperts, RouterLosses, Routing};
 pub use sampler::{
     Guidance, GuidanceScales, Levels, MakeSettings, Method, Sampler, Schedule, ScheduleError, Shift, Underway,

@@ -6,7 +6,7 @@ use super::config::ModelConfig;
 use super::decoder::DecoderConfig;
 use super::family::decoders::{DECODERS, read_decoder};
 use super::family::{
-    NamePrefix, custom, diffusion, ernie4_5_vl, internvl, kimi_k25, llava, llava_onevision1_5, qwen2_5_omni,
+    NamePrefix, custom, diffusion, ernie4_5_vl, internvl, kimi_k25, llava, llava_onevision1_5, pi, qwen2_5_omni,
     qwen2_5_vl, qwen2_audio, qwen2_vl, qwen3_5, qwen3_5_moe, qwen3_asr, qwen3_omni_moe, qwen3_vl, qwen3_vl_moe,
     voxtral,
 };
@@ -26,6 +26,8 @@ const MODELS: &[(&str, ReadModel)] = &[
     ("llavaonevision1_5", llava_onevision1_5::read),
     ("loongforge_diffusion", diffusion::read),
     ("loongforge_vlm", custom::read),
+    ("pi0", pi::read_pi0),
+    ("pi05", pi::read_pi05),
     ("qwen2_5_omni", qwen2_5_omni::read),
     ("qwen2_5_omni_thinker", qwen2_5_omni::read_thinker),
     ("qwen2_5_vl", qwen2_5_vl::read),
@@ -59,7 +61,11 @@ impl ModelConfig {
 
     fn read(config: &Value) -> Result<ModelConfig, ModelConfigError> {
         let keys = Keys::new(config);
-        let model_type = keys.text_or("model_type")?.ok_or_else(|| keys.missing("model_type"))?;
+        // Policies of lerobot call it `type`.
+        let model_type = match keys.text_or("model_type")? {
+            Some(model_type) => model_type,
+            None => keys.text_or("type")?.ok_or_else(|| keys.missing("model_type"))?,
+        };
         if let Some((_, read)) = MODELS.iter().find(|(name, _)| *name == model_type) {
             return Ok(read(&keys)?.with_tree(config));
         }

@@ -2,6 +2,7 @@
 //! No communicator comes in here.
 
 mod activation;
+mod adaptive_norm;
 mod attend;
 mod attention;
 mod block_attention;
@@ -10,6 +11,7 @@ mod cross_attention;
 mod gated_delta;
 mod indexer;
 mod indexer_loss;
+mod joint_attention;
 mod linear;
 mod mask;
 mod mixer;
@@ -26,6 +28,7 @@ mod sparse_attention;
 mod window;
 
 pub use activation::Activation;
+pub use adaptive_norm::{AdaptiveNorm, gate_rows_of};
 pub use attend::{Scores, take_rows};
 pub use attention::{DocumentBatch, PackedAttention};
 pub use conv::{RowConv, Taps};
@@ -33,6 +36,7 @@ pub use cross_attention::{CrossAttention, DocumentKeys};
 pub use gated_delta::{DeltaDocuments, GatedDelta, GatedDeltaConfig, GatedDeltaLayout};
 pub use indexer::{Indexer, IndexerConfig, IndexerTraining};
 pub use indexer_loss::indexer_loss;
+pub use joint_attention::JointAttention;
 pub use linear::Linear;
 pub use mask::Mask;
 pub use mixer::{Columns, Context, LayerCache, Mixer, QkvMixer, State};

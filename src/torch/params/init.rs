@@ -11,6 +11,8 @@ pub enum Init {
     Zeros,
     Ones,
     Constant(f64),
+    /// As many equal parts, one behind the other, of one value each.
+    Parts(&'static [f64]),
     /// Between minus and plus this bound.
     Uniform(f64),
     /// The logarithm of a number between these two.
@@ -27,6 +29,7 @@ pub(super) fn values(init: Init, seed: u64, name: &str, len: usize) -> Vec<f32> 
         Init::Ones => vec![1.0; len],
         Init::Uniform(bound) => (0..len as u64).map(|i| ((2.0 * key.unit(i) - 1.0) * bound) as f32).collect(),
         Init::Constant(value) => vec![value as f32; len],
+        Init::Parts(values) => (0..len).map(|i| values[i * values.len() / len] as f32).collect(),
         Init::LogUniform(low, high) => {
             (0..len as u64).map(|i| (low + (high - low) * key.unit(i)).ln() as f32).collect()
         }

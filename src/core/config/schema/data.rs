@@ -127,6 +127,8 @@ pub enum Format {
     // Pictures and clips with captions, for diffusion models: a record has `image`, `video`, `file_name`, `image_path` or
     // `video_path`, and `prompt`, `text`, `caption` or `cap`; or a folder of files, each with its caption in a `.txt`.
     Captioned,
+    // Recorded episodes of robots: a folder with `meta/info.json`, of version 2.0, 2.1 or 3.0.
+    Lerobot,
     // `{"text": …}`; not for `train.phase: sft`.
     Text,
     // A document a line, as it is; not for `train.phase: sft`.

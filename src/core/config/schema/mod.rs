@@ -7,6 +7,7 @@ mod json_map;
 mod lora;
 mod memory;
 mod model;
+mod policy;
 mod pools;
 mod run;
 mod sample;
@@ -23,6 +24,7 @@ pub use json_map::JsonMap;
 pub use lora::Lora;
 pub use memory::{ActivationBudget, Memory, WeightBudget};
 pub use model::{FrozenPrecision, Model, Moe, Mtp, Part, Recompute, TextTower, Weights};
+pub use policy::{Normalization, Policy};
 pub use pools::{
     Balance, ContextAttention, DataPool, Edge, Edges, EncoderPool, FoundationPool, Placement, Pools, Scheduler,
 };

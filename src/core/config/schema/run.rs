@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Data, Edges, EncoderPool, Expect, Experts, FoundationPool, Memory, Model, Normalize, Placement, Pools,
+    Data, Edges, EncoderPool, Expect, Experts, FoundationPool, Memory, Model, Normalize, Placement, Policy, Pools,
     SampleReader, Sampling, Scheduler, Score, Security, Train,
 };
 use crate::config::{Address, Device, Threads};
@@ -39,6 +39,9 @@ pub struct RunConfig {
     pub scheduler: Scheduler,
     /// Samples, and how they are turned into model inputs.
     pub data: Data,
+    /// Robot policies: what is read of the data, and how states and actions are normalized.
+    #[serde(default)]
+    pub policy: Policy,
     /// Optimization.
     pub train: Train,
     /// Folder and frequency of checkpoints.

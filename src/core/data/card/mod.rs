@@ -2,6 +2,7 @@
 //! which processors it was trained with. Every package asks here; what a model computes is read in `loongforge-torch`.
 
 mod components;
+mod policies;
 mod rows;
 mod section;
 mod texts;
@@ -9,6 +10,7 @@ mod texts;
 use serde_json::Value as Json;
 
 pub use components::{COMPONENTS, Component, DIFFUSION, MODEL_INDEX, is_diffusion};
+pub use policies::{is_policy, policy_vocabulary};
 pub use rows::VisionCut;
 pub use section::Section;
 pub use texts::Edits;
@@ -31,10 +33,11 @@ impl<'a> ModelCard<'a> {
         Self { config }
     }
 
-    /// Returns whether the model predicts tokens or the noise of pictures.
+    /// Returns whether the model predicts tokens, the noise of pictures, or actions of robots.
     pub fn kind(self) -> ModelKind {
         match is_diffusion(self.config) {
             true => ModelKind::Diffusion { two: self.config["transformer_2"].is_object() },
+            false if policies::is_policy(self.config) => ModelKind::Policy,
             false => ModelKind::Tokens,
         }
     }
@@ -88,6 +91,9 @@ impl<'a> ModelCard<'a> {
 
     /// The id that the config gives the token that features of `tower` replace.
     pub fn placeholder(self, tower: Tower) -> Option<i64> {
+        if is_policy(self.config) {
+            return (tower == Tower::Vision).then(|| policy_vocabulary(self.config) - 1);
+        }
         let has_tower = match tower {
             Tower::Vision => true,
             Tower::Audio => self.audio().is_some(),

@@ -104,7 +104,7 @@ pub fn write_model(
 }
 
 /// The merges that make a token of each word, letter by letter, and one with the space before it.
-fn merges(words: &[&str]) -> Vec<[String; 2]> {
+pub fn merges(words: &[&str]) -> Vec<[String; 2]> {
     let mut merges: Vec<[String; 2]> = Vec::new();
     for word in words {
         for end in 1..word.len() {

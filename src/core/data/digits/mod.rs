@@ -7,8 +7,7 @@ mod scans;
 
 pub use compose::{Digits, PROMPT, compose};
 pub(super) use compose::{digit_png, png};
-pub(super) use model::{
-    MAX_POSITION_EMBEDDINGS, Tokens, generation_config, preprocessor_config, tokenizer, tokenizer_config,
-};
+pub(super) use model::{MAX_POSITION_EMBEDDINGS, generation_config, preprocessor_config};
 pub use model::{MODEL, ModelSize, write_model, write_model_with};
+pub(crate) use model::{Tokens, tokenizer, tokenizer_config};
 pub(super) use scans::{SIDE, Scan, Scans};

@@ -108,7 +108,7 @@ pub fn write_model_with(dir: &Path, size: &ModelSize, merges: &[[String; 2]]) ->
 }
 
 /// Bytes, what they are merged to, special tokens.
-pub(in crate::data) struct Tokens<'a> {
+pub(crate) struct Tokens<'a> {
     pub merges: &'a [[String; 2]],
     /// The order is that of their ids; `<|endoftext|>` and `<|im_end|>` are among them.
     pub special: &'a [&'a str],
@@ -195,7 +195,7 @@ pub(in crate::data) fn generation_config(tokens: &Tokens<'_>) -> Json {
 }
 
 /// Byte-level BPE: a byte's value is its id, merges follow in their order. Without merges words need not be told apart.
-pub(in crate::data) fn tokenizer(tokens: &Tokens<'_>) -> Json {
+pub(crate) fn tokenizer(tokens: &Tokens<'_>) -> Json {
     let spelled = byte_letters().into_iter().map(String::from).chain(tokens.merges.iter().map(|pair| pair.concat()));
     let vocab: Map<String, Json> = spelled.zip(0..).map(|(token, id): (String, u32)| (token, json!(id))).collect();
     let added: Vec<Json> = tokens
@@ -226,7 +226,7 @@ pub(in crate::data) fn tokenizer(tokens: &Tokens<'_>) -> Json {
     })
 }
 
-pub(in crate::data) fn tokenizer_config(tokens: &Tokens<'_>, processor: &str) -> Json {
+pub(crate) fn tokenizer_config(tokens: &Tokens<'_>, processor: &str) -> Json {
     json!({
         "tokenizer_class": "Qwen2Tokenizer",
         "processor_class": processor,

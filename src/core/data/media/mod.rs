@@ -32,6 +32,9 @@ mod words;
 pub use clock::Clock;
 pub use expansion::{Expansion, Piece, Run, Timed};
 pub use markers::{Marker, Markers};
+#[cfg(feature = "mp4")]
+pub use mp4::VideoWriter;
+pub use mp4::{Stretch, VideoFile};
 pub(super) use open::{open, open_crop};
 pub use processor::MediaProcessor;
 pub(super) use resize::{middle, resize_bicubic, resize_lanczos};

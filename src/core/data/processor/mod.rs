@@ -20,4 +20,4 @@ mod truncate_tests;
 
 pub(super) use guard::guarded;
 pub use open::Processor;
-pub use options::{FlowOptions, Learned, ProcessorFolders, ProcessorOptions, Sampled};
+pub use options::{FlowOptions, Learned, PolicyOptions, ProcessorFolders, ProcessorOptions, Sampled};

@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use crate::config::{
-    AudioLimits, Data, FrameSize, ImageLimits, JsonMap, Learn, Per, Phase, RunConfig, Template, TooLong, Train,
-    VideoLimits,
+    AudioLimits, Data, FrameSize, ImageLimits, JsonMap, Learn, Per, Phase, Policy, RunConfig, Template, TooLong, Train,
+    TrainFile, VideoLimits,
 };
 
 /// Names the folders that a processor is made of.
@@ -36,6 +36,16 @@ pub struct ProcessorOptions {
     pub learned: Learned,
     /// Read by the maker of a diffusion model's samples alone.
     pub flow: FlowOptions,
+    /// Read by the maker of a robot policy's samples alone.
+    pub policy: PolicyOptions,
+}
+
+/// Describes how samples of a robot policy are made.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct PolicyOptions {
+    pub settings: Policy,
+    /// The sets whose statistics normalize, those that are trained on; empty: what the model's folder says.
+    pub sets: Vec<TrainFile>,
 }
 
 /// Describes how samples of a diffusion model are made.
@@ -106,12 +116,14 @@ impl ProcessorOptions {
                 masks: data.masks,
                 ..FlowOptions::default()
             },
+            policy: PolicyOptions::default(),
         }
     }
 
     /// The options of a run: for `data`, its own or that of a held-out set.
     pub fn of_run(config: &RunConfig, data: &Data) -> Self {
         let mut options = Self::new(data, &config.train);
+        options.policy = PolicyOptions { settings: config.policy.clone(), sets: config.data.train.clone() };
         options.flow.seed = config.run.seed;
         // The model reads the same columns of a held-out set.
         options.flow.masks = config.data.masks;
@@ -140,6 +152,7 @@ impl Default for ProcessorOptions {
             max_visual_tokens: usize::MAX,
             learned: Phase::Pretrain.into(),
             flow: FlowOptions::default(),
+            policy: PolicyOptions::default(),
         }
     }
 }

@@ -25,6 +25,10 @@ impl Processor {
                 let reason = "is a picture or clip with a caption, from which diffusion models learn; this model predicts tokens";
                 Err(DataError::Line(reason.to_owned()))
             }
+            Content::Step(_) => {
+                let reason = "is a frame of an episode, from which robot policies learn; this model predicts tokens";
+                Err(DataError::Line(reason.to_owned()))
+            }
         }
     }
 

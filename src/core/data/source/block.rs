@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use serde_json::Value as Json;
 
+use crate::data::lerobot::Step;
+
 /// A shard, a row group or a file of lines, opened.
 pub trait Block: Send + Sync {
     /// Records in it.
@@ -39,6 +41,8 @@ pub enum Body {
     None,
     Json(Json),
     Text(String),
+    /// A frame of an episode of a robot.
+    Step(Step),
 }
 
 impl Record {

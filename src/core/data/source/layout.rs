@@ -12,6 +12,7 @@ use super::messages::Conversation;
 use super::{flat, sharegpt, transcripts};
 use crate::config::Format;
 use crate::data::error::DataError;
+use crate::data::lerobot::Step;
 use crate::data::packed::PackedSample;
 
 /// The meaning of fields.
@@ -28,6 +29,7 @@ pub enum Layout {
     Fields(FieldMap),
     Packed,
     Captioned,
+    Steps,
 }
 
 /// Says what a record is before texts are cut.
@@ -36,6 +38,7 @@ pub enum Whole {
     Text(String),
     Packed(Box<PackedSample>),
     Captioned(Box<Captioned>),
+    Step(Step),
 }
 
 impl Layout {
@@ -50,6 +53,7 @@ impl Layout {
             Format::Energon => Self::Crude,
             Format::Packed => Self::Packed,
             Format::Captioned => Self::Captioned,
+            Format::Lerobot => Self::Steps,
             Format::Text => Self::Text,
             Format::Plain => Self::Plain,
         })
@@ -126,6 +130,7 @@ impl Layout {
             Self::Fields(_) => "energon fields",
             Self::Packed => "packed",
             Self::Captioned => "captioned",
+            Self::Steps => "lerobot",
         }
     }
 
@@ -140,7 +145,7 @@ impl Layout {
 
     /// Something that a chat template renders.
     pub fn is_conversation(&self) -> bool {
-        !self.is_text() && !matches!(self, Self::Packed | Self::Captioned)
+        !self.is_text() && !matches!(self, Self::Packed | Self::Captioned | Self::Steps)
     }
 
     /// # Errors
@@ -150,6 +155,9 @@ impl Layout {
             return Ok(Whole::Packed(Box::new(PackedSample::from_members(&record.members)?)));
         }
         let mut record = record;
+        if let Body::Step(step) = record.body {
+            return Ok(Whole::Step(step));
+        }
         if *self == Self::Captioned {
             let fields = match std::mem::take(&mut record.body) {
                 Body::None => Map::new(),
@@ -205,7 +213,7 @@ fn object(body: Body) -> Result<Map<String, Json>, DataError> {
         Body::Json(other) => {
             Err(DataError::Line(format!("invalid type: expected an object of fields, found {other:.40}")))
         }
-        Body::Text(_) | Body::None => Err(DataError::Line("has no fields".to_owned())),
+        Body::Text(_) | Body::Step(_) | Body::None => Err(DataError::Line("has no fields".to_owned())),
     }
 }
 

@@ -38,6 +38,7 @@ mod shard;
 mod shard_io;
 mod sharegpt;
 mod sheet;
+mod steps;
 mod stream;
 mod table;
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! Finds the shards of a data set, counts what is in them and tells their layout.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use serde_json::Value as Json;
 
@@ -10,8 +11,10 @@ use super::layout::Layout;
 use super::parallel::in_parallel;
 use super::paths;
 use super::shard::{Container, Shard};
+use super::steps;
 use crate::config::{Paths, TrainFile};
 use crate::data::error::DataError;
+use crate::data::lerobot::Set;
 use crate::data::locator::is_remote;
 use crate::files;
 
@@ -22,11 +25,17 @@ pub struct Found {
     /// Samples of each shard, where the set says so itself.
     pub counts: Vec<Option<u64>>,
     pub layout: Option<Layout>,
+    /// The LeRobot set that it is; `shards` are its files.
+    pub set: Option<Arc<Set>>,
 }
 
 /// # Errors
 /// Named by the path: nothing there, or it cannot be listed.
 pub fn find(file: &TrainFile) -> Result<Found, DataError> {
+    if let Some((set, shards)) = steps::find(file)? {
+        let counts = shards.iter().map(|_| None).collect();
+        return Ok(Found { shards, counts, layout: Some(Layout::Steps), set: Some(set) });
+    }
     let mut found = Found::default();
     for path in &file.path.0 {
         if energon::is_energon(path)

@@ -18,6 +18,7 @@ use super::paths::left_out;
 use super::shard::{Container, Shard};
 use crate::config::{Phase, TrainFile};
 use crate::data::error::{BadSample, DataError};
+use crate::data::lerobot::{Set, Step};
 use crate::data::locator::Locator;
 use crate::data::packed::PackedSample;
 
@@ -40,6 +41,8 @@ pub struct Source {
     piece_bytes: u64,
     window: usize,
     left_out: Vec<String>,
+    /// The LeRobot set that it is, and the frames at the end of each episode that begin no sample.
+    set: Option<(Arc<Set>, usize)>,
     open: Mutex<VecDeque<(usize, Cell)>>,
 }
 
@@ -68,6 +71,8 @@ pub enum Content {
     Packed(PackedSample),
     /// A picture or a clip with its caption.
     Captioned(Captioned),
+    /// A frame of an episode of a robot.
+    Step(Step),
 }
 
 impl Content {
@@ -76,7 +81,7 @@ impl Content {
         match self {
             Self::Messages(conversation) => conversation.media.iter().collect(),
             Self::Captioned(captioned) => captioned.target.iter().chain(&captioned.references).collect(),
-            Self::Text(_) | Self::Packed(_) => Vec::new(),
+            Self::Text(_) | Self::Packed(_) | Self::Step(_) => Vec::new(),
         }
     }
 }
@@ -121,8 +126,11 @@ impl Source {
         }
         let is_plain = named == Some(Layout::Plain);
         let mut index = Index::open(index_dir, &found.shards);
-        let lens = count(&found, is_plain, &mut index)?;
-        let Found { shards, layout, .. } = found;
+        let lens = match found.set {
+            Some(_) => Vec::new(),
+            None => count(&found, is_plain, &mut index)?,
+        };
+        let Found { shards, layout, set, .. } = found;
         let units = lens.iter().enumerate().flat_map(|(shard, parts)| {
             parts.iter().enumerate().map(move |(part, &num_records)| Unit { shard, part: part as u32, num_records })
         });
@@ -139,7 +147,9 @@ impl Source {
             units,
             is_plain,
             window,
+            set: set.map(|set| (set, 0)),
         };
+        source.drop_last_frames(0);
         if source.is_empty() {
             return Err(DataError::Empty { path: source.name });
         }
@@ -154,6 +164,22 @@ impl Source {
         }
         index.save();
         Ok(source)
+    }
+
+    /// Lets the last frames of each episode begin no sample. Another source than a LeRobot set stays as it is.
+    pub fn drop_last_frames(&mut self, dropped: usize) {
+        if let Some((set, of_it)) = &mut self.set {
+            *of_it = dropped;
+            let blocks = set.blocks(dropped).into_iter().enumerate();
+            self.units = blocks.map(|(at, it)| Unit { shard: 0, part: at as u32, num_records: it.num_samples }).collect();
+            self.before = sums(self.units.iter().map(|unit| unit.num_records));
+            *self.open.get_mut().unwrap_or_else(PoisonError::into_inner) = VecDeque::new();
+        }
+    }
+
+    /// The LeRobot set that it is.
+    pub fn set(&self) -> Option<&Arc<Set>> {
+        self.set.as_ref().map(|(set, _)| set)
     }
 
     /// Returns what messages call it.
@@ -265,7 +291,11 @@ impl Source {
     }
 
     fn open_unit(&self, unit: usize) -> Result<Opened, String> {
-        let block = self.shard(unit).open(self.units[unit].part, self.is_plain)?;
+        let part = self.units[unit].part;
+        let block: Box<dyn Block> = match &self.set {
+            Some((set, dropped)) => Box::new(set.open_block(part as usize, *dropped).map_err(|error| error.to_string())?),
+            None => self.shard(unit).open(part, self.is_plain)?,
+        };
         let pieces = |record| num_pieces(block.num_bytes(record), self.piece_bytes);
         let before = match (0..block.len()).any(|record| pieces(record) > 1) {
             true => sums((0..block.len()).map(pieces)),
@@ -282,6 +312,7 @@ impl Source {
                 Ok(Content::Messages(conversation))
             }
             Whole::Packed(packed) => Ok(Content::Packed(*packed)),
+            Whole::Step(step) => Ok(Content::Step(step)),
             Whole::Captioned(mut captioned) => {
                 captioned.target.iter_mut().chain(&mut captioned.references).try_for_each(fetch)?;
                 Ok(Content::Captioned(*captioned))

@@ -183,6 +183,19 @@ pub fn show(inputs: &Inputs, index: u64, maker: Option<&dyn SampleMaker>) -> Res
             let media = content.media().into_iter().map(|source| show_media(source, base, inputs.decoder()));
             shown.media = media.collect::<Result<_, _>>().map_err(wrong)?;
         }
+        Content::Step(step) => {
+            shown.turns = vec![("task".to_owned(), step.task().map_err(wrong)?.to_owned())];
+            let features = step.set().info().features.iter().filter(|feature| feature.is_numbers());
+            for feature in features {
+                let values = step.numbers(&feature.key).map_err(wrong)?;
+                shown.turns.push((feature.key.clone(), format!("{values:?}")));
+            }
+            let cameras = step.set().info().cameras().map(|feature| {
+                let pictures = step.pictures(&feature.key, &[0], inputs.decoder(), LIMITS)?;
+                Ok(ShownMedia { name: feature.key.clone(), kind: Kind::Image, pictures, about: String::new() })
+            });
+            shown.media = cameras.collect::<Result<_, DataError>>().map_err(wrong)?;
+        }
         Content::Packed(pack) => {
             let documents = pack.samples.iter().zip(&pack.lens);
             shown.turns =

@@ -52,6 +52,9 @@ pub fn members(
             of_conversation(conversation, Files { base, look, decoder, members: Vec::new() })
         }
         Content::Text(piece) => Ok(vec![json_member(&json!({ "text": piece.text, "media": "text" }))]),
+        Content::Step(_) => Err(DataError::Line(
+            "is a frame of an episode: shards of other samples hold none; `data convert` writes whole sets".to_owned(),
+        )),
         #[allow(unreachable_patterns)]
         _ => Err(DataError::Line("is packed: there is nothing to convert".to_owned())),
     }

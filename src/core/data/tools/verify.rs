@@ -9,6 +9,7 @@ use super::sound;
 use crate::data::decoder::MediaDecoder;
 use crate::data::error::{BadSample, DataError};
 use crate::data::in_process::read_rgb_with;
+use crate::data::lerobot::Dtype;
 use crate::data::locator::Locator;
 use crate::data::maker::SampleMaker;
 use crate::data::media::{self, Sampling, Spread, VideoSource, in_folder, is_clip};
@@ -39,6 +40,16 @@ pub fn verify<E>(
 }
 
 fn check(content: &Content, base: &Path, decoder: &dyn MediaDecoder) -> Result<(), DataError> {
+    if let Content::Step(step) = content {
+        for feature in &step.set().info().features {
+            match feature.dtype {
+                Dtype::Image | Dtype::Video => drop(step.pictures(&feature.key, &[0], decoder, LIMITS)?),
+                _ if feature.is_numbers() => finite(&feature.key, &step.numbers(&feature.key)?)?,
+                _ => {}
+            }
+        }
+        step.task()?;
+    }
     for source in content.media() {
         match source {
             MediaSource::Image(locator) => drop(read_rgb_with(decoder, locator, base, LIMITS)?),
@@ -48,6 +59,14 @@ fn check(content: &Content, base: &Path, decoder: &dyn MediaDecoder) -> Result<(
         }
     }
     Ok(())
+}
+
+/// Numbers that a model could not learn from.
+fn finite(key: &str, values: &[f32]) -> Result<(), DataError> {
+    match values.iter().find(|value| !value.is_finite()) {
+        Some(value) => Err(DataError::Line(format!("{key} has {value}"))),
+        None => Ok(()),
+    }
 }
 
 /// One frame after the other: all of them together need not fit the memory.

@@ -66,7 +66,9 @@ impl FoundationPart {
             // A filler has no targets, and ranks that compute the same row count it once.
             let counts = self.stages.counts_loss() && pack < step.packs.len();
             let slots = forward.loss.map(|loss| (loss, predicted)).filter(|_| counts);
-            let labels = batch.columns.find(TARGETS).map(|targets| targets.masked_select(&targets.ge(0)));
+            // A policy has tokens, and predicts none of them.
+            let labels = batch.columns.find(TARGETS).filter(|_| predicted.is_some());
+            let labels = labels.map(|targets| targets.masked_select(&targets.ge(0)));
             let of_rows = || batch.samples.iter().map(|sample| u64::from(sample.num_targets)).sum();
             let num_targets = labels.as_ref().map_or_else(of_rows, |labels| labels.numel() as u64);
             begun.push(Begun { num_targets, labels, slots });

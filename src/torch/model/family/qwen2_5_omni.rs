@@ -12,7 +12,7 @@ use crate::model::vision::qwen2_5;
 /// The whole model, whose config has the thinker's in `thinker_config`.
 pub(in crate::model) fn read(keys: &Keys<'_>) -> Result<ModelConfig, ModelConfigError> {
     let model = read_thinker_in("qwen2_5_omni", &keys.section("thinker_config")?, "thinker.")?;
-    let carried = CarriedParts { prefixes: &["talker.", "token2wav."], flag: "enable_audio_output" };
+    let carried = CarriedParts { prefixes: &["talker.", "token2wav."], flag: Some("enable_audio_output") };
     Ok(ModelConfig { carried, ..model })
 }
 

@@ -12,7 +12,7 @@ use crate::model::vision::qwen3;
 /// The whole model, whose config has the thinker's in `thinker_config`.
 pub(in crate::model) fn read(keys: &Keys<'_>) -> Result<ModelConfig, ModelConfigError> {
     let model = read_thinker_in("qwen3_omni_moe", &keys.section("thinker_config")?, "thinker.")?;
-    let carried = CarriedParts { prefixes: &["talker.", "code2wav."], flag: "enable_audio_output" };
+    let carried = CarriedParts { prefixes: &["talker.", "code2wav."], flag: Some("enable_audio_output") };
     Ok(ModelConfig { carried, ..model })
 }
 

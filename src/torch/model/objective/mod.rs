@@ -7,5 +7,5 @@ mod target_scores;
 mod vocab_parallel;
 
 pub(super) use cross_entropy::CrossEntropy;
-pub use flow::{FlowSettings, LossKind, NoisePurpose, TimeWeight, noise};
+pub use flow::{Draw, FlowSettings, LossKind, NoisePurpose, TimeWeight, noise};
 pub(super) use linear_cross_entropy::soft_capped;

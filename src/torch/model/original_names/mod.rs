@@ -1,12 +1,14 @@
-//! Describes what files of diffusion models call their tensors, where that differs from Diffusers: the releases of Wan and the
-//! single files made of them have names of their own. One table each, read in both directions.
+//! Describes what files of models call their tensors, where that differs from the names that are ours: the releases of Wan and the
+//! single files made of them, which have a table each that is read in both directions, and policies.
 
+mod policy;
 mod table;
 mod vae;
 mod wan;
 
 use std::sync::LazyLock;
 
+pub use self::policy::PolicyNames;
 use self::table::Table;
 
 /// The beginning of names in files that ComfyUI saves.

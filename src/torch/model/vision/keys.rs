@@ -41,7 +41,7 @@ pub(super) fn width_and_heads(keys: &Keys<'_>) -> Result<(i64, i64), ModelConfig
 }
 
 /// The side of a square, of one number or of two equal ones.
-pub(super) fn square(keys: &Keys<'_>, key: &str) -> Result<Option<i64>, ModelConfigError> {
+pub(in crate::model) fn square(keys: &Keys<'_>, key: &str) -> Result<Option<i64>, ModelConfigError> {
     if !keys.value(key).is_some_and(|value| value.is_array()) {
         return keys.size_or(key);
     }

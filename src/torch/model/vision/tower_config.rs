@@ -19,6 +19,8 @@ pub struct TowerConfig {
     /// Side of the block of patches that becomes one feature.
     pub merge: i64,
     pub positions: Option<PositionTable>,
+    /// The standard deviation with which positions start; `None`: that of the blocks.
+    pub position_std: Option<f64>,
     /// True if frames of an item of several get fixed sinusoids of their number.
     pub frame_sinusoids: bool,
     pub class: Option<ClassToken>,
@@ -99,6 +101,7 @@ impl TowerConfig {
             order: PatchOrder::Merge,
             merge,
             positions: None,
+            position_std: None,
             frame_sinusoids: false,
             class: None,
             keeps_tokens: false,
@@ -154,7 +157,7 @@ impl TowerConfig {
             specs.push(named(&format!("{}.bias", self.embed.name), &[width], Init::Zeros));
         }
         if let Some(table) = &self.positions {
-            specs.push(named(table.name, &table.shape, normal));
+            specs.push(named(table.name, &table.shape, self.position_std.map_or(normal, Init::Normal)));
         }
         if let Some(class) = &self.class {
             specs.push(named(class.name, &class.shape, normal));

@@ -107,7 +107,8 @@ impl Checkpoint {
 }
 
 fn plain(files: Vec<TensorFile>) -> Vec<NamedFile> {
-    files.into_iter().map(|file| (file, NamesIn::default())).collect()
+    let names = NamesIn::of_model(&files);
+    files.into_iter().map(|file| (file, names)).collect()
 }
 
 /// Bytes of values of a type.

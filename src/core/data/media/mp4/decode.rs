@@ -3,6 +3,7 @@
 use image::RgbImage;
 
 use super::shown::Shown;
+use super::stretch::Stretch;
 use super::track::{Codec, Track};
 use crate::data::decoder::SampledFrames;
 use crate::data::limits::Limits;
@@ -23,12 +24,40 @@ pub fn frames(
     let track = Track::read(bytes, limits)?;
     let (num_frames, fps) = (track.samples.len(), fps.unwrap_or(track.fps));
     let taken = sampling.indices(num_frames, Some(fps));
-    let mut shown = Shown::new(&taken, take);
+    decode(bytes, &track, &taken, limits, take)?;
+    Ok(SampledFrames { indices: taken, num_frames, fps })
+}
+
+/// Gives `take` the frames that a stretch of coded frames wants, as [`frames`] does.
+///
+/// # Errors
+/// As there; or lengths that are not those of `bytes`.
+pub fn stretch_frames(
+    bytes: &[u8],
+    stretch: &Stretch,
+    limits: &Limits,
+    take: &mut dyn FnMut(RgbImage) -> Result<(), String>,
+) -> Result<SampledFrames, String> {
+    let samples = stretch.samples(bytes.len())?;
+    let track = Track { samples, fps: 1.0, codec: stretch.codec.clone() };
+    decode(bytes, &track, &stretch.taken, limits, take)?;
+    Ok(SampledFrames { indices: stretch.taken.clone(), num_frames: track.samples.len(), fps: track.fps })
+}
+
+fn decode(
+    bytes: &[u8],
+    track: &Track,
+    taken: &[usize],
+    limits: &Limits,
+    take: &mut dyn FnMut(RgbImage) -> Result<(), String>,
+) -> Result<(), String> {
+    let num_frames = track.samples.len();
+    let mut shown = Shown::new(taken, take);
     match &track.codec {
         #[cfg(feature = "mp4")]
-        Codec::H264(parameters) => super::h264_frames::decode(bytes, &track, parameters, limits, &mut shown)?,
+        Codec::H264(parameters) => super::h264_frames::decode(bytes, track, parameters, limits, &mut shown)?,
         #[cfg(feature = "av1")]
-        Codec::Av1(headers) => super::av1_frames::decode(bytes, &track, headers, limits, &mut shown)?,
+        Codec::Av1(headers) => super::av1_frames::decode(bytes, track, headers, limits, &mut shown)?,
         #[allow(unreachable_patterns, reason = "a build with all decoders has none left")]
         other => return Err(not_built(other, num_frames)),
     }
@@ -36,7 +65,7 @@ pub fn frames(
         let (name, found) = (track.codec.name(), shown.num_shown());
         return Err(format!("corrupt {name}: {found} frames of {num_frames} can be decoded"));
     }
-    Ok(SampledFrames { indices: taken, num_frames, fps })
+    Ok(())
 }
 
 #[allow(dead_code, reason = "a build with all decoders refuses none")]

@@ -1,6 +1,8 @@
 //! Describes what has to be known of H.264 before a decoder sees it: the parameter sets, the size of the frames, the
 //! units of a sample. ITU-T H.264 §7.3.2.1 and ISO/IEC 14496-15.
 
+use serde::{Deserialize, Serialize};
+
 use super::boxes::Fields;
 
 #[cfg(feature = "mp4")]
@@ -9,7 +11,7 @@ const SEQUENCE_SET: u8 = 7;
 const HIGH: [u8; 13] = [100, 110, 122, 244, 44, 83, 86, 118, 128, 138, 139, 134, 135];
 
 /// `AVCDecoderConfigurationRecord`.
-#[derive(Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Parameters {
     /// Bytes of the length before each unit.
     pub length_size: usize,

@@ -5,13 +5,22 @@
 mod av1_frames;
 mod boxes;
 mod decode;
+mod file;
 mod h264;
 #[cfg(feature = "mp4")]
 mod h264_frames;
 mod shown;
+mod stretch;
 #[cfg(test)]
 mod tests;
+mod times;
 mod track;
+#[cfg(feature = "mp4")]
+mod write;
 
-pub use decode::frames;
+pub use decode::{frames, stretch_frames};
+pub use file::VideoFile;
+pub use stretch::Stretch;
 pub use track::is_mp4;
+#[cfg(feature = "mp4")]
+pub use write::VideoWriter;

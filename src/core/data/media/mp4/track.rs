@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use serde::{Deserialize, Serialize};
+
 use super::boxes::{Boxes, Fields};
 use super::h264::{Parameters, size};
 use crate::data::limits::Limits;
@@ -15,7 +17,7 @@ pub fn is_mp4(bytes: &[u8]) -> bool {
 }
 
 /// A codec that is decoded, with what its decoder is told beside the frames.
-#[derive(Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Codec {
     H264(Parameters),
     /// The headers that come before the first frame.
@@ -55,16 +57,20 @@ impl Track {
     pub fn read(bytes: &[u8], limits: &Limits) -> Result<Self, String> {
         let Some(moov) = Boxes(bytes).contents(b"moov") else {
             let fragmented = Boxes(bytes).contents(b"moof").is_some();
-            return Err(if fragmented { FRAGMENTED } else { "no table of frames: truncated or corrupt MP4" }.to_owned());
+            return Err(if fragmented { FRAGMENTED } else { NO_TABLE }.to_owned());
         };
-        let is_video = |track: &&[u8]| {
-            Boxes(track).path(&[b"mdia", b"hdlr"]).and_then(|handler| handler.get(8..12)) == Some(b"vide")
-        };
-        let tracks = Boxes(moov).filter(|(name, _)| name == b"trak").map(|(_, track)| track);
-        let track = tracks.into_iter().find(|track| is_video(track)).ok_or("an MP4 file without video")?;
+        Self::of_movie(moov, bytes.len(), limits)
+    }
+
+    /// The same of the box `moov` of a file of `file_len` bytes.
+    ///
+    /// # Errors
+    /// As [`Track::read`].
+    pub fn of_movie(moov: &[u8], file_len: usize, limits: &Limits) -> Result<Self, String> {
+        let track = video(moov)?;
         let table = Boxes(track).path(&[b"mdia", b"minf", b"stbl"]).ok_or(WRONG)?;
         let codec = codec(Boxes(table).contents(b"stsd").ok_or(WRONG)?, limits)?;
-        let samples = samples(Boxes(table), bytes.len())?;
+        let samples = samples(Boxes(table), file_len)?;
         if samples.is_empty() {
             return Err(
                 if Boxes(moov).contents(b"mvex").is_some() { FRAGMENTED } else { "a video without frames" }.to_owned()
@@ -76,8 +82,21 @@ impl Track {
     }
 }
 
-const WRONG: &str = "corrupt MP4: a table is missing or cut off";
-const FRAGMENTED: &str = "a fragmented MP4 file, which is not read: rewrite it (ffmpeg -i FILE -c copy NEW.mp4)";
+/// The first video track of a box `moov`.
+///
+/// # Errors
+/// The reason: there is none.
+pub(super) fn video(moov: &[u8]) -> Result<&[u8], String> {
+    let is_video = |track: &&[u8]| {
+        Boxes(track).path(&[b"mdia", b"hdlr"]).and_then(|handler| handler.get(8..12)) == Some(b"vide")
+    };
+    let mut tracks = Boxes(moov).filter(|(name, _)| name == b"trak").map(|(_, track)| track);
+    tracks.find(is_video).ok_or_else(|| "an MP4 file without video".to_owned())
+}
+
+pub(super) const WRONG: &str = "corrupt MP4: a table is missing or cut off";
+pub(super) const NO_TABLE: &str = "no table of frames: truncated or corrupt MP4";
+pub(super) const FRAGMENTED: &str = "a fragmented MP4 file, which is not read: rewrite it (ffmpeg -i FILE -c copy NEW.mp4)";
 
 /// The codec and its parameters, from a sample description.
 fn codec(description: &[u8], limits: &Limits) -> Result<Codec, String> {

@@ -4,15 +4,16 @@
 //!
 //! Noise belongs to the run's seed, the sample and what it is for: no layout, batch or resumed step moves a bit.
 
+mod draw;
 mod loss;
 #[cfg(test)]
 mod tests;
 mod time;
 
 use loongforge_core::message::SampleId;
-use loongforge_core::rng::Counter;
 use tch::Tensor;
 
+pub use draw::Draw;
 pub use loss::{FlowSettings, LossKind};
 pub use time::TimeWeight;
 
@@ -27,11 +28,5 @@ pub enum NoisePurpose {
 /// The noise `shape` of a sample, float32, on the CPU. The sample's position counts over all epochs, so that every visit has
 /// its own.
 pub fn noise(seed: u64, sample: SampleId, purpose: NoisePurpose, shape: &[i64]) -> Tensor {
-    let purpose = match purpose {
-        NoisePurpose::Training => 0,
-        NoisePurpose::Evaluation(draw) => 1 + u64::from(draw),
-    };
-    let numbers = Counter::new(&[seed, sample.0, purpose, 0]);
-    let values: Vec<f32> = (0..shape.iter().product::<i64>() as u64).map(|at| numbers.normal(at) as f32).collect();
-    Tensor::from_slice(&values).view(shape)
+    Draw { seed, sample, purpose, number: 0 }.noise(shape)
 }

@@ -1,0 +1,62 @@
+//! `loongforge act`: the actions of a policy for one observation.
+
+use super::UsageError;
+use crate::policy::{Wanted, open};
+use anyhow::Context;
+use clap::Args;
+use loongforge_core::data::{Limits, Locator, read_rgb};
+use loongforge_core::robot::{Moment, Observation};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  loongforge act runs/pads_policy --image top=table.png --state 0.2,0.7 --prompt \"go to the red pad\"
+  loongforge act my-pi05 --image base_0_rgb=a.png --image left_wrist_0_rgb=b.png --state 0,0,0,0,0,0,0 --prompt \"fold the towel\"
+
+Prints a line for each action of the chunk, in the units of the robot.")]
+pub struct ActArgs {
+    #[command(flatten)]
+    wanted: Wanted,
+    /// Picture of a camera, by its name or the last part of it; may be repeated. Cameras without one are masked
+    #[arg(long, value_name = "CAMERA=FILE", value_parser = picture)]
+    image: Vec<(String, PathBuf)>,
+    /// State of the robot, in its units
+    #[arg(long, value_name = "NUMBERS", value_delimiter = ',', allow_hyphen_values = true)]
+    state: Vec<f32>,
+    /// What the robot is told
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    prompt: String,
+}
+
+pub fn act(args: ActArgs) -> anyhow::Result<ExitCode> {
+    let usage = |error: anyhow::Error| UsageError::of(error.as_ref());
+    let mut policy = open(&args.wanted).map_err(usage)?;
+    let cameras = &policy.spec().cameras;
+    let image = |(name, path): &(String, PathBuf)| {
+        let is_named = |camera: &&String| *camera == name || camera.rsplit('.').next() == Some(name);
+        let camera = cameras.iter().find(is_named);
+        let camera =
+            camera.with_context(|| format!("--image {name}: the policy's cameras are {}", cameras.join(", ")))?;
+        let picture = read_rgb(&Locator::File(path.display().to_string()), Path::new(""), &Limits::NONE)?;
+        Ok((camera.clone(), picture))
+    };
+    let images: Vec<_> = args.image.iter().map(image).collect::<anyhow::Result<_>>().map_err(usage)?;
+    let twice = (1..images.len()).find(|&at| images[..at].iter().any(|(before, _)| *before == images[at].0));
+    if let Some(at) = twice {
+        return Err(UsageError(format!("--image: two pictures of {}", images[at].0)).into());
+    }
+    let observation = Observation { images, state: args.state, prompt: args.prompt };
+    let actions = policy.act(&observation, Moment::default()).map_err(UsageError)?;
+    for step in 0..actions.num_steps() {
+        let values: Vec<String> = actions.step(step).iter().map(f32::to_string).collect();
+        println!("{}", values.join(" "));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn picture(text: &str) -> Result<(String, PathBuf), String> {
+    let (camera, file) = text.split_once('=').ok_or("expected CAMERA=FILE")?;
+    Ok((camera.to_owned(), file.into()))
+}

@@ -1,0 +1,70 @@
+//! `loongforge judge-policy`: count a policy's successes, or compare its actions with recorded ones.
+
+use super::UsageError;
+use crate::policy::judge::judge_pads;
+use crate::policy::open_loop::open_loop;
+use crate::policy::{Choice, Wanted, open};
+use clap::Args;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  loongforge judge-policy runs/pads_policy --layouts 400 --sheet pads.png      successes in the task Pads
+  loongforge judge-policy --policy pads-expert                                 the same of its expert
+  loongforge judge-policy my-pi05 --episodes my-set --plots plots              errors on recorded episodes
+
+Successes are counted in the task Pads, beside random actions, the expert, another instruction and a covered camera. With --episodes
+actions are compared with recorded ones, beside baselines that need no policy: that is not success.")]
+pub struct JudgePolicyArgs {
+    #[command(flatten)]
+    wanted: Wanted,
+    /// Layouts to judge on; no demonstration has one of them
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=100_000), conflicts_with = "episodes")]
+    layouts: u32,
+    /// PNG to write, with frames of the first episodes
+    #[arg(long, value_name = "FILE", conflicts_with = "episodes")]
+    sheet: Option<PathBuf>,
+    /// Recorded episodes to compare with, the first ones of --episodes
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..), requires = "episodes")]
+    num_episodes: u32,
+    /// Frames from one chunk to the next [default: the actions that are executed]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), requires = "episodes")]
+    every: Option<u32>,
+    /// The policy's camera of a feature of the set; may be repeated [default: the same name]
+    #[arg(long, value_name = "FEATURE=CAMERA", value_parser = pair, requires = "episodes")]
+    camera: Vec<(String, String)>,
+    /// Folder of plots to write: recorded and predicted actions of the first episode
+    #[arg(long, value_name = "FOLDER", requires = "episodes")]
+    plots: Option<PathBuf>,
+}
+
+pub fn judge_policy(args: JudgePolicyArgs) -> anyhow::Result<ExitCode> {
+    let usage = |error: anyhow::Error| UsageError::of(error.as_ref());
+    let mut policy = open(&args.wanted).map_err(usage)?;
+    let policy = policy.as_mut();
+    if let Some(set) = args.wanted.episodes.as_ref().filter(|_| args.wanted.policy != Choice::Replay) {
+        let every = args.every.map(|every| every as usize);
+        let found = open_loop(policy, set, args.num_episodes as usize, every, &args.camera).map_err(usage)?;
+        println!("{}", found.text());
+        if let Some(folder) = &args.plots {
+            found.draw(folder)?;
+            println!("plots: {}", folder.display());
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    let judged = judge_pads(policy, args.wanted.seed, args.layouts as usize, |trial| eprintln!("judging: {trial}"))
+        .map_err(usage)?;
+    println!("{}", judged.text());
+    if let Some(path) = &args.sheet {
+        judged.save(path)?;
+        println!("frames of the first episodes: {}", path.display());
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn pair(text: &str) -> Result<(String, String), String> {
+    let (key, camera) = text.split_once('=').ok_or("expected FEATURE=CAMERA")?;
+    Ok((key.to_owned(), camera.to_owned()))
+}

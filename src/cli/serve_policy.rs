@@ -1,0 +1,98 @@
+//! `loongforge serve-policy`: answer robots and simulators.
+
+use super::UsageError;
+use crate::policy::{Wanted, open};
+use crate::serve::{Actor, Door, ServeError, Server};
+use anyhow::{Context, ensure};
+use clap::Args;
+use loongforge_core::files;
+use loongforge_core::observe::safe;
+use loongforge_core::robot::wire::{Names, Offer, Protocol};
+use std::io::{Write, stdout};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+const EXAMPLES: &str = "\
+Examples:
+  loongforge serve-policy runs/pads_policy --protocol openpi
+  loongforge serve-policy my-pi05 --protocol openpi --map observation/image=base_0_rgb --map observation/wrist_image=left_wrist_0_rgb
+  loongforge serve-policy my-pi05 --protocol vla-eval --port 8001 --execute 10
+  loongforge serve-policy --policy pads-expert --protocol openpi         no model: tests the robot's side
+
+Fields of a client's observation are found by their names: those of cameras, also their last part (`images/top` is
+observation.images.top), `state`, and `prompt`, `task`, `task_description`, `instruction`. For others there is --map; a field that
+no rule knows is an error. Ports without --port: 8000, for loongforge 10093.";
+
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub struct ServePolicyArgs {
+    #[command(flatten)]
+    wanted: Wanted,
+    /// Protocol of the clients: openpi, vla-eval or loongforge
+    #[arg(long, value_parser = protocol)]
+    protocol: Protocol,
+    /// Address to listen at
+    #[arg(long, default_value = "127.0.0.1")]
+    host: String,
+    /// Port to listen at; 0 is any that is free, which is printed
+    #[arg(long)]
+    port: Option<u16>,
+    /// What a field of the client's observations is: a camera, `state`, `prompt`, or `-` for a field that is not read; may be repeated,
+    /// and fields of the state are put end to end in this order
+    #[arg(long, value_name = "FIELD=PART")]
+    map: Vec<String>,
+    /// Camera that clients need not send: it is masked; may be repeated
+    #[arg(long, value_name = "CAMERA")]
+    without: Vec<String>,
+    /// Prompt of observations that have none
+    #[arg(long, value_name = "TEXT")]
+    prompt: Option<String>,
+    /// File with the key that clients must send (`Authorization: Api-Key KEY`)
+    #[arg(long, value_name = "FILE")]
+    api_key_file: Option<PathBuf>,
+    /// Listen beyond this machine, in plain text
+    #[arg(long)]
+    insecure_allow_plaintext: bool,
+}
+
+pub fn serve_policy(args: ServePolicyArgs) -> anyhow::Result<ExitCode> {
+    // Files and names that are not what they should be are for the user to change.
+    let usage = |error: anyhow::Error| UsageError::of(error.as_ref());
+    let key = args.api_key_file.as_ref().map(read_key).transpose().map_err(usage)?;
+    let wanted = args.wanted;
+    let (actor, spec) = Actor::start(move || open(&wanted)).map_err(usage)?;
+    let names = Names::new(&spec, &args.map, &args.without, args.prompt).map_err(UsageError)?;
+    let door = Door {
+        host: args.host,
+        port: args.port.unwrap_or(args.protocol.port()),
+        key,
+        is_open: args.insecure_allow_plaintext,
+    };
+    let name = spec.name.clone();
+    let offer = Offer { spec, names };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("the server's thread")?;
+    runtime.block_on(serve(door, args.protocol, offer, actor, &name))
+}
+
+async fn serve(door: Door, protocol: Protocol, offer: Offer, actor: Actor, name: &str) -> anyhow::Result<ExitCode> {
+    let tell = |line: &str| eprintln!("a connection ended: {}", safe(line));
+    let server = match Server::open(door, protocol, offer, actor, Box::new(tell)).await {
+        Err(error @ ServeError::Open { .. }) => return Err(UsageError::of(&error).into()),
+        opened => opened?,
+    };
+    println!("serving {name} at ws://{}", server.address()?);
+    stdout().flush()?;
+    server.run(async { drop(tokio::signal::ctrl_c().await) }).await;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn read_key(path: &PathBuf) -> anyhow::Result<String> {
+    let text = files::read_text(path).with_context(|| path.display().to_string())?;
+    let key = text.trim().to_owned();
+    ensure!(!key.is_empty() && key.is_ascii(), "{}: a key is a line of ASCII", path.display());
+    Ok(key)
+}
+
+fn protocol(name: &str) -> Result<Protocol, String> {
+    Protocol::parse(name).ok_or_else(|| format!("expected one of {}", Protocol::NAMES.join(", ")))
+}

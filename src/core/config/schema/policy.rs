@@ -1,0 +1,72 @@
+//! Settings of robot policies: what they read of the data, and how states and actions become the model's numbers.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Robot policies: what is read of the data, and how states and actions are normalized.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Policy {
+    /// The model's name of each camera of the data, `{ observation.images.front: observation.images.base_0_rgb }`; cameras that
+    /// are not named here keep their name.
+    pub cameras: BTreeMap<String, String>,
+    /// Key of the robot's state in the data.
+    pub state: String,
+    /// Key of the actions in the data.
+    pub action: String,
+    /// Normalization of states; `null`: as `normalization_mapping` of the model's config says.
+    pub state_normalization: Option<Normalization>,
+    /// Normalization of actions; `null`: as `normalization_mapping` of the model's config says.
+    pub action_normalization: Option<Normalization>,
+    /// Learn actions relative to the state of the sample; `null`: as `use_relative_actions` of the model's config says.
+    pub relative_actions: Option<bool>,
+    /// Names, or parts of names, of actions that stay absolute under `relative_actions`; `null`: as the model's config says.
+    pub exclude: Option<Vec<String>>,
+    /// Leave steps behind the end of the episode, which repeat its last action, out of the loss; `null`: as the model was
+    /// published.
+    pub mask_padding: Option<bool>,
+    /// Frames at the end of each episode that begin no sample.
+    pub drop_last_frames: usize,
+    /// Noises and noise levels that each sample is trained with in one step; what the model sees is computed once for all.
+    #[schemars(range(min = 1, max = 1024))]
+    pub noise_draws: usize,
+    /// Keep the gradient of the actions' loss out of the vision-language model (knowledge insulation).
+    pub insulate: bool,
+}
+
+/// Normalization of a state or of actions, by the statistics of the training data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[schemars(inline)]
+pub enum Normalization {
+    // None.
+    Identity,
+    // Mean 0 and deviation 1.
+    MeanStd,
+    // The minimum becomes -1, the maximum 1.
+    MinMax,
+    // The quantile 0.01 becomes -1, the quantile 0.99 becomes 1; what lies outside is not clipped.
+    Quantiles,
+    // The same with the quantiles 0.1 and 0.9.
+    Quantile10,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self {
+            cameras: BTreeMap::new(),
+            state: "observation.state".to_owned(),
+            action: "action".to_owned(),
+            state_normalization: None,
+            action_normalization: None,
+            relative_actions: None,
+            exclude: None,
+            mask_padding: None,
+            drop_last_frames: 0,
+            noise_draws: 1,
+            insulate: false,
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! The episodes of a set: how long each is, in which rows of which file, and where in which videos.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use super::columns::Columns;
+use super::info::{Info, Version};
+use super::jsonl::for_each_line;
+use crate::data::error::DataError;
+
+/// Episodes that a set may have: 16 million.
+const MAX_EPISODES: usize = 1 << 24;
+
+/// One episode.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Episode {
+    /// Frames of it.
+    pub length: usize,
+    /// Its file of rows, by its place in [`Episodes::files`].
+    pub file: usize,
+    /// Its first row in that file.
+    pub row: usize,
+    /// Where it is in the video of each feature that is one, in the order of the info.
+    pub clips: Vec<Clip>,
+}
+
+/// Where an episode is in a video.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Clip {
+    /// The file, by its place in [`Episodes::videos`].
+    pub file: usize,
+    /// The time of the episode's first frame, in seconds.
+    pub from: f64,
+}
+
+/// All episodes, in order, and the files that they are in; paths are below the set's folder.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Episodes {
+    pub list: Vec<Episode>,
+    pub files: Vec<PathBuf>,
+    pub videos: Vec<PathBuf>,
+}
+
+/// Paths, each with its number.
+#[derive(Default)]
+struct Paths {
+    numbers: BTreeMap<PathBuf, usize>,
+    list: Vec<PathBuf>,
+}
+
+impl Paths {
+    fn number(&mut self, path: PathBuf) -> usize {
+        *self.numbers.entry(path.clone()).or_insert_with(|| {
+            self.list.push(path);
+            self.list.len() - 1
+        })
+    }
+}
+
+impl Episodes {
+    /// Of the set in `folder`.
+    ///
+    /// # Errors
+    /// Named by the file: missing or wrong; episodes that do not add up to what the info says.
+    pub fn read(folder: &Path, info: &Info) -> Result<Self, DataError> {
+        if info.num_episodes > MAX_EPISODES {
+            let reason = format!("`total_episodes` is {}, more than {MAX_EPISODES}", info.num_episodes);
+            return Err(DataError::file(&folder.join(super::info::INFO), reason));
+        }
+        let episodes = match info.version {
+            Version::V30 => of_rows(folder, info)?,
+            Version::V20 | Version::V21 => of_lines(folder, info)?,
+        };
+        let num_frames: u64 = episodes.list.iter().map(|episode| episode.length as u64).sum();
+        if (episodes.list.len(), num_frames) != (info.num_episodes, info.num_frames) {
+            let reason = format!(
+                "says {} episodes with {} frames, and the files of episodes have {} with {num_frames}",
+                info.num_episodes,
+                info.num_frames,
+                episodes.list.len()
+            );
+            return Err(DataError::file(&folder.join(super::info::INFO), reason));
+        }
+        Ok(episodes)
+    }
+}
+
+/// `meta/episodes.jsonl`, where each episode has files of its own.
+fn of_lines(folder: &Path, info: &Info) -> Result<Episodes, DataError> {
+    let path = folder.join("meta/episodes.jsonl");
+    let mut episodes = Episodes::default();
+    for_each_line(&path, |line| {
+        let index = line["episode_index"].as_u64().ok_or("has no `episode_index`")?;
+        let length = line["length"].as_u64().and_then(|length| usize::try_from(length).ok()).filter(|&it| it > 0);
+        let length = length.ok_or_else(|| format!("`length` is {}", line["length"]))?;
+        if index != episodes.list.len() as u64 || episodes.list.len() == MAX_EPISODES {
+            return Err(format!("is episode {index}, and episode {} is expected", episodes.list.len()));
+        }
+        let numbers = info.of_episode(index);
+        let mut clips = Vec::new();
+        for key in info.videos() {
+            clips.push(Clip { file: episodes.videos.len(), from: 0.0 });
+            episodes.videos.push(info.video_file(&numbers, key)?);
+        }
+        episodes.list.push(Episode { length, file: episodes.files.len(), row: 0, clips });
+        episodes.files.push(info.data_file(&numbers)?);
+        Ok(())
+    })?;
+    Ok(episodes)
+}
+
+/// The Parquet files below `meta/episodes`, a row an episode.
+fn of_rows(folder: &Path, info: &Info) -> Result<Episodes, DataError> {
+    let (mut files, mut videos) = (Paths::default(), Paths::default());
+    let mut list: Vec<Episode> = Vec::new();
+    // The row of the whole set that each file of rows begins with.
+    let mut begins: Vec<i64> = Vec::new();
+    for path in parquet_files(&folder.join("meta/episodes"))? {
+        let columns = Columns::open(&path)?;
+        let wrong = |reason: String| DataError::file(&path, reason);
+        let [index, length, from, to] =
+            ["episode_index", "length", "dataset_from_index", "dataset_to_index"].map(|key| columns.integers(key));
+        let (index, length, from, to) = (index?, length?, from?, to?);
+        let places = |key: &str| {
+            let numbers = ["chunk_index", "file_index"].map(|name| columns.integers(&format!("{key}/{name}")));
+            let [chunks, files] = numbers;
+            Ok::<_, DataError>((chunks?, files?))
+        };
+        let data = places("data")?;
+        let mut clips = Vec::new();
+        for key in info.videos() {
+            clips.push((key, places(&format!("videos/{key}"))?, columns.reals(&format!("videos/{key}/from_timestamp"))?));
+        }
+        let numbers = |(chunks, files): &(Vec<i64>, Vec<i64>), row: usize| {
+            let number = |value: i64| u64::try_from(value).map_err(|_| wrong(format!("row {}: a file {value}", row + 1)));
+            Ok::<_, DataError>([("chunk_index", number(chunks[row])?), ("file_index", number(files[row])?)])
+        };
+        for row in 0..columns.num_rows() {
+            let at = list.len();
+            if index[row] != at as i64 {
+                return Err(wrong(format!("has episode {} where episode {at} is expected", index[row])));
+            }
+            let frames = usize::try_from(length[row]).ok().filter(|&frames| frames > 0);
+            let frames = frames.filter(|_| to[row].checked_sub(from[row]) == Some(length[row]));
+            let frames = frames.ok_or_else(|| {
+                wrong(format!("episode {at}: `length` is {}, rows {} to {}", length[row], from[row], to[row]))
+            })?;
+            let data_file = info.data_file(&numbers(&data, row)?).map_err(wrong)?;
+            let file = files.number(data_file);
+            if file == begins.len() {
+                begins.push(from[row]);
+            }
+            let first = usize::try_from(from[row] - begins[file]);
+            let first = first.map_err(|_| wrong(format!("episode {at} comes before others of its file")))?;
+            let mut placed = Vec::with_capacity(clips.len());
+            for (key, place, times) in &clips {
+                let video = info.video_file(&numbers(place, row)?, key).map_err(wrong)?;
+                if !(times[row].is_finite() && times[row] >= 0.0) {
+                    return Err(wrong(format!("episode {at}: videos/{key}/from_timestamp is {}", times[row])));
+                }
+                placed.push(Clip { file: videos.number(video), from: times[row] });
+            }
+            list.push(Episode { length: frames, file, row: first, clips: placed });
+            if list.len() > MAX_EPISODES {
+                return Err(wrong(format!("has more than {MAX_EPISODES} episodes")));
+            }
+        }
+    }
+    Ok(Episodes { list, files: files.list, videos: videos.list })
+}
+
+/// `chunk-*/file-*.parquet` below a folder, by name.
+///
+/// # Errors
+/// The folder cannot be listed, or has none.
+fn parquet_files(folder: &Path) -> Result<Vec<PathBuf>, DataError> {
+    let list = |folder: &Path| -> Result<Vec<PathBuf>, DataError> {
+        let read = |error| DataError::read(folder, error);
+        let entries = std::fs::read_dir(folder).map_err(read)?;
+        let mut paths = entries.map(|entry| entry.map(|it| it.path())).collect::<Result<Vec<_>, _>>().map_err(read)?;
+        paths.sort();
+        Ok(paths)
+    };
+    let mut found = Vec::new();
+    for chunk in list(folder)?.into_iter().filter(|path| path.is_dir()) {
+        let is_rows = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "parquet");
+        found.extend(list(&chunk)?.into_iter().filter(is_rows));
+    }
+    match found.is_empty() {
+        true => Err(DataError::file(folder, "has no chunk-*/*.parquet, which describe the episodes")),
+        false => Ok(found),
+    }
+}

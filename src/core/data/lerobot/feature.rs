@@ -1,0 +1,99 @@
+//! The features of a set: what every frame of it has.
+
+use image::RgbImage;
+
+/// The type of a feature's values.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Dtype {
+    Float32,
+    Float64,
+    Int64,
+    Bool,
+    /// Whole numbers of this type, which are read and not written.
+    Int(String),
+    String,
+    /// Pictures as PNG in the Parquet files.
+    Image,
+    /// Frames of videos.
+    Video,
+    /// A type of this name, which is not read: depth, sound, sentences of several speakers.
+    Other(String),
+}
+
+/// What every frame has under a key.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Feature {
+    /// For example `observation.state`, `action`, `observation.images.front`.
+    pub key: String,
+    pub dtype: Dtype,
+    /// Sizes of the axes; of pictures and videos rows, columns, channels.
+    pub shape: Vec<usize>,
+    /// Names of the entries of the last axis, or of a picture's axes; may be empty.
+    pub names: Vec<String>,
+}
+
+/// The value of a feature in one frame.
+#[derive(Clone, Copy, Debug)]
+pub enum Value<'a> {
+    /// Of a feature of numbers or of truth values (0 and 1), row-major.
+    Numbers(&'a [f32]),
+    Picture(&'a RgbImage),
+    Text(&'a str),
+}
+
+impl Feature {
+    /// A vector of float32 with these names of its entries.
+    pub fn vector(key: &str, names: &[&str]) -> Self {
+        let names = names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>();
+        Self { key: key.to_owned(), dtype: Dtype::Float32, shape: vec![names.len()], names }
+    }
+
+    /// Pictures of rows × columns, as PNG or as H.264 video.
+    pub fn pictures(key: &str, rows: usize, columns: usize, as_video: bool) -> Self {
+        let names = ["height", "width", "channels"].map(str::to_owned).to_vec();
+        let dtype = if as_video { Dtype::Video } else { Dtype::Image };
+        Self { key: key.to_owned(), dtype, shape: vec![rows, columns, 3], names }
+    }
+
+    /// Numbers of one frame.
+    pub fn width(&self) -> usize {
+        self.shape.iter().product()
+    }
+
+    /// Returns whether its values are numbers or truth values.
+    pub fn is_numbers(&self) -> bool {
+        matches!(self.dtype, Dtype::Float32 | Dtype::Float64 | Dtype::Int64 | Dtype::Bool | Dtype::Int(_))
+    }
+}
+
+impl Dtype {
+    /// The type that `meta/info.json` has this word for.
+    pub(super) fn read(word: &str, is_depth: bool) -> Self {
+        match word {
+            "image" | "video" if is_depth => Self::Other(format!("{word} of depth")),
+            "image" => Self::Image,
+            "video" => Self::Video,
+            "float32" => Self::Float32,
+            "float64" => Self::Float64,
+            "int64" => Self::Int64,
+            "bool" => Self::Bool,
+            "string" => Self::String,
+            "int8" | "int16" | "int32" | "uint8" | "uint16" | "uint32" => Self::Int(word.to_owned()),
+            other => Self::Other(other.to_owned()),
+        }
+    }
+
+    /// The word that `meta/info.json` has for it.
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Float32 => "float32",
+            Self::Float64 => "float64",
+            Self::Int64 => "int64",
+            Self::Bool => "bool",
+            Self::String => "string",
+            Self::Image => "image",
+            Self::Video => "video",
+            Self::Int(name) | Self::Other(name) => name,
+        }
+    }
+}

@@ -1,0 +1,35 @@
+//! LeRobot data sets: recorded episodes of robots, each a row a frame, with pictures in Parquet files or in videos.
+//!
+//! ```text
+//! meta/info.json ── Info ─┬ features, paths                meta/episodes ── Episode: rows of a file, a time of each video
+//!                         └ fps ── steps of a window       data/…parquet ── columns;  videos/…mp4 ── frames
+//! Set ── blocks ── Step: a frame of an episode ─┬ window of numbers, with what is outside of the episode
+//!                                               └ pictures
+//! ```
+
+mod clips;
+mod columns;
+mod describe;
+mod episodes;
+mod feature;
+mod info;
+mod jsonl;
+mod rows;
+mod running;
+mod set;
+mod stats;
+mod step;
+mod summary;
+mod table;
+mod tasks;
+mod template;
+mod videos;
+mod writer;
+
+pub use feature::{Dtype, Feature, Value};
+pub use info::{INFO, Info, Version, is_set};
+pub use running::Running;
+pub use set::{Block, OpenBlock, Set};
+pub use stats::{FeatureStats, Stats, command};
+pub use step::{Step, Window, steps_of};
+pub use writer::SetWriter;

@@ -1,0 +1,72 @@
+//! The rows of one file: its columns, each read when it is first asked for and held while the file is open.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use super::columns::{Columns, Stored};
+use super::feature::Feature;
+use crate::data::error::DataError;
+
+/// A file of rows, opened.
+pub struct Rows {
+    path: PathBuf,
+    pub num_rows: usize,
+    /// Seconds since the begin of its episode, by row.
+    pub timestamps: Vec<f64>,
+    /// The number of its task, by row.
+    pub tasks: Vec<i64>,
+    /// The number of its episode, by row.
+    pub episodes: Vec<i64>,
+    numbers: Mutex<BTreeMap<String, Cell<Vec<f32>>>>,
+    pictures: Mutex<BTreeMap<String, Cell<Vec<Stored>>>>,
+}
+
+type Cell<T> = Arc<OnceLock<Result<Arc<T>, String>>>;
+
+impl Rows {
+    /// # Errors
+    /// Named by the file: missing, damaged, without the columns that every set has.
+    pub fn open(path: &Path) -> Result<Self, DataError> {
+        let columns = Columns::open(path)?;
+        Ok(Self {
+            path: path.to_owned(),
+            num_rows: columns.num_rows(),
+            timestamps: columns.reals("timestamp")?,
+            tasks: columns.integers("task_index")?,
+            episodes: columns.integers("episode_index")?,
+            numbers: Mutex::default(),
+            pictures: Mutex::default(),
+        })
+    }
+
+    /// `[rows, width]` of a feature of numbers, row-major.
+    ///
+    /// # Errors
+    /// Named by the file and the column.
+    pub fn numbers(&self, feature: &Feature) -> Result<Arc<Vec<f32>>, DataError> {
+        held(&self.numbers, &feature.key, || Columns::open(&self.path)?.numbers(&feature.key, feature.width()))
+            .map_err(DataError::Line)
+    }
+
+    /// The picture of each row under a key.
+    ///
+    /// # Errors
+    /// As [`Rows::numbers`].
+    pub fn pictures(&self, key: &str) -> Result<Arc<Vec<Stored>>, DataError> {
+        held(&self.pictures, key, || Columns::open(&self.path)?.pictures(key)).map_err(DataError::Line)
+    }
+}
+
+/// What is held under a key, made when it is first asked for; meanwhile others wait for it and for nothing else.
+fn held<T>(
+    held: &Mutex<BTreeMap<String, Cell<T>>>,
+    key: &str,
+    make: impl FnOnce() -> Result<T, DataError>,
+) -> Result<Arc<T>, String> {
+    let cell = {
+        let mut held = held.lock().unwrap_or_else(PoisonError::into_inner);
+        held.entry(key.to_owned()).or_default().clone()
+    };
+    cell.get_or_init(|| make().map(Arc::new).map_err(|error| error.to_string())).clone()
+}

@@ -1,0 +1,203 @@
+//! One frame of an episode, and what is around it.
+
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+
+use image::RgbImage;
+
+use super::columns::Stored;
+use super::feature::{Dtype, Feature};
+use super::rows::Rows;
+use super::set::Set;
+use super::template::is_inner;
+use crate::data::decoder::MediaDecoder;
+use crate::data::error::DataError;
+use crate::data::limits::Limits;
+use crate::data::locator::Locator;
+
+/// Parts of a step by which a time may be off a whole number of steps, as lerobot has it.
+const TOLERANCE: f64 = 1e-4;
+
+/// A frame of an episode.
+#[derive(Clone)]
+pub struct Step {
+    set: Arc<Set>,
+    rows: Arc<Rows>,
+    episode: usize,
+    frame: usize,
+}
+
+/// Values of a feature at several steps.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Window {
+    /// `[steps, width]`, row-major.
+    pub values: Vec<f32>,
+    /// By step, whether it lies outside of the episode, whose first or last frame stands for it.
+    pub is_pad: Vec<bool>,
+}
+
+/// The steps of times, in seconds, at `fps` frames a second.
+///
+/// # Errors
+/// The reason: a time that is no whole number of steps.
+pub fn steps_of(seconds: &[f64], fps: f64) -> Result<Vec<i64>, String> {
+    let step = |&time: &f64| {
+        let steps = time * fps;
+        // lerobot allows so many seconds; a step has 1/fps.
+        if !steps.is_finite() || (steps - steps.round()).abs() > TOLERANCE * fps || steps.abs() > 1e6 {
+            return Err(format!("{time} s is no whole number of steps: at {fps} frames a second one takes {:.6} s", 1.0 / fps));
+        }
+        Ok(steps.round() as i64)
+    };
+    seconds.iter().map(step).collect()
+}
+
+impl Step {
+    pub(super) fn new(set: Arc<Set>, rows: Arc<Rows>, episode: usize, frame: usize) -> Self {
+        Self { set, rows, episode, frame }
+    }
+
+    pub fn set(&self) -> &Arc<Set> {
+        &self.set
+    }
+
+    /// The number of its episode.
+    pub fn episode(&self) -> usize {
+        self.episode
+    }
+
+    /// Its number in the episode.
+    pub fn frame(&self) -> usize {
+        self.frame
+    }
+
+    /// Seconds since the begin of the episode.
+    pub fn time(&self) -> f64 {
+        self.rows.timestamps[self.row(self.frame)]
+    }
+
+    /// What the robot was told.
+    ///
+    /// # Errors
+    /// The number of its task has no text.
+    pub fn task(&self) -> Result<&str, DataError> {
+        let number = self.rows.tasks[self.row(self.frame)];
+        let text = self.set.tasks().get(&number);
+        text.map(String::as_str).ok_or_else(|| DataError::Line(format!("has task {number}, which the set has no text for")))
+    }
+
+    /// Values of a feature of numbers at `steps` from this frame, those before the episode being its first and those behind it
+    /// its last.
+    ///
+    /// # Errors
+    /// Named: no such feature, no numbers, or a file is damaged.
+    pub fn window(&self, key: &str, steps: &[i64]) -> Result<Window, DataError> {
+        let feature = self.feature(key)?;
+        if !feature.is_numbers() {
+            return Err(DataError::Line(format!("{key} is of the type {}, not of numbers", feature.dtype.name())));
+        }
+        let (values, width) = (self.rows.numbers(feature)?, feature.width());
+        let mut window = Window { values: Vec::with_capacity(steps.len() * width), is_pad: Vec::with_capacity(steps.len()) };
+        for &step in steps {
+            let (frame, is_pad) = self.clamped(step);
+            window.values.extend_from_slice(&values[self.row(frame) * width..][..width]);
+            window.is_pad.push(is_pad);
+        }
+        Ok(window)
+    }
+
+    /// The values of a feature of numbers in this frame.
+    ///
+    /// # Errors
+    /// As [`Step::window`].
+    pub fn numbers(&self, key: &str) -> Result<Vec<f32>, DataError> {
+        Ok(self.window(key, &[0])?.values)
+    }
+
+    /// The pictures of a camera at `steps` from this frame, clamped as [`Step::window`] does.
+    ///
+    /// # Errors
+    /// Named: no such camera, or a picture cannot be read or decoded.
+    pub fn pictures(
+        &self,
+        key: &str,
+        steps: &[i64],
+        decoder: &dyn MediaDecoder,
+        limits: &Limits,
+    ) -> Result<Vec<RgbImage>, DataError> {
+        let feature = self.feature(key)?;
+        let frames = steps.iter().map(|&step| self.clamped(step).0);
+        match &feature.dtype {
+            Dtype::Image => {
+                let stored = self.rows.pictures(key)?;
+                frames.map(|frame| self.stored(&stored[self.row(frame)], key, frame, decoder, limits)).collect()
+            }
+            Dtype::Video => {
+                let videos = self.set.info().videos();
+                let at = videos.into_iter().position(|video| video == key).unwrap_or_default();
+                let clip = self.of_episode().clips[at];
+                let times: Vec<f64> = frames.map(|frame| clip.from + self.rows.timestamps[self.row(frame)]).collect();
+                let path = self.set.video(clip.file);
+                self.set.videos().frames((clip.file, &path), &times, decoder, limits)
+            }
+            other => Err(DataError::Line(format!("{key} is of the type {}, not pictures", other.name()))),
+        }
+    }
+
+    /// A picture from a cell of the file, or from the file that it names.
+    fn stored(
+        &self,
+        stored: &Stored,
+        key: &str,
+        frame: usize,
+        decoder: &dyn MediaDecoder,
+        limits: &Limits,
+    ) -> Result<RgbImage, DataError> {
+        let name = format!("{key} of frame {frame} of episode {}", self.episode);
+        let wrong = |reason: String| DataError::image(Path::new(&name), reason);
+        match stored {
+            Stored::Bytes(bytes) => decoder.picture(bytes, limits).map_err(wrong),
+            Stored::File(path) => {
+                is_inner(path).map_err(|()| wrong(format!("is the file {path:?}, which is not in the set")))?;
+                let bytes = Locator::File(path.clone()).read(self.set.folder())?.into_owned();
+                decoder.picture(&bytes, limits).map_err(wrong)
+            }
+        }
+    }
+
+    fn feature(&self, key: &str) -> Result<&Feature, DataError> {
+        let feature = self.set.info().feature(key);
+        feature.ok_or_else(|| DataError::Line(format!("the set has no feature {key}")))
+    }
+
+    fn of_episode(&self) -> &super::episodes::Episode {
+        &self.set.episodes()[self.episode]
+    }
+
+    /// The row of a frame of the episode.
+    fn row(&self, frame: usize) -> usize {
+        self.of_episode().row + frame
+    }
+
+    /// The frame of the episode that a step leads to, and whether another stands for it.
+    fn clamped(&self, step: i64) -> (usize, bool) {
+        let last = self.of_episode().length as i64 - 1;
+        let wanted = self.frame as i64 + step;
+        let frame = wanted.clamp(0, last);
+        (frame as usize, frame != wanted)
+    }
+}
+
+impl PartialEq for Step {
+    /// The same frame of the same folder.
+    fn eq(&self, other: &Self) -> bool {
+        (self.set.folder(), self.episode, self.frame) == (other.set.folder(), other.episode, other.frame)
+    }
+}
+
+impl fmt::Debug for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: frame {} of episode {}", self.set.folder().display(), self.frame, self.episode)
+    }
+}

@@ -1,0 +1,55 @@
+//! The videos of a set that are open: a bounded number of them, those used last.
+
+use std::collections::VecDeque;
+use std::path::Path;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use image::RgbImage;
+
+use crate::data::decoder::MediaDecoder;
+use crate::data::error::DataError;
+use crate::data::limits::Limits;
+use crate::data::media::VideoFile;
+
+/// Videos that are open at a time; each has a file and its tables, a few hundred kB.
+const MAX_OPEN: usize = 64;
+/// Seconds by which a frame may be off the time that is asked for, as lerobot has it.
+const TOLERANCE: f64 = 1e-4;
+
+/// Videos by number.
+#[derive(Default)]
+pub struct Videos(Mutex<VecDeque<(usize, Cell)>>);
+
+type Cell = Arc<OnceLock<Result<VideoFile, String>>>;
+
+impl Videos {
+    /// Frames of video `number`, which lies at `path`, at these times, in seconds.
+    ///
+    /// # Errors
+    /// Named by the file: it cannot be read, has no frame there, or the frame cannot be decoded.
+    pub fn frames(
+        &self,
+        (number, path): (usize, &Path),
+        seconds: &[f64],
+        decoder: &dyn MediaDecoder,
+        limits: &Limits,
+    ) -> Result<Vec<RgbImage>, DataError> {
+        let cell = self.cell(number);
+        let video = cell.get_or_init(|| VideoFile::open(path, limits)).as_ref().map_err(Clone::clone);
+        video
+            .and_then(|video| video.frames(seconds, TOLERANCE, decoder, limits))
+            .map_err(|reason| DataError::image(path, reason))
+    }
+
+    fn cell(&self, number: usize) -> Cell {
+        let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let held = open.iter().rposition(|(held, _)| *held == number);
+        let entry = held.and_then(|at| open.remove(at)).unwrap_or_else(|| (number, Cell::default()));
+        let cell = entry.1.clone();
+        open.push_back(entry);
+        while open.len() > MAX_OPEN {
+            open.pop_front();
+        }
+        cell
+    }
+}

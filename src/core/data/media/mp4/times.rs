@@ -1,0 +1,176 @@
+//! When the frames of a track are shown, and at which of them decoding can begin. ISO/IEC 14496-12 §8.6.
+
+use super::boxes::{Boxes, Fields};
+use super::track::{WRONG, video};
+
+/// The frames of a track by the time at which they are shown.
+#[derive(Debug, PartialEq)]
+pub struct Times {
+    /// When each coded frame is shown, in decoding order, in ticks.
+    ticks: Vec<i64>,
+    per_second: f64,
+    /// Numbers of coded frames in the order in which they are shown.
+    shown: Vec<u32>,
+    /// Numbers of coded frames that need no other, ascending; `None`: all of them.
+    sync: Option<Vec<u32>>,
+}
+
+/// Coded frames that are decoded, and the place of one of them in the order in which they are shown.
+#[derive(Debug, PartialEq)]
+pub struct Span {
+    pub first: usize,
+    pub last: usize,
+}
+
+impl Times {
+    /// Of the first video track of a box `moov`, with so many coded frames.
+    ///
+    /// # Errors
+    /// The reason: tables that lie, or an edit list of several parts.
+    pub fn of_movie(moov: &[u8], num_samples: usize) -> Result<Self, String> {
+        let track = video(moov)?;
+        let table = Boxes(track).path(&[b"mdia", b"minf", b"stbl"]).ok_or(WRONG)?;
+        let per_second = per_second(Boxes(track).path(&[b"mdia", b"mdhd"]).ok_or(WRONG)?).ok_or(WRONG)?;
+        let movie = Boxes(moov).contents(b"mvhd").and_then(per_second_of_movie).ok_or(WRONG)?;
+        let mut ticks = decoding_times(Boxes(table), num_samples)?;
+        if let Some(offsets) = Boxes(table).contents(b"ctts") {
+            add_offsets(&mut ticks, offsets)?;
+        }
+        let edits = Boxes(track).path(&[b"edts", b"elst"]);
+        let shift = edits.map_or(Ok(0.0), |edits| shift(edits, f64::from(per_second) / f64::from(movie)))?;
+        ticks.iter_mut().for_each(|tick| *tick += shift.round() as i64);
+        let mut shown: Vec<u32> = (0..num_samples as u32).collect();
+        shown.sort_by_key(|&sample| ticks[sample as usize]);
+        let sync = Boxes(table).contents(b"stss").map(|sync| sync_samples(sync, num_samples)).transpose()?;
+        Ok(Self { ticks, per_second: f64::from(per_second), shown, sync })
+    }
+
+    /// The coded frame that is shown at a time, in seconds.
+    ///
+    /// # Errors
+    /// The reason: the nearest one is off by more than `tolerance` seconds.
+    pub fn at(&self, seconds: f64, tolerance: f64) -> Result<usize, String> {
+        let time = |place: usize| self.ticks[self.shown[place] as usize] as f64 / self.per_second;
+        let after = self.shown.partition_point(|&sample| (self.ticks[sample as usize] as f64) < seconds * self.per_second);
+        let near = [after.checked_sub(1), Some(after).filter(|&place| place < self.shown.len())];
+        let nearest = near.into_iter().flatten().min_by(|&a, &b| {
+            (time(a) - seconds).abs().total_cmp(&(time(b) - seconds).abs())
+        });
+        let nearest = nearest.ok_or("a video without frames")?;
+        let off = (time(nearest) - seconds).abs();
+        if off > tolerance {
+            return Err(format!(
+                "has no frame at {seconds:.4} s: the nearest is at {:.4} s, and {tolerance} s are allowed",
+                time(nearest)
+            ));
+        }
+        Ok(self.shown[nearest] as usize)
+    }
+
+    /// The coded frames that have to be decoded for `sample`.
+    pub fn span(&self, sample: usize) -> Span {
+        let mut first = self.sync_before(sample);
+        // Frames that are shown before the one at which decoding begins may need frames before it.
+        while first > 0 && (first + 1..=sample).any(|other| self.ticks[other] < self.ticks[first]) {
+            first = self.sync_before(first - 1);
+        }
+        Span { first, last: sample }
+    }
+
+    /// The place of `sample` among the frames of a span in the order in which they are shown.
+    pub fn place(&self, span: &Span, sample: usize) -> usize {
+        (span.first..=span.last).filter(|&other| self.ticks[other] < self.ticks[sample]).count()
+    }
+
+    fn sync_before(&self, sample: usize) -> usize {
+        let Some(sync) = &self.sync else { return sample };
+        let after = sync.partition_point(|&first| first as usize <= sample);
+        after.checked_sub(1).map_or(0, |at| sync[at] as usize)
+    }
+}
+
+/// Ticks a second of a box `mdhd`.
+fn per_second(header: &[u8]) -> Option<u32> {
+    let mut fields = Fields(header);
+    let wide = fields.u32()? >> 24 == 1;
+    fields.take(if wide { 16 } else { 8 })?;
+    fields.u32().filter(|&per_second| per_second > 0)
+}
+
+/// Ticks a second of a box `mvhd`, which begins alike.
+fn per_second_of_movie(header: &[u8]) -> Option<u32> {
+    per_second(header)
+}
+
+fn decoding_times(table: Boxes<'_>, num_samples: usize) -> Result<Vec<i64>, String> {
+    let mut ticks = Vec::with_capacity(num_samples);
+    let mut now = 0i64;
+    for run in Fields::table::<8>(table.contents(b"stts").ok_or(WRONG)?).ok_or(WRONG)? {
+        let mut run = Fields(run);
+        let (count, delta) = (run.u32().ok_or(WRONG)?, run.u32().ok_or(WRONG)?);
+        // Not by what the table says: the number of frames is known.
+        let left = num_samples - ticks.len();
+        for _ in 0..(count as usize).min(left) {
+            ticks.push(now);
+            now = now.checked_add(i64::from(delta)).ok_or(WRONG)?;
+        }
+    }
+    if ticks.len() == num_samples { Ok(ticks) } else { Err(WRONG.to_owned()) }
+}
+
+/// Adds what frames are shown later than they are decoded.
+fn add_offsets(ticks: &mut [i64], offsets: &[u8]) -> Result<(), String> {
+    let mut at = 0usize;
+    for run in Fields::table::<8>(offsets).ok_or(WRONG)? {
+        let mut run = Fields(run);
+        let count = run.u32().ok_or(WRONG)? as usize;
+        // Version 0 says that they are unsigned; files with negative ones exist in both.
+        let offset = i64::from(run.u32().ok_or(WRONG)?.cast_signed());
+        let end = at.checked_add(count).map_or(ticks.len(), |end| end.min(ticks.len()));
+        ticks[at..end].iter_mut().for_each(|tick| *tick += offset);
+        at = end;
+    }
+    Ok(())
+}
+
+/// Ticks by which an edit list makes frames later: an empty edit delays, another one begins at a later frame.
+fn shift(edits: &[u8], ticks_per_movie_tick: f64) -> Result<f64, String> {
+    let wide = Fields(edits).u32().ok_or(WRONG)? >> 24 == 1;
+    let mut entries = Vec::new();
+    match wide {
+        true => {
+            for entry in Fields::table::<20>(edits).ok_or(WRONG)? {
+                let mut entry = Fields(entry);
+                let (duration, start) = (entry.u64().ok_or(WRONG)?, entry.u64().ok_or(WRONG)?);
+                entries.push((duration as f64, start.cast_signed()));
+            }
+        }
+        false => {
+            for entry in Fields::table::<12>(edits).ok_or(WRONG)? {
+                let mut entry = Fields(entry);
+                let (duration, start) = (entry.u32().ok_or(WRONG)?, entry.u32().ok_or(WRONG)?);
+                entries.push((f64::from(duration), i64::from(start.cast_signed())));
+            }
+        }
+    }
+    match entries.as_slice() {
+        [] => Ok(0.0),
+        [(_, start)] if *start >= 0 => Ok(-(*start as f64)),
+        [(delay, -1), (_, start)] if *start >= 0 => Ok(delay * ticks_per_movie_tick - *start as f64),
+        _ => Err("has an edit list of several parts, which is not read: rewrite it (ffmpeg -i FILE NEW.mp4)".to_owned()),
+    }
+}
+
+/// Numbers of coded frames at which decoding can begin, from 0.
+fn sync_samples(contents: &[u8], num_samples: usize) -> Result<Vec<u32>, String> {
+    let mut sync = Vec::new();
+    for number in Fields::table::<4>(contents).ok_or(WRONG)? {
+        let number = u32::from_be_bytes(*number).checked_sub(1).filter(|&number| (number as usize) < num_samples);
+        let number = number.ok_or(WRONG)?;
+        if sync.last().is_some_and(|&last| last >= number) {
+            return Err(WRONG.to_owned());
+        }
+        sync.push(number);
+    }
+    Ok(sync)
+}

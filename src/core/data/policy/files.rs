@@ -1,0 +1,189 @@
+//! The files of lerobot's processors: how a policy's inputs and outputs are made, and the statistics that they are normalized by.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use safetensors::SafeTensors;
+use safetensors::tensor::{Dtype, TensorView};
+use serde_json::{Map, Value as Json, json};
+
+use super::spec::{Family, PolicySpec, name_of, named};
+use crate::config::Normalization;
+use crate::data::error::DataError;
+use crate::data::lerobot::{FeatureStats, Stats};
+use crate::files;
+
+const BEFORE: &str = "policy_preprocessor";
+const AFTER: &str = "policy_postprocessor";
+/// The tokenizer that lerobot's own files name.
+const TOKENIZER: &str = "google/paligemma-3b-pt-224";
+/// Bytes of a file of statistics.
+const MAX_BYTES: u64 = 64 << 20;
+
+/// What the processor files of a model folder say.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Saved {
+    pub stats: Stats,
+    pub state: Option<Normalization>,
+    pub action: Option<Normalization>,
+    /// Whether actions are relative, the words of names that stay absolute, and the names.
+    pub relative: Option<(bool, Vec<String>, Vec<String>)>,
+    /// The policy's names of the data's features.
+    pub renamed: Vec<(String, String)>,
+}
+
+/// Reads the preprocessor of the model in `folder`; `None` where it has none.
+///
+/// # Errors
+/// Named by the file: wrong, or a step that is not implemented.
+pub fn read(folder: &Path) -> Result<Option<Saved>, DataError> {
+    let path = folder.join(format!("{BEFORE}.json"));
+    if !path.is_file() {
+        return Ok(None);
+    }
+    let bytes = files::read(&path, files::MAX_TEXT_BYTES).map_err(|error| DataError::read(&path, error))?;
+    let json: Json = serde_json::from_slice(&bytes).map_err(|error| DataError::file(&path, error))?;
+    let wrong = |reason: String| DataError::file(&path, reason);
+    let steps = json["steps"].as_array().ok_or_else(|| wrong("has no list `steps`".to_owned()))?;
+    let mut saved = Saved::default();
+    for step in steps {
+        let config = &step["config"];
+        match step["registry_name"].as_str().unwrap_or_default() {
+            "normalizer_processor" => {
+                for (kind, mode) in [("STATE", &mut saved.state), ("ACTION", &mut saved.action)] {
+                    let name = config["norm_map"][kind].as_str();
+                    *mode = name.map(|it| named(it).ok_or_else(|| wrong(format!("norm_map.{kind} is {it:?}")))).transpose()?;
+                }
+                let file = step["state_file"].as_str();
+                let file = file.ok_or_else(|| wrong("normalizer_processor has no state_file".to_owned()))?;
+                if !files::is_inner_name(file) {
+                    return Err(wrong(format!("state_file {file:?} is not in the folder")));
+                }
+                saved.stats = read_stats(&folder.join(file))?;
+            }
+            "relative_actions_processor" => {
+                let texts = |key: &str| -> Vec<String> {
+                    let names = config[key].as_array().into_iter().flatten();
+                    names.filter_map(Json::as_str).map(str::to_owned).collect()
+                };
+                saved.relative = Some((config["enabled"] == true, texts("exclude_joints"), texts("action_names")));
+            }
+            "rename_observations_processor" => {
+                let names = config["rename_map"].as_object().into_iter().flatten();
+                saved.renamed = names.filter_map(|(from, to)| Some((from.clone(), to.as_str()?.to_owned()))).collect();
+            }
+            // What these do is done for every sample.
+            "to_batch_processor" | "device_processor" | "tokenizer_processor" | "pi0_new_line_processor"
+            | "pi05_prepare_state_tokenizer_processor_step" => {}
+            other => return Err(wrong(format!("has the step {other:?}, which is not implemented"))),
+        }
+    }
+    Ok(Some(saved))
+}
+
+fn read_stats(path: &Path) -> Result<Stats, DataError> {
+    let bytes = files::read(path, MAX_BYTES).map_err(|error| DataError::read(path, error))?;
+    let tensors = SafeTensors::deserialize(&bytes).map_err(|error| DataError::file(path, error))?;
+    let mut stats = Stats::default();
+    for (name, tensor) in tensors.tensors() {
+        let (key, stat) = name.rsplit_once('.').unwrap_or((&name, ""));
+        let values = match tensor.dtype() {
+            Dtype::F32 => tensor.data().as_chunks().0.iter().map(|&it| f64::from(f32::from_le_bytes(it))).collect(),
+            Dtype::F64 => tensor.data().as_chunks().0.iter().map(|&it| f64::from_le_bytes(it)).collect(),
+            Dtype::I64 => tensor.data().as_chunks().0.iter().map(|&it| i64::from_le_bytes(it) as f64).collect(),
+            other => return Err(DataError::file(path, format!("{name} is of the type {other:?}"))),
+        };
+        stats.0.entry(key.to_owned()).or_default().insert(stat.to_owned(), values);
+    }
+    Ok(stats)
+}
+
+/// The processor files of a policy, by name.
+///
+/// # Errors
+/// The reason: the statistics cannot be written.
+pub fn write(spec: &PolicySpec, stats: &Stats) -> Result<Vec<(String, Vec<u8>)>, String> {
+    let feature = |kind: &str, shape: Vec<usize>| json!({ "type": kind, "shape": shape });
+    let [rows, columns] = spec.resolution;
+    let mut inputs: Map<String, Json> = Map::new();
+    for camera in &spec.cameras {
+        inputs.insert(camera.clone(), feature("VISUAL", vec![3, rows, columns]));
+    }
+    inputs.insert("observation.state".to_owned(), feature("STATE", vec![spec.state_dim]));
+    let outputs: Map<String, Json> = [("action".to_owned(), feature("ACTION", vec![spec.action_dim]))].into_iter().collect();
+    let both: Map<String, Json> = inputs.into_iter().chain(outputs.clone()).collect();
+    let modes = json!({
+        "VISUAL": "IDENTITY",
+        "STATE": name_of(spec.state_normalization),
+        "ACTION": name_of(spec.action_normalization),
+    });
+    let normalizer = |features: Map<String, Json>| json!({ "eps": 1e-8, "features": features, "norm_map": modes });
+    let step = |name: &str, config: Json| json!({ "registry_name": name, "config": config });
+    let relative = step(
+        "relative_actions_processor",
+        json!({ "enabled": spec.relative, "exclude_joints": spec.exclude, "action_names": names(&spec.action_names) }),
+    );
+    let tokenizer = step(
+        "tokenizer_processor",
+        json!({
+            "max_length": spec.max_prompt, "task_key": "task", "padding_side": "right", "padding": "max_length",
+            "truncation": true, "tokenizer_name": TOKENIZER,
+        }),
+    );
+    let device = |name: &str| step("device_processor", json!({ "device": name, "float_dtype": null }));
+    let rename = step("rename_observations_processor", json!({ "rename_map": {} }));
+    let batch = step("to_batch_processor", json!({}));
+    let normalize = step("normalizer_processor", normalizer(both));
+    let before = match spec.family {
+        Family::Pi05 => {
+            let digits = step("pi05_prepare_state_tokenizer_processor_step", json!({}));
+            vec![rename, batch, relative, normalize, digits, tokenizer, device("cpu")]
+        }
+        Family::Pi0 => {
+            let line = step("pi0_new_line_processor", json!({}));
+            vec![rename, batch, line, tokenizer, device("cpu"), relative, normalize]
+        }
+    };
+    let absolute = step("absolute_actions_processor", json!({ "enabled": spec.relative }));
+    let after = vec![step("unnormalizer_processor", normalizer(outputs)), absolute, device("cpu")];
+    let mut files = Vec::new();
+    for (name, mut steps) in [(BEFORE, before), (AFTER, after)] {
+        for (at, step) in steps.iter_mut().enumerate() {
+            let kind = step["registry_name"].as_str().unwrap_or_default().to_owned();
+            if kind.ends_with("normalizer_processor") {
+                let file = format!("{name}_step_{at}_{kind}.safetensors");
+                step["state_file"] = file.clone().into();
+                files.push((file, tensors(stats)?));
+            }
+        }
+        let text = serde_json::to_vec_pretty(&json!({ "name": name, "steps": steps })).map_err(|error| error.to_string())?;
+        files.push((format!("{name}.json"), text));
+    }
+    Ok(files)
+}
+
+fn names(names: &[String]) -> Json {
+    if names.is_empty() { Json::Null } else { json!(names) }
+}
+
+fn tensors(stats: &Stats) -> Result<Vec<u8>, String> {
+    let flat = |(key, feature): (&String, &FeatureStats)| {
+        let of = |(stat, values): (&String, &Vec<f64>)| {
+            let bytes: Vec<u8> = values.iter().flat_map(|&value| (value as f32).to_le_bytes()).collect();
+            (format!("{key}.{stat}"), values.len(), bytes)
+        };
+        feature.iter().map(of).collect::<Vec<_>>()
+    };
+    let all: Vec<(String, usize, Vec<u8>)> = stats.0.iter().flat_map(flat).collect();
+    let mut views = HashMap::new();
+    for (name, len, bytes) in &all {
+        let view = TensorView::new(Dtype::F32, vec![*len], bytes).map_err(|error| error.to_string())?;
+        views.insert(name.clone(), view);
+    }
+    safetensors::serialize(views, None).map_err(|error| error.to_string())
+}
+
+/// Returns whether a file of a model's folder is one of a processor's: a checkpoint has its own.
+pub fn is_processor_file(name: &str) -> bool {
+    name.starts_with(BEFORE) || name.starts_with(AFTER)
+}

@@ -1,0 +1,344 @@
+//! Makes the samples of a policy.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use image::RgbImage;
+use serde_json::Value as Json;
+
+use super::observation::Observation;
+use super::scales::{ACTION, STATE, Scales, find, name_of};
+use super::spec::{Family, PolicySpec};
+use super::{files, pictures, prompt, relative};
+use crate::config::{Format, Phase, Policy};
+use crate::data::column::{ColumnValues, SampleColumn};
+use crate::data::decoder::MediaDecoder;
+use crate::data::error::DataError;
+use crate::data::lerobot::{Step, Window};
+use crate::data::limits::Limits;
+use crate::data::maker::SampleMaker;
+use crate::data::processor::{ProcessorFolders, ProcessorOptions, guarded};
+use crate::data::sample::{IGNORE_INDEX, Media, Sample};
+use crate::data::source::{Content, Source};
+use crate::data::tokenizer::Tokenizer;
+use crate::data::tokenizer_file::read_json_if_exists;
+use crate::message::SampleId;
+
+/// Makes samples for one policy, and actions of what it predicts.
+pub struct PolicyMaker {
+    spec: PolicySpec,
+    scales: Scales,
+    settings: Policy,
+    tokenizer: Tokenizer,
+    decoder: Arc<dyn MediaDecoder>,
+    limits: Limits,
+    max_tokens: usize,
+    num_cut: AtomicU64,
+    files: Vec<(String, Vec<u8>)>,
+}
+
+impl PolicyMaker {
+    /// From the `config.json` of a policy and its tokenizer. Statistics are those of the sets that `options.policy` names; where
+    /// it names none, those of the processor files in the model's folder.
+    ///
+    /// # Errors
+    /// A file is missing or wrong, the config has a key that is not implemented, the data lacks all cameras, or statistics are
+    /// missing.
+    pub fn open(
+        folders: ProcessorFolders<'_>,
+        config: &Json,
+        options: &ProcessorOptions,
+        decoder: Arc<dyn MediaDecoder>,
+    ) -> Result<Self, DataError> {
+        let wrong = |reason: String| DataError::file(&folders.model.join("config.json"), reason);
+        let mut spec = PolicySpec::of(config).map_err(wrong)?;
+        let scales = find(&mut spec, folders.model, &options.policy)?;
+        let own = read_json_if_exists(&folders.model.join("tokenizer_config.json"))?;
+        let tokenizer = Tokenizer::open(folders.model, &Json::Null, &own)?;
+        if tokenizer.num_rows() > spec.placeholder + 1 {
+            let (ids, rows) = (tokenizer.num_rows(), spec.placeholder + 1);
+            return Err(DataError::file(folders.model, format!("its tokenizer has {ids} ids, and the policy {rows}")));
+        }
+        let files = files::write(&spec, &scales.stats).map_err(wrong)?;
+        Ok(Self {
+            settings: options.policy.settings.clone(),
+            limits: Limits::from(&options.image),
+            max_tokens: options.max_tokens,
+            num_cut: AtomicU64::new(0),
+            spec,
+            scales,
+            tokenizer,
+            decoder,
+            files,
+        })
+    }
+
+    /// A sample that asks for actions: as [`SampleMaker::make`] makes it, with actions and weights of 0.
+    ///
+    /// # Errors
+    /// A picture of no camera of the policy, none at all, or a state of another length.
+    pub fn observe(&self, observation: &Observation) -> Result<Sample, DataError> {
+        guarded(|| self.sample(SampleId(0), observation, None))
+    }
+
+    /// Actions as the robot takes them, `[H, action_dim]`, of what the policy predicts, `[H, max_action_dim]`, in `state`.
+    ///
+    /// # Errors
+    /// A length does not match.
+    pub fn actions(&self, normalized: &[f32], state: &[f32]) -> Result<Vec<f32>, DataError> {
+        let (spec, expected) = (&self.spec, self.spec.horizon * self.spec.max_action_dim);
+        if (normalized.len(), state.len()) != (expected, spec.state_dim) {
+            return Err(DataError::Line(format!(
+                "{} numbers of actions and {} of a state, and {expected} and {} are needed",
+                normalized.len(),
+                state.len(),
+                spec.state_dim
+            )));
+        }
+        let chunks = normalized.chunks(spec.max_action_dim);
+        let mut actions: Vec<f32> = chunks.flat_map(|action| &action[..spec.action_dim]).copied().collect();
+        self.scales.action.restore(&mut actions);
+        relative::to_absolute(&mut actions, state, &self.scales.mask);
+        Ok(actions)
+    }
+
+    /// Steps of a chunk of actions (H, `chunk_size`).
+    pub fn horizon(&self) -> usize {
+        self.spec.horizon
+    }
+
+    /// Numbers of an action, without padding.
+    pub fn action_dim(&self) -> usize {
+        self.spec.action_dim
+    }
+
+    /// Numbers of a state, without padding.
+    pub fn state_dim(&self) -> usize {
+        self.spec.state_dim
+    }
+
+    /// The policy's names of its cameras, in order.
+    pub fn cameras(&self) -> &[String] {
+        &self.spec.cameras
+    }
+
+    /// Names and contents of lerobot's processor files, with the statistics: they belong into every checkpoint.
+    pub fn files(&self) -> Vec<(String, Vec<u8>)> {
+        self.files.clone()
+    }
+
+    /// Puts the sizes and normalizations of the data into a policy's `config.json`, which a checkpoint has.
+    pub fn put_features(&self, config: &mut Json) {
+        let spec = &self.spec;
+        let feature = |kind: &str, width: usize| serde_json::json!({ "type": kind, "shape": [width] });
+        config["input_features"][STATE] = feature("STATE", spec.state_dim);
+        config["output_features"][ACTION] = feature("ACTION", spec.action_dim);
+        config["normalization_mapping"] = serde_json::json!({
+            "VISUAL": "IDENTITY",
+            "STATE": super::spec::name_of(spec.state_normalization),
+            "ACTION": super::spec::name_of(spec.action_normalization),
+        });
+        config["use_relative_actions"] = spec.relative.into();
+        config["relative_exclude_joints"] = spec.exclude.clone().into();
+        if !spec.action_names.is_empty() {
+            config["action_feature_names"] = spec.action_names.clone().into();
+        }
+    }
+
+    /// Returns what the step shows: pictures under the policy's names of cameras, the state, the task.
+    ///
+    /// # Errors
+    /// Named by the feature: a file of it cannot be read or decoded.
+    pub fn observation(&self, step: &Step) -> Result<Observation, DataError> {
+        let mut images = Vec::new();
+        for feature in step.set().info().cameras() {
+            let name = name_of(&self.settings, &feature.key);
+            if self.spec.cameras.iter().any(|camera| camera == name) {
+                let mut frames = step.pictures(&feature.key, &[0], &*self.decoder, &self.limits)?;
+                images.push((name.to_owned(), frames.swap_remove(0)));
+            }
+        }
+        let state = step.numbers(&self.settings.state)?;
+        Ok(Observation { images, state, prompt: step.task()?.to_owned() })
+    }
+
+    /// The actions that were recorded from a step on, `[H, action_dim]`, as the robot took them.
+    ///
+    /// # Errors
+    /// Named by the feature: a file of it cannot be read.
+    pub fn recorded(&self, step: &Step) -> Result<Window, DataError> {
+        let steps: Vec<i64> = (0..self.spec.horizon as i64).collect();
+        step.window(&self.settings.action, &steps)
+    }
+
+    fn sample(&self, id: SampleId, seen: &Observation, actions: Option<Window>) -> Result<Sample, DataError> {
+        let spec = &self.spec;
+        expect_finite("the state", &seen.state, spec.state_dim)?;
+        let media = self.items(&seen.images)?;
+        let mut state = seen.state.clone();
+        self.scales.state.normalize(&mut state);
+        let prompt = self.prompt_ids(&seen.prompt, &state)?;
+        let num_features: usize = media.iter().map(|item| item.num_features).sum();
+        let num_tokens = num_features + prompt.len();
+        if num_tokens > self.max_tokens {
+            let (num_image_tokens, max_tokens) = (num_features, self.max_tokens);
+            return Err(DataError::TooLong { num_tokens, num_image_tokens, num_audio_tokens: 0, max_tokens });
+        }
+        let mut input_ids = vec![spec.placeholder; num_features];
+        input_ids.extend(prompt);
+        let axis: Vec<f32> = (0..num_tokens).map(|place| place as f32).collect();
+        let position_ids = [axis.as_slice(); 3].concat();
+        let targets = vec![IGNORE_INDEX; num_tokens];
+        let num_sources = media.len();
+        let (values, weights) = self.targets(&seen.state, actions)?;
+        let num_targets = weights.iter().filter(|&&weight| weight > 0.0).count() as u32;
+        let column = |name: &str, rows: usize, width: usize, values: Vec<f32>| SampleColumn {
+            name: name.to_owned(),
+            before: Vec::new(),
+            rows,
+            after: vec![width],
+            values: ColumnValues::F32(values),
+        };
+        let mut columns = vec![
+            column("actions", spec.horizon, spec.max_action_dim, values),
+            column("action_weights", spec.horizon, spec.max_action_dim, weights),
+        ];
+        if spec.state_token {
+            state.resize(spec.max_state_dim, 0.0);
+            columns.push(column("state", 1, spec.max_state_dim, state));
+        }
+        let mut sample = Sample::new(id, input_ids, position_ids, targets, media).with_columns(columns);
+        sample.meta.num_targets = num_targets;
+        sample.num_sources = num_sources;
+        Ok(sample)
+    }
+
+    /// The items of pictures, in the order of the policy's cameras; a camera without a picture has none.
+    fn items(&self, images: &[(String, RgbImage)]) -> Result<Vec<Media>, DataError> {
+        let cameras = &self.spec.cameras;
+        if let Some((name, _)) = images.iter().find(|(name, _)| !cameras.contains(name)) {
+            return Err(DataError::Line(format!("has a picture {name}; the policy's cameras are {}", cameras.join(", "))));
+        }
+        let of = |camera: &String| images.iter().find(|(name, _)| name == camera);
+        let found: Vec<Media> =
+            cameras.iter().filter_map(of).map(|(_, picture)| pictures::item(picture, &self.spec)).collect();
+        match found.is_empty() {
+            true => Err(DataError::Line(format!("has no picture of any of the cameras {}", cameras.join(", ")))),
+            false => Ok(found),
+        }
+    }
+
+    fn prompt_ids(&self, task: &str, state: &[f32]) -> Result<Vec<i64>, DataError> {
+        let text = match (self.spec.family, self.spec.state_token) {
+            (Family::Pi05, false) => prompt::with_digits(task, state),
+            _ => prompt::with_line(task),
+        };
+        let mut ids: Vec<i64> = self.tokenizer.encode_document(&text)?.iter().map(|token| token.id).collect();
+        if ids.contains(&self.spec.placeholder) {
+            let reason = format!("has the token {} in its task, which stands for pictures", self.spec.placeholder);
+            return Err(DataError::Line(reason));
+        }
+        if ids.len() > self.spec.max_prompt {
+            ids.truncate(self.spec.max_prompt);
+            self.num_cut.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(ids)
+    }
+
+    /// Normalized actions and their weights in the loss, `[H, max_action_dim]` each.
+    fn targets(&self, state: &[f32], actions: Option<Window>) -> Result<(Vec<f32>, Vec<f32>), DataError> {
+        let spec = &self.spec;
+        let len = spec.horizon * spec.max_action_dim;
+        let (mut padded, mut weights) = (vec![0.0; len], vec![0.0; len]);
+        let Some(Window { mut values, is_pad }) = actions else { return Ok((padded, weights)) };
+        expect_finite("an action", &values, spec.horizon * spec.action_dim)?;
+        relative::to_relative(&mut values, state, &self.scales.mask);
+        self.scales.action.normalize(&mut values);
+        let masks_padding = self.settings.mask_padding.unwrap_or(false);
+        let rows = padded.chunks_mut(spec.max_action_dim).zip(weights.chunks_mut(spec.max_action_dim));
+        for ((to, weights), (action, is_pad)) in rows.zip(values.chunks(spec.action_dim).zip(is_pad)) {
+            to[..spec.action_dim].copy_from_slice(action);
+            weights[..spec.action_dim].fill(if is_pad && masks_padding { 0.0 } else { 1.0 });
+        }
+        Ok((padded, weights))
+    }
+}
+
+/// # Errors
+/// There are others than `len` finite numbers.
+fn expect_finite(what: &str, values: &[f32], len: usize) -> Result<(), DataError> {
+    if values.len() != len {
+        return Err(DataError::Line(format!("{what} has {} numbers, and {len} are needed", values.len())));
+    }
+    match values.iter().find(|value| !value.is_finite()) {
+        Some(value) => Err(DataError::Line(format!("{what} has {value}"))),
+        None => Ok(()),
+    }
+}
+
+fn step_of(record: &Content) -> Result<&Step, DataError> {
+    match record {
+        Content::Step(step) => Ok(step),
+        _ => Err(DataError::Line("is no frame of an episode, which robot policies learn from".to_owned())),
+    }
+}
+
+impl SampleMaker for PolicyMaker {
+    fn make(&self, id: SampleId, record: &Content, _base: &Path) -> Result<Sample, DataError> {
+        let step = step_of(record)?;
+        guarded(|| self.sample(id, &self.observation(step)?, Some(self.recorded(step)?)))
+    }
+
+    fn prompt(&self, id: SampleId, record: Content, _base: &Path) -> Result<Sample, String> {
+        let make = || self.sample(id, &self.observation(step_of(&record)?)?, None);
+        guarded(make).map_err(|error| error.to_string())
+    }
+
+    fn format(&self, format: Format) -> Format {
+        if format == Format::Auto { Format::Lerobot } else { format }
+    }
+
+    fn check(&self, source: &Source) -> Result<(), DataError> {
+        let Some(set) = source.set() else {
+            let reason = format!("has the format {}, and robot policies learn from LeRobot sets", source.format());
+            return Err(DataError::file(source.name(), reason));
+        };
+        let wrong = |reason: String| DataError::file(source.name(), reason);
+        for (key, width) in [(&self.settings.state, self.spec.state_dim), (&self.settings.action, self.spec.action_dim)] {
+            let own = set.info().feature(key).filter(|feature| feature.is_numbers()).map(|feature| feature.width());
+            if own != Some(width) {
+                let own = own.map_or("none".to_owned(), |own| own.to_string());
+                return Err(wrong(format!("{key} has {own} numbers, and the policy's has {width}")));
+            }
+        }
+        Ok(())
+    }
+
+    fn dropped_frames(&self) -> usize {
+        self.settings.drop_last_frames
+    }
+
+    fn phase(&self) -> Phase {
+        Phase::default()
+    }
+
+    fn num_tokens(&self, text: &str) -> usize {
+        self.tokenizer.encode_document(text).map_or(text.len(), |tokens| tokens.len())
+    }
+
+    fn decodes(&self) -> bool {
+        true
+    }
+
+    fn notes(&self) -> Vec<String> {
+        let cut = self.num_cut.load(Ordering::Relaxed);
+        let most = self.spec.max_prompt;
+        let cut = (cut > 0).then(|| format!("{cut} prompts were cut off behind {most} tokens (tokenizer_max_length)"));
+        self.scales.notes.iter().cloned().chain(cut).collect()
+    }
+
+    fn as_policy(&self) -> Option<&PolicyMaker> {
+        Some(self)
+    }
+}

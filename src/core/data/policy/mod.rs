@@ -1,0 +1,23 @@
+//! Samples for robot policies: what the robot sees and feels, its instruction, and the actions that follow.
+//!
+//! ```text
+//! step ─┬ pictures ── resize with pad ── patches ── items of the vision tower ─┐
+//!       ├ state ───── normalize ──┬ digits ┐                                   │
+//!       │                         └ column │                                   ├ sample
+//!       ├ task ───────────────────── prompt ── tokens ─────────────────────────┤
+//!       └ actions ─── relative ── normalize ── columns `actions`, `action_weights`
+//! ```
+
+mod files;
+mod maker;
+mod normalizer;
+mod observation;
+mod pictures;
+mod prompt;
+mod relative;
+mod scales;
+mod spec;
+
+pub use files::is_processor_file;
+pub use maker::PolicyMaker;
+pub use observation::Observation;

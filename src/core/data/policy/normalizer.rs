@@ -1,0 +1,140 @@
+//! Numbers brought to the range that a policy learns in, and back, as lerobot's normalizer does in float32.
+
+use crate::config::Normalization;
+use crate::data::lerobot::FeatureStats;
+
+/// Takes the place of a range of 0, and is added to a deviation.
+const EPSILON: f32 = 1e-8;
+/// A range, or a deviation, below which a number is called constant.
+const CONSTANT: f64 = 1e-6;
+
+/// Normalizes vectors of one feature.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Normalizer {
+    mode: Normalization,
+    /// The mean, or the bound that becomes -1; by number.
+    low: Vec<f32>,
+    /// The deviation, or the bound that becomes 1.
+    high: Vec<f32>,
+}
+
+impl Normalizer {
+    /// By the statistics of a feature of `width` numbers.
+    ///
+    /// # Errors
+    /// The reason: a statistic is missing, of another width or not finite.
+    pub fn new(mode: Normalization, stats: Option<&FeatureStats>, width: usize) -> Result<Self, String> {
+        let Some([low, high]) = names(mode) else { return Ok(Self { mode, low: Vec::new(), high: Vec::new() }) };
+        let stat = |name: &str| {
+            let values = stats.and_then(|stats| stats.get(name)).ok_or_else(|| format!("has no {name}"))?;
+            match values.len() == width && values.iter().all(|value| value.is_finite()) {
+                true => Ok(values.iter().map(|&value| value as f32).collect::<Vec<_>>()),
+                false => Err(format!("has a {name} that is not {width} finite numbers")),
+            }
+        };
+        Ok(Self { mode, low: stat(low)?, high: stat(high)? })
+    }
+
+    /// Places of numbers that are the same in all of the data, and that a policy therefore cannot learn a scale of.
+    pub fn constants(&self) -> Vec<usize> {
+        let range = |at: &usize| match self.mode {
+            Normalization::MeanStd => f64::from(self.high[*at]),
+            _ => f64::from(self.high[*at]) - f64::from(self.low[*at]),
+        };
+        (0..self.low.len()).filter(|at| range(at) < CONSTANT).collect()
+    }
+
+    /// Normalizes vectors one after the other, in place.
+    pub fn normalize(&self, values: &mut [f32]) {
+        self.each(values, |mode, value, low, high| match mode {
+            Normalization::MeanStd => (value - low) / (high + EPSILON),
+            _ => 2.0 * (value - low) / range(low, high) - 1.0,
+        });
+    }
+
+    /// Undoes [`Normalizer::normalize`].
+    pub fn restore(&self, values: &mut [f32]) {
+        self.each(values, |mode, value, low, high| match mode {
+            Normalization::MeanStd => value * high + low,
+            Normalization::MinMax => (value + 1.0) / 2.0 * range(low, high) + low,
+            _ => (value + 1.0) * range(low, high) / 2.0 + low,
+        });
+    }
+
+    fn each(&self, values: &mut [f32], with: impl Fn(Normalization, f32, f32, f32) -> f32) {
+        if self.mode == Normalization::Identity {
+            return;
+        }
+        for vector in values.chunks_mut(self.low.len().max(1)) {
+            for ((value, &low), &high) in vector.iter_mut().zip(&self.low).zip(&self.high) {
+                *value = with(self.mode, *value, low, high);
+            }
+        }
+    }
+}
+
+fn range(low: f32, high: f32) -> f32 {
+    let range = high - low;
+    if range == 0.0 { EPSILON } else { range }
+}
+
+/// The statistics that a normalization needs.
+fn names(mode: Normalization) -> Option<[&'static str; 2]> {
+    Some(match mode {
+        Normalization::Identity => return None,
+        Normalization::MeanStd => ["mean", "std"],
+        Normalization::MinMax => ["min", "max"],
+        Normalization::Quantiles => ["q01", "q99"],
+        Normalization::Quantile10 => ["q10", "q90"],
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stats() -> FeatureStats {
+        let of = |values: &[f64]| values.to_vec();
+        FeatureStats::from([
+            ("mean".into(), of(&[1.0, 0.0])),
+            ("std".into(), of(&[2.0, 0.0])),
+            ("min".into(), of(&[-4.0, 3.0])),
+            ("max".into(), of(&[4.0, 3.0])),
+            ("q01".into(), of(&[-2.0, 3.0])),
+            ("q99".into(), of(&[2.0, 3.0])),
+            ("q10".into(), of(&[-1.0, 3.0])),
+            ("q90".into(), of(&[1.0, 3.0])),
+        ])
+    }
+
+    #[test]
+    fn every_mode_is_undone_and_quantiles_are_not_clipped() {
+        for (mode, expected) in [
+            (Normalization::Identity, [3.0, 3.0]),
+            (Normalization::MeanStd, [1.0, 3.0 / 1e-8]),
+            (Normalization::MinMax, [0.75, -1.0]),
+            (Normalization::Quantiles, [1.5, -1.0]),
+            (Normalization::Quantile10, [3.0, -1.0]),
+        ] {
+            let normalizer = Normalizer::new(mode, Some(&stats()), 2).unwrap();
+            let mut values = [3.0, 3.0, -1.0, 3.0];
+            normalizer.normalize(&mut values);
+            assert!((values[0] - expected[0]).abs() < 1e-6, "{mode:?} {values:?}");
+            assert!((values[1] - expected[1]).abs() <= expected[1].abs() * 1e-6, "{mode:?} {values:?}");
+            normalizer.restore(&mut values);
+            assert_eq!([values[0], values[2]], [3.0, -1.0], "{mode:?}");
+            let constants = if mode == Normalization::Identity { vec![] } else { vec![1] };
+            assert_eq!(normalizer.constants(), constants, "{mode:?}");
+        }
+    }
+
+    #[test]
+    fn missing_statistics_are_named() {
+        let mut stats = stats();
+        stats.remove("q99");
+        assert_eq!(Normalizer::new(Normalization::Quantiles, Some(&stats), 2).unwrap_err(), "has no q99");
+        assert_eq!(Normalizer::new(Normalization::MinMax, None, 2).unwrap_err(), "has no min");
+        let error = Normalizer::new(Normalization::MinMax, Some(&stats), 3).unwrap_err();
+        assert!(error.contains("not 3 finite numbers"), "{error}");
+    }
+}

@@ -1,0 +1,14 @@
+//! What a robot knows when it asks what to do.
+
+use image::RgbImage;
+
+/// The pictures, state and instruction of one moment.
+#[derive(Clone, Debug, Default)]
+pub struct Observation {
+    /// Pictures by the policy's names of its cameras, such as `observation.images.base_0_rgb`.
+    pub images: Vec<(String, RgbImage)>,
+    /// The robot's state as it is measured, not normalized.
+    pub state: Vec<f32>,
+    /// What it is told to do.
+    pub prompt: String,
+}

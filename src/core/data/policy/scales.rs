@@ -1,0 +1,172 @@
+//! The scales of a policy's states and actions: from the sets that are trained on, or from the model's folder.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use super::files;
+use super::normalizer::Normalizer;
+use super::relative;
+use super::spec::PolicySpec;
+use crate::config::{Normalization, Policy};
+use crate::data::error::DataError;
+use crate::data::lerobot::{Dtype, FeatureStats, Set, Stats, command};
+use crate::data::processor::PolicyOptions;
+
+/// lerobot's names of a state and of actions.
+pub const STATE: &str = "observation.state";
+pub const ACTION: &str = "action";
+
+/// How states and actions are normalized.
+pub struct Scales {
+    pub state: Normalizer,
+    pub action: Normalizer,
+    /// Which numbers of an action are relative to the state; empty: none.
+    pub mask: Vec<bool>,
+    /// Statistics under lerobot's names, which go into checkpoints.
+    pub stats: Stats,
+    /// What the user should know.
+    pub notes: Vec<String>,
+}
+
+/// Settles what `spec` leaves to the data, and finds the scales.
+///
+/// # Errors
+/// Named by the set or the folder: features that do not fit the policy or each other, statistics that are missing.
+pub fn find(spec: &mut PolicySpec, folder: &Path, options: &PolicyOptions) -> Result<Scales, DataError> {
+    let settings = &options.settings;
+    let saved = files::read(folder)?;
+    if let Some((relative, exclude, names)) = saved.as_ref().and_then(|saved| saved.relative.clone()) {
+        (spec.relative, spec.exclude) = (relative, exclude);
+        spec.action_names = if names.is_empty() { std::mem::take(&mut spec.action_names) } else { names };
+    }
+    spec.relative = settings.relative_actions.unwrap_or(spec.relative);
+    spec.exclude = settings.exclude.clone().unwrap_or_else(|| std::mem::take(&mut spec.exclude));
+    let of_folder = saved.as_ref().map_or((None, None), |saved| (saved.state, saved.action));
+    spec.state_normalization = settings.state_normalization.or(of_folder.0).unwrap_or(spec.state_normalization);
+    spec.action_normalization = settings.action_normalization.or(of_folder.1).unwrap_or(spec.action_normalization);
+    let sets = options.sets.iter().flat_map(|file| &file.path.0).map(|path| Set::open(Path::new(path)).map(Arc::new));
+    let sets = sets.collect::<Result<Vec<_>, _>>()?;
+    let stats = match sets.is_empty() {
+        true => {
+            let stats = saved.unwrap_or_default().stats;
+            let width = |key: &str, mode| match mode {
+                Normalization::Identity => None,
+                _ => stats.0.get(key).and_then(|stats| stats.get("mean").or(stats.get("min"))).map(Vec::len),
+            };
+            spec.state_dim = width(STATE, spec.state_normalization).unwrap_or(spec.state_dim);
+            spec.action_dim = width(ACTION, spec.action_normalization).unwrap_or(spec.action_dim);
+            stats
+        }
+        false => of_sets(spec, settings, &sets)?,
+    };
+    for (what, width, most) in
+        [("state", spec.state_dim, spec.max_state_dim), ("action", spec.action_dim, spec.max_action_dim)]
+    {
+        if width > most {
+            let reason = format!("a policy whose {what} has at most {most} numbers, and the data has {width}");
+            return Err(DataError::file(folder, reason));
+        }
+    }
+    let wrong = |key: &str, reason: String| {
+        let (place, help) = match sets.first() {
+            Some(set) => (set.folder(), command(set.folder())),
+            None => (folder, "train it on a set, or put the model's policy_preprocessor.json there".to_owned()),
+        };
+        DataError::file(place, format!("statistics of {key}: {reason}: {help}"))
+    };
+    let scale = |key: &str, mode, width| Normalizer::new(mode, stats.0.get(key), width).map_err(|reason| wrong(key, reason));
+    let state = scale(STATE, spec.state_normalization, spec.state_dim)?;
+    let action = scale(ACTION, spec.action_normalization, spec.action_dim)?;
+    let mask = match spec.relative {
+        true => relative::mask(spec.action_dim, &spec.action_names, &spec.exclude),
+        false => Vec::new(),
+    };
+    let notes = notes(&sets, settings, [&state, &action]);
+    Ok(Scales { state, action, mask, stats, notes })
+}
+
+/// The statistics of all sets together, and the sizes and names that they have.
+fn of_sets(spec: &mut PolicySpec, settings: &Policy, sets: &[Arc<Set>]) -> Result<Stats, DataError> {
+    for (at, set) in sets.iter().enumerate() {
+        let wrong = |reason: String| DataError::file(set.folder(), reason);
+        for (key, width) in [(&settings.state, &mut spec.state_dim), (&settings.action, &mut spec.action_dim)] {
+            let feature = set.info().feature(key).filter(|feature| feature.is_numbers());
+            let feature = feature.ok_or_else(|| {
+                let known: Vec<&str> = set.info().features.iter().map(|it| it.key.as_str()).collect();
+                wrong(format!("has no numbers {key}; its features are {}", known.join(", ")))
+            })?;
+            if at > 0 && feature.width() != *width {
+                let (own, first) = (feature.width(), sets[0].folder().display());
+                return Err(wrong(format!("{key} has {own} numbers, and that of {first} has {width}")));
+            }
+            *width = feature.width();
+        }
+        let cameras: Vec<&str> = set.info().cameras().map(|it| it.key.as_str()).collect();
+        let is_known = |key: &&str| spec.cameras.iter().any(|name| name == name_of(settings, key));
+        if !cameras.iter().any(|key| is_known(&key)) {
+            return Err(wrong(format!(
+                "none of its cameras ({}) is one of the policy's ({}): name them with policy.cameras",
+                cameras.join(", "),
+                spec.cameras.join(", ")
+            )));
+        }
+    }
+    if let Some(action) = sets[0].info().feature(&settings.action)
+        && action.names.len() == spec.action_dim
+    {
+        spec.action_names.clone_from(&action.names);
+    }
+    if spec.relative && spec.state_dim < spec.action_dim {
+        let reason = format!(
+            "actions have {} numbers and states {}: they cannot be relative to these",
+            spec.action_dim, spec.state_dim
+        );
+        return Err(DataError::file(sets[0].folder(), reason));
+    }
+    let mask = relative::mask(spec.action_dim, &spec.action_names, &spec.exclude);
+    let needs = [(spec.state_normalization, &settings.state, STATE), (spec.action_normalization, &settings.action, ACTION)];
+    let mut parts = Vec::new();
+    for set in sets {
+        let mut part = Stats::default();
+        for (mode, own, name) in needs {
+            if mode == Normalization::Identity {
+                continue;
+            }
+            let stats: FeatureStats = match name == ACTION && spec.relative {
+                true => relative::stats(set, (&settings.state, own), spec.horizon, &mask)?,
+                false => set.stats()?.0.remove(own).ok_or_else(|| {
+                    DataError::file(set.folder(), format!("has no statistics of {own}: {}", command(set.folder())))
+                })?,
+            };
+            part.0.insert(name.to_owned(), stats);
+        }
+        parts.push(part);
+    }
+    match parts.len() {
+        1 => Ok(parts.swap_remove(0)),
+        _ => Stats::joined(&parts).map_err(|reason| DataError::file(sets[0].folder(), reason)),
+    }
+}
+
+/// The policy's name of a camera of the data.
+pub fn name_of<'a>(settings: &'a Policy, key: &'a str) -> &'a str {
+    settings.cameras.get(key).map_or(key, String::as_str)
+}
+
+fn notes(sets: &[Arc<Set>], settings: &Policy, scales: [&Normalizer; 2]) -> Vec<String> {
+    let mut notes = Vec::new();
+    for (scale, key) in scales.into_iter().zip([&settings.state, &settings.action]) {
+        let names = sets.first().and_then(|set| set.info().feature(key)).map(|feature| feature.names.as_slice());
+        for at in scale.constants() {
+            let name = names.and_then(|names| names.get(at)).map_or(format!("number {at}"), |name| format!("{name:?}"));
+            notes.push(format!("{key}: {name} is the same in all of the data, so nothing can be learned of its scale"));
+        }
+    }
+    for set in sets {
+        for feature in set.info().features.iter().filter(|feature| matches!(feature.dtype, Dtype::Other(_))) {
+            let (place, key, kind) = (set.folder().display(), &feature.key, feature.dtype.name());
+            notes.push(format!("{place}: {key} is of the type {kind}, which is not read"));
+        }
+    }
+    notes
+}

@@ -1,0 +1,58 @@
+//! Frames of the episodes of a LeRobot set as records, block by block.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use super::block::{Block, Body, Record};
+use super::shard::Shard;
+use crate::config::{Format, TrainFile};
+use crate::data::error::DataError;
+use crate::data::lerobot::{OpenBlock, Set, is_set};
+use crate::data::locator::is_remote;
+
+/// The set that an entry names, where it names one; its files, of which the first is its info.
+///
+/// # Errors
+/// Named by the path: the set cannot be opened, or the entry has paths or columns beside it.
+pub fn find(file: &TrainFile) -> Result<Option<(Arc<Set>, Vec<Shard>)>, DataError> {
+    let name = file.name();
+    let may_be = matches!(file.format, Format::Auto | Format::Lerobot);
+    let is_one = |path: &String| may_be && !is_remote(path) && is_set(Path::new(path));
+    if !file.path.0.iter().any(is_one) {
+        return match file.format == Format::Lerobot {
+            true => Err(DataError::file(&name, "is no LeRobot set on this machine: a folder with meta/info.json is needed")),
+            false => Ok(None),
+        };
+    }
+    let [path] = file.path.0.as_slice() else {
+        return Err(DataError::file(&name, "has a LeRobot set among its paths: give each set an entry of its own"));
+    };
+    if !file.columns.is_empty() {
+        let reason = "is a LeRobot set, for which `columns` says nothing: `policy.cameras`, `policy.state` and \
+                      `policy.action` name its features";
+        return Err(DataError::file(&name, reason));
+    }
+    let set = Arc::new(Set::open(Path::new(path))?);
+    let shards = set.files().iter().map(|path| Shard::stat(&path.to_string_lossy())).collect::<Result<_, _>>()?;
+    Ok(Some((set, shards)))
+}
+
+impl Block for OpenBlock {
+    fn len(&self) -> u64 {
+        self.num_samples()
+    }
+
+    /// Nothing of it is cut.
+    fn num_bytes(&self, _index: u64) -> u64 {
+        0
+    }
+
+    fn read(&self, index: u64) -> Result<Record, String> {
+        Ok(Record { body: Body::Step(self.step(index)), ..Record::default() })
+    }
+
+    fn name(&self, index: u64) -> String {
+        let (episode, frame) = self.place(index);
+        format!("frame {frame} of episode {episode}")
+    }
+}

@@ -1,0 +1,77 @@
+//! What a policy is: observations in, chunks of actions out.
+
+pub use crate::data::policy::Observation;
+
+/// Actions of the next steps, in the units of the robot.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Actions {
+    /// Values of one action.
+    pub width: usize,
+    /// [steps, width]
+    pub values: Vec<f32>,
+}
+
+impl Actions {
+    /// Steps of the chunk.
+    pub fn num_steps(&self) -> usize {
+        self.values.len().checked_div(self.width).unwrap_or(0)
+    }
+
+    /// # Panics
+    /// The chunk has fewer steps.
+    pub fn step(&self, index: usize) -> &[f32] {
+        &self.values[index * self.width..][..self.width]
+    }
+
+    /// # Errors
+    /// The reason: no action, values that do not fill rows of the width, or one that is not finite.
+    pub fn check(&self) -> Result<(), String> {
+        if self.values.is_empty() || !self.values.len().is_multiple_of(self.width.max(1)) {
+            return Err(format!("the policy made {} values in actions of {}", self.values.len(), self.width));
+        }
+        match self.values.iter().find(|value| !value.is_finite()) {
+            Some(value) => Err(format!("the policy made an action with {value}")),
+            None => Ok(()),
+        }
+    }
+}
+
+/// What a policy reads and makes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PolicySpec {
+    /// Its kind, and the folder it comes from where it has one.
+    pub name: String,
+    /// Names of the cameras that it reads, such as `observation.images.top`.
+    pub cameras: Vec<String>,
+    /// Values of a state; 0: it reads none.
+    pub state_width: usize,
+    /// Values of an action.
+    pub action_width: usize,
+    /// Actions of a chunk.
+    pub chunk_size: usize,
+    /// Actions of a chunk to execute before the next is asked for.
+    pub num_executed: usize,
+    /// It reads the prompt.
+    pub reads_prompt: bool,
+}
+
+/// Says which of a client's requests this is. What a policy draws by chance depends on this and its seed alone.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Moment {
+    /// Episodes of the client before this one.
+    pub episode: u64,
+    /// Chunks of the episode before this one.
+    pub request: u64,
+}
+
+/// Makes chunks of actions.
+pub trait Policy {
+    fn spec(&self) -> &PolicySpec;
+
+    /// Lets so many actions of a chunk be executed before the next is asked for.
+    fn execute(&mut self, num_executed: usize);
+
+    /// # Errors
+    /// The reason why it cannot act on this observation.
+    fn act(&mut self, observation: &Observation, moment: Moment) -> Result<Actions, String>;
+}

@@ -1,0 +1,68 @@
+//! A policy that repeats what was recorded: what a robot's side can be tested with before there is a model.
+
+use super::policy::{Actions, Moment, Observation, Policy, PolicySpec};
+use crate::data::DataError;
+use crate::data::lerobot::{Set, Step};
+use std::path::Path;
+use std::sync::Arc;
+
+/// Features of a set that a robot's state and actions have by custom.
+pub const STATE: &str = "observation.state";
+pub const ACTION: &str = "action";
+/// Actions of a chunk, unless fewer were recorded.
+const CHUNK_SIZE: usize = 50;
+
+/// Returns the recorded actions of one episode, whatever it sees.
+pub struct Replay {
+    first: Step,
+    num_frames: usize,
+    spec: PolicySpec,
+}
+
+impl Replay {
+    /// Opens episode `episode` of a LeRobot set.
+    ///
+    /// # Errors
+    /// The folder is no such set, has no such episode, or no `action`.
+    pub fn open(folder: &Path, episode: usize) -> Result<Self, DataError> {
+        let set = Arc::new(Set::open(folder)?);
+        let first = set.step(episode, 0)?;
+        let num_frames = set.episodes()[episode].length;
+        let width =
+            |key: &str| set.info().feature(key).filter(|feature| feature.is_numbers()).map(|feature| feature.width());
+        let lacks =
+            || DataError::File { path: folder.to_owned(), reason: format!("has no feature {ACTION} of numbers") };
+        let chunk_size = CHUNK_SIZE.min(num_frames);
+        let spec = PolicySpec {
+            name: format!("replay of episode {episode} of {}", folder.display()),
+            cameras: set.info().cameras().map(|camera| camera.key.clone()).collect(),
+            state_width: width(STATE).unwrap_or(0),
+            action_width: width(ACTION).ok_or_else(lacks)?,
+            chunk_size,
+            num_executed: chunk_size,
+            reads_prompt: false,
+        };
+        Ok(Self { first, num_frames, spec })
+    }
+}
+
+impl Policy for Replay {
+    fn spec(&self) -> &PolicySpec {
+        &self.spec
+    }
+
+    fn execute(&mut self, num_executed: usize) {
+        self.spec.num_executed = num_executed;
+    }
+
+    /// Behind the end of the episode its last action stands.
+    fn act(&mut self, _: &Observation, moment: Moment) -> Result<Actions, String> {
+        let begin = usize::try_from(moment.request).unwrap_or(usize::MAX).saturating_mul(self.spec.num_executed);
+        if begin >= self.num_frames {
+            return Err(format!("the recorded episode is over: it has {} frames", self.num_frames));
+        }
+        let steps: Vec<i64> = (begin..begin + self.spec.chunk_size).map(|step| step as i64).collect();
+        let window = self.first.window(ACTION, &steps).map_err(|error| error.to_string())?;
+        Ok(Actions { width: self.spec.action_width, values: window.values })
+    }
+}

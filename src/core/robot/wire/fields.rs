@@ -1,0 +1,83 @@
+//! The fields of an observation as a client sends it: nested maps become one list of paths.
+
+use super::array::{Array, Keys};
+use super::msgpack::Value;
+
+/// What a field holds.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Field<'a> {
+    Array(Array<'a>),
+    /// A picture file, PNG or JPEG.
+    Encoded(&'a [u8]),
+    Numbers(Vec<f64>),
+    Text(&'a str),
+    /// Nothing that a policy reads, with what it is.
+    Other(&'static str),
+}
+
+/// Lists the fields under `value`; maps within maps are joined by a slash, `images/wrist`, and so are the numbers of lists. What is
+/// nil is not there.
+///
+/// # Errors
+/// The reason, with the field's path: an array or a picture that is not taken.
+pub fn fields<'a>(value: &Value<'a>, keys: Keys) -> Result<Vec<(String, Field<'a>)>, String> {
+    let mut found = Vec::new();
+    collect("", value, keys, &mut found)?;
+    Ok(found)
+}
+
+fn collect<'a>(path: &str, value: &Value<'a>, keys: Keys, to: &mut Vec<(String, Field<'a>)>) -> Result<(), String> {
+    let at = |error: String| if path.is_empty() { error } else { format!("{path}: {error}") };
+    let joined = |name: &str| if path.is_empty() { name.to_owned() } else { format!("{path}/{name}") };
+    let field = match value {
+        Value::Nil => return Ok(()),
+        Value::Bool(_) => Field::Other("true or false"),
+        Value::Int(_) | Value::Float(_) => Field::Numbers(value.number().into_iter().collect()),
+        Value::Text(text) => Field::Text(text),
+        Value::Bytes(_) => Field::Other("bytes without a type"),
+        Value::List(values) => match values.iter().map(Value::number).collect::<Option<Vec<f64>>>() {
+            Some(numbers) => Field::Numbers(numbers),
+            None => {
+                let mut entries = values.iter().enumerate();
+                return entries.try_for_each(|(index, value)| collect(&joined(&index.to_string()), value, keys, to));
+            }
+        },
+        Value::Map(entries) => match special(value, keys).map_err(at)? {
+            Some(field) => field,
+            None => {
+                return entries.iter().try_for_each(|(key, value)| match key {
+                    Value::Text(name) => collect(&joined(name), value, keys, to),
+                    _ => Err(at("a key of bytes in a map that is no array".to_owned())),
+                });
+            }
+        },
+    };
+    to.push((path.to_owned(), field));
+    Ok(())
+}
+
+/// An array, a scalar of NumPy's or a picture, if the map is one.
+fn special<'a>(map: &Value<'a>, keys: Keys) -> Result<Option<Field<'a>>, String> {
+    if let Some(array) = Array::of(map, keys)? {
+        return Ok(Some(Field::Array(array)));
+    }
+    let entry = |name: &str| map.entry(&keys.key(name));
+    if entry("__npgeneric__").is_some() {
+        let number = entry("data").and_then(Value::number).ok_or("a scalar that is no number")?;
+        return Ok(Some(Field::Numbers(vec![number])));
+    }
+    if keys == Keys::Bytes || entry("__image__").is_none() {
+        return Ok(None);
+    }
+    let Some(&Value::Bytes(data)) = entry("data") else { return Err("a picture without its bytes".to_owned()) };
+    match entry("format").and_then(Value::text) {
+        Some("png" | "jpeg") => Ok(Some(Field::Encoded(data))),
+        Some("raw") => {
+            let Value::Map(entries) = map else { return Ok(None) };
+            let marked = (keys.key("__ndarray__"), Value::Bool(true));
+            let array = Array::of(&Value::Map(entries.iter().cloned().chain([marked]).collect()), keys)?;
+            Ok(array.map(Field::Array))
+        }
+        _ => Err("a picture that is neither png nor jpeg nor raw".to_owned()),
+    }
+}

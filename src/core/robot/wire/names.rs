@@ -1,0 +1,173 @@
+//! Which field of a client is which part of an observation. Nothing is left out without a word: a field that no rule knows is an
+//! error that names it.
+
+use super::fields::Field;
+use super::picture::picture;
+use crate::robot::policy::{Observation, PolicySpec};
+use image::RgbImage;
+
+/// Names under which clients send the instruction.
+const PROMPTS: [&str; 6] =
+    ["prompt", "task", "task_description", "instruction", "instructions", "language_instruction"];
+
+/// A part of an observation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Part {
+    /// By its number among the policy's cameras.
+    Camera(usize),
+    State,
+    Prompt,
+    /// The field is not read.
+    Nothing,
+}
+
+/// Rules of fields, made for one policy.
+#[derive(Clone, Debug)]
+pub struct Names {
+    rules: Vec<(String, Part)>,
+    /// Cameras that need not be there.
+    without: Vec<usize>,
+    prompt: Option<String>,
+    spec: PolicySpec,
+}
+
+impl Names {
+    /// `rules` are `FIELD=PART`, where a part is a camera, `state`, `prompt` or `-` for a field that is not read; several fields of
+    /// the state are put end to end in the order of their rules. `without` are cameras that clients need not send, `prompt` what
+    /// is read where they send none.
+    ///
+    /// # Errors
+    /// The reason: a rule that is none, or a camera that the policy lacks.
+    pub fn new(
+        spec: &PolicySpec,
+        rules: &[String],
+        without: &[String],
+        prompt: Option<String>,
+    ) -> Result<Self, String> {
+        let camera = |name: &str| {
+            let is_named = |camera: &&String| **camera == name || short(camera) == name;
+            let mut named = spec.cameras.iter().enumerate().filter(|(_, camera)| is_named(camera));
+            match (named.next(), named.next()) {
+                (Some((number, _)), None) => Ok(number),
+                _ => Err(format!("`{name}` is none of the policy's cameras ({})", spec.cameras.join(", "))),
+            }
+        };
+        let rule = |text: &String| {
+            let (field, part) = text.split_once('=').ok_or_else(|| format!("`{text}` is not FIELD=PART"))?;
+            let part = match part {
+                "state" => Part::State,
+                "prompt" => Part::Prompt,
+                "-" => Part::Nothing,
+                name => Part::Camera(camera(name)?),
+            };
+            Ok((field.to_owned(), part))
+        };
+        let rules: Vec<_> = rules.iter().map(rule).collect::<Result<_, String>>()?;
+        if let Some((field, _)) =
+            rules.iter().enumerate().find_map(|(at, rule)| rules[..at].iter().find(|before| before.0 == rule.0))
+        {
+            return Err(format!("two rules of the field `{field}`"));
+        }
+        let without = without.iter().map(|name| camera(name)).collect::<Result<_, _>>()?;
+        Ok(Self { rules, without, prompt, spec: spec.clone() })
+    }
+
+    /// The observation that a message's fields are.
+    ///
+    /// # Errors
+    /// The reason: a field that no rule knows, one that is missing or there twice, or one of another kind or size.
+    pub fn observation(&self, fields: &[(String, Field<'_>)]) -> Result<Observation, String> {
+        let is_picture = |field: &Field<'_>| match field {
+            Field::Array(array) => array.shape.len() == 3,
+            field => matches!(field, Field::Encoded(_)),
+        };
+        let is_alone =
+            self.spec.cameras.len() == 1 && fields.iter().filter(|(_, field)| is_picture(field)).count() == 1;
+        let mut images: Vec<Option<RgbImage>> = vec![None; self.spec.cameras.len()];
+        let (mut states, mut prompt) = (Vec::new(), None);
+        for (path, field) in fields {
+            let at = |error: String| format!("{path}: {error}");
+            let rule = self.rules.iter().position(|(name, _)| name == path);
+            let part = rule.map(|rule| self.rules[rule].1.clone()).or_else(|| self.usual(path));
+            match part.or_else(|| (is_alone && is_picture(field)).then_some(Part::Camera(0))) {
+                Some(Part::Camera(number)) if images[number].is_none() => {
+                    images[number] = Some(picture(field).map_err(at)?);
+                }
+                Some(Part::Prompt) if prompt.is_none() => match field {
+                    Field::Text(text) => prompt = Some((*text).to_owned()),
+                    _ => return Err(at("the prompt is no text".to_owned())),
+                },
+                Some(Part::State) => states.push((rule, numbers(field).map_err(at)?)),
+                Some(Part::Nothing) => {}
+                Some(_) => {
+                    return Err(at("another field of the message is the same part of the observation".to_owned()));
+                }
+                None => {
+                    return Err(format!(
+                        "{path}: no rule says what it is (serve-policy --map {path}=PART, or {path}=-)"
+                    ));
+                }
+            }
+        }
+        let images =
+            self.spec.cameras.iter().zip(images).enumerate().filter_map(|(number, (name, image))| match image {
+                Some(image) => Some(Ok((name.clone(), image))),
+                None if self.without.contains(&number) => None,
+                None => {
+                    Some(Err(format!("no picture of {name} (serve-policy --map FIELD={name}, or --without {name})")))
+                }
+            });
+        let images = images.collect::<Result<_, String>>()?;
+        let prompt = match prompt.or_else(|| self.prompt.clone()) {
+            None if self.spec.reads_prompt => return Err("no prompt, and no --prompt of the server".to_owned()),
+            prompt => prompt.unwrap_or_default(),
+        };
+        Ok(Observation { images, state: self.state(states)?, prompt })
+    }
+
+    /// What a field is by its name alone.
+    fn usual(&self, path: &str) -> Option<Part> {
+        // `instructions/0` is the first of a list of one.
+        let name = short(path.strip_suffix("/0").unwrap_or(path));
+        let mut cameras = self.spec.cameras.iter().enumerate();
+        let named = cameras.find(|(_, camera)| *camera == path || short(camera) == name);
+        match named {
+            Some((number, _)) => Some(Part::Camera(number)),
+            None if name == "state" => Some(Part::State),
+            None if PROMPTS.contains(&name) => Some(Part::Prompt),
+            None => None,
+        }
+    }
+
+    fn state(&self, mut parts: Vec<(Option<usize>, Vec<f32>)>) -> Result<Vec<f32>, String> {
+        parts.sort_by_key(|(rule, _)| *rule);
+        if parts.len() > 1 && parts.iter().any(|(rule, _)| rule.is_none()) {
+            return Err("several fields of the state: give each a rule (--map FIELD=state) in their order".to_owned());
+        }
+        let state: Vec<f32> = parts.into_iter().flat_map(|(_, values)| values).collect();
+        match (state.len(), self.spec.state_width) {
+            (found, wanted) if found == wanted => Ok(state),
+            (found, 0) => Err(format!("a state of {found} values, and the policy reads none (--map FIELD=-)")),
+            (found, wanted) => Err(format!("a state of {found} values, and the policy reads {wanted}")),
+        }
+    }
+}
+
+/// The last part of a name: `top` of `observation.images.top` and of `images/top`.
+fn short(name: &str) -> &str {
+    name.rsplit(['/', '.']).next().unwrap_or(name)
+}
+
+fn numbers(field: &Field<'_>) -> Result<Vec<f32>, String> {
+    let numbers = match field {
+        Field::Numbers(numbers) => numbers.clone(),
+        // [1, width] is a batch of one.
+        Field::Array(array) if array.shape.iter().filter(|&&size| size != 1).count() <= 1 => array.numbers()?,
+        Field::Array(array) => return Err(format!("a state of shape {:?}", array.shape)),
+        _ => return Err("the state is no numbers".to_owned()),
+    };
+    match numbers.iter().find(|number| !(**number as f32).is_finite()) {
+        Some(number) => Err(format!("a state with {number}")),
+        None => Ok(numbers.iter().map(|&number| number as f32).collect()),
+    }
+}

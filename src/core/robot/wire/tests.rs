@@ -1,0 +1,242 @@
+//! Whole dialogues of every protocol, and messages that are wrong.
+
+use super::array::floats;
+use super::dialogue::{array, map};
+use super::*;
+use crate::robot::pads::{self, CAMERA};
+use crate::robot::{Actions, Moment, Observation};
+use std::sync::Arc;
+
+const STATE: [f32; 2] = [0.25, 0.75];
+/// Its bytes.
+const STATE_BYTES: [u8; 8] = [0, 0, 0x80, 0x3e, 0, 0, 0x40, 0x3f];
+const PICTURE: [u8; 24] = [9; 24];
+
+fn offer(rules: &[&str], without: &[&str]) -> Arc<Offer> {
+    let spec = pads::spec("test");
+    let owned = |texts: &[&str]| texts.iter().map(|&text| text.to_owned()).collect::<Vec<_>>();
+    let names = Names::new(&spec, &owned(rules), &owned(without), None).unwrap();
+    Arc::new(Offer { spec, names })
+}
+
+/// An observation of openpi's client; `change` sees its fields.
+fn observation<'a>(change: impl FnOnce(&mut Vec<(Value<'a>, Value<'a>)>)) -> Vec<u8> {
+    let mut entries = vec![
+        (Value::Text("observation/image"), floats(Keys::Bytes, "|u1", &[2, 4, 3], &PICTURE)),
+        (Value::Text("observation/state"), array(Keys::Bytes, &[2], &STATE_BYTES)),
+        (Value::Text("prompt"), Value::Text("go to the red pad")),
+    ];
+    change(&mut entries);
+    write(&Value::Map(entries))
+}
+
+fn asked(heard: Heard) -> (Observation, Moment) {
+    match heard {
+        Heard::Ask(observation, moment) => (*observation, moment),
+        Heard::Reply(reply) => panic!("{reply:?}"),
+    }
+}
+
+fn replied(heard: Heard) -> Reply {
+    if let Heard::Reply(reply) = heard { reply } else { panic!("{heard:?}") }
+}
+
+fn error_of(reply: &Reply) -> String {
+    match &reply.frame {
+        Some(Frame::Text(text)) => text.clone(),
+        Some(Frame::Binary(bytes)) => format!("{:?}", read(bytes).unwrap()),
+        None => String::new(),
+    }
+}
+
+fn chunk() -> Actions {
+    Actions { width: 2, values: (0..16).map(|value| value as f32).collect() }
+}
+
+/// The values of an array of 32-bit floats, and its shape.
+fn actions(value: &Value<'_>, keys: Keys) -> (Vec<usize>, Vec<f64>) {
+    let array = super::array::Array::of(value, keys).unwrap().expect("an array");
+    (array.shape.clone(), array.numbers().unwrap())
+}
+
+#[test]
+fn openpi_begins_and_gets_whole_chunks() {
+    let mut dialogue = Protocol::OpenPi.begin(offer(&[], &[]));
+    let greeting = dialogue.greeting().unwrap();
+    assert_eq!(read(&greeting).unwrap().get("action_horizon"), Some(&Value::Int(8)));
+    for request in 0..2 {
+        let (seen, moment) = asked(dialogue.hear(&observation(|_| ()), 0.0));
+        assert_eq!((seen.state.as_slice(), seen.prompt.as_str()), (&STATE[..], "go to the red pad"));
+        assert_eq!((&*seen.images[0].0, seen.images[0].1.dimensions()), (CAMERA, (4, 2)));
+        assert_eq!(moment, Moment { episode: 0, request });
+        let reply = dialogue.answer(Ok(chunk()), Timing { infer: 1.5, before: Some(2.0) }, 0.0);
+        let Some(Frame::Binary(bytes)) = &reply.frame else { panic!("{reply:?}") };
+        let value = read(bytes).unwrap();
+        let (shape, values) = actions(value.get("actions").unwrap(), Keys::Bytes);
+        assert_eq!((shape, values[15], reply.ends), (vec![8, 2], 15.0, false));
+        let timing = value.get("server_timing").unwrap();
+        assert_eq!(timing.get("infer_ms"), Some(&Value::Float(1.5)));
+        assert_eq!(timing.get("prev_total_ms"), Some(&Value::Float(2.0)));
+    }
+    let reply = dialogue.answer(Err("it fell over".to_owned()), Timing::default(), 0.0);
+    assert_eq!(reply, Reply { frame: Some(Frame::Text("it fell over".to_owned())), ends: true });
+}
+
+#[test]
+fn every_bad_message_of_openpi_ends_with_its_reason() {
+    let dimmed = [7u8; 12];
+    let complex = floats(Keys::Bytes, "<c8", &[2, 2, 3], &dimmed);
+    let endless = f32::NAN.to_le_bytes().repeat(2);
+    let cases: Vec<(Vec<u8>, &str)> = vec![
+        (observation(|_| ())[..50].to_vec(), "cut off"),
+        (vec![0x91; 100], "nested"),
+        (b"\x93\x01\x02\x03".to_vec(), "is a map"),
+        (observation(|all| all[0].1 = complex.clone()), "\"<c8\""),
+        (observation(|all| all[0].1 = floats(Keys::Bytes, "|O", &[1], &dimmed)), "\"|O\""),
+        (observation(|all| all[0].1 = floats(Keys::Bytes, "|u1", &[3, 1, 3], &dimmed[..9])), "first or last"),
+        (observation(|all| all[0].1 = floats(Keys::Bytes, "|u1", &[1 << 40, 3], &dimmed)), "12 bytes"),
+        (observation(|all| all[0].1 = Value::Text("x")), "is no picture"),
+        (observation(|all| drop(all.remove(0))), "no picture of observation.images.top"),
+        (observation(|all| drop(all.remove(1))), "a state of 0 values, and the policy reads 2"),
+        (observation(|all| all[1].1 = array(Keys::Bytes, &[2], &endless)), "NaN"),
+        (observation(|all| drop(all.remove(2))), "no prompt"),
+        (observation(|all| all.push((Value::Text("gripper"), Value::Int(1)))), "gripper: no rule"),
+        (observation(|all| all.push((Value::Text("state"), Value::List(vec![Value::Int(1)])))), "several fields"),
+        (observation(|all| all.push((Value::Text("task"), Value::Text("b")))), "same part"),
+    ];
+    for (message, expected) in cases {
+        let mut dialogue = Protocol::OpenPi.begin(offer(&[], &[]));
+        let reply = replied(dialogue.hear(&message, 0.0));
+        assert!(reply.ends && error_of(&reply).contains(expected), "{expected}: {reply:?}");
+    }
+}
+
+#[test]
+fn rules_say_what_fields_are() {
+    let hear = |rules: &[&str], message: &[u8]| Protocol::OpenPi.begin(offer(rules, &[])).hear(message, 0.0);
+    let joints = observation(|all| {
+        all[1] = (Value::Text("joints"), Value::Float(1.0));
+        all.push((Value::Text("gripper"), Value::Int(2)));
+    });
+    let (seen, _) = asked(hear(&["gripper=state", "joints=state"], &joints));
+    assert_eq!(seen.state, [2.0, 1.0], "in the order of the rules");
+    let wrist = observation(|all| {
+        let picture = all[0].1.clone();
+        all.push((Value::Text("wrist"), picture));
+    });
+    assert!(error_of(&replied(hear(&[], &wrist))).contains("observation/image: no rule"));
+    let (seen, _) = asked(hear(&["wrist=top", "observation/image=-"], &wrist));
+    assert_eq!(seen.images.len(), 1);
+    let blind = observation(|all| drop(all.remove(0)));
+    let (seen, _) = asked(Protocol::OpenPi.begin(offer(&[], &["top"])).hear(&blind, 0.0));
+    assert!(seen.images.is_empty());
+    let names = |rule: &str| Names::new(&pads::spec("test"), &[rule.to_owned()], &[], None).unwrap_err();
+    assert!(names("a=side").contains("none of the policy's cameras (observation.images.top)"));
+    assert!(names("a").contains("FIELD=PART"));
+}
+
+fn vla_eval(kind: &str, payload: Value<'_>, seq: i128) -> Vec<u8> {
+    write(&map([
+        ("type", Value::Text(kind)),
+        ("payload", payload),
+        ("seq", Value::Int(seq)),
+        ("timestamp", Value::Float(1.0)),
+    ]))
+}
+
+#[test]
+fn vla_eval_gets_an_action_an_observation_and_goes_on_after_errors() {
+    let mut dialogue = Protocol::VlaEval.begin(offer(&[], &[]));
+    assert_eq!(dialogue.greeting(), None);
+    let hello = vla_eval("hello", map([("protocol_version", Value::Int(1)), ("harness_version", Value::Text("0"))]), 1);
+    assert!(error_of(&replied(dialogue.hear(&hello, 0.0))).contains("Text(\"hello\")"));
+    let raw = map([
+        ("__image__", Value::Bool(true)),
+        ("format", Value::Text("raw")),
+        ("data", Value::Bytes(&PICTURE)),
+        ("dtype", Value::Text("|u1")),
+        ("shape", Value::List([2, 4, 3].map(Value::Int).into())),
+    ]);
+    let payload = map([
+        ("images", map([("agentview", raw)])),
+        ("task_description", Value::Text("go")),
+        ("state", array(Keys::Text, &[2], &STATE_BYTES)),
+    ]);
+    let start = vla_eval("episode_start", map([]), 2);
+    for episode in 0..2 {
+        assert_eq!(replied(dialogue.hear(&start, 0.0)), Reply::none());
+        for step in 0..5i128 {
+            let message = vla_eval("observation", payload.clone(), 10 + step);
+            let reply = match dialogue.hear(&message, 0.0) {
+                Heard::Ask(seen, moment) => {
+                    // 4 of 8 actions are executed.
+                    assert_eq!((moment, step % 4), (Moment { episode, request: step as u64 / 4 }, 0));
+                    assert_eq!((seen.prompt.as_str(), seen.images[0].1.dimensions()), ("go", (4, 2)));
+                    dialogue.answer(Ok(chunk()), Timing::default(), 7.0)
+                }
+                Heard::Reply(reply) => reply,
+            };
+            let Some(Frame::Binary(bytes)) = &reply.frame else { panic!("{reply:?}") };
+            let value = read(bytes).unwrap();
+            assert_eq!(
+                (value.get("type"), value.get("seq")),
+                (Some(&Value::Text("action")), Some(&Value::Int(10 + step)))
+            );
+            let (shape, values) = actions(value.get("payload").unwrap().get("actions").unwrap(), Keys::Text);
+            assert_eq!((shape, values[0]), (vec![2], (2 * (step % 4)) as f64));
+        }
+    }
+    let bad = [vla_eval("observation", Value::Nil, 77), vla_eval("vote", map([]), 77), b"\xc1".to_vec()];
+    dialogue.hear(&start, 0.0);
+    for message in bad {
+        let reply = replied(dialogue.hear(&message, 0.0));
+        assert!(!reply.ends && error_of(&reply).contains("Text(\"error\")"), "{reply:?}");
+    }
+    assert!(matches!(dialogue.hear(&vla_eval("observation", payload, 78), 0.0), Heard::Ask(..)));
+}
+
+#[test]
+fn loongforge_keeps_a_chunk_for_an_episode() {
+    let mut dialogue = Protocol::LoongForge.begin(offer(&[], &[]));
+    assert_eq!(read(&dialogue.greeting().unwrap()).unwrap().get("protocol_version"), Some(&Value::Text("1.0")));
+    let ask = |kind: &str, payload: Value<'_>| {
+        write(&map([
+            ("type", Value::Text(kind)),
+            ("request_id", Value::Text("r7")),
+            ("protocol_version", Value::Text("1.0")),
+            ("payload", payload),
+        ]))
+    };
+    let payload = |whole: bool, episode| {
+        map([
+            ("images", Value::List(vec![floats(Keys::Bytes, "uint8", &[2, 4, 3], &PICTURE)])),
+            ("instructions", Value::List(vec![Value::Text("go")])),
+            ("state", Value::List(STATE.map(|value| Value::Float(value.into())).into())),
+            ("unnorm_key", Value::Text("default")),
+            ("episode_id", Value::Text(episode)),
+            ("return_action_chunk", Value::Bool(whole)),
+        ])
+    };
+    assert!(error_of(&replied(dialogue.hear(&ask("ping", map([])), 0.0))).contains("pong"));
+    assert!(error_of(&replied(dialogue.hear(&ask("reset", map([])), 0.0))).contains("episode_id required"));
+    replied(dialogue.hear(&ask("reset", map([("episode_id", Value::Text("a"))])), 0.0));
+    asked(dialogue.hear(&ask("infer", payload(false, "a")), 0.0));
+    let data = |reply: &Reply| {
+        let Some(Frame::Binary(bytes)) = &reply.frame else { panic!("{reply:?}") };
+        let value = read(bytes).unwrap();
+        assert_eq!((value.get("ok"), value.get("request_id")), (Some(&Value::Bool(true)), Some(&Value::Text("r7"))));
+        let data = value.get("data").unwrap();
+        assert_eq!(data.get("actions").unwrap().entry(&Value::Bytes(b"dtype")), Some(&Value::Text("float32")));
+        actions(data.get("actions").unwrap(), Keys::Bytes)
+    };
+    let first = dialogue.answer(Ok(chunk()), Timing { infer: 3.0, before: None }, 0.0);
+    assert_eq!(data(&first), (vec![1, 2], vec![0.0, 1.0]));
+    let second = replied(dialogue.hear(&ask("predict_action", payload(false, "a")), 0.0));
+    assert_eq!(data(&second), (vec![1, 2], vec![2.0, 3.0]));
+    let (_, moment) = asked(dialogue.hear(&ask("infer", payload(true, "b")), 0.0));
+    assert_eq!(moment.request, 0, "another episode");
+    assert_eq!(data(&dialogue.answer(Ok(chunk()), Timing::default(), 0.0)).0, [8, 2]);
+    let wrong = write(&map([("type", Value::Text("ping")), ("protocol_version", Value::Text("2.0"))]));
+    assert!(error_of(&replied(dialogue.hear(&wrong, 0.0))).contains("mismatch"));
+    assert!(replied(dialogue.hear(b"\xc1", 0.0)).ends);
+}

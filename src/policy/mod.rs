@@ -1,0 +1,9 @@
+//! Policies that are asked: how they are opened, and how they are judged.
+
+pub mod judge;
+mod open;
+pub mod open_loop;
+mod table;
+mod trained;
+
+pub use open::{Choice, Wanted, open};

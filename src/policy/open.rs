@@ -1,0 +1,72 @@
+//! Opens the policy that a command names.
+
+use super::trained::Trained;
+use anyhow::{Result, bail, ensure};
+use clap::{Args, ValueEnum};
+use loongforge_core::config::Device;
+use loongforge_core::robot::pads::{Expert, Random};
+use loongforge_core::robot::{Policy, Replay};
+use std::path::PathBuf;
+
+/// Which policy acts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Choice {
+    /// The trained one of the checkpoint
+    Trained,
+    /// The recorded actions of an episode (--episodes, --episode), whatever it sees
+    Replay,
+    /// The expert of the task Pads, which finds the pad in the picture
+    PadsExpert,
+    /// Random actions in the task Pads
+    PadsRandom,
+}
+
+/// What says on a command line which policy acts.
+#[derive(Args, Clone, Debug)]
+pub struct Wanted {
+    /// Checkpoint of a run, a run's folder (its newest checkpoint), or any folder of a policy in lerobot's layout
+    pub checkpoint: Option<String>,
+    /// Which policy acts
+    #[arg(long, value_enum, default_value = "trained")]
+    pub policy: Choice,
+    /// LeRobot set of recorded episodes
+    #[arg(long, value_name = "SET")]
+    pub episodes: Option<PathBuf>,
+    /// Number of the episode that is replayed
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub episode: usize,
+    /// Actions of a chunk that are executed before the policy is asked again [default: the model's n_action_steps]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub execute: Option<u32>,
+    /// Seed of the policy's noise, and of the layouts of Pads
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Device, as in a config: auto, cpu, cuda or cuda:N
+    #[arg(long, default_value = "auto")]
+    pub device: Device,
+}
+
+/// Opens a policy.
+///
+/// # Errors
+/// A trained policy without its folder, another one with one, a folder that is no policy's or no set, or more executed actions
+/// than a chunk has.
+pub fn open(wanted: &Wanted) -> Result<Box<dyn Policy>> {
+    let mut policy: Box<dyn Policy> = match (wanted.policy, &wanted.checkpoint) {
+        (Choice::Trained, None) => bail!("which checkpoint? Name its folder, or another --policy"),
+        (Choice::Trained, Some(checkpoint)) => Box::new(Trained::open(checkpoint, wanted.seed, &wanted.device)?),
+        (_, Some(checkpoint)) => bail!("{checkpoint} would not be read: --policy is not trained"),
+        (Choice::Replay, None) => match &wanted.episodes {
+            Some(set) => Box::new(Replay::open(set, wanted.episode)?),
+            None => bail!("which episodes? Name their set with --episodes"),
+        },
+        (Choice::PadsExpert, None) => Box::new(Expert::new()),
+        (Choice::PadsRandom, None) => Box::new(Random::new(wanted.seed)),
+    };
+    if let Some(count) = wanted.execute {
+        let (count, chunk) = (count as usize, policy.spec().chunk_size);
+        ensure!(count <= chunk, "--execute {count}: a chunk has {chunk} actions");
+        policy.execute(count);
+    }
+    Ok(policy)
+}

@@ -1,0 +1,163 @@
+//! Compares a policy's actions with recorded ones: a test that data and normalization fit together, not of success.
+
+use anyhow::{Context, Result, anyhow, ensure};
+use loongforge_core::data::lerobot::{Set, Step};
+use loongforge_core::data::{InProcess, Limits};
+use loongforge_core::observe::{Curve, plot};
+use loongforge_core::robot::{ACTION, Moment, Observation, Policy, STATE};
+use std::path::Path;
+use std::sync::Arc;
+
+/// Errors of one way to act: sums over actions, by dimension.
+#[derive(Clone, Debug, Default)]
+struct Errors {
+    absolute: Vec<f64>,
+    squared: Vec<f64>,
+}
+
+/// What is compared: the policy, and what needs none.
+const WAYS: [&str; 4] = ["the policy", "the last action again", "the mean action", "the current state"];
+
+/// Errors of a policy and of its baselines on recorded episodes, `WAYS` in order.
+pub struct OpenLoop {
+    names: Vec<String>,
+    ways: Vec<(&'static str, Errors)>,
+    num_actions: usize,
+    /// Of the first episode: recorded and predicted actions, a row a frame.
+    trace: [Vec<Vec<f32>>; 2],
+}
+
+/// Plays the first `num_episodes` episodes of a LeRobot set and asks for a chunk at every `every`-th frame. Cameras of the set have
+/// the policy's names unless `cameras` maps them, as (key of the set, camera).
+///
+/// # Errors
+/// The set cannot be read, lacks what the policy reads, or the policy cannot act.
+pub fn open_loop(
+    policy: &mut dyn Policy,
+    folder: &Path,
+    num_episodes: usize,
+    every: Option<usize>,
+    cameras: &[(String, String)],
+) -> Result<OpenLoop> {
+    let set = Arc::new(Set::open(folder)?);
+    let spec = policy.spec().clone();
+    let feature = set.info().feature(ACTION).with_context(|| format!("{} has no {ACTION}", folder.display()))?;
+    let width = feature.width();
+    ensure!(width == spec.action_width, "the set's actions have {width} values, the policy's {}", spec.action_width);
+    let names = match feature.names.len() == width {
+        true => feature.names.clone(),
+        false => (0..width).map(|at| at.to_string()).collect(),
+    };
+    let mean: Vec<f32> = match set.stats()?.get(ACTION, "mean") {
+        Some(mean) => mean.iter().map(|&value| value as f32).collect(),
+        None => return Err(anyhow!("{} has no mean of {ACTION} in its statistics", folder.display())),
+    };
+    let is_position = set.info().feature(STATE).is_some_and(|state| state.width() == width);
+    let num_ways = if is_position { WAYS.len() } else { WAYS.len() - 1 };
+    let empty = Errors { absolute: vec![0.0; width], squared: vec![0.0; width] };
+    let ways = WAYS[..num_ways].iter().map(|&way| (way, empty.clone())).collect();
+    let mut found = OpenLoop { names, ways, num_actions: 0, trace: [Vec::new(), Vec::new()] };
+    let every = every.unwrap_or(spec.num_executed).max(1);
+    for episode in 0..num_episodes.min(set.episodes().len()) {
+        for (request, frame) in (0..set.episodes()[episode].length).step_by(every).enumerate() {
+            let step = set.step(episode, frame)?;
+            let seen = observe(&step, &spec.cameras, spec.state_width, cameras)?;
+            let moment = Moment { episode: episode as u64, request: request as u64 };
+            let actions =
+                policy.act(&seen, moment).map_err(|reason| anyhow!("episode {episode}, frame {frame}: {reason}"))?;
+            actions.check().map_err(|reason| anyhow!("{reason}"))?;
+            let ahead: Vec<i64> = (0..actions.num_steps() as i64).collect();
+            let recorded = step.window(ACTION, &ahead)?;
+            let last = step.window(ACTION, &[-1])?.values;
+            for (at, is_pad) in recorded.is_pad.iter().enumerate().filter(|(_, is_pad)| !**is_pad) {
+                debug_assert!(!is_pad);
+                let truth = &recorded.values[at * width..][..width];
+                let guesses = [actions.step(at), &last, &mean, &seen.state];
+                for ((_, errors), guess) in found.ways.iter_mut().zip(guesses) {
+                    errors.add(truth, guess);
+                }
+                found.num_actions += 1;
+                if episode == 0 && at < every {
+                    found.trace[0].push(truth.to_vec());
+                    found.trace[1].push(actions.step(at).to_vec());
+                }
+            }
+        }
+    }
+    Ok(found)
+}
+
+fn observe(step: &Step, names: &[String], state_width: usize, cameras: &[(String, String)]) -> Result<Observation> {
+    let key = |camera: &String| {
+        let mapped = cameras.iter().find(|(_, name)| name == camera).map(|(key, _)| key);
+        mapped.unwrap_or(camera).clone()
+    };
+    let picture = |camera: &String| {
+        let frames = step.pictures(&key(camera), &[0], &InProcess, &Limits::NONE)?;
+        Ok((camera.clone(), frames.into_iter().next().context("a frame")?))
+    };
+    // A camera that the set lacks is masked, as it was in training.
+    let there = |camera: &&String| step.set().info().feature(&key(camera)).is_some();
+    let images = names.iter().filter(there).map(picture).collect::<Result<_>>()?;
+    let state = if state_width > 0 { step.numbers(STATE)? } else { Vec::new() };
+    Ok(Observation { images, state, prompt: step.task()?.to_owned() })
+}
+
+impl Errors {
+    fn add(&mut self, truth: &[f32], guess: &[f32]) {
+        for (at, (truth, guess)) in truth.iter().zip(guess).enumerate() {
+            let error = f64::from(guess - truth);
+            self.absolute[at] += error.abs();
+            self.squared[at] += error * error;
+        }
+    }
+}
+
+impl OpenLoop {
+    /// Mean errors in a table, baselines under the policy, and what they do not tell.
+    pub fn text(&self) -> String {
+        let count = self.num_actions.max(1) as f64;
+        let width = self.names.len();
+        let head = format!("{:<24}{:>12}{:>12}", format!("{} actions", self.num_actions), "MSE", "MAE");
+        let heads = self.names.iter().map(|name| format!("{:>12}", format!("MAE {name}")));
+        let mut lines = vec![head + &heads.collect::<String>()];
+        for (way, errors) in &self.ways {
+            let mean = |sums: &[f64]| sums.iter().sum::<f64>() / count / width as f64;
+            let each = errors.absolute.iter().map(|sum| format!("{:>12.5}", sum / count));
+            let line =
+                format!("{:<24}{:>12.6}{:>12.5}", format!("  {way}"), mean(&errors.squared), mean(&errors.absolute));
+            lines.push(line + &each.collect::<String>());
+        }
+        lines.push(
+            "An open loop is not success: it never sees what its own actions lead to (docs/policies.md).".to_owned(),
+        );
+        lines.join("\n")
+    }
+
+    /// Mean squared error of the policy, and that of its best baseline.
+    pub fn mean_squared(&self) -> [f64; 2] {
+        let count = (self.num_actions * self.names.len()).max(1) as f64;
+        let mean = |errors: &Errors| errors.squared.iter().sum::<f64>() / count;
+        let best = self.ways[1..].iter().map(|(_, errors)| mean(errors)).fold(f64::INFINITY, f64::min);
+        [mean(&self.ways[0].1), best]
+    }
+
+    /// Draws recorded and predicted actions of the first episode, a file `NAME.png` a dimension.
+    ///
+    /// # Errors
+    /// The folder cannot be written.
+    pub fn draw(&self, folder: &Path) -> Result<()> {
+        std::fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
+        for (at, name) in self.names.iter().enumerate() {
+            let points = |trace: &[Vec<f32>]| -> Vec<(f64, f64)> {
+                trace.iter().enumerate().map(|(frame, values)| (frame as f64, values[at].into())).collect()
+            };
+            let [recorded, predicted] = [points(&self.trace[0]), points(&self.trace[1])];
+            let curves =
+                [Curve { label: "recorded", points: &recorded }, Curve { label: "predicted", points: &predicted }];
+            let plain: String = name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
+            plot(&folder.join(format!("{plain}.png")), &format!("{ACTION} {name}, first episode"), "frame", &curves)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,70 @@
+//! A trained policy: its folder, the maker of its samples and its model.
+
+use crate::model::locate::find_model;
+use anyhow::{Context, Result, anyhow};
+use loongforge_core::config::{Device, Precision};
+use loongforge_core::data::policy::PolicyMaker;
+use loongforge_core::data::{InProcess, ProcessorFolders, ProcessorOptions};
+use loongforge_core::files;
+use loongforge_core::rng::Rng;
+use loongforge_core::robot::{Actions, Moment, Observation, Policy, PolicySpec};
+use loongforge_torch::device::set_intra_op_threads;
+use loongforge_torch::engine::{PolicyModel, open_device};
+use serde_json::Value;
+use std::sync::Arc;
+
+/// A policy of a folder.
+pub struct Trained {
+    maker: PolicyMaker,
+    model: PolicyModel,
+    spec: PolicySpec,
+    seed: u64,
+}
+
+impl Trained {
+    /// Opens a checkpoint of a run, a run's folder, or another folder of a policy. `seed` is that of its noise.
+    ///
+    /// # Errors
+    /// There is no such folder, a file in it is missing or wrong, or it is of another kind of model.
+    pub fn open(named: &str, seed: u64, device: &Device) -> Result<Self> {
+        set_intra_op_threads(std::thread::available_parallelism().map_or(1, usize::from));
+        let device = open_device(device).map_err(|error| anyhow!("{error}"))?;
+        let folder = find_model(named)?;
+        let path = folder.join("config.json");
+        let json: Value = serde_json::from_str(&files::read_text(&path).with_context(|| path.display().to_string())?)
+            .with_context(|| path.display().to_string())?;
+        let folders = ProcessorFolders { model: &folder, media: &folder, text: None };
+        let maker = PolicyMaker::open(folders, &json, &ProcessorOptions::default(), Arc::new(InProcess))?;
+        let model = PolicyModel::open(&folder, device, Precision::Float32)?;
+        let chunk_size = maker.horizon();
+        let executed = json["n_action_steps"].as_u64().map_or(chunk_size, |count| count as usize);
+        let spec = PolicySpec {
+            name: folder.display().to_string(),
+            cameras: maker.cameras().to_vec(),
+            state_width: maker.state_dim(),
+            action_width: maker.action_dim(),
+            chunk_size,
+            num_executed: executed.clamp(1, chunk_size),
+            reads_prompt: true,
+        };
+        Ok(Self { maker, model, spec, seed })
+    }
+}
+
+impl Policy for Trained {
+    fn spec(&self) -> &PolicySpec {
+        &self.spec
+    }
+
+    fn execute(&mut self, num_executed: usize) {
+        self.spec.num_executed = num_executed;
+    }
+
+    fn act(&mut self, observation: &Observation, moment: Moment) -> Result<Actions, String> {
+        let sample = self.maker.observe(observation).map_err(|error| error.to_string())?;
+        let noise = Rng::new(&[self.seed, moment.episode, moment.request]).next_u64();
+        let normalized = self.model.act(&sample, noise).map_err(|error| error.to_string())?;
+        let values = self.maker.actions(&normalized, &observation.state).map_err(|error| error.to_string())?;
+        Ok(Actions { width: self.spec.action_width, values })
+    }
+}

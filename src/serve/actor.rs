@@ -1,0 +1,68 @@
+//! The thread in which a policy acts.
+
+use anyhow::{Context, Result};
+use flume::{Receiver, Sender};
+use loongforge_core::robot::{Actions, Moment, Observation, Policy, PolicySpec};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Instant;
+
+/// Requests that wait for the policy: one of each connection.
+const QUEUE: usize = super::server::MAX_CONNECTIONS;
+
+/// Actions or why there are none, and milliseconds.
+type Outcome = (Result<Actions, String>, f64);
+
+struct Request {
+    observation: Observation,
+    moment: Moment,
+    answer: Sender<Outcome>,
+}
+
+/// Where connections bring their observations.
+#[derive(Clone)]
+pub struct Actor(Sender<Request>);
+
+impl Actor {
+    /// Opens the policy in its thread, which ends with the last clone of what is returned.
+    ///
+    /// # Errors
+    /// The policy cannot be opened, or the system has no thread left.
+    pub fn start(open: impl FnOnce() -> Result<Box<dyn Policy>> + Send + 'static) -> Result<(Self, PolicySpec)> {
+        let (requests, queue) = flume::bounded(QUEUE);
+        let (opened, spec) = flume::bounded(1);
+        let serve = move || match open() {
+            Ok(policy) => {
+                if opened.send(Ok(policy.spec().clone())).is_ok() {
+                    answer_all(policy, &queue);
+                }
+            }
+            Err(error) => drop(opened.send(Err(error))),
+        };
+        std::thread::Builder::new().name("policy".into()).spawn(serve).context("the policy's thread")?;
+        let spec = spec.recv().context("the policy's thread has ended")??;
+        Ok((Self(requests), spec))
+    }
+
+    /// Returns the policy's actions, checked, and the milliseconds that they took.
+    pub async fn act(&self, observation: Observation, moment: Moment) -> Outcome {
+        let (answer, outcome) = flume::bounded(1);
+        let gone = |_| (Err("the policy has ended".to_owned()), 0.0);
+        match self.0.send_async(Request { observation, moment, answer }).await {
+            Ok(()) => outcome.recv_async().await.unwrap_or_else(gone),
+            Err(_) => (Err("the policy has ended".to_owned()), 0.0),
+        }
+    }
+}
+
+fn answer_all(mut policy: Box<dyn Policy>, queue: &Receiver<Request>) {
+    while let Ok(Request { observation, moment, answer }) = queue.recv() {
+        let begun = Instant::now();
+        // A picture of a size that nobody thought of must not end the server.
+        let outcome = catch_unwind(AssertUnwindSafe(|| policy.act(&observation, moment)));
+        let outcome =
+            outcome.unwrap_or_else(|_| Err("the policy failed on this observation (see the server)".to_owned()));
+        let outcome = outcome.and_then(|actions| actions.check().map(|()| actions));
+        // A client that has gone wants no answer.
+        let _ = answer.send((outcome, begun.elapsed().as_secs_f64() * 1e3));
+    }
+}

@@ -1,0 +1,105 @@
+//! One client's connection: messages in, answers out, one after another.
+
+use super::actor::Actor;
+use futures_util::{SinkExt, StreamExt};
+use loongforge_core::robot::wire::{Dialogue, Frame, Heard, MAX_MESSAGE, Reply, Timing};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
+use tokio::time::timeout;
+use tokio_tungstenite::WebSocketStream;
+use tokio_tungstenite::tungstenite::error::CapacityError;
+use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
+use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role, WebSocketConfig};
+use tokio_tungstenite::tungstenite::{Error, Message};
+
+/// How long a client may take to take an answer, and what is behind a refused message is read.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// How long a client may go on sending what was refused.
+const DRAIN: Duration = Duration::from_secs(5);
+
+/// Talks with a client until one of both ends it; returns why, where that was an error.
+pub async fn talk<S>(stream: S, mut dialogue: Box<dyn Dialogue>, actor: Actor) -> Result<(), String>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let limits = WebSocketConfig::default().max_message_size(Some(MAX_MESSAGE)).max_frame_size(Some(MAX_MESSAGE));
+    let mut socket = WebSocketStream::from_raw_socket(stream, Role::Server, Some(limits)).await;
+    if let Some(greeting) = dialogue.greeting() {
+        send(&mut socket, Message::Binary(greeting.into())).await?;
+    }
+    let mut before = None;
+    while let Some(message) = socket.next().await {
+        let begun = Instant::now();
+        let reply = match message {
+            Ok(Message::Binary(message)) => match dialogue.hear(&message, now()) {
+                Heard::Reply(reply) => reply,
+                Heard::Ask(observation, moment) => {
+                    // The picture is copied out of it.
+                    drop(message);
+                    let (outcome, infer) = actor.act(*observation, moment).await;
+                    dialogue.answer(outcome, Timing { infer, before }, now())
+                }
+            },
+            Ok(Message::Text(_)) => {
+                dialogue.refuse("a message of text: MessagePack is taken, in binary messages", now())
+            }
+            // What closes the connection is answered while the end of it is read.
+            Ok(_) => continue,
+            Err(Error::ConnectionClosed | Error::AlreadyClosed) => return Ok(()),
+            Err(Error::Capacity(CapacityError::MessageTooLong { size, max_size })) => {
+                let reason = format!("a message of {size} bytes, more than {max_size}");
+                let reply = Reply { ends: true, ..dialogue.refuse(&reason, now()) };
+                return end(&mut socket, reply).await;
+            }
+            Err(error) => return Err(error.to_string()),
+        };
+        if reply.ends {
+            return end(&mut socket, reply).await;
+        }
+        if let Some(frame) = reply.frame {
+            send(&mut socket, message_of(frame)).await?;
+        }
+        before = Some(begun.elapsed().as_secs_f64() * 1e3);
+    }
+    Ok(())
+}
+
+/// Says the last thing, and ends the connection. What the client still sends is read and thrown away for a while: a socket that
+/// is closed with bytes unread would take the answer from it.
+async fn end<S: AsyncRead + AsyncWrite + Unpin>(socket: &mut WebSocketStream<S>, reply: Reply) -> Result<(), String> {
+    let reason = match &reply.frame {
+        Some(Frame::Text(reason)) => reason.clone(),
+        _ => "a message that is too large".to_owned(),
+    };
+    if let Some(frame) = reply.frame {
+        send(socket, message_of(frame)).await?;
+    }
+    let close = CloseFrame { code: CloseCode::Error, reason: "the last message says why".into() };
+    send(socket, Message::Close(Some(close))).await?;
+    let mut buffer = vec![0; 1 << 16];
+    let drain = async { while socket.get_mut().read(&mut buffer).await.is_ok_and(|count| count > 0) {} };
+    let _ = timeout(DRAIN, drain).await;
+    Err(reason)
+}
+
+async fn send<S: AsyncRead + AsyncWrite + Unpin>(
+    socket: &mut WebSocketStream<S>,
+    message: Message,
+) -> Result<(), String> {
+    match timeout(PATIENCE, socket.send(message)).await {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(error)) => Err(error.to_string()),
+        Err(_) => Err("the client does not take its answer".to_owned()),
+    }
+}
+
+fn message_of(frame: Frame) -> Message {
+    match frame {
+        Frame::Binary(bytes) => Message::Binary(bytes.into()),
+        Frame::Text(text) => Message::Text(text.into()),
+    }
+}
+
+fn now() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64())
+}

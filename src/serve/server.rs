@@ -1,0 +1,144 @@
+//! The listening socket, and who is let in.
+
+use super::actor::Actor;
+use super::connection::talk;
+use super::http::{Answer, answer};
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Request, Response};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use loongforge_core::robot::wire::{Offer, Protocol};
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+
+/// Connections at a time.
+pub(super) const MAX_CONNECTIONS: usize = 64;
+/// How long a client may take to ask for a page or a WebSocket.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Bytes of a request's head at most, the least that hyper takes, and header lines in it.
+const MAX_HEAD: usize = 8 << 10;
+const MAX_HEADERS: usize = 64;
+
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    #[error("cannot listen at {host}:{port}: {source}")]
+    Listen { host: String, port: u16, source: std::io::Error },
+    #[error(
+        "{host} is not this machine alone: anyone who reaches the port could drive the robot, in plain text. Use 127.0.0.1 and an ssh \
+         tunnel, or say --insecure-allow-plaintext where the network is isolated"
+    )]
+    Open { host: String },
+}
+
+/// Where a server listens, and who may come in.
+pub struct Door {
+    pub host: String,
+    /// 0: any that is free.
+    pub port: u16,
+    /// What clients say as `Authorization: Api-Key …`; `None`: nothing.
+    pub key: Option<String>,
+    /// Addresses beyond this machine may be listened at, in plain text.
+    pub is_open: bool,
+}
+
+/// A server that listens.
+pub struct Server {
+    listener: TcpListener,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    protocol: Protocol,
+    offer: Arc<Offer>,
+    actor: Actor,
+    key: Option<String>,
+    /// Is told why connections ended.
+    tell: Box<dyn Fn(&str) + Send + Sync>,
+}
+
+impl Server {
+    /// Listens. `tell` is given a line for every connection that ends with an error.
+    ///
+    /// # Errors
+    /// The address is taken, or not this machine's alone and nobody has allowed that.
+    pub async fn open(
+        door: Door,
+        protocol: Protocol,
+        offer: Offer,
+        actor: Actor,
+        tell: Box<dyn Fn(&str) + Send + Sync>,
+    ) -> Result<Self, ServeError> {
+        let Door { host, port, key, is_open } = door;
+        let listen = |source| ServeError::Listen { host: host.clone(), port, source };
+        let addresses: Vec<SocketAddr> = tokio::net::lookup_host((&*host, port)).await.map_err(listen)?.collect();
+        if !is_open && addresses.iter().any(|address| !address.ip().is_loopback()) {
+            return Err(ServeError::Open { host });
+        }
+        let listener = TcpListener::bind(&addresses[..]).await.map_err(listen)?;
+        Ok(Self { listener, shared: Arc::new(Shared { protocol, offer: Arc::new(offer), actor, key, tell }) })
+    }
+
+    /// # Errors
+    /// The system does not say where it listens.
+    pub fn address(&self) -> std::io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+
+    /// Serves until `stop` is done.
+    pub async fn run(self, stop: impl Future<Output = ()>) {
+        let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+        let serve = async {
+            loop {
+                match self.listener.accept().await {
+                    Ok((stream, _)) => {
+                        let (shared, places) = (self.shared.clone(), places.clone());
+                        tokio::spawn(async move { welcome(stream, &shared, &places).await });
+                    }
+                    // Out of file descriptors, most likely: that passes.
+                    Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
+                }
+            }
+        };
+        tokio::select! {
+            () = stop => {}
+            () = serve => {}
+        }
+    }
+}
+
+/// Answers the requests of a connection; the last of them may begin a WebSocket.
+async fn welcome(stream: TcpStream, shared: &Arc<Shared>, places: &Arc<Semaphore>) {
+    // Answers are small, and the robot waits for them.
+    let _ = stream.set_nodelay(true);
+    let Ok(place) = places.clone().try_acquire_owned() else { return };
+    let place = Arc::new(place);
+    let service = service_fn(|mut request: Request<Incoming>| {
+        let response = match answer(&request, shared.protocol, shared.key.as_deref()) {
+            Answer::Page(page) => page,
+            Answer::WebSocket(response) => {
+                let (shared, place) = (shared.clone(), place.clone());
+                let upgrade = hyper::upgrade::on(&mut request);
+                tokio::spawn(async move {
+                    let Ok(stream) = upgrade.await else { return };
+                    let dialogue = shared.protocol.begin(shared.offer.clone());
+                    if let Err(reason) = talk(TokioIo::new(stream), dialogue, shared.actor.clone()).await {
+                        (shared.tell)(&reason);
+                    }
+                    drop(place);
+                });
+                response
+            }
+        };
+        std::future::ready(Ok::<Response<Full<Bytes>>, Infallible>(response))
+    });
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new()).header_read_timeout(PATIENCE).max_buf_size(MAX_HEAD).max_headers(MAX_HEADERS);
+    // A client that has gone wants no answer.
+    let _ = http.serve_connection(TokioIo::new(stream), service).with_upgrades().await;
+}

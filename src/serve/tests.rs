@@ -1,0 +1,173 @@
+//! A whole server over real sockets: clients of every kind, and messages that are wrong.
+
+use super::{Actor, Door, Server};
+use futures_util::{SinkExt, StreamExt};
+use loongforge_core::robot::pads::{self, CHUNK_SIZE, Expert};
+use loongforge_core::robot::wire::{MAX_MESSAGE, Names, Offer, Protocol};
+use loongforge_core::robot::{Actions, Moment, Observation, Policy, PolicySpec};
+use std::net::SocketAddr;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio_tungstenite::tungstenite::client::IntoClientRequest;
+use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
+use tokio_tungstenite::tungstenite::{Error, Message};
+use tokio_tungstenite::{WebSocketStream, client_async_with_config};
+
+type Socket = WebSocketStream<TcpStream>;
+
+/// Panics when it is asked to go to a pad that is not there.
+struct Brittle(Expert);
+
+impl Policy for Brittle {
+    fn spec(&self) -> &PolicySpec {
+        self.0.spec()
+    }
+
+    fn execute(&mut self, num_executed: usize) {
+        self.0.execute(num_executed);
+    }
+
+    fn act(&mut self, observation: &Observation, moment: Moment) -> Result<Actions, String> {
+        assert!(observation.prompt != "panic", "as it was told");
+        self.0.act(observation, moment)
+    }
+}
+
+/// Serves while `client` runs.
+async fn served<F: Future<Output = ()>>(protocol: Protocol, key: Option<&str>, client: impl FnOnce(SocketAddr) -> F) {
+    let (actor, spec) = Actor::start(|| Ok(Box::new(Brittle(Expert::new())))).unwrap();
+    let names = Names::new(&spec, &[], &[], None).unwrap();
+    let door = Door { host: "127.0.0.1".into(), port: 0, key: key.map(str::to_owned), is_open: false };
+    let server = Server::open(door, protocol, Offer { spec, names }, actor, Box::new(|_| ())).await.unwrap();
+    let address = server.address().unwrap();
+    server.run(client(address)).await;
+}
+
+async fn connect(address: SocketAddr, key: Option<&str>) -> Result<Socket, Error> {
+    let mut request = format!("ws://{address}/").into_client_request().unwrap();
+    if let Some(key) = key {
+        request.headers_mut().insert("authorization", format!("Api-Key {key}").parse().unwrap());
+    }
+    let limits = WebSocketConfig::default().max_message_size(None).max_frame_size(None);
+    let stream = TcpStream::connect(address).await.unwrap();
+    client_async_with_config(request, stream, Some(limits)).await.map(|(socket, _)| socket)
+}
+
+async fn get(address: SocketAddr, path: &str) -> String {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let request = format!("GET {path} HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    answer
+}
+
+/// The observation of `openpi-client` at the beginning of a layout, as its packer writes it.
+fn observation(prompt: &str) -> Vec<u8> {
+    let scene = pads::Scene::begin(pads::Layout::draw(1, pads::Part::HeldOut, 0));
+    let text = |text: &str| [&[0xd9, text.len() as u8][..], text.as_bytes()].concat();
+    let bytes = |bytes: &[u8]| [&[0xc6][..], &(bytes.len() as u32).to_be_bytes(), bytes].concat();
+    let array = |dtype: &str, shape: &[u8], data: &[u8]| {
+        let axes = [&[0x90 | shape.len() as u8][..], shape].concat();
+        let entries =
+            [(&b"__ndarray__"[..], vec![0xc3]), (b"data", bytes(data)), (b"dtype", text(dtype)), (b"shape", axes)];
+        let entries = entries.map(|(key, value)| [bytes(key), value].concat()).concat();
+        [vec![0x84], entries].concat()
+    };
+    let state: Vec<u8> = scene.state().iter().flat_map(|value| value.to_le_bytes()).collect();
+    let picture = array("|u1", &[32, 32, 3], pads::picture(&scene).as_raw());
+    let entries =
+        [("observation/image", picture), ("observation/state", array("<f4", &[2], &state)), ("prompt", text(prompt))];
+    let entries = entries.map(|(key, value)| [text(key), value].concat()).concat();
+    [vec![0x83], entries].concat()
+}
+
+/// The next message, which must be there.
+async fn hear(socket: &mut Socket) -> Message {
+    socket.next().await.expect("a message").expect("a whole message")
+}
+
+/// Sends what is refused; returns the reason, after which the connection must end.
+async fn refused(address: SocketAddr, message: Message) -> String {
+    let mut socket = connect(address, None).await.unwrap();
+    hear(&mut socket).await;
+    socket.send(message).await.unwrap();
+    let Message::Text(reason) = hear(&mut socket).await else { panic!("no reason") };
+    let Message::Close(Some(frame)) = hear(&mut socket).await else { panic!("no end") };
+    assert_eq!(u16::from(frame.code), 1011);
+    reason.to_string()
+}
+
+async fn is_answered(socket: &mut Socket) {
+    socket.send(Message::Binary(observation("go to the blue pad").into())).await.unwrap();
+    let Message::Binary(answer) = hear(socket).await else { panic!("no actions") };
+    let values = 4 * 2 * CHUNK_SIZE;
+    assert!(answer.windows(7).any(|window| window == b"actions") && answer.len() > values, "{answer:?}");
+}
+
+#[tokio::test]
+async fn bad_messages_end_their_connection_and_no_other() {
+    served(Protocol::OpenPi, None, |address| async move {
+        let mut patient = connect(address, None).await.unwrap();
+        assert!(matches!(hear(&mut patient).await, Message::Binary(_)), "the server speaks first");
+        let good = observation("go to the red pad");
+        let cut = Message::Binary(good[..good.len() / 2].to_vec().into());
+        assert!(refused(address, cut).await.contains("cut off"));
+        assert!(refused(address, Message::Text("hello".into())).await.contains("MessagePack"));
+        assert!(refused(address, Message::Binary(vec![0x91; 4096].into())).await.contains("nested"));
+        let other = String::from_utf8_lossy(&good).contains("|u1");
+        assert!(other);
+        let at = good.windows(3).position(|window| window == b"|u1").unwrap();
+        let mut objects = good.clone();
+        objects[at..at + 3].copy_from_slice(b"|O1");
+        assert!(refused(address, Message::Binary(objects.into())).await.contains("|O1"));
+        let large = Message::Binary(vec![0; MAX_MESSAGE + 1].into());
+        assert!(refused(address, large).await.contains("more than 67108864"));
+        assert!(refused(address, Message::Binary(observation("panic").into())).await.contains("failed"));
+        // Who was there before all of that is still served.
+        is_answered(&mut patient).await;
+        is_answered(&mut patient).await;
+        assert!(get(address, "/healthz").await.ends_with("OK\n"));
+        assert!(get(address, "/secrets").await.starts_with("HTTP/1.1 404"));
+        assert!(get(address, "/").await.starts_with("HTTP/1.1 426"));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn vla_eval_is_told_of_errors_and_goes_on() {
+    served(Protocol::VlaEval, None, |address| async move {
+        let mut socket = connect(address, None).await.unwrap();
+        for _ in 0..2 {
+            socket.send(Message::Binary(vec![0xc1].into())).await.unwrap();
+            let Message::Binary(answer) = hear(&mut socket).await else { panic!("no error") };
+            assert!(answer.windows(5).any(|window| window == b"error"));
+        }
+        assert!(get(address, "/health").await.contains(r#"{"status": "ok"}"#));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn clients_need_the_key_and_health_does_not() {
+    served(Protocol::OpenPi, Some("secret"), |address| async move {
+        for key in [None, Some("other")] {
+            let Err(Error::Http(refused)) = connect(address, key).await else { panic!("let in with {key:?}") };
+            assert_eq!(refused.status(), 401);
+        }
+        let mut socket = connect(address, Some("secret")).await.unwrap();
+        hear(&mut socket).await;
+        is_answered(&mut socket).await;
+        assert!(get(address, "/healthz").await.ends_with("OK\n"));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn other_machines_are_not_let_in_unless_that_is_said() {
+    let (actor, spec) = Actor::start(|| Ok(Box::new(Expert::new()))).unwrap();
+    let names = Names::new(&spec, &[], &[], None).unwrap();
+    let door = Door { host: "0.0.0.0".into(), port: 0, key: Some("secret".into()), is_open: false };
+    let opened = Server::open(door, Protocol::OpenPi, Offer { spec, names }, actor, Box::new(|_| ())).await;
+    assert!(opened.err().unwrap().to_string().contains("--insecure-allow-plaintext"));
+}

@@ -1,0 +1,99 @@
+//! Makes actions of noise by Euler's steps. The prefix does not depend on the actions: its keys and values are made once.
+//!
+//! Shapes: N samples, H actions of A numbers each.
+
+use tch::{Device, Kind, Tensor};
+
+use super::config::{PolicyConfig, STATE, StateToken};
+use super::layout::Layout;
+use super::network::Network;
+use crate::model::columns::{Columns, INPUT_IDS};
+use crate::params::ParamStore;
+use crate::tape::Policy;
+
+/// A policy that acts.
+pub struct Acting {
+    network: Network,
+}
+
+/// What of samples all steps read.
+struct Seen {
+    layout: Layout,
+    /// The keys and values of each layer.
+    keys: Vec<[Tensor; 2]>,
+    /// `[N, X]`, where states have rows in the actions' stream.
+    state: Option<Tensor>,
+}
+
+impl Acting {
+    /// Panics where the store lacks one of the policy's parameters.
+    pub fn new(config: &PolicyConfig, params: &ParamStore) -> Acting {
+        Acting { network: Network::new(config, params, Policy::Keep) }
+    }
+
+    /// Actions `[N·H, A]`, float32, that `noise` `[N·H, A]`, float32, becomes in `num_steps` steps. Samples' tokens end at
+    /// `cu_seqlens` `[0, …, T]`; `columns` are theirs, of which ids of tokens and states are read; `features` `[F, D]` replace the
+    /// token of pictures, in their order.
+    pub fn act(
+        &self,
+        columns: &Columns,
+        cu_seqlens: &[usize],
+        features: Option<&Tensor>,
+        noise: &Tensor,
+        num_steps: usize,
+    ) -> Tensor {
+        let _no_grad = tch::no_grad_guard();
+        let seen = self.see(columns, cu_seqlens, features);
+        let num_samples = cu_seqlens.len() as i64 - 1;
+        let mut x = noise.to_device(self.network.device).to_kind(Kind::Float);
+        for step in 0..num_steps {
+            let time = (1.0 - step as f64 / num_steps as f64) as f32;
+            let times = Tensor::full([num_samples], f64::from(time), (Kind::Float, self.network.device));
+            x -= self.velocity(&seen, &x, &times) / num_steps as f64;
+        }
+        x
+    }
+
+    fn see(&self, columns: &Columns, cu_seqlens: &[usize], features: Option<&Tensor>) -> Seen {
+        let Network { config, embed, layers, device, kind, .. } = &self.network;
+        let layout = Layout::new(config, cu_seqlens, 1, *kind, *device);
+        let ids = columns.get(INPUT_IDS).to_device(*device);
+        let mut x = embed.tokens.part.look_up(&ids);
+        if let Some(features) = features {
+            let rows = ids.eq(config.image_token).nonzero().squeeze_dim(1);
+            x = x.index_copy(0, &rows, &features.to_device(*device).to_kind(*kind));
+        }
+        let state = (config.state != StateToken::None).then(|| columns.get(STATE).to_device(*device));
+        if let Some((map, (state, order))) = embed.state.as_ref().zip(state.as_ref().zip(layout.order.as_ref())) {
+            let rows = map.part.forward_wide(state).to_kind(*kind);
+            x = Tensor::cat(&[x, rows], 0).index_select(0, order);
+        }
+        let mut keys = Vec::new();
+        for layer in layers {
+            let (y, own) = layer.prefix_heads.part.prefix(&x, &layout);
+            keys.push(own);
+            if let Some((mlp, y)) = layer.prefix.as_ref().zip(y) {
+                x = x + y;
+                x = &x + mlp.part.forward(&x, None);
+            }
+        }
+        let state = state.filter(|_| config.state == StateToken::Actions);
+        Seen { layout, keys, state }
+    }
+
+    /// The velocity at noised actions `[N·H, A]` and times `[N]`.
+    fn velocity(&self, seen: &Seen, noised: &Tensor, times: &Tensor) -> Tensor {
+        let Network { embed, layers, head, kind, .. } = &self.network;
+        let (mut x, condition) = embed.actions.part.forward(noised, times, seen.state.as_ref(), *kind);
+        let condition = condition.as_ref();
+        for (layer, keys) in layers.iter().zip(&seen.keys) {
+            x = &x + layer.action_heads.part.actions(&x, condition, keys, &seen.layout);
+            x = &x + layer.actions.part.forward(&x, condition);
+        }
+        head.part.forward(&x, condition)
+    }
+
+    pub fn device(&self) -> Device {
+        self.network.device
+    }
+}

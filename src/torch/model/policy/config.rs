@@ -1,0 +1,181 @@
+//! A policy as data.
+
+use loongforge_core::message::Tower;
+use loongforge_core::schedule::TimeSampler;
+
+use crate::model::columns::{Column, Rows, token_columns};
+use crate::model::towers::FeatureInput;
+use crate::nn::{NormConfig, RopeConfig};
+use crate::params::{Init, ParamSpec};
+use tch::Kind;
+
+/// The norms of both streams, as Gemma's.
+pub(super) const NORM: NormConfig = NormConfig { eps: 1e-6, zero_centered: true };
+/// The base of rotary embeddings.
+const THETA: f64 = 10_000.0;
+
+/// The columns of a policy's samples beside those of their tokens.
+pub(super) const ACTIONS: &str = "actions";
+pub(super) const WEIGHTS: &str = "action_weights";
+pub(super) const STATE: &str = "state";
+
+/// A policy of two streams.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PolicyConfig {
+    /// What the names of all parameters begin with.
+    pub prefix: String,
+    /// The entries of the prefix's table of tokens.
+    pub vocab_size: i64,
+    /// The token that features of pictures replace; it may have no entry.
+    pub image_token: i64,
+    /// The stream of the prefix, and that of actions.
+    pub text: StreamConfig,
+    pub expert: StreamConfig,
+    /// Numbers of an action, and of a state.
+    pub action_dim: i64,
+    pub state_dim: i64,
+    /// Actions of a sample.
+    pub horizon: i64,
+    pub time: TimeUse,
+    pub state: StateToken,
+    /// How times between actions, 0, and noise, 1, are drawn in training.
+    pub times: TimeSampler,
+    /// The shortest and the longest period of the sinusoids of a time.
+    pub periods: [f64; 2],
+    /// Steps from noise to actions.
+    pub num_steps: i64,
+    /// True if parameters start so that a small policy of random weights looks at its pictures.
+    pub visual_start: bool,
+    /// True if the prefix is frozen.
+    pub expert_only: bool,
+}
+
+/// The widths of a stream, in openpi's words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StreamConfig {
+    pub width: i64,
+    pub depth: i64,
+    pub mlp_dim: i64,
+    pub num_heads: i64,
+    pub num_kv_heads: i64,
+    pub head_dim: i64,
+}
+
+/// Says where the time of the noise goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TimeUse {
+    /// Into the norms of the actions' stream (Pi0.5).
+    Norms,
+    /// Into each action's row, by two maps of both (Pi0).
+    Rows,
+}
+
+/// Says which row a state has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StateToken {
+    /// None: what is known of it is text of the prompt (Pi0.5).
+    None,
+    /// The last of the prefix.
+    Prefix,
+    /// The one before the actions in their stream, which does not see them (Pi0).
+    Actions,
+}
+
+/// Settings of a policy's training beside those of its flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PolicyOptions {
+    /// Draws of noise and time for each sample, whose prefix is computed once.
+    pub noise_draws: u32,
+    /// True if gradients of actions end at the keys and values of the prefix (knowledge insulation).
+    pub insulate: bool,
+}
+
+impl Default for PolicyOptions {
+    fn default() -> PolicyOptions {
+        PolicyOptions { noise_draws: 1, insulate: false }
+    }
+}
+
+impl PolicyConfig {
+    /// Returns whether norms of the actions' stream have a condition.
+    pub(super) fn has_condition(&self) -> bool {
+        self.time == TimeUse::Norms
+    }
+
+    /// Rows of a draw in the stream of actions.
+    pub(super) fn num_rows(&self) -> i64 {
+        self.horizon + i64::from(self.state == StateToken::Actions)
+    }
+
+    /// The levels of these rows: each sees the rows whose level is not above its own.
+    pub(super) fn levels(&self) -> Vec<u32> {
+        let state = (self.state == StateToken::Actions).then_some(1);
+        state.into_iter().chain(std::iter::repeat_n(2, self.horizon as usize)).collect()
+    }
+
+    pub(super) fn num_layers(&self) -> usize {
+        self.text.depth as usize
+    }
+
+    pub(super) fn rope(&self) -> RopeConfig {
+        RopeConfig::plain(self.text.head_dim, THETA)
+    }
+
+    /// Returns what it reads of samples.
+    pub(super) fn columns(&self) -> Vec<Column> {
+        let column = |name, rows: i64, dim: i64| Column {
+            name,
+            kind: Kind::Float,
+            before: Vec::new(),
+            after: vec![dim],
+            rows: Rows::Fixed(rows as u32),
+            uncounted: None,
+        };
+        let mut columns = token_columns();
+        columns.extend([ACTIONS, WEIGHTS].map(|name| column(name, self.horizon, self.action_dim)));
+        if self.state != StateToken::None {
+            columns.push(column(STATE, 1, self.state_dim));
+        }
+        columns
+    }
+
+    pub(super) fn input(&self) -> FeatureInput {
+        FeatureInput {
+            tower: Tower::Vision,
+            num_tensors: 1,
+            width: self.text.width,
+            placeholders: vec![self.image_token],
+        }
+    }
+
+    /// What the names of the prefix's parameters begin with.
+    pub(super) fn text_prefix(&self) -> String {
+        format!("{}paligemma_with_expert.paligemma.model.language_model.", self.prefix)
+    }
+
+    /// What the names of the parameters of the actions' stream begin with.
+    pub(super) fn expert_prefix(&self) -> String {
+        format!("{}paligemma_with_expert.gemma_expert.model.", self.prefix)
+    }
+
+    /// The standard deviation of random weights of a map of a stream with so many inputs.
+    pub(super) fn std(&self, inputs: i64) -> f64 {
+        if self.visual_start { torch_std(inputs) } else { 0.02 }
+    }
+
+    /// The part of the prefix that is frozen where the policy says so.
+    pub(super) fn of_prefix(&self, specs: Vec<ParamSpec>) -> Vec<ParamSpec> {
+        if self.expert_only { specs.into_iter().map(ParamSpec::frozen).collect() } else { specs }
+    }
+}
+
+/// The standard deviation of random weights of a map with so many inputs, as torch draws them.
+pub(super) fn torch_std(inputs: i64) -> f64 {
+    (3.0 * inputs as f64).powf(-0.5)
+}
+
+/// The same parameters, with weights that start as `init`.
+pub(super) fn starting(mut specs: Vec<ParamSpec>, init: [Init; 2]) -> Vec<ParamSpec> {
+    specs.iter_mut().zip(init).for_each(|(spec, init)| spec.init = init);
+    specs
+}

@@ -1,0 +1,142 @@
+//! A policy as a foundation.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use super::config::{PolicyConfig, PolicyOptions};
+use super::network::Network;
+use super::record::{Noise, filler};
+use super::{embed, head, layer};
+use crate::model::batch::{MicroBatch, SampleRow};
+use crate::model::columns::Column;
+use crate::model::foundation::{FoundationFamily, FoundationModel, FoundationShape, FoundationTape};
+use crate::model::objective::FlowSettings;
+use crate::model::towers::FeatureInput;
+use crate::params::{ParamSpec, ParamStore};
+use crate::tape::Policy;
+
+/// A policy that learns velocities from actions to noise.
+#[derive(Clone, Debug)]
+pub struct PolicyFamily {
+    config: PolicyConfig,
+    inputs: Vec<FeatureInput>,
+    flow: FlowSettings,
+    options: PolicyOptions,
+}
+
+impl PolicyFamily {
+    /// The policy with the mean square error of a run without a seed.
+    pub fn new(config: PolicyConfig) -> PolicyFamily {
+        let (inputs, flow) = (vec![config.input()], FlowSettings::default());
+        PolicyFamily { config, inputs, flow, options: PolicyOptions::default() }
+    }
+
+    pub fn config(&self) -> &PolicyConfig {
+        &self.config
+    }
+
+    /// The same with these settings.
+    #[must_use]
+    pub fn with_options(self, options: PolicyOptions) -> PolicyFamily {
+        PolicyFamily { options, ..self }
+    }
+
+    pub(super) fn model(&self, params: &ParamStore, policy: Policy) -> PolicyModel {
+        PolicyModel {
+            network: Network::new(&self.config, params, policy),
+            columns: self.columns().into(),
+            family: self.clone(),
+        }
+    }
+}
+
+impl FoundationFamily for PolicyFamily {
+    fn specs(&self) -> Vec<ParamSpec> {
+        let layers = (0..self.config.num_layers()).flat_map(|number| layer::specs(&self.config, number));
+        embed::specs(&self.config).into_iter().chain(layers).chain(head::specs(&self.config)).collect()
+    }
+
+    fn inputs(&self) -> &[FeatureInput] {
+        &self.inputs
+    }
+
+    fn columns(&self) -> Vec<Column> {
+        self.config.columns()
+    }
+
+    /// Of a token of the prefix: actions are few beside them.
+    fn shape(&self) -> FoundationShape {
+        let (text, layers) = (self.config.text, format!("{}layers.", self.config.text_prefix()));
+        let aside = self.specs().into_iter().map(|spec| spec.name).filter(|name| !name.starts_with(&layers));
+        FoundationShape {
+            width: text.width,
+            is_causal: false,
+            attention: (2 * text.num_heads * text.head_dim * text.depth) as f64,
+            even_length: layer_size(&self.config) / (2 * text.num_heads * text.head_dim),
+            expert_share: 1.0,
+            aside: aside.collect(),
+        }
+    }
+
+    fn with_flow(&self, flow: FlowSettings) -> Option<Arc<dyn FoundationFamily>> {
+        Some(Arc::new(PolicyFamily { flow, ..self.clone() }))
+    }
+
+    fn with_policy(&self, options: PolicyOptions) -> Option<Arc<dyn FoundationFamily>> {
+        Some(Arc::new(self.clone().with_options(options)))
+    }
+
+    fn as_policy(&self) -> Option<&PolicyConfig> {
+        Some(&self.config)
+    }
+
+    fn needs_whole_rows(&self) -> Option<&'static str> {
+        Some("a robot policy")
+    }
+
+    fn build(&self, params: &ParamStore, policy: Policy) -> Box<dyn FoundationModel> {
+        Box::new(self.model(params, policy))
+    }
+}
+
+/// The weights that a token of the prefix is multiplied with in a layer.
+fn layer_size(config: &PolicyConfig) -> i64 {
+    let text = config.text;
+    let heads = 2 * (text.num_heads + text.num_kv_heads) * text.head_dim;
+    text.width * (heads + 3 * text.mlp_dim)
+}
+
+/// A policy on its parameters.
+pub(super) struct PolicyModel {
+    pub network: Network,
+    columns: Rc<[Column]>,
+    family: PolicyFamily,
+}
+
+impl PolicyModel {
+    /// The samples of a batch; of one without any, which another rank's batch is answered by, one that counts for nothing.
+    pub fn rows(batch: &MicroBatch) -> Vec<SampleRow> {
+        if batch.samples.is_empty() { vec![filler()] } else { batch.samples.to_vec() }
+    }
+
+    pub fn record_with(&self, batch: &MicroBatch, noise: &Noise) -> FoundationTape {
+        let PolicyFamily { inputs, flow, options, .. } = &self.family;
+        self.network.record(batch, &Self::rows(batch), noise, flow, *options, &inputs[0])
+    }
+}
+
+impl FoundationModel for PolicyModel {
+    fn columns(&self) -> &Rc<[Column]> {
+        &self.columns
+    }
+
+    fn inputs(&self) -> &[FeatureInput] {
+        &self.family.inputs
+    }
+
+    fn record(&self, batch: &MicroBatch) -> FoundationTape {
+        let PolicyFamily { flow, options, .. } = &self.family;
+        let noise = self.network.draw(&Self::rows(batch), options.noise_draws as usize, flow.seed);
+        self.record_with(batch, &noise)
+    }
+}

@@ -1,0 +1,205 @@
+//! A layer of both streams.
+//!
+//! Shapes: P rows of the prefix of width D, S groups of L rows of actions of width E, H query heads, K key and value heads, C
+//! width of a head.
+
+use tch::Tensor;
+
+use super::config::{NORM, PolicyConfig, StreamConfig, TimeUse};
+use super::layout::Layout;
+use crate::model::tower_blocks::Part;
+use crate::nn::{Activation, AdaptiveNorm, Linear, RmsNorm, Rope, Scores, SwiGlu, gate_rows_of};
+use crate::params::{ParamSpec, ParamStore, Scope};
+
+const INPUT_NORM: &str = "input_layernorm";
+const POST_NORM: &str = "post_attention_layernorm";
+const HEADS: [&str; 3] = ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"];
+const OUT: &str = "self_attn.o_proj";
+const MLP: [&str; 3] = ["mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"];
+
+/// The norm before a branch.
+pub(super) enum Norm {
+    Plain(RmsNorm),
+    /// Of the time of the noise.
+    Adaptive(AdaptiveNorm),
+}
+
+/// Queries, keys and values of a stream, and the map of what they attend to.
+pub(super) struct Heads {
+    norm: Norm,
+    keys: [Linear; 2],
+    /// `None` where nothing reads what they would make.
+    queries: Option<[Linear; 2]>,
+    head_dim: i64,
+}
+
+/// The feed-forward of a stream.
+pub(super) struct FeedForward {
+    norm: Norm,
+    mlp: SwiGlu,
+}
+
+/// A layer on its parameters.
+pub(super) struct Layer {
+    pub prefix_heads: Part<Heads>,
+    pub action_heads: Part<Heads>,
+    /// `None` in the last layer, behind which nothing reads the prefix.
+    pub prefix: Option<Part<FeedForward>>,
+    pub actions: Part<FeedForward>,
+}
+
+/// The parameters of the layer `number` of both streams.
+pub(super) fn specs(config: &PolicyConfig, number: usize) -> Vec<ParamSpec> {
+    let is_last = number + 1 == config.num_layers();
+    let mut specs = Vec::new();
+    let prefix = format!("{}layers.{number}.", config.text_prefix());
+    let plain = |prefix: &str, name: &str, width: i64| NORM.specs(prefix, name, width);
+    let mut of_prefix = stream_specs(config, &prefix, &config.text, &plain);
+    if is_last {
+        // Nothing reads the prefix behind its last keys and values. The reference decays the weights of queries, whose gradient
+        // is 0 there, and leaves those alone that have none.
+        let is_read = |spec: &ParamSpec| std::iter::once(INPUT_NORM).chain(HEADS).any(|name| spec.name.contains(name));
+        of_prefix = of_prefix.into_iter().map(|spec| if is_read(&spec) { spec } else { spec.frozen() }).collect();
+    }
+    specs.extend(config.of_prefix(of_prefix));
+    let prefix = format!("{}layers.{number}.", config.expert_prefix());
+    specs.extend(stream_specs(config, &prefix, &config.expert, &|prefix, name, _| expert_norm(config, prefix, name)));
+    specs
+}
+
+/// The parameters of a norm of the actions' stream.
+pub(super) fn expert_norm(config: &PolicyConfig, prefix: &str, name: &str) -> Vec<ParamSpec> {
+    let width = config.expert.width;
+    match config.time {
+        TimeUse::Norms => AdaptiveNorm::specs(prefix, name, width, width, config.visual_start),
+        TimeUse::Rows => NORM.specs(prefix, name, width),
+    }
+}
+
+fn stream_specs(
+    config: &PolicyConfig,
+    prefix: &str,
+    stream: &StreamConfig,
+    norm: &dyn Fn(&str, &str, i64) -> Vec<ParamSpec>,
+) -> Vec<ParamSpec> {
+    let StreamConfig { width, mlp_dim, num_heads, num_kv_heads, head_dim, .. } = *stream;
+    let (queries, keys) = (num_heads * head_dim, num_kv_heads * head_dim);
+    let mut specs = norm(prefix, INPUT_NORM, width);
+    for (name, outputs) in HEADS.into_iter().zip([queries, keys, keys]) {
+        specs.extend(Linear::specs(prefix, name, width, outputs, false, config.std(width)));
+    }
+    specs.extend(Linear::specs(prefix, OUT, queries, width, false, config.std(queries)));
+    specs.extend(norm(prefix, POST_NORM, width));
+    let [gate, up, down] = MLP;
+    for (name, inputs, outputs) in [(gate, width, mlp_dim), (up, width, mlp_dim), (down, mlp_dim, width)] {
+        specs.extend(Linear::specs(prefix, name, inputs, outputs, false, config.std(inputs)));
+    }
+    specs
+}
+
+impl Norm {
+    pub fn of_prefix(scope: &Scope<'_>, name: &str) -> Norm {
+        Norm::Plain(NORM.build(scope, name))
+    }
+
+    pub fn of_actions(config: &PolicyConfig, scope: &Scope<'_>, name: &str) -> Norm {
+        match config.time {
+            TimeUse::Norms => Norm::Adaptive(AdaptiveNorm::new(scope, name, NORM.eps)),
+            TimeUse::Rows => Norm::Plain(NORM.build(scope, name)),
+        }
+    }
+
+    /// The norm of rows `[S·L, D]`, and scale, shift and gate `[S, 3, D]` by the condition `[S, D]`, where it has one.
+    pub fn forward(&self, x: &Tensor, condition: Option<&Tensor>) -> (Tensor, Option<Tensor>) {
+        match self {
+            Norm::Plain(norm) => (norm.forward(x), None),
+            Norm::Adaptive(norm) => {
+                let modulation = norm.modulation(condition.expect("an adaptive norm has a condition"));
+                (norm.forward(x, &modulation), Some(modulation))
+            }
+        }
+    }
+}
+
+/// A branch's output times its gate, where it has one.
+fn gated(y: Tensor, modulation: Option<&Tensor>) -> Tensor {
+    modulation.map_or_else(|| y.shallow_clone(), |modulation| gate_rows_of(&y, modulation))
+}
+
+impl Heads {
+    fn new(scope: &Scope<'_>, norm: Norm, head_dim: i64, with_queries: bool) -> Heads {
+        let [q, k, v] = HEADS;
+        let queries = with_queries.then(|| [q, OUT].map(|name| Linear::new(scope, name)));
+        Heads { norm, keys: [k, v].map(|name| Linear::new(scope, name)), queries, head_dim }
+    }
+
+    /// Keys, turned, and values of normed rows: `[rows, K, C]`.
+    fn keys(&self, x: &Tensor, rope: &Rope) -> [Tensor; 2] {
+        let [k, v] = [0, 1].map(|at: usize| self.keys[at].forward(x).unflatten(-1, [-1, self.head_dim]));
+        [rope.apply(&k), v]
+    }
+
+    /// Queries of normed rows, turned `[rows, H, C]`, through `attend`, and the map of what it returns; `None` where nothing
+    /// reads it.
+    fn attended(&self, x: &Tensor, rope: &Rope, attend: impl FnOnce(&Tensor) -> Tensor) -> Option<Tensor> {
+        let [q, o] = self.queries.as_ref()?;
+        let q = rope.apply(&q.forward(x).unflatten(-1, [-1, self.head_dim]));
+        Some(o.forward(&attend(&q)))
+    }
+
+    fn scores(&self) -> Scores {
+        Scores::from((self.head_dim as f64).powf(-0.5))
+    }
+
+    /// Rows of the prefix `[P, D]` to the attention branch, where something reads it, and their keys and values.
+    pub fn prefix(&self, x: &Tensor, at: &Layout) -> (Option<Tensor>, [Tensor; 2]) {
+        let (x, _) = self.norm.forward(x, None);
+        let [k, v] = self.keys(&x, &at.ropes[0]);
+        let y = self.attended(&x, &at.ropes[0], |q| at.prefix.forward_with(q, &k, &v, self.scores()));
+        (y, [k, v])
+    }
+
+    /// Rows of actions `[S·L, E]` to the gated attention branch, with the prefix's keys and values. `condition` `[S, E]`.
+    pub fn actions(&self, x: &Tensor, condition: Option<&Tensor>, prefix: &[Tensor; 2], at: &Layout) -> Tensor {
+        let (x, modulation) = self.norm.forward(x, condition);
+        let [k, v] = self.keys(&x, &at.ropes[1]);
+        let attend = |q: &Tensor| at.joint.forward(q, prefix.each_ref(), [&k, &v], self.scores());
+        let y = self.attended(&x, &at.ropes[1], attend).expect("the stream of actions is read");
+        gated(y, modulation.as_ref())
+    }
+}
+
+impl FeedForward {
+    fn new(scope: &Scope<'_>, norm: Norm) -> FeedForward {
+        FeedForward { norm, mlp: SwiGlu::new(scope, MLP, Activation::GeluTanh) }
+    }
+
+    /// Rows of a stream to the gated branch.
+    pub fn forward(&self, x: &Tensor, condition: Option<&Tensor>) -> Tensor {
+        let (x, modulation) = self.norm.forward(x, condition);
+        gated(self.mlp.forward(&x), modulation.as_ref())
+    }
+}
+
+impl Layer {
+    /// Panics where the store lacks one of its parameters.
+    pub fn new(config: &PolicyConfig, number: usize, params: &ParamStore) -> Layer {
+        let is_last = number + 1 == config.num_layers();
+        let [text, expert] =
+            [config.text_prefix(), config.expert_prefix()].map(|prefix| format!("{prefix}layers.{number}."));
+        let head_dim = config.text.head_dim;
+        let of_actions = |scope: &Scope<'_>, name| Norm::of_actions(config, scope, name);
+        Layer {
+            prefix_heads: Part::new(params, text.as_str(), |scope| {
+                Heads::new(scope, Norm::of_prefix(scope, INPUT_NORM), head_dim, !is_last)
+            }),
+            action_heads: Part::new(params, expert.as_str(), |scope| {
+                Heads::new(scope, of_actions(scope, INPUT_NORM), head_dim, true)
+            }),
+            prefix: (!is_last).then(|| {
+                Part::new(params, text.as_str(), |scope| FeedForward::new(scope, Norm::of_prefix(scope, POST_NORM)))
+            }),
+            actions: Part::new(params, expert.as_str(), |scope| FeedForward::new(scope, of_actions(scope, POST_NORM))),
+        }
+    }
+}

@@ -1,0 +1,24 @@
+//! Robot policies: two streams of tokens with weights of their own and one attention over both (Black et al. 2024). The prefix is
+//! pictures, prompt and maybe a state; the actions' stream is noised actions, which learn the velocity from actions to noise.
+//!
+//! 1. `config.rs` is a policy as data; which `config.json` says what is `family/pi.rs`'s.
+//! 2. `layout.rs` finds the rows of a micro-batch's samples and their draws of noise.
+//! 3. `embed.rs` makes the rows of both streams, `layer.rs` is a layer of both, `head.rs` what is behind the last.
+//! 4. `record.rs` puts them on a tape with the loss; `family.rs` is the foundation.
+//! 5. `act.rs` makes actions of noise, with the prefix computed once.
+
+mod act;
+mod config;
+mod embed;
+mod family;
+mod head;
+mod layer;
+mod layout;
+mod network;
+mod record;
+#[cfg(test)]
+mod tests;
+
+pub use act::Acting;
+pub use config::{PolicyConfig, PolicyOptions, StateToken, StreamConfig, TimeUse};
+pub use family::PolicyFamily;

@@ -1,0 +1,243 @@
+//! The tape of a micro-batch: the prefix once a sample, noised actions for each draw, both streams through the layers, and the
+//! weighted error of velocities.
+//!
+//! Shapes: N samples, K draws of each, H actions of a sample of A numbers each.
+
+use std::rc::Rc;
+
+use loongforge_core::message::SampleId;
+use tch::{Device, Kind, Tensor};
+
+use super::config::{ACTIONS, PolicyConfig, PolicyOptions, STATE, StateToken, WEIGHTS};
+use super::layer::Layer;
+use super::layout::Layout;
+use super::network::Network;
+use crate::model::batch::{MicroBatch, SampleRow};
+use crate::model::columns::INPUT_IDS;
+use crate::model::foundation::FoundationTape;
+use crate::model::objective::{Draw, FlowSettings, NoisePurpose};
+use crate::model::towers::FeatureInput;
+use crate::tape::{Policy, Slot, Tape};
+
+/// Noise and time of all draws: samples in their order, and the draws of each side by side.
+pub(super) struct Noise {
+    /// `[N·K·H, A]`, float32.
+    pub noise: Tensor,
+    /// `[N·K]`, float32.
+    pub times: Tensor,
+}
+
+impl Network {
+    /// Draws noise and time of a batch's samples.
+    pub fn draw(&self, rows: &[SampleRow], num_draws: usize, seed: u64) -> Noise {
+        let shape = [self.config.horizon, self.config.action_dim];
+        let draws = || {
+            rows.iter().flat_map(|row| {
+                let draw = |number| Draw { seed, sample: row.id, purpose: row.purpose, number };
+                (0..num_draws as u32).map(draw)
+            })
+        };
+        let noise: Vec<Tensor> = draws().map(|draw| draw.noise(&shape)).collect();
+        let times: Vec<f32> = draws().map(|draw| draw.time(&self.config.times) as f32).collect();
+        Noise { noise: Tensor::cat(&noise, 0), times: Tensor::from_slice(&times) }
+    }
+
+    /// Records forward and loss of a micro-batch with this noise.
+    pub fn record(
+        &self,
+        batch: &MicroBatch,
+        rows: &[SampleRow],
+        noise: &Noise,
+        flow: &FlowSettings,
+        options: PolicyOptions,
+        input: &FeatureInput,
+    ) -> FoundationTape {
+        let mut tape = Tape::new();
+        let num_draws = options.noise_draws as usize;
+        let mut layout = Layout::new(&self.config, &batch.cu_seqlens, num_draws, self.kind, self.device);
+        layout.insulate = options.insulate;
+        let layout = Rc::new(layout);
+        let (features, mut x) = self.record_prefix(&mut tape, batch, &layout, input);
+        let flowing = Flowing::new(self, batch, rows, noise, num_draws);
+        let (mut actions, condition) = self.record_actions(&mut tape, batch, &flowing, num_draws);
+        for (number, layer) in self.layers.iter().enumerate() {
+            let name = format!("layer {number}");
+            (x, actions) = self.record_layer(&mut tape, &name, layer, [x, actions], condition, &layout);
+        }
+        let part = self.head.part.clone();
+        let reads: Vec<Slot> = std::iter::once(actions).chain(condition).collect();
+        let forward = move |reads: &[Tensor]| vec![part.forward(&reads[0], reads.get(1))];
+        let velocity = tape.run("head", &self.head.ids, self.policy, &reads, 1, forward)[0];
+        let weight = flowing.weight(rows, num_draws, |time| if batch.evaluates { 1.0 } else { flow.weight.at(time) });
+        let target = flowing.target;
+        let target = tape.run("target", &[], Policy::Keep, &[], 1, move |_| vec![target.shallow_clone()])[0];
+        let loss = flow.kind.record(&mut tape, velocity, target, weight, batch.loss_scale);
+        tape.keep(loss);
+        FoundationTape {
+            tape: Rc::new(tape),
+            features,
+            loss: Some(loss),
+            predicted: None,
+            inbound: Vec::new(),
+            outbound: Vec::new(),
+            key_values: Vec::new(),
+            routing: None,
+        }
+    }
+
+    /// The rows of the prefix, and the slots of features.
+    fn record_prefix(
+        &self,
+        tape: &mut Tape,
+        batch: &MicroBatch,
+        layout: &Rc<Layout>,
+        input: &FeatureInput,
+    ) -> (Vec<Vec<Slot>>, Slot) {
+        let ids = batch.columns.get(INPUT_IDS).to_device(self.device);
+        let part = self.embed.tokens.part.clone();
+        let look_up = move |_: &[Tensor]| vec![part.look_up(&ids)];
+        let mut x = tape.run("embed", &self.embed.tokens.ids, self.policy, &[], 1, look_up)[0];
+        let has_features = batch.num_features.first().is_some_and(|count| *count > 0);
+        let features: Vec<Slot> = if has_features { vec![tape.input(batch.feature_grads)] } else { Vec::new() };
+        if let Some(features) = features.first() {
+            let rows = Tensor::from_slice(&input.rows(&batch.input_ids())).to_device(self.device);
+            x = tape.put_rows(x, Rc::new(rows), *features);
+        }
+        if let Some(state) = &self.embed.state {
+            let values = batch.columns.get(STATE).to_device(self.device);
+            let (part, at) = (state.part.clone(), layout.clone());
+            let forward = move |reads: &[Tensor]| {
+                let states = part.forward_wide(&values).to_kind(reads[0].kind());
+                let all = Tensor::cat(&[&reads[0], &states], 0);
+                vec![at.order.as_ref().map_or_else(|| all.shallow_clone(), |order| all.index_select(0, order))]
+            };
+            x = tape.run("state", &state.ids, self.policy, &[x], 1, forward)[0];
+        }
+        (vec![features], x)
+    }
+
+    /// The rows of noised actions, and the condition of their norms.
+    fn record_actions(
+        &self,
+        tape: &mut Tape,
+        batch: &MicroBatch,
+        flowing: &Flowing,
+        num_draws: usize,
+    ) -> (Slot, Option<Slot>) {
+        let state = (self.config.state == StateToken::Actions).then(|| {
+            let states = batch.columns.get(STATE).to_device(self.device);
+            states.repeat_interleave_self_int(num_draws as i64, 0, None)
+        });
+        let (part, kind) = (self.embed.actions.part.clone(), self.kind);
+        let [noised, times] = [&flowing.noised, &flowing.times].map(Tensor::shallow_clone);
+        let forward = move |_: &[Tensor]| {
+            let (x, condition) = part.forward(&noised, &times, state.as_ref(), kind);
+            std::iter::once(x).chain(condition).collect()
+        };
+        let num_written = if self.config.has_condition() { 2 } else { 1 };
+        let written = tape.run("actions", &self.embed.actions.ids, self.policy, &[], num_written, forward);
+        (written[0], written.get(1).copied())
+    }
+
+    /// Both streams behind a layer; that of the prefix is what it was behind the last.
+    fn record_layer(
+        &self,
+        tape: &mut Tape,
+        name: &str,
+        layer: &Layer,
+        [x, actions]: [Slot; 2],
+        condition: Option<Slot>,
+        layout: &Rc<Layout>,
+    ) -> (Slot, Slot) {
+        let policy = self.policy;
+        let (part, at, is_last) = (layer.prefix_heads.part.clone(), layout.clone(), layer.prefix.is_none());
+        let forward = move |reads: &[Tensor]| {
+            let (y, [k, v]) = part.prefix(&reads[0], &at);
+            [k, v].into_iter().chain(y).collect()
+        };
+        let (named, ids) = (format!("{name} prefix attention"), &layer.prefix_heads.ids);
+        let written = tape.run(named, ids, policy, &[x], if is_last { 2 } else { 3 }, forward);
+
+        let (part, at) = (layer.action_heads.part.clone(), layout.clone());
+        let with_condition = |reads: &[Slot]| reads.iter().copied().chain(condition).collect::<Vec<Slot>>();
+        let forward = move |reads: &[Tensor]| {
+            let keys = [&reads[1], &reads[2]];
+            let keys = keys.map(|keys| if at.insulate { keys.detach() } else { keys.shallow_clone() });
+            vec![part.actions(&reads[0], reads.get(3), &keys, &at)]
+        };
+        let reads = with_condition(&[actions, written[0], written[1]]);
+        let y = tape.run(format!("{name} action attention"), &layer.action_heads.ids, policy, &reads, 1, forward)[0];
+        let actions = tape.add(actions, y);
+        let part = layer.actions.part.clone();
+        let forward = move |reads: &[Tensor]| vec![part.forward(&reads[0], reads.get(1))];
+        let reads = with_condition(&[actions]);
+        let y = tape.run(format!("{name} action mlp"), &layer.actions.ids, policy, &reads, 1, forward)[0];
+        let actions = tape.add(actions, y);
+
+        let Some(mlp) = &layer.prefix else { return (x, actions) };
+        let x = tape.add(x, written[2]);
+        let part = mlp.part.clone();
+        let forward = move |reads: &[Tensor]| vec![part.forward(&reads[0], None)];
+        let y = tape.run(format!("{name} prefix mlp"), &mlp.ids, policy, &[x], 1, forward)[0];
+        (tape.add(x, y), actions)
+    }
+}
+
+/// The draws of a micro-batch on their way from actions to noise, on the model's device, float32.
+struct Flowing {
+    /// `[N·K·H, A]`: actions and noise by their time.
+    noised: Tensor,
+    /// Their velocity.
+    target: Tensor,
+    /// `[N·K]`.
+    times: Tensor,
+    /// `[N, 1, H, A]`: what elements count.
+    weights: Tensor,
+}
+
+impl Flowing {
+    fn new(network: &Network, batch: &MicroBatch, rows: &[SampleRow], noise: &Noise, num_draws: usize) -> Flowing {
+        let PolicyConfig { horizon, action_dim, .. } = network.config;
+        let [actions, weights] = [ACTIONS, WEIGHTS].map(|name| {
+            let values = batch.columns.get(name).to_device(network.device).to_kind(Kind::Float);
+            values.view([rows.len() as i64, 1, horizon, action_dim])
+        });
+        let [noise, times] = [&noise.noise, &noise.times].map(|x| x.to_device(network.device));
+        let by_draw = |x: &Tensor| x.view([rows.len() as i64, num_draws as i64, -1, action_dim]);
+        let noise = by_draw(&noise);
+        let time = times.view([rows.len() as i64, num_draws as i64, 1, 1]);
+        let noised: Tensor = &time * &noise + (1.0 - &time) * &actions;
+        Flowing {
+            noised: noised.view([-1, action_dim]),
+            target: (&noise - &actions).view([-1, action_dim]),
+            times,
+            weights,
+        }
+    }
+
+    /// The weight of each element `[N·K·H, A]`: an even share of the sample's for each of its draws, times `at` of its time;
+    /// nothing of a sample that does not count.
+    fn weight(&self, rows: &[SampleRow], num_draws: usize, at: impl Fn(f64) -> f64) -> Tensor {
+        let times = Vec::<f32>::try_from(self.times.to_device(Device::Cpu)).expect("a row of times");
+        let of_draw = |(number, time): (usize, f32)| {
+            let counts = rows[number / num_draws].num_targets > 0;
+            if counts { (at(f64::from(time)) / num_draws as f64) as f32 } else { 0.0 }
+        };
+        let shares: Vec<f32> = times.into_iter().enumerate().map(of_draw).collect();
+        let shares = Tensor::from_slice(&shares).to_device(self.weights.device());
+        let shares = shares.view([rows.len() as i64, num_draws as i64, 1, 1]);
+        (&self.weights * shares).view(self.noised.size().as_slice())
+    }
+}
+
+/// A sample that counts for nothing.
+pub(super) fn filler() -> SampleRow {
+    SampleRow {
+        id: SampleId(0),
+        num_tokens: 1,
+        num_targets: 0,
+        target: None,
+        items: Vec::new(),
+        purpose: NoisePurpose::Training,
+    }
+}

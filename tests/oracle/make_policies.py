@@ -1,0 +1,187 @@
+"""Writes parity fixtures of robot policies: tiny random weights in lerobot's layout, samples with a missing picture and prompts of
+several lengths, and what lerobot makes of them: loss and gradients with given noise and times, and actions of given noise.
+
+    python make_policies.py src/torch/tests/policies                       # those that are committed
+    python make_policies.py OUT --seed 7 --set sizes.text.num_kv_heads=2   # another seed, another config
+    python make_policies.py OUT --family pi0 --set chunk_size=4
+
+It needs lerobot 0.6.1, which takes Python 3.12. A folder has `config.json` (lerobot's keys, and widths under `sizes`), the weights
+under lerobot's names, and tensors of all samples: a picture is `[3, side, side]` in [-1, 1].
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import copy
+import importlib
+import json
+import shutil
+from pathlib import Path
+from unittest import mock
+
+import torch
+from safetensors.torch import save_file, save_model
+from torch import Tensor
+
+HEADS = dict(num_heads=8, num_kv_heads=1, head_dim=4, depth=2)
+SIZES = dict(vocab_size=40, vision=dict(hidden_size=12, intermediate_size=20, num_hidden_layers=1, num_attention_heads=2,
+                                        patch_size=4, image_size=8),
+             text=dict(HEADS, width=16, mlp_dim=24), expert=dict(HEADS, width=12, mlp_dim=20))
+POLICY = dict(chunk_size=5, max_action_dim=6, max_state_dim=4, num_inference_steps=10)
+FAMILIES = {name: dict(type=name, sizes=SIZES, **POLICY) for name in ["pi05", "pi0"]}
+CLASSES = {"pi05": ("pi05", "PI05Config", "PI05Pytorch"), "pi0": ("pi0", "PI0Config", "PI0Pytorch")}
+# The true width of an action; prompts' lengths, and the pictures that each sample has.
+ACTION_DIM = 4
+SAMPLES = [dict(prompt=5, cameras=[0, 1]), dict(prompt=3, cameras=[0, 1]), dict(prompt=6, cameras=[1])]
+NUM_CAMERAS, NUM_DRAWS = 2, 2
+
+
+def build(config: dict) -> torch.nn.Module:
+    """lerobot's model, whose widths are fixed in its source."""
+    folder, config_class, model_class = CLASSES[config["type"]]
+    package = f"lerobot.policies.{folder}"
+    source = importlib.import_module(f"{package}.modeling_{folder}")
+    keys = importlib.import_module(f"{package}.configuration_{folder}")
+    sizes = config["sizes"]
+    widths = {"gemma_2b": source.GemmaConfig(**sizes["text"]), "gemma_300m": source.GemmaConfig(**sizes["expert"])}
+    paligemma, gemma = source.PaliGemmaForConditionalGenerationWithPiGemma, source.PiGemmaForCausalLM
+
+    def small_paligemma(config):
+        config.text_config.vocab_size = sizes["vocab_size"]
+        config.image_token_index = config.image_token_id = sizes["vocab_size"] - 1
+        for key, value in sizes["vision"].items():
+            setattr(config.vision_config, key, value)
+        config.vision_config.projection_dim = config.projection_dim = sizes["text"]["width"]
+        config._attn_implementation = "eager"
+        return paligemma(config=config)
+
+    def small_gemma(config):
+        config.vocab_size = sizes["vocab_size"]
+        config._attn_implementation = "eager"
+        return gemma(config=config)
+
+    side = sizes["vision"]["image_size"]
+    known = {key: value for key, value in config.items() if key not in ("type", "sizes")}
+    with contextlib.ExitStack() as stack:
+        for name, value in [("get_gemma_config", widths.__getitem__),
+                            ("PaliGemmaForConditionalGenerationWithPiGemma", small_paligemma),
+                            ("PiGemmaForCausalLM", small_gemma)]:
+            stack.enter_context(mock.patch.object(source, name, value))
+        known = keys.__dict__[config_class](dtype="float32", device="cpu", image_resolution=(side, side), **known)
+        model = source.__dict__[model_class](known)
+    return model.eval()
+
+
+def randomize(model: torch.nn.Module, seed: int) -> None:
+    """Nothing is neutral, so that no part of a port can be left out."""
+    rng = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, tensor in sorted(model.named_parameters()):
+            noise = torch.randn(tensor.shape, generator=rng)
+            if tensor.dim() < 2:
+                tensor.add_(0.2 * noise)
+            elif "embed" in name:
+                tensor.copy_(0.3 * noise)
+            else:
+                tensor.copy_(0.8 * noise / tensor[0].numel() ** 0.5)
+    # The head of PaliGemma is its table.
+    pali = model.paligemma_with_expert.paligemma
+    pali.lm_head.weight = pali.model.language_model.embed_tokens.weight
+
+
+def inputs(config: dict, seed: int) -> dict[str, Tensor]:
+    rng = torch.Generator().manual_seed(seed + 1000)
+    normal = lambda *shape: torch.randn(shape, generator=rng)
+    num, side = len(SAMPLES), config["sizes"]["vision"]["image_size"]
+    horizon, dim = config["chunk_size"], config["max_action_dim"]
+    actions = normal(num, horizon, dim)
+    actions[:, :, ACTION_DIM:] = 0
+    longest = max(sample["prompt"] for sample in SAMPLES) + 2
+    return dict(
+        images=normal(NUM_CAMERAS, num, 3, side, side).clamp(-1, 1),
+        tokens=torch.randint(1, config["sizes"]["vocab_size"] - 1, (num, longest), generator=rng),
+        state=normal(num, config["max_state_dim"]), actions=actions,
+        noise=normal(NUM_DRAWS, num, horizon, dim), time=torch.rand((NUM_DRAWS, num), generator=rng) * 0.9 + 0.05,
+        start=normal(num, horizon, dim),
+    )
+
+
+def masked(data: dict[str, Tensor]) -> tuple:
+    """Pictures, which of them are there, tokens, and which of them are there."""
+    present = [torch.tensor([camera in sample["cameras"] for sample in SAMPLES]) for camera in range(NUM_CAMERAS)]
+    images = [torch.where(there[:, None, None, None], image, -torch.ones_like(image))
+              for image, there in zip(data["images"], present)]
+    lens = torch.tensor([sample["prompt"] for sample in SAMPLES])
+    mask = torch.arange(data["tokens"].shape[1])[None] < lens[:, None]
+    return images, present, torch.where(mask, data["tokens"], 0), mask
+
+
+def expected(model: torch.nn.Module, config: dict, data: dict[str, Tensor]) -> dict[str, Tensor]:
+    prefix = masked(data)
+    state = (data["state"],) if config["type"] == "pi0" else ()
+    losses = [model.forward(*prefix, *state, data["actions"], noise, time)[:, :, :ACTION_DIM]
+              for noise, time in zip(data["noise"], data["time"])]
+    losses = torch.stack(losses)
+    losses.mean().backward()
+    found = dict(loss=losses.mean().detach().double(), of_samples=losses.mean(dim=(0, 2, 3)).detach())
+    for name, tensor in model.named_parameters():
+        if tensor.grad is not None:
+            found[f"grad/model.{name}"] = tensor.grad.contiguous()
+    found["sampled"] = model.sample_actions(*prefix, *state, noise=data["start"])
+    return found
+
+
+class Policy(torch.nn.Module):
+    """As lerobot saves it."""
+
+    def __init__(self, model: torch.nn.Module):
+        super().__init__()
+        self.model = model
+
+
+def write(folder: Path, config: dict, seed: int) -> None:
+    torch.manual_seed(seed)
+    model = build(config)
+    randomize(model, seed)
+    data = inputs(config, seed)
+    found = expected(model, config, data)
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    side = config["sizes"]["vision"]["image_size"]
+    visual = {f"observation.images.camera_{camera}": dict(type="VISUAL", shape=[3, side, side]) for camera in range(NUM_CAMERAS)}
+    features = dict(visual, **{"observation.state": dict(type="STATE", shape=[config["max_state_dim"]])})
+    saved = dict(config, image_resolution=[side, side], input_features=features,
+                 output_features=dict(action=dict(type="ACTION", shape=[ACTION_DIM])))
+    summary = dict(samples=SAMPLES, action_dim=ACTION_DIM, seed=seed)
+    (folder / "config.json").write_text(json.dumps(saved, indent=1) + "\n")
+    (folder / "fixture.json").write_text(json.dumps(summary, indent=1) + "\n")
+    save_model(Policy(model), str(folder / "model.safetensors"))
+    save_file({name: tensor.contiguous() for name, tensor in data.items()}, str(folder / "inputs.safetensors"))
+    save_file({name: tensor.contiguous() for name, tensor in found.items()}, str(folder / "expected.safetensors"))
+    print(folder, sum(file.stat().st_size for file in folder.iterdir()) // 1024, "KiB, loss", float(found["loss"]))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--family", choices=list(FAMILIES), action="append")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="another value in config.json, by dots")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    for family in args.family or FAMILIES:
+        config = copy.deepcopy(FAMILIES[family])
+        for change in args.set:
+            path, value = change.split("=", 1)
+            *holders, key = path.split(".")
+            section = config
+            for holder in holders:
+                section = section[holder]
+            section[key] = json.loads(value)
+        config.setdefault("n_action_steps", config["chunk_size"])
+        write(args.out / f"{family}-seed{args.seed}", config, args.seed)
+
+
+if __name__ == "__main__":
+    main()

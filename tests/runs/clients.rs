@@ -1,0 +1,77 @@
+//! Clients of policy servers from the package registry, which are not changed: they play whole episodes against the program.
+
+use crate::must::skip;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+/// A server that ends with the test.
+struct Serving {
+    child: Child,
+    port: String,
+}
+
+impl Serving {
+    fn begin(args: &[&str]) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_loongforge"));
+        command.arg("serve-policy").args(args).args(["--port", "0"]).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let port = line.trim().rsplit(':').next().unwrap().to_owned();
+        assert!(port.parse::<u16>().is_ok(), "{line}");
+        Self { child, port }
+    }
+
+    /// What a client's script prints.
+    fn played(&self, python: &Path, script: &str, args: &[&str]) -> serde_json::Value {
+        let mut command = Command::new(python);
+        command.arg(script).args(["--port", &self.port]).args(args);
+        let output = command.current_dir(scripts()).stderr(Stdio::inherit()).output().unwrap();
+        assert!(output.status.success(), "{script}: {}", output.status);
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn scripts() -> std::path::PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients")
+}
+
+/// A Python that has the clients: `LOONGFORGE_CLIENT_PYTHON`. It runs in the folder of the scripts, so it must be absolute.
+fn python() -> Option<std::path::PathBuf> {
+    let python = std::env::var_os("LOONGFORGE_CLIENT_PYTHON").map(std::path::PathBuf::from);
+    if python.is_none() {
+        println!(
+            "skipped: LOONGFORGE_CLIENT_PYTHON names no Python with openpi-client 0.1.2 and vla-eval 0.8.0 (docs/policies.md)"
+        );
+    }
+    python
+}
+
+#[test]
+fn unmodified_clients_of_openpi_count_what_the_judge_counts() {
+    let Some(python) = python() else { return };
+    let serving = Serving::begin(&["--policy", "pads-expert", "--protocol", "openpi"]);
+    let own = serving.played(&python, "openpi_pads.py", &["--layouts", "30"]);
+    assert_eq!((own["told"].as_u64(), own["own"].as_u64()), (Some(30), Some(30)), "{own}");
+    let other = serving.played(&python, "openpi_pads.py", &["--layouts", "30", "--told", "other"]);
+    assert_eq!((other["told"].as_u64(), other["own"].as_u64()), (Some(30), Some(0)), "{other}");
+    let blanked = serving.played(&python, "openpi_pads.py", &["--layouts", "10", "--told", "blanked"]);
+    assert_eq!(blanked["told"], 0, "{blanked}");
+}
+
+#[test]
+fn unmodified_clients_of_vla_eval_play_whole_episodes() {
+    let Some(python) = python() else { return };
+    let serving = Serving::begin(&["--policy", "pads-expert", "--protocol", "vla-eval"]);
+    let played = serving.played(&python, "vla_eval_pads.py", &["--layouts", "15"]);
+    assert_eq!((played["layouts"].as_u64(), played["told"].as_u64()), (Some(15), Some(15)), "{played}");
+    assert_eq!(played["failed"], serde_json::json!([]), "{played}");
+}

@@ -1,0 +1,97 @@
+//! The task Pads: a policy learns it from a LeRobot set, the same whoever encodes, and is judged in a closed loop.
+
+use crate::fixture::run;
+use crate::soak::{self, Cell};
+use loongforge::core::config;
+use loongforge::core::robot::Moment;
+use loongforge::core::robot::pads::{Layout, PadsSet, Part, Scene, compose_pads, instruction, picture};
+use loongforge::policy::judge::{Judged, judge_pads};
+use loongforge::policy::{Choice, Wanted, open};
+use std::path::Path;
+use tempfile::TempDir;
+
+/// The run of `configs/pads_policy.yaml` on data of its own; one thread an actor.
+fn trained(dir: &Path, overrides: &[&str]) -> Vec<u64> {
+    let root = dir.display().to_string();
+    let text = include_str!("../../configs/pads_policy.yaml").replace("runs/pads_policy/data", &format!("{root}/data"));
+    let text = text.replace("name: pads_policy", &format!("name: pads_policy\n  dir: {root}/run"));
+    let ours = ["pools.encoder.threads=1", "pools.foundation.threads=1", "log.tensorboard=false"];
+    let overrides: Vec<String> = ours.iter().chain(overrides).map(|&text| text.to_owned()).collect();
+    let (steps, _) = run(config::load_text_with(&text, &overrides).unwrap_or_else(|report| panic!("{report}")), None);
+    steps.iter().map(|step| step.loss.to_bits()).collect()
+}
+
+fn made(seed: u64, num_episodes: u64) -> TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    compose_pads(&dir.path().join("data"), &PadsSet { seed, num_episodes }).unwrap();
+    dir
+}
+
+fn wanted(dir: &Path) -> Wanted {
+    Wanted {
+        checkpoint: Some(dir.join("run").display().to_string()),
+        policy: Choice::Trained,
+        episodes: None,
+        episode: 0,
+        execute: None,
+        seed: 1,
+        device: config::Device::Cpu,
+    }
+}
+
+const SHORT: [&str; 4] =
+    ["train.steps=4", "train.warmup_steps=1", "checkpoint.every_steps=4", "train.global_batch_size=16"];
+
+#[test]
+fn policies_learn_the_same_with_any_number_of_encoders_and_act() {
+    let dir = made(1, 12);
+    let deterministic = [&SHORT[..], &["run.deterministic=true"]].concat();
+    let with = |encoders: &str| trained(dir.path(), &[&deterministic[..], &[encoders]].concat());
+    let one = with("pools.encoder.replicas=1");
+    assert_eq!(one.len(), 4);
+    assert_eq!(one, with("pools.encoder.replicas=3"));
+    // The checkpoint that the last run left acts: in the robot's units, and the same again.
+    let mut policy = open(&wanted(dir.path())).unwrap();
+    let scene = Scene::begin(Layout::draw(1, Part::HeldOut, 0));
+    let camera = policy.spec().cameras[0].clone();
+    let images = vec![(camera, picture(&scene))];
+    let seen = loongforge::core::robot::Observation { images, state: scene.state(), prompt: instruction(0) };
+    let actions = policy.act(&seen, Moment::default()).unwrap();
+    assert_eq!((actions.num_steps(), actions.width), (8, 2));
+    assert_eq!(policy.act(&seen, Moment::default()).unwrap(), actions);
+    assert_ne!(policy.act(&seen, Moment { episode: 0, request: 1 }).unwrap(), actions, "other noise");
+    // Untrained, it is about the mean action away from where the data is.
+    assert!(actions.values.iter().all(|value| value.abs() < 1.0), "{actions:?}");
+}
+
+fn rate(successes: usize, judged: &Judged) -> f64 {
+    successes as f64 / judged.plain.num_layouts as f64
+}
+
+/// Three seeds, 400 layouts each; `--slice 1` takes one of them.
+#[test]
+#[ignore = "soak"]
+fn soak_pads() {
+    let cells: Vec<(String, u64)> = (1..=3).map(|seed| (format!("seed {seed}"), seed)).collect();
+    soak::run("pads", &cells, |&seed| {
+        let dir = made(seed, 3000);
+        trained(dir.path(), &[&format!("run.seed={seed}")]);
+        let mut policy = open(&wanted(dir.path())).map_err(|error| format!("{error:#}"))?;
+        let judged = judge_pads(policy.as_mut(), 1, 400, |_| ()).map_err(|error| format!("{error:#}"))?;
+        println!("{}", judged.text());
+        let [plain, told, own, blanked, random, expert] = [
+            judged.plain.told,
+            judged.other_color.told,
+            judged.other_color.own,
+            judged.blanked.told,
+            judged.random.told,
+            judged.expert.told,
+        ]
+        .map(|successes| rate(successes, &judged));
+        let holds = plain >= 0.9 && told >= 0.9 && own <= 0.05 && blanked <= 0.15 && random <= 0.03 && expert >= 0.99;
+        let figures = format!(
+            "success {plain}, told another color {told} on that pad and {own} on the own, blanked {blanked}, random {random}, expert {expert}"
+        );
+        if holds { Ok(Cell::Passed(figures)) } else { Err(figures) }
+    });
+}
