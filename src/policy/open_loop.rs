@@ -141,14 +141,6 @@ impl OpenLoop {
         lines.join("\n")
     }
 
-    /// Mean squared error of the policy, and that of its best baseline.
-    pub fn mean_squared(&self) -> [f64; 2] {
-        let count = (self.num_actions * self.names.len()).max(1) as f64;
-        let mean = |errors: &Errors| errors.squared.iter().sum::<f64>() / count;
-        let best = self.ways[1..].iter().map(|(_, errors)| mean(errors)).fold(f64::INFINITY, f64::min);
-        [mean(&self.ways[0].1), best]
-    }
-
     /// Draws recorded and predicted actions of the first episode, a file `NAME.png` a dimension.
     ///
     /// # Errors
