@@ -1,8 +1,8 @@
 //! Keys that mean nothing for the kind of model at hand. They are refused, so that nothing in a config is without effect.
 
 use super::{
-    AudioLimits, Eval, Experts, JsonMap, Learn, Model, Mtp, Normalize, PackMode, Part, Phase, Placement, Policy, RunConfig,
-    Template, TooLong,
+    AudioLimits, Eval, Experts, JsonMap, Learn, Model, Mtp, Normalize, PackMode, Part, Phase, Placement, Policy,
+    RunConfig, Template, TooLong,
 };
 
 /// Kind of a model by what it learns.

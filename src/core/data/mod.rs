@@ -55,7 +55,10 @@ mod tokenizer_file;
 pub mod tools;
 
 pub use bad::BadSampleList;
-pub use card::{COMPONENTS, Component, DIFFUSION, Edits, MODEL_INDEX, ModelCard, Section, VisionCut, is_diffusion, is_policy, policy_vocabulary};
+pub use card::{
+    COMPONENTS, Component, DIFFUSION, Edits, MODEL_INDEX, ModelCard, Section, VisionCut, is_diffusion, is_policy,
+    policy_vocabulary,
+};
 pub use column::{ColumnValues, ColumnView, JoinedColumn, SampleColumn, Values, join_column};
 pub use contexts::TEXT_TOKENIZER;
 pub use cpu::MAX_DECODE_SECONDS;
