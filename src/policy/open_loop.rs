@@ -58,9 +58,17 @@ pub fn open_loop(
     let ways = WAYS[..num_ways].iter().map(|&way| (way, empty.clone())).collect();
     let mut found = OpenLoop { names, ways, num_actions: 0, trace: [Vec::new(), Vec::new()] };
     let every = every.unwrap_or(spec.num_executed).max(1);
+    let blocks = set.blocks(0);
+    let (mut open, mut number) = (set.open_block(0, 0)?, 0);
     for episode in 0..num_episodes.min(set.episodes().len()) {
+        if !blocks[number].episodes.contains(&episode) {
+            number += 1;
+            open = set.open_block(number, 0)?;
+        }
+        let before = &set.episodes()[blocks[number].episodes.start..episode];
+        let begin: usize = before.iter().map(|episode| episode.length).sum();
         for (request, frame) in (0..set.episodes()[episode].length).step_by(every).enumerate() {
-            let step = set.step(episode, frame)?;
+            let step = open.step((begin + frame) as u64);
             let seen = observe(&step, &spec.cameras, spec.state_width, cameras)?;
             let moment = Moment { episode: episode as u64, request: request as u64 };
             let actions =
@@ -69,8 +77,7 @@ pub fn open_loop(
             let ahead: Vec<i64> = (0..actions.num_steps() as i64).collect();
             let recorded = step.window(ACTION, &ahead)?;
             let last = step.window(ACTION, &[-1])?.values;
-            for (at, is_pad) in recorded.is_pad.iter().enumerate().filter(|(_, is_pad)| !**is_pad) {
-                debug_assert!(!is_pad);
+            for at in (0..recorded.is_pad.len()).filter(|&at| !recorded.is_pad[at]) {
                 let truth = &recorded.values[at * width..][..width];
                 let guesses = [actions.step(at), &last, &mean, &seen.state];
                 for ((_, errors), guess) in found.ways.iter_mut().zip(guesses) {
@@ -132,14 +139,6 @@ impl OpenLoop {
             "An open loop is not success: it never sees what its own actions lead to (docs/policies.md).".to_owned(),
         );
         lines.join("\n")
-    }
-
-    /// Mean squared error of the policy, and that of its best baseline.
-    pub fn mean_squared(&self) -> [f64; 2] {
-        let count = (self.num_actions * self.names.len()).max(1) as f64;
-        let mean = |errors: &Errors| errors.squared.iter().sum::<f64>() / count;
-        let best = self.ways[1..].iter().map(|(_, errors)| mean(errors)).fold(f64::INFINITY, f64::min);
-        [mean(&self.ways[0].1), best]
     }
 
     /// Draws recorded and predicted actions of the first episode, a file `NAME.png` a dimension.

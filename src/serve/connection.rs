@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::time::timeout;
 use tokio_tungstenite::WebSocketStream;
-use tokio_tungstenite::tungstenite::error::CapacityError;
+use tokio_tungstenite::tungstenite::error::{CapacityError, ProtocolError};
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role, WebSocketConfig};
 use tokio_tungstenite::tungstenite::{Error, Message};
@@ -45,7 +45,12 @@ where
             }
             // What closes the connection is answered while the end of it is read.
             Ok(_) => continue,
-            Err(Error::ConnectionClosed | Error::AlreadyClosed) => return Ok(()),
+            // Many clients just go.
+            Err(
+                Error::ConnectionClosed
+                | Error::AlreadyClosed
+                | Error::Protocol(ProtocolError::ResetWithoutClosingHandshake),
+            ) => return Ok(()),
             Err(Error::Capacity(CapacityError::MessageTooLong { size, max_size })) => {
                 let reason = format!("a message of {size} bytes, more than {max_size}");
                 let reply = Reply { ends: true, ..dialogue.refuse(&reason, now()) };

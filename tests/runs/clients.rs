@@ -29,7 +29,9 @@ impl Serving {
         command.arg(script).args(["--port", &self.port]).args(args);
         let output = command.current_dir(scripts()).stderr(Stdio::inherit()).output().unwrap();
         assert!(output.status.success(), "{script}: {}", output.status);
-        serde_json::from_slice(&output.stdout).unwrap()
+        // vla-eval prints tables before it.
+        let text = String::from_utf8(output.stdout).unwrap();
+        serde_json::from_str(text.trim().lines().last().unwrap()).unwrap()
     }
 }
 

@@ -7,7 +7,7 @@ use super::share::{FoundationPlan, divided_towers};
 use super::trained::trained;
 use super::weight_budget::{encoder_within_budget, foundation_within_budget};
 use crate::model::ModelConfig;
-use crate::params::ParallelRank;
+use crate::params::{ParallelRank, Role};
 use loongforge_core::config::{Placement, RunConfig};
 use loongforge_core::engine::EngineError;
 use loongforge_core::message::ActorId;
@@ -29,6 +29,7 @@ pub fn check_engines(config: &RunConfig, model: &ModelConfig) -> Result<(), Engi
         }
         exports(config, model, ActorId::foundation_of(name, 0))?;
     }
+    check_insulated(config, model)?;
     let towers = model.towers.set();
     for (name, pool, set) in pools.encoders(towers) {
         // On the foundation's actors every encoder is whole.
@@ -52,6 +53,24 @@ pub fn check_engines(config: &RunConfig, model: &ModelConfig) -> Result<(), Engi
         }
     }
     Ok(())
+}
+
+/// A policy whose prefix has no gradient of its actions has none at all: the loss of its own tokens is not implemented.
+fn check_insulated(config: &RunConfig, model: &ModelConfig) -> Result<(), EngineError> {
+    let Some(policy) = model.foundation.as_policy().filter(|policy| policy.options.insulate) else { return Ok(()) };
+    let foundation =
+        trained(model.foundation.specs(), &model.tree, |_| ("model.foundation", &config.model.foundation))?;
+    let of_prefix = foundation.into_iter().filter(|spec| policy.is_of_prefix(&spec.name));
+    let mut prefix = of_prefix.chain(encoder_specs(config, &model.towers, &model.tree)?);
+    match prefix.any(|spec| spec.role == Role::Trained) {
+        true => {
+            let why =
+                "gradients of actions end at the prefix, and the loss of its own tokens (FAST) is not implemented";
+            let how = "freeze it with model.overrides.train_expert_only=true, or leave insulate out";
+            Err(format!("policy.insulate: {why}, so that nothing would train it; {how}").into())
+        }
+        false => Ok(()),
+    }
 }
 
 /// Returns what a config asks for that has no effect on this model: a sentence each.

@@ -6,9 +6,7 @@ use std::path::{Path, PathBuf};
 
 use parquet::basic::Type as Physical;
 use parquet::column::reader::get_typed_column_reader;
-use parquet::data_type::{
-    BoolType, ByteArray, ByteArrayType, DataType, DoubleType, FloatType, Int32Type, Int64Type,
-};
+use parquet::data_type::{BoolType, ByteArray, ByteArrayType, DataType, DoubleType, FloatType, Int32Type, Int64Type};
 use parquet::file::reader::{FileReader, SerializedFileReader};
 
 use crate::data::error::DataError;

@@ -45,7 +45,8 @@ pub fn make_parent(path: &Path) -> Result<(), DataError> {
 /// # Errors
 /// Named by the file: it cannot be written.
 pub fn episodes(folder: &Path, rows: &[Row]) -> Result<(), DataError> {
-    let whole = |value: &dyn Fn(usize, &Row) -> i64| Cells::Integers((0..).zip(rows).map(|(at, row)| value(at, row)).collect());
+    let whole =
+        |value: &dyn Fn(usize, &Row) -> i64| Cells::Integers((0..).zip(rows).map(|(at, row)| value(at, row)).collect());
     let mut columns = vec![
         ("episode_index".to_owned(), whole(&|at, _| at as i64)),
         ("tasks".to_owned(), Cells::TextLists(rows.iter().map(|row| vec![row.task.clone()]).collect())),
@@ -87,9 +88,7 @@ pub fn episodes(folder: &Path, rows: &[Row]) -> Result<(), DataError> {
 /// # Errors
 /// Named by the file: it cannot be written.
 pub fn tasks(folder: &Path, tasks: &[String]) -> Result<(), DataError> {
-    let column = |name: &str, kind: &str, numpy: &str| {
-        json!({ "name": name, "field_name": name, "pandas_type": kind, "numpy_type": numpy, "metadata": null })
-    };
+    let column = |name: &str, kind: &str, numpy: &str| json!({ "name": name, "field_name": name, "pandas_type": kind, "numpy_type": numpy, "metadata": null });
     let note = json!({
         "index_columns": ["task"],
         "column_indexes": [{ "name": null, "field_name": null, "pandas_type": "unicode", "numpy_type": "object", "metadata": { "encoding": "UTF-8" } }],
@@ -111,7 +110,9 @@ pub fn tasks(folder: &Path, tasks: &[String]) -> Result<(), DataError> {
 pub fn stats<'a>(folder: &Path, summaries: impl Iterator<Item = (String, &'a Summary)>) -> Result<(), DataError> {
     let mut features = Map::new();
     for (key, summary) in summaries {
-        let Some(stats) = summary.finish().filter(|stats| stats.get("min").is_some_and(|min| !min.is_empty())) else { continue };
+        let Some(stats) = summary.finish().filter(|stats| stats.get("min").is_some_and(|min| !min.is_empty())) else {
+            continue;
+        };
         let is_of_pictures = matches!(summary, Summary::Pictures(_));
         features.insert(key, of_feature(&stats, is_of_pictures));
     }

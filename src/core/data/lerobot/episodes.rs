@@ -129,10 +129,15 @@ fn of_rows(folder: &Path, info: &Info) -> Result<Episodes, DataError> {
         let data = places("data")?;
         let mut clips = Vec::new();
         for key in info.videos() {
-            clips.push((key, places(&format!("videos/{key}"))?, columns.reals(&format!("videos/{key}/from_timestamp"))?));
+            clips.push((
+                key,
+                places(&format!("videos/{key}"))?,
+                columns.reals(&format!("videos/{key}/from_timestamp"))?,
+            ));
         }
         let numbers = |(chunks, files): &(Vec<i64>, Vec<i64>), row: usize| {
-            let number = |value: i64| u64::try_from(value).map_err(|_| wrong(format!("row {}: a file {value}", row + 1)));
+            let number =
+                |value: i64| u64::try_from(value).map_err(|_| wrong(format!("row {}: a file {value}", row + 1)));
             Ok::<_, DataError>([("chunk_index", number(chunks[row])?), ("file_index", number(files[row])?)])
         };
         for row in 0..columns.num_rows() {

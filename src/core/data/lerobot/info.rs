@@ -74,7 +74,8 @@ impl Info {
     }
 
     fn of(json: &Json) -> Result<Self, String> {
-        let number = |key: &str| json[key].as_u64().ok_or_else(|| format!("`{key}` is {}, not a whole number", json[key]));
+        let number =
+            |key: &str| json[key].as_u64().ok_or_else(|| format!("`{key}` is {}, not a whole number", json[key]));
         let template = |key: &str| match &json[key] {
             Json::String(text) => PathTemplate::parse(text).map(Some).map_err(|reason| format!("`{key}` {reason}")),
             Json::Null => Ok(None),
@@ -137,7 +138,8 @@ impl Info {
     /// # Errors
     /// The reason.
     pub fn video_file(&self, numbers: &[(&str, u64)], key: &str) -> Result<PathBuf, String> {
-        let template = self.video_path.as_ref().ok_or_else(|| format!("{INFO} has the video {key} and no video_path"))?;
+        let template =
+            self.video_path.as_ref().ok_or_else(|| format!("{INFO} has the video {key} and no video_path"))?;
         template.fill(numbers, key).map_err(|reason| format!("video_path of {INFO} {reason}"))
     }
 
@@ -158,7 +160,8 @@ fn of_json(key: &str, feature: &Json) -> Result<Feature, String> {
     let sizes = axes.iter().map(|size| size.as_u64().and_then(|size| usize::try_from(size).ok()));
     let shape = sizes.collect::<Option<Vec<usize>>>().ok_or_else(|| wrong("shape"))?;
     let width = shape.iter().try_fold(1usize, |width, &size| width.checked_mul(size));
-    let dtype = Dtype::read(dtype, feature["info"]["video.is_depth_map"] == true || feature["info"]["is_depth_map"] == true);
+    let dtype =
+        Dtype::read(dtype, feature["info"]["video.is_depth_map"] == true || feature["info"]["is_depth_map"] == true);
     // Pictures have more numbers; they are bounded where they are decoded.
     if !matches!(dtype, Dtype::Image | Dtype::Video) && width.is_none_or(|width| width > MAX_WIDTH) {
         return Err(wrong("shape"));

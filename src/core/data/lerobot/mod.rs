@@ -23,6 +23,8 @@ mod summary;
 mod table;
 mod tasks;
 mod template;
+#[cfg(test)]
+mod tests;
 mod videos;
 mod writer;
 

@@ -46,7 +46,10 @@ pub fn steps_of(seconds: &[f64], fps: f64) -> Result<Vec<i64>, String> {
         let steps = time * fps;
         // lerobot allows so many seconds; a step has 1/fps.
         if !steps.is_finite() || (steps - steps.round()).abs() > TOLERANCE * fps || steps.abs() > 1e6 {
-            return Err(format!("{time} s is no whole number of steps: at {fps} frames a second one takes {:.6} s", 1.0 / fps));
+            return Err(format!(
+                "{time} s is no whole number of steps: at {fps} frames a second one takes {:.6} s",
+                1.0 / fps
+            ));
         }
         Ok(steps.round() as i64)
     };
@@ -84,7 +87,8 @@ impl Step {
     pub fn task(&self) -> Result<&str, DataError> {
         let number = self.rows.tasks[self.row(self.frame)];
         let text = self.set.tasks().get(&number);
-        text.map(String::as_str).ok_or_else(|| DataError::Line(format!("has task {number}, which the set has no text for")))
+        text.map(String::as_str)
+            .ok_or_else(|| DataError::Line(format!("has task {number}, which the set has no text for")))
     }
 
     /// Values of a feature of numbers at `steps` from this frame, those before the episode being its first and those behind it
@@ -98,7 +102,8 @@ impl Step {
             return Err(DataError::Line(format!("{key} is of the type {}, not of numbers", feature.dtype.name())));
         }
         let (values, width) = (self.rows.numbers(feature)?, feature.width());
-        let mut window = Window { values: Vec::with_capacity(steps.len() * width), is_pad: Vec::with_capacity(steps.len()) };
+        let mut window =
+            Window { values: Vec::with_capacity(steps.len() * width), is_pad: Vec::with_capacity(steps.len()) };
         for &step in steps {
             let (frame, is_pad) = self.clamped(step);
             window.values.extend_from_slice(&values[self.row(frame) * width..][..width]);

@@ -78,12 +78,14 @@ impl Shades {
         if self.num_pictures == 0 {
             return None;
         }
-        let of = |value: &dyn Fn(&[u64; 256]) -> f64| self.counts.iter().map(|it| value(it) / 255.0).collect::<Vec<_>>();
+        let of =
+            |value: &dyn Fn(&[u64; 256]) -> f64| self.counts.iter().map(|it| value(it) / 255.0).collect::<Vec<_>>();
         let first = |counts: &[u64; 256]| counts.iter().position(|&count| count > 0).unwrap_or_default() as f64;
         let last = |counts: &[u64; 256]| counts.iter().rposition(|&count| count > 0).unwrap_or_default() as f64;
         let deviation = |counts: &[u64; 256]| {
             let mean = mean(counts);
-            let spread = counts.iter().zip(0u32..).map(|(&count, value)| count as f64 * (f64::from(value) - mean).powi(2));
+            let spread =
+                counts.iter().zip(0u32..).map(|(&count, value)| count as f64 * (f64::from(value) - mean).powi(2));
             (spread.sum::<f64>() / total(counts)).sqrt()
         };
         let mut stats = FeatureStats::from([

@@ -5,9 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use parquet::basic::{Compression, LogicalType, Repetition, Type as Physical};
-use parquet::data_type::{
-    BoolType, ByteArray, ByteArrayType, DataType, DoubleType, FloatType, Int64Type,
-};
+use parquet::data_type::{BoolType, ByteArray, ByteArrayType, DataType, DoubleType, FloatType, Int64Type};
 use parquet::errors::ParquetError;
 use parquet::file::metadata::KeyValue;
 use parquet::file::properties::WriterProperties;
@@ -117,9 +115,7 @@ impl Cells {
             Self::RealLists(..) => list(name, leaf("element", Physical::DOUBLE)?),
             Self::FlagLists(..) => list(name, leaf("element", Physical::BOOLEAN)?),
             Self::TextLists(_) => list(name, leaf("element", Physical::BYTE_ARRAY)?),
-            Self::NestedLists(..) => {
-                list(name, list("element", list("element", leaf("element", Physical::DOUBLE)?)?)?)
-            }
+            Self::NestedLists(..) => list(name, list("element", list("element", leaf("element", Physical::DOUBLE)?)?)?),
             Self::Pictures(_) => {
                 let bytes = leaf("bytes", Physical::BYTE_ARRAY)?;
                 let path = Type::primitive_type_builder("path", Physical::BYTE_ARRAY)
@@ -150,7 +146,8 @@ impl Cells {
             Self::NestedLists(len, values) => lists::<DoubleType>(group, values, *len, 3),
             Self::TextLists(rows) => {
                 let values: Vec<ByteArray> = rows.iter().flatten().map(text).collect();
-                let repetitions: Vec<i16> = rows.iter().flat_map(|row| (0..row.len()).map(|at| i16::from(at > 0))).collect();
+                let repetitions: Vec<i16> =
+                    rows.iter().flat_map(|row| (0..row.len()).map(|at| i16::from(at > 0))).collect();
                 column::<ByteArrayType>(group, &values, &vec![3; values.len()], Some(&repetitions))
             }
             Self::Pictures(files) => {

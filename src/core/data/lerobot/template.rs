@@ -20,7 +20,8 @@ impl PathTemplate {
         let mut pieces = Vec::new();
         let mut rest = text;
         while let Some(open) = rest.find('{') {
-            let close = rest[open..].find('}').ok_or_else(|| format!("{text:?} has a brace that is not closed"))? + open;
+            let close =
+                rest[open..].find('}').ok_or_else(|| format!("{text:?} has a brace that is not closed"))? + open;
             pieces.push(Piece::Text(rest[..open].to_owned()));
             let inside = &rest[open + 1..close];
             let (name, format) = inside.split_once(':').unwrap_or((inside, ""));

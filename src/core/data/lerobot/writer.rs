@@ -63,7 +63,9 @@ impl SetWriter {
                 return Err(wrong(format!("feature {}: every set has it, or it is named twice", feature.key)));
             }
         }
-        if folder.exists() && std::fs::read_dir(folder).map_err(|error| DataError::read(folder, error))?.next().is_some() {
+        if folder.exists()
+            && std::fs::read_dir(folder).map_err(|error| DataError::read(folder, error))?.next().is_some()
+        {
             return Err(wrong("is not empty: a set is written into a folder of its own".to_owned()));
         }
         std::fs::create_dir_all(folder.join("meta")).map_err(|error| DataError::write(folder, error))?;
@@ -194,7 +196,8 @@ impl SetWriter {
     /// There are no episodes, the last one was not ended, or a file cannot be written.
     pub fn finish(mut self) -> Result<(), DataError> {
         if self.num_frames > 0 || self.rows.is_empty() {
-            let reason = format!("{} episodes, and {} frames of one that was not ended", self.rows.len(), self.num_frames);
+            let reason =
+                format!("{} episodes, and {} frames of one that was not ended", self.rows.len(), self.num_frames);
             return Err(DataError::file(&self.folder, reason));
         }
         if let Some(data) = self.data.take() {
@@ -311,7 +314,8 @@ fn fits(feature: &Feature, value: Value<'_>) -> Result<(), String> {
             }
         }
         (Value::Text(_), Dtype::String) => Ok(()),
-        (Value::Numbers(numbers), _) if feature.is_numbers() => match numbers.iter().find(|number| !number.is_finite()) {
+        (Value::Numbers(numbers), _) if feature.is_numbers() => match numbers.iter().find(|number| !number.is_finite())
+        {
             Some(number) => Err(format!("has {number}")),
             None if numbers.len() != feature.width() => {
                 Err(format!("has {} numbers, and {} are needed", numbers.len(), feature.width()))

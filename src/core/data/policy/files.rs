@@ -52,7 +52,9 @@ pub fn read(folder: &Path) -> Result<Option<Saved>, DataError> {
             "normalizer_processor" => {
                 for (kind, mode) in [("STATE", &mut saved.state), ("ACTION", &mut saved.action)] {
                     let name = config["norm_map"][kind].as_str();
-                    *mode = name.map(|it| named(it).ok_or_else(|| wrong(format!("norm_map.{kind} is {it:?}")))).transpose()?;
+                    *mode = name
+                        .map(|it| named(it).ok_or_else(|| wrong(format!("norm_map.{kind} is {it:?}"))))
+                        .transpose()?;
                 }
                 let file = step["state_file"].as_str();
                 let file = file.ok_or_else(|| wrong("normalizer_processor has no state_file".to_owned()))?;
@@ -73,7 +75,10 @@ pub fn read(folder: &Path) -> Result<Option<Saved>, DataError> {
                 saved.renamed = names.filter_map(|(from, to)| Some((from.clone(), to.as_str()?.to_owned()))).collect();
             }
             // What these do is done for every sample.
-            "to_batch_processor" | "device_processor" | "tokenizer_processor" | "pi0_new_line_processor"
+            "to_batch_processor"
+            | "device_processor"
+            | "tokenizer_processor"
+            | "pi0_new_line_processor"
             | "pi05_prepare_state_tokenizer_processor_step" => {}
             other => return Err(wrong(format!("has the step {other:?}, which is not implemented"))),
         }
@@ -110,7 +115,8 @@ pub fn write(spec: &PolicySpec, stats: &Stats) -> Result<Vec<(String, Vec<u8>)>,
         inputs.insert(camera.clone(), feature("VISUAL", vec![3, rows, columns]));
     }
     inputs.insert("observation.state".to_owned(), feature("STATE", vec![spec.state_dim]));
-    let outputs: Map<String, Json> = [("action".to_owned(), feature("ACTION", vec![spec.action_dim]))].into_iter().collect();
+    let outputs: Map<String, Json> =
+        [("action".to_owned(), feature("ACTION", vec![spec.action_dim]))].into_iter().collect();
     let both: Map<String, Json> = inputs.into_iter().chain(outputs.clone()).collect();
     let modes = json!({
         "VISUAL": "IDENTITY",
@@ -156,7 +162,8 @@ pub fn write(spec: &PolicySpec, stats: &Stats) -> Result<Vec<(String, Vec<u8>)>,
                 files.push((file, tensors(stats)?));
             }
         }
-        let text = serde_json::to_vec_pretty(&json!({ "name": name, "steps": steps })).map_err(|error| error.to_string())?;
+        let text =
+            serde_json::to_vec_pretty(&json!({ "name": name, "steps": steps })).map_err(|error| error.to_string())?;
         files.push((format!("{name}.json"), text));
     }
     Ok(files)

@@ -172,6 +172,17 @@ impl PolicyMaker {
         step.window(&self.settings.action, &steps)
     }
 
+    /// The ids of a prompt that is written out.
+    #[cfg(test)]
+    pub(super) fn prompt_ids_of(&self, text: &str) -> Vec<i64> {
+        self.tokenizer.encode_document(text).unwrap().iter().map(|token| token.id).collect()
+    }
+
+    #[cfg(test)]
+    pub(super) fn sample_of(&self, step: &Step) -> Sample {
+        self.sample(SampleId(0), &self.observation(step).unwrap(), Some(self.recorded(step).unwrap())).unwrap()
+    }
+
     fn sample(&self, id: SampleId, seen: &Observation, actions: Option<Window>) -> Result<Sample, DataError> {
         let spec = &self.spec;
         expect_finite("the state", &seen.state, spec.state_dim)?;
@@ -218,7 +229,10 @@ impl PolicyMaker {
     fn items(&self, images: &[(String, RgbImage)]) -> Result<Vec<Media>, DataError> {
         let cameras = &self.spec.cameras;
         if let Some((name, _)) = images.iter().find(|(name, _)| !cameras.contains(name)) {
-            return Err(DataError::Line(format!("has a picture {name}; the policy's cameras are {}", cameras.join(", "))));
+            return Err(DataError::Line(format!(
+                "has a picture {name}; the policy's cameras are {}",
+                cameras.join(", ")
+            )));
         }
         let of = |camera: &String| images.iter().find(|(name, _)| name == camera);
         let found: Vec<Media> =
@@ -305,7 +319,8 @@ impl SampleMaker for PolicyMaker {
             return Err(DataError::file(source.name(), reason));
         };
         let wrong = |reason: String| DataError::file(source.name(), reason);
-        for (key, width) in [(&self.settings.state, self.spec.state_dim), (&self.settings.action, self.spec.action_dim)] {
+        for (key, width) in [(&self.settings.state, self.spec.state_dim), (&self.settings.action, self.spec.action_dim)]
+        {
             let own = set.info().feature(key).filter(|feature| feature.is_numbers()).map(|feature| feature.width());
             if own != Some(width) {
                 let own = own.map_or("none".to_owned(), |own| own.to_string());

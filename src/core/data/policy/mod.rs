@@ -17,6 +17,8 @@ mod prompt;
 mod relative;
 mod scales;
 mod spec;
+#[cfg(test)]
+mod tests;
 
 pub use files::is_processor_file;
 pub use maker::PolicyMaker;

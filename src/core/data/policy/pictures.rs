@@ -41,9 +41,8 @@ fn fitted(picture: &RgbImage, rows: usize, columns: usize) -> Vec<f32> {
     for (y, &(above, below, by)) in down.iter().enumerate() {
         for (x, &(before, behind, bx)) in across.iter().enumerate() {
             for channel in 0..CHANNELS {
-                let at = |row: usize, column: usize| {
-                    f32::from(bytes[(row * width + column) * CHANNELS + channel]) / 255.0
-                };
+                let at =
+                    |row: usize, column: usize| f32::from(bytes[(row * width + column) * CHANNELS + channel]) / 255.0;
                 let mix = |row: usize| (1.0 - bx) * at(row, before) + bx * at(row, behind);
                 let value = (1.0 - by) * mix(above) + by * mix(below);
                 canvas[(channel * rows + top + y) * columns + left + x] = value.clamp(0.0, 1.0) * 2.0 - 1.0;

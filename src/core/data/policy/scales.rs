@@ -74,7 +74,8 @@ pub fn find(spec: &mut PolicySpec, folder: &Path, options: &PolicyOptions) -> Re
         };
         DataError::file(place, format!("statistics of {key}: {reason}: {help}"))
     };
-    let scale = |key: &str, mode, width| Normalizer::new(mode, stats.0.get(key), width).map_err(|reason| wrong(key, reason));
+    let scale =
+        |key: &str, mode, width| Normalizer::new(mode, stats.0.get(key), width).map_err(|reason| wrong(key, reason));
     let state = scale(STATE, spec.state_normalization, spec.state_dim)?;
     let action = scale(ACTION, spec.action_normalization, spec.action_dim)?;
     let mask = match spec.relative {
@@ -124,7 +125,8 @@ fn of_sets(spec: &mut PolicySpec, settings: &Policy, sets: &[Arc<Set>]) -> Resul
         return Err(DataError::file(sets[0].folder(), reason));
     }
     let mask = relative::mask(spec.action_dim, &spec.action_names, &spec.exclude);
-    let needs = [(spec.state_normalization, &settings.state, STATE), (spec.action_normalization, &settings.action, ACTION)];
+    let needs =
+        [(spec.state_normalization, &settings.state, STATE), (spec.action_normalization, &settings.action, ACTION)];
     let mut parts = Vec::new();
     for set in sets {
         let mut part = Stats::default();

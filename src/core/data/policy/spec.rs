@@ -57,9 +57,11 @@ impl PolicySpec {
         only(config, "n_obs_steps", &[Json::Null, 1.into()])?;
         let size = |key: &str, default: usize| match &config[key] {
             Json::Null => Ok(default),
-            value => value.as_u64().and_then(|it| usize::try_from(it).ok()).filter(|&it| (1..=1 << 16).contains(&it)).ok_or_else(
-                || format!("`{key}` is {value}, not a size"),
-            ),
+            value => value
+                .as_u64()
+                .and_then(|it| usize::try_from(it).ok())
+                .filter(|&it| (1..=1 << 16).contains(&it))
+                .ok_or_else(|| format!("`{key}` is {value}, not a size")),
         };
         let resolution = match &config["image_resolution"] {
             Json::Null => [224, 224],
@@ -72,9 +74,10 @@ impl PolicySpec {
         };
         let patch = match &config["sizes"]["vision"]["patch_size"] {
             Json::Null => PATCH,
-            side => side.as_u64().filter(|side| (1..=512).contains(side)).ok_or_else(|| {
-                format!("`sizes.vision.patch_size` is {side}")
-            })? as usize,
+            side => side
+                .as_u64()
+                .filter(|side| (1..=512).contains(side))
+                .ok_or_else(|| format!("`sizes.vision.patch_size` is {side}"))? as usize,
         };
         let (max_state_dim, max_action_dim) = (size("max_state_dim", 32)?, size("max_action_dim", 32)?);
         let cameras = cameras(config)?;

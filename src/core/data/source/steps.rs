@@ -20,7 +20,9 @@ pub fn find(file: &TrainFile) -> Result<Option<(Arc<Set>, Vec<Shard>)>, DataErro
     let is_one = |path: &String| may_be && !is_remote(path) && is_set(Path::new(path));
     if !file.path.0.iter().any(is_one) {
         return match file.format == Format::Lerobot {
-            true => Err(DataError::file(&name, "is no LeRobot set on this machine: a folder with meta/info.json is needed")),
+            true => {
+                Err(DataError::file(&name, "is no LeRobot set on this machine: a folder with meta/info.json is needed"))
+            }
             false => Ok(None),
         };
     }

@@ -171,7 +171,8 @@ impl Source {
         if let Some((set, of_it)) = &mut self.set {
             *of_it = dropped;
             let blocks = set.blocks(dropped).into_iter().enumerate();
-            self.units = blocks.map(|(at, it)| Unit { shard: 0, part: at as u32, num_records: it.num_samples }).collect();
+            self.units =
+                blocks.map(|(at, it)| Unit { shard: 0, part: at as u32, num_records: it.num_samples }).collect();
             self.before = sums(self.units.iter().map(|unit| unit.num_records));
             *self.open.get_mut().unwrap_or_else(PoisonError::into_inner) = VecDeque::new();
         }
@@ -293,7 +294,9 @@ impl Source {
     fn open_unit(&self, unit: usize) -> Result<Opened, String> {
         let part = self.units[unit].part;
         let block: Box<dyn Block> = match &self.set {
-            Some((set, dropped)) => Box::new(set.open_block(part as usize, *dropped).map_err(|error| error.to_string())?),
+            Some((set, dropped)) => {
+                Box::new(set.open_block(part as usize, *dropped).map_err(|error| error.to_string())?)
+            }
             None => self.shard(unit).open(part, self.is_plain)?,
         };
         let pieces = |record| num_pieces(block.num_bytes(record), self.piece_bytes);

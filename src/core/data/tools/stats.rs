@@ -160,7 +160,9 @@ fn count(
         }
         Content::Text(piece) => vec![("characters", piece.text.chars().count())],
         Content::Captioned(captioned) => of_captioned(captioned),
-        Content::Step(step) => vec![("characters", step.task()?.chars().count()), ("images", step.set().info().cameras().count())],
+        Content::Step(step) => {
+            vec![("characters", step.task()?.chars().count()), ("images", step.set().info().cameras().count())]
+        }
         Content::Packed(pack) => vec![("documents", pack.lens.len()), (TOKENS, pack.num_tokens())],
     };
     if let Some(maker) = maker {

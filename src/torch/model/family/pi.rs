@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::model::config::{CarriedParts, ModelConfig};
 use crate::model::keys::{Keys, ModelConfigError};
-use crate::model::policy::{PolicyConfig, PolicyFamily, StateToken, StreamConfig, TimeUse};
+use crate::model::policy::{PolicyConfig, PolicyFamily, PolicyOptions, StateToken, StreamConfig, TimeUse};
 use crate::model::towers::{ModelTower, Towers};
 use crate::model::tree_names::TreeNames;
 use crate::model::vision::keys::square;
@@ -78,6 +78,7 @@ fn read(keys: &Keys<'_>, name: &str, time: TimeUse, state: StateToken) -> Result
         num_steps: size("num_inference_steps", 10)?,
         visual_start,
         expert_only: keys.flag_or("train_expert_only")?.unwrap_or(false),
+        options: PolicyOptions::default(),
     };
     check_periods(keys, &config)?;
     let encoder = encoder(keys, &sizes, &vision, &config)?;

@@ -48,6 +48,7 @@ pub struct PolicyConfig {
     pub visual_start: bool,
     /// True if the prefix is frozen.
     pub expert_only: bool,
+    pub options: PolicyOptions,
 }
 
 /// The widths of a stream, in openpi's words.
@@ -161,6 +162,12 @@ impl PolicyConfig {
     /// The standard deviation of random weights of a map of a stream with so many inputs.
     pub(super) fn std(&self, inputs: i64) -> f64 {
         if self.visual_start { torch_std(inputs) } else { 0.02 }
+    }
+
+    /// Returns whether the prefix is computed with this parameter, and actions are not.
+    pub fn is_of_prefix(&self, name: &str) -> bool {
+        let is_state = self.state == StateToken::Prefix && name.contains("state_proj");
+        is_state || name.starts_with(&format!("{}paligemma_with_expert.paligemma.", self.prefix))
     }
 
     /// The part of the prefix that is frozen where the policy says so.

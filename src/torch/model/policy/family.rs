@@ -21,14 +21,13 @@ pub struct PolicyFamily {
     config: PolicyConfig,
     inputs: Vec<FeatureInput>,
     flow: FlowSettings,
-    options: PolicyOptions,
 }
 
 impl PolicyFamily {
     /// The policy with the mean square error of a run without a seed.
     pub fn new(config: PolicyConfig) -> PolicyFamily {
         let (inputs, flow) = (vec![config.input()], FlowSettings::default());
-        PolicyFamily { config, inputs, flow, options: PolicyOptions::default() }
+        PolicyFamily { config, inputs, flow }
     }
 
     pub fn config(&self) -> &PolicyConfig {
@@ -38,7 +37,7 @@ impl PolicyFamily {
     /// The same with these settings.
     #[must_use]
     pub fn with_options(self, options: PolicyOptions) -> PolicyFamily {
-        PolicyFamily { options, ..self }
+        PolicyFamily { config: PolicyConfig { options, ..self.config }, ..self }
     }
 
     pub(super) fn model(&self, params: &ParamStore, policy: Policy) -> PolicyModel {
@@ -120,8 +119,8 @@ impl PolicyModel {
     }
 
     pub fn record_with(&self, batch: &MicroBatch, noise: &Noise) -> FoundationTape {
-        let PolicyFamily { inputs, flow, options, .. } = &self.family;
-        self.network.record(batch, &Self::rows(batch), noise, flow, *options, &inputs[0])
+        let PolicyFamily { inputs, flow, .. } = &self.family;
+        self.network.record(batch, &Self::rows(batch), noise, flow, &inputs[0])
     }
 }
 
@@ -135,8 +134,7 @@ impl FoundationModel for PolicyModel {
     }
 
     fn record(&self, batch: &MicroBatch) -> FoundationTape {
-        let PolicyFamily { flow, options, .. } = &self.family;
-        let noise = self.network.draw(&Self::rows(batch), options.noise_draws as usize, flow.seed);
+        let noise = self.network.draw(&Self::rows(batch), self.family.flow.seed);
         self.record_with(batch, &noise)
     }
 }

@@ -29,12 +29,12 @@ pub(super) struct Noise {
 
 impl Network {
     /// Draws noise and time of a batch's samples.
-    pub fn draw(&self, rows: &[SampleRow], num_draws: usize, seed: u64) -> Noise {
+    pub fn draw(&self, rows: &[SampleRow], seed: u64) -> Noise {
         let shape = [self.config.horizon, self.config.action_dim];
         let draws = || {
             rows.iter().flat_map(|row| {
                 let draw = |number| Draw { seed, sample: row.id, purpose: row.purpose, number };
-                (0..num_draws as u32).map(draw)
+                (0..self.config.options.noise_draws).map(draw)
             })
         };
         let noise: Vec<Tensor> = draws().map(|draw| draw.noise(&shape)).collect();
@@ -49,13 +49,13 @@ impl Network {
         rows: &[SampleRow],
         noise: &Noise,
         flow: &FlowSettings,
-        options: PolicyOptions,
         input: &FeatureInput,
     ) -> FoundationTape {
         let mut tape = Tape::new();
-        let num_draws = options.noise_draws as usize;
+        let PolicyOptions { noise_draws, insulate } = self.config.options;
+        let num_draws = noise_draws as usize;
         let mut layout = Layout::new(&self.config, &batch.cu_seqlens, num_draws, self.kind, self.device);
-        layout.insulate = options.insulate;
+        layout.insulate = insulate;
         let layout = Rc::new(layout);
         let (features, mut x) = self.record_prefix(&mut tape, batch, &layout, input);
         let flowing = Flowing::new(self, batch, rows, noise, num_draws);

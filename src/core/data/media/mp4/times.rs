@@ -51,11 +51,11 @@ impl Times {
     /// The reason: the nearest one is off by more than `tolerance` seconds.
     pub fn at(&self, seconds: f64, tolerance: f64) -> Result<usize, String> {
         let time = |place: usize| self.ticks[self.shown[place] as usize] as f64 / self.per_second;
-        let after = self.shown.partition_point(|&sample| (self.ticks[sample as usize] as f64) < seconds * self.per_second);
+        let after =
+            self.shown.partition_point(|&sample| (self.ticks[sample as usize] as f64) < seconds * self.per_second);
         let near = [after.checked_sub(1), Some(after).filter(|&place| place < self.shown.len())];
-        let nearest = near.into_iter().flatten().min_by(|&a, &b| {
-            (time(a) - seconds).abs().total_cmp(&(time(b) - seconds).abs())
-        });
+        let nearest =
+            near.into_iter().flatten().min_by(|&a, &b| (time(a) - seconds).abs().total_cmp(&(time(b) - seconds).abs()));
         let nearest = nearest.ok_or("a video without frames")?;
         let off = (time(nearest) - seconds).abs();
         if off > tolerance {
@@ -157,7 +157,9 @@ fn shift(edits: &[u8], ticks_per_movie_tick: f64) -> Result<f64, String> {
         [] => Ok(0.0),
         [(_, start)] if *start >= 0 => Ok(-(*start as f64)),
         [(delay, -1), (_, start)] if *start >= 0 => Ok(delay * ticks_per_movie_tick - *start as f64),
-        _ => Err("has an edit list of several parts, which is not read: rewrite it (ffmpeg -i FILE NEW.mp4)".to_owned()),
+        _ => {
+            Err("has an edit list of several parts, which is not read: rewrite it (ffmpeg -i FILE NEW.mp4)".to_owned())
+        }
     }
 }
 

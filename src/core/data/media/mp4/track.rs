@@ -87,16 +87,16 @@ impl Track {
 /// # Errors
 /// The reason: there is none.
 pub(super) fn video(moov: &[u8]) -> Result<&[u8], String> {
-    let is_video = |track: &&[u8]| {
-        Boxes(track).path(&[b"mdia", b"hdlr"]).and_then(|handler| handler.get(8..12)) == Some(b"vide")
-    };
+    let is_video =
+        |track: &&[u8]| Boxes(track).path(&[b"mdia", b"hdlr"]).and_then(|handler| handler.get(8..12)) == Some(b"vide");
     let mut tracks = Boxes(moov).filter(|(name, _)| name == b"trak").map(|(_, track)| track);
     tracks.find(is_video).ok_or_else(|| "an MP4 file without video".to_owned())
 }
 
 pub(super) const WRONG: &str = "corrupt MP4: a table is missing or cut off";
 pub(super) const NO_TABLE: &str = "no table of frames: truncated or corrupt MP4";
-pub(super) const FRAGMENTED: &str = "a fragmented MP4 file, which is not read: rewrite it (ffmpeg -i FILE -c copy NEW.mp4)";
+pub(super) const FRAGMENTED: &str =
+    "a fragmented MP4 file, which is not read: rewrite it (ffmpeg -i FILE -c copy NEW.mp4)";
 
 /// The codec and its parameters, from a sample description.
 fn codec(description: &[u8], limits: &Limits) -> Result<Codec, String> {

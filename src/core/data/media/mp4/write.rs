@@ -52,7 +52,8 @@ impl VideoWriter {
             .background_detection(false)
             .num_threads(1)
             .intra_frame_period(IntraFramePeriod::from_num_frames(PERIOD));
-        let encoder = Encoder::with_api_config(OpenH264API::from_source(), config).map_err(|error| error.to_string())?;
+        let encoder =
+            Encoder::with_api_config(OpenH264API::from_source(), config).map_err(|error| error.to_string())?;
         let mut file = BufWriter::new(File::create(path).map_err(|error| error.to_string())?);
         head(&mut file, 0).map_err(|error| error.to_string())?;
         Ok(Self { file, encoder, size: (width, height), fps, sets: None, frames: Vec::new(), num_bytes: 0 })

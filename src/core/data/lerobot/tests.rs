@@ -1,0 +1,294 @@
+//! On sets that lerobot wrote, against what its own reader makes of them, and on sets that are written here.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use image::{Rgb, RgbImage};
+use serde_json::{Value as Json, json};
+
+use super::*;
+use crate::data::error::DataError;
+use crate::data::in_process::InProcess;
+use crate::data::limits::Limits;
+
+const CAMERA: &str = "observation.images.front";
+/// Every so many bytes of a picture are compared.
+const STRIDE: usize = 101;
+const LIMITS: Limits = Limits { max_side: 4096, max_pixels: 1 << 20 };
+
+fn goldens() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("data/goldens/lerobot")
+}
+
+fn expected() -> Json {
+    serde_json::from_slice(&std::fs::read(goldens().join("expected.json")).unwrap()).unwrap()
+}
+
+fn open(folder: &Path) -> Arc<Set> {
+    Arc::new(Set::open(folder).unwrap())
+}
+
+fn numbers(json: &Json) -> Vec<f32> {
+    json.as_array()
+        .unwrap()
+        .iter()
+        .flat_map(|row| match row {
+            Json::Array(row) => row.iter().map(|it| it.as_f64().unwrap() as f32).collect(),
+            one => vec![one.as_f64().unwrap() as f32],
+        })
+        .collect()
+}
+
+/// The largest difference of a picture's bytes from those of the golden.
+fn difference(picture: &RgbImage, golden: &Json) -> u8 {
+    let golden = golden.as_array().unwrap();
+    let ours: Vec<u8> = picture.as_raw().iter().copied().step_by(STRIDE).collect();
+    assert_eq!(ours.len(), golden.len());
+    let theirs = golden.iter().map(|it| it.as_u64().unwrap() as u8);
+    ours.iter().zip(theirs).map(|(&ours, theirs)| ours.abs_diff(theirs)).max().unwrap()
+}
+
+/// Samples of a set in the order of its files.
+fn samples(set: &Arc<Set>, dropped: usize) -> Vec<Step> {
+    let blocks = (0..set.blocks(dropped).len()).map(|number| set.open_block(number, dropped).unwrap());
+    blocks.flat_map(|block| (0..block.num_samples()).map(|at| block.step(at)).collect::<Vec<_>>()).collect()
+}
+
+/// Numbers and pads are equal; decoders are exact, and differ in how they round colors.
+fn equals_lerobot(name: &str, max_difference: u8) {
+    let (set, golden) = (open(&goldens().join(name)), expected());
+    let steps = samples(&set, 0);
+    assert_eq!((steps.len(), set.episodes().len(), set.info().fps), (24, 3, 10.0));
+    let deltas = steps_of(&[-0.2, 0.0, 0.1, 0.3], set.info().fps).unwrap();
+    assert_eq!(deltas, [-2, 0, 1, 3]);
+    let items = golden[name]["items"].as_array().unwrap();
+    assert!(items.len() >= 8);
+    for item in items {
+        let step = &steps[item["index"].as_u64().unwrap() as usize];
+        assert_eq!(
+            json!([step.episode(), step.frame(), step.task().unwrap()]),
+            json!([item["episode"], item["frame"], item["task"]])
+        );
+        for key in ["observation.state", "action"] {
+            let window = step.window(key, &deltas).unwrap();
+            assert_eq!(window.values, numbers(&item[key]), "{name} {item}");
+            assert_eq!(json!(window.is_pad), item[format!("{key}_is_pad")]);
+        }
+        let pictures = step.pictures(CAMERA, &[0], &InProcess, &LIMITS).unwrap();
+        let most = difference(&pictures[0], &item["pixels"]);
+        assert!(most <= max_difference, "{name} {}: {most}", item["index"]);
+    }
+    let stats = set.stats().unwrap();
+    assert_stats(&stats, &golden[name]["stats"], 0.0);
+}
+
+/// `tolerance`: relative to the value; theirs were written in JSON, so that they are equal where nothing is computed.
+fn assert_stats(stats: &Stats, golden: &Json, tolerance: f64) {
+    for (key, feature) in golden.as_object().unwrap() {
+        let theirs = Stats::of_json(&json!({ "a": feature })).unwrap();
+        for (name, theirs) in &theirs.0["a"] {
+            let ours = stats.get(key, name).unwrap_or_else(|| panic!("{key} {name}"));
+            assert_eq!(ours.len(), theirs.len(), "{key} {name}");
+            for (ours, theirs) in ours.iter().zip(theirs) {
+                assert!((ours - theirs).abs() <= tolerance * theirs.abs(), "{key} {name}: {ours} {theirs}");
+            }
+        }
+    }
+}
+
+#[test]
+fn pictures_in_parquet_are_read_as_lerobot_reads_them() {
+    equals_lerobot("image", 0);
+}
+
+#[cfg(feature = "av1")]
+#[test]
+fn videos_of_av1_are_read_as_lerobot_reads_them() {
+    equals_lerobot("av1", 2);
+}
+
+#[cfg(feature = "mp4")]
+#[test]
+fn videos_of_h264_are_read_as_lerobot_reads_them() {
+    equals_lerobot("h264", 2);
+}
+
+#[cfg(feature = "mp4")]
+#[test]
+fn an_episode_a_file_is_read_with_statistics_of_all() {
+    let (set, golden) = (open(&goldens().join("v21")), expected());
+    let (steps, newer) = (samples(&set, 0), samples(&open(&goldens().join("image")), 0));
+    assert_eq!((steps.len(), set.blocks(0).len()), (24, 1));
+    for (ours, theirs) in steps.iter().zip(&newer) {
+        for key in ["observation.state", "action"] {
+            assert_eq!(ours.window(key, &[-1, 0, 5]).unwrap(), theirs.window(key, &[-1, 0, 5]).unwrap());
+        }
+        assert_eq!(ours.task().unwrap(), theirs.task().unwrap());
+    }
+    // Two frames out of their order, and one twice.
+    let all = steps[3].pictures(CAMERA, &[2, -3, 2], &InProcess, &LIMITS).unwrap();
+    assert_eq!(all[0], all[2]);
+    assert_eq!(all[1], steps[0].pictures(CAMERA, &[0], &InProcess, &LIMITS).unwrap()[0]);
+    for frame in golden["v21"]["frames"].as_array().unwrap() {
+        let [episode, at] = ["episode", "frame"].map(|key| frame[key].as_u64().unwrap() as usize);
+        let step = set.step(episode, at).unwrap();
+        let most = difference(&step.pictures(CAMERA, &[0], &InProcess, &LIMITS).unwrap()[0], &frame["pixels"]);
+        assert!(most <= 2, "{frame}: {most}");
+    }
+    // Sums in another order.
+    assert_stats(&set.stats().unwrap(), &golden["v21"]["stats"], 1e-6);
+}
+
+#[test]
+fn the_last_frames_of_episodes_may_begin_no_sample() {
+    let set = open(&goldens().join("image"));
+    let steps = samples(&set, 5);
+    let places: Vec<_> = steps.iter().map(|step| (step.episode(), step.frame())).collect();
+    assert_eq!(places, [(0, 0), (0, 1), (1, 0), (1, 1), (1, 2), (1, 3), (1, 4), (1, 5), (1, 6)]);
+    // They are still what follows.
+    assert_eq!(steps[1].window("action", &[5]).unwrap().is_pad, [false]);
+}
+
+/// A set of two episodes and all types, written into `folder`.
+fn write(folder: &Path, as_video: bool) -> Result<(), DataError> {
+    let more =
+        |key: &str, dtype: Dtype, width: usize| Feature { key: key.into(), dtype, shape: vec![width], names: vec![] };
+    let features = vec![
+        Feature::pictures(CAMERA, 32, 48, as_video),
+        Feature::vector("observation.state", &["x", "y"]),
+        Feature::vector("action", &["dx", "dy"]),
+        more("next.done", Dtype::Bool, 1),
+        more("counts", Dtype::Int64, 2),
+        more("exact", Dtype::Float64, 2),
+        more("note", Dtype::String, 1),
+    ];
+    let mut writer = SetWriter::create(folder, 20, "table", features)?;
+    for (episode, (length, task)) in [(9u8, "go left"), (4, "go right")].into_iter().enumerate() {
+        for frame in 0..length {
+            let (at, picture) = (f32::from(frame), picture(episode as u8, frame));
+            writer.add_frame(&[
+                (CAMERA, Value::Picture(&picture)),
+                ("observation.state", Value::Numbers(&[at, at * 0.1])),
+                ("action", Value::Numbers(&[1.0, -at])),
+                ("next.done", Value::Numbers(&[f32::from(u8::from(frame + 1 == length))])),
+                ("counts", Value::Numbers(&[at, 7.0])),
+                ("exact", Value::Numbers(&[0.5, at])),
+                ("note", Value::Text("said")),
+            ])?;
+        }
+        writer.end_episode(task)?;
+    }
+    writer.finish()
+}
+
+fn picture(episode: u8, frame: u8) -> RgbImage {
+    RgbImage::from_fn(48, 32, |x, y| Rgb([x as u8 * 4, y as u8 * 6, 20 * frame + 10 * episode]))
+}
+
+#[test]
+fn what_is_written_is_read_again() {
+    for as_video in [false, cfg!(feature = "mp4")] {
+        let folder = tempfile::tempdir().unwrap();
+        write(folder.path(), as_video).unwrap();
+        let set = open(folder.path());
+        let steps = samples(&set, 0);
+        assert_eq!((steps.len(), set.info().version, set.info().robot_type.as_str()), (13, Version::V30, "table"));
+        for (at, step) in steps.iter().enumerate() {
+            let (episode, frame) = if at < 9 { (0, at) } else { (1, at - 9) };
+            let value = frame as f32;
+            assert_eq!((step.episode(), step.frame(), step.time()), (episode, frame, f64::from(value / 20.0)));
+            assert_eq!(step.task().unwrap(), ["go left", "go right"][episode]);
+            assert_eq!(step.numbers("observation.state").unwrap(), [value, value * 0.1]);
+            assert_eq!(step.numbers("counts").unwrap(), [value, 7.0]);
+            assert_eq!(step.numbers("exact").unwrap(), [0.5, value]);
+            assert_eq!(step.numbers("next.done").unwrap(), [f32::from(u8::from([8, 3][episode] == frame))]);
+            let shown = step.pictures(CAMERA, &[0], &InProcess, &LIMITS).unwrap().remove(0);
+            let original = picture(episode as u8, frame as u8);
+            let off: u64 = shown.as_raw().iter().zip(original.as_raw()).map(|(a, b)| u64::from(a.abs_diff(*b))).sum();
+            let mean = off as f64 / original.as_raw().len() as f64;
+            // Of H.264 the loss of the codec at this quantizer, and of color at half the size.
+            assert!(if as_video { mean < 4.0 } else { off == 0 }, "frame {at}: {mean}");
+        }
+        let stats = set.stats().unwrap();
+        assert_eq!(stats.get("observation.state", "max").unwrap(), [8.0, f64::from(8.0f32 * 0.1)]);
+        assert_eq!(stats.get("observation.state", "count").unwrap(), [13.0]);
+        assert!((stats.get("action", "mean").unwrap()[1] + 42.0 / 13.0).abs() < 1e-6);
+        assert_eq!(stats.get(CAMERA, "max").unwrap()[0], f64::from(47 * 4) / 255.0);
+        assert!(stats.get("action", "q99").is_some() && stats.get("note", "mean").is_none());
+    }
+}
+
+#[test]
+fn what_cannot_be_written_is_named_and_leaves_no_set() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let state = || Feature::vector("observation.state", &["x"]);
+    let error = |features: Vec<Feature>| SetWriter::create(&at("a"), 10, "", features).err().unwrap().to_string();
+    assert!(error(vec![Feature::vector("timestamp", &["t"])]).contains("timestamp"));
+    assert!(error(vec![Feature { shape: vec![2, 2], ..state() }]).contains("[2, 2]"));
+    assert!(error(vec![Feature { dtype: Dtype::Other("sound".into()), ..state() }]).contains("sound"));
+    let mut writer = SetWriter::create(&at("a"), 10, "", vec![state()]).unwrap();
+    let mut add = |values: &[(&str, Value<'_>)]| writer.add_frame(values).unwrap_err().to_string();
+    assert!(add(&[]).contains("observation.state is missing"));
+    assert!(add(&[("observation.state", Value::Numbers(&[1.0, 2.0]))]).contains("2 numbers"));
+    assert!(
+        add(&[("observation.state", Value::Numbers(&[f32::NAN]))])
+            .contains("frame 0 of episode 0: observation.state has NaN")
+    );
+    assert!(add(&[("other", Value::Numbers(&[1.0]))]).contains("other is no feature"));
+    assert!(writer.end_episode("t").unwrap_err().to_string().contains("no frames"));
+    writer.add_frame(&[("observation.state", Value::Numbers(&[1.0]))]).unwrap();
+    assert!(writer.finish().unwrap_err().to_string().contains("1 frames of one that was not ended"));
+    assert!(!is_set(&at("a")));
+    std::fs::write(at("file"), "x").unwrap();
+    let error = SetWriter::create(folder.path(), 10, "", vec![state()]).err().unwrap().to_string();
+    assert!(error.contains("is not empty"), "{error}");
+}
+
+#[test]
+fn what_is_wrong_with_a_set_is_named() {
+    let fresh = || {
+        let folder = tempfile::tempdir().unwrap();
+        write(folder.path(), false).unwrap();
+        folder
+    };
+    let edit = |folder: &Path, name: &str, change: &dyn Fn(&mut Json)| {
+        let path = folder.join(name);
+        let mut json = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+        change(&mut json);
+        std::fs::write(path, json.to_string()).unwrap();
+    };
+    let opened = |folder: &Path| Set::open(folder).err().unwrap().to_string();
+    let folder = fresh();
+    edit(folder.path(), "meta/info.json", &|info| info["total_frames"] = 14.into());
+    assert!(opened(folder.path()).contains("says 2 episodes with 14 frames, and the files of episodes have 2 with 13"));
+
+    let folder = fresh();
+    std::fs::remove_file(folder.path().join("meta/tasks.parquet")).unwrap();
+    assert!(opened(folder.path()).contains("meta/tasks.parquet"));
+
+    let folder = fresh();
+    std::fs::remove_file(folder.path().join("meta/stats.json")).unwrap();
+    let error = open(folder.path()).stats().unwrap_err().to_string();
+    assert!(error.contains("loongforge data stats --write"), "{error}");
+
+    let folder = fresh();
+    edit(folder.path(), "meta/info.json", &|info| info["features"]["action"]["shape"] = json!([3]));
+    let error = samples(&open(folder.path()), 0)[0].numbers("action").unwrap_err().to_string();
+    assert!(error.contains("column action has 26 values in 13 rows, and 3 a row are needed"), "{error}");
+
+    let folder = fresh();
+    let data = folder.path().join("data/chunk-000/file-000.parquet");
+    let bytes = std::fs::read(&data).unwrap();
+    std::fs::write(&data, &bytes[..bytes.len() / 2]).unwrap();
+    assert!(open(folder.path()).open_block(0, 0).err().unwrap().to_string().contains("file-000.parquet"));
+    std::fs::remove_file(&data).unwrap();
+    assert!(open(folder.path()).open_block(0, 0).err().unwrap().to_string().contains("file-000.parquet"));
+
+    let step = &samples(&open(fresh().path()), 0)[0];
+    assert!(step.window("gone", &[0]).unwrap_err().to_string().contains("no feature gone"));
+    assert!(step.window("note", &[0]).unwrap_err().to_string().contains("string"));
+    assert!(step.pictures("action", &[0], &InProcess, &LIMITS).unwrap_err().to_string().contains("not pictures"));
+    assert!(steps_of(&[0.05, 0.12], 20.0).unwrap_err().contains("0.12 s is no whole number of steps"));
+    assert!(Set::open(&goldens()).err().unwrap().to_string().contains("meta/info.json"));
+}

@@ -1,0 +1,335 @@
+//! On a set that lerobot wrote, against what its own processors make of a frame.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use image::RgbImage;
+use serde_json::{Value as Json, json};
+
+use super::pictures::item;
+use super::spec::{PolicySpec, name_of};
+use super::*;
+use crate::config::{Data, Normalization, Policy, TrainFile};
+use crate::data::column::ColumnValues;
+use crate::data::dataset::Dataset;
+use crate::data::digits::{MODEL, write_model};
+use crate::data::in_process::InProcess;
+use crate::data::lerobot::{Set, Stats};
+use crate::data::maker::SampleMaker;
+use crate::data::processor::{PolicyOptions, ProcessorFolders, ProcessorOptions};
+use crate::data::sample::{IGNORE_INDEX, Sample};
+
+const CAMERA: &str = "observation.images.front";
+const HORIZON: usize = 4;
+
+fn goldens() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("data/goldens/lerobot")
+}
+
+fn golden() -> Json {
+    let json: Json = serde_json::from_slice(&std::fs::read(goldens().join("expected.json")).unwrap()).unwrap();
+    json["image"]["processed"].clone()
+}
+
+/// A policy with pictures of 28 by 28 pixels, in patches of 14.
+fn config() -> Json {
+    json!({
+        "type": "pi05", "chunk_size": HORIZON, "max_state_dim": 6, "max_action_dim": 5, "image_resolution": [28, 28],
+        "tokenizer_max_length": 200, "sizes": { "vocab_size": 400, "vision": { "patch_size": 14 } },
+        "input_features": {
+            CAMERA: { "type": "VISUAL", "shape": [3, 28, 28] },
+            "observation.images.wrist": { "type": "VISUAL", "shape": [3, 28, 28] },
+            "observation.state": { "type": "STATE", "shape": [6] },
+        },
+        "output_features": { "action": { "type": "ACTION", "shape": [5] } },
+        "normalization_mapping": { "VISUAL": "IDENTITY", "STATE": "QUANTILES", "ACTION": "QUANTILES" },
+    })
+}
+
+struct Bench {
+    folder: tempfile::TempDir,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        write_model(folder.path(), &MODEL).unwrap();
+        Self { folder }
+    }
+
+    fn options(sets: &[&Path], settings: Policy) -> ProcessorOptions {
+        let sets = sets.iter().map(|path| TrainFile::new(*path)).collect();
+        ProcessorOptions { policy: PolicyOptions { settings, sets }, ..ProcessorOptions::default() }
+    }
+
+    fn open(&self, config: &Json, options: &ProcessorOptions) -> Result<PolicyMaker, String> {
+        let model = self.folder.path();
+        let folders = ProcessorFolders { model, media: model, text: None };
+        PolicyMaker::open(folders, config, options, Arc::new(InProcess)).map_err(|error| error.to_string())
+    }
+
+    fn maker(&self, config: &Json, settings: Policy) -> PolicyMaker {
+        self.open(config, &Self::options(&[&goldens().join("image")], settings)).unwrap()
+    }
+
+    fn error(&self, config: &Json, settings: Policy) -> String {
+        self.open(config, &Self::options(&[&goldens().join("image")], settings)).err().unwrap()
+    }
+
+    /// The sample of frame `index` of the whole set.
+    fn sample(&self, config: &Json, settings: Policy, index: u64) -> Sample {
+        let data = Data { shuffle: false, ..Data::of_files(vec![TrainFile::new(goldens().join("image"))]) };
+        Dataset::open(&data, Box::new(self.maker(config, settings)) as Box<dyn SampleMaker>, 1)
+            .unwrap()
+            .sample(index)
+            .unwrap()
+    }
+}
+
+fn column<'a>(sample: &'a Sample, name: &str) -> &'a [f32] {
+    let found = sample.columns.iter().find(|column| column.name == name).unwrap_or_else(|| panic!("no {name}"));
+    match &found.values {
+        ColumnValues::F32(values) => values,
+        ColumnValues::I64(_) => panic!("{name} is of whole numbers"),
+    }
+}
+
+fn numbers(json: &Json) -> Vec<f32> {
+    let rows = json.as_array().unwrap().iter().flat_map(|row| row.as_array().map_or(vec![row.clone()], Clone::clone));
+    rows.map(|number| number.as_f64().unwrap() as f32).collect()
+}
+
+/// The same operations in float32, in another order by a rounding or two.
+fn close(ours: &[f32], theirs: &[f32]) {
+    assert_eq!(ours.len(), theirs.len());
+    for (ours, theirs) in ours.iter().zip(theirs) {
+        assert!((ours - theirs).abs() <= 2e-6 * theirs.abs().max(1.0), "{ours} {theirs}");
+    }
+}
+
+#[test]
+fn states_actions_and_prompts_are_those_of_lerobot() {
+    let (bench, golden) = (Bench::new(), golden());
+    for mode in [
+        Normalization::Identity,
+        Normalization::MeanStd,
+        Normalization::MinMax,
+        Normalization::Quantiles,
+        Normalization::Quantile10,
+    ] {
+        let theirs = &golden["modes"][name_of(mode)];
+        let settings =
+            Policy { state_normalization: Some(mode), action_normalization: Some(mode), ..Policy::default() };
+        let sample = bench.sample(&config(), settings.clone(), 9);
+        let actions: Vec<f32> = column(&sample, "actions").chunks(5).flat_map(|row| &row[..3]).copied().collect();
+        close(&actions, &numbers(&theirs["action"]));
+        let maker = bench.maker(&config(), settings);
+        let ids = maker.prompt_ids_of(theirs["prompt"].as_str().unwrap());
+        let features = 2 * 2;
+        assert_eq!(&sample.input_ids[features..], ids, "{mode:?} {theirs}");
+        // What was normalized comes back.
+        let restored = maker.actions(column(&sample, "actions"), &[0.0; 3]).unwrap();
+        let step = Arc::new(Set::open(&goldens().join("image")).unwrap()).step(1, 2).unwrap();
+        let recorded = step.window("action", &[0, 1, 2, 3]).unwrap().values;
+        for (restored, recorded) in restored.iter().zip(&recorded) {
+            assert!((restored - recorded).abs() <= 1e-5 * recorded.abs().max(1.0), "{mode:?} {restored} {recorded}");
+        }
+    }
+}
+
+#[test]
+fn relative_actions_and_their_statistics_are_those_of_lerobot() {
+    let (bench, golden) = (Bench::new(), golden());
+    let settings = Policy {
+        action_normalization: Some(Normalization::Identity),
+        relative_actions: Some(true),
+        exclude: Some(vec!["GRIP".into()]),
+        ..Policy::default()
+    };
+    let sample = bench.sample(&config(), settings.clone(), 9);
+    let actions: Vec<f32> = column(&sample, "actions").chunks(5).flat_map(|row| &row[..3]).copied().collect();
+    close(&actions, &numbers(&golden["relative"]["action"]));
+    let maker = bench.maker(&config(), settings.clone());
+    let set = Arc::new(Set::open(&goldens().join("image")).unwrap());
+    let step = set.step(1, 2).unwrap();
+    let state = step.numbers("observation.state").unwrap();
+    let restored = maker.actions(column(&sample, "actions"), &state).unwrap();
+    close(&restored, &step.window("action", &[0, 1, 2, 3]).unwrap().values);
+
+    let stats = relative::stats(&set, ("observation.state", "action"), HORIZON, &[true, true, false]).unwrap();
+    let theirs = Stats::of_json(&json!({ "action": golden["relative"]["stats"] })).unwrap();
+    for (name, theirs) in &theirs.0["action"] {
+        for at in 0..theirs.len() {
+            // A quantile lies within a bin or two of 5,000 over the range.
+            let range = stats["max"][at] - stats["min"][at];
+            let tolerance = if name.starts_with('q') { range / 1000.0 + 1e-6 } else { 1e-5 };
+            let ours = stats[name][at];
+            assert!((ours - theirs[at]).abs() <= tolerance, "{name} {at}: {ours} {}", theirs[at]);
+        }
+    }
+}
+
+#[test]
+fn pictures_are_fitted_as_lerobot_fits_them() {
+    let golden = golden();
+    let step = Arc::new(Set::open(&goldens().join("image")).unwrap()).step(1, 2).unwrap();
+    let limits = crate::data::limits::Limits::NONE;
+    let picture = step.pictures(CAMERA, &[0], &InProcess, &limits).unwrap().remove(0);
+    for (size, theirs) in golden["canvases"].as_object().unwrap() {
+        let (rows, columns) = size.split_once('x').unwrap();
+        let [rows, columns]: [usize; 2] = [rows, columns].map(|side| side.parse().unwrap());
+        let mut config = config();
+        config["image_resolution"] = json!([rows, columns]);
+        config["sizes"]["vision"]["patch_size"] = 2.into();
+        let spec = PolicySpec::of(&config).unwrap();
+        let item = item(&picture, &spec);
+        assert_eq!(
+            (item.grid.h as usize, item.grid.w as usize, item.num_features),
+            (rows / 2, columns / 2, rows * columns / 4)
+        );
+        let at = |channel: usize, y: usize, x: usize| {
+            let patch = (y / 2) * (columns / 2) + x / 2;
+            item.pixels[patch * 12 + channel * 4 + (y % 2) * 2 + x % 2]
+        };
+        let all = (0..3).flat_map(|channel| (0..rows).flat_map(move |y| (0..columns).map(move |x| (channel, y, x))));
+        let ours: Vec<f32> = all.step_by(37).map(|(channel, y, x)| at(channel, y, x)).collect();
+        close(&ours, &numbers(theirs));
+    }
+}
+
+#[test]
+fn samples_have_the_columns_of_a_policy() {
+    let bench = Bench::new();
+    let sample = bench.sample(&config(), Policy::default(), 9);
+    assert_eq!(&sample.input_ids[..4], [399; 4]);
+    assert!(sample.input_ids[4..].iter().all(|&id| id < 399));
+    assert!(sample.targets.iter().all(|&target| target == IGNORE_INDEX));
+    let tokens = sample.input_ids.len();
+    assert_eq!(sample.position_ids[..tokens], sample.position_ids[2 * tokens..]);
+    assert_eq!((sample.position_ids[tokens - 1], sample.meta.num_tokens as usize), ((tokens - 1) as f32, tokens));
+    assert_eq!((sample.meta.items.len(), sample.meta.num_targets), (1, 4 * 3));
+    let names: Vec<_> = sample.columns.iter().map(|it| (it.name.as_str(), it.rows, it.after.clone())).collect();
+    assert_eq!(names, [("actions", 4, vec![5]), ("action_weights", 4, vec![5])]);
+    let row = [1.0, 1.0, 1.0, 0.0, 0.0];
+    assert_eq!(column(&sample, "action_weights"), [row; 4].concat());
+    assert!(column(&sample, "actions").chunks(5).all(|row| row[3..] == [0.0, 0.0]));
+    // The last but one frame of the first episode: two steps are behind its end.
+    assert_eq!(bench.sample(&config(), Policy::default(), 5).meta.num_targets, 12);
+    let masked = bench.sample(&config(), Policy { mask_padding: Some(true), ..Policy::default() }, 5);
+    assert_eq!(
+        (column(&masked, "action_weights"), masked.meta.num_targets),
+        ([row, row, [0.0; 5], [0.0; 5]].concat().as_slice(), 6)
+    );
+
+    // With a state token the state is a column, and its digits are not in the prompt.
+    let mut tokenized = config();
+    tokenized["sizes"]["state_token"] = true.into();
+    let with_token = bench.sample(&tokenized, Policy::default(), 9);
+    assert!(with_token.input_ids.len() < sample.input_ids.len());
+    let state = column(&with_token, "state");
+    assert_eq!((state.len(), &state[3..]), (6, [0.0; 3].as_slice()));
+    let mut pi0 = tokenized.clone();
+    (pi0["type"], pi0["tokenizer_max_length"]) = ("pi0".into(), 48.into());
+    pi0.as_object_mut().unwrap().remove("normalization_mapping");
+    let of_pi0 = bench.sample(&pi0, Policy::default(), 9);
+    assert_eq!(of_pi0.input_ids, with_token.input_ids);
+    assert_ne!(column(&of_pi0, "state"), state, "mean and deviation");
+}
+
+#[test]
+fn processor_files_hold_all_that_serving_needs() {
+    let bench = Bench::new();
+    let settings = Policy {
+        relative_actions: Some(true),
+        action_normalization: Some(Normalization::MeanStd),
+        ..Policy::default()
+    };
+    let trained = bench.maker(&config(), settings);
+    let mut saved = config();
+    trained.put_features(&mut saved);
+    assert_eq!(saved["output_features"]["action"]["shape"], json!([3]));
+    assert_eq!(saved["normalization_mapping"]["ACTION"], "MEAN_STD");
+    let files = trained.files();
+    assert_eq!(files.len(), 4);
+    for (name, contents) in files {
+        assert!(is_processor_file(&name));
+        std::fs::write(bench.folder.path().join(name), contents).unwrap();
+    }
+    let served = bench.open(&saved, &ProcessorOptions::default()).unwrap();
+    assert_eq!((served.horizon(), served.action_dim(), served.state_dim()), (4, 3, 3));
+    assert_eq!(served.cameras(), [CAMERA, "observation.images.wrist"]);
+    let set = Arc::new(Set::open(&goldens().join("image")).unwrap());
+    let step = set.step(1, 2).unwrap();
+    let observation = served.observation(&step).unwrap();
+    let (asked, learned) = (served.observe(&observation).unwrap(), trained.observe(&observation).unwrap());
+    assert_eq!(asked, learned);
+    assert!(column(&asked, "action_weights").iter().all(|&weight| weight == 0.0) && asked.meta.num_targets == 0);
+    let normalized: Vec<f32> = (0..20).map(|at| at as f32 * 0.1 - 1.0).collect();
+    let state = &observation.state;
+    assert_eq!(served.actions(&normalized, state).unwrap(), trained.actions(&normalized, state).unwrap());
+
+    let wrong = |change: &dyn Fn(&mut Observation)| {
+        let mut observation = observation.clone();
+        change(&mut observation);
+        served.observe(&observation).unwrap_err().to_string()
+    };
+    assert!(wrong(&|it| it.state.push(0.0)).contains("the state has 4 numbers, and 3 are needed"));
+    assert!(wrong(&|it| it.state[0] = f32::INFINITY).contains("inf"));
+    assert!(wrong(&|it| it.images.clear()).contains("no picture of any of the cameras"));
+    assert!(wrong(&|it| it.images.push(("top".into(), RgbImage::new(4, 4)))).contains("has a picture top"));
+    assert!(served.actions(&normalized[1..], state).is_err());
+}
+
+#[test]
+fn what_does_not_fit_is_named() {
+    let bench = Bench::new();
+    let with = |key: &str, value: Json| {
+        let mut config = config();
+        config[key] = value;
+        config
+    };
+    for (config, part) in [
+        (with("type", "act".into()), "`type` is \"act\""),
+        (with("n_obs_steps", 2.into()), "`n_obs_steps` is 2, which is not implemented"),
+        (with("image_resolution", json!([28, 30])), "28×30 is not whole patches of 14"),
+        (with("input_features", json!({})), "no camera"),
+        (with("normalization_mapping", json!({ "STATE": "LOG" })), "\"LOG\""),
+        (with("normalization_mapping", json!({ "VISUAL": "MEAN_STD" })), "VISUAL"),
+        (with("max_action_dim", 2.into()), "`output_features.action.shape` is [5]"),
+        (with("sizes", json!({ "vocab_size": 20 })), "its tokenizer has"),
+    ] {
+        let error = bench.error(&config, Policy::default());
+        assert!(error.contains(part), "{error}");
+    }
+    let of = |settings: Policy| bench.error(&config(), settings);
+    assert!(of(Policy { state: "gone".into(), ..Policy::default() }).contains("has no numbers gone; its features are"));
+    let renamed = [(CAMERA.to_owned(), "elsewhere".to_owned())].into();
+    assert!(of(Policy { cameras: renamed, ..Policy::default() }).contains("name them with policy.cameras"));
+    // The set of version 2.1 has no quantiles.
+    let old = bench.open(&config(), &Bench::options(&[&goldens().join("v21")], Policy::default())).err().unwrap();
+    assert!(old.contains("statistics of observation.state: has no q01") && old.contains("data stats --write"), "{old}");
+    let none = bench.open(&config(), &ProcessorOptions::default()).err().unwrap();
+    assert!(none.contains("policy_preprocessor.json"), "{none}");
+    // The gripper of the fixture never moves.
+    let notes = bench.maker(&config(), Policy::default()).notes();
+    assert!(notes.iter().any(|note| note.contains("observation.state: \"gripper\" is the same")), "{notes:?}");
+}
+
+#[test]
+fn several_sets_have_statistics_of_all() {
+    let bench = Bench::new();
+    let both = [&*goldens().join("image"), &*goldens().join("v21")];
+    let settings = Policy {
+        state_normalization: Some(Normalization::MeanStd),
+        action_normalization: Some(Normalization::MinMax),
+        ..Policy::default()
+    };
+    let one = bench.maker(&config(), settings.clone());
+    let two = bench.open(&config(), &Bench::options(&both, settings)).unwrap();
+    // The same frames twice: the same mean, deviation and bounds.
+    let step = Arc::new(Set::open(both[0]).unwrap()).step(0, 3).unwrap();
+    let [one, two] = [one, two].map(|maker| maker.sample_of(&step));
+    for (one, two) in column(&one, "actions").iter().zip(column(&two, "actions")) {
+        assert!((one - two).abs() < 1e-5, "{one} {two}");
+    }
+}
