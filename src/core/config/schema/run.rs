@@ -31,7 +31,7 @@ pub struct RunConfig {
     /// Limits of the bytes in flight between pools.
     #[serde(default)]
     pub edges: Edges,
-    /// Memory limits for activations between forward and backward.
+    /// Memory limits for activations between forward and backward, and for weights.
     #[serde(default)]
     pub memory: Memory,
     /// The scheduler actor.
