@@ -10,6 +10,7 @@ use super::pipeline::extras;
 use loongforge_core::checkpoint::{
     CheckpointError, FORMAT_VERSION, FileEntry, MANIFEST, Manifest, carried, entries, published, sha256,
 };
+use loongforge_core::data::policy::is_processor_file;
 use loongforge_core::data::{Fingerprint, TEXT_TOKENIZER, is_diffusion};
 use loongforge_core::files;
 use loongforge_core::message::SavedFile;
@@ -33,6 +34,9 @@ pub struct Publication {
     pub model_config: Value,
     /// The chat template that the run learned, in place of the one in `model_dir`; `None`: that one.
     pub chat_template: Option<String>,
+    /// Names and contents of a robot policy's processor files, with the statistics that the run learned by, in place of those in
+    /// `model_dir`; empty: those.
+    pub processor: Vec<(String, Vec<u8>)>,
     /// The run's configuration, composed.
     pub config: Value,
     /// Type of the weights, as in `train.precision`.
@@ -185,12 +189,20 @@ fn complete(
             written.push(extra.name().to_owned());
         }
     }
+    for (name, contents) in &with.processor {
+        let path = draft.dir.join(name);
+        disk.write(&path, contents).map_err(CheckpointError::write(&path))?;
+        written.push(name.clone());
+    }
     if let Some(template) = &with.chat_template {
         let path = draft.dir.join(TEMPLATE);
         disk.write(&path, template.as_bytes()).map_err(CheckpointError::write(&path))?;
         written.push(TEMPLATE.to_owned());
     }
-    let replaced = |name: &String| with.chat_template.is_some() && (name == TEMPLATE || name == OLD_TEMPLATE);
+    let replaced = |name: &String| {
+        with.chat_template.is_some() && (name == TEMPLATE || name == OLD_TEMPLATE)
+            || !with.processor.is_empty() && is_processor_file(name)
+    };
     let is_media = |name: &String| name.contains("processor_config");
     let mut all: Vec<(PathBuf, String)> =
         carried(&with.model_dir)?.into_iter().map(|name| (with.model_dir.join(&name), name)).collect();

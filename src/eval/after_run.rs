@@ -38,7 +38,11 @@ pub fn check(config: &RunConfig, kind: ModelKind) -> Result<()> {
     let path = eval.path.iter().map(|path| ("eval.path".to_owned(), path));
     let sets = eval.sets.iter().map(|(name, path)| (format!("eval.sets.{name}"), path));
     for (key, path) in path.chain(sets) {
-        let format = if kind == ModelKind::Tokens { Format::Auto } else { Format::Captioned };
+        let format = match kind {
+            ModelKind::Tokens => Format::Auto,
+            ModelKind::Diffusion { .. } => Format::Captioned,
+            ModelKind::Policy => Format::Lerobot,
+        };
         let file = TrainFile { format, ..TrainFile::new(path.as_path()) };
         Source::open(&file, config.train.phase, usize::MAX, str::len).context(key)?;
     }

@@ -5,7 +5,9 @@ use super::drill;
 use super::restrict::restrict;
 use super::wire::{Reply, Request, SIZES, What, receive, send};
 use image::RgbImage;
-use loongforge_core::data::{Decoded, InProcess, MediaDecoder, SampledFrames, decode_clip, decode_rgb_into, decode_stretch};
+use loongforge_core::data::{
+    Decoded, InProcess, MediaDecoder, SampledFrames, decode_clip, decode_rgb_into, decode_stretch,
+};
 use loongforge_core::transport::BorrowedMemory;
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Read, Write};

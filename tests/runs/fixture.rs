@@ -122,7 +122,7 @@ log: {{ tensorboard: false }}
 pub fn run(loaded: Loaded, resume: Option<Resume>) -> (Vec<StepSummary>, Vec<EvaluationSummary>) {
     let composition = Composition::new(loaded.config.clone()).unwrap().resume(resume);
     let (steps, evaluated) = (Arc::new(Mutex::new(Vec::new())), Arc::new(Mutex::new(Vec::new())));
-    let publication = publication(&loaded.config, loaded.composed, composition.folder());
+    let publication = publication(&loaded.config, loaded.composed, composition.folder()).unwrap();
     let recorder = Recorder { steps: steps.clone(), evaluated: evaluated.clone(), publication };
     composition.run(Box::new(recorder)).unwrap();
     let steps = std::mem::take(&mut *steps.lock().unwrap());

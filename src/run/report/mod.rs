@@ -107,7 +107,7 @@ impl Report {
             eval_loss: BTreeMap::new(),
             every_steps: config.log.every_steps,
             utilization: Utilization::of(config, folder),
-            publication: publication(config, composed, folder),
+            publication: publication(config, composed, folder)?,
             max_failures: config.checkpoint.max_failures,
             evidence: Evidence::new(dir, config.run.seed),
             dir: dir.clone(),
