@@ -10,6 +10,7 @@ use super::pipeline::extras;
 use loongforge_core::checkpoint::{
     CheckpointError, FORMAT_VERSION, FileEntry, MANIFEST, Manifest, carried, entries, published, sha256,
 };
+use loongforge_core::data::policy::is_processor_file;
 use loongforge_core::data::{Fingerprint, TEXT_TOKENIZER, is_diffusion};
 use loongforge_core::files;
 use loongforge_core::message::SavedFile;
@@ -33,6 +34,9 @@ pub struct Publication {
     pub model_config: Value,
     /// The chat template that the run learned, in place of the one in `model_dir`; `None`: that one.
     pub chat_template: Option<String>,
+    /// Names and contents of a robot policy's processor files, with the statistics that the run learned by, in place of those in
+    /// `model_dir`; empty: those.
+    pub processor: Vec<(String, Vec<u8>)>,
     /// The run's configuration, composed.
     pub config: Value,
     /// Type of the weights, as in `train.precision`.
@@ -41,9 +45,6 @@ pub struct Publication {
     pub data: Option<Fingerprint>,
     /// Checkpoints to keep, the new one included; at least 1.
     pub keep_last: usize,
-    /// Files that are made for the run, such as the processors of a robot policy; they take the place of those of the model's
-    /// folder.
-    pub made: Vec<(String, Vec<u8>)>,
 }
 
 /// Makes an empty folder for a draft: an earlier run may have died while it wrote there.
@@ -188,12 +189,20 @@ fn complete(
             written.push(extra.name().to_owned());
         }
     }
+    for (name, contents) in &with.processor {
+        let path = draft.dir.join(name);
+        disk.write(&path, contents).map_err(CheckpointError::write(&path))?;
+        written.push(name.clone());
+    }
     if let Some(template) = &with.chat_template {
         let path = draft.dir.join(TEMPLATE);
         disk.write(&path, template.as_bytes()).map_err(CheckpointError::write(&path))?;
         written.push(TEMPLATE.to_owned());
     }
-    let replaced = |name: &String| with.chat_template.is_some() && (name == TEMPLATE || name == OLD_TEMPLATE);
+    let replaced = |name: &String| {
+        with.chat_template.is_some() && (name == TEMPLATE || name == OLD_TEMPLATE)
+            || !with.processor.is_empty() && is_processor_file(name)
+    };
     let is_media = |name: &String| name.contains("processor_config");
     let mut all: Vec<(PathBuf, String)> =
         carried(&with.model_dir)?.into_iter().map(|name| (with.model_dir.join(&name), name)).collect();
@@ -201,12 +210,7 @@ fn complete(
         all.retain(|(_, name)| !is_media(name));
         all.extend(carried(dir)?.into_iter().filter(is_media).map(|name| (dir.join(&name), name)));
     }
-    all.retain(|(_, name)| !replaced(name) && with.made.iter().all(|(made, _)| made != name));
-    for (name, contents) in &with.made {
-        let path = draft.dir.join(name);
-        disk.write(&path, contents).map_err(CheckpointError::write(&path))?;
-        written.push(name.clone());
-    }
+    all.retain(|(_, name)| !replaced(name));
     if let Some(file) = &with.text_tokenizer {
         all.retain(|(_, name)| name != TEXT_TOKENIZER);
         all.push((file.clone(), TEXT_TOKENIZER.to_owned()));

@@ -100,11 +100,11 @@ impl Run {
             text_tokenizer: None,
             model_config: json!({ "model_type": "qwen3_vl" }),
             chat_template: None,
+            processor: Vec::new(),
             config: json!({ "run": { "name": "digits" } }),
             precision: "float32".to_owned(),
             data: None,
             keep_last: 2,
-            made: Vec::new(),
         };
         Self { folder, publication }
     }

@@ -143,7 +143,7 @@ impl ModelFolder {
         Ok(folder)
     }
 
-    /// Returns whether the model predicts tokens or the noise of pictures.
+    /// Returns whether the model predicts tokens, the noise of pictures, or actions of robots.
     pub fn model_kind(&self) -> ModelKind {
         ModelCard::of(&self.json).kind()
     }
@@ -413,19 +413,22 @@ fn compare(key: &str, theirs: &Value, ours: &Value, differences: &mut Vec<String
     match (theirs, ours) {
         (Value::Object(left), Value::Object(right)) => {
             let only_right = right.keys().filter(|name| !left.contains_key(*name));
-            // How weights are stored does not make another model, nor what the data says of a robot policy's features.
-            const OTHERS: [&str; 9] = [
-                "dtype",
-                "torch_dtype",
-                "quantization_config",
-                "input_features",
-                "output_features",
-                "normalization_mapping",
-                "use_relative_actions",
-                "relative_exclude_joints",
-                "action_feature_names",
-            ];
-            for name in left.keys().chain(only_right).filter(|name| !OTHERS.contains(&name.as_str())) {
+            // How weights are stored does not make another model.
+            let is_storage = |name: &&String| ["dtype", "torch_dtype", "quantization_config"].contains(&name.as_str());
+            // Nor does what a policy's data says of its states and actions.
+            let is_of_data = |name: &&String| {
+                let names = [
+                    "input_features",
+                    "output_features",
+                    "normalization_mapping",
+                    "use_relative_actions",
+                    "relative_exclude_joints",
+                    "action_feature_names",
+                ];
+                key.is_empty() && names.contains(&name.as_str())
+            };
+            let is_left_out = |name: &&String| is_storage(name) || is_of_data(name);
+            for name in left.keys().chain(only_right).filter(|name| !is_left_out(name)) {
                 let inner = if key.is_empty() { name.clone() } else { format!("{key}.{name}") };
                 compare(&inner, &theirs[name], &ours[name], differences);
             }

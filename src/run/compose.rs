@@ -9,13 +9,14 @@ use crate::model::error::FolderError;
 use crate::model::folder::{ModelFolder, fetch};
 use crate::preflight::{Asked, Preflight, PreflightError, WeightsProblem, expect_weights};
 use crate::run::flow::with_flow;
-use crate::run::policy::{processors, with_policy};
+use crate::run::policy::with_policy;
 use crate::run::roles::{self, Recipe};
 use loongforge_actors::checkpoint::{Publication, publish};
 use loongforge_actors::{Observer, Publisher, RunError, RunSpec, StopOn, run_in_process};
-use loongforge_core::config::{Device, Precision, Products, Report, RunConfig, load_text};
+use loongforge_core::config::{Device, ModelKind, Precision, Products, Report, RunConfig, load_text};
 use loongforge_core::data::{
-    DataError, Epochs, EpochsError, InProcess, MediaDecoder, built_in, fingerprint, settle_steps, settle_steps_of,
+    DataError, Epochs, EpochsError, InProcess, MediaDecoder, ProcessorOptions, built_in, fingerprint, settle_steps,
+    settle_steps_of,
 };
 use loongforge_core::message::{BadSample, PoolName, SampleId, SaveTo, StepId, Tower, TowerSet};
 use loongforge_core::schedule::{
@@ -305,7 +306,7 @@ impl Composition {
         let composed = serde_json::to_value(&self.config).expect("a config is JSON");
         let publication = publication(&self.config, composed, &self.folder).map_err(|error| RunError::Start {
             what: "checkpoints".to_owned(),
-            source: std::io::Error::other(error),
+            source: std::io::Error::other(error.to_string()),
         })?;
         self.run(Box::new(EachStep { each_step, publication }))
     }
@@ -368,16 +369,23 @@ fn dtype_name(precision: Precision) -> &'static str {
 /// Returns what every checkpoint of a run holds besides its engines' files.
 ///
 /// # Errors
-/// The model is a robot policy, and the statistics of its data cannot be read.
+/// The statistics of a robot policy's data cannot be read.
 pub fn publication(config: &RunConfig, composed: Value, folder: &ModelFolder) -> Result<Publication, DataError> {
     let parts = folder.config.carried;
-    let (made, json) = processors(config, folder)?.unwrap_or_else(|| (Vec::new(), folder.json.clone()));
-    let mut model_config = saved_config(&json, Some(dtype_name(config.train.precision)), parts.prefixes);
+    let mut model_config = saved_config(&folder.json, Some(dtype_name(config.train.precision)), parts.prefixes);
     if let Some(flag) = parts.flag
         && drops_carried_parts(config, &folder.config)
         && !config.saves_adapters_only()
     {
         model_config[flag] = false.into();
+    }
+    let mut processor = Vec::new();
+    if folder.model_kind() == ModelKind::Policy {
+        let maker = folder.maker(&ProcessorOptions::of_run(config, &config.data), Arc::new(InProcess))?;
+        if let Some(policy) = maker.as_policy() {
+            policy.put_features(&mut model_config);
+            processor = policy.files();
+        }
     }
     Ok(Publication {
         model_dir: folder.path.clone(),
@@ -385,10 +393,10 @@ pub fn publication(config: &RunConfig, composed: Value, folder: &ModelFolder) ->
         text_tokenizer: folder.text_tokenizer.clone(),
         model_config,
         chat_template: built_in(config.data.template).map(str::to_owned),
+        processor,
         config: composed,
         precision: precision_name(config.train.precision).to_owned(),
         data: fingerprint(&config.data).ok(),
         keep_last: config.checkpoint.keep_last,
-        made,
     })
 }

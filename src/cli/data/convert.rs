@@ -2,14 +2,17 @@
 
 use super::input::InputArgs;
 use super::share::ShareArgs;
-use super::{fraction, verdict};
+use super::{UsageError, fraction, verdict};
 use crate::cli::forecast::count;
 use clap::{Args, ValueEnum};
-use loongforge_core::config::Size;
+use loongforge_core::config::{ImageLimits, Size};
+use loongforge_core::data::Limits;
+use loongforge_core::data::lerobot::{self, Set};
 use loongforge_core::data::tools::{self, BAD, Convert, Look, Share};
 use loongforge_core::observe::{Bar, Console, bytes};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -17,6 +20,7 @@ Examples:
   loongforge data convert --to webdataset a.jsonl b.parquet --out shards --samples 5000 --bytes 500MB
   srun --array 0-15 loongforge data convert --to webdataset big.jsonl --out shards --shard auto
   loongforge data merge shards                       after the last of them
+  loongforge data convert --to lerobot-images recordings --out decoded     a LeRobot set whose videos are decoded once
 
 Run it again after it was stopped: shards that are done are kept. `shards/bad.jsonl` lists what was left out.";
 
@@ -54,6 +58,10 @@ pub struct ConvertArgs {
 enum Target {
     /// Tar shards with Megatron-Energon's metadata
     Webdataset,
+    /// A LeRobot set of version 3.0 with pictures as PNG, of one of any version
+    LerobotImages,
+    /// The same with pictures as videos of H.264, of which any frame costs two
+    LerobotVideos,
 }
 
 fn word(text: &str) -> Result<String, String> {
@@ -61,8 +69,26 @@ fn word(text: &str) -> Result<String, String> {
     if is_word { Ok(text.to_owned()) } else { Err("not a word of letters, digits and _".to_owned()) }
 }
 
+/// Writes a LeRobot set anew.
+fn rewrite(args: &ConvertArgs) -> anyhow::Result<ExitCode> {
+    let [path] = args.input.paths() else {
+        return Err(UsageError("one LeRobot set is converted at a time: name one PATH".to_owned()).into());
+    };
+    let set = Arc::new(Set::open(path)?);
+    let limits = Limits::from(&ImageLimits::default());
+    let console = Console::stderr();
+    let bar = Bar::start(&console, "frames", set.info().num_frames);
+    let as_video = matches!(args.to, Target::LerobotVideos);
+    lerobot::rewrite(&set, &args.out, as_video, (&*args.input.decoder(), &limits), || bar.tick())?;
+    drop(bar);
+    println!("{}: {} episodes, {} frames", args.out.display(), set.info().num_episodes, set.info().num_frames);
+    Ok(ExitCode::SUCCESS)
+}
+
 pub fn convert(args: ConvertArgs) -> anyhow::Result<ExitCode> {
-    let Target::Webdataset = args.to;
+    if let Target::LerobotImages | Target::LerobotVideos = args.to {
+        return rewrite(&args);
+    }
     let share = args.share.get()?;
     let inputs = args.input.open()?;
     let how = Convert {

@@ -51,6 +51,11 @@ pub struct ModelArgs {
 }
 
 impl InputArgs {
+    /// The paths as they were given.
+    pub fn paths(&self) -> &[PathBuf] {
+        &self.paths
+    }
+
     pub fn open(&self) -> anyhow::Result<Inputs> {
         let mut files: Vec<TrainFile> = Vec::new();
         for path in &self.paths {
@@ -68,7 +73,7 @@ impl InputArgs {
         Ok(inputs)
     }
 
-    fn decoder(&self) -> Arc<dyn MediaDecoder> {
+    pub fn decoder(&self) -> Arc<dyn MediaDecoder> {
         let console = Console::stderr();
         let mode = if self.no_sandbox { SandboxMode::Off } else { SandboxMode::Auto };
         decoder(mode, move |warning| console.line(&format!("warning: {warning}")))

@@ -53,7 +53,7 @@ enum Action {
     Verify(verify::VerifyArgs),
     /// Print histograms of lengths and the fill of packs
     Stats(stats::StatsArgs),
-    /// Write any format as WebDataset shards
+    /// Write any format as WebDataset shards, or a LeRobot set anew
     Convert(convert::ConvertArgs),
     /// Pack a run's data ahead of time
     Pack(pack::PackArgs),

@@ -2,9 +2,11 @@
 
 use super::input::{InputArgs, ModelArgs, print_notes};
 use clap::Args;
+use loongforge_core::data::lerobot::{self, Set};
 use loongforge_core::data::tools::{self, Histogram};
 use loongforge_core::observe::{Bar, Console, safe};
 use std::process::ExitCode;
+use std::sync::Arc;
 
 /// Lines and columns of a histogram.
 const BINS: u64 = 10;
@@ -14,7 +16,8 @@ const EXAMPLES: &str = "\
 Examples:
   loongforge data stats train.jsonl                                            turns, characters, pictures
   loongforge data stats train.jsonl --model Qwen/Qwen3-VL-2B-Instruct          tokens too, and packs of several sizes
-  loongforge data stats run.yaml --model Qwen/Qwen3-0.6B --pack 8192,32768 --json > stats.json";
+  loongforge data stats run.yaml --model Qwen/Qwen3-0.6B --pack 8192,32768 --json > stats.json
+  loongforge data stats --write recordings                                     of a LeRobot set, quantiles included";
 
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
@@ -30,9 +33,20 @@ pub struct StatsArgs {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
+    /// Compute the statistics of states and actions that policies are normalized by, and write them into the LeRobot sets
+    #[arg(long, conflicts_with_all = ["model", "json", "pack"])]
+    write: bool,
 }
 
 pub fn stats(args: StatsArgs) -> anyhow::Result<ExitCode> {
+    if args.write {
+        for path in args.input.paths() {
+            let set = Arc::new(Set::open(path)?);
+            let keys = lerobot::write_stats(&set)?;
+            println!("{}: statistics of {} over {} frames", path.display(), keys.join(", "), set.info().num_frames);
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
     let (inputs, maker) = (args.input.open()?, args.model.open(&args.input)?);
     let console = Console::stderr();
     let bar = Bar::start(&console, "samples", inputs.len());

@@ -3,6 +3,7 @@
 use super::error::CheckpointError;
 use super::manifest::entries;
 use crate::data::TEXT_TOKENIZER;
+use crate::data::policy::is_processor_file;
 use std::path::Path;
 
 /// The voices of Qwen2.5-Omni's talker, without which transformers does not load the model. A pickle: it is carried, never
@@ -42,7 +43,9 @@ const ENDINGS: [&str; 5] = [".jinja", ".model", ".tiktoken", ".py", "normalizer_
 /// # Errors
 /// The folder cannot be read.
 pub fn carried(folder: &Path) -> Result<Vec<String>, CheckpointError> {
-    let is_carried = |name: &str| NAMES.contains(&name) || ENDINGS.iter().any(|ending| name.ends_with(ending));
+    let is_carried = |name: &str| {
+        NAMES.contains(&name) || ENDINGS.iter().any(|ending| name.ends_with(ending)) || is_processor_file(name)
+    };
     let found = entries(folder)?.into_iter().filter(|(name, path)| is_carried(name) && path.is_file());
     let mut names: Vec<String> = found.map(|(name, _)| name).collect();
     names.sort();
@@ -56,12 +59,26 @@ mod tests {
     #[test]
     fn tokenizers_are_carried_and_weights_are_not() {
         let folder = tempfile::tempdir().unwrap();
-        for name in
-            ["tokenizer.json", "chat_template.jinja", "config.json", "model.safetensors", "qwen.tiktoken", "data.json"]
-        {
+        for name in [
+            "tokenizer.json",
+            "chat_template.jinja",
+            "config.json",
+            "model.safetensors",
+            "qwen.tiktoken",
+            "data.json",
+            "policy_preprocessor.json",
+            "policy_preprocessor_step_3_normalizer_processor.safetensors",
+        ] {
             std::fs::write(folder.path().join(name), "{}").unwrap();
         }
         std::fs::create_dir(folder.path().join("old.model")).unwrap();
-        assert_eq!(carried(folder.path()).unwrap(), ["chat_template.jinja", "qwen.tiktoken", "tokenizer.json"]);
+        let expected = [
+            "chat_template.jinja",
+            "policy_preprocessor.json",
+            "policy_preprocessor_step_3_normalizer_processor.safetensors",
+            "qwen.tiktoken",
+            "tokenizer.json",
+        ];
+        assert_eq!(carried(folder.path()).unwrap(), expected);
     }
 }

@@ -40,6 +40,7 @@ mod open_maker;
 mod packed;
 mod places;
 pub mod policy;
+mod policy_samples;
 mod positions;
 mod processor;
 pub mod roll_call;

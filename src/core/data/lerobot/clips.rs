@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use image::RgbImage;
 
-use super::describe;
+use super::describe::{self, Placed};
 use crate::data::error::DataError;
 #[cfg(feature = "mp4")]
 use crate::data::media::VideoWriter;
@@ -12,15 +12,6 @@ use crate::data::media::VideoWriter;
 /// Bytes of a video, after which another one is begun.
 #[cfg(feature = "mp4")]
 const VIDEO_BYTES: u64 = 200 << 20;
-
-/// Where an episode is in the videos of a camera.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Placed {
-    pub file: u64,
-    /// Seconds from the begin of the video to that of the episode and to its end.
-    pub from: f64,
-    pub to: f64,
-}
 
 /// The videos of a camera.
 pub struct Clips {

@@ -4,7 +4,6 @@ use std::path::Path;
 
 use serde_json::{Map, Value as Json, json};
 
-use super::clips::Placed;
 use super::feature::{Dtype, Feature};
 use super::info::{INFO, PLACES, Version};
 use super::stats::{FeatureStats, STATS};
@@ -14,6 +13,15 @@ use crate::data::error::DataError;
 
 /// Files of a folder.
 const CHUNK: u64 = 1000;
+
+/// Where an episode is in the videos of a camera.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Placed {
+    pub file: u64,
+    /// Seconds from the begin of the video to that of the episode and to its end.
+    pub from: f64,
+    pub to: f64,
+}
 
 /// An episode that was written.
 pub struct Row {

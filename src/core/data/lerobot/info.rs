@@ -88,7 +88,7 @@ impl Info {
             _ => {
                 return Err(format!(
                     "`codebase_version` is {}, and sets of the versions v2.0, v2.1 and v3.0 are read: convert it with \
-                     lerobot's scripts, python -m lerobot.scripts.convert_dataset_v21_to_v30",
+                     the scripts of an older lerobot",
                     json["codebase_version"]
                 ));
             }

@@ -1,6 +1,5 @@
 //! Makes the samples of a policy.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -11,16 +10,14 @@ use super::observation::Observation;
 use super::scales::{ACTION, STATE, Scales, find, name_of};
 use super::spec::{Family, PolicySpec};
 use super::{files, pictures, prompt, relative};
-use crate::config::{Format, Phase, Policy};
+use crate::config::Policy;
 use crate::data::column::{ColumnValues, SampleColumn};
 use crate::data::decoder::MediaDecoder;
 use crate::data::error::DataError;
-use crate::data::lerobot::{Step, Window};
+use crate::data::lerobot::{Feature, Set, Step, Window};
 use crate::data::limits::Limits;
-use crate::data::maker::SampleMaker;
 use crate::data::processor::{ProcessorFolders, ProcessorOptions, guarded};
 use crate::data::sample::{IGNORE_INDEX, Media, Sample};
-use crate::data::source::{Content, Source};
 use crate::data::tokenizer::Tokenizer;
 use crate::data::tokenizer_file::read_json_if_exists;
 use crate::message::SampleId;
@@ -74,7 +71,57 @@ impl PolicyMaker {
         })
     }
 
-    /// A sample that asks for actions: as [`SampleMaker::make`] makes it, with actions and weights of 0.
+    /// A sample to learn from: what the step shows, and the actions from there on.
+    ///
+    /// # Errors
+    /// A feature cannot be read or decoded, or a number is not finite.
+    pub(in crate::data) fn learn(&self, id: SampleId, step: &Step) -> Result<Sample, DataError> {
+        guarded(|| self.sample(id, &self.observation(step)?, Some(self.recorded(step)?)))
+    }
+
+    /// A sample of a step that asks for actions.
+    ///
+    /// # Errors
+    /// As [`PolicyMaker::learn`].
+    pub(in crate::data) fn ask(&self, id: SampleId, step: &Step) -> Result<Sample, DataError> {
+        guarded(|| self.sample(id, &self.observation(step)?, None))
+    }
+
+    /// Sees to it that a set has states and actions as the policy's.
+    ///
+    /// # Errors
+    /// The reason.
+    pub(in crate::data) fn expect(&self, set: &Set) -> Result<(), String> {
+        let spec = &self.spec;
+        for (key, width) in [(&self.settings.state, spec.state_dim), (&self.settings.action, spec.action_dim)] {
+            let own = set.info().feature(key).filter(|feature| feature.is_numbers()).map(Feature::width);
+            if own != Some(width) {
+                let own = own.map_or("none".to_owned(), |own| own.to_string());
+                return Err(format!("{key} has {own} numbers, and the policy's has {width}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Frames at the end of an episode that begin no sample.
+    pub(in crate::data) fn dropped_frames(&self) -> usize {
+        self.settings.drop_last_frames
+    }
+
+    /// Tokens of a prompt.
+    pub(in crate::data) fn num_tokens(&self, text: &str) -> usize {
+        self.tokenizer.encode_document(text).map_or(text.len(), |tokens| tokens.len())
+    }
+
+    /// Returns what the user should know of the data and of the samples so far.
+    pub(in crate::data) fn notes(&self) -> Vec<String> {
+        let cut = self.num_cut.load(Ordering::Relaxed);
+        let most = self.spec.max_prompt;
+        let cut = (cut > 0).then(|| format!("{cut} prompts were cut off behind {most} tokens (tokenizer_max_length)"));
+        self.scales.notes.iter().cloned().chain(cut).collect()
+    }
+
+    /// A sample that asks for actions: as one to learn from, with actions and weights of 0.
     ///
     /// # Errors
     /// A picture of no camera of the policy, none at all, or a state of another length.
@@ -288,72 +335,5 @@ fn expect_finite(what: &str, values: &[f32], len: usize) -> Result<(), DataError
     match values.iter().find(|value| !value.is_finite()) {
         Some(value) => Err(DataError::Line(format!("{what} has {value}"))),
         None => Ok(()),
-    }
-}
-
-fn step_of(record: &Content) -> Result<&Step, DataError> {
-    match record {
-        Content::Step(step) => Ok(step),
-        _ => Err(DataError::Line("is no frame of an episode, which robot policies learn from".to_owned())),
-    }
-}
-
-impl SampleMaker for PolicyMaker {
-    fn make(&self, id: SampleId, record: &Content, _base: &Path) -> Result<Sample, DataError> {
-        let step = step_of(record)?;
-        guarded(|| self.sample(id, &self.observation(step)?, Some(self.recorded(step)?)))
-    }
-
-    fn prompt(&self, id: SampleId, record: Content, _base: &Path) -> Result<Sample, String> {
-        let make = || self.sample(id, &self.observation(step_of(&record)?)?, None);
-        guarded(make).map_err(|error| error.to_string())
-    }
-
-    fn format(&self, format: Format) -> Format {
-        if format == Format::Auto { Format::Lerobot } else { format }
-    }
-
-    fn check(&self, source: &Source) -> Result<(), DataError> {
-        let Some(set) = source.set() else {
-            let reason = format!("has the format {}, and robot policies learn from LeRobot sets", source.format());
-            return Err(DataError::file(source.name(), reason));
-        };
-        let wrong = |reason: String| DataError::file(source.name(), reason);
-        for (key, width) in [(&self.settings.state, self.spec.state_dim), (&self.settings.action, self.spec.action_dim)]
-        {
-            let own = set.info().feature(key).filter(|feature| feature.is_numbers()).map(|feature| feature.width());
-            if own != Some(width) {
-                let own = own.map_or("none".to_owned(), |own| own.to_string());
-                return Err(wrong(format!("{key} has {own} numbers, and the policy's has {width}")));
-            }
-        }
-        Ok(())
-    }
-
-    fn dropped_frames(&self) -> usize {
-        self.settings.drop_last_frames
-    }
-
-    fn phase(&self) -> Phase {
-        Phase::default()
-    }
-
-    fn num_tokens(&self, text: &str) -> usize {
-        self.tokenizer.encode_document(text).map_or(text.len(), |tokens| tokens.len())
-    }
-
-    fn decodes(&self) -> bool {
-        true
-    }
-
-    fn notes(&self) -> Vec<String> {
-        let cut = self.num_cut.load(Ordering::Relaxed);
-        let most = self.spec.max_prompt;
-        let cut = (cut > 0).then(|| format!("{cut} prompts were cut off behind {most} tokens (tokenizer_max_length)"));
-        self.scales.notes.iter().cloned().chain(cut).collect()
-    }
-
-    fn as_policy(&self) -> Option<&PolicyMaker> {
-        Some(self)
     }
 }

@@ -162,7 +162,8 @@ fn relative_actions_and_their_statistics_are_those_of_lerobot() {
         for at in 0..theirs.len() {
             // A quantile lies within a bin or two of 5,000 over the range.
             let range = stats["max"][at] - stats["min"][at];
-            let tolerance = if name.starts_with('q') { range / 1000.0 + 1e-6 } else { 1e-5 };
+            // Their sums are of float32.
+            let tolerance = if name.starts_with('q') { range / 1000.0 + 1e-6 } else { 1e-4 };
             let ours = stats[name][at];
             assert!((ours - theirs[at]).abs() <= tolerance, "{name} {at}: {ours} {}", theirs[at]);
         }

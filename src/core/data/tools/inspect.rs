@@ -16,6 +16,7 @@ use crate::config::TrainFile;
 use crate::data::decoder::MediaDecoder;
 use crate::data::error::{BadSample, DataError};
 use crate::data::in_process::read_rgb_with;
+use crate::data::lerobot;
 use crate::data::locator::Locator;
 use crate::data::maker::SampleMaker;
 use crate::data::media::{Kind, Sampling, in_folder};
@@ -86,12 +87,26 @@ pub fn describe(inputs: &Inputs) -> Vec<FileInfo> {
 
 /// Nothing where the file is none of those that have fields.
 fn fields(path: &Path) -> Vec<Field> {
+    if lerobot::is_set(path) {
+        return features(path).unwrap_or_default();
+    }
     let extension = path.extension().map(|extension| extension.to_string_lossy().to_lowercase());
     match extension.as_deref() {
         Some("parquet") => columns(path).unwrap_or_default(),
         Some("tar") => members(path).unwrap_or_default(),
         _ => keys(path).unwrap_or_default(),
     }
+}
+
+/// The features of a LeRobot set with their types, shapes and names.
+fn features(path: &Path) -> Option<Vec<Field>> {
+    let info = lerobot::Info::read(path).ok()?;
+    let field = |feature: &lerobot::Feature| {
+        let names = if feature.names.is_empty() { String::new() } else { format!(" ({})", feature.names.join(", ")) };
+        let types = format!("{} {:?}{names}", feature.dtype.name(), feature.shape);
+        Field { name: feature.key.clone(), types, count: usize::try_from(info.num_frames).unwrap_or_default() }
+    };
+    Some(info.features.iter().map(field).collect())
 }
 
 fn columns(path: &Path) -> Option<Vec<Field>> {
