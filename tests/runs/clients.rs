@@ -1,6 +1,5 @@
 //! Clients of policy servers from the package registry, which are not changed: they play whole episodes against the program.
 
-use crate::must::skip;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
