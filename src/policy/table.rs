@@ -32,6 +32,6 @@ mod tests {
         let text = table("Pads", &[row("the policy", 392), row("random actions", 0)]);
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines[1], "  the policy      392 of 400 (98.0 %)  96.1 to 99.0 %");
-        assert_eq!(lines[2], "  random actions     0 of 400 (0.0 %)  0.0 to 1.0 %");
+        assert_eq!(lines[2], "  random actions    0 of 400 (0.0 %)  0.0 to 1.0 %");
     }
 }

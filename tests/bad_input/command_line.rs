@@ -120,6 +120,7 @@ fn the_configs_of_this_repository_are_valid() {
     for (command, name) in [("diffusion-digits", "diffusion_digits"), ("diffusion-motion", "diffusion_motion")] {
         fixture.succeeds(&["data", command, "--out", &format!("runs/{name}/data")]);
     }
+    fixture.succeeds(&["data", "pads", "--out", "runs/pads_policy/data", "--episodes", "4"]);
     // The two other examples of sound have data of the same kinds, from packages that are not here or made in the same way.
     let spoken = fixture.path("runs/spoken_digits/data");
     for name in ["old_answer.jsonl", "shuffled_picture.jsonl"] {

@@ -1,5 +1,6 @@
 //! Clients of policy servers from the package registry, which are not changed: they play whole episodes against the program.
 
+use crate::must::skip;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -49,9 +50,8 @@ fn scripts() -> std::path::PathBuf {
 fn python() -> Option<std::path::PathBuf> {
     let python = std::env::var_os("LOONGFORGE_CLIENT_PYTHON").map(std::path::PathBuf::from);
     if python.is_none() {
-        println!(
-            "skipped: LOONGFORGE_CLIENT_PYTHON names no Python with openpi-client 0.1.2 and vla-eval 0.8.0 (docs/policies.md)"
-        );
+        let why = "LOONGFORGE_CLIENT_PYTHON names no Python with openpi-client 0.1.2 and vla-eval 0.8.0 (docs/policies.md)";
+        skip("clients", why);
     }
     python
 }

@@ -64,6 +64,21 @@ fn policies_learn_the_same_with_any_number_of_encoders_and_act() {
     assert!(actions.values.iter().all(|value| value.abs() < 1.0), "{actions:?}");
 }
 
+/// The whole run, on one thread an actor, and 50 layouts: minutes, so CI runs it by name.
+#[test]
+#[ignore = "takes minutes; `cargo xtask ci` runs it"]
+fn a_policy_learns_pads() {
+    let dir = made(1, 3000);
+    trained(dir.path(), &[]);
+    let mut policy = open(&wanted(dir.path())).unwrap();
+    let judged = judge_pads(policy.as_mut(), 1, 50, |_| ()).unwrap();
+    println!("{}", judged.text());
+    assert!(rate(judged.plain.told, &judged) >= 0.8);
+    // It reads the instruction, and looks.
+    assert!(rate(judged.other_color.told, &judged) >= 0.8 && rate(judged.other_color.own, &judged) <= 0.1);
+    assert!(rate(judged.blanked.told, &judged) <= 0.2);
+}
+
 fn rate(successes: usize, judged: &Judged) -> f64 {
     successes as f64 / judged.plain.num_layouts as f64
 }

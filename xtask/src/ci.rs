@@ -15,7 +15,7 @@ const FUZZ_SECONDS: &str = "60";
 type Step = (&'static str, fn(&Path) -> Result<ExitCode>);
 
 /// Cheapest and most telling first. The whole must stay within 90 minutes from an empty target folder on two cores.
-const STEPS: [Step; 9] = [
+const STEPS: [Step; 10] = [
     ("formatting", |root| plain(cargo(root).args(["fmt", "--all", "--check"]))),
     ("dependencies", deny),
     ("tests", |root| tasks::test(root, &[])),
@@ -25,6 +25,7 @@ const STEPS: [Step; 9] = [
     }),
     ("GPU kit on the CPU", |root| gpu::gpu(root, gpu::Device::Cpu, true)),
     ("Kubernetes manifests", kubernetes),
+    ("robot policies", policies),
     ("soaks", soak::slices),
     ("fuzzing", fuzz),
 ];
@@ -86,9 +87,9 @@ fn deny(root: &Path) -> Result<ExitCode> {
     plain(&mut check)
 }
 
-/// A virtual environment of Python with one package, a line of a requirements file; `None`, and a line that says so, where it
+/// A virtual environment of Python with packages, lines of a requirements file; `None`, and a line that says so, where it
 /// cannot be had.
-fn venv(root: &Path, name: &str, package: &str) -> Result<Option<PathBuf>> {
+fn venv(root: &Path, name: &str, packages: &str) -> Result<Option<PathBuf>> {
     let venv = root.join("target").join(name);
     if venv.join("complete").exists() {
         return Ok(Some(venv));
@@ -96,14 +97,14 @@ fn venv(root: &Path, name: &str, package: &str) -> Result<Option<PathBuf>> {
     let made = run(Command::new("python3").args(["-m", "venv"]).arg(&venv))?;
     let requirements = venv.join("requirements.txt");
     if made == 0 {
-        std::fs::write(&requirements, package)?;
+        std::fs::write(&requirements, packages)?;
         let mut pip = Command::new(venv.join("bin/python"));
         if run(pip.args(["-m", "pip", "install", "--quiet", "-r"]).arg(&requirements))? == 0 {
             std::fs::write(venv.join("complete"), "")?;
             return Ok(Some(venv));
         }
     }
-    println!("not run: {} cannot be installed", package.split("==").next().unwrap_or(package));
+    println!("not run: {} cannot be installed", packages.split("==").next().unwrap_or(packages));
     let _ = std::fs::remove_dir_all(&venv);
     Ok(None)
 }
@@ -125,6 +126,19 @@ fn kubernetes(root: &Path) -> Result<ExitCode> {
         std::fs::write(file, output.stdout)?;
     }
     plain(Command::new(&python).arg(root.join("tests/oracle/kubernetes.py")).arg(&cpus).arg(&gpus))
+}
+
+/// A policy that is trained, judged and asked by clients of the package registry; where they cannot be had, that is said.
+fn policies(root: &Path) -> Result<ExitCode> {
+    const CLIENTS: &str = "openpi-client==0.1.2\ntyping_extensions==4.16.0\nvla-eval==0.8.0\n";
+    let mut command = cargo(root);
+    command.args(["test", "--quiet", "--workspace", "--test", "runs", "--", "--include-ignored", "--nocapture"]);
+    command.args(["a_policy_learns_pads", "unmodified_clients"]);
+    if let Some(venv) = venv(root, "policy-clients", CLIENTS)? {
+        command.env("LOONGFORGE_CLIENT_PYTHON", venv.join("bin/python"));
+    }
+    quiet_openmp(&mut command);
+    plain(&mut command)
 }
 
 /// The fuzz functions on inputs mutated by a seed of the commit.

@@ -133,7 +133,8 @@ fn an_episode_a_file_is_read_with_statistics_of_all() {
         let [episode, at] = ["episode", "frame"].map(|key| frame[key].as_u64().unwrap() as usize);
         let step = set.step(episode, at).unwrap();
         let most = difference(&step.pictures(CAMERA, &[0], &InProcess, &LIMITS).unwrap()[0], &frame["pixels"]);
-        assert!(most <= 2, "{frame}: {most}");
+        // Colors are converted with other roundings.
+        assert!(most <= 3, "{frame}: {most}");
     }
     // Sums in another order.
     assert_stats(&set.stats().unwrap(), &golden["v21"]["stats"], 1e-6);

@@ -128,19 +128,19 @@ mod tests {
 
     #[test]
     fn passing_over_a_pad_does_not_count() {
-        let layout = Layout { pads: [[0.2, 0.5], [0.5, 0.5], [0.8, 0.5]], agent: [0.35, 0.5], named: 1 };
+        let layout = Layout { pads: [[0.2, 0.5], [0.5, 0.5], [0.8, 0.5]], agent: [0.36, 0.5], named: 1 };
         let mut scene = Scene::begin(layout);
         for _ in 0..5 {
             scene.step([1.0, 0.0]);
         }
         assert_eq!(scene.reached, [false; 3]);
-        assert!((scene.agent[0] - 0.75).abs() < 1e-9, "a step is {MAX_STEP} at most");
+        assert!((scene.agent[0] - 0.76).abs() < 1e-9, "a step is {MAX_STEP} at most");
         for _ in 0..2 {
             scene.step([0.0, 0.0]);
         }
         assert_eq!((scene.reached, scene.is_over(2), scene.is_over(1)), ([false, false, true], true, false));
         scene.step([f32::NAN, 0.0]);
-        assert!((scene.agent[0] - 0.75).abs() < 1e-9);
+        assert!((scene.agent[0] - 0.76).abs() < 1e-9);
     }
 
     #[test]

@@ -95,7 +95,7 @@ fn every_bad_message_of_openpi_ends_with_its_reason() {
         (observation(|all| all[0].1 = floats(Keys::Bytes, "|O", &[1], &dimmed)), "\"|O\""),
         (observation(|all| all[0].1 = floats(Keys::Bytes, "|u1", &[3, 1, 3], &dimmed[..9])), "first or last"),
         (observation(|all| all[0].1 = floats(Keys::Bytes, "|u1", &[1 << 40, 3], &dimmed)), "12 bytes"),
-        (observation(|all| all[0].1 = Value::Text("x")), "is no picture"),
+        (observation(|all| all[0].1 = Value::Text("x")), "observation/image: no rule says what it is"),
         (observation(|all| drop(all.remove(0))), "no picture of observation.images.top"),
         (observation(|all| drop(all.remove(1))), "a state of 0 values, and the policy reads 2"),
         (observation(|all| all[1].1 = array(Keys::Bytes, &[2], &endless)), "NaN"),

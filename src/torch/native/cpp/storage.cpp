@@ -41,7 +41,9 @@ LF_API int64_t lf_own(Tensor* tensor) {
     const auto bytes = storage->nbytes();
     auto* allocator = c10::GetCPUAllocator();
     auto own = allocator->allocate(bytes);
-    if (!lf_is_dry && bytes > 0) std::memcpy(own.get(), storage->data(), bytes);
+    // In a dry run integers alone have values: tokens tell where features go.
+    const bool has_values = !lf_is_dry || !at::isFloatingType(tensor->scalar_type());
+    if (has_values && bytes > 0) std::memcpy(own.get(), storage->data(), bytes);
     storage->set_data_ptr_noswap(std::move(own));
     storage->set_allocator(allocator);
     return static_cast<int64_t>(bytes);
