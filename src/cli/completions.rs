@@ -1,8 +1,8 @@
 //! `loongforge completions`: the command line for shells and for `man`.
 
-use super::{Cli, UsageError};
+use super::UsageError;
 use anyhow::Context;
-use clap::{Args, CommandFactory};
+use clap::{Args, Command};
 use clap_complete::Shell;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -23,8 +23,8 @@ pub struct CompletionsArgs {
     man: Option<PathBuf>,
 }
 
-pub fn completions(args: CompletionsArgs) -> anyhow::Result<ExitCode> {
-    let mut command = Cli::command();
+/// `command` is the whole command line.
+pub fn completions(args: CompletionsArgs, mut command: Command) -> anyhow::Result<ExitCode> {
     match (args.shell, args.man) {
         (Some(shell), _) => clap_complete::generate(shell, &mut command, "loongforge", &mut std::io::stdout()),
         (None, Some(folder)) => {

@@ -34,7 +34,7 @@ mod usage;
 
 pub use usage::UsageError;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use environment::environment;
 use std::process::ExitCode;
 
@@ -142,7 +142,7 @@ impl Cli {
             Command::Certs(args) => certs::certs(args),
             Command::Doctor(args) => doctor::doctor(args),
             Command::Schema(args) => schema::schema(args),
-            Command::Completions(args) => completions::completions(args),
+            Command::Completions(args) => completions::completions(args, Self::command()),
             Command::Parity(args) => parity::parity(args),
             Command::DecodeWorker(args) => Ok(decode_worker::decode_worker(args)),
         }

@@ -9,7 +9,7 @@ use loongforge_core::files;
 use loongforge_core::observe::safe;
 use loongforge_core::robot::wire::{Names, Offer, Protocol};
 use std::io::{Write, stdout};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 const EXAMPLES: &str = "\
@@ -86,7 +86,7 @@ async fn serve(door: Door, protocol: Protocol, offer: Offer, actor: Actor, name:
     Ok(ExitCode::SUCCESS)
 }
 
-fn read_key(path: &PathBuf) -> anyhow::Result<String> {
+fn read_key(path: &Path) -> anyhow::Result<String> {
     let text = files::read_text(path).with_context(|| path.display().to_string())?;
     let key = text.trim().to_owned();
     ensure!(!key.is_empty() && key.is_ascii(), "{}: a key is a line of ASCII", path.display());

@@ -6,8 +6,8 @@ use loongforge_core::robot::{Actions, Moment, Observation, Policy, PolicySpec};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 
-/// Requests that wait for the policy: one of each connection.
-const QUEUE: usize = super::server::MAX_CONNECTIONS;
+/// Connections at a time, each of which has one request that waits for the policy.
+pub(super) const MAX_CONNECTIONS: usize = 64;
 
 /// Actions or why there are none, and milliseconds.
 type Outcome = (Result<Actions, String>, f64);
@@ -28,7 +28,7 @@ impl Actor {
     /// # Errors
     /// The policy cannot be opened, or the system has no thread left.
     pub fn start(open: impl FnOnce() -> Result<Box<dyn Policy>> + Send + 'static) -> Result<(Self, PolicySpec)> {
-        let (requests, queue) = flume::bounded(QUEUE);
+        let (requests, queue) = flume::bounded(MAX_CONNECTIONS);
         let (opened, spec) = flume::bounded(1);
         let serve = move || match open() {
             Ok(policy) => {

@@ -1,6 +1,6 @@
 //! The listening socket, and who is let in.
 
-use super::actor::Actor;
+use super::actor::{Actor, MAX_CONNECTIONS};
 use super::connection::talk;
 use super::http::{Answer, answer};
 use http_body_util::Full;
@@ -17,8 +17,6 @@ use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 
-/// Connections at a time.
-pub(super) const MAX_CONNECTIONS: usize = 64;
 /// How long a client may take to ask for a page or a WebSocket.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Bytes of a request's head at most, the least that hyper takes, and header lines in it.

@@ -50,7 +50,8 @@ fn scripts() -> std::path::PathBuf {
 fn python() -> Option<std::path::PathBuf> {
     let python = std::env::var_os("LOONGFORGE_CLIENT_PYTHON").map(std::path::PathBuf::from);
     if python.is_none() {
-        let why = "LOONGFORGE_CLIENT_PYTHON names no Python with openpi-client 0.1.2 and vla-eval 0.8.0 (docs/policies.md)";
+        let why =
+            "LOONGFORGE_CLIENT_PYTHON names no Python with openpi-client 0.1.2 and vla-eval 0.8.0 (docs/policies.md)";
         skip("clients", why);
     }
     python

@@ -129,13 +129,15 @@ mod tests {
     /// A group at a time by the definition, with gradients: prefixes of several lengths, shared and alone, and all levels.
     #[test]
     fn groups_see_their_prefix_and_the_levels_up_to_their_own() {
-        let cases: [(&[Range<i64>], i64, &[u32]); 4] = [
-            (&[0..5, 5..10], 10, &[1, 1, 1]),
-            (&[0..5, 0..5, 5..7, 5..7, 7..12], 12, &[1, 2, 2]),
-            (&[4..4, 0..4], 4, &[1, 2, 3]),
-            (&[0..1], 1, &[0]),
+        let cases = [
+            (vec![(0, 5), (5, 10)], 10, vec![1, 1, 1]),
+            (vec![(0, 5), (0, 5), (5, 7), (5, 7), (7, 12)], 12, vec![1, 2, 2]),
+            (vec![(4, 4), (0, 4)], 4, vec![1, 2, 3]),
+            (vec![(0, 1)], 1, vec![0]),
         ];
-        for (prefixes, num_rows, levels) in cases {
+        for (prefixes, num_rows, levels) in &cases {
+            let prefixes: Vec<Range<i64>> = prefixes.iter().map(|(begin, end)| *begin..*end).collect();
+            let (prefixes, num_rows) = (&prefixes[..], *num_rows);
             tch::manual_seed(4);
             let len = levels.len() as i64;
             let random = |rows: i64, heads: i64| {

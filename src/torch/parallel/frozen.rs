@@ -187,7 +187,8 @@ mod tests {
 
     #[test]
     fn weights_that_are_held_in_another_way_compute_the_same() {
-        let ways: [(&str, fn(usize) -> Held); 4] = [
+        type HeldOf = fn(usize) -> Held;
+        let ways: [(&str, HeldOf); 4] = [
             ("on the host", |_| Held { fp8: false, on_host: true }),
             ("every other one", |layer| Held { fp8: false, on_host: layer % 2 == 1 }),
             ("float8", |_| Held { fp8: true, on_host: false }),

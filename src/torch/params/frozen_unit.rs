@@ -45,12 +45,11 @@ impl Place {
     }
 }
 
+/// A weight: the number of its unit, its number there, and its leaf.
+type Placed = (usize, usize, ParamSpec, Tensor);
+
 /// Weights of a store, by units, with their leaves.
-pub(super) fn in_frozen_units(
-    specs: Vec<ParamSpec>,
-    kind: Kind,
-    device: Device,
-) -> (Vec<FrozenUnit>, Vec<(usize, usize, ParamSpec, Tensor)>) {
+pub(super) fn in_frozen_units(specs: Vec<ParamSpec>, kind: Kind, device: Device) -> (Vec<FrozenUnit>, Vec<Placed>) {
     let mut groups: Vec<(String, Held, Vec<ParamSpec>)> = Vec::new();
     for spec in specs {
         let (name, held) = (FlatParam::name_of(&spec), spec.held);

@@ -10,11 +10,14 @@ use crate::data::error::DataError;
 use crate::data::lerobot::{OpenBlock, Set, is_set};
 use crate::data::locator::is_remote;
 
+/// A set and its shards.
+type Found = (Arc<Set>, Vec<Shard>);
+
 /// The set that an entry names, where it names one; its files, of which the first is its info.
 ///
 /// # Errors
 /// Named by the path: the set cannot be opened, or the entry has paths or columns beside it.
-pub fn find(file: &TrainFile) -> Result<Option<(Arc<Set>, Vec<Shard>)>, DataError> {
+pub fn find(file: &TrainFile) -> Result<Option<Found>, DataError> {
     let name = file.name();
     let may_be = matches!(file.format, Format::Auto | Format::Lerobot);
     let is_one = |path: &String| may_be && !is_remote(path) && is_set(Path::new(path));

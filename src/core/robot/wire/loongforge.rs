@@ -76,7 +76,7 @@ impl LoongForge {
         }
         let mut given = fields(payload, Keys::Bytes)?;
         let is_own_key = |field: &Field<'_>| *field == Field::Text(UNNORM_KEY);
-        given.retain(|(name, field)| !CONTROL.contains(&&**name) && !(name == "unnorm_key" && is_own_key(field)));
+        given.retain(|(name, field)| !(CONTROL.contains(&&**name) || name == "unnorm_key" && is_own_key(field)));
         let observation = self.offer.names.observation(&given)?;
         let moment = self.moment;
         self.moment.request += 1;

@@ -3,7 +3,7 @@
 use super::averages::Averages;
 use super::config::{AdapterConfig, CONFIG, read_adapter_config, understand};
 use super::error::AdapterError;
-use super::forms::{self, DIFFUSERS_LORA_FILE, METADATA, Written};
+use super::forms::{self, DIFFUSERS_LORA_FILE, METADATA, SECOND, Written};
 use super::keys::{ALPHA, Keys};
 use super::names::{PREFIX, Place, places};
 use super::whole::{WholePiece, whole_pieces};
@@ -283,8 +283,12 @@ impl AdapterFolder {
         let in_file = self.keys.find(name).expect("its shape was found");
         let own = self.file.read(in_file)?.expect("its shape was found");
         match &self.averages {
-            // Modules of models that have averages are called as their parameters are.
-            Some(averages) => Ok(averages.get(name.strip_prefix(PREFIX).unwrap_or(name))?.view_as(&own)),
+            Some(averages) => {
+                // Of diffusion models, which alone have averages: PEFT leaves the first transformer's name out.
+                let path = name.strip_prefix(PREFIX).unwrap_or(name);
+                let first = if path.starts_with(SECOND) { "" } else { "transformer." };
+                Ok(averages.get(&format!("{first}{path}"))?.view_as(&own))
+            }
             None => Ok(own),
         }
     }

@@ -132,7 +132,7 @@ fn averages_take_the_place_of_adapters() {
     let names = TensorFile::open(&dir.path().join(ADAPTER_FILE)).unwrap();
     let half = |name: &String| {
         let own = names.read(name).unwrap().unwrap();
-        (format!("{}.ema", name.strip_prefix(PREFIX).unwrap()), (own * 0.5).flatten(0, -1))
+        (format!("transformer.{}.ema", name.strip_prefix(PREFIX).unwrap()), (own * 0.5).flatten(0, -1))
     };
     let averages: Vec<(String, Tensor)> = names.tensors().keys().map(half).collect();
     let write = |averages: &[(String, Tensor)]| {
