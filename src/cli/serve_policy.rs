@@ -58,7 +58,7 @@ pub struct ServePolicyArgs {
 pub fn serve_policy(args: ServePolicyArgs) -> anyhow::Result<ExitCode> {
     // Files and names that are not what they should be are for the user to change.
     let usage = |error: anyhow::Error| UsageError::of(error.as_ref());
-    let key = args.api_key_file.as_ref().map(read_key).transpose().map_err(usage)?;
+    let key = args.api_key_file.as_deref().map(read_key).transpose().map_err(usage)?;
     let wanted = args.wanted;
     let (actor, spec) = Actor::start(move || open(&wanted)).map_err(usage)?;
     let names = Names::new(&spec, &args.map, &args.without, args.prompt).map_err(UsageError)?;
