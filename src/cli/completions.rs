@@ -26,7 +26,12 @@ pub struct CompletionsArgs {
 /// `command` is the whole command line.
 pub fn completions(args: CompletionsArgs, mut command: Command) -> anyhow::Result<ExitCode> {
     match (args.shell, args.man) {
-        (Some(shell), _) => clap_complete::generate(shell, &mut command, "loongforge", &mut std::io::stdout()),
+        (Some(shell), _) => {
+            // Whoever reads it may have read enough, which `generate` does not expect.
+            let mut text = Vec::new();
+            clap_complete::generate(shell, &mut command, "loongforge", &mut text);
+            print!("{}", String::from_utf8_lossy(&text));
+        }
         (None, Some(folder)) => {
             std::fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
             clap_mangen::generate_to(command, &folder).with_context(|| folder.display().to_string())?;

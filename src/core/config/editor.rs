@@ -29,7 +29,7 @@ fn relax(schema: &mut Value) {
     for key in ["properties", "$defs"] {
         for child in map.get_mut(key).and_then(Value::as_object_mut).into_iter().flat_map(Map::values_mut) {
             relax(child);
-            if key == "properties" && !takes_text(child) {
+            if key == "properties" && is_plain(child) && !takes_text(child) {
                 let described = child.as_object_mut().and_then(|child| child.remove("description"));
                 let plain = child.take();
                 *child = json!({"anyOf": [plain, {"type": "string", "pattern": "\\$\\{"}]});
@@ -45,6 +45,14 @@ fn relax(schema: &mut Value) {
     for key in ["anyOf", "oneOf"] {
         map.get_mut(key).and_then(Value::as_array_mut).into_iter().flatten().for_each(relax);
     }
+}
+
+/// Returns whether it is a single value: `${…}` stands for no map and no list.
+fn is_plain(schema: &Value) -> bool {
+    let is_large = |name: &Value| name == "object" || name == "array";
+    let of_type =
+        is_large(&schema["type"]) || schema["type"].as_array().is_some_and(|types| types.iter().any(is_large));
+    schema["$ref"].is_null() && schema["anyOf"].is_null() && !of_type
 }
 
 /// Returns whether any text fits.
