@@ -1,7 +1,8 @@
 //! A trained policy that acts: the model of a folder, from one observation to a chunk of actions.
 
 use crate::model::{
-    Acting, Column, Columns, EncoderModel, FoundationFamily, ModelConfig, ModelConfigError, PolicyConfig,
+    Acting, Chunk, Column, Columns, EncoderFamily, EncoderModel, FoundationFamily, INPUT_IDS, ModelConfig,
+    ModelConfigError, POSITION_IDS,
 };
 use crate::native::NativeError;
 use crate::params::{ParamSpec, ParamStore};
@@ -15,12 +16,11 @@ use loongforge_core::message::Tower;
 use loongforge_core::rng::Counter;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::sync::Arc;
 use tch::{Device, Kind, Tensor};
 
 /// Bytes of a `config.json` at most.
 const MAX_CONFIG: u64 = 64 << 20;
-/// The columns that a policy reads when it acts.
-const READ: [&str; 2] = ["input_ids", "state"];
 
 /// Says why a policy cannot be opened or cannot act.
 #[derive(Debug, thiserror::Error)]
@@ -41,12 +41,12 @@ pub enum PolicyError {
 
 /// A policy with its weights on one device, without gradients.
 pub struct PolicyModel {
-    config: PolicyConfig,
+    chunk: Chunk,
     columns: Rc<[Column]>,
-    acting: Acting,
+    acting: Box<dyn Acting>,
+    encoder: Arc<dyn EncoderFamily>,
     tower: Box<dyn EncoderModel>,
     of_tower: Rc<ParamStore>,
-    patch_dim: i64,
 }
 
 impl PolicyModel {
@@ -61,7 +61,7 @@ impl PolicyModel {
         let json = serde_json::from_slice(&text).map_err(|error| wrong(error.to_string()))?;
         let model = ModelConfig::from_hf(&json).map_err(|source| PolicyError::Model { path: path.clone(), source })?;
         let foundation: &dyn FoundationFamily = &*model.foundation;
-        let (Some(config), Some(tower)) = (foundation.as_policy(), model.towers.get(Tower::Vision)) else {
+        let (Some(policy), Some(encoder)) = (foundation.as_policy(), model.towers.get(Tower::Vision)) else {
             return Err(PolicyError::Other { path, model_type: model.model_type });
         };
         let kind = match precision {
@@ -73,20 +73,20 @@ impl PolicyModel {
             params.set_trainable(false);
             load_weights(&params, folder).map(|()| params)
         };
-        let (params, of_tower) = (load(foundation.specs())?, Rc::new(load(tower.specs())?));
+        let (params, of_tower) = (load(foundation.specs())?, Rc::new(load(encoder.specs())?));
         Ok(PolicyModel {
-            acting: Acting::new(config, &params),
+            acting: policy.acting(&params),
             columns: foundation.columns().into(),
-            tower: tower.build(&of_tower, Policy::Keep),
-            patch_dim: tower.patch_dim(),
+            tower: encoder.build(&of_tower, Policy::Keep),
+            encoder: encoder.clone(),
             of_tower,
-            config: config.clone(),
+            chunk: policy.chunk(),
         })
     }
 
-    /// The policy as data.
-    pub fn config(&self) -> &PolicyConfig {
-        &self.config
+    /// What it predicts.
+    pub fn chunk(&self) -> &Chunk {
+        &self.chunk
     }
 
     /// Actions of what `sample` observes, of the noise that belongs to `seed`: normalized, `[chunk_size, max_action_dim]`,
@@ -96,9 +96,9 @@ impl PolicyModel {
     /// The sample is not of this policy: a column or a picture is missing or has another size, or a token is unknown.
     pub fn act(&self, sample: &Sample, seed: u64) -> Result<Vec<f32>, PolicyError> {
         let numbers = Counter::new(&[seed]);
-        let count = (self.config.horizon * self.config.action_dim) as u64;
+        let count = (self.chunk.horizon * self.chunk.action_dim) as u64;
         let noise: Vec<f32> = (0..count).map(|at| numbers.normal(at) as f32).collect();
-        self.act_from(sample, &noise, self.config.num_steps as usize)
+        self.act_from(sample, &noise, self.chunk.num_steps as usize)
     }
 
     /// Works like [`PolicyModel::act`] with this noise, `[chunk_size, max_action_dim]`, in so many steps.
@@ -106,7 +106,7 @@ impl PolicyModel {
     /// # Errors
     /// As [`PolicyModel::act`], or the noise has another size.
     pub fn act_from(&self, sample: &Sample, noise: &[f32], num_steps: usize) -> Result<Vec<f32>, PolicyError> {
-        let PolicyConfig { horizon, action_dim, .. } = self.config;
+        let Chunk { horizon, action_dim, .. } = self.chunk;
         if noise.len() as i64 != horizon * action_dim || num_steps == 0 {
             let wrong =
                 format!("noise of {} numbers, {num_steps} steps: {horizon} x {action_dim} are needed", noise.len());
@@ -116,7 +116,7 @@ impl PolicyModel {
         let features = self.features(sample)?;
         let noise = Tensor::from_slice(noise).view([horizon, action_dim]);
         let ends = [0, sample.input_ids.len()];
-        let actions = self.acting.act(&columns, &ends, features.as_ref(), &noise, num_steps);
+        let actions = self.acting.act(&columns, &ends, &features, &noise, num_steps);
         let actions = actions.to_device(Device::Cpu).to_kind(Kind::Float).flatten(0, 1);
         Ok(Vec::try_from(actions).expect("a row of numbers"))
     }
@@ -124,43 +124,46 @@ impl PolicyModel {
     /// What it reads of the sample, checked; other columns are empty.
     fn columns(&self, sample: &Sample) -> Result<Columns, PolicyError> {
         let wrong = |reason: String| Err::<Columns, _>(PolicyError::Sample(reason));
-        let (vocab_size, image) = (self.config.vocab_size, self.config.image_token);
+        let (vocab_size, image) = (self.chunk.vocab_size, self.chunk.image_token);
         if sample.input_ids.is_empty() {
             return wrong("a sample without tokens".into());
         }
         if let Some(id) = sample.input_ids.iter().find(|id| !(0..vocab_size).contains(*id) && **id != image) {
             return wrong(format!("token {id} is not below the policy's vocab_size ({vocab_size})"));
         }
+        let num_tokens = sample.input_ids.len() as i64;
         let value = |column: &Column| {
-            let known = READ.contains(&column.name);
-            if column.name == "input_ids" {
-                return Ok(Tensor::from_slice(&sample.input_ids));
-            }
-            if !known {
-                return Ok(Tensor::zeros(column.size(0), (column.kind, Device::Cpu)));
-            }
-            let size = column.size(column.num_rows(0, 1));
-            let found = sample.columns.iter().find(|own| own.name == column.name);
-            match found.map(|own| &own.values) {
-                Some(ColumnValues::F32(values)) if values.len() as i64 == size.iter().product::<i64>() => {
-                    Ok(Tensor::from_slice(values).view(size.as_slice()))
+            let size = column.size(column.num_rows(num_tokens, 1));
+            match column.name {
+                name if !self.chunk.columns.contains(&name) => {
+                    Ok(Tensor::zeros(column.size(0), (column.kind, Device::Cpu)))
                 }
-                _ => Err(PolicyError::Sample(format!("the sample has no column {} of {size:?} float32", column.name))),
+                INPUT_IDS => Ok(Tensor::from_slice(&sample.input_ids)),
+                POSITION_IDS if sample.position_ids.len() as i64 == 3 * num_tokens => {
+                    Ok(Tensor::from_slice(&sample.position_ids).view(size.as_slice()))
+                }
+                name => {
+                    let found = sample.columns.iter().find(|own| own.name == name);
+                    let found = found.and_then(|own| tensor_of(&own.values, column.kind, &size));
+                    let lacks = || format!("the sample has no column {name} of {size:?} {:?}", column.kind);
+                    found.ok_or_else(|| PolicyError::Sample(lacks()))
+                }
             }
         };
         let values = self.columns.iter().map(value).collect::<Result<Vec<_>, _>>()?;
         Ok(Columns::new(&self.columns, values))
     }
 
-    /// The features of the sample's pictures `[F, D]`; `None` without pictures.
-    fn features(&self, sample: &Sample) -> Result<Option<Tensor>, PolicyError> {
-        let places = sample.input_ids.iter().filter(|id| **id == self.config.image_token).count();
+    /// The features of the sample's pictures, `[F, D]` of each tensor of the tower; none without pictures.
+    fn features(&self, sample: &Sample) -> Result<Vec<Tensor>, PolicyError> {
+        let patch_dim = self.encoder.patch_dim();
+        let places = sample.input_ids.iter().filter(|id| **id == self.chunk.image_token).count();
         let of_pictures: usize = sample.media.iter().map(|item| item.num_features).sum();
         let fits = |item: &Media| {
-            let patches = item.grid.num_patches();
+            let num_values = item.grid.num_patches() as i64 * patch_dim;
             item.tower == Tower::Vision
-                && item.num_features == patches
-                && item.pixels.len() as i64 == patches as i64 * self.patch_dim
+                && item.num_features == self.encoder.num_features(item.grid)
+                && item.pixels.len() as i64 == num_values
         };
         if places != of_pictures || !sample.media.iter().all(fits) {
             let reason =
@@ -168,18 +171,28 @@ impl PolicyModel {
             return Err(PolicyError::Sample(reason));
         }
         if sample.media.is_empty() {
-            return Ok(None);
+            return Ok(Vec::new());
         }
         let grids: Vec<_> = sample.media.iter().map(|item| item.grid).collect();
         let pixels: Vec<Tensor> =
-            sample.media.iter().map(|item| Tensor::from_slice(&item.pixels).view([-1, self.patch_dim])).collect();
+            sample.media.iter().map(|item| Tensor::from_slice(&item.pixels).view([-1, patch_dim])).collect();
         let flat = self.of_tower.flat();
         let pixels = Tensor::cat(&pixels, 0).to_device(flat.device()).to_kind(flat.kind());
         let made = self.tower.record(&grids);
         let mut run = Execution::forward_only(made.tape, self.of_tower.clone(), vec![(made.pixels, pixels)]);
         run.forward()?;
-        Ok(Some(run.value(made.outputs[0]).shallow_clone()))
+        Ok(made.outputs.iter().map(|slot| run.value(*slot).shallow_clone()).collect())
     }
+}
+
+/// The values as a tensor of this size; `None` where they are of another kind or count.
+fn tensor_of(values: &ColumnValues, kind: Kind, size: &[i64]) -> Option<Tensor> {
+    let flat = match (values, kind) {
+        (ColumnValues::F32(values), Kind::Float) => Tensor::from_slice(values),
+        (ColumnValues::I64(values), Kind::Int64) => Tensor::from_slice(values),
+        _ => return None,
+    };
+    (flat.size1().ok()? == size.iter().product::<i64>()).then(|| flat.view(size))
 }
 
 #[cfg(test)]

@@ -31,7 +31,7 @@ fn sample(folder: &Path, model: &PolicyModel, number: i64) -> Sample {
     let media: Vec<Media> = own["cameras"].as_array().unwrap().iter().map(picture).collect();
     let tokens = tensor(folder, "inputs.safetensors", "tokens").get(number);
     let prompt = Vec::<i64>::try_from(tokens.narrow(0, 0, own["prompt"].as_i64().unwrap())).unwrap();
-    let places = std::iter::repeat_n(model.config().image_token, 4 * media.len());
+    let places = std::iter::repeat_n(model.chunk().image_token, 4 * media.len());
     let ids: Vec<i64> = places.chain(prompt).collect();
     let state = Vec::try_from(tensor(folder, "inputs.safetensors", "state").get(number)).unwrap();
     let len = ids.len();

@@ -57,7 +57,7 @@ pub fn check_engines(config: &RunConfig, model: &ModelConfig) -> Result<(), Engi
 
 /// A policy whose prefix has no gradient of its actions has none at all: the loss of its own tokens is not implemented.
 fn check_insulated(config: &RunConfig, model: &ModelConfig) -> Result<(), EngineError> {
-    let Some(policy) = model.foundation.as_policy().filter(|policy| policy.options.insulate) else { return Ok(()) };
+    let Some(policy) = model.foundation.as_policy().filter(|policy| policy.options().insulate) else { return Ok(()) };
     let foundation =
         trained(model.foundation.specs(), &model.tree, |_| ("model.foundation", &config.model.foundation))?;
     let of_prefix = foundation.into_iter().filter(|spec| policy.is_of_prefix(&spec.name));

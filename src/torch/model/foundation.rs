@@ -14,7 +14,7 @@ use super::decoder::DecoderConfig;
 use super::decoding::Decoding;
 use super::objective::FlowSettings;
 use super::parallel_errors::{ContextParallelError, TensorParallelError};
-use super::policy::{PolicyConfig, PolicyOptions};
+use super::policy::{PolicyOptions, RobotPolicy};
 use super::routing::{ExpertSet, Routing};
 use super::stage::{Stage, StageError};
 use super::towers::FeatureInput;
@@ -53,7 +53,7 @@ pub trait FoundationFamily: Debug + Send + Sync {
     }
 
     /// The policy that it is; `None`: another kind of model.
-    fn as_policy(&self) -> Option<&PolicyConfig> {
+    fn as_policy(&self) -> Option<&dyn RobotPolicy> {
         None
     }
 

@@ -49,7 +49,9 @@ pub use keys::ModelConfigError;
 pub use objective::{Draw, FlowSettings, LossKind, NoisePurpose, TimeWeight};
 pub use original_names::{COMFY_PREFIX, Naming, PolicyNames};
 pub use parallel_errors::{ContextParallelError, TensorParallelError};
-pub use policy::{Acting, PolicyConfig, PolicyFamily, PolicyOptions, StateToken, StreamConfig, TimeUse};
+pub use policy::{
+    Acting, Chunk, PolicyConfig, PolicyFamily, PolicyOptions, RobotPolicy, StateToken, StreamConfig, TimeUse,
+};
 pub use routing::{ExpertSet, RoutedExperts, RouterLosses, Routing};
 pub use sampler::{
     Guidance, GuidanceScales, Levels, MakeSettings, Method, Sampler, Schedule, ScheduleError, Shift, Underway,

@@ -7,12 +7,13 @@ use tch::{Device, Kind, Tensor};
 use super::config::{PolicyConfig, STATE, StateToken};
 use super::layout::Layout;
 use super::network::Network;
+use super::robot::Acting;
 use crate::model::columns::{Columns, INPUT_IDS};
 use crate::params::ParamStore;
 use crate::tape::Policy;
 
-/// A policy that acts.
-pub struct Acting {
+/// A policy of two streams that acts.
+pub(super) struct TwoStreams {
     network: Network,
 }
 
@@ -25,25 +26,17 @@ struct Seen {
     state: Option<Tensor>,
 }
 
-impl Acting {
-    /// Panics where the store lacks one of the policy's parameters.
-    pub fn new(config: &PolicyConfig, params: &ParamStore) -> Acting {
-        Acting { network: Network::new(config, params, Policy::Keep) }
-    }
-
-    /// Actions `[N·H, A]`, float32, that `noise` `[N·H, A]`, float32, becomes in `num_steps` steps. Samples' tokens end at
-    /// `cu_seqlens` `[0, …, T]`; `columns` are theirs, of which ids of tokens and states are read; `features` `[F, D]` replace the
-    /// token of pictures, in their order.
-    pub fn act(
+impl Acting for TwoStreams {
+    fn act(
         &self,
         columns: &Columns,
         cu_seqlens: &[usize],
-        features: Option<&Tensor>,
+        features: &[Tensor],
         noise: &Tensor,
         num_steps: usize,
     ) -> Tensor {
         let _no_grad = tch::no_grad_guard();
-        let seen = self.see(columns, cu_seqlens, features);
+        let seen = self.see(columns, cu_seqlens, features.first());
         let num_samples = cu_seqlens.len() as i64 - 1;
         let mut x = noise.to_device(self.network.device).to_kind(Kind::Float);
         for step in 0..num_steps {
@@ -52,6 +45,17 @@ impl Acting {
             x -= self.velocity(&seen, &x, &times) / num_steps as f64;
         }
         x
+    }
+
+    fn device(&self) -> Device {
+        self.network.device
+    }
+}
+
+impl TwoStreams {
+    /// Panics where the store lacks one of the policy's parameters.
+    pub fn new(config: &PolicyConfig, params: &ParamStore) -> TwoStreams {
+        TwoStreams { network: Network::new(config, params, Policy::Keep) }
     }
 
     fn see(&self, columns: &Columns, cu_seqlens: &[usize], features: Option<&Tensor>) -> Seen {
@@ -91,9 +95,5 @@ impl Acting {
             x = &x + layer.actions.part.forward(&x, condition);
         }
         head.part.forward(&x, condition)
-    }
-
-    pub fn device(&self) -> Device {
-        self.network.device
     }
 }

@@ -165,7 +165,7 @@ impl PolicyConfig {
     }
 
     /// Returns whether the prefix is computed with this parameter, and actions are not.
-    pub fn is_of_prefix(&self, name: &str) -> bool {
+    pub(super) fn is_of_prefix(&self, name: &str) -> bool {
         let is_state = self.state == StateToken::Prefix && name.contains("state_proj");
         is_state || name.starts_with(&format!("{}paligemma_with_expert.paligemma.", self.prefix))
     }

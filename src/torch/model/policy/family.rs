@@ -3,12 +3,14 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use super::config::{PolicyConfig, PolicyOptions};
+use super::act::TwoStreams;
+use super::config::{PolicyConfig, PolicyOptions, STATE, StateToken};
 use super::network::Network;
 use super::record::{Noise, filler};
+use super::robot::{Acting, Chunk, RobotPolicy};
 use super::{embed, head, layer};
 use crate::model::batch::{MicroBatch, SampleRow};
-use crate::model::columns::Column;
+use crate::model::columns::{Column, INPUT_IDS};
 use crate::model::foundation::{FoundationFamily, FoundationModel, FoundationShape, FoundationTape};
 use crate::model::objective::FlowSettings;
 use crate::model::towers::FeatureInput;
@@ -85,8 +87,8 @@ impl FoundationFamily for PolicyFamily {
         Some(Arc::new(self.clone().with_options(options)))
     }
 
-    fn as_policy(&self) -> Option<&PolicyConfig> {
-        Some(&self.config)
+    fn as_policy(&self) -> Option<&dyn RobotPolicy> {
+        Some(self)
     }
 
     fn needs_whole_rows(&self) -> Option<&'static str> {
@@ -95,6 +97,27 @@ impl FoundationFamily for PolicyFamily {
 
     fn build(&self, params: &ParamStore, policy: Policy) -> Box<dyn FoundationModel> {
         Box::new(self.model(params, policy))
+    }
+}
+
+impl RobotPolicy for PolicyFamily {
+    fn chunk(&self) -> Chunk {
+        let PolicyConfig { horizon, action_dim, num_steps, vocab_size, image_token, state, .. } = self.config;
+        let state = (state != StateToken::None).then_some(STATE);
+        let columns = std::iter::once(INPUT_IDS).chain(state).collect();
+        Chunk { horizon, action_dim, num_steps, vocab_size, image_token, columns }
+    }
+
+    fn options(&self) -> PolicyOptions {
+        self.config.options
+    }
+
+    fn is_of_prefix(&self, name: &str) -> bool {
+        self.config.is_of_prefix(name)
+    }
+
+    fn acting(&self, params: &ParamStore) -> Box<dyn Acting> {
+        Box::new(TwoStreams::new(&self.config, params))
     }
 }
 

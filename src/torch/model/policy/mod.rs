@@ -6,6 +6,8 @@
 //! 3. `embed.rs` makes the rows of both streams, `layer.rs` is a layer of both, `head.rs` what is behind the last.
 //! 4. `record.rs` puts them on a tape with the loss; `family.rs` is the foundation.
 //! 5. `act.rs` makes actions of noise, with the prefix computed once.
+//!
+//! `robot.rs` says what every policy offers, those of another build included.
 
 mod act;
 mod config;
@@ -16,9 +18,10 @@ mod layer;
 mod layout;
 mod network;
 mod record;
+mod robot;
 #[cfg(test)]
 mod tests;
 
-pub use act::Acting;
 pub use config::{PolicyConfig, PolicyOptions, StateToken, StreamConfig, TimeUse};
 pub use family::PolicyFamily;
+pub use robot::{Acting, Chunk, RobotPolicy};

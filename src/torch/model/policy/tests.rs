@@ -13,7 +13,7 @@ use tch::{Device, Kind, Tensor};
 use super::config::{PolicyConfig, PolicyOptions, StateToken};
 use super::family::{PolicyFamily, PolicyModel};
 use super::record::Noise;
-use super::{Acting, TimeUse};
+use super::{RobotPolicy, TimeUse};
 use crate::model::batch::{MicroBatch, SampleRow};
 use crate::model::columns::Columns;
 use crate::model::config::ModelConfig;
@@ -255,10 +255,10 @@ impl Fixture {
 
     /// Actions `[N, H, A]` of the fixture's noise.
     fn act(&self, samples: &[usize]) -> Tensor {
-        let acting = Acting::new(&self.config, &self.params);
+        let acting = PolicyFamily::new(self.config.clone()).acting(&self.params);
         let (columns, ends) = self.columns(samples);
         let (start, steps) = (self.of("start", samples), self.config.num_steps as usize);
-        let found = acting.act(&columns, &ends, Some(&self.features(samples)), &start.flatten(0, 1), steps);
+        let found = acting.act(&columns, &ends, &[self.features(samples)], &start.flatten(0, 1), steps);
         found.view(start.size().as_slice())
     }
 
