@@ -25,7 +25,7 @@ pub struct ActArgs {
     /// State of the robot, in its units
     #[arg(long, value_name = "NUMBERS", value_delimiter = ',', allow_hyphen_values = true)]
     state: Vec<f32>,
-    /// What the robot is told
+    /// Instruction to the robot
     #[arg(long, value_name = "TEXT", default_value = "")]
     prompt: String,
 }

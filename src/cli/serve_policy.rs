@@ -37,7 +37,7 @@ pub struct ServePolicyArgs {
     /// Port to listen at; 0 is any that is free, which is printed
     #[arg(long)]
     port: Option<u16>,
-    /// What a field of the client's observations is: a camera, `state`, `prompt`, or `-` for a field that is not read; may be repeated,
+    /// Maps a field of the client's observations to a camera, `state`, `prompt`, or `-` (it is not read); may be repeated,
     /// and fields of the state are put end to end in this order
     #[arg(long, value_name = "FIELD=PART")]
     map: Vec<String>,

@@ -15,7 +15,6 @@ pub fn data(data: &Data, file: TrainFile) -> Data {
         on_bad_sample,
         pack,
         caption_dropout: None,
-        masks: false,
         ..data.clone()
     }
 }

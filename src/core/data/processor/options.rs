@@ -125,8 +125,6 @@ impl ProcessorOptions {
         let mut options = Self::new(data, &config.train);
         options.policy = PolicyOptions { settings: config.policy.clone(), sets: config.data.train.clone() };
         options.flow.seed = config.run.seed;
-        // The model reads the same columns of a held-out set.
-        options.flow.masks = config.data.masks;
         options.flow.per_token = config.train.loss.is_some_and(|loss| loss.per == Per::Token);
         options.flow.sampled = config.sample.as_ref().map(|sample| Sampled {
             size: sample.size,

@@ -119,6 +119,10 @@ impl RobotPolicy for PolicyFamily {
     fn acting(&self, params: &ParamStore) -> Box<dyn Acting> {
         Box::new(TwoStreams::new(&self.config, params))
     }
+
+    fn as_two_streams(&self) -> Option<&PolicyFamily> {
+        Some(self)
+    }
 }
 
 /// The weights that a token of the prefix is multiplied with in a layer.
