@@ -30,21 +30,18 @@ import make_policies
 def load(folder: Path, config: dict) -> torch.nn.Module:
     """lerobot's policy with the checkpoint's weights, every one of which must have its place."""
     policy_class = get_policy_class(config["type"])
-    model = make_policies.build(config)
+    given = make_policies.FAMILIES[config["type"]].keys() | {"n_action_steps", "normalization_mapping"}
+    model = make_policies.build({key: value for key, value in config.items() if key in given})
     policy = policy_class.__new__(policy_class)
     torch.nn.Module.__init__(policy)
     policy.model, policy.config = model, model.config
     for holder in ("input_features", "output_features"):
         features = {key: PolicyFeature(FeatureType[it["type"]], tuple(it["shape"])) for key, it in config[holder].items()}
         setattr(policy.config, holder, features)
-    weights = {}
-    for file in sorted(folder.glob("*.safetensors")):
-        if not file.name.startswith("policy_"):
-            weights |= load_file(file)
-    missing, unexpected = policy.load_state_dict(weights, strict=False)
+    missing, unexpected = policy.load_state_dict(load_file(folder / "model.safetensors"), strict=False)
     # lerobot stores the table under both names, and its expert has a head that nothing reads.
     missing = [name for name in missing if "lm_head" not in name]
-    assert not missing and not unexpected, (missing, unexpected)
+    assert not missing and not unexpected, (missing[:9], unexpected[:9])
     return policy.eval()
 
 
