@@ -1,5 +1,7 @@
 //! `loongforge data inspect`: what files hold.
 
+use super::UsageError;
+use super::episode::draw as draw_episode;
 use super::input::{InputArgs, ModelArgs, print_notes};
 use clap::Args;
 use loongforge_core::data::DataError;
@@ -16,7 +18,8 @@ Examples:
   loongforge data inspect train.jsonl                                       format, fields, the first samples
   loongforge data inspect shards --from 5000 --samples 5
   loongforge data inspect train.jsonl --model Qwen/Qwen3-VL-2B-Instruct     as the model reads it, with the loss mask
-  loongforge data inspect train.jsonl --samples 50 --html samples.html      a page with the pictures in it";
+  loongforge data inspect train.jsonl --samples 50 --html samples.html      a page with the pictures in it
+  loongforge data inspect my-set --episode 3 --sheet episode.png            frames of an episode, its actions beneath";
 
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
@@ -34,9 +37,25 @@ pub struct InspectArgs {
     /// Write an HTML page instead of printing
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
+    /// Draw an episode of a LeRobot set into a PNG instead of printing: frames of its cameras, its actions and states beneath
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["html", "model"])]
+    sheet: Option<PathBuf>,
+    /// Number of the episode that is drawn
+    #[arg(long, value_name = "N", default_value_t = 0, requires = "sheet")]
+    episode: usize,
 }
 
 pub fn inspect(args: InspectArgs) -> anyhow::Result<ExitCode> {
+    if let Some(sheet) = &args.sheet {
+        let [folder] = args.input.paths() else {
+            return Err(
+                UsageError("--sheet draws an episode of one LeRobot set: name its folder alone".to_owned()).into()
+            );
+        };
+        let drawn = draw_episode(folder, args.episode, &*args.input.decoder(), sheet);
+        println!("{}", drawn.map_err(|error| UsageError::of(error.as_ref()))?);
+        return Ok(ExitCode::SUCCESS);
+    }
     let (inputs, maker) = (args.input.open()?, args.model.open(&args.input)?);
     let files = tools::describe(&inputs);
     let until = args.from.saturating_add(args.samples).min(inputs.len());

@@ -5,6 +5,7 @@ mod diffusion;
 mod digits;
 mod emoji;
 mod encode;
+mod episode;
 mod fraction;
 mod heard_and_seen;
 mod input;

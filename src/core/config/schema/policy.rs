@@ -34,6 +34,44 @@ pub struct Policy {
     pub noise_draws: usize,
     /// Keep the gradient of the actions' loss out of the vision-language model (knowledge insulation).
     pub insulate: bool,
+    /// Random changes of training pictures, drawn for each sample; held-out pictures stay as they are. `null`: none.
+    pub augment: Option<Augment>,
+}
+
+/// Random changes of training pictures.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Augment {
+    /// The share of rows and columns that a crop at a random place keeps; it is enlarged again. 1: all.
+    #[schemars(range(min = 0.1, max = 1.0))]
+    pub crop: f64,
+    /// Degrees by which a picture is turned to either side at most.
+    #[schemars(range(min = 0.0, max = 180.0))]
+    pub rotate: f64,
+    /// How far the factor of brightness lies from 1 at most.
+    #[schemars(range(min = 0.0, max = 1.0))]
+    pub brightness: f64,
+    /// How far the factor of contrast lies from 1 at most.
+    #[schemars(range(min = 0.0, max = 1.0))]
+    pub contrast: f64,
+    /// How far the factor of saturation lies from 1 at most.
+    #[schemars(range(min = 0.0, max = 1.0))]
+    pub saturation: f64,
+    /// Cameras that are neither cropped nor turned, by parts of their names: those that move with the robot.
+    pub fixed_cameras: Vec<String>,
+}
+
+impl Default for Augment {
+    fn default() -> Self {
+        Self {
+            crop: 1.0,
+            rotate: 0.0,
+            brightness: 0.0,
+            contrast: 0.0,
+            saturation: 0.0,
+            fixed_cameras: vec!["wrist".to_owned()],
+        }
+    }
 }
 
 /// Normalization of a state or of actions, by the statistics of the training data.
@@ -67,6 +105,7 @@ impl Default for Policy {
             drop_last_frames: 0,
             noise_draws: 1,
             insulate: false,
+            augment: None,
         }
     }
 }

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use image::RgbImage;
 use serde_json::Value as Json;
 
+use super::augment::augmented;
 use super::observation::Observation;
 use super::scales::{ACTION, STATE, Scales, find, name_of};
 use super::spec::{Family, PolicySpec};
@@ -27,6 +28,7 @@ pub struct PolicyMaker {
     spec: PolicySpec,
     scales: Scales,
     settings: Policy,
+    seed: u64,
     tokenizer: Tokenizer,
     decoder: Arc<dyn MediaDecoder>,
     limits: Limits,
@@ -60,6 +62,7 @@ impl PolicyMaker {
         let files = files::write(&spec, &scales.stats).map_err(wrong)?;
         Ok(Self {
             settings: options.policy.settings.clone(),
+            seed: options.policy.seed,
             limits: Limits::from(&options.image),
             max_tokens: options.max_tokens,
             num_cut: AtomicU64::new(0),
@@ -76,7 +79,15 @@ impl PolicyMaker {
     /// # Errors
     /// A feature cannot be read or decoded, or a number is not finite.
     pub(in crate::data) fn learn(&self, id: SampleId, step: &Step) -> Result<Sample, DataError> {
-        guarded(|| self.sample(id, &self.observation(step)?, Some(self.recorded(step)?)))
+        guarded(|| {
+            let mut seen = self.observation(step)?;
+            if let Some(augment) = self.settings.augment.as_ref().filter(|_| id.as_held_out().is_none()) {
+                let images = std::mem::take(&mut seen.images).into_iter();
+                let changed = images.map(|(name, it)| (name.clone(), augmented(it, augment, &name, [self.seed, id.0])));
+                seen.images = changed.collect();
+            }
+            self.sample(id, &seen, Some(self.recorded(step)?))
+        })
     }
 
     /// A sample of a step that asks for actions.

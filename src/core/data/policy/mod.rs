@@ -1,13 +1,14 @@
 //! Samples for robot policies: what the robot sees and feels, its instruction, and the actions that follow.
 //!
 //! ```text
-//! step ─┬ pictures ── resize with pad ── patches ── items of the vision tower ─┐
+//! step ─┬ pictures ── augment ── resize with pad ── patches ── items of the vision tower ─┐
 //!       ├ state ───── normalize ──┬ digits ┐                                   │
 //!       │                         └ column │                                   ├ sample
 //!       ├ task ───────────────────── prompt ── tokens ─────────────────────────┤
 //!       └ actions ─── relative ── normalize ── columns `actions`, `action_weights`
 //! ```
 
+mod augment;
 mod files;
 mod maker;
 mod normalizer;

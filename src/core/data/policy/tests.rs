@@ -59,7 +59,7 @@ impl Bench {
 
     fn options(sets: &[&Path], settings: Policy) -> ProcessorOptions {
         let sets = sets.iter().map(|path| TrainFile::new(*path)).collect();
-        ProcessorOptions { policy: PolicyOptions { settings, sets }, ..ProcessorOptions::default() }
+        ProcessorOptions { policy: PolicyOptions { settings, sets, seed: 1 }, ..ProcessorOptions::default() }
     }
 
     fn open(&self, config: &Json, options: &ProcessorOptions) -> Result<PolicyMaker, String> {

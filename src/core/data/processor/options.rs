@@ -44,6 +44,8 @@ pub struct ProcessorOptions {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PolicyOptions {
     pub settings: Policy,
+    /// The run's seed: it draws changes of pictures.
+    pub seed: u64,
     /// The sets whose statistics normalize, those that are trained on; empty: what the model's folder says.
     pub sets: Vec<TrainFile>,
 }
@@ -123,7 +125,8 @@ impl ProcessorOptions {
     /// The options of a run: for `data`, its own or that of a held-out set.
     pub fn of_run(config: &RunConfig, data: &Data) -> Self {
         let mut options = Self::new(data, &config.train);
-        options.policy = PolicyOptions { settings: config.policy.clone(), sets: config.data.train.clone() };
+        let (settings, sets) = (config.policy.clone(), config.data.train.clone());
+        options.policy = PolicyOptions { settings, sets, seed: config.run.seed };
         options.flow.seed = config.run.seed;
         options.flow.per_token = config.train.loss.is_some_and(|loss| loss.per == Per::Token);
         options.flow.sampled = config.sample.as_ref().map(|sample| Sampled {
