@@ -8,6 +8,8 @@
 //!       └ actions ─── relative ── normalize ── columns `actions`, `action_weights`
 //! ```
 
+mod action_space;
+mod canvas;
 mod files;
 mod maker;
 mod normalizer;
@@ -19,7 +21,11 @@ mod scales;
 mod spec;
 #[cfg(test)]
 mod tests;
+mod xvla;
+#[cfg(test)]
+mod xvla_tests;
 
+pub use action_space::ActionSpace;
 pub use files::is_processor_file;
 pub use maker::PolicyMaker;
 pub use observation::Observation;
