@@ -8,7 +8,7 @@ use crate::model::error::FolderError;
 use crate::model::folder::ModelFolder;
 use crate::model::locate::{BaseError, ModelFolders};
 use loongforge_core::checkpoint::{CheckpointError, carried};
-use loongforge_core::data::{MODEL_INDEX, is_diffusion};
+use loongforge_core::data::{MODEL_INDEX, is_diffusion, is_policy};
 use loongforge_core::files;
 use loongforge_torch::train::hf::{Checkpoint, Dtype, Rewrite, renamed, rewrite};
 use loongforge_torch::train::{AdapterError, Adapters, WeightsError};
@@ -119,7 +119,9 @@ pub fn export(folder: &Path, out: &Path, how: &Export) -> Result<Exported, Expor
     let to = draft.path();
     let begins: &[(&str, &str)] = if layout.is_some() { &BEGINS } else { &[] };
     let rename = |name: &str| Some(renamed(name, begins));
-    let how = Rewrite { dtype: how.dtype, max_shard_size: how.max_shard_size, rename: &rename, stem: "model" };
+    // lerobot reads a policy's weights from one file.
+    let max_shard_size = if how.for_transformers && is_policy(&config) { u64::MAX } else { how.max_shard_size };
+    let how = Rewrite { dtype: how.dtype, max_shard_size, rename: &rename, stem: "model" };
     let files = rewrite(&checkpoint, adapters.as_ref(), to, &how)?;
     let dtype = match how.dtype {
         Some(dtype) => Some(dtype),

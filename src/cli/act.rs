@@ -5,6 +5,7 @@ use crate::policy::{Wanted, open};
 use anyhow::Context;
 use clap::Args;
 use loongforge_core::data::{Limits, Locator, read_rgb};
+use loongforge_core::files;
 use loongforge_core::robot::{Moment, Observation};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -28,11 +29,17 @@ pub struct ActArgs {
     /// Instruction to the robot
     #[arg(long, value_name = "TEXT", default_value = "")]
     prompt: String,
+    /// File of numbers that the actions begin as instead of the seed's noise: chunk_size rows of max_action_dim numbers
+    #[arg(long, value_name = "FILE")]
+    noise: Option<PathBuf>,
 }
 
 pub fn act(args: ActArgs) -> anyhow::Result<ExitCode> {
     let usage = |error: anyhow::Error| UsageError::of(error.as_ref());
     let mut policy = open(&args.wanted).map_err(usage)?;
+    if let Some(path) = &args.noise {
+        policy.begin_with(numbers(path).map_err(usage)?).map_err(|reason| UsageError(format!("--noise: {reason}")))?;
+    }
     let cameras = &policy.spec().cameras;
     let image = |(name, path): &(String, PathBuf)| {
         let is_named = |camera: &&String| *camera == name || camera.rsplit('.').next() == Some(name);
@@ -54,6 +61,16 @@ pub fn act(args: ActArgs) -> anyhow::Result<ExitCode> {
         println!("{}", values.join(" "));
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Numbers of a file, with spaces and lines between them.
+fn numbers(path: &Path) -> anyhow::Result<Vec<f32>> {
+    let text = files::read_text(path).with_context(|| path.display().to_string())?;
+    let number = |word: &str| {
+        let value = word.parse::<f32>().ok().filter(|value| value.is_finite());
+        value.with_context(|| format!("{}: {word:?} is no number", path.display()))
+    };
+    text.split_whitespace().map(number).collect()
 }
 
 fn picture(text: &str) -> Result<(String, PathBuf), String> {

@@ -81,7 +81,7 @@ Examples:
         /// Unpack FP8, INT4 or MXFP4 weights
         #[arg(long)]
         dequantize: bool,
-        /// Maximum size of a file
+        /// Maximum size of a file; a robot policy is one file, since lerobot reads no other
         #[arg(long, value_name = "SIZE", default_value = "5GB")]
         max_shard_size: Size,
     },

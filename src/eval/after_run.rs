@@ -1,6 +1,7 @@
 //! After a run: held-out samples of its last checkpoint, their questions answered greedily, a few of them in the terminal, and
 //! pictures of the results. What was evaluated while the run went on is not evaluated again.
 
+use crate::eval::acted::act;
 use crate::eval::answers::Asking;
 use crate::eval::generator::Reader;
 use crate::eval::held_out_sets::{self, HeldOutSet};
@@ -60,8 +61,10 @@ pub fn after_run(config: &RunConfig, console: &Console) -> Result<()> {
     let checkpoint = latest(&config.checkpoint.dir)?.context("the run left no checkpoint")?;
     let mut evaluated = Ok(());
     let folder = ModelFolder::open(&config.model)?;
+    let is_policy = folder.model_kind() == ModelKind::Policy;
     let found = match &config.eval {
         _ if is_diffusion(&folder) => made(config, &folder, &checkpoint, console),
+        _ if is_policy => acted(config, &checkpoint, console),
         Some(eval) => evaluate(config, eval, &checkpoint, console),
         None => Ok(None),
     };
@@ -78,6 +81,7 @@ pub fn after_run(config: &RunConfig, console: &Console) -> Result<()> {
     let trained = match is_diffusion(&folder) {
         _ if config.saves_adapters_only() => "trained adapters (PEFT)",
         true => "trained model (a Diffusers folder)",
+        false if is_policy => "trained policy",
         false => "trained model (a Hugging Face folder)",
     };
     files.push((trained, checkpoint.clone()));
@@ -100,6 +104,11 @@ pub fn after_run(config: &RunConfig, console: &Console) -> Result<()> {
             false => ("adapters added to their base", "export-hf"),
         };
         console.line(&format!("{what:<38} loongforge checkpoint {command} {} OUT", checkpoint.display()));
+    }
+    if is_policy {
+        let dir = dir.display();
+        console.line(&format!("{:<38} loongforge serve-policy {dir} --protocol openpi", "serve it"));
+        console.line(&format!("{:<38} loongforge checkpoint export-hf {dir} OUT", "one folder for lerobot"));
     }
     if config.log.tensorboard {
         console.line(&format!("{:<38} tensorboard --logdir {}", "all curves", dir.join("tensorboard").display()));
@@ -158,6 +167,20 @@ fn made(config: &RunConfig, folder: &ModelFolder, checkpoint: &Path, console: &C
     }
     let sheet = config.run.dir.join(step_folder(StepId(step))).join("sheet.png");
     Ok(Some(("samples", sheet)))
+}
+
+/// Compares a policy's actions with recorded ones.
+fn acted(config: &RunConfig, checkpoint: &Path, console: &Console) -> Result<Option<Sheet>> {
+    for record in act(config, checkpoint, console)? {
+        if config.log.jsonl {
+            MetricsFile::open(&config.run.dir.join(EVAL), u64::MAX)?.write(&record)?;
+        }
+        if config.log.tensorboard {
+            let mut tensorboard = TensorBoard::create(&config.run.dir.join("tensorboard"), record.step)?;
+            record.scalars().iter().try_for_each(|(tag, value)| tensorboard.scalar(record.step, tag, *value))?;
+        }
+    }
+    Ok(None)
 }
 
 /// Evaluates what was not evaluated while the run went on; returns what the sheet of pictures is called, and its path, where

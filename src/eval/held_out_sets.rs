@@ -3,7 +3,7 @@
 use crate::eval::held_out_data::data;
 use crate::eval::samples;
 use crate::model::folder::ModelFolder;
-use loongforge_core::config::{Data, Eval, RunConfig, TrainFile};
+use loongforge_core::config::{Data, Eval, ModelKind, RunConfig, TrainFile};
 use loongforge_core::data::{DataError, Dataset, InProcess, MediaDecoder, ProcessorOptions};
 use loongforge_core::engine::WithHeldOut;
 use loongforge_core::message::{Purpose, Sigma};
@@ -48,10 +48,10 @@ pub fn open(
     eval.set_names(config.data.val_size > 0.0).into_iter().map(open).collect()
 }
 
-/// The settings of evaluations while the run goes on. A diffusion model is always evaluated then, if only after the last step:
-/// the run's towers and transformer are there.
+/// The settings of evaluations while the run goes on. Diffusion models and policies are always evaluated then, if only after the
+/// last step: the run's towers are there.
 pub fn during<'a>(config: &'a RunConfig, folder: &ModelFolder) -> Option<&'a Eval> {
-    config.eval.as_ref().filter(|eval| eval.every_steps > 0 || samples::is_diffusion(folder))
+    config.eval.as_ref().filter(|eval| eval.every_steps > 0 || folder.model_kind() != ModelKind::Tokens)
 }
 
 /// The sets that are evaluated while the run goes on, and behind them the prompts of samples.
@@ -131,7 +131,7 @@ fn scored(
 pub fn summary(config: &RunConfig, folder: &ModelFolder) -> Option<String> {
     let eval = config.eval.as_ref().filter(|eval| eval.every_steps > 0)?;
     let answers = match config.num_answers() {
-        _ if samples::is_diffusion(folder) => String::new(),
+        _ if folder.model_kind() != ModelKind::Tokens => String::new(),
         0 => String::new(),
         count => format!("; up to {count} questions of each are answered"),
     };

@@ -113,6 +113,7 @@ impl EvalReport {
         }
         .with_loss(found.loss_sum, found.num_targets)
         .with_levels(result.levels.iter().filter_map(level).collect())
+        .with_actions(self.sets.get(set).is_some_and(|set| set.dataset.maker().as_policy().is_some()))
         .with_answers(answers.collect(), scoring)
     }
 

@@ -4,6 +4,6 @@ pub mod judge;
 mod open;
 pub mod open_loop;
 mod table;
-mod trained;
+pub(crate) mod trained;
 
 pub use open::{Choice, Wanted, open};

@@ -141,6 +141,12 @@ impl OpenLoop {
         lines.join("\n")
     }
 
+    /// The mean absolute error of each way to act, by its name: first the policy's.
+    pub fn absolute_errors(&self) -> Vec<(String, f64)> {
+        let count = (self.num_actions * self.names.len()).max(1) as f64;
+        self.ways.iter().map(|(way, errors)| ((*way).to_owned(), errors.absolute.iter().sum::<f64>() / count)).collect()
+    }
+
     /// Draws recorded and predicted actions of the first episode, a file `NAME.png` a dimension.
     ///
     /// # Errors

@@ -10,6 +10,7 @@ use loongforge_core::rng::Rng;
 use loongforge_core::robot::{Actions, Moment, Observation, Policy, PolicySpec};
 use loongforge_torch::device::set_intra_op_threads;
 use loongforge_torch::engine::{PolicyModel, open_device};
+use loongforge_torch::model::Chunk;
 use serde_json::Value;
 use std::sync::Arc;
 
@@ -19,6 +20,7 @@ pub struct Trained {
     model: PolicyModel,
     spec: PolicySpec,
     seed: u64,
+    noise: Option<Vec<f32>>,
 }
 
 impl Trained {
@@ -47,7 +49,7 @@ impl Trained {
             num_executed: executed.clamp(1, chunk_size),
             reads_prompt: true,
         };
-        Ok(Self { maker, model, spec, seed })
+        Ok(Self { maker, model, spec, seed, noise: None })
     }
 }
 
@@ -60,10 +62,22 @@ impl Policy for Trained {
         self.spec.num_executed = num_executed;
     }
 
+    fn begin_with(&mut self, noise: Vec<f32>) -> Result<(), String> {
+        let Chunk { horizon, action_dim, .. } = *self.model.chunk();
+        if noise.len() as i64 != horizon * action_dim {
+            return Err(format!("noise of {} numbers, and {horizon} x {action_dim} are needed", noise.len()));
+        }
+        self.noise = Some(noise);
+        Ok(())
+    }
+
     fn act(&mut self, observation: &Observation, moment: Moment) -> Result<Actions, String> {
         let sample = self.maker.observe(observation).map_err(|error| error.to_string())?;
-        let noise = Rng::new(&[self.seed, moment.episode, moment.request]).next_u64();
-        let normalized = self.model.act(&sample, noise).map_err(|error| error.to_string())?;
+        let normalized = match &self.noise {
+            Some(noise) => self.model.act_from(&sample, noise, self.model.chunk().num_steps as usize),
+            None => self.model.act(&sample, Rng::new(&[self.seed, moment.episode, moment.request]).next_u64()),
+        };
+        let normalized = normalized.map_err(|error| error.to_string())?;
         let values = self.maker.actions(&normalized, &observation.state).map_err(|error| error.to_string())?;
         Ok(Actions { width: self.spec.action_width, values })
     }

@@ -69,6 +69,38 @@ fn unmodified_clients_of_openpi_count_what_the_judge_counts() {
     assert_eq!(blanked["told"], 0, "{blanked}");
 }
 
+/// The scripts of Meta-World with their stand-in: demonstrations are recorded, a policy without cameras is trained and asked.
+#[test]
+fn unmodified_clients_play_what_a_script_recorded() {
+    let Some(python) = python() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path().display().to_string();
+    let script = |script: &str, args: &[&str]| {
+        let output = Command::new(&python).arg(script).args(args).current_dir(scripts()).output().unwrap();
+        assert!(output.status.success(), "{script}: {}", String::from_utf8_lossy(&output.stderr));
+        serde_json::from_slice::<serde_json::Value>(&output.stdout).unwrap()
+    };
+    let task = ["--task", "stand-in"];
+    let recorded = script("metaworld_record.py", &[&task[..], &["--episodes", "40", "--out", &root]].concat());
+    assert_eq!(recorded["episodes"], 40, "{recorded}");
+    let config = std::fs::read_to_string(scripts().join("metaworld.yaml")).unwrap();
+    let path = dir.path().join("metaworld.yaml");
+    std::fs::write(&path, config.replace("runs/metaworld/reach", &root)).unwrap();
+    let mut program = Command::new(env!("CARGO_BIN_EXE_loongforge"));
+    program.arg("run").arg(&path).args(["train.steps=250", "train.warmup_steps=20"]).arg(format!("run.dir={root}/run"));
+    let output = program.args(["run.name=stand-in", "log.tensorboard=false"]).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let serving = Serving::begin(&[&format!("{root}/run"), "--protocol", "openpi"]);
+    let play = |policy: &str| {
+        let args = [&task[..], &["--policy", policy, "--episodes", "20"]].concat();
+        let played = serving.played(&python, "metaworld_play.py", &args);
+        played["successes"].as_u64().unwrap()
+    };
+    let [served, blanked, expert, random] = ["served", "blanked", "expert", "random"].map(play);
+    println!("of 20: served {served}, blanked {blanked}, expert {expert}, random {random}");
+    assert!(served >= 10 && expert == 20 && random <= 2 && blanked < served, "{served} {blanked} {expert} {random}");
+}
+
 #[test]
 fn unmodified_clients_of_vla_eval_play_whole_episodes() {
     let Some(python) = python() else { return };

@@ -3,11 +3,13 @@
 use crate::fixture::run;
 use crate::soak::{self, Cell};
 use loongforge::core::config;
+use loongforge::core::observe::read_evaluations;
 use loongforge::core::robot::Moment;
 use loongforge::core::robot::pads::{Layout, PadsSet, Part, Scene, compose_pads, instruction, picture};
 use loongforge::policy::judge::{Judged, judge_pads};
 use loongforge::policy::{Choice, Wanted, open};
 use std::path::Path;
+use std::process::Command;
 use tempfile::TempDir;
 
 /// The run of `configs/pads_policy.yaml` on data of its own; one thread an actor.
@@ -62,6 +64,31 @@ fn policies_learn_the_same_with_any_number_of_encoders_and_act() {
     assert_ne!(policy.act(&seen, Moment { episode: 0, request: 1 }).unwrap(), actions, "other noise");
     // Untrained, it is about the mean action away from where the data is.
     assert!(actions.values.iter().all(|value| value.abs() < 1.0), "{actions:?}");
+}
+
+/// Held-out episodes: their loss while the run goes on, and behind it the error of actions beside what needs no policy.
+#[test]
+fn a_run_tells_how_far_its_actions_are_from_recorded_ones() {
+    let dir = made(2, 6);
+    let root = dir.path().display().to_string();
+    let config =
+        include_str!("../../configs/pads_policy.yaml").replace("runs/pads_policy/data", &format!("{root}/data"));
+    let path = dir.path().join("pads.yaml");
+    std::fs::write(&path, config).unwrap();
+    let mut program = Command::new(env!("CARGO_BIN_EXE_loongforge"));
+    program.arg("run").arg(&path).args(SHORT).arg(format!("run.dir={root}/run"));
+    program.arg(format!("eval.path={root}/data/train"));
+    let output = program.output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(text.contains("eval after 4 steps, held_out: loss") && text.contains(" values of actions"), "{text}");
+    assert!(text.contains("mean absolute error of actions: the policy 0."), "{text}");
+    assert!(text.contains("loongforge serve-policy"), "{text}");
+    let records = read_evaluations(&dir.path().join("run/eval.jsonl")).unwrap();
+    let [loss, errors] = &records[..] else { panic!("{records:?}") };
+    assert!(loss.of_actions && loss.perplexity.is_none() && loss.loss.unwrap() > 0.0, "{loss:?}");
+    let of: Vec<&str> = errors.action_errors.iter().map(|(what, _)| what.as_str()).collect();
+    assert_eq!(of, ["the policy", "the last action again", "the mean action", "the current state"]);
 }
 
 /// The whole run, on one thread an actor, and 50 layouts: minutes, so CI runs it by name.

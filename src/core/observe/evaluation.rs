@@ -25,8 +25,14 @@ pub struct EvalRecord {
     /// Part of the targets that greedy decoding would take, 0 to 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub accuracy: Option<f64>,
-    /// Tokens, or samples of a diffusion model, that count in the loss.
+    /// Tokens, samples of a diffusion model, or values of a policy's actions, that count in the loss.
     pub targets: u64,
+    /// Targets are values of actions: the loss has no perplexity.
+    #[serde(skip_serializing_if = "is_false")]
+    pub of_actions: bool,
+    /// Mean absolute errors on recorded episodes, of a policy's actions and of those that need no policy, by what they are of.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub action_errors: Vec<(String, f64)>,
     pub samples: u64,
     /// Samples that could not be used.
     pub bad_samples: u64,
@@ -56,6 +62,12 @@ impl EvalRecord {
         Self { levels, perplexity, ..self }
     }
 
+    /// Says that the targets are values of actions, if they are.
+    pub fn with_actions(self, of_actions: bool) -> Self {
+        let perplexity = self.perplexity.filter(|_| !of_actions);
+        Self { of_actions, perplexity, ..self }
+    }
+
     /// Adds generated answers and their scores.
     pub fn with_answers(mut self, answers: Vec<Answer>, scoring: &Scoring) -> Self {
         let correct = answers.iter().filter(|answer| answer.correct).count();
@@ -77,7 +89,8 @@ impl EvalRecord {
         ];
         let named = values.into_iter().filter_map(|(name, value)| Some((format!("eval/{}/{name}", self.set), value?)));
         let at = |(sigma, loss): &(f64, f64)| (format!("eval/{}/loss_at_{sigma}", self.set), *loss);
-        named.chain(self.levels.iter().map(at)).collect()
+        let error = self.action_errors.first().map(|(_, error)| (format!("eval/{}/action_error", self.set), *error));
+        named.chain(self.levels.iter().map(at)).chain(error).collect()
     }
 
     /// `loss 0.4120 (perplexity 1.51) over 12,345 tokens; 12 of 16 answers correct (75.0 %)`; of what has no answers how
@@ -88,6 +101,8 @@ impl EvalRecord {
             let at = |(sigma, loss): &(f64, f64)| format!("{loss:.4} at {sigma}");
             let levels = self.levels.iter().map(at).collect::<Vec<_>>().join(", ");
             parts.push(format!("loss {loss:.4} of {} samples at noise levels: {levels}", grouped(self.samples)));
+        } else if let Some(loss) = self.loss.filter(|_| self.of_actions) {
+            parts.push(format!("loss {loss:.4} over {} values of actions", grouped(self.targets)));
         } else if let Some(loss) = self.loss {
             let perplexity = match loss.exp() {
                 large if large >= 1e4 => format!("{large:.2e}"),
@@ -106,6 +121,10 @@ impl EvalRecord {
             parts.push(format!("{correct} of {all} answers correct ({:.1} %)", 100.0 * exact));
         }
         parts.extend(self.scores.texts());
+        if !self.action_errors.is_empty() {
+            let errors = self.action_errors.iter().map(|(what, error)| format!("{what} {error:.5}"));
+            parts.push(format!("mean absolute error of actions: {}", errors.collect::<Vec<_>>().join(", ")));
+        }
         if self.bad_samples > 0 {
             parts.push(format!("{} bad samples", grouped(self.bad_samples)));
         }
@@ -123,6 +142,10 @@ pub fn read_evaluations(path: &Path) -> Result<Vec<EvalRecord>, ObserveError> {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(Vec::new()),
         Err(source) => Err(ObserveError::Read { path: path.to_path_buf(), source }),
     }
+}
+
+fn is_false(value: &bool) -> bool {
+    !value
 }
 
 #[cfg(test)]
@@ -147,6 +170,11 @@ mod tests {
         let noised = noised.with_levels(vec![(0.1, 0.4), (0.9, 0.1)]);
         assert_eq!(noised.text(), "loss 0.2500 of 8 samples at noise levels: 0.4000 at 0.1, 0.1000 at 0.9");
         assert!(noised.perplexity.is_none() && noised.scalars()[2] == ("eval/val/loss_at_0.9".to_owned(), 0.1));
+        let acted = EvalRecord { set: "val".into(), ..EvalRecord::default() }.with_loss(6.0, 12).with_actions(true);
+        let acted = EvalRecord { action_errors: vec![("the policy".into(), 0.25)], ..acted };
+        let text = "loss 0.5000 over 12 values of actions; mean absolute error of actions: the policy 0.25000";
+        assert_eq!((acted.text().as_str(), acted.perplexity), (text, None));
+        assert_eq!(acted.scalars()[1], ("eval/val/action_error".to_owned(), 0.25));
         assert_eq!(EvalRecord::default().text(), "no sample can be used");
         let read: EvalRecord = serde_json::from_str(&serde_json::to_string(&record).unwrap()).unwrap();
         assert_eq!(read, record);

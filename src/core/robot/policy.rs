@@ -71,6 +71,14 @@ pub trait Policy {
     /// Lets so many actions of a chunk be executed before the next is asked for.
     fn execute(&mut self, num_executed: usize);
 
+    /// Lets actions begin as this noise, [chunk_size, the model's max_action_dim], instead of the seed's.
+    ///
+    /// # Errors
+    /// The reason: the policy draws none, or the noise has another size.
+    fn begin_with(&mut self, _noise: Vec<f32>) -> Result<(), String> {
+        Err("this policy begins with no noise".to_owned())
+    }
+
     /// # Errors
     /// The reason why it cannot act on this observation.
     fn act(&mut self, observation: &Observation, moment: Moment) -> Result<Actions, String>;

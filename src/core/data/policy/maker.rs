@@ -307,10 +307,8 @@ impl PolicyMaker {
     fn items(&self, images: &[(String, RgbImage)]) -> Result<Vec<Media>, DataError> {
         let cameras = &self.spec.cameras;
         if let Some((name, _)) = images.iter().find(|(name, _)| !cameras.contains(name)) {
-            return Err(DataError::Line(format!(
-                "has a picture {name}; the policy's cameras are {}",
-                cameras.join(", ")
-            )));
+            let known = if cameras.is_empty() { "none".to_owned() } else { cameras.join(", ") };
+            return Err(DataError::Line(format!("has a picture {name}; the policy's cameras are {known}")));
         }
         let of = |camera: &String| images.iter().find(|(name, _)| name == camera);
         let item = |(_, picture): &(String, RgbImage)| match &self.spec.xvla {
@@ -318,7 +316,7 @@ impl PolicyMaker {
             None => Ok(pictures::item(picture, &self.spec)),
         };
         let found = cameras.iter().filter_map(of).map(item).collect::<Result<Vec<Media>, _>>()?;
-        match found.is_empty() {
+        match found.is_empty() && !cameras.is_empty() {
             true => Err(DataError::Line(format!("has no picture of any of the cameras {}", cameras.join(", ")))),
             false => Ok(found),
         }

@@ -137,7 +137,7 @@ fn of_sets(spec: &mut PolicySpec, settings: &Policy, sets: &[Arc<Set>]) -> Resul
         }
         let cameras: Vec<&str> = set.info().cameras().map(|it| it.key.as_str()).collect();
         let is_known = |key: &&str| spec.cameras.iter().any(|name| name == name_of(settings, key));
-        if !cameras.iter().any(is_known) {
+        if !spec.cameras.is_empty() && !cameras.iter().any(is_known) {
             return Err(wrong(format!(
                 "none of its cameras ({}) is one of the policy's ({}): name them with policy.cameras",
                 cameras.join(", "),

@@ -1,6 +1,6 @@
 //! What the `config.json` of a policy says of its samples: lerobot's keys.
 
-use serde_json::Value as Json;
+use serde_json::{Map, Value as Json};
 
 use super::xvla::Rules;
 use crate::config::Normalization;
@@ -31,7 +31,8 @@ pub struct PolicySpec {
     /// Rows and columns of a picture.
     pub resolution: [usize; 2],
     pub patch: usize,
-    /// Names of its cameras, in order; those that the config adds as always empty are left out.
+    /// Names of its cameras, in order; those that the config adds as always empty are left out. A policy that has none goes by
+    /// state and prompt alone.
     pub cameras: Vec<String>,
     /// Tokens of a prompt at most; more are cut off.
     pub max_prompt: usize,
@@ -150,8 +151,8 @@ impl PolicySpec {
         if rows % self.patch + columns % self.patch > 0 {
             return Err(format!("`image_resolution` {rows}×{columns} is not whole patches of {}", self.patch));
         }
-        if self.cameras.is_empty() {
-            return Err("`input_features` has no camera, of the type VISUAL".to_owned());
+        if self.xvla.is_some() && self.cameras.is_empty() {
+            return Err("`input_features` has no camera, of the type VISUAL, which X-VLA needs".to_owned());
         }
         Ok(self)
     }
@@ -162,15 +163,19 @@ impl PolicySpec {
     }
 }
 
-/// Keys of `input_features` of the type VISUAL.
+/// Keys of `input_features` of the type VISUAL; none only where the policy has a state to go by.
 fn cameras(config: &Json) -> Result<Vec<String>, String> {
     let features = match &config["input_features"] {
-        Json::Null => return Ok(Vec::new()),
+        Json::Null => &Map::new(),
         features => features.as_object().ok_or("`input_features` is no map")?,
     };
     let is_camera = |key: &&String| config["input_features"][key.as_str()]["type"] == "VISUAL";
     let is_real = |key: &&String| !key.contains("empty_camera");
-    Ok(features.keys().filter(is_camera).filter(is_real).cloned().collect())
+    let cameras: Vec<String> = features.keys().filter(is_camera).filter(is_real).cloned().collect();
+    match cameras.is_empty() && !features.contains_key("observation.state") {
+        true => Err("`input_features` has neither a camera, of the type VISUAL, nor observation.state".to_owned()),
+        false => Ok(cameras),
+    }
 }
 
 fn flag(config: &Json, key: &str) -> Result<bool, String> {

@@ -281,6 +281,21 @@ fn processor_files_hold_all_that_serving_needs() {
     assert!(served.actions(&normalized[1..], state).is_err());
 }
 
+/// A policy without cameras goes by state and prompt, whatever pictures the set has.
+#[test]
+fn a_policy_may_go_by_its_state_alone() {
+    let bench = Bench::new();
+    let mut config = config();
+    config["input_features"] = json!({ "observation.state": { "type": "STATE", "shape": [6] } });
+    let sample = bench.sample(&config, Policy::default(), 0);
+    assert!(sample.media.is_empty() && !sample.input_ids.contains(&399) && sample.meta.num_targets > 0);
+    let maker = bench.maker(&config, Policy::default());
+    let seen =
+        Observation { images: vec![(CAMERA.into(), RgbImage::new(4, 4))], state: vec![0.0; 3], prompt: "go".into() };
+    assert!(maker.observe(&seen).unwrap_err().to_string().contains("a picture observation.images.front"));
+    assert!(maker.observe(&Observation { images: Vec::new(), ..seen }).unwrap().media.is_empty());
+}
+
 #[test]
 fn what_does_not_fit_is_named() {
     let bench = Bench::new();
@@ -293,7 +308,7 @@ fn what_does_not_fit_is_named() {
         (with("type", "act".into()), "`type` is \"act\""),
         (with("n_obs_steps", 2.into()), "`n_obs_steps` is 2, which is not implemented"),
         (with("image_resolution", json!([28, 30])), "28×30 is not whole patches of 14"),
-        (with("input_features", json!({})), "no camera"),
+        (with("input_features", json!({})), "neither a camera"),
         (with("normalization_mapping", json!({ "STATE": "LOG" })), "\"LOG\""),
         (with("normalization_mapping", json!({ "VISUAL": "MEAN_STD" })), "VISUAL"),
         (with("max_action_dim", 2.into()), "`output_features.action.shape` is [5]"),

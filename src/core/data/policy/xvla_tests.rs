@@ -244,6 +244,7 @@ fn action_spaces_say_what_counts() {
         ("resize_imgs_with_padding", json!([24]), "`resize_imgs_with_padding` has 24 and null"),
         ("max_state_dim", json!(2), "and at most 2 numbers fit"),
         ("use_relative_actions", json!(true), "X-VLA's actions are not relative"),
+        ("input_features", json!({ "observation.state": { "type": "STATE", "shape": [3] } }), "which X-VLA needs"),
     ] {
         let mut config = json_of("config.json");
         config[key] = value;

@@ -1,0 +1,63 @@
+//! What a policy is for those who train it or let it act, however its streams are built.
+
+use tch::{Device, Tensor};
+
+use super::config::PolicyOptions;
+use super::family::PolicyFamily;
+use crate::model::columns::Columns;
+use crate::params::ParamStore;
+
+/// A foundation that predicts actions.
+pub trait RobotPolicy {
+    /// Returns what it predicts, and of what.
+    fn chunk(&self) -> Chunk;
+
+    /// The settings of its training.
+    fn options(&self) -> PolicyOptions;
+
+    /// Returns whether the prefix is computed with this parameter, and actions are not.
+    fn is_of_prefix(&self, name: &str) -> bool;
+
+    /// The policy on parameters made from [`FoundationFamily::specs`](crate::model::FoundationFamily::specs), without gradients.
+    /// Panics where the store lacks one of them.
+    fn acting(&self, params: &ParamStore) -> Box<dyn Acting>;
+
+    /// The policy of two streams that it is; `None`: one of another build.
+    fn as_two_streams(&self) -> Option<&PolicyFamily> {
+        None
+    }
+}
+
+/// What a policy predicts of an observation, and what it reads of one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Chunk {
+    /// Actions that it predicts at once.
+    pub horizon: i64,
+    /// Numbers of an action, padding included.
+    pub action_dim: i64,
+    /// Steps from noise to actions.
+    pub num_steps: i64,
+    /// Ids of tokens are below it; that of pictures need not be.
+    pub vocab_size: i64,
+    /// The token that features of pictures replace.
+    pub image_token: i64,
+    /// The columns that it reads when it acts; others, such as recorded actions, may be empty.
+    pub columns: Vec<&'static str>,
+}
+
+/// A policy that acts.
+pub trait Acting {
+    /// Actions `[N·H, A]`, float32, that `noise` `[N·H, A]`, float32, becomes in `num_steps` steps. Samples' tokens end at
+    /// `cu_seqlens` `[0, …, T]`; `columns` are theirs, those of [`Chunk::columns`]; `features`, each `[F, D]` of a tensor of the tower,
+    /// replace the token of pictures in their order, and are none where no sample has a picture.
+    fn act(
+        &self,
+        columns: &Columns,
+        cu_seqlens: &[usize],
+        features: &[Tensor],
+        noise: &Tensor,
+        num_steps: usize,
+    ) -> Tensor;
+
+    fn device(&self) -> Device;
+}
