@@ -162,6 +162,17 @@ def write(folder: Path, config: dict, seed: int) -> None:
     print(folder, sum(file.stat().st_size for file in folder.iterdir()) // 1024, "KiB, loss", float(found["loss"]))
 
 
+def change(config: dict, settings: list[str]) -> None:
+    """Puts values into a config: `KEY=VALUE`, with dots between the keys of sections."""
+    for setting in settings:
+        path, value = setting.split("=", 1)
+        *holders, key = path.split(".")
+        section = config
+        for holder in holders:
+            section = section[holder]
+        section[key] = json.loads(value)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
@@ -172,13 +183,7 @@ def main() -> None:
     torch.set_num_threads(1)
     for family in args.family or FAMILIES:
         config = copy.deepcopy(FAMILIES[family])
-        for change in args.set:
-            path, value = change.split("=", 1)
-            *holders, key = path.split(".")
-            section = config
-            for holder in holders:
-                section = section[holder]
-            section[key] = json.loads(value)
+        change(config, args.set)
         config.setdefault("n_action_steps", config["chunk_size"])
         write(args.out / f"{family}-seed{args.seed}", config, args.seed)
 

@@ -198,3 +198,6 @@ fn tensor_of(values: &ColumnValues, kind: Kind, size: &[i64]) -> Option<Tensor> 
 #[cfg(test)]
 #[path = "policy_tests.rs"]
 mod tests;
+#[cfg(test)]
+#[path = "policy_xvla_tests.rs"]
+mod xvla_tests;

@@ -8,6 +8,7 @@ mod audio;
 mod batch;
 mod columns;
 mod config;
+mod davit;
 mod decoder;
 mod decoding;
 mod dit;
@@ -31,6 +32,7 @@ mod towers;
 mod tree_names;
 mod vae;
 mod vision;
+mod xvla;
 
 pub use audio::{AudioConfig, AudioPositions, AudioProjectorConfig, AudioTowerConfig, ProjectorMap, StemConfig};
 pub use batch::{MicroBatch, SampleRow};
@@ -47,7 +49,7 @@ pub use family::custom::parts_config;
 pub use foundation::{FoundationFamily, FoundationModel, FoundationShape, FoundationTape};
 pub use keys::ModelConfigError;
 pub use objective::{Draw, FlowSettings, LossKind, NoisePurpose, TimeWeight};
-pub use original_names::{COMFY_PREFIX, Naming, PolicyNames};
+pub use original_names::{COMFY_PREFIX, FlorenceNames, Naming, PolicyNames};
 pub use parallel_errors::{ContextParallelError, TensorParallelError};
 pub use policy::{
     Acting, Chunk, PolicyConfig, PolicyFamily, PolicyOptions, RobotPolicy, StateToken, StreamConfig, TimeUse,

@@ -19,6 +19,8 @@ pub enum Init {
     LogUniform(f64, f64),
     /// The rows of a table of positions, this wide: see [`sinusoids`].
     Sinusoids(i64),
+    /// The rows of a table of positions, this wide: see [`alternating`].
+    Alternating(i64),
 }
 
 /// The values of parameter `name`, `len` of them.
@@ -34,6 +36,7 @@ pub(super) fn values(init: Init, seed: u64, name: &str, len: usize) -> Vec<f32> 
             (0..len as u64).map(|i| (low + (high - low) * key.unit(i)).ln() as f32).collect()
         }
         Init::Sinusoids(width) => sinusoids(len as i64 / width, width),
+        Init::Alternating(width) => alternating(len as i64 / width, width),
         Init::Normal(std) => (0..len as u64).map(|i| (key.normal(i) * std) as f32).collect(),
     }
 }
@@ -47,6 +50,17 @@ pub fn sinusoids(length: i64, width: i64) -> Vec<f32> {
     let value = move |row: i64, channel: i64| match channel < half {
         true => angle(row, channel).sin(),
         false => angle(row, channel - half).cos(),
+    };
+    (0..length).flat_map(|row| (0..width).map(move |channel| value(row, channel))).collect()
+}
+
+/// A sine and a cosine in turns of each of `length` positions, row by row: pair `i` turns with `10 000^(-i / (width / 2))` radians
+/// a position (`Florence2VisionPositionalEmbeddingCosine1D`, in float32 as there).
+pub fn alternating(length: i64, width: i64) -> Vec<f32> {
+    let step = (10_000f64.ln() / (width / 2).max(1) as f64) as f32;
+    let value = move |row: i64, channel: i64| {
+        let angle = row as f32 * (-step * (channel / 2) as f32).exp();
+        if channel % 2 == 0 { angle.sin() } else { angle.cos() }
     };
     (0..length).flat_map(|row| (0..width).map(move |channel| value(row, channel))).collect()
 }
@@ -72,6 +86,14 @@ mod tests {
         let mean = drawn.iter().sum::<f32>() / 40_000.0;
         let variance = drawn.iter().map(|x| (x - mean).powi(2)).sum::<f32>() / 40_000.0;
         assert!(mean.abs() < 0.01 && (variance.sqrt() - 0.5).abs() < 0.01, "{mean} {variance}");
+    }
+
+    #[test]
+    fn sines_and_cosines_take_turns() {
+        let table = values(Init::Alternating(4), 1, "w", 8);
+        let angles = [0.0f32, 0.0, 1.0, 0.01];
+        let expected: Vec<f32> = angles.iter().flat_map(|angle| [angle.sin(), angle.cos()]).collect();
+        assert!(table.iter().zip(&expected).all(|(one, other)| (one - other).abs() < 1e-7), "{table:?}");
     }
 
     #[test]

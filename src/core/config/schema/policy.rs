@@ -27,6 +27,9 @@ pub struct Policy {
     /// Leave steps behind the end of the episode, which repeat its last action, out of the loss; `null`: as the model was
     /// published.
     pub mask_padding: Option<bool>,
+    /// The number of the robot among those that the policy has parameters of its own for (X-VLA); `null`: as
+    /// `policy_preprocessor.json` of the model says.
+    pub domain: Option<usize>,
     /// Frames at the end of each episode that begin no sample.
     pub drop_last_frames: usize,
     /// Noises and noise levels that each sample is trained with in one step; what the model sees is computed once for all.
@@ -102,6 +105,7 @@ impl Default for Policy {
             relative_actions: None,
             exclude: None,
             mask_padding: None,
+            domain: None,
             drop_last_frames: 0,
             noise_draws: 1,
             insulate: false,

@@ -17,6 +17,7 @@ const BEFORE: &str = "policy_preprocessor";
 const AFTER: &str = "policy_postprocessor";
 /// The tokenizer that lerobot's own files name.
 const TOKENIZER: &str = "google/paligemma-3b-pt-224";
+const BART: &str = "facebook/bart-large";
 /// Bytes of a file of statistics.
 const MAX_BYTES: u64 = 64 << 20;
 
@@ -30,6 +31,10 @@ pub struct Saved {
     pub relative: Option<(bool, Vec<String>, Vec<String>)>,
     /// The policy's names of the data's features.
     pub renamed: Vec<(String, String)>,
+    /// The domain of all samples.
+    pub domain: Option<i64>,
+    /// The names of all steps.
+    pub steps: Vec<String>,
 }
 
 /// Reads the preprocessor of the model in `folder`; `None` where it has none.
@@ -56,12 +61,16 @@ pub fn read(folder: &Path) -> Result<Option<Saved>, DataError> {
                         .map(|it| named(it).ok_or_else(|| wrong(format!("norm_map.{kind} is {it:?}"))))
                         .transpose()?;
                 }
-                let file = step["state_file"].as_str();
-                let file = file.ok_or_else(|| wrong("normalizer_processor has no state_file".to_owned()))?;
-                if !files::is_inner_name(file) {
-                    return Err(wrong(format!("state_file {file:?} is not in the folder")));
+                // lerobot writes no file where there are no statistics.
+                let needs = [saved.state, saved.action].iter().flatten().any(|mode| *mode != Normalization::Identity);
+                match step["state_file"].as_str() {
+                    None if needs => return Err(wrong("normalizer_processor has no state_file".to_owned())),
+                    None => {}
+                    Some(file) if !files::is_inner_name(file) => {
+                        return Err(wrong(format!("state_file {file:?} is not in the folder")));
+                    }
+                    Some(file) => saved.stats = read_stats(&folder.join(file))?,
                 }
-                saved.stats = read_stats(&folder.join(file))?;
             }
             "relative_actions_processor" => {
                 let texts = |key: &str| -> Vec<String> {
@@ -74,16 +83,46 @@ pub fn read(folder: &Path) -> Result<Option<Saved>, DataError> {
                 let names = config["rename_map"].as_object().into_iter().flatten();
                 saved.renamed = names.filter_map(|(from, to)| Some((from.clone(), to.as_str()?.to_owned()))).collect();
             }
+            "xvla_add_domain_id" => {
+                let domain = config["domain_id"].as_i64();
+                saved.domain = Some(domain.ok_or_else(|| wrong(format!("domain_id is {}", config["domain_id"])))?);
+            }
+            "xvla_image_to_float" | "xvla_imagenet_normalize" if !config["image_keys"].is_null() => {
+                return Err(wrong(format!("image_keys is {}; all pictures are normalized", config["image_keys"])));
+            }
             // What these do is done for every sample.
             "to_batch_processor"
             | "device_processor"
             | "tokenizer_processor"
             | "pi0_new_line_processor"
+            | "xvla_image_to_float"
+            | "xvla_imagenet_normalize"
             | "pi05_prepare_state_tokenizer_processor_step" => {}
             other => return Err(wrong(format!("has the step {other:?}, which is not implemented"))),
         }
+        saved.steps.push(step["registry_name"].as_str().unwrap_or_default().to_owned());
     }
     Ok(Some(saved))
+}
+
+/// Sees to it that what a model in `folder` does behind its policy is what is done here.
+///
+/// # Errors
+/// Named by the file: wrong, or a step that is not implemented.
+pub fn check_after(folder: &Path) -> Result<(), DataError> {
+    let path = folder.join(format!("{AFTER}.json"));
+    if !path.is_file() {
+        return Ok(());
+    }
+    let bytes = files::read(&path, files::MAX_TEXT_BYTES).map_err(|error| DataError::read(&path, error))?;
+    let json: Json = serde_json::from_slice(&bytes).map_err(|error| DataError::file(&path, error))?;
+    let known = ["unnormalizer_processor", "absolute_actions_processor", "device_processor"];
+    let names = json["steps"].as_array().into_iter().flatten();
+    let mut names = names.map(|step| step["registry_name"].as_str().unwrap_or_default());
+    match names.find(|name| !known.contains(name)) {
+        Some(other) => Err(DataError::file(&path, format!("has the step {other:?}, which is not implemented"))),
+        None => Ok(()),
+    }
 }
 
 fn read_stats(path: &Path) -> Result<Stats, DataError> {
@@ -129,11 +168,13 @@ pub fn write(spec: &PolicySpec, stats: &Stats) -> Result<Vec<(String, Vec<u8>)>,
         "relative_actions_processor",
         json!({ "enabled": spec.relative, "exclude_joints": spec.exclude, "action_names": names(&spec.action_names) }),
     );
+    let pads_left = spec.xvla.as_ref().is_some_and(|rules| rules.pads_left);
+    let padding_side = if pads_left { "left" } else { "right" };
     let tokenizer = step(
         "tokenizer_processor",
         json!({
-            "max_length": spec.max_prompt, "task_key": "task", "padding_side": "right", "padding": "max_length",
-            "truncation": true, "tokenizer_name": TOKENIZER,
+            "max_length": spec.max_prompt, "task_key": "task", "padding_side": padding_side, "padding": "max_length",
+            "truncation": true, "tokenizer_name": if spec.xvla.is_some() { BART } else { TOKENIZER },
         }),
     );
     let device = |name: &str| step("device_processor", json!({ "device": name, "float_dtype": null }));
@@ -149,9 +190,21 @@ pub fn write(spec: &PolicySpec, stats: &Stats) -> Result<Vec<(String, Vec<u8>)>,
             let line = step("pi0_new_line_processor", json!({}));
             vec![rename, batch, line, tokenizer, device("cpu"), relative, normalize]
         }
+        Family::Xvla => {
+            let keys = json!({ "image_keys": null });
+            let to_float = step("xvla_image_to_float", json!({ "image_keys": null, "validate_range": true }));
+            let domain = spec.xvla.as_ref().map_or(0, |rules| rules.domain);
+            let domain = step("xvla_add_domain_id", json!({ "domain_id": domain }));
+            let imagenet = step("xvla_imagenet_normalize", keys);
+            vec![rename, batch, tokenizer, to_float, imagenet, domain, device("cpu"), normalize]
+        }
     };
     let absolute = step("absolute_actions_processor", json!({ "enabled": spec.relative }));
-    let after = vec![step("unnormalizer_processor", normalizer(outputs)), absolute, device("cpu")];
+    let unnormalize = step("unnormalizer_processor", normalizer(outputs));
+    let after = match spec.family {
+        Family::Xvla => vec![unnormalize, device("cpu")],
+        Family::Pi0 | Family::Pi05 => vec![unnormalize, absolute, device("cpu")],
+    };
     let mut files = Vec::new();
     for (name, mut steps) in [(BEFORE, before), (AFTER, after)] {
         for (at, step) in steps.iter_mut().enumerate() {

@@ -10,6 +10,7 @@ use super::augment::augmented;
 use super::observation::Observation;
 use super::scales::{ACTION, STATE, Scales, find, name_of};
 use super::spec::{Family, PolicySpec};
+use super::xvla::Rules;
 use super::{files, pictures, prompt, relative};
 use crate::config::Policy;
 use crate::data::column::{ColumnValues, SampleColumn};
@@ -54,7 +55,13 @@ impl PolicyMaker {
         let mut spec = PolicySpec::of(config).map_err(wrong)?;
         let scales = find(&mut spec, folders.model, &options.policy)?;
         let own = read_json_if_exists(&folders.model.join("tokenizer_config.json"))?;
-        let tokenizer = Tokenizer::open(folders.model, &Json::Null, &own)?;
+        let mut tokenizer = Tokenizer::open(folders.model, &Json::Null, &own)?;
+        if let Some(rules) = &mut spec.xvla {
+            tokenizer = tokenizer.cut_at(spec.max_prompt)?;
+            // lerobot fills up with what the tokenizer calls so.
+            let named = own["pad_token"].as_str().or(own["pad_token"]["content"].as_str());
+            rules.pad_token = named.and_then(|token| tokenizer.id(token)).unwrap_or(rules.pad_token);
+        }
         if tokenizer.num_rows() > spec.placeholder + 1 {
             let (ids, rows) = (tokenizer.num_rows(), spec.placeholder + 1);
             return Err(DataError::file(folders.model, format!("its tokenizer has {ids} ids, and the policy {rows}")));
@@ -86,7 +93,7 @@ impl PolicyMaker {
                 let changed = images.map(|(name, it)| (name.clone(), augmented(it, augment, &name, [self.seed, id.0])));
                 seen.images = changed.collect();
             }
-            self.sample(id, &seen, Some(self.recorded(step)?))
+            self.sample(id, &seen, Some(self.recorded(step)?), self.domain(Some(step))?)
         })
     }
 
@@ -95,7 +102,7 @@ impl PolicyMaker {
     /// # Errors
     /// As [`PolicyMaker::learn`].
     pub(in crate::data) fn ask(&self, id: SampleId, step: &Step) -> Result<Sample, DataError> {
-        guarded(|| self.sample(id, &self.observation(step)?, None))
+        guarded(|| self.sample(id, &self.observation(step)?, None, self.domain(Some(step))?))
     }
 
     /// Sees to it that a set has states and actions as the policy's.
@@ -137,7 +144,7 @@ impl PolicyMaker {
     /// # Errors
     /// A picture of no camera of the policy, none at all, or a state of another length.
     pub fn observe(&self, observation: &Observation) -> Result<Sample, DataError> {
-        guarded(|| self.sample(SampleId(0), observation, None))
+        guarded(|| self.sample(SampleId(0), observation, None, self.domain(None)?))
     }
 
     /// Actions as the robot takes them, `[H, action_dim]`, of what the policy predicts, `[H, max_action_dim]`, in `state`.
@@ -197,6 +204,10 @@ impl PolicyMaker {
             "STATE": super::spec::name_of(spec.state_normalization),
             "ACTION": super::spec::name_of(spec.action_normalization),
         });
+        if spec.xvla.is_some() {
+            // lerobot refuses keys that its policy does not have.
+            return;
+        }
         config["use_relative_actions"] = spec.relative.into();
         config["relative_exclude_joints"] = spec.exclude.clone().into();
         if !spec.action_names.is_empty() {
@@ -238,10 +249,23 @@ impl PolicyMaker {
 
     #[cfg(test)]
     pub(super) fn sample_of(&self, step: &Step) -> Sample {
-        self.sample(SampleId(0), &self.observation(step).unwrap(), Some(self.recorded(step).unwrap())).unwrap()
+        let domain = self.domain(Some(step)).unwrap();
+        self.sample(SampleId(0), &self.observation(step).unwrap(), Some(self.recorded(step).unwrap()), domain).unwrap()
     }
 
-    fn sample(&self, id: SampleId, seen: &Observation, actions: Option<Window>) -> Result<Sample, DataError> {
+    /// The domain of a step, or of an observation, where the policy has such.
+    fn domain(&self, step: Option<&Step>) -> Result<Option<i64>, DataError> {
+        let Some(rules) = &self.spec.xvla else { return Ok(None) };
+        step.map_or(Ok(rules.domain), |step| rules.domain_of(step)).map(Some)
+    }
+
+    fn sample(
+        &self,
+        id: SampleId,
+        seen: &Observation,
+        actions: Option<Window>,
+        domain: Option<i64>,
+    ) -> Result<Sample, DataError> {
         let spec = &self.spec;
         expect_finite("the state", &seen.state, spec.state_dim)?;
         let media = self.items(&seen.images)?;
@@ -277,6 +301,13 @@ impl PolicyMaker {
             state.resize(spec.max_state_dim, 0.0);
             columns.push(column("state", 1, spec.max_state_dim, state));
         }
+        columns.extend(domain.map(|domain| SampleColumn {
+            name: "domain".to_owned(),
+            before: Vec::new(),
+            rows: 1,
+            after: Vec::new(),
+            values: ColumnValues::I64(vec![domain]),
+        }));
         let mut sample = Sample::new(id, input_ids, position_ids, targets, media).with_columns(columns);
         sample.meta.num_targets = num_targets;
         sample.num_sources = num_sources;
@@ -291,8 +322,11 @@ impl PolicyMaker {
             return Err(DataError::Line(format!("has a picture {name}; the policy's cameras are {known}")));
         }
         let of = |camera: &String| images.iter().find(|(name, _)| name == camera);
-        let found: Vec<Media> =
-            cameras.iter().filter_map(of).map(|(_, picture)| pictures::item(picture, &self.spec)).collect();
+        let item = |(_, picture): &(String, RgbImage)| match &self.spec.xvla {
+            Some(rules) => rules.item(picture),
+            None => Ok(pictures::item(picture, &self.spec)),
+        };
+        let found = cameras.iter().filter_map(of).map(item).collect::<Result<Vec<Media>, _>>()?;
         match found.is_empty() && !cameras.is_empty() {
             true => Err(DataError::Line(format!("has no picture of any of the cameras {}", cameras.join(", ")))),
             false => Ok(found),
@@ -300,6 +334,9 @@ impl PolicyMaker {
     }
 
     fn prompt_ids(&self, task: &str, state: &[f32]) -> Result<Vec<i64>, DataError> {
+        if let Some(rules) = &self.spec.xvla {
+            return self.filled_prompt(rules, task);
+        }
         let text = match (self.spec.family, self.spec.state_token) {
             (Family::Pi05, false) => prompt::with_digits(task, state),
             _ => prompt::with_line(task),
@@ -316,6 +353,17 @@ impl PolicyMaker {
         Ok(ids)
     }
 
+    /// The ids of a task of X-VLA, cut off and filled up to one length.
+    fn filled_prompt(&self, rules: &Rules, task: &str) -> Result<Vec<i64>, DataError> {
+        let (ids, was_cut) = self.tokenizer.encode_cut(task)?;
+        self.num_cut.fetch_add(u64::from(was_cut), Ordering::Relaxed);
+        let ids: Vec<i64> = ids.into_iter().map(i64::from).collect();
+        match ids.iter().find(|id| **id >= self.spec.placeholder) {
+            Some(id) => Err(DataError::Line(format!("has the token {id} in its task, which the policy does not know"))),
+            None => Ok(rules.filled(ids, self.spec.max_prompt)),
+        }
+    }
+
     /// Normalized actions and their weights in the loss, `[H, max_action_dim]` each.
     fn targets(&self, state: &[f32], actions: Option<Window>) -> Result<(Vec<f32>, Vec<f32>), DataError> {
         let spec = &self.spec;
@@ -329,7 +377,11 @@ impl PolicyMaker {
         let rows = padded.chunks_mut(spec.max_action_dim).zip(weights.chunks_mut(spec.max_action_dim));
         for ((to, weights), (action, is_pad)) in rows.zip(values.chunks(spec.action_dim).zip(is_pad)) {
             to[..spec.action_dim].copy_from_slice(action);
-            weights[..spec.action_dim].fill(if is_pad && masks_padding { 0.0 } else { 1.0 });
+            for (at, weight) in weights.iter_mut().enumerate() {
+                // Numbers behind the data's own are learned where the action space has them: they are 0.
+                let counts = spec.xvla.as_ref().map_or(at < spec.action_dim, |it| it.space.counts(at, spec.action_dim));
+                *weight = f32::from(counts && !(is_pad && masks_padding));
+            }
         }
         Ok((padded, weights))
     }

@@ -8,7 +8,9 @@
 //!       └ actions ─── relative ── normalize ── columns `actions`, `action_weights`
 //! ```
 
+mod action_space;
 mod augment;
+mod canvas;
 mod files;
 mod maker;
 mod normalizer;
@@ -20,7 +22,11 @@ mod scales;
 mod spec;
 #[cfg(test)]
 mod tests;
+mod xvla;
+#[cfg(test)]
+mod xvla_tests;
 
+pub use action_space::ActionSpace;
 pub use files::is_processor_file;
 pub use maker::PolicyMaker;
 pub use observation::Observation;

@@ -2,6 +2,7 @@
 
 use image::RgbImage;
 
+use super::canvas::{cut, taps};
 use super::spec::PolicySpec;
 use crate::data::sample::Media;
 use crate::message::{Grid, Tower};
@@ -13,17 +14,8 @@ pub fn item(picture: &RgbImage, spec: &PolicySpec) -> Media {
     let [rows, columns] = spec.resolution;
     let canvas = fitted(picture, rows, columns);
     let [down, across] = spec.grid();
-    let mut pixels = Vec::with_capacity(canvas.len());
-    for (y, x) in (0..down).flat_map(|y| (0..across).map(move |x| (y * spec.patch, x * spec.patch))) {
-        for channel in 0..CHANNELS {
-            for row in y..y + spec.patch {
-                let line = &canvas[(channel * rows + row) * columns..][..columns];
-                pixels.extend_from_slice(&line[x..x + spec.patch]);
-            }
-        }
-    }
     let grid = Grid { t: 1, h: down as u32, w: across as u32 };
-    Media { tower: Tower::Vision, grid, num_features: down * across, pixels }
+    Media { tower: Tower::Vision, grid, num_features: down * across, pixels: cut(&canvas, spec.resolution, spec.patch) }
 }
 
 /// `[3, rows, columns]` of values from -1 to 1: the picture as large as it fits, in the middle, with black around it. Resized as
@@ -50,15 +42,4 @@ fn fitted(picture: &RgbImage, rows: usize, columns: usize) -> Vec<f32> {
         }
     }
     canvas
-}
-
-/// For each new place the two old ones that it lies between, and the weight of the second.
-fn taps(old: usize, new: usize) -> Vec<(usize, usize, f32)> {
-    let scale = old as f32 / new as f32;
-    let tap = |at: usize| {
-        let place = (scale * (at as f32 + 0.5) - 0.5).max(0.0);
-        let first = (place as usize).min(old - 1);
-        (first, (first + 1).min(old - 1), (place - first as f32).clamp(0.0, 1.0))
-    };
-    (0..new).map(tap).collect()
 }

@@ -7,6 +7,7 @@ use super::files;
 use super::normalizer::Normalizer;
 use super::relative;
 use super::spec::PolicySpec;
+use super::xvla::Rules;
 use crate::config::{Normalization, Policy};
 use crate::data::error::DataError;
 use crate::data::lerobot::{Dtype, FeatureStats, Set, Stats, command};
@@ -44,6 +45,9 @@ pub fn find(spec: &mut PolicySpec, folder: &Path, options: &PolicyOptions) -> Re
     let of_folder = saved.as_ref().map_or((None, None), |saved| (saved.state, saved.action));
     spec.state_normalization = settings.state_normalization.or(of_folder.0).unwrap_or(spec.state_normalization);
     spec.action_normalization = settings.action_normalization.or(of_folder.1).unwrap_or(spec.action_normalization);
+    if let Some(rules) = spec.xvla.take() {
+        spec.xvla = Some(of_xvla(rules, folder, saved.as_ref(), settings, spec.relative)?);
+    }
     let sets = options.sets.iter().flat_map(|file| &file.path.0).map(|path| Set::open(Path::new(path)).map(Arc::new));
     let sets = sets.collect::<Result<Vec<_>, _>>()?;
     let stats = match sets.is_empty() {
@@ -82,8 +86,37 @@ pub fn find(spec: &mut PolicySpec, folder: &Path, options: &PolicyOptions) -> Re
         true => relative::mask(spec.action_dim, &spec.action_names, &spec.exclude),
         false => Vec::new(),
     };
-    let notes = notes(&sets, settings, [&state, &action]);
+    let mut notes = notes(&sets, settings, [&state, &action]);
+    notes.extend(spec.xvla.as_ref().and_then(|rules| rules.note.clone()));
     Ok(Scales { state, action, mask, stats, notes })
+}
+
+/// What X-VLA's processor files and the settings say of its domain.
+///
+/// # Errors
+/// Named by the folder: a step of the processor is missing or not implemented, or a setting is not the policy's.
+fn of_xvla(
+    rules: Rules,
+    folder: &Path,
+    saved: Option<&files::Saved>,
+    settings: &Policy,
+    relative: bool,
+) -> Result<Rules, DataError> {
+    let wrong = |reason: String| DataError::file(folder, reason);
+    files::check_after(folder)?;
+    if relative {
+        return Err(wrong("X-VLA's actions are not relative to the state (policy.relative_actions)".to_owned()));
+    }
+    if let Some(saved) = saved {
+        let needed = ["xvla_image_to_float", "xvla_imagenet_normalize"];
+        if let Some(name) = needed.iter().find(|name| !saved.steps.iter().any(|step| step == *name)) {
+            return Err(wrong(format!(
+                "its policy_preprocessor.json has no step {name:?}, without which nothing is read"
+            )));
+        }
+    }
+    let domain = settings.domain.map(|domain| domain as i64).or(saved.and_then(|saved| saved.domain));
+    rules.with_domain(domain.unwrap_or(0)).map_err(wrong)
 }
 
 /// The statistics of all sets together, and the sizes and names that they have.

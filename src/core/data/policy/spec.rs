@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value as Json};
 
+use super::xvla::Rules;
 use crate::config::Normalization;
 use crate::data::card::policy_vocabulary;
 
@@ -13,6 +14,7 @@ const PATCH: usize = 14;
 pub enum Family {
     Pi0,
     Pi05,
+    Xvla,
 }
 
 /// What samples of a policy look like.
@@ -44,6 +46,8 @@ pub struct PolicySpec {
     pub state_token: bool,
     /// The id that stands for a feature of a picture.
     pub placeholder: i64,
+    /// What X-VLA does otherwise.
+    pub xvla: Option<Rules>,
 }
 
 impl PolicySpec {
@@ -53,8 +57,10 @@ impl PolicySpec {
         let family = match config["type"].as_str() {
             Some("pi05") => Family::Pi05,
             Some("pi0") => Family::Pi0,
-            _ => return Err(format!("`type` is {}, and samples are made for pi05 and pi0", config["type"])),
+            Some("xvla") => Family::Xvla,
+            _ => return Err(format!("`type` is {}, and samples are made for pi05, pi0 and xvla", config["type"])),
         };
+        let xvla = (family == Family::Xvla).then(|| Rules::of(config)).transpose()?;
         only(config, "n_obs_steps", &[Json::Null, 1.into()])?;
         let size = |key: &str, default: usize| match &config[key] {
             Json::Null => Ok(default),
@@ -64,9 +70,10 @@ impl PolicySpec {
                 .filter(|&it| (1..=1 << 16).contains(&it))
                 .ok_or_else(|| format!("`{key}` is {value}, not a size")),
         };
-        let resolution = match &config["image_resolution"] {
-            Json::Null => [224, 224],
-            sides => match [&sides[0], &sides[1]].map(Json::as_u64) {
+        let resolution = match (&xvla, &config["image_resolution"]) {
+            (Some(rules), _) => rules.resolution,
+            (None, Json::Null) => [224, 224],
+            (None, sides) => match [&sides[0], &sides[1]].map(Json::as_u64) {
                 [Some(rows), Some(columns)] if (1..=4096).contains(&rows) && (1..=4096).contains(&columns) => {
                     [rows as usize, columns as usize]
                 }
@@ -74,13 +81,17 @@ impl PolicySpec {
             },
         };
         let patch = match &config["sizes"]["vision"]["patch_size"] {
-            Json::Null => PATCH,
+            Json::Null => xvla.as_ref().map_or(PATCH, |rules| rules.patch),
             side => side
                 .as_u64()
                 .filter(|side| (1..=512).contains(side))
                 .ok_or_else(|| format!("`sizes.vision.patch_size` is {side}"))? as usize,
         };
-        let (max_state_dim, max_action_dim) = (size("max_state_dim", 32)?, size("max_action_dim", 32)?);
+        let max_state_dim = size("max_state_dim", 32)?;
+        let max_action_dim = match &xvla {
+            Some(rules) => rules.space.dim(),
+            None => size("max_action_dim", 32)?,
+        };
         let cameras = cameras(config)?;
         let width = |holder: &str, key: &str, most: usize| match &config[holder][key]["shape"][0] {
             Json::Null => Ok(most),
@@ -93,7 +104,11 @@ impl PolicySpec {
             None => Ok(default),
             Some(name) => named(name).ok_or_else(|| format!("`normalization_mapping.{kind}` is {name:?}")),
         };
-        let default = if family == Family::Pi05 { Normalization::Quantiles } else { Normalization::MeanStd };
+        let (horizon, max_prompt, default) = match family {
+            Family::Pi05 => (50, 200, Normalization::Quantiles),
+            Family::Pi0 => (50, 48, Normalization::MeanStd),
+            Family::Xvla => (32, 64, Normalization::Identity),
+        };
         if mode("VISUAL", Normalization::Identity)? != Normalization::Identity {
             return Err("`normalization_mapping.VISUAL` is not IDENTITY, which is not implemented".to_owned());
         }
@@ -102,14 +117,15 @@ impl PolicySpec {
             Json::Array(names) => Ok(Some(names.iter().map(|it| it.as_str().unwrap_or_default().to_owned()).collect())),
             other => Err(format!("`{key}` is {other}, not a list of names")),
         };
-        let state_token = match &config["sizes"]["state_token"] {
-            Json::Null => family == Family::Pi0,
-            Json::Bool(value) => *value || family == Family::Pi0,
-            other => return Err(format!("`sizes.state_token` is {other}")),
+        let state_token = match (&xvla, &config["sizes"]["state_token"]) {
+            (Some(rules), _) => rules.reads_state,
+            (None, Json::Null) => family == Family::Pi0,
+            (None, Json::Bool(value)) => *value || family == Family::Pi0,
+            (None, other) => return Err(format!("`sizes.state_token` is {other}")),
         };
         Ok(Self {
             family,
-            horizon: size("chunk_size", 50)?,
+            horizon: size("chunk_size", horizon)?,
             max_state_dim,
             max_action_dim,
             state_dim: width("input_features", "observation.state", max_state_dim)?,
@@ -117,7 +133,7 @@ impl PolicySpec {
             resolution,
             patch,
             cameras,
-            max_prompt: size("tokenizer_max_length", if family == Family::Pi05 { 200 } else { 48 })?,
+            max_prompt: size("tokenizer_max_length", max_prompt)?,
             state_normalization: mode("STATE", default)?,
             action_normalization: mode("ACTION", default)?,
             relative: flag(config, "use_relative_actions")?,
@@ -125,6 +141,7 @@ impl PolicySpec {
             action_names: texts("action_feature_names")?.unwrap_or_default(),
             state_token,
             placeholder: policy_vocabulary(config) - 1,
+            xvla,
         })
         .and_then(Self::checked)
     }
@@ -133,6 +150,9 @@ impl PolicySpec {
         let [rows, columns] = self.resolution;
         if rows % self.patch + columns % self.patch > 0 {
             return Err(format!("`image_resolution` {rows}×{columns} is not whole patches of {}", self.patch));
+        }
+        if self.xvla.is_some() && self.cameras.is_empty() {
+            return Err("`input_features` has no camera, of the type VISUAL, which X-VLA needs".to_owned());
         }
         Ok(self)
     }

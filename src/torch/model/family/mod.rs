@@ -52,5 +52,6 @@ mod qwen3_vl_moe_text;
 mod qwen3_vl_text;
 mod vision;
 pub(super) mod voxtral;
+pub(super) mod xvla;
 
 pub(super) use common::NamePrefix;

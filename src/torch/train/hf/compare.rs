@@ -12,7 +12,7 @@ use loongforge_core::data::{COMPONENTS, Component};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Tensors that some publishers store and no model needs: they are computed, or unused.
-const NEVER_NEEDED: [&str; 10] = [
+const NEVER_NEEDED: [&str; 11] = [
     "*.rotary_emb.inv_freq",
     "*.rope.inv_freq",
     "*.attn.masked_bias",
@@ -25,6 +25,8 @@ const NEVER_NEEDED: [&str; 10] = [
     "*.comfy_quant",
     "*.scale_input",
     "*.input_scale",
+    // The first release of Florence-2 generates with it, and BART's encoder does not.
+    "*.final_logits_bias",
 ];
 
 /// Tables with one row a token: by the last two segments of their names.

@@ -9,6 +9,8 @@ use crate::params::{ParamSpec, StoredTensor};
 const GATE_UP: &str = "experts.gate_up_proj";
 const DOWN: &str = "experts.down_proj";
 const VISION_MODEL: &str = "vision_model.";
+/// The map of Florence-2's features, which its first release has without `.weight` and the other way round.
+const IMAGE_MAP: &str = ".image_projection.weight";
 
 /// The pieces of a parameter as the folder has them; the family's own where the folder has none of either kind.
 pub(super) fn pieces_in<'a>(spec: &ParamSpec, find: &impl Fn(&str) -> Option<&'a Stored>) -> Vec<StoredTensor> {
@@ -43,8 +45,12 @@ pub(super) fn pieces_in<'a>(spec: &ParamSpec, find: &impl Fn(&str) -> Option<&'a
     (0..*experts).flat_map(of_expert).collect()
 }
 
-/// Leaves `vision_model.` out of a piece's name where the folder does.
+/// Leaves `vision_model.` out of a piece's name where the folder does, and takes the map of Florence-2's features as it has it.
 fn with_or_without<'a>(piece: StoredTensor, find: &impl Fn(&str) -> Option<&'a Stored>) -> StoredTensor {
+    let map = piece.name.strip_suffix(".weight").filter(|_| piece.name.ends_with(IMAGE_MAP)).map(str::to_owned);
+    if let Some(name) = map.filter(|name| find(name).is_some()) {
+        return StoredTensor { name, shape: piece.shape.iter().rev().copied().collect(), transposed: true, ..piece };
+    }
     if !piece.name.contains(VISION_MODEL) || find(&piece.name).is_some() {
         return piece;
     }

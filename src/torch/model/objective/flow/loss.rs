@@ -39,7 +39,7 @@ impl Default for FlowSettings {
 
 impl LossKind {
     /// The cost of each difference `e`.
-    fn value(self, e: &Tensor) -> Tensor {
+    pub(in crate::model) fn value(self, e: &Tensor) -> Tensor {
         match self {
             LossKind::Mse => e.square(),
             LossKind::Huber { delta } => {

@@ -1,0 +1,358 @@
+//! X-VLA (`XVLAPolicy` of lerobot): its `config.json` is lerobot's, with that of Florence-2 under `florence_config`, as transformers or
+//! as the first release writes it.
+//!
+//! Dropout and stochastic depth are not computed: training goes through what the reference computes in eval mode. The data's notes
+//! tell users so (`core/data/policy/xvla.rs`).
+
+use std::sync::Arc;
+
+use loongforge_core::data::policy::ActionSpace;
+use loongforge_core::message::Tower;
+use serde_json::{Value, json};
+
+use crate::model::config::{CarriedParts, ModelConfig};
+use crate::model::davit::{DavitConfig, StageConfig};
+use crate::model::keys::{Keys, ModelConfigError};
+use crate::model::policy::PolicyOptions;
+use crate::model::towers::{ModelTower, Towers};
+use crate::model::tree_names::TreeNames;
+use crate::model::xvla::{BartConfig, FrozenParts, XvlaConfig, XvlaFamily};
+use crate::nn::Activation;
+
+type Result<T> = std::result::Result<T, ModelConfigError>;
+
+/// What the names of all parameters begin with.
+const PREFIX: &str = "model.";
+const TOWER: &str = "model.vlm.vision_tower.";
+const PROJECTOR: &str = "model.vlm.multi_modal_projector.";
+
+pub(in crate::model) fn read(keys: &Keys<'_>) -> Result<ModelConfig> {
+    let (config, tower) = parts(keys)?;
+    let encoder = ModelTower { tower: Tower::Vision, family: Arc::new(tower), placeholders: vec![config.image_token] };
+    Ok(ModelConfig {
+        model_type: "xvla".into(),
+        foundation: Arc::new(XvlaFamily::new(config)),
+        low_noise: None,
+        towers: Towers::new(vec![encoder]),
+        tree: TreeNames::default(),
+        carried: CarriedParts::default(),
+    })
+}
+
+/// The policy and its tower.
+fn parts(keys: &Keys<'_>) -> Result<(XvlaConfig, DavitConfig)> {
+    refuse_others(keys)?;
+    let florence = keys.section("florence_config")?;
+    florence.only("tie_word_embeddings", &[json!(true)])?;
+    let tower = tower(keys, &florence.section("vision_config")?)?;
+    let language = language(&florence.section("text_config")?, &tower)?;
+    Ok((policy(keys, language, &tower)?, tower))
+}
+
+/// The policy that a `config.json` describes.
+#[cfg(test)]
+pub(in crate::model) fn config_of(config: &Value) -> Result<XvlaConfig> {
+    parts(&Keys::new(config)).map(|(policy, _)| policy)
+}
+
+/// Refuses what lerobot's policy can do and this one cannot.
+fn refuse_others(keys: &Keys<'_>) -> Result<()> {
+    keys.only("n_obs_steps", &[json!(1)])?;
+    keys.only("dtype", &[json!("float32"), json!("bfloat16")])?;
+    keys.only("use_peft", &[json!(false)])?;
+    // With "longest", what a sample is depends on the others of its batch.
+    keys.only("pad_language_to", &[json!("max_length")])
+}
+
+fn policy(keys: &Keys<'_>, language: BartConfig, tower: &DavitConfig) -> Result<XvlaConfig> {
+    let size = |key: &str, default: i64| keys.size_or(key).map(|value| value.unwrap_or(default));
+    let flag = |key: &str, default: bool| keys.flag_or(key).map(|value| value.unwrap_or(default));
+    let whole = keys.filled(&json!({}));
+    let space = ActionSpace::of(&whole);
+    let mode = || keys.value("action_mode").map_or_else(|| "ee6d".to_owned(), Value::to_string);
+    let space = space.map_err(|reason| keys.inconsistent("action_mode", mode(), reason))?;
+    let width = size("hidden_size", 1024)?;
+    let num_heads = size("num_heads", 16)?;
+    divides(keys, "num_heads", num_heads, "hidden_size", width)?;
+    let pixels = pixels(keys)?;
+    let config = XvlaConfig {
+        prefix: PREFIX.into(),
+        image_token: language.vocab_size,
+        language,
+        view_features: features(keys, tower, pixels)?,
+        num_views: num_views(keys)?,
+        horizon: size("chunk_size", 32)?,
+        state_dim: if flag("use_proprio", true)? { size("max_state_dim", 32)? } else { 0 },
+        space,
+        num_domains: size("num_domains", 30)?,
+        num_prompts: keys.index_or("len_soft_prompts")?.unwrap_or(32),
+        width,
+        depth: size("depth", 24)?,
+        num_heads,
+        mlp_dim: inner(keys, "mlp_ratio", width)?,
+        time_dim: size("dim_time", 32)?,
+        max_rows: size("max_len_seq", 512)?,
+        domain_maps: flag("use_hetero_proj", false)?,
+        num_steps: size("num_denoising_steps", 10)?,
+        frozen: FrozenParts {
+            language: flag("freeze_language_encoder", false)?,
+            transformer: !flag("train_policy_transformer", true)?,
+            prompts: !flag("train_soft_prompts", true)?,
+        },
+        options: PolicyOptions::default(),
+    };
+    check_state(keys, &config)?;
+    check_rows(keys, &config)?;
+    Ok(config)
+}
+
+/// Grippers are hidden in states as well, so these must have their numbers.
+fn check_state(keys: &Keys<'_>, config: &XvlaConfig) -> Result<()> {
+    let last = config.space.hidden.iter().max().map_or(-1, |at| *at as i64);
+    match config.state_dim > last {
+        true => Ok(()),
+        false if config.state_dim == 0 => {
+            Err(keys.inconsistent("use_proprio", false, "this action_mode hides numbers of the state"))
+        }
+        false => Err(keys.inconsistent(
+            "max_state_dim",
+            config.state_dim,
+            format!("this action_mode hides number {last} of the state"),
+        )),
+    }
+}
+
+/// Both transformers have a position for each row.
+fn check_rows(keys: &Keys<'_>, config: &XvlaConfig) -> Result<()> {
+    let prompt = keys.size_or("tokenizer_max_length")?.unwrap_or(64);
+    let encoded = config.view_features + prompt;
+    let rows = config.horizon + encoded + (config.num_views - 1).saturating_mul(config.view_features);
+    if rows > config.max_rows {
+        let must = format!("actions, prompt and pictures take {rows} rows");
+        return Err(keys.inconsistent("max_len_seq", config.max_rows, must));
+    }
+    if encoded > config.language.max_positions {
+        let must = format!("a picture and a prompt take {encoded} positions of text_config.max_position_embeddings");
+        return Err(keys.inconsistent(
+            "tokenizer_max_length",
+            prompt,
+            format!("{must} ({})", config.language.max_positions),
+        ));
+    }
+    Ok(())
+}
+
+/// Pictures of a sample: as many as lerobot's policy counts when it opens this config.
+fn num_views(keys: &Keys<'_>) -> Result<i64> {
+    let cameras = cameras(keys).len() as i64;
+    let empty = keys.index_or("empty_cameras")?.unwrap_or(0);
+    let most = keys.size_or("num_image_views")?.unwrap_or(0).max(cameras.saturating_add(empty));
+    match most {
+        0 => Err(keys.missing("num_image_views")),
+        1..=64 => Ok(most),
+        _ => Err(keys.inconsistent("num_image_views", most, "must be at most 64")),
+    }
+}
+
+/// The cameras of `input_features`.
+fn cameras<'a>(keys: &Keys<'a>) -> Vec<&'a Value> {
+    let features = keys.value("input_features").and_then(Value::as_object).into_iter().flatten();
+    features.map(|(_, feature)| feature).filter(|feature| feature["type"] == "VISUAL").collect()
+}
+
+/// Rows and columns of all pictures: `resize_imgs_with_padding`, or what all cameras have.
+fn pixels(keys: &Keys<'_>) -> Result<[i64; 2]> {
+    let checked = |key: &str, found: &[i64]| match found {
+        [rows, columns] if (1..=4096).contains(rows) && (1..=4096).contains(columns) => Ok([*rows, *columns]),
+        other => Err(keys.inconsistent(key, format!("{other:?}"), "must be rows and columns of at most 4096")),
+    };
+    if keys.value("resize_imgs_with_padding").is_some() {
+        return checked("resize_imgs_with_padding", &keys.indices("resize_imgs_with_padding")?);
+    }
+    let sizes: Vec<Vec<i64>> = cameras(keys)
+        .iter()
+        .map(|camera| [1, 2].iter().filter_map(|at| camera["shape"][at].as_i64()).collect())
+        .collect();
+    match sizes.as_slice() {
+        [] => Err(keys.missing("resize_imgs_with_padding")),
+        [first, others @ ..] if others.iter().all(|other| other == first) => checked("input_features", first),
+        _ => Err(keys.inconsistent(
+            "resize_imgs_with_padding",
+            "null",
+            "the cameras of input_features have pictures of several sizes",
+        )),
+    }
+}
+
+/// Features of a picture of this size.
+fn features(keys: &Keys<'_>, tower: &DavitConfig, pixels: [i64; 2]) -> Result<i64> {
+    let patch = tower.patch();
+    let wrong = |must: String| Err(keys.inconsistent("resize_imgs_with_padding", format!("{pixels:?}"), must));
+    if pixels.iter().any(|side| side % patch != 0) {
+        return wrong(format!("rows and columns must be multiples of {patch}, the step of the first convolution"));
+    }
+    match tower.grid_of(pixels) {
+        None => wrong("pictures are smaller than a convolution".into()),
+        Some([rows, columns]) if rows.max(columns) > tower.max_positions => {
+            let most = tower.max_positions;
+            wrong(format!("the last stage has {rows} x {columns} places, and positions are for {most} x {most}"))
+        }
+        Some(_) => Ok(tower.num_features_of(pixels)),
+    }
+}
+
+/// The width between two maps, cut off as `int` does.
+fn inner(keys: &Keys<'_>, key: &str, width: i64) -> Result<i64> {
+    Ok((width as f64 * ratio(keys, key)?) as i64)
+}
+
+fn ratio(keys: &Keys<'_>, key: &str) -> Result<f64> {
+    let ratio = keys.number_or(key)?.unwrap_or(4.0);
+    match (0.01..=64.0).contains(&ratio) {
+        true => Ok(ratio),
+        false => Err(keys.inconsistent(key, ratio, "must be between 0.01 and 64")),
+    }
+}
+
+fn divides(keys: &Keys<'_>, key: &str, of: i64, whole: &str, width: i64) -> Result<()> {
+    match width % of {
+        0 => Ok(()),
+        _ => Err(keys.inconsistent(key, of, format!("must divide {whole} ({width})"))),
+    }
+}
+
+/// A share of what training drops, which is not computed.
+fn dropped(keys: &Keys<'_>, key: &str) -> Result<()> {
+    let rate = keys.number_or(key)?.unwrap_or(0.0);
+    match (0.0..1.0).contains(&rate) {
+        true => Ok(()),
+        false => Err(keys.inconsistent(key, rate, "must be at least 0 and below 1")),
+    }
+}
+
+fn language(keys: &Keys<'_>, tower: &DavitConfig) -> Result<BartConfig> {
+    keys.only("model_type", &[json!("florence2_language"), json!("bart")])?;
+    keys.only("tie_word_embeddings", &[json!(true)])?;
+    keys.only("encoder_layerdrop", &[json!(0.0), json!(0)])?;
+    ["dropout", "attention_dropout", "activation_dropout"].iter().try_for_each(|key| dropped(keys, key))?;
+    let size = |key: &str, default: i64| keys.size_or(key).map(|value| value.unwrap_or(default));
+    let (width, num_heads) = (size("d_model", 1024)?, size("encoder_attention_heads", 16)?);
+    divides(keys, "encoder_attention_heads", num_heads, "d_model", width)?;
+    if width != tower.outputs {
+        let must = format!("must be vision_config.projection_dim ({})", tower.outputs);
+        return Err(keys.inconsistent("d_model", width, must));
+    }
+    let vocab_size = size("vocab_size", 50_265)?;
+    let pad_token = keys.index_or("pad_token_id")?.unwrap_or(1);
+    if pad_token >= vocab_size {
+        return Err(keys.inconsistent("pad_token_id", pad_token, format!("must be below vocab_size ({vocab_size})")));
+    }
+    let is_scaled = keys.flag_or("scale_embedding")?.unwrap_or(false);
+    Ok(BartConfig {
+        vocab_size,
+        pad_token,
+        width,
+        num_layers: size("encoder_layers", 12)?,
+        num_heads,
+        mlp_dim: size("encoder_ffn_dim", 4096)?,
+        max_positions: size("max_position_embeddings", 1024)?.min(1 << 20),
+        activation: keys.activation_or("activation_function")?.unwrap_or(Activation::Gelu),
+        scale: if is_scaled { (width as f64).sqrt() } else { 1.0 },
+        std: keys.number_or("init_std")?.unwrap_or(0.02),
+    })
+}
+
+fn tower(policy: &Keys<'_>, keys: &Keys<'_>) -> Result<DavitConfig> {
+    keys.only("model_type", &[json!("davit"), json!("florence_vision")])?;
+    dropped(keys, "drop_path_rate")?;
+    keys.only("image_feature_source", &[json!(["spatial_avg_pool", "temporal_avg_pool"])])?;
+    let size = |key: &str, default: i64| keys.size_or(key).map(|value| value.unwrap_or(default));
+    // The first release has these in sections of their own.
+    let in_section = |section: &str, kind: &str, theirs: &str, key: &str, default: i64| {
+        let Some(section) = keys.section_or(section)? else { return size(key, default) };
+        section.only("type", &[json!(kind)])?;
+        section.size(theirs)
+    };
+    Ok(DavitConfig {
+        prefix: TOWER.into(),
+        projector_prefix: PROJECTOR.into(),
+        in_channels: size("in_channels", 3)?,
+        stages: stages(keys)?,
+        window: size("window_size", 12)?,
+        mlp_ratio: ratio(keys, "mlp_ratio")?,
+        qkv_bias: keys.flag_or("qkv_bias")?.unwrap_or(true),
+        activation: keys.activation_or("activation_function")?.unwrap_or(Activation::Gelu),
+        outputs: size("projection_dim", 1024)?,
+        max_positions: in_section(
+            "image_pos_embed",
+            "learned_abs_2d",
+            "max_pos_embeddings",
+            "max_position_embeddings",
+            50,
+        )?
+        .min(1 << 20),
+        max_frames: in_section(
+            "visual_temporal_embedding",
+            "COSINE",
+            "max_temporal_embeddings",
+            "max_temporal_embeddings",
+            100,
+        )?,
+        std: keys.number_or("initializer_range")?.unwrap_or(0.02),
+        frozen: policy.flag_or("freeze_vision_encoder")?.unwrap_or(false),
+    })
+}
+
+/// The stages: lists of one length.
+fn stages(keys: &Keys<'_>) -> Result<Vec<StageConfig>> {
+    let numbers = |key: &str, default: [i64; 4]| match keys.value(key) {
+        None => Ok(default.to_vec()),
+        Some(_) => keys.indices(key),
+    };
+    let widths = if keys.value("dim_embed").is_some() { "dim_embed" } else { "embed_dim" };
+    let norms = match keys.value("patch_prenorm") {
+        None => vec![false, true, true, true],
+        Some(value) => value.as_array().into_iter().flatten().map(|it| it == &json!(true)).collect(),
+    };
+    let lists = [
+        ("depths", numbers("depths", [1, 1, 9, 1])?),
+        (widths, numbers(widths, [128, 256, 512, 1024])?),
+        ("num_heads", numbers("num_heads", [4, 8, 16, 32])?),
+        ("num_groups", numbers("num_groups", [4, 8, 16, 32])?),
+        ("patch_size", numbers("patch_size", [7, 3, 3, 3])?),
+        ("patch_stride", numbers("patch_stride", [4, 2, 2, 2])?),
+        ("patch_padding", numbers("patch_padding", [3, 1, 1, 1])?),
+    ];
+    let count = lists[0].1.len();
+    if !(1..=16).contains(&count) || norms.len() != count {
+        return Err(keys.inconsistent("patch_prenorm", format!("{norms:?}"), format!("depths has {count} stages")));
+    }
+    for (key, list) in &lists {
+        let least = i64::from(*key != "patch_padding");
+        if list.len() != count || list.iter().any(|it| !(least..=1 << 16).contains(it)) {
+            let must = format!("must be {count} numbers from {least} on, as depths has");
+            return Err(keys.inconsistent(key, format!("{list:?}"), must));
+        }
+    }
+    let at = |list: usize, stage: usize| lists[list].1[stage];
+    let stage = |number: usize| {
+        let width = at(1, number);
+        divides(keys, "num_heads", at(2, number), lists[1].0, width)?;
+        divides(keys, "num_groups", at(3, number), lists[1].0, width)?;
+        Ok(StageConfig {
+            depth: at(0, number).min(4096),
+            width,
+            num_heads: at(2, number),
+            num_groups: at(3, number),
+            kernel: at(4, number),
+            stride: at(5, number),
+            padding: at(6, number),
+            norm_first: norms[number],
+        })
+    };
+    (0..count).map(stage).collect()
+}
+
+#[cfg(test)]
+#[path = "xvla_tests.rs"]
+mod tests;

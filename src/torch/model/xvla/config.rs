@@ -1,0 +1,165 @@
+//! A policy as data.
+
+use loongforge_core::data::policy::ActionSpace;
+use loongforge_core::message::Tower;
+use tch::Kind;
+
+use crate::model::columns::{Column, Rows, token_columns};
+use crate::model::policy::PolicyOptions;
+use crate::model::towers::FeatureInput;
+use crate::nn::Activation;
+use crate::params::{Init, ParamSpec};
+
+/// The epsilon of all layer norms.
+pub(super) const EPS: f64 = 1e-5;
+
+/// The columns of samples beside those of their tokens.
+pub(super) const ACTIONS: &str = "actions";
+pub(super) const WEIGHTS: &str = "action_weights";
+pub(super) const STATE: &str = "state";
+pub(super) const DOMAIN: &str = "domain";
+
+/// A policy with soft prompts.
+#[derive(Clone, Debug, PartialEq)]
+pub struct XvlaConfig {
+    /// What the names of all parameters begin with.
+    pub prefix: String,
+    pub language: BartConfig,
+    /// Features of a picture, and pictures of a sample; those that it lacks are rows of zeros.
+    pub view_features: i64,
+    pub num_views: i64,
+    /// The token that features of pictures replace; it has no entry in the table.
+    pub image_token: i64,
+    /// Actions of a sample.
+    pub horizon: i64,
+    pub space: ActionSpace,
+    /// Numbers of a state; 0: there is none.
+    pub state_dim: i64,
+    pub num_domains: i64,
+    /// Learned rows of each domain.
+    pub num_prompts: i64,
+    /// The transformer's.
+    pub width: i64,
+    pub depth: i64,
+    pub num_heads: i64,
+    pub mlp_dim: i64,
+    /// Features of a time.
+    pub time_dim: i64,
+    /// Rows that have a position; prompts have none.
+    pub max_rows: i64,
+    /// True if the maps of what Florence-2 has made are of each domain.
+    pub domain_maps: bool,
+    /// Steps from noise to actions.
+    pub num_steps: i64,
+    pub frozen: FrozenParts,
+    pub options: PolicyOptions,
+}
+
+/// BART's encoder (Lewis et al. 2019; `BartEncoder` of transformers): norms are behind their branches.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BartConfig {
+    pub vocab_size: i64,
+    /// The token that fills up prompts. Its row of the table is not trained.
+    pub pad_token: i64,
+    pub width: i64,
+    pub num_layers: i64,
+    pub num_heads: i64,
+    pub mlp_dim: i64,
+    pub max_positions: i64,
+    pub activation: Activation,
+    /// What embeddings are multiplied with.
+    pub scale: f64,
+    /// The standard deviation of random weights.
+    pub std: f64,
+}
+
+/// Parts that are not trained.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FrozenParts {
+    /// The encoder of language, its table included.
+    pub language: bool,
+    /// The transformer, without its soft prompts.
+    pub transformer: bool,
+    pub prompts: bool,
+}
+
+impl XvlaConfig {
+    /// Numbers of an action of the model.
+    pub fn action_dim(&self) -> i64 {
+        self.space.dim() as i64
+    }
+
+    /// What the names of the parameters of the encoder of language begin with.
+    pub(super) fn language_prefix(&self) -> String {
+        format!("{}vlm.language_model.encoder.", self.prefix)
+    }
+
+    /// What the names of the transformer's parameters begin with.
+    pub(super) fn transformer_prefix(&self) -> String {
+        format!("{}transformer.", self.prefix)
+    }
+
+    pub(super) fn block_prefix(&self, number: i64) -> String {
+        format!("{}blocks.{number}.", self.transformer_prefix())
+    }
+
+    /// Returns whether the prefix is computed with this parameter, and actions are not.
+    pub(super) fn is_of_prefix(&self, name: &str) -> bool {
+        name.starts_with(&format!("{}vlm.", self.prefix))
+    }
+
+    /// Returns what it reads of samples.
+    pub(super) fn columns(&self) -> Vec<Column> {
+        let column = |name, kind, rows: i64, after: Vec<i64>| Column {
+            name,
+            kind,
+            before: Vec::new(),
+            after,
+            rows: Rows::Fixed(rows as u32),
+            uncounted: None,
+        };
+        let mut columns = token_columns();
+        columns.extend([ACTIONS, WEIGHTS].map(|name| column(name, Kind::Float, self.horizon, vec![self.action_dim()])));
+        if self.state_dim > 0 {
+            columns.push(column(STATE, Kind::Float, 1, vec![self.state_dim]));
+        }
+        columns.push(column(DOMAIN, Kind::Int64, 1, Vec::new()));
+        columns
+    }
+
+    pub(super) fn input(&self) -> FeatureInput {
+        FeatureInput {
+            tower: Tower::Vision,
+            num_tensors: 1,
+            width: self.language.width,
+            placeholders: vec![self.image_token],
+        }
+    }
+
+    /// The transformer's parameters, frozen where it is.
+    pub(super) fn of_transformer(&self, specs: Vec<ParamSpec>) -> Vec<ParamSpec> {
+        frozen_if(self.frozen.transformer, specs)
+    }
+
+    /// The parameters of the encoder of language, frozen where it is.
+    pub(super) fn of_language(&self, specs: Vec<ParamSpec>) -> Vec<ParamSpec> {
+        frozen_if(self.frozen.language, specs)
+    }
+}
+
+fn frozen_if(is_frozen: bool, specs: Vec<ParamSpec>) -> Vec<ParamSpec> {
+    if is_frozen { specs.into_iter().map(ParamSpec::frozen).collect() } else { specs }
+}
+
+/// Random weights as `xavier_uniform_` draws them for a map of so many inputs and outputs.
+pub(super) fn xavier(inputs: i64, outputs: i64) -> Init {
+    Init::Uniform((6.0 / (inputs + outputs) as f64).sqrt())
+}
+
+/// The same parameters, the first of which starts as `init`.
+pub(super) fn starting(mut specs: Vec<ParamSpec>, init: Init) -> Vec<ParamSpec> {
+    if let Some(first) = specs.first_mut() {
+        first.init = init;
+    }
+    specs
+}

@@ -1,0 +1,49 @@
+//! The loss of an action space: the cost of each number times what it counts.
+//!
+//! Shapes: R actions, A numbers of each.
+
+use loongforge_core::data::policy::ActionSpace;
+use tch::{Device, Kind, Tensor};
+
+use crate::model::objective::LossKind;
+
+/// What a difference of predicted and recorded actions costs.
+pub(super) struct ActionCost {
+    kind: LossKind,
+    /// `[A]`: true for numbers whose prediction is a logit; `None`: there are none.
+    logits: Option<Tensor>,
+    /// `[R, A]`, float32.
+    target: Tensor,
+    weight: Tensor,
+}
+
+impl ActionCost {
+    /// `target` `[R, A]`, and what each element counts beside its number's own weight, `weight` of the same shape; float32.
+    pub fn new(kind: LossKind, space: &ActionSpace, target: Tensor, weight: &Tensor) -> ActionCost {
+        let device = target.device();
+        let is_logit: Vec<bool> = (0..space.dim()).map(|at| space.logits.contains(&at)).collect();
+        let logits = (!space.logits.is_empty()).then(|| Tensor::from_slice(&is_logit).to_device(device));
+        ActionCost { kind, logits, weight: weight * of_numbers(space, device), target }
+    }
+
+    /// The sum over all elements of `predicted` `[R, A]`, float64.
+    pub fn sum(&self, predicted: &Tensor) -> Tensor {
+        let predicted = predicted.to_kind(Kind::Float);
+        let cost = self.kind.value(&(&predicted - &self.target));
+        let cost = match &self.logits {
+            Some(logits) => cross_entropy(&predicted, &self.target).where_self(logits, &cost),
+            None => cost,
+        };
+        (cost * &self.weight).sum(Kind::Double)
+    }
+}
+
+/// What each number of an action counts, `[A]`.
+fn of_numbers(space: &ActionSpace, device: Device) -> Tensor {
+    Tensor::from_slice(&space.weights).to_device(device)
+}
+
+/// Of logits and of probabilities between 0 and 1, as torch's `binary_cross_entropy_with_logits`.
+fn cross_entropy(logits: &Tensor, target: &Tensor) -> Tensor {
+    logits.clamp_min(0.0) - logits * target + (-logits.abs()).exp().log1p()
+}

@@ -1,0 +1,224 @@
+//! The tape of a micro-batch: Florence-2 once a sample, the transformer once a draw, and the weighted cost of actions.
+//!
+//! Shapes: N samples, K draws of each, H actions of a sample of A numbers each.
+
+use std::rc::Rc;
+
+use loongforge_core::message::SampleId;
+use loongforge_core::schedule::TimeSampler;
+use tch::{Device, Kind, Tensor};
+
+use super::config::{ACTIONS, DOMAIN, STATE, WEIGHTS};
+use super::layout::Layout;
+use super::loss::ActionCost;
+use super::network::{Network, or_zeros};
+use crate::model::batch::{MicroBatch, SampleRow};
+use crate::model::columns::INPUT_IDS;
+use crate::model::foundation::FoundationTape;
+use crate::model::objective::{Draw, FlowSettings, NoisePurpose};
+use crate::model::policy::PolicyOptions;
+use crate::model::towers::FeatureInput;
+use crate::tape::{Policy, Slot, Tape};
+
+/// Noise and time of all draws: samples in their order, and the draws of each side by side.
+pub(super) struct Noise {
+    /// `[N·K·H, A]`, float32.
+    pub noise: Tensor,
+    /// `[N·K]`, float32.
+    pub times: Tensor,
+}
+
+/// A sample that counts for nothing.
+pub(super) fn filler() -> SampleRow {
+    SampleRow {
+        id: SampleId(0),
+        num_tokens: 1,
+        num_targets: 0,
+        target: None,
+        items: Vec::new(),
+        purpose: NoisePurpose::Training,
+    }
+}
+
+impl Network {
+    /// Draws noise and time of a batch's samples. Times are even between actions, 0, and noise, 1.
+    pub fn draw(&self, rows: &[SampleRow], seed: u64) -> Noise {
+        let shape = [self.config.horizon, self.config.action_dim()];
+        let draws = || {
+            rows.iter().flat_map(|row| {
+                let draw = |number| Draw { seed, sample: row.id, purpose: row.purpose, number };
+                (0..self.config.options.noise_draws).map(draw)
+            })
+        };
+        let noise: Vec<Tensor> = draws().map(|draw| draw.noise(&shape)).collect();
+        let times: Vec<f32> = draws().map(|draw| draw.time(&TimeSampler::Uniform) as f32).collect();
+        Noise { noise: Tensor::cat(&noise, 0), times: Tensor::from_slice(&times) }
+    }
+
+    /// Records forward and loss of a micro-batch with this noise.
+    pub fn record(
+        &self,
+        batch: &MicroBatch,
+        rows: &[SampleRow],
+        noise: &Noise,
+        flow: &FlowSettings,
+        input: &FeatureInput,
+    ) -> FoundationTape {
+        let mut tape = Tape::new();
+        let PolicyOptions { noise_draws, insulate } = self.config.options;
+        let num_draws = noise_draws as usize;
+        let ids = batch.input_ids();
+        let layout = Rc::new(Layout::new(&self.config, &ids, &batch.cu_seqlens, num_draws, self.device));
+        let domains = Rc::new(batch.columns.get(DOMAIN).to_device(self.device));
+        let (features, x) = self.record_tokens(&mut tape, batch, &ids, input);
+        let mut parts = vec![self.record_actions(&mut tape, batch, noise, &domains)];
+        parts.extend(self.record_seen(&mut tape, x, &layout, &domains, insulate));
+        let predicted = self.record_transformer(&mut tape, parts, &layout, &domains);
+        let cost = self.cost(batch, rows, noise, flow);
+        let scale = batch.loss_scale;
+        let forward = move |reads: &[Tensor]| vec![cost.sum(&reads[0]) * scale];
+        let loss = tape.run("loss", &[], Policy::Keep, &[predicted], 1, forward)[0];
+        tape.keep(loss);
+        FoundationTape {
+            tape: Rc::new(tape),
+            features: vec![features],
+            loss: Some(loss),
+            predicted: None,
+            inbound: Vec::new(),
+            outbound: Vec::new(),
+            key_values: Vec::new(),
+            routing: None,
+        }
+    }
+
+    /// The rows of all tokens, and the slots of features.
+    fn record_tokens(
+        &self,
+        tape: &mut Tape,
+        batch: &MicroBatch,
+        ids: &[i64],
+        input: &FeatureInput,
+    ) -> (Vec<Slot>, Slot) {
+        let tokens = batch.columns.get(INPUT_IDS).to_device(self.device);
+        let part = self.language.tokens.part.clone();
+        let look_up = move |_: &[Tensor]| vec![part.look_up(&tokens)];
+        let x = tape.run("embed", &self.language.tokens.ids, self.policy, &[], 1, look_up)[0];
+        if batch.num_features.first().is_none_or(|count| *count == 0) {
+            return (Vec::new(), x);
+        }
+        let features = tape.input(batch.feature_grads);
+        let rows = Tensor::from_slice(&input.rows(ids)).to_device(self.device);
+        (vec![features], tape.put_rows(x, Rc::new(rows), features))
+    }
+
+    /// The transformer's rows of what Florence-2 makes, of other pictures, and of prompts, where there are such.
+    fn record_seen(
+        &self,
+        tape: &mut Tape,
+        x: Slot,
+        layout: &Rc<Layout>,
+        domains: &Rc<Tensor>,
+        insulate: bool,
+    ) -> Vec<Slot> {
+        let encoded = self.record_language(tape, x, layout);
+        let mut parts = Vec::new();
+        let free = move |x: &Tensor| if insulate { x.detach() } else { x.shallow_clone() };
+        let [map, of_views] = &self.maps;
+        let (part, at, of) = (map.part.clone(), layout.clone(), domains.clone());
+        let forward = move |reads: &[Tensor]| vec![part.forward(&free(&reads[0]), &of, &at.encoded_lens)];
+        parts.extend(tape.run("map of language", &map.ids, self.policy, &[encoded], 1, forward));
+        if layout.views.is_some() {
+            let (part, at, of) = (of_views.part.clone(), layout.clone(), domains.clone());
+            let forward = move |reads: &[Tensor]| {
+                let rows = at.views.as_ref().expect("samples have several pictures");
+                vec![part.forward(&or_zeros(&free(&reads[0]), rows), &of, &at.view_lens)]
+            };
+            parts.extend(tape.run("map of views", &of_views.ids, self.policy, &[x], 1, forward));
+        }
+        if let Some(prompts) = &self.prompts {
+            let (part, of) = (prompts.part.clone(), domains.clone());
+            let forward = move |_: &[Tensor]| vec![part.forward(&of)];
+            parts.extend(tape.run("prompts", &prompts.ids, self.policy, &[], 1, forward));
+        }
+        parts
+    }
+
+    /// The states of the first pictures and the texts behind the encoder of language.
+    fn record_language(&self, tape: &mut Tape, x: Slot, layout: &Rc<Layout>) -> Slot {
+        let policy = self.policy;
+        let (part, at) = (self.language.positions.part.clone(), layout.clone());
+        let forward = move |reads: &[Tensor]| vec![part.forward(&or_zeros(&reads[0], &at.encoded), &at.places)];
+        let mut x = tape.run("positions of language", &self.language.positions.ids, policy, &[x], 1, forward)[0];
+        for (number, (attention, mlp)) in self.language.layers.iter().enumerate() {
+            let (part, at) = (attention.part.clone(), layout.clone());
+            let forward = move |reads: &[Tensor]| vec![part.forward(&reads[0], &at.texts)];
+            x = tape.run(format!("language {number} attention"), &attention.ids, policy, &[x], 1, forward)[0];
+            let part = mlp.part.clone();
+            let forward = move |reads: &[Tensor]| vec![part.forward(&reads[0])];
+            x = tape.run(format!("language {number} mlp"), &mlp.ids, policy, &[x], 1, forward)[0];
+        }
+        x
+    }
+
+    /// The rows of noised actions.
+    fn record_actions(&self, tape: &mut Tape, batch: &MicroBatch, noise: &Noise, domains: &Rc<Tensor>) -> Slot {
+        let num_draws = i64::from(self.config.options.noise_draws);
+        let [noise, times] = [&noise.noise, &noise.times].map(|x| x.to_device(self.device));
+        let actions = self.of_actions(batch, ACTIONS);
+        let num_samples = actions.size()[0];
+        let time = times.view([num_samples, num_draws, 1, 1]);
+        let by_draw = noise.view([num_samples, num_draws, self.config.horizon, -1]);
+        let noised: Tensor = by_draw * &time + actions * (1.0 - &time);
+        let noised = noised.flatten(0, 2);
+        let states = (self.config.state_dim > 0).then(|| batch.columns.get(STATE).to_device(self.device));
+        let (part, of, kind) = (self.encoder.part.clone(), domains.clone(), self.kind);
+        let forward = move |_: &[Tensor]| vec![part.forward(&noised, &times, states.as_ref(), &of).to_kind(kind)];
+        tape.run("actions", &self.encoder.ids, self.policy, &[], 1, forward)[0]
+    }
+
+    /// Predicted actions `[N·K·H, A]` of the transformer's rows by their parts.
+    fn record_transformer(&self, tape: &mut Tape, parts: Vec<Slot>, layout: &Rc<Layout>, domains: &Rc<Tensor>) -> Slot {
+        let policy = self.policy;
+        let (part, at) = (self.positions.part.clone(), layout.clone());
+        let forward = move |reads: &[Tensor]| vec![part.forward(&reads.iter().collect::<Vec<_>>(), &at)];
+        let mut x = tape.run("sequences", &self.positions.ids, policy, &parts, 1, forward)[0];
+        for (number, block) in self.blocks.iter().enumerate() {
+            let (part, at) = (block.attention.part.clone(), layout.clone());
+            let forward = move |reads: &[Tensor]| vec![part.forward(&reads[0], &at.sequences)];
+            let y = tape.run(format!("block {number} attention"), &block.attention.ids, policy, &[x], 1, forward)[0];
+            x = tape.add(x, y);
+            let part = block.mlp.part.clone();
+            let forward = move |reads: &[Tensor]| vec![part.forward(&reads[0])];
+            let y = tape.run(format!("block {number} mlp"), &block.mlp.ids, policy, &[x], 1, forward)[0];
+            x = tape.add(x, y);
+        }
+        let x = tape.take_rows(x, Rc::new(layout.actions.shallow_clone()));
+        let (part, of) = (self.decoder.part.clone(), domains.clone());
+        let forward = move |reads: &[Tensor]| vec![part.forward(&reads[0], &of)];
+        tape.run("decoder", &self.decoder.ids, policy, &[x], 1, forward)[0]
+    }
+
+    /// A column of the samples' actions, `[N, 1, H, A]`, float32.
+    fn of_actions(&self, batch: &MicroBatch, name: &str) -> Tensor {
+        let values = batch.columns.get(name).to_device(self.device).to_kind(Kind::Float);
+        values.view([-1, 1, self.config.horizon, self.config.action_dim()])
+    }
+
+    /// What predictions cost: an even share of the sample's for each of its draws, times the weight of its time; nothing of a sample
+    /// that does not count.
+    fn cost(&self, batch: &MicroBatch, rows: &[SampleRow], noise: &Noise, flow: &FlowSettings) -> ActionCost {
+        let num_draws = self.config.options.noise_draws as usize;
+        let times = Vec::<f32>::try_from(noise.times.to_device(Device::Cpu)).expect("a row of times");
+        let of_draw = |(number, time): (usize, f32)| {
+            let of_time = if batch.evaluates { 1.0 } else { flow.weight.at(f64::from(time)) };
+            let counts = rows[number / num_draws].num_targets > 0;
+            if counts { (of_time / num_draws as f64) as f32 } else { 0.0 }
+        };
+        let shares: Vec<f32> = times.into_iter().enumerate().map(of_draw).collect();
+        let shares = Tensor::from_slice(&shares).to_device(self.device);
+        let shares = shares.view([rows.len() as i64, num_draws as i64, 1, 1]);
+        let each = |x: Tensor| x.expand([-1, num_draws as i64, -1, -1], false).flatten(0, 2);
+        let weight = (self.of_actions(batch, WEIGHTS) * shares).flatten(0, 2);
+        ActionCost::new(flow.kind, &self.config.space, each(self.of_actions(batch, ACTIONS)), &weight)
+    }
+}
