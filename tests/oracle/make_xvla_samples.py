@@ -25,7 +25,7 @@ from transformers import PreTrainedTokenizerFast
 from make_xvla import FLORENCE
 
 CAMERA, HORIZON, LENGTH = "observation.images.front", 4, 9
-PROMPTS = ["pick_up the cube", "open", "put the red cube into the open drawer and close it"]
+PROMPTS = ["open the drawer", "open", "put the red cube into the open drawer and close it"]
 
 
 def write_tokenizer(folder: Path) -> None:
@@ -70,7 +70,7 @@ def main() -> None:
         picture = resize_with_pad(batch[CAMERA], rows, columns, pad_value=0.0)[0]
         found["pictures"][f"{rows}x{columns}"] = picture.flatten()[::37].tolist()
     found["state"] = pad_vector(batch["observation.state"], 20, truncate=True)[0].tolist()
-    found["actions"] = pad_vector(batch["action"][0], 20, truncate=True).tolist()
+    found["actions"] = pad_vector(batch["action"], 20, truncate=True).tolist()
     found["domain"] = batch["domain_id"][0].item()
     config.tokenizer_name = "facebook/bart-large"
     config._save_pretrained(args.out)

@@ -5,7 +5,6 @@ use serde_json::Value as Json;
 
 use super::action_space::ActionSpace;
 use super::canvas::{cut, taps};
-use crate::data::card::policy_vocabulary;
 use crate::data::error::DataError;
 use crate::data::lerobot::Step;
 use crate::data::sample::Media;

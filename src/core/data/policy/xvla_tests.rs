@@ -11,7 +11,7 @@ use crate::config::{Data, Policy, TrainFile};
 use crate::data::column::ColumnValues;
 use crate::data::dataset::Dataset;
 use crate::data::in_process::InProcess;
-use crate::data::lerobot::Set;
+use crate::data::lerobot::{Feature, Set, SetWriter, Value};
 use crate::data::maker::SampleMaker;
 use crate::data::processor::{PolicyOptions, ProcessorFolders, ProcessorOptions};
 use crate::data::sample::Sample;
@@ -70,7 +70,7 @@ fn samples_are_what_lerobots_model_sees() {
     let num_features = 7;
     assert_eq!(sample.input_ids[..num_features], vec![300; num_features]);
     let prompt: Vec<i64> =
-        golden["prompts"]["pick_up the cube"].as_array().unwrap().iter().map(|id| id.as_i64().unwrap()).collect();
+        golden["prompts"]["open the drawer"].as_array().unwrap().iter().map(|id| id.as_i64().unwrap()).collect();
     assert_eq!(sample.input_ids[num_features..], prompt);
     assert_eq!(floats(&sample, "state"), numbers(&golden["state"]));
     assert_eq!(floats(&sample, "actions"), numbers(&golden["actions"]));
@@ -142,16 +142,40 @@ fn domains_come_from_settings_files_and_steps() {
     assert_eq!((of(&config, None), of(&config, Some(7))), (4, 7));
     let error = open(&config, Policy { domain: Some(9), ..Policy::default() }).err().unwrap();
     assert!(error.contains("domain 9, and the policy has 9"), "{error}");
+    let folder = tempfile::tempdir().unwrap();
+    let (place, names) = (folder.path().join("set"), ["a", "b", "c"]);
+    let features = vec![
+        Feature::pictures(CAMERA, 48, 64, false),
+        Feature::vector("observation.state", &names),
+        Feature::vector("action", &names),
+        Feature::vector("robot", &["number"]),
+    ];
+    let mut writer = SetWriter::create(&place, 10, "several", features).unwrap();
+    for robot in [2.0, 9.0, 0.5] {
+        let (picture, numbers) = (RgbImage::new(64, 48), [0.0; 3]);
+        let of = |key| (key, Value::Numbers(&numbers));
+        let frame = [
+            (CAMERA, Value::Picture(&picture)),
+            of("observation.state"),
+            of("action"),
+            ("robot", Value::Numbers(&[robot])),
+        ];
+        writer.add_frame(&frame).unwrap();
+    }
+    writer.end_episode("go").unwrap();
+    writer.finish().unwrap();
     let mut by_step = config.clone();
-    by_step["domain_feature_key"] = "frame_index".into();
-    // Frame 9 of the set is the third of its episode.
-    assert_eq!((of(&by_step, None), of(&by_step, Some(7))), (2, 2));
-    by_step["num_domains"] = 5.into();
-    by_step["domain_feature_key"] = "index".into();
+    by_step["domain_feature_key"] = "robot".into();
     let maker = open(&by_step, Policy::default()).unwrap();
-    let step = Arc::new(Set::open(&set()).unwrap()).step(1, 2).unwrap();
-    let error = maker.learn(crate::message::SampleId(0), &step).unwrap_err().to_string();
-    assert!(error.contains("index is [9.0], and a domain is a number from 0 to 4"), "{error}");
+    let set = Arc::new(Set::open(&place).unwrap());
+    let learned = |frame| maker.learn(crate::message::SampleId(0), &set.step(0, frame).unwrap());
+    assert_eq!(column(&learned(0).unwrap(), "domain"), &ColumnValues::I64(vec![2]));
+    for (frame, part) in [(1, "robot is [9.0], and a domain is a number from 0 to 8"), (2, "robot is [0.5]")] {
+        let error = learned(frame).unwrap_err().to_string();
+        assert!(error.contains(part), "{error}");
+    }
+    // A set without the feature has the domain of the files.
+    assert_eq!(of(&by_step, None), 4);
 }
 
 /// A folder that was trained in is served as lerobot's, and lerobot's own files are read.
