@@ -15,8 +15,6 @@ use crate::files;
 
 const BEFORE: &str = "policy_preprocessor";
 const AFTER: &str = "policy_postprocessor";
-/// The tokenizer that lerobot's own files name.
-const TOKENIZER: &str = "google/paligemma-3b-pt-224";
 /// Bytes of a file of statistics.
 const MAX_BYTES: u64 = 64 << 20;
 
@@ -79,6 +77,7 @@ pub fn read(folder: &Path) -> Result<Option<Saved>, DataError> {
             | "device_processor"
             | "tokenizer_processor"
             | "pi0_new_line_processor"
+            | "smolvla_new_line_processor"
             | "pi05_prepare_state_tokenizer_processor_step" => {}
             other => return Err(wrong(format!("has the step {other:?}, which is not implemented"))),
         }
@@ -132,8 +131,8 @@ pub fn write(spec: &PolicySpec, stats: &Stats) -> Result<Vec<(String, Vec<u8>)>,
     let tokenizer = step(
         "tokenizer_processor",
         json!({
-            "max_length": spec.max_prompt, "task_key": "task", "padding_side": "right", "padding": "max_length",
-            "truncation": true, "tokenizer_name": TOKENIZER,
+            "max_length": spec.max_prompt, "task_key": "task", "padding_side": "right", "padding": spec.padding,
+            "truncation": true, "tokenizer_name": spec.tokenizer,
         }),
     );
     let device = |name: &str| step("device_processor", json!({ "device": name, "float_dtype": null }));
@@ -149,9 +148,17 @@ pub fn write(spec: &PolicySpec, stats: &Stats) -> Result<Vec<(String, Vec<u8>)>,
             let line = step("pi0_new_line_processor", json!({}));
             vec![rename, batch, line, tokenizer, device("cpu"), relative, normalize]
         }
+        Family::SmolVla => {
+            // lerobot's own files have no step for relative actions: theirs are never so.
+            let line = step("smolvla_new_line_processor", json!({}));
+            let relative = spec.relative.then_some(relative);
+            [rename, batch, line, tokenizer, device("cpu")].into_iter().chain(relative).chain([normalize]).collect()
+        }
     };
     let absolute = step("absolute_actions_processor", json!({ "enabled": spec.relative }));
-    let after = vec![step("unnormalizer_processor", normalizer(outputs)), absolute, device("cpu")];
+    let absolute = (spec.family != Family::SmolVla || spec.relative).then_some(absolute);
+    let restore = step("unnormalizer_processor", normalizer(outputs));
+    let after: Vec<Json> = std::iter::once(restore).chain(absolute).chain([device("cpu")]).collect();
     let mut files = Vec::new();
     for (name, mut steps) in [(BEFORE, before), (AFTER, after)] {
         for (at, step) in steps.iter_mut().enumerate() {

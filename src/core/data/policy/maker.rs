@@ -186,6 +186,10 @@ impl PolicyMaker {
             "STATE": super::spec::name_of(spec.state_normalization),
             "ACTION": super::spec::name_of(spec.action_normalization),
         });
+        // lerobot refuses keys that its config does not have: SmolVLA's says what of this it has in the processor files alone.
+        if spec.family == Family::SmolVla {
+            return;
+        }
         config["use_relative_actions"] = spec.relative.into();
         config["relative_exclude_joints"] = spec.exclude.clone().into();
         if !spec.action_names.is_empty() {
@@ -314,7 +318,7 @@ impl PolicyMaker {
         expect_finite("an action", &values, spec.horizon * spec.action_dim)?;
         relative::to_relative(&mut values, state, &self.scales.mask);
         self.scales.action.normalize(&mut values);
-        let masks_padding = self.settings.mask_padding.unwrap_or(false);
+        let masks_padding = self.settings.mask_padding.unwrap_or(spec.masks_padding);
         let rows = padded.chunks_mut(spec.max_action_dim).zip(weights.chunks_mut(spec.max_action_dim));
         for ((to, weights), (action, is_pad)) in rows.zip(values.chunks(spec.action_dim).zip(is_pad)) {
             to[..spec.action_dim].copy_from_slice(action);

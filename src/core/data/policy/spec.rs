@@ -3,16 +3,23 @@
 use serde_json::{Map, Value as Json};
 
 use crate::config::Normalization;
-use crate::data::card::policy_vocabulary;
+use crate::data::card::{SMOLVLA, policy_vocabulary};
 
-/// The image tower of PaliGemma cuts squares of this side.
+/// The image towers of PaliGemma and SmolVLM2 cut squares of these sides.
 const PATCH: usize = 14;
+const SMOL_PATCH: usize = 16;
+/// Patches a side that become one feature of SmolVLM2.
+const SMOL_MERGE: usize = 4;
+/// The tokenizers that lerobot's own files name.
+const TOKENIZER: &str = "google/paligemma-3b-pt-224";
+const SMOL_TOKENIZER: &str = "HuggingFaceTB/SmolVLM2-500M-Video-Instruct";
 
 /// Which policy it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Family {
     Pi0,
     Pi05,
+    SmolVla,
 }
 
 /// What samples of a policy look like.
@@ -29,17 +36,26 @@ pub struct PolicySpec {
     /// Rows and columns of a picture.
     pub resolution: [usize; 2],
     pub patch: usize,
+    /// Side of the block of patches that becomes one feature.
+    pub merge: usize,
+    /// A picture is put into the corner at the bottom right, not into the middle.
+    pub in_corner: bool,
     /// Names of its cameras, in order; those that the config adds as always empty are left out. A policy that has none goes by
     /// state and prompt alone.
     pub cameras: Vec<String>,
     /// Tokens of a prompt at most; more are cut off.
     pub max_prompt: usize,
+    /// What lerobot's processors pad prompts to, and the tokenizer that they take.
+    pub padding: String,
+    pub tokenizer: String,
     pub state_normalization: Normalization,
     pub action_normalization: Normalization,
     pub relative: bool,
     pub exclude: Vec<String>,
     /// Names of the numbers of an action, which `exclude` goes by.
     pub action_names: Vec<String>,
+    /// Steps behind the end of an episode are left out of the loss, where a run says nothing of them.
+    pub masks_padding: bool,
     /// The state is a column, not digits of the prompt.
     pub state_token: bool,
     /// The id that stands for a feature of a picture.
@@ -53,8 +69,10 @@ impl PolicySpec {
         let family = match config["type"].as_str() {
             Some("pi05") => Family::Pi05,
             Some("pi0") => Family::Pi0,
-            _ => return Err(format!("`type` is {}, and samples are made for pi05 and pi0", config["type"])),
+            Some(SMOLVLA) => Family::SmolVla,
+            _ => return Err(format!("`type` is {}, and samples are made for pi05, pi0 and smolvla", config["type"])),
         };
+        let is_smol = family == Family::SmolVla;
         only(config, "n_obs_steps", &[Json::Null, 1.into()])?;
         let size = |key: &str, default: usize| match &config[key] {
             Json::Null => Ok(default),
@@ -64,21 +82,29 @@ impl PolicySpec {
                 .filter(|&it| (1..=1 << 16).contains(&it))
                 .ok_or_else(|| format!("`{key}` is {value}, not a size")),
         };
-        let resolution = match &config["image_resolution"] {
-            Json::Null => [224, 224],
-            sides => match [&sides[0], &sides[1]].map(Json::as_u64) {
+        // SmolVLA's are columns and rows, which are alike.
+        let (sides, default) = if is_smol { ("resize_imgs_with_padding", 512) } else { ("image_resolution", 224) };
+        let resolution = match &config[sides] {
+            Json::Null => [default; 2],
+            found => match [&found[0], &found[1]].map(Json::as_u64) {
                 [Some(rows), Some(columns)] if (1..=4096).contains(&rows) && (1..=4096).contains(&columns) => {
                     [rows as usize, columns as usize]
                 }
-                _ => return Err(format!("`image_resolution` is {sides}, not two sides")),
+                _ => return Err(format!("`{sides}` is {found}, not two sides")),
             },
         };
-        let patch = match &config["sizes"]["vision"]["patch_size"] {
-            Json::Null => PATCH,
-            side => side
-                .as_u64()
-                .filter(|side| (1..=512).contains(side))
-                .ok_or_else(|| format!("`sizes.vision.patch_size` is {side}"))? as usize,
+        let side = |place: &str, default: usize| match config["sizes"].pointer(place) {
+            None | Some(Json::Null) => Ok(default),
+            Some(side) => match side.as_u64().filter(|side| (1..=512).contains(side)) {
+                Some(side) => Ok(side as usize),
+                None => Err(format!("`sizes{}` is {side}", place.replace('/', "."))),
+            },
+        };
+        let patch = side("/vision/patch_size", if is_smol { SMOL_PATCH } else { PATCH })?;
+        let merge = match (is_smol, config["sizes"].is_null()) {
+            (false, _) => 1,
+            (true, true) => SMOL_MERGE,
+            (true, false) => side("/scale_factor", 2)?,
         };
         let (max_state_dim, max_action_dim) = (size("max_state_dim", 32)?, size("max_action_dim", 32)?);
         let cameras = cameras(config)?;
@@ -102,9 +128,10 @@ impl PolicySpec {
             Json::Array(names) => Ok(Some(names.iter().map(|it| it.as_str().unwrap_or_default().to_owned()).collect())),
             other => Err(format!("`{key}` is {other}, not a list of names")),
         };
+        let always = family != Family::Pi05;
         let state_token = match &config["sizes"]["state_token"] {
-            Json::Null => family == Family::Pi0,
-            Json::Bool(value) => *value || family == Family::Pi0,
+            Json::Null => always,
+            Json::Bool(value) => *value || always,
             other => return Err(format!("`sizes.state_token` is {other}")),
         };
         Ok(Self {
@@ -116,13 +143,28 @@ impl PolicySpec {
             action_dim: width("output_features", "action", max_action_dim)?,
             resolution,
             patch,
+            merge,
+            in_corner: is_smol,
             cameras,
             max_prompt: size("tokenizer_max_length", if family == Family::Pi05 { 200 } else { 48 })?,
+            padding: match (is_smol, &config["pad_language_to"]) {
+                (true, Json::Null) => "longest".to_owned(),
+                (true, Json::String(padding)) if ["longest", "max_length"].contains(&padding.as_str()) => {
+                    padding.clone()
+                }
+                (true, other) => return Err(format!("`pad_language_to` is {other}, not longest or max_length")),
+                (false, _) => "max_length".to_owned(),
+            },
+            tokenizer: match (is_smol, config["vlm_model_name"].as_str()) {
+                (true, name) => name.unwrap_or(SMOL_TOKENIZER).to_owned(),
+                (false, _) => TOKENIZER.to_owned(),
+            },
             state_normalization: mode("STATE", default)?,
             action_normalization: mode("ACTION", default)?,
             relative: flag(config, "use_relative_actions")?,
             exclude: texts("relative_exclude_joints")?.unwrap_or_else(|| vec!["gripper".to_owned()]),
             action_names: texts("action_feature_names")?.unwrap_or_default(),
+            masks_padding: is_smol,
             state_token,
             placeholder: policy_vocabulary(config) - 1,
         })
@@ -130,14 +172,14 @@ impl PolicySpec {
     }
 
     fn checked(self) -> Result<Self, String> {
-        let [rows, columns] = self.resolution;
-        if rows % self.patch + columns % self.patch > 0 {
-            return Err(format!("`image_resolution` {rows}×{columns} is not whole patches of {}", self.patch));
+        let ([rows, columns], block) = (self.resolution, self.patch * self.merge);
+        if rows % block + columns % block > 0 {
+            return Err(format!("pictures of {rows}×{columns} are not whole blocks of {block} pixels a side"));
         }
         Ok(self)
     }
 
-    /// Features of a picture, down and across.
+    /// Patches of a picture, down and across.
     pub fn grid(&self) -> [usize; 2] {
         self.resolution.map(|side| side / self.patch)
     }
