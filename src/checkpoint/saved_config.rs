@@ -1,6 +1,6 @@
 //! The `config.json` of what is saved: plain weights of one type, whatever they came from.
 
-use loongforge_core::data::Component;
+use loongforge_core::data::{Component, has_dtype};
 use serde_json::{Value, json};
 
 /// Without packing, and with `dtype` (`"bfloat16"`, `"float32"`) wherever the original names a type; transformers 4 calls
@@ -11,7 +11,7 @@ pub fn saved_config(config: &Value, dtype: Option<&str>, carried: &[&str]) -> Va
     let Some(map) = saved.as_object_mut() else { return saved };
     let left: Vec<String> = carried.iter().map(|prefix| format!("{}_config", prefix.trim_end_matches('.'))).collect();
     let named = plain(map, dtype, &left);
-    if let (false, Some(dtype)) = (named, dtype) {
+    if let (false, Some(dtype), true) = (named, dtype, has_dtype(config)) {
         map.insert("dtype".to_owned(), json!(dtype));
     }
     saved
@@ -53,5 +53,6 @@ mod tests {
         assert_eq!(saved_config(&config, Some("bfloat16"), &["text."])["text_config"], config["text_config"]);
         assert_eq!(saved_config(&json!({"a": 1}), Some("float32"), &[]), json!({"a": 1, "dtype": "float32"}));
         assert_eq!(saved_config(&json!({"a": 1}), None, &[]), json!({"a": 1}));
+        assert_eq!(saved_config(&json!({"type": "smolvla"}), Some("float32"), &[]), json!({"type": "smolvla"}));
     }
 }

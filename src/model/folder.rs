@@ -7,7 +7,7 @@ use crate::model::hub::{model_here, resolve_config, resolve_model};
 use loongforge_core::config::{Experts, Model, ModelKind, Part, Source, Weights, code};
 use loongforge_core::data::{
     DIFFUSION, DataError, MediaDecoder, ModelCard, Processor, ProcessorFolders, ProcessorOptions, SampleMaker, Section,
-    TEXT_TOKENIZER, Tokenizer, is_diffusion, open_maker,
+    TEXT_TOKENIZER, Tokenizer, frozen_towers, is_diffusion, open_maker,
 };
 use loongforge_core::schedule::{AutoShift, FlowShape, ModelShape};
 use loongforge_torch::model::ModelConfig;
@@ -133,9 +133,8 @@ impl ModelFolder {
         let folder = Self::open(model)?;
         model.settle(folder.model_kind());
         if folder.config.foundation.as_policy().is_some() {
-            let says = |key: &str| folder.json[key] == true;
-            let (tower, all) = (says("freeze_vision_encoder"), says("train_expert_only"));
-            let parts = [(&mut model.image_encoder, tower || all), (&mut model.image_projector, all)];
+            let [tower, projector] = frozen_towers(&folder.json);
+            let parts = [(&mut model.image_encoder, tower), (&mut model.image_projector, projector)];
             parts.into_iter().filter(|(_, frozen)| *frozen).for_each(|(part, _)| {
                 part.freeze.get_or_insert(true);
             });

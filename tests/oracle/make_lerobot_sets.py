@@ -22,7 +22,7 @@ from lerobot.configs import FeatureType, NormalizationMode, PolicyFeature
 from lerobot.configs.video import RGBEncoderConfig
 from lerobot.datasets.compute_stats import aggregate_stats, compute_episode_stats, compute_relative_action_stats
 from lerobot.datasets.lerobot_dataset import LeRobotDataset
-from lerobot.policies.common.vla_utils import resize_with_pad_torch
+from lerobot.policies.common.vla_utils import resize_with_pad, resize_with_pad_torch
 from lerobot.policies.pi05.processor_pi05 import Pi05PrepareStateTokenizerProcessorStep
 from lerobot.lerobot_types import TransitionKey
 from lerobot.processor import NormalizerProcessorStep
@@ -197,11 +197,14 @@ def processed(root: Path) -> dict:
     relative = to_relative_actions(item["action"][None], item["observation.state"][None], [True, True, False])
     stats = compute_relative_action_stats(dataset.hf_dataset.with_format(None), features("image"), horizon, exclude)
     result["relative"] = {"action": plain(relative[0]), "stats": plain(stats)}
-    canvases = {}
+    canvases, corners = {}, {}
     for rows, columns in ((28, 28), (56, 42), (64, 96)):
         canvas = resize_with_pad_torch(item[CAMERA].permute(1, 2, 0)[None], rows, columns)[0] * 2.0 - 1.0
         canvases[f"{rows}x{columns}"] = plain(canvas.permute(2, 0, 1).flatten()[::37])
-    return {**result, "canvases": canvases}
+        # As SmolVLA takes them.
+        corner = resize_with_pad(item[CAMERA][None], rows, columns, pad_value=0)[0] * 2.0 - 1.0
+        corners[f"{rows}x{columns}"] = plain(corner.flatten()[::37])
+    return {**result, "canvases": canvases, "corners": corners}
 
 
 def main() -> None:

@@ -18,6 +18,7 @@ import importlib
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from unittest import mock
 
 import torch
@@ -30,15 +31,57 @@ SIZES = dict(vocab_size=40, vision=dict(hidden_size=12, intermediate_size=20, nu
              text=dict(HEADS, width=16, mlp_dim=24), expert=dict(HEADS, width=12, mlp_dim=20))
 POLICY = dict(chunk_size=5, max_action_dim=6, max_state_dim=4, num_inference_steps=10)
 FAMILIES = {name: dict(type=name, sizes=SIZES, **POLICY) for name in ["pi05", "pi0"]}
+# Joint attention, cross-attention and joint attention again, of a vision-language model that has a layer more.
+SMOL = dict(vocab_size=40, scale_factor=2, expert_mlp_dim=20,
+            vision=dict(hidden_size=12, intermediate_size=20, num_hidden_layers=1, num_attention_heads=2, patch_size=4,
+                        image_size=16),
+            text=dict(num_heads=4, num_kv_heads=2, head_dim=4, depth=4, width=16, mlp_dim=24))
+FAMILIES["smolvla"] = dict(type="smolvla", sizes=SMOL, chunk_size=5, max_action_dim=6, max_state_dim=4, num_steps=10, num_vlm_layers=3,
+                           self_attn_every_n_layers=2, expert_width_multiplier=0.75, freeze_vision_encoder=False,
+                           train_expert_only=False, train_state_proj=True)
 CLASSES = {"pi05": ("pi05", "PI05Config", "PI05Pytorch"), "pi0": ("pi0", "PI0Config", "PI0Pytorch")}
 # The true width of an action; prompts' lengths, and the pictures that each sample has.
 ACTION_DIM = 4
 SAMPLES = [dict(prompt=5, cameras=[0, 1]), dict(prompt=3, cameras=[0, 1]), dict(prompt=6, cameras=[1])]
 NUM_CAMERAS, NUM_DRAWS = 2, 2
+# Keys of `config.json` that lerobot's configs do not have, or that are given otherwise.
+OTHERS = ["type", "sizes", "device", "dtype", "image_resolution", "resize_imgs_with_padding"]
+# Actions of each sample that lie within its episode: SmolVLA leaves those behind out of the loss.
+INSIDE = [5, 3, 4]
 
 
 def build(config: dict) -> torch.nn.Module:
     """lerobot's model, whose widths are fixed in its source."""
+    return build_smolvla(config) if config["type"] == "smolvla" else build_pi(config)
+
+
+def build_smolvla(config: dict) -> torch.nn.Module:
+    """The vision-language model's widths are those of a folder that `vlm_model_name` names."""
+    from lerobot.policies.smolvla import configuration_smolvla, modeling_smolvla, smolvlm_with_expert as parts
+    from transformers import SmolVLMConfig
+
+    sizes = config["sizes"]
+    text = sizes["text"]
+    vlm = SmolVLMConfig(
+        scale_factor=sizes["scale_factor"], image_token_id=sizes["vocab_size"] - 1, pad_token_id=0, vision_config=sizes["vision"],
+        text_config=dict(model_type="llama", vocab_size=sizes["vocab_size"], hidden_size=text["width"], intermediate_size=text["mlp_dim"],
+                         num_hidden_layers=text["depth"], num_attention_heads=text["num_heads"], rms_norm_eps=1e-5,
+                         num_key_value_heads=text["num_kv_heads"], head_dim=text["head_dim"], pad_token_id=0))
+    no_special_tokens = SimpleNamespace(fake_image_token_id=0, global_image_token_id=0)
+    side = sizes["vision"]["image_size"]
+    known = {key: value for key, value in config.items() if key not in OTHERS}
+    with contextlib.ExitStack() as stack:
+        patch = lambda holder, name, value: stack.enter_context(mock.patch.object(holder, name, value))
+        patch(parts.AutoConfig, "from_pretrained", lambda name: vlm)
+        patch(parts.AutoProcessor, "from_pretrained", lambda name: SimpleNamespace(tokenizer=no_special_tokens))
+        if "expert_mlp_dim" in sizes:
+            patch(parts, "get_intermediate_size", lambda width: sizes["expert_mlp_dim"])
+        keys = configuration_smolvla.SmolVLAConfig(device="cpu", resize_imgs_with_padding=(side, side), **known)
+        model = modeling_smolvla.VLAFlowMatching(keys)
+    return model.float().eval()
+
+
+def build_pi(config: dict) -> torch.nn.Module:
     folder, config_class, model_class = CLASSES[config["type"]]
     package = f"lerobot.policies.{folder}"
     source = importlib.import_module(f"{package}.modeling_{folder}")
@@ -62,7 +105,7 @@ def build(config: dict) -> torch.nn.Module:
         return gemma(config=config)
 
     side = sizes["vision"]["image_size"]
-    known = {key: value for key, value in config.items() if key not in ("type", "sizes")}
+    known = {key: value for key, value in config.items() if key not in OTHERS}
     with contextlib.ExitStack() as stack:
         for name, value in [("get_gemma_config", widths.__getitem__),
                             ("PaliGemmaForConditionalGenerationWithPiGemma", small_paligemma),
@@ -85,6 +128,8 @@ def randomize(model: torch.nn.Module, seed: int) -> None:
                 tensor.copy_(0.3 * noise)
             else:
                 tensor.copy_(0.8 * noise / tensor[0].numel() ** 0.5)
+    if not hasattr(model, "paligemma_with_expert"):
+        return
     # The head of PaliGemma is its table.
     pali = model.paligemma_with_expert.paligemma
     pali.lm_head.weight = pali.model.language_model.embed_tokens.weight
@@ -119,16 +164,20 @@ def masked(data: dict[str, Tensor]) -> tuple:
 
 def expected(model: torch.nn.Module, config: dict, data: dict[str, Tensor]) -> dict[str, Tensor]:
     prefix = masked(data)
-    state = (data["state"],) if config["type"] == "pi0" else ()
+    state = () if config["type"] == "pi05" else (data["state"],)
     losses = [model.forward(*prefix, *state, data["actions"], noise, time)[:, :, :ACTION_DIM]
               for noise, time in zip(data["noise"], data["time"])]
     losses = torch.stack(losses)
+    if config["type"] == "smolvla":
+        # As `SmolVLAPolicy.forward` with `action_is_pad`: a sample counts by its actions within the episode.
+        inside = torch.arange(config["chunk_size"])[None] < torch.tensor(INSIDE)[:, None]
+        losses = losses * inside[None, :, :, None] * (inside.numel() / inside.sum())
     losses.mean().backward()
     found = dict(loss=losses.mean().detach().double(), of_samples=losses.mean(dim=(0, 2, 3)).detach())
     for name, tensor in model.named_parameters():
         if tensor.grad is not None:
             found[f"grad/model.{name}"] = tensor.grad.contiguous()
-    found["sampled"] = model.sample_actions(*prefix, *state, noise=data["start"])
+    found["sampled"] = model.sample_actions(*prefix, *state, noise=data["start"]).detach()
     return found
 
 
@@ -151,9 +200,13 @@ def write(folder: Path, config: dict, seed: int) -> None:
     side = config["sizes"]["vision"]["image_size"]
     visual = {f"observation.images.camera_{camera}": dict(type="VISUAL", shape=[3, side, side]) for camera in range(NUM_CAMERAS)}
     features = dict(visual, **{"observation.state": dict(type="STATE", shape=[config["max_state_dim"]])})
-    saved = dict(config, image_resolution=[side, side], input_features=features,
+    resolution = "resize_imgs_with_padding" if config["type"] == "smolvla" else "image_resolution"
+    saved = dict(config, **{resolution: [side, side]}, input_features=features,
                  output_features=dict(action=dict(type="ACTION", shape=[ACTION_DIM])))
-    summary = dict(samples=SAMPLES, action_dim=ACTION_DIM, seed=seed)
+    samples = SAMPLES
+    if config["type"] == "smolvla":
+        samples = [dict(sample, inside=inside) for sample, inside in zip(SAMPLES, INSIDE)]
+    summary = dict(samples=samples, action_dim=ACTION_DIM, seed=seed)
     (folder / "config.json").write_text(json.dumps(saved, indent=1) + "\n")
     (folder / "fixture.json").write_text(json.dumps(summary, indent=1) + "\n")
     save_model(Policy(model), str(folder / "model.safetensors"))

@@ -22,11 +22,14 @@ fn sample(folder: &Path, model: &PolicyModel, number: i64) -> Sample {
     let summary: Value = serde_json::from_str(&std::fs::read_to_string(folder.join("fixture.json")).unwrap()).unwrap();
     let own = &summary["samples"][number as usize];
     let images = tensor(folder, "inputs.safetensors", "images");
+    // Patches of 4 pixels a side; SmolVLA's pictures are of 16 patches, of which four become one feature.
+    let side = images.size()[3] / 4;
     let picture = |camera: &Value| {
-        let image = images.get(camera.as_i64().unwrap()).get(number).view([3, 2, 4, 2, 4]);
+        let image = images.get(camera.as_i64().unwrap()).get(number).view([3, side, 4, side, 4]);
         let pixels = image.permute([1, 3, 0, 2, 4]).contiguous().flatten(0, -1);
         let pixels = Vec::try_from(pixels).unwrap();
-        Media { tower: Tower::Vision, grid: Grid { t: 1, h: 2, w: 2 }, num_features: 4, pixels }
+        let grid = Grid { t: 1, h: side as u32, w: side as u32 };
+        Media { tower: Tower::Vision, grid, num_features: 4, pixels }
     };
     let media: Vec<Media> = own["cameras"].as_array().unwrap().iter().map(picture).collect();
     let tokens = tensor(folder, "inputs.safetensors", "tokens").get(number);
@@ -53,7 +56,7 @@ fn sample(folder: &Path, model: &PolicyModel, number: i64) -> Sample {
 /// lerobot's actions of the same noise, and others of other noise.
 #[test]
 fn a_folder_acts_as_in_lerobot() {
-    for name in ["pi0-seed1", "pi05-seed1"] {
+    for name in ["pi0-seed1", "pi05-seed1", "smolvla-seed1"] {
         let folder = fixture(name);
         let model = PolicyModel::open(&folder, Device::Cpu, Precision::Float32).unwrap();
         let (start, expected) =

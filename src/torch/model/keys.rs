@@ -167,10 +167,13 @@ impl<'a> Keys<'a> {
 
     /// Refuses keys that are not among these.
     pub fn only_keys(&self, known: &[&str]) -> Result<()> {
+        self.no_others(known, || format!("only {} can stand here", known.join(" and ")))
+    }
+
+    /// Works like `only_keys`, and says why by `must`.
+    pub fn no_others(&self, known: &[&str], must: impl Fn() -> String) -> Result<()> {
         match self.object.as_object().and_then(|object| object.iter().find(|(key, _)| !known.contains(&key.as_str()))) {
-            Some((key, value)) => {
-                Err(self.inconsistent(key, value, format!("only {} can stand here", known.join(" and "))))
-            }
+            Some((key, value)) => Err(self.inconsistent(key, value, must())),
             None => Ok(()),
         }
     }

@@ -8,7 +8,7 @@ use super::family::decoders::{DECODERS, read_decoder};
 use super::family::{
     NamePrefix, custom, diffusion, ernie4_5_vl, internvl, kimi_k25, llava, llava_onevision1_5, pi, qwen2_5_omni,
     qwen2_5_vl, qwen2_audio, qwen2_vl, qwen3_5, qwen3_5_moe, qwen3_asr, qwen3_omni_moe, qwen3_vl, qwen3_vl_moe,
-    voxtral, xvla,
+    smolvla, voxtral, xvla,
 };
 use super::keys::{Keys, ModelConfigError};
 use super::tree_names::TreeNames;
@@ -40,6 +40,7 @@ const MODELS: &[(&str, ReadModel)] = &[
     ("qwen3_omni_moe_thinker", qwen3_omni_moe::read_thinker),
     ("qwen3_vl", qwen3_vl::read),
     ("qwen3_vl_moe", qwen3_vl_moe::read),
+    ("smolvla", smolvla::read),
     ("voxtral", voxtral::read),
     ("xvla", xvla::read),
 ];

@@ -73,7 +73,7 @@ impl JointAttention {
 
     /// Queries `[S·L, H, C]` with keys and values of prefixes `[P, K, C]` and of the groups `[S·L, K, C]`, to `[S·L, H·C]`.
     pub fn forward(&self, q: &Tensor, prefix: [&Tensor; 2], own: [&Tensor; 2], scores: Scores) -> Tensor {
-        let attended = self.batches.iter().map(|batch| {
+        self.joined(|batch| {
             let [k, v] = [0, 1].map(|at| {
                 let prefix = batch.prefix(prefix[at]);
                 Tensor::cat(&[prefix, batch.groups(own[at], self.len)], 1)
@@ -83,8 +83,20 @@ impl JointAttention {
                 Tensor::cat(&[prefix, seen.shallow_clone()], 3)
             });
             attend(&batch.groups(q, self.len), &k, &v, mask.as_ref(), false, scores)
-        });
-        let attended: Vec<Tensor> = attended.collect();
+        })
+    }
+
+    /// Works like [`JointAttention::forward`] without the groups' own keys and values: no prefix is empty.
+    pub fn forward_prefix(&self, q: &Tensor, prefix: [&Tensor; 2], scores: Scores) -> Tensor {
+        self.joined(|batch| {
+            let [k, v] = prefix.map(|x| batch.prefix(x));
+            attend(&batch.groups(q, self.len), &k, &v, None, false, scores)
+        })
+    }
+
+    /// What each batch attends to, `[B, L, H·C]`, in the order of the groups: `[S·L, H·C]`.
+    fn joined(&self, attended: impl Fn(&Batch) -> Tensor) -> Tensor {
+        let attended: Vec<Tensor> = self.batches.iter().map(attended).collect();
         let y = if attended.len() == 1 { attended[0].shallow_clone() } else { Tensor::cat(&attended, 0) };
         match &self.places {
             Some(places) => take_rows(&y.flatten(1, 2), places).view([-1, y.size()[2]]),

@@ -10,7 +10,7 @@ mod texts;
 use serde_json::Value as Json;
 
 pub use components::{COMPONENTS, Component, DIFFUSION, MODEL_INDEX, is_diffusion};
-pub use policies::{is_policy, policy_vocabulary};
+pub use policies::{SMOLVLA, frozen_towers, has_dtype, is_policy, policy_vocabulary};
 pub use rows::VisionCut;
 pub use section::Section;
 pub use texts::Edits;

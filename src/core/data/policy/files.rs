@@ -15,9 +15,6 @@ use crate::files;
 
 const BEFORE: &str = "policy_preprocessor";
 const AFTER: &str = "policy_postprocessor";
-/// The tokenizer that lerobot's own files name.
-const TOKENIZER: &str = "google/paligemma-3b-pt-224";
-const BART: &str = "facebook/bart-large";
 /// Bytes of a file of statistics.
 const MAX_BYTES: u64 = 64 << 20;
 
@@ -97,6 +94,7 @@ pub fn read(folder: &Path) -> Result<Option<Saved>, DataError> {
             | "pi0_new_line_processor"
             | "xvla_image_to_float"
             | "xvla_imagenet_normalize"
+            | "smolvla_new_line_processor"
             | "pi05_prepare_state_tokenizer_processor_step" => {}
             other => return Err(wrong(format!("has the step {other:?}, which is not implemented"))),
         }
@@ -173,8 +171,8 @@ pub fn write(spec: &PolicySpec, stats: &Stats) -> Result<Vec<(String, Vec<u8>)>,
     let tokenizer = step(
         "tokenizer_processor",
         json!({
-            "max_length": spec.max_prompt, "task_key": "task", "padding_side": padding_side, "padding": "max_length",
-            "truncation": true, "tokenizer_name": if spec.xvla.is_some() { BART } else { TOKENIZER },
+            "max_length": spec.max_prompt, "task_key": "task", "padding_side": padding_side, "padding": spec.padding,
+            "truncation": true, "tokenizer_name": spec.tokenizer,
         }),
     );
     let device = |name: &str| step("device_processor", json!({ "device": name, "float_dtype": null }));
@@ -198,13 +196,22 @@ pub fn write(spec: &PolicySpec, stats: &Stats) -> Result<Vec<(String, Vec<u8>)>,
             let imagenet = step("xvla_imagenet_normalize", keys);
             vec![rename, batch, tokenizer, to_float, imagenet, domain, device("cpu"), normalize]
         }
+        Family::SmolVla => {
+            // lerobot's own files have no step for relative actions: theirs are never so.
+            let line = step("smolvla_new_line_processor", json!({}));
+            let relative = spec.relative.then_some(relative);
+            [rename, batch, line, tokenizer, device("cpu")].into_iter().chain(relative).chain([normalize]).collect()
+        }
     };
     let absolute = step("absolute_actions_processor", json!({ "enabled": spec.relative }));
-    let unnormalize = step("unnormalizer_processor", normalizer(outputs));
-    let after = match spec.family {
-        Family::Xvla => vec![unnormalize, device("cpu")],
-        Family::Pi0 | Family::Pi05 => vec![unnormalize, absolute, device("cpu")],
+    let has_step = match spec.family {
+        Family::Pi0 | Family::Pi05 => true,
+        Family::SmolVla => spec.relative,
+        Family::Xvla => false,
     };
+    let restore = step("unnormalizer_processor", normalizer(outputs));
+    let absolute = has_step.then_some(absolute);
+    let after: Vec<Json> = std::iter::once(restore).chain(absolute).chain([device("cpu")]).collect();
     let mut files = Vec::new();
     for (name, mut steps) in [(BEFORE, before), (AFTER, after)] {
         for (at, step) in steps.iter_mut().enumerate() {

@@ -204,8 +204,8 @@ impl PolicyMaker {
             "STATE": super::spec::name_of(spec.state_normalization),
             "ACTION": super::spec::name_of(spec.action_normalization),
         });
-        if spec.xvla.is_some() {
-            // lerobot refuses keys that its policy does not have.
+        // lerobot refuses keys that its config does not have: these two say what of this they have in the processor files alone.
+        if matches!(spec.family, Family::SmolVla | Family::Xvla) {
             return;
         }
         config["use_relative_actions"] = spec.relative.into();
@@ -373,7 +373,7 @@ impl PolicyMaker {
         expect_finite("an action", &values, spec.horizon * spec.action_dim)?;
         relative::to_relative(&mut values, state, &self.scales.mask);
         self.scales.action.normalize(&mut values);
-        let masks_padding = self.settings.mask_padding.unwrap_or(false);
+        let masks_padding = self.settings.mask_padding.unwrap_or(spec.masks_padding);
         let rows = padded.chunks_mut(spec.max_action_dim).zip(weights.chunks_mut(spec.max_action_dim));
         for ((to, weights), (action, is_pad)) in rows.zip(values.chunks(spec.action_dim).zip(is_pad)) {
             to[..spec.action_dim].copy_from_slice(action);

@@ -4,17 +4,65 @@ use serde_json::{Map, Value as Json};
 
 use super::xvla::Rules;
 use crate::config::Normalization;
-use crate::data::card::policy_vocabulary;
+use crate::data::card::{SMOLVLA, policy_vocabulary};
 
-/// The image tower of PaliGemma cuts squares of this side.
-const PATCH: usize = 14;
+/// Patches a side that become one feature of SmolVLM2.
+const SMOL_MERGE: usize = 4;
 
 /// Which policy it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Family {
     Pi0,
     Pi05,
+    SmolVla,
     Xvla,
+}
+
+/// What a policy has where its config does not say it.
+struct Published {
+    /// The key of a picture's sides, and the side.
+    sides: &'static str,
+    side: usize,
+    /// The side of the squares that its image tower cuts.
+    patch: usize,
+    horizon: usize,
+    max_prompt: usize,
+    normalization: Normalization,
+    /// The tokenizer that lerobot's own files name.
+    tokenizer: &'static str,
+}
+
+impl Family {
+    fn published(self) -> Published {
+        let pi = Published {
+            sides: "image_resolution",
+            side: 224,
+            patch: 14,
+            horizon: 50,
+            max_prompt: 48,
+            normalization: Normalization::MeanStd,
+            tokenizer: "google/paligemma-3b-pt-224",
+        };
+        match self {
+            Self::Pi0 => pi,
+            Self::Pi05 => Published { max_prompt: 200, normalization: Normalization::Quantiles, ..pi },
+            Self::SmolVla => Published {
+                // Columns and rows, which are alike.
+                sides: "resize_imgs_with_padding",
+                side: 512,
+                patch: 16,
+                tokenizer: "HuggingFaceTB/SmolVLM2-500M-Video-Instruct",
+                ..pi
+            },
+            Self::Xvla => Published {
+                horizon: 32,
+                max_prompt: 64,
+                normalization: Normalization::Identity,
+                tokenizer: "facebook/bart-large",
+                ..pi
+            },
+        }
+    }
 }
 
 /// What samples of a policy look like.
@@ -31,17 +79,26 @@ pub struct PolicySpec {
     /// Rows and columns of a picture.
     pub resolution: [usize; 2],
     pub patch: usize,
+    /// Side of the block of patches that becomes one feature.
+    pub merge: usize,
+    /// A picture is put into the corner at the bottom right, not into the middle.
+    pub in_corner: bool,
     /// Names of its cameras, in order; those that the config adds as always empty are left out. A policy that has none goes by
     /// state and prompt alone.
     pub cameras: Vec<String>,
     /// Tokens of a prompt at most; more are cut off.
     pub max_prompt: usize,
+    /// What lerobot's processors pad prompts to, and the tokenizer that they take.
+    pub padding: String,
+    pub tokenizer: String,
     pub state_normalization: Normalization,
     pub action_normalization: Normalization,
     pub relative: bool,
     pub exclude: Vec<String>,
     /// Names of the numbers of an action, which `exclude` goes by.
     pub action_names: Vec<String>,
+    /// Steps behind the end of an episode are left out of the loss, where a run says nothing of them.
+    pub masks_padding: bool,
     /// The state is a column, not digits of the prompt.
     pub state_token: bool,
     /// The id that stands for a feature of a picture.
@@ -57,9 +114,15 @@ impl PolicySpec {
         let family = match config["type"].as_str() {
             Some("pi05") => Family::Pi05,
             Some("pi0") => Family::Pi0,
+            Some(SMOLVLA) => Family::SmolVla,
             Some("xvla") => Family::Xvla,
-            _ => return Err(format!("`type` is {}, and samples are made for pi05, pi0 and xvla", config["type"])),
+            _ => {
+                let own = &config["type"];
+                return Err(format!("`type` is {own}, and samples are made for pi05, pi0, smolvla and xvla"));
+            }
         };
+        let published = family.published();
+        let is_smol = family == Family::SmolVla;
         let xvla = (family == Family::Xvla).then(|| Rules::of(config)).transpose()?;
         only(config, "n_obs_steps", &[Json::Null, 1.into()])?;
         let size = |key: &str, default: usize| match &config[key] {
@@ -70,22 +133,31 @@ impl PolicySpec {
                 .filter(|&it| (1..=1 << 16).contains(&it))
                 .ok_or_else(|| format!("`{key}` is {value}, not a size")),
         };
-        let resolution = match (&xvla, &config["image_resolution"]) {
+        let resolution = match (&xvla, &config[published.sides]) {
             (Some(rules), _) => rules.resolution,
-            (None, Json::Null) => [224, 224],
-            (None, sides) => match [&sides[0], &sides[1]].map(Json::as_u64) {
+            (None, Json::Null) => [published.side; 2],
+            (None, found) => match [&found[0], &found[1]].map(Json::as_u64) {
                 [Some(rows), Some(columns)] if (1..=4096).contains(&rows) && (1..=4096).contains(&columns) => {
                     [rows as usize, columns as usize]
                 }
-                _ => return Err(format!("`image_resolution` is {sides}, not two sides")),
+                _ => return Err(format!("`{}` is {found}, not two sides", published.sides)),
             },
         };
-        let patch = match &config["sizes"]["vision"]["patch_size"] {
-            Json::Null => xvla.as_ref().map_or(PATCH, |rules| rules.patch),
-            side => side
-                .as_u64()
-                .filter(|side| (1..=512).contains(side))
-                .ok_or_else(|| format!("`sizes.vision.patch_size` is {side}"))? as usize,
+        let side = |place: &str, default: usize| match config["sizes"].pointer(place) {
+            None | Some(Json::Null) => Ok(default),
+            Some(side) => match side.as_u64().filter(|side| (1..=512).contains(side)) {
+                Some(side) => Ok(side as usize),
+                None => Err(format!("`sizes{}` is {side}", place.replace('/', "."))),
+            },
+        };
+        let patch = match &xvla {
+            Some(rules) => rules.patch,
+            None => side("/vision/patch_size", published.patch)?,
+        };
+        let merge = match (is_smol, config["sizes"].is_null()) {
+            (false, _) => 1,
+            (true, true) => SMOL_MERGE,
+            (true, false) => side("/scale_factor", 2)?,
         };
         let max_state_dim = size("max_state_dim", 32)?;
         let max_action_dim = match &xvla {
@@ -104,11 +176,6 @@ impl PolicySpec {
             None => Ok(default),
             Some(name) => named(name).ok_or_else(|| format!("`normalization_mapping.{kind}` is {name:?}")),
         };
-        let (horizon, max_prompt, default) = match family {
-            Family::Pi05 => (50, 200, Normalization::Quantiles),
-            Family::Pi0 => (50, 48, Normalization::MeanStd),
-            Family::Xvla => (32, 64, Normalization::Identity),
-        };
         if mode("VISUAL", Normalization::Identity)? != Normalization::Identity {
             return Err("`normalization_mapping.VISUAL` is not IDENTITY, which is not implemented".to_owned());
         }
@@ -119,26 +186,38 @@ impl PolicySpec {
         };
         let state_token = match (&xvla, &config["sizes"]["state_token"]) {
             (Some(rules), _) => rules.reads_state,
-            (None, Json::Null) => family == Family::Pi0,
-            (None, Json::Bool(value)) => *value || family == Family::Pi0,
+            (None, Json::Null) => family != Family::Pi05,
+            (None, Json::Bool(value)) => *value || family != Family::Pi05,
             (None, other) => return Err(format!("`sizes.state_token` is {other}")),
         };
         Ok(Self {
             family,
-            horizon: size("chunk_size", horizon)?,
+            horizon: size("chunk_size", published.horizon)?,
             max_state_dim,
             max_action_dim,
             state_dim: width("input_features", "observation.state", max_state_dim)?,
             action_dim: width("output_features", "action", max_action_dim)?,
             resolution,
             patch,
+            merge,
+            in_corner: is_smol,
             cameras,
-            max_prompt: size("tokenizer_max_length", max_prompt)?,
-            state_normalization: mode("STATE", default)?,
-            action_normalization: mode("ACTION", default)?,
+            max_prompt: size("tokenizer_max_length", published.max_prompt)?,
+            padding: match (is_smol, &config["pad_language_to"]) {
+                (true, Json::Null) => "longest".to_owned(),
+                (true, Json::String(padding)) if ["longest", "max_length"].contains(&padding.as_str()) => {
+                    padding.clone()
+                }
+                (true, other) => return Err(format!("`pad_language_to` is {other}, not longest or max_length")),
+                (false, _) => "max_length".to_owned(),
+            },
+            tokenizer: config["vlm_model_name"].as_str().filter(|_| is_smol).unwrap_or(published.tokenizer).to_owned(),
+            state_normalization: mode("STATE", published.normalization)?,
+            action_normalization: mode("ACTION", published.normalization)?,
             relative: flag(config, "use_relative_actions")?,
             exclude: texts("relative_exclude_joints")?.unwrap_or_else(|| vec!["gripper".to_owned()]),
             action_names: texts("action_feature_names")?.unwrap_or_default(),
+            masks_padding: is_smol,
             state_token,
             placeholder: policy_vocabulary(config) - 1,
             xvla,
@@ -147,9 +226,9 @@ impl PolicySpec {
     }
 
     fn checked(self) -> Result<Self, String> {
-        let [rows, columns] = self.resolution;
-        if rows % self.patch + columns % self.patch > 0 {
-            return Err(format!("`image_resolution` {rows}×{columns} is not whole patches of {}", self.patch));
+        let ([rows, columns], block) = (self.resolution, self.patch * self.merge);
+        if rows % block + columns % block > 0 {
+            return Err(format!("pictures of {rows}×{columns} are not whole blocks of {block} pixels a side"));
         }
         if self.xvla.is_some() && self.cameras.is_empty() {
             return Err("`input_features` has no camera, of the type VISUAL, which X-VLA needs".to_owned());
@@ -157,7 +236,7 @@ impl PolicySpec {
         Ok(self)
     }
 
-    /// Features of a picture, down and across.
+    /// Patches of a picture, down and across.
     pub fn grid(&self) -> [usize; 2] {
         self.resolution.map(|side| side / self.patch)
     }

@@ -46,6 +46,18 @@ fn config() -> Json {
     })
 }
 
+/// SmolVLA with pictures of as many pixels, of which four patches of 7 become one feature.
+fn smolvla() -> Json {
+    let mut config = config();
+    config["type"] = "smolvla".into();
+    config["resize_imgs_with_padding"] = config.as_object_mut().unwrap().remove("image_resolution").unwrap();
+    config["sizes"] = json!({ "vocab_size": 400, "scale_factor": 2, "vision": { "patch_size": 7 } });
+    for key in ["normalization_mapping", "tokenizer_max_length"] {
+        config.as_object_mut().unwrap().remove(key);
+    }
+    config
+}
+
 struct Bench {
     folder: tempfile::TempDir,
 }
@@ -176,12 +188,17 @@ fn pictures_are_fitted_as_lerobot_fits_them() {
     let step = Arc::new(Set::open(&goldens().join("image")).unwrap()).step(1, 2).unwrap();
     let limits = crate::data::limits::Limits::NONE;
     let picture = step.pictures(CAMERA, &[0], &InProcess, &limits).unwrap().remove(0);
-    for (size, theirs) in golden["canvases"].as_object().unwrap() {
+    let in_middle = golden["canvases"].as_object().unwrap().iter().map(|canvas| (false, canvas));
+    let in_corner = golden["corners"].as_object().unwrap().iter().map(|canvas| (true, canvas));
+    for (in_corner, (size, theirs)) in in_middle.chain(in_corner) {
         let (rows, columns) = size.split_once('x').unwrap();
         let [rows, columns]: [usize; 2] = [rows, columns].map(|side| side.parse().unwrap());
-        let mut config = config();
-        config["image_resolution"] = json!([rows, columns]);
+        let mut config = if in_corner { smolvla() } else { config() };
+        config[if in_corner { "resize_imgs_with_padding" } else { "image_resolution" }] = json!([rows, columns]);
         config["sizes"]["vision"]["patch_size"] = 2.into();
+        if in_corner {
+            config["sizes"]["scale_factor"] = 1.into();
+        }
         let spec = PolicySpec::of(&config).unwrap();
         let item = item(&picture, &spec);
         assert_eq!(
@@ -281,6 +298,59 @@ fn processor_files_hold_all_that_serving_needs() {
     assert!(served.actions(&normalized[1..], state).is_err());
 }
 
+/// Steps behind the end of an episode do not count; the files are those of lerobot's processors, and `config.json` gets no key that its
+/// config lacks.
+#[test]
+fn samples_of_smolvla_are_those_of_lerobot() {
+    let bench = Bench::new();
+    let sample = bench.sample(&smolvla(), Policy::default(), 5);
+    assert_eq!((sample.input_ids.iter().filter(|&&id| id == 399).count(), sample.meta.num_targets), (4, 6));
+    assert_eq!((sample.media[0].grid.h, sample.media[0].num_features), (4, 4));
+    let counted = bench.sample(&smolvla(), Policy { mask_padding: Some(false), ..Policy::default() }, 5);
+    assert_eq!(counted.meta.num_targets, 12);
+    let maker = bench.maker(&smolvla(), Policy::default());
+    assert_eq!(&sample.input_ids[4..], maker.prompt_ids_of("pick_up the cube\n"));
+    let theirs = &golden()["modes"]["MEAN_STD"];
+    let sample = bench.sample(&smolvla(), Policy::default(), 9);
+    close(&column(&sample, "state")[..3], &numbers(&theirs["state"]));
+    assert_eq!(&column(&sample, "state")[3..], [0.0; 3]);
+
+    let steps = |maker: &PolicyMaker, file: &str| {
+        let (_, bytes) = maker.files().into_iter().find(|(name, _)| name == file).unwrap();
+        let json: Json = serde_json::from_slice(&bytes).unwrap();
+        let steps = json["steps"].as_array().unwrap().clone();
+        steps
+            .into_iter()
+            .map(|step| (step["registry_name"].as_str().unwrap().to_owned(), step["config"].clone()))
+            .collect()
+    };
+    let names = |steps: Vec<(String, Json)>| steps.into_iter().map(|(name, _)| name).collect::<Vec<_>>();
+    let before: Vec<(String, Json)> = steps(&maker, "policy_preprocessor.json");
+    assert_eq!(before[3].1["padding"], "longest");
+    assert_eq!(before[3].1["tokenizer_name"], "HuggingFaceTB/SmolVLM2-500M-Video-Instruct");
+    assert_eq!(before[3].1["max_length"], 48);
+    let expected = ["rename_observations", "to_batch", "smolvla_new_line", "tokenizer", "device", "normalizer"];
+    assert_eq!(names(before), expected.map(|name| format!("{name}_processor")));
+    assert_eq!(names(steps(&maker, "policy_postprocessor.json")), ["unnormalizer_processor", "device_processor"]);
+    let mut saved = smolvla();
+    maker.put_features(&mut saved);
+    assert_eq!(saved["input_features"]["observation.state"]["shape"], json!([3]));
+    let known = smolvla();
+    let added: Vec<&String> = saved.as_object().unwrap().keys().filter(|key| known.get(*key).is_none()).collect();
+    assert_eq!(added, ["normalization_mapping"]);
+
+    let relative = bench.maker(&smolvla(), Policy { relative_actions: Some(true), ..Policy::default() });
+    assert_eq!(names(steps(&relative, "policy_postprocessor.json"))[1], "absolute_actions_processor");
+    for (name, contents) in relative.files() {
+        std::fs::write(bench.folder.path().join(name), contents).unwrap();
+    }
+    let served = bench.open(&saved, &ProcessorOptions::default()).unwrap();
+    let normalized: Vec<f32> = (0..20).map(|at| at as f32 * 0.1 - 1.0).collect();
+    let state = [1.0, 2.0, 3.0];
+    assert_eq!(served.actions(&normalized, &state).unwrap(), relative.actions(&normalized, &state).unwrap());
+    assert_ne!(served.actions(&normalized, &state).unwrap(), maker.actions(&normalized, &state).unwrap());
+}
+
 /// A policy without cameras goes by state and prompt, whatever pictures the set has.
 #[test]
 fn a_policy_may_go_by_its_state_alone() {
@@ -304,15 +374,23 @@ fn what_does_not_fit_is_named() {
         config[key] = value;
         config
     };
+    let of_smolvla = |key: &str, value: Json| {
+        let mut config = smolvla();
+        config[key] = value;
+        config
+    };
     for (config, part) in [
         (with("type", "act".into()), "`type` is \"act\""),
         (with("n_obs_steps", 2.into()), "`n_obs_steps` is 2, which is not implemented"),
-        (with("image_resolution", json!([28, 30])), "28×30 is not whole patches of 14"),
+        (with("image_resolution", json!([28, 30])), "28×30 are not whole blocks of 14 pixels"),
         (with("input_features", json!({})), "neither a camera"),
         (with("normalization_mapping", json!({ "STATE": "LOG" })), "\"LOG\""),
         (with("normalization_mapping", json!({ "VISUAL": "MEAN_STD" })), "VISUAL"),
         (with("max_action_dim", 2.into()), "`output_features.action.shape` is [5]"),
         (with("sizes", json!({ "vocab_size": 20 })), "its tokenizer has"),
+        (of_smolvla("pad_language_to", "left".into()), "`pad_language_to` is \"left\""),
+        (of_smolvla("resize_imgs_with_padding", json!([28])), "`resize_imgs_with_padding` is [28], not two sides"),
+        (of_smolvla("sizes", json!({ "vocab_size": 400, "scale_factor": 0 })), "`sizes.scale_factor` is 0"),
     ] {
         let error = bench.error(&config, Policy::default());
         assert!(error.contains(part), "{error}");

@@ -50,6 +50,7 @@ pub(super) mod qwen3_vl;
 pub(super) mod qwen3_vl_moe;
 mod qwen3_vl_moe_text;
 mod qwen3_vl_text;
+pub(super) mod smolvla;
 mod vision;
 pub(super) mod voxtral;
 pub(super) mod xvla;

@@ -9,17 +9,28 @@ use serde_json::{Value, json};
 
 use crate::model::config::{CarriedParts, ModelConfig};
 use crate::model::keys::{Keys, ModelConfigError};
-use crate::model::policy::{PolicyConfig, PolicyFamily, PolicyOptions, StateToken, StreamConfig, TimeUse};
+use crate::model::policy::{
+    FrozenParts, PolicyConfig, PolicyFamily, PolicyOptions, PolicyTree, StateToken, StreamConfig, TimeUse,
+};
 use crate::model::towers::{ModelTower, Towers};
 use crate::model::tree_names::TreeNames;
 use crate::model::vision::keys::square;
 use crate::model::vision::parts::read_tower;
 use crate::model::vision::{ProjectorConfig, ProjectorKind, VisionConfig};
+use crate::nn::{Activation, NormConfig};
 
 type Result<T> = std::result::Result<T, ModelConfigError>;
 
-/// What the names of all parameters begin with.
-const PREFIX: &str = "model.";
+/// The beginnings of parameters' names.
+const NAMES: PolicyTree = PolicyTree {
+    all: "model.",
+    vlm: "paligemma_with_expert.paligemma.",
+    text: "model.language_model.",
+    expert: "paligemma_with_expert.gemma_expert.model.",
+    head: Some("lm_head.weight"),
+};
+/// The norms of both streams, as Gemma's.
+const NORM: NormConfig = NormConfig { eps: 1e-6, zero_centered: true };
 const PALIGEMMA: &str = "model.paligemma_with_expert.paligemma.model.";
 /// Stored and not used: the head of the action expert.
 const CARRIED: &[&str] = &["model.paligemma_with_expert.gemma_expert.lm_head."];
@@ -62,12 +73,18 @@ fn read(keys: &Keys<'_>, name: &str, time: TimeUse, state: StateToken) -> Result
     let visual_start = sizes.as_ref().is_some_and(|sizes| sizes.value("initialization").is_some());
     let number = |key: &str, default: f64| keys.number_or(key).map(|value| value.unwrap_or(default));
     let size = |key: &str, default: i64| keys.size_or(key).map(|value| value.unwrap_or(default));
+    let expert_only = keys.flag_or("train_expert_only")?.unwrap_or(false);
     let config = PolicyConfig {
-        prefix: PREFIX.into(),
+        names: NAMES,
         vocab_size,
         image_token: image_token(keys, vocab_size)?,
         text,
         expert,
+        norm: NORM,
+        activation: Activation::GeluTanh,
+        scaled_pictures: false,
+        joint_every: 1,
+        causal_actions: false,
         action_dim: size("max_action_dim", 32)?,
         state_dim: size("max_state_dim", 32)?,
         horizon: size("chunk_size", 50)?,
@@ -77,7 +94,11 @@ fn read(keys: &Keys<'_>, name: &str, time: TimeUse, state: StateToken) -> Result
         periods: [number("min_period", 4e-3)?, number("max_period", 4.0)?],
         num_steps: size("num_inference_steps", 10)?,
         visual_start,
-        expert_only: keys.flag_or("train_expert_only")?.unwrap_or(false),
+        frozen: FrozenParts {
+            prefix: expert_only,
+            last_layer: false,
+            state: expert_only && state == StateToken::Prefix,
+        },
         options: PolicyOptions::default(),
     };
     check_periods(keys, &config)?;
@@ -124,7 +145,7 @@ fn variant(keys: &Keys<'_>, key: &str, default: &str) -> Result<StreamConfig> {
     }
 }
 
-fn stream(keys: &Keys<'_>) -> Result<StreamConfig> {
+pub(super) fn stream(keys: &Keys<'_>) -> Result<StreamConfig> {
     keys.only_keys(&["width", "depth", "mlp_dim", "num_heads", "num_kv_heads", "head_dim"])?;
     let stream = StreamConfig {
         width: keys.size("width")?,
@@ -177,7 +198,7 @@ fn times(keys: &Keys<'_>) -> Result<TimeSampler> {
     Ok(TimeSampler::Beta { alpha, beta, scale, offset })
 }
 
-fn check_periods(keys: &Keys<'_>, config: &PolicyConfig) -> Result<()> {
+pub(super) fn check_periods(keys: &Keys<'_>, config: &PolicyConfig) -> Result<()> {
     let [shortest, longest] = config.periods;
     match shortest > 0.0 && longest > shortest && longest.is_finite() {
         true => Ok(()),
@@ -242,7 +263,7 @@ fn encoder(keys: &Keys<'_>, sizes: &Option<Keys<'_>>, vision: &Value, config: &P
 }
 
 /// The encoder with random weights from which a small policy learns to look.
-fn looking(mut encoder: VisionConfig) -> VisionConfig {
+pub(super) fn looking(mut encoder: VisionConfig) -> VisionConfig {
     encoder.tower.position_std = Some(VISUAL_POSITIONS);
     let std = (3.0 * encoder.tower.width() as f64).powf(-0.5);
     encoder.tower.block.initializer_range = std;

@@ -20,7 +20,7 @@ pub(super) struct TwoStreams {
 /// What of samples all steps read.
 struct Seen {
     layout: Layout,
-    /// The keys and values of each layer.
+    /// The keys and values that actions meet in each layer.
     keys: Vec<[Tensor; 2]>,
     /// `[N, X]`, where states have rows in the actions' stream.
     state: Option<Tensor>,
@@ -65,7 +65,9 @@ impl TwoStreams {
         let mut x = embed.tokens.part.look_up(&ids);
         if let Some(features) = features {
             let rows = ids.eq(config.image_token).nonzero().squeeze_dim(1);
-            x = x.index_copy(0, &rows, &features.to_device(*device).to_kind(*kind));
+            let features = features.to_device(*device).to_kind(*kind);
+            let features = if config.scaled_pictures { embed.tokens.part.scaled(&features) } else { features };
+            x = x.index_copy(0, &rows, &features);
         }
         let state = (config.state != StateToken::None).then(|| columns.get(STATE).to_device(*device));
         if let Some((map, (state, order))) = embed.state.as_ref().zip(state.as_ref().zip(layout.order.as_ref())) {
@@ -75,7 +77,7 @@ impl TwoStreams {
         let mut keys = Vec::new();
         for layer in layers {
             let (y, own) = layer.prefix_heads.part.prefix(&x, &layout);
-            keys.push(own);
+            keys.push(layer.action_heads.part.met(&own));
             if let Some((mlp, y)) = layer.prefix.as_ref().zip(y) {
                 x = x + y;
                 x = &x + mlp.part.forward(&x, None);

@@ -5,12 +5,10 @@ use loongforge_core::schedule::TimeSampler;
 
 use crate::model::columns::{Column, Rows, token_columns};
 use crate::model::towers::FeatureInput;
-use crate::nn::{NormConfig, RopeConfig};
+use crate::nn::{Activation, NormConfig, RopeConfig};
 use crate::params::{Init, ParamSpec};
 use tch::Kind;
 
-/// The norms of both streams, as Gemma's.
-pub(super) const NORM: NormConfig = NormConfig { eps: 1e-6, zero_centered: true };
 /// The base of rotary embeddings.
 const THETA: f64 = 10_000.0;
 
@@ -22,8 +20,7 @@ pub(super) const STATE: &str = "state";
 /// A policy of two streams.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PolicyConfig {
-    /// What the names of all parameters begin with.
-    pub prefix: String,
+    pub names: PolicyTree,
     /// The entries of the prefix's table of tokens.
     pub vocab_size: i64,
     /// The token that features of pictures replace; it may have no entry.
@@ -31,6 +28,17 @@ pub struct PolicyConfig {
     /// The stream of the prefix, and that of actions.
     pub text: StreamConfig,
     pub expert: StreamConfig,
+    /// The norms of both streams, but for those that have a condition.
+    pub norm: NormConfig,
+    /// That of the feed-forwards of both streams.
+    pub activation: Activation,
+    /// True if features of pictures are multiplied by the root of their width, as tokens are.
+    pub scaled_pictures: bool,
+    /// In every so many layers, from the first on, actions attend to both streams; in the others to the prefix alone, whose keys and
+    /// values they map once more. 1: they attend to both in all layers. 0: in none.
+    pub joint_every: usize,
+    /// True if an action sees itself and those before it alone, where actions attend to each other.
+    pub causal_actions: bool,
     /// Numbers of an action, and of a state.
     pub action_dim: i64,
     pub state_dim: i64,
@@ -46,9 +54,34 @@ pub struct PolicyConfig {
     pub num_steps: i64,
     /// True if parameters start so that a small policy of random weights looks at its pictures.
     pub visual_start: bool,
-    /// True if the prefix is frozen.
-    pub expert_only: bool,
+    pub frozen: FrozenParts,
     pub options: PolicyOptions,
+}
+
+/// The beginnings of parameters' names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PolicyTree {
+    /// Of all of them.
+    pub all: &'static str,
+    /// Of the vision-language model, behind `all`.
+    pub vlm: &'static str,
+    /// Of the prefix's stream, behind `vlm`.
+    pub text: &'static str,
+    /// Of the actions' stream, behind `all`.
+    pub expert: &'static str,
+    /// The name behind `vlm` under which the table of tokens is stored once more, where it is.
+    pub head: Option<&'static str>,
+}
+
+/// Says what of the policy is frozen beside what nothing reads.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FrozenParts {
+    /// The stream of the prefix and its table of tokens.
+    pub prefix: bool,
+    /// All of the prefix's last layer, its keys and values as well.
+    pub last_layer: bool,
+    /// The map of states.
+    pub state: bool,
 }
 
 /// The widths of a stream, in openpi's words.
@@ -78,6 +111,8 @@ pub enum StateToken {
     None,
     /// The last of the prefix.
     Prefix,
+    /// The same at a level of its own: the rows before it do not see it (SmolVLA).
+    PrefixLevel,
     /// The one before the actions in their stream, which does not see them (Pi0).
     Actions,
 }
@@ -97,6 +132,13 @@ impl Default for PolicyOptions {
     }
 }
 
+impl StateToken {
+    /// Returns whether the state is a row of the prefix.
+    pub(super) fn is_in_prefix(self) -> bool {
+        matches!(self, StateToken::Prefix | StateToken::PrefixLevel)
+    }
+}
+
 impl PolicyConfig {
     /// Returns whether norms of the actions' stream have a condition.
     pub(super) fn has_condition(&self) -> bool {
@@ -111,7 +153,13 @@ impl PolicyConfig {
     /// The levels of these rows: each sees the rows whose level is not above its own.
     pub(super) fn levels(&self) -> Vec<u32> {
         let state = (self.state == StateToken::Actions).then_some(1);
-        state.into_iter().chain(std::iter::repeat_n(2, self.horizon as usize)).collect()
+        let of_action = |number: u32| if self.causal_actions { 2 + number } else { 2 };
+        state.into_iter().chain((0..self.horizon as u32).map(of_action)).collect()
+    }
+
+    /// Returns whether actions attend to the prefix alone in the layer `number`.
+    pub(super) fn is_cross(&self, number: usize) -> bool {
+        self.joint_every == 0 || !number.is_multiple_of(self.joint_every)
     }
 
     pub(super) fn num_layers(&self) -> usize {
@@ -149,14 +197,19 @@ impl PolicyConfig {
         }
     }
 
+    /// What the names of the vision-language model's parameters begin with.
+    pub(super) fn vlm_prefix(&self) -> String {
+        format!("{}{}", self.names.all, self.names.vlm)
+    }
+
     /// What the names of the prefix's parameters begin with.
     pub(super) fn text_prefix(&self) -> String {
-        format!("{}paligemma_with_expert.paligemma.model.language_model.", self.prefix)
+        format!("{}{}", self.vlm_prefix(), self.names.text)
     }
 
     /// What the names of the parameters of the actions' stream begin with.
     pub(super) fn expert_prefix(&self) -> String {
-        format!("{}paligemma_with_expert.gemma_expert.model.", self.prefix)
+        format!("{}{}", self.names.all, self.names.expert)
     }
 
     /// The standard deviation of random weights of a map of a stream with so many inputs.
@@ -166,13 +219,13 @@ impl PolicyConfig {
 
     /// Returns whether the prefix is computed with this parameter, and actions are not.
     pub(super) fn is_of_prefix(&self, name: &str) -> bool {
-        let is_state = self.state == StateToken::Prefix && name.contains("state_proj");
-        is_state || name.starts_with(&format!("{}paligemma_with_expert.paligemma.", self.prefix))
+        let is_state = self.state.is_in_prefix() && name.contains("state_proj");
+        is_state || name.starts_with(&self.vlm_prefix())
     }
 
     /// The part of the prefix that is frozen where the policy says so.
     pub(super) fn of_prefix(&self, specs: Vec<ParamSpec>) -> Vec<ParamSpec> {
-        if self.expert_only { specs.into_iter().map(ParamSpec::frozen).collect() } else { specs }
+        if self.frozen.prefix { specs.into_iter().map(ParamSpec::frozen).collect() } else { specs }
     }
 }
 

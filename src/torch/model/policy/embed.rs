@@ -8,10 +8,9 @@ use super::config::{PolicyConfig, StateToken, TimeUse, starting, torch_std};
 use crate::model::tower_blocks::Part;
 use crate::native::embedding;
 use crate::nn::Linear;
-use crate::params::{Init, ParamSpec, ParamStore, Scope};
+use crate::params::{Init, ParamSpec, ParamStore, Scope, StoredTensor};
 
 const TABLE: &str = "embed_tokens.weight";
-const HEAD: &str = "paligemma_with_expert.paligemma.lm_head.weight";
 const ACTIONS: &str = "action_in_proj";
 const STATE: &str = "state_proj";
 
@@ -50,14 +49,14 @@ fn time_names(use_of_time: TimeUse) -> [&'static str; 2] {
 
 /// The parameters before the layers.
 pub(super) fn specs(config: &PolicyConfig) -> Vec<ParamSpec> {
-    let (prefix, width, visual) = (config.prefix.as_str(), config.expert.width, config.visual_start);
+    let (prefix, width, visual) = (config.names.all, config.expert.width, config.visual_start);
     let table = [config.vocab_size, config.text.width];
     let std = if visual { (config.text.width as f64).powf(-0.5) } else { 0.02 };
     let name = format!("{}{TABLE}", config.text_prefix());
-    // The reference stores the head, which is the table, as well.
-    let head = crate::params::StoredTensor::repeated(&format!("{prefix}{HEAD}"), &table);
     let tokens = ParamSpec::new(name, &table, Init::Normal(std));
-    let pieces = [tokens.pieces.clone(), vec![head]].concat();
+    // Pi stores the head, which is the table, as well.
+    let head = |name: &str| StoredTensor::repeated(&format!("{}{name}", config.vlm_prefix()), &table);
+    let pieces = tokens.pieces.iter().cloned().chain(config.names.head.map(head)).collect();
     let mut specs = config.of_prefix(vec![tokens.stored_as(pieces)]);
     let map =
         |name: &str, inputs: i64, outputs: i64| Linear::specs(prefix, name, inputs, outputs, true, torch_std(inputs));
@@ -70,11 +69,12 @@ pub(super) fn specs(config: &PolicyConfig) -> Vec<ParamSpec> {
     let inputs = if config.time == TimeUse::Rows { 2 * width } else { width };
     specs.extend(map(first, inputs, width));
     specs.extend(map(second, width, width));
-    match config.state {
-        StateToken::None => {}
-        StateToken::Prefix => specs.extend(config.of_prefix(map(STATE, config.state_dim, config.text.width))),
-        StateToken::Actions => specs.extend(map(STATE, config.state_dim, width)),
-    }
+    let state = match config.state {
+        StateToken::None => Vec::new(),
+        StateToken::Prefix | StateToken::PrefixLevel => map(STATE, config.state_dim, config.text.width),
+        StateToken::Actions => map(STATE, config.state_dim, width),
+    };
+    specs.extend(state.into_iter().map(|spec| if config.frozen.state { spec.frozen() } else { spec }));
     specs
 }
 
@@ -86,7 +86,7 @@ impl Embed {
             image_token: config.image_token,
             scale: (config.text.width as f64).sqrt(),
         };
-        let prefix = config.prefix.as_str();
+        let prefix = config.names.all;
         let state = |scope: &Scope<'_>| Linear::new(scope, STATE);
         let actions = |scope: &Scope<'_>| Actions {
             actions: Linear::new(scope, ACTIONS),
@@ -98,7 +98,7 @@ impl Embed {
         };
         Embed {
             tokens: Part::new(params, config.text_prefix(), tokens),
-            state: (config.state == StateToken::Prefix).then(|| Part::new(params, prefix, state)),
+            state: config.state.is_in_prefix().then(|| Part::new(params, prefix, state)),
             actions: Part::new(params, prefix, actions),
         }
     }
@@ -108,7 +108,12 @@ impl Tokens {
     /// Ids `[T]`, int64, to rows `[T, D]`; those that features replace have any values.
     pub fn look_up(&self, ids: &Tensor) -> Tensor {
         let known = ids.masked_fill(&ids.eq(self.image_token), 0);
-        embedding(&self.table, &known, -1) * self.scale
+        self.scaled(&embedding(&self.table, &known, -1))
+    }
+
+    /// Rows `[T, D]` times the root of their width.
+    pub fn scaled(&self, x: &Tensor) -> Tensor {
+        x * self.scale
     }
 }
 

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use tch::{Kind, Tensor};
 
-use super::config::{NORM, PolicyConfig, torch_std};
+use super::config::{PolicyConfig, torch_std};
 use super::layer::{Norm, expert_norm};
 use crate::model::tower_blocks::Part;
 use crate::nn::Linear;
@@ -27,17 +27,17 @@ pub(super) struct Head {
 pub(super) fn specs(config: &PolicyConfig) -> Vec<ParamSpec> {
     let (width, text) = (config.expert.width, config.text.width);
     // Nothing reads the prefix behind its layers.
-    let unused = NORM.specs(&config.text_prefix(), NAME, text).into_iter().map(ParamSpec::frozen);
+    let unused = config.norm.specs(&config.text_prefix(), NAME, text).into_iter().map(ParamSpec::frozen);
     let mut specs: Vec<ParamSpec> = unused.collect();
     specs.extend(expert_norm(config, &config.expert_prefix(), NAME));
-    specs.extend(Linear::specs(&config.prefix, OUT, width, config.action_dim, true, torch_std(width)));
+    specs.extend(Linear::specs(config.names.all, OUT, width, config.action_dim, true, torch_std(width)));
     specs
 }
 
 impl Head {
     /// Panics where the store lacks one of the parameters.
     pub fn part(config: &PolicyConfig, params: &ParamStore) -> Part<Head> {
-        let (norms, maps) = (Scope::new(params, config.expert_prefix()), Scope::new(params, config.prefix.as_str()));
+        let (norms, maps) = (Scope::new(params, config.expert_prefix()), Scope::new(params, config.names.all));
         let head = Head {
             norm: Norm::of_actions(config, &norms, NAME),
             out: Linear::new(&maps, OUT),

@@ -5,7 +5,7 @@
 
 use tch::Tensor;
 
-use super::config::{NORM, PolicyConfig, StreamConfig, TimeUse};
+use super::config::{PolicyConfig, StreamConfig, TimeUse};
 use super::layout::Layout;
 use crate::model::tower_blocks::Part;
 use crate::nn::{Activation, AdaptiveNorm, Linear, RmsNorm, Rope, Scores, SwiGlu, gate_rows_of};
@@ -27,7 +27,9 @@ pub(super) enum Norm {
 /// Queries, keys and values of a stream, and the map of what they attend to.
 pub(super) struct Heads {
     norm: Norm,
+    /// Of the stream's rows, or of the prefix's keys and values where `is_cross`.
     keys: [Linear; 2],
+    is_cross: bool,
     /// `None` where nothing reads what they would make.
     queries: Option<[Linear; 2]>,
     head_dim: i64,
@@ -53,9 +55,11 @@ pub(super) fn specs(config: &PolicyConfig, number: usize) -> Vec<ParamSpec> {
     let is_last = number + 1 == config.num_layers();
     let mut specs = Vec::new();
     let prefix = format!("{}layers.{number}.", config.text_prefix());
-    let plain = |prefix: &str, name: &str, width: i64| NORM.specs(prefix, name, width);
-    let mut of_prefix = stream_specs(config, &prefix, &config.text, &plain);
-    if is_last {
+    let plain = |prefix: &str, name: &str, width: i64| config.norm.specs(prefix, name, width);
+    let mut of_prefix = stream_specs(config, &prefix, &config.text, false, &plain);
+    if is_last && config.frozen.last_layer {
+        of_prefix = of_prefix.into_iter().map(ParamSpec::frozen).collect();
+    } else if is_last {
         // Nothing reads the prefix behind its last keys and values. The reference decays the weights of queries, whose gradient
         // is 0 there, and leaves those alone that have none.
         let is_read = |spec: &ParamSpec| std::iter::once(INPUT_NORM).chain(HEADS).any(|name| spec.name.contains(name));
@@ -63,7 +67,9 @@ pub(super) fn specs(config: &PolicyConfig, number: usize) -> Vec<ParamSpec> {
     }
     specs.extend(config.of_prefix(of_prefix));
     let prefix = format!("{}layers.{number}.", config.expert_prefix());
-    specs.extend(stream_specs(config, &prefix, &config.expert, &|prefix, name, _| expert_norm(config, prefix, name)));
+    let is_cross = config.is_cross(number);
+    let norm = |prefix: &str, name: &str, _| expert_norm(config, prefix, name);
+    specs.extend(stream_specs(config, &prefix, &config.expert, is_cross, &norm));
     specs
 }
 
@@ -72,7 +78,7 @@ pub(super) fn expert_norm(config: &PolicyConfig, prefix: &str, name: &str) -> Ve
     let width = config.expert.width;
     match config.time {
         TimeUse::Norms => AdaptiveNorm::specs(prefix, name, width, width, config.visual_start),
-        TimeUse::Rows => NORM.specs(prefix, name, width),
+        TimeUse::Rows => config.norm.specs(prefix, name, width),
     }
 }
 
@@ -80,13 +86,16 @@ fn stream_specs(
     config: &PolicyConfig,
     prefix: &str,
     stream: &StreamConfig,
+    is_cross: bool,
     norm: &dyn Fn(&str, &str, i64) -> Vec<ParamSpec>,
 ) -> Vec<ParamSpec> {
     let StreamConfig { width, mlp_dim, num_heads, num_kv_heads, head_dim, .. } = *stream;
     let (queries, keys) = (num_heads * head_dim, num_kv_heads * head_dim);
     let mut specs = norm(prefix, INPUT_NORM, width);
-    for (name, outputs) in HEADS.into_iter().zip([queries, keys, keys]) {
-        specs.extend(Linear::specs(prefix, name, width, outputs, false, config.std(width)));
+    let of_keys = if is_cross { config.text.num_kv_heads * config.text.head_dim } else { width };
+    let sizes = [(width, queries), (of_keys, keys), (of_keys, keys)];
+    for (name, (inputs, outputs)) in HEADS.into_iter().zip(sizes) {
+        specs.extend(Linear::specs(prefix, name, inputs, outputs, false, config.std(inputs)));
     }
     specs.extend(Linear::specs(prefix, OUT, queries, width, false, config.std(queries)));
     specs.extend(norm(prefix, POST_NORM, width));
@@ -98,14 +107,14 @@ fn stream_specs(
 }
 
 impl Norm {
-    pub fn of_prefix(scope: &Scope<'_>, name: &str) -> Norm {
-        Norm::Plain(NORM.build(scope, name))
+    pub fn of_prefix(config: &PolicyConfig, scope: &Scope<'_>, name: &str) -> Norm {
+        Norm::Plain(config.norm.build(scope, name))
     }
 
     pub fn of_actions(config: &PolicyConfig, scope: &Scope<'_>, name: &str) -> Norm {
         match config.time {
-            TimeUse::Norms => Norm::Adaptive(AdaptiveNorm::new(scope, name, NORM.eps)),
-            TimeUse::Rows => Norm::Plain(NORM.build(scope, name)),
+            TimeUse::Norms => Norm::Adaptive(AdaptiveNorm::new(scope, name, config.norm.eps)),
+            TimeUse::Rows => Norm::Plain(config.norm.build(scope, name)),
         }
     }
 
@@ -127,10 +136,10 @@ fn gated(y: Tensor, modulation: Option<&Tensor>) -> Tensor {
 }
 
 impl Heads {
-    fn new(scope: &Scope<'_>, norm: Norm, head_dim: i64, with_queries: bool) -> Heads {
+    fn new(scope: &Scope<'_>, norm: Norm, head_dim: i64, is_cross: bool, with_queries: bool) -> Heads {
         let [q, k, v] = HEADS;
         let queries = with_queries.then(|| [q, OUT].map(|name| Linear::new(scope, name)));
-        Heads { norm, keys: [k, v].map(|name| Linear::new(scope, name)), queries, head_dim }
+        Heads { norm, keys: [k, v].map(|name| Linear::new(scope, name)), is_cross, queries, head_dim }
     }
 
     /// Keys, turned, and values of normed rows: `[rows, K, C]`.
@@ -159,19 +168,38 @@ impl Heads {
         (y, [k, v])
     }
 
-    /// Rows of actions `[S·L, E]` to the gated attention branch, with the prefix's keys and values. `condition` `[S, E]`.
-    pub fn actions(&self, x: &Tensor, condition: Option<&Tensor>, prefix: &[Tensor; 2], at: &Layout) -> Tensor {
+    /// The prefix's keys and values `[P, K, C]` as rows of actions meet them: mapped once more where these attend to nothing else.
+    pub fn met(&self, prefix: &[Tensor; 2]) -> [Tensor; 2] {
+        match self.is_cross {
+            true => {
+                let mapped = |at: usize| self.keys[at].forward(&prefix[at].flatten(1, 2));
+                [0, 1].map(|at| mapped(at).unflatten(-1, [-1, self.head_dim]))
+            }
+            false => prefix.each_ref().map(Tensor::shallow_clone),
+        }
+    }
+
+    /// Rows of actions `[S·L, E]` to the gated attention branch, with the prefix's keys and values as [`Heads::met`] gives them.
+    /// `condition` `[S, E]`.
+    pub fn actions(&self, x: &Tensor, condition: Option<&Tensor>, met: &[Tensor; 2], at: &Layout) -> Tensor {
         let (x, modulation) = self.norm.forward(x, condition);
-        let [k, v] = self.keys(&x, &at.ropes[1]);
-        let attend = |q: &Tensor| at.joint.forward(q, prefix.each_ref(), [&k, &v], self.scores());
-        let y = self.attended(&x, &at.ropes[1], attend).expect("the stream of actions is read");
-        gated(y, modulation.as_ref())
+        let y = match &at.alone {
+            Some(alone) if self.is_cross => {
+                self.attended(&x, alone, |q| at.joint.forward_prefix(q, met.each_ref(), self.scores()))
+            }
+            _ => {
+                let [k, v] = self.keys(&x, &at.ropes[1]);
+                let attend = |q: &Tensor| at.joint.forward(q, met.each_ref(), [&k, &v], self.scores());
+                self.attended(&x, &at.ropes[1], attend)
+            }
+        };
+        gated(y.expect("the stream of actions is read"), modulation.as_ref())
     }
 }
 
 impl FeedForward {
-    fn new(scope: &Scope<'_>, norm: Norm) -> FeedForward {
-        FeedForward { norm, mlp: SwiGlu::new(scope, MLP, Activation::GeluTanh) }
+    fn new(scope: &Scope<'_>, norm: Norm, activation: Activation) -> FeedForward {
+        FeedForward { norm, mlp: SwiGlu::new(scope, MLP, activation) }
     }
 
     /// Rows of a stream to the gated branch.
@@ -187,19 +215,23 @@ impl Layer {
         let is_last = number + 1 == config.num_layers();
         let [text, expert] =
             [config.text_prefix(), config.expert_prefix()].map(|prefix| format!("{prefix}layers.{number}."));
-        let head_dim = config.text.head_dim;
+        let (head_dim, activation, is_cross) = (config.text.head_dim, config.activation, config.is_cross(number));
+        let of_prefix = |scope: &Scope<'_>, name| Norm::of_prefix(config, scope, name);
         let of_actions = |scope: &Scope<'_>, name| Norm::of_actions(config, scope, name);
         Layer {
             prefix_heads: Part::new(params, text.as_str(), |scope| {
-                Heads::new(scope, Norm::of_prefix(scope, INPUT_NORM), head_dim, !is_last)
+                Heads::new(scope, of_prefix(scope, INPUT_NORM), head_dim, false, !is_last)
             }),
             action_heads: Part::new(params, expert.as_str(), |scope| {
-                Heads::new(scope, of_actions(scope, INPUT_NORM), head_dim, true)
+                Heads::new(scope, of_actions(scope, INPUT_NORM), head_dim, is_cross, true)
             }),
             prefix: (!is_last).then(|| {
-                Part::new(params, text.as_str(), |scope| FeedForward::new(scope, Norm::of_prefix(scope, POST_NORM)))
+                let norm = |scope: &Scope<'_>| FeedForward::new(scope, of_prefix(scope, POST_NORM), activation);
+                Part::new(params, text.as_str(), norm)
             }),
-            actions: Part::new(params, expert.as_str(), |scope| FeedForward::new(scope, of_actions(scope, POST_NORM))),
+            actions: Part::new(params, expert.as_str(), |scope| {
+                FeedForward::new(scope, of_actions(scope, POST_NORM), activation)
+            }),
         }
     }
 }

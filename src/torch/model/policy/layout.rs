@@ -1,7 +1,8 @@
 //! Where the rows of a micro-batch's samples lie in both streams.
 //!
 //! A sample has its tokens, and maybe a state, in the prefix, and a group of rows for each draw of noise in the stream of actions.
-//! Positions of a group go on where those of its prefix end.
+//! Positions of a group go on where those of its prefix end, but for layers in which it attends to nothing else: there they begin
+//! anew.
 
 use std::ops::Range;
 
@@ -17,6 +18,8 @@ pub(super) struct Layout {
     pub joint: JointAttention,
     /// Turn rows of the prefix and of actions.
     pub ropes: [Rope; 2],
+    /// Turns rows of actions in layers where they attend to the prefix alone; `None`: there is no such layer.
+    pub alone: Option<Rope>,
     /// For each row of the prefix its row among all tokens and, behind them, states; `None`: that is the order.
     pub order: Option<Tensor>,
     /// True if gradients of actions end at the keys and values of the prefix.
@@ -27,9 +30,9 @@ impl Layout {
     /// Samples' tokens end at `cu_seqlens` `[0, …, T]`; each has `num_draws` groups of actions.
     pub fn new(config: &PolicyConfig, cu_seqlens: &[usize], num_draws: usize, kind: Kind, device: Device) -> Layout {
         let num_tokens = *cu_seqlens.last().unwrap_or(&0) as i64;
-        let with_state = config.state == StateToken::Prefix;
+        let with_state = config.state.is_in_prefix();
         let (mut ends, mut order, mut positions) = (vec![0usize], Vec::new(), Vec::new());
-        let (mut groups, mut own) = (Vec::<Range<i64>>::new(), Vec::new());
+        let (mut groups, mut own, mut alone) = (Vec::<Range<i64>>::new(), Vec::new(), Vec::new());
         for (sample, tokens) in (0..).zip(cu_seqlens.windows(2)) {
             let begin = order.len() as i64;
             order.extend((tokens[0] as i64..tokens[1] as i64).chain(with_state.then_some(num_tokens + sample)));
@@ -39,14 +42,24 @@ impl Layout {
             for _ in 0..num_draws {
                 groups.push(begin..begin + len);
                 own.extend(len..len + config.num_rows());
+                alone.extend(0..config.num_rows());
             }
         }
         let rope =
             |positions: &[i64]| Rope::new(&config.rope(), &Tensor::from_slice(positions).to_device(device), kind);
+        let mask = match config.state {
+            StateToken::PrefixLevel => {
+                let lens: Vec<usize> = ends.windows(2).map(|ends| ends[1] - ends[0] - 1).collect();
+                Mask::prefixes(&ends, &lens)
+            }
+            _ => Mask::Full,
+        };
+        let has_cross = (0..config.num_layers()).any(|number| config.is_cross(number));
         Layout {
-            prefix: PackedAttention::new(&ends, Mask::Full, device),
+            prefix: PackedAttention::new(&ends, mask, device),
             joint: JointAttention::new(&groups, order.len() as i64, &config.levels(), device),
             ropes: [rope(&positions), rope(&own)],
+            alone: has_cross.then(|| rope(&alone)),
             order: with_state.then(|| Tensor::from_slice(&order).to_device(device)),
             insulate: false,
         }

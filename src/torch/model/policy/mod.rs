@@ -1,7 +1,7 @@
 //! Robot policies: two streams of tokens with weights of their own and one attention over both (Black et al. 2024). The prefix is
 //! pictures, prompt and maybe a state; the actions' stream is noised actions, which learn the velocity from actions to noise.
 //!
-//! 1. `config.rs` is a policy as data; which `config.json` says what is `family/pi.rs`'s.
+//! 1. `config.rs` is a policy as data; which `config.json` says what is said by `family/pi.rs` and `family/smolvla.rs`.
 //! 2. `layout.rs` finds the rows of a micro-batch's samples and their draws of noise.
 //! 3. `embed.rs` makes the rows of both streams, `layer.rs` is a layer of both, `head.rs` what is behind the last.
 //! 4. `record.rs` puts them on a tape with the loss; `family.rs` is the foundation.
@@ -22,6 +22,6 @@ mod robot;
 #[cfg(test)]
 mod tests;
 
-pub use config::{PolicyConfig, PolicyOptions, StateToken, StreamConfig, TimeUse};
+pub use config::{FrozenParts, PolicyConfig, PolicyOptions, PolicyTree, StateToken, StreamConfig, TimeUse};
 pub use family::PolicyFamily;
 pub use robot::{Acting, Chunk, RobotPolicy};

@@ -101,7 +101,12 @@ impl Network {
         let features: Vec<Slot> = if has_features { vec![tape.input(batch.feature_grads)] } else { Vec::new() };
         if let Some(features) = features.first() {
             let rows = Tensor::from_slice(&input.rows(&batch.input_ids())).to_device(self.device);
-            x = tape.put_rows(x, Rc::new(rows), *features);
+            let scaled = self.config.scaled_pictures.then(|| {
+                let part = self.embed.tokens.part.clone();
+                let forward = move |reads: &[Tensor]| vec![part.scaled(&reads[0])];
+                tape.run("scale of pictures", &[], Policy::Keep, &[*features], 1, forward)[0]
+            });
+            x = tape.put_rows(x, Rc::new(rows), scaled.unwrap_or(*features));
         }
         if let Some(state) = &self.embed.state {
             let values = batch.columns.get(STATE).to_device(self.device);
@@ -163,7 +168,7 @@ impl Network {
         let forward = move |reads: &[Tensor]| {
             let keys = [&reads[1], &reads[2]];
             let keys = keys.map(|keys| if at.insulate { keys.detach() } else { keys.shallow_clone() });
-            vec![part.actions(&reads[0], reads.get(3), &keys, &at)]
+            vec![part.actions(&reads[0], reads.get(3), &part.met(&keys), &at)]
         };
         let reads = with_condition(&[actions, written[0], written[1]]);
         let y = tape.run(format!("{name} action attention"), &layer.action_heads.ids, policy, &reads, 1, forward)[0];

@@ -1,305 +1,28 @@
 //! lerobot's numbers: losses, gradients of all parameters and sampled actions of fixtures that `tests/oracle/make_policies.py`
 //! makes. `LOONGFORGE_POLICIES` has those of another folder read.
 
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+mod fixture;
+
 use std::rc::Rc;
 
-use loongforge_core::data::IGNORE_INDEX;
-use loongforge_core::message::{Grid, ItemMeta, SampleId, Tower};
-use serde_json::Value;
+use loongforge_core::message::SampleId;
 use tch::{Device, Kind, Tensor};
 
-use super::config::{PolicyConfig, PolicyOptions, StateToken};
-use super::family::{PolicyFamily, PolicyModel};
+use self::fixture::{Fixture, Found, error, folders};
+use super::TimeUse;
+use super::config::PolicyOptions;
+use super::family::PolicyFamily;
 use super::record::Noise;
-use super::{RobotPolicy, TimeUse};
 use crate::model::batch::{MicroBatch, SampleRow};
-use crate::model::columns::Columns;
-use crate::model::config::ModelConfig;
-use crate::model::encoder::EncoderFamily;
-use crate::model::foundation::{FoundationFamily, FoundationModel, FoundationTape};
+use crate::model::foundation::{FoundationFamily, FoundationModel};
 use crate::model::objective::{FlowSettings, NoisePurpose};
-use crate::model::original_names::PolicyNames;
-use crate::params::{GradBuffer, ParamSpec, ParamStore, Role};
+use crate::params::{ParamStore, Role};
 use crate::tape::{Execution, Policy};
 
 /// The tolerance of losses and actions, as a share of the largest value of a tensor.
 const TOLERANCE: f64 = 5e-6;
 /// That of gradients: sums over all rows, in another order.
 const OF_GRADIENTS: f64 = 2e-5;
-/// The share of the largest gradient of all that a tensor's largest value is set to for its tolerance, if it is below: those of
-/// biases of keys are sums that cancel.
-const SMALL: f64 = 1e-3;
-
-fn folders() -> Vec<PathBuf> {
-    let committed = || Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/policies");
-    let folder = std::env::var_os("LOONGFORGE_POLICIES").map_or_else(committed, PathBuf::from);
-    let mut found: Vec<PathBuf> = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).collect();
-    // Policies of other builds have their own tests.
-    found.retain(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("pi0")));
-    found.sort();
-    assert!(!found.is_empty(), "{} is empty", folder.display());
-    found
-}
-
-fn json(path: PathBuf) -> Value {
-    serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
-}
-
-fn tensors(path: PathBuf) -> BTreeMap<String, Tensor> {
-    Tensor::read_safetensors(path).unwrap().into_iter().collect()
-}
-
-/// The share of the largest expected value that the largest difference is.
-fn error(found: &Tensor, expected: &Tensor) -> f64 {
-    assert_eq!(found.size(), expected.size());
-    (found - expected).abs().max().double_value(&[]) / expected.abs().max().double_value(&[])
-}
-
-struct Fixture {
-    name: String,
-    config: PolicyConfig,
-    tower: std::sync::Arc<dyn EncoderFamily>,
-    params: Rc<ParamStore>,
-    of_tower: Rc<ParamStore>,
-    samples: Vec<Value>,
-    action_dim: i64,
-    inputs: BTreeMap<String, Tensor>,
-    expected: BTreeMap<String, Tensor>,
-}
-
-/// What a forward and backward come to.
-struct Found {
-    loss: f64,
-    grads: GradBuffer,
-    of_tower: GradBuffer,
-}
-
-fn store(specs: Vec<ParamSpec>, weights: &BTreeMap<String, Tensor>, names: PolicyNames) -> Rc<ParamStore> {
-    let params = ParamStore::new(specs, Kind::Float, Device::Cpu);
-    let ours: BTreeMap<String, &Tensor> = weights.iter().map(|(name, value)| (names.ours(name), value)).collect();
-    params.ids().for_each(|id| params.set(id, ours[&params.spec(id).name]));
-    Rc::new(params)
-}
-
-impl Fixture {
-    fn read(folder: &Path) -> Fixture {
-        let model = ModelConfig::from_hf(&json(folder.join("config.json"))).unwrap();
-        let weights = tensors(folder.join("model.safetensors"));
-        let names = PolicyNames::of(weights.keys().map(String::as_str)).unwrap();
-        let tower = model.towers.get(Tower::Vision).unwrap().clone();
-        let summary = json(folder.join("fixture.json"));
-        let [inputs, expected] = ["inputs", "expected"].map(|name| tensors(folder.join(format!("{name}.safetensors"))));
-        let specs: Vec<ParamSpec> = model.specs();
-        let known =
-            |name: &String| specs.iter().flat_map(|spec| &spec.pieces).any(|piece| piece.name == names.ours(name));
-        let others: Vec<&String> = weights.keys().filter(|name| !known(name)).collect();
-        let is_carried =
-            |name: &&String| model.carried.prefixes.iter().any(|prefix| names.ours(name).starts_with(prefix));
-        assert!(others.len() == 1 && others.iter().all(is_carried), "{others:?}");
-        Fixture {
-            name: folder.file_name().unwrap().to_string_lossy().into_owned(),
-            config: model.foundation.as_policy().unwrap().as_two_streams().unwrap().config().clone(),
-            params: store(model.foundation.specs(), &weights, names),
-            of_tower: store(tower.specs(), &weights, names),
-            tower,
-            samples: summary["samples"].as_array().unwrap().clone(),
-            action_dim: summary["action_dim"].as_i64().unwrap(),
-            inputs,
-            expected,
-        }
-    }
-
-    fn all(&self) -> Vec<usize> {
-        (0..self.samples.len()).collect()
-    }
-
-    fn family(&self, options: PolicyOptions) -> PolicyFamily {
-        PolicyFamily::new(self.config.clone()).with_options(options)
-    }
-
-    fn num_draws(&self) -> i64 {
-        self.inputs["noise"].size()[0]
-    }
-
-    fn model(&self, policy: Policy, insulate: bool) -> PolicyModel {
-        let options = PolicyOptions { noise_draws: self.num_draws() as u32, insulate };
-        self.family(options).model(&self.params, policy)
-    }
-
-    fn cameras(&self, sample: usize) -> Vec<i64> {
-        self.samples[sample]["cameras"].as_array().unwrap().iter().map(|camera| camera.as_i64().unwrap()).collect()
-    }
-
-    /// The patches of the samples' pictures, and the size of each.
-    fn pixels(&self, samples: &[usize]) -> (Tensor, Vec<Grid>) {
-        let images = &self.inputs["images"];
-        let patch = ((self.tower.patch_dim() / 3) as f64).sqrt() as i64;
-        let side = images.size()[3] / patch;
-        let of = |(sample, camera): (usize, i64)| {
-            let image = images.get(camera).get(sample as i64).view([3, side, patch, side, patch]);
-            image.permute([1, 3, 0, 2, 4]).reshape([side * side, -1])
-        };
-        let pictures: Vec<(usize, i64)> = samples
-            .iter()
-            .flat_map(|sample| self.cameras(*sample).into_iter().map(|camera| (*sample, camera)))
-            .collect();
-        let grid = Grid { t: 1, h: side as u32, w: side as u32 };
-        (Tensor::cat(&pictures.iter().copied().map(of).collect::<Vec<_>>(), 0), vec![grid; pictures.len()])
-    }
-
-    fn ids(&self, sample: usize) -> Vec<i64> {
-        let prompt = self.samples[sample]["prompt"].as_i64().unwrap();
-        let tokens = Vec::<i64>::try_from(self.inputs["tokens"].get(sample as i64).narrow(0, 0, prompt)).unwrap();
-        let grid = self.pixels(&[sample]).1[0];
-        let places = self.cameras(sample).len() * grid.num_patches();
-        std::iter::repeat_n(self.config.image_token, places).chain(tokens).collect()
-    }
-
-    /// Rows of these samples of a tensor `[N, …]`.
-    fn of(&self, name: &str, samples: &[usize]) -> Tensor {
-        let index: Vec<i64> = samples.iter().map(|sample| *sample as i64).collect();
-        self.inputs[name].index_select(0, &Tensor::from_slice(&index))
-    }
-
-    fn columns(&self, samples: &[usize]) -> (Columns, Vec<usize>) {
-        let ids: Vec<Vec<i64>> = samples.iter().map(|sample| self.ids(*sample)).collect();
-        let mut ends = vec![0];
-        ids.iter().for_each(|ids| ends.push(ends[ends.len() - 1] + ids.len()));
-        let tokens = Tensor::from_slice(&ids.concat());
-        let positions = Tensor::zeros([3, tokens.size()[0]], (Kind::Float, Device::Cpu));
-        let actions = self.of("actions", samples);
-        let weights = Tensor::zeros_like(&actions);
-        let _ = weights.narrow(2, 0, self.action_dim).fill_(1.0);
-        let targets = Tensor::full_like(&tokens, IGNORE_INDEX);
-        let mut all = vec![tokens, positions, targets, actions.flatten(0, 1), weights.flatten(0, 1)];
-        if self.config.state != StateToken::None {
-            all.push(self.of("state", samples));
-        }
-        (Columns::new(&PolicyFamily::new(self.config.clone()).columns().into(), all), ends)
-    }
-
-    fn rows(&self, samples: &[usize]) -> Vec<SampleRow> {
-        let row = |sample: &usize| {
-            let grid = self.pixels(&[*sample]).1[0];
-            let item = ItemMeta { tower: Tower::Vision, grid, num_features: grid.num_patches() as u32 };
-            SampleRow {
-                id: SampleId(*sample as u64),
-                num_tokens: self.ids(*sample).len(),
-                num_targets: (self.config.horizon * self.action_dim) as u32,
-                target: None,
-                items: vec![item; self.cameras(*sample).len()],
-                purpose: NoisePurpose::Training,
-            }
-        };
-        samples.iter().map(row).collect()
-    }
-
-    fn batch(&self, samples: &[usize]) -> MicroBatch {
-        let (columns, cu_seqlens) = self.columns(samples);
-        let num_targets = self.samples.len() as i64 * self.config.horizon * self.action_dim;
-        MicroBatch {
-            columns,
-            cu_seqlens,
-            samples: self.rows(samples).into(),
-            loss_scale: 1.0 / num_targets as f64,
-            num_features: vec![self.pixels(samples).0.size()[0]],
-            feature_grads: true,
-            row: None,
-            shared_features: Vec::new(),
-            past: None,
-            evaluates: false,
-        }
-    }
-
-    fn noise(&self, samples: &[usize]) -> Noise {
-        let index: Vec<i64> = samples.iter().map(|sample| *sample as i64).collect();
-        let index = Tensor::from_slice(&index);
-        let by_sample = |name: &str| self.inputs[name].transpose(0, 1).index_select(0, &index).contiguous();
-        Noise { noise: by_sample("noise").flatten(0, 2), times: by_sample("time").flatten(0, 1) }
-    }
-
-    fn run(&self, model: &PolicyModel, samples: &[usize]) -> Found {
-        self.run_tape(model.record_with(&self.batch(samples), &self.noise(samples)), samples)
-    }
-
-    fn run_tape(&self, tape: FoundationTape, samples: &[usize]) -> Found {
-        let encoder = self.tower.build(&self.of_tower, Policy::Keep);
-        let (pixels, grids) = self.pixels(samples);
-        let made = encoder.record(&grids);
-        let mut encoding = Execution::new(made.tape, self.of_tower.clone(), vec![(made.pixels, pixels)]);
-        encoding.forward().unwrap();
-        let (slot, output) = (tape.features[0][0], made.outputs[0]);
-        let inputs = vec![(slot, encoding.value(output).shallow_clone())];
-        let mut run = Execution::new(tape.tape, self.params.clone(), inputs);
-        run.forward().unwrap();
-        let loss = run.value(tape.loss.unwrap()).double_value(&[]);
-        run.seed(tape.loss.unwrap(), Tensor::from(1f64));
-        let mut grads = self.params.new_grad();
-        run.backward(Some(&mut grads)).unwrap();
-        let mut of_tower = self.of_tower.new_grad();
-        if let Some(grad) = run.input_grad(slot) {
-            encoding.seed(output, grad);
-            encoding.backward(Some(&mut of_tower)).unwrap();
-        }
-        Found { loss, grads, of_tower }
-    }
-
-    fn features(&self, samples: &[usize]) -> Tensor {
-        let encoder = self.tower.build(&self.of_tower, Policy::Keep);
-        let (pixels, grids) = self.pixels(samples);
-        let made = encoder.record(&grids);
-        let mut run = Execution::forward_only(made.tape, self.of_tower.clone(), vec![(made.pixels, pixels)]);
-        run.forward().unwrap();
-        run.value(made.outputs[0]).shallow_clone()
-    }
-
-    /// Actions `[N, H, A]` of the fixture's noise.
-    fn act(&self, samples: &[usize]) -> Tensor {
-        let acting = PolicyFamily::new(self.config.clone()).acting(&self.params);
-        let (columns, ends) = self.columns(samples);
-        let (start, steps) = (self.of("start", samples), self.config.num_steps as usize);
-        let found = acting.act(&columns, &ends, &[self.features(samples)], &start.flatten(0, 1), steps);
-        found.view(start.size().as_slice())
-    }
-
-    /// The largest error of gradients, with its parameter.
-    fn gradients(&self, found: &Found) -> (f64, String) {
-        let stores = [(&self.params, &found.grads), (&self.of_tower, &found.of_tower)];
-        let all =
-            stores.into_iter().flat_map(|(params, grads)| params.trained_ids().map(move |id| (params, grads, id)));
-        let of_grads = self.expected.iter().filter(|(name, _)| name.starts_with("grad/"));
-        let most = of_grads.map(|(_, grad)| grad.abs().max().double_value(&[])).fold(0f64, f64::max);
-        let mut largest = (0f64, String::new());
-        let mut left: Vec<&String> = self.expected.keys().filter(|name| name.starts_with("grad/")).collect();
-        for (params, grads, id) in all {
-            let (spec, grad) = (params.spec(id), grads.view(id));
-            let name = spec
-                .pieces
-                .iter()
-                .map(|piece| format!("grad/{}", piece.name))
-                .find(|name| self.expected.contains_key(name));
-            let name = name.unwrap_or_else(|| panic!("the reference has no gradient of {}", spec.name));
-            left.retain(|other| **other != name);
-            let expected = &self.expected[&name];
-            // Queries of the last layer's prefix meet keys, and nothing reads what they find.
-            if expected.abs().max().double_value(&[]) == 0.0 {
-                assert!(spec.name.contains("q_proj") && grad.abs().max().double_value(&[]) == 0.0, "{}", spec.name);
-                continue;
-            }
-            let off = (grad.view(expected.size().as_slice()) - expected).abs().max().double_value(&[]);
-            let off = off / expected.abs().max().double_value(&[]).max(SMALL * most);
-            // Not `max`, which drops a NaN.
-            if off.is_nan() || off > largest.0 {
-                largest = (off, spec.name.clone());
-            }
-        }
-        assert!(left.is_empty(), "{left:?}");
-        largest
-    }
-}
-
 #[test]
 fn packed_samples_have_lerobots_losses_and_gradients() {
     for folder in folders() {
@@ -361,11 +84,14 @@ fn insulated_gradients_end_at_the_prefix() {
             [false, true].map(|insulate| fixture.run(&fixture.model(Policy::Keep, insulate), &fixture.all()));
         assert_eq!(free.loss, insulated.loss, "{}", fixture.name);
         assert_eq!(insulated.of_tower.flat().abs().max().double_value(&[]), 0.0, "{}", fixture.name);
+        if fixture.config.frozen.prefix {
+            continue;
+        }
         let mut counts = [0, 0];
         for id in fixture.params.trained_ids() {
             let name = &fixture.params.spec(id).name;
             let [free, insulated] = [&free, &insulated].map(|found| found.grads.view(id).shallow_clone());
-            if name.contains(".paligemma.") {
+            if fixture.config.is_of_prefix(name) {
                 assert_eq!(insulated.abs().max().double_value(&[]), 0.0, "{name}");
                 let unread = format!("layers.{}.self_attn.q_proj", fixture.config.text.depth - 1);
                 assert!(name.contains(&unread) || free.abs().max().double_value(&[]) > 0.0, "{name}");
@@ -466,8 +192,12 @@ fn parameters_without_a_gradient_are_frozen() {
             .map(|spec| spec.name.clone())
             .collect();
         let last = format!("layers.{}.", fixture.config.text.depth - 1);
-        let is_last = |name: &String| name.contains(&last) || name.ends_with("language_model.norm.weight");
-        assert!(frozen.len() == 6 && frozen.iter().all(is_last), "{frozen:?}");
+        let text = fixture.config.text_prefix();
+        let is_last =
+            |name: &String| name.starts_with(&format!("{text}{last}")) || *name == format!("{text}norm.weight");
+        // lerobot freezes all of SmolVLA's last layer.
+        let expected = if fixture.config.frozen.last_layer { 10 } else { 6 };
+        assert!(frozen.len() == expected && frozen.iter().all(is_last), "{frozen:?}");
         assert!(frozen.iter().all(|name| !fixture.expected.contains_key(&format!("grad/{name}"))));
         assert_eq!(fixture.config.has_condition(), fixture.config.time == TimeUse::Norms);
     }
