@@ -132,9 +132,10 @@ impl ModelFolder {
     pub fn open_settled(model: &mut Model) -> Result<Self, FolderError> {
         let folder = Self::open(model)?;
         model.settle(folder.model_kind());
-        if folder.config.foundation.as_policy().is_some() {
+        if let Some(policy) = folder.config.foundation.as_policy() {
             let says = |key: &str| folder.json[key] == true;
-            let (tower, all) = (says("freeze_vision_encoder"), says("train_expert_only"));
+            let all = says("train_expert_only") || policy.freezes_tower();
+            let tower = says("freeze_vision_encoder");
             let parts = [(&mut model.image_encoder, tower || all), (&mut model.image_projector, all)];
             parts.into_iter().filter(|(_, frozen)| *frozen).for_each(|(part, _)| {
                 part.freeze.get_or_insert(true);

@@ -73,11 +73,11 @@ def build(config: dict) -> torch.nn.Module:
     return model.eval()
 
 
-def randomize(model: torch.nn.Module, seed: int) -> None:
+def randomize_tensors(named, seed: int) -> None:
     """Nothing is neutral, so that no part of a port can be left out."""
     rng = torch.Generator().manual_seed(seed)
     with torch.no_grad():
-        for name, tensor in sorted(model.named_parameters()):
+        for name, tensor in sorted(named, key=lambda it: it[0]):
             noise = torch.randn(tensor.shape, generator=rng)
             if tensor.dim() < 2:
                 tensor.add_(0.2 * noise)
@@ -85,6 +85,10 @@ def randomize(model: torch.nn.Module, seed: int) -> None:
                 tensor.copy_(0.3 * noise)
             else:
                 tensor.copy_(0.8 * noise / tensor[0].numel() ** 0.5)
+
+
+def randomize(model: torch.nn.Module, seed: int) -> None:
+    randomize_tensors(model.named_parameters(), seed)
     # The head of PaliGemma is its table.
     pali = model.paligemma_with_expert.paligemma
     pali.lm_head.weight = pali.model.language_model.embed_tokens.weight
@@ -132,6 +136,15 @@ def expected(model: torch.nn.Module, config: dict, data: dict[str, Tensor]) -> d
     return found
 
 
+def change(config: dict, setting: str) -> None:
+    """Another value, `KEY=VALUE`, the key by dots."""
+    path, value = setting.split("=", 1)
+    *holders, key = path.split(".")
+    for holder in holders:
+        config = config[holder]
+    config[key] = json.loads(value)
+
+
 class Policy(torch.nn.Module):
     """As lerobot saves it."""
 
@@ -172,13 +185,8 @@ def main() -> None:
     torch.set_num_threads(1)
     for family in args.family or FAMILIES:
         config = copy.deepcopy(FAMILIES[family])
-        for change in args.set:
-            path, value = change.split("=", 1)
-            *holders, key = path.split(".")
-            section = config
-            for holder in holders:
-                section = section[holder]
-            section[key] = json.loads(value)
+        for setting in args.set:
+            change(config, setting)
         config.setdefault("n_action_steps", config["chunk_size"])
         write(args.out / f"{family}-seed{args.seed}", config, args.seed)
 

@@ -1,6 +1,7 @@
 //! Describes what files of models call their tensors, where that differs from the names that are ours: the releases of Wan and the
 //! single files made of them, which have a table each that is read in both directions, and policies.
 
+mod groot;
 mod policy;
 mod table;
 mod vae;
@@ -8,6 +9,7 @@ mod wan;
 
 use std::sync::LazyLock;
 
+pub use self::groot::GrootNames;
 pub use self::policy::PolicyNames;
 use self::table::Table;
 

@@ -24,4 +24,5 @@ mod tests;
 
 pub use config::{PolicyConfig, PolicyOptions, StateToken, StreamConfig, TimeUse};
 pub use family::PolicyFamily;
+pub(super) use record::filler;
 pub use robot::{Acting, Chunk, RobotPolicy};

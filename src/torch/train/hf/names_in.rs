@@ -1,7 +1,7 @@
 //! What the model calls the tensors of a file.
 
 use super::file::TensorFile;
-use crate::model::{COMFY_PREFIX, Naming, PolicyNames};
+use crate::model::{COMFY_PREFIX, GrootNames, Naming, PolicyNames};
 use loongforge_core::data::Component;
 
 /// Says what the model calls the tensors of a file. The default has the names of the file.
@@ -13,6 +13,7 @@ pub(super) struct NamesIn {
     prefix: &'static str,
     naming: Option<Naming>,
     policy: Option<PolicyNames>,
+    groot: Option<GrootNames>,
 }
 
 impl NamesIn {
@@ -22,13 +23,13 @@ impl NamesIn {
         let begins = |file: &TensorFile| file.tensors().keys().any(|name| name.starts_with(COMFY_PREFIX));
         let prefix = if files.iter().any(begins) { COMFY_PREFIX } else { "" };
         let naming = Naming::of_file(|name| has(&format!("{prefix}{name}")));
-        Self { component, prefix, naming: Some(naming), policy: None }
+        Self { component, prefix, naming: Some(naming), ..Self::default() }
     }
 
     /// The names in files of a whole model that is no diffusion model.
     pub fn of_model(files: &[TensorFile]) -> Self {
-        let names = files.iter().flat_map(|file| file.tensors().keys().map(String::as_str));
-        Self { policy: PolicyNames::of(names), ..Self::default() }
+        let names = || files.iter().flat_map(|file| file.tensors().keys().map(String::as_str));
+        Self { policy: PolicyNames::of(names()), groot: GrootNames::of(names()), ..Self::default() }
     }
 
     /// Returns the model's name. A name that no table knows stays as it is: it is none of the model's.
@@ -41,6 +42,9 @@ impl NamesIn {
         }
         if let Some(policy) = self.policy {
             return policy.ours(name);
+        }
+        if let Some(groot) = self.groot {
+            return groot.ours(name);
         }
         let inner = name.strip_prefix(self.prefix).unwrap_or(name);
         let inner = self.naming.and_then(|naming| naming.to_diffusers(inner)).unwrap_or_else(|| inner.to_owned());
