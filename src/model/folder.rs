@@ -132,10 +132,10 @@ impl ModelFolder {
     pub fn open_settled(model: &mut Model) -> Result<Self, FolderError> {
         let folder = Self::open(model)?;
         model.settle(folder.model_kind());
-        if folder.config.foundation.as_policy().is_some() {
-            let [tower, projector] = frozen_towers(&folder.json);
-            let parts = [(&mut model.image_encoder, tower), (&mut model.image_projector, projector)];
-            parts.into_iter().filter(|(_, frozen)| *frozen).for_each(|(part, _)| {
+        if let Some(policy) = folder.config.foundation.as_policy() {
+            let frozen = frozen_towers(&folder.json).map(|frozen| frozen || policy.freezes_tower());
+            let parts = [&mut model.image_encoder, &mut model.image_projector].into_iter().zip(frozen);
+            parts.filter(|(_, frozen)| *frozen).for_each(|(part, _)| {
                 part.freeze.get_or_insert(true);
             });
         }

@@ -116,11 +116,11 @@ def build_pi(config: dict) -> torch.nn.Module:
     return model.eval()
 
 
-def randomize(model: torch.nn.Module, seed: int) -> None:
+def randomize_tensors(named, seed: int) -> None:
     """Nothing is neutral, so that no part of a port can be left out."""
     rng = torch.Generator().manual_seed(seed)
     with torch.no_grad():
-        for name, tensor in sorted(model.named_parameters()):
+        for name, tensor in sorted(named, key=lambda it: it[0]):
             noise = torch.randn(tensor.shape, generator=rng)
             if tensor.dim() < 2:
                 tensor.add_(0.2 * noise)
@@ -128,6 +128,10 @@ def randomize(model: torch.nn.Module, seed: int) -> None:
                 tensor.copy_(0.3 * noise)
             else:
                 tensor.copy_(0.8 * noise / tensor[0].numel() ** 0.5)
+
+
+def randomize(model: torch.nn.Module, seed: int) -> None:
+    randomize_tensors(model.named_parameters(), seed)
     if not hasattr(model, "paligemma_with_expert"):
         return
     # The head of PaliGemma is its table.
@@ -181,6 +185,15 @@ def expected(model: torch.nn.Module, config: dict, data: dict[str, Tensor]) -> d
     return found
 
 
+def change(config: dict, setting: str) -> None:
+    """Another value, `KEY=VALUE`, the key by dots."""
+    path, value = setting.split("=", 1)
+    *holders, key = path.split(".")
+    for holder in holders:
+        config = config[holder]
+    config[key] = json.loads(value)
+
+
 class Policy(torch.nn.Module):
     """As lerobot saves it."""
 
@@ -215,17 +228,6 @@ def write(folder: Path, config: dict, seed: int) -> None:
     print(folder, sum(file.stat().st_size for file in folder.iterdir()) // 1024, "KiB, loss", float(found["loss"]))
 
 
-def change(config: dict, settings: list[str]) -> None:
-    """Puts values into a config: `KEY=VALUE`, with dots between the keys of sections."""
-    for setting in settings:
-        path, value = setting.split("=", 1)
-        *holders, key = path.split(".")
-        section = config
-        for holder in holders:
-            section = section[holder]
-        section[key] = json.loads(value)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
@@ -236,7 +238,8 @@ def main() -> None:
     torch.set_num_threads(1)
     for family in args.family or FAMILIES:
         config = copy.deepcopy(FAMILIES[family])
-        change(config, args.set)
+        for setting in args.set:
+            change(config, setting)
         config.setdefault("n_action_steps", config["chunk_size"])
         write(args.out / f"{family}-seed{args.seed}", config, args.seed)
 

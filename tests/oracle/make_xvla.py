@@ -204,7 +204,8 @@ def main() -> None:
     torch.set_num_threads(1)
     for space in args.space or COMMITTED:
         config = copy.deepcopy(dict(CONFIG, **SPACES[space]))
-        change(config, args.set)
+        for setting in args.set:
+            change(config, setting)
         write(args.out / f"xvla-{space}-seed{args.seed}", space, config, args.seed)
 
 

@@ -57,8 +57,8 @@ pub mod tools;
 
 pub use bad::BadSampleList;
 pub use card::{
-    COMPONENTS, Component, DIFFUSION, Edits, MODEL_INDEX, ModelCard, Section, VisionCut, frozen_towers, has_dtype,
-    is_diffusion, is_policy, policy_vocabulary,
+    COMPONENTS, COSMOS, Component, DIFFUSION, Edits, MODEL_INDEX, ModelCard, Section, VisionCut, frozen_towers,
+    groot_backbone, has_dtype, is_diffusion, is_policy, policy_vocabulary,
 };
 pub use column::{ColumnValues, ColumnView, JoinedColumn, SampleColumn, Values, join_column};
 pub use contexts::TEXT_TOKENIZER;

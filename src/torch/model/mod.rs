@@ -15,6 +15,7 @@ mod dit;
 mod encoder;
 mod family;
 mod foundation;
+mod groot;
 mod keys;
 mod objective;
 mod original_names;
@@ -47,9 +48,10 @@ pub use dit::{DitFamily, ImageTokens, QwenImageConfig, TransformerConfig, WanCon
 pub use encoder::{EncoderFamily, EncoderModel, EncoderTape};
 pub use family::custom::parts_config;
 pub use foundation::{FoundationFamily, FoundationModel, FoundationShape, FoundationTape};
+pub use groot::{GrootConfig, GrootFamily, TransformerSizes, Tuned};
 pub use keys::ModelConfigError;
 pub use objective::{Draw, FlowSettings, LossKind, NoisePurpose, TimeWeight};
-pub use original_names::{COMFY_PREFIX, FlorenceNames, Naming, PolicyNames};
+pub use original_names::{COMFY_PREFIX, FlorenceNames, GrootNames, Naming, PolicyNames};
 pub use parallel_errors::{ContextParallelError, TensorParallelError};
 pub use policy::{
     Acting, Chunk, PolicyConfig, PolicyFamily, PolicyOptions, RobotPolicy, StateToken, StreamConfig, TimeUse,

@@ -6,7 +6,7 @@ use super::config::ModelConfig;
 use super::decoder::DecoderConfig;
 use super::family::decoders::{DECODERS, read_decoder};
 use super::family::{
-    NamePrefix, custom, diffusion, ernie4_5_vl, internvl, kimi_k25, llava, llava_onevision1_5, pi, qwen2_5_omni,
+    NamePrefix, custom, diffusion, ernie4_5_vl, groot, internvl, kimi_k25, llava, llava_onevision1_5, pi, qwen2_5_omni,
     qwen2_5_vl, qwen2_audio, qwen2_vl, qwen3_5, qwen3_5_moe, qwen3_asr, qwen3_omni_moe, qwen3_vl, qwen3_vl_moe,
     smolvla, voxtral, xvla,
 };
@@ -17,8 +17,10 @@ type ReadModel = fn(&Keys<'_>) -> Result<ModelConfig, ModelConfigError>;
 
 /// Models with an encoder, by `model_type`.
 const MODELS: &[(&str, ReadModel)] = &[
+    ("Gr00tN1d7", groot::read),
     ("ernie4_5_moe_vl", ernie4_5_vl::read),
     ("ernie4_5_vl_moe", ernie4_5_vl::read),
+    ("groot", groot::read_lerobot),
     ("internvl", internvl::read),
     ("internvl_chat", internvl::read_original),
     ("kimi_k25", kimi_k25::read),

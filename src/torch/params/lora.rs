@@ -217,17 +217,22 @@ pub fn row_norms(weight: &Tensor) -> Tensor {
     weight.norm_scalaropt_dim(2.0, [1i64].as_slice(), false)
 }
 
-/// Zero with probability `dropout`, else `1 / (1 - dropout)`: a hash of seed and place (SplitMix64 in tensor operators).
+/// Zero with probability `dropout`, else `1 / (1 - dropout)`: a hash of seed and place.
 fn mask(x: &Tensor, dropout: f64, seed: u64) -> Tensor {
-    const BITS: i64 = 31;
     let counter = Tensor::arange(x.numel() as i64, (Kind::Int64, x.device()));
-    let mut z = (counter + seed as i64) * 0x9E37_79B9_7F4A_7C15u64 as i64;
+    let kept = kept(&(counter + seed as i64), dropout);
+    (kept.to_kind(x.kind()) / (1.0 - dropout)).view(x.size().as_slice())
+}
+
+/// False with probability `dropout`: a hash of each counter, int64 (SplitMix64 in tensor operators).
+pub(crate) fn kept(counters: &Tensor, dropout: f64) -> Tensor {
+    const BITS: i64 = 31;
+    let mut z = counters * 0x9E37_79B9_7F4A_7C15u64 as i64;
     for (shift, factor) in [(30, 0xBF58_476D_1CE4_E5B9u64), (27, 0x94D0_49BB_1331_11EB)] {
         z = z.bitwise_xor_tensor(&z.bitwise_right_shift_tensor_scalar(shift)) * factor as i64;
     }
     let drawn = z.bitwise_and(i64::from(i32::MAX));
-    let kept = drawn.ge((dropout * (1i64 << BITS) as f64) as i64);
-    (kept.to_kind(x.kind()) / (1.0 - dropout)).view(x.size().as_slice())
+    drawn.ge((dropout * (1i64 << BITS) as f64) as i64)
 }
 
 #[cfg(test)]

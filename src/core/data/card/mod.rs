@@ -2,6 +2,7 @@
 //! which processors it was trained with. Every package asks here; what a model computes is read in `loongforge-torch`.
 
 mod components;
+mod groot;
 mod policies;
 mod rows;
 mod section;
@@ -10,6 +11,7 @@ mod texts;
 use serde_json::Value as Json;
 
 pub use components::{COMPONENTS, Component, DIFFUSION, MODEL_INDEX, is_diffusion};
+pub use groot::{COSMOS, groot_backbone, groot_keys, is_groot};
 pub use policies::{SMOLVLA, frozen_towers, has_dtype, is_policy, policy_vocabulary};
 pub use rows::VisionCut;
 pub use section::Section;
@@ -91,6 +93,10 @@ impl<'a> ModelCard<'a> {
 
     /// The id that the config gives the token that features of `tower` replace.
     pub fn placeholder(self, tower: Tower) -> Option<i64> {
+        if is_groot(self.config) {
+            let id = groot_backbone(self.config)["image_token_id"].as_i64();
+            return id.filter(|_| tower == Tower::Vision);
+        }
         if is_policy(self.config) {
             return (tower == Tower::Vision).then(|| policy_vocabulary(self.config) - 1);
         }

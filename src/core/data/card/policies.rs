@@ -2,6 +2,8 @@
 
 use serde_json::Value as Json;
 
+use super::groot::is_groot;
+
 /// Tokens of PaliGemma's vocabulary, which `paligemma_variant` stands for.
 const PALIGEMMA: i64 = 257_152;
 /// Tokens of SmolVLM2's, which `vlm_model_name` stands for.
@@ -13,9 +15,9 @@ pub const SMOLVLA: &str = "smolvla";
 /// Tokens of BART's vocabulary, which Florence-2 has where its config does not say.
 const BART: i64 = 50_265;
 
-/// Returns whether a `config.json` is a robot policy's, as lerobot writes it.
+/// Returns whether a `config.json` is a robot policy's: as lerobot writes it, or NVIDIA's of GR00T.
 pub fn is_policy(config: &Json) -> bool {
-    config["model_type"].is_null() && config["type"].is_string()
+    config["model_type"].is_null() && config["type"].is_string() || is_groot(config)
 }
 
 /// Tokens of a policy's vocabulary. The last of them stands for a picture's features; no text has it.

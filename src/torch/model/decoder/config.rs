@@ -160,7 +160,7 @@ impl DecoderConfig {
     }
 
     /// The prefix of layer `number`'s names.
-    pub(super) fn layer_prefix(&self, number: usize) -> String {
+    pub(in crate::model) fn layer_prefix(&self, number: usize) -> String {
         format!("{}.{number}.", self.names.layers)
     }
 

@@ -10,12 +10,17 @@ impl DecoderConfig {
         FoundationShape {
             width: self.hidden_size,
             is_causal: true,
-            attention: self.layers.iter().map(attention).sum(),
+            attention: self.attention(),
             // Of a layer: 24 · width² operations a token in its matrices, 2 · width · length in causal attention.
             even_length: 12 * self.hidden_size,
             expert_share: self.layers.iter().find_map(expert_share).unwrap_or(1.0),
             aside: table.into_iter().collect(),
         }
+    }
+
+    /// The sum over layers of heads times the widths of queries and values.
+    pub(in crate::model) fn attention(&self) -> f64 {
+        self.layers.iter().map(attention).sum()
     }
 }
 

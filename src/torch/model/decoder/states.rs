@@ -12,8 +12,8 @@ use crate::tape::{Policy, Slot, Tape};
 pub struct Among {
     /// Positions of all tokens on three axes, `[3, T]`, float.
     pub positions: Tensor,
-    /// Tokens that features `[N, D]` replace, int64, and these.
-    pub features: Option<(Rc<Tensor>, Slot)>,
+    /// Tokens that features `[N, D]` replace, int64, these, and what each of the first layers adds to these tokens (DeepStack).
+    pub features: Option<(Rc<Tensor>, Vec<Slot>)>,
 }
 
 impl Decoder {
@@ -54,15 +54,47 @@ impl Decoder {
         let table = self.token_table();
         let look_up = move |reads: &[Tensor]| vec![table.look_up(&reads[0].flatten(0, -1).to_kind(Kind::Int64))];
         let mut x = tape.run("embed", &[self.embedding().id], policy, &[ids], 1, look_up)[0];
-        if let Some((rows, features)) = features {
-            x = tape.put_rows(x, rows, features);
+        let (rows, levels) = features.unwrap_or_else(|| (Rc::new(Tensor::new()), Vec::new()));
+        if let Some(features) = levels.first() {
+            x = tape.put_rows(x, rows.clone(), *features);
         }
         let contexts = self.contexts(&position_ids, cu_seqlens);
         let mut states = vec![x];
         for (number, layer) in self.layers.iter().enumerate() {
             x = layer.record(tape, &format!("layer {number}"), x, &contexts[layer.rope], &mut recording);
+            if let Some(level) = levels.get(number + 1) {
+                x = tape.add_rows(x, rows.clone(), *level);
+            }
             states.push(x);
         }
         states
+    }
+
+    /// The last of these states `[T, D]`, computed at once and without gradients. Tokens at `rows`, int64, have `features`: what
+    /// replaces them, and what each of the first layers adds. Layers are dense.
+    pub(in crate::model) fn last_state(
+        &self,
+        cu_seqlens: &[usize],
+        ids: &Tensor,
+        position_ids: &Tensor,
+        rows: &Tensor,
+        features: &[Tensor],
+    ) -> Tensor {
+        let features: Vec<Tensor> = features.iter().map(|x| x.to_device(self.device).to_kind(self.kind)).collect();
+        let contexts = self.contexts(position_ids, cu_seqlens);
+        let mut x_TD = self.token_table().look_up(&ids.to_device(self.device));
+        if let Some(features) = features.first() {
+            x_TD = x_TD.index_copy(0, rows, features);
+        }
+        for (number, layer) in self.layers.iter().enumerate() {
+            let mixer = &layer.mixer;
+            let y_TD = mixer.module.forward(&mixer.norm.forward(&x_TD), &contexts[layer.rope]);
+            x_TD = x_TD + layer.normed_output(0, y_TD);
+            x_TD = &x_TD + layer.normed_output(1, layer.feed_forward.forward(&x_TD, None));
+            if let Some(level) = features.get(number + 1) {
+                x_TD = x_TD.index_add(0, rows, level);
+            }
+        }
+        x_TD
     }
 }

@@ -25,4 +25,5 @@ mod wan;
 
 pub use family::{DitFamily, TransformerConfig};
 pub use qwen_image::QwenImageConfig;
+pub(super) use time::TimeEmbedder;
 pub use wan::{ImageTokens, WanConfig};

@@ -9,7 +9,7 @@ use crate::nn::Linear;
 use crate::params::{ParamSpec, Scope};
 
 /// The two maps.
-pub(super) struct TimeEmbedder {
+pub(in crate::model) struct TimeEmbedder {
     linear_1: Linear,
     linear_2: Linear,
 }

@@ -19,6 +19,8 @@ pub(super) mod gemma;
 pub(super) mod gemma2;
 pub(super) mod gemma3_text;
 pub(super) mod glm_moe_dsa;
+pub(super) mod groot;
+mod groot_keys;
 pub(super) mod internlm2;
 pub(super) mod internvl;
 pub(super) mod kimi_k25;

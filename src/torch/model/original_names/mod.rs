@@ -2,6 +2,7 @@
 //! single files made of them, which have a table each that is read in both directions, and policies.
 
 mod florence;
+mod groot;
 mod policy;
 mod table;
 mod vae;
@@ -10,6 +11,7 @@ mod wan;
 use std::sync::LazyLock;
 
 pub use self::florence::FlorenceNames;
+pub use self::groot::GrootNames;
 pub use self::policy::PolicyNames;
 use self::table::Table;
 

@@ -24,4 +24,5 @@ mod tests;
 
 pub use config::{FrozenParts, PolicyConfig, PolicyOptions, PolicyTree, StateToken, StreamConfig, TimeUse};
 pub use family::PolicyFamily;
+pub(super) use record::filler;
 pub use robot::{Acting, Chunk, RobotPolicy};

@@ -236,7 +236,7 @@ impl Flowing {
 }
 
 /// A sample that counts for nothing.
-pub(super) fn filler() -> SampleRow {
+pub(in crate::model) fn filler() -> SampleRow {
     SampleRow {
         id: SampleId(0),
         num_tokens: 1,

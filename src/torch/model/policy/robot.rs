@@ -18,6 +18,11 @@ pub trait RobotPolicy {
     /// Returns whether the prefix is computed with this parameter, and actions are not.
     fn is_of_prefix(&self, name: &str) -> bool;
 
+    /// Returns whether its `config.json` has the tower of pictures frozen, beside keys that all policies have.
+    fn freezes_tower(&self) -> bool {
+        false
+    }
+
     /// The policy on parameters made from [`FoundationFamily::specs`](crate::model::FoundationFamily::specs), without gradients.
     /// Panics where the store lacks one of them.
     fn acting(&self, params: &ParamStore) -> Box<dyn Acting>;

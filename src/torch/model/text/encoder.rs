@@ -174,7 +174,7 @@ impl EncoderModel for TextEncoder {
         let parts = tape.run("parts", &[], Policy::Recompute, &[input], 2, forward);
         let features = encoder.record_on(&mut tape, &texts.grids, parts[1])[0];
         let rows = Rc::new(Tensor::from_slice(&texts.rows).to_device(values.device()));
-        let among = Among { positions: texts.positions(), features: Some((rows, features)) };
+        let among = Among { positions: texts.positions(), features: Some((rows, vec![features])) };
         Ok(self.record_texts(tape, (input, parts[0]), &texts.ends, Some(among)))
     }
 }

@@ -1,7 +1,7 @@
 //! What the model calls the tensors of a file.
 
 use super::file::TensorFile;
-use crate::model::{COMFY_PREFIX, FlorenceNames, Naming, PolicyNames};
+use crate::model::{COMFY_PREFIX, FlorenceNames, GrootNames, Naming, PolicyNames};
 use loongforge_core::data::Component;
 
 /// Says what the model calls the tensors of a file. The default has the names of the file.
@@ -14,6 +14,7 @@ pub(super) struct NamesIn {
     naming: Option<Naming>,
     policy: Option<PolicyNames>,
     florence: Option<FlorenceNames>,
+    groot: Option<GrootNames>,
 }
 
 impl NamesIn {
@@ -29,7 +30,12 @@ impl NamesIn {
     /// The names in files of a whole model that is no diffusion model.
     pub fn of_model(files: &[TensorFile]) -> Self {
         let names = || files.iter().flat_map(|file| file.tensors().keys().map(String::as_str));
-        Self { policy: PolicyNames::of(names()), florence: FlorenceNames::of(names()), ..Self::default() }
+        Self {
+            policy: PolicyNames::of(names()),
+            florence: FlorenceNames::of(names()),
+            groot: GrootNames::of(names()),
+            ..Self::default()
+        }
     }
 
     /// Returns the model's name. A name that no table knows stays as it is: it is none of the model's.
@@ -45,6 +51,9 @@ impl NamesIn {
         }
         if let Some(florence) = self.florence {
             return florence.ours(name);
+        }
+        if let Some(groot) = self.groot {
+            return groot.ours(name);
         }
         let inner = name.strip_prefix(self.prefix).unwrap_or(name);
         let inner = self.naming.and_then(|naming| naming.to_diffusers(inner)).unwrap_or_else(|| inner.to_owned());

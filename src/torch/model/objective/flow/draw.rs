@@ -1,7 +1,7 @@
 //! Noise and time of one of the draws of a sample.
 
 use loongforge_core::message::SampleId;
-use loongforge_core::rng::Counter;
+use loongforge_core::rng::{Counter, Rng};
 use loongforge_core::schedule::TimeSampler;
 use tch::Tensor;
 
@@ -29,12 +29,32 @@ impl Draw {
         of.at(self.numbers(u64::MAX - u64::from(self.number)).unit(0))
     }
 
+    /// A number between 0 and 1 for something else, which `what` tells.
+    pub fn chance(&self, what: u32) -> f64 {
+        Counter::new(&self.key(Self::stream(what, self.number))).unit(0)
+    }
+
+    /// Keys of so many rows of something else, which `what` tells.
+    pub fn keys(&self, what: u32, count: usize) -> Vec<i64> {
+        let mut numbers = Rng::new(&self.key(Self::stream(what, self.number)));
+        (0..count).map(|_| numbers.next_u64() as i64).collect()
+    }
+
+    /// Streams apart from those of noise and times.
+    fn stream(what: u32, number: u32) -> u64 {
+        (1 + u64::from(what)) << 32 | u64::from(number)
+    }
+
     fn numbers(&self, stream: u64) -> Counter {
+        Counter::new(&self.key(stream))
+    }
+
+    fn key(&self, stream: u64) -> [u64; 4] {
         let purpose = match self.purpose {
             NoisePurpose::Training => 0,
             NoisePurpose::Evaluation(draw) => 1 + u64::from(draw),
         };
-        Counter::new(&[self.seed, self.sample.0, purpose, stream])
+        [self.seed, self.sample.0, purpose, stream]
     }
 }
 
@@ -58,5 +78,10 @@ mod tests {
         let own = [draw(5, 0), draw(5, 1), draw(6, 0)].map(|draw| draw.time(&of));
         assert!(own[0] == times[5] && own[0] != own[1] && own[2] == times[6], "{own:?}");
         assert_ne!(draw(5, 0).noise(&[2, 3]), draw(5, 1).noise(&[2, 3]));
+        let keys = draw(5, 0).keys(1, 3);
+        assert_eq!(keys[..2], draw(5, 0).keys(1, 2));
+        assert!(keys[0] != keys[1] && keys[0] != draw(5, 1).keys(1, 1)[0] && keys[0] != draw(5, 0).keys(2, 1)[0]);
+        let dropped = (0..2000).filter(|sample| draw(*sample, 0).chance(0) < 0.2).count();
+        assert!((350..450).contains(&dropped), "{dropped}");
     }
 }

@@ -1,0 +1,261 @@
+//! GR00T N1.7 (`GR00TN17` of lerobot 0.6.1): Qwen3-VL's first layers before a diffusion transformer of actions. Its `config.json` is
+//! NVIDIA's (`Gr00tN1d7`), or lerobot's (`groot`), which says how it is trained and leaves the rest to the published policy; a policy
+//! of other sizes has NVIDIA's keys under `sizes` there. Qwen3-VL's sizes are under `backbone_config` beside them.
+
+use std::sync::Arc;
+
+use loongforge_core::data::{COSMOS, groot_backbone};
+use loongforge_core::schedule::TimeSampler;
+use serde_json::{Value, json};
+
+use super::common::NamePrefix;
+use super::groot_keys::{LEROBOT_KEYS, NVIDIA_KEYS, TRANSFORMER_KEYS, refuse_others};
+use super::{qwen3_vl_text, vision};
+use crate::model::config::{CarriedParts, ModelConfig, Tokens};
+use crate::model::decoder::DecoderConfig;
+use crate::model::groot::{GrootConfig, GrootFamily, TransformerSizes, Tuned};
+use crate::model::keys::{Keys, ModelConfigError};
+use crate::model::policy::PolicyOptions;
+use crate::model::towers::{ModelTower, Towers};
+use crate::model::tree_names::TreeNames;
+use crate::model::vision::qwen3;
+
+type Result<T> = std::result::Result<T, ModelConfigError>;
+
+/// What lerobot begins the names of all parameters with.
+const LEROBOT_PREFIX: &str = "_groot_model.";
+
+/// NVIDIA's config.
+pub(in crate::model) fn read(keys: &Keys<'_>) -> Result<ModelConfig> {
+    published(keys).map(|parts| model("Gr00tN1d7", parts))
+}
+
+/// A policy's parts: the foundation, and its tower.
+type Parts = (GrootConfig, ModelTower);
+
+/// The parts of NVIDIA's config.
+pub(in crate::model) fn published(keys: &Keys<'_>) -> Result<Parts> {
+    keys.only_keys(NVIDIA_KEYS)?;
+    parts("", keys, tuned(keys)?)
+}
+
+/// lerobot's config.
+pub(in crate::model) fn read_lerobot(keys: &Keys<'_>) -> Result<ModelConfig> {
+    of_lerobot(keys).map(|parts| model("groot", parts))
+}
+
+fn of_lerobot(keys: &Keys<'_>) -> Result<Parts> {
+    keys.only_keys(LEROBOT_KEYS)?;
+    keys.only("n_obs_steps", &[json!(1)])?;
+    keys.only("use_peft", &[json!(false)])?;
+    let mut sizes = keys.value("sizes").cloned().unwrap_or_else(|| json!({}));
+    if let Some(steps) = keys.value("num_inference_timesteps").filter(|_| sizes.is_object()) {
+        sizes["num_inference_timesteps"] = steps.clone();
+    }
+    let own = json!({ "sizes": sizes });
+    let own = keys.instead(&own).section("sizes")?;
+    own.only_keys(NVIDIA_KEYS)?;
+    // lerobot takes older defaults for those of the published policy.
+    let published = own.value("action_horizon").is_none();
+    for (of_lerobot, key, default, older) in [
+        ("chunk_size", "action_horizon", HORIZON, 50),
+        ("max_action_dim", "max_action_dim", DIM, 32),
+        ("max_state_dim", "max_state_dim", DIM, 64),
+    ] {
+        let mut known = vec![json!(own.size_or(key)?.unwrap_or(default))];
+        known.extend(published.then(|| json!(older)));
+        keys.only(of_lerobot, &known)?;
+    }
+    parts(LEROBOT_PREFIX, &own, tuned(keys)?)
+}
+
+/// Actions of a sample, and numbers of an action or a state, of the published policy.
+const HORIZON: i64 = 40;
+const DIM: i64 = 132;
+
+/// The model of these parts.
+fn model(name: &str, (config, tower): Parts) -> ModelConfig {
+    ModelConfig {
+        model_type: name.into(),
+        foundation: Arc::new(GrootFamily::new(config)),
+        low_noise: None,
+        towers: Towers::new(vec![tower]),
+        tree: TreeNames::default(),
+        carried: CarriedParts::default(),
+    }
+}
+
+fn parts(prefix: &str, keys: &Keys<'_>, tuned: Tuned) -> Result<Parts> {
+    refuse_others(keys)?;
+    let number = |key: &str, default: f64| keys.number_or(key).map(|value| value.unwrap_or(default));
+    let size = |key: &str, default: i64| keys.size_or(key).map(|value| value.unwrap_or(default));
+    let all = json!({"model_type": "Gr00tN1d7", "backbone_config": keys.value("backbone_config")});
+    let backbone = groot_backbone(&all);
+    let holder = keys.section_or("backbone_config")?;
+    let of_backbone = holder.as_ref().map_or_else(|| keys.instead(&backbone), |holder| holder.instead(&backbone));
+    if holder.is_none() {
+        keys.only("model_name", &[json!(COSMOS)])?;
+    }
+    let (decoder, tower) = backbone_of(keys, &of_backbone, prefix)?;
+    let actions = transformer(keys, "diffusion_model_cfg", Some((32, 32, 48)))?;
+    let context = transformer(keys, "vl_self_attention_cfg", Some((4, 32, 64)))?;
+    let hidden_size = size("hidden_size", 1024)?;
+    let horizon = size("action_horizon", HORIZON)?;
+    let config = GrootConfig {
+        prefix: prefix.into(),
+        input: Towers::new(vec![tower.clone()]).inputs(decoder.hidden_size).swap_remove(0),
+        norm: keys.flag_or("use_vlln")?.unwrap_or(true),
+        context,
+        actions,
+        text_every: size("attend_text_every_n_blocks", 2)?,
+        hidden_size,
+        action_dim: size("max_action_dim", DIM)?,
+        state_dim: size("max_state_dim", DIM)?,
+        horizon,
+        max_positions: match keys.flag_or("add_pos_embed")?.unwrap_or(true) {
+            true => Some(size("max_seq_len", 1024)?),
+            false => None,
+        },
+        num_embodiments: size("max_num_embodiments", 32)?,
+        times: times(keys)?,
+        num_buckets: size("num_timestep_buckets", 1000)?,
+        state_dropout: probability(keys, "state_dropout_prob", number("state_dropout_prob", 0.2)?)?,
+        num_steps: size("num_inference_timesteps", 4)?,
+        tuned,
+        options: PolicyOptions::default(),
+        backbone: decoder,
+    };
+    check(keys, &config)?;
+    Ok((config, tower))
+}
+
+fn tuned(keys: &Keys<'_>) -> Result<Tuned> {
+    let flag = |key: &str, default: bool| keys.flag_or(key).map(|value| value.unwrap_or(default));
+    Ok(Tuned {
+        llm: flag("tune_llm", false)?,
+        top_llm_layers: keys.index_or("tune_top_llm_layers")?.unwrap_or(0) as usize,
+        visual: flag("tune_visual", false)?,
+        projector: flag("tune_projector", true)?,
+        diffusion_model: flag("tune_diffusion_model", true)?,
+        vlln: flag("tune_vlln", true)?,
+    })
+}
+
+/// The first layers of the decoder, and the tower.
+fn backbone_of(keys: &Keys<'_>, backbone: &Keys<'_>, prefix: &str) -> Result<(DecoderConfig, ModelTower)> {
+    backbone.only("model_type", &[json!("qwen3_vl")])?;
+    let place = NamePrefix::new(&format!("{prefix}backbone.model.model.language_model."), "");
+    let mut decoder = qwen3_vl_text::read(&backbone.section("text_config")?, &place)?;
+    // The head is the table, and unused.
+    decoder.tie_word_embeddings = true;
+    let select = keys.size_or("select_layer")?.unwrap_or(16);
+    if select > decoder.num_layers() as i64 {
+        let must = format!("must be at most text_config.num_hidden_layers ({})", decoder.num_layers());
+        return Err(keys.inconsistent("select_layer", select, must));
+    }
+    decoder.layers.truncate(select as usize);
+    let vision_keys = backbone.section("vision_config")?;
+    vision::check_width(&vision_keys, "out_hidden_size", &decoder)?;
+    let visual = format!("{prefix}backbone.model.model.visual.");
+    let encoder = qwen3::read(&vision_keys, &visual, &format!("{visual}merger."), decoder.hidden_size)?;
+    if encoder.deepstack.len() >= decoder.num_layers() {
+        // The state is taken before the last layer's level is added.
+        let must = format!("must be more than the levels of deepstack_visual_indexes ({})", encoder.deepstack.len());
+        return Err(keys.inconsistent("select_layer", select, must));
+    }
+    let tokens = Tokens { video: None, ..Tokens::read(backbone, decoder.vocab_size)? };
+    let tower = vision::tower(backbone, &decoder, encoder, tokens)?;
+    Ok((decoder, tower))
+}
+
+/// The sizes of a transformer; `published` are layers, heads and their width where the key is absent.
+fn transformer(keys: &Keys<'_>, key: &str, published: Option<(i64, i64, i64)>) -> Result<TransformerSizes> {
+    let none = TransformerSizes { num_layers: 0, num_heads: 1, head_dim: 1, dropout: 0.0, final_dropout: false };
+    let Some(own) = keys.section_or(key)? else {
+        let sizes = |(num_layers, num_heads, head_dim)| TransformerSizes {
+            num_layers,
+            num_heads,
+            head_dim,
+            dropout: 0.2,
+            final_dropout: true,
+        };
+        return Ok(published.map_or(none, sizes));
+    };
+    own.only_keys(TRANSFORMER_KEYS)?;
+    if own.index_or("num_layers")? == Some(0) {
+        return Ok(none);
+    }
+    // Numbers beside sines would be those of `sinusoidal`.
+    match own.has("positional_embeddings") {
+        true => own.only("positional_embeddings", &[])?,
+        false => return Err(own.missing("positional_embeddings")),
+    }
+    let only = |key: &str, value: Value| own.only(key, &[value]);
+    only("activation_fn", json!("gelu-approximate"))?;
+    only("attention_bias", json!(true))?;
+    only("norm_eps", json!(1e-5))?;
+    only("upcast_attention", json!(false))?;
+    if key == "diffusion_model_cfg" {
+        only("norm_type", json!("ada_norm"))?;
+        only("norm_elementwise_affine", json!(false))?;
+        if own.flag_or("interleave_self_attention")? != Some(true) {
+            return Err(own.inconsistent("interleave_self_attention", "not true", "must be true"));
+        }
+    }
+    Ok(TransformerSizes {
+        num_layers: own.size("num_layers")?,
+        num_heads: own.size("num_attention_heads")?,
+        head_dim: own.size("attention_head_dim")?,
+        dropout: probability(&own, "dropout", own.number_or("dropout")?.unwrap_or(0.1))?,
+        final_dropout: own.flag_or("final_dropout")?.unwrap_or(true),
+    })
+}
+
+fn probability(keys: &Keys<'_>, key: &str, value: f64) -> Result<f64> {
+    if (0.0..1.0).contains(&value) { Ok(value) } else { Err(keys.inconsistent(key, value, "must be in [0, 1)")) }
+}
+
+/// Times between actions, 0, and noise, 1: those of the reference are 1 minus them.
+fn times(keys: &Keys<'_>) -> Result<TimeSampler> {
+    let number = |key: &str, default: f64| {
+        let value = keys.number_or(key)?.unwrap_or(default);
+        let is_good = value.is_finite() && value > 0.0 && (key != "noise_s" || value <= 1.0);
+        if is_good { Ok(value) } else { Err(keys.inconsistent(key, value, "must be positive, and noise_s at most 1")) }
+    };
+    let [alpha, beta, scale] =
+        [number("noise_beta_alpha", 1.5)?, number("noise_beta_beta", 1.0)?, number("noise_s", 0.999)?];
+    Ok(TimeSampler::Beta { alpha, beta, scale, offset: 1.0 - scale })
+}
+
+/// Widths that several keys say.
+fn check(keys: &Keys<'_>, config: &GrootConfig) -> Result<()> {
+    let equal = |key: &str, found: i64, of: &str, value: i64| match found == value {
+        true => Ok(()),
+        false => Err(keys.inconsistent(key, found, format!("must equal {of} ({value})"))),
+    };
+    let (width, seen) = (config.actions.width(), config.backbone.hidden_size);
+    let own = |key: &str, default: i64| keys.size_or(key).map(|value| value.unwrap_or(default));
+    equal("input_embedding_dim", own("input_embedding_dim", 1536)?, "heads of diffusion_model_cfg", width)?;
+    equal("backbone_embedding_dim", own("backbone_embedding_dim", 2048)?, "text_config.hidden_size", seen)?;
+    if let Some(actions) = keys.section_or("diffusion_model_cfg")? {
+        let outputs = actions.size_or("output_dim")?.unwrap_or(26);
+        equal("diffusion_model_cfg.output_dim", outputs, "hidden_size", config.hidden_size)?;
+    }
+    if config.context.num_layers > 0 {
+        equal("vl_self_attention_cfg", config.context.width(), "text_config.hidden_size", seen)?;
+    }
+    if width % 2 != 0 {
+        return Err(keys.inconsistent("input_embedding_dim", width, "must be even: a time has sines and cosines"));
+    }
+    match config.max_positions.filter(|entries| *entries < config.horizon) {
+        Some(entries) => {
+            let must = format!("must be at least action_horizon ({})", config.horizon);
+            Err(keys.inconsistent("max_seq_len", entries, must))
+        }
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+#[path = "groot_tests.rs"]
+mod tests;

@@ -1,0 +1,103 @@
+//! What is drawn for a micro-batch, and its samples on their way from noise to actions.
+//!
+//! Shapes: N samples, K draws of each, H actions of a sample of A numbers each. Times are the reference's: 0 is noise, 1 are actions.
+
+use tch::{Device, Kind, Tensor};
+
+use super::config::{ACTIONS, EMBODIMENT, GrootConfig, STATE, WEIGHTS};
+use super::rows::Drawn;
+use crate::model::batch::{MicroBatch, SampleRow};
+use crate::model::objective::Draw;
+
+/// What is drawn for a sample beside noise and time: whether its state is hidden, and masks of rows and of tokens.
+const HIDDEN: u32 = 0;
+const OF_ROWS: u32 = 1;
+const OF_TOKENS: u32 = 2;
+
+/// What is drawn for all samples: in their order, and the draws of each side by side.
+pub(super) struct Noise {
+    /// `[N·K, H, A]`, float32.
+    pub noise: Tensor,
+    /// N·K times.
+    pub times: Vec<f32>,
+    /// 0 where a state is hidden, else 1, `[N·K]`, float32; `None`: none is.
+    pub keeps: Option<Tensor>,
+    /// The keys of tokens, and of rows of draws, int64, for dropout; `None`: nothing is dropped.
+    pub dropout: [Option<Tensor>; 2],
+}
+
+impl Noise {
+    /// Draws for the samples of a batch.
+    pub fn draw(config: &GrootConfig, batch: &MicroBatch, rows: &[SampleRow], seed: u64) -> Noise {
+        let draw = |row: &SampleRow, number| Draw { seed, sample: row.id, purpose: row.purpose, number };
+        let num_draws = config.options.noise_draws;
+        let draws: Vec<Draw> =
+            rows.iter().flat_map(|row| (0..num_draws).map(move |number| draw(row, number))).collect();
+        let noise: Vec<Tensor> = draws.iter().map(|it| it.noise(&[1, config.horizon, config.action_dim])).collect();
+        let kept = |it: &Draw| if it.chance(HIDDEN) < config.state_dropout { 0f32 } else { 1.0 };
+        let trains = !batch.evaluates;
+        let keeps = (trains && config.state_dropout > 0.0)
+            .then(|| Tensor::from_slice(&draws.iter().map(kept).collect::<Vec<f32>>()));
+        let keys = |rate: f64, keys: &dyn Fn() -> Vec<i64>| (trains && rate > 0.0).then(|| Tensor::from_slice(&keys()));
+        let of_tokens = || {
+            let lens = batch.cu_seqlens.windows(2).map(|ends| ends[1] - ends[0]);
+            rows.iter().zip(lens).flat_map(|(row, len)| draw(row, 0).keys(OF_TOKENS, len)).collect()
+        };
+        let of_rows = || draws.iter().flat_map(|it| it.keys(OF_ROWS, config.num_rows() as usize)).collect();
+        Noise {
+            noise: Tensor::cat(&noise, 0),
+            times: draws.iter().map(|it| (1.0 - it.time(&config.times)) as f32).collect(),
+            keeps,
+            dropout: [keys(config.context.dropout, &of_tokens), keys(config.actions.dropout, &of_rows)],
+        }
+    }
+}
+
+/// The draws of a micro-batch, on the model's device, float32.
+pub(super) struct Flowing {
+    pub drawn: Drawn,
+    /// The velocity from noise to actions, `[N·K·H, A]`.
+    pub target: Tensor,
+    times: Vec<f32>,
+    /// `[N, 1, H, A]`: what elements count.
+    weights: Tensor,
+}
+
+impl Flowing {
+    pub fn new(config: &GrootConfig, batch: &MicroBatch, noise: &Noise, device: Device) -> Flowing {
+        let (num_samples, num_draws) = (batch.cu_seqlens.len() as i64 - 1, i64::from(config.options.noise_draws));
+        let of_samples = |name: &str| {
+            let values = batch.columns.get(name).to_device(device).to_kind(Kind::Float);
+            values.view([num_samples, 1, config.horizon, config.action_dim])
+        };
+        let (actions, weights) = (of_samples(ACTIONS), of_samples(WEIGHTS));
+        let of_draws = |x: &Tensor| x.repeat_interleave_self_int(num_draws, 0, None);
+        let noise_of = noise.noise.to_device(device).view([num_samples, num_draws, config.horizon, config.action_dim]);
+        let times = Tensor::from_slice(&noise.times).to_device(device).view([num_samples, num_draws, 1, 1]);
+        let noised: Tensor = (1.0 - &times) * &noise_of + &times * &actions;
+        let state = of_draws(&batch.columns.get(STATE).to_device(device).to_kind(Kind::Float)).unsqueeze(1);
+        let drawn = Drawn {
+            state,
+            keeps: noise.keeps.as_ref().map(|keeps| keeps.to_device(device)),
+            noised: noised.flatten(0, 1),
+            times: noise.times.iter().map(|time| (time * config.num_buckets as f32) as i64).collect(),
+            embodiment: of_draws(&batch.columns.get(EMBODIMENT).to_device(device)),
+        };
+        let target = (&actions - &noise_of).view([-1, config.action_dim]);
+        Flowing { drawn, target, times: noise.times.clone(), weights }
+    }
+
+    /// The weight of each element `[N·K·H, A]`: an even share of the sample's for each of its draws, times `at` of its time, where 1
+    /// is noise; nothing of a sample that does not count.
+    pub fn weight(&self, rows: &[SampleRow], at: impl Fn(f64) -> f64) -> Tensor {
+        let num_draws = self.times.len() / rows.len();
+        let of_draw = |(number, time): (usize, &f32)| {
+            let counts = rows[number / num_draws].num_targets > 0;
+            if counts { (at(1.0 - f64::from(*time)) / num_draws as f64) as f32 } else { 0.0 }
+        };
+        let shares: Vec<f32> = self.times.iter().enumerate().map(of_draw).collect();
+        let shares = Tensor::from_slice(&shares).to_device(self.weights.device());
+        let shares = shares.view([rows.len() as i64, num_draws as i64, 1, 1]);
+        (&self.weights * shares).view(self.target.size().as_slice())
+    }
+}

@@ -1,0 +1,137 @@
+//! A policy on its parameters.
+
+use tch::{Device, Kind, Tensor};
+
+use super::backbone::Backbone;
+use super::block::{Attend, BlockKind, FeedForward, specs as block_specs};
+use super::config::{GrootConfig, of_part};
+use super::context::ContextParts;
+use super::head::Head;
+use super::layout::{Layout, Seen};
+use super::rows::Rows;
+use super::{backbone, context, head, rows};
+use crate::model::dit::TimeEmbedder;
+use crate::model::tower_blocks::Part;
+use crate::params::{ParamSpec, ParamStore};
+use crate::tape::Policy;
+
+/// A policy on its parameters.
+pub(super) struct Network {
+    pub config: GrootConfig,
+    pub backbone: Backbone,
+    pub context: ContextParts,
+    pub rows: Part<Rows>,
+    pub condition: Part<TimeEmbedder>,
+    pub layers: Vec<Layer>,
+    pub head: Part<Head>,
+    pub policy: Policy,
+    pub device: Device,
+    pub kind: Kind,
+}
+
+/// A layer of the transformer of actions.
+pub(super) struct Layer {
+    pub sees: Sees,
+    pub attend: Part<Attend>,
+    pub feed_forward: Part<FeedForward>,
+}
+
+/// What the rows of a layer see.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sees {
+    /// The rows of their draw.
+    Rows,
+    /// Tokens of text, or of pictures.
+    Text,
+    Pictures,
+}
+
+impl Sees {
+    /// Every second layer sees rows; of the others, one in `text_every` sees text.
+    fn of(number: i64, text_every: i64) -> Sees {
+        match number {
+            number if number % 2 == 1 => Sees::Rows,
+            number if number % (2 * text_every) == 0 => Sees::Text,
+            _ => Sees::Pictures,
+        }
+    }
+
+    /// The tokens that rows see, where they do not see each other.
+    pub fn tokens(self, at: &Layout) -> Option<&Seen> {
+        match self {
+            Sees::Rows => None,
+            Sees::Text => Some(&at.text),
+            Sees::Pictures => Some(&at.pictures),
+        }
+    }
+}
+
+fn block_kind(config: &GrootConfig, sees: Sees) -> BlockKind {
+    let keys = if sees == Sees::Rows { config.actions.width() } else { config.backbone.hidden_size };
+    BlockKind { adaptive: true, keys }
+}
+
+fn layers(config: &GrootConfig) -> impl Iterator<Item = (i64, String, Sees)> {
+    let prefix = format!("{}model.transformer_blocks.", config.head_prefix());
+    let text_every = config.text_every;
+    (0..config.actions.num_layers).map(move |at| (at, format!("{prefix}{at}."), Sees::of(at, text_every)))
+}
+
+/// All parameters.
+pub(super) fn specs(config: &GrootConfig) -> Vec<ParamSpec> {
+    let layers = layers(config)
+        .flat_map(|(_, prefix, sees)| block_specs(&prefix, &config.actions, block_kind(config, sees)))
+        .collect();
+    let mut specs = backbone::specs(config);
+    specs.extend(context::specs(config));
+    specs.extend(rows::specs(config));
+    specs.extend(of_part(config.tuned.diffusion_model, layers));
+    specs.extend(head::specs(config));
+    specs
+}
+
+impl Network {
+    /// Panics where the store lacks one of the policy's parameters.
+    pub fn new(config: &GrootConfig, params: &ParamStore, policy: Policy) -> Network {
+        let sizes = &config.actions;
+        let layer = |(at, prefix, sees): (i64, String, Sees)| {
+            // Behind those of the layers over tokens, for dropout.
+            let number = (config.context.num_layers + at) as u64;
+            let kind = block_kind(config, sees);
+            Layer {
+                sees,
+                attend: Part::new(params, prefix.as_str(), |scope| Attend::new(scope, sizes, kind, number)),
+                feed_forward: Part::new(params, prefix, |scope| FeedForward::new(scope, sizes, kind, number)),
+            }
+        };
+        Network {
+            backbone: Backbone::new(config, params),
+            context: ContextParts::new(config, params),
+            rows: Rows::part(config, params),
+            condition: Rows::condition_part(config, params),
+            layers: layers(config).map(layer).collect(),
+            head: Head::part(config, params),
+            policy,
+            device: params.flat().device(),
+            kind: params.flat().kind(),
+            config: config.clone(),
+        }
+    }
+}
+
+impl Layer {
+    /// Rows `[S·L, D]` to the attention branch; `tokens` `[N, D']` are those of the kind that it sees, where it sees tokens.
+    pub fn attended(
+        (attend, sees): (&Attend, Sees),
+        x: &Tensor,
+        condition: &Tensor,
+        tokens: Option<&Tensor>,
+        at: &Layout,
+    ) -> Tensor {
+        let attended = |[q, k, v]: [Tensor; 3]| match sees.tokens(at) {
+            Some(seen) => seen.attend([q, k, v]),
+            None => at.rows.forward(&q, &k, &v),
+        };
+        attend.forward(x, Some(condition), tokens, attended, &at.dropout[1])
+    }
+}
