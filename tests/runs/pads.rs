@@ -79,8 +79,8 @@ fn a_run_tells_how_far_its_actions_are_from_recorded_ones() {
     program.arg("run").arg(&path).args(SHORT).arg(format!("run.dir={root}/run"));
     program.arg(format!("eval.path={root}/data/train"));
     let output = program.output().unwrap();
-    let text = String::from_utf8(output.stdout).unwrap();
-    assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{text}");
     assert!(text.contains("eval after 4 steps, held_out: loss") && text.contains(" values of actions"), "{text}");
     assert!(text.contains("mean absolute error of actions: the policy 0."), "{text}");
     assert!(text.contains("loongforge serve-policy"), "{text}");
