@@ -9,10 +9,10 @@ use loongforge_core::message::SampleId;
 use tch::{Device, Kind, Tensor};
 
 use self::fixture::{Fixture, Found, error, folders};
+use super::TimeUse;
 use super::config::PolicyOptions;
 use super::family::PolicyFamily;
 use super::record::Noise;
-use super::TimeUse;
 use crate::model::batch::{MicroBatch, SampleRow};
 use crate::model::foundation::{FoundationFamily, FoundationModel};
 use crate::model::objective::{FlowSettings, NoisePurpose};
