@@ -35,6 +35,9 @@ def load(folder: Path, config: dict) -> torch.nn.Module:
     policy = policy_class.__new__(policy_class)
     torch.nn.Module.__init__(policy)
     policy.model, policy.config = model, model.config
+    if config["type"] == "smolvla":
+        policy.rtc_processor = None
+        policy.reset()
     for holder in ("input_features", "output_features"):
         features = {key: PolicyFeature(FeatureType[it["type"]], tuple(it["shape"])) for key, it in config[holder].items()}
         setattr(policy.config, holder, features)

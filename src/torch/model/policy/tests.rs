@@ -191,13 +191,17 @@ fn parameters_without_a_gradient_are_frozen() {
             .filter(|spec| spec.role == Role::Frozen)
             .map(|spec| spec.name.clone())
             .collect();
-        let last = format!("layers.{}.", fixture.config.text.depth - 1);
         let text = fixture.config.text_prefix();
-        let is_last =
-            |name: &String| name.starts_with(&format!("{text}{last}")) || *name == format!("{text}norm.weight");
-        // lerobot freezes all of SmolVLA's last layer.
-        let expected = if fixture.config.frozen.last_layer { 10 } else { 6 };
-        assert!(frozen.len() == expected && frozen.iter().all(is_last), "{frozen:?}");
+        let last = format!("{text}layers.{}.", fixture.config.text.depth - 1);
+        let is_last = |name: &String| name.starts_with(&last) || *name == format!("{text}norm.weight");
+        let parts = fixture.config.frozen;
+        if parts.prefix {
+            assert!(frozen.iter().all(|name| fixture.config.is_of_prefix(name)), "{frozen:?}");
+        } else {
+            // lerobot freezes all of SmolVLA's last layer.
+            let expected = if parts.last_layer { 10 } else { 6 };
+            assert!(frozen.len() == expected && frozen.iter().all(is_last), "{frozen:?}");
+        }
         assert!(frozen.iter().all(|name| !fixture.expected.contains_key(&format!("grad/{name}"))));
         assert_eq!(fixture.config.has_condition(), fixture.config.time == TimeUse::Norms);
     }
