@@ -6,11 +6,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use image::RgbImage;
 use serde_json::Value as Json;
 
+use super::chat::Chat;
 use super::observation::Observation;
 use super::scales::{ACTION, STATE, Scales, find, name_of};
 use super::spec::{Family, PolicySpec};
-use super::{files, pictures, prompt, relative};
+use super::{files, groot_spec, pictures, prompt, relative};
 use crate::config::Policy;
+use crate::data::card::is_groot;
 use crate::data::column::{ColumnValues, SampleColumn};
 use crate::data::decoder::MediaDecoder;
 use crate::data::error::DataError;
@@ -26,6 +28,8 @@ use crate::message::SampleId;
 pub struct PolicyMaker {
     spec: PolicySpec,
     scales: Scales,
+    /// Writes pictures and task as a chat, of a policy that is told so.
+    chat: Option<Chat>,
     settings: Policy,
     tokenizer: Tokenizer,
     decoder: Arc<dyn MediaDecoder>,
@@ -49,15 +53,18 @@ impl PolicyMaker {
         decoder: Arc<dyn MediaDecoder>,
     ) -> Result<Self, DataError> {
         let wrong = |reason: String| DataError::file(&folders.model.join("config.json"), reason);
-        let mut spec = PolicySpec::of(config).map_err(wrong)?;
+        let spec = if is_groot(config) { groot_spec::read(config) } else { PolicySpec::of(config) };
+        let mut spec = spec.map_err(wrong)?;
         let scales = find(&mut spec, folders.model, &options.policy)?;
         let own = read_json_if_exists(&folders.model.join("tokenizer_config.json"))?;
         let tokenizer = Tokenizer::open(folders.model, &Json::Null, &own)?;
-        if tokenizer.num_rows() > spec.placeholder + 1 {
+        let chat = (spec.family == Family::Groot).then(|| Chat::open(&spec, folders, config, options)).transpose()?;
+        if chat.is_none() && tokenizer.num_rows() > spec.placeholder + 1 {
             let (ids, rows) = (tokenizer.num_rows(), spec.placeholder + 1);
             return Err(DataError::file(folders.model, format!("its tokenizer has {ids} ids, and the policy {rows}")));
         }
-        let files = files::write(&spec, &scales.stats).map_err(wrong)?;
+        let stats = if chat.is_some() { scales.bounds() } else { scales.stats.clone() };
+        let files = files::write(&spec, &stats).map_err(wrong)?;
         Ok(Self {
             settings: options.policy.settings.clone(),
             limits: Limits::from(&options.image),
@@ -65,6 +72,7 @@ impl PolicyMaker {
             num_cut: AtomicU64::new(0),
             spec,
             scales,
+            chat,
             tokenizer,
             decoder,
             files,
@@ -188,8 +196,18 @@ impl PolicyMaker {
         });
         config["use_relative_actions"] = spec.relative.into();
         config["relative_exclude_joints"] = spec.exclude.clone().into();
-        if !spec.action_names.is_empty() {
-            config["action_feature_names"] = spec.action_names.clone().into();
+        match &spec.embodiment {
+            // lerobot's class normalizes in a step of its own, and takes no other key.
+            Some((tag, _)) => {
+                config["normalization_mapping"] =
+                    serde_json::json!({ "VISUAL": "IDENTITY", "STATE": "IDENTITY", "ACTION": "IDENTITY" });
+                config["embodiment_tag"] = tag.clone().into();
+                if let Some(keys) = config.as_object_mut().filter(|keys| keys.contains_key("type")) {
+                    keys.shift_remove("dtype");
+                }
+            }
+            None if spec.action_names.is_empty() => {}
+            None => config["action_feature_names"] = spec.action_names.clone().into(),
         }
     }
 
@@ -226,11 +244,19 @@ impl PolicyMaker {
     }
 
     #[cfg(test)]
+    pub(super) fn sample_with(&self, seen: &Observation, actions: Window) -> Sample {
+        self.sample(SampleId(1), seen, Some(actions)).unwrap()
+    }
+
+    #[cfg(test)]
     pub(super) fn sample_of(&self, step: &Step) -> Sample {
         self.sample(SampleId(0), &self.observation(step).unwrap(), Some(self.recorded(step).unwrap())).unwrap()
     }
 
     fn sample(&self, id: SampleId, seen: &Observation, actions: Option<Window>) -> Result<Sample, DataError> {
+        if let Some(chat) = &self.chat {
+            return self.chat_sample(chat, id, seen, actions);
+        }
         let spec = &self.spec;
         expect_finite("the state", &seen.state, spec.state_dim)?;
         let media = self.items(&seen.images)?;
@@ -272,16 +298,57 @@ impl PolicyMaker {
         Ok(sample)
     }
 
+    /// A sample of a policy that is told pictures and task as a chat.
+    fn chat_sample(
+        &self,
+        chat: &Chat,
+        id: SampleId,
+        seen: &Observation,
+        actions: Option<Window>,
+    ) -> Result<Sample, DataError> {
+        let spec = &self.spec;
+        expect_finite("the state", &seen.state, spec.state_dim)?;
+        let mut sample = chat.sample(id, &seen.prompt, &self.pictures(&seen.images)?)?;
+        let mut state = seen.state.clone();
+        self.scales.state.normalize(&mut state);
+        state.resize(spec.max_state_dim, 0.0);
+        let (values, weights) = self.targets(&seen.state, actions)?;
+        let num_targets = weights.iter().filter(|&&weight| weight > 0.0).count() as u32;
+        let column = |name: &str, rows: usize, after: Vec<usize>, values: ColumnValues| SampleColumn {
+            name: name.to_owned(),
+            before: Vec::new(),
+            rows,
+            after,
+            values,
+        };
+        let of_actions = |name: &str, values: Vec<f32>| {
+            column(name, spec.horizon, vec![spec.max_action_dim], ColumnValues::F32(values))
+        };
+        let columns = vec![
+            of_actions("actions", values),
+            of_actions("action_weights", weights),
+            column("state", 1, vec![spec.max_state_dim], ColumnValues::F32(state)),
+            column("embodiment", 1, Vec::new(), ColumnValues::I64(vec![chat.embodiment])),
+        ];
+        sample = sample.with_columns(columns);
+        sample.meta.num_targets = num_targets;
+        Ok(sample)
+    }
+
     /// The items of pictures, in the order of the policy's cameras; a camera without a picture has none.
     fn items(&self, images: &[(String, RgbImage)]) -> Result<Vec<Media>, DataError> {
+        Ok(self.pictures(images)?.into_iter().map(|picture| pictures::item(picture, &self.spec)).collect())
+    }
+
+    /// The pictures in the order of the policy's cameras, of those that are there.
+    fn pictures<'a>(&self, images: &'a [(String, RgbImage)]) -> Result<Vec<&'a RgbImage>, DataError> {
         let cameras = &self.spec.cameras;
         if let Some((name, _)) = images.iter().find(|(name, _)| !cameras.contains(name)) {
             let known = if cameras.is_empty() { "none".to_owned() } else { cameras.join(", ") };
             return Err(DataError::Line(format!("has a picture {name}; the policy's cameras are {known}")));
         }
         let of = |camera: &String| images.iter().find(|(name, _)| name == camera);
-        let found: Vec<Media> =
-            cameras.iter().filter_map(of).map(|(_, picture)| pictures::item(picture, &self.spec)).collect();
+        let found: Vec<&RgbImage> = cameras.iter().filter_map(of).map(|(_, picture)| picture).collect();
         match found.is_empty() && !cameras.is_empty() {
             true => Err(DataError::Line(format!("has no picture of any of the cameras {}", cameras.join(", ")))),
             false => Ok(found),
@@ -314,11 +381,16 @@ impl PolicyMaker {
         expect_finite("an action", &values, spec.horizon * spec.action_dim)?;
         relative::to_relative(&mut values, state, &self.scales.mask);
         self.scales.action.normalize(&mut values);
-        let masks_padding = self.settings.mask_padding.unwrap_or(false);
+        let is_groot = spec.family == Family::Groot;
+        let masks_padding = self.settings.mask_padding.unwrap_or(is_groot);
         let rows = padded.chunks_mut(spec.max_action_dim).zip(weights.chunks_mut(spec.max_action_dim));
         for ((to, weights), (action, is_pad)) in rows.zip(values.chunks(spec.action_dim).zip(is_pad)) {
-            to[..spec.action_dim].copy_from_slice(action);
-            weights[..spec.action_dim].fill(if is_pad && masks_padding { 0.0 } else { 1.0 });
+            let is_masked = is_pad && masks_padding;
+            // GR00T sees nothing of steps that do not count.
+            if !(is_masked && is_groot) {
+                to[..spec.action_dim].copy_from_slice(action);
+            }
+            weights[..spec.action_dim].fill(if is_masked { 0.0 } else { 1.0 });
         }
         Ok((padded, weights))
     }

@@ -8,7 +8,10 @@
 //!       └ actions ─── relative ── normalize ── columns `actions`, `action_weights`
 //! ```
 
+mod chat;
 mod files;
+mod groot_files;
+mod groot_spec;
 mod maker;
 mod normalizer;
 mod observation;

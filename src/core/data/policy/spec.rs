@@ -11,6 +11,7 @@ const PATCH: usize = 14;
 /// Which policy it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Family {
+    Groot,
     Pi0,
     Pi05,
 }
@@ -44,6 +45,8 @@ pub struct PolicySpec {
     pub state_token: bool,
     /// The id that stands for a feature of a picture.
     pub placeholder: i64,
+    /// The embodiment of all samples, of a policy that has several: its name, and its number.
+    pub embodiment: Option<(String, i64)>,
 }
 
 impl PolicySpec {
@@ -53,17 +56,10 @@ impl PolicySpec {
         let family = match config["type"].as_str() {
             Some("pi05") => Family::Pi05,
             Some("pi0") => Family::Pi0,
-            _ => return Err(format!("`type` is {}, and samples are made for pi05 and pi0", config["type"])),
+            _ => return Err(format!("`type` is {}, and samples are made for pi05, pi0 and groot", config["type"])),
         };
         only(config, "n_obs_steps", &[Json::Null, 1.into()])?;
-        let size = |key: &str, default: usize| match &config[key] {
-            Json::Null => Ok(default),
-            value => value
-                .as_u64()
-                .and_then(|it| usize::try_from(it).ok())
-                .filter(|&it| (1..=1 << 16).contains(&it))
-                .ok_or_else(|| format!("`{key}` is {value}, not a size")),
-        };
+        let size = |key: &str, default: usize| size(config, key, default);
         let resolution = match &config["image_resolution"] {
             Json::Null => [224, 224],
             sides => match [&sides[0], &sides[1]].map(Json::as_u64) {
@@ -82,13 +78,7 @@ impl PolicySpec {
         };
         let (max_state_dim, max_action_dim) = (size("max_state_dim", 32)?, size("max_action_dim", 32)?);
         let cameras = cameras(config)?;
-        let width = |holder: &str, key: &str, most: usize| match &config[holder][key]["shape"][0] {
-            Json::Null => Ok(most),
-            value => match value.as_u64().map(|it| it as usize) {
-                Some(width) if (1..=most).contains(&width) => Ok(width),
-                _ => Err(format!("`{holder}.{key}.shape` is [{value}], and at most {most} numbers fit")),
-            },
-        };
+        let width = |holder: &str, key: &str, most: usize| width(config, holder, key, most);
         let mode = |kind: &str, default: Normalization| match config["normalization_mapping"][kind].as_str() {
             None => Ok(default),
             Some(name) => named(name).ok_or_else(|| format!("`normalization_mapping.{kind}` is {name:?}")),
@@ -125,6 +115,7 @@ impl PolicySpec {
             action_names: texts("action_feature_names")?.unwrap_or_default(),
             state_token,
             placeholder: policy_vocabulary(config) - 1,
+            embodiment: None,
         })
         .and_then(Self::checked)
     }
@@ -144,7 +135,7 @@ impl PolicySpec {
 }
 
 /// Keys of `input_features` of the type VISUAL; none only where the policy has a state to go by.
-fn cameras(config: &Json) -> Result<Vec<String>, String> {
+pub(super) fn cameras(config: &Json) -> Result<Vec<String>, String> {
     let features = match &config["input_features"] {
         Json::Null => &Map::new(),
         features => features.as_object().ok_or("`input_features` is no map")?,
@@ -158,14 +149,37 @@ fn cameras(config: &Json) -> Result<Vec<String>, String> {
     }
 }
 
-fn flag(config: &Json, key: &str) -> Result<bool, String> {
+/// A size under `key`.
+pub(super) fn size(config: &Json, key: &str, default: usize) -> Result<usize, String> {
+    match &config[key] {
+        Json::Null => Ok(default),
+        value => value
+            .as_u64()
+            .and_then(|it| usize::try_from(it).ok())
+            .filter(|&it| (1..=1 << 16).contains(&it))
+            .ok_or_else(|| format!("`{key}` is {value}, not a size")),
+    }
+}
+
+/// The numbers of a feature, of which at most so many fit.
+pub(super) fn width(config: &Json, holder: &str, key: &str, most: usize) -> Result<usize, String> {
+    match &config[holder][key]["shape"][0] {
+        Json::Null => Ok(most),
+        value => match value.as_u64().map(|it| it as usize) {
+            Some(width) if (1..=most).contains(&width) => Ok(width),
+            _ => Err(format!("`{holder}.{key}.shape` is [{value}], and at most {most} numbers fit")),
+        },
+    }
+}
+
+pub(super) fn flag(config: &Json, key: &str) -> Result<bool, String> {
     match &config[key] {
         Json::Null => Ok(false),
         value => value.as_bool().ok_or_else(|| format!("`{key}` is {value}, not true or false")),
     }
 }
 
-fn only(config: &Json, key: &str, known: &[Json]) -> Result<(), String> {
+pub(super) fn only(config: &Json, key: &str, known: &[Json]) -> Result<(), String> {
     match known.contains(&config[key]) {
         true => Ok(()),
         false => Err(format!("`{key}` is {}, which is not implemented", config[key])),
