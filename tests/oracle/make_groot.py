@@ -1,6 +1,6 @@
 """Writes parity fixtures of GR00T N1.7: tiny random weights under the published names, samples of two embodiments with a missing picture,
 prompts of several lengths, padded actions and steps and a state that is dropped, and what lerobot makes of them: loss and gradients with
-given noise and times, and actions of given noise.
+given noise and times, and actions of given noise. Samples are computed one at a time.
 
     python make_groot.py src/torch/tests/policies                    # that which is committed
     python make_groot.py OUT --seed 7 --set diffusion_model_cfg.num_layers=5
@@ -28,7 +28,7 @@ from torch import Tensor
 from transformers import Qwen3VLConfig
 from transformers.feature_extraction_utils import BatchFeature
 
-IMAGE, START, END, PAD = 44, 45, 46, 0
+IMAGE, START, END = 44, 45, 46
 BACKBONE = dict(
     model_type="qwen3_vl", image_token_id=IMAGE, video_token_id=47, vision_start_token_id=START, vision_end_token_id=END,
     tie_word_embeddings=True,
@@ -104,17 +104,16 @@ def tokens(data: dict[str, Tensor], number: int) -> list[int]:
     return ids + data["prompts"][number, : sample["prompt"]].tolist()
 
 
-def batch(data: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Padded on the left, as lerobot's processor does."""
-    rows = [tokens(data, number) for number in range(len(SAMPLES))]
-    longest = max(map(len, rows))
-    pictures = [(number, camera) for number, sample in enumerate(SAMPLES) for camera in sample["cameras"]]
+def alone(data: dict[str, Tensor], number: int) -> dict[str, Tensor]:
+    """A batch of one sample. In a batch of several lerobot's `vl_self_attention` sees the padding of shorter prompts, so that what comes
+    of a sample depends on the others."""
+    ids = torch.tensor([tokens(data, number)])
+    cameras = SAMPLES[number]["cameras"]
+    own = lambda name: data[name][number : number + 1]
     return dict(
-        input_ids=torch.tensor([[PAD] * (longest - len(row)) + row for row in rows]),
-        attention_mask=torch.tensor([[0] * (longest - len(row)) + [1] * len(row) for row in rows]),
-        pixel_values=torch.cat([data[f"pixels_{camera}"][number] for number, camera in pictures]),
-        image_grid_thw=torch.tensor([[1, *GRIDS[camera]] for _, camera in pictures]),
-        state=data["state"], embodiment_id=data["embodiment"], action_mask=data["weights"],
+        input_ids=ids, attention_mask=torch.ones_like(ids), pixel_values=torch.cat([data[f"pixels_{camera}"][number] for camera in cameras]),
+        image_grid_thw=torch.tensor([[1, *GRIDS[camera]] for camera in cameras]), state=own("state"), embodiment_id=own("embodiment"),
+        action_mask=own("weights"),
     )
 
 
@@ -123,27 +122,31 @@ def expected(model: GR00TN17, data: dict[str, Tensor]) -> dict[str, Tensor]:
     positions = []
 
     def note(_, args, kwargs):
-        positions.append(kwargs["position_ids"])
+        positions.append(kwargs["position_ids"][-3:, 0])
 
     hook = model.backbone.language_model.register_forward_pre_hook(note, with_kwargs=True)
     losses = []
     for noise, time, dropped in zip(data["noise"], data["time"], DROPPED):
-        drawn = torch.tensor([0.0 if number in dropped else 1.0 for number in range(len(SAMPLES))])
-        with mock.patch.object(torch, "randn", lambda *_, **__: noise), mock.patch.object(torch, "rand", lambda *_, **__: drawn), \
-                mock.patch.object(model.action_head, "sample_time", lambda *_, **__: time):
-            losses.append(model(dict(batch(data), action=data["actions"]))["loss"])
+        for number in range(len(SAMPLES)):
+            drawn = torch.tensor([0.0 if number in dropped else 1.0])
+            own = slice(number, number + 1)
+            with mock.patch.object(torch, "randn", lambda *_, **__: noise[own]), mock.patch.object(torch, "rand", lambda *_, **__: drawn), \
+                    mock.patch.object(model.action_head, "sample_time", lambda *_, **__: time[own]):
+                losses.append(model(dict(alone(data, number), action=data["actions"][own]))["action_loss"].sum())
     hook.remove()
-    loss = torch.stack(losses).mean()
+    loss = torch.stack(losses).sum() / (len(DROPPED) * data["weights"].sum())
     loss.backward()
     found = dict(loss=loss.detach().double())
     for name, tensor in model.named_parameters():
         if tensor.grad is not None:
             found[f"grad/{name}"] = tensor.grad
-    mask = batch(data)["attention_mask"].bool()
-    found["position_ids"] = torch.cat([positions[0][-3:, row][:, there] for row, there in enumerate(mask)], 1).float()
+    found["position_ids"] = torch.cat(positions[: len(SAMPLES)], 1).float()
     model.eval()
-    with mock.patch.object(torch, "randn", lambda *_, **__: data["start"]):
-        found["sampled"] = model.get_action(batch(data))["action_pred"]
+    sampled = []
+    for number in range(len(SAMPLES)):
+        with mock.patch.object(torch, "randn", lambda *_, **__: data["start"][number : number + 1]):
+            sampled.append(model.get_action(alone(data, number))["action_pred"])
+    found["sampled"] = torch.cat(sampled)
     return found
 
 

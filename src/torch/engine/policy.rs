@@ -196,6 +196,9 @@ fn tensor_of(values: &ColumnValues, kind: Kind, size: &[i64]) -> Option<Tensor> 
 }
 
 #[cfg(test)]
+#[path = "policy_groot_tests.rs"]
+mod groot_tests;
+#[cfg(test)]
 #[path = "policy_tests.rs"]
 mod tests;
 #[cfg(test)]

@@ -7,6 +7,7 @@ use safetensors::SafeTensors;
 use safetensors::tensor::{Dtype, TensorView};
 use serde_json::{Map, Value as Json, json};
 
+use super::groot_files;
 use super::spec::{Family, PolicySpec, name_of, named};
 use crate::config::Normalization;
 use crate::data::error::DataError;
@@ -32,6 +33,8 @@ pub struct Saved {
     pub domain: Option<i64>,
     /// The names of all steps.
     pub steps: Vec<String>,
+    /// The embodiment of the data, of a policy that has several.
+    pub embodiment: Option<String>,
 }
 
 /// Reads the preprocessor of the model in `folder`; `None` where it has none.
@@ -69,6 +72,18 @@ pub fn read(folder: &Path) -> Result<Option<Saved>, DataError> {
                     Some(file) => saved.stats = read_stats(&folder.join(file))?,
                 }
             }
+            groot_files::PACK => {
+                groot_files::check_pack(config).map_err(wrong)?;
+                (saved.state, saved.action) = (Some(Normalization::MinMax), Some(Normalization::MinMax));
+                saved.embodiment = config["embodiment_tag"].as_str().map(str::to_owned);
+                let file = step["state_file"].as_str();
+                let file = file.ok_or_else(|| wrong(format!("{} has no state_file", groot_files::PACK)))?;
+                if !files::is_inner_name(file) {
+                    return Err(wrong(format!("state_file {file:?} is not in the folder")));
+                }
+                saved.stats = read_stats(&folder.join(file))?;
+            }
+            groot_files::ENCODE => groot_files::check_encode(config).map_err(wrong)?,
             "relative_actions_processor" => {
                 let texts = |key: &str| -> Vec<String> {
                     let names = config[key].as_array().into_iter().flatten();
@@ -202,21 +217,25 @@ pub fn write(spec: &PolicySpec, stats: &Stats) -> Result<Vec<(String, Vec<u8>)>,
             let relative = spec.relative.then_some(relative);
             [rename, batch, line, tokenizer, device("cpu")].into_iter().chain(relative).chain([normalize]).collect()
         }
+        Family::Groot => vec![rename, batch, groot_files::pack(spec), groot_files::encode(), device("cpu")],
     };
     let absolute = step("absolute_actions_processor", json!({ "enabled": spec.relative }));
     let has_step = match spec.family {
         Family::Pi0 | Family::Pi05 => true,
         Family::SmolVla => spec.relative,
-        Family::Xvla => false,
+        Family::Groot | Family::Xvla => false,
     };
-    let restore = step("unnormalizer_processor", normalizer(outputs));
+    let restore = match spec.family {
+        Family::Groot => groot_files::unpack(spec),
+        _ => step("unnormalizer_processor", normalizer(outputs)),
+    };
     let absolute = has_step.then_some(absolute);
     let after: Vec<Json> = std::iter::once(restore).chain(absolute).chain([device("cpu")]).collect();
     let mut files = Vec::new();
     for (name, mut steps) in [(BEFORE, before), (AFTER, after)] {
         for (at, step) in steps.iter_mut().enumerate() {
             let kind = step["registry_name"].as_str().unwrap_or_default().to_owned();
-            if kind.ends_with("normalizer_processor") {
+            if kind.ends_with("normalizer_processor") || groot_files::HAVE_STATS.contains(&kind.as_str()) {
                 let file = format!("{name}_step_{at}_{kind}.safetensors");
                 step["state_file"] = file.clone().into();
                 files.push((file, tensors(stats)?));

@@ -7,12 +7,14 @@ use image::RgbImage;
 use serde_json::Value as Json;
 
 use super::augment::augmented;
+use super::chat::Chat;
 use super::observation::Observation;
 use super::scales::{ACTION, STATE, Scales, find, name_of};
 use super::spec::{Family, PolicySpec};
 use super::xvla::Rules;
-use super::{files, pictures, prompt, relative};
+use super::{files, groot_spec, pictures, prompt, relative};
 use crate::config::Policy;
+use crate::data::card::is_groot;
 use crate::data::column::{ColumnValues, SampleColumn};
 use crate::data::decoder::MediaDecoder;
 use crate::data::error::DataError;
@@ -28,6 +30,8 @@ use crate::message::SampleId;
 pub struct PolicyMaker {
     spec: PolicySpec,
     scales: Scales,
+    /// Writes pictures and task as a chat, of a policy that is told so.
+    chat: Option<Chat>,
     settings: Policy,
     seed: u64,
     tokenizer: Tokenizer,
@@ -52,7 +56,8 @@ impl PolicyMaker {
         decoder: Arc<dyn MediaDecoder>,
     ) -> Result<Self, DataError> {
         let wrong = |reason: String| DataError::file(&folders.model.join("config.json"), reason);
-        let mut spec = PolicySpec::of(config).map_err(wrong)?;
+        let spec = if is_groot(config) { groot_spec::read(config) } else { PolicySpec::of(config) };
+        let mut spec = spec.map_err(wrong)?;
         let scales = find(&mut spec, folders.model, &options.policy)?;
         let own = read_json_if_exists(&folders.model.join("tokenizer_config.json"))?;
         let mut tokenizer = Tokenizer::open(folders.model, &Json::Null, &own)?;
@@ -62,11 +67,13 @@ impl PolicyMaker {
             let named = own["pad_token"].as_str().or(own["pad_token"]["content"].as_str());
             rules.pad_token = named.and_then(|token| tokenizer.id(token)).unwrap_or(rules.pad_token);
         }
-        if tokenizer.num_rows() > spec.placeholder + 1 {
+        let chat = (spec.family == Family::Groot).then(|| Chat::open(&spec, folders, config, options)).transpose()?;
+        if chat.is_none() && tokenizer.num_rows() > spec.placeholder + 1 {
             let (ids, rows) = (tokenizer.num_rows(), spec.placeholder + 1);
             return Err(DataError::file(folders.model, format!("its tokenizer has {ids} ids, and the policy {rows}")));
         }
-        let files = files::write(&spec, &scales.stats).map_err(wrong)?;
+        let stats = if chat.is_some() { scales.bounds() } else { scales.stats.clone() };
+        let files = files::write(&spec, &stats).map_err(wrong)?;
         Ok(Self {
             settings: options.policy.settings.clone(),
             seed: options.policy.seed,
@@ -75,6 +82,7 @@ impl PolicyMaker {
             num_cut: AtomicU64::new(0),
             spec,
             scales,
+            chat,
             tokenizer,
             decoder,
             files,
@@ -210,8 +218,18 @@ impl PolicyMaker {
         }
         config["use_relative_actions"] = spec.relative.into();
         config["relative_exclude_joints"] = spec.exclude.clone().into();
-        if !spec.action_names.is_empty() {
-            config["action_feature_names"] = spec.action_names.clone().into();
+        match &spec.embodiment {
+            // lerobot's class normalizes in a step of its own, and takes no other key.
+            Some((tag, _)) => {
+                config["normalization_mapping"] =
+                    serde_json::json!({ "VISUAL": "IDENTITY", "STATE": "IDENTITY", "ACTION": "IDENTITY" });
+                config["embodiment_tag"] = tag.clone().into();
+                if let Some(keys) = config.as_object_mut().filter(|keys| keys.contains_key("type")) {
+                    keys.shift_remove("dtype");
+                }
+            }
+            None if spec.action_names.is_empty() => {}
+            None => config["action_feature_names"] = spec.action_names.clone().into(),
         }
     }
 
@@ -248,6 +266,11 @@ impl PolicyMaker {
     }
 
     #[cfg(test)]
+    pub(super) fn sample_with(&self, seen: &Observation, actions: Window) -> Sample {
+        self.sample(SampleId(1), seen, Some(actions), None).unwrap()
+    }
+
+    #[cfg(test)]
     pub(super) fn sample_of(&self, step: &Step) -> Sample {
         let domain = self.domain(Some(step)).unwrap();
         self.sample(SampleId(0), &self.observation(step).unwrap(), Some(self.recorded(step).unwrap()), domain).unwrap()
@@ -266,6 +289,9 @@ impl PolicyMaker {
         actions: Option<Window>,
         domain: Option<i64>,
     ) -> Result<Sample, DataError> {
+        if let Some(chat) = &self.chat {
+            return self.chat_sample(chat, id, seen, actions);
+        }
         let spec = &self.spec;
         expect_finite("the state", &seen.state, spec.state_dim)?;
         let media = self.items(&seen.images)?;
@@ -314,19 +340,61 @@ impl PolicyMaker {
         Ok(sample)
     }
 
+    /// A sample of a policy that is told pictures and task as a chat.
+    fn chat_sample(
+        &self,
+        chat: &Chat,
+        id: SampleId,
+        seen: &Observation,
+        actions: Option<Window>,
+    ) -> Result<Sample, DataError> {
+        let spec = &self.spec;
+        expect_finite("the state", &seen.state, spec.state_dim)?;
+        let mut sample = chat.sample(id, &seen.prompt, &self.pictures(&seen.images)?)?;
+        let mut state = seen.state.clone();
+        self.scales.state.normalize(&mut state);
+        state.resize(spec.max_state_dim, 0.0);
+        let (values, weights) = self.targets(&seen.state, actions)?;
+        let num_targets = weights.iter().filter(|&&weight| weight > 0.0).count() as u32;
+        let column = |name: &str, rows: usize, after: Vec<usize>, values: ColumnValues| SampleColumn {
+            name: name.to_owned(),
+            before: Vec::new(),
+            rows,
+            after,
+            values,
+        };
+        let of_actions = |name: &str, values: Vec<f32>| {
+            column(name, spec.horizon, vec![spec.max_action_dim], ColumnValues::F32(values))
+        };
+        let columns = vec![
+            of_actions("actions", values),
+            of_actions("action_weights", weights),
+            column("state", 1, vec![spec.max_state_dim], ColumnValues::F32(state)),
+            column("embodiment", 1, Vec::new(), ColumnValues::I64(vec![chat.embodiment])),
+        ];
+        sample = sample.with_columns(columns);
+        sample.meta.num_targets = num_targets;
+        Ok(sample)
+    }
+
     /// The items of pictures, in the order of the policy's cameras; a camera without a picture has none.
     fn items(&self, images: &[(String, RgbImage)]) -> Result<Vec<Media>, DataError> {
+        let item = |picture: &RgbImage| match &self.spec.xvla {
+            Some(rules) => rules.item(picture),
+            None => Ok(pictures::item(picture, &self.spec)),
+        };
+        self.pictures(images)?.into_iter().map(item).collect()
+    }
+
+    /// The pictures in the order of the policy's cameras, of those that are there.
+    fn pictures<'a>(&self, images: &'a [(String, RgbImage)]) -> Result<Vec<&'a RgbImage>, DataError> {
         let cameras = &self.spec.cameras;
         if let Some((name, _)) = images.iter().find(|(name, _)| !cameras.contains(name)) {
             let known = if cameras.is_empty() { "none".to_owned() } else { cameras.join(", ") };
             return Err(DataError::Line(format!("has a picture {name}; the policy's cameras are {known}")));
         }
         let of = |camera: &String| images.iter().find(|(name, _)| name == camera);
-        let item = |(_, picture): &(String, RgbImage)| match &self.spec.xvla {
-            Some(rules) => rules.item(picture),
-            None => Ok(pictures::item(picture, &self.spec)),
-        };
-        let found = cameras.iter().filter_map(of).map(item).collect::<Result<Vec<Media>, _>>()?;
+        let found: Vec<&RgbImage> = cameras.iter().filter_map(of).map(|(_, picture)| picture).collect();
         match found.is_empty() && !cameras.is_empty() {
             true => Err(DataError::Line(format!("has no picture of any of the cameras {}", cameras.join(", ")))),
             false => Ok(found),
@@ -376,11 +444,15 @@ impl PolicyMaker {
         let masks_padding = self.settings.mask_padding.unwrap_or(spec.masks_padding);
         let rows = padded.chunks_mut(spec.max_action_dim).zip(weights.chunks_mut(spec.max_action_dim));
         for ((to, weights), (action, is_pad)) in rows.zip(values.chunks(spec.action_dim).zip(is_pad)) {
-            to[..spec.action_dim].copy_from_slice(action);
+            let is_masked = is_pad && masks_padding;
+            // GR00T sees nothing of steps that do not count.
+            if !(is_masked && spec.family == Family::Groot) {
+                to[..spec.action_dim].copy_from_slice(action);
+            }
             for (at, weight) in weights.iter_mut().enumerate() {
                 // Numbers behind the data's own are learned where the action space has them: they are 0.
                 let counts = spec.xvla.as_ref().map_or(at < spec.action_dim, |it| it.space.counts(at, spec.action_dim));
-                *weight = f32::from(counts && !(is_pad && masks_padding));
+                *weight = f32::from(counts && !is_masked);
             }
         }
         Ok((padded, weights))

@@ -11,7 +11,10 @@
 mod action_space;
 mod augment;
 mod canvas;
+mod chat;
 mod files;
+mod groot_files;
+mod groot_spec;
 mod maker;
 mod normalizer;
 mod observation;

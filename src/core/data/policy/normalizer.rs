@@ -16,6 +16,8 @@ pub struct Normalizer {
     low: Vec<f32>,
     /// The deviation, or the bound that becomes 1.
     high: Vec<f32>,
+    /// Numbers end at -1 and 1, and those without a range are 0 (GR00T).
+    bounded: bool,
 }
 
 impl Normalizer {
@@ -24,7 +26,9 @@ impl Normalizer {
     /// # Errors
     /// The reason: a statistic is missing, of another width or not finite.
     pub fn new(mode: Normalization, stats: Option<&FeatureStats>, width: usize) -> Result<Self, String> {
-        let Some([low, high]) = names(mode) else { return Ok(Self { mode, low: Vec::new(), high: Vec::new() }) };
+        let Some([low, high]) = names(mode) else {
+            return Ok(Self { mode, low: Vec::new(), high: Vec::new(), bounded: false });
+        };
         let stat = |name: &str| {
             let values = stats.and_then(|stats| stats.get(name)).ok_or_else(|| format!("has no {name}"))?;
             match values.len() == width && values.iter().all(|value| value.is_finite()) {
@@ -32,7 +36,18 @@ impl Normalizer {
                 false => Err(format!("has a {name} that is not {width} finite numbers")),
             }
         };
-        Ok(Self { mode, low: stat(low)?, high: stat(high)? })
+        Ok(Self { mode, low: stat(low)?, high: stat(high)?, bounded: false })
+    }
+
+    /// The same for numbers that end at -1 and 1; those without a range become 0.
+    #[must_use]
+    pub fn bounded(self) -> Self {
+        Self { bounded: true, ..self }
+    }
+
+    /// The bounds that become -1 and 1, by number.
+    pub fn bounds(&self) -> [&[f32]; 2] {
+        [&self.low, &self.high]
     }
 
     /// Places of numbers that are the same in all of the data, and that a policy therefore cannot learn a scale of.
@@ -50,10 +65,16 @@ impl Normalizer {
             Normalization::MeanStd => (value - low) / (high + EPSILON),
             _ => 2.0 * (value - low) / range(low, high) - 1.0,
         });
+        if self.bounded {
+            self.each(values, |_, value, low, high| if low == high { 0.0 } else { value.clamp(-1.0, 1.0) });
+        }
     }
 
     /// Undoes [`Normalizer::normalize`].
     pub fn restore(&self, values: &mut [f32]) {
+        if self.bounded {
+            self.each(values, |_, value, _, _| value.clamp(-1.0, 1.0));
+        }
         self.each(values, |mode, value, low, high| match mode {
             Normalization::MeanStd => value * high + low,
             Normalization::MinMax => (value + 1.0) / 2.0 * range(low, high) + low,
@@ -126,6 +147,17 @@ mod tests {
             let constants = if mode == Normalization::Identity { vec![] } else { vec![1] };
             assert_eq!(normalizer.constants(), constants, "{mode:?}");
         }
+    }
+
+    #[test]
+    fn bounded_numbers_end_at_one_and_constants_are_nothing() {
+        let normalizer = Normalizer::new(Normalization::MinMax, Some(&stats()), 2).unwrap().bounded();
+        let mut values = [3.0, 3.0, -9.0, 3.0, 5.0, 2.0];
+        normalizer.normalize(&mut values);
+        assert_eq!(values, [0.75, 0.0, -1.0, 0.0, 1.0, 0.0]);
+        let mut values = [0.75, 0.5, -7.0, 0.0, 1.5, -1.0];
+        normalizer.restore(&mut values);
+        assert_eq!(values, [3.0, 3.0, -4.0, 3.0, 4.0, 3.0]);
     }
 
     #[test]

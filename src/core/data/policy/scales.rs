@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::files;
 use super::normalizer::Normalizer;
 use super::relative;
-use super::spec::PolicySpec;
+use super::spec::{Family, PolicySpec};
 use super::xvla::Rules;
 use crate::config::{Normalization, Policy};
 use crate::data::error::DataError;
@@ -29,6 +29,20 @@ pub struct Scales {
     pub notes: Vec<String>,
 }
 
+impl Scales {
+    /// Statistics that have the bounds of numbers alone, whatever these are of.
+    pub fn bounds(&self) -> Stats {
+        let of = |scale: &Normalizer| {
+            let [low, high] = scale.bounds().map(|values| values.iter().map(|&value| f64::from(value)).collect());
+            FeatureStats::from([("min".to_owned(), low), ("max".to_owned(), high)])
+        };
+        let mut stats = Stats::default();
+        stats.0.insert(STATE.to_owned(), of(&self.state));
+        stats.0.insert(ACTION.to_owned(), of(&self.action));
+        stats
+    }
+}
+
 /// Settles what `spec` leaves to the data, and finds the scales.
 ///
 /// # Errors
@@ -39,6 +53,12 @@ pub fn find(spec: &mut PolicySpec, folder: &Path, options: &PolicyOptions) -> Re
     if let Some((relative, exclude, names)) = saved.as_ref().and_then(|saved| saved.relative.clone()) {
         (spec.relative, spec.exclude) = (relative, exclude);
         spec.action_names = if names.is_empty() { std::mem::take(&mut spec.action_names) } else { names };
+    }
+    let of_files = saved.as_ref().and_then(|saved| saved.embodiment.as_ref());
+    if let Some((tag, of_files)) = spec.embodiment.as_ref().map(|(tag, _)| tag).zip(of_files).filter(|(a, b)| a != b) {
+        let reason =
+            format!("its config.json has the embodiment_tag {tag:?}, and its policy_preprocessor.json {of_files:?}");
+        return Err(DataError::file(folder, reason));
     }
     spec.relative = settings.relative_actions.unwrap_or(spec.relative);
     spec.exclude = settings.exclude.clone().unwrap_or_else(|| std::mem::take(&mut spec.exclude));
@@ -80,8 +100,9 @@ pub fn find(spec: &mut PolicySpec, folder: &Path, options: &PolicyOptions) -> Re
     };
     let scale =
         |key: &str, mode, width| Normalizer::new(mode, stats.0.get(key), width).map_err(|reason| wrong(key, reason));
-    let state = scale(STATE, spec.state_normalization, spec.state_dim)?;
-    let action = scale(ACTION, spec.action_normalization, spec.action_dim)?;
+    let bounded = |scale: Normalizer| if spec.family == Family::Groot { scale.bounded() } else { scale };
+    let state = bounded(scale(STATE, spec.state_normalization, spec.state_dim)?);
+    let action = bounded(scale(ACTION, spec.action_normalization, spec.action_dim)?);
     let mask = match spec.relative {
         true => relative::mask(spec.action_dim, &spec.action_names, &spec.exclude),
         false => Vec::new(),

@@ -12,6 +12,7 @@ const SMOL_MERGE: usize = 4;
 /// Which policy it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Family {
+    Groot,
     Pi0,
     Pi05,
     SmolVla,
@@ -44,7 +45,8 @@ impl Family {
             tokenizer: "google/paligemma-3b-pt-224",
         };
         match self {
-            Self::Pi0 => pi,
+            // GR00T's config is read by a file of its own.
+            Self::Pi0 | Self::Groot => pi,
             Self::Pi05 => Published { max_prompt: 200, normalization: Normalization::Quantiles, ..pi },
             Self::SmolVla => Published {
                 // Columns and rows, which are alike.
@@ -105,6 +107,8 @@ pub struct PolicySpec {
     pub placeholder: i64,
     /// What X-VLA does otherwise.
     pub xvla: Option<Rules>,
+    /// The embodiment of all samples, of a policy that has several: its name, and its number.
+    pub embodiment: Option<(String, i64)>,
 }
 
 impl PolicySpec {
@@ -118,21 +122,14 @@ impl PolicySpec {
             Some("xvla") => Family::Xvla,
             _ => {
                 let own = &config["type"];
-                return Err(format!("`type` is {own}, and samples are made for pi05, pi0, smolvla and xvla"));
+                return Err(format!("`type` is {own}, and samples are made for pi05, pi0, smolvla, groot and xvla"));
             }
         };
         let published = family.published();
         let is_smol = family == Family::SmolVla;
         let xvla = (family == Family::Xvla).then(|| Rules::of(config)).transpose()?;
         only(config, "n_obs_steps", &[Json::Null, 1.into()])?;
-        let size = |key: &str, default: usize| match &config[key] {
-            Json::Null => Ok(default),
-            value => value
-                .as_u64()
-                .and_then(|it| usize::try_from(it).ok())
-                .filter(|&it| (1..=1 << 16).contains(&it))
-                .ok_or_else(|| format!("`{key}` is {value}, not a size")),
-        };
+        let size = |key: &str, default: usize| size(config, key, default);
         let resolution = match (&xvla, &config[published.sides]) {
             (Some(rules), _) => rules.resolution,
             (None, Json::Null) => [published.side; 2],
@@ -165,13 +162,7 @@ impl PolicySpec {
             None => size("max_action_dim", 32)?,
         };
         let cameras = cameras(config)?;
-        let width = |holder: &str, key: &str, most: usize| match &config[holder][key]["shape"][0] {
-            Json::Null => Ok(most),
-            value => match value.as_u64().map(|it| it as usize) {
-                Some(width) if (1..=most).contains(&width) => Ok(width),
-                _ => Err(format!("`{holder}.{key}.shape` is [{value}], and at most {most} numbers fit")),
-            },
-        };
+        let width = |holder: &str, key: &str, most: usize| width(config, holder, key, most);
         let mode = |kind: &str, default: Normalization| match config["normalization_mapping"][kind].as_str() {
             None => Ok(default),
             Some(name) => named(name).ok_or_else(|| format!("`normalization_mapping.{kind}` is {name:?}")),
@@ -221,6 +212,7 @@ impl PolicySpec {
             state_token,
             placeholder: policy_vocabulary(config) - 1,
             xvla,
+            embodiment: None,
         })
         .and_then(Self::checked)
     }
@@ -243,7 +235,7 @@ impl PolicySpec {
 }
 
 /// Keys of `input_features` of the type VISUAL; none only where the policy has a state to go by.
-fn cameras(config: &Json) -> Result<Vec<String>, String> {
+pub(super) fn cameras(config: &Json) -> Result<Vec<String>, String> {
     let features = match &config["input_features"] {
         Json::Null => &Map::new(),
         features => features.as_object().ok_or("`input_features` is no map")?,
@@ -257,14 +249,37 @@ fn cameras(config: &Json) -> Result<Vec<String>, String> {
     }
 }
 
-fn flag(config: &Json, key: &str) -> Result<bool, String> {
+/// A size under `key`.
+pub(super) fn size(config: &Json, key: &str, default: usize) -> Result<usize, String> {
+    match &config[key] {
+        Json::Null => Ok(default),
+        value => value
+            .as_u64()
+            .and_then(|it| usize::try_from(it).ok())
+            .filter(|&it| (1..=1 << 16).contains(&it))
+            .ok_or_else(|| format!("`{key}` is {value}, not a size")),
+    }
+}
+
+/// The numbers of a feature, of which at most so many fit.
+pub(super) fn width(config: &Json, holder: &str, key: &str, most: usize) -> Result<usize, String> {
+    match &config[holder][key]["shape"][0] {
+        Json::Null => Ok(most),
+        value => match value.as_u64().map(|it| it as usize) {
+            Some(width) if (1..=most).contains(&width) => Ok(width),
+            _ => Err(format!("`{holder}.{key}.shape` is [{value}], and at most {most} numbers fit")),
+        },
+    }
+}
+
+pub(super) fn flag(config: &Json, key: &str) -> Result<bool, String> {
     match &config[key] {
         Json::Null => Ok(false),
         value => value.as_bool().ok_or_else(|| format!("`{key}` is {value}, not true or false")),
     }
 }
 
-fn only(config: &Json, key: &str, known: &[Json]) -> Result<(), String> {
+pub(super) fn only(config: &Json, key: &str, known: &[Json]) -> Result<(), String> {
     match known.contains(&config[key]) {
         true => Ok(()),
         false => Err(format!("`{key}` is {}, which is not implemented", config[key])),

@@ -9,6 +9,7 @@ mod options;
 mod packed;
 mod pictures;
 mod samples;
+mod shown;
 #[cfg(test)]
 mod sound_tests;
 #[cfg(test)]

@@ -92,7 +92,7 @@ fn what_is_not_tuned_is_frozen() {
     assert_eq!(llm.iter().filter(|name| !top.contains(name)).count(), 11);
     assert!(llm.iter().filter(|name| !top.contains(name)).all(|name| name.contains("layers.1.")));
     let vlln = frozen(&[("tune_vlln", json!(false))]);
-    assert!(begins(&vlln, &["action_head.vlln.", "action_head.vl_self_attention."]) && vlln.len() == 17);
+    assert!(begins(&vlln, &["action_head.vlln.", "action_head.vl_self_attention."]) && vlln.len() == 19);
     let projector = frozen(&[("tune_projector", json!(false))]);
     let maps = ["action_head.state_encoder.", "action_head.action_", "action_head.position_embedding."];
     assert!(begins(&projector, &maps) && projector.len() == 16, "{projector:?}");

@@ -1,0 +1,215 @@
+//! Against what lerobot's processor makes of the same samples (`tests/oracle/make_groot_samples.py`).
+
+use std::path::Path;
+use std::sync::Arc;
+
+use image::RgbImage;
+use serde_json::{Value as Json, json};
+
+use crate::data::column::ColumnValues;
+use crate::data::digits::{MODEL, write_model};
+use crate::data::in_process::InProcess;
+use crate::data::lerobot::Window;
+use crate::data::policy::{Observation, PolicyMaker, groot_files};
+use crate::data::processor::{ProcessorFolders, ProcessorOptions};
+use crate::data::sample::Sample;
+
+fn golden() -> Json {
+    serde_json::from_str(include_str!("../goldens/groot.json")).unwrap()
+}
+
+/// A policy on the quick start's Qwen3-VL.
+fn config(folder: &Path) -> Json {
+    let backbone: Json = serde_json::from_slice(&std::fs::read(folder.join("config.json")).unwrap()).unwrap();
+    let golden = golden();
+    let sizes = json!({
+        "backbone_config": backbone, "action_horizon": golden["horizon"], "max_state_dim": golden["max_state_dim"],
+        "max_action_dim": golden["max_action_dim"],
+    });
+    let camera = || json!({ "type": "VISUAL", "shape": [3, 200, 300] });
+    json!({
+        "type": "groot", "sizes": sizes, "embodiment_tag": "new_embodiment",
+        "input_features": {
+            "observation.images.wrist": camera(), "observation.images.front": camera(),
+            "observation.state": { "type": "STATE", "shape": [3] },
+        },
+        "output_features": { "action": { "type": "ACTION", "shape": [2] } },
+    })
+}
+
+/// lerobot's processor files with the golden's statistics.
+fn write_processor(folder: &Path, change: &dyn Fn(&mut Json)) {
+    let stats = golden()["stats"].clone();
+    let tensors: Vec<(String, Vec<u8>, usize)> = stats
+        .as_object()
+        .unwrap()
+        .iter()
+        .flat_map(|(key, own)| {
+            own.as_object().unwrap().iter().map(move |(stat, values)| (format!("{key}.{stat}"), values))
+        })
+        .map(|(name, values)| {
+            let values = values.as_array().unwrap();
+            let bytes = values.iter().flat_map(|value| (value.as_f64().unwrap() as f32).to_le_bytes()).collect();
+            (name, bytes, values.len())
+        })
+        .collect();
+    let views = tensors.iter().map(|(name, bytes, len)| {
+        (name.clone(), safetensors::tensor::TensorView::new(safetensors::Dtype::F32, vec![*len], bytes).unwrap())
+    });
+    std::fs::write(folder.join("stats.safetensors"), safetensors::serialize(views, None).unwrap()).unwrap();
+    let mut pack = json!({ "registry_name": groot_files::PACK, "state_file": "stats.safetensors",
+        "config": { "embodiment_tag": "new_embodiment", "clip_outliers": true, "use_percentiles": false } });
+    change(&mut pack["config"]);
+    let text = json!({ "name": "policy_preprocessor", "steps": [pack] }).to_string();
+    std::fs::write(folder.join("policy_preprocessor.json"), text).unwrap();
+}
+
+fn open(folder: &Path, config: &Json) -> Result<PolicyMaker, String> {
+    let folders = ProcessorFolders { model: folder, media: folder, text: None };
+    let maker = PolicyMaker::open(folders, config, &ProcessorOptions::default(), Arc::new(InProcess));
+    maker.map_err(|error| error.to_string())
+}
+
+fn numbers(value: &Json) -> Vec<f32> {
+    let flat = |value: &Json| value.as_f64().map(|number| number as f32);
+    match value.as_array() {
+        Some(values) => values.iter().flat_map(numbers).collect(),
+        None => flat(value).into_iter().collect(),
+    }
+}
+
+/// As in the script: smooth waves and hard edges.
+fn noise_picture(width: u32, height: u32, seed: u32) -> RgbImage {
+    RgbImage::from_fn(width, height, |x, y| {
+        let value = [x * 7 + y * seed, x * y + 31 * seed, ((x / 5 + y / 3) % 2) * 200 + 20];
+        image::Rgb(value.map(|value| (value % 256) as u8))
+    })
+}
+
+fn seen(case: &Json) -> Observation {
+    let picture = |camera: &Json| {
+        let size = |at: usize| camera[at].as_u64().unwrap() as u32;
+        let name = format!("observation.images.{}", camera[0].as_str().unwrap());
+        (name, noise_picture(size(1), size(2), size(3)))
+    };
+    Observation {
+        images: case["cameras"].as_array().unwrap().iter().map(picture).collect(),
+        state: numbers(&case["state"]),
+        prompt: case["task"].as_str().unwrap().to_owned(),
+    }
+}
+
+fn column(sample: &Sample, name: &str) -> Vec<f32> {
+    let column = sample.columns.iter().find(|column| column.name == name).unwrap();
+    match &column.values {
+        ColumnValues::F32(values) => values.clone(),
+        ColumnValues::I64(values) => values.iter().map(|value| *value as f32).collect(),
+    }
+}
+
+fn close(found: &[f32], expected: &[f32]) -> bool {
+    found.len() == expected.len() && found.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-6 * b.abs().max(1.0))
+}
+
+#[test]
+fn samples_are_those_of_lerobots_processor() {
+    let folder = tempfile::tempdir().unwrap();
+    write_model(folder.path(), &MODEL).unwrap();
+    write_processor(folder.path(), &|_| {});
+    let maker = open(folder.path(), &config(folder.path())).unwrap();
+    for case in golden()["cases"].as_array().unwrap() {
+        let is_pad = case["is_pad"].as_array().unwrap().iter().map(|it| it == true).collect();
+        let actions = Window { values: numbers(&case["actions"]), is_pad };
+        let sample = maker.sample_with(&seen(case), actions);
+        let ids: Vec<i64> = case["input_ids"].as_array().unwrap().iter().map(|id| id.as_i64().unwrap()).collect();
+        assert_eq!(sample.input_ids, ids);
+        assert_eq!(sample.position_ids.len(), 3 * ids.len());
+        let grids: Vec<f32> =
+            sample.media.iter().flat_map(|item| [item.grid.t, item.grid.h, item.grid.w]).map(|it| it as f32).collect();
+        assert_eq!(grids, numbers(&case["grids"]));
+        let pixels: Vec<f32> = sample.media.iter().flat_map(|item| item.pixels.iter().copied()).collect();
+        let expected = &case["pixels"];
+        let stride = expected["stride"].as_u64().unwrap() as usize;
+        let thinned: Vec<f32> = pixels.iter().copied().step_by(stride).collect();
+        let expected_values = numbers(&expected["values"]);
+        assert_eq!(thinned.len(), expected_values.len());
+        // A byte's rounding in one of two resizings is 1 / 255 over the deviation of 0.3.
+        let off = thinned.iter().zip(&expected_values).filter(|(a, b)| (**a - **b).abs() > 1e-4).count();
+        let most = thinned.iter().zip(&expected_values).map(|(a, b)| (a - b).abs()).fold(0f32, f32::max);
+        println!("{off} of {} values are off, by {most} at most", thinned.len());
+        assert!(most < 2.1 / 255.0 / 0.3 && off * 50 <= thinned.len());
+        let sum: f64 = pixels.iter().map(|value| f64::from(*value)).sum();
+        let wanted = expected["sum"].as_f64().unwrap();
+        assert!((sum - wanted).abs() < 1e-3 * wanted.abs(), "{sum} {wanted}");
+        assert!(close(&column(&sample, "state"), &numbers(&case["normalized_state"])));
+        assert!(close(&column(&sample, "actions"), &numbers(&case["normalized"])));
+        assert!(close(&column(&sample, "action_weights"), &numbers(&case["mask"])));
+        assert_eq!(column(&sample, "embodiment"), numbers(&case["embodiment"]));
+        assert_eq!(sample.meta.num_targets as f32, numbers(&case["mask"]).iter().sum::<f32>());
+        let actions = maker.actions(&numbers(&case["predicted"]), &numbers(&case["state"])).unwrap();
+        assert!(close(&actions, &numbers(&case["restored"])), "{actions:?}");
+    }
+}
+
+/// What is written is read again, and makes the same samples.
+#[test]
+fn processor_files_are_read_again() {
+    let folder = tempfile::tempdir().unwrap();
+    write_model(folder.path(), &MODEL).unwrap();
+    write_processor(folder.path(), &|_| {});
+    let mut saved = config(folder.path());
+    let maker = open(folder.path(), &saved).unwrap();
+    saved["dtype"] = "float32".into();
+    maker.put_features(&mut saved);
+    assert!(saved.get("dtype").is_none() && saved["embodiment_tag"] == "new_embodiment");
+    assert_eq!(saved["normalization_mapping"]["ACTION"], "IDENTITY");
+    for (name, bytes) in maker.files() {
+        std::fs::write(folder.path().join(name), bytes).unwrap();
+    }
+    let again = open(folder.path(), &saved).unwrap();
+    let case = &golden()["cases"][0];
+    let [first, second] = [&maker, &again].map(|maker| maker.observe(&seen(case)).unwrap());
+    assert_eq!((first.input_ids, first.columns), (second.input_ids, second.columns));
+    assert_eq!(maker.files(), again.files());
+    let after: Json =
+        serde_json::from_slice(&std::fs::read(folder.path().join("policy_postprocessor.json")).unwrap()).unwrap();
+    assert_eq!(after["steps"][0]["registry_name"], "groot_action_unpack_unnormalize_v2");
+    assert_eq!(after["steps"][0]["config"]["env_action_dim"], 2);
+}
+
+#[test]
+fn what_is_not_implemented_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    write_model(folder.path(), &MODEL).unwrap();
+    write_processor(folder.path(), &|_| {});
+    let error = |change: &dyn Fn(&mut Json)| {
+        let mut config = config(folder.path());
+        change(&mut config);
+        open(folder.path(), &config).err().expect("an error")
+    };
+    for (change, expected) in [
+        (&(|it: &mut Json| it["use_relative_actions"] = true.into()) as &dyn Fn(&mut Json), "relative actions"),
+        (&|it| it["embodiment_tag"] = "my_robot".into(), "`embodiment_tag` is \"my_robot\""),
+        (&|it| it["sizes"]["max_num_embodiments"] = 10.into(), "number 10 of `max_num_embodiments` 10"),
+        (&|it| it["sizes"]["image_crop_size"] = json!([224, 224]), "`image_crop_size`"),
+        (&|it| it["action_decode_transform"] = "libero".into(), "`action_decode_transform`"),
+        (&|it| it["input_features"] = json!({ "observation.state": { "type": "STATE", "shape": [3] } }), "no camera"),
+        (
+            &|it| it["sizes"]["backbone_config"]["vision_config"]["patch_size"] = 16.into(),
+            "patch_size is 8, but config.json says 16",
+        ),
+    ] {
+        let message = error(change);
+        assert!(message.contains(expected), "{message:?} lacks {expected:?}");
+    }
+    for (key, value, expected) in [
+        ("use_percentiles", json!(true), "use_percentiles is true"),
+        ("modality_config", json!({}), "modality_config is {}"),
+        ("state_dropout_prob", json!(0.2), "state_dropout_prob is 0.2"),
+        ("embodiment_tag", json!("libero_sim"), "libero_sim"),
+    ] {
+        write_processor(folder.path(), &|config| config[key] = value.clone());
+        let message = error(&|_| {});
+        assert!(message.contains(expected), "{message:?} lacks {expected:?}");
+    }
+}

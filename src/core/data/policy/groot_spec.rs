@@ -1,0 +1,110 @@
+//! What the `config.json` of GR00T says of its samples.
+
+use serde_json::Value as Json;
+
+use super::spec::{Family, PolicySpec, cameras, flag, only, size, width};
+use crate::config::Normalization;
+use crate::data::card::{groot_backbone, groot_keys};
+
+/// The numbers of embodiments (`N1_7_EMBODIMENT_MAPPING` of lerobot 0.6.1).
+const EMBODIMENTS: [(&str, i64); 13] = [
+    ("oxe_droid_relative_eef_relative_joint", 24),
+    ("xdof_relative_eef_relative_joint", 27),
+    ("xdof_relative_eef_relative_joint_subtask", 27),
+    ("real_g1_relative_eef_relative_joints", 25),
+    ("real_r1_pro_sharpa_relative_eef", 26),
+    ("real_r1_pro_sharpa_relative_eef_human", 26),
+    ("real_r1_pro_sharpa_relative_eef_maxinsights", 26),
+    ("real_r1_pro_sharpa_relative_eef_mecka", 26),
+    ("unitree_g1_full_body_with_waist_height_nav_cmd", 25),
+    ("simpler_env_google", 0),
+    ("simpler_env_widowx", 1),
+    ("libero_sim", 2),
+    (NEW, 10),
+];
+/// A robot that the published policy does not know.
+const NEW: &str = "new_embodiment";
+/// Rows and columns of a picture, and of its middle that is kept before that is made as large again.
+pub const SIDE: usize = 256;
+pub const CROP: usize = 230;
+
+/// # Errors
+/// The reason: a key that is missing, wrong or not implemented.
+pub fn read(config: &Json) -> Result<PolicySpec, String> {
+    only(config, "n_obs_steps", &[Json::Null, 1.into()])?;
+    let keys = groot_keys(config);
+    // Groups of numbers with statistics for each step; actions that a simulator has other signs for.
+    if flag(config, "use_relative_actions")? || flag(keys, "use_relative_action")? {
+        return Err("`use_relative_actions` is true, and relative actions of GR00T are not implemented".to_owned());
+    }
+    only(config, "action_decode_transform", &[Json::Null, "auto".into()])?;
+    only(keys, "image_target_size", &[Json::Null, [SIDE, SIDE].as_slice().into()])?;
+    only(keys, "image_crop_size", &[Json::Null, [CROP, CROP].as_slice().into()])?;
+    for key in [
+        "shortest_image_edge",
+        "crop_fraction",
+        "random_rotation_angle",
+        "color_jitter_params",
+        "extra_augmentation_config",
+    ] {
+        only(keys, key, &[Json::Null])?;
+    }
+    only(keys, "letter_box_transform", &[Json::Null, false.into()])?;
+    only(keys, "use_mean_std", &[Json::Null, false.into()])?;
+    only(keys, "formalize_language", &[Json::Null, true.into()])?;
+    let (max_state_dim, max_action_dim) = (size(keys, "max_state_dim", 132)?, size(keys, "max_action_dim", 132)?);
+    let backbone = groot_backbone(config);
+    let placeholder = backbone["image_token_id"].as_i64().ok_or("`backbone_config.image_token_id` is missing")?;
+    let mut cameras = cameras(config)?;
+    if cameras.is_empty() {
+        return Err("`input_features` has no camera, of the type VISUAL".to_owned());
+    }
+    // lerobot goes by the alphabet.
+    cameras.sort();
+    let tag = match &config["embodiment_tag"] {
+        Json::Null => NEW,
+        tag => tag.as_str().ok_or_else(|| format!("`embodiment_tag` is {tag}, not a name"))?,
+    };
+    let spec = PolicySpec {
+        family: Family::Groot,
+        horizon: size(keys, "action_horizon", 40)?,
+        max_state_dim,
+        max_action_dim,
+        state_dim: width(config, "input_features", "observation.state", max_state_dim)?,
+        action_dim: width(config, "output_features", "action", max_action_dim)?,
+        resolution: [SIDE, SIDE],
+        patch: 1,
+        merge: 1,
+        in_corner: false,
+        cameras,
+        max_prompt: usize::MAX,
+        padding: String::new(),
+        tokenizer: String::new(),
+        state_normalization: Normalization::MinMax,
+        action_normalization: Normalization::MinMax,
+        relative: false,
+        exclude: Vec::new(),
+        action_names: Vec::new(),
+        masks_padding: true,
+        state_token: true,
+        placeholder,
+        xvla: None,
+        embodiment: None,
+    };
+    embodied(spec, tag, size(keys, "max_num_embodiments", 32)?)
+}
+
+/// The same of this embodiment.
+///
+/// # Errors
+/// The reason: it is not known, or the policy has fewer.
+fn embodied(spec: PolicySpec, tag: &str, num_embodiments: usize) -> Result<PolicySpec, String> {
+    let Some((_, number)) = EMBODIMENTS.iter().find(|(name, _)| *name == tag) else {
+        let known = EMBODIMENTS.map(|(name, _)| name).join(", ");
+        return Err(format!("`embodiment_tag` is {tag:?}; known: {known}"));
+    };
+    match usize::try_from(*number).is_ok_and(|number| number < num_embodiments) {
+        true => Ok(PolicySpec { embodiment: Some((tag.to_owned(), *number)), ..spec }),
+        false => Err(format!("`embodiment_tag` {tag:?} is number {number} of `max_num_embodiments` {num_embodiments}")),
+    }
+}
