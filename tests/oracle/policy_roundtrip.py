@@ -42,7 +42,7 @@ def load(folder: Path, config: dict) -> torch.nn.Module:
         setattr(policy.config, holder, features)
     weights = {}
     for file in sorted(folder.glob("*.safetensors")):
-        if not file.name.startswith("policy_"):
+        if not file.name.startswith(("policy_", "optimizer-")):
             weights |= load_file(file)
     missing, unexpected = policy.load_state_dict(weights, strict=False)
     # lerobot stores the table under both names, and its expert has a head that nothing reads.
