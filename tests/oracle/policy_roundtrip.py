@@ -41,7 +41,11 @@ def load(folder: Path, config: dict) -> torch.nn.Module:
     for holder in ("input_features", "output_features"):
         features = {key: PolicyFeature(FeatureType[it["type"]], tuple(it["shape"])) for key, it in config[holder].items()}
         setattr(policy.config, holder, features)
-    missing, unexpected = policy.load_state_dict(load_file(folder / "model.safetensors"), strict=False)
+    weights = {}
+    for file in sorted(folder.glob("*.safetensors")):
+        if not file.name.startswith(("policy_", "optimizer-")):
+            weights |= load_file(file)
+    missing, unexpected = policy.load_state_dict(weights, strict=False)
     # lerobot stores the table under both names, and its expert has a head that nothing reads.
     missing = [name for name in missing if "lm_head" not in name]
     assert not missing and not unexpected, (missing[:9], unexpected[:9])

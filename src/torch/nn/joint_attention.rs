@@ -178,6 +178,20 @@ mod tests {
             let attention = JointAttention::new(prefixes, num_rows, levels, Device::Cpu);
             let found = attention.forward(&q, [&pk, &pv], [&k, &v], Scores::default());
             assert!(found.allclose(&expected, 1e-5, 1e-6, false), "{prefixes:?} {levels:?}");
+            if prefixes.iter().all(|rows| !rows.is_empty()) {
+                let alone = |(number, rows): (i64, &Range<i64>)| {
+                    let keys = |x: &Tensor| {
+                        let rows = x.narrow(0, rows.start, rows.end - rows.start);
+                        rows.repeat_interleave_self_int(2, 1, None).transpose(0, 1)
+                    };
+                    let scores = q.narrow(0, number * len, len).transpose(0, 1).matmul(&keys(&pk).transpose(1, 2));
+                    let weights = (scores / 6f64.sqrt()).softmax(-1, Kind::Float);
+                    weights.matmul(&keys(&pv)).transpose(0, 1).flatten(1, 2)
+                };
+                let expected = Tensor::cat(&(0..).zip(prefixes).map(alone).collect::<Vec<_>>(), 0);
+                let found = attention.forward_prefix(&q, [&pk, &pv], Scores::default());
+                assert!(found.allclose(&expected, 1e-5, 1e-6, false), "{prefixes:?} without their own");
+            }
             let seed = Tensor::randn(found.size(), (Kind::Float, Device::Cpu));
             let of = |y: &Tensor| grad(&[y], &[&seed], &[&q, &pk, &pv, &k, &v]).unwrap();
             for (found, expected) in of(&found).into_iter().zip(of(&expected)) {
