@@ -7,6 +7,9 @@
 //!       ├ task ───────────────────── prompt ── tokens ─────────────────────────┤
 //!       └ actions ─── relative ── normalize ── columns `actions`, `action_weights`
 //! ```
+//!
+//! GR00T is told pictures and task as a chat (`chat.rs`), and has a column `embodiment` beside those; `groot_spec.rs` says what its
+//! config means, `groot_files.rs` what is its own in lerobot's processor files.
 
 mod action_space;
 mod augment;

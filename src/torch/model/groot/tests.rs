@@ -28,8 +28,8 @@ use crate::tape::{Execution, Policy};
 
 /// The tolerance of losses and actions, as a share of the largest value of a tensor.
 const TOLERANCE: f64 = 5e-6;
-/// That of gradients: sums over all rows, in another order.
-const OF_GRADIENTS: f64 = 2e-5;
+/// That of gradients: sums over all rows, in another order. The reference's own are off by up to 4e-5 in float32.
+const OF_GRADIENTS: f64 = 5e-5;
 /// The share of the largest gradient of all that a tensor's largest value is set to for its tolerance, if it is below: those of
 /// biases of keys are sums that cancel.
 const SMALL: f64 = 1e-3;
