@@ -8,6 +8,7 @@ use super::config::{ACTIONS, EMBODIMENT, GrootConfig, STATE, WEIGHTS};
 use super::rows::Drawn;
 use crate::model::batch::{MicroBatch, SampleRow};
 use crate::model::objective::Draw;
+use crate::model::policy::shares;
 
 /// What is drawn for a sample beside noise and time: whether its state is hidden, and masks of rows and of tokens.
 const HIDDEN: u32 = 0;
@@ -90,14 +91,7 @@ impl Flowing {
     /// The weight of each element `[N·K·H, A]`: an even share of the sample's for each of its draws, times `at` of its time, where 1
     /// is noise; nothing of a sample that does not count.
     pub fn weight(&self, rows: &[SampleRow], at: impl Fn(f64) -> f64) -> Tensor {
-        let num_draws = self.times.len() / rows.len();
-        let of_draw = |(number, time): (usize, &f32)| {
-            let counts = rows[number / num_draws].num_targets > 0;
-            if counts { (at(1.0 - f64::from(*time)) / num_draws as f64) as f32 } else { 0.0 }
-        };
-        let shares: Vec<f32> = self.times.iter().enumerate().map(of_draw).collect();
-        let shares = Tensor::from_slice(&shares).to_device(self.weights.device());
-        let shares = shares.view([rows.len() as i64, num_draws as i64, 1, 1]);
+        let shares = shares(rows, &self.times, |time| at(1.0 - time), self.weights.device());
         (&self.weights * shares).view(self.target.size().as_slice())
     }
 }

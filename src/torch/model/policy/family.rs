@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::act::TwoStreams;
 use super::config::{PolicyConfig, PolicyOptions, STATE, StateToken};
 use super::network::Network;
-use super::record::{Noise, filler};
+use super::noise::{Noise, filler};
 use super::robot::{Acting, Chunk, RobotPolicy};
 use super::{embed, head, layer};
 use crate::model::batch::{MicroBatch, SampleRow};

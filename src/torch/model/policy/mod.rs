@@ -4,7 +4,7 @@
 //! 1. `config.rs` is a policy as data; which `config.json` says what is said by `family/pi.rs` and `family/smolvla.rs`.
 //! 2. `layout.rs` finds the rows of a micro-batch's samples and their draws of noise.
 //! 3. `embed.rs` makes the rows of both streams, `layer.rs` is a layer of both, `head.rs` what is behind the last.
-//! 4. `record.rs` puts them on a tape with the loss; `family.rs` is the foundation.
+//! 4. `noise.rs` is what is drawn; `record.rs` puts all on a tape with the loss; `family.rs` is the foundation.
 //! 5. `act.rs` makes actions of noise, with the prefix computed once.
 //!
 //! `robot.rs` says what every policy offers, those of another build included.
@@ -17,6 +17,7 @@ mod head;
 mod layer;
 mod layout;
 mod network;
+mod noise;
 mod record;
 mod robot;
 #[cfg(test)]
@@ -24,5 +25,5 @@ mod tests;
 
 pub use config::{FrozenParts, PolicyConfig, PolicyOptions, PolicyTree, StateToken, StreamConfig, TimeUse};
 pub use family::PolicyFamily;
-pub(super) use record::filler;
+pub(super) use noise::{Noise, filler, shares, times_of};
 pub use robot::{Acting, Chunk, RobotPolicy};

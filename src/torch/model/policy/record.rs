@@ -5,41 +5,25 @@
 
 use std::rc::Rc;
 
-use loongforge_core::message::SampleId;
-use tch::{Device, Kind, Tensor};
+use tch::{Kind, Tensor};
 
 use super::config::{ACTIONS, PolicyConfig, PolicyOptions, STATE, StateToken, WEIGHTS};
 use super::layer::Layer;
 use super::layout::Layout;
 use super::network::Network;
+use super::noise::{Noise, shares, times_of};
 use crate::model::batch::{MicroBatch, SampleRow};
 use crate::model::columns::INPUT_IDS;
 use crate::model::foundation::FoundationTape;
-use crate::model::objective::{Draw, FlowSettings, NoisePurpose};
+use crate::model::objective::FlowSettings;
 use crate::model::towers::FeatureInput;
 use crate::tape::{Policy, Slot, Tape};
-
-/// Noise and time of all draws: samples in their order, and the draws of each side by side.
-pub(super) struct Noise {
-    /// `[N·K·H, A]`, float32.
-    pub noise: Tensor,
-    /// `[N·K]`, float32.
-    pub times: Tensor,
-}
 
 impl Network {
     /// Draws noise and time of a batch's samples.
     pub fn draw(&self, rows: &[SampleRow], seed: u64) -> Noise {
-        let shape = [self.config.horizon, self.config.action_dim];
-        let draws = || {
-            rows.iter().flat_map(|row| {
-                let draw = |number| Draw { seed, sample: row.id, purpose: row.purpose, number };
-                (0..self.config.options.noise_draws).map(draw)
-            })
-        };
-        let noise: Vec<Tensor> = draws().map(|draw| draw.noise(&shape)).collect();
-        let times: Vec<f32> = draws().map(|draw| draw.time(&self.config.times) as f32).collect();
-        Noise { noise: Tensor::cat(&noise, 0), times: Tensor::from_slice(&times) }
+        let PolicyConfig { horizon, action_dim, times, options, .. } = &self.config;
+        Noise::draw(rows, seed, [*horizon, *action_dim], times, *options)
     }
 
     /// Records forward and loss of a micro-batch with this noise.
@@ -68,7 +52,7 @@ impl Network {
         let reads: Vec<Slot> = std::iter::once(actions).chain(condition).collect();
         let forward = move |reads: &[Tensor]| vec![part.forward(&reads[0], reads.get(1))];
         let velocity = tape.run("head", &self.head.ids, self.policy, &reads, 1, forward)[0];
-        let weight = flowing.weight(rows, num_draws, |time| if batch.evaluates { 1.0 } else { flow.weight.at(time) });
+        let weight = flowing.weight(rows, |time| if batch.evaluates { 1.0 } else { flow.weight.at(time) });
         let target = flowing.target;
         let target = tape.run("target", &[], Policy::Keep, &[], 1, move |_| vec![target.shallow_clone()])[0];
         let loss = flow.kind.record(&mut tape, velocity, target, weight, batch.loss_scale);
@@ -222,27 +206,8 @@ impl Flowing {
 
     /// The weight of each element `[N·K·H, A]`: an even share of the sample's for each of its draws, times `at` of its time;
     /// nothing of a sample that does not count.
-    fn weight(&self, rows: &[SampleRow], num_draws: usize, at: impl Fn(f64) -> f64) -> Tensor {
-        let times = Vec::<f32>::try_from(self.times.to_device(Device::Cpu)).expect("a row of times");
-        let of_draw = |(number, time): (usize, f32)| {
-            let counts = rows[number / num_draws].num_targets > 0;
-            if counts { (at(f64::from(time)) / num_draws as f64) as f32 } else { 0.0 }
-        };
-        let shares: Vec<f32> = times.into_iter().enumerate().map(of_draw).collect();
-        let shares = Tensor::from_slice(&shares).to_device(self.weights.device());
-        let shares = shares.view([rows.len() as i64, num_draws as i64, 1, 1]);
+    fn weight(&self, rows: &[SampleRow], at: impl Fn(f64) -> f64) -> Tensor {
+        let shares = shares(rows, &times_of(&self.times), at, self.weights.device());
         (&self.weights * shares).view(self.noised.size().as_slice())
-    }
-}
-
-/// A sample that counts for nothing.
-pub(in crate::model) fn filler() -> SampleRow {
-    SampleRow {
-        id: SampleId(0),
-        num_tokens: 1,
-        num_targets: 0,
-        target: None,
-        items: Vec::new(),
-        purpose: NoisePurpose::Training,
     }
 }

@@ -12,7 +12,7 @@ use self::fixture::{Fixture, Found, error, folders};
 use super::TimeUse;
 use super::config::PolicyOptions;
 use super::family::PolicyFamily;
-use super::record::Noise;
+use super::noise::Noise;
 use crate::model::batch::{MicroBatch, SampleRow};
 use crate::model::foundation::{FoundationFamily, FoundationModel};
 use crate::model::objective::{FlowSettings, NoisePurpose};

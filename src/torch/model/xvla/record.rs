@@ -4,9 +4,8 @@
 
 use std::rc::Rc;
 
-use loongforge_core::message::SampleId;
 use loongforge_core::schedule::TimeSampler;
-use tch::{Device, Kind, Tensor};
+use tch::{Kind, Tensor};
 
 use super::config::{ACTIONS, DOMAIN, STATE, WEIGHTS};
 use super::layout::Layout;
@@ -15,44 +14,16 @@ use super::network::{Network, or_zeros};
 use crate::model::batch::{MicroBatch, SampleRow};
 use crate::model::columns::INPUT_IDS;
 use crate::model::foundation::FoundationTape;
-use crate::model::objective::{Draw, FlowSettings, NoisePurpose};
-use crate::model::policy::PolicyOptions;
+use crate::model::objective::FlowSettings;
+use crate::model::policy::{Noise, PolicyOptions, shares, times_of};
 use crate::model::towers::FeatureInput;
 use crate::tape::{Policy, Slot, Tape};
-
-/// Noise and time of all draws: samples in their order, and the draws of each side by side.
-pub(super) struct Noise {
-    /// `[N·K·H, A]`, float32.
-    pub noise: Tensor,
-    /// `[N·K]`, float32.
-    pub times: Tensor,
-}
-
-/// A sample that counts for nothing.
-pub(super) fn filler() -> SampleRow {
-    SampleRow {
-        id: SampleId(0),
-        num_tokens: 1,
-        num_targets: 0,
-        target: None,
-        items: Vec::new(),
-        purpose: NoisePurpose::Training,
-    }
-}
 
 impl Network {
     /// Draws noise and time of a batch's samples. Times are even between actions, 0, and noise, 1.
     pub fn draw(&self, rows: &[SampleRow], seed: u64) -> Noise {
         let shape = [self.config.horizon, self.config.action_dim()];
-        let draws = || {
-            rows.iter().flat_map(|row| {
-                let draw = |number| Draw { seed, sample: row.id, purpose: row.purpose, number };
-                (0..self.config.options.noise_draws).map(draw)
-            })
-        };
-        let noise: Vec<Tensor> = draws().map(|draw| draw.noise(&shape)).collect();
-        let times: Vec<f32> = draws().map(|draw| draw.time(&TimeSampler::Uniform) as f32).collect();
-        Noise { noise: Tensor::cat(&noise, 0), times: Tensor::from_slice(&times) }
+        Noise::draw(rows, seed, shape, &TimeSampler::Uniform, self.config.options)
     }
 
     /// Records forward and loss of a micro-batch with this noise.
@@ -208,15 +179,8 @@ impl Network {
     /// that does not count.
     fn cost(&self, batch: &MicroBatch, rows: &[SampleRow], noise: &Noise, flow: &FlowSettings) -> ActionCost {
         let num_draws = self.config.options.noise_draws as usize;
-        let times = Vec::<f32>::try_from(noise.times.to_device(Device::Cpu)).expect("a row of times");
-        let of_draw = |(number, time): (usize, f32)| {
-            let of_time = if batch.evaluates { 1.0 } else { flow.weight.at(f64::from(time)) };
-            let counts = rows[number / num_draws].num_targets > 0;
-            if counts { (of_time / num_draws as f64) as f32 } else { 0.0 }
-        };
-        let shares: Vec<f32> = times.into_iter().enumerate().map(of_draw).collect();
-        let shares = Tensor::from_slice(&shares).to_device(self.device);
-        let shares = shares.view([rows.len() as i64, num_draws as i64, 1, 1]);
+        let at = |time| if batch.evaluates { 1.0 } else { flow.weight.at(time) };
+        let shares = shares(rows, &times_of(&noise.times), at, self.device);
         let each = |x: Tensor| x.expand([-1, num_draws as i64, -1, -1], false).flatten(0, 2);
         let weight = (self.of_actions(batch, WEIGHTS) * shares).flatten(0, 2);
         ActionCost::new(flow.kind, &self.config.space, each(self.of_actions(batch, ACTIONS)), &weight)

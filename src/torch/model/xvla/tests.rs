@@ -13,14 +13,13 @@ use tch::{Device, Kind, Tensor};
 
 use super::config::XvlaConfig;
 use super::family::{XvlaFamily, XvlaModel};
-use super::record::Noise;
 use crate::model::batch::{MicroBatch, SampleRow};
 use crate::model::columns::Columns;
 use crate::model::config::ModelConfig;
 use crate::model::encoder::EncoderFamily;
 use crate::model::foundation::{FoundationFamily, FoundationModel, FoundationTape};
 use crate::model::objective::{FlowSettings, LossKind, NoisePurpose};
-use crate::model::policy::{PolicyOptions, RobotPolicy};
+use crate::model::policy::{Noise, PolicyOptions, RobotPolicy};
 use crate::params::{GradBuffer, ParamSpec, ParamStore};
 use crate::tape::{Execution, Policy};
 

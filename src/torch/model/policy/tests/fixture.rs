@@ -12,7 +12,7 @@ use tch::{Device, Kind, Tensor};
 use super::super::RobotPolicy;
 use super::super::config::{PolicyConfig, PolicyOptions, StateToken};
 use super::super::family::{PolicyFamily, PolicyModel};
-use super::super::record::Noise;
+use super::super::noise::Noise;
 use crate::model::batch::{MicroBatch, SampleRow};
 use crate::model::columns::Columns;
 use crate::model::config::ModelConfig;
