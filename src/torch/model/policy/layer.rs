@@ -226,8 +226,8 @@ impl Layer {
                 Heads::new(scope, of_actions(scope, INPUT_NORM), head_dim, is_cross, true)
             }),
             prefix: (!is_last).then(|| {
-                let norm = |scope: &Scope<'_>| FeedForward::new(scope, of_prefix(scope, POST_NORM), activation);
-                Part::new(params, text.as_str(), norm)
+                let mlp = |scope: &Scope<'_>| FeedForward::new(scope, of_prefix(scope, POST_NORM), activation);
+                Part::new(params, text.as_str(), mlp)
             }),
             actions: Part::new(params, expert.as_str(), |scope| {
                 FeedForward::new(scope, of_actions(scope, POST_NORM), activation)
