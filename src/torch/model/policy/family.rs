@@ -120,8 +120,8 @@ impl RobotPolicy for PolicyFamily {
         Box::new(TwoStreams::new(&self.config, params))
     }
 
-    fn as_two_streams(&self) -> Option<&PolicyFamily> {
-        Some(self)
+    fn as_two_streams(&self) -> Option<&PolicyConfig> {
+        Some(&self.config)
     }
 }
 

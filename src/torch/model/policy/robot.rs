@@ -2,8 +2,7 @@
 
 use tch::{Device, Tensor};
 
-use super::config::PolicyOptions;
-use super::family::PolicyFamily;
+use super::config::{PolicyConfig, PolicyOptions};
 use crate::model::columns::Columns;
 use crate::params::ParamStore;
 
@@ -28,7 +27,7 @@ pub trait RobotPolicy {
     fn acting(&self, params: &ParamStore) -> Box<dyn Acting>;
 
     /// The policy of two streams that it is; `None`: one of another build.
-    fn as_two_streams(&self) -> Option<&PolicyFamily> {
+    fn as_two_streams(&self) -> Option<&PolicyConfig> {
         None
     }
 }

@@ -107,7 +107,7 @@ impl Fixture {
         assert!(others.len() == 1 && others.iter().all(is_carried), "{others:?}");
         Fixture {
             name: folder.file_name().unwrap().to_string_lossy().into_owned(),
-            config: model.foundation.as_policy().unwrap().as_two_streams().unwrap().config().clone(),
+            config: model.foundation.as_policy().unwrap().as_two_streams().unwrap().clone(),
             params: store(model.foundation.specs(), &weights, names),
             of_tower: store(tower.specs(), &weights, names),
             tower,
