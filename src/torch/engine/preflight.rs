@@ -66,7 +66,9 @@ fn check_insulated(config: &RunConfig, model: &ModelConfig) -> Result<(), Engine
         true => {
             let why =
                 "gradients of actions end at the prefix, and the loss of its own tokens (FAST) is not implemented";
-            let how = "freeze it with model.overrides.train_expert_only=true, or leave insulate out";
+            let how = "freeze it by the keys of its config under model.overrides (Pi and SmolVLA: train_expert_only=true, SmolVLA \
+                       train_state_proj=false as well; X-VLA: freeze_vision_encoder and freeze_language_encoder; GR00T: \
+                       tune_llm=false and tune_visual=false), or leave insulate out";
             Err(format!("policy.insulate: {why}, so that nothing would train it; {how}").into())
         }
         false => Ok(()),
