@@ -33,7 +33,8 @@ pub fn act(config: &RunConfig, checkpoint: &Path, console: &Console) -> Result<V
         let found = open_loop(&mut policy, path.as_path(), NUM_EPISODES, None, &cameras);
         let action_errors = found.with_context(|| format!("the set {name} of eval"))?.absolute_errors();
         let record = EvalRecord { step, set: name.to_owned(), action_errors, ..EvalRecord::default() };
-        console.line(&format!("held out, {name}, first episodes: {}", record.text()));
+        let set = if name == Eval::HELD_OUT { String::new() } else { format!(", {name}") };
+        console.line(&format!("held out{set}, first episodes: {}", record.text()));
         records.push(record);
     }
     Ok(records)
