@@ -264,7 +264,7 @@ fn action_spaces_say_what_counts() {
         ("action_mode", json!("wheel"), "`action_mode` is \"wheel\""),
         ("pad_language_to", json!("longest"), "`pad_language_to` is \"longest\""),
         ("tokenizer_padding_side", json!("both"), "`tokenizer_padding_side` is \"both\""),
-        ("resize_imgs_with_padding", json!([24, 42]), "24×42 is not whole patches of 4"),
+        ("resize_imgs_with_padding", json!([24, 42]), "24×42 are not whole blocks of 4 pixels"),
         ("resize_imgs_with_padding", json!([24]), "`resize_imgs_with_padding` has 24 and null"),
         ("max_state_dim", json!(2), "and at most 2 numbers fit"),
         ("use_relative_actions", json!(true), "X-VLA's actions are not relative"),
