@@ -77,14 +77,14 @@ def make_model(folder, binary, scratch):
         shutil.copy(file, folder)
     vocab = len(json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"]) + 8
     sizes = dict(vocab_size=vocab, vision=VISION, text=dict(STREAM, width=256, mlp_dim=1024), expert=dict(STREAM, width=128, mlp_dim=512))
-    config = dict(type="pi05", sizes=sizes, chunk_size=16, max_action_dim=32, max_state_dim=32, num_inference_steps=10)
+    config = dict(type="pi05", sizes=sizes, chunk_size=16, n_action_steps=16, max_action_dim=32, max_state_dim=32, num_inference_steps=10)
     torch.manual_seed(1)
     model = make_policies.build(config)
     make_policies.randomize(model, 1)
     save_model(make_policies.Policy(model), str(folder / "model.safetensors"))
     inputs = {CAMERA: dict(type="VISUAL", shape=[3, SIDE, SIDE]), "observation.state": dict(type="STATE", shape=[STATE_DIM])}
     modes = dict(VISUAL="IDENTITY", STATE="MEAN_STD", ACTION="MEAN_STD")
-    saved = dict(config, image_resolution=[SIDE, SIDE], input_features=inputs, normalization_mapping=modes, n_action_steps=16,
+    saved = dict(config, image_resolution=[SIDE, SIDE], input_features=inputs, normalization_mapping=modes,
                  output_features=dict(action=dict(type="ACTION", shape=[STATE_DIM])))
     (folder / "config.json").write_text(json.dumps(saved))
     return sum(parameter.numel() for parameter in model.parameters())
