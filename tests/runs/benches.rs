@@ -5,7 +5,7 @@ use std::process::Command;
 
 /// The first words of a command of the page; and the arguments of cargo for its smallest size, or why it is not run
 /// here.
-const COMMANDS: [(&str, Result<&str, &str>); 31] = [
+const COMMANDS: [(&str, Result<&str, &str>); 32] = [
     ("cargo bench -p loongforge-core --bench edge", Ok("edge")),
     ("cargo bench -p loongforge-core --bench samples", Ok("samples")),
     ("cargo bench -p loongforge-core --bench sound", Ok("sound")),
@@ -34,6 +34,7 @@ const COMMANDS: [(&str, Result<&str, &str>); 31] = [
     ("PYTHON benches/sound.py", Err("needs Python with transformers and soundfile")),
     ("PYTHON benches/dit.py", Err("needs Python with torch and diffusers")),
     ("PYTHON benches/vae.py", Err("needs Python with torch and diffusers")),
+    ("PYTHON benches/policies.py", Err("needs Python with lerobot")),
     ("python3 benches/simulate_agreement.py", Err("needs minutes of an idle machine and a release build")),
     ("loongforge drill", Err("needs a release build and some minutes; `tests/runs/drill.rs` drills")),
     ("cargo xtask", Err("the quick start, which has tests of its own")),

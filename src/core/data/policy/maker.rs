@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use image::RgbImage;
 use serde_json::Value as Json;
 
 use super::augment::augmented;
@@ -11,34 +10,32 @@ use super::chat::Chat;
 use super::observation::Observation;
 use super::scales::{ACTION, STATE, Scales, find, name_of};
 use super::spec::{Family, PolicySpec};
-use super::xvla::Rules;
-use super::{files, groot_spec, pictures, prompt, relative};
+use super::{files, groot_spec, relative};
 use crate::config::Policy;
 use crate::data::card::is_groot;
-use crate::data::column::{ColumnValues, SampleColumn};
 use crate::data::decoder::MediaDecoder;
 use crate::data::error::DataError;
 use crate::data::lerobot::{Feature, Set, Step, Window};
 use crate::data::limits::Limits;
 use crate::data::processor::{ProcessorFolders, ProcessorOptions, guarded};
-use crate::data::sample::{IGNORE_INDEX, Media, Sample};
+use crate::data::sample::Sample;
 use crate::data::tokenizer::Tokenizer;
 use crate::data::tokenizer_file::read_json_if_exists;
 use crate::message::SampleId;
 
 /// Makes samples for one policy, and actions of what it predicts.
 pub struct PolicyMaker {
-    spec: PolicySpec,
-    scales: Scales,
+    pub(super) spec: PolicySpec,
+    pub(super) scales: Scales,
     /// Writes pictures and task as a chat, of a policy that is told so.
-    chat: Option<Chat>,
-    settings: Policy,
+    pub(super) chat: Option<Chat>,
+    pub(super) settings: Policy,
     seed: u64,
-    tokenizer: Tokenizer,
+    pub(super) tokenizer: Tokenizer,
     decoder: Arc<dyn MediaDecoder>,
     limits: Limits,
-    max_tokens: usize,
-    num_cut: AtomicU64,
+    pub(super) max_tokens: usize,
+    pub(super) num_cut: AtomicU64,
     files: Vec<(String, Vec<u8>)>,
 }
 
@@ -280,193 +277,5 @@ impl PolicyMaker {
     fn domain(&self, step: Option<&Step>) -> Result<Option<i64>, DataError> {
         let Some(rules) = &self.spec.xvla else { return Ok(None) };
         step.map_or(Ok(rules.domain), |step| rules.domain_of(step)).map(Some)
-    }
-
-    fn sample(
-        &self,
-        id: SampleId,
-        seen: &Observation,
-        actions: Option<Window>,
-        domain: Option<i64>,
-    ) -> Result<Sample, DataError> {
-        if let Some(chat) = &self.chat {
-            return self.chat_sample(chat, id, seen, actions);
-        }
-        let spec = &self.spec;
-        expect_finite("the state", &seen.state, spec.state_dim)?;
-        let media = self.items(&seen.images)?;
-        let mut state = seen.state.clone();
-        self.scales.state.normalize(&mut state);
-        let prompt = self.prompt_ids(&seen.prompt, &state)?;
-        let num_features: usize = media.iter().map(|item| item.num_features).sum();
-        let num_tokens = num_features + prompt.len();
-        if num_tokens > self.max_tokens {
-            let (num_image_tokens, max_tokens) = (num_features, self.max_tokens);
-            return Err(DataError::TooLong { num_tokens, num_image_tokens, num_audio_tokens: 0, max_tokens });
-        }
-        let mut input_ids = vec![spec.placeholder; num_features];
-        input_ids.extend(prompt);
-        let axis: Vec<f32> = (0..num_tokens).map(|place| place as f32).collect();
-        let position_ids = [axis.as_slice(); 3].concat();
-        let targets = vec![IGNORE_INDEX; num_tokens];
-        let num_sources = media.len();
-        let (values, weights) = self.targets(&seen.state, actions)?;
-        let num_targets = weights.iter().filter(|&&weight| weight > 0.0).count() as u32;
-        let column = |name: &str, rows: usize, width: usize, values: Vec<f32>| SampleColumn {
-            name: name.to_owned(),
-            before: Vec::new(),
-            rows,
-            after: vec![width],
-            values: ColumnValues::F32(values),
-        };
-        let mut columns = vec![
-            column("actions", spec.horizon, spec.max_action_dim, values),
-            column("action_weights", spec.horizon, spec.max_action_dim, weights),
-        ];
-        if spec.state_token {
-            state.resize(spec.max_state_dim, 0.0);
-            columns.push(column("state", 1, spec.max_state_dim, state));
-        }
-        columns.extend(domain.map(|domain| SampleColumn {
-            name: "domain".to_owned(),
-            before: Vec::new(),
-            rows: 1,
-            after: Vec::new(),
-            values: ColumnValues::I64(vec![domain]),
-        }));
-        let mut sample = Sample::new(id, input_ids, position_ids, targets, media).with_columns(columns);
-        sample.meta.num_targets = num_targets;
-        sample.num_sources = num_sources;
-        Ok(sample)
-    }
-
-    /// A sample of a policy that is told pictures and task as a chat.
-    fn chat_sample(
-        &self,
-        chat: &Chat,
-        id: SampleId,
-        seen: &Observation,
-        actions: Option<Window>,
-    ) -> Result<Sample, DataError> {
-        let spec = &self.spec;
-        expect_finite("the state", &seen.state, spec.state_dim)?;
-        let mut sample = chat.sample(id, &seen.prompt, &self.pictures(&seen.images)?)?;
-        let mut state = seen.state.clone();
-        self.scales.state.normalize(&mut state);
-        state.resize(spec.max_state_dim, 0.0);
-        let (values, weights) = self.targets(&seen.state, actions)?;
-        let num_targets = weights.iter().filter(|&&weight| weight > 0.0).count() as u32;
-        let column = |name: &str, rows: usize, after: Vec<usize>, values: ColumnValues| SampleColumn {
-            name: name.to_owned(),
-            before: Vec::new(),
-            rows,
-            after,
-            values,
-        };
-        let of_actions = |name: &str, values: Vec<f32>| {
-            column(name, spec.horizon, vec![spec.max_action_dim], ColumnValues::F32(values))
-        };
-        let columns = vec![
-            of_actions("actions", values),
-            of_actions("action_weights", weights),
-            column("state", 1, vec![spec.max_state_dim], ColumnValues::F32(state)),
-            column("embodiment", 1, Vec::new(), ColumnValues::I64(vec![chat.embodiment])),
-        ];
-        sample = sample.with_columns(columns);
-        sample.meta.num_targets = num_targets;
-        Ok(sample)
-    }
-
-    /// The items of pictures, in the order of the policy's cameras; a camera without a picture has none.
-    fn items(&self, images: &[(String, RgbImage)]) -> Result<Vec<Media>, DataError> {
-        let item = |picture: &RgbImage| match &self.spec.xvla {
-            Some(rules) => rules.item(picture),
-            None => Ok(pictures::item(picture, &self.spec)),
-        };
-        self.pictures(images)?.into_iter().map(item).collect()
-    }
-
-    /// The pictures in the order of the policy's cameras, of those that are there.
-    fn pictures<'a>(&self, images: &'a [(String, RgbImage)]) -> Result<Vec<&'a RgbImage>, DataError> {
-        let cameras = &self.spec.cameras;
-        if let Some((name, _)) = images.iter().find(|(name, _)| !cameras.contains(name)) {
-            let known = if cameras.is_empty() { "none".to_owned() } else { cameras.join(", ") };
-            return Err(DataError::Line(format!("has a picture {name}; the policy's cameras are {known}")));
-        }
-        let of = |camera: &String| images.iter().find(|(name, _)| name == camera);
-        let found: Vec<&RgbImage> = cameras.iter().filter_map(of).map(|(_, picture)| picture).collect();
-        match found.is_empty() && !cameras.is_empty() {
-            true => Err(DataError::Line(format!("has no picture of any of the cameras {}", cameras.join(", ")))),
-            false => Ok(found),
-        }
-    }
-
-    fn prompt_ids(&self, task: &str, state: &[f32]) -> Result<Vec<i64>, DataError> {
-        if let Some(rules) = &self.spec.xvla {
-            return self.filled_prompt(rules, task);
-        }
-        let text = match (self.spec.family, self.spec.state_token) {
-            (Family::Pi05, false) => prompt::with_digits(task, state),
-            _ => prompt::with_line(task),
-        };
-        let mut ids: Vec<i64> = self.tokenizer.encode_document(&text)?.iter().map(|token| token.id).collect();
-        if ids.contains(&self.spec.placeholder) {
-            let reason = format!("has the token {} in its task, which stands for pictures", self.spec.placeholder);
-            return Err(DataError::Line(reason));
-        }
-        if ids.len() > self.spec.max_prompt {
-            ids.truncate(self.spec.max_prompt);
-            self.num_cut.fetch_add(1, Ordering::Relaxed);
-        }
-        Ok(ids)
-    }
-
-    /// The ids of a task of X-VLA, cut off and filled up to one length.
-    fn filled_prompt(&self, rules: &Rules, task: &str) -> Result<Vec<i64>, DataError> {
-        let (ids, was_cut) = self.tokenizer.encode_cut(task)?;
-        self.num_cut.fetch_add(u64::from(was_cut), Ordering::Relaxed);
-        let ids: Vec<i64> = ids.into_iter().map(i64::from).collect();
-        match ids.iter().find(|id| **id >= self.spec.placeholder) {
-            Some(id) => Err(DataError::Line(format!("has the token {id} in its task, which the policy does not know"))),
-            None => Ok(rules.filled(ids, self.spec.max_prompt)),
-        }
-    }
-
-    /// Normalized actions and their weights in the loss, `[H, max_action_dim]` each.
-    fn targets(&self, state: &[f32], actions: Option<Window>) -> Result<(Vec<f32>, Vec<f32>), DataError> {
-        let spec = &self.spec;
-        let len = spec.horizon * spec.max_action_dim;
-        let (mut padded, mut weights) = (vec![0.0; len], vec![0.0; len]);
-        let Some(Window { mut values, is_pad }) = actions else { return Ok((padded, weights)) };
-        expect_finite("an action", &values, spec.horizon * spec.action_dim)?;
-        relative::to_relative(&mut values, state, &self.scales.mask);
-        self.scales.action.normalize(&mut values);
-        let masks_padding = self.settings.mask_padding.unwrap_or(spec.masks_padding);
-        let rows = padded.chunks_mut(spec.max_action_dim).zip(weights.chunks_mut(spec.max_action_dim));
-        for ((to, weights), (action, is_pad)) in rows.zip(values.chunks(spec.action_dim).zip(is_pad)) {
-            let is_masked = is_pad && masks_padding;
-            // GR00T sees nothing of steps that do not count.
-            if !(is_masked && spec.family == Family::Groot) {
-                to[..spec.action_dim].copy_from_slice(action);
-            }
-            for (at, weight) in weights.iter_mut().enumerate() {
-                // Numbers behind the data's own are learned where the action space has them: they are 0.
-                let counts = spec.xvla.as_ref().map_or(at < spec.action_dim, |it| it.space.counts(at, spec.action_dim));
-                *weight = f32::from(counts && !is_masked);
-            }
-        }
-        Ok((padded, weights))
-    }
-}
-
-/// # Errors
-/// There are others than `len` finite numbers.
-fn expect_finite(what: &str, values: &[f32], len: usize) -> Result<(), DataError> {
-    if values.len() != len {
-        return Err(DataError::Line(format!("{what} has {} numbers, and {len} are needed", values.len())));
-    }
-    match values.iter().find(|value| !value.is_finite()) {
-        Some(value) => Err(DataError::Line(format!("{what} has {value}"))),
-        None => Ok(()),
     }
 }

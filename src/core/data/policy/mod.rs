@@ -24,6 +24,7 @@ mod observation;
 mod pictures;
 mod prompt;
 mod relative;
+mod sample;
 mod scales;
 mod spec;
 #[cfg(test)]
