@@ -7,11 +7,11 @@ use super::act::GrootActing;
 use super::config::{EMBODIMENT, GrootConfig, STATE};
 use super::flowing::Noise;
 use super::network::{Network, specs};
-use crate::model::batch::{MicroBatch, SampleRow};
+use crate::model::batch::MicroBatch;
 use crate::model::columns::{Column, INPUT_IDS, POSITION_IDS};
 use crate::model::foundation::{FoundationFamily, FoundationModel, FoundationShape, FoundationTape};
 use crate::model::objective::FlowSettings;
-use crate::model::policy::{Acting, Chunk, PolicyOptions, RobotPolicy, filler};
+use crate::model::policy::{Acting, Chunk, PolicyOptions, RobotPolicy, samples_of};
 use crate::model::towers::FeatureInput;
 use crate::params::{ParamSpec, ParamStore};
 use crate::tape::Policy;
@@ -134,16 +134,11 @@ pub(super) struct GrootModel {
 
 impl GrootModel {
     pub fn record_with(&self, batch: &MicroBatch, noise: &Noise) -> FoundationTape {
-        self.network.record(batch, &Self::rows(batch), noise, &self.family.flow)
-    }
-
-    /// The samples of a batch; of one without any, which another rank's batch is answered by, one that counts for nothing.
-    fn rows(batch: &MicroBatch) -> Vec<SampleRow> {
-        if batch.samples.is_empty() { vec![filler()] } else { batch.samples.to_vec() }
+        self.network.record(batch, &samples_of(batch), noise, &self.family.flow)
     }
 
     pub fn draw(&self, batch: &MicroBatch) -> Noise {
-        Noise::draw(&self.family.config, batch, &Self::rows(batch), self.family.flow.seed)
+        Noise::draw(&self.family.config, batch, &samples_of(batch), self.family.flow.seed)
     }
 }
 

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use super::act::TwoStreams;
 use super::config::{PolicyConfig, PolicyOptions, STATE, StateToken};
 use super::network::Network;
-use super::noise::{Noise, filler};
+use super::noise::{Noise, samples_of};
 use super::robot::{Acting, Chunk, RobotPolicy};
 use super::{embed, head, layer};
-use crate::model::batch::{MicroBatch, SampleRow};
+use crate::model::batch::MicroBatch;
 use crate::model::columns::{Column, INPUT_IDS};
 use crate::model::foundation::{FoundationFamily, FoundationModel, FoundationShape, FoundationTape};
 use crate::model::objective::FlowSettings;
@@ -140,14 +140,9 @@ pub(super) struct PolicyModel {
 }
 
 impl PolicyModel {
-    /// The samples of a batch; of one without any, which another rank's batch is answered by, one that counts for nothing.
-    pub fn rows(batch: &MicroBatch) -> Vec<SampleRow> {
-        if batch.samples.is_empty() { vec![filler()] } else { batch.samples.to_vec() }
-    }
-
     pub fn record_with(&self, batch: &MicroBatch, noise: &Noise) -> FoundationTape {
         let PolicyFamily { inputs, flow, .. } = &self.family;
-        self.network.record(batch, &Self::rows(batch), noise, flow, &inputs[0])
+        self.network.record(batch, &samples_of(batch), noise, flow, &inputs[0])
     }
 }
 
@@ -161,7 +156,7 @@ impl FoundationModel for PolicyModel {
     }
 
     fn record(&self, batch: &MicroBatch) -> FoundationTape {
-        let noise = self.network.draw(&Self::rows(batch), self.family.flow.seed);
+        let noise = self.network.draw(&samples_of(batch), self.family.flow.seed);
         self.record_with(batch, &noise)
     }
 }

@@ -25,5 +25,5 @@ mod tests;
 
 pub use config::{FrozenParts, PolicyConfig, PolicyOptions, PolicyTree, StateToken, StreamConfig, TimeUse};
 pub use family::PolicyFamily;
-pub(super) use noise::{Noise, filler, shares, times_of};
+pub(super) use noise::{Noise, samples_of, shares, times_of};
 pub use robot::{Acting, Chunk, RobotPolicy};

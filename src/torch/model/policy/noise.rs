@@ -7,7 +7,7 @@ use loongforge_core::schedule::TimeSampler;
 use tch::{Device, Tensor};
 
 use super::config::PolicyOptions;
-use crate::model::batch::SampleRow;
+use crate::model::batch::{MicroBatch, SampleRow};
 use crate::model::objective::{Draw, NoisePurpose};
 
 /// Noise and time of all draws: samples in their order, and the draws of each side by side.
@@ -56,8 +56,13 @@ pub fn times_of(times: &Tensor) -> Vec<f32> {
     Vec::try_from(times.to_device(Device::Cpu)).expect("a row of times")
 }
 
+/// The samples of a batch; of one without any, which another rank's batch is answered by, one that counts for nothing.
+pub fn samples_of(batch: &MicroBatch) -> Vec<SampleRow> {
+    if batch.samples.is_empty() { vec![filler()] } else { batch.samples.to_vec() }
+}
+
 /// A sample that counts for nothing.
-pub fn filler() -> SampleRow {
+fn filler() -> SampleRow {
     SampleRow {
         id: SampleId(0),
         num_tokens: 1,

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use super::act::SoftPrompted;
 use super::config::{DOMAIN, STATE, XvlaConfig};
 use super::network::{self, Network};
-use crate::model::batch::{MicroBatch, SampleRow};
+use crate::model::batch::MicroBatch;
 use crate::model::columns::{Column, INPUT_IDS};
 use crate::model::foundation::{FoundationFamily, FoundationModel, FoundationShape, FoundationTape};
 use crate::model::objective::FlowSettings;
-use crate::model::policy::{Acting, Chunk, Noise, PolicyOptions, RobotPolicy, filler};
+use crate::model::policy::{Acting, Chunk, Noise, PolicyOptions, RobotPolicy, samples_of};
 use crate::model::towers::FeatureInput;
 use crate::params::{ParamSpec, ParamStore};
 use crate::tape::Policy;
@@ -132,14 +132,9 @@ pub(super) struct XvlaModel {
 }
 
 impl XvlaModel {
-    /// The samples of a batch; of one without any, which another rank's batch is answered by, one that counts for nothing.
-    pub fn rows(batch: &MicroBatch) -> Vec<SampleRow> {
-        if batch.samples.is_empty() { vec![filler()] } else { batch.samples.to_vec() }
-    }
-
     pub fn record_with(&self, batch: &MicroBatch, noise: &Noise) -> FoundationTape {
         let XvlaFamily { inputs, flow, .. } = &self.family;
-        self.network.record(batch, &Self::rows(batch), noise, flow, &inputs[0])
+        self.network.record(batch, &samples_of(batch), noise, flow, &inputs[0])
     }
 }
 
@@ -153,7 +148,7 @@ impl FoundationModel for XvlaModel {
     }
 
     fn record(&self, batch: &MicroBatch) -> FoundationTape {
-        let noise = self.network.draw(&Self::rows(batch), self.family.flow.seed);
+        let noise = self.network.draw(&samples_of(batch), self.family.flow.seed);
         self.record_with(batch, &noise)
     }
 }
