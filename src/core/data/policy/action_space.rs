@@ -1,4 +1,4 @@
-//! What the numbers of an action mean to X-VLA: lerobot's `action_mode` (`policies/xvla/action_hub.py`).
+//! An action space says what the numbers of an action mean to X-VLA: lerobot's `action_mode` (`policies/xvla/action_hub.py`).
 
 use serde_json::Value as Json;
 
@@ -21,7 +21,7 @@ pub struct ActionSpace {
 /// Numbers of an action that have a part of the loss together.
 struct Part {
     of: Vec<usize>,
-    /// What the mean of their errors counts.
+    /// The factor of the mean of their errors.
     scale: f64,
 }
 

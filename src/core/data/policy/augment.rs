@@ -12,7 +12,7 @@ const PURPOSE: u64 = 0x6175_676d;
 const GRAY: [f32; 3] = [0.299, 0.587, 0.114];
 const CHANNELS: usize = 3;
 
-/// What is changed of one picture.
+/// A change of one picture.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Change {
     /// The share of rows and columns that is kept, and where the rest is left out: 0 at the beginning, 1 at the end.

@@ -1,4 +1,4 @@
-//! What resizing and cutting of pictures have in common.
+//! Pictures are cut into patches and resized by these, whatever policy they are for.
 
 /// A canvas `[3, rows, columns]` as patches row by row, `[patches, 3 × patch × patch]`; whole patches fill it.
 pub fn cut(canvas: &[f32], [rows, columns]: [usize; 2], patch: usize) -> Vec<f32> {

@@ -14,7 +14,7 @@ use crate::data::sample::Sample;
 use crate::data::source::{Part, Turn};
 use crate::message::SampleId;
 
-/// What a robot without a task is told.
+/// The prompt of a robot without a task.
 const TASK: &str = "Perform the task.";
 
 /// The processor of the backbone.

@@ -78,7 +78,7 @@ fn numbers(value: &Json) -> Vec<f32> {
     }
 }
 
-/// As in the script: smooth waves and hard edges.
+/// A picture of smooth waves and hard edges, as the script makes it.
 fn noise_picture(width: u32, height: u32, seed: u32) -> RgbImage {
     RgbImage::from_fn(width, height, |x, y| {
         let value = [x * 7 + y * seed, x * y + 31 * seed, ((x / 5 + y / 3) % 2) * 200 + 20];
@@ -151,7 +151,7 @@ fn samples_are_those_of_lerobots_processor() {
     }
 }
 
-/// What is written is read again, and makes the same samples.
+/// Processor files that are written are read again, and make the same samples.
 #[test]
 fn processor_files_are_read_again() {
     let folder = tempfile::tempdir().unwrap();

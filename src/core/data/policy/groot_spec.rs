@@ -1,4 +1,4 @@
-//! What the `config.json` of GR00T says of its samples.
+//! A reader of what the `config.json` of GR00T says of its samples.
 
 use serde_json::Value as Json;
 
