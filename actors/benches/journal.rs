@@ -143,7 +143,16 @@ fn answers(me: ActorId, command: Command, num_data: u32) -> Vec<Event> {
     let report = |step, epoch| {
         let grad_square_sum = 1.25;
         let loss = if me.role == Role::Foundation { 1.5 } else { 0.0 };
-        Event::Reduced(StepReport { step, epoch, loss, grad_square_sum, routing: None, timings, evaluation: None })
+        Event::Reduced(StepReport {
+            step,
+            epoch,
+            loss,
+            grad_square_sum,
+            routing: None,
+            pairs: None,
+            timings,
+            evaluation: None,
+        })
     };
     match (me.role, command) {
         (Role::Data, Command::Read { from, until }) => {

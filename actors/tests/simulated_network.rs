@@ -61,6 +61,7 @@ async fn member(role: Role, config: &'static str, steps_done: Rc<Cell<u64>>) -> 
                     loss,
                     grad_square_sum: 1.0,
                     routing: None,
+                    pairs: None,
                     timings,
                     evaluation: None,
                 })

@@ -56,7 +56,7 @@ pub fn check(args: CheckArgs) -> anyhow::Result<ExitCode> {
         }
     };
     let mut config = loaded.config.clone();
-    let folder = ModelFolder::open_settled(&mut config.model).map_err(|error| UsageError::of(&error))?;
+    let folder = ModelFolder::open_settled(&mut config).map_err(|error| UsageError::of(&error))?;
     let mut lines: Vec<String> = without_fetching(&mut config.model)
         .into_iter()
         .map(|key| format!("warning: {key} is not fetched yet, so the weights were not compared with the model"))

@@ -123,7 +123,7 @@ pub fn launch(args: LaunchArgs) -> anyhow::Result<ExitCode> {
     let described =
         || Tower::ALL.into_iter().filter(|tower| *tower == Tower::Vision || config.model.has_part_of(*tower));
     let mut settled = config.clone();
-    let towers = ModelFolder::open_settled(&mut settled.model).map(|folder| folder.config.towers.set());
+    let towers = ModelFolder::open_settled(&mut settled).map(|folder| folder.config.towers.set());
     let pools = PoolSizes::new(&settled, towers.unwrap_or_else(|_| described().collect()));
     let plain = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
     let name = args.name.unwrap_or_else(|| config.run.name.chars().map(plain).take(40).collect());

@@ -67,7 +67,7 @@ pub fn calibrate(runs: &[std::path::PathBuf]) -> anyhow::Result<Calibration> {
     for run in runs {
         let mut config = config_of(run)?;
         let metrics = read_metrics(&run.join("metrics.jsonl"))?;
-        let folder = ModelFolder::open_settled(&mut config.model)?;
+        let folder = ModelFolder::open_settled(&mut config)?;
         let mut stream = Stream::open(&config, &folder)?;
         settle_steps_of(&mut config, stream.num_samples() as u64)?;
         let coordinator = CoordinatorSpec::new(&config, folder.shape(), None);

@@ -25,6 +25,13 @@ pub enum FolderError {
     NoTextTower,
     #[error("model.moe is set, and {model_type} is no language model, which might have routers: leave it out")]
     NoRouters { model_type: String },
+    #[error(
+        "train.preference.loss compares with a reference model, which reads text alone, and {model_type} has towers; choose orpo \
+         or simpo, which have no reference"
+    )]
+    ReferenceOfTowers { model_type: String },
+    #[error("train.preference: {model_type} gives no answers; leave it out")]
+    NoAnswers { model_type: String },
     #[error("{path}: {key} is {found:?}: {known}")]
     Pipeline { path: PathBuf, key: &'static str, found: String, known: String },
     #[error(

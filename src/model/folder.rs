@@ -4,7 +4,7 @@ use crate::model::composite::{fit_deepstack, has_parts, network_of, put_image_to
 use crate::model::diffusers::{self, read_json};
 use crate::model::error::FolderError;
 use crate::model::hub::{model_here, resolve_config, resolve_model};
-use loongforge_core::config::{Experts, Model, ModelKind, Part, Source, Weights, code};
+use loongforge_core::config::{Experts, Model, ModelKind, Part, RunConfig, Source, Weights, code};
 use loongforge_core::data::{
     DIFFUSION, DataError, MediaDecoder, ModelCard, Processor, ProcessorFolders, ProcessorOptions, SampleMaker, Section,
     TEXT_TOKENIZER, Tokenizer, frozen_towers, is_diffusion, open_maker,
@@ -125,11 +125,12 @@ impl ModelFolder {
         Ok(folder)
     }
 
-    /// Works like [`ModelFolder::open`], and settles what `model` does not say.
+    /// Works like [`ModelFolder::open`], settles what `config.model` does not say, and learns what `config.train.preference` says.
     ///
     /// # Errors
-    /// See [`ModelFolder::open`].
-    pub fn open_settled(model: &mut Model) -> Result<Self, FolderError> {
+    /// See [`ModelFolder::open`] and [`ModelFolder::with_preference`].
+    pub fn open_settled(config: &mut RunConfig) -> Result<Self, FolderError> {
+        let model = &mut config.model;
         let folder = Self::open(model)?;
         model.settle(folder.model_kind());
         if let Some(policy) = folder.config.foundation.as_policy() {
@@ -139,7 +140,10 @@ impl ModelFolder {
                 part.freeze.get_or_insert(true);
             });
         }
-        Ok(folder)
+        match &config.train.preference {
+            Some(preference) => folder.with_preference(&config.model, preference),
+            None => Ok(folder),
+        }
     }
 
     /// Returns whether the model predicts tokens, the noise of pictures, or actions of robots.
@@ -308,6 +312,7 @@ fn settle(
         ("model.text_encoder.load", &mut model.text_encoder.load, true),
         ("model.text_projector.load", &mut model.text_projector.load, true),
         ("model.foundation.load", &mut model.foundation.load, true),
+        ("model.reference.load", &mut model.reference.load, true),
     ];
     for (key, source, weights) in sources {
         let Some(named) = source.as_mut().filter(|source| source.hub_id().is_some()) else { continue };
@@ -335,7 +340,7 @@ fn settle(
 }
 
 /// The directory that a key names.
-fn locate(key: &'static str, source: &Source) -> Result<PathBuf, FolderError> {
+pub(super) fn locate(key: &'static str, source: &Source) -> Result<PathBuf, FolderError> {
     resolve_config(source.as_str()).map_err(|source| FolderError::Hub { key, source })
 }
 

@@ -6,6 +6,7 @@ pub(crate) mod error;
 pub(crate) mod folder;
 pub mod hub;
 pub(crate) mod locate;
+mod preference;
 mod single_file;
 pub mod size;
 

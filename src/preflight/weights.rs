@@ -3,7 +3,9 @@
 use crate::checkpoint::{FitError, expect_fit, load_options};
 use crate::model::folder::ModelFolder;
 use loongforge_core::config::{RunConfig, Weights};
+use loongforge_core::message::Tower;
 use loongforge_torch::engine::check_weights;
+use loongforge_torch::model::ModelConfig;
 
 /// Why a run cannot begin with the weights that its config names.
 #[derive(Debug, thiserror::Error)]
@@ -35,7 +37,13 @@ pub fn expect_weights(config: &RunConfig, folder: &ModelFolder) -> Result<(), We
         Some(load) if model.weights == Weights::Load && !has_parts => {
             let mut options = load_options(&folder.json, model.resize_embeddings);
             options.ignore.extend(model.load_ignore.iter().cloned());
-            expect_fit(load.as_path(), &folder.config, &options)?;
+            let towers = &folder.config.towers;
+            let others = towers.set().iter().filter(|tower| *tower != Tower::Reference).collect();
+            let trained = ModelConfig { towers: towers.only(others), ..folder.config.clone() };
+            expect_fit(load.as_path(), &trained, &options)?;
+            if towers.set().contains(Tower::Reference) {
+                check_weights(config, &folder.config)?;
+            }
         }
         _ => check_weights(config, &folder.config)?,
     }

@@ -99,7 +99,7 @@ impl Composition {
     pub fn unsettled(mut config: RunConfig) -> Result<Self, FolderError> {
         fetch(&mut config.model)?;
         config.device = settle(config.device).0;
-        let mut folder = ModelFolder::open_settled(&mut config.model)?;
+        let mut folder = ModelFolder::open_settled(&mut config)?;
         folder.config = with_policy(with_flow(folder.config, &config), &config);
         let decoder = Arc::new(InProcess);
         let (epochs, resume, snapshots, killers, stop) = (None, None, None, Vec::new(), StopOn::Nothing);

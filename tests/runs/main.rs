@@ -20,6 +20,7 @@ mod must;
 mod nonfinite;
 mod pads;
 mod parity;
+mod preference;
 mod preflight;
 mod processes;
 mod reference;

@@ -13,6 +13,7 @@ pub enum Task {
     Parity(Vec<String>),
     Gpu { device: Option<Device>, quick: bool },
     Soak { name: Option<String>, part: Part },
+    Wheel,
     Ci,
     CheckHouse,
     Fixtures,
@@ -29,6 +30,7 @@ Usage: cargo xtask <TASK>
                            make the kit that checks a machine with a GPU; with --device, run it here
   soak [NAME [--slice N [--seed HEX]]]
                            run a matrix that is too long for every test run, or N cells of it; without NAME, list them
+  wheel                    build the program and pack it as a Python package into target/wheel; nothing is uploaded
   ci                       check what must hold before a change lands: formatting, dependencies, tests, lints, soaks, fuzzing
   check-house              check the architecture rules: imports only point down; actix and unsafe only where allowed
   fixtures                 explain how the parity fixtures are made
@@ -43,8 +45,8 @@ Set-up honors LIBTORCH (an unpacked libtorch 2.11.0 used instead of the fetched 
 PYTHON (the interpreter whose pip fetches it).
 ";
 
-const TASKS: [&str; 10] =
-    ["quickstart", "test", "setup", "parity", "gpu", "soak", "ci", "check-house", "fixtures", "help"];
+const TASKS: [&str; 11] =
+    ["quickstart", "test", "setup", "parity", "gpu", "soak", "wheel", "ci", "check-house", "fixtures", "help"];
 
 /// Reads the arguments after `cargo xtask`; an error is one line for the user.
 pub fn parse(args: &[String]) -> Result<Task, String> {
@@ -67,6 +69,7 @@ pub fn parse(args: &[String]) -> Result<Task, String> {
         "parity" => Ok(Task::Parity(rest.to_vec())),
         "gpu" => gpu(rest),
         "soak" => soak(rest),
+        "wheel" => alone(task, rest, Task::Wheel),
         "ci" => alone(task, rest, Task::Ci),
         "check-house" => alone(task, rest, Task::CheckHouse),
         "fixtures" => alone(task, rest, Task::Fixtures),

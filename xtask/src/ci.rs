@@ -7,7 +7,7 @@ use std::time::Instant;
 use anyhow::Result;
 
 use crate::tasks::{self, Profile, cargo, quiet_openmp, run};
-use crate::{gpu, setup, soak, tools};
+use crate::{gpu, setup, soak, tools, wheel};
 
 /// Seconds of fuzzing, over all targets.
 const FUZZ_SECONDS: &str = "60";
@@ -15,7 +15,7 @@ const FUZZ_SECONDS: &str = "60";
 type Step = (&'static str, fn(&Path) -> Result<ExitCode>);
 
 /// Cheapest and most telling first. The whole must stay within 90 minutes from an empty target folder on two cores.
-const STEPS: [Step; 10] = [
+const STEPS: [Step; 11] = [
     ("formatting", |root| plain(cargo(root).args(["fmt", "--all", "--check"]))),
     ("dependencies", deny),
     ("tests", |root| tasks::test(root, &[])),
@@ -24,6 +24,7 @@ const STEPS: [Step; 10] = [
         tasks::quickstart(root, Profile::Dev, &["train.steps=20".into(), "train.warmup_steps=2".into()])
     }),
     ("GPU kit on the CPU", |root| gpu::gpu(root, gpu::Device::Cpu, true)),
+    ("wheel", |root| wheel::try_wheel(root, Profile::Dev)),
     ("Kubernetes manifests", kubernetes),
     ("robot policies", policies),
     ("soaks", soak::slices),

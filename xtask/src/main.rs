@@ -16,6 +16,7 @@ mod source;
 mod stamp;
 mod tasks;
 mod tools;
+mod wheel;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -52,6 +53,7 @@ fn run(task: Task, root: &Path) -> anyhow::Result<ExitCode> {
         Task::Gpu { device, quick } => return gpu::kit(root, device, quick),
         Task::Soak { name: None, .. } => return soak::list(root),
         Task::Soak { name: Some(name), part } => return soak::soak(root, &name, &part),
+        Task::Wheel => println!("{}", wheel::wheel(root, tasks::Profile::Release)?.display()),
         Task::Ci => return ci::ci(root),
     }
     Ok(ExitCode::SUCCESS)

@@ -136,6 +136,7 @@ impl FakeFoundation {
                 grad_square_sum: 0.0,
                 epoch: Epoch(0),
                 routing: None,
+                pairs: None,
                 timings: Timings::default(),
                 evaluation: Some(evaluation),
             }));
@@ -154,6 +155,7 @@ impl FakeFoundation {
             grad_square_sum,
             epoch: Epoch(0),
             routing: None,
+            pairs: None,
             timings: Timings { packs, ..Timings::default() },
             evaluation: None,
         }));

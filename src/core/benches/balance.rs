@@ -163,7 +163,14 @@ fn spec(ranks: usize, cost: CostModel) -> PlanSpec {
     PlanSpec {
         sigma: None,
         pack: PackLimits::tokens(MAX_TOKENS),
-        learning_rate: LearningRate { peak: 1e-3, min: 0.0, schedule: Schedule::Cosine, warmup_steps: 0, steps: 1 },
+        learning_rate: LearningRate {
+            peak: 1e-3,
+            min: 0.0,
+            schedule: Schedule::Cosine,
+            warmup_steps: 0,
+            decay_steps: 1,
+            steps: 1,
+        },
         foundations: vec![FoundationPlanSpec::only(ranks as u32, cost)],
         encoders: Vec::new(),
         colocated: false,

@@ -84,7 +84,14 @@ fn spec(shape: &Shape, steps: u64) -> SimSpec {
     let plan = PlanSpec {
         sigma: None,
         pack: PackLimits::tokens(MAX_TOKENS),
-        learning_rate: LearningRate { peak: 1e-5, min: 0.0, schedule: Schedule::Cosine, warmup_steps: 10, steps },
+        learning_rate: LearningRate {
+            peak: 1e-5,
+            min: 0.0,
+            schedule: Schedule::Cosine,
+            warmup_steps: 10,
+            decay_steps: 1,
+            steps,
+        },
         foundations: vec![FoundationPlanSpec::only(shape.replicas, CostModel::decoder(4096))],
         encoders: vec![EncoderPlanSpec::new(
             PoolName::ENCODER,

@@ -137,6 +137,8 @@ impl RunConfig {
             ("data.video.max_pixels", data.video.max_pixels.is_some()),
             ("data.video.sound", data.video.sound),
             ("data.audio", data.audio != AudioLimits::default()),
+            ("model.reference", model.names_reference()),
+            ("train.preference", train.preference.is_some()),
             ("train.phase", train.phase != Phase::default()),
             ("train.learn", train.learn != Learn::default()),
             ("eval.generate", of_eval(|eval| eval.generate.is_some())),
@@ -149,7 +151,7 @@ impl RunConfig {
 
 impl Model {
     /// Settles what the config does not say: the autoencoder, the text tower and the image tower of a diffusion model are
-    /// frozen, and of two transformers both are trained.
+    /// frozen, and of two transformers both are trained; a reference model is frozen.
     pub fn settle(&mut self, kind: ModelKind) {
         let two = kind == ModelKind::Diffusion { two: true };
         self.experts = self.experts.or(two.then_some(Experts::Both));
@@ -157,6 +159,7 @@ impl Model {
         for part in [&mut self.vae, &mut self.text_encoder, &mut self.image_encoder] {
             part.freeze = part.freeze.or(is_diffusion.then_some(true));
         }
+        self.reference.freeze = Some(true);
     }
 }
 

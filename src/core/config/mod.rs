@@ -37,6 +37,7 @@ mod validate_eval;
 mod validate_flow;
 mod validate_memory;
 mod validate_model;
+mod validate_preference;
 mod yaml;
 
 #[cfg(test)]

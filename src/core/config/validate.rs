@@ -8,7 +8,7 @@ use super::error::{Problem, code};
 use super::node::{Node, float};
 use super::source::hub_data_set;
 use super::suggest;
-use super::{Balance, EncoderPool, FoundationPool, PackMode, Placement, RunConfig};
+use super::{Balance, EncoderPool, FoundationPool, PackMode, Placement, RunConfig, Schedule};
 use crate::files;
 use crate::message::PoolName;
 
@@ -24,6 +24,7 @@ pub(super) fn validate(config: &RunConfig, tree: &Node, failed: &BTreeSet<String
     rules.pools(config);
     rules.limits(config);
     rules.flow(config);
+    rules.preference(config);
     rules.memory(config);
     rules.files(config);
 }
@@ -98,6 +99,22 @@ impl Rules<'_> {
         self.broken(warmup > steps, code::COMBINATION, &["train.warmup_steps", "train.steps"], || {
             let message = format!("`train.warmup_steps` {warmup} is more than `train.steps` {steps}");
             (message, "the learning rate would never reach its peak")
+        });
+        let both = train.warmup_ratio.is_some() && train.warmup_steps > 0;
+        self.broken(both, code::COMBINATION, &["train.warmup_ratio", "train.warmup_steps"], || {
+            ("both `train.warmup_ratio` and `train.warmup_steps` are set".to_owned(), "one of them says how long it is")
+        });
+        let is_wsd = train.schedule == Schedule::Wsd;
+        let keys = ["train.decay_steps", "train.schedule"];
+        self.broken(train.decay_steps.is_some() && !is_wsd, code::COMBINATION, &keys, || {
+            ("`train.decay_steps` is for `train.schedule: wsd`".to_owned(), "the other schedules fall over all steps")
+        });
+        let (decay, warmup) = (train.decay_steps.unwrap_or(0), train.num_warmup_steps(steps));
+        let overlaps = is_wsd && train.steps.is_some() && warmup.saturating_add(decay) > steps;
+        self.broken(overlaps, code::COMBINATION, &["train.decay_steps", "train.steps"], || {
+            let message =
+                format!("a warm-up of {warmup} and a decay of {decay} steps are more than `train.steps` {steps}");
+            (message, "the learning rate would fall before it has reached its peak")
         });
     }
 

@@ -171,7 +171,7 @@ impl Rules<'_> {
         }
     }
 
-    fn directory(&mut self, key: &str, source: &Source, needs: Option<&str>, weights: bool) {
+    pub(super) fn directory(&mut self, key: &str, source: &Source, needs: Option<&str>, weights: bool) {
         if source.hub_id().is_some() {
             return;
         }

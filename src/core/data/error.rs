@@ -42,6 +42,8 @@ pub enum DataError {
     NothingLeft { max_tokens: usize },
     #[error("sample {id}: {reason}")]
     Column { id: SampleId, reason: String },
+    #[error("the {answer} answer: {source}")]
+    Answer { answer: String, source: Box<DataError> },
     #[error("{count} {what}, more than data.pack.{key} = {limit}")]
     PackLimit { count: usize, what: &'static str, key: &'static str, limit: usize },
 }
@@ -58,7 +60,11 @@ fn of_files(num_image_tokens: usize, num_audio_tokens: usize) -> String {
 impl DataError {
     /// Returns whether a sample is longer than a pack, and nothing else is wrong with it.
     pub fn is_too_long(&self) -> bool {
-        matches!(self, Self::TooLong { .. })
+        match self {
+            Self::TooLong { .. } => true,
+            Self::Answer { source, .. } => source.is_too_long(),
+            _ => false,
+        }
     }
 
     pub(super) fn read(path: &Path, source: std::io::Error) -> Self {

@@ -29,8 +29,10 @@ impl Exchange {
 
     /// Keeps the conversation before the answer.
     pub(super) fn of(content: Content) -> Result<(Self, Conversation), String> {
-        let Content::Messages(conversation) = content else {
-            return Err("is not a conversation: there is no answer to compare with".to_owned());
+        let conversation = match content {
+            Content::Messages(conversation) => conversation,
+            Content::Pair(pair) => pair.chosen,
+            _ => return Err("is not a conversation: there is no answer to compare with".to_owned()),
         };
         let found = conversation.split_answer();
         let (asked, answer) = found.ok_or("no assistant turn: no answer to compare with")?;

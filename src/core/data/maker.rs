@@ -5,7 +5,7 @@ use std::path::Path;
 use super::error::DataError;
 use super::exchange::Exchange;
 use super::policy::PolicyMaker;
-use super::processor::Processor;
+use super::processor::{Pairs, Processor};
 use super::sample::Sample;
 use super::source::{Content, Source};
 use crate::config::{Format, Phase};
@@ -94,6 +94,18 @@ impl SampleMaker for Processor {
         }
         if source.set().is_some() {
             let reason = "has episodes of robots, from which robot policies learn; this model predicts tokens";
+            return Err(DataError::file(source.name(), reason));
+        }
+        let reason = match (self.pairs, source.is_pairs()) {
+            (Pairs::Refused, true) => {
+                "has pairs of answers, one of them preferred: set `train.preference` to learn from them"
+            }
+            (Pairs::Learned { .. }, false) => {
+                "has no pairs of answers, from which `train.preference` learns: its records need `chosen` and `rejected`"
+            }
+            _ => "",
+        };
+        if !reason.is_empty() {
             return Err(DataError::file(source.name(), reason));
         }
         if source.is_conversation() {

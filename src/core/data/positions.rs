@@ -55,7 +55,7 @@ impl PositionKind {
                     for (index, step) in (0u32..).zip(steps) {
                         let [t, row, column] = timed.offset.map(|offset| begin + offset);
                         let steps = match tower {
-                            Tower::Audio | Tower::Text | Tower::Vae => [step; 3],
+                            Tower::Audio | Tower::Text | Tower::Vae | Tower::Reference => [step; 3],
                             Tower::Vision => [0.0, (index / w % h) as f32, (index % w) as f32],
                         };
                         (frames[at], rows[at], columns[at]) = (t + steps[0], row + steps[1], column + steps[2]);

@@ -124,6 +124,8 @@ pub struct StepReport {
     pub grad_square_sum: f64,
     /// The routing of a foundation with experts.
     pub routing: Option<RoutingReport>,
+    /// The pairs of answers of a foundation that learns from such.
+    pub pairs: Option<PairReport>,
     pub timings: Timings,
     /// The evaluation of a foundation's rank that has a part in the results of an evaluation; then all the above are 0.
     pub evaluation: Option<EvaluationReport>,
@@ -151,6 +153,41 @@ impl EvaluationReport {
         self.num_correct = self.num_correct.zip(other.num_correct).map(|(one, other)| one + other);
         self.outputs.extend(other.outputs);
         self.made.extend(other.made);
+    }
+}
+
+/// Sums over pairs of answers, by which training on preferences is watched.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct PairReport {
+    /// Pairs that count.
+    pub pairs: f64,
+    /// Those of which the chosen answer has the higher reward.
+    pub preferred: f64,
+    /// Rewards: beta times the log-probability over that of the reference model; without one, times the mean log-probability.
+    pub chosen_reward: f64,
+    pub rejected_reward: f64,
+    /// Log-probabilities of the answers.
+    pub chosen_logp: f64,
+    pub rejected_logp: f64,
+}
+
+impl PairReport {
+    /// From the sums in the order of the fields.
+    pub fn new([pairs, preferred, chosen_reward, rejected_reward, chosen_logp, rejected_logp]: [f64; 6]) -> Self {
+        Self { pairs, preferred, chosen_reward, rejected_reward, chosen_logp, rejected_logp }
+    }
+
+    /// The sums in the order of the fields.
+    pub fn sums(&self) -> [f64; 6] {
+        let Self { pairs, preferred, chosen_reward, rejected_reward, chosen_logp, rejected_logp } = *self;
+        [pairs, preferred, chosen_reward, rejected_reward, chosen_logp, rejected_logp]
+    }
+
+    /// The sums of both.
+    #[must_use]
+    pub fn plus(&self, other: &Self) -> Self {
+        let (own, others) = (self.sums(), other.sums());
+        Self::new(std::array::from_fn(|at| own[at] + others[at]))
     }
 }
 

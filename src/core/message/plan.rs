@@ -246,7 +246,8 @@ impl StepPlan {
     }
 
     pub fn num_items(&self) -> usize {
-        self.units.iter().map(|unit| unit.items.len()).sum()
+        let of_reference = |unit: &&Unit| unit.tower() == Tower::Reference;
+        self.units.iter().filter(|unit| !of_reference(unit)).map(|unit| unit.items.len()).sum()
     }
 
     /// Returns what tells it from other plans: an evaluation is planned with the step that follows it.

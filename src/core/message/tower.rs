@@ -17,10 +17,12 @@ pub enum Tower {
     Text,
     // Takes the values of pictures and clips, and makes latents of them.
     Vae,
+    // Takes answers, and says how likely the model is to give them that a preference is compared with.
+    Reference,
 }
 
 impl Tower {
-    pub const ALL: [Self; 4] = [Self::Vision, Self::Audio, Self::Text, Self::Vae];
+    pub const ALL: [Self; 5] = [Self::Vision, Self::Audio, Self::Text, Self::Vae, Self::Reference];
 
     /// The name in configs, reports and files.
     pub fn name(self) -> &'static str {
@@ -29,6 +31,7 @@ impl Tower {
             Self::Audio => "audio",
             Self::Text => "text",
             Self::Vae => "vae",
+            Self::Reference => "reference",
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Describes what is measured of a step. Not how it is shown.
 
-use crate::message::{ExpertLoads, MemoryReport, PoolName};
+use crate::message::{ExpertLoads, MemoryReport, PairReport, PoolName};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -31,6 +31,38 @@ pub struct ExpertMetrics {
     pub loss: Option<f64>,
     /// Norm of the gradient of that loss, before clipping.
     pub grad_norm: f64,
+}
+
+/// What the pairs of answers of a step came to: means over them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct PairMetrics {
+    /// Rewards of the chosen and of the rejected answers.
+    pub chosen_reward: f64,
+    pub rejected_reward: f64,
+    /// The share of pairs of which the chosen answer has the higher one.
+    pub accuracy: f64,
+    /// Log-probabilities of the answers.
+    pub chosen_logp: f64,
+    pub rejected_logp: f64,
+}
+
+impl PairMetrics {
+    /// `None` where no pair counts.
+    pub fn of(report: &PairReport) -> Option<Self> {
+        let mean = |sum: f64| sum / report.pairs;
+        (report.pairs > 0.0).then(|| Self {
+            chosen_reward: mean(report.chosen_reward),
+            rejected_reward: mean(report.rejected_reward),
+            accuracy: mean(report.preferred),
+            chosen_logp: mean(report.chosen_logp),
+            rejected_logp: mean(report.rejected_logp),
+        })
+    }
+
+    /// By how much the chosen answer's reward is above the other's.
+    pub fn margin(&self) -> f64 {
+        self.chosen_reward - self.rejected_reward
+    }
 }
 
 /// One step's measurements: a line of `metrics.jsonl`, a point of every TensorBoard curve.
@@ -88,6 +120,9 @@ pub struct StepMetrics {
     /// layers; unweighted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub indexer_loss: Option<f64>,
+    /// What pairs of answers came to, where the run learns from such.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pairs: Option<PairMetrics>,
     /// Tokens of each expert, layer by layer.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub expert_loads: Vec<ExpertLoads>,
@@ -157,6 +192,17 @@ impl StepMetrics {
             scalars.extend(memory.map(|memory| (format!("memory/{name}_bytes").into(), memory.total() as f64)));
         }
         scalars.extend(some.into_iter().filter_map(|(name, value)| Some((name.into(), value?))));
+        if let Some(pairs) = &self.pairs {
+            let of_pairs = [
+                ("rewards/chosen", pairs.chosen_reward),
+                ("rewards/rejected", pairs.rejected_reward),
+                ("rewards/margins", pairs.margin()),
+                ("rewards/accuracies", pairs.accuracy),
+                ("logps/chosen", pairs.chosen_logp),
+                ("logps/rejected", pairs.rejected_logp),
+            ];
+            scalars.extend(of_pairs.map(|(name, value)| (name.into(), value)));
+        }
         let costs = [("encoder", self.encoder_cost), ("foundation", self.foundation_cost)];
         for (pool, cost) in costs.into_iter().chain(pools().map(|(name, pool)| (name.as_str(), pool.cost))) {
             let of = |(what, value)| (format!("cost/{pool}_{what}").into(), value);

@@ -34,7 +34,7 @@ pub use figures::{bytes, short};
 pub use gallery::{Exhibit, Gallery};
 pub use jsonl::{MetricsFile, read_metrics};
 pub use logging::init_logging;
-pub use metrics::{ExpertMetrics, PoolMetrics, StepMetrics};
+pub use metrics::{ExpertMetrics, PairMetrics, PoolMetrics, StepMetrics};
 pub use peak::{gpu_name, peak_flops};
 pub use plot::{Curve, plot};
 pub use progress::Progress;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::console::Console;
-use super::metrics::StepMetrics;
+use super::metrics::{PairMetrics, StepMetrics};
 
 /// Figures are means over this many steps.
 const WINDOW: usize = 20;
@@ -97,6 +97,11 @@ impl Recent {
             format!("grad {:.3}", self.mean(|step| step.grad_norm)),
             format!("lr {:.2e}", last.learning_rate),
         ];
+        if last.pairs.is_some() {
+            let mean = |value: fn(&PairMetrics) -> f64| self.mean(|step| step.pairs.as_ref().map_or(f64::NAN, value));
+            parts.insert(2, format!("accuracy {}", percent(mean(|pairs| pairs.accuracy))));
+            parts.insert(3, format!("margin {:.3}", mean(PairMetrics::margin)));
+        }
         // A language model has neither.
         if self.steps.iter().any(|step| step.images > 0 || step.encoder_busy > 0.0) {
             parts.push(format!("{} images/s", short(rate(self.mean(|step| step.images as f64)))));

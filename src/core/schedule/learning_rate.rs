@@ -4,25 +4,33 @@ use crate::config::{Schedule, Train};
 use serde::{Deserialize, Serialize};
 use std::f64::consts::PI;
 
-/// Linear warm-up to `peak`, then constant, linear or cosine decay to `min` (Megatron's `OptimizerParamScheduler`).
+/// Linear warm-up to `peak`, then a course towards `min`: constant, linear, cosine, inverse square root, or constant with a
+/// linear end (WSD; MiniCPM, Hu et al. 2024). As Megatron's `OptimizerParamScheduler` and transformers' schedules.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LearningRate {
     pub peak: f64,
     pub min: f64,
     pub schedule: Schedule,
     pub warmup_steps: u64,
+    /// The last steps of [`Schedule::Wsd`], over which the rate falls.
+    pub decay_steps: u64,
     /// Steps of the whole run.
     pub steps: u64,
 }
 
+/// What steps of a warm-up are to an inverse square root where there are none, as in transformers.
+const TIMESCALE: u64 = 10_000;
+
 impl LearningRate {
     pub fn new(train: &Train) -> Self {
+        let steps = train.num_steps();
         Self {
             peak: train.lr,
             min: train.min_lr,
             schedule: train.schedule,
-            warmup_steps: train.warmup_steps,
-            steps: train.num_steps(),
+            warmup_steps: train.num_warmup_steps(steps),
+            decay_steps: train.decay_steps.unwrap_or(steps.div_ceil(10)),
+            steps,
         }
     }
 
@@ -38,6 +46,15 @@ impl LearningRate {
             Schedule::Constant => return self.peak,
             Schedule::Linear => 1.0 - ratio,
             Schedule::Cosine => 0.5 * ((PI * ratio).cos() + 1.0),
+            Schedule::Wsd => {
+                let left = self.steps.saturating_sub(step) as f64;
+                (left / self.decay_steps.max(1) as f64).min(1.0)
+            }
+            Schedule::InverseSqrt => {
+                let scale = if self.warmup_steps == 0 { TIMESCALE } else { self.warmup_steps };
+                let share = (scale as f64 / (step - self.warmup_steps + scale) as f64).sqrt();
+                return (self.peak * share).max(self.min);
+            }
         };
         self.min + share * (self.peak - self.min)
     }
@@ -48,7 +65,7 @@ mod tests {
     use super::*;
 
     fn rate(schedule: Schedule) -> LearningRate {
-        LearningRate { peak: 1.0, min: 0.1, schedule, warmup_steps: 4, steps: 14 }
+        LearningRate { peak: 1.0, min: 0.1, schedule, warmup_steps: 4, decay_steps: 5, steps: 14 }
     }
 
     #[test]
@@ -67,6 +84,17 @@ mod tests {
     fn linear_halves_at_half_way_and_constant_stays() {
         assert!((rate(Schedule::Linear).at(9) - 0.55).abs() < 1e-12);
         assert_eq!(rate(Schedule::Constant).at(13), 1.0);
+    }
+
+    #[test]
+    fn wsd_falls_at_the_end_and_an_inverse_root_from_the_warm_up_on() {
+        let wsd = rate(Schedule::Wsd);
+        assert!((4..10).all(|step| wsd.at(step) == 1.0));
+        assert!((wsd.at(13) - (0.1 + 0.9 / 5.0)).abs() < 1e-12 && (wsd.at(14) - 0.1).abs() < 1e-12);
+        let root = rate(Schedule::InverseSqrt);
+        assert_eq!((root.at(4), root.at(12)), (1.0, (4.0f64 / 12.0).sqrt()));
+        assert_eq!(root.at(1_000_000), 0.1);
+        assert!((LearningRate { warmup_steps: 0, ..root }.at(30_000) - 0.5).abs() < 1e-12);
     }
 
     #[test]

@@ -144,8 +144,16 @@ impl Simulation<'_> {
             ..Timings::default()
         };
         let loss = if actor.role == Role::Foundation { 1.0 } else { 0.0 };
-        let report =
-            StepReport { step, epoch: Epoch(0), loss, grad_square_sum: loss, routing: None, timings, evaluation: None };
+        let report = StepReport {
+            step,
+            epoch: Epoch(0),
+            loss,
+            grad_square_sum: loss,
+            routing: None,
+            pairs: None,
+            timings,
+            evaluation: None,
+        };
         self.tell(actor, Event::Reduced(report));
     }
 

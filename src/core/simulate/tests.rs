@@ -14,7 +14,14 @@ pub(super) fn spec(data: u32, encoder: u32, foundation: u32, steps: u64, batch: 
     let plan = PlanSpec {
         sigma: None,
         pack: PackLimits::tokens(100),
-        learning_rate: LearningRate { peak: 0.1, min: 0.0, schedule: Schedule::Linear, warmup_steps: 2, steps },
+        learning_rate: LearningRate {
+            peak: 0.1,
+            min: 0.0,
+            schedule: Schedule::Linear,
+            warmup_steps: 2,
+            decay_steps: 1,
+            steps,
+        },
         foundations: vec![FoundationPlanSpec::only(foundation, CostModel::decoder(64))],
         encoders: vec![EncoderPlanSpec::new(
             PoolName::ENCODER,

@@ -7,7 +7,7 @@ use crate::message::{CodecError, decode, encode};
 use serde::{Serialize, de::DeserializeOwned};
 
 /// Version of everything that is said over sockets and through slabs; both ends must be of the same.
-pub const PROTOCOL_VERSION: u16 = 7;
+pub const PROTOCOL_VERSION: u16 = 8;
 
 /// Longest message: a plan of tens of thousands of samples is far below it.
 pub const MAX_FRAME: usize = 16 << 20;

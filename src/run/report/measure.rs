@@ -2,7 +2,7 @@
 
 use super::Report;
 use loongforge_core::message::{MemoryReport, PoolName, Role, Timings};
-use loongforge_core::observe::{ExpertMetrics, PoolMetrics, StepMetrics};
+use loongforge_core::observe::{ExpertMetrics, PairMetrics, PoolMetrics, StepMetrics};
 use loongforge_core::schedule::{ExpertStep, FittedCosts, StepSummary};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
@@ -46,6 +46,7 @@ impl Report {
             aux_loss: summary.routing.as_ref().and_then(|routing| routing.aux_loss),
             z_loss: summary.routing.as_ref().and_then(|routing| routing.z_loss),
             indexer_loss: summary.routing.as_ref().and_then(|routing| routing.indexer_loss),
+            pairs: summary.pairs.as_ref().and_then(PairMetrics::of),
             expert_loads: summary.routing.as_ref().map_or(Vec::new(), |routing| routing.loads.clone()),
             encoder_memory: memory(of_role(summary, Role::Encoder)),
             foundation_memory: memory(of_role(summary, Role::Foundation)),

@@ -5,7 +5,7 @@ use super::samples::SampleSpec;
 use super::weights::initialize;
 use crate::comm::ProcessGroup;
 use crate::device::{load_cuda, set_intra_op_threads};
-use crate::model::{ModelConfig, Towers};
+use crate::model::{ModelConfig, REFERENCE_PREFIX, Towers};
 use crate::native::{is_dry_run, set_products};
 use crate::parallel::FrozenWeights;
 use crate::params;
@@ -118,9 +118,11 @@ pub(super) fn build_pool(
     Ok(TrainState::new(params, group, lanes, is_trained.then_some(optimizer))?.with_ema(train.ema))
 }
 
-/// Returns whether a checkpoint lacks weights of the pool: it has adapters without their base.
+/// Returns whether a checkpoint lacks weights of the pool: it has adapters without their base, or they are those of a
+/// reference model.
 fn lacks_base(spec: &EngineSpec, params: &ParamStore) -> bool {
-    has_adapter(params) || spec.config.saves_adapters_only()
+    let is_reference = params.names().any(|name| name.starts_with(REFERENCE_PREFIX));
+    has_adapter(params) || spec.config.saves_adapters_only() || is_reference
 }
 
 /// Returns whether some weights are held as float8: they are read from where they come from, since a checkpoint has their

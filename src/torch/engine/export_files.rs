@@ -43,6 +43,12 @@ impl Exports {
         Self { encoder, foundation, totals: Vec::new(), carried: Vec::new() }
     }
 
+    /// The same of a pool of encoders that writes nothing.
+    #[must_use]
+    pub(super) fn without_encoder(self) -> Self {
+        Self { encoder: Export::Adapter(None), ..self }
+    }
+
     /// The same with files of these tensors behind those of the pools, which this actor writes where `writes` is true.
     #[must_use]
     pub(super) fn carrying(mut self, of: FilesOf, tensors: CarriedTensors, writes: bool) -> Self {

@@ -15,7 +15,7 @@ use crate::train::{
 use loongforge_core::config::RunConfig;
 use loongforge_core::data::DIFFUSION;
 use loongforge_core::engine::EngineError;
-use loongforge_core::message::ActorId;
+use loongforge_core::message::{ActorId, Tower, TowerSet};
 use loongforge_core::schedule::Pipeline;
 use std::collections::BTreeSet;
 
@@ -28,7 +28,12 @@ pub(super) fn exports(config: &RunConfig, model: &ModelConfig, me: ActorId) -> R
         |specs: Vec<ParamSpec>| trained(specs, &model.tree, |_| ("model.foundation", &config.model.foundation));
     let pools = config.pools.encoders(model.towers.set());
     let own = pools.iter().position(|(name, ..)| *name == me.pool).unwrap_or(0);
-    let of_pool = |set| encoder_specs(config, &model.towers.only(set), &model.tree);
+    // A reference model stays where it came from.
+    let of_pool = |set: TowerSet| match set.contains(Tower::Reference) {
+        true => Ok(Vec::new()),
+        false => encoder_specs(config, &model.towers.only(set), &model.tree),
+    };
+    let is_reference = pools.get(own).is_some_and(|(.., set)| set.contains(Tower::Reference));
     let encoders = pools.iter().map(|&(.., set)| of_pool(set)).collect::<Result<Vec<_>, EngineError>>()?;
     // The ranks of the pipelines of all foundation pools, and which of them this actor is.
     let (mut of_ranks, mut foundations, mut part) = (Vec::new(), Vec::new(), 0);
@@ -65,7 +70,8 @@ pub(super) fn exports(config: &RunConfig, model: &ModelConfig, me: ActorId) -> R
         let num_files = |specs: &[ParamSpec]| num_files(specs.iter(), config.train.precision);
         let of_ranks: Vec<usize> = of_ranks.iter().map(|specs| num_files(specs)).collect();
         let of_encoders: Vec<usize> = encoders.iter().map(|specs| num_files(specs)).collect();
-        return Ok(Exports::weights((&of_encoders, own), &of_ranks, part));
+        let exports = Exports::weights((&of_encoders, own), &of_ranks, part);
+        return Ok(if is_reference { exports.without_encoder() } else { exports });
     }
     check(model, &all)?;
     // The encoder pools' parts of the adapters and those of the foundation's stages, where they have something.

@@ -25,7 +25,7 @@ use crate::parallel::pipeline::PipelineRun;
 use crate::train::TrainState;
 use loongforge_core::engine::{EngineError, Ports, Progress};
 use loongforge_core::message::{
-    Activity, ActorId, Pack, PoolName, Replica, RoutingReport, StepId, StepPlan, UnitId, Version,
+    Activity, ActorId, Pack, PairReport, PoolName, Replica, RoutingReport, StepId, StepPlan, UnitId, Version,
 };
 use loongforge_core::schedule::Pass;
 use loongforge_core::transport::{Parcel, ParcelKind};
@@ -67,6 +67,8 @@ struct Step {
     sent: Vec<Started>,
     /// Summed on the device, and read once the step is done: reading waits for it.
     loss: Option<Tensor>,
+    /// What is measured of pairs of answers, summed likewise.
+    measures: Option<Tensor>,
     routing: StepRouting,
     /// Gradients of the units that are done: an encoder in place of one that died needs them again.
     returned: BTreeMap<UnitId, Vec<Tensor>>,
@@ -181,6 +183,7 @@ impl FoundationPart {
             micro_batches,
             sent: Vec::new(),
             loss: None,
+            measures: None,
             routing: StepRouting::default(),
             returned: BTreeMap::new(),
             owners: self.owners(plan),
@@ -273,6 +276,13 @@ impl FoundationPart {
     pub(super) fn loss(&self) -> f64 {
         let sum = self.steps.front().and_then(|step| step.loss.as_ref());
         sum.map_or(0.0, |sum| sum.double_value(&[]))
+    }
+
+    /// The pairs of answers of the first step; `None` where samples are none.
+    pub(super) fn pairs(&self) -> Option<PairReport> {
+        let sums = self.steps.front()?.measures.as_ref()?;
+        let sums: Vec<f64> = Vec::try_from(sums).expect("a row of numbers");
+        Some(PairReport::new(sums.try_into().expect("six measures")))
     }
 
     /// Sums the first step's loads over the pool; `None` of a model without experts. Every replica calls it once a step.

@@ -147,7 +147,7 @@ impl Stages {
         if self.mesh.is_first_stage() {
             features.resize_with(inputs.len(), Vec::new);
             for (levels, input) in features.iter_mut().zip(inputs).filter(|(levels, _)| levels.is_empty()) {
-                let none = || Tensor::zeros([0, input.width], (params.flat().kind(), device));
+                let none = || Tensor::zeros([0, input.width], (input.kind(params.flat().kind()), device));
                 levels.extend((0..input.num_tensors).map(|_| none()));
             }
         }
@@ -214,7 +214,7 @@ impl Stages {
         let num_levels: Vec<usize> =
             inputs.clone().map(|(it, rows)| if *rows > 0 { it.num_tensors } else { 0 }).collect();
         for ((input, rows), levels) in inputs.zip(&num_levels) {
-            let level = || Tensor::empty([*rows, input.width], (flat.kind(), flat.device()));
+            let level = || Tensor::empty([*rows, input.width], (input.kind(flat.kind()), flat.device()));
             tensors.extend((0..*levels).map(|_| level()));
         }
         let numbered = tensors.iter().enumerate();

@@ -169,7 +169,16 @@ impl TorchEngine {
         let epoch = self.membership().map_or(Epoch(0), |membership| membership.epoch());
         let evaluation = self.foundation.as_mut().map(FoundationPart::take_evaluation);
         let timings = std::mem::take(&mut ports.timings);
-        let report = StepReport { step, epoch, loss: 0.0, grad_square_sum: 0.0, routing: None, timings, evaluation };
+        let report = StepReport {
+            step,
+            epoch,
+            loss: 0.0,
+            grad_square_sum: 0.0,
+            routing: None,
+            pairs: None,
+            timings,
+            evaluation,
+        };
         ports.emit(Event::Reduced(report));
     }
 
@@ -255,7 +264,9 @@ impl TorchEngine {
         self.num_reported = 1;
         let timings = Timings { memory: self.memory(), ..std::mem::take(&mut ports.timings) };
         let routing = self.foundation.as_mut().map_or(Ok(None), FoundationPart::reduce_routing)?;
-        let report = StepReport { step, epoch: Epoch(0), loss, grad_square_sum, routing, timings, evaluation: None };
+        let pairs = self.foundation.as_ref().and_then(FoundationPart::pairs);
+        let (epoch, evaluation) = (Epoch(0), None);
+        let report = StepReport { step, epoch, loss, grad_square_sum, routing, pairs, timings, evaluation };
         ports.emit(Event::Reduced(report));
         Ok(())
     }
@@ -284,6 +295,7 @@ impl TorchEngine {
 /// Reports a step of an actor that is an encoder alone.
 fn report_encoder((step, epoch): (StepId, Epoch), grad_square_sum: f64, ports: &mut Ports) {
     let timings = std::mem::take(&mut ports.timings);
-    let (routing, evaluation) = (None, None);
-    ports.emit(Event::Reduced(StepReport { step, epoch, loss: 0.0, grad_square_sum, routing, timings, evaluation }));
+    let (routing, pairs, evaluation) = (None, None, None);
+    let report = StepReport { step, epoch, loss: 0.0, grad_square_sum, routing, pairs, timings, evaluation };
+    ports.emit(Event::Reduced(report));
 }

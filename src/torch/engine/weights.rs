@@ -1,6 +1,6 @@
 //! Describes where a run's first weights come from: the folder of the model, those of its parts, or chance.
 
-use crate::model::ModelConfig;
+use crate::model::{ModelConfig, REFERENCE_PREFIX};
 use crate::params::{ParamSpec, ParamStore};
 use crate::train::WeightsError;
 use crate::train::hf::{Checkpoint, LoadOptions, Origin, compare_origin, load_weights_from};
@@ -72,6 +72,11 @@ fn origin<'a, N: Iterator<Item = &'a str>>(config: &RunConfig, names: impl Fn() 
         if names().any(|name| name.starts_with(&prefix)) {
             origin = origin.with_part(&prefix, Checkpoint::open(folder.as_path())?, names());
         }
+    }
+    if let Some(folder) = model.reference_source()
+        && names().any(|name| name.starts_with(REFERENCE_PREFIX))
+    {
+        origin = origin.with_part(REFERENCE_PREFIX, Checkpoint::open(folder.as_path())?, names());
     }
     Ok(origin)
 }

@@ -12,7 +12,7 @@ use super::batch::MicroBatch;
 use super::columns::Column;
 use super::decoder::DecoderConfig;
 use super::decoding::Decoding;
-use super::objective::FlowSettings;
+use super::objective::{FlowSettings, Preference};
 use super::parallel_errors::{ContextParallelError, TensorParallelError};
 use super::policy::{PolicyOptions, RobotPolicy};
 use super::routing::{ExpertSet, Routing};
@@ -39,6 +39,12 @@ pub trait FoundationFamily: Debug + Send + Sync {
     /// The decoder that it is, for what only decoders do: generation, prediction heads, routers' losses. `None`: another kind
     /// of model.
     fn as_decoder(&self) -> Option<&DecoderConfig> {
+        None
+    }
+
+    /// The same, which learns from pairs of answers, maybe with the log-probabilities of a reference model; `None`: another
+    /// kind of model.
+    fn with_preference(&self, _preference: Preference) -> Option<Arc<dyn FoundationFamily>> {
         None
     }
 
@@ -218,6 +224,9 @@ pub struct FoundationTape {
     /// For an evaluation: the token with the highest score at each counted target, `[L]`, int64, in a kept slot; `None`
     /// where the model does not say.
     pub predicted: Option<Slot>,
+    /// What is measured of pairs of answers ([`Pairs::loss`](super::objective::Pairs::loss)), in a kept slot; `None` where
+    /// samples are no pairs.
+    pub measures: Option<Slot>,
     /// Holds what the stage before sends: inputs. Empty without a pipeline.
     pub inbound: Vec<Boundary>,
     /// Holds what the stage behind takes, in kept slots.

@@ -21,6 +21,7 @@ mod objective;
 mod original_names;
 mod parallel_errors;
 mod policy;
+mod reference;
 mod registry;
 mod rope_config;
 mod routing;
@@ -50,12 +51,13 @@ pub use family::custom::parts_config;
 pub use foundation::{FoundationFamily, FoundationModel, FoundationShape, FoundationTape};
 pub use groot::{GrootConfig, GrootFamily, TransformerSizes, Tuned};
 pub use keys::ModelConfigError;
-pub use objective::{Draw, FlowSettings, LossKind, NoisePurpose, TimeWeight};
+pub use objective::{Draw, FlowSettings, LossKind, NoisePurpose, Preference, PreferenceLoss, TimeWeight};
 pub use original_names::{COMFY_PREFIX, FlorenceNames, GrootNames, Naming, PolicyNames};
 pub use parallel_errors::{ContextParallelError, TensorParallelError};
 pub use policy::{
     Acting, Chunk, PolicyConfig, PolicyFamily, PolicyOptions, RobotPolicy, StateToken, StreamConfig, TimeUse,
 };
+pub use reference::REFERENCE_PREFIX;
 pub use routing::{ExpertSet, RoutedExperts, RouterLosses, Routing};
 pub use sampler::{
     Guidance, GuidanceScales, Levels, MakeSettings, Method, Sampler, Schedule, ScheduleError, Shift, Underway,

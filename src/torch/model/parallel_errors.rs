@@ -9,6 +9,8 @@ pub enum ContextParallelError {
         "layer {layer} mixes tokens by {what}, which needs all tokens before its own on one rank: set context_parallel to 1"
     )]
     Mixer { layer: usize, what: &'static str },
+    #[error("train.preference compares whole answers: set context_parallel to 1")]
+    Pairs,
     #[error(
         "heads for multi-token prediction read the token after their own: set context_parallel to 1, or train none"
     )]

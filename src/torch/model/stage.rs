@@ -14,6 +14,11 @@ pub struct Stage {
 pub enum StageError {
     #[error("{layers} layers for {stages} pipeline stages: every stage needs at least one")]
     TooMany { stages: usize, layers: usize },
+    #[error(
+        "the log-probabilities of a reference model do not reach a later stage: set pipeline_parallel to 1, or choose a \
+         train.preference.loss without a reference (orpo, simpo)"
+    )]
+    Reference,
     #[error("layer {layer} takes the keys that layer {from} chose, of another stage: choose other pipeline stages")]
     ChosenElsewhere { layer: usize, from: usize },
 }

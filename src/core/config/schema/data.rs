@@ -111,6 +111,9 @@ pub enum Format {
     Auto,
     // `{"messages": [{"role": …, "content": …}], "images": […], "videos": […], "tools": […]}`.
     Messages,
+    // Two answers to one prompt, for `train.preference`: `{"prompt": …, "chosen": …, "rejected": …}`, texts or messages; `prompt`
+    // may be left out where both have it, or be `conversations` or `instruction` with `input`.
+    Pairs,
     // `{"conversations": [{"from": "human", "value": …}], "system": …, "tools": …}`.
     Sharegpt,
     // As `sharegpt`, with `image` or `video`.

@@ -9,6 +9,7 @@ mod memory;
 mod model;
 mod policy;
 mod pools;
+mod preference;
 mod run;
 mod sample;
 mod score;
@@ -28,6 +29,7 @@ pub use policy::{Augment, Normalization, Policy};
 pub use pools::{
     Balance, ContextAttention, DataPool, Edge, Edges, EncoderPool, FoundationPool, Placement, Pools, Scheduler,
 };
+pub use preference::{Preference, PreferenceLoss};
 pub use run::{Checkpoint, Eval, Level, Log, Products, Run, RunConfig, Watch};
 pub use sample::{SampleReader, Sampler, Sampling};
 pub use score::{Expect, Normalize, Score};

@@ -50,6 +50,9 @@ pub struct Model {
     pub vae: Part,
     /// The language model or the diffusion transformer.
     pub foundation: Part,
+    /// The frozen model that `train.preference` compares answers with; its `load` defaults to `model.load`, else
+    /// `model.foundation.load`. Of the other keys `recompute` and `frozen_precision` may be set.
+    pub reference: Part,
     /// Diffusion models with two transformers: `both` are trained, each on its noise levels, or the one of `high` or of `low`
     /// noise, whose samples have no other levels; the other is kept as it is. `null`: both.
     pub experts: Option<Experts>,
@@ -185,7 +188,17 @@ impl Model {
         self.tokenizer.as_ref().or(self.load.as_ref()).or(self.foundation.load.as_ref())
     }
 
-    /// The parts with their keys.
+    /// Returns the source of the reference model of `train.preference`, where there is a folder of one.
+    pub fn reference_source(&self) -> Option<&Source> {
+        self.reference.load.as_ref().or(self.load.as_ref()).or(self.foundation.load.as_ref())
+    }
+
+    /// Returns whether the config says something of the reference model.
+    pub fn names_reference(&self) -> bool {
+        Part { freeze: self.reference.freeze.filter(|freeze| !freeze), ..self.reference.clone() } != Part::default()
+    }
+
+    /// The parts with their keys; the reference model is none.
     pub fn parts(&self) -> [(&'static str, &Part); 8] {
         [
             ("model.image_encoder", &self.image_encoder),
@@ -210,8 +223,9 @@ impl Model {
             (Tower::Audio, true) => audio_projector,
             (Tower::Text, false) => text_encoder,
             (Tower::Text, true) => text_projector,
-            // It has no projector.
+            // They have no projector.
             (Tower::Vae, _) => vae,
+            (Tower::Reference, _) => ("model.reference", &self.reference),
         }
     }
 
@@ -227,7 +241,7 @@ impl Model {
         let has_projectors = self.vae.freeze.is_none();
         let parts = |tower| [false, true].map(|is_projector| self.tower_part(tower, is_projector).1);
         let is_frozen = |tower| parts(tower)[..1 + usize::from(has_projectors)].iter().all(|part| part.is_frozen());
-        towers.iter().all(|tower| tower == Tower::Vae || is_frozen(tower))
+        towers.iter().all(|tower| matches!(tower, Tower::Vae | Tower::Reference) || is_frozen(tower))
     }
 
     /// Returns whether nothing is trained, whatever the parameters are; a part that a model need not have, and of which

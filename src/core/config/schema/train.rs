@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{FlowLoss, NoiseLevels};
+use super::{FlowLoss, NoiseLevels, Preference};
 
 /// Optimization.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -16,6 +16,10 @@ pub struct Train {
     /// both.
     #[serde(default)]
     pub learn: Learn,
+    /// Learn from pairs of answers, of which people prefer the first, and not to imitate one (DPO and its kin); `null`: no
+    /// pairs.
+    #[serde(default)]
+    pub preference: Option<Preference>,
     /// Optimizer steps; instead of them `epochs` may be given.
     #[serde(default)]
     #[schemars(range(min = 1, max = 1000000000000_u64))]
@@ -48,6 +52,14 @@ pub struct Train {
     /// Steps over which the learning rate rises linearly to its peak.
     #[serde(default)]
     pub warmup_steps: u64,
+    /// Instead of `warmup_steps`: their share of all steps, rounded up.
+    #[serde(default)]
+    #[schemars(range(min = 0.0, max = 1.0))]
+    pub warmup_ratio: Option<f64>,
+    /// The last steps of the schedule `wsd`, over which the learning rate falls; `null`: a tenth of all steps.
+    #[serde(default)]
+    #[schemars(range(min = 1))]
+    pub decay_steps: Option<u64>,
     /// Largest gradient norm, over all pools together, or of each of two transformers by itself; 0: no clipping.
     #[serde(default = "clip_grad")]
     #[schemars(range(min = 0.0))]
@@ -141,6 +153,11 @@ pub enum Schedule {
     Cosine,
     Constant,
     Linear,
+    // Warm-up, stable, decay: constant, and linear to `min_lr` over the last `decay_steps`.
+    Wsd,
+    // With the square root of the steps of the warm-up over those done, not below `min_lr`.
+    #[serde(rename = "inverse_sqrt")]
+    InverseSqrt,
 }
 
 /// The optimizer.
@@ -159,6 +176,11 @@ impl Train {
     /// The config has `epochs`, and nobody has counted the samples: `data::settle_steps` does.
     pub fn num_steps(&self) -> u64 {
         self.steps.expect("epochs are settled before anybody asks for steps")
+    }
+
+    /// Steps of the warm-up of a run of so many steps.
+    pub fn num_warmup_steps(&self, steps: u64) -> u64 {
+        self.warmup_ratio.map_or(self.warmup_steps, |ratio| (ratio * steps as f64).ceil() as u64)
     }
 }
 

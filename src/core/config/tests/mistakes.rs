@@ -21,7 +21,7 @@ fn one_mistake_at_a_time() {
         ("pools: { Loud: { towers: [audio] } }\n", &["LF0102", "`pools.Loud`"]),
         (
             "pools: { loud: { towers: [sound] } }\n",
-            &["LF0103", "`pools.loud.towers.0`", "`vision`, `audio`, `text` or `vae`"],
+            &["LF0103", "`pools.loud.towers.0`", "`vision`, `audio`, `text`, `vae` or `reference`"],
         ),
         ("pools: { loud: { towers: [] } }\n", &["LF0104", "`pools.loud.towers` is empty"]),
         ("pools: { audio: {}, loud: { towers: [audio] } }\n", &["LF0111", "`audio` and `loud` hold the same tower"]),
@@ -99,6 +99,25 @@ fn one_mistake_at_a_time() {
             &["LF0104", "`eval.expect.held_out.at_least`"],
         ),
         ("eval: { path: DATA, scores: [bleu] }\n", &["`eval.scores.0`", "wer"]),
+        // the course of the learning rate
+        ("$ +train.warmup_ratio=1.5", &["LF0104", "`train.warmup_ratio`: must be at most 1"]),
+        ("$ +train={warmup_ratio: 0.1, warmup_steps: 1}", &["LF0111", "both `train.warmup_ratio` and"]),
+        ("$ +train.decay_steps=3", &["LF0111", "`train.decay_steps` is for `train.schedule: wsd`"]),
+        ("$ +train={schedule: wsd, warmup_steps: 5, decay_steps: 6}", &["LF0111", "a warm-up of 5 and a decay of 6"]),
+        // pairs of answers
+        (
+            "$ +train.preference={gamma: 1}",
+            &["LF0111", "`train.preference.gamma` is for `train.preference.loss`: simpo"],
+        ),
+        (
+            "$ +train.preference={loss: robust, label_smoothing: 0.5}",
+            &["LF0104", "`train.preference.label_smoothing`: must be below 0.5"],
+        ),
+        (
+            "$ +train={preference: {}, phase: pretrain}",
+            &["LF0111", "`train.preference` compares answers", "set `train.phase` to sft"],
+        ),
+        ("$ +model.reference={frozen_precision: fp8_e4m3fn}", &["LF0111", "without `train.preference`"]),
         // diffusion models
         (
             "$ pools.foundation_low={replicas: 5}",

@@ -104,7 +104,7 @@ impl<'a> ModelCard<'a> {
             Tower::Vision => true,
             Tower::Audio => self.audio().is_some(),
             Tower::Text => self.text_tower().is_some(),
-            Tower::Vae => false,
+            Tower::Vae | Tower::Reference => false,
         };
         let keys = Section::placeholder_keys(tower).iter().filter(|_| has_tower);
         keys.filter_map(|key| self.thinker()[*key].as_i64()).next()

@@ -75,8 +75,8 @@ impl Section {
             ],
             Tower::Audio => &["audio_token_id", "audio_token_index"],
             Tower::Text => &["text_token_id"],
-            // No token stands for a latent.
-            Tower::Vae => &[],
+            // No token stands for a latent or for an answer.
+            Tower::Vae | Tower::Reference => &[],
         }
     }
 }

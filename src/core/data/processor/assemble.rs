@@ -34,7 +34,8 @@ impl Features {
             Tower::Vision => &mut self.images,
             Tower::Audio => &mut self.audio,
             Tower::Text => &mut self.texts,
-            Tower::Vae => &mut self.latents,
+            // No placeholders stand for these.
+            Tower::Vae | Tower::Reference => &mut self.latents,
         }
     }
 

@@ -7,6 +7,7 @@ mod notes;
 mod open;
 mod options;
 mod packed;
+mod pairs;
 mod pictures;
 mod samples;
 mod shown;
@@ -21,4 +22,4 @@ mod truncate_tests;
 
 pub(super) use guard::guarded;
 pub use open::Processor;
-pub use options::{FlowOptions, Learned, PolicyOptions, ProcessorFolders, ProcessorOptions, Sampled};
+pub use options::{FlowOptions, Learned, Pairs, PolicyOptions, ProcessorFolders, ProcessorOptions, Sampled};

@@ -7,7 +7,7 @@ use serde_json::Value as Json;
 
 use super::notes::Notes;
 use super::towers::Towers;
-use super::{ProcessorFolders, ProcessorOptions};
+use super::{Pairs, ProcessorFolders, ProcessorOptions};
 use crate::config::{Learn, Phase, TooLong};
 use crate::data::audio::AudioProcessor;
 use crate::data::card::ModelCard;
@@ -34,6 +34,7 @@ pub struct Processor {
     pub(super) positions: PositionKind,
     pub(super) phase: Phase,
     pub(super) learn: Learn,
+    pub(in crate::data) pairs: Pairs,
     pub(super) notes: Notes,
     pub(super) decoder: Arc<dyn MediaDecoder>,
     pub(super) limits: Limits,
@@ -91,6 +92,7 @@ impl Processor {
             video_sound: options.video.sound,
             phase: options.learned.phase,
             learn: options.learned.learn,
+            pairs: options.pairs,
             notes: Notes::default(),
             decoder: Arc::new(InProcess),
             limits: Limits::from(&options.image),

@@ -34,6 +34,8 @@ pub struct ProcessorOptions {
     pub max_images: usize,
     pub max_visual_tokens: usize,
     pub learned: Learned,
+    /// What is made of pairs of answers.
+    pub pairs: Pairs,
     /// Read by the maker of a diffusion model's samples alone.
     pub flow: FlowOptions,
     /// Read by the maker of a robot policy's samples alone.
@@ -75,6 +77,18 @@ pub struct Sampled {
     pub negative: Option<Option<String>>,
 }
 
+/// Says what is made of pairs of answers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Pairs {
+    /// They are read as any other sample.
+    #[default]
+    Shown,
+    /// A run learns from them and from nothing else; with a `reference` model it needs what that reads, too.
+    Learned { reference: bool },
+    /// A run does not learn from them.
+    Refused,
+}
+
 /// Holds what counts in the loss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Learned {
@@ -113,6 +127,7 @@ impl ProcessorOptions {
             max_images,
             max_visual_tokens,
             learned: learned.into(),
+            pairs: Pairs::default(),
             flow: FlowOptions {
                 dropout: data.caption_dropout.unwrap_or(0.0),
                 masks: data.masks,
@@ -127,6 +142,10 @@ impl ProcessorOptions {
         let mut options = Self::new(data, &config.train);
         let (settings, sets) = (config.policy.clone(), config.data.train.clone());
         options.policy = PolicyOptions { settings, sets, seed: config.run.seed };
+        options.pairs = match &config.train.preference {
+            Some(preference) => Pairs::Learned { reference: preference.loss.needs_reference() },
+            None => Pairs::Refused,
+        };
         options.flow.seed = config.run.seed;
         options.flow.per_token = config.train.loss.is_some_and(|loss| loss.per == Per::Token);
         options.flow.sampled = config.sample.as_ref().map(|sample| Sampled {
@@ -152,6 +171,7 @@ impl Default for ProcessorOptions {
             max_images: usize::MAX,
             max_visual_tokens: usize::MAX,
             learned: Phase::Pretrain.into(),
+            pairs: Pairs::default(),
             flow: FlowOptions::default(),
             policy: PolicyOptions::default(),
         }

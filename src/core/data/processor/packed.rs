@@ -19,6 +19,7 @@ impl Processor {
     pub(in crate::data) fn sample_of(&self, id: SampleId, content: &Content, base: &Path) -> Result<Sample, DataError> {
         match content {
             Content::Messages(conversation) => self.training_sample(id, conversation, base),
+            Content::Pair(pair) => self.pair_sample(id, pair, base),
             Content::Text(piece) => self.text_sample(id, piece),
             Content::Packed(pack) => self.packed_sample(id, pack),
             Content::Captioned(_) => {

@@ -179,6 +179,6 @@ fn takes_no(source: &MediaSource) -> DataError {
     match source.kind().tower() {
         Tower::Vision | Tower::Vae => DataError::image(Path::new(source.name()), reason),
         Tower::Audio => DataError::audio(Path::new(source.name()), reason),
-        Tower::Text => DataError::Line(reason),
+        Tower::Text | Tower::Reference => DataError::Line(reason),
     }
 }

@@ -9,6 +9,7 @@ use super::captioned::{self, Captioned, is_captioned};
 use super::fields::{self, FieldMap};
 use super::locate::{Files, Kind, kind_of};
 use super::messages::Conversation;
+use super::pairs::{self, Pair};
 use super::{flat, sharegpt, transcripts};
 use crate::config::Format;
 use crate::data::error::DataError;
@@ -19,6 +20,7 @@ use crate::data::packed::PackedSample;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Layout {
     Messages,
+    Pairs,
     /// LLaVA's files too.
     Sharegpt,
     Alpaca,
@@ -35,6 +37,7 @@ pub enum Layout {
 /// Says what a record is before texts are cut.
 pub enum Whole {
     Conversation(Conversation),
+    Pair(Box<Pair>),
     Text(String),
     Packed(Box<PackedSample>),
     Captioned(Box<Captioned>),
@@ -47,6 +50,7 @@ impl Layout {
         Some(match format {
             Format::Auto => return None,
             Format::Messages => Self::Messages,
+            Format::Pairs => Self::Pairs,
             Format::Sharegpt | Format::Llava => Self::Sharegpt,
             Format::Alpaca => Self::Alpaca,
             Format::Transcripts => Self::Transcripts,
@@ -71,6 +75,7 @@ impl Layout {
             |key: &str| json.get(columns.get(key).map_or(key, String::as_str)).map_or(&Json::Null, |list| &list[0]);
         Ok(match () {
             () if record.member("input_ids.npy").is_some() => Self::Packed,
+            () if has("chosen") && has("rejected") => Self::Pairs,
             () if has("texts") => Self::Crude,
             () if has("messages") && first("messages").get("from").is_none() => Self::Messages,
             () if has("conversations") || has("messages") => Self::Sharegpt,
@@ -88,7 +93,7 @@ impl Layout {
                 };
                 return Err(format!(
                     "{seen}, of which none is messages, conversations, texts, instruction with output, prompt with \
-                     completion, audio_filepath, audio with text, or text: set columns if fields have other names, such as \
+                     completion, chosen with rejected, audio_filepath, audio with text, or text: set columns if fields have other names, such as \
                      columns: {{instruction: question, output: answer}}"
                 ));
             }
@@ -120,6 +125,7 @@ impl Layout {
     pub fn name(&self) -> &'static str {
         match self {
             Self::Messages => "messages",
+            Self::Pairs => "pairs",
             Self::Sharegpt => "sharegpt",
             Self::Alpaca => "alpaca",
             Self::Transcripts => "transcripts",
@@ -171,6 +177,15 @@ impl Layout {
         }
         let fields = match self {
             Self::Fields(map) => fields::mapped(&record, map)?,
+            Self::Pairs => {
+                let fields = renamed(std::mem::take(&mut record.body), columns)?;
+                let read = |mut fields: Map<String, Json>| {
+                    self.place_files(&mut fields, &record);
+                    Conversation::from_json(Json::Object(fields), &Files { record: &record, folder })
+                };
+                let [chosen, rejected] = pairs::messages(fields)?.map(read);
+                return Ok(Whole::Pair(Box::new(Pair { chosen: chosen?, rejected: rejected? })));
+            }
             _ => {
                 let fields = renamed(std::mem::take(&mut record.body), columns)?;
                 self.canonical(fields, &record)?
@@ -195,13 +210,18 @@ impl Layout {
             Self::Crude => fields::crude(fields)?,
             _ => fields,
         };
-        if record.is_closed && self.is_conversation() {
-            sharegpt::take_members(&mut fields, record.members.iter().map(|(name, _)| name.as_str()));
-        }
-        if matches!(self, Self::Sharegpt | Self::Alpaca) || record.is_closed {
-            sharegpt::place_files(&mut fields);
-        }
+        self.place_files(&mut fields, record);
         Ok(fields)
+    }
+
+    /// Puts the files of a record where they stand among its messages, which may not say so.
+    fn place_files(&self, fields: &mut Map<String, Json>, record: &Record) {
+        if record.is_closed && self.is_conversation() {
+            sharegpt::take_members(fields, record.members.iter().map(|(name, _)| name.as_str()));
+        }
+        if matches!(self, Self::Sharegpt | Self::Alpaca | Self::Pairs) || record.is_closed {
+            sharegpt::place_files(fields);
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Data sets: from what a config names to the sample at a position.
 //!
 //! ```text
-//! path ── paths ── shard ─ blob ─┬ lines   ┐                 ┌ messages, sharegpt, alpaca, fields
+//! path ── paths ── shard ─ blob ─┬ lines   ┐                 ┌ messages, sharegpt, alpaca, pairs, fields
 //!                  (remote)      ├ archive ├ block ─ record ─┤ text ─ cut
 //!                                ├ table   │                 └ packed
 //!                                └ sheet   ┘
@@ -30,6 +30,7 @@ mod messages;
 mod mixture;
 mod open;
 mod order;
+mod pairs;
 mod parallel;
 mod paths;
 #[cfg(feature = "cloud")]
@@ -52,4 +53,5 @@ pub use cut::Piece;
 pub use fingerprint::{Fingerprint, fingerprint};
 pub use messages::{Conversation, IMAGE_PLACEHOLDER, MediaSource, Part, Turn, VIDEO_PLACEHOLDER, Written};
 pub use mixture::{Mixture, Place};
+pub use pairs::Pair;
 pub use stream::{Content, Source};

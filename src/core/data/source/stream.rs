@@ -13,6 +13,7 @@ use super::layout::{Layout, Whole};
 use super::messages::{Conversation, MediaSource};
 use super::open::{Found, count, find};
 use super::order::{Order, sums};
+use super::pairs::Pair;
 use super::parallel::in_parallel;
 use super::paths::left_out;
 use super::shard::{Container, Shard};
@@ -66,6 +67,8 @@ struct Opened {
 #[derive(Debug, PartialEq)]
 pub enum Content {
     Messages(Conversation),
+    /// Two answers to one prompt.
+    Pair(Box<Pair>),
     Text(Piece),
     /// Documents end to end, processed but for their pixels.
     Packed(PackedSample),
@@ -80,6 +83,7 @@ impl Content {
     pub fn media(&self) -> Vec<&MediaSource> {
         match self {
             Self::Messages(conversation) => conversation.media.iter().collect(),
+            Self::Pair(pair) => pair.answers().into_iter().flat_map(|answer| &answer.media).collect(),
             Self::Captioned(captioned) => captioned.target.iter().chain(&captioned.references).collect(),
             Self::Text(_) | Self::Packed(_) | Self::Step(_) => Vec::new(),
         }
@@ -209,6 +213,10 @@ impl Source {
     }
 
     /// Returns whether samples are rendered by a chat template.
+    pub fn is_pairs(&self) -> bool {
+        self.layout == Layout::Pairs
+    }
+
     pub fn is_conversation(&self) -> bool {
         self.layout.is_conversation()
     }
@@ -313,6 +321,10 @@ impl Source {
             Whole::Conversation(mut conversation) => {
                 conversation.media.iter_mut().try_for_each(fetch)?;
                 Ok(Content::Messages(conversation))
+            }
+            Whole::Pair(mut pair) => {
+                pair.chosen.media.iter_mut().chain(&mut pair.rejected.media).try_for_each(fetch)?;
+                Ok(Content::Pair(pair))
             }
             Whole::Packed(packed) => Ok(Content::Packed(*packed)),
             Whole::Step(step) => Ok(Content::Step(step)),

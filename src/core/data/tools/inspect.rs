@@ -23,7 +23,7 @@ use crate::data::media::{Kind, Sampling, in_folder};
 use crate::data::processor::Processor;
 use crate::data::sample::Sample;
 use crate::data::source::Content;
-use crate::data::source::{MediaSource, Part};
+use crate::data::source::{Conversation, MediaSource, Part};
 use crate::files;
 use crate::message::SampleId;
 
@@ -168,6 +168,19 @@ fn type_of(value: &Json) -> &'static str {
     }
 }
 
+/// Roles and texts of the turns, with placeholders for files.
+fn said(conversation: &Conversation) -> Vec<(String, String)> {
+    let text = |part: &Part| match part {
+        Part::Text { text } => text.clone(),
+        Part::Image => Kind::Image.placeholder().to_owned(),
+        Part::Video => Kind::Video.placeholder().to_owned(),
+        Part::Audio => Kind::Audio.placeholder().to_owned(),
+        Part::Context => Kind::Context.placeholder().to_owned(),
+    };
+    let turns = conversation.turns.iter();
+    turns.map(|turn| (turn.role.clone(), turn.parts.iter().map(text).collect())).collect()
+}
+
 /// Sample `index`, its pictures decoded; with a maker as the model reads it.
 ///
 /// # Errors
@@ -180,16 +193,20 @@ pub fn show(inputs: &Inputs, index: u64, maker: Option<&dyn SampleMaker>) -> Res
     let mut shown = Shown { place, turns: Vec::new(), rendered: None, num_tokens: None, media: Vec::new() };
     match &content {
         Content::Messages(conversation) => {
-            let text = |part: &Part| match part {
-                Part::Text { text } => text.clone(),
-                Part::Image => Kind::Image.placeholder().to_owned(),
-                Part::Video => Kind::Video.placeholder().to_owned(),
-                Part::Audio => Kind::Audio.placeholder().to_owned(),
-                Part::Context => Kind::Context.placeholder().to_owned(),
-            };
-            let turns = conversation.turns.iter();
-            shown.turns = turns.map(|turn| (turn.role.clone(), turn.parts.iter().map(text).collect())).collect();
+            shown.turns = said(conversation);
             let media = conversation.media.iter().map(|source| show_media(source, base, inputs.decoder()));
+            shown.media = media.collect::<Result<_, _>>().map_err(wrong)?;
+        }
+        Content::Pair(pair) => {
+            let [chosen, rejected] = pair.answers();
+            let prompt = chosen.turns.iter().zip(&rejected.turns).take_while(|(one, other)| one == other).count();
+            let answer = |name: &str, conversation: &Conversation| {
+                let turns = said(conversation).into_iter().skip(prompt);
+                turns.map(|(role, text)| (format!("{name} {role}"), text)).collect()
+            };
+            let prompt: Vec<(String, String)> = said(chosen).into_iter().take(prompt).collect();
+            shown.turns = [prompt, answer("chosen", chosen), answer("rejected", rejected)].concat();
+            let media = chosen.media.iter().map(|source| show_media(source, base, inputs.decoder()));
             shown.media = media.collect::<Result<_, _>>().map_err(wrong)?;
         }
         Content::Text(piece) => shown.turns = vec![("text".to_owned(), piece.text.clone())],

@@ -51,6 +51,9 @@ pub fn members(
         Content::Messages(conversation) => {
             of_conversation(conversation, Files { base, look, decoder, members: Vec::new() })
         }
+        Content::Pair(_) => Err(DataError::Line(
+            "is a pair of answers, which shards do not hold: keep such records as JSON or Parquet".to_owned(),
+        )),
         Content::Text(piece) => Ok(vec![json_member(&json!({ "text": piece.text, "media": "text" }))]),
         Content::Step(_) => Err(DataError::Line(
             "is a frame of an episode: shards of other samples hold none; `data convert` writes whole sets".to_owned(),

@@ -158,6 +158,15 @@ fn count(
                 ("contexts", media(|item| matches!(item, MediaSource::Context(_)))),
             ]
         }
+        Content::Pair(pair) => {
+            let turns = pair.answers().into_iter().flat_map(|answer| &answer.turns);
+            let characters: usize = turns.map(|turn| turn.joined_text().chars().count()).sum();
+            vec![
+                ("turns", pair.chosen.turns.len()),
+                ("characters", characters),
+                ("images", pair.chosen.images().count()),
+            ]
+        }
         Content::Text(piece) => vec![("characters", piece.text.chars().count())],
         Content::Captioned(captioned) => of_captioned(captioned),
         Content::Step(step) => {
@@ -171,7 +180,7 @@ fn count(
             let items = sample.media.iter().filter(|item| item.tower == tower);
             items.map(|item| item.num_features).sum::<usize>()
         };
-        let ([visual, heard, read, _], meta) = (Tower::ALL.map(of), &sample.meta);
+        let ([visual, heard, read, ..], meta) = (Tower::ALL.map(of), &sample.meta);
         counts.retain(|(name, _)| *name != TOKENS);
         counts.push((TOKENS, meta.num_tokens as usize));
         match meta.target {

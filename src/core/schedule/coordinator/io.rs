@@ -4,7 +4,7 @@ use super::{
     CheckpointDraft, EvaluationSummary, FailedSave, FittedCosts, Ledger, NonFinite, PoisonItem, StepBalance, Straggler,
 };
 use crate::message::{
-    ActorId, BadSample, Command, Epoch, Event, PoolName, RoutingReport, SampleId, SaveTo, StepId, Timings,
+    ActorId, BadSample, Command, Epoch, Event, PairReport, PoolName, RoutingReport, SampleId, SaveTo, StepId, Timings,
 };
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -115,6 +115,8 @@ pub struct StepSummary {
     pub experts: Vec<ExpertStep>,
     /// The routing of a foundation with experts.
     pub routing: Option<RoutingReport>,
+    /// The pairs of answers, where the run learns from such.
+    pub pairs: Option<PairReport>,
     pub learning_rate: f64,
     pub num_samples: usize,
     pub num_tokens: usize,

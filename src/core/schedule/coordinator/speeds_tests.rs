@@ -13,7 +13,14 @@ fn spec() -> PlanSpec {
     PlanSpec {
         sigma: None,
         pack: PackLimits::tokens(64),
-        learning_rate: LearningRate { peak: 1e-3, min: 0.0, schedule: Schedule::Cosine, warmup_steps: 2, steps: 10 },
+        learning_rate: LearningRate {
+            peak: 1e-3,
+            min: 0.0,
+            schedule: Schedule::Cosine,
+            warmup_steps: 2,
+            decay_steps: 1,
+            steps: 10,
+        },
         foundations: vec![FoundationPlanSpec::only(1, CostModel::decoder(8))],
         encoders: vec![EncoderPlanSpec::new(PoolName::ENCODER, [Tower::Vision].into_iter().collect(), 4, LANES)],
         colocated: false,

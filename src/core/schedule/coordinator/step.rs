@@ -5,8 +5,8 @@ use super::encoder_pool::EncoderPool;
 use super::io::ExpertStep;
 use super::{FittedCosts, Ledger, PoolSize, PoolSizes, SchedulerState, StepBalance, StepSummary};
 use crate::message::{
-    ActorId, Command, Commit, EvaluationReport, ExpertLoads, Role, RoutingReport, SampleId, StepPlan, StepReport,
-    Timings,
+    ActorId, Command, Commit, EvaluationReport, ExpertLoads, PairReport, Role, RoutingReport, SampleId, StepPlan,
+    StepReport, Timings,
 };
 use crate::message::{Replica, SKIPPED, SampleMeta, Unit, UnitId};
 use crate::schedule::Batch;
@@ -257,6 +257,12 @@ impl InFlight {
         ids
     }
 
+    /// Sums over the foundation's ranks in their order.
+    fn pairs(&self) -> Option<PairReport> {
+        let of_pool = self.reports.iter().filter(|(actor, _)| actor.role == Role::Foundation);
+        of_pool.filter_map(|(_, report)| report.pairs).reduce(|sum, part| sum.plus(&part))
+    }
+
     /// The losses are sums over the foundation's ranks in their order; the loads are the pool's, those of each layer from the
     /// first rank that has it.
     fn routing(&self) -> Option<RoutingReport> {
@@ -301,6 +307,7 @@ impl InFlight {
             grad_norm,
             experts: self.experts.clone(),
             routing: self.routing(),
+            pairs: self.pairs(),
             learning_rate: self.plan.learning_rate,
             num_samples: self.plan.packs.iter().map(|pack| pack.samples.len()).sum(),
             num_tokens: self.plan.num_tokens(),

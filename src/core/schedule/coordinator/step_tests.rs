@@ -38,6 +38,7 @@ fn decided(of_samples: &[usize], clip_grad: f64) -> InFlight {
             loss: if actor.role == Role::Encoder { 0.0 } else { loss },
             grad_square_sum,
             routing: None,
+            pairs: None,
             timings,
             evaluation: None,
         };

@@ -18,7 +18,8 @@ fn pools() -> PoolSizes {
 }
 
 fn spec() -> CoordinatorSpec {
-    let learning_rate = LearningRate { peak: 0.1, min: 0.0, schedule: Schedule::Linear, warmup_steps: 2, steps: STEPS };
+    let learning_rate =
+        LearningRate { peak: 0.1, min: 0.0, schedule: Schedule::Linear, warmup_steps: 2, decay_steps: 1, steps: STEPS };
     let plan = PlanSpec {
         sigma: None,
         pack: PackLimits::tokens(32),
@@ -113,7 +114,16 @@ fn sample(position: u64) -> SampleMeta {
 }
 
 fn report(step: StepId, epoch: Epoch, loss: f64) -> StepReport {
-    StepReport { step, epoch, loss, grad_square_sum: 1.0, routing: None, timings: Timings::default(), evaluation: None }
+    StepReport {
+        step,
+        epoch,
+        loss,
+        grad_square_sum: 1.0,
+        routing: None,
+        pairs: None,
+        timings: Timings::default(),
+        evaluation: None,
+    }
 }
 
 /// Holds what is seen of a run.

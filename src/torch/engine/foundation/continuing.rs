@@ -2,7 +2,7 @@
 //! evaluation scores one, so that every layout that scores can continue. No keys and values are kept between tokens.
 
 use super::FoundationPart;
-use super::evaluate::record_forward;
+use super::evaluate::{Judged, record_forward};
 use crate::engine::stages::Filled;
 use crate::model::{Columns, Decoding, MicroBatch, POSITION_IDS};
 use crate::parallel::pipeline::PipelineRun;
@@ -128,7 +128,8 @@ impl FoundationPart {
         let (mut found, mut is_silent) = (Vec::new(), false);
         while let Some(task) = run.next() {
             let Filled { batch, features } = &chunks[task.micro_batch];
-            let (forward, predicted) = record_forward(stages, task.stage, batch, features, row_tokens);
+            let (forward, judged) = record_forward(stages, task.stage, batch, features, row_tokens);
+            let predicted = judged.and_then(Judged::tokens);
             is_silent |= forward.loss.is_some() && predicted.is_none();
             let begin = |_, tape, inputs| Ok::<_, EngineError>(Execution::forward_only(tape, params.clone(), inputs));
             let counts = stages.counts_loss();

@@ -14,19 +14,35 @@ use loongforge_core::schedule::Task;
 use std::time::Instant;
 use tch::{Kind, Tensor};
 
-/// Records a micro-batch that gets no backward. Returns with it the slot of what the model predicts at the targets, where the
-/// stage has it.
+/// The slot that tells what is right of a micro-batch.
+#[derive(Clone, Copy)]
+pub(super) enum Judged {
+    /// What the model predicts at the targets.
+    Tokens(Slot),
+    /// What is measured of pairs of answers.
+    Pairs(Slot),
+}
+
+impl Judged {
+    /// The slot of the tokens that the model predicts.
+    pub(super) fn tokens(self) -> Option<Slot> {
+        if let Judged::Tokens(slot) = self { Some(slot) } else { None }
+    }
+}
+
+/// Records a micro-batch that gets no backward. Returns with it what tells which targets are right, where the stage has it.
 pub(super) fn record_forward(
     stages: &Stages,
     stage: usize,
     batch: &MicroBatch,
     features: &[Vec<Tensor>],
     row_tokens: usize,
-) -> (Recorded, Option<Slot>) {
-    let FoundationTape { tape, features: slots, loss, predicted, inbound, outbound, key_values, .. } =
+) -> (Recorded, Option<Judged>) {
+    let FoundationTape { tape, features: slots, loss, predicted, measures, inbound, outbound, key_values, .. } =
         stages.model(stage).record(batch);
     let inputs = with_values(&slots, features);
-    (Recorded { tape, inputs, inbound, outbound, loss, key_values, row_tokens, dropout: None }, predicted)
+    let judged = measures.map(Judged::Pairs).or(predicted.map(Judged::Tokens));
+    (Recorded { tape, inputs, inbound, outbound, loss, key_values, row_tokens, dropout: None }, judged)
 }
 
 impl FoundationPart {
@@ -40,7 +56,7 @@ impl FoundationPart {
     pub(super) fn score(&mut self, tasks: &[Task]) -> Result<(), EngineError> {
         /// Holds what of a micro-batch is read after its forward.
         struct Begun {
-            slots: Option<(Slot, Option<Slot>)>,
+            slots: Option<(Slot, Option<Judged>)>,
             /// The number of tokens, or samples, that count.
             num_targets: u64,
             /// The counted tokens of a language model.
@@ -62,12 +78,12 @@ impl FoundationPart {
                     (&filler, &[][..], 1)
                 }
             };
-            let (forward, predicted) = record_forward(&self.stages, task.stage, batch, features, row_tokens);
+            let (forward, judged) = record_forward(&self.stages, task.stage, batch, features, row_tokens);
             // A filler has no targets, and ranks that compute the same row count it once.
             let counts = self.stages.counts_loss() && pack < step.packs.len();
-            let slots = forward.loss.map(|loss| (loss, predicted)).filter(|_| counts);
-            // A policy has tokens, and predicts none of them.
-            let labels = batch.columns.find(TARGETS).filter(|_| predicted.is_some());
+            let slots = forward.loss.map(|loss| (loss, judged)).filter(|_| counts);
+            // A policy has tokens, and predicts none of them; of pairs each counts once.
+            let labels = batch.columns.find(TARGETS).filter(|_| matches!(judged, Some(Judged::Tokens(_))));
             let labels = labels.map(|targets| targets.masked_select(&targets.ge(0)));
             let of_rows = || batch.samples.iter().map(|sample| u64::from(sample.num_targets)).sum();
             let num_targets = labels.as_ref().map_or_else(of_rows, |labels| labels.numel() as u64);
@@ -77,14 +93,17 @@ impl FoundationPart {
         let Some(evaluation) = &mut step.evaluation else { return Ok(()) };
         let begin = |_, tape, inputs| Ok::<_, EngineError>(Execution::forward_only(tape, params.clone(), inputs));
         step.run.forward(&params, recorded, begin, |at, run| {
-            let Begun { slots: Some((loss, predicted)), num_targets, labels } = &begun[at] else { return };
+            let Begun { slots: Some((loss, judged)), num_targets, labels } = &begun[at] else { return };
             evaluation.num_targets += num_targets;
-            let predicted = predicted.as_ref().zip(labels.as_ref());
-            evaluation.is_silent |= predicted.is_none();
-            let correct = |(slot, labels): (&Slot, &Tensor)| {
-                run.value(*slot).eq_tensor(&labels.to_device(device)).sum(Kind::Int64)
+            let correct = match (judged, labels) {
+                (Some(Judged::Tokens(slot)), Some(labels)) => {
+                    Some(run.value(*slot).eq_tensor(&labels.to_device(device)).sum(Kind::Int64))
+                }
+                (Some(Judged::Pairs(slot)), _) => Some(run.value(*slot).get(1)),
+                _ => None,
             };
-            let found = [run.value(*loss).copy(), predicted.map_or(Tensor::from(0.0), correct)];
+            evaluation.is_silent |= correct.is_none();
+            let found = [run.value(*loss).copy(), correct.unwrap_or_else(|| Tensor::from(0.0))];
             evaluation.scores = Some(match evaluation.scores.take() {
                 None => found,
                 Some(sums) => {

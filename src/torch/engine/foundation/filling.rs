@@ -46,8 +46,9 @@ impl FoundationPart {
             }
             let whole = columns.iter().enumerate().map(|(index, column)| work.column(index, column));
             let batch = sizes(Columns::new(columns, whole.collect::<Result<_, _>>()?));
-            let (kind, device) = (params.flat().kind(), params.flat().device());
+            let device = params.flat().device();
             let of_input = |input: &FeatureInput| {
+                let kind = input.kind(params.flat().kind());
                 let units = || work.units.iter().filter(|unit| unit.tower == input.tower);
                 let level = |index: usize| {
                     let zeros = |rows| Tensor::zeros([rows, input.width], (kind, device));

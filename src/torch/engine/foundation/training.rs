@@ -16,6 +16,7 @@ impl FoundationPart {
         struct Begun {
             rows: i64,
             loss: Option<Slot>,
+            measures: Option<Slot>,
             routing: Option<Routing>,
         }
         let (params, step) = (self.pool.params().clone(), &mut self.steps[0]);
@@ -35,21 +36,26 @@ impl FoundationPart {
                     (&filler, &[][..], 1, None)
                 }
             };
-            let FoundationTape { tape, features: slots, loss, inbound, outbound, key_values, routing, .. } =
-                self.stages.model(task.stage).record(batch);
+            let FoundationTape {
+                tape, features: slots, loss, measures, inbound, outbound, key_values, routing, ..
+            } = self.stages.model(task.stage).record(batch);
             let inputs = with_values(&slots, features);
             let (rows, routing) = (batch.num_tokens(), routing.filter(|_| dropout.is_some()));
             recorded.push(Recorded { tape, inputs, inbound, outbound, loss, key_values, row_tokens, dropout });
-            begun.push(Begun { rows, loss, routing });
+            begun.push(Begun { rows, loss, measures, routing });
             if let Some(work) = step.packs.get_mut(pack).filter(|_| slots.iter().any(|levels| !levels.is_empty())) {
                 work.chunks[chunk].slots = slots;
             }
         }
         let (mut found, counts, alive) = (Vec::new(), self.stages.counts_loss(), step.run.most_alive());
-        let (sums, activations) = (&mut step.routing, &mut self.activations);
+        let (sums, activations, measured) = (&mut step.routing, &mut self.activations, &mut step.measures);
         let begin = |at: usize, tape, inputs| activations.begin(tape, params.clone(), inputs, begun[at].rows, alive);
         step.run.forward(&params, recorded, begin, |at, run| {
             found.extend(begun[at].loss.filter(|_| counts).map(|loss| run.value(loss).shallow_clone()));
+            if let Some(part) = begun[at].measures.filter(|_| counts) {
+                let part = run.value(part);
+                *measured = Some(measured.take().map_or_else(|| part.copy(), |sum| sum + part));
+            }
             if let Some(routing) = &begun[at].routing {
                 sums.add(&self.expert_sets, routing, run);
             }

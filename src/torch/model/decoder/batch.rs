@@ -6,6 +6,7 @@ use std::rc::Rc;
 
 use tch::Tensor;
 
+use crate::model::objective::Pairs;
 use crate::model::routing::Routing;
 use crate::tape::{Boundary, ContextShard, KeyValues, Policy, Slot, Tape};
 
@@ -34,12 +35,15 @@ pub struct Targets {
     pub scale: f64,
     /// Forward only: the sum of the cross-entropies and the predicted entries take the place of the loss.
     pub evaluates: bool,
+    /// The row is of pairs of answers, and its loss is that of their objective.
+    pub pairs: Option<Pairs>,
 }
 
 impl Targets {
     /// The part of the step's targets that these are.
     pub(super) fn share(&self) -> f64 {
-        self.scale * self.labels.iter().filter(|label| **label >= 0).count() as f64
+        let counted = || self.labels.iter().filter(|label| **label >= 0).count() as f64;
+        self.scale * self.pairs.as_ref().map_or_else(counted, Pairs::num_counted)
     }
 }
 
@@ -55,8 +59,13 @@ pub struct TextTape {
     pub inbound: Vec<Boundary>,
     /// Holds what the stage behind takes, in kept slots.
     pub outbound: Vec<Boundary>,
-    /// A scalar, float64: what to differentiate; of an evaluation the sum of the targets' cross-entropies.
+    /// An input, `[2P, 1]`: the log-probabilities of a reference model, where the loss of pairs reads them.
+    pub reference: Option<Slot>,
+    /// A scalar, float64: what to differentiate; of an evaluation the sum of the targets' cross-entropies, or of the losses of
+    /// pairs.
     pub loss: Option<Slot>,
+    /// What is measured of pairs ([`Pairs::loss`]), a kept slot.
+    pub measures: Option<Slot>,
     /// For an evaluation: the entry with the highest score at each counted target, `[L]`, int64.
     pub predicted: Option<Slot>,
     /// For each mixer with a loss of its own, such as an indexer's, the sum over tokens, unweighted; kept slots.

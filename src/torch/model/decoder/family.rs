@@ -4,6 +4,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use loongforge_core::config::ContextAttention;
+use loongforge_core::message::Tower;
 use tch::Tensor;
 
 use super::batch::{Targets, TextBatch, TextOptions};
@@ -14,12 +15,16 @@ use crate::model::batch::MicroBatch;
 use crate::model::columns::{Column, INPUT_IDS, POSITION_IDS, token_columns};
 use crate::model::decoding::Decoding;
 use crate::model::foundation::{FoundationFamily, FoundationModel, FoundationShape, FoundationTape};
+use crate::model::objective::{Pairs, Preference};
 use crate::model::parallel_errors::{ContextParallelError, TensorParallelError};
 use crate::model::routing::ExpertSet;
 use crate::model::stage::{Stage, StageError};
 use crate::model::towers::FeatureInput;
 use crate::params::{ParallelRank, ParamSpec, ParamStore, divide};
 use crate::tape::Policy;
+
+/// What needs whole rows where samples are pairs of answers.
+const PAIRS: &str = "train.preference";
 
 /// A decoder that features go into, whole or a rank's part of it.
 #[derive(Debug)]
@@ -28,12 +33,14 @@ pub struct DecoderFamily {
     /// Holds what this rank computes of it.
     config: DecoderConfig,
     inputs: Vec<FeatureInput>,
+    /// Samples are pairs of answers, and this is what is learned of them.
+    preference: Option<Preference>,
 }
 
 impl DecoderFamily {
     /// The whole decoder, in which these features replace tokens.
     pub fn new(config: DecoderConfig, inputs: Vec<FeatureInput>) -> DecoderFamily {
-        DecoderFamily { whole: config.clone(), config, inputs }
+        DecoderFamily { whole: config.clone(), config, inputs, preference: None }
     }
 }
 
@@ -58,17 +65,30 @@ impl FoundationFamily for DecoderFamily {
         Some(&self.config)
     }
 
+    fn with_preference(&self, preference: Preference) -> Option<Arc<dyn FoundationFamily>> {
+        let mut inputs = self.inputs.clone();
+        if preference.loss.needs_reference() {
+            inputs.push(FeatureInput::of_reference());
+        }
+        let (whole, config) = (self.whole.clone(), self.config.clone());
+        Some(Arc::new(DecoderFamily { whole, config, inputs, preference: Some(preference) }))
+    }
+
     fn divided(&self, place: &ParallelRank) -> Result<Arc<dyn FoundationFamily>, TensorParallelError> {
         let (whole, inputs) = (self.whole.clone(), self.inputs.clone());
-        Ok(Arc::new(DecoderFamily { config: whole.divided(place)?, whole, inputs }))
+        let config = whole.divided(place)?;
+        Ok(Arc::new(DecoderFamily { config, whole, inputs, preference: self.preference }))
     }
 
     fn check_context(&self, ranks: usize, attention: ContextAttention) -> Result<(), ContextParallelError> {
+        if ranks > 1 && self.preference.is_some() {
+            return Err(ContextParallelError::Pairs);
+        }
         self.config.check_context(ranks, attention)
     }
 
     fn needs_whole_rows(&self) -> Option<&'static str> {
-        self.config.needs_whole_rows()
+        self.preference.map(|_| PAIRS).or_else(|| self.config.needs_whole_rows())
     }
 
     fn has_experts(&self) -> bool {
@@ -84,6 +104,10 @@ impl FoundationFamily for DecoderFamily {
     }
 
     fn check_stage(&self, stage: &Stage) -> Result<(), StageError> {
+        let compares = self.preference.is_some_and(|preference| preference.loss.needs_reference());
+        if compares && !stage.is_whole() {
+            return Err(StageError::Reference);
+        }
         stage.check(&self.config)
     }
 
@@ -104,6 +128,7 @@ impl FoundationFamily for DecoderFamily {
             decoder: Decoder::stage(&self.config, stage.clone(), params),
             inputs: self.inputs.clone(),
             columns: self.columns().into(),
+            preference: self.preference,
             policy,
         })
     }
@@ -113,6 +138,7 @@ struct DecoderModel {
     decoder: Decoder,
     inputs: Vec<FeatureInput>,
     columns: Rc<[Column]>,
+    preference: Option<Preference>,
     policy: Policy,
 }
 
@@ -142,7 +168,12 @@ impl FoundationModel for DecoderModel {
             row: batch.row.clone(),
             past: batch.past,
         };
-        let targets = Targets { labels: batch.targets(), scale: batch.loss_scale, evaluates: batch.evaluates };
+        let labels = batch.targets();
+        // Prompts that are continued have no targets.
+        let is_prompt = batch.evaluates && batch.samples.iter().all(|sample| sample.num_targets == 0);
+        let preference = self.preference.filter(|_| !is_prompt);
+        let pairs = preference.map(|preference| Pairs::new(preference, &batch.cu_seqlens, &labels));
+        let targets = Targets { labels, scale: batch.loss_scale, evaluates: batch.evaluates, pairs };
         let options = TextOptions {
             feature_tensors: self.inputs.iter().map(|input| input.num_tensors).collect(),
             train_features: batch.feature_grads,
@@ -150,10 +181,16 @@ impl FoundationModel for DecoderModel {
             keep_routing: false,
         };
         let recorded = self.decoder.tape(&text, Some(&targets), &options);
+        let mut features = recorded.features;
+        let of_reference = self.inputs.iter().position(|input| input.tower == Tower::Reference);
+        if let (Some(input), Some(slot)) = (of_reference, recorded.reference) {
+            features[input] = vec![slot];
+        }
         FoundationTape {
             tape: Rc::new(recorded.tape),
-            features: recorded.features,
+            features,
             loss: recorded.loss,
+            measures: recorded.measures,
             predicted: recorded.predicted,
             inbound: recorded.inbound,
             outbound: recorded.outbound,
@@ -169,7 +206,7 @@ impl FoundationModel for DecoderModel {
 
     fn pieces(&self, batch: &MicroBatch, chunk_tokens: usize) -> Result<Vec<MicroBatch>, &'static str> {
         let counts = |ids: &[i64]| self.inputs.iter().map(|input| input.rows(ids).len() as i64).collect();
-        match self.decoder.config().needs_whole_rows() {
+        match self.preference.map(|_| PAIRS).or_else(|| self.decoder.config().needs_whole_rows()) {
             Some(what) => Err(what),
             None => Ok(batch.pieces(chunk_tokens, counts)),
         }

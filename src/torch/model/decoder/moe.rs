@@ -332,8 +332,12 @@ mod tests {
             row: None,
             past: None,
         };
-        let targets =
-            Targets { labels: ids.iter().map(|id| (id + 1) % 32).collect(), scale: 1.0 / 9.0, evaluates: false };
+        let targets = Targets {
+            labels: ids.iter().map(|id| (id + 1) % 32).collect(),
+            scale: 1.0 / 9.0,
+            evaluates: false,
+            pairs: None,
+        };
         let options = TextOptions { feature_tensors: Vec::new(), train_features: false, policy, keep_routing: false };
         let made = model.tape(&batch, Some(&targets), &options);
         let mut run = Execution::new(Rc::new(made.tape), params.clone(), vec![]);

@@ -86,7 +86,9 @@ impl Decoder {
             hidden: x,
             inbound,
             outbound: Vec::new(),
+            reference: None,
             loss: None,
+            measures: None,
             predicted: None,
             mixer_losses: Vec::new(),
             routing: None,
@@ -119,13 +121,34 @@ impl Decoder {
             (made.mixer_losses, made.routing) = (mixer_losses, recording.finish());
             return made;
         }
-        if targets.evaluates {
+        if let Some(pairs) = &targets.pairs {
+            let (hidden, labels) = self.record_counted(tape, x, targets, &recording);
+            let each = self.cross_entropy().record_each(tape, "log-probabilities", hidden, &labels);
+            made.reference = pairs.needs_reference().then(|| tape.input(false));
+            let (objective, scale) = (pairs.clone(), targets.scale);
+            let forward = move |reads: &[Tensor]| objective.loss(&reads[0], reads.get(1), scale).into();
+            let reads: Vec<Slot> = [each].into_iter().chain(made.reference).collect();
+            let found = tape.run("loss of pairs", &[], Policy::Keep, &reads, 2, forward);
+            found.iter().for_each(|slot| tape.keep(*slot));
+            (made.hidden, made.loss, made.measures) = (hidden, Some(found[0]), Some(found[1]));
+            if targets.evaluates {
+                made.routing = recording.finish();
+                return made;
+            }
+        } else if targets.evaluates {
             let (hidden, [loss, predicted]) = self.record_scores(tape, x, targets, &recording);
             (made.hidden, made.loss, made.predicted) = (hidden, Some(loss), Some(predicted));
             made.routing = recording.finish();
             return made;
         }
-        let (hidden, loss) = self.record_loss(tape, x, targets, &recording);
+        let loss = match made.loss {
+            Some(loss) => loss,
+            None => {
+                let (hidden, loss) = self.record_loss(tape, x, targets, &recording);
+                made.hidden = hidden;
+                loss
+            }
+        };
         let num_tokens =
             batch.row.as_ref().map_or(batch.input_ids.numel() as i64, |row| row.split().num_tokens() as i64);
         let share = targets.share();
@@ -151,7 +174,6 @@ impl Decoder {
         made.routing =
             recording.finish().map(|routing| Routing { losses: RouterLosses { indexers, ..losses }, ..routing });
         made.loss = Some(total(tape, loss, &[heads, others].concat()));
-        made.hidden = hidden;
         made
     }
 

@@ -10,7 +10,7 @@ use super::rows::{counted, index};
 use super::transformer::Decoder;
 use crate::native::NativeError;
 use crate::params::ParamStore;
-use crate::tape::{Execution, Policy};
+use crate::tape::{Execution, Policy, Slot, Tape};
 
 /// The scores of each target of a row, in the row's order.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -22,6 +22,17 @@ pub struct TokenScores {
 }
 
 impl Decoder {
+    /// A tape that ends with the log-probability `[L]`, float32, of each of the `labels` that are targets: for each token the
+    /// one to predict, or below 0. Of a rank's part of a decoder, too.
+    pub fn log_probabilities(&self, batch: &TextBatch, labels: &[i64], options: &TextOptions) -> (Tape, Slot) {
+        let mut made = self.tape(batch, None, options);
+        let (rows, labels) = counted(labels);
+        let hidden = made.tape.take_rows(made.hidden, index(&rows, self.device));
+        let each = self.cross_entropy().record_each(&mut made.tape, "log-probabilities", hidden, &labels);
+        let negated = made.tape.run("negated", &[], Policy::Keep, &[each], 1, |reads| vec![-&reads[0]]);
+        (made.tape, negated[0])
+    }
+
     /// Scores of the `labels` that are targets: for each token the one to predict, or -100. `features` are by input the
     /// tower's outputs for the row's items, `[N, D]` each; none without items. `params` are what the decoder was made from.
     ///

@@ -95,6 +95,7 @@ impl Recorder<'_> {
             features: features.slots,
             loss,
             predicted: None,
+            measures: None,
             inbound,
             outbound,
             key_values: Vec::new(),

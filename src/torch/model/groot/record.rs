@@ -53,6 +53,7 @@ impl Network {
             features: vec![features],
             loss: Some(loss),
             predicted: None,
+            measures: None,
             inbound: Vec::new(),
             outbound: Vec::new(),
             key_values: Vec::new(),

@@ -31,16 +31,30 @@ impl CrossEntropy {
     /// The sum over `labels` of the cross-entropies of `hidden` `[L, D]`, which is in a region, times `scale`: a float64
     /// scalar.
     pub fn record(&self, tape: &mut Tape, name: &str, hidden: Slot, labels: &[i64], scale: f64) -> Slot {
-        let labels = self.labels(labels);
         if self.parallel.tp == 1 {
-            let loss = self.linear(labels, scale);
+            let loss = self.linear(self.labels(labels), scale);
             return tape.custom(name, &self.ids, &[hidden], 1, Box::new(loss))[0];
         }
-        let scores = VocabScores::new(self.linear(labels - self.first_token, 1.0));
-        let scores = tape.custom(format!("{name} scores"), &self.ids, &[hidden], 2, Box::new(scores));
-        let (norm, of_labels) = (tape.log_sum_exp(scores[0]), tape.reduce_from_region(scores[1]));
+        let [norm, of_labels] = self.record_parts(tape, name, hidden, labels);
         let sum = move |reads: &[Tensor]| vec![(&reads[0] - &reads[1]).sum(Kind::Double) * scale];
         tape.run(name, &[], Policy::Keep, &[norm, of_labels], 1, sum)[0]
+    }
+
+    /// Works like [`CrossEntropy::record`], with the cross-entropy of each of `labels`: `[L]`, float32.
+    pub fn record_each(&self, tape: &mut Tape, name: &str, hidden: Slot, labels: &[i64]) -> Slot {
+        let [norm, of_labels] = self.record_parts(tape, name, hidden, labels);
+        let each = move |reads: &[Tensor]| vec![&reads[0] - &reads[1]];
+        tape.run(name, &[], Policy::Keep, &[norm, of_labels], 1, each)[0]
+    }
+
+    /// The logarithms of the sums of exponentials of the scores, and the scores of `labels`; `[L]` each, float32.
+    fn record_parts(&self, tape: &mut Tape, name: &str, hidden: Slot, labels: &[i64]) -> [Slot; 2] {
+        let scores = VocabScores::new(self.linear(self.labels(labels) - self.first_token, 1.0));
+        let scores = tape.custom(format!("{name} scores"), &self.ids, &[hidden], 2, Box::new(scores));
+        match self.parallel.tp {
+            1 => [scores[0], scores[1]],
+            _ => [tape.log_sum_exp(scores[0]), tape.reduce_from_region(scores[1])],
+        }
     }
 
     /// For an evaluation: the sum of the cross-entropies, and at each target the entry with the highest score `[L]`, int64; in

@@ -62,6 +62,7 @@ impl Network {
             features,
             loss: Some(loss),
             predicted: None,
+            measures: None,
             inbound: Vec::new(),
             outbound: Vec::new(),
             key_values: Vec::new(),

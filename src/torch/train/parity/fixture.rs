@@ -195,8 +195,8 @@ impl<'a> Source<'a> {
             Tower::Vision => pictures(inputs, it.family.patch_dim())?,
             Tower::Audio => items(inputs, "audio_frames", "audio_lengths")?,
             Tower::Text => items(inputs, "text_ids", "text_lengths")?,
-            // Sequences of tokens have no latents.
-            Tower::Vae => (None, Vec::new()),
+            // Sequences of tokens have no latents and no answers.
+            Tower::Vae | Tower::Reference => (None, Vec::new()),
         };
         Ok(Source { it, grids: grids.into_iter(), values, taken: 0 })
     }

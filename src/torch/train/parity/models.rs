@@ -175,6 +175,7 @@ impl Models {
             labels: documents.iter().flat_map(|document| document.targets.clone()).collect(),
             scale,
             evaluates: false,
+            pairs: None,
         };
         let options = TextOptions {
             feature_tensors: self.feature_tensors(),

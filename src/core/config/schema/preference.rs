@@ -1,0 +1,48 @@
+//! Learning from pairs of answers.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Learning from pairs of answers to one prompt, of which the first is preferred.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Preference {
+    /// The loss: `sigmoid` is DPO; `robust`, `hinge`, `ipo`, `apo_zero` and `apo_down` compare with a reference model as well;
+    /// `orpo` and `simpo` do without one.
+    pub loss: PreferenceLoss,
+    /// How strongly the model is held to the reference: larger is closer. `null`: 0.1; for `simpo` 2.
+    #[schemars(range(max = 1e4), extend("exclusiveMinimum" = 0.0))]
+    pub beta: Option<f64>,
+    /// The share of pairs that are taken to be the wrong way round, for `sigmoid` and `robust`; `null`: 0.
+    #[schemars(range(min = 0.0, max = 0.5))]
+    pub label_smoothing: Option<f64>,
+    /// The margin of `simpo`; `null`: 1.
+    #[schemars(range(min = 0.0, max = 1e4))]
+    pub gamma: Option<f64>,
+    /// Weight of the chosen answer's negative log-likelihood, the mean over its tokens; `null`: 1 for `orpo`, else 0.
+    #[schemars(range(min = 0.0, max = 1e4))]
+    pub nll_weight: Option<f64>,
+}
+
+/// What a pair of answers costs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[schemars(inline)]
+pub enum PreferenceLoss {
+    #[default]
+    Sigmoid,
+    Robust,
+    Hinge,
+    Ipo,
+    ApoZero,
+    ApoDown,
+    Orpo,
+    Simpo,
+}
+
+impl PreferenceLoss {
+    /// Returns whether it compares the model with a frozen one.
+    pub fn needs_reference(self) -> bool {
+        !matches!(self, Self::Orpo | Self::Simpo)
+    }
+}

@@ -1,0 +1,91 @@
+//! Rules over `train.preference`.
+
+use super::error::code;
+use super::validate::Rules;
+use super::{Part, Phase, PreferenceLoss, RunConfig, TooLong, Weights};
+
+impl Rules<'_> {
+    pub(super) fn preference(&mut self, config: &RunConfig) {
+        let (train, model) = (&config.train, &config.model);
+        let own = &model.reference;
+        let has_reference = model.names_reference();
+        let Some(preference) = &train.preference else {
+            self.broken(has_reference, code::COMBINATION, &["model.reference"], || {
+                ("`model.reference` without `train.preference`".to_owned(), "add `train.preference`, or drop it")
+            });
+            return;
+        };
+        let loss = preference.loss;
+        let compares = loss.needs_reference();
+        let is = |losses: &[PreferenceLoss]| losses.contains(&loss);
+        let smooths = is(&[PreferenceLoss::Sigmoid, PreferenceLoss::Robust]);
+        for (key, is_written, of) in [
+            ("label_smoothing", preference.label_smoothing.is_some() && !smooths, "sigmoid and robust"),
+            ("gamma", preference.gamma.is_some() && !is(&[PreferenceLoss::Simpo]), "simpo"),
+        ] {
+            let key = format!("train.preference.{key}");
+            self.broken(is_written, code::COMBINATION, &[&key, "train.preference.loss"], || {
+                (format!("`{key}` is for `train.preference.loss`: {of}"), "drop the key, or choose that")
+            });
+        }
+        let halves = loss == PreferenceLoss::Robust && preference.label_smoothing == Some(0.5);
+        self.broken(halves, code::OUT_OF_RANGE, &["train.preference.label_smoothing"], || {
+            let message = "`train.preference.label_smoothing`: must be below 0.5 with `robust`, found `0.5`";
+            (message.to_owned(), "labels that are right half of the time teach nothing")
+        });
+        let none = compares && (model.weights == Weights::Random || model.reference_source().is_none());
+        self.broken(none && own.load.is_none(), code::COMBINATION, &["train.preference", "model.load"], || {
+            let message = "`train.preference.loss` compares with a reference model, and there are no weights of one";
+            let help = "set `model.load`, whose weights are the reference, or `model.reference.load`; `orpo` and `simpo` need none";
+            (message.to_owned(), help)
+        });
+        self.broken(has_reference && !compares, code::COMBINATION, &["model.reference"], || {
+            ("`model.reference`: this `train.preference.loss` has no reference model".to_owned(), "drop the section")
+        });
+        let others =
+            Part { load: None, recompute: own.recompute, frozen_precision: own.frozen_precision, ..Part::default() };
+        let unused = Part { load: None, freeze: None, ..own.clone() } != others || own.freeze == Some(false);
+        self.broken(unused, code::COMBINATION, &["model.reference"], || {
+            let message = "`model.reference`: `load`, `recompute` and `frozen_precision` are all that can be set of it";
+            (message.to_owned(), "a reference model is the model of a folder, as it is there, and is never trained")
+        });
+        if let Some(source) = &own.load {
+            self.directory("model.reference.load", source, Some("config.json"), true);
+        }
+        self.broken(train.phase != Phase::Sft, code::COMBINATION, &["train.preference", "train.phase"], || {
+            ("`train.preference` compares answers".to_owned(), "set `train.phase` to sft, or leave it out")
+        });
+        self.broken(
+            model.mtp.num_layers.unwrap_or(0) > 0,
+            code::COMBINATION,
+            &["train.preference", "model.mtp"],
+            || {
+                let message =
+                    "`model.mtp` beside `train.preference`: prediction heads would learn rejected answers too";
+                (message.to_owned(), "leave `model.mtp` out")
+            },
+        );
+        let cuts = config.data.pack.too_long == TooLong::Truncate;
+        self.broken(cuts, code::COMBINATION, &["train.preference", "data.pack.too_long"], || {
+            let message = "`data.pack.too_long`: truncate, and a pair of answers cannot be cut";
+            (message.to_owned(), "set it to skip, or raise `data.pack.max_tokens`, which both answers share")
+        });
+        let pool = &config.pools.foundation;
+        let key = "pools.foundation.context_parallel";
+        self.broken(pool.context_parallel > 1, code::COMBINATION, &["train.preference", key], || {
+            (
+                "`train.preference` with answers that ranks share: not implemented".to_owned(),
+                "set context_parallel to 1",
+            )
+        });
+        let key = "pools.foundation.chunk_tokens";
+        self.broken(pool.chunk_tokens > 0, code::COMBINATION, &["train.preference", key], || {
+            ("`train.preference` compares whole answers".to_owned(), "set chunk_tokens to 0")
+        });
+        let key = "pools.foundation.pipeline_parallel";
+        self.broken(compares && pool.pipeline_parallel > 1, code::COMBINATION, &["train.preference", key], || {
+            let message = "log-probabilities of a reference model do not reach a later stage: not implemented";
+            (message.to_owned(), "set pipeline_parallel to 1, or choose `loss: orpo` or `simpo`")
+        });
+    }
+}

@@ -1,0 +1,195 @@
+//! Pairs of answers to one prompt, as TRL, LLaMA-Factory and preference sets of the hub write them, as two conversations.
+//!
+//! ```json
+//! {"prompt": "…", "chosen": "…", "rejected": "…"}
+//! {"prompt": [{"role": "user", …}], "chosen": [{"role": "assistant", …}], "rejected": [{"role": "assistant", …}]}
+//! {"chosen": [{"role": "user", …}, {"role": "assistant", …}], "rejected": [the same begin, another answer]}
+//! {"conversations": [{"from": "human", …}], "chosen": {"from": "gpt", …}, "rejected": {"from": "gpt", …}}
+//! {"instruction": "…", "input": "…", "chosen": "…", "rejected": "…"}
+//! ```
+
+use serde_json::{Map, Value as Json, json};
+
+use super::messages::Conversation;
+use super::{flat, sharegpt};
+use crate::data::error::DataError;
+
+/// Two answers to one prompt. What counts in the loss are their turns alone.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Pair {
+    /// The conversation with the answer that is preferred.
+    pub chosen: Conversation,
+    pub rejected: Conversation,
+}
+
+impl Pair {
+    /// Both conversations, the chosen one first.
+    pub fn answers(&self) -> [&Conversation; 2] {
+        [&self.chosen, &self.rejected]
+    }
+}
+
+/// The record with the chosen answer, and with the rejected one, in the layout of `messages`.
+///
+/// # Errors
+/// There is no prompt, an answer is missing or is not the assistant's.
+pub fn messages(mut record: Map<String, Json>) -> Result<[Map<String, Json>; 2], DataError> {
+    let mut take = |key: &str| match record.remove(key) {
+        None | Some(Json::Null) => Err(wrong(format!("missing field `{key}`"))),
+        Some(answer) => turns(answer, "assistant", key),
+    };
+    let (mut chosen, mut rejected) = (take("chosen")?, take("rejected")?);
+    let prompt = match prompt(&mut record)? {
+        Some(prompt) => {
+            // TRL's sets repeat the prompt in both answers.
+            for answer in [&mut chosen, &mut rejected] {
+                if answer.len() > prompt.len() && same(&answer[..prompt.len()], &prompt) {
+                    answer.drain(..prompt.len());
+                }
+            }
+            prompt
+        }
+        None => {
+            let shared = chosen.iter().zip(&rejected).take_while(|(one, other)| one == other).count();
+            // Of equal answers the last turn is the answer.
+            let shared = shared.min(chosen.len().saturating_sub(1)).min(rejected.len().saturating_sub(1));
+            rejected.drain(..shared);
+            chosen.drain(..shared).collect()
+        }
+    };
+    if prompt.is_empty() {
+        return Err(wrong("has no prompt: `chosen` and `rejected` have no turn in common, and there is no `prompt`"));
+    }
+    for (key, answer) in [("chosen", &chosen), ("rejected", &rejected)] {
+        let role = answer.first().map_or(&Json::Null, |turn| &turn["role"]);
+        if role != "assistant" {
+            return Err(wrong(format!("`{key}` begins with a turn of {role}, and not with the assistant's")));
+        }
+    }
+    let unlearned = prompt.into_iter().map(|mut turn| {
+        // Of the prompt nothing counts, whatever its messages say.
+        let answers = turn["role"] == "assistant";
+        if let Some(turn) = turn.as_object_mut().filter(|_| answers) {
+            ["weight", "train", "training", "loss", "loss_mask"].iter().for_each(|key| drop(turn.remove(*key)));
+            turn.insert("weight".to_owned(), 0.into());
+        }
+        turn
+    });
+    let prompt: Vec<Json> = unlearned.collect();
+    Ok([chosen, rejected].map(|answer| {
+        let mut record = record.clone();
+        record.insert("messages".to_owned(), Json::Array([prompt.clone(), answer].concat()));
+        record
+    }))
+}
+
+/// The turns of the prompt, where the record has them apart from the answers.
+fn prompt(record: &mut Map<String, Json>) -> Result<Option<Vec<Json>>, DataError> {
+    if record.contains_key("instruction") {
+        // As Alpaca's, whose answer is elsewhere.
+        record.insert("output".to_owned(), "".into());
+        let mut read = flat::messages(std::mem::take(record))?;
+        let Some(Json::Array(mut turns)) = read.remove("messages") else { return Ok(None) };
+        turns.pop();
+        *record = read;
+        return Ok(Some(turns));
+    }
+    let key = ["prompt", "conversations", "messages"]
+        .into_iter()
+        .find(|key| record.get(*key).is_some_and(|it| !it.is_null()));
+    let Some(key) = key else { return Ok(None) };
+    let mut turns = turns(record.remove(key).unwrap_or_default(), "user", key)?;
+    if let Some(Json::String(system)) = record.remove("system")
+        && !system.is_empty()
+    {
+        turns.insert(0, json!({ "role": "system", "content": system }));
+    }
+    Ok(Some(turns))
+}
+
+/// A text of `role`, a turn, or a list of turns, as messages.
+fn turns(value: Json, role: &str, key: &str) -> Result<Vec<Json>, DataError> {
+    let list = match value {
+        Json::String(content) => return Ok(vec![json!({ "role": role, "content": content })]),
+        Json::Array(list) => list,
+        turn @ Json::Object(_) => vec![turn],
+        other => return Err(wrong(format!("`{key}` is {other:.40}: it must be a text or messages"))),
+    };
+    if !list.iter().any(|turn| turn.get("from").is_some()) {
+        return Ok(list);
+    }
+    let record = Map::from_iter([("conversations".to_owned(), Json::Array(list))]);
+    match sharegpt::messages(record)?.remove("messages") {
+        Some(Json::Array(turns)) => Ok(turns),
+        _ => Ok(Vec::new()),
+    }
+}
+
+fn same(one: &[Json], other: &[Json]) -> bool {
+    one.iter().zip(other).all(|(one, other)| one["role"] == other["role"] && one["content"] == other["content"])
+}
+
+fn wrong(reason: impl Into<String>) -> DataError {
+    DataError::Line(reason.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(value: Json) -> Result<[Json; 2], String> {
+        let found = messages(value.as_object().unwrap().clone()).map_err(|error| error.to_string())?;
+        Ok(found.map(|mut record| record.remove("messages").unwrap()))
+    }
+
+    #[test]
+    fn every_spelling_is_two_conversations_with_one_prompt() {
+        let [user, yes, no] = [("user", "Q"), ("assistant", "yes"), ("assistant", "no")]
+            .map(|(role, content)| json!({"role": role, "content": content}));
+        let expected = [json!([user, yes]), json!([user, no])];
+        for record in [
+            json!({"prompt": "Q", "chosen": "yes", "rejected": "no"}),
+            json!({"prompt": [user], "chosen": [yes], "rejected": [no]}),
+            json!({"prompt": [user], "chosen": yes, "rejected": no}),
+            json!({"chosen": [user, yes], "rejected": [user, no]}),
+            json!({"prompt": "Q", "chosen": [user, yes], "rejected": [user, no]}),
+            json!({"conversations": [{"from": "human", "value": "Q"}], "chosen": {"from": "gpt", "value": "yes"},
+                   "rejected": {"from": "gpt", "value": "no"}}),
+            json!({"instruction": "Q", "input": "", "chosen": "yes", "rejected": "no"}),
+        ] {
+            assert_eq!(read(record.clone()).unwrap(), expected, "{record}");
+        }
+    }
+
+    #[test]
+    fn earlier_answers_do_not_count_and_other_fields_stay() {
+        let record = json!({"chosen": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "train": true},
+            {"role": "user", "content": "c"}, {"role": "assistant", "content": "d"}],
+            "rejected": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "train": true},
+            {"role": "user", "content": "c"}, {"role": "assistant", "content": "d"}], "images": ["x"], "system": "s"});
+        let [chosen, rejected] = messages(record.as_object().unwrap().clone()).unwrap();
+        assert_eq!(chosen, rejected, "equal answers are no mistake");
+        assert_eq!((&chosen["images"], &chosen["messages"][1]["weight"]), (&json!(["x"]), &json!(0)));
+        assert!(chosen["messages"][1].get("train").is_none() && chosen["messages"][3].get("weight").is_none());
+        let [chosen, _] = read(json!({"conversations": [{"from": "human", "value": "Q"}], "system": "S",
+            "chosen": {"from": "gpt", "value": "y"}, "rejected": {"from": "gpt", "value": "n"}}))
+        .unwrap();
+        assert_eq!(chosen[0], json!({"role": "system", "content": "S"}));
+    }
+
+    #[test]
+    fn what_is_no_pair_is_named() {
+        for (record, part) in [
+            (json!({"prompt": "Q", "chosen": "a"}), "`rejected`"),
+            (json!({"chosen": "a", "rejected": "b"}), "no prompt"),
+            (json!({"prompt": "Q", "chosen": 1, "rejected": "b"}), "`chosen` is 1"),
+            (
+                json!({"prompt": "Q", "chosen": [{"role": "user", "content": "a"}], "rejected": "b"}),
+                "not with the assistant's",
+            ),
+        ] {
+            let error = read(record).unwrap_err();
+            assert!(error.contains(part), "{error}");
+        }
+    }
+}
