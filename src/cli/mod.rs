@@ -15,6 +15,7 @@ mod evaluate;
 pub mod exit;
 mod forecast;
 mod generate;
+mod import;
 mod init;
 mod judge_policy;
 mod launch;
@@ -73,6 +74,8 @@ enum Command {
     Drill(drill::DrillArgs),
     /// Write a first config for a model and data of your own
     Init(init::InitArgs),
+    /// Translate a config of LLaMA-Factory or axolotl
+    Import(import::ImportArgs),
     /// Check a config: every error at once, without running anything
     Check(check::CheckArgs),
     /// Show the plan of the first steps and its memory, or simulate the run
@@ -125,6 +128,7 @@ impl Cli {
             Command::Scale(args) => scale::scale(args),
             Command::Drill(args) => drill::drill(args),
             Command::Init(args) => init::init(args),
+            Command::Import(args) => import::import(args),
             Command::Check(args) => check::check(args),
             Command::Plan(args) => plan::plan(args),
             Command::Checkpoint(args) => checkpoint::checkpoint(args),

@@ -140,6 +140,11 @@ fn the_configs_of_this_repository_are_valid() {
     )
     .unwrap();
     fs::copy(fixture.path("runs/quickstart/data/held_out.jsonl"), emoji.join("held_out.jsonl")).unwrap();
+    // Preferences begin with what the fine-tuning before them has made.
+    fixture.succeeds(&["run", "configs/sft_text.yaml", "train.steps=1", "train.warmup_steps=0"]);
+    let trained = fixture.path("runs/sft_text/checkpoints");
+    symlink(trained.join("step-00000001"), trained.join("step-00000040")).unwrap();
+    fixture.succeeds(&["run", "configs/preference_text.yaml", "train.steps=2", "train.warmup_steps=1"]);
     let mut num_checked = 0;
     for entry in fs::read_dir(root.join("configs")).unwrap() {
         let path = entry.unwrap().path();
@@ -171,7 +176,7 @@ fn a_foundation_alone_is_a_plain_language_model() {
 #[test]
 fn help_shows_examples() {
     let fixture = Fixture::new();
-    let commands = "|run|scale|drill|check|plan|checkpoint|generate|evaluate|models|data|top|trace|launch|certs|sample|checkpoint inspect|\
+    let commands = "|run|scale|drill|check|plan|checkpoint|generate|evaluate|models|data|top|trace|launch|certs|sample|import|init|checkpoint inspect|\
         checkpoint export|checkpoint export-hf|data inspect|data verify|data stats|data convert|data pack|data merge|data digits|data emoji|\
         data spoken-digits|data heard-and-seen|data roll-call|data diffusion-digits|data diffusion-motion";
     for command in commands.split('|') {

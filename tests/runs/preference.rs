@@ -175,8 +175,9 @@ fn adapters_begin_at_the_reference_and_held_out_pairs_are_judged() {
     let own = ["model.foundation.lora.r=4", "model.foundation.lora.alpha=8", &held, "eval.every_steps=2"];
     let (steps, evaluations) = run_and_evaluate_in(dir.path(), "lora", &own, None);
     let PairReport { pairs, chosen_reward, rejected_reward, .. } = steps[0].pairs.unwrap();
-    assert_eq!((pairs, steps[0].loss), (4.0, std::f64::consts::LN_2), "an adapter begins as nothing");
-    assert_eq!([chosen_reward, rejected_reward], [0.0; 2]);
+    assert_eq!(pairs, 4.0);
+    assert!((steps[0].loss - std::f64::consts::LN_2).abs() < 1e-6, "an adapter begins as nothing");
+    assert!([chosen_reward, rejected_reward].iter().all(|reward| reward.abs() < 1e-5));
     assert!(dir.path().join("lora/step-00000005/adapter_model.safetensors").is_file());
     let found = &evaluations.last().expect("an evaluation").sets[0].found;
     assert_eq!(found.num_targets, 20, "each pair counts once");

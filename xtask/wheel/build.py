@@ -47,7 +47,7 @@ wheel.parent.mkdir(parents=True, exist_ok=True)
 with zipfile.ZipFile(wheel, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
     for name, content in files.items():
         entry = zipfile.ZipInfo(name, date_time=(1980, 1, 1, 0, 0, 0))
-        entry.external_attr = (0o755 if "/bin/" in name else 0o644) << 16
+        entry.external_attr = (0o100755 if "/bin/" in name else 0o100644) << 16
         entry.compress_type = zipfile.ZIP_DEFLATED
         archive.writestr(entry, content)
 print(wheel)

@@ -103,8 +103,10 @@ impl Recent {
             parts.insert(3, format!("margin {:.3}", mean(PairMetrics::margin)));
         }
         // A language model has neither.
-        if self.steps.iter().any(|step| step.images > 0 || step.encoder_busy > 0.0) {
+        if self.steps.iter().any(|step| step.images > 0) {
             parts.push(format!("{} images/s", short(rate(self.mean(|step| step.images as f64)))));
+        }
+        if self.steps.iter().any(|step| step.images > 0 || step.encoder_busy > 0.0) {
             parts.push(format!("encoder {}", percent(self.mean(|step| step.encoder_busy))));
         }
         parts.push(format!("foundation {}", percent(self.mean(|step| step.foundation_busy))));

@@ -8,26 +8,28 @@ use std::path::{Path, PathBuf};
 /// anything asks whether CUDA is there: libtorch remembers the first answer.
 pub fn settle(device: Device) -> (Device, String) {
     match device {
-        Device::Auto => choose(load_cuda(), gpu(Path::new("/dev"))),
+        // Libraries of a gigabyte are not loaded for nothing.
+        Device::Auto => choose(gpu(Path::new("/dev")).map(|gpu| (load_cuda(), gpu))),
         asked => (asked, format!("device: {asked}")),
     }
 }
 
-fn choose(loaded: Result<(), CudaError>, gpu: Option<PathBuf>) -> (Device, String) {
-    let said = match (loaded, gpu) {
-        (Ok(()), _) => {
+/// `found`: a GPU's file, and whether CUDA could be loaded for it.
+fn choose(found: Option<(Result<(), CudaError>, PathBuf)>) -> (Device, String) {
+    let said = match found {
+        Some((Ok(()), _)) => {
             let device = Device::Cuda(None);
             return (device, "device: cuda, every actor takes the next GPU (device=cpu for the CPU)".to_owned());
         }
-        (Err(CudaError::Absent { .. }), None) => "no GPU was found (device=cuda for one)".to_owned(),
-        (Err(CudaError::Absent { path }), Some(gpu)) => format!(
+        None => "no GPU was found (device=cuda for one)".to_owned(),
+        Some((Err(CudaError::Absent { path }), gpu)) => format!(
             "there is a GPU ({}), but this is the CPU build of libtorch: {} does not exist; name the `lib` folder of the CUDA \
              build of libtorch 2.11 in {}",
             gpu.display(),
             path.display(),
             super::cuda::LIBRARY_FOLDER
         ),
-        (Err(error), _) => error.to_string(),
+        Some((Err(error), _)) => error.to_string(),
     };
     (Device::Cpu, format!("device: cpu; {said}"))
 }
@@ -40,10 +42,11 @@ fn gpu(dev: &Path) -> Option<PathBuf> {
     gpus.into_iter().next()
 }
 
-/// `nvidia0`, and not `nvidiactl`.
+/// `nvidia0`, and not `nvidiactl`; `dxg`, through which Windows lends its GPUs.
 fn is_gpu(path: &Path) -> bool {
-    let number = path.file_name().and_then(|name| name.to_str()?.strip_prefix("nvidia"));
-    number.is_some_and(|number| !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()))
+    let Some(name) = path.file_name().and_then(|name| name.to_str()) else { return false };
+    let is_number = |number: &str| !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
+    name == "dxg" || name.strip_prefix("nvidia").is_some_and(is_number)
 }
 
 #[cfg(test)]
@@ -58,17 +61,18 @@ mod tests {
         }
         assert_eq!(gpu(folder.path()), None);
         std::fs::write(folder.path().join("nvidia3"), "").unwrap();
-        let found = gpu(folder.path());
-        assert_eq!(found, Some(folder.path().join("nvidia3")));
+        let found = gpu(folder.path()).unwrap();
+        assert_eq!(found, folder.path().join("nvidia3"));
+        assert!(is_gpu(Path::new("/dev/dxg")));
 
         let absent = || Err(CudaError::Absent { path: "lib/libtorch_cuda.so".into() });
-        let (device, said) = choose(absent(), found);
+        let (device, said) = choose(Some((absent(), found.clone())));
         assert!(device == Device::Cpu && said.contains("nvidia3") && said.contains("LOONGFORGE_TORCH_LIB"), "{said}");
-        let (device, said) = choose(absent(), None);
+        let (device, said) = choose(None);
         assert!(device == Device::Cpu && said.contains("device=cuda"), "{said}");
-        let (device, said) = choose(Ok(()), None);
+        let (device, said) = choose(Some((Ok(()), found.clone())));
         assert!(device == Device::Cuda(None) && said.contains("device=cpu"), "{said}");
-        assert!(choose(Err(CudaError::NoDevice), None).1.contains("nvidia-smi"));
+        assert!(choose(Some((Err(CudaError::NoDevice), found))).1.contains("nvidia-smi"));
         assert_eq!(settle(Device::Cuda(Some(2))), (Device::Cuda(Some(2)), "device: cuda:2".to_owned()));
     }
 }

@@ -2,7 +2,8 @@
 //! trained model's. So the reference is a pool of encoders like any other: of any size, on devices of its own, cached.
 //!
 //! An item is a document, with a row for each of its tokens: the token's id, and the token to predict there or -1. It has one
-//! feature: the sum of the log-probabilities of the tokens to predict, float32 whatever the precision.
+//! feature, two numbers whose sum is that of the log-probabilities of the tokens to predict: as float32, whatever the precision, and
+//! what that leaves. A log-ratio is the small difference of two such sums.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -68,7 +69,7 @@ impl ModelConfig {
 impl FeatureInput {
     /// The log-probabilities of a reference model.
     pub(super) fn of_reference() -> FeatureInput {
-        FeatureInput { tower: Tower::Reference, num_tensors: 1, width: 1, placeholders: Vec::new() }
+        FeatureInput { tower: Tower::Reference, num_tensors: 1, width: 2, placeholders: Vec::new() }
     }
 
     /// The kind of its tensors on a foundation whose parameters are of `kind`: sums of log-probabilities need all their digits.
@@ -142,7 +143,10 @@ impl ReferenceModel {
         let sum = move |reads: &[Tensor]| {
             let at = Tensor::from_slice(&answers).to_device(reads[0].device());
             let zeros = Tensor::zeros([num_items], (Kind::Double, reads[0].device()));
-            vec![zeros.index_add(0, &at, &reads[0].to_kind(Kind::Double)).to_kind(Kind::Float).unsqueeze(1)]
+            let sums = zeros.index_add(0, &at, &reads[0].to_kind(Kind::Double));
+            let rounded = sums.to_kind(Kind::Float);
+            let rest = (sums - rounded.to_kind(Kind::Double)).to_kind(Kind::Float);
+            vec![Tensor::stack(&[rounded, rest], 1)]
         };
         let sums = tape.run("answers", &[], Policy::Keep, &[each], 1, sum)[0];
         tape.keep(sums);

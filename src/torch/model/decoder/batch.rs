@@ -59,7 +59,7 @@ pub struct TextTape {
     pub inbound: Vec<Boundary>,
     /// Holds what the stage behind takes, in kept slots.
     pub outbound: Vec<Boundary>,
-    /// An input, `[2P, 1]`: the log-probabilities of a reference model, where the loss of pairs reads them.
+    /// An input, `[2P, 2]`: the log-probabilities of a reference model, where the loss of pairs reads them.
     pub reference: Option<Slot>,
     /// A scalar, float64: what to differentiate; of an evaluation the sum of the targets' cross-entropies, or of the losses of
     /// pairs.

@@ -85,8 +85,8 @@ impl Pairs {
     }
 
     /// Returns the loss, a float64 scalar: the sum over pairs, times `scale`; and the measures `[6]`, float64, without a
-    /// gradient. `losses_L` are the cross-entropies of the counted targets, float32; `reference` the log-probabilities of the
-    /// answers by the reference model, `[2P, 1]`, float32, where there is one.
+    /// gradient. `losses_L` are the cross-entropies of the counted targets, float32; `reference` has the log-probabilities of the
+    /// answers by the reference model, each the sum of a row of `[2P, 2]`, float32, where there is one.
     pub fn loss(&self, losses_L: &Tensor, reference: Option<&Tensor>, scale: f64) -> [Tensor; 2] {
         let (device, pairs) = (losses_L.device(), self.num_pairs);
         if pairs == 0 {
@@ -102,7 +102,7 @@ impl Pairs {
         let len_P2 = sum(&losses_L.detach().ones_like()).clamp_min(1.0);
         let mean_P2 = &logp_P2 / &len_P2;
         let ratio_P2 = match reference {
-            Some(reference) => &logp_P2 - reference.detach().to_kind(Kind::Double).view([pairs, 2]),
+            Some(reference) => &logp_P2 - reference.detach().sum_dim_intlist(-1, false, Kind::Double).view([pairs, 2]),
             None => logp_P2.shallow_clone(),
         };
         let counts_P = Tensor::from_slice(&self.counts).to_kind(Kind::Double).to_device(device);

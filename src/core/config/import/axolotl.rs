@@ -1,0 +1,193 @@
+//! axolotl's YAML (`axolotl train`), by its documented keys of 0.12.
+
+use serde_json::{Value, json};
+
+use super::sheet::{Sheet, schedule};
+
+pub(super) fn read(sheet: &mut Sheet) {
+    model(sheet);
+    data(sheet);
+    method(sheet);
+    train(sheet);
+    run(sheet);
+}
+
+fn model(sheet: &mut Sheet) {
+    sheet.copy("base_model", "model.load");
+    sheet.copy("tokenizer_config", "model.tokenizer");
+    sheet.settled("the class follows from config.json", &["model_type", "tokenizer_type", "base_model_config", "processor_type", "is_llama_derived_model"]);
+    sheet.settled("no code of a model's folder is ever run", &["trust_remote_code"]);
+    let quantized = "weights of 4 and 8 bits are not there; model.foundation.frozen_precision: fp8_e4m3fn halves frozen weights";
+    sheet.missing(quantized, &["load_in_4bit", "load_in_8bit", "gptq"]);
+    let built_in = "attention and losses are fused here, without a switch";
+    sheet.settled(built_in, &["flash_attention", "sdp_attention", "xformers_attention", "flex_attention", "liger_rope", "liger_rms_norm",
+        "liger_glu_activation", "liger_fused_linear_cross_entropy", "unsloth_cross_entropy_loss", "lora_mlp_kernel", "lora_qkv_kernel",
+        "lora_o_kernel", "torch_compile", "plugins"]);
+    sheet.missing("add them to the tokenizer, and set model.resize_embeddings", &["special_tokens", "tokens"]);
+    sheet.copy("resize_token_embeddings_to_32x", "model.resize_embeddings");
+}
+
+fn data(sheet: &mut Sheet) {
+    sheet.with("datasets", "data.train", sets);
+    for key in ["test_datasets", "eval_datasets"] {
+        sheet.with(key, "eval.path", |value| match sets(value)?.as_array().map(Vec::as_slice) {
+            Some([one]) => Ok(one["path"].clone()),
+            _ => Err("write each set under eval.sets"),
+        });
+    }
+    sheet.with("val_set_size", "data.val_size", |value| match value.as_f64() {
+        Some(share) if share < 1.0 => Ok(value.clone()),
+        _ => Err("data.val_size is a share, below 1"),
+    });
+    sheet.copy("sequence_len", "data.pack.max_tokens");
+    sheet.settled("samples are always packed, and never padded", &["sample_packing", "eval_sample_packing", "pad_to_sequence_len",
+        "sample_packing_eff_est", "multipack_real_batches", "group_by_length"]);
+    sheet.settled("the chat template is that of the model's folder; data.template has built-in ones", &["chat_template", "chat_template_jinja"]);
+    let trains = sheet.is_true("train_on_inputs");
+    if trains {
+        sheet.with("train_on_inputs", "train.phase", |_| Ok("pretrain".into()));
+    }
+    sheet.settled("only answers count in the loss of train.phase sft", &["train_on_inputs"]);
+    sheet.with("shuffle_merged_datasets", "data.shuffle", |value| Ok(value.clone()));
+    let prepared = "data is read as the run goes on; `loongforge data pack` packs ahead of time";
+    sheet.settled(prepared, &["dataset_prepared_path", "dataset_processes", "dataset_keep_in_memory", "push_dataset_to_hub",
+        "skip_prepare_dataset", "dataloader_num_workers", "dataloader_prefetch_factor", "dataloader_pin_memory"]);
+}
+
+/// `datasets` as `data.train`.
+fn sets(value: &Value) -> Result<Value, &'static str> {
+    let list = value.as_array().ok_or("it is no list")?;
+    let set = |set: &Value| {
+        let path = set["path"].as_str()?;
+        // A data set of the hub, unless the path is that of a file.
+        let is_hub = path.split('/').count() == 2 && !path.starts_with(['.', '/']) && !path.contains('.');
+        let files = set["data_files"].as_str().map(str::to_owned);
+        let path = files.unwrap_or_else(|| if is_hub { format!("hf://datasets/{path}") } else { path.to_owned() });
+        let mut ours = json!({ "path": path });
+        if let Some(messages) = set["field_messages"].as_str().filter(|name| *name != "messages") {
+            ours["columns"] = json!({ "messages": messages });
+        }
+        Some(ours)
+    };
+    list.iter().map(set).collect::<Option<Vec<Value>>>().map(Value::from).ok_or("a data set without `path`")
+}
+
+fn method(sheet: &mut Sheet) {
+    match sheet.get("adapter").and_then(Value::as_str) {
+        Some("lora") => sheet.arrived("adapter", "model.foundation.lora"),
+        Some("qlora") => sheet.missing("adapters on weights of 4 bits are not there; adapters on whole weights are written", &["adapter"]),
+        _ => {}
+    }
+    sheet.copy("lora_model_dir", "model.foundation.lora.adapter");
+    sheet.copy_all(&[
+        ("lora_r", "model.foundation.lora.r"),
+        ("lora_alpha", "model.foundation.lora.alpha"),
+        ("lora_dropout", "model.foundation.lora.dropout"),
+        ("lora_target_modules", "model.foundation.lora.target_modules"),
+        ("lora_modules_to_save", "model.foundation.lora.modules_to_save"),
+        ("peft_use_dora", "model.foundation.lora.use_dora"),
+        ("peft_use_rslora", "model.foundation.lora.use_rslora"),
+    ]);
+    sheet.settled("all linear maps are the default", &["lora_target_linear"]);
+    sheet.missing("PEFT's layout is always written", &["lora_fan_in_fan_out", "peft"]);
+    sheet.missing("this variant of adapters is not there", &["loraplus_lr_ratio", "relora", "lora_on_cpu"]);
+    sheet.missing("noise on embeddings is not there", &["neftune_noise_alpha"]);
+    let loss = match sheet.get("rl").and_then(Value::as_str) {
+        Some("dpo") => Some("sigmoid"),
+        Some("ipo") => Some("ipo"),
+        Some("orpo") => Some("orpo"),
+        Some("simpo") => Some("simpo"),
+        _ => None,
+    };
+    match loss {
+        Some(loss) => sheet.with("rl", "train.preference.loss", |_| Ok(loss.into())),
+        None => sheet.missing("train.preference learns from pairs: dpo, ipo, orpo, simpo", &["rl"]),
+    }
+    ["rl_beta", "dpo_beta", "orpo_alpha"].iter().for_each(|key| sheet.copy_number(key, "train.preference.beta"));
+    sheet.copy_number("simpo_gamma", "train.preference.gamma");
+    sheet.copy_number("rpo_alpha", "train.preference.nll_weight");
+    sheet.copy_number("dpo_label_smoothing", "train.preference.label_smoothing");
+}
+
+fn train(sheet: &mut Sheet) {
+    let number = |sheet: &Sheet, key: &str| sheet.number(key).unwrap_or(1.0);
+    let batch = number(sheet, "micro_batch_size") * number(sheet, "gradient_accumulation_steps");
+    sheet.set("train.global_batch_size", batch as u64);
+    let key = "train.global_batch_size (multiply it with the number of GPUs)";
+    ["micro_batch_size", "gradient_accumulation_steps"].iter().for_each(|theirs| sheet.arrived(theirs, key));
+    sheet.copy_number("learning_rate", "train.lr");
+    if sheet.number("max_steps").is_some_and(|steps| steps > 0.0) {
+        sheet.copy("max_steps", "train.steps");
+        sheet.settled("max_steps goes before it", &["num_epochs"]);
+    } else {
+        sheet.set("train.epochs", 1.0);
+        sheet.copy_number("num_epochs", "train.epochs");
+    }
+    let ratio = sheet.number("cosine_min_lr_ratio").zip(sheet.number("learning_rate"));
+    if let Some((ratio, rate)) = ratio {
+        sheet.with("cosine_min_lr_ratio", "train.min_lr", |_| Ok((ratio * rate).into()));
+    }
+    sheet.with("lr_scheduler", "train.schedule", schedule);
+    if sheet.number("warmup_steps").is_some_and(|steps| steps > 0.0) {
+        sheet.settled("warmup_steps goes before it", &["warmup_ratio"]);
+    }
+    sheet.copy("warmup_steps", "train.warmup_steps");
+    sheet.copy_number("warmup_ratio", "train.warmup_ratio");
+    sheet.set("train.optimizer.weight_decay", 0.0);
+    sheet.copy_number("weight_decay", "train.optimizer.weight_decay");
+    let betas = [("adam_beta1", 0.9), ("adam_beta2", 0.999)];
+    let numbers = betas.map(|(key, default)| sheet.number(key).unwrap_or(default));
+    sheet.set("train.optimizer.betas", json!(numbers));
+    betas.iter().for_each(|(key, _)| sheet.arrived(key, "train.optimizer.betas"));
+    sheet.copy_number("adam_epsilon", "train.optimizer.eps");
+    sheet.copy_number("max_grad_norm", "train.clip_grad");
+    match sheet.get("optimizer").and_then(Value::as_str).is_none_or(|name| name.starts_with("adamw_torch")) {
+        true => sheet.settled("AdamW is the optimizer", &["optimizer"]),
+        false => sheet.missing("AdamW is the optimizer", &["optimizer"]),
+    }
+    if sheet.is_true("bf16") || sheet.is("bf16", "auto") || sheet.is("bf16", "full") {
+        sheet.set("train.precision", "bf16");
+    }
+    sheet.arrived("bf16", "train.precision");
+    sheet.missing("bf16 is there; it needs no loss scaling", &["fp16", "fp8"]);
+    sheet.settled("products are chosen by the processor", &["tf32"]);
+    sheet.with("deepspeed", "pools.foundation.zero", |value| {
+        let name = value.as_str().unwrap_or_default();
+        let level = name.split("zero").nth(1).and_then(|rest| rest.chars().next()?.to_digit(10));
+        level.map(Value::from).ok_or("pools.foundation.zero is a level, 0 to 3")
+    });
+    sheet.missing("pools.foundation.zero is a level, 0 to 3", &["fsdp", "fsdp_config", "fsdp_version"]);
+    sheet.copy_all(&[
+        ("tensor_parallel_size", "pools.foundation.tensor_parallel"),
+        ("context_parallel_size", "pools.foundation.context_parallel"),
+        ("sequence_parallel_degree", "pools.foundation.context_parallel"),
+        ("dp_replicate_size", "pools.foundation.replicas"),
+    ]);
+    let recompute = "model.foundation.recompute: all, or memory.activation_budget, save memory of activations";
+    sheet.settled(recompute, &["gradient_checkpointing", "gradient_checkpointing_kwargs", "activation_offloading"]);
+}
+
+fn run(sheet: &mut Sheet) {
+    let folder = sheet.get("output_dir").and_then(Value::as_str).unwrap_or("imported").trim_end_matches('/');
+    let name = folder.rsplit('/').next().unwrap_or("imported").to_owned();
+    sheet.set("run.name", name);
+    sheet.copy_all(&[
+        ("output_dir", "run.dir"),
+        ("seed", "run.seed"),
+        ("logging_steps", "log.every_steps"),
+        ("save_steps", "checkpoint.every_steps"),
+        ("save_total_limit", "checkpoint.keep_last"),
+        ("eval_steps", "eval.every_steps"),
+        ("early_stopping_patience", "eval.patience"),
+    ]);
+    sheet.missing("checkpoint.every_steps counts steps", &["saves_per_epoch"]);
+    sheet.missing("eval.every_steps counts steps", &["evals_per_epoch"]);
+    sheet.settled("packs of the run are evaluated with", &["eval_batch_size"]);
+    let others = "metrics.jsonl, TensorBoard, Prometheus and a page are there";
+    sheet.missing(others, &["wandb_project", "wandb_entity", "wandb_name", "wandb_watch", "wandb_log_model", "wandb_run_id", "mlflow_experiment_name",
+        "comet_project_name"]);
+    sheet.settled("TensorBoard's files are always written", &["use_tensorboard"]);
+    sheet.settled("`loongforge run --resume`", &["resume_from_checkpoint", "auto_resume_from_checkpoints"]);
+    sheet.settled("it is always so here", &["save_safetensors", "save_first_step", "strict", "debug", "ddp_timeout", "save_only_model", "save_strategy",
+        "eval_strategy", "remove_unused_columns"]);
+}

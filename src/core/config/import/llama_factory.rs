@@ -1,0 +1,226 @@
+//! LLaMA-Factory's YAML (`llamafactory-cli train`), by its documented arguments of 0.9.
+
+use serde_json::{Value, json};
+
+use super::sheet::{Sheet, schedule};
+
+pub(super) fn read(sheet: &mut Sheet) {
+    model(sheet);
+    data(sheet);
+    method(sheet);
+    train(sheet);
+    run(sheet);
+}
+
+fn model(sheet: &mut Sheet) {
+    sheet.copy_all(&[
+        ("model_name_or_path", "model.load"),
+        ("adapter_name_or_path", "model.foundation.lora.adapter"),
+        ("ref_model", "model.reference.load"),
+        ("resize_vocab", "model.resize_embeddings"),
+        ("moe_aux_loss_coef", "model.moe.aux_loss_coef"),
+        ("freeze_vision_tower", "model.image_encoder.freeze"),
+        ("freeze_multi_modal_projector", "model.image_projector.freeze"),
+        ("freeze_language_model", "model.foundation.freeze"),
+        ("image_max_pixels", "data.image.max_pixels"),
+        ("image_min_pixels", "data.image.min_pixels"),
+        ("video_max_pixels", "data.video.max_pixels"),
+        ("video_min_pixels", "data.video.min_pixels"),
+        ("video_maxlen", "data.video.max_frames"),
+    ]);
+    sheet.settled("no code of a model's folder is ever run", &["trust_remote_code"]);
+    let quantized = "weights of 4 and 8 bits are not there; model.foundation.frozen_precision: fp8_e4m3fn halves frozen weights";
+    sheet.missing(quantized, &["quantization_bit", "quantization_method", "double_quantization", "quantization_type"]);
+    let built_in = "attention and losses are fused here, without a switch";
+    sheet.settled(built_in, &["flash_attn", "enable_liger_kernel", "use_unsloth", "use_fast_tokenizer", "shift_attn"]);
+    sheet.missing("set model.load to a folder in `rope_scaling` of whose config.json it is", &["rope_scaling"]);
+}
+
+fn data(sheet: &mut Sheet) {
+    let folder = sheet.get("dataset_dir").and_then(Value::as_str).unwrap_or("data").to_owned();
+    for (theirs, ours) in [("dataset", "data.train"), ("eval_dataset", "eval.path")] {
+        let folder = folder.clone();
+        sheet.with(theirs, ours, |value| {
+            let names = match value {
+                Value::Array(list) => list.iter().filter_map(Value::as_str).map(str::to_owned).collect(),
+                other => other.as_str().unwrap_or_default().split(',').map(|name| name.trim().to_owned()).collect::<Vec<_>>(),
+            };
+            // Names of dataset_info.json: most are the file's, too.
+            let file = |name: &String| format!("{folder}/{name}.json");
+            match (ours, &names[..]) {
+                (_, []) => Err("it names no data set"),
+                ("eval.path", [one]) => Ok(file(one).into()),
+                ("eval.path", _) => Err("write each set under eval.sets"),
+                _ => Ok(names.iter().map(|name| json!({ "path": file(name) })).collect()),
+            }
+        });
+    }
+    sheet.settled("the paths of data.train begin with it: compare them with the files of dataset_info.json", &["dataset_dir"]);
+    if sheet.get("cutoff_len").is_some() {
+        sheet.set("data.pack.too_long", "truncate");
+    }
+    sheet.copy("cutoff_len", "data.pack.max_tokens");
+    sheet.settled(
+        "the chat template is that of the model's folder; data.template has built-in ones",
+        &["template"],
+    );
+    sheet.with("val_size", "data.val_size", |value| match value.as_f64() {
+        Some(share) if share < 1.0 => Ok(value.clone()),
+        _ => Err("data.val_size is a share, below 1"),
+    });
+    let mask = sheet.is_true("mask_history");
+    sheet.with("mask_history", "train.learn", |_| Ok(if mask { "last" } else { "all" }.into()));
+    sheet.missing("only answers count in the loss of train.phase sft", &["train_on_prompt"]);
+    sheet.settled("samples are always packed, and never attend to each other", &["packing", "neat_packing"]);
+    sheet.missing("write a file of fewer samples", &["max_samples"]);
+    let workers = "data actors read ahead; pools.data.replicas adds some";
+    sheet.settled(workers, &["preprocessing_num_workers", "dataloader_num_workers", "overwrite_cache", "streaming", "buffer_size"]);
+    sheet.missing("give each file of data.train its `weight`", &["interleave_probs", "mix_strategy"]);
+}
+
+fn method(sheet: &mut Sheet) {
+    let lora = "model.foundation.lora";
+    match sheet.get("finetuning_type").and_then(Value::as_str).unwrap_or("lora") {
+        "lora" => {
+            let rank = sheet.number("lora_rank").unwrap_or(8.0);
+            sheet.set(&format!("{lora}.r"), rank as u64);
+            // Their default.
+            let alpha = sheet.number("lora_alpha").unwrap_or(2.0 * rank);
+            sheet.set(&format!("{lora}.alpha"), alpha);
+            sheet.arrived("finetuning_type", lora);
+        }
+        "full" => sheet.settled("all weights are trained where there is no lora", &["finetuning_type"]),
+        _ => sheet.missing("lora or all weights; freeze_patterns freezes by name", &["finetuning_type"]),
+    }
+    sheet.arrived("lora_rank", "model.foundation.lora.r");
+    sheet.arrived("lora_alpha", "model.foundation.lora.alpha");
+    sheet.copy_all(&[
+        ("lora_dropout", "model.foundation.lora.dropout"),
+        ("use_rslora", "model.foundation.lora.use_rslora"),
+        ("use_dora", "model.foundation.lora.use_dora"),
+    ]);
+    if sheet.is("lora_target", "all") {
+        sheet.settled("all linear maps are the default", &["lora_target"]);
+    }
+    sheet.with("lora_target", "model.foundation.lora.target_modules", |value| Ok(names(value)));
+    sheet.with("additional_target", "model.foundation.lora.modules_to_save", |value| Ok(names(value)));
+    let others = "this variant of adapters is not there";
+    sheet.missing(others, &["loraplus_lr_ratio", "pissa_init", "pissa_iter", "use_galore", "use_badam", "use_apollo", "create_new_adapter"]);
+    sheet.missing("noise on embeddings is not there", &["neftune_noise_alpha"]);
+    match sheet.get("stage").and_then(Value::as_str).unwrap_or("sft") {
+        "sft" => sheet.settled("train.phase is sft where nothing else is said", &["stage"]),
+        "pt" => sheet.with("stage", "train.phase", |_| Ok("pretrain".into())),
+        "dpo" => preference(sheet),
+        _ => sheet.missing("sft, pretraining and preferences in pairs are there", &["stage"]),
+    }
+    sheet.settled("it is for preferences", &["pref_beta", "pref_ftx", "pref_loss", "simpo_gamma", "dpo_label_smoothing"]);
+}
+
+fn preference(sheet: &mut Sheet) {
+    let loss = sheet.get("pref_loss").and_then(Value::as_str).unwrap_or("sigmoid").to_owned();
+    let known = ["sigmoid", "hinge", "ipo", "orpo", "simpo"].contains(&loss.as_str());
+    sheet.set("train.preference.loss", if known { loss.as_str() } else { "sigmoid" });
+    sheet.arrived("stage", "train.preference");
+    match known {
+        true => sheet.arrived("pref_loss", "train.preference.loss"),
+        false => sheet.missing("train.preference.loss has others; sigmoid is written", &["pref_loss"]),
+    }
+    sheet.copy_number("pref_beta", "train.preference.beta");
+    sheet.copy_number("pref_ftx", "train.preference.nll_weight");
+    sheet.copy_number("simpo_gamma", "train.preference.gamma");
+    sheet.copy_number("dpo_label_smoothing", "train.preference.label_smoothing");
+}
+
+fn train(sheet: &mut Sheet) {
+    let (per_device, accumulated) =
+        (sheet.number("per_device_train_batch_size").unwrap_or(8.0), sheet.number("gradient_accumulation_steps").unwrap_or(1.0));
+    sheet.set("train.global_batch_size", (per_device * accumulated) as u64);
+    let batch = "train.global_batch_size (multiply it with the number of GPUs)";
+    sheet.arrived("per_device_train_batch_size", batch);
+    sheet.arrived("gradient_accumulation_steps", batch);
+    // Their default.
+    sheet.set("train.lr", 5e-5);
+    sheet.copy_number("learning_rate", "train.lr");
+    if sheet.number("max_steps").is_some_and(|steps| steps > 0.0) {
+        sheet.copy("max_steps", "train.steps");
+        sheet.settled("max_steps goes before it", &["num_train_epochs"]);
+    } else {
+        sheet.set("train.epochs", 3.0);
+        sheet.copy_number("num_train_epochs", "train.epochs");
+        sheet.settled("it is not set", &["max_steps"]);
+    }
+    sheet.set("train.schedule", "linear");
+    sheet.with("lr_scheduler_type", "train.schedule", schedule);
+    if sheet.number("warmup_steps").is_some_and(|steps| steps > 0.0) {
+        sheet.settled("warmup_steps goes before it", &["warmup_ratio"]);
+    }
+    sheet.copy("warmup_steps", "train.warmup_steps");
+    sheet.copy_number("warmup_ratio", "train.warmup_ratio");
+    sheet.set("train.optimizer.weight_decay", 0.0);
+    sheet.copy_number("weight_decay", "train.optimizer.weight_decay");
+    let betas = [("adam_beta1", 0.9), ("adam_beta2", 0.999)];
+    let numbers = betas.map(|(key, default)| sheet.number(key).unwrap_or(default));
+    sheet.set("train.optimizer.betas", json!(numbers));
+    betas.iter().for_each(|(key, _)| sheet.arrived(key, "train.optimizer.betas"));
+    sheet.copy_number("adam_epsilon", "train.optimizer.eps");
+    sheet.copy_number("max_grad_norm", "train.clip_grad");
+    match sheet.get("optim").and_then(Value::as_str).is_none_or(|name| name.starts_with("adamw_torch")) {
+        true => sheet.settled("AdamW is the optimizer", &["optim"]),
+        false => sheet.missing("AdamW is the optimizer", &["optim"]),
+    }
+    if sheet.is_true("bf16") || sheet.is_true("pure_bf16") {
+        sheet.set("train.precision", "bf16");
+    }
+    ["bf16", "pure_bf16"].iter().for_each(|key| sheet.arrived(key, "train.precision"));
+    sheet.missing("bf16 is there; it needs no loss scaling", &["fp16"]);
+    sheet.with("deepspeed", "pools.foundation.zero", |value| {
+        let name = value.as_str().unwrap_or_default().to_lowercase();
+        let level = ["z3", "zero3", "z2", "zero2", "z0"].into_iter().find(|level| name.contains(level));
+        let digit = level.and_then(|level| level.chars().last()?.to_digit(10));
+        digit.map(Value::from).ok_or("pools.foundation.zero is a level, 0 to 3")
+    });
+    sheet.missing("pools.foundation.zero is a level, 0 to 3", &["fsdp", "fsdp_config"]);
+    let recompute = "model.foundation.recompute: all, or memory.activation_budget, save memory of activations";
+    sheet.settled(recompute, &["gradient_checkpointing", "disable_gradient_checkpointing", "use_reentrant_gc"]);
+}
+
+fn run(sheet: &mut Sheet) {
+    let name = ["run_name", "output_dir"].iter().find_map(|key| sheet.get(key).and_then(Value::as_str));
+    let name = name.and_then(|name| name.trim_end_matches('/').rsplit('/').next()).unwrap_or("imported").to_owned();
+    sheet.set("run.name", name);
+    sheet.arrived("run_name", "run.name");
+    sheet.copy_all(&[
+        ("output_dir", "run.dir"),
+        ("seed", "run.seed"),
+        ("logging_steps", "log.every_steps"),
+        ("save_steps", "checkpoint.every_steps"),
+        ("save_total_limit", "checkpoint.keep_last"),
+    ]);
+    if sheet.is("eval_strategy", "steps") {
+        sheet.copy("eval_steps", "eval.every_steps");
+        sheet.arrived("eval_strategy", "eval.every_steps");
+    }
+    sheet.missing("eval.every_steps evaluates during the run", &["eval_strategy", "eval_steps", "eval_on_start"]);
+    sheet.settled("packs of the run are evaluated with", &["per_device_eval_batch_size"]);
+    sheet.with("predict_with_generate", "eval.generate", |value| match value {
+        Value::Bool(true) => Err("eval.generate makes answers; it is a section"),
+        _ => Err("it is off"),
+    });
+    if ["tensorboard", "none", "all"].iter().any(|name| sheet.is("report_to", name)) {
+        sheet.settled("TensorBoard's files are always written", &["report_to"]);
+    }
+    sheet.missing("metrics.jsonl, TensorBoard, Prometheus and a page are there", &["report_to", "use_swanlab"]);
+    let flags = "`loongforge run --overwrite` and `--resume`";
+    sheet.settled(flags, &["overwrite_output_dir", "resume_from_checkpoint"]);
+    let always = "it is always so here";
+    sheet.settled(always, &["do_train", "plot_loss", "save_only_model", "include_num_input_tokens_seen", "ddp_timeout", "save_strategy"]);
+    sheet.settled("`loongforge evaluate` does so after the run", &["do_eval", "do_predict"]);
+}
+
+/// A list of names, which may be written with commas.
+fn names(value: &Value) -> Value {
+    match value {
+        Value::String(text) => text.split(',').map(|name| Value::from(name.trim())).collect(),
+        list => list.clone(),
+    }
+}

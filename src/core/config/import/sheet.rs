@@ -1,0 +1,165 @@
+//! The keys of a config that is translated, taken one by one, and the config that comes of them.
+
+use serde_json::{Map, Value, json};
+
+/// What became of a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// It is this key, or these keys, of ours.
+    Arrived(String),
+    /// Nothing has to be said of it here, and why.
+    Settled(&'static str),
+    /// There is no counterpart, and what to do about it.
+    Missing(&'static str),
+}
+
+/// A key of another trainer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyFate {
+    pub key: String,
+    /// Its value on one line.
+    pub value: String,
+    pub fate: Fate,
+}
+
+/// Keys that are still to be read, and what came of the others.
+pub(super) struct Sheet {
+    fields: Map<String, Value>,
+    config: Value,
+    keys: Vec<KeyFate>,
+}
+
+const NO_COUNTERPART: &str = "no counterpart";
+
+impl Sheet {
+    pub fn new(fields: Map<String, Value>) -> Self {
+        Self { fields, config: json!({}), keys: Vec::new() }
+    }
+
+    /// The config, and each key in the order of their names; what nobody has read is missing.
+    pub fn finish(mut self) -> (Value, Vec<KeyFate>) {
+        for (key, value) in std::mem::take(&mut self.fields) {
+            // A key without a value says nothing.
+            let fate = if value.is_null() { Fate::Settled("it has no value") } else { Fate::Missing(NO_COUNTERPART) };
+            self.keys.push(KeyFate { key, value: brief(&value), fate });
+        }
+        self.keys.sort_by(|one, other| one.key.cmp(&other.key));
+        (self.config, self.keys)
+    }
+
+    /// The value of a key, without taking it.
+    pub fn get(&self, key: &str) -> Option<&Value> {
+        self.fields.get(key).filter(|value| !value.is_null())
+    }
+
+    pub fn is(&self, key: &str, text: &str) -> bool {
+        self.get(key).and_then(Value::as_str) == Some(text)
+    }
+
+    pub fn is_true(&self, key: &str) -> bool {
+        self.get(key) == Some(&Value::Bool(true))
+    }
+
+    /// Takes a key; `None`: it is not there, or has no value.
+    fn take(&mut self, key: &str) -> Option<Value> {
+        self.get(key)?;
+        self.fields.remove(key)
+    }
+
+    fn tell(&mut self, key: &str, value: &Value, fate: Fate) {
+        self.keys.push(KeyFate { key: key.to_owned(), value: brief(value), fate });
+    }
+
+    /// Sets a key of ours, which may be dotted.
+    pub fn set(&mut self, ours: &str, value: impl Into<Value>) {
+        let mut place = &mut self.config;
+        for part in ours.split('.') {
+            if !place.is_object() {
+                *place = json!({});
+            }
+            place = &mut place[part];
+        }
+        *place = value.into();
+    }
+
+    /// Their key is ours, with the same value.
+    pub fn copy(&mut self, theirs: &str, ours: &str) {
+        self.with(theirs, ours, |value| Ok(value.clone()));
+    }
+
+    pub fn copy_all(&mut self, keys: &[(&str, &str)]) {
+        keys.iter().for_each(|(theirs, ours)| self.copy(theirs, ours));
+    }
+
+    /// Their key is ours, with another value; an error says why it is not.
+    pub fn with(&mut self, theirs: &str, ours: &str, change: impl FnOnce(&Value) -> Result<Value, &'static str>) {
+        let Some(value) = self.take(theirs) else { return };
+        let fate = match change(&value) {
+            Ok(changed) => {
+                self.set(ours, changed);
+                Fate::Arrived(ours.to_owned())
+            }
+            Err(why) => Fate::Missing(why),
+        };
+        self.tell(theirs, &value, fate);
+    }
+
+    /// Their key was read together with others, and is a part of ours.
+    pub fn arrived(&mut self, theirs: &str, ours: &str) {
+        if let Some(value) = self.take(theirs) {
+            self.tell(theirs, &value, Fate::Arrived(ours.to_owned()));
+        }
+    }
+
+    /// Nothing has to be said of these.
+    pub fn settled(&mut self, why: &'static str, keys: &[&str]) {
+        for key in keys {
+            if let Some(value) = self.take(key) {
+                self.tell(key, &value, Fate::Settled(why));
+            }
+        }
+    }
+
+    /// There is no counterpart of these, unless they are off.
+    pub fn missing(&mut self, why: &'static str, keys: &[&str]) {
+        for key in keys {
+            let Some(value) = self.take(key) else { continue };
+            let is_off = value == Value::Bool(false) || value.as_f64() == Some(0.0) || value == "none";
+            self.tell(key, &value, if is_off { Fate::Settled("it is off") } else { Fate::Missing(why) });
+        }
+    }
+
+    /// A number, where the key has one, also as text.
+    pub fn number(&self, key: &str) -> Option<f64> {
+        let value = self.get(key)?;
+        value.as_f64().or_else(|| value.as_str()?.parse().ok())
+    }
+
+    /// Learning rates and the like, which YAML takes for text where they are written `1e-5`.
+    pub fn copy_number(&mut self, theirs: &str, ours: &str) {
+        let number = self.number(theirs);
+        self.with(theirs, ours, |value| match number {
+            Some(_) if value.is_number() => Ok(value.clone()),
+            Some(number) => Ok(number.into()),
+            None => Err("it is not a number"),
+        });
+    }
+}
+
+/// The scheduler's name in transformers as ours.
+pub(super) fn schedule(value: &Value) -> Result<Value, &'static str> {
+    match value.as_str().unwrap_or_default() {
+        "cosine" | "cosine_with_min_lr" => Ok("cosine".into()),
+        "linear" => Ok("linear".into()),
+        "constant" | "constant_with_warmup" => Ok("constant".into()),
+        "inverse_sqrt" => Ok("inverse_sqrt".into()),
+        "warmup_stable_decay" => Ok("wsd".into()),
+        _ => Err("train.schedule is cosine, linear, constant, inverse_sqrt or wsd"),
+    }
+}
+
+/// A value on one line.
+fn brief(value: &Value) -> String {
+    let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    if text.chars().count() <= 48 { text } else { text.chars().take(45).chain("...".chars()).collect() }
+}

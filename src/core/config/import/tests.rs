@@ -1,0 +1,132 @@
+//! Configs in the manner of those trainers' examples, and what comes of them.
+
+use super::*;
+use crate::config::load_text;
+use serde_json::json;
+
+const LLAMA_FACTORY: &str = "
+model_name_or_path: org/model-8B
+trust_remote_code: true
+stage: dpo
+do_train: true
+finetuning_type: lora
+lora_rank: 16
+lora_target: all
+pref_beta: 0.2
+pref_loss: ipo
+dataset: pairs
+dataset_dir: DIR
+template: llama3
+cutoff_len: 2048
+max_samples: 1000
+preprocessing_num_workers: 16
+output_dir: saves/llama3-8b/lora/dpo
+logging_steps: 10
+save_steps: 500
+plot_loss: true
+per_device_train_batch_size: 1
+gradient_accumulation_steps: 8
+learning_rate: 5.0e-6
+num_train_epochs: 3.0
+lr_scheduler_type: cosine
+warmup_ratio: 0.1
+bf16: true
+ddp_timeout: 180000000
+deepspeed: examples/deepspeed/ds_z3_config.json
+quantization_bit: 4
+neftune_noise_alpha: 0
+some_new_key: 7
+";
+
+const AXOLOTL: &str = "
+base_model: org/model-1B
+datasets:
+  - path: org/alpaca
+    type: alpaca
+  - path: DIR/pairs.json
+    type: chat_template
+    field_messages: conversation
+val_set_size: 0.1
+output_dir: ./outputs/lora-out
+adapter: lora
+lora_r: 16
+lora_alpha: 32
+lora_target_modules: [q_proj, v_proj]
+sequence_len: 2048
+sample_packing: true
+gradient_accumulation_steps: 2
+micro_batch_size: 4
+num_epochs: 1
+optimizer: adamw_8bit
+lr_scheduler: cosine
+learning_rate: 2e-4
+bf16: auto
+tf32: false
+gradient_checkpointing: true
+resume_from_checkpoint:
+logging_steps: 1
+flash_attention: true
+warmup_ratio: 0.1
+evals_per_epoch: 4
+weight_decay: 0.0
+wandb_project:
+special_tokens: { pad_token: x }
+";
+
+fn folder() -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("pairs.json"), "[]").unwrap();
+    dir
+}
+
+fn fates(imported: &Imported, is: impl Fn(&Fate) -> bool) -> Vec<&str> {
+    imported.keys.iter().filter(|key| is(&key.fate)).map(|key| key.key.as_str()).collect()
+}
+
+#[test]
+fn llama_factorys_keys_arrive_and_the_others_are_named() {
+    let dir = folder();
+    let text = LLAMA_FACTORY.replace("DIR", &dir.path().display().to_string());
+    let imported = import(&text).unwrap();
+    assert_eq!((imported.from, imported.keys.len()), ("LLaMA-Factory", text.lines().count() - 1));
+    let config = load_text(&imported.yaml).unwrap_or_else(|report| panic!("{}\n{report}", imported.yaml)).config;
+    let lora = config.model.foundation.lora.unwrap();
+    assert_eq!((lora.r, lora.alpha), (16, 32.0), "their alpha is twice the rank");
+    let preference = config.train.preference.unwrap();
+    assert_eq!((preference.beta, format!("{:?}", preference.loss)), (Some(0.2), "Ipo".to_owned()));
+    assert_eq!((config.train.global_batch_size, config.train.lr, config.train.epochs), (8, 5e-6, Some(3.0)));
+    assert_eq!((config.run.name.as_str(), config.pools.foundation.zero, config.train.warmup_ratio), ("dpo", 3, Some(0.1)));
+    assert_eq!(
+        fates(&imported, |fate| matches!(fate, Fate::Missing(_))),
+        ["max_samples", "quantization_bit", "some_new_key"]
+    );
+    let settled = fates(&imported, |fate| matches!(fate, Fate::Settled(_)));
+    assert!(settled.contains(&"neftune_noise_alpha") && settled.contains(&"trust_remote_code"), "{settled:?}");
+}
+
+#[test]
+fn axolotls_keys_arrive_and_the_others_are_named() {
+    let dir = folder();
+    let imported = import(&AXOLOTL.replace("DIR", &dir.path().display().to_string())).unwrap();
+    assert_eq!(imported.from, "axolotl");
+    let node = crate::config::yaml::parse(&imported.yaml, 0, 0).unwrap().to_json();
+    let sets = &node["data"]["train"];
+    assert_eq!((&sets[0]["path"], &sets[1]["columns"]), (&json!("hf://datasets/org/alpaca"), &json!({"messages": "conversation"})));
+    assert_eq!((&node["train"]["global_batch_size"], &node["train"]["lr"]), (&json!(8), &json!(2e-4)));
+    assert_eq!((&node["train"]["precision"], &node["run"]["name"]), (&json!("bf16"), &json!("lora-out")));
+    assert_eq!(node["model"]["foundation"]["lora"], json!({"r": 16, "alpha": 32, "target_modules": ["q_proj", "v_proj"]}));
+    assert_eq!(
+        fates(&imported, |fate| matches!(fate, Fate::Missing(_))),
+        ["evals_per_epoch", "optimizer", "special_tokens"]
+    );
+}
+
+#[test]
+fn what_is_of_nobody_is_refused() {
+    for (text, part) in [("a: [", "not YAML"), ("model: x\nlr: 1\n", "model, lr"), ("3\n", "none")] {
+        let error = import(text).unwrap_err().to_string();
+        assert!(error.contains(part), "{error}");
+    }
+    let error = import("model: x\n").unwrap_err().to_string();
+    assert!(error.contains("base_model") && error.contains("model_name_or_path"), "{error}");
+}
