@@ -107,11 +107,13 @@ fn pairs_are_learned_as_trl_learns_them() {
 fn references_of_any_number_and_resumed_runs_have_the_same_bits() {
     let dir = run_folder();
     let one = run_in(dir.path(), "one", &[], None);
-    for own in [
-        &["pools.reference.replicas=3"][..],
-        &["pools.reference.replicas=2", "pools.reference.cache=64MiB"],
+    // Where they are kept, answers are computed one by one, which is another rounding.
+    let kept = run_in(dir.path(), "kept", &["pools.reference.cache=64MiB"], None);
+    for (own, (whole, to)) in [
+        (&["pools.reference.replicas=3"][..], (&one, "one")),
+        (&["pools.reference.replicas=2", "pools.reference.cache=64MiB"], (&kept, "kept")),
         // The pool that holds all towers without one of their own.
-        &["pools.reference=null"],
+        (&["~pools.reference"], (&one, "one")),
     ] {
         let others = run_in(dir.path(), "others", own, None);
         let bits = |steps: &[StepSummary]| {
@@ -121,8 +123,8 @@ fn references_of_any_number_and_resumed_runs_have_the_same_bits() {
             };
             steps.iter().map(of).collect::<Vec<_>>()
         };
-        assert_eq!(bits(&others), bits(&one), "{own:?}");
-        let [first, second] = ["one", "others"].map(|to| hashes(&dir.path().join(to).join("step-00000005")));
+        assert_eq!(bits(&others), bits(whole), "{own:?}");
+        let [first, second] = [to, "others"].map(|to| hashes(&dir.path().join(to).join("step-00000005")));
         assert_eq!(first, second, "{own:?}");
         fs::remove_dir_all(dir.path().join("others")).unwrap();
     }
@@ -145,20 +147,23 @@ fn layouts_learn_alike() {
         &["pools.foundation.replicas=2", "pools.foundation.zero=3"],
         &["pools.foundation.tensor_parallel=2", "pools.foundation.sequence_parallel=true"],
         &["pools.reference.tensor_parallel=2"],
-        &["pools.placement=colocated"],
+        &["~pools.reference", "+pools.placement=colocated"],
         &["train.micro_batch_size=1"],
     ] {
         let others = run_in(dir.path(), "others", own, None);
         for (found, expected) in others.iter().zip(&one) {
             let far = |found: f64, expected: f64| (found - expected).abs() > TOLERANCE * expected.abs().max(1.0);
             let pairs = [found, expected].map(|summary| summary.pairs.unwrap_or_default().sums());
-            let is_far = pairs[0].iter().zip(pairs[1]).any(|(found, expected)| far(*found, expected));
+            let sums = pairs[0].iter().zip(pairs[1]).enumerate();
+            // In the first step all rewards are 0 but for rounding, which decides who is ahead.
+            let is_told = |at: usize| at != 1 || found.step.0 > 0;
+            let is_far = sums.into_iter().any(|(at, (found, expected))| is_told(at) && far(*found, expected));
             let norms = far(found.grad_norm, expected.grad_norm) || far(found.loss, expected.loss);
             assert!(!norms && !is_far, "{own:?}: {found:?}, expected {expected:?}");
         }
         fs::remove_dir_all(dir.path().join("others")).unwrap();
     }
-    let stages = ["train.preference.loss=orpo", "pools.reference=null", "pools.foundation.pipeline_parallel=2"];
+    let stages = ["train.preference.loss=orpo", "~pools.reference", "pools.foundation.pipeline_parallel=2"];
     let [one, two] = [&stages[..2], &stages[..]].map(|own| {
         let steps = run_in(dir.path(), "stages", own, None);
         fs::remove_dir_all(dir.path().join("stages")).unwrap();
