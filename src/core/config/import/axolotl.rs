@@ -15,14 +15,38 @@ pub(super) fn read(sheet: &mut Sheet) {
 fn model(sheet: &mut Sheet) {
     sheet.copy("base_model", "model.load");
     sheet.copy("tokenizer_config", "model.tokenizer");
-    sheet.settled("the class follows from config.json", &["model_type", "tokenizer_type", "base_model_config", "processor_type", "is_llama_derived_model"]);
+    sheet.settled(
+        "the class follows from config.json",
+        &["model_type", "tokenizer_type", "base_model_config", "processor_type", "is_llama_derived_model"],
+    );
     sheet.settled("no code of a model's folder is ever run", &["trust_remote_code"]);
-    let quantized = "weights of 4 and 8 bits are not there; model.foundation.frozen_precision: fp8_e4m3fn halves frozen weights";
+    let quantized =
+        "weights of 4 and 8 bits are not there; model.foundation.frozen_precision: fp8_e4m3fn halves frozen weights";
     sheet.missing(quantized, &["load_in_4bit", "load_in_8bit", "gptq"]);
     let built_in = "attention and losses are fused here, without a switch";
-    sheet.settled(built_in, &["flash_attention", "sdp_attention", "xformers_attention", "flex_attention", "liger_rope", "liger_rms_norm",
-        "liger_glu_activation", "liger_fused_linear_cross_entropy", "unsloth_cross_entropy_loss", "lora_mlp_kernel", "lora_qkv_kernel",
-        "lora_o_kernel", "torch_compile", "plugins"]);
+    sheet.settled(
+        built_in,
+        &[
+            "flash_attention",
+            "sdp_attention",
+            "xformers_attention",
+            "flex_attention",
+            "liger_rope",
+            "liger_rms_norm",
+            "liger_glu_activation",
+            "liger_fused_linear_cross_entropy",
+            "unsloth_cross_entropy_loss",
+            "lora_mlp_kernel",
+            "lora_qkv_kernel",
+            "lora_o_kernel",
+            "torch_compile",
+            "plugins",
+            "attn_implementation",
+            "liger_layer_norm",
+            "use_kernels",
+            "flash_attn_cross_entropy",
+        ],
+    );
     sheet.missing("add them to the tokenizer, and set model.resize_embeddings", &["special_tokens", "tokens"]);
     sheet.copy("resize_token_embeddings_to_32x", "model.resize_embeddings");
 }
@@ -35,14 +59,27 @@ fn data(sheet: &mut Sheet) {
             _ => Err("write each set under eval.sets"),
         });
     }
+    sheet.evaluates("val_set_size", "eval_steps");
     sheet.with("val_set_size", "data.val_size", |value| match value.as_f64() {
         Some(share) if share < 1.0 => Ok(value.clone()),
         _ => Err("data.val_size is a share, below 1"),
     });
     sheet.copy("sequence_len", "data.pack.max_tokens");
-    sheet.settled("samples are always packed, and never padded", &["sample_packing", "eval_sample_packing", "pad_to_sequence_len",
-        "sample_packing_eff_est", "multipack_real_batches", "group_by_length"]);
-    sheet.settled("the chat template is that of the model's folder; data.template has built-in ones", &["chat_template", "chat_template_jinja"]);
+    sheet.settled(
+        "samples are always packed, and never padded",
+        &[
+            "sample_packing",
+            "eval_sample_packing",
+            "pad_to_sequence_len",
+            "sample_packing_eff_est",
+            "multipack_real_batches",
+            "group_by_length",
+        ],
+    );
+    sheet.settled(
+        "the chat template is that of the model's folder; data.template has built-in ones",
+        &["chat_template", "chat_template_jinja"],
+    );
     let trains = sheet.is_true("train_on_inputs");
     if trains {
         sheet.with("train_on_inputs", "train.phase", |_| Ok("pretrain".into()));
@@ -50,8 +87,19 @@ fn data(sheet: &mut Sheet) {
     sheet.settled("only answers count in the loss of train.phase sft", &["train_on_inputs"]);
     sheet.with("shuffle_merged_datasets", "data.shuffle", |value| Ok(value.clone()));
     let prepared = "data is read as the run goes on; `loongforge data pack` packs ahead of time";
-    sheet.settled(prepared, &["dataset_prepared_path", "dataset_processes", "dataset_keep_in_memory", "push_dataset_to_hub",
-        "skip_prepare_dataset", "dataloader_num_workers", "dataloader_prefetch_factor", "dataloader_pin_memory"]);
+    sheet.settled(
+        prepared,
+        &[
+            "dataset_prepared_path",
+            "dataset_processes",
+            "dataset_keep_in_memory",
+            "push_dataset_to_hub",
+            "skip_prepare_dataset",
+            "dataloader_num_workers",
+            "dataloader_prefetch_factor",
+            "dataloader_pin_memory",
+        ],
+    );
 }
 
 /// `datasets` as `data.train`.
@@ -75,7 +123,10 @@ fn sets(value: &Value) -> Result<Value, &'static str> {
 fn method(sheet: &mut Sheet) {
     match sheet.get("adapter").and_then(Value::as_str) {
         Some("lora") => sheet.arrived("adapter", "model.foundation.lora"),
-        Some("qlora") => sheet.missing("adapters on weights of 4 bits are not there; adapters on whole weights are written", &["adapter"]),
+        Some("qlora") => sheet.missing(
+            "adapters on weights of 4 bits are not there; adapters on whole weights are written",
+            &["adapter"],
+        ),
         _ => {}
     }
     sheet.copy("lora_model_dir", "model.foundation.lora.adapter");
@@ -131,6 +182,9 @@ fn train(sheet: &mut Sheet) {
     if sheet.number("warmup_steps").is_some_and(|steps| steps > 0.0) {
         sheet.settled("warmup_steps goes before it", &["warmup_ratio"]);
     }
+    if sheet.number("warmup_steps").is_some_and(|steps| steps > 0.0 && steps < 1.0) {
+        sheet.copy_number("warmup_steps", "train.warmup_ratio");
+    }
     sheet.copy("warmup_steps", "train.warmup_steps");
     sheet.copy_number("warmup_ratio", "train.warmup_ratio");
     sheet.set("train.optimizer.weight_decay", 0.0);
@@ -184,10 +238,33 @@ fn run(sheet: &mut Sheet) {
     sheet.missing("eval.every_steps counts steps", &["evals_per_epoch"]);
     sheet.settled("packs of the run are evaluated with", &["eval_batch_size"]);
     let others = "metrics.jsonl, TensorBoard, Prometheus and a page are there";
-    sheet.missing(others, &["wandb_project", "wandb_entity", "wandb_name", "wandb_watch", "wandb_log_model", "wandb_run_id", "mlflow_experiment_name",
-        "comet_project_name"]);
+    sheet.missing(
+        others,
+        &[
+            "wandb_project",
+            "wandb_entity",
+            "wandb_name",
+            "wandb_watch",
+            "wandb_log_model",
+            "wandb_run_id",
+            "mlflow_experiment_name",
+            "comet_project_name",
+        ],
+    );
     sheet.settled("TensorBoard's files are always written", &["use_tensorboard"]);
     sheet.settled("`loongforge run --resume`", &["resume_from_checkpoint", "auto_resume_from_checkpoints"]);
-    sheet.settled("it is always so here", &["save_safetensors", "save_first_step", "strict", "debug", "ddp_timeout", "save_only_model", "save_strategy",
-        "eval_strategy", "remove_unused_columns"]);
+    sheet.settled(
+        "it is always so here",
+        &[
+            "save_safetensors",
+            "save_first_step",
+            "strict",
+            "debug",
+            "ddp_timeout",
+            "save_only_model",
+            "save_strategy",
+            "eval_strategy",
+            "remove_unused_columns",
+        ],
+    );
 }

@@ -29,7 +29,8 @@ fn model(sheet: &mut Sheet) {
         ("video_maxlen", "data.video.max_frames"),
     ]);
     sheet.settled("no code of a model's folder is ever run", &["trust_remote_code"]);
-    let quantized = "weights of 4 and 8 bits are not there; model.foundation.frozen_precision: fp8_e4m3fn halves frozen weights";
+    let quantized =
+        "weights of 4 and 8 bits are not there; model.foundation.frozen_precision: fp8_e4m3fn halves frozen weights";
     sheet.missing(quantized, &["quantization_bit", "quantization_method", "double_quantization", "quantization_type"]);
     let built_in = "attention and losses are fused here, without a switch";
     sheet.settled(built_in, &["flash_attn", "enable_liger_kernel", "use_unsloth", "use_fast_tokenizer", "shift_attn"]);
@@ -43,7 +44,9 @@ fn data(sheet: &mut Sheet) {
         sheet.with(theirs, ours, |value| {
             let names = match value {
                 Value::Array(list) => list.iter().filter_map(Value::as_str).map(str::to_owned).collect(),
-                other => other.as_str().unwrap_or_default().split(',').map(|name| name.trim().to_owned()).collect::<Vec<_>>(),
+                other => {
+                    other.as_str().unwrap_or_default().split(',').map(|name| name.trim().to_owned()).collect::<Vec<_>>()
+                }
             };
             // Names of dataset_info.json: most are the file's, too.
             let file = |name: &String| format!("{folder}/{name}.json");
@@ -55,15 +58,17 @@ fn data(sheet: &mut Sheet) {
             }
         });
     }
-    sheet.settled("the paths of data.train begin with it: compare them with the files of dataset_info.json", &["dataset_dir"]);
-    if sheet.get("cutoff_len").is_some() {
+    sheet.settled(
+        "the paths of data.train begin with it: compare them with the files of dataset_info.json",
+        &["dataset_dir"],
+    );
+    // A pair of answers cannot be cut.
+    if sheet.get("cutoff_len").is_some() && !sheet.is("stage", "dpo") {
         sheet.set("data.pack.too_long", "truncate");
     }
     sheet.copy("cutoff_len", "data.pack.max_tokens");
-    sheet.settled(
-        "the chat template is that of the model's folder; data.template has built-in ones",
-        &["template"],
-    );
+    sheet.settled("the chat template is that of the model's folder; data.template has built-in ones", &["template"]);
+    sheet.evaluates("val_size", "eval_steps");
     sheet.with("val_size", "data.val_size", |value| match value.as_f64() {
         Some(share) if share < 1.0 => Ok(value.clone()),
         _ => Err("data.val_size is a share, below 1"),
@@ -74,7 +79,10 @@ fn data(sheet: &mut Sheet) {
     sheet.settled("samples are always packed, and never attend to each other", &["packing", "neat_packing"]);
     sheet.missing("write a file of fewer samples", &["max_samples"]);
     let workers = "data actors read ahead; pools.data.replicas adds some";
-    sheet.settled(workers, &["preprocessing_num_workers", "dataloader_num_workers", "overwrite_cache", "streaming", "buffer_size"]);
+    sheet.settled(
+        workers,
+        &["preprocessing_num_workers", "dataloader_num_workers", "overwrite_cache", "streaming", "buffer_size"],
+    );
     sheet.missing("give each file of data.train its `weight`", &["interleave_probs", "mix_strategy"]);
 }
 
@@ -105,7 +113,18 @@ fn method(sheet: &mut Sheet) {
     sheet.with("lora_target", "model.foundation.lora.target_modules", |value| Ok(names(value)));
     sheet.with("additional_target", "model.foundation.lora.modules_to_save", |value| Ok(names(value)));
     let others = "this variant of adapters is not there";
-    sheet.missing(others, &["loraplus_lr_ratio", "pissa_init", "pissa_iter", "use_galore", "use_badam", "use_apollo", "create_new_adapter"]);
+    sheet.missing(
+        others,
+        &[
+            "loraplus_lr_ratio",
+            "pissa_init",
+            "pissa_iter",
+            "use_galore",
+            "use_badam",
+            "use_apollo",
+            "create_new_adapter",
+        ],
+    );
     sheet.missing("noise on embeddings is not there", &["neftune_noise_alpha"]);
     match sheet.get("stage").and_then(Value::as_str).unwrap_or("sft") {
         "sft" => sheet.settled("train.phase is sft where nothing else is said", &["stage"]),
@@ -113,7 +132,10 @@ fn method(sheet: &mut Sheet) {
         "dpo" => preference(sheet),
         _ => sheet.missing("sft, pretraining and preferences in pairs are there", &["stage"]),
     }
-    sheet.settled("it is for preferences", &["pref_beta", "pref_ftx", "pref_loss", "simpo_gamma", "dpo_label_smoothing"]);
+    sheet.settled(
+        "it is for preferences",
+        &["pref_beta", "pref_ftx", "pref_loss", "simpo_gamma", "dpo_label_smoothing"],
+    );
 }
 
 fn preference(sheet: &mut Sheet) {
@@ -132,8 +154,10 @@ fn preference(sheet: &mut Sheet) {
 }
 
 fn train(sheet: &mut Sheet) {
-    let (per_device, accumulated) =
-        (sheet.number("per_device_train_batch_size").unwrap_or(8.0), sheet.number("gradient_accumulation_steps").unwrap_or(1.0));
+    let (per_device, accumulated) = (
+        sheet.number("per_device_train_batch_size").unwrap_or(8.0),
+        sheet.number("gradient_accumulation_steps").unwrap_or(1.0),
+    );
     sheet.set("train.global_batch_size", (per_device * accumulated) as u64);
     let batch = "train.global_batch_size (multiply it with the number of GPUs)";
     sheet.arrived("per_device_train_batch_size", batch);
@@ -213,7 +237,10 @@ fn run(sheet: &mut Sheet) {
     let flags = "`loongforge run --overwrite` and `--resume`";
     sheet.settled(flags, &["overwrite_output_dir", "resume_from_checkpoint"]);
     let always = "it is always so here";
-    sheet.settled(always, &["do_train", "plot_loss", "save_only_model", "include_num_input_tokens_seen", "ddp_timeout", "save_strategy"]);
+    sheet.settled(
+        always,
+        &["do_train", "plot_loss", "save_only_model", "include_num_input_tokens_seen", "ddp_timeout", "save_strategy"],
+    );
     sheet.settled("`loongforge evaluate` does so after the run", &["do_eval", "do_predict"]);
 }
 

@@ -9,8 +9,8 @@ mod tests;
 use super::yaml;
 use serde_json::Value;
 
-pub use sheet::{Fate, KeyFate};
 use sheet::Sheet;
+pub use sheet::{Fate, KeyFate};
 
 /// A config of another trainer, translated.
 #[derive(Clone, Debug)]

@@ -135,6 +135,13 @@ impl Sheet {
         value.as_f64().or_else(|| value.as_str()?.parse().ok())
     }
 
+    /// Samples that are set aside are evaluated during the run, as often as the key `every` says, else every 100 steps.
+    pub fn evaluates(&mut self, share: &str, every: &str) {
+        if self.number(share).is_some_and(|share| share > 0.0 && share < 1.0) && self.get(every).is_none() {
+            self.set("eval.every_steps", 100);
+        }
+    }
+
     /// Learning rates and the like, which YAML takes for text where they are written `1e-5`.
     pub fn copy_number(&mut self, theirs: &str, ours: &str) {
         let number = self.number(theirs);

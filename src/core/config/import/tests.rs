@@ -91,11 +91,14 @@ fn llama_factorys_keys_arrive_and_the_others_are_named() {
     assert_eq!((imported.from, imported.keys.len()), ("LLaMA-Factory", text.lines().count() - 1));
     let config = load_text(&imported.yaml).unwrap_or_else(|report| panic!("{}\n{report}", imported.yaml)).config;
     let lora = config.model.foundation.lora.unwrap();
-    assert_eq!((lora.r, lora.alpha), (16, 32.0), "their alpha is twice the rank");
+    assert_eq!((lora.r, lora.alpha), (Some(16), Some(32.0)), "their alpha is twice the rank");
     let preference = config.train.preference.unwrap();
     assert_eq!((preference.beta, format!("{:?}", preference.loss)), (Some(0.2), "Ipo".to_owned()));
     assert_eq!((config.train.global_batch_size, config.train.lr, config.train.epochs), (8, 5e-6, Some(3.0)));
-    assert_eq!((config.run.name.as_str(), config.pools.foundation.zero, config.train.warmup_ratio), ("dpo", 3, Some(0.1)));
+    assert_eq!(
+        (config.run.name.as_str(), config.pools.foundation.zero, config.train.warmup_ratio),
+        ("dpo", 3, Some(0.1))
+    );
     assert_eq!(
         fates(&imported, |fate| matches!(fate, Fate::Missing(_))),
         ["max_samples", "quantization_bit", "some_new_key"]
@@ -111,10 +114,16 @@ fn axolotls_keys_arrive_and_the_others_are_named() {
     assert_eq!(imported.from, "axolotl");
     let node = crate::config::yaml::parse(&imported.yaml, 0, 0).unwrap().to_json();
     let sets = &node["data"]["train"];
-    assert_eq!((&sets[0]["path"], &sets[1]["columns"]), (&json!("hf://datasets/org/alpaca"), &json!({"messages": "conversation"})));
+    assert_eq!(
+        (&sets[0]["path"], &sets[1]["columns"]),
+        (&json!("hf://datasets/org/alpaca"), &json!({"messages": "conversation"}))
+    );
     assert_eq!((&node["train"]["global_batch_size"], &node["train"]["lr"]), (&json!(8), &json!(2e-4)));
     assert_eq!((&node["train"]["precision"], &node["run"]["name"]), (&json!("bf16"), &json!("lora-out")));
-    assert_eq!(node["model"]["foundation"]["lora"], json!({"r": 16, "alpha": 32, "target_modules": ["q_proj", "v_proj"]}));
+    assert_eq!(
+        node["model"]["foundation"]["lora"],
+        json!({"r": 16, "alpha": 32, "target_modules": ["q_proj", "v_proj"]})
+    );
     assert_eq!(
         fates(&imported, |fate| matches!(fate, Fate::Missing(_))),
         ["evals_per_epoch", "optimizer", "special_tokens"]
