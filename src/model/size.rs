@@ -131,6 +131,9 @@ mod tests {
             ("gemma_7b", 8_537_680_896),
             ("gemma2_27b", 27_227_128_320),
             ("gemma3_1b", 999_885_952),
+            ("mistral_7b_v0_1", 7_241_732_096),
+            ("mistral_nemo_12b", 12_247_782_400),
+            ("mixtral_8x7b", 46_702_792_704),
             ("qwen3_vl_2b", 2_127_532_032),
             // With the routers' biases, without the layer of multi-token prediction.
             ("deepseek_v3", 671_026_419_200),

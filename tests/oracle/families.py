@@ -79,6 +79,10 @@ add("llama3.1", "LlamaForCausalLM", "LLaMA 3.1, 3.2, 3.3 (rope of type llama3)",
               "longrope": {"rope_parameters": {
                   "rope_type": "longrope", "rope_theta": 10000.0, "original_max_position_embeddings": 24, "factor": 4.0,
                   "short_factor": [1.0, 1.1, 1.3], "long_factor": [1.5, 2.0, 4.0]}}})
+add("mistral", "MistralForCausalLM", "Mistral 7B v0.1 (with a window); Nemo and v0.3 as changes",
+    text(head_dim=8, rms_norm_eps=1e-5, sliding_window=6, rope_parameters=rope(10000.0)),
+    variants={"no-window-mqa-3layers": {**MQA, **LAYERS3, "sliding_window": None, "rope_parameters.rope_theta": 1e6},
+              "tied-yarn": {**TIED, **scaled("yarn", 1e6, 4.0, original_max_position_embeddings=16), "head_dim": None}})
 add("qwen1.5", "Qwen2ForCausalLM", "Qwen1.5", text(num_key_value_heads=4, rope_parameters=rope(1e6)),
     variants={"gqa": {"num_key_value_heads": 2}, "tied-theta": {**TIED, "rope_parameters.rope_theta": 10000.0}})
 add("qwen2", "Qwen2ForCausalLM", "Qwen2 (tied, as 0.5B and 1.5B)", text(tie_word_embeddings=True, rope_parameters=rope(1e6)),
@@ -132,6 +136,11 @@ add("qwen3_moe", "Qwen3MoeForCausalLM", "Qwen3-MoE, Qwen3-Coder",
               "mlp-only": {**LAYERS3, "mlp_only_layers": [1], "num_experts_per_tok": 3, "output_router_logits": False},
               "bias-yarn-tied": {**scaled("yarn", 1e6, 4.0, original_max_position_embeddings=16), **TIED,
                                  "attention_bias": True}})
+add("mixtral", "MixtralForCausalLM", "Mixtral 8x7B and 8x22B",
+    text(rms_norm_eps=1e-5, rope_parameters=rope(1e6), intermediate_size=12, num_local_experts=6, num_experts_per_tok=2,
+         sliding_window=None, **AUX),
+    variants={"window-top3": {"sliding_window": 6, "num_experts_per_tok": 3, "head_dim": 8},
+              "mqa-tied-3layers": {**MQA, **TIED, **LAYERS3, "output_router_logits": False}})
 EXPERTS = ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]
 add("qwen3_moe_lora", "Qwen3MoeForCausalLM", "An adapter of PEFT on Qwen3-MoE, experts included",
     text(head_dim=8, rope_parameters=rope(1e6), **MOE, norm_topk_prob=True, decoder_sparse_step=1, mlp_only_layers=[]),

@@ -116,6 +116,14 @@ fn gemmas_split_among_ranks() {
     check("gemma-seed1", &sp(4));
 }
 
+/// Windows in all layers, and experts behind them.
+#[test]
+fn mistrals_split_among_ranks() {
+    check("mistral-seed1", &sp(2));
+    check("mixtral-seed1", &foundation(Layout { dp: 2, ep: 2, tp: 2, ..Layout::default() }));
+    check("mixtral-window-top3", &foundation(Layout { pp: 2, ..Layout::default() }));
+}
+
 #[test]
 fn recurrent_layers_with_shared_experts() {
     check("qwen3_next-seed1", &sp(2));

@@ -29,6 +29,8 @@ pub(super) mod llava;
 pub(super) mod llava_onevision1_5;
 pub(super) mod mimo;
 pub(super) mod minimax_m2;
+pub(super) mod mistral;
+pub(super) mod mixtral;
 pub(super) mod pi;
 pub(super) mod qwen;
 pub(super) mod qwen2;
