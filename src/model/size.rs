@@ -134,6 +134,9 @@ mod tests {
             ("mistral_7b_v0_1", 7_241_732_096),
             ("mistral_nemo_12b", 12_247_782_400),
             ("mixtral_8x7b", 46_702_792_704),
+            ("phi3_mini_4k", 3_821_079_552),
+            ("phi4_14b", 14_659_507_200),
+            ("phi4_mini", 3_836_021_760),
             ("qwen3_vl_2b", 2_127_532_032),
             // With the routers' biases, without the layer of multi-token prediction.
             ("deepseek_v3", 671_026_419_200),

@@ -83,6 +83,17 @@ add("mistral", "MistralForCausalLM", "Mistral 7B v0.1 (with a window); Nemo and 
     text(head_dim=8, rms_norm_eps=1e-5, sliding_window=6, rope_parameters=rope(10000.0)),
     variants={"no-window-mqa-3layers": {**MQA, **LAYERS3, "sliding_window": None, "rope_parameters.rope_theta": 1e6},
               "tied-yarn": {**TIED, **scaled("yarn", 1e6, 4.0, original_max_position_embeddings=16), "head_dim": None}})
+PHI3 = text(rms_norm_eps=1e-5, sliding_window=None, original_max_position_embeddings=64,
+            rope_parameters=rope(10000.0, partial_rotary_factor=1.0))
+LONG = {"rope_type": "longrope", "rope_theta": 10000.0, "partial_rotary_factor": 0.75, "short_factor": [1.0, 1.3],
+        "long_factor": [1.5, 4.0]}
+add("phi3", "Phi3ForCausalLM", "Phi-3 and 4 with fused projections; Phi-3.5 and Phi-4-mini (longrope) as changes", PHI3,
+    variants={"window-tied-mqa": {**MQA, **TIED, **LAYERS3, "sliding_window": 6},
+              # Heads are 6 wide, of which 4 turn; all documents are longer than the original 8, or shorter than 64.
+              "longrope-long": {"original_max_position_embeddings": 8, "rope_parameters": LONG},
+              "longrope-short-tied": {**TIED, "rope_parameters": LONG},
+              # Documents are shorter than 36, and what is generated is longer.
+              "longrope-crossing": {"original_max_position_embeddings": 36, "rope_parameters": LONG}})
 add("qwen1.5", "Qwen2ForCausalLM", "Qwen1.5", text(num_key_value_heads=4, rope_parameters=rope(1e6)),
     variants={"gqa": {"num_key_value_heads": 2}, "tied-theta": {**TIED, "rope_parameters.rope_theta": 10000.0}})
 add("qwen2", "Qwen2ForCausalLM", "Qwen2 (tied, as 0.5B and 1.5B)", text(tie_word_embeddings=True, rope_parameters=rope(1e6)),

@@ -45,7 +45,7 @@ pub use linear::Linear;
 pub use mask::Mask;
 pub use mixer::{Columns, Context, LayerCache, Mixer, QkvMixer, State};
 pub use mla::{KeyChoice, Mla, MlaConfig};
-pub use mlp::SwiGlu;
+pub use mlp::{GateUp, SwiGlu};
 pub use norm::{LayerNorm, NormConfig, RmsNorm};
 pub use patch::{Resampled, Resampling, coordinates};
 pub use piece_attention::PieceAttention;

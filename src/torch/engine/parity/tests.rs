@@ -124,6 +124,14 @@ fn mistrals_split_among_ranks() {
     check("mixtral-window-top3", &foundation(Layout { pp: 2, ..Layout::default() }));
 }
 
+/// One projection for queries, keys and values, and one for gates and ups.
+#[test]
+fn fused_projections_split_among_ranks() {
+    check("phi3-seed1", &sp(2));
+    check("phi3-longrope-long", &foundation(Layout { pp: 2, tp: 2, ..Layout::default() }));
+    check("phi3-longrope-long", &foundation(Layout { cp: 2, ..Layout::default() }));
+}
+
 #[test]
 fn recurrent_layers_with_shared_experts() {
     check("qwen3_next-seed1", &sp(2));

@@ -58,7 +58,7 @@ impl Layer {
         let prefix = format!("{prefix}{}.", names.mlp);
         match &layer.feed_forward {
             FeedForwardConfig::Dense { intermediate_size, bias } => {
-                specs.extend(SwiGlu::specs(&prefix, names.gate_up_down, width, *intermediate_size, *bias, std));
+                specs.extend(SwiGlu::specs(&prefix, (names.gate_up, names.down), width, *intermediate_size, *bias, std));
             }
             FeedForwardConfig::Moe(moe) => specs.extend(Moe::specs(&prefix, width, moe, std)),
         }
@@ -85,7 +85,7 @@ impl Layer {
         let feed_forward = match feed_forward {
             FeedForwardConfig::Dense { .. } => {
                 FeedForward::Dense(branch(norm, params, prefix, names.post_norm, names.mlp, |scope| {
-                    Box::new(SwiGlu::new(scope, names.gate_up_down, layer.act))
+                    Box::new(SwiGlu::new(scope, (names.gate_up, names.down), layer.act))
                 }))
             }
             FeedForwardConfig::Moe(moe) => FeedForward::Moe(Rc::new(Moe::new(config, layer, params, prefix, moe))),

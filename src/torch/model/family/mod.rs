@@ -31,6 +31,7 @@ pub(super) mod mimo;
 pub(super) mod minimax_m2;
 pub(super) mod mistral;
 pub(super) mod mixtral;
+pub(super) mod phi3;
 pub(super) mod pi;
 pub(super) mod qwen;
 pub(super) mod qwen2;
