@@ -137,6 +137,9 @@ mod tests {
             ("phi3_mini_4k", 3_821_079_552),
             ("phi4_14b", 14_659_507_200),
             ("phi4_mini", 3_836_021_760),
+            ("olmo2_32b", 32_234_279_936),
+            ("olmo3_7b", 7_298_011_136),
+            ("smollm3_3b", 3_075_098_624),
             ("qwen3_vl_2b", 2_127_532_032),
             // With the routers' biases, without the layer of multi-token prediction.
             ("deepseek_v3", 671_026_419_200),

@@ -94,6 +94,21 @@ add("phi3", "Phi3ForCausalLM", "Phi-3 and 4 with fused projections; Phi-3.5 and 
               "longrope-short-tied": {**TIED, "rope_parameters": LONG},
               # Documents are shorter than 36, and what is generated is longer.
               "longrope-crossing": {"original_max_position_embeddings": 36, "rope_parameters": LONG}})
+add("olmo2", "Olmo2ForCausalLM", "OLMo 2 (norms after the branches only)", text(rope_parameters=rope(500000.0)),
+    variants={"bias-tied": {**TIED, "attention_bias": True}, "mqa-3layers": {**MQA, **LAYERS3, "rms_norm_eps": 1e-5}})
+OLMO3_ROPES = {"full_attention": {"rope_type": "yarn", "factor": 4.0, "rope_theta": 500000.0, "attention_factor": 1.2,
+                                  "original_max_position_embeddings": 16, "beta_fast": 32.0, "beta_slow": 1.0},
+               "sliding_attention": rope(500000.0)}
+add("olmo3", "Olmo3ForCausalLM", "OLMo 3 (windows, and scaled rotary embeddings in full layers alone)",
+    text(sliding_window=6, layer_types=["sliding_attention", "full_attention"], rope_parameters=OLMO3_ROPES),
+    variants={"full-first-bias": {"layer_types": ["full_attention", "sliding_attention"], "attention_bias": True},
+              "plain-mqa-3layers": {**MQA, **LAYERS3, "layer_types": ["sliding_attention"] * 2 + ["full_attention"],
+                                    "rope_parameters.full_attention": rope(500000.0)}})
+add("smollm3", "SmolLM3ForCausalLM", "SmolLM3 (layers without positions)",
+    text(tie_word_embeddings=True, rope_parameters=rope(2e6), no_rope_layers=[1, 0]),
+    variants={"window-bias": {"use_sliding_window": True, "sliding_window": 6, "attention_bias": True, "mlp_bias": True,
+                              "layer_types": ["full_attention", "sliding_attention"]},
+              "untied-mqa-3layers": {**UNTIED, **MQA, **LAYERS3, "no_rope_layers": [0, 1, 0]}})
 add("qwen1.5", "Qwen2ForCausalLM", "Qwen1.5", text(num_key_value_heads=4, rope_parameters=rope(1e6)),
     variants={"gqa": {"num_key_value_heads": 2}, "tied-theta": {**TIED, "rope_parameters.rope_theta": 10000.0}})
 add("qwen2", "Qwen2ForCausalLM", "Qwen2 (tied, as 0.5B and 1.5B)", text(tie_word_embeddings=True, rope_parameters=rope(1e6)),

@@ -46,6 +46,8 @@ pub struct AttentionConfig {
     /// True if the output is multiplied by the sigmoid of a gate that the query projection makes as well
     /// (Qwen3-Next).
     pub output_gate: bool,
+    /// True if queries and keys turn by their positions; false in layers without (SmolLM3).
+    pub turns: bool,
     /// Tells how many tokens a token sees, itself included; `None`: all before it.
     pub window: Option<i64>,
     pub scores: Scores,
@@ -64,6 +66,7 @@ impl AttentionConfig {
             o_bias: false,
             qk_norm: QkNorm::None,
             output_gate: false,
+            turns: true,
             window: None,
             scores: Scores::default(),
         }
@@ -149,10 +152,17 @@ impl SelfAttention {
             gate = Some(halves[1].flatten(1, 2));
             q = halves[0].shallow_clone();
         }
+        let normed = |x: &Tensor, index: usize| match (&self.norms, config.qk_norm) {
+            (Some(norms), QkNorm::Head) => norms[index].forward(x),
+            (Some(norms), _) => by_head(&norms[index].forward(&x.flatten(1, 2))),
+            (None, _) => x.shallow_clone(),
+        };
+        if !config.turns {
+            return ([normed(&q, 0), normed(&k, 1), v], gate);
+        }
         let rotated = |x: &Tensor, index: usize| match (&self.norms, config.qk_norm) {
             (Some(norms), QkNorm::Head) => norms[index].forward_rotated(x, rope),
-            (Some(norms), _) => rope.apply(&by_head(&norms[index].forward(&x.flatten(1, 2)))),
-            (None, _) => rope.apply(x),
+            _ => rope.apply(&normed(x, index)),
         };
         ([rotated(&q, 0), rotated(&k, 1), v], gate)
     }

@@ -132,6 +132,22 @@ fn fused_projections_split_among_ranks() {
     check("phi3-longrope-long", &foundation(Layout { cp: 2, ..Layout::default() }));
 }
 
+/// Norms after the branches only: nothing is normed before a region.
+#[test]
+fn branches_without_norms_of_their_inputs() {
+    check("olmo2-seed1", &sp(2));
+    check("olmo2-seed1", &zero(Layout { dp: 2, tp: 2, ..Layout::default() }, 3));
+    check("olmo3-seed1", &foundation(Layout { pp: 2, tp: 2, ..Layout::default() }));
+}
+
+#[test]
+fn layers_without_positions() {
+    check("smollm3-seed1", &foundation(Layout { cp: 2, tp: 2, ..Layout::default() }));
+    check("smollm3-window-bias", &sp(2));
+    let splits = Splits { chunk_tokens: 5, ..Splits::default() };
+    check("smollm3-seed1", &PoolLayouts { splits, ..foundation(Layout { pp: 2, ..Layout::default() }) });
+}
+
 #[test]
 fn recurrent_layers_with_shared_experts() {
     check("qwen3_next-seed1", &sp(2));

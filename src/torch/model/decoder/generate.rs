@@ -146,7 +146,7 @@ impl Cache {
         for (number, (layer, state)) in model.layers.iter().zip(&mut self.layers).enumerate() {
             let mixer = &layer.mixer;
             let context = &contexts[layer.rope];
-            let y_TD = mixer.module.prefill(&mixer.norm.forward(&x_TD), context, &self.columns, state);
+            let y_TD = mixer.module.prefill(&mixer.input(&x_TD), context, &self.columns, state);
             x_TD += layer.normed_output(0, y_TD);
             x_TD += layer.normed_output(1, layer.feed_forward.forward(&x_TD, split.as_ref()));
             for (rows, levels) in &features {
@@ -175,7 +175,7 @@ impl Cache {
         let mut x_BD = model.token_table().look_up(tokens);
         for (layer, state) in model.layers.iter().zip(&mut self.layers) {
             let mixer = &layer.mixer;
-            let y_BD = mixer.module.step(&mixer.norm.forward(&x_BD), &ropes[layer.rope], &self.columns, state);
+            let y_BD = mixer.module.step(&mixer.input(&x_BD), &ropes[layer.rope], &self.columns, state);
             x_BD += layer.normed_output(0, y_BD);
             x_BD += layer.normed_output(1, layer.feed_forward.forward(&x_BD, None));
         }
