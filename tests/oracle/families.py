@@ -228,6 +228,16 @@ INDEXER = dict(index_topk=8, index_head_dim=12, index_n_heads=16, head_dim=8)
 add("deepseek_v3.2", "DeepseekV32ForCausalLM", "DeepSeek-V3.2 (sparse attention by indexer)", {**V3, **INDEXER},
     variants={"top5-3layers": {"index_topk": 5, **LAYERS3}, "plain-rope-one-group": {**PLAIN_ROPE, "n_group": 1, "topk_group": 1}})
 GLM5 = text(**MLA, **{**NOAUX, "n_group": 1, "topk_group": 1}, rms_norm_eps=1e-5, rope_parameters=rope(1e6), **INDEXER)
+GLM4 = text(head_dim=8, rms_norm_eps=1e-5, rope_parameters=rope(1e6, partial_rotary_factor=0.5), attention_bias=True,
+            use_qk_norm=True, first_k_dense_replace=1, n_routed_experts=8, n_shared_experts=1, num_experts_per_tok=2,
+            moe_intermediate_size=12, **{**NOAUX, "n_group": 1, "topk_group": 1}, num_nextn_predict_layers=0)
+add("glm4_moe", "Glm4MoeForCausalLM", "GLM-4.5, 4.6", GLM4,
+    variants={"air": {"use_qk_norm": False, "attention_bias": False, "routed_scaling_factor": 1.0, "num_experts_per_tok": 3},
+              "groups-no-norm-3layers": {**LAYERS3, "n_group": 4, "topk_group": 2, "norm_topk_prob": False,
+                                         "rope_parameters.partial_rotary_factor": 1.0, "first_k_dense_replace": 2}})
+add("glm4_moe_mtp", "Glm4MoeForCausalLM", "GLM-4.5 with its prediction head", {**GLM4, "n_routed_experts": 4}, mtp="deepseek",
+    published={"num_nextn_predict_layers": 1},
+    variants={"air": {"use_qk_norm": False, "attention_bias": False, "routed_scaling_factor": 1.0}, "top3-mqa": {"num_experts_per_tok": 3, **MQA}})
 add("glm5", "GlmMoeDsaForCausalLM", "GLM-5", GLM5,
     variants={"shared-indexer": {**LAYERS3, "indexer_types": ["full", "shared", "full"]},
               "top5-no-norm": {"index_topk": 5, "norm_topk_prob": False, "num_experts_per_tok": 3}})

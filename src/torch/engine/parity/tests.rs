@@ -149,6 +149,14 @@ fn layers_without_positions() {
 }
 
 #[test]
+fn grouped_queries_before_biased_routers() {
+    check("glm4_moe-seed1", &foundation(Layout { dp: 2, ep: 2, ..Layout::default() }));
+    check("glm4_moe-air", &sp(2));
+    check("glm4_moe-air", &foundation(Layout { cp: 2, ..Layout::default() }));
+    check("glm4_moe_mtp-seed1", &sp(2));
+}
+
+#[test]
 fn recurrent_layers_with_shared_experts() {
     check("qwen3_next-seed1", &sp(2));
     check("qwen3.5-seed1", &tp(2));

@@ -62,6 +62,18 @@ pub enum MixerConfig {
     GatedDelta(GatedDeltaConfig),
 }
 
+impl From<AttentionConfig> for MixerConfig {
+    fn from(attention: AttentionConfig) -> MixerConfig {
+        MixerConfig::Attention(attention)
+    }
+}
+
+impl From<MlaConfig> for MixerConfig {
+    fn from(mla: MlaConfig) -> MixerConfig {
+        MixerConfig::Mla(mla)
+    }
+}
+
 #[derive(Clone, Debug, PartialEq)]
 #[allow(clippy::large_enum_variant, reason = "one a layer")]
 pub enum FeedForwardConfig {

@@ -18,6 +18,7 @@ mod experts;
 pub(super) mod gemma;
 pub(super) mod gemma2;
 pub(super) mod gemma3_text;
+pub(super) mod glm4_moe;
 pub(super) mod glm_moe_dsa;
 pub(super) mod groot;
 mod groot_keys;
