@@ -140,6 +140,8 @@ mod tests {
             ("olmo2_32b", 32_234_279_936),
             ("olmo3_7b", 7_298_011_136),
             ("smollm3_3b", 3_075_098_624),
+            ("gpt_oss_20b", 20_914_757_184),
+            ("gpt_oss_120b", 116_829_156_672),
             ("qwen3_vl_2b", 2_127_532_032),
             // With the routers' biases, without the layer of multi-token prediction.
             ("deepseek_v3", 671_026_419_200),

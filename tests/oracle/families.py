@@ -198,6 +198,17 @@ add("qwen3_next_mtp", "Qwen3NextForCausalLM", "Qwen3-Next with its prediction he
     published={"num_nextn_predict_layers": 1},
     variants={"tied": TIED, "no-aux": {"output_router_logits": False, "linear_num_value_heads": 2}})
 
+OSS_ROPE = dict(rope_type="yarn", rope_theta=150000.0, factor=4.0, beta_fast=32.0, beta_slow=1.0, truncate=False,
+                original_max_position_embeddings=16)
+add("gpt_oss", "GptOssForCausalLM", "gpt-oss 20b and 120b",
+    text(head_dim=8, rms_norm_eps=1e-5, intermediate_size=12, num_local_experts=6, num_experts_per_tok=2, **AUX,
+         sliding_window=6, layer_types=["sliding_attention", "full_attention"], rope_parameters=OSS_ROPE),
+    variants={"top3-tied-no-bias": {**TIED, "num_experts_per_tok": 3, "attention_bias": False, "output_router_logits": False},
+              # Downs are square, so that their shape does not tell how they are stored.
+              "square-mqa-3layers": {**MQA, **LAYERS3, "num_local_experts": 4, "intermediate_size": 24,
+                                     "layer_types": ["full_attention", "sliding_attention", "full_attention"],
+                                     "rope_parameters": rope(10000.0)}})
+
 MLA = dict(num_key_value_heads=4, q_lora_rank=20, kv_lora_rank=24, qk_rope_head_dim=8, qk_nope_head_dim=12,
            v_head_dim=10, first_k_dense_replace=1, n_routed_experts=8, n_shared_experts=1, num_experts_per_tok=2,
            moe_intermediate_size=12)

@@ -29,7 +29,7 @@ mod self_attention;
 mod sparse_attention;
 mod window;
 
-pub use activation::Activation;
+pub use activation::{Activation, SWIGLU_LIMIT};
 pub use adaptive_norm::{AdaptiveNorm, gate_rows_of};
 pub use attend::{Scores, take_rows};
 pub use attention::{DocumentBatch, PackedAttention};

@@ -156,6 +156,16 @@ fn grouped_queries_before_biased_routers() {
     check("glm4_moe_mtp-seed1", &sp(2));
 }
 
+/// Sinks are split with their heads, biases of experts with the experts; downs add theirs on one rank.
+#[test]
+fn sinks_and_biased_experts_split_among_ranks() {
+    check("gpt_oss-seed1", &tp(2));
+    check("gpt_oss-seed1", &sp(2));
+    check("gpt_oss-seed1", &foundation(Layout { dp: 2, ep: 2, ..Layout::default() }));
+    check("gpt_oss-seed1", &zero(Layout { dp: 2, ep: 2, tp: 2, ..Layout::default() }, 3));
+    check("gpt_oss-square-mqa-3layers", &foundation(Layout { pp: 3, tp: 2, ..Layout::default() }));
+}
+
 #[test]
 fn recurrent_layers_with_shared_experts() {
     check("qwen3_next-seed1", &sp(2));

@@ -4,9 +4,9 @@ use serde_json::{Value, json};
 
 use super::{
     NamePrefix, deepseek_v2, deepseek_v3, deepseek_v32, ernie4_5, ernie4_5_moe, ernie4_5_vl_text, gemma, gemma2,
-    gemma3_text, glm_moe_dsa, glm4_moe, internlm2, llama, mimo, minimax_m2, mistral, mixtral, olmo2, olmo3, phi3, qwen,
-    qwen2, qwen2_5_vl_text, qwen3, qwen3_5_moe_text, qwen3_5_text, qwen3_moe, qwen3_next, qwen3_vl_moe_text,
-    qwen3_vl_text, smollm3,
+    gemma3_text, glm_moe_dsa, glm4_moe, gpt_oss, internlm2, llama, mimo, minimax_m2, mistral, mixtral, olmo2, olmo3,
+    phi3, qwen, qwen2, qwen2_5_vl_text, qwen3, qwen3_5_moe_text, qwen3_5_text, qwen3_moe, qwen3_next,
+    qwen3_vl_moe_text, qwen3_vl_text, smollm3,
 };
 use crate::model::decoder::DecoderConfig;
 use crate::model::keys::{Keys, ModelConfigError};
@@ -26,6 +26,7 @@ pub(in crate::model) const DECODERS: &[(&str, ReadDecoder)] = &[
     ("gemma3_text", gemma3_text::read),
     ("glm4_moe", glm4_moe::read),
     ("glm_moe_dsa", glm_moe_dsa::read),
+    ("gpt_oss", gpt_oss::read),
     ("internlm2", internlm2::read),
     ("kimi_k2", deepseek_v3::read),
     ("llama", llama::read),

@@ -90,6 +90,7 @@ pub(super) fn feed_forwards(
     let experts = MoeConfig {
         router: checked(keys, router)?,
         intermediate_size,
+        bias: false,
         shared: (num_shared > 0).then_some(shared),
         names: MoeNames::default(),
         media: None,

@@ -23,6 +23,7 @@ pub(in crate::model) fn read(keys: &Keys<'_>, place: &NamePrefix) -> Result<Deco
     let experts = FeedForwardConfig::Moe(MoeConfig {
         router: checked(keys, router)?,
         intermediate_size: keys.size("intermediate_size")?,
+        bias: false,
         shared: None,
         names: MoeNames {
             experts: ExpertNames::Each { gate_up_down: ["w1", "w3", "w2"], first: 0 },

@@ -20,6 +20,7 @@ pub(super) mod gemma2;
 pub(super) mod gemma3_text;
 pub(super) mod glm4_moe;
 pub(super) mod glm_moe_dsa;
+pub(super) mod gpt_oss;
 pub(super) mod groot;
 mod groot_keys;
 pub(super) mod internlm2;
