@@ -231,6 +231,9 @@ add("deepseek_v3", "DeepseekV3ForCausalLM", "DeepSeek-V3, Kimi-K2", V3,
     variants={"no-norm-one-group": {"norm_topk_prob": False, "n_group": 1, "topk_group": 1, **LAYERS3},
               "no-query-lora": {"q_lora_rank": None, **PLAIN_ROPE, "attention_bias": True},
               "half-rotation": {"rope_interleave": False, "n_shared_experts": 2}})
+add("kimi_k2", "DeepseekV3ForCausalLM", "Kimi-K2 (DeepSeek-V3 under a name of its own)",
+    {**V3, "n_group": 1, "topk_group": 1, "routed_scaling_factor": 2.827}, published={"model_type": "kimi_k2"},
+    variants={"plain-rope-top3": {**PLAIN_ROPE, "num_experts_per_tok": 3}, "tied-3layers": {**TIED, **LAYERS3}})
 add("deepseek_v3_mtp", "DeepseekV3ForCausalLM", "DeepSeek-V3 with its prediction head", V3, mtp="deepseek",
     published={"num_nextn_predict_layers": 1},
     variants={"plain-rope": PLAIN_ROPE, "one-group": {"n_group": 1, "topk_group": 1, "num_experts_per_tok": 3}})

@@ -134,8 +134,12 @@ class Reference:
             model = model.to(logits.dtype)
         else:
             model_class = getattr(transformers, self.family.model)
+            own = {}
+            if "model_type" in self.family.published:  # a name that transformers does not know
+                config, known = json.loads((out / "config.json").read_text()), model_class.config_class
+                own["config"] = known.from_dict({**config, "model_type": known.model_type})
             # With the adapter that lies beside the weights.
-            model = model_class.from_pretrained(out, dtype=logits.dtype, attn_implementation="eager")
+            model = model_class.from_pretrained(out, dtype=logits.dtype, attn_implementation="eager", **own)
         with torch.no_grad():
             return (model.eval()(**inputs).logits - logits).abs().max().item()
 
