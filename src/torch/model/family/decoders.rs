@@ -11,7 +11,7 @@ use super::{
 use crate::model::decoder::DecoderConfig;
 use crate::model::keys::{Keys, ModelConfigError};
 
-type ReadDecoder = fn(&Keys<'_>, &NamePrefix) -> Result<DecoderConfig, ModelConfigError>;
+pub(in crate::model) type ReadDecoder = fn(&Keys<'_>, &NamePrefix) -> Result<DecoderConfig, ModelConfigError>;
 
 /// Language models, alone or as a part of another model, by `model_type`.
 pub(in crate::model) const DECODERS: &[(&str, ReadDecoder)] = &[
