@@ -54,6 +54,8 @@ pub enum FolderError {
     NoSection { key: &'static str },
     #[error("{path}: {source}")]
     Model { path: PathBuf, source: ModelConfigError },
+    #[error("{path}: {what}")]
+    Alike { path: PathBuf, what: String },
     #[error(
         "model.{key}.config: {model_type} models are not composed of parts; change them with model.overrides, or \
          leave out model.load"

@@ -1,5 +1,6 @@
 //! The Hugging Face folder of a model: its `config.json` under the run's overrides, read before anything is built.
 
+use crate::model::alike;
 use crate::model::composite::{fit_deepstack, has_parts, network_of, put_image_token, put_parts, put_text, section_of};
 use crate::model::diffusers::{self, read_json};
 use crate::model::error::FolderError;
@@ -188,7 +189,10 @@ impl ModelFolder {
         let is_composed = json.get("model_type").is_some_and(|name| name == "loongforge_vlm" || name == DIFFUSION);
         let wrong = |source| match is_composed {
             true => FolderError::Parts { code: code::MODEL_PARTS, source },
-            false => FolderError::Model { path: path.join("config.json"), source },
+            false => match alike::hint(path, &json, &source) {
+                Some(hint) => FolderError::Alike { path: path.join("config.json"), what: format!("{source}; {hint}") },
+                None => FolderError::Model { path: path.join("config.json"), source },
+            },
         };
         let config = ModelConfig::from_hf(&json).map_err(wrong)?;
         let text_tokenizer = find_text_tokenizer(path, &json);
@@ -467,6 +471,36 @@ mod tests {
         assert_eq!(config, json!({"a": 1, "text": {"layers": 3, "width": 16}}));
         let error = apply(&mut config, "text", &json!({"depth": 1})).unwrap_err();
         assert_eq!(error.to_string(), "model.overrides.text.depth: config.json has no such key");
+    }
+
+    /// A folder of another type, with the tensors of a known one.
+    #[test]
+    fn an_unknown_model_is_named_by_its_tensors() {
+        let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/torch/tests/fixtures");
+        let opened = |fixture: &str, changes: Value| {
+            let (from, dir) = (fixtures.join(fixture), tempfile::tempdir().unwrap());
+            std::fs::copy(from.join("model.safetensors"), dir.path().join("model.safetensors")).unwrap();
+            let mut config: Value = serde_json::from_slice(&std::fs::read(from.join("config.json")).unwrap()).unwrap();
+            config["model_type"] = json!("newcomer");
+            config.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
+            std::fs::write(dir.path().join("config.json"), config.to_string()).unwrap();
+            ModelFolder::open_plain(dir.path()).map(|_| ()).unwrap_err().to_string()
+        };
+        for (fixture, changes, expected) in [
+            ("llama3-seed1", json!({}), "it looks like llama or "),
+            ("olmo2-seed1", json!({}), "it looks like olmo2: keys and tensors are those"),
+            ("mixtral-seed1", json!({}), "set model.overrides.model_type=mixtral"),
+            (
+                "llama3-seed1",
+                json!({"residual_multiplier": 0.2}),
+                "keys that llama does not read (residual_multiplier)",
+            ),
+        ] {
+            let error = opened(fixture, changes);
+            assert!(error.contains("model_type is \"newcomer\"") && error.contains(expected), "{error}");
+        }
+        let other = opened("llama3-seed1", json!({"intermediate_size": 40}));
+        assert!(!other.contains("looks like") && !other.contains("has the tensors"), "{other}");
     }
 
     #[test]

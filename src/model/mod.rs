@@ -1,5 +1,6 @@
 //! Models as folders and configs: where they lie, what their `config.json` says, and what they cost.
 
+mod alike;
 pub(crate) mod composite;
 pub(crate) mod diffusers;
 pub(crate) mod error;

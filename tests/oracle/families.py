@@ -79,6 +79,36 @@ add("llama3.1", "LlamaForCausalLM", "LLaMA 3.1, 3.2, 3.3 (rope of type llama3)",
               "longrope": {"rope_parameters": {
                   "rope_type": "longrope", "rope_theta": 10000.0, "original_max_position_embeddings": 24, "factor": 4.0,
                   "short_factor": [1.0, 1.1, 1.3], "long_factor": [1.5, 2.0, 4.0]}}})
+add("mistral", "MistralForCausalLM", "Mistral 7B v0.1 (with a window); Nemo and v0.3 as changes",
+    text(head_dim=8, rms_norm_eps=1e-5, sliding_window=6, rope_parameters=rope(10000.0)),
+    variants={"no-window-mqa-3layers": {**MQA, **LAYERS3, "sliding_window": None, "rope_parameters.rope_theta": 1e6},
+              "tied-yarn": {**TIED, **scaled("yarn", 1e6, 4.0, original_max_position_embeddings=16), "head_dim": None}})
+PHI3 = text(rms_norm_eps=1e-5, sliding_window=None, original_max_position_embeddings=64,
+            rope_parameters=rope(10000.0, partial_rotary_factor=1.0))
+LONG = {"rope_type": "longrope", "rope_theta": 10000.0, "partial_rotary_factor": 0.75, "short_factor": [1.0, 1.3],
+        "long_factor": [1.5, 4.0]}
+add("phi3", "Phi3ForCausalLM", "Phi-3 and 4 with fused projections; Phi-3.5 and Phi-4-mini (longrope) as changes", PHI3,
+    variants={"window-tied-mqa": {**MQA, **TIED, **LAYERS3, "sliding_window": 6},
+              # Heads are 6 wide, of which 4 turn; all documents are longer than the original 8, or shorter than 64.
+              "longrope-long": {"original_max_position_embeddings": 8, "rope_parameters": LONG},
+              "longrope-short-tied": {**TIED, "rope_parameters": LONG},
+              # Documents are shorter than 36, and what is generated is longer.
+              "longrope-crossing": {"original_max_position_embeddings": 36, "rope_parameters": LONG}})
+add("olmo2", "Olmo2ForCausalLM", "OLMo 2 (norms after the branches only)", text(rope_parameters=rope(500000.0)),
+    variants={"bias-tied": {**TIED, "attention_bias": True}, "mqa-3layers": {**MQA, **LAYERS3, "rms_norm_eps": 1e-5}})
+OLMO3_ROPES = {"full_attention": {"rope_type": "yarn", "factor": 4.0, "rope_theta": 500000.0, "attention_factor": 1.2,
+                                  "original_max_position_embeddings": 16, "beta_fast": 32.0, "beta_slow": 1.0},
+               "sliding_attention": rope(500000.0)}
+add("olmo3", "Olmo3ForCausalLM", "OLMo 3 (windows, and scaled rotary embeddings in full layers alone)",
+    text(sliding_window=6, layer_types=["sliding_attention", "full_attention"], rope_parameters=OLMO3_ROPES),
+    variants={"full-first-bias": {"layer_types": ["full_attention", "sliding_attention"], "attention_bias": True},
+              "plain-mqa-3layers": {**MQA, **LAYERS3, "layer_types": ["sliding_attention"] * 2 + ["full_attention"],
+                                    "rope_parameters.full_attention": rope(500000.0)}})
+add("smollm3", "SmolLM3ForCausalLM", "SmolLM3 (layers without positions)",
+    text(tie_word_embeddings=True, rope_parameters=rope(2e6), no_rope_layers=[1, 0]),
+    variants={"window-bias": {"use_sliding_window": True, "sliding_window": 6, "attention_bias": True, "mlp_bias": True,
+                              "layer_types": ["full_attention", "sliding_attention"]},
+              "untied-mqa-3layers": {**UNTIED, **MQA, **LAYERS3, "no_rope_layers": [0, 1, 0]}})
 add("qwen1.5", "Qwen2ForCausalLM", "Qwen1.5", text(num_key_value_heads=4, rope_parameters=rope(1e6)),
     variants={"gqa": {"num_key_value_heads": 2}, "tied-theta": {**TIED, "rope_parameters.rope_theta": 10000.0}})
 add("qwen2", "Qwen2ForCausalLM", "Qwen2 (tied, as 0.5B and 1.5B)", text(tie_word_embeddings=True, rope_parameters=rope(1e6)),
@@ -132,6 +162,11 @@ add("qwen3_moe", "Qwen3MoeForCausalLM", "Qwen3-MoE, Qwen3-Coder",
               "mlp-only": {**LAYERS3, "mlp_only_layers": [1], "num_experts_per_tok": 3, "output_router_logits": False},
               "bias-yarn-tied": {**scaled("yarn", 1e6, 4.0, original_max_position_embeddings=16), **TIED,
                                  "attention_bias": True}})
+add("mixtral", "MixtralForCausalLM", "Mixtral 8x7B and 8x22B",
+    text(rms_norm_eps=1e-5, rope_parameters=rope(1e6), intermediate_size=12, num_local_experts=6, num_experts_per_tok=2,
+         sliding_window=None, **AUX),
+    variants={"window-top3": {"sliding_window": 6, "num_experts_per_tok": 3, "head_dim": 8},
+              "mqa-tied-3layers": {**MQA, **TIED, **LAYERS3, "output_router_logits": False}})
 EXPERTS = ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]
 add("qwen3_moe_lora", "Qwen3MoeForCausalLM", "An adapter of PEFT on Qwen3-MoE, experts included",
     text(head_dim=8, rope_parameters=rope(1e6), **MOE, norm_topk_prob=True, decoder_sparse_step=1, mlp_only_layers=[]),
@@ -163,6 +198,17 @@ add("qwen3_next_mtp", "Qwen3NextForCausalLM", "Qwen3-Next with its prediction he
     published={"num_nextn_predict_layers": 1},
     variants={"tied": TIED, "no-aux": {"output_router_logits": False, "linear_num_value_heads": 2}})
 
+OSS_ROPE = dict(rope_type="yarn", rope_theta=150000.0, factor=4.0, beta_fast=32.0, beta_slow=1.0, truncate=False,
+                original_max_position_embeddings=16)
+add("gpt_oss", "GptOssForCausalLM", "gpt-oss 20b and 120b",
+    text(head_dim=8, rms_norm_eps=1e-5, intermediate_size=12, num_local_experts=6, num_experts_per_tok=2, **AUX,
+         sliding_window=6, layer_types=["sliding_attention", "full_attention"], rope_parameters=OSS_ROPE),
+    variants={"top3-tied-no-bias": {**TIED, "num_experts_per_tok": 3, "attention_bias": False, "output_router_logits": False},
+              # Downs are square, so that their shape does not tell how they are stored.
+              "square-mqa-3layers": {**MQA, **LAYERS3, "num_local_experts": 4, "intermediate_size": 24,
+                                     "layer_types": ["full_attention", "sliding_attention", "full_attention"],
+                                     "rope_parameters": rope(10000.0)}})
+
 MLA = dict(num_key_value_heads=4, q_lora_rank=20, kv_lora_rank=24, qk_rope_head_dim=8, qk_nope_head_dim=12,
            v_head_dim=10, first_k_dense_replace=1, n_routed_experts=8, n_shared_experts=1, num_experts_per_tok=2,
            moe_intermediate_size=12)
@@ -185,6 +231,9 @@ add("deepseek_v3", "DeepseekV3ForCausalLM", "DeepSeek-V3, Kimi-K2", V3,
     variants={"no-norm-one-group": {"norm_topk_prob": False, "n_group": 1, "topk_group": 1, **LAYERS3},
               "no-query-lora": {"q_lora_rank": None, **PLAIN_ROPE, "attention_bias": True},
               "half-rotation": {"rope_interleave": False, "n_shared_experts": 2}})
+add("kimi_k2", "DeepseekV3ForCausalLM", "Kimi-K2 (DeepSeek-V3 under a name of its own)",
+    {**V3, "n_group": 1, "topk_group": 1, "routed_scaling_factor": 2.827}, published={"model_type": "kimi_k2"},
+    variants={"plain-rope-top3": {**PLAIN_ROPE, "num_experts_per_tok": 3}, "tied-3layers": {**TIED, **LAYERS3}})
 add("deepseek_v3_mtp", "DeepseekV3ForCausalLM", "DeepSeek-V3 with its prediction head", V3, mtp="deepseek",
     published={"num_nextn_predict_layers": 1},
     variants={"plain-rope": PLAIN_ROPE, "one-group": {"n_group": 1, "topk_group": 1, "num_experts_per_tok": 3}})
@@ -193,6 +242,16 @@ INDEXER = dict(index_topk=8, index_head_dim=12, index_n_heads=16, head_dim=8)
 add("deepseek_v3.2", "DeepseekV32ForCausalLM", "DeepSeek-V3.2 (sparse attention by indexer)", {**V3, **INDEXER},
     variants={"top5-3layers": {"index_topk": 5, **LAYERS3}, "plain-rope-one-group": {**PLAIN_ROPE, "n_group": 1, "topk_group": 1}})
 GLM5 = text(**MLA, **{**NOAUX, "n_group": 1, "topk_group": 1}, rms_norm_eps=1e-5, rope_parameters=rope(1e6), **INDEXER)
+GLM4 = text(head_dim=8, rms_norm_eps=1e-5, rope_parameters=rope(1e6, partial_rotary_factor=0.5), attention_bias=True,
+            use_qk_norm=True, first_k_dense_replace=1, n_routed_experts=8, n_shared_experts=1, num_experts_per_tok=2,
+            moe_intermediate_size=12, **{**NOAUX, "n_group": 1, "topk_group": 1}, num_nextn_predict_layers=0)
+add("glm4_moe", "Glm4MoeForCausalLM", "GLM-4.5, 4.6", GLM4,
+    variants={"air": {"use_qk_norm": False, "attention_bias": False, "routed_scaling_factor": 1.0, "num_experts_per_tok": 3},
+              "groups-no-norm-3layers": {**LAYERS3, "n_group": 4, "topk_group": 2, "norm_topk_prob": False,
+                                         "rope_parameters.partial_rotary_factor": 1.0, "first_k_dense_replace": 2}})
+add("glm4_moe_mtp", "Glm4MoeForCausalLM", "GLM-4.5 with its prediction head", {**GLM4, "n_routed_experts": 4}, mtp="deepseek",
+    published={"num_nextn_predict_layers": 1},
+    variants={"air": {"use_qk_norm": False, "attention_bias": False, "routed_scaling_factor": 1.0}, "top3-mqa": {"num_experts_per_tok": 3, **MQA}})
 add("glm5", "GlmMoeDsaForCausalLM", "GLM-5", GLM5,
     variants={"shared-indexer": {**LAYERS3, "indexer_types": ["full", "shared", "full"]},
               "top5-no-norm": {"index_topk": 5, "norm_topk_prob": False, "num_experts_per_tok": 3}})

@@ -134,8 +134,12 @@ class Reference:
             model = model.to(logits.dtype)
         else:
             model_class = getattr(transformers, self.family.model)
+            own = {}
+            if "model_type" in self.family.published:  # a name that transformers does not know
+                config, known = json.loads((out / "config.json").read_text()), model_class.config_class
+                own["config"] = known.from_dict({**config, "model_type": known.model_type})
             # With the adapter that lies beside the weights.
-            model = model_class.from_pretrained(out, dtype=logits.dtype, attn_implementation="eager")
+            model = model_class.from_pretrained(out, dtype=logits.dtype, attn_implementation="eager", **own)
         with torch.no_grad():
             return (model.eval()(**inputs).logits - logits).abs().max().item()
 
@@ -143,12 +147,15 @@ class Reference:
         """The greedy continuation, with no end of text."""
         inputs = {key: value for key, value in single.items() if key != "labels"}
         ids, length = inputs.pop("input_ids"), single["input_ids"].shape[1]
-        if not self.family.plain:
+        # transformers 5.17 drops the cache of Phi-3 where frequencies change, and goes on from the last token alone.
+        scaling = getattr(self.model.config, "rope_parameters", None) or {}
+        if not self.family.plain and scaling.get("rope_type") != "longrope":
             self.model.generation_config.eos_token_id = None
             made = self.model.generate(input_ids=ids, **inputs, max_new_tokens=NEW_TOKENS, do_sample=False, use_cache=True)
             return made[0, length:].tolist()
         with torch.no_grad():
             for _ in range(NEW_TOKENS):
+                inputs["attention_mask"] = torch.ones_like(ids)
                 ids = torch.cat([ids, self.model(input_ids=ids, **inputs).logits[:, -1:].argmax(-1)], 1)
         return ids[0, length:].tolist()
 

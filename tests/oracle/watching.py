@@ -57,7 +57,10 @@ def catch_routers(model: nn.Module, caught: dict[str, tuple]):
 
     def hook(name, router, args, out):
         hidden = args[0].detach().reshape(-1, args[0].shape[-1])
-        caught[name] = (hidden.float() @ router.weight.detach().float().T, *(x.detach() for x in out[1:]))
+        logits = hidden.float() @ router.weight.detach().float().T
+        if isinstance(getattr(router, "bias", None), nn.Parameter):
+            logits = logits + router.bias.detach().float()
+        caught[name] = (logits, *(x.detach() for x in out[1:]))
 
     routers = [(n, m) for n, m in model.named_modules() if type(m).__name__.lower().endswith("topkrouter")]
     handles = [m.register_forward_hook(functools.partial(hook, n.split("layers.")[1]))

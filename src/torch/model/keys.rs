@@ -1,5 +1,9 @@
 //! Reading Hugging Face's `config.json`, with errors that name the key.
 
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
 use serde_json::{Value, json};
 
 use crate::nn::Activation;
@@ -35,11 +39,28 @@ fn most(key: &str) -> i64 {
 pub(super) struct Keys<'a> {
     object: &'a Value,
     path: String,
+    /// The paths of the keys that were read.
+    seen: Option<Seen>,
 }
+
+/// The paths of keys that a family read.
+pub(super) type Seen = Rc<RefCell<BTreeSet<String>>>;
 
 impl<'a> Keys<'a> {
     pub fn new(object: &'a Value) -> Keys<'a> {
-        Keys { object, path: String::new() }
+        Keys { object, path: String::new(), seen: None }
+    }
+
+    /// Works like `new`, and notes which keys are read.
+    pub fn watched(object: &'a Value) -> (Keys<'a>, Seen) {
+        let seen = Seen::default();
+        (Keys { seen: Some(seen.clone()), ..Keys::new(object) }, seen)
+    }
+
+    fn note(&self, key: &str) {
+        if let Some(seen) = &self.seen {
+            seen.borrow_mut().insert(self.path(key));
+        }
     }
 
     pub fn path(&self, key: &str) -> String {
@@ -48,10 +69,12 @@ impl<'a> Keys<'a> {
 
     /// Returns whether the key is there, be it null.
     pub fn has(&self, key: &str) -> bool {
+        self.note(key);
         self.object.get(key).is_some()
     }
 
     pub fn value(&self, key: &str) -> Option<&'a Value> {
+        self.note(key);
         self.object.get(key).filter(|value| !value.is_null())
     }
 
@@ -64,7 +87,7 @@ impl<'a> Keys<'a> {
         if !object.is_object() {
             return Err(self.wrong(key, "an object", object));
         }
-        Ok(Some(Keys { object, path: format!("{}{key}.", self.path) }))
+        Ok(Some(Keys { object, path: format!("{}{key}.", self.path), seen: self.seen.clone() }))
     }
 
     /// The object with these values where it has no key for them: for [`Keys::instead`].
@@ -77,7 +100,7 @@ impl<'a> Keys<'a> {
 
     /// The keys of `object` under the same path.
     pub fn instead<'b>(&self, object: &'b Value) -> Keys<'b> {
-        Keys { object, path: self.path.clone() }
+        Keys { object, path: self.path.clone(), seen: self.seen.clone() }
     }
 
     /// Returns whether it has no key.

@@ -4,6 +4,7 @@
 //! `policy/` what robot policies of two streams are and what all offer, `vision/` what all vision towers and projectors do, `audio/` what all audio towers do, `tower_blocks/` what both kinds have,
 //! `text/` what makes a language model or an encoder of text a tower.
 
+mod alike;
 mod audio;
 mod batch;
 mod columns;
@@ -36,6 +37,7 @@ mod vae;
 mod vision;
 mod xvla;
 
+pub use alike::Alike;
 pub use audio::{AudioConfig, AudioPositions, AudioProjectorConfig, AudioTowerConfig, ProjectorMap, StemConfig};
 pub use batch::{MicroBatch, SampleRow};
 pub use columns::{Column, Columns, INPUT_IDS, POSITION_IDS, Rows, TARGETS, token_columns};

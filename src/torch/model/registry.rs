@@ -48,7 +48,7 @@ const MODELS: &[(&str, ReadModel)] = &[
 ];
 
 /// Experts of all layers together: each has names and shapes of its own before there is any weight.
-const MAX_EXPERTS: i64 = 1 << 18;
+pub(super) const MAX_EXPERTS: i64 = 1 << 18;
 
 impl ModelConfig {
     /// Reads a parsed `config.json`, as transformers 4 and 5 write it.

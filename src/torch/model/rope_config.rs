@@ -76,10 +76,13 @@ fn read(
 }
 
 /// The rotary embeddings of a model that has two kinds of them, for layers that attend to all tokens and for layers with
-/// a window (Gemma 3): `rope_parameters` with a section for each kind, as transformers 5 writes it, or `rope_theta` and
-/// `rope_scaling` for the first and `rope_local_base_freq` for the second. Thetas are by default a million and ten
-/// thousand.
-pub(super) fn read_rope_by_kind(keys: &Keys<'_>, head_dim: i64) -> Result<[RopeConfig; 2], ModelConfigError> {
+/// a window (Gemma 3, OLMo 3): `rope_parameters` with a section for each kind, as transformers 5 writes it, or `rope_theta`
+/// and `rope_scaling` for the first and `rope_local_base_freq` for the second; the thetas of the class where neither is there.
+pub(super) fn read_rope_by_kind(
+    keys: &Keys<'_>,
+    head_dim: i64,
+    default_thetas: [f64; 2],
+) -> Result<[RopeConfig; 2], ModelConfigError> {
     let parameters = keys.section_or("rope_parameters")?;
     if let Some(parameters) = &parameters {
         parameters.only_keys(&["full_attention", "sliding_attention"])?;
@@ -90,8 +93,8 @@ pub(super) fn read_rope_by_kind(keys: &Keys<'_>, head_dim: i64) -> Result<[RopeC
         let own = own.unwrap_or_else(|| keys.instead(&Value::Null));
         Ok::<_, ModelConfigError>((own.filled(&json!({"rope_theta": theta})), own))
     };
-    let (full, full_keys) = of_kind("full_attention", "rope_theta", 1e6)?;
-    let (local, local_keys) = of_kind("sliding_attention", "rope_local_base_freq", 1e4)?;
+    let (full, full_keys) = of_kind("full_attention", "rope_theta", default_thetas[0])?;
+    let (local, local_keys) = of_kind("sliding_attention", "rope_local_base_freq", default_thetas[1])?;
     let scaling = keys.section_or("rope_scaling")?;
     let full = scaling.as_ref().map_or(full.clone(), |scaling| scaling.filled(&full));
     let full = scaling.as_ref().unwrap_or(&full_keys).instead(&full);

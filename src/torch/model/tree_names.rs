@@ -75,8 +75,16 @@ const ERNIE_VL_WITHIN: Rules = &[
 /// parameters instead. It does so for all of a model's maps, and for models of these types.
 const LIKE_QWEN2_MOE: &[&str] = &["gate", "gate_proj", "up_proj", "down_proj"];
 const LIKE_MIXTRAL: &[&str] = &["gate", "w1", "w2", "w3"];
-const QWEN2_MOE_TYPES: &[&str] =
-    &["deepseek_v2", "deepseek_v3", "deepseek_v32", "ernie4_5_moe", "glm_moe_dsa", "qwen3_moe", "qwen3_next"];
+const QWEN2_MOE_TYPES: &[&str] = &[
+    "deepseek_v2",
+    "deepseek_v3",
+    "deepseek_v32",
+    "ernie4_5_moe",
+    "glm4_moe",
+    "glm_moe_dsa",
+    "qwen3_moe",
+    "qwen3_next",
+];
 
 /// The module tree of a model of transformers, as far as adapters need it. The default has the names of the file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -114,7 +122,9 @@ impl TreeNames {
             "qwen2_audio" | "voxtral" => named(QWEN2_AUDIO, &[]),
             "kimi_k25" => Self { split_heads: heads, ..named(KIMI, KIMI_WITHIN) },
             "ernie4_5_vl_moe" | "ernie4_5_moe_vl" => named(ERNIE_VL, ERNIE_VL_WITHIN),
-            "minimax_m2" => Self { taken_for_experts: LIKE_MIXTRAL, ..named(&[], &[(".block_sparse_moe.", ".mlp.")]) },
+            "minimax_m2" | "mixtral" => {
+                Self { taken_for_experts: LIKE_MIXTRAL, ..named(&[], &[(".block_sparse_moe.", ".mlp.")]) }
+            }
             _ if QWEN2_MOE_TYPES.contains(&model_type) => Self { taken_for_experts: LIKE_QWEN2_MOE, ..Self::default() },
             _ => Self::default(),
         }
@@ -215,6 +225,7 @@ mod tests {
                 "model.language_model.layers.1.mlp.text_moe.experts.down_proj",
             ),
             ("minimax_m2", "model.layers.0.block_sparse_moe.experts.down_proj", "model.layers.0.mlp.experts.down_proj"),
+            ("mixtral", "model.layers.0.block_sparse_moe.gate.weight", "model.layers.0.mlp.gate.weight"),
             ("qwen3_vl", "model.visual.merger.linear_fc1", "model.visual.merger.linear_fc1"),
         ];
         for (model_type, ours, theirs) in cases {

@@ -17,7 +17,12 @@ pub enum Activation {
     Relu,
     /// The square of `relu`.
     Relu2,
+    /// gpt-oss's gate: `QuickGelu` of what is at most 7; of a gated product the ups lie within ±7, and one is added to them.
+    ClampedSwiGlu,
 }
+
+/// `swiglu_limit` of gpt-oss, which transformers has as a constant.
+pub const SWIGLU_LIMIT: f64 = 7.0;
 
 impl Activation {
     /// The names of `hidden_act` that are known.
@@ -46,11 +51,15 @@ impl Activation {
             Activation::Silu => x.silu(),
             Activation::Relu => x.relu(),
             Activation::Relu2 => x.relu().square(),
+            Activation::ClampedSwiGlu => Activation::QuickGelu.forward(&x.clamp_max(SWIGLU_LIMIT)),
         }
     }
 
-    /// `act(gate) · up`.
+    /// `act(gate) · up`; gpt-oss's has its own.
     pub fn gated(self, gate: &Tensor, up: &Tensor) -> Tensor {
+        if self == Activation::ClampedSwiGlu {
+            return self.forward(gate) * (up.clamp(-SWIGLU_LIMIT, SWIGLU_LIMIT) + 1.0);
+        }
         if self == Activation::Silu && can_fuse(gate) && can_fuse(up) {
             return swiglu(gate, up);
         }

@@ -58,6 +58,46 @@ pub(super) fn attend(
     y.transpose(1, 2).flatten(2, 3)
 }
 
+/// Works like [`attend`], where in each head every query also sees a key without a value, whose score is the head's of
+/// `sinks_H` whatever the query (gpt-oss); `None`: there is no such key.
+///
+/// The key comes first, with a channel of its own: queries have the head's score there, other keys have 0. So the fused
+/// operators compute the softmax, and the gradient of the sinks. A causal mask counts queries and keys from the start: one more
+/// query comes first as well. Panics where scores have a soft cap.
+pub(super) fn attend_sinking(
+    q_BLHC: &Tensor,
+    k_BSKC: &Tensor,
+    v_BSKV: &Tensor,
+    mask: Option<&Tensor>,
+    causal: bool,
+    scores: Scores,
+    sinks_H: Option<&Tensor>,
+) -> Tensor {
+    let Some(sinks_H) = sinks_H else { return attend(q_BLHC, k_BSKC, v_BSKV, mask, causal, scores) };
+    assert!(scores.soft_cap.is_none(), "sinks beside a soft cap of scores");
+    let (queries, keys) = (q_BLHC.size(), k_BSKC.size());
+    let [batches, num_queries, _, width] = queries[..] else { panic!("queries of four dimensions") };
+    let scale = scores.scale_of(width);
+    // The fused operators of a GPU take widths that are multiples of 8.
+    let more = if q_BLHC.device() == Device::Cpu { 1 } else { 8 - width % 8 };
+    let sinks = (sinks_H.to_kind(Kind::Float) / scale).to_kind(q_BLHC.kind()).view([1, 1, -1, 1]);
+    let sinks = sinks.expand([batches, num_queries, -1, 1], false);
+    let q = Tensor::cat(&[q_BLHC, &sinks], -1).constant_pad_nd([0, more - 1]);
+    let options = (k_BSKC.kind(), k_BSKC.device());
+    let first = [Tensor::zeros([width], options), Tensor::ones([1], options), Tensor::zeros([more - 1], options)];
+    let first = Tensor::cat(&first, 0).expand([batches, 1, keys[2], -1], false);
+    let k = Tensor::cat(&[first, k_BSKC.constant_pad_nd([0, more])], 1);
+    let first_of_all = |x: &Tensor| x.constant_pad_nd([0, 0, 0, 0, 1, 0]);
+    let v = first_of_all(v_BSKV);
+    let scores = scale.into();
+    if causal {
+        assert_eq!(num_queries, keys[1], "a causal mask of queries and their own keys");
+        return attend(&first_of_all(&q), &k, &v, None, true, scores).narrow(1, 1, num_queries);
+    }
+    let mask = mask.map(|mask| Tensor::cat(&[mask.narrow(-1, 0, 1).ones_like(), mask.shallow_clone()], -1));
+    attend(&q, &k, &v, mask.as_ref(), false, scores)
+}
+
 /// Queries of a chunk where scores have a soft cap.
 const CAPPED_CHUNK: i64 = 256;
 
@@ -103,4 +143,46 @@ fn attend_capped(
 /// faster: it adds rows, where `index_add` sets up an operator for each.
 pub fn take_rows(x: &Tensor, index: &Tensor) -> Tensor {
     if x.device() == Device::Cpu { Tensor::embedding(x, index, -1, false, false) } else { x.index_select(0, index) }
+}
+
+#[cfg(test)]
+mod tests {
+    use tch::{Device, Kind, Tensor};
+
+    use super::{Scores, attend_sinking};
+    use crate::native::grad;
+
+    /// The definition of transformers' `GptOssAttention`: a column of the scores' softmax that is dropped.
+    #[test]
+    fn a_sink_takes_its_share_of_the_softmax() {
+        tch::manual_seed(5);
+        let random = |shape: &[i64]| Tensor::randn(shape, (Kind::Float, Device::Cpu)).set_requires_grad(true);
+        for (num_queries, causal, masked) in [(9, true, false), (4, false, true), (4, false, false)] {
+            let (q, k, v) = (random(&[2, num_queries, 4, 6]), random(&[2, 9, 2, 6]), random(&[2, 9, 2, 6]));
+            let sinks = random(&[4]);
+            let scores = Scores::from(0.3);
+            let mask = Tensor::rand([2, 1, num_queries, 9], (Kind::Float, Device::Cpu)).lt(0.6);
+            let mask = if causal { mask.ones_like().tril(0) } else { mask };
+            let wide = |x: &Tensor| x.repeat_interleave_self_int(2, 2, None);
+            let products = Tensor::einsum("blhc,bshc->bhls", &[&q, &wide(&k)], None::<&[i64]>) * 0.3;
+            let products = match causal || masked {
+                true => products.masked_fill(&mask.logical_not(), f64::NEG_INFINITY),
+                false => products,
+            };
+            let column = sinks.view([1, 4, 1, 1]).expand([2, 4, num_queries, 1], false);
+            let weights = Tensor::cat(&[products, column], -1).softmax(-1, Kind::Float).narrow(-1, 0, 9);
+            let expected = Tensor::einsum("bhls,bshc->blhc", &[&weights, &wide(&v)], None::<&[i64]>).flatten(2, 3);
+            let found = attend_sinking(&q, &k, &v, masked.then_some(&mask), causal, scores, Some(&sinks));
+            let seed = Tensor::randn(found.size(), (Kind::Float, Device::Cpu));
+            let with_grads = |y: &Tensor| {
+                let grads = grad(&[y], &[&seed], &[&q, &k, &v, &sinks]).unwrap().into_iter().flatten();
+                std::iter::once(y.detach()).chain(grads).collect::<Vec<_>>()
+            };
+            let (found, expected) = (with_grads(&found), with_grads(&expected));
+            assert_eq!(found.len(), 5);
+            for (found, expected) in found.iter().zip(&expected) {
+                assert!(found.allclose(expected, 1e-4, 1e-5, false), "{num_queries} queries, causal: {causal}");
+            }
+        }
+    }
 }

@@ -10,7 +10,7 @@
 
 use tch::{Device, Tensor};
 
-use super::attend::{Scores, attend, take_rows};
+use super::attend::{Scores, attend_sinking, take_rows};
 use super::block_attention::BlockAttention;
 use super::mask::Mask;
 use crate::native::{can_attend, packed_attention};
@@ -98,10 +98,22 @@ impl PackedAttention {
 
     /// Works like `forward`, with these scores.
     pub fn forward_with(&self, q_THC: &Tensor, k_TKC: &Tensor, v_TKV: &Tensor, scores: Scores) -> Tensor {
+        self.forward_sinking([q_THC, k_TKC, v_TKV], scores, None)
+    }
+
+    /// Works like `forward_with`, where every query also sees a key without a value whose score is the head's of `sinks_H`.
+    /// Panics where sinks meet a mask of blocks.
+    pub fn forward_sinking(
+        &self,
+        [q_THC, k_TKC, v_TKV]: [&Tensor; 3],
+        scores: Scores,
+        sinks_H: Option<&Tensor>,
+    ) -> Tensor {
         if let Some(blocks) = &self.blocks {
+            assert!(sinks_H.is_none(), "sinks beside a mask of blocks");
             return blocks.forward([q_THC, k_TKC, v_TKV], scores);
         }
-        if scores.soft_cap.is_none() && can_attend(q_THC, k_TKC, v_TKV) {
+        if scores.soft_cap.is_none() && sinks_H.is_none() && can_attend(q_THC, k_TKC, v_TKV) {
             let scale = scores.scale_of(q_THC.size()[2]);
             return packed_attention(q_THC, k_TKC, v_TKV, &self.cu_seqlens, self.is_causal(), scale).flatten(1, 2);
         }
@@ -110,7 +122,7 @@ impl PackedAttention {
             return v_TKV.new_zeros([0, q_THC.size()[1] * v_TKV.size()[2]], (v_TKV.kind(), v_TKV.device()));
         }
         let outputs = q.iter().zip(&k).zip(&v);
-        self.join(outputs.map(|((q, k), v)| attend(q, k, v, None, self.is_causal(), scores)).collect())
+        self.join(outputs.map(|((q, k), v)| attend_sinking(q, k, v, None, self.is_causal(), scores, sinks_H)).collect())
     }
 
     /// The batches of [`PackedAttention::split`].

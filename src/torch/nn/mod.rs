@@ -29,7 +29,7 @@ mod self_attention;
 mod sparse_attention;
 mod window;
 
-pub use activation::Activation;
+pub use activation::{Activation, SWIGLU_LIMIT};
 pub use adaptive_norm::{AdaptiveNorm, gate_rows_of};
 pub use attend::{Scores, take_rows};
 pub use attention::{DocumentBatch, PackedAttention};
@@ -45,7 +45,7 @@ pub use linear::Linear;
 pub use mask::Mask;
 pub use mixer::{Columns, Context, LayerCache, Mixer, QkvMixer, State};
 pub use mla::{KeyChoice, Mla, MlaConfig};
-pub use mlp::SwiGlu;
+pub use mlp::{GateUp, SwiGlu};
 pub use norm::{LayerNorm, NormConfig, RmsNorm};
 pub use patch::{Resampled, Resampling, coordinates};
 pub use piece_attention::PieceAttention;

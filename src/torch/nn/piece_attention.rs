@@ -6,7 +6,7 @@
 
 use tch::{Device, Kind, Tensor};
 
-use super::attend::{Scores, attend};
+use super::attend::{Scores, attend_sinking};
 use super::attention::PackedAttention;
 use super::mask::Mask;
 
@@ -37,22 +37,32 @@ impl PieceAttention {
         self.past
     }
 
-    /// `q_THC`, `k_TKC`, `v_TKC` of the piece and keys and values `[P, K, C]` from before; returns `[T, H·C]`.
-    pub fn forward(&self, [q_THC, k_TKC, v_TKC]: [&Tensor; 3], past: Option<[&Tensor; 2]>, scores: Scores) -> Tensor {
-        let Some([past_k, past_v]) = past else { return self.rest.forward_with(q_THC, k_TKC, v_TKC, scores) };
+    /// `q_THC`, `k_TKC`, `v_TKC` of the piece and keys and values `[P, K, C]` from before; returns `[T, H·C]`. Every query also
+    /// sees a key without a value whose score is the head's of `sinks_H`, where they are given.
+    pub fn forward(
+        &self,
+        [q_THC, k_TKC, v_TKC]: [&Tensor; 3],
+        past: Option<[&Tensor; 2]>,
+        scores: Scores,
+        sinks_H: Option<&Tensor>,
+    ) -> Tensor {
+        let Some([past_k, past_v]) = past else {
+            return self.rest.forward_sinking([q_THC, k_TKC, v_TKC], scores, sinks_H);
+        };
         // Not kept: over a row's pieces masks would grow with the square of its length.
         let mask_LS = Tensor::ones([self.len, self.past + self.len], (Kind::Bool, q_THC.device())).tril(self.past);
         let mask = mask_LS.view([1, 1, self.len, self.past + self.len]);
         let after = |past: &Tensor, x: &Tensor| Tensor::cat(&[past, &x.narrow(0, 0, self.len)], 0).unsqueeze(0);
         let (k, v) = (after(past_k, k_TKC), after(past_v, v_TKC));
         let q = q_THC.narrow(0, 0, self.len).unsqueeze(0);
-        let first = attend(&q, &k, &v, Some(&mask), false, scores).squeeze_dim(0);
-        let rest = q_THC.size()[0] - self.len;
-        if rest == 0 {
+        let first = attend_sinking(&q, &k, &v, Some(&mask), false, scores, sinks_H).squeeze_dim(0);
+        let num_rest = q_THC.size()[0] - self.len;
+        if num_rest == 0 {
             return first;
         }
-        let behind = |x: &Tensor| x.narrow(0, self.len, rest);
-        Tensor::cat(&[first, self.rest.forward_with(&behind(q_THC), &behind(k_TKC), &behind(v_TKC), scores)], 0)
+        let behind = |x: &Tensor| x.narrow(0, self.len, num_rest);
+        let rest = [q_THC, k_TKC, v_TKC].map(behind);
+        Tensor::cat(&[first, self.rest.forward_sinking(rest.each_ref(), scores, sinks_H)], 0)
     }
 }
 
@@ -68,16 +78,23 @@ mod tests {
         tch::manual_seed(2);
         let random = |heads: i64| Tensor::randn([30, heads, 8], (Kind::Float, Device::Cpu));
         let (q, k, v) = (random(4), random(2), random(2));
-        let whole = PackedAttention::new(&[0, 3, 22, 30], Mask::Causal, Device::Cpu).forward(&q, &k, &v);
+        let sinks = Tensor::randn([4], (Kind::Float, Device::Cpu));
+        check([&q, &k, &v], None);
+        check([&q, &k, &v], Some(&sinks));
+    }
+
+    fn check([q, k, v]: [&Tensor; 3], sinks: Option<&Tensor>) {
+        let whole = PackedAttention::new(&[0, 3, 22, 30], Mask::Causal, Device::Cpu);
+        let whole = whole.forward_sinking([q, k, v], Scores::default(), sinks);
         // Cuts at 10 and 20, within the second document, which begins at 3.
         let pieces = [(0, 10, vec![0, 3, 10], 0), (10, 10, vec![0, 10], 7), (20, 10, vec![0, 2, 10], 17)];
         for (start, len, cu_seqlens, past) in pieces {
             let attention = PieceAttention::new(&cu_seqlens, past, Device::Cpu);
             let here = |x: &Tensor| x.narrow(0, start, len);
             let before = |x: &Tensor| x.narrow(0, start - past as i64, past as i64);
-            let (past_k, past_v) = (before(&k), before(&v));
+            let (past_k, past_v) = (before(k), before(v));
             let past = (past > 0).then_some([&past_k, &past_v]);
-            let found = attention.forward([&here(&q), &here(&k), &here(&v)], past, Scores::default());
+            let found = attention.forward([&here(q), &here(k), &here(v)], past, Scores::default(), sinks);
             assert!(found.allclose(&here(&whole), 1e-5, 1e-6, false), "piece at {start}");
         }
     }

@@ -37,6 +37,16 @@ impl RopeConfig {
         matches!(self.axes, RopeAxes::Three(_))
     }
 
+    /// The length beyond which a document's frequencies are others than those of shorter ones, where there is one such length.
+    pub fn changes_beyond(&self) -> Option<i64> {
+        match &self.scaling {
+            RopeScaling::LongRope { original_max_position_embeddings: len, .. } if self.min_seq_len <= *len => {
+                Some(*len)
+            }
+            _ => None,
+        }
+    }
+
     /// Returns whether the frequencies of a document depend on its length.
     pub fn depends_on_length(&self) -> bool {
         matches!(self.scaling, RopeScaling::Dynamic { .. } | RopeScaling::LongRope { .. })

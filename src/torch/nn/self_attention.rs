@@ -5,12 +5,14 @@
 
 use tch::Tensor;
 
-use super::attend::attend;
+use super::attend::attend_sinking;
 use super::mixer::{Columns, Context, Mixer, QkvMixer, State};
 use super::norm::{NormConfig, RmsNorm};
 use super::window::attend_window;
 use super::{Linear, PackedAttention, PieceAttention, Rope, Scores};
-use crate::params::{ParamSpec, Scope};
+use crate::params::{Init, ParamSpec, Scope};
+
+const SINKS: &str = "sinks";
 
 /// Norms of queries and keys before the rotation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,9 +48,13 @@ pub struct AttentionConfig {
     /// True if the output is multiplied by the sigmoid of a gate that the query projection makes as well
     /// (Qwen3-Next).
     pub output_gate: bool,
+    /// True if queries and keys turn by their positions; false in layers without (SmolLM3).
+    pub turns: bool,
     /// Tells how many tokens a token sees, itself included; `None`: all before it.
     pub window: Option<i64>,
     pub scores: Scores,
+    /// True if every query also sees a key without a value, whose score is learned, one a head (gpt-oss).
+    pub sinks: bool,
 }
 
 impl AttentionConfig {
@@ -64,8 +70,10 @@ impl AttentionConfig {
             o_bias: false,
             qk_norm: QkNorm::None,
             output_gate: false,
+            turns: true,
             window: None,
             scores: Scores::default(),
+            sinks: false,
         }
     }
 }
@@ -77,6 +85,8 @@ pub struct SelfAttention {
     projections: Vec<Linear>,
     o: Linear,
     norms: Option<[RmsNorm; 2]>,
+    /// `[H]`
+    sinks_H: Option<Tensor>,
 }
 
 impl SelfAttention {
@@ -93,6 +103,9 @@ impl SelfAttention {
             specs = specs.into_iter().map(|spec| spec.in_sections(0, &[first, keys, keys])).collect();
         }
         specs.extend(Linear::specs(prefix, config.o, queries, width, config.o_bias, std));
+        if config.sinks {
+            specs.push(ParamSpec::new(format!("{prefix}{SINKS}"), &[config.num_heads], Init::Normal(std)));
+        }
         let widths = match config.qk_norm {
             QkNorm::None => return specs,
             QkNorm::Head => [config.head_dim; 2],
@@ -114,6 +127,7 @@ impl SelfAttention {
             projections,
             o: Linear::new(scope, config.o),
             norms: (config.qk_norm != QkNorm::None).then(norms),
+            sinks_H: config.sinks.then(|| scope.take(SINKS)),
             config: config.clone(),
         }
     }
@@ -149,18 +163,26 @@ impl SelfAttention {
             gate = Some(halves[1].flatten(1, 2));
             q = halves[0].shallow_clone();
         }
+        let normed = |x: &Tensor, index: usize| match (&self.norms, config.qk_norm) {
+            (Some(norms), QkNorm::Head) => norms[index].forward(x),
+            (Some(norms), _) => by_head(&norms[index].forward(&x.flatten(1, 2))),
+            (None, _) => x.shallow_clone(),
+        };
+        if !config.turns {
+            return ([normed(&q, 0), normed(&k, 1), v], gate);
+        }
         let rotated = |x: &Tensor, index: usize| match (&self.norms, config.qk_norm) {
             (Some(norms), QkNorm::Head) => norms[index].forward_rotated(x, rope),
-            (Some(norms), _) => rope.apply(&by_head(&norms[index].forward(&x.flatten(1, 2)))),
-            (None, _) => rope.apply(x),
+            _ => rope.apply(&normed(x, index)),
         };
         ([rotated(&q, 0), rotated(&k, 1), v], gate)
     }
 
     fn attend(&self, documents: &PackedAttention, [q_THC, k_TKC, v_TKC]: [&Tensor; 3]) -> Tensor {
+        let (heads, scores, sinks_H) = ([q_THC, k_TKC, v_TKC], self.config.scores, self.sinks_H.as_ref());
         match self.config.window {
-            Some(window) => attend_window(documents, [q_THC, k_TKC, v_TKC], window, self.config.scores),
-            None => documents.forward_with(q_THC, k_TKC, v_TKC, self.config.scores),
+            Some(window) => attend_window(documents, heads, window, scores, sinks_H),
+            None => documents.forward_sinking(heads, scores, sinks_H),
         }
     }
 
@@ -179,9 +201,10 @@ impl Mixer for SelfAttention {
         self.output(&self.attend(&context.documents, [&q_THC, &k_TKC, &v_TKC]), gate.as_ref())
     }
 
-    /// Not with a window or a soft cap.
+    /// Not with a window, a soft cap or sinks.
     fn cut(&self) -> Option<&dyn QkvMixer> {
-        (self.config.window.is_none() && self.config.scores.soft_cap.is_none()).then_some(self)
+        let AttentionConfig { window, scores, sinks, .. } = &self.config;
+        (window.is_none() && scores.soft_cap.is_none() && !sinks).then_some(self)
     }
 
     fn takes_pieces(&self) -> bool {
@@ -196,8 +219,9 @@ impl Mixer for SelfAttention {
         past: Option<[&Tensor; 2]>,
     ) -> [Tensor; 3] {
         let ([q_THC, k_TKC, v_TKC], gate) = self.heads(x_TD, &context.rope);
-        let y = self.output(&piece.forward([&q_THC, &k_TKC, &v_TKC], past, self.config.scores), gate.as_ref());
-        [y, k_TKC, v_TKC]
+        let sinks_H = self.sinks_H.as_ref();
+        let y = piece.forward([&q_THC, &k_TKC, &v_TKC], past, self.config.scores, sinks_H);
+        [self.output(&y, gate.as_ref()), k_TKC, v_TKC]
     }
 
     fn prefill(&self, x_TD: &Tensor, context: &Context, columns: &Columns, state: &mut State) -> Tensor {
@@ -213,7 +237,8 @@ impl Mixer for SelfAttention {
         let k_BSKC = last(&columns.append(&state[0], &k_BKC), 1);
         let v_BSKC = last(&columns.append(&state[1], &v_BKC), 1);
         let mask = last(&columns.mask(), 3);
-        let y = attend(&q_BHC.unsqueeze(1), &k_BSKC, &v_BSKC, Some(&mask), false, self.config.scores);
+        let (q_B1HC, sinks_H) = (q_BHC.unsqueeze(1), self.sinks_H.as_ref());
+        let y = attend_sinking(&q_B1HC, &k_BSKC, &v_BSKC, Some(&mask), false, self.config.scores, sinks_H);
         self.output(&y.flatten(1, 2), gate.as_ref())
     }
 }

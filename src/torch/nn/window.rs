@@ -5,22 +5,23 @@
 
 use tch::{Kind, Tensor};
 
-use super::attend::{Scores, attend};
+use super::attend::{Scores, attend_sinking};
 use super::attention::PackedAttention;
 
 /// Queries of a chunk are at least so many.
 const MIN_CHUNK: i64 = 256;
 
 /// Works like [`PackedAttention::forward_with`] of causal `documents`, where a token sees `window` tokens, the last of them
-/// itself.
+/// itself; and a key without a value whose score is the head's of `sinks_H`, where they are given.
 pub fn attend_window(
     documents: &PackedAttention,
     [q_THC, k_TKC, v_TKC]: [&Tensor; 3],
     window: i64,
     scores: Scores,
+    sinks_H: Option<&Tensor>,
 ) -> Tensor {
     if documents.batches().iter().all(|batch| batch.longest <= window) {
-        return documents.forward_with(q_THC, k_TKC, v_TKC, scores);
+        return documents.forward_sinking([q_THC, k_TKC, v_TKC], scores, sinks_H);
     }
     let (q, k, v) = (documents.split(q_THC), documents.split(k_TKC), documents.split(v_TKC));
     let batches = q.iter().zip(&k).zip(&v).map(|((q, k), v)| {
@@ -31,7 +32,7 @@ pub fn attend_window(
             let keys = |x: &Tensor| x.narrow(1, first - before, before + queries);
             let seen = Tensor::ones([queries, before + queries], (Kind::Bool, q.device()));
             let mask = seen.tril(before).triu(before - window + 1).unsqueeze(0).unsqueeze(0);
-            attend(&q.narrow(1, first, queries), &keys(k), &keys(v), Some(&mask), false, scores)
+            attend_sinking(&q.narrow(1, first, queries), &keys(k), &keys(v), Some(&mask), false, scores, sinks_H)
         };
         let chunks: Vec<Tensor> = (0..len).step_by(window.max(MIN_CHUNK) as usize).map(chunk).collect();
         Tensor::cat(&chunks, 1)
@@ -56,9 +57,13 @@ mod tests {
         let (q, k, v) = (random(4), random(2), random(2));
         let documents = PackedAttention::new(&ends, Mask::Causal, Device::Cpu);
         let seed = Tensor::randn([720, 24], (Kind::Float, Device::Cpu));
-        for (window, soft_cap) in [(1, None), (8, Some(0.7)), (300, None), (300, Some(0.7)), (1000, None)] {
+        let sinks = Tensor::randn([4], (Kind::Float, Device::Cpu));
+        let cases = [(1, None), (8, Some(0.7)), (300, None), (300, Some(0.7)), (1000, None), (8, None)];
+        for (case, (window, soft_cap)) in cases.into_iter().enumerate() {
             let scores = Scores { soft_cap, ..Scores::default() };
-            let found = attend_window(&documents, [&q, &k, &v], window, scores);
+            // The last two with sinks: documents within the window, and longer ones.
+            let sinks = (case >= 4).then_some(&sinks);
+            let found = attend_window(&documents, [&q, &k, &v], window, scores, sinks);
             let parts = ends.windows(2).map(|ends| {
                 let (start, len) = (ends[0] as i64, (ends[1] - ends[0]) as i64);
                 let part = |x: &Tensor| x.narrow(0, start, len);
@@ -68,7 +73,12 @@ mod tests {
                 let at = Tensor::arange(len, (Kind::Int64, Device::Cpu));
                 let distance = at.unsqueeze(1) - at.unsqueeze(0);
                 let hidden = distance.lt(0).logical_or(&distance.ge(window));
-                let weights = scores.masked_fill(&hidden, f64::NEG_INFINITY).softmax(-1, Kind::Float);
+                let scores = scores.masked_fill(&hidden, f64::NEG_INFINITY);
+                let scores = match sinks {
+                    Some(sinks) => Tensor::cat(&[scores, sinks.view([4, 1, 1]).expand([4, len, 1], false)], -1),
+                    None => scores,
+                };
+                let weights = scores.softmax(-1, Kind::Float).narrow(-1, 0, len);
                 Tensor::einsum("hqs,shc->qhc", &[&weights, &wide(&v)], None::<&[i64]>).flatten(1, 2)
             });
             let expected = Tensor::cat(&parts.collect::<Vec<_>>(), 0);

@@ -113,10 +113,16 @@ pub fn divide(whole: Vec<ParamSpec>, local: Vec<ParamSpec>, place: &ParallelRank
     let mut specs: Vec<ParamSpec> =
         whole.into_iter().zip(local).map(|(whole, local)| part(whole, local, place)).collect();
     for index in 0..specs.len() {
-        let Some(module) = specs[index].name.strip_suffix(".bias") else { continue };
-        let weight = format!("{module}.weight");
+        let spec = &specs[index];
+        // Of a stack of maps the weight has the name alone.
+        let weight = match (spec.name.strip_suffix(".bias"), spec.name.strip_suffix("_bias")) {
+            (Some(module), _) => format!("{module}.weight"),
+            (None, Some(stack)) if spec.is_stacked_bias => stack.to_owned(),
+            _ => continue,
+        };
         let splits_inputs = |spec: &ParamSpec| {
-            spec.name == weight && spec.shard.iter().flat_map(|shard| &shard.cuts).any(|cut| cut.dim == 1)
+            let inputs = spec.shape.len() - 1;
+            spec.name == weight && spec.shard.iter().flat_map(|shard| &shard.cuts).any(|cut| cut.dim == inputs)
         };
         let after_sum = specs.iter().any(splits_inputs);
         specs[index].shard.iter_mut().for_each(|shard| shard.after_sum = after_sum);
@@ -137,7 +143,8 @@ fn part(whole: ParamSpec, local: ParamSpec, place: &ParallelRank) -> ParamSpec {
     };
     let mut shape = local.shape;
     // Experts are stacked along the first dimension.
-    if whole.is_linear && whole.shape.len() == 3 && place.ep > 1 {
+    let is_stacked = whole.is_linear && whole.shape.len() == 3 || whole.is_stacked_bias;
+    if is_stacked && place.ep > 1 {
         let held = place.experts(whole.shape[0]);
         shape[0] = held.end - held.start;
         shard.cuts.push(Cut { dim: 0, ranges: vec![(held.start, shape[0])] });
@@ -264,5 +271,24 @@ mod tests {
         let after: Vec<_> =
             divide(whole, local, &at(0, 2)).iter().map(|s| s.shard.as_ref().unwrap().after_sum).collect();
         assert_eq!(after, [false, true, false]);
+    }
+
+    #[test]
+    fn biases_of_stacked_maps_are_dealt_with_their_maps() {
+        let map = |name: &str, shape: &[i64]| ParamSpec { is_linear: true, ..ParamSpec::new(name, shape, Init::Zeros) };
+        let bias =
+            |name: &str, shape: &[i64]| ParamSpec { is_stacked_bias: true, ..ParamSpec::new(name, shape, Init::Zeros) };
+        let whole =
+            vec![map("up", &[4, 6, 5]), bias("up_bias", &[4, 6]), map("down", &[4, 5, 6]), bias("down_bias", &[4, 5])];
+        let mut local = whole.clone();
+        for (spec, shape) in local.iter_mut().zip([vec![4, 3, 5], vec![4, 3], vec![4, 5, 3], vec![4, 5]]) {
+            spec.shape = shape;
+        }
+        let specs = divide(whole, local, &ParallelRank { ep: 2, ep_rank: 1, ..at(1, 2) });
+        let shapes: Vec<_> = specs.iter().map(|spec| spec.shape.clone()).collect();
+        assert_eq!(shapes, [vec![2, 3, 5], vec![2, 3], vec![2, 5, 3], vec![2, 5]]);
+        let shards = specs.iter().map(|spec| spec.shard.as_ref().unwrap());
+        let dealt: Vec<_> = shards.map(|shard| (shard.of_experts, shard.after_sum)).collect();
+        assert_eq!(dealt, [(true, false), (true, false), (true, false), (true, true)]);
     }
 }

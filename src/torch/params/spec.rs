@@ -43,6 +43,8 @@ pub struct ParamSpec {
     pub is_modulation: bool,
     /// True if it is the weight of a router, which has an adapter only where its name says so.
     pub is_router: bool,
+    /// True if it is a bias of each of a stack of maps, `[count, outputs]`.
+    pub is_stacked_bias: bool,
     /// The settings of an adapter, at its first parameter.
     pub adapter: Option<AdapterSpec>,
     /// A dimension along which several things lie one after the other, and their sizes.
@@ -67,6 +69,7 @@ impl ParamSpec {
             is_linear: false,
             is_modulation: false,
             is_router: false,
+            is_stacked_bias: false,
             adapter: None,
             sections: None,
             shard: None,

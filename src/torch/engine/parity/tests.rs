@@ -116,6 +116,56 @@ fn gemmas_split_among_ranks() {
     check("gemma-seed1", &sp(4));
 }
 
+/// Windows in all layers, and experts behind them.
+#[test]
+fn mistrals_split_among_ranks() {
+    check("mistral-seed1", &sp(2));
+    check("mixtral-seed1", &foundation(Layout { dp: 2, ep: 2, tp: 2, ..Layout::default() }));
+    check("mixtral-window-top3", &foundation(Layout { pp: 2, ..Layout::default() }));
+}
+
+/// One projection for queries, keys and values, and one for gates and ups.
+#[test]
+fn fused_projections_split_among_ranks() {
+    check("phi3-seed1", &sp(2));
+    check("phi3-longrope-long", &foundation(Layout { pp: 2, tp: 2, ..Layout::default() }));
+    check("phi3-longrope-long", &foundation(Layout { cp: 2, ..Layout::default() }));
+}
+
+/// Norms after the branches only: nothing is normed before a region.
+#[test]
+fn branches_without_norms_of_their_inputs() {
+    check("olmo2-seed1", &sp(2));
+    check("olmo2-seed1", &zero(Layout { dp: 2, tp: 2, ..Layout::default() }, 3));
+    check("olmo3-seed1", &foundation(Layout { pp: 2, tp: 2, ..Layout::default() }));
+}
+
+#[test]
+fn layers_without_positions() {
+    check("smollm3-seed1", &foundation(Layout { cp: 2, tp: 2, ..Layout::default() }));
+    check("smollm3-window-bias", &sp(2));
+    let splits = Splits { chunk_tokens: 5, ..Splits::default() };
+    check("smollm3-seed1", &PoolLayouts { splits, ..foundation(Layout { pp: 2, ..Layout::default() }) });
+}
+
+#[test]
+fn grouped_queries_before_biased_routers() {
+    check("glm4_moe-seed1", &foundation(Layout { dp: 2, ep: 2, ..Layout::default() }));
+    check("glm4_moe-air", &sp(2));
+    check("glm4_moe-air", &foundation(Layout { cp: 2, ..Layout::default() }));
+    check("glm4_moe_mtp-seed1", &sp(2));
+}
+
+/// Sinks are split with their heads, biases of experts with the experts; downs add theirs on one rank.
+#[test]
+fn sinks_and_biased_experts_split_among_ranks() {
+    check("gpt_oss-seed1", &tp(2));
+    check("gpt_oss-seed1", &sp(2));
+    check("gpt_oss-seed1", &foundation(Layout { dp: 2, ep: 2, ..Layout::default() }));
+    check("gpt_oss-seed1", &zero(Layout { dp: 2, ep: 2, tp: 2, ..Layout::default() }, 3));
+    check("gpt_oss-square-mqa-3layers", &foundation(Layout { pp: 3, tp: 2, ..Layout::default() }));
+}
+
 #[test]
 fn recurrent_layers_with_shared_experts() {
     check("qwen3_next-seed1", &sp(2));

@@ -1,5 +1,7 @@
 //! A branch of a layer: a norm and the module behind it, and the region that its segment runs in.
 
+use tch::Tensor;
+
 use crate::nn::RmsNorm;
 use crate::params::ParamId;
 use crate::tape::Slot;
@@ -8,8 +10,19 @@ use crate::tape::Slot;
 pub(super) struct Branch<T: ?Sized> {
     pub norm_ids: Vec<ParamId>,
     pub ids: Vec<ParamId>,
-    pub norm: RmsNorm,
+    /// `None` where the input is not normed.
+    pub norm: Option<RmsNorm>,
     pub module: Box<T>,
+}
+
+impl<T: ?Sized> Branch<T> {
+    /// Returns what the module reads of the residual stream `[T, D]`.
+    pub fn input(&self, x_TD: &Tensor) -> Tensor {
+        match &self.norm {
+            Some(norm) => norm.forward(x_TD),
+            None => x_TD.shallow_clone(),
+        }
+    }
 }
 
 /// The region that a branch's segment runs in.

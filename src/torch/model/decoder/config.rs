@@ -48,6 +48,8 @@ pub struct LayerConfig {
     pub act: Activation,
     /// All norms of the layer.
     pub norm: NormConfig,
+    /// True if the inputs of both branches are normed: all but OLMo 2.
+    pub norms_inputs: bool,
     /// Names of the norms of both branches' outputs, before the residual is added (Gemma 2); `None`: there are none.
     pub output_norms: Option<[&'static str; 2]>,
     pub rope: RopeConfig,
@@ -58,6 +60,18 @@ pub enum MixerConfig {
     Attention(AttentionConfig),
     Mla(MlaConfig),
     GatedDelta(GatedDeltaConfig),
+}
+
+impl From<AttentionConfig> for MixerConfig {
+    fn from(attention: AttentionConfig) -> MixerConfig {
+        MixerConfig::Attention(attention)
+    }
+}
+
+impl From<MlaConfig> for MixerConfig {
+    fn from(mla: MlaConfig) -> MixerConfig {
+        MixerConfig::Mla(mla)
+    }
 }
 
 #[derive(Clone, Debug, PartialEq)]

@@ -61,6 +61,9 @@ impl DecoderConfig {
                 MixerConfig::Attention(attention) if attention.scores.soft_cap.is_some() => {
                     return Err(ContextParallelError::Mixer { layer, what: "a soft cap of scores" });
                 }
+                MixerConfig::Attention(attention) if attention.sinks => {
+                    return Err(ContextParallelError::Mixer { layer, what: "attention sinks" });
+                }
                 MixerConfig::Attention(attention) => attention.num_heads,
                 MixerConfig::Mla(mla) if mla.keys == KeyChoice::All => mla.num_heads,
                 MixerConfig::Mla(_) => return Err(ContextParallelError::Mixer { layer, what: "sparse attention" }),

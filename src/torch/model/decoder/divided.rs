@@ -4,7 +4,7 @@
 use super::config::{DecoderConfig, FeedForwardConfig, LayerConfig, MixerConfig};
 use super::transformer::Decoder;
 use crate::model::parallel_errors::TensorParallelError;
-use crate::nn::moe::MoeConfig;
+use crate::nn::moe::{ExpertNames, MoeConfig};
 use crate::nn::{AttentionConfig, GatedDeltaConfig, KeyChoice, MlaConfig, QkNorm, Qkv};
 use crate::params::{ParallelRank, ParamSpec, divide};
 
@@ -107,6 +107,11 @@ fn of_moe(config: &MoeConfig, place: &ParallelRank) -> Result<MoeConfig> {
     let (experts, ranks) = (config.router.num_experts, place.ep);
     if experts < ranks as i64 {
         return Err(TensorParallelError::TooFew { key: "num_experts", size: experts, axis: "expert_parallel", ranks });
+    }
+    // Each gate lies before its up: ranks have as many of both.
+    let (inner, tp) = (config.intermediate_size, place.tp);
+    if config.names.experts == ExpertNames::Interleaved && inner % tp as i64 != 0 {
+        return Err(TensorParallelError::Tensor { key: "intermediate_size", size: inner, ranks: tp });
     }
     let mut divided = config.clone();
     divided.intermediate_size = width("moe_intermediate_size", config.intermediate_size, place)?;

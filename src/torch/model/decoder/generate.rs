@@ -9,7 +9,7 @@ use tch::{Kind, Tensor};
 
 use super::transformer::Decoder;
 use crate::model::decoding::Decoding;
-use crate::nn::{Columns, LayerCache, State};
+use crate::nn::{Columns, LayerCache, RopeConfig, State};
 
 /// Holds what a continuation starts from.
 pub struct Prompt {
@@ -29,6 +29,8 @@ pub fn generate(model: &Decoder, prompts: &[Prompt], decoding: &Decoding) -> Vec
     let mut cache = Cache::new(model, prompts, decoding.max_new_tokens);
     let mut scores = cache.read_prompts(model, prompts);
     let mut outputs = vec![Vec::new(); prompts.len()];
+    // What followed each prompt, also behind its end.
+    let mut followed = vec![Vec::new(); prompts.len()];
     let mut running = vec![true; prompts.len()];
     for step in 0..decoding.max_new_tokens {
         let next = match &decoding.sampling {
@@ -36,6 +38,7 @@ pub fn generate(model: &Decoder, prompts: &[Prompt], decoding: &Decoding) -> Vec
             None => scores.argmax(-1, false),
         };
         for (index, token) in Vec::<i64>::try_from(&next).expect("one token a prompt").into_iter().enumerate() {
+            followed[index].push(token);
             running[index] &= !decoding.stop_token_ids.contains(&token);
             if running[index] {
                 outputs[index].push(token);
@@ -44,9 +47,34 @@ pub fn generate(model: &Decoder, prompts: &[Prompt], decoding: &Decoding) -> Vec
         if step + 1 == decoding.max_new_tokens || !running.contains(&true) {
             break;
         }
-        scores = cache.step(model, &next);
+        scores = match cache.outgrows(model) {
+            true => {
+                let longer: Vec<Prompt> = prompts.iter().zip(&followed).map(|(prompt, ids)| prompt.with(ids)).collect();
+                cache = Cache::new(model, &longer, decoding.max_new_tokens - step - 1);
+                cache.read_prompts(model, &longer)
+            }
+            false => cache.step(model, &next),
+        };
     }
     outputs
+}
+
+impl Prompt {
+    /// The prompt with these tokens behind it.
+    fn with(&self, ids: &[i64]) -> Prompt {
+        let last = self.position_ids.to_kind(Kind::Float).max();
+        let following = Tensor::arange(ids.len() as i64, (Kind::Float, last.device())) + 1 + last;
+        let following = match self.position_ids.dim() {
+            1 => following,
+            _ => following.unsqueeze(0).expand([3, -1], false),
+        };
+        Prompt {
+            input_ids: [self.input_ids.as_slice(), ids].concat(),
+            position_ids: Tensor::cat(&[self.position_ids.to_kind(Kind::Float), following], -1),
+            feature_rows: self.feature_rows.clone(),
+            features: self.features.iter().map(|of| of.iter().map(Tensor::shallow_clone).collect()).collect(),
+        }
+    }
 }
 
 struct Cache {
@@ -76,6 +104,13 @@ impl Cache {
         };
         let positions = Tensor::stack(&next, 0).to_device(model.device).to_kind(Kind::Float);
         Cache { layers: model.layers.iter().map(|_| State::new()).collect(), columns, positions }
+    }
+
+    /// Returns whether the next token makes a sequence longer than the context that a rotary embedding was trained for, beyond
+    /// which all its frequencies are others: the keys that the cache has turn by those of a shorter sequence.
+    fn outgrows(&self, model: &Decoder) -> bool {
+        let mut lens = model.config().ropes().into_iter().filter_map(RopeConfig::changes_beyond);
+        lens.any(|len| self.positions.eq(len).any().int64_value(&[]) != 0)
     }
 
     /// Fills the cache with the prompts; scores `[B, V]` of the tokens that follow them.
@@ -111,7 +146,7 @@ impl Cache {
         for (number, (layer, state)) in model.layers.iter().zip(&mut self.layers).enumerate() {
             let mixer = &layer.mixer;
             let context = &contexts[layer.rope];
-            let y_TD = mixer.module.prefill(&mixer.norm.forward(&x_TD), context, &self.columns, state);
+            let y_TD = mixer.module.prefill(&mixer.input(&x_TD), context, &self.columns, state);
             x_TD += layer.normed_output(0, y_TD);
             x_TD += layer.normed_output(1, layer.feed_forward.forward(&x_TD, split.as_ref()));
             for (rows, levels) in &features {
@@ -140,7 +175,7 @@ impl Cache {
         let mut x_BD = model.token_table().look_up(tokens);
         for (layer, state) in model.layers.iter().zip(&mut self.layers) {
             let mixer = &layer.mixer;
-            let y_BD = mixer.module.step(&mixer.norm.forward(&x_BD), &ropes[layer.rope], &self.columns, state);
+            let y_BD = mixer.module.step(&mixer.input(&x_BD), &ropes[layer.rope], &self.columns, state);
             x_BD += layer.normed_output(0, y_BD);
             x_BD += layer.normed_output(1, layer.feed_forward.forward(&x_BD, None));
         }

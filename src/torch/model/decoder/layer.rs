@@ -42,7 +42,11 @@ impl Layer {
     /// The parameters of a layer whose names begin with `prefix`.
     pub fn specs(config: &DecoderConfig, layer: &LayerConfig, prefix: &str) -> Vec<ParamSpec> {
         let (names, width, std) = (&config.names, config.hidden_size, config.initializer_range);
-        let mut specs = layer.norm.specs(prefix, names.input_norm, width);
+        let input_norm = |name| match layer.norms_inputs {
+            true => layer.norm.specs(prefix, name, width),
+            false => Vec::new(),
+        };
+        let mut specs = input_norm(names.input_norm);
         match &layer.mixer {
             MixerConfig::Attention(attention) => {
                 let prefix = format!("{prefix}{}.", names.attention);
@@ -53,12 +57,20 @@ impl Layer {
             }
             MixerConfig::GatedDelta(delta) => specs.extend(delta.specs(&format!("{prefix}{GATED_DELTA}."), std)),
         }
-        let norms = layer.output_norms.into_iter().flatten().chain([names.post_norm]);
-        specs.extend(norms.flat_map(|name| layer.norm.specs(prefix, name, width)));
+        let output_norms = layer.output_norms.into_iter().flatten();
+        specs.extend(output_norms.flat_map(|name| layer.norm.specs(prefix, name, width)));
+        specs.extend(input_norm(names.post_norm));
         let prefix = format!("{prefix}{}.", names.mlp);
         match &layer.feed_forward {
             FeedForwardConfig::Dense { intermediate_size, bias } => {
-                specs.extend(SwiGlu::specs(&prefix, names.gate_up_down, width, *intermediate_size, *bias, std));
+                specs.extend(SwiGlu::specs(
+                    &prefix,
+                    (names.gate_up, names.down),
+                    width,
+                    *intermediate_size,
+                    *bias,
+                    std,
+                ));
             }
             FeedForwardConfig::Moe(moe) => specs.extend(Moe::specs(&prefix, width, moe, std)),
         }
@@ -68,24 +80,24 @@ impl Layer {
     pub fn new(config: &DecoderConfig, layer: &LayerConfig, prefix: &str, params: &ParamStore) -> Layer {
         let names = &config.names;
         let LayerConfig { mixer, feed_forward, norm, .. } = layer;
+        let [input_norm, post_norm] =
+            [names.input_norm, names.post_norm].map(|name| layer.norms_inputs.then_some(name));
         let splits = mixer.splits();
         let mixer = match mixer {
-            MixerConfig::Attention(attention) => {
-                branch(norm, params, prefix, names.input_norm, names.attention, |scope| {
-                    Box::new(SelfAttention::new(scope, attention, norm)) as Box<dyn Mixer>
-                })
-            }
-            MixerConfig::Mla(mla) => branch(norm, params, prefix, names.input_norm, names.attention, |scope| {
+            MixerConfig::Attention(attention) => branch(norm, params, prefix, input_norm, names.attention, |scope| {
+                Box::new(SelfAttention::new(scope, attention, norm)) as Box<dyn Mixer>
+            }),
+            MixerConfig::Mla(mla) => branch(norm, params, prefix, input_norm, names.attention, |scope| {
                 Box::new(Mla::new(scope, mla)) as Box<dyn Mixer>
             }),
-            MixerConfig::GatedDelta(delta) => branch(norm, params, prefix, names.input_norm, GATED_DELTA, |scope| {
+            MixerConfig::GatedDelta(delta) => branch(norm, params, prefix, input_norm, GATED_DELTA, |scope| {
                 Box::new(GatedDelta::new(scope, delta)) as Box<dyn Mixer>
             }),
         };
         let feed_forward = match feed_forward {
             FeedForwardConfig::Dense { .. } => {
-                FeedForward::Dense(branch(norm, params, prefix, names.post_norm, names.mlp, |scope| {
-                    Box::new(SwiGlu::new(scope, names.gate_up_down, layer.act))
+                FeedForward::Dense(branch(norm, params, prefix, post_norm, names.mlp, |scope| {
+                    Box::new(SwiGlu::new(scope, (names.gate_up, names.down), layer.act))
                 }))
             }
             FeedForwardConfig::Moe(moe) => FeedForward::Moe(Rc::new(Moe::new(config, layer, params, prefix, moe))),
@@ -231,23 +243,23 @@ impl FeedForward {
     /// The branch without a tape, its norm included and the residual not: `[T, D]` to `[T, D]`.
     pub fn forward(&self, x_TD: &Tensor, split: Option<&Split>) -> Tensor {
         match self {
-            FeedForward::Dense(branch) => branch.module.forward(&branch.norm.forward(x_TD)),
+            FeedForward::Dense(branch) => branch.module.forward(&branch.input(x_TD)),
             FeedForward::Moe(moe) => moe.forward(x_TD, split),
         }
     }
 }
 
-/// Takes the norm `norm` and what `build` makes of the parameters under `module`.
+/// Takes the norm `norm`, where there is one, and what `build` makes of the parameters under `module`.
 fn branch<T: ?Sized>(
     config: &NormConfig,
     params: &ParamStore,
     prefix: &str,
-    norm: &str,
+    norm: Option<&str>,
     module: &str,
     build: impl FnOnce(&Scope<'_>) -> Box<T>,
 ) -> Rc<Branch<T>> {
     let outer = Scope::new(params, prefix);
-    let norm = config.build(&outer, norm);
+    let norm = norm.map(|name| config.build(&outer, name));
     let inner = Scope::new(params, format!("{prefix}{module}."));
     let module = build(&inner);
     Rc::new(Branch { norm_ids: outer.into_ids(), ids: inner.into_ids(), norm, module })

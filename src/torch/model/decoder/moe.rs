@@ -17,7 +17,8 @@ use crate::tape::{Custom, Needs, ParamGrads, Policy, Slot, Tape};
 
 /// The feed-forward branch of a layer.
 pub(super) struct Moe {
-    norm: Rc<RmsNorm>,
+    /// `None` where the input is not normed.
+    norm: Option<Rc<RmsNorm>>,
     norm_ids: Vec<ParamId>,
     experts: ExpertSet,
     /// Those of the tokens of pictures and videos, and which tokens these are.
@@ -58,7 +59,7 @@ impl Moe {
         config: &MoeConfig,
     ) -> Moe {
         let outer = Scope::new(params, prefix);
-        let norm = Rc::new(layer.norm.build(&outer, decoder.names.post_norm));
+        let norm = layer.norms_inputs.then(|| Rc::new(layer.norm.build(&outer, decoder.names.post_norm)));
         let module = format!("{prefix}{}.", decoder.names.mlp);
         let set = |config: &MoeConfig| {
             let (router, experts) = (Scope::new(params, module.clone()), Scope::new(params, module.clone()));
@@ -96,12 +97,16 @@ impl Moe {
 
     /// The branch without its residual.
     pub fn record(&self, tape: &mut Tape, layer: &str, x: Slot, recording: &mut Recording) -> Slot {
-        let (norm, policy) = (self.norm.clone(), recording.policy);
         // In sequence parallelism the norm is of the rank's own tokens.
         let splits = recording.splits_tokens();
         let x = if splits { x } else { recording.enter_region(tape, x) };
-        let forward = move |reads: &[Tensor]| vec![norm.forward(&reads[0])];
-        let h = tape.run(format!("{layer} norm"), &self.norm_ids, policy, &[x], 1, forward)[0];
+        let h = match self.norm.clone() {
+            Some(norm) => {
+                let forward = move |reads: &[Tensor]| vec![norm.forward(&reads[0])];
+                tape.run(format!("{layer} norm"), &self.norm_ids, recording.policy, &[x], 1, forward)[0]
+            }
+            None => x,
+        };
         let h = if splits { recording.enter_region(tape, h) } else { h };
         let y = self.record_experts(tape, layer, h, recording);
         recording.leave_region(tape, y)
@@ -132,7 +137,10 @@ impl Moe {
 
     /// The branch without a tape, its norm included and the residual not: `[T, D]` to `[T, D]`.
     pub fn forward(&self, x_TD: &Tensor, split: Option<&Split>) -> Tensor {
-        let h_TD = self.norm.forward(x_TD);
+        let h_TD = match &self.norm {
+            Some(norm) => norm.forward(x_TD),
+            None => x_TD.shallow_clone(),
+        };
         let y_TD = match (&self.media, split) {
             (Some((media, _)), Some(split)) => {
                 let mut y_TD = h_TD.zeros_like();

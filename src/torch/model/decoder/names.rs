@@ -1,5 +1,7 @@
 //! Describes what a checkpoint calls a decoder's tensors.
 
+use crate::nn::GateUp;
+
 /// Names under which the parts of a decoder are stored; paths are whole, modules are within a layer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Names {
@@ -16,8 +18,9 @@ pub struct Names {
     /// The module of the mixer where it is attention.
     pub attention: &'static str,
     pub mlp: &'static str,
-    /// Gate, up and down of a dense feed-forward.
-    pub gate_up_down: [&'static str; 3],
+    /// Gate and up of a dense feed-forward, and down.
+    pub gate_up: GateUp<'static>,
+    pub down: &'static str,
 }
 
 impl Names {
@@ -33,7 +36,8 @@ impl Names {
             post_norm: "post_attention_layernorm",
             attention: "self_attn",
             mlp: "mlp",
-            gate_up_down: ["gate_proj", "up_proj", "down_proj"],
+            gate_up: GateUp::Separate(["gate_proj", "up_proj"]),
+            down: "down_proj",
         }
     }
 }

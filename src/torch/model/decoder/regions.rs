@@ -58,12 +58,12 @@ impl Recording {
 impl<T: ?Sized + 'static> Branch<T> {
     /// Enters a region with the branch's input; in sequence parallelism its norm comes first, on the rank's own tokens.
     pub fn enter(self: &Rc<Self>, tape: &mut Tape, name: &str, x: Slot, recording: &Recording) -> Entered {
-        if !recording.splits_tokens() {
+        if !recording.splits_tokens() || self.norm.is_none() {
             let ids = [self.norm_ids.as_slice(), &self.ids].concat();
             return Entered { x: recording.enter_region(tape, x), is_normed: false, ids };
         }
         let branch = self.clone();
-        let forward = move |reads: &[Tensor]| vec![branch.norm.forward(&reads[0])];
+        let forward = move |reads: &[Tensor]| vec![branch.input(&reads[0])];
         let x = tape.run(format!("{name} norm"), &self.norm_ids, recording.policy, &[x], 1, forward)[0];
         Entered { x: recording.enter_region(tape, x), is_normed: true, ids: self.ids.clone() }
     }
@@ -77,7 +77,7 @@ impl<T: ?Sized + 'static> Branch<T> {
 
     /// Returns what the module reads.
     pub fn normed(&self, x: &Tensor, is_normed: bool) -> Tensor {
-        if is_normed { x.shallow_clone() } else { self.norm.forward(x) }
+        if is_normed { x.shallow_clone() } else { self.input(x) }
     }
 }
 

@@ -88,7 +88,7 @@ impl Decoder {
         }
         for (number, layer) in self.layers.iter().enumerate() {
             let mixer = &layer.mixer;
-            let y_TD = mixer.module.forward(&mixer.norm.forward(&x_TD), &contexts[layer.rope]);
+            let y_TD = mixer.module.forward(&mixer.input(&x_TD), &contexts[layer.rope]);
             x_TD = x_TD + layer.normed_output(0, y_TD);
             x_TD = &x_TD + layer.normed_output(1, layer.feed_forward.forward(&x_TD, None));
             if let Some(level) = features.get(number + 1) {

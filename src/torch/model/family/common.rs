@@ -69,10 +69,19 @@ pub(super) const MAX_WINDOW_LAYERS: i64 = 28;
 /// For each layer the window of its attention, by `use_sliding_window`, `sliding_window`, `max_window_layers` and
 /// `layer_types`, as Qwen2's and Qwen3's classes take them. `num_full`: the default of `max_window_layers`.
 fn windows(keys: &Keys<'_>, num_full: i64) -> Result<Vec<Option<i64>>> {
-    let window = window(keys)?;
+    let num_full = keys.index_or("max_window_layers")?.unwrap_or(num_full);
+    windows_of(keys, window(keys)?, |layer| layer >= num_full)
+}
+
+/// For each layer its window: this one in the layers that slide by `layer_types`, or where the config has no such key, in those
+/// that `slides` says.
+pub(super) fn windows_of(
+    keys: &Keys<'_>,
+    window: Option<i64>,
+    slides: impl Fn(i64) -> bool,
+) -> Result<Vec<Option<i64>>> {
     let Some(slides) = sliding_layers(keys)? else {
-        let num_full = keys.index_or("max_window_layers")?.unwrap_or(num_full);
-        return Ok((0..keys.size("num_hidden_layers")?).map(|layer| window.filter(|_| layer >= num_full)).collect());
+        return Ok((0..keys.size("num_hidden_layers")?).map(|layer| window.filter(|_| slides(layer))).collect());
     };
     if window.is_none() && slides.contains(&true) {
         let must = "sliding attention needs use_sliding_window=true and a sliding_window";
@@ -159,8 +168,15 @@ pub(super) fn layered(
     }
     let act = keys.activation_or("hidden_act")?.unwrap_or(Activation::Silu);
     let norm = NormConfig { eps: keys.number_or("rms_norm_eps")?.unwrap_or(1e-6), zero_centered: false };
-    let layer =
-        |(mixer, feed_forward)| LayerConfig { mixer, feed_forward, act, norm, output_norms: None, rope: rope.clone() };
+    let layer = |(mixer, feed_forward)| LayerConfig {
+        mixer,
+        feed_forward,
+        act,
+        norm,
+        norms_inputs: true,
+        output_norms: None,
+        rope: rope.clone(),
+    };
     Ok(DecoderConfig {
         vocab_size,
         first_token: 0,

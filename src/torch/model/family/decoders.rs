@@ -4,13 +4,14 @@ use serde_json::{Value, json};
 
 use super::{
     NamePrefix, deepseek_v2, deepseek_v3, deepseek_v32, ernie4_5, ernie4_5_moe, ernie4_5_vl_text, gemma, gemma2,
-    gemma3_text, glm_moe_dsa, internlm2, llama, mimo, minimax_m2, qwen, qwen2, qwen2_5_vl_text, qwen3,
-    qwen3_5_moe_text, qwen3_5_text, qwen3_moe, qwen3_next, qwen3_vl_moe_text, qwen3_vl_text,
+    gemma3_text, glm_moe_dsa, glm4_moe, gpt_oss, internlm2, llama, mimo, minimax_m2, mistral, mixtral, olmo2, olmo3,
+    phi3, qwen, qwen2, qwen2_5_vl_text, qwen3, qwen3_5_moe_text, qwen3_5_text, qwen3_moe, qwen3_next,
+    qwen3_vl_moe_text, qwen3_vl_text, smollm3,
 };
 use crate::model::decoder::DecoderConfig;
 use crate::model::keys::{Keys, ModelConfigError};
 
-type ReadDecoder = fn(&Keys<'_>, &NamePrefix) -> Result<DecoderConfig, ModelConfigError>;
+pub(in crate::model) type ReadDecoder = fn(&Keys<'_>, &NamePrefix) -> Result<DecoderConfig, ModelConfigError>;
 
 /// Language models, alone or as a part of another model, by `model_type`.
 pub(in crate::model) const DECODERS: &[(&str, ReadDecoder)] = &[
@@ -23,12 +24,19 @@ pub(in crate::model) const DECODERS: &[(&str, ReadDecoder)] = &[
     ("gemma", gemma::read),
     ("gemma2", gemma2::read),
     ("gemma3_text", gemma3_text::read),
+    ("glm4_moe", glm4_moe::read),
     ("glm_moe_dsa", glm_moe_dsa::read),
+    ("gpt_oss", gpt_oss::read),
     ("internlm2", internlm2::read),
     ("kimi_k2", deepseek_v3::read),
     ("llama", llama::read),
     ("mimo", mimo::read),
     ("minimax_m2", minimax_m2::read),
+    ("mistral", mistral::read),
+    ("mixtral", mixtral::read),
+    ("olmo2", olmo2::read),
+    ("olmo3", olmo3::read),
+    ("phi3", phi3::read),
     ("qwen", qwen::read),
     ("qwen2", qwen2::read),
     ("qwen2_5_vl_text", qwen2_5_vl_text::read),
@@ -40,6 +48,7 @@ pub(in crate::model) const DECODERS: &[(&str, ReadDecoder)] = &[
     ("qwen3_next", qwen3_next::read),
     ("qwen3_vl_moe_text", qwen3_vl_moe_text::read),
     ("qwen3_vl_text", qwen3_vl_text::read),
+    ("smollm3", smollm3::read),
 ];
 
 /// The decoder that `keys` describe, by their `model_type`.

@@ -1,5 +1,5 @@
-//! Describes what the families that follow DeepSeek-V2 have in common: latent attention, and experts in all but the
-//! first layers.
+//! Describes what the families that follow DeepSeek-V2 have in common: latent attention (but GLM-4.5), and experts in all but
+//! the first layers.
 
 use serde_json::json;
 
@@ -90,6 +90,7 @@ pub(super) fn feed_forwards(
     let experts = MoeConfig {
         router: checked(keys, router)?,
         intermediate_size,
+        bias: false,
         shared: (num_shared > 0).then_some(shared),
         names: MoeNames::default(),
         media: None,
@@ -125,7 +126,7 @@ pub(super) fn decoder(
     keys: &Keys<'_>,
     place: &NamePrefix,
     defaults: &Defaults,
-    mixers: Vec<MlaConfig>,
+    mixers: Vec<impl Into<MixerConfig>>,
     [dense, experts]: [FeedForwardConfig; 2],
     rope: RopeConfig,
 ) -> Result<DecoderConfig> {
@@ -137,10 +138,8 @@ pub(super) fn decoder(
             (0..num_layers as i64).map(|layer| layer >= num_dense).collect()
         }
     };
-    let layer = |(mixer, sparse): (MlaConfig, bool)| {
-        (MixerConfig::Mla(mixer), if sparse { experts.clone() } else { dense.clone() })
-    };
-    let layers = mixers.into_iter().zip(sparse).map(layer).collect();
+    let feed_forward = |sparse: bool| if sparse { experts.clone() } else { dense.clone() };
+    let layers = mixers.into_iter().map(Into::into).zip(sparse.into_iter().map(feed_forward)).collect();
     let mtp_names = Some(deepseek_mtp(num_layers, &format!("{}layers", place.base)));
     Ok(DecoderConfig { mtp_names, ..layered(keys, place, layers, rope)? })
 }

@@ -60,6 +60,7 @@ pub(super) fn experts(
     Ok(MoeConfig {
         router: checked(keys, router)?,
         intermediate_size,
+        bias: false,
         shared: (num_shared > 0).then_some(shared),
         names: MoeNames {
             bias: BiasName { name: "moe_statics.e_score_correction_bias", rows: Some(bias_rows), row: 0 },

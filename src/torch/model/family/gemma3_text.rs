@@ -15,7 +15,7 @@ pub(in crate::model) fn read(keys: &Keys<'_>, place: &NamePrefix) -> Result<Deco
     keys.only("attn_logit_softcapping", &[json!(null)])?;
     let mut attention = scaled_heads(keys)?;
     attention.qk_norm = QkNorm::Head;
-    let ropes = read_rope_by_kind(keys, attention.head_dim)?;
+    let ropes = read_rope_by_kind(keys, attention.head_dim, [1e6, 1e4])?;
     let interval = keys.size_or("sliding_window_pattern")?.unwrap_or(6);
     let decoder = decoder(keys, place, &attention, &windows(keys, interval)?, ropes)?;
     let final_soft_cap = soft_cap(keys, "final_logit_softcapping", None)?;

@@ -5,7 +5,7 @@ use super::common::{NamePrefix, attention, dense, uniform};
 use crate::model::decoder::{DecoderConfig, MixerConfig, Names};
 use crate::model::keys::{Keys, ModelConfigError};
 use crate::model::rope_config::read_rope;
-use crate::nn::{AttentionConfig, Qkv};
+use crate::nn::{AttentionConfig, GateUp, Qkv};
 
 pub(in crate::model) fn read(keys: &Keys<'_>, place: &NamePrefix) -> Result<DecoderConfig, ModelConfigError> {
     let bias = keys.flag_or("bias")?.unwrap_or(true);
@@ -20,7 +20,8 @@ pub(in crate::model) fn read(keys: &Keys<'_>, place: &NamePrefix) -> Result<Deco
         post_norm: "ffn_norm",
         attention: "attention",
         mlp: "feed_forward",
-        gate_up_down: ["w1", "w3", "w2"],
+        gate_up: GateUp::Separate(["w1", "w3"]),
+        down: "w2",
         ..config.names
     };
     Ok(config)

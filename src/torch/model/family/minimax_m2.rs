@@ -32,6 +32,7 @@ pub(in crate::model) fn read(keys: &Keys<'_>, place: &NamePrefix) -> Result<Deco
     let experts = FeedForwardConfig::Moe(MoeConfig {
         router: checked(keys, router)?,
         intermediate_size: keys.size("intermediate_size")?,
+        bias: false,
         shared: None,
         names: MoeNames {
             bias: BiasName { name: "e_score_correction_bias", rows: None, row: 0 },

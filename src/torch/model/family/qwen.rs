@@ -8,7 +8,7 @@ use serde_json::json;
 use super::common::{NamePrefix, uniform};
 use crate::model::decoder::{DecoderConfig, FeedForwardConfig, MixerConfig, Names};
 use crate::model::keys::{Keys, ModelConfigError};
-use crate::nn::{AttentionConfig, NormConfig, Qkv, RopeConfig};
+use crate::nn::{AttentionConfig, GateUp, NormConfig, Qkv, RopeConfig};
 
 pub(in crate::model) fn read(keys: &Keys<'_>, place: &NamePrefix) -> Result<DecoderConfig, ModelConfigError> {
     keys.only("rotary_pct", &[json!(1.0), json!(1)])?;
@@ -43,7 +43,8 @@ pub(in crate::model) fn read(keys: &Keys<'_>, place: &NamePrefix) -> Result<Deco
         post_norm: "ln_2",
         attention: "attn",
         mlp: "mlp",
-        gate_up_down: ["w2", "w1", "c_proj"],
+        gate_up: GateUp::Separate(["w2", "w1"]),
+        down: "c_proj",
     };
     Ok(config)
 }

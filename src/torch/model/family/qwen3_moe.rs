@@ -31,6 +31,7 @@ pub(super) fn decoder(
     let experts = FeedForwardConfig::Moe(MoeConfig {
         router: checked(keys, if normalized { router } else { RouterConfig { normalize: Normalize::No, ..router } })?,
         intermediate_size: keys.size("moe_intermediate_size")?,
+        bias: false,
         shared: None,
         names,
         media: None,

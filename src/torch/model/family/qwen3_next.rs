@@ -57,6 +57,7 @@ pub(super) fn experts(keys: &Keys<'_>, normalized: bool) -> Result<FeedForwardCo
     Ok(FeedForwardConfig::Moe(MoeConfig {
         router: checked(keys, RouterConfig { normalize, ..router })?,
         intermediate_size: keys.size("moe_intermediate_size")?,
+        bias: false,
         shared: Some(SharedExpertsConfig { intermediate_size: shared, gated: true, bias: false }),
         names: MoeNames { shared: "shared_expert", ..MoeNames::default() },
         media: None,

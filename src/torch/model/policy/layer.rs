@@ -8,7 +8,7 @@ use tch::Tensor;
 use super::config::{PolicyConfig, StreamConfig, TimeUse};
 use super::layout::Layout;
 use crate::model::tower_blocks::Part;
-use crate::nn::{Activation, AdaptiveNorm, Linear, RmsNorm, Rope, Scores, SwiGlu, gate_rows_of};
+use crate::nn::{Activation, AdaptiveNorm, GateUp, Linear, RmsNorm, Rope, Scores, SwiGlu, gate_rows_of};
 use crate::params::{ParamSpec, ParamStore, Scope};
 
 const INPUT_NORM: &str = "input_layernorm";
@@ -199,7 +199,8 @@ impl Heads {
 
 impl FeedForward {
     fn new(scope: &Scope<'_>, norm: Norm, activation: Activation) -> FeedForward {
-        FeedForward { norm, mlp: SwiGlu::new(scope, MLP, activation) }
+        let [gate, up, down] = MLP;
+        FeedForward { norm, mlp: SwiGlu::new(scope, (GateUp::Separate([gate, up]), down), activation) }
     }
 
     /// Rows of a stream to the gated branch.

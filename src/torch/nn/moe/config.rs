@@ -8,6 +8,8 @@ pub struct MoeConfig {
     pub router: RouterConfig,
     /// Inner width of an expert.
     pub intermediate_size: i64,
+    /// True if the maps of the experts have biases.
+    pub bias: bool,
     pub shared: Option<SharedExpertsConfig>,
     pub names: MoeNames,
     /// Experts for the tokens of pictures and videos alone (ERNIE-4.5-VL); those above are for the others, and the
@@ -31,6 +33,8 @@ pub struct RouterConfig {
     pub scores: Scores,
     /// True if a balancing bias is added to the scores for the choice, though not for the weights.
     pub bias: bool,
+    /// True if a bias is added to the logits, and trained as the weight is (gpt-oss).
+    pub logit_bias: bool,
     /// The choice is among the experts of the best groups alone.
     pub groups: Option<Groups>,
     /// `norm_topk_prob`: the chosen experts' weights are divided by their sum.
@@ -92,6 +96,7 @@ impl RouterConfig {
             top_k,
             scores: Scores::Softmax,
             bias: false,
+            logit_bias: false,
             groups: None,
             normalize: Normalize::Sum(0.0),
             scaling_factor: 1.0,

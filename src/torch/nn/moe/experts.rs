@@ -6,19 +6,52 @@ use tch::Tensor;
 use super::adapter::StackedAdapter;
 use super::config::MoeConfig;
 use super::groups::Groups;
+use super::names::ExpertNames;
 use crate::native::grad;
 use crate::nn::Activation;
 use crate::params::{Init, ParamSpec, Scope};
 
-/// `down_e(act(gate_e(x)) · up_e(x))` for the rows of each expert `e`, without biases.
+/// `down_e(act(gate_e(x)) · up_e(x))` for the rows of each expert `e`.
 pub struct Experts {
-    /// `[E, 2F, D]`: gates before ups.
+    /// `[E, 2F, D]`: gates before ups, or each gate before its up.
     gate_up: Tensor,
     /// `[E, D, F]`
     down: Tensor,
+    /// `[E, 2F]` and `[E, D]`: `None` where there is none, or another rank adds it. They are taken behind the two.
+    biases: [Option<Tensor>; 2],
     /// The adapters of the two.
     adapters: [Option<StackedAdapter>; 2],
     act: Activation,
+    order: GateOrder,
+}
+
+/// Says where gates and ups lie among the outputs of one map.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum GateOrder {
+    GatesFirst,
+    /// Gates are even, ups are odd.
+    Interleaved,
+}
+
+impl GateOrder {
+    /// Gates and ups of `x`, half as long each along dimension `dim`: views.
+    fn split(self, x: &Tensor, dim: i64) -> [Tensor; 2] {
+        match self {
+            GateOrder::GatesFirst => {
+                let inner = x.size()[dim as usize] / 2;
+                [x.narrow(dim, 0, inner), x.narrow(dim, inner, inner)]
+            }
+            GateOrder::Interleaved => [0, 1].map(|first| x.slice(dim, first, None, 2)),
+        }
+    }
+
+    /// The two `[N, F]` as one `[N, 2F]`.
+    fn join(self, parts: [&Tensor; 2]) -> Tensor {
+        match self {
+            GateOrder::GatesFirst => Tensor::cat(&parts, -1),
+            GateOrder::Interleaved => Tensor::stack(&parts, -1).flatten(-2, -1),
+        }
+    }
 }
 
 /// Gradients of an expert layer's rows `[N, D]` and of its parameters.
@@ -40,41 +73,63 @@ impl Experts {
             ParamSpec { is_linear: true, ..spec }
         };
         let mut specs: Vec<ParamSpec> = params.map(spec).collect();
-        specs[0].sections = Some((1, vec![inner, inner]));
+        if *names != ExpertNames::Interleaved {
+            specs[0].sections = Some((1, vec![inner, inner]));
+        }
+        if config.bias {
+            let biases = names.params().into_iter().zip([2 * inner, width]).map(|(name, outputs)| {
+                let bias = ParamSpec::new(format!("{prefix}{name}_bias"), &[experts, outputs], Init::Zeros);
+                ParamSpec { is_stacked_bias: true, ..bias }
+            });
+            specs.extend(biases);
+        }
         specs
     }
 
     pub fn new(scope: &Scope<'_>, config: &MoeConfig, act: Activation) -> Experts {
         let names = config.names.experts.params();
         let [gate_up, down] = [0, 1].map(|index| scope.take(&names[index]));
+        let biases = [0, 1].map(|index| scope.take_bias(&format!("{}_bias", names[index])));
         let adapters = names.map(|name| StackedAdapter::new(scope, &name, gate_up.size()[0]));
-        Experts { gate_up, down, adapters, act }
+        let order = match config.names.experts {
+            ExpertNames::Interleaved => GateOrder::Interleaved,
+            _ => GateOrder::GatesFirst,
+        };
+        Experts { gate_up, down, biases, adapters, act, order }
     }
 
     /// `[N, D]` for the rows `[N, D]` of which the first `counts_E[0]` are the first expert's, and so on; and what
     /// `backward` needs besides the rows: gate and up `[N, F]`.
     pub fn forward(&self, rows_ND: &Tensor, counts_E: &Tensor) -> (Tensor, [Tensor; 2]) {
         let groups = Groups::new(counts_E);
-        let hidden = self.hidden_of(&groups, rows_ND);
+        let hidden = self.hidden_of(&groups, rows_ND, counts_E);
         let activated_NF = self.act.gated(&hidden[0], &hidden[1]);
         let mut y_ND = groups.products(&activated_NF, &self.down.detach(), true);
         if let Some(adapter) = &self.adapters[1] {
             y_ND = y_ND.g_add_(&adapter.factors().forward(&groups, &activated_NF));
+        }
+        if let Some(bias) = &self.biases[1] {
+            y_ND = y_ND.g_add_(&of_rows(&bias.detach(), counts_E, y_ND.size()[0]));
         }
         (y_ND, hidden)
     }
 
     /// The second part of what `forward` gives.
     pub fn hidden(&self, rows_ND: &Tensor, counts_E: &Tensor) -> [Tensor; 2] {
-        self.hidden_of(&Groups::new(counts_E), rows_ND)
+        self.hidden_of(&Groups::new(counts_E), rows_ND, counts_E)
     }
 
-    fn hidden_of(&self, groups: &Groups, rows_ND: &Tensor) -> [Tensor; 2] {
-        let (gate, up) = self.gate_and_up();
-        let hidden = [groups.products(rows_ND, &gate, true), groups.products(rows_ND, &up, true)];
-        if let Some(adapter) = &self.adapters[0] {
-            let added = adapter.factors().forward(groups, rows_ND).chunk(2, -1);
+    fn hidden_of(&self, groups: &Groups, rows_ND: &Tensor, counts_E: &Tensor) -> [Tensor; 2] {
+        let hidden = self.gate_and_up().map(|weight| groups.products(rows_ND, &weight, true));
+        let add = |added: [Tensor; 2]| {
             hidden.iter().zip(&added).for_each(|(part, added)| drop(part.shallow_clone().g_add_(added)));
+        };
+        if let Some(adapter) = &self.adapters[0] {
+            add(self.order.split(&adapter.factors().forward(groups, rows_ND), 1));
+        }
+        if let Some(bias) = &self.biases[0] {
+            let biases = self.order.split(&bias.detach(), 1);
+            add(biases.map(|bias| of_rows(&bias, counts_E, rows_ND.size()[0])));
         }
         hidden
     }
@@ -99,7 +154,7 @@ impl Experts {
         let mut found = Vec::new();
         if trains(&self.gate_up) {
             let of_gate_up = self.gate_up.detach().empty_like();
-            let (gate, up) = halves(&of_gate_up);
+            let [gate, up] = self.order.split(&of_gate_up, 1);
             groups.outer_products(&of_gate, rows_ND, &gate);
             groups.outer_products(&of_up, rows_ND, &up);
             found.push((0, of_gate_up));
@@ -109,19 +164,31 @@ impl Experts {
             groups.outer_products(of_output, &activated, &of_down);
             found.push((1, of_down));
         }
+        // Parameters were taken in this order: the two weights, their biases, the adapter of gates and ups, that of downs.
+        let mut place = 2;
+        for (bias, of_outputs) in self.biases.iter().zip([[Some(&of_gate), Some(&of_up)], [Some(of_output), None]]) {
+            let Some(bias) = bias else { continue };
+            if trains(bias) {
+                let sums = of_outputs.map(|of| of.map(|of| groups.sums(of, bias.size()[0])));
+                let of_bias = match sums {
+                    [Some(gate), Some(up)] => self.order.join([&gate, &up]),
+                    [one, _] => one.expect("a map has outputs"),
+                };
+                found.push((place, of_bias));
+            }
+            place += 1;
+        }
         let mut of_rows = rows.then(|| {
-            let (gate, up) = self.gate_and_up();
+            let [gate, up] = self.gate_and_up();
             let of_rows = groups.products(&of_gate, &gate, false);
             groups.add_products(of_rows, &of_up, &up)
         });
-        // Their parameters were taken after the two weights, those of the gates and ups first.
-        let mut place = 2;
         let mut adapted = |of_adapter: [Tensor; 2]| {
             found.extend((place..).zip(of_adapter).filter(|_| params));
             place += 2;
         };
         if let Some(adapter) = &self.adapters[0] {
-            let of_hidden = Tensor::cat(&[of_gate, of_up], -1);
+            let of_hidden = self.order.join([&of_gate, &of_up]);
             let of_adapter;
             (of_rows, of_adapter) = adapter.backward(&groups, &of_hidden, rows_ND, of_rows);
             adapted(of_adapter);
@@ -132,15 +199,15 @@ impl Experts {
         ExpertsGrads { rows: of_rows, params: found }
     }
 
-    fn gate_and_up(&self) -> (Tensor, Tensor) {
-        halves(&self.gate_up.detach())
+    /// Gates and ups, each `[E, F, D]`.
+    fn gate_and_up(&self) -> [Tensor; 2] {
+        self.order.split(&self.gate_up.detach(), 1)
     }
 }
 
-/// Gates and ups, each `[E, F, D]`.
-fn halves(gate_up: &Tensor) -> (Tensor, Tensor) {
-    let inner = gate_up.size()[1] / 2;
-    (gate_up.narrow(1, 0, inner), gate_up.narrow(1, inner, inner))
+/// Of biases `[E, O]` for each row that of its expert, `[N, O]`.
+fn of_rows(bias_EO: &Tensor, counts_E: &Tensor, num_rows: i64) -> Tensor {
+    bias_EO.index_select(0, &Tensor::repeat_interleave(counts_E, num_rows))
 }
 
 /// Returns what was activated, and the gradients of gate and up.
@@ -158,7 +225,7 @@ fn activate_backward(act: Activation, hidden: [Tensor; 2], of_activated: &Tensor
 mod tests {
     use tch::{Device, Kind, Tensor};
 
-    use super::Experts;
+    use super::{Experts, GateOrder};
     use crate::native::grad;
     use crate::nn::Activation;
 
@@ -166,15 +233,16 @@ mod tests {
         Tensor::randn(shape, (Kind::Float, Device::Cpu)).set_requires_grad(true)
     }
 
-    #[test]
-    fn products_and_gradients_equal_one_feed_forward_after_the_other() {
-        tch::manual_seed(2);
+    fn check(order: GateOrder, act: Activation, biased: bool) {
         let (experts, width, inner) = (4, 6, 5);
+        let bias = |outputs| biased.then(|| random(&[experts, outputs]));
         let layer = Experts {
             gate_up: random(&[experts, 2 * inner, width]),
             down: random(&[experts, width, inner]),
+            biases: [bias(2 * inner), bias(width)],
             adapters: [None, None],
-            act: Activation::Silu,
+            act,
+            order,
         };
         let rows = random(&[9, width]);
         // The second expert has no rows.
@@ -182,13 +250,28 @@ mod tests {
         let mut start = 0;
         let mut parts = Vec::new();
         for (expert, len) in (0..).zip(counts) {
-            let hidden = rows.narrow(0, start, len).linear(&layer.gate_up.get(expert), None::<Tensor>).chunk(2, -1);
-            parts.push((hidden[0].silu() * &hidden[1]).linear(&layer.down.get(expert), None::<Tensor>));
+            let bias = |index: usize| layer.biases[index].as_ref().map(|bias| bias.get(expert));
+            let hidden = rows.narrow(0, start, len).linear(&layer.gate_up.get(expert), bias(0).as_ref());
+            let [gate, up] = match order {
+                GateOrder::GatesFirst => <[Tensor; 2]>::try_from(hidden.chunk(2, -1)).unwrap(),
+                GateOrder::Interleaved => [0, 1].map(|at| hidden.unflatten(-1, [-1, 2]).select(-1, at)),
+            };
+            let activated = match act {
+                Activation::Silu => gate.silu() * &up,
+                // transformers' `GptOssExperts`.
+                _ => {
+                    let gate = gate.clamp_max(7.0);
+                    (up.clamp(-7.0, 7.0) + 1.0) * (&gate * (&gate * 1.702).sigmoid())
+                }
+            };
+            parts.push(activated.linear(&layer.down.get(expert), bias(1).as_ref()));
             start += len;
         }
         let plain = Tensor::cat(&parts, 0);
         let seed = random(&[9, width]).detach();
-        let expected = grad(&[&plain], &[&seed], &[&rows, &layer.gate_up, &layer.down]).unwrap();
+        let biases = layer.biases.iter().flatten();
+        let leaves: Vec<&Tensor> = [&rows, &layer.gate_up, &layer.down].into_iter().chain(biases).collect();
+        let expected = grad(&[&plain], &[&seed], &leaves).unwrap();
 
         let _no_grad = tch::no_grad_guard();
         let counts = Tensor::from_slice(&counts);
@@ -196,11 +279,19 @@ mod tests {
         assert!(y.allclose(&plain, 1e-4, 1e-4, false));
         let found = layer.backward(&seed, &rows.detach(), &counts, hidden, [true, true]);
         let (places, of_params): (Vec<usize>, Vec<Tensor>) = found.params.into_iter().unzip();
-        assert_eq!(places, [0, 1]);
+        assert_eq!(places, (0..leaves.len() - 1).collect::<Vec<_>>());
         for (found, expected) in std::iter::once(&found.rows.unwrap()).chain(&of_params).zip(&expected) {
             assert!(found.allclose(expected.as_ref().unwrap(), 1e-4, 1e-4, false));
         }
         let (y, hidden) = layer.forward(&rows.detach().narrow(0, 0, 0), &Tensor::from_slice(&[0i64; 4]));
         assert_eq!((y.size(), hidden[0].size()), (vec![0, width], vec![0, inner]));
+    }
+
+    #[test]
+    fn products_and_gradients_equal_one_feed_forward_after_the_other() {
+        tch::manual_seed(2);
+        check(GateOrder::GatesFirst, Activation::Silu, false);
+        check(GateOrder::GatesFirst, Activation::Silu, true);
+        check(GateOrder::Interleaved, Activation::ClampedSwiGlu, true);
     }
 }

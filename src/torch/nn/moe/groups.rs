@@ -71,6 +71,15 @@ impl Groups {
             }
         }
     }
+
+    /// The sum of each expert's rows `[N, B]`: `[E, B]`; zeros where it has none.
+    pub fn sums(&self, rows: &Tensor, num_experts: i64) -> Tensor {
+        // Products with columns of ones, of which a GPU takes eight at least: they add in an order that is always the same.
+        let ones = Tensor::ones([rows.size()[0], 8], (rows.kind(), rows.device()));
+        let out = Tensor::empty([num_experts, rows.size()[1], 8], (rows.kind(), rows.device()));
+        self.outer_products(rows, &ones, &out);
+        out.select(2, 0)
+    }
 }
 
 /// Weight, rows and output of every expert that has rows.

@@ -30,6 +30,8 @@ pub enum ExpertNames {
     Each { gate_up_down: [&'static str; 3], first: i64 },
     /// `experts.gate_up_proj` `[E, 2F, D]` and `experts.down_proj` `[E, D, F]`.
     Stacked,
+    /// `experts.gate_up_proj` `[E, D, 2F]`, each gate before its up, and `experts.down_proj` `[E, F, D]` (gpt-oss).
+    Interleaved,
 }
 
 impl Default for MoeNames {
@@ -75,6 +77,13 @@ impl ExpertNames {
                 };
                 let downs = (0..experts).map(|expert| piece(expert, down, [width, inner], None));
                 [(0..experts).flat_map(both).collect(), downs.collect()]
+            }
+            ExpertNames::Interleaved => {
+                let [gate_up, down] = ["gate_up_proj", "down_proj"].map(|name| format!("{prefix}experts.{name}"));
+                let turned = |name: &str, shape: [i64; 3]| {
+                    vec![StoredTensor { transposed: true, ..StoredTensor::whole(name, &shape) }]
+                };
+                [turned(&gate_up, [experts, width, 2 * inner]), turned(&down, [experts, inner, width])]
             }
             ExpertNames::Stacked => [
                 vec![StoredTensor::whole(&format!("{prefix}experts.gate_up_proj"), &[experts, 2 * inner, width])],

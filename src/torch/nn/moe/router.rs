@@ -1,11 +1,12 @@
 //! Describes which experts a token goes to, and with what weights; float32 whatever the model is.
 //!
 //! Follows transformers' `Qwen3MoeTopKRouter`, `DeepseekV2TopkRouter`, `DeepseekV3TopkRouter` (also GLM-5's and Kimi's),
-//! `MiniMaxM2TopKRouter` and `Ernie4_5_MoeTopKRouter`.
+//! `MiniMaxM2TopKRouter`, `Ernie4_5_MoeTopKRouter` and `GptOssTopKRouter`.
 
 use tch::{Kind, Tensor};
 
 use super::config::{GroupScore, Groups, MoeConfig, Normalize, RouterConfig, Scores};
+use super::names::MoeNames;
 use crate::params::Adapter;
 use crate::params::{Init, ParamSpec, Role, Scope, StoredTensor};
 
@@ -13,6 +14,9 @@ pub struct Router {
     config: RouterConfig,
     weight_ED: Tensor,
     adapter: Option<Adapter>,
+    /// Of the logits.
+    logit_bias_E: Option<Tensor>,
+    /// The balancing bias.
     bias_E: Option<Tensor>,
 }
 
@@ -37,6 +41,9 @@ impl Router {
             weight.pieces = vec![StoredTensor { transposed: true, ..StoredTensor::whole(&name, &[width, experts]) }];
         }
         let mut specs = vec![weight];
+        if config.router.logit_bias {
+            specs.push(ParamSpec::new(format!("{prefix}{}", logit_bias(names)), &[experts], Init::Normal(std)));
+        }
         if config.router.bias && !shares_bias {
             let shape: Vec<i64> = names.bias.rows.into_iter().chain([experts]).collect();
             let bias = ParamSpec::new(format!("{prefix}{}", names.bias.name), &shape, Init::Zeros);
@@ -54,6 +61,7 @@ impl Router {
         Router {
             weight_ED: scope.take(names.router),
             adapter: names.router.strip_suffix(".weight").and_then(|module| scope.take_adapter(module)),
+            logit_bias_E: config.router.logit_bias.then(|| scope.take(&logit_bias(names))),
             bias_E: config.router.bias.then(|| bias(names.bias.row)),
             config: config.router.clone(),
         }
@@ -74,7 +82,8 @@ impl Router {
             Some(adapter) => adapter.merged(&self.weight_ED),
             None => self.weight_ED.shallow_clone(),
         };
-        let logits_TE = x_TD.to_kind(Kind::Float).linear(&weight_ED.to_kind(Kind::Float), None::<Tensor>);
+        let bias_E = self.logit_bias_E.as_ref().map(|bias_E| bias_E.to_kind(Kind::Float));
+        let logits_TE = x_TD.to_kind(Kind::Float).linear(&weight_ED.to_kind(Kind::Float), bias_E.as_ref());
         let scores_TE = match scores {
             Scores::Softmax => logits_TE.softmax(-1, Kind::Float),
             Scores::SoftmaxOfChosen => logits_TE.shallow_clone(),
@@ -106,6 +115,11 @@ impl Router {
     }
 }
 
+/// The name of the logits' bias, which is beside the weight.
+fn logit_bias(names: &MoeNames) -> String {
+    format!("{}.bias", names.router.trim_end_matches(".weight"))
+}
+
 /// Minus infinity in the groups that are not among the best.
 fn keep_best(choice_TE: &Tensor, groups: Groups) -> Tensor {
     let grouped = choice_TE.unflatten(-1, [groups.num, -1]);
@@ -130,7 +144,8 @@ mod tests {
     /// Four experts whose logits for the one token are these.
     fn route(config: RouterConfig, logits: [f64; 4], bias: Option<[f32; 4]>) -> Vec<(i64, f64)> {
         let weight_ED = Tensor::from_slice(&logits).to_kind(Kind::Float).view([4, 1]);
-        let router = Router { config, weight_ED, adapter: None, bias_E: bias.map(|bias| Tensor::from_slice(&bias)) };
+        let bias_E = bias.map(|bias| Tensor::from_slice(&bias));
+        let router = Router { config, weight_ED, adapter: None, logit_bias_E: None, bias_E };
         let routing = router.forward(&Tensor::ones([1, 1], (Kind::Float, Device::Cpu)));
         let experts = Vec::<i64>::try_from(routing.experts_TK.get(0)).unwrap();
         let weights = Vec::<f64>::try_from(routing.weights_TK.get(0).to_kind(Kind::Double)).unwrap();

@@ -3,11 +3,12 @@
 use tch::Tensor;
 
 use super::config::{MoeConfig, SharedExpertsConfig};
-use crate::nn::{Activation, SwiGlu};
+use crate::nn::{Activation, GateUp, SwiGlu};
 use crate::params::Adapter;
 use crate::params::{Init, ParamSpec, Scope};
 
-const GATE_UP_DOWN: [&str; 3] = ["gate_proj", "up_proj", "down_proj"];
+const GATE_UP: [&str; 2] = ["gate_proj", "up_proj"];
+const DOWN: &str = "down_proj";
 
 pub struct SharedExperts {
     mlp: SwiGlu,
@@ -29,7 +30,14 @@ impl SharedExperts {
         std: f64,
     ) -> Vec<ParamSpec> {
         let module = format!("{prefix}{}.", config.names.shared);
-        let mut specs = SwiGlu::specs(&module, GATE_UP_DOWN, width, shared.intermediate_size, shared.bias, std);
+        let mut specs = SwiGlu::specs(
+            &module,
+            (GateUp::Separate(GATE_UP), DOWN),
+            width,
+            shared.intermediate_size,
+            shared.bias,
+            std,
+        );
         if shared.gated {
             let name = format!("{prefix}{}", config.names.shared_gate);
             specs.push(ParamSpec { is_linear: true, ..ParamSpec::new(name, &[1, width], Init::Normal(std)) });
@@ -38,9 +46,10 @@ impl SharedExperts {
     }
 
     pub fn new(scope: &Scope<'_>, config: &MoeConfig, shared: &SharedExpertsConfig, act: Activation) -> SharedExperts {
-        let names = GATE_UP_DOWN.map(|name| format!("{}.{name}", config.names.shared));
+        let named = |name: &str| format!("{}.{name}", config.names.shared);
+        let ([gate, up], down) = (GATE_UP.map(named), named(DOWN));
         SharedExperts {
-            mlp: SwiGlu::new(scope, [&names[0], &names[1], &names[2]], act),
+            mlp: SwiGlu::new(scope, (GateUp::Separate([&gate, &up]), &down), act),
             gate: shared.gated.then(|| Gate::new(scope, config.names.shared_gate)),
         }
     }

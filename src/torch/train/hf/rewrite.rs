@@ -12,7 +12,7 @@ use crate::train::peft::Adapters;
 use loongforge_core::message::SavedFile;
 use serde_json::{Map, Value, json};
 use std::path::Path;
-use tch::Kind;
+use tch::{Kind, Tensor};
 
 /// Elements that are in memory at once.
 const BLOCK: i64 = 16 << 20;
@@ -53,7 +53,7 @@ pub fn rewrite(
             None if stored.is_packed() => Dtype::BF16,
             _ => stored.dtype,
         };
-        dtype.kind().map(|_| Entry { name: to.clone(), dtype, shape: stored.shape.clone() }).ok_or_else(|| {
+        dtype.kind().map(|_| Entry { name: to.clone(), dtype, shape: stored.plain_shape() }).ok_or_else(|| {
             let (folder, name) = (checkpoint.folder().to_owned(), name.escape_debug());
             WeightsError::Convert { folder, reason: format!("{name} is {dtype}, which cannot be copied on its own") }
         })
@@ -72,7 +72,7 @@ pub fn rewrite(
             match adapters.filter(|adapters| adapters.changes(name)) {
                 None => copy(checkpoint, stored, to, &mut writer)?,
                 Some(adapters) => {
-                    let changed = adapters.apply(name, &checkpoint.read(stored, Kind::Float)?);
+                    let changed = plain(stored, adapters.apply(name, &checkpoint.read(stored, Kind::Float)?));
                     writer
                         .write_tensor(&changed.to_kind(to.kind().expect("only types that tensors have are written")))?;
                 }
@@ -102,10 +102,15 @@ fn copy(checkpoint: &Checkpoint, stored: &Stored, to: Dtype, writer: &mut Writer
     let mut start = 0;
     while start < rows {
         let len = step.min(rows - start);
-        writer.write(bytes(&checkpoint.read_rows(stored, start, len, kind)?))?;
+        writer.write(bytes(&plain(stored, checkpoint.read_rows(stored, start, len, kind)?)))?;
         start += len;
     }
     Ok(())
+}
+
+/// Whole rows of a tensor as the plain tensor has them.
+fn plain(stored: &Stored, rows: Tensor) -> Tensor {
+    if stored.is_turned() { rows.transpose(1, 2).contiguous() } else { rows }
 }
 
 /// `model.safetensors.index.json` as transformers writes it.

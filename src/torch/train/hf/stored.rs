@@ -56,6 +56,21 @@ impl Stored {
         !matches!(self.source, Source::Plain(_))
     }
 
+    /// Returns whether the plain tensor of this name has rows and columns the other way round: of stacked experts in MXFP4
+    /// (gpt-oss), `[E, outputs, inputs]` packed and `[E, inputs, outputs]` where they are not.
+    pub fn is_turned(&self) -> bool {
+        matches!(self.source, Source::Mxfp4 { .. }) && self.shape.len() == 3
+    }
+
+    /// The shape of the plain tensor of this name.
+    pub fn plain_shape(&self) -> Vec<i64> {
+        let mut shape = self.shape.clone();
+        if self.is_turned() {
+            shape.swap(1, 2);
+        }
+        shape
+    }
+
     /// Returns the format as a person would call it.
     pub fn format(&self) -> String {
         match &self.source {

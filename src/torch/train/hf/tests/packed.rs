@@ -33,7 +33,10 @@ fn packed_weights_are_those_of_the_published_code() {
         assert!(!plain.is_quantized() && plain.files().len() > 1);
         for name in expected.tensors().keys() {
             let stored = plain.get(&format!("new.{name}")).unwrap();
-            assert!(plain.read(stored, Kind::Float).unwrap() == expected.read(name).unwrap().unwrap(), "{name}");
+            let want = expected.read(name).unwrap().unwrap();
+            // Stacks of MXFP4 are turned, as transformers turns what it unpacks.
+            let want = if checkpoint.get(name).unwrap().is_turned() { want.transpose(1, 2) } else { want };
+            assert!(plain.read(stored, Kind::Float).unwrap() == want, "{name}");
         }
     }
 }
@@ -134,4 +137,55 @@ fn packed_tensors_without_their_parts_are_refused() {
         let error = refusal(&[("w", floats(&[1]))], config);
         assert!(error.contains(words), "{error} lacks {words}");
     }
+}
+
+/// Experts of gpt-oss in MXFP4 are the parameters that a plain folder gives, before and after a conversion; downs are square.
+#[test]
+fn packed_experts_of_gpt_oss_are_those_of_a_plain_folder() {
+    let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/gpt_oss-seed1/config.json");
+    let mut config: serde_json::Value = serde_json::from_slice(&fs::read(fixture).unwrap()).unwrap();
+    (config["hidden_size"], config["intermediate_size"]) = (32.into(), 32.into());
+    let specs = crate::model::ModelConfig::from_hf(&config).unwrap().specs();
+    let (packed, plain, converted) =
+        (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (mut in_packed, mut in_plain) = (Vec::new(), Vec::new());
+    for (seed, spec) in (1i64..).zip(&specs) {
+        let [piece] = spec.pieces.as_slice() else { panic!("{} is one tensor", spec.name) };
+        let shape: [i64; 3] = match piece.shape[..] {
+            [experts, inputs, outputs] => [experts, outputs, inputs],
+            _ => {
+                let values = numbers(&piece.shape, Kind::Float);
+                in_packed.push((piece.name.clone(), values.shallow_clone()));
+                in_plain.push((piece.name.clone(), values));
+                continue;
+            }
+        };
+        let blocks = (Tensor::arange(shape.iter().product::<i64>() / 2, (Kind::Int64, Device::Cpu)) * (37 + seed))
+            .remainder(256);
+        let blocks = blocks.to_kind(Kind::Uint8).view([shape[0], shape[1], shape[2] / 32, 16]);
+        let scales = Tensor::full([shape[0], shape[1], shape[2] / 32], 126, (Kind::Uint8, Device::Cpu));
+        let mut values = vec![0f32; shape.iter().product::<i64>() as usize];
+        let [blocks_of, scales_of] = [&blocks, &scales].map(|x| Vec::<u8>::try_from(x.flatten(0, -1)).unwrap());
+        crate::train::hf::packed::unpack_mxfp4(&blocks_of, &scales_of, &mut values);
+        in_packed.push((format!("{}_blocks", piece.name), blocks));
+        in_packed.push((format!("{}_scales", piece.name), scales));
+        // As transformers' `convert_moe_packed_tensors` turns it.
+        in_plain.push((piece.name.clone(), Tensor::from_slice(&values).view(shape).transpose(1, 2).contiguous()));
+    }
+    write_tensor_file(&in_packed, &[("format", "pt")], packed.path(), SINGLE_FILE).unwrap();
+    write_tensor_file(&in_plain, &[("format", "pt")], plain.path(), SINGLE_FILE).unwrap();
+    config["quantization_config"] = serde_json::json!({"quant_method": "mxfp4"});
+    fs::write(packed.path().join("config.json"), config.to_string()).unwrap();
+    let rename = |name: &str| Some(name.to_owned());
+    let how = Rewrite { dtype: Some(Dtype::F32), max_shard_size: u64::MAX, rename: &rename, stem: "model" };
+    rewrite(&Checkpoint::open(packed.path()).unwrap(), None, converted.path(), &how).unwrap();
+    let loaded = |folder: &Path| {
+        compare_weights(&specs, &Checkpoint::open(folder).unwrap(), &LoadOptions::default()).unwrap();
+        let params = store(specs.clone(), Kind::Float);
+        load_weights(&params, folder).unwrap();
+        params.flat().copy()
+    };
+    let expected = loaded(plain.path());
+    assert_eq!(loaded(packed.path()), expected);
+    assert_eq!(loaded(converted.path()), expected);
 }
