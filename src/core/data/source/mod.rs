@@ -32,6 +32,7 @@ mod open;
 mod order;
 mod parallel;
 mod paths;
+mod question;
 #[cfg(feature = "cloud")]
 mod remote;
 mod shard;
@@ -52,4 +53,5 @@ pub use cut::Piece;
 pub use fingerprint::{Fingerprint, fingerprint};
 pub use messages::{Conversation, IMAGE_PLACEHOLDER, MediaSource, Part, Turn, VIDEO_PLACEHOLDER, Written};
 pub use mixture::{Mixture, Place};
+pub use question::Question;
 pub use stream::{Content, Source};
