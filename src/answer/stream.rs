@@ -59,35 +59,40 @@ pub fn answer_each(
     };
     let mut answers: Vec<Answering> = questions.iter().map(begin).collect();
     let mut failed: Option<DataError> = None;
-    generate_each(reader.model().decoder(), &prompts, &decodings.iter().collect::<Vec<_>>(), &mut |index, continued| {
-        let answer = &mut answers[index];
-        let (decoded, end) = match continued {
-            Continued::Token(token) => {
-                answer.num_tokens += 1;
-                (answer.text.push(tokenizer, token), None)
+    generate_each(
+        reader.model().decoder(),
+        &prompts,
+        &decodings.iter().collect::<Vec<_>>(),
+        &mut |index, continued| {
+            let answer = &mut answers[index];
+            let (decoded, end) = match continued {
+                Continued::Token(token) => {
+                    answer.num_tokens += 1;
+                    (answer.text.push(tokenizer, token), None)
+                }
+                Continued::Stopped => (answer.text.finish(tokenizer), Some(Finish::Stop)),
+                Continued::Full => (answer.text.finish(tokenizer), Some(Finish::Length)),
+            };
+            let decoded = match decoded {
+                Ok(decoded) => decoded,
+                Err(error) => {
+                    failed.get_or_insert(error);
+                    return false;
+                }
+            };
+            let mut text = answer.stops.push(&decoded);
+            if end.is_some() && !answer.stops.has_stopped() {
+                text += &answer.stops.finish();
             }
-            Continued::Stopped => (answer.text.finish(tokenizer), Some(Finish::Stop)),
-            Continued::Full => (answer.text.finish(tokenizer), Some(Finish::Length)),
-        };
-        let decoded = match decoded {
-            Ok(decoded) => decoded,
-            Err(error) => {
-                failed.get_or_insert(error);
+            let end = if answer.stops.has_stopped() { Some(Finish::Stop) } else { end };
+            if !text.is_empty() && !hear(index, Piece::Text(text)) {
                 return false;
             }
-        };
-        let mut text = answer.stops.push(&decoded);
-        if end.is_some() && !answer.stops.has_stopped() {
-            text += &answer.stops.finish();
-        }
-        let end = if answer.stops.has_stopped() { Some(Finish::Stop) } else { end };
-        if !text.is_empty() && !hear(index, Piece::Text(text)) {
-            return false;
-        }
-        if let Some(finish) = end {
-            hear(index, Piece::End { finish, num_tokens: answer.num_tokens });
-        }
-        end.is_none()
-    });
+            if let Some(finish) = end {
+                hear(index, Piece::End { finish, num_tokens: answer.num_tokens });
+            }
+            end.is_none()
+        },
+    );
     failed.map_or(Ok(()), |error| Err(error.into()))
 }

@@ -60,7 +60,12 @@ pub fn chat(args: ChatArgs) -> Result<ExitCode> {
     if is_terminal {
         println!("{}: /help lists the commands, /exit ends the chat", safe(&args.model.checkpoint));
     }
-    let mut chat = Chat { system: args.system.clone(), conversation: Conversation::text(Vec::new()), attached: Vec::new(), num_answers: 0 };
+    let mut chat = Chat {
+        system: args.system.clone(),
+        conversation: Conversation::text(Vec::new()),
+        attached: Vec::new(),
+        num_answers: 0,
+    };
     loop {
         if is_terminal {
             print!("{PROMPT}");

@@ -4,7 +4,9 @@ use crate::eval::forward::ForwardModel;
 use crate::model::folder::ModelFolder;
 use crate::model::locate::ModelFolders;
 use anyhow::{Context, Result};
-use loongforge_core::data::{Conversation, Locator, MediaDecoder, MediaSource, Part, Processor, ProcessorOptions, Sample, Turn};
+use loongforge_core::data::{
+    Conversation, Locator, MediaDecoder, MediaSource, Part, Processor, ProcessorOptions, Sample, Turn,
+};
 use loongforge_core::message::SampleId;
 use loongforge_torch::model::{Decoding, Prompt, Sampling, generate};
 use std::path::{Path, PathBuf};
@@ -100,7 +102,8 @@ impl Reader {
         sampling: Option<Sampling>,
     ) -> Result<Vec<String>> {
         let prompts: Vec<Prompt> = questions.iter().map(|question| self.model.prompt(question)).collect();
-        let decoding = Decoding { max_new_tokens, stop_token_ids: self.stop_token_ids.clone(), sampling, ..Decoding::default() };
+        let decoding =
+            Decoding { max_new_tokens, stop_token_ids: self.stop_token_ids.clone(), sampling, ..Decoding::default() };
         let answers = generate(self.model.decoder(), &prompts, &decoding);
         let decode = |ids: &Vec<i64>| self.processor.tokenizer().decode(ids).context("decoding an answer");
         answers.iter().map(decode).collect()

@@ -3,7 +3,7 @@
     loongforge serve runs/my --port 8000 --name tiny
     python openai_chat.py --port 8000 --model tiny --picture 4071.png     # and --key, where the server has one
 
-Needs openai 1 or 2. Prints one line of JSON.
+Needs openai 3.54.0. Prints one line of JSON.
 """
 
 import argparse

@@ -84,9 +84,8 @@ pub use processor::{FlowOptions, Learned, PolicyOptions, Processor, ProcessorFol
 pub use sample::{IGNORE_INDEX, Media, Sample};
 pub use source::fingerprint;
 pub use source::{
-    Captioned, Content, Conversation, Fingerprint, IMAGE_PLACEHOLDER, MediaSource, Mixture, Part, Piece, Place, Question,
-    Source,
-    Turn, Written,
+    Captioned, Content, Conversation, Fingerprint, IMAGE_PLACEHOLDER, MediaSource, Mixture, Part, Piece, Place,
+    Question, Source, Turn, Written,
 };
 pub use template::{ChatTemplate, built_in};
 pub use tokenizer::{SpecialTokens, Token, Tokenizer};

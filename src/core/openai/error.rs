@@ -27,7 +27,10 @@ impl ApiError {
     /// A request for what this server does not do, status 400; `hint` says what it does.
     pub fn unsupported(param: impl Into<String>, hint: &str) -> Self {
         let param = param.into();
-        Self { code: Some("unsupported_parameter"), ..Self::bad(param.clone(), format!("`{param}` is not supported: {hint}")) }
+        Self {
+            code: Some("unsupported_parameter"),
+            ..Self::bad(param.clone(), format!("`{param}` is not supported: {hint}"))
+        }
     }
 
     pub fn with_code(self, code: &'static str) -> Self {

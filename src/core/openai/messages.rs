@@ -59,7 +59,12 @@ fn normalize(message: &mut Map<String, Json>, at: usize) -> Result<(), ApiError>
     match message.get("role").and_then(Json::as_str) {
         Some("developer") => drop(message.insert("role".into(), "system".into())),
         Some(role) if ROLES.contains(&role) => {}
-        _ => return Err(ApiError::bad(param("role"), format!("the role of a message must be one of {}", ROLES.join(", ")))),
+        _ => {
+            return Err(ApiError::bad(
+                param("role"),
+                format!("the role of a message must be one of {}", ROLES.join(", ")),
+            ));
+        }
     }
     if let Some(Json::String(text)) = message.get("content") {
         let parts = json!([{"type": "text", "text": text}]);

@@ -26,7 +26,10 @@ fn every_field_of_a_chat_is_read() {
     assert_eq!((chance.repetition_penalty, chance.seed), (Some(1.1), Some(-3i64 as u64)));
     assert_eq!((asked.max_tokens, asked.stops.len(), asked.streams, asked.includes_usage), (Some(9), 2, true, true));
     let text = Asked::read(Endpoint::Completions, &fuzz::bodies()[1]).unwrap();
-    assert_eq!((text.question, text.max_tokens, text.stops), (Question::Text("Once".into()), Some(3), vec!["\n".into()]));
+    assert_eq!(
+        (text.question, text.max_tokens, text.stops),
+        (Question::Text("Once".into()), Some(3), vec!["\n".into()])
+    );
 }
 
 #[test]
@@ -71,7 +74,10 @@ fn what_is_wrong_or_not_done_is_named() {
         message(json!({"role": "robot", "content": "x"}), "messages[0].role"),
         message(json!({"role": "user", "content": "x", "weight": 0}), "messages[0].weight"),
         message(json!({"role": "user", "content": [{"type": "file", "file": {}}]}), "messages"),
-        message(json!({"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:x"}}]}), "messages"),
+        message(
+            json!({"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:x"}}]}),
+            "messages",
+        ),
         text("prompt", json!(["a", "b"])),
         text("prompt", json!([1, 2])),
         text("prompt", json!("")),

@@ -32,9 +32,14 @@ pub enum Event {
     /// There is none, or no more.
     Refused(ApiError),
     /// The model reads the prompt, of so many tokens.
-    Begun { prompt_tokens: usize },
+    Begun {
+        prompt_tokens: usize,
+    },
     Text(String),
-    End { finish: Finish, num_tokens: usize },
+    End {
+        finish: Finish,
+        num_tokens: usize,
+    },
 }
 
 struct Job {
@@ -102,7 +107,9 @@ fn answer_all(reader: &Reader, limits: &Limits, queue: &Receiver<Job>) {
         let reason = match answered {
             Ok(Ok(())) => continue,
             Ok(Err(error)) => error.to_string(),
-            Err(_) => "the model failed on this request or on one that was answered with it (see the server)".to_owned(),
+            Err(_) => {
+                "the model failed on this request or on one that was answered with it (see the server)".to_owned()
+            }
         };
         for request in &begun {
             let _ = request.events.try_send(Event::Refused(ApiError::new(500, &*reason)));
@@ -149,7 +156,9 @@ fn read(reader: &Reader, limits: &Limits, asked: Asked) -> Result<(Sample, Wante
         return Err(ApiError::bad("messages", "the prompt has no token"));
     }
     if room == 0 {
-        return Err(too_long(format!("the prompt has {num_tokens} tokens, and prompt and answer together have {context} at most")));
+        return Err(too_long(format!(
+            "the prompt has {num_tokens} tokens, and prompt and answer together have {context} at most"
+        )));
     }
     let max_new_tokens = match asked.max_tokens {
         None => limits.max_new_tokens.min(room),
@@ -158,7 +167,8 @@ fn read(reader: &Reader, limits: &Limits, asked: Asked) -> Result<(Sample, Wante
             return Err(ApiError::bad("max_tokens", reason));
         }
         Some(wanted) if wanted > room => {
-            let reason = format!("{num_tokens} tokens of the prompt and {wanted} of the answer are more than {context}");
+            let reason =
+                format!("{num_tokens} tokens of the prompt and {wanted} of the answer are more than {context}");
             return Err(too_long(reason));
         }
         Some(wanted) => wanted,

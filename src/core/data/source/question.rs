@@ -83,7 +83,8 @@ mod tests {
             (json!({"instruction": "a", "input": "x"}), 1, None),
             (json!({"instruction": "a", "output": "b", "system": "s"}), 2, Some("b")),
         ] {
-            let (question, answer) = Question::of_record(record.clone(), "").unwrap_or_else(|it| panic!("{record}: {it}"));
+            let (question, answer) =
+                Question::of_record(record.clone(), "").unwrap_or_else(|it| panic!("{record}: {it}"));
             let Question::Chat(conversation) = question else { panic!("{record}") };
             assert_eq!((conversation.turns.len(), answer.as_deref()), (turns, expected), "{record}");
         }
