@@ -7,6 +7,7 @@ use super::asking::{AskedModel, Choosing};
 use crate::answer::{Piece, answer_each};
 use anyhow::Context;
 use clap::Args;
+use file::{FileArgs, answer_file};
 use loongforge_core::observe::safe;
 use std::io::{IsTerminal, Read, Write, stdin, stdout};
 use std::path::PathBuf;
@@ -62,7 +63,9 @@ const MAX_PROMPT: u64 = 16 << 20;
 
 pub fn generate(args: GenerateArgs) -> anyhow::Result<ExitCode> {
     if let (Some(prompts), Some(out)) = (&args.prompts, &args.out) {
-        return file::answer_file(&args, prompts, out);
+        let GenerateArgs { model, choosing, max_new_tokens, raw, overwrite, .. } = &args;
+        let (max_new_tokens, raw, overwrite, batch) = (*max_new_tokens, *raw, *overwrite, args.batch as usize);
+        return answer_file(&FileArgs { model, choosing, max_new_tokens, raw, batch, overwrite }, prompts, out);
     }
     let reader = args.model.open()?;
     let prompt = match args.prompt.as_deref().unwrap_or_default() {

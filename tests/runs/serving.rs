@@ -15,7 +15,7 @@ const PROMPT: &str = "Say 1.";
 /// A checkpoint whose model has learned next to nothing, so that its answers are long.
 fn trained() -> Fixture {
     let fixture = Fixture::new(Pictures::Some);
-    fixture.run(&["train.steps=2", "checkpoint.every_steps=2"], None);
+    fixture.run(&["train.steps=2", "train.warmup_steps=1", "checkpoint.every_steps=2"], None);
     fixture
 }
 

@@ -1,7 +1,7 @@
 //! `loongforge generate --prompts`: an answer to each line of a file.
 
-use super::GenerateArgs;
 use crate::answer::{Piece, Wanted, answer_each};
+use crate::cli::asking::{AskedModel, Choosing};
 use crate::cli::{UsageError, exit};
 use crate::eval::generator::Reader;
 use anyhow::{Context, Result};
@@ -21,6 +21,19 @@ const MAX_LINE: u64 = 64 << 20;
 /// Bad lines that are named one by one.
 const LISTED: usize = 10;
 
+/// How the lines of a file are answered.
+pub struct FileArgs<'a> {
+    pub model: &'a AskedModel,
+    pub choosing: &'a Choosing,
+    pub max_new_tokens: usize,
+    /// Texts are continued without the chat template.
+    pub raw: bool,
+    /// Prompts that are answered together.
+    pub batch: usize,
+    /// An output file that is there is replaced.
+    pub overwrite: bool,
+}
+
 /// A line that can be answered.
 struct Asked {
     /// What the output says beside the answer.
@@ -38,7 +51,7 @@ struct Told {
 
 /// Answers every line of `prompts`, in order, into `out`. Bad lines are named, counted and left out; with one the exit code is that
 /// of a failed check.
-pub fn answer_file(args: &GenerateArgs, prompts: &Path, out: &Path) -> Result<ExitCode> {
+pub fn answer_file(args: &FileArgs<'_>, prompts: &Path, out: &Path) -> Result<ExitCode> {
     let named = |path: &Path, error: &dyn std::fmt::Display| UsageError::new(format!("{}: {error}", path.display()));
     let lines = files::open(prompts).map_err(|error| named(prompts, &error))?;
     // Before the model is loaded, and never over what is being read.
@@ -73,7 +86,7 @@ pub fn answer_file(args: &GenerateArgs, prompts: &Path, out: &Path) -> Result<Ex
                 }
             }
         }
-        if waiting.len() == args.batch as usize {
+        if waiting.len() == args.batch {
             num_tokens += write_answers(&reader, &mut waiting, &mut output, &mut num_answers)?;
         }
     }
@@ -95,7 +108,7 @@ fn next_line(lines: &mut BufReader<File>) -> std::io::Result<Option<Vec<u8>>> {
     Ok(Some(line))
 }
 
-fn ask(reader: &Reader, args: &GenerateArgs, line: &[u8], number: u64, folder: &str) -> Result<Asked, String> {
+fn ask(reader: &Reader, args: &FileArgs<'_>, line: &[u8], number: u64, folder: &str) -> Result<Asked, String> {
     if line.len() as u64 > MAX_LINE {
         return Err(format!("more than {MAX_LINE} bytes"));
     }

@@ -1,5 +1,6 @@
 //! The thread in which the model answers.
 
+use super::random::random;
 use crate::answer::{Piece, Wanted, answer_each, max_context};
 use crate::eval::generator::Reader;
 use anyhow::{Context, Result};
@@ -180,7 +181,7 @@ fn read(reader: &Reader, limits: &Limits, asked: Asked) -> Result<(Sample, Wante
         top_k: chance.top_k,
         top_p: chance.top_p,
         min_p: chance.min_p,
-        seed: chance.seed.unwrap_or_else(super::http::random),
+        seed: chance.seed.unwrap_or_else(random),
     });
     Ok((sample, Wanted { max_new_tokens, sampling, repetition_penalty: chance.repetition_penalty, stops: asked.stops }))
 }

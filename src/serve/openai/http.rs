@@ -1,6 +1,7 @@
 //! What a request of HTTP is answered.
 
 use super::engine::{Engine, Event, Limits};
+use super::random::random;
 use super::stream::{Body, events, whole};
 use crate::serve::http::is_same;
 use flume::Receiver;
@@ -31,13 +32,6 @@ pub struct Shared {
     pub key: Option<String>,
     /// When the server began, in seconds since 1970.
     pub since: u64,
-}
-
-/// Draws 64 random bits.
-pub fn random() -> u64 {
-    let mut bytes = [0; 8];
-    getrandom::fill(&mut bytes).expect("the system gives random numbers");
-    u64::from_le_bytes(bytes)
 }
 
 /// Answers one request, whatever it is.

@@ -6,6 +6,7 @@
 
 mod engine;
 mod http;
+mod random;
 mod server;
 mod stream;
 
