@@ -14,7 +14,11 @@ const PROMPT: &str = "Say 1.";
 
 /// A checkpoint whose model has learned next to nothing, so that its answers are long.
 fn trained() -> Fixture {
-    let fixture = Fixture::new(Pictures::Some);
+    let fixture = Fixture::new(Pictures::All);
+    let path = fixture.path().join("model/config.json");
+    let mut config: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    config["text_config"]["max_position_embeddings"] = 40_000.into();
+    fs::write(path, config.to_string()).unwrap();
     fixture.run(&["train.steps=2", "train.warmup_steps=1", "checkpoint.every_steps=2"], None);
     fixture
 }
@@ -253,7 +257,8 @@ fn unmodified_clients_of_openai_read_answers_streams_and_errors() {
     let fixture = trained();
     fs::write(fixture.path().join("key"), "secret\n").unwrap();
     let serving = Serving::begin(&fixture, &["--api-key-file", "key"]);
-    let picture = fs::read_dir(fixture.path().join("data/images/train")).unwrap().next().unwrap().unwrap().path();
+    let first = |folder: PathBuf| fs::read_dir(folder).unwrap().next().unwrap().unwrap().path();
+    let picture = first(first(fixture.path().join("data/images/train")));
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients/openai_chat.py");
     let mut command = Command::new(python);
     command.arg(script).args(["--port", &serving.port.to_string(), "--model", "tiny", "--key", "secret", "--picture"]);
