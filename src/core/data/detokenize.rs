@@ -151,7 +151,8 @@ mod tests {
         fn pieces_are_the_text(text in "\\PC{0,12}", extra in prop::collection::vec(0i64..256, 0..8)) {
             let tokenizer = tokenizer();
             let mut ids: Vec<i64> = tokenizer.encode(&text).unwrap().iter().map(|token| token.id).collect();
-            prop_assert_eq!(pieces(&tokenizer, &ids).concat(), text);
+            // The tokenizer composes characters (NFC), so the text may be written otherwise.
+            prop_assert_eq!(pieces(&tokenizer, &ids).concat(), tokenizer.decode(&ids).unwrap());
             ids.extend(extra);
             let _ = pieces(&tokenizer, &ids);
         }

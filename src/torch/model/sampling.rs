@@ -77,8 +77,8 @@ mod tests {
         // 0.4 and 0.3 do not reach 0.75: the third is in as well.
         let three = counts(Sampling { top_p: 0.75, ..all.clone() });
         assert!(three[1] == 0 && three[3].abs_diff(4000 * 2 / 9) < 150, "{three:?}");
-        // 0.2 is half of 0.4, and 0.1 is less.
-        let likely = counts(Sampling { min_p: 0.5, ..all.clone() });
+        // Of 0.4 0.2 is more than 0.4 times as much, and 0.1 is less.
+        let likely = counts(Sampling { min_p: 0.4, ..all.clone() });
         assert!(likely[1] == 0 && likely[3].abs_diff(4000 * 2 / 9) < 150, "{likely:?}");
         assert_eq!(counts(Sampling { temperature: 0.01, ..all })[0], 4000);
     }
