@@ -1,16 +1,15 @@
-//! `loongforge generate`: ask a trained model.
+//! `loongforge generate`: ask a trained model once, or everything in a file.
+
+mod file;
 
 use super::UsageError;
-use crate::eval::generator::Reader;
-use crate::model::locate::find_model;
+use super::asking::{AskedModel, Choosing};
+use crate::answer::{Piece, answer_each};
 use anyhow::Context;
 use clap::Args;
-use loongforge_core::config::Device;
+use file::{FileArgs, answer_file};
 use loongforge_core::observe::safe;
-use loongforge_torch::device::set_intra_op_threads;
-use loongforge_torch::engine::open_device;
-use loongforge_torch::model::Sampling;
-use std::io::{IsTerminal, Read, stdin, stdout};
+use std::io::{IsTerminal, Read, Write, stdin, stdout};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -19,11 +18,15 @@ use std::process::ExitCode;
 Examples:
   loongforge generate runs/quickstart/checkpoints/step-00000750 --image 4071.png --prompt \"Read the number.\"
   loongforge generate runs/spoken_digits --audio seven.wav --prompt \"Synthetic voice: which digit?\"
-  loongforge generate Qwen3-0.6B --prompt \"A story of a fox:\" --temperature 0.7 --top-p 0.8 --seed 1")]
+  loongforge generate Qwen3-0.6B --prompt \"A story of a fox:\" --temperature 0.7 --top-p 0.8 --seed 1
+  loongforge generate runs/my --prompts questions.jsonl -o answers.jsonl --batch 16
+
+A line of --prompts has `messages`, another layout of conversations that `data.train` takes, or `prompt`; an answer at its end
+is left out of the question. A line of the output has line, id, messages, answer, tokens, finish_reason (stop or length), and
+expected, where the line had an answer.")]
 pub struct GenerateArgs {
-    /// Checkpoint of a run, adapters alone included, a run's folder (its newest checkpoint), or any Hugging Face folder or hub id
-    /// of a model that is built in
-    checkpoint: String,
+    #[command(flatten)]
+    model: AskedModel,
     /// Picture of the prompt; may be repeated
     #[arg(long, value_name = "FILE")]
     image: Vec<PathBuf>,
@@ -31,41 +34,41 @@ pub struct GenerateArgs {
     #[arg(long, value_name = "FILE")]
     audio: Vec<PathBuf>,
     /// Prompt; `-` reads it from standard input
-    #[arg(long, value_name = "TEXT")]
-    prompt: String,
+    #[arg(long, value_name = "TEXT", required_unless_present = "prompts")]
+    prompt: Option<String>,
+    /// JSONL file of prompts
+    #[arg(long, value_name = "FILE", requires = "out", conflicts_with_all = ["prompt", "image", "audio"])]
+    prompts: Option<PathBuf>,
+    /// JSONL file to write with the answers to --prompts
+    #[arg(short, long, value_name = "FILE", requires = "prompts")]
+    out: Option<PathBuf>,
+    /// Replace the output file
+    #[arg(long, requires = "prompts")]
+    overwrite: bool,
+    /// Number of prompts answered together
+    #[arg(long, value_name = "N", default_value_t = 8, requires = "prompts", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    batch: u32,
     /// Continue the prompt without the chat template [default if the model has none]
     #[arg(long, conflicts_with_all = ["image", "audio"])]
     raw: bool,
     /// Maximum number of new tokens
     #[arg(long, default_value_t = 128)]
     max_new_tokens: usize,
-    /// Sampling temperature [default: greedy]
-    #[arg(long, value_parser = positive)]
-    temperature: Option<f64>,
-    /// Sample from the K most likely tokens only; 0: all
-    #[arg(long, default_value_t = 0, requires = "temperature", value_parser = clap::value_parser!(i64).range(0..))]
-    top_k: i64,
-    /// Sample from the most likely tokens only whose probabilities add up to P
-    #[arg(long, default_value_t = 1.0, requires = "temperature", value_parser = positive)]
-    top_p: f64,
-    /// Sampling seed
-    #[arg(long, default_value_t = 0, requires = "temperature")]
-    seed: u64,
-    /// Device, as in a config: auto, cpu, cuda or cuda:N
-    #[arg(long, default_value = "auto")]
-    device: Device,
+    #[command(flatten)]
+    choosing: Choosing,
 }
 
 /// Bytes of a prompt from standard input.
 const MAX_PROMPT: u64 = 16 << 20;
 
 pub fn generate(args: GenerateArgs) -> anyhow::Result<ExitCode> {
-    set_intra_op_threads(std::thread::available_parallelism().map_or(1, usize::from));
-    let device = open_device(&args.device).map_err(|error| anyhow::anyhow!("{error}"))?;
-    let folder = find_model(&args.checkpoint).map_err(|error| UsageError::of(&error))?;
-    // A folder that is not what it should be is for the user to change.
-    let reader = Reader::open(&folder, device).map_err(|error| UsageError::of(error.as_ref()))?;
-    let prompt = match args.prompt.as_str() {
+    if let (Some(prompts), Some(out)) = (&args.prompts, &args.out) {
+        let GenerateArgs { model, choosing, max_new_tokens, raw, overwrite, .. } = &args;
+        let (max_new_tokens, raw, overwrite, batch) = (*max_new_tokens, *raw, *overwrite, args.batch as usize);
+        return answer_file(&FileArgs { model, choosing, max_new_tokens, raw, batch, overwrite }, prompts, out);
+    }
+    let reader = args.model.open()?;
+    let prompt = match args.prompt.as_deref().unwrap_or_default() {
         "-" => {
             let mut text = String::new();
             stdin().take(MAX_PROMPT).read_to_string(&mut text).context("standard input")?;
@@ -80,15 +83,17 @@ pub fn generate(args: GenerateArgs) -> anyhow::Result<ExitCode> {
         false => reader.question(&prompt, &args.image, &args.audio),
     };
     let question = question.map_err(|error| UsageError::of(error.as_ref()))?;
-    let GenerateArgs { top_k, top_p, seed, .. } = args;
-    let sampling = args.temperature.map(|temperature| Sampling { temperature, top_k, top_p, seed });
-    let answers = reader.answer(&[&question], args.max_new_tokens, sampling)?;
-    let answer = &answers[0];
-    println!("{}", if stdout().is_terminal() { safe(answer) } else { answer.clone() });
-    Ok(ExitCode::SUCCESS)
-}
-
-fn positive(text: &str) -> Result<f64, String> {
-    let number: f64 = text.parse().map_err(|error| format!("{error}"))?;
-    if number > 0.0 && number.is_finite() { Ok(number) } else { Err("must be above 0".into()) }
+    let wanted = args.choosing.wanted(args.max_new_tokens, 0);
+    let (mut out, is_terminal) = (stdout(), stdout().is_terminal());
+    let mut failed = None;
+    answer_each(&reader, &[(&question, &wanted)], &mut |_, piece| {
+        let told = match piece {
+            Piece::Text(text) if is_terminal => write!(out, "{}", safe(&text)).and_then(|()| out.flush()),
+            Piece::Text(text) => write!(out, "{text}").and_then(|()| out.flush()),
+            Piece::End { .. } => writeln!(out),
+        };
+        failed = told.err();
+        failed.is_none()
+    })?;
+    failed.map_or(Ok(ExitCode::SUCCESS), |error| Err(error).context("standard output"))
 }

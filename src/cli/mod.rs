@@ -1,7 +1,9 @@
 //! The command line: one file a command. Arguments are parsed here and resolved by the commands.
 
 mod act;
+mod asking;
 mod certs;
+mod chat;
 mod check;
 mod checkpoint;
 mod completions;
@@ -28,6 +30,7 @@ mod run;
 mod sample;
 mod scale;
 mod schema;
+mod serve;
 mod serve_policy;
 mod top;
 mod trace;
@@ -61,6 +64,8 @@ Examples:
   loongforge launch my.yaml --on slurm --gpus-per-node 8 --tls certs > job.sh
   loongforge checkpoint inspect runs/quickstart/checkpoints/step-00000750
   loongforge generate runs/quickstart/checkpoints/step-00000750 --image 4071.png --prompt \"Read the number.\"
+  loongforge chat runs/quickstart                                talk with it
+  loongforge serve runs/quickstart --port 8000                   OpenAI's interface at http://127.0.0.1:8000/v1
   loongforge evaluate runs/quickstart runs/quickstart/data/held_out.jsonl";
 
 #[derive(Subcommand)]
@@ -84,6 +89,10 @@ enum Command {
     Checkpoint(checkpoint::CheckpointArgs),
     /// Generate text from a model (prompts of text, pictures and recordings)
     Generate(generate::GenerateArgs),
+    /// Talk with a model in the terminal
+    Chat(chat::ChatArgs),
+    /// Serve a language model to OpenAI's clients
+    Serve(serve::ServeArgs),
     /// Make pictures and clips with a diffusion model
     Sample(sample::SampleArgs),
     /// Evaluate a model on held-out samples
@@ -133,6 +142,8 @@ impl Cli {
             Command::Plan(args) => plan::plan(args),
             Command::Checkpoint(args) => checkpoint::checkpoint(args),
             Command::Generate(args) => generate::generate(args),
+            Command::Chat(args) => chat::chat(args),
+            Command::Serve(args) => serve::serve(args),
             Command::Sample(args) => sample::sample(args),
             Command::Evaluate(args) => evaluate::evaluate(args),
             Command::Act(args) => act::act(args),

@@ -86,7 +86,7 @@ async fn serve(door: Door, protocol: Protocol, offer: Offer, actor: Actor, name:
     Ok(ExitCode::SUCCESS)
 }
 
-fn read_key(path: &Path) -> anyhow::Result<String> {
+pub(super) fn read_key(path: &Path) -> anyhow::Result<String> {
     let text = files::read_text(path).with_context(|| path.display().to_string())?;
     let key = text.trim().to_owned();
     ensure!(!key.is_empty() && key.is_ascii(), "{}: a key is a line of ASCII", path.display());

@@ -8,6 +8,10 @@ use loongforge_core::engine::error_chain;
 pub struct UsageError(pub(super) String);
 
 impl UsageError {
+    pub fn new(reason: impl Into<String>) -> Self {
+        Self(reason.into())
+    }
+
     /// Wraps an error with its causes.
     pub fn of(error: &(dyn std::error::Error + 'static)) -> Self {
         Self(error_chain(error))

@@ -2,8 +2,8 @@
 //!
 //! No libtorch, no actors, and no sockets in the decisions: everything here builds and tests in seconds.
 //! Modules are layered and imports only point down:
-//! `files`, `rng`, `text` ← `config`, `message` ← `data`, `schedule` ← `simulate`, `checkpoint`, `robot` ← `transport`, `engine`,
-//! `observe`.
+//! `files`, `rng`, `text` ← `config`, `message` ← `data`, `schedule` ← `simulate`, `checkpoint`, `robot`, `openai` ←
+//! `transport`, `engine`, `observe`.
 
 pub mod checkpoint;
 pub mod config;
@@ -14,6 +14,7 @@ pub mod files;
 pub mod fuzz;
 pub mod message;
 pub mod observe;
+pub mod openai;
 pub mod rng;
 pub mod robot;
 pub mod schedule;

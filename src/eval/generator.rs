@@ -4,10 +4,13 @@ use crate::eval::forward::ForwardModel;
 use crate::model::folder::ModelFolder;
 use crate::model::locate::ModelFolders;
 use anyhow::{Context, Result};
-use loongforge_core::data::{Conversation, Locator, MediaSource, Part, Processor, ProcessorOptions, Sample, Turn};
+use loongforge_core::data::{
+    Conversation, Locator, MediaDecoder, MediaSource, Part, Processor, ProcessorOptions, Sample, Turn,
+};
 use loongforge_core::message::SampleId;
 use loongforge_torch::model::{Decoding, Prompt, Sampling, generate};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use tch::{Device, Kind};
 
 /// Answers many questions at a time.
@@ -24,7 +27,15 @@ impl Reader {
     /// # Errors
     /// The folder lacks a file, or it is torn or of a model that is not built in.
     pub fn open(folder: &Path, device: Device) -> Result<Self> {
-        Self::of(ForwardModel::load(&ModelFolders::find(folder, None)?, Some(Kind::Float), device)?)
+        Self::open_as(folder, Kind::Float, device)
+    }
+
+    /// Works like [`Reader::open`], with weights of this kind in memory.
+    ///
+    /// # Errors
+    /// As [`Reader::open`].
+    pub fn open_as(folder: &Path, kind: Kind, device: Device) -> Result<Self> {
+        Self::of(ForwardModel::load(&ModelFolders::find(folder, None)?, Some(kind), device)?)
     }
 
     /// Lets a model answer that is loaded.
@@ -36,6 +47,16 @@ impl Reader {
         let processor = Processor::open(path, json, &ProcessorOptions::default())?;
         let stop_token_ids = processor.tokenizer().special().end.iter().copied().collect();
         Ok(Self { model, processor, stop_token_ids })
+    }
+
+    /// Lets `decoder` decode pictures and recordings; else this process does.
+    pub fn with_decoder(self, decoder: Arc<dyn MediaDecoder>) -> Self {
+        Self { processor: self.processor.with_decoder(decoder), ..self }
+    }
+
+    /// The tokens that end an answer.
+    pub fn stop_token_ids(&self) -> &[i64] {
+        &self.stop_token_ids
     }
 
     pub fn model(&self) -> &ForwardModel {
@@ -81,7 +102,8 @@ impl Reader {
         sampling: Option<Sampling>,
     ) -> Result<Vec<String>> {
         let prompts: Vec<Prompt> = questions.iter().map(|question| self.model.prompt(question)).collect();
-        let decoding = Decoding { max_new_tokens, stop_token_ids: self.stop_token_ids.clone(), sampling };
+        let decoding =
+            Decoding { max_new_tokens, stop_token_ids: self.stop_token_ids.clone(), sampling, ..Decoding::default() };
         let answers = generate(self.model.decoder(), &prompts, &decoding);
         let decode = |ids: &Vec<i64>| self.processor.tokenizer().decode(ids).context("decoding an answer");
         answers.iter().map(decode).collect()

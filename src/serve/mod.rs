@@ -7,6 +7,7 @@
 mod actor;
 mod connection;
 mod http;
+pub mod openai;
 mod server;
 #[cfg(test)]
 mod tests;

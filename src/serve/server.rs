@@ -28,7 +28,7 @@ pub enum ServeError {
     #[error("cannot listen at {host}:{port}: {source}")]
     Listen { host: String, port: u16, source: std::io::Error },
     #[error(
-        "{host} is not this machine alone: anyone who reaches the port could drive the robot, in plain text. Use 127.0.0.1 and an ssh \
+        "{host} is not this machine alone: anyone who reaches the port could read and send requests, in plain text. Use 127.0.0.1 and an ssh \
          tunnel, or say --insecure-allow-plaintext where the network is isolated"
     )]
     Open { host: String },
@@ -39,10 +39,24 @@ pub struct Door {
     pub host: String,
     /// 0: any that is free.
     pub port: u16,
-    /// What clients say as `Authorization: Api-Key …`; `None`: nothing.
+    /// What clients say (`Authorization: Api-Key …` to a policy, `Bearer …` to a language model); `None`: nothing.
     pub key: Option<String>,
     /// Addresses beyond this machine may be listened at, in plain text.
     pub is_open: bool,
+}
+
+impl Door {
+    /// # Errors
+    /// The address is taken, or not this machine's alone and nobody has allowed that.
+    pub(super) async fn listen(&self) -> Result<TcpListener, ServeError> {
+        let Self { host, port, is_open, .. } = self;
+        let listen = |source| ServeError::Listen { host: host.clone(), port: *port, source };
+        let addresses: Vec<SocketAddr> = tokio::net::lookup_host((&**host, *port)).await.map_err(listen)?.collect();
+        if !is_open && addresses.iter().any(|address| !address.ip().is_loopback()) {
+            return Err(ServeError::Open { host: host.clone() });
+        }
+        TcpListener::bind(&addresses[..]).await.map_err(listen)
+    }
 }
 
 /// A server that listens.
@@ -72,13 +86,8 @@ impl Server {
         actor: Actor,
         tell: Box<dyn Fn(&str) + Send + Sync>,
     ) -> Result<Self, ServeError> {
-        let Door { host, port, key, is_open } = door;
-        let listen = |source| ServeError::Listen { host: host.clone(), port, source };
-        let addresses: Vec<SocketAddr> = tokio::net::lookup_host((&*host, port)).await.map_err(listen)?.collect();
-        if !is_open && addresses.iter().any(|address| !address.ip().is_loopback()) {
-            return Err(ServeError::Open { host });
-        }
-        let listener = TcpListener::bind(&addresses[..]).await.map_err(listen)?;
+        let listener = door.listen().await?;
+        let key = door.key;
         Ok(Self { listener, shared: Arc::new(Shared { protocol, offer: Arc::new(offer), actor, key, tell }) })
     }
 

@@ -28,6 +28,7 @@ mod resume;
 mod sandbox;
 mod saves;
 mod scale;
+mod serving;
 #[path = "../support/soak.rs"]
 mod soak;
 mod sound;

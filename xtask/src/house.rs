@@ -36,7 +36,7 @@ const PACKAGES: [Package; 4] = [
             &["files", "rng", "text"],
             &["config", "message"],
             &["data", "schedule"],
-            &["simulate", "checkpoint", "robot"],
+            &["simulate", "checkpoint", "robot", "openai"],
             &["engine", "transport", "observe"],
             &["fuzz"],
         ],
@@ -68,7 +68,8 @@ const PACKAGES: [Package; 4] = [
         folder: "src/",
         floors: &[
             &["sandbox", "model"],
-            &["checkpoint", "estimate", "eval", "policy", "serve"],
+            &["checkpoint", "estimate", "eval", "policy"],
+            &["answer", "serve"],
             &["preflight"],
             &["run"],
             &["drill"],

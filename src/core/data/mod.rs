@@ -16,6 +16,7 @@ mod cpu;
 mod dataset;
 mod decode;
 mod decoder;
+mod detokenize;
 mod diffusion;
 pub mod diffusion_sets;
 pub mod digits;
@@ -66,6 +67,7 @@ pub use cpu::MAX_DECODE_SECONDS;
 pub use dataset::Dataset;
 pub use decode::{Decoded, decode_rgb, decode_rgb_into};
 pub use decoder::{MediaDecoder, SampledFrames};
+pub use detokenize::{StopStrings, TextStream};
 pub use diffusion::LatentSpace;
 pub use epochs::{Epochs, EpochsError, settle_steps, settle_steps_of};
 pub use error::{BadSample, DataError};
@@ -82,8 +84,8 @@ pub use processor::{FlowOptions, Learned, PolicyOptions, Processor, ProcessorFol
 pub use sample::{IGNORE_INDEX, Media, Sample};
 pub use source::fingerprint;
 pub use source::{
-    Captioned, Content, Conversation, Fingerprint, IMAGE_PLACEHOLDER, MediaSource, Mixture, Part, Piece, Place, Source,
-    Turn,
+    Captioned, Content, Conversation, Fingerprint, IMAGE_PLACEHOLDER, MediaSource, Mixture, Part, Piece, Place,
+    Question, Source, Turn, Written,
 };
 pub use template::{ChatTemplate, built_in};
 pub use tokenizer::{SpecialTokens, Token, Tokenizer};

@@ -3,6 +3,7 @@
 use crate::config::{load_text, load_text_with};
 use crate::data::fuzz as data;
 use crate::message::{ActorId, Command, Event, SampleId, SampleMeta, StepPlan, decode};
+use crate::openai::fuzz as openai;
 use crate::robot::wire::fuzz as wire;
 use crate::schedule::SchedulerState;
 use crate::transport::Header;
@@ -20,6 +21,7 @@ pub struct Target {
 pub const TARGETS: &[Target] = &[
     Target { name: "animation", run: data::animation, seeds: || data::picture_files("gif") },
     Target { name: "archive", run: |bytes| data::source("a.tar", bytes), seeds: data::archives },
+    Target { name: "completions", run: openai::completions, seeds: openai::bodies },
     Target { name: "config", run: config, seeds: config_files },
     Target { name: "frames", run: frames, seeds: messages },
     Target { name: "image", run: data::image, seeds: || data::picture_files("") },

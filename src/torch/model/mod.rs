@@ -44,9 +44,9 @@ pub use columns::{Column, Columns, INPUT_IDS, POSITION_IDS, Rows, TARGETS, token
 pub use config::{CarriedParts, ModelConfig, Tokens};
 pub use decoder::{
     Balance, Decoder, DecoderConfig, DecoderFamily, FeedForwardConfig, LayerConfig, MixerConfig, MtpConfig, MtpNames,
-    MtpPlace, Names, Prompt, Targets, TextBatch, TextOptions, TextTape, TokenScores, generate,
+    MtpPlace, Names, Prompt, Targets, TextBatch, TextOptions, TextTape, TokenScores, generate, generate_each,
 };
-pub use decoding::Decoding;
+pub use decoding::{Continued, Decoding};
 pub use dit::{DitFamily, ImageTokens, QwenImageConfig, TransformerConfig, WanConfig};
 pub use encoder::{EncoderFamily, EncoderModel, EncoderTape};
 pub use family::custom::parts_config;

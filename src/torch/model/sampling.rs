@@ -1,5 +1,5 @@
-//! Choosing a token by chance, as transformers' `TemperatureLogitsWarper`, `TopKLogitsWarper` and `TopPLogitsWarper`, in
-//! this order, and a draw from what is left.
+//! Choosing a token by chance, as transformers' `TemperatureLogitsWarper`, `TopKLogitsWarper`, `TopPLogitsWarper` and
+//! `MinPLogitsWarper`, in this order, and a draw from what is left; and `RepetitionPenaltyLogitsProcessor` before them.
 //!
 //! Shapes: B sequences, V vocabulary.
 
@@ -16,6 +16,8 @@ pub struct Sampling {
     pub top_k: i64,
     /// Only the most likely tokens whose probabilities add up to this; 1: all.
     pub top_p: f64,
+    /// Only tokens at least this many times as likely as the most likely one; 0: all.
+    pub min_p: f64,
     pub seed: u64,
 }
 
@@ -28,7 +30,8 @@ impl Sampling {
         let probabilities_BK = best_BK.softmax(-1, Kind::Double);
         // A token stays while those before it have not reached top_p, so the first one always does.
         let before_BK = probabilities_BK.cumsum(-1, Kind::Double) - &probabilities_BK;
-        let probabilities_BK = probabilities_BK * before_BK.lt(self.top_p.max(f64::MIN_POSITIVE));
+        let is_likely_BK = probabilities_BK.ge_tensor(&(probabilities_BK.narrow(1, 0, 1) * self.min_p.min(1.0)));
+        let probabilities_BK = probabilities_BK * before_BK.lt(self.top_p.max(f64::MIN_POSITIVE)) * is_likely_BK;
         let sums_BK = probabilities_BK.cumsum(-1, Kind::Double);
         let drawn: Vec<f64> =
             (0..num_sequences as u64).map(|sequence| uniform(self.seed, &format!("{step}"), sequence)).collect();
@@ -39,11 +42,20 @@ impl Sampling {
     }
 }
 
+/// Scores `[V]` of which those of the tokens `seen` are divided by `penalty` where they are above 0, else multiplied by it.
+pub(super) fn penalize(scores_V: &Tensor, seen: &[i64], penalty: f64) -> Tensor {
+    let places = Tensor::from_slice(seen).to_device(scores_V.device());
+    let scores_V = scores_V.to_kind(Kind::Float);
+    let seen_N = scores_V.index_select(0, &places);
+    let penalized_N = (&seen_N * penalty).where_self(&seen_N.lt(0.0), &(&seen_N / penalty));
+    scores_V.index_copy(0, &places, &penalized_N)
+}
+
 #[cfg(test)]
 mod tests {
     use tch::Tensor;
 
-    use super::Sampling;
+    use super::{Sampling, penalize};
 
     fn counts(sampling: Sampling) -> [usize; 4] {
         let scores = Tensor::from_slice(&[0.4f32, 0.1, 0.3, 0.2]).log().view([1, 4]);
@@ -56,7 +68,7 @@ mod tests {
 
     #[test]
     fn tokens_come_as_often_as_they_are_likely() {
-        let all = Sampling { temperature: 1.0, top_k: 0, top_p: 1.0, seed: 3 };
+        let all = Sampling { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0, seed: 3 };
         for (count, expected) in counts(all.clone()).into_iter().zip([1600, 400, 1200, 800]) {
             assert!((count as i64 - expected).abs() < 150, "{count} of {expected}");
         }
@@ -65,6 +77,16 @@ mod tests {
         // 0.4 and 0.3 do not reach 0.75: the third is in as well.
         let three = counts(Sampling { top_p: 0.75, ..all.clone() });
         assert!(three[1] == 0 && three[3].abs_diff(4000 * 2 / 9) < 150, "{three:?}");
+        // Of 0.4 0.2 is more than 0.4 times as much, and 0.1 is less.
+        let likely = counts(Sampling { min_p: 0.4, ..all.clone() });
+        assert!(likely[1] == 0 && likely[3].abs_diff(4000 * 2 / 9) < 150, "{likely:?}");
         assert_eq!(counts(Sampling { temperature: 0.01, ..all })[0], 4000);
+    }
+
+    /// The values are those of transformers' `RepetitionPenaltyLogitsProcessor(2.0)` on `[[1, -1, 3, 0]]` after `[[0, 1, 0]]`.
+    #[test]
+    fn tokens_that_were_there_are_less_likely() {
+        let penalized = penalize(&Tensor::from_slice(&[1.0f32, -1.0, 3.0, 0.0]), &[0, 1, 0], 2.0);
+        assert_eq!(Vec::<f32>::try_from(penalized).unwrap(), [0.5, -2.0, 3.0, 0.0]);
     }
 }

@@ -33,6 +33,7 @@ mod order;
 mod pairs;
 mod parallel;
 mod paths;
+mod question;
 #[cfg(feature = "cloud")]
 mod remote;
 mod shard;
@@ -54,4 +55,5 @@ pub use fingerprint::{Fingerprint, fingerprint};
 pub use messages::{Conversation, IMAGE_PLACEHOLDER, MediaSource, Part, Turn, VIDEO_PLACEHOLDER, Written};
 pub use mixture::{Mixture, Place};
 pub use pairs::Pair;
+pub use question::Question;
 pub use stream::{Content, Source};

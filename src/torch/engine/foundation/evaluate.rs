@@ -136,7 +136,7 @@ impl FoundationPart {
         let decoding = Decoding {
             max_new_tokens: max_new_tokens as usize,
             stop_token_ids: self.stop_token_ids.clone(),
-            sampling: None,
+            ..Decoding::default()
         };
         self.pool.params().set_dropout(None);
         let outputs = match &filled {

@@ -8,7 +8,8 @@
 use tch::{Kind, Tensor};
 
 use super::transformer::Decoder;
-use crate::model::decoding::Decoding;
+use crate::model::decoding::{Continued, Decoding};
+use crate::model::sampling::penalize;
 use crate::nn::{Columns, LayerCache, RopeConfig, State};
 
 /// Holds what a continuation starts from.
@@ -24,39 +25,88 @@ pub struct Prompt {
 
 /// A continuation of each prompt, token by token. Panics where there is no prompt or an empty one.
 pub fn generate(model: &Decoder, prompts: &[Prompt], decoding: &Decoding) -> Vec<Vec<i64>> {
+    let mut outputs = vec![Vec::new(); prompts.len()];
+    generate_each(model, prompts, &vec![decoding; prompts.len()], &mut |index, continued| {
+        if let Continued::Token(token) = continued {
+            outputs[index].push(token);
+        }
+        true
+    });
+    outputs
+}
+
+/// Continues each prompt as its own decoding says. `hear` is told of every token of prompt `index` as it comes, and of the end; it
+/// answers whether that continuation goes on. Draws depend on no other prompt. Panics where there is no prompt or an empty one.
+pub fn generate_each(
+    model: &Decoder,
+    prompts: &[Prompt],
+    decodings: &[&Decoding],
+    hear: &mut dyn FnMut(usize, Continued) -> bool,
+) {
     let _no_grad = tch::no_grad_guard();
     assert!(prompts.iter().all(|prompt| !prompt.input_ids.is_empty()), "a prompt needs a token");
-    let mut cache = Cache::new(model, prompts, decoding.max_new_tokens);
+    let max_new_tokens = decodings.iter().map(|decoding| decoding.max_new_tokens).max().unwrap_or(0);
+    let mut running: Vec<bool> = decodings.iter().map(|decoding| decoding.max_new_tokens > 0).collect();
+    for index in (0..running.len()).filter(|&index| !running[index]) {
+        hear(index, Continued::Full);
+    }
+    if max_new_tokens == 0 {
+        return;
+    }
+    let mut cache = Cache::new(model, prompts, max_new_tokens);
     let mut scores = cache.read_prompts(model, prompts);
-    let mut outputs = vec![Vec::new(); prompts.len()];
+    let mut seen: Vec<Vec<i64>> = prompts.iter().map(|prompt| prompt.input_ids.clone()).collect();
     // What followed each prompt, also behind its end.
     let mut followed = vec![Vec::new(); prompts.len()];
-    let mut running = vec![true; prompts.len()];
-    for step in 0..decoding.max_new_tokens {
-        let next = match &decoding.sampling {
-            Some(sampling) => sampling.choose(&scores, step),
-            None => scores.argmax(-1, false),
-        };
+    for step in 0..max_new_tokens {
+        let next = choose(&scores, decodings, &seen, step);
         for (index, token) in Vec::<i64>::try_from(&next).expect("one token a prompt").into_iter().enumerate() {
             followed[index].push(token);
-            running[index] &= !decoding.stop_token_ids.contains(&token);
-            if running[index] {
-                outputs[index].push(token);
+            if !running[index] {
+                continue;
+            }
+            if decodings[index].stop_token_ids.contains(&token) {
+                hear(index, Continued::Stopped);
+                running[index] = false;
+                continue;
+            }
+            seen[index].push(token);
+            running[index] = hear(index, Continued::Token(token));
+            if running[index] && step + 1 == decodings[index].max_new_tokens {
+                hear(index, Continued::Full);
+                running[index] = false;
             }
         }
-        if step + 1 == decoding.max_new_tokens || !running.contains(&true) {
+        if !running.contains(&true) {
             break;
         }
         scores = match cache.outgrows(model) {
             true => {
                 let longer: Vec<Prompt> = prompts.iter().zip(&followed).map(|(prompt, ids)| prompt.with(ids)).collect();
-                cache = Cache::new(model, &longer, decoding.max_new_tokens - step - 1);
+                cache = Cache::new(model, &longer, max_new_tokens - step - 1);
                 cache.read_prompts(model, &longer)
             }
             false => cache.step(model, &next),
         };
     }
-    outputs
+}
+
+/// The next token of each sequence, `[B]`, from its scores `[B, V]` and the tokens that it has seen.
+fn choose(scores: &Tensor, decodings: &[&Decoding], seen: &[Vec<i64>], step: usize) -> Tensor {
+    let next = scores.argmax(-1, false);
+    for ((row, decoding), seen) in (0..).zip(decodings).zip(seen) {
+        let own = match decoding.repetition_penalty {
+            Some(penalty) => penalize(&scores.get(row), seen, penalty).unsqueeze(0),
+            None if decoding.sampling.is_none() => continue,
+            None => scores.narrow(0, row, 1),
+        };
+        let chosen = match &decoding.sampling {
+            Some(sampling) => sampling.choose(&own, step),
+            None => own.argmax(-1, false),
+        };
+        next.narrow(0, row, 1).copy_(&chosen);
+    }
+    next
 }
 
 impl Prompt {

@@ -44,7 +44,7 @@ mod transformer;
 pub use batch::{Targets, TextBatch, TextOptions, TextTape};
 pub use config::{Balance, DecoderConfig, FeedForwardConfig, LayerConfig, MixerConfig, MtpConfig, MtpNames, MtpPlace};
 pub use family::DecoderFamily;
-pub use generate::{Prompt, generate};
+pub use generate::{Prompt, generate, generate_each};
 pub use names::Names;
 pub use score::TokenScores;
 pub(super) use states::Among;

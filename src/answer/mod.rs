@@ -1,0 +1,7 @@
+//! Answers of a trained language model as they come: text in pieces, stop strings, and why each has ended.
+
+mod context;
+mod stream;
+
+pub use context::max_context;
+pub use stream::{Piece, Wanted, answer_each};

@@ -1,0 +1,98 @@
+//! Options that `generate`, `chat` and `serve` have in common: which model, and how its tokens are chosen.
+
+use super::UsageError;
+use crate::answer::Wanted;
+use crate::eval::generator::Reader;
+use crate::model::locate::find_model;
+use clap::{Args, ValueEnum};
+use loongforge_core::config::Device;
+use loongforge_torch::device::set_intra_op_threads;
+use loongforge_torch::engine::open_device;
+use loongforge_torch::model::Sampling;
+use tch::Kind;
+
+/// Which model answers.
+#[derive(Args, Clone)]
+pub struct AskedModel {
+    /// Checkpoint of a run, adapters alone included, a run's folder (its newest checkpoint), or any Hugging Face folder or hub id
+    /// of a model that is built in
+    #[arg(value_name = "CHECKPOINT")]
+    pub checkpoint: String,
+    /// Type of the weights in memory [default: bf16 on CUDA, f32 on the CPU]
+    #[arg(long)]
+    dtype: Option<Type>,
+    /// Device, as in a config: auto, cpu, cuda or cuda:N
+    #[arg(long, default_value = "auto")]
+    device: Device,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Type {
+    Bf16,
+    F32,
+}
+
+impl AskedModel {
+    /// Loads the model.
+    ///
+    /// # Errors
+    /// There is no such device; a folder that is not what it should be is the user's to change.
+    pub fn open(&self) -> anyhow::Result<Reader> {
+        set_intra_op_threads(std::thread::available_parallelism().map_or(1, usize::from));
+        let device = open_device(&self.device).map_err(|error| anyhow::anyhow!("{error}"))?;
+        let kind = match self.dtype {
+            Some(Type::Bf16) => Kind::BFloat16,
+            Some(Type::F32) => Kind::Float,
+            None if device.is_cuda() => Kind::BFloat16,
+            None => Kind::Float,
+        };
+        let folder = find_model(&self.checkpoint).map_err(|error| UsageError::of(&error))?;
+        Ok(Reader::open_as(&folder, kind, device).map_err(|error| UsageError::of(error.as_ref()))?)
+    }
+}
+
+/// How tokens are chosen.
+#[derive(Args, Clone)]
+pub struct Choosing {
+    /// Sampling temperature [default: greedy]
+    #[arg(long, value_parser = positive)]
+    temperature: Option<f64>,
+    /// Sample from the K most likely tokens only; 0: all
+    #[arg(long, default_value_t = 0, requires = "temperature", value_parser = clap::value_parser!(i64).range(0..))]
+    top_k: i64,
+    /// Sample from the most likely tokens only whose probabilities add up to P
+    #[arg(long, default_value_t = 1.0, requires = "temperature", value_parser = positive)]
+    top_p: f64,
+    /// Sample only from tokens at least P times as likely as the most likely one
+    #[arg(long, value_name = "P", default_value_t = 0.0, requires = "temperature", value_parser = fraction)]
+    min_p: f64,
+    /// Sampling seed
+    #[arg(long, default_value_t = 0, requires = "temperature")]
+    seed: u64,
+    /// Make tokens that were there less likely, by this factor
+    #[arg(long, value_name = "FACTOR", value_parser = positive)]
+    repetition_penalty: Option<f64>,
+    /// Text that ends an answer and is left out; may be repeated
+    #[arg(long, value_name = "TEXT")]
+    stop: Vec<String>,
+}
+
+impl Choosing {
+    /// Answer number `index` has draws of its own.
+    pub fn wanted(&self, max_new_tokens: usize, index: u64) -> Wanted {
+        let Self { top_k, top_p, min_p, seed, .. } = *self;
+        let seed = seed.wrapping_add(index);
+        let sampling = self.temperature.map(|temperature| Sampling { temperature, top_k, top_p, min_p, seed });
+        Wanted { max_new_tokens, sampling, repetition_penalty: self.repetition_penalty, stops: self.stop.clone() }
+    }
+}
+
+fn positive(text: &str) -> Result<f64, String> {
+    let number: f64 = text.parse().map_err(|error| format!("{error}"))?;
+    if number > 0.0 && number.is_finite() { Ok(number) } else { Err("must be above 0".into()) }
+}
+
+fn fraction(text: &str) -> Result<f64, String> {
+    let number: f64 = text.parse().map_err(|error| format!("{error}"))?;
+    if (0.0..=1.0).contains(&number) { Ok(number) } else { Err("must be from 0 to 1".into()) }
+}

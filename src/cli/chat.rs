@@ -1,0 +1,173 @@
+//! `loongforge chat`: a conversation with a trained model in the terminal.
+
+mod command;
+mod interrupt;
+
+use super::UsageError;
+use super::asking::{AskedModel, Choosing};
+use crate::answer::{Piece, answer_each, max_context};
+use crate::eval::generator::Reader;
+use anyhow::{Context, Result};
+use clap::Args;
+use command::{HELP, Line};
+use interrupt::Interrupt;
+use loongforge_core::data::{Conversation, Locator, MediaSource, Part, Sample, Turn};
+use loongforge_core::message::SampleId;
+use loongforge_core::observe::safe;
+use std::io::{BufRead, IsTerminal, Read, Write, stdin, stdout};
+use std::path::Path;
+use std::process::ExitCode;
+
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  loongforge chat Qwen/Qwen3-0.6B
+  loongforge chat runs/my --system \"Be brief.\" --temperature 0.7 --top-p 0.8
+  echo \"What is two and two?\" | loongforge chat runs/my
+
+/help lists the commands of a chat. Ctrl-C stops an answer; /exit or Ctrl-D ends the chat. From a pipe every line is a message,
+and only the answers are printed.")]
+pub struct ChatArgs {
+    #[command(flatten)]
+    model: AskedModel,
+    /// System message
+    #[arg(long, value_name = "TEXT")]
+    system: Option<String>,
+    /// Maximum number of new tokens in an answer
+    #[arg(long, default_value_t = 1024)]
+    max_new_tokens: usize,
+    #[command(flatten)]
+    choosing: Choosing,
+}
+
+/// Bytes of a line.
+const MAX_LINE: u64 = 16 << 20;
+const PROMPT: &str = "> ";
+
+/// The conversation, and what the next message has beside its text.
+struct Chat {
+    system: Option<String>,
+    conversation: Conversation,
+    attached: Vec<MediaSource>,
+    num_answers: u64,
+}
+
+pub fn chat(args: ChatArgs) -> Result<ExitCode> {
+    let reader = args.model.open()?;
+    reader.processor().expect_template().map_err(|error| UsageError::of(&error))?;
+    let is_terminal = stdin().is_terminal();
+    let interrupt = Interrupt::listen(is_terminal.then_some(PROMPT))?;
+    if is_terminal {
+        println!("{}: /help lists the commands, /exit ends the chat", safe(&args.model.checkpoint));
+    }
+    let mut chat = Chat {
+        system: args.system.clone(),
+        conversation: Conversation::text(Vec::new()),
+        attached: Vec::new(),
+        num_answers: 0,
+    };
+    loop {
+        if is_terminal {
+            print!("{PROMPT}");
+            stdout().flush()?;
+        }
+        let mut line = Vec::new();
+        if stdin().lock().take(MAX_LINE).read_until(b'\n', &mut line).context("standard input")? == 0 {
+            break;
+        }
+        let Ok(line) = String::from_utf8(line) else {
+            eprintln!("the line is not UTF-8");
+            continue;
+        };
+        match Line::read(&line) {
+            Line::Nothing => {}
+            Line::Exit => break,
+            Line::Help => eprintln!("{HELP}"),
+            Line::Reset => chat.reset(),
+            Line::System(text) => {
+                chat.system = Some(text).filter(|text| !text.is_empty());
+                chat.reset();
+            }
+            Line::Image(path) => chat.attach(MediaSource::Image(Locator::File(path))),
+            Line::Audio(path) => chat.attach(MediaSource::Audio(Locator::File(path).into())),
+            Line::Unknown(name) => eprintln!("there is no command {}; /help lists them", safe(&name)),
+            Line::Message(text) => chat.say(&reader, &args, &text, &interrupt)?,
+        }
+    }
+    if is_terminal {
+        println!();
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+impl Chat {
+    fn reset(&mut self) {
+        self.conversation = Conversation::text(Vec::new());
+        self.attached.clear();
+        eprintln!("the conversation begins anew");
+    }
+
+    fn attach(&mut self, media: MediaSource) {
+        match Path::new(media.name()).is_file() {
+            true => self.attached.push(media),
+            false => eprintln!("{}: there is no such file", safe(media.name())),
+        }
+    }
+
+    /// Adds a message, and prints and adds the answer. What cannot be asked is said and taken back.
+    fn say(&mut self, reader: &Reader, args: &ChatArgs, text: &str, interrupt: &Interrupt) -> Result<()> {
+        let before = self.conversation.clone();
+        let sample = match self.ask(reader, text, args.max_new_tokens) {
+            Ok(sample) => sample,
+            Err(reason) => {
+                eprintln!("{}", safe(&reason));
+                self.conversation = before;
+                self.attached.clear();
+                return Ok(());
+            }
+        };
+        let wanted = args.choosing.wanted(args.max_new_tokens, self.num_answers);
+        self.num_answers += 1;
+        let (mut answer, mut out, is_terminal) = (String::new(), stdout(), stdout().is_terminal());
+        let mut failed = None;
+        let stopped = interrupt.during(|stop| {
+            answer_each(reader, &[(&sample, &wanted)], &mut |_, piece| {
+                if let Piece::Text(text) = piece {
+                    let shown = if is_terminal { safe(&text) } else { text.clone() };
+                    failed = write!(out, "{shown}").and_then(|()| out.flush()).err();
+                    answer += &text;
+                }
+                failed.is_none() && !stop()
+            })
+        })?;
+        if let Some(error) = failed {
+            return Err(error).context("standard output");
+        }
+        writeln!(out, "{}", if stopped { " [stopped]" } else { "" })?;
+        self.conversation.turns.push(Turn::text("assistant", &answer));
+        Ok(())
+    }
+
+    /// The conversation with one message more, as the model reads it.
+    fn ask(&mut self, reader: &Reader, text: &str, max_new_tokens: usize) -> Result<Sample, String> {
+        let turns = &mut self.conversation.turns;
+        if let Some(system) = self.system.as_deref().filter(|_| turns.is_empty()) {
+            turns.push(Turn::text("system", system));
+        }
+        let mut turn = Turn::text("user", text);
+        let part = |media: &MediaSource| if let MediaSource::Image(_) = media { Part::Image } else { Part::Audio };
+        turn.parts.splice(0..0, self.attached.iter().map(part));
+        turns.push(turn);
+        self.conversation.media.append(&mut self.attached);
+        let sample = reader.processor().prompt(SampleId(0), &self.conversation, Path::new(""));
+        let sample = sample.map_err(|error| error.to_string())?;
+        let (num_tokens, most) = (sample.input_ids.len(), max_context(&reader.model().folder().json));
+        match most.filter(|most| num_tokens + max_new_tokens > *most) {
+            Some(most) => Err(format!(
+                "the conversation has {num_tokens} tokens, and with {max_new_tokens} of an answer that is more than the model's \
+                 {most}: /reset begins anew"
+            )),
+            None => Ok(sample),
+        }
+    }
+}

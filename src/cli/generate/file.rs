@@ -1,0 +1,198 @@
+//! `loongforge generate --prompts`: an answer to each line of a file.
+
+use crate::answer::{Piece, Wanted, answer_each};
+use crate::cli::asking::{AskedModel, Choosing};
+use crate::cli::{UsageError, exit};
+use crate::eval::generator::Reader;
+use anyhow::{Context, Result};
+use loongforge_core::data::{MediaSource, Part, Question, Sample};
+use loongforge_core::files;
+use loongforge_core::message::SampleId;
+use loongforge_core::observe::safe;
+use loongforge_core::openai::Finish;
+use serde_json::{Value, json};
+use std::fs::{File, OpenOptions};
+use std::io::{BufRead, BufReader, BufWriter, Read, Write};
+use std::path::Path;
+use std::process::ExitCode;
+
+/// A longer line is a bad one.
+const MAX_LINE: u64 = 64 << 20;
+/// Bad lines that are named one by one.
+const LISTED: usize = 10;
+
+/// How the lines of a file are answered.
+pub struct FileArgs<'a> {
+    pub model: &'a AskedModel,
+    pub choosing: &'a Choosing,
+    pub max_new_tokens: usize,
+    /// Texts are continued without the chat template.
+    pub raw: bool,
+    /// Prompts that are answered together.
+    pub batch: usize,
+    /// An output file that is there is replaced.
+    pub overwrite: bool,
+}
+
+/// A line that can be answered.
+struct Asked {
+    /// What the output says beside the answer.
+    record: Value,
+    sample: Sample,
+    wanted: Wanted,
+}
+
+/// An answer that is made.
+#[derive(Default)]
+struct Told {
+    text: String,
+    end: Option<(Finish, usize)>,
+}
+
+/// Answers every line of `prompts`, in order, into `out`. Bad lines are named, counted and left out; with one the exit code is that
+/// of a failed check.
+pub fn answer_file(args: &FileArgs<'_>, prompts: &Path, out: &Path) -> Result<ExitCode> {
+    let named = |path: &Path, error: &dyn std::fmt::Display| UsageError::new(format!("{}: {error}", path.display()));
+    let lines = files::open(prompts).map_err(|error| named(prompts, &error))?;
+    // Before the model is loaded, and never over what is being read.
+    if !args.overwrite && out.exists() {
+        return Err(named(out, &"is there; --overwrite replaces it").into());
+    }
+    if out.canonicalize().is_ok_and(|out| prompts.canonicalize().is_ok_and(|prompts| prompts == out)) {
+        return Err(named(out, &"is the file of the prompts").into());
+    }
+    let reader = args.model.open()?;
+    let mut options = OpenOptions::new();
+    options.write(true);
+    let file = if args.overwrite { options.create(true).truncate(true) } else { options.create_new(true) }.open(out);
+    let mut output = BufWriter::new(file.map_err(|error| named(out, &error))?);
+    let mut folder = prompts.parent().map(|it| it.display().to_string()).unwrap_or_default();
+    if !folder.is_empty() && !folder.ends_with('/') {
+        folder.push('/');
+    }
+    let (mut lines, mut number, mut waiting) = (BufReader::new(lines), 0, Vec::new());
+    let (mut num_answers, mut num_tokens, mut num_bad) = (0, 0, 0);
+    while let Some(line) = next_line(&mut lines).with_context(|| prompts.display().to_string())? {
+        number += 1;
+        if line.iter().all(u8::is_ascii_whitespace) {
+            continue;
+        }
+        match ask(&reader, args, &line, number, &folder) {
+            Ok(asked) => waiting.push(asked),
+            Err(reason) => {
+                num_bad += 1;
+                if num_bad <= LISTED {
+                    eprintln!("{}:{number}: {}", prompts.display(), safe(&reason));
+                }
+            }
+        }
+        if waiting.len() == args.batch {
+            num_tokens += write_answers(&reader, &mut waiting, &mut output, &mut num_answers)?;
+        }
+    }
+    num_tokens += write_answers(&reader, &mut waiting, &mut output, &mut num_answers)?;
+    output.into_inner().map_err(|error| error.into_error()).and_then(|file| file.sync_all()).context("the output")?;
+    println!("{num_answers} answers, {num_tokens} tokens; {num_bad} bad lines");
+    Ok(if num_bad == 0 { ExitCode::SUCCESS } else { ExitCode::from(exit::FAILED) })
+}
+
+/// The next line, of which at most a byte more than [`MAX_LINE`] is kept; the rest of a longer one is passed over.
+fn next_line(lines: &mut BufReader<File>) -> std::io::Result<Option<Vec<u8>>> {
+    let mut line = Vec::new();
+    if lines.by_ref().take(MAX_LINE + 1).read_until(b'\n', &mut line)? == 0 {
+        return Ok(None);
+    }
+    if line.last() != Some(&b'\n') {
+        lines.skip_until(b'\n')?;
+    }
+    Ok(Some(line))
+}
+
+fn ask(reader: &Reader, args: &FileArgs<'_>, line: &[u8], number: u64, folder: &str) -> Result<Asked, String> {
+    if line.len() as u64 > MAX_LINE {
+        return Err(format!("more than {MAX_LINE} bytes"));
+    }
+    let line = line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line);
+    let record: Value = serde_json::from_slice(line).map_err(|error| format!("not a sample: {error}"))?;
+    let id = record.get("id").cloned();
+    let (question, expected) = Question::of_record(record, folder).map_err(|error| error.to_string())?;
+    let (messages, sample) = match &question {
+        Question::Text(text) => {
+            (json!([{"role": "user", "content": text}]), reader.processor().text_prompt(SampleId(number), text))
+        }
+        Question::Chat(conversation) => {
+            let has_one_text = conversation.turns.len() == 1 && conversation.media.is_empty();
+            let is_raw = args.raw || has_one_text && reader.processor().expect_template().is_err();
+            let sample = match is_raw {
+                true if !has_one_text => return Err("--raw takes one text, not a conversation".to_owned()),
+                true => reader.processor().text_prompt(SampleId(number), &conversation.turns[0].joined_text()),
+                false => reader.processor().prompt(SampleId(number), conversation, Path::new("")),
+            };
+            let mut media = conversation.media.iter();
+            let turn = |turn: &loongforge_core::data::Turn| {
+                let mut message = json!({"role": turn.role, "content": turn.joined_text()});
+                if turn.num_media() > 0 {
+                    message["content"] = turn.parts.iter().map(|part| part_json(part, &mut media)).collect();
+                }
+                turn.fields.iter().for_each(|(name, value)| message[name] = value.clone());
+                message
+            };
+            (conversation.turns.iter().map(turn).collect(), sample)
+        }
+    };
+    let sample = sample.map_err(|error| error.to_string())?;
+    if sample.input_ids.is_empty() {
+        return Err("has no token".to_owned());
+    }
+    let mut record = json!({"line": number});
+    for (name, value) in [("id", id), ("messages", Some(messages)), ("expected", expected.map(Value::from))] {
+        if let Some(value) = value {
+            record[name] = value;
+        }
+    }
+    Ok(Asked { record, sample, wanted: args.choosing.wanted(args.max_new_tokens, number - 1) })
+}
+
+/// A part of a message; media are named.
+fn part_json<'a>(part: &Part, media: &mut impl Iterator<Item = &'a MediaSource>) -> Value {
+    let mut value = json!(part);
+    if let Part::Text { .. } = part {
+        return value;
+    }
+    let (kind, name) = (value["type"].as_str().unwrap_or_default().to_owned(), media.next().map(MediaSource::name));
+    value[kind] = name.into();
+    value
+}
+
+/// Answers what waits and writes it; returns the number of tokens.
+fn write_answers(
+    reader: &Reader,
+    waiting: &mut Vec<Asked>,
+    output: &mut impl Write,
+    num_answers: &mut u64,
+) -> Result<usize> {
+    if waiting.is_empty() {
+        return Ok(0);
+    }
+    let mut told: Vec<Told> = waiting.iter().map(|_| Told::default()).collect();
+    let questions: Vec<_> = waiting.iter().map(|asked| (&asked.sample, &asked.wanted)).collect();
+    answer_each(reader, &questions, &mut |index, piece| {
+        match piece {
+            Piece::Text(text) => told[index].text += &text,
+            Piece::End { finish, num_tokens } => told[index].end = Some((finish, num_tokens)),
+        }
+        true
+    })?;
+    let mut total = 0;
+    for (Asked { mut record, .. }, Told { text, end }) in waiting.drain(..).zip(told) {
+        let (finish, num_tokens) = end.context("an answer without an end")?;
+        record["answer"] = text.into();
+        record["tokens"] = num_tokens.into();
+        record["finish_reason"] = finish.name().into();
+        writeln!(output, "{record}").context("the output")?;
+        (total, *num_answers) = (total + num_tokens, *num_answers + 1);
+    }
+    // Who reads along sees whole lines.
+    output.flush().context("the output")?;
+    Ok(total)
+}

@@ -1,0 +1,51 @@
+//! Why a request is refused, in the form that OpenAI's clients read.
+
+use serde_json::{Value as Json, json};
+
+/// A request that gets no answer.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct ApiError {
+    /// Of HTTP.
+    pub status: u16,
+    pub message: String,
+    /// The field that is meant.
+    pub param: Option<String>,
+    pub code: Option<&'static str>,
+}
+
+impl ApiError {
+    pub fn new(status: u16, message: impl Into<String>) -> Self {
+        Self { status, message: message.into(), param: None, code: None }
+    }
+
+    /// A request that is wrong, status 400.
+    pub fn bad(param: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { param: Some(param.into()), ..Self::new(400, message) }
+    }
+
+    /// A request for what this server does not do, status 400; `hint` says what it does.
+    pub fn unsupported(param: impl Into<String>, hint: &str) -> Self {
+        let param = param.into();
+        Self {
+            code: Some("unsupported_parameter"),
+            ..Self::bad(param.clone(), format!("`{param}` is not supported: {hint}"))
+        }
+    }
+
+    pub fn with_code(self, code: &'static str) -> Self {
+        Self { code: Some(code), ..self }
+    }
+
+    /// `{"error": {…}}`.
+    pub fn json(&self) -> Json {
+        let kind = match self.status {
+            401 => "authentication_error",
+            403 => "permission_error",
+            429 => "rate_limit_error",
+            500.. => "server_error",
+            _ => "invalid_request_error",
+        };
+        json!({"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}})
+    }
+}

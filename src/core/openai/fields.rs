@@ -1,0 +1,101 @@
+//! The fields of a JSON object, taken one by one; none may be left.
+
+use std::ops::RangeInclusive;
+
+use serde_json::{Map, Value as Json};
+
+use super::error::ApiError;
+
+/// Names that an error repeats are cut off here.
+const MAX_NAME: usize = 64;
+
+pub struct Fields(Map<String, Json>);
+
+impl Fields {
+    /// # Errors
+    /// The bytes are no JSON object.
+    pub fn read(bytes: &[u8]) -> Result<Self, ApiError> {
+        let wrong = |reason: String| ApiError::new(400, format!("the body is not a JSON object: {reason}"));
+        match serde_json::from_slice(bytes).map_err(|error| wrong(error.to_string()))? {
+            Json::Object(fields) => Ok(Self(fields)),
+            _ => Err(wrong("it is another value".to_owned())),
+        }
+    }
+
+    /// The field's value; `null` is as good as no field.
+    pub fn take(&mut self, name: &str) -> Option<Json> {
+        self.0.shift_remove(name).filter(|value| !value.is_null())
+    }
+
+    pub fn text(&mut self, name: &str) -> Result<Option<String>, ApiError> {
+        match self.take(name) {
+            None => Ok(None),
+            Some(Json::String(text)) => Ok(Some(text)),
+            Some(_) => Err(ApiError::bad(name, format!("`{name}` must be a string"))),
+        }
+    }
+
+    pub fn flag(&mut self, name: &str) -> Result<Option<bool>, ApiError> {
+        match self.take(name) {
+            None => Ok(None),
+            Some(Json::Bool(flag)) => Ok(Some(flag)),
+            Some(_) => Err(ApiError::bad(name, format!("`{name}` must be true or false"))),
+        }
+    }
+
+    pub fn integer(&mut self, name: &str, range: RangeInclusive<i64>) -> Result<Option<i64>, ApiError> {
+        let Some(value) = self.take(name) else { return Ok(None) };
+        match value.as_i64().filter(|number| range.contains(number)) {
+            Some(number) => Ok(Some(number)),
+            None => {
+                let (low, high) = (range.start(), range.end());
+                Err(ApiError::bad(name, format!("`{name}` must be an integer from {low} to {high}")))
+            }
+        }
+    }
+
+    pub fn number(&mut self, name: &str, range: RangeInclusive<f64>) -> Result<Option<f64>, ApiError> {
+        let Some(value) = self.take(name) else { return Ok(None) };
+        match value.as_f64().filter(|number| range.contains(number)) {
+            Some(number) => Ok(Some(number)),
+            None => {
+                let (low, high) = (range.start(), range.end());
+                Err(ApiError::bad(name, format!("`{name}` must be a number from {low} to {high}")))
+            }
+        }
+    }
+
+    /// One string or a list of at most `most`.
+    pub fn texts(&mut self, name: &str, most: usize) -> Result<Vec<String>, ApiError> {
+        let wrong = || ApiError::bad(name, format!("`{name}` must be a string or a list of at most {most} strings"));
+        match self.take(name) {
+            None => Ok(Vec::new()),
+            Some(Json::String(text)) => Ok(vec![text]),
+            Some(Json::Array(list)) if list.len() <= most => {
+                let text = |value| if let Json::String(text) = value { Ok(text) } else { Err(wrong()) };
+                list.into_iter().map(text).collect()
+            }
+            Some(_) => Err(wrong()),
+        }
+    }
+
+    /// Takes a field that may only say what holds anyway.
+    pub fn only(&mut self, name: &str, holds: impl Fn(&Json) -> bool, hint: &str) -> Result<(), ApiError> {
+        match self.take(name) {
+            Some(value) if !holds(&value) => Err(ApiError::unsupported(name, hint)),
+            _ => Ok(()),
+        }
+    }
+
+    /// # Errors
+    /// A field is left: it is not known.
+    pub fn finish(self) -> Result<(), ApiError> {
+        match self.0.into_iter().find(|(_, value)| !value.is_null()) {
+            Some((name, _)) => {
+                let name: String = name.chars().take(MAX_NAME).collect();
+                Err(ApiError::unsupported(name, "this server does not know the field"))
+            }
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! The messages of a chat request as a conversation.
+
+use serde_json::{Map, Value as Json, json};
+
+use super::error::ApiError;
+use super::fields::Fields;
+use crate::data::{Conversation, MediaSource, Written};
+
+/// Fields of a message that a chat template may read. Others are refused, unless they say nothing.
+const KNOWN: [&str; 6] = ["role", "content", "name", "tool_calls", "tool_call_id", "reasoning_content"];
+const ROLES: [&str; 5] = ["system", "developer", "user", "assistant", "tool"];
+
+/// Takes `messages`, `tools`, `tool_choice` and `chat_template_kwargs`.
+pub fn conversation(fields: &mut Fields) -> Result<Conversation, ApiError> {
+    let Some(Json::Array(mut messages)) = fields.take("messages") else {
+        return Err(ApiError::bad("messages", "`messages` must be a list of messages"));
+    };
+    let mut are_strings = Vec::with_capacity(messages.len());
+    for (at, message) in messages.iter_mut().enumerate() {
+        let Json::Object(message) = message else {
+            return Err(ApiError::bad(format!("messages[{at}]"), format!("`messages[{at}]` must be an object")));
+        };
+        are_strings.push(matches!(message.get("content"), Some(Json::String(_))));
+        normalize(message, at)?;
+    }
+    let tools = match (fields.take("tools"), fields.take("tool_choice")) {
+        (tools, None) => tools,
+        (tools, Some(Json::String(choice))) if choice == "auto" => tools,
+        (_, Some(Json::String(choice))) if choice == "none" => None,
+        _ => return Err(ApiError::unsupported("tool_choice", "only \"auto\" and \"none\" are")),
+    };
+    let record = json!({
+        "messages": messages,
+        "tools": tools,
+        "chat_template_kwargs": fields.take("chat_template_kwargs"),
+    });
+    let parsed = Conversation::parse(&record.to_string());
+    let mut conversation = parsed.map_err(|error| ApiError::bad("messages", error.to_string()))?;
+    for (turn, is_string) in conversation.turns.iter_mut().zip(are_strings) {
+        if is_string {
+            turn.written = Written::Text;
+        }
+    }
+    if conversation.media.iter().any(|source| matches!(source, MediaSource::Context(_))) {
+        return Err(ApiError::bad("messages", "parts of type \"context\" are for training data"));
+    }
+    Ok(conversation)
+}
+
+/// Makes a message one of those that data readers know: content as parts, so that no word of a text stands for a file.
+fn normalize(message: &mut Map<String, Json>, at: usize) -> Result<(), ApiError> {
+    let param = |name: &str| format!("messages[{at}].{name}");
+    let says = |value: &Json| !value.is_null() && value.as_array().is_none_or(|list| !list.is_empty());
+    if let Some(name) = message.iter().find(|(name, value)| !KNOWN.contains(&name.as_str()) && says(value)) {
+        let name: String = name.0.chars().take(64).collect();
+        return Err(ApiError::unsupported(param(&name), "this server does not know the field"));
+    }
+    message.retain(|name, value| KNOWN.contains(&name.as_str()) && !value.is_null() || name == "content");
+    match message.get("role").and_then(Json::as_str) {
+        Some("developer") => drop(message.insert("role".into(), "system".into())),
+        Some(role) if ROLES.contains(&role) => {}
+        _ => {
+            return Err(ApiError::bad(
+                param("role"),
+                format!("the role of a message must be one of {}", ROLES.join(", ")),
+            ));
+        }
+    }
+    if let Some(Json::String(text)) = message.get("content") {
+        let parts = json!([{"type": "text", "text": text}]);
+        message.insert("content".into(), parts);
+    }
+    // Templates write an object; OpenAI's clients send its JSON text.
+    let calls = message.get_mut("tool_calls").and_then(Json::as_array_mut).into_iter().flatten();
+    for arguments in calls.filter_map(|call| call.get_mut("function")?.get_mut("arguments")) {
+        let parsed = arguments.as_str().and_then(|text| serde_json::from_str::<Map<String, Json>>(text).ok());
+        if let Some(parsed) = parsed {
+            *arguments = Json::Object(parsed);
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,22 @@
+//! OpenAI's HTTP interface for answers, as data: requests are read and checked here, and what is sent back is written here.
+//! No sockets and no model.
+//!
+//! Contract: a request is untrusted bytes. A field that is not known, or that cannot be done, is refused by its name; none is
+//! passed over. Source: OpenAI's API reference, "Chat" and "Completions"; fields of vLLM's server that have no counterpart there
+//! (`top_k`, `min_p`, `repetition_penalty`, `chat_template_kwargs`) have vLLM's names.
+
+mod error;
+mod fields;
+#[cfg(any(test, feature = "fuzz"))]
+pub(crate) mod fuzz;
+mod media;
+mod messages;
+mod reply;
+mod request;
+#[cfg(test)]
+mod tests;
+
+pub use error::ApiError;
+pub use media::confine;
+pub use reply::{Finish, Reply, Usage, models};
+pub use request::{Asked, Chance, Endpoint};

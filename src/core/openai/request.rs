@@ -1,0 +1,167 @@
+//! A request, read and checked.
+
+use serde_json::Value as Json;
+
+use super::error::ApiError;
+use super::fields::Fields;
+use super::messages::conversation;
+use crate::data::Question;
+
+/// Stop strings of a request at most, and bytes of each.
+const MAX_STOPS: usize = 16;
+const MAX_STOP_BYTES: usize = 1024;
+/// No model's context is longer.
+const MAX_TOKENS: i64 = 1 << 24;
+
+/// Which of the interfaces is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Endpoint {
+    /// `/v1/chat/completions`.
+    Chat,
+    /// `/v1/completions`.
+    Completions,
+}
+
+/// How tokens are chosen, as the request says it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Chance {
+    /// 0: the most likely token.
+    pub temperature: f64,
+    /// 0: all.
+    pub top_k: i64,
+    pub top_p: f64,
+    pub min_p: f64,
+    pub repetition_penalty: Option<f64>,
+    /// `None`: another one each time.
+    pub seed: Option<u64>,
+}
+
+/// A request.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Asked {
+    pub endpoint: Endpoint,
+    pub model: Option<String>,
+    pub question: Question,
+    /// `None`: as many as the server allows.
+    pub max_tokens: Option<usize>,
+    pub chance: Chance,
+    pub stops: Vec<String>,
+    /// The answer comes in pieces, as server-sent events.
+    pub streams: bool,
+    /// The last of them has the numbers of tokens.
+    pub includes_usage: bool,
+}
+
+impl Asked {
+    /// Reads a request's body. Files that it names are not looked at: [`super::confine`] says which may be.
+    ///
+    /// # Errors
+    /// What is wrong with it, or what cannot be done; the field is named.
+    pub fn read(endpoint: Endpoint, body: &[u8]) -> Result<Self, ApiError> {
+        let mut fields = Fields::read(body)?;
+        let question = match endpoint {
+            Endpoint::Chat => Question::Chat(conversation(&mut fields)?),
+            Endpoint::Completions => Question::Text(prompt(&mut fields)?),
+        };
+        let asked = Self {
+            endpoint,
+            model: fields.text("model")?,
+            question,
+            max_tokens: max_tokens(&mut fields, endpoint)?,
+            chance: chance(&mut fields)?,
+            stops: fields.texts("stop", MAX_STOPS)?,
+            streams: fields.flag("stream")?.unwrap_or(false),
+            includes_usage: includes_usage(&mut fields)?,
+        };
+        if asked.stops.iter().any(|stop| stop.is_empty() || stop.len() > MAX_STOP_BYTES) {
+            return Err(ApiError::bad("stop", format!("a stop string must have 1 to {MAX_STOP_BYTES} bytes")));
+        }
+        if asked.includes_usage && !asked.streams {
+            return Err(ApiError::bad("stream_options", "`stream_options` is for requests with `stream`"));
+        }
+        refuse(&mut fields, endpoint)?;
+        fields.finish()?;
+        Ok(asked)
+    }
+}
+
+/// The text of `/v1/completions`.
+fn prompt(fields: &mut Fields) -> Result<String, ApiError> {
+    let hint = "one string is taken; a list of strings or of tokens is not";
+    match fields.take("prompt") {
+        Some(Json::String(text)) if !text.is_empty() => Ok(text),
+        Some(Json::Array(mut list)) if list.len() == 1 => match list.pop() {
+            Some(Json::String(text)) if !text.is_empty() => Ok(text),
+            _ => Err(ApiError::unsupported("prompt", hint)),
+        },
+        Some(Json::Array(_)) => Err(ApiError::unsupported("prompt", hint)),
+        _ => Err(ApiError::bad("prompt", "`prompt` must be a string that is not empty")),
+    }
+}
+
+fn max_tokens(fields: &mut Fields, endpoint: Endpoint) -> Result<Option<usize>, ApiError> {
+    let mut count = fields.integer("max_tokens", 1..=MAX_TOKENS)?;
+    if endpoint == Endpoint::Chat
+        && let Some(newer) = fields.integer("max_completion_tokens", 1..=MAX_TOKENS)?
+    {
+        if count.is_some_and(|count| count != newer) {
+            let reason = "`max_tokens` and `max_completion_tokens` contradict each other";
+            return Err(ApiError::bad("max_completion_tokens", reason));
+        }
+        count = Some(newer);
+    }
+    Ok(count.map(|count| count as usize))
+}
+
+fn chance(fields: &mut Fields) -> Result<Chance, ApiError> {
+    let top_p = fields.number("top_p", 0.0..=1.0)?.unwrap_or(1.0);
+    let penalty = fields.number("repetition_penalty", 0.01..=100.0)?;
+    Ok(Chance {
+        temperature: fields.number("temperature", 0.0..=2.0)?.unwrap_or(1.0),
+        // vLLM's -1 means all as well.
+        top_k: fields.integer("top_k", -1..=i64::from(i32::MAX))?.unwrap_or(0).max(0),
+        top_p,
+        min_p: fields.number("min_p", 0.0..=1.0)?.unwrap_or(0.0),
+        repetition_penalty: penalty.filter(|penalty| *penalty != 1.0),
+        seed: fields.integer("seed", i64::MIN..=i64::MAX)?.map(|seed| seed as u64),
+    })
+}
+
+fn includes_usage(fields: &mut Fields) -> Result<bool, ApiError> {
+    let Some(options) = fields.take("stream_options") else { return Ok(false) };
+    let mut options = Fields::read(options.to_string().as_bytes())
+        .map_err(|_| ApiError::bad("stream_options", "`stream_options` must be an object"))?;
+    let includes = options.flag("include_usage")?.unwrap_or(false);
+    options.finish()?;
+    Ok(includes)
+}
+
+/// Fields of OpenAI's that this server does not do, beside values of theirs that ask for nothing.
+fn refuse(fields: &mut Fields, endpoint: Endpoint) -> Result<(), ApiError> {
+    let is_zero = |value: &Json| value.as_f64() == Some(0.0);
+    let is_one = |value: &Json| value.as_i64() == Some(1);
+    let is_false = |value: &Json| value.as_bool() == Some(false);
+    let is_empty = |value: &Json| value.as_object().is_some_and(|map| map.is_empty());
+    fields.only("n", is_one, "ask once for each answer")?;
+    fields.only("presence_penalty", is_zero, "there is `repetition_penalty`")?;
+    fields.only("frequency_penalty", is_zero, "there is `repetition_penalty`")?;
+    fields.only("logit_bias", is_empty, "no token can be favored")?;
+    // Who asks is nothing that an answer depends on.
+    fields.only("user", Json::is_string, "it must be a string")?;
+    match endpoint {
+        Endpoint::Chat => {
+            let is_text = |value: &Json| value.get("type").and_then(Json::as_str) == Some("text");
+            fields.only("response_format", is_text, "only {\"type\": \"text\"} is")?;
+            fields.only("logprobs", is_false, "probabilities are not told")?;
+            fields.only("top_logprobs", is_zero, "probabilities are not told")?;
+            fields.only("parallel_tool_calls", Json::is_boolean, "it must be true or false")?;
+            fields.only("store", is_false, "nothing is stored")
+        }
+        Endpoint::Completions => {
+            fields.only("logprobs", |_| false, "probabilities are not told")?;
+            fields.only("echo", is_false, "the prompt is not repeated")?;
+            fields.only("best_of", is_one, "ask once for each answer")?;
+            fields.only("suffix", |value| value.as_str() == Some(""), "text is continued at its end only")
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! Requests that are read, and a table of those that are refused.
+
+use serde_json::{Value as Json, json};
+
+use super::*;
+use crate::data::{Locator, MediaSource, Part, Question, Written};
+
+fn read(endpoint: Endpoint, body: &Json) -> Result<Asked, ApiError> {
+    Asked::read(endpoint, body.to_string().as_bytes())
+}
+
+#[test]
+fn every_field_of_a_chat_is_read() {
+    let asked = Asked::read(Endpoint::Chat, &fuzz::bodies()[0]).unwrap();
+    let Question::Chat(conversation) = &asked.question else { panic!("a chat") };
+    let [system, user, assistant, tool] = &conversation.turns[..] else { panic!("four turns") };
+    assert_eq!((system.role.as_str(), system.written, system.tools.len()), ("system", Written::Text, 1));
+    // A word that stands for a picture in training data is a word here.
+    assert_eq!(user.parts, [Part::Text { text: "<image>?".into() }, Part::Image, Part::Audio]);
+    assert_eq!(assistant.fields["tool_calls"][0]["function"]["arguments"], json!({"a": 1}));
+    assert_eq!(tool.fields["tool_call_id"], "c");
+    assert_eq!(system.kwargs["enable_thinking"], false);
+    assert_eq!(conversation.media[0], MediaSource::Image(Locator::bytes("data.png", *b"hi")));
+    let chance = &asked.chance;
+    assert_eq!((chance.temperature, chance.top_p, chance.top_k, chance.min_p), (0.5, 0.9, 0, 0.1));
+    assert_eq!((chance.repetition_penalty, chance.seed), (Some(1.1), Some(-3i64 as u64)));
+    assert_eq!((asked.max_tokens, asked.stops.len(), asked.streams, asked.includes_usage), (Some(9), 2, true, true));
+    let text = Asked::read(Endpoint::Completions, &fuzz::bodies()[1]).unwrap();
+    assert_eq!(
+        (text.question, text.max_tokens, text.stops),
+        (Question::Text("Once".into()), Some(3), vec!["\n".into()])
+    );
+}
+
+#[test]
+fn what_is_wrong_or_not_done_is_named() {
+    let chat = |field: &str, value: Json| {
+        let mut body = json!({"messages": [{"role": "user", "content": "x"}]});
+        body[field] = value;
+        (Endpoint::Chat, body, field.to_owned())
+    };
+    let text = |field: &str, value: Json| {
+        let mut body = json!({"prompt": "x"});
+        body[field] = value;
+        (Endpoint::Completions, body, field.to_owned())
+    };
+    let message = |message: Json, param: &str| (Endpoint::Chat, json!({"messages": [message]}), param.to_owned());
+    for (endpoint, body, param) in [
+        chat("messages", json!("x")),
+        chat("messages", json!([])),
+        chat("n", json!(2)),
+        chat("logprobs", json!(true)),
+        chat("top_logprobs", json!(3)),
+        chat("response_format", json!({"type": "json_object"})),
+        chat("temperature", json!(3)),
+        chat("temperature", json!("hot")),
+        chat("top_p", json!(-0.1)),
+        chat("max_tokens", json!(0)),
+        chat("max_tokens", json!(1.5)),
+        chat("stop", json!(vec!["a"; 17])),
+        chat("stop", json!([""])),
+        chat("stop", json!([1])),
+        chat("stream", json!("yes")),
+        chat("stream_options", json!({"include_usage": true})),
+        chat("tool_choice", json!("required")),
+        chat("presence_penalty", json!(0.5)),
+        chat("frequency_penalty", json!(1)),
+        chat("logit_bias", json!({"5": 1})),
+        chat("reasoning_effort", json!("high")),
+        chat("audio", json!({"voice": "alloy"})),
+        chat("store", json!(true)),
+        chat("prompt", json!("x")),
+        message(json!("x"), "messages[0]"),
+        message(json!({"role": "robot", "content": "x"}), "messages[0].role"),
+        message(json!({"role": "user", "content": "x", "weight": 0}), "messages[0].weight"),
+        message(json!({"role": "user", "content": [{"type": "file", "file": {}}]}), "messages"),
+        message(
+            json!({"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:x"}}]}),
+            "messages",
+        ),
+        text("prompt", json!(["a", "b"])),
+        text("prompt", json!([1, 2])),
+        text("prompt", json!("")),
+        text("echo", json!(true)),
+        text("best_of", json!(2)),
+        text("suffix", json!("z")),
+        text("logprobs", json!(1)),
+        text("max_completion_tokens", json!(5)),
+        text("messages", json!([])),
+    ] {
+        let error = read(endpoint, &body).expect_err(&body.to_string());
+        assert_eq!((error.status, error.param.as_deref()), (400, Some(param.as_str())), "{body}: {error}");
+        assert_eq!(error.json()["error"]["type"], "invalid_request_error");
+    }
+    for body in ["", "[]", "{", "\u{feff}{}"] {
+        assert_eq!(Asked::read(Endpoint::Chat, body.as_bytes()).unwrap_err().status, 400, "{body}");
+    }
+    // Fields that ask for nothing, and what a client repeats of an answer.
+    let repeated = json!({"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y", "refusal": null,
+        "annotations": [], "audio": null, "function_call": null}], "n": 1, "logprobs": false, "stop": null, "presence_penalty": 0});
+    assert_eq!(read(Endpoint::Chat, &repeated).unwrap().chance.temperature, 1.0);
+}
+
+#[test]
+fn files_are_those_below_the_folder() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    std::fs::create_dir(at("in")).unwrap();
+    std::fs::write(at("in/a.png"), "x").unwrap();
+    std::fs::write(at("b.png"), "x").unwrap();
+    std::os::unix::fs::symlink(at("b.png"), at("in/link.png")).unwrap();
+    let ask = |url: &str, files: Option<&std::path::Path>| {
+        let part = json!({"type": "image_url", "image_url": {"url": url}});
+        let asked = read(Endpoint::Chat, &json!({"messages": [{"role": "user", "content": [part]}]})).unwrap();
+        let Question::Chat(mut conversation) = asked.question else { panic!("a chat") };
+        confine(&mut conversation, files).map_err(|error| error.to_string())
+    };
+    let folder = at("in");
+    let files = Some(folder.as_path());
+    let inside = format!("file://{}", at("in/a.png").display());
+    for url in ["a.png", "../in/a.png", inside.as_str(), "data:image/png;base64,aGk="] {
+        assert_eq!(ask(url, files), Ok(()), "{url}");
+    }
+    let outside = format!("file://{}", at("b.png").display());
+    for url in ["../b.png", "link.png", "gone.png", "/etc/passwd", outside.as_str()] {
+        assert_eq!(ask(url, files).unwrap_err(), "a file is not below the folder of --files", "{url}");
+        assert!(ask(url, None).unwrap_err().contains("files are not served"));
+    }
+    assert!(ask("https://example.com/a.png", files).unwrap_err().contains("is not fetched"));
+}

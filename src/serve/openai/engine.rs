@@ -1,0 +1,199 @@
+//! The thread in which the model answers.
+
+use super::random::random;
+use crate::answer::{Piece, Wanted, answer_each, max_context};
+use crate::eval::generator::Reader;
+use anyhow::{Context, Result};
+use flume::{Receiver, Sender, TrySendError};
+use loongforge_core::data::{Question, Sample};
+use loongforge_core::message::SampleId;
+use loongforge_core::openai::{ApiError, Asked, Finish, confine};
+use loongforge_torch::model::Sampling;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+
+/// What bounds the requests of a server.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// New tokens of an answer.
+    pub max_new_tokens: usize,
+    /// Tokens of a prompt and its answer, where the model's config names no other number.
+    pub max_context: usize,
+    /// Requests that are answered together.
+    pub batch: usize,
+    /// Requests that wait.
+    pub queue: usize,
+    /// Requests may name files below this folder.
+    pub files: Option<PathBuf>,
+}
+
+/// What a request hears of its answer.
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// There is none, or no more.
+    Refused(ApiError),
+    /// The model reads the prompt, of so many tokens.
+    Begun {
+        prompt_tokens: usize,
+    },
+    Text(String),
+    End {
+        finish: Finish,
+        num_tokens: usize,
+    },
+}
+
+struct Job {
+    asked: Asked,
+    events: Sender<Event>,
+}
+
+/// Where requests are brought.
+#[derive(Clone)]
+pub struct Engine(Sender<Job>);
+
+/// A request that is being answered.
+struct Begun {
+    sample: Sample,
+    wanted: Wanted,
+    events: Sender<Event>,
+}
+
+impl Engine {
+    /// Loads the model in its thread, which ends with the last clone of what is returned.
+    ///
+    /// # Errors
+    /// The model cannot be loaded, or the system has no thread left.
+    pub fn start(open: impl FnOnce() -> Result<Reader> + Send + 'static, limits: Limits) -> Result<Self> {
+        let (jobs, queue) = flume::bounded(limits.queue);
+        let (opened, is_open) = flume::bounded(1);
+        let serve = move || match open() {
+            Ok(reader) => {
+                if opened.send(Ok(())).is_ok() {
+                    answer_all(&reader, &limits, &queue);
+                }
+            }
+            Err(error) => drop(opened.send(Err(error))),
+        };
+        std::thread::Builder::new().name("answers".into()).spawn(serve).context("the model's thread")?;
+        is_open.recv().context("the model's thread has ended")??;
+        Ok(Self(jobs))
+    }
+
+    /// Brings a request; its answer comes through what is returned, and stops when that is dropped.
+    ///
+    /// # Errors
+    /// 429: too many requests wait. 503: the model's thread has ended.
+    pub fn ask(&self, asked: Asked, limits: &Limits) -> Result<Receiver<Event>, ApiError> {
+        // Each token is one event at most, so that the model never waits for a slow client.
+        let (events, answer) = flume::bounded(limits.max_new_tokens + 4);
+        match self.0.try_send(Job { asked, events }) {
+            Ok(()) => Ok(answer),
+            Err(TrySendError::Full(_)) => Err(ApiError::new(429, format!("{} requests wait already", limits.queue))),
+            Err(TrySendError::Disconnected(_)) => Err(ApiError::new(503, "the server is ending")),
+        }
+    }
+}
+
+fn answer_all(reader: &Reader, limits: &Limits, queue: &Receiver<Job>) {
+    while let Ok(first) = queue.recv() {
+        let mut jobs = vec![first];
+        jobs.extend(queue.try_iter().take(limits.batch.saturating_sub(1)));
+        let begun: Vec<Begun> = jobs.into_iter().filter_map(|job| begin(reader, limits, job)).collect();
+        if begun.is_empty() {
+            continue;
+        }
+        // A prompt of a size that nobody thought of must not end the server.
+        let answered = catch_unwind(AssertUnwindSafe(|| answer(reader, &begun)));
+        let reason = match answered {
+            Ok(Ok(())) => continue,
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => {
+                "the model failed on this request or on one that was answered with it (see the server)".to_owned()
+            }
+        };
+        for request in &begun {
+            let _ = request.events.try_send(Event::Refused(ApiError::new(500, &*reason)));
+        }
+    }
+}
+
+/// A request as the model reads it; `None`: it was refused, or nobody waits for it.
+fn begin(reader: &Reader, limits: &Limits, Job { asked, events }: Job) -> Option<Begun> {
+    if events.is_disconnected() {
+        return None;
+    }
+    match read(reader, limits, asked) {
+        Ok((sample, wanted)) => {
+            let prompt_tokens = sample.input_ids.len();
+            events.try_send(Event::Begun { prompt_tokens }).ok()?;
+            Some(Begun { sample, wanted, events })
+        }
+        Err(error) => {
+            let _ = events.try_send(Event::Refused(error));
+            None
+        }
+    }
+}
+
+fn read(reader: &Reader, limits: &Limits, asked: Asked) -> Result<(Sample, Wanted), ApiError> {
+    let processor = reader.processor();
+    let sample = match asked.question {
+        Question::Text(text) => processor.text_prompt(SampleId(0), &text),
+        Question::Chat(mut conversation) => {
+            processor.expect_template().map_err(|_| {
+                ApiError::bad("messages", "the model has no chat template: /v1/completions continues texts")
+            })?;
+            confine(&mut conversation, limits.files.as_deref())?;
+            processor.prompt(SampleId(0), &conversation, Path::new(""))
+        }
+    };
+    let sample = sample.map_err(|error| ApiError::bad("messages", error.to_string()))?;
+    let num_tokens = sample.input_ids.len();
+    let context = max_context(&reader.model().folder().json).unwrap_or(usize::MAX).min(limits.max_context);
+    let room = context.saturating_sub(num_tokens);
+    let too_long = |reason: String| ApiError::bad("messages", reason).with_code("context_length_exceeded");
+    if num_tokens == 0 {
+        return Err(ApiError::bad("messages", "the prompt has no token"));
+    }
+    if room == 0 {
+        return Err(too_long(format!(
+            "the prompt has {num_tokens} tokens, and prompt and answer together have {context} at most"
+        )));
+    }
+    let max_new_tokens = match asked.max_tokens {
+        None => limits.max_new_tokens.min(room),
+        Some(wanted) if wanted > limits.max_new_tokens => {
+            let reason = format!("`max_tokens` is {wanted}; this server makes {} at most", limits.max_new_tokens);
+            return Err(ApiError::bad("max_tokens", reason));
+        }
+        Some(wanted) if wanted > room => {
+            let reason =
+                format!("{num_tokens} tokens of the prompt and {wanted} of the answer are more than {context}");
+            return Err(too_long(reason));
+        }
+        Some(wanted) => wanted,
+    };
+    let chance = asked.chance;
+    let is_greedy = chance.temperature == 0.0 || chance.top_p == 0.0;
+    let sampling = (!is_greedy).then(|| Sampling {
+        temperature: chance.temperature,
+        top_k: chance.top_k,
+        top_p: chance.top_p,
+        min_p: chance.min_p,
+        seed: chance.seed.unwrap_or_else(random),
+    });
+    Ok((sample, Wanted { max_new_tokens, sampling, repetition_penalty: chance.repetition_penalty, stops: asked.stops }))
+}
+
+fn answer(reader: &Reader, begun: &[Begun]) -> Result<()> {
+    let questions: Vec<_> = begun.iter().map(|request| (&request.sample, &request.wanted)).collect();
+    answer_each(reader, &questions, &mut |index, piece| {
+        let event = match piece {
+            Piece::Text(text) => Event::Text(text),
+            Piece::End { finish, num_tokens } => Event::End { finish, num_tokens },
+        };
+        // Where nobody is left to hear it, the answer stops. A token without text finds that out as well.
+        begun[index].events.try_send(event).is_ok()
+    })
+}

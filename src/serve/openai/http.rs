@@ -1,0 +1,195 @@
+//! What a request of HTTP is answered.
+
+use super::engine::{Engine, Event, Limits};
+use super::random::random;
+use super::stream::{Body, events, whole};
+use crate::serve::http::is_same;
+use flume::Receiver;
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use hyper::header::{
+    ALLOW, AUTHORIZATION, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue, ORIGIN, RETRY_AFTER,
+    WWW_AUTHENTICATE,
+};
+use hyper::{Method, Request, Response, StatusCode};
+use loongforge_core::openai::{ApiError, Asked, Endpoint, Reply, Usage, models};
+use loongforge_core::text::hex;
+use serde_json::{Value as Json, json};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tokio::time::timeout;
+
+/// Bytes of a request's body.
+pub const MAX_BODY: usize = 64 << 20;
+/// How long a client may take to send a body.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What all requests have in common.
+pub struct Shared {
+    pub engine: Engine,
+    pub limits: Limits,
+    /// What the model is called.
+    pub name: String,
+    /// What clients must have, if anything.
+    pub key: Option<String>,
+    /// When the server began, in seconds since 1970.
+    pub since: u64,
+}
+
+/// Answers one request, whatever it is.
+pub async fn answer<B>(request: Request<B>, shared: &Shared) -> Response<Body>
+where
+    B: hyper::body::Body,
+    B::Error: std::error::Error + Send + Sync + 'static,
+{
+    match respond(request, shared).await {
+        Ok(response) => response,
+        Err(error) => refusal(&error),
+    }
+}
+
+async fn respond<B>(request: Request<B>, shared: &Shared) -> Result<Response<Body>, ApiError>
+where
+    B: hyper::body::Body,
+    B::Error: std::error::Error + Send + Sync + 'static,
+{
+    let path = request.uri().path().to_owned();
+    let method = match path.as_str() {
+        "/health" | "/v1/models" => Method::GET,
+        "/v1/chat/completions" | "/v1/completions" => Method::POST,
+        path if path.starts_with("/v1/models/") => Method::GET,
+        _ => return Err(ApiError::new(404, "there is no such page").with_code("not_found")),
+    };
+    if *request.method() != method && !(method == Method::GET && *request.method() == Method::HEAD) {
+        return Err(ApiError::new(405, format!("{path} takes {method}")));
+    }
+    if path == "/health" {
+        return Ok(page(StatusCode::OK, &json!({"status": "ok"})));
+    }
+    admit(&request, shared)?;
+    let endpoint = match path.as_str() {
+        "/v1/chat/completions" => Endpoint::Chat,
+        "/v1/completions" => Endpoint::Completions,
+        "/v1/models" => return Ok(page(StatusCode::OK, &models(&shared.name, shared.since))),
+        path => {
+            let named = path.trim_start_matches("/v1/models/");
+            expect_model(named, shared)?;
+            return Ok(page(StatusCode::OK, &models(&shared.name, shared.since)["data"][0]));
+        }
+    };
+    let body = read(request).await?;
+    let asked = Asked::read(endpoint, &body)?;
+    drop(body);
+    if let Some(named) = &asked.model {
+        expect_model(named, shared)?;
+    }
+    let prefix = if endpoint == Endpoint::Chat { "chatcmpl" } else { "cmpl" };
+    let id = format!("{prefix}-{}", hex([random().to_le_bytes(), random().to_le_bytes()].concat()));
+    let reply = Reply { endpoint, id, created: now(), model: shared.name.clone() };
+    let (streams, includes_usage) = (asked.streams, asked.includes_usage);
+    let answer = shared.engine.ask(asked, &shared.limits)?;
+    // Only then is it known whether the request can be answered at all.
+    let prompt_tokens = match next(&answer).await? {
+        Event::Begun { prompt_tokens } => prompt_tokens,
+        _ => return Err(ApiError::new(500, "an answer without a beginning")),
+    };
+    if !streams {
+        return collect(&reply, &answer, prompt_tokens).await;
+    }
+    let mut response = Response::new(events(answer, reply, prompt_tokens, includes_usage));
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream; charset=utf-8"));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    Ok(response)
+}
+
+/// Who may ask.
+fn admit<B>(request: &Request<B>, shared: &Shared) -> Result<(), ApiError> {
+    // Browsers say where a page comes from: no web page may use the model of who looks at it.
+    if request.headers().contains_key(ORIGIN) {
+        return Err(ApiError::new(403, "web pages are not served (the request has an Origin)"));
+    }
+    let Some(key) = &shared.key else { return Ok(()) };
+    let header = request.headers().get(AUTHORIZATION).and_then(|value| value.to_str().ok());
+    match header.and_then(|value| value.strip_prefix("Bearer ")) {
+        Some(given) if is_same(given.trim(), key) => Ok(()),
+        _ => Err(ApiError::new(401, "the API key is missing or another").with_code("invalid_api_key")),
+    }
+}
+
+fn expect_model(named: &str, shared: &Shared) -> Result<(), ApiError> {
+    if named == shared.name {
+        return Ok(());
+    }
+    let named: String = named.chars().take(64).collect();
+    let reason = format!("the model {named:?} is not served; {:?} is", shared.name);
+    Err(ApiError { param: Some("model".into()), ..ApiError::new(404, reason).with_code("model_not_found") })
+}
+
+async fn read<B>(request: Request<B>) -> Result<Vec<u8>, ApiError>
+where
+    B: hyper::body::Body,
+    B::Error: std::error::Error + Send + Sync + 'static,
+{
+    let too_large = || ApiError::new(413, format!("a body has {MAX_BODY} bytes at most"));
+    let header = request.headers().get(CONTENT_LENGTH).and_then(|value| value.to_str().ok());
+    if header.and_then(|value| value.parse().ok()).is_some_and(|length: u64| length > MAX_BODY as u64) {
+        return Err(too_large());
+    }
+    let body = Limited::new(request.into_body(), MAX_BODY);
+    match timeout(PATIENCE, body.collect()).await {
+        Ok(Ok(body)) => Ok(body.to_bytes().to_vec()),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large()),
+        Ok(Err(error)) => Err(ApiError::new(400, format!("the body ends early: {error}"))),
+        Err(_) => Err(ApiError::new(408, "the body does not come")),
+    }
+}
+
+/// What comes next of an answer that has not ended.
+async fn next(answer: &Receiver<Event>) -> Result<Event, ApiError> {
+    match answer.recv_async().await {
+        Ok(Event::Refused(error)) => Err(error),
+        Ok(event) => Ok(event),
+        Err(_) => Err(ApiError::new(500, "the answer ended early")),
+    }
+}
+
+async fn collect(reply: &Reply, answer: &Receiver<Event>, prompt_tokens: usize) -> Result<Response<Body>, ApiError> {
+    let mut text = String::new();
+    loop {
+        match next(answer).await? {
+            Event::Text(piece) => text += &piece,
+            Event::End { finish, num_tokens } => {
+                let usage = Usage { prompt_tokens, completion_tokens: num_tokens };
+                return Ok(page(StatusCode::OK, &reply.whole(&text, finish, usage)));
+            }
+            Event::Begun { .. } | Event::Refused(_) => {}
+        }
+    }
+}
+
+fn page(status: StatusCode, json: &Json) -> Response<Body> {
+    let mut response = Response::new(whole(json.to_string()));
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}
+
+/// An error as OpenAI's clients read it.
+pub fn refusal(error: &ApiError) -> Response<Body> {
+    let status = StatusCode::from_u16(error.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let mut response = page(status, &error.json());
+    let headers = response.headers_mut();
+    match error.status {
+        401 => drop(headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))),
+        405 => drop(headers.insert(ALLOW, HeaderValue::from_static("GET, HEAD, POST"))),
+        429 | 503 => drop(headers.insert(RETRY_AFTER, HeaderValue::from_static("1"))),
+        _ => {}
+    }
+    response
+}
+
+/// Seconds since 1970.
+pub fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}

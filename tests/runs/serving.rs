@@ -1,0 +1,282 @@
+//! A trained model in use: `generate`, `chat` and `serve` of the program, and OpenAI's client, which is not changed.
+
+use crate::fixture::{Fixture, Pictures};
+use crate::must::skip;
+use serde_json::{Value, json};
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+const PROMPT: &str = "Say 1.";
+
+/// A checkpoint whose model has learned next to nothing, so that its answers are long.
+fn trained() -> Fixture {
+    let fixture = Fixture::new(Pictures::All);
+    let path = fixture.path().join("model/config.json");
+    let mut config: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    config["text_config"]["max_position_embeddings"] = 40_000.into();
+    fs::write(path, config.to_string()).unwrap();
+    fixture.run(&["train.steps=2", "train.warmup_steps=1", "checkpoint.every_steps=2"], None);
+    fixture
+}
+
+fn program(fixture: &Fixture) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_loongforge"));
+    command.current_dir(fixture.path()).env("OMP_NUM_THREADS", "1").env("CUDA_VISIBLE_DEVICES", "");
+    command
+}
+
+fn start(fixture: &Fixture, args: &[&str], input: &str) -> Output {
+    let mut command = program(fixture);
+    let mut child =
+        command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    child.wait_with_output().unwrap()
+}
+
+fn out(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+/// A server that ends with the test.
+struct Serving {
+    child: Child,
+    port: u16,
+}
+
+impl Serving {
+    fn begin(fixture: &Fixture, args: &[&str]) -> Self {
+        let mut command = program(fixture);
+        command.args(["serve", "run", "--name", "tiny", "--port", "0"]).args(args).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let port = line.trim().trim_end_matches("/v1").rsplit(':').next().and_then(|port| port.parse().ok());
+        Self { child, port: port.unwrap_or_else(|| panic!("{line}")) }
+    }
+
+    /// Sends a request, whose answer is still to be read.
+    fn send(&self, method: &str, path: &str, headers: &str, body: &str) -> TcpStream {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(120))).unwrap();
+        let head =
+            format!("{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {}\r\n", body.len());
+        stream.write_all(format!("{head}{headers}\r\n{body}").as_bytes()).unwrap();
+        stream
+    }
+
+    /// Status, headers and JSON of the answer.
+    fn ask(&self, method: &str, path: &str, headers: &str, body: &str) -> (u16, String, Value) {
+        let mut answer = String::new();
+        self.send(method, path, headers, body).read_to_string(&mut answer).unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("{answer}"));
+        let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+        (status, head.to_lowercase(), serde_json::from_str(body).unwrap_or_default())
+    }
+
+    fn chat(&self, more: Value) -> (u16, String, Value) {
+        self.ask("POST", "/v1/chat/completions", "", &body(more))
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A greedy question with other fields.
+fn body(more: Value) -> String {
+    let mut body = json!({"messages": [{"role": "user", "content": PROMPT}], "temperature": 0, "max_tokens": 24});
+    more.as_object().unwrap().iter().for_each(|(name, value)| body[name] = value.clone());
+    body.to_string()
+}
+
+#[test]
+fn greedy_answers_are_equal_wherever_they_are_asked() {
+    let fixture = trained();
+    let generated = start(&fixture, &["generate", "run", "--prompt", PROMPT, "--max-new-tokens", "24"], "");
+    let generated = out(&generated).strip_suffix('\n').unwrap().to_owned();
+    assert!(generated.len() >= 8, "{generated:?}");
+
+    let chatted = start(
+        &fixture,
+        &["chat", "run", "--max-new-tokens", "24"],
+        &format!("{PROMPT}\n/reset\n\n{PROMPT}\n/exit\nx\n"),
+    );
+    assert_eq!(out(&chatted), format!("{generated}\n{generated}\n"), "{}", String::from_utf8_lossy(&chatted.stderr));
+
+    let lines = [
+        json!({"prompt": PROMPT, "id": "a"}).to_string(),
+        "no json".to_owned(),
+        String::new(),
+        json!({"messages": [{"role": "user", "content": "Say 7."}, {"role": "assistant", "content": "b"}]}).to_string(),
+        json!({"prompt": "<image>?", "images": ["gone.png"]}).to_string(),
+        json!({"conversations": [{"from": "human", "value": PROMPT}]}).to_string(),
+    ];
+    fs::write(fixture.path().join("prompts.jsonl"), lines.join("\n")).unwrap();
+    let args = [
+        "generate",
+        "run",
+        "--prompts",
+        "prompts.jsonl",
+        "-o",
+        "answers.jsonl",
+        "--max-new-tokens",
+        "24",
+        "--batch",
+        "2",
+    ];
+    let made = start(&fixture, &args, "");
+    let said = String::from_utf8_lossy(&made.stderr).into_owned();
+    assert_eq!(made.status.code(), Some(1), "{said}");
+    assert!(
+        said.contains("prompts.jsonl:2: ") && said.contains("prompts.jsonl:5: ") && said.contains("gone.png"),
+        "{said}"
+    );
+    assert!(out(&made).starts_with("3 answers, ") && out(&made).ends_with("2 bad lines\n"), "{}", out(&made));
+    let written = fs::read_to_string(fixture.path().join("answers.jsonl")).unwrap();
+    let rows: Vec<Value> = written.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(rows.iter().map(|row| row["line"].as_u64().unwrap()).collect::<Vec<_>>(), [1, 4, 6]);
+    assert_eq!(
+        (&rows[0]["id"], &rows[0]["answer"], &rows[2]["answer"]),
+        (&json!("a"), &json!(generated), &json!(generated))
+    );
+    assert_eq!((&rows[1]["expected"], &rows[1]["messages"][0]["content"]), (&json!("b"), &json!("Say 7.")));
+    let again = start(&fixture, &args, "");
+    assert_eq!(again.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&again.stderr).contains("--overwrite"));
+
+    let serving = Serving::begin(&fixture, &[]);
+    let (status, _, answer) = serving.chat(json!({}));
+    assert_eq!((status, &answer["choices"][0]["message"]["content"]), (200, &json!(generated)), "{answer}");
+    assert_eq!(rows[0]["tokens"], answer["usage"]["completion_tokens"]);
+    // The first letters of the answer but one, as a stop string.
+    let stop: String = generated.chars().skip(1).take(2).collect();
+    let (_, _, stopped) = serving.chat(json!({"stop": [stop]}));
+    let expected = generated.split(&stop).next().unwrap();
+    assert_eq!(
+        (&stopped["choices"][0]["message"]["content"], &stopped["choices"][0]["finish_reason"]),
+        (&json!(expected), &json!("stop"))
+    );
+}
+
+#[test]
+fn bad_requests_and_clients_that_go_harm_nobody_else() {
+    let fixture = trained();
+    fs::write(fixture.path().join("key"), "secret\n").unwrap();
+    let limits = ["--queue", "1", "--batch", "1", "--max-new-tokens", "30000", "--api-key-file", "key"];
+    let serving = Serving::begin(&fixture, &limits);
+    let key = "Authorization: Bearer secret\r\n";
+    let post = |path: &str, body: &str| {
+        let (status, _, json) = serving.ask("POST", path, key, body);
+        (status, json["error"]["param"].as_str().unwrap_or_default().to_owned())
+    };
+    let chat = "/v1/chat/completions";
+    for (method, path, headers, expected) in [
+        ("GET", "/health", "", 200),
+        ("GET", "/v1/models", "", 401),
+        ("GET", "/v1/models", "Authorization: Bearer other\r\n", 401),
+        ("GET", "/v1/models", key, 200),
+        ("GET", "/v1/models/tiny", key, 200),
+        ("GET", "/v1/models/other", key, 404),
+        ("GET", "/v1/secrets", key, 404),
+        ("GET", chat, key, 405),
+        ("POST", "/v1/models", key, 405),
+        ("GET", "/v1/models", "Origin: https://example.com\r\nAuthorization: Bearer secret\r\n", 403),
+    ] {
+        let (status, _, json) = serving.ask(method, path, headers, "");
+        assert_eq!(status, expected, "{method} {path} {headers}: {json}");
+        assert_eq!(json["error"].is_object(), expected != 200, "{json}");
+    }
+    for (more, param) in [
+        (json!({"messages": []}), "messages"),
+        (json!({"n": 2}), "n"),
+        (json!({"max_tokens": 30001}), "max_tokens"),
+        (json!({"unheard_of": 1}), "unheard_of"),
+        (json!({"messages": [{"role": "user", "content": "x".repeat(400_000)}]}), "messages"),
+        (
+            json!({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "/etc/passwd"}}]}]}),
+            "messages",
+        ),
+        (
+            json!({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk="}}]}]}),
+            "messages",
+        ),
+        (json!({"model": "other"}), "model"),
+    ] {
+        let expected = if param == "model" { 404 } else { 400 };
+        assert_eq!(post(chat, &body(more)), (expected, param.to_owned()));
+    }
+    assert_eq!(post(chat, "{").0, 400);
+    let huge = format!("{key}Content-Length: {}\r\n", 1u64 << 40);
+    let mut stream = TcpStream::connect(("127.0.0.1", serving.port)).unwrap();
+    write!(stream, "POST {chat} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{huge}\r\n").unwrap();
+    let mut refused = String::new();
+    stream.read_to_string(&mut refused).unwrap();
+    assert!(refused.starts_with("HTTP/1.1 413"), "{refused}");
+
+    // Minutes of an answer, of which two clients hear the beginning and go. A third waits in the queue, and a fourth has no place.
+    for streams in [true, false] {
+        let long = body(json!({"max_tokens": 30000, "stream": streams, "temperature": 0}));
+        let mut first = serving.send("POST", chat, key, &long);
+        if streams {
+            let mut head = [0; 15];
+            first.read_exact(&mut head).unwrap();
+            assert_eq!(&head, b"HTTP/1.1 200 OK");
+        } else {
+            // The model has taken it from the queue by then.
+            std::thread::sleep(Duration::from_secs(2));
+        }
+        let waiting = serving.send("POST", chat, key, &body(json!({"max_tokens": 1})));
+        std::thread::sleep(Duration::from_millis(500));
+        let (status, head, json) = serving.ask("POST", chat, key, &body(json!({"max_tokens": 1})));
+        assert_eq!((status, &json["error"]["type"]), (429, &json!("rate_limit_error")), "{json}");
+        assert!(head.contains("retry-after: 1"), "{head}");
+        let gone = Instant::now();
+        drop(first);
+        let mut answer = String::new();
+        { waiting }.read_to_string(&mut answer).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        assert!(gone.elapsed() < Duration::from_secs(10), "{:?}", gone.elapsed());
+    }
+    let open = start(&fixture, &["serve", "run", "--host", "0.0.0.0", "--port", "0"], "");
+    assert_eq!(open.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&open.stderr).contains("--insecure-allow-plaintext"));
+}
+
+#[test]
+fn unmodified_clients_of_openai_read_answers_streams_and_errors() {
+    let Some(python) = std::env::var_os("LOONGFORGE_CLIENT_PYTHON").map(PathBuf::from) else {
+        return skip("clients", "LOONGFORGE_CLIENT_PYTHON names no Python with openai 3.54.0 (docs/serving.md)");
+    };
+    let fixture = trained();
+    fs::write(fixture.path().join("key"), "secret\n").unwrap();
+    let serving = Serving::begin(&fixture, &["--api-key-file", "key"]);
+    let first = |folder: PathBuf| fs::read_dir(folder).unwrap().next().unwrap().unwrap().path();
+    let picture = first(first(fixture.path().join("data/images/train")));
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients/openai_chat.py");
+    let mut command = Command::new(python);
+    command.arg(script).args(["--port", &serving.port.to_string(), "--model", "tiny", "--key", "secret", "--picture"]);
+    let output = command.arg(picture).stderr(Stdio::inherit()).output().unwrap();
+    assert!(output.status.success(), "{}", output.status);
+    let found: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let generated = start(&fixture, &["generate", "run", "--prompt", PROMPT, "--max-new-tokens", "24"], "");
+    assert_eq!(found["text"], json!(out(&generated).strip_suffix('\n').unwrap()), "{found}");
+    for (one, other) in [("streamed", "text"), ("streamed_finish", "finish"), ("streamed_usage", "usage")] {
+        assert_eq!(found[one], found[other], "{found}");
+    }
+    assert_eq!(
+        (&found["seeds"][0], &found["continued"]),
+        (&found["seeds"][1], &found["continued_streamed"]),
+        "{found}"
+    );
+    assert_ne!(found["seeds"][0], found["seeds"][2], "{found}");
+    assert!(found["num_pieces"].as_u64() > Some(4) && found["turns"].as_u64() > found["usage"][0].as_u64(), "{found}");
+    let refused = json!(["n", "logprobs", "response_format", "max_tokens", "model_not_found", "invalid_api_key"]);
+    assert_eq!((&found["refused"], found["seen"].is_string()), (&refused, true), "{found}");
+}
