@@ -43,6 +43,10 @@ impl Question {
                     None => Ok((Self::Chat(conversation), None)),
                 }
             }
+            Whole::Pair(pair) => match pair.chosen.split_answer() {
+                Some((question, answer)) => Ok((Self::Chat(question), Some(answer))),
+                None => Ok((Self::Chat(pair.chosen), None)),
+            },
             _ => Err(DataError::Line(format!("is a sample of the format {}, which asks nothing", layout.name()))),
         }
     }
@@ -76,6 +80,7 @@ mod tests {
             (json!({"prompt": "a"}), 1, None),
             (json!({"prompt": [user("a")]}), 1, None),
             (json!({"prompt": "a", "completion": "b"}), 1, Some("b")),
+            (json!({"prompt": "a", "chosen": "b", "rejected": "c"}), 1, Some("b")),
             (json!({"messages": [user("a")]}), 1, None),
             (json!({"messages": [user("a"), {"role": "assistant", "content": "b"}]}), 1, Some("b")),
             (json!({"messages": [user("a"), {"role": "assistant", "content": "b"}, user("c")]}), 3, None),
