@@ -40,9 +40,13 @@ fn data_of_which_nothing_can_be_used_are_refused() {
     let fixture = Fixture::new();
     let long = ["all 40 samples of data/train.jsonl", "longer than data.pack.max_tokens = 4", "data/train.jsonl:1"];
     refused(&fixture, &["data.pack.max_tokens=4"], &long);
-    let unknown = r#"{"chosen": "a", "rejected": "b"}"#;
-    fixture.write("data/dpo.jsonl", format!("{unknown}\n").repeat(9));
-    refused(&fixture, &["data.train.0.path=data/dpo.jsonl"], &["data/dpo.jsonl", "its first sample has the fields"]);
+    let unknown = r#"{"better": "a", "worse": "b"}"#;
+    fixture.write("data/odd.jsonl", format!("{unknown}\n").repeat(9));
+    refused(&fixture, &["data.train.0.path=data/odd.jsonl"], &["data/odd.jsonl", "its first sample has the fields"]);
+    let pair = r#"{"prompt": "?", "chosen": "a", "rejected": "b"}"#;
+    fixture.write("data/dpo.jsonl", format!("{pair}\n").repeat(9));
+    refused(&fixture, &["data.train.0.path=data/dpo.jsonl"], &["data/dpo.jsonl", "set `train.preference`"]);
+    refused(&fixture, &["train.preference={loss: orpo}"], &["data/train.jsonl", "has no pairs of answers"]);
     let user = r#"{"messages": [{"role": "user", "content": "hi"}]}"#;
     fixture.write("data/user.jsonl", format!("{user}\n").repeat(9));
     let words = ["none of the 9 samples of data/user.jsonl", "no assistant message to learn from"];

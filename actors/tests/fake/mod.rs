@@ -70,7 +70,14 @@ pub fn spec(pools: &PoolSizes, steps: u64) -> CoordinatorSpec {
         pools: pools.clone(),
         plan: PlanSpec {
             pack: PackLimits::tokens(32),
-            learning_rate: LearningRate { peak: 0.1, min: 0.0, schedule: Schedule::Linear, warmup_steps: 2, steps },
+            learning_rate: LearningRate {
+                peak: 0.1,
+                min: 0.0,
+                schedule: Schedule::Linear,
+                warmup_steps: 2,
+                decay_steps: 1,
+                steps,
+            },
             foundations: foundations(pools),
             encoders: encoders(pools),
             colocated: pools.encoders.is_empty(),

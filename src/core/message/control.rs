@@ -125,7 +125,7 @@ pub struct StepReport {
     /// The routing of a foundation with experts.
     pub routing: Option<RoutingReport>,
     /// The pairs of answers of a foundation that learns from such.
-    pub pairs: Option<PairReport>,
+    pub pairs: Option<Box<PairReport>>,
     pub timings: Timings,
     /// The evaluation of a foundation's rank that has a part in the results of an evaluation; then all the above are 0.
     pub evaluation: Option<EvaluationReport>,

@@ -264,7 +264,7 @@ impl TorchEngine {
         self.num_reported = 1;
         let timings = Timings { memory: self.memory(), ..std::mem::take(&mut ports.timings) };
         let routing = self.foundation.as_mut().map_or(Ok(None), FoundationPart::reduce_routing)?;
-        let pairs = self.foundation.as_ref().and_then(FoundationPart::pairs);
+        let pairs = self.foundation.as_ref().and_then(FoundationPart::pairs).map(Box::new);
         let (epoch, evaluation) = (Epoch(0), None);
         let report = StepReport { step, epoch, loss, grad_square_sum, routing, pairs, timings, evaluation };
         ports.emit(Event::Reduced(report));

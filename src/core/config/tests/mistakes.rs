@@ -101,20 +101,27 @@ fn one_mistake_at_a_time() {
         ("eval: { path: DATA, scores: [bleu] }\n", &["`eval.scores.0`", "wer"]),
         // the course of the learning rate
         ("$ +train.warmup_ratio=1.5", &["LF0104", "`train.warmup_ratio`: must be at most 1"]),
-        ("$ +train={warmup_ratio: 0.1, warmup_steps: 1}", &["LF0111", "both `train.warmup_ratio` and"]),
-        ("$ +train.decay_steps=3", &["LF0111", "`train.decay_steps` is for `train.schedule: wsd`"]),
-        ("$ +train={schedule: wsd, warmup_steps: 5, decay_steps: 6}", &["LF0111", "a warm-up of 5 and a decay of 6"]),
-        // pairs of answers
         (
-            "$ +train.preference={gamma: 1}",
+            "$ train={steps: 10, global_batch_size: 4, lr: 1e-5, warmup_ratio: 0.1, warmup_steps: 1}",
+            &["LF0111", "both `train.warmup_ratio` and"],
+        ),
+        ("$ +train.decay_steps=3", &["LF0111", "`train.decay_steps` is for `train.schedule: wsd`"]),
+        (
+            "$ train={steps: 10, global_batch_size: 4, lr: 1e-5, schedule: wsd, warmup_steps: 5, decay_steps: 6}",
+            &["LF0111", "a warm-up of 5 and a decay of 6"],
+        ),
+        // pairs of answers
+        ("$ +train.preference={}", &["LF0111", "and there are no weights of one", "set `model.load`"]),
+        (
+            "$ +train.preference={loss: orpo, gamma: 1}",
             &["LF0111", "`train.preference.gamma` is for `train.preference.loss`: simpo"],
         ),
         (
-            "$ +train.preference={loss: robust, label_smoothing: 0.5}",
-            &["LF0104", "`train.preference.label_smoothing`: must be below 0.5"],
+            "$ +train.preference={loss: orpo, label_smoothing: 0.5}",
+            &["LF0111", "`train.preference.label_smoothing` is for `train.preference.loss`: sigmoid and robust"],
         ),
         (
-            "$ +train={preference: {}, phase: pretrain}",
+            "$ train={steps: 10, global_batch_size: 4, lr: 1e-5, preference: {loss: orpo}, phase: pretrain}",
             &["LF0111", "`train.preference` compares answers", "set `train.phase` to sft"],
         ),
         ("$ +model.reference={frozen_precision: fp8_e4m3fn}", &["LF0111", "without `train.preference`"]),

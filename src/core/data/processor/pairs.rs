@@ -89,12 +89,12 @@ mod tests {
         let [chosen, rejected] = pair.answers().map(alone);
         assert_eq!(sample.input_ids, [chosen.input_ids.clone(), rejected.input_ids].concat());
         assert_eq!(sample.targets, [chosen.targets, rejected.targets.clone()].concat());
-        let positions: Vec<f32> = (0..8).chain(0..6).map(|at| at as f32).collect();
+        let positions: Vec<f32> = (0..9).chain(0..7).map(|at| at as f32).collect();
         assert_eq!(sample.position_ids, positions.repeat(3));
-        assert_eq!((&sample.meta.documents[..], sample.meta.num_tokens), (&[8, 6][..], 14));
+        assert_eq!((&sample.meta.documents[..], sample.meta.num_tokens), (&[9, 7][..], 16));
         assert_eq!((sample.meta.num_targets, sample.meta.items.len()), (1, 2));
         let item = &sample.media[1];
-        assert_eq!((item.tower, item.grid.t, item.num_features), (Tower::Reference, 6, 1));
+        assert_eq!((item.tower, item.grid.t, item.num_features), (Tower::Reference, 7, 1));
         let values: Vec<f32> = rejected.targets.iter().map(|target| (*target).max(-1) as f32).collect();
         assert_eq!(item.pixels.iter().skip(1).step_by(2).copied().collect::<Vec<f32>>(), values);
         assert!(values.contains(&-1.0) && values.iter().filter(|value| **value >= 0.0).count() == 2);

@@ -260,7 +260,7 @@ impl InFlight {
     /// Sums over the foundation's ranks in their order.
     fn pairs(&self) -> Option<PairReport> {
         let of_pool = self.reports.iter().filter(|(actor, _)| actor.role == Role::Foundation);
-        of_pool.filter_map(|(_, report)| report.pairs).reduce(|sum, part| sum.plus(&part))
+        of_pool.filter_map(|(_, report)| report.pairs.as_deref().copied()).reduce(|sum, part| sum.plus(&part))
     }
 
     /// The losses are sums over the foundation's ranks in their order; the loads are the pool's, those of each layer from the
