@@ -1,16 +1,12 @@
 //! How many tokens a model reads and writes at once.
 
+use loongforge_core::data::ModelCard;
 use serde_json::Value as Json;
-
-const KEY: &str = "max_position_embeddings";
-/// Sections in which a `config.json` may describe its language model.
-const SECTIONS: [&str; 5] = ["text_config", "llm_config", "language_config", "thinker_config", "foundation"];
 
 /// Returns the `max_position_embeddings` of a model's `config.json`; `None` where it names none.
 pub fn max_context(config: &Json) -> Option<usize> {
-    let own = config.get(KEY).and_then(Json::as_u64).filter(|length| *length > 0);
-    let inner = || SECTIONS.iter().find_map(|section| max_context(config.get(section)?));
-    own.map(|length| length as usize).or_else(inner)
+    let lengths = ModelCard::of(config).of_text().filter_map(|keys| keys["max_position_embeddings"].as_u64());
+    lengths.map(|length| length as usize).find(|length| *length > 0)
 }
 
 #[cfg(test)]

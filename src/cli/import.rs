@@ -47,7 +47,7 @@ pub fn import(args: ImportArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What became of every key: first what has no counterpart.
+/// Lists what became of every key, first those without a counterpart.
 fn report(imported: &Imported) -> String {
     let line = |key: &KeyFate, what: String| format!("  {}: {}{what}\n", safe(&key.key), safe(&key.value));
     let (mut missing, mut settled, mut arrived) = (String::new(), String::new(), 0);

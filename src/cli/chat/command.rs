@@ -1,4 +1,4 @@
-//! What a line of a chat means.
+//! Reads a line of a chat: a message or a command.
 
 pub const HELP: &str = "\
 /image FILE    add a picture to the next message

@@ -59,11 +59,7 @@ fn data(sheet: &mut Sheet) {
             _ => Err("write each set under eval.sets"),
         });
     }
-    sheet.evaluates("val_set_size", "eval_steps");
-    sheet.with("val_set_size", "data.val_size", |value| match value.as_f64() {
-        Some(share) if share < 1.0 => Ok(value.clone()),
-        _ => Err("data.val_size is a share, below 1"),
-    });
+    sheet.held_out("val_set_size");
     sheet.copy("sequence_len", "data.pack.max_tokens");
     sheet.settled(
         "samples are always packed, and never padded",
@@ -155,50 +151,20 @@ fn method(sheet: &mut Sheet) {
         None => sheet.missing("train.preference learns from pairs: dpo, ipo, orpo, simpo", &["rl"]),
     }
     ["rl_beta", "dpo_beta", "orpo_alpha"].iter().for_each(|key| sheet.copy_number(key, "train.preference.beta"));
-    sheet.copy_number("simpo_gamma", "train.preference.gamma");
-    sheet.copy_number("rpo_alpha", "train.preference.nll_weight");
-    sheet.copy_number("dpo_label_smoothing", "train.preference.label_smoothing");
+    sheet.preference("rpo_alpha");
 }
 
 fn train(sheet: &mut Sheet) {
-    let number = |sheet: &Sheet, key: &str| sheet.number(key).unwrap_or(1.0);
-    let batch = number(sheet, "micro_batch_size") * number(sheet, "gradient_accumulation_steps");
-    sheet.set("train.global_batch_size", batch as u64);
-    let key = "train.global_batch_size (multiply it with the number of GPUs)";
-    ["micro_batch_size", "gradient_accumulation_steps"].iter().for_each(|theirs| sheet.arrived(theirs, key));
+    sheet.batch("micro_batch_size", 1.0);
     sheet.copy_number("learning_rate", "train.lr");
-    if sheet.number("max_steps").is_some_and(|steps| steps > 0.0) {
-        sheet.copy("max_steps", "train.steps");
-        sheet.settled("max_steps goes before it", &["num_epochs"]);
-    } else {
-        sheet.set("train.epochs", 1.0);
-        sheet.copy_number("num_epochs", "train.epochs");
-    }
+    sheet.duration("num_epochs", 1.0);
     let ratio = sheet.number("cosine_min_lr_ratio").zip(sheet.number("learning_rate"));
     if let Some((ratio, rate)) = ratio {
         sheet.with("cosine_min_lr_ratio", "train.min_lr", |_| Ok((ratio * rate).into()));
     }
     sheet.with("lr_scheduler", "train.schedule", schedule);
-    if sheet.number("warmup_steps").is_some_and(|steps| steps > 0.0) {
-        sheet.settled("warmup_steps goes before it", &["warmup_ratio"]);
-    }
-    if sheet.number("warmup_steps").is_some_and(|steps| steps > 0.0 && steps < 1.0) {
-        sheet.copy_number("warmup_steps", "train.warmup_ratio");
-    }
-    sheet.copy("warmup_steps", "train.warmup_steps");
-    sheet.copy_number("warmup_ratio", "train.warmup_ratio");
-    sheet.set("train.optimizer.weight_decay", 0.0);
-    sheet.copy_number("weight_decay", "train.optimizer.weight_decay");
-    let betas = [("adam_beta1", 0.9), ("adam_beta2", 0.999)];
-    let numbers = betas.map(|(key, default)| sheet.number(key).unwrap_or(default));
-    sheet.set("train.optimizer.betas", json!(numbers));
-    betas.iter().for_each(|(key, _)| sheet.arrived(key, "train.optimizer.betas"));
-    sheet.copy_number("adam_epsilon", "train.optimizer.eps");
-    sheet.copy_number("max_grad_norm", "train.clip_grad");
-    match sheet.get("optimizer").and_then(Value::as_str).is_none_or(|name| name.starts_with("adamw_torch")) {
-        true => sheet.settled("AdamW is the optimizer", &["optimizer"]),
-        false => sheet.missing("AdamW is the optimizer", &["optimizer"]),
-    }
+    sheet.warmup();
+    sheet.optimizer("optimizer");
     if sheet.is_true("bf16") || sheet.is("bf16", "auto") || sheet.is("bf16", "full") {
         sheet.set("train.precision", "bf16");
     }
@@ -222,18 +188,8 @@ fn train(sheet: &mut Sheet) {
 }
 
 fn run(sheet: &mut Sheet) {
-    let folder = sheet.get("output_dir").and_then(Value::as_str).unwrap_or("imported").trim_end_matches('/');
-    let name = folder.rsplit('/').next().unwrap_or("imported").to_owned();
-    sheet.set("run.name", name);
-    sheet.copy_all(&[
-        ("output_dir", "run.dir"),
-        ("seed", "run.seed"),
-        ("logging_steps", "log.every_steps"),
-        ("save_steps", "checkpoint.every_steps"),
-        ("save_total_limit", "checkpoint.keep_last"),
-        ("eval_steps", "eval.every_steps"),
-        ("early_stopping_patience", "eval.patience"),
-    ]);
+    sheet.run(&["output_dir"]);
+    sheet.copy_all(&[("eval_steps", "eval.every_steps"), ("early_stopping_patience", "eval.patience")]);
     sheet.missing("checkpoint.every_steps counts steps", &["saves_per_epoch"]);
     sheet.missing("eval.every_steps counts steps", &["evals_per_epoch"]);
     sheet.settled("packs of the run are evaluated with", &["eval_batch_size"]);

@@ -68,11 +68,7 @@ fn data(sheet: &mut Sheet) {
     }
     sheet.copy("cutoff_len", "data.pack.max_tokens");
     sheet.settled("the chat template is that of the model's folder; data.template has built-in ones", &["template"]);
-    sheet.evaluates("val_size", "eval_steps");
-    sheet.with("val_size", "data.val_size", |value| match value.as_f64() {
-        Some(share) if share < 1.0 => Ok(value.clone()),
-        _ => Err("data.val_size is a share, below 1"),
-    });
+    sheet.held_out("val_size");
     let mask = sheet.is_true("mask_history");
     sheet.with("mask_history", "train.learn", |_| Ok(if mask { "last" } else { "all" }.into()));
     sheet.missing("only answers count in the loss of train.phase sft", &["train_on_prompt"]);
@@ -148,50 +144,19 @@ fn preference(sheet: &mut Sheet) {
         false => sheet.missing("train.preference.loss has others; sigmoid is written", &["pref_loss"]),
     }
     sheet.copy_number("pref_beta", "train.preference.beta");
-    sheet.copy_number("pref_ftx", "train.preference.nll_weight");
-    sheet.copy_number("simpo_gamma", "train.preference.gamma");
-    sheet.copy_number("dpo_label_smoothing", "train.preference.label_smoothing");
+    sheet.preference("pref_ftx");
 }
 
 fn train(sheet: &mut Sheet) {
-    let (per_device, accumulated) = (
-        sheet.number("per_device_train_batch_size").unwrap_or(8.0),
-        sheet.number("gradient_accumulation_steps").unwrap_or(1.0),
-    );
-    sheet.set("train.global_batch_size", (per_device * accumulated) as u64);
-    let batch = "train.global_batch_size (multiply it with the number of GPUs)";
-    sheet.arrived("per_device_train_batch_size", batch);
-    sheet.arrived("gradient_accumulation_steps", batch);
+    sheet.batch("per_device_train_batch_size", 8.0);
     // Their default.
     sheet.set("train.lr", 5e-5);
     sheet.copy_number("learning_rate", "train.lr");
-    if sheet.number("max_steps").is_some_and(|steps| steps > 0.0) {
-        sheet.copy("max_steps", "train.steps");
-        sheet.settled("max_steps goes before it", &["num_train_epochs"]);
-    } else {
-        sheet.set("train.epochs", 3.0);
-        sheet.copy_number("num_train_epochs", "train.epochs");
-        sheet.settled("it is not set", &["max_steps"]);
-    }
+    sheet.duration("num_train_epochs", 3.0);
     sheet.set("train.schedule", "linear");
     sheet.with("lr_scheduler_type", "train.schedule", schedule);
-    if sheet.number("warmup_steps").is_some_and(|steps| steps > 0.0) {
-        sheet.settled("warmup_steps goes before it", &["warmup_ratio"]);
-    }
-    sheet.copy("warmup_steps", "train.warmup_steps");
-    sheet.copy_number("warmup_ratio", "train.warmup_ratio");
-    sheet.set("train.optimizer.weight_decay", 0.0);
-    sheet.copy_number("weight_decay", "train.optimizer.weight_decay");
-    let betas = [("adam_beta1", 0.9), ("adam_beta2", 0.999)];
-    let numbers = betas.map(|(key, default)| sheet.number(key).unwrap_or(default));
-    sheet.set("train.optimizer.betas", json!(numbers));
-    betas.iter().for_each(|(key, _)| sheet.arrived(key, "train.optimizer.betas"));
-    sheet.copy_number("adam_epsilon", "train.optimizer.eps");
-    sheet.copy_number("max_grad_norm", "train.clip_grad");
-    match sheet.get("optim").and_then(Value::as_str).is_none_or(|name| name.starts_with("adamw_torch")) {
-        true => sheet.settled("AdamW is the optimizer", &["optim"]),
-        false => sheet.missing("AdamW is the optimizer", &["optim"]),
-    }
+    sheet.warmup();
+    sheet.optimizer("optim");
     if sheet.is_true("bf16") || sheet.is_true("pure_bf16") {
         sheet.set("train.precision", "bf16");
     }
@@ -209,17 +174,8 @@ fn train(sheet: &mut Sheet) {
 }
 
 fn run(sheet: &mut Sheet) {
-    let name = ["run_name", "output_dir"].iter().find_map(|key| sheet.get(key).and_then(Value::as_str));
-    let name = name.and_then(|name| name.trim_end_matches('/').rsplit('/').next()).unwrap_or("imported").to_owned();
-    sheet.set("run.name", name);
+    sheet.run(&["run_name", "output_dir"]);
     sheet.arrived("run_name", "run.name");
-    sheet.copy_all(&[
-        ("output_dir", "run.dir"),
-        ("seed", "run.seed"),
-        ("logging_steps", "log.every_steps"),
-        ("save_steps", "checkpoint.every_steps"),
-        ("save_total_limit", "checkpoint.keep_last"),
-    ]);
     if sheet.is("eval_strategy", "steps") {
         sheet.copy("eval_steps", "eval.every_steps");
         sheet.arrived("eval_strategy", "eval.every_steps");

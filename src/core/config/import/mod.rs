@@ -5,6 +5,7 @@ mod llama_factory;
 mod sheet;
 #[cfg(test)]
 mod tests;
+mod trainer;
 
 use super::yaml;
 use serde_json::Value;

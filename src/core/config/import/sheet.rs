@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-/// What became of a key.
+/// Tells what became of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fate {
     /// It is this key, or these keys, of ours.
@@ -133,13 +133,6 @@ impl Sheet {
     pub fn number(&self, key: &str) -> Option<f64> {
         let value = self.get(key)?;
         value.as_f64().or_else(|| value.as_str()?.parse().ok())
-    }
-
-    /// Samples that are set aside are evaluated during the run, as often as the key `every` says, else every 100 steps.
-    pub fn evaluates(&mut self, share: &str, every: &str) {
-        if self.number(share).is_some_and(|share| share > 0.0 && share < 1.0) && self.get(every).is_none() {
-            self.set("eval.every_steps", 100);
-        }
     }
 
     /// Learning rates and the like, which YAML takes for text where they are written `1e-5`.

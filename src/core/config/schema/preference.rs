@@ -24,7 +24,7 @@ pub struct Preference {
     pub nll_weight: Option<f64>,
 }
 
-/// What a pair of answers costs.
+/// Says what a pair of answers costs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(inline)]

@@ -1,0 +1,90 @@
+//! Keys of transformers' trainer, which LLaMA-Factory and axolotl both hand on, some under names of their own.
+
+use serde_json::{Value, json};
+
+use super::sheet::Sheet;
+
+impl Sheet {
+    /// Samples of a step: those of a device, under `per_device` or so many by default, times those that are accumulated.
+    pub fn batch(&mut self, per_device: &str, default: f64) {
+        let accumulated = "gradient_accumulation_steps";
+        let size = self.number(per_device).unwrap_or(default) * self.number(accumulated).unwrap_or(1.0);
+        self.set("train.global_batch_size", size as u64);
+        for key in [per_device, accumulated] {
+            self.arrived(key, "train.global_batch_size (multiply it with the number of GPUs)");
+        }
+    }
+
+    /// The length of the run: `max_steps` where it is above 0, else the key `epochs`, or so many by default.
+    pub fn duration(&mut self, epochs: &str, default: f64) {
+        if self.number("max_steps").is_some_and(|steps| steps > 0.0) {
+            self.copy("max_steps", "train.steps");
+            self.settled("max_steps goes before it", &[epochs]);
+        } else {
+            self.set("train.epochs", default);
+            self.copy_number(epochs, "train.epochs");
+            self.settled("it is not set", &["max_steps"]);
+        }
+    }
+
+    /// `warmup_steps`, which below 1 are a share of all steps, or `warmup_ratio`.
+    pub fn warmup(&mut self) {
+        let steps = self.number("warmup_steps").unwrap_or(0.0);
+        if steps > 0.0 {
+            self.settled("warmup_steps goes before it", &["warmup_ratio"]);
+        }
+        if steps > 0.0 && steps < 1.0 {
+            self.copy_number("warmup_steps", "train.warmup_ratio");
+        }
+        self.copy("warmup_steps", "train.warmup_steps");
+        self.copy_number("warmup_ratio", "train.warmup_ratio");
+    }
+
+    /// AdamW with their defaults; its name is under `optimizer`.
+    pub fn optimizer(&mut self, optimizer: &str) {
+        self.set("train.optimizer.weight_decay", 0.0);
+        self.copy_number("weight_decay", "train.optimizer.weight_decay");
+        let betas = [("adam_beta1", 0.9), ("adam_beta2", 0.999)];
+        let numbers = betas.map(|(key, default)| self.number(key).unwrap_or(default));
+        self.set("train.optimizer.betas", json!(numbers));
+        betas.iter().for_each(|(key, _)| self.arrived(key, "train.optimizer.betas"));
+        self.copy_number("adam_epsilon", "train.optimizer.eps");
+        self.copy_number("max_grad_norm", "train.clip_grad");
+        match self.get(optimizer).and_then(Value::as_str).is_none_or(|name| name.starts_with("adamw_torch")) {
+            true => self.settled("AdamW is the optimizer", &[optimizer]),
+            false => self.missing("AdamW is the optimizer", &[optimizer]),
+        }
+    }
+
+    /// The share of samples under `share` is set aside, and evaluated during the run: every `eval_steps`, else every 100.
+    pub fn held_out(&mut self, share: &str) {
+        if self.number(share).is_some_and(|share| share > 0.0 && share < 1.0) && self.get("eval_steps").is_none() {
+            self.set("eval.every_steps", 100);
+        }
+        self.with(share, "data.val_size", |value| match value.as_f64() {
+            Some(share) if share < 1.0 => Ok(value.clone()),
+            _ => Err("data.val_size is a share, below 1"),
+        });
+    }
+
+    /// Preferences beside their loss and beta, which each calls otherwise.
+    pub fn preference(&mut self, nll_weight: &str) {
+        self.copy_number(nll_weight, "train.preference.nll_weight");
+        self.copy_number("simpo_gamma", "train.preference.gamma");
+        self.copy_number("dpo_label_smoothing", "train.preference.label_smoothing");
+    }
+
+    /// The run's name is the last part of what the first of `names` that is there has.
+    pub fn run(&mut self, names: &[&str]) {
+        let name = names.iter().find_map(|key| self.get(key).and_then(Value::as_str));
+        let name = name.and_then(|name| name.trim_end_matches('/').rsplit('/').next()).unwrap_or("imported").to_owned();
+        self.set("run.name", name);
+        self.copy_all(&[
+            ("output_dir", "run.dir"),
+            ("seed", "run.seed"),
+            ("logging_steps", "log.every_steps"),
+            ("save_steps", "checkpoint.every_steps"),
+            ("save_total_limit", "checkpoint.keep_last"),
+        ]);
+    }
+}
