@@ -8,7 +8,7 @@ use std::process::{Command, ExitCode};
 use anyhow::{Context, Result, bail};
 
 use crate::setup;
-use crate::tasks::{Profile, cargo, run, target};
+use crate::tasks::{self, Profile, run};
 
 /// Says where the stages run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,26 +60,12 @@ pub fn gpu(root: &Path, device: Device, quick: bool) -> Result<ExitCode> {
 
 fn make(root: &Path, profile: Profile) -> Result<()> {
     setup::setup(root, false)?;
-    let mut build = cargo(root);
-    build.arg("build").current_dir(root);
-    let folder = match profile {
-        Profile::Dev => {
-            build.arg("--workspace");
-            "debug"
-        }
-        Profile::Release => {
-            build.args(["--release", "--package", "loongforge", "--bin", "loongforge"]);
-            "release"
-        }
-    };
-    if run(&mut build)? != 0 {
-        bail!("the program cannot be built");
-    }
+    let program = tasks::build(root, profile)?;
     let kit = root.join(KIT);
     if kit.exists() {
         fs::remove_dir_all(&kit).with_context(|| kit.display().to_string())?;
     }
-    copy(&target(root).join(folder).join("loongforge"), &kit.join("loongforge"))?;
+    copy(&program, &kit.join("loongforge"))?;
     copy(&root.join("xtask/gpu/run.sh"), &kit.join("run.sh"))?;
     copy(&root.join("configs/quickstart.yaml"), &kit.join("quickstart.yaml"))?;
     copy(&root.join("benches/sft_packed.py"), &kit.join("bench/sft_packed.py"))?;

@@ -1,9 +1,9 @@
 //! The tasks after set-up: each is one or two cargo commands, printed before they run.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 
 use crate::libtorch::Libtorch;
 use crate::{setup, tools};
@@ -102,6 +102,28 @@ pub enum Profile {
     Release,
 }
 
+/// Builds the program; returns where it is.
+pub fn build(root: &Path, profile: Profile) -> Result<PathBuf> {
+    let mut build = cargo(root);
+    build.current_dir(root);
+    let folder = match profile {
+        // With a test of the whole program cargo unites the features that all tests are built with; without one it would
+        // build most packages a second time.
+        Profile::Dev => {
+            build.args(["test", "--workspace", "--test", "bad_input", "--no-run"]);
+            "debug"
+        }
+        Profile::Release => {
+            build.args(["build", "--release", "--package", "loongforge", "--bin", "loongforge"]);
+            "release"
+        }
+    };
+    if run(&mut build)? != 0 {
+        bail!("the program cannot be built");
+    }
+    Ok(target(root).join(folder).join("loongforge"))
+}
+
 pub fn loongforge<const N: usize>(root: &Path, profile: Profile, args: [&str; N]) -> Command {
     let mut command = match profile {
         // The tests have built it.
@@ -117,7 +139,7 @@ pub fn loongforge<const N: usize>(root: &Path, profile: Profile, args: [&str; N]
 }
 
 /// Returns where cargo builds.
-pub fn target(root: &Path) -> std::path::PathBuf {
+pub fn target(root: &Path) -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), Into::into)
 }
 

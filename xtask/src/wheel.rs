@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::libtorch::Libtorch;
 use crate::setup;
-use crate::tasks::{Profile, cargo, run, target};
+use crate::tasks::{self, Profile, run};
 
 const SUMMARY: &str =
     "Trains language, vision-language, audio and diffusion models and robot policies as pools of actors";
@@ -17,25 +17,11 @@ const SUMMARY: &str =
 /// Builds the program and packs it; says where the wheel is.
 pub fn wheel(root: &Path, profile: Profile) -> Result<PathBuf> {
     setup::setup(root, false)?;
-    let mut build = cargo(root);
-    build.arg("build").current_dir(root);
-    let built = match profile {
-        Profile::Dev => {
-            build.args(["--workspace", "--bins"]);
-            "debug"
-        }
-        Profile::Release => {
-            build.args(["--release", "--package", "loongforge", "--bin", "loongforge"]);
-            "release"
-        }
-    };
-    if run(&mut build)? != 0 {
-        bail!("the program cannot be built");
-    }
+    let built = tasks::build(root, profile)?;
     let folder = root.join("target/wheel");
     std::fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
     let program = folder.join("loongforge");
-    if run(Command::new("strip").arg("-o").arg(&program).arg(target(root).join(built).join("loongforge")))? != 0 {
+    if run(Command::new("strip").arg("-o").arg(&program).arg(built))? != 0 {
         bail!("strip failed");
     }
     let mut pack = Command::new("python3");
