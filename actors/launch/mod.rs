@@ -11,6 +11,7 @@ pub mod join;
 mod keeper;
 mod meeting;
 pub mod net;
+mod run_to_end;
 mod scale;
 mod serve;
 mod serve_scheduler;
@@ -25,6 +26,7 @@ pub use environment::{JOIN_PORT, LOCAL_RANKS, LaunchedPart, Launcher, PlaceError
 pub use in_process::run_in_process;
 pub use keeper::{is_takeover, keep, keeper};
 pub use meeting::Meeting;
+pub use run_to_end::run_to_end;
 pub use scale::scale_run;
 pub use serve::serve_role;
 pub use serve_scheduler::serve_scheduler;

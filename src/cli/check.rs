@@ -7,12 +7,13 @@ use crate::eval::{held_out_sets, samples};
 use crate::model::folder::{ModelFolder, without_fetching};
 use crate::preflight::{Asked, Preflight};
 use clap::{Args, ValueEnum};
-use loongforge_core::config::{self, PackMode, RunConfig};
+use loongforge_core::checkpoint::latest;
+use loongforge_core::config::{self, Loaded, PackMode, Report, RunConfig, StageStart};
 use loongforge_core::data::{Epochs, settle_steps_of};
 use loongforge_core::text::grouped;
 use loongforge_torch::engine::trained;
 use loongforge_torch::params::{ParamSpec, Role};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 const EXAMPLES: &str = "\
@@ -48,25 +49,106 @@ enum Format {
 }
 
 pub fn check(args: CheckArgs) -> anyhow::Result<ExitCode> {
-    let loaded = match config::load(&args.file, &args.overrides, super::environment()) {
-        Ok(loaded) => loaded,
-        Err(report) => {
-            eprintln!("{report}");
-            return Ok(ExitCode::from(exit::USAGE));
-        }
+    let stages = match stages_of(&args.file, &args.overrides) {
+        Ok(stages) => stages,
+        Err(report) => return Ok(wrong(&report)),
     };
-    let mut config = loaded.config.clone();
-    let folder = ModelFolder::open_settled(&mut config).map_err(|error| UsageError::of(&error))?;
-    let mut lines: Vec<String> = without_fetching(&mut config.model)
-        .into_iter()
-        .map(|key| format!("warning: {key} is not fetched yet, so the weights were not compared with the model"))
-        .collect();
-    let asked = Asked { device: !args.no_device, weights: lines.is_empty(), alone: false };
-    let decoder = decoder(config.security.sandbox, |warning| eprintln!("warning: {warning}"));
-    let preflight = Preflight { config: &config, folder: &folder, decoder };
-    let passed = preflight.ask(asked).map_err(|error| UsageError::of(&error))?;
-    lines.extend(passed.lines);
-    let epochs = settle_steps_of(&mut config, passed.num_samples).map_err(|error| UsageError::of(&error))?;
+    if stages.is_empty() {
+        return match config::load(&args.file, &args.overrides, super::environment()) {
+            Ok(loaded) => show(&args, Checked::of(loaded, !args.no_device)?),
+            Err(report) => Ok(wrong(&report)),
+        };
+    }
+    let mut before = None;
+    for stage in stages {
+        if args.format.is_none() {
+            println!("stage `{}`", stage.name);
+        }
+        let checked = stage.check(before.as_ref(), !args.no_device)?;
+        before = Some(checked.config.clone());
+        show(&args, checked)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn wrong(report: &Report) -> ExitCode {
+    eprintln!("{report}");
+    ExitCode::from(exit::USAGE)
+}
+
+/// One stage of a file that has several, as none is chosen.
+pub(super) struct Stage<'a> {
+    pub name: String,
+    /// The word that chooses it.
+    pub word: String,
+    file: &'a Path,
+    overrides: &'a [String],
+}
+
+/// Returns the stages of a file of which none is chosen; none where it has none.
+pub(super) fn stages_of<'a>(file: &'a Path, overrides: &'a [String]) -> Result<Vec<Stage<'a>>, Report> {
+    let names = config::stages(file, overrides)?;
+    Ok(names.into_iter().map(|name| Stage { word: format!("stage={name}"), name, file, overrides }).collect())
+}
+
+impl Stage<'_> {
+    /// Checks the stage. Where the one `before` it has no checkpoint yet, that is with the model of the first one.
+    ///
+    /// # Errors
+    /// A [`UsageError`]; mistakes in the file are printed.
+    pub fn check(&self, before: Option<&RunConfig>, has_device: bool) -> anyhow::Result<Checked> {
+        let has_begun = match before {
+            Some(before) => latest(&before.checkpoint.dir)?.is_some(),
+            None => true,
+        };
+        let start = if has_begun { StageStart::Checkpoint } else { StageStart::FirstModel };
+        let words: Vec<String> = self.overrides.iter().chain([&self.word]).cloned().collect();
+        let loaded = config::load_stage(self.file, &words, super::environment(), start).map_err(|report| {
+            eprintln!("{report}");
+            UsageError(format!("the config of stage `{}` is wrong", self.name))
+        })?;
+        let checked = Checked::of(loaded, has_device);
+        let mut checked = checked.map_err(|error| UsageError(format!("stage `{}`: {error:#}", self.name)))?;
+        if !has_begun {
+            checked
+                .lines
+                .push("checked with the model of the first stage, as the stage before has no checkpoint yet".into());
+        }
+        Ok(checked)
+    }
+}
+
+/// A config that passed all checks before a run.
+pub(super) struct Checked {
+    loaded: Loaded,
+    /// With the number of steps that epochs come to.
+    pub config: RunConfig,
+    folder: ModelFolder,
+    epochs: Option<Epochs>,
+    lines: Vec<String>,
+}
+
+impl Checked {
+    fn of(loaded: Loaded, has_device: bool) -> anyhow::Result<Self> {
+        let mut config = loaded.config.clone();
+        let folder = ModelFolder::open_settled(&mut config).map_err(|error| UsageError::of(&error))?;
+        let mut lines: Vec<String> = without_fetching(&mut config.model)
+            .into_iter()
+            .map(|key| format!("warning: {key} is not fetched yet, so the weights were not compared with the model"))
+            .collect();
+        let asked = Asked { device: has_device, weights: lines.is_empty(), alone: false };
+        let decoder = decoder(config.security.sandbox, |warning| eprintln!("warning: {warning}"));
+        let preflight = Preflight { config: &config, folder: &folder, decoder };
+        let passed = preflight.ask(asked).map_err(|error| UsageError::of(&error))?;
+        lines.extend(passed.lines);
+        let epochs = settle_steps_of(&mut config, passed.num_samples).map_err(|error| UsageError::of(&error))?;
+        Ok(Self { loaded, config, folder, epochs, lines })
+    }
+}
+
+/// Prints what is asked for of a config that passed.
+fn show(args: &CheckArgs, checked: Checked) -> anyhow::Result<ExitCode> {
+    let Checked { loaded, config, folder, epochs, mut lines } = checked;
     match args.format {
         Some(Format::Yaml) => print!("{}", loaded.to_yaml()),
         Some(Format::Json) => println!("{}", loaded.to_json()),

@@ -8,6 +8,7 @@ mod holder;
 mod lock;
 mod meeting;
 mod ranks;
+mod recipe;
 mod scheduler_process;
 mod settings;
 
@@ -35,6 +36,9 @@ pub use args::RunArgs;
 
 pub fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
     expect_equals_sign(&args)?;
+    if let Some(code) = recipe::run_stages(&args)? {
+        return Ok(code);
+    }
     if args.processes && keeper().is_none() {
         let (program, words) = (std::env::current_exe()?, std::env::args_os().skip(1).collect::<Vec<_>>());
         let status = keep(|| {
@@ -47,7 +51,8 @@ pub fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
         let of_signal = if is_stopped { exit::PREEMPTED } else { exit::LOST };
         return Ok(ExitCode::from(status.code().map_or(of_signal, |code| code as u8)));
     }
-    if args.processes {
+    // One of several stages, or of the processes of a run.
+    if args.part.role.is_none() {
         bind_to_parent()?;
     }
     let loaded = match config::load(&args.file, &args.overrides, super::environment()) {

@@ -32,5 +32,6 @@ mod serving;
 #[path = "../support/soak.rs"]
 mod soak;
 mod sound;
+mod stages;
 mod text;
 mod whole_omni;

@@ -122,6 +122,8 @@ pub fn pack(args: PackArgs) -> anyhow::Result<ExitCode> {
     };
     println!("{out}: {} packs in {}, {}", done.samples, count(done.shards, "shard"), bytes(done.bytes));
     println!("all packs: {} of {} samples, {:.2} % full", stats.packs, stats.samples, 100.0 * stats.fill());
+    let ratio = stats.samples as f64 / stats.packs.max(1) as f64;
+    println!("padding compression: {ratio:.1}x fewer rows than one sample a row, padded to {} tokens", pack.max_tokens);
     let bad = stats.bad + done.bad.len() as u64;
     if bad > 0 {
         let first = first_bad.map_or_else(String::new, |first| format!("; the first: {first}"));

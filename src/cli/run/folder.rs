@@ -161,17 +161,23 @@ pub fn prepare_folder(config: &RunConfig, resumes: bool, overwrite: bool) -> any
     let (dir, checkpoints) = (&config.run.dir, &config.checkpoint.dir);
     let mut former = None;
     if !resumes {
-        if let Some(former) = latest(checkpoints)?.filter(|_| !overwrite) {
-            let former = former.display();
-            let what = format!(
-                "run.dir already holds a run ({former}): resume it with --resume, start over with --overwrite, or set run.name"
-            );
-            return Err(UsageError(what).into());
+        if !overwrite {
+            expect_no_run(config)?;
         }
         former = FormerRun::set_aside(dir, checkpoints)?;
     }
     clean(checkpoints)?;
     Ok(former)
+}
+
+/// Refuses a folder that has checkpoints.
+pub fn expect_no_run(config: &RunConfig) -> anyhow::Result<()> {
+    let Some(former) = latest(&config.checkpoint.dir)? else { return Ok(()) };
+    let former = former.display();
+    let what = format!(
+        "run.dir already holds a run ({former}): resume it with --resume, start over with --overwrite, or set run.name"
+    );
+    Err(UsageError(what).into())
 }
 
 #[cfg(test)]

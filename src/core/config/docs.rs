@@ -107,6 +107,7 @@ const CODES: &str = "
 | LF0111 | values that do not go together |
 | LF0112 | no such file or directory |
 | LF0113 | the parts of a model do not fit each other |
+| LF0114 | a list of `stages` is wrong, or the stage is not chosen or not there |
 | LF0501 | an address that other machines can reach, without a login |
 ";
 

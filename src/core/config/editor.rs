@@ -18,7 +18,17 @@ pub fn editor_schema() -> Value {
                         is this file.",
         "type": "array", "items": entry,
     });
+    let mut stage = schema["properties"].clone();
+    stage["name"] =
+        json!({"description": "Name of the stage; it is added to those of the run and its folders.", "type": "string"});
+    let stages = json!({
+        "description": "Runs that follow one another, each with its own keys over those of the file, and from the checkpoint of \
+                        the one before.",
+        "type": "array",
+        "items": {"type": "object", "properties": stage, "required": ["name"], "additionalProperties": false},
+    });
     schema["properties"]["defaults"] = defaults;
+    schema["properties"]["stages"] = stages;
     schema
 }
 
@@ -69,7 +79,7 @@ mod tests {
     #[test]
     fn an_editor_knows_every_key_and_requires_none() {
         let schema = editor_schema();
-        assert!(!schema.to_string().contains("\"required\""));
+        assert_eq!(schema.to_string().matches("\"required\"").count(), 1, "the name of a stage");
         let keys = schema["properties"].as_object().unwrap();
         let own = SCHEMA["properties"].as_object().unwrap();
         assert!(own.keys().all(|key| keys.contains_key(key)) && keys.contains_key("defaults"));

@@ -31,6 +31,8 @@ pub mod code {
     pub const MODEL_PARTS: &str = "LF0113";
     /// A file or directory that the config names does not exist.
     pub const NO_SUCH_FILE: &str = "LF0112";
+    /// A list of stages that is wrong, or a stage that is not chosen or not there.
+    pub const STAGES: &str = "LF0114";
     /// An address that other machines can reach, without a login.
     pub const NOT_LOCAL: &str = "LF0501";
 }

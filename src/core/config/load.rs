@@ -15,6 +15,7 @@ use super::origin::{self, KeyOrigin};
 use super::overrides::{self, Override};
 use super::read::{parse, read};
 use super::shape::{self, SCHEMA};
+use super::stages::{StageStart, Stages, open_last_checkpoint};
 use super::validate;
 use super::{RunConfig, yaml};
 
@@ -51,9 +52,38 @@ impl Loaded {
 /// # Errors
 /// Every mistake found, as a [`Report`] whose `Display` is for the user.
 pub fn load(file: &Path, overrides: &[String], env: impl Iterator<Item = (String, String)>) -> Result<Loaded, Report> {
+    load_stage(file, overrides, env, StageStart::Checkpoint)
+}
+
+/// Works like [`load`]; `start` is for a stage that is not the first one.
+///
+/// # Errors
+/// As [`load`].
+pub fn load_stage(
+    file: &Path,
+    overrides: &[String],
+    env: impl Iterator<Item = (String, String)>,
+    start: StageStart,
+) -> Result<Loaded, Report> {
     let mut sources = Sources::default();
     let root = read(file, &mut sources);
-    load_root(file, root, overrides, &env.collect(), sources, Files::Here)
+    load_root(file, root, overrides, &env.collect(), sources, Mode { files: Files::Here, start })
+}
+
+/// Returns the names of a file's `stages`, in their order, where there are any and `overrides` choose none.
+///
+/// # Errors
+/// The file cannot be read, or what it says of its stages is wrong.
+pub fn stages(file: &Path, overrides: &[String]) -> Result<Vec<String>, Report> {
+    let mut sources = Sources::default();
+    let mut problems = Vec::new();
+    let root = read(file, &mut sources).map_err(|problem| problems.push(problem)).ok();
+    let stages = root.map(|mut root| Stages::take(&mut root, &mut problems)).unwrap_or_default();
+    if !problems.is_empty() {
+        return Err(sources.report(problems));
+    }
+    let is_chosen = overrides.iter().any(|word| word.trim_start_matches('+').starts_with("stage="));
+    Ok(if is_chosen { Vec::new() } else { stages.names() })
 }
 
 /// Works like [`load`] for a config that another machine runs: files and folders that it names need not be here.
@@ -67,7 +97,14 @@ pub fn load_elsewhere(
 ) -> Result<Loaded, Report> {
     let mut sources = Sources::default();
     let root = read(file, &mut sources);
-    load_root(file, root, overrides, &env.collect(), sources, Files::Elsewhere)
+    load_root(
+        file,
+        root,
+        overrides,
+        &env.collect(),
+        sources,
+        Mode { files: Files::Elsewhere, start: StageStart::Checkpoint },
+    )
 }
 
 /// Loads a config from its text: no file, no overrides, no environment. Relative paths are the process's.
@@ -86,7 +123,14 @@ pub fn load_text_with(text: &str, overrides: &[String]) -> Result<Loaded, Report
     let file = Path::new("config text");
     let mut sources = Sources::default();
     let root = parse(file, text, &mut sources);
-    load_root(file, root, overrides, &BTreeMap::new(), sources, Files::Here)
+    load_root(
+        file,
+        root,
+        overrides,
+        &BTreeMap::new(),
+        sources,
+        Mode { files: Files::Here, start: StageStart::Checkpoint },
+    )
 }
 
 /// Says whether the files that a config names must be there.
@@ -96,30 +140,48 @@ enum Files {
     Elsewhere,
 }
 
+/// Says how a config is loaded.
+#[derive(Clone, Copy)]
+struct Mode {
+    files: Files,
+    start: StageStart,
+}
+
 fn load_root(
     file: &Path,
     root: Result<Node, Problem>,
     overrides: &[String],
     env: &BTreeMap<String, String>,
     mut sources: Sources,
-    files: Files,
+    mode: Mode,
 ) -> Result<Loaded, Report> {
     let mut problems = Vec::new();
-    let assembled = assemble(file, root, overrides, env, &mut sources, &mut problems);
-    let loaded = assembled.and_then(|(tree, is_whole)| finish(tree, is_whole, env, files, &sources, &mut problems));
+    let assembled = assemble(file, root, overrides, env, &mut sources, mode.start, &mut problems);
+    let loaded = assembled.and_then(|assembled| finish(assembled, env, mode.files, &sources, &mut problems));
     loaded.ok_or_else(|| sources.report(problems))
 }
 
-/// Composes the files and applies environment and command line. False with the tree: parts of it are missing.
+/// A tree of all that was written.
+struct Assembled {
+    tree: Node,
+    /// False where files of it are missing.
+    is_whole: bool,
+    /// `model.load` is a folder whose last checkpoint is meant.
+    loads_last_checkpoint: bool,
+}
+
+/// Composes the files and applies environment and command line.
 fn assemble(
     file: &Path,
     root: Result<Node, Problem>,
     overrides: &[String],
     env: &BTreeMap<String, String>,
     sources: &mut Sources,
+    start: StageStart,
     problems: &mut Vec<Problem>,
-) -> Option<(Node, bool)> {
-    let root = root.map_err(|problem| problems.push(problem)).ok();
+) -> Option<Assembled> {
+    let mut root = root.map_err(|problem| problems.push(problem)).ok();
+    let stages = root.as_mut().map(|root| Stages::take(root, problems));
     let groups = root.as_ref().map(compose::groups).unwrap_or_default();
     let (mut choices, mut edits) = (Vec::new(), Vec::new());
     for (i, text) in overrides.iter().enumerate() {
@@ -140,18 +202,24 @@ fn assemble(
     let is_whole = composition.is_empty();
     problems.append(&mut composition);
     let from_env: Vec<_> = env.iter().filter_map(|(name, value)| overrides::parse_env(name, value, sources)).collect();
+    // Without its stage a config lacks keys that nobody needs to hear of.
+    let chosen = stages.unwrap_or_default().choose(&mut edits).map_err(|problem| problems.push(problem)).ok()?;
+    if let Some(chosen) = &chosen {
+        chosen.lay(&mut tree);
+    }
     for edit in from_env.into_iter().chain(edits.into_iter().map(Ok)) {
         if let Err(problem) = edit.and_then(|edit| edit.apply(&mut tree)) {
             problems.push(problem);
         }
     }
-    Some((tree, is_whole))
+    let settled = chosen.map_or(Ok(false), |chosen| chosen.settle(&mut tree, start));
+    let loads_last_checkpoint = settled.map_err(|problem| problems.push(problem)).unwrap_or(false);
+    Some(Assembled { tree, is_whole, loads_last_checkpoint })
 }
 
 /// Fills, resolves, checks and types the tree.
 fn finish(
-    mut tree: Node,
-    is_whole: bool,
+    Assembled { mut tree, is_whole, loads_last_checkpoint }: Assembled,
     env: &BTreeMap<String, String>,
     files: Files,
     sources: &Sources,
@@ -162,6 +230,11 @@ fn finish(
     check::refuse_code(&mut tree, "", &mut found);
     shape::fill_defaults(&mut tree, &SCHEMA);
     interpolate::resolve(&mut tree, &|name| env.get(name).cloned(), &mut found, &mut failed);
+    if let Some(Err(problem)) = loads_last_checkpoint.then(|| open_last_checkpoint(&mut tree)) {
+        // What else is wrong with the model depends on it.
+        problems.push(problem);
+        return None;
+    }
     Checker { sources, problems: &mut found, failed: &mut failed }.check(&mut tree, &SCHEMA, "");
     let config = serde_json::from_value::<RunConfig>(tree.to_json());
     match &config {

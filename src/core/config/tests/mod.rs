@@ -11,6 +11,7 @@ mod any;
 mod composing;
 mod mistakes;
 mod reading;
+mod stages;
 
 const GOOD: &str = "\
 run: { name: t }

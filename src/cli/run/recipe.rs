@@ -1,0 +1,48 @@
+//! `loongforge run` of a file with stages: a process for each, one after another. All are checked before the first begins.
+
+use super::args::RunArgs;
+use super::folder::expect_no_run;
+use crate::cli::check::{Checked, stages_of};
+use crate::cli::{UsageError, exit};
+use loongforge_actors::launch::run_to_end;
+use std::process::{Command, ExitCode};
+
+/// Runs all stages; `None` where the file has none or one of them is chosen.
+pub fn run_stages(args: &RunArgs) -> anyhow::Result<Option<ExitCode>> {
+    let stages = match stages_of(&args.file, &args.overrides) {
+        Ok(stages) if !stages.is_empty() => stages,
+        // What is wrong with a file is said where the whole of it is read.
+        _ => return Ok(None),
+    };
+    let listed = || stages.iter().map(|stage| stage.name.as_str()).collect::<Vec<_>>().join(", ");
+    if args.part.role.is_some() {
+        let what = format!("--role is of one stage: choose it with stage=NAME, of {}", listed());
+        return Err(UsageError(what).into());
+    }
+    if args.resume.as_deref().is_some_and(|wanted| wanted != "auto") {
+        let what = format!("--resume=CHECKPOINT is of one stage: choose it with stage=NAME, of {}", listed());
+        return Err(UsageError(what).into());
+    }
+    let mut before = None;
+    for stage in &stages {
+        let Checked { config, .. } = stage.check(before.as_ref(), true)?;
+        if args.resume.is_none() && !args.overwrite {
+            expect_no_run(&config)?;
+        }
+        before = Some(config);
+    }
+    let program = std::env::current_exe()?;
+    for (number, stage) in stages.iter().enumerate() {
+        eprintln!("stage `{}`, {} of {}", stage.name, number + 1, stages.len());
+        let mut command = Command::new(&program);
+        command.args(std::env::args_os().skip(1)).arg(&stage.word);
+        let status = run_to_end(command)?;
+        if !status.success() {
+            eprintln!("stage `{}` did not end well: {status}; `--resume` continues with it", stage.name);
+            // None: a signal ended it.
+            let code = status.code().map_or(exit::LOST, |code| code as u8);
+            return Ok(Some(ExitCode::from(code)));
+        }
+    }
+    Ok(Some(ExitCode::SUCCESS))
+}

@@ -1,0 +1,243 @@
+//! A recipe: one file with `stages`, of which each is a run of its own. A stage lays its keys over the file's and starts from
+//! the last checkpoint of the stage before it.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use super::edit::{Edit, Op, normalize};
+use super::error::{Problem, code};
+use super::node::{Entry, Kind, Node, Pos};
+
+/// More are a mistake.
+const MAX_STAGES: usize = 64;
+/// The key that lists stages.
+const KEY: &str = "stages";
+/// The word that chooses one.
+const WORD: &str = "stage";
+/// Keys that a stage must not have, as they follow from its name.
+const OF_THE_NAME: [&str; 3] = ["run.name", "run.dir", "checkpoint.dir"];
+/// What is in a checkpoint and so is not taken from elsewhere by a stage that starts from one.
+const IN_THE_CHECKPOINT: [&str; 2] = ["load", "config"];
+/// A folder of adapters has this file.
+const ADAPTER: &str = "adapter_config.json";
+const PARTS: [&str; 8] = [
+    "image_encoder",
+    "image_projector",
+    "audio_encoder",
+    "audio_projector",
+    "text_encoder",
+    "text_projector",
+    "vae",
+    "foundation",
+];
+
+/// Says which model a stage that is not the first one starts from, where its own keys name none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StageStart {
+    /// The last checkpoint of the stage before it.
+    Checkpoint,
+    /// The model that the first stage starts from: to check a stage before there is a checkpoint.
+    FirstModel,
+}
+
+/// The stages of a file, in their order.
+#[derive(Debug, Default)]
+pub(super) struct Stages(Vec<Stage>);
+
+#[derive(Debug)]
+struct Stage {
+    name: String,
+    pos: Pos,
+    keys: Node,
+}
+
+/// A stage that was chosen, and the name of the one before it.
+#[derive(Debug)]
+pub(super) struct Chosen {
+    stage: Stage,
+    before: Option<String>,
+}
+
+impl Stages {
+    /// Takes the list out of a file's own keys.
+    pub fn take(file: &mut Node, problems: &mut Vec<Problem>) -> Self {
+        let Some(Entry { key, node }) = file.map_mut().and_then(|map| map.remove(KEY)) else { return Self::default() };
+        let (pos, Kind::Seq(items)) = (node.pos.or(key), node.kind) else {
+            problems.push(Problem::new(code::STAGES, key, "`stages` is a list of maps with a `name`"));
+            return Self::default();
+        };
+        if items.is_empty() || items.len() > MAX_STAGES {
+            problems.push(Problem::new(code::STAGES, pos, format!("`stages` has 1 to {MAX_STAGES} entries")));
+            return Self::default();
+        }
+        let (mut stages, mut names) = (Vec::new(), BTreeSet::new());
+        for item in items {
+            match Stage::read(item) {
+                Ok(stage) if !names.insert(stage.name.clone()) => {
+                    let message = format!("two stages are called `{}`", stage.name);
+                    problems.push(Problem::new(code::STAGES, Some(stage.pos), message));
+                }
+                Ok(stage) => stages.push(stage),
+                Err(problem) => problems.push(problem),
+            }
+        }
+        Self(stages)
+    }
+
+    pub fn names(&self) -> Vec<String> {
+        self.0.iter().map(|stage| stage.name.clone()).collect()
+    }
+
+    /// Takes the word `stage=NAME` out of `edits` and returns that stage; `None` where the file has no stages.
+    pub fn choose(mut self, edits: &mut Vec<Edit>) -> Result<Option<Chosen>, Problem> {
+        let mut word = None;
+        edits.retain(|edit| {
+            let is_word = matches!(&edit.path[..], [(name, _)] if name == WORD);
+            if is_word {
+                word = Some((edit.path[0].1, edit.value.as_ref().map(Node::to_text)));
+            }
+            !is_word
+        });
+        let names = self.names().join(", ");
+        match word {
+            None if self.0.is_empty() => Ok(None),
+            None => Err(Problem::new(code::STAGES, None, format!("this config has stages: {names}")).help(
+                "choose one with `stage=NAME`; `loongforge run` and `loongforge check` without it take all, one after another",
+            )),
+            Some((pos, _)) if self.0.is_empty() => {
+                Err(Problem::new(code::STAGES, Some(pos), "this config has no `stages`, so none can be chosen"))
+            }
+            Some((pos, name)) => {
+                let found = self.0.iter().position(|stage| Some(&stage.name) == name.as_ref());
+                let index = found.ok_or_else(|| {
+                    let message = format!("no stage `{}`: there are {names}", name.unwrap_or_default());
+                    Problem::new(code::STAGES, Some(pos), message)
+                })?;
+                let before = index.checked_sub(1).map(|before| self.0[before].name.clone());
+                Ok(Some(Chosen { stage: self.0.swap_remove(index), before }))
+            }
+        }
+    }
+}
+
+impl Stage {
+    fn read(item: Node) -> Result<Self, Problem> {
+        let pos = item.pos;
+        let problem = |message: &str| Problem::new(code::STAGES, pos, message);
+        let mut keys = item;
+        let name = keys.map_mut().and_then(|map| map.remove("name"));
+        let Some(Entry { node: Node { kind: Kind::Text(name), pos: Some(pos), .. }, .. }) = name else {
+            return Err(problem("a stage is a map with a `name`, which is text"));
+        };
+        let fits = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+        if name.is_empty() || name.len() > 64 || !name.chars().all(fits) {
+            let message =
+                format!("the name `{name}` of a stage has other characters than letters, digits, `_` and `-`");
+            return Err(Problem::new(code::STAGES, Some(pos), message));
+        }
+        normalize(&mut keys, "")?;
+        for key in ["defaults", KEY] {
+            if keys.get(key).is_some() {
+                let help = "lay what all stages share at the top of the file";
+                return Err(problem(&format!("a stage has no `{key}` of its own")).help(help));
+            }
+        }
+        if let Some(key) = OF_THE_NAME.iter().find(|key| keys.get(key).is_some()) {
+            let help = format!("set it at the top of the file; the stage's name, `{name}`, is added to it");
+            return Err(problem(&format!("a stage has no `{key}` of its own")).help(help));
+        }
+        Ok(Self { name, pos, keys })
+    }
+}
+
+impl Chosen {
+    /// Lays the stage's keys over the file's.
+    pub fn lay(&self, tree: &mut Node) {
+        tree.merge(self.stage.keys.clone());
+    }
+
+    /// Names the run and its folders by the stage. Last of all, as the command line may have changed these keys. Returns whether
+    /// `model.load` is now the folder of the checkpoints that the stage starts from the last of.
+    pub fn settle(self, tree: &mut Node, start: StageStart) -> Result<bool, Problem> {
+        let text = |tree: &Node, path: &str| match tree.get(path).map(|node| &node.kind) {
+            Some(Kind::Text(text)) => Some(text.clone()),
+            _ => None,
+        };
+        let [name, dir, checkpoints] = OF_THE_NAME.map(|path| text(tree, path));
+        // The checker says that a run without a name has none.
+        let Some(name) = name else { return Ok(false) };
+        let named = |stage: &str| format!("{name}-{stage}");
+        let below = |folder: &Option<String>, stage: &str| folder.as_ref().map(|folder| format!("{folder}/{stage}"));
+        let before = self.before.as_deref().filter(|_| start == StageStart::Checkpoint);
+        let before = before.filter(|_| self.stage.keys.get("model.load").is_none());
+        if let Some(before) = before {
+            let run = below(&dir, before).unwrap_or_else(|| format!("runs/{}", named(before)));
+            let folder = below(&checkpoints, before).unwrap_or_else(|| format!("{run}/checkpoints"));
+            self.forget_first_model(tree);
+            self.set(tree, "model.load", folder)?;
+        }
+        self.set(tree, "run.name", named(&self.stage.name))?;
+        for (path, folder) in [("run.dir", dir), ("checkpoint.dir", checkpoints)] {
+            if let Some(folder) = below(&folder, &self.stage.name) {
+                self.set(tree, path, folder)?;
+            }
+        }
+        Ok(before.is_some())
+    }
+
+    /// Removes where the first stage took its model from, but for what the stage says itself.
+    fn forget_first_model(&self, tree: &mut Node) {
+        let own = self.stage.keys.get("model");
+        let says = |path: &str| own.is_some_and(|own| own.get(path).is_some());
+        let Some(Kind::Map(model)) =
+            tree.map_mut().and_then(|map| map.get_mut("model")).map(|entry| &mut entry.node.kind)
+        else {
+            return;
+        };
+        model.retain(|key, _| says(key) || !matches!(&**key, "weights" | "config"));
+        for part in PARTS {
+            if let Some(keys) = model.get_mut(part).and_then(|entry| entry.node.map_mut()) {
+                keys.retain(|key, _| says(&format!("{part}.{key}")) || !IN_THE_CHECKPOINT.contains(&&**key));
+            }
+        }
+    }
+
+    fn set(&self, tree: &mut Node, path: &str, value: String) -> Result<(), Problem> {
+        let pos = self.stage.pos;
+        let path = path.split('.').map(|name| (name.to_owned(), pos)).collect();
+        let value = Some(Node::new(Kind::Text(value), Some(pos)));
+        Edit { op: Op::Force, path, value }.apply(tree)
+    }
+}
+
+/// Puts the last checkpoint of the folder that `model.load` names in its place.
+pub(super) fn open_last_checkpoint(tree: &mut Node) -> Result<(), Problem> {
+    let load = tree.map_mut().and_then(|map| map.get_mut("model")).and_then(|entry| entry.node.map_mut());
+    let Some(Node { kind: Kind::Text(folder), pos, .. }) =
+        load.and_then(|model| model.get_mut("load")).map(|entry| &mut entry.node)
+    else {
+        return Ok(());
+    };
+    let number = |name: &str| name.strip_prefix("step-").and_then(|number| number.parse::<u64>().ok());
+    let newest = fs::read_dir(&*folder).into_iter().flatten().flatten().filter_map(|entry| {
+        let number = number(entry.file_name().to_str()?)?;
+        entry.path().join("config.json").is_file().then_some((number, entry.path()))
+    });
+    match newest.max().and_then(|(_, path)| path.to_str().map(str::to_owned)) {
+        Some(newest) if Path::new(&newest).join(ADAPTER).exists() => {
+            let message =
+                format!("the checkpoint that this stage starts from, `{newest}`, holds adapters, which are no model");
+            let help = "set `checkpoint.merge_lora: true` in the stage before, or `model.load` in this one";
+            return Err(Problem::new(code::STAGES, *pos, message).help(help));
+        }
+        Some(newest) => *folder = newest,
+        None => {
+            let message =
+                format!("this stage starts from the last checkpoint of the stage before it, and `{folder}` has none");
+            let help = "run that stage first, or set `model.load` in this one";
+            return Err(Problem::new(code::STAGES, *pos, message).help(help));
+        }
+    }
+    Ok(())
+}
