@@ -13,9 +13,12 @@ mod door;
 mod handle;
 mod http;
 mod memory;
+mod page;
 mod server;
 mod word;
 
 pub use client::{ClientError, Target, get};
 pub use handle::{TRACE_FILE, Watch, WatchError};
+pub use memory::resident_bytes;
+pub use page::still_page;
 pub use word::{WATCH_FILE, has_ended};

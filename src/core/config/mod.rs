@@ -39,6 +39,7 @@ mod validate_flow;
 mod validate_memory;
 mod validate_model;
 mod validate_preference;
+mod validate_tracking;
 mod yaml;
 
 #[cfg(test)]
@@ -60,3 +61,4 @@ pub use pattern::glob;
 pub use schema::*;
 pub use source::{HubId, Source, hub_data_set};
 pub use units::{Device, Size, Threads, TimeSpan};
+pub use yaml::read_yaml;

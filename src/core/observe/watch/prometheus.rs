@@ -4,8 +4,9 @@ use super::Board;
 use std::fmt::Write;
 
 impl Board {
-    /// Names follow Prometheus' customs: base units, `_total` for what only grows.
-    pub fn prometheus(&self) -> String {
+    /// Names follow Prometheus' customs: base units, `_total` for what only grows. `resident`: bytes of the run's processes on this
+    /// host, where they are known.
+    pub fn prometheus(&self, resident: Option<u64>) -> String {
         let mut page = Page { text: String::new(), run: escape(&self.info.name) };
         let last = self.steps.back();
         let counts = &self.counts;
@@ -21,6 +22,23 @@ impl Board {
             if let Some(mfu) = last.mfu {
                 page.one("mfu_ratio", "gauge", "Model FLOPs utilization.", &[], mfu);
             }
+            let pools = last.pools.iter().map(|(name, pool)| (name.as_str(), pool.memory));
+            let memory =
+                [("encoder", last.encoder_memory), ("foundation", last.foundation_memory)].into_iter().chain(pools);
+            let memory: Vec<_> = memory.filter_map(|(pool, memory)| Some((pool, memory?.total() as f64))).collect();
+            if !memory.is_empty() {
+                page.family("tensor_memory_bytes", "gauge", "Bytes of tensors of the pool's actor that took the most.");
+                memory.iter().for_each(|(pool, bytes)| page.sample("tensor_memory_bytes", &[("pool", pool)], *bytes));
+            }
+        }
+        if let Some(bytes) = resident {
+            page.one(
+                "resident_memory_bytes",
+                "gauge",
+                "Resident bytes of the run's processes on this host.",
+                &[],
+                bytes as f64,
+            );
         }
         if !self.evals.is_empty() {
             page.family("eval_loss", "gauge", "Loss of held-out samples at the last evaluation, by set.");
@@ -30,7 +48,13 @@ impl Board {
             }
         }
         if let Some(goodput) = self.goodput() {
-            page.one("goodput_ratio", "gauge", "Time of steps that count over wall time.", &[], goodput);
+            page.one(
+                "goodput_ratio",
+                "gauge",
+                "Share of the time that the run was active spent on steps that count.",
+                &[],
+                goodput,
+            );
         }
         page.one("steps_planned", "gauge", "Steps of the whole run.", &[], self.info.num_steps as f64);
         for (name, help, value) in [
@@ -107,11 +131,71 @@ fn escape(label: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::board::tests::board;
+    use super::super::board::tests::{SECOND, board};
+    use crate::config::read_yaml;
+    use crate::message::MemoryReport;
+    use crate::observe::StepMetrics;
+    use crate::observe::watch::{Board, News};
+    use regex::Regex;
+    use serde_json::Value;
+
+    const GRAFANA: &str = include_str!("../../../../dashboards/grafana.json");
+    const ALERTS: &str = include_str!("../../../../dashboards/alerts.yaml");
+
+    /// A board with everything that one may have.
+    fn full() -> Board {
+        let mut board = board();
+        board.take(News::Evaluated { step: 3, losses: vec![("val".into(), 0.5)] }, 3 * SECOND, 4);
+        let mut last = StepMetrics { step: 2, loss: f64::NAN, mfu: Some(0.5), active_s: 3.0, ..StepMetrics::default() };
+        last.foundation_memory = Some(MemoryReport { parameters: 5, ..MemoryReport::default() });
+        board.steps.pop_back();
+        board.steps.push_back(last);
+        board
+    }
+
+    #[test]
+    fn every_metric_of_the_dashboard_and_the_alerts_is_exported() {
+        let text = full().prometheus(Some(1));
+        let exported: Vec<&str> =
+            text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next()).collect();
+        let name = Regex::new("loongforge_[a-z_]+").unwrap();
+        for file in [GRAFANA, ALERTS] {
+            let named: Vec<&str> = name.find_iter(file).map(|found| found.as_str()).collect();
+            assert!(named.len() > 5, "{file}");
+            named.iter().for_each(|name| assert!(exported.contains(name), "{name} is not exported: {exported:?}"));
+        }
+        let grafana: Value = serde_json::from_str(GRAFANA).unwrap();
+        let shown: String = grafana["panels"].to_string();
+        // What is exported and not shown is named here, so that a new metric is not forgotten.
+        let aside = [
+            "loongforge_info",
+            "loongforge_images_total",
+            "loongforge_too_long_samples_total",
+            "loongforge_edge_credit_bytes",
+        ];
+        let forgotten: Vec<_> =
+            exported.iter().filter(|name| !shown.contains(**name) && !aside.contains(name)).collect();
+        assert!(forgotten.is_empty(), "{forgotten:?}");
+    }
+
+    /// As `promtool check rules` asks it.
+    #[test]
+    fn alerts_have_the_shape_of_rules() {
+        let rules = read_yaml(ALERTS).unwrap();
+        let groups = rules["groups"].as_array().unwrap();
+        let rules: Vec<&Value> = groups.iter().flat_map(|group| group["rules"].as_array().unwrap()).collect();
+        assert!(groups.iter().all(|group| group["name"].is_string()) && rules.len() > 5);
+        for rule in rules {
+            let texts = ["/alert", "/expr", "/labels/severity", "/annotations/summary", "/annotations/description"];
+            assert!(texts.iter().all(|at| rule.pointer(at).is_some_and(Value::is_string)), "{rule}");
+            let time = rule["for"].as_str().unwrap_or("0m");
+            assert!(time.trim_end_matches(['s', 'm', 'h']).parse::<u64>().is_ok(), "{rule}");
+        }
+    }
 
     #[test]
     fn every_line_is_prometheus_and_every_sample_has_a_family() {
-        let text = board().prometheus();
+        let text = full().prometheus(Some(1 << 30));
         for line in [
             "loongforge_loss{run=\"a \\\"b\\\"\"} NaN",
             "loongforge_steps_applied_total{run=\"a \\\"b\\\"\"} 2",
