@@ -53,4 +53,4 @@ pub use sheet::{Reading, sheet};
 pub use tensorboard::TensorBoard;
 pub use terminal::{Style, beside, has_color, render, safe};
 pub use track::{Ending, TrackedRun, Trackers};
-pub use watch::{Board, News, RunInfo, View, describe_run};
+pub use watch::{Board, News, RunInfo, Told, View, describe_run};

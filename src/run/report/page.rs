@@ -27,7 +27,7 @@ pub(super) fn watch(
     let board = Board::new(info, config.watch.history, config.watch.trace_steps)
         .with_history(earlier)
         .with_evaluations(evaluations);
-    match Watch::start(config.watch.listen.as_ref()?, &config.run.dir, board) {
+    match Watch::start_with(config.watch.listen.as_ref()?, config.watch.otlp.as_ref(), &config.run.dir, board) {
         Ok(watch) => {
             let url = watch.url();
             let bare = url.split("?token=").next().unwrap_or(&url);

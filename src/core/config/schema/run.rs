@@ -7,8 +7,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Data, Edges, EncoderPool, Expect, Experts, FoundationPool, LogFormat, Memory, Mlflow, Model, Normalize, Placement,
-    Policy, Pools, SampleReader, Sampling, Scheduler, Score, Security, Train, Wandb,
+    Data, Edges, EncoderPool, Expect, Experts, FoundationPool, LogFormat, Memory, Mlflow, Model, Normalize, Otlp,
+    Placement, Policy, Pools, SampleReader, Sampling, Scheduler, Score, Security, Train, Wandb,
 };
 use crate::config::{Address, Device, Threads};
 use crate::message::{PoolName, Tower};
@@ -261,6 +261,8 @@ pub struct Watch {
     /// Print the page's address with its token also where standard error is no terminal, as in the log of a job. The log file never
     /// has the token.
     pub show_token: bool,
+    /// A collector of OpenTelemetry that metrics and traces are sent to; `null`: nothing is sent anywhere.
+    pub otlp: Option<Otlp>,
 }
 
 /// Severity of log messages.
@@ -360,7 +362,7 @@ impl Default for Log {
 impl Default for Watch {
     fn default() -> Self {
         let listen = Address::Tcp { host: "127.0.0.1".into(), port: 0 };
-        Self { listen: Some(listen), history: 20_000, trace_steps: 20, show_token: false }
+        Self { listen: Some(listen), history: 20_000, trace_steps: 20, show_token: false, otlp: None }
     }
 }
 

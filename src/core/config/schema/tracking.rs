@@ -1,5 +1,6 @@
 //! Folders for programs that list runs, and the form of log messages.
 
+use crate::config::{Address, TimeSpan};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -39,6 +40,30 @@ pub struct Mlflow {
     pub tags: BTreeMap<String, String>,
     /// The store, which several runs may share; `null`: `mlruns` in the run's folder.
     pub dir: Option<PathBuf>,
+}
+
+/// Metrics and traces for a collector of OpenTelemetry: OTLP over HTTP, as JSON, without encryption.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Otlp {
+    /// Where the collector listens, `HOST:PORT`; usually `127.0.0.1:4318`, a collector on this host.
+    pub endpoint: Address,
+    /// Time between two exports.
+    #[serde(default = "Otlp::default_every")]
+    pub every: TimeSpan,
+    /// Send spans of the actors' time as well.
+    #[serde(default = "Otlp::default_traces")]
+    pub traces: bool,
+}
+
+impl Otlp {
+    fn default_every() -> TimeSpan {
+        TimeSpan::from_secs(10)
+    }
+
+    fn default_traces() -> bool {
+        true
+    }
 }
 
 /// The form of log messages.

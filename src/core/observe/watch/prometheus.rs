@@ -7,121 +7,23 @@ impl Board {
     /// Names follow Prometheus' customs: base units, `_total` for what only grows. `resident`: bytes of the run's processes on this
     /// host, where they are known.
     pub fn prometheus(&self, resident: Option<u64>) -> String {
-        let mut page = Page { text: String::new(), run: escape(&self.info.name) };
-        let last = self.steps.back();
-        let counts = &self.counts;
-        page.one("info", "gauge", "Version of loongforge.", &[("version", &self.info.version)], 1.0);
-        page.one("up", "gauge", "1 while the run is active.", &[], f64::from(u8::from(self.ended.is_none())));
-        if let Some(last) = last {
-            page.one("step", "gauge", "Last step that was applied or skipped.", &[], last.step as f64);
-            page.one("loss", "gauge", "Mean loss over the last step's target tokens.", &[], last.loss);
-            page.one("grad_norm", "gauge", "Gradient norm over all pools, before clipping.", &[], last.grad_norm);
-            page.one("learning_rate", "gauge", "Learning rate of the last step.", &[], last.learning_rate);
-            page.one("step_seconds", "gauge", "Duration of the last step.", &[], last.step_ms / 1e3);
-            page.one("tokens_per_second", "gauge", "Of the last step.", &[], last.tokens_per_s);
-            if let Some(mfu) = last.mfu {
-                page.one("mfu_ratio", "gauge", "Model FLOPs utilization.", &[], mfu);
-            }
-            let pools = last.pools.iter().map(|(name, pool)| (name.as_str(), pool.memory));
-            let memory =
-                [("encoder", last.encoder_memory), ("foundation", last.foundation_memory)].into_iter().chain(pools);
-            let memory: Vec<_> = memory.filter_map(|(pool, memory)| Some((pool, memory?.total() as f64))).collect();
-            if !memory.is_empty() {
-                page.family("tensor_memory_bytes", "gauge", "Bytes of tensors of the pool's actor that took the most.");
-                memory.iter().for_each(|(pool, bytes)| page.sample("tensor_memory_bytes", &[("pool", pool)], *bytes));
-            }
-        }
-        if let Some(bytes) = resident {
-            page.one(
-                "resident_memory_bytes",
-                "gauge",
-                "Resident bytes of the run's processes on this host.",
-                &[],
-                bytes as f64,
-            );
-        }
-        if !self.evals.is_empty() {
-            page.family("eval_loss", "gauge", "Loss of held-out samples at the last evaluation, by set.");
-            for (set, curve) in &self.evals {
-                let last = curve.back().map_or(f64::NAN, |(_, loss)| *loss);
-                page.sample("eval_loss", &[("set", set)], last);
-            }
-        }
-        if let Some(goodput) = self.goodput() {
-            page.one(
-                "goodput_ratio",
-                "gauge",
-                "Share of the time that the run was active spent on steps that count.",
-                &[],
-                goodput,
-            );
-        }
-        page.one("steps_planned", "gauge", "Steps of the whole run.", &[], self.info.num_steps as f64);
-        for (name, help, value) in [
-            ("steps_applied_total", "Steps that were applied.", counts.applied),
-            ("steps_skipped_total", "Steps whose loss or gradient was not finite.", counts.skipped),
-            ("tokens_total", "Tokens of all steps.", counts.tokens),
-            ("images_total", "Media items of all steps.", counts.images),
-            ("bad_samples_total", "Bad samples, which were skipped.", counts.bad_samples),
-            ("too_long_samples_total", "Samples longer than a pack, which were skipped.", counts.too_long),
-            ("checkpoints_total", "Checkpoints that were published.", counts.checkpoints),
-            ("watch_lost_news_total", "Events that were dropped because the watcher was behind.", counts.lost_news),
-        ] {
-            page.one(name, "counter", help, &[], value as f64);
-        }
-        page.one("checkpoint_publish_seconds_total", "counter", "Time spent on publishing.", &[], counts.publishing);
-        let actors: Vec<_> = self.actors.iter().map(|(id, seen)| (id.to_string(), id.pool, seen)).collect();
-        page.family("actor_busy_ratio", "gauge", "Share of the last step in which the actor computed.");
-        for (id, pool, seen) in &actors {
-            let whole = seen.timings.busy + seen.timings.idle;
-            if whole > 0.0 {
-                page.sample("actor_busy_ratio", &[("actor", id), ("pool", pool.as_str())], seen.timings.busy / whole);
-            }
-        }
-        type Load = fn(&crate::message::EdgeLoad) -> f64;
-        let loads: [(&str, &str, Load); 3] = [
-            ("edge_in_flight_bytes", "Bytes of parcels that were sent and not yet used.", |edge| edge.in_flight as f64),
-            ("edge_credit_bytes", "Bytes that may be in flight.", |edge| edge.credit as f64),
-            ("edge_waiting_parcels", "Parcels that wait for credit.", |edge| f64::from(edge.num_unsent)),
-        ];
-        for (name, help, value) in loads {
-            page.family(name, "gauge", help);
-            for (id, _, seen) in &actors {
-                for edge in &seen.edges {
-                    page.sample(name, &[("from", id), ("to", &edge.to.to_string())], value(edge));
+        let (mut text, run) = (String::new(), escape(&self.info.name));
+        for family in self.families(resident) {
+            let (name, help, kind) = (family.name, family.help, if family.is_counter { "counter" } else { "gauge" });
+            let _ = write!(text, "# HELP loongforge_{name} {help}\n# TYPE loongforge_{name} {kind}\n");
+            for sample in family.samples {
+                let _ = write!(text, "loongforge_{name}{{run=\"{run}\"");
+                for (label, value) in &sample.labels {
+                    let _ = write!(text, ",{label}=\"{}\"", escape(value));
                 }
+                let _ = match sample.value {
+                    value if value.is_nan() => writeln!(text, "}} NaN"),
+                    value if value.is_infinite() => writeln!(text, "}} {}Inf", if value > 0.0 { '+' } else { '-' }),
+                    value => writeln!(text, "}} {value}"),
+                };
             }
         }
-        page.text
-    }
-}
-
-struct Page {
-    text: String,
-    /// The run's name, escaped.
-    run: String,
-}
-
-impl Page {
-    fn one(&mut self, name: &str, kind: &str, help: &str, labels: &[(&str, &str)], value: f64) {
-        self.family(name, kind, help);
-        self.sample(name, labels, value);
-    }
-
-    fn family(&mut self, name: &str, kind: &str, help: &str) {
-        let _ = write!(self.text, "# HELP loongforge_{name} {help}\n# TYPE loongforge_{name} {kind}\n");
-    }
-
-    fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: f64) {
-        let _ = write!(self.text, "loongforge_{name}{{run=\"{}\"", self.run);
-        for (label, text) in labels {
-            let _ = write!(self.text, ",{label}=\"{}\"", escape(text));
-        }
-        let _ = match value {
-            value if value.is_nan() => writeln!(self.text, "}} NaN"),
-            value if value.is_infinite() => writeln!(self.text, "}} {}Inf", if value > 0.0 { '+' } else { '-' }),
-            value => writeln!(self.text, "}} {value}"),
-        };
+        text
     }
 }
 
