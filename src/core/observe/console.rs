@@ -94,12 +94,15 @@ impl Console {
     /// A closed standard error is not worth ending a run for.
     fn show(&self, line: &LogLine<'_>) {
         let text = self.shared(|shared| match shared.format {
-            LogFormat::Json => line.json(shared.name.as_deref()),
-            LogFormat::Text => line.shown(self.is_terminal && has_color(&io::stderr())),
+            // A blank line is for the eye.
+            LogFormat::Json => (!line.is_empty()).then(|| line.json(shared.name.as_deref())),
+            LogFormat::Text => Some(line.shown(self.is_terminal && has_color(&io::stderr()))),
         });
-        self.suspend(|| {
-            let _ = writeln!(io::stderr(), "{text}");
-        });
+        if let Some(text) = text {
+            self.suspend(|| {
+                let _ = writeln!(io::stderr(), "{text}");
+            });
+        }
     }
 
     fn keep(&self, line: &LogLine<'_>) {
