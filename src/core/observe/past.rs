@@ -79,9 +79,7 @@ impl PastRun {
         let evaluations = read_evaluations(&dir.join("eval.jsonl"))?;
         let config = fs::read_to_string(dir.join("config.yaml")).ok().and_then(|text| read_yaml(&text).ok());
         let config = config.unwrap_or_default();
-        let folder = || dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
-        let of_folder = || folder().file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let name = config["run"]["name"].as_str().map_or_else(of_folder, str::to_owned);
+        let name = config["run"]["name"].as_str().map_or_else(|| folder_name(dir), str::to_owned);
         Ok(Self { dir: dir.to_owned(), name, config, steps, evaluations })
     }
 
@@ -128,12 +126,12 @@ impl PastRun {
         sets
     }
 
-    /// The run as a board shows it. `how`: what is known of its end, in a word; `saved`: steps of its last checkpoint.
+    /// The run as a board shows it, under its folder's name. `how`: what is known of its end, in a word; `saved`: steps of its last checkpoint.
     pub fn board(&self, how: &str, saved: Option<u64>) -> Board {
         let planned = self.config["train"]["steps"].as_u64();
         let done = self.steps.last().map_or(0, |step| step.step + 1);
         let info = RunInfo {
-            name: self.name.clone(),
+            name: folder_name(&self.dir),
             dir: self.dir.display().to_string(),
             num_steps: planned.unwrap_or(done).max(done),
             ..RunInfo::default()
@@ -151,6 +149,11 @@ impl PastRun {
         board.take(News::Ended(how.to_owned()), now as u64, 0);
         board
     }
+}
+
+fn folder_name(dir: &Path) -> String {
+    let dir = dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
+    dir.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
 /// Returns the mean of those that are numbers.
