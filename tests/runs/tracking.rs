@@ -67,7 +67,7 @@ fn logs_are_kept_and_runs_are_compared() {
     assert!(log.contains(" INFO  checkpoint ") && log.contains("goodput"), "{log}");
     let json: Vec<Value> =
         second.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|_| panic!("{line}"))).collect();
-    assert!(json.iter().all(|line| line["level"] == "info" && line["time"].is_string()), "{second}");
+    assert!(json.iter().all(|line| line["level"].is_string() && line["time"].is_string()), "{second}");
     let kept = fs::read_to_string(run.join("log.jsonl")).unwrap();
     assert_eq!(kept.lines().count(), json.iter().filter(|line| line["message"] != "").count());
     for text in [&first, &second, &log, &kept] {
@@ -135,18 +135,20 @@ fn unmodified_clients_of_wandb_and_mlflow_read_a_run() {
     let of = |step: u64, key: &str| history.iter().find(|row| row["_step"] == step).map(|row| row[key].clone());
     for step in &steps {
         for (name, value) in step.scalars() {
-            assert_eq!(of(step.step, &name), Some(json!(value)), "step {}: {name}", step.step);
+            let found = of(step.step, &name).and_then(|found| found.as_f64());
+            assert_eq!(found, Some(value), "step {}: {name}", step.step);
         }
     }
     for record in &records {
-        assert_eq!(of(record.step, "eval/held_out/loss"), Some(json!(record.loss)), "{record:?}");
+        let found = of(record.step, "eval/held_out/loss").and_then(|found| found.as_f64());
+        assert_eq!(found, record.loss, "{record:?}");
         let table = of(record.step, "eval/held_out/answers").unwrap();
         let uploaded = wandb["uploads"][table["path"].as_str().unwrap()].as_str().unwrap();
         let rows = serde_json::from_str::<Value>(uploaded).unwrap()["data"].clone();
         assert_eq!(rows.as_array().unwrap().len(), record.answers.len());
         assert_eq!(rows[0][1], record.answers[0].answer);
     }
-    assert_eq!(wandb["summary"]["train/loss"], json!(steps[8].loss));
+    assert_eq!(wandb["summary"]["train/loss"].as_f64(), Some(steps[8].loss));
     assert!(
         wandb["system"].as_u64() > Some(0) && wandb["uploads"]["output.log"].as_str().unwrap().contains("checkpoint")
     );
