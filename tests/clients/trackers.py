@@ -30,6 +30,9 @@ class Server(http.server.ThreadingHTTPServer):
         self.exit_code = None
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
+    def handle_error(self, *_):
+        """A client that goes without a word is no error."""
+
     @property
     def address(self) -> str:
         return f"http://127.0.0.1:{self.server_port}"
