@@ -11,6 +11,7 @@ mod any;
 mod composing;
 mod mistakes;
 mod reading;
+mod tracking;
 
 const GOOD: &str = "\
 run: { name: t }
