@@ -64,10 +64,10 @@ impl Report {
     }
 }
 
-/// Seconds since the last engine was ready, of a start's first step; endless where no engine says.
+/// Seconds since the first engine was ready, of a start's first step; endless where no engine says.
 fn since_ready(summary: &StepSummary) -> f64 {
     let whole = summary.timings.iter().map(|(_, timings)| timings.busy + timings.idle);
-    whole.filter(|&whole| whole > 0.0).fold(f64::INFINITY, f64::min)
+    whole.filter(|&whole| whole > 0.0).reduce(f64::max).unwrap_or(f64::INFINITY)
 }
 
 fn of_role(summary: &StepSummary, role: Role) -> impl Iterator<Item = &Timings> {

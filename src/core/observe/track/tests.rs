@@ -54,6 +54,7 @@ fn a_resumed_run_goes_on_with_the_same_runs() {
     // Steps 4 on are computed again, and the evaluation before step 4 is not.
     let mut trackers = open(dir.path(), 4);
     (4..6).for_each(|step| trackers.step(&metrics(step, 10.0 + step as f64), || None).unwrap());
+    trackers.evaluated(&record(6, 0.25)).unwrap();
     trackers.samples(6, (1, 1), b"png").unwrap();
     trackers.end(Ending::Completed).unwrap();
 
@@ -78,10 +79,12 @@ fn a_resumed_run_goes_on_with_the_same_runs() {
         text.lines().map(|line| line.split_once(' ').unwrap().1.to_owned()).collect()
     };
     assert_eq!(steps("train/loss"), ["0.0 0", "1.0 1", "2.0 2", "3.0 3", "14.0 4", "15.0 5"]);
-    assert_eq!((steps("eval/val/loss").len(), steps("system/process_resident_megabytes").len()), (2, 1));
+    assert_eq!((steps("eval/val/loss").len(), steps("system/process_resident_megabytes").len()), (3, 1));
     let meta = fs::read_to_string(run.join("meta.yaml")).unwrap();
     assert!(meta.contains("status: 3\n") && !meta.contains("end_time: null"), "{meta}");
     assert_eq!(fs::read_to_string(run.join("params/train.lr")).unwrap(), "0.001");
+    let tables = fs::read_to_string(run.join("tags/mlflow.loggedArtifacts")).unwrap();
+    assert!(["step-2.json", "step-4.json", "step-6.json"].iter().all(|table| tables.contains(table)), "{tables}");
     assert!(run.join("artifacts/eval/val/answers-step-2.json").is_file() && run.join("artifacts/log.txt").is_file());
 }
 

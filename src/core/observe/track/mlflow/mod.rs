@@ -15,11 +15,14 @@ use super::kept::{Kept, KeptMlflow, fresh_id};
 use super::tracker::{Ending, Scalars, TrackedRun, Tracker};
 use crate::config::Mlflow;
 use crate::observe::error::ObserveError;
-use serde_json::json;
+use serde_json::{Value, json};
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
+
+/// The tag that lists artifacts which are tables.
+const TABLES: &str = "tags/mlflow.loggedArtifacts";
 
 /// A run that is written.
 pub(super) struct MlflowRun {
@@ -48,7 +51,8 @@ impl MlflowRun {
             let begun = RunMeta::begun(&folder).unwrap_or_else(now_ms);
             let meta = RunMeta::new(&folder, &experiment.id, &kept.run_id, name, begun);
             meta.write(Status::Running, None)?;
-            return Ok(Self { folder, meta, tables: Vec::new() });
+            let tables = tables_of(&folder);
+            return Ok(Self { folder, meta, tables });
         }
         let run_id = fresh_id(run.dir, 32, b"0123456789abcdef");
         let folder = experiment.folder.join(&run_id);
@@ -93,9 +97,11 @@ impl Tracker for MlflowRun {
     fn table(&mut self, step: u64, key: &str, columns: &[&str], rows: &[Vec<String>]) -> Result<(), ObserveError> {
         let name = format!("{}-step-{step}.json", safe_name(key));
         self.artifact(&name, json!({ "columns": columns, "data": rows }).to_string().as_bytes())?;
-        self.tables.push(name);
+        if !self.tables.contains(&name) {
+            self.tables.push(name);
+        }
         let tables: Vec<_> = self.tables.iter().map(|path| json!({ "path": path, "type": "table" })).collect();
-        write_file(&self.folder.join("tags/mlflow.loggedArtifacts"), json!(tables).to_string().as_bytes())
+        write_file(&self.folder.join(TABLES), json!(tables).to_string().as_bytes())
     }
 
     fn picture(&mut self, step: u64, key: &str, _size: (u32, u32), png: &[u8]) -> Result<(), ObserveError> {
@@ -119,6 +125,13 @@ impl Tracker for MlflowRun {
         };
         self.meta.write(status, Some(now_ms()))
     }
+}
+
+/// The tables that a run has already.
+fn tables_of(folder: &Path) -> Vec<String> {
+    let tag = fs::read_to_string(folder.join(TABLES)).unwrap_or_default();
+    let tables: Vec<Value> = serde_json::from_str(&tag).unwrap_or_default();
+    tables.iter().filter_map(|table| Some(table["path"].as_str()?.to_owned())).collect()
 }
 
 fn now_ms() -> u64 {
