@@ -96,9 +96,12 @@ fn draw(title: &str, x_label: &str, curves: &[Curve<'_>]) -> Canvas {
     canvas
 }
 
+/// Fewer points, such as those of evaluations, are drawn as they are.
+const MIN_SMOOTHED: usize = 40;
+
 /// Mean over a moving window of a fiftieth of the points, centered.
 fn smooth(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
-    let half = (points.len() / 100).max(1);
+    let half = if points.len() < MIN_SMOOTHED { 0 } else { (points.len() / 100).max(1) };
     (0..points.len())
         .map(|at| {
             // The same on both sides, so that the ends are not pulled towards the middle.
