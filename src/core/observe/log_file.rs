@@ -5,7 +5,7 @@ use super::log_line::LogLine;
 use crate::config::LogFormat;
 use std::fs::{self, File};
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Lines that wait at most; those of a process that keeps no log are dropped with it.
 const MAX_WAITING: usize = 1000;
@@ -55,6 +55,12 @@ impl LogFile {
     }
 
     fn put(&mut self, line: String) -> Result<(), ObserveError> {
+        // A scheduler that starts later than this process moves what it finds aside.
+        if let Self::Open(path, _) = self
+            && !path.parent().is_some_and(Path::exists)
+        {
+            *self = Self::Named(path.clone());
+        }
         if let Self::Named(path) = self {
             let made = fs::create_dir_all(path.parent().unwrap_or(path))
                 .and_then(|()| File::options().append(true).create(true).open(&*path));
@@ -101,6 +107,9 @@ mod tests {
         let text = fs::read_to_string(&path).unwrap();
         let words: Vec<&str> = text.lines().map(|line| line.rsplit(' ').next().unwrap()).collect();
         assert_eq!(words, ["early", "late", "later"]);
+        fs::rename(dir.path().join("logs"), dir.path().join("aside")).unwrap();
+        write(&mut file, "afterwards").unwrap();
+        assert!(fs::read_to_string(&path).unwrap().ends_with("INFO  afterwards\n"));
         let mut silent = LogFile::default();
         silent.keep_in(dir.path().join("b.txt")).unwrap();
         assert!(!dir.path().join("b.txt").exists());
