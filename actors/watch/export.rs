@@ -3,11 +3,11 @@
 
 use super::memory::resident_bytes;
 use super::server::lock;
+use flume::{Receiver, RecvTimeoutError, Sender};
 use loongforge_core::config::{Address, Otlp};
 use loongforge_core::observe::{Board, Told};
 use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -27,7 +27,8 @@ impl Export {
     /// # Errors
     /// There is no thread for it.
     pub fn start(otlp: &Otlp, board: Arc<Mutex<Board>>) -> io::Result<Self> {
-        let (stop, stopped) = channel();
+        // Nothing is ever sent: that it is gone says it.
+        let (stop, stopped) = flume::bounded(1);
         let (otlp, zero) = (otlp.clone(), now());
         let run = move || Exporter { otlp, board, zero, told: Told::default(), has_failed: false }.run(&stopped);
         let thread = std::thread::Builder::new().name("otlp".into()).spawn(run)?;
