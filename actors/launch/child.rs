@@ -1,6 +1,7 @@
 //! One child process: its output with a name before each line, and how it ended.
 
 use loongforge_core::message::ActorId;
+use loongforge_core::observe::CHILD;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, AsyncRead, BufReader};
@@ -39,6 +40,12 @@ pub(super) async fn pass_on(actor: ActorId, output: Option<impl AsyncRead + Unpi
     let Some(output) = output else { return };
     let mut lines = BufReader::new(output).lines();
     while let Ok(Some(line)) = lines.next_line().await {
-        eprintln!("{actor} | {line}");
+        // Programs without a log have their own standard error.
+        match tracing::dispatcher::has_been_set() {
+            // A line of JSON says itself whose it is.
+            true if line.starts_with('{') => eprintln!("{line}"),
+            true => tracing::info!(target: CHILD, "{actor} | {line}"),
+            false => eprintln!("{actor} | {line}"),
+        }
     }
 }

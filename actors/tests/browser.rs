@@ -3,10 +3,10 @@
 #[path = "../../tests/support/must.rs"]
 mod must;
 
-use loongforge_actors::watch::Watch;
+use loongforge_actors::watch::{Watch, still_page};
 use loongforge_core::message::{Activity, ActorId, EdgeLoad, Timings, Trace, TraceSpan};
 use loongforge_core::observe::{Board, News, RunInfo, StepMetrics};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// `CHROME`, or the first that is on the path.
@@ -42,6 +42,42 @@ fn tell(watch: &Watch) {
     }
 }
 
+/// What a browser makes of a page, and what it says of it.
+fn opened(browser: &Path, dir: &Path, url: &str) -> (String, String) {
+    let output = Command::new(browser)
+        .args(["--headless", "--disable-gpu", "--no-sandbox", "--disable-dev-shm-usage", "--no-first-run"])
+        .arg(format!("--user-data-dir={}", dir.join("profile").display()))
+        .args(["--enable-logging=stderr", "--virtual-time-budget=8000", "--dump-dom"])
+        .arg(url)
+        .output()
+        .unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (text(&output.stdout), text(&output.stderr))
+}
+
+#[test]
+fn a_page_that_is_a_file_draws_itself() {
+    let Some(browser) = browser() else {
+        return must::skip("browser", "no chromium, chromium-browser, google-chrome or chrome on the path");
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let info = RunInfo { name: "</script><b>run</b>".into(), num_steps: 12, ..RunInfo::default() };
+    let mut board = Board::new(info, 100, 1);
+    for step in 0..12 {
+        let metrics = StepMetrics { step, loss: 4.0 / (step + 1) as f64, step_ms: 500.0, ..StepMetrics::default() };
+        board.take(News::Step(Box::new(metrics), Vec::new()), step * 500_000_000, 0);
+    }
+    board.take(News::Evaluated { step: 6, losses: vec![("val".into(), 0.75)] }, 6_000_000_000, 0);
+    board.take(News::Evaluated { step: 12, losses: vec![("val".into(), 0.5)] }, 6_000_000_000, 0);
+    let path = dir.path().join("page.html");
+    std::fs::write(&path, still_page(&board.status(), &board.history(), Some(b"no picture"))).unwrap();
+    let (page, errors) = opened(&browser, dir.path(), &format!("file://{}", path.display()));
+    for wanted in ["&lt;/script&gt;&lt;b&gt;run", "training 0.3333", "val 0.5", "step 12 of 12", "data-ready=\"1\""] {
+        assert!(page.contains(wanted), "{wanted} is not in the page:\n{page}\n{errors}");
+    }
+    assert!(!errors.contains("Content Security Policy"), "{errors}");
+}
+
 #[test]
 fn the_page_draws_what_the_run_does() {
     let Some(browser) = browser() else {
@@ -58,20 +94,14 @@ fn the_page_draws_what_the_run_does() {
     };
     let watch = Watch::start(&"127.0.0.1:0".parse().unwrap(), dir.path(), Board::new(info, 100, 10)).unwrap();
     tell(&watch);
-    let output = Command::new(browser)
-        .args(["--headless", "--disable-gpu", "--no-sandbox", "--disable-dev-shm-usage", "--no-first-run"])
-        .arg(format!("--user-data-dir={}", dir.path().join("profile").display()))
-        .args(["--virtual-time-budget=8000", "--dump-dom"])
-        .arg(watch.url())
-        .output()
-        .unwrap();
-    let page = String::from_utf8_lossy(&output.stdout);
-    let errors = String::from_utf8_lossy(&output.stderr);
+    let (page, errors) = opened(&browser, dir.path(), &watch.url());
     for wanted in [
         // What a run is called is text, whatever it is.
         "&lt;b&gt;run&lt;/b&gt; &amp; \"co\"",
         "step 12 of 40, ETA 0:00:28",
         "<polyline",
+        // The legend has the last value of each curve.
+        "training 0.3333",
         "encoder/0: encode",
         "1.0 MiB of 4.0 MiB, 3 wait",
         "data-ready=\"1\"",

@@ -5,13 +5,13 @@ mod fake;
 use fake::{Script, engine, spec};
 use loongforge_actors::watch::{TRACE_FILE, Target, WATCH_FILE, Watch, get, has_ended};
 use loongforge_actors::{Assignment, EngineFactory, Observer, Publisher, RunSpec, StopOn, run_in_process};
-use loongforge_core::config::Address;
-use loongforge_core::message::{ActorId, BadSample, PoolName, Trace};
+use loongforge_core::config::{Address, Otlp, TimeSpan};
+use loongforge_core::message::{Activity, ActorId, BadSample, PoolName, Trace, TraceSpan};
 use loongforge_core::observe::{Board, News, RunInfo, StepMetrics};
 use loongforge_core::schedule::*;
 use std::fs;
-use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Duration;
@@ -41,6 +41,63 @@ fn wait_for(target: &Target, done: u64) -> serde_json::Value {
             return status;
         }
         std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// A collector that answers each body with `status`, and tells of it.
+fn collector(status: &'static str) -> (Address, flume::Receiver<(String, serde_json::Value)>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string().parse().unwrap();
+    let (tell, told) = flume::bounded(100);
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = BufReader::new(stream.unwrap());
+            let (mut path, mut len) = (String::new(), 0);
+            loop {
+                let mut line = String::new();
+                stream.read_line(&mut line).unwrap();
+                if let Some(rest) = line.strip_prefix("POST ") {
+                    path = rest.split(' ').next().unwrap().to_owned();
+                }
+                if let Some(count) = line.strip_prefix("Content-Length: ") {
+                    len = count.trim().parse().unwrap();
+                }
+                if line == "\r\n" {
+                    break;
+                }
+            }
+            let mut body = vec![0; len];
+            stream.read_exact(&mut body).unwrap();
+            write!(stream.get_mut(), "HTTP/1.1 {status}\r\nContent-Length: 0\r\n\r\n").unwrap();
+            if tell.send((path, serde_json::from_slice(&body).unwrap())).is_err() {
+                return;
+            }
+        }
+    });
+    (address, told)
+}
+
+#[test]
+fn a_collector_gets_the_last_figures_and_spans_when_the_run_ends() {
+    let dir = tempfile::tempdir().unwrap();
+    for (status, bodies) in [("200 OK", 2), ("503 Service Unavailable", 1)] {
+        let (endpoint, told) = collector(status);
+        let otlp = Otlp { endpoint, every: TimeSpan::from_secs(3600), traces: true };
+        let board = Board::new(RunInfo { name: "a run".into(), num_steps: 3, ..RunInfo::default() }, 100, 10);
+        let watch = Watch::start_with(&loopback(), Some(&otlp), dir.path(), board).unwrap();
+        let span = TraceSpan { activity: Activity::Encode, step: 0, index: None, start: 1, end: 5 };
+        watch.tell(News::Trace(ActorId::encoder(0), Trace { now: 6, spans: vec![span], ..Trace::default() }));
+        watch.tell(step(0));
+        drop(watch);
+        let found: Vec<(String, serde_json::Value)> = told.drain().collect();
+        let paths: Vec<&str> = found.iter().map(|(path, _)| path.as_str()).collect();
+        assert_eq!(paths, ["/v1/metrics", "/v1/traces"][..bodies]);
+        let metrics = found[0].1["resourceMetrics"][0]["scopeMetrics"][0]["metrics"].as_array().unwrap();
+        let loss = metrics.iter().find(|metric| metric["name"] == "loongforge.loss").unwrap();
+        assert_eq!(loss["gauge"]["dataPoints"][0]["asDouble"], 0.5);
+        if let Some((_, traces)) = found.get(1) {
+            assert_eq!(traces["resourceSpans"][0]["scopeSpans"][0]["spans"][0]["name"], "encode");
+        }
     }
 }
 

@@ -1,10 +1,11 @@
 //! The run's end of the watch.
 
 use super::door::Door;
+use super::export::Export;
 use super::server::{Item, lock, serve};
 use super::word::{WATCH_FILE, Word};
 use crate::random;
-use loongforge_core::config::Address;
+use loongforge_core::config::{Address, Otlp};
 use loongforge_core::observe::{Board, News};
 use std::cell::Cell;
 use std::fs;
@@ -38,6 +39,7 @@ pub struct Watch {
     word: Word,
     dir: PathBuf,
     thread: Option<JoinHandle<()>>,
+    export: Option<Export>,
 }
 
 impl Watch {
@@ -46,6 +48,14 @@ impl Watch {
     /// # Errors
     /// Somebody else listens there, or the folder cannot be written.
     pub fn start(at: &Address, dir: &Path, board: Board) -> Result<Self, WatchError> {
+        Self::start_with(at, None, dir, board)
+    }
+
+    /// Works like [`Watch::start`], and sends what is shown to a collector.
+    ///
+    /// # Errors
+    /// As [`Watch::start`].
+    pub fn start_with(at: &Address, otlp: Option<&Otlp>, dir: &Path, board: Board) -> Result<Self, WatchError> {
         let listen = |source| WatchError::Listen { address: at.clone(), source };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(listen)?;
         let kept = Word::kept(dir);
@@ -58,6 +68,7 @@ impl Watch {
         let (news, items) = flume::bounded(QUEUE);
         let (opens, trace) = (token.clone(), dir.join(TRACE_FILE));
         let board = Arc::new(Mutex::new(board));
+        let export = otlp.map(|otlp| Export::start(otlp, board.clone())).transpose().map_err(listen)?;
         let thread = std::thread::Builder::new().name("watch".into()).spawn(move || {
             runtime.block_on(serve(door, opens, items, board.clone()));
             // The run has ended, and this is for whoever asks why: nobody waits for it but the process's end.
@@ -65,7 +76,7 @@ impl Watch {
         });
         let thread = Some(thread.map_err(listen)?);
         let (begun, num_lost) = (Instant::now(), Cell::new(0));
-        Ok(Self { news: Some(news), begun, num_lost, address, word, dir: dir.to_owned(), thread })
+        Ok(Self { news: Some(news), begun, num_lost, address, word, dir: dir.to_owned(), thread, export })
     }
 
     /// Tells what has happened. Never waits.
@@ -92,6 +103,8 @@ impl Drop for Watch {
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
+        // The board has all news now.
+        self.export = None;
         self.word.ended = true;
         let _ = self.word.leave(&self.dir);
     }

@@ -7,7 +7,7 @@ const MAX_PROCESSES: usize = 4096;
 
 /// Resident bytes of this process and of all that it started, pages that they share counted for each. `None` where the kernel does
 /// not say.
-pub(super) fn resident_bytes() -> Option<u64> {
+pub fn resident_bytes() -> Option<u64> {
     let page = rustix::param::page_size() as u64;
     let mut processes = vec![std::process::id()];
     let mut at = 0;

@@ -5,17 +5,23 @@
 //! that was drawn for this run. hyper reads requests, under limits of size and time; connections that say nothing make room
 //! for others.
 //!
+//! With `watch.otlp` another thread sends the same figures to a collector; that is the only thing here that sends unasked.
+//!
 //! Stop: with its handle; the timeline of the last steps is then left in the run's folder as `trace.json`.
 
 mod client;
 mod clients;
 mod door;
+mod export;
 mod handle;
 mod http;
 mod memory;
+mod page;
 mod server;
 mod word;
 
 pub use client::{ClientError, Target, get};
 pub use handle::{TRACE_FILE, Watch, WatchError};
+pub use memory::resident_bytes;
+pub use page::still_page;
 pub use word::{WATCH_FILE, has_ended};

@@ -4,7 +4,7 @@ use super::clients::Clients;
 use super::door::{Door, Stream, same};
 use super::http::{Answer, Asked};
 use super::memory::resident_bytes;
-use crate::random;
+use super::page;
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::server::conn::http1;
@@ -27,8 +27,6 @@ const MAX_HEAD: usize = 8 << 10;
 const MAX_HEADERS: usize = 64;
 /// Steps that the chart shows.
 const CHART_STEPS: u64 = 5;
-
-const PAGE: &str = include_str!("page.html");
 
 /// One thing that happened, when, in nanoseconds of the watch's clock, and how many were dropped before it.
 pub(super) type Item = (News, u64, u64);
@@ -68,7 +66,7 @@ pub(super) fn lock(board: &Mutex<Board>) -> std::sync::MutexGuard<'_, Board> {
 async fn answer(stream: Box<dyn Stream>, token: Arc<str>, board: Arc<Mutex<Board>>, has_asked: Arc<AtomicBool>) {
     let service = service_fn(|request: Request<Incoming>| {
         has_asked.store(true, Ordering::Relaxed);
-        ready(Ok::<_, Infallible>(page(&request, &token, &board)))
+        ready(Ok::<_, Infallible>(answered(&request, &token, &board)))
     });
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(PATIENCE).max_buf_size(MAX_HEAD).max_headers(MAX_HEADERS);
@@ -77,7 +75,7 @@ async fn answer(stream: Box<dyn Stream>, token: Arc<str>, board: Arc<Mutex<Board
     let _ = timeout(2 * PATIENCE, connection).await;
 }
 
-fn page<B>(request: &Request<B>, token: &str, board: &Mutex<Board>) -> Response<Full<Bytes>> {
+fn answered<B>(request: &Request<B>, token: &str, board: &Mutex<Board>) -> Response<Full<Bytes>> {
     let answer = match Asked::read(request) {
         Ok(asked) if asked.token.as_deref().is_some_and(|theirs| same(theirs, token)) => find(&asked.path, board),
         Ok(_) => Answer::error(StatusCode::UNAUTHORIZED),
@@ -90,8 +88,7 @@ fn find(path: &str, board: &Mutex<Board>) -> Answer {
     let json = |value: serde_json::Value| Answer::new("application/json", value.to_string());
     match path {
         "/" => {
-            let nonce = random::token();
-            let page = PAGE.replace("NONCE", &nonce);
+            let (page, nonce) = page::page();
             Answer { nonce: Some(nonce), ..Answer::new("text/html; charset=utf-8", page) }
         }
         "/status.json" => {
@@ -109,7 +106,7 @@ fn find(path: &str, board: &Mutex<Board>) -> Answer {
             Some(png) => Answer::new("image/png", png),
             None => Answer::error(StatusCode::NOT_FOUND),
         },
-        "/metrics" => Answer::new("text/plain; version=0.0.4; charset=utf-8", lock(board).prometheus()),
+        "/metrics" => Answer::new("text/plain; version=0.0.4; charset=utf-8", lock(board).prometheus(resident_bytes())),
         _ => Answer::error(StatusCode::NOT_FOUND),
     }
 }

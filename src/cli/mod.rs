@@ -6,6 +6,7 @@ mod certs;
 mod chat;
 mod check;
 mod checkpoint;
+mod compare;
 mod completions;
 mod data;
 mod decode_worker;
@@ -26,6 +27,7 @@ mod parity;
 mod parity_layout;
 mod part;
 mod plan;
+mod report;
 mod run;
 mod sample;
 mod scale;
@@ -109,6 +111,10 @@ enum Command {
     Data(data::DataArgs),
     /// Watch a running job in the terminal
     Top(top::TopArgs),
+    /// Compare runs: keys that differ, losses, speed
+    Compare(compare::CompareArgs),
+    /// Write a page of a run that has ended, as one file
+    Report(report::ReportArgs),
     /// Write the timeline of a run's last steps, for ui.perfetto.dev
     Trace(trace::TraceArgs),
     /// Print a job script or manifest for Slurm, Kubernetes or ssh
@@ -152,6 +158,8 @@ impl Cli {
             Command::Models(args) => models::models(args),
             Command::Data(args) => data::data(args),
             Command::Top(args) => top::top(args),
+            Command::Compare(args) => compare::compare(args),
+            Command::Report(args) => report::report(args),
             Command::Trace(args) => trace::trace(args),
             Command::Launch(args) => launch::launch(args),
             Command::Certs(args) => certs::certs(args),
@@ -176,6 +184,8 @@ impl Cli {
                 | Command::Scale(_)
                 | Command::Drill(_)
                 | Command::Top(_)
+                | Command::Compare(_)
+                | Command::Report(_)
                 | Command::Trace(_)
                 | Command::Launch(_)
                 | Command::Certs(_)

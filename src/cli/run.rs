@@ -17,10 +17,11 @@ use super::{UsageError, exit};
 use crate::preflight::Asked;
 use crate::run::roles;
 use loongforge_actors::launch::net::Party;
-use loongforge_actors::launch::{bind_to_parent, is_takeover, keep, keeper, local_rank};
+use loongforge_actors::launch::{WantedActor, bind_to_parent, is_takeover, keep, keeper, local_rank};
 use loongforge_actors::serve_role;
 use loongforge_core::checkpoint::MANIFEST;
-use loongforge_core::config;
+use loongforge_core::config::{self, LogFormat};
+use loongforge_core::engine::error_chain;
 use loongforge_core::message::Role;
 use loongforge_core::observe::{Console, init_logging};
 use loongforge_core::schedule::PoolSizes;
@@ -30,6 +31,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, ExitCode};
 
+use holder::Holder;
 use meeting::{compose, meeting};
 
 pub use args::RunArgs;
@@ -63,7 +65,7 @@ pub fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
         }
     };
     let console = Console::stderr();
-    init_logging(loaded.config.log.level, &console)?;
+    init_logging(&loaded.config.log, &console)?;
     let composition = match compose(&loaded.config) {
         Ok(composition) => composition,
         Err(error) => return Err(UsageError::of(&error).into()),
@@ -84,6 +86,9 @@ pub fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
         let local_rank = local_rank(|name| std::env::var(name).ok()).map_err(|error| UsageError::of(&error))?;
         let recipe = composition.on_local_rank(local_rank).into_recipe();
         let meeting = meeting(&args, &loaded, join.clone(), security);
+        let name = log_name(wanted);
+        console.keep_log(&loaded.config.run.dir.join("logs").join(&name));
+        console.name(&name);
         serve_role(wanted, meeting, |assignment| roles::engine(recipe, assignment))?;
         return Ok(ExitCode::SUCCESS);
     }
@@ -97,7 +102,28 @@ pub fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
     };
     let (composition, lines) = begun.map_err(|error| UsageError::of(&error))?;
     lines.iter().for_each(|line| console.line(line));
-    SchedulerProcess { args: &args, part: part.as_ref(), loaded: &loaded, console: &console }.supervise(composition)
+    let process = SchedulerProcess { args: &args, part: part.as_ref(), loaded: &loaded, console: &console };
+    match process.supervise(composition) {
+        // Whoever reads JSON reads all of it so.
+        Err(error) if loaded.config.log.format == LogFormat::Json => {
+            console.line(&format!("error: {}", error_chain(error.as_ref())));
+            Ok(ExitCode::from(exit::of(&error)))
+        }
+        Err(error) => {
+            console.note(&format!("error: {}", error_chain(error.as_ref())));
+            Err(error)
+        }
+        ended => ended,
+    }
+}
+
+/// The name of the log file of a process that is one actor: of its place in the run, or where the scheduler gives it one, of its own.
+fn log_name(wanted: WantedActor) -> String {
+    let pool = wanted.pool;
+    match wanted.index {
+        Some(index) => format!("{pool}-{index}"),
+        None => format!("{pool}-{}", Holder::of(std::process::id()).token),
+    }
 }
 
 /// `--resume PATH` reads as `--resume` and an override.

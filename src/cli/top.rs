@@ -4,10 +4,12 @@ mod ended;
 mod keys;
 
 use self::ended::describe_ended;
+pub(super) use self::ended::ended;
 use self::keys::Keys;
 use super::UsageError;
 use clap::Args;
 use loongforge_actors::watch::{ClientError, Target, WATCH_FILE, get};
+use loongforge_core::config::Address;
 use loongforge_core::observe::{View, describe_run, has_color};
 use rustix::termios::tcgetwinsize;
 use serde_json::Value;
@@ -75,7 +77,7 @@ pub fn top(args: TopArgs) -> anyhow::Result<ExitCode> {
         if redraw {
             let help = if shows_keys { KEYS } else { "" };
             // Home, the text with the rest of each line cleared, and nothing below.
-            write!(out, "\x1b[H{}\x1b[J", (text + help).replace('\n', "\x1b[K\n"))?;
+            write!(out, "\x1b[H{}\x1b[J", (text + &page_line(&target) + help).replace('\n', "\x1b[K\n"))?;
         } else {
             writeln!(out, "{text}")?;
         }
@@ -94,6 +96,14 @@ pub fn top(args: TopArgs) -> anyhow::Result<ExitCode> {
                 _ => {}
             },
         }
+    }
+}
+
+/// Where a browser finds the page: for whoever sits at this terminal.
+fn page_line(target: &Target) -> String {
+    match &target.address {
+        Address::Tcp { .. } => format!("\npage  http://{}/?token={}\n", target.address, target.token),
+        Address::Unix(_) => String::new(),
     }
 }
 

@@ -1,5 +1,7 @@
 //! Bytes, numbers and words as text of another kind: hexadecimal digits, grouped digits, and text within HTML or SVG.
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use std::fmt::Write;
 
 /// Bytes in lower-case hexadecimal digits.
@@ -10,6 +12,11 @@ pub fn hex(bytes: impl AsRef<[u8]>) -> String {
         write!(text, "{byte:02x}").expect("a string takes all");
     }
     text
+}
+
+/// Bytes in base 64, padded.
+pub fn base64(bytes: &[u8]) -> String {
+    STANDARD.encode(bytes)
 }
 
 /// `12,345`: the digits of a number in groups of three.
@@ -46,7 +53,7 @@ mod tests {
 
     #[test]
     fn bytes_are_two_digits_each_and_markup_is_none() {
-        assert_eq!(hex([0, 10, 255]), "000aff");
+        assert_eq!((hex([0, 10, 255]).as_str(), base64(b"a\xff").as_str()), ("000aff", "Yf8="));
         assert_eq!(escape("<a href=\"x\">'&'</a>"), "&lt;a href=&quot;x&quot;&gt;&#39;&amp;&#39;&lt;/a&gt;");
     }
 }

@@ -17,11 +17,12 @@ use loongforge_core::config::{BadSamples, Eval, Format, ModelKind, RunConfig, To
 use loongforge_core::data::{Dataset, Limits, Locator, ProcessorOptions, Source, read_rgb};
 use loongforge_core::message::{PoolName, StepId};
 use loongforge_core::observe::{
-    Answer, Console, Curve, EvalRecord, MetricsFile, Reading, Scoring, Style, TensorBoard, beside, plot,
-    read_evaluations, read_metrics, render, safe, sheet,
+    Answer, Console, Curve, Ending, EvalRecord, MetricsFile, Reading, Scoring, Style, TensorBoard, TrackedRun,
+    Trackers, beside, plot, read_evaluations, read_metrics, render, safe, sheet,
 };
 use loongforge_torch::device::set_intra_op_threads;
 use loongforge_torch::engine::open_device;
+use serde_json::Value;
 use std::path::{Path, PathBuf};
 
 /// A file of pictures, and what it is called.
@@ -113,6 +114,15 @@ pub fn after_run(config: &RunConfig, console: &Console) -> Result<()> {
     if config.log.tensorboard {
         console.line(&format!("{:<38} tensorboard --logdir {}", "all curves", dir.join("tensorboard").display()));
     }
+    if let Some(wandb) = &config.log.wandb {
+        let runs = wandb.dir.clone().unwrap_or_else(|| dir.join("wandb"));
+        console.line(&format!("{:<38} wandb sync {}/offline-run-*", "for Weights & Biases", runs.display()));
+    }
+    if let Some(mlflow) = &config.log.mlflow {
+        let store = mlflow.dir.clone().unwrap_or_else(|| dir.join("mlruns"));
+        let command = format!("MLFLOW_ALLOW_FILE_STORE=true mlflow ui --backend-store-uri {}", store.display());
+        console.line(&format!("{:<38} {command}", "for MLflow"));
+    }
     evaluated
 }
 
@@ -175,12 +185,23 @@ fn acted(config: &RunConfig, checkpoint: &Path, console: &Console) -> Result<Opt
         if config.log.jsonl {
             MetricsFile::open(&config.run.dir.join(EVAL), u64::MAX)?.write(&record)?;
         }
-        if config.log.tensorboard {
-            let mut tensorboard = TensorBoard::create(&config.run.dir.join("tensorboard"), record.step)?;
-            record.scalars().iter().try_for_each(|(tag, value)| tensorboard.scalar(record.step, tag, *value))?;
-        }
+        curves_of(config, &record)?;
     }
     Ok(None)
+}
+
+/// Writes what was found after the run where its curves are: TensorBoard, W&B, MLflow.
+fn curves_of(config: &RunConfig, record: &EvalRecord) -> Result<()> {
+    let (dir, log) = (&config.run.dir, &config.log);
+    if log.tensorboard {
+        let mut tensorboard = TensorBoard::create(&dir.join("tensorboard"), record.step)?;
+        record.scalars().iter().try_for_each(|(tag, value)| tensorboard.scalar(record.step, tag, *value))?;
+    }
+    // The runs are there: they go on, and their config with them.
+    let run = TrackedRun { name: &config.run.name, dir, config: &Value::Null, version: env!("CARGO_PKG_VERSION") };
+    let mut trackers = Trackers::open(log, &run, u64::MAX)?;
+    trackers.evaluated(record)?;
+    Ok(trackers.end(Ending::Completed)?)
 }
 
 /// Evaluates what was not evaluated while the run went on; returns what the sheet of pictures is called, and its path, where
@@ -198,11 +219,7 @@ fn evaluate(config: &RunConfig, eval: &Eval, checkpoint: &Path, console: &Consol
             if record.set == Eval::HELD_OUT { "held out".to_owned() } else { format!("held out, {}", record.set) };
         console.line(&format!("{name}: {}", record.text()));
         file.iter_mut().try_for_each(|file| file.write(&record))?;
-        if config.log.tensorboard {
-            let mut tensorboard = TensorBoard::create(&config.run.dir.join("tensorboard"), step)?;
-            record.scalars().iter().try_for_each(|(tag, value)| tensorboard.scalar(step, tag, *value))?;
-        }
-        Ok(())
+        curves_of(config, &record)
     };
     let mut readings = Vec::new();
     for set in &sets {

@@ -34,4 +34,5 @@ mod soak;
 mod sound;
 mod stages;
 mod text;
+mod tracking;
 mod whole_omni;

@@ -43,7 +43,7 @@ pub fn encode(args: EncodeArgs) -> Result<ExitCode> {
     let loaded =
         config::load(&args.file, &args.overrides, environment()).map_err(|report| UsageError(report.to_string()))?;
     let console = Console::stderr();
-    init_logging(loaded.config.log.level, &console)?;
+    init_logging(&loaded.config.log, &console)?;
     let warnings = console.clone();
     let decoder = decoder(loaded.config.security.sandbox, move |warning| warnings.line(&format!("warning: {warning}")));
     let composition = Composition::new(loaded.config).map_err(|error: ComposeError| UsageError::of(&error))?;

@@ -104,9 +104,7 @@ fn expect_same_products(checkpoint: &Path, manifest: &Manifest, composition: &Co
     if asked != recorded {
         let [asked, recorded] = [asked, recorded].map(Products::name);
         let path = checkpoint.display();
-        eprintln!(
-            "warning: run.products is {asked}, {path} was trained with {recorded}: the run goes on with other bits"
-        );
+        tracing::warn!("run.products is {asked}, {path} was trained with {recorded}: the run goes on with other bits");
     }
     Ok(())
 }
@@ -125,7 +123,7 @@ fn expect_same_data(checkpoint: &Path, config: &RunConfig) -> anyhow::Result<()>
         OnChange::Refuse => {
             bail!("{what}; to continue at the same position of the new order, set data.on_change=accept")
         }
-        OnChange::Accept => eprintln!("warning: {what}"),
+        OnChange::Accept => tracing::warn!("{what}"),
     }
     Ok(())
 }

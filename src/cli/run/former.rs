@@ -27,7 +27,7 @@ const PLACE: &str = "checkpoint.dir";
 const FAILED: &str = "failed-overwrite";
 
 /// Files and folders that a run writes into `run.dir` and that are a part of its record.
-const NAMES: [&str; 13] = [
+const NAMES: [&str; 19] = [
     "bad.jsonl",
     "config.yaml",
     "eval.jsonl",
@@ -35,11 +35,17 @@ const NAMES: [&str; 13] = [
     "journal",
     "journal.new",
     "killers.jsonl",
+    "log.jsonl",
+    "log.txt",
+    "logs",
     "loss.png",
     "metrics.jsonl",
+    "mlruns",
     "tensorboard",
     "too_long.jsonl",
     "trace.json",
+    "tracking.json",
+    "wandb",
     "watch.json",
 ];
 
@@ -206,7 +212,7 @@ impl FormerRun {
         }
         point("back_done")?;
         move_to(&run.join(ASIDE), &run.join(GONE))?;
-        eprintln!("{}: the previous run was restored, since the new one took no step", run.display());
+        tracing::warn!("{}: the previous run was restored, since the new one took no step", run.display());
         remove_gone(run)
     }
 }
@@ -215,7 +221,7 @@ impl Drop for FormerRun {
     fn drop(&mut self) {
         if let Some(Err(error)) = self.is_aside.then(|| self.put_back()) {
             let run = self.dirs[0].display();
-            eprintln!("warning: {run}: the next start restores the previous run: {error:#}");
+            tracing::warn!("{run}: the next start restores the previous run: {error:#}");
         }
     }
 }

@@ -158,6 +158,7 @@ impl SchedulerProcess<'_> {
         }
         let (begin, take_over_at, former) = match &past {
             Some(_) => {
+                console.keep_log(&config.run.dir.join("log"));
                 let reported = read_metrics(&config.run.dir.join("metrics.jsonl")).unwrap_or_default();
                 console.line("taking over from a scheduler that died; --resume or --overwrite start over");
                 let reported = StepId(reported.last().map_or(0, |last| last.step + 1));
@@ -168,6 +169,7 @@ impl SchedulerProcess<'_> {
                 let former = prepare_folder(&loaded.config, composition.resumes(), args.overwrite)?;
                 poison_items::keep(&config.run.dir, composition.killers())?;
                 keep_config(&config.run.dir, &loaded.to_yaml())?;
+                console.keep_log(&config.run.dir.join("log"));
                 ((composition.first_step(), composition.cursor()), None, former)
             }
         };

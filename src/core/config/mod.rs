@@ -40,6 +40,7 @@ mod validate_flow;
 mod validate_memory;
 mod validate_model;
 mod validate_preference;
+mod validate_tracking;
 mod yaml;
 
 #[cfg(test)]
@@ -62,3 +63,4 @@ pub use schema::*;
 pub use source::{HubId, Source, hub_data_set};
 pub use stages::StageStart;
 pub use units::{Device, Size, Threads, TimeSpan};
+pub use yaml::read_yaml;

@@ -26,6 +26,7 @@ pub(super) fn validate(config: &RunConfig, tree: &Node, failed: &BTreeSet<String
     rules.flow(config);
     rules.preference(config);
     rules.memory(config);
+    rules.tracking(config);
     rules.files(config);
 }
 

@@ -47,6 +47,14 @@ pub(super) fn parse(text: &str, source: usize, column: usize) -> Result<Node, Ya
     }
 }
 
+/// A YAML document as JSON, under the limits of a config file.
+///
+/// # Errors
+/// It is no YAML, in words.
+pub fn read_yaml(text: &str) -> Result<serde_json::Value, String> {
+    parse(text, 0, 0).map(|node| node.to_json()).map_err(|error| error.message)
+}
+
 /// A tree as the library gives it.
 enum Raw {
     Scalar(Kind),

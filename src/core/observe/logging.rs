@@ -1,26 +1,78 @@
-//! Log messages on standard error, by `tracing`.
+//! Log messages of `tracing`, as lines of the console.
 
-use tracing_subscriber::EnvFilter;
+use serde_json::{Map, Value};
+use std::fmt::Debug;
+use tracing::field::{Field, Visit};
+use tracing::{Event, Subscriber};
+use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, Registry};
 
 use super::console::Console;
 use super::error::ObserveError;
-use crate::config::Level;
+use super::log_line::LogLine;
+use crate::config::{Level, Log};
 
-/// Shows messages of `level` and above, or as `RUST_LOG` says, above the console's progress bar.
-/// A second call changes nothing: the first one holds for the process.
-pub fn init_logging(level: Level, console: &Console) -> Result<(), ObserveError> {
+/// The target of lines that a child process has printed: they are shown as they are, whatever `log.level` is.
+pub const CHILD: &str = "child";
+
+/// Shows messages of `log.level` and above, or as `RUST_LOG` says, above the console's progress bar.
+/// A second call changes nothing but the form of lines: the first one holds for the process.
+///
+/// # Errors
+/// `RUST_LOG` is no filter.
+pub fn init_logging(log: &Log, console: &Console) -> Result<(), ObserveError> {
+    console.set_format(log.format);
     let filter = match std::env::var("RUST_LOG") {
         Ok(directives) if !directives.is_empty() => filter(&directives)?,
-        _ => filter(level_name(level))?,
+        _ => filter(level_name(log.level))?,
     };
-    let _ = tracing_subscriber::fmt()
-        .compact()
-        .with_env_filter(filter)
-        .with_target(false)
-        .with_ansi(console.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()))
-        .with_writer(console.clone())
-        .try_init();
+    let filter = filter.add_directive(format!("{CHILD}=info").parse().expect("a target and a level"));
+    let _ = Registry::default().with(Lines(console.clone()).with_filter(filter)).try_init();
     Ok(())
+}
+
+/// Events as lines.
+struct Lines(Console);
+
+impl<S: Subscriber> Layer<S> for Lines {
+    fn on_event(&self, event: &Event<'_>, _context: Context<'_, S>) {
+        let mut said = Said::default();
+        event.record(&mut said);
+        let metadata = event.metadata();
+        match metadata.target() {
+            CHILD => self.0.line(&said.message),
+            _ => self.0.told(&LogLine::new(*metadata.level(), &said.message).with_fields(said.fields)),
+        }
+    }
+}
+
+/// What an event says.
+#[derive(Default)]
+struct Said {
+    message: String,
+    fields: Map<String, Value>,
+}
+
+impl Visit for Said {
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        let text = format!("{value:?}");
+        match field.name() {
+            "message" => self.message = text,
+            name => {
+                self.fields.insert(name.to_owned(), text.into());
+            }
+        }
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        match field.name() {
+            "message" => value.clone_into(&mut self.message),
+            name => {
+                self.fields.insert(name.to_owned(), value.into());
+            }
+        }
+    }
 }
 
 fn filter(directives: &str) -> Result<EnvFilter, ObserveError> {
@@ -40,12 +92,47 @@ fn level_name(level: Level) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::LogFormat;
+    use std::fs;
 
     #[test]
     fn a_wrong_directive_is_named() {
         assert!(filter("loongforge_core=shout").unwrap_err().to_string().contains("shout"));
-        init_logging(Level::Warn, &Console::stderr()).unwrap();
-        init_logging(Level::Info, &Console::stderr()).unwrap();
-        tracing::warn!("shown above the bar");
+    }
+
+    #[test]
+    fn messages_are_lines_of_the_log_as_text_or_json() {
+        let dir = tempfile::tempdir().unwrap();
+        for (format, ending) in [(LogFormat::Text, "txt"), (LogFormat::Json, "jsonl")] {
+            let console = Console::stderr();
+            console.set_format(format);
+            console.keep_log(&dir.path().join("log"));
+            let filter = filter("warn").unwrap().add_directive(format!("{CHILD}=info").parse().unwrap());
+            let lines = Registry::default().with(Lines(console.clone()).with_filter(filter));
+            tracing::subscriber::with_default(lines, || {
+                tracing::warn!(port = 3, "refused");
+                tracing::info!("not asked for");
+                tracing::info!(target: CHILD, "encoder/0 | error: out of memory");
+            });
+            console.line_kept_as("http://a/?token=secret", "http://a/");
+            console.note("only kept");
+            let text = fs::read_to_string(dir.path().join(format!("log.{ending}"))).unwrap();
+            let ends: Vec<&str> = match format {
+                LogFormat::Text => vec![
+                    "WARN  refused port=\"3\"",
+                    "INFO  encoder/0 | error: out of memory",
+                    "INFO  http://a/",
+                    "INFO  only kept",
+                ],
+                LogFormat::Json => vec![
+                    r#""level":"warn","message":"refused","port":"3"}"#,
+                    r#""level":"info","message":"encoder/0 | error: out of memory"}"#,
+                    r#""level":"info","message":"http://a/"}"#,
+                    r#""level":"info","message":"only kept"}"#,
+                ],
+            };
+            assert_eq!(text.lines().count(), ends.len(), "{text}");
+            text.lines().zip(&ends).for_each(|(line, end)| assert!(line.ends_with(end), "{line}: {end}"));
+        }
     }
 }

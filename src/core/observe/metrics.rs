@@ -87,6 +87,8 @@ pub struct StepMetrics {
     pub tokens_per_s: f64,
     pub images_per_s: f64,
     pub step_ms: f64,
+    /// Seconds that the run was active when this step was done, over all its starts: what [`Goodput`](super::Goodput) is a share of.
+    pub active_s: f64,
     /// Share of the step in which the pool's engines computed, 0 to 1, the mean over the pool.
     pub encoder_busy: f64,
     pub foundation_busy: f64,

@@ -19,12 +19,21 @@ const BOTTOM: i32 = 56;
 const INK: Rgb888 = Rgb888::new(40, 40, 40);
 const GRID: Rgb888 = Rgb888::new(228, 228, 228);
 /// Faint and strong color of each curve.
-const COLORS: [(Rgb888, Rgb888); 4] = [
+const COLORS: [(Rgb888, Rgb888); MAX_CURVES] = [
     (Rgb888::new(178, 205, 235), Rgb888::new(31, 100, 180)),
     (Rgb888::new(244, 210, 170), Rgb888::new(214, 110, 20)),
     (Rgb888::new(190, 225, 190), Rgb888::new(30, 130, 50)),
     (Rgb888::new(220, 195, 230), Rgb888::new(130, 60, 160)),
+    (Rgb888::new(240, 190, 190), Rgb888::new(170, 40, 40)),
+    (Rgb888::new(185, 225, 225), Rgb888::new(20, 130, 140)),
+    (Rgb888::new(225, 210, 190), Rgb888::new(120, 85, 50)),
+    (Rgb888::new(215, 215, 215), Rgb888::new(90, 90, 90)),
+    (Rgb888::new(245, 200, 225), Rgb888::new(205, 60, 140)),
+    (Rgb888::new(220, 225, 175), Rgb888::new(125, 135, 20)),
 ];
+
+/// Curves that a plot has colors for.
+pub const MAX_CURVES: usize = 10;
 
 /// One line of a plot; `points` are (x, y) with x ascending. Values that are not finite are left out.
 pub struct Curve<'a> {
@@ -32,7 +41,7 @@ pub struct Curve<'a> {
     pub points: &'a [(f64, f64)],
 }
 
-/// Draws at most four curves over the same axes.
+/// Draws at most [`MAX_CURVES`] curves over the same axes; the others are left out.
 pub fn plot(path: &Path, title: &str, x_label: &str, curves: &[Curve<'_>]) -> Result<(), ObserveError> {
     save_png(&draw(title, x_label, curves).0, path)
 }
@@ -87,9 +96,12 @@ fn draw(title: &str, x_label: &str, curves: &[Curve<'_>]) -> Canvas {
     canvas
 }
 
+/// Fewer points, such as those of evaluations, are drawn as they are.
+const MIN_SMOOTHED: usize = 40;
+
 /// Mean over a moving window of a fiftieth of the points, centered.
 fn smooth(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
-    let half = (points.len() / 100).max(1);
+    let half = if points.len() < MIN_SMOOTHED { 0 } else { (points.len() / 100).max(1) };
     (0..points.len())
         .map(|at| {
             // The same on both sides, so that the ends are not pulled towards the middle.

@@ -41,18 +41,19 @@ impl Progress {
     pub fn step(&mut self, metrics: &StepMetrics) {
         let done = metrics.step + 1;
         self.recent.push(metrics.clone());
-        match &self.bar {
-            Some(bar) => {
-                bar.set_message(self.recent.describe());
-                bar.set_position(done);
+        if let Some(bar) = &self.bar {
+            bar.set_message(self.recent.describe());
+            bar.set_position(done);
+        }
+        let due = self.last_line.is_none_or(|last| last.elapsed() >= LINE_INTERVAL);
+        if done == self.recent.num_steps || (done.is_multiple_of(self.every_steps) && due) {
+            let text = self.recent.describe();
+            match &self.bar {
+                // The log file has the lines that the bar stands for.
+                Some(_) => self.console.note(&text),
+                None => self.console.line(&text),
             }
-            None => {
-                let due = self.last_line.is_none_or(|last| last.elapsed() >= LINE_INTERVAL);
-                if done == self.recent.num_steps || (done.is_multiple_of(self.every_steps) && due) {
-                    self.console.line(&self.recent.describe());
-                    self.last_line = Some(Instant::now());
-                }
-            }
+            self.last_line = Some(Instant::now());
         }
     }
 

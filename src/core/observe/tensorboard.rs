@@ -8,6 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::error::ObserveError;
 use super::metrics::StepMetrics;
+use super::protobuf::{int, message, string};
 
 /// One event file of a run.
 pub struct TensorBoard {
@@ -120,31 +121,6 @@ fn frame(bytes: &[u8]) -> Vec<u8> {
 
 fn masked_crc(bytes: &[u8]) -> u32 {
     crc32c::crc32c(bytes).rotate_right(15).wrapping_add(0xa282_ead8)
-}
-
-fn varint(out: &mut Vec<u8>, mut value: u64) {
-    while value >= 0x80 {
-        out.push(value as u8 | 0x80);
-        value >>= 7;
-    }
-    out.push(value as u8);
-}
-
-fn int(out: &mut Vec<u8>, field: u64, value: u64) {
-    varint(out, field << 3);
-    varint(out, value);
-}
-
-fn string(out: &mut Vec<u8>, field: u64, bytes: &[u8]) {
-    varint(out, field << 3 | 2);
-    varint(out, bytes.len() as u64);
-    out.extend(bytes);
-}
-
-fn message(out: &mut Vec<u8>, field: u64, fill: impl FnOnce(&mut Vec<u8>)) {
-    let mut inner = Vec::new();
-    fill(&mut inner);
-    string(out, field, &inner);
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use crate::run::nonfinite::skipped;
 use crate::run::poison_items;
 use loongforge_actors::{Observer, Publisher};
 use loongforge_core::message::{ActorId, BadSample, SaveTo, Trace};
-use loongforge_core::observe::News;
+use loongforge_core::observe::{Ending, News};
 use loongforge_core::schedule::{
     CheckpointDraft, EvaluationSummary, FailedSave, Failure, MAX_CRASHES, NonFinite, Outcome, PoisonItem, PoolChange,
     StepSummary, Straggler,
@@ -25,6 +25,7 @@ impl Observer for Report {
             self.is_under_way();
         }
         let metrics = self.measure(summary);
+        self.goodput.add(&metrics);
         if let Err(error) = self.write(&metrics) {
             // A full disk must not end a run that computes.
             self.console.line(&format!("warning: {error}"));
@@ -55,6 +56,9 @@ impl Observer for Report {
                 {
                     self.console.line(&format!("warning: {error}"));
                 }
+            }
+            if let Err(error) = self.trackers.evaluated(record) {
+                self.console.line(&format!("warning: {error}"));
             }
         }
         self.eval_loss = losses.iter().cloned().collect();
@@ -111,6 +115,14 @@ impl Observer for Report {
     fn finished(&mut self, result: &Result<Outcome, Failure>) {
         if matches!(result, Ok(Outcome::Completed)) {
             self.is_under_way();
+        }
+        let ending = match result {
+            Ok(Outcome::Completed) => Ending::Completed,
+            Ok(Outcome::Preempted) => Ending::Stopped,
+            Err(_) => Ending::Failed,
+        };
+        if let Err(error) = self.trackers.end(ending) {
+            self.console.line(&format!("warning: {error}"));
         }
         self.tell(|| {
             News::Ended(match result {

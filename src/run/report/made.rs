@@ -41,6 +41,7 @@ impl Report {
             let (width, height) = gallery.size();
             tensorboard.image(step, "samples", width, height, &png)?;
         }
+        self.trackers.samples(step, gallery.size(), &png)?;
         self.tell(|| News::Samples { step, png });
         self.console.line(&format!("samples after {step} steps, {} of them: {}", made.len(), path.display()));
         Ok(())

@@ -9,7 +9,11 @@ use std::time::Instant;
 
 impl Report {
     pub(super) fn measure(&mut self, summary: &StepSummary) -> StepMetrics {
-        let seconds = self.last_step.elapsed().as_secs_f64();
+        let mut seconds = self.last_step.elapsed().as_secs_f64();
+        if self.num_steps == 0 {
+            // Engines were built before.
+            seconds = seconds.min(since_ready(summary));
+        }
         self.last_step = Instant::now();
         if self.num_steps > 0 {
             self.step_seconds.push(seconds);
@@ -29,6 +33,7 @@ impl Report {
             tokens_per_s: summary.num_tokens as f64 / seconds,
             images_per_s: summary.num_items as f64 / seconds,
             step_ms: seconds * 1e3,
+            active_s: self.active_before + self.begun.elapsed().as_secs_f64(),
             encoder_busy: busy(of_role(summary, Role::Encoder)),
             foundation_busy: busy(of_role(summary, Role::Foundation)),
             pack_fill: summary.balance.fill,
@@ -57,6 +62,12 @@ impl Report {
             too_long: self.too_long.len(),
         }
     }
+}
+
+/// Seconds since the first engine was ready, of a start's first step; endless where no engine says.
+fn since_ready(summary: &StepSummary) -> f64 {
+    let whole = summary.timings.iter().map(|(_, timings)| timings.busy + timings.idle);
+    whole.filter(|&whole| whole > 0.0).reduce(f64::max).unwrap_or(f64::INFINITY)
 }
 
 fn of_role(summary: &StepSummary, role: Role) -> impl Iterator<Item = &Timings> {

@@ -7,16 +7,17 @@ mod page;
 mod utilization;
 
 use crate::estimate::memory::{peak_resident, show};
-use crate::eval::report::EvalReport;
+use crate::eval::report::{EVAL, EvalReport};
 use crate::eval::samples;
 use crate::run::compose::{Composition, publication};
 use crate::run::nonfinite::Evidence;
 use loongforge_actors::checkpoint::Publication;
-use loongforge_actors::watch::Watch;
+use loongforge_actors::watch::{Watch, resident_bytes};
 use loongforge_core::data::{BadSampleList, Dataset};
 use loongforge_core::message::{ActorId, MemoryReport, SampleId, StepId};
 use loongforge_core::observe::{
-    Console, MetricsFile, News, ObserveError, Progress, StepMetrics, TensorBoard, read_metrics,
+    Console, Goodput, MetricsFile, News, ObserveError, Progress, StepMetrics, TensorBoard, TrackedRun, Trackers,
+    active_before, read_evaluations, read_metrics,
 };
 use page::watch;
 use serde_json::Value;
@@ -32,12 +33,17 @@ pub struct Report {
     progress: Option<Progress>,
     metrics: Option<MetricsFile>,
     tensorboard: Option<TensorBoard>,
+    trackers: Trackers,
     bad: BadSampleList,
     /// Samples that are longer than a pack.
     too_long: BadSampleList,
     num_shown_bad: u64,
     /// Encoders that were said to be slow.
     slow: BTreeSet<ActorId>,
+    begun: Instant,
+    /// Seconds that earlier starts of the run were active.
+    active_before: f64,
+    goodput: Goodput,
     last_step: Instant,
     /// Seconds of every step but the first, which waits for the run's beginning.
     step_seconds: Vec<f64>,
@@ -80,25 +86,31 @@ impl Report {
     ) -> anyhow::Result<Self> {
         let (config, folder, StepId(first_step)) = (composition.config(), composition.folder(), begin.0);
         let dir = &config.run.dir;
-        let metrics =
-            config.log.jsonl.then(|| MetricsFile::open(&dir.join("metrics.jsonl"), first_step)).transpose()?;
-        let earlier = match (&metrics, &config.watch.listen) {
-            (Some(_), Some(_)) if first_step > 0 => read_metrics(&dir.join("metrics.jsonl"))?,
-            _ => Vec::new(),
-        };
+        let path = dir.join("metrics.jsonl");
+        let active_before = if config.log.jsonl { active_before(&path) } else { 0.0 };
+        let metrics = config.log.jsonl.then(|| MetricsFile::open(&path, first_step)).transpose()?;
+        let earlier = if metrics.is_some() && first_step > 0 { read_metrics(&path)? } else { Vec::new() };
+        let run = TrackedRun { name: &config.run.name, dir, config: &composed, version: env!("CARGO_PKG_VERSION") };
+        let trackers = Trackers::open(&config.log, &run, first_step)?;
         let tensorboard =
             config.log.tensorboard.then(|| TensorBoard::create(&dir.join("tensorboard"), first_step)).transpose()?;
+        let mut earlier_evaluations = if first_step > 0 { read_evaluations(&dir.join(EVAL))? } else { Vec::new() };
+        earlier_evaluations.retain(|record| record.step <= first_step);
         let evaluations = EvalReport::new(config, folder, first_step, &console)?;
         Ok(Self {
             progress: Some(Progress::start(&console, first_step, config.train.num_steps(), config.log.every_steps)),
-            watch: watch(config, folder, earlier, first_step, &console),
+            goodput: Goodput::of(&earlier),
+            watch: watch(config, folder, earlier, &earlier_evaluations, first_step, &console),
             console,
             metrics,
             tensorboard,
+            trackers,
             bad: BadSampleList::open(&dir.join("bad.jsonl"), begin.1)?,
             too_long: BadSampleList::open(&dir.join("too_long.jsonl"), begin.1)?,
             num_shown_bad: 0,
             slow: BTreeSet::new(),
+            begun: Instant::now(),
+            active_before,
             last_step: Instant::now(),
             step_seconds: Vec::new(),
             num_steps: 0,
@@ -138,7 +150,7 @@ impl Report {
         if let Some(tensorboard) = self.tensorboard.as_mut().filter(|_| metrics.step.is_multiple_of(self.every_steps)) {
             tensorboard.step(metrics)?;
         }
-        Ok(())
+        self.trackers.step(metrics, resident_bytes)
     }
 
     fn tell(&self, news: impl FnOnce() -> News) {
@@ -156,7 +168,8 @@ impl Drop for Report {
         if let Some(beside) = self.beside.take() {
             let _ = beside.join();
         }
-        if let Some(line) = durations(&mut self.step_seconds) {
+        let goodput = self.goodput.text();
+        for line in durations(&mut self.step_seconds).into_iter().chain(goodput) {
             self.console.line(&line);
         }
         let memory = self.memory.iter().filter_map(|(name, memory)| Some(format!("{name} {}", show(memory.as_ref()?))));

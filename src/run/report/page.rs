@@ -1,9 +1,9 @@
 //! The web page of a run.
 
 use crate::model::folder::ModelFolder;
-use loongforge_actors::watch::Watch;
+use loongforge_actors::watch::{WATCH_FILE, Watch};
 use loongforge_core::config::RunConfig;
-use loongforge_core::observe::{Board, Console, RunInfo, StepMetrics};
+use loongforge_core::observe::{Board, Console, EvalRecord, RunInfo, StepMetrics};
 use loongforge_core::schedule::PoolSizes;
 
 /// The page of the run; without it the run goes on as well.
@@ -11,6 +11,7 @@ pub(super) fn watch(
     config: &RunConfig,
     folder: &ModelFolder,
     earlier: Vec<StepMetrics>,
+    evaluations: &[EvalRecord],
     first_step: u64,
     console: &Console,
 ) -> Option<Watch> {
@@ -23,10 +24,20 @@ pub(super) fn watch(
         num_steps: config.train.num_steps(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
     };
-    let board = Board::new(info, config.watch.history, config.watch.trace_steps).with_history(earlier);
-    match Watch::start(config.watch.listen.as_ref()?, &config.run.dir, board) {
+    let board = Board::new(info, config.watch.history, config.watch.trace_steps)
+        .with_history(earlier)
+        .with_evaluations(evaluations);
+    match Watch::start_with(config.watch.listen.as_ref()?, config.watch.otlp.as_ref(), &config.run.dir, board) {
         Ok(watch) => {
-            console.line(&format!("watch: {}", watch.url()));
+            let url = watch.url();
+            let bare = url.split("?token=").next().unwrap_or(&url);
+            let file = config.run.dir.join(WATCH_FILE);
+            let hidden = format!("watch: {bare} (the address with its token: loongforge top, or {})", file.display());
+            let kept = if bare == url { format!("watch: {url}") } else { hidden };
+            // A job's log may be read by more people than may see the run.
+            let shows = console.is_watched() || config.watch.show_token;
+            let shown = if shows { format!("watch: {url}") } else { kept.clone() };
+            console.line_kept_as(&shown, &kept);
             Some(watch)
         }
         Err(error) => {

@@ -193,20 +193,14 @@ fn run(sheet: &mut Sheet) {
     sheet.missing("checkpoint.every_steps counts steps", &["saves_per_epoch"]);
     sheet.missing("eval.every_steps counts steps", &["evals_per_epoch"]);
     sheet.settled("packs of the run are evaluated with", &["eval_batch_size"]);
-    let others = "metrics.jsonl, TensorBoard, Prometheus and a page are there";
-    sheet.missing(
-        others,
-        &[
-            "wandb_project",
-            "wandb_entity",
-            "wandb_name",
-            "wandb_watch",
-            "wandb_log_model",
-            "wandb_run_id",
-            "mlflow_experiment_name",
-            "comet_project_name",
-        ],
-    );
+    sheet.copy_all(&[
+        ("wandb_project", "log.wandb.project"),
+        ("wandb_entity", "log.wandb.entity"),
+        ("wandb_name", "log.wandb.name"),
+        ("mlflow_experiment_name", "log.mlflow.experiment"),
+    ]);
+    let others = "metrics.jsonl, TensorBoard, W&B, MLflow, Prometheus and a page are there";
+    sheet.missing(others, &["wandb_watch", "wandb_log_model", "wandb_run_id", "comet_project_name"]);
     sheet.settled("TensorBoard's files are always written", &["use_tensorboard"]);
     sheet.settled("`loongforge run --resume`", &["resume_from_checkpoint", "auto_resume_from_checkpoints"]);
     sheet.settled(

@@ -189,7 +189,15 @@ fn run(sheet: &mut Sheet) {
     if ["tensorboard", "none", "all"].iter().any(|name| sheet.is("report_to", name)) {
         sheet.settled("TensorBoard's files are always written", &["report_to"]);
     }
-    sheet.missing("metrics.jsonl, TensorBoard, Prometheus and a page are there", &["report_to", "use_swanlab"]);
+    for (name, ours) in [("wandb", "log.wandb.project"), ("mlflow", "log.mlflow.experiment")] {
+        if sheet.is("report_to", name) {
+            // Theirs is in the environment.
+            sheet.set(ours, "loongforge");
+            sheet.arrived("report_to", ours);
+        }
+    }
+    let others = "metrics.jsonl, TensorBoard, W&B, MLflow, Prometheus and a page are there";
+    sheet.missing(others, &["report_to", "use_swanlab"]);
     let flags = "`loongforge run --overwrite` and `--resume`";
     sheet.settled(flags, &["overwrite_output_dir", "resume_from_checkpoint"]);
     let always = "it is always so here";

@@ -108,6 +108,20 @@ fn llama_factorys_keys_arrive_and_the_others_are_named() {
 }
 
 #[test]
+fn runs_of_wandb_and_mlflow_arrive() {
+    let dir = folder();
+    let theirs = LLAMA_FACTORY.replace("DIR", &dir.path().display().to_string()) + "report_to: wandb\n";
+    let config = load_text(&import(&theirs).unwrap().yaml).unwrap().config;
+    assert_eq!(config.log.wandb.unwrap().project, "loongforge");
+    let names = "wandb_project: p\nwandb_entity: e\nwandb_name: n\nmlflow_experiment_name: m\n";
+    let theirs = AXOLOTL.replace("DIR", &dir.path().display().to_string()).replace("wandb_project:\n", names);
+    let log = load_text(&import(&theirs).unwrap().yaml).unwrap().config.log;
+    let (wandb, mlflow) = (log.wandb.unwrap(), log.mlflow.unwrap());
+    assert_eq!((wandb.project.as_str(), wandb.entity.as_deref(), wandb.name.as_deref()), ("p", Some("e"), Some("n")));
+    assert_eq!(mlflow.experiment, "m");
+}
+
+#[test]
 fn axolotls_keys_arrive_and_the_others_are_named() {
     let dir = folder();
     let imported = import(&AXOLOTL.replace("DIR", &dir.path().display().to_string())).unwrap();

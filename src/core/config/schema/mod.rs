@@ -14,6 +14,7 @@ mod run;
 mod sample;
 mod score;
 mod security;
+mod tracking;
 mod train;
 
 pub use data::{
@@ -34,4 +35,5 @@ pub use run::{Checkpoint, Eval, Level, Log, Products, Run, RunConfig, Watch};
 pub use sample::{SampleReader, Sampler, Sampling};
 pub use score::{Expect, Normalize, Score};
 pub use security::{SandboxMode, Security};
+pub use tracking::{LogFormat, Mlflow, Otlp, Wandb};
 pub use train::{Learn, NonFinite, Optimizer, OptimizerType, Phase, Precision, Schedule, Train};

@@ -7,8 +7,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Data, Edges, EncoderPool, Expect, Experts, FoundationPool, Memory, Model, Normalize, Placement, Policy, Pools,
-    SampleReader, Sampling, Scheduler, Score, Security, Train,
+    Data, Edges, EncoderPool, Expect, Experts, FoundationPool, LogFormat, Memory, Mlflow, Model, Normalize, Otlp,
+    Placement, Policy, Pools, SampleReader, Sampling, Scheduler, Score, Security, Train, Wandb,
 };
 use crate::config::{Address, Device, Threads};
 use crate::message::{PoolName, Tower};
@@ -237,6 +237,12 @@ pub struct Log {
     pub peak_tflops: Option<f64>,
     /// Least severe log messages shown.
     pub level: Level,
+    /// Form of the lines on standard error and in the run's log file: `text` (`log.txt`), or `json` (`log.jsonl`), one object a line.
+    pub format: LogFormat,
+    /// A run of Weights & Biases as its client leaves it offline; `null`: none.
+    pub wandb: Option<Wandb>,
+    /// A run in a file store of MLflow; `null`: none.
+    pub mlflow: Option<Mlflow>,
 }
 
 /// The web page of a running job.
@@ -252,6 +258,11 @@ pub struct Watch {
     /// Steps whose timeline is kept in memory for it.
     #[schemars(range(min = 1, max = 1000))]
     pub trace_steps: usize,
+    /// Print the page's address with its token also where standard error is no terminal, as in the log of a job. The log file never
+    /// has the token.
+    pub show_token: bool,
+    /// A collector of OpenTelemetry that metrics and traces are sent to; `null`: nothing is sent anywhere.
+    pub otlp: Option<Otlp>,
 }
 
 /// Severity of log messages.
@@ -335,14 +346,23 @@ impl Default for Checkpoint {
 
 impl Default for Log {
     fn default() -> Self {
-        Self { every_steps: 1, jsonl: true, tensorboard: true, peak_tflops: None, level: Level::Info }
+        Self {
+            every_steps: 1,
+            jsonl: true,
+            tensorboard: true,
+            peak_tflops: None,
+            level: Level::Info,
+            format: LogFormat::Text,
+            wandb: None,
+            mlflow: None,
+        }
     }
 }
 
 impl Default for Watch {
     fn default() -> Self {
         let listen = Address::Tcp { host: "127.0.0.1".into(), port: 0 };
-        Self { listen: Some(listen), history: 20_000, trace_steps: 20 }
+        Self { listen: Some(listen), history: 20_000, trace_steps: 20, show_token: false, otlp: None }
     }
 }
 

@@ -12,6 +12,7 @@ mod composing;
 mod mistakes;
 mod reading;
 mod stages;
+mod tracking;
 
 const GOOD: &str = "\
 run: { name: t }

@@ -3,7 +3,7 @@
 use super::clocks::Offset;
 use super::{News, RunInfo};
 use crate::message::{ActorId, EdgeLoad, Timings, TraceSpan};
-use crate::observe::StepMetrics;
+use crate::observe::{EvalRecord, Goodput, StepMetrics};
 use std::collections::{BTreeMap, VecDeque};
 
 /// Most spans that are kept of one actor, whatever the steps.
@@ -16,6 +16,7 @@ pub struct Board {
     pub(super) steps: VecDeque<StepMetrics>,
     history: usize,
     trace_steps: u64,
+    goodput: Goodput,
     pub(super) counts: Counts,
     /// Seconds of the board's clock: at the last news, and when the first and the last step were applied.
     pub(super) now: f64,
@@ -41,8 +42,7 @@ pub(super) struct Counts {
     pub checkpoints: u64,
     /// News that came faster than the board could take them.
     pub lost_news: u64,
-    /// Seconds: of steps that were applied, and of publishing checkpoints.
-    pub productive: f64,
+    /// Seconds of publishing checkpoints.
     pub publishing: f64,
 }
 
@@ -69,6 +69,7 @@ impl Board {
             steps: VecDeque::new(),
             history,
             trace_steps: trace_steps as u64,
+            goodput: Goodput::default(),
             counts: Counts::default(),
             now: 0.0,
             begun: None,
@@ -83,9 +84,26 @@ impl Board {
     /// Begins with the steps that the run computed before this process, oldest first: they are shown in curves and means, and
     /// not counted.
     pub fn with_history(mut self, steps: Vec<StepMetrics>) -> Self {
+        self.goodput = Goodput::of(&steps);
         let too_many = steps.len().saturating_sub(self.history);
         self.steps = steps.into_iter().skip(too_many).collect();
         self
+    }
+
+    /// Begins with the evaluations of the run before this process, oldest first.
+    pub fn with_evaluations(mut self, evaluations: &[EvalRecord]) -> Self {
+        for record in evaluations {
+            if let Some(loss) = record.loss {
+                self.evaluated(record.step, &record.set, loss);
+            }
+        }
+        self
+    }
+
+    fn evaluated(&mut self, step: u64, set: &str, loss: f64) {
+        let curve = self.evals.entry(set.to_owned()).or_default();
+        curve.push_back((step, loss));
+        curve.drain(..curve.len().saturating_sub(self.history));
     }
 
     /// Takes news at `now`, in nanoseconds of the board's clock; `lost`: news that were dropped so far.
@@ -106,11 +124,7 @@ impl Board {
                 self.forget();
             }
             News::Evaluated { step, losses } => {
-                for (set, loss) in losses {
-                    let curve = self.evals.entry(set).or_default();
-                    curve.push_back((step, loss));
-                    curve.drain(..curve.len().saturating_sub(self.history));
-                }
+                losses.iter().for_each(|(set, loss)| self.evaluated(step, set, *loss));
             }
             News::Samples { step, png } => self.samples = Some((step, png)),
             News::Actor(actor, state) => self.seen(actor).state = state,
@@ -137,11 +151,9 @@ impl Board {
         counts.too_long = metrics.too_long;
         match metrics.skipped {
             true => counts.skipped += 1,
-            false => {
-                counts.applied += 1;
-                counts.productive += metrics.step_ms / 1e3;
-            }
+            false => counts.applied += 1,
         }
+        self.goodput.add(&metrics);
         // The first step's own time is part of the run.
         self.begun.get_or_insert((now - metrics.step_ms / 1e3).max(0.0));
         self.last_step = Some(now);
@@ -170,10 +182,9 @@ impl Board {
         }
     }
 
-    /// Share of the time since the first step began in which steps were computed that count.
+    /// As [`Goodput`] defines it.
     pub(super) fn goodput(&self) -> Option<f64> {
-        let seconds = self.last_step? - self.begun?;
-        (seconds > 0.0).then(|| (self.counts.productive / seconds).min(1.0))
+        self.goodput.share()
     }
 }
 
@@ -203,7 +214,9 @@ pub(super) mod tests {
             }
             let loss = if step == 2 { f64::NAN } else { 4.0 };
             let skipped = step == 2;
-            let metrics = StepMetrics { step, loss, step_ms: 1e3, tokens: 100, skipped, ..StepMetrics::default() };
+            let active_s = (step + 1) as f64;
+            let metrics =
+                StepMetrics { step, loss, step_ms: 1e3, active_s, tokens: 100, skipped, ..StepMetrics::default() };
             let timings = Timings { busy: 0.75, idle: 0.25, ..Timings::default() };
             board.take(News::Step(Box::new(metrics), vec![(ActorId::foundation(0), timings)]), at, 4);
         }

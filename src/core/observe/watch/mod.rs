@@ -5,7 +5,9 @@
 
 mod board;
 mod clocks;
+mod families;
 mod news;
+mod otlp;
 mod prometheus;
 mod status;
 mod text;
@@ -13,4 +15,5 @@ mod timeline;
 
 pub use board::Board;
 pub use news::{News, RunInfo};
+pub use otlp::Told;
 pub use text::{View, describe_run};

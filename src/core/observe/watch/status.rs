@@ -2,7 +2,7 @@
 
 use super::Board;
 use super::board::Seen;
-use crate::message::{ActorId, EdgeLoad, PoolName, Role};
+use crate::message::{ActorId, EdgeLoad, MemoryReport, PoolName, Role};
 use crate::observe::StepMetrics;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -84,6 +84,8 @@ impl Board {
             "step_ms": curve(|step| step.step_ms),
             "encoder_busy": curve(|step| step.encoder_busy),
             "foundation_busy": curve(|step| step.foundation_busy),
+            "encoder_memory": curve(|step| bytes(step.encoder_memory)),
+            "foundation_memory": curve(|step| bytes(step.foundation_memory)),
         })
     }
 
@@ -108,6 +110,11 @@ impl Board {
     fn recent_mean(&self, value: fn(&StepMetrics) -> f64) -> Option<f64> {
         finite_mean(self.steps.iter().rev().take(20).map(value))
     }
+}
+
+/// NaN where nothing is known.
+fn bytes(memory: Option<MemoryReport>) -> f64 {
+    memory.map_or(f64::NAN, |memory| memory.total() as f64)
 }
 
 /// Returns the mean of those that are numbers.

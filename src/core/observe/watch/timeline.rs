@@ -90,7 +90,7 @@ impl Board {
 }
 
 /// `encode unit 3.1`, `idle`.
-fn name(span: &TraceSpan) -> String {
+pub(super) fn name(span: &TraceSpan) -> String {
     let wait = if span.activity.is_busy() { "" } else { "waits for " };
     match span.index {
         Some(index) => format!("{wait}{} {}.{index}", span.activity.name(), span.step),

@@ -1,0 +1,117 @@
+//! Sends metrics and traces to a collector of OpenTelemetry, from a thread of its own. Nothing waits for it: each time it sends the board
+//! as it is then, and what a collector that does not answer has missed is not kept.
+
+use super::memory::resident_bytes;
+use super::server::lock;
+use flume::{Receiver, RecvTimeoutError, Sender};
+use loongforge_core::config::{Address, Otlp};
+use loongforge_core::observe::{Board, Told};
+use std::io::{self, Read, Write};
+use std::net::{TcpStream, ToSocketAddrs};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// Sets how long a collector may take to answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// The longest answer that is read.
+const MAX_ANSWER: u64 = 64 << 10;
+
+/// The exporter; dropped, it sends once more and ends.
+pub(super) struct Export {
+    stop: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Export {
+    /// # Errors
+    /// There is no thread for it.
+    pub fn start(otlp: &Otlp, board: Arc<Mutex<Board>>) -> io::Result<Self> {
+        // Nothing is ever sent: that it is gone says it.
+        let (stop, stopped) = flume::bounded(1);
+        let (otlp, zero) = (otlp.clone(), now());
+        let run = move || Exporter { otlp, board, zero, told: Told::default(), has_failed: false }.run(&stopped);
+        let thread = std::thread::Builder::new().name("otlp".into()).spawn(run)?;
+        Ok(Self { stop: Some(stop), thread: Some(thread) })
+    }
+}
+
+impl Drop for Export {
+    fn drop(&mut self) {
+        self.stop = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+struct Exporter {
+    otlp: Otlp,
+    board: Arc<Mutex<Board>>,
+    /// The beginning of the board's clock, in nanoseconds since 1970.
+    zero: u64,
+    told: Told,
+    has_failed: bool,
+}
+
+impl Exporter {
+    fn run(mut self, stopped: &Receiver<()>) {
+        loop {
+            let waited = stopped.recv_timeout(self.otlp.every.duration());
+            let sent = self.export();
+            match (sent, self.has_failed) {
+                (Err(error), false) => {
+                    tracing::warn!(
+                        "`watch.otlp`: {} does not take metrics: {error}; tried again, the run continues",
+                        self.otlp.endpoint
+                    );
+                    self.has_failed = true;
+                }
+                (Ok(()), true) => {
+                    tracing::info!("`watch.otlp`: {} takes metrics again", self.otlp.endpoint);
+                    self.has_failed = false;
+                }
+                _ => {}
+            }
+            if waited != Err(RecvTimeoutError::Timeout) {
+                return;
+            }
+        }
+    }
+
+    fn export(&mut self) -> io::Result<()> {
+        let resident = resident_bytes();
+        // The board is free again before anything is sent.
+        let metrics = lock(&self.board).otlp_metrics(resident, self.zero, now());
+        let traces = self.otlp.traces.then(|| lock(&self.board).otlp_traces(&mut self.told, self.zero)).flatten();
+        post(&self.otlp.endpoint, "/v1/metrics", &metrics.to_string())?;
+        traces.map_or(Ok(()), |traces| post(&self.otlp.endpoint, "/v1/traces", &traces.to_string()))
+    }
+}
+
+fn post(to: &Address, path: &str, body: &str) -> io::Result<()> {
+    let Address::Tcp { host, port } = to else { return Err(io::Error::other("it is no address of a collector")) };
+    let address =
+        (&**host, *port).to_socket_addrs()?.next().ok_or_else(|| io::Error::other("the host is not known"))?;
+    let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let len = body.len();
+    let head = format!(
+        "POST {path} HTTP/1.1\r\nHost: {to}\r\nContent-Type: application/json\r\nContent-Length: {len}\r\nConnection: close\r\n\r\n"
+    );
+    stream.write_all(head.as_bytes())?;
+    stream.write_all(body.as_bytes())?;
+    let mut answer = Vec::new();
+    stream.take(MAX_ANSWER).read_to_end(&mut answer)?;
+    let text = String::from_utf8_lossy(&answer);
+    let status = text.split(' ').nth(1).unwrap_or_default();
+    match status.starts_with('2') {
+        true => Ok(()),
+        false => Err(io::Error::other(format!("it answers {}", text.lines().next().unwrap_or("nothing")))),
+    }
+}
+
+fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64)
+}

@@ -1,0 +1,53 @@
+//! `loongforge report`: a page of a run that has ended, in one file.
+
+use super::top::ended;
+use anyhow::Context;
+use clap::Args;
+use loongforge_actors::watch::still_page;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+const EXAMPLES: &str = "\
+Examples:
+  loongforge report runs/my -o my.html       curves, figures and samples of the run, to keep or to send
+It needs no server and loads nothing: open it in a browser. It is made of metrics.jsonl, eval.jsonl and samples/.";
+
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub struct ReportArgs {
+    /// Folder of the run
+    #[arg(value_name = "RUN")]
+    run: PathBuf,
+    /// File to write
+    #[arg(short, long, value_name = "FILE")]
+    out: PathBuf,
+}
+
+pub fn report(args: ReportArgs) -> anyhow::Result<ExitCode> {
+    let board = ended(&args.run, "as of its files")?;
+    let (mut status, sheet) = (board.status(), newest_sheet(&args.run));
+    status["run"]["version"] = env!("CARGO_PKG_VERSION").into();
+    let png = match &sheet {
+        Some((step, path)) => {
+            status["samples_step"] = (*step).into();
+            Some(fs::read(path).with_context(|| path.display().to_string())?)
+        }
+        None => None,
+    };
+    let page = still_page(&status, &board.history(), png.as_deref());
+    fs::write(&args.out, page).with_context(|| args.out.display().to_string())?;
+    println!("{}: open it in a browser", args.out.display());
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The sheet of the samples that were made last, and after how many steps.
+fn newest_sheet(run: &Path) -> Option<(u64, PathBuf)> {
+    let folders = fs::read_dir(run.join("samples")).into_iter().flatten().flatten();
+    let step = |name: String| name.strip_prefix("step-")?.parse().ok();
+    let sheets = folders.filter_map(|folder| {
+        let sheet = folder.path().join("sheet.png");
+        sheet.is_file().then_some((step(folder.file_name().to_string_lossy().into_owned())?, sheet))
+    });
+    sheets.max()
+}

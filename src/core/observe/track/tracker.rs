@@ -1,0 +1,46 @@
+//! What a tracker is: a place that a run is written to, and what it is told.
+
+use crate::observe::error::ObserveError;
+use serde_json::Value;
+use std::borrow::Cow;
+use std::path::Path;
+
+/// What is noted of a run at its beginning.
+pub struct TrackedRun<'a> {
+    pub name: &'a str,
+    /// The run's folder.
+    pub dir: &'a Path,
+    /// The composed config.
+    pub config: &'a Value,
+    /// The version of the program.
+    pub version: &'a str,
+}
+
+/// Says how a run has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    Completed,
+    /// On request: it may go on.
+    Stopped,
+    Failed,
+}
+
+/// Names and values of a step.
+pub(super) type Scalars<'a> = [(Cow<'a, str>, f64)];
+
+/// A place that a run is written to.
+pub(super) trait Tracker {
+    /// `is_whole`: nothing more comes of this step.
+    fn scalars(&mut self, step: u64, scalars: &Scalars<'_>, is_whole: bool) -> Result<(), ObserveError>;
+
+    fn table(&mut self, step: u64, key: &str, columns: &[&str], rows: &[Vec<String>]) -> Result<(), ObserveError>;
+
+    /// `size`: width and height of the picture.
+    fn picture(&mut self, step: u64, key: &str, size: (u32, u32), png: &[u8]) -> Result<(), ObserveError>;
+
+    /// Resident bytes of the run's processes on this host.
+    fn memory(&mut self, step: u64, bytes: u64) -> Result<(), ObserveError>;
+
+    /// Keeps copies of `files`, each with its name, and says that the run has ended.
+    fn end(&mut self, ending: Ending, files: &[(&str, &Path)]) -> Result<(), ObserveError>;
+}
