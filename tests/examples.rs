@@ -1,17 +1,35 @@
 //! The examples run and do what they say. `cargo test` builds them; where it was told not to, build them first with
 //! `cargo build --examples`.
 
-use std::process::Command;
+use loongforge::core::data::heard_and_seen::{HeardAndSeen, compose};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
 
-/// Returns what an example prints.
-fn run(name: &str) -> String {
+fn example(name: &str) -> PathBuf {
     let mut dir = std::env::current_exe().unwrap();
     while dir.file_name().is_some_and(|name| name != "deps") {
         dir.pop();
     }
-    let example = dir.with_file_name("examples").join(name);
-    let output = Command::new(&example).output();
-    let output = output.unwrap_or_else(|error| panic!("{}: {error}; cargo build --examples", example.display()));
+    dir.with_file_name("examples").join(name)
+}
+
+/// Runs a program in a folder.
+fn start(program: &Path, dir: &Path, args: &[&str]) -> Output {
+    let output = Command::new(program).args(args).current_dir(dir).output();
+    output.unwrap_or_else(|error| panic!("{}: {error}; cargo build --examples", program.display()))
+}
+
+/// Returns what a command of an example prints on both streams.
+fn succeeds(name: &str, dir: &Path, args: &[&str]) -> String {
+    let output = start(&example(name), dir, args);
+    let text = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap()).concat();
+    assert!(output.status.success(), "{name} {args:?}: {}\n{text}", output.status);
+    text
+}
+
+/// Returns what an example prints.
+fn run(name: &str) -> String {
+    let output = start(&example(name), Path::new("."), &[]);
     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
     assert!(output.status.success(), "{name}: {}\n{}", output.status, text(&output.stderr));
     assert_eq!(text(&output.stderr), "", "{name}");
@@ -36,4 +54,94 @@ fn a_custom_encoder_learns() {
     let errors = numbers(&run("custom_encoder"));
     assert_eq!(errors.len(), 20);
     assert!(errors[19] < 0.1 * errors[0], "{errors:?}");
+}
+
+/// The loss of every step as it was written: shortest decimals that read back to the same bits.
+fn losses(run: &Path) -> Vec<String> {
+    let text = std::fs::read_to_string(run.join("metrics.jsonl")).unwrap();
+    let loss = |line: &str| line.split("\"loss\":").nth(1).unwrap().split(',').next().unwrap().to_owned();
+    text.lines().map(loss).collect()
+}
+
+/// A folder with the example's config, as the example's first lines say it.
+fn folder(config: &str) -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    std::fs::copy(root.join("examples").join(config), dir.path().join(config)).unwrap();
+    std::os::unix::fs::symlink(root.join("configs"), dir.path().join("configs")).unwrap();
+    dir
+}
+
+/// Sees to it that the built-in program says which name it does not know.
+fn is_refused_without(config: &str, dir: &Path, name: &str, expected: &str) {
+    let output = start(Path::new(env!("CARGO_BIN_EXE_loongforge")), dir, &["check", config]);
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{text}");
+    assert!(text.contains(name) && text.contains(expected), "{text}");
+}
+
+/// Runs the config in one process and as processes; returns the losses, which are the same.
+fn in_one_process_and_in_many(example: &str, config: &str, dir: &Path) -> Vec<f64> {
+    let common = ["run", config, "train.steps=6", "log.tensorboard=false"];
+    succeeds(example, dir, &[&common[..], &["run.dir=one"]].concat());
+    succeeds(example, dir, &[&common[..], &["run.dir=many", "--processes"]].concat());
+    let found = losses(&dir.join("one"));
+    assert_eq!((found.len(), &losses(&dir.join("many"))), (6, &found));
+    found.iter().map(|loss| loss.parse().unwrap()).collect()
+}
+
+#[test]
+fn encoders_of_ones_own_work_with_every_command() {
+    let (name, config) = ("three_pools", "three_pools.yaml");
+    let dir = folder(config);
+    let dir = dir.path();
+    compose(&dir.join("runs/three_pools/data"), &HeardAndSeen { seed: 1, num_train: 48, num_held_out: 4 }).unwrap();
+    let losses = in_one_process_and_in_many(name, config, dir);
+    assert!(losses[5] < 0.95 * losses[0], "{losses:?}");
+
+    let text = succeeds(name, dir, &["check", config]);
+    for part in ["image_encoder: 98,304 parameters", "audio_encoder: 10,240 parameters", "foundation: "] {
+        assert!(text.contains(part), "{text}");
+    }
+    succeeds(name, dir, &["plan", config, "--simulate"]);
+    let job = ["launch", config, "--on", "ssh", "--hosts", "a,b,c,d", "--insecure-allow-plaintext"];
+    assert!(succeeds(name, dir, &job).contains("--pool audio"));
+    let held_out = "runs/three_pools/data/held_out.jsonl";
+    assert!(succeeds(name, dir, &["evaluate", "one", held_out]).contains("perplexity"));
+    let picture = "runs/three_pools/data/images/held_out/00000.png";
+    succeeds(name, dir, &["generate", "one/checkpoints/step-00000006", "--image", picture, "--prompt", "Say it."]);
+
+    is_refused_without(config, dir, "blocks", "image_encoder.model_type");
+    let twice = start(&example(name), dir, &["check", config, "+model.image_projector.config.model_type=mlp"]);
+    let text = String::from_utf8(twice.stderr).unwrap();
+    assert!(
+        twice.status.code() == Some(2) && text.contains("image_projector") && text.contains("leave it out"),
+        "{text}"
+    );
+    let wrong = start(&example(name), dir, &["check", config, "model.image_encoder.config.row_size=x"]);
+    let text = String::from_utf8(wrong.stderr).unwrap();
+    assert!(
+        wrong.status.code() == Some(2) && text.contains("image_encoder (blocks): row_size must be a number"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_foundation_and_a_maker_of_ones_own_work_with_processes() {
+    let (name, config) = ("own_foundation", "own_foundation.yaml");
+    let dir = folder(config);
+    let dir = dir.path();
+    let losses = in_one_process_and_in_many(name, config, dir);
+    assert!(losses[5] < 0.95 * losses[0], "{losses:?}");
+    assert!(succeeds(name, dir, &["check", config]).contains("16,896 parameters"));
+    is_refused_without(config, dir, "bigram", "model_type");
+    // Samples are of the program's own maker: without it others are learned.
+    succeeds(name, dir, &["run", config, "train.steps=1", "data.maker=null", "run.dir=plain"]);
+    assert_ne!(self::losses(&dir.join("plain"))[0].parse::<f64>().unwrap(), losses[0]);
+    let other = start(&example(name), dir, &["check", config, "data.maker=whispered"]);
+    let text = String::from_utf8(other.stderr).unwrap();
+    assert!(other.status.code() == Some(2) && text.contains("data.maker") && text.contains("has shouted"), "{text}");
+    let answer = start(&example(name), dir, &["generate", "one/checkpoints/step-00000006", "--prompt", "Say it."]);
+    let text = String::from_utf8(answer.stderr).unwrap();
+    assert!(!answer.status.success() && text.contains("a bigram is no language model"), "{text}");
 }

@@ -64,6 +64,36 @@ mod tests {
             ("train.lr".into(), "train.lr".into(), "train.steps".into())
         );
         assert_eq!(key_of("--frobnicate"), None);
+        for (theirs, ours) in [
+            ("--tensor-model-parallel-size", "pools.foundation.tensor_parallel"),
+            ("--pipeline-model-parallel-size=2", "pools.foundation.pipeline_parallel"),
+            ("--expert-model-parallel-size", "pools.foundation.expert_parallel"),
+            ("--context-parallel-size", "pools.foundation.context_parallel"),
+            ("--sequence-parallel", "pools.foundation.sequence_parallel"),
+            ("--use-distributed-optimizer", "pools.foundation.zero"),
+            ("--global-batch-size", "train.global_batch_size"),
+            ("--micro-batch-size", "train.micro_batch_size"),
+            ("--seq-length", "data.pack.max_tokens"),
+            ("--train-iters", "train.steps"),
+            ("--min-lr", "train.min_lr"),
+            ("--lr-warmup-fraction", "train.warmup_ratio"),
+            ("--lr-decay-style", "train.schedule"),
+            ("--clip-grad", "train.clip_grad"),
+            ("--weight-decay", "train.optimizer.weight_decay"),
+            ("--adam-beta2", "train.optimizer.betas"),
+            ("--bf16", "train.precision"),
+            ("--training-phase", "train.phase"),
+            ("--hf-tokenizer-path", "model.tokenizer"),
+            ("--data-path", "data.train"),
+            ("--save-interval", "checkpoint.every_steps"),
+            ("--eval-interval", "eval.every_steps"),
+            ("--log-interval", "log.every_steps"),
+            ("--recompute-granularity", "model.foundation.recompute"),
+            ("--moe-aux-loss-coeff", "model.moe.aux_loss_coef"),
+            ("--mtp-num-layers", "model.mtp.num_layers"),
+        ] {
+            assert_eq!(key(theirs), ours, "{theirs}");
+        }
     }
 
     #[test]

@@ -1,12 +1,11 @@
-//! `loongforge import`: a config of another trainer as one of ours.
+//! `loongforge import`: a config, a launch script or a command line of another trainer as a config of ours.
 
 use super::UsageError;
-use anyhow::Context;
 use clap::Args;
-use loongforge_core::config::{Fate, Imported, KeyFate, import as translate};
+use loongforge_core::config::{Fate, Imported, KeyFate, import as translate, import_words};
 use loongforge_core::observe::safe;
 use std::io::Read;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 #[derive(Args)]
@@ -14,10 +13,16 @@ use std::process::ExitCode;
 Examples:
   loongforge import llama3_lora_dpo.yaml -o dpo.yaml    # a config of LLaMA-Factory
   loongforge import lora-1b.yml                         # a config of axolotl; the result goes to standard output
+  loongforge import sft_qwen3_8b.sh -o sft.yaml         # a launch script of Megatron-LM or LoongForge; nothing of it is run
+  loongforge import -- trl sft --model_name_or_path Qwen/Qwen3-0.6B --dataset_name trl-lib/Capybara
   loongforge import theirs.yaml -o ours.yaml && loongforge check ours.yaml")]
 pub struct ImportArgs {
-    /// Config of LLaMA-Factory or axolotl, in YAML
-    file: PathBuf,
+    /// Config of LLaMA-Factory, axolotl or TRL in YAML, or a launch script of Megatron-LM, LoongForge or TRL
+    #[arg(required_unless_present = "command", conflicts_with = "command")]
+    file: Option<PathBuf>,
+    /// Command line of TRL or of Megatron's programs, instead of a file
+    #[arg(last = true, value_name = "COMMAND")]
+    command: Vec<String>,
     /// File to write the config to [default: standard output]
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
@@ -27,14 +32,13 @@ pub struct ImportArgs {
 const MAX_BYTES: u64 = 1 << 20;
 
 pub fn import(args: ImportArgs) -> anyhow::Result<ExitCode> {
-    let file = loongforge_core::files::open(&args.file).with_context(|| args.file.display().to_string());
-    let mut text = String::new();
-    file.and_then(|file| Ok(file.take(MAX_BYTES + 1).read_to_string(&mut text)?))
-        .map_err(|error| UsageError::of(error.as_ref()))?;
-    let imported = translate(&text)
-        .map_err(|error| UsageError::of(anyhow::anyhow!("{}: {error}", args.file.display()).as_ref()))?;
+    let (imported, source) = match &args.file {
+        Some(file) => (of_file(file), file.display().to_string()),
+        None => (import_words(&args.command).map_err(anyhow::Error::from), "a command line".to_owned()),
+    };
+    let imported = imported.map_err(|error| UsageError::of(error.context(source.clone()).as_ref()))?;
     eprint!("{}", report(&imported));
-    let yaml = format!("# From {} of {}.\n{}", args.file.display(), imported.from, imported.yaml);
+    let yaml = format!("# From {source} of {}.\n{}", imported.from, imported.yaml);
     match &args.output {
         Some(output) => {
             let mut new = std::fs::File::create_new(output)
@@ -45,6 +49,13 @@ pub fn import(args: ImportArgs) -> anyhow::Result<ExitCode> {
         None => print!("{yaml}"),
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn of_file(path: &Path) -> anyhow::Result<Imported> {
+    let mut text = String::new();
+    loongforge_core::files::open(path)?.take(MAX_BYTES + 1).read_to_string(&mut text)?;
+    anyhow::ensure!(text.len() as u64 <= MAX_BYTES, "it has more than {MAX_BYTES} bytes");
+    Ok(translate(&text)?)
 }
 
 /// Lists what became of every key, first those without a counterpart.
@@ -66,6 +77,7 @@ fn report(imported: &Imported) -> String {
         }
     }
     let mut text = format!("{}: {} keys, {arrived} translated\n", imported.from, imported.keys.len());
+    imported.notes.iter().for_each(|note| text += &format!("note: {note}\n"));
     for (count, what, lines) in [
         (num_missing, "without a counterpart, left out", missing),
         (num_settled, "of which nothing has to be said here", settled),

@@ -22,6 +22,7 @@ mod import;
 mod init;
 mod judge_policy;
 mod launch;
+mod main_with;
 mod models;
 mod parity;
 mod parity_layout;
@@ -37,7 +38,9 @@ mod serve_policy;
 mod top;
 mod trace;
 mod usage;
+mod version;
 
+pub use main_with::main_with;
 pub use usage::UsageError;
 
 use clap::{CommandFactory, Parser, Subcommand};
@@ -81,7 +84,7 @@ enum Command {
     Drill(drill::DrillArgs),
     /// Write a first config for a model and data of your own
     Init(init::InitArgs),
-    /// Translate a config of LLaMA-Factory or axolotl
+    /// Translate a config or launch script of another trainer
     Import(import::ImportArgs),
     /// Check a config: every error at once, without running anything
     Check(check::CheckArgs),

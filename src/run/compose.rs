@@ -31,9 +31,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use crate::run::families::Families;
+pub use loongforge_core::data::{AudioFamily, VisionCut};
 pub use loongforge_core::message::Grid;
-pub use loongforge_torch::model::{EncoderFamily, EncoderModel, EncoderTape};
-pub use loongforge_torch::model::{FoundationFamily, FoundationModel, FoundationTape, MicroBatch};
+pub use loongforge_torch::model::{EncoderFamily, EncoderModel, EncoderPart, EncoderTape};
+pub use loongforge_torch::model::{FoundationFamily, FoundationModel, FoundationPart, FoundationTape, MicroBatch};
 pub use loongforge_torch::params::{Init, ParamId, ParamSpec, ParamStore};
 pub use loongforge_torch::tape::{Policy, Slot, Tape};
 pub use tch::Tensor;

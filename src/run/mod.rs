@@ -2,6 +2,7 @@
 
 pub mod compose;
 pub mod encode;
+pub mod families;
 mod flow;
 pub(crate) mod nonfinite;
 pub(crate) mod poison_items;

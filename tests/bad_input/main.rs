@@ -2,6 +2,7 @@
 //! code and a message that names the key, file or sample; samples that cannot be used are skipped; and nothing is lost.
 
 mod bit_flips;
+mod blocks;
 mod checkpoints;
 mod command_line;
 mod epochs;

@@ -16,7 +16,7 @@ fn block(heading: &str, language: &str) -> &'static str {
 }
 
 /// The words of a line as a shell reads them, without its comment.
-fn words(line: &str) -> Vec<String> {
+pub fn words(line: &str) -> Vec<String> {
     let (mut words, mut word, mut quoted, mut is_word) = (Vec::new(), String::new(), false, false);
     for c in line.chars() {
         match c {

@@ -14,6 +14,8 @@ pub enum Task {
     Gpu { device: Option<Device>, quick: bool },
     Soak { name: Option<String>, part: Part },
     Wheel,
+    Release,
+    Book,
     Ci,
     CheckHouse,
     Fixtures,
@@ -31,6 +33,8 @@ Usage: cargo xtask <TASK>
   soak [NAME [--slice N [--seed HEX]]]
                            run a matrix that is too long for every test run, or N cells of it; without NAME, list them
   wheel                    build the program and pack it as a Python package into target/wheel; nothing is uploaded
+  release                  build the program and pack it with configs, licenses and checksums; nothing is uploaded
+  book                     make a site with a search of README and docs in target/book/site (mkdocs, from PyPI)
   ci                       check what must hold before a change lands: formatting, dependencies, tests, lints, soaks, fuzzing
   check-house              check the architecture rules: imports only point down; actix and unsafe only where allowed
   fixtures                 explain how the parity fixtures are made
@@ -45,8 +49,21 @@ Set-up honors LIBTORCH (an unpacked libtorch 2.11.0 used instead of the fetched 
 PYTHON (the interpreter whose pip fetches it).
 ";
 
-const TASKS: [&str; 11] =
-    ["quickstart", "test", "setup", "parity", "gpu", "soak", "wheel", "ci", "check-house", "fixtures", "help"];
+const TASKS: [&str; 13] = [
+    "quickstart",
+    "test",
+    "setup",
+    "parity",
+    "gpu",
+    "soak",
+    "wheel",
+    "release",
+    "book",
+    "ci",
+    "check-house",
+    "fixtures",
+    "help",
+];
 
 /// Reads the arguments after `cargo xtask`; an error is one line for the user.
 pub fn parse(args: &[String]) -> Result<Task, String> {
@@ -70,6 +87,8 @@ pub fn parse(args: &[String]) -> Result<Task, String> {
         "gpu" => gpu(rest),
         "soak" => soak(rest),
         "wheel" => alone(task, rest, Task::Wheel),
+        "release" => alone(task, rest, Task::Release),
+        "book" => alone(task, rest, Task::Book),
         "ci" => alone(task, rest, Task::Ci),
         "check-house" => alone(task, rest, Task::CheckHouse),
         "fixtures" => alone(task, rest, Task::Fixtures),

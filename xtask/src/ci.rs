@@ -7,7 +7,7 @@ use std::time::Instant;
 use anyhow::Result;
 
 use crate::tasks::{self, Profile, cargo, quiet_openmp, run};
-use crate::{gpu, setup, soak, tools, wheel};
+use crate::{book, gpu, release, setup, soak, tools, wheel};
 
 /// Seconds of fuzzing, over all targets.
 const FUZZ_SECONDS: &str = "60";
@@ -15,7 +15,7 @@ const FUZZ_SECONDS: &str = "60";
 type Step = (&'static str, fn(&Path) -> Result<ExitCode>);
 
 /// Cheapest and most telling first. The whole must stay within 90 minutes from an empty target folder on two cores.
-const STEPS: [Step; 11] = [
+const STEPS: [Step; 13] = [
     ("formatting", |root| plain(cargo(root).args(["fmt", "--all", "--check"]))),
     ("dependencies", deny),
     ("tests", |root| tasks::test(root, &[])),
@@ -26,6 +26,8 @@ const STEPS: [Step; 11] = [
     ("GPU kit on the CPU", |root| gpu::gpu(root, gpu::Device::Cpu, true)),
     ("wheel", |root| wheel::try_wheel(root, Profile::Dev)),
     ("Kubernetes manifests", kubernetes),
+    ("release archive", release::try_release),
+    ("documentation", |root| book::book(root, false)),
     ("robot policies", policies),
     ("soaks", soak::slices),
     ("fuzzing", fuzz),
@@ -90,7 +92,7 @@ fn deny(root: &Path) -> Result<ExitCode> {
 
 /// A virtual environment of Python with packages, lines of a requirements file; `None`, and a line that says so, where it
 /// cannot be had.
-fn venv(root: &Path, name: &str, packages: &str) -> Result<Option<PathBuf>> {
+pub fn venv(root: &Path, name: &str, packages: &str) -> Result<Option<PathBuf>> {
     let venv = root.join("target").join(name);
     if venv.join("complete").exists() {
         return Ok(Some(venv));

@@ -78,7 +78,7 @@ fn make(root: &Path, profile: Profile) -> Result<()> {
 }
 
 /// Copies a file, or a folder with all in it.
-fn copy(from: &Path, to: &Path) -> Result<()> {
+pub fn copy(from: &Path, to: &Path) -> Result<()> {
     let named = || format!("{} to {}", from.display(), to.display());
     if !from.is_dir() {
         fs::create_dir_all(to.parent().expect("a folder above")).with_context(named)?;

@@ -4,12 +4,15 @@
 //! never calls this one.
 
 mod args;
+mod book;
 mod ci;
 mod fetch;
 mod gpu;
 mod house;
 mod libtorch;
 mod modules;
+mod pages;
+mod release;
 mod setup;
 mod soak;
 mod source;
@@ -54,6 +57,8 @@ fn run(task: Task, root: &Path) -> anyhow::Result<ExitCode> {
         Task::Soak { name: None, .. } => return soak::list(root),
         Task::Soak { name: Some(name), part } => return soak::soak(root, &name, &part),
         Task::Wheel => println!("{}", wheel::wheel(root, tasks::Profile::Release)?.display()),
+        Task::Release => println!("{}", release::release(root, tasks::Profile::Release)?.display()),
+        Task::Book => return book::book(root, true),
         Task::Ci => return ci::ci(root),
     }
     Ok(ExitCode::SUCCESS)

@@ -93,6 +93,8 @@ Nothing in a config runs code: `_target_` and `${eval:...}` are refused.
 const CODES: &str = "
 ## Error codes
 
+What to do about each: [error codes](errors.md).
+
 | code | meaning |
 | --- | --- |
 | LF0101 | a config file is missing, unreadable or not YAML |

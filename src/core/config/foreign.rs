@@ -12,6 +12,11 @@ const NAMES: &[(&[&str], &str, &str)] = &[
         "data.train",
         "a list such as [{path: x.jsonl}]",
     ),
+    (
+        &["hf_tokenizer_path", "tokenizer_model"],
+        "model.tokenizer",
+        "the folder of tokenizer.json; else that of model.load",
+    ),
     (&["chat_template"], "data.template", ""),
     (
         &["cutoff_len", "max_seq_length", "max_length", "model_max_length", "seq_length", "seq_len"],
@@ -20,7 +25,7 @@ const NAMES: &[(&[&str], &str, &str)] = &[
     ),
     (&["truncation"], "data.pack.too_long", "skip or truncate"),
     (&["packing", "neat_packing"], "data.pack", "samples are always packed"),
-    (&["stage"], "train.phase", ""),
+    (&["stage", "training_phase"], "train.phase", "sft or pretrain"),
     (&["num_train_epochs", "num_epochs"], "train.epochs", "instead of train.steps"),
     (&["max_steps", "train_iters", "training_steps"], "train.steps", ""),
     (&["per_device_train_batch_size", "local_batch_size"], "train.micro_batch_size", "most samples in a pack"),
@@ -55,7 +60,7 @@ const NAMES: &[(&[&str], &str, &str)] = &[
     (&["freeze_multi_modal_projector"], "model.image_projector.freeze", ""),
     (&["freeze_language_model"], "model.foundation.freeze", ""),
     (
-        &["gradient_checkpointing", "activation_checkpoint"],
+        &["gradient_checkpointing", "activation_checkpoint", "recompute_granularity", "recompute_activations"],
         "model.foundation.recompute",
         "all; or memory.activation_budget",
     ),
@@ -74,7 +79,18 @@ const NAMES: &[(&[&str], &str, &str)] = &[
     (&["pipeline_model_parallel_size", "pipeline_parallel_degree"], "pools.foundation.pipeline_parallel", ""),
     (&["context_parallel_size", "context_parallel_degree"], "pools.foundation.context_parallel", ""),
     (&["expert_model_parallel_size", "expert_parallel_degree"], "pools.foundation.expert_parallel", ""),
-    (&["fsdp", "deepspeed", "zero_stage", "data_parallel_shard_degree"], "pools.foundation.zero", "a level, 0 to 3"),
+    (
+        &["fsdp", "deepspeed", "zero_stage", "data_parallel_shard_degree", "use_distributed_optimizer"],
+        "pools.foundation.zero",
+        "a level, 0 to 3; 1 is Megatron's distributed optimizer",
+    ),
+    (&["num_virtual_stages_per_pipeline_rank"], "pools.foundation.virtual_stages", ""),
+    (&["context_parallel_ulysses_degree"], "pools.foundation.context_attention", "ring or ulysses"),
+    (&["moe_aux_loss_coeff", "router_aux_loss_coef"], "model.moe.aux_loss_coef", ""),
+    (&["moe_z_loss_coeff"], "model.moe.z_loss_coef", ""),
+    (&["moe_router_bias_update_rate"], "model.moe.bias_update_rate", ""),
+    (&["mtp_num_layers"], "model.mtp.num_layers", ""),
+    (&["mtp_loss_scaling_factor"], "model.mtp.loss_weight", ""),
     (&["timestep_sampling", "timestep_sample_method", "weighting_scheme", "timestep_type"], "train.sigma.density", ""),
     (&["discrete_flow_shift", "flow_shift", "sigma_shift", "timestep_shift"], "train.sigma.shift", "a number or auto"),
     (
@@ -95,6 +111,8 @@ const NAMES: &[(&[&str], &str, &str)] = &[
     (&["report_to"], "log.tensorboard", "true or false"),
     (&["save_steps", "save_interval"], "checkpoint.every_steps", ""),
     (&["save_total_limit", "keep_latest_k"], "checkpoint.keep_last", ""),
+    (&["eval_interval", "eval_steps"], "eval.every_steps", ""),
+    (&["eval_iters"], "eval.max_samples", "a number of samples"),
     (&["dataloader_num_workers", "num_workers"], "pools.data.replicas", ""),
 ];
 

@@ -53,7 +53,7 @@ pub use check::key_called;
 pub use editor::editor_schema;
 pub use error::{ConfigError, Origin, Report, Snippet, code};
 pub use folder_kind::MODEL_INDEX;
-pub use import::{Fate, ImportError, Imported, KeyFate, import};
+pub use import::{Fate, ImportError, Imported, KeyFate, import, import_words};
 pub use kind::{KindError, ModelKind};
 pub use layout::{Axis, Layout, RankCoords};
 pub use load::{Loaded, load, load_elsewhere, load_stage, load_text, load_text_with, stages};

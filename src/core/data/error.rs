@@ -46,6 +46,8 @@ pub enum DataError {
     Answer { answer: String, source: Box<DataError> },
     #[error("{count} {what}, more than data.pack.{key} = {limit}")]
     PackLimit { count: usize, what: &'static str, key: &'static str, limit: usize },
+    #[error("{0}")]
+    Own(String),
 }
 
 fn of_files(num_image_tokens: usize, num_audio_tokens: usize) -> String {
@@ -58,6 +60,11 @@ fn of_files(num_image_tokens: usize, num_audio_tokens: usize) -> String {
 }
 
 impl DataError {
+    /// What a program's own maker of samples has to say of a record or of a file.
+    pub fn own(reason: impl Into<String>) -> Self {
+        Self::Own(reason.into())
+    }
+
     /// Returns whether a sample is longer than a pack, and nothing else is wrong with it.
     pub fn is_too_long(&self) -> bool {
         match self {

@@ -56,10 +56,11 @@ mod tokenizer;
 mod tokenizer_file;
 pub mod tools;
 
+pub use audio::AudioFamily;
 pub use bad::BadSampleList;
 pub use card::{
-    COMPONENTS, COSMOS, Component, DIFFUSION, Edits, MODEL_INDEX, ModelCard, Section, VisionCut, frozen_towers,
-    groot_backbone, has_dtype, is_diffusion, is_policy, policy_vocabulary,
+    COMPONENTS, COSMOS, Component, DIFFUSION, Edits, MODEL_INDEX, ModelCard, OwnTower, Section, VisionCut,
+    frozen_towers, groot_backbone, has_dtype, is_diffusion, is_policy, policy_vocabulary, register_towers,
 };
 pub use column::{ColumnValues, ColumnView, JoinedColumn, SampleColumn, Values, join_column};
 pub use contexts::TEXT_TOKENIZER;
@@ -77,7 +78,7 @@ pub use limits::{Limits, MAX_VIDEO_BYTES};
 pub use locator::Locator;
 pub use maker::SampleMaker;
 pub use media::VideoSource;
-pub use open_maker::open_maker;
+pub use open_maker::{OpenMaker, Opened, open_maker, register_makers};
 pub use packed::{PackedKind, PackedMedia, PackedSample};
 pub use positions::{PositionKind, Span};
 pub use processor::{FlowOptions, Learned, PolicyOptions, Processor, ProcessorFolders, ProcessorOptions, Sampled};

@@ -19,6 +19,8 @@ pub enum ModelConfigError {
     Unsupported { key: String, found: String, supported: String },
     #[error("model config: {key} is {found}, but {must}")]
     Inconsistent { key: String, found: String, must: String },
+    #[error("model config: {key} ({model_type}): {what}", key = if key.is_empty() { "config.json" } else { key })]
+    Own { key: String, model_type: String, what: String },
 }
 
 type Result<T> = std::result::Result<T, ModelConfigError>;
@@ -101,6 +103,11 @@ impl<'a> Keys<'a> {
     /// The keys of `object` under the same path.
     pub fn instead<'b>(&self, object: &'b Value) -> Keys<'b> {
         Keys { object, path: self.path.clone(), seen: self.seen.clone() }
+    }
+
+    /// The object itself.
+    pub fn object(&self) -> &'a Value {
+        self.object
     }
 
     /// Returns whether it has no key.

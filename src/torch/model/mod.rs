@@ -20,6 +20,7 @@ mod groot;
 mod keys;
 mod objective;
 mod original_names;
+mod own;
 mod parallel_errors;
 mod policy;
 mod reference;
@@ -55,6 +56,7 @@ pub use groot::{GrootConfig, GrootFamily, TransformerSizes, Tuned};
 pub use keys::ModelConfigError;
 pub use objective::{Draw, FlowSettings, LossKind, NoisePurpose, Preference, PreferenceLoss, TimeWeight};
 pub use original_names::{COMFY_PREFIX, FlorenceNames, GrootNames, Naming, PolicyNames};
+pub use own::{EncoderPart, FoundationPart, OwnFamilies, ReadEncoder, ReadFoundation, register_families};
 pub use parallel_errors::{ContextParallelError, TensorParallelError};
 pub use policy::{
     Acting, Chunk, PolicyConfig, PolicyFamily, PolicyOptions, RobotPolicy, StateToken, StreamConfig, TimeUse,

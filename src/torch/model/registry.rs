@@ -11,6 +11,8 @@ use super::family::{
     smolvla, voxtral, xvla,
 };
 use super::keys::{Keys, ModelConfigError};
+use super::own::{own_foundation, own_foundations, own_model};
+use super::towers::Towers;
 use super::tree_names::TreeNames;
 
 type ReadModel = fn(&Keys<'_>) -> Result<ModelConfig, ModelConfigError>;
@@ -73,8 +75,12 @@ impl ModelConfig {
         if let Some((_, read)) = MODELS.iter().find(|(name, _)| *name == model_type) {
             return Ok(read(&keys)?.with_tree(config));
         }
+        if let Some(foundation) = own_foundation("", config, &[])? {
+            return Ok(own_model(model_type, foundation, Towers::default()));
+        }
         if DECODERS.iter().all(|(name, _)| *name != model_type) {
-            let supported: Vec<Value> = Self::supported().map(|name| json!(name)).collect();
+            let supported = Self::supported().chain(own_foundations());
+            let supported: Vec<Value> = supported.map(|name| json!(name)).collect();
             return Err(keys.unsupported("model_type", &json!(model_type), &supported));
         }
         let decoder = read_decoder(&keys, &NamePrefix::alone())?;

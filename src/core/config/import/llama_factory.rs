@@ -4,6 +4,9 @@ use serde_json::{Value, json};
 
 use super::sheet::{Sheet, schedule};
 
+/// Keys that tell a config of LLaMA-Factory from one of TRL.
+pub(super) const OWN: [&str; 6] = ["stage", "finetuning_type", "dataset", "dataset_dir", "cutoff_len", "template"];
+
 pub(super) fn read(sheet: &mut Sheet) {
     model(sheet);
     data(sheet);

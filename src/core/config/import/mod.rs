@@ -1,19 +1,29 @@
-//! Configs of other trainers as ours: the YAML of LLaMA-Factory and of axolotl. Every key of theirs is accounted for.
+//! What other trainers are given as a config of ours: the YAML of LLaMA-Factory, axolotl and TRL, TRL's command lines, and the
+//! launch scripts of Megatron-LM and LoongForge. Every key and option of theirs is accounted for. Nothing is run.
 
 mod axolotl;
+mod command;
+mod flags;
 mod llama_factory;
+mod megatron;
 mod sheet;
+mod shell;
+#[cfg(test)]
+mod shell_tests;
 #[cfg(test)]
 mod tests;
 mod trainer;
+mod trl;
 
 use super::yaml;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
+use command::Training;
+use flags::Flags;
 use sheet::Sheet;
 pub use sheet::{Fate, KeyFate};
 
-/// A config of another trainer, translated.
+/// What was written for another trainer, translated.
 #[derive(Clone, Debug)]
 pub struct Imported {
     /// The trainer that it was written for.
@@ -22,6 +32,8 @@ pub struct Imported {
     pub yaml: String,
     /// Each key of theirs, and what became of it; in the order of their names.
     pub keys: Vec<KeyFate>,
+    /// What no key says and its user should know, a sentence each.
+    pub notes: Vec<&'static str>,
 }
 
 /// Why a text is not translated.
@@ -29,24 +41,62 @@ pub struct Imported {
 pub enum ImportError {
     #[error("it is not YAML: {0}")]
     Yaml(String),
+    #[error("it is no config in YAML, and as a launch script: {0}")]
+    Script(String),
+    #[error("{0}")]
+    Method(String),
     #[error(
-        "it is of no trainer that is known here: LLaMA-Factory's configs have `model_name_or_path`, axolotl's `base_model`; its \
-         keys are {0}"
+        "it is of no trainer that is known here: LLaMA-Factory's and TRL's configs have `model_name_or_path`, axolotl's `base_model`; \
+         its keys are {0}"
     )]
     Unknown(String),
 }
 
-/// Translates a config. Nothing that it names is opened.
+/// Translates a config or a launch script. Nothing that it names is opened.
 ///
 /// # Errors
-/// It is not YAML, or of no trainer that is known here.
+/// It is neither, or of no trainer that is known here.
 pub fn import(text: &str) -> Result<Imported, ImportError> {
-    let node = yaml::parse(text, 0, 0).map_err(|error| ImportError::Yaml(error.message))?;
-    let Value::Object(fields) = node.to_json() else {
-        return Err(ImportError::Unknown("none".to_owned()));
+    let node = match text.starts_with("#!") {
+        true => Err(String::new()),
+        false => yaml::parse(text, 0, 0).map_err(|error| error.message),
     };
+    match node.map(|node| node.to_json()) {
+        Ok(Value::Object(fields)) => of_yaml(fields),
+        // A command is a scalar of YAML, or none at all.
+        found => match (command::find(text), found) {
+            (Ok(training), _) => of_command(training),
+            (Err(_), Err(error)) if !error.is_empty() && !text.contains("--") => Err(ImportError::Yaml(error)),
+            (Err(_), Ok(_)) if !text.contains("--") => Err(ImportError::Unknown("none".to_owned())),
+            (Err(error), _) => Err(ImportError::Script(error)),
+        },
+    }
+}
+
+/// Translates the words of a command, as a shell has read them.
+///
+/// # Errors
+/// It is no command of a trainer that is known here.
+pub fn import_words(words: &[String]) -> Result<Imported, ImportError> {
+    let words: Vec<shell::Word> = words.iter().map(shell::Word::known).collect();
+    match command::of_words(&words) {
+        Some(training) => of_command(training),
+        None => Err(ImportError::Script(
+            "the command is neither `trl METHOD …` nor a script with Megatron's options".to_owned(),
+        )),
+    }
+}
+
+fn of_yaml(fields: Map<String, Value>) -> Result<Imported, ImportError> {
     let has = |key: &str| fields.contains_key(key);
+    let is_trl = has("model_name_or_path") && !llama_factory::OWN.iter().any(|key| has(key));
     let (from, read): (_, fn(&mut Sheet)) = match () {
+        () if is_trl && trl::OWN.iter().any(|key| has(key)) => {
+            // The command says which method; a config alone shows it by its keys.
+            let is_pairs = trl::OF_PAIRS.iter().any(|key| has(key));
+            let method = if is_pairs { "dpo" } else { "sft" };
+            return of_trl(method, Flags::of_fields(fields));
+        }
         () if has("model_name_or_path") => ("LLaMA-Factory", llama_factory::read),
         () if has("base_model") => ("axolotl", axolotl::read),
         () => {
@@ -56,6 +106,35 @@ pub fn import(text: &str) -> Result<Imported, ImportError> {
     };
     let mut sheet = Sheet::new(fields);
     read(&mut sheet);
-    let (config, keys) = sheet.finish();
-    Ok(Imported { from, yaml: yaml::dump(&config), keys })
+    let (config, keys, notes) = sheet.finish();
+    Ok(Imported { from, yaml: yaml::dump(&config), keys, notes })
+}
+
+fn of_command(training: Training) -> Result<Imported, ImportError> {
+    match training {
+        Training::Trl { method, flags } => of_trl(&method, flags),
+        Training::Megatron { flags } => Ok(finish("Megatron", flags, megatron::read)),
+    }
+}
+
+fn of_trl(method: &str, flags: Flags) -> Result<Imported, ImportError> {
+    let read: fn(&mut Sheet) = match method {
+        "sft" => trl::sft,
+        "dpo" => trl::dpo,
+        "orpo" => trl::orpo,
+        "cpo" => trl::cpo,
+        other => {
+            return Err(ImportError::Method(format!(
+                "TRL's method `{other}` has no counterpart: sft, dpo, orpo and cpo are translated"
+            )));
+        }
+    };
+    Ok(finish("TRL", flags, read))
+}
+
+fn finish(from: &'static str, mut flags: Flags, read: fn(&mut Sheet)) -> Imported {
+    let mut sheet = Sheet::new(std::mem::take(&mut flags.fields));
+    read(&mut sheet);
+    let (config, keys, notes) = sheet.finish();
+    Imported { from, yaml: yaml::dump(&config), keys: flags.account(keys), notes }
 }

@@ -27,24 +27,35 @@ pub(super) struct Sheet {
     fields: Map<String, Value>,
     config: Value,
     keys: Vec<KeyFate>,
+    notes: Vec<&'static str>,
 }
 
 const NO_COUNTERPART: &str = "no counterpart";
 
 impl Sheet {
     pub fn new(fields: Map<String, Value>) -> Self {
-        Self { fields, config: json!({}), keys: Vec::new() }
+        Self { fields, config: json!({}), keys: Vec::new(), notes: Vec::new() }
     }
 
-    /// The config, and each key in the order of their names; what nobody has read is missing.
-    pub fn finish(mut self) -> (Value, Vec<KeyFate>) {
+    /// The config, each key in the order of their names, and what else should be known; what nobody has read is missing.
+    pub fn finish(mut self) -> (Value, Vec<KeyFate>, Vec<&'static str>) {
         for (key, value) in std::mem::take(&mut self.fields) {
             // A key without a value says nothing.
             let fate = if value.is_null() { Fate::Settled("it has no value") } else { Fate::Missing(NO_COUNTERPART) };
             self.keys.push(KeyFate { key, value: brief(&value), fate });
         }
         self.keys.sort_by(|one, other| one.key.cmp(&other.key));
-        (self.config, self.keys)
+        (self.config, self.keys, self.notes)
+    }
+
+    /// Says something that no key of theirs says.
+    pub fn note(&mut self, note: &'static str) {
+        self.notes.push(note);
+    }
+
+    /// Returns whether a key of ours was set.
+    pub fn has_set(&self, ours: &str) -> bool {
+        self.config.pointer(&format!("/{}", ours.replace('.', "/"))).is_some()
     }
 
     /// The value of a key, without taking it.

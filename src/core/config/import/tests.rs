@@ -83,6 +83,18 @@ fn fates(imported: &Imported, is: impl Fn(&Fate) -> bool) -> Vec<&str> {
     imported.keys.iter().filter(|key| is(&key.fate)).map(|key| key.key.as_str()).collect()
 }
 
+pub(super) fn missing(imported: &Imported) -> Vec<&str> {
+    fates(imported, |fate| matches!(fate, Fate::Missing(_)))
+}
+
+pub(super) fn settled(imported: &Imported) -> Vec<&str> {
+    fates(imported, |fate| matches!(fate, Fate::Settled(_)))
+}
+
+pub(super) fn arrived(imported: &Imported) -> Vec<&str> {
+    fates(imported, |fate| matches!(fate, Fate::Arrived(_)))
+}
+
 #[test]
 fn llama_factorys_keys_arrive_and_the_others_are_named() {
     let dir = folder();

@@ -50,6 +50,9 @@ pub struct Data {
     /// `chat_template_kwargs` go before these.
     #[serde(default)]
     pub template_kwargs: JsonMap,
+    /// Maker of samples that a program of your own has registered under this name; `null`: the built-in one of the model.
+    #[serde(default)]
+    pub maker: Option<String>,
     /// Diffusion models: the part of visits at which a sample is trained without its prompt, for guidance; `null`: none.
     #[serde(default)]
     #[schemars(range(min = 0.0, max = 1.0))]
@@ -427,6 +430,7 @@ impl Data {
             audio: AudioLimits::default(),
             template: Template::FromModel,
             template_kwargs: JsonMap::default(),
+            maker: None,
             caption_dropout: None,
             masks: false,
             on_bad_sample: BadSamples::default(),

@@ -3,6 +3,7 @@
 
 mod components;
 mod groot;
+mod own;
 mod policies;
 mod rows;
 mod section;
@@ -12,12 +13,14 @@ use serde_json::Value as Json;
 
 pub use components::{COMPONENTS, Component, DIFFUSION, MODEL_INDEX, is_diffusion};
 pub use groot::{COSMOS, groot_backbone, groot_keys, is_groot};
+pub use own::{OwnTower, register_towers};
 pub use policies::{SMOLVLA, frozen_towers, has_dtype, is_policy, policy_vocabulary};
 pub use rows::VisionCut;
 pub use section::Section;
 pub use texts::Edits;
 
-use self::rows::{Row, row_of};
+use self::own::row_of;
+use self::rows::Row;
 use super::audio::AudioFamily;
 use super::positions::PositionKind;
 use crate::config::ModelKind;

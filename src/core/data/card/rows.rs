@@ -39,11 +39,11 @@ pub(super) struct Row {
     pub three_axes: bool,
 }
 
-const fn sees(model_type: &'static str, vision: VisionCut) -> Row {
+pub(super) const fn sees(model_type: &'static str, vision: VisionCut) -> Row {
     Row { model_type, vision: Some(vision), audio: None, three_axes: false }
 }
 
-const fn hears(model_type: &'static str, audio: AudioFamily) -> Row {
+pub(super) const fn hears(model_type: &'static str, audio: AudioFamily) -> Row {
     Row { model_type, vision: None, audio: Some(audio), three_axes: false }
 }
 
@@ -94,8 +94,8 @@ const ROWS: &[Row] = &[
 const ENDINGS: [&str; 7] =
     ["_vision_encoder", "_audio_encoder", "_encoder", "_vision", "_vision_model", "_text", "_thinker"];
 
-/// The row of a model or of one of its parts.
-pub(super) fn row_of(model_type: &str) -> Option<&'static Row> {
+/// The built-in row of a model or of one of its parts.
+pub(super) fn built_in_row(model_type: &str) -> Option<&'static Row> {
     let own = ROWS.iter().find(|row| row.model_type == model_type);
-    own.or_else(|| ENDINGS.iter().filter_map(|end| model_type.strip_suffix(end)).find_map(row_of))
+    own.or_else(|| ENDINGS.iter().filter_map(|end| model_type.strip_suffix(end)).find_map(built_in_row))
 }

@@ -64,6 +64,10 @@ impl Processor {
         config: &Json,
         options: &ProcessorOptions,
     ) -> Result<Self, DataError> {
+        if let Some(name) = &options.maker {
+            let reason = format!("`{name}` makes the samples, and what is asked for here needs the built-in maker");
+            return Err(DataError::file(Path::new("data.maker"), reason));
+        }
         let model_dir = folders.model;
         let config = ModelCard::of(config).thinker();
         let tokenizer_config = read_json_if_exists(&model_dir.join("tokenizer_config.json"))?;

@@ -24,6 +24,8 @@ pub struct ProcessorOptions {
     pub template: Template,
     /// Variables of the chat template.
     pub template_kwargs: JsonMap,
+    /// The maker of samples that the program has registered under this name; `None`: the built-in one.
+    pub maker: Option<String>,
     pub image: ImageLimits,
     pub video: VideoLimits,
     pub audio: AudioLimits,
@@ -112,13 +114,14 @@ impl From<&Train> for Learned {
 impl ProcessorOptions {
     pub fn new(data: &Data, learned: impl Into<Learned>) -> Self {
         let Data { template, image, video, audio, pack, .. } = *data;
-        let template_kwargs = data.template_kwargs.clone();
+        let (template_kwargs, maker) = (data.template_kwargs.clone(), data.maker.clone());
         let [max_images, max_visual_tokens] =
             [pack.max_images, pack.max_visual_tokens].map(|limit| limit.unwrap_or(usize::MAX));
         let (max_tokens, too_long) = (pack.max_tokens, pack.too_long);
         Self {
             template,
             template_kwargs,
+            maker,
             image,
             video,
             audio,
@@ -163,6 +166,7 @@ impl Default for ProcessorOptions {
         Self {
             template: Template::FromModel,
             template_kwargs: JsonMap::default(),
+            maker: None,
             image: ImageLimits::default(),
             video: VideoLimits::default(),
             audio: AudioLimits::default(),

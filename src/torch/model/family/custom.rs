@@ -11,12 +11,15 @@ use serde_json::{Value, json};
 
 use super::common::NamePrefix;
 use super::decoders::read_decoder;
-use super::{audio, vision};
+use super::vision;
 use crate::model::audio::parts as audio_parts;
 use crate::model::config::{ModelConfig, Tokens};
+use crate::model::decoder::DecoderConfig;
+use crate::model::encoder::EncoderFamily;
 use crate::model::keys::{Keys, ModelConfigError};
+use crate::model::own::{own_encoder, own_foundation, own_model};
 use crate::model::text::parts as text_parts;
-use crate::model::towers::ModelTower;
+use crate::model::towers::{ModelTower, Towers};
 use crate::model::vision::parts;
 
 /// The `model_type` of a model that was put together.
@@ -51,30 +54,89 @@ pub fn parts_config(image_encoder: &Value, image_projector: &Value, foundation: 
     })
 }
 
+/// The foundation of a model of parts: a language model that is built in, or one of the program's own.
+enum Foundation {
+    Decoder(DecoderConfig),
+    /// Its shape is known, and what it takes from towers is not yet.
+    Own {
+        width: i64,
+        vocab_size: i64,
+    },
+}
+
 pub(in crate::model) fn read(keys: &Keys<'_>) -> Result<ModelConfig, ModelConfigError> {
-    let place = NamePrefix::new("foundation.model.", "foundation.");
-    let decoder = read_decoder(&keys.section("foundation")?, &place)?;
-    let width = decoder.hidden_size;
-    let read_audio = |encoder| audio_parts::read(&encoder, keys.section_or("audio_projector")?.as_ref(), width);
-    let audio = keys.section_or("audio_encoder")?.map(read_audio).transpose()?;
+    let section = keys.section("foundation")?;
+    let foundation = match own_foundation("foundation", section.object(), &[])? {
+        Some(own) => Foundation::Own { width: own.shape().width, vocab_size: section.size("vocab_size")? },
+        None => {
+            let place = NamePrefix::new("foundation.model.", "foundation.");
+            Foundation::Decoder(read_decoder(&section, &place)?)
+        }
+    };
+    let (width, vocab_size, num_layers) = match &foundation {
+        Foundation::Decoder(decoder) => (decoder.hidden_size, decoder.vocab_size, decoder.num_layers()),
+        Foundation::Own { width, vocab_size } => (*width, *vocab_size, usize::MAX),
+    };
     let mut towers = Vec::new();
     if let Some(encoder) = keys.section_or("text_encoder")? {
         let [projector, text] = [keys.section_or("text_projector")?, keys.section_or("text")?];
         let place = NamePrefix::new("text_encoder.model.", "text_encoder.");
         let read = |keys: &Keys<'_>| read_decoder(keys, &place);
         let family = Arc::new(text_parts::read(&encoder, projector.as_ref(), text.as_ref(), width, read)?);
-        let placeholders = vec![Tokens::id(keys, "text_token_id", decoder.vocab_size)?];
+        let placeholders = vec![Tokens::id(keys, "text_token_id", vocab_size)?];
         towers.push(ModelTower { tower: Tower::Text, family, placeholders });
     }
-    if keys.has("image_encoder") || (audio.is_none() && towers.is_empty()) {
-        let projector = keys.section_or("image_projector")?;
-        let encoder = parts::read(&keys.section("image_encoder")?, projector.as_ref(), width)?;
-        let tokens = Tokens::read(keys, decoder.vocab_size)?;
-        towers.push(vision::tower(keys, &decoder, encoder, tokens)?);
+    if let Some(encoder) = keys.section_or("audio_encoder")? {
+        let family: Arc<dyn EncoderFamily> = match own(keys, Tower::Audio, "audio_encoder", width)? {
+            Some(family) => family,
+            None => Arc::new(audio_parts::read(&encoder, keys.section_or("audio_projector")?.as_ref(), width)?),
+        };
+        let placeholders = vec![Tokens::id(keys, "audio_token_id", vocab_size)?];
+        towers.push(ModelTower { tower: Tower::Audio, family, placeholders });
     }
-    match audio {
-        Some(audio) => audio::beside(MODEL_TYPE, keys, decoder, towers, (audio, "audio_token_id")),
-        None => Ok(ModelConfig::new(MODEL_TYPE, decoder, towers)),
+    if keys.has("image_encoder") || towers.is_empty() {
+        let tokens = || Tokens::read(keys, vocab_size);
+        towers.push(match own(keys, Tower::Vision, "image_encoder", width)? {
+            Some(family) => {
+                // As many layers take a DeepStack level each.
+                if family.num_outputs() - 1 > num_layers {
+                    let must = format!("the decoder has only {num_layers} layers to add them to");
+                    return Err(keys.inconsistent("image_encoder", family.num_outputs(), must));
+                }
+                ModelTower { tower: Tower::Vision, family, placeholders: tokens()?.placeholders() }
+            }
+            None => {
+                let projector = keys.section_or("image_projector")?;
+                let encoder = parts::read(&keys.section("image_encoder")?, projector.as_ref(), width)?;
+                vision::tower(keys, num_layers, encoder, tokens()?)?
+            }
+        });
+    }
+    match foundation {
+        Foundation::Decoder(decoder) => Ok(ModelConfig::new(MODEL_TYPE, decoder, towers)),
+        Foundation::Own { .. } => {
+            let towers = Towers::new(towers);
+            let own = own_foundation("foundation", section.object(), &towers.inputs(width))?;
+            Ok(own_model(MODEL_TYPE, own.expect("it was there before"), towers))
+        }
+    }
+}
+
+/// The encoder of the program's own that the section `key` asks for. Its projector, if it has one, is its own.
+fn own(
+    keys: &Keys<'_>,
+    tower: Tower,
+    key: &str,
+    width: i64,
+) -> Result<Option<Arc<dyn EncoderFamily>>, ModelConfigError> {
+    let family = own_encoder(tower, key, keys.section(key)?.object(), width)?;
+    let projector = key.replace("encoder", "projector");
+    match keys.value(&projector).filter(|value| family.is_some() && value.as_object().is_none_or(|it| !it.is_empty())) {
+        Some(found) => {
+            let must = format!("{key} is of the program's own and brings its projector: leave it out");
+            Err(keys.inconsistent(&projector, found, must))
+        }
+        None => Ok(family),
     }
 }
 

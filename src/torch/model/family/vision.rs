@@ -49,20 +49,15 @@ pub(super) fn model(
     vision: VisionConfig,
     tokens: Tokens,
 ) -> Result<ModelConfig> {
-    let tower = tower(keys, &decoder, vision, tokens)?;
+    let tower = tower(keys, decoder.num_layers(), vision, tokens)?;
     Ok(ModelConfig::new(model_type, decoder, vec![tower]))
 }
 
-/// The tower of a model with this decoder, which has a layer for every DeepStack level.
-pub(super) fn tower(
-    keys: &Keys<'_>,
-    decoder: &DecoderConfig,
-    vision: VisionConfig,
-    tokens: Tokens,
-) -> Result<ModelTower> {
-    if vision.deepstack.len() > decoder.num_layers() {
+/// The tower of a model whose decoder has so many layers: one for every DeepStack level.
+pub(super) fn tower(keys: &Keys<'_>, num_layers: usize, vision: VisionConfig, tokens: Tokens) -> Result<ModelTower> {
+    if vision.deepstack.len() > num_layers {
         let found = format!("{:?}", vision.tower.deepstack);
-        let must = format!("the decoder has only {} layers to add them to", decoder.num_layers());
+        let must = format!("the decoder has only {num_layers} layers to add them to");
         return Err(keys.inconsistent("vision_config.deepstack_visual_indexes", found, must));
     }
     Ok(ModelTower { tower: Tower::Vision, family: Arc::new(vision), placeholders: tokens.placeholders() })

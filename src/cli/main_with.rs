@@ -1,0 +1,57 @@
+//! The program: register, parse, prepare the process, dispatch.
+
+use super::{dotted, exit, version};
+use crate::run::families::Families;
+use loongforge_core::engine::error_chain;
+use loongforge_torch::device::{QUIET_OPENMP, needs_relaunch};
+use std::ffi::OsString;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitCode};
+
+/// The whole command line of `loongforge` with families of one's own beside the built-in ones: the `main` of a program that
+/// has some. Every process of a run is this program again, so all of them know the families.
+pub fn main_with(families: Families) -> ExitCode {
+    stop_with_the_reader();
+    if let Err(error) = families.register() {
+        eprintln!("error: {error}");
+        return ExitCode::from(exit::USAGE);
+    }
+    let words: Vec<OsString> = std::env::args_os().skip(1).collect();
+    if version::is_asked(&words) {
+        print!("{}", version::verbose());
+        return ExitCode::SUCCESS;
+    }
+    let cli = dotted::parse(std::env::args_os());
+    if cli.computes() && needs_relaunch() {
+        // OpenMP reads its environment when libtorch is loaded, which was before `main`.
+        let missing = QUIET_OPENMP.into_iter().filter(|(name, _)| std::env::var_os(name).is_none());
+        let error = Command::new("/proc/self/exe").args(std::env::args_os().skip(1)).envs(missing).exec();
+        eprintln!("error: cannot start again with a quiet OpenMP: {error}");
+        return ExitCode::from(exit::FAILED);
+    }
+    match cli.dispatch() {
+        Ok(code) => code,
+        Err(error) => {
+            let text = error_chain(error.as_ref());
+            // Mistakes in a config say so themselves, with their codes.
+            let begin = if text.starts_with("error[") { "" } else { "error: " };
+            eprintln!("{begin}{text}");
+            ExitCode::from(exit::of(&error))
+        }
+    }
+}
+
+/// Whoever reads what is printed may have read enough, as `head` has: that is no panic. The exit code is a shell's for it.
+fn stop_with_the_reader() {
+    let panic = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |info| {
+        match info.payload_as_str().and_then(|text| text.strip_prefix("failed printing to stdout: ")) {
+            Some(error) if error.starts_with("Broken pipe") => std::process::exit(141),
+            Some(error) => {
+                eprintln!("error: standard output: {error}");
+                std::process::exit(exit::FAILED.into())
+            }
+            None => panic(info),
+        }
+    }));
+}

@@ -1,0 +1,111 @@
+//! The options of a command as keys with values, and what a script does not say of them.
+
+use super::sheet::{Fate, KeyFate};
+use super::shell::{Conditional, Word};
+use serde_json::{Map, Number, Value};
+use std::collections::BTreeMap;
+
+const NOT_SAID: &str = "its value is not in the script: the environment, an argument or a command gives it";
+const NEVER: &str = "the script adds it under a condition that does not hold as it stands";
+const PERHAPS: &str = "the script adds it under a condition that is not evaluated here: set it where it is meant";
+const NO_OPTION: &str = "it is no option";
+
+/// The options of a command.
+#[derive(Default)]
+pub(super) struct Flags {
+    /// By their names with underscores.
+    pub fields: Map<String, Value>,
+    /// How each is written.
+    written: BTreeMap<String, String>,
+    /// What is to be told beside the keys that are read.
+    told: Vec<KeyFate>,
+}
+
+impl Flags {
+    /// Keys that no command line has.
+    pub fn of_fields(fields: Map<String, Value>) -> Self {
+        Self { fields, ..Self::default() }
+    }
+
+    /// The options among words; a later one replaces an earlier.
+    pub fn of(words: &[Word]) -> Self {
+        let mut flags = Self::default();
+        let mut words = words.iter().peekable();
+        while let Some(word) = words.next() {
+            let Some(name) = option(&word.text) else {
+                flags.tell(&word.text, "", Fate::Missing(NO_OPTION));
+                continue;
+            };
+            let (name, own) = name.split_once('=').map_or((name, None), |(name, value)| (name, Some(value)));
+            let mut values = Vec::new();
+            if let Some(own) = own {
+                values.push(Word { text: own.to_owned(), ..word.clone() });
+            }
+            while own.is_none()
+                && let Some(value) = words.next_if(|next| option(&next.text).is_none())
+            {
+                values.push(value.clone());
+            }
+            flags.add(name, &values);
+        }
+        flags
+    }
+
+    fn add(&mut self, name: &str, values: &[Word]) {
+        let key = name.replace('-', "_");
+        let text: Vec<&str> = values.iter().map(|value| value.text.as_str()).collect();
+        if values.iter().any(|value| !value.is_said()) {
+            self.tell(&format!("--{name}"), &text.join(" "), Fate::Missing(NOT_SAID));
+            return;
+        }
+        let value = match text.as_slice() {
+            [] => Value::Bool(true),
+            [one] => scalar(one),
+            many => many.iter().map(|text| scalar(text)).collect(),
+        };
+        self.written.insert(key.clone(), format!("--{name}"));
+        self.fields.insert(key, value);
+    }
+
+    fn tell(&mut self, key: &str, value: &str, fate: Fate) {
+        self.told.push(KeyFate { key: key.to_owned(), value: value.to_owned(), fate });
+    }
+
+    /// Adds options that a script has under conditions.
+    pub fn under_conditions(&mut self, conditional: &[Conditional]) {
+        for Conditional { option, is_off } in conditional {
+            let fate = if *is_off { Fate::Settled(NEVER) } else { Fate::Missing(PERHAPS) };
+            self.tell(option, "", fate);
+        }
+    }
+
+    /// All that became of the command's options, in the order of their names as they are written.
+    pub fn account(self, keys: Vec<KeyFate>) -> Vec<KeyFate> {
+        let named = |key: KeyFate| KeyFate { key: self.written.get(&key.key).cloned().unwrap_or(key.key), ..key };
+        let mut all: Vec<KeyFate> = keys.into_iter().map(named).chain(self.told).collect();
+        all.sort_by(|one, other| one.key.cmp(&other.key));
+        all
+    }
+}
+
+/// The name behind the dashes.
+fn option(text: &str) -> Option<&str> {
+    text.strip_prefix("--").filter(|name| name.starts_with(|c: char| c.is_ascii_alphabetic()))
+}
+
+/// A value of the command line as it would stand in YAML.
+fn scalar(text: &str) -> Value {
+    let number = || {
+        let is_number = text.starts_with(|c: char| c.is_ascii_digit() || "+-.".contains(c));
+        let number = text.parse::<f64>().ok().filter(|_| is_number)?;
+        Number::from_f64(number)
+    };
+    match text {
+        "true" | "True" => Value::Bool(true),
+        "false" | "False" => Value::Bool(false),
+        _ => match text.parse::<i64>() {
+            Ok(whole) => whole.into(),
+            Err(_) => number().map_or_else(|| text.into(), Value::Number),
+        },
+    }
+}

@@ -1,0 +1,152 @@
+//! Samples: files, lengths, what is set aside.
+
+use serde_json::{Value, json};
+
+use crate::config::import::sheet::Sheet;
+
+pub(super) fn read(sheet: &mut Sheet) {
+    // A phase is LoongForge's, whose data are files of samples; Megatron's are tokens that its own program has written.
+    let phase = sheet.get("training_phase").and_then(Value::as_str).unwrap_or("pretrain").to_owned();
+    let phase = if sheet.is_true("sft") { "sft".to_owned() } else { phase };
+    let of_samples = phase == "sft" || sheet.is("dataloader_type", "external");
+    if sheet.get("dataset_format").is_none() {
+        sheet.set("train.phase", if phase == "sft" { "sft" } else { "pretrain" });
+        if !of_samples {
+            // Sequences are full, and a step counts them.
+            sheet.set("data.pack.mode", "stream");
+        }
+    }
+    ["training_phase", "sft"].iter().for_each(|key| sheet.arrived(key, "train.phase"));
+    for key in ["data_path", "train_data_path"] {
+        sheet.with(key, "data.train", files);
+    }
+    sheet.with("dataset_path", "data.train", |value| Ok(json!([{ "path": value }])));
+    sheet.missing("evaluation: name its files in eval.path", &["valid_data_path", "test_data_path"]);
+    if sheet.is("dataset_format", "lerobot_datasets") {
+        sheet.settled("data.train finds LeRobot sets by their files", &["dataset_format"]);
+    }
+    let key = if sheet.get("max_packed_tokens").is_some() { "max_packed_tokens" } else { "seq_length" };
+    sheet.copy(key, "data.pack.max_tokens");
+    sheet.settled(
+        "data.pack.max_tokens bounds a pack",
+        &[
+            "seq_length",
+            "decoder_seq_length",
+            "encoder_seq_length",
+            "dataloader_seq_length",
+            "packing_seq_length",
+            "total_seq_length",
+        ],
+    );
+    if sheet.is_true("enable_discard_sample") {
+        sheet.set("data.pack.too_long", "skip");
+    } else if phase == "sft" {
+        sheet.set("data.pack.too_long", "truncate");
+    }
+    sheet.arrived("enable_discard_sample", "data.pack.too_long");
+    split(sheet);
+    if sheet.number("num_images_expected").is_some() {
+        sheet.copy("num_images_expected", "data.pack.max_images");
+    }
+    sheet.settled(
+        "samples are always packed, and never attend to each other",
+        &[
+            "energon_pack_algo",
+            "max_buffer_size",
+            "packing_buffer_size",
+            "packing_sft_data",
+            "replacement",
+            "reset_attention_mask",
+            "reset_position_ids",
+            "use_packed_ds",
+            "variable_seq_lengths",
+            "reduce_variable_seq_shape_p2p_comm",
+            "strict_mode",
+        ],
+    );
+    sheet.settled(
+        "data actors read ahead; pools.data.replicas adds some",
+        &[
+            "batch_drop_last",
+            "dataloader_prefetch_factor",
+            "dataloader_save",
+            "dataloader_type",
+            "no_create_attention_mask_in_dataloader",
+            "no_mmap_bin_files",
+            "num_workers",
+            "data_cache_path",
+            "per_split_data_args_path",
+            "sft_num_preprocess_workers",
+            "task_encoder",
+            "video_backend",
+        ],
+    );
+    sheet.settled(
+        "the chat template is that of the model's folder; data.template has built-in ones",
+        &["chat_template", "chat_template_kwargs"],
+    );
+    sheet.settled("only answers count in the loss of train.phase sft", &["eod_mask_loss"]);
+    sheet.missing("train.phase: pretrain counts every token", &["train_on_prompt", "add_question_in_pretrain"]);
+    sheet.missing(
+        "name files and columns in data.train",
+        &["sft_dataset_config", "sft_dataset", "prompt_path", "dataset_strategy", "dataset_provider"],
+    );
+    sheet.missing(
+        "tokens that are written ahead are made by `loongforge data pack`",
+        &["is_tokenized_data", "sft_data_streaming"],
+    );
+    sheet.missing("name files of samples in data.train", &["mock_data"]);
+    sheet.missing("set `policy`: LeRobot's info.json says what the robot has", &["robot_type"]);
+}
+
+/// A path, or weights and paths in turns.
+fn files(value: &Value) -> Result<Value, &'static str> {
+    const BINARY: &str =
+        "Megatron's .bin and .idx files are not read: name the text or JSON lines that they were made of";
+    let list = value.as_array().cloned().unwrap_or_else(|| vec![value.clone()]);
+    let text = |value: &Value| value.as_str().map(str::to_owned);
+    let sets: Option<Vec<(Option<f64>, String)>> = match list.first().is_some_and(Value::is_number) {
+        true => list.chunks(2).map(|two| Some((two[0].as_f64(), two.get(1).and_then(text)?))).collect(),
+        false => list.iter().map(|path| Some((None, text(path)?))).collect(),
+    };
+    let sets = sets.ok_or("it is no list of paths")?;
+    if sets.iter().any(|(_, path)| path.ends_with("_document") || path.ends_with(".bin") || path.ends_with(".idx")) {
+        return Err(BINARY);
+    }
+    let set = |(weight, path): &(Option<f64>, String)| match weight {
+        Some(weight) => json!({ "path": path, "weight": weight }),
+        None => json!({ "path": path }),
+    };
+    Ok(sets.iter().map(set).collect())
+}
+
+/// Parts for training, validation and test.
+fn split(sheet: &mut Sheet) {
+    let parts: Option<Vec<f64>> = match sheet.get("split") {
+        Some(Value::String(text)) => text
+            .trim_matches(['\'', '"'])
+            .split(',')
+            .map(|part| part.trim().parse().ok().filter(|it: &f64| *it >= 0.0))
+            .collect(),
+        _ => None,
+    };
+    let Some(parts) = parts else {
+        return sheet.missing("data.val_size is the part that is evaluated", &["split", "eval_interval", "eval_iters"]);
+    };
+    let (sum, valid) = (parts.iter().sum::<f64>(), parts.get(1).copied().unwrap_or(0.0));
+    if valid == 0.0 || sum == 0.0 {
+        sheet.settled("nothing is set aside", &["split"]);
+        sheet.settled(
+            "nothing is set aside that could be evaluated; eval.path names a file",
+            &["eval_interval", "eval_iters"],
+        );
+        return;
+    }
+    let share = (valid / sum * 1e9).round() / 1e9;
+    sheet.with("split", "data.val_size", |_| Ok(share.into()));
+    sheet.set("eval.every_steps", 1000);
+    sheet.copy("eval_interval", "eval.every_steps");
+    let samples = sheet.number("eval_iters").zip(sheet.number("global_batch_size"));
+    let samples = samples.map(|(steps, size)| (steps * size) as u64).filter(|samples| *samples > 0);
+    sheet.with("eval_iters", "eval.max_samples", |_| samples.map(Value::from).ok_or("eval.max_samples counts samples"));
+}

@@ -1,0 +1,113 @@
+//! Parallel layout, and what launchers say of it.
+
+use crate::config::import::sheet::Sheet;
+
+const OVERLAP: &str = "what can overlap does, without a switch";
+
+pub(super) fn read(sheet: &mut Sheet) {
+    // Data parallelism is what is left of all processes.
+    let world = sheet.number("nproc_per_node").map(|own| own * sheet.number("nnodes").unwrap_or(1.0));
+    let inner = ["tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size"];
+    let inner: f64 = inner.iter().map(|key| sheet.number(key).unwrap_or(1.0)).product();
+    if let Some(replicas) = world.map(|world| world / inner).filter(|it| *it >= 1.0 && it.fract() == 0.0) {
+        sheet.set("pools.foundation.replicas", replicas as u64);
+        ["nproc_per_node", "nnodes"].iter().for_each(|key| {
+            sheet.arrived(key, "pools.foundation.replicas (processes / tensor, pipeline and context parallelism)")
+        });
+    }
+    let is_split = sheet.number("tensor_model_parallel_size").is_some_and(|size| size > 1.0);
+    sheet.copy_all(&[
+        ("tensor_model_parallel_size", "pools.foundation.tensor_parallel"),
+        ("pipeline_model_parallel_size", "pools.foundation.pipeline_parallel"),
+        ("context_parallel_size", "pools.foundation.context_parallel"),
+        ("expert_model_parallel_size", "pools.foundation.expert_parallel"),
+        ("num_virtual_stages_per_pipeline_rank", "pools.foundation.virtual_stages"),
+    ]);
+    match is_split {
+        true => sheet.copy("sequence_parallel", "pools.foundation.sequence_parallel"),
+        false => sheet.settled("it needs tensor parallelism", &["sequence_parallel"]),
+    }
+    sheet.missing("pools.foundation.virtual_stages is a number of stages", &["num_layers_per_virtual_pipeline_stage"]);
+    sheet.missing(
+        "stages have layers by their cost",
+        &["custom_pipeline_layers", "custom_virtual_pipeline_layers", "pipeline_model_parallel_layout"],
+    );
+    if sheet.number("expert_tensor_parallel_size") == Some(1.0) {
+        sheet.settled("experts are spread by pools.foundation.expert_parallel", &["expert_tensor_parallel_size"]);
+    }
+    sheet.missing(
+        "experts are split by pools.foundation.tensor_parallel as other layers are",
+        &["expert_tensor_parallel_size"],
+    );
+    sheet.with("context_parallel_ulysses_degree", "pools.foundation.context_attention", |value| match value.as_f64() {
+        Some(1.0) => Ok("ring".into()),
+        _ => Err("pools.foundation.context_attention: ulysses has all ranks of a row"),
+    });
+    let sharded =
+        sheet.is("data_parallel_sharding_strategy", "optim_grads_params") || sheet.is("distributed_strategy", "fsdp");
+    if sharded {
+        sheet.set("pools.foundation.zero", 3);
+    } else if sheet.is("data_parallel_sharding_strategy", "optim_grads") {
+        sheet.set("pools.foundation.zero", 2);
+    } else if sheet.is_true("use_distributed_optimizer") || sheet.is("distributed_strategy", "ddp_zero1") {
+        sheet.set("pools.foundation.zero", 1);
+    }
+    for key in
+        ["use_distributed_optimizer", "data_parallel_sharding_strategy", "use_megatron_fsdp", "distributed_strategy"]
+    {
+        sheet.arrived(key, "pools.foundation.zero");
+    }
+    sheet.settled(
+        OVERLAP,
+        &[
+            "ddp_find_unused_parameters",
+            "ddp_gradient_as_bucket_view",
+            "ddp_num_buckets",
+            "ddp_static_graph",
+            "disable_turn_off_bucketing",
+            "enable_experimental",
+            "fsdp_backward_prefetch_distance",
+            "fsdp_cast_forward_inputs",
+            "fsdp_double_buffer",
+            "fsdp_forward_prefetch_distance",
+            "fsdp_manual_registration",
+            "fsdp_original_param_dtype",
+            "fsdp_reduce_dtype",
+            "fsdp_wrap_modules",
+            "init_model_with_meta_device",
+            "megatron_fsdp_grad_comm_dtype",
+            "megatron_fsdp_main_grads_dtype",
+            "no_dynamo_optimize_ddp",
+            "overlap_grad_reduce",
+            "overlap_p2p_communication",
+            "overlap_param_gather",
+            "suggested_communication_unit_size",
+            "tp_comm_overlap",
+            "tp_comm_overlap_bootstrap_backend",
+            "use_nccl_ub",
+        ],
+    );
+    let launch = "`loongforge launch` places processes on machines";
+    sheet.settled(
+        launch,
+        &[
+            "disable_gloo_process_groups",
+            "distributed_backend",
+            "distributed_config_file",
+            "log_dir",
+            "master_addr",
+            "master_port",
+            "nnodes",
+            "node_rank",
+            "nproc_per_node",
+            "rdzv_backend",
+            "rdzv_endpoint",
+            "rdzv_id",
+            "redirects",
+            "standalone",
+            "tee",
+        ],
+    );
+    sheet.settled("garbage is not collected: there is no Python", &["manual_gc", "manual_gc_interval"]);
+    sheet.settled("memory is freed by libtorch's allocator", &["empty_unused_memory_level"]);
+}

@@ -1,0 +1,80 @@
+//! Checkpoints, logs, and when a run ends.
+
+use serde_json::Value;
+
+use crate::config::import::sheet::Sheet;
+
+pub(super) fn read(sheet: &mut Sheet) {
+    let folder = ["save", "output_dir"].iter().find_map(|key| sheet.get(key).and_then(Value::as_str));
+    let name = folder.and_then(|name| name.trim_end_matches('/').rsplit('/').next()).filter(|name| !name.is_empty());
+    let name = name.unwrap_or("imported").to_owned();
+    sheet.set("run.name", name);
+    sheet.copy("save", "checkpoint.dir");
+    sheet.copy("output_dir", "run.dir");
+    if sheet.number("save_interval") == Some(0.0) {
+        sheet.settled("a checkpoint is written at the end in any case", &["save_interval"]);
+    }
+    sheet.copy("save_interval", "checkpoint.every_steps");
+    sheet.copy("log_interval", "log.every_steps");
+    sheet.settled(
+        "TensorBoard's files are always written, into the run's folder",
+        &["tensorboard_dir", "tensorboard_logs_path"],
+    );
+    sheet.missing(
+        "metrics.jsonl, TensorBoard, Prometheus and a page are there",
+        &["wandb_project", "wandb_exp_name", "wandb_save_dir", "wandb_entity", "wandb_mode"],
+    );
+    sheet.settled(
+        "the metrics of every step have what is measured",
+        &[
+            "check_weight_hash_across_dp_replicas_interval",
+            "disable_straggler_on_startup",
+            "log_memory_to_tensorboard",
+            "log_num_zeros_in_grad",
+            "log_params_norm",
+            "log_progress",
+            "log_straggler",
+            "log_throughput",
+            "log_timers_to_tensorboard",
+            "log_validation_ppl_to_tensorboard",
+            "logging_level",
+            "straggler_minmax_count",
+            "timing_log_option",
+        ],
+    );
+    sheet.settled(
+        "`loongforge trace` writes the timeline of a run's last steps",
+        &["profile", "profile_ranks", "profile_step_end", "profile_step_start"],
+    );
+    sheet.settled(
+        "checkpoints are Hugging Face folders, whole, with optimizer and data position",
+        &[
+            "allow_missing_adapter_checkpoint",
+            "allow_missing_vision_projection_checkpoint",
+            "async_save",
+            "auto_detect_ckpt_format",
+            "ckpt_assume_constant_structure",
+            "ckpt_format",
+            "ckpt_fully_parallel_load",
+            "ckpt_fully_parallel_save",
+            "dist_ckpt_format",
+            "dist_ckpt_strictness",
+            "finetune",
+            "no_load_optim",
+            "no_load_rng",
+            "no_strict_fsdp_dtensor_load",
+            "save_format",
+            "save_hf",
+            "save_hf_path",
+            "use_dist_ckpt",
+        ],
+    );
+    sheet.missing("checkpoints have the optimizer's state", &["no_save_optim", "no_save_rng"]);
+    sheet.settled("scheduler.lease and pools.*.grace say how long is waited", &["distributed_timeout_minutes"]);
+    sheet.missing(
+        "train.steps ends the run, and a signal stops it after a checkpoint",
+        &["exit_interval", "exit_duration_in_mins", "exit_signal_handler"],
+    );
+    sheet.settled("evaluations take the run's packs", &["inference_max_requests", "inference_max_seq_length"]);
+    sheet.settled("train.phase and the model say which trainer it is", &["trainer_type"]);
+}

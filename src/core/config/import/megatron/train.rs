@@ -1,0 +1,176 @@
+//! Steps, rates, optimizer and precision.
+
+use serde_json::{Value, json};
+
+use crate::config::import::sheet::Sheet;
+
+pub(super) fn read(sheet: &mut Sheet) {
+    batch(sheet);
+    let size = sheet.number("global_batch_size").unwrap_or(1.0).max(1.0);
+    let steps = sheet.number("train_iters").or(sheet.number("train_samples").map(|samples| (samples / size).floor()));
+    sheet.copy("train_iters", "train.steps");
+    sheet
+        .with("train_samples", "train.steps", |_| steps.map(|steps| (steps as u64).into()).ok_or("it is not a number"));
+    rate(sheet, steps, size);
+    sheet.arrived("global_batch_size", "train.global_batch_size");
+    optimizer(sheet);
+    precision(sheet);
+    sheet.set("run.seed", 1234);
+    sheet.copy("seed", "run.seed");
+    sheet.settled("the loss is a mean over tokens", &["calculate_per_token_loss", "no_check_for_nan_in_loss_and_grad"]);
+    sheet.missing("the loss is a mean over tokens", &["loss_reduction", "loss_reduction_all_gather"]);
+    sheet.missing("models have no dropout", &["attention_dropout", "hidden_dropout"]);
+    sheet.settled("weights are loaded", &["init_method_std"]);
+    let recompute = "memory.activation_budget chooses what is recomputed";
+    sheet.with("recompute_granularity", "model.foundation.recompute", |value| match value.as_str() {
+        Some("full") => Ok("all".into()),
+        _ => Err(recompute),
+    });
+    sheet.missing(
+        recompute,
+        &["recompute_activations", "recompute_modules", "checkpoint_activations", "custom_pipeline_recompute_layers"],
+    );
+    sheet.missing(
+        "model.foundation.recompute: all is of every layer; memory.activation_budget of as many as needed",
+        &["recompute_num_layers"],
+    );
+    sheet.settled("model.foundation.recompute: all is of every layer", &["recompute_method", "recompute_vision"]);
+    sheet.missing(recompute, &["activation_checkpoint_module_patterns", "activation_checkpoint_skip_modules"]);
+}
+
+fn batch(sheet: &mut Sheet) {
+    // LoongForge's robot policies count the samples of a device.
+    if sheet.get("per_device_batch_size").is_some() {
+        sheet.batch("per_device_batch_size", 1.0);
+    }
+    let size = sheet.number("global_batch_size").or(sheet.number("micro_batch_size"));
+    if let Some(size) = size {
+        sheet.set("train.global_batch_size", size as u64);
+    }
+    if sheet.number("micro_batch_size").is_some_and(|size| size > 1.0) {
+        sheet
+            .note("micro_batch_size is above 1: a micro-batch is one pack here, of data.pack.max_tokens tokens in all");
+    }
+    sheet.settled("a micro-batch is a pack of data.pack.max_tokens", &["micro_batch_size"]);
+    sheet.missing("the batch has one size", &["rampup_batch_size", "step_batch_size_schedule"]);
+}
+
+fn rate(sheet: &mut Sheet, steps: Option<f64>, size: f64) {
+    for key in ["lr", "lr_base"] {
+        sheet.copy_number(key, "train.lr");
+    }
+    sheet.set("train.min_lr", 0.0);
+    sheet.copy_number("min_lr", "train.min_lr");
+    sheet.set("train.schedule", "linear");
+    sheet.with("lr_decay_style", "train.schedule", |value| match value.as_str().unwrap_or_default() {
+        "cosine" | "cosine_with_min_lr" => Ok("cosine".into()),
+        "linear" => Ok("linear".into()),
+        "constant" => Ok("constant".into()),
+        "inverse-square-root" => Ok("inverse_sqrt".into()),
+        "WSD" => Ok("wsd".into()),
+        _ => Err("train.schedule is cosine, linear, constant, inverse_sqrt or wsd"),
+    });
+    let decay =
+        sheet.number("lr_decay_iters").or(sheet.number("lr_decay_samples").map(|samples| (samples / size).floor()));
+    let decays_all = decay.is_none() || decay == steps;
+    let keys = ["lr_decay_iters", "lr_decay_samples"];
+    match decays_all {
+        true => sheet.settled("the rate falls until the last step", &keys),
+        false => sheet.missing("the rate falls until the last step", &keys),
+    }
+    sheet.copy("lr_wsd_decay_iters", "train.decay_steps");
+    let within = decay.or(steps).zip(sheet.number("lr_warmup_fraction")).map(|(steps, part)| (steps * part).round());
+    match within {
+        // Theirs is a share of the steps in which the rate falls.
+        Some(warmup) if !decays_all => {
+            sheet.with("lr_warmup_fraction", "train.warmup_steps", |_| Ok((warmup as u64).into()))
+        }
+        _ => sheet.copy_number("lr_warmup_fraction", "train.warmup_ratio"),
+    }
+    sheet.copy("lr_warmup_iters", "train.warmup_steps");
+    let samples = sheet.number("lr_warmup_samples").map(|samples| (samples / size).round() as u64);
+    sheet.with("lr_warmup_samples", "train.warmup_steps", |_| samples.map(Value::from).ok_or("it is not a number"));
+    sheet.missing("the rate begins at 0", &["lr_warmup_init"]);
+    sheet.missing(
+        "all parameters have one rate; pools.encoder.lr is the encoders'",
+        &["decoupled_lr", "decoupled_min_lr"],
+    );
+    sheet.settled(
+        "a resumed run has the config's schedule",
+        &["override_opt_param_scheduler", "use_checkpoint_opt_param_scheduler"],
+    );
+}
+
+fn optimizer(sheet: &mut Sheet) {
+    // Their defaults.
+    sheet.set("train.optimizer.weight_decay", 0.01);
+    sheet.copy_number("weight_decay", "train.optimizer.weight_decay");
+    sheet.missing(
+        "biases and norms decay as other parameters do not: AdamW's groups are fixed",
+        &["weight_decay_grouping"],
+    );
+    let betas = [("adam_beta1", 0.9), ("adam_beta2", 0.999)];
+    let numbers = betas.map(|(key, default)| sheet.number(key).unwrap_or(default));
+    sheet.set("train.optimizer.betas", json!(numbers));
+    betas.iter().for_each(|(key, _)| sheet.arrived(key, "train.optimizer.betas"));
+    sheet.copy_number("adam_eps", "train.optimizer.eps");
+    sheet.set("train.clip_grad", 1.0);
+    sheet.copy_number("clip_grad", "train.clip_grad");
+    if ["adam", "AdamW", "adamw"].iter().any(|name| sheet.is("optimizer", name)) {
+        sheet.settled("AdamW is the optimizer", &["optimizer"]);
+    }
+    sheet.missing("AdamW is the optimizer", &["optimizer"]);
+    let moments = "moments are float32, on the device";
+    sheet.missing(
+        moments,
+        &[
+            "use_precision_aware_optimizer",
+            "exp_avg_dtype",
+            "exp_avg_sq_dtype",
+            "main_grads_dtype",
+            "main_params_dtype",
+            "optimizer_cpu_offload",
+            "optimizer_offload_fraction",
+            "offload_optimizer",
+            "offload_optimizer_percent",
+            "overlap_cpu_optimizer_d2h_h2d",
+            "use_torch_optimizer_for_cpu_offload",
+            "no_use_deepspeed_cpu_adam",
+        ],
+    );
+}
+
+fn precision(sheet: &mut Sheet) {
+    let is_bf16 = sheet.is_true("bf16") || sheet.is("dtype", "bfloat16");
+    if is_bf16 {
+        sheet.set("train.precision", "bf16");
+    }
+    ["bf16", "dtype"].iter().for_each(|key| sheet.arrived(key, "train.precision"));
+    sheet.missing("bf16 is there; it needs no loss scaling", &["fp16"]);
+    sheet.settled(
+        "bf16 needs no loss scaling",
+        &["initial_loss_scale", "loss_scale", "loss_scale_window", "min_loss_scale", "use_loss_scaling"],
+    );
+    let gradients = "gradients are summed in float32";
+    sheet.settled(gradients, &["accumulate_allreduce_grads_in_fp32", "no_gradient_accumulation_fusion"]);
+    sheet.missing(gradients, &["grad_reduce_in_bf16"]);
+    sheet.missing(
+        "products in 8 bits are not there",
+        &[
+            "fp8_amax_compute_algo",
+            "fp8_amax_history_len",
+            "fp8_force_no_requant",
+            "fp8_format",
+            "fp8_hybrid",
+            "fp8_interval",
+            "fp8_margin",
+            "fp8_param_gather",
+            "fp8_recipe",
+            "force_pow_2_scales",
+            "first_last_layers_bf16",
+            "num_layers_at_end_in_bf16",
+            "num_layers_at_start_in_bf16",
+            "use_fp32_dtype_for_param_pattern",
+        ],
+    );
+}

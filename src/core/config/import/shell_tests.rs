@@ -1,0 +1,169 @@
+//! Launch scripts in the manner of those trainers' examples, and what comes of them.
+
+use super::tests::{arrived, missing, settled};
+use super::*;
+use crate::config::load_text;
+use serde_json::json;
+
+const SCRIPT: &str = r#"#!/bin/bash
+# Two nodes.
+FORGE_PATH=${FORGE_PATH:-"/opt/forge"}
+DATA_PATH=${DATA_PATH:-"DIR/chat.json"}
+#DATA_PATH=${DATA_PATH:-"DIR/other.json"}
+MODEL="DIR/model"
+SAVE=$MODEL-sft
+GPUS_PER_NODE=8
+NNODES=${WORLD_SIZE:-"2"}
+SEED=$((40 + 2 * (3 - 2)))
+ARGS_OF_LAUNCH=(
+    --nproc_per_node $GPUS_PER_NODE
+    --nnodes $NNODES   # of the cluster
+    --master_addr ${MASTER_ADDR:-"localhost"}
+)
+TRAINING_ARGS=(
+    --training-phase sft
+    --tokenizer-type HFTokenizer
+    --hf-tokenizer-path $MODEL
+    --data-path $DATA_PATH
+    --split 100,0,0
+    --seq-length 4096
+    --micro-batch-size 1
+    --global-batch-size 64
+    --lr 1e-5
+    --min-lr 1.0e-6
+    #--commented-out 3
+    --adam-beta1 0.9 \
+    --adam-beta2 0.95
+    "--weight-decay 0.1"
+    --lr-decay-style cosine --lr-warmup-fraction .03
+    --train-iters 500
+    --lr-decay-iters=500
+    --bf16
+    --seed $SEED
+    --load ${SAVE}
+    --save ${SAVE}
+    --save-interval 250
+    --eval-interval 100
+    --distribution $KIND
+    --stamp $(date +%s)
+)
+if [[ "$GPUS_PER_NODE" -gt 4 ]] && [ -z "${SMALL}" ]; then
+    TRAINING_ARGS+=( --tensor-model-parallel-size 4 )
+elif [ -n "$SMALL" ]; then
+    TRAINING_ARGS+=( --tensor-model-parallel-size 1 )
+fi
+if [ -n "${WANDB_API_KEY}" ]; then
+    TRAINING_ARGS+=( --wandb-project mine )
+fi
+if nvidia-smi | grep -q H800; then
+    TRAINING_ARGS+=( --fp8-format hybrid )
+fi
+cat > notes.txt <<END
+torchrun --nothing $MODEL train.py --lr 3
+END
+PYTHONPATH=$FORGE_PATH:$PYTHONPATH \
+    torchrun ${ARGS_OF_LAUNCH[@]} \
+    "$FORGE_PATH/train.py" \
+    ${TRAINING_ARGS[@]} --sequence-parallel --log-interval 1 $@ 2>&1 | tee log.txt
+"#;
+
+fn folder() -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("chat.json"), "[]").unwrap();
+    dir
+}
+
+#[test]
+fn a_launch_script_is_read_and_not_run() {
+    let dir = folder();
+    let root = dir.path().display().to_string();
+    let imported = import(&SCRIPT.replace("DIR", &root)).unwrap();
+    assert_eq!(imported.from, "Megatron");
+    let config = load_text(&imported.yaml).unwrap_or_else(|report| panic!("{}\n{report}", imported.yaml)).config;
+    let (train, foundation) = (&config.train, &config.pools.foundation);
+    assert_eq!((train.steps, train.global_batch_size, train.lr, train.min_lr), (Some(500), 64, 1e-5, 1e-6));
+    assert_eq!((train.optimizer.weight_decay, train.optimizer.betas), (0.1, [0.9, 0.95]));
+    assert_eq!((train.warmup_ratio, config.run.seed, config.run.name.as_str()), (Some(0.03), 42, "model-sft"));
+    assert_eq!((foundation.tensor_parallel, foundation.replicas, foundation.sequence_parallel), (4, 4, true));
+    assert_eq!((config.data.pack.max_tokens, config.checkpoint.every_steps), (4096, 250));
+    assert_eq!(config.checkpoint.dir, dir.path().join("model-sft"));
+    // Nothing is lost: what comes from elsewhere, what no one has said, and what holds only sometimes.
+    assert_eq!(missing(&imported), ["--distribution", "--fp8-format", "--stamp"]);
+    let settled = settled(&imported);
+    for key in ["--wandb-project", "--tensor-model-parallel-size", "--load", "--split", "--eval-interval"] {
+        assert!(settled.contains(&key), "{key}: {settled:?}");
+    }
+    assert!(imported.keys.iter().all(|key| !key.key.contains("commented")), "{:?}", imported.keys);
+    assert!(!dir.path().join("notes.txt").exists() && !std::path::Path::new("notes.txt").exists());
+}
+
+#[test]
+fn sizes_of_a_llama_make_a_config_and_binary_data_are_named() {
+    let script = "torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 2 --hidden-size 64 --ffn-hidden-size 96 \\
+        --num-attention-heads 4 --group-query-attention --num-query-groups 2 --swiglu --normalization RMSNorm \\
+        --position-embedding-type rope --rotary-base 500000 --untie-embeddings-and-output-weights --vocab-size 320 \\
+        --num-experts 4 --moe-router-topk 2 --moe-aux-loss-coeff 1e-2 --disable-bias-linear --init-method-std 0.01 \\
+        --seq-length 128 --micro-batch-size 2 --global-batch-size 16 --train-samples 1600 --lr-warmup-samples 160 \\
+        --lr 1e-3 --lr-decay-style cosine --lr-decay-samples 800 --data-path 0.3 a_text_document 0.7 b_text_document \\
+        --split 949,50,1 --eval-iters 10 --eval-interval 20 --pipeline-model-parallel-size 2 --fp16 --attention-dropout 0.1";
+    let imported = import(script).unwrap();
+    let node = crate::config::yaml::parse(&imported.yaml, 0, 0).unwrap().to_json();
+    let model = &node["model"]["config"];
+    assert_eq!((&model["model_type"], &model["num_key_value_heads"]), (&json!("mixtral"), &json!(2)));
+    assert_eq!((&model["rope_theta"], &model["tie_word_embeddings"]), (&json!(500_000.0), &json!(false)));
+    assert_eq!((&node["train"]["steps"], &node["train"]["warmup_steps"]), (&json!(100), &json!(10)));
+    assert_eq!((&node["data"]["pack"]["mode"], &node["train"]["phase"]), (&json!("stream"), &json!("pretrain")));
+    assert_eq!((&node["data"]["val_size"], &node["eval"]["max_samples"]), (&json!(0.05), &json!(160)));
+    assert_eq!(node["pools"]["foundation"], json!({"replicas": 4, "pipeline_parallel": 2}));
+    assert_eq!(missing(&imported), ["--attention-dropout", "--data-path", "--fp16", "--lr-decay-samples"]);
+    assert!(imported.notes.iter().any(|note| note.contains("one pack here")), "{:?}", imported.notes);
+    let weights = "x/train.py --train-iters 1 --data-path 3 a.jsonl 1 b.jsonl --dataloader-type external";
+    let node = crate::config::yaml::parse(&import(weights).unwrap().yaml, 0, 0).unwrap().to_json();
+    assert_eq!(node["data"]["train"][0], json!({"path": "a.jsonl", "weight": 3.0}));
+}
+
+#[test]
+fn trls_command_lines_and_configs_arrive() {
+    let line = "trl dpo --model_name_or_path org/model-1B --dataset_name org/pairs --use_peft --lora_r 8 --beta 0.3 \\
+        --loss_type ipo --per_device_train_batch_size 2 --gradient_accumulation_steps 4 --learning_rate 5.0e-6 \\
+        --max_length 512 --num_processes 2 --accelerate_config zero2 --output_dir out/pairs --logging_steps 5 \\
+        --ld_alpha 0.5 --no_remove_unused_columns --bf16 --some_new_option a b";
+    let imported = import(line).unwrap();
+    let node = crate::config::yaml::parse(&imported.yaml, 0, 0).unwrap().to_json();
+    assert_eq!((imported.from, &node["data"]["train"][0]["path"]), ("TRL", &json!("hf://datasets/org/pairs")));
+    assert_eq!(node["train"]["preference"], json!({"loss": "ipo", "beta": 0.3}));
+    assert_eq!(node["model"]["foundation"]["lora"], json!({"r": 8, "alpha": 32.0, "dropout": 0.05}));
+    assert_eq!((&node["train"]["global_batch_size"], &node["train"]["epochs"]), (&json!(8), &json!(3.0)));
+    assert_eq!((&node["pools"]["foundation"]["zero"], &node["data"]["pack"]["max_tokens"]), (&json!(2), &json!(512)));
+    assert_eq!(missing(&imported), ["--ld_alpha", "--some_new_option"]);
+    assert_eq!(imported.keys.len(), 19);
+    // The same words from a shell.
+    let words: Vec<String> = line.replace("\\\n", "").split_whitespace().map(str::to_owned).collect();
+    assert_eq!(import_words(&words).unwrap().yaml, imported.yaml);
+
+    let yaml = "model_name_or_path: org/model-1B\ndatasets:\n  - path: org/a\n  - path: org/b\nassistant_only_loss: true\n\
+        learning_rate: 1e-4\npacking: true\nmax_length: 256\nload_in_4bit: true\n";
+    let imported = import(yaml).unwrap();
+    let node = crate::config::yaml::parse(&imported.yaml, 0, 0).unwrap().to_json();
+    assert_eq!((imported.from, &node["train"]["phase"], &node["train"]["lr"]), ("TRL", &json!("sft"), &json!(1e-4)));
+    assert_eq!(node["data"]["train"], json!([{"path": "hf://datasets/org/a"}, {"path": "hf://datasets/org/b"}]));
+    assert_eq!((missing(&imported), imported.keys.len()), (vec!["load_in_4bit"], 7));
+    assert!(arrived(&imported).contains(&"assistant_only_loss"));
+}
+
+#[test]
+fn what_trains_nothing_is_refused_with_a_reason() {
+    for (text, part) in [
+        ("#!/bin/bash\necho \"unfinished --lr 3\n", "does not end"),
+        ("#!/bin/bash\nls --all\n", "no command in it trains"),
+        ("trl grpo --model_name_or_path x --dataset_name y", "`grpo` has no counterpart"),
+        ("trl env --verbose x", "no command in it trains"),
+        // A value that doubles and doubles.
+        (&format!("#!/bin/bash\nA=aaaaaaaa\n{}", "A=$A$A\n".repeat(64)), "larger than is taken"),
+        (&format!("#!/bin/bash\nA={}x{}\n", "${B:-".repeat(64), "}".repeat(64)), "nested too deep"),
+    ] {
+        let error = import(text).unwrap_err().to_string();
+        assert!(error.contains(part), "{error}");
+    }
+    assert!(import_words(&["ls".to_owned()]).is_err());
+}

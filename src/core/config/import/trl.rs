@@ -1,0 +1,327 @@
+//! TRL's command lines and YAML (`trl sft`, `trl dpo`), by the fields of its configs of 1.16 and of transformers' trainer.
+
+use serde_json::{Value, json};
+
+use super::sheet::{Sheet, schedule};
+
+/// Keys that tell a config of TRL from one of LLaMA-Factory.
+pub(super) const OWN: [&str; 22] = [
+    "accelerate_config",
+    "assistant_only_loss",
+    "beta",
+    "completion_only_loss",
+    "cpo_alpha",
+    "dataset_config",
+    "dataset_kwargs",
+    "dataset_name",
+    "dataset_num_proc",
+    "dataset_test_split",
+    "dataset_text_field",
+    "dataset_train_split",
+    "datasets",
+    "eos_token",
+    "load_in_4bit",
+    "lora_r",
+    "lora_target_modules",
+    "loss_type",
+    "max_length",
+    "num_processes",
+    "padding_free",
+    "use_peft",
+];
+/// Keys of a config that learns from pairs.
+pub(super) const OF_PAIRS: [&str; 5] =
+    ["beta", "label_smoothing", "loss_weights", "precompute_ref_log_probs", "sync_ref_model"];
+
+pub(super) fn sft(sheet: &mut Sheet) {
+    let only_answers = ["assistant_only_loss", "completion_only_loss"].iter().any(|key| sheet.is_true(key));
+    let is_text = sheet.get("dataset_text_field").is_some();
+    if is_text {
+        sheet.set("train.phase", "pretrain");
+    } else if !only_answers {
+        sheet.note(
+            "TRL counts every token of a conversation without assistant_only_loss; here answers count: train.phase: pretrain \
+             counts all",
+        );
+    }
+    for key in ["assistant_only_loss", "completion_only_loss"] {
+        let is = sheet.is_true(key);
+        sheet.with(key, "train.phase", |_| Ok(if is { "sft" } else { "pretrain" }.into()));
+    }
+    sheet.arrived("dataset_text_field", "train.phase (the field is found; data.train has `columns` for another name)");
+    sheet.missing("cross-entropy is the loss of train.phase sft", &["loss_type"]);
+    common(sheet, 2e-5);
+    sheet.settled(
+        "samples are always packed, and never attend to each other",
+        &["packing", "packing_strategy", "eval_packing", "padding_free", "pad_to_multiple_of"],
+    );
+    sheet.with("shuffle_dataset", "data.shuffle", |value| Ok(value.clone()));
+}
+
+pub(super) fn dpo(sheet: &mut Sheet) {
+    let loss = match sheet.get("loss_type") {
+        Some(Value::Array(list)) if list.len() == 1 => list[0].as_str().map(str::to_owned),
+        Some(value) => value.as_str().map(str::to_owned),
+        None => Some("sigmoid".to_owned()),
+    };
+    let known = ["sigmoid", "hinge", "ipo", "robust", "apo_zero", "apo_down"];
+    match loss.filter(|loss| known.contains(&loss.as_str())) {
+        Some(loss) => {
+            sheet.set("train.preference.loss", loss);
+            sheet.arrived("loss_type", "train.preference.loss");
+        }
+        None => {
+            sheet.set("train.preference.loss", "sigmoid");
+            sheet.missing(
+                "train.preference.loss has sigmoid, hinge, ipo, robust, apo_zero or apo_down; sigmoid is written",
+                &["loss_type"],
+            );
+        }
+    }
+    pairs(sheet);
+    sheet.missing(
+        "the reference model is kept as it is",
+        &["sync_ref_model", "ref_model_mixup_alpha", "ref_model_sync_steps"],
+    );
+    sheet.settled(
+        "the reference model is a pool of its own",
+        &["precompute_ref_log_probs", "precompute_ref_batch_size"],
+    );
+    sheet.with("f_divergence_type", "train.preference.loss", |value| match value.as_str() {
+        Some("reverse_kl") => Ok("sigmoid".into()),
+        _ => Err("the divergence is reverse_kl"),
+    });
+    let variant = "this variant of the loss is not there";
+    sheet.missing(variant, &["loss_weights", "ld_alpha", "f_alpha_divergence_coef", "use_weighting", "discopop_tau"]);
+    common(sheet, 1e-6);
+}
+
+pub(super) fn orpo(sheet: &mut Sheet) {
+    sheet.set("train.preference.loss", "orpo");
+    pairs(sheet);
+    common(sheet, 1e-6);
+}
+
+pub(super) fn cpo(sheet: &mut Sheet) {
+    let is_simpo = sheet.is("loss_type", "simpo");
+    sheet.set("train.preference.loss", if is_simpo { "simpo" } else { "sigmoid" });
+    if is_simpo {
+        sheet.arrived("loss_type", "train.preference.loss");
+        let alpha = sheet.number("cpo_alpha").unwrap_or(1.0);
+        sheet.set("train.preference.nll_weight", alpha);
+    } else {
+        sheet.note("CPO without simpo has no counterpart: train.preference.loss: sigmoid, which is DPO, is written");
+        sheet.missing("orpo and simpo do without a reference model", &["loss_type", "cpo_alpha"]);
+    }
+    sheet.arrived("cpo_alpha", "train.preference.nll_weight");
+    sheet.copy_number("simpo_gamma", "train.preference.gamma");
+    pairs(sheet);
+    common(sheet, 1e-6);
+}
+
+fn pairs(sheet: &mut Sheet) {
+    sheet.copy_number("beta", "train.preference.beta");
+    if sheet.number("label_smoothing").is_some_and(|part| part > 0.0) {
+        sheet.copy_number("label_smoothing", "train.preference.label_smoothing");
+    }
+    sheet.missing("train.preference.label_smoothing", &["label_smoothing"]);
+    sheet
+        .missing("samples are as long as data.pack.max_tokens allows", &["max_completion_length", "max_prompt_length"]);
+    sheet.missing("answers are generated by eval.generate", &["generate_during_eval"]);
+    sheet.settled("packs have no padding", &["padding_value", "padding_free", "pad_to_multiple_of"]);
+    sheet.settled("models have no dropout", &["disable_dropout"]);
+}
+
+fn common(sheet: &mut Sheet, rate: f64) {
+    model(sheet);
+    data(sheet);
+    lora(sheet);
+    sheet.batch("per_device_train_batch_size", 8.0);
+    sheet.set("train.lr", rate);
+    sheet.copy_number("learning_rate", "train.lr");
+    sheet.duration("num_train_epochs", 3.0);
+    sheet.set("train.schedule", "linear");
+    sheet.with("lr_scheduler_type", "train.schedule", schedule);
+    let rate = sheet.number("learning_rate").unwrap_or(rate);
+    sheet.with("lr_scheduler_kwargs", "train.min_lr", |value| {
+        let parsed = value.as_str().and_then(|text| serde_json::from_str::<Value>(text).ok());
+        let part = parsed.as_ref().unwrap_or(value)["min_lr_rate"].as_f64();
+        part.map(|part| (part * rate).into()).ok_or("of the schedule, train.min_lr and train.decay_steps may be set")
+    });
+    sheet.warmup();
+    sheet.optimizer("optim");
+    precision(sheet);
+    run(sheet);
+}
+
+fn model(sheet: &mut Sheet) {
+    let revision =
+        sheet.get("model_revision").and_then(Value::as_str).filter(|name| *name != "main").map(str::to_owned);
+    sheet.with("model_name_or_path", "model.load", |value| match (&revision, value.as_str()) {
+        (Some(revision), Some(name)) => Ok(format!("{name}@{revision}").into()),
+        _ => Ok(value.clone()),
+    });
+    sheet.arrived("model_revision", "model.load");
+    sheet.copy_number("router_aux_loss_coef", "model.moe.aux_loss_coef");
+    sheet.settled("no code of a model's folder is ever run", &["trust_remote_code"]);
+    let fused = "attention and losses are fused here, without a switch";
+    sheet.settled(fused, &["attn_implementation", "use_liger_kernel", "torch_compile"]);
+    let quantized =
+        "weights of 4 and 8 bits are not there; model.foundation.frozen_precision: fp8_e4m3fn halves frozen weights";
+    sheet.missing(quantized, &["load_in_4bit", "load_in_8bit", "bnb_4bit_quant_type", "use_bnb_nested_quant"]);
+    sheet.missing("config.json says it; model.overrides changes it", &["model_init_kwargs"]);
+    sheet.settled("the tokenizer says it", &["eos_token", "pad_token"]);
+    sheet.missing("put it into the model's folder, or choose data.template", &["chat_template_path"]);
+}
+
+fn data(sheet: &mut Sheet) {
+    sheet.with("dataset_name", "data.train", |value| match value.as_str() {
+        Some(name) => Ok(json!([{ "path": path(name) }])),
+        None => Err("it is no name"),
+    });
+    sheet.with("datasets", "data.train", |value| {
+        let list = value.as_array().ok_or("it is no list")?;
+        let set = |set: &Value| {
+            let keys = set.as_object()?;
+            let files = set["data_files"].as_str().or(set["path"].as_str())?;
+            // Other keys choose among files, which only the hub knows.
+            let is_known = |key: &str| ["path", "data_files"].contains(&key) || (key == "split" && set[key] == "train");
+            keys.keys().all(|key| is_known(key)).then(|| json!({ "path": path(files) }))
+        };
+        let sets: Option<Vec<Value>> = list.iter().map(set).collect();
+        sets.map(Value::from).ok_or("name the files of each set in data.train")
+    });
+    sheet.missing("name the files of this configuration in data.train", &["dataset_config"]);
+    if sheet.is("dataset_train_split", "train") {
+        sheet.settled("data.train names files", &["dataset_train_split"]);
+    }
+    sheet.missing("name the files of this split in data.train", &["dataset_train_split"]);
+    sheet.missing("name its file in eval.path", &["dataset_test_split"]);
+    sheet.held_out("test_split_size");
+    sheet.settled(
+        "data actors read ahead; pools.data.replicas adds some",
+        &[
+            "dataset_num_proc",
+            "dataset_streaming",
+            "streaming",
+            "dataloader_num_workers",
+            "dataloader_pin_memory",
+            "dataloader_prefetch_factor",
+            "remove_unused_columns",
+            "no_remove_unused_columns",
+        ],
+    );
+    sheet.missing("its parts are keys of data here", &["dataset_kwargs"]);
+    let is_pairs = sheet.has_set("train.preference");
+    let length = sheet.number("max_length").unwrap_or(1024.0);
+    // A pair of answers cannot be cut.
+    if !is_pairs {
+        sheet.set("data.pack.too_long", "truncate");
+    }
+    sheet.set("data.pack.max_tokens", length as u64);
+    sheet.arrived("max_length", "data.pack.max_tokens");
+    sheet.with("truncation_mode", "data.pack.too_long", |value| match value.as_str() {
+        Some("keep_start") => Ok(if is_pairs { "skip" } else { "truncate" }.into()),
+        _ => Err("the end is cut off"),
+    });
+}
+
+/// A data set of the hub, unless the name is that of a file.
+fn path(name: &str) -> String {
+    let is_hub = name.split('/').count() == 2
+        && !name.starts_with(['.', '/'])
+        && !name.ends_with("json")
+        && !name.contains(".json");
+    if is_hub { format!("hf://datasets/{name}") } else { name.to_owned() }
+}
+
+fn lora(sheet: &mut Sheet) {
+    const LORA: &str = "model.foundation.lora";
+    if sheet.is_true("use_peft") {
+        sheet.set(&format!("{LORA}.r"), sheet.number("lora_r").unwrap_or(16.0) as u64);
+        sheet.set(&format!("{LORA}.alpha"), sheet.number("lora_alpha").unwrap_or(32.0));
+        sheet.set(&format!("{LORA}.dropout"), sheet.number("lora_dropout").unwrap_or(0.05));
+        sheet.arrived("use_peft", LORA);
+        for (theirs, ours) in [("lora_r", "r"), ("lora_alpha", "alpha"), ("lora_dropout", "dropout")] {
+            sheet.arrived(theirs, &format!("{LORA}.{ours}"));
+        }
+        if sheet.is("lora_target_modules", "all-linear") {
+            sheet.settled("all linear maps are the default", &["lora_target_modules"]);
+        }
+        let list = |value: &Value| {
+            let names = value.as_array().cloned().unwrap_or_else(|| vec![value.clone()]);
+            let names = names.iter().filter_map(Value::as_str).flat_map(|name| name.split(','));
+            Ok(names.map(str::trim).filter(|name| !name.is_empty()).map(Value::from).collect())
+        };
+        sheet.with("lora_target_modules", "model.foundation.lora.target_modules", list);
+        sheet.with("lora_modules_to_save", "model.foundation.lora.modules_to_save", list);
+        sheet.copy("use_rslora", "model.foundation.lora.use_rslora");
+        sheet.copy("use_dora", "model.foundation.lora.use_dora");
+        sheet.missing("linear maps have adapters, by lora.target_modules", &["lora_target_parameters"]);
+    }
+    sheet.settled(
+        "it is for adapters, which use_peft turns on",
+        &[
+            "use_peft",
+            "lora_r",
+            "lora_alpha",
+            "lora_dropout",
+            "lora_target_modules",
+            "lora_target_parameters",
+            "lora_modules_to_save",
+            "use_rslora",
+            "use_dora",
+            "lora_task_type",
+        ],
+    );
+}
+
+fn precision(sheet: &mut Sheet) {
+    // Their default, unless fp16 is asked for.
+    let is_bf16 = sheet.get("bf16").is_none_or(|value| *value == Value::Bool(true));
+    sheet.set("train.precision", if is_bf16 { "bf16" } else { "float32" });
+    sheet.arrived("bf16", "train.precision");
+    sheet.missing("bf16 is there; it needs no loss scaling", &["fp16"]);
+    sheet.settled("weights are held in train.precision", &["dtype", "torch_dtype", "tf32"]);
+    let recompute = "model.foundation.recompute: all, or memory.activation_budget, save memory of activations";
+    sheet.settled(recompute, &["gradient_checkpointing", "gradient_checkpointing_kwargs", "activation_offloading"]);
+    let zero = |value: &Value| {
+        let name = value.as_str().unwrap_or_default().to_lowercase();
+        let level = [("zero1", 1), ("zero2", 2), ("zero3", 3), ("fsdp", 3), ("multi_gpu", 0), ("single_gpu", 0)];
+        let found = level.into_iter().find(|(part, _)| name.contains(part));
+        found.map(|(_, level)| level.into()).ok_or("pools.foundation.zero is a level, 0 to 3")
+    };
+    for key in ["accelerate_config", "config_file"] {
+        sheet.with(key, "pools.foundation.zero", zero);
+    }
+    sheet.with("num_processes", "pools.foundation.replicas", |value| Ok(value.clone()));
+    sheet.missing("pools.foundation.zero is a level, 0 to 3", &["deepspeed", "fsdp", "fsdp_config"]);
+    let places = "`loongforge launch` places processes on machines";
+    sheet.settled(places, &["num_machines", "machine_rank", "main_process_ip", "main_process_port", "mixed_precision"]);
+}
+
+fn run(sheet: &mut Sheet) {
+    sheet.run(&["run_name", "output_dir"]);
+    sheet.arrived("run_name", "run.name");
+    if sheet.is("eval_strategy", "steps") {
+        sheet.copy("eval_steps", "eval.every_steps");
+        sheet.arrived("eval_strategy", "eval.every_steps");
+    }
+    sheet.missing(
+        "eval.every_steps evaluates eval.path during the run",
+        &["eval_strategy", "eval_steps", "eval_on_start", "do_eval"],
+    );
+    sheet.settled("packs of the run are evaluated with", &["per_device_eval_batch_size"]);
+    if ["tensorboard", "none", "all"].iter().any(|name| sheet.is("report_to", name)) {
+        sheet.settled("TensorBoard's files are always written", &["report_to"]);
+    }
+    sheet.missing("metrics.jsonl, TensorBoard, Prometheus and a page are there", &["report_to", "trackio_space_id"]);
+    sheet.settled("`loongforge run --resume`", &["resume_from_checkpoint"]);
+    sheet.settled(
+        "it is always so here",
+        &["logging_first_step", "save_strategy", "save_only_model", "ddp_timeout", "do_train", "logging_strategy"],
+    );
+    sheet.missing("checkpoints are Hugging Face folders: upload one", &["push_to_hub", "hub_model_id", "hub_strategy"]);
+    sheet.missing("import that file as well: `loongforge import FILE`", &["config"]);
+    sheet.missing("set them before `loongforge run`", &["env"]);
+}

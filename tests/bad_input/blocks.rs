@@ -1,0 +1,225 @@
+//! Every fenced block of the README and of `docs` holds: commands are run, or say what they need; their options exist in any case;
+//! configs are read; excerpts of code are in the file that they name.
+
+use crate::fixture::Fixture;
+use crate::readme::words;
+use clap::Parser;
+use loongforge::cli::{Cli, dotted};
+use loongforge::core::config::load_elsewhere;
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// What a block that is not run may need: a device, machines, other people's servers and programs, time, or the reader's own files.
+const NEEDS: [&str; 7] = ["gpu", "cluster", "network", "minutes", "yours", "prometheus", "python"];
+
+/// A run that fragments of configs are laid over.
+const BASE: &str =
+    "run: { name: base }\ndata: { train: [{ path: x.jsonl }] }\ntrain: { global_batch_size: 8, lr: 1e-4 }\n";
+
+struct Block {
+    file: PathBuf,
+    line: usize,
+    language: String,
+    text: String,
+    /// What stands in the comment before it: a word, and what follows its colon.
+    mark: Option<(String, String)>,
+}
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn blocks() -> Vec<Block> {
+    let (mut files, mut folders) = (vec![root().join("README.md")], vec![root().join("docs")]);
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|ext| ext == "md") {
+                files.push(path);
+            }
+        }
+    }
+    files.sort();
+    files.iter().flat_map(|file| of_file(file)).collect()
+}
+
+fn of_file(path: &Path) -> Vec<Block> {
+    let text = fs::read_to_string(path).unwrap();
+    let (mut blocks, mut open, mut before) = (Vec::new(), None::<Block>, String::new());
+    for (number, line) in (1..).zip(text.lines()) {
+        match (&mut open, line.strip_prefix("```")) {
+            (None, Some(language)) => {
+                let comment = before.strip_prefix("<!-- ").and_then(|text| text.strip_suffix(" -->"));
+                let mark = comment.and_then(|text| text.split_once(": "));
+                let mark = mark.map(|(word, value)| (word.to_owned(), value.to_owned()));
+                let file = path.strip_prefix(root()).unwrap().to_owned();
+                open = Some(Block { file, line: number, language: language.to_owned(), text: String::new(), mark });
+            }
+            (Some(_), Some("")) => blocks.extend(open.take()),
+            (Some(block), _) => block.text += &format!("{line}\n"),
+            (None, None) if !line.trim().is_empty() => before = line.trim().to_owned(),
+            (None, None) => {}
+        }
+        if open.is_none() && line.starts_with("```") {
+            before.clear();
+        }
+    }
+    assert!(open.is_none(), "{}: a block does not end", path.display());
+    blocks
+}
+
+impl Block {
+    fn place(&self) -> String {
+        format!("{}:{}", self.file.display(), self.line)
+    }
+
+    /// The lines that are commands, joined where they go on.
+    fn commands(&self) -> Vec<String> {
+        let joined = self.text.replace("\\\n", " ");
+        let is_session = self.language == "console";
+        let command = |line: &str| match line.split_once("$ ").filter(|(host, _)| !host.contains(' ')) {
+            Some((_, command)) if is_session => Some(command.to_owned()),
+            _ if is_session => None,
+            _ => Some(line.to_owned()),
+        };
+        joined.lines().filter_map(command).filter(|line| !line.trim().is_empty()).collect()
+    }
+
+    /// The arguments of each call of the program.
+    fn calls(&self) -> Vec<Vec<String>> {
+        let mut calls = Vec::new();
+        for command in self.commands() {
+            let all = words(&command.replace('\'', "\""));
+            let mut begins = all.iter().enumerate().filter(|(_, word)| *word == "loongforge");
+            if let Some((at, _)) = begins.next() {
+                let ends = |word: &String| matches!(word.as_str(), "&&" | "|" | ">" | "&" | "||");
+                calls.push(all[at + 1..].iter().take_while(|word| !ends(word)).cloned().collect());
+            }
+            // An example of a program of one's own has the same commands.
+            if let Some((_, args)) =
+                command.split_once("cargo run --example").and_then(|(_, rest)| rest.split_once(" -- "))
+            {
+                calls.push(words(args));
+            }
+        }
+        calls
+    }
+}
+
+/// Sees to it that the program has a command's options. `[--all]` may be left out, and of `a|b` one is chosen.
+fn parses(block: &Block, call: &[String]) {
+    let word = |word: &String| {
+        let word = word.replace(['[', ']'], "");
+        let is_choice = word.contains('|') && !word.contains(['{', ' ']);
+        if is_choice { word.split('|').next().unwrap().to_owned() } else { word }
+    };
+    let is_list = |word: &&String| word.starts_with('[') && word.contains(',') || word.contains("=[");
+    let plain: Vec<String> =
+        call.iter().filter(|it| *it != "…").map(|it| if is_list(&it) { it.clone() } else { word(it) }).collect();
+    let words = ["loongforge".to_owned()].into_iter().chain(plain).map(Into::into);
+    if let Err(error) = Cli::try_parse_from(dotted::overrides(words)) {
+        panic!("{}: loongforge {}: {error}", block.place(), call.join(" "));
+    }
+}
+
+/// Reads a config, or a part of one laid over a whole one.
+fn reads(block: &Block) {
+    let dir = tempfile::tempdir().unwrap();
+    let has = |key: &str| block.text.contains(key);
+    let mut base = BASE.to_owned();
+    if !has("epochs:") && !has("steps: ") {
+        base = base.replace("lr: 1e-4", "lr: 1e-4, steps: 10");
+    }
+    if !has("model:") && !has("models/") {
+        base += "model: { load: org/model }\n";
+    }
+    let write = |name: &str, text: &str| fs::write(dir.path().join(name), text).unwrap();
+    write("base.yaml", &base);
+    // A list or a map that is a part of a section.
+    let text = match block.text.starts_with("  ") {
+        true => format!("model:\n{}", block.text),
+        false => block.text.clone(),
+    };
+    write("block.yaml", &text);
+    write("whole.yaml", "defaults: [base, block, _self_]\n");
+    if let Err(report) = load_elsewhere(&dir.path().join("whole.yaml"), &[], std::iter::empty()) {
+        panic!("{}:\n{report}", block.place());
+    }
+}
+
+/// Sees to it that every line of an excerpt is in its file.
+fn is_in(block: &Block, file: &str) {
+    let source =
+        fs::read_to_string(root().join(file)).unwrap_or_else(|error| panic!("{}: {file}: {error}", block.place()));
+    let plain = |line: &str| line.split("  // ").next().unwrap().trim().to_owned();
+    let source: Vec<String> = source.lines().map(plain).collect();
+    for line in block.text.lines().map(plain).filter(|line| !line.is_empty() && line != "…") {
+        assert!(source.contains(&line), "{}: {file} has no line {line:?}", block.place());
+    }
+}
+
+/// Runs a block's commands in a folder like the repository's root; runs are short.
+fn run(block: &Block, fixture: &Fixture) {
+    let calls = block.calls();
+    assert_eq!(calls.len(), block.commands().len(), "{}: only commands of the program are run", block.place());
+    for mut call in calls {
+        if call[0] == "run" {
+            call.extend(["train.steps=2", "train.warmup_steps=1"].map(str::to_owned));
+        }
+        let args: Vec<&str> = call.iter().map(String::as_str).collect();
+        let said = fixture.start(&args);
+        assert_eq!(said.code, 0, "{}: loongforge {}\n{}\n{}", block.place(), call.join(" "), said.out, said.err);
+    }
+}
+
+#[test]
+fn every_block_of_the_documentation_holds() {
+    let fixture = Fixture::empty();
+    std::os::unix::fs::symlink(root().join("configs"), fixture.path("configs")).unwrap();
+    let (mut counts, mut options) = (BTreeMap::new(), 0);
+    for block in blocks() {
+        let is_shell = matches!(block.language.as_str(), "console" | "sh");
+        for call in if is_shell { block.calls() } else { Vec::new() } {
+            parses(&block, &call);
+            options += 1;
+        }
+        let mark = block.mark.as_ref().map(|(word, value)| (word.as_str(), value.as_str()));
+        // Run by the test of the README.
+        let of_readme = block.file == Path::new("README.md") && block.text.contains("my.yaml");
+        let what = match (block.language.as_str(), mark) {
+            (_, Some(("needs", reasons))) => {
+                for reason in reasons.split(", ") {
+                    assert!(NEEDS.contains(&reason), "{}: `{reason}` is none of {NEEDS:?}", block.place());
+                }
+                format!("needs {reasons}")
+            }
+            (_, Some(("excerpt", file))) => {
+                is_in(&block, file);
+                "compared with a file".to_owned()
+            }
+            ("yaml", _) => {
+                reads(&block);
+                "read as a config".to_owned()
+            }
+            ("console" | "sh", _) if of_readme => "run by the README's test".to_owned(),
+            ("console" | "sh", _) => {
+                run(&block, &fixture);
+                "run".to_owned()
+            }
+            ("json", _) => {
+                block.text.lines().for_each(|line| drop(serde_json::from_str::<serde_json::Value>(line).unwrap()));
+                "read as JSON".to_owned()
+            }
+            ("text", _) => "shows what is printed".to_owned(),
+            (other, _) => {
+                panic!("{}: a block of {other:?} says neither what it needs nor whose excerpt it is", block.place())
+            }
+        };
+        *counts.entry(what).or_insert(0) += 1;
+    }
+    println!("{counts:?}; options of {options} commands exist");
+    assert!(counts["run"] >= 2 && counts["read as a config"] >= 10 && options >= 60, "{counts:?}, {options}");
+}
