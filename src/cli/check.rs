@@ -5,6 +5,7 @@ use super::{UsageError, exit};
 use crate::checkpoint::{LLAVA_CLASS, Llava};
 use crate::eval::{held_out_sets, samples};
 use crate::model::folder::{ModelFolder, without_fetching};
+use crate::model::hub_data;
 use crate::preflight::{Asked, Preflight};
 use clap::{Args, ValueEnum};
 use loongforge_core::config::{self, PackMode, RunConfig};
@@ -55,6 +56,7 @@ pub fn check(args: CheckArgs) -> anyhow::Result<ExitCode> {
             return Ok(ExitCode::from(exit::USAGE));
         }
     };
+    hub_data::fetch_data(&loaded.config).map_err(|error| UsageError::of(&error))?;
     let mut config = loaded.config.clone();
     let folder = ModelFolder::open_settled(&mut config).map_err(|error| UsageError::of(&error))?;
     let mut lines: Vec<String> = without_fetching(&mut config.model)
