@@ -5,6 +5,7 @@ use super::{UsageError, exit};
 use crate::checkpoint::{LLAVA_CLASS, Llava};
 use crate::eval::{held_out_sets, samples};
 use crate::model::folder::{ModelFolder, without_fetching};
+use crate::model::hub_data;
 use crate::preflight::{Asked, Preflight};
 use clap::{Args, ValueEnum};
 use loongforge_core::checkpoint::latest;
@@ -130,6 +131,7 @@ pub(super) struct Checked {
 
 impl Checked {
     fn of(loaded: Loaded, has_device: bool) -> anyhow::Result<Self> {
+        hub_data::fetch_data(&loaded.config).map_err(|error| UsageError::of(&error))?;
         let mut config = loaded.config.clone();
         let folder = ModelFolder::open_settled(&mut config).map_err(|error| UsageError::of(&error))?;
         let mut lines: Vec<String> = without_fetching(&mut config.model)

@@ -2,8 +2,9 @@
 
 use super::forecast::count;
 use super::{UsageError, exit};
-use crate::checkpoint::{self, Difference, Export, Exported, Format, TensorDiff};
+use crate::checkpoint::{self, Difference, Export, Exported, Format, GgufType, TensorDiff};
 use crate::model::locate::find_model;
+use crate::model::push::push;
 use clap::{Args, Subcommand, ValueEnum};
 use loongforge_core::config::Size;
 use loongforge_core::observe;
@@ -18,6 +19,8 @@ Examples:
   loongforge checkpoint verify runs/my/checkpoints/step-00000500         hashes, headers, index, config; exit code 2 if damaged
   loongforge checkpoint diff before after                                which weights changed, and how much
   loongforge checkpoint export-hf runs/my/checkpoints/step-00000500 out  the model alone, for transformers; LoRA merged
+  loongforge checkpoint export-gguf runs/my out.gguf --dtype q8_0        one file for llama.cpp; LoRA merged
+  loongforge checkpoint push out me/my-model                             to the hub; HF_TOKEN must be allowed to write
   loongforge checkpoint convert deepseek-fp8 plain --dtype bf16 --dequantize
 
 A folder is a checkpoint, a run (its newest checkpoint is meant), any Hugging Face folder, or a hub id
@@ -85,6 +88,27 @@ Examples:
         #[arg(long, value_name = "SIZE", default_value = "5GB")]
         max_shard_size: Size,
     },
+    /// Write a language model as one GGUF file, for llama.cpp; adapters (LoRA) are merged into their base
+    #[command(after_help = "\
+Examples:
+  loongforge checkpoint export-gguf runs/my/checkpoints/step-00000500 my-model.gguf
+  loongforge checkpoint export-gguf runs/my-lora my-model-q8_0.gguf --dtype q8_0
+  loongforge checkpoint export-gguf Qwen/Qwen3-0.6B qwen3.gguf --dtype f16")]
+    ExportGguf {
+        #[arg(value_name = "CHECKPOINT")]
+        folder: String,
+        #[arg(value_name = "OUT")]
+        out: PathBuf,
+        /// Type of the matrices; vectors are float32 [default: the checkpoint's; of adapters, the base's]
+        #[arg(long)]
+        dtype: Option<GgufDtype>,
+        /// Base model, a folder or a hub id [default: `base_model_name_or_path` of the adapter]
+        #[arg(long, value_name = "FOLDER")]
+        base: Option<String>,
+        /// Unpack FP8, INT4 or MXFP4 weights
+        #[arg(long)]
+        dequantize: bool,
+    },
     /// Write a diffusion model or its adapters in the form that another program reads
     #[command(after_help = "\
 Examples:
@@ -105,6 +129,25 @@ Examples:
         /// Write the averaged weights (`train.ema`)
         #[arg(long)]
         ema: bool,
+    },
+    /// Upload a model to the Hugging Face hub, or what HF_ENDPOINT names; HF_TOKEN must be allowed to write
+    #[command(after_help = "\
+Examples:
+  loongforge checkpoint push out me/my-model --private
+  loongforge checkpoint push runs/my/checkpoints/step-00000500 me/my-model --revision step-500
+
+What only a run needs (optimizer, manifest) stays here. A push that broke off is repeated: files that the hub has are not sent again.")]
+    Push {
+        #[arg(value_name = "FOLDER")]
+        folder: PathBuf,
+        #[arg(value_name = "ORG/NAME")]
+        id: String,
+        /// Make the repository private, where it is not there yet
+        #[arg(long)]
+        private: bool,
+        /// Branch, which is made if it is not there
+        #[arg(long, value_name = "BRANCH", default_value = "main")]
+        revision: String,
     },
     /// Write a folder's weights in another type
     #[command(after_help = "Example:\n  loongforge checkpoint convert org/name-FP8 plain --dtype bf16 --dequantize")]
@@ -161,6 +204,27 @@ impl Type {
     }
 }
 
+#[derive(Clone, Copy, ValueEnum)]
+enum GgufDtype {
+    F32,
+    F16,
+    Bf16,
+    /// 8 bits a value, and a scale for each 32
+    #[value(name = "q8_0")]
+    Q8,
+}
+
+impl GgufDtype {
+    fn kind(self) -> GgufType {
+        match self {
+            Self::F32 => GgufType::F32,
+            Self::F16 => GgufType::F16,
+            Self::Bf16 => GgufType::Bf16,
+            Self::Q8 => GgufType::Q8_0,
+        }
+    }
+}
+
 pub fn checkpoint(args: CheckpointArgs) -> anyhow::Result<ExitCode> {
     // A folder that is not what it should be is for the user to change.
     act(args.action).map_err(|error| UsageError::of(error.as_ref()).into())
@@ -188,9 +252,25 @@ fn act(action: Action) -> anyhow::Result<ExitCode> {
             let (dtype, max_shard_size) = (dtype.map(Type::dtype), max_shard_size.bytes());
             export(&folder, &out, &Export { base, dtype, max_shard_size, dequantize, for_transformers: true })
         }
+        Action::ExportGguf { folder, out, dtype, base, dequantize } => {
+            let (folder, kind) = (find_model(&folder)?, dtype.map(GgufDtype::kind));
+            show_exported(&out, checkpoint::export_gguf(&folder, &out, base.as_deref(), kind, dequantize)?)
+        }
         Action::Export { folder, out, format, dtype, ema } => {
             let (folder, dtype) = (find_model(&folder)?, dtype.map(Type::dtype));
             show_exported(&out, checkpoint::export_diffusion(&folder, &out, format.format(), dtype, ema)?)
+        }
+        Action::Push { folder, id, private, revision } => {
+            let folder = find_model(&folder.to_string_lossy())?;
+            let pushed = push(&folder, &id, private, &revision, &mut |line| eprintln!("{}", observe::safe(&line)))?;
+            let ([bytes, sent], files) = (pushed.bytes.map(observe::bytes), count(pushed.num_files, "file"));
+            println!("{}: {files}, {bytes}, of which {sent} were sent", observe::safe(&pushed.url));
+            if let Some(first) = pushed.left_out.first() {
+                let more = pushed.left_out.len() - 1;
+                let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+                println!("left out, as no part of the model: {first}{more}");
+            }
+            Ok(ExitCode::SUCCESS)
         }
         Action::Convert { folder, out, dtype, dequantize, max_shard_size } => {
             let (dtype, max_shard_size) = (Some(dtype.dtype()), max_shard_size.bytes());

@@ -2,6 +2,7 @@
 
 use super::UsageError;
 use crate::drill::{Drill, Plan};
+use crate::model::hub_data;
 use crate::run::compose::Composition;
 use clap::Args;
 use loongforge_actors::drill::Script;
@@ -66,6 +67,7 @@ pub fn drill(args: DrillArgs) -> anyhow::Result<ExitCode> {
         }
     };
     let mut config = loaded.config;
+    hub_data::fetch_data(&config).map_err(|error| UsageError::of(&error))?;
     if config.train.epochs.is_some() {
         // The runs settle the same for themselves.
         let composition = Composition::new(config.clone()).map_err(|error| UsageError::of(&error))?;

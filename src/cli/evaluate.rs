@@ -9,6 +9,7 @@ use crate::eval::forward::ForwardModel;
 use crate::eval::generator::Reader;
 use crate::eval::loss::{HeldOut, Measure};
 use crate::model::folder::ModelFolder;
+use crate::model::hub_data;
 use crate::model::locate::{ModelFolders, find_model};
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
@@ -271,6 +272,8 @@ fn open(
     let console = console.clone();
     let decoder = decoder(mode, move |warning| console.line(&format!("warning: {warning}")));
     let processor = model.processor(&ProcessorOptions::new(data, learned))?;
+    let paths = data.train.iter().flat_map(|file| &file.path.0).map(String::as_str);
+    hub_data::fetch_paths(paths).map_err(|error| UsageError::of(&error))?;
     let dataset = Dataset::open(data, processor.with_decoder(decoder), 0);
     // Said of a config; here it is an option.
     let is_text = |error: &DataError| learned.phase == Phase::Sft && error.to_string().contains("train.phase");

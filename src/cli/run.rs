@@ -14,6 +14,7 @@ mod settings;
 
 use super::part::Part;
 use super::{UsageError, exit};
+use crate::model::hub_data;
 use crate::preflight::Asked;
 use crate::run::roles;
 use loongforge_actors::launch::net::Party;
@@ -66,6 +67,11 @@ pub fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
     };
     let console = Console::stderr();
     init_logging(&loaded.config.log, &console)?;
+    let fetched = match args.part.role {
+        None => hub_data::fetch_data(&loaded.config),
+        Some(_) => hub_data::fetch_missing(&loaded.config.data),
+    };
+    fetched.map_err(|error| UsageError::of(&error))?;
     let composition = match compose(&loaded.config) {
         Ok(composition) => composition,
         Err(error) => return Err(UsageError::of(&error).into()),

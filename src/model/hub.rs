@@ -8,7 +8,7 @@ use hf_hub::api::sync::{Api, ApiBuilder, ApiError, ApiRepo};
 use hf_hub::{Cache, Repo, RepoType};
 use loongforge_core::checkpoint::SPEAKERS;
 use loongforge_core::config::{HubId, Source};
-use loongforge_core::data::MODEL_INDEX;
+use loongforge_core::data::{HUB_CARD, HubListing, HubPath, MODEL_INDEX, choose_hub_files};
 use loongforge_core::files;
 use loongforge_core::text::hex;
 use loongforge_torch::train::DIFFUSERS_LORA_FILE;
@@ -37,6 +37,8 @@ pub enum HubError {
     Corrupt { id: String, file: String },
     #[error("{id}: the hub's answer is invalid: {what}")]
     Hostile { id: String, what: String },
+    #[error("data set {id}: {what}")]
+    Files { id: String, what: String },
     #[error("{path}: {source}")]
     Io { path: PathBuf, source: io::Error },
 }
@@ -73,7 +75,8 @@ fn resolve(load: &str, weights: bool) -> Result<PathBuf, HubError> {
 }
 
 /// The cache and the endpoint that the environment names.
-struct Hub {
+pub(super) struct Hub {
+    kind: RepoType,
     cache: Cache,
     endpoint: String,
     offline: bool,
@@ -82,6 +85,11 @@ struct Hub {
 
 impl Hub {
     fn from_env() -> Self {
+        Self::of(RepoType::Model)
+    }
+
+    /// For repositories of this kind.
+    pub(super) fn of(kind: RepoType) -> Self {
         let text = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
         let cache = match text("HF_HUB_CACHE") {
             Some(dir) => Cache::new(dir.into()),
@@ -93,7 +101,18 @@ impl Hub {
         });
         let endpoint = text("HF_ENDPOINT").unwrap_or_else(|| "https://huggingface.co".to_owned());
         let token = text("HF_TOKEN").or_else(|| cache.token());
-        Self { cache, endpoint: endpoint.trim_end_matches('/').to_owned(), offline, token }
+        Self { kind, cache, endpoint: endpoint.trim_end_matches('/').to_owned(), offline, token }
+    }
+
+    /// What writing needs: the endpoint, whether the network is forbidden, and the token.
+    pub(super) fn writing(self) -> (String, bool, Option<String>) {
+        (self.endpoint, self.offline, self.token)
+    }
+
+    #[cfg(test)]
+    pub(super) fn at(endpoint: &str, token: Option<&str>) -> Self {
+        let (endpoint, token) = (endpoint.to_owned(), token.map(str::to_owned));
+        Self { kind: RepoType::Model, cache: Cache::new("nowhere".into()), endpoint, offline: false, token }
     }
 
     fn snapshot(&self, id: &HubId, weights: bool) -> Result<PathBuf, HubError> {
@@ -122,20 +141,12 @@ impl Hub {
     }
 
     fn repo(&self, id: &HubId, revision: &str) -> Repo {
-        Repo::with_revision(id.repo.clone(), RepoType::Model, revision.to_owned())
+        Repo::with_revision(id.repo.clone(), self.kind, revision.to_owned())
     }
 
     fn fetch(&self, id: &HubId, weights: bool) -> Result<PathBuf, HubError> {
-        let failed = |error: ApiError| self.explain(id, &error);
         let hostile = |what: String| HubError::Hostile { id: id.to_string(), what };
-        let api = ApiBuilder::new()
-            .with_endpoint(self.endpoint.clone())
-            .with_cache_dir(self.cache.path().clone())
-            .with_token(self.token.clone())
-            .with_retries(3)
-            .with_progress(weights)
-            .build()
-            .map_err(failed)?;
+        let api = self.api(id, weights)?;
         let revision = id.revision.as_deref().unwrap_or("main");
         let info = match api.repo(self.repo(id, revision)).info() {
             Ok(info) => info,
@@ -176,6 +187,64 @@ impl Hub {
         let create = self.cache.repo(self.repo(id, revision)).create_ref(&info.sha);
         create.map_err(|source| HubError::Io { path: self.cache.path().clone(), source })?;
         Ok(folder)
+    }
+
+    fn api(&self, id: &HubId, shows_progress: bool) -> Result<Api, HubError> {
+        let api = ApiBuilder::new()
+            .with_endpoint(self.endpoint.clone())
+            .with_cache_dir(self.cache.path().clone())
+            .with_token(self.token.clone())
+            .with_retries(3)
+            .with_progress(shows_progress);
+        api.build().map_err(|error| self.explain(id, &error))
+    }
+
+    /// Fetches those files of a data set's repository that `path` means, and keeps the names of all beside them.
+    ///
+    /// # Errors
+    /// The hub has no such data set or file, or one cannot be fetched.
+    pub(super) fn fetch_data(&self, path: &HubPath) -> Result<(), HubError> {
+        let id = HubId { repo: path.repo.clone(), revision: path.revision.clone() };
+        let hostile = |what: String| HubError::Hostile { id: id.to_string(), what };
+        let lacks = |what: String| HubError::Files { id: id.to_string(), what };
+        if self.offline {
+            return path.find(self.cache.path()).map(drop).map_err(lacks);
+        }
+        let api = self.api(&id, true)?;
+        let info = match api.repo(self.repo(&id, path.revision())).info() {
+            Ok(info) => info,
+            Err(error) => {
+                let error = self.explain(&id, &error);
+                // What is there already serves while the hub cannot be reached.
+                let serves = matches!(error, HubError::Network { .. }) && path.find(self.cache.path()).is_ok();
+                return if serves { Ok(()) } else { Err(error) };
+            }
+        };
+        if !is_plain(&info.sha) || !is_plain(path.revision()) {
+            return Err(hostile(format!("a commit {:?} for {:?}", info.sha, path.revision())));
+        }
+        let repo = api.repo(self.repo(&id, &info.sha));
+        let folder = self.cache.repo(self.repo(&id, path.revision())).pointer_path(&info.sha);
+        let files: Vec<String> = info.siblings.into_iter().map(|sibling| sibling.rfilename).collect();
+        let fetch = |name: &str| match name.split('/').all(is_plain) {
+            true if folder.join(name).exists() => Ok(()),
+            true => self.download(&api, &repo, &id, name),
+            false => Err(hostile(format!("a file {name:?}"))),
+        };
+        let has_card = files.iter().any(|name| name == HUB_CARD);
+        if has_card {
+            fetch(HUB_CARD)?;
+        }
+        let card = has_card.then(|| files::read_text(&folder.join(HUB_CARD))).transpose();
+        let card = card.map_err(|source| HubError::Io { path: folder.join(HUB_CARD), source })?;
+        let chosen = choose_hub_files(&files, card.as_deref(), &path.inner).map_err(lacks)?;
+        chosen.iter().try_for_each(|name| fetch(name))?;
+        let listing = path.listing(self.cache.path(), &info.sha);
+        let text = serde_json::to_vec(&HubListing { files }).expect("names are JSON");
+        let write = listing.parent().map_or(Ok(()), fs::create_dir_all).and_then(|()| fs::write(&listing, text));
+        write.map_err(|source| HubError::Io { path: listing, source })?;
+        let create = self.cache.repo(self.repo(&id, path.revision())).create_ref(&info.sha);
+        create.map_err(|source| HubError::Io { path: self.cache.path().clone(), source })
     }
 
     fn download(&self, api: &Api, repo: &ApiRepo, id: &HubId, name: &str) -> Result<(), HubError> {

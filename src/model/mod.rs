@@ -6,8 +6,10 @@ pub(crate) mod diffusers;
 pub(crate) mod error;
 pub(crate) mod folder;
 pub mod hub;
+pub mod hub_data;
 pub(crate) mod locate;
 mod preference;
+pub mod push;
 mod single_file;
 pub mod size;
 

@@ -177,7 +177,7 @@ fn a_foundation_alone_is_a_plain_language_model() {
 fn help_shows_examples() {
     let fixture = Fixture::new();
     let commands = "|run|scale|drill|check|plan|checkpoint|generate|chat|serve|evaluate|models|data|top|trace|compare|report|launch|certs|sample|import|init|checkpoint inspect|\
-        checkpoint export|checkpoint export-hf|data inspect|data verify|data stats|data convert|data pack|data merge|data digits|data emoji|\
+        checkpoint export|checkpoint export-hf|checkpoint export-gguf|checkpoint push|data inspect|data verify|data stats|data convert|data pack|data merge|data digits|data emoji|\
         data spoken-digits|data heard-and-seen|data roll-call|data diffusion-digits|data diffusion-motion";
     for command in commands.split('|') {
         let said = fixture.succeeds(&command.split_whitespace().chain(["--help"]).collect::<Vec<_>>());

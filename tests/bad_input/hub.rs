@@ -53,7 +53,8 @@ fn answer(stream: &TcpStream, shelf: &LayerCache) -> Option<()> {
         let mut stream = stream;
         stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(body)).ok()
     };
-    if path == "/api/models/org/tiny/revision/main" || path == "/api/models/org/tiny/revision/v1" {
+    let asks = |kind: &str, revision: &str| path == format!("/api/{kind}/org/tiny/revision/{revision}");
+    if ["models", "datasets"].iter().any(|kind| asks(kind, "main") || asks(kind, "v1")) {
         let siblings: Vec<String> = shelf.files.keys().map(|name| format!("{{\"rfilename\": \"{name}\"}}")).collect();
         let body = format!("{{\"sha\": \"{COMMIT}\", \"siblings\": [{}]}}", siblings.join(", "));
         return respond("200 OK", "Content-Type: application/json\r\n", body.as_bytes());
@@ -61,8 +62,9 @@ fn answer(stream: &TcpStream, shelf: &LayerCache) -> Option<()> {
     if path.starts_with("/api/models/org/gated/") {
         return respond("401 Unauthorized", "", b"");
     }
+    let file = path.strip_prefix("/datasets").unwrap_or(&path);
     let file =
-        path.strip_prefix(&format!("/org/tiny/resolve/{COMMIT}/")).and_then(|name| shelf.files.get_key_value(name));
+        file.strip_prefix(&format!("/org/tiny/resolve/{COMMIT}/")).and_then(|name| shelf.files.get_key_value(name));
     let Some((name, contents)) = file else { return respond("404 Not Found", "", b"") };
     let hash = loongforge_core::text::hex(Sha256::digest(contents));
     let tag = shelf.tags.get(name).unwrap_or(&hash);
@@ -162,4 +164,64 @@ fn what_the_hub_refuses_or_gets_wrong_is_named() {
     std::fs::remove_dir_all(fixture.path("home")).unwrap();
     fails(&fixture, "org/tiny", &[("HF_ENDPOINT", &serve(hostile).0)], &["is invalid", "config.json"]);
     assert!(!Path::new(&fixture.path("escaped")).exists());
+}
+
+/// A data set of two configurations, one of them in two files.
+fn talks() -> LayerCache {
+    let line = |answer: &str| {
+        let turns = [("user", "What?"), ("assistant", answer)];
+        let turns = turns.map(|(role, text)| format!("{{\"role\": \"{role}\", \"content\": \"{text}\"}}")).join(", ");
+        format!("{{\"messages\": [{turns}]}}\n").into_bytes()
+    };
+    let card = "---\nconfigs:\n- config_name: short\n  data_files:\n  - {split: train, path: short/train-*}\n  - {split: test, path: \
+                short/test.jsonl}\n- config_name: long\n  data_files: long.jsonl\n---\n";
+    let files = [
+        ("README.md", card.as_bytes().to_vec()),
+        ("short/train-00000-of-00002.jsonl", line("one")),
+        ("short/train-00001-of-00002.jsonl", line("two")),
+        ("short/test.jsonl", line("three")),
+        ("long.jsonl", line("four")),
+        ("load.py", b"never fetched".to_vec()),
+    ];
+    let files = files.into_iter().map(|(name, contents)| (name.to_owned(), contents)).collect();
+    LayerCache { files, ..LayerCache::default() }
+}
+
+#[test]
+fn data_sets_are_fetched_once_and_serve_without_network() {
+    let fixture = Fixture::new();
+    let (endpoint, shelf) = serve(talks());
+    let home = fixture.path("home").display().to_string();
+    let data = |path: &str, environment: &[(&str, &str)]| {
+        let set = [("HF_HOME", home.as_str()), ("NO_PROXY", "127.0.0.1")];
+        let environment: Vec<(&str, &str)> = set.into_iter().chain(environment.iter().copied()).collect();
+        fixture.start_in(&["data", "inspect", path], &environment)
+    };
+    let online = [("HF_ENDPOINT", endpoint.as_str()), ("HF_TOKEN", "secret")];
+    let offline = [("HF_HUB_OFFLINE", "1"), ("HF_ENDPOINT", "http://127.0.0.1:1")];
+    let said = data("hf://datasets/org/tiny", &online);
+    assert!(said.code == 2 && said.err.contains("has the configurations short, long"), "{}", said.err);
+    let said = data("hf://datasets/org/tiny/short", &online);
+    assert!(said.code == 0 && said.out.contains("2 samples") && said.out.contains("two"), "{}{}", said.out, said.err);
+    let asked = shelf.asked.lock().unwrap().clone();
+    assert!(asked.iter().all(|request| request.ends_with("Bearer secret")), "{asked:?}");
+    assert!(!asked.iter().any(|request| request.contains("load.py") || request.contains("long")), "{asked:?}");
+    assert_eq!(data("hf://datasets/org/tiny/short", &offline).out, said.out);
+    assert_eq!(data("hf://datasets/org/tiny/short", &offline[1..]).code, 0, "the hub is away");
+    let missing = data("hf://datasets/org/tiny/short/test", &offline);
+    assert!(missing.code == 2 && missing.err.contains("short/test.jsonl is missing"), "{}", missing.err);
+    for (path, words) in
+        [("hf://datasets/org/tiny/long", "1 samples"), ("hf://datasets/org/tiny@v1/short/*.jsonl", "3 samples")]
+    {
+        let said = data(path, &online);
+        assert!(said.code == 0 && said.out.contains(words), "{path}: {}{}", said.out, said.err);
+    }
+    for (path, words) in [
+        ("hf://datasets/org/gone", "org/gone: the hub answered not found"),
+        ("hf://datasets/org/tiny/short/dev", "no split dev: configuration short has train, test"),
+        ("hf://datasets/org", "hf://datasets/ORG/NAME"),
+    ] {
+        let said = data(path, &online);
+        assert!(said.code != 0 && said.err.contains(words), "{path}: {}", said.err);
+    }
 }

@@ -3,6 +3,7 @@
 use super::share::ShareArgs;
 use super::{UsageError, environment};
 use crate::cli::decode_worker::decoder;
+use crate::model::hub_data;
 use crate::run::compose::{ComposeError, Composition};
 use crate::run::encode::{EncodeError, EncodeJob};
 use anyhow::Result;
@@ -44,6 +45,7 @@ pub fn encode(args: EncodeArgs) -> Result<ExitCode> {
         config::load(&args.file, &args.overrides, environment()).map_err(|report| UsageError(report.to_string()))?;
     let console = Console::stderr();
     init_logging(&loaded.config.log, &console)?;
+    hub_data::fetch_data(&loaded.config).map_err(|error| UsageError::of(&error))?;
     let warnings = console.clone();
     let decoder = decoder(loaded.config.security.sandbox, move |warning| warnings.line(&format!("warning: {warning}")));
     let composition = Composition::new(loaded.config).map_err(|error: ComposeError| UsageError::of(&error))?;

@@ -4,6 +4,7 @@ use super::{UsageError, environment};
 use crate::cli::decode_worker::decoder;
 use crate::model::folder::ModelFolder;
 use crate::model::hub::resolve_model;
+use crate::model::hub_data;
 use clap::Args;
 use loongforge_core::config::{self, Learn, Phase, SandboxMode, Template, TooLong, TrainFile};
 use loongforge_core::data::tools::{self, Inputs};
@@ -67,6 +68,8 @@ impl InputArgs {
                 files.push(tools::file(path, self.format.as_deref())?);
             }
         }
+        let paths = files.iter().flat_map(|file| &file.path.0).map(String::as_str);
+        hub_data::fetch_paths(paths).map_err(|error| UsageError::of(&error))?;
         let inputs = Inputs::open(files)?.with_decoder(self.decoder());
         let console = Console::stderr();
         inputs.left_out().iter().for_each(|left| console.line(&format!("warning: {left}")));

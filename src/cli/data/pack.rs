@@ -7,6 +7,7 @@ use super::{UsageError, environment, fraction, verdict};
 use crate::cli::decode_worker::decoder;
 use crate::cli::forecast::count;
 use crate::model::folder::ModelFolder;
+use crate::model::hub_data;
 use clap::Args;
 use loongforge_core::config::{self, Size};
 use loongforge_core::data::tools::{Order, PackJob, PackProgress, Packed, Share, model_spec, too_long_text};
@@ -66,6 +67,7 @@ pub fn pack(args: PackArgs) -> anyhow::Result<ExitCode> {
     let loaded =
         config::load(&args.file, &args.overrides, environment()).map_err(|report| UsageError(report.to_string()))?;
     let config = loaded.config;
+    hub_data::fetch_data(&config).map_err(|error| UsageError::of(&error))?;
     let pack = &config.data.pack;
     let folder = ModelFolder::open(&config.model).map_err(|error| UsageError::of(&error))?;
     let options = ProcessorOptions::new(&config.data, &config.train);

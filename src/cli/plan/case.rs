@@ -4,6 +4,7 @@ use super::PlanArgs;
 use crate::cli::{UsageError, check, environment, exit};
 use crate::estimate::flops::ParamCounts;
 use crate::model::folder::ModelFolder;
+use crate::model::hub_data;
 use crate::preflight::Asked;
 use crate::run::compose::Composition;
 use loongforge_core::config::{self, Precision, RunConfig};
@@ -19,6 +20,9 @@ pub fn plan(args: PlanArgs) -> anyhow::Result<ExitCode> {
             return Ok(ExitCode::from(exit::USAGE));
         }
     };
+    if !args.simulate {
+        hub_data::fetch_data(&loaded.config).map_err(|error| UsageError::of(&error))?;
+    }
     // Another machine may be meant; a simulation may do without the data.
     let composition = match args.simulate {
         true => Composition::new(loaded.config),

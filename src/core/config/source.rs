@@ -57,24 +57,12 @@ impl Source {
     }
 }
 
-/// Returns how to get a data set that the hub has, where a path is the name of one and nothing is there.
+/// Returns how a data set of the hub is named, where a path is the id of one and nothing is there.
 pub fn hub_data_set(path: &Path) -> Option<String> {
     let text = path.to_str()?;
-    let id = match text.strip_prefix("hf://datasets/") {
-        Some(rest) => {
-            let mut names = rest.splitn(3, '/');
-            format!("{}/{}", names.next()?, names.next()?)
-        }
-        None => {
-            let is_elsewhere = path.extension().is_none() && path.parent().is_some_and(|parent| !parent.is_dir());
-            Source::new(text).hub_id().filter(|_| is_elsewhere)?.repo
-        }
-    };
-    let name = id.rsplit('/').next().unwrap_or(&id);
-    Some(format!(
-        "a data set of the hub is downloaded first: `hf download --repo-type dataset {id} --local-dir data/{name}`; then name \
-         that folder"
-    ))
+    let is_elsewhere = path.extension().is_none() && path.parent().is_some_and(|parent| !parent.is_dir());
+    let id = Source::new(text).hub_id().filter(|_| is_elsewhere)?;
+    Some(format!("a data set of the hub is named `hf://datasets/{id}`"))
 }
 
 impl fmt::Display for Source {

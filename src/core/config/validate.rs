@@ -298,7 +298,8 @@ impl Rules<'_> {
         for (i, file) in config.data.train.iter().enumerate() {
             let key = format!("data.train.{i}.path");
             for path in &file.path.0 {
-                let is_pattern = path.contains(['*', '?', '[', '{']) || path.contains("://");
+                let is_index = Path::new(&format!("{path}.idx")).is_file();
+                let is_pattern = path.contains(['*', '?', '[', '{']) || path.contains("://") || is_index;
                 let path = Path::new(path);
                 if !is_pattern || path.exists() {
                     self.file_or_folder(&key, path);
@@ -306,8 +307,15 @@ impl Rules<'_> {
             }
         }
         if let Some(eval) = &config.eval {
-            eval.path.iter().for_each(|path| self.file_or_folder("eval.path", path));
-            eval.sets.iter().for_each(|(name, path)| self.file_or_folder(&format!("eval.sets.{name}"), path));
+            let is_here = |path: &&Path| !path.starts_with("hf:");
+            let path = eval.path.as_deref().filter(is_here);
+            path.into_iter().for_each(|path| self.file_or_folder("eval.path", path));
+            for (name, path) in &eval.sets {
+                Some(path.as_path())
+                    .filter(is_here)
+                    .into_iter()
+                    .for_each(|path| self.file_or_folder(&format!("eval.sets.{name}"), path));
+            }
         }
         self.evaluation(config);
         for (key, dir) in [("run.dir", &config.run.dir), ("checkpoint.dir", &config.checkpoint.dir)] {

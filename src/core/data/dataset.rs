@@ -208,6 +208,7 @@ mod tests {
     use crate::data::digits::{Digits, MODEL, compose, write_model};
     use crate::data::processor::ProcessorOptions;
     use crate::data::tokenizer_file::read_json;
+    use serde_json::Value as Json;
 
     fn data(files: &[(PathBuf, f64)]) -> Data {
         let train = files.iter().map(|(path, weight)| TrainFile { weight: *weight, ..TrainFile::new(path.as_path()) });
@@ -309,5 +310,55 @@ mod tests {
         assert_eq!(sample.targets, [101, 108, 108, 111, eos, -100]);
         config.train[0].format = Format::Messages;
         assert!(open(&config, Phase::Midtrain, &model, 0).err().unwrap().to_string().contains("data.template"));
+    }
+
+    #[test]
+    fn tokens_make_the_samples_of_their_texts() {
+        let folder = tempfile::tempdir().unwrap();
+        let (model, at) = (folder.path().join("model"), |name: &str| folder.path().join(name));
+        write_model(&model, &MODEL).unwrap();
+        std::fs::remove_file(model.join("chat_template.jinja")).unwrap();
+        let texts: Vec<String> = (0..40).map(|number| "ab ".repeat(number % 7 + 1)).collect();
+        std::fs::write(at("texts.txt"), texts.join("\n")).unwrap();
+        let json = read_json(&model.join("config.json")).unwrap();
+        let tokenizer = crate::data::Tokenizer::open(&model, &json, &Json::Null).unwrap();
+        let eos = tokenizer.special().eos.unwrap();
+        let documents: Vec<Vec<i64>> = texts
+            .iter()
+            .map(|text| tokenizer.encode(text).unwrap().iter().map(|token| token.id).chain([eos]).collect())
+            .collect();
+        write_tokens(&at("tokens"), &documents);
+        let of = |name: &str, format| {
+            let mut config = data(&[(at(name), 1.0)]);
+            config.train[0].format = format;
+            open(&config, Phase::Pretrain, &model, 3)
+        };
+        let (ours, theirs) = (of("tokens", Format::Auto).unwrap(), of("texts.txt", Format::Plain).unwrap());
+        assert_eq!((ours.len(), theirs.len()), (40, 40));
+        for position in 0..120 {
+            assert_eq!(ours.sample(position).unwrap(), theirs.sample(position).unwrap(), "{position}");
+        }
+        write_tokens(&at("foreign"), &[vec![5, 9999], vec![6]]);
+        let foreign = of("foreign", Format::Auto).unwrap();
+        let bad: Vec<String> = (0..2).filter_map(|at| Some(foreign.sample(at).err()?.to_string())).collect();
+        assert!(bad.len() == 1 && bad[0].contains("document 1: not a sample: has the token 9999"), "{bad:?}");
+    }
+
+    /// Documents of one sequence each, 32-bit, as Megatron keeps them.
+    fn write_tokens(prefix: &Path, documents: &[Vec<i64>]) {
+        let name = |ending: &str| prefix.with_extension(ending);
+        let ids = documents.iter().flatten().flat_map(|&id| i32::try_from(id).unwrap().to_le_bytes());
+        std::fs::write(name("bin"), ids.collect::<Vec<u8>>()).unwrap();
+        let count = documents.len() as u64;
+        let mut index =
+            [&b"MMIDIDX\0\0"[..], &1u64.to_le_bytes(), &[4], &count.to_le_bytes(), &(count + 1).to_le_bytes()].concat();
+        documents.iter().for_each(|ids| index.extend((ids.len() as i32).to_le_bytes()));
+        let mut place = 0i64;
+        for ids in documents {
+            index.extend(place.to_le_bytes());
+            place += ids.len() as i64 * 4;
+        }
+        (0..=count).for_each(|boundary| index.extend(boundary.to_le_bytes()));
+        std::fs::write(name("idx"), index).unwrap();
     }
 }

@@ -82,6 +82,26 @@ pub fn source(name: &str, bytes: &[u8]) {
     }
 }
 
+/// An index of tokens beside a file of ids that is always the same.
+pub fn index(bytes: &[u8]) {
+    let folder = tempfile::tempdir().expect("a folder for temporary files");
+    let path = folder.path().join("a.idx");
+    std::fs::write(&path, bytes).expect("a temporary file");
+    std::fs::write(folder.path().join("a.bin"), [1; 64]).expect("a temporary file");
+    let file = serde_json::from_value(serde_json::json!({ "path": path })).expect("a source");
+    if let Ok(source) = Source::open(&file, Phase::Midtrain, 3, str::len) {
+        (0..source.len().min(64)).for_each(|index| drop(source.read(index)));
+    }
+}
+
+/// The head of a data set's card.
+pub fn hub_card(bytes: &[u8]) {
+    let names = ["main/train-0.parquet", "test.jsonl"].map(str::to_owned);
+    if let Ok(card) = std::str::from_utf8(bytes) {
+        let _ = super::source::choose_hub_files(&names, Some(card), "main/train");
+    }
+}
+
 pub fn template(bytes: &[u8]) {
     let Ok(source) = std::str::from_utf8(bytes) else { return };
     if let Ok(template) = ChatTemplate::new(source, &Json::Null) {
@@ -123,6 +143,25 @@ const PACK_ARRAYS: [&str; 3] = ["input_ids.npy", "targets.npy", "position_ids.np
 
 pub fn archives() -> Vec<Vec<u8>> {
     vec![include_bytes!("../fuzz/seeds/chat.tar").to_vec()]
+}
+
+pub fn arrow_files() -> Vec<Vec<u8>> {
+    let files: [&[u8]; 3] = [
+        include_bytes!("goldens/peers/kinds.arrow"),
+        include_bytes!("goldens/peers/stream.arrow"),
+        include_bytes!("goldens/peers/saved/data-00000-of-00002.arrow"),
+    ];
+    files.map(<[u8]>::to_vec).into()
+}
+
+pub fn indexes() -> Vec<Vec<u8>> {
+    vec![include_bytes!("goldens/peers/tokens.idx").to_vec(), include_bytes!("goldens/peers/tokens32.idx").to_vec()]
+}
+
+pub fn hub_cards() -> Vec<Vec<u8>> {
+    let card = "---\nlicense: mit\nconfigs:\n- config_name: main\n  default: true\n  data_dir: a\n  data_files:\n  - split: train\n    path: \
+                [main/train-*]\n- config_name: other\n  data_files: {test: x.jsonl}\n---\n# A set\n";
+    vec![card.as_bytes().to_vec()]
 }
 
 pub fn json_files() -> Vec<Vec<u8>> {

@@ -83,10 +83,12 @@ pub use packed::{PackedKind, PackedMedia, PackedSample};
 pub use positions::{PositionKind, Span};
 pub use processor::{FlowOptions, Learned, PolicyOptions, Processor, ProcessorFolders, ProcessorOptions, Sampled};
 pub use sample::{IGNORE_INDEX, Media, Sample};
+pub use sentencepiece::{PieceKind, SentencePiece, sentence_pieces};
 pub use source::fingerprint;
 pub use source::{
     Captioned, Content, Conversation, Fingerprint, IMAGE_PLACEHOLDER, MediaSource, Mixture, Part, Piece, Place,
     Question, Source, Turn, Written,
 };
+pub use source::{HUB_CARD, HubListing, HubPath, choose_hub_files, hub_cache};
 pub use template::{ChatTemplate, built_in};
-pub use tokenizer::{SpecialTokens, Token, Tokenizer};
+pub use tokenizer::{SpecialTokens, Token, Tokenizer, tokenizer_json};

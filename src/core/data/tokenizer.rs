@@ -8,7 +8,7 @@ use tokenizers::TruncationParams;
 
 use super::card::ModelCard;
 use super::error::DataError;
-use super::tokenizer_file::{read_tokenizer, token_text};
+use super::tokenizer_file::{read_json, read_tokenizer, token_text};
 use super::{sentencepiece, tiktoken};
 use crate::files;
 use crate::message::Tower;
@@ -16,6 +16,7 @@ use crate::message::Tower;
 /// Text to ids and back.
 pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
+    vocab_size: i64,
     special: SpecialTokens,
     closing: Vec<String>,
 }
@@ -107,7 +108,13 @@ impl Tokenizer {
             end.extend(ids);
         }
         let closing = end.iter().filter_map(|&id| inner.id_to_token(u32::try_from(id).ok()?)).collect();
-        Ok(Self { inner, special: SpecialTokens { image, audio, context, eos: named_eos.or(first_eos), end }, closing })
+        let vocab_size = rows.max(largest + 1);
+        Ok(Self {
+            inner,
+            vocab_size,
+            special: SpecialTokens { image, audio, context, eos: named_eos.or(first_eos), end },
+            closing,
+        })
     }
 
     /// Cuts every document off behind so many tokens, those that are put around it included.
@@ -123,6 +130,11 @@ impl Tokenizer {
     /// Rows that a table of embeddings needs: one more than the largest id.
     pub fn num_rows(&self) -> i64 {
         self.inner.get_vocab(true).into_values().max().map_or(0, |largest| i64::from(largest) + 1)
+    }
+
+    /// Tokens that the model has: its `vocab_size`, or those of the tokenizer where it does not say.
+    pub fn vocab_size(&self) -> i64 {
+        self.vocab_size
     }
 
     pub fn special(&self) -> &SpecialTokens {
@@ -178,6 +190,20 @@ impl Tokenizer {
         let ids: Vec<u32> = ids.iter().filter_map(|&id| u32::try_from(id).ok()).collect();
         self.inner.decode(&ids, skip_special).map_err(|error| DataError::Tokenizer(error.to_string()))
     }
+}
+
+/// The folder's tokenizer as a `tokenizer.json` describes it, and the file that it is in: a file of that name, or a SentencePiece
+/// model.
+///
+/// # Errors
+/// There is no such file, or it cannot be read.
+pub fn tokenizer_json(model_dir: &Path, tokenizer_config: &Json) -> Result<(Json, PathBuf), DataError> {
+    let path = model_dir.join("tokenizer.json");
+    if path.exists() {
+        return Ok((read_json(&path)?, path));
+    }
+    let found = sentencepiece::read_as_json(model_dir, tokenizer_config)?;
+    found.ok_or_else(|| DataError::file(&path, "is missing, and there is no SentencePiece model either"))
 }
 
 /// The folder's tokenizer and the file that it is in.

@@ -57,6 +57,9 @@ fn sounds() {
 #[test]
 fn sources() {
     try_out("archive");
+    try_out("arrow");
+    try_out("hub_card");
+    try_out("index");
     try_out("json");
     try_out("parquet");
     try_out("sheet");

@@ -21,10 +21,13 @@ pub struct Target {
 pub const TARGETS: &[Target] = &[
     Target { name: "animation", run: data::animation, seeds: || data::picture_files("gif") },
     Target { name: "archive", run: |bytes| data::source("a.tar", bytes), seeds: data::archives },
+    Target { name: "arrow", run: |bytes| data::source("a.arrow", bytes), seeds: data::arrow_files },
     Target { name: "completions", run: openai::completions, seeds: openai::bodies },
     Target { name: "config", run: config, seeds: config_files },
     Target { name: "frames", run: frames, seeds: messages },
+    Target { name: "hub_card", run: data::hub_card, seeds: data::hub_cards },
     Target { name: "image", run: data::image, seeds: || data::picture_files("") },
+    Target { name: "index", run: data::index, seeds: data::indexes },
     Target { name: "json", run: |bytes| data::source("a.jsonl", bytes), seeds: data::json_files },
     Target { name: "messages", run: data::messages, seeds: data::lines },
     Target { name: "npy", run: data::npy, seeds: data::npy_files },

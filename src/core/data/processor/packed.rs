@@ -21,6 +21,7 @@ impl Processor {
             Content::Messages(conversation) => self.training_sample(id, conversation, base),
             Content::Pair(pair) => self.pair_sample(id, pair, base),
             Content::Text(piece) => self.text_sample(id, piece),
+            Content::Tokens(piece) => self.token_sample(id, piece),
             Content::Packed(pack) => self.packed_sample(id, pack),
             Content::Captioned(_) => {
                 let reason = "is a picture or clip with a caption, from which diffusion models learn; this model predicts tokens";

@@ -10,7 +10,7 @@ use crate::data::expand::Expanded;
 use crate::data::learned::{answers, mask};
 use crate::data::sample::Sample;
 use crate::data::source::Conversation;
-use crate::data::source::Piece;
+use crate::data::source::{Piece, TokenPiece};
 use crate::data::tokenizer::Token;
 use crate::message::SampleId;
 
@@ -70,6 +70,19 @@ impl Processor {
         }
         let learned = vec![true; tokens.len()];
         self.assemble_fitting(id, &tokens, &learned, &Expanded::default(), Vec::new(), true)
+    }
+
+    /// A training sample of tokens as they are, all of which count in the loss.
+    ///
+    /// # Errors
+    /// The model has no such token.
+    pub(in crate::data) fn token_sample(&self, id: SampleId, piece: &TokenPiece) -> Result<Sample, DataError> {
+        let rows = self.tokenizer.vocab_size();
+        if let Some(token) = piece.ids.iter().find(|token| !(0..rows).contains(*token)) {
+            return Err(DataError::Line(format!("has the token {token}, and the model has {rows} tokens")));
+        }
+        let tokens: Vec<Token> = piece.ids.iter().map(|&id| Token { id, start: 0 }).collect();
+        guarded(|| self.assemble(id, &tokens, &vec![true; tokens.len()], &[], Vec::new()))
     }
 
     /// The turns up to where the assistant is to speak: what generation starts from; nothing counts in the loss.

@@ -17,15 +17,17 @@ pub(super) struct Model {
     pub remove_extra_whitespaces: bool,
 }
 
+/// A piece of a text, and its id: its place among all pieces.
 #[derive(Debug, PartialEq)]
-pub(super) struct Piece {
+pub struct Piece {
     pub text: String,
     pub score: f32,
     pub kind: Kind,
 }
 
+/// What a piece stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub enum Kind {
     Normal,
     Unknown,
     Control,

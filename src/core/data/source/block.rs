@@ -41,6 +41,8 @@ pub enum Body {
     None,
     Json(Json),
     Text(String),
+    /// Ids of the tokens of a document.
+    Tokens(Vec<i64>),
     /// A frame of an episode of a robot.
     Step(Step),
 }

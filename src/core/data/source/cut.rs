@@ -20,6 +20,27 @@ pub struct Piece {
     pub ends: bool,
 }
 
+/// The tokens of a document, or of a piece of one.
+#[derive(Debug, PartialEq, Eq)]
+pub struct TokenPiece {
+    pub ids: Vec<i64>,
+}
+
+impl TokenPiece {
+    /// Piece `index` of as many as are needed for at most `max_tokens` each: all alike but for one token.
+    pub fn of(mut ids: Vec<i64>, index: u64, max_tokens: u64) -> Self {
+        let (len, num) = (ids.len() as u128, u128::from(num_token_pieces(ids.len() as u64, max_tokens)));
+        let at = |index: u64| (len * u128::from(index) / num) as usize;
+        ids.truncate(at(index + 1));
+        Self { ids: ids.split_off(at(index)) }
+    }
+}
+
+/// Pieces of a document of `num_tokens`, of at most `max_tokens` each.
+pub fn num_token_pieces(num_tokens: u64, max_tokens: u64) -> u64 {
+    num_tokens.div_ceil(max_tokens.max(1)).max(1)
+}
+
 impl Piece {
     /// Piece `index` of `num`.
     pub fn of(text: &str, index: u64, num: u64) -> Self {

@@ -32,6 +32,8 @@ pub enum Layout {
     Packed,
     Captioned,
     Steps,
+    /// Ids, used as they are.
+    Tokens,
 }
 
 /// Says what a record is before texts are cut.
@@ -39,6 +41,7 @@ pub enum Whole {
     Conversation(Conversation),
     Pair(Box<Pair>),
     Text(String),
+    Tokens(Vec<i64>),
     Packed(Box<PackedSample>),
     Captioned(Box<Captioned>),
     Step(Step),
@@ -101,8 +104,10 @@ impl Layout {
     }
 
     fn of_members(record: &Record) -> Result<Self, String> {
-        if let Body::Text(_) = record.body {
-            return Ok(Self::Plain);
+        match record.body {
+            Body::Text(_) => return Ok(Self::Plain),
+            Body::Tokens(_) => return Ok(Self::Tokens),
+            _ => {}
         }
         let text = ["txt", "text"].into_iter().find(|name| record.member(name).is_some());
         let picture = record.members.iter().find(|(name, _)| kind_of(name) == Some(Kind::Picture));
@@ -137,13 +142,14 @@ impl Layout {
             Self::Packed => "packed",
             Self::Captioned => "captioned",
             Self::Steps => "lerobot",
+            Self::Tokens => "tokens",
         }
     }
 
     /// Texts of any length, which are cut.
     pub fn is_text(&self) -> bool {
         match self {
-            Self::Text | Self::Plain => true,
+            Self::Text | Self::Plain | Self::Tokens => true,
             Self::Fields(map) => map.contains_key("text"),
             _ => false,
         }
@@ -163,6 +169,9 @@ impl Layout {
         let mut record = record;
         if let Body::Step(step) = record.body {
             return Ok(Whole::Step(step));
+        }
+        if let Body::Tokens(ids) = record.body {
+            return Ok(Whole::Tokens(ids));
         }
         if *self == Self::Captioned {
             let fields = match std::mem::take(&mut record.body) {
@@ -233,7 +242,9 @@ fn object(body: Body) -> Result<Map<String, Json>, DataError> {
         Body::Json(other) => {
             Err(DataError::Line(format!("invalid type: expected an object of fields, found {other:.40}")))
         }
-        Body::Text(_) | Body::Step(_) | Body::None => Err(DataError::Line("has no fields".to_owned())),
+        Body::Text(_) | Body::Tokens(_) | Body::Step(_) | Body::None => {
+            Err(DataError::Line("has no fields".to_owned()))
+        }
     }
 }
 

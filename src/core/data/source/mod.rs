@@ -2,8 +2,10 @@
 //!
 //! ```text
 //! path ── paths ── shard ─ blob ─┬ lines   ┐                 ┌ messages, sharegpt, alpaca, pairs, fields
-//!                  (remote)      ├ archive ├ block ─ record ─┤ text ─ cut
+//!                  (remote)      ├ archive ├ block ─ record ─┤ text, tokens ─ cut
 //!                                ├ table   │                 └ packed
+//!                                ├ arrow   │
+//!                                ├ indexed │
 //!                                └ sheet   ┘
 //! position ── mixture ── order ── (shard, block, index)           index: how many samples a shard has, remembered
 //! ```
@@ -12,6 +14,8 @@
 //! before memory is taken. Not for pixels and tokens: that is the processor's.
 
 mod archive;
+mod arrow;
+mod arrow_values;
 mod blob;
 mod block;
 mod captioned;
@@ -22,7 +26,10 @@ mod fingerprint;
 mod flat;
 mod folder;
 mod foreign;
+mod hub;
+mod hub_card;
 mod index;
+mod indexed;
 mod layout;
 mod lines;
 mod locate;
@@ -36,6 +43,7 @@ mod paths;
 mod question;
 #[cfg(feature = "cloud")]
 mod remote;
+mod saved;
 mod shard;
 mod shard_io;
 mod sharegpt;
@@ -50,8 +58,9 @@ mod transcripts;
 #[cfg(test)]
 pub use archive::tests::tar;
 pub use captioned::Captioned;
-pub use cut::Piece;
+pub use cut::{Piece, TokenPiece};
 pub use fingerprint::{Fingerprint, fingerprint};
+pub use hub::{HUB_CARD, HubListing, HubPath, choose_hub_files, hub_cache};
 pub use messages::{Conversation, IMAGE_PLACEHOLDER, MediaSource, Part, Turn, VIDEO_PLACEHOLDER, Written};
 pub use mixture::{Mixture, Place};
 pub use pairs::Pair;

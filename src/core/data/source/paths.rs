@@ -6,7 +6,10 @@ use globset::GlobBuilder;
 
 use super::folder;
 use super::foreign;
+use super::hub::{HubPath, hub_cache};
+use super::indexed;
 use super::parallel::in_parallel;
+use super::saved;
 use super::shard::Shard;
 use crate::config::{Format, Paths};
 use crate::data::error::DataError;
@@ -16,8 +19,15 @@ use crate::data::locator::is_remote;
 const MAX_NAMES: usize = 1_000_000;
 /// Extensions of data files, before that of a compression. In a folder the first kind that is there is taken: shards often
 /// have notes in JSON beside them.
-const KINDS: [&[&str]; 5] =
-    [&["tar", "tgz"], &["parquet"], &["jsonl", "ndjson", "json"], &["csv", "tsv"], &["txt", "text"]];
+const KINDS: [&[&str]; 7] = [
+    &["tar", "tgz"],
+    &["parquet"],
+    &["arrow", "feather"],
+    &["idx"],
+    &["jsonl", "ndjson", "json"],
+    &["csv", "tsv"],
+    &["txt", "text"],
+];
 
 /// The files, in order: as listed, those of a folder or glob by name.
 ///
@@ -26,6 +36,13 @@ const KINDS: [&[&str]; 5] =
 pub fn expand(paths: &Paths, format: Format) -> Result<Vec<Shard>, DataError> {
     let mut shards = Vec::new();
     for path in &paths.0 {
+        let fail = |reason: String| DataError::file(Path::new(path), reason);
+        if let Some(hub) = HubPath::parse(path).map_err(fail)? {
+            let found = hub.find(&hub_cache()).map_err(fail)?;
+            let stat = |file: &PathBuf| Shard::stat(&file.to_string_lossy());
+            shards.extend(found.iter().map(stat).collect::<Result<Vec<_>, _>>()?);
+            continue;
+        }
         if !is_remote(path) && Path::new(path).exists() {
             shards.extend(existing(Path::new(path), format)?);
             continue;
@@ -58,11 +75,14 @@ fn existing(path: &Path, format: Format) -> Result<Vec<Shard>, DataError> {
     if let Some(reason) = foreign::file(path) {
         return Err(DataError::file(path, reason));
     }
+    if let Some(index) = indexed::index_of(path) {
+        return Ok(vec![Shard::stat(&index)?]);
+    }
     if !path.is_dir() {
         return Ok(vec![Shard::stat(&path.to_string_lossy())?]);
     }
-    if let Some(reason) = foreign::folder(path) {
-        return Err(DataError::file(path, reason));
+    if let Some(shards) = saved::shards(path)? {
+        return Ok(shards);
     }
     let [read, _] = of_folder(path)?;
     if matches!(format, Format::Auto | Format::Captioned) && read.iter().all(|file| is_caption(file)) {
@@ -197,7 +217,7 @@ fn has_glob(text: &str) -> bool {
 }
 
 /// Returns which of [`KINDS`] a file is.
-fn kind(name: &str) -> Option<usize> {
+pub fn kind(name: &str) -> Option<usize> {
     let lower = name.to_ascii_lowercase();
     let name = lower.trim_end_matches(".gz").trim_end_matches(".zst");
     let file_name = name.rsplit('/').next().unwrap_or(name);

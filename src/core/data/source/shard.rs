@@ -21,6 +21,10 @@ pub enum Container {
     Sheet(u8),
     Tar,
     Parquet,
+    /// Record batches, in a file or a stream.
+    Arrow,
+    /// Tokens with an index, which this is.
+    Indexed,
     /// A folder of pictures and clips.
     Folder,
 }
@@ -33,6 +37,8 @@ impl Shard {
             () if name.ends_with('/') => Container::Folder,
             () if name.ends_with(".tar") || name.ends_with(".tgz") => Container::Tar,
             () if name.ends_with(".parquet") => Container::Parquet,
+            () if name.ends_with(".arrow") || name.ends_with(".feather") => Container::Arrow,
+            () if name.ends_with(".idx") => Container::Indexed,
             () if name.ends_with(".csv") => Container::Sheet(b','),
             () if name.ends_with(".tsv") => Container::Sheet(b'\t'),
             () if name.ends_with(".txt") || name.ends_with(".text") => Container::Plain,

@@ -5,9 +5,11 @@ use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
 use super::archive::Archive;
+use super::arrow::Batches;
 use super::blob::{Blob, is_packed};
 use super::block::Block;
 use super::folder::Folder;
+use super::indexed::{Documents, ids_of};
 use super::lines::Lines;
 use super::shard::{Container, Shard};
 use super::sheet::Sheet;
@@ -33,7 +35,13 @@ impl Shard {
         let metadata = crate::files::metadata(path).map_err(|error| DataError::read(path, error))?;
         let changed = metadata.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
         let tag = changed.map_or_else(String::new, |time| time.as_nanos().to_string());
-        Ok(Self { name: name.to_owned(), size: metadata.len(), tag })
+        let shard = Self { name: name.to_owned(), size: metadata.len(), tag };
+        if shard.container() != Container::Indexed {
+            return Ok(shard);
+        }
+        // It is known by both files.
+        let ids = Self::stat(&ids_of(name))?;
+        Ok(Self { size: shard.size + ids.size, tag: format!("{} {}", shard.tag, ids.tag), ..shard })
     }
 
     /// # Errors
@@ -65,7 +73,17 @@ impl Shard {
     pub fn count(&self, is_plain: bool) -> Result<Vec<u64>, String> {
         match self.container() {
             Container::Parquet => Table::lens(&Arc::new(self.blob()?)),
+            Container::Arrow => Batches::lens(&self.blob()?),
+            Container::Indexed => Documents::lens(&self.index()?),
             _ => Ok(vec![self.open(0, is_plain)?.len()]),
+        }
+    }
+
+    /// The index of tokens that it is.
+    fn index(&self) -> Result<Blob, String> {
+        match is_remote(&self.name) || is_packed(&self.name).is_some() {
+            true => Err("is an index of tokens, which is read from disk, not packed".to_owned()),
+            false => self.blob(),
         }
     }
 
@@ -77,13 +95,19 @@ impl Shard {
         if self.container() == Container::Folder {
             return Ok(Box::new(Folder::open(Path::new(&self.name))?));
         }
+        if self.container() == Container::Indexed {
+            let name = ids_of(&self.name);
+            let ids = Blob::open(Path::new(&name)).map_err(|error| format!("{name} cannot be opened: {error}"))?;
+            return Ok(Box::new(Documents::open(&self.index()?, Arc::new(ids), part)?));
+        }
         let blob = Arc::new(self.blob()?);
         Ok(match self.container() {
             Container::Json if !is_plain => Box::new(Lines::json(blob)?),
             Container::Sheet(separator) if !is_plain => Box::new(Sheet::open(blob, separator)?),
             Container::Json | Container::Plain | Container::Sheet(_) => Box::new(Lines::plain(blob)?),
             Container::Tar => Box::new(Archive::open(blob)?),
-            Container::Folder => unreachable!("it is no file"),
+            Container::Folder | Container::Indexed => unreachable!("they were opened before"),
+            Container::Arrow => Box::new(Batches::open(&blob, part)?),
             Container::Parquet => Box::new(Table::open(&blob, part)?),
         })
     }

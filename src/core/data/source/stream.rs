@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use super::block::{Block, Body};
 use super::captioned::Captioned;
-use super::cut::{NUM_PROBES, Piece, num_pieces, piece_bytes};
+use super::cut::{NUM_PROBES, Piece, TokenPiece, num_pieces, num_token_pieces, piece_bytes};
 use super::energon::is_energon;
 use super::index::Index;
 use super::layout::{Layout, Whole};
@@ -70,6 +70,8 @@ pub enum Content {
     /// Two answers to one prompt.
     Pair(Box<Pair>),
     Text(Piece),
+    /// Tokens of a document, used as they are.
+    Tokens(TokenPiece),
     /// Documents end to end, processed but for their pixels.
     Packed(PackedSample),
     /// A picture or a clip with its caption.
@@ -85,7 +87,7 @@ impl Content {
             Self::Messages(conversation) => conversation.media.iter().collect(),
             Self::Pair(pair) => pair.answers().into_iter().flat_map(|answer| &answer.media).collect(),
             Self::Captioned(captioned) => captioned.target.iter().chain(&captioned.references).collect(),
-            Self::Text(_) | Self::Packed(_) | Self::Step(_) => Vec::new(),
+            Self::Text(_) | Self::Tokens(_) | Self::Packed(_) | Self::Step(_) => Vec::new(),
         }
     }
 }
@@ -127,6 +129,11 @@ impl Source {
             |shard: &Shard| matches!(shard.container(), Container::Json | Container::Plain | Container::Sheet(_));
         if named == Some(Layout::Plain) && !found.shards.iter().all(is_lines) {
             return Err(DataError::file(&name, "format plain is for files of lines; set text"));
+        }
+        let indexed = found.shards.iter().find(|shard| shard.container() == Container::Indexed);
+        if let Some(indexed) = indexed.filter(|_| named.is_some() || !file.columns.is_empty()) {
+            let reason = "holds tokens, which are used as they are: leave format and columns out";
+            return Err(DataError::file(Path::new(&indexed.name), reason));
         }
         let is_plain = named == Some(Layout::Plain);
         let mut index = Index::open(index_dir, &found.shards);
@@ -307,7 +314,7 @@ impl Source {
             }
             None => self.shard(unit).open(part, self.is_plain)?,
         };
-        let pieces = |record| num_pieces(block.num_bytes(record), self.piece_bytes);
+        let pieces = |record| self.pieces_of(block.num_bytes(record));
         let before = match (0..block.len()).any(|record| pieces(record) > 1) {
             true => sums((0..block.len()).map(pieces)),
             false => Vec::new(),
@@ -332,6 +339,10 @@ impl Source {
                 captioned.target.iter_mut().chain(&mut captioned.references).try_for_each(fetch)?;
                 Ok(Content::Captioned(*captioned))
             }
+            Whole::Tokens(ids) => match ids.is_empty() {
+                true => Err("a document without tokens".to_owned()),
+                false => Ok(Content::Tokens(TokenPiece::of(ids, piece, self.piece_bytes))),
+            },
             Whole::Text(text) => {
                 let num = num_pieces(opened.block.num_bytes(record), self.piece_bytes);
                 let piece = Piece::of(&text, piece, num);
@@ -378,28 +389,49 @@ impl Source {
         Err(reason.unwrap_or_else(|| DataError::Empty { path: self.name.clone() }))
     }
 
-    /// Counts pieces instead of texts where texts are long.
-    fn cut(&mut self, max_tokens: usize, num_tokens: &dyn Fn(&str) -> usize, index: &mut Index) {
+    /// Pieces of a text of so many bytes, or of a document of so many tokens.
+    fn pieces_of(&self, len: u64) -> u64 {
+        match self.layout {
+            Layout::Tokens => num_token_pieces(len, self.piece_bytes),
+            _ => num_pieces(len, self.piece_bytes),
+        }
+    }
+
+    /// The most bytes of a piece of a text, or tokens of a piece of a document.
+    fn longest(&self, max_tokens: usize, num_tokens: &dyn Fn(&str) -> usize) -> u64 {
+        if self.layout == Layout::Tokens {
+            return max_tokens as u64;
+        }
         let step = self.len().div_ceil(NUM_PROBES);
         let texts = (0..self.len()).step_by(step).filter_map(|at| match self.read(at) {
             Ok(Content::Text(piece)) => Some(piece.text),
             _ => None,
         });
-        let most = piece_bytes(texts, max_tokens, num_tokens);
+        piece_bytes(texts, max_tokens, num_tokens)
+    }
+
+    /// Counts pieces instead of texts where texts are long.
+    fn cut(&mut self, max_tokens: usize, num_tokens: &dyn Fn(&str) -> usize, index: &mut Index) {
+        let most = self.longest(max_tokens, num_tokens);
         if most >= u64::MAX / 8 {
             return;
         }
         self.piece_bytes = most;
         // Blocks that are open were not cut.
         let held = std::mem::take(self.open.get_mut().unwrap_or_else(PoisonError::into_inner));
-        let what = format!("{} pieces of {most}", if self.is_plain { "plain" } else { "text" });
+        let kind = match (&self.layout, self.is_plain) {
+            (Layout::Tokens, _) => "token",
+            (_, true) => "plain",
+            (_, false) => "text",
+        };
+        let what = format!("{kind} pieces of {most}");
         let known = |unit: &Unit, index: &Index| {
             let counts = index.get(&self.shards[unit.shard], &what)?;
             counts.get(unit.part as usize).copied()
         };
         let mut lens: Vec<Option<u64>> = self.units.iter().map(|unit| known(unit, index)).collect();
         let missing: Vec<usize> = (0..lens.len()).filter(|&unit| lens[unit].is_none()).collect();
-        let pieces = |block: &dyn Block| (0..block.len()).map(|record| num_pieces(block.num_bytes(record), most)).sum();
+        let pieces = |block: &dyn Block| (0..block.len()).map(|record| self.pieces_of(block.num_bytes(record))).sum();
         let counted = in_parallel(&missing, "measuring texts", |&unit| {
             let block = held.iter().find(|(held, _)| *held == unit).and_then(|(_, cell)| cell.get());
             match block {

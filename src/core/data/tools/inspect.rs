@@ -31,6 +31,8 @@ use crate::message::SampleId;
 const NUM_PROBED: usize = 200;
 /// Frames of a video that are shown.
 const MAX_FRAMES: usize = 4;
+/// Ids that are shown of a document's tokens.
+const MAX_IDS: usize = 32;
 
 /// One file.
 #[derive(Clone, Debug, PartialEq)]
@@ -210,6 +212,13 @@ pub fn show(inputs: &Inputs, index: u64, maker: Option<&dyn SampleMaker>) -> Res
             shown.media = media.collect::<Result<_, _>>().map_err(wrong)?;
         }
         Content::Text(piece) => shown.turns = vec![("text".to_owned(), piece.text.clone())],
+        Content::Tokens(piece) => {
+            let first = &piece.ids[..piece.ids.len().min(MAX_IDS)];
+            let more = if first.len() < piece.ids.len() { ", …" } else { "" };
+            let ids = first.iter().map(i64::to_string).collect::<Vec<_>>().join(", ");
+            shown.turns = vec![("tokens".to_owned(), format!("{ids}{more}"))];
+            shown.num_tokens = u32::try_from(piece.ids.len()).ok();
+        }
         Content::Captioned(captioned) => {
             shown.turns = captioned.captions.iter().map(|caption| ("caption".to_owned(), caption.clone())).collect();
             let media = content.media().into_iter().map(|source| show_media(source, base, inputs.decoder()));

@@ -270,7 +270,7 @@ fn members(dataset: &Dataset, pack: &[SampleId]) -> Result<Vec<Member>, BadSampl
                 let sources = &conversation.media[..sample.num_sources];
                 media(sources, base, processor, &mut all.media).map_err(wrong)?;
             }
-            Content::Text(_) | Content::Captioned(_) | Content::Step(_) => {}
+            Content::Text(_) | Content::Tokens(_) | Content::Captioned(_) | Content::Step(_) => {}
             Content::Packed(_) => return Err(dataset.bad(id.0, "is packed already".to_owned())),
             Content::Pair(_) => {
                 let reason = "is a pair of answers, which a run packs itself: leave `data pack` out";

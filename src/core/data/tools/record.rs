@@ -55,6 +55,9 @@ pub fn members(
             "is a pair of answers, which shards do not hold: keep such records as JSON or Parquet".to_owned(),
         )),
         Content::Text(piece) => Ok(vec![json_member(&json!({ "text": piece.text, "media": "text" }))]),
+        Content::Tokens(_) => Err(DataError::Line(
+            "is tokens without their text, which shards do not hold: `data pack` makes packs of them".to_owned(),
+        )),
         Content::Step(_) => Err(DataError::Line(
             "is a frame of an episode: shards of other samples hold none; `data convert` writes whole sets".to_owned(),
         )),

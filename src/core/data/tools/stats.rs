@@ -167,6 +167,7 @@ fn count(
                 ("images", pair.chosen.images().count()),
             ]
         }
+        Content::Tokens(piece) => vec![(TOKENS, piece.ids.len())],
         Content::Text(piece) => vec![("characters", piece.text.chars().count())],
         Content::Captioned(captioned) => of_captioned(captioned),
         Content::Step(step) => {

@@ -11,11 +11,13 @@ use crate::config::{Format, Paths, Phase, TrainFile};
 use crate::data::error::DataError;
 use crate::data::locator::Locator;
 
+mod arrow;
 mod layouts;
 #[cfg(feature = "cloud")]
 mod remote;
 mod shards;
 mod tables;
+mod tokens;
 
 struct Folder(tempfile::TempDir);
 

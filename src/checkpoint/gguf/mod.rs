@@ -1,0 +1,181 @@
+//! A language model as one GGUF file, which llama.cpp reads.
+//!
+//! ```text
+//! config.json ── architecture ┐              tokenizer ── vocabulary ─┬ byte_level
+//! weights (+ adapters) ─ plan ┴─ container ─ general                  ├ word_pieces
+//!                  names ┘ └ values                                   └ special
+//! ```
+//!
+//! Keys, names, orders and types are those of llama.cpp's `convert_hf_to_gguf.py`. Everything is known before a byte is written.
+
+mod architecture;
+mod byte_level;
+mod container;
+mod gemma;
+mod general;
+mod heads;
+mod json_file;
+mod keys;
+mod names;
+mod plan;
+mod special;
+#[cfg(test)]
+mod tests;
+mod values;
+mod vocabulary;
+mod word_pieces;
+
+use super::export::{ExportError, Exported};
+use super::fit::{expect_fit, load_options};
+use super::row_blocks;
+use crate::model::folder::ModelFolder;
+use crate::model::locate::ModelFolders;
+use architecture::describe;
+pub use container::TensorType;
+use container::{write_header, write_padding};
+use json_file::read_json;
+use loongforge_core::data::ChatTemplate;
+use loongforge_torch::train::Adapters;
+use loongforge_torch::train::hf::{Checkpoint, Dtype};
+use names::Architecture;
+use plan::{Plan, Planned};
+use std::io::{BufWriter, Write};
+use std::path::Path;
+use tch::{Kind, Tensor};
+use values::encoded;
+use vocabulary::{Files, vocabulary};
+
+/// Writes the model in `folder`, its adapters added, as the GGUF file `out`. `base` is the model that adapters are added to, `None`:
+/// what they say themselves; `kind` the type of matrices, `None`: that of the checkpoint.
+///
+/// # Errors
+/// llama.cpp has no architecture or no tokenizer like the model's, `folder` has no whole model, `out` is there, or a file cannot be
+/// read or written. `out` is not there then.
+pub fn export_gguf(
+    folder: &Path,
+    out: &Path,
+    base: Option<&str>,
+    kind: Option<TensorType>,
+    dequantize: bool,
+) -> Result<Exported, ExportError> {
+    let found = ModelFolders::find(folder, base)?;
+    if out.exists() {
+        let reason = "already exists: name another file".to_owned();
+        return Err(ExportError::Form { path: out.to_owned(), reason });
+    }
+    let path = found.config.join("config.json");
+    let wrong = |reason: String| ExportError::Form { path: path.clone(), reason };
+    let model = ModelFolder::open_plain(&found.config)?;
+    let model_type = model.json["model_type"].as_str().unwrap_or_default();
+    let (Some(architecture), Some(decoder)) = (Architecture::of(model_type), model.config.decoder()) else {
+        let known = Architecture::TYPES.map(|(name, _)| name).join(", ");
+        return Err(wrong(format!("model_type is {model_type:?}; GGUF files are written of {known}")));
+    };
+    let described = describe(architecture, &model.json, decoder).map_err(wrong)?;
+    let mut said = described.said.clone();
+    let no_tokenizer = |reason: String| ExportError::Form { path: found.config.join("tokenizer.json"), reason };
+    let tokenizer = Files::read(&found.config)?;
+    let template =
+        ChatTemplate::find(&found.config, &tokenizer.settings).map_err(|error| no_tokenizer(error.to_string()))?;
+    let vocabulary =
+        vocabulary(&tokenizer, &model.json, decoder.vocab_size as usize, template).map_err(no_tokenizer)?;
+
+    let checkpoint = Checkpoint::open(&found.weights)?;
+    if let Some((_, packed)) = checkpoint.tensors().find(|(_, stored)| stored.is_packed() && !dequantize) {
+        return Err(ExportError::Packed { folder: found.weights, format: packed.format() });
+    }
+    expect_fit(&found.weights, &model.config, &load_options(&model.json, false))?;
+    let adapters = found.adapters.as_ref().map(|adapters| Adapters::open(adapters, &model.config, &checkpoint));
+    let adapters = adapters.transpose()?;
+    let kind = kind.unwrap_or_else(|| of_checkpoint(&checkpoint));
+    let turned = architecture.turns_neighbors().then_some(described.num_heads);
+    let plan = Plan::new(
+        architecture,
+        &checkpoint,
+        decoder.tie_word_embeddings,
+        turned,
+        described.frequency_factors.as_deref(),
+        kind,
+    );
+    let plan = plan.map_err(|reason| ExportError::Form { path: found.weights.clone(), reason })?;
+    said.extend(plan.said());
+
+    let generation = read_json(&found.config.join("generation_config.json"))?;
+    let name =
+        std::path::absolute(folder).ok().and_then(|folder| Some(folder.file_name()?.to_string_lossy().into_owned()));
+    let descriptions = plan.descriptions();
+    let mut metadata =
+        general::general(architecture, name.as_deref().unwrap_or("model"), &generation, kind, &descriptions);
+    metadata.extend(described.metadata);
+    metadata.extend(vocabulary);
+
+    let parent = out.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let io = |source| ExportError::Io { path: out.to_owned(), source };
+    std::fs::create_dir_all(parent).map_err(io)?;
+    // Beside it, so that the rename stays on one disk.
+    let draft = tempfile::Builder::new().prefix(".loongforge-").tempfile_in(parent).map_err(io)?;
+    let mut writer = BufWriter::new(draft);
+    write_header(&mut writer, &metadata, &descriptions).map_err(io)?;
+    for planned in plan.tensors() {
+        write_tensor(&mut writer, &checkpoint, adapters.as_ref(), planned).map_err(|error| match error {
+            Failed::Read(error) => error,
+            Failed::Write(source) => io(source),
+        })?;
+    }
+    let draft = writer.into_inner().map_err(|error| io(error.into_error()))?;
+    draft.as_file().sync_all().map_err(io)?;
+    publish(draft, out).map_err(io)?;
+    Ok(Exported { num_files: 1, bytes: descriptions.iter().map(container::Description::num_bytes).sum(), said })
+}
+
+enum Failed {
+    Read(ExportError),
+    Write(std::io::Error),
+}
+
+/// Writes the values of one tensor, a block of rows at a time where they lie in the checkpoint as they are written.
+fn write_tensor(
+    writer: &mut impl Write,
+    checkpoint: &Checkpoint,
+    adapters: Option<&Adapters>,
+    planned: &Planned,
+) -> Result<(), Failed> {
+    let kind = planned.description.kind;
+    let read = |error| Failed::Read(ExportError::Weights(loongforge_torch::train::WeightsError::from(error)));
+    let mut write = |values: &Tensor| writer.write_all(&encoded(values, kind)).map_err(Failed::Write);
+    if let Some(made) = &planned.made {
+        write(&Tensor::from_slice(made))?;
+    }
+    for name in &planned.sources {
+        let stored = checkpoint.get(name).expect("planned of this checkpoint");
+        let is_changed = adapters.is_some_and(|adapters| adapters.changes(name));
+        if stored.shape.len() > 1 && planned.heads.is_none() && !is_changed {
+            for (first, rows) in row_blocks(&stored.shape) {
+                write(&checkpoint.read_rows(stored, first, rows, Kind::Float).map_err(read)?)?;
+            }
+            continue;
+        }
+        let values = checkpoint.read(stored, Kind::Float).map_err(read)?;
+        let values = adapters.map_or(values.shallow_clone(), |adapters| adapters.apply(name, &values));
+        let values = if planned.adds_one { values + 1.0 } else { values };
+        write(&planned.heads.map_or(values.shallow_clone(), |heads| plan::neighbors(&values, heads)))?;
+    }
+    write_padding(writer, &planned.description).map_err(Failed::Write)
+}
+
+/// The type of most files: that of the checkpoint's first matrix.
+fn of_checkpoint(checkpoint: &Checkpoint) -> TensorType {
+    let matrix = checkpoint.tensors().find(|(_, stored)| stored.shape.len() > 1 && stored.dtype.is_plain_float());
+    match matrix.map(|(_, stored)| (stored.is_packed(), stored.dtype)) {
+        Some((false, Dtype::F16)) => TensorType::F16,
+        Some((false, Dtype::F32 | Dtype::F64)) => TensorType::F32,
+        _ => TensorType::Bf16,
+    }
+}
+
+/// Gives a draft its name, readable by all as other files.
+fn publish(draft: tempfile::NamedTempFile, out: &Path) -> std::io::Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    draft.as_file().set_permissions(std::fs::Permissions::from_mode(0o644))?;
+    draft.persist_noclobber(out).map(drop).map_err(|error| error.error)
+}

@@ -1,0 +1,53 @@
+//! Data sets of the Hugging Face hub: what `hf://` paths mean is fetched into the shared cache, where the readers of data find it.
+
+use super::hub::{Hub, HubError};
+use hf_hub::RepoType;
+use loongforge_core::config::{Data, RunConfig};
+use loongforge_core::data::HubPath;
+use std::collections::BTreeSet;
+use std::sync::Mutex;
+
+/// Paths that this process has fetched: the hub is asked once.
+static FETCHED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+
+/// Fetches what those of `paths` mean that are of the hub; others are left to the readers.
+///
+/// # Errors
+/// The hub has no such data set, or it cannot be fetched.
+pub fn fetch_paths<'a>(paths: impl IntoIterator<Item = &'a str>) -> Result<(), HubError> {
+    for text in paths {
+        // What is no id of the hub is told by the readers, with the key.
+        let Ok(Some(path)) = HubPath::parse(text) else { continue };
+        let mut fetched = FETCHED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if !fetched.contains(text) {
+            Hub::of(RepoType::Dataset).fetch_data(&path)?;
+            fetched.insert(text.to_owned());
+        }
+    }
+    Ok(())
+}
+
+/// Fetches what `data.train` and `eval` of a run name.
+///
+/// # Errors
+/// As [`fetch_paths`].
+pub fn fetch_data(config: &RunConfig) -> Result<(), HubError> {
+    let held = config.eval.iter().flat_map(|eval| eval.path.iter().chain(eval.sets.values()));
+    fetch_paths(train(&config.data).chain(held.filter_map(|path| path.to_str())))
+}
+
+/// Fetches those of `data.train` that the cache of this machine lacks, as an actor on another machine than the command's.
+///
+/// # Errors
+/// As [`fetch_paths`].
+pub fn fetch_missing(data: &Data) -> Result<(), HubError> {
+    let is_missing = |text: &&str| match HubPath::parse(text) {
+        Ok(Some(path)) => path.find(&loongforge_core::data::hub_cache()).is_err(),
+        _ => false,
+    };
+    fetch_paths(train(data).filter(is_missing))
+}
+
+fn train(data: &Data) -> impl Iterator<Item = &str> {
+    data.train.iter().flat_map(|file| file.path.0.iter().map(String::as_str))
+}

@@ -1,0 +1,166 @@
+//! A model's folder to the Hugging Face hub, by its HTTP API: create the repository, ask which files are large, upload those by their
+//! hash, and commit all at once. What the hub has already is not sent again, so that a push that broke off goes on where it was.
+//!
+//! Nothing is ever sent but by the command that says so.
+
+mod error;
+mod files;
+mod http;
+mod large;
+#[cfg(test)]
+mod tests;
+
+use super::hub::Hub;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+pub use error::PushError;
+use files::{PushFile, files_of};
+use hf_hub::RepoType;
+use http::Client;
+use large::upload;
+use loongforge_core::checkpoint::sha256;
+use loongforge_core::config::Source;
+use serde_json::{Value, json};
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+
+/// Bytes of a file's beginning that the hub asks for.
+const SAMPLE_BYTES: u64 = 512;
+/// A larger file is never a part of a commit's text.
+const MAX_REGULAR_BYTES: u64 = 16 << 20;
+/// Files that one question names.
+const BATCH: usize = 256;
+
+/// Tells what was pushed.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Pushed {
+    /// Where it is.
+    pub url: String,
+    pub num_files: usize,
+    /// Bytes of all files, and of those that had to be sent.
+    pub bytes: [u64; 2],
+    /// Files of the folder that were left out.
+    pub left_out: Vec<String>,
+}
+
+/// Pushes the model in `folder` to the repository `id` (`ORG/NAME`), which is made if it is not there, as one commit on the branch
+/// `revision`. `progress` is told of every large file.
+///
+/// # Errors
+/// There is no token or no model, or the hub refuses or cannot be reached. What was uploaded by then is not sent again.
+pub fn push(
+    folder: &Path,
+    id: &str,
+    private: bool,
+    revision: &str,
+    progress: &mut dyn FnMut(String),
+) -> Result<Pushed, PushError> {
+    push_with(Hub::of(RepoType::Model), folder, id, private, revision, progress)
+}
+
+fn push_with(
+    hub: Hub,
+    folder: &Path,
+    id: &str,
+    private: bool,
+    revision: &str,
+    progress: &mut dyn FnMut(String),
+) -> Result<Pushed, PushError> {
+    let is_id = Source::new(format!("{id}@{revision}")).hub_id().is_some_and(|found| found.repo == id);
+    if !is_id || !revision.chars().all(|c| c.is_ascii_alphanumeric() || "._-".contains(c)) {
+        return Err(PushError::Id { id: format!("{id} ({revision})") });
+    }
+    let (files, left_out) = files_of(folder)?;
+    let client = Client::new(hub)?;
+    create(&client, id, private, revision)?;
+    let large = ask_large(&client, id, revision, &files)?;
+    let (mut lines, mut sent) =
+        (vec![json!({"key": "header", "value": {"summary": "Upload a model", "description": ""}})], 0);
+    let mut hashed = Vec::new();
+    for (file, is_large) in files.iter().zip(large) {
+        if !is_large {
+            let text = loongforge_core::files::read(&file.path, MAX_REGULAR_BYTES);
+            let text = text.map_err(|source| PushError::Io { path: file.path.clone(), source })?;
+            let content = STANDARD.encode(text);
+            lines.push(json!({"key": "file", "value": {"content": content, "path": file.name, "encoding": "base64"}}));
+            sent += file.bytes;
+            continue;
+        }
+        let oid = sha256(&file.path).map_err(|source| PushError::Io { path: file.path.clone(), source })?;
+        let value = json!({"path": file.name, "algo": "sha256", "oid": oid, "size": file.bytes});
+        lines.push(json!({"key": "lfsFile", "value": value}));
+        hashed.push((file, oid));
+    }
+    for batch in hashed.chunks(BATCH) {
+        sent += upload(&client, id, revision, batch, progress)?;
+    }
+    let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
+    let what = format!("committing to {id}");
+    let url = client.api(&format!("/api/models/{id}/commit/{revision}"));
+    let answer = client.post(&what, &url, "application/x-ndjson", text.as_bytes())?;
+    let url = answer["commitUrl"].as_str().map(str::to_owned).unwrap_or_else(|| client.api(&format!("/{id}")));
+    let bytes = [files.iter().map(|file| file.bytes).sum(), sent];
+    Ok(Pushed { url, num_files: files.len(), bytes, left_out })
+}
+
+/// Makes the repository and the branch where they are not there.
+fn create(client: &Client, id: &str, private: bool, revision: &str) -> Result<(), PushError> {
+    let (org, name) = id.split_once('/').unwrap_or(("", id));
+    let body = json!({"organization": org, "name": name, "type": "model", "private": private});
+    let what = format!("creating {id}");
+    // 409: it is there. Who may write to a repository need not be allowed to make one.
+    let made = client.post_json(&what, &client.api("/api/repos/create"), &body);
+    match made {
+        Err(PushError::Refused { status: 409, .. }) => {}
+        Err(PushError::Refused { status: 403, .. }) if client.exists(&client.api(&format!("/api/models/{id}")))? => {}
+        made => drop(made?),
+    }
+    if revision == "main" {
+        return Ok(());
+    }
+    let url = client.api(&format!("/api/models/{id}/branch/{revision}"));
+    match client.post_json(&format!("creating the branch {revision} of {id}"), &url, &json!({})) {
+        Err(PushError::Refused { status: 409, .. }) => Ok(()),
+        made => made.map(drop),
+    }
+}
+
+/// Asks which files are stored by their hash.
+fn ask_large(client: &Client, id: &str, revision: &str, files: &[PushFile]) -> Result<Vec<bool>, PushError> {
+    let what = format!("asking how {id} stores files");
+    let url = client.api(&format!("/api/models/{id}/preupload/{revision}"));
+    let mut large = Vec::new();
+    for batch in files.chunks(BATCH) {
+        let asked = batch.iter().map(|file| {
+            let sample = sample(&file.path).map_err(|source| PushError::Io { path: file.path.clone(), source })?;
+            Ok(json!({"path": file.name, "size": file.bytes, "sample": STANDARD.encode(sample)}))
+        });
+        let asked = asked.collect::<Result<Vec<Value>, PushError>>()?;
+        let answer = client.post_json(&what, &url, &json!({ "files": asked }))?;
+        for file in batch {
+            let told = answer["files"].as_array().into_iter().flatten().find(|told| told["path"] == file.name);
+            let mode = told.and_then(|told| told["uploadMode"].as_str());
+            let is_large = match mode {
+                Some("lfs") => true,
+                Some("regular") if file.bytes <= MAX_REGULAR_BYTES => false,
+                other => {
+                    let reason = format!("{} of {} bytes is to be stored as {other:?}", file.name, file.bytes);
+                    return Err(PushError::Answer { what, reason });
+                }
+            };
+            if told.is_some_and(|told| told["shouldIgnore"] == true) {
+                let reason = format!("{} is ignored by the repository's .gitignore", file.name);
+                return Err(PushError::Answer { what, reason });
+            }
+            large.push(is_large);
+        }
+    }
+    Ok(large)
+}
+
+fn sample(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(SAMPLE_BYTES).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
