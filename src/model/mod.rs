@@ -10,6 +10,7 @@ pub(crate) mod locate;
 mod preference;
 mod single_file;
 pub mod size;
+mod token_training;
 
 pub use error::FolderError;
 pub use folder::ModelFolder;

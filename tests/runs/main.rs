@@ -33,4 +33,5 @@ mod serving;
 mod soak;
 mod sound;
 mod text;
+mod training_methods;
 mod whole_omni;

@@ -52,6 +52,15 @@ impl Rules<'_> {
         if let Some(source) = &own.load {
             self.directory("model.reference.load", source, Some("config.json"), true);
         }
+        self.broken(
+            train.label_smoothing > 0.0,
+            code::COMBINATION,
+            &["train.label_smoothing", "train.preference"],
+            || {
+                let message = "`train.label_smoothing` smooths the labels of tokens, and `train.preference` learns from whole answers";
+                (message.to_owned(), "drop it; `train.preference.label_smoothing` is the share of wrong pairs")
+            },
+        );
         self.broken(train.phase != Phase::Sft, code::COMBINATION, &["train.preference", "train.phase"], || {
             ("`train.preference` compares answers".to_owned(), "set `train.phase` to sft, or leave it out")
         });

@@ -39,6 +39,7 @@ impl Model {
             scale: 1.0 / self.tokens as f64,
             evaluates: false,
             pairs: None,
+            noise: None,
         };
         let options = TextOptions { feature_tensors: Vec::new(), train_features: false, policy, keep_routing: false };
         let made = self.decoder.tape(&batch, Some(&targets), &options);

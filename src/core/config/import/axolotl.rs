@@ -117,6 +117,7 @@ fn sets(value: &Value) -> Result<Value, &'static str> {
 }
 
 fn method(sheet: &mut Sheet) {
+    let has_adapters = sheet.get("adapter").is_some();
     match sheet.get("adapter").and_then(Value::as_str) {
         Some("lora") => sheet.arrived("adapter", "model.foundation.lora"),
         Some("qlora") => sheet.missing(
@@ -137,8 +138,8 @@ fn method(sheet: &mut Sheet) {
     ]);
     sheet.settled("all linear maps are the default", &["lora_target_linear"]);
     sheet.missing("PEFT's layout is always written", &["lora_fan_in_fan_out", "peft"]);
-    sheet.missing("this variant of adapters is not there", &["loraplus_lr_ratio", "relora", "lora_on_cpu"]);
-    sheet.missing("noise on embeddings is not there", &["neftune_noise_alpha"]);
+    sheet.missing("this variant of adapters is not there", &["relora", "lora_on_cpu"]);
+    sheet.regularization(has_adapters);
     let loss = match sheet.get("rl").and_then(Value::as_str) {
         Some("dpo") => Some("sigmoid"),
         Some("ipo") => Some("ipo"),

@@ -84,6 +84,7 @@ fn data(sheet: &mut Sheet) {
 
 fn method(sheet: &mut Sheet) {
     let lora = "model.foundation.lora";
+    let has_adapters = sheet.get("finetuning_type").is_none_or(|kind| kind == "lora");
     match sheet.get("finetuning_type").and_then(Value::as_str).unwrap_or("lora") {
         "lora" => {
             let rank = sheet.number("lora_rank").unwrap_or(8.0);
@@ -109,19 +110,8 @@ fn method(sheet: &mut Sheet) {
     sheet.with("lora_target", "model.foundation.lora.target_modules", |value| Ok(names(value)));
     sheet.with("additional_target", "model.foundation.lora.modules_to_save", |value| Ok(names(value)));
     let others = "this variant of adapters is not there";
-    sheet.missing(
-        others,
-        &[
-            "loraplus_lr_ratio",
-            "pissa_init",
-            "pissa_iter",
-            "use_galore",
-            "use_badam",
-            "use_apollo",
-            "create_new_adapter",
-        ],
-    );
-    sheet.missing("noise on embeddings is not there", &["neftune_noise_alpha"]);
+    sheet.missing(others, &["pissa_init", "pissa_iter", "use_galore", "use_badam", "use_apollo", "create_new_adapter"]);
+    sheet.regularization(has_adapters);
     match sheet.get("stage").and_then(Value::as_str).unwrap_or("sft") {
         "sft" => sheet.settled("train.phase is sft where nothing else is said", &["stage"]),
         "pt" => sheet.with("stage", "train.phase", |_| Ok("pretrain".into())),

@@ -104,7 +104,7 @@ fn llama_factorys_keys_arrive_and_the_others_are_named() {
         ["max_samples", "quantization_bit", "some_new_key"]
     );
     let settled = fates(&imported, |fate| matches!(fate, Fate::Settled(_)));
-    assert!(settled.contains(&"neftune_noise_alpha") && settled.contains(&"trust_remote_code"), "{settled:?}");
+    assert!(settled.contains(&"plot_loss") && settled.contains(&"trust_remote_code"), "{settled:?}");
 }
 
 #[test]
@@ -128,6 +128,24 @@ fn axolotls_keys_arrive_and_the_others_are_named() {
         fates(&imported, |fate| matches!(fate, Fate::Missing(_))),
         ["evals_per_epoch", "optimizer", "special_tokens"]
     );
+}
+
+/// transformers' keys of label smoothing and NEFTune, and PEFT's of LoRA+.
+#[test]
+fn methods_of_training_arrive_from_both() {
+    let methods =
+        "label_smoothing_factor: 0.1\nneftune_noise_alpha: 5\nloraplus_lr_ratio: 16.0\nloraplus_lr_embedding: 1e-6\n";
+    let dir = folder();
+    let sft = LLAMA_FACTORY.replace("DIR", &dir.path().display().to_string()).replace("stage: dpo", "stage: sft");
+    let sft = sft.replace("neftune_noise_alpha: 0\n", "").replace("pref_beta: 0.2\npref_loss: ipo\n", "");
+    for text in [sft, AXOLOTL.replace("DIR", &dir.path().display().to_string())] {
+        let imported = import(&format!("{text}{methods}")).unwrap();
+        let node = crate::config::yaml::parse(&imported.yaml, 0, 0).unwrap().to_json();
+        assert_eq!((&node["train"]["label_smoothing"], &node["train"]["neftune_alpha"]), (&json!(0.1), &json!(5)));
+        assert_eq!(node["model"]["foundation"]["lora"]["loraplus_lr_ratio"], json!(16.0));
+        let settled = fates(&imported, |fate| matches!(fate, Fate::Settled(_)));
+        assert!(settled.contains(&"loraplus_lr_embedding"), "{settled:?}");
+    }
 }
 
 #[test]

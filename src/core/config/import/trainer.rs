@@ -67,6 +67,17 @@ impl Sheet {
         });
     }
 
+    /// Label smoothing, noise on embeddings, and of adapters LoRA+.
+    pub fn regularization(&mut self, has_adapters: bool) {
+        self.copy_number("label_smoothing_factor", "train.label_smoothing");
+        self.copy_number("neftune_noise_alpha", "train.neftune_alpha");
+        if has_adapters {
+            self.copy_number("loraplus_lr_ratio", "model.foundation.lora.loraplus_lr_ratio");
+        }
+        self.settled("it is for adapters", &["loraplus_lr_ratio"]);
+        self.settled("embeddings have no adapters", &["loraplus_lr_embedding"]);
+    }
+
     /// Preferences beside their loss and beta, which each calls otherwise.
     pub fn preference(&mut self, nll_weight: &str) {
         self.copy_number(nll_weight, "train.preference.nll_weight");

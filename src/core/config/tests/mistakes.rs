@@ -111,6 +111,14 @@ fn one_mistake_at_a_time() {
             &["LF0111", "a warm-up of 5 and a decay of 6"],
         ),
         // pairs of answers
+        (
+            "$ +train.label_smoothing=0.1 +train.preference={loss: orpo}",
+            &["LF0111", "`train.label_smoothing` smooths the labels of tokens", "share of wrong pairs"],
+        ),
+        ("$ +train.label_smoothing=1.0", &["LF0104", "train.label_smoothing"]),
+        ("$ +train.neftune_alpha=-1.0", &["LF0104", "train.neftune_alpha"]),
+        ("$ +model.foundation.lora={loraplus_lr_ratio: 0}", &["LF0104", "loraplus_lr_ratio"]),
+        ("$ +train.neftune_noise_alpha=5", &["train.neftune_alpha"]),
         ("$ +train.preference={}", &["LF0111", "and there are no weights of one", "set `model.load`"]),
         (
             "$ +train.preference={loss: orpo, gamma: 1}",

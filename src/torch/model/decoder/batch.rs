@@ -6,6 +6,7 @@ use std::rc::Rc;
 
 use tch::Tensor;
 
+use super::neftune::EmbeddingNoise;
 use crate::model::objective::Pairs;
 use crate::model::routing::Routing;
 use crate::tape::{Boundary, ContextShard, KeyValues, Policy, Slot, Tape};
@@ -37,6 +38,8 @@ pub struct Targets {
     pub evaluates: bool,
     /// The row is of pairs of answers, and its loss is that of their objective.
     pub pairs: Option<Pairs>,
+    /// What training adds to the embeddings of the tokens.
+    pub noise: Option<EmbeddingNoise>,
 }
 
 impl Targets {

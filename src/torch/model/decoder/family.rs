@@ -173,7 +173,9 @@ impl FoundationModel for DecoderModel {
         let is_prompt = batch.evaluates && batch.samples.iter().all(|sample| sample.num_targets == 0);
         let preference = self.preference.filter(|_| !is_prompt);
         let pairs = preference.map(|preference| Pairs::new(preference, &batch.cu_seqlens, &labels));
-        let targets = Targets { labels, scale: batch.loss_scale, evaluates: batch.evaluates, pairs };
+        let neftune = self.decoder.config().neftune.filter(|_| !batch.evaluates);
+        let noise = neftune.and_then(|neftune| neftune.of(batch, self.decoder.config().hidden_size));
+        let targets = Targets { labels, scale: batch.loss_scale, evaluates: batch.evaluates, pairs, noise };
         let options = TextOptions {
             feature_tensors: self.inputs.iter().map(|input| input.num_tensors).collect(),
             train_features: batch.feature_grads,

@@ -35,6 +35,7 @@ fn step(model: &Decoder, params: &Rc<ParamStore>, planner: Option<&mut MemoryPla
         scale: 1.0 / TOKENS as f64,
         evaluates: false,
         pairs: None,
+        noise: None,
     };
     let (policy, keep_routing) = (Policy::Keep, false);
     let options = TextOptions { feature_tensors: Vec::new(), train_features: false, policy, keep_routing };

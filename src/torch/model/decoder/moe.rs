@@ -345,6 +345,7 @@ mod tests {
             scale: 1.0 / 9.0,
             evaluates: false,
             pairs: None,
+            noise: None,
         };
         let options = TextOptions { feature_tensors: Vec::new(), train_features: false, policy, keep_routing: false };
         let made = model.tape(&batch, Some(&targets), &options);

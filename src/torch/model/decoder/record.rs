@@ -59,6 +59,9 @@ impl Decoder {
                 features.push((0..*levels).map(|_| tape.input(options.train_features)).collect());
             }
             let mut x = self.record_tokens(&mut tape, "embed", &batch.input_ids, &recording);
+            if let Some(noise) = trained.and_then(|targets| targets.noise.as_ref()) {
+                x = noise.record(&mut tape, x, &tokens, policy, self.device);
+            }
             for (rows, levels) in rows.iter().zip(&features) {
                 x = levels.first().map_or(x, |&merged| rows.put(&mut tape, x, merged));
             }
@@ -227,6 +230,7 @@ impl Decoder {
             ids: std::iter::once(head.id).chain(head_bias.as_ref().map(|bias| bias.id)).collect(),
             first_token: self.config.first_token,
             soft_cap: self.config.final_soft_cap,
+            smoothing: self.config.smoothing,
             parallel: self.config.parallel,
             device: self.device,
         }

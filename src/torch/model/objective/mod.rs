@@ -4,6 +4,7 @@ mod cross_entropy;
 mod flow;
 mod linear_cross_entropy;
 mod preference;
+mod smoothing;
 mod target_scores;
 mod vocab_parallel;
 
@@ -11,3 +12,4 @@ pub(super) use cross_entropy::CrossEntropy;
 pub use flow::{Draw, FlowSettings, LossKind, NoisePurpose, TimeWeight, noise};
 pub(super) use linear_cross_entropy::soft_capped;
 pub use preference::{Pairs, Preference, PreferenceLoss};
+pub use smoothing::Smoothing;

@@ -176,6 +176,7 @@ impl Models {
             scale,
             evaluates: false,
             pairs: None,
+            noise: None,
         };
         let options = TextOptions {
             feature_tensors: self.feature_tensors(),
