@@ -13,6 +13,7 @@ mod fixture;
 mod frozen;
 mod hosts;
 mod kinds;
+mod kto;
 mod layouts;
 mod memory;
 #[path = "../support/must.rs"]

@@ -37,6 +37,8 @@ const NAMES: &[(&[&str], &str, &str)] = &[
     (&["pref_beta", "dpo_beta"], "train.preference.beta", ""),
     (&["pref_loss", "dpo_loss"], "train.preference.loss", ""),
     (&["pref_ftx", "rpo_alpha"], "train.preference.nll_weight", ""),
+    (&["kto_chosen_weight", "kto_desirable_weight"], "train.preference.desirable_weight", ""),
+    (&["kto_rejected_weight", "kto_undesirable_weight"], "train.preference.undesirable_weight", ""),
     (&["label_smoothing_factor"], "train.label_smoothing", ""),
     (&["neftune_noise_alpha"], "train.neftune_alpha", ""),
     (&["max_grad_norm", "max_norm"], "train.clip_grad", ""),

@@ -22,6 +22,14 @@ impl Rules<'_> {
         for (key, is_written, of) in [
             ("label_smoothing", preference.label_smoothing.is_some() && !smooths, "sigmoid and robust"),
             ("gamma", preference.gamma.is_some() && !is(&[PreferenceLoss::Simpo]), "simpo"),
+            ("group_size", preference.group_size.is_some() && !is(&[PreferenceLoss::Kto]), "kto"),
+            ("desirable_weight", preference.desirable_weight.is_some() && !is(&[PreferenceLoss::Kto]), "kto"),
+            ("undesirable_weight", preference.undesirable_weight.is_some() && !is(&[PreferenceLoss::Kto]), "kto"),
+            (
+                "nll_weight",
+                preference.nll_weight.is_some() && is(&[PreferenceLoss::Kto]),
+                "all losses of pairs, and not for kto",
+            ),
         ] {
             let key = format!("train.preference.{key}");
             self.broken(is_written, code::COMBINATION, &[&key, "train.preference.loss"], || {
@@ -74,6 +82,12 @@ impl Rules<'_> {
                 (message.to_owned(), "leave `model.mtp` out")
             },
         );
+        let answers = config.eval.as_ref().is_some_and(|eval| eval.generate.is_some());
+        let is_kto = loss == PreferenceLoss::Kto;
+        self.broken(answers && is_kto, code::COMBINATION, &["eval.generate", "train.preference.loss"], || {
+            let message = "`eval.generate` with `train.preference.loss: kto`: groups of labeled answers ask nothing";
+            (message.to_owned(), "drop it; `loongforge evaluate` generates answers of a checkpoint")
+        });
         let cuts = config.data.pack.too_long == TooLong::Truncate;
         self.broken(cuts, code::COMBINATION, &["train.preference", "data.pack.too_long"], || {
             let message = "`data.pack.too_long`: truncate, and a pair of answers cannot be cut";

@@ -80,12 +80,14 @@ pub use media::VideoSource;
 pub use open_maker::open_maker;
 pub use packed::{PackedKind, PackedMedia, PackedSample};
 pub use positions::{PositionKind, Span};
-pub use processor::{FlowOptions, Learned, PolicyOptions, Processor, ProcessorFolders, ProcessorOptions, Sampled};
+pub use processor::{
+    FlowOptions, LABELS, Learned, PolicyOptions, Processor, ProcessorFolders, ProcessorOptions, Sampled,
+};
 pub use sample::{IGNORE_INDEX, Media, Sample};
 pub use source::fingerprint;
 pub use source::{
-    Captioned, Content, Conversation, Fingerprint, IMAGE_PLACEHOLDER, MediaSource, Mixture, Part, Piece, Place,
-    Question, Source, Turn, Written,
+    Captioned, Content, Conversation, Fingerprint, IMAGE_PLACEHOLDER, Labeled, MediaSource, Mixture, Part, Piece,
+    Place, Question, Source, Turn, Written,
 };
 pub use template::{ChatTemplate, built_in};
 pub use tokenizer::{SpecialTokens, Token, Tokenizer};

@@ -54,7 +54,9 @@ pub use family::custom::parts_config;
 pub use foundation::{FoundationFamily, FoundationModel, FoundationShape, FoundationTape};
 pub use groot::{GrootConfig, GrootFamily, TransformerSizes, Tuned};
 pub use keys::ModelConfigError;
-pub use objective::{Draw, FlowSettings, LossKind, NoisePurpose, Preference, PreferenceLoss, Smoothing, TimeWeight};
+pub use objective::{
+    Draw, FlowSettings, Kto, LossKind, NoisePurpose, Preference, PreferenceLoss, Smoothing, TimeWeight,
+};
 pub use original_names::{COMFY_PREFIX, FlorenceNames, GrootNames, Naming, PolicyNames};
 pub use parallel_errors::{ContextParallelError, TensorParallelError};
 pub use policy::{

@@ -7,8 +7,9 @@ use super::sheet::{Sheet, schedule};
 pub(super) fn read(sheet: &mut Sheet) {
     model(sheet);
     data(sheet);
+    let is_kto = sheet.is("rl", "kto");
     method(sheet);
-    train(sheet);
+    train(sheet, is_kto);
     run(sheet);
 }
 
@@ -145,18 +146,24 @@ fn method(sheet: &mut Sheet) {
         Some("ipo") => Some("ipo"),
         Some("orpo") => Some("orpo"),
         Some("simpo") => Some("simpo"),
+        Some("kto") => Some("kto"),
         _ => None,
     };
     match loss {
         Some(loss) => sheet.with("rl", "train.preference.loss", |_| Ok(loss.into())),
-        None => sheet.missing("train.preference learns from pairs: dpo, ipo, orpo, simpo", &["rl"]),
+        None => sheet.missing("train.preference is dpo, ipo, orpo, simpo or kto", &["rl"]),
     }
     ["rl_beta", "dpo_beta", "orpo_alpha"].iter().for_each(|key| sheet.copy_number(key, "train.preference.beta"));
+    sheet.copy_number("kto_desirable_weight", "train.preference.desirable_weight");
+    sheet.copy_number("kto_undesirable_weight", "train.preference.undesirable_weight");
     sheet.preference("rpo_alpha");
 }
 
-fn train(sheet: &mut Sheet) {
-    sheet.batch("micro_batch_size", 1.0);
+fn train(sheet: &mut Sheet, is_kto: bool) {
+    match is_kto {
+        true => sheet.batch_of_groups("micro_batch_size", 1.0),
+        false => sheet.batch("micro_batch_size", 1.0),
+    }
     sheet.copy_number("learning_rate", "train.lr");
     sheet.duration("num_epochs", 1.0);
     let ratio = sheet.number("cosine_min_lr_ratio").zip(sheet.number("learning_rate"));

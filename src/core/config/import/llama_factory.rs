@@ -5,10 +5,11 @@ use serde_json::{Value, json};
 use super::sheet::{Sheet, schedule};
 
 pub(super) fn read(sheet: &mut Sheet) {
+    let is_kto = sheet.is("stage", "kto");
     model(sheet);
     data(sheet);
     method(sheet);
-    train(sheet);
+    train(sheet, is_kto);
     run(sheet);
 }
 
@@ -62,8 +63,8 @@ fn data(sheet: &mut Sheet) {
         "the paths of data.train begin with it: compare them with the files of dataset_info.json",
         &["dataset_dir"],
     );
-    // A pair of answers cannot be cut.
-    if sheet.get("cutoff_len").is_some() && !sheet.is("stage", "dpo") {
+    // Answers that are compared cannot be cut.
+    if sheet.get("cutoff_len").is_some() && !sheet.is("stage", "dpo") && !sheet.is("stage", "kto") {
         sheet.set("data.pack.too_long", "truncate");
     }
     sheet.copy("cutoff_len", "data.pack.max_tokens");
@@ -116,11 +117,27 @@ fn method(sheet: &mut Sheet) {
         "sft" => sheet.settled("train.phase is sft where nothing else is said", &["stage"]),
         "pt" => sheet.with("stage", "train.phase", |_| Ok("pretrain".into())),
         "dpo" => preference(sheet),
-        _ => sheet.missing("sft, pretraining and preferences in pairs are there", &["stage"]),
+        "kto" => {
+            sheet.set("train.preference.loss", "kto");
+            sheet.arrived("stage", "train.preference");
+            sheet.copy_number("pref_beta", "train.preference.beta");
+            sheet.copy_number("kto_chosen_weight", "train.preference.desirable_weight");
+            sheet.copy_number("kto_rejected_weight", "train.preference.undesirable_weight");
+            sheet.missing("train.preference.loss: kto has no negative log-likelihood beside it", &["pref_ftx"]);
+        }
+        _ => sheet.missing("sft, pretraining, preferences in pairs and kto are there", &["stage"]),
     }
     sheet.settled(
         "it is for preferences",
-        &["pref_beta", "pref_ftx", "pref_loss", "simpo_gamma", "dpo_label_smoothing"],
+        &[
+            "pref_beta",
+            "pref_ftx",
+            "pref_loss",
+            "simpo_gamma",
+            "dpo_label_smoothing",
+            "kto_chosen_weight",
+            "kto_rejected_weight",
+        ],
     );
 }
 
@@ -137,8 +154,11 @@ fn preference(sheet: &mut Sheet) {
     sheet.preference("pref_ftx");
 }
 
-fn train(sheet: &mut Sheet) {
-    sheet.batch("per_device_train_batch_size", 8.0);
+fn train(sheet: &mut Sheet, is_kto: bool) {
+    match is_kto {
+        true => sheet.batch_of_groups("per_device_train_batch_size", 8.0),
+        false => sheet.batch("per_device_train_batch_size", 8.0),
+    }
     // Their default.
     sheet.set("train.lr", 5e-5);
     sheet.copy_number("learning_rate", "train.lr");

@@ -149,6 +149,24 @@ fn methods_of_training_arrive_from_both() {
 }
 
 #[test]
+fn a_devices_batch_is_a_group_of_labeled_answers() {
+    let dir = folder();
+    let text = LLAMA_FACTORY.replace("DIR", &dir.path().display().to_string());
+    let text = text.replace("stage: dpo", "stage: kto\nkto_chosen_weight: 1.5").replace("pref_loss: ipo\n", "");
+    let text = text.replace("per_device_train_batch_size: 1\n", "per_device_train_batch_size: 6\n");
+    let imported = import(&text).unwrap();
+    let config = load_text(&imported.yaml).unwrap_or_else(|report| panic!("{}\n{report}", imported.yaml)).config;
+    let preference = config.train.preference.unwrap();
+    assert_eq!((format!("{:?}", preference.loss), preference.num_grouped()), ("Kto".to_owned(), 6));
+    assert_eq!((preference.beta, preference.desirable_weight), (Some(0.2), Some(1.5)));
+    assert_eq!(config.train.global_batch_size, 8, "groups that are accumulated");
+    let text = AXOLOTL.replace("DIR", &dir.path().display().to_string());
+    let imported = import(&format!("{text}rl: kto\nkto_undesirable_weight: 0.2\n")).unwrap();
+    let node = crate::config::yaml::parse(&imported.yaml, 0, 0).unwrap().to_json();
+    assert_eq!(node["train"]["preference"], json!({"loss": "kto", "undesirable_weight": 0.2, "group_size": 4}));
+}
+
+#[test]
 fn what_is_of_nobody_is_refused() {
     for (text, part) in [("a: [", "not YAML"), ("model: x\nlr: 1\n", "lr, model"), ("3\n", "none")] {
         let error = import(text).unwrap_err().to_string();

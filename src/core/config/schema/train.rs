@@ -39,7 +39,8 @@ pub struct Train {
     #[serde(default)]
     #[schemars(range(max = 1e6), extend("exclusiveMinimum" = 0.0))]
     pub epochs: Option<f64>,
-    /// Samples a step, over all replicas; packs, with `data.pack.mode: stream`.
+    /// Samples a step, over all replicas; packs, with `data.pack.mode: stream`; groups of answers, with
+    /// `train.preference.loss: kto`.
     #[schemars(range(min = 1, max = 16777216))]
     pub global_batch_size: usize,
     /// Most samples in one pack; `null`: as many as `data.pack.max_tokens` holds.

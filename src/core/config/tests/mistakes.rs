@@ -132,6 +132,15 @@ fn one_mistake_at_a_time() {
             "$ train={steps: 10, global_batch_size: 4, lr: 1e-5, preference: {loss: orpo}, phase: pretrain}",
             &["LF0111", "`train.preference` compares answers", "set `train.phase` to sft"],
         ),
+        (
+            "$ +train.preference={loss: orpo, group_size: 8}",
+            &["LF0111", "`train.preference.group_size` is for `train.preference.loss`: kto"],
+        ),
+        (
+            "$ +train.preference={loss: kto, nll_weight: 1}",
+            &["LF0111", "`train.preference.nll_weight` is for `train.preference.loss`", "not for kto"],
+        ),
+        ("$ +train.preference={loss: kto, group_size: 1}", &["LF0104", "train.preference.group_size"]),
         ("$ +model.reference={frozen_precision: fp8_e4m3fn}", &["LF0111", "without `train.preference`"]),
         // diffusion models
         (

@@ -1,7 +1,7 @@
 //! Data sets: from what a config names to the sample at a position.
 //!
 //! ```text
-//! path ── paths ── shard ─ blob ─┬ lines   ┐                 ┌ messages, sharegpt, alpaca, pairs, fields
+//! path ── paths ── shard ─ blob ─┬ lines   ┐                 ┌ messages, sharegpt, alpaca, pairs, labeled, fields
 //!                  (remote)      ├ archive ├ block ─ record ─┤ text ─ cut
 //!                                ├ table   │                 └ packed
 //!                                └ sheet   ┘
@@ -23,6 +23,7 @@ mod flat;
 mod folder;
 mod foreign;
 mod index;
+mod labeled;
 mod layout;
 mod lines;
 mod locate;
@@ -52,6 +53,7 @@ pub use archive::tests::tar;
 pub use captioned::Captioned;
 pub use cut::Piece;
 pub use fingerprint::{Fingerprint, fingerprint};
+pub use labeled::Labeled;
 pub use messages::{Conversation, IMAGE_PLACEHOLDER, MediaSource, Part, Turn, VIDEO_PLACEHOLDER, Written};
 pub use mixture::{Mixture, Place};
 pub use pairs::Pair;

@@ -34,7 +34,7 @@ fn step(model: &Decoder, params: &Rc<ParamStore>, planner: Option<&mut MemoryPla
         labels: ids.iter().map(|id| (id + 1) % 32).collect(),
         scale: 1.0 / TOKENS as f64,
         evaluates: false,
-        pairs: None,
+        answers: None,
         noise: None,
     };
     let (policy, keep_routing) = (Policy::Keep, false);

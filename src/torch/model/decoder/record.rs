@@ -124,14 +124,14 @@ impl Decoder {
             (made.mixer_losses, made.routing) = (mixer_losses, recording.finish());
             return made;
         }
-        if let Some(pairs) = &targets.pairs {
+        if let Some(answers) = &targets.answers {
             let (hidden, labels) = self.record_counted(tape, x, targets, &recording);
             let each = self.cross_entropy().record_each(tape, "log-probabilities", hidden, &labels);
-            made.reference = pairs.needs_reference().then(|| tape.input(false));
-            let (objective, scale) = (pairs.clone(), targets.scale);
+            made.reference = answers.needs_reference().then(|| tape.input(false));
+            let (objective, scale) = (answers.clone(), targets.scale);
             let forward = move |reads: &[Tensor]| objective.loss(&reads[0], reads.get(1), scale).into();
             let reads: Vec<Slot> = [each].into_iter().chain(made.reference).collect();
-            let found = tape.run("loss of pairs", &[], Policy::Keep, &reads, 2, forward);
+            let found = tape.run("loss of answers", &[], Policy::Keep, &reads, 2, forward);
             found.iter().for_each(|slot| tape.keep(*slot));
             (made.hidden, made.loss, made.measures) = (hidden, Some(found[0]), Some(found[1]));
             if targets.evaluates {
