@@ -133,10 +133,11 @@ impl Dataset {
         self.sources.iter().flat_map(Source::left_out).map(String::as_str).collect()
     }
 
-    /// Sample `index` of data set `source`, in the order of its files.
+    /// Sample `index` of data set `source`, in the order of its files; a group begins with it.
     pub(super) fn sample_of(&self, source: usize, index: u64) -> Result<Sample, BadSample> {
-        let source = &self.sources[source];
-        let content = source.read(index as usize)?;
+        let (set, source) = (source, &self.sources[source]);
+        let end = (index + self.maker.group_size() as u64).min(source.len() as u64);
+        let content = self.read((index..end).map(|index| (set, index)))?;
         let sample = self.maker.make(SampleId(index), &content, source.base());
         sample.map_err(|error| source.refused(index as usize, &error))
     }
@@ -151,22 +152,27 @@ impl Dataset {
 
     /// Returns what the sample at a position is made from, and what its files are relative to.
     pub(super) fn content(&self, position: u64) -> Result<(Content, &Path), BadSample> {
-        let read = |(set, index): (usize, u64)| self.sources[set].read(index as usize);
-        let (source, size) = (self.place(position).0, self.maker.group_size() as u64);
-        if size == 1 {
-            return Ok((read(self.record(position))?, source.base()));
-        }
+        let size = self.maker.group_size() as u64;
         let first = position.saturating_mul(size);
-        let all = if self.is_once { self.num_records() as u64 } else { u64::MAX };
+        let all = if self.is_once && size > 1 { self.num_records() as u64 } else { u64::MAX };
+        let records = (first..first.saturating_add(size).min(all)).map(|position| self.record(position));
+        Ok((self.read(records)?, self.place(position).0.base()))
+    }
+
+    /// The record at these places, or the records as a group.
+    fn read(&self, mut places: impl Iterator<Item = (usize, u64)>) -> Result<Content, BadSample> {
         let mut answers = Vec::new();
-        for position in first..first.saturating_add(size).min(all) {
-            let place = self.record(position);
+        let read = |(set, index): (usize, u64)| self.sources[set].read(index as usize);
+        if self.maker.group_size() == 1 {
+            return read(places.next().expect("a sample has a record"));
+        }
+        for place in places {
             match read(place)? {
                 Content::Labeled(answer) => answers.push(*answer),
                 _ => return Err(self.sources[place.0].bad(place.1 as usize, "is no labeled answer".to_owned())),
             }
         }
-        Ok((Content::Group(answers), source.base()))
+        Ok(Content::Group(answers))
     }
 
     /// A number of what the visit of a position chooses of its record: visits of a record with the same number have the same

@@ -112,7 +112,7 @@ fn one_mistake_at_a_time() {
         ),
         // pairs of answers
         (
-            "$ +train.label_smoothing=0.1 +train.preference={loss: orpo}",
+            "$ train={steps: 10, global_batch_size: 4, lr: 1e-5, preference: {loss: orpo}, label_smoothing: 0.1}",
             &["LF0111", "`train.label_smoothing` smooths the labels of tokens", "share of wrong pairs"],
         ),
         ("$ +train.label_smoothing=1.0", &["LF0104", "train.label_smoothing"]),
@@ -136,11 +136,7 @@ fn one_mistake_at_a_time() {
             "$ +train.preference={loss: orpo, group_size: 8}",
             &["LF0111", "`train.preference.group_size` is for `train.preference.loss`: kto"],
         ),
-        (
-            "$ +train.preference={loss: kto, nll_weight: 1}",
-            &["LF0111", "`train.preference.nll_weight` is for `train.preference.loss`", "not for kto"],
-        ),
-        ("$ +train.preference={loss: kto, group_size: 1}", &["LF0104", "train.preference.group_size"]),
+        ("$ +train.preference={loss: orpo, group_size: 1}", &["LF0104", "train.preference.group_size"]),
         ("$ +model.reference={frozen_precision: fp8_e4m3fn}", &["LF0111", "without `train.preference`"]),
         // diffusion models
         (
