@@ -55,7 +55,7 @@ fn found(summary: &StepSummary) -> [(&'static str, f64); 7] {
 #[test]
 fn answers_are_learned_as_trl_learns_them() {
     let expected: Value = serde_json::from_slice(&fs::read(data().join("expected.json")).unwrap()).unwrap();
-    for (name, own) in [("even", &[][..]), ("weighted", &WEIGHTS)] {
+    for (name, own) in [("even", &[][..]), ("weighted", &WEIGHTS[..])] {
         let (dir, expected) = (run_folder(), &expected["losses"][name]);
         let steps = run_in(dir.path(), "checkpoints", own, None);
         assert_eq!(steps.len(), 5);
@@ -94,7 +94,7 @@ fn no_layout_and_no_pack_changes_what_a_group_learns() {
         &["pools.foundation.tensor_parallel=2"],
         &["pools.reference.cache=64MiB", "pools.data.replicas=2"],
     ] {
-        let others = run_in(dir.path(), "others", &[&three, own].concat(), None);
+        let others = run_in(dir.path(), "others", &[&three[..], own].concat(), None);
         assert_eq!(others.len(), one.len());
         for (other, one) in others.iter().zip(&one) {
             for ((what, found), (_, expected)) in found(other).into_iter().zip(found(one)) {

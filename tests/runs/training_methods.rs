@@ -104,7 +104,7 @@ fn layouts_and_packs_learn_what_one_process_learns() {
         &["pools.foundation.context_parallel=2"],
         &["pools.foundation.pipeline_parallel=2", "model.foundation.recompute=all"],
     ] {
-        let found = run_in(dir.path(), "others", &[&both, own].concat(), None);
+        let found = run_in(dir.path(), "others", &[&both[..], own].concat(), None);
         assert_eq!(found.len(), one.len());
         for (found, expected) in found.iter().zip(&one) {
             for (found, expected) in [(found.loss, expected.loss), (found.grad_norm, expected.grad_norm)] {
@@ -137,7 +137,7 @@ fn held_out_losses_are_of_the_labels_without_noise() {
     // So small a rate moves no weight.
     let still = [held_out.as_str(), "eval.every_steps=1", "train.steps=1", "train.lr=1e-30"];
     let run = |own: &[&str]| {
-        let (steps, evaluations) = run_and_evaluate_in(dir.path(), "one", &[&still, own].concat(), None);
+        let (steps, evaluations) = run_and_evaluate_in(dir.path(), "one", &[&still[..], own].concat(), None);
         fs::remove_dir_all(dir.path().join("one")).unwrap();
         (steps[0].loss, evaluations[0].sets[0].loss())
     };
