@@ -108,7 +108,8 @@ impl Groups {
         // 1 of a good answer, -1 of a bad one.
         let value_M = (&ratio_M - &z_M) * (&good_M - &bad_M) * self.beta;
         let weight_M = &good_M * self.weights.desirable_weight + &bad_M * self.weights.undesirable_weight;
-        let loss = ((1.0 - value_M.sigmoid()) * weight_M).sum(Kind::Double) * scale;
+        let cost_M: Tensor = (1.0 - value_M.sigmoid()) * weight_M;
+        let loss = cost_M.sum(Kind::Double) * scale;
         let (reward_M, logp_M) = (ratio_M.detach() * self.beta, logp_N.detach().index_select(0, &answers_M));
         let kinds = [&good_M, &bad_M];
         let of_kinds = |x_M: &Tensor| kinds.map(|kind_M| (x_M * kind_M).sum(Kind::Double));

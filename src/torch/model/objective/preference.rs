@@ -131,7 +131,7 @@ impl Pairs {
 
     /// The loss of each pair `[P]`, of log-ratios, mean log-probabilities and lengths `[P, 2]`.
     fn each(&self, ratio_P2: &Tensor, mean_P2: &Tensor, len_P2: &Tensor) -> Tensor {
-        let Preference { loss, beta, nll_weight } = self.objective;
+        let Preference { loss, beta, nll_weight, group_size: _ } = self.objective;
         let difference = |x_P2: &Tensor| x_P2.i((.., 0)) - x_P2.i((.., 1));
         let delta_P = difference(ratio_P2) * beta;
         let smoothed = |epsilon: f64, sign: f64| {
