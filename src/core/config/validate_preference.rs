@@ -84,6 +84,11 @@ impl Rules<'_> {
         );
         let answers = config.eval.as_ref().is_some_and(|eval| eval.generate.is_some());
         let is_kto = loss == PreferenceLoss::Kto;
+        let is_late = config.eval.as_ref().is_some_and(|eval| eval.every_steps == 0);
+        self.broken(is_late && is_kto, code::COMBINATION, &["eval.every_steps", "train.preference.loss"], || {
+            let message = "`train.preference.loss: kto` evaluates while the reference model is there: during the run";
+            (message.to_owned(), "set `eval.every_steps` to a number of steps")
+        });
         self.broken(answers && is_kto, code::COMBINATION, &["eval.generate", "train.preference.loss"], || {
             let message = "`eval.generate` with `train.preference.loss: kto`: groups of labeled answers ask nothing";
             (message.to_owned(), "drop it; `loongforge evaluate` generates answers of a checkpoint")

@@ -92,9 +92,9 @@ impl Dataset {
         if self.mixture.is_some() { all - held } else { held }
     }
 
-    /// Returns whether all samples are rendered by a chat template.
+    /// Returns whether all samples are conversations, which may be asked; groups of answers are not.
     pub fn is_conversation(&self) -> bool {
-        self.sources.iter().all(Source::is_conversation)
+        self.maker.group_size() == 1 && self.sources.iter().all(Source::is_conversation)
     }
 
     /// The number of the data set and the index in it of the sample at a position, or of the first record of its group.
