@@ -25,11 +25,7 @@ impl Rules<'_> {
             ("group_size", preference.group_size.is_some() && !is(&[PreferenceLoss::Kto]), "kto"),
             ("desirable_weight", preference.desirable_weight.is_some() && !is(&[PreferenceLoss::Kto]), "kto"),
             ("undesirable_weight", preference.undesirable_weight.is_some() && !is(&[PreferenceLoss::Kto]), "kto"),
-            (
-                "nll_weight",
-                preference.nll_weight.is_some() && is(&[PreferenceLoss::Kto]),
-                "all losses of pairs, and not for kto",
-            ),
+            ("nll_weight", preference.nll_weight.is_some() && is(&[PreferenceLoss::Kto]), "those of pairs"),
         ] {
             let key = format!("train.preference.{key}");
             self.broken(is_written, code::COMBINATION, &[&key, "train.preference.loss"], || {
@@ -82,7 +78,7 @@ impl Rules<'_> {
                 (message.to_owned(), "leave `model.mtp` out")
             },
         );
-        let answers = config.eval.as_ref().is_some_and(|eval| eval.generate.is_some());
+        let answers = config.eval.as_ref().is_some_and(|eval| eval.generate.is_some_and(|count| count > 0));
         let is_kto = loss == PreferenceLoss::Kto;
         let is_late = config.eval.as_ref().is_some_and(|eval| eval.every_steps == 0);
         self.broken(is_late && is_kto, code::COMBINATION, &["eval.every_steps", "train.preference.loss"], || {
