@@ -267,6 +267,29 @@ mod tests {
     }
 
     #[test]
+    fn what_has_another_rate_is_apart_whoever_holds_it() {
+        let specs = || {
+            ["layers.0.a", "layers.0.b", "layers.1.b", "layers.1.a"].map(|name| {
+                let rate = if name.ends_with('b') { 16.0 } else { 1.0 };
+                ParamSpec { rate, ..ParamSpec::new(name, &[8, 8], Init::Zeros) }
+            })
+        };
+        let parts = |sharding| {
+            let store = ParamStore::shared_out(specs().into(), Kind::Float, Device::Cpu, sharding);
+            store.owned().iter().map(|part| (part.at, part.values.numel(), part.rate)).collect::<Vec<_>>()
+        };
+        assert_eq!(parts(Sharding::none()), [(0, 128, 1.0), (128, 128, 16.0)]);
+        for rank in 0..3 {
+            // A third of a layer is 48 elements, of which 64 of each rate lie side by side.
+            let of_layer = [vec![(0, 48, 1.0)], vec![(0, 16, 1.0), (16, 32, 16.0)], vec![(0, 48, 16.0)]];
+            let own = of_layer[rank].iter();
+            let expected: Vec<_> =
+                own.clone().copied().chain(own.map(|(at, len, rate)| (at + 48, *len, *rate))).collect();
+            assert_eq!(parts(Sharding::new(ZeroStage::Parameters, rank, 3)), expected);
+        }
+    }
+
+    #[test]
     fn a_view_of_a_parameter_has_a_gradient_whatever_the_optimizer_has_done() {
         let store = ParamStore::new(vec![ParamSpec::new("table", &[4, 8], Init::Ones)], Kind::Float, Device::Cpu);
         let view = store.get("table").view([-1]);
