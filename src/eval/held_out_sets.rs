@@ -41,7 +41,7 @@ pub fn open(
         let maker = folder.maker(&ProcessorOptions::of_run(config, &data), decoder)?;
         let dataset = match file {
             None => Dataset::open_held(&data, maker)?,
-            Some(_) => Dataset::open(&data, maker, 0)?,
+            Some(_) => Dataset::open(&data, maker, 0)?.once(),
         };
         Ok(HeldOutSet { name, dataset })
     };

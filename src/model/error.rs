@@ -30,6 +30,8 @@ pub enum FolderError {
          or simpo, which have no reference"
     )]
     ReferenceOfTowers { model_type: String },
+    #[error("{key}: {model_type} is no language model; leave it out")]
+    NotOfTokens { key: &'static str, model_type: String },
     #[error("train.preference: {model_type} gives no answers; leave it out")]
     NoAnswers { model_type: String },
     #[error("{path}: {key} is {found:?}: {known}")]

@@ -141,6 +141,7 @@ impl ModelFolder {
                 part.freeze.get_or_insert(true);
             });
         }
+        let folder = folder.with_token_training(&config.train, config.run.seed)?;
         match &config.train.preference {
             Some(preference) => folder.with_preference(&config.model, preference),
             None => Ok(folder),

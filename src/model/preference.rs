@@ -4,7 +4,7 @@ use crate::model::diffusers::read_json;
 use crate::model::error::FolderError;
 use crate::model::folder::{ModelFolder, locate};
 use loongforge_core::config::{Model, Preference, PreferenceLoss};
-use loongforge_torch::model::{self as torch, ModelConfig};
+use loongforge_torch::model::{self as torch, Kto, ModelConfig};
 
 impl ModelFolder {
     /// The same model, which learns from pairs of answers. The reference model is that of `model.reference.load`, else this one
@@ -38,7 +38,8 @@ impl ModelFolder {
 
 /// The objective that a config asks for, its defaults filled in.
 fn objective(preference: &Preference) -> torch::Preference {
-    let Preference { loss, beta, label_smoothing, gamma, nll_weight } = *preference;
+    let Preference { loss, beta, label_smoothing, gamma, nll_weight, desirable_weight, undesirable_weight, .. } =
+        *preference;
     let label_smoothing = label_smoothing.unwrap_or(0.0);
     let (default_beta, default_nll) = match loss {
         PreferenceLoss::Orpo => (0.1, 1.0),
@@ -54,6 +55,12 @@ fn objective(preference: &Preference) -> torch::Preference {
         PreferenceLoss::ApoDown => torch::PreferenceLoss::ApoDown,
         PreferenceLoss::Orpo => torch::PreferenceLoss::Orpo,
         PreferenceLoss::Simpo => torch::PreferenceLoss::Simpo { gamma: gamma.unwrap_or(1.0) },
+        PreferenceLoss::Kto => torch::PreferenceLoss::Kto(Kto {
+            desirable_weight: desirable_weight.unwrap_or(1.0),
+            undesirable_weight: undesirable_weight.unwrap_or(1.0),
+        }),
     };
-    torch::Preference { loss, beta: beta.unwrap_or(default_beta), nll_weight: nll_weight.unwrap_or(default_nll) }
+    let group_size = if preference.loss == PreferenceLoss::Kto { preference.num_grouped() as u32 } else { 1 };
+    let (beta, nll_weight) = (beta.unwrap_or(default_beta), nll_weight.unwrap_or(default_nll));
+    torch::Preference { loss, beta, nll_weight, group_size }
 }

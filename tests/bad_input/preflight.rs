@@ -47,6 +47,10 @@ fn data_of_which_nothing_can_be_used_are_refused() {
     fixture.write("data/dpo.jsonl", format!("{pair}\n").repeat(9));
     refused(&fixture, &["data.train.0.path=data/dpo.jsonl"], &["data/dpo.jsonl", "set `train.preference`"]);
     refused(&fixture, &["train.preference={loss: orpo}"], &["data/train.jsonl", "has no pairs of answers"]);
+    let answer = r#"{"prompt": "?", "completion": "a", "label": true}"#;
+    fixture.write("data/kto.jsonl", format!("{answer}\n").repeat(9));
+    let words = ["data/kto.jsonl", "set `train.preference.loss` to kto"];
+    refused(&fixture, &["data.train.0.path=data/kto.jsonl"], &words);
     let user = r#"{"messages": [{"role": "user", "content": "hi"}]}"#;
     fixture.write("data/user.jsonl", format!("{user}\n").repeat(9));
     let words = ["none of the 9 samples of data/user.jsonl", "no assistant message to learn from"];

@@ -6,6 +6,9 @@ AdamW, and the norm of every parameter after them. TRL's trainers are asked one 
 is over pairs. DPO's kin is TRL's DPOTrainer, SimPO its CPOTrainer; ORPO is its `odds_ratio_loss` beside the negative
 log-likelihood of the answer, where TRL's trainer takes that of the prompt, too.
 
+`python preference.py kto OUT --model DIR` writes `OUT/answers.jsonl` (answers that are good or bad) and `OUT/expected.json`: the same
+of TRL's KTOTrainer on that model, with two micro-batches of four answers a step, which are groups here.
+
 Written with trl 1.16.0 and transformers 5.17.0.
 """
 
@@ -166,6 +169,67 @@ def with_orpo(folder: Path):
     return {**report([], model), "steps": steps}
 
 
+GROUPS, GROUP, DESIRABLE, UNDESIRABLE = 2, 4, 1.5, 0.75
+
+
+def write_answers(path: Path, seed: int):
+    draw = random.Random(seed)
+    say = lambda most: " ".join(draw.choices(WORDS, k=draw.randint(1, most)))  # noqa: E731
+    with path.open("w") as file:
+        for number in range(STEPS * GROUPS * GROUP):
+            prompt = [{"role": "user", "content": say(9)}]
+            if number % 4 == 1:
+                prompt += [{"role": "assistant", "content": say(4)}, {"role": "user", "content": say(5)}]
+            # The last group has bad answers alone.
+            good = draw.random() < 0.5 and number < (STEPS * GROUPS - 1) * GROUP
+            completion = [{"role": "assistant", "content": say(10)}]
+            file.write(json.dumps({"prompt": prompt, "completion": completion, "label": good}) + "\n")
+
+
+def kto(out: Path, model: Path, seed: int):
+    """TRL reports means over micro-batches of means over their answers; here they are means over the answers of a step."""
+    from datasets import Dataset
+    from trl import KTOConfig, KTOTrainer
+
+    class Trainer(KTOTrainer):
+        def _compute_loss(self, model, inputs, return_outputs):
+            metrics, labels = self._metrics["train"], inputs["label"]
+            result = super()._compute_loss(model, inputs, return_outputs)
+            counts = {"chosen": int(sum(labels)), "rejected": len(labels) - int(sum(labels))}
+            sums = {"kl": metrics["kl"][-1] * len(labels), **counts}
+            for kind, count in counts.items():
+                for what in ("rewards", "logps"):
+                    sums[f"{what}/{kind}"] = metrics[f"{what}/{kind}"][-1] * count if count else 0.0
+            self.parts.append(sums)
+            return result
+
+    out.mkdir(parents=True, exist_ok=True)
+    write_answers(out / "answers.jsonl", seed)
+    records = [json.loads(line) for line in (out / "answers.jsonl").read_text().splitlines()]
+    expected = {}
+    for name, weights in [("even", {}), ("weighted", {"desirable_weight": DESIRABLE, "undesirable_weight": UNDESIRABLE})]:
+        trained, tokenizer = Qwen3ForCausalLM.from_pretrained(model, dtype=torch.float32), AutoTokenizer.from_pretrained(model)
+        of_run = {**settings(), "per_device_train_batch_size": GROUP, "gradient_accumulation_steps": GROUPS}
+        args = KTOConfig(**of_run, **weights, max_length=None)
+        logs = Logs()
+        trainer = Trainer(trained, args=args, train_dataset=Dataset.from_list(records), processing_class=tokenizer, callbacks=[logs])
+        trainer.parts = []
+        trainer.train()
+        steps = []
+        for step, row in enumerate(logs.rows):
+            parts = trainer.parts[step * GROUPS : (step + 1) * GROUPS]
+            total = {key: sum(part[key] for part in parts) for key in parts[0]}
+            found = {"loss": row["loss"], "grad_norm": row["grad_norm"], "divergence": total["kl"] / (GROUPS * GROUP)}
+            for kind in ("chosen", "rejected"):
+                found[f"{kind}_reward"] = total[f"rewards/{kind}"] / total[kind]
+                found[f"{kind}_logp"] = total[f"logps/{kind}"] / total[kind]
+            steps.append(found)
+        norms = {key: value.double().norm().item() for key, value in trained.state_dict().items() if key != "lm_head.weight"}
+        expected[name] = {"steps": steps, "weight_norms": norms}
+    of_all = {"rate": RATE, "beta": BETA, "group_size": GROUP, "desirable_weight": DESIRABLE, "undesirable_weight": UNDESIRABLE}
+    (out / "expected.json").write_text(json.dumps({"settings": of_all, "losses": expected}, indent=1) + "\n")
+
+
 def make(out: Path, seed: int):
     write_model(out / "model", seed)
     write_pairs(out / "pairs.jsonl", seed)
@@ -178,7 +242,12 @@ def make(out: Path, seed: int):
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("what", choices=["make", "kto"])
     parser.add_argument("out", type=Path)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--model", type=Path, help="of kto")
     arguments = parser.parse_args()
-    make(arguments.out, arguments.seed)
+    if arguments.what == "kto":
+        kto(arguments.out, arguments.model, arguments.seed)
+    else:
+        make(arguments.out, arguments.seed)

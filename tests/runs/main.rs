@@ -13,6 +13,7 @@ mod fixture;
 mod frozen;
 mod hosts;
 mod kinds;
+mod kto;
 mod layouts;
 mod memory;
 #[path = "../support/must.rs"]
@@ -35,4 +36,5 @@ mod sound;
 mod stages;
 mod text;
 mod tracking;
+mod training_methods;
 mod whole_omni;

@@ -139,6 +139,8 @@ impl RunConfig {
             ("data.audio", data.audio != AudioLimits::default()),
             ("model.reference", model.names_reference()),
             ("train.preference", train.preference.is_some()),
+            ("train.label_smoothing", train.label_smoothing > 0.0),
+            ("train.neftune_alpha", train.neftune_alpha > 0.0),
             ("train.phase", train.phase != Phase::default()),
             ("train.learn", train.learn != Learn::default()),
             ("eval.generate", of_eval(|eval| eval.generate.is_some())),

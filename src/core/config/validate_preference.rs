@@ -22,6 +22,10 @@ impl Rules<'_> {
         for (key, is_written, of) in [
             ("label_smoothing", preference.label_smoothing.is_some() && !smooths, "sigmoid and robust"),
             ("gamma", preference.gamma.is_some() && !is(&[PreferenceLoss::Simpo]), "simpo"),
+            ("group_size", preference.group_size.is_some() && !is(&[PreferenceLoss::Kto]), "kto"),
+            ("desirable_weight", preference.desirable_weight.is_some() && !is(&[PreferenceLoss::Kto]), "kto"),
+            ("undesirable_weight", preference.undesirable_weight.is_some() && !is(&[PreferenceLoss::Kto]), "kto"),
+            ("nll_weight", preference.nll_weight.is_some() && is(&[PreferenceLoss::Kto]), "those of pairs"),
         ] {
             let key = format!("train.preference.{key}");
             self.broken(is_written, code::COMBINATION, &[&key, "train.preference.loss"], || {
@@ -52,6 +56,15 @@ impl Rules<'_> {
         if let Some(source) = &own.load {
             self.directory("model.reference.load", source, Some("config.json"), true);
         }
+        self.broken(
+            train.label_smoothing > 0.0,
+            code::COMBINATION,
+            &["train.label_smoothing", "train.preference"],
+            || {
+                let message = "`train.label_smoothing` smooths the labels of tokens, and `train.preference` learns from whole answers";
+                (message.to_owned(), "drop it; `train.preference.label_smoothing` is the share of wrong pairs")
+            },
+        );
         self.broken(train.phase != Phase::Sft, code::COMBINATION, &["train.preference", "train.phase"], || {
             ("`train.preference` compares answers".to_owned(), "set `train.phase` to sft, or leave it out")
         });
@@ -65,6 +78,17 @@ impl Rules<'_> {
                 (message.to_owned(), "leave `model.mtp` out")
             },
         );
+        let answers = config.eval.as_ref().is_some_and(|eval| eval.generate.is_some_and(|count| count > 0));
+        let is_kto = loss == PreferenceLoss::Kto;
+        let is_late = config.eval.as_ref().is_some_and(|eval| eval.every_steps == 0);
+        self.broken(is_late && is_kto, code::COMBINATION, &["eval.every_steps", "train.preference.loss"], || {
+            let message = "`train.preference.loss: kto` evaluates while the reference model is there: during the run";
+            (message.to_owned(), "set `eval.every_steps` to a number of steps")
+        });
+        self.broken(answers && is_kto, code::COMBINATION, &["eval.generate", "train.preference.loss"], || {
+            let message = "`eval.generate` with `train.preference.loss: kto`: groups of labeled answers ask nothing";
+            (message.to_owned(), "drop it; `loongforge evaluate` generates answers of a checkpoint")
+        });
         let cuts = config.data.pack.too_long == TooLong::Truncate;
         self.broken(cuts, code::COMBINATION, &["train.preference", "data.pack.too_long"], || {
             let message = "`data.pack.too_long`: truncate, and a pair of answers cannot be cut";

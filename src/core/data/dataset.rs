@@ -20,6 +20,8 @@ pub struct Dataset {
     split: Split,
     /// `None`: the samples that are set aside, in the order of the files.
     mixture: Option<Mixture>,
+    /// Each is gone through once, and its last group may be smaller.
+    is_once: bool,
 }
 
 impl Dataset {
@@ -30,7 +32,14 @@ impl Dataset {
         let order = |(set, source): (usize, &Source)| (source.order_without(split.of(set)), data.train[set].weight);
         let orders = sources.iter().enumerate().map(order).collect();
         dataset.mixture = Some(Mixture::of_orders(orders, seed, data.shuffle));
+        dataset.is_once = false;
         Ok(dataset)
+    }
+
+    /// The same, of which every record is read once: for an evaluation.
+    #[must_use]
+    pub fn once(self) -> Self {
+        Self { is_once: true, ..self }
     }
 
     /// Works like [`Dataset::open`] for the samples that `data.val_size` sets aside.
@@ -59,7 +68,7 @@ impl Dataset {
             return Err(DataError::file(source.name(), reason));
         }
         let lens: Vec<u64> = sources.iter().map(|source| source.len() as u64).collect();
-        Ok(Self { split: Split::new(&lens, data.val_size)?, mixture: None, maker, sources })
+        Ok(Self { split: Split::new(&lens, data.val_size)?, mixture: None, maker, sources, is_once: true })
     }
 
     /// Returns what makes its samples.
@@ -74,18 +83,27 @@ impl Dataset {
 
     /// Samples in all files together, which is what `train.epochs` calls an epoch.
     pub fn len(&self) -> usize {
+        self.num_records().div_ceil(self.maker.group_size())
+    }
+
+    fn num_records(&self) -> usize {
         let all: usize = self.sources.iter().map(Source::len).sum();
         let held = self.split.len() as usize;
         if self.mixture.is_some() { all - held } else { held }
     }
 
-    /// Returns whether all samples are rendered by a chat template.
+    /// Returns whether all samples are conversations, which may be asked; groups of answers are not.
     pub fn is_conversation(&self) -> bool {
-        self.sources.iter().all(Source::is_conversation)
+        self.maker.group_size() == 1 && self.sources.iter().all(Source::is_conversation)
     }
 
-    /// The number of the data set and the index in it of the sample at a position.
+    /// The number of the data set and the index in it of the sample at a position, or of the first record of its group.
     pub fn place_of(&self, position: u64) -> (usize, u64) {
+        self.record(position.saturating_mul(self.maker.group_size() as u64))
+    }
+
+    /// Works like `place_of` for a record, which may be one of a group.
+    fn record(&self, position: u64) -> (usize, u64) {
         match &self.mixture {
             Some(mixture) => {
                 let place = mixture.place(position);
@@ -115,10 +133,11 @@ impl Dataset {
         self.sources.iter().flat_map(Source::left_out).map(String::as_str).collect()
     }
 
-    /// Sample `index` of data set `source`, in the order of its files.
+    /// Sample `index` of data set `source`, in the order of its files; a group begins with it.
     pub(super) fn sample_of(&self, source: usize, index: u64) -> Result<Sample, BadSample> {
-        let source = &self.sources[source];
-        let content = source.read(index as usize)?;
+        let (set, source) = (source, &self.sources[source]);
+        let end = (index + self.maker.group_size() as u64).min(source.len() as u64);
+        let content = self.read((index..end).map(|index| (set, index)))?;
         let sample = self.maker.make(SampleId(index), &content, source.base());
         sample.map_err(|error| source.refused(index as usize, &error))
     }
@@ -133,8 +152,27 @@ impl Dataset {
 
     /// Returns what the sample at a position is made from, and what its files are relative to.
     pub(super) fn content(&self, position: u64) -> Result<(Content, &Path), BadSample> {
-        let (source, index) = self.place(position);
-        Ok((source.read(index)?, source.base()))
+        let size = self.maker.group_size() as u64;
+        let first = position.saturating_mul(size);
+        let all = if self.is_once && size > 1 { self.num_records() as u64 } else { u64::MAX };
+        let records = (first..first.saturating_add(size).min(all)).map(|position| self.record(position));
+        Ok((self.read(records)?, self.place(position).0.base()))
+    }
+
+    /// The record at these places, or the records as a group.
+    fn read(&self, mut places: impl Iterator<Item = (usize, u64)>) -> Result<Content, BadSample> {
+        let mut answers = Vec::new();
+        let read = |(set, index): (usize, u64)| self.sources[set].read(index as usize);
+        if self.maker.group_size() == 1 {
+            return read(places.next().expect("a sample has a record"));
+        }
+        for place in places {
+            match read(place)? {
+                Content::Labeled(answer) => answers.push(*answer),
+                _ => return Err(self.sources[place.0].bad(place.1 as usize, "is no labeled answer".to_owned())),
+            }
+        }
+        Ok(Content::Group(answers))
     }
 
     /// A number of what the visit of a position chooses of its record: visits of a record with the same number have the same
@@ -143,6 +181,10 @@ impl Dataset {
     /// # Errors
     /// The record cannot be read.
     pub fn choice(&self, position: u64) -> Result<u64, BadSample> {
+        if self.maker.group_size() > 1 {
+            // No group comes twice.
+            return Ok(position);
+        }
         let (content, _) = self.content(position)?;
         Ok(self.maker.choice(SampleId(position), &content))
     }

@@ -32,6 +32,7 @@ impl Exchange {
         let conversation = match content {
             Content::Messages(conversation) => conversation,
             Content::Pair(pair) => pair.chosen,
+            Content::Labeled(answer) => answer.conversation,
             _ => return Err("is not a conversation: there is no answer to compare with".to_owned()),
         };
         let found = conversation.split_answer();

@@ -42,6 +42,11 @@ pub trait SampleMaker: Send + Sync {
     /// The set's records have another kind.
     fn check(&self, source: &Source) -> Result<(), DataError>;
 
+    /// Records that make one sample together.
+    fn group_size(&self) -> usize {
+        1
+    }
+
     /// Returns what counts in the loss of texts.
     fn phase(&self) -> Phase;
 
@@ -96,12 +101,20 @@ impl SampleMaker for Processor {
             let reason = "has episodes of robots, from which robot policies learn; this model predicts tokens";
             return Err(DataError::file(source.name(), reason));
         }
-        let reason = match (self.pairs, source.is_pairs()) {
-            (Pairs::Refused, true) => {
+        let reason = match (self.pairs, source.is_pairs(), source.is_labeled()) {
+            (Pairs::Refused, true, _) => {
                 "has pairs of answers, one of them preferred: set `train.preference` to learn from them"
             }
-            (Pairs::Learned { .. }, false) => {
+            (Pairs::Refused, _, true) => {
+                "has answers with a label, good or bad: set `train.preference.loss` to kto to learn from both, or the file's \
+                 `format`, such as messages, to learn from all as they are"
+            }
+            (Pairs::Learned { .. }, false, _) => {
                 "has no pairs of answers, from which `train.preference` learns: its records need `chosen` and `rejected`"
+            }
+            (Pairs::Grouped { .. }, _, false) => {
+                "has no labeled answers, from which `train.preference.loss: kto` learns: its records need `label` or `kto_tag`, \
+                 true or false, beside a prompt and its answer"
             }
             _ => "",
         };
@@ -112,6 +125,13 @@ impl SampleMaker for Processor {
             self.expect_template()?;
         }
         Ok(())
+    }
+
+    fn group_size(&self) -> usize {
+        match self.pairs {
+            Pairs::Grouped { size } => size,
+            _ => 1,
+        }
     }
 
     fn phase(&self) -> Phase {

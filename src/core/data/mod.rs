@@ -81,13 +81,15 @@ pub use media::VideoSource;
 pub use open_maker::{OpenMaker, Opened, open_maker, register_makers};
 pub use packed::{PackedKind, PackedMedia, PackedSample};
 pub use positions::{PositionKind, Span};
-pub use processor::{FlowOptions, Learned, PolicyOptions, Processor, ProcessorFolders, ProcessorOptions, Sampled};
+pub use processor::{
+    FlowOptions, LABELS, Learned, PolicyOptions, Processor, ProcessorFolders, ProcessorOptions, Sampled,
+};
 pub use sample::{IGNORE_INDEX, Media, Sample};
 pub use sentencepiece::{PieceKind, SentencePiece, sentence_pieces};
 pub use source::fingerprint;
 pub use source::{
-    Captioned, Content, Conversation, Fingerprint, IMAGE_PLACEHOLDER, MediaSource, Mixture, Part, Piece, Place,
-    Question, Source, Turn, Written,
+    Captioned, Content, Conversation, Fingerprint, IMAGE_PLACEHOLDER, Labeled, MediaSource, Mixture, Part, Piece,
+    Place, Question, Source, Turn, Written,
 };
 pub use source::{HUB_CARD, HubListing, HubPath, choose_hub_files, hub_cache};
 pub use template::{ChatTemplate, built_in};

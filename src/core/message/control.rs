@@ -156,12 +156,13 @@ impl EvaluationReport {
     }
 }
 
-/// Sums over pairs of answers, by which training on preferences is watched.
+/// Sums over answers that are pairs or have labels, by which training on preferences is watched. Good answers are called chosen,
+/// and bad ones rejected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PairReport {
-    /// Pairs that count.
+    /// Pairs that count, or single answers.
     pub pairs: f64,
-    /// Those of which the chosen answer has the higher reward.
+    /// Those of which the chosen answer has the higher reward; of single answers those on the right side of the divergence.
     pub preferred: f64,
     /// Rewards: beta times the log-probability over that of the reference model; without one, times the mean log-probability.
     pub chosen_reward: f64,
@@ -169,18 +170,47 @@ pub struct PairReport {
     /// Log-probabilities of the answers.
     pub chosen_logp: f64,
     pub rejected_logp: f64,
+    /// The number of chosen and of rejected answers.
+    pub chosen: f64,
+    pub rejected: f64,
+    /// Of single answers the divergence from the reference model that each was compared with.
+    pub divergence: f64,
 }
 
 impl PairReport {
+    /// The number of sums.
+    pub const LEN: usize = 9;
+
     /// From the sums in the order of the fields.
-    pub fn new([pairs, preferred, chosen_reward, rejected_reward, chosen_logp, rejected_logp]: [f64; 6]) -> Self {
-        Self { pairs, preferred, chosen_reward, rejected_reward, chosen_logp, rejected_logp }
+    pub fn new(sums: [f64; Self::LEN]) -> Self {
+        let [pairs, preferred, chosen_reward, rejected_reward, chosen_logp, rejected_logp, ..] = sums;
+        let [.., chosen, rejected, divergence] = sums;
+        Self {
+            pairs,
+            preferred,
+            chosen_reward,
+            rejected_reward,
+            chosen_logp,
+            rejected_logp,
+            chosen,
+            rejected,
+            divergence,
+        }
     }
 
     /// The sums in the order of the fields.
-    pub fn sums(&self) -> [f64; 6] {
-        let Self { pairs, preferred, chosen_reward, rejected_reward, chosen_logp, rejected_logp } = *self;
-        [pairs, preferred, chosen_reward, rejected_reward, chosen_logp, rejected_logp]
+    pub fn sums(&self) -> [f64; Self::LEN] {
+        [
+            self.pairs,
+            self.preferred,
+            self.chosen_reward,
+            self.rejected_reward,
+            self.chosen_logp,
+            self.rejected_logp,
+            self.chosen,
+            self.rejected,
+            self.divergence,
+        ]
     }
 
     /// The sums of both.

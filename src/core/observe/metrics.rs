@@ -33,29 +33,46 @@ pub struct ExpertMetrics {
     pub grad_norm: f64,
 }
 
-/// What the pairs of answers of a step came to: means over them.
+/// What the answers of a step came to that are pairs or have labels: means over them. What there are no answers of is not a
+/// number, and not written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PairMetrics {
     /// Rewards of the chosen and of the rejected answers.
+    #[serde(skip_serializing_if = "is_nan", default = "nan")]
     pub chosen_reward: f64,
+    #[serde(skip_serializing_if = "is_nan", default = "nan")]
     pub rejected_reward: f64,
-    /// The share of pairs of which the chosen answer has the higher one.
+    /// The share of pairs of which the chosen answer has the higher one; of single answers those on the right side.
     pub accuracy: f64,
     /// Log-probabilities of the answers.
+    #[serde(skip_serializing_if = "is_nan", default = "nan")]
     pub chosen_logp: f64,
+    #[serde(skip_serializing_if = "is_nan", default = "nan")]
     pub rejected_logp: f64,
+    /// Of single answers the divergence from the reference model; 0 of pairs.
+    #[serde(default)]
+    pub divergence: f64,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde asks so")]
+fn is_nan(value: &f64) -> bool {
+    value.is_nan()
+}
+
+fn nan() -> f64 {
+    f64::NAN
 }
 
 impl PairMetrics {
     /// `None` where no pair counts.
     pub fn of(report: &PairReport) -> Option<Self> {
-        let mean = |sum: f64| sum / report.pairs;
         (report.pairs > 0.0).then(|| Self {
-            chosen_reward: mean(report.chosen_reward),
-            rejected_reward: mean(report.rejected_reward),
-            accuracy: mean(report.preferred),
-            chosen_logp: mean(report.chosen_logp),
-            rejected_logp: mean(report.rejected_logp),
+            chosen_reward: report.chosen_reward / report.chosen,
+            rejected_reward: report.rejected_reward / report.rejected,
+            accuracy: report.preferred / report.pairs,
+            chosen_logp: report.chosen_logp / report.chosen,
+            rejected_logp: report.rejected_logp / report.rejected,
+            divergence: report.divergence / report.pairs,
         })
     }
 
@@ -203,7 +220,10 @@ impl StepMetrics {
                 ("logps/chosen", pairs.chosen_logp),
                 ("logps/rejected", pairs.rejected_logp),
             ];
-            scalars.extend(of_pairs.map(|(name, value)| (name.into(), value)));
+            scalars.extend(
+                of_pairs.into_iter().filter(|(_, value)| !value.is_nan()).map(|(name, value)| (name.into(), value)),
+            );
+            scalars.extend((pairs.divergence != 0.0).then(|| ("kl".into(), pairs.divergence)));
         }
         let costs = [("encoder", self.encoder_cost), ("foundation", self.foundation_cost)];
         for (pool, cost) in costs.into_iter().chain(pools().map(|(name, pool)| (name.as_str(), pool.cost))) {

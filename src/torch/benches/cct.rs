@@ -38,7 +38,8 @@ impl Model {
             labels: ids.iter().map(|id| (id + 1) % 1000).collect(),
             scale: 1.0 / self.tokens as f64,
             evaluates: false,
-            pairs: None,
+            answers: None,
+            noise: None,
         };
         let options = TextOptions { feature_tensors: Vec::new(), train_features: false, policy, keep_routing: false };
         let made = self.decoder.tape(&batch, Some(&targets), &options);

@@ -19,7 +19,7 @@ use super::pack_work::{EncoderPeers, PackWork, Return, UnitWork};
 use super::routing::StepRouting;
 use super::stages::Stages;
 use crate::comm::Started;
-use crate::model::{ExpertSet, FeatureInput, FoundationModel};
+use crate::model::{Column, ExpertSet, FeatureInput, FoundationModel};
 use crate::native::NativeError;
 use crate::parallel::pipeline::PipelineRun;
 use crate::train::TrainState;
@@ -30,6 +30,7 @@ use loongforge_core::message::{
 use loongforge_core::schedule::Pass;
 use loongforge_core::transport::{Parcel, ParcelKind};
 use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
 use std::time::Instant;
 use tch::Tensor;
 
@@ -137,6 +138,11 @@ impl FoundationPart {
     /// Returns whether data actors send columns of samples.
     pub(super) fn has_columns(&self) -> bool {
         !self.stages.any().columns().is_empty()
+    }
+
+    /// What data actors send of samples.
+    pub(super) fn columns(&self) -> Rc<[Column]> {
+        self.stages.any().columns().clone()
     }
 
     pub(super) fn pool_name(&self) -> PoolName {
@@ -282,7 +288,7 @@ impl FoundationPart {
     pub(super) fn pairs(&self) -> Option<PairReport> {
         let sums = self.steps.front()?.measures.as_ref()?;
         let sums: Vec<f64> = Vec::try_from(sums).expect("a row of numbers");
-        Some(PairReport::new(sums.try_into().expect("six measures")))
+        Some(PairReport::new(sums.try_into().expect("as many measures as a report has")))
     }
 
     /// Sums the first step's loads over the pool; `None` of a model without experts. Every replica calls it once a step.

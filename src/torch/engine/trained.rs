@@ -3,7 +3,7 @@
 use super::existing::{existing, named_modules, part_name};
 use super::lora::{TrainedError, lora_config};
 use crate::model::TreeNames;
-use crate::params::{LinearModule, LoraConfig, ParamSpec};
+use crate::params::{ADAPTER_PARTS, LinearModule, LoraConfig, ParamSpec, Role};
 use loongforge_core::config::{FrozenPrecision, Lora, Part};
 use std::collections::BTreeMap;
 
@@ -34,9 +34,19 @@ pub fn trained<'a>(
             }
         };
         all.extend(adapters.into_iter().flat_map(|(module, lora)| lora.specs(&module)));
+        if let Some(ratio) = lora.loraplus_lr_ratio {
+            let own = all.iter_mut().filter(|spec| spec.role == Role::Trained && is_own(part_name(spec)));
+            own.filter(|spec| is_faster(spec)).for_each(|spec| spec.rate = ratio);
+        }
     }
     hold(&mut all, &part_of)?;
     Ok(all)
+}
+
+/// Returns whether LoRA+ gives it the learning rate of `B`: PEFT's `create_loraplus_optimizer` gives that to whatever has one
+/// dimension, too, such as DoRA's norms.
+fn is_faster(spec: &ParamSpec) -> bool {
+    spec.name.ends_with(ADAPTER_PARTS[1]) || spec.shape.len() == 1
 }
 
 /// Has the frozen weights held as their parts' `frozen_precision` says.
@@ -156,6 +166,18 @@ mod tests {
         assert_eq!(saved, [vec!["embed.weight".to_owned()], both(q).into(), both(up).into()].concat());
         let error = with(Lora { modules_to_save: vec!["embd".into()], ..Lora::default() }).unwrap_err().to_string();
         assert!(error.contains("modules_to_save: no module") && error.contains("embed"), "{error}");
+        let plus = Lora {
+            loraplus_lr_ratio: Some(16.0),
+            use_dora: Some(true),
+            modules_to_save: vec!["embed".into()],
+            ..Lora::default()
+        };
+        let plus = Part { lora: Some(plus), ..Part::default() };
+        let specs = trained(specs(), &TreeNames::default(), |_| ("model.foundation", &plus)).unwrap();
+        let fast = specs.iter().filter(|spec| spec.rate == 16.0).map(|spec| spec.name.clone());
+        let norms = |path: &str| format!("{path}.lora_magnitude_vector");
+        let expected = [&both(q)[1], &norms(q), &both(up)[1], &norms(up)].map(String::clone);
+        assert_eq!(fast.collect::<Vec<_>>(), expected);
         let dora = with(Lora { use_dora: Some(true), target_modules: Some(vec!["q_proj".into()]), ..Lora::default() });
         assert_eq!(dora.unwrap()[2], format!("{q}.lora_magnitude_vector"));
         assert!(matches!(lora(&["q_proj"], &["q_proj"]), Err(TrainedError::NothingLeft { .. })));

@@ -59,7 +59,13 @@ fn main() -> Result<(), Box<dyn Error>> {
     for step in 0..STEPS {
         let mut spent: BTreeMap<String, [Duration; 2]> = BTreeMap::new();
         let begin = Instant::now();
-        let targets = Targets { labels: labels.clone(), scale: 1.0 / tokens as f64, evaluates: false, pairs: None };
+        let targets = Targets {
+            labels: labels.clone(),
+            scale: 1.0 / tokens as f64,
+            evaluates: false,
+            answers: None,
+            noise: None,
+        };
         let text = decoder.tape(&batch, Some(&targets), &options);
         let names: Vec<String> = text.tape.names().map(kind_of).collect();
         let mut run = Execution::new(Rc::new(text.tape), params.clone(), Vec::new());

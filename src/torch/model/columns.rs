@@ -3,6 +3,7 @@
 use std::rc::Rc;
 
 use loongforge_core::data::IGNORE_INDEX;
+pub use loongforge_core::data::LABELS;
 use tch::{Device, Kind, Tensor};
 
 /// One column: a tensor of all samples of a micro-batch, end to end along one axis.
@@ -122,6 +123,18 @@ pub fn weight_column() -> Column {
         before: Vec::new(),
         after: Vec::new(),
         rows: Rows::Tokens,
+        uncounted: None,
+    }
+}
+
+/// The labels of a group of answers, 1 of a good one: `group_size` of each sample, int64.
+pub fn label_column(group_size: u32) -> Column {
+    Column {
+        name: LABELS,
+        kind: Kind::Int64,
+        before: Vec::new(),
+        after: Vec::new(),
+        rows: Rows::Fixed(group_size),
         uncounted: None,
     }
 }

@@ -44,8 +44,9 @@ pub use batch::{MicroBatch, SampleRow};
 pub use columns::{Column, Columns, INPUT_IDS, POSITION_IDS, Rows, TARGETS, token_columns};
 pub use config::{CarriedParts, ModelConfig, Tokens};
 pub use decoder::{
-    Balance, Decoder, DecoderConfig, DecoderFamily, FeedForwardConfig, LayerConfig, MixerConfig, MtpConfig, MtpNames,
-    MtpPlace, Names, Prompt, Targets, TextBatch, TextOptions, TextTape, TokenScores, generate, generate_each,
+    Balance, Decoder, DecoderConfig, DecoderFamily, EmbeddingNoise, FeedForwardConfig, LayerConfig, MixerConfig,
+    MtpConfig, MtpNames, MtpPlace, Names, Neftune, Prompt, Targets, TextBatch, TextOptions, TextTape, TokenScores,
+    generate, generate_each,
 };
 pub use decoding::{Continued, Decoding};
 pub use dit::{DitFamily, ImageTokens, QwenImageConfig, TransformerConfig, WanConfig};
@@ -54,7 +55,9 @@ pub use family::custom::parts_config;
 pub use foundation::{FoundationFamily, FoundationModel, FoundationShape, FoundationTape};
 pub use groot::{GrootConfig, GrootFamily, TransformerSizes, Tuned};
 pub use keys::ModelConfigError;
-pub use objective::{Draw, FlowSettings, LossKind, NoisePurpose, Preference, PreferenceLoss, TimeWeight};
+pub use objective::{
+    Draw, FlowSettings, Kto, LossKind, NoisePurpose, Preference, PreferenceLoss, Smoothing, TimeWeight,
+};
 pub use original_names::{COMFY_PREFIX, FlorenceNames, GrootNames, Naming, PolicyNames};
 pub use own::{EncoderPart, FoundationPart, OwnFamilies, ReadEncoder, ReadFoundation, register_families};
 pub use parallel_errors::{ContextParallelError, TensorParallelError};

@@ -13,8 +13,6 @@ pub struct FlatParam {
     /// The start in the store's order, with the gaps.
     pub(super) start: i64,
     pub(super) len: i64,
-    /// Elements at its front that decay.
-    pub(super) decayed: i64,
     /// Tells where this rank's slice begins among its slices.
     pub(super) at: i64,
     pub(super) whole: Tensor,
@@ -98,4 +96,6 @@ pub struct OwnedPart {
     pub at: i64,
     pub values: Tensor,
     pub decays: bool,
+    /// Multiplies the run's learning rate.
+    pub rate: f64,
 }

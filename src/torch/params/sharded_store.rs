@@ -35,6 +35,31 @@ impl Group {
     }
 }
 
+/// The parts of `values`, the elements from `first` on in the store's order, that the optimizer changes alike: `params` are the
+/// parameters there, in that order, and the gap behind each is its own. `at` is where they lie in the optimizer's state.
+fn parts(values: &Tensor, at: i64, first: i64, params: &[&Param]) -> Vec<OwnedPart> {
+    let values = values.data();
+    let end = first + values.numel() as i64;
+    let begins = params.iter().map(|param| param.offset.clamp(first, end));
+    let mut begins: Vec<i64> = begins.chain([end]).collect();
+    begins[0] = first;
+    let mut found: Vec<(i64, i64, bool, f64)> = Vec::new();
+    for (param, ends) in params.iter().zip(begins.windows(2)).filter(|(_, ends)| ends[0] < ends[1]) {
+        let (decays, rate) = (param.spec.decays(), param.spec.rate);
+        match found.last_mut().filter(|(.., former, other)| (*former, *other) == (decays, rate)) {
+            Some((_, end, ..)) => *end = ends[1],
+            None => found.push((ends[0], ends[1], decays, rate)),
+        }
+    }
+    let part = |(start, end, decays, rate): (i64, i64, bool, f64)| OwnedPart {
+        at: at + start - first,
+        values: values.narrow(0, start - first, end - start),
+        decays,
+        rate,
+    };
+    found.into_iter().map(part).collect()
+}
+
 impl ParamStore {
     /// Works like `new` for this rank's share.
     pub fn shared_out(specs: Vec<ParamSpec>, kind: Kind, device: Device, sharding: Sharding) -> ParamStore {
@@ -61,23 +86,17 @@ impl ParamStore {
         let (mut end, mut at, mut placed, mut units) = (0, 0, Vec::new(), Vec::new());
         for Group { name, trained, of_experts, specs } in groups {
             let (start, slices) = (end, sharding.slices(of_experts));
-            let (decayed, undecayed): (Vec<_>, Vec<_>) = specs.into_iter().partition(|spec| spec.shape.len() >= 2);
-            let mut place = |specs: Vec<ParamSpec>| {
-                for spec in specs {
-                    let len = spec.num_elements();
-                    placed.push((units.len(), end, spec));
-                    end = (end + len + ALIGN - 1) / ALIGN * ALIGN;
-                }
-                end - start
-            };
-            let decayed = place(decayed);
-            place(undecayed);
+            for spec in ParamSpec::in_order(specs).into_iter().flatten() {
+                let len = spec.num_elements();
+                placed.push((units.len(), end, spec));
+                end = (end + len + ALIGN - 1) / ALIGN * ALIGN;
+            }
             let step = ALIGN * slices.world as i64;
             let len = (end - start + step - 1) / step * step;
             end = start + len;
             let apart = sharding.shared == ZeroStage::Parameters && slices.world > 1;
             let (whole, own) = (Tensor::new(), Tensor::new());
-            units.push(FlatParam { name, trained, start, len, decayed, at, whole, own, slices, of_experts, apart });
+            units.push(FlatParam { name, trained, start, len, at, whole, own, slices, of_experts, apart });
             at += len / slices.world as i64;
         }
         let only_own = sharding.shared == ZeroStage::Parameters;
@@ -185,21 +204,16 @@ impl ParamStore {
     /// Returns what this rank's optimizer changes: the same bytes with a version of their own, since a view of a leaf that a
     /// model made once would lose its gradient with a change that is counted.
     pub fn owned(&self) -> Vec<OwnedPart> {
-        let part = |values: &Tensor, at: i64, decayed: i64| {
-            let values = values.data();
-            let (len, decayed) = (values.numel() as i64, decayed.clamp(0, values.numel() as i64));
-            let cut = [(0, decayed, true), (decayed, len - decayed, false)];
-            cut.into_iter().filter(|(_, len, _)| *len > 0).map(move |(start, len, decays)| OwnedPart {
-                at: at + start,
-                values: values.narrow(0, start, len),
-                decays,
-            })
-        };
+        let trained = &self.params[..self.trained];
         if self.units.is_empty() {
-            return part(&self.flat.narrow(0, 0, self.num_trained), 0, self.num_decay).collect();
+            let all = self.flat.narrow(0, 0, self.num_trained);
+            return parts(&all, 0, 0, &trained.iter().collect::<Vec<_>>());
         }
-        let trained = self.units.iter().filter(|unit| unit.trained);
-        trained.flat_map(|unit| part(&unit.own, unit.at, unit.decayed - unit.own_part().start)).collect()
+        let of_unit = |(number, unit): (usize, &FlatParam)| {
+            let own: Vec<&Param> = trained.iter().filter(|param| param.unit == Some(number)).collect();
+            parts(&unit.own, unit.at, unit.start + unit.own_part().start, &own)
+        };
+        self.units.iter().enumerate().filter(|(_, unit)| unit.trained).flat_map(of_unit).collect()
     }
 
     /// This rank's slices of `flat`, trained elements in the store's order.
@@ -249,6 +263,29 @@ mod tests {
             assert_eq!((store.num_owned(), store.flat().size()[0]), (112, 112));
             let (experts, at) = store.owned_range(store.id("layers.0.experts"));
             assert_eq!((experts, at), ((rank as i64 / 2 * 64..(rank as i64 / 2 + 1) * 64), 48));
+        }
+    }
+
+    #[test]
+    fn what_has_another_rate_is_apart_whoever_holds_it() {
+        let specs = || {
+            ["layers.0.a", "layers.0.b", "layers.1.b", "layers.1.a"].map(|name| {
+                let rate = if name.ends_with('b') { 16.0 } else { 1.0 };
+                ParamSpec { rate, ..ParamSpec::new(name, &[8, 8], Init::Zeros) }
+            })
+        };
+        let parts = |sharding| {
+            let store = ParamStore::shared_out(specs().into(), Kind::Float, Device::Cpu, sharding);
+            store.owned().iter().map(|part| (part.at, part.values.numel(), part.rate)).collect::<Vec<_>>()
+        };
+        assert_eq!(parts(Sharding::none()), [(0, 128, 1.0), (128, 128, 16.0)]);
+        for rank in 0..3 {
+            // A third of a layer is 48 elements, of which 64 of each rate lie side by side.
+            let of_layer = [vec![(0, 48, 1.0)], vec![(0, 16, 1.0), (16, 32, 16.0)], vec![(0, 48, 16.0)]];
+            let own = of_layer[rank].iter();
+            let expected: Vec<_> =
+                own.clone().copied().chain(own.map(|(at, len, rate)| (at + 48, *len, *rate))).collect();
+            assert_eq!(parts(Sharding::new(ZeroStage::Parameters, rank, 3)), expected);
         }
     }
 

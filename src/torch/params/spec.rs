@@ -54,6 +54,8 @@ pub struct ParamSpec {
     /// True if another stage of a pipeline has it as well, and is the one that saves it.
     pub is_copy: bool,
     pub held: Held,
+    /// Multiplies the run's learning rate.
+    pub rate: f64,
 }
 
 impl ParamSpec {
@@ -75,6 +77,7 @@ impl ParamSpec {
             shard: None,
             is_copy: false,
             held: Held::default(),
+            rate: 1.0,
         }
     }
 
@@ -105,6 +108,20 @@ impl ParamSpec {
     /// Returns whether its values are apart from the others, and whole only while a tape reads it.
     pub(super) fn is_apart(&self) -> bool {
         self.role == Role::Frozen && self.held != Held::default()
+    }
+
+    /// Returns whether weight decay is for it.
+    pub fn decays(&self) -> bool {
+        self.shape.len() >= 2
+    }
+
+    /// These in the order of a store: those that decay, then the others, each in the order of their learning rates.
+    pub(super) fn in_order(specs: Vec<ParamSpec>) -> [Vec<ParamSpec>; 2] {
+        let (decayed, undecayed): (Vec<_>, Vec<_>) = specs.into_iter().partition(ParamSpec::decays);
+        [decayed, undecayed].map(|mut specs| {
+            specs.sort_by(|one, other| one.rate.total_cmp(&other.rate));
+            specs
+        })
     }
 
     pub fn num_elements(&self) -> i64 {

@@ -3,7 +3,7 @@
 //! One buffer makes the optimizer one fused operator, a reduction one collective and a checkpoint one slice a name.
 //! The order is fixed: first the trained parameters that decay (two or more dimensions), then the other trained ones,
 //! then the frozen ones, each part as declared. Gradients and the optimizer's state cover the trained front alone.
-//! Where replicas share them out, the same order holds within each unit. Every parameter starts at a multiple of `ALIGN`
+//! Within a part those of another learning rate come apart. Where replicas share them out, the same order holds within each unit. Every parameter starts at a multiple of `ALIGN`
 //! elements; the gaps stay zero. What the loss has no gradient of, such
 //! as a router's balancing bias, is a buffer: float32 and on its own. Frozen weights that are held as float8 or on the host
 //! are in units of their own.
@@ -41,7 +41,6 @@ pub struct ParamStore {
     pub(super) flat: Tensor,
     pub(super) params: Vec<Param>,
     by_name: HashMap<String, ParamId>,
-    pub(super) num_decay: i64,
     pub(super) num_trained: i64,
     /// The number of trained parameters, which come first.
     pub(super) trained: usize,
@@ -64,7 +63,7 @@ impl ParamStore {
 
     pub(super) fn whole(specs: Vec<ParamSpec>, kind: Kind, device: Device) -> ParamStore {
         let (trained, others): (Vec<_>, Vec<_>) = specs.into_iter().partition(|spec| spec.role == Role::Trained);
-        let (decayed, undecayed): (Vec<_>, Vec<_>) = trained.into_iter().partition(|spec| spec.shape.len() >= 2);
+        let [decayed, undecayed] = ParamSpec::in_order(trained);
         let (frozen, others): (Vec<_>, Vec<_>) =
             others.into_iter().partition(|spec| spec.role == Role::Frozen && !spec.is_apart());
         let mut end = 0;
@@ -76,7 +75,7 @@ impl ParamStore {
             }
             (end, placed.len())
         };
-        let (num_decay, _) = place(decayed);
+        place(decayed);
         let (num_trained, trained) = place(undecayed);
         let (len, _) = place(frozen);
 
@@ -88,7 +87,7 @@ impl ParamStore {
             let leaf = leaf.set_requires_grad(spec.role == Role::Trained);
             params.push(Param { leaf, spec, offset, len, unit: None, frozen: None });
         }
-        ParamStore { num_decay, num_trained, trained, ..ParamStore::of(flat, params, others) }
+        ParamStore { num_trained, trained, ..ParamStore::of(flat, params, others) }
     }
 
     /// With `others` behind: frozen units and buffers. The numbers of what is trained are the caller's.
@@ -121,7 +120,6 @@ impl ParamStore {
             flat,
             params,
             by_name,
-            num_decay: 0,
             num_trained: 0,
             trained: 0,
             dropout_seed: DropoutSeed::default(),
@@ -332,13 +330,17 @@ mod tests {
         ParamStore::new(specs, kind, Device::Cpu)
     }
 
+    fn num_decay(store: &ParamStore) -> usize {
+        store.owned().iter().filter(|part| part.decays).map(|part| part.values.numel()).sum()
+    }
+
     #[test]
     fn decayed_parameters_come_first_and_start_aligned() {
         let store = store(Kind::Float);
         assert_eq!(store.names().collect::<Vec<_>>(), ["w1", "w2", "norm", "bias"]);
         let ranges: Vec<_> = store.ids().map(|id| store.range(id)).collect();
         assert_eq!(ranges, [(0, 15), (16, 4), (32, 5), (48, 17)]);
-        assert_eq!((store.num_decay, store.flat().size()[0], store.num_elements()), (32, 80, 41));
+        assert_eq!((num_decay(&store), store.flat().size()[0], store.num_elements()), (32, 80, 41));
     }
 
     #[test]
@@ -362,7 +364,7 @@ mod tests {
         ];
         let store = ParamStore::new(specs, Kind::BFloat16, Device::Cpu);
         assert_eq!(store.names().collect::<Vec<_>>(), ["w", "norm", "base", "bias"]);
-        assert_eq!((store.num_decay, store.num_trained(), store.flat().size()[0]), (16, 32, 48));
+        assert_eq!((num_decay(&store), store.num_trained(), store.flat().size()[0]), (16, 32, 48));
         assert_eq!(store.new_grad().flat().size(), [32]);
         store.set_trainable(true);
         let trained = |name: &str| store.get(name).requires_grad();

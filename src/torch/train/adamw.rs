@@ -91,10 +91,10 @@ impl AdamW {
         let kind = first.values.kind();
         let on_cpu = first.values.device() == Device::Cpu && matches!(kind, Kind::Float | Kind::BFloat16);
         let scaled = if on_cpu || grad_scale == 1.0 { grad.shallow_clone() } else { grad * grad_scale };
-        for OwnedPart { at, values, decays } in &self.parts {
+        for OwnedPart { at, values, decays, rate } in &self.parts {
             let part = |tensor: &Tensor| tensor.narrow(0, *at, values.numel() as i64);
             let step = AdamWStep {
-                learning_rate,
+                learning_rate: learning_rate * rate,
                 betas: self.config.betas,
                 eps: self.config.eps,
                 weight_decay: if *decays { self.config.weight_decay } else { 0.0 },

@@ -7,8 +7,9 @@ use super::sheet::{Sheet, schedule};
 pub(super) fn read(sheet: &mut Sheet) {
     model(sheet);
     data(sheet);
+    let is_kto = sheet.is("rl", "kto");
     method(sheet);
-    train(sheet);
+    train(sheet, is_kto);
     run(sheet);
 }
 
@@ -117,6 +118,7 @@ fn sets(value: &Value) -> Result<Value, &'static str> {
 }
 
 fn method(sheet: &mut Sheet) {
+    let has_adapters = sheet.get("adapter").is_some();
     match sheet.get("adapter").and_then(Value::as_str) {
         Some("lora") => sheet.arrived("adapter", "model.foundation.lora"),
         Some("qlora") => sheet.missing(
@@ -137,25 +139,31 @@ fn method(sheet: &mut Sheet) {
     ]);
     sheet.settled("all linear maps are the default", &["lora_target_linear"]);
     sheet.missing("PEFT's layout is always written", &["lora_fan_in_fan_out", "peft"]);
-    sheet.missing("this variant of adapters is not there", &["loraplus_lr_ratio", "relora", "lora_on_cpu"]);
-    sheet.missing("noise on embeddings is not there", &["neftune_noise_alpha"]);
+    sheet.missing("this variant of adapters is not there", &["relora", "lora_on_cpu"]);
+    sheet.regularization(has_adapters);
     let loss = match sheet.get("rl").and_then(Value::as_str) {
         Some("dpo") => Some("sigmoid"),
         Some("ipo") => Some("ipo"),
         Some("orpo") => Some("orpo"),
         Some("simpo") => Some("simpo"),
+        Some("kto") => Some("kto"),
         _ => None,
     };
     match loss {
         Some(loss) => sheet.with("rl", "train.preference.loss", |_| Ok(loss.into())),
-        None => sheet.missing("train.preference learns from pairs: dpo, ipo, orpo, simpo", &["rl"]),
+        None => sheet.missing("train.preference is dpo, ipo, orpo, simpo or kto", &["rl"]),
     }
     ["rl_beta", "dpo_beta", "orpo_alpha"].iter().for_each(|key| sheet.copy_number(key, "train.preference.beta"));
+    sheet.copy_number("kto_desirable_weight", "train.preference.desirable_weight");
+    sheet.copy_number("kto_undesirable_weight", "train.preference.undesirable_weight");
     sheet.preference("rpo_alpha");
 }
 
-fn train(sheet: &mut Sheet) {
-    sheet.batch("micro_batch_size", 1.0);
+fn train(sheet: &mut Sheet, is_kto: bool) {
+    match is_kto {
+        true => sheet.batch_of_groups("micro_batch_size", 1.0),
+        false => sheet.batch("micro_batch_size", 1.0),
+    }
     sheet.copy_number("learning_rate", "train.lr");
     sheet.duration("num_epochs", 1.0);
     let ratio = sheet.number("cosine_min_lr_ratio").zip(sheet.number("learning_rate"));

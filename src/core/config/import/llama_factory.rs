@@ -8,10 +8,11 @@ use super::sheet::{Sheet, schedule};
 pub(super) const OWN: [&str; 6] = ["stage", "finetuning_type", "dataset", "dataset_dir", "cutoff_len", "template"];
 
 pub(super) fn read(sheet: &mut Sheet) {
+    let is_kto = sheet.is("stage", "kto");
     model(sheet);
     data(sheet);
     method(sheet);
-    train(sheet);
+    train(sheet, is_kto);
     run(sheet);
 }
 
@@ -65,8 +66,8 @@ fn data(sheet: &mut Sheet) {
         "the paths of data.train begin with it: compare them with the files of dataset_info.json",
         &["dataset_dir"],
     );
-    // A pair of answers cannot be cut.
-    if sheet.get("cutoff_len").is_some() && !sheet.is("stage", "dpo") {
+    // Answers that are compared cannot be cut.
+    if sheet.get("cutoff_len").is_some() && !sheet.is("stage", "dpo") && !sheet.is("stage", "kto") {
         sheet.set("data.pack.too_long", "truncate");
     }
     sheet.copy("cutoff_len", "data.pack.max_tokens");
@@ -87,6 +88,7 @@ fn data(sheet: &mut Sheet) {
 
 fn method(sheet: &mut Sheet) {
     let lora = "model.foundation.lora";
+    let has_adapters = sheet.get("finetuning_type").is_none_or(|kind| kind == "lora");
     match sheet.get("finetuning_type").and_then(Value::as_str).unwrap_or("lora") {
         "lora" => {
             let rank = sheet.number("lora_rank").unwrap_or(8.0);
@@ -112,28 +114,33 @@ fn method(sheet: &mut Sheet) {
     sheet.with("lora_target", "model.foundation.lora.target_modules", |value| Ok(names(value)));
     sheet.with("additional_target", "model.foundation.lora.modules_to_save", |value| Ok(names(value)));
     let others = "this variant of adapters is not there";
-    sheet.missing(
-        others,
-        &[
-            "loraplus_lr_ratio",
-            "pissa_init",
-            "pissa_iter",
-            "use_galore",
-            "use_badam",
-            "use_apollo",
-            "create_new_adapter",
-        ],
-    );
-    sheet.missing("noise on embeddings is not there", &["neftune_noise_alpha"]);
+    sheet.missing(others, &["pissa_init", "pissa_iter", "use_galore", "use_badam", "use_apollo", "create_new_adapter"]);
+    sheet.regularization(has_adapters);
     match sheet.get("stage").and_then(Value::as_str).unwrap_or("sft") {
         "sft" => sheet.settled("train.phase is sft where nothing else is said", &["stage"]),
         "pt" => sheet.with("stage", "train.phase", |_| Ok("pretrain".into())),
         "dpo" => preference(sheet),
-        _ => sheet.missing("sft, pretraining and preferences in pairs are there", &["stage"]),
+        "kto" => {
+            sheet.set("train.preference.loss", "kto");
+            sheet.arrived("stage", "train.preference");
+            sheet.copy_number("pref_beta", "train.preference.beta");
+            sheet.copy_number("kto_chosen_weight", "train.preference.desirable_weight");
+            sheet.copy_number("kto_rejected_weight", "train.preference.undesirable_weight");
+            sheet.missing("train.preference.loss: kto has no negative log-likelihood beside it", &["pref_ftx"]);
+        }
+        _ => sheet.missing("sft, pretraining, preferences in pairs and kto are there", &["stage"]),
     }
     sheet.settled(
         "it is for preferences",
-        &["pref_beta", "pref_ftx", "pref_loss", "simpo_gamma", "dpo_label_smoothing"],
+        &[
+            "pref_beta",
+            "pref_ftx",
+            "pref_loss",
+            "simpo_gamma",
+            "dpo_label_smoothing",
+            "kto_chosen_weight",
+            "kto_rejected_weight",
+        ],
     );
 }
 
@@ -150,8 +157,11 @@ fn preference(sheet: &mut Sheet) {
     sheet.preference("pref_ftx");
 }
 
-fn train(sheet: &mut Sheet) {
-    sheet.batch("per_device_train_batch_size", 8.0);
+fn train(sheet: &mut Sheet, is_kto: bool) {
+    match is_kto {
+        true => sheet.batch_of_groups("per_device_train_batch_size", 8.0),
+        false => sheet.batch("per_device_train_batch_size", 8.0),
+    }
     // Their default.
     sheet.set("train.lr", 5e-5);
     sheet.copy_number("learning_rate", "train.lr");

@@ -116,7 +116,7 @@ fn llama_factorys_keys_arrive_and_the_others_are_named() {
         ["max_samples", "quantization_bit", "some_new_key"]
     );
     let settled = fates(&imported, |fate| matches!(fate, Fate::Settled(_)));
-    assert!(settled.contains(&"neftune_noise_alpha") && settled.contains(&"trust_remote_code"), "{settled:?}");
+    assert!(settled.contains(&"plot_loss") && settled.contains(&"trust_remote_code"), "{settled:?}");
 }
 
 #[test]
@@ -154,6 +154,42 @@ fn axolotls_keys_arrive_and_the_others_are_named() {
         fates(&imported, |fate| matches!(fate, Fate::Missing(_))),
         ["evals_per_epoch", "optimizer", "special_tokens"]
     );
+}
+
+/// transformers' keys of label smoothing and NEFTune, and PEFT's of LoRA+.
+#[test]
+fn methods_of_training_arrive_from_both() {
+    let methods =
+        "label_smoothing_factor: 0.1\nneftune_noise_alpha: 5\nloraplus_lr_ratio: 16.0\nloraplus_lr_embedding: 1e-6\n";
+    let dir = folder();
+    let sft = LLAMA_FACTORY.replace("DIR", &dir.path().display().to_string()).replace("stage: dpo", "stage: sft");
+    let sft = sft.replace("neftune_noise_alpha: 0\n", "").replace("pref_beta: 0.2\npref_loss: ipo\n", "");
+    for text in [sft, AXOLOTL.replace("DIR", &dir.path().display().to_string())] {
+        let imported = import(&format!("{text}{methods}")).unwrap();
+        let node = crate::config::yaml::parse(&imported.yaml, 0, 0).unwrap().to_json();
+        assert_eq!((&node["train"]["label_smoothing"], &node["train"]["neftune_alpha"]), (&json!(0.1), &json!(5)));
+        assert_eq!(node["model"]["foundation"]["lora"]["loraplus_lr_ratio"], json!(16.0));
+        let settled = fates(&imported, |fate| matches!(fate, Fate::Settled(_)));
+        assert!(settled.contains(&"loraplus_lr_embedding"), "{settled:?}");
+    }
+}
+
+#[test]
+fn a_devices_batch_is_a_group_of_labeled_answers() {
+    let dir = folder();
+    let text = LLAMA_FACTORY.replace("DIR", &dir.path().display().to_string());
+    let text = text.replace("stage: dpo", "stage: kto\nkto_chosen_weight: 1.5").replace("pref_loss: ipo\n", "");
+    let text = text.replace("per_device_train_batch_size: 1\n", "per_device_train_batch_size: 6\n");
+    let imported = import(&text).unwrap();
+    let config = load_text(&imported.yaml).unwrap_or_else(|report| panic!("{}\n{report}", imported.yaml)).config;
+    let preference = config.train.preference.unwrap();
+    assert_eq!((format!("{:?}", preference.loss), preference.num_grouped()), ("Kto".to_owned(), 6));
+    assert_eq!((preference.beta, preference.desirable_weight), (Some(0.2), Some(1.5)));
+    assert_eq!(config.train.global_batch_size, 8, "groups that are accumulated");
+    let text = AXOLOTL.replace("DIR", &dir.path().display().to_string());
+    let imported = import(&format!("{text}rl: kto\nkto_undesirable_weight: 0.2\n")).unwrap();
+    let node = crate::config::yaml::parse(&imported.yaml, 0, 0).unwrap().to_json();
+    assert_eq!(node["train"]["preference"], json!({"loss": "kto", "undesirable_weight": 0.2, "group_size": 4}));
 }
 
 #[test]

@@ -15,6 +15,16 @@ impl Sheet {
         }
     }
 
+    /// The batch of KTO: the samples of a device are a group, and groups are accumulated.
+    pub fn batch_of_groups(&mut self, per_device: &str, default: f64) {
+        let size = self.number(per_device).unwrap_or(default) as u64;
+        self.set("train.preference.group_size", size.max(2));
+        self.arrived(per_device, "train.preference.group_size");
+        let accumulated = "gradient_accumulation_steps";
+        self.set("train.global_batch_size", self.number(accumulated).unwrap_or(1.0) as u64);
+        self.arrived(accumulated, "train.global_batch_size (multiply it with the number of GPUs)");
+    }
+
     /// The length of the run: `max_steps` where it is above 0, else the key `epochs`, or so many by default.
     pub fn duration(&mut self, epochs: &str, default: f64) {
         if self.number("max_steps").is_some_and(|steps| steps > 0.0) {
@@ -65,6 +75,17 @@ impl Sheet {
             Some(share) if share < 1.0 => Ok(value.clone()),
             _ => Err("data.val_size is a share, below 1"),
         });
+    }
+
+    /// Label smoothing, noise on embeddings, and of adapters LoRA+.
+    pub fn regularization(&mut self, has_adapters: bool) {
+        self.copy_number("label_smoothing_factor", "train.label_smoothing");
+        self.copy_number("neftune_noise_alpha", "train.neftune_alpha");
+        if has_adapters {
+            self.copy_number("loraplus_lr_ratio", "model.foundation.lora.loraplus_lr_ratio");
+        }
+        self.settled("it is for adapters", &["loraplus_lr_ratio"]);
+        self.settled("embeddings have no adapters", &["loraplus_lr_embedding"]);
     }
 
     /// Preferences beside their loss and beta, which each calls otherwise.

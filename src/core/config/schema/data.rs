@@ -117,6 +117,9 @@ pub enum Format {
     // Two answers to one prompt, for `train.preference`: `{"prompt": …, "chosen": …, "rejected": …}`, texts or messages; `prompt`
     // may be left out where both have it, or be `conversations` or `instruction` with `input`.
     Pairs,
+    // Single answers that are good or bad, for `train.preference.loss: kto`: `{"prompt": …, "completion": …, "label": true}`, or a
+    // record of `messages`, `sharegpt` or `alpaca` with `label` or `kto_tag`.
+    Labeled,
     // `{"conversations": [{"from": "human", "value": …}], "system": …, "tools": …}`.
     Sharegpt,
     // As `sharegpt`, with `image` or `video`.

@@ -56,6 +56,10 @@ pub struct Lora {
     /// Train the norms of the weights' rows as well (DoRA, weight-decomposed adaptation); the same in all parts.
     /// `null`: as `adapter` says, else false.
     pub use_dora: Option<bool>,
+    /// LoRA+: the learning rate of `B`, over that of `A`, such as 16; whatever else of one dimension the part trains, such as
+    /// DoRA's norms, has the rate of `B`. `null`: one rate for both.
+    #[schemars(range(max = 1e4), extend("exclusiveMinimum" = 0.0))]
+    pub loraplus_lr_ratio: Option<f64>,
     /// Modules that are trained themselves beside the adapters, by endings of their names such as `embed_tokens`, or
     /// whole names with `*`; those that `adapter` holds are as well.
     #[schemars(extend("x-one-or-more" = true))]

@@ -1,14 +1,14 @@
-//! Learning from pairs of answers.
+//! Learning from pairs of answers, and from labeled ones.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Learning from pairs of answers to one prompt, of which the first is preferred.
+/// Learning from pairs of answers to one prompt, of which the first is preferred, or from single answers that are good or bad.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Preference {
     /// The loss: `sigmoid` is DPO; `robust`, `hinge`, `ipo`, `apo_zero` and `apo_down` compare with a reference model as well;
-    /// `orpo` and `simpo` do without one.
+    /// `orpo` and `simpo` do without one. `kto` learns from single answers, labeled good or bad, beside a reference model.
     pub loss: PreferenceLoss,
     /// How strongly the model is held to the reference: larger is closer. `null`: 0.1; for `simpo` 2.
     #[schemars(range(max = 1e4), extend("exclusiveMinimum" = 0.0))]
@@ -22,6 +22,17 @@ pub struct Preference {
     /// Weight of the chosen answer's negative log-likelihood, the mean over its tokens; `null`: 1 for `orpo`, else 0.
     #[schemars(range(min = 0.0, max = 1e4))]
     pub nll_weight: Option<f64>,
+    /// `kto`: consecutive answers that make one sample, over which the divergence from the reference is estimated: TRL's
+    /// `per_device_train_batch_size`. `train.global_batch_size` counts groups; all answers of one share a pack, each twice.
+    /// `null`: 4.
+    #[schemars(range(min = 2, max = 1024))]
+    pub group_size: Option<usize>,
+    /// `kto`: weight of the losses of good answers; `null`: 1.
+    #[schemars(range(min = 0.0, max = 1e4))]
+    pub desirable_weight: Option<f64>,
+    /// `kto`: weight of the losses of bad answers; `null`: 1.
+    #[schemars(range(min = 0.0, max = 1e4))]
+    pub undesirable_weight: Option<f64>,
 }
 
 /// Says what a pair of answers costs.
@@ -38,6 +49,14 @@ pub enum PreferenceLoss {
     ApoDown,
     Orpo,
     Simpo,
+    Kto,
+}
+
+impl Preference {
+    /// Answers of a group, of `kto`.
+    pub fn num_grouped(&self) -> usize {
+        self.group_size.unwrap_or(4)
+    }
 }
 
 impl PreferenceLoss {

@@ -20,6 +20,16 @@ pub struct Train {
     /// pairs.
     #[serde(default)]
     pub preference: Option<Preference>,
+    /// Label smoothing of the cross-entropy of tokens, as torch's and transformers' `label_smoothing_factor`: the share of each
+    /// target that is spread evenly over the vocabulary. Prediction heads are smoothed too; held-out losses are not. 0: none.
+    #[serde(default)]
+    #[schemars(range(min = 0.0, max = 0.99))]
+    pub label_smoothing: f64,
+    /// NEFTune: noise on the embeddings of tokens in training, uniform up to `neftune_alpha / sqrt(L D)` in a document of L tokens
+    /// and a model of width D; 5 is usual. 0: none.
+    #[serde(default)]
+    #[schemars(range(min = 0.0, max = 1e4))]
+    pub neftune_alpha: f64,
     /// Optimizer steps; instead of them `epochs` may be given.
     #[serde(default)]
     #[schemars(range(min = 1, max = 1000000000000_u64))]
@@ -29,7 +39,8 @@ pub struct Train {
     #[serde(default)]
     #[schemars(range(max = 1e6), extend("exclusiveMinimum" = 0.0))]
     pub epochs: Option<f64>,
-    /// Samples a step, over all replicas; packs, with `data.pack.mode: stream`.
+    /// Samples a step, over all replicas; packs, with `data.pack.mode: stream`; groups of answers, with
+    /// `train.preference.loss: kto`.
     #[schemars(range(min = 1, max = 16777216))]
     pub global_batch_size: usize,
     /// Most samples in one pack; `null`: as many as `data.pack.max_tokens` holds.

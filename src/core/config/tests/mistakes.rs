@@ -111,6 +111,14 @@ fn one_mistake_at_a_time() {
             &["LF0111", "a warm-up of 5 and a decay of 6"],
         ),
         // pairs of answers
+        (
+            "$ train={steps: 10, global_batch_size: 4, lr: 1e-5, preference: {loss: orpo}, label_smoothing: 0.1}",
+            &["LF0111", "`train.label_smoothing` smooths the labels of tokens", "share of wrong pairs"],
+        ),
+        ("$ +train.label_smoothing=1.0", &["LF0104", "train.label_smoothing"]),
+        ("$ +train.neftune_alpha=-1.0", &["LF0104", "train.neftune_alpha"]),
+        ("$ +model.foundation.lora={loraplus_lr_ratio: 0}", &["LF0104", "loraplus_lr_ratio"]),
+        ("$ +train.neftune_noise_alpha=5", &["train.neftune_alpha"]),
         ("$ +train.preference={}", &["LF0111", "and there are no weights of one", "set `model.load`"]),
         (
             "$ +train.preference={loss: orpo, gamma: 1}",
@@ -124,6 +132,11 @@ fn one_mistake_at_a_time() {
             "$ train={steps: 10, global_batch_size: 4, lr: 1e-5, preference: {loss: orpo}, phase: pretrain}",
             &["LF0111", "`train.preference` compares answers", "set `train.phase` to sft"],
         ),
+        (
+            "$ +train.preference={loss: orpo, group_size: 8}",
+            &["LF0111", "`train.preference.group_size` is for `train.preference.loss`: kto"],
+        ),
+        ("$ +train.preference={loss: orpo, group_size: 1}", &["LF0104", "train.preference.group_size"]),
         ("$ +model.reference={frozen_precision: fp8_e4m3fn}", &["LF0111", "without `train.preference`"]),
         // diffusion models
         (

@@ -2,6 +2,7 @@
 //! counterpart of Hugging Face's `AutoProcessor`.
 
 mod assemble;
+mod groups;
 mod guard;
 mod notes;
 mod open;
@@ -20,6 +21,7 @@ mod truncate;
 #[cfg(test)]
 mod truncate_tests;
 
+pub use groups::LABELS;
 pub(super) use guard::guarded;
 pub use open::Processor;
 pub use options::{FlowOptions, Learned, Pairs, PolicyOptions, ProcessorFolders, ProcessorOptions, Sampled};

@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use crate::config::{
-    AudioLimits, Data, FrameSize, ImageLimits, JsonMap, Learn, Per, Phase, Policy, RunConfig, Template, TooLong, Train,
-    TrainFile, VideoLimits,
+    AudioLimits, Data, FrameSize, ImageLimits, JsonMap, Learn, Per, Phase, Policy, PreferenceLoss, RunConfig, Template,
+    TooLong, Train, TrainFile, VideoLimits,
 };
 
 /// Names the folders that a processor is made of.
@@ -79,7 +79,7 @@ pub struct Sampled {
     pub negative: Option<Option<String>>,
 }
 
-/// Says what is made of pairs of answers.
+/// Says what is made of pairs of answers, and of labeled ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Pairs {
     /// They are read as any other sample.
@@ -87,7 +87,9 @@ pub enum Pairs {
     Shown,
     /// A run learns from them and from nothing else; with a `reference` model it needs what that reads, too.
     Learned { reference: bool },
-    /// A run does not learn from them.
+    /// A run learns from labeled answers in groups of so many, and from nothing else.
+    Grouped { size: usize },
+    /// A run learns neither from them nor from labeled answers.
     Refused,
 }
 
@@ -146,6 +148,9 @@ impl ProcessorOptions {
         let (settings, sets) = (config.policy.clone(), config.data.train.clone());
         options.policy = PolicyOptions { settings, sets, seed: config.run.seed };
         options.pairs = match &config.train.preference {
+            Some(preference) if preference.loss == PreferenceLoss::Kto => {
+                Pairs::Grouped { size: preference.num_grouped() }
+            }
             Some(preference) => Pairs::Learned { reference: preference.loss.needs_reference() },
             None => Pairs::Refused,
         };

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use super::Processor;
 use super::assemble::Features;
+use super::options::Pairs;
 use crate::data::audio::AudioSource;
 use crate::data::error::DataError;
 use crate::data::locator::Locator;
@@ -20,6 +21,11 @@ impl Processor {
         match content {
             Content::Messages(conversation) => self.training_sample(id, conversation, base),
             Content::Pair(pair) => self.pair_sample(id, pair, base),
+            Content::Labeled(answer) => match self.pairs {
+                Pairs::Grouped { .. } => self.group_sample(id, std::slice::from_ref(answer), base),
+                _ => self.training_sample(id, &answer.conversation, base),
+            },
+            Content::Group(answers) => self.group_sample(id, answers, base),
             Content::Text(piece) => self.text_sample(id, piece),
             Content::Tokens(piece) => self.token_sample(id, piece),
             Content::Packed(pack) => self.packed_sample(id, pack),

@@ -28,26 +28,32 @@ impl Processor {
         if self.pairs == (Pairs::Learned { reference: true }) {
             media.extend(answers.iter().map(reference_item));
         }
-        let [ids, targets] = [|answer: &Sample| answer.input_ids.clone(), |answer: &Sample| answer.targets.clone()]
-            .map(|column: fn(&Sample) -> Vec<i64>| answers.iter().flat_map(column).collect::<Vec<i64>>());
-        let axis = |axis: usize| {
-            let of = move |answer: &Sample| {
-                let len = answer.input_ids.len();
-                answer.position_ids[axis * len..(axis + 1) * len].to_vec()
-            };
-            answers.iter().flat_map(of).collect::<Vec<f32>>()
-        };
-        let positions = (0..3).flat_map(axis).collect();
-        let mut sample = Sample::new(id, ids, positions, targets, media);
-        sample.meta.documents = lens.to_vec();
+        let mut sample = joined(id, &answers, media);
         sample.meta.num_targets = 1;
-        sample.num_sources = answers.iter().map(|answer| answer.num_sources).sum();
         Ok(sample)
     }
 }
 
+/// A sample of these documents, end to end.
+pub(super) fn joined(id: SampleId, documents: &[Sample], media: Vec<Media>) -> Sample {
+    let [ids, targets] = [|it: &Sample| it.input_ids.clone(), |it: &Sample| it.targets.clone()]
+        .map(|column: fn(&Sample) -> Vec<i64>| documents.iter().flat_map(column).collect::<Vec<i64>>());
+    let axis = |axis: usize| {
+        let of = move |document: &Sample| {
+            let len = document.input_ids.len();
+            document.position_ids[axis * len..(axis + 1) * len].to_vec()
+        };
+        documents.iter().flat_map(of).collect::<Vec<f32>>()
+    };
+    let positions = (0..3).flat_map(axis).collect();
+    let mut sample = Sample::new(id, ids, positions, targets, media);
+    sample.meta.documents = documents.iter().map(|document| document.meta.num_tokens).collect();
+    sample.num_sources = documents.iter().map(|document| document.num_sources).sum();
+    sample
+}
+
 /// The rows that a reference model reads of an answer: the id of each token, and the token to predict there or -1.
-fn reference_item(answer: &Sample) -> Media {
+pub(super) fn reference_item(answer: &Sample) -> Media {
     let rows = answer.input_ids.iter().zip(&answer.targets);
     let pixels = rows.flat_map(|(id, target)| [*id as f32, (*target).max(-1) as f32]).collect();
     let grid = Grid { t: answer.meta.num_tokens, h: 1, w: 1 };

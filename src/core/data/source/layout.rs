@@ -7,6 +7,7 @@ use serde_json::{Map, Value as Json};
 use super::block::{Body, Record};
 use super::captioned::{self, Captioned, is_captioned};
 use super::fields::{self, FieldMap};
+use super::labeled::{self, LABELS, Labeled};
 use super::locate::{Files, Kind, kind_of};
 use super::messages::Conversation;
 use super::pairs::{self, Pair};
@@ -21,6 +22,7 @@ use crate::data::packed::PackedSample;
 pub enum Layout {
     Messages,
     Pairs,
+    Labeled,
     /// LLaVA's files too.
     Sharegpt,
     Alpaca,
@@ -40,6 +42,7 @@ pub enum Layout {
 pub enum Whole {
     Conversation(Conversation),
     Pair(Box<Pair>),
+    Labeled(Box<Labeled>),
     Text(String),
     Tokens(Vec<i64>),
     Packed(Box<PackedSample>),
@@ -54,6 +57,7 @@ impl Layout {
             Format::Auto => return None,
             Format::Messages => Self::Messages,
             Format::Pairs => Self::Pairs,
+            Format::Labeled => Self::Labeled,
             Format::Sharegpt | Format::Llava => Self::Sharegpt,
             Format::Alpaca => Self::Alpaca,
             Format::Transcripts => Self::Transcripts,
@@ -74,11 +78,17 @@ impl Layout {
             let name = columns.get(key).map_or(key, String::as_str);
             json.get(name).is_some_and(|value| !value.is_null())
         };
+        let is_labeled = LABELS.iter().any(|key| {
+            let label = json.get(columns.get(*key).map_or(*key, String::as_str));
+            label.is_some_and(Json::is_boolean)
+        });
+        let answers = ["completion", "output", "messages", "conversations"];
         let first =
             |key: &str| json.get(columns.get(key).map_or(key, String::as_str)).map_or(&Json::Null, |list| &list[0]);
         Ok(match () {
             () if record.member("input_ids.npy").is_some() => Self::Packed,
             () if has("chosen") && has("rejected") => Self::Pairs,
+            () if is_labeled && answers.into_iter().any(has) => Self::Labeled,
             () if has("texts") => Self::Crude,
             () if has("messages") && first("messages").get("from").is_none() => Self::Messages,
             () if has("conversations") || has("messages") => Self::Sharegpt,
@@ -131,6 +141,7 @@ impl Layout {
         match self {
             Self::Messages => "messages",
             Self::Pairs => "pairs",
+            Self::Labeled => "labeled",
             Self::Sharegpt => "sharegpt",
             Self::Alpaca => "alpaca",
             Self::Transcripts => "transcripts",
@@ -184,14 +195,20 @@ impl Layout {
         if let (Self::Plain, Body::Text(text)) = (self, &mut record.body) {
             return Ok(Whole::Text(std::mem::take(text)));
         }
+        let read = |mut fields: Map<String, Json>, record: &Record| {
+            self.place_files(&mut fields, record);
+            Conversation::from_json(Json::Object(fields), &Files { record, folder })
+        };
         let fields = match self {
             Self::Fields(map) => fields::mapped(&record, map)?,
+            Self::Labeled => {
+                let fields = renamed(std::mem::take(&mut record.body), columns)?;
+                let (fields, is_good) = labeled::messages(fields)?;
+                return Ok(Whole::Labeled(Box::new(Labeled { conversation: read(fields, &record)?, is_good })));
+            }
             Self::Pairs => {
                 let fields = renamed(std::mem::take(&mut record.body), columns)?;
-                let read = |mut fields: Map<String, Json>| {
-                    self.place_files(&mut fields, &record);
-                    Conversation::from_json(Json::Object(fields), &Files { record: &record, folder })
-                };
+                let read = |fields| read(fields, &record);
                 let [chosen, rejected] = pairs::messages(fields)?.map(read);
                 return Ok(Whole::Pair(Box::new(Pair { chosen: chosen?, rejected: rejected? })));
             }
@@ -228,7 +245,7 @@ impl Layout {
         if record.is_closed && self.is_conversation() {
             sharegpt::take_members(fields, record.members.iter().map(|(name, _)| name.as_str()));
         }
-        if matches!(self, Self::Sharegpt | Self::Alpaca | Self::Pairs) || record.is_closed {
+        if matches!(self, Self::Sharegpt | Self::Alpaca | Self::Pairs | Self::Labeled) || record.is_closed {
             sharegpt::place_files(fields);
         }
     }

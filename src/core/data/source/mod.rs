@@ -1,7 +1,7 @@
 //! Data sets: from what a config names to the sample at a position.
 //!
 //! ```text
-//! path ── paths ── shard ─ blob ─┬ lines   ┐                 ┌ messages, sharegpt, alpaca, pairs, fields
+//! path ── paths ── shard ─ blob ─┬ lines   ┐                 ┌ messages, sharegpt, alpaca, pairs, labeled, fields
 //!                  (remote)      ├ archive ├ block ─ record ─┤ text, tokens ─ cut
 //!                                ├ table   │                 └ packed
 //!                                ├ arrow   │
@@ -30,6 +30,7 @@ mod hub;
 mod hub_card;
 mod index;
 mod indexed;
+mod labeled;
 mod layout;
 mod lines;
 mod locate;
@@ -61,6 +62,7 @@ pub use captioned::Captioned;
 pub use cut::{Piece, TokenPiece};
 pub use fingerprint::{Fingerprint, fingerprint};
 pub use hub::{HUB_CARD, HubListing, HubPath, choose_hub_files, hub_cache};
+pub use labeled::Labeled;
 pub use messages::{Conversation, IMAGE_PLACEHOLDER, MediaSource, Part, Turn, VIDEO_PLACEHOLDER, Written};
 pub use mixture::{Mixture, Place};
 pub use pairs::Pair;

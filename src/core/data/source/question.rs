@@ -43,6 +43,10 @@ impl Question {
                     None => Ok((Self::Chat(conversation), None)),
                 }
             }
+            Whole::Labeled(answer) => match answer.conversation.split_answer() {
+                Some((question, answer)) => Ok((Self::Chat(question), Some(answer))),
+                None => Ok((Self::Chat(answer.conversation), None)),
+            },
             Whole::Pair(pair) => match pair.chosen.split_answer() {
                 Some((question, answer)) => Ok((Self::Chat(question), Some(answer))),
                 None => Ok((Self::Chat(pair.chosen), None)),

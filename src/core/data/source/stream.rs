@@ -9,6 +9,7 @@ use super::captioned::Captioned;
 use super::cut::{NUM_PROBES, Piece, TokenPiece, num_pieces, num_token_pieces, piece_bytes};
 use super::energon::is_energon;
 use super::index::Index;
+use super::labeled::Labeled;
 use super::layout::{Layout, Whole};
 use super::messages::{Conversation, MediaSource};
 use super::open::{Found, count, find};
@@ -69,6 +70,10 @@ pub enum Content {
     Messages(Conversation),
     /// Two answers to one prompt.
     Pair(Box<Pair>),
+    /// An answer that is good or bad.
+    Labeled(Box<Labeled>),
+    /// Labeled answers that make one sample.
+    Group(Vec<Labeled>),
     Text(Piece),
     /// Tokens of a document, used as they are.
     Tokens(TokenPiece),
@@ -86,6 +91,8 @@ impl Content {
         match self {
             Self::Messages(conversation) => conversation.media.iter().collect(),
             Self::Pair(pair) => pair.answers().into_iter().flat_map(|answer| &answer.media).collect(),
+            Self::Labeled(answer) => answer.conversation.media.iter().collect(),
+            Self::Group(answers) => answers.iter().flat_map(|answer| &answer.conversation.media).collect(),
             Self::Captioned(captioned) => captioned.target.iter().chain(&captioned.references).collect(),
             Self::Text(_) | Self::Tokens(_) | Self::Packed(_) | Self::Step(_) => Vec::new(),
         }
@@ -219,11 +226,17 @@ impl Source {
         self.layout.name()
     }
 
-    /// Returns whether samples are rendered by a chat template.
+    /// Returns whether samples are pairs of answers.
     pub fn is_pairs(&self) -> bool {
         self.layout == Layout::Pairs
     }
 
+    /// Returns whether samples are answers with a label.
+    pub fn is_labeled(&self) -> bool {
+        self.layout == Layout::Labeled
+    }
+
+    /// Returns whether samples are rendered by a chat template.
     pub fn is_conversation(&self) -> bool {
         self.layout.is_conversation()
     }
@@ -332,6 +345,10 @@ impl Source {
             Whole::Pair(mut pair) => {
                 pair.chosen.media.iter_mut().chain(&mut pair.rejected.media).try_for_each(fetch)?;
                 Ok(Content::Pair(pair))
+            }
+            Whole::Labeled(mut answer) => {
+                answer.conversation.media.iter_mut().try_for_each(fetch)?;
+                Ok(Content::Labeled(answer))
             }
             Whole::Packed(packed) => Ok(Content::Packed(*packed)),
             Whole::Step(step) => Ok(Content::Step(step)),

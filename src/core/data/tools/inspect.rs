@@ -23,7 +23,7 @@ use crate::data::media::{Kind, Sampling, in_folder};
 use crate::data::processor::Processor;
 use crate::data::sample::Sample;
 use crate::data::source::Content;
-use crate::data::source::{Conversation, MediaSource, Part};
+use crate::data::source::{Conversation, Labeled, MediaSource, Part};
 use crate::files;
 use crate::message::SampleId;
 
@@ -183,6 +183,15 @@ fn said(conversation: &Conversation) -> Vec<(String, String)> {
     turns.map(|turn| (turn.role.clone(), turn.parts.iter().map(text).collect())).collect()
 }
 
+/// The turns of an answer with a label, which is told at the answer.
+fn said_with_label(answer: &Labeled) -> Vec<(String, String)> {
+    let mut turns = said(&answer.conversation);
+    if let Some((role, _)) = turns.last_mut() {
+        *role = format!("{} {role}", if answer.is_good { "good" } else { "bad" });
+    }
+    turns
+}
+
 /// Sample `index`, its pictures decoded; with a maker as the model reads it.
 ///
 /// # Errors
@@ -211,6 +220,12 @@ pub fn show(inputs: &Inputs, index: u64, maker: Option<&dyn SampleMaker>) -> Res
             let media = chosen.media.iter().map(|source| show_media(source, base, inputs.decoder()));
             shown.media = media.collect::<Result<_, _>>().map_err(wrong)?;
         }
+        Content::Labeled(answer) => {
+            shown.turns = said_with_label(answer);
+            let media = answer.conversation.media.iter().map(|source| show_media(source, base, inputs.decoder()));
+            shown.media = media.collect::<Result<_, _>>().map_err(wrong)?;
+        }
+        Content::Group(answers) => shown.turns = answers.iter().flat_map(said_with_label).collect(),
         Content::Text(piece) => shown.turns = vec![("text".to_owned(), piece.text.clone())],
         Content::Tokens(piece) => {
             let first = &piece.ids[..piece.ids.len().min(MAX_IDS)];

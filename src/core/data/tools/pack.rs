@@ -272,6 +272,10 @@ fn members(dataset: &Dataset, pack: &[SampleId]) -> Result<Vec<Member>, BadSampl
             }
             Content::Text(_) | Content::Tokens(_) | Content::Captioned(_) | Content::Step(_) => {}
             Content::Packed(_) => return Err(dataset.bad(id.0, "is packed already".to_owned())),
+            Content::Labeled(_) | Content::Group(_) => {
+                let reason = "is an answer with a label, which a run packs itself: leave `data pack` out";
+                return Err(dataset.bad(id.0, reason.to_owned()));
+            }
             Content::Pair(_) => {
                 let reason = "is a pair of answers, which a run packs itself: leave `data pack` out";
                 return Err(dataset.bad(id.0, reason.to_owned()));

@@ -51,6 +51,9 @@ pub fn members(
         Content::Messages(conversation) => {
             of_conversation(conversation, Files { base, look, decoder, members: Vec::new() })
         }
+        Content::Labeled(_) | Content::Group(_) => Err(DataError::Line(
+            "is an answer with a label, which shards do not hold: keep such records as JSON or Parquet".to_owned(),
+        )),
         Content::Pair(_) => Err(DataError::Line(
             "is a pair of answers, which shards do not hold: keep such records as JSON or Parquet".to_owned(),
         )),

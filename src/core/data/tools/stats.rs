@@ -168,6 +168,15 @@ fn count(
             ]
         }
         Content::Tokens(piece) => vec![(TOKENS, piece.ids.len())],
+        Content::Labeled(answer) => {
+            let turns = &answer.conversation.turns;
+            vec![
+                ("turns", turns.len()),
+                ("characters", turns.iter().map(|turn| turn.joined_text().chars().count()).sum()),
+                ("good", usize::from(answer.is_good)),
+            ]
+        }
+        Content::Group(answers) => vec![("answers", answers.len())],
         Content::Text(piece) => vec![("characters", piece.text.chars().count())],
         Content::Captioned(captioned) => of_captioned(captioned),
         Content::Step(step) => {

@@ -4,7 +4,7 @@
 use super::Course;
 use crate::engine::buffer::TorchBuffer;
 use crate::engine::pack_work::input_of;
-use crate::model::FeatureInput;
+use crate::model::{Column, FeatureInput};
 use crate::native::{bytes, uncounted};
 use loongforge_core::data::IGNORE_INDEX;
 use loongforge_core::engine::{Engine, EngineError};
@@ -14,16 +14,19 @@ use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
 use tch::{Device, Kind, Tensor};
 
+/// Ids, positions and targets, which come first.
+const NUM_TOKEN_COLUMNS: usize = 3;
+
 impl Course {
     /// Everything that others send for a step.
     pub(super) fn receive(&mut self, plan: &StepPlan) -> Result<(), EngineError> {
-        let foundation = self.engine.foundation().map(|part| (part.inputs().to_vec(), part.has_columns()));
-        if let Some((inputs, has_columns)) = foundation {
+        let foundation = self.engine.foundation().map(|part| (part.inputs().to_vec(), part.columns()));
+        if let Some((inputs, columns)) = foundation {
             let place = self.layout.place(self.me.index as usize);
             let leads = (place.pp, place.cp, place.tp) == (0, 0, 0);
             for pack in plan.packs_of(Replica::new(self.me.pool, place.dp as u32)).filter(|_| leads) {
-                if has_columns {
-                    self.receive_tokens(pack)?;
+                if !columns.is_empty() {
+                    self.receive_tokens(pack, &columns)?;
                 }
                 for unit in plan.units_of(pack.id) {
                     if unit.is_skipped() || self.encodes(unit) {
@@ -56,7 +59,7 @@ impl Course {
         Ok(())
     }
 
-    fn receive_tokens(&mut self, pack: &Pack) -> Result<(), EngineError> {
+    fn receive_tokens(&mut self, pack: &Pack, columns: &[Column]) -> Result<(), EngineError> {
         let owners: BTreeSet<u32> = pack.samples.iter().map(|sample| sample.owner).collect();
         for owner in owners {
             let (mut ids, mut positions, mut targets) = (Vec::new(), Vec::new(), Vec::new());
@@ -73,11 +76,18 @@ impl Course {
                 targets.extend((0..len).map(|at| if at < prompt { IGNORE_INDEX } else { 0 }));
             }
             let positions = positions.repeat(3);
-            let tensors = vec![
+            let own = pack.samples.iter().filter(|sample| sample.owner == owner).count() as i64;
+            // Of columns beside those of tokens, such as labels of answers, the values do not matter.
+            let others = columns.iter().skip(NUM_TOKEN_COLUMNS).map(|column| {
+                let size = column.size(column.num_rows(ids.len() as i64, own));
+                read(|| Tensor::zeros(&size, (column.kind, Device::Cpu)))
+            });
+            let tokens = [
                 read(|| Tensor::from_slice(&ids)),
                 read(|| Tensor::from_slice(&positions).view([3, -1])),
                 read(|| Tensor::from_slice(&targets)),
             ];
+            let tensors = tokens.into_iter().chain(others).collect();
             let header = Header { kind: ParcelKind::Columns(pack.id), version: Version(0) };
             self.engine.arrive(ActorId::data(owner), Parcel::new(header, tensors), &mut self.ports)?;
         }

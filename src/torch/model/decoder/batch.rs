@@ -6,7 +6,8 @@ use std::rc::Rc;
 
 use tch::Tensor;
 
-use crate::model::objective::Pairs;
+use super::neftune::EmbeddingNoise;
+use crate::model::objective::Answers;
 use crate::model::routing::Routing;
 use crate::tape::{Boundary, ContextShard, KeyValues, Policy, Slot, Tape};
 
@@ -35,15 +36,17 @@ pub struct Targets {
     pub scale: f64,
     /// Forward only: the sum of the cross-entropies and the predicted entries take the place of the loss.
     pub evaluates: bool,
-    /// The row is of pairs of answers, and its loss is that of their objective.
-    pub pairs: Option<Pairs>,
+    /// The row is of answers that are pairs or have labels, and its loss is that of their objective.
+    pub answers: Option<Answers>,
+    /// What training adds to the embeddings of the tokens.
+    pub noise: Option<EmbeddingNoise>,
 }
 
 impl Targets {
     /// The part of the step's targets that these are.
     pub(super) fn share(&self) -> f64 {
         let counted = || self.labels.iter().filter(|label| **label >= 0).count() as f64;
-        self.scale * self.pairs.as_ref().map_or_else(counted, Pairs::num_counted)
+        self.scale * self.answers.as_ref().map_or_else(counted, Answers::num_counted)
     }
 }
 
@@ -59,12 +62,12 @@ pub struct TextTape {
     pub inbound: Vec<Boundary>,
     /// Holds what the stage behind takes, in kept slots.
     pub outbound: Vec<Boundary>,
-    /// An input, `[2P, 2]`: the log-probabilities of a reference model, where the loss of pairs reads them.
+    /// An input, `[N, 2]`: the log-probabilities of N documents by a reference model, where the loss of answers reads them.
     pub reference: Option<Slot>,
     /// A scalar, float64: what to differentiate; of an evaluation the sum of the targets' cross-entropies, or of the losses of
-    /// pairs.
+    /// answers.
     pub loss: Option<Slot>,
-    /// What is measured of pairs ([`Pairs::loss`]), a kept slot.
+    /// What is measured of answers ([`Answers::loss`]), a kept slot.
     pub measures: Option<Slot>,
     /// For an evaluation: the entry with the highest score at each counted target, `[L]`, int64.
     pub predicted: Option<Slot>,

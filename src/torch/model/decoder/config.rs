@@ -1,6 +1,8 @@
 //! A decoder as data.
 
 use super::names::Names;
+use super::neftune::Neftune;
+use crate::model::objective::Smoothing;
 use crate::nn::moe::MoeConfig;
 use crate::nn::{
     Activation, AttentionConfig, GatedDeltaConfig, IndexerTraining, KeyChoice, MlaConfig, NormConfig, RopeConfig,
@@ -30,6 +32,10 @@ pub struct DecoderConfig {
     pub balance: Balance,
     /// Weight of the mean over tokens of the indexers' losses, summed over layers.
     pub indexer_loss_coef: f64,
+    /// Of the labels of trained tokens, those of prediction heads too; `None`: labels are as they come.
+    pub smoothing: Option<Smoothing>,
+    /// The noise of embeddings in training; `None`: there is none.
+    pub neftune: Option<Neftune>,
     pub names: Names,
     /// Tells how the family's checkpoints store prediction heads; `None` where they have none.
     pub mtp_names: Option<MtpNames>,

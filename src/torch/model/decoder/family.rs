@@ -12,10 +12,10 @@ use super::config::DecoderConfig;
 use super::generate::{Prompt, generate};
 use super::transformer::Decoder;
 use crate::model::batch::MicroBatch;
-use crate::model::columns::{Column, INPUT_IDS, POSITION_IDS, token_columns};
+use crate::model::columns::{Column, INPUT_IDS, LABELS, POSITION_IDS, label_column, token_columns};
 use crate::model::decoding::Decoding;
 use crate::model::foundation::{FoundationFamily, FoundationModel, FoundationShape, FoundationTape};
-use crate::model::objective::{Pairs, Preference};
+use crate::model::objective::{Answers, Groups, Pairs, Preference, PreferenceLoss};
 use crate::model::parallel_errors::{ContextParallelError, TensorParallelError};
 use crate::model::routing::ExpertSet;
 use crate::model::stage::{Stage, StageError};
@@ -54,7 +54,8 @@ impl FoundationFamily for DecoderFamily {
     }
 
     fn columns(&self) -> Vec<Column> {
-        token_columns()
+        let labels = self.preference.filter(|it| matches!(it.loss, PreferenceLoss::Kto(_)));
+        token_columns().into_iter().chain(labels.map(|it| label_column(it.group_size))).collect()
     }
 
     fn shape(&self) -> FoundationShape {
@@ -172,8 +173,18 @@ impl FoundationModel for DecoderModel {
         // Prompts that are continued have no targets.
         let is_prompt = batch.evaluates && batch.samples.iter().all(|sample| sample.num_targets == 0);
         let preference = self.preference.filter(|_| !is_prompt);
-        let pairs = preference.map(|preference| Pairs::new(preference, &batch.cu_seqlens, &labels));
-        let targets = Targets { labels, scale: batch.loss_scale, evaluates: batch.evaluates, pairs };
+        let answers = preference.map(|preference| match preference.loss {
+            PreferenceLoss::Kto(weights) => {
+                let samples: Vec<usize> = batch.samples.iter().map(|sample| sample.num_tokens).collect();
+                let good = Vec::<i64>::try_from(batch.columns.get(LABELS)).expect("a row of integers");
+                let (beta, ends) = (preference.beta, &batch.cu_seqlens);
+                Answers::Groups(Groups::new(weights, beta, ends, &labels, &samples, &good))
+            }
+            _ => Answers::Pairs(Pairs::new(preference, &batch.cu_seqlens, &labels)),
+        });
+        let neftune = self.decoder.config().neftune.filter(|_| !batch.evaluates);
+        let noise = neftune.and_then(|neftune| neftune.of(batch, self.decoder.config().hidden_size));
+        let targets = Targets { labels, scale: batch.loss_scale, evaluates: batch.evaluates, answers, noise };
         let options = TextOptions {
             feature_tensors: self.inputs.iter().map(|input| input.num_tensors).collect(),
             train_features: batch.feature_grads,

@@ -34,7 +34,8 @@ fn step(model: &Decoder, params: &Rc<ParamStore>, planner: Option<&mut MemoryPla
         labels: ids.iter().map(|id| (id + 1) % 32).collect(),
         scale: 1.0 / TOKENS as f64,
         evaluates: false,
-        pairs: None,
+        answers: None,
+        noise: None,
     };
     let (policy, keep_routing) = (Policy::Keep, false);
     let options = TextOptions { feature_tensors: Vec::new(), train_features: false, policy, keep_routing };

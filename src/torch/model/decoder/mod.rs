@@ -29,6 +29,7 @@ mod memory_tests;
 mod moe;
 mod mtp;
 mod names;
+mod neftune;
 mod record;
 mod record_mtp;
 mod recording;
@@ -46,6 +47,7 @@ pub use config::{Balance, DecoderConfig, FeedForwardConfig, LayerConfig, MixerCo
 pub use family::DecoderFamily;
 pub use generate::{Prompt, generate, generate_each};
 pub use names::Names;
+pub use neftune::{EmbeddingNoise, Neftune};
 pub use score::TokenScores;
 pub(super) use states::Among;
 pub use transformer::Decoder;

@@ -344,7 +344,8 @@ mod tests {
             labels: ids.iter().map(|id| (id + 1) % 32).collect(),
             scale: 1.0 / 9.0,
             evaluates: false,
-            pairs: None,
+            answers: None,
+            noise: None,
         };
         let options = TextOptions { feature_tensors: Vec::new(), train_features: false, policy, keep_routing: false };
         let made = model.tape(&batch, Some(&targets), &options);

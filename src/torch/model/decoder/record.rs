@@ -59,6 +59,9 @@ impl Decoder {
                 features.push((0..*levels).map(|_| tape.input(options.train_features)).collect());
             }
             let mut x = self.record_tokens(&mut tape, "embed", &batch.input_ids, &recording);
+            if let Some(noise) = trained.and_then(|targets| targets.noise.as_ref()) {
+                x = noise.record(&mut tape, x, &tokens, policy, self.device);
+            }
             for (rows, levels) in rows.iter().zip(&features) {
                 x = levels.first().map_or(x, |&merged| rows.put(&mut tape, x, merged));
             }
@@ -121,14 +124,14 @@ impl Decoder {
             (made.mixer_losses, made.routing) = (mixer_losses, recording.finish());
             return made;
         }
-        if let Some(pairs) = &targets.pairs {
+        if let Some(answers) = &targets.answers {
             let (hidden, labels) = self.record_counted(tape, x, targets, &recording);
             let each = self.cross_entropy().record_each(tape, "log-probabilities", hidden, &labels);
-            made.reference = pairs.needs_reference().then(|| tape.input(false));
-            let (objective, scale) = (pairs.clone(), targets.scale);
+            made.reference = answers.needs_reference().then(|| tape.input(false));
+            let (objective, scale) = (answers.clone(), targets.scale);
             let forward = move |reads: &[Tensor]| objective.loss(&reads[0], reads.get(1), scale).into();
             let reads: Vec<Slot> = [each].into_iter().chain(made.reference).collect();
-            let found = tape.run("loss of pairs", &[], Policy::Keep, &reads, 2, forward);
+            let found = tape.run("loss of answers", &[], Policy::Keep, &reads, 2, forward);
             found.iter().for_each(|slot| tape.keep(*slot));
             (made.hidden, made.loss, made.measures) = (hidden, Some(found[0]), Some(found[1]));
             if targets.evaluates {
@@ -227,6 +230,7 @@ impl Decoder {
             ids: std::iter::once(head.id).chain(head_bias.as_ref().map(|bias| bias.id)).collect(),
             first_token: self.config.first_token,
             soft_cap: self.config.final_soft_cap,
+            smoothing: self.config.smoothing,
             parallel: self.config.parallel,
             device: self.device,
         }

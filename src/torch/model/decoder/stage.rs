@@ -114,6 +114,7 @@ impl DecoderConfig {
             () if self.layers.iter().any(window) => Some("a sliding window"),
             () if self.depends_on_length() => Some("rotary embeddings that depend on a document's length"),
             () if self.mtp.is_some() => Some("prediction heads"),
+            () if self.neftune.is_some() => Some("train.neftune_alpha"),
             () if balance.aux_loss_coef != 0.0 => Some("a load-balancing loss"),
             () if balance.z_loss_coef != 0.0 => Some("a router z-loss"),
             () => None,

@@ -192,6 +192,8 @@ pub(super) fn layered(
         initializer_range: keys.number_or("initializer_range")?.unwrap_or(0.02),
         balance: Balance::default(),
         indexer_loss_coef: 0.0,
+        smoothing: None,
+        neftune: None,
         names: place.names(),
         mtp_names: None,
         mtp: None,

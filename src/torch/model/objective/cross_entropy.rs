@@ -6,6 +6,7 @@
 use tch::{Device, Kind, Tensor};
 
 use super::linear_cross_entropy::LinearCrossEntropy;
+use super::smoothing::Smoothing;
 use super::target_scores::{part_best, predicted, target_scores};
 use super::vocab_parallel::VocabScores;
 use crate::params::{ParallelRank, ParamId};
@@ -23,6 +24,8 @@ pub struct CrossEntropy {
     pub first_token: i64,
     /// Scores s become `cap · tanh(s / cap)`.
     pub soft_cap: Option<f64>,
+    /// What the labels of [`CrossEntropy::record`] are smoothed by; scores and log-probabilities are those of the labels.
+    pub smoothing: Option<Smoothing>,
     pub parallel: ParallelRank,
     pub device: Device,
 }
@@ -32,24 +35,33 @@ impl CrossEntropy {
     /// scalar.
     pub fn record(&self, tape: &mut Tape, name: &str, hidden: Slot, labels: &[i64], scale: f64) -> Slot {
         if self.parallel.tp == 1 {
-            let loss = self.linear(self.labels(labels), scale);
+            let loss = self.linear(self.labels(labels), scale).with_smoothing(self.smoothing);
             return tape.custom(name, &self.ids, &[hidden], 1, Box::new(loss))[0];
         }
-        let [norm, of_labels] = self.record_parts(tape, name, hidden, labels);
+        let [norm, of_labels] = self.record_parts(tape, name, hidden, labels, self.smoothing);
         let sum = move |reads: &[Tensor]| vec![(&reads[0] - &reads[1]).sum(Kind::Double) * scale];
         tape.run(name, &[], Policy::Keep, &[norm, of_labels], 1, sum)[0]
     }
 
     /// Works like [`CrossEntropy::record`], with the cross-entropy of each of `labels`: `[L]`, float32.
     pub fn record_each(&self, tape: &mut Tape, name: &str, hidden: Slot, labels: &[i64]) -> Slot {
-        let [norm, of_labels] = self.record_parts(tape, name, hidden, labels);
+        let [norm, of_labels] = self.record_parts(tape, name, hidden, labels, None);
         let each = move |reads: &[Tensor]| vec![&reads[0] - &reads[1]];
         tape.run(name, &[], Policy::Keep, &[norm, of_labels], 1, each)[0]
     }
 
-    /// The logarithms of the sums of exponentials of the scores, and the scores of `labels`; `[L]` each, float32.
-    fn record_parts(&self, tape: &mut Tape, name: &str, hidden: Slot, labels: &[i64]) -> [Slot; 2] {
-        let scores = VocabScores::new(self.linear(self.labels(labels) - self.first_token, 1.0));
+    /// The logarithms of the sums of exponentials of the scores, and the scores of `labels`, or their means by smoothed labels;
+    /// `[L]` each, float32.
+    fn record_parts(
+        &self,
+        tape: &mut Tape,
+        name: &str,
+        hidden: Slot,
+        labels: &[i64],
+        smoothing: Option<Smoothing>,
+    ) -> [Slot; 2] {
+        let scores = self.linear(self.labels(labels) - self.first_token, 1.0).with_smoothing(smoothing);
+        let scores = VocabScores::new(scores);
         let scores = tape.custom(format!("{name} scores"), &self.ids, &[hidden], 2, Box::new(scores));
         match self.parallel.tp {
             1 => [scores[0], scores[1]],
@@ -66,7 +78,9 @@ impl CrossEntropy {
             let slots = tape.custom("scores", &self.ids, &[hidden], 2, target_scores(scores));
             [slots[0], slots[1]]
         } else {
-            let loss = self.record(tape, "loss", hidden, labels, 1.0);
+            let each = self.record_each(tape, "loss", hidden, labels);
+            let sum = |reads: &[Tensor]| vec![reads[0].sum(Kind::Double)];
+            let loss = tape.run("loss", &[], Policy::Keep, &[each], 1, sum)[0];
             let best = part_best(scores, self.first_token, tp_rank, tp);
             let best = tape.custom("best", &self.ids, &[hidden], 1, best)[0];
             let all = tape.reduce_from_region(best);

@@ -8,6 +8,7 @@ use std::ops::Range;
 
 use tch::{Device, Kind, Tensor};
 
+use super::smoothing::Smoothing;
 use crate::native::{ScoreScan, add_product, linear, scores_to_gradient};
 use crate::tape::{Custom, Needs, ParamGrads};
 
@@ -27,6 +28,7 @@ pub struct LinearCrossEntropy {
     scale: f64,
     /// Scores s become `cap · tanh(s / cap)`.
     soft_cap: Option<f64>,
+    smoothing: Option<Smoothing>,
     chunk: i64,
     kept_bytes: usize,
 }
@@ -37,7 +39,8 @@ impl LinearCrossEntropy {
         let trained = [head_VD.requires_grad(), bias_V.as_ref().is_some_and(Tensor::requires_grad)];
         let (head_VD, bias_V) = (head_VD.detach(), bias_V.map(|bias_V| bias_V.detach()));
         let (chunk, kept_bytes) = (CHUNK, KEPT_BYTES);
-        LinearCrossEntropy { head_VD, bias_V, trained, labels_L, scale, soft_cap: None, chunk, kept_bytes }
+        let (soft_cap, smoothing) = (None, None);
+        LinearCrossEntropy { head_VD, bias_V, trained, labels_L, scale, soft_cap, smoothing, chunk, kept_bytes }
     }
 
     /// The same, of scores with this soft cap where there is one.
@@ -45,8 +48,17 @@ impl LinearCrossEntropy {
         LinearCrossEntropy { soft_cap, ..self }
     }
 
+    /// The same, whose loss is that of smoothed labels where there is smoothing; what is predicted stays the same.
+    pub fn with_smoothing(self, smoothing: Option<Smoothing>) -> LinearCrossEntropy {
+        LinearCrossEntropy { smoothing, ..self }
+    }
+
     pub(super) fn labels(&self) -> &Tensor {
         &self.labels_L
+    }
+
+    pub(super) fn smoothing(&self) -> Option<Smoothing> {
+        self.smoothing
     }
 
     fn chunks(&self) -> impl Iterator<Item = Range<i64>> + use<> {
@@ -67,18 +79,26 @@ impl LinearCrossEntropy {
         }
     }
 
-    /// Returns for every target the logarithm of its scores' sum of exponentials and its label's score, `[L]`, float32;
-    /// and with `keep` the scores of the first chunks.
+    /// Returns for every target the logarithm of its scores' sum of exponentials and its label's score, `[L]`, float32,
+    /// with smoothing the mean score by the smoothed label; and with `keep` the scores of the first chunks.
     pub(super) fn scan(&self, hidden_LD: &Tensor, keep: bool) -> (Tensor, Tensor, Vec<Tensor>) {
         let mut kept = Vec::new();
         let mut bytes = 0;
+        let mut sum_L = None;
         let (norm_L, label_score_L) = self.scan_with(hidden_LD, |scores_LC, _| {
+            if self.smoothing.is_some() {
+                let part_L = scores_LC.sum_dim_intlist(1, false, Kind::Float);
+                sum_L = Some(sum_L.take().map_or_else(|| part_L.shallow_clone(), |sum_L: Tensor| sum_L + &part_L));
+            }
             bytes += scores_LC.numel() * scores_LC.kind().elt_size_in_bytes();
             if keep && bytes <= self.kept_bytes {
                 kept.push(scores_LC);
             }
         });
-        (norm_L, label_score_L, kept)
+        match (self.smoothing, sum_L) {
+            (Some(smoothing), Some(sum_L)) => (norm_L, smoothing.mean(&label_score_L, &sum_L), kept),
+            _ => (norm_L, label_score_L, kept),
+        }
     }
 
     /// Works like [`LinearCrossEntropy::scan`]; `also` gets the scores of each chunk.
@@ -166,8 +186,14 @@ impl Custom for LinearCrossEntropy {
         params: Option<&ParamGrads<'_>>,
     ) -> Vec<Option<Tensor>> {
         let gradient = grads[0].as_ref().expect("a loss has one output");
-        self.differentiate(saved, needs, params, |scores_LC, norm_L, chunk| {
-            to_gradient(scores_LC, &self.labels_L, chunk, norm_L, gradient, self.scale)
+        self.differentiate(saved, needs, params, |scores_LC, norm_L, chunk| match self.smoothing {
+            None => to_gradient(scores_LC, &self.labels_L, chunk, norm_L, gradient, self.scale),
+            Some(smoothing) => {
+                let probabilities = (scores_LC.to_kind(Kind::Float) - norm_L.unsqueeze(1)).exp_();
+                let factor = gradient.to_kind(Kind::Float) * self.scale;
+                let of_scores_LC = smoothing.taken_from(probabilities, &places(&self.labels_L, chunk), None);
+                (of_scores_LC * factor).to_kind(scores_LC.kind())
+            }
         })
     }
 }
@@ -269,6 +295,7 @@ mod tests {
     use tch::{Device, Kind, Tensor};
 
     use super::LinearCrossEntropy;
+    use crate::model::objective::Smoothing;
     use crate::native::grad;
     use crate::params::{Init, ParamSpec, ParamStore};
     use crate::tape::{Execution, Tape};
@@ -319,13 +346,14 @@ mod tests {
                 Some(cap) => (scores / cap).tanh() * cap,
                 None => scores,
             };
-            for soft_cap in [None, Some(1.5)] {
+            for (soft_cap, share) in [(None, 0.0), (Some(1.5), 0.0), (None, 0.2), (Some(1.5), 0.7)] {
                 let scores = capped(x.linear(&w, Some(&b)), soft_cap);
-                let plain = scores.cross_entropy_loss::<Tensor>(&labels, None, tch::Reduction::Sum, -100, 0.0) * 0.25;
+                let plain = scores.cross_entropy_loss::<Tensor>(&labels, None, tch::Reduction::Sum, -100, share) * 0.25;
                 let expected = grad(&[&plain], &[&Tensor::from(2f32)], &[&x, &w, &b]).unwrap();
                 for (chunk, kept_bytes) in [(1, 0), (3, usize::MAX), (3, 100), (11, 0), (100, 1 << 20)] {
                     let change = |loss: &mut LinearCrossEntropy| {
                         (loss.chunk, loss.kept_bytes, loss.soft_cap) = (chunk, kept_bytes, soft_cap);
+                        loss.smoothing = Smoothing::new(share, 11);
                     };
                     let [hidden, head, bias] = [&hidden, &head, &bias].map(|x| x.to_kind(kind));
                     let (loss, found) = fused(&hidden, &head, &bias, &labels, change);

@@ -5,6 +5,9 @@
 
 use tch::{IndexOp, Kind, Tensor};
 
+use super::kto::Kto;
+use super::measures::{Measures, NUM_MEASURES};
+
 /// How the preference of the chosen answer becomes a loss. With Δ = β · (log-ratio of the chosen − log-ratio of the rejected
 /// answer), a log-ratio being the log-probability of the model minus that of the reference:
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -26,6 +29,8 @@ pub enum PreferenceLoss {
     Orpo,
     /// SimPO (Meng et al. 2024), without a reference: −ln σ(β · difference of mean log-probabilities − γ).
     Simpo { gamma: f64 },
+    /// KTO (Ethayarajh et al. 2024), of single answers and not of pairs: see [`super::kto`].
+    Kto(Kto),
 }
 
 /// The objective of a run.
@@ -35,11 +40,9 @@ pub struct Preference {
     pub beta: f64,
     /// Weight of the chosen answer's mean negative log-likelihood beside the loss (RPO's α; 1 in ORPO).
     pub nll_weight: f64,
+    /// Answers of a group, of KTO; 1 of pairs.
+    pub group_size: u32,
 }
-
-/// What is measured of pairs, in the order of a tape's `[6]`: their number; how many have the chosen answer before the
-/// rejected one; sums of the rewards and of the log-probabilities of both.
-pub const NUM_MEASURES: i64 = 6;
 
 /// The pairs of a packed row.
 #[derive(Clone, Debug)]
@@ -84,7 +87,7 @@ impl Pairs {
         self.objective.loss.needs_reference()
     }
 
-    /// Returns the loss, a float64 scalar: the sum over pairs, times `scale`; and the measures `[6]`, float64, without a
+    /// Returns the loss, a float64 scalar: the sum over pairs, times `scale`; and the measures ([`Measures`]), without a
     /// gradient. `losses_L` are the cross-entropies of the counted targets, float32; `reference` has the log-probabilities of the
     /// answers by the reference model, each the sum of a row of `[2P, 2]`, float32, where there is one.
     pub fn loss(&self, losses_L: &Tensor, reference: Option<&Tensor>, scale: f64) -> [Tensor; 2] {
@@ -114,20 +117,21 @@ impl Pairs {
             false => mean_P2.detach(),
         }) * self.objective.beta;
         let (reward, logp_P2) = ([0, 1].map(|answer| rewards_P2.i((.., answer))), logp_P2.detach());
-        let measures = [
-            counts_P.sum(Kind::Double),
-            counted(reward[0].gt_tensor(&reward[1]).to_kind(Kind::Double)),
-            counted(reward[0].shallow_clone()),
-            counted(reward[1].shallow_clone()),
-            counted(logp_P2.i((.., 0))),
-            counted(logp_P2.i((.., 1))),
-        ];
-        [loss, Tensor::stack(&measures, 0)]
+        let num_pairs = counts_P.sum(Kind::Double);
+        let measures = Measures {
+            answers: num_pairs.shallow_clone(),
+            right: counted(reward[0].gt_tensor(&reward[1]).to_kind(Kind::Double)),
+            rewards: [counted(reward[0].shallow_clone()), counted(reward[1].shallow_clone())],
+            logps: [counted(logp_P2.i((.., 0))), counted(logp_P2.i((.., 1)))],
+            counts: [num_pairs.shallow_clone(), num_pairs.shallow_clone()],
+            divergence: num_pairs.zeros_like(),
+        };
+        [loss, measures.stacked()]
     }
 
     /// The loss of each pair `[P]`, of log-ratios, mean log-probabilities and lengths `[P, 2]`.
     fn each(&self, ratio_P2: &Tensor, mean_P2: &Tensor, len_P2: &Tensor) -> Tensor {
-        let Preference { loss, beta, nll_weight } = self.objective;
+        let Preference { loss, beta, nll_weight, group_size: _ } = self.objective;
         let difference = |x_P2: &Tensor| x_P2.i((.., 0)) - x_P2.i((.., 1));
         let delta_P = difference(ratio_P2) * beta;
         let smoothed = |epsilon: f64, sign: f64| {
@@ -152,6 +156,7 @@ impl Pairs {
                 (difference(mean_P2) - difference(&log_rest_P2)).log_sigmoid() * -beta
             }
             PreferenceLoss::Simpo { gamma } => -(difference(mean_P2) * beta - gamma).log_sigmoid(),
+            PreferenceLoss::Kto(_) => unreachable!("answers of KTO are in groups, not in pairs"),
         };
         if nll_weight == 0.0 { of_pair } else { of_pair - mean_P2.i((.., 0)) * nll_weight }
     }

@@ -9,7 +9,8 @@ use super::linear_cross_entropy::{LinearCrossEntropy, places};
 use crate::tape::{Custom, Needs, ParamGrads};
 
 /// Reads hidden states `[L, D]`; writes the logarithms of the sums of exponentials over this part, and the labels' scores,
-/// 0 of those that are elsewhere; `[L]` each, float32.
+/// 0 of those that are elsewhere, or with smoothing this part's addend to the mean score by the smoothed label; `[L]` each,
+/// float32.
 pub struct VocabScores(LinearCrossEntropy);
 
 impl VocabScores {
@@ -48,7 +49,10 @@ impl Custom for VocabScores {
             };
             if let Some(of_label_L1) = &of_label_L1 {
                 let (at_L1, here_L1) = places(loss.labels(), chunk);
-                of_scores_LC = of_scores_LC.scatter_add_(1, &at_L1, &(here_L1 * of_label_L1));
+                of_scores_LC = match loss.smoothing() {
+                    None => of_scores_LC.scatter_add_(1, &at_L1, &(here_L1 * of_label_L1)),
+                    Some(smoothing) => smoothing.taken_from(of_scores_LC, &(at_L1, here_L1), Some(&-of_label_L1)),
+                };
             }
             of_scores_LC.to_kind(kind)
         })

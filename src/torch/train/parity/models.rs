@@ -175,7 +175,8 @@ impl Models {
             labels: documents.iter().flat_map(|document| document.targets.clone()).collect(),
             scale,
             evaluates: false,
-            pairs: None,
+            answers: None,
+            noise: None,
         };
         let options = TextOptions {
             feature_tensors: self.feature_tensors(),
