@@ -61,6 +61,17 @@ const NAMES: &[(&[&str], &str, &str)] = &[
     ),
     (&["fp8_base", "fp8_scaled", "transformer_dtype"], "model.foundation.frozen_precision", "fp8_e4m3fn"),
     (
+        &["load_in_4bit", "bnb_4bit_quant_type", "bnb_4bit_use_double_quant", "double_quantization"],
+        "model.foundation.frozen_precision",
+        "nf4, or nf4_double with double quantization",
+    ),
+    (
+        &["quantization_bit", "quantization_method"],
+        "model.foundation.frozen_precision",
+        "nf4 or nf4_double for 4 bits, int8 for 8",
+    ),
+    (&["load_in_8bit"], "model.foundation.frozen_precision", "int8"),
+    (
         &["blocks_to_swap", "block_swap"],
         "memory.weight_budget.foundation",
         "bytes that weights may take on the device, such as 12GiB",

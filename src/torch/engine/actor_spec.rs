@@ -107,7 +107,7 @@ pub(super) fn build_pool(
     let transfers = is_on_host.then(|| Transfers::new(device, throttle).map(Rc::new)).transpose()?;
     FrozenWeights::attach(&params, transfers);
     // In a dry run parameters have no values.
-    if !is_dry_run() && (spec.resume.is_none() || lacks_base(spec, &params) || has_float8(&params)) {
+    if !is_dry_run() && (spec.resume.is_none() || lacks_base(spec, &params) || has_rounded(&params)) {
         initialize(&spec.config, &params)?;
     }
     let optimizer = AdamWConfig {
@@ -125,10 +125,10 @@ fn lacks_base(spec: &EngineSpec, params: &ParamStore) -> bool {
     has_adapter(params) || spec.config.saves_adapters_only() || is_reference
 }
 
-/// Returns whether some weights are held as float8: they are read from where they come from, since a checkpoint has their
-/// products with scales, rounded.
-fn has_float8(params: &ParamStore) -> bool {
-    params.frozen_units().iter().any(|unit| unit.held().fp8)
+/// Returns whether some weights are rounded: they are read from where they come from, since a checkpoint has what was computed
+/// with, in another type.
+fn has_rounded(params: &ParamStore) -> bool {
+    params.frozen_units().iter().any(|unit| unit.held().rounding.is_some())
 }
 
 /// Fills the adapters of pool `name`, or all that a checkpoint has of it.

@@ -119,7 +119,7 @@ impl ParamStore {
         &self.units
     }
 
-    /// Weights that are held as float8 or on the host, by layers.
+    /// Weights that are rounded or lie on the host, by layers.
     pub fn frozen_units(&self) -> &[FrozenUnit] {
         &self.frozen
     }

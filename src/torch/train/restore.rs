@@ -12,14 +12,14 @@ use std::path::{Path, PathBuf};
 use tch::{Device, Tensor};
 
 /// Reads back what [`save_state`](super::save_state) wrote, bit for bit: the optimizer, adapters, and where `weights` says so
-/// the weights, but for those that are held as float8: a checkpoint has them in another type. Else the pool has the base of adapters already, which a checkpoint does not hold, and reads what is trained.
+/// the weights, but for those that are rounded: a checkpoint has them in another type. Else the pool has the base of adapters already, which a checkpoint does not hold, and reads what is trained.
 ///
 /// # Errors
 /// Files are missing, torn or of another model.
 pub fn load_state(pool: &mut TrainState, folder: &Path, pool_name: &str, weights: bool) -> Result<(), StateError> {
     let params = pool.params().clone();
     if weights {
-        let options = LoadOptions { keep_float8: true, ..LoadOptions::default() };
+        let options = LoadOptions { keep_rounded: true, ..LoadOptions::default() };
         load_weights_from(&params, &Origin::whole(Checkpoint::open(folder)?), &options)?;
     }
     let Some(optimizer) = pool.optimizer_mut() else { return Ok(()) };

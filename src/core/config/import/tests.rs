@@ -33,7 +33,7 @@ warmup_ratio: 0.1
 bf16: true
 ddp_timeout: 180000000
 deepspeed: examples/deepspeed/ds_z3_config.json
-quantization_bit: 4
+quantization_bit: 3
 neftune_noise_alpha: 0
 some_new_key: 7
 ";
@@ -99,10 +99,8 @@ fn llama_factorys_keys_arrive_and_the_others_are_named() {
         (config.run.name.as_str(), config.pools.foundation.zero, config.train.warmup_ratio),
         ("dpo", 3, Some(0.1))
     );
-    assert_eq!(
-        fates(&imported, |fate| matches!(fate, Fate::Missing(_))),
-        ["max_samples", "quantization_bit", "some_new_key"]
-    );
+    assert_eq!(fates(&imported, |fate| matches!(fate, Fate::Missing(_))), ["max_samples", "some_new_key"]);
+    assert_eq!(config.model.foundation.frozen_precision, Some(FrozenPrecision::Nf4Double), "their default");
     let settled = fates(&imported, |fate| matches!(fate, Fate::Settled(_)));
     assert!(settled.contains(&"neftune_noise_alpha") && settled.contains(&"trust_remote_code"), "{settled:?}");
 }
@@ -128,6 +126,42 @@ fn axolotls_keys_arrive_and_the_others_are_named() {
         fates(&imported, |fate| matches!(fate, Fate::Missing(_))),
         ["evals_per_epoch", "optimizer", "special_tokens"]
     );
+}
+
+/// What an imported config says of frozen weights, and which keys have no counterpart.
+fn frozen(text: &str) -> (Value, Vec<String>) {
+    let imported = import(text).unwrap();
+    let node = crate::config::yaml::parse(&imported.yaml, 0, 0).unwrap().to_json();
+    let missing = fates(&imported, |fate| matches!(fate, Fate::Missing(_))).into_iter().map(str::to_owned).collect();
+    (node["model"]["foundation"]["frozen_precision"].clone(), missing)
+}
+
+#[test]
+fn weights_of_few_bits_arrive() {
+    for (text, precision, missing) in [
+        ("quantization_bit: 4\n", json!("nf4_double"), &[][..]),
+        ("quantization_bit: 4\ndouble_quantization: false\nquantization_method: bnb\n", json!("nf4"), &[]),
+        ("quantization_bit: 8\nquantization_method: bitsandbytes\n", json!("int8"), &[]),
+        ("quantization_bit: 4\nquantization_type: fp4\n", json!(null), &["quantization_bit", "quantization_type"]),
+        ("quantization_bit: 2\nquantization_method: hqq\n", json!(null), &["quantization_bit", "quantization_method"]),
+        ("double_quantization: true\n", json!(null), &[]),
+    ] {
+        let found = frozen(&format!("model_name_or_path: a/b\n{text}"));
+        assert_eq!(found, (precision, missing.iter().map(|key| key.to_string()).collect()), "{text}");
+    }
+    let plain = "bnb_config_kwargs: {bnb_4bit_use_double_quant: false}\n";
+    let fp4 = "bnb_config_kwargs: {bnb_4bit_quant_type: fp4}\n";
+    for (text, precision, missing) in [
+        ("adapter: qlora\nload_in_4bit: true\n".to_owned(), json!("nf4_double"), &[][..]),
+        ("adapter: qlora\n".to_owned(), json!("nf4_double"), &[]),
+        (format!("adapter: lora\nload_in_4bit: true\n{plain}"), json!("nf4"), &[]),
+        ("adapter: lora\nload_in_8bit: true\nload_in_4bit: false\n".to_owned(), json!("int8"), &[]),
+        (format!("load_in_4bit: true\n{fp4}"), json!(null), &["bnb_config_kwargs", "load_in_4bit"]),
+        ("gptq: true\n".to_owned(), json!(null), &["gptq"]),
+    ] {
+        let found = frozen(&format!("base_model: a/b\n{text}"));
+        assert_eq!(found, (precision, missing.iter().map(|key| key.to_string()).collect()), "{text}");
+    }
 }
 
 #[test]

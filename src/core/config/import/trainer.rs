@@ -4,6 +4,9 @@ use serde_json::{Value, json};
 
 use super::sheet::Sheet;
 
+/// The precision of frozen weights.
+pub(super) const FROZEN: &str = "model.foundation.frozen_precision";
+
 impl Sheet {
     /// Samples of a step: those of a device, under `per_device` or so many by default, times those that are accumulated.
     pub fn batch(&mut self, per_device: &str, default: f64) {
@@ -54,6 +57,17 @@ impl Sheet {
             true => self.settled("AdamW is the optimizer", &[optimizer]),
             false => self.missing("AdamW is the optimizer", &[optimizer]),
         }
+    }
+
+    /// Frozen weights of so many bits, of which `key` speaks: 4 by NF4, or 8.
+    pub fn frozen_in(&mut self, bits: u32, doubled: bool, key: &str) {
+        let precision = match (bits, doubled) {
+            (4, true) => "nf4_double",
+            (4, false) => "nf4",
+            _ => "int8",
+        };
+        self.set(FROZEN, precision);
+        self.arrived(key, FROZEN);
     }
 
     /// The share of samples under `share` is set aside, and evaluated during the run: every `eval_steps`, else every 100.
