@@ -50,6 +50,7 @@ fn main() {
                 "gemm",
                 "cross_entropy",
                 "adamw",
+                "adamw8bit",
                 "quantized",
                 "delta",
                 "saved",

@@ -1,5 +1,6 @@
 //! An actor's place in a run, and what every engine is built from: its device, its thread, its pool with weights.
 
+use super::optimizer::optimizer;
 use super::pool_specs::kind;
 use super::samples::SampleSpec;
 use super::weights::initialize;
@@ -11,7 +12,7 @@ use crate::parallel::FrozenWeights;
 use crate::params;
 use crate::params::{ParamSpec, ParamStore, Sharding};
 use crate::tape::{Policy, Transfers};
-use crate::train::{AdamWConfig, AdapterFolder, Lanes, TrainState, has_adapter, load_adapter, load_state};
+use crate::train::{AdapterFolder, Lanes, TrainState, has_adapter, load_adapter, load_state};
 use loongforge_core::config::{Device, EncoderPool, Part, Placement, Recompute, RunConfig};
 use loongforge_core::engine::EngineError;
 use loongforge_core::message::{ActorId, PoolName, Role, StepId};
@@ -101,6 +102,8 @@ pub(super) fn build_pool(
 ) -> Result<TrainState, EngineError> {
     let is_trained = is_trained(&params);
     let train = &spec.config.train;
+    let optimizer = optimizer(&spec.config);
+    let sharding = optimizer.method.sharding(sharding);
     let params = Rc::new(ParamStore::shared_out(params, kind(train.precision), device, sharding));
     let is_on_host = params.frozen_units().iter().any(|unit| unit.held().on_host);
     let throttle = spec.config.memory.throttle.map(|rate| rate.bytes() as f64);
@@ -110,12 +113,7 @@ pub(super) fn build_pool(
     if !is_dry_run() && (spec.resume.is_none() || lacks_base(spec, &params) || has_rounded(&params)) {
         initialize(&spec.config, &params)?;
     }
-    let optimizer = AdamWConfig {
-        betas: train.optimizer.betas,
-        eps: train.optimizer.eps,
-        weight_decay: train.optimizer.weight_decay,
-    };
-    Ok(TrainState::new(params, group, lanes, is_trained.then_some(optimizer))?.with_ema(train.ema))
+    Ok(TrainState::with(params, group, lanes, is_trained.then_some(optimizer))?.with_ema(train.ema))
 }
 
 /// Returns whether a checkpoint lacks weights of the pool: it has adapters without their base, or they are those of a

@@ -3,6 +3,7 @@
 //! `device`, that may be unsafe.
 
 mod adamw;
+mod adamw8bit;
 mod attention;
 mod autograd;
 mod borrowed;
@@ -26,6 +27,7 @@ mod store;
 mod stream;
 
 pub use adamw::{AdamWStep, adamw, sum_of_squares};
+pub use adamw8bit::{MOMENT_BLOCK, MOMENT_MAPS, QuantizedMoment, adamw_8bit};
 pub use attention::{can_attend, packed_attention};
 pub use autograd::{grad, grad_into};
 pub use borrowed::{borrow, own};

@@ -3,8 +3,9 @@
 use tch::{Device, Kind, Tensor};
 
 use super::flat_param::FlatParam;
+use super::matrices::matrices;
 use super::rounded::{Rounded, fill, round};
-use super::rounding::{Rows, Sizes, matrices, padded, rows_of};
+use super::rounding::{Rows, Sizes, padded, rows_of};
 use super::spec::{Held, ParamSpec};
 use crate::native::{Purpose, allocate, allocated_for, release, uncounted};
 

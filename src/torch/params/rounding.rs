@@ -3,7 +3,6 @@
 use tch::Kind;
 
 use super::id::ALIGN;
-use super::spec::ParamSpec;
 use crate::native::NF4_BLOCK;
 
 /// Largest magnitudes that share a maximum where they are rounded themselves.
@@ -65,13 +64,6 @@ impl Rounding {
             },
         }
     }
-
-    /// Bytes of a weight's values in a unit of a store of this `kind`, and of what is beside them on the device in any case.
-    pub(super) fn bytes(self, spec: &ParamSpec, kind: Kind) -> (u64, u64) {
-        let sizes = self.sizes(&spec.shape, &matrices(spec));
-        let values = padded(sizes.values) * self.kind(kind).elt_size_in_bytes() as i64;
-        (values as u64, (sizes.scales * 4 + sizes.codes) as u64)
-    }
 }
 
 /// Rows of a weight that are a matrix of the checkpoint: the first one, and how many.
@@ -100,38 +92,4 @@ pub(super) fn num_groups(maxima: i64) -> i64 {
 /// Elements with the gap behind them.
 pub(super) fn padded(elements: i64) -> i64 {
     (elements + ALIGN - 1) / ALIGN * ALIGN
-}
-
-/// The matrices that a weight is made of: one for each that the checkpoint has, in the order of rows.
-pub(super) fn matrices(spec: &ParamSpec) -> Vec<Rows> {
-    let (rows, _) = rows_of(&spec.shape);
-    let of_part = spec.shape[spec.shape.len() - 2];
-    let inner: i64 = spec.shape[1..spec.shape.len() - 1].iter().product();
-    let mut found: Vec<Rows> = Vec::new();
-    let is_cut = spec.shard.as_ref().is_some_and(|shard| !shard.cuts.is_empty());
-    for piece in spec.pieces.iter().filter(|piece| !piece.repeats && !is_cut) {
-        // Rows of one matrix, or of the outermost dimension.
-        let (first, each, all) = match piece.index {
-            Some(index) => (index * inner, inner / of_part, inner),
-            None => (0, inner, rows),
-        };
-        let (start, len) = piece.rows.map_or((0, all), |(start, len)| (start * each.max(1), len * each.max(1)));
-        let (mut first, mut left) = (first + start, len);
-        while left > 0 {
-            let len = if spec.shape.len() > 2 { of_part.min(left) } else { left };
-            found.push(Rows { first, len });
-            (first, left) = (first + len, left - len);
-        }
-    }
-    found.sort_by_key(|matrix| matrix.first);
-    let ends = found.iter().scan(0, |end, matrix| {
-        let follows = matrix.first == *end;
-        *end += matrix.len;
-        Some((follows, *end))
-    });
-    let is_whole = ends.clone().all(|(follows, _)| follows) && ends.last().is_some_and(|(_, end)| end == rows);
-    if is_whole {
-        return found;
-    }
-    (0..rows / of_part).map(|index| Rows { first: index * of_part, len: of_part }).collect()
 }

@@ -8,7 +8,7 @@ use tch::{Device, Kind, Tensor};
 use super::flat_param::{FlatParam, OwnedPart};
 use super::frozen_unit::FrozenUnit;
 use super::grads::GradBuffer;
-use super::id::{ALIGN, ParamId};
+use super::id::ParamId;
 use super::sharding::{Sharding, ZeroStage};
 use super::spec::{ParamSpec, Role};
 use super::store::{Param, ParamStore, Unsharder};
@@ -58,6 +58,7 @@ impl ParamStore {
             }
         }
         // Offsets first, memory then.
+        let align = sharding.align;
         let (mut end, mut at, mut placed, mut units) = (0, 0, Vec::new(), Vec::new());
         for Group { name, trained, of_experts, specs } in groups {
             let (start, slices) = (end, sharding.slices(of_experts));
@@ -66,13 +67,13 @@ impl ParamStore {
                 for spec in specs {
                     let len = spec.num_elements();
                     placed.push((units.len(), end, spec));
-                    end = (end + len + ALIGN - 1) / ALIGN * ALIGN;
+                    end = (end + len + align - 1) / align * align;
                 }
                 end - start
             };
             let decayed = place(decayed);
             place(undecayed);
-            let step = ALIGN * slices.world as i64;
+            let step = align * slices.world as i64;
             let len = (end - start + step - 1) / step * step;
             end = start + len;
             let apart = sharding.shared == ZeroStage::Parameters && slices.world > 1;

@@ -109,6 +109,12 @@ impl ParamSpec {
         self.role == Role::Frozen && self.held != Held::default()
     }
 
+    /// Returns whether ranks have parts of its matrices, and not only some of them.
+    pub fn is_cut_within_matrices(&self) -> bool {
+        let cuts = self.shard.as_ref().map_or(&[][..], |shard| &shard.cuts);
+        cuts.iter().any(|cut| cut.dim + 2 >= self.shape.len())
+    }
+
     /// The same parameter on a rank that has all of it.
     pub fn whole(&self) -> ParamSpec {
         ParamSpec { shape: self.whole_shape().to_vec(), shard: None, ..self.clone() }

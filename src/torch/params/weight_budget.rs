@@ -4,6 +4,7 @@ use tch::Kind;
 
 use super::flat_param::FlatParam;
 use super::id::ALIGN;
+use super::matrices::bytes_at_rest;
 use super::spec::{Held, ParamSpec, Role};
 
 /// The frozen linear maps of a layer.
@@ -69,7 +70,7 @@ fn layers(specs: &[ParamSpec], kind: Kind) -> (Vec<Layer>, u64) {
         let layer = &mut layers[at];
         layer.specs.push(index);
         layer.whole += padded * width;
-        let (at_rest, scales) = held.rounding.bytes(spec, kind);
+        let (at_rest, scales) = bytes_at_rest(spec, kind);
         layer.at_rest += at_rest;
         layer.scales += scales;
     }

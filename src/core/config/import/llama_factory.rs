@@ -181,6 +181,10 @@ fn train(sheet: &mut Sheet) {
     sheet.with("lr_scheduler_type", "train.schedule", schedule);
     sheet.warmup();
     sheet.optimizer("optim");
+    if sheet.is_true("use_muon") {
+        sheet.optimizer_is("muon", "use_muon");
+    }
+    sheet.missing("it is off", &["use_muon"]);
     if sheet.is_true("bf16") || sheet.is_true("pure_bf16") {
         sheet.set("train.precision", "bf16");
     }

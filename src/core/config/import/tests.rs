@@ -100,7 +100,6 @@ fn llama_factorys_keys_arrive_and_the_others_are_named() {
         ("dpo", 3, Some(0.1))
     );
     assert_eq!(fates(&imported, |fate| matches!(fate, Fate::Missing(_))), ["max_samples", "some_new_key"]);
-    assert_eq!(config.model.foundation.frozen_precision, Some(FrozenPrecision::Nf4Double), "their default");
     let settled = fates(&imported, |fate| matches!(fate, Fate::Settled(_)));
     assert!(settled.contains(&"neftune_noise_alpha") && settled.contains(&"trust_remote_code"), "{settled:?}");
 }
@@ -122,10 +121,8 @@ fn axolotls_keys_arrive_and_the_others_are_named() {
         node["model"]["foundation"]["lora"],
         json!({"r": 16, "alpha": 32, "target_modules": ["q_proj", "v_proj"]})
     );
-    assert_eq!(
-        fates(&imported, |fate| matches!(fate, Fate::Missing(_))),
-        ["evals_per_epoch", "optimizer", "special_tokens"]
-    );
+    assert_eq!(fates(&imported, |fate| matches!(fate, Fate::Missing(_))), ["evals_per_epoch", "special_tokens"]);
+    assert_eq!(node["train"]["optimizer"]["type"], json!("adamw_8bit"));
 }
 
 /// What an imported config says of frozen weights, and which keys have no counterpart.
@@ -161,6 +158,28 @@ fn weights_of_few_bits_arrive() {
     ] {
         let found = frozen(&format!("base_model: a/b\n{text}"));
         assert_eq!(found, (precision, missing.iter().map(|key| key.to_string()).collect()), "{text}");
+    }
+}
+
+#[test]
+fn optimizers_arrive() {
+    let theirs = |text: &str| {
+        let imported = import(text).unwrap();
+        let node = crate::config::yaml::parse(&imported.yaml, 0, 0).unwrap().to_json();
+        (
+            node["train"]["optimizer"]["type"].clone(),
+            fates(&imported, |fate| matches!(fate, Fate::Missing(_))).join(" "),
+        )
+    };
+    for (text, kind, missing) in [
+        ("model_name_or_path: a/b\noptim: adamw_bnb_8bit\n", json!("adamw_8bit"), ""),
+        ("model_name_or_path: a/b\noptim: adamw_torch_fused\nuse_muon: true\n", json!("muon"), ""),
+        ("model_name_or_path: a/b\noptim: adafactor\nuse_muon: false\n", json!(null), "optim"),
+        ("base_model: a/b\noptimizer: muon\n", json!("muon"), ""),
+        ("base_model: a/b\noptimizer: paged_adamw_8bit\n", json!("adamw_8bit"), ""),
+        ("base_model: a/b\noptimizer: lion_8bit\n", json!(null), "optimizer"),
+    ] {
+        assert_eq!(theirs(text), (kind, missing.to_owned()), "{text}");
     }
 }
 

@@ -53,10 +53,18 @@ impl Sheet {
         betas.iter().for_each(|(key, _)| self.arrived(key, "train.optimizer.betas"));
         self.copy_number("adam_epsilon", "train.optimizer.eps");
         self.copy_number("max_grad_norm", "train.clip_grad");
-        match self.get(optimizer).and_then(Value::as_str).is_none_or(|name| name.starts_with("adamw_torch")) {
-            true => self.settled("AdamW is the optimizer", &[optimizer]),
-            false => self.missing("AdamW is the optimizer", &[optimizer]),
+        match self.get(optimizer).and_then(Value::as_str).unwrap_or("adamw_torch") {
+            name if name.starts_with("adamw_torch") => self.settled("AdamW is the optimizer", &[optimizer]),
+            "adamw_8bit" | "adamw_bnb_8bit" | "paged_adamw_8bit" => self.optimizer_is("adamw_8bit", optimizer),
+            "muon" => self.optimizer_is("muon", optimizer),
+            _ => self.missing("train.optimizer.type is adamw, adamw_8bit or muon", &[optimizer]),
         }
+    }
+
+    /// The type of the optimizer, of which `key` speaks.
+    pub fn optimizer_is(&mut self, kind: &str, key: &str) {
+        self.set("train.optimizer.type", kind);
+        self.arrived(key, "train.optimizer.type");
     }
 
     /// Frozen weights of so many bits, of which `key` speaks: 4 by NF4, or 8.

@@ -34,4 +34,4 @@ pub use run::{Checkpoint, Eval, Level, Log, Products, Run, RunConfig, Watch};
 pub use sample::{SampleReader, Sampler, Sampling};
 pub use score::{Expect, Normalize, Score};
 pub use security::{SandboxMode, Security};
-pub use train::{Learn, NonFinite, Optimizer, OptimizerType, Phase, Precision, Schedule, Train};
+pub use train::{AdjustLr, Learn, Muon, NonFinite, Optimizer, OptimizerType, Phase, Precision, Schedule, Train};
