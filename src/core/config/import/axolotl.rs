@@ -135,9 +135,8 @@ fn sets(value: &Value) -> Result<Value, &'static str> {
 }
 
 fn method(sheet: &mut Sheet) {
-    match sheet.get("adapter").and_then(Value::as_str) {
-        Some("lora" | "qlora") => sheet.arrived("adapter", "model.foundation.lora"),
-        _ => {}
+    if sheet.is("adapter", "lora") || sheet.is("adapter", "qlora") {
+        sheet.arrived("adapter", "model.foundation.lora");
     }
     sheet.copy("lora_model_dir", "model.foundation.lora.adapter");
     sheet.copy_all(&[
