@@ -29,14 +29,14 @@ fn layouts_learn_the_same_and_runs_go_on_with_the_same_bits() {
         let one = fixture.run(&common, None);
         let to = |run: &str| format!("checkpoint.dir={}", fixture.path().join(format!("{name}-{run}")).display());
         let split = [&common[..], own, &["checkpoint.every_steps=2"]].concat();
-        let whole = fixture.run(&[&split[..], &[&to("whole")]].concat(), None);
+        let whole = fixture.run(&[&split[..], &[to("whole").as_str()]].concat(), None);
         for (found, one) in whole.iter().zip(&one) {
             let (found, one) = (found.loss, one.loss);
             let near = if name == "bytes" { 5e-3 } else { 1e-3 };
             assert!((found - one).abs() < near * one, "{name}: {found} and {one}");
         }
         let half = resume(fixture.path().join(format!("{name}-whole/step-00000002")));
-        let rest = fixture.run(&[&split[..], &[&to("rest")]].concat(), Some(half));
+        let rest = fixture.run(&[&split[..], &[to("rest").as_str()]].concat(), Some(half));
         assert_eq!(bits(&rest), bits(&whole[2..]), "{name}");
         let last = |run: &str| hashes(&fixture.path().join(format!("{name}-{run}/step-00000004")));
         assert_eq!(last("rest"), last("whole"), "{name}");

@@ -180,7 +180,7 @@ fn numbers(pool: &TrainState) -> Vec<(String, Vec<f64>)> {
     let mut found = Vec::new();
     for id in params.trained_ids() {
         let name = &params.spec(id).name;
-        let wide = |whole: Tensor| Vec::try_from(whole.to_kind(Kind::Double).view([-1])).unwrap();
+        let wide = |whole: Tensor| Vec::<f64>::try_from(whole.to_kind(Kind::Double).view([-1])).unwrap();
         found.push((name.clone(), wide(pool.gather_state(id, &own).unwrap())));
         for (suffix, slice) in optimizer.state_of(params, id) {
             found.push((format!("{name}.{suffix}"), wide(pool.gather_slice(id, &slice).unwrap())));
