@@ -36,7 +36,7 @@ pub struct Train {
     #[serde(default)]
     #[schemars(range(min = 1, max = 16777216))]
     pub micro_batch_size: Option<usize>,
-    /// Compute dtype; master weights and the optimizer stay in float32.
+    /// Compute dtype; master weights and the optimizer stay in float32, but for the moments of `adamw_8bit`.
     #[serde(default)]
     pub precision: Precision,
     /// Peak learning rate.
