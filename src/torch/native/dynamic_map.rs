@@ -21,13 +21,13 @@ pub fn dynamic_map(signed: bool) -> [f32; 256] {
     numbers.try_into().expect("256 numbers")
 }
 
-/// As `torch.linspace(0.1, 1, count)`: from both ends to the middle.
+/// As `torch.linspace(0.1, 1, count)`: from both ends to the middle, each number rounded once.
 fn linspace(count: usize) -> Vec<f32> {
     let (start, end) = (0.1f32, 1.0f32);
     let step = (end - start) / (count - 1) as f32;
     let at = |index: usize| match index < count / 2 {
-        true => start + step * index as f32,
-        false => end - step * (count - index - 1) as f32,
+        true => step.mul_add(index as f32, start),
+        false => (-step).mul_add((count - index - 1) as f32, end),
     };
     (0..count).map(at).collect()
 }
