@@ -4,6 +4,7 @@ use tch::{Kind, Tensor};
 
 use super::lora::ADAPTER_PARTS;
 use super::rounding::{Rows, padded, rows_of};
+use super::shard::Cut;
 use super::spec::ParamSpec;
 
 /// Returns whether a parameter is one or more matrices of a hidden layer: of a linear map, of a modulation or of an adapter.
@@ -36,8 +37,11 @@ pub(super) fn matrices(spec: &ParamSpec) -> Vec<Rows> {
     let of_part = spec.shape[spec.shape.len() - 2];
     let inner: i64 = spec.shape[1..spec.shape.len() - 1].iter().product();
     let mut found: Vec<Rows> = Vec::new();
-    let is_cut = spec.shard.as_ref().is_some_and(|shard| !shard.cuts.is_empty());
-    for piece in spec.pieces.iter().filter(|piece| !piece.repeats && !is_cut) {
+    let cuts = spec.shard.as_ref().map_or(&[][..], |shard| &shard.cuts);
+    if !cuts.is_empty() && !spec.is_cut_within_matrices() {
+        return held_of(&matrices(&spec.whole()), cuts, of_part);
+    }
+    for piece in spec.pieces.iter().filter(|piece| !piece.repeats && cuts.is_empty()) {
         // Rows of one matrix, or of the outermost dimension.
         let (first, each, all) = match piece.index {
             Some(index) => (index * inner, inner / of_part, inner),
@@ -62,4 +66,15 @@ pub(super) fn matrices(spec: &ParamSpec) -> Vec<Rows> {
         return found;
     }
     (0..rows / of_part).map(|index| Rows { first: index * of_part, len: of_part }).collect()
+}
+
+/// Those of a whole stack's matrices that lie in the maps, of `rows` rows each, which a rank has.
+fn held_of(whole: &[Rows], cuts: &[Cut], rows: i64) -> Vec<Rows> {
+    let (mut at, mut found) = (0, Vec::new());
+    for (start, len) in cuts.iter().flat_map(|cut| &cut.ranges).map(|&(start, len)| (start * rows, len * rows)) {
+        let own = whole.iter().filter(|matrix| (start..start + len).contains(&matrix.first));
+        found.extend(own.map(|matrix| Rows { first: matrix.first - start + at, len: matrix.len }));
+        at += len;
+    }
+    found
 }
