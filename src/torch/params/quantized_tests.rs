@@ -157,4 +157,24 @@ fn each_matrix_of_the_checkpoint_is_rounded_for_itself() {
     let stack = weight.view([2, 72, 128]);
     let each = [0, 1].map(|index| rounded(Rounding::Nf4Double, &stack.get(index), Kind::Float).1);
     assert_eq!(rounded(Rounding::Nf4Double, &stack, Kind::Float).1, Tensor::stack(&each, 0));
+    // Experts of which ranks have some, with two matrices each.
+    let piece = |name: &str, index, start, len| StoredTensor {
+        index: Some(index),
+        rows: Some((start, len)),
+        ..StoredTensor::whole(name, &[len, 128])
+    };
+    let pieces = vec![piece("0.a", 0, 0, 24), piece("0.b", 0, 24, 48), piece("1.a", 1, 0, 24), piece("1.b", 1, 24, 48)];
+    let whole = spec(&[2, 72, 128], Rounding::Nf4Double).stored_as(pieces);
+    let shard = Shard { cuts: vec![Cut { dim: 0, ranges: vec![(1, 1)] }], ..Shard::whole(&[2, 72, 128]) };
+    let part = ParamSpec { shape: vec![1, 72, 128], shard: Some(shard), ..whole.clone() };
+    assert!(part.cannot_be_rounded().is_none());
+    let values = [whole, part].map(|spec| {
+        let store = store(spec, Kind::Float);
+        let id = store.id("layers.0.w");
+        store.set_whole(id, &stack);
+        store.value(id)
+    });
+    assert_eq!(values[0].narrow(0, 1, 1), values[1]);
+    let second = rounded(Rounding::Nf4Double, &weight.narrow(0, 72 + 24, 48), Kind::Float).1;
+    assert_eq!(values[1].get(0).narrow(0, 24, 48), second);
 }

@@ -35,7 +35,7 @@ pub enum StateError {
     #[error("{path} lacks {name}: the checkpoint is of another model, precision or train.optimizer.type")]
     Missing { path: PathBuf, name: String },
     #[error(
-        "{path}: {name} is {found}, and this run has {wanted}: the checkpoint is of another train.optimizer.type. Resume with          that one, or begin a new run with the checkpoint's weights (model.load)"
+        "{path}: {name} is {found}, and this run has {wanted}: the checkpoint is of another train.optimizer.type. Resume with that one, or begin a new run with the checkpoint's weights (model.load)"
     )]
     OtherOptimizer { path: PathBuf, name: String, found: Dtype, wanted: Dtype },
     #[error(
