@@ -2,7 +2,7 @@
 //! what is refused here could not run.
 
 use crate::estimate::flops::ParamCounts;
-use loongforge_core::config::{Device, Placement, Precision, RunConfig};
+use loongforge_core::config::{Device, FrozenPrecision, Placement, Precision, RunConfig};
 use loongforge_core::observe::bytes;
 use loongforge_torch::model::ModelConfig;
 use loongforge_torch::params::ParamSpec;
@@ -32,7 +32,7 @@ pub fn check(config: &RunConfig, model: &ModelConfig, alone: bool) -> Result<Opt
     if let Some(&parameters) = parameters.iter().find(|count| **count > MAX_PARAMETERS) {
         return Err(MemoryProblem::Absurd { parameters });
     }
-    let needed = least(config, &parameters);
+    let needed = least(config, &pool_bits(config, model));
     let Some(there) = machine().filter(|there| config.device == Device::Cpu && needed > *there) else {
         return Ok(None);
     };
@@ -44,10 +44,28 @@ pub fn check(config: &RunConfig, model: &ModelConfig, alone: bool) -> Result<Opt
     if alone { Err(MemoryProblem::TooMuch(text)) } else { Ok(Some(format!("warning: {text}"))) }
 }
 
-/// Bytes of the weights alone, one copy in each replica: less than any run holds. `parameters` are those of the towers, and of
-/// each foundation pool.
-fn least(config: &RunConfig, parameters: &[u64]) -> u64 {
-    let width = if config.train.precision == Precision::Bf16 { 2 } else { 4 };
+/// Bits of the weights of the towers, and of each foundation pool: of linear maps that may be rounded, those that are left.
+fn pool_bits(config: &RunConfig, model: &ModelConfig) -> Vec<u64> {
+    let width = if config.train.precision == Precision::Bf16 { 16 } else { 32 };
+    let sum = |specs: Vec<ParamSpec>, part_of: &dyn Fn(&str) -> Option<FrozenPrecision>| {
+        let bits = |spec: &ParamSpec| {
+            let is_map = spec.is_linear || spec.is_modulation;
+            let bits = part_of(&spec.name).filter(|_| is_map).map_or(width, FrozenPrecision::bits);
+            spec.shape.iter().fold(bits, |bits, size| bits.saturating_mul(*size as u64))
+        };
+        specs.iter().map(bits).fold(0, u64::saturating_add)
+    };
+    let of_tower = |name: &str| {
+        let (tower, is_projector) = model.towers.part_of(name)?;
+        config.model.tower_part(tower, is_projector).1.frozen_precision
+    };
+    let foundations = config.foundations().into_iter().map(|(name, _)| model.foundation_of(name).specs());
+    let foundations = foundations.map(|specs| sum(specs, &|_| config.model.foundation.frozen_precision));
+    [sum(model.towers.specs(), &of_tower)].into_iter().chain(foundations).collect()
+}
+
+/// Bytes of the weights alone, one copy in each replica: less than any run holds. `weights`: [`pool_bits`].
+fn least(config: &RunConfig, weights: &[u64]) -> u64 {
     let pools = &config.pools;
     let copies = |replicas: usize, zero: usize| if zero == 3 { 1 } else { replicas as u64 };
     let encoders = match pools.placement {
@@ -58,9 +76,8 @@ fn least(config: &RunConfig, parameters: &[u64]) -> u64 {
         Placement::Colocated => pools.foundation.layout().ranks() as u64,
     };
     let foundations = config.foundations().into_iter().map(|(_, pool)| copies(pool.replicas, pool.zero));
-    let all = parameters.iter().zip([encoders].into_iter().chain(foundations));
-    let all = all.map(|(count, copies)| count.saturating_mul(copies)).fold(0, u64::saturating_add);
-    all.saturating_mul(width)
+    let all = weights.iter().zip([encoders].into_iter().chain(foundations));
+    all.map(|(bits, copies)| (bits / 8).saturating_mul(copies)).fold(0, u64::saturating_add)
 }
 
 /// Bytes of memory of this machine, swap included.

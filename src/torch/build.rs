@@ -50,6 +50,8 @@ fn main() {
                 "gemm",
                 "cross_entropy",
                 "adamw",
+                "adamw8bit",
+                "quantized",
                 "delta",
                 "saved",
                 "stream",

@@ -127,7 +127,9 @@ add("qwen3_lora", "Qwen3ForCausalLM", "An adapter of PEFT on Qwen3",
               "rslora": {"lora.use_rslora": True, "lora.exclude_modules": ["down_proj"]},
               # Norms of rows, ranks and alphas by pattern, and a norm that is trained itself.
               "dora": {"lora.use_dora": True, "lora.use_rslora": True, "lora.modules_to_save": ["model.norm"],
-                       "lora.rank_pattern": {r"layers\.0\..*_proj": 2, "v_proj": 4}, "lora.alpha_pattern": {"q_proj|o_proj": 11}}})
+                       "lora.rank_pattern": {r"layers\.0\..*_proj": 2, "v_proj": 4}, "lora.alpha_pattern": {"q_proj|o_proj": 11}},
+              # QLoRA: beside weights of 4 bits, whose rows are blocks of bitsandbytes.
+              "nf4": {**MQA, "fixture.frozen_precision": "nf4", "hidden_size": 64, "intermediate_size": 64, "head_dim": 16}})
 add("ernie4.5", "Ernie4_5ForCausalLM", "ERNIE-4.5 0.3B",
     text(head_dim=8, rms_norm_eps=1e-5, tie_word_embeddings=True, rope_parameters=rope(500000.0)),
     variants={"bias": {"use_bias": True}, "untied-mqa-3layers": {**UNTIED, **MQA, **LAYERS3}})

@@ -82,6 +82,17 @@ class Reference:
         adapted.save_pretrained(out)
         (out / "README.md").unlink(missing_ok=True)
 
+    def quantize(self, precision: str) -> None:
+        """Rounds the weights of all linear maps but the head as bitsandbytes does, in place: what QLoRA computes with."""
+        import bitsandbytes.functional as F
+
+        assert precision == "nf4", precision
+        with torch.no_grad():
+            for name, module in self.model.named_modules():
+                if isinstance(module, nn.Linear) and not name.endswith("lm_head"):
+                    packed, state = F.quantize_4bit(module.weight.data, blocksize=64, quant_type="nf4")
+                    module.weight.copy_(F.dequantize_4bit(packed, state))
+
     def run(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
         with self.mtp.listening() if self.mtp else contextlib.nullcontext({}) as caught:
             out = self.model(**inputs)
@@ -291,6 +302,10 @@ def make(family: Family, seed: int, out: Path, changes: dict, dtype=torch.float3
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
     reference.save(out, config)
+    # The folder has the weights before they are rounded.
+    precision = changes.get("fixture.frozen_precision")
+    if precision:
+        reference.quantize(precision)
     if family.lora:
         reference.adapt(changes, seed, out)
     expected = first_pass(reference, batch.padded)
@@ -299,7 +314,7 @@ def make(family: Family, seed: int, out: Path, changes: dict, dtype=torch.float3
     expected.update(packed_expected)
     if "position_ids" in expected:
         inputs["position_ids"] = expected.pop("position_ids")
-    reload_gap = reference.reloaded_gap(out, batch.padded, expected["logits"])
+    reload_gap = 0.0 if precision else reference.reloaded_gap(out, batch.padded, expected["logits"])
     if generate:
         tokens = [reference.generate(single) for single in batch.singles]
         # A placeholder that was generated has no picture: what models make of it is nobody's contract.
@@ -332,6 +347,11 @@ def make(family: Family, seed: int, out: Path, changes: dict, dtype=torch.float3
     }
     if family.mtp:
         summary["mtp_loss_weight"] = MTP_LOSS_WEIGHT
+    if precision:
+        import bitsandbytes
+
+        summary["frozen_precision"] = precision
+        summary["versions"]["bitsandbytes"] = bitsandbytes.__version__
     (out / "fixture.json").write_text(json.dumps(summary, indent=2) + "\n")
     return summary
 

@@ -230,12 +230,78 @@ fn a_run_that_was_stopped_goes_on_with_the_same_bits() {
     }
 }
 
+/// Both parts of a model in this precision.
+fn held_in(precision: &str) -> [String; 2] {
+    ["foundation", "image_encoder"].map(|part| format!("model.{part}.frozen_precision={precision}"))
+}
+
+#[test]
+fn four_and_eight_bits_learn_the_same_in_layouts() {
+    let fixture = with_weights();
+    let base = load(&fixture.path().join("base/step-00000004"));
+    let common = |precision: &str| -> Vec<String> {
+        let own = ["train.steps=3", "train.micro_batch_size=2", "model.weights=load", &base];
+        let own = ADAPTERS[1..].iter().copied().chain(own).map(str::to_owned);
+        own.chain(held_in(precision)).collect()
+    };
+    let run = |common: &[String], own: &[&str]| {
+        fixture.run(&common.iter().map(String::as_str).chain(own.iter().copied()).collect::<Vec<_>>(), None)
+    };
+    let mut first = Vec::new();
+    for (precision, layouts) in [
+        ("nf4", &[&["pools.foundation.replicas=2", "pools.foundation.zero=2"][..]][..]),
+        ("nf4_double", &[&["pools.foundation.pipeline_parallel=2"][..]]),
+        // Rows that ranks cut are rounded as whole ones.
+        ("int8", &[&["pools.foundation.tensor_parallel=2"][..]]),
+    ] {
+        let common = common(precision);
+        let one = run(&common, &[]);
+        for own in layouts {
+            for (found, one) in run(&common, own).iter().zip(&one) {
+                let (found, one) = (found.loss, one.loss);
+                assert!((found - one).abs() < 1e-4 * one, "{precision}, {own:?}: {found} and {one}");
+            }
+        }
+        first.push(one[0].loss);
+    }
+    assert!(first[0] != first[1] && first[1] != first[2], "they are rounded, and otherwise: {first:?}");
+}
+
+#[test]
+fn beside_four_and_eight_bits_a_run_goes_on_with_the_same_bits() {
+    let fixture = with_weights();
+    let base = load(&fixture.path().join("base/step-00000004"));
+    for (precision, kind) in [("nf4", "bf16"), ("nf4_double", "float32"), ("int8", "bf16")] {
+        let kind = format!("train.precision={kind}");
+        let held = held_in(precision);
+        let held: Vec<&str> = held.iter().map(String::as_str).collect();
+        let own = [&ADAPTERS[1..], &held, &["train.steps=4", "model.weights=load", &base, &kind]].concat();
+        let budgets = least_budgets(fixture.path(), &own);
+        let to = |run: &str| format!("checkpoint.dir={}", fixture.path().join(format!("{precision}-{run}")).display());
+        let whole = fixture.run(&[&own[..], &["checkpoint.every_steps=2", &to("whole")]].concat(), None);
+        let half = resume(fixture.path().join(format!("{precision}-whole/step-00000002")));
+        let away = with_budgets(&own, &budgets);
+        let rest = fixture.run(&[&away[..], &["checkpoint.every_steps=2", &to("rest")]].concat(), Some(half));
+        assert_eq!(bits(&rest), bits(&whole[2..]), "{precision}");
+    }
+}
+
 #[test]
 fn what_makes_no_sense_is_refused() {
     let fixture = Fixture::new(Pictures::Some);
     let zero = ["pools.foundation.replicas=2", "pools.foundation.zero=3"];
     for (own, says) in [
         (vec![FLOAT8[0]], "model.foundation.frozen_precision: no weight of a linear map of this part is frozen"),
+        (
+            [&ADAPTERS[..], &["model.foundation.frozen_precision=nf4", "pools.foundation.tensor_parallel=2"]].concat(),
+            "tensor_parallel would cut its rows within blocks of 64 numbers",
+        ),
+        (
+            [&ADAPTERS[..], &["model.foundation.frozen_precision=nf4_double", "pools.foundation.tensor_parallel=2"]]
+                .concat(),
+            "largest magnitudes of a whole matrix together",
+        ),
+        (vec!["model.foundation.frozen_precision=int4"], "model.foundation.frozen_precision"),
         ([&ADAPTERS[..], &FLOAT8, &zero].concat(), "beside `model.foundation.frozen_precision`"),
         (
             [&ADAPTERS[..], &["memory.weight_budget.foundation=1GiB"], &zero].concat(),

@@ -19,6 +19,7 @@ mod memory;
 #[path = "../support/must.rs"]
 mod must;
 mod nonfinite;
+mod optimizers;
 mod pads;
 mod parity;
 mod preference;

@@ -188,8 +188,18 @@ const LAYOUTS: [(&str, &[&str]); 12] = [
     ),
 ];
 
+/// What the tests run besides.
+const OTHERS: [(&str, &[&str]); 3] = [
+    ("nf4", &["model.foundation.lora={r: 8}", "model.foundation.frozen_precision=nf4", "train.precision=bf16"]),
+    (
+        "moments in bytes",
+        &["train.optimizer.type=adamw_8bit", "pools.foundation.replicas=2", "pools.foundation.zero=1"],
+    ),
+    ("muon", &["train.optimizer.type=muon", "train.precision=bf16"]),
+];
+
 fn layout(name: &str) -> &'static [&'static str] {
-    LAYOUTS.iter().find(|(known, _)| *known == name).unwrap_or_else(|| panic!("no layout {name}")).1
+    LAYOUTS.iter().chain(&OTHERS).find(|(known, _)| *known == name).unwrap_or_else(|| panic!("no layout {name}")).1
 }
 
 #[test]
@@ -200,6 +210,9 @@ fn what_a_run_will_hold_is_predicted() {
         (Kind::Dense, "zero 3"),
         (Kind::Dense, "offload"),
         (Kind::Dense, "float8 on the host"),
+        (Kind::Dense, "nf4"),
+        (Kind::Dense, "moments in bytes"),
+        (Kind::Dense, "muon"),
         (Kind::Experts, "expert parallel 2"),
         (Kind::Latent, "recompute"),
         (Kind::Hybrid, "zero 1"),

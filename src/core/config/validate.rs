@@ -8,7 +8,7 @@ use super::error::{Problem, code};
 use super::node::{Node, float};
 use super::source::hub_data_set;
 use super::suggest;
-use super::{Balance, EncoderPool, FoundationPool, PackMode, Placement, RunConfig, Schedule};
+use super::{Balance, EncoderPool, FoundationPool, OptimizerType, PackMode, Placement, RunConfig, Schedule};
 use crate::files;
 use crate::message::PoolName;
 
@@ -59,6 +59,11 @@ impl Rules<'_> {
             )
         });
         self.duration(config);
+        let is_muon = train.optimizer.kind == OptimizerType::Muon;
+        let (key, kind) = ("train.optimizer.muon", "train.optimizer.type");
+        self.broken(train.optimizer.muon.is_some() && !is_muon, code::COMBINATION, &[key, kind], || {
+            (format!("`{key}` is for `{kind}: muon`"), "set the type, or leave the section out")
+        });
         for (i, beta) in train.optimizer.betas.into_iter().enumerate() {
             let key = format!("train.optimizer.betas.{i}");
             self.broken(!(0.0..1.0).contains(&beta), code::OUT_OF_RANGE, &[&key], || {

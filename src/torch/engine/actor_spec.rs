@@ -1,5 +1,6 @@
 //! An actor's place in a run, and what every engine is built from: its device, its thread, its pool with weights.
 
+use super::optimizer::optimizer;
 use super::pool_specs::kind;
 use super::samples::SampleSpec;
 use super::weights::initialize;
@@ -11,7 +12,7 @@ use crate::parallel::FrozenWeights;
 use crate::params;
 use crate::params::{ParamSpec, ParamStore, Sharding};
 use crate::tape::{Policy, Transfers};
-use crate::train::{AdamWConfig, AdapterFolder, Lanes, TrainState, has_adapter, load_adapter, load_state};
+use crate::train::{AdapterFolder, Lanes, TrainState, has_adapter, load_adapter, load_state};
 use loongforge_core::config::{Device, EncoderPool, Part, Placement, Recompute, RunConfig};
 use loongforge_core::engine::EngineError;
 use loongforge_core::message::{ActorId, PoolName, Role, StepId};
@@ -101,21 +102,18 @@ pub(super) fn build_pool(
 ) -> Result<TrainState, EngineError> {
     let is_trained = is_trained(&params);
     let train = &spec.config.train;
+    let optimizer = optimizer(&spec.config);
+    let sharding = optimizer.method.sharding(sharding);
     let params = Rc::new(ParamStore::shared_out(params, kind(train.precision), device, sharding));
     let is_on_host = params.frozen_units().iter().any(|unit| unit.held().on_host);
     let throttle = spec.config.memory.throttle.map(|rate| rate.bytes() as f64);
     let transfers = is_on_host.then(|| Transfers::new(device, throttle).map(Rc::new)).transpose()?;
     FrozenWeights::attach(&params, transfers);
     // In a dry run parameters have no values.
-    if !is_dry_run() && (spec.resume.is_none() || lacks_base(spec, &params) || has_float8(&params)) {
+    if !is_dry_run() && (spec.resume.is_none() || lacks_base(spec, &params) || has_rounded(&params)) {
         initialize(&spec.config, &params)?;
     }
-    let optimizer = AdamWConfig {
-        betas: train.optimizer.betas,
-        eps: train.optimizer.eps,
-        weight_decay: train.optimizer.weight_decay,
-    };
-    Ok(TrainState::new(params, group, lanes, is_trained.then_some(optimizer))?.with_ema(train.ema))
+    Ok(TrainState::with(params, group, lanes, is_trained.then_some(optimizer))?.with_ema(train.ema))
 }
 
 /// Returns whether a checkpoint lacks weights of the pool: it has adapters without their base, or they are those of a
@@ -125,10 +123,10 @@ fn lacks_base(spec: &EngineSpec, params: &ParamStore) -> bool {
     has_adapter(params) || spec.config.saves_adapters_only() || is_reference
 }
 
-/// Returns whether some weights are held as float8: they are read from where they come from, since a checkpoint has their
-/// products with scales, rounded.
-fn has_float8(params: &ParamStore) -> bool {
-    params.frozen_units().iter().any(|unit| unit.held().fp8)
+/// Returns whether some weights are rounded: they are read from where they come from, since a checkpoint has what was computed
+/// with, in another type.
+fn has_rounded(params: &ParamStore) -> bool {
+    params.frozen_units().iter().any(|unit| unit.held().rounding.is_some())
 }
 
 /// Fills the adapters of pool `name`, or all that a checkpoint has of it.

@@ -7,7 +7,7 @@ use crate::comm::ProcessGroup;
 use crate::model::TreeNames;
 use crate::native::MemoryWatch;
 use crate::parallel::FrozenWeights;
-use crate::params::{Held, ParamStore, Sharding, ZeroStage};
+use crate::params::{Held, ParamStore, Rounding, Sharding, ZeroStage};
 use crate::tape::{Policy, Transfers};
 use crate::train::hf::Shards;
 use crate::train::{Export, has_adapter};
@@ -18,11 +18,21 @@ use tch::{Device, Kind};
 
 const DENSE: &str = include_str!("../tests/fixtures/qwen3-seed1/config.json");
 const MOE: &str = include_str!("../tests/fixtures/qwen3_moe-seed1/config.json");
-const PLAIN: Held = Held { fp8: false, on_host: false };
-const FLOAT8: Held = Held { fp8: true, on_host: false };
+const PLAIN: Held = rounded(Rounding::None);
+const FLOAT8: Held = rounded(Rounding::Float8);
+const ROUNDINGS: [(Rounding, FrozenPrecision); 4] = [
+    (Rounding::Float8, FrozenPrecision::Fp8E4m3fn),
+    (Rounding::Nf4, FrozenPrecision::Nf4),
+    (Rounding::Nf4Double, FrozenPrecision::Nf4Double),
+    (Rounding::Int8, FrozenPrecision::Int8),
+];
+
+const fn rounded(rounding: Rounding) -> Held {
+    Held { rounding, on_host: false }
+}
 
 fn params(config: &str, kind: Kind, held: Held, sharding: Sharding) -> Rc<ParamStore> {
-    let frozen_precision = held.fp8.then_some(FrozenPrecision::Fp8E4m3fn);
+    let frozen_precision = ROUNDINGS.iter().find(|known| known.0 == held.rounding).map(|known| known.1);
     let lora = Some(Lora { use_dora: Some(config == DENSE), ..Lora::default() });
     let part = Part { lora, frozen_precision, ..Part::default() };
     let model = model(config);
@@ -34,17 +44,29 @@ fn params(config: &str, kind: Kind, held: Held, sharding: Sharding) -> Rc<ParamS
     Rc::new(params)
 }
 
-/// A pool whose base has the values of float8, however it is held.
-fn pool(config: &str, kind: Kind, held: Held, group: ProcessGroup, shared: ZeroStage) -> TrainState {
+/// A pool whose base has the values that `rounding` leaves, however it is held.
+fn pool_of(
+    rounding: Rounding,
+    config: &str,
+    kind: Kind,
+    held: Held,
+    group: ProcessGroup,
+    shared: ZeroStage,
+) -> TrainState {
     let sharding = Sharding::new(shared, group.rank(), group.world());
     let found = params(config, kind, held, sharding);
-    let rounded = params(config, kind, FLOAT8, Sharding::none());
-    for id in found.ids().filter(|id| found.spec(*id).is_frozen_map()) {
+    let rounded = params(config, kind, rounded(rounding), Sharding::none());
+    for id in found.ids().filter(|id| found.spec(*id).is_frozen_map() && held.rounding == Rounding::None) {
         found.set(id, &rounded.value(rounded.id(&found.spec(id).name)));
     }
     let pool = TrainState::new(found, group, Lanes::PerReplica, Some(ADAMW)).unwrap();
     pool.init_magnitudes().unwrap();
     pool
+}
+
+/// Works like [`pool_of`] for values of float8.
+fn pool(config: &str, kind: Kind, held: Held, group: ProcessGroup, shared: ZeroStage) -> TrainState {
+    pool_of(Rounding::Float8, config, kind, held, group, shared)
 }
 
 fn train(config: &str, pool: &mut TrainState, policy: Policy, steps: std::ops::Range<i64>) -> Course {
@@ -76,6 +98,24 @@ fn adapters_learn_beside_it_what_they_learn_beside_a_base_that_was_rounded() {
 }
 
 #[test]
+fn so_they_do_beside_four_and_eight_bits() {
+    for (config, name) in [(DENSE, "dense"), (MOE, "experts")] {
+        for (kind, policy) in [(Kind::Float, Policy::Keep), (Kind::BFloat16, Policy::Recompute)] {
+            for (rounding, _) in &ROUNDINGS[1..] {
+                let alone = |held| {
+                    let mut pool = pool_of(*rounding, config, kind, held, ProcessGroup::single(), ZeroStage::Nothing);
+                    train(config, &mut pool, policy, 0..2)
+                };
+                let expected = alone(PLAIN);
+                for held in [rounded(*rounding), Held { rounding: *rounding, on_host: true }] {
+                    assert_equal(&alone(held), &expected, 0.0, &format!("{name}, {kind:?}, {held:?}"));
+                }
+            }
+        }
+    }
+}
+
+#[test]
 fn replicas_have_it_too() {
     let on = |held: Held, shared| {
         together(on_ranks(2, |path, rank| {
@@ -88,6 +128,33 @@ fn replicas_have_it_too() {
         for held in [FLOAT8, Held { on_host: true, ..FLOAT8 }] {
             assert_equal(&on(held, shared), &expected, 0.0, &format!("{shared:?}, {held:?}"));
         }
+    }
+}
+
+#[test]
+fn four_bits_take_a_quarter_of_bfloat16_and_the_largest_magnitudes() {
+    let frozen = |held: Held| {
+        let watch = MemoryWatch::start();
+        let params = params(MOE, Kind::BFloat16, held, Sharding::none());
+        let shapes = params.ids().map(|id| params.spec(id)).filter(|spec| spec.is_frozen_map());
+        let shapes: Vec<(i64, i64)> = shapes
+            .map(|spec| {
+                let width = spec.shape[spec.shape.len() - 1];
+                (spec.num_elements() / width, width)
+            })
+            .collect();
+        (watch.current(), shapes)
+    };
+    let (plain, shapes) = frozen(PLAIN);
+    let sum = |of: fn(i64, i64) -> i64| shapes.iter().map(|&(rows, width)| of(rows, width)).sum::<i64>();
+    let elements = sum(|rows, width| rows * width);
+    let packed = sum(|rows, width| rows * ((width + 1) / 2));
+    let blocks = sum(|rows, width| rows * ((width + 63) / 64));
+    for (rounding, beside) in [(Rounding::Nf4, 4 * blocks), (Rounding::Nf4Double, blocks)] {
+        let saved = plain - frozen(rounded(rounding)).0;
+        let expected = 2 * elements - packed - beside;
+        // Each matrix has a mean and the maximum of a group besides.
+        assert!((saved - expected).abs() < elements / 30, "{rounding:?}: {saved} bytes, {expected} expected");
     }
 }
 

@@ -19,6 +19,8 @@ pub enum TrainedError {
          rounded: set {key}.lora or {key}.freeze, or leave it out"
     )]
     NothingFrozen { key: &'static str },
+    #[error("{key}.frozen_precision: {name}: {why}")]
+    CutBlocks { key: &'static str, name: String, why: &'static str },
     #[error("{key}.lora.adapter: {source}")]
     Adapter { key: &'static str, source: Box<AdapterError> },
     #[error("{key}.lora.adapter: {folder} has no adapters of this part")]

@@ -26,6 +26,7 @@ mod feature_encoder;
 mod feature_reader;
 mod foundation;
 mod lora;
+mod optimizer;
 mod pack_work;
 pub mod parity;
 mod policy;

@@ -2,6 +2,7 @@
 //! them, before there are actors, groups, memory or weights.
 
 use super::exports::exports;
+use super::optimizer::check_optimizer;
 use super::pool_specs::{encoder_specs, splits};
 use super::share::{FoundationPlan, divided_towers};
 use super::trained::trained;
@@ -25,6 +26,7 @@ pub fn check_engines(config: &RunConfig, model: &ModelConfig) -> Result<(), Engi
         for stage in 0..layout.pp {
             let part = &config.model.foundation;
             let specs = trained(plan.specs(stage), &model.tree, |_| ("model.foundation", part))?;
+            check_optimizer(config, &specs, name.as_str())?;
             foundation_within_budget(config, specs)?;
         }
         exports(config, model, ActorId::foundation_of(name, 0))?;
@@ -39,7 +41,9 @@ pub fn check_engines(config: &RunConfig, model: &ModelConfig) -> Result<(), Engi
         };
         let divided = divided_towers(&model.towers.only(set), &parallel);
         let divided = divided.map_err(|found| format!("pools.{name}: {found}"))?;
-        encoder_within_budget(config, encoder_specs(config, &divided, &model.tree)?)?;
+        let specs = encoder_specs(config, &divided, &model.tree)?;
+        check_optimizer(config, &specs, name.as_str())?;
+        encoder_within_budget(config, specs)?;
     }
     for (name, pool, set) in pools.encoders(towers) {
         if pool.reads() && !config.model.has_frozen(set) {

@@ -37,7 +37,7 @@ impl StoredTowers {
         let params = ParamStore::new(vec![spec.clone()], self.kind(), Device::Cpu);
         match &self.checkpoint {
             // As encoders do.
-            Some(folder) if !spec.held.fp8 => load_weights(&params, folder)?,
+            Some(folder) if !spec.held.rounding.is_some() => load_weights(&params, folder)?,
             _ => initialize(&self.config, &params)?,
         }
         Ok(params.value(params.id(&spec.name)))

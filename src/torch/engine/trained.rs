@@ -3,7 +3,7 @@
 use super::existing::{existing, named_modules, part_name};
 use super::lora::{TrainedError, lora_config};
 use crate::model::TreeNames;
-use crate::params::{ADAPTER_PARTS, LinearModule, LoraConfig, ParamSpec, Role};
+use crate::params::{ADAPTER_PARTS, LinearModule, LoraConfig, ParamSpec, Role, Rounding};
 use loongforge_core::config::{FrozenPrecision, Lora, Part};
 use std::collections::BTreeMap;
 
@@ -54,13 +54,28 @@ fn hold<'a>(all: &mut [ParamSpec], part_of: &impl Fn(&str) -> (&'static str, &'a
     let mut found: BTreeMap<&'static str, usize> = BTreeMap::new();
     for spec in all {
         let (key, part) = part_of(part_name(spec));
-        let Some(FrozenPrecision::Fp8E4m3fn) = part.frozen_precision else { continue };
-        spec.held.fp8 = spec.is_frozen_map();
-        *found.entry(key).or_default() += usize::from(spec.held.fp8);
+        let Some(precision) = part.frozen_precision else { continue };
+        let is_held = spec.is_frozen_map();
+        *found.entry(key).or_default() += usize::from(is_held);
+        if is_held {
+            spec.held.rounding = rounding(precision);
+            if let Some(why) = spec.cannot_be_rounded() {
+                return Err(TrainedError::CutBlocks { key, name: part_name(spec).to_owned(), why });
+            }
+        }
     }
     match found.into_iter().find(|(_, count)| *count == 0) {
         Some((key, _)) => Err(TrainedError::NothingFrozen { key }),
         None => Ok(()),
+    }
+}
+
+fn rounding(precision: FrozenPrecision) -> Rounding {
+    match precision {
+        FrozenPrecision::Fp8E4m3fn => Rounding::Float8,
+        FrozenPrecision::Nf4 => Rounding::Nf4,
+        FrozenPrecision::Nf4Double => Rounding::Nf4Double,
+        FrozenPrecision::Int8 => Rounding::Int8,
     }
 }
 

@@ -189,6 +189,26 @@ unsafe extern "C" {
         num_steps: f64,
         zero: bool,
     ) -> c_int;
+    pub(super) fn lf_adamw_8bit(
+        params: *mut C_tensor,
+        rounded: *mut C_tensor,
+        grad: *mut C_tensor,
+        codes: *const *mut C_tensor,
+        maxima: *const *mut C_tensor,
+        maps: *const *const f32,
+        grad_scale: f64,
+        lr: f64,
+        beta1: f64,
+        beta2: f64,
+        eps: f64,
+        weight_decay: f64,
+        num_steps: f64,
+        zero: bool,
+    ) -> c_int;
+    pub(super) fn lf_to_nf4(values: *mut C_tensor, packed: *mut C_tensor, maxima: *mut C_tensor) -> c_int;
+    pub(super) fn lf_from_nf4(packed: *mut C_tensor, maxima: *mut C_tensor, out: *mut C_tensor) -> c_int;
+    pub(super) fn lf_to_int8(values: *mut C_tensor, maxima: *mut C_tensor, out: *mut C_tensor) -> c_int;
+    pub(super) fn lf_from_int8(values: *mut C_tensor, maxima: *mut C_tensor, out: *mut C_tensor) -> c_int;
     pub(super) fn lf_sum_of_squares(x: *mut C_tensor) -> f64;
     pub(super) fn lf_resize_storage(tensor: *mut C_tensor, bytes: i64) -> c_int;
     pub(super) fn lf_borrow(

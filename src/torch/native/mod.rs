@@ -3,6 +3,7 @@
 //! `device`, that may be unsafe.
 
 mod adamw;
+mod adamw8bit;
 mod attention;
 mod autograd;
 mod borrowed;
@@ -11,6 +12,7 @@ mod c10d;
 mod cross_entropy;
 mod delta;
 mod dry_run;
+mod dynamic_map;
 mod error;
 mod ffi;
 mod fused;
@@ -18,12 +20,14 @@ mod memory;
 mod modulate;
 mod op;
 mod products;
+mod quantized;
 mod saved;
 mod storage;
 mod store;
 mod stream;
 
 pub use adamw::{AdamWStep, adamw, sum_of_squares};
+pub use adamw8bit::{MOMENT_BLOCK, MOMENT_MAPS, QuantizedMoment, adamw_8bit};
 pub use attention::{can_attend, packed_attention};
 pub use autograd::{grad, grad_into};
 pub use borrowed::{borrow, own};
@@ -34,12 +38,14 @@ pub use c10d::{Group, Pending};
 pub use cross_entropy::{ScoreScan, scores_to_gradient};
 pub use delta::delta_scan;
 pub use dry_run::{DryRun, is_dry_run};
+pub use dynamic_map::dynamic_map;
 pub use error::NativeError;
 pub use fused::{Turn, can_fuse, gelu_tanh, is_table, norm_rope, norm_rope_parts, swiglu};
 pub use memory::{MemoryWatch, Purpose, allocated_for, uncounted};
 pub use modulate::{RowSegments, can_modulate, gate_rows, join_rows, modulate_rows, split_rows};
 pub use op::{Arg, Op};
 pub use products::{add_product, embedding, expect_products, faster_products, linear, set_products};
+pub use quantized::{NF4_BLOCK, from_int8, from_nf4, to_int8, to_nf4};
 pub use saved::{SavedTensors, Storage, storage};
 pub use storage::{allocate, release};
 pub use store::StoreServer;

@@ -1,4 +1,4 @@
-//! Bringing frozen weights that are held as float8 or on the host to where a tape reads them.
+//! Bringing frozen weights that are rounded or lie on the host to where a tape reads them.
 //!
 //! Weights of the units that a tape is about to read get memory and their values; those of the next one that lies on the
 //! host are on their way meanwhile. They are freed when the tape has left them. No rank waits for another one here.
@@ -43,7 +43,7 @@ impl FrozenWeights {
         }
     }
 
-    /// Begins to copy a unit that lies on the host: float8 as it is, other weights to where they are read.
+    /// Begins to copy a unit that lies on the host: rounded values as they are, other weights to where they are read.
     fn start(&self, units: &[FrozenUnit], index: usize, state: &mut State) -> Result<(), NativeError> {
         let unit = &units[index];
         let Some(transfers) = self.transfers.as_ref().filter(|_| unit.held().on_host) else { return Ok(()) };
@@ -51,7 +51,7 @@ impl FrozenWeights {
             return Ok(());
         }
         let bytes = unit.values().view_dtype(Kind::Uint8);
-        let transfer = match unit.held().fp8 {
+        let transfer = match unit.held().rounding.is_some() {
             true => allocated_for(Purpose::Buffers, || transfers.to_device(bytes, false))?,
             false => {
                 unit.allocate();
@@ -69,8 +69,8 @@ impl FrozenWeights {
         }
         let unit = &units[index];
         let come = state.coming.remove(&index).map(Transfer::wait).transpose()?.map(|(_, to)| to);
-        if unit.held().fp8 {
-            let come = come.map(|bytes| bytes.view_dtype(Kind::Float8e4m3fn));
+        if unit.held().rounding.is_some() {
+            let come = come.map(|bytes| bytes.view_dtype(unit.values().kind()));
             unit.allocate();
             unit.fill(come.as_ref().unwrap_or(unit.values()));
         }
@@ -131,7 +131,7 @@ mod tests {
 
     use super::FrozenWeights;
     use crate::native::{MemoryWatch, Purpose};
-    use crate::params::{Held, Init, ParamSpec, ParamStore};
+    use crate::params::{Held, Init, ParamSpec, ParamStore, Rounding};
     use crate::tape::{Execution, Policy, Slot, Tape, Transfers, Turn, backward_in_turns, forward_in_turns};
 
     const LAYERS: usize = 4;
@@ -188,11 +188,15 @@ mod tests {
     #[test]
     fn weights_that_are_held_in_another_way_compute_the_same() {
         type HeldOf = fn(usize) -> Held;
-        let ways: [(&str, HeldOf); 4] = [
-            ("on the host", |_| Held { fp8: false, on_host: true }),
-            ("every other one", |layer| Held { fp8: false, on_host: layer % 2 == 1 }),
-            ("float8", |_| Held { fp8: true, on_host: false }),
-            ("both", |layer| Held { fp8: true, on_host: layer > 0 }),
+        let ways: [(&str, HeldOf); 8] = [
+            ("on the host", |_| Held { on_host: true, ..Held::default() }),
+            ("every other one", |layer| Held { on_host: layer % 2 == 1, ..Held::default() }),
+            ("float8", |_| Held { rounding: Rounding::Float8, on_host: false }),
+            ("both", |layer| Held { rounding: Rounding::Float8, on_host: layer > 0 }),
+            ("nf4", |_| Held { rounding: Rounding::Nf4, on_host: false }),
+            ("nf4 on the host", |layer| Held { rounding: Rounding::Nf4, on_host: layer > 0 }),
+            ("nf4 twice", |layer| Held { rounding: Rounding::Nf4Double, on_host: layer == 1 }),
+            ("int8", |layer| Held { rounding: Rounding::Int8, on_host: layer == 2 }),
         ];
         for (kind, policy) in [(Kind::Float, Policy::Keep), (Kind::BFloat16, Policy::Recompute)] {
             for (name, held) in ways {
@@ -218,9 +222,13 @@ mod tests {
         let plain = (LAYERS as i64) * layer;
         let scales = LAYERS as i64 * WIDTH * 4;
         for (held, at_rest, in_use) in [
-            (Held { fp8: false, on_host: true }, 0, 2 * layer),
-            (Held { fp8: true, on_host: false }, plain / 2 + scales, layer),
-            (Held { fp8: true, on_host: true }, scales, layer + layer / 2),
+            (Held { on_host: true, ..Held::default() }, 0, 2 * layer),
+            (Held { rounding: Rounding::Float8, on_host: false }, plain / 2 + scales, layer),
+            (Held { rounding: Rounding::Float8, on_host: true }, scales, layer + layer / 2),
+            // A row is a block.
+            (Held { rounding: Rounding::Nf4, on_host: false }, plain / 4 + scales, layer),
+            (Held { rounding: Rounding::Nf4, on_host: true }, scales, layer + layer / 4),
+            (Held { rounding: Rounding::Int8, on_host: true }, scales, layer + layer / 2),
         ] {
             let mut watch = MemoryWatch::start();
             let params = store(Kind::BFloat16, |_| held);

@@ -1,10 +1,11 @@
-//! Frozen weights of a layer that are held as float8 or on the host, and whole on the device only while a tape reads them.
+//! Frozen weights of a layer that are rounded or lie on the host, and whole on the device only while a tape reads them.
 
 use tch::{Device, Kind, Tensor};
 
 use super::flat_param::FlatParam;
-use super::float8::{fill_from_float8, to_float8};
-use super::id::ALIGN;
+use super::matrices::matrices;
+use super::rounded::{Rounded, fill, round};
+use super::rounding::{Rows, Sizes, padded, rows_of};
 use super::spec::{Held, ParamSpec};
 use crate::native::{Purpose, allocate, allocated_for, release, uncounted};
 
@@ -13,18 +14,22 @@ pub struct FrozenUnit {
     held: Held,
     /// What leaves are views of, `[len]` of the store's kind. It has memory only while it is in use.
     whole: Tensor,
-    /// Always there, `[len]`: of the store's kind, or float8.
+    /// Always there, flat: of the store's kind and laid out as `whole`, or rounded.
     values: Tensor,
-    /// Of float8: a scale for each row of all weights, on the device.
-    scales: Option<Tensor>,
+    /// What belongs to rounded values, on the device: float32 scales or maxima, and maxima that are rounded themselves.
+    scales: Tensor,
+    codes: Tensor,
     weights: Vec<Place>,
 }
 
 /// Where a weight lies in its unit.
 struct Place {
     start: i64,
-    first_row: i64,
     shape: Vec<i64>,
+    /// The start of what was made of it, and its size.
+    at: Sizes,
+    sizes: Sizes,
+    matrices: Vec<Rows>,
 }
 
 impl Place {
@@ -32,16 +37,16 @@ impl Place {
         flat.narrow(0, self.start, self.shape.iter().product()).view(self.shape.as_slice())
     }
 
-    fn num_rows(&self) -> i64 {
-        self.shape[..self.shape.len() - 1].iter().product()
-    }
-
-    fn rows_of(&self, flat: &Tensor) -> Tensor {
-        self.of(flat).flatten(0, -2)
+    fn values_of(&self, all: &Tensor) -> Tensor {
+        all.narrow(0, self.at.values, self.sizes.values).view([rows_of(&self.shape).0, -1])
     }
 
     fn scales_of(&self, all: &Tensor) -> Tensor {
-        all.narrow(0, self.first_row, self.num_rows())
+        all.narrow(0, self.at.scales, self.sizes.scales)
+    }
+
+    fn codes_of(&self, all: &Tensor) -> Tensor {
+        all.narrow(0, self.at.codes, self.sizes.codes)
     }
 }
 
@@ -70,34 +75,38 @@ pub(super) fn in_frozen_units(specs: Vec<ParamSpec>, kind: Kind, device: Device)
 
 impl FrozenUnit {
     fn new(held: Held, specs: &[ParamSpec], kind: Kind, device: Device) -> (FrozenUnit, Vec<Tensor>) {
-        let (mut end, mut num_rows, mut weights) = (0, 0, Vec::new());
+        let (mut end, mut at, mut weights) = (0, Sizes::default(), Vec::new());
         for spec in specs {
-            let place = Place { start: end, first_row: num_rows, shape: spec.shape.clone() };
-            end = (end + spec.num_elements() + ALIGN - 1) / ALIGN * ALIGN;
-            num_rows += place.num_rows();
-            weights.push(place);
+            let matrices = matrices(spec);
+            let sizes = held.rounding.sizes(&spec.shape, &matrices);
+            weights.push(Place { start: end, shape: spec.shape.clone(), at, sizes, matrices });
+            end += padded(spec.num_elements());
+            at.values += padded(sizes.values);
+            at.scales += sizes.scales;
+            at.codes += sizes.codes;
         }
-        let at_rest = if held.fp8 { Kind::Float8e4m3fn } else { kind };
+        let at_rest = held.rounding.kind(kind);
         let values = match (held.on_host, device) {
-            (false, _) => Tensor::zeros([end], (at_rest, device)),
+            (false, _) => Tensor::zeros([at.values], (at_rest, device)),
             // On a CPU, too, it is memory that is not the device's.
-            (true, Device::Cpu) => uncounted(|| Tensor::zeros([end], (at_rest, Device::Cpu))),
-            (true, _) => uncounted(|| Tensor::zeros([end], (at_rest, Device::Cpu)).pin_memory(device)),
+            (true, Device::Cpu) => uncounted(|| Tensor::zeros([at.values], (at_rest, Device::Cpu))),
+            (true, _) => uncounted(|| Tensor::zeros([at.values], (at_rest, Device::Cpu)).pin_memory(device)),
         };
-        let scales = held.fp8.then(|| Tensor::ones([num_rows], (Kind::Float, device)));
+        let scales = Tensor::ones([at.scales], (Kind::Float, device));
+        let codes = Tensor::zeros([at.codes], (Kind::Uint8, device));
         let base = Tensor::empty([end], (kind, device));
         let leaves = weights.iter().map(|place| place.of(&base)).collect();
         // The same bytes with a version of their own: to autograd a weight that comes back is none that has changed.
         let whole = base.data();
         release(&whole);
-        (FrozenUnit { held, whole, values, scales, weights }, leaves)
+        (FrozenUnit { held, whole, values, scales, codes, weights }, leaves)
     }
 
     pub fn held(&self) -> Held {
         self.held
     }
 
-    /// What is always there, `[len]`.
+    /// What is always there, flat.
     pub fn values(&self) -> &Tensor {
         &self.values
     }
@@ -118,22 +127,32 @@ impl FrozenUnit {
 
     /// Fills the memory with weights: `values` are those of the unit, on its device.
     pub fn fill(&self, values: &Tensor) {
-        let Some(scales) = &self.scales else { return self.whole.shallow_clone().copy_(values) };
+        if !self.held.rounding.is_some() {
+            return self.whole.shallow_clone().copy_(values);
+        }
         for place in &self.weights {
-            fill_from_float8(&place.of(&self.whole), &place.rows_of(values), &place.scales_of(scales));
+            self.fill_one(place, &place.of(&self.whole), values);
         }
     }
 
-    /// Overwrites weight `at`. `given`: of float8, the scales of its rows where they are above 0.
+    /// Fills `into` with the weight at `place` of rounded `values`.
+    fn fill_one(&self, place: &Place, into: &Tensor, values: &Tensor) {
+        let codes = (place.sizes.codes > 0).then(|| place.codes_of(&self.codes));
+        let rounded = Rounded { values: place.values_of(values), scales: place.scales_of(&self.scales), codes };
+        fill(self.held.rounding, into, &rounded, &place.matrices);
+    }
+
+    /// Overwrites weight `at`. `given`: see [`round`].
     pub(super) fn set(&self, at: usize, weight: &Tensor, given: Option<&Tensor>) {
         let place = &self.weights[at];
-        match &self.scales {
-            None => place.of(&self.values).copy_(weight),
-            Some(scales) => {
-                let (float8, of_rows) = to_float8(weight, given);
-                place.rows_of(&self.values).copy_(&float8);
-                place.scales_of(scales).copy_(&of_rows);
-            }
+        if !self.held.rounding.is_some() {
+            return place.of(&self.values).copy_(weight);
+        }
+        let rounded = round(self.held.rounding, weight, given, &place.matrices);
+        place.values_of(&self.values).copy_(&rounded.values);
+        place.scales_of(&self.scales).copy_(&rounded.scales);
+        if let Some(codes) = &rounded.codes {
+            place.codes_of(&self.codes).copy_(codes);
         }
     }
 
@@ -141,13 +160,17 @@ impl FrozenUnit {
     pub(super) fn weight(&self, at: usize) -> Tensor {
         let (place, device) = (&self.weights[at], self.whole.device());
         let made = Tensor::empty(place.shape.as_slice(), (self.whole.kind(), device));
-        match &self.scales {
-            None => made.shallow_clone().copy_(&place.of(&self.values)),
-            Some(scales) => {
-                let values = place.rows_of(&self.values).to_device(device);
-                fill_from_float8(&made, &values, &place.scales_of(scales));
-            }
+        match self.held.rounding.is_some() {
+            false => made.shallow_clone().copy_(&place.of(&self.values)),
+            true => self.fill_one(place, &made, &self.values.to_device(device)),
         }
         made
+    }
+
+    /// What weight `at` was rounded to: values, what is beside them, and rounded maxima.
+    #[cfg(test)]
+    pub(super) fn rounded(&self, at: usize) -> [Tensor; 3] {
+        let place = &self.weights[at];
+        [place.values_of(&self.values), place.scales_of(&self.scales), place.codes_of(&self.codes)]
     }
 }

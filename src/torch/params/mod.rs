@@ -8,7 +8,11 @@ mod grads;
 mod id;
 mod init;
 mod lora;
+mod matrices;
+mod nf4;
 mod parallel_rank;
+mod rounded;
+mod rounding;
 mod scope;
 mod shard;
 mod sharded_store;
@@ -18,6 +22,9 @@ mod store;
 mod stored_tensor;
 mod weight_budget;
 
+#[cfg(test)]
+mod quantized_tests;
+
 pub use flat_param::{FlatParam, OwnedPart};
 pub use frozen_unit::FrozenUnit;
 pub use grads::GradBuffer;
@@ -25,7 +32,9 @@ pub use id::ParamId;
 pub use init::{Init, sinusoids, uniform};
 pub use lora::{ADAPTER_PARTS, LinearModule, LoraConfig, merged_weight, row_norms};
 pub(crate) use lora::{Adapter, kept};
+pub use matrices::{is_hidden_matrix, matrices_of};
 pub use parallel_rank::{ParallelRank, divide, share};
+pub use rounding::Rounding;
 pub use scope::Scope;
 pub use shard::{Cut, PiecePart, Region, Shard, region};
 pub use sharding::{Sharding, Slices, ZeroStage};

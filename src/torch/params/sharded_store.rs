@@ -8,7 +8,7 @@ use tch::{Device, Kind, Tensor};
 use super::flat_param::{FlatParam, OwnedPart};
 use super::frozen_unit::FrozenUnit;
 use super::grads::GradBuffer;
-use super::id::{ALIGN, ParamId};
+use super::id::ParamId;
 use super::sharding::{Sharding, ZeroStage};
 use super::spec::{ParamSpec, Role};
 use super::store::{Param, ParamStore, Unsharder};
@@ -83,15 +83,16 @@ impl ParamStore {
             }
         }
         // Offsets first, memory then.
+        let align = sharding.align;
         let (mut end, mut at, mut placed, mut units) = (0, 0, Vec::new(), Vec::new());
         for Group { name, trained, of_experts, specs } in groups {
             let (start, slices) = (end, sharding.slices(of_experts));
             for spec in ParamSpec::in_order(specs).into_iter().flatten() {
                 let len = spec.num_elements();
                 placed.push((units.len(), end, spec));
-                end = (end + len + ALIGN - 1) / ALIGN * ALIGN;
+                end = (end + len + align - 1) / align * align;
             }
-            let step = ALIGN * slices.world as i64;
+            let step = align * slices.world as i64;
             let len = (end - start + step - 1) / step * step;
             end = start + len;
             let apart = sharding.shared == ZeroStage::Parameters && slices.world > 1;
@@ -138,7 +139,7 @@ impl ParamStore {
         &self.units
     }
 
-    /// Weights that are held as float8 or on the host, by layers.
+    /// Weights that are rounded or lie on the host, by layers.
     pub fn frozen_units(&self) -> &[FrozenUnit] {
         &self.frozen
     }

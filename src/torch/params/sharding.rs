@@ -3,6 +3,7 @@
 //! The parameters of one layer are a *unit*: they lie together, padded so that every rank has an equal slice. A rank
 //! always has its slices; what else it has depends on [`ZeroStage`]. Who moves slices about is a [`Unsharder`].
 
+use super::id::ALIGN;
 use crate::comm::Mesh;
 
 /// Says what replicas share out, each with all before it: ZeRO-1, -2 and -3.
@@ -32,6 +33,8 @@ pub struct Sharding {
     pub world: usize,
     /// The same of experts that are spread over ranks: those with the same experts share them out.
     pub of_experts: Slices,
+    /// Parameters and slices begin at multiples of so many elements.
+    pub align: i64,
 }
 
 /// Equal slices: how many, and which of them is this rank's.
@@ -49,7 +52,12 @@ impl Sharding {
 
     /// Among ranks that have the same parameters.
     pub fn new(shared: ZeroStage, rank: usize, world: usize) -> Sharding {
-        Sharding { shared, rank, world, of_experts: Slices { rank, world } }
+        Sharding { shared, rank, world, of_experts: Slices { rank, world }, align: ALIGN }
+    }
+
+    /// The same, where what lies in blocks of so many elements of a parameter is not cut.
+    pub fn in_blocks(self, elements: i64) -> Sharding {
+        Sharding { align: self.align.max(elements), ..self }
     }
 
     /// Among the ranks of `mesh` that have the same parts of parameters.

@@ -3,8 +3,10 @@
 use tch::Tensor;
 
 use super::init::Init;
+use super::rounding::Rounding;
 use super::shard::Shard;
 use super::stored_tensor::StoredTensor;
+use crate::native::NF4_BLOCK;
 
 /// Says what becomes of a parameter in training.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -20,8 +22,8 @@ pub enum Role {
 /// Says how a frozen parameter is held while no tape reads it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Held {
-    /// Its values are float8 (E4M3), with a scale for each row.
-    pub fp8: bool,
+    /// What its values are rounded to.
+    pub rounding: Rounding,
     /// It lies in the host's memory.
     pub on_host: bool,
 }
@@ -122,6 +124,43 @@ impl ParamSpec {
             specs.sort_by(|one, other| one.rate.total_cmp(&other.rate));
             specs
         })
+    }
+
+    /// Returns whether ranks have parts of its matrices, and not only some of them.
+    pub fn is_cut_within_matrices(&self) -> bool {
+        let cuts = self.shard.as_ref().map_or(&[][..], |shard| &shard.cuts);
+        cuts.iter().any(|cut| cut.dim + 2 >= self.shape.len())
+    }
+
+    /// The same parameter on a rank that has all of it.
+    pub fn whole(&self) -> ParamSpec {
+        ParamSpec { shape: self.whole_shape().to_vec(), shard: None, ..self.clone() }
+    }
+
+    /// Returns why this rank's part of it would not be rounded as the whole is; `None` where it is.
+    pub fn cannot_be_rounded(&self) -> Option<&'static str> {
+        let cuts = self.shard.as_ref().map_or(&[][..], |shard| &shard.cuts);
+        let last = self.shape.len().saturating_sub(1);
+        let mut ends = cuts.iter().filter(|cut| cut.dim == last).flat_map(|cut| &cut.ranges);
+        let width = self.whole_shape().last().copied().unwrap_or(0);
+        let cuts_block =
+            |&(start, len): &(i64, i64)| start % NF4_BLOCK != 0 || (len % NF4_BLOCK != 0 && start + len != width);
+        match self.held.rounding {
+            Rounding::Nf4 if ends.any(cuts_block) => Some(
+                "tensor_parallel would cut its rows within blocks of 64 numbers, which nf4 rounds together: take fewer ranks, or another frozen_precision",
+            ),
+            Rounding::Nf4Double if self.is_cut_within_matrices() => Some(
+                "tensor_parallel would cut it, and nf4_double rounds the largest magnitudes of a whole matrix together: take nf4",
+            ),
+            _ => None,
+        }
+    }
+
+    /// Returns whether the largest magnitudes of its rows are those of rows of which this rank has a part.
+    pub fn is_rounded_by_whole_rows(&self) -> bool {
+        let last = self.shape.len().saturating_sub(1);
+        let is_cut = self.shard.as_ref().is_some_and(|shard| shard.cuts.iter().any(|cut| cut.dim == last));
+        self.held.rounding == Rounding::Int8 && is_cut
     }
 
     pub fn num_elements(&self) -> i64 {

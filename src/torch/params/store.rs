@@ -5,7 +5,7 @@
 //! then the frozen ones, each part as declared. Gradients and the optimizer's state cover the trained front alone.
 //! Within a part those of another learning rate come apart. Where replicas share them out, the same order holds within each unit. Every parameter starts at a multiple of `ALIGN`
 //! elements; the gaps stay zero. What the loss has no gradient of, such
-//! as a router's balancing bias, is a buffer: float32 and on its own. Frozen weights that are held as float8 or on the host
+//! as a router's balancing bias, is a buffer: float32 and on its own. Frozen weights that are rounded or lie on the host
 //! are in units of their own.
 
 use std::cell::RefCell;
@@ -229,8 +229,8 @@ impl ParamStore {
         }
     }
 
-    /// Works like [`ParamStore::set`] of a weight that is held as float8, whose values are of float8 times these `scales`, one for
-    /// each row `[.., out]`, or 0 where they are not. Panics of another parameter.
+    /// Works like [`ParamStore::set`] of a weight in a frozen unit, with a number for each row `[.., out]`: of float8 the scales
+    /// of which its values are multiples, or 0 where they are not; of int8 the largest magnitudes of whole rows. Panics of another parameter.
     pub fn set_scaled(&self, id: ParamId, values: &Tensor, scales: &Tensor) {
         let (unit, at) = self.params[id.index()].frozen.expect("a weight in a frozen unit");
         self.frozen[unit].set(at, values, Some(scales));
@@ -238,7 +238,12 @@ impl ParamStore {
 
     /// Works like [`ParamStore::set`] for what the rank holds of the whole parameter.
     pub fn set_whole(&self, id: ParamId, values: &Tensor) {
-        match &self.spec(id).shard {
+        let spec = self.spec(id);
+        match &spec.shard {
+            Some(shard) if spec.is_rounded_by_whole_rows() => {
+                let most = values.to_kind(Kind::Float).abs().amax([-1i64].as_slice(), true).expand_as(values);
+                self.set_scaled(id, &shard.take(values), &shard.take(&most).select(-1, 0));
+            }
             Some(shard) => self.set(id, &shard.take(values)),
             None => self.set(id, values),
         }

@@ -4,6 +4,7 @@ use tch::Kind;
 
 use super::flat_param::FlatParam;
 use super::id::ALIGN;
+use super::matrices::bytes_at_rest;
 use super::spec::{Held, ParamSpec, Role};
 
 /// The frozen linear maps of a layer.
@@ -32,7 +33,7 @@ pub fn within_weight_budget(mut specs: Vec<ParamSpec>, kind: Kind, budget: u64) 
         let away = (0..layers.len()).filter(is_away).map(|index| &layers[index]);
         // One layer is read, and the next one from the host is on its way.
         let coming = away.map(|layer| layer.at_rest).max().unwrap_or(0);
-        let apart = layers.iter().enumerate().filter(|(index, layer)| layer.held.fp8 || is_away(index));
+        let apart = layers.iter().enumerate().filter(|(index, layer)| layer.held.rounding.is_some() || is_away(index));
         others + at_rest + coming + apart.map(|(_, layer)| layer.whole).max().unwrap_or(0)
     };
     let Some(num_away) = (0..=layers.len()).find(|num| takes(*num) <= budget) else {
@@ -69,9 +70,9 @@ fn layers(specs: &[ParamSpec], kind: Kind) -> (Vec<Layer>, u64) {
         let layer = &mut layers[at];
         layer.specs.push(index);
         layer.whole += padded * width;
-        layer.at_rest += if held.fp8 { padded } else { padded * width };
-        let num_rows = elements / *spec.shape.last().expect("a map has dimensions") as u64;
-        layer.scales += if held.fp8 { num_rows * 4 } else { 0 };
+        let (at_rest, scales) = bytes_at_rest(spec, kind);
+        layer.at_rest += at_rest;
+        layer.scales += scales;
     }
     (layers, others)
 }
@@ -81,14 +82,14 @@ mod tests {
     use tch::Kind;
 
     use super::within_weight_budget;
-    use crate::params::{Init, ParamSpec};
+    use crate::params::{Init, ParamSpec, Rounding};
 
     /// Six layers of 1024 elements, an embedding of 256 and an adapter of 64.
-    fn specs(fp8: bool) -> Vec<ParamSpec> {
+    fn specs(rounding: Rounding) -> Vec<ParamSpec> {
         let layer = |index: usize| {
             let spec = ParamSpec::new(format!("layers.{index}.w"), &[32, 32], Init::Zeros).frozen();
             let mut spec = ParamSpec { is_linear: true, ..spec };
-            spec.held.fp8 = fp8;
+            spec.held.rounding = rounding;
             spec
         };
         let mut specs: Vec<ParamSpec> = (0..6).map(layer).collect();
@@ -97,8 +98,8 @@ mod tests {
         specs
     }
 
-    fn away(fp8: bool, kind: Kind, budget: u64) -> Result<Vec<usize>, u64> {
-        let found = within_weight_budget(specs(fp8), kind, budget)?;
+    fn away(rounding: Rounding, kind: Kind, budget: u64) -> Result<Vec<usize>, u64> {
+        let found = within_weight_budget(specs(rounding), kind, budget)?;
         Ok((0..found.len()).filter(|index| found[*index].held.on_host).collect())
     }
 
@@ -106,19 +107,19 @@ mod tests {
     fn as_many_layers_as_must_lie_on_the_host_evenly() {
         let (layer, others) = (4096, 4 * 320);
         let all = 6 * layer + others;
-        assert_eq!(away(false, Kind::Float, all), Ok(vec![]));
+        assert_eq!(away(Rounding::None, Kind::Float, all), Ok(vec![]));
         // Two layers are on the device for a while, so that three must be away for the first one to help.
-        assert_eq!(away(false, Kind::Float, all - 1), Ok(vec![1, 3, 5]));
-        assert_eq!(away(false, Kind::Float, 2 * layer + others), Ok((0..6).collect()));
-        assert_eq!(away(false, Kind::Float, 2 * layer + others - 1), Err(2 * layer + others));
+        assert_eq!(away(Rounding::None, Kind::Float, all - 1), Ok(vec![1, 3, 5]));
+        assert_eq!(away(Rounding::None, Kind::Float, 2 * layer + others), Ok((0..6).collect()));
+        assert_eq!(away(Rounding::None, Kind::Float, 2 * layer + others - 1), Err(2 * layer + others));
     }
 
     #[test]
     fn float8_takes_a_byte_a_number_and_a_scale_a_row() {
         let (layer, scales, others) = (1024, 6 * 32 * 4, 2 * 320);
         let whole = 2 * layer;
-        assert_eq!(away(true, Kind::BFloat16, 6 * layer + scales + others + whole), Ok(vec![]));
-        assert_eq!(away(true, Kind::BFloat16, 6 * layer + scales + others + whole - 1), Ok(vec![2, 5]));
-        assert_eq!(away(true, Kind::BFloat16, 0), Err(layer + scales + others + whole));
+        assert_eq!(away(Rounding::Float8, Kind::BFloat16, 6 * layer + scales + others + whole), Ok(vec![]));
+        assert_eq!(away(Rounding::Float8, Kind::BFloat16, 6 * layer + scales + others + whole - 1), Ok(vec![2, 5]));
+        assert_eq!(away(Rounding::Float8, Kind::BFloat16, 0), Err(layer + scales + others + whole));
     }
 }

@@ -83,7 +83,7 @@ impl TrainState {
         self.group.broadcast(&self.params.flat().detach(), 0)?;
         let Some(optimizer) = &mut self.optimizer else { return Ok(()) };
         let num_steps = Tensor::from_slice(&[optimizer.num_steps as i64]);
-        for (_, tensor) in optimizer.parts() {
+        for tensor in optimizer.tensors().filter(|tensor| tensor.numel() > 0) {
             self.group.broadcast(tensor, 0)?;
         }
         self.group.broadcast(&num_steps, 0)?;

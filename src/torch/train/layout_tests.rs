@@ -1,7 +1,10 @@
 //! Tests that any other layout continues what ranks save of their parts, bit for bit.
 
 use super::hf::{FilesOf, Shards};
-use super::{AdamWConfig, Export, Lanes, TrainState, gather_whole, load_state, load_weights, save_state};
+use super::{
+    AdamWConfig, Adjust, Export, Lanes, Method, MuonConfig, OptimizerConfig, TrainState, gather_whole, load_state,
+    load_weights, save_state,
+};
 use crate::comm::{Mesh, ProcessGroup};
 use crate::device::set_intra_op_threads;
 use crate::model::ModelConfig;
@@ -19,14 +22,15 @@ fn fixture() -> PathBuf {
 }
 
 /// The fixture's model in bfloat16, with masters.
-fn pool(mesh: Rc<Mesh>) -> TrainState {
+fn pool(mesh: Rc<Mesh>, method: Method) -> TrainState {
     let config = std::fs::read(fixture().join("config.json")).unwrap();
     let config = ModelConfig::from_hf(&serde_json::from_slice(&config).unwrap()).unwrap();
     let config = config.decoder().unwrap().clone();
     let specs = config.divided_specs(&ParallelRank::of(&mesh, false)).unwrap();
     let params = Rc::new(ParamStore::new(specs, Kind::BFloat16, Device::Cpu));
     load_weights(&params, &fixture()).unwrap();
-    TrainState::new(params, ProcessGroup::single(), Lanes::PerReplica, Some(CONFIG)).unwrap().split_among(mesh)
+    let optimizer = OptimizerConfig { adamw: CONFIG, method };
+    TrainState::with(params, ProcessGroup::single(), Lanes::PerReplica, Some(optimizer)).unwrap().split_among(mesh)
 }
 
 /// A step along gradients that depend on the round; each part comes from one of the ranks that hold it. Its norm.
@@ -51,10 +55,10 @@ fn step(pool: &mut TrainState, round: i64) -> f64 {
 /// Weights and the optimizer's state, whole.
 fn numbers(pool: &TrainState) -> Vec<(String, Vec<f64>)> {
     let (params, mesh, optimizer) = (pool.params(), pool.mesh().unwrap(), pool.optimizer().unwrap());
-    let states = [&optimizer.exp_avg, &optimizer.exp_avg_sq, optimizer.master.as_ref().unwrap()];
     let of = |id| {
-        let (spec, (start, len)) = (params.spec(id), params.range(id));
-        let parts = states.map(|flat| flat.narrow(0, start, len).view(spec.shape.as_slice()));
+        let spec = params.spec(id);
+        let state = optimizer.state_of(params, id).into_iter();
+        let parts = state.map(|(_, slice)| pool.gather_slice(id, &slice).unwrap());
         let tensors = std::iter::once(params.leaf(id).detach()).chain(parts);
         let whole = |part: Tensor| gather_whole(spec, &part, mesh).unwrap().to_kind(Kind::Double).view([-1]);
         (spec.name.clone(), Vec::try_from(Tensor::cat(&tensors.map(whole).collect::<Vec<_>>(), 0)).unwrap())
@@ -83,7 +87,17 @@ fn on_ranks<T: Send>(layout: Layout, body: impl Fn(Rc<Mesh>) -> T + Sync) -> Vec
 
 #[test]
 fn what_a_layout_saves_every_other_continues() {
-    let mut alone = pool(Rc::new(Mesh::single()));
+    continues(Method::AdamW);
+}
+
+/// Matrices are made orthogonal whole, whoever has parts of them.
+#[test]
+fn so_it_is_with_muon() {
+    continues(Method::Muon(MuonConfig { momentum: 0.9, adjust: Adjust::Original, lr_ratio: 2.0 }));
+}
+
+fn continues(method: Method) {
+    let mut alone = pool(Rc::new(Mesh::single()), method);
     let norms = [step(&mut alone, 1), step(&mut alone, 2)];
     let after_two = numbers(&alone);
     step(&mut alone, 3);
@@ -94,7 +108,7 @@ fn what_a_layout_saves_every_other_continues() {
     let shards = Shards { of: FilesOf::Whole, first: 1, count: 2, total: 2, max_size: 20_000 };
     let layout = Layout { tp: 2, ep: 2, ..Layout::replicas(2) };
     let saved = on_ranks(layout, |mesh| {
-        let mut pool = pool(mesh);
+        let mut pool = pool(mesh, method);
         let found = [step(&mut pool, 1), step(&mut pool, 2)];
         assert!(found.iter().zip(norms).all(|(found, norm)| (found / norm - 1.0).abs() < 1e-6), "{found:?} {norms:?}");
         assert_eq!(numbers(&pool), after_two);
@@ -115,7 +129,7 @@ fn what_a_layout_saves_every_other_continues() {
 
     for layout in [Layout::default(), Layout { tp: 4, ..Layout::default() }, Layout { ep: 2, ..Layout::replicas(2) }] {
         on_ranks(layout, |mesh| {
-            let mut pool = pool(mesh);
+            let mut pool = pool(mesh, method);
             load_state(&mut pool, folder.path(), "pool", true).unwrap();
             assert_eq!(numbers(&pool), after_two, "{layout}");
             step(&mut pool, 3);

@@ -2,7 +2,7 @@
 //! into the optimizer's memory.
 
 use super::ema::EMA;
-use super::hf::{Checkpoint, Filling, LoadOptions, Origin, TensorFile, fill, load_weights_from};
+use super::hf::{Checkpoint, Dtype, Filling, LoadOptions, Origin, TensorFile, fill, load_weights_from};
 use super::peft::has_adapter;
 use super::state::{StateError, file_name};
 use super::train_state::TrainState;
@@ -12,14 +12,14 @@ use std::path::{Path, PathBuf};
 use tch::{Device, Tensor};
 
 /// Reads back what [`save_state`](super::save_state) wrote, bit for bit: the optimizer, adapters, and where `weights` says so
-/// the weights, but for those that are held as float8: a checkpoint has them in another type. Else the pool has the base of adapters already, which a checkpoint does not hold, and reads what is trained.
+/// the weights, but for those that are rounded: a checkpoint has them in another type. Else the pool has the base of adapters already, which a checkpoint does not hold, and reads what is trained.
 ///
 /// # Errors
 /// Files are missing, torn or of another model.
 pub fn load_state(pool: &mut TrainState, folder: &Path, pool_name: &str, weights: bool) -> Result<(), StateError> {
     let params = pool.params().clone();
     if weights {
-        let options = LoadOptions { keep_float8: true, ..LoadOptions::default() };
+        let options = LoadOptions { keep_rounded: true, ..LoadOptions::default() };
         load_weights_from(&params, &Origin::whole(Checkpoint::open(folder)?), &options)?;
     }
     let Some(optimizer) = pool.optimizer_mut() else { return Ok(()) };
@@ -38,32 +38,43 @@ pub fn load_state(pool: &mut TrainState, folder: &Path, pool_name: &str, weights
         let found = files.iter().find(|file| file.tensors().contains_key(name));
         found.ok_or_else(|| missing(name))
     };
-    let first = params.trained_ids().next().map(|id| format!("{}.exp_avg", params.spec(id).name));
+    let first = params.trained_ids().next().and_then(|id| {
+        let (suffix, _) = *optimizer.state_of(&params, id).first()?;
+        Some(format!("{}.{suffix}", params.spec(id).name))
+    });
     let of_pool = first.as_deref().map_or(Ok(&files[0]), find)?;
     let num_steps = of_pool.note("num_steps").and_then(|steps| steps.parse().ok());
     optimizer.num_steps = num_steps.ok_or_else(|| missing("num_steps"))?;
     let _no_grad = tch::no_grad_guard();
     let mut direct = Vec::new();
     for id in params.trained_ids() {
-        let (part, at) = params.owned_range(id);
+        let (part, _) = params.owned_range(id);
         let spec = params.spec(id);
-        for (suffix, flat) in optimizer.parts() {
+        for (suffix, slice) in optimizer.state_of(&params, id) {
             let name = format!("{}.{suffix}", spec.name);
             let no_ema = |_| StateError::NoEma { path: path.clone() };
             let file = if suffix == EMA { find(&name).map_err(no_ema)? } else { find(&name)? };
             let info = &file.tensors()[&name];
-            if info.shape != spec.whole_shape() {
-                let (found, wanted) = (info.shape.clone(), spec.whole_shape().to_vec());
+            let (found, wanted) = (info.dtype, Dtype::of(slice.tensor.kind()).expect("a type of files"));
+            if found != wanted && !(found.is_plain_float() && wanted.is_plain_float()) {
+                return Err(StateError::OtherOptimizer { path: file.path().to_owned(), name, found, wanted });
+            }
+            let wanted = slice.shape(spec.whole_shape());
+            if info.shape != wanted {
+                let found = info.shape.clone();
                 return Err(StateError::Shape { path: file.path().to_owned(), name, found, wanted });
             }
             if part.is_empty() {
                 continue;
             }
-            let own = flat.narrow(0, at, part.end - part.start);
-            let runs = runs(&info.shape, spec.shard.as_ref(), &part).filter(|_| info.dtype.is_plain_float());
+            // Blocks are of parameters that are not cut.
+            let part = slice.range(&part);
+            let shard = spec.shard.as_ref().filter(|_| slice.block == 1);
+            let own = slice.tensor.narrow(0, slice.at, part.end - part.start);
+            let runs = runs(&info.shape, shard, &part).filter(|_| info.dtype.is_plain_float());
             let Some(runs) = runs else {
                 let whole = file.read(&name)?.ok_or_else(|| missing(&name))?;
-                let held = spec.shard.as_ref().map_or_else(|| whole.shallow_clone(), |shard| shard.take(&whole));
+                let held = shard.map_or_else(|| whole.shallow_clone(), |shard| shard.take(&whole));
                 own.shallow_clone().copy_(&held.reshape([-1]).narrow(0, part.start, own.size()[0]));
                 continue;
             };

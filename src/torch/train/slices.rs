@@ -1,5 +1,6 @@
 //! Describes what ranks share out of a pool, made whole.
 
+use super::moments::StateSlice;
 use super::train_state::TrainState;
 use crate::native::NativeError;
 use crate::params::{FlatParam, ParamId, ZeroStage};
@@ -52,19 +53,30 @@ impl TrainState {
         }
     }
 
-    /// Parameter `id` of what lies in slices as the optimizer's state does, whole, on every rank, each of which calls it.
+    /// Parameter `id` of what lies in slices as the parameters do, whole, on every rank, each of which calls it.
     ///
     /// # Errors
     /// A rank is gone or did not come in time.
     pub fn gather_state(&self, id: ParamId, own: &Tensor) -> Result<Tensor, NativeError> {
-        let (spec, (part, at)) = (self.params.spec(id), self.params.owned_range(id));
-        let mine = own.narrow(0, if part.is_empty() { 0 } else { at }, part.end - part.start);
+        self.gather_slice(id, &StateSlice::of(own, self.params.owned_range(id).1))
+    }
+
+    /// Works like [`TrainState::gather_state`] for a slice that lies anywhere; of blocks, a flat tensor of all of them.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn gather_slice(&self, id: ParamId, own: &StateSlice<'_>) -> Result<Tensor, NativeError> {
+        let (spec, (part, _)) = (self.params.spec(id), self.params.owned_range(id));
+        let part = own.range(&part);
+        let mine = own.tensor.narrow(0, if part.is_empty() { 0 } else { own.at }, part.end - part.start);
+        let shape = own.shape(&spec.shape);
         let unit = self.params.unit_of(id).map(|unit| &self.params.units()[unit]);
-        let Some((zero, unit)) = self.zero.as_ref().zip(unit) else { return Ok(mine.view(spec.shape.as_slice())) };
+        let Some((zero, unit)) = self.zero.as_ref().zip(unit) else { return Ok(mine.view(shape.as_slice())) };
         // Every rank gives its part in its place among zeros.
-        let whole = own.new_zeros([spec.num_elements()], (own.kind(), own.device()));
+        let (kind, device) = (own.tensor.kind(), own.tensor.device());
+        let whole = Tensor::zeros([shape.iter().product::<i64>()], (kind, device));
         whole.narrow(0, part.start, part.end - part.start).copy_(&mine);
         zero.group_of(unit).all_reduce_sum(&whole)?;
-        Ok(whole.view(spec.shape.as_slice()))
+        Ok(whole.view(shape.as_slice()))
     }
 }

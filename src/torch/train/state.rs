@@ -1,14 +1,17 @@
 //! A pool's part of a checkpoint: weights, and optimizer state under Hugging Face names, so that any layout reads it.
 //!
 //! `NAME.exp_avg`, `NAME.exp_avg_sq` and, where parameters are bf16, `NAME.master`, under `train.ema`
-//! `NAME.ema`; the step count is a header note.
+//! `NAME.ema`; the step count is a header note. Moments in bytes are of type U8 and have the largest magnitudes of blocks beside
+//! them, `NAME.exp_avg_absmax` and `NAME.exp_avg_sq_absmax`; what Muon changes has `NAME.momentum_buffer` in place of both.
 //! In a run with adapters what is trained is state as well, `NAME.value`: a checkpoint has no weights then, or those that
 //! adapters were added to.
 
+use super::adamw::AdamW;
 use super::hf::{
     Dtype, Entry, Shards, Target, TensorFileError, WeightsError, save_weights, save_weights_among, write_among,
     writer_of,
 };
+use super::moments::StateSlice;
 use super::peft::{AdapterError, AdapterFile, has_adapter, save_adapter, save_adapter_among};
 use super::shares::gather_whole;
 use super::train_state::TrainState;
@@ -29,8 +32,12 @@ pub enum StateError {
     Adapter(#[from] AdapterError),
     #[error(transparent)]
     Native(#[from] NativeError),
-    #[error("{path} lacks {name}: the checkpoint is of another model or precision")]
+    #[error("{path} lacks {name}: the checkpoint is of another model, precision or train.optimizer.type")]
     Missing { path: PathBuf, name: String },
+    #[error(
+        "{path}: {name} is {found}, and this run has {wanted}: the checkpoint is of another train.optimizer.type. Resume with that one, or begin a new run with the checkpoint's weights (model.load)"
+    )]
+    OtherOptimizer { path: PathBuf, name: String, found: Dtype, wanted: Dtype },
     #[error(
         "{path} has no averages of the weights: the run that made the checkpoint had no train.ema. Resume with \
          train.ema=null, or begin a new run with the checkpoint's weights (model.load)"
@@ -118,23 +125,13 @@ pub fn save_state<'a>(
         _ => Ok::<_, StateError>(Vec::new()),
     })?;
     let Some(optimizer) = pool.optimizer() else { return files };
-    let values = pool.own_values();
-    let mut state: Vec<(ParamId, &Tensor)> = Vec::new();
-    let mut entries = Vec::new();
-    for id in params.trained_ids().filter(|id| !params.spec(*id).is_copy) {
-        let spec = params.spec(id);
-        let value = export.keeps_values(params).then_some(("value", &values));
-        for (suffix, flat) in optimizer.parts().chain(value) {
-            let dtype = Dtype::of(flat.kind()).expect("a type of files");
-            entries.push(Entry { name: format!("{}.{suffix}", spec.name), dtype, shape: spec.shape.clone() });
-            state.push((id, flat));
-        }
-    }
+    let values = export.keeps_values(params).then(|| pool.own_values());
+    let (entries, state) = state_entries(params, optimizer, values.as_ref());
     let num_steps = optimizer.num_steps.to_string();
     let (notes, name) = ([("num_steps", &*num_steps)], file_name(pool_name, pool.part()));
     let mut tensor = |index: usize| {
-        let (id, flat) = state[index];
-        pool.gather_state(id, flat)
+        let (id, slice) = &state[index];
+        pool.gather_slice(*id, slice)
     };
     // A rank that could not write goes on to give its parts: others would wait for them.
     let file = write_among(&entries, &notes, writes.then_some((to, name)), &mut tensor)?;
@@ -170,28 +167,40 @@ fn save_parts(
     })?;
     let Some(optimizer) = pool.optimizer() else { return files };
     let values = export.keeps_values(params).then(|| pool.own_values());
-    let (mut entries, mut state) = (Vec::new(), Vec::new());
-    for id in params.trained_ids().filter(|id| !params.spec(*id).is_copy) {
-        let spec = params.spec(id);
-        for (suffix, flat) in optimizer.parts().chain(values.as_ref().map(|values| ("value", values))) {
-            let dtype = Dtype::of(flat.kind()).expect("a type of files");
-            let shape = spec.whole_shape().to_vec();
-            entries.push(Entry { name: format!("{}.{suffix}", spec.name), dtype, shape });
-            state.push((id, flat));
-        }
-    }
+    let (entries, state) = state_entries(params, optimizer, values.as_ref());
     let num_steps = optimizer.num_steps.to_string();
     let target = (rank == Some(0)).then(|| (to, file_name(pool_name, pool.part())));
     let mut tensor = |index: usize| {
-        let (id, flat) = state[index];
-        let part = pool.gather_state(id, flat)?;
-        if rank.is_some() { gather_whole(params.spec(id), &part, mesh) } else { Ok(part) }
+        let (id, slice) = &state[index];
+        let part = pool.gather_slice(*id, slice)?;
+        // Blocks are of parameters that are not cut.
+        if rank.is_some() && slice.block == 1 { gather_whole(params.spec(*id), &part, mesh) } else { Ok(part) }
     };
     let file = write_among(&entries, &[("num_steps", &num_steps)], target, &mut tensor)?;
     let mut files = files?;
     // They are not the model's: the model's index does not list them.
     files.extend(file.map(|file| SavedFile { tensors: Vec::new(), ..file }));
     Ok(files)
+}
+
+/// The tensors of a file of state, and where each of them lies here.
+fn state_entries<'a>(
+    params: &ParamStore,
+    optimizer: &'a AdamW,
+    values: Option<&'a Tensor>,
+) -> (Vec<Entry>, Vec<(ParamId, StateSlice<'a>)>) {
+    let (mut entries, mut state) = (Vec::new(), Vec::new());
+    for id in params.trained_ids().filter(|id| !params.spec(*id).is_copy) {
+        let spec = params.spec(id);
+        let value = values.map(|values| ("value", StateSlice::of(values, params.owned_range(id).1)));
+        for (suffix, slice) in optimizer.state_of(params, id).into_iter().chain(value) {
+            let dtype = Dtype::of(slice.tensor.kind()).expect("a type of files");
+            let (name, shape) = (format!("{}.{suffix}", spec.name), slice.shape(spec.whole_shape()));
+            entries.push(Entry { name, dtype, shape });
+            state.push((id, slice));
+        }
+    }
+    (entries, state)
 }
 
 /// The first part has the plain name: a pool without stages has no other.

@@ -1,8 +1,11 @@
 //! One replica's share of a pool's training state: parameters, gradient lanes, update. What goes between the ranks is
 //! in `reduce.rs` and `slices.rs`.
 
-use super::adamw::{AdamW, AdamWConfig};
+use super::adamw::AdamW;
 use super::buckets::{self, Buckets};
+use super::moments::StateSlice;
+use super::rule::{AdamWConfig, OptimizerConfig};
+use super::shares::gather_whole;
 use crate::comm::{Mesh, ProcessGroup};
 use crate::native::{NativeError, Purpose, allocated_for};
 use crate::parallel::Zero;
@@ -63,6 +66,23 @@ impl TrainState {
         group: impl Into<Rc<ProcessGroup>>,
         lanes: Lanes,
         optimizer: Option<AdamWConfig>,
+    ) -> Result<Self, NativeError> {
+        Self::with(params, group, lanes, optimizer.map(OptimizerConfig::from))
+    }
+
+    /// Works like [`TrainState::new`] with another optimizer. A store that is shared out is so as its method asks
+    /// ([`Method::sharding`](super::Method::sharding)).
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Panics
+    /// As there.
+    pub fn with(
+        params: Rc<ParamStore>,
+        group: impl Into<Rc<ProcessGroup>>,
+        lanes: Lanes,
+        optimizer: Option<OptimizerConfig>,
     ) -> Result<Self, NativeError> {
         params.set_trainable(optimizer.is_some());
         let (group, sharding) = (group.into(), params.sharding());
@@ -162,7 +182,7 @@ impl TrainState {
     /// The tensors that only [`TrainState::commit`], and a pool whose members come and go, change: of those that a
     /// checkpoint is made from.
     pub fn lasting(&self) -> Vec<Tensor> {
-        let state = self.optimizer.iter().flat_map(AdamW::parts).map(|(_, tensor)| tensor.shallow_clone());
+        let state = self.optimizer.iter().flat_map(AdamW::tensors).map(Tensor::shallow_clone);
         [self.params.flat().detach()].into_iter().chain(state).collect()
     }
 
@@ -235,13 +255,17 @@ impl TrainState {
     /// # Panics
     /// Nothing was reduced.
     pub fn commit(&mut self, clip_scale: f64, learning_rate: f64) -> Result<(), NativeError> {
-        if let Some(optimizer) = &mut self.optimizer {
+        // Apart from the pool, which gathers what its ranks have.
+        if let Some(mut optimizer) = self.optimizer.take() {
             let grad = self.reduced.take().expect("a commit follows a reduction");
             // The sum of a replica's only lane is that lane's buffer, but for slices that were summed apart from it, and
             // where replicas come and go.
             let apart = self.params.sharding().shared == ZeroStage::State || self.elastic_rank.is_some();
             let is_lane = self.lanes == Lanes::PerReplica && !apart;
-            let is_zero = optimizer.step(&grad, clip_scale, learning_rate, is_lane)?;
+            let gather = |id, part: &Tensor| self.gather_update(id, part);
+            let stepped = optimizer.step_among(&grad, clip_scale, learning_rate, is_lane, &gather);
+            self.optimizer = Some(optimizer);
+            let is_zero = stepped?;
             allocated_for(Purpose::Buffers, || {
                 self.gather()?;
                 self.refresh_norms()
@@ -252,6 +276,17 @@ impl TrainState {
         }
         self.abort();
         Ok(())
+    }
+
+    /// A whole parameter of what this rank has of it, flat, or all of its matrices that this rank has.
+    fn gather_update(&self, id: ParamId, part: &Tensor) -> Result<Tensor, NativeError> {
+        let part = self.gather_slice(id, &StateSlice::of(part, 0))?;
+        match &self.mesh {
+            Some(mesh) if self.params.spec(id).is_cut_within_matrices() => {
+                gather_whole(self.params.spec(id), &part, mesh)
+            }
+            _ => Ok(part),
+        }
     }
 
     /// Makes the step's gradients not finite, for tests of what follows.

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::sheet::{Sheet, schedule};
+use super::trainer::FROZEN;
 
 pub(super) fn read(sheet: &mut Sheet) {
     model(sheet);
@@ -21,9 +22,7 @@ fn model(sheet: &mut Sheet) {
         &["model_type", "tokenizer_type", "base_model_config", "processor_type", "is_llama_derived_model"],
     );
     sheet.settled("no code of a model's folder is ever run", &["trust_remote_code"]);
-    let quantized =
-        "weights of 4 and 8 bits are not there; model.foundation.frozen_precision: fp8_e4m3fn halves frozen weights";
-    sheet.missing(quantized, &["load_in_4bit", "load_in_8bit", "gptq"]);
+    quantization(sheet);
     let built_in = "attention and losses are fused here, without a switch";
     sheet.settled(
         built_in,
@@ -50,6 +49,25 @@ fn model(sheet: &mut Sheet) {
     );
     sheet.missing("add them to the tokenizer, and set model.resize_embeddings", &["special_tokens", "tokens"]);
     sheet.copy("resize_token_embeddings_to_32x", "model.resize_embeddings");
+}
+
+/// Weights of 4 and 8 bits. axolotl's own settings of bitsandbytes, which `bnb_config_kwargs` changes, are NF4 with double
+/// quantization.
+fn quantization(sheet: &mut Sheet) {
+    let own = |sheet: &Sheet, key: &str| sheet.get("bnb_config_kwargs").map(|own| own[key].clone()).unwrap_or_default();
+    let kind = own(sheet, "bnb_4bit_quant_type");
+    let is_known = kind.is_null() || kind == "nf4";
+    let doubled = own(sheet, "bnb_4bit_use_double_quant") != Value::Bool(false);
+    // A method of its own has these weights where nothing else is said.
+    let implied = sheet.is("adapter", "qlora") && !sheet.is_true("load_in_8bit");
+    if (sheet.is_true("load_in_4bit") || implied) && is_known {
+        sheet.frozen_in(4, doubled, "load_in_4bit");
+        sheet.arrived("bnb_config_kwargs", FROZEN);
+    } else if sheet.is_true("load_in_8bit") {
+        sheet.frozen_in(8, false, "load_in_8bit");
+    }
+    let why = "model.foundation.frozen_precision is nf4, nf4_double or int8 of bitsandbytes, or fp8_e4m3fn";
+    sheet.missing(why, &["load_in_4bit", "load_in_8bit", "gptq", "bnb_config_kwargs"]);
 }
 
 fn data(sheet: &mut Sheet) {
@@ -119,13 +137,8 @@ fn sets(value: &Value) -> Result<Value, &'static str> {
 
 fn method(sheet: &mut Sheet) {
     let has_adapters = sheet.get("adapter").is_some();
-    match sheet.get("adapter").and_then(Value::as_str) {
-        Some("lora") => sheet.arrived("adapter", "model.foundation.lora"),
-        Some("qlora") => sheet.missing(
-            "adapters on weights of 4 bits are not there; adapters on whole weights are written",
-            &["adapter"],
-        ),
-        _ => {}
+    if sheet.is("adapter", "lora") || sheet.is("adapter", "qlora") {
+        sheet.arrived("adapter", "model.foundation.lora");
     }
     sheet.copy("lora_model_dir", "model.foundation.lora.adapter");
     sheet.copy_all(&[

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::sheet::{Sheet, schedule};
+use super::trainer::FROZEN;
 
 /// Keys that tell a config of LLaMA-Factory from one of TRL.
 pub(super) const OWN: [&str; 6] = ["stage", "finetuning_type", "dataset", "dataset_dir", "cutoff_len", "template"];
@@ -33,12 +34,35 @@ fn model(sheet: &mut Sheet) {
         ("video_maxlen", "data.video.max_frames"),
     ]);
     sheet.settled("no code of a model's folder is ever run", &["trust_remote_code"]);
-    let quantized =
-        "weights of 4 and 8 bits are not there; model.foundation.frozen_precision: fp8_e4m3fn halves frozen weights";
-    sheet.missing(quantized, &["quantization_bit", "quantization_method", "double_quantization", "quantization_type"]);
+    quantization(sheet);
     let built_in = "attention and losses are fused here, without a switch";
     sheet.settled(built_in, &["flash_attn", "enable_liger_kernel", "use_unsloth", "use_fast_tokenizer", "shift_attn"]);
     sheet.missing("set model.load to a folder in `rope_scaling` of whose config.json it is", &["rope_scaling"]);
+}
+
+/// Weights of 4 and 8 bits, which bitsandbytes rounds when it loads them.
+fn quantization(sheet: &mut Sheet) {
+    let is_theirs = |sheet: &Sheet, key, default: &str| sheet.get(key).is_none() || sheet.is(key, default);
+    let is_known = ["bitsandbytes", "bnb"].iter().any(|name| is_theirs(sheet, "quantization_method", name))
+        && is_theirs(sheet, "quantization_type", "nf4");
+    let doubled = sheet.get("double_quantization") != Some(&Value::Bool(false));
+    match sheet.number("quantization_bit") {
+        Some(bits) if is_known && (bits == 4.0 || bits == 8.0) => {
+            sheet.frozen_in(bits as u32, doubled, "quantization_bit");
+            for key in ["quantization_method", "quantization_type", "double_quantization"] {
+                sheet.arrived(key, FROZEN);
+            }
+        }
+        Some(_) => {
+            let why = "model.foundation.frozen_precision is nf4, nf4_double or int8 of bitsandbytes, or fp8_e4m3fn";
+            let keys = ["quantization_bit", "quantization_method", "double_quantization", "quantization_type"];
+            sheet.missing(why, &keys);
+        }
+        None => sheet.settled(
+            "it is for quantization_bit",
+            &["quantization_method", "double_quantization", "quantization_type"],
+        ),
+    }
 }
 
 fn data(sheet: &mut Sheet) {
@@ -170,6 +194,10 @@ fn train(sheet: &mut Sheet, is_kto: bool) {
     sheet.with("lr_scheduler_type", "train.schedule", schedule);
     sheet.warmup();
     sheet.optimizer("optim");
+    if sheet.is_true("use_muon") {
+        sheet.optimizer_is("muon", "use_muon");
+    }
+    sheet.missing("it is off", &["use_muon"]);
     if sheet.is_true("bf16") || sheet.is_true("pure_bf16") {
         sheet.set("train.precision", "bf16");
     }

@@ -33,7 +33,7 @@ warmup_ratio: 0.1
 bf16: true
 ddp_timeout: 180000000
 deepspeed: examples/deepspeed/ds_z3_config.json
-quantization_bit: 4
+quantization_bit: 3
 neftune_noise_alpha: 0
 some_new_key: 7
 ";
@@ -111,10 +111,7 @@ fn llama_factorys_keys_arrive_and_the_others_are_named() {
         (config.run.name.as_str(), config.pools.foundation.zero, config.train.warmup_ratio),
         ("dpo", 3, Some(0.1))
     );
-    assert_eq!(
-        fates(&imported, |fate| matches!(fate, Fate::Missing(_))),
-        ["max_samples", "quantization_bit", "some_new_key"]
-    );
+    assert_eq!(fates(&imported, |fate| matches!(fate, Fate::Missing(_))), ["max_samples", "some_new_key"]);
     let settled = fates(&imported, |fate| matches!(fate, Fate::Settled(_)));
     assert!(settled.contains(&"plot_loss") && settled.contains(&"trust_remote_code"), "{settled:?}");
 }
@@ -150,10 +147,66 @@ fn axolotls_keys_arrive_and_the_others_are_named() {
         node["model"]["foundation"]["lora"],
         json!({"r": 16, "alpha": 32, "target_modules": ["q_proj", "v_proj"]})
     );
-    assert_eq!(
-        fates(&imported, |fate| matches!(fate, Fate::Missing(_))),
-        ["evals_per_epoch", "optimizer", "special_tokens"]
-    );
+    assert_eq!(fates(&imported, |fate| matches!(fate, Fate::Missing(_))), ["evals_per_epoch", "special_tokens"]);
+    assert_eq!(node["train"]["optimizer"]["type"], json!("adamw_8bit"));
+}
+
+/// What an imported config says of frozen weights, and which keys have no counterpart.
+fn frozen(text: &str) -> (Value, Vec<String>) {
+    let imported = import(text).unwrap();
+    let node = crate::config::yaml::parse(&imported.yaml, 0, 0).unwrap().to_json();
+    let missing = fates(&imported, |fate| matches!(fate, Fate::Missing(_))).into_iter().map(str::to_owned).collect();
+    (node["model"]["foundation"]["frozen_precision"].clone(), missing)
+}
+
+#[test]
+fn weights_of_few_bits_arrive() {
+    for (text, precision, missing) in [
+        ("quantization_bit: 4\n", json!("nf4_double"), &[][..]),
+        ("quantization_bit: 4\ndouble_quantization: false\nquantization_method: bnb\n", json!("nf4"), &[]),
+        ("quantization_bit: 8\nquantization_method: bitsandbytes\n", json!("int8"), &[]),
+        ("quantization_bit: 4\nquantization_type: fp4\n", json!(null), &["quantization_bit", "quantization_type"]),
+        ("quantization_bit: 2\nquantization_method: hqq\n", json!(null), &["quantization_bit", "quantization_method"]),
+        ("double_quantization: true\n", json!(null), &[]),
+    ] {
+        let found = frozen(&format!("model_name_or_path: a/b\n{text}"));
+        assert_eq!(found, (precision, missing.iter().map(|key| key.to_string()).collect()), "{text}");
+    }
+    let plain = "bnb_config_kwargs: {bnb_4bit_use_double_quant: false}\n";
+    let fp4 = "bnb_config_kwargs: {bnb_4bit_quant_type: fp4}\n";
+    for (text, precision, missing) in [
+        ("adapter: qlora\nload_in_4bit: true\n".to_owned(), json!("nf4_double"), &[][..]),
+        ("adapter: qlora\n".to_owned(), json!("nf4_double"), &[]),
+        (format!("adapter: lora\nload_in_4bit: true\n{plain}"), json!("nf4"), &[]),
+        ("adapter: lora\nload_in_8bit: true\nload_in_4bit: false\n".to_owned(), json!("int8"), &[]),
+        (format!("load_in_4bit: true\n{fp4}"), json!(null), &["bnb_config_kwargs", "load_in_4bit"]),
+        ("gptq: true\n".to_owned(), json!(null), &["gptq"]),
+    ] {
+        let found = frozen(&format!("base_model: a/b\n{text}"));
+        assert_eq!(found, (precision, missing.iter().map(|key| key.to_string()).collect()), "{text}");
+    }
+}
+
+#[test]
+fn optimizers_arrive() {
+    let theirs = |text: &str| {
+        let imported = import(text).unwrap();
+        let node = crate::config::yaml::parse(&imported.yaml, 0, 0).unwrap().to_json();
+        (
+            node["train"]["optimizer"]["type"].clone(),
+            fates(&imported, |fate| matches!(fate, Fate::Missing(_))).join(" "),
+        )
+    };
+    for (text, kind, missing) in [
+        ("model_name_or_path: a/b\noptim: adamw_bnb_8bit\n", json!("adamw_8bit"), ""),
+        ("model_name_or_path: a/b\noptim: adamw_torch_fused\nuse_muon: true\n", json!("muon"), ""),
+        ("model_name_or_path: a/b\noptim: adafactor\nuse_muon: false\n", json!(null), "optim"),
+        ("base_model: a/b\noptimizer: muon\n", json!("muon"), ""),
+        ("base_model: a/b\noptimizer: paged_adamw_8bit\n", json!("adamw_8bit"), ""),
+        ("base_model: a/b\noptimizer: lion_8bit\n", json!(null), "optimizer"),
+    ] {
+        assert_eq!(theirs(text), (kind, missing.to_owned()), "{text}");
+    }
 }
 
 /// transformers' keys of label smoothing and NEFTune, and PEFT's of LoRA+.

@@ -4,6 +4,9 @@ use serde_json::{Value, json};
 
 use super::sheet::Sheet;
 
+/// The precision of frozen weights.
+pub(super) const FROZEN: &str = "model.foundation.frozen_precision";
+
 impl Sheet {
     /// Samples of a step: those of a device, under `per_device` or so many by default, times those that are accumulated.
     pub fn batch(&mut self, per_device: &str, default: f64) {
@@ -60,10 +63,29 @@ impl Sheet {
         betas.iter().for_each(|(key, _)| self.arrived(key, "train.optimizer.betas"));
         self.copy_number("adam_epsilon", "train.optimizer.eps");
         self.copy_number("max_grad_norm", "train.clip_grad");
-        match self.get(optimizer).and_then(Value::as_str).is_none_or(|name| name.starts_with("adamw_torch")) {
-            true => self.settled("AdamW is the optimizer", &[optimizer]),
-            false => self.missing("AdamW is the optimizer", &[optimizer]),
+        match self.get(optimizer).and_then(Value::as_str).unwrap_or("adamw_torch") {
+            name if name.starts_with("adamw_torch") => self.settled("AdamW is the optimizer", &[optimizer]),
+            "adamw_8bit" | "adamw_bnb_8bit" | "paged_adamw_8bit" => self.optimizer_is("adamw_8bit", optimizer),
+            "muon" => self.optimizer_is("muon", optimizer),
+            _ => self.missing("train.optimizer.type is adamw, adamw_8bit or muon", &[optimizer]),
         }
+    }
+
+    /// The type of the optimizer, of which `key` speaks.
+    pub fn optimizer_is(&mut self, kind: &str, key: &str) {
+        self.set("train.optimizer.type", kind);
+        self.arrived(key, "train.optimizer.type");
+    }
+
+    /// Frozen weights of so many bits, of which `key` speaks: 4 by NF4, or 8.
+    pub fn frozen_in(&mut self, bits: u32, doubled: bool, key: &str) {
+        let precision = match (bits, doubled) {
+            (4, true) => "nf4_double",
+            (4, false) => "nf4",
+            _ => "int8",
+        };
+        self.set(FROZEN, precision);
+        self.arrived(key, FROZEN);
     }
 
     /// The share of samples under `share` is set aside, and evaluated during the run: every `eval_steps`, else every 100.

@@ -85,8 +85,9 @@ pub struct Part {
     pub recompute: Recompute,
     /// Train low-rank adapters in place of this part's weights; `null`: none.
     pub lora: Option<Lora>,
-    /// The precision in which frozen weights of this part's linear maps are held; they are cast to `train.precision` where
-    /// they are used. `null`: `train.precision`.
+    /// The precision in which frozen weights of this part's linear maps are held, `fp8_e4m3fn` (a scale for each row), `nf4` (QLoRA's
+    /// 4 bits in blocks of 64), `nf4_double` (with double quantization) or `int8` (rows, as LLM.int8 stores weights); they are cast
+    /// to `train.precision` where they are used. `null`: `train.precision`.
     pub frozen_precision: Option<FrozenPrecision>,
 }
 
@@ -94,9 +95,18 @@ pub struct Part {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(inline)]
 pub enum FrozenPrecision {
-    /// 8 bits, 4 of them the exponent, with a scale for each row of a weight.
+    // 8 bits, 4 of them the exponent, with a scale for each row of a weight.
     #[serde(rename = "fp8_e4m3fn")]
     Fp8E4m3fn,
+    // 4 bits (NF4 of QLoRA), with the largest magnitude of each 64 numbers of a row.
+    #[serde(rename = "nf4")]
+    Nf4,
+    // The same, and largest magnitudes in 8 bits: double quantization.
+    #[serde(rename = "nf4_double")]
+    Nf4Double,
+    // 8 bits, with the largest magnitude of each row, as LLM.int8 stores weights.
+    #[serde(rename = "int8")]
+    Int8,
 }
 
 /// Describes what a text tower is given, and which of its states are taken.
@@ -180,6 +190,16 @@ pub enum Recompute {
     #[default]
     None,
     All,
+}
+
+impl FrozenPrecision {
+    /// Bits of a number, without what is beside them.
+    pub fn bits(self) -> u64 {
+        match self {
+            Self::Fp8E4m3fn | Self::Int8 => 8,
+            Self::Nf4 | Self::Nf4Double => 4,
+        }
+    }
 }
 
 impl Model {

@@ -47,7 +47,7 @@ pub struct Train {
     #[serde(default)]
     #[schemars(range(min = 1, max = 16777216))]
     pub micro_batch_size: Option<usize>,
-    /// Compute dtype; master weights and the optimizer stay in float32.
+    /// Compute dtype; master weights and the optimizer stay in float32, but for the moments of `adamw_8bit`.
     #[serde(default)]
     pub precision: Precision,
     /// Peak learning rate.
@@ -98,7 +98,8 @@ pub struct Train {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Optimizer {
-    /// Optimizer.
+    /// AdamW; `adamw_8bit`, whose moments take a byte for each parameter and not four (bitsandbytes' AdamW8bit); or `muon`, for the
+    /// matrices of hidden layers, beside AdamW for all else.
     #[serde(rename = "type")]
     pub kind: OptimizerType,
     /// Decay of the running means of the gradient and of its square; each at least 0 and below 1.
@@ -109,6 +110,36 @@ pub struct Optimizer {
     /// Decoupled weight decay.
     #[schemars(range(min = 0.0))]
     pub weight_decay: f64,
+    /// What is Muon's own; `null`: its defaults. The other keys are AdamW's beside it, but for `weight_decay`, which is of both.
+    pub muon: Option<Muon>,
+}
+
+/// Muon (Keller Jordan 2024): momentum with Nesterov's step, and five Newton–Schulz iterations that make each matrix of the update
+/// nearly orthogonal.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Muon {
+    /// Decay of the running mean of the gradient.
+    #[schemars(range(min = 0.0, max = 0.9999))]
+    pub momentum: f64,
+    /// How the learning rate follows the shape of a matrix `[out, in]`: times `0.2 * sqrt(max(out, in))`, with which steps are as
+    /// large as AdamW's (`match_rms_adamw`), or times `sqrt(max(1, out / in))` (`original`).
+    pub adjust_lr: AdjustLr,
+    /// Muon's learning rate as a multiple of `train.lr`, which is AdamW's.
+    #[schemars(range(max = 1e6), extend("exclusiveMinimum" = 0.0))]
+    pub lr_ratio: f64,
+}
+
+/// How Muon's learning rate follows the shape of a matrix.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[schemars(inline)]
+pub enum AdjustLr {
+    // Times 0.2 * sqrt(max(out, in)).
+    #[default]
+    MatchRmsAdamw,
+    // Times sqrt(max(1, out / in)).
+    Original,
 }
 
 /// The limit above which skipped steps end the run.
@@ -178,6 +209,11 @@ pub enum Schedule {
 pub enum OptimizerType {
     #[default]
     Adamw,
+    // Moments in 8 bits.
+    #[serde(rename = "adamw_8bit")]
+    Adamw8bit,
+    // Muon for the matrices of hidden layers.
+    Muon,
 }
 
 impl Train {
@@ -197,7 +233,13 @@ impl Train {
 
 impl Default for Optimizer {
     fn default() -> Self {
-        Self { kind: OptimizerType::Adamw, betas: [0.9, 0.95], eps: 1e-8, weight_decay: 0.1 }
+        Self { kind: OptimizerType::Adamw, betas: [0.9, 0.95], eps: 1e-8, weight_decay: 0.1, muon: None }
+    }
+}
+
+impl Default for Muon {
+    fn default() -> Self {
+        Self { momentum: 0.95, adjust_lr: AdjustLr::default(), lr_ratio: 1.0 }
     }
 }
 

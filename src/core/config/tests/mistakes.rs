@@ -110,6 +110,21 @@ fn one_mistake_at_a_time() {
             "$ train={steps: 10, global_batch_size: 4, lr: 1e-5, schedule: wsd, warmup_steps: 5, decay_steps: 6}",
             &["LF0111", "a warm-up of 5 and a decay of 6"],
         ),
+        // the optimizer
+        ("$ train.optimizer.type=adam_8bit", &["LF0103", "`train.optimizer.type`", "adamw_8bit"]),
+        (
+            "$ +train.optimizer.muon={momentum: 0.9}",
+            &["LF0111", "`train.optimizer.muon` is for `train.optimizer.type: muon`"],
+        ),
+        (
+            "$ train.optimizer={type: muon, muon: {momentum: 1.0}}",
+            &["`train.optimizer.muon.momentum`: must be at most 0.9999"],
+        ),
+        (
+            "$ train.optimizer={type: muon, muon: {adjust_lr: rms}}",
+            &["`train.optimizer.muon.adjust_lr`", "match_rms_adamw"],
+        ),
+        ("$ +model.foundation.frozen_precision=nf3", &["`model.foundation.frozen_precision`", "nf4_double"]),
         // pairs of answers
         (
             "$ train={steps: 10, global_batch_size: 4, lr: 1e-5, preference: {loss: orpo}, label_smoothing: 0.1}",

@@ -49,8 +49,8 @@ pub struct LoadOptions {
     pub optional: Vec<String>,
     /// Token tables may have fewer rows in the folder; the rows that are new become the mean of the others.
     pub resize_embeddings: bool,
-    /// Weights that are held as float8 keep their values.
-    pub keep_float8: bool,
+    /// Weights that are rounded keep their values.
+    pub keep_rounded: bool,
 }
 
 /// Compares a folder with all parameters of a model, those of every pool: what is missing, misshaped, of a type that

@@ -15,7 +15,7 @@ use super::packed::{Fp8, Int4, unpack_mxfp4};
 use super::parallel::{Job, run};
 use super::stored::{Place, Source, Stored};
 use crate::native::bytes_mut;
-use crate::params::{ParamId, ParamStore, Region, StoredTensor};
+use crate::params::{ParamId, ParamStore, Region, Rounding, StoredTensor};
 use std::collections::BTreeMap;
 use std::path::Path;
 use tch::{Device, Kind, Tensor};
@@ -40,7 +40,7 @@ pub fn load_weights(params: &ParamStore, folder: &Path) -> Result<(), WeightsErr
 /// Everything that does not fit at once, or the file that cannot be read.
 pub fn load_weights_from(params: &ParamStore, origin: &Origin, options: &LoadOptions) -> Result<(), WeightsError> {
     let find = |name: &str| origin.find(name).map(|(_, stored)| stored);
-    let is_loaded = |id: &ParamId| !options.keep_float8 || !params.spec(*id).held.fp8;
+    let is_loaded = |id: &ParamId| !options.keep_rounded || !params.spec(*id).held.rounding.is_some();
     let pieces: Vec<_> = params.ids().filter(is_loaded).map(|id| (id, pieces_in(params.spec(id), &find))).collect();
     compare_part(pieces.iter().flat_map(|(_, pieces)| pieces), origin, options)?;
     let _no_grad = tch::no_grad_guard();
@@ -69,16 +69,19 @@ fn load(
     // Of weights that are held as float8, for each number the scale that it has in a file of float8, or 0.
     let mut scales: BTreeMap<ParamId, Tensor> = BTreeMap::new();
     for (id, pieces) in pieces {
-        let (spec, mut leaf) = (params.spec(*id), params.leaf(*id).detach());
+        let (mut spec, mut leaf) = (params.spec(*id).clone(), params.leaf(*id).detach());
         if !params.is_here(*id) {
             if !pieces.iter().any(|piece| origin.find(&piece.name).is_some()) {
                 continue;
             }
-            // What becomes float8 is rounded once.
-            let kind = if spec.held.fp8 { Kind::Float } else { leaf.kind() };
-            leaf = Tensor::zeros(leaf.size(), (kind, leaf.device()));
+            if spec.is_rounded_by_whole_rows() {
+                spec = spec.whole();
+            }
+            // What is rounded is rounded once.
+            let kind = if spec.held.rounding.is_some() { Kind::Float } else { leaf.kind() };
+            leaf = Tensor::zeros(spec.shape.as_slice(), (kind, leaf.device()));
             landed.push((*id, leaf.shallow_clone()));
-            if spec.held.fp8 {
+            if spec.held.rounding == Rounding::Float8 {
                 let (rows, options) = (&leaf.size()[..spec.shape.len() - 1], (Kind::Float, Device::Cpu));
                 let of_rows = Tensor::zeros([rows, &[1]].concat(), options);
                 scales.insert(*id, of_rows.expand(leaf.size(), false));
@@ -134,6 +137,7 @@ fn load(
     for (id, whole) in &landed {
         match scales.get(id) {
             Some(scales) => params.set_scaled(*id, whole, &scales.select(-1, 0)),
+            None if params.spec(*id).is_rounded_by_whole_rows() => params.set_whole(*id, whole),
             None => params.set(*id, whole),
         }
     }

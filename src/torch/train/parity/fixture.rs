@@ -1,6 +1,7 @@
 //! Reading a fixture folder: the model's config, and the batch as one packed row.
 
 use crate::model::{DecoderConfig, ModelConfig, ModelConfigError, ModelTower};
+use crate::params::Rounding;
 use crate::train::AdamWConfig;
 use loongforge_core::message::{Grid, Tower, TowerSet};
 use serde_json::Value;
@@ -64,6 +65,8 @@ pub(crate) struct Fixture {
     pub device: Device,
     /// True if it has adapters of PEFT: they alone are trained then.
     pub has_adapter: bool,
+    /// What the frozen weights of its linear maps are rounded to, in the reference as well.
+    pub rounding: Rounding,
     /// The reference's greedy continuation of each document, from `generated.json` where there is one.
     pub generated: Option<Vec<Vec<i64>>>,
 }
@@ -110,6 +113,14 @@ impl Fixture {
             num_steps: setting("steps")? as i64,
             kind: Kind::Float,
             device: Device::Cpu,
+            rounding: match summary["frozen_precision"].as_str() {
+                None => Rounding::None,
+                Some("nf4") => Rounding::Nf4,
+                Some(other) => {
+                    let key = format!("a known frozen_precision, and not {other}");
+                    return Err(FixtureError::Missing { file: "fixture.json", key });
+                }
+            },
             has_adapter: folder.join("adapter_config.json").is_file(),
             generated: generated(folder)?,
         })

@@ -2,6 +2,7 @@
 
 use super::fixture::{Fixture, FixtureError};
 use crate::native::NativeError;
+use crate::parallel::FrozenWeights;
 use crate::params::{GradBuffer, ParamSpec, ParamStore};
 use crate::train::{AdamW, AdapterError, AdapterFolder, WeightsError, adapted, load_adapter, load_weights};
 use std::path::{Path, PathBuf};
@@ -38,11 +39,14 @@ impl<M> ModelState<M> {
     ) -> Result<Self, ParityError> {
         let adapter = fixture.has_adapter.then(|| AdapterFolder::open(folder)).transpose()?;
         let tree = &fixture.config.tree;
-        let specs = match &adapter {
+        let mut specs = match &adapter {
             Some(adapter) => adapted(specs, adapter, tree)?,
             None => specs,
         };
+        let maps = specs.iter_mut().filter(|spec| spec.is_frozen_map());
+        maps.for_each(|spec| spec.held.rounding = fixture.rounding);
         let params = ParamStore::new(specs, fixture.kind, fixture.device);
+        FrozenWeights::attach(&params, None);
         load_weights(&params, folder)?;
         if let Some(adapter) = &adapter {
             load_adapter(&params, adapter, tree, |_| true)?;

@@ -8,7 +8,7 @@ mod packed;
 mod reading;
 
 use super::*;
-use crate::params::{Held, Init, ParamSpec, ParamStore, Role, StoredTensor};
+use crate::params::{Held, Init, ParamSpec, ParamStore, Role, Rounding, StoredTensor};
 use std::fs;
 use std::path::Path;
 use tch::{Device, Kind, Tensor};

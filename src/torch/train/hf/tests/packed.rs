@@ -78,7 +78,8 @@ fn fp8_of_one_file_is_read_with_and_without_scales() {
         let spec = |(name, value): &(String, Tensor)| {
             let spec = ParamSpec::new(name, &value.size(), Init::Zeros).frozen();
             let is_linear = value.dim() > 1;
-            ParamSpec { is_linear, held: Held { fp8: fp8 && is_linear, on_host: false }, ..spec }
+            let rounding = if fp8 && is_linear { Rounding::Float8 } else { Rounding::None };
+            ParamSpec { is_linear, held: Held { rounding, on_host: false }, ..spec }
         };
         expected.iter().map(spec).collect()
     };

@@ -1,0 +1,95 @@
+//! Describes how few bits the values of a frozen weight take, and how many bytes that makes.
+
+use tch::Kind;
+
+use super::id::ALIGN;
+use crate::native::NF4_BLOCK;
+
+/// Largest magnitudes that share a maximum where they are rounded themselves.
+pub(super) const GROUP: i64 = 256;
+
+/// Says what the values of a frozen weight are rounded to while no tape reads it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Rounding {
+    /// They are not rounded.
+    #[default]
+    None,
+    /// Float8 (E4M3) with a scale for each row.
+    Float8,
+    /// NF4 with the largest magnitude of each block of a row.
+    Nf4,
+    /// NF4, where largest magnitudes are rounded to 8 bits in their turn.
+    Nf4Double,
+    /// Int8 with the largest magnitude of each row.
+    Int8,
+}
+
+/// What a rounded weight takes: elements of its values, float32 numbers beside them, and bytes of rounded maxima.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Sizes {
+    pub values: i64,
+    pub scales: i64,
+    pub codes: i64,
+}
+
+impl Rounding {
+    pub fn is_some(self) -> bool {
+        self != Rounding::None
+    }
+
+    /// The kind of values that are held so, in a store of this `kind`.
+    pub(super) fn kind(self, kind: Kind) -> Kind {
+        match self {
+            Self::None => kind,
+            Self::Float8 => Kind::Float8e4m3fn,
+            Self::Nf4 | Self::Nf4Double => Kind::Uint8,
+            Self::Int8 => Kind::Int8,
+        }
+    }
+
+    /// What a weight of this shape, of these `matrices`, takes.
+    pub(super) fn sizes(self, shape: &[i64], matrices: &[Rows]) -> Sizes {
+        let (rows, width) = rows_of(shape);
+        let blocks = num_blocks(width);
+        let groups = || matrices.iter().map(|matrix| num_groups(matrix.len * blocks)).sum::<i64>();
+        match self {
+            Self::None => Sizes { values: rows * width, ..Sizes::default() },
+            Self::Float8 | Self::Int8 => Sizes { values: rows * width, scales: rows, codes: 0 },
+            Self::Nf4 => Sizes { values: rows * ((width + 1) / 2), scales: rows * blocks, codes: 0 },
+            Self::Nf4Double => Sizes {
+                values: rows * ((width + 1) / 2),
+                // A maximum for each group, and a mean for each matrix.
+                scales: groups() + matrices.len() as i64,
+                codes: rows * blocks,
+            },
+        }
+    }
+}
+
+/// Rows of a weight that are a matrix of the checkpoint: the first one, and how many.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Rows {
+    pub first: i64,
+    pub len: i64,
+}
+
+/// Rows and columns of matrices `[.., out, in]`, one below the other.
+pub(super) fn rows_of(shape: &[i64]) -> (i64, i64) {
+    let (width, rows) = shape.split_last().expect("a map has dimensions");
+    (rows.iter().product(), *width)
+}
+
+/// Blocks of a row of NF4.
+pub(super) fn num_blocks(width: i64) -> i64 {
+    (width + NF4_BLOCK - 1) / NF4_BLOCK
+}
+
+/// Groups of so many maxima.
+pub(super) fn num_groups(maxima: i64) -> i64 {
+    (maxima + GROUP - 1) / GROUP
+}
+
+/// Elements with the gap behind them.
+pub(super) fn padded(elements: i64) -> i64 {
+    (elements + ALIGN - 1) / ALIGN * ALIGN
+}

@@ -1,0 +1,87 @@
+//! Describes by which rule an optimizer changes a parameter.
+
+use crate::native::MOMENT_BLOCK;
+use crate::params::{ParamSpec, Sharding, is_hidden_matrix};
+
+/// Elements of a parameter below which its moments stay in float32 (`min_8bit_size` of bitsandbytes): they take next to nothing.
+const MIN_8BIT_ELEMENTS: i64 = 4096;
+
+/// Constants of the optimizer; the learning rate comes with each step.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AdamWConfig {
+    pub betas: [f64; 2],
+    pub eps: f64,
+    pub weight_decay: f64,
+}
+
+/// The optimizer of a run.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct OptimizerConfig {
+    pub adamw: AdamWConfig,
+    pub method: Method,
+}
+
+/// What it does beyond AdamW.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub enum Method {
+    #[default]
+    AdamW,
+    /// AdamW, whose moments are bytes.
+    AdamW8bit,
+    /// Muon for the matrices of hidden layers.
+    Muon(MuonConfig),
+}
+
+/// The constants of Muon.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct MuonConfig {
+    pub momentum: f64,
+    pub adjust: Adjust,
+    /// Multiplies the learning rate.
+    pub lr_ratio: f64,
+}
+
+/// How the learning rate of Muon follows the shape of a matrix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Adjust {
+    Original,
+    MatchRmsAdamw,
+}
+
+/// The rule that one parameter is changed by.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Rule {
+    AdamW,
+    AdamW8bit,
+    Muon(MuonConfig),
+}
+
+impl From<AdamWConfig> for OptimizerConfig {
+    fn from(adamw: AdamWConfig) -> Self {
+        Self { adamw, method: Method::AdamW }
+    }
+}
+
+impl Method {
+    /// How a store has to be shared out for it.
+    pub fn sharding(self, sharding: Sharding) -> Sharding {
+        if self == Method::AdamW8bit { sharding.in_blocks(MOMENT_BLOCK) } else { sharding }
+    }
+
+    /// Returns why a trained parameter cannot be changed so in the part that this rank has; `None` where it can.
+    pub fn refuses(self, spec: &ParamSpec) -> Option<&'static str> {
+        let is_cut = spec.shard.as_ref().is_some_and(|shard| !shard.cuts.is_empty());
+        (self == Method::AdamW8bit && is_cut).then_some(
+            "moments are rounded in blocks of 256 elements of a whole parameter, and tensor_parallel or expert_parallel would \
+             cut it",
+        )
+    }
+
+    pub(super) fn rule(self, spec: &ParamSpec) -> Rule {
+        match self {
+            Self::AdamW8bit if spec.whole_shape().iter().product::<i64>() >= MIN_8BIT_ELEMENTS => Rule::AdamW8bit,
+            Self::Muon(muon) if is_hidden_matrix(spec) => Rule::Muon(muon),
+            _ => Rule::AdamW,
+        }
+    }
+}
