@@ -54,7 +54,7 @@ pub use foundation::{FoundationFamily, FoundationModel, FoundationShape, Foundat
 pub use groot::{GrootConfig, GrootFamily, TransformerSizes, Tuned};
 pub use keys::ModelConfigError;
 pub use objective::{Draw, FlowSettings, LossKind, NoisePurpose, Preference, PreferenceLoss, TimeWeight};
-pub use original_names::{COMFY_PREFIX, FlorenceNames, GrootNames, Naming, PolicyNames};
+pub use original_names::{COMFY_PREFIX, DeepseekV4Names, FlorenceNames, GrootNames, Naming, PolicyNames};
 pub use parallel_errors::{ContextParallelError, TensorParallelError};
 pub use policy::{
     Acting, Chunk, PolicyConfig, PolicyFamily, PolicyOptions, RobotPolicy, StateToken, StreamConfig, TimeUse,

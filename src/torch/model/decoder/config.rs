@@ -3,7 +3,8 @@
 use super::names::Names;
 use crate::nn::moe::MoeConfig;
 use crate::nn::{
-    Activation, AttentionConfig, GatedDeltaConfig, IndexerTraining, KeyChoice, MlaConfig, NormConfig, RopeConfig,
+    Activation, AttentionConfig, CompressedConfig, GatedDeltaConfig, IndexerTraining, KeyChoice, MlaConfig, NormConfig,
+    RopeConfig, StreamsConfig,
 };
 use crate::params::ParallelRank;
 
@@ -19,6 +20,8 @@ pub struct DecoderConfig {
     /// The norm after the last layer, and the norms of prediction heads.
     pub norm: NormConfig,
     pub layers: Vec<LayerConfig>,
+    /// The streams that the residual is made of (hyper-connections); `None`: one, to which branches add.
+    pub streams: Option<StreamsConfig>,
     pub tie_word_embeddings: bool,
     /// True if the head has a bias.
     pub head_bias: bool,
@@ -60,6 +63,7 @@ pub enum MixerConfig {
     Attention(AttentionConfig),
     Mla(MlaConfig),
     GatedDelta(GatedDeltaConfig),
+    Compressed(CompressedConfig),
 }
 
 impl From<AttentionConfig> for MixerConfig {

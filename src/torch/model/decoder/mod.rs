@@ -39,6 +39,7 @@ mod score;
 mod shape;
 mod stage;
 mod states;
+mod streams;
 mod transformer;
 
 pub use batch::{Targets, TextBatch, TextOptions, TextTape};

@@ -184,6 +184,7 @@ pub(super) fn layered(
         embedding_scale: None,
         norm,
         layers: layers.into_iter().map(layer).collect(),
+        streams: None,
         tie_word_embeddings: keys.flag_or("tie_word_embeddings")?.unwrap_or(false),
         head_bias: false,
         final_soft_cap: None,

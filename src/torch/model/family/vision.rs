@@ -65,6 +65,11 @@ pub(super) fn tower(
         let must = format!("the decoder has only {} layers to add them to", decoder.num_layers());
         return Err(keys.inconsistent("vision_config.deepstack_visual_indexes", found, must));
     }
+    if decoder.streams.is_some() && !vision.deepstack.is_empty() {
+        let found = format!("{:?}", vision.tower.deepstack);
+        let must = "no levels can be added to a decoder whose residual is several streams";
+        return Err(keys.inconsistent("vision_config.deepstack_visual_indexes", found, must));
+    }
     Ok(ModelTower { tower: Tower::Vision, family: Arc::new(vision), placeholders: tokens.placeholders() })
 }
 

@@ -15,7 +15,7 @@ use super::packed::{Fp8, Int4, unpack_mxfp4};
 use super::parallel::{Job, run};
 use super::stored::{Place, Source, Stored};
 use crate::native::bytes_mut;
-use crate::params::{ParamId, ParamStore, Region, StoredTensor};
+use crate::params::{Init, ParamId, ParamStore, Region, StoredTensor};
 use std::collections::BTreeMap;
 use std::path::Path;
 use tch::{Device, Kind, Tensor};
@@ -108,7 +108,8 @@ fn load(
                     let of_part = spec.part_view(piece, &part, all).narrow(-1, 0, 1);
                     of_part.shallow_clone().copy_(&of_file.narrow(0, start, len).unsqueeze(1));
                 }
-                match (&stored.source, first_element(&part.stored, &stored.shape)) {
+                let first = first_element(&part.stored, &stored.shape).filter(|_| !piece.is_integer);
+                match (&stored.source, first) {
                     (Source::Plain(place), Some(first)) if view.device() == Device::Cpu && view.is_contiguous() => {
                         direct.push((view, checkpoint, place, first));
                     }
@@ -126,6 +127,17 @@ fn load(
     run(jobs.collect())?;
     for (view, checkpoint, stored, region) in staged {
         checkpoint.copy_into(stored, &region, &view)?;
+    }
+    for (id, pieces) in pieces {
+        let (spec, leaf) = (params.spec(*id), params.leaf(*id).detach());
+        if let Init::Distinct(below, _) = spec.init
+            && leaf.numel() > 0
+            && !(0.0..below as f64).contains(&leaf.min().double_value(&[]))
+                | !(0.0..below as f64).contains(&leaf.max().double_value(&[]))
+        {
+            let name = pieces.first().map_or(&spec.name, |piece| &piece.name).clone();
+            return Err(WeightsError::OutOfRange { name, below });
+        }
     }
     for (mut new, checkpoint, stored) in grown.into_iter().filter(|(new, ..)| new.numel() > 0) {
         let mean = checkpoint.read(stored, new.kind())?.mean_dim([0i64].as_slice(), false, Kind::Double);
@@ -243,15 +255,21 @@ impl Checkpoint {
     /// Fills `view` with a region of the stored tensor, by rows that fit into `STAGE`.
     fn copy_into(&self, stored: &Stored, region: &Region, view: &Tensor) -> Result<(), TensorFileError> {
         let bytes = |elements: i64| elements * view.kind().elt_size_in_bytes() as i64;
+        // Whole numbers are read as such, and converted by the copy.
+        let kind = match stored.dtype {
+            Dtype::I64 => Kind::Int64,
+            Dtype::I32 => Kind::Int,
+            _ => view.kind(),
+        };
         let Some(&(first, rows)) = region.first() else {
-            view.shallow_clone().copy_(&self.read(stored, view.kind())?);
+            view.shallow_clone().copy_(&self.read(stored, kind)?);
             return Ok(());
         };
         let step = (STAGE / bytes(stored.shape[1..].iter().product()).max(1)).max(1);
         let mut start = 0;
         while start < rows {
             let len = step.min(rows - start);
-            let read = self.read_rows(stored, first + start, len, view.kind())?;
+            let read = self.read_rows(stored, first + start, len, kind)?;
             let columns = (1..).zip(&region[1..]);
             let read = columns.fold(read, |read, (dim, &(start, len))| read.narrow(dim, start, len));
             view.narrow(0, start, len).copy_(&read);
