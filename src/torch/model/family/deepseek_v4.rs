@@ -246,7 +246,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use crate::model::ModelConfig;
-    use crate::model::decoder::{Decoder, DecoderConfig, FeedForwardConfig, MixerConfig};
+    use crate::model::decoder::{Decoder, DecoderConfig, FeedForwardConfig, LayerConfig, MixerConfig};
 
     fn config(changes: Value) -> Value {
         let mut config = json!({
@@ -265,7 +265,7 @@ mod tests {
     /// Of each layer the tokens of an entry, whether an indexer chooses, the base of its rotations, and a table of experts.
     fn layers(changes: Value) -> Vec<(i64, bool, f64, bool)> {
         let decoder = read(changes).unwrap();
-        let of = |layer: &crate::model::LayerConfig| {
+        let of = |layer: &LayerConfig| {
             let MixerConfig::Compressed(mixer) = &layer.mixer else { unreachable!("compressed attention") };
             let FeedForwardConfig::Moe(experts) = &layer.feed_forward else { unreachable!("experts") };
             let compression = mixer.compression.as_ref();

@@ -232,9 +232,9 @@ impl Compressed {
 
     /// The entries of a batch, turned by `rope`.
     fn entries(&self, gated: &Gated, index: Option<&Gated>, rope: &Rope) -> Entries {
-        let turned = |entries: Tensor| {
-            let size = entries.size();
-            turn_last(&entries.flatten(0, 1).unsqueeze(1), rope).view(size.as_slice())
+        let turned = |entries: Tensor| match entries.numel() {
+            0 => entries,
+            _ => turn_last(&entries.flatten(0, 1).unsqueeze(1), rope).reshape(entries.size().as_slice()),
         };
         let index = self.chooser.as_ref().zip(index).map(|(chooser, index)| {
             let _no_grad = tch::no_grad_guard();
