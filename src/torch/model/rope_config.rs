@@ -128,7 +128,7 @@ pub(super) fn read_rope_by_compression(
         let [main, compress] = [(main, default_thetas[0]), (compress, default_thetas[1])].map(|(section, theta)| {
             let factor = section.number_or("partial_rotary_factor")?.unwrap_or(1.0);
             let rotary_dim = turning(&section, part(head_dim, factor))?;
-            Ok(interleaved(read(keys, Some(&section), rotary_dim, theta)?))
+            Ok::<_, ModelConfigError>(interleaved(read(keys, Some(&section), rotary_dim, theta)?))
         });
         return Ok([main?, compress?]);
     }

@@ -60,7 +60,7 @@ impl CompressedAttention {
     }
 
     /// The attended values `[B, H·C]` of the present tokens.
-    pub(super) fn next(&self, rows: &Rows, x_BD: &Tensor, rope: &Rope, columns: &Columns, state: &mut State) -> Tensor {
+    pub(super) fn next(&self, rows: &Rows, x_BD: &Tensor, rope: &Rope, columns: &Columns, state: &[Tensor]) -> Tensor {
         let seen = self.config.window.min(columns.used);
         let all = columns.append(&state[KV], &rows.kv.squeeze_dim(1));
         let mut keys = all.narrow(1, columns.used - seen, seen);
@@ -77,7 +77,7 @@ impl CompressedAttention {
 
 impl Compressed {
     /// The entries `[B, W, C]` and which of them the present tokens see, `[B, 1, W]`.
-    fn next(&self, rows: &Rows, x_BD: &Tensor, rope: &Rope, columns: &Columns, state: &State) -> (Tensor, Tensor) {
+    fn next(&self, rows: &Rows, x_BD: &Tensor, rope: &Rope, columns: &Columns, state: &[Tensor]) -> (Tensor, Tensor) {
         let lens_B = columns.mask().flatten(1, 3).sum_dim_intlist([1i64].as_slice(), false, Kind::Int64);
         let tables = [0, 1].map(|index| columns.append(&state[TABLES + index], rope.tables()[index]));
         let gated = self.compressor.gated(x_BD);

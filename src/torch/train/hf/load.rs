@@ -129,14 +129,12 @@ fn load(
         checkpoint.copy_into(stored, &region, &view)?;
     }
     for (id, pieces) in pieces {
-        let (spec, leaf) = (params.spec(*id), params.leaf(*id).detach());
-        if let Init::Distinct(below, _) = spec.init
-            && leaf.numel() > 0
-            && !(0.0..below as f64).contains(&leaf.min().double_value(&[]))
-                | !(0.0..below as f64).contains(&leaf.max().double_value(&[]))
-        {
-            let name = pieces.first().map_or(&spec.name, |piece| &piece.name).clone();
-            return Err(WeightsError::OutOfRange { name, below });
+        let Init::Distinct(below, _) = params.spec(*id).init else { continue };
+        let values = params.leaf(*id).detach();
+        let fits = values.numel() == 0
+            || values.min().double_value(&[]) >= 0.0 && values.max().double_value(&[]) < below as f64;
+        if let (false, Some(piece)) = (fits, pieces.first()) {
+            return Err(WeightsError::OutOfRange { name: piece.name.clone(), below });
         }
     }
     for (mut new, checkpoint, stored) in grown.into_iter().filter(|(new, ..)| new.numel() > 0) {
