@@ -11,7 +11,7 @@ use super::error::WeightsError;
 use super::file::TensorFileError;
 use super::layout::pieces_in;
 use super::origin::Origin;
-use super::packed::{Fp8, Int4, unpack_mxfp4};
+use super::packed::{Fp8, Int4, from_e8m0, unpack_mxfp4};
 use super::parallel::{Job, run};
 use super::stored::{Place, Source, Stored};
 use crate::native::bytes_mut;
@@ -288,6 +288,10 @@ impl Checkpoint {
     }
 
     fn floats(&self, place: &Place) -> Result<Vec<f32>, TensorFileError> {
-        Ok(to_f32(self.place(place).1.dtype, &self.all_bytes(place)?))
+        let (dtype, bytes) = (self.place(place).1.dtype, self.all_bytes(place)?);
+        Ok(match dtype {
+            Dtype::F8_E8M0 => bytes.into_iter().map(from_e8m0).collect(),
+            _ => to_f32(dtype, &bytes),
+        })
     }
 }
