@@ -253,7 +253,7 @@ V4 = dict(
     index_head_dim=8, index_topk=3, hc_mult=3, swiglu_limit=1.0, rope_parameters=V4_ROPES, pad_token_id=0,
     bos_token_id=1, eos_token_id=2, use_cache=False, max_position_embeddings=512)
 # transformers 5.17 saves some tensors with published names and some as its modules are called.
-V4_RENAMES = {r"^model\.embed_tokens\.": "embed.", r"^model\.hc_head\.hc_": "hc_head_", r"^model\.": "",
+V4_RENAMES = {r"^model\.embed_tokens\.": "embed.", r"^model\.hc_head\.hc_": "hc_head_", r"\.hc_head\.hc_": ".hc_head_", r"^model\.": "",
               r"\.attn\.norm\.": ".attn.kv_norm."}
 add("deepseek_v4", "DeepseekV4ForCausalLM", "DeepSeek-V4 (compressed attention, hyper-connections, experts by token)", V4,
     renames=V4_RENAMES,
@@ -265,6 +265,10 @@ add("deepseek_v4", "DeepseekV4ForCausalLM", "DeepSeek-V4 (compressed attention, 
                                    "router_aux_loss_coef": 0.05, "o_groups": 4, "scoring_func": "sigmoid", "sliding_window": 40},
               "whole-heads-turn": {"rope_parameters.main.partial_rotary_factor": 1.0, "rope_parameters.compress.partial_rotary_factor": 1.0,
                                    "index_head_dim": 12, "compress_rates": {"compressed_sparse_attention": 3, "heavily_compressed_attention": 5}}})
+add("deepseek_v4_mtp", "DeepseekV4ForCausalLM", "DeepSeek-V4 with its prediction head",
+    {**V4, "num_hidden_layers": 2, "layer_types": V4["layer_types"][1:], "mlp_layer_types": ["hash_moe", "moe"]},
+    mtp="deepseek_v4", renames=V4_RENAMES,
+    variants={"2streams": {"hc_mult": 2}, "tied-sliding-last": {**TIED, "layer_types": ["heavily_compressed_attention", "sliding_attention"]}})
 GLM5 = text(**MLA, **{**NOAUX, "n_group": 1, "topk_group": 1}, rms_norm_eps=1e-5, rope_parameters=rope(1e6), **INDEXER)
 GLM4 = text(head_dim=8, rms_norm_eps=1e-5, rope_parameters=rope(1e6, partial_rotary_factor=0.5), attention_bias=True,
             use_qk_norm=True, first_k_dense_replace=1, n_routed_experts=8, n_shared_experts=1, num_experts_per_tok=2,

@@ -60,7 +60,7 @@ class Reference:
             made = model_class.config_class(**config)
             made._attn_implementation = "eager"
             self.model = model_class(made)
-        self.mtp = Mtp(self.model, family.mtp) if family.mtp else None
+        self.mtp = Mtp.of(self.model, family.mtp) if family.mtp else None
         randomize(self.model, seed)
         self.model.to(dtype).eval()  # no dropout; routers and losses are as in training
 

@@ -154,7 +154,8 @@ impl DecoderConfig {
     /// Trains `num_heads` prediction heads as well, each as the last layer. False where the family has none.
     #[must_use]
     pub fn enable_mtp(&mut self, num_heads: usize, loss_weight: f64) -> bool {
-        let (Some(names), Some(layer)) = (self.mtp_names.clone(), self.layers.last().cloned()) else { return false };
+        let (Some(names), Some(last)) = (self.mtp_names.clone(), self.layers.last()) else { return false };
+        let layer = names.layer.as_deref().unwrap_or(last).clone();
         if num_heads > 1 && matches!(names.heads, MtpPlace::Single(_)) {
             return false;
         }
@@ -199,19 +200,30 @@ impl DecoderConfig {
 }
 
 /// Describes how a checkpoint stores its prediction heads. Names are within a head, but the layer's own.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct MtpNames {
     /// The names of the first head; where it is a whole name and no number is to follow, the checkpoint can have one
     /// head only.
     pub heads: MtpPlace,
     pub embedding_norm: &'static str,
     pub hidden_norm: &'static str,
-    pub project: &'static str,
+    pub project: MtpProjection,
     pub last_norm: &'static str,
     /// True if the state comes before the embedding in the joined vector.
     pub hidden_first: bool,
     /// Holds what checkpoints call the embedding and the head that every prediction head repeats, where they do.
     pub repeats: Option<[&'static str; 2]>,
+    /// The layer of a head; `None`: as the decoder's last.
+    pub layer: Option<Box<LayerConfig>>,
+}
+
+/// How a head joins the embedding of a token with the state before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MtpProjection {
+    /// One map of both, end to end.
+    Joined(&'static str),
+    /// A map of each, whose outputs are added (DeepSeek-V4): the state is that of every stream before the last mix.
+    Apart([&'static str; 2]),
 }
 
 /// Says where the heads stand.

@@ -102,17 +102,19 @@ pub(super) struct LastNorm {
 }
 
 impl LastNorm {
-    pub fn specs(config: &DecoderConfig) -> Vec<ParamSpec> {
-        let mut specs = config.norm.specs("", &config.names.norm, config.hidden_size);
+    /// `path` is the norm's, behind `prefix`.
+    pub fn specs(config: &DecoderConfig, prefix: &str, path: &str) -> Vec<ParamSpec> {
+        let mut specs = config.norm.specs(prefix, path, config.hidden_size);
         if let Some(streams) = &config.streams {
-            specs.extend(HyperHead::specs(&head_path(config), config.hidden_size, streams, config.initializer_range));
+            let path = format!("{prefix}{}", head_path(path));
+            specs.extend(HyperHead::specs(&path, config.hidden_size, streams, config.initializer_range));
         }
         specs
     }
 
-    pub fn new(config: &DecoderConfig, scope: &Scope<'_>) -> LastNorm {
-        let norm = config.norm.build(scope, &config.names.norm);
-        LastNorm { mix: config.streams.as_ref().map(|it| HyperHead::new(scope, &head_path(config), it)), norm }
+    pub fn new(config: &DecoderConfig, scope: &Scope<'_>, path: &str) -> LastNorm {
+        let norm = config.norm.build(scope, path);
+        LastNorm { mix: config.streams.as_ref().map(|it| HyperHead::new(scope, &head_path(path), it)), norm }
     }
 
     /// The residual `[T, M·D]` to `[T, D]`.
@@ -124,8 +126,9 @@ impl LastNorm {
     }
 }
 
-fn head_path(config: &DecoderConfig) -> String {
-    match config.names.norm.rsplit_once('.') {
+/// The module of the mix beside the norm at this path.
+fn head_path(norm: &str) -> String {
+    match norm.rsplit_once('.') {
         Some((base, _)) => format!("{base}.{HEAD}"),
         None => HEAD.to_owned(),
     }

@@ -85,7 +85,7 @@ impl Decoder {
         if !stage.is_last {
             return specs;
         }
-        specs.extend(LastNorm::specs(config));
+        specs.extend(LastNorm::specs(config, "", &config.names.norm));
         if !tied {
             specs.push(table(config.head_weight(), &[true]));
         }
@@ -106,7 +106,7 @@ impl Decoder {
         let table = |name: String| Table { weight: params.get(&name), id: params.id(&name) };
         let last = stage.is_last.then(|| {
             let scope = Scope::new(params, "");
-            let norm = Rc::new(LastNorm::new(config, &scope));
+            let norm = Rc::new(LastNorm::new(config, &scope, &config.names.norm));
             let head_bias = config.head_bias.then(|| table(config.head_bias_name()));
             Last { norm, norm_ids: scope.into_ids(), head: table(config.head_weight()), head_bias }
         });

@@ -1,14 +1,16 @@
 //! DeepSeek-V4 (`DeepseekV4ForCausalLM`): attention to a window of tokens and to compressed entries of what came before, a
 //! residual of several streams, and experts that the first layers look up by token.
 //!
-//! Parameters are called as transformers' modules; files have the published names. The published prediction head (`mtp.`)
-//! is not there, as in transformers.
+//! Parameters are called as transformers' modules; files have the published names. transformers leaves the published
+//! prediction head (`mtp.`) out; it is DeepSeek's: a layer on all streams before the last mix, with a last mix of its own.
 
 use serde_json::{Value, json};
 
 use super::common::{NamePrefix, layered};
 use super::experts::{balance, checked, num_experts};
-use crate::model::decoder::{DecoderConfig, FeedForwardConfig, MixerConfig};
+use crate::model::decoder::{
+    DecoderConfig, FeedForwardConfig, LayerConfig, MixerConfig, MtpNames, MtpPlace, MtpProjection,
+};
 use crate::model::keys::{Keys, ModelConfigError};
 use crate::model::rope_config::read_rope_by_compression;
 use crate::nn::moe::{ExpertNames, MoeConfig, MoeNames, Normalize, RouterConfig, Scores, SharedExpertsConfig};
@@ -27,6 +29,8 @@ const RENAMES: &[(&str, &str)] = &[
     ("model.embed_tokens.", "embed."),
     ("lm_head.", "head."),
     ("model.hc_head.hc_", "hc_head_"),
+    ("model.mtp.", "mtp."),
+    (".hc_head.hc_", ".hc_head_"),
     ("model.norm.", "norm."),
     ("model.layers.", "layers."),
     (".attn_hc.", ".hc_attn_"),
@@ -118,6 +122,19 @@ pub(in crate::model) fn read(keys: &Keys<'_>, place: &NamePrefix) -> Result<Deco
         norm_eps,
     });
     decoder.names.renames = RENAMES;
+    // A published head sees its window alone, and its experts have scores.
+    let last = decoder.layers.last().ok_or_else(|| keys.missing("num_hidden_layers"))?;
+    let head = LayerConfig { mixer: mixer(0), feed_forward: experts(keys, false)?, rope: main, ..last.clone() };
+    decoder.mtp_names = Some(MtpNames {
+        heads: MtpPlace::Numbered(format!("{}mtp", place.base), 0),
+        embedding_norm: "enorm",
+        hidden_norm: "hnorm",
+        project: MtpProjection::Apart(["e_proj", "h_proj"]),
+        last_norm: "norm",
+        hidden_first: false,
+        repeats: None,
+        layer: Some(Box::new(head)),
+    });
     Ok(DecoderConfig { balance: balance(keys, 0.001)?, ..decoder })
 }
 
@@ -309,7 +326,8 @@ mod tests {
 
     #[test]
     fn files_have_the_published_names() {
-        let decoder = read(json!({"compress_ratios": [0, 4, 128, 0], "num_hash_layers": 1})).unwrap();
+        let mut decoder = read(json!({"compress_ratios": [0, 4, 128, 0], "num_hash_layers": 1})).unwrap();
+        assert!(decoder.enable_mtp(1, 0.3));
         let specs = Decoder::specs(&decoder);
         let names: Vec<&str> = specs.iter().flat_map(|spec| &spec.pieces).map(|piece| piece.name.as_str()).collect();
         for name in [
@@ -351,10 +369,21 @@ mod tests {
             "layers.3.ffn.shared_experts.w1.weight",
             "layers.3.ffn.shared_experts.w2.weight",
             "layers.3.ffn.shared_experts.w3.weight",
+            "mtp.0.e_proj.weight",
+            "mtp.0.h_proj.weight",
+            "mtp.0.enorm.weight",
+            "mtp.0.norm.weight",
+            "mtp.0.hc_head_fn",
+            "mtp.0.hc_attn_base",
+            "mtp.0.attn.wq_a.weight",
+            "mtp.0.ffn.gate.bias",
+            "mtp.0.ffn.experts.0.w2.weight",
         ] {
             assert!(names.contains(&name), "{name} is not among {names:#?}");
         }
-        assert!(names.iter().all(|name| !name.contains("_proj") || name.contains("weights_proj")), "{names:?}");
+        let known = ["weights_proj", ".e_proj", ".h_proj"];
+        let is_known = |name: &&str| !name.contains("_proj") || known.iter().any(|known| name.contains(known));
+        assert!(names.iter().all(is_known), "{names:?}");
         assert!(specs.iter().any(|spec| spec.name == "model.layers.1.self_attn.compressor.indexer.q_b_proj.weight"));
     }
 
