@@ -22,7 +22,7 @@ pub enum FolderError {
          where a folder has such tensors, model.load_ignore names them"
     )]
     NoMtp { num_heads: usize, model_type: String },
-    #[error("model.indexer.loss_coef is set, and {model_type} has no indexer: leave it out")]
+    #[error("model.indexer.loss_coef is set, and {model_type} has no indexer that learns: leave it out")]
     NoIndexer { model_type: String },
     #[error("model.text is set, and the model has no text tower (model.text_encoder): leave it out")]
     NoTextTower,
