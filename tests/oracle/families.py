@@ -241,7 +241,9 @@ add("deepseek_v3_mtp", "DeepseekV3ForCausalLM", "DeepSeek-V3 with its prediction
 INDEXER = dict(index_topk=8, index_head_dim=12, index_n_heads=16, head_dim=8)
 add("deepseek_v3.2", "DeepseekV32ForCausalLM", "DeepSeek-V3.2 (sparse attention by indexer)", {**V3, **INDEXER},
     variants={"top5-3layers": {"index_topk": 5, **LAYERS3}, "plain-rope-one-group": {**PLAIN_ROPE, "n_group": 1, "topk_group": 1}})
-# Documents are 26 to 32 and 12 to 19 tokens: entries of 4 are more than are chosen, and some tokens have none.
+# Documents are 26 to 32 and 12 to 19 tokens: entries of 4 are more than are chosen, and some tokens have none. The first
+# connection mixes streams that are equal: with the published hc_eps of 1e-6 the gradient of its matrix is rounding alone, of
+# which AdamW makes whole steps.
 V4_YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16, "attention_factor": 1.0}
 V4_ROPES = {"main": rope(10000.0, partial_rotary_factor=0.5), "compress": rope(160000.0, partial_rotary_factor=0.5)}
 V4 = dict(
@@ -250,7 +252,7 @@ V4 = dict(
     layer_types=["sliding_attention", "compressed_sparse_attention", "heavily_compressed_attention"],
     compress_rates={"compressed_sparse_attention": 4, "heavily_compressed_attention": 8},
     mlp_layer_types=["hash_moe", "moe", "moe"], n_routed_experts=4, num_experts_per_tok=2, index_n_heads=16,
-    index_head_dim=8, index_topk=3, hc_mult=3, swiglu_limit=1.0, rope_parameters=V4_ROPES, pad_token_id=0,
+    index_head_dim=8, index_topk=3, hc_mult=3, hc_eps=0.03, swiglu_limit=1.0, rope_parameters=V4_ROPES, pad_token_id=0,
     bos_token_id=1, eos_token_id=2, use_cache=False, max_position_embeddings=512)
 # transformers 5.17 saves some tensors with published names and some as its modules are called.
 V4_RENAMES = {r"^model\.embed_tokens\.": "embed.", r"^model\.hc_head\.hc_": "hc_head_", r"\.hc_head\.hc_": ".hc_head_", r"^model\.": "",

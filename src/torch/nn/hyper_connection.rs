@@ -157,7 +157,7 @@ mod tests {
     #[test]
     fn maps_of_streams_are_doubly_stochastic() {
         let config = StreamsConfig { count: 4, sinkhorn_iters: 20, eps: 1e-6, norm_eps: 1e-6 };
-        let params = ParamStore::new(HyperConnection::specs("hc.", 6, &config, 0.5), Kind::Float, Device::Cpu);
+        let params = ParamStore::new(HyperConnection::specs("hc.", 6, &config, 0.1), Kind::Float, Device::Cpu);
         params.init_random(3);
         let connection = HyperConnection::new(&Scope::new(&params, "hc."), &config);
         tch::manual_seed(3);
