@@ -260,6 +260,7 @@ fn at_most(keys: &Keys<'_>, key: &str, most: i64) -> Result<i64> {
 
 #[cfg(test)]
 mod tests {
+    use loongforge_core::config::ContextAttention;
     use serde_json::{Value, json};
 
     use crate::model::ModelConfig;
@@ -407,6 +408,9 @@ mod tests {
             let message = read(changes).unwrap_err();
             assert!(message.contains(expected), "{message:?} lacks {expected:?}");
         }
+        let decoder = read(json!({})).unwrap();
+        let error = decoder.check_context(2, ContextAttention::Ring).unwrap_err().to_string();
+        assert!(error.contains("compressed attention"), "{error}");
         let tower = json!({"model_type": "loongforge_vlm", "foundation": config(json!({})),
             "text_encoder": config(json!({})), "text_token_id": 5});
         let message = ModelConfig::from_hf(&tower).unwrap_err().to_string();
