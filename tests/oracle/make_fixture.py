@@ -236,7 +236,7 @@ def adamw_pass(reference: Reference, inputs: dict[str, Tensor]) -> dict[str, Ten
     parameters, margins = [p for p in reference.model.parameters() if p.requires_grad], []
     groups = [{"params": [p for p in parameters if p.dim() >= 2]},
               {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0}]
-    optimizer = torch.optim.AdamW(groups, **ADAMW)
+    optimizer = torch.optim.AdamW(groups, **{**ADAMW, "eps": reference.family.adam_eps})
     losses, norms = [], []
     with watch_top_k(margins):
         for _ in range(STEPS):
@@ -326,7 +326,7 @@ def make(family: Family, seed: int, out: Path, changes: dict, dtype=torch.float3
         "parameters": sum(p.numel() for p in reference.model.parameters()),
         "loss": expected["loss"].item(),
         "losses_while_training": [round(x, 6) for x in expected["adamw.loss"].tolist()],
-        "adamw": {**ADAMW, "steps": STEPS, "clip_norm": CLIP_NORM, "decay": "tensors of two or more dimensions"},
+        "adamw": {**ADAMW, "eps": family.adam_eps, "steps": STEPS, "clip_norm": CLIP_NORM, "decay": "tensors of two or more dimensions"},
         "top_k_margin": margin("top_k_margin"),
         "adamw_top_k_margin": margin("adamw.top_k_margin"),
         "adamw_unrest": adamw_unrest,
