@@ -17,9 +17,12 @@ pub enum FolderError {
     Hub { key: &'static str, source: HubError },
     #[error("{key} is missing")]
     Missing { key: &'static str },
-    #[error("model.mtp.num_layers is {num_heads}, and checkpoints of {model_type} have no such layers")]
+    #[error(
+        "model.mtp.num_layers is {num_heads}, and layers of multi-token prediction of {model_type} are not known here: leave it out; \
+         where a folder has such tensors, model.load_ignore names them"
+    )]
     NoMtp { num_heads: usize, model_type: String },
-    #[error("model.indexer.loss_coef is set, and {model_type} has no indexer: leave it out")]
+    #[error("model.indexer.loss_coef is set, and {model_type} has no indexer that learns: leave it out")]
     NoIndexer { model_type: String },
     #[error("model.text is set, and the model has no text tower (model.text_encoder): leave it out")]
     NoTextTower,

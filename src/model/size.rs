@@ -145,6 +145,9 @@ mod tests {
             ("qwen3_vl_2b", 2_127_532_032),
             // With the routers' biases, without the layer of multi-token prediction.
             ("deepseek_v3", 671_026_419_200),
+            // With the routers' biases and tables of experts, as transformers' class counts without them.
+            ("deepseek_v4_flash", 284_334_567_511),
+            ("deepseek_v4_pro", 1_572_999_528_803),
             // As classes of transformers 5.17 count with the same values; of Omni models the thinker.
             ("qwen2_5_omni_3b", 4_703_464_448),
             ("qwen2_5_omni_7b", 8_931_813_888),

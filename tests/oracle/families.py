@@ -25,6 +25,7 @@ class Family:
     mtp: str = ""  # layout of the multi-token prediction head, see references.py
     published: dict = field(default_factory=dict)  # entries of config.json that differ from what transformers writes
     lora: dict = field(default_factory=dict)  # of PEFT's LoraConfig: the base is frozen, and an adapter trained
+    adam_eps: float = 1e-8  # of the steps, larger where some gradients are rounding alone
     renames: dict = field(default_factory=dict)  # pattern to replacement, where transformers saves a wrong name
 
     @property
@@ -243,6 +244,36 @@ add("deepseek_v3_mtp", "DeepseekV3ForCausalLM", "DeepSeek-V3 with its prediction
 INDEXER = dict(index_topk=8, index_head_dim=12, index_n_heads=16, head_dim=8)
 add("deepseek_v3.2", "DeepseekV32ForCausalLM", "DeepSeek-V3.2 (sparse attention by indexer)", {**V3, **INDEXER},
     variants={"top5-3layers": {"index_topk": 5, **LAYERS3}, "plain-rope-one-group": {**PLAIN_ROPE, "n_group": 1, "topk_group": 1}})
+# Documents are 26 to 32 and 12 to 19 tokens: entries of 4 are more than are chosen, and some tokens have none. The first
+# connection mixes streams that are equal: the gradient of its matrix is rounding alone (1e-9), of which an AdamW with an eps of
+# 1e-8 makes steps.
+V4_YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16, "attention_factor": 1.0}
+V4_ROPES = {"main": rope(10000.0, partial_rotary_factor=0.5), "compress": rope(160000.0, partial_rotary_factor=0.5)}
+V4 = dict(
+    vocab_size=VOCAB, hidden_size=16, moe_intermediate_size=12, num_hidden_layers=3, num_attention_heads=4,
+    num_key_value_heads=1, head_dim=12, q_lora_rank=14, o_groups=2, o_lora_rank=9, sliding_window=6,
+    layer_types=["sliding_attention", "compressed_sparse_attention", "heavily_compressed_attention"],
+    compress_rates={"compressed_sparse_attention": 4, "heavily_compressed_attention": 8},
+    mlp_layer_types=["hash_moe", "moe", "moe"], n_routed_experts=4, num_experts_per_tok=2, index_n_heads=16,
+    index_head_dim=8, index_topk=3, hc_mult=3, swiglu_limit=1.0, rope_parameters=V4_ROPES, pad_token_id=0,
+    bos_token_id=1, eos_token_id=2, use_cache=False, max_position_embeddings=512)
+# transformers 5.17 saves some tensors with published names and some as its modules are called.
+V4_RENAMES = {r"^model\.embed_tokens\.": "embed.", r"^model\.hc_head\.hc_": "hc_head_", r"\.hc_head\.hc_": ".hc_head_", r"^model\.": "",
+              r"\.attn\.norm\.": ".attn.kv_norm."}
+add("deepseek_v4", "DeepseekV4ForCausalLM", "DeepSeek-V4 (compressed attention, hyper-connections, experts by token)", V4,
+    renames=V4_RENAMES, adam_eps=1e-5,
+    variants={"sparse-first-yarn": {"layer_types": ["compressed_sparse_attention", "sliding_attention", "compressed_sparse_attention"],
+                                    "rope_parameters.compress": {**V4_ROPES["compress"], **V4_YARN}, "index_topk": 2},
+              "heavy-2streams-tied": {**TIED, "hc_mult": 2, "hc_sinkhorn_iters": 3, "num_experts_per_tok": 3,
+                                      "layer_types": ["heavily_compressed_attention", "heavily_compressed_attention", "compressed_sparse_attention"]},
+              "balanced-no-hash": {"mlp_layer_types": ["moe", "moe", "hash_moe"], "output_router_logits": True,
+                                   "router_aux_loss_coef": 0.05, "o_groups": 4, "scoring_func": "sigmoid", "sliding_window": 40},
+              "whole-heads-turn": {"rope_parameters.main.partial_rotary_factor": 1.0, "rope_parameters.compress.partial_rotary_factor": 1.0,
+                                   "index_head_dim": 12, "compress_rates": {"compressed_sparse_attention": 3, "heavily_compressed_attention": 5}}})
+add("deepseek_v4_mtp", "DeepseekV4ForCausalLM", "DeepSeek-V4 with its prediction head",
+    {**V4, "num_hidden_layers": 2, "layer_types": V4["layer_types"][1:], "mlp_layer_types": ["hash_moe", "moe"]},
+    mtp="deepseek_v4", renames=V4_RENAMES, adam_eps=1e-5,
+    variants={"2streams": {"hc_mult": 2}, "tied-sliding-last": {**TIED, "layer_types": ["heavily_compressed_attention", "sliding_attention"]}})
 GLM5 = text(**MLA, **{**NOAUX, "n_group": 1, "topk_group": 1}, rms_norm_eps=1e-5, rope_parameters=rope(1e6), **INDEXER)
 GLM4 = text(head_dim=8, rms_norm_eps=1e-5, rope_parameters=rope(1e6, partial_rotary_factor=0.5), attention_bias=True,
             use_qk_norm=True, first_k_dense_replace=1, n_routed_experts=8, n_shared_experts=1, num_experts_per_tok=2,

@@ -6,6 +6,7 @@ Both are computed around a model of transformers, by hooks.
 from __future__ import annotations
 
 import contextlib
+import copy
 import inspect
 
 import torch
@@ -59,6 +60,10 @@ class Mtp:
         return {f"{prefix}.embed_tokens.weight": "model.embed_tokens.weight",
                 f"{prefix}.shared_head.head.weight": "lm_head.weight"}
 
+    @staticmethod
+    def of(model: nn.Module, style: str) -> "Mtp":
+        return StreamsMtp(model) if style == "deepseek_v4" else Mtp(model, style)
+
     @contextlib.contextmanager
     def listening(self):
         """Catches the final state and the arguments of the last layer of the trunk during a forward pass."""
@@ -83,6 +88,54 @@ class Mtp:
         kwargs = {k: v for k, v in caught["kwargs"].items() if k in known and k not in ("past_key_values", "use_cache", "prev_topk_indices")}
         state = self.block(self.parts["project"](torch.cat(both, -1)), **kwargs)
         state = self.parts["last"](state[0] if isinstance(state, tuple) else state)
+        logits = self.model.lm_head(state[:, :-2])
+        return F.cross_entropy(logits.flatten(0, 1).float(), labels[:, 2:].flatten(), ignore_index=-100)
+
+
+class StreamsMtp(Mtp):
+    """DeepSeek-V4's head, as `MTPBlock` of its published inference code: a layer with a window alone and scored experts on
+    all streams before the last mix, to each of which the next token's embedding is added, and a last mix of its own."""
+
+    def __init__(self, model: nn.Module):
+        from transformers.models.deepseek_v4 import modeling_deepseek_v4 as v4
+
+        self.model = model
+        config = copy.deepcopy(model.config)
+        config.layer_types = [*config.layer_types, "sliding_attention"]
+        config.mlp_layer_types = [*config.mlp_layer_types, "moe"]
+        width = config.hidden_size
+        self.block = v4.DeepseekV4DecoderLayer(config, config.num_hidden_layers)
+        for name in ("enorm", "hnorm", "norm"):
+            setattr(self.block, name, v4.DeepseekV4RMSNorm(width, config.rms_norm_eps))
+        for name in ("e_proj", "h_proj"):
+            setattr(self.block, name, nn.Linear(width, width, bias=False))
+        self.block.hc_head = v4.DeepseekV4HyperHead(config)
+        for module in self.block.modules():
+            model._init_weights(module)
+        model.model.mtp = nn.ModuleList([self.block])
+
+    def copies(self) -> dict[str, str]:
+        return {}
+
+    @contextlib.contextmanager
+    def listening(self):
+        trunk, caught = self.model.model, {}
+        handles = [
+            trunk.hc_head.register_forward_pre_hook(lambda module, args: caught.update(hidden=args[0])),
+            trunk.layers[-1].register_forward_pre_hook(lambda module, args, kwargs: caught.update(kwargs=kwargs), with_kwargs=True),
+        ]
+        try:
+            yield caught
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def loss(self, caught: dict, input_ids: Tensor, labels: Tensor) -> Tensor:
+        block, ahead = self.block, F.pad(input_ids[:, 1:], (0, 1))
+        embedding = block.e_proj(block.enorm(self.model.model.embed_tokens(ahead)))
+        joined = embedding.unsqueeze(2) + block.h_proj(block.hnorm(caught["hidden"]))
+        kwargs = {key: value for key, value in caught["kwargs"].items() if key != "past_key_values"}
+        state = block.norm(block.hc_head(block(joined, **kwargs)))
         logits = self.model.lm_head(state[:, :-2])
         return F.cross_entropy(logits.flatten(0, 1).float(), labels[:, 2:].flatten(), ignore_index=-100)
 

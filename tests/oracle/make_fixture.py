@@ -60,7 +60,7 @@ class Reference:
             made = model_class.config_class(**config)
             made._attn_implementation = "eager"
             self.model = model_class(made)
-        self.mtp = Mtp(self.model, family.mtp) if family.mtp else None
+        self.mtp = Mtp.of(self.model, family.mtp) if family.mtp else None
         randomize(self.model, seed)
         self.model.to(dtype).eval()  # no dropout; routers and losses are as in training
 
@@ -183,6 +183,10 @@ def randomize(model: nn.Module, seed: int) -> None:
                 tensor.add_(0.1 * noise)
             else:
                 tensor.copy_(0.8 * noise / (tensor.shape[-1] if tensor.dim() == 3 else tensor[0].numel()) ** 0.5)
+        for name, table in model.named_buffers():
+            if name.endswith("tid2eid"):  # the experts of every token, all different
+                experts = model.config.n_routed_experts
+                table.copy_(torch.rand(len(table), experts, generator=rng).argsort(-1)[:, : table.shape[1]])
 
 
 # ------------------------------------------------------------------------------------------ measuring
@@ -204,7 +208,8 @@ def first_pass(reference: Reference, inputs: dict[str, Tensor]) -> dict[str, Ten
         if gradient.numel() <= GRADIENT_LIMIT:
             expected[f"grad/{name}"] = gradient
     expected.update(router_outputs(routers, inputs))
-    if any(name.endswith(".indexer") for name, _ in model.named_modules()):
+    # DeepSeek-V4's chooses entries and does not learn here.
+    if any(name.endswith(".indexer") and hasattr(module, "wq_b") for name, module in model.named_modules()):
         for stage in ("sparse", "dense"):
             losses, gradients = indexer_losses(model, {k: v for k, v in inputs.items() if k != "labels"}, stage == "dense")
             expected[f"indexer_loss/{stage}"] = losses
@@ -242,7 +247,7 @@ def adamw_pass(reference: Reference, inputs: dict[str, Tensor]) -> dict[str, Ten
     parameters, margins = [p for p in reference.model.parameters() if p.requires_grad], []
     groups = [{"params": [p for p in parameters if p.dim() >= 2]},
               {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0}]
-    optimizer = torch.optim.AdamW(groups, **ADAMW)
+    optimizer = torch.optim.AdamW(groups, **{**ADAMW, "eps": reference.family.adam_eps})
     losses, norms = [], []
     with watch_top_k(margins):
         for _ in range(STEPS):
@@ -336,7 +341,7 @@ def make(family: Family, seed: int, out: Path, changes: dict, dtype=torch.float3
         "parameters": sum(p.numel() for p in reference.model.parameters()),
         "loss": expected["loss"].item(),
         "losses_while_training": [round(x, 6) for x in expected["adamw.loss"].tolist()],
-        "adamw": {**ADAMW, "steps": STEPS, "clip_norm": CLIP_NORM, "decay": "tensors of two or more dimensions"},
+        "adamw": {**ADAMW, "eps": family.adam_eps, "steps": STEPS, "clip_norm": CLIP_NORM, "decay": "tensors of two or more dimensions"},
         "top_k_margin": margin("top_k_margin"),
         "adamw_top_k_margin": margin("adamw.top_k_margin"),
         "adamw_unrest": adamw_unrest,

@@ -2,7 +2,7 @@
 
     PYTHON tests/oracle/make_packed.py src/torch/tests/packed
 
-MXFP4 is unpacked by transformers' own code. FP8 follows DeepSeek-V3's `weight_dequant` (values times their block's
+MXFP4 is unpacked by transformers' own code; DeepSeek-V4 is published with FP8 and MXFP4 under other names, and scales in E8M0. FP8 follows DeepSeek-V3's `weight_dequant` (values times their block's
 scale, in float32), INT4 follows compressed-tensors' `pack_to_int32`, both written out here.
 """
 
@@ -78,7 +78,24 @@ def mxfp4(folder):
     put(folder, {"quant_method": "mxfp4"}, tensors, expected)
 
 
+def deepseek_v4(folder):
+    tensors, expected, block = {}, {}, 16
+    for name, shape in {"a": (37, 50), "whole": (32, 32)}.items():
+        weight = (torch.randn(shape) * 50).to(torch.float8_e4m3fn)
+        scale = torch.randint(120, 130, [-(-size // block) for size in shape], dtype=torch.uint8).view(torch.float8_e8m0fnu)
+        wide = scale.float().repeat_interleave(block, 0)[: shape[0]].repeat_interleave(block, 1)[:, : shape[1]]
+        tensors[f"{name}.weight"], tensors[f"{name}.scale"], expected[f"{name}.weight"] = weight, scale, weight.float() * wide
+    blocks = torch.randint(0, 256, (1, 6, 3, 16), dtype=torch.uint8)
+    scales = torch.randint(110, 140, (1, 6, 3), dtype=torch.uint8)
+    tensors["experts.0.w1.weight"] = blocks.reshape(6, 48).view(torch.int8)
+    tensors["experts.0.w1.scale"] = scales[0].view(torch.float8_e8m0fnu)
+    unpacked = convert_moe_packed_tensors(blocks.clone(), scales.clone(), dtype=torch.float32)
+    expected["experts.0.w1.weight"] = unpacked[0].t()
+    config = {"quant_method": "fp8", "fmt": "e4m3", "scale_fmt": "ue8m0", "weight_block_size": [block, block]}
+    put(folder, config, tensors, expected)
+
+
 if __name__ == "__main__":
     torch.manual_seed(7)
-    for make in (fp8, int4, mxfp4):
+    for make in (fp8, int4, mxfp4, deepseek_v4):
         make(Path(sys.argv[1]) / make.__name__)

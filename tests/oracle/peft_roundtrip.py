@@ -65,10 +65,15 @@ def language(name: str) -> bool:
     return not re.search(r"visual|vision|audio|projector|merger|resampler|mlp1", name)
 
 
+def is_grouped(module) -> bool:
+    """Whether a linear map is several, one for each group of heads: PEFT does not know, and fails in the forward pass."""
+    return type(module).__name__ == "DeepseekV4GroupedLinear"
+
+
 def targets(model) -> tuple[list[str], list[str]]:
     """All linear maps but the head, and all stacks of experts; as modules and as parameters."""
     maps = [name for name, module in model.named_modules()
-            if isinstance(module, torch.nn.Linear) and not name.endswith(("lm_head", "output"))]
+            if isinstance(module, torch.nn.Linear) and not name.endswith(("lm_head", "output")) and not is_grouped(module)]
     stacks = [name for name, p in model.named_parameters() if p.dim() == 3 and re.search(r"experts\.(gate_up|down)_proj$", name)]
     taken = {name for name in maps if converts(model) and name.rsplit(".", 1)[-1] in CONVERTED}
     return [name for name in maps if name not in taken], stacks + [f"{name}.weight" for name in sorted(taken)]
@@ -81,6 +86,7 @@ def settings(model, kind: str) -> dict:
     other = {"rank_pattern": {re.escape(name): 2 for name in tower}, "alpha_pattern": {re.escape(name): 5 for name in tower}}
     plain = {"r": 3, "lora_alpha": 7, "target_modules": maps, "target_parameters": parameters}
     last = [name for name, module in model.named_modules() if isinstance(module, torch.nn.Linear) and not language(name)][-1:]
+    grouped = [name for name, module in model.named_modules() if is_grouped(module)]
     embedding = next(name for name, module in model.named_modules() if isinstance(module, torch.nn.Embedding) and language(name))
     tied = getattr(getattr(model, "config", None), "tie_word_embeddings", False)
     saved = last or [embedding]
@@ -89,7 +95,7 @@ def settings(model, kind: str) -> dict:
         "all": {**plain, **other},
         # PEFT leaves a head out of `all-linear` only where a class of transformers names it.
         "all-linear": {"r": 3, "lora_alpha": 7, "target_modules": "all-linear",
-                       "exclude_modules": ["lm_head", "output"] if is_plain(model) else None},
+                       "exclude_modules": ["lm_head", "output"] if is_plain(model) else grouped or None},
         "attention": {"r": 2, "lora_alpha": 5, "target_modules": r".*(q_proj|v_proj|q_b_proj|kv_b_proj|c_attn|wqkv|qkv)"},
         "rslora": {**plain, **other, "use_rslora": True},
         "patterns": {"r": 3, "lora_alpha": 7, "target_modules": maps, "target_parameters": [],

@@ -64,7 +64,7 @@ def catch_routers(model: nn.Module, caught: dict[str, tuple]):
 
     routers = [(n, m) for n, m in model.named_modules() if type(m).__name__.lower().endswith("topkrouter")]
     handles = [m.register_forward_hook(functools.partial(hook, n.split("layers.")[1]))
-               for n, m in routers if not n.startswith("mtp.")]
+               for n, m in routers if not n.startswith(("mtp.", "model.mtp."))]
     try:
         yield
     finally:

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::keys::{Keys, ModelConfigError};
-use crate::nn::{RopeAxes, RopeConfig, RopeScaling, Yarn};
+use crate::nn::{RopeAxes, RopeConfig, RopeLayout, RopeScaling, Yarn};
 
 /// transformers 5 writes `rope_parameters`; before it was `rope_theta` and `partial_rotary_factor` beside
 /// `rope_scaling`. `default_theta` is that of the family's config class. Positions are of one axis, pairs half-split. All
@@ -101,6 +101,55 @@ pub(super) fn read_rope_by_kind(
     let ropes = [full, local_keys.instead(&local)].map(|section| read(keys, Some(&section), head_dim, 1e4));
     let [full, local] = ropes;
     Ok([full?, local?])
+}
+
+/// The rotary embeddings of DeepSeek-V4's layers without compressed entries, and of those with: `rope_parameters` with the
+/// sections `main` and `compress`, as transformers 5 writes it, or `rope_theta`, and `compress_rope_theta` with the scaling;
+/// YaRN then does not multiply the tables. `partial_rotary_factor` or `qk_rope_head_dim` says how many channels turn.
+pub(super) fn read_rope_by_compression(
+    keys: &Keys<'_>,
+    head_dim: i64,
+    default_thetas: [f64; 2],
+    default_factor: f64,
+) -> Result<[RopeConfig; 2], ModelConfigError> {
+    let turning =
+        |keys: &Keys<'_>, rotary_dim: i64| match rotary_dim >= 2 && rotary_dim <= head_dim && rotary_dim % 2 == 0 {
+            true => Ok(rotary_dim),
+            false => {
+                let factor = rotary_dim as f64 / head_dim as f64;
+                let must = format!("an even number of a head's {head_dim} channels must turn, not {rotary_dim}");
+                Err(keys.inconsistent("partial_rotary_factor", factor, must))
+            }
+        };
+    let interleaved = |rope: RopeConfig| RopeConfig { layout: RopeLayout::Interleaved, ..rope };
+    let parameters = section(keys)?;
+    let of_kind = |kind: &str| parameters.as_ref().map(|parameters| parameters.section_or(kind)).transpose();
+    if let (Some(Some(main)), Some(Some(compress))) = (of_kind("main")?, of_kind("compress")?) {
+        let [main, compress] = [(main, default_thetas[0]), (compress, default_thetas[1])].map(|(section, theta)| {
+            let factor = section.number_or("partial_rotary_factor")?.unwrap_or(1.0);
+            let rotary_dim = turning(&section, part(head_dim, factor))?;
+            Ok::<_, ModelConfigError>(interleaved(read(keys, Some(&section), rotary_dim, theta)?))
+        });
+        return Ok([main?, compress?]);
+    }
+    let rotary_dim = match (keys.number_or("partial_rotary_factor")?, keys.size_or("qk_rope_head_dim")?) {
+        (Some(factor), _) => part(head_dim, factor),
+        (None, Some(rotary_dim)) => rotary_dim,
+        (None, None) => part(head_dim, default_factor),
+    };
+    let rotary_dim = turning(keys, rotary_dim)?;
+    let mut scaled = match &parameters {
+        Some(parameters) => parameters.filled(&json!({"attention_factor": 1.0})),
+        None => json!({}),
+    };
+    scaled["rope_theta"] = json!(keys.number_or("compress_rope_theta")?.unwrap_or(default_thetas[1]));
+    let section = parameters.as_ref().unwrap_or(keys).instead(&scaled);
+    let compress = read(keys, Some(&section), rotary_dim, default_thetas[1])?;
+    let theta = keys.number_or("rope_theta")?.unwrap_or(default_thetas[0]);
+    if theta <= 1.0 {
+        return Err(keys.inconsistent("rope_theta", theta, "must be above 1"));
+    }
+    Ok([RopeConfig::plain(rotary_dim, theta), compress].map(interleaved))
 }
 
 /// The axes of a model whose tokens have three positions: `mrope_section`, by default `sections`; interleaved (Qwen3-VL)

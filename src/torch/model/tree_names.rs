@@ -92,6 +92,8 @@ pub struct TreeNames {
     beginnings: Rules,
     within: Rules,
     taken_for_experts: &'static [&'static str],
+    /// True if parameters are called as the modules, whatever files call them (DeepSeek-V4).
+    by_parameter: bool,
     /// The number of heads of a tower whose `wqkv` is three maps in transformers.
     split_heads: Option<i64>,
     /// The embedding's weight and the name of the head, which is the same tensor.
@@ -120,6 +122,7 @@ impl TreeNames {
             "internvl" => named(INTERNVL, &[]),
             "llava" => named(LLAVA, &[]),
             "qwen2_audio" | "voxtral" => named(QWEN2_AUDIO, &[]),
+            "deepseek_v4" => Self { by_parameter: true, ..Self::default() },
             "kimi_k25" => Self { split_heads: heads, ..named(KIMI, KIMI_WITHIN) },
             "ernie4_5_vl_moe" | "ernie4_5_moe_vl" => named(ERNIE_VL, ERNIE_VL_WITHIN),
             "minimax_m2" | "mixtral" => {
@@ -139,6 +142,11 @@ impl TreeNames {
     pub fn tied_head(&self, name: &str) -> Option<String> {
         let [embedding, head] = self.tied.as_ref()?;
         (name == embedding).then(|| self.name(head))
+    }
+
+    /// Of the name of a parameter and that of its only tensor in files, the one that rules of this tree are about.
+    pub fn known<'a>(&self, parameter: &'a str, in_file: &'a str) -> &'a str {
+        if self.by_parameter { parameter } else { in_file }
     }
 
     /// A module's path, or a parameter's name, in transformers.

@@ -19,6 +19,22 @@ pub enum Activation {
     Relu2,
     /// gpt-oss's gate: `QuickGelu` of what is at most 7; of a gated product the ups lie within ±7, and one is added to them.
     ClampedSwiGlu,
+    /// `Silu` of what is at most the limit; of a gated product the ups lie within ± the limit (DeepSeek-V4).
+    LimitedSilu(Limit),
+}
+
+/// A bound of gates and ups, above 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limit(u64);
+
+impl Limit {
+    pub fn new(limit: f64) -> Limit {
+        Limit(limit.to_bits())
+    }
+
+    pub fn get(self) -> f64 {
+        f64::from_bits(self.0)
+    }
 }
 
 /// `swiglu_limit` of gpt-oss, which transformers has as a constant.
@@ -52,13 +68,17 @@ impl Activation {
             Activation::Relu => x.relu(),
             Activation::Relu2 => x.relu().square(),
             Activation::ClampedSwiGlu => Activation::QuickGelu.forward(&x.clamp_max(SWIGLU_LIMIT)),
+            Activation::LimitedSilu(limit) => x.clamp_max(limit.get()).silu(),
         }
     }
 
-    /// `act(gate) · up`; gpt-oss's has its own.
+    /// `act(gate) · up`; those with limits have their own.
     pub fn gated(self, gate: &Tensor, up: &Tensor) -> Tensor {
         if self == Activation::ClampedSwiGlu {
             return self.forward(gate) * (up.clamp(-SWIGLU_LIMIT, SWIGLU_LIMIT) + 1.0);
+        }
+        if let Activation::LimitedSilu(limit) = self {
+            return self.forward(gate) * up.clamp(-limit.get(), limit.get());
         }
         if self == Activation::Silu && can_fuse(gate) && can_fuse(up) {
             return swiglu(gate, up);

@@ -89,6 +89,39 @@ impl Rope {
         (x_THC * self.cos_TR.unsqueeze(1) + turned * self.sin_TR.unsqueeze(1)).to_kind(x_THC.kind())
     }
 
+    /// Undoes `apply`, the order of channels included. Computed by plain operators.
+    pub fn apply_back(&self, x_THC: &Tensor) -> Tensor {
+        let (width, turning) = (x_THC.size()[2], self.width());
+        if turning < width {
+            let turned = self.apply_back(&x_THC.narrow(2, 0, turning));
+            return Tensor::cat(&[turned, x_THC.narrow(2, turning, width - turning)], -1);
+        }
+        let halves = x_THC.chunk(2, -1);
+        let turned = Tensor::cat(&[halves[1].shallow_clone(), halves[0].neg()], -1);
+        let x_THR = (x_THC * self.cos_TR.unsqueeze(1) + turned * self.sin_TR.unsqueeze(1)).to_kind(x_THC.kind());
+        match self.layout {
+            RopeLayout::HalfSplit => x_THR,
+            RopeLayout::Interleaved => x_THR.unflatten(-1, [2, -1]).transpose(-1, -2).flatten(-2, -1),
+        }
+    }
+
+    /// Channels of a head that turn.
+    pub fn width(&self) -> i64 {
+        self.cos_TR.size()[1]
+    }
+
+    /// Cosines and sines, `[T, R]`.
+    pub fn tables(&self) -> [&Tensor; 2] {
+        [&self.cos_TR, &self.sin_TR]
+    }
+
+    /// The rotations of other tokens, by rows of these tables.
+    #[must_use]
+    pub fn with_tables(&self, tables: [Tensor; 2]) -> Rope {
+        let [cos_TR, sin_TR] = tables.map(|table| table.contiguous());
+        Rope { cos_TR, sin_TR, layout: self.layout }
+    }
+
     /// For the fused operator behind a norm, where it takes the tables.
     pub(super) fn turn(&self) -> Option<Turn<'_>> {
         let fits = self.layout == RopeLayout::HalfSplit && is_table(&self.cos_TR);
@@ -126,6 +159,17 @@ mod tests {
                 (turned.get(0) * turned.get(1)).sum(Kind::Float).double_value(&[])
             };
             assert!((score(0) - score(50)).abs() < 1e-4 && (score(0) - 1.0).abs() > 1e-2);
+        }
+    }
+
+    #[test]
+    fn what_was_turned_is_turned_back() {
+        let x = Tensor::arange(24, (Kind::Float, Device::Cpu)).view([2, 2, 6]) / 24.0;
+        for layout in [RopeLayout::HalfSplit, RopeLayout::Interleaved] {
+            let config = RopeConfig { layout, ..RopeConfig::plain(4, 100.0) };
+            let rope = Rope::new(&config, &Tensor::from_slice(&[3i64, 11]), Kind::Float);
+            let back = rope.apply_back(&rope.apply(&x));
+            assert!(back.allclose(&x, 1e-5, 1e-6, false), "{layout:?}: {back:?}");
         }
     }
 

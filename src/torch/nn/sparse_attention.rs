@@ -18,7 +18,7 @@ use super::attend::attend;
 const CHUNK: i64 = 512;
 
 /// Elements of a chunk's scores over all heads.
-const MAX_SCORES: i64 = 1 << 24;
+pub(super) const MAX_SCORES: i64 = 1 << 24;
 
 /// Queries and keys of an indexer, turned by their positions, and the weights of its heads.
 pub struct IndexRows {
@@ -41,12 +41,17 @@ pub struct ChosenKeys {
 /// Scores `[B, Q, S]`, float32, of keys `k_BSC` for queries `q_BQIC`, of which the first sees `first + 1` keys: the sum
 /// over heads of `w · ReLU(q · k)`; minus infinity for later keys. `w_BQI` has the scale in it.
 pub(super) fn index_scores(q_BQIC: &Tensor, k_BSC: &Tensor, w_BQI: &Tensor, first: i64) -> Tensor {
+    let scores = head_scores(q_BQIC, k_BSC, w_BQI);
+    scores.masked_fill(&later(q_BQIC.size()[1], first, q_BQIC.device()), f64::NEG_INFINITY)
+}
+
+/// Scores `[B, Q, S]`, float32, of all keys `k_BSC` for queries `q_BQIC`: the sum over heads of `w · ReLU(q · k)`.
+pub(super) fn head_scores(q_BQIC: &Tensor, k_BSC: &Tensor, w_BQI: &Tensor) -> Tensor {
     let heads = [q_BQIC.size()[1], q_BQIC.size()[2]];
     // Heads and queries are rows of one product: the keys would be copied for every query otherwise.
     let rows = q_BQIC.to_kind(Kind::Float).flatten(1, 2);
     let products = rows.matmul(&k_BSC.to_kind(Kind::Float).transpose(1, 2)).unflatten(1, heads);
-    let scores = w_BQI.unsqueeze(2).matmul(&products.relu()).squeeze_dim(2);
-    scores.masked_fill(&later(q_BQIC.size()[1], first, q_BQIC.device()), f64::NEG_INFINITY)
+    w_BQI.unsqueeze(2).matmul(&products.relu()).squeeze_dim(2)
 }
 
 /// Returns which of `first + queries` keys come after each of the queries, `[Q, S]`.

@@ -9,7 +9,7 @@ use super::attend::{Scores, attend_sinking};
 use super::attention::PackedAttention;
 
 /// Queries of a chunk are at least so many.
-const MIN_CHUNK: i64 = 256;
+pub(super) const MIN_CHUNK: i64 = 256;
 
 /// Works like [`PackedAttention::forward_with`] of causal `documents`, where a token sees `window` tokens, the last of them
 /// itself; and a key without a value whose score is the head's of `sinks_H`, where they are given.

@@ -21,6 +21,8 @@ pub enum Init {
     Sinusoids(i64),
     /// The rows of a table of positions, this wide: see [`alternating`].
     Alternating(i64),
+    /// Rows of so many (the second) different whole numbers below the first.
+    Distinct(i64, i64),
 }
 
 /// The values of parameter `name`, `len` of them.
@@ -37,8 +39,22 @@ pub(super) fn values(init: Init, seed: u64, name: &str, len: usize) -> Vec<f32> 
         }
         Init::Sinusoids(width) => sinusoids(len as i64 / width, width),
         Init::Alternating(width) => alternating(len as i64 / width, width),
+        Init::Distinct(below, width) => (0..(len as i64 / width.max(1)) as u64)
+            .flat_map(|row| distinct(&key, row, below as u64, width as u64))
+            .collect(),
         Init::Normal(std) => (0..len as u64).map(|i| (key.normal(i) * std) as f32).collect(),
     }
+}
+
+/// The first `width` of a shuffle of the numbers below `below`.
+fn distinct(key: &Counter, row: u64, below: u64, width: u64) -> Vec<f32> {
+    let mut numbers: Vec<u64> = (0..below).collect();
+    for at in 0..width.min(below) {
+        let rest = below - at;
+        let drawn = (key.unit(row * width + at) * rest as f64) as u64;
+        numbers.swap(at as usize, (at + drawn.min(rest - 1)) as usize);
+    }
+    numbers.into_iter().take(width as usize).map(|number| number as f32).collect()
 }
 
 /// Sines and then cosines of each of `length` positions, row by row: channel `i` of each half turns `width / 2 - 1` steps
@@ -86,6 +102,16 @@ mod tests {
         let mean = drawn.iter().sum::<f32>() / 40_000.0;
         let variance = drawn.iter().map(|x| (x - mean).powi(2)).sum::<f32>() / 40_000.0;
         assert!(mean.abs() < 0.01 && (variance.sqrt() - 0.5).abs() < 0.01, "{mean} {variance}");
+    }
+
+    #[test]
+    fn rows_of_distinct_numbers() {
+        let table = values(Init::Distinct(8, 3), 1, "w", 30);
+        for row in table.chunks(3) {
+            assert!(row.iter().all(|x| (0.0..8.0).contains(x) && x.fract() == 0.0), "{row:?}");
+            assert!(row[0] != row[1] && row[0] != row[2] && row[1] != row[2], "{row:?}");
+        }
+        assert_ne!(table[..3], table[3..6]);
     }
 
     #[test]

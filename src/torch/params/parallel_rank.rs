@@ -239,6 +239,7 @@ mod tests {
             rows: Some((rows, 6)),
             transposed: false,
             repeats: false,
+            is_integer: false,
         };
         let pieces: Vec<StoredTensor> = (0..4).flat_map(|e| [piece(e, "gate", 0), piece(e, "up", 6)]).collect();
         let whole = ParamSpec::new("experts", &[4, 12, 5], Init::Zeros).in_sections(1, &[6, 6]).stored_as(pieces);

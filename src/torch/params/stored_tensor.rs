@@ -18,13 +18,15 @@ pub struct StoredTensor {
     pub transposed: bool,
     /// True if the checkpoint repeats what another of the parameter's pieces holds: it is written, and never read.
     pub repeats: bool,
+    /// True if its values are whole numbers, which the checkpoint has as such (int64).
+    pub is_integer: bool,
 }
 
 impl StoredTensor {
     /// The parameter itself.
     pub fn whole(name: &str, shape: &[i64]) -> StoredTensor {
         let (name, shape) = (name.to_owned(), shape.to_vec());
-        StoredTensor { name, shape, index: None, rows: None, transposed: false, repeats: false }
+        StoredTensor { name, shape, index: None, rows: None, transposed: false, repeats: false, is_integer: false }
     }
 
     /// The parameter itself once more.
@@ -66,6 +68,7 @@ mod tests {
             rows,
             transposed,
             repeats: false,
+            is_integer: false,
         };
         let _ = piece(Some(1), Some((4, 2)), true, &[3, 2]).view(&param).fill_(1.0);
         let filled = param.sum_dim_intlist([2i64].as_slice(), false, Kind::Float);

@@ -166,6 +166,20 @@ fn sinks_and_biased_experts_split_among_ranks() {
     check("gpt_oss-square-mqa-3layers", &foundation(Layout { pp: 3, tp: 2, ..Layout::default() }));
 }
 
+/// A residual of several streams outside of regions and between stages, attention that all ranks compute alike, and
+/// experts that are looked up by token.
+#[test]
+fn streams_and_compressed_attention() {
+    check("deepseek_v4-seed1", &tp(2));
+    check("deepseek_v4-seed1", &sp(2));
+    check("deepseek_v4-seed1", &foundation(Layout { dp: 2, ep: 2, ..Layout::default() }));
+    check("deepseek_v4-seed1", &foundation(Layout { pp: 3, ..Layout::default() }));
+    check("deepseek_v4-seed1", &zero(Layout { dp: 2, tp: 2, ..Layout::default() }, 3));
+    check("deepseek_v4_mtp-seed1", &sp(2));
+    check("deepseek_v4_mtp-seed1", &foundation(Layout { pp: 2, ..Layout::default() }));
+    check("deepseek_v4-heavy-2streams-tied", &foundation(Layout { pp: 2, tp: 2, ..Layout::default() }));
+}
+
 #[test]
 fn recurrent_layers_with_shared_experts() {
     check("qwen3_next-seed1", &sp(2));

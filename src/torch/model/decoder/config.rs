@@ -5,7 +5,8 @@ use super::neftune::Neftune;
 use crate::model::objective::Smoothing;
 use crate::nn::moe::MoeConfig;
 use crate::nn::{
-    Activation, AttentionConfig, GatedDeltaConfig, IndexerTraining, KeyChoice, MlaConfig, NormConfig, RopeConfig,
+    Activation, AttentionConfig, CompressedConfig, GatedDeltaConfig, IndexerTraining, KeyChoice, MlaConfig, NormConfig,
+    RopeConfig, StreamsConfig,
 };
 use crate::params::ParallelRank;
 
@@ -21,6 +22,8 @@ pub struct DecoderConfig {
     /// The norm after the last layer, and the norms of prediction heads.
     pub norm: NormConfig,
     pub layers: Vec<LayerConfig>,
+    /// The streams that the residual is made of (hyper-connections); `None`: one, to which branches add.
+    pub streams: Option<StreamsConfig>,
     pub tie_word_embeddings: bool,
     /// True if the head has a bias.
     pub head_bias: bool,
@@ -66,6 +69,7 @@ pub enum MixerConfig {
     Attention(AttentionConfig),
     Mla(MlaConfig),
     GatedDelta(GatedDeltaConfig),
+    Compressed(CompressedConfig),
 }
 
 impl From<AttentionConfig> for MixerConfig {
@@ -156,7 +160,8 @@ impl DecoderConfig {
     /// Trains `num_heads` prediction heads as well, each as the last layer. False where the family has none.
     #[must_use]
     pub fn enable_mtp(&mut self, num_heads: usize, loss_weight: f64) -> bool {
-        let (Some(names), Some(layer)) = (self.mtp_names.clone(), self.layers.last().cloned()) else { return false };
+        let (Some(names), Some(last)) = (self.mtp_names.clone(), self.layers.last()) else { return false };
+        let layer = names.layer.as_deref().unwrap_or(last).clone();
         if num_heads > 1 && matches!(names.heads, MtpPlace::Single(_)) {
             return false;
         }
@@ -201,19 +206,30 @@ impl DecoderConfig {
 }
 
 /// Describes how a checkpoint stores its prediction heads. Names are within a head, but the layer's own.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct MtpNames {
     /// The names of the first head; where it is a whole name and no number is to follow, the checkpoint can have one
     /// head only.
     pub heads: MtpPlace,
     pub embedding_norm: &'static str,
     pub hidden_norm: &'static str,
-    pub project: &'static str,
+    pub project: MtpProjection,
     pub last_norm: &'static str,
     /// True if the state comes before the embedding in the joined vector.
     pub hidden_first: bool,
     /// Holds what checkpoints call the embedding and the head that every prediction head repeats, where they do.
     pub repeats: Option<[&'static str; 2]>,
+    /// The layer of a head; `None`: as the decoder's last.
+    pub layer: Option<Box<LayerConfig>>,
+}
+
+/// How a head joins the embedding of a token with the state before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MtpProjection {
+    /// One map of both, end to end.
+    Joined(&'static str),
+    /// A map of each, whose outputs are added (DeepSeek-V4): the state is that of every stream before the last mix.
+    Apart([&'static str; 2]),
 }
 
 /// Says where the heads stand.

@@ -70,6 +70,9 @@ impl DecoderConfig {
                 MixerConfig::GatedDelta(_) => {
                     return Err(ContextParallelError::Mixer { layer, what: "a gated delta net" });
                 }
+                MixerConfig::Compressed(_) => {
+                    return Err(ContextParallelError::Mixer { layer, what: "compressed attention" });
+                }
             };
             if attention == ContextAttention::Ulysses && heads % ranks as i64 != 0 {
                 return Err(ContextParallelError::Heads { heads, ranks });

@@ -52,6 +52,7 @@ fn of_layer(layer: &LayerConfig, place: &ParallelRank) -> Result<LayerConfig> {
         MixerConfig::Attention(attention) => MixerConfig::Attention(of_attention(attention, place)?),
         MixerConfig::Mla(mla) => MixerConfig::Mla(of_mla(mla, place)?),
         MixerConfig::GatedDelta(delta) => MixerConfig::GatedDelta(of_delta(delta, place)?),
+        MixerConfig::Compressed(_) => layer.mixer.clone(),
     };
     let feed_forward = match &layer.feed_forward {
         FeedForwardConfig::Dense { intermediate_size, bias } => FeedForwardConfig::Dense {
@@ -71,6 +72,8 @@ impl MixerConfig {
             MixerConfig::Attention(attention) => attention.qk_norm != QkNorm::Full,
             MixerConfig::Mla(mla) => mla.keys == KeyChoice::All,
             MixerConfig::GatedDelta(_) => true,
+            // All heads have the same keys, and projections behind them span heads.
+            MixerConfig::Compressed(_) => false,
         }
     }
 }

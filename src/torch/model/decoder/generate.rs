@@ -188,17 +188,19 @@ impl Cache {
             rows.iter().enumerate().map(|(input, rows)| (index(rows), levels(input))).collect();
         let position_ids: Vec<&Tensor> = prompts.iter().map(|prompt| &prompt.position_ids).collect();
         let contexts = model.contexts(&Tensor::cat(&position_ids, -1), &ends);
-        let mut x_TD = model.token_table().look_up(&index(&input_ids));
+        let ids_T = index(&input_ids);
+        let mut x_TD = model.token_table().look_up(&ids_T);
         for (rows, levels) in &features {
             x_TD = levels.first().map_or_else(|| x_TD.shallow_clone(), |merged| x_TD.index_copy(0, rows, merged));
         }
+        x_TD = model.config().first_residual(x_TD);
         let split = model.split(&Tensor::from_slice(&input_ids));
         for (number, (layer, state)) in model.layers.iter().zip(&mut self.layers).enumerate() {
             let mixer = &layer.mixer;
             let context = &contexts[layer.rope];
-            let y_TD = mixer.module.prefill(&mixer.input(&x_TD), context, &self.columns, state);
-            x_TD += layer.normed_output(0, y_TD);
-            x_TD += layer.normed_output(1, layer.feed_forward.forward(&x_TD, split.as_ref()));
+            let (columns, split) = (&self.columns, split.as_ref());
+            x_TD = layer.with_branch(0, x_TD, |x| mixer.module.prefill(&mixer.input(x), context, columns, state));
+            x_TD = layer.with_branch(1, x_TD, |x| layer.feed_forward.forward(x, &ids_T, split));
             for (rows, levels) in &features {
                 if let Some(level) = levels.get(number + 1) {
                     x_TD = x_TD.index_add(0, rows, level);
@@ -222,12 +224,12 @@ impl Cache {
         };
         self.positions += 1;
         self.columns.used += 1;
-        let mut x_BD = model.token_table().look_up(tokens);
+        let mut x_BD = model.config().first_residual(model.token_table().look_up(tokens));
         for (layer, state) in model.layers.iter().zip(&mut self.layers) {
             let mixer = &layer.mixer;
-            let y_BD = mixer.module.step(&mixer.input(&x_BD), &ropes[layer.rope], &self.columns, state);
-            x_BD += layer.normed_output(0, y_BD);
-            x_BD += layer.normed_output(1, layer.feed_forward.forward(&x_BD, None));
+            let (columns, rope) = (&self.columns, &ropes[layer.rope]);
+            x_BD = layer.with_branch(0, x_BD, |x| mixer.module.step(&mixer.input(x), rope, columns, state));
+            x_BD = layer.with_branch(1, x_BD, |x| layer.feed_forward.forward(x, tokens, None));
         }
         model.logits(&model.last().norm.forward(&x_BD))
     }

@@ -9,7 +9,10 @@ use super::config::{DecoderConfig, FeedForwardConfig, LayerConfig, MixerConfig};
 use super::cut;
 use super::moe::Moe;
 use super::recording::{Recording, Split};
-use crate::nn::{Context, GatedDelta, Mixer, Mla, NormConfig, PieceAttention, RmsNorm, SelfAttention, SwiGlu};
+use super::streams::{Connection, Opened};
+use crate::nn::{
+    CompressedAttention, Context, GatedDelta, Mixer, Mla, NormConfig, PieceAttention, RmsNorm, SelfAttention, SwiGlu,
+};
 use crate::params::{ParamId, ParamSpec, ParamStore, Scope};
 use crate::tape::{KeyValues, Slot, Tape};
 
@@ -22,6 +25,8 @@ pub(super) struct Layer {
     pub feed_forward: FeedForward,
     /// The norms of the branches' outputs.
     output_norms: Option<[OutputNorm; 2]>,
+    /// Where the residual is several streams, those of the two branches.
+    connections: Option<[Connection; 2]>,
     /// The number of its rotary embeddings among the decoder's.
     pub rope: usize,
 }
@@ -56,7 +61,12 @@ impl Layer {
                 specs.extend(Mla::specs(&format!("{prefix}{}.", names.attention), width, mla, std))
             }
             MixerConfig::GatedDelta(delta) => specs.extend(delta.specs(&format!("{prefix}{GATED_DELTA}."), std)),
+            MixerConfig::Compressed(compressed) => {
+                let prefix = format!("{prefix}{}.", names.attention);
+                specs.extend(CompressedAttention::specs(&prefix, width, compressed, std));
+            }
         }
+        specs.extend(Connection::specs(config, prefix));
         let output_norms = layer.output_norms.into_iter().flatten();
         specs.extend(output_norms.flat_map(|name| layer.norm.specs(prefix, name, width)));
         specs.extend(input_norm(names.post_norm));
@@ -93,6 +103,9 @@ impl Layer {
             MixerConfig::GatedDelta(delta) => branch(norm, params, prefix, input_norm, GATED_DELTA, |scope| {
                 Box::new(GatedDelta::new(scope, delta)) as Box<dyn Mixer>
             }),
+            MixerConfig::Compressed(compressed) => branch(norm, params, prefix, input_norm, names.attention, |scope| {
+                Box::new(CompressedAttention::new(scope, compressed)) as Box<dyn Mixer>
+            }),
         };
         let feed_forward = match feed_forward {
             FeedForwardConfig::Dense { .. } => {
@@ -113,19 +126,30 @@ impl Layer {
             splits,
             feed_forward,
             output_norms: layer.output_norms.map(|names| names.map(output_norm)),
+            connections: Connection::of_layer(config, prefix, params),
             rope,
         }
     }
 
-    /// The norm of the output `[T, D]` of the mixer (0) or the feed-forward (1), where there is one; without a tape.
-    pub fn normed_output(&self, branch: usize, y_TD: Tensor) -> Tensor {
-        match &self.output_norms {
+    /// The residual after the mixer (0) or the feed-forward (1), which `run` computes of what it reads; without a tape.
+    pub fn with_branch(&self, branch: usize, x: Tensor, run: impl FnOnce(&Tensor) -> Tensor) -> Tensor {
+        let normed = |y_TD: Tensor| match &self.output_norms {
             Some(norms) => norms[branch].norm.forward(&y_TD),
             None => y_TD,
+        };
+        match &self.connections {
+            Some(connections) => {
+                let (h_TD, spread) = connections[branch].open(&x);
+                spread.close(&x, &normed(run(&h_TD)))
+            }
+            None => {
+                let y_TD = normed(run(&x));
+                x + y_TD
+            }
         }
     }
 
-    /// Works like `normed_output` on a tape, outside of regions.
+    /// The norm of the output `y` of a branch, where there is one, outside of regions.
     fn record_output(&self, tape: &mut Tape, name: &str, branch: usize, y: Slot, recording: &Recording) -> Slot {
         let Some(norms) = &self.output_norms else { return y };
         let OutputNorm { norm, ids } = &norms[branch];
@@ -146,15 +170,19 @@ impl Layer {
         context: &Rc<Context>,
         recording: &mut Recording,
     ) -> Slot {
+        let connection = |branch: usize| self.connections.as_ref().map(|both| &both[branch]);
+        let (of_mixer, of_mlp) = (format!("{name} mixer"), format!("{name} mlp"));
+        let opened = Opened::record(tape, &of_mixer, x, connection(0), recording);
         let y = match recording.piece.clone() {
-            Some(piece) => self.record_piece(tape, name, x, context, piece, recording),
-            None => self.record_mixer(tape, name, x, context, recording),
+            Some(piece) => self.record_piece(tape, name, opened.read, context, piece, recording),
+            None => self.record_mixer(tape, name, opened.read, context, recording),
         };
-        let y = self.record_output(tape, &format!("{name} mixer"), 0, y, recording);
-        let x = tape.add(x, y);
-        let y = self.feed_forward.record(tape, name, x, recording);
-        let y = self.record_output(tape, &format!("{name} mlp"), 1, y, recording);
-        tape.add(x, y)
+        let y = self.record_output(tape, &of_mixer, 0, y, recording);
+        let x = opened.close(tape, &of_mixer, x, y, recording.policy);
+        let opened = Opened::record(tape, &of_mlp, x, connection(1), recording);
+        let y = self.feed_forward.record(tape, name, opened.read, recording);
+        let y = self.record_output(tape, &of_mlp, 1, y, recording);
+        opened.close(tape, &of_mlp, x, y, recording.policy)
     }
 
     /// The mixer of a piece of a sequence.
@@ -241,10 +269,11 @@ impl FeedForward {
     }
 
     /// The branch without a tape, its norm included and the residual not: `[T, D]` to `[T, D]`.
-    pub fn forward(&self, x_TD: &Tensor, split: Option<&Split>) -> Tensor {
+    /// `ids_T`, int64, are its tokens.
+    pub fn forward(&self, x_TD: &Tensor, ids_T: &Tensor, split: Option<&Split>) -> Tensor {
         match self {
             FeedForward::Dense(branch) => branch.module.forward(&branch.input(x_TD)),
-            FeedForward::Moe(moe) => moe.forward(x_TD, split),
+            FeedForward::Moe(moe) => moe.forward(x_TD, ids_T, split),
         }
     }
 }

@@ -40,10 +40,13 @@ mod score;
 mod shape;
 mod stage;
 mod states;
+mod streams;
 mod transformer;
 
 pub use batch::{Targets, TextBatch, TextOptions, TextTape};
-pub use config::{Balance, DecoderConfig, FeedForwardConfig, LayerConfig, MixerConfig, MtpConfig, MtpNames, MtpPlace};
+pub use config::{
+    Balance, DecoderConfig, FeedForwardConfig, LayerConfig, MixerConfig, MtpConfig, MtpNames, MtpPlace, MtpProjection,
+};
 pub use family::DecoderFamily;
 pub use generate::{Prompt, generate, generate_each};
 pub use names::Names;

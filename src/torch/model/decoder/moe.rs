@@ -8,7 +8,7 @@ use std::rc::Rc;
 use tch::Tensor;
 
 use super::config::{DecoderConfig, LayerConfig};
-use super::recording::{LayerLosses, Recording, Split};
+use super::recording::{LayerLosses, Recording, Split, Wanted};
 use crate::model::routing::RoutedExperts;
 use crate::nn::RmsNorm;
 use crate::nn::moe::{Experts, MoeConfig, Order, Router, SharedExperts, choices_by_softmax, z_loss};
@@ -136,7 +136,8 @@ impl Moe {
     }
 
     /// The branch without a tape, its norm included and the residual not: `[T, D]` to `[T, D]`.
-    pub fn forward(&self, x_TD: &Tensor, split: Option<&Split>) -> Tensor {
+    /// `ids_T`, int64, are its tokens.
+    pub fn forward(&self, x_TD: &Tensor, ids_T: &Tensor, split: Option<&Split>) -> Tensor {
         let h_TD = match &self.norm {
             Some(norm) => norm.forward(x_TD),
             None => x_TD.shallow_clone(),
@@ -145,11 +146,12 @@ impl Moe {
             (Some((media, _)), Some(split)) => {
                 let mut y_TD = h_TD.zeros_like();
                 for (set, rows) in [(&self.experts, &split.others), (media, &split.media)] {
-                    y_TD = y_TD.index_add(0, rows, &set.forward(&h_TD.index_select(0, rows)));
+                    let (h_TD, ids_T) = (h_TD.index_select(0, rows), ids_T.index_select(0, rows));
+                    y_TD = y_TD.index_add(0, rows, &set.forward(&h_TD, &ids_T));
                 }
                 y_TD
             }
-            _ => self.experts.forward(&h_TD),
+            _ => self.experts.forward(&h_TD, ids_T),
         };
         match &self.shared {
             Some((shared, _)) => y_TD + shared.forward(&h_TD),
@@ -159,9 +161,9 @@ impl Moe {
 }
 
 impl ExpertSet {
-    fn forward(&self, h_TD: &Tensor) -> Tensor {
+    fn forward(&self, h_TD: &Tensor, ids_T: &Tensor) -> Tensor {
         let config = self.router.config();
-        let routing = self.router.forward(h_TD);
+        let routing = self.router.forward(h_TD, Some(ids_T));
         let order = Order::new(&routing.experts_TK, config.num_experts);
         let rows_ND = Order::dispatch(h_TD, &order.sources_N, config.top_k);
         let (y_ND, _) = self.experts.forward(&rows_ND, &order.counts_E);
@@ -169,11 +171,17 @@ impl ExpertSet {
     }
 
     fn record(&self, tape: &mut Tape, layer: &str, media: bool, h: Slot, recording: &mut Recording) -> Slot {
-        let Recording { policy, wanted, keep_routing, .. } = *recording;
+        let Recording { policy, keep_routing, ids, .. } = *recording;
+        // Of a table of experts nothing is to be balanced.
+        let by_token = self.router.config().by_token.is_some();
+        let (wanted, ids) = match by_token {
+            true => (Wanted::default(), ids),
+            false => (recording.wanted, None),
+        };
         let (num_experts, top_k) = (self.router.config().num_experts, self.router.config().top_k);
         let router = self.router.clone();
         let route = move |reads: &[Tensor]| {
-            let routing = router.forward(&reads[0]);
+            let routing = router.forward(&reads[0], reads.get(1));
             let order = Order::new(&routing.experts_TK, num_experts);
             let mut outputs = vec![routing.weights_TK, order.sources_N, order.rows_N, order.counts_E];
             if wanted.aux {
@@ -191,7 +199,8 @@ impl ExpertSet {
         let kind = if media { "media " } else { "" };
         let name = |step: &str| format!("{layer} {kind}{step}");
         let num_outputs = 4 + 2 * usize::from(wanted.aux) + usize::from(wanted.z) + 2 * usize::from(keep_routing);
-        let outputs = tape.run(name("route"), &self.router_ids, policy, &[h], num_outputs, route);
+        let reads: Vec<Slot> = std::iter::once(h).chain(ids).collect();
+        let outputs = tape.run(name("route"), &self.router_ids, policy, &reads, num_outputs, route);
         let [weights, sources, rows, counts] = outputs[..4] else { unreachable!("four at least") };
         let mut others = outputs[4..].iter().copied();
         let mut next = || others.next().expect("as many as were counted");

@@ -7,8 +7,9 @@ use std::rc::Rc;
 
 use tch::Tensor;
 
-use super::config::{DecoderConfig, MtpConfig, MtpPlace};
+use super::config::{DecoderConfig, MtpConfig, MtpPlace, MtpProjection};
 use super::layer::Layer;
+use super::streams::LastNorm;
 use crate::nn::{Linear, RmsNorm};
 use crate::params::{ParamId, ParamSpec, ParamStore, Scope, StoredTensor};
 
@@ -37,10 +38,15 @@ impl MtpConfig {
         let head = |number| {
             let (prefix, layer) = self.prefixes(number);
             let mut specs = Layer::specs(config, &self.layer, &layer);
-            for norm in [names.embedding_norm, names.hidden_norm, names.last_norm] {
+            for norm in [names.embedding_norm, names.hidden_norm] {
                 specs.extend(config.norm.specs(&prefix, norm, width));
             }
-            specs.extend(Linear::specs(&prefix, names.project, 2 * width, width, false, config.initializer_range));
+            specs.extend(LastNorm::specs(config, &prefix, names.last_norm));
+            let linear = |name, inputs| Linear::specs(&prefix, name, inputs, width, false, config.initializer_range);
+            specs.extend(match names.project {
+                MtpProjection::Joined(name) => linear(name, 2 * width),
+                MtpProjection::Apart(both) => both.into_iter().flat_map(|name| linear(name, width)).collect(),
+            });
             specs
         };
         (0..self.num_heads).flat_map(head).collect()
@@ -51,8 +57,14 @@ impl MtpConfig {
 pub(super) struct Join {
     embedding_norm: RmsNorm,
     hidden_norm: RmsNorm,
-    project: Linear,
+    project: Projection,
     hidden_first: bool,
+}
+
+enum Projection {
+    Joined(Linear),
+    /// Of the embedding, and of the state.
+    Apart([Linear; 2]),
 }
 
 /// One prediction head on its parameters.
@@ -60,7 +72,7 @@ pub(super) struct MtpHead {
     pub join: Rc<Join>,
     pub join_ids: Vec<ParamId>,
     pub layer: Layer,
-    pub last_norm: Rc<RmsNorm>,
+    pub last_norm: Rc<LastNorm>,
     pub last_norm_ids: Vec<ParamId>,
 }
 
@@ -73,14 +85,17 @@ impl MtpHead {
             let join = Join {
                 embedding_norm: config.norm.build(&scope, mtp.names.embedding_norm),
                 hidden_norm: config.norm.build(&scope, mtp.names.hidden_norm),
-                project: Linear::new(&scope, mtp.names.project),
+                project: match mtp.names.project {
+                    MtpProjection::Joined(name) => Projection::Joined(Linear::new(&scope, name)),
+                    MtpProjection::Apart(both) => Projection::Apart(both.map(|name| Linear::new(&scope, name))),
+                },
                 hidden_first: mtp.names.hidden_first,
             };
             MtpHead {
                 join: Rc::new(join),
                 join_ids: scope.into_ids(),
                 layer: Layer::new(config, &mtp.layer, &layer, params),
-                last_norm: Rc::new(config.norm.build(&last, mtp.names.last_norm)),
+                last_norm: Rc::new(LastNorm::new(config, &last, mtp.names.last_norm)),
                 last_norm_ids: last.into_ids(),
             }
         };
@@ -89,10 +104,20 @@ impl MtpHead {
 }
 
 impl Join {
-    pub fn forward(&self, embedding_TD: &Tensor, hidden_TD: &Tensor) -> Tensor {
+    /// The state `[T, D]`, or `[T, M·D]` of M streams, which the result has as well.
+    pub fn forward(&self, embedding_TD: &Tensor, hidden: &Tensor) -> Tensor {
         let embedding = self.embedding_norm.forward(embedding_TD);
-        let hidden = self.hidden_norm.forward(hidden_TD);
-        let both = if self.hidden_first { [hidden, embedding] } else { [embedding, hidden] };
-        self.project.forward(&Tensor::cat(&both, -1))
+        match &self.project {
+            Projection::Joined(project) => {
+                let hidden = self.hidden_norm.forward(hidden);
+                let both = if self.hidden_first { [hidden, embedding] } else { [embedding, hidden] };
+                project.forward(&Tensor::cat(&both, -1))
+            }
+            Projection::Apart([of_embedding, of_hidden]) => {
+                let hidden_TMD = hidden.unflatten(-1, [-1, embedding_TD.size()[1]]);
+                let hidden_TMD = of_hidden.forward(&self.hidden_norm.forward(&hidden_TMD));
+                (of_embedding.forward(&embedding).unsqueeze(1) + hidden_TMD).flatten(1, 2)
+            }
+        }
     }
 }

@@ -21,6 +21,8 @@ pub struct Names {
     /// Gate and up of a dense feed-forward, and down.
     pub gate_up: GateUp<'static>,
     pub down: &'static str,
+    /// What files write otherwise than the modules are called, in this order: a part of a name and what stands for it.
+    pub renames: &'static [(&'static str, &'static str)],
 }
 
 impl Names {
@@ -38,7 +40,15 @@ impl Names {
             mlp: "mlp",
             gate_up: GateUp::Separate(["gate_proj", "up_proj"]),
             down: "down_proj",
+            renames: &[],
         }
+    }
+}
+
+impl Names {
+    /// The name in files of what is called `name` here.
+    pub fn in_files(&self, name: &str) -> String {
+        self.renames.iter().fold(name.to_owned(), |name, (from, to)| name.replacen(from, to, 1))
     }
 }
 

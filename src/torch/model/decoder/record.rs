@@ -34,6 +34,7 @@ impl Decoder {
             wanted,
             keep_routing: options.keep_routing,
             split: self.split(&batch.input_ids),
+            ids: None,
             row: batch.row.clone(),
             routed: Vec::new(),
             losses: Vec::new(),
@@ -41,6 +42,11 @@ impl Decoder {
             piece: batch.past.map(|past| Rc::new(PieceAttention::new(&batch.cu_seqlens, past, self.device))),
             key_values: Vec::new(),
         };
+        if self.config.routes_by_token() {
+            let ids = batch.input_ids.to_device(self.device);
+            let taken = move |_: &[Tensor]| vec![ids.shallow_clone()];
+            recording.ids = Some(tape.run("tokens", &[], Policy::Keep, &[], 1, taken)[0]);
+        }
         let tokens = recording.tokens();
         let crossing = |layer: usize| Crossing {
             num_tokens: tokens.end - tokens.start,
@@ -65,6 +71,7 @@ impl Decoder {
             for (rows, levels) in rows.iter().zip(&features) {
                 x = levels.first().map_or(x, |&merged| rows.put(&mut tape, x, merged));
             }
+            let x = self.config.record_first_residual(&mut tape, x);
             let deep = features.iter().map(|levels| levels.iter().skip(1).copied().collect()).collect();
             (x, Carried { deep, routers: RouterSums::default(), mixers: None })
         } else {

@@ -28,11 +28,16 @@ impl Decoder {
     ) -> Vec<(Slot, f64)> {
         let Some(config) = self.config.mtp.as_ref().filter(|_| !self.mtp.is_empty()) else { return Vec::new() };
         let (policy, last) = (recording.policy, self.last());
-        let norm = last.norm.clone();
-        let forward = move |reads: &[Tensor]| vec![norm.forward(&reads[0])];
-        recording.set_alike(tape, true);
-        let mut hidden = tape.run("mtp norm", &last.norm_ids, policy, &[x], 1, forward)[0];
-        recording.set_alike(tape, false);
+        // Heads of several streams go on from these, before they are mixed.
+        let has_streams = self.config.streams.is_some();
+        let mut hidden = x;
+        if !has_streams {
+            let norm = last.norm.clone();
+            let forward = move |reads: &[Tensor]| vec![norm.forward(&reads[0])];
+            recording.set_alike(tape, true);
+            hidden = tape.run("mtp norm", &last.norm_ids, policy, &[x], 1, forward)[0];
+            recording.set_alike(tape, false);
+        }
         let (mut ids, mut labels) = (batch.input_ids.shallow_clone(), targets.labels.clone());
         let mut losses = Vec::new();
         for (number, head) in self.mtp.iter().enumerate() {
@@ -44,10 +49,11 @@ impl Decoder {
             let norm = head.last_norm.clone();
             let forward = move |reads: &[Tensor]| vec![norm.forward(&reads[0])];
             recording.set_alike(tape, true);
-            hidden = tape.run(format!("mtp {number} norm"), &head.last_norm_ids, policy, &[y], 1, forward)[0];
+            let state = tape.run(format!("mtp {number} norm"), &head.last_norm_ids, policy, &[y], 1, forward)[0];
             recording.set_alike(tape, false);
             let (rows, wanted) = counted(&labels);
-            let entered = recording.enter_region(tape, hidden);
+            hidden = if has_streams { y } else { state };
+            let entered = recording.enter_region(tape, state);
             let taken = tape.take_rows(entered, index(&rows, self.device));
             let loss = self.cross_entropy().record(tape, &format!("mtp {number} loss"), taken, &wanted, targets.scale);
             losses.push((loss, config.loss_weight / config.num_heads as f64));

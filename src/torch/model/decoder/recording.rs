@@ -20,6 +20,8 @@ pub(super) struct Recording {
     pub keep_routing: bool,
     /// `None` where there are no tokens of pictures or videos, or all experts are for all tokens.
     pub split: Option<Split>,
+    /// The tokens of the row `[T]`, int64, where routers look experts up by them.
+    pub ids: Option<Slot>,
     /// The share of this rank, where ranks share a row.
     pub row: Option<Rc<ContextShard>>,
     pub routed: Vec<RoutedExperts>,

@@ -30,6 +30,11 @@ fn attention(layer: &LayerConfig) -> f64 {
         MixerConfig::Attention(of) => (of.num_heads * 2 * of.head_dim) as f64,
         MixerConfig::Mla(of) => (of.num_heads * (of.qk_nope_head_dim + of.qk_rope_head_dim + of.v_head_dim)) as f64,
         MixerConfig::GatedDelta(_) => 0.0,
+        // A window does not grow; of entries there is one for each so many tokens.
+        MixerConfig::Compressed(of) => of.compression.as_ref().map_or(0.0, |compression| {
+            let index = compression.indexer.as_ref().map_or(0, |it| it.num_heads * it.head_dim);
+            (of.num_heads * 2 * of.head_dim + index) as f64 / compression.rate as f64
+        }),
     }
 }
 

@@ -59,7 +59,7 @@ impl Crossing {
     /// Returns what crosses, in order: hidden states, DeepStack, choices, probabilities, z, mixers.
     pub fn tensors(&self, config: &DecoderConfig) -> Vec<(Vec<i64>, Kind, bool)> {
         let width = config.hidden_size;
-        let mut tensors = vec![(vec![self.num_tokens, width], self.kind, true)];
+        let mut tensors = vec![(vec![self.num_tokens, config.residual_width()], self.kind, true)];
         for &(rows, num_deep) in &self.features {
             tensors.extend((0..num_deep).map(|_| (vec![rows, width], self.kind, self.train_features)));
         }
@@ -138,9 +138,22 @@ impl DecoderConfig {
         self.layers.iter().map(of).fold(0, i64::saturating_add)
     }
 
-    /// Layers with routers.
+    /// Layers with routers that choose.
     pub(super) fn num_routed_layers(&self) -> usize {
-        self.layers.iter().filter(|layer| matches!(layer.feed_forward, FeedForwardConfig::Moe(_))).count()
+        let chooses = |layer: &&LayerConfig| match &layer.feed_forward {
+            FeedForwardConfig::Moe(moe) => moe.router.by_token.is_none(),
+            FeedForwardConfig::Dense { .. } => false,
+        };
+        self.layers.iter().filter(chooses).count()
+    }
+
+    /// Returns whether some routers look their experts up by token.
+    pub(super) fn routes_by_token(&self) -> bool {
+        let looks_up = |layer: &LayerConfig| match &layer.feed_forward {
+            FeedForwardConfig::Moe(moe) => moe.router.by_token.is_some(),
+            FeedForwardConfig::Dense { .. } => false,
+        };
+        self.all_layers().any(looks_up)
     }
 
     pub(super) fn has_mixer_losses(&self) -> bool {

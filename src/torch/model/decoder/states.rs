@@ -44,6 +44,7 @@ impl Decoder {
             wanted: Wanted::default(),
             keep_routing: false,
             split: None,
+            ids: None,
             row: None,
             routed: Vec::new(),
             losses: Vec::new(),
@@ -88,9 +89,8 @@ impl Decoder {
         }
         for (number, layer) in self.layers.iter().enumerate() {
             let mixer = &layer.mixer;
-            let y_TD = mixer.module.forward(&mixer.input(&x_TD), &contexts[layer.rope]);
-            x_TD = x_TD + layer.normed_output(0, y_TD);
-            x_TD = &x_TD + layer.normed_output(1, layer.feed_forward.forward(&x_TD, None));
+            x_TD = layer.with_branch(0, x_TD, |x| mixer.module.forward(&mixer.input(x), &contexts[layer.rope]));
+            x_TD = layer.with_branch(1, x_TD, |x| layer.feed_forward.forward(x, ids, None));
             if let Some(level) = features.get(number + 1) {
                 x_TD = x_TD.index_add(0, rows, level);
             }

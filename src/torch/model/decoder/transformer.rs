@@ -9,11 +9,12 @@ use super::config::DecoderConfig;
 use super::layer::{FeedForward, Layer};
 use super::mtp::MtpHead;
 use super::recording::Split;
+use super::streams::LastNorm;
 use crate::model::objective::soft_capped;
 use crate::model::routing::ExpertSet;
 use crate::model::stage::Stage;
 use crate::nn::moe::Router;
-use crate::nn::{Context, DeltaDocuments, LayerCache, Mask, PackedAttention, RmsNorm, Rope, RopeConfig};
+use crate::nn::{Context, DeltaDocuments, LayerCache, Mask, PackedAttention, Rope, RopeConfig};
 use crate::params::{Init, ParamId, ParamSpec, ParamStore, Scope};
 
 /// A decoder-only transformer, or a stage of one.
@@ -39,7 +40,7 @@ pub(super) struct Table {
 
 /// Holds what comes after the last layer.
 pub(super) struct Last {
-    pub norm: Rc<RmsNorm>,
+    pub norm: Rc<LastNorm>,
     pub norm_ids: Vec<ParamId>,
     pub head: Table,
     /// The bias of the head, `[V]`.
@@ -54,6 +55,15 @@ impl Decoder {
 
     /// Those of a stage, under the same names.
     pub fn stage_specs(config: &DecoderConfig, stage: &Stage) -> Vec<ParamSpec> {
+        let mut specs = Decoder::named_specs(config, stage);
+        for piece in specs.iter_mut().flat_map(|spec| &mut spec.pieces) {
+            piece.name = config.names.in_files(&piece.name);
+        }
+        specs
+    }
+
+    /// Works like `stage_specs`, whose pieces are called as the modules.
+    fn named_specs(config: &DecoderConfig, stage: &Stage) -> Vec<ParamSpec> {
         let tied = config.tie_word_embeddings;
         // Of the embedding, of the head, or of a table that is both.
         let table = |name: String, is_head: &[bool]| {
@@ -75,7 +85,7 @@ impl Decoder {
         if !stage.is_last {
             return specs;
         }
-        specs.extend(config.norm.specs("", &config.names.norm, config.hidden_size));
+        specs.extend(LastNorm::specs(config, "", &config.names.norm));
         if !tied {
             specs.push(table(config.head_weight(), &[true]));
         }
@@ -96,7 +106,7 @@ impl Decoder {
         let table = |name: String| Table { weight: params.get(&name), id: params.id(&name) };
         let last = stage.is_last.then(|| {
             let scope = Scope::new(params, "");
-            let norm = Rc::new(config.norm.build(&scope, &config.names.norm));
+            let norm = Rc::new(LastNorm::new(config, &scope, &config.names.norm));
             let head_bias = config.head_bias.then(|| table(config.head_bias_name()));
             Last { norm, norm_ids: scope.into_ids(), head: table(config.head_weight()), head_bias }
         });

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::model::decoder::{
-    Balance, DecoderConfig, FeedForwardConfig, LayerConfig, MixerConfig, MtpNames, MtpPlace, Names,
+    Balance, DecoderConfig, FeedForwardConfig, LayerConfig, MixerConfig, MtpNames, MtpPlace, MtpProjection, Names,
 };
 use crate::model::keys::{Keys, ModelConfigError};
 use crate::nn::{Activation, AttentionConfig, NormConfig, RopeConfig};
@@ -184,6 +184,7 @@ pub(super) fn layered(
         embedding_scale: None,
         norm,
         layers: layers.into_iter().map(layer).collect(),
+        streams: None,
         tie_word_embeddings: keys.flag_or("tie_word_embeddings")?.unwrap_or(false),
         head_bias: false,
         final_soft_cap: None,
@@ -208,10 +209,11 @@ pub(super) fn deepseek_mtp(num_layers: usize, layers: &str) -> MtpNames {
         heads: MtpPlace::Numbered(layers.to_owned(), num_layers),
         embedding_norm: "enorm",
         hidden_norm: "hnorm",
-        project: "eh_proj",
+        project: MtpProjection::Joined("eh_proj"),
         last_norm: "shared_head.norm",
         hidden_first: false,
         repeats: Some(["embed_tokens", "shared_head.head"]),
+        layer: None,
     }
 }
 

@@ -3,9 +3,9 @@
 use serde_json::{Value, json};
 
 use super::{
-    NamePrefix, deepseek_v2, deepseek_v3, deepseek_v32, ernie4_5, ernie4_5_moe, ernie4_5_vl_text, gemma, gemma2,
-    gemma3_text, glm_moe_dsa, glm4_moe, gpt_oss, internlm2, llama, mimo, minimax_m2, mistral, mixtral, olmo2, olmo3,
-    phi3, qwen, qwen2, qwen2_5_vl_text, qwen3, qwen3_5_moe_text, qwen3_5_text, qwen3_moe, qwen3_next,
+    NamePrefix, deepseek_v2, deepseek_v3, deepseek_v4, deepseek_v32, ernie4_5, ernie4_5_moe, ernie4_5_vl_text, gemma,
+    gemma2, gemma3_text, glm_moe_dsa, glm4_moe, gpt_oss, internlm2, llama, mimo, minimax_m2, mistral, mixtral, olmo2,
+    olmo3, phi3, qwen, qwen2, qwen2_5_vl_text, qwen3, qwen3_5_moe_text, qwen3_5_text, qwen3_moe, qwen3_next,
     qwen3_vl_moe_text, qwen3_vl_text, smollm3,
 };
 use crate::model::decoder::DecoderConfig;
@@ -18,6 +18,7 @@ pub(in crate::model) const DECODERS: &[(&str, ReadDecoder)] = &[
     ("deepseek_v2", deepseek_v2::read),
     ("deepseek_v3", deepseek_v3::read),
     ("deepseek_v32", deepseek_v32::read),
+    ("deepseek_v4", deepseek_v4::read),
     ("ernie4_5", ernie4_5::read),
     ("ernie4_5_moe", ernie4_5_moe::read),
     ("ernie4_5_vl_moe_text", ernie4_5_vl_text::read),

@@ -2,7 +2,7 @@
 
 use super::common::NamePrefix;
 use super::qwen2;
-use crate::model::decoder::{DecoderConfig, MtpNames, MtpPlace};
+use crate::model::decoder::{DecoderConfig, MtpNames, MtpPlace, MtpProjection};
 use crate::model::keys::{Keys, ModelConfigError};
 
 pub(in crate::model) fn read(keys: &Keys<'_>, place: &NamePrefix) -> Result<DecoderConfig, ModelConfigError> {
@@ -10,10 +10,11 @@ pub(in crate::model) fn read(keys: &Keys<'_>, place: &NamePrefix) -> Result<Deco
         heads: MtpPlace::Numbered(format!("{}mtp_layers", place.base), 0),
         embedding_norm: "token_layernorm",
         hidden_norm: "hidden_layernorm",
-        project: "input_proj",
+        project: MtpProjection::Joined("input_proj"),
         last_norm: "final_layernorm",
         hidden_first: true,
         repeats: None,
+        layer: None,
     };
     Ok(DecoderConfig { mtp_names: Some(mtp), ..qwen2::read(keys, place)? })
 }

@@ -8,6 +8,7 @@ mod deepseek;
 pub(super) mod deepseek_v2;
 pub(super) mod deepseek_v3;
 pub(super) mod deepseek_v32;
+pub(super) mod deepseek_v4;
 pub(super) mod diffusion;
 pub(super) mod diffusion_towers;
 pub(super) mod ernie4_5;

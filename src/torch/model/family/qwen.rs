@@ -45,6 +45,7 @@ pub(in crate::model) fn read(keys: &Keys<'_>, place: &NamePrefix) -> Result<Deco
         mlp: "mlp",
         gate_up: GateUp::Separate(["w2", "w1"]),
         down: "c_proj",
+        renames: &[],
     };
     Ok(config)
 }

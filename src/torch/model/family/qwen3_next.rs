@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::common::{NamePrefix, attention_or, dense, layered};
 use super::experts::{balance, checked, num_experts, qwen_layers};
-use crate::model::decoder::{DecoderConfig, FeedForwardConfig, MixerConfig, MtpNames, MtpPlace};
+use crate::model::decoder::{DecoderConfig, FeedForwardConfig, MixerConfig, MtpNames, MtpPlace, MtpProjection};
 use crate::model::keys::{Keys, ModelConfigError};
 use crate::model::rope_config::read_partial_rope;
 use crate::nn::moe::{MoeConfig, MoeNames, Normalize, RouterConfig, SharedExpertsConfig};
@@ -41,10 +41,11 @@ pub(super) fn hybrid(
         heads: MtpPlace::Single("mtp".to_owned()),
         embedding_norm: "pre_fc_norm_embedding",
         hidden_norm: "pre_fc_norm_hidden",
-        project: "fc",
+        project: MtpProjection::Joined("fc"),
         last_norm: "norm",
         hidden_first: false,
         repeats: None,
+        layer: None,
     });
     Ok(config)
 }

@@ -60,6 +60,11 @@ pub(super) fn tower(keys: &Keys<'_>, num_layers: usize, vision: VisionConfig, to
         let must = format!("the decoder has only {num_layers} layers to add them to");
         return Err(keys.inconsistent("vision_config.deepstack_visual_indexes", found, must));
     }
+    if decoder.streams.is_some() && !vision.deepstack.is_empty() {
+        let found = format!("{:?}", vision.tower.deepstack);
+        let must = "no levels can be added to a decoder whose residual is several streams";
+        return Err(keys.inconsistent("vision_config.deepstack_visual_indexes", found, must));
+    }
     Ok(ModelTower { tower: Tower::Vision, family: Arc::new(vision), placeholders: tokens.placeholders() })
 }
 

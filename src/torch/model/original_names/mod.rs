@@ -1,6 +1,7 @@
 //! Describes what files of models call their tensors, where that differs from the names that are ours: the releases of Wan and the
 //! single files made of them, which have a table each that is read in both directions, and policies.
 
+mod deepseek;
 mod florence;
 mod groot;
 mod policy;
@@ -10,6 +11,7 @@ mod wan;
 
 use std::sync::LazyLock;
 
+pub use self::deepseek::DeepseekV4Names;
 pub use self::florence::FlorenceNames;
 pub use self::groot::GrootNames;
 pub use self::policy::PolicyNames;

@@ -35,6 +35,9 @@ pub struct RouterConfig {
     pub bias: bool,
     /// True if a bias is added to the logits, and trained as the weight is (gpt-oss).
     pub logit_bias: bool,
+    /// A token's experts are those of a table by its id, which has as many rows as the vocabulary (DeepSeek-V4's first
+    /// layers); `None`: those with the best scores. Their weights come from the scores all the same.
+    pub by_token: Option<i64>,
     /// The choice is among the experts of the best groups alone.
     pub groups: Option<Groups>,
     /// `norm_topk_prob`: the chosen experts' weights are divided by their sum.
@@ -51,6 +54,8 @@ pub enum Scores {
     /// The softmax over the chosen experts, after a choice by logits.
     SoftmaxOfChosen,
     Sigmoid,
+    /// The root of softplus (DeepSeek-V4).
+    SqrtSoftplus,
 }
 
 /// `n_group` groups of experts, of which a token may use `topk_group`.
@@ -97,6 +102,7 @@ impl RouterConfig {
             scores: Scores::Softmax,
             bias: false,
             logit_bias: false,
+            by_token: None,
             groups: None,
             normalize: Normalize::Sum(0.0),
             scaling_factor: 1.0,

@@ -70,6 +70,7 @@ impl ExpertNames {
                     rows,
                     transposed: false,
                     repeats: false,
+                    is_integer: false,
                 };
                 let both = |expert| {
                     let half = |name, start| piece(expert, name, [inner, width], Some((start, inner)));

@@ -1,7 +1,7 @@
 //! Describes which experts a token goes to, and with what weights; float32 whatever the model is.
 //!
 //! Follows transformers' `Qwen3MoeTopKRouter`, `DeepseekV2TopkRouter`, `DeepseekV3TopkRouter` (also GLM-5's and Kimi's),
-//! `MiniMaxM2TopKRouter`, `Ernie4_5_MoeTopKRouter` and `GptOssTopKRouter`.
+//! `MiniMaxM2TopKRouter`, `Ernie4_5_MoeTopKRouter`, `GptOssTopKRouter`, `DeepseekV4TopKRouter` and `DeepseekV4HashRouter`.
 
 use tch::{Kind, Tensor};
 
@@ -18,7 +18,12 @@ pub struct Router {
     logit_bias_E: Option<Tensor>,
     /// The balancing bias.
     bias_E: Option<Tensor>,
+    /// The experts of every token of the vocabulary, `[V, K]`, float32.
+    table_VK: Option<Tensor>,
 }
+
+/// The table of experts by token.
+const TABLE: &str = "gate.tid2eid";
 
 /// Describes where the tokens of a row go.
 pub struct Routing {
@@ -49,6 +54,12 @@ impl Router {
             let bias = ParamSpec::new(format!("{prefix}{}", names.bias.name), &shape, Init::Zeros);
             specs.push(bias.with_role(Role::Buffer));
         }
+        if let Some(tokens) = config.router.by_token {
+            let (name, shape) = (format!("{prefix}{TABLE}"), [tokens, config.router.top_k]);
+            let table = ParamSpec::new(&name, &shape, Init::Distinct(experts, config.router.top_k));
+            let stored = StoredTensor { is_integer: true, ..StoredTensor::whole(&name, &shape) };
+            specs.push(table.stored_as(vec![stored]).with_role(Role::Buffer));
+        }
         specs
     }
 
@@ -63,6 +74,7 @@ impl Router {
             adapter: names.router.strip_suffix(".weight").and_then(|module| scope.take_adapter(module)),
             logit_bias_E: config.router.logit_bias.then(|| scope.take(&logit_bias(names))),
             bias_E: config.router.bias.then(|| bias(names.bias.row)),
+            table_VK: config.router.by_token.map(|_| scope.take(TABLE)),
             config: config.router.clone(),
         }
     }
@@ -76,7 +88,8 @@ impl Router {
         self.bias_E.as_ref()
     }
 
-    pub fn forward(&self, x_TD: &Tensor) -> Routing {
+    /// `ids_T`, int64, are the tokens, which a router with a table needs. Panics where it has none of them.
+    pub fn forward(&self, x_TD: &Tensor, ids_T: Option<&Tensor>) -> Routing {
         let RouterConfig { top_k, scores, normalize, scaling_factor, .. } = self.config;
         let weight_ED = match &self.adapter {
             Some(adapter) => adapter.merged(&self.weight_ED),
@@ -88,8 +101,12 @@ impl Router {
             Scores::Softmax => logits_TE.softmax(-1, Kind::Float),
             Scores::SoftmaxOfChosen => logits_TE.shallow_clone(),
             Scores::Sigmoid => logits_TE.sigmoid(),
+            Scores::SqrtSoftplus => logits_TE.softplus().sqrt(),
         };
-        let experts_TK = {
+        let experts_TK = if let Some(table_VK) = &self.table_VK {
+            let ids_T = ids_T.expect("a router with a table is given the tokens");
+            table_VK.index_select(0, ids_T).to_kind(Kind::Int64)
+        } else {
             let _no_grad = tch::no_grad_guard();
             let mut choice_TE = scores_TE.detach();
             if let Some(bias_E) = &self.bias_E {
@@ -145,8 +162,8 @@ mod tests {
     fn route(config: RouterConfig, logits: [f64; 4], bias: Option<[f32; 4]>) -> Vec<(i64, f64)> {
         let weight_ED = Tensor::from_slice(&logits).to_kind(Kind::Float).view([4, 1]);
         let bias_E = bias.map(|bias| Tensor::from_slice(&bias));
-        let router = Router { config, weight_ED, adapter: None, logit_bias_E: None, bias_E };
-        let routing = router.forward(&Tensor::ones([1, 1], (Kind::Float, Device::Cpu)));
+        let router = Router { config, weight_ED, adapter: None, logit_bias_E: None, bias_E, table_VK: None };
+        let routing = router.forward(&Tensor::ones([1, 1], (Kind::Float, Device::Cpu)), None);
         let experts = Vec::<i64>::try_from(routing.experts_TK.get(0)).unwrap();
         let weights = Vec::<f64>::try_from(routing.weights_TK.get(0).to_kind(Kind::Double)).unwrap();
         let mut chosen: Vec<(i64, f64)> = experts.into_iter().zip(weights).collect();

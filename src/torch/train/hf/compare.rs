@@ -1,6 +1,7 @@
 //! Headers against a model's parameters: everything that does not fit, in one table, before anything is allocated.
 
 use super::checkpoint::Checkpoint;
+use super::dtype::Dtype;
 use super::error::WeightsError;
 use super::layout::pieces_in;
 use super::mismatches::Mismatches;
@@ -127,6 +128,14 @@ fn is_tied_head(name: &str, shape: &[i64], known: &BTreeMap<&str, &StoredTensor>
     is_head(name) && known.keys().all(|name| !is_head(name)) && known.values().any(ties)
 }
 
+/// Returns whether values of this type can be read into the piece's parameter.
+fn fits(piece: &StoredTensor, dtype: Dtype) -> bool {
+    match piece.is_integer {
+        true => matches!(dtype, Dtype::I64 | Dtype::I32),
+        false => dtype.is_plain_float(),
+    }
+}
+
 fn missing_or_wrong<'a, 'b>(
     pieces: impl Iterator<Item = &'a StoredTensor>,
     find: impl Fn(&str) -> Option<&'b Stored>,
@@ -141,7 +150,7 @@ fn missing_or_wrong<'a, 'b>(
             Some(stored) if stored.shape != piece.shape && !may_grow(piece, &stored.shape, options) => {
                 mismatches.misshaped.push((name(), stored.shape.clone(), piece.shape.clone()));
             }
-            Some(stored) if !stored.dtype.is_plain_float() => mismatches.untyped.push((name(), stored.dtype)),
+            Some(stored) if !fits(piece, stored.dtype) => mismatches.untyped.push((name(), stored.dtype)),
             Some(_) => {}
         }
     }

@@ -30,6 +30,8 @@ pub enum WeightsError {
     Quantization { folder: PathBuf, reason: String },
     #[error("the weights in {folder} do not match config.json:\n{mismatches}")]
     Mismatch { folder: PathBuf, mismatches: Box<Mismatches> },
+    #[error("{name} has numbers that are not from 0 to {below} (exclusive)")]
+    OutOfRange { name: String, below: i64 },
     #[error("cannot write {path}: {source}; is the folder writable, and is there space on the disk?")]
     Write { path: PathBuf, source: std::io::Error },
     #[error("{folder}: {reason}")]

@@ -29,6 +29,7 @@ pub(super) fn pieces_in<'a>(spec: &ParamSpec, find: &impl Fn(&str) -> Option<&'a
         rows,
         transposed: false,
         repeats: false,
+        is_integer: false,
     };
     let is_split = find(&format!("{base}experts.0.down_proj.weight")).is_some();
     if !is_split || !matches!(spec.pieces.as_slice(), [only] if only.name == stacked) {

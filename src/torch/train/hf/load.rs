@@ -11,11 +11,11 @@ use super::error::WeightsError;
 use super::file::TensorFileError;
 use super::layout::pieces_in;
 use super::origin::Origin;
-use super::packed::{Fp8, Int4, unpack_mxfp4};
+use super::packed::{Fp8, Int4, from_e8m0, unpack_mxfp4};
 use super::parallel::{Job, run};
 use super::stored::{Place, Source, Stored};
 use crate::native::bytes_mut;
-use crate::params::{ParamId, ParamStore, Region, Rounding, StoredTensor};
+use crate::params::{Init, ParamId, ParamStore, Region, Rounding, StoredTensor};
 use std::collections::BTreeMap;
 use std::path::Path;
 use tch::{Device, Kind, Tensor};
@@ -111,7 +111,8 @@ fn load(
                     let of_part = spec.part_view(piece, &part, all).narrow(-1, 0, 1);
                     of_part.shallow_clone().copy_(&of_file.narrow(0, start, len).unsqueeze(1));
                 }
-                match (&stored.source, first_element(&part.stored, &stored.shape)) {
+                let first = first_element(&part.stored, &stored.shape).filter(|_| !piece.is_integer);
+                match (&stored.source, first) {
                     (Source::Plain(place), Some(first)) if view.device() == Device::Cpu && view.is_contiguous() => {
                         direct.push((view, checkpoint, place, first));
                     }
@@ -129,6 +130,15 @@ fn load(
     run(jobs.collect())?;
     for (view, checkpoint, stored, region) in staged {
         checkpoint.copy_into(stored, &region, &view)?;
+    }
+    for (id, pieces) in pieces {
+        let Init::Distinct(below, _) = params.spec(*id).init else { continue };
+        let values = params.leaf(*id).detach();
+        let fits = values.numel() == 0
+            || values.min().double_value(&[]) >= 0.0 && values.max().double_value(&[]) < below as f64;
+        if let (false, Some(piece)) = (fits, pieces.first()) {
+            return Err(WeightsError::OutOfRange { name: piece.name.clone(), below });
+        }
     }
     for (mut new, checkpoint, stored) in grown.into_iter().filter(|(new, ..)| new.numel() > 0) {
         let mean = checkpoint.read(stored, new.kind())?.mean_dim([0i64].as_slice(), false, Kind::Double);
@@ -247,15 +257,21 @@ impl Checkpoint {
     /// Fills `view` with a region of the stored tensor, by rows that fit into `STAGE`.
     fn copy_into(&self, stored: &Stored, region: &Region, view: &Tensor) -> Result<(), TensorFileError> {
         let bytes = |elements: i64| elements * view.kind().elt_size_in_bytes() as i64;
+        // Whole numbers are read as such, and converted by the copy.
+        let kind = match stored.dtype {
+            Dtype::I64 => Kind::Int64,
+            Dtype::I32 => Kind::Int,
+            _ => view.kind(),
+        };
         let Some(&(first, rows)) = region.first() else {
-            view.shallow_clone().copy_(&self.read(stored, view.kind())?);
+            view.shallow_clone().copy_(&self.read(stored, kind)?);
             return Ok(());
         };
         let step = (STAGE / bytes(stored.shape[1..].iter().product()).max(1)).max(1);
         let mut start = 0;
         while start < rows {
             let len = step.min(rows - start);
-            let read = self.read_rows(stored, first + start, len, view.kind())?;
+            let read = self.read_rows(stored, first + start, len, kind)?;
             let columns = (1..).zip(&region[1..]);
             let read = columns.fold(read, |read, (dim, &(start, len))| read.narrow(dim, start, len));
             view.narrow(0, start, len).copy_(&read);
@@ -276,6 +292,10 @@ impl Checkpoint {
     }
 
     fn floats(&self, place: &Place) -> Result<Vec<f32>, TensorFileError> {
-        Ok(to_f32(self.place(place).1.dtype, &self.all_bytes(place)?))
+        let (dtype, bytes) = (self.place(place).1.dtype, self.all_bytes(place)?);
+        Ok(match dtype {
+            Dtype::F8_E8M0 => bytes.into_iter().map(from_e8m0).collect(),
+            _ => to_f32(dtype, &bytes),
+        })
     }
 }

@@ -1,7 +1,7 @@
 //! What the model calls the tensors of a file.
 
 use super::file::TensorFile;
-use crate::model::{COMFY_PREFIX, FlorenceNames, GrootNames, Naming, PolicyNames};
+use crate::model::{COMFY_PREFIX, DeepseekV4Names, FlorenceNames, GrootNames, Naming, PolicyNames};
 use loongforge_core::data::Component;
 
 /// Says what the model calls the tensors of a file. The default has the names of the file.
@@ -15,6 +15,7 @@ pub(super) struct NamesIn {
     policy: Option<PolicyNames>,
     florence: Option<FlorenceNames>,
     groot: Option<GrootNames>,
+    deepseek: Option<DeepseekV4Names>,
 }
 
 impl NamesIn {
@@ -34,6 +35,7 @@ impl NamesIn {
             policy: PolicyNames::of(names()),
             florence: FlorenceNames::of(names()),
             groot: GrootNames::of(names()),
+            deepseek: DeepseekV4Names::of(names()),
             ..Self::default()
         }
     }
@@ -54,6 +56,9 @@ impl NamesIn {
         }
         if let Some(groot) = self.groot {
             return groot.ours(name);
+        }
+        if let Some(deepseek) = self.deepseek {
+            return deepseek.ours(name);
         }
         let inner = name.strip_prefix(self.prefix).unwrap_or(name);
         let inner = self.naming.and_then(|naming| naming.to_diffusers(inner)).unwrap_or_else(|| inner.to_owned());

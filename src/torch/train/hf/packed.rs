@@ -1,6 +1,8 @@
 //! Quantized tensors as their publishers store them, back to numbers. Only reading: what we write is plain.
 //!
 //! * FP8 blocks (DeepSeek): `NAME` F8_E4M3 `[.., M, N]` times `NAME_scale_inv` `[.., ceil(M/b0), ceil(N/b1)]`.
+//!   DeepSeek-V4 calls the scales `MODULE.scale`, E8M0, beside `MODULE.weight`; its experts are MXFP4 there, `MODULE.weight` I8
+//!   `[M, N/2]` and `MODULE.scale` E8M0 `[M, N/32]`.
 //! * FP8 as ComfyUI has it: `NAME.weight` F8_E4M3 alone, or times `NAME.scale_weight` (later `NAME.weight_scale`), one number
 //!   or one for each row.
 //! * INT4 (compressed-tensors, `pack-quantized`, as Kimi-K2): `NAME_packed` I32 `[M, ceil(N/8)]`, eight values a word from

@@ -101,10 +101,25 @@ pub fn num_shards<'a>(specs: impl Iterator<Item = &'a ParamSpec> + Clone, kind: 
 
 /// A piece of a parameter of a pool of `kind`. Adapters change what they are added to.
 fn sized<'a>(spec: &ParamSpec, piece: &'a StoredTensor, kind: Kind, has_adapter: bool) -> Sized<'a> {
-    let kind = if spec.role == Role::Buffer { Kind::Float } else { kind };
-    let dtype = Dtype::of(kind).expect("a parameter's kind is a file's type");
+    let dtype = dtype_of(spec, piece, kind);
     let is_same = spec.role == Role::Frozen && !has_adapter;
     Sized { name: &piece.name, size: num_bytes(&piece.shape, dtype), is_same }
+}
+
+/// The type in files of a piece of a parameter of a pool of `kind`.
+fn dtype_of(spec: &ParamSpec, piece: &StoredTensor, kind: Kind) -> Dtype {
+    let kind = match spec.role {
+        _ if piece.is_integer => Kind::Int64,
+        Role::Buffer => Kind::Float,
+        _ => kind,
+    };
+    Dtype::of(kind).expect("a parameter's kind is a file's type")
+}
+
+/// The tensor of the file that a piece of the parameter `value` is.
+fn in_file(piece: &StoredTensor, value: &Tensor) -> Tensor {
+    let view = piece.view(value);
+    if piece.is_integer { view.to_kind(Kind::Int64) } else { view }
 }
 
 /// Writes every parameter, in its own precision and the checkpoint's pieces, as the pool's files. What has an
@@ -129,7 +144,7 @@ pub fn save_weights<'a>(
     for (index, (file, is_same)) in files.into_iter().enumerate() {
         let tensor = |index: usize| {
             let (id, piece) = pieces[index];
-            (shards.of.in_file(&piece.name).to_owned(), piece.view(&merged(params, id)))
+            (shards.of.in_file(&piece.name).to_owned(), in_file(piece, &merged(params, id)))
         };
         let (tensors, name): (Vec<_>, _) = (file.into_iter().map(tensor).collect(), shards.name(index));
         match to {
@@ -180,8 +195,7 @@ pub fn save_specs(
     let pieces: Vec<(&ParamSpec, &StoredTensor)> =
         own.flat_map(|spec| spec.pieces.iter().map(move |piece| (spec, piece))).collect();
     let entry = |(spec, piece): &(&ParamSpec, &StoredTensor)| {
-        let kind = if spec.role == Role::Buffer { Kind::Float } else { kind };
-        let dtype = Dtype::of(kind).expect("a parameter's kind is a file's type");
+        let dtype = dtype_of(spec, piece, kind);
         Entry { name: shards.of.in_file(&piece.name).to_owned(), dtype, shape: piece.shape.clone() }
     };
     let sizes: Vec<Sized<'_>> = pieces.iter().map(|(spec, piece)| sized(spec, piece, kind, false)).collect();
@@ -193,7 +207,7 @@ pub fn save_specs(
             let mut writer = Writer::create(&entries, &[("format", "pt")], folder.into(), &name)?;
             for index in order(&entries) {
                 let (spec, piece) = pieces[file[index]];
-                writer.write_tensor(&piece.view(&value(spec)?))?;
+                writer.write_tensor(&in_file(piece, &value(spec)?))?;
             }
             writer.finish()
         };

@@ -156,7 +156,13 @@ pub(super) fn gather(
         let base = |ending: &str| name.strip_suffix(ending).map(str::to_owned);
         let packed =
             if let Some(weight) = base("_scale_inv").filter(|weight| parts.dtype(weight) == Some(Dtype::F8_E4M3)) {
-                Some((weight.clone(), parts.fp8(&weight, quantization.fp8_block)))
+                Some((weight.clone(), parts.fp8(&weight, name, quantization.fp8_block)))
+            } else if let Some((weight, dtype)) = parts.beside_scale(name) {
+                let stored = match dtype {
+                    Dtype::I8 => parts.fp4(&weight, name),
+                    _ => parts.fp8(&weight, name, quantization.fp8_block),
+                };
+                Some((weight, stored))
             } else if let Some(weight) = base("_packed").filter(|_| parts.dtype(name) == Some(Dtype::I32)) {
                 Some((weight.clone(), parts.int4(&weight)))
             } else {
@@ -200,10 +206,19 @@ impl Parts<'_> {
         Ok((place, info.shape.clone(), info.len))
     }
 
-    fn fp8(&mut self, weight: &str, block: [usize; 2]) -> Result<Stored, String> {
-        let scale = format!("{weight}_scale_inv");
+    /// The weight beside the scale `MODULE.scale`, as DeepSeek-V4 is published, and its type: FP8, or two numbers a byte.
+    fn beside_scale(&self, name: &str) -> Option<(String, Dtype)> {
+        let weight = format!("{}.weight", name.strip_suffix(".scale")?);
+        let dtype = self.dtype(&weight).filter(|dtype| matches!(dtype, Dtype::F8_E4M3 | Dtype::I8))?;
+        Some((weight, dtype))
+    }
+
+    fn fp8(&mut self, weight: &str, scale: &str, block: [usize; 2]) -> Result<Stored, String> {
         let (weight, shape, bytes) = self.take(weight)?;
-        let (scale, scale_shape, scale_bytes) = self.take_float(&scale)?;
+        let (scale, scale_shape, scale_bytes) = match self.dtype(scale) {
+            Some(Dtype::F8_E8M0) => self.take(scale)?,
+            _ => self.take_float(scale)?,
+        };
         let mut want = shape.clone();
         let [.., rows, cols] = want.as_mut_slice() else { return Err(format!("FP8 of shape {shape:?} has no blocks")) };
         *rows = rows.div_euclid_up(block[0]);
@@ -278,6 +293,26 @@ impl Parts<'_> {
         }
         let groups = shape.pop().unwrap_or_default();
         shape.push(groups * MXFP4_BLOCK as i64);
+        let source = Source::Mxfp4 { blocks, scales };
+        Ok(Stored { shape, dtype: Dtype::F32, bytes: bytes + scale_bytes, source })
+    }
+
+    /// MXFP4 as DeepSeek-V4 has it: `[M, N / 2]` and scales `[M, N / 32]`.
+    fn fp4(&mut self, weight: &str, scale: &str) -> Result<Stored, String> {
+        let (blocks, mut shape, bytes) = self.take(weight)?;
+        let (scales, scale_shape, scale_bytes) = self.take(scale)?;
+        let dtype = self.files[scales.file].tensors()[&scales.name].dtype;
+        let half = MXFP4_BLOCK as i64 / 2;
+        let fits = |rows: i64, cols: i64| cols % half == 0 && scale_shape == [rows, cols / half];
+        if !matches!(shape[..], [rows, cols] if fits(rows, cols)) {
+            return Err(format!(
+                "FP4 needs bytes [M, N / 2] and scales [M, N / 32], not {shape:?} and {scale_shape:?}"
+            ));
+        }
+        if dtype != Dtype::F8_E8M0 {
+            return Err(format!("its scales are {dtype}, must be F8_E8M0"));
+        }
+        shape[1] *= 2;
         let source = Source::Mxfp4 { blocks, scales };
         Ok(Stored { shape, dtype: Dtype::F32, bytes: bytes + scale_bytes, source })
     }

@@ -52,9 +52,10 @@ pub fn whole_pieces(spec: &ParamSpec, tree: &TreeNames) -> Vec<WholePiece> {
     match pieces.as_slice() {
         [] => Vec::new(),
         [only] if only.index.is_none() => {
-            let mut found = all_of(&only.name);
+            let name = tree.known(&spec.name, &only.name);
+            let mut found = all_of(name);
             // PEFT saves a tied head once more.
-            found.extend(tree.tied_head(&only.name).map(|head| WholePiece {
+            found.extend(tree.tied_head(name).map(|head| WholePiece {
                 in_file: format!("{PREFIX}{head}"),
                 shape: spec.whole_shape().to_vec(),
                 piece: None,

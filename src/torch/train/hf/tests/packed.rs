@@ -5,7 +5,7 @@ use super::*;
 #[test]
 fn packed_weights_are_those_of_the_published_code() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/packed");
-    for scheme in ["fp8", "int4", "mxfp4"] {
+    for scheme in ["fp8", "int4", "mxfp4", "deepseek_v4"] {
         let folder = folder.join(scheme);
         let expected = TensorFile::open(&folder.join("expected.safetensors")).unwrap();
         let checkpoint = Checkpoint::open(&folder).unwrap();
@@ -109,6 +109,7 @@ fn packed_tensors_without_their_parts_are_refused() {
     let ints = |shape: &[i64]| Tensor::zeros(shape, (Kind::Int, Device::Cpu));
     let floats = |shape: &[i64]| Tensor::zeros(shape, (Kind::Float, Device::Cpu));
     let bytes = |shape: &[i64]| Tensor::zeros(shape, (Kind::Uint8, Device::Cpu));
+    let int8 = |shape: &[i64]| Tensor::zeros(shape, (Kind::Int8, Device::Cpu));
     let float8 = |shape: &[i64]| Tensor::zeros(shape, (Kind::Float8e4m3fn, Device::Cpu));
     let shape = |rows: i32, cols: i32| Tensor::from_slice(&[rows, cols]);
     let cases: &[(&[(&str, Tensor)], &str)] = &[
@@ -120,12 +121,17 @@ fn packed_tensors_without_their_parts_are_refused() {
         (&[("w_packed", ints(&[2, 1])), ("w_scale", floats(&[2, 3])), ("w_shape", shape(2, 8))], "do not divide"),
         (&[("w_packed", ints(&[2, 1])), ("w_scale", floats(&[2, 0])), ("w_shape", shape(2, 8))], "do not divide"),
         (&[("w_packed", ints(&[0, 0])), ("w_scale", floats(&[0, 1])), ("w_shape", shape(-1, 0))], "packed as"),
+        (&[("w.weight", int8(&[2, 16])), ("w.scale", bytes(&[2, 2]))], "FP4 needs bytes"),
+        (&[("w.weight", int8(&[2, 16])), ("w.scale", bytes(&[2, 1]))], "its scales are U8, must be F8_E8M0"),
         (&[("w_blocks", bytes(&[2, 1, 16]))], "w_scales is missing"),
         (&[("w_blocks", bytes(&[2, 1, 8])), ("w_scales", bytes(&[2, 1]))], "MXFP4 needs"),
     ];
     for (tensors, words) in cases {
         let error = refusal(tensors, "{}");
-        assert!(error.contains(words) && error.contains("w: "), "{error} lacks {words}");
+        assert!(
+            error.contains(words) && (error.contains("w: ") || error.contains("w.weight: ")),
+            "{error} lacks {words}"
+        );
     }
     for (config, words) in [
         (r#"{"quantization_config": {"quant_method": "gptq"}}"#, "quant_method is \"gptq\""),

@@ -47,6 +47,7 @@ fn pieces_are_read_where_they_belong() {
         rows,
         transposed,
         repeats: false,
+        is_integer: false,
     };
     let specs = vec![ParamSpec::new("stack", &[2, 4, 3], Init::Zeros).stored_as(vec![
         piece("up", Some((0, 2)), Some(1), false, &[2, 3]),
