@@ -44,7 +44,7 @@ pub use columns::{Column, Columns, INPUT_IDS, POSITION_IDS, Rows, TARGETS, token
 pub use config::{CarriedParts, ModelConfig, Tokens};
 pub use decoder::{
     Balance, Decoder, DecoderConfig, DecoderFamily, FeedForwardConfig, LayerConfig, MixerConfig, MtpConfig, MtpNames,
-    MtpPlace, Names, Prompt, Targets, TextBatch, TextOptions, TextTape, TokenScores, generate, generate_each,
+    MtpPlace, Names, Prompt, Sees, Targets, TextBatch, TextOptions, TextTape, TokenScores, generate, generate_each,
 };
 pub use decoding::{Continued, Decoding};
 pub use dit::{DitFamily, ImageTokens, QwenImageConfig, TransformerConfig, WanConfig};

@@ -1,6 +1,7 @@
 //! A decoder as data.
 
 use super::names::Names;
+use super::sees::Sees;
 use crate::nn::moe::MoeConfig;
 use crate::nn::{
     Activation, AttentionConfig, GatedDeltaConfig, IndexerTraining, KeyChoice, MlaConfig, NormConfig, RopeConfig,
@@ -19,6 +20,8 @@ pub struct DecoderConfig {
     /// The norm after the last layer, and the norms of prediction heads.
     pub norm: NormConfig,
     pub layers: Vec<LayerConfig>,
+    /// Which tokens see tokens behind them.
+    pub sees: Sees,
     pub tie_word_embeddings: bool,
     /// True if the head has a bias.
     pub head_bias: bool,
