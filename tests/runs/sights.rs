@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use std::fs;
 
 /// Texts alone among samples with pictures; packs of several samples.
-const OVERRIDES: [&str; 4] =
+const OVERRIDES: [&str; 4] = ["data.template=chatml", "data.pack.max_tokens=192", "train.steps=12", "train.lr=5e-3"];
 
 fn read(fixture: &Fixture, name: &str) -> Value {
     serde_json::from_str(&fs::read_to_string(fixture.path().join("model").join(name)).unwrap()).unwrap()
