@@ -9,7 +9,7 @@ use super::ernie::Ernie;
 use super::kimi::Kimi;
 use super::processor::MediaProcessor;
 use super::qwen::{Qwen, Time};
-use super::settings::{HALF, Settings};
+use super::settings::{Filter, HALF, Settings};
 use super::split::Split;
 use super::tiles::{TileConfig, Tiles};
 use super::words::Words;
@@ -48,6 +48,9 @@ pub fn open(
     );
     if !filters && (image.is_bilinear() || video.is_bilinear()) {
         return Err(image.wrong("resample is 2 (bilinear); this tower was trained with 3 (bicubic)".to_owned()));
+    }
+    if cut != VisionCut::Split && image.filter_or(Filter::Bicubic) == Filter::Lanczos {
+        return Err(image.wrong("resample is 1 (Lanczos), which only towers of SmolVLM were trained with".to_owned()));
     }
     let processor: Box<dyn MediaProcessor> = match cut {
         VisionCut::Qwen2 { tokens_per_second } => {

@@ -141,9 +141,10 @@ impl Settings {
         let all = settings.do_resize != Some(false)
             && settings.do_rescale != Some(false)
             && settings.do_normalize != Some(false);
-        // Processors that split pictures are the only ones with Lanczos.
+        // Processors of tiles of `max_image_size` are the only ones with Lanczos.
         let known = |filter: u8| {
-            [BILINEAR, BICUBIC].contains(&filter) || filter == LANCZOS && settings.do_image_splitting.is_some()
+            [BILINEAR, BICUBIC].contains(&filter)
+                || filter == LANCZOS && (settings.do_image_splitting.is_some() || settings.max_image_size.is_some())
         };
         if settings.resample.is_some_and(|filter| !known(filter)) || !all {
             let known = "only do_resize, do_rescale, do_normalize and resample: 3 (bicubic) or 2 (bilinear) are known";

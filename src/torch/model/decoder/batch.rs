@@ -19,7 +19,7 @@ pub struct TextBatch {
     pub position_ids: Tensor,
     /// Tells where documents end: `[0, …, T]`.
     pub cu_seqlens: Vec<usize>,
-    /// Which tokens see each other: what [`DecoderConfig::mask_of`](super::DecoderConfig::mask_of) says of a whole row.
+    /// Which tokens see each other: what [`Sees::mask_of`](super::Sees::mask_of) says of a whole row.
     pub mask: Mask,
     /// The tokens that features replace, in the features' order, by input.
     pub feature_rows: Vec<Vec<i64>>,

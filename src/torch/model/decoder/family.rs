@@ -165,7 +165,7 @@ impl FoundationModel for DecoderModel {
             input_ids: batch.columns.get(INPUT_IDS).shallow_clone(),
             position_ids: self.positions(batch),
             cu_seqlens: batch.cu_seqlens.clone(),
-            mask: self.decoder.config().mask_of(&batch.input_ids(), &batch.cu_seqlens, &labels),
+            mask: self.decoder.config().sees.mask_of(&batch.input_ids(), &batch.cu_seqlens, &labels),
             feature_rows: self.feature_rows(batch),
             row: batch.row.clone(),
             past: batch.past,

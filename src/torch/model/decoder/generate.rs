@@ -189,7 +189,7 @@ impl Cache {
         let features: Vec<(Tensor, Vec<Tensor>)> =
             rows.iter().enumerate().map(|(input, rows)| (index(rows), levels(input))).collect();
         let position_ids: Vec<&Tensor> = prompts.iter().map(|prompt| &prompt.position_ids).collect();
-        let mask = model.config().mask(&input_ids, &ends, lens);
+        let mask = model.config().sees.mask(&input_ids, &ends, lens);
         let contexts = model.contexts(&Tensor::cat(&position_ids, -1), &ends, mask);
         let mut x_TD = model.token_table().look_up(&index(&input_ids));
         for (rows, levels) in &features {

@@ -1,6 +1,5 @@
 //! Which tokens of a document see tokens behind them, as the decoder's family says.
 
-use super::config::DecoderConfig;
 use crate::nn::Mask;
 
 /// Which tokens of a document see tokens behind them.
@@ -15,10 +14,10 @@ pub enum Sees {
     Prompt,
 }
 
-impl DecoderConfig {
+impl Sees {
     /// The mask of a row of documents that end at `cu_seqlens` `[0, …, T]` and have prompts of these lengths.
     pub fn mask(&self, input_ids: &[i64], cu_seqlens: &[usize], prompts: &[usize]) -> Mask {
-        match &self.sees {
+        match self {
             Sees::Back => Mask::Causal,
             Sees::Runs(ids) => Mask::runs(&input_ids.iter().map(|id| ids.contains(id)).collect::<Vec<bool>>()),
             Sees::Prompt => Mask::prefixes(cu_seqlens, prompts),
@@ -27,7 +26,7 @@ impl DecoderConfig {
 
     /// Works like `mask` of a row with `labels`: for each token the one to predict, or below 0.
     pub fn mask_of(&self, input_ids: &[i64], cu_seqlens: &[usize], labels: &[i64]) -> Mask {
-        match self.sees {
+        match self {
             Sees::Prompt => self.mask(input_ids, cu_seqlens, &prompt_lens(cu_seqlens, labels)),
             Sees::Back | Sees::Runs(_) => self.mask(input_ids, cu_seqlens, &[]),
         }
