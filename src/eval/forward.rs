@@ -102,6 +102,7 @@ impl ForwardModel {
             cu_seqlens.push(cu_seqlens[cu_seqlens.len() - 1] + len as usize);
         }
         let batch = TextBatch {
+            mask: self.decoder.config().sees.mask_of(&input_ids, &cu_seqlens, &labels),
             feature_rows: self.feature_rows(&input_ids),
             input_ids: Tensor::from_slice(&input_ids),
             position_ids: self.position_ids(samples),

@@ -1,4 +1,4 @@
-"""Seeded inputs: two sequences of different length, as a padded batch and one by one."""
+"""Seeded inputs: sequences of different length, as a padded batch and one by one."""
 
 from __future__ import annotations
 
@@ -93,6 +93,57 @@ def vision_batch(kind: str, config: dict, rng: torch.Generator) -> Batch:
         pictures.append(pixels(kind, vision, grids, rng))
     joined = {key: torch.cat([picture[key] for picture in pictures]) for key in pictures[0]}
     return Batch({**pad(rows), **joined}, [{**made, **picture} for made, picture in zip(rows, pictures)])
+
+
+PICTURES = (1, 2, 0)  # of each sequence, in kinds that have a sequence without
+PREFIXED = ("gemma3", "paligemma")  # kinds whose masks the reference makes of `token_type_ids`
+
+
+def features_a_picture(kind: str, config: dict) -> int:
+    vision = config["vision_config"]
+    if kind == "gemma3":
+        return config["mm_tokens_per_image"]
+    return (vision["image_size"] // vision["patch_size"] // config.get("scale_factor", 1)) ** 2
+
+
+def pictured_batch(kind: str, config: dict, rng: torch.Generator) -> Batch:
+    """Squares of the tower's size: a picture, two pictures, none."""
+    size, count = config["vision_config"]["image_size"], features_a_picture(kind, config)
+    rows, pictures = [], []
+    for number in PICTURES:
+        tokens = words(rng, 3, 4)
+        for _ in range(number):
+            tokens += [VISION_START] + [IMAGE] * count + [VISION_END] + words(rng, 2, 3)
+        made = row(tokens + words(rng, 9, 16), prompt=len(tokens))
+        if kind == "gemma3":
+            made["token_type_ids"] = (made["input_ids"] == IMAGE).long()
+        if kind == "paligemma":
+            made["token_type_ids"] = (made["labels"] != IGNORE).long()
+        rows.append(made)
+        pictures.append(torch.randn(number, 3, size, size, generator=rng))
+    singles = [{**made, **({"pixel_values": own} if len(own) else {})} for made, own in zip(rows, pictures)]
+    return Batch({**pad(rows), "pixel_values": torch.cat(pictures)}, singles)
+
+
+def split_batch(config: dict, rng: torch.Generator) -> Batch:
+    """Pictures of several tiles, each behind a token of its place: one picture, two, none. The reference pads tiles with zeros."""
+    vision, count = config["vision_config"], features_a_picture("split", config)
+    side, patch = vision["image_size"], vision["patch_size"]
+    rows, pictures, sizes = [], [], []
+    for grids in [[1], [1, 3], []]:
+        tokens = words(rng, 3, 4)
+        for tiles in grids:
+            tokens += ([VISION_START] + [IMAGE] * count) * tiles + [VISION_END] + words(rng, 2, 3)
+            sizes.append([tiles, side // patch, side // patch])
+        rows.append(row(tokens + words(rng, 9, 16), prompt=len(tokens)))
+        pictures.append(torch.randn(sum(grids), 3, side, side, generator=rng))
+    longest = max(map(len, pictures))
+    padded = torch.stack([torch.cat([own, torch.zeros(longest - len(own), *own.shape[1:])]) for own in pictures])
+    singles = [{**made, **({"pixel_values": own[None]} if len(own) else {})} for made, own in zip(rows, pictures)]
+    whole = torch.cat(pictures)[:, :, : side // patch * patch, : side // patch * patch]
+    cut = whole.unfold(2, patch, patch).unfold(3, patch, patch).permute(0, 2, 3, 1, 4, 5)
+    ours = {"vision_patches": cut.reshape(-1, 3 * patch**2), "vision_sizes": torch.tensor(sizes)}
+    return Batch({**pad(rows), "pixel_values": padded}, singles, ours)
 
 
 SAMPLES = 16000
@@ -267,4 +318,8 @@ def make_batch(kind: str, config: dict, seed: int, equal_lengths: bool, video_so
         return thinker_batch(kind, config, rng, video_sound)
     if kind in CLIPS:
         return audio_batch(kind, config, rng)
+    if kind in PREFIXED:
+        return pictured_batch(kind, config, rng)
+    if kind == "split":
+        return split_batch(config, rng)
     return text_batch(rng, equal_lengths) if kind == "text" else vision_batch(kind, config, rng)

@@ -478,6 +478,35 @@ vlm("llava_dinov2", "Llava", "The LLaVA layout with DINOv2's tower on a Qwen3 de
     {**text(head_dim=8, rope_parameters=rope(1e6)), "model_type": "qwen3"}, DINOV2, kind="llava", image_token_index=IMAGE,
     vision_feature_layer=-1, vision_feature_select_strategy="default")
 
+# Pictures of more tokens than a window has.
+SQUARE16 = {**SIGLIP, "image_size": 16, "patch_size": 2}
+vlm("gemma3", "Gemma3", "Gemma 3 4B, 12B, 27B (SigLIP's tower on Gemma 3)",
+    {**GEMMA, **WINDOWED, "rope_parameters": GEMMA3_ROPES, "layer_types": ["sliding_attention", "full_attention"]}, SQUARE16,
+    kind="gemma3", image_token_index=IMAGE, boi_token_index=VISION_START, eoi_token_index=VISION_END, mm_tokens_per_image=16,
+    renames=INNER, tie_word_embeddings=True,
+    variants={"untied-mqa-3layers": {**UNTIED, **in_text(**MQA, **LAYERS3, sliding_window=20, layer_types=[
+                  "sliding_attention", "full_attention", "sliding_attention"], tie_word_embeddings=False)},
+              "tokens4-depth3-gelu": {"mm_tokens_per_image": 4, **in_text(hidden_activation="gelu"), **in_vision(num_hidden_layers=3, image_size=12)}})
+PALIGEMMA = dict(kind="paligemma", image_token_index=IMAGE, projection_dim=24, renames=INNER, tie_word_embeddings=True)
+SQUARE8 = {**SIGLIP, "image_size": 8, "patch_size": 2}
+vlm("paligemma", "PaliGemma", "PaliGemma (SigLIP's tower on Gemma 1)",
+    {**GEMMA, "model_type": "gemma", "rope_parameters": rope(10000.0)}, SQUARE8, **PALIGEMMA,
+    variants={"untied-mqa-3layers": {**UNTIED, **in_text(**MQA, **LAYERS3)}, "depth3-gelu": in_vision(num_hidden_layers=3, hidden_act="gelu")})
+vlm("paligemma2", "PaliGemma", "PaliGemma 2 (SigLIP's tower on Gemma 2)",
+    {**GEMMA, **WINDOWED, "model_type": "gemma2", "rope_parameters": rope(10000.0), "attn_logit_softcapping": 1.5}, SQUARE8, **PALIGEMMA,
+    variants={"no-cap-window4": in_text(attn_logit_softcapping=None, sliding_window=4),
+              "full-first-mqa": {**in_text(**MQA, layer_types=["full_attention", "sliding_attention"])}})
+
+# A side of 13 pixels has six patches and a rest.
+SPLIT_VIT = dict(hidden_size=16, intermediate_size=28, num_hidden_layers=2, num_attention_heads=2, image_size=13, patch_size=2, num_channels=3)
+SPLIT = dict(kind="split", image_token_id=IMAGE, scale_factor=3)
+vlm("smolvlm", "SmolVLM", "SmolVLM and SmolVLM2 (SigLIP's tower by each picture's grid, on SmolLM2)", LLAMA,
+    {**SPLIT_VIT, "model_type": "smolvlm_vision"}, **SPLIT,
+    variants={"tied-scale2": {**TIED, "scale_factor": 2, **in_text(num_key_value_heads=4)},
+              "layers3-grid26": {"scale_factor": 13, **in_text(num_hidden_layers=3), **in_vision(image_size=26, patch_size=1, num_hidden_layers=1, hidden_size=4, intermediate_size=8)}})
+vlm("idefics3", "Idefics3", "Idefics 3, SmolVLM 1", LLAMA, {**SPLIT_VIT, "model_type": "idefics3_vision"}, **SPLIT,
+    variants={"tied-scale2": {**TIED, "scale_factor": 2}, "mqa-depth3": {**in_text(num_key_value_heads=1), **in_vision(num_hidden_layers=3)}})
+
 # --------------------------------------------------------------------------------- audio-language models
 
 AUDIO = dict(num_mel_bins=8, encoder_layers=2, encoder_attention_heads=2, encoder_ffn_dim=28, d_model=16)

@@ -158,6 +158,8 @@ class Reference:
         """The greedy continuation, with no end of text."""
         inputs = {key: value for key, value in single.items() if key != "labels"}
         ids, length = inputs.pop("input_ids"), single["input_ids"].shape[1]
+        if self.family.kind == "paligemma":
+            inputs["token_type_ids"] = torch.zeros_like(ids)  # all of it is what was asked
         # transformers 5.17 drops the cache of Phi-3 where frequencies change, and goes on from the last token alone.
         scaling = getattr(self.model.config, "rope_parameters", None) or {}
         if not self.family.plain and scaling.get("rope_type") != "longrope":

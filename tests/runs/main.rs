@@ -31,6 +31,7 @@ mod sandbox;
 mod saves;
 mod scale;
 mod serving;
+mod sights;
 #[path = "../support/soak.rs"]
 mod soak;
 mod sound;

@@ -11,6 +11,7 @@ use std::time::Instant;
 
 use loongforge_torch::device::set_intra_op_threads;
 use loongforge_torch::model::{Decoder, ModelConfig, Targets, TextBatch, TextOptions};
+use loongforge_torch::nn::Mask;
 use loongforge_torch::params::{GradBuffer, ParamStore};
 use loongforge_torch::tape::{Execution, MemoryPlanner, Policy, Transfers};
 use serde_json::json;
@@ -30,6 +31,7 @@ impl Model {
             input_ids: Tensor::from_slice(&ids),
             position_ids: Tensor::arange(self.tokens, (Kind::Int64, Device::Cpu)),
             cu_seqlens: vec![0, self.tokens as usize],
+            mask: Mask::Causal,
             feature_rows: Vec::new(),
             row: None,
             past: None,

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use loongforge_torch::model::{Decoder, ModelConfig, Targets, TextBatch, TextOptions};
 use loongforge_torch::native::sum_of_squares;
+use loongforge_torch::nn::Mask;
 use loongforge_torch::params::ParamStore;
 use loongforge_torch::tape::{Execution, Policy};
 use loongforge_torch::train::{AdamW, AdamWConfig};
@@ -47,6 +48,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         input_ids: Tensor::randint(config.vocab_size, [tokens as i64], (Kind::Int64, Device::Cpu)),
         position_ids: Tensor::from_slice(&positions),
         cu_seqlens: std::iter::once(0).chain(ends).collect(),
+        mask: Mask::Causal,
         feature_rows: Vec::new(),
         row: None,
         past: None,

@@ -9,6 +9,10 @@ pub enum ContextParallelError {
         "layer {layer} mixes tokens by {what}, which needs all tokens before its own on one rank: set context_parallel to 1"
     )]
     Mixer { layer: usize, what: &'static str },
+    #[error(
+        "tokens of a picture or of a prompt see tokens behind them, which needs whole rows on one rank: set context_parallel to 1"
+    )]
+    Ahead,
     #[error("train.preference compares whole answers: set context_parallel to 1")]
     Pairs,
     #[error(

@@ -22,6 +22,7 @@ use super::objective::Preference;
 use super::parallel_errors::TensorParallelError;
 use super::stage::Stage;
 use super::towers::{FeatureInput, ModelTower, Towers};
+use crate::nn::Mask;
 use crate::params::{ParallelRank, ParamSpec, ParamStore, divide};
 use crate::tape::Policy;
 
@@ -123,6 +124,7 @@ impl ReferenceModel {
             input_ids: ids,
             position_ids: if has_axes { positions.repeat([3, 1]) } else { positions },
             cu_seqlens: ends.to_vec(),
+            mask: Mask::Causal,
             feature_rows: Vec::new(),
             row: None,
             past: None,

@@ -6,9 +6,9 @@ use super::config::ModelConfig;
 use super::decoder::DecoderConfig;
 use super::family::decoders::{DECODERS, read_decoder};
 use super::family::{
-    NamePrefix, custom, diffusion, ernie4_5_vl, groot, internvl, kimi_k25, llava, llava_onevision1_5, pi, qwen2_5_omni,
-    qwen2_5_vl, qwen2_audio, qwen2_vl, qwen3_5, qwen3_5_moe, qwen3_asr, qwen3_omni_moe, qwen3_vl, qwen3_vl_moe,
-    smolvla, voxtral, xvla,
+    NamePrefix, custom, diffusion, ernie4_5_vl, gemma3, groot, internvl, kimi_k25, llava, llava_onevision1_5,
+    paligemma, pi, qwen2_5_omni, qwen2_5_vl, qwen2_audio, qwen2_vl, qwen3_5, qwen3_5_moe, qwen3_asr, qwen3_omni_moe,
+    qwen3_vl, qwen3_vl_moe, smolvla, smolvlm, voxtral, xvla,
 };
 use super::keys::{Keys, ModelConfigError};
 use super::own::{own_foundation, own_foundations, own_model};
@@ -22,7 +22,9 @@ const MODELS: &[(&str, ReadModel)] = &[
     ("Gr00tN1d7", groot::read),
     ("ernie4_5_moe_vl", ernie4_5_vl::read),
     ("ernie4_5_vl_moe", ernie4_5_vl::read),
+    ("gemma3", gemma3::read),
     ("groot", groot::read_lerobot),
+    ("idefics3", smolvlm::read_idefics3),
     ("internvl", internvl::read),
     ("internvl_chat", internvl::read_original),
     ("kimi_k25", kimi_k25::read),
@@ -30,6 +32,7 @@ const MODELS: &[(&str, ReadModel)] = &[
     ("llavaonevision1_5", llava_onevision1_5::read),
     ("loongforge_diffusion", diffusion::read),
     ("loongforge_vlm", custom::read),
+    ("paligemma", paligemma::read),
     ("pi0", pi::read_pi0),
     ("pi05", pi::read_pi05),
     ("qwen2_5_omni", qwen2_5_omni::read),
@@ -45,6 +48,7 @@ const MODELS: &[(&str, ReadModel)] = &[
     ("qwen3_vl", qwen3_vl::read),
     ("qwen3_vl_moe", qwen3_vl_moe::read),
     ("smolvla", smolvla::read),
+    ("smolvlm", smolvlm::read),
     ("voxtral", voxtral::read),
     ("xvla", xvla::read),
 ];

@@ -120,7 +120,7 @@ impl TreeNames {
             loongforge_core::data::DIFFUSION => named(DIFFUSION, &[]),
             "qwen2_vl" | "qwen2_5_vl" => named(QWEN2_5_VL, &[]),
             "internvl" => named(INTERNVL, &[]),
-            "llava" => named(LLAVA, &[]),
+            "gemma3" | "llava" | "paligemma" => named(LLAVA, &[]),
             "qwen2_audio" | "voxtral" => named(QWEN2_AUDIO, &[]),
             "deepseek_v4" => Self { by_parameter: true, ..Self::default() },
             "kimi_k25" => Self { split_heads: heads, ..named(KIMI, KIMI_WITHIN) },

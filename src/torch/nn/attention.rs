@@ -8,6 +8,10 @@
 //! Shapes: T tokens, H query heads, K key and value heads, C width of a head's queries and keys, V of
 //! its values, B documents of a batch, L the longest's length, S keys.
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
 use tch::{Device, Tensor};
 
 use super::attend::{Scores, attend_sinking, take_rows};
@@ -38,6 +42,9 @@ pub struct PackedAttention {
     order: Option<Order>,
     /// For a mask of blocks, what computes it.
     blocks: Option<BlockAttention>,
+    /// The same with windows, by their lengths: made when a layer asks, for all that have the same.
+    windowed: RefCell<BTreeMap<i64, Rc<BlockAttention>>>,
+    device: Device,
 }
 
 struct Order {
@@ -83,12 +90,21 @@ impl PackedAttention {
         let in_order = tokens.iter().enumerate().all(|(row, token)| row as i64 == *token);
         let index = |values: &[i64]| Tensor::from_slice(values).to_device(device);
         let order = (!in_order).then(|| Order { tokens: index(&tokens), rows: index(&rows) });
-        let blocks = match &mask {
-            Mask::Prefix(begins) => Some(BlockAttention::new(cu_seqlens, begins, device)),
-            Mask::Causal | Mask::Full => None,
-        };
+        let blocks = mask.begins().map(|begins| BlockAttention::new(cu_seqlens, begins, None, device));
         let cu_seqlens = cu_seqlens.iter().map(|end| *end as i64).collect();
-        PackedAttention { mask, cu_seqlens, batches, order, blocks }
+        PackedAttention { mask, cu_seqlens, batches, order, blocks, windowed: RefCell::default(), device }
+    }
+
+    /// Works like `forward_with` where a window of `window` tokens, the last of them the token itself, cuts a mask of blocks;
+    /// `None`: the mask is none of blocks.
+    pub(super) fn forward_windowed(&self, parts: [&Tensor; 3], window: i64, scores: Scores) -> Option<Tensor> {
+        let begins = self.mask.begins()?;
+        let make = || {
+            let ends: Vec<usize> = self.cu_seqlens.iter().map(|end| *end as usize).collect();
+            Rc::new(BlockAttention::new(&ends, begins, Some(self.mask.cut(window)), self.device))
+        };
+        let blocks = self.windowed.borrow_mut().entry(window).or_insert_with(make).clone();
+        Some(blocks.forward(parts, scores))
     }
 
     /// `q_THC`, `k_TKC`, `v_TKV` with H a multiple of K (grouped queries); returns `[T, H·V]`. Scores are divided by √C.

@@ -1,5 +1,5 @@
 //! Attention over packed documents whose tokens see blocks ([`super::Mask::Prefix`]): each segment of queries meets the keys
-//! up to its end, so that no score is computed that the mask would hide but within causal segments.
+//! up to its end, or those of them that its window has, so that few scores are computed that the mask would hide.
 //!
 //! Shapes: T tokens, H query heads, K key and value heads, C width of a head's queries and keys, V of its values, B segments
 //! of one shape, L queries of each, S keys.
@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use tch::{Device, Kind, Tensor};
 
 use super::attend::{Scores, attend, take_rows};
-use super::mask::segments;
+use super::mask::{Segment, WindowCut, segments};
 
 /// Describes how the segments of one packed row are batched.
 pub(super) struct BlockAttention {
@@ -54,28 +54,43 @@ impl Rows {
 }
 
 impl BlockAttention {
-    /// Blocks begin where `begins` `[T]` says; documents end at `cu_seqlens` `[0, …, T]`.
-    pub fn new(cu_seqlens: &[usize], begins: &[bool], device: Device) -> BlockAttention {
+    /// Blocks begin where `begins` `[T]` says; documents end at `cu_seqlens` `[0, …, T]`. With a `window` a token sees nothing
+    /// that is so many tokens or more before it, but for its own block where that is spared; what the blocks let it see behind
+    /// itself stays.
+    pub fn new(cu_seqlens: &[usize], begins: &[bool], window: Option<WindowCut>, device: Device) -> BlockAttention {
         assert_eq!(cu_seqlens.last().copied().unwrap_or(0), begins.len(), "a mask for the tokens of the row");
+        // By keys before the first query, queries and whether these are causal: the rows where their keys begin.
         let mut by_shape = BTreeMap::<(usize, usize, bool), Vec<usize>>::new();
-        for segment in segments(cu_seqlens, begins) {
-            let shape = (segment.queries.start, segment.queries.end, segment.causal);
-            by_shape.entry(shape).or_default().push(segment.document);
+        for Segment { document, queries, causal } in segments(cu_seqlens, begins) {
+            let before = window.map_or(queries.start, |window| queries.start.min(window.len - 1));
+            let shape = (before, queries.len(), causal);
+            by_shape.entry(shape).or_default().push(document + queries.start - before);
         }
         let (mut batches, mut order) = (Vec::new(), Vec::<i64>::new());
-        for ((start, end, causal), documents) in by_shape {
-            let rows = |from: usize| documents.iter().flat_map(move |at| at + from..at + end).map(|at| at as i64);
-            let (queries, keys): (Vec<i64>, Vec<i64>) = (rows(start).collect(), rows(0).collect());
+        for ((before, len, causal), starts) in by_shape {
+            let rows = |from: usize| starts.iter().flat_map(move |at| at + from..at + before + len).map(|at| at as i64);
+            let (queries, keys): (Vec<i64>, Vec<i64>) = (rows(before).collect(), rows(0).collect());
+            // The last query has the most keys before itself. Neighboring blocks of one token are no block.
+            let spares = |window: &WindowCut| window.spares_block && !causal;
+            let window = window.filter(|window| before + len > window.len && !(spares(window) && before == 0));
             let mask = || {
-                let shape = [1, 1, (end - start) as i64, end as i64];
-                Tensor::ones(shape, (Kind::Bool, device)).tril(start as i64)
+                let shape = [1, 1, len as i64, (before + len) as i64];
+                let all = Tensor::ones(shape, (Kind::Bool, device));
+                let seen = if causal { all.tril(before as i64) } else { all };
+                let Some(window) = window else { return seen };
+                let near = seen.triu(before as i64 - window.len as i64 + 1);
+                if spares(&window) {
+                    let _ = near.narrow(3, before as i64, len as i64).fill_(1);
+                }
+                near
             };
+            let cuts = causal && before > 0 && len > 1;
             batches.push(SegmentBatch {
-                num: documents.len() as i64,
+                num: starts.len() as i64,
                 queries: Rows::new(&queries, device),
                 keys: Rows::new(&keys, device),
-                seen: (causal && start > 0 && end - start > 1).then(mask),
-                causal: causal && start == 0,
+                seen: (cuts || window.is_some()).then(mask),
+                causal: causal && before == 0 && window.is_none(),
             });
             order.extend(queries);
         }
@@ -109,6 +124,7 @@ mod tests {
     use tch::{Device, Kind, Tensor};
 
     use crate::native::grad;
+    use crate::nn::window::attend_window;
     use crate::nn::{Mask, PackedAttention, Scores};
 
     /// The definition of openpi's `make_att_2d_masks`, for the whole row: `[T, T]`, true where a query sees a key.
@@ -122,6 +138,21 @@ mod tests {
     }
 
     fn check(cu_seqlens: &[usize], begins: &[bool], kv_heads: i64, values: i64, soft_cap: Option<f64>) {
+        // Windows that every document fits, that some do, and that none does.
+        for window in [None, Some(100_000), Some(8), Some(3), Some(1)] {
+            for mask in [Mask::Prefix(begins.to_vec()), Mask::Runs(begins.to_vec())] {
+                check_windowed(cu_seqlens, (begins, mask), (kv_heads, values), soft_cap, window);
+            }
+        }
+    }
+
+    fn check_windowed(
+        cu_seqlens: &[usize],
+        (begins, mask): (&[bool], Mask),
+        (kv_heads, values): (i64, i64),
+        soft_cap: Option<f64>,
+        window: Option<i64>,
+    ) {
         let tokens = begins.len() as i64;
         let random = |heads: i64, width: i64| {
             Tensor::randn([tokens, heads, width], (Kind::Float, Device::Cpu)).set_requires_grad(true)
@@ -130,11 +161,21 @@ mod tests {
         let wide = |x: &Tensor| x.repeat_interleave_self_int(4 / kv_heads, 1, None);
         let scores = Tensor::einsum("qhc,shc->hqs", &[&q, &wide(&k)], None::<&[i64]>) * 0.3;
         let scores = soft_cap.map_or(scores.shallow_clone(), |cap| (scores / cap).tanh() * cap);
-        let hidden = seen(cu_seqlens, begins).logical_not();
+        let at = Tensor::arange(tokens, (Kind::Int64, Device::Cpu));
+        let distance = at.unsqueeze(1) - at.unsqueeze(0);
+        let near = window.map_or(distance.ones_like().to_kind(Kind::Bool), |window| distance.lt(window));
+        // Each sees the other: they are of one block.
+        let both = seen(cu_seqlens, begins).logical_and(&seen(cu_seqlens, begins).transpose(0, 1));
+        let near = if matches!(mask, Mask::Prefix(_)) { near.logical_or(&both) } else { near };
+        let hidden = seen(cu_seqlens, begins).logical_and(&near).logical_not();
         let weights = scores.masked_fill(&hidden, f64::NEG_INFINITY).softmax(-1, Kind::Float);
         let expected = Tensor::einsum("hqs,shc->qhc", &[&weights, &wide(&v)], None::<&[i64]>).flatten(1, 2);
-        let documents = PackedAttention::new(cu_seqlens, Mask::Prefix(begins.to_vec()), Device::Cpu);
-        let found = documents.forward_with(&q, &k, &v, Scores { scale: Some(0.3), soft_cap });
+        let documents = PackedAttention::new(cu_seqlens, mask.clone(), Device::Cpu);
+        let scores = Scores { scale: Some(0.3), soft_cap };
+        let found = match window {
+            Some(window) => attend_window(&documents, [&q, &k, &v], window, scores, None),
+            None => documents.forward_with(&q, &k, &v, scores),
+        };
         let seed = Tensor::randn(found.size(), (Kind::Float, Device::Cpu));
         let with_grads = |y: &Tensor| {
             let grads = grad(&[y], &[&seed], &[&q, &k, &v]).unwrap().into_iter().flatten();
@@ -143,7 +184,7 @@ mod tests {
         let (found, expected) = (with_grads(&found), with_grads(&expected));
         assert_eq!(found.len(), 4);
         for (found, expected) in found.iter().zip(&expected) {
-            assert!(found.allclose(expected, 1e-4, 1e-5, false), "{cu_seqlens:?} {begins:?}");
+            assert!(found.allclose(expected, 1e-4, 1e-5, false), "{cu_seqlens:?} {mask:?} {window:?}");
         }
     }
 

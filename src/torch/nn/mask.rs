@@ -11,8 +11,11 @@ pub enum Mask {
     /// All of them, as patches of a picture do.
     Full,
     /// Blocks of neighboring tokens: a token attends to its whole block and to all blocks before it (the prefixes of
-    /// PaliGemma and Pi0). For each token of the row 1 or `true` where a block begins; a document begins one in any case.
+    /// PaliGemma and Pi0). For each token of the row 1 or `true` where a block begins; a document begins one in any case. A
+    /// window cuts blocks before a token's own alone.
     Prefix(Vec<bool>),
+    /// The same, where a window cuts all that is before a token, its own block's tokens as well (the pictures of Gemma 3).
+    Runs(Vec<bool>),
 }
 
 impl Mask {
@@ -27,9 +30,40 @@ impl Mask {
         };
         Mask::Prefix(cu_seqlens.windows(2).zip(lens).flat_map(begins).collect())
     }
+
+    /// Neighboring tokens of a row for which `is_in` is true see each other; all other pairs of tokens are as in text.
+    pub fn runs(is_in: &[bool]) -> Mask {
+        if !is_in.contains(&true) {
+            return Mask::Causal;
+        }
+        Mask::Runs((0..is_in.len()).map(|at| !(is_in[at] && at > 0 && is_in[at - 1])).collect())
+    }
+
+    /// Of a mask of blocks where these begin.
+    pub(super) fn begins(&self) -> Option<&[bool]> {
+        match self {
+            Mask::Causal | Mask::Full => None,
+            Mask::Prefix(begins) | Mask::Runs(begins) => Some(begins),
+        }
+    }
+
+    /// Returns how a window of `len` tokens, the last of them a token itself, cuts blocks.
+    pub(super) fn cut(&self, len: i64) -> WindowCut {
+        WindowCut { len: len.max(1) as usize, spares_block: matches!(self, Mask::Prefix(_)) }
+    }
 }
 
-/// Queries of a document that are attended at once: they see the document's keys up to their last one.
+/// How a window cuts blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct WindowCut {
+    /// Tokens of the window.
+    pub len: usize,
+    /// True if a token sees its whole block, whatever the window.
+    pub spares_block: bool,
+}
+
+/// Queries of a document that are attended at once: they see the document's keys up to their last one, or those of them
+/// that are within a window.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Segment {
     /// Where the document begins in the row.
@@ -81,5 +115,17 @@ mod tests {
         let expected = [segment(0, 0..2, false), segment(0, 2..3, true), segment(0, 3..6, false)];
         assert_eq!(segments(&[0, 6], &pi0), expected);
         assert_eq!(segments(&[0, 700], &[true; 700]), [segment(0, 0..512, true), segment(0, 512..700, true)]);
+    }
+
+    #[test]
+    fn runs_are_blocks_and_a_document_begins_one() {
+        assert_eq!(Mask::runs(&[false; 3]), Mask::Causal);
+        let is_in = [true, true, false, true, true, true];
+        let Mask::Runs(begins) = Mask::runs(&is_in) else { unreachable!("runs") };
+        assert_eq!(begins, [true, false, true, true, false, false]);
+        let segment = |document, queries, causal| Segment { document, queries, causal };
+        // The document's end cuts a run.
+        let expected = [segment(0, 0..2, false), segment(0, 2..4, true), segment(4, 0..2, false)];
+        assert_eq!(segments(&[0, 4, 6], &begins), expected);
     }
 }

@@ -14,7 +14,7 @@ use super::{DeltaDocuments, PackedAttention, PieceAttention, Rope};
 /// Holds what layers with the same rotary embeddings share of one packed row; made once a micro-batch.
 pub struct Context {
     pub rope: Rope,
-    /// Causal, within documents.
+    /// Who sees whom: causal within documents, but for decoders whose pictures or prompts see all of themselves.
     pub documents: Rc<PackedAttention>,
     /// Tells where documents end: `[0, …, T]`.
     pub cu_seqlens: Vec<usize>,

@@ -12,7 +12,8 @@ use super::attention::PackedAttention;
 pub(super) const MIN_CHUNK: i64 = 256;
 
 /// Works like [`PackedAttention::forward_with`] of causal `documents`, where a token sees `window` tokens, the last of them
-/// itself; and a key without a value whose score is the head's of `sinks_H`, where they are given.
+/// itself; and a key without a value whose score is the head's of `sinks_H`, where they are given. Documents may have a mask of
+/// blocks, which the window cuts as the mask says. Panics where sinks meet one.
 pub fn attend_window(
     documents: &PackedAttention,
     [q_THC, k_TKC, v_TKC]: [&Tensor; 3],
@@ -22,6 +23,10 @@ pub fn attend_window(
 ) -> Tensor {
     if documents.batches().iter().all(|batch| batch.longest <= window) {
         return documents.forward_sinking([q_THC, k_TKC, v_TKC], scores, sinks_H);
+    }
+    if let Some(y) = documents.forward_windowed([q_THC, k_TKC, v_TKC], window, scores) {
+        assert!(sinks_H.is_none(), "sinks beside a mask of blocks");
+        return y;
     }
     let (q, k, v) = (documents.split(q_THC), documents.split(k_TKC), documents.split(v_TKC));
     let batches = q.iter().zip(&k).zip(&v).map(|((q, k), v)| {

@@ -309,6 +309,8 @@ pub enum Template {
     Glm,
     // Gemma 1 to 3.
     Gemma,
+    // PaliGemma 1 and 2.
+    Paligemma,
 }
 
 /// The limits above which bad samples end the run.

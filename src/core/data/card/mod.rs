@@ -130,6 +130,11 @@ impl<'a> ModelCard<'a> {
         self.by_tower(self.vision(), |row| row.vision)
     }
 
+    /// Returns whether the model's prompts see all of themselves: pictures come before what is learned.
+    pub fn has_prefixes(self) -> bool {
+        self.config["model_type"] == "paligemma"
+    }
+
     /// Returns how sound is cut into frames.
     pub fn audio_family(self) -> Option<AudioFamily> {
         self.by_tower(self.audio(), |row| row.audio)

@@ -19,8 +19,14 @@ pub enum VisionCut {
     /// Tiles of InternVL.
     Tiles,
     Kimi,
+    /// SmolVLM's processor: tiles behind tokens of their rows and columns, and a small copy of the whole.
+    Split,
     /// One square of a fixed size, whatever the picture's shape.
     Square,
+    /// The same with `mm_tokens_per_image` features, between Gemma 3's tokens.
+    Gemma3,
+    /// The same with a feature for each patch, and no videos.
+    PaliGemma,
     /// The square in the middle of a picture whose shorter side is resized.
     Crop {
         /// The side of a patch where the config says nothing.
@@ -68,12 +74,15 @@ const ROWS: &[Row] = &[
     sees("ernie4_5_moe_vl", VisionCut::Ernie).on_three_axes(),
     sees("ernie4_5_vl_moe", VisionCut::Ernie).on_three_axes(),
     sees("intern_vit_6b", VisionCut::Tiles),
+    sees("gemma3", VisionCut::Gemma3),
+    sees("idefics3", VisionCut::Split),
     sees("internvl", VisionCut::Tiles),
     sees("internvl_chat", VisionCut::Tiles),
     sees("kimi_k25", VisionCut::Kimi),
     sees("llava", CLIP),
     sees("llava_onevision1_5", VisionCut::Qwen2 { tokens_per_second: None }),
     sees("llavaonevision1_5", VisionCut::Qwen2 { tokens_per_second: None }),
+    sees("paligemma", VisionCut::PaliGemma),
     sees("qwen2_5_omni", VisionCut::OmniChunks).and_hears(AudioFamily::Qwen2_5Omni).on_three_axes(),
     sees("qwen2_5_vl", VisionCut::Qwen2 { tokens_per_second: Some(4) }).on_three_axes(),
     hears("qwen2_audio", AudioFamily::Qwen2Audio),
@@ -86,6 +95,7 @@ const ROWS: &[Row] = &[
     sees("qwen3_vl_moe", VisionCut::Qwen3).on_three_axes(),
     sees("rice_vit", VisionCut::Qwen2 { tokens_per_second: None }),
     sees("siglip", VisionCut::Square),
+    sees("smolvlm", VisionCut::Split),
     hears("voxtral", AudioFamily::Voxtral),
     hears("whisper", AudioFamily::Whisper),
 ];

@@ -17,6 +17,7 @@ from transformers import AutoProcessor, AutoTokenizer, BitImageProcessor, CLIPIm
 from transformers.models.ernie4_5_vl_moe.image_processing_ernie4_5_vl_moe import Ernie4_5_VLMoeImageProcessor
 from transformers.models.ernie4_5_vl_moe.modeling_ernie4_5_vl_moe import Ernie4_5_VLMoeModel
 from transformers.models.ernie4_5_vl_moe.video_processing_ernie4_5_vl_moe import Ernie4_5_VLMoeVideoProcessor
+from transformers.models.gemma3.image_processing_gemma3 import Gemma3ImageProcessor
 from transformers.models.got_ocr2.image_processing_got_ocr2 import GotOcr2ImageProcessor
 from transformers.models.internvl.processing_internvl import InternVLProcessor
 from transformers.models.internvl.video_processing_internvl import InternVLVideoProcessor
@@ -31,6 +32,8 @@ from transformers.models.qwen3_5.modeling_qwen3_5 import Qwen3_5Model
 from transformers.models.qwen3_vl.modeling_qwen3_vl import Qwen3VLModel
 from transformers.models.qwen3_vl.processing_qwen3_vl import Qwen3VLProcessor
 from transformers.models.qwen3_vl.video_processing_qwen3_vl import Qwen3VLVideoProcessor
+from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
+from transformers.models.smolvlm.processing_smolvlm import get_image_prompt_string
 from transformers.models.siglip.image_processing_siglip import SiglipImageProcessor
 from transformers.video_utils import VideoMetadata
 
@@ -86,6 +89,11 @@ KIMI = {"model_type": "kimi_k25", "vision_config": {}}
 SIGLIP = {"model_type": "loongforge_vlm", "image_encoder": {"model_type": "siglip_vision_model", "patch_size": 8, "image_size": 36}}
 CLIP = {"model_type": "loongforge_vlm", "image_encoder": {"model_type": "clip_vision_model", "patch_size": 8, "image_size": 36}}
 DINOV2 = {"model_type": "loongforge_vlm", "image_encoder": {"model_type": "dinov2", "patch_size": 8, "image_size": 56}}
+GEMMA3 = {"model_type": "gemma3", "mm_tokens_per_image": 4, "boi_token_index": 1, "eoi_token_index": 2,
+          "vision_config": {"model_type": "siglip_vision_model", "patch_size": 8, "image_size": 32}}
+PALIGEMMA = {"model_type": "paligemma", "vision_config": {"model_type": "siglip_vision_model", "patch_size": 8, "image_size": 32}}
+SMOLVLM = {"model_type": "smolvlm", "scale_factor": 2, "vision_config": {"model_type": "smolvlm_vision", "patch_size": 8, "image_size": 36}}
+SPLIT = {"size": {"longest_edge": 108}, "max_image_size": {"longest_edge": 36}, "do_image_splitting": True, "resample": 1}
 IMAGENET = {"image_mean": [0.485, 0.456, 0.406], "image_std": [0.229, 0.224, 0.225]}
 SIZES = [(48, 32, 1), (45, 27, 2), (100, 90, 3), (9, 13, 4), (37, 111, 5)]
 
@@ -110,18 +118,31 @@ def image_cases():
             (KIMI, kimi, Kimi_K25ImageProcessor),
             (SIGLIP, {**siglip, "resample": 3}, SiglipImageProcessor),
             (SIGLIP, {**siglip, "resample": 2}, SiglipImageProcessor),
+            (GEMMA3, {"size": {"height": 32, "width": 32}}, Gemma3ImageProcessor),
+            (PALIGEMMA, {"size": {"height": 32, "width": 32}}, SiglipImageProcessor),
+            (SMOLVLM, SPLIT, SmolVLMImageProcessorPil),
+            (SMOLVLM, {**SPLIT, "do_image_splitting": False}, SmolVLMImageProcessorPil),
             (CLIP, {**crop, "size": {"shortest_edge": 36}}, CLIPImageProcessor),
             (DINOV2, {**crop, **IMAGENET, "size": {"shortest_edge": 43}}, BitImageProcessor),
         ]:
             if seed > len(SIZES) and config not in (CLIP, DINOV2):
                 continue
-            out = make(**settings)(images=[Image.fromarray(noise_picture(width, height, seed))], return_tensors="pt")
+            more = {"return_row_col_info": True} if config is SMOLVLM else {}
+            out = make(**settings)(images=[Image.fromarray(noise_picture(width, height, seed))], return_tensors="pt", **more)
             values = out["pixel_values"]
             if config is INTERN:
                 grid = [len(values), 4, 4]
                 values = patches(values, 8)
                 features = 4 * grid[0]
                 text = f"<img>{'<p>' * features}</img>"
+            elif config is SMOLVLM:
+                # The tower's convolution leaves out the last four rows and columns of each tile.
+                values, grid = patches(values[0, :, :, :32, :32], 8), [values.shape[1], 4, 4]
+                features = 4 * grid[0]
+                text = get_image_prompt_string(out["rows"][0][0], out["cols"][0][0], 4, "<fake_token_around_image>", "<p>", "<global-img>")
+            elif config in (GEMMA3, PALIGEMMA):
+                grid, features, values = [1, 4, 4], 4 if config is GEMMA3 else 16, patches(values, 8)
+                text = f"\n\n<img>{'<p>' * 4}</img>\n\n" if config is GEMMA3 else "<p>" * 16
             elif config in (SIGLIP, CLIP, DINOV2):
                 # The tower's convolution leaves out the last four rows and columns.
                 grid, features = [1, 4, 4], 16

@@ -22,6 +22,7 @@ mod resize;
 mod sampling;
 mod settings;
 mod smart_resize;
+mod split;
 #[cfg(test)]
 mod tests;
 mod tiles;

@@ -9,7 +9,8 @@ use super::ernie::Ernie;
 use super::kimi::Kimi;
 use super::processor::MediaProcessor;
 use super::qwen::{Qwen, Time};
-use super::settings::{HALF, Settings};
+use super::settings::{Filter, HALF, Settings};
+use super::split::Split;
 use super::tiles::{TileConfig, Tiles};
 use super::words::Words;
 use crate::config::{ImageLimits, VideoLimits};
@@ -41,8 +42,15 @@ pub fn open(
         let what = format!("vision_config.model_type is {tower:?}: its image processor is not known");
         DataError::file(&model_dir.join("config.json"), what)
     })?;
-    if !matches!(cut, VisionCut::Square | VisionCut::Crop { .. }) && (image.is_bilinear() || video.is_bilinear()) {
+    let filters = matches!(
+        cut,
+        VisionCut::Square | VisionCut::Crop { .. } | VisionCut::Gemma3 | VisionCut::PaliGemma | VisionCut::Split
+    );
+    if !filters && (image.is_bilinear() || video.is_bilinear()) {
         return Err(image.wrong("resample is 2 (bilinear); this tower was trained with 3 (bicubic)".to_owned()));
+    }
+    if cut != VisionCut::Split && image.filter_or(Filter::Bicubic) == Filter::Lanczos {
+        return Err(image.wrong("resample is 1 (Lanczos), which only towers of SmolVLM were trained with".to_owned()));
     }
     let processor: Box<dyn MediaProcessor> = match cut {
         VisionCut::Qwen2 { tokens_per_second } => {
@@ -79,12 +87,24 @@ pub fn open(
         VisionCut::Tiles => {
             let tiles = tile_config(config, vision)
                 .map_err(|reason| DataError::file(&model_dir.join("config.json"), reason))?;
+            let tiles = TileConfig { around: ["<img>", "</img>"].map(|token| words.known(token)), ..tiles };
             Box::new(Tiles::open((image, video), limits, &tiles, &words)?)
         }
         VisionCut::Square => {
             let image = image.or_color(HALF);
             Box::new(Tiles::open((image, video.or_color(HALF)), limits, &square_config(vision, 16), &words)?)
         }
+        VisionCut::Gemma3 => {
+            image.no_crops()?;
+            let [begin, end] = [("boi_token_index", "<start_of_image>"), ("eoi_token_index", "<end_of_image>")]
+                .map(|(key, default)| words.token(key, default));
+            let num_tokens = config["mm_tokens_per_image"].as_u64().unwrap_or(256) as usize;
+            let around = [format!("\n\n{begin}"), format!("{end}\n\n")];
+            let gemma = TileConfig { around, marker: Some(begin), ..square_config(vision, 16) };
+            Box::new(one_square(image.or_bilinear(), limits, gemma, Some(num_tokens), &words)?)
+        }
+        VisionCut::PaliGemma => Box::new(one_square(image, limits, square_config(vision, 16), None, &words)?),
+        VisionCut::Split => Box::new(Split::open(&image.or_color(HALF), limits.0, vision, &words)?),
         VisionCut::Crop { patch_size, of_tower } => {
             Box::new(crop((image, video), limits, vision, (patch_size, of_tower, 0), &words)?)
         }
@@ -129,6 +149,33 @@ fn crop(
     Tiles::open((image, video), limits, &TileConfig { side: Some(side), shorter, num_more, ..square }, words)
 }
 
+/// All of a picture as a square of the tower's own size, which becomes `num_features`, or one for each patch; no videos.
+fn one_square(
+    image: Settings,
+    limits: (&ImageLimits, &VideoLimits),
+    square: TileConfig,
+    num_features: Option<usize>,
+    words: &Words<'_>,
+) -> Result<Tiles, DataError> {
+    let image = image.or_color(HALF);
+    if limits.0.min_pixels.is_some() || limits.0.max_pixels.is_some() {
+        let reason = "data.image.min_pixels and max_pixels: this model's pictures are squares of one size";
+        return Err(image.wrong(reason.to_owned()));
+    }
+    let side = square.side.unwrap_or(224);
+    if let Some(found) = image.side()?.filter(|found| *found != side) {
+        return Err(image.wrong(format!("size is {found}, but image_size of config.json is {side}")));
+    }
+    let patches = side / square.patch_size.max(1);
+    let num_features = num_features.unwrap_or(patches.pow(2));
+    if let Some(found) = image.image_seq_length.filter(|found| *found != num_features) {
+        return Err(image.wrong(format!("image_seq_length is {found}, but by config.json it is {num_features}")));
+    }
+    let downsample_ratio = (num_features as f64).sqrt() / patches.max(1) as f64;
+    let config = TileConfig { downsample_ratio, takes_videos: false, ..square };
+    Tiles::open((image.clone(), image), limits, &config, words)
+}
+
 /// Sees to it that the files, or the processors' defaults, agree with the vision tower.
 fn check(image: &Settings, vision: &Json, temporal: bool) -> Result<(), DataError> {
     let number = |value: &Json| value.as_u64().or_else(|| value[0].as_u64());
@@ -164,7 +211,9 @@ fn square_config(vision: &Json, patch_size: usize) -> TileConfig {
         thumbnail: false,
         has_rest: true,
         num_more: 0,
-        around: ["", ""],
+        around: Default::default(),
+        marker: None,
+        takes_videos: true,
     }
 }
 
@@ -187,6 +236,8 @@ fn tile_config(config: &Json, vision: &Json) -> Result<TileConfig, &'static str>
         thumbnail: config["use_thumbnail"] != false,
         has_rest: false,
         num_more: 0,
-        around: ["<img>", "</img>"],
+        around: Default::default(),
+        marker: None,
+        takes_videos: true,
     })
 }

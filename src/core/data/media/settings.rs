@@ -8,7 +8,16 @@ use serde_json::Value as Json;
 use crate::data::error::DataError;
 use crate::data::tokenizer_file::{read_json, read_json_if_exists};
 
-/// PIL's numbers for the filters that these models are trained with: bicubic, but for SigLIP 2.
+/// A filter by which pictures are resized.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Filter {
+    Lanczos,
+    Bilinear,
+    Bicubic,
+}
+
+/// PIL's numbers for the filters that these models are trained with: bicubic, but for SigLIP 2, Gemma 3 and SmolVLM.
+const LANCZOS: u8 = 1;
 const BILINEAR: u8 = 2;
 const BICUBIC: u8 = 3;
 
@@ -25,6 +34,9 @@ pub struct Settings {
     /// Mean and standard deviation where the file has none.
     #[serde(skip)]
     default_color: Option<([f32; 3], [f32; 3])>,
+    /// The filter where the file has none.
+    #[serde(skip)]
+    default_filter: Option<u8>,
     pub patch_size: Option<usize>,
     #[serde(alias = "merge_kernel_size")]
     pub merge_size: Option<usize>,
@@ -39,6 +51,13 @@ pub struct Settings {
     resample: Option<u8>,
     crop_size: Option<Size>,
     do_center_crop: Option<bool>,
+    /// Gemma 3: crops of a long picture beside the whole.
+    do_pan_and_scan: Option<bool>,
+    /// SmolVLM: whether a picture is cut into tiles.
+    pub do_image_splitting: Option<bool>,
+    max_image_size: Option<Size>,
+    /// Features of a picture.
+    pub image_seq_length: Option<usize>,
     do_resize: Option<bool>,
     do_rescale: Option<bool>,
     do_normalize: Option<bool>,
@@ -122,7 +141,12 @@ impl Settings {
         let all = settings.do_resize != Some(false)
             && settings.do_rescale != Some(false)
             && settings.do_normalize != Some(false);
-        if settings.resample.is_some_and(|filter| ![BILINEAR, BICUBIC].contains(&filter)) || !all {
+        // Processors of tiles of `max_image_size` are the only ones with Lanczos.
+        let known = |filter: u8| {
+            [BILINEAR, BICUBIC].contains(&filter)
+                || filter == LANCZOS && (settings.do_image_splitting.is_some() || settings.max_image_size.is_some())
+        };
+        if settings.resample.is_some_and(|filter| !known(filter)) || !all {
             let known = "only do_resize, do_rescale, do_normalize and resample: 3 (bicubic) or 2 (bilinear) are known";
             return Err(DataError::file(&path, known));
         }
@@ -131,7 +155,22 @@ impl Settings {
 
     /// Pictures are resized with the bilinear filter and not with the bicubic one.
     pub fn is_bilinear(&self) -> bool {
-        self.resample == Some(BILINEAR)
+        self.resample.or(self.default_filter) == Some(BILINEAR)
+    }
+
+    /// The filter, `default` where the file has none.
+    pub fn filter_or(&self, default: Filter) -> Filter {
+        match self.resample {
+            Some(LANCZOS) => Filter::Lanczos,
+            Some(BILINEAR) => Filter::Bilinear,
+            Some(_) => Filter::Bicubic,
+            None => default,
+        }
+    }
+
+    /// With the bilinear filter where the file has none.
+    pub fn or_bilinear(self) -> Self {
+        Self { default_filter: Some(BILINEAR), ..self }
     }
 
     /// With the family's colors where the file has none.
@@ -215,9 +254,34 @@ impl Settings {
         }
     }
 
+    /// The longest side to which pictures are resized.
+    pub fn longest_edge(&self) -> Option<usize> {
+        self.sides().longest_edge
+    }
+
+    /// Side of a tile.
+    pub fn max_image_size(&self) -> Option<usize> {
+        match &self.max_image_size {
+            Some(Size::Side(side)) => Some(*side),
+            Some(Size::Sides(sides)) => sides.longest_edge,
+            None => None,
+        }
+    }
+
     /// Most patches on one side of a picture.
     pub fn max_side_patches(&self) -> Option<usize> {
         self.sides().max_height.or(self.patch_limit_on_one_side)
+    }
+
+    /// # Errors
+    /// The file asks for crops beside the whole picture.
+    pub fn no_crops(&self) -> Result<(), DataError> {
+        match self.do_pan_and_scan {
+            Some(true) => {
+                Err(self.wrong("do_pan_and_scan is true; only false is known: a picture is one square".to_owned()))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// A key that must be above 0.

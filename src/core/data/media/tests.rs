@@ -179,6 +179,21 @@ fn what_does_not_go_together_is_said() {
             "crop_size is 56, but image_size of config.json is 28",
         ),
         (
+            json!({"model_type": "gemma3", "vision_config": {"patch_size": 8, "image_size": 32}}),
+            json!({"do_pan_and_scan": true}),
+            "do_pan_and_scan is true; only false is known",
+        ),
+        (
+            json!({"model_type": "gemma3", "mm_tokens_per_image": 4, "vision_config": {"patch_size": 8, "image_size": 32}}),
+            json!({"image_seq_length": 16}),
+            "image_seq_length is 16, but by config.json it is 4",
+        ),
+        (
+            json!({"model_type": "paligemma", "vision_config": {"patch_size": 8, "image_size": 32}}),
+            json!({"size": {"height": 64, "width": 64}}),
+            "size is 64, but image_size of config.json is 32",
+        ),
+        (
             json!({"model_type": "kimi_k25", "vision_config": {"merge_kernel_size": [2, 2]}}),
             json!({"merge_size": 4}),
             "merge_size is 4",
@@ -187,6 +202,9 @@ fn what_does_not_go_together_is_said() {
         let error = error(config, image);
         assert!(error.contains(part), "{error}");
     }
+    let paligemma = json!({"model_type": "paligemma", "vision_config": {"patch_size": 8, "image_size": 32}});
+    let paligemma = open_with(&paligemma, &json!({}), &json!({})).unwrap().unwrap();
+    assert!(paligemma.markers().of(Kind::Video).words.is_empty());
     let draws =
         open_with(&json!({"model_type": "ernie4_5_vl_moe", "vision_config": {}}), &json!({}), &json!({})).unwrap();
     let video = Video::new(vec![noise(30, 30, 1)], &[0], 1, 2.0);

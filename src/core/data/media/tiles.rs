@@ -59,8 +59,12 @@ pub struct TileConfig {
     pub has_rest: bool,
     /// Features of a tile beside those of its patches: of a class token.
     pub num_more: usize,
-    /// Tokens before and behind a picture's features, where the tokenizer has them.
-    pub around: [&'static str; 2],
+    /// Stands before and behind a picture's features.
+    pub around: [String; 2],
+    /// Stands for a picture in a rendered template; `None`: the token that a feature replaces.
+    pub marker: Option<String>,
+    /// True if a video's frames are tiles.
+    pub takes_videos: bool,
 }
 
 impl Tiles {
@@ -75,7 +79,9 @@ impl Tiles {
         let rest = if config.has_rest { side % patch } else { 0 };
         let side = side - rest;
         let features_side = (side / patch) as f64 * config.downsample_ratio;
-        if !side.is_multiple_of(patch) || features_side < 1.0 || features_side.fract() != 0.0 {
+        let whole = (features_side - features_side.round()).abs() < 1e-9;
+        let features_side = features_side.round();
+        if !side.is_multiple_of(patch) || features_side < 1.0 || !whole {
             let ratio = config.downsample_ratio;
             return Err(image.wrong(format!("tiles of {side} pixels, patches of {patch}, downsample_ratio {ratio}")));
         }
@@ -88,11 +94,12 @@ impl Tiles {
             return Err(image.wrong(format!("min_patches {min_tiles} above max_patches {max_tiles}")));
         }
         let defaults = Defaults { fps: 2.0, num_frames: Some(8), min_frames: 1, max_frames: 64 };
-        let placeholder = words.placeholder();
-        let markers = Markers::vision(
-            (vec![placeholder.clone()], format!("{placeholder}\n")),
-            (vec!["<video>".to_owned()], "<video>\n".to_owned()),
-        );
+        let marker = config.marker.clone().unwrap_or_else(|| words.placeholder());
+        let videos = match config.takes_videos {
+            true => (vec!["<video>".to_owned()], "<video>\n".to_owned()),
+            false => (Vec::new(), String::new()),
+        };
+        let markers = Markers::vision((vec![marker.clone()], format!("{marker}\n")), videos);
         Ok(Self {
             cut: Cut::new(&image, patch, 1, 1),
             side,
@@ -106,8 +113,8 @@ impl Tiles {
             is_bilinear: image.is_bilinear(),
             sampling: Sampling::new(&video, limits.1, Spread::Whole { middle: true }, defaults)?,
             markers,
-            begin: words.known(config.around[0]),
-            end: words.known(config.around[1]),
+            begin: config.around[0].clone(),
+            end: config.around[1].clone(),
         })
     }
 

@@ -70,6 +70,11 @@ impl Processor {
         for (token, &learned) in tokens.iter().zip(learned) {
             let run = self.towers.of(token.id).and_then(|_| runs.next());
             let count = run.map_or(1, |run| run.len());
+            if self.has_prefixes && run.is_some() && counted.contains(&true) {
+                return Err(DataError::Line(
+                    "a picture stands behind what is learned; this model sees pictures before it alone".to_owned(),
+                ));
+            }
             input_ids.extend(std::iter::repeat_n(token.id, count));
             counted.extend(std::iter::repeat_n(learned && run.is_none(), count));
             match run {

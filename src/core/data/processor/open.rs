@@ -32,6 +32,8 @@ pub struct Processor {
     /// The sound of a video is taken where the model hears it.
     pub(super) video_sound: bool,
     pub(super) positions: PositionKind,
+    /// Prompts see all of themselves: pictures come before what is learned.
+    pub(super) has_prefixes: bool,
     pub(super) phase: Phase,
     pub(super) learn: Learn,
     pub(in crate::data) pairs: Pairs,
@@ -89,6 +91,7 @@ impl Processor {
         }
         let mut processor = Self {
             positions: ModelCard::of(config).positions(),
+            has_prefixes: ModelCard::of(config).has_prefixes(),
             tokenizer,
             template,
             towers,

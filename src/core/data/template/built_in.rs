@@ -25,5 +25,6 @@ pub fn built_in(template: Template) -> Option<&'static str> {
         Template::Minimax => include_str!("../templates/minimax.jinja"),
         Template::Glm => include_str!("../templates/glm.jinja"),
         Template::Gemma => include_str!("../templates/gemma.jinja"),
+        Template::Paligemma => include_str!("../templates/paligemma.jinja"),
     })
 }

@@ -199,7 +199,15 @@ fn what_others_say_is_never_learned() {
     let oracle = golden();
     let built_ins = [Known::Qwen, Known::Llama2, Known::Llama3, Known::DeepseekV2, Known::Deepseek]
         .into_iter()
-        .chain([Known::Kimi, Known::Internlm2, Known::Ernie, Known::Minimax, Known::Glm, Known::Gemma])
+        .chain([
+            Known::Kimi,
+            Known::Internlm2,
+            Known::Ernie,
+            Known::Minimax,
+            Known::Glm,
+            Known::Gemma,
+            Known::Paligemma,
+        ])
         .map(|template| (format!("{template:?}"), built_in(template).unwrap().to_owned(), Json::Null));
     let published = oracle.templates.into_iter().map(|template| (template.name, template.source, template.tokens));
     let (mut checked, mut wrong) = (0, Vec::new());

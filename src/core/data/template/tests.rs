@@ -84,6 +84,15 @@ fn built_in_templates_are_those_of_the_families() {
         let chat = ChatTemplate::new(built_in(template).unwrap(), &Json::Null).unwrap();
         assert_eq!(chat.render(&turns, true).unwrap(), format!("{text}{prompt}"), "{template:?}");
     }
+    let paligemma = ChatTemplate::new(built_in(Template::Paligemma).unwrap(), &Json::Null).unwrap();
+    let pictured = Turn::new("user", vec![Part::Text { text: "U".to_owned() }, Part::Image, Part::Image]);
+    let (text, answers) = paligemma.render_marked(&[pictured.clone(), turns[2].clone()], false).unwrap();
+    assert_eq!((text.as_str(), &text[answers[0].clone()]), ("<image><image><bos>U\nA<eos>", "A<eos>"));
+    assert_eq!(paligemma.render(&[pictured], true).unwrap(), "<image><image><bos>U\n");
+    for others in [&turns[..2], &turns[1..]] {
+        let refused = paligemma.render(others, false).unwrap_err().to_string();
+        assert!(refused.contains("PaliGemma has one prompt"), "{refused}");
+    }
     let internlm = ChatTemplate::new(built_in(Template::Internlm2).unwrap(), &Json::Null).unwrap();
     assert_eq!(internlm.render(&turns[1..2], false).unwrap(), "<s><|im_start|>user\nU<|im_end|>\n");
 }

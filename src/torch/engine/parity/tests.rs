@@ -116,6 +116,18 @@ fn gemmas_split_among_ranks() {
     check("gemma-seed1", &sp(4));
 }
 
+/// Pictures and prompts whose tokens see tokens behind them, with windows; pictures in tiles. A sequence has no picture.
+#[test]
+fn tokens_that_see_what_is_behind_them_split_among_ranks() {
+    let encoder = EncoderLayout { layout: Layout { tp: 2, ..Layout::default() }, zero: 0 };
+    check("gemma3-seed1", &PoolLayouts { encoder, ..sp(2) });
+    check("gemma3-seed1", &foundation(Layout { pp: 2, ..Layout::default() }));
+    check("paligemma-seed1", &PoolLayouts { encoder, ..tp(2) });
+    check("paligemma2-seed1", &foundation(Layout { pp: 2, tp: 2, ..Layout::default() }));
+    let encoder = EncoderLayout { layout: Layout::replicas(2), zero: 1 };
+    check("smolvlm-seed1", &PoolLayouts { encoder, ..sp(2) });
+}
+
 /// Windows in all layers, and experts behind them.
 #[test]
 fn mistrals_split_among_ranks() {

@@ -9,6 +9,7 @@ use tch::Tensor;
 use super::neftune::EmbeddingNoise;
 use crate::model::objective::Answers;
 use crate::model::routing::Routing;
+use crate::nn::Mask;
 use crate::tape::{Boundary, ContextShard, KeyValues, Policy, Slot, Tape};
 
 /// One packed row of documents.
@@ -19,6 +20,8 @@ pub struct TextBatch {
     pub position_ids: Tensor,
     /// Tells where documents end: `[0, …, T]`.
     pub cu_seqlens: Vec<usize>,
+    /// Which tokens see each other: what [`Sees::mask_of`](super::Sees::mask_of) says of a whole row.
+    pub mask: Mask,
     /// The tokens that features replace, in the features' order, by input.
     pub feature_rows: Vec<Vec<i64>>,
     /// The share of a row, where these are some tokens of a row that other ranks share; everything else is of these

@@ -3,6 +3,7 @@
 use super::names::Names;
 use super::neftune::Neftune;
 use crate::model::objective::Smoothing;
+use super::sees::Sees;
 use crate::nn::moe::MoeConfig;
 use crate::nn::{
     Activation, AttentionConfig, CompressedConfig, GatedDeltaConfig, IndexerTraining, KeyChoice, MlaConfig, NormConfig,
@@ -24,6 +25,8 @@ pub struct DecoderConfig {
     pub layers: Vec<LayerConfig>,
     /// The streams that the residual is made of (hyper-connections); `None`: one, to which branches add.
     pub streams: Option<StreamsConfig>,
+    /// Which tokens see tokens behind them.
+    pub sees: Sees,
     pub tie_word_embeddings: bool,
     /// True if the head has a bias.
     pub head_bias: bool,

@@ -7,6 +7,7 @@ use tch::Tensor;
 
 use super::branch::{Branch, Entered};
 use super::config::{DecoderConfig, MixerConfig};
+use super::sees::Sees;
 use crate::model::parallel_errors::ContextParallelError;
 use crate::nn::{Context, KeyChoice, Mixer, QkvMixer};
 use crate::tape::{ContextShard, Policy, Slot, Tape};
@@ -52,6 +53,9 @@ impl DecoderConfig {
         }
         if self.depends_on_length() && self.has_three_axes() {
             return Err(ContextParallelError::Rope);
+        }
+        if self.sees != Sees::Back {
+            return Err(ContextParallelError::Ahead);
         }
         for (layer, config) in self.layers.iter().enumerate() {
             let heads = match &config.mixer {

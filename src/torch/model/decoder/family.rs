@@ -161,15 +161,16 @@ impl FoundationModel for DecoderModel {
     }
 
     fn record(&self, batch: &MicroBatch) -> FoundationTape {
+        let labels = batch.targets();
         let text = TextBatch {
             input_ids: batch.columns.get(INPUT_IDS).shallow_clone(),
             position_ids: self.positions(batch),
             cu_seqlens: batch.cu_seqlens.clone(),
+            mask: self.decoder.config().sees.mask_of(&batch.input_ids(), &batch.cu_seqlens, &labels),
             feature_rows: self.feature_rows(batch),
             row: batch.row.clone(),
             past: batch.past,
         };
-        let labels = batch.targets();
         // Prompts that are continued have no targets.
         let is_prompt = batch.evaluates && batch.samples.iter().all(|sample| sample.num_targets == 0);
         let preference = self.preference.filter(|_| !is_prompt);

@@ -53,8 +53,9 @@ pub fn generate_each(
     if max_new_tokens == 0 {
         return;
     }
+    let lens: Vec<usize> = prompts.iter().map(|prompt| prompt.input_ids.len()).collect();
     let mut cache = Cache::new(model, prompts, max_new_tokens);
-    let mut scores = cache.read_prompts(model, prompts);
+    let mut scores = cache.read_prompts(model, prompts, &lens);
     let mut seen: Vec<Vec<i64>> = prompts.iter().map(|prompt| prompt.input_ids.clone()).collect();
     // What followed each prompt, also behind its end.
     let mut followed = vec![Vec::new(); prompts.len()];
@@ -84,7 +85,7 @@ pub fn generate_each(
             true => {
                 let longer: Vec<Prompt> = prompts.iter().zip(&followed).map(|(prompt, ids)| prompt.with(ids)).collect();
                 cache = Cache::new(model, &longer, max_new_tokens - step - 1);
-                cache.read_prompts(model, &longer)
+                cache.read_prompts(model, &longer, &lens)
             }
             false => cache.step(model, &next),
         };
@@ -163,8 +164,9 @@ impl Cache {
         lens.any(|len| self.positions.eq(len).any().int64_value(&[]) != 0)
     }
 
-    /// Fills the cache with the prompts; scores `[B, V]` of the tokens that follow them.
-    fn read_prompts(&mut self, model: &Decoder, prompts: &[Prompt]) -> Tensor {
+    /// Fills the cache with the prompts, of which the first `lens` tokens are what was asked; scores `[B, V]` of the tokens that
+    /// follow them.
+    fn read_prompts(&mut self, model: &Decoder, prompts: &[Prompt], lens: &[usize]) -> Tensor {
         let device = model.device;
         let index = |values: &[i64]| Tensor::from_slice(values).to_device(device);
         let num_inputs = prompts.iter().map(|prompt| prompt.feature_rows.len()).max().unwrap_or(0);
@@ -187,7 +189,8 @@ impl Cache {
         let features: Vec<(Tensor, Vec<Tensor>)> =
             rows.iter().enumerate().map(|(input, rows)| (index(rows), levels(input))).collect();
         let position_ids: Vec<&Tensor> = prompts.iter().map(|prompt| &prompt.position_ids).collect();
-        let contexts = model.contexts(&Tensor::cat(&position_ids, -1), &ends);
+        let mask = model.config().sees.mask(&input_ids, &ends, lens);
+        let contexts = model.contexts(&Tensor::cat(&position_ids, -1), &ends, mask);
         let ids_T = index(&input_ids);
         let mut x_TD = model.token_table().look_up(&ids_T);
         for (rows, levels) in &features {

@@ -6,6 +6,7 @@ use serde_json::json;
 use tch::{Device, Kind, Tensor};
 
 use crate::model::{Balance, Decoder, ModelConfig, Targets, TextBatch, TextOptions};
+use crate::nn::Mask;
 use crate::params::ParamStore;
 use crate::tape::{Execution, MemoryPlanner, Policy, Transfers};
 
@@ -26,6 +27,7 @@ fn step(model: &Decoder, params: &Rc<ParamStore>, planner: Option<&mut MemoryPla
         input_ids: Tensor::from_slice(&ids),
         position_ids: Tensor::from_slice(&(0..TOKENS).map(|at| if at < 9 { at } else { at - 9 }).collect::<Vec<_>>()),
         cu_seqlens: vec![0, 9, TOKENS as usize],
+        mask: Mask::Causal,
         feature_rows: vec![],
         row: None,
         past: None,

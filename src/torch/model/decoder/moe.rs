@@ -325,6 +325,7 @@ mod tests {
     use tch::{Device, Kind, Tensor};
 
     use crate::model::{Balance, Decoder, ModelConfig, Targets, TextBatch, TextOptions};
+    use crate::nn::Mask;
     use crate::params::ParamStore;
     use crate::tape::{Execution, Policy};
 
@@ -345,6 +346,7 @@ mod tests {
             input_ids: Tensor::from_slice(&ids),
             position_ids: Tensor::arange(9, (Kind::Int64, Device::Cpu)),
             cu_seqlens: vec![0, 9],
+            mask: Mask::Causal,
             feature_rows: vec![],
             row: None,
             past: None,

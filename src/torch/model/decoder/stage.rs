@@ -9,6 +9,7 @@ use tch::Kind;
 
 use super::config::{DecoderConfig, FeedForwardConfig, LayerConfig, MixerConfig};
 use super::recording::{RouterSums, Wanted};
+use super::sees::Sees;
 use crate::model::stage::{Stage, StageError};
 use crate::nn::{IndexerTraining, KeyChoice, MlaConfig};
 use crate::tape::{Boundary, Slot};
@@ -112,6 +113,7 @@ impl DecoderConfig {
         match () {
             () if !self.layers.iter().all(attends) => Some("layers that are not self-attention"),
             () if self.layers.iter().any(window) => Some("a sliding window"),
+            () if self.sees != Sees::Back => Some("pictures or prompts whose tokens see tokens behind them"),
             () if self.depends_on_length() => Some("rotary embeddings that depend on a document's length"),
             () if self.mtp.is_some() => Some("prediction heads"),
             () if self.neftune.is_some() => Some("train.neftune_alpha"),

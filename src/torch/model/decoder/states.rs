@@ -6,6 +6,7 @@ use tch::{Kind, Tensor};
 
 use super::recording::{Recording, Wanted};
 use super::transformer::Decoder;
+use crate::nn::Mask;
 use crate::tape::{Policy, Slot, Tape};
 
 /// What stands among the tokens of texts.
@@ -59,7 +60,7 @@ impl Decoder {
         if let Some(features) = levels.first() {
             x = tape.put_rows(x, rows.clone(), *features);
         }
-        let contexts = self.contexts(&position_ids, cu_seqlens);
+        let contexts = self.contexts(&position_ids, cu_seqlens, Mask::Causal);
         let mut states = vec![x];
         for (number, layer) in self.layers.iter().enumerate() {
             x = layer.record(tape, &format!("layer {number}"), x, &contexts[layer.rope], &mut recording);
@@ -82,7 +83,7 @@ impl Decoder {
         features: &[Tensor],
     ) -> Tensor {
         let features: Vec<Tensor> = features.iter().map(|x| x.to_device(self.device).to_kind(self.kind)).collect();
-        let contexts = self.contexts(position_ids, cu_seqlens);
+        let contexts = self.contexts(position_ids, cu_seqlens, Mask::Causal);
         let mut x_TD = self.token_table().look_up(&ids.to_device(self.device));
         if let Some(features) = features.first() {
             x_TD = x_TD.index_copy(0, rows, features);

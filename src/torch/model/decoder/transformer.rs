@@ -153,24 +153,25 @@ impl Decoder {
 
     /// Returns by rotary embeddings what the layers that have them share of a packed row whose documents end at
     /// `cu_seqlens`.
-    pub(super) fn contexts(&self, position_ids: &Tensor, cu_seqlens: &[usize]) -> Vec<Rc<Context>> {
+    pub(super) fn contexts(&self, position_ids: &Tensor, cu_seqlens: &[usize], mask: Mask) -> Vec<Rc<Context>> {
         let lens = match self.config.depends_on_length() {
             true => spans(position_ids, cu_seqlens),
             false => Vec::new(),
         };
-        self.contexts_with(self.ropes(position_ids, cu_seqlens, &lens), cu_seqlens)
+        self.contexts_with(self.ropes(position_ids, cu_seqlens, &lens), cu_seqlens, mask)
     }
 
     /// Works like `contexts` for a batch, which may be some tokens of a row.
     pub(super) fn contexts_of(&self, batch: &TextBatch) -> Vec<Rc<Context>> {
-        let Some(row) = &batch.row else { return self.contexts(&batch.position_ids, &batch.cu_seqlens) };
+        let mask = batch.mask.clone();
+        let Some(row) = &batch.row else { return self.contexts(&batch.position_ids, &batch.cu_seqlens, mask) };
         let lens: Vec<i64> = row.split().document_lens().map(|len| len as i64).collect();
-        self.contexts_with(self.ropes(&batch.position_ids, &batch.cu_seqlens, &lens), &batch.cu_seqlens)
+        self.contexts_with(self.ropes(&batch.position_ids, &batch.cu_seqlens, &lens), &batch.cu_seqlens, mask)
     }
 
-    fn contexts_with(&self, ropes: Vec<Rope>, cu_seqlens: &[usize]) -> Vec<Rc<Context>> {
+    fn contexts_with(&self, ropes: Vec<Rope>, cu_seqlens: &[usize], mask: Mask) -> Vec<Rc<Context>> {
         let device = self.device;
-        let documents = Rc::new(PackedAttention::new(cu_seqlens, Mask::Causal, device));
+        let documents = Rc::new(PackedAttention::new(cu_seqlens, mask, device));
         let chosen = Rc::new(LayerCache::default());
         let delta = self.config.gated_delta().filter(|_| cu_seqlens.last().is_some_and(|tokens| *tokens > 0));
         let gated_delta = delta.map(|delta| Rc::new(DeltaDocuments::new(cu_seqlens, delta, device)));

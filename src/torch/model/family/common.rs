@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::model::decoder::{
-    Balance, DecoderConfig, FeedForwardConfig, LayerConfig, MixerConfig, MtpNames, MtpPlace, MtpProjection, Names,
+    Balance, DecoderConfig, FeedForwardConfig, LayerConfig, MixerConfig, MtpNames, MtpPlace, MtpProjection, Names, Sees,
 };
 use crate::model::keys::{Keys, ModelConfigError};
 use crate::nn::{Activation, AttentionConfig, NormConfig, RopeConfig};
@@ -187,6 +187,7 @@ pub(super) fn layered(
         streams: None,
         tie_word_embeddings: keys.flag_or("tie_word_embeddings")?.unwrap_or(false),
         head_bias: false,
+        sees: Sees::Back,
         final_soft_cap: None,
         // A negative one counts from the end, as in torch's embedding.
         pad_token_id: pad_token_id.map(|pad| pad.rem_euclid(vocab_size)),

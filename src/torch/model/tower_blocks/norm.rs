@@ -2,7 +2,7 @@
 
 use tch::Tensor;
 
-use crate::nn::{LayerNorm, RmsNorm};
+use crate::nn::{LayerNorm, NormConfig, RmsNorm};
 use crate::params::{ParamSpec, Scope};
 
 /// A norm and its epsilon.
@@ -12,6 +12,8 @@ pub enum TowerNorm {
     Layer(f64),
     /// With weight only.
     Rms(f64),
+    /// The same with one plus the weight for a factor (Gemma).
+    CenteredRms(f64),
 }
 
 /// A norm on its parameters.
@@ -25,6 +27,7 @@ impl TowerNorm {
         match self {
             TowerNorm::Layer(_) => LayerNorm::specs(prefix, name, width),
             TowerNorm::Rms(_) => RmsNorm::specs(prefix, name, width),
+            TowerNorm::CenteredRms(eps) => NormConfig { eps, zero_centered: true }.specs(prefix, name, width),
         }
     }
 
@@ -32,6 +35,7 @@ impl TowerNorm {
         match self {
             TowerNorm::Layer(eps) => Norm::Layer(LayerNorm::new(scope, name, eps)),
             TowerNorm::Rms(eps) => Norm::Rms(RmsNorm::new(scope, name, eps)),
+            TowerNorm::CenteredRms(eps) => Norm::Rms(NormConfig { eps, zero_centered: true }.build(scope, name)),
         }
     }
 }

@@ -11,7 +11,7 @@ use tch::Tensor;
 use super::resampler::Resampler;
 use crate::model::tower_blocks::{Norm, Part, TowerNorm};
 use crate::nn::{Activation, Linear};
-use crate::params::{ParamSpec, ParamStore, Scope};
+use crate::params::{Init, ParamSpec, ParamStore, Scope};
 use crate::tape::{Policy, Slot, Tape};
 
 /// A projector. Names are relative to `prefix`.
@@ -36,6 +36,8 @@ pub enum ProjectorKind {
     Mlp { norm: Option<MergeNorm>, linears: [&'static str; 2], inner: i64, activation: Activation },
     /// One linear map of a whole block.
     Linear { name: &'static str, bias: bool },
+    /// The mean of a block, a norm and a matrix `[inputs, outputs]`, which is no module in the reference (Gemma 3).
+    Mean { norm: &'static str, eps: f64, matrix: &'static str },
     /// ERNIE's resampler: a stack over blocks, one over pairs of frames, and a linear map.
     Resampler { eps: f64, after_eps: f64 },
     /// Features are the states.
@@ -55,6 +57,7 @@ pub struct MergeNorm {
 enum Kind {
     Mlp { norm: Option<(Norm, bool)>, linears: [Linear; 2], activation: Activation },
     Linear(Linear),
+    Mean { norm: Norm, matrix_DE: Tensor },
     Resampler(Resampler),
     None,
 }
@@ -139,6 +142,12 @@ impl ProjectorConfig {
                 specs
             }
             ProjectorKind::Linear { name, bias } => Linear::specs(prefix, name, block, self.outputs, *bias, std),
+            ProjectorKind::Mean { norm, eps, matrix } => {
+                let mut specs = TowerNorm::CenteredRms(*eps).specs(prefix, norm, self.inputs);
+                // As the reference begins.
+                specs.push(ParamSpec::new(format!("{prefix}{matrix}"), &[self.inputs, self.outputs], Init::Zeros));
+                specs
+            }
             ProjectorKind::Resampler { .. } => Resampler::specs(prefix, block, self.outputs, std),
             ProjectorKind::None => Vec::new(),
         }
@@ -155,6 +164,9 @@ impl Projector {
                 activation: *activation,
             },
             ProjectorKind::Linear { name, .. } => Kind::Linear(Linear::new(scope, name)),
+            ProjectorKind::Mean { norm, eps, matrix } => {
+                Kind::Mean { norm: TowerNorm::CenteredRms(*eps).build(scope, norm), matrix_DE: scope.take(matrix) }
+            }
             ProjectorKind::Resampler { eps, after_eps } => Kind::Resampler(Resampler::new(scope, *eps, *after_eps)),
             ProjectorKind::None => Kind::None,
         };
@@ -186,6 +198,10 @@ impl Kind {
                 second.forward(&activation.forward(&first.forward(&x_NB)))
             }
             Kind::Linear(linear) => linear.forward(&merged(x_PD)),
+            Kind::Mean { norm, matrix_DE } => {
+                let x_NPD = merged(x_PD).unflatten(1, [-1, x_PD.size()[1]]);
+                norm.forward(&x_NPD.mean_dim(1, false, None)).matmul(matrix_DE)
+            }
             Kind::Resampler(resampler) => resampler.forward(&merged(x_PD), frames),
             Kind::None => x_PD.shallow_clone(),
         }

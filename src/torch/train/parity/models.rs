@@ -121,6 +121,8 @@ impl Models {
         documents
             .iter()
             .for_each(|document| cu_seqlens.push(cu_seqlens[cu_seqlens.len() - 1] + document.input_ids.len()));
+        let labels: Vec<i64> = documents.iter().flat_map(|document| document.targets.clone()).collect();
+        let mask = self.text.model.config().sees.mask_of(&input_ids, &cu_seqlens, &labels);
         let no_positions = |shape: &[i64]| Tensor::zeros(shape, (Kind::Float, Device::Cpu));
         TextBatch {
             feature_rows: self.towers.iter().map(|(input, _)| input.rows(&input_ids)).collect(),
@@ -133,6 +135,7 @@ impl Models {
             }
             .to_device(self.device),
             cu_seqlens,
+            mask,
             row: None,
             past: None,
         }
