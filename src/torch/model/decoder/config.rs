@@ -2,8 +2,8 @@
 
 use super::names::Names;
 use super::neftune::Neftune;
-use crate::model::objective::Smoothing;
 use super::sees::Sees;
+use crate::model::objective::Smoothing;
 use crate::nn::moe::MoeConfig;
 use crate::nn::{
     Activation, AttentionConfig, CompressedConfig, GatedDeltaConfig, IndexerTraining, KeyChoice, MlaConfig, NormConfig,
