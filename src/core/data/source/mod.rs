@@ -30,6 +30,7 @@ mod hub;
 mod hub_card;
 mod index;
 mod indexed;
+mod kinds;
 mod layout;
 mod lines;
 mod locate;
