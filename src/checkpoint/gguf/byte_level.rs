@@ -1,6 +1,6 @@
 //! Tokenizers of merged bytes (GPT-2's alphabet): tokens, merges, and which rule of llama.cpp's cuts a text into words.
 
-use super::vocabulary::{Files, NORMAL, Token, put_added, unused};
+use super::tokens::{Files, NORMAL, Token, put_added, unused};
 use serde_json::Value as Json;
 
 const CONTRACTIONS: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)";

@@ -21,6 +21,7 @@ mod plan;
 mod special;
 #[cfg(test)]
 mod tests;
+mod tokens;
 mod values;
 mod vocabulary;
 mod word_pieces;
@@ -42,8 +43,9 @@ use plan::{Plan, Planned};
 use std::io::{BufWriter, Write};
 use std::path::Path;
 use tch::{Kind, Tensor};
+use tokens::Files;
 use values::encoded;
-use vocabulary::{Files, vocabulary};
+use vocabulary::vocabulary;
 
 /// Writes the model in `folder`, its adapters added, as the GGUF file `out`. `base` is the model that adapters are added to, `None`:
 /// what they say themselves; `kind` the type of matrices, `None`: that of the checkpoint.

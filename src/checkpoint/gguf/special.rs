@@ -1,7 +1,7 @@
 //! Tokens that begin and end a text, and whether they are put around one.
 
 use super::container::{Metadata, Value};
-use super::vocabulary::Files;
+use super::tokens::Files;
 use serde_json::Value as Json;
 
 /// Names of special tokens in `tokenizer_config.json` and `config.json`, and in llama.cpp's keys (its spelling).

@@ -229,7 +229,7 @@ fn pieces_without_their_file_have_scores_in_the_order_of_merges() {
     let without = Files::read(folder.path()).unwrap();
     let order = |files: &Files| {
         let mut tokens = word_pieces::tokens(files, 352).unwrap();
-        tokens.retain(|token| token.kind == vocabulary::NORMAL && token.text.chars().count() > 1);
+        tokens.retain(|token| token.kind == tokens::NORMAL && token.text.chars().count() > 1);
         tokens.sort_by(|a, b| b.score.total_cmp(&a.score));
         tokens.into_iter().map(|token| token.text).collect::<Vec<_>>()
     };

@@ -1,6 +1,6 @@
 //! Tokenizers of SentencePiece's kind BPE, with byte tokens (LLaMA 2, Mistral 7B): tokens with scores.
 
-use super::vocabulary::{BYTE, CONTROL, Files, NORMAL, Token, UNKNOWN, UNUSED, USER_DEFINED, put_added, unused};
+use super::tokens::{BYTE, CONTROL, Files, NORMAL, Token, UNKNOWN, UNUSED, USER_DEFINED, put_added, unused};
 use loongforge_core::data::PieceKind;
 use serde_json::Value as Json;
 use std::collections::HashMap;

@@ -9,7 +9,7 @@ use globset::GlobBuilder;
 use serde::{Deserialize, Serialize};
 
 use super::hub_card::{Configuration, configurations};
-use super::paths::kind;
+use super::kinds::kind;
 use crate::files;
 
 const SCHEME: &str = "hf://datasets/";

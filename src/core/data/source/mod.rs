@@ -31,6 +31,7 @@ mod hub_card;
 mod index;
 mod indexed;
 mod labeled;
+mod kinds;
 mod layout;
 mod lines;
 mod locate;

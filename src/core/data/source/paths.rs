@@ -8,6 +8,7 @@ use super::folder;
 use super::foreign;
 use super::hub::{HubPath, hub_cache};
 use super::indexed;
+use super::kinds::{KINDS, kind};
 use super::parallel::in_parallel;
 use super::saved;
 use super::shard::Shard;
@@ -17,17 +18,6 @@ use crate::data::locator::is_remote;
 
 /// Names that braces may make.
 const MAX_NAMES: usize = 1_000_000;
-/// Extensions of data files, before that of a compression. In a folder the first kind that is there is taken: shards often
-/// have notes in JSON beside them.
-const KINDS: [&[&str]; 7] = [
-    &["tar", "tgz"],
-    &["parquet"],
-    &["arrow", "feather"],
-    &["idx"],
-    &["jsonl", "ndjson", "json"],
-    &["csv", "tsv"],
-    &["txt", "text"],
-];
 
 /// The files, in order: as listed, those of a folder or glob by name.
 ///
@@ -214,15 +204,6 @@ fn remote(url: &str) -> Result<Vec<Shard>, DataError> {
 
 fn has_glob(text: &str) -> bool {
     text.contains(['*', '?', '['])
-}
-
-/// Returns which of [`KINDS`] a file is.
-pub fn kind(name: &str) -> Option<usize> {
-    let lower = name.to_ascii_lowercase();
-    let name = lower.trim_end_matches(".gz").trim_end_matches(".zst");
-    let file_name = name.rsplit('/').next().unwrap_or(name);
-    let is = |extension: &&str| file_name.ends_with(&format!(".{extension}"));
-    KINDS.iter().position(|kinds| !file_name.starts_with('.') && kinds.iter().any(&is))
 }
 
 /// `a-{00..02}.tar` and `{a,b}.tar` written out, as a shell does.
