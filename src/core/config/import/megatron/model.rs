@@ -1,6 +1,6 @@
 //! Which model: a Hugging Face folder, or the sizes that the options give.
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::config::import::sheet::Sheet;
 
