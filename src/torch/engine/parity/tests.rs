@@ -189,7 +189,6 @@ fn streams_and_compressed_attention() {
     check("deepseek_v4-seed1", &zero(Layout { dp: 2, tp: 2, ..Layout::default() }, 3));
     check("deepseek_v4_mtp-seed1", &sp(2));
     check("deepseek_v4_mtp-seed1", &foundation(Layout { pp: 2, ..Layout::default() }));
-    check("deepseek_v4-heavy-2streams-tied", &foundation(Layout { pp: 2, tp: 2, ..Layout::default() }));
 }
 
 #[test]
