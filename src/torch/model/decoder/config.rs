@@ -156,6 +156,11 @@ impl DecoderConfig {
         })
     }
 
+    /// Layers that features of DeepStack levels can be added to: none where the residual is several streams.
+    pub fn num_deepstack_layers(&self) -> usize {
+        if self.streams.is_some() { 0 } else { self.num_layers() }
+    }
+
     pub fn num_layers(&self) -> usize {
         self.layers.len()
     }

@@ -63,7 +63,7 @@ pub(super) fn thinker(
     let [image, video, sound] = token_keys;
     let id = |key: &str| Tokens::id(keys, key, decoder.vocab_size).map(Some);
     let tokens = Tokens { image: id(image)?, video: id(video)?, ..Tokens::default() };
-    let towers = vec![vision::tower(keys, decoder.num_layers(), vision, tokens)?];
+    let towers = vec![vision::tower(keys, decoder.num_deepstack_layers(), vision, tokens)?];
     beside(model_type, keys, decoder, towers, (audio, sound))
 }
 

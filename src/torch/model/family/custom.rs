@@ -74,7 +74,7 @@ pub(in crate::model) fn read(keys: &Keys<'_>) -> Result<ModelConfig, ModelConfig
         }
     };
     let (width, vocab_size, num_layers) = match &foundation {
-        Foundation::Decoder(decoder) => (decoder.hidden_size, decoder.vocab_size, decoder.num_layers()),
+        Foundation::Decoder(decoder) => (decoder.hidden_size, decoder.vocab_size, decoder.num_deepstack_layers()),
         Foundation::Own { width, vocab_size } => (*width, *vocab_size, usize::MAX),
     };
     let mut towers = Vec::new();

@@ -164,7 +164,7 @@ fn backbone_of(keys: &Keys<'_>, backbone: &Keys<'_>, prefix: &str) -> Result<(De
         return Err(keys.inconsistent("select_layer", select, must));
     }
     let tokens = Tokens { video: None, ..Tokens::read(backbone, decoder.vocab_size)? };
-    let tower = vision::tower(backbone, decoder.num_layers(), encoder, tokens)?;
+    let tower = vision::tower(backbone, decoder.num_deepstack_layers(), encoder, tokens)?;
     Ok((decoder, tower))
 }
 

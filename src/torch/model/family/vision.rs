@@ -49,7 +49,7 @@ pub(super) fn model(
     vision: VisionConfig,
     tokens: Tokens,
 ) -> Result<ModelConfig> {
-    let tower = tower(keys, decoder.num_layers(), vision, tokens)?;
+    let tower = tower(keys, decoder.num_deepstack_layers(), vision, tokens)?;
     Ok(ModelConfig::new(model_type, decoder, vec![tower]))
 }
 
@@ -58,11 +58,6 @@ pub(super) fn tower(keys: &Keys<'_>, num_layers: usize, vision: VisionConfig, to
     if vision.deepstack.len() > num_layers {
         let found = format!("{:?}", vision.tower.deepstack);
         let must = format!("the decoder has only {num_layers} layers to add them to");
-        return Err(keys.inconsistent("vision_config.deepstack_visual_indexes", found, must));
-    }
-    if decoder.streams.is_some() && !vision.deepstack.is_empty() {
-        let found = format!("{:?}", vision.tower.deepstack);
-        let must = "no levels can be added to a decoder whose residual is several streams";
         return Err(keys.inconsistent("vision_config.deepstack_visual_indexes", found, must));
     }
     Ok(ModelTower { tower: Tower::Vision, family: Arc::new(vision), placeholders: tokens.placeholders() })
