@@ -198,10 +198,10 @@ mod tests {
         let rows = figure_rows(&[figures, Figures::default()]);
         let text = table(&rows);
         for line in [
-            "steps            10               0",
-            "final loss       0.1250           -",
-            "val: best loss   0.2500 (step 6)  -",
-            "wall time        1:01             -",
+            "steps           10               0",
+            "final loss      0.1250           -",
+            "val: best loss  0.2500 (step 6)  -",
+            "wall time       1:01             -",
         ] {
             assert!(text.lines().any(|found| found == line), "{line}\n{text}");
         }
