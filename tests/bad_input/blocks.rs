@@ -16,8 +16,7 @@ use std::path::{Path, PathBuf};
 const NEEDS: [&str; 7] = ["gpu", "cluster", "network", "minutes", "yours", "prometheus", "python"];
 
 /// A run that fragments of configs are laid over.
-const BASE: &str =
-    "run: { name: base }\nmodel: { load: org/model }\ndata: { train: [{ path: x.jsonl }] }\ntrain: { global_batch_size: 8, lr: 1e-4 }\n";
+const BASE: &str = "run: { name: base }\nmodel: { load: org/model }\ndata: { train: [{ path: x.jsonl }] }\ntrain: { global_batch_size: 8, lr: 1e-4, steps: 10 }\n";
 
 struct Block {
     file: PathBuf,
@@ -135,15 +134,8 @@ fn parses(block: &Block, call: &[String]) {
 /// Reads a config, or a part of one laid over a whole one.
 fn reads(block: &Block) {
     let dir = tempfile::tempdir().unwrap();
-    // Not `every_steps`.
-    let sets = |key: &str| {
-        let mut found = block.text.match_indices(key);
-        found.any(|(at, _)| !block.text[..at].ends_with('_'))
-    };
-    let mut base = BASE.to_owned();
-    if !sets("epochs: ") && !sets("steps: ") {
-        base = base.replace("lr: 1e-4", "lr: 1e-4, steps: 10");
-    }
+    let is_by_epochs = block.text.contains("epochs: ");
+    let base = if is_by_epochs { BASE.replace(", steps: 10", "") } else { BASE.to_owned() };
     let write = |name: &str, text: &str| fs::write(dir.path().join(name), text).unwrap();
     write("base.yaml", &base);
     // A list or a map that is a part of a section.
