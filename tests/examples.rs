@@ -103,7 +103,7 @@ fn encoders_of_ones_own_work_with_every_command() {
     for part in ["image_encoder: 98,304 parameters", "audio_encoder: 10,240 parameters", "foundation: "] {
         assert!(text.contains(part), "{text}");
     }
-    succeeds(name, dir, &["plan", config, "--simulate"]);
+    succeeds(name, dir, &["plan", config]);
     let job = ["launch", config, "--on", "ssh", "--hosts", "a,b,c,d", "--insecure-allow-plaintext"];
     assert!(succeeds(name, dir, &job).contains("--pool audio"));
     let held_out = "runs/three_pools/data/held_out.jsonl";
@@ -135,9 +135,16 @@ fn a_foundation_and_a_maker_of_ones_own_work_with_processes() {
     assert!(losses[5] < 0.95 * losses[0], "{losses:?}");
     assert!(succeeds(name, dir, &["check", config]).contains("16,896 parameters"));
     is_refused_without(config, dir, "bigram", "model_type");
-    // Samples are of the program's own maker: without it others are learned.
-    succeeds(name, dir, &["run", config, "train.steps=1", "data.maker=null", "run.dir=plain"]);
-    assert_ne!(self::losses(&dir.join("plain"))[0].parse::<f64>().unwrap(), losses[0]);
+    // Samples are of the program's own maker: without it other letters are learned.
+    let line = r#"{"messages":[{"role":"user","content":"Say it."},{"role":"assistant","content":"it"}]}"#;
+    std::fs::write(dir.join("words.jsonl"), [line; 8].join("\n")).unwrap();
+    let first = |maker: &str, to: &str| {
+        let words = ["train.steps=1", "train.warmup_steps=1", "data.train=[{path: words.jsonl}]"];
+        let own = [&format!("data.maker={maker}"), &format!("run.dir={to}")].map(String::as_str);
+        succeeds(name, dir, &[&["run", config][..], &words, &own].concat());
+        self::losses(&dir.join(to))
+    };
+    assert_ne!(first("null", "plain"), first("shouted", "loud"));
     let other = start(&example(name), dir, &["check", config, "data.maker=whispered"]);
     let text = String::from_utf8(other.stderr).unwrap();
     assert!(other.status.code() == Some(2) && text.contains("data.maker") && text.contains("has shouted"), "{text}");

@@ -1,11 +1,9 @@
 //! `$((…))`: whole numbers, variables, the five operators and parentheses.
 
-use super::value::Variables;
-
 const MAX_DEPTH: usize = 32;
 
-/// The value; `None` where a variable is not known, or something else is in it.
-pub(super) fn value(text: &str, variables: &Variables) -> Option<i64> {
+/// The value, with the `variables` by name; `None` where one is not known, or something else is in it.
+pub(super) fn value(text: &str, variables: &dyn Fn(&str) -> Option<i64>) -> Option<i64> {
     let mut reader = Reader { rest: text, variables, depth: 0 };
     let value = reader.sum()?;
     reader.rest.trim().is_empty().then_some(value)
@@ -13,7 +11,7 @@ pub(super) fn value(text: &str, variables: &Variables) -> Option<i64> {
 
 struct Reader<'a> {
     rest: &'a str,
-    variables: &'a Variables,
+    variables: &'a dyn Fn(&str) -> Option<i64>,
     depth: usize,
 }
 
@@ -65,9 +63,6 @@ impl Reader<'_> {
         if let Ok(number) = name.parse() {
             return Some(number);
         }
-        match self.variables.0.get(name)?.as_slice() {
-            [word] if word.is_said() => word.text.trim().parse().ok(),
-            _ => None,
-        }
+        (self.variables)(name)
     }
 }

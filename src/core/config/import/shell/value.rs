@@ -106,6 +106,14 @@ impl Variables {
         Ok(words)
     }
 
+    /// A variable that is a whole number.
+    fn number(&self, name: &str) -> Option<i64> {
+        match self.0.get(name)?.as_slice() {
+            [word] if word.is_said() => word.text.trim().parse().ok(),
+            _ => None,
+        }
+    }
+
     /// What an expansion stands for.
     fn values(&self, part: &Part, depth: usize) -> Result<Vec<Word>, String> {
         if depth > MAX_DEPTH {
@@ -114,7 +122,7 @@ impl Variables {
         Ok(match part {
             Part::Text { text, .. } => vec![Word::known(text)],
             Part::Command { .. } => vec![Word { unknown: true, ..Word::default() }],
-            Part::Arithmetic { text, .. } => match arithmetic::value(text, self) {
+            Part::Arithmetic { text, .. } => match arithmetic::value(text, &|name| self.number(name)) {
                 Some(number) => vec![Word::known(number.to_string())],
                 None => vec![Word { unknown: true, ..Word::default() }],
             },
