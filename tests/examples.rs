@@ -140,8 +140,8 @@ fn a_foundation_and_a_maker_of_ones_own_work_with_processes() {
     std::fs::write(dir.join("words.jsonl"), [line; 8].join("\n")).unwrap();
     let first = |maker: &str, to: &str| {
         let words = ["train.steps=1", "train.warmup_steps=1", "data.train=[{path: words.jsonl}]"];
-        let own = [&format!("data.maker={maker}"), &format!("run.dir={to}")].map(String::as_str);
-        succeeds(name, dir, &[&["run", config][..], &words, &own].concat());
+        let own = [format!("data.maker={maker}"), format!("run.dir={to}")];
+        succeeds(name, dir, &[&["run", config][..], &words, &own.each_ref().map(String::as_str)].concat());
         self::losses(&dir.join(to))
     };
     assert_ne!(first("null", "plain"), first("shouted", "loud"));

@@ -65,7 +65,7 @@ pub fn check(args: CheckArgs) -> anyhow::Result<ExitCode> {
         if args.format.is_none() {
             println!("stage `{}`", stage.name);
         }
-        let checked = stage.check(before.as_ref(), !args.no_device)?;
+        let checked = stage.check(before.as_ref(), false, !args.no_device)?;
         before = Some(checked.config.clone());
         show(&args, checked)?;
     }
@@ -93,13 +93,14 @@ pub(super) fn stages_of<'a>(file: &'a Path, overrides: &'a [String]) -> Result<V
 }
 
 impl Stage<'_> {
-    /// Checks the stage. Where the one `before` it has no checkpoint yet, that is with the model of the first one.
+    /// Checks the stage. Where the one `before` it has no checkpoint yet, or all begin anew, that is with the model of the first
+    /// one.
     ///
     /// # Errors
     /// A [`UsageError`]; mistakes in the file are printed.
-    pub fn check(&self, before: Option<&RunConfig>, has_device: bool) -> anyhow::Result<Checked> {
+    pub fn check(&self, before: Option<&RunConfig>, is_anew: bool, has_device: bool) -> anyhow::Result<Checked> {
         let has_begun = match before {
-            Some(before) => latest(&before.checkpoint.dir)?.is_some(),
+            Some(before) => !is_anew && latest(&before.checkpoint.dir)?.is_some(),
             None => true,
         };
         let start = if has_begun { StageStart::Checkpoint } else { StageStart::FirstModel };

@@ -79,6 +79,8 @@ fn families() -> Vec<(String, Option<Value>)> {
         let text = std::fs::read_to_string(path.join("config.json")).unwrap();
         let mut config: Value = serde_json::from_str(&text).unwrap();
         config = ModelCard::of(&config).text().clone();
+        // What a Gemma in PaliGemma has; alone it sees no token behind its own.
+        config.as_object_mut().unwrap().remove("use_bidirectional_attention");
         if ModelConfig::supported().any(|known| config["model_type"] == known) {
             config["vocab_size"] = json!(320);
             found.push((family.to_owned(), Some(config)));

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use std::fs;
 
 /// Texts alone among samples with pictures; packs of several samples.
-const OVERRIDES: [&str; 4] = ["data.template=chatml", "data.pack.max_tokens=192", "train.steps=12", "train.lr=5e-3"];
+const OVERRIDES: [&str; 4] = ["data.template=chatml", "data.pack.max_tokens=384", "train.steps=12", "train.lr=5e-3"];
 
 fn read(fixture: &Fixture, name: &str) -> Value {
     serde_json::from_str(&fs::read_to_string(fixture.path().join("model").join(name)).unwrap()).unwrap()
@@ -30,7 +30,7 @@ fn check(config: &Value, settings: &Value, overrides: &[&str]) {
     let overrides = [&OVERRIDES[..], overrides].concat();
     let pools = fixture.run(&overrides, None);
     assert!(pools.iter().any(|step| step.num_items > 0), "{pools:?}");
-    assert!(pools[11].loss < 0.8 * pools[0].loss, "{pools:?}");
+    assert!(pools[11].loss < 0.95 * pools[0].loss, "{pools:?}");
     let together = fixture.run(&[&overrides[..], &["pools.placement=colocated"]].concat(), None);
     for (apart, together) in pools.iter().zip(&together) {
         assert_eq!(apart.loss.to_bits(), together.loss.to_bits());

@@ -1,6 +1,5 @@
 //! The pages of the documentation: their headings, links and order. GitHub's anchors are what links are written for.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 
@@ -102,30 +101,6 @@ fn without_code(line: &str) -> String {
     line.chars().map(blank).collect()
 }
 
-/// The anchors of a page's headings.
-pub fn anchors(text: &str) -> Vec<String> {
-    let mut seen: BTreeMap<String, usize> = BTreeMap::new();
-    let headings = prose(text).filter(|(_, line)| line.starts_with('#'));
-    let anchor = |(_, line): (usize, &str)| {
-        let slug = slug(line.trim_start_matches('#').trim());
-        let count = seen.entry(slug.clone()).or_insert(0);
-        *count += 1;
-        if *count == 1 { slug } else { format!("{slug}-{}", *count - 1) }
-    };
-    headings.map(anchor).collect()
-}
-
-fn slug(heading: &str) -> String {
-    let mut text = heading.to_owned();
-    // The text of a link counts, its target does not.
-    while let Some((before, rest)) = text.split_once("](") {
-        let after = rest.split_once(')').map_or("", |(_, after)| after);
-        text = format!("{before}{after}");
-    }
-    let kept = text.chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c));
-    kept.flat_map(char::to_lowercase).map(|c| if c == ' ' { '-' } else { c }).collect()
-}
-
 /// The place that a link of `page` leads to, relative to the root, and its anchor.
 pub fn place(page: &Path, target: &str) -> (PathBuf, Option<String>) {
     let (path, anchor) = match target.split_once('#') {
@@ -146,30 +121,54 @@ pub fn place(page: &Path, target: &str) -> (PathBuf, Option<String>) {
     (place, anchor)
 }
 
-/// Every link that leads nowhere, a line each.
-pub fn broken(root: &Path) -> Result<(usize, Vec<String>)> {
-    let (pages, mut count, mut broken) = (pages(root)?, 0, Vec::new());
-    let by_path: BTreeMap<&Path, &Page> = pages.iter().map(|page| (page.path.as_path(), page)).collect();
-    for page in &pages {
-        for link in links(&page.text) {
-            count += 1;
-            let (path, anchor) = place(&page.path, &link.target);
-            let what = match (by_path.get(path.as_path()), anchor) {
-                (_, None) if root.join(&path).exists() => continue,
-                (Some(other), Some(anchor)) if anchors(&other.text).contains(&anchor) => continue,
-                (Some(_), Some(anchor)) => format!("{} has no heading #{anchor}", path.display()),
-                _ => format!("there is no {}", path.display()),
-            };
-            broken.push(format!("{}:{}: {what}", page.path.display(), link.line));
-        }
-    }
-    Ok((count, broken))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::collections::BTreeSet;
+    use std::collections::{BTreeMap, BTreeSet};
+
+    /// The anchors of a page's headings.
+    fn anchors(text: &str) -> Vec<String> {
+        let mut seen: BTreeMap<String, usize> = BTreeMap::new();
+        let headings = prose(text).filter(|(_, line)| line.starts_with('#'));
+        let anchor = |(_, line): (usize, &str)| {
+            let slug = slug(line.trim_start_matches('#').trim());
+            let count = seen.entry(slug.clone()).or_insert(0);
+            *count += 1;
+            if *count == 1 { slug } else { format!("{slug}-{}", *count - 1) }
+        };
+        headings.map(anchor).collect()
+    }
+
+    fn slug(heading: &str) -> String {
+        let mut text = heading.to_owned();
+        // The text of a link counts, its target does not.
+        while let Some((before, rest)) = text.split_once("](") {
+            let after = rest.split_once(')').map_or("", |(_, after)| after);
+            text = format!("{before}{after}");
+        }
+        let kept = text.chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c));
+        kept.flat_map(char::to_lowercase).map(|c| if c == ' ' { '-' } else { c }).collect()
+    }
+
+    /// Every link that leads nowhere, a line each.
+    fn broken(root: &Path) -> Result<(usize, Vec<String>)> {
+        let (pages, mut count, mut broken) = (pages(root)?, 0, Vec::new());
+        let by_path: BTreeMap<&Path, &Page> = pages.iter().map(|page| (page.path.as_path(), page)).collect();
+        for page in &pages {
+            for link in links(&page.text) {
+                count += 1;
+                let (path, anchor) = place(&page.path, &link.target);
+                let what = match (by_path.get(path.as_path()), anchor) {
+                    (_, None) if root.join(&path).exists() => continue,
+                    (Some(other), Some(anchor)) if anchors(&other.text).contains(&anchor) => continue,
+                    (Some(_), Some(anchor)) => format!("{} has no heading #{anchor}", path.display()),
+                    _ => format!("there is no {}", path.display()),
+                };
+                broken.push(format!("{}:{}: {what}", page.path.display(), link.line));
+            }
+        }
+        Ok((count, broken))
+    }
 
     fn root() -> &'static Path {
         Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()

@@ -25,7 +25,7 @@ pub fn run_stages(args: &RunArgs) -> anyhow::Result<Option<ExitCode>> {
     }
     let mut before = None;
     for stage in &stages {
-        let Checked { config, .. } = stage.check(before.as_ref(), true)?;
+        let Checked { config, .. } = stage.check(before.as_ref(), args.overwrite, true)?;
         if args.resume.is_none() && !args.overwrite {
             expect_no_run(&config)?;
         }

@@ -71,6 +71,9 @@ fn folder() -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("chat.json"), "[]").unwrap();
     std::fs::create_dir(dir.path().join("model")).unwrap();
+    for name in ["config.json", "tokenizer.json", "model.safetensors"] {
+        std::fs::write(dir.path().join("model").join(name), "{}").unwrap();
+    }
     dir
 }
 

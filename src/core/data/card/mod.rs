@@ -127,7 +127,10 @@ impl<'a> ModelCard<'a> {
 
     /// Returns how pictures are cut. A model put together from parts is cut as its tower was trained.
     pub fn vision_cut(self) -> Option<VisionCut> {
-        self.by_tower(self.vision(), |row| row.vision)
+        // Their towers are SigLIP's, which other models cut pictures for in other manners.
+        let of_model = self.config["model_type"].as_str().and_then(|name| row_of(name)?.vision);
+        let of_model = of_model.filter(|cut| matches!(cut, VisionCut::Gemma3 | VisionCut::PaliGemma));
+        of_model.or_else(|| self.by_tower(self.vision(), |row| row.vision))
     }
 
     /// Returns whether the model's prompts see all of themselves: pictures come before what is learned.
