@@ -111,7 +111,7 @@ fn encoders_of_ones_own_work_with_every_command() {
     let picture = "runs/three_pools/data/images/held_out/00000.png";
     succeeds(name, dir, &["generate", "one/checkpoints/step-00000006", "--image", picture, "--prompt", "Say it."]);
 
-    is_refused_without(config, dir, "blocks", "image_encoder.model_type");
+    is_refused_without(config, dir, "frames", "audio_encoder.model_type");
     let twice = start(&example(name), dir, &["check", config, "+model.image_projector.config.model_type=mlp"]);
     let text = String::from_utf8(twice.stderr).unwrap();
     assert!(

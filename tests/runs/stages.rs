@@ -91,5 +91,11 @@ fn adapters_are_no_model_to_start_from() {
     assert_eq!(output.status.code(), Some(2), "{text}");
     assert!(text.contains("checkpoint.merge_lora"), "{text}");
     assert!(recipe.exists("run/align") && !recipe.exists("run/tune"));
-    recipe.done("run", &["--overwrite", "checkpoint.merge_lora=true"]);
+    let path = recipe.0.config_file();
+    let merged = fs::read_to_string(&path)
+        .unwrap()
+        .replace("train: { steps: 3 }", "train: { steps: 3 }\n    checkpoint: { merge_lora: true }");
+    fs::write(&path, merged).unwrap();
+    recipe.done("run", &["--overwrite"]);
+    assert_eq!(losses(&recipe.0, "run/tune").len(), 4);
 }

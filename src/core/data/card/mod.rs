@@ -129,8 +129,10 @@ impl<'a> ModelCard<'a> {
     pub fn vision_cut(self) -> Option<VisionCut> {
         // Their towers are SigLIP's, which other models cut pictures for in other manners.
         let of_model = self.config["model_type"].as_str().and_then(|name| row_of(name)?.vision);
-        let of_model = of_model.filter(|cut| matches!(cut, VisionCut::Gemma3 | VisionCut::PaliGemma));
-        of_model.or_else(|| self.by_tower(self.vision(), |row| row.vision))
+        let is_of_class = |cut: &VisionCut| matches!(cut, VisionCut::Gemma3 | VisionCut::PaliGemma);
+        let cut = of_model.filter(is_of_class).or_else(|| self.by_tower(self.vision(), |row| row.vision));
+        // A Gemma 3 of text has the same row.
+        cut.filter(|cut| self.vision().is_some() || !is_of_class(cut))
     }
 
     /// Returns whether the model's prompts see all of themselves: pictures come before what is learned.
