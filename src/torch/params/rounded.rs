@@ -65,6 +65,6 @@ pub(super) fn fill(rounding: Rounding, into: &Tensor, rounded: &Rounded, matrice
 
 /// Works like [`from_int8`] on any device.
 pub(super) fn fill_from_int8(into: &Tensor, values: &Tensor, maxima: &Tensor) {
-    let values = values.to_kind(Kind::Float) * maxima.unsqueeze(1) * f64::from(0.007_874_015_718_698_502f32);
+    let values = values.to_kind(Kind::Float) * maxima.unsqueeze(1) * f64::from(1.0f32 / 127.0);
     into.shallow_clone().copy_(&values);
 }

@@ -56,7 +56,7 @@ pub fn parts_config(image_encoder: &Value, image_projector: &Value, foundation: 
 
 /// The foundation of a model of parts: a language model that is built in, or one of the program's own.
 enum Foundation {
-    Decoder(DecoderConfig),
+    Decoder(Box<DecoderConfig>),
     /// Its shape is known, and what it takes from towers is not yet.
     Own {
         width: i64,
@@ -70,7 +70,7 @@ pub(in crate::model) fn read(keys: &Keys<'_>) -> Result<ModelConfig, ModelConfig
         Some(own) => Foundation::Own { width: own.shape().width, vocab_size: section.size("vocab_size")? },
         None => {
             let place = NamePrefix::new("foundation.model.", "foundation.");
-            Foundation::Decoder(read_decoder(&section, &place)?)
+            Foundation::Decoder(Box::new(read_decoder(&section, &place)?))
         }
     };
     let (width, vocab_size, num_layers) = match &foundation {
@@ -113,7 +113,7 @@ pub(in crate::model) fn read(keys: &Keys<'_>) -> Result<ModelConfig, ModelConfig
         });
     }
     match foundation {
-        Foundation::Decoder(decoder) => Ok(ModelConfig::new(MODEL_TYPE, decoder, towers)),
+        Foundation::Decoder(decoder) => Ok(ModelConfig::new(MODEL_TYPE, *decoder, towers)),
         Foundation::Own { .. } => {
             let towers = Towers::new(towers);
             let own = own_foundation("foundation", section.object(), &towers.inputs(width))?;
