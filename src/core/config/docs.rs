@@ -87,6 +87,31 @@ made up only the rounding of the gradient norm. A resumed run may have other poo
 
 Nothing in a config runs code: `_target_` and `${eval:...}` are refused.
 
+## Stages
+
+A file may list `stages`: runs that follow one another, such as alignment, pretraining and fine-tuning, or fine-tuning and preferences.
+Each lays its own keys over those of the file. The first starts from the file's `model.load`, each later one from the last checkpoint of
+the stage before it, unless it has a `model.load` of its own; then `model.weights`, `model.config` and the `load` and `config` of parts
+are those of that checkpoint, too.
+
+    run: { name: chat }
+    model: { load: Qwen/Qwen3-0.6B }
+    data: { pack: { max_tokens: 4096 } }
+    train: { epochs: 1, global_batch_size: 64, lr: 1e-5 }
+    stages:
+      - name: sft
+        data: { train: [{ path: chats.jsonl }] }
+      - name: dpo
+        data: { train: [{ path: pairs.jsonl }] }
+        train: { lr: 5e-7, preference: { loss: sigmoid } }
+
+`loongforge run chat.yaml` checks all stages before the first begins, then runs each in a process of its own; with `--resume` it
+continues where it was stopped. A stage's run has the stage's name behind its own (`chat-sft`, in `runs/chat-sft`); where `run.dir` or
+`checkpoint.dir` is set, the stage's folder is in it. `loongforge check` checks all stages, those whose predecessor has no checkpoint
+yet with the model of the first. Every other command works on one stage, which the word `stage=NAME` chooses: `loongforge plan chat.yaml
+stage=dpo`. Overrides on the command line hold for all stages; those of `model.load`, `model.weights` and of the parts' `load` for the
+first. A stage with `lora` needs `checkpoint.merge_lora` where another follows, as adapters are no model to start from.
+
 ## Keys
 ";
 
