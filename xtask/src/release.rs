@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::gpu::copy;
 use crate::setup;
-use crate::tasks::{Profile, cargo, run, target};
+use crate::tasks::{self, Profile, cargo, run};
 
 const INSTALL: &str = "\
 loongforge: the program, its configs and licenses; Linux on x86-64.
@@ -26,21 +26,7 @@ It needs libtorch 2.11.0, for example of `pip install torch==2.11.0`:
 /// Packs a build; says where the archive is.
 pub fn release(root: &Path, profile: Profile) -> Result<PathBuf> {
     setup::setup(root, false)?;
-    let mut build = cargo(root);
-    build.arg("build").current_dir(root);
-    let built = match profile {
-        Profile::Dev => {
-            build.args(["--workspace", "--bins"]);
-            "debug"
-        }
-        Profile::Release => {
-            build.args(["--release", "--package", "loongforge", "--bin", "loongforge"]);
-            "release"
-        }
-    };
-    if run(&mut build)? != 0 {
-        bail!("the program cannot be built");
-    }
+    let program = tasks::build(root, profile)?;
     let name = format!("loongforge-{}-x86_64-linux", env!("CARGO_PKG_VERSION"));
     let folder = root.join("target/release-archive");
     let staged = folder.join(&name);
@@ -48,7 +34,6 @@ pub fn release(root: &Path, profile: Profile) -> Result<PathBuf> {
         fs::remove_dir_all(&staged).with_context(|| staged.display().to_string())?;
     }
     fs::create_dir_all(&staged)?;
-    let program = target(root).join(built).join("loongforge");
     if run(Command::new("strip").arg("-o").arg(staged.join("loongforge")).arg(&program))? != 0 {
         bail!("strip failed");
     }
