@@ -42,7 +42,7 @@ fn tell(watch: &Watch) {
     }
 }
 
-/// What a browser makes of a page, and what it says of it.
+/// Loads a page in a browser; returns its document, and what the browser logged.
 fn opened(browser: &Path, dir: &Path, url: &str) -> (String, String) {
     let output = Command::new(browser)
         .args(["--headless", "--disable-gpu", "--no-sandbox", "--disable-dev-shm-usage", "--no-first-run"])

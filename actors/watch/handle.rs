@@ -54,7 +54,7 @@ impl Watch {
     /// Works like [`Watch::start`], and sends what is shown to a collector.
     ///
     /// # Errors
-    /// As [`Watch::start`].
+    /// It fails as [`Watch::start`] does.
     pub fn start_with(at: &Address, otlp: Option<&Otlp>, dir: &Path, board: Board) -> Result<Self, WatchError> {
         let listen = |source| WatchError::Listen { address: at.clone(), source };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(listen)?;

@@ -43,7 +43,7 @@ pub fn is_in(pre_tokenizer: &Json) -> bool {
     steps(pre_tokenizer).iter().any(|step| step["type"] == "ByteLevel")
 }
 
-/// What llama.cpp calls the rule by which this `tokenizer.json` cuts a text into words.
+/// Returns llama.cpp's name for the rule by which this `tokenizer.json` cuts a text into words.
 ///
 /// # Errors
 /// It has none that does the same: says which step.

@@ -1,4 +1,4 @@
-//! What llama.cpp knows of Gemma, 1 to 3: windows in a fixed rhythm, capped scores, two kinds of rotary embeddings.
+//! Keys that llama.cpp has for Gemma, 1 to 3, alone, and what it fixes for them: windows in a rhythm, capped scores, two rotary bases.
 
 use super::heads::heads;
 use super::keys::Keys;

@@ -11,7 +11,7 @@ const QUANTIZATION_VERSION: u32 = 2;
 const SAMPLING: [(&str, &str); 4] =
     [("top_p", "top_p"), ("min_p", "min_p"), ("temperature", "temp"), ("repetition_penalty", "penalty_repeat")];
 
-/// What stands before the keys of the architecture; `generation` is `generation_config.json` or null.
+/// Returns the keys that stand before those of the architecture; `generation` is `generation_config.json` or null.
 pub fn general(
     architecture: Architecture,
     name: &str,

@@ -1,4 +1,4 @@
-//! What llama.cpp calls the tensors of a model, and which of ours it puts together.
+//! Maps our names of tensors to llama.cpp's, and says which of ours it puts together.
 
 /// The families of llama.cpp that are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
