@@ -49,11 +49,15 @@ fn hint(error: &io::Error) -> &'static str {
 
 /// Holds what a producer says first.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
-struct Hello {
-    from: ActorId,
-    to: ActorId,
-    credit: u64,
+pub(super) struct Hello {
+    pub(super) from: ActorId,
+    pub(super) to: ActorId,
+    pub(super) credit: u64,
 }
+
+/// How long a producer that has connected may take to say hello, however soon the wait for a connection ends: on a
+/// busy machine it may not run at once.
+const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Describes where an engine's producers connect to.
 pub struct SlabListener {
@@ -115,7 +119,7 @@ impl SlabListener {
                 return Ok(None);
             }
             match self.socket.accept() {
-                Ok((stream, _)) => return self.welcome(stream, expected, mail, deadline).map(Some),
+                Ok((stream, _)) => return self.welcome(stream, expected, mail).map(Some),
                 Err(why) if why.kind() == io::ErrorKind::WouldBlock => {}
                 Err(why) => return Err(error(why)),
             }
@@ -127,10 +131,9 @@ impl SlabListener {
         stream: UnixStream,
         expected: impl Fn(ActorId) -> bool,
         mail: &MailSender,
-        deadline: Instant,
     ) -> Result<ActorId, SlabError> {
         let socket_error = |error| SlabError::Socket { path: self.path.clone(), error };
-        let (hello, fds) = hear(&stream, deadline).map_err(|error| match error {
+        let (hello, fds) = hear(&stream, Instant::now() + HELLO_TIMEOUT).map_err(|error| match error {
             Deaf::Io(error) => socket_error(error),
             Deaf::Frame(error) => SlabError::Hello { peer: self.path.display().to_string(), error },
         })?;

@@ -1,12 +1,14 @@
 //! Both ends in one process, and a real second process that sends, obeys and dies.
 
+use super::connect::Hello;
 use super::{SlabEdge, SlabError, SlabListener, SlotTensor};
 use crate::message::{ActorId, StepId, UnitId, Version};
+use crate::transport::frame::frame;
 use crate::transport::{Buffer, Dtype, Edge, Header, HostTensor, Mail, Mailbox, Parcel, ParcelKind, Refusal};
 use proptest::prelude::*;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 const PRODUCER: ActorId = ActorId::encoder(1);
@@ -248,6 +250,24 @@ fn strangers_and_late_actors_are_named() {
     assert!(nobody.to_string().contains("its actor has ended"), "{nobody}");
     let Err(none) = SlabEdge::connect(&path, PRODUCER, CONSUMER, 0, &mailbox.sender()) else { panic!() };
     assert!(none.to_string().contains("a credit is from 1 byte"), "{none}");
+}
+
+/// The wait for a connection ends before the producer, which has connected, says hello.
+#[test]
+fn a_producer_that_has_connected_may_say_hello_late() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("edge");
+    let mailbox = Mailbox::new(0, 4);
+    let listener = SlabListener::bind(&path, CONSUMER).unwrap();
+    let mut stream = std::os::unix::net::UnixStream::connect(&path).unwrap();
+    let producer = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(150));
+        let hello = frame(&Hello { from: PRODUCER, to: CONSUMER, credit: 64 }).unwrap();
+        std::io::Write::write_all(&mut stream, &hello).unwrap();
+    });
+    let error = listener.accept_one(|from| from == PRODUCER, &mailbox.sender(), Instant::now()).unwrap_err();
+    assert!(error.to_string().contains("said hello without its shared memory"), "{error}");
+    producer.join().unwrap();
 }
 
 proptest! {
