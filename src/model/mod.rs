@@ -1,17 +1,23 @@
 //! Models as folders and configs: where they lie, what their `config.json` says, and what they cost.
 
 mod alike;
+mod beside;
 pub(crate) mod composite;
+mod decoder_keys;
 pub(crate) mod diffusers;
 pub(crate) mod error;
 pub(crate) mod folder;
 pub mod hub;
 pub mod hub_data;
 pub(crate) mod locate;
+mod overrides;
 mod preference;
 pub mod push;
+mod same_model;
+mod shape;
 mod single_file;
 pub mod size;
+pub(crate) mod sources;
 mod token_training;
 
 pub use error::FolderError;

@@ -2,7 +2,8 @@
 
 use crate::model::diffusers::read_json;
 use crate::model::error::FolderError;
-use crate::model::folder::{ModelFolder, locate};
+use crate::model::folder::ModelFolder;
+use crate::model::sources::locate;
 use loongforge_core::config::{Model, Preference, PreferenceLoss};
 use loongforge_torch::model::{self as torch, Kto, ModelConfig};
 

@@ -6,7 +6,8 @@
 use crate::checkpoint::saved_config;
 use crate::eval::held_out_sets;
 use crate::model::error::FolderError;
-use crate::model::folder::{ModelFolder, fetch};
+use crate::model::folder::ModelFolder;
+use crate::model::sources::fetch;
 use crate::preflight::{Asked, Preflight, PreflightError, WeightsProblem, expect_weights};
 use crate::run::flow::with_flow;
 use crate::run::policy::with_policy;

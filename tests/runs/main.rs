@@ -39,4 +39,5 @@ mod stages;
 mod text;
 mod tracking;
 mod training_methods;
+mod two_transformers;
 mod whole_omni;

@@ -5,8 +5,10 @@ mod data;
 mod flow;
 mod json_map;
 mod lora;
+mod media_limits;
 mod memory;
 mod model;
+mod pack;
 mod policy;
 mod pools;
 mod preference;
@@ -14,18 +16,19 @@ mod run;
 mod sample;
 mod score;
 mod security;
+mod template;
 mod tracking;
 mod train;
+mod train_file;
 
-pub use data::{
-    AudioLimits, BadSamples, Data, Format, ImageLimits, OnChange, Pack, PackMode, Paths, Take, Template, TooLong,
-    TrainFile, VideoLimits,
-};
+pub use data::{BadSamples, Data, OnChange};
 pub use flow::{Density, Experts, FlowLoss, LossKind, LossWeight, NoiseLevels, Per};
 pub use json_map::JsonMap;
 pub use lora::Lora;
+pub use media_limits::{AudioLimits, ImageLimits, Take, VideoLimits};
 pub use memory::{ActivationBudget, Memory, WeightBudget};
 pub use model::{FrozenPrecision, Model, Moe, Mtp, Part, Recompute, TextTower, Weights};
+pub use pack::{Pack, PackMode, TooLong};
 pub use policy::{Augment, Normalization, Policy};
 pub use pools::{
     Balance, ContextAttention, DataPool, Edge, Edges, EncoderPool, FoundationPool, Placement, Pools, Scheduler,
@@ -35,5 +38,7 @@ pub use run::{Checkpoint, Eval, Level, Log, Products, Run, RunConfig, Watch};
 pub use sample::{SampleReader, Sampler, Sampling};
 pub use score::{Expect, Normalize, Score};
 pub use security::{SandboxMode, Security};
+pub use template::Template;
 pub use tracking::{LogFormat, Mlflow, Otlp, Wandb};
 pub use train::{AdjustLr, Learn, Muon, NonFinite, Optimizer, OptimizerType, Phase, Precision, Schedule, Train};
+pub use train_file::{Format, Paths, TrainFile};

@@ -19,6 +19,7 @@ mod arrow_values;
 mod blob;
 mod block;
 mod captioned;
+mod content;
 mod cut;
 mod energon;
 mod fields;
@@ -60,6 +61,7 @@ mod transcripts;
 #[cfg(test)]
 pub use archive::tests::tar;
 pub use captioned::Captioned;
+pub use content::Content;
 pub use cut::{Piece, TokenPiece};
 pub use fingerprint::{Fingerprint, fingerprint};
 pub use hub::{HUB_CARD, HubListing, HubPath, choose_hub_files, hub_cache};
@@ -68,4 +70,4 @@ pub use messages::{Conversation, IMAGE_PLACEHOLDER, MediaSource, Part, Turn, VID
 pub use mixture::{Mixture, Place};
 pub use pairs::Pair;
 pub use question::Question;
-pub use stream::{Content, Source};
+pub use stream::Source;

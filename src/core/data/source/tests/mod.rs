@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value as Json, json};
 
 use super::archive::tests::tar;
-use super::stream::{Content, Source};
+use super::content::Content;
+use super::stream::Source;
 use super::{Conversation, MediaSource, Mixture};
 use crate::config::{Format, Paths, Phase, TrainFile};
 use crate::data::error::DataError;

@@ -1,0 +1,135 @@
+//! One data set: where it lies, and what its samples look like.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// One data set.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TrainFile {
+    /// Files of one kind: a file, a folder, a glob, names with `{000..099}`, a URL of an object store, or a list of
+    /// these.
+    pub path: Paths,
+    /// Layout of a sample; `auto`: as the first sample shows. What holds the samples (JSON lines, a JSON array,
+    /// Parquet, WebDataset or Energon shards) follows from the file's name.
+    #[serde(default)]
+    pub format: Format,
+    /// Names of fields where they differ from the format's: `{messages: dialogue, images: picture}`.
+    #[serde(default)]
+    pub columns: BTreeMap<String, String>,
+    /// Relative share of this file in the mixture.
+    #[serde(default = "one")]
+    #[schemars(range(max = 1e6), extend("exclusiveMinimum" = 0.0))]
+    pub weight: f64,
+}
+
+/// Layout of a sample.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(inline)]
+pub enum Format {
+    // As the first sample shows.
+    #[default]
+    #[serde(alias = "webdataset", alias = "parquet")]
+    Auto,
+    // `{"messages": [{"role": …, "content": …}], "images": […], "videos": […], "tools": […]}`.
+    Messages,
+    // Two answers to one prompt, for `train.preference`: `{"prompt": …, "chosen": …, "rejected": …}`, texts or messages; `prompt`
+    // may be left out where both have it, or be `conversations` or `instruction` with `input`.
+    Pairs,
+    // Single answers that are good or bad, for `train.preference.loss: kto`: `{"prompt": …, "completion": …, "label": true}`, or a
+    // record of `messages`, `sharegpt` or `alpaca` with `label` or `kto_tag`.
+    Labeled,
+    // `{"conversations": [{"from": "human", "value": …}], "system": …, "tools": …}`.
+    Sharegpt,
+    // As `sharegpt`, with `image` or `video`.
+    Llava,
+    // `{"instruction": …, "input": …, "output": …, "system": …, "history": …}`.
+    Alpaca,
+    // A recording and what is said in it: `{"audio_filepath": …, "text": …, "offset": …, "duration": …}` (NeMo's manifests), or
+    // `{"audio": …, "text": …}` (speech data sets of Hugging Face).
+    Transcripts,
+    // Megatron-Energon's samples: `{"texts": …, "media": …, "name": …}`, or fields by `dataset.yaml`.
+    Energon,
+    // Packs that were made ahead of time.
+    Packed,
+    // Pictures and clips with captions, for diffusion models: a record has `image`, `video`, `file_name`, `image_path` or
+    // `video_path`, and `prompt`, `text`, `caption` or `cap`; or a folder of files, each with its caption in a `.txt`.
+    Captioned,
+    // Recorded episodes of robots: a folder with `meta/info.json`, of version 2.0, 2.1 or 3.0.
+    Lerobot,
+    // `{"text": …}`; not for `train.phase: sft`.
+    Text,
+    // A document a line, as it is; not for `train.phase: sft`.
+    Plain,
+}
+
+/// Describes where a data set lies: one path or several.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(from = "OneOrMore")]
+#[schemars(inline, with = "Vec<String>", extend("x-one-or-more" = true, "minItems" = 1))]
+pub struct Paths(pub Vec<String>);
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum OneOrMore {
+    One(String),
+    More(Vec<String>),
+}
+
+impl From<OneOrMore> for Paths {
+    fn from(paths: OneOrMore) -> Self {
+        match paths {
+            OneOrMore::One(path) => Self(vec![path]),
+            OneOrMore::More(paths) => Self(paths),
+        }
+    }
+}
+
+impl From<&Path> for Paths {
+    fn from(path: &Path) -> Self {
+        Self(vec![path.to_string_lossy().into_owned()])
+    }
+}
+
+impl From<PathBuf> for Paths {
+    fn from(path: PathBuf) -> Self {
+        path.as_path().into()
+    }
+}
+
+impl From<&str> for Paths {
+    fn from(path: &str) -> Self {
+        Self(vec![path.to_owned()])
+    }
+}
+
+impl AsRef<Path> for Paths {
+    /// The first.
+    fn as_ref(&self) -> &Path {
+        Path::new(self.0.first().map_or("", String::as_str))
+    }
+}
+
+impl TrainFile {
+    /// A data set whose layout is as its first sample shows.
+    pub fn new(path: impl Into<Paths>) -> Self {
+        Self { path: path.into(), format: Format::Auto, columns: BTreeMap::new(), weight: 1.0 }
+    }
+
+    /// Returns what messages call it: the first path, and that there are more.
+    pub fn name(&self) -> PathBuf {
+        match self.path.0.as_slice() {
+            [] => PathBuf::from("(no path)"),
+            [one] => one.into(),
+            [first, more @ ..] => format!("{first} and {} more", more.len()).into(),
+        }
+    }
+}
+
+fn one() -> f64 {
+    1.0
+}

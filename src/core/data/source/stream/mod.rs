@@ -1,0 +1,261 @@
+//! A data set, opened: any of its samples by number, with few blocks open at a time.
+
+mod opening;
+mod pieces;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use super::block::Block;
+use super::content::{Content, fetch};
+use super::cut::{Piece, TokenPiece, num_pieces};
+use super::layout::{Layout, Whole};
+use super::order::{Order, sums};
+use super::shard::Shard;
+use crate::data::error::{BadSample, DataError};
+use crate::data::lerobot::Set;
+
+/// One data set: the shards of one entry of `data.train`.
+pub struct Source {
+    name: PathBuf,
+    shards: Vec<Shard>,
+    units: Vec<Unit>,
+    /// Samples before each unit, and all of them.
+    before: Vec<u64>,
+    layout: Layout,
+    columns: BTreeMap<String, String>,
+    is_plain: bool,
+    /// Longer texts are cut.
+    piece_bytes: u64,
+    window: usize,
+    left_out: Vec<String>,
+    /// The LeRobot set that it is, and the frames at the end of each episode that begin no sample.
+    set: Option<(Arc<Set>, usize)>,
+    open: Mutex<VecDeque<(usize, Cell)>>,
+}
+
+/// A block of a shard.
+#[derive(Clone, Copy)]
+struct Unit {
+    shard: usize,
+    part: u32,
+    num_records: u64,
+}
+
+type Cell = Arc<OnceLock<Result<Opened, String>>>;
+
+struct Opened {
+    block: Box<dyn Block>,
+    /// Pieces before each record; empty where every record is one.
+    before: Vec<u64>,
+}
+
+impl Source {
+    /// Lets the last frames of each episode begin no sample. Another source than a LeRobot set stays as it is.
+    pub fn drop_last_frames(&mut self, dropped: usize) {
+        if let Some((set, of_it)) = &mut self.set {
+            *of_it = dropped;
+            let blocks = set.blocks(dropped).into_iter().enumerate();
+            self.units =
+                blocks.map(|(at, it)| Unit { shard: 0, part: at as u32, num_records: it.num_samples }).collect();
+            self.before = sums(self.units.iter().map(|unit| unit.num_records));
+            *self.open.get_mut().unwrap_or_else(PoisonError::into_inner) = VecDeque::new();
+        }
+    }
+
+    /// The LeRobot set that it is.
+    pub fn set(&self) -> Option<&Arc<Set>> {
+        self.set.as_ref().map(|(set, _)| set)
+    }
+
+    /// Returns what messages call it.
+    pub fn name(&self) -> &Path {
+        &self.name
+    }
+
+    /// A sentence of each folder of it that has files which are not read.
+    pub fn left_out(&self) -> &[String] {
+        &self.left_out
+    }
+
+    /// Samples in it.
+    pub fn len(&self) -> usize {
+        self.before[self.units.len()] as usize
+    }
+
+    /// Always false: what is empty is refused.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Returns what its samples look like, as a configuration calls it.
+    pub fn format(&self) -> &'static str {
+        self.layout.name()
+    }
+
+    /// Returns whether samples are pairs of answers.
+    pub fn is_pairs(&self) -> bool {
+        self.layout == Layout::Pairs
+    }
+
+    /// Returns whether samples are answers with a label.
+    pub fn is_labeled(&self) -> bool {
+        self.layout == Layout::Labeled
+    }
+
+    /// Returns whether samples are rendered by a chat template.
+    pub fn is_conversation(&self) -> bool {
+        self.layout.is_conversation()
+    }
+
+    /// Returns whether samples are pictures and clips with captions.
+    pub fn is_captioned(&self) -> bool {
+        self.layout == Layout::Captioned
+    }
+
+    /// The order in which its samples are visited, but for these, ascending.
+    pub fn order_without(&self, held: &[u64]) -> Order {
+        let left = |index: u64| index - held.partition_point(|&other| other < index) as u64;
+        let lens: Vec<u64> = self.before.windows(2).map(|around| left(around[1]) - left(around[0])).collect();
+        Order::new(&lens, self.window)
+    }
+
+    /// Returns what files are relative to: nothing more, they are resolved.
+    pub fn base(&self) -> &Path {
+        Path::new("")
+    }
+
+    /// Sample `index` in the order of the files.
+    pub fn read(&self, index: usize) -> Result<Content, BadSample> {
+        let (unit, within) = self.unit(index as u64);
+        let read = || {
+            let cell = self.opened(unit);
+            let opened = cell.get().expect("it was just opened").as_ref().map_err(Clone::clone)?;
+            self.content(opened, unit, within)
+        };
+        read().map_err(|reason| self.bad(index, reason))
+    }
+
+    /// A bad sample of this data set.
+    pub fn bad(&self, index: usize, reason: String) -> BadSample {
+        let (unit, within) = self.unit(index as u64);
+        let at = match self.opened(unit).get() {
+            Some(Ok(opened)) => {
+                let record = opened.place(within).0;
+                if record < opened.block.len() { opened.block.name(record) } else { format!("sample {}", record + 1) }
+            }
+            _ => format!("sample {}", within + 1),
+        };
+        BadSample { file: self.shard(unit).name.clone().into(), at, reason, too_long: false }
+    }
+
+    /// A sample of this data set that is skipped because of `error`.
+    pub fn refused(&self, index: usize, error: &DataError) -> BadSample {
+        BadSample { too_long: error.is_too_long(), ..self.bad(index, error.to_string()) }
+    }
+
+    /// Blocks in it.
+    #[cfg(test)]
+    pub fn units(&self) -> usize {
+        self.units.len()
+    }
+
+    fn shard(&self, unit: usize) -> &Shard {
+        &self.shards[self.units[unit].shard]
+    }
+
+    fn unit(&self, index: u64) -> (usize, u64) {
+        let unit = self.before.partition_point(|&before| before <= index) - 1;
+        (unit, index - self.before[unit])
+    }
+
+    /// The block, which is read if it is not held.
+    fn opened(&self, unit: usize) -> Cell {
+        let cell = {
+            let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+            let held = open.iter().position(|(held, _)| *held == unit);
+            let entry = held.and_then(|at| open.remove(at)).unwrap_or_else(|| (unit, Cell::default()));
+            let cell = entry.1.clone();
+            open.push_back(entry);
+            while open.len() > self.window {
+                open.pop_front();
+            }
+            cell
+        };
+        cell.get_or_init(|| self.open_unit(unit));
+        cell
+    }
+
+    fn open_unit(&self, unit: usize) -> Result<Opened, String> {
+        let part = self.units[unit].part;
+        let block: Box<dyn Block> = match &self.set {
+            Some((set, dropped)) => {
+                Box::new(set.open_block(part as usize, *dropped).map_err(|error| error.to_string())?)
+            }
+            None => self.shard(unit).open(part, self.is_plain)?,
+        };
+        let pieces = |record| self.pieces_of(block.num_bytes(record));
+        let before = match (0..block.len()).any(|record| pieces(record) > 1) {
+            true => sums((0..block.len()).map(pieces)),
+            false => Vec::new(),
+        };
+        Ok(Opened { block, before })
+    }
+
+    fn content(&self, opened: &Opened, unit: usize, within: u64) -> Result<Content, String> {
+        let (record, piece) = opened.place(within);
+        match self.whole(opened, unit, record)? {
+            Whole::Conversation(mut conversation) => {
+                conversation.media.iter_mut().try_for_each(fetch)?;
+                Ok(Content::Messages(conversation))
+            }
+            Whole::Pair(mut pair) => {
+                pair.chosen.media.iter_mut().chain(&mut pair.rejected.media).try_for_each(fetch)?;
+                Ok(Content::Pair(pair))
+            }
+            Whole::Labeled(mut answer) => {
+                answer.conversation.media.iter_mut().try_for_each(fetch)?;
+                Ok(Content::Labeled(answer))
+            }
+            Whole::Packed(packed) => Ok(Content::Packed(*packed)),
+            Whole::Step(step) => Ok(Content::Step(step)),
+            Whole::Captioned(mut captioned) => {
+                captioned.target.iter_mut().chain(&mut captioned.references).try_for_each(fetch)?;
+                Ok(Content::Captioned(*captioned))
+            }
+            Whole::Tokens(ids) => match ids.is_empty() {
+                true => Err("a document without tokens".to_owned()),
+                false => Ok(Content::Tokens(TokenPiece::of(ids, piece, self.piece_bytes))),
+            },
+            Whole::Text(text) => {
+                let num = num_pieces(opened.block.num_bytes(record), self.piece_bytes);
+                let piece = Piece::of(&text, piece, num);
+                match piece.text.is_empty() {
+                    true => Err(DataError::Line("an empty text".to_owned()).to_string()),
+                    false => Ok(Content::Text(piece)),
+                }
+            }
+        }
+    }
+
+    fn whole(&self, opened: &Opened, unit: usize, record: u64) -> Result<Whole, String> {
+        if record >= opened.block.len() {
+            let (has, counted) = (opened.block.len(), self.units[unit].num_records);
+            return Err(format!("the file has {has} samples, but {counted} were counted: it has changed"));
+        }
+        let read = opened.block.read(record)?;
+        self.layout.read(read, &self.columns, self.shard(unit).folder()).map_err(|error| error.to_string())
+    }
+}
+
+impl Opened {
+    /// The record of a sample, and which piece of it.
+    fn place(&self, within: u64) -> (u64, u64) {
+        if self.before.is_empty() {
+            return (within, 0);
+        }
+        let record = self.before.partition_point(|&before| before <= within) - 1;
+        (record as u64, within - self.before[record])
+    }
+}

@@ -1,0 +1,142 @@
+//! Opening a data set: its shards are found, its samples counted, and their layout told.
+
+use std::path::Path;
+use std::sync::Mutex;
+
+use super::{Source, Unit};
+use crate::config::{Phase, TrainFile};
+use crate::data::error::DataError;
+use crate::data::source::block::Body;
+use crate::data::source::energon::is_energon;
+use crate::data::source::index::Index;
+use crate::data::source::layout::Layout;
+use crate::data::source::open::{Found, count, find};
+use crate::data::source::order::sums;
+use crate::data::source::paths::left_out;
+use crate::data::source::shard::{Container, Shard};
+
+/// Blocks and records that are looked at to tell a layout.
+const NUM_TRIED: usize = 8;
+/// Blocks open at a time where nothing else is said.
+const WINDOW: usize = 16;
+
+impl Source {
+    /// `num_tokens` counts the tokens of a text. Counts of samples are not kept.
+    ///
+    /// # Errors
+    /// See [`Source::open_with`].
+    pub fn open(
+        file: &TrainFile,
+        phase: Phase,
+        max_tokens: usize,
+        num_tokens: impl Fn(&str) -> usize,
+    ) -> Result<Self, DataError> {
+        Self::open_with(file, phase, max_tokens, &num_tokens, WINDOW, None)
+    }
+
+    /// With `window` blocks open at a time; counts of samples are kept in `index_dir`.
+    ///
+    /// # Errors
+    /// Nothing is there or it has no samples, its weight is none, its layout cannot be told or does not go with the phase.
+    pub fn open_with(
+        file: &TrainFile,
+        phase: Phase,
+        max_tokens: usize,
+        num_tokens: &dyn Fn(&str) -> usize,
+        window: usize,
+        index_dir: Option<&Path>,
+    ) -> Result<Self, DataError> {
+        let name = file.name();
+        if !(file.weight.is_finite() && file.weight > 0.0) {
+            return Err(DataError::Weight { path: name, weight: file.weight });
+        }
+        let named = Layout::named(file.format);
+        check_phase(&name, named.as_ref(), phase)?;
+        let found = find(file)?;
+        let is_lines =
+            |shard: &Shard| matches!(shard.container(), Container::Json | Container::Plain | Container::Sheet(_));
+        if named == Some(Layout::Plain) && !found.shards.iter().all(is_lines) {
+            return Err(DataError::file(&name, "format plain is for files of lines; set text"));
+        }
+        let indexed = found.shards.iter().find(|shard| shard.container() == Container::Indexed);
+        if let Some(indexed) = indexed.filter(|_| named.is_some() || !file.columns.is_empty()) {
+            let reason = "holds tokens, which are used as they are: leave format and columns out";
+            return Err(DataError::file(Path::new(&indexed.name), reason));
+        }
+        let is_plain = named == Some(Layout::Plain);
+        let mut index = Index::open(index_dir, &found.shards);
+        let lens = match found.set {
+            Some(_) => Vec::new(),
+            None => count(&found, is_plain, &mut index)?,
+        };
+        let Found { shards, layout, set, .. } = found;
+        let units = lens.iter().enumerate().flat_map(|(shard, parts)| {
+            parts.iter().enumerate().map(move |(part, &num_records)| Unit { shard, part: part as u32, num_records })
+        });
+        let units: Vec<Unit> = units.collect();
+        let mut source = Self {
+            before: sums(units.iter().map(|unit| unit.num_records)),
+            layout: Layout::Messages,
+            columns: file.columns.clone(),
+            piece_bytes: u64::MAX,
+            open: Mutex::default(),
+            left_out: file.path.0.iter().filter(|path| !is_energon(path)).flat_map(|path| left_out(path)).collect(),
+            name,
+            shards,
+            units,
+            is_plain,
+            window,
+            set: set.map(|set| (set, 0)),
+        };
+        source.drop_last_frames(0);
+        if source.is_empty() {
+            return Err(DataError::Empty { path: source.name });
+        }
+        // What the set says of itself goes before `energon`, and not before another format.
+        source.layout = match (named, layout) {
+            (Some(Layout::Crude) | None, Some(layout)) | (Some(layout), _) => layout,
+            (None, None) => source.detect()?,
+        };
+        check_phase(&source.name, Some(&source.layout), phase)?;
+        if source.layout.is_text() {
+            source.cut(max_tokens, num_tokens, &mut index);
+        }
+        index.save();
+        Ok(source)
+    }
+
+    /// The layout of the first record that can be read.
+    fn detect(&self) -> Result<Layout, DataError> {
+        let mut reason = None;
+        let units = (0..self.units.len()).filter(|&unit| self.units[unit].num_records > 0).take(NUM_TRIED);
+        for unit in units {
+            let cell = self.opened(unit);
+            let file = |reason: &str| DataError::file(Path::new(&self.shard(unit).name), reason);
+            match cell.get().expect("it was just opened") {
+                Err(error) => drop(reason.get_or_insert_with(|| file(error))),
+                Ok(opened) => {
+                    for record in 0..opened.block.len().min(NUM_TRIED as u64) {
+                        match opened.block.read(record) {
+                            Ok(read) if matches!(&read.body, Body::Json(json) if !json.is_object()) => {
+                                let told = Layout::of(&read, &self.columns).err().unwrap_or_default();
+                                reason.get_or_insert_with(|| file(&told));
+                            }
+                            Ok(read) => return Layout::of(&read, &self.columns).map_err(|reason| file(&reason)),
+                            Err(error) => drop(reason.get_or_insert_with(|| file(&error))),
+                        }
+                    }
+                }
+            }
+        }
+        Err(reason.unwrap_or_else(|| DataError::Empty { path: self.name.clone() }))
+    }
+}
+
+fn check_phase(name: &Path, layout: Option<&Layout>, phase: Phase) -> Result<(), DataError> {
+    if phase == Phase::Sft && layout.is_some_and(Layout::is_text) {
+        let reason = "texts have no assistant to learn from: set train.phase to pretrain or midtrain, or format to \
+                      messages";
+        return Err(DataError::file(name, reason));
+    }
+    Ok(())
+}

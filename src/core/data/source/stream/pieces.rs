@@ -1,0 +1,77 @@
+//! Long texts and documents as several samples each: how long a piece is, and how many there are.
+
+use std::sync::PoisonError;
+
+use super::Source;
+use crate::data::source::block::Block;
+use crate::data::source::content::Content;
+use crate::data::source::cut::{NUM_PROBES, num_pieces, num_token_pieces, piece_bytes};
+use crate::data::source::index::Index;
+use crate::data::source::layout::Layout;
+use crate::data::source::order::sums;
+use crate::data::source::parallel::in_parallel;
+
+use super::Unit;
+
+impl Source {
+    /// Pieces of a text of so many bytes, or of a document of so many tokens.
+    pub(super) fn pieces_of(&self, len: u64) -> u64 {
+        match self.layout {
+            Layout::Tokens => num_token_pieces(len, self.piece_bytes),
+            _ => num_pieces(len, self.piece_bytes),
+        }
+    }
+
+    /// The most bytes of a piece of a text, or tokens of a piece of a document.
+    fn longest(&self, max_tokens: usize, num_tokens: &dyn Fn(&str) -> usize) -> u64 {
+        if self.layout == Layout::Tokens {
+            return max_tokens as u64;
+        }
+        let step = self.len().div_ceil(NUM_PROBES);
+        let texts = (0..self.len()).step_by(step).filter_map(|at| match self.read(at) {
+            Ok(Content::Text(piece)) => Some(piece.text),
+            _ => None,
+        });
+        piece_bytes(texts, max_tokens, num_tokens)
+    }
+
+    /// Counts pieces instead of texts where texts are long.
+    pub(super) fn cut(&mut self, max_tokens: usize, num_tokens: &dyn Fn(&str) -> usize, index: &mut Index) {
+        let most = self.longest(max_tokens, num_tokens);
+        if most >= u64::MAX / 8 {
+            return;
+        }
+        self.piece_bytes = most;
+        // Blocks that are open were not cut.
+        let held = std::mem::take(self.open.get_mut().unwrap_or_else(PoisonError::into_inner));
+        let kind = match (&self.layout, self.is_plain) {
+            (Layout::Tokens, _) => "token",
+            (_, true) => "plain",
+            (_, false) => "text",
+        };
+        let what = format!("{kind} pieces of {most}");
+        let known = |unit: &Unit, index: &Index| {
+            let counts = index.get(&self.shards[unit.shard], &what)?;
+            counts.get(unit.part as usize).copied()
+        };
+        let mut lens: Vec<Option<u64>> = self.units.iter().map(|unit| known(unit, index)).collect();
+        let missing: Vec<usize> = (0..lens.len()).filter(|&unit| lens[unit].is_none()).collect();
+        let pieces = |block: &dyn Block| (0..block.len()).map(|record| self.pieces_of(block.num_bytes(record))).sum();
+        let counted = in_parallel(&missing, "measuring texts", |&unit| {
+            let block = held.iter().find(|(held, _)| *held == unit).and_then(|(_, cell)| cell.get());
+            match block {
+                Some(Ok(opened)) => pieces(&*opened.block),
+                _ => self.open_unit(unit).map_or(self.units[unit].num_records, |opened| pieces(&*opened.block)),
+            }
+        });
+        for (&unit, counted) in missing.iter().zip(counted) {
+            lens[unit] = Some(counted);
+        }
+        let lens: Vec<u64> = lens.into_iter().map(Option::unwrap_or_default).collect();
+        for (at, shard) in self.shards.iter().enumerate().filter(|_| !missing.is_empty()) {
+            let of = self.units.iter().zip(&lens).filter(|(unit, _)| unit.shard == at).map(|(_, &len)| len);
+            index.put(shard, &what, of.collect());
+        }
+        self.before = sums(lens.into_iter());
+    }
+}

@@ -1,0 +1,72 @@
+//! Whether two folders are of one model: which keys of their `config.json` differ.
+
+use crate::model::error::FolderError;
+use crate::model::folder::ModelFolder;
+use serde_json::Value;
+
+/// Differences that one error names.
+const MAX_DIFFERENCES: usize = 4;
+
+impl ModelFolder {
+    /// Sees to it that a checkpoint is of this model.
+    ///
+    /// # Errors
+    /// It is of another: the keys of `config.json` that differ.
+    pub fn expect_same(&self, checkpoint: &Self) -> Result<(), FolderError> {
+        let mut differences = Vec::new();
+        compare("", &checkpoint.json, &self.json, &mut differences);
+        if differences.is_empty() {
+            return Ok(());
+        }
+        if differences.len() > MAX_DIFFERENCES {
+            let more = differences.len() - MAX_DIFFERENCES;
+            differences.truncate(MAX_DIFFERENCES);
+            differences.push(format!("and {more} more"));
+        }
+        Err(FolderError::OtherModel { path: checkpoint.path.clone(), differences })
+    }
+}
+
+/// Names the keys whose values differ.
+fn compare(key: &str, theirs: &Value, ours: &Value, differences: &mut Vec<String>) {
+    match (theirs, ours) {
+        (Value::Object(left), Value::Object(right)) => {
+            let only_right = right.keys().filter(|name| !left.contains_key(*name));
+            // How weights are stored does not make another model.
+            let is_storage = |name: &&String| ["dtype", "torch_dtype", "quantization_config"].contains(&name.as_str());
+            // Nor does what a policy's data says of its states and actions.
+            let is_of_data = |name: &&String| {
+                let names = [
+                    "input_features",
+                    "output_features",
+                    "normalization_mapping",
+                    "use_relative_actions",
+                    "relative_exclude_joints",
+                    "action_feature_names",
+                ];
+                key.is_empty() && names.contains(&name.as_str())
+            };
+            let is_left_out = |name: &&String| is_storage(name) || is_of_data(name);
+            for name in left.keys().chain(only_right).filter(|name| !is_left_out(name)) {
+                let inner = if key.is_empty() { name.clone() } else { format!("{key}.{name}") };
+                compare(&inner, &theirs[name], &ours[name], differences);
+            }
+        }
+        _ if theirs == ours => {}
+        _ => differences.push(format!("{key}: checkpoint {theirs}, this run {ours}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn differences_are_named_by_key() {
+        let mut differences = Vec::new();
+        let (theirs, ours) = (json!({"a": 1, "text": {"layers": 2, "w": 8}}), json!({"a": 1, "text": {"layers": 3}}));
+        compare("", &theirs, &ours, &mut differences);
+        assert_eq!(differences, ["text.layers: checkpoint 2, this run 3", "text.w: checkpoint 8, this run null"]);
+    }
+}

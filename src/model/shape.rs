@@ -1,0 +1,38 @@
+//! What planning needs to know of a model.
+
+use crate::model::folder::ModelFolder;
+use loongforge_core::config::ModelKind;
+use loongforge_core::data::ModelCard;
+use loongforge_core::schedule::{AutoShift, FlowShape, ModelShape};
+use serde_json::Value;
+
+impl ModelFolder {
+    /// Returns what planning needs to know of the model; features and pixels are float32 or narrower on the wire.
+    pub fn shape(&self) -> ModelShape {
+        let foundation = self.config.foundation.shape();
+        let towers = &self.config.towers;
+        let patch_dim = towers.iter().map(|it| it.family.patch_dim() as u64).max().unwrap_or(0);
+        let widths = self.config.inputs().iter().map(|input| input.num_tensors as u64 * input.width as u64);
+        let bytes = size_of::<f32>() as u64;
+        ModelShape {
+            hidden_size: foundation.width as u64,
+            even_length: foundation.even_length as u64,
+            towers: towers.iter().map(|it| it.tower).collect(),
+            bytes_per_patch: patch_dim * bytes,
+            bytes_per_feature: widths.max().unwrap_or(0) * bytes,
+            flow: flow_shape(&self.json),
+        }
+    }
+}
+
+/// Returns what planning needs to know of a diffusion model: the boundary of its transformers, and the line of its scheduler.
+fn flow_shape(json: &Value) -> Option<FlowShape> {
+    let ModelKind::Diffusion { two } = ModelCard::of(json).kind() else { return None };
+    let own = |key: &str| json["scheduler"][key].as_f64();
+    let line = || {
+        let from = (own("base_image_seq_len")?, own("base_shift")?);
+        Some(AutoShift { from, to: (own("max_image_seq_len")?, own("max_shift")?) })
+    };
+    let boundary = json["boundary_ratio"].as_f64().filter(|_| two);
+    Some(FlowShape { boundary, auto_shift: line().unwrap_or(AutoShift::QWEN) })
+}

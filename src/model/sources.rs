@@ -1,0 +1,93 @@
+//! Where a config's models lie: what is on the hub becomes a folder of its cache.
+
+use crate::model::error::FolderError;
+use crate::model::hub::{model_here, resolve_config, resolve_model};
+use loongforge_core::config::{Model, Source, Weights};
+use std::path::PathBuf;
+
+/// Fetches whatever of the model is on the hub, weights included where they are loaded: every source becomes a directory.
+///
+/// # Errors
+/// The hub has no such model, or it cannot be fetched.
+pub fn fetch(model: &mut Model) -> Result<(), FolderError> {
+    settle(model, |key, source, weights| {
+        let resolve = if weights { resolve_model } else { resolve_config };
+        resolve(source).map(Some).map_err(|source| FolderError::Hub { key, source })
+    })
+}
+
+/// Names the directories of what is here; the keys of weights that are on the hub and were not fetched. Adapters that were
+/// not are left out of `model`.
+pub fn without_fetching(model: &mut Model) -> Vec<&'static str> {
+    let mut missing = Vec::new();
+    let here = |key, source: &str, weights: bool| {
+        let here = model_here(source);
+        missing.extend((weights && here.is_none()).then_some(key));
+        Ok(here)
+    };
+    settle(model, here).expect("nothing is fetched");
+    for part in [
+        &mut model.image_encoder,
+        &mut model.image_projector,
+        &mut model.audio_encoder,
+        &mut model.audio_projector,
+        &mut model.text_encoder,
+        &mut model.text_projector,
+        &mut model.foundation,
+    ] {
+        if let Some(lora) = &mut part.lora {
+            lora.adapter = lora.adapter.take().filter(|adapter| adapter.hub_id().is_none());
+        }
+    }
+    missing
+}
+
+/// Puts a directory in the place of every hub id for which `find` has one; it hears of the key, the id, and whether
+/// weights are needed.
+fn settle(
+    model: &mut Model,
+    mut find: impl FnMut(&'static str, &str, bool) -> Result<Option<PathBuf>, FolderError>,
+) -> Result<(), FolderError> {
+    let weights = model.weights == Weights::Load;
+    let sources = [
+        ("model.load", &mut model.load, weights),
+        ("model.tokenizer", &mut model.tokenizer, false),
+        ("model.image_encoder.load", &mut model.image_encoder.load, true),
+        ("model.image_projector.load", &mut model.image_projector.load, true),
+        ("model.audio_encoder.load", &mut model.audio_encoder.load, true),
+        ("model.audio_projector.load", &mut model.audio_projector.load, true),
+        ("model.text.tokenizer", &mut model.text.tokenizer, false),
+        ("model.text_encoder.load", &mut model.text_encoder.load, true),
+        ("model.text_projector.load", &mut model.text_projector.load, true),
+        ("model.foundation.load", &mut model.foundation.load, true),
+        ("model.reference.load", &mut model.reference.load, true),
+    ];
+    for (key, source, weights) in sources {
+        let Some(named) = source.as_mut().filter(|source| source.hub_id().is_some()) else { continue };
+        if let Some(folder) = find(key, named.as_str(), weights)? {
+            *named = Source::new(folder.display().to_string());
+        }
+    }
+    let adapters = [
+        ("model.image_encoder.lora.adapter", &mut model.image_encoder.lora),
+        ("model.image_projector.lora.adapter", &mut model.image_projector.lora),
+        ("model.audio_encoder.lora.adapter", &mut model.audio_encoder.lora),
+        ("model.audio_projector.lora.adapter", &mut model.audio_projector.lora),
+        ("model.text_encoder.lora.adapter", &mut model.text_encoder.lora),
+        ("model.text_projector.lora.adapter", &mut model.text_projector.lora),
+        ("model.foundation.lora.adapter", &mut model.foundation.lora),
+    ];
+    for (key, lora) in adapters {
+        let named = lora.as_mut().and_then(|lora| lora.adapter.as_mut());
+        let Some(named) = named.filter(|source| source.hub_id().is_some()) else { continue };
+        if let Some(folder) = find(key, named.as_str(), true)? {
+            *named = Source::new(folder.display().to_string());
+        }
+    }
+    Ok(())
+}
+
+/// The directory that a key names.
+pub(super) fn locate(key: &'static str, source: &Source) -> Result<PathBuf, FolderError> {
+    resolve_config(source.as_str()).map_err(|source| FolderError::Hub { key, source })
+}

@@ -1,0 +1,226 @@
+//! Runs of two diffusion transformers, one for levels of high noise and one for the others, each in a pool of its own.
+
+use crate::diffusion::{Captioned, WAN, are_near, losses};
+use crate::resume::{hashes, run_and_evaluate_in};
+use loongforge::checkpoint::{Format, export_diffusion};
+use loongforge::core::message::PoolName;
+use loongforge::core::schedule::{EvaluationSummary, ExpertStep, StepSummary};
+use loongforge::torch::train::hf::TensorFile;
+use serde_json::json;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Two transformers, of high noise from level 0.6 on.
+fn two_transformers() -> String {
+    format!("{WAN}\n    transformer_2: {WAN}\n    boundary_ratio: 0.6")
+}
+
+/// Frozen towers: a gradient norm is that of a transformer alone.
+const FROZEN: &str = "model.text_encoder.freeze=true";
+const HIGH: &str = "foundation_high";
+const LOW: &str = "foundation_low";
+
+impl Captioned {
+    /// Works like `run`, with what was evaluated.
+    fn evaluated(&self, to: &str, own: &[&str]) -> (Vec<StepSummary>, Vec<EvaluationSummary>) {
+        run_and_evaluate_in(&self.folder(""), to, own, None)
+    }
+
+    /// The files of a checkpoint whose names begin so, with their hashes.
+    fn files(&self, run: &str, step: u64, stem: &str) -> Vec<(String, String)> {
+        let mut files = hashes(&self.folder(run).join(format!("step-{step:08}")));
+        files.retain(|(name, _)| name.starts_with(stem));
+        files.sort();
+        assert!(!files.is_empty(), "{run} has no {stem}");
+        files
+    }
+}
+
+fn expert<'a>(step: &'a StepSummary, pool: &str) -> &'a ExpertStep {
+    let pool: PoolName = pool.parse().unwrap();
+    step.experts.iter().find(|expert| expert.pool == pool).unwrap()
+}
+
+#[test]
+fn two_transformers_in_one_run_are_the_two_runs() {
+    let captioned = Captioned::new(&two_transformers(), true);
+    let both = captioned.run("both", &[FROZEN], None);
+    for step in &both {
+        let [high, low] = [expert(step, HIGH), expert(step, LOW)];
+        assert_eq!(high.num_samples + low.num_samples, 8);
+        let mean = (high.loss * high.num_targets as f64 + low.loss * low.num_targets as f64) / step.num_targets as f64;
+        assert!((mean - step.loss).abs() < 1e-6 * step.loss, "{mean} and {}", step.loss);
+    }
+    let trains = |pool| both.iter().filter(|step| expert(step, pool).num_samples > 0).count();
+    assert!(trains(HIGH) > 4 && trains(LOW) > 4, "{both:?}");
+    assert_ne!(captioned.files("both", 4, "transformer_2/")[0].1, captioned.files("both", 8, "transformer_2/")[0].1);
+
+    // Stopped and resumed, averages included; with other encoders.
+    let rest = captioned.run("rest", &[FROZEN, "pools.encoder.replicas=2"], Some("both"));
+    assert_eq!(losses(&rest), losses(&both[4..]));
+    assert_eq!(captioned.files("rest", 8, ""), captioned.files("both", 8, ""));
+
+    // Each in a layout of its own, which is nothing to the other.
+    let split = [FROZEN, "pools.foundation_high={replicas: 2, zero: 2, threads: 1}"];
+    are_near("replicas", &captioned.run("replicas", &split, None), &both);
+    assert_eq!(captioned.files("replicas", 8, "transformer_2/"), captioned.files("both", 8, "transformer_2/"));
+    let split = [FROZEN, "pools.foundation_low={tensor_parallel: 2, threads: 1}"];
+    are_near("ranks", &captioned.run("ranks", &split, None), &both);
+    assert_eq!(captioned.files("ranks", 8, "transformer/"), captioned.files("both", 8, "transformer/"));
+    are_near(
+        "trained text",
+        &captioned.run("text", &["pools.foundation_low={pipeline_parallel: 2}"], None)[..1],
+        &both[..1],
+    );
+
+    // Where all samples are of one, it is the run of that one, and the other stays as it is, its optimizer included.
+    let ranges = [
+        ("high", "train.sigma.min=0.6", "transformer/", [HIGH, LOW], "transformer_2/"),
+        ("low", "train.sigma.max=0.59999996", "transformer_2/", [LOW, HIGH], "transformer/"),
+    ];
+    for (one, range, own, [pool, idle], other) in ranges {
+        let (all, alone) = (format!("all-{one}"), format!("{one}-alone"));
+        let experts = format!("model.experts={one}");
+        let shared = format!("pools.{idle}={{replicas: 2, zero: 2, threads: 1}}");
+        let found = captioned.run(&all, &[FROZEN, range, &shared], None);
+        let wanted = captioned.run(&alone, &[FROZEN, range, &experts], None);
+        assert!(found.iter().all(|step| expert(step, pool).num_samples == 8 && expert(step, idle).num_samples == 0));
+        assert_eq!(losses(&found), losses(&wanted), "{one}");
+        assert_eq!(captioned.files(&all, 8, own), captioned.files(&alone, 8, own), "{one}");
+        let state = |run: &str, step, stem: &str| captioned.files(run, step, stem).remove(0).1;
+        let optimizer = format!("optimizer-{pool}.");
+        assert_eq!(state(&all, 8, &optimizer), state(&alone, 8, "optimizer-foundation."), "{one}");
+        for part in [other.to_owned(), format!("optimizer-{idle}.")] {
+            assert_eq!(state(&all, 4, &part), state(&all, 8, &part), "{part} has no sample");
+        }
+    }
+}
+
+#[test]
+fn held_out_levels_go_to_their_transformer() {
+    let captioned = Captioned::new(&two_transformers(), true);
+    captioned.run("trained", &[FROZEN, "train.steps=4"], None);
+    let load = format!("+model.load={}", captioned.folder("trained/step-00000004").display());
+    let levels = |experts: &str| {
+        let path = format!("+eval.path={}", captioned.folder("train.jsonl").display());
+        let sigmas = "+eval.sigmas=[0.2, 0.59999996, 0.6, 0.9]";
+        let own = [
+            "train.steps=1",
+            "train.lr=1e-30",
+            "train.warmup_steps=0",
+            "+eval.every_steps=1",
+            "+eval.max_samples=5",
+            "model.weights=load",
+            &load,
+            &path,
+            sigmas,
+        ];
+        let experts = format!("model.experts={experts}");
+        let (_, found) = captioned.evaluated(&experts, &[&own[..], &[&experts]].concat());
+        let levels = found[0].sets[0].levels.iter();
+        levels.map(|(_, found)| (found.loss_sum.to_bits(), found.num_targets)).collect::<Vec<_>>()
+    };
+    let [both, high, low] = ["both", "high", "low"].map(levels);
+    assert_eq!((&both[..2], &both[2..]), (&low[..2], &high[2..]));
+    assert!(both[..2].iter().zip(&high).all(|(low, high)| low != high), "the two have weights of their own");
+}
+
+#[test]
+fn adapters_of_two_transformers_are_saved_resumed_and_exported() {
+    let captioned = Captioned::new(&two_transformers(), false);
+    let lora = [FROZEN, "+model.foundation.lora={r: 2}", "train.lr=0.05"];
+    let whole = captioned.run("lora", &lora, None);
+    let rest = captioned.run("lora-rest", &lora, Some("lora"));
+    assert_eq!(losses(&rest), losses(&whole[4..]));
+    assert_eq!(captioned.files("lora-rest", 8, ""), captioned.files("lora", 8, ""));
+    let checkpoint = captioned.folder("lora").join("step-00000008");
+    let export = |format, name: &str| {
+        let out = captioned.folder(name);
+        export_diffusion(&checkpoint, &out, format, None, false).unwrap();
+        let mut files: Vec<_> = fs::read_dir(&out).unwrap().map(|file| file.unwrap().path()).collect();
+        files.sort();
+        files
+    };
+    let names = |file: &PathBuf| TensorFile::open(file).unwrap().tensors().keys().cloned().collect::<Vec<_>>();
+    let diffusers = names(&export(Format::Diffusers, "diffusers")[0]);
+    for network in ["transformer", "transformer_2"] {
+        let name = format!("{network}.blocks.1.attn1.to_q.lora_B.weight");
+        assert!(diffusers.contains(&name), "{diffusers:?}");
+    }
+    let comfy = export(Format::ComfyUi, "comfyui");
+    let ends = |file: &PathBuf, end: &str| file.display().to_string().ends_with(end);
+    assert!(
+        comfy.len() == 2 && ends(&comfy[0], "_high_noise.safetensors") && ends(&comfy[1], "_low_noise.safetensors")
+    );
+    assert_eq!(names(&comfy[0]), names(&comfy[1]));
+}
+
+#[test]
+fn samples_of_two_transformers_change_at_the_boundary() {
+    let captioned = Captioned::new(&two_transformers(), false);
+    captioned.run("both", &[FROZEN, "train.steps=4"], None);
+    let checkpoint = captioned.folder("both").join("step-00000004");
+    // What is exported is the model; pixels as latents are no network of Diffusers, so the config is that of the run.
+    let exported = captioned.folder("exported");
+    export_diffusion(&checkpoint, &exported, Format::Diffusers, None, false).unwrap();
+    let read = |file: PathBuf| serde_json::from_slice::<serde_json::Value>(&fs::read(file).unwrap()).unwrap();
+    let index = read(exported.join("model_index.json"));
+    assert_eq!((&index["transformer_2"][1], &index["boundary_ratio"]), (&json!("WanTransformer3DModel"), &json!(0.6)));
+    let mut config = read(checkpoint.join("config.json"));
+    fs::write(exported.join("config.json"), config.to_string()).unwrap();
+    fs::copy(checkpoint.join("tokenizer.json"), exported.join("tokenizer.json")).unwrap();
+    let png = |folder: &Path, name: &str| {
+        let out = captioned.folder(name);
+        let args = ["sample", "--prompt", "w3 w5", "--size", "8x8", "--steps", "5", "--device", "cpu", "--out"];
+        let done = Command::new(env!("CARGO_BIN_EXE_loongforge")).args(args).arg(&out).arg(folder).output().unwrap();
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+        fs::read(out.with_extension("png")).unwrap()
+    };
+    let both = png(&checkpoint, "of-checkpoint");
+    assert_eq!(png(&exported, "of-export"), both);
+    let mut with = |name: &str, change: &dyn Fn(&mut serde_json::Value)| {
+        change(&mut config);
+        fs::write(exported.join("config.json"), config.to_string()).unwrap();
+        png(&exported, name)
+    };
+    let low = with("low", &|config| config["boundary_ratio"] = json!(1.5));
+    let high = with("high", &|config| config["boundary_ratio"] = json!(0.0));
+    let one = with("one", &|config| drop(config.as_object_mut().unwrap().remove("transformer_2")));
+    assert_eq!(high, one, "the transformer of high noise alone");
+    assert!(both != high && both != low && high != low);
+}
+
+#[test]
+fn samples_of_two_transformers_are_made_while_they_are_trained() {
+    let captioned = Captioned::new(&two_transformers(), false);
+    let prompts = captioned.folder("prompts.jsonl");
+    fs::write(&prompts, "{\"prompt\": \"w3 w5\"}\n{\"prompt\": \"w9\"}\n").unwrap();
+    let sample =
+        format!("+sample={{prompts: {}, every_steps: 4, size: 8x8, steps: 5, sampler: unipc}}", prompts.display());
+    let dir = |name: &str| format!("run.dir={}", captioned.folder(name).display());
+    let made = |name: &str| -> Vec<Vec<u8>> {
+        let steps = ["step-00000000", "step-00000004", "step-00000008"];
+        let folders = steps.map(|step| captioned.folder(name).join("samples").join(step));
+        let names = |folder: &PathBuf| fs::read_dir(folder).unwrap().map(|file| file.unwrap().path());
+        let left = folders.iter().flat_map(names).find(|name| name.extension().unwrap() == "safetensors");
+        assert_eq!(left, None, "what one pool leaves to the other is removed");
+        let files = folders.iter().flat_map(|folder| ["0000.png", "0001.png"].map(|name| folder.join(name)));
+        files.map(|file| fs::read(file).unwrap()).collect()
+    };
+    captioned.run("checkpoints", &[FROZEN, &sample, &dir("threads")], None);
+    let threads = made("threads");
+    assert!(threads[4] != threads[0] && threads[4] != threads[5], "trained, and of their prompts");
+
+    let checkpoints = format!("checkpoint.dir={}", captioned.folder("of-processes").display());
+    let mut command = Command::new(env!("CARGO_BIN_EXE_loongforge"));
+    command.arg("run").arg(captioned.folder("run.yaml")).args([FROZEN, &sample, &dir("processes"), &checkpoints]);
+    let done = command.arg("--processes").output().unwrap();
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    assert_eq!(made("processes"), threads);
+    assert_eq!(captioned.files("of-processes", 8, ""), captioned.files("checkpoints", 8, ""));
+    let metrics = fs::read_to_string(captioned.folder("processes/metrics.jsonl")).unwrap();
+    let last: serde_json::Value = serde_json::from_str(metrics.lines().last().unwrap()).unwrap();
+    let samples = [HIGH, LOW].map(|pool| last["experts"][pool]["samples"].as_u64().unwrap());
+    assert_eq!(samples.iter().sum::<u64>(), 8, "{last}");
+}
