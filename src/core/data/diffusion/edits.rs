@@ -10,7 +10,7 @@ use crate::config::{ImageLimits, VideoLimits};
 use crate::data::card::{Edits, ModelCard};
 use crate::data::contexts::TextProcessor;
 use crate::data::error::DataError;
-use crate::data::media::{self, Expansion, Kind, MediaProcessor, Piece, resize_lanczos};
+use crate::data::media::{self, Expansion, Filter, Kind, MediaProcessor, Piece, resize_as_pillow};
 use crate::data::positions::{PositionKind, Span};
 use crate::data::sample::Media;
 use crate::message::{Grid, PicturedText, Tower};
@@ -121,7 +121,7 @@ fn of_area(picture: &RgbImage, area: u64) -> Result<RgbImage, String> {
         let (width, height) = picture.dimensions();
         return Err(format!("is {width}×{height} pixels, of which {area} pixels have no side of {UNIT}"));
     }
-    let resized = resize_lanczos(picture, columns as usize, rows as usize)?.into_owned();
+    let resized = resize_as_pillow(picture, columns as usize, rows as usize, Filter::Lanczos)?.into_owned();
     RgbImage::from_raw(columns as u32, rows as u32, resized).ok_or_else(|| "cannot be resized".to_owned())
 }
 

@@ -10,7 +10,7 @@ use super::expansion::{Expansion, Piece, Run};
 use super::markers::Markers;
 use super::patches::{CHANNELS, Cut, Frame};
 use super::processor::MediaProcessor;
-use super::resize::{resize_bicubic, resize_bilinear, resize_lanczos};
+use super::resize::resize_as_pillow;
 use super::sampling::{Defaults, Sampling, Spread};
 use super::settings::{Filter, Settings};
 use super::video::Video;
@@ -129,11 +129,7 @@ impl Split {
     }
 
     fn resize<'a>(&self, picture: &'a RgbImage, width: usize, height: usize) -> Result<Cow<'a, [u8]>, String> {
-        match self.filter {
-            Filter::Lanczos => resize_lanczos(picture, width, height),
-            Filter::Bilinear => resize_bilinear(picture, width, height),
-            Filter::Bicubic => resize_bicubic(picture, width, height),
-        }
+        resize_as_pillow(picture, width, height, self.filter)
     }
 
     /// The patches' part of the tile at this row and column of a canvas of this width.
