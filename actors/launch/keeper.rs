@@ -2,10 +2,11 @@
 //! scheduler, which is one of them, and another scheduler in the place of one that was killed. It knows nothing of the run.
 
 use super::RunError;
-use super::child::{CRASH_WINDOW, End, PARENT, pass_on, wait};
+use super::child::{CRASH_WINDOW, End, pass_on, wait};
+use super::signals::{Signals, hand_on, spawn};
 use loongforge_core::message::{ActorId, Replica};
 use loongforge_core::transport::{LinkReceiver, LinkSender, link};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::io;
@@ -16,7 +17,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::net::UnixListener;
 use tokio::process::{Child, Command};
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
 
 /// Set for a scheduler that is kept: the folder of the run's sockets; and where it follows another one.
@@ -126,14 +126,12 @@ impl<'a> Keeper<'a> {
 
     async fn keep(mut self, command: &impl Fn() -> std::process::Command) -> io::Result<ExitStatus> {
         let listener = UnixListener::bind(socket(self.folder))?;
-        let mut interrupt = signal(SignalKind::interrupt())?;
-        let mut terminate = signal(SignalKind::terminate())?;
-        let mut save = signal(SignalKind::user_defined1())?;
+        let mut signals = Signals::new()?;
         let mut scheduler = self.scheduler(command(), false)?;
         let (mut lives, mut hearing, mut saying) = (1, None, None::<LinkSender<Word>>);
         let mut told_to_stop = None;
         loop {
-            let asked = tokio::select! {
+            tokio::select! {
                 status = scheduler.wait() => {
                     let status = status?;
                     let has_stopped = status.signal().is_none() || status.signal() == told_to_stop;
@@ -143,7 +141,6 @@ impl<'a> Keeper<'a> {
                     eprintln!("the scheduler's process ended: {status}; a new one takes over");
                     (lives, hearing, saying) = (lives + 1, None, None);
                     scheduler = self.scheduler(command(), true)?;
-                    continue;
                 }
                 accepted = listener.accept() => {
                     let (mut sender, receiver) = link(accepted?.0);
@@ -151,12 +148,8 @@ impl<'a> Keeper<'a> {
                     // One that is gone again is learned from its end.
                     let _ = sender.send(&Word::Started(started)).await;
                     (hearing, saying) = (Some(receiver), Some(sender));
-                    continue;
                 }
-                order = hear(&mut hearing) => {
-                    self.obey(order);
-                    continue;
-                }
+                order = hear(&mut hearing) => self.obey(order),
                 Ok((number, end)) = self.ends.recv_async() => {
                     if let Some(kept) = self.started.iter_mut().find(|kept| kept.number == number) {
                         kept.ended = Some((end.clone(), Instant::now()));
@@ -164,29 +157,24 @@ impl<'a> Keeper<'a> {
                     if let Some(saying) = &mut saying {
                         let _ = saying.send(&Word::Ended { number, end }).await;
                     }
-                    continue;
                 }
-                Some(()) = interrupt.recv() => Signal::INT,
-                Some(()) = terminate.recv() => Signal::TERM,
-                Some(()) = save.recv() => Signal::USR1,
-            };
-            if asked != Signal::USR1 {
-                told_to_stop = Some(asked.as_raw());
-            }
-            if let Some(pid) = scheduler.id().and_then(|pid| Pid::from_raw(pid as i32)) {
-                let _ = kill_process(pid, asked);
+                asked = signals.next() => {
+                    if asked != Signal::USR1 {
+                        told_to_stop = Some(asked.as_raw());
+                    }
+                    hand_on(asked, &scheduler);
+                }
             }
         }
     }
 
     fn scheduler(&self, command: std::process::Command, is_takeover: bool) -> io::Result<Child> {
         let mut command = Command::from(command);
-        command.env(KEEPER, self.folder).env(PARENT, std::process::id().to_string());
+        command.env(KEEPER, self.folder);
         if is_takeover {
             command.env(AGAIN, "1");
         }
-        // Its own group: what asks it to stop comes from here, once.
-        command.stdin(Stdio::null()).process_group(0).kill_on_drop(true).spawn()
+        spawn(command)
     }
 
     fn obey(&mut self, order: Order) {
@@ -223,9 +211,8 @@ impl<'a> Keeper<'a> {
                 None => command.env_remove(name),
             };
         }
-        command.env(PARENT, std::process::id().to_string());
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0).kill_on_drop(true);
-        let mut child = command.spawn()?;
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = spawn(command)?;
         tokio::spawn(pass_on(actor, child.stdout.take()));
         tokio::spawn(pass_on(actor, child.stderr.take()));
         let ended = self.ended.clone();

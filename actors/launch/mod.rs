@@ -15,6 +15,7 @@ mod run_to_end;
 mod scale;
 mod serve;
 mod serve_scheduler;
+mod signals;
 mod spec;
 mod take_over;
 mod topology;

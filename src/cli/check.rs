@@ -105,12 +105,7 @@ impl Stage<'_> {
             None => true,
         };
         let start = if has_begun { StageStart::Checkpoint } else { StageStart::FirstModel };
-        let words: Vec<String> = self.overrides.iter().chain([&self.word]).cloned().collect();
-        let loaded = config::load_stage(self.file, &words, super::environment(), start).map_err(|report| {
-            eprintln!("{report}");
-            UsageError(format!("the config of stage `{}` is wrong", self.name))
-        })?;
-        let checked = Checked::of(loaded, has_device);
+        let checked = Checked::of(self.load(start)?, has_device);
         let mut checked = checked.map_err(|error| UsageError(format!("stage `{}`: {error:#}", self.name)))?;
         if !has_begun {
             checked
@@ -118,6 +113,18 @@ impl Stage<'_> {
                 .push("checked with the model of the first stage, as the stage before has no checkpoint yet".into());
         }
         Ok(checked)
+    }
+
+    /// Reads the stage's config.
+    ///
+    /// # Errors
+    /// A [`UsageError`]; mistakes in the file are printed.
+    pub fn load(&self, start: StageStart) -> anyhow::Result<Loaded> {
+        let words: Vec<String> = self.overrides.iter().chain([&self.word]).cloned().collect();
+        config::load_stage(self.file, &words, super::environment(), start).map_err(|report| {
+            eprintln!("{report}");
+            UsageError(format!("the config of stage `{}` is wrong", self.name)).into()
+        })
     }
 }
 

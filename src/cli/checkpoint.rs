@@ -3,6 +3,7 @@
 use super::forecast::count;
 use super::{UsageError, exit};
 use crate::checkpoint::{self, Difference, Export, Exported, Format, GgufType, TensorDiff};
+use crate::model::hub::Hub;
 use crate::model::locate::find_model;
 use crate::model::push::push;
 use clap::{Args, Subcommand, ValueEnum};
@@ -262,7 +263,9 @@ fn act(action: Action) -> anyhow::Result<ExitCode> {
         }
         Action::Push { folder, id, private, revision } => {
             let folder = find_model(&folder.to_string_lossy())?;
-            let pushed = push(&folder, &id, private, &revision, &mut |line| eprintln!("{}", observe::safe(&line)))?;
+            let pushed = push(Hub::of_models(), &folder, &id, private, &revision, &mut |line| {
+                eprintln!("{}", observe::safe(&line))
+            })?;
             let ([bytes, sent], files) = (pushed.bytes.map(observe::bytes), count(pushed.num_files, "file"));
             println!("{}: {files}, {bytes}, of which {sent} were sent", observe::safe(&pushed.url));
             if let Some(first) = pushed.left_out.first() {

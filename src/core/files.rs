@@ -4,7 +4,7 @@
 use std::fs::{self, File, FileType, Metadata};
 use std::io::{self, ErrorKind, Read};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -16,6 +16,30 @@ pub const MAX_TEXT_BYTES: u64 = 64 << 20;
 pub fn is_inner_name(name: &str) -> bool {
     let is_plain = |part: &str| !part.is_empty() && !part.starts_with('.') && !part.contains(['\\', '\0']);
     name.split('/').count() <= 2 && name.split('/').all(is_plain)
+}
+
+/// Names and paths in a folder; none where the folder is not there.
+///
+/// # Errors
+/// The folder cannot be read.
+pub fn entries(folder: &Path) -> io::Result<Vec<(String, PathBuf)>> {
+    let listing = match fs::read_dir(folder) {
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => return Ok(Vec::new()),
+        listing => listing?,
+    };
+    listing.map(|entry| entry.map(|it| (it.file_name().to_string_lossy().into_owned(), it.path()))).collect()
+}
+
+/// The folders `step-NUMBER` of a folder of checkpoints, which are whole, by their numbers; none where the folder is not there.
+///
+/// # Errors
+/// The folder cannot be read.
+pub fn step_folders(folder: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
+    let number = |name: &str| name.strip_prefix("step-")?.parse().ok();
+    let mut found: Vec<(u64, PathBuf)> =
+        entries(folder)?.into_iter().filter_map(|(name, path)| Some((number(&name)?, path))).collect();
+    found.sort();
+    Ok(found)
 }
 
 /// Opens a regular file for reading, without waiting.

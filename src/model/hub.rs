@@ -75,7 +75,7 @@ fn resolve(load: &str, weights: bool) -> Result<PathBuf, HubError> {
 }
 
 /// The cache and the endpoint that the environment names.
-pub(super) struct Hub {
+pub struct Hub {
     kind: RepoType,
     cache: Cache,
     endpoint: String,
@@ -85,6 +85,11 @@ pub(super) struct Hub {
 
 impl Hub {
     fn from_env() -> Self {
+        Self::of(RepoType::Model)
+    }
+
+    /// For repositories of models.
+    pub fn of_models() -> Self {
         Self::of(RepoType::Model)
     }
 

@@ -1,10 +1,11 @@
-//! `loongforge run` of a file with stages: a process for each, one after another. All are checked before the first begins.
+//! `loongforge run` of a file with stages: a process for each, one after another. All are checked before the first one trains.
 
 use super::args::RunArgs;
 use super::folder::expect_no_run;
 use crate::cli::check::{Checked, stages_of};
 use crate::cli::{UsageError, exit};
 use loongforge_actors::launch::run_to_end;
+use loongforge_core::config::{RunConfig, StageStart};
 use std::process::{Command, ExitCode};
 
 /// Runs all stages; `None` where the file has none or one of them is chosen.
@@ -23,13 +24,21 @@ pub fn run_stages(args: &RunArgs) -> anyhow::Result<Option<ExitCode>> {
         let what = format!("--resume=CHECKPOINT is of one stage: choose it with stage=NAME, of {}", listed());
         return Err(UsageError(what).into());
     }
-    let mut before = None;
-    for stage in &stages {
-        let Checked { config, .. } = stage.check(before.as_ref(), args.overwrite, true)?;
-        if args.resume.is_none() && !args.overwrite {
-            expect_no_run(&config)?;
-        }
-        before = Some(config);
+    let expect_no_run = |config: &RunConfig| match args.resume.is_none() && !args.overwrite {
+        true => expect_no_run(config),
+        false => Ok(()),
+    };
+    // The first one is checked by its own process. Where another one fails with the same model, that is the first one's mistake.
+    let mut before = stages[0].load(StageStart::Checkpoint)?.config;
+    expect_no_run(&before)?;
+    for stage in &stages[1..] {
+        let checked = stage.check(Some(&before), args.overwrite, true);
+        let Checked { config, .. } = match checked {
+            Ok(checked) => checked,
+            Err(error) => return stages[0].check(None, args.overwrite, true).and(Err(error)),
+        };
+        expect_no_run(&config)?;
+        before = config;
     }
     let program = std::env::current_exe()?;
     for (number, stage) in stages.iter().enumerate() {

@@ -159,25 +159,17 @@ pub fn latest(dir: &Path) -> Result<Option<PathBuf>, CheckpointError> {
 }
 
 /// Published checkpoints by their number of steps.
+///
+/// # Errors
+/// The folder cannot be read.
 pub fn published(dir: &Path) -> Result<Vec<(u64, PathBuf)>, CheckpointError> {
-    let number = |name: &str| name.strip_prefix("step-")?.parse().ok();
-    let mut found: Vec<(u64, PathBuf)> =
-        entries(dir)?.into_iter().filter_map(|(name, path)| Some((number(&name)?, path))).collect();
-    found.sort();
-    Ok(found)
+    files::step_folders(dir).map_err(CheckpointError::read(dir))
 }
 
 /// Names and paths in a folder; none where the folder is not there.
+///
+/// # Errors
+/// The folder cannot be read.
 pub fn entries(dir: &Path) -> Result<Vec<(String, PathBuf)>, CheckpointError> {
-    let listing = match std::fs::read_dir(dir) {
-        Ok(listing) => listing,
-        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
-            return Ok(Vec::new());
-        }
-        Err(error) => return Err(CheckpointError::read(dir)(error)),
-    };
-    listing
-        .map(|entry| entry.map(|entry| (entry.file_name().to_string_lossy().into_owned(), entry.path())))
-        .collect::<io::Result<_>>()
-        .map_err(CheckpointError::read(dir))
+    files::entries(dir).map_err(CheckpointError::read(dir))
 }

@@ -163,23 +163,26 @@ impl Node {
 const FREE_FORM: [&str; 3] = ["model.overrides", "model.config", "data.template_kwargs"];
 /// The same of each part of the model.
 const FREE_FORM_OF_PARTS: [&str; 4] = ["config", "overrides", "lora.rank_pattern", "lora.alpha_pattern"];
-const PARTS: [&str; 7] = [
-    "model.image_encoder.",
-    "model.image_projector.",
-    "model.audio_encoder.",
-    "model.audio_projector.",
-    "model.text_encoder.",
-    "model.text_projector.",
-    "model.foundation.",
+/// The sections of `model` that are parts of the model, as [`super::Model::parts`] has them.
+pub(super) const PARTS: [&str; 8] = [
+    "image_encoder",
+    "image_projector",
+    "audio_encoder",
+    "audio_projector",
+    "text_encoder",
+    "text_projector",
+    "vae",
+    "foundation",
 ];
 
 /// Returns whether `path` lies inside a part of the tree whose keys are not ours to know.
 pub(super) fn is_free_form(path: &str) -> bool {
     let is_within =
         |path: &str, free: &str| path.strip_prefix(free).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
-    let part = PARTS.iter().find_map(|part| path.strip_prefix(part));
+    let of_part =
+        path.strip_prefix("model.").and_then(|path| path.split_once('.')).filter(|(part, _)| PARTS.contains(part));
     FREE_FORM.iter().any(|free| is_within(path, free))
-        || part.is_some_and(|key| FREE_FORM_OF_PARTS.iter().any(|free| is_within(key, free)))
+        || of_part.is_some_and(|(_, key)| FREE_FORM_OF_PARTS.iter().any(|free| is_within(key, free)))
 }
 
 /// `-` and `_` are the same in keys, except in what is handed on as it is.

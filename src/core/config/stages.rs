@@ -2,12 +2,13 @@
 //! the last checkpoint of the stage before it.
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::path::Path;
+
+use crate::files::step_folders;
 
 use super::edit::{Edit, Op, normalize};
 use super::error::{Problem, code};
-use super::node::{Entry, Kind, Node, Pos};
+use super::node::{Entry, Kind, Node, PARTS, Pos};
 
 /// More are a mistake.
 const MAX_STAGES: usize = 64;
@@ -21,16 +22,6 @@ const OF_THE_NAME: [&str; 3] = ["run.name", "run.dir", "checkpoint.dir"];
 const IN_THE_CHECKPOINT: [&str; 2] = ["load", "config"];
 /// A folder of adapters has this file.
 const ADAPTER: &str = "adapter_config.json";
-const PARTS: [&str; 8] = [
-    "image_encoder",
-    "image_projector",
-    "audio_encoder",
-    "audio_projector",
-    "text_encoder",
-    "text_projector",
-    "vae",
-    "foundation",
-];
 
 /// Says which model a stage that is not the first one starts from, where its own keys name none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -219,12 +210,10 @@ pub(super) fn open_last_checkpoint(tree: &mut Node) -> Result<(), Problem> {
     else {
         return Ok(());
     };
-    let number = |name: &str| name.strip_prefix("step-").and_then(|number| number.parse::<u64>().ok());
-    let newest = fs::read_dir(&*folder).into_iter().flatten().flatten().filter_map(|entry| {
-        let number = number(entry.file_name().to_str()?)?;
-        entry.path().join("config.json").is_file().then_some((number, entry.path()))
+    let newest = step_folders(Path::new(folder)).map_err(|error| {
+        Problem::new(code::STAGES, *pos, format!("the checkpoints that this stage starts from, `{folder}`: {error}"))
     });
-    match newest.max().and_then(|(_, path)| path.to_str().map(str::to_owned)) {
+    match newest?.pop().and_then(|(_, path)| path.to_str().map(str::to_owned)) {
         Some(newest) if Path::new(&newest).join(ADAPTER).exists() => {
             let message =
                 format!("the checkpoint that this stage starts from, `{newest}`, holds adapters, which are no model");

@@ -15,7 +15,6 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 pub use error::PushError;
 use files::{PushFile, files_of};
-use hf_hub::RepoType;
 use http::Client;
 use large::upload;
 use loongforge_core::checkpoint::sha256;
@@ -45,21 +44,11 @@ pub struct Pushed {
 }
 
 /// Pushes the model in `folder` to the repository `id` (`ORG/NAME`), which is made if it is not there, as one commit on the branch
-/// `revision`. `progress` is told of every large file.
+/// `revision` of `hub`. `progress` is told of every large file.
 ///
 /// # Errors
 /// There is no token or no model, or the hub refuses or cannot be reached. What was uploaded by then is not sent again.
 pub fn push(
-    folder: &Path,
-    id: &str,
-    private: bool,
-    revision: &str,
-    progress: &mut dyn FnMut(String),
-) -> Result<Pushed, PushError> {
-    push_with(Hub::of(RepoType::Model), folder, id, private, revision, progress)
-}
-
-fn push_with(
     hub: Hub,
     folder: &Path,
     id: &str,

@@ -178,7 +178,7 @@ fn model() -> tempfile::TempDir {
 }
 
 fn pushed(server: &Server, folder: &Path, revision: &str) -> Result<Pushed, PushError> {
-    push_with(Hub::at(&server.endpoint, Some("secret")), folder, "me/it", true, revision, &mut |_| {})
+    push(Hub::at(&server.endpoint, Some("secret")), folder, "me/it", true, revision, &mut |_| {})
 }
 
 #[test]
@@ -219,7 +219,7 @@ fn a_repository_that_is_there_is_taken_and_refusals_are_named() {
     pushed(&server, folder.path(), "main").unwrap();
     let refused = |id: &str, token: Option<&str>, revision: &str| {
         let hub = Hub::at(&server.endpoint, token);
-        push_with(hub, folder.path(), id, true, revision, &mut |_| {}).unwrap_err().to_string()
+        push(hub, folder.path(), id, true, revision, &mut |_| {}).unwrap_err().to_string()
     };
     assert!(refused("me/it", None, "main").contains("needs a token that may write: set HF_TOKEN"));
     assert!(refused("it", Some("secret"), "main").contains("no id of the hub"));

@@ -3,22 +3,7 @@
 use tch::{Device, Kind, Tensor};
 
 use super::error::last_error;
-use super::ffi::{self, raw};
-
-/// The numbers of one step.
-#[derive(Clone, Copy, Debug)]
-pub struct AdamWStep {
-    pub learning_rate: f64,
-    pub betas: [f64; 2],
-    pub eps: f64,
-    pub weight_decay: f64,
-    /// Counted from 1.
-    pub number: u64,
-    /// Multiplies the gradient.
-    pub grad_scale: f64,
-    /// True if the gradient is to be zero afterwards.
-    pub zero_grad: bool,
-}
+use super::ffi::{self, AdamWStep, raw};
 
 /// One step of `params`, float32, copied to `rounded`, bfloat16, where there is one. Panics unless all are contiguous,
 /// of one length and on the CPU.
@@ -35,14 +20,7 @@ pub fn adamw(params: &Tensor, rounded: Option<&Tensor>, grad: &Tensor, moments: 
             raw(grad),
             raw(moments[0]),
             raw(moments[1]),
-            step.grad_scale,
-            step.learning_rate,
-            step.betas[0],
-            step.betas[1],
-            step.eps,
-            step.weight_decay,
-            step.number as f64,
-            step.zero_grad,
+            step,
         )
     };
     assert!(status == 0, "adamw: {}", last_error());
@@ -64,7 +42,8 @@ fn is_flat(x: &Tensor) -> bool {
 mod tests {
     use tch::{Device, Kind, Tensor};
 
-    use super::{AdamWStep, adamw, sum_of_squares};
+    use super::super::AdamWStep;
+    use super::{adamw, sum_of_squares};
 
     #[test]
     fn a_step_equals_the_published_formula_and_clears_the_gradient() {

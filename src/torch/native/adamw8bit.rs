@@ -4,10 +4,9 @@ use std::sync::LazyLock;
 
 use tch::{Device, Kind, Tensor};
 
-use super::adamw::AdamWStep;
 use super::dynamic_map::dynamic_map;
 use super::error::last_error;
-use super::ffi::{self, raw};
+use super::ffi::{self, AdamWStep, raw};
 
 /// Numbers of a moment that share a largest magnitude.
 pub const MOMENT_BLOCK: i64 = 256;
@@ -55,14 +54,7 @@ pub fn adamw_8bit(
             codes.as_ptr(),
             maxima.as_ptr(),
             maps.as_ptr(),
-            step.grad_scale,
-            step.learning_rate,
-            step.betas[0],
-            step.betas[1],
-            step.eps,
-            step.weight_decay,
-            step.number as f64,
-            step.zero_grad,
+            step,
         )
     };
     assert!(status == 0, "adamw_8bit: {}", last_error());

@@ -15,6 +15,22 @@ pub(super) struct RawArg {
     pub pointer: *const c_void,
 }
 
+/// The numbers of one step of AdamW, laid out as in `cpp/adamw.h`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct AdamWStep {
+    pub learning_rate: f64,
+    pub betas: [f64; 2],
+    pub eps: f64,
+    pub weight_decay: f64,
+    /// Counted from 1.
+    pub number: u64,
+    /// Multiplies the gradient.
+    pub grad_scale: f64,
+    /// True if the gradient is to be zero afterwards.
+    pub zero_grad: bool,
+}
+
 #[allow(unsafe_code)]
 unsafe extern "C" {
     pub(super) fn lf_last_error() -> *const c_char;
@@ -180,14 +196,7 @@ unsafe extern "C" {
         grad: *mut C_tensor,
         exp_avg: *mut C_tensor,
         exp_avg_sq: *mut C_tensor,
-        grad_scale: f64,
-        lr: f64,
-        beta1: f64,
-        beta2: f64,
-        eps: f64,
-        weight_decay: f64,
-        num_steps: f64,
-        zero: bool,
+        step: *const AdamWStep,
     ) -> c_int;
     pub(super) fn lf_adamw_8bit(
         params: *mut C_tensor,
@@ -196,14 +205,7 @@ unsafe extern "C" {
         codes: *const *mut C_tensor,
         maxima: *const *mut C_tensor,
         maps: *const *const f32,
-        grad_scale: f64,
-        lr: f64,
-        beta1: f64,
-        beta2: f64,
-        eps: f64,
-        weight_decay: f64,
-        num_steps: f64,
-        zero: bool,
+        step: *const AdamWStep,
     ) -> c_int;
     pub(super) fn lf_to_nf4(values: *mut C_tensor, packed: *mut C_tensor, maxima: *mut C_tensor) -> c_int;
     pub(super) fn lf_from_nf4(packed: *mut C_tensor, maxima: *mut C_tensor, out: *mut C_tensor) -> c_int;

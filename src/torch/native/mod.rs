@@ -26,7 +26,7 @@ mod storage;
 mod store;
 mod stream;
 
-pub use adamw::{AdamWStep, adamw, sum_of_squares};
+pub use adamw::{adamw, sum_of_squares};
 pub use adamw8bit::{MOMENT_BLOCK, MOMENT_MAPS, QuantizedMoment, adamw_8bit};
 pub use attention::{can_attend, packed_attention};
 pub use autograd::{grad, grad_into};
@@ -40,6 +40,7 @@ pub use delta::delta_scan;
 pub use dry_run::{DryRun, is_dry_run};
 pub use dynamic_map::dynamic_map;
 pub use error::NativeError;
+pub use ffi::AdamWStep;
 pub use fused::{Turn, can_fuse, gelu_tanh, is_table, norm_rope, norm_rope_parts, swiglu};
 pub use memory::{MemoryWatch, Purpose, allocated_for, uncounted};
 pub use modulate::{RowSegments, can_modulate, gate_rows, join_rows, modulate_rows, split_rows};

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::sheet::{Sheet, schedule};
-use super::trainer::FROZEN;
+use super::trainer::{FROZEN, TRACKERS};
 
 pub(super) fn read(sheet: &mut Sheet) {
     model(sheet);
@@ -220,8 +220,7 @@ fn run(sheet: &mut Sheet) {
         ("wandb_name", "log.wandb.name"),
         ("mlflow_experiment_name", "log.mlflow.experiment"),
     ]);
-    let others = "metrics.jsonl, TensorBoard, W&B, MLflow, Prometheus and a page are there";
-    sheet.missing(others, &["wandb_watch", "wandb_log_model", "wandb_run_id", "comet_project_name"]);
+    sheet.missing(TRACKERS, &["wandb_watch", "wandb_log_model", "wandb_run_id", "comet_project_name"]);
     sheet.settled("TensorBoard's files are always written", &["use_tensorboard"]);
     sheet.settled("`loongforge run --resume`", &["resume_from_checkpoint", "auto_resume_from_checkpoints"]);
     sheet.settled(

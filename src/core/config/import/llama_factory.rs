@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::sheet::{Sheet, schedule};
-use super::trainer::FROZEN;
+use super::trainer::{FROZEN, TRACKERS};
 
 /// Keys that tell a config of LLaMA-Factory from one of TRL.
 pub(super) const OWN: [&str; 6] = ["stage", "finetuning_type", "dataset", "dataset_dir", "cutoff_len", "template"];
@@ -215,37 +215,14 @@ fn train(sheet: &mut Sheet, is_kto: bool) {
 }
 
 fn run(sheet: &mut Sheet) {
-    sheet.run(&["run_name", "output_dir"]);
-    sheet.arrived("run_name", "run.name");
-    if sheet.is("eval_strategy", "steps") {
-        sheet.copy("eval_steps", "eval.every_steps");
-        sheet.arrived("eval_strategy", "eval.every_steps");
-    }
-    sheet.missing("eval.every_steps evaluates during the run", &["eval_strategy", "eval_steps", "eval_on_start"]);
-    sheet.settled("packs of the run are evaluated with", &["per_device_eval_batch_size"]);
+    sheet.run_of_trainer();
     sheet.with("predict_with_generate", "eval.generate", |value| match value {
         Value::Bool(true) => Err("eval.generate makes answers; it is a section"),
         _ => Err("it is off"),
     });
-    if ["tensorboard", "none", "all"].iter().any(|name| sheet.is("report_to", name)) {
-        sheet.settled("TensorBoard's files are always written", &["report_to"]);
-    }
-    for (name, ours) in [("wandb", "log.wandb.project"), ("mlflow", "log.mlflow.experiment")] {
-        if sheet.is("report_to", name) {
-            // Theirs is in the environment.
-            sheet.set(ours, "loongforge");
-            sheet.arrived("report_to", ours);
-        }
-    }
-    let others = "metrics.jsonl, TensorBoard, W&B, MLflow, Prometheus and a page are there";
-    sheet.missing(others, &["report_to", "use_swanlab"]);
-    let flags = "`loongforge run --overwrite` and `--resume`";
-    sheet.settled(flags, &["overwrite_output_dir", "resume_from_checkpoint"]);
-    let always = "it is always so here";
-    sheet.settled(
-        always,
-        &["do_train", "plot_loss", "save_only_model", "include_num_input_tokens_seen", "ddp_timeout", "save_strategy"],
-    );
+    sheet.missing(TRACKERS, &["use_swanlab"]);
+    sheet.settled("`loongforge run --overwrite`", &["overwrite_output_dir"]);
+    sheet.settled("it is always so here", &["plot_loss", "include_num_input_tokens_seen"]);
     sheet.settled("`loongforge evaluate` does so after the run", &["do_eval", "do_predict"]);
 }
 

@@ -7,6 +7,9 @@ use super::sheet::Sheet;
 /// The precision of frozen weights.
 pub(super) const FROZEN: &str = "model.foundation.frozen_precision";
 
+/// What runs are told to.
+pub(super) const TRACKERS: &str = "metrics.jsonl, TensorBoard, W&B, MLflow, Prometheus and a page are there";
+
 impl Sheet {
     /// Samples of a step: those of a device, under `per_device` or so many by default, times those that are accumulated.
     pub fn batch(&mut self, per_device: &str, default: f64) {
@@ -115,6 +118,31 @@ impl Sheet {
         self.copy_number(nll_weight, "train.preference.nll_weight");
         self.copy_number("simpo_gamma", "train.preference.gamma");
         self.copy_number("dpo_label_smoothing", "train.preference.label_smoothing");
+    }
+
+    /// What becomes of a run: its name, evaluations, trackers and checkpoints.
+    pub fn run_of_trainer(&mut self) {
+        self.run(&["run_name", "output_dir"]);
+        self.arrived("run_name", "run.name");
+        if self.is("eval_strategy", "steps") {
+            self.copy("eval_steps", "eval.every_steps");
+            self.arrived("eval_strategy", "eval.every_steps");
+        }
+        self.missing("eval.every_steps evaluates during the run", &["eval_strategy", "eval_steps", "eval_on_start"]);
+        self.settled("packs of the run are evaluated with", &["per_device_eval_batch_size"]);
+        if ["tensorboard", "none", "all"].iter().any(|name| self.is("report_to", name)) {
+            self.settled("TensorBoard's files are always written", &["report_to"]);
+        }
+        for (name, ours) in [("wandb", "log.wandb.project"), ("mlflow", "log.mlflow.experiment")] {
+            if self.is("report_to", name) {
+                // Theirs is in the environment.
+                self.set(ours, "loongforge");
+                self.arrived("report_to", ours);
+            }
+        }
+        self.missing(TRACKERS, &["report_to"]);
+        self.settled("`loongforge run --resume`", &["resume_from_checkpoint"]);
+        self.settled("it is always so here", &["do_train", "save_only_model", "save_strategy", "ddp_timeout"]);
     }
 
     /// The run's name is the last part of what the first of `names` that is there has.

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::sheet::{Sheet, schedule};
+use super::trainer::TRACKERS;
 
 /// Keys that tell a config of TRL from one of LLaMA-Factory.
 pub(super) const OWN: [&str; 22] = [
@@ -301,26 +302,10 @@ fn precision(sheet: &mut Sheet) {
 }
 
 fn run(sheet: &mut Sheet) {
-    sheet.run(&["run_name", "output_dir"]);
-    sheet.arrived("run_name", "run.name");
-    if sheet.is("eval_strategy", "steps") {
-        sheet.copy("eval_steps", "eval.every_steps");
-        sheet.arrived("eval_strategy", "eval.every_steps");
-    }
-    sheet.missing(
-        "eval.every_steps evaluates eval.path during the run",
-        &["eval_strategy", "eval_steps", "eval_on_start", "do_eval"],
-    );
-    sheet.settled("packs of the run are evaluated with", &["per_device_eval_batch_size"]);
-    if ["tensorboard", "none", "all"].iter().any(|name| sheet.is("report_to", name)) {
-        sheet.settled("TensorBoard's files are always written", &["report_to"]);
-    }
-    sheet.missing("metrics.jsonl, TensorBoard, Prometheus and a page are there", &["report_to", "trackio_space_id"]);
-    sheet.settled("`loongforge run --resume`", &["resume_from_checkpoint"]);
-    sheet.settled(
-        "it is always so here",
-        &["logging_first_step", "save_strategy", "save_only_model", "ddp_timeout", "do_train", "logging_strategy"],
-    );
+    sheet.run_of_trainer();
+    sheet.missing("eval.every_steps evaluates eval.path during the run", &["do_eval"]);
+    sheet.missing(TRACKERS, &["trackio_space_id"]);
+    sheet.settled("it is always so here", &["logging_first_step", "logging_strategy"]);
     sheet.missing("checkpoints are Hugging Face folders: upload one", &["push_to_hub", "hub_model_id", "hub_strategy"]);
     sheet.missing("import that file as well: `loongforge import FILE`", &["config"]);
     sheet.missing("set them before `loongforge run`", &["env"]);

@@ -58,6 +58,20 @@ pub(in crate::model) fn read_decoder(keys: &Keys<'_>, place: &NamePrefix) -> Res
     read_decoder_as(model_type, keys, place)
 }
 
+/// The language model of a VLM whose configs leave out its `model_type` where that is Llama, and of Llama's sizes those that are
+/// the defaults of its config class.
+pub(in crate::model) fn read_decoder_or_llama(
+    keys: &Keys<'_>,
+    place: &NamePrefix,
+) -> Result<DecoderConfig, ModelConfigError> {
+    let sizes = json!({"vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32,
+        "num_attention_heads": 32});
+    match keys.text_or("model_type")? {
+        None | Some("llama") => llama::read(&keys.instead(&keys.filled(&sizes)), place),
+        Some(other) => read_decoder_as(other, keys, place),
+    }
+}
+
 /// The decoder that `keys` describe, which is a `model_type` whatever they say.
 pub(in crate::model) fn read_decoder_as(
     model_type: &str,

@@ -1,9 +1,9 @@
 //! LLaVA 1.5 and what is laid out like it (`LlavaForConditionalGeneration`): a vision tower, two maps, and a language model.
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::common::NamePrefix;
-use super::decoders::{read_decoder, read_decoder_as};
+use super::decoders::read_decoder_or_llama;
 use super::experts::unbalanced;
 use super::vision;
 use crate::model::config::{ModelConfig, Tokens};
@@ -20,10 +20,7 @@ const NUM_BLOCKS: i64 = 12;
 pub(in crate::model) fn read(keys: &Keys<'_>) -> Result<ModelConfig, ModelConfigError> {
     let place = NamePrefix::new("language_model.model.", "language_model.");
     let (text, tower_keys) = (keys.section("text_config")?, keys.section("vision_config")?);
-    let mut decoder = match text.text_or("model_type")? {
-        None | Some("llama") => read_decoder_as("llama", &text.instead(&text.filled(&llama_sizes())), &place)?,
-        Some(_) => read_decoder(&text, &place)?,
-    };
+    let mut decoder = read_decoder_or_llama(&text, &place)?;
     if let Some(cap) = decoder.final_soft_cap {
         return Err(text.inconsistent(
             "final_logit_softcapping",
@@ -57,12 +54,6 @@ pub(in crate::model) fn read(keys: &Keys<'_>) -> Result<ModelConfig, ModelConfig
     let key = if keys.has("image_token_index") { "image_token_index" } else { "image_token_id" };
     let tokens = Tokens::with_image(keys, key, decoder.vocab_size)?;
     vision::model("llava", keys, unbalanced(decoder), encoder, tokens)
-}
-
-/// The sizes of Llama's config class: published configs have those alone that differ.
-fn llama_sizes() -> Value {
-    json!({"vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32,
-        "num_attention_heads": 32})
 }
 
 #[cfg(test)]

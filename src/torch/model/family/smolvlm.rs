@@ -2,10 +2,10 @@
 //! (`Idefics3ForConditionalGeneration`): SigLIP's tower with positions by each picture's own grid, a pixel shuffle and one linear
 //! map before a Llama.
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::common::NamePrefix;
-use super::decoders::read_decoder_as;
+use super::decoders::read_decoder_or_llama;
 use super::experts::unbalanced;
 use super::vision;
 use crate::model::config::{ModelConfig, Tokens};
@@ -31,11 +31,7 @@ pub(in crate::model) fn read_idefics3(keys: &Keys<'_>) -> Result<ModelConfig> {
 
 fn read_as(model_type: &str, keys: &Keys<'_>) -> Result<ModelConfig> {
     let place = NamePrefix::new("model.text_model.", "");
-    let text = keys.section("text_config")?;
-    let decoder = match text.text_or("model_type")? {
-        None | Some("llama") => read_decoder_as("llama", &text.instead(&text.filled(&llama_sizes())), &place)?,
-        Some(other) => read_decoder_as(other, &text, &place)?,
-    };
+    let decoder = read_decoder_or_llama(&keys.section("text_config")?, &place)?;
     // The text model's own key is not read.
     let tie_word_embeddings = keys.flag_or("tie_word_embeddings")?.unwrap_or(false);
     let decoder = DecoderConfig { tie_word_embeddings, ..unbalanced(decoder) };
@@ -66,12 +62,6 @@ fn encoder(keys: &Keys<'_>, width: i64) -> Result<VisionConfig> {
     let kind = ProjectorKind::Linear { name: "proj", bias: false };
     encoder.projector = ProjectorConfig { kind, ..encoder.projector };
     Ok(encoder)
-}
-
-/// The sizes of Llama's config class, which configs may leave out.
-fn llama_sizes() -> Value {
-    json!({"vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32,
-        "num_attention_heads": 32})
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 // AdamW and the norm of a gradient over flat buffers, on the CPU, one pass each.
 // The norm is summed in blocks of a fixed size, so the number of threads does not change a bit.
+#include "adamw.h"
 #include "common.h"
 #include "loops.h"
 #include <ATen/Parallel.h>
@@ -7,13 +8,8 @@
 
 using at::Tensor;
 
-struct Step {
-  float grad_scale, decay, step_size, new1, beta2, new2, root_bias2, eps; // new: one less beta
-  bool zero;
-};
-
 // `rounded` takes the new parameters as well, where it is not null.
-LF_CLONES static void step(const Step& s, float* p, uint16_t* rounded, float* g, float* m, float* v, int64_t begin, int64_t end) {
+LF_CLONES static void step(const AdamWFactors& s, float* p, uint16_t* rounded, float* g, float* m, float* v, int64_t begin, int64_t end) {
   bf16* low = reinterpret_cast<bf16*>(rounded);
 #pragma omp simd
   for (int64_t i = begin; i < end; i++) {
@@ -43,14 +39,10 @@ LF_CLONES static double sum_of_squares(const float* x, int64_t n) {
 }
 
 // Parameters `p`, float32, and `rounded`, bfloat16 copies of them or null, with the gradient and both moments: of one
-// length, contiguous, on the CPU. `num_steps` counts this step. With `zero` the gradient is zero afterwards.
-// Negative on failure.
-LF_API int lf_adamw(Tensor* p, Tensor* rounded, Tensor* grad, Tensor* exp_avg, Tensor* exp_avg_sq, double grad_scale, double lr,
-                    double beta1, double beta2, double eps, double weight_decay, double num_steps, bool zero) {
+// length, contiguous, on the CPU. Negative on failure.
+LF_API int lf_adamw(Tensor* p, Tensor* rounded, Tensor* grad, Tensor* exp_avg, Tensor* exp_avg_sq, const AdamWStep* numbers) {
   return lf_guard(-1, [&] {
-    const double bias1 = 1 - std::pow(beta1, num_steps), bias2 = 1 - std::pow(beta2, num_steps);
-    const Step s{static_cast<float>(grad_scale), static_cast<float>(1 - lr * weight_decay), static_cast<float>(lr / bias1),
-                 static_cast<float>(1 - beta1), static_cast<float>(beta2), static_cast<float>(1 - beta2), static_cast<float>(std::sqrt(bias2)), static_cast<float>(eps), zero};
+    const AdamWFactors s(*numbers);
     float *at_p = p->mutable_data_ptr<float>(), *g = grad->mutable_data_ptr<float>();
     float *m = exp_avg->mutable_data_ptr<float>(), *v = exp_avg_sq->mutable_data_ptr<float>();
     uint16_t* low = rounded ? static_cast<uint16_t*>(rounded->mutable_data_ptr()) : nullptr;

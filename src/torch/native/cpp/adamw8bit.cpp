@@ -1,5 +1,6 @@
 // AdamW whose moments are bytes of the dynamic map, in blocks of 256 with a largest magnitude each (Dettmers et al. 2022,
 // arXiv:2110.02861), on the CPU: as AdamW8bit of bitsandbytes, one pass.
+#include "adamw.h"
 #include "common.h"
 #include "loops.h"
 #include <limits>
@@ -36,12 +37,7 @@ struct Encoder {
   }
 };
 
-struct Step8 {
-  float grad_scale, decay, step_size, beta1, new1, beta2, new2, root_bias2, eps; // new: one less beta
-  bool zero;
-};
-
-LF_CLONES static void update(const Step8& s, float* p, float* g, float* m, float* v, int64_t n) {
+LF_CLONES static void update(const AdamWFactors& s, float* p, float* g, float* m, float* v, int64_t n) {
 #pragma omp simd
   for (int64_t i = 0; i < n; i++) {
     const float grad = g[i] * s.grad_scale;
@@ -83,14 +79,12 @@ static float encode(const Encoder& of, float* x, uint8_t* codes, int64_t n) {
 
 // Parameters `p`, float32, and `rounded`, bfloat16 copies of them or null, with the gradient, the codes of both moments, bytes, and
 // the largest magnitudes of their blocks: contiguous, on the CPU. `maps`: the 256 numbers of either moment's codes, the same in
-// every call. With `zero` the gradient is zero afterwards. Negative on failure.
+// every call. Negative on failure.
 LF_API int lf_adamw_8bit(Tensor* p, Tensor* rounded, Tensor* grad, Tensor* const* codes, Tensor* const* maxima, const float* const* maps,
-                         double grad_scale, double lr, double beta1, double beta2, double eps, double weight_decay, double num_steps, bool zero) {
+                         const AdamWStep* numbers) {
   return lf_guard(-1, [&] {
     static const Encoder encoders[2] = {Encoder(maps[0]), Encoder(maps[1])};
-    const double bias1 = 1 - std::pow(beta1, num_steps), bias2 = 1 - std::pow(beta2, num_steps);
-    const Step8 s{static_cast<float>(grad_scale), static_cast<float>(1 - lr * weight_decay), static_cast<float>(lr / bias1), static_cast<float>(beta1),
-                  static_cast<float>(1 - beta1), static_cast<float>(beta2), static_cast<float>(1 - beta2), static_cast<float>(std::sqrt(bias2)), static_cast<float>(eps), zero};
+    const AdamWFactors s(*numbers);
     const int64_t n = p->numel(), blocks = (n + BLOCK - 1) / BLOCK;
     float *at_p = p->mutable_data_ptr<float>(), *g = grad->mutable_data_ptr<float>();
     uint8_t *code_m = codes[0]->mutable_data_ptr<uint8_t>(), *code_v = codes[1]->mutable_data_ptr<uint8_t>();
