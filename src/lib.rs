@@ -1,4 +1,5 @@
-//! loongforge trains LLMs and vision-language models, with encoders and the language model in separate pools.
+//! loongforge trains language, vision-language, audio and diffusion models and robot policies, with encoders and the main model in
+//! separate pools.
 //!
 //! Three packages and a thin root: [`core`] decides, [`torch`] computes, [`actors`] run. The root puts engines into
 //! actors ([`run::roles`]), lets programs compose runs of their own ([`compose`]) and is the command line ([`cli`]).

@@ -69,7 +69,7 @@ pub struct Choosing {
     /// Sampling seed
     #[arg(long, default_value_t = 0, requires = "temperature")]
     seed: u64,
-    /// Make tokens that were there less likely, by this factor
+    /// Divide the scores of tokens that occurred already by this factor
     #[arg(long, value_name = "FACTOR", value_parser = positive)]
     repetition_penalty: Option<f64>,
     /// Text that ends an answer and is left out; may be repeated

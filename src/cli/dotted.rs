@@ -24,7 +24,7 @@ pub fn parse(words: impl Iterator<Item = OsString>) -> Cli {
 
 /// The key that an option without dots means.
 fn key_of(option: &str) -> Option<String> {
-    key_called(&option.strip_prefix("--")?.split('=').next()?.replace('-', "_"))
+    key_called(&option.strip_prefix("--")?.split('=').next()?.replace('-', "_"), "")
 }
 
 /// The words of a command line in which options whose name has a dot, as none of ours has, are overrides.

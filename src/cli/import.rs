@@ -80,7 +80,7 @@ fn report(imported: &Imported) -> String {
     imported.notes.iter().for_each(|note| text += &format!("note: {note}\n"));
     for (count, what, lines) in [
         (num_missing, "without a counterpart, left out", missing),
-        (num_settled, "of which nothing has to be said here", settled),
+        (num_settled, "that need no key here", settled),
     ] {
         if count > 0 {
             text += &format!("{count} {what}:\n{lines}");

@@ -2,6 +2,7 @@
 //!
 //! A wrong value is replaced by one that fits, so that the tree can always be typed and the rules over several keys can be checked in the same pass.
 
+use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
 use serde_json::Value;
@@ -196,7 +197,7 @@ fn unknown_key<'a>(name: &str, path: &str, keys: impl Iterator<Item = &'a str>, 
     }
     let other_word = || (name == "rank" && keys.contains(&"r")).then(|| "r".to_owned());
     let nearest = suggest::nearest(name, keys.iter().copied()).map(str::to_owned);
-    let meant = other_word().or(nearest).or_else(|| key_called(name));
+    let meant = other_word().or(nearest).or_else(|| key_called(name, path));
     let section = if path.is_empty() { "the top level".to_owned() } else { format!("`{path}`") };
     let listed = keys.iter().take(LISTED).copied().collect::<Vec<_>>().join(", ");
     let more = if keys.len() > LISTED { ", ..." } else { "" };
@@ -205,9 +206,9 @@ fn unknown_key<'a>(name: &str, path: &str, keys: impl Iterator<Item = &'a str>, 
     meant.into_iter().fold(problem, |p, meant| p.label(format!("did you mean `{meant}`?")))
 }
 
-/// The key of the config that another trainer calls so, or whose last part is `name`: the first one of those that lie least
-/// deep.
-pub fn key_called(name: &str) -> Option<String> {
+/// The key of the config that another trainer calls so, or whose last part is `name`: of those the one that shares most of its
+/// path with the section `near`, then the first one of those that lie least deep.
+pub fn key_called(name: &str, near: &str) -> Option<String> {
     if let Some((ours, _)) = foreign::ours(name) {
         return Some(ours.to_owned());
     }
@@ -217,5 +218,6 @@ pub fn key_called(name: &str) -> Option<String> {
             found.push(path.to_owned());
         }
     });
-    found.into_iter().min_by_key(|path| path.matches('.').count())
+    let shared = |path: &str| path.split('.').zip(near.split('.')).take_while(|(a, b)| a == b).count();
+    found.into_iter().min_by_key(|path| (Reverse(shared(path)), path.matches('.').count()))
 }

@@ -102,7 +102,7 @@ fn a_launch_script_is_read_and_not_run() {
 }
 
 #[test]
-fn sizes_of_a_llama_make_a_config_and_binary_data_are_named() {
+fn sizes_of_a_llama_make_a_config_and_binary_data_are_read() {
     let script = "torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 2 --hidden-size 64 --ffn-hidden-size 96 \\
         --num-attention-heads 4 --group-query-attention --num-query-groups 2 --swiglu --normalization RMSNorm \\
         --position-embedding-type rope --rotary-base 500000 --untie-embeddings-and-output-weights --vocab-size 320 \\
@@ -119,7 +119,8 @@ fn sizes_of_a_llama_make_a_config_and_binary_data_are_named() {
     assert_eq!((&node["data"]["pack"]["mode"], &node["train"]["phase"]), (&json!("stream"), &json!("pretrain")));
     assert_eq!((&node["data"]["val_size"], &node["eval"]["max_samples"]), (&json!(0.05), &json!(160)));
     assert_eq!(node["pools"]["foundation"], json!({"replicas": 4, "pipeline_parallel": 2}));
-    assert_eq!(missing(&imported), ["--attention-dropout", "--data-path", "--fp16", "--lr-decay-samples"]);
+    assert_eq!(node["data"]["train"][1], json!({"path": "b_text_document", "weight": 0.7}));
+    assert_eq!(missing(&imported), ["--attention-dropout", "--fp16", "--lr-decay-samples"]);
     assert!(imported.notes.iter().any(|note| note.contains("one pack here")), "{:?}", imported.notes);
     let weights = "x/train.py --train-iters 1 --data-path 3 a.jsonl 1 b.jsonl --dataloader-type external";
     let node = crate::config::yaml::parse(&import(weights).unwrap().yaml, 0, 0).unwrap().to_json();
@@ -175,4 +176,15 @@ fn what_trains_nothing_is_refused_with_a_reason() {
         assert!(error.contains(part), "{error}");
     }
     assert!(import_words(&["ls".to_owned()]).is_err());
+}
+
+#[test]
+fn lists_that_may_be_empty_and_wandb_arrive() {
+    let script = "ARGS=(--train-iters 3 --optimizer muon); MORE=()\nMORE+=(--wandb-project \"p\" --wandb-exp-name n)\n\
+        torchrun x/train.py \"${ARGS[@]+\"${ARGS[@]}\"}\" \"${MORE[@]:+\"${MORE[@]}\"}\"";
+    let imported = import(script).unwrap();
+    let node = crate::config::yaml::parse(&imported.yaml, 0, 0).unwrap().to_json();
+    assert_eq!((&node["train"]["steps"], &node["train"]["optimizer"]["type"]), (&json!(3), &json!("muon")));
+    assert_eq!(node["log"]["wandb"], json!({"project": "p", "name": "n"}));
+    assert_eq!(missing(&imported), [""; 0]);
 }

@@ -126,6 +126,13 @@ schedule, warmup_steps, warmup_ratio, decay_steps, clip_grad, optimizer, sigma, 
     assert_eq!(text, wanted);
 }
 
+/// Several parts have a key of this name.
+#[test]
+fn an_unknown_key_is_looked_for_near_its_section_first() {
+    let text = Bench::new(GOOD).errors(&["+model.foundation.lora.frozen_precision=nf4"]);
+    assert!(text.contains("did you mean `model.foundation.frozen_precision`?"), "{text}");
+}
+
 #[test]
 fn a_wrong_value_in_the_file_reads_as_documented() {
     let text = Bench::new(&GOOD.replace("lr: 1e-05", "lr: fast  # really")).errors(&[]);

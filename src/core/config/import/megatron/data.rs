@@ -99,10 +99,8 @@ pub(super) fn read(sheet: &mut Sheet) {
     sheet.missing("set `policy`: LeRobot's info.json says what the robot has", &["robot_type"]);
 }
 
-/// A path, or weights and paths in turns.
+/// A path, or weights and paths in turns; prefixes of `.bin` and `.idx` files are taken as they are.
 fn files(value: &Value) -> Result<Value, &'static str> {
-    const BINARY: &str =
-        "Megatron's .bin and .idx files are not read: name the text or JSON lines that they were made of";
     let list = value.as_array().cloned().unwrap_or_else(|| vec![value.clone()]);
     let text = |value: &Value| value.as_str().map(str::to_owned);
     let sets: Option<Vec<(Option<f64>, String)>> = match list.first().is_some_and(Value::is_number) {
@@ -110,9 +108,6 @@ fn files(value: &Value) -> Result<Value, &'static str> {
         false => list.iter().map(|path| Some((None, text(path)?))).collect(),
     };
     let sets = sets.ok_or("it is no list of paths")?;
-    if sets.iter().any(|(_, path)| path.ends_with("_document") || path.ends_with(".bin") || path.ends_with(".idx")) {
-        return Err(BINARY);
-    }
     let set = |(weight, path): &(Option<f64>, String)| match weight {
         Some(weight) => json!({ "path": path, "weight": weight }),
         None => json!({ "path": path }),

@@ -20,10 +20,7 @@ pub(super) fn read(sheet: &mut Sheet) {
         "TensorBoard's files are always written, into the run's folder",
         &["tensorboard_dir", "tensorboard_logs_path"],
     );
-    sheet.missing(
-        "metrics.jsonl, TensorBoard, Prometheus and a page are there",
-        &["wandb_project", "wandb_exp_name", "wandb_save_dir", "wandb_entity", "wandb_mode"],
-    );
+    wandb(sheet);
     sheet.settled(
         "the metrics of every step have what is measured",
         &[
@@ -77,4 +74,17 @@ pub(super) fn read(sheet: &mut Sheet) {
     );
     sheet.settled("evaluations take the run's packs", &["inference_max_requests", "inference_max_seq_length"]);
     sheet.settled("train.phase and the model say which trainer it is", &["trainer_type"]);
+}
+
+/// Megatron writes for W&B where a project is named.
+fn wandb(sheet: &mut Sheet) {
+    let project = sheet.get("wandb_project").and_then(Value::as_str).is_some_and(|name| !name.is_empty());
+    let keys = ["wandb_project", "wandb_exp_name", "wandb_entity", "wandb_save_dir", "wandb_mode"];
+    if !project || sheet.is("wandb_mode", "disabled") {
+        return sheet.settled("nothing is written for W&B unless log.wandb is set", &keys);
+    }
+    sheet.copy("wandb_project", "log.wandb.project");
+    sheet.copy("wandb_exp_name", "log.wandb.name");
+    sheet.copy("wandb_entity", "log.wandb.entity");
+    sheet.settled("W&B's files lie in the run's folder; `wandb sync` sends them", &keys);
 }

@@ -119,8 +119,11 @@ fn optimizer(sheet: &mut Sheet) {
     if ["adam", "AdamW", "adamw"].iter().any(|name| sheet.is("optimizer", name)) {
         sheet.settled("AdamW is the optimizer", &["optimizer"]);
     }
-    sheet.missing("AdamW is the optimizer", &["optimizer"]);
-    let moments = "moments are float32, on the device";
+    if sheet.is("optimizer", "muon") {
+        sheet.copy("optimizer", "train.optimizer.type");
+    }
+    sheet.missing("train.optimizer.type is adamw, adamw_8bit or muon", &["optimizer"]);
+    let moments = "moments are float32, on the device; train.optimizer.type: adamw_8bit holds them in 8 bits";
     sheet.missing(
         moments,
         &[

@@ -330,6 +330,15 @@ impl Lexer<'_> {
                 false => Err(format!("the expansion of `{name}` does not end")),
             };
         }
+        if self.skips(":+") || self.skips("+") {
+            let other = self.parts(depth + 1, |c| c == '}')?;
+            if !self.skips("}") {
+                return Err(format!("the expansion of `{name}` does not end"));
+            }
+            // `${LIST[@]+"${LIST[@]}"}` is how a list that may be empty is written under `set -u`.
+            let itself = other.0.into_iter().find(|part| matches!(part, Part::Variable { name: it, .. } if *it == name));
+            return Ok(itself.unwrap_or(Part::Command { quoted }));
+        }
         match self.skips("}") {
             true => Ok(Part::Variable { name, default: None, is_list, quoted }),
             // Another manner of expansion.

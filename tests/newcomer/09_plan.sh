@@ -1,0 +1,5 @@
+# What a run will hold and take, before it starts
+cp -r "$SOURCES/configs" .
+loongforge plan configs/sft_text.yaml
+loongforge plan configs/sft_text.yaml --simulate --device H100 --steps 20
+loongforge models | head -12

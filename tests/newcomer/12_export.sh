@@ -1,0 +1,11 @@
+# Adapters, merging, GGUF, verification
+cp -r "$SOURCES/configs" .
+loongforge run configs/sft_text.yaml > /dev/null 2>&1
+loongforge run configs/lora_text.yaml model.load=runs/sft_text/checkpoints/step-00000040 model.weights=load '~model.config' \
+  '~model.tokenizer' checkpoint.merge_lora=false > /dev/null 2>&1
+ls runs/lora_text/checkpoints/step-00000040
+loongforge checkpoint export-hf runs/lora_text merged
+loongforge checkpoint verify merged
+loongforge checkpoint diff runs/sft_text/checkpoints/step-00000040 merged | head -12 || true
+loongforge checkpoint inspect merged | head -12
+loongforge checkpoint export-gguf merged merged.gguf --dtype q8_0 || true
