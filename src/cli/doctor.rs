@@ -99,6 +99,7 @@ impl Verdict {
 fn look() -> Vec<Finding> {
     // Whether CUDA is there must be asked before anything else of libtorch.
     let (device, said) = settle(Device::Auto);
+    let said = said.trim_start_matches("device: ").to_owned();
     let device = match (device, said.contains("no GPU was found")) {
         (Device::Cpu, false) => Finding::expect("device", false, said, "runs use the CPU until this is mended"),
         _ => Finding::good("device", said),

@@ -23,7 +23,7 @@ pub(super) fn verbose() -> String {
         format!("loongforge {}", env!("CARGO_PKG_VERSION")),
         format!("build: {profile}, {}-{}", std::env::consts::ARCH, std::env::consts::OS),
         format!("libtorch: 2.11.0 in {folder}"),
-        format!("device: {}", settle(Device::Auto).1),
+        settle(Device::Auto).1,
         format!("products: auto is {}", products.as_str().unwrap_or("?")),
         format!("cores: {}", std::thread::available_parallelism().map_or(1, usize::from)),
     ]

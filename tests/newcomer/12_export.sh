@@ -6,6 +6,6 @@ loongforge run configs/lora_text.yaml model.load=runs/sft_text/checkpoints/step-
 ls runs/lora_text/checkpoints/step-00000040
 loongforge checkpoint export-hf runs/lora_text merged
 loongforge checkpoint verify merged
-loongforge checkpoint diff runs/sft_text/checkpoints/step-00000040 merged | head -12 || true
-loongforge checkpoint inspect merged | head -12
+loongforge checkpoint diff runs/sft_text/checkpoints/step-00000040 merged | sed -n 1,12p || true
+loongforge checkpoint inspect merged | sed -n 1,12p
 loongforge checkpoint export-gguf merged merged.gguf --dtype q8_0 || true
