@@ -27,7 +27,7 @@ for name in "${names[@]}"; do
     # Lines of a run in progress end with a carriage return; the last one counts. Long output is cut in the middle.
     echo '```text'
     sed -e 's/.*\r\([^\r]\)/\1/; s/\x1b\[[0-9;?]*[a-zA-Z]//g; s/[[:space:]]*$//' -e "s#$folder#.#g; s#$SOURCES#\$SOURCES#g" "$parts/output" |
-      cut -c1-160 | awk '{ line[NR] = $0 } END { for (i = 1; i <= NR; i++) if (NR <= 44 || i <= 22 || i > NR - 20) print line[i]; else if (i == 23) print "[…]" }'
+      LC_ALL=C.UTF-8 sed -E "s/^(.{160}).*/\1…/" | awk '{ line[NR] = $0 } END { for (i = 1; i <= NR; i++) if (NR <= 44 || i <= 22 || i > NR - 20) print line[i]; else if (i == 23) print "[…]" }'
     echo '```'
   } >>"$parts/sections"
 done
