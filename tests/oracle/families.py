@@ -286,9 +286,9 @@ add("glm4_moe_mtp", "Glm4MoeForCausalLM", "GLM-4.5 with its prediction head", {*
     published={"num_nextn_predict_layers": 1},
     variants={"air": {"use_qk_norm": False, "attention_bias": False, "routed_scaling_factor": 1.0}, "top3-mqa": {"num_experts_per_tok": 3, **MQA}})
 add("glm5", "GlmMoeDsaForCausalLM", "GLM-5", GLM5,
-    variants={"shared-indexer": {**LAYERS3, "indexer_types": ["full", "shared", "full"]},
+    variants={"shared-indexer": {**LAYERS3, "indexer_types": ["full", "shared", "full"], "n_routed_experts": 6},
               "top5-no-norm": {"index_topk": 5, "norm_topk_prob": False, "num_experts_per_tok": 3}})
-add("glm5_mtp", "GlmMoeDsaForCausalLM", "GLM-5 with its prediction head", GLM5, mtp="deepseek",
+add("glm5_mtp", "GlmMoeDsaForCausalLM", "GLM-5 with its prediction head", {**GLM5, "n_routed_experts": 4}, mtp="deepseek",
     published={"num_nextn_predict_layers": 1}, variants={"top5": {"index_topk": 5}, "no-norm": {"norm_topk_prob": False}})
 
 # ------------------------------------------------------------------------- no reference in transformers
@@ -432,7 +432,7 @@ QWEN3_5_CHANGES = {"equal-heads-tied": {**TIED_VLM, **in_text(linear_num_value_h
                    "full-first": {**in_text(**FULL_FIRST), **in_vision(depth=2)}}
 vlm("qwen3.5", "Qwen3_5", "Qwen3.5 and Qwen3.6 dense", QWEN3_5, VISION3, **SPECIAL, **STARTS, variants=QWEN3_5_CHANGES)
 vlm("qwen3.5_moe", "Qwen3_5Moe", "Qwen3.5 and Qwen3.6 MoE",
-    {**QWEN3_5, **MOE, "shared_expert_intermediate_size": 20}, VISION3, **SPECIAL, **STARTS, variants=QWEN3_5_CHANGES)
+    {**QWEN3_5, **MOE, "num_experts": 5, "shared_expert_intermediate_size": 20}, VISION3, **SPECIAL, **STARTS, variants=QWEN3_5_CHANGES)
 vlm("kimi_k2.5", "Kimi_K25", "Kimi-K2.5, K2.6 (MoonViT-3d on a DeepSeek-V3 decoder)",
     {**V3, "n_group": 1, "topk_group": 1, "model_type": "deepseek_v3"},
     dict(hidden_size=16, intermediate_size=28, num_attention_heads=2, num_hidden_layers=2, patch_size=4,
@@ -443,7 +443,7 @@ vlm("kimi_k2.5", "Kimi_K25", "Kimi-K2.5, K2.6 (MoonViT-3d on a DeepSeek-V3 decod
     # transformers 5.17 saves the decoder's layers under the vision tower's name, and one norm under its own prefix.
     renames={r"^language_model\.model\.blocks\.": "language_model.model.layers.", r"^model\.mm_projector\.": "mm_projector."})
 vlm("ernie4.5_vl", "Ernie4_5_VLMoe", "ERNIE-4.5-VL 28B-A3B (text and vision experts)",
-    text(hidden_size=32, num_hidden_layers=3, moe_intermediate_size=[12, 8], moe_k=2, moe_num_experts=6, moe_num_shared_experts=1,
+    text(hidden_size=32, num_hidden_layers=3, moe_intermediate_size=[12, 8], moe_k=2, moe_num_experts=4, moe_num_shared_experts=1,
          router_aux_loss_coef=0.01, mlp_layer_types=["dense", "sparse", "sparse"], rms_norm_eps=1e-5,
          rope_parameters=rope(500000.0, mrope_section=[1, 1, 2])),
     dict(depth=2, hidden_size=16, intermediate_size=32, num_heads=2, patch_size=4, spatial_merge_size=2,

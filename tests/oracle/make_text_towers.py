@@ -28,6 +28,8 @@ T5 = dict(vocab_size=80, d_model=24, d_kv=10, d_ff=40, num_layers=3, num_heads=3
 LLAMA = dict(vocab_size=80, hidden_size=32, intermediate_size=48, num_hidden_layers=3, num_attention_heads=4,
              num_key_value_heads=2, tie_word_embeddings=False)
 QWEN2_5_VL = {**LLAMA, "rope_parameters": {"rope_type": "default", "mrope_section": [1, 1, 2], "rope_theta": 1e4}}
+CLIP = dict(vocab_size=80, hidden_size=24, intermediate_size=40, num_hidden_layers=3, num_attention_heads=3,
+            max_position_embeddings=160)
 MOE = dict(moe_intermediate_size=16, num_experts=4, num_experts_per_tok=2, norm_topk_prob=True)
 
 # Class of the tower, its config, what is taken of it, changes of both.
@@ -39,6 +41,9 @@ TOWERS = {
            {"relu": ({"feed_forward_proj": "relu", "d_kv": 8}, {}),
             "few-buckets": ({"relative_attention_num_buckets": 12, "relative_attention_max_distance": 30},
                             {"layers": [1, -1]})}),
+    "clip_text": ("CLIPTextModel", "CLIPTextConfig", CLIP, {},
+                  {"gelu-layers": ({"hidden_act": "gelu", "num_attention_heads": 2}, {"layers": [0, 1, -1], "drop_tokens": 2}),
+                   "last-but-one": ({"intermediate_size": 56, "layer_norm_eps": 1e-3}, {"layers": [-2]})}),
     "qwen2.5_vl_text": ("Qwen2_5_VLTextModel", "Qwen2_5_VLTextConfig", QWEN2_5_VL, {"drop_tokens": 3},
                         {"layers": ({}, {"layers": [0, 1, -1], "drop_tokens": 1}), "last-but-one": ({"num_key_value_heads": 4}, {"layers": [-2]})}),
     "gemma3_text": ("Gemma3TextModel", "Gemma3TextConfig", {**LLAMA, "head_dim": 8, "sliding_window": 8,
@@ -51,8 +56,10 @@ TOWERS = {
 
 
 def name_of(key: str, model: nn.Module) -> str:
-    is_t5 = hasattr(model, "shared")
-    return f"text_encoder.{key}" if is_t5 else f"text_encoder.model.{key}"
+    is_t5, is_clip = hasattr(model, "shared"), hasattr(model, "embeddings")
+    # CLIP's names are those of published files and of `CLIPTextModelWithProjection`.
+    inner = "" if is_t5 else "text_model." if is_clip else "model."
+    return f"text_encoder.{inner}{key}"
 
 
 def make(name: str, out: Path, seed: int, changes: dict, taken: dict) -> None:
@@ -71,7 +78,9 @@ def make(name: str, out: Path, seed: int, changes: dict, taken: dict) -> None:
 
     ids = nn.utils.rnn.pad_sequence(texts, batch_first=True)
     mask = nn.utils.rnn.pad_sequence([torch.ones_like(text) for text in texts], batch_first=True)
-    states = model(input_ids=ids, attention_mask=mask, output_hidden_states=True).hidden_states
+    output = model(input_ids=ids, attention_mask=mask, output_hidden_states=True)
+    # CLIP's last one is not behind the last norm there.
+    states = [*output.hidden_states[:-1], output.last_hidden_state]
     wide = torch.cat([states[layer] for layer in layers], -1)
     rows = torch.cat([wide[number, drop:length] for number, length in enumerate(lengths)])
     projector = nn.Linear(wide.shape[-1], WIDTH)

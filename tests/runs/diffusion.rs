@@ -134,6 +134,7 @@ fn diffusion_transformers_learn_the_same_in_any_layout_and_resumed() {
             &["pools.foundation.pipeline_parallel=2"],
             &["pools.foundation.context_parallel=2", "pools.foundation.context_attention=ulysses"],
             &["model.foundation.recompute=all"],
+            &["pools.text={tensor_parallel: 2, threads: 1}"],
         ] {
             are_near(&format!("{name}, {own:?}"), &captioned.run("layout", own, None), &one);
         }
@@ -216,6 +217,10 @@ fn given_frames_and_pictures_to_edit_reach_the_transformer() {
         let files = hashes(&captioned.folder("one").join("step-00000004"));
         assert!(files.iter().any(|(file, _)| file.contains(tower)), "{name}: {files:?}");
         assert_eq!(losses(&run("two", &["pools.encoder.replicas=2"])), losses(&one), "{name}");
+        if name == "edit" {
+            // A text tower with pictures among its tokens, shared by ranks.
+            are_near(name, &run("ranks", &["pools.text={tensor_parallel: 2, threads: 1}"]), &one);
+        }
     }
 }
 

@@ -127,6 +127,11 @@ const DECODER: [&str; 4] = [
     "model.text.template=w1 w2 {} w3",
     "model.text.drop_tokens=2",
 ];
+const CLIP: [&str; 2] = [
+    "model.text_encoder.config={model_type: clip_text_model, vocab_size: 408, hidden_size: 32, intermediate_size: 48, \
+     num_hidden_layers: 2, num_attention_heads: 4, max_position_embeddings: 9}",
+    "model.text.layers=[-2]",
+];
 const OWN_POOL: [&str; 2] = ["pools.text.replicas=2", "pools.text.threads=1"];
 
 /// T5 trained, frozen and kept, and a decoder's states behind a template: a pool of its own, any number of actors and a
@@ -158,6 +163,24 @@ fn a_text_tower_is_bit_equal_in_any_layout() {
     reads_as_in_the_run(&texts.folder("decoder/step-00000008"));
 }
 
+/// Ranks that share the layers of a tower, trained or frozen: sums of another order.
+#[test]
+fn a_text_tower_learns_the_same_on_ranks_that_share_it() {
+    let texts = Texts::new();
+    for (name, own) in [("umt5", &[][..]), ("decoder", &DECODER), ("clip", &CLIP)] {
+        let one = texts.run(name, own, None);
+        assert!(one[7].loss < 0.9 * one[0].loss, "{name}: {one:?}");
+        for split in ["pools.encoder.tensor_parallel=2", "pools.text={tensor_parallel: 2, threads: 1}"] {
+            let found = texts.run(&format!("{name}-split"), &[own, &[split]].concat(), None);
+            for (found, expected) in found.iter().zip(&one) {
+                // Eight steps of AdamW spread what rounding alone makes.
+                let off = (found.loss - expected.loss).abs() / expected.loss;
+                assert!(off < 2e-4, "{name}, {split}, step {}: {} and {}", found.step, found.loss, expected.loss);
+            }
+        }
+    }
+}
+
 #[test]
 fn what_a_text_tower_cannot_do_is_refused_before_a_run() {
     let texts = Texts::new();
@@ -170,13 +193,17 @@ fn what_a_text_tower_cannot_do_is_refused_before_a_run() {
     };
     assert_eq!(refusal("train.steps=4"), Ok(()));
     let cases = [
-        ("pools.text={tensor_parallel: 2}", "a text tower"),
+        ("pools.text={tensor_parallel: 3}", "text_encoder.num_heads is 4, which tensor_parallel=3 does not divide"),
         ("model.text.layers=[0, 3]", "text.layers is [0,3], but must be a list of numbers from -3 to 2"),
         ("model.text.template=no place", "text.template has not one {}"),
         ("model.text.tokenizer=nowhere", "`model.text.tokenizer`: no such directory"),
         (
             "model.text_encoder.config.vocab_size=300",
             "has token id 401, but the model's config.json says vocab_size 300",
+        ),
+        (
+            "model.text_encoder.config={model_type: clip_text_model, vocab_size: 408, hidden_size: 32, max_position_embeddings: 8}",
+            "text.max_tokens is 9, but the text tower has 8 positions",
         ),
         ("model.config.text_token_id=272", "text_token_id is 272, but must be below the decoder's vocab_size (272)"),
     ];

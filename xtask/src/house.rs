@@ -1,5 +1,6 @@
 //! The architecture rules that no compiler checks, read from the sources: imports never point up from one floor of a
 //! package to a higher one, files use each other in no circle, some crates have one importer, and `unsafe` has few homes.
+//! No file is larger than a fixture may be.
 //!
 //! A folder that re-exports what its files define is in no circle with them, and tests may use what they like of their
 //! package's files; floors hold for tests, too. What a macro puts together is not seen ([`crate::source`]).
@@ -87,7 +88,13 @@ const CONFINED: [(&str, &str); 2] = [("actix", "actors/kernel/"), ("postcard", "
 /// The folders in which `unsafe` may be written: calls into C++, device memory, and the shared-memory slab.
 const UNSAFE_HOMES: [&str; 3] = ["src/torch/native/", "src/torch/device/", "src/core/transport/slab/"];
 
-/// A line that breaks a rule.
+/// Bytes of the largest file: fixtures are tiny, so that a clone stays small.
+const MAX_FILE_BYTES: u64 = 300_000;
+
+/// Files that are larger: the sounds of a newcomer's run.
+const LARGE_FILES: [&str; 2] = ["src/core/data/spoken_digits/held_out.ogg", "src/core/data/spoken_digits/train.ogg"];
+
+/// A line that breaks a rule; 0: the file does.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Breach {
     file: String,
@@ -114,29 +121,49 @@ pub fn report(root: &Path) -> Result<ExitCode> {
 /// Reads every Rust file of the repository; returns how many, and what is wrong.
 fn check(root: &Path) -> Result<(usize, Vec<Breach>)> {
     let mut files = Vec::new();
-    for folder in ["src", "actors", "examples", "tests", "benches", "xtask"] {
+    for folder in ["src", "actors", "examples", "tests", "benches", "xtask", "docs", "configs", "fuzz"] {
         collect(&root.join(folder), &mut files)?;
     }
     files.push(root.join("build.rs"));
     files.retain(|file| file.exists());
+    let mut breaches = Vec::new();
+    for file in &files {
+        let name = file.strip_prefix(root).unwrap_or(file).to_string_lossy();
+        breaches.extend(too_large(&name, fs::metadata(file)?.len()));
+    }
+    files.retain(|file| is_rust(file));
     let mut sources = BTreeMap::new();
     for file in &files {
         let text = fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
         let name = file.strip_prefix(root).unwrap_or(file).to_string_lossy();
         sources.insert(name.into_owned(), Source::read(&text).with_context(|| file.display().to_string())?);
     }
-    Ok((files.len(), check_sources(&sources)))
+    breaches.extend(check_sources(&sources));
+    Ok((files.len(), breaches))
 }
 
+/// A file by its path from the root and its bytes, where it is too large.
+fn too_large(file: &str, bytes: u64) -> Option<Breach> {
+    let what = format!("{bytes} bytes, more than {MAX_FILE_BYTES}: make the fixture smaller");
+    let is_large = bytes > MAX_FILE_BYTES && !LARGE_FILES.contains(&file);
+    is_large.then(|| Breach { file: file.to_owned(), line: 0, what })
+}
+
+pub fn is_rust(file: &Path) -> bool {
+    file.extension().is_some_and(|ext| ext == "rs")
+}
+
+/// All files in a folder, but for what is built in it.
 pub fn collect(folder: &Path, files: &mut Vec<std::path::PathBuf>) -> Result<()> {
     let Ok(entries) = fs::read_dir(folder) else {
         return Ok(());
     };
     for entry in entries {
         let path = entry?.path();
-        if path.is_dir() {
+        let is_built = ["target", "__pycache__", "node_modules"].iter().any(|name| path.ends_with(name));
+        if path.is_dir() && !is_built {
             collect(&path, files)?;
-        } else if path.extension().is_some_and(|ext| ext == "rs") {
+        } else if path.is_file() {
             files.push(path);
         }
     }
@@ -263,6 +290,14 @@ mod tests {
         assert_eq!(whats("actors/watch/handle.rs", "#[actix::main]\nasync fn main() {}").len(), 1);
         assert!(whats("actors/watch/handle.rs", "use crate::kernel::actix_like; // not use actix::Actor;").is_empty());
         assert!(whats("src/core/message/codec.rs", "use postcard::to_slice;").is_empty());
+    }
+
+    #[test]
+    fn large_files_are_named() {
+        let found = |file, bytes| too_large(file, bytes).map(|breach| breach.to_string());
+        assert_eq!(found("src/torch/tests/fixtures/a/model.safetensors", 300_000), None);
+        assert!(found("src/torch/tests/fixtures/a/model.safetensors", 300_001).unwrap().contains("300001 bytes"));
+        assert_eq!(found(LARGE_FILES[1], 2_000_000), None);
     }
 
     #[test]

@@ -127,8 +127,8 @@ fn names(root: &Path) -> Result<BTreeSet<String>> {
     for folder in ["src", "actors", "tests"] {
         let mut files = Vec::new();
         house::collect(&root.join(folder), &mut files)?;
-        for file in files {
-            let text = fs::read_to_string(&file).with_context(|| file.display().to_string())?;
+        for file in files.iter().filter(|file| house::is_rust(file)) {
+            let text = fs::read_to_string(file).with_context(|| file.display().to_string())?;
             let functions = text.lines().filter_map(|line| line.trim_start().strip_prefix("fn soak_"));
             names.extend(functions.filter_map(|rest| rest.split_once("()")).map(|(name, _)| name.to_owned()));
         }

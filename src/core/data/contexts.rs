@@ -20,6 +20,8 @@ pub const TEXT_TOKENIZER: &str = "text_tokenizer.json";
 const PLACE: &str = "{}";
 /// Tokens of a text where the config does not say.
 const MAX_TOKENS: u64 = 512;
+/// Positions of CLIP's text tower where its config does not say.
+const CLIP_TOKENS: u64 = 77;
 
 /// Texts that stand in a conversation, as a model's text tower takes them.
 pub struct ContextProcessor {
@@ -98,7 +100,16 @@ impl TextProcessor {
             Json::Null => Ok(default as usize),
             value => value.as_u64().map(|count| count as usize).ok_or_else(|| wrong(format!("text.{key} is {value}"))),
         };
-        let (max_tokens, drop_tokens) = (count("max_tokens", MAX_TOKENS)?, count("drop_tokens", 0)?);
+        // The table of positions bounds the texts of CLIP.
+        let positions = match section["model_type"].as_str() {
+            Some("clip_text_model") => section["max_position_embeddings"].as_u64().unwrap_or(CLIP_TOKENS),
+            _ => u64::MAX,
+        };
+        let (max_tokens, drop_tokens) = (count("max_tokens", MAX_TOKENS.min(positions))?, count("drop_tokens", 0)?);
+        if max_tokens as u64 > positions {
+            let what = format!("text.max_tokens is {max_tokens}, but the text tower has {positions} positions");
+            return Err(wrong(format!("{what} (max_position_embeddings): set model.text.max_tokens={positions}")));
+        }
         if drop_tokens >= max_tokens {
             return Err(wrong(format!("text.drop_tokens is {drop_tokens}, not below text.max_tokens, {max_tokens}")));
         }

@@ -56,7 +56,7 @@ pub struct Columns {
 }
 
 impl Columns {
-    /// Panics where there is not a tensor for each column.
+    /// Panics where there is not a tensor for each column. Shapes are those that [`Column`] says.
     pub fn new(specs: &Rc<[Column]>, tensors: Vec<Tensor>) -> Columns {
         assert_eq!(specs.len(), tensors.len(), "a tensor for each column");
         Columns { specs: specs.clone(), tensors }
@@ -81,16 +81,17 @@ impl Columns {
         Columns::new(&token_columns().into(), vec![ids, positions, targets])
     }
 
+    /// The tensors in the order of the columns, of the shapes that [`Column`] says.
     pub fn tensors(&self) -> &[Tensor] {
         &self.tensors
     }
 
-    /// The column with this name. Panics where there is none.
+    /// The column with this name. Panics where there is none. Its shape is as [`Column`] says.
     pub fn get(&self, name: &str) -> &Tensor {
         self.find(name).unwrap_or_else(|| panic!("no column {name}"))
     }
 
-    /// The column with this name, where there is one.
+    /// The column with this name, where there is one. Its shape is as [`Column`] says.
     pub fn find(&self, name: &str) -> Option<&Tensor> {
         let at = self.specs.iter().position(|column| column.name == name)?;
         Some(&self.tensors[at])
@@ -100,7 +101,7 @@ impl Columns {
         self.tensors.first().map_or(Device::Cpu, Tensor::device)
     }
 
-    /// The same columns with what `change` makes of each tensor and its axis of samples.
+    /// The same columns with what `change` makes of each tensor and its axis of samples. Shapes may change along that axis.
     pub fn map(&self, change: impl Fn(&Tensor, i64) -> Tensor) -> Columns {
         let changed = self.specs.iter().zip(&self.tensors).map(|(column, x)| change(x, column.axis()));
         Columns::new(&self.specs, changed.collect())

@@ -33,7 +33,7 @@ pub struct FeatureInput {
     pub placeholders: Vec<i64>,
 }
 
-/// Pairs the slots of features on a tape with what towers have made of them, both by input and level.
+/// Pairs the slots of features on a tape with what towers have made of them, both by input and level. Values are `[N, D]`.
 pub fn with_values(slots: &[Vec<Slot>], values: &[Vec<Tensor>]) -> Vec<(Slot, Tensor)> {
     let pairs = slots.iter().zip(values).flat_map(|(slots, values)| slots.iter().zip(values));
     pairs.map(|(slot, value)| (*slot, value.shallow_clone())).collect()

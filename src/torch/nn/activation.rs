@@ -58,6 +58,7 @@ impl Activation {
         }
     }
 
+    /// `x` of any shape to the same shape.
     pub fn forward(self, x: &Tensor) -> Tensor {
         match self {
             Activation::Gelu => x.gelu("none"),
@@ -72,7 +73,7 @@ impl Activation {
         }
     }
 
-    /// `act(gate) · up`; those with limits have their own.
+    /// `act(gate) · up`; those with limits have their own. Both and what is returned have one shape, `[…, F]`.
     pub fn gated(self, gate: &Tensor, up: &Tensor) -> Tensor {
         if self == Activation::ClampedSwiGlu {
             return self.forward(gate) * (up.clamp(-SWIGLU_LIMIT, SWIGLU_LIMIT) + 1.0);

@@ -112,13 +112,13 @@ impl PackedAttention {
         self.forward_with(q_THC, k_TKC, v_TKV, Scores::default())
     }
 
-    /// Works like `forward`, with these scores.
+    /// Works like `forward`, with these scores. `q_THC` `[T, H, C]`, `k_TKC` `[T, K, C]` and `v_TKV` `[T, K, V]` to `[T, H·V]`.
     pub fn forward_with(&self, q_THC: &Tensor, k_TKC: &Tensor, v_TKV: &Tensor, scores: Scores) -> Tensor {
         self.forward_sinking([q_THC, k_TKC, v_TKV], scores, None)
     }
 
     /// Works like `forward_with`, where every query also sees a key without a value whose score is the head's of `sinks_H`.
-    /// Panics where sinks meet a mask of blocks.
+    /// Panics where sinks meet a mask of blocks. Shapes as there; `sinks_H` `[H]`.
     pub fn forward_sinking(
         &self,
         [q_THC, k_TKC, v_TKV]: [&Tensor; 3],

@@ -82,6 +82,7 @@ impl Indexer {
     }
 
     /// Returns the rows of hidden states `x_TD` and query latents `q_TR`, both cut off from their graphs.
+    /// `x_TD` `[T, D]`, `q_TR` `[T, R]`.
     pub fn rows(&self, x_TD: &Tensor, q_TR: &Tensor, rope: &Rope) -> IndexRows {
         let (x_TD, q_TR) = (x_TD.detach(), q_TR.detach());
         let IndexerConfig { num_heads, head_dim, layout, .. } = self.config;

@@ -87,6 +87,7 @@ impl JointAttention {
     }
 
     /// Works like [`JointAttention::forward`] without the groups' own keys and values: no prefix is empty.
+    /// `q` `[S·L, H, C]`, `prefix` `[P, K, C]` each, to `[S·L, H·C]`.
     pub fn forward_prefix(&self, q: &Tensor, prefix: [&Tensor; 2], scores: Scores) -> Tensor {
         self.joined(|batch| {
             let [k, v] = prefix.map(|x| batch.prefix(x));

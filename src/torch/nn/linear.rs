@@ -46,7 +46,7 @@ impl Linear {
         }
     }
 
-    /// Works like `forward`, computed in the kind of `x` where that is wider than the weight's.
+    /// Works like `forward`, computed in the kind of `x` where that is wider than the weight's. `[…, inputs]` to `[…, outputs]`.
     pub fn forward_wide(&self, x: &Tensor) -> Tensor {
         if x.kind() == self.kind() {
             return self.forward(x);
@@ -55,6 +55,7 @@ impl Linear {
         linear(x, &weight, self.bias.as_ref().map(|bias| bias.to_kind(x.kind())).as_ref())
     }
 
+    /// `[…, inputs]` to `[…, outputs]`.
     pub fn forward(&self, x: &Tensor) -> Tensor {
         let y = linear(x, &self.weight, self.bias.as_ref());
         match &self.adapter {

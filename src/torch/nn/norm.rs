@@ -23,6 +23,7 @@ impl RmsNorm {
         RmsNorm { weight: scope.take(&format!("{name}.weight")), eps, zero_centered: false }
     }
 
+    /// `[…, D]` to `[…, D]`.
     pub fn forward(&self, x: &Tensor) -> Tensor {
         let weight = self.factor();
         if can_fuse(x) && x.dim() == 2 {
@@ -49,7 +50,7 @@ impl RmsNorm {
         }
     }
 
-    /// Works like `forward_heads`, and turns every head. Panics where `can_fuse` is false.
+    /// Works like `forward_heads`, and turns every head. Panics where `can_fuse` is false. `[T, H, C]` to `[T, H, C]`.
     pub fn forward_turned(&self, x_THC: &Tensor, turn: Turn<'_>) -> Tensor {
         let (parts, norm) = (self.num_parts(x_THC), self.factor());
         if parts == 1 {
@@ -63,7 +64,7 @@ impl RmsNorm {
         self.weight.size()[0] / x_THC.size()[2]
     }
 
-    /// The norm of every head of `x_THC`, and then the rotation.
+    /// The norm of every head of `x_THC`, and then the rotation. `[T, H, C]` to `[T, H, C]`.
     pub fn forward_rotated(&self, x_THC: &Tensor, rope: &Rope) -> Tensor {
         match rope.turn().filter(|_| can_fuse(x_THC)) {
             Some(turn) => norm_rope(x_THC, Some((&self.factor(), self.eps)), Some(turn)),
@@ -115,7 +116,7 @@ impl LayerNorm {
         LayerNorm { weight, bias, eps }
     }
 
-    /// Works like `forward`, in float32 and back whatever the kind of `x` is.
+    /// Works like `forward`, in float32 and back whatever the kind of `x` is. `[…, D]` to `[…, D]`.
     pub fn forward_wide(&self, x: &Tensor) -> Tensor {
         if matches!(x.kind(), Kind::Float | Kind::Double) {
             return self.forward(x);
@@ -124,6 +125,7 @@ impl LayerNorm {
         x32.layer_norm(weight.size(), Some(&weight), Some(&bias), self.eps, false).to_kind(x.kind())
     }
 
+    /// `[…, D]` to `[…, D]`.
     pub fn forward(&self, x: &Tensor) -> Tensor {
         x.layer_norm(self.weight.size(), Some(&self.weight), Some(&self.bias), self.eps, false)
     }

@@ -64,12 +64,12 @@ impl Rope {
     }
 
     /// Turns the first R channels of every head of `x_THC`. Computed in the tables' kind where that is wider, returned
-    /// in that of `x_THC`.
+    /// in that of `x_THC`. `[T, H, C]` to `[T, H, C]`.
     pub fn apply(&self, x_THC: &Tensor) -> Tensor {
         self.apply_as(x_THC, self.layout)
     }
 
-    /// Works like `apply`, with another layout than the config's.
+    /// Works like `apply`, with another layout than the config's. `[T, H, C]` to `[T, H, C]`.
     pub fn apply_as(&self, x_THC: &Tensor, layout: RopeLayout) -> Tensor {
         if is_table(&self.cos_TR) && can_fuse(x_THC) {
             let neighbors = layout == RopeLayout::Interleaved;
@@ -89,7 +89,7 @@ impl Rope {
         (x_THC * self.cos_TR.unsqueeze(1) + turned * self.sin_TR.unsqueeze(1)).to_kind(x_THC.kind())
     }
 
-    /// Undoes `apply`, the order of channels included. Computed by plain operators.
+    /// Undoes `apply`, the order of channels included. Computed by plain operators. `[T, H, C]` to `[T, H, C]`.
     pub fn apply_back(&self, x_THC: &Tensor) -> Tensor {
         let (width, turning) = (x_THC.size()[2], self.width());
         if turning < width {
@@ -115,7 +115,7 @@ impl Rope {
         [&self.cos_TR, &self.sin_TR]
     }
 
-    /// The rotations of other tokens, by rows of these tables.
+    /// The rotations of other tokens, by rows of these tables. Cosines and sines are `[T, R]`.
     #[must_use]
     pub fn with_tables(&self, tables: [Tensor; 2]) -> Rope {
         let [cos_TR, sin_TR] = tables.map(|table| table.contiguous());

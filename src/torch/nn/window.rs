@@ -13,7 +13,7 @@ pub(super) const MIN_CHUNK: i64 = 256;
 
 /// Works like [`PackedAttention::forward_with`] of causal `documents`, where a token sees `window` tokens, the last of them
 /// itself; and a key without a value whose score is the head's of `sinks_H`, where they are given. Documents may have a mask of
-/// blocks, which the window cuts as the mask says. Panics where sinks meet one.
+/// blocks, which the window cuts as the mask says. Panics where sinks meet one. Shapes as there; `sinks_H` is `[H]`.
 pub fn attend_window(
     documents: &PackedAttention,
     [q_THC, k_TKC, v_TKC]: [&Tensor; 3],

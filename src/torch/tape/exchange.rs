@@ -66,13 +66,13 @@ impl Exchange {
         self.counts.shallow_clone()
     }
 
-    /// Rows sorted by expert to where the experts are, sorted so again.
+    /// Rows sorted by expert to where the experts are, sorted so again. `[N, D]` to `[rows taken, D]`.
     pub fn to_experts(&self, group: &ProcessGroup, rows: &Tensor) -> Result<Moving, NativeError> {
         let (rows, started) = group.start_all_to_all(rows, &self.sent, &self.taken)?;
         Ok(Moving { rows, started, order: Some(self.order.shallow_clone()) })
     }
 
-    /// Back to where the rows came from, in their order there.
+    /// Back to where the rows came from, in their order there. `[rows taken, D]` to `[N, D]`.
     pub fn back(&self, group: &ProcessGroup, rows: &Tensor) -> Result<Moving, NativeError> {
         let rows = rows.index_select(0, &self.places);
         let (rows, started) = group.start_all_to_all(&rows, &self.taken, &self.sent)?;
@@ -90,6 +90,8 @@ pub(super) struct Moving {
 }
 
 impl Moving {
+    /// The rows `[rows, D]`, in the order in which they are wanted.
+    ///
     /// # Errors
     /// A rank is gone or did not come in time.
     pub fn wait(self) -> Result<Tensor, NativeError> {

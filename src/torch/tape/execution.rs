@@ -53,6 +53,7 @@ pub struct Execution {
 
 impl Execution {
     /// Inputs may also be given later, by `set_input`, as long as it is before an operation reads them.
+    /// Values have the shapes that the tape's operations read.
     pub fn new(tape: Rc<Tape>, params: Rc<ParamStore>, inputs: Vec<(Slot, Tensor)>) -> Execution {
         let mut needs_grad = vec![false; tape.num_slots as usize];
         for &(slot, requires_grad) in &tape.inputs {
@@ -66,7 +67,7 @@ impl Execution {
         Execution::with(tape, params, needs_grad, inputs)
     }
 
-    /// For evaluation and frozen pools: nothing is kept for a backward, and there is none.
+    /// For evaluation and frozen pools: nothing is kept for a backward, and there is none. Shapes as in [`Execution::new`].
     pub fn forward_only(tape: Rc<Tape>, params: Rc<ParamStore>, inputs: Vec<(Slot, Tensor)>) -> Execution {
         let needs_grad = vec![false; tape.num_slots as usize];
         Execution { forward_only: true, ..Execution::with(tape, params, needs_grad, inputs) }
@@ -141,6 +142,7 @@ impl Execution {
         &self.tape
     }
 
+    /// Gives an input its value, of the shape that the operations that read it expect.
     pub fn set_input(&mut self, slot: Slot, value: Tensor) {
         assert!(self.tape.inputs.iter().any(|(input, _)| *input == slot), "{slot:?} is not an input");
         self.values[slot.index()] = Some(value.detach());
@@ -203,11 +205,12 @@ impl Execution {
     }
 
     /// The value of an input, of a slot that is still to be read, or of one that is kept. Panics otherwise.
+    /// Its shape is what the operation that writes it makes.
     pub fn value(&self, slot: Slot) -> &Tensor {
         self.values[slot.index()].as_ref().unwrap_or_else(|| panic!("{slot:?} has no value now"))
     }
 
-    /// Gives a gradient to an output (or to any slot); several add up.
+    /// Gives a gradient to an output (or to any slot); several add up. It has the shape of the slot's value.
     pub fn seed(&mut self, slot: Slot, grad: Tensor) {
         self.accumulate(slot, grad);
     }
@@ -294,11 +297,12 @@ impl Execution {
     }
 
     /// The gradient of an input, after `backward`. `None` where nothing that was seeded depends on it.
+    /// It has the shape of the input.
     pub fn input_grad(&self, slot: Slot) -> Option<Tensor> {
         self.grads[slot.index()].as_ref().map(Tensor::shallow_clone)
     }
 
-    /// Works like [`Execution::input_grad`], which is then no longer here.
+    /// Works like [`Execution::input_grad`], which is then no longer here. It has the shape of the input.
     pub fn take_grad(&mut self, slot: Slot) -> Option<Tensor> {
         self.grads[slot.index()].take()
     }

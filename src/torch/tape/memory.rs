@@ -105,7 +105,7 @@ impl Memory {
         self.measured[index].fixed = true;
     }
 
-    /// Waits until there is room for what operation `index`, which reads `reads`, will hold.
+    /// Waits until there is room for what operation `index`, which reads `reads`, will hold. Tensors may have any shape.
     pub fn prepare(&mut self, index: usize, reads: &[Tensor]) -> Result<(), NativeError> {
         let expected = match &self.course {
             Course::Planned(plan) => self.choices[index].bytes(&plan.operations[index]),
@@ -114,7 +114,7 @@ impl Memory {
         self.make_room(expected)
     }
 
-    /// Takes what operation `index` holds; tensors that lie in the memory of `slots` are its own.
+    /// Takes what operation `index` holds; tensors that lie in the memory of `slots` are its own. Tensors may have any shape.
     pub fn hold(&mut self, index: usize, source: Source, slots: &[Tensor]) -> Result<(), NativeError> {
         let held = Held::new(source, &addresses(slots));
         let bytes = held.bytes();
@@ -176,6 +176,7 @@ impl Memory {
     }
 
     /// Counts what an operation that was computed again holds now besides its inputs, which `slots` lie in.
+    /// Tensors may have any shape.
     pub fn recomputed(&mut self, index: usize, source: Source, slots: &[Tensor]) {
         let all = Held::new(source, &addresses(slots)).bytes();
         let measured = &mut self.measured[index];

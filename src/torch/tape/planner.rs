@@ -49,7 +49,7 @@ impl MemoryPlanner {
     }
 
     /// An execution as [`Execution::new`] makes it, under the plan for a micro-batch of `rows` rows of which `alive` are
-    /// between their forward and the end of their backward at once.
+    /// between their forward and the end of their backward at once. Inputs have the shapes that the tape's operations read.
     ///
     /// # Errors
     /// The budget is too small for any plan.

@@ -170,7 +170,7 @@ impl Tape {
     }
 
     /// A segment: `forward` maps the values of `reads` to those of the new slots, by operations with autograd, using
-    /// no parameters but `params`.
+    /// no parameters but `params`. Shapes are the operation's own.
     pub fn run(
         &mut self,
         name: impl Into<String>,

@@ -136,7 +136,7 @@ impl Transfers {
         self.ask(from, to, integers)
     }
 
-    /// Copies a buffer of the host to new memory of the device. `integers` as for [`Transfers::to_host`].
+    /// Copies a buffer of the host to new memory of the device. `integers` as for [`Transfers::to_host`]. `[N]`, bytes.
     ///
     /// # Errors
     /// The device failed.
@@ -146,7 +146,7 @@ impl Transfers {
         self.ask(from, to, integers)
     }
 
-    /// Copies bytes of the host to memory of the device, which nobody reads until the end.
+    /// Copies bytes of the host to memory of the device, which nobody reads until the end. Both are `[N]`, bytes.
     ///
     /// # Errors
     /// The device failed.
@@ -181,7 +181,7 @@ impl Transfers {
         buffer.narrow(0, 0, bytes)
     }
 
-    /// A buffer of the host that is no longer needed.
+    /// A buffer of the host that is no longer needed. `[N]`, bytes.
     pub fn give_back(&self, buffer: Tensor) {
         let size = buffer_size(buffer.numel() as i64);
         let whole = buffer.as_strided([size], [1], Some(0));

@@ -40,7 +40,7 @@ pub struct Model {
     pub audio_encoder: Part,
     /// The projector of the audio tower's features to the width of the language model.
     pub audio_projector: Part,
-    /// The text tower: T5's or UMT5's encoder, or a language model whose hidden states are features.
+    /// The text tower: the encoder of T5, of UMT5 or of CLIP, or a language model whose hidden states are features.
     pub text_encoder: Part,
     /// The projector of the text tower's states to the width of the language model.
     pub text_projector: Part,
@@ -120,14 +120,15 @@ pub struct TextTower {
     /// own for that model, else `{}`.
     pub template: Option<String>,
     /// Tokens of a text, the template's included, behind which it is cut off; `null`: as the model's `config.json` says,
-    /// else 546 for Qwen-Image, else 512.
+    /// else 546 for Qwen-Image, else the positions of CLIP's tower (77), else 512.
     #[schemars(range(min = 1))]
     pub max_tokens: Option<usize>,
     /// Tokens at the beginning, such as a template's, that have no features; `null`: as the model's `config.json` says,
     /// else 34 for Qwen-Image, else 0.
     pub drop_tokens: Option<usize>,
     /// The states that are taken, side by side, counted as `hidden_states` of transformers are: 0 are the embeddings, -1 the
-    /// last layer's behind the last norm. `null`: as the model's `config.json` says, else `[-1]`.
+    /// last layer's behind the last norm (also of CLIP, whose `hidden_states` have it before). `null`: as the model's
+    /// `config.json` says, else `[-1]`.
     pub layers: Option<Vec<i64>>,
 }
 

@@ -72,12 +72,27 @@ fn the_checkpoint_of_the_stage_before_takes_the_place_of_the_first_model() {
     assert_eq!(model.load.unwrap().as_str(), format!("{dir}/align/checkpoints/step-00000010"));
     assert_eq!(model.weights, Weights::Load);
     assert!(model.foundation.load.is_none() && model.foundation.config.is_empty());
+    // One of a diffusion model has no config.json at its top.
+    for name in ["model_index.json", "tokenizer/tokenizer.json", "transformer/diffusion_pytorch_model.safetensors"] {
+        bench.file(&format!("out/align/checkpoints/step-00000011/{name}"), "{}");
+    }
+    let model = bench.stage(&words, StageStart::Checkpoint).unwrap().config.model;
+    assert!(model.load.unwrap().as_str().ends_with("step-00000011"));
     // A stage that names its model keeps it.
     bench.file("m/model.safetensors", "");
     let own = ["stage=own", words[1]];
     let model = bench.stage(&own, StageStart::Checkpoint).unwrap().config.model;
     assert!(model.load.unwrap().as_str().ends_with("/m") && model.weights == Weights::Random);
     assert!(model.foundation.load.is_some());
+}
+
+#[test]
+fn keys_of_a_part_are_as_they_were_written() {
+    let parts = Model::default().parts().map(|(key, _)| key.to_owned());
+    assert_eq!(super::node::PARTS.map(|part| format!("model.{part}")), parts);
+    for part in parts {
+        assert!(super::node::is_free_form(&format!("{part}.overrides.a-key")), "{part}");
+    }
 }
 
 #[test]

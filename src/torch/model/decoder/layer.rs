@@ -132,6 +132,7 @@ impl Layer {
     }
 
     /// The residual after the mixer (0) or the feed-forward (1), which `run` computes of what it reads; without a tape.
+    /// `[T, D]` to `[T, D]`.
     pub fn with_branch(&self, branch: usize, x: Tensor, run: impl FnOnce(&Tensor) -> Tensor) -> Tensor {
         let normed = |y_TD: Tensor| match &self.output_norms {
             Some(norms) => norms[branch].norm.forward(&y_TD),

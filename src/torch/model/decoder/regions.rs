@@ -75,7 +75,7 @@ impl<T: ?Sized + 'static> Branch<T> {
         Entered { x, is_normed: false, ids: [self.norm_ids.as_slice(), &self.ids].concat() }
     }
 
-    /// Returns what the module reads.
+    /// Returns what the module reads. `[T, D]` to `[T, D]`.
     pub fn normed(&self, x: &Tensor, is_normed: bool) -> Tensor {
         if is_normed { x.shallow_clone() } else { self.input(x) }
     }
@@ -133,7 +133,7 @@ pub(super) struct TokenTable {
 }
 
 impl TokenTable {
-    /// The rows of these tokens; of a part, zeros for tokens that others have.
+    /// The rows of these tokens; of a part, zeros for tokens that others have. `ids` `[T]`, int64, to `[T, D]`.
     pub fn look_up(&self, ids: &Tensor) -> Tensor {
         let rows = self.rows(ids);
         match self.scale {

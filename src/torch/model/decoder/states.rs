@@ -19,8 +19,8 @@ pub struct Among {
 
 impl Decoder {
     /// Records texts that end at `cu_seqlens` `[0, …, T]`; `ids` is `[T, 1]`. Returns the states `[T, D]` after the embedding
-    /// and after each layer of the stage, which is the first and whole on one rank. What balances routers is left out. Positions
-    /// count from 0 in each text, but for what `among` says.
+    /// and after each layer of the stage, which is the first; ranks that share layers have all tokens between them. What balances
+    /// routers is left out. Positions count from 0 in each text, but for what `among` says.
     pub(in crate::model) fn record_states(
         &self,
         tape: &mut Tape,
@@ -53,9 +53,12 @@ impl Decoder {
             piece: None,
             key_values: Vec::new(),
         };
+        // Pictures among the tokens were recorded before.
+        recording.set_alike(tape, false);
         let table = self.token_table();
         let look_up = move |reads: &[Tensor]| vec![table.look_up(&reads[0].flatten(0, -1).to_kind(Kind::Int64))];
         let mut x = tape.run("embed", &[self.embedding().id], policy, &[ids], 1, look_up)[0];
+        x = recording.leave_region(tape, x);
         let (rows, levels) = features.unwrap_or_else(|| (Rc::new(Tensor::new()), Vec::new()));
         if let Some(features) = levels.first() {
             x = tape.put_rows(x, rows.clone(), *features);

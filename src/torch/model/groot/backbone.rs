@@ -67,7 +67,7 @@ impl Backbone {
         Tensor::from_slice(&self.input.rows(ids)).to_device(self.device)
     }
 
-    /// The same states at once, without gradients.
+    /// The same states at once, without gradients. Returns `[T, D]`; features are `[N, D]`.
     pub fn forward(&self, columns: &Columns, cu_seqlens: &[usize], features: &[Tensor]) -> Tensor {
         let ids = columns.get(INPUT_IDS);
         let of_pictures = Vec::<i64>::try_from(ids).expect("a row of integers");

@@ -28,7 +28,7 @@ impl Answers {
         }
     }
 
-    /// See [`Pairs::loss`]. Panics where the loss needs a reference, and there is none.
+    /// See [`Pairs::loss`]. Panics where the loss needs a reference, and there is none. `losses_L` is `[L]`; shapes as there.
     pub fn loss(&self, losses_L: &Tensor, reference: Option<&Tensor>, scale: f64) -> [Tensor; 2] {
         match self {
             Answers::Pairs(pairs) => pairs.loss(losses_L, reference, scale),

@@ -79,6 +79,7 @@ impl Groups {
     }
 
     /// Works like [`Pairs::loss`](super::Pairs::loss) over answers; `reference` has the log-probability of each document.
+    /// `losses_L` is `[L]`, `reference` `[documents, 2]`; returns a scalar and `[measures]`.
     pub fn loss(&self, losses_L: &Tensor, reference: &Tensor, scale: f64) -> [Tensor; 2] {
         let device = losses_L.device();
         if self.groups.is_empty() {

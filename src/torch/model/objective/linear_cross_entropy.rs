@@ -35,6 +35,7 @@ pub struct LinearCrossEntropy {
 
 impl LinearCrossEntropy {
     /// `labels_L` are int64, all counted. Panics where one is not of the vocabulary.
+    /// `head_VD` is `[V, D]`, `bias_V` `[V]`, `labels_L` `[L]`.
     pub fn new(head_VD: Tensor, bias_V: Option<Tensor>, labels_L: Tensor, scale: f64) -> LinearCrossEntropy {
         let trained = [head_VD.requires_grad(), bias_V.as_ref().is_some_and(Tensor::requires_grad)];
         let (head_VD, bias_V) = (head_VD.detach(), bias_V.map(|bias_V| bias_V.detach()));
@@ -199,6 +200,7 @@ impl Custom for LinearCrossEntropy {
 }
 
 /// `cap · tanh(scores / cap)`: nearly the scores where they are small, and never beyond ± `cap` (Gemma 2).
+/// Any shape, which stays.
 pub fn soft_capped(scores: &Tensor, cap: f64) -> Tensor {
     (scores / cap).tanh() * cap
 }

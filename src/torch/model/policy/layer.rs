@@ -203,7 +203,7 @@ impl FeedForward {
         FeedForward { norm, mlp: SwiGlu::new(scope, (GateUp::Separate([gate, up]), down), activation) }
     }
 
-    /// Rows of a stream to the gated branch.
+    /// Rows of a stream to the gated branch. `[rows, D]` to `[rows, D]`; `condition` is that of the norm.
     pub fn forward(&self, x: &Tensor, condition: Option<&Tensor>) -> Tensor {
         let (x, modulation) = self.norm.forward(x, condition);
         gated(self.mlp.forward(&x), modulation.as_ref())

@@ -36,7 +36,7 @@ impl MakeSettings {
         objective::noise(self.seed, row.id, row.purpose, &[num_tokens(row), width])
     }
 
-    /// The samples of a micro-batch before their first step, from `noise`, one a sample.
+    /// The samples of a micro-batch before their first step, from `noise`, one a sample. Noise is `[tokens, width]`.
     ///
     /// # Panics
     /// A sample has no target.
@@ -46,7 +46,7 @@ impl MakeSettings {
     }
 
     /// Takes all steps of the samples that the model is told noise levels within `levels` of; `features` are what towers made of
-    /// their items. `None`: the model makes no latents.
+    /// their items. `None`: the model makes no latents. Features are `[N, D]`.
     ///
     /// # Errors
     /// The device failed.
@@ -118,7 +118,7 @@ impl MakeSettings {
         Sampler::new(&self.schedule, num_tokens(row) as usize)
     }
 
-    /// Returns what [`Underway::tensors`] are of.
+    /// Returns what [`Underway::tensors`] are of. Tensors have the shapes that they had.
     ///
     /// # Errors
     /// One is missing: they are of another sampler.
@@ -140,7 +140,7 @@ pub struct Underway {
 }
 
 impl Underway {
-    /// All that the next steps depend on, with names.
+    /// All that the next steps depend on, with names. The sample is `[tokens, width]`, and so is what its sampler keeps of it.
     pub fn tensors(&self) -> Vec<(String, Tensor)> {
         let own = [("x", self.x.shallow_clone())].into_iter().chain(self.sampler.state());
         own.map(|(name, tensor)| (name.to_owned(), tensor)).collect()

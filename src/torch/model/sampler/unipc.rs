@@ -25,6 +25,7 @@ fn lambda(sigma: f64) -> f64 {
 
 impl UniPc {
     /// All that it is, with names; nothing before the first step and after the last.
+    /// `numbers` is `[2]`, the others have the shape of the sample.
     pub fn state(&self) -> Vec<(&'static str, Tensor)> {
         let Some(Former { sigma, x, m, used, r }) = &self.former else { return Vec::new() };
         let numbers = Tensor::from_slice(&[*sigma, r.unwrap_or(f64::NAN)]);
@@ -33,7 +34,7 @@ impl UniPc {
         own.into_iter().chain(used).collect()
     }
 
-    /// Undoes [`UniPc::state`].
+    /// Undoes [`UniPc::state`]. Shapes as there.
     ///
     /// # Errors
     /// The tensor that is missing.
@@ -46,6 +47,7 @@ impl UniPc {
     }
 
     /// From noise level `sigma` to `next`, which is 0 in the last step.
+    /// `x` and `velocity` are `[tokens, width]`, as is what is returned.
     pub fn step(&mut self, x: &Tensor, velocity: &Tensor, [sigma, next]: [f64; 2]) -> Tensor {
         let m = x - velocity * sigma;
         let x = match &self.former {

@@ -51,6 +51,7 @@ impl DecoderTower {
     ) -> Vec<Slot> {
         let mut states = self.decoder.record_states(tape, ends, ids, among, policy);
         if let Some(Part { part, ids }) = &self.norm {
+            tape.set_alike(self.decoder.config().parallel.tp > 1);
             let (norm, last) = (Rc::clone(part), states.last_mut().expect("the embeddings"));
             let forward = move |reads: &[Tensor]| vec![norm.forward(&reads[0])];
             *last = tape.run("norm", ids, policy, &[*last], 1, forward)[0];

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use loongforge_core::message::{Grid, NoPicturedText};
 use tch::{Kind, Tensor};
 
+use super::clip::{ClipTextConfig, ClipTextTower};
 use super::decoder::DecoderTower;
 use super::pictured::PicturedTexts;
 use super::t5::T5Config;
@@ -14,6 +15,7 @@ use crate::model::audio::{AudioProjector, AudioProjectorConfig};
 use crate::model::decoder::{Among, DecoderConfig};
 use crate::model::encoder::{EncoderFamily, EncoderModel, EncoderTape};
 use crate::model::parallel_errors::TensorParallelError;
+use crate::model::tower_blocks::Divided;
 use crate::model::vision::{VisionConfig, VisionEncoder};
 use crate::params::{ParallelRank, ParamSpec, ParamStore};
 use crate::tape::{Policy, Slot, Tape};
@@ -46,6 +48,7 @@ pub struct Pictures {
 #[allow(clippy::large_enum_variant, reason = "one a model")]
 pub enum TextTowerConfig {
     T5(T5Config),
+    Clip(ClipTextConfig),
     Decoder(DecoderConfig),
 }
 
@@ -54,6 +57,7 @@ impl TextTowerConfig {
     pub fn width(&self) -> i64 {
         match self {
             TextTowerConfig::T5(config) => config.width,
+            TextTowerConfig::Clip(config) => config.block.width,
             TextTowerConfig::Decoder(config) => config.hidden_size,
         }
     }
@@ -61,8 +65,21 @@ impl TextTowerConfig {
     pub fn num_layers(&self) -> usize {
         match self {
             TextTowerConfig::T5(config) => config.num_layers,
+            TextTowerConfig::Clip(config) => config.num_layers,
             TextTowerConfig::Decoder(config) => config.num_layers(),
         }
+    }
+
+    /// Returns what the rank at `place` computes of it.
+    fn divided(&self, place: &ParallelRank) -> Result<TextTowerConfig, TensorParallelError> {
+        Ok(match self {
+            TextTowerConfig::T5(config) => TextTowerConfig::T5(config.divided(place)?),
+            TextTowerConfig::Clip(config) => {
+                let block = config.block.divided(place, "text_encoder.num_attention_heads")?;
+                TextTowerConfig::Clip(ClipTextConfig { block, ..config.clone() })
+            }
+            TextTowerConfig::Decoder(config) => TextTowerConfig::Decoder(config.divided(place)?),
+        })
     }
 }
 
@@ -70,6 +87,15 @@ impl TextConfig {
     /// Width of the states of a token, side by side.
     pub fn width(&self) -> i64 {
         self.tower.width() * self.layers.len() as i64
+    }
+
+    fn is_split(&self) -> bool {
+        let parallel = match &self.tower {
+            TextTowerConfig::T5(config) => &config.parallel,
+            TextTowerConfig::Clip(config) => &config.block.parallel,
+            TextTowerConfig::Decoder(config) => &config.parallel,
+        };
+        parallel.tp > 1
     }
 
     /// Layers that are computed, and whether the last norm is.
@@ -89,10 +115,13 @@ struct TextEncoder {
     projector: Option<AudioProjector>,
     policy: Policy,
     kind: Kind,
+    /// True if ranks share the tower's layers.
+    is_split: bool,
 }
 
 enum Tower {
     T5(Box<T5Tower>),
+    Clip(Box<ClipTextTower>),
     Decoder(Box<DecoderTower>),
 }
 
@@ -101,6 +130,7 @@ impl EncoderFamily for TextConfig {
         let (num_layers, with_norm) = self.depth();
         let mut specs = match &self.tower {
             TextTowerConfig::T5(config) => config.specs(num_layers, with_norm),
+            TextTowerConfig::Clip(config) => config.specs(num_layers, with_norm),
             TextTowerConfig::Decoder(config) => DecoderTower::specs(config, num_layers),
         };
         specs.extend(self.pictures.iter().flat_map(|pictures| pictures.tower.specs()));
@@ -112,6 +142,9 @@ impl EncoderFamily for TextConfig {
         let (num_layers, with_norm) = self.depth();
         let tower = match &self.tower {
             TextTowerConfig::T5(config) => Tower::T5(Box::new(T5Tower::new(config, num_layers, with_norm, params))),
+            TextTowerConfig::Clip(config) => {
+                Tower::Clip(Box::new(ClipTextTower::new(config, num_layers, with_norm, params)))
+            }
             TextTowerConfig::Decoder(config) => Tower::Decoder(Box::new(DecoderTower::new(config, num_layers, params))),
         };
         let pictures =
@@ -120,6 +153,7 @@ impl EncoderFamily for TextConfig {
             tower,
             pictures: self.pictures.as_ref().map(pictures),
             kind: params.flat().kind(),
+            is_split: self.is_split(),
             layers: self.layers.clone(),
             drop_tokens: self.drop_tokens,
             projector: self.projector.as_ref().map(|config| AudioProjector::new(config, params)),
@@ -139,8 +173,13 @@ impl EncoderFamily for TextConfig {
         self.projector.as_ref().is_some_and(|projector| projector.has(name))
     }
 
-    fn divided(&self, _place: &ParallelRank) -> Result<Arc<dyn EncoderFamily>, TensorParallelError> {
-        Err(TensorParallelError::Unsupported { what: "a text tower" })
+    fn divided(&self, place: &ParallelRank) -> Result<Arc<dyn EncoderFamily>, TensorParallelError> {
+        // Ranks have all tokens between layers.
+        let place = ParallelRank { sequence: false, ..*place };
+        let pictures = |it: &Pictures| Ok(Pictures { tower: it.tower.local(&place)?, ..it.clone() });
+        let pictures = self.pictures.as_ref().map(pictures).transpose()?;
+        let local = TextConfig { tower: self.tower.divided(&place)?, pictures, ..self.clone() };
+        Ok(Arc::new(Divided { local, whole: self.clone(), place }))
     }
 
     fn num_features(&self, grid: Grid) -> usize {
@@ -192,6 +231,7 @@ impl TextEncoder {
         let kept: Vec<i64> = ends.windows(2).flat_map(kept).collect();
         let states = match &self.tower {
             Tower::T5(tower) => tower.record(&mut tape, ends, ids, self.policy),
+            Tower::Clip(tower) => tower.record(&mut tape, ends, ids, self.policy),
             Tower::Decoder(tower) => tower.record(&mut tape, ends, ids, among, self.policy),
         };
         let taken: Vec<Slot> = self.layers.iter().map(|layer| states[*layer]).collect();
@@ -201,6 +241,8 @@ impl TextEncoder {
             let rows = || Tensor::from_slice(&kept).to_device(side_by_side.device());
             vec![if drops { side_by_side.index_select(0, &rows()) } else { side_by_side }]
         };
+        // The projector is not split.
+        tape.set_alike(self.is_split);
         let features = tape.run("states", &[], self.policy, &taken, 1, forward)[0];
         let features = match &self.projector {
             Some(projector) => projector.record(&mut tape, features, self.policy),

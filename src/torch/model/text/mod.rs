@@ -1,6 +1,7 @@
-//! Text towers: hidden states of an encoder (T5, UMT5) or of a decoder, as features of a caption. A caption is an item of as
+//! Text towers: hidden states of an encoder (T5, UMT5, CLIP) or of a decoder, as features of a caption. A caption is an item of as
 //! many rows as it has tokens, with the id of a token in each.
 
+mod clip;
 mod decoder;
 mod encoder;
 pub(super) mod parts;

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::encoder::{TextConfig, TextTowerConfig};
-use super::t5;
+use super::{clip, t5};
 use crate::model::audio::{AudioProjectorConfig, ProjectorMap};
 use crate::model::decoder::DecoderConfig;
 use crate::model::keys::{Keys, ModelConfigError};
@@ -39,6 +39,7 @@ pub(in crate::model) fn read_states(
     let tower = match encoder.text_or("model_type")?.ok_or_else(|| encoder.missing("model_type"))? {
         "t5" => TextTowerConfig::T5(t5::read(encoder, "text_encoder.", true)?),
         "umt5" => TextTowerConfig::T5(t5::read(encoder, "text_encoder.", false)?),
+        "clip_text_model" => TextTowerConfig::Clip(clip::read(encoder, "text_encoder.")?),
         _ => TextTowerConfig::Decoder(read_decoder(encoder)?),
     };
     if let Some(keys) = text {

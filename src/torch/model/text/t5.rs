@@ -4,8 +4,9 @@ use serde_json::json;
 
 use super::relative::Buckets;
 use crate::model::keys::{Keys, ModelConfigError};
+use crate::model::parallel_errors::TensorParallelError;
 use crate::nn::{Activation, Linear, RmsNorm};
-use crate::params::{Init, ParamSpec};
+use crate::params::{Init, ParallelRank, ParamSpec};
 
 type Result<T> = std::result::Result<T, ModelConfigError>;
 
@@ -31,6 +32,8 @@ pub struct T5Config {
     pub inner: i64,
     pub num_layers: usize,
     pub buckets: Buckets,
+    /// Tells whose part of the layers this is; `num_heads` and `inner` are the part's.
+    pub parallel: ParallelRank,
     /// True if all layers take the biases of the first (T5); else each has its own (UMT5).
     pub shares_bias: bool,
     pub activation: Activation,
@@ -72,6 +75,7 @@ pub(super) fn read(keys: &Keys<'_>, prefix: &str, shares_bias: bool) -> Result<T
         inner: keys.size("d_ff")?,
         num_layers: keys.size("num_layers")? as usize,
         buckets,
+        parallel: ParallelRank::default(),
         shares_bias,
         activation,
         is_gated,
@@ -84,6 +88,24 @@ impl T5Config {
     /// The names of the maps into the MLP.
     pub(super) fn ups(&self) -> &'static [&'static str] {
         if self.is_gated { &["wi_0", "wi_1"] } else { &["wi"] }
+    }
+
+    /// Returns what the rank at `place` computes of it.
+    ///
+    /// # Errors
+    /// Heads or the inner width cannot be split into as many parts.
+    pub(super) fn divided(&self, place: &ParallelRank) -> std::result::Result<T5Config, TensorParallelError> {
+        let (ranks, heads) = (place.tp as i64, self.num_heads);
+        if heads % ranks != 0 {
+            return Err(TensorParallelError::Tensor { key: "text_encoder.num_heads", size: heads, ranks: place.tp });
+        }
+        if self.inner < ranks {
+            let (key, axis) = ("text_encoder.d_ff", "tensor_parallel");
+            return Err(TensorParallelError::TooFew { key, size: self.inner, axis, ranks: place.tp });
+        }
+        let inner = place.part(self.inner);
+        let (num_heads, inner) = (heads / ranks, inner.end - inner.start);
+        Ok(T5Config { num_heads, inner, parallel: *place, ..self.clone() })
     }
 
     /// The prefix of a layer's names.

@@ -8,7 +8,7 @@ use tch::{Device, Kind, Tensor};
 
 use super::relative::RelativeAttention;
 use super::t5::{ATTENTION, ATTENTION_NORM, EMBEDDING, FINAL_NORM, MLP, MLP_NORM, T5Config};
-use crate::model::tower_blocks::Part;
+use crate::model::tower_blocks::{Part, beside};
 use crate::nn::{Activation, Linear, RmsNorm};
 use crate::params::{ParamId, ParamStore, Scope};
 use crate::tape::{Policy, Slot, Tape};
@@ -67,20 +67,27 @@ impl T5Tower {
         let look_up = move |reads: &[Tensor]| {
             vec![Tensor::embedding(&table, &reads[0].flatten(0, -1).to_kind(Kind::Int64), -1, false, false)]
         };
+        // What is not in a layer all ranks compute alike.
+        let is_split = self.config.parallel.tp > 1;
+        tape.set_alike(is_split);
         let mut x = tape.run("embed", &self.embedding.ids, policy, &[ids], 1, look_up)[0];
+        tape.set_alike(false);
         let mut states = vec![x];
         for (number, (attention, mlp)) in self.blocks.iter().enumerate() {
             let (branch, texts) = (attention.part.clone(), texts.clone());
             let forward = move |reads: &[Tensor]| vec![branch.forward(&reads[0], &texts)];
-            let y = tape.run(format!("block {number} attention"), &attention.ids, policy, &[x], 1, forward)[0];
-            x = tape.add(x, y);
+            x = beside(tape, x, is_split, |tape, x| {
+                tape.run(format!("block {number} attention"), &attention.ids, policy, &[x], 1, forward)[0]
+            });
             let branch = mlp.part.clone();
             let forward = move |reads: &[Tensor]| vec![branch.forward(&reads[0])];
-            let y = tape.run(format!("block {number} mlp"), &mlp.ids, policy, &[x], 1, forward)[0];
-            x = tape.add(x, y);
+            x = beside(tape, x, is_split, |tape, x| {
+                tape.run(format!("block {number} mlp"), &mlp.ids, policy, &[x], 1, forward)[0]
+            });
             states.push(x);
         }
         if let Some(norm) = &self.norm {
+            tape.set_alike(is_split);
             let part: Rc<RmsNorm> = norm.part.clone();
             let forward = move |reads: &[Tensor]| vec![part.forward(&reads[0])];
             *states.last_mut().expect("the embeddings") = tape.run("norm", &norm.ids, policy, &[x], 1, forward)[0];

@@ -20,6 +20,7 @@ impl CausalConv {
         CausalConv { weight: scope.take(&format!("{name}.weight")), bias: scope.take(&format!("{name}.bias")) }
     }
 
+    /// `[T, H, W, C]` to `[T, H, W, out]`, after the frames that `past` has kept.
     pub fn forward(&self, x_THWC: &Tensor, past: &mut Past) -> Tensor {
         let looks_back = self.weight.size()[2] - 1;
         let before = if looks_back > 0 { past.frames(Some(x_THWC), looks_back) } else { None };
@@ -28,6 +29,7 @@ impl CausalConv {
     }
 
     /// The output at frame number `first` of those that `parts` are, one after the other, and at every `stride`th behind it.
+    /// Parts are `[T, H, W, C]`; returns `[frames, H, W, out]`.
     pub fn frames<'a>(&self, parts: impl Iterator<Item = &'a Tensor>, (first, stride): (i64, usize)) -> Tensor {
         let frames: Vec<Tensor> = parts.flat_map(|part| part.split(1, 0)).collect();
         // From the last tap on, which sees the frame itself.
@@ -68,11 +70,12 @@ impl ChannelNorm {
         ChannelNorm { gamma: scope.take(&format!("{name}.gamma")) }
     }
 
+    /// `[T, H, W, C]` to `[T, H, W, C]`.
     pub fn forward(&self, x_THWC: &Tensor) -> Tensor {
         self.by_parts(x_THWC, |y| y)
     }
 
-    /// The norm and SiLU.
+    /// The norm and SiLU. `[T, H, W, C]` to `[T, H, W, C]`.
     pub fn activated(&self, x_THWC: &Tensor) -> Tensor {
         self.by_parts(x_THWC, |mut y| y.silu_())
     }
@@ -112,6 +115,7 @@ impl Residual {
         }
     }
 
+    /// `[T, H, W, C]` to `[T, H, W, out]`.
     pub fn forward(&self, x_THWC: &Tensor, past: &mut Past) -> Tensor {
         let y = self.convs[0].forward(&self.norms[0].activated(x_THWC), past);
         let mut y = self.convs[1].forward(&self.norms[1].activated(&y), past);
@@ -138,6 +142,7 @@ impl FrameAttention {
         }
     }
 
+    /// `[T, H, W, C]` to `[T, H, W, C]`.
     pub fn forward(&self, x_THWC: &Tensor) -> Tensor {
         let [to_qkv, proj] = self.maps.each_ref().map(|(weight, bias)| (weight.flatten(1, -1), bias));
         let qkv = linear(&self.norm.forward(x_THWC).flatten(1, 2).unsqueeze(1), &to_qkv.0, Some(to_qkv.1));

@@ -31,7 +31,7 @@ impl Past {
     }
 
     /// Returns what the layer that asks kept of earlier chunks, at most `count` frames, and keeps as many for the next one.
-    /// `x` are the layer's frames of this chunk, `None` where it looks at none of them.
+    /// `x` are the layer's frames of this chunk, `None` where it looks at none of them. Frames are `[count, H, W, C]`.
     pub fn frames(&mut self, x_THWC: Option<&Tensor>, count: i64) -> Option<Tensor> {
         let at = self.next;
         self.next += 1;

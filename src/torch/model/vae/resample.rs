@@ -26,6 +26,7 @@ impl Down {
         Down { weight, bias, time: has_time.then(|| CausalConv::new(scope, &format!("{name}.time_conv"))) }
     }
 
+    /// `[T, H, W, C]` to `[T, H/2, W/2, out]`; of frames behind the first, with time, half as many.
     pub fn forward(&self, x_THWC: &Tensor, past: &mut Past) -> Tensor {
         let x = conv2d(x_THWC, &self.weight, Some(&self.bias), 2);
         let Some(conv) = &self.time else { return x };
@@ -44,6 +45,7 @@ impl Up {
         Up { weight, bias, time: has_time.then(|| CausalConv::new(scope, &format!("{name}.time_conv"))) }
     }
 
+    /// `[T, H, W, C]` to `[T, 2H, 2W, out]`; of frames behind the first, with time, twice as many.
     pub fn forward(&self, x_THWC: &Tensor, past: &mut Past) -> Tensor {
         let x = match &self.time {
             Some(conv) => doubled_in_time(x_THWC, conv, past),

@@ -93,8 +93,9 @@ impl Encoder {
         self.patch.rows(&self.latents(pixels_THWC, [1, self.config.factors()[0]]))
     }
 
-    /// Pixels to latents, so many frames at a time: `first`, which is one more than a multiple of the frames of a latent, and
-    /// then a multiple of them. All such numbers give the same; more take more memory.
+    /// Pixels `[T, H, W, 3]` to latents `[T, H, W, C]` of their own sizes, so many frames at a time: `first`, which is one more
+    /// than a multiple of the frames of a latent, and then a multiple of them. All such numbers give the same; more take more
+    /// memory.
     ///
     /// # Panics
     /// The frames behind the first are not whole latents.

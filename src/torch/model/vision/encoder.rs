@@ -40,6 +40,15 @@ impl VisionConfig {
         }
         self
     }
+
+    /// Returns what the rank at `place` computes of it. Projectors are not split.
+    ///
+    /// # Errors
+    /// The heads cannot be split into as many parts.
+    pub(in crate::model) fn local(&self, place: &ParallelRank) -> Result<VisionConfig, TensorParallelError> {
+        let block = self.tower.block.divided(place, "vision_config.num_heads")?;
+        Ok(VisionConfig { tower: TowerConfig { block, ..self.tower.clone() }, ..self.clone() })
+    }
 }
 
 /// The encoder on the parameters of a store.
@@ -52,10 +61,7 @@ pub(in crate::model) struct VisionEncoder {
 
 impl EncoderFamily for VisionConfig {
     fn divided(&self, place: &ParallelRank) -> Result<Arc<dyn EncoderFamily>, TensorParallelError> {
-        let tower =
-            TowerConfig { block: self.tower.block.divided(place, "vision_config.num_heads")?, ..self.tower.clone() };
-        let local = VisionConfig { tower, ..self.clone() };
-        Ok(Arc::new(Divided { local, whole: self.clone(), place: *place }))
+        Ok(Arc::new(Divided { local: self.local(place)?, whole: self.clone(), place: *place }))
     }
 
     fn specs(&self) -> Vec<ParamSpec> {

@@ -88,7 +88,7 @@ impl ActionDecoder {
         self.map.forward(&x, domains, &vec![x.size()[0] / num_samples; num_samples as usize])
     }
 
-    /// Predicted actions as a robot takes them.
+    /// Predicted actions as a robot takes them. `[S·H, A]` to the same shape.
     pub fn squash(&self, actions: Tensor) -> Tensor {
         if self.squashed.is_empty() {
             return actions;

@@ -65,7 +65,7 @@ impl Factors {
         groups.products(&groups.products(rows, &self.a_ERI, true), &self.b_EOR, true) * self.scale
     }
 
-    /// Adds the rows' gradient to `of_rows`.
+    /// Adds the rows' gradient to `of_rows`. `of_output` `[N, O]`, `of_rows` `[N, I]`.
     pub fn add_backward(&self, groups: &Groups, of_output: &Tensor, of_rows: Tensor) -> Tensor {
         groups.add_products(of_rows, &self.of_low(groups, of_output), &self.a_ERI)
     }

@@ -8,6 +8,7 @@ use super::order::Order;
 /// transformers' `load_balancing_loss_func`: experts × the sum over experts of (assignments a row) × (mean probability).
 ///
 /// `choices_E` and `probabilities_E` are one sum over the rows for each layer, `num_rows` is over all layers.
+/// A layer's choices and probabilities are `[E]`; returns a scalar.
 pub fn aux_loss(choices_E: &[&Tensor], probabilities_E: &[&Tensor], num_rows: i64) -> Tensor {
     let choices_E = Tensor::stack(choices_E, 0).sum_dim_intlist([0i64].as_slice(), false, Kind::Float);
     let probabilities_E = Tensor::stack(probabilities_E, 0).sum_dim_intlist([0i64].as_slice(), false, Kind::Float);
@@ -26,12 +27,13 @@ pub fn choices_by_softmax(logits_TE: &Tensor, top_k: i64) -> (Tensor, Tensor) {
 }
 
 /// The sum over the rows of the squared log-sum-exp of their logits (Zoph et al. 2022, ST-MoE, equation 5).
+/// `logits_TE` `[T, E]`; returns a scalar.
 pub fn z_loss(logits_TE: &Tensor) -> Tensor {
     logits_TE.logsumexp([-1i64].as_slice(), false).square().sum(Kind::Float)
 }
 
 /// Moves the bias by `rate` towards even loads (Wang et al. 2024, "Auxiliary-loss-free load balancing"): up for an
-/// expert with less than the mean load, down for one with more. `counts_E` are a whole step's.
+/// expert with less than the mean load, down for one with more. `counts_E` are a whole step's. Both are `[E]`.
 pub fn update_bias(bias_E: &Tensor, counts_E: &Tensor, rate: f64) {
     let _no_grad = tch::no_grad_guard();
     let loads_E = counts_E.to_kind(Kind::Float);

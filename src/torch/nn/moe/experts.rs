@@ -114,7 +114,7 @@ impl Experts {
         (y_ND, hidden)
     }
 
-    /// The second part of what `forward` gives.
+    /// The second part of what `forward` gives. Gate and up, `[N, F]` each.
     pub fn hidden(&self, rows_ND: &Tensor, counts_E: &Tensor) -> [Tensor; 2] {
         self.hidden_of(&Groups::new(counts_E), rows_ND, counts_E)
     }
@@ -135,6 +135,7 @@ impl Experts {
     }
 
     /// Returns the gradients that `rows` and `params` ask for, for the gradient of what `forward` gave.
+    /// `of_output` and `rows_ND` are `[N, D]`, `counts_E` `[E]`, `hidden` gate and up, `[N, F]`.
     pub fn backward(
         &self,
         of_output: &Tensor,

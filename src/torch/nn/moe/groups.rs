@@ -12,6 +12,7 @@ pub(super) enum Groups {
 }
 
 impl Groups {
+    /// Makes the groups of rows that `counts_E` `[E]`, int64, are the numbers of.
     pub fn new(counts_E: &Tensor) -> Groups {
         if counts_E.device() != Device::Cpu {
             return Groups::Device(counts_E.cumsum(0, Kind::Int64).to_kind(Kind::Int));

@@ -14,6 +14,7 @@ pub struct Order {
 }
 
 impl Order {
+    /// Makes the order of the experts `[T, K]`, int64, that tokens have chosen.
     pub fn new(experts_TK: &Tensor, num_experts: i64) -> Order {
         let _no_grad = tch::no_grad_guard();
         let experts_N = experts_TK.flatten(0, -1);
@@ -41,7 +42,7 @@ impl Order {
         x_TD.index_select(0, &Order::tokens(sources_N, top_k))
     }
 
-    /// The gradient of the tokens for that of the rows.
+    /// The gradient of the tokens for that of the rows. `[N, D]` to `[T, D]`.
     pub fn dispatch_backward(of_rows_ND: &Tensor, rows_N: &Tensor, top_k: i64) -> Tensor {
         let of_places_TKD = of_rows_ND.index_select(0, rows_N).unflatten(0, [-1, top_k]);
         of_places_TKD.sum_dim_intlist([1i64].as_slice(), false, of_rows_ND.kind())
@@ -53,7 +54,7 @@ impl Order {
         weights_TK.to_kind(y_ND.kind()).unsqueeze(1).bmm(&y_TKD).squeeze_dim(1)
     }
 
-    /// The gradients of the rows and of the weights for that of the sum.
+    /// The gradients of the rows and of the weights for that of the sum. They are `[N, D]` and `[T, K]`; `of_sum_TD` is `[T, D]`.
     pub fn combine_backward(
         of_sum_TD: &Tensor,
         y_ND: &Tensor,

@@ -83,12 +83,13 @@ impl Router {
         &self.config
     }
 
-    /// The balancing bias, a view of the parameter.
+    /// The balancing bias, a view of the parameter. `[E]`.
     pub fn bias(&self) -> Option<&Tensor> {
         self.bias_E.as_ref()
     }
 
     /// `ids_T`, int64, are the tokens, which a router with a table needs. Panics where it has none of them.
+    /// `x_TD` `[T, D]`, `ids_T` `[T]`.
     pub fn forward(&self, x_TD: &Tensor, ids_T: Option<&Tensor>) -> Routing {
         let RouterConfig { top_k, scores, normalize, scaling_factor, .. } = self.config;
         let weight_ED = match &self.adapter {

@@ -163,7 +163,8 @@ impl PipelineRun {
     }
 
     /// Does the tasks that come next together, forwards. `begin` makes their executions, but those of chunks; outputs and
-    /// what is kept can be read of the ones that `seen` is given. Both are told which of them it is.
+    /// what is kept can be read of the ones that `seen` is given. Both are told which of them it is. Inputs have the shapes that
+    /// their tape reads.
     ///
     /// # Errors
     /// A rank is gone or did not come in time.

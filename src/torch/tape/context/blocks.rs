@@ -88,7 +88,7 @@ pub(super) struct Sums {
 }
 
 impl Sums {
-    /// Makes the sums of queries that have seen nothing.
+    /// Makes the sums of queries that have seen nothing. `q_THC` is `[T, H, C]`; values have the width `values`.
     pub fn new(q_THC: &Tensor, values: i64) -> Sums {
         let (tokens, heads) = (q_THC.size()[0], q_THC.size()[1]);
         let options = (sum_kind(q_THC), q_THC.device());
@@ -98,7 +98,7 @@ impl Sums {
         }
     }
 
-    /// Lets queries see these keys, too.
+    /// Lets queries see these keys, too. Queries are `[T, H, C]`, keys `[T, K, C]`, values `[T, K, V]`.
     pub fn see(&self, batch: &Batch, [q, k, v]: [&Tensor; 3], scale: f64) {
         let (y, lse) = forward(batch.documents([q, k, v]), batch.causal, scale);
         let (y, lse) = (y.flatten(0, 1).to_kind(self.y_THV.kind()), lse.flatten(0, 1).to_kind(self.lse_TH.kind()));

@@ -71,7 +71,7 @@ impl ContextShard {
         self.rank
     }
 
-    /// This rank's tokens as an index of the row's.
+    /// This rank's tokens as an index of the row's. `[tokens of this rank]`, int64.
     pub fn rows(&self) -> Tensor {
         Tensor::from_slice(&self.split.rows(self.rank)).to_device(self.device)
     }

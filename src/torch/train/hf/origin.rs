@@ -33,8 +33,11 @@ impl Origin {
         let mut groups: BTreeMap<String, Vec<&str>> = BTreeMap::new();
         for name in names {
             let Some(tail) = name.strip_prefix(prefix) else { continue };
-            // A language model's trunk may have moved on its own, its head not; CLIP's tower may have none.
-            let trunk = ["model.", "vision_model."].into_iter().find(|trunk| tail.starts_with(trunk)).unwrap_or("");
+            // A language model's trunk may have moved on its own, its head not; CLIP's towers may have none.
+            let trunk = ["model.", "vision_model.", "text_model."]
+                .into_iter()
+                .find(|trunk| tail.starts_with(trunk))
+                .unwrap_or("");
             groups.entry(format!("{prefix}{trunk}")).or_default().push(&tail[trunk.len()..]);
         }
         let begin = |(here, tails): (String, Vec<&str>)| (find_begin(&tails, &checkpoint), here);

@@ -25,7 +25,7 @@ impl Drift {
     /// Returns what is tolerated of bfloat16: of the logits and of the loss.
     ///
     /// transformers' own bf16 on the fixtures: logits up to 0.018 and losses up to 0.004 from its float32; where
-    /// experts or keys are chosen 0.15 and 0.03, but 0.31 on `glm5-shared-indexer`; with gated delta nets 0.09 to 0.15
+    /// experts or keys are chosen 0.15 and 0.03, but 0.31 on a GLM-5 with shared indexers; with gated delta nets 0.09 to 0.15
     /// and 0.06. Ours reach 0.016, 0.27 and 0.2; losses with gated delta nets 0.04 with libtorch's attention and 0.082 with
     /// ours, which are equally far from float32 in the logits (0.099 and 0.101) and before the second step (0.0043).
     fn tolerated(&self) -> (f64, f64) {

@@ -44,7 +44,7 @@ impl Normed {
         self.by_head(&self.norm.forward(&self.map.forward(x)))
     }
 
-    /// Works like [`Normed::forward`], and turns the heads.
+    /// Works like [`Normed::forward`], and turns the heads. `[rows, D]` to `[rows, H, C]`.
     pub fn forward_turned(&self, x: &Tensor, rotation: &Rotation) -> Tensor {
         rotation.apply_normed(&self.norm, &self.by_head(&self.map.forward(x)))
     }
@@ -58,6 +58,7 @@ impl Normed {
     }
 
     /// The heads of values of [`Normed::project`], with the sums of squares of all ranks.
+    /// `[rows, H·C]` and `[rows, 1]` to `[rows, H, C]`.
     pub fn normed(&self, y: &Tensor, squares: &Tensor) -> Tensor {
         self.by_head(&self.norm.forward_part(y, squares, self.width))
     }

@@ -56,7 +56,7 @@ impl SelfAttention {
     }
 
     /// Computes, on a rank with some of the heads, queries and keys before their norms, values, and the sums of squares of
-    /// queries and keys.
+    /// queries and keys. Three of `[T, H·C]`, values as heads `[T, H, C]`, and `[T, 2]`.
     pub fn project(&self, x: &Tensor, modulations: &Tensor, context: &Context) -> Vec<Tensor> {
         let x = self.modulated(x, modulations, context);
         let [[q, of_q], [k, of_k]] = [&self.heads.q, &self.heads.k].map(|map| map.project(&x));
@@ -64,6 +64,7 @@ impl SelfAttention {
     }
 
     /// Brings what [`SelfAttention::project`] gave, with the sums of all ranks' squares, to what [`SelfAttention::heads`] gives.
+    /// Each is `[T, H, C]`.
     pub fn normed(&self, projected: &[Tensor], context: &Context) -> [Tensor; 3] {
         let [q, k, v, squares] = projected else { unreachable!("queries, keys, values and squares") };
         let q = self.heads.q.normed(q, &squares.narrow(1, 0, 1));
@@ -120,7 +121,7 @@ impl PromptAttention {
     }
 
     /// Computes, on a rank with some of the heads, the sums of squares of queries and of each kind of keys, and then what they
-    /// are of, each kind of keys with its values.
+    /// are of, each kind of keys with its values. Sums are `[rows, 1]`, queries and keys `[rows, H·C]`, values `[rows, H, C]`.
     pub fn project(&self, x: &Tensor, text: &Tensor, pictures: Option<&Tensor>) -> Vec<Tensor> {
         let [q, of_q] = self.heads.q.project(&self.normed(x));
         let [k, of_k] = self.heads.k.project(text);
@@ -135,6 +136,7 @@ impl PromptAttention {
     }
 
     /// Brings what [`PromptAttention::project`] gave, with the sums of all ranks' squares, to the rank's part of the branch.
+    /// Returns `[T, D]`.
     pub fn finish(&self, projected: &[Tensor], context: &Context) -> Tensor {
         let (squares, values) = projected.split_at(if projected.len() > 5 { 3 } else { 2 });
         let q = self.heads.q.normed(&values[0], &squares[0]);
@@ -167,7 +169,7 @@ impl FeedForward {
         }
     }
 
-    /// See [`SelfAttention::forward`].
+    /// See [`SelfAttention::forward`]. `[T, D]` and `[R, 6, D]` to `[T, D]`.
     pub fn forward(&self, x: &Tensor, modulations: &Tensor, context: &Context) -> Tensor {
         let table = of(modulations, &self.table);
         let x = context.segments.modulate(x, &table, 3, self.eps);

@@ -160,25 +160,33 @@ fn parts_come_from_folders_of_their_own() {
         SINGLE_FILE,
         &[("model.language_model.norm.w", float(&[2], 3)), ("lm_head.weight", float(&[2, 2], 4))],
     );
+    // As `CLIPTextModel` of transformers 5 saves itself; before, all was within `text_model`.
+    let texts = tempfile::tempdir().unwrap();
+    write(texts.path(), SINGLE_FILE, &[("encoder.layers.0.w", float(&[3], 5)), ("final_layer_norm.w", float(&[2], 6))]);
     let names = [
+        "text_encoder.text_model.encoder.layers.0.w",
+        "text_encoder.text_model.final_layer_norm.w",
         "image_encoder.blocks.0.w",
         "image_encoder.blocks.1.w",
         "image_projector.w",
         "foundation.model.norm.w",
         "foundation.lm_head.weight",
     ];
-    let shapes: [&[i64]; 5] = [&[3], &[3], &[4], &[2], &[2, 2]];
+    let shapes: [&[i64]; 7] = [&[3], &[2], &[3], &[3], &[4], &[2], &[2, 2]];
     let specs: Vec<ParamSpec> =
         names.iter().zip(shapes).map(|(name, shape)| ParamSpec::new(*name, shape, Init::Ones)).collect();
     let open = |folder: &tempfile::TempDir| Checkpoint::open(folder.path()).unwrap();
     let origin = || {
         let origin = Origin::default().with_part("image_encoder.", open(&tower), names.into_iter());
+        let origin = origin.with_part("text_encoder.", open(&texts), names.into_iter());
         origin.with_part("foundation.", open(&language), names.into_iter())
     };
     let params = store(specs.clone(), Kind::Float);
     params.init_random(1);
     load_weights_from(&params, &origin(), &LoadOptions::default()).unwrap();
     let want = [
+        float(&[3], 5),
+        float(&[2], 6),
         float(&[3], 1),
         float(&[3], 2),
         Tensor::ones([4], (Kind::Float, Device::Cpu)),
