@@ -191,6 +191,7 @@ fn complete(
     }
     for (name, contents) in &with.processor {
         let path = draft.dir.join(name);
+        path.parent().map_or(Ok(()), fs::create_dir_all).map_err(CheckpointError::write(&path))?;
         disk.write(&path, contents).map_err(CheckpointError::write(&path))?;
         written.push(name.clone());
     }

@@ -132,7 +132,7 @@ impl Fixture {
     }
 
     pub fn model(&self, policy: Policy, insulate: bool) -> PolicyModel {
-        let options = PolicyOptions { noise_draws: self.num_draws() as u32, insulate };
+        let options = PolicyOptions { noise_draws: self.num_draws() as u32, insulate, ..PolicyOptions::default() };
         self.family(options).model(&self.params, policy)
     }
 
