@@ -133,7 +133,8 @@ impl PolicyModel {
         let decoding = Decoding { max_new_tokens: most, stop_token_ids: vec![stop], ..Decoding::default() };
         let written = self.acting.write(columns, &[0, sample.input_ids.len()], &features, &decoding);
         let written = written.and_then(|mut written| written.pop());
-        written.ok_or_else(|| PolicyError::Sample("this policy makes actions of noise, and writes none as tokens".into()))
+        written
+            .ok_or_else(|| PolicyError::Sample("this policy makes actions of noise, and writes none as tokens".into()))
     }
 
     /// What it reads of the sample, checked; other columns are empty.

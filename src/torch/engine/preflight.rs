@@ -64,7 +64,9 @@ fn check_insulated(config: &RunConfig, model: &ModelConfig) -> Result<(), Engine
     let Some(policy) = model.foundation.as_policy() else { return Ok(()) };
     let (insulate, learns) = (policy.options().insulate, policy.options().token_weight > 0.0);
     if insulate && policy.chunk().writes {
-        return Err("policy.insulate: Pi0-FAST has no action expert, whose gradient could be kept out; leave it out".into());
+        return Err(
+            "policy.insulate: Pi0-FAST has no action expert, whose gradient could be kept out; leave it out".into()
+        );
     }
     if !insulate && !learns {
         return Ok(());

@@ -68,10 +68,13 @@ impl ActionTokens {
         let fast = FastTokenizer::open(&at, spec.horizon, spec.action_dim)?;
         let wrong = |reason: String| DataError::file(folder, reason);
         let id = |token: &str| {
-            tokenizer.id(token).ok_or_else(|| wrong(format!("its tokenizer has no token {token:?}, which action tokens need")))
+            tokenizer
+                .id(token)
+                .ok_or_else(|| wrong(format!("its tokenizer has no token {token:?}, which action tokens need")))
         };
         let eos = tokenizer.special().eos;
-        let eos = eos.ok_or_else(|| wrong("its tokenizer says of no token that it ends a text (eos_token)".to_owned()))?;
+        let eos =
+            eos.ok_or_else(|| wrong("its tokenizer says of no token that it ends a text (eos_token)".to_owned()))?;
         let begin: Vec<i64> = tokenizer.encode(BEGIN)?.iter().map(|token| token.id).collect();
         let bos = writes.then(|| id(token_text(&about["bos_token"]).unwrap_or("<bos>"))).transpose()?;
         let (first, end) = (spec.placeholder - spec.skip_tokens, [id(BAR)?, eos]);
@@ -152,7 +155,15 @@ fn check(family: Family, settings: &Policy) -> Result<(), String> {
     let Policy { token_weight, flow_weight, action_tokenizer, text_target, .. } = settings;
     let learns = *token_weight > 0.0;
     if family == Family::Pi0Fast && (learns || *flow_weight != 1.0) {
-        return Err("Pi0-FAST learns by the loss of its tokens alone: leave policy.token_weight and flow_weight out".to_owned());
+        return Err(
+            "Pi0-FAST learns by the loss of its tokens alone: leave policy.token_weight and flow_weight out".to_owned()
+        );
+    }
+    if family == Family::Pi0Fast && (settings.noise_draws != 1 || settings.mask_padding == Some(true)) {
+        return Err(
+            "Pi0-FAST learns whole chunks, without noise: leave policy.noise_draws and policy.mask_padding out"
+                .to_owned(),
+        );
     }
     if learns && !matches!(family, Family::Pi0 | Family::Pi05 | Family::Pi0Fast) {
         return Err("policy.token_weight: of the policies that learn by flow pi05 and pi0 learn action tokens as well, and this is \
@@ -165,7 +176,9 @@ fn check(family: Family, settings: &Policy) -> Result<(), String> {
         ("flow_weight", *flow_weight != 1.0),
     ];
     match idle.into_iter().find(|(_, is_set)| *is_set && !learns && family != Family::Pi0Fast) {
-        Some((key, _)) => Err(format!("policy.{key} is for policies that learn action tokens: policy.token_weight is 0")),
+        Some((key, _)) => {
+            Err(format!("policy.{key} is for policies that learn action tokens: policy.token_weight is 0"))
+        }
         None => Ok(()),
     }
 }

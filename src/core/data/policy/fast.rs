@@ -67,13 +67,16 @@ impl FastTokenizer {
         let wrong = |reason: String| DataError::file(&path, reason);
         let [scale, min_token] = settings(&config, [steps, width]).map_err(wrong)?;
         if steps == 0 || width == 0 || steps > MAX_STEPS || steps.saturating_mul(width) > MAX_NUMBERS {
-            let reason = format!("chunks of {steps} actions of {width} numbers: at most {MAX_STEPS} actions, and {MAX_NUMBERS} numbers in all");
+            let reason = format!(
+                "chunks of {steps} actions of {width} numbers: at most {MAX_STEPS} actions, and {MAX_NUMBERS} numbers in all"
+            );
             return Err(DataError::file(folder, reason));
         }
         let mut bpe = read_tokenizer(&folder.join(TOKENIZER))?;
         bpe.with_padding(None);
         bpe.with_truncation(None).map_err(|error| DataError::file(folder, error))?;
-        let names = [CONFIG, TOKENIZER].into_iter().chain(OTHERS.into_iter().filter(|name| folder.join(name).is_file()));
+        let names =
+            [CONFIG, TOKENIZER].into_iter().chain(OTHERS.into_iter().filter(|name| folder.join(name).is_file()));
         let file = |name: &str| {
             let path = folder.join(name);
             let bytes = files::read(&path, files::MAX_TEXT_BYTES).map_err(|error| DataError::read(&path, error))?;
@@ -112,7 +115,9 @@ impl FastTokenizer {
                 num_clipped += usize::from(coefficient < self.min_token as f64);
                 let place = (coefficient - self.min_token as f64).max(0.0);
                 let letter = (place <= f64::from(u32::MAX)).then_some(place as u32).and_then(char::from_u32);
-                text.push(letter.ok_or_else(|| format!("the coefficient {coefficient} of action tokens is too large"))?);
+                text.push(
+                    letter.ok_or_else(|| format!("the coefficient {coefficient} of action tokens is too large"))?,
+                );
             }
         }
         let encoding = self.bpe.encode(text.as_str(), true).map_err(|error| error.to_string())?;
@@ -123,7 +128,10 @@ impl FastTokenizer {
             let lost = text.chars().zip(found.chars().map(Some).chain(std::iter::repeat(None)));
             let at = lost.take_while(|(own, other)| Some(*own) == *other).count();
             let letter = text.chars().nth(at).map_or(0, |letter| i64::from(u32::from(letter)));
-            return Err(format!("the tokenizer of actions has no token for the coefficient {}", letter + self.min_token));
+            return Err(format!(
+                "the tokenizer of actions has no token for the coefficient {}",
+                letter + self.min_token
+            ));
         }
         Ok(Encoded { ids: ids.into_iter().map(i64::from).collect(), num_clipped })
     }
@@ -149,11 +157,13 @@ impl FastTokenizer {
             flaw = Some(error.to_string());
             String::new()
         });
-        let letters: Vec<char> = text.chars().take(len + 1).take_while(|it| *it != char::REPLACEMENT_CHARACTER).collect();
+        let letters: Vec<char> =
+            text.chars().take(len + 1).take_while(|it| *it != char::REPLACEMENT_CHARACTER).collect();
         if letters.len() != len && flaw.is_none() {
             let [steps, width] = [self.steps, self.width];
             let many = if letters.len() > len { "more than".to_owned() } else { format!("{} of", letters.len()) };
-            flaw = Some(format!("action tokens have {many} the {len} coefficients of {steps} actions of {width} numbers"));
+            flaw =
+                Some(format!("action tokens have {many} the {len} coefficients of {steps} actions of {width} numbers"));
         }
         let mut coefficients = vec![0.0; len];
         for (coefficient, letter) in coefficients.iter_mut().zip(letters) {

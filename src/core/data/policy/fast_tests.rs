@@ -40,7 +40,10 @@ fn tokens_and_actions_are_those_of_the_definition() {
     let (tokenizer, golden) = opened();
     for case in golden["cases"].as_array().unwrap() {
         let encoded = tokenizer.encode(&numbers(&case["actions"])).unwrap();
-        assert_eq!((encoded.ids.clone(), encoded.num_clipped as u64), (ids(&case["ids"]), case["clipped"].as_u64().unwrap()));
+        assert_eq!(
+            (encoded.ids.clone(), encoded.num_clipped as u64),
+            (ids(&case["ids"]), case["clipped"].as_u64().unwrap())
+        );
         let decoded = tokenizer.decode(&encoded.ids).unwrap();
         for (own, other) in decoded.iter().zip(numbers(&case["decoded"])) {
             assert!((own - other).abs() < 1e-6, "{own} {other}");
@@ -92,7 +95,8 @@ fn chunks_without_tokens_are_named() {
 fn folders_are_checked() {
     let at = tempfile::tempdir().unwrap();
     let write = |config: &Json| std::fs::write(at.path().join(CONFIG), config.to_string()).unwrap();
-    let open = |chunk: [usize; 2]| FastTokenizer::open(at.path(), chunk[0], chunk[1]).map_err(|error| error.to_string());
+    let open =
+        |chunk: [usize; 2]| FastTokenizer::open(at.path(), chunk[0], chunk[1]).map_err(|error| error.to_string());
     let error = |chunk| open(chunk).err().unwrap();
     assert!(error([8, 3]).contains(CONFIG));
     std::fs::copy(folder().join(TOKENIZER), at.path().join(TOKENIZER)).unwrap();

@@ -161,7 +161,8 @@ impl PolicyMaker {
         let cut = (cut > 0).then(|| format!("{cut} prompts were cut off behind {most} tokens (tokenizer_max_length)"));
         let [long, clipped] = [0, 1].map(|at: usize| self.num_flawed[at].load(Ordering::Relaxed));
         let most = self.spec.max_action_tokens;
-        let long = (long > 0).then(|| format!("action tokens of {long} samples were cut off behind {most} (max_action_tokens)"));
+        let long = (long > 0)
+            .then(|| format!("action tokens of {long} samples were cut off behind {most} (max_action_tokens)"));
         let clipped = (clipped > 0).then(|| {
             format!("{clipped} samples have a coefficient below the smallest of the tokenizer of actions, which stands for it")
         });

@@ -136,7 +136,9 @@ impl PolicySpec {
             Some("xvla") => Family::Xvla,
             _ => {
                 let own = &config["type"];
-                return Err(format!("`type` is {own}, and samples are made for pi05, pi0, pi0_fast, smolvla, groot and xvla"));
+                return Err(format!(
+                    "`type` is {own}, and samples are made for pi05, pi0, pi0_fast, smolvla, groot and xvla"
+                ));
             }
         };
         let published = family.published();

@@ -54,6 +54,5 @@ pub use names::Names;
 pub use neftune::{EmbeddingNoise, Neftune};
 pub use score::TokenScores;
 pub use sees::Sees;
-pub(in crate::model) use sees::prompt_lens;
 pub(super) use states::Among;
 pub use transformer::Decoder;

@@ -33,8 +33,10 @@ impl Sees {
             Sees::Prompt => self.mask(input_ids, cu_seqlens, &prompt_lens(cu_seqlens, labels)),
             Sees::Before => {
                 let lens = prompt_lens(cu_seqlens, labels);
-                let answers = cu_seqlens.windows(2).map(|ends| labels[ends[0]..ends[1]].iter().any(|label| *label >= 0));
-                let lens: Vec<usize> = lens.iter().zip(answers).map(|(len, answers)| len - usize::from(answers)).collect();
+                let answers =
+                    cu_seqlens.windows(2).map(|ends| labels[ends[0]..ends[1]].iter().any(|label| *label >= 0));
+                let lens: Vec<usize> =
+                    lens.iter().zip(answers).map(|(len, answers)| len - usize::from(answers)).collect();
                 self.mask(input_ids, cu_seqlens, &lens)
             }
             Sees::Back | Sees::Runs(_) => self.mask(input_ids, cu_seqlens, &[]),
@@ -44,7 +46,7 @@ impl Sees {
 
 /// The length of each document's prompt: the tokens up to the one behind which the first token is to be predicted; all tokens
 /// where none is.
-pub(in crate::model) fn prompt_lens(cu_seqlens: &[usize], labels: &[i64]) -> Vec<usize> {
+fn prompt_lens(cu_seqlens: &[usize], labels: &[i64]) -> Vec<usize> {
     let len = |ends: &[usize]| {
         let own = &labels[ends[0]..ends[1]];
         own.iter().position(|label| *label >= 0).map_or(own.len(), |at| at + 1)

@@ -58,7 +58,15 @@ fn read(keys: &Keys<'_>, name: &str, time: TimeUse, state: StateToken) -> Result
     let PaliGemma { text, vision, vocab_size, image_token } = paligemma(keys, &sizes)?;
     let expert = match &sizes {
         Some(sizes) => {
-            sizes.only_keys(&["vocab_size", "vision", "text", "expert", "state_token", "initialization", "fast_skip_tokens"])?;
+            sizes.only_keys(&[
+                "vocab_size",
+                "vision",
+                "text",
+                "expert",
+                "state_token",
+                "initialization",
+                "fast_skip_tokens",
+            ])?;
             sizes.only("initialization", &[json!("visual")])?;
             stream(&sizes.section("expert")?)?
         }

@@ -50,10 +50,10 @@ impl Layout {
         for (sample, tokens) in cu_seqlens.windows(2).enumerate() {
             let begin = order.len() as i64;
             // The last token of the prompt is the one behind which the first is predicted.
-            let own = targets.get(tokens[0]..tokens[1]).unwrap_or_default();
-            let prompt = own.iter().position(|target| *target >= 0).map_or(tokens[1], |at| tokens[0] + at + 1);
+            let labels = targets.get(tokens[0]..tokens[1]).unwrap_or_default();
+            let prompt = labels.iter().position(|target| *target >= 0).map_or(tokens[1], |at| tokens[0] + at + 1);
             let row = |token: usize| token as i64 - tokens[0] as i64 + begin + i64::from(with_state && token >= prompt);
-            for (token, label) in (tokens[0]..).zip(own).filter(|(_, label)| **label >= 0) {
+            for (token, label) in (tokens[0]..).zip(labels).filter(|(_, label)| **label >= 0) {
                 predicted.rows.push(row(token));
                 predicted.labels.push(*label);
                 predicted.samples.push(sample);

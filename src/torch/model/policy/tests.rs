@@ -1,6 +1,7 @@
 //! lerobot's numbers: losses, gradients of all parameters and sampled actions of fixtures that `tests/oracle/make_policies.py`
 //! makes. `LOONGFORGE_POLICIES` has those of another folder read.
 
+mod answers;
 mod fixture;
 
 use std::rc::Rc;

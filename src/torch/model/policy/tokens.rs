@@ -44,14 +44,7 @@ impl TokenHead {
 
     /// The loss of a batch's tokens by the states `x` `[P, D]` behind the last layer: a float64 scalar. A sample's is the mean of
     /// its cross-entropies, and counts for as much as its actions' does.
-    pub fn record(
-        &self,
-        tape: &mut Tape,
-        x: Slot,
-        layout: &Layout,
-        batch: &MicroBatch,
-        samples: &[SampleRow],
-    ) -> Slot {
+    pub fn record(&self, tape: &mut Tape, x: Slot, layout: &Layout, batch: &MicroBatch, samples: &[SampleRow]) -> Slot {
         let (policy, device) = (self.policy, self.table.device());
         let Predicted { rows, labels, samples: of } = &layout.predicted;
         let (part, rows) = (self.norm.part.clone(), Tensor::from_slice(rows).to_device(device));
@@ -71,7 +64,8 @@ impl TokenHead {
         let mut counts = vec![0u32; samples.len()];
         of.iter().for_each(|sample| counts[*sample] += 1);
         let scale = batch.loss_scale * self.weight;
-        let weight = |sample: &usize| (scale * f64::from(samples[*sample].num_targets) / f64::from(counts[*sample])) as f32;
+        let weight =
+            |sample: &usize| (scale * f64::from(samples[*sample].num_targets) / f64::from(counts[*sample])) as f32;
         let weights = Tensor::from_slice(&of.iter().map(weight).collect::<Vec<f32>>()).to_device(device);
         let sum = move |reads: &[Tensor]| vec![(&reads[0] * &weights).sum(Kind::Double)];
         tape.run("token loss", &[], Policy::Keep, &[each], 1, sum)[0]

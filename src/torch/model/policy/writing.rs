@@ -151,3 +151,7 @@ impl Acting for Writer {
         self.device
     }
 }
+
+#[cfg(test)]
+#[path = "writing_tests.rs"]
+mod tests;
