@@ -26,6 +26,12 @@ const OTHERS: [&str; 3] = ["tokenizer_config.json", "special_tokens_map.json", "
 const MAX_STEPS: usize = 1024;
 const MAX_NUMBERS: usize = 1 << 16;
 
+/// Names, within a model folder, of the files that its tokenizer of actions has.
+pub fn action_tokenizer_files(model: &Path) -> Vec<String> {
+    let known = [CONFIG, TOKENIZER].into_iter().chain(OTHERS).map(|name| format!("{FOLDER}/{name}"));
+    known.filter(|name| model.join(name).is_file()).collect()
+}
+
 /// Makes tokens of actions, and actions of tokens.
 pub struct FastTokenizer {
     bpe: tokenizers::Tokenizer,
@@ -114,7 +120,9 @@ impl FastTokenizer {
                 let coefficient = (sum * self.scale).round_ties_even();
                 num_clipped += usize::from(coefficient < self.min_token as f64);
                 let place = (coefficient - self.min_token as f64).max(0.0);
-                let letter = (place <= f64::from(u32::MAX)).then_some(place as u32).and_then(char::from_u32);
+                // Not `place`, whose maximum is no NaN.
+                let is_number = coefficient.is_finite() && place <= f64::from(u32::MAX);
+                let letter = is_number.then_some(place as u32).and_then(char::from_u32);
                 text.push(
                     letter.ok_or_else(|| format!("the coefficient {coefficient} of action tokens is too large"))?,
                 );

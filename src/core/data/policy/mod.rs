@@ -37,7 +37,7 @@ mod xvla;
 mod xvla_tests;
 
 pub use action_space::ActionSpace;
-pub use fast::{Decoded, FastTokenizer};
+pub use fast::{Decoded, FastTokenizer, action_tokenizer_files};
 pub use files::is_processor_file;
 pub use maker::PolicyMaker;
 pub use observation::Observation;
