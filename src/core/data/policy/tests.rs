@@ -522,7 +522,7 @@ fn settings_of_action_tokens_are_checked() {
             with(&|it| (it.token_weight, it.action_tokenizer, it.flow_weight) = (0.0, None, 2.0)),
             "policy.flow_weight is for",
         ),
-        (bench.error(&of_tokens("smolvla").0, settings.clone()), "policy.token_weight: of the policies"),
+        (bench.error(&smolvla(), settings.clone()), "policy.token_weight: of the policies"),
         (bench.error(&of_tokens("pi0_fast").0, settings.clone()), "Pi0-FAST learns by the loss of its tokens alone"),
         (bench.error(&narrow, settings.clone()), "would have the ids 72 to 271"),
     ] {
