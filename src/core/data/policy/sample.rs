@@ -6,7 +6,7 @@ use image::RgbImage;
 
 use super::action_tokens::{ActionTokens, Answer};
 use super::maker::PolicyMaker;
-use super::observation::Observation;
+use super::observation::{Learned, Observation};
 use super::spec::Family;
 use super::xvla::Rules;
 use super::{pictures, prompt, relative};
@@ -15,20 +15,6 @@ use crate::data::error::DataError;
 use crate::data::lerobot::Window;
 use crate::data::sample::{IGNORE_INDEX, Media, Sample};
 use crate::message::SampleId;
-
-/// What a sample is learned by.
-pub struct Learned {
-    pub actions: Window,
-    /// What the language model is to write before action tokens.
-    pub text: Option<String>,
-}
-
-#[cfg(test)]
-impl From<Window> for Learned {
-    fn from(actions: Window) -> Self {
-        Self { actions, text: None }
-    }
-}
 
 impl PolicyMaker {
     /// A sample of an observation with the actions that follow, or with none where it asks for them. `domain` is that of X-VLA.

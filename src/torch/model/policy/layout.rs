@@ -10,8 +10,16 @@ use std::ops::Range;
 use tch::{Device, Kind, Tensor};
 
 use super::config::{PolicyConfig, StateToken};
-use super::tokens::Predicted;
 use crate::nn::{JointAttention, Mask, PackedAttention, Rope};
+
+/// The tokens of a micro-batch that are predicted.
+pub(super) struct Predicted {
+    /// The rows behind which they are, and they.
+    pub rows: Vec<i64>,
+    pub labels: Vec<i64>,
+    /// The sample of each.
+    pub samples: Vec<usize>,
+}
 
 /// What all layers read of a micro-batch beside their rows.
 pub(super) struct Layout {

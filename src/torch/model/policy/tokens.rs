@@ -9,7 +9,7 @@ use tch::{Kind, Tensor};
 use super::config::PolicyConfig;
 use super::embed::Embed;
 use super::head::Head;
-use super::layout::Layout;
+use super::layout::{Layout, Predicted};
 use crate::model::batch::{MicroBatch, SampleRow};
 use crate::model::objective::CrossEntropy;
 use crate::model::tower_blocks::Part;
@@ -24,15 +24,6 @@ pub(super) struct TokenHead {
     ids: Vec<ParamId>,
     weight: f64,
     policy: Policy,
-}
-
-/// The tokens of a micro-batch that are predicted.
-pub(super) struct Predicted {
-    /// The rows behind which they are, and they.
-    pub rows: Vec<i64>,
-    pub labels: Vec<i64>,
-    /// The sample of each.
-    pub samples: Vec<usize>,
 }
 
 impl TokenHead {
