@@ -76,6 +76,9 @@ impl ActionTokens {
         let eos =
             eos.ok_or_else(|| wrong("its tokenizer says of no token that it ends a text (eos_token)".to_owned()))?;
         let begin: Vec<i64> = tokenizer.encode(BEGIN)?.iter().map(|token| token.id).collect();
+        if begin.is_empty() {
+            return Err(wrong(format!("its tokenizer has no tokens for {BEGIN:?}")));
+        }
         let bos = writes.then(|| id(token_text(&about["bos_token"]).unwrap_or("<bos>"))).transpose()?;
         let (first, end) = (spec.placeholder - spec.skip_tokens, [id(BAR)?, eos]);
         let last = first - fast.vocab_size() + 1;
@@ -129,10 +132,9 @@ impl ActionTokens {
     /// The actions that a language model has written: of its tokens before the first `|`, without `Action: `.
     pub fn actions(&self, written: &[i64]) -> Decoded {
         let own = written.split(|id| *id == self.bar()).next().unwrap_or_default();
-        let mut ids = own.strip_prefix(self.begin.as_slice()).unwrap_or(own);
-        let begins = ids.len() < own.len();
+        let begins = own.starts_with(&self.begin);
         // lerobot takes all of them out, wherever they are.
-        let mut tokens = Vec::new();
+        let (mut ids, mut tokens) = (own, Vec::new());
         while let Some(id) = ids.first() {
             match ids.strip_prefix(self.begin.as_slice()) {
                 Some(rest) => ids = rest,

@@ -128,6 +128,10 @@ impl PolicyMaker {
         let spec = &self.spec;
         let own = actions.chunks(spec.max_action_dim).flat_map(|action| &action[..spec.action_dim]);
         let answer = tokens.answer(&own.copied().collect::<Vec<f32>>(), text, &self.tokenizer)?;
+        if answer.ids.contains(&spec.placeholder) {
+            let reason = format!("has the token {} in its text to learn, which stands for pictures", spec.placeholder);
+            return Err(DataError::Line(reason));
+        }
         for (count, is_so) in self.num_flawed.iter().zip([answer.was_cut, answer.num_clipped > 0]) {
             count.fetch_add(u64::from(is_so), Ordering::Relaxed);
         }
