@@ -191,6 +191,7 @@ fn complete(
     }
     for (name, contents) in &with.processor {
         let path = draft.dir.join(name);
+        path.parent().map_or(Ok(()), fs::create_dir_all).map_err(CheckpointError::write(&path))?;
         disk.write(&path, contents).map_err(CheckpointError::write(&path))?;
         written.push(name.clone());
     }
@@ -202,6 +203,7 @@ fn complete(
     let replaced = |name: &String| {
         with.chat_template.is_some() && (name == TEMPLATE || name == OLD_TEMPLATE)
             || !with.processor.is_empty() && is_processor_file(name)
+            || with.processor.iter().any(|(own, _)| own == name)
     };
     let is_media = |name: &String| name.contains("processor_config");
     let mut all: Vec<(PathBuf, String)> =
@@ -218,6 +220,7 @@ fn complete(
     for (from, name) in all {
         let to = draft.dir.join(&name);
         let contents = files::read(&from, files::MAX_TEXT_BYTES).map_err(CheckpointError::read(&from))?;
+        to.parent().map_or(Ok(()), fs::create_dir_all).map_err(CheckpointError::write(&to))?;
         disk.write(&to, &contents).map_err(CheckpointError::write(&to))?;
         written.push(name);
     }

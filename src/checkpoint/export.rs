@@ -149,6 +149,7 @@ pub fn export(folder: &Path, out: &Path, how: &Export) -> Result<Exported, Expor
     // What lies beside the adapters goes before what lies beside their base.
     for folder in [Some(&found.weights), found.adapters.as_ref()].into_iter().flatten() {
         for name in carried(folder)? {
+            to.join(&name).parent().map_or(Ok(()), fs::create_dir_all).map_err(io(to))?;
             fs::copy(folder.join(&name), to.join(&name)).map_err(io(&folder.join(&name)))?;
         }
     }

@@ -63,7 +63,10 @@ impl Policy for Trained {
     }
 
     fn begin_with(&mut self, noise: Vec<f32>) -> Result<(), String> {
-        let Chunk { horizon, action_dim, .. } = *self.model.chunk();
+        let Chunk { horizon, action_dim, writes, .. } = *self.model.chunk();
+        if writes {
+            return Err("this policy writes actions as tokens, and makes none of noise".to_owned());
+        }
         if noise.len() as i64 != horizon * action_dim {
             return Err(format!("noise of {} numbers, and {horizon} x {action_dim} are needed", noise.len()));
         }
@@ -73,6 +76,15 @@ impl Policy for Trained {
 
     fn act(&mut self, observation: &Observation, moment: Moment) -> Result<Actions, String> {
         let sample = self.maker.observe(observation).map_err(|error| error.to_string())?;
+        if let Some((stop, most)) = self.maker.writes() {
+            let written = self.model.write(&sample, stop, most).map_err(|error| error.to_string())?;
+            let (normalized, flaw) = self.maker.read_tokens(&written);
+            if let Some(flaw) = flaw {
+                eprintln!("warning: {flaw}: what is missing counts as 0, and what is too much is left out");
+            }
+            let values = self.maker.actions(&normalized, &observation.state).map_err(|error| error.to_string())?;
+            return Ok(Actions { width: self.spec.action_width, values });
+        }
         let normalized = match &self.noise {
             Some(noise) => self.model.act_from(&sample, noise, self.model.chunk().num_steps as usize),
             None => self.model.act(&sample, Rng::new(&[self.seed, moment.episode, moment.request]).next_u64()),

@@ -1,5 +1,6 @@
 //! Whole runs of a tiny model: one binary, so that libtorch is linked once.
 
+mod action_tokens;
 mod benches;
 mod cache;
 mod clients;

@@ -3,7 +3,7 @@
 use super::error::CheckpointError;
 use super::manifest::entries;
 use crate::data::TEXT_TOKENIZER;
-use crate::data::policy::is_processor_file;
+use crate::data::policy::{action_tokenizer_files, is_processor_file};
 use std::path::Path;
 
 /// The voices of Qwen2.5-Omni's talker, without which transformers does not load the model. A pickle: it is carried, never
@@ -47,7 +47,7 @@ pub fn carried(folder: &Path) -> Result<Vec<String>, CheckpointError> {
         NAMES.contains(&name) || ENDINGS.iter().any(|ending| name.ends_with(ending)) || is_processor_file(name)
     };
     let found = entries(folder)?.into_iter().filter(|(name, path)| is_carried(name) && path.is_file());
-    let mut names: Vec<String> = found.map(|(name, _)| name).collect();
+    let mut names: Vec<String> = found.map(|(name, _)| name).chain(action_tokenizer_files(folder)).collect();
     names.sort();
     Ok(names)
 }
@@ -71,8 +71,14 @@ mod tests {
         ] {
             std::fs::write(folder.path().join(name), "{}").unwrap();
         }
-        std::fs::create_dir(folder.path().join("old.model")).unwrap();
+        for name in ["old.model", "action_tokenizer"] {
+            std::fs::create_dir(folder.path().join(name)).unwrap();
+        }
+        for name in ["tokenizer.json", "other.json"] {
+            std::fs::write(folder.path().join("action_tokenizer").join(name), "{}").unwrap();
+        }
         let expected = [
+            "action_tokenizer/tokenizer.json",
             "chat_template.jinja",
             "policy_preprocessor.json",
             "policy_preprocessor_step_3_normalizer_processor.safetensors",

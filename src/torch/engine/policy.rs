@@ -1,7 +1,7 @@
 //! A trained policy that acts: the model of a folder, from one observation to a chunk of actions.
 
 use crate::model::{
-    Acting, Chunk, Column, Columns, EncoderFamily, EncoderModel, FoundationFamily, INPUT_IDS, ModelConfig,
+    Acting, Chunk, Column, Columns, Decoding, EncoderFamily, EncoderModel, FoundationFamily, INPUT_IDS, ModelConfig,
     ModelConfigError, POSITION_IDS,
 };
 use crate::native::NativeError;
@@ -112,6 +112,9 @@ impl PolicyModel {
                 format!("noise of {} numbers, {num_steps} steps: {horizon} x {action_dim} are needed", noise.len());
             return Err(PolicyError::Sample(wrong));
         }
+        if self.chunk.writes {
+            return Err(PolicyError::Sample("this policy writes actions as tokens, and makes none of noise".into()));
+        }
         let columns = self.columns(sample)?;
         let features = self.features(sample)?;
         let noise = Tensor::from_slice(noise).view([horizon, action_dim]);
@@ -119,6 +122,19 @@ impl PolicyModel {
         let actions = self.acting.act(&columns, &ends, &features, &noise, num_steps);
         let actions = actions.to_device(Device::Cpu).to_kind(Kind::Float).flatten(0, 1);
         Ok(Vec::try_from(actions).expect("a row of numbers"))
+    }
+
+    /// The tokens that follow `sample`, of a policy that writes actions, before `stop`; `most` at most. Always the most likely one.
+    ///
+    /// # Errors
+    /// As [`PolicyModel::act`]; or the policy makes actions of noise.
+    pub fn write(&self, sample: &Sample, stop: i64, most: usize) -> Result<Vec<i64>, PolicyError> {
+        let (columns, features) = (self.columns(sample)?, self.features(sample)?);
+        let decoding = Decoding { max_new_tokens: most, stop_token_ids: vec![stop], ..Decoding::default() };
+        let written = self.acting.write(columns, &[0, sample.input_ids.len()], &features, &decoding);
+        let written = written.and_then(|mut written| written.pop());
+        written
+            .ok_or_else(|| PolicyError::Sample("this policy makes actions of noise, and writes none as tokens".into()))
     }
 
     /// What it reads of the sample, checked; other columns are empty.

@@ -59,23 +59,34 @@ pub fn check_engines(config: &RunConfig, model: &ModelConfig) -> Result<(), Engi
     Ok(())
 }
 
-/// A policy whose prefix has no gradient of its actions has none at all: the loss of its own tokens is not implemented.
+/// A policy whose prefix has no gradient of its actions learns there from tokens, or is frozen; what learns tokens is trained.
 fn check_insulated(config: &RunConfig, model: &ModelConfig) -> Result<(), EngineError> {
-    let Some(policy) = model.foundation.as_policy().filter(|policy| policy.options().insulate) else { return Ok(()) };
+    let Some(policy) = model.foundation.as_policy() else { return Ok(()) };
+    let (insulate, learns) = (policy.options().insulate, policy.options().token_weight > 0.0);
+    if insulate && policy.chunk().writes {
+        return Err(
+            "policy.insulate: Pi0-FAST has no action expert, whose gradient could be kept out; leave it out".into()
+        );
+    }
+    if !insulate && !learns {
+        return Ok(());
+    }
     let foundation =
         trained(model.foundation.specs(), &model.tree, |_| ("model.foundation", &config.model.foundation))?;
     let of_prefix = foundation.into_iter().filter(|spec| policy.is_of_prefix(&spec.name));
     let mut prefix = of_prefix.chain(encoder_specs(config, &model.towers, &model.tree)?);
-    match prefix.any(|spec| spec.role == Role::Trained) {
-        true => {
-            let why =
-                "gradients of actions end at the prefix, and the loss of its own tokens (FAST) is not implemented";
-            let how = "freeze it by the keys of its config under model.overrides (Pi and SmolVLA: train_expert_only=true, SmolVLA \
+    match (prefix.any(|spec| spec.role == Role::Trained), learns) {
+        (false, true) => Err("policy.token_weight: nothing of the vision-language model is trained, which alone learns from tokens; train \
+                              it, or set the weight to 0"
+            .into()),
+        (true, false) => {
+            let why = "gradients of actions end at the prefix, and policy.token_weight is 0";
+            let how = "set policy.token_weight to have it learn action tokens (pi05, pi0), freeze it by the keys of its config under model.overrides (Pi and SmolVLA: train_expert_only=true, SmolVLA \
                        train_state_proj=false as well; X-VLA: freeze_vision_encoder and freeze_language_encoder; GR00T: \
                        tune_llm=false and tune_visual=false), or leave insulate out";
             Err(format!("policy.insulate: {why}, so that nothing would train it; {how}").into())
         }
-        false => Ok(()),
+        (true, true) | (false, false) => Ok(()),
     }
 }
 

@@ -7,8 +7,8 @@ use super::decoder::DecoderConfig;
 use super::family::decoders::{DECODERS, read_decoder};
 use super::family::{
     NamePrefix, custom, diffusion, ernie4_5_vl, gemma3, groot, internvl, kimi_k25, llava, llava_onevision1_5,
-    paligemma, pi, qwen2_5_omni, qwen2_5_vl, qwen2_audio, qwen2_vl, qwen3_5, qwen3_5_moe, qwen3_asr, qwen3_omni_moe,
-    qwen3_vl, qwen3_vl_moe, smolvla, smolvlm, voxtral, xvla,
+    paligemma, pi, pi0_fast, qwen2_5_omni, qwen2_5_vl, qwen2_audio, qwen2_vl, qwen3_5, qwen3_5_moe, qwen3_asr,
+    qwen3_omni_moe, qwen3_vl, qwen3_vl_moe, smolvla, smolvlm, voxtral, xvla,
 };
 use super::keys::{Keys, ModelConfigError};
 use super::own::{own_foundation, own_foundations, own_model};
@@ -35,6 +35,7 @@ const MODELS: &[(&str, ReadModel)] = &[
     ("paligemma", paligemma::read),
     ("pi0", pi::read_pi0),
     ("pi05", pi::read_pi05),
+    ("pi0_fast", pi0_fast::read),
     ("qwen2_5_omni", qwen2_5_omni::read),
     ("qwen2_5_omni_thinker", qwen2_5_omni::read_thinker),
     ("qwen2_5_vl", qwen2_5_vl::read),

@@ -1,6 +1,7 @@
 //! Settings of robot policies: what they read of the data, and how states and actions become the model's numbers.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -35,8 +36,22 @@ pub struct Policy {
     /// Noises and noise levels that each sample is trained with in one step; what the model sees is computed once for all.
     #[schemars(range(min = 1, max = 1024))]
     pub noise_draws: usize,
-    /// Keep the gradient of the actions' loss out of the vision-language model (knowledge insulation).
+    /// Keep the gradient of the actions' loss out of the vision-language model (knowledge insulation); `token_weight` has the model
+    /// learn from tokens instead.
     pub insulate: bool,
+    /// Weight of the actions' loss where `token_weight` is above 0.
+    #[schemars(range(min = 0.0, max = 1e6))]
+    pub flow_weight: f64,
+    /// Weight of the next-token loss by which the vision-language model of Pi0.5 and Pi0 learns the same actions as FAST tokens, and
+    /// the text of `text_target`; 0: no such loss.
+    #[schemars(range(min = 0.0, max = 1e6))]
+    pub token_weight: f64,
+    /// Folder of the FAST tokenizer, `tokenizer.json` and `processor_config.json`, of policies that learn action tokens; `null`: the
+    /// folder `action_tokenizer` of the model.
+    pub action_tokenizer: Option<PathBuf>,
+    /// Key of texts in the data, such as the subtask, that the vision-language model learns to write before action tokens; `null`:
+    /// none.
+    pub text_target: Option<String>,
     /// Random changes of training pictures, drawn for each sample; held-out pictures stay as they are. `null`: none.
     pub augment: Option<Augment>,
 }
@@ -109,6 +124,10 @@ impl Default for Policy {
             drop_last_frames: 0,
             noise_draws: 1,
             insulate: false,
+            flow_weight: 1.0,
+            token_weight: 0.0,
+            action_tokenizer: None,
+            text_target: None,
             augment: None,
         }
     }

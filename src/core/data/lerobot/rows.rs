@@ -20,6 +20,7 @@ pub struct Rows {
     pub episodes: Vec<i64>,
     numbers: Mutex<BTreeMap<String, Cell<Vec<f32>>>>,
     pictures: Mutex<BTreeMap<String, Cell<Vec<Stored>>>>,
+    texts: Mutex<BTreeMap<String, Cell<Vec<String>>>>,
 }
 
 type Cell<T> = Arc<OnceLock<Result<Arc<T>, String>>>;
@@ -37,6 +38,7 @@ impl Rows {
             episodes: columns.integers("episode_index")?,
             numbers: Mutex::default(),
             pictures: Mutex::default(),
+            texts: Mutex::default(),
         })
     }
 
@@ -47,6 +49,14 @@ impl Rows {
     pub fn numbers(&self, feature: &Feature) -> Result<Arc<Vec<f32>>, DataError> {
         held(&self.numbers, &feature.key, || Columns::open(&self.path)?.numbers(&feature.key, feature.width()))
             .map_err(DataError::Line)
+    }
+
+    /// The text of each row under a key.
+    ///
+    /// # Errors
+    /// As [`Rows::numbers`].
+    pub fn texts(&self, key: &str) -> Result<Arc<Vec<String>>, DataError> {
+        held(&self.texts, key, || Columns::open(&self.path)?.texts(key)).map_err(DataError::Line)
     }
 
     /// The picture of each row under a key.

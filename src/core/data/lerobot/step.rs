@@ -120,6 +120,18 @@ impl Step {
         Ok(self.window(key, &[0])?.values)
     }
 
+    /// The text of a feature of texts in this frame.
+    ///
+    /// # Errors
+    /// As [`Step::window`].
+    pub fn text(&self, key: &str) -> Result<String, DataError> {
+        let feature = self.feature(key)?;
+        if feature.dtype != Dtype::String {
+            return Err(DataError::Line(format!("{key} is of the type {}, not of texts", feature.dtype.name())));
+        }
+        Ok(self.rows.texts(key)?[self.row(self.frame)].clone())
+    }
+
     /// The pictures of a camera at `steps` from this frame, clamped as [`Step::window`] does.
     ///
     /// # Errors

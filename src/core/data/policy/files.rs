@@ -110,7 +110,9 @@ pub fn read(folder: &Path) -> Result<Option<Saved>, DataError> {
             | "xvla_image_to_float"
             | "xvla_imagenet_normalize"
             | "smolvla_new_line_processor"
-            | "pi05_prepare_state_tokenizer_processor_step" => {}
+            | "pi05_prepare_state_tokenizer_processor_step"
+            | "pi0_fast_prepare_state_tokenizer_processor_step"
+            | "action_tokenizer_processor" => {}
             other => return Err(wrong(format!("has the step {other:?}, which is not implemented"))),
         }
         saved.steps.push(step["registry_name"].as_str().unwrap_or_default().to_owned());
@@ -199,6 +201,12 @@ pub fn write(spec: &PolicySpec, stats: &Stats) -> Result<Vec<(String, Vec<u8>)>,
             let digits = step("pi05_prepare_state_tokenizer_processor_step", json!({}));
             vec![rename, batch, relative, normalize, digits, tokenizer, device("cpu")]
         }
+        Family::Pi0Fast => {
+            let digits = step("pi0_fast_prepare_state_tokenizer_processor_step", json!({}));
+            let tokens = json!({ "trust_remote_code": true, "max_action_tokens": spec.max_action_tokens, "action_tokenizer_name": spec.action_tokenizer });
+            let tokens = step("action_tokenizer_processor", tokens);
+            vec![rename, batch, relative, normalize, digits, tokenizer, tokens, device("cpu")]
+        }
         Family::Pi0 => {
             let line = step("pi0_new_line_processor", json!({}));
             vec![rename, batch, line, tokenizer, device("cpu"), relative, normalize]
@@ -221,7 +229,7 @@ pub fn write(spec: &PolicySpec, stats: &Stats) -> Result<Vec<(String, Vec<u8>)>,
     };
     let absolute = step("absolute_actions_processor", json!({ "enabled": spec.relative }));
     let has_step = match spec.family {
-        Family::Pi0 | Family::Pi05 => true,
+        Family::Pi0 | Family::Pi05 | Family::Pi0Fast => true,
         Family::SmolVla => spec.relative,
         Family::Groot | Family::Xvla => false,
     };

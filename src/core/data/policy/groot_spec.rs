@@ -88,6 +88,11 @@ pub fn read(config: &Json) -> Result<PolicySpec, String> {
         masks_padding: true,
         state_token: true,
         placeholder,
+        // It learns no action tokens.
+        skip_tokens: 0,
+        max_action_tokens: 0,
+        max_written_tokens: 0,
+        action_tokenizer: String::new(),
         xvla: None,
         embodiment: None,
     };

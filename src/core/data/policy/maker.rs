@@ -5,9 +5,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde_json::Value as Json;
 
+use super::action_tokens::ActionTokens;
 use super::augment::augmented;
 use super::chat::Chat;
-use super::observation::Observation;
+use super::fast::Decoded;
+use super::observation::{Learned, Observation};
 use super::scales::{ACTION, STATE, Scales, find, name_of};
 use super::spec::{Family, PolicySpec};
 use super::{files, groot_spec, relative};
@@ -15,7 +17,7 @@ use crate::config::Policy;
 use crate::data::card::is_groot;
 use crate::data::decoder::MediaDecoder;
 use crate::data::error::DataError;
-use crate::data::lerobot::{Feature, Set, Step, Window};
+use crate::data::lerobot::{Dtype, Feature, Set, Step, Window};
 use crate::data::limits::Limits;
 use crate::data::processor::{ProcessorFolders, ProcessorOptions, guarded};
 use crate::data::sample::Sample;
@@ -29,6 +31,8 @@ pub struct PolicyMaker {
     pub(super) scales: Scales,
     /// Writes pictures and task as a chat, of a policy that is told so.
     pub(super) chat: Option<Chat>,
+    /// Of a policy that learns actions as tokens.
+    pub(super) tokens: Option<ActionTokens>,
     pub(super) settings: Policy,
     seed: u64,
     pub(super) tokenizer: Tokenizer,
@@ -36,6 +40,8 @@ pub struct PolicyMaker {
     limits: Limits,
     pub(super) max_tokens: usize,
     pub(super) num_cut: AtomicU64,
+    /// Samples whose action tokens were cut off, and those of coefficients that FAST's tokenizer lacks.
+    pub(super) num_flawed: [AtomicU64; 2],
     files: Vec<(String, Vec<u8>)>,
 }
 
@@ -70,13 +76,17 @@ impl PolicyMaker {
             return Err(DataError::file(folders.model, format!("its tokenizer has {ids} ids, and the policy {rows}")));
         }
         let stats = if chat.is_some() { scales.bounds() } else { scales.stats.clone() };
-        let files = files::write(&spec, &stats).map_err(wrong)?;
+        let tokens = ActionTokens::open(&spec, folders.model, &options.policy.settings, &tokenizer, &own)?;
+        let mut files = files::write(&spec, &stats).map_err(wrong)?;
+        files.extend(tokens.iter().flat_map(ActionTokens::files).cloned());
         Ok(Self {
             settings: options.policy.settings.clone(),
             seed: options.policy.seed,
             limits: Limits::from(&options.image),
             max_tokens: options.max_tokens,
             num_cut: AtomicU64::new(0),
+            num_flawed: Default::default(),
+            tokens,
             spec,
             scales,
             chat,
@@ -98,7 +108,9 @@ impl PolicyMaker {
                 let changed = images.map(|(name, it)| (name.clone(), augmented(it, augment, &name, [self.seed, id.0])));
                 seen.images = changed.collect();
             }
-            self.sample(id, &seen, Some(self.recorded(step)?), self.domain(Some(step))?)
+            let text = self.settings.text_target.as_ref().map(|key| step.text(key)).transpose()?;
+            let learned = Learned { actions: self.recorded(step)?, text };
+            self.sample(id, &seen, Some(learned), self.domain(Some(step))?)
         })
     }
 
@@ -123,6 +135,11 @@ impl PolicyMaker {
                 return Err(format!("{key} has {own} numbers, and the policy's has {width}"));
             }
         }
+        if let Some(key) = &self.settings.text_target
+            && set.info().feature(key).is_none_or(|feature| feature.dtype != Dtype::String)
+        {
+            return Err(format!("has no texts {key} (policy.text_target)"));
+        }
         Ok(())
     }
 
@@ -141,7 +158,14 @@ impl PolicyMaker {
         let cut = self.num_cut.load(Ordering::Relaxed);
         let most = self.spec.max_prompt;
         let cut = (cut > 0).then(|| format!("{cut} prompts were cut off behind {most} tokens (tokenizer_max_length)"));
-        self.scales.notes.iter().cloned().chain(cut).collect()
+        let [long, clipped] = [0, 1].map(|at: usize| self.num_flawed[at].load(Ordering::Relaxed));
+        let most = self.spec.max_action_tokens;
+        let long = (long > 0)
+            .then(|| format!("action tokens of {long} samples were cut off behind {most} (max_action_tokens)"));
+        let clipped = (clipped > 0).then(|| {
+            format!("{clipped} samples have a coefficient below the smallest of the tokenizer of actions, which stands for it")
+        });
+        self.scales.notes.iter().cloned().chain(cut).chain(long).chain(clipped).collect()
     }
 
     /// A sample that asks for actions: as one to learn from, with actions and weights of 0.
@@ -171,6 +195,23 @@ impl PolicyMaker {
         self.scales.action.restore(&mut actions);
         relative::to_absolute(&mut actions, state, &self.scales.mask);
         Ok(actions)
+    }
+
+    /// Of a policy that writes actions: the token that ends them, and how many it may write.
+    pub fn writes(&self) -> Option<(i64, usize)> {
+        let tokens = self.tokens.as_ref().filter(|tokens| tokens.bos().is_some())?;
+        Some((tokens.bar(), self.spec.max_written_tokens))
+    }
+
+    /// The normalized actions, `[H, max_action_dim]`, that such a policy has written as tokens; and why they are not those of a whole
+    /// chunk, where they are not. Panics where the policy writes none.
+    pub fn read_tokens(&self, written: &[i64]) -> (Vec<f32>, Option<String>) {
+        let Decoded { values, flaw } = self.tokens.as_ref().expect("a policy that writes actions").actions(written);
+        let padded = values.chunks(self.spec.action_dim).flat_map(|action| {
+            let padding = self.spec.max_action_dim - action.len();
+            action.iter().copied().chain(std::iter::repeat_n(0.0, padding))
+        });
+        (padded.collect(), flaw)
     }
 
     /// Steps of a chunk of actions (H, `chunk_size`).
@@ -264,13 +305,14 @@ impl PolicyMaker {
 
     #[cfg(test)]
     pub(super) fn sample_with(&self, seen: &Observation, actions: Window) -> Sample {
-        self.sample(SampleId(1), seen, Some(actions), None).unwrap()
+        self.sample(SampleId(1), seen, Some(actions.into()), None).unwrap()
     }
 
     #[cfg(test)]
     pub(super) fn sample_of(&self, step: &Step) -> Sample {
         let domain = self.domain(Some(step)).unwrap();
-        self.sample(SampleId(0), &self.observation(step).unwrap(), Some(self.recorded(step).unwrap()), domain).unwrap()
+        let actions = self.recorded(step).unwrap();
+        self.sample(SampleId(0), &self.observation(step).unwrap(), Some(actions.into()), domain).unwrap()
     }
 
     /// The domain of a step, or of an observation, where the policy has such.

@@ -5,16 +5,19 @@
 //!       ├ state ───── normalize ──┬ digits ┐                                   │
 //!       │                         └ column │                                   ├ sample
 //!       ├ task ───────────────────── prompt ── tokens ─────────────────────────┤
-//!       └ actions ─── relative ── normalize ── columns `actions`, `action_weights`
+//!       └ actions ─── relative ── normalize ┬ columns `actions`, `action_weights`
+//!                                           └ FAST tokens, of policies that learn such
 //! ```
 //!
 //! GR00T is told pictures and task as a chat (`chat.rs`), and has a column `embodiment` beside those; `groot_spec.rs` says what its
 //! config means, `groot_files.rs` what is its own in lerobot's processor files.
 
 mod action_space;
+mod action_tokens;
 mod augment;
 mod canvas;
 mod chat;
+mod fast;
 mod files;
 mod groot_files;
 mod groot_spec;
@@ -34,6 +37,7 @@ mod xvla;
 mod xvla_tests;
 
 pub use action_space::ActionSpace;
+pub use fast::{Decoded, FastTokenizer, action_tokenizer_files};
 pub use files::is_processor_file;
 pub use maker::PolicyMaker;
 pub use observation::Observation;

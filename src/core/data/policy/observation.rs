@@ -1,6 +1,8 @@
-//! What a robot knows when it asks what to do.
+//! What a robot knows when it asks what to do, and what it is taught.
 
 use image::RgbImage;
+
+use crate::data::lerobot::Window;
 
 /// The pictures, state and instruction of one moment.
 #[derive(Clone, Debug, Default)]
@@ -11,4 +13,18 @@ pub struct Observation {
     pub state: Vec<f32>,
     /// What it is told to do.
     pub prompt: String,
+}
+
+/// What a sample is learned by.
+pub struct Learned {
+    pub actions: Window,
+    /// What the language model is to write before action tokens.
+    pub text: Option<String>,
+}
+
+#[cfg(test)]
+impl From<Window> for Learned {
+    fn from(actions: Window) -> Self {
+        Self { actions, text: None }
+    }
 }

@@ -9,6 +9,12 @@ pub fn with_digits(task: &str, state: &[f32]) -> String {
     format!("Task: {}, State: {};\nAction: ", cleaned(task), digits.join(" "))
 }
 
+/// That of Pi0-FAST, behind which actions are written.
+pub fn with_digits_line(task: &str, state: &[f32]) -> String {
+    let prompt = with_digits(task, state);
+    prompt.strip_suffix("Action: ").unwrap_or(&prompt).to_owned()
+}
+
 /// The prompt of Pi0, which ends with a line.
 pub fn with_line(task: &str) -> String {
     if task.ends_with('\n') { task.to_owned() } else { format!("{task}\n") }
@@ -36,6 +42,7 @@ mod tests {
         assert_eq!(digits, [-1, 0, 0, 1, 128, 254, 255, 255]);
         let prompt = with_digits(" pick_up the\ncube ", &[-1.0, 0.5]);
         assert_eq!(prompt, "Task: pick up the cube, State: 0 192;\nAction: ");
+        assert_eq!(with_digits_line("go", &[-1.0]), "Task: go, State: 0;\n");
         assert_eq!((with_line("go").as_str(), with_line("go\n").as_str()), ("go\n", "go\n"));
     }
 }

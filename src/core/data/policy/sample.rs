@@ -4,8 +4,9 @@ use std::sync::atomic::Ordering;
 
 use image::RgbImage;
 
+use super::action_tokens::{ActionTokens, Answer};
 use super::maker::PolicyMaker;
-use super::observation::Observation;
+use super::observation::{Learned, Observation};
 use super::spec::Family;
 use super::xvla::Rules;
 use super::{pictures, prompt, relative};
@@ -24,18 +25,28 @@ impl PolicyMaker {
         &self,
         id: SampleId,
         seen: &Observation,
-        actions: Option<Window>,
+        learned: Option<Learned>,
         domain: Option<i64>,
     ) -> Result<Sample, DataError> {
         let spec = &self.spec;
         expect_finite("the state", &seen.state, spec.state_dim)?;
         let mut state = seen.state.clone();
         self.scales.state.normalize(&mut state);
+        let (actions, text) = learned.map_or((None, None), |learned| (Some(learned.actions), learned.text));
+        let is_asked = actions.is_none();
+        let (values, weights) = self.targets(&seen.state, actions)?;
+        let answer = match (&self.tokens, is_asked) {
+            (None, _) => None,
+            (Some(tokens), true) => Some(Answer { ids: tokens.bos().into_iter().collect(), ..Answer::default() }),
+            (Some(tokens), false) => Some(self.answer(tokens, &values, text.as_deref())?),
+        };
         let sample = match &self.chat {
             Some(chat) => chat.sample(id, &seen.prompt, &self.pictures(&seen.images)?)?,
-            None => self.prompted(id, seen, &state)?,
+            None => self.prompted(id, seen, &state, answer.unwrap_or_default())?,
         };
-        let (values, weights) = self.targets(&seen.state, actions)?;
+        if spec.family == Family::Pi0Fast {
+            return Ok(sample);
+        }
         let num_targets = weights.iter().filter(|&&weight| weight > 0.0).count() as u32;
         let column = |name: &str, rows: usize, after: Vec<usize>, values: ColumnValues| SampleColumn {
             name: name.to_owned(),
@@ -61,20 +72,26 @@ impl PolicyMaker {
     }
 
     /// The tokens of pictures and a prompt, where the policy is told no chat. `state` is normalized.
-    fn prompted(&self, id: SampleId, seen: &Observation, state: &[f32]) -> Result<Sample, DataError> {
+    fn prompted(&self, id: SampleId, seen: &Observation, state: &[f32], answer: Answer) -> Result<Sample, DataError> {
         let media = self.items(&seen.images)?;
         let prompt = self.prompt_ids(&seen.prompt, state)?;
         let num_features: usize = media.iter().map(|item| item.num_features).sum();
-        let num_tokens = num_features + prompt.len();
+        let num_asked = num_features + prompt.len();
+        let num_tokens = num_asked + answer.ids.len();
         if num_tokens > self.max_tokens {
             let (num_image_tokens, max_tokens) = (num_features, self.max_tokens);
             return Err(DataError::TooLong { num_tokens, num_image_tokens, num_audio_tokens: 0, max_tokens });
         }
         let mut input_ids = vec![self.spec.placeholder; num_features];
         input_ids.extend(prompt);
+        input_ids.extend(&answer.ids);
         let axis: Vec<f32> = (0..num_tokens).map(|place| place as f32).collect();
         let position_ids = [axis.as_slice(); 3].concat();
-        let targets = vec![IGNORE_INDEX; num_tokens];
+        let mut targets = vec![IGNORE_INDEX; num_tokens];
+        // Each token is predicted behind the one before it; what begins an answer is given, where something does.
+        let learned = &answer.ids[usize::from(answer.is_begun)..];
+        let first = (num_asked + usize::from(answer.is_begun)).saturating_sub(1);
+        targets[first..first + learned.len()].copy_from_slice(learned);
         let num_sources = media.len();
         let mut sample = Sample::new(id, input_ids, position_ids, targets, media);
         sample.num_sources = num_sources;
@@ -105,12 +122,29 @@ impl PolicyMaker {
         }
     }
 
+    /// What the language model learns behind the prompt. `actions` `[H, max_action_dim]` are normalized; steps behind the end of the
+    /// episode, which repeat its last action, are among them.
+    fn answer(&self, tokens: &ActionTokens, actions: &[f32], text: Option<&str>) -> Result<Answer, DataError> {
+        let spec = &self.spec;
+        let own = actions.chunks(spec.max_action_dim).flat_map(|action| &action[..spec.action_dim]);
+        let answer = tokens.answer(&own.copied().collect::<Vec<f32>>(), text, &self.tokenizer)?;
+        if answer.ids.contains(&spec.placeholder) {
+            let reason = format!("has the token {} in its text to learn, which stands for pictures", spec.placeholder);
+            return Err(DataError::Line(reason));
+        }
+        for (count, is_so) in self.num_flawed.iter().zip([answer.was_cut, answer.num_clipped > 0]) {
+            count.fetch_add(u64::from(is_so), Ordering::Relaxed);
+        }
+        Ok(answer)
+    }
+
     fn prompt_ids(&self, task: &str, state: &[f32]) -> Result<Vec<i64>, DataError> {
         if let Some(rules) = &self.spec.xvla {
             return self.filled_prompt(rules, task);
         }
         let text = match (self.spec.family, self.spec.state_token) {
             (Family::Pi05, false) => prompt::with_digits(task, state),
+            (Family::Pi0Fast, _) => prompt::with_digits_line(task, state),
             _ => prompt::with_line(task),
         };
         let mut ids: Vec<i64> = self.tokenizer.encode_document(&text)?.iter().map(|token| token.id).collect();

@@ -6,6 +6,10 @@ use super::xvla::Rules;
 use crate::config::Normalization;
 use crate::data::card::{SMOLVLA, policy_vocabulary};
 
+/// The tokenizer of actions that lerobot's config of Pi0-FAST names.
+const ACTION_TOKENIZER: &str = "lerobot/fast-action-tokenizer";
+/// The tokens of PaliGemma's vocabulary, the last ones, that stand for segments of pictures.
+const SKIP_TOKENS: usize = 128;
 /// Patches a side that become one feature of SmolVLM2.
 const SMOL_MERGE: usize = 4;
 
@@ -15,6 +19,7 @@ pub enum Family {
     Groot,
     Pi0,
     Pi05,
+    Pi0Fast,
     SmolVla,
     Xvla,
 }
@@ -47,6 +52,7 @@ impl Family {
         match self {
             // GR00T's config is read by a file of its own.
             Self::Pi0 | Self::Groot => pi,
+            Self::Pi0Fast => Published { max_prompt: 200, ..pi },
             Self::Pi05 => Published { max_prompt: 200, normalization: Normalization::Quantiles, ..pi },
             Self::SmolVla => Published {
                 // Columns and rows, which are alike.
@@ -93,6 +99,8 @@ pub struct PolicySpec {
     /// What lerobot's processors pad prompts to, and the tokenizer that they take.
     pub padding: String,
     pub tokenizer: String,
+    /// The tokenizer of actions that they name.
+    pub action_tokenizer: String,
     pub state_normalization: Normalization,
     pub action_normalization: Normalization,
     pub relative: bool,
@@ -105,6 +113,11 @@ pub struct PolicySpec {
     pub state_token: bool,
     /// The id that stands for a feature of a picture.
     pub placeholder: i64,
+    /// Ids at the end of the vocabulary, `placeholder` among them, that action tokens leave free.
+    pub skip_tokens: i64,
+    /// Tokens at most that follow a prompt to be learned, or are written.
+    pub max_action_tokens: usize,
+    pub max_written_tokens: usize,
     /// What X-VLA does otherwise.
     pub xvla: Option<Rules>,
     /// The embodiment of all samples, of a policy that has several: its name, and its number.
@@ -118,11 +131,14 @@ impl PolicySpec {
         let family = match config["type"].as_str() {
             Some("pi05") => Family::Pi05,
             Some("pi0") => Family::Pi0,
+            Some("pi0_fast") => Family::Pi0Fast,
             Some(SMOLVLA) => Family::SmolVla,
             Some("xvla") => Family::Xvla,
             _ => {
                 let own = &config["type"];
-                return Err(format!("`type` is {own}, and samples are made for pi05, pi0, smolvla, groot and xvla"));
+                return Err(format!(
+                    "`type` is {own}, and samples are made for pi05, pi0, pi0_fast, smolvla, groot and xvla"
+                ));
             }
         };
         let published = family.published();
@@ -175,10 +191,11 @@ impl PolicySpec {
             Json::Array(names) => Ok(Some(names.iter().map(|it| it.as_str().unwrap_or_default().to_owned()).collect())),
             other => Err(format!("`{key}` is {other}, not a list of names")),
         };
+        let has_digits = matches!(family, Family::Pi05 | Family::Pi0Fast);
         let state_token = match (&xvla, &config["sizes"]["state_token"]) {
             (Some(rules), _) => rules.reads_state,
-            (None, Json::Null) => family != Family::Pi05,
-            (None, Json::Bool(value)) => *value || family != Family::Pi05,
+            (None, Json::Null) => !has_digits,
+            (None, Json::Bool(value)) => *value || !has_digits,
             (None, other) => return Err(format!("`sizes.state_token` is {other}")),
         };
         Ok(Self {
@@ -202,7 +219,14 @@ impl PolicySpec {
                 (true, other) => return Err(format!("`pad_language_to` is {other}, not longest or max_length")),
                 (false, _) => "max_length".to_owned(),
             },
-            tokenizer: config["vlm_model_name"].as_str().filter(|_| is_smol).unwrap_or(published.tokenizer).to_owned(),
+            tokenizer: match family {
+                Family::SmolVla => config["vlm_model_name"].as_str(),
+                Family::Pi0Fast => config["text_tokenizer_name"].as_str(),
+                _ => None,
+            }
+            .unwrap_or(published.tokenizer)
+            .to_owned(),
+            action_tokenizer: config["action_tokenizer_name"].as_str().unwrap_or(ACTION_TOKENIZER).to_owned(),
             state_normalization: mode("STATE", published.normalization)?,
             action_normalization: mode("ACTION", published.normalization)?,
             relative: flag(config, "use_relative_actions")?,
@@ -211,6 +235,13 @@ impl PolicySpec {
             masks_padding: is_smol,
             state_token,
             placeholder: policy_vocabulary(config) - 1,
+            skip_tokens: match family {
+                Family::Pi0Fast => size("fast_skip_tokens", SKIP_TOKENS)?,
+                // lerobot's config of Pi0.5 has no such key.
+                _ => self::size(&config["sizes"], "fast_skip_tokens", SKIP_TOKENS)?,
+            } as i64,
+            max_action_tokens: size("max_action_tokens", 256)?,
+            max_written_tokens: size("max_decoding_steps", 256)?,
             xvla,
             embodiment: None,
         })

@@ -12,6 +12,9 @@ pub enum Sees {
     Runs(Vec<i64>),
     /// The prompt sees all of itself, pictures included (PaliGemma): all tokens before the first that is to be predicted.
     Prompt,
+    /// The same, but for the last of these tokens, which begins the answer and is seen from itself on alone (Pi0-FAST). A prompt that
+    /// is continued sees all of itself, as lerobot's does.
+    Before,
 }
 
 impl Sees {
@@ -20,7 +23,7 @@ impl Sees {
         match self {
             Sees::Back => Mask::Causal,
             Sees::Runs(ids) => Mask::runs(&input_ids.iter().map(|id| ids.contains(id)).collect::<Vec<bool>>()),
-            Sees::Prompt => Mask::prefixes(cu_seqlens, prompts),
+            Sees::Prompt | Sees::Before => Mask::prefixes(cu_seqlens, prompts),
         }
     }
 
@@ -28,6 +31,14 @@ impl Sees {
     pub fn mask_of(&self, input_ids: &[i64], cu_seqlens: &[usize], labels: &[i64]) -> Mask {
         match self {
             Sees::Prompt => self.mask(input_ids, cu_seqlens, &prompt_lens(cu_seqlens, labels)),
+            Sees::Before => {
+                let lens = prompt_lens(cu_seqlens, labels);
+                let answers =
+                    cu_seqlens.windows(2).map(|ends| labels[ends[0]..ends[1]].iter().any(|label| *label >= 0));
+                let lens: Vec<usize> =
+                    lens.iter().zip(answers).map(|(len, answers)| len - usize::from(answers)).collect();
+                self.mask(input_ids, cu_seqlens, &lens)
+            }
             Sees::Back | Sees::Runs(_) => self.mask(input_ids, cu_seqlens, &[]),
         }
     }

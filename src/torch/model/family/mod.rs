@@ -40,6 +40,7 @@ pub(super) mod olmo3;
 pub(super) mod paligemma;
 pub(super) mod phi3;
 pub(super) mod pi;
+pub(super) mod pi0_fast;
 pub(super) mod qwen;
 pub(super) mod qwen2;
 pub(super) mod qwen2_5_omni;

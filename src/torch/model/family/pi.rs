@@ -55,21 +55,24 @@ pub(in crate::model) fn read_pi0(keys: &Keys<'_>) -> Result<ModelConfig> {
 fn read(keys: &Keys<'_>, name: &str, time: TimeUse, state: StateToken) -> Result<ModelConfig> {
     refuse_others(keys)?;
     let sizes = keys.section_or("sizes")?;
-    let (text, expert, vision) = match &sizes {
+    let PaliGemma { text, vision, vocab_size, image_token } = paligemma(keys, &sizes)?;
+    let expert = match &sizes {
         Some(sizes) => {
-            sizes.only_keys(&["vocab_size", "vision", "text", "expert", "state_token", "initialization"])?;
+            sizes.only_keys(&[
+                "vocab_size",
+                "vision",
+                "text",
+                "expert",
+                "state_token",
+                "initialization",
+                "fast_skip_tokens",
+            ])?;
             sizes.only("initialization", &[json!("visual")])?;
-            let vision = sizes.section("vision")?.filled(&json!({"model_type": "siglip_vision_model"}));
-            (stream(&sizes.section("text")?)?, stream(&sizes.section("expert")?)?, vision)
+            stream(&sizes.section("expert")?)?
         }
-        None => (
-            variant(keys, "paligemma_variant", "gemma_2b")?,
-            variant(keys, "action_expert_variant", "gemma_300m")?,
-            so400m(keys)?,
-        ),
+        None => variant(keys, "action_expert_variant", "gemma_300m")?,
     };
     check_streams(keys, &text, &expert)?;
-    let vocab_size = sizes.as_ref().map_or(Ok(None), |sizes| sizes.size_or("vocab_size"))?.unwrap_or(VOCAB_SIZE);
     let visual_start = sizes.as_ref().is_some_and(|sizes| sizes.value("initialization").is_some());
     let number = |key: &str, default: f64| keys.number_or(key).map(|value| value.unwrap_or(default));
     let size = |key: &str, default: i64| keys.size_or(key).map(|value| value.unwrap_or(default));
@@ -77,7 +80,7 @@ fn read(keys: &Keys<'_>, name: &str, time: TimeUse, state: StateToken) -> Result
     let config = PolicyConfig {
         names: NAMES,
         vocab_size,
-        image_token: image_token(keys, vocab_size)?,
+        image_token,
         text,
         expert,
         norm: NORM,
@@ -102,7 +105,7 @@ fn read(keys: &Keys<'_>, name: &str, time: TimeUse, state: StateToken) -> Result
         options: PolicyOptions::default(),
     };
     check_periods(keys, &config)?;
-    let encoder = encoder(keys, &sizes, &vision, &config)?;
+    let encoder = encoder(keys, &sizes, &vision, text.width, visual_start)?;
     let tower = ModelTower { tower: Tower::Vision, family: Arc::new(encoder), placeholders: vec![config.image_token] };
     Ok(ModelConfig {
         model_type: name.into(),
@@ -114,8 +117,28 @@ fn read(keys: &Keys<'_>, name: &str, time: TimeUse, state: StateToken) -> Result
     })
 }
 
+/// The vision-language model of a policy: sizes of its stream, its tower's config, its tokens.
+pub(super) struct PaliGemma {
+    pub text: StreamConfig,
+    pub vision: Value,
+    pub vocab_size: i64,
+    pub image_token: i64,
+}
+
+pub(super) fn paligemma(keys: &Keys<'_>, sizes: &Option<Keys<'_>>) -> Result<PaliGemma> {
+    let (text, vision) = match sizes {
+        Some(sizes) => {
+            let vision = sizes.section("vision")?.filled(&json!({"model_type": "siglip_vision_model"}));
+            (stream(&sizes.section("text")?)?, vision)
+        }
+        None => (variant(keys, "paligemma_variant", "gemma_2b")?, so400m(keys)?),
+    };
+    let vocab_size = sizes.as_ref().map_or(Ok(None), |sizes| sizes.size_or("vocab_size"))?.unwrap_or(VOCAB_SIZE);
+    Ok(PaliGemma { text, vision, vocab_size, image_token: image_token(keys, vocab_size)? })
+}
+
 /// Refuses what lerobot's policies can do and these cannot.
-fn refuse_others(keys: &Keys<'_>) -> Result<()> {
+pub(super) fn refuse_others(keys: &Keys<'_>) -> Result<()> {
     keys.only("n_obs_steps", &[json!(1)])?;
     keys.only("dtype", &[json!("float32"), json!("bfloat16")])?;
     // Guidance by an unfinished chunk, at inference and in training; memories of earlier pictures and states.
@@ -228,13 +251,18 @@ fn resolution(keys: &Keys<'_>) -> Result<Option<i64>> {
 }
 
 /// SigLIP's tower with one linear map behind it.
-fn encoder(keys: &Keys<'_>, sizes: &Option<Keys<'_>>, vision: &Value, config: &PolicyConfig) -> Result<VisionConfig> {
+pub(super) fn encoder(
+    keys: &Keys<'_>,
+    sizes: &Option<Keys<'_>>,
+    vision: &Value,
+    width: i64,
+    looks: bool,
+) -> Result<VisionConfig> {
     let section = sizes.as_ref().map(|sizes| sizes.section("vision")).transpose()?;
     let vision_keys = section.as_ref().map_or_else(|| Keys::new(vision), |section| section.instead(vision));
     vision_keys.only("model_type", &[json!("siglip_vision_model")])?;
     // lerobot takes the states behind the last norm.
     vision_keys.only("vision_feature_layer", &[])?;
-    let width = config.text.width;
     let tower = format!("{PALIGEMMA}vision_tower.");
     let projector = format!("{PALIGEMMA}multi_modal_projector.");
     let mut encoder = read_tower(&vision_keys, &tower, &projector, width)?;
@@ -256,7 +284,7 @@ fn encoder(keys: &Keys<'_>, sizes: &Option<Keys<'_>>, vision: &Value, config: &P
     if encoder.tower.merge != 1 {
         return Err(vision_keys.inconsistent("spatial_merge_size", encoder.tower.merge, "must be 1"));
     }
-    if config.visual_start {
+    if looks {
         encoder = looking(encoder);
     }
     Ok(encoder)
@@ -380,8 +408,8 @@ mod tests {
             let message = ModelConfig::from_hf(&config).unwrap_err().to_string();
             assert!(message.contains(expected), "{message:?} lacks {expected:?}");
         }
-        let unknown = ModelConfig::from_hf(&json!({"type": "pi0_fast"})).unwrap_err().to_string();
-        assert!(unknown.contains(r#""pi0_fast"; supported"#), "{unknown}");
+        let unknown = ModelConfig::from_hf(&json!({"type": "pi0_faster"})).unwrap_err().to_string();
+        assert!(unknown.contains(r#""pi0_faster"; supported"#), "{unknown}");
         let unknown = ModelConfig::from_hf(&json!({"type": "pi05", "paligemma_variant": "gemma_7b"})).unwrap_err();
         assert!(unknown.to_string().contains(r#"paligemma_variant is "gemma_7b""#), "{unknown}");
     }

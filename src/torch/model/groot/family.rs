@@ -99,6 +99,7 @@ impl FoundationFamily for GrootFamily {
 impl RobotPolicy for GrootFamily {
     fn chunk(&self) -> Chunk {
         Chunk {
+            writes: false,
             horizon: self.config.horizon,
             action_dim: self.config.action_dim,
             num_steps: self.config.num_steps,

@@ -60,7 +60,7 @@ impl TwoStreams {
 
     fn see(&self, columns: &Columns, cu_seqlens: &[usize], features: Option<&Tensor>) -> Seen {
         let Network { config, embed, layers, device, kind, .. } = &self.network;
-        let layout = Layout::new(config, cu_seqlens, 1, *kind, *device);
+        let layout = Layout::new(config, cu_seqlens, &[], 1, *kind, *device);
         let ids = columns.get(INPUT_IDS).to_device(*device);
         let mut x = embed.tokens.part.look_up(&ids);
         if let Some(features) = features {

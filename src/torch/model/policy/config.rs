@@ -118,17 +118,21 @@ pub enum StateToken {
 }
 
 /// Settings of a policy's training beside those of its flow.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PolicyOptions {
     /// Draws of noise and time for each sample, whose prefix is computed once.
     pub noise_draws: u32,
     /// True if gradients of actions end at the keys and values of the prefix (knowledge insulation).
     pub insulate: bool,
+    /// Of the loss of actions by flow, where there is one of tokens.
+    pub flow_weight: f64,
+    /// Of the loss of the tokens behind a prompt, which the prefix's stream predicts and actions do not see; 0: there is none.
+    pub token_weight: f64,
 }
 
 impl Default for PolicyOptions {
     fn default() -> PolicyOptions {
-        PolicyOptions { noise_draws: 1, insulate: false }
+        PolicyOptions { noise_draws: 1, insulate: false, flow_weight: 1.0, token_weight: 0.0 }
     }
 }
 
@@ -155,6 +159,16 @@ impl PolicyConfig {
         let state = (self.state == StateToken::Actions).then_some(1);
         let of_action = |number: u32| if self.causal_actions { 2 + number } else { 2 };
         state.into_iter().chain((0..self.horizon as u32).map(of_action)).collect()
+    }
+
+    /// Returns whether the prefix's stream predicts tokens.
+    pub(super) fn learns_tokens(&self) -> bool {
+        self.options.token_weight > 0.0
+    }
+
+    /// Returns whether the prefix is read behind the layer `number`: behind the last one by the head of tokens alone.
+    pub(super) fn reads_prefix_behind(&self, number: usize) -> bool {
+        self.learns_tokens() || number + 1 < self.num_layers()
     }
 
     /// Returns whether actions attend to the prefix alone in the layer `number`.

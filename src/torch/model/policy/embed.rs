@@ -111,6 +111,11 @@ impl Tokens {
         self.scaled(&embedding(&self.table, &known, -1))
     }
 
+    /// The table `[V, D]`, which scores tokens as well.
+    pub fn table(&self) -> &Tensor {
+        &self.table
+    }
+
     /// Rows `[T, D]` times the root of their width.
     pub fn scaled(&self, x: &Tensor) -> Tensor {
         x * self.scale

@@ -105,7 +105,7 @@ impl RobotPolicy for PolicyFamily {
         let PolicyConfig { horizon, action_dim, num_steps, vocab_size, image_token, state, .. } = self.config;
         let state = (state != StateToken::None).then_some(STATE);
         let columns = std::iter::once(INPUT_IDS).chain(state).collect();
-        Chunk { horizon, action_dim, num_steps, vocab_size, image_token, columns }
+        Chunk { horizon, action_dim, num_steps, vocab_size, image_token, columns, writes: false }
     }
 
     fn options(&self) -> PolicyOptions {

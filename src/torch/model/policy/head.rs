@@ -9,7 +9,7 @@ use tch::{Kind, Tensor};
 use super::config::{PolicyConfig, torch_std};
 use super::layer::{Norm, expert_norm};
 use crate::model::tower_blocks::Part;
-use crate::nn::Linear;
+use crate::nn::{Linear, RmsNorm};
 use crate::params::{ParamSpec, ParamStore, Scope};
 
 const NAME: &str = "norm";
@@ -26,9 +26,12 @@ pub(super) struct Head {
 /// The parameters behind the layers.
 pub(super) fn specs(config: &PolicyConfig) -> Vec<ParamSpec> {
     let (width, text) = (config.expert.width, config.text.width);
-    // Nothing reads the prefix behind its layers.
-    let unused = config.norm.specs(&config.text_prefix(), NAME, text).into_iter().map(ParamSpec::frozen);
-    let mut specs: Vec<ParamSpec> = unused.collect();
+    let of_tokens = config.norm.specs(&config.text_prefix(), NAME, text);
+    let mut specs: Vec<ParamSpec> = match config.learns_tokens() {
+        true => config.of_prefix(of_tokens),
+        // Nothing reads the prefix behind its layers.
+        false => of_tokens.into_iter().map(ParamSpec::frozen).collect(),
+    };
     specs.extend(expert_norm(config, &config.expert_prefix(), NAME));
     specs.extend(Linear::specs(config.names.all, OUT, width, config.action_dim, true, torch_std(width)));
     specs
@@ -45,6 +48,11 @@ impl Head {
             num_rows: config.num_rows(),
         };
         Part { part: Rc::new(head), ids: [norms.into_ids(), maps.into_ids()].concat() }
+    }
+
+    /// The norm of the prefix's stream, behind which tokens are predicted.
+    pub fn of_tokens(config: &PolicyConfig, params: &ParamStore) -> Part<RmsNorm> {
+        Part::new(params, config.text_prefix(), |scope| config.norm.build(scope, NAME))
     }
 
     /// Rows of actions `[S·L, E]` to velocities `[S·H, A]`, float32. `condition` `[S, E]`.

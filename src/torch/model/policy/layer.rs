@@ -45,14 +45,14 @@ pub(super) struct FeedForward {
 pub(super) struct Layer {
     pub prefix_heads: Part<Heads>,
     pub action_heads: Part<Heads>,
-    /// `None` in the last layer, behind which nothing reads the prefix.
+    /// `None` in the last layer, where nothing reads the prefix behind it.
     pub prefix: Option<Part<FeedForward>>,
     pub actions: Part<FeedForward>,
 }
 
 /// The parameters of the layer `number` of both streams.
 pub(super) fn specs(config: &PolicyConfig, number: usize) -> Vec<ParamSpec> {
-    let is_last = number + 1 == config.num_layers();
+    let is_last = !config.reads_prefix_behind(number);
     let mut specs = Vec::new();
     let prefix = format!("{}layers.{number}.", config.text_prefix());
     let plain = |prefix: &str, name: &str, width: i64| config.norm.specs(prefix, name, width);
@@ -213,7 +213,7 @@ impl FeedForward {
 impl Layer {
     /// Panics where the store lacks one of its parameters.
     pub fn new(config: &PolicyConfig, number: usize, params: &ParamStore) -> Layer {
-        let is_last = number + 1 == config.num_layers();
+        let is_last = !config.reads_prefix_behind(number);
         let [text, expert] =
             [config.text_prefix(), config.expert_prefix()].map(|prefix| format!("{prefix}layers.{number}."));
         let (head_dim, activation, is_cross) = (config.text.head_dim, config.activation, config.is_cross(number));

@@ -2,7 +2,8 @@
 //!
 //! A sample has its tokens, and maybe a state, in the prefix, and a group of rows for each draw of noise in the stream of actions.
 //! Positions of a group go on where those of its prefix end, but for layers in which it attends to nothing else: there they begin
-//! anew.
+//! anew. Tokens that are to be predicted lie behind all of that in the prefix's stream: each sees what is before it, and nothing
+//! else sees them.
 
 use std::ops::Range;
 
@@ -10,6 +11,15 @@ use tch::{Device, Kind, Tensor};
 
 use super::config::{PolicyConfig, StateToken};
 use crate::nn::{JointAttention, Mask, PackedAttention, Rope};
+
+/// The tokens of a micro-batch that are predicted.
+pub(super) struct Predicted {
+    /// The rows behind which they are, and they.
+    pub rows: Vec<i64>,
+    pub labels: Vec<i64>,
+    /// The sample of each.
+    pub samples: Vec<usize>,
+}
 
 /// What all layers read of a micro-batch beside their rows.
 pub(super) struct Layout {
@@ -22,23 +32,47 @@ pub(super) struct Layout {
     pub alone: Option<Rope>,
     /// For each row of the prefix its row among all tokens and, behind them, states; `None`: that is the order.
     pub order: Option<Tensor>,
+    /// The tokens that are predicted; none where the policy learns none.
+    pub predicted: Predicted,
     /// True if gradients of actions end at the keys and values of the prefix.
     pub insulate: bool,
 }
 
 impl Layout {
-    /// Samples' tokens end at `cu_seqlens` `[0, …, T]`; each has `num_draws` groups of actions.
-    pub fn new(config: &PolicyConfig, cu_seqlens: &[usize], num_draws: usize, kind: Kind, device: Device) -> Layout {
+    /// Samples' tokens end at `cu_seqlens` `[0, …, T]`; each has `num_draws` groups of actions. `targets` `[T]` says of each token the
+    /// one to predict behind it, or is below 0; it is empty where the policy learns none.
+    pub fn new(
+        config: &PolicyConfig,
+        cu_seqlens: &[usize],
+        targets: &[i64],
+        num_draws: usize,
+        kind: Kind,
+        device: Device,
+    ) -> Layout {
         let num_tokens = *cu_seqlens.last().unwrap_or(&0) as i64;
         let with_state = config.state.is_in_prefix();
         let (mut ends, mut order, mut positions) = (vec![0usize], Vec::new(), Vec::new());
         let (mut groups, mut own, mut alone) = (Vec::<Range<i64>>::new(), Vec::new(), Vec::new());
-        for (sample, tokens) in (0..).zip(cu_seqlens.windows(2)) {
+        let mut predicted = Predicted { rows: Vec::new(), labels: Vec::new(), samples: Vec::new() };
+        let mut seen = Vec::new();
+        for (sample, tokens) in cu_seqlens.windows(2).enumerate() {
             let begin = order.len() as i64;
-            order.extend((tokens[0] as i64..tokens[1] as i64).chain(with_state.then_some(num_tokens + sample)));
+            // The last token of the prompt is the one behind which the first is predicted.
+            let labels = targets.get(tokens[0]..tokens[1]).unwrap_or_default();
+            let prompt = labels.iter().position(|target| *target >= 0).map_or(tokens[1], |at| tokens[0] + at + 1);
+            let row = |token: usize| token as i64 - tokens[0] as i64 + begin + i64::from(with_state && token >= prompt);
+            for (token, label) in (tokens[0]..).zip(labels).filter(|(_, label)| **label >= 0) {
+                predicted.rows.push(row(token));
+                predicted.labels.push(*label);
+                predicted.samples.push(sample);
+            }
+            let state = with_state.then_some(num_tokens + sample as i64);
+            order.extend((tokens[0] as i64..prompt as i64).chain(state));
             let len = order.len() as i64 - begin;
+            seen.push(len as usize);
+            order.extend(prompt as i64..tokens[1] as i64);
             ends.push(order.len());
-            positions.extend(0..len);
+            positions.extend(0..order.len() as i64 - begin);
             for _ in 0..num_draws {
                 groups.push(begin..begin + len);
                 own.extend(len..len + config.num_rows());
@@ -52,7 +86,8 @@ impl Layout {
                 let lens: Vec<usize> = ends.windows(2).map(|ends| ends[1] - ends[0] - 1).collect();
                 Mask::prefixes(&ends, &lens)
             }
-            _ => Mask::Full,
+            _ if predicted.rows.is_empty() => Mask::Full,
+            _ => Mask::prefixes(&ends, &seen),
         };
         let has_cross = (0..config.num_layers()).any(|number| config.is_cross(number));
         Layout {
@@ -61,6 +96,7 @@ impl Layout {
             ropes: [rope(&positions), rope(&own)],
             alone: has_cross.then(|| rope(&alone)),
             order: with_state.then(|| Tensor::from_slice(&order).to_device(device)),
+            predicted,
             insulate: false,
         }
     }

@@ -6,8 +6,10 @@
 //! 3. `embed.rs` makes the rows of both streams, `layer.rs` is a layer of both, `head.rs` what is behind the last.
 //! 4. `noise.rs` is what is drawn; `record.rs` puts all on a tape with the loss; `family.rs` is the foundation.
 //! 5. `act.rs` makes actions of noise, with the prefix computed once.
+//! 6. `tokens.rs` is the loss of tokens behind the prompt, which the prefix's stream may learn beside (knowledge insulation).
 //!
-//! `robot.rs` says what every policy offers, those of another build included.
+//! `writing.rs` is a policy without the second stream, which writes actions as tokens; `robot.rs` says what every policy offers,
+//! those of another build included.
 
 mod act;
 mod config;
@@ -22,8 +24,11 @@ mod record;
 mod robot;
 #[cfg(test)]
 mod tests;
+mod tokens;
+mod writing;
 
 pub use config::{FrozenParts, PolicyConfig, PolicyOptions, PolicyTree, StateToken, StreamConfig, TimeUse};
 pub use family::PolicyFamily;
 pub(super) use noise::{Noise, samples_of, shares, times_of};
 pub use robot::{Acting, Chunk, RobotPolicy};
+pub use writing::{WritingFamily, WritingSizes};

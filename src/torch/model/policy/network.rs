@@ -6,6 +6,7 @@ use super::config::PolicyConfig;
 use super::embed::Embed;
 use super::head::Head;
 use super::layer::Layer;
+use super::tokens::TokenHead;
 use crate::model::tower_blocks::Part;
 use crate::params::ParamStore;
 use crate::tape::Policy;
@@ -16,6 +17,8 @@ pub(super) struct Network {
     pub embed: Embed,
     pub layers: Vec<Layer>,
     pub head: Part<Head>,
+    /// What is behind the layers of the prefix, where it predicts tokens.
+    pub tokens: Option<TokenHead>,
     pub policy: Policy,
     pub device: Device,
     pub kind: Kind,
@@ -24,8 +27,10 @@ pub(super) struct Network {
 impl Network {
     /// Panics where the store lacks one of the policy's parameters.
     pub fn new(config: &PolicyConfig, params: &ParamStore, policy: Policy) -> Network {
+        let embed = Embed::new(config, params);
         Network {
-            embed: Embed::new(config, params),
+            tokens: config.learns_tokens().then(|| TokenHead::new(config, params, &embed, policy)),
+            embed,
             layers: (0..config.num_layers()).map(|number| Layer::new(config, number, params)).collect(),
             head: Head::part(config, params),
             policy,

@@ -36,9 +36,10 @@ impl Network {
         input: &FeatureInput,
     ) -> FoundationTape {
         let mut tape = Tape::new();
-        let PolicyOptions { noise_draws, insulate } = self.config.options;
+        let PolicyOptions { noise_draws, insulate, flow_weight, .. } = self.config.options;
         let num_draws = noise_draws as usize;
-        let mut layout = Layout::new(&self.config, &batch.cu_seqlens, num_draws, self.kind, self.device);
+        let targets = if self.tokens.is_some() { batch.targets() } else { Vec::new() };
+        let mut layout = Layout::new(&self.config, &batch.cu_seqlens, &targets, num_draws, self.kind, self.device);
         layout.insulate = insulate;
         let layout = Rc::new(layout);
         let (features, mut x) = self.record_prefix(&mut tape, batch, &layout, input);
@@ -55,7 +56,16 @@ impl Network {
         let weight = flowing.weight(rows, |time| if batch.evaluates { 1.0 } else { flow.weight.at(time) });
         let target = flowing.target;
         let target = tape.run("target", &[], Policy::Keep, &[], 1, move |_| vec![target.shallow_clone()])[0];
-        let loss = flow.kind.record(&mut tape, velocity, target, weight, batch.loss_scale);
+        let loss = match &self.tokens {
+            None => flow.kind.record(&mut tape, velocity, target, weight, batch.loss_scale),
+            Some(head) => {
+                let scale = batch.loss_scale * flow_weight;
+                let of_actions = flow.kind.record(&mut tape, velocity, target, weight, scale);
+                let of_tokens = head.record(&mut tape, x, &layout, batch, rows);
+                let sum = |reads: &[Tensor]| vec![&reads[0] + &reads[1]];
+                tape.run("losses", &[], Policy::Keep, &[of_actions, of_tokens], 1, sum)[0]
+            }
+        };
         tape.keep(loss);
         FoundationTape {
             tape: Rc::new(tape),
@@ -129,7 +139,7 @@ impl Network {
         (written[0], written.get(1).copied())
     }
 
-    /// Both streams behind a layer; that of the prefix is what it was behind the last.
+    /// Both streams behind a layer; that of the prefix is what it was behind the last where nothing reads it there.
     fn record_layer(
         &self,
         tape: &mut Tape,

@@ -4,6 +4,7 @@ use tch::{Device, Tensor};
 
 use super::config::{PolicyConfig, PolicyOptions};
 use crate::model::columns::Columns;
+use crate::model::decoding::Decoding;
 use crate::params::ParamStore;
 
 /// A foundation that predicts actions.
@@ -47,6 +48,8 @@ pub struct Chunk {
     pub image_token: i64,
     /// The columns that it reads when it acts; others, such as recorded actions, may be empty.
     pub columns: Vec<&'static str>,
+    /// True if it writes actions as tokens ([`Acting::write`]), and makes none of noise.
+    pub writes: bool,
 }
 
 /// A policy that acts.
@@ -62,6 +65,18 @@ pub trait Acting {
         noise: &Tensor,
         num_steps: usize,
     ) -> Tensor;
+
+    /// The tokens that follow each sample, up to the first of `decoding`'s that end them, of a policy that writes actions; `None`:
+    /// another kind of policy. Arguments are those of [`Acting::act`].
+    fn write(
+        &self,
+        _columns: Columns,
+        _cu_seqlens: &[usize],
+        _features: &[Tensor],
+        _decoding: &Decoding,
+    ) -> Option<Vec<Vec<i64>>> {
+        None
+    }
 
     fn device(&self) -> Device;
 }

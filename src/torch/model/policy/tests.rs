@@ -1,6 +1,7 @@
 //! lerobot's numbers: losses, gradients of all parameters and sampled actions of fixtures that `tests/oracle/make_policies.py`
 //! makes. `LOONGFORGE_POLICIES` has those of another folder read.
 
+mod answers;
 mod fixture;
 
 use std::rc::Rc;
@@ -136,7 +137,7 @@ fn samples_have_their_own_noise_and_count_by_their_targets() {
     let fixture = Fixture::read(&folders()[0]);
     let settings = |seed| FlowSettings { seed, ..FlowSettings::default() };
     let loss = |seed: u64, samples: &[usize], change: &dyn Fn(&mut SampleRow)| {
-        let model = fixture.family(PolicyOptions { noise_draws: 2, insulate: false });
+        let model = fixture.family(PolicyOptions { noise_draws: 2, ..PolicyOptions::default() });
         let model = model.with_flow(settings(seed)).unwrap().build(&fixture.params, Policy::Keep);
         let mut batch = fixture.batch(samples);
         let mut rows = batch.samples.to_vec();

@@ -102,6 +102,7 @@ impl RobotPolicy for XvlaFamily {
         let XvlaConfig { horizon, num_steps, image_token, state_dim, .. } = self.config;
         let state = (state_dim > 0).then_some(STATE);
         Chunk {
+            writes: false,
             horizon,
             action_dim: self.config.action_dim(),
             num_steps,

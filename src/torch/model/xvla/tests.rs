@@ -122,7 +122,7 @@ impl Fixture {
     }
 
     fn model(&self, policy: Policy, insulate: bool) -> XvlaModel {
-        let options = PolicyOptions { noise_draws: self.num_draws() as u32, insulate };
+        let options = PolicyOptions { noise_draws: self.num_draws() as u32, insulate, ..PolicyOptions::default() };
         self.family(options).model(&self.params, policy)
     }
 
@@ -401,7 +401,7 @@ fn samples_have_their_own_noise_and_count_by_their_targets() {
     let fixture = Fixture::read(&folders()[0]);
     let settings = |seed, kind| FlowSettings { seed, kind, ..FlowSettings::default() };
     let loss = |settings: FlowSettings, samples: &[usize], change: &dyn Fn(&mut SampleRow)| {
-        let model = fixture.family(PolicyOptions { noise_draws: 2, insulate: false });
+        let model = fixture.family(PolicyOptions { noise_draws: 2, ..PolicyOptions::default() });
         let model = model.with_flow(settings).unwrap().build(&fixture.params, Policy::Keep);
         let mut batch = fixture.batch(samples);
         let mut rows = batch.samples.to_vec();

@@ -68,6 +68,8 @@ pub struct Fixture {
     pub action_dim: i64,
     pub inputs: BTreeMap<String, Tensor>,
     pub expected: BTreeMap<String, Tensor>,
+    /// What follows each sample's prompt, to be predicted; none but under [`Fixture::with_answers`].
+    pub answers: Vec<Vec<i64>>,
 }
 
 /// What a forward and backward come to.
@@ -116,7 +118,26 @@ impl Fixture {
             action_dim: summary["action_dim"].as_i64().unwrap(),
             inputs,
             expected,
+            answers: Vec::new(),
         }
+    }
+
+    /// The same with the answers of `tests/oracle/make_answers.py`, parameters as `options` have them, and what lerobot's parts make of
+    /// these answers; `None` where the fixture has none.
+    pub fn with_answers(
+        mut self,
+        folder: &Path,
+        options: PolicyOptions,
+    ) -> Option<(Fixture, BTreeMap<String, Tensor>)> {
+        let path = folder.join("answers.safetensors");
+        let found = path.is_file().then(|| tensors(path))?;
+        let lens = Vec::<i64>::try_from(&found["lens"]).unwrap();
+        let answer = |(row, len): (i64, &i64)| Vec::try_from(found["answers"].get(row).narrow(0, 0, *len)).unwrap();
+        self.answers = (0..).zip(&lens).map(answer).collect();
+        let params = ParamStore::new(self.family(options).specs(), Kind::Float, Device::Cpu);
+        params.ids().for_each(|id| params.set(id, &self.params.get(&params.spec(id).name)));
+        self.params = Rc::new(params);
+        Some((self, found))
     }
 
     pub fn all(&self) -> Vec<usize> {
@@ -132,7 +153,7 @@ impl Fixture {
     }
 
     pub fn model(&self, policy: Policy, insulate: bool) -> PolicyModel {
-        let options = PolicyOptions { noise_draws: self.num_draws() as u32, insulate };
+        let options = PolicyOptions { noise_draws: self.num_draws() as u32, insulate, ..PolicyOptions::default() };
         self.family(options).model(&self.params, policy)
     }
 
@@ -167,7 +188,8 @@ impl Fixture {
         let tokens = Vec::<i64>::try_from(self.inputs["tokens"].get(sample as i64).narrow(0, 0, prompt)).unwrap();
         let grid = self.pixels(&[sample]).1[0];
         let places = self.cameras(sample).len() * self.tower.num_features(grid);
-        std::iter::repeat_n(self.config.image_token, places).chain(tokens).collect()
+        let answer = self.answers.get(sample).into_iter().flatten().copied();
+        std::iter::repeat_n(self.config.image_token, places).chain(tokens).chain(answer).collect()
     }
 
     /// Rows of these samples of a tensor `[N, …]`.
@@ -188,7 +210,14 @@ impl Fixture {
             let inside = weights.get(row).narrow(0, 0, self.num_inside(*sample));
             let _ = inside.narrow(1, 0, self.action_dim).fill_(1.0);
         }
-        let targets = Tensor::full_like(&tokens, IGNORE_INDEX);
+        let target = |sample: &usize| {
+            let answer = self.answers.get(*sample).map_or(&[][..], Vec::as_slice);
+            let mut targets = vec![IGNORE_INDEX; self.ids(*sample).len()];
+            let first = targets.len() - answer.len() - 1;
+            targets[first..first + answer.len()].copy_from_slice(answer);
+            targets
+        };
+        let targets = Tensor::from_slice(&samples.iter().flat_map(target).collect::<Vec<i64>>());
         let mut all = vec![tokens, positions, targets, actions.flatten(0, 1), weights.flatten(0, 1)];
         if self.config.state != StateToken::None {
             all.push(self.of("state", samples));

@@ -1,0 +1,186 @@
+//! Actions as tokens of a language model: FAST's (`fast.rs`) take ids from the end of the vocabulary on down, as openpi and lerobot
+//! have them. What follows the prompt ends with `|` and the tokenizer's end of a text.
+//!
+//! Pi0-FAST writes `<bos>Action: ` before them, as lerobot does. The prompt of Pi0.5 ends with `Action: `, so nothing stands before
+//! them there; where samples have a text to learn, that comes first: `{text};\nAction: `.
+
+use std::path::Path;
+
+use serde_json::Value as Json;
+
+use super::fast::{Decoded, FOLDER, FastTokenizer};
+use super::spec::{Family, PolicySpec};
+use crate::config::Policy;
+use crate::data::error::DataError;
+use crate::data::tokenizer::Tokenizer;
+use crate::data::tokenizer_file::token_text;
+
+/// What stands before action tokens.
+const BEGIN: &str = "Action: ";
+/// What ends them.
+const BAR: &str = "|";
+
+/// Which tokens of the language model stand for actions, and what stands around them.
+pub struct ActionTokens {
+    fast: FastTokenizer,
+    /// The id of the first of FAST's tokens; that of another is less by it.
+    first: i64,
+    begin: Vec<i64>,
+    /// Of the policy that writes them, before `begin`.
+    bos: Option<i64>,
+    end: [i64; 2],
+    max_tokens: usize,
+}
+
+/// What is learned behind a prompt.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Answer {
+    pub ids: Vec<i64>,
+    /// Its first token is given, not predicted.
+    pub is_begun: bool,
+    pub was_cut: bool,
+    pub num_clipped: usize,
+}
+
+impl ActionTokens {
+    /// Of the policy in `folder`; `None` where it learns none. `spec` has the sizes of the data.
+    ///
+    /// # Errors
+    /// The folder of the FAST tokenizer is missing or wrong, or its tokens have no place in the vocabulary.
+    pub fn open(
+        spec: &PolicySpec,
+        folder: &Path,
+        settings: &Policy,
+        tokenizer: &Tokenizer,
+        about: &Json,
+    ) -> Result<Option<Self>, DataError> {
+        let writes = spec.family == Family::Pi0Fast;
+        check(spec.family, settings).map_err(|reason| DataError::file(&folder.join("config.json"), reason))?;
+        if !writes && settings.token_weight == 0.0 {
+            return Ok(None);
+        }
+        let at = settings.action_tokenizer.clone().unwrap_or_else(|| folder.join(FOLDER));
+        if !at.is_dir() {
+            let reason = "there is no such folder; it holds the FAST tokenizer of actions, tokenizer.json and \
+                          processor_config.json (policy.action_tokenizer names another)";
+            return Err(DataError::file(&at, reason));
+        }
+        let fast = FastTokenizer::open(&at, spec.horizon, spec.action_dim)?;
+        let wrong = |reason: String| DataError::file(folder, reason);
+        let id = |token: &str| {
+            tokenizer
+                .id(token)
+                .ok_or_else(|| wrong(format!("its tokenizer has no token {token:?}, which action tokens need")))
+        };
+        let eos = tokenizer.special().eos;
+        let eos =
+            eos.ok_or_else(|| wrong("its tokenizer says of no token that it ends a text (eos_token)".to_owned()))?;
+        let begin: Vec<i64> = tokenizer.encode(BEGIN)?.iter().map(|token| token.id).collect();
+        if begin.is_empty() {
+            return Err(wrong(format!("its tokenizer has no tokens for {BEGIN:?}")));
+        }
+        let bos = writes.then(|| id(token_text(&about["bos_token"]).unwrap_or("<bos>"))).transpose()?;
+        let (first, end) = (spec.placeholder - spec.skip_tokens, [id(BAR)?, eos]);
+        let last = first - fast.vocab_size() + 1;
+        let around = begin.iter().chain(&bos).chain(&end);
+        if last < 0 || around.clone().any(|id| (last..=first).contains(id)) {
+            let reason = format!(
+                "the {} action tokens would have the ids {last} to {first} of the language model, which {BEGIN:?}, {BAR:?} and \
+                 special tokens need",
+                fast.vocab_size()
+            );
+            return Err(wrong(reason));
+        }
+        Ok(Some(Self { fast, first, begin, bos, end, max_tokens: spec.max_action_tokens }))
+    }
+
+    /// The files of its folder, which belong into every checkpoint.
+    pub fn files(&self) -> &[(String, Vec<u8>)] {
+        self.fast.files()
+    }
+
+    /// The token that an answer begins with, of a policy that writes actions.
+    pub fn bos(&self) -> Option<i64> {
+        self.bos
+    }
+
+    /// The token that ends actions.
+    pub fn bar(&self) -> i64 {
+        self.end[0]
+    }
+
+    /// What follows the prompt of a sample with these normalized actions `[H, A]`, and a text to write before them.
+    ///
+    /// # Errors
+    /// The actions have no tokens, or the text no ids.
+    pub fn answer(&self, actions: &[f32], text: Option<&str>, tokenizer: &Tokenizer) -> Result<Answer, DataError> {
+        let encoded = self.fast.encode(actions).map_err(DataError::Line)?;
+        let mut ids: Vec<i64> = self.bos.into_iter().collect();
+        if let Some(text) = text {
+            ids.extend(tokenizer.encode(&format!("{text};\n"))?.iter().map(|token| token.id));
+        }
+        if text.is_some() || self.bos.is_some() {
+            ids.extend(&self.begin);
+        }
+        ids.extend(encoded.ids.iter().map(|id| self.first - id));
+        ids.extend(self.end);
+        let was_cut = ids.len() > self.max_tokens;
+        ids.truncate(self.max_tokens);
+        Ok(Answer { ids, is_begun: self.bos.is_some(), was_cut, num_clipped: encoded.num_clipped })
+    }
+
+    /// The actions that a language model has written: of its tokens before the first `|`, without `Action: `.
+    pub fn actions(&self, written: &[i64]) -> Decoded {
+        let own = written.split(|id| *id == self.bar()).next().unwrap_or_default();
+        let begins = own.starts_with(&self.begin);
+        // lerobot takes all of them out, wherever they are.
+        let (mut ids, mut tokens) = (own, Vec::new());
+        while let Some(id) = ids.first() {
+            match ids.strip_prefix(self.begin.as_slice()) {
+                Some(rest) => ids = rest,
+                None => {
+                    tokens.push(self.first - id);
+                    ids = &ids[1..];
+                }
+            }
+        }
+        let mut found = self.fast.decode_any(&tokens);
+        if !begins && found.flaw.is_none() {
+            found.flaw = Some(format!("what was written does not begin with {BEGIN:?}"));
+        }
+        found
+    }
+}
+
+/// Sees to it that settings of tokens have an effect on the policy.
+fn check(family: Family, settings: &Policy) -> Result<(), String> {
+    let Policy { token_weight, flow_weight, action_tokenizer, text_target, .. } = settings;
+    let learns = *token_weight > 0.0;
+    if family == Family::Pi0Fast && (learns || *flow_weight != 1.0) {
+        return Err(
+            "Pi0-FAST learns by the loss of its tokens alone: leave policy.token_weight and flow_weight out".to_owned()
+        );
+    }
+    if family == Family::Pi0Fast && (settings.noise_draws != 1 || settings.mask_padding == Some(true)) {
+        return Err(
+            "Pi0-FAST learns whole chunks, without noise: leave policy.noise_draws and policy.mask_padding out"
+                .to_owned(),
+        );
+    }
+    if learns && !matches!(family, Family::Pi0 | Family::Pi05 | Family::Pi0Fast) {
+        return Err("policy.token_weight: of the policies that learn by flow pi05 and pi0 learn action tokens as well, and this is \
+                    another"
+            .to_owned());
+    }
+    let idle = [
+        ("action_tokenizer", action_tokenizer.is_some()),
+        ("text_target", text_target.is_some()),
+        ("flow_weight", *flow_weight != 1.0),
+    ];
+    match idle.into_iter().find(|(_, is_set)| *is_set && !learns && family != Family::Pi0Fast) {
+        Some((key, _)) => {
+            Err(format!("policy.{key} is for policies that learn action tokens: policy.token_weight is 0"))
+        }
+        None => Ok(()),
+    }
+}

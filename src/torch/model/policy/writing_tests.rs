@@ -1,0 +1,217 @@
+//! lerobot's numbers of Pi0-FAST: losses, gradients and written tokens of fixtures that `tests/oracle/make_pi0_fast.py` makes.
+//! `LOONGFORGE_POLICIES` has those of another folder read.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use loongforge_core::data::IGNORE_INDEX;
+use loongforge_core::message::{Grid, Tower};
+use serde_json::Value;
+use tch::{Device, Kind, Tensor};
+
+use crate::model::batch::MicroBatch;
+use crate::model::columns::Columns;
+use crate::model::config::ModelConfig;
+use crate::model::decoding::Decoding;
+use crate::model::encoder::EncoderFamily;
+use crate::params::{GradBuffer, ParamSpec, ParamStore};
+use crate::tape::{Execution, Policy};
+
+struct Fixture {
+    name: String,
+    model: ModelConfig,
+    params: [Rc<ParamStore>; 2],
+    summary: Value,
+    inputs: BTreeMap<String, Tensor>,
+    expected: BTreeMap<String, Tensor>,
+}
+
+fn folders() -> Vec<PathBuf> {
+    let committed = || Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/policies");
+    let folder = std::env::var_os("LOONGFORGE_POLICIES").map_or_else(committed, PathBuf::from);
+    let mut found: Vec<PathBuf> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    found.retain(|path| path.file_name().unwrap().to_string_lossy().starts_with("fast-"));
+    found.sort();
+    found
+}
+
+impl Fixture {
+    fn read(folder: &Path) -> Fixture {
+        let json = |name: &str| serde_json::from_slice::<Value>(&std::fs::read(folder.join(name)).unwrap()).unwrap();
+        let tensors = |name: &str| Tensor::read_safetensors(folder.join(name)).unwrap().into_iter().collect();
+        let model = ModelConfig::from_hf(&json("config.json")).unwrap();
+        let weights: BTreeMap<String, Tensor> = tensors("model.safetensors");
+        let store = |specs: Vec<ParamSpec>| {
+            let params = ParamStore::new(specs, Kind::Float, Device::Cpu);
+            params.ids().for_each(|id| {
+                let pieces = &params.spec(id).pieces;
+                let stored = pieces.iter().find_map(|piece| weights.get(&piece.name));
+                params.set(id, stored.unwrap_or_else(|| panic!("no {}", params.spec(id).name)));
+            });
+            Rc::new(params)
+        };
+        Fixture {
+            name: folder.file_name().unwrap().to_string_lossy().into_owned(),
+            params: [store(model.foundation.specs()), store(model.towers.specs())],
+            model,
+            summary: json("fixture.json"),
+            inputs: tensors("inputs.safetensors"),
+            expected: tensors("expected.safetensors"),
+        }
+    }
+
+    fn encoder(&self) -> &dyn EncoderFamily {
+        &**self.model.towers.get(Tower::Vision).unwrap()
+    }
+
+    fn number(&self, sample: usize, key: &str) -> i64 {
+        self.summary["samples"][sample][key].as_i64().unwrap()
+    }
+
+    fn cameras(&self, sample: usize) -> Vec<i64> {
+        self.summary["samples"][sample]["cameras"].as_array().unwrap().iter().map(|it| it.as_i64().unwrap()).collect()
+    }
+
+    /// The patches of all samples' pictures.
+    fn pixels(&self, samples: &[usize]) -> (Tensor, Vec<Grid>) {
+        let images = &self.inputs["images"];
+        let patch = ((self.encoder().patch_dim() / 3) as f64).sqrt() as i64;
+        let side = images.size()[3] / patch;
+        let of = |(sample, camera): (usize, i64)| {
+            let image = images.get(camera).get(sample as i64).view([3, side, patch, side, patch]);
+            image.permute([1, 3, 0, 2, 4]).reshape([side * side, -1])
+        };
+        let each = samples.iter().flat_map(|sample| self.cameras(*sample).into_iter().map(|camera| (*sample, camera)));
+        let pixels: Vec<Tensor> = each.map(of).collect();
+        (Tensor::cat(&pixels, 0), vec![Grid { t: 1, h: side as u32, w: side as u32 }; pixels.len()])
+    }
+
+    /// Ids of a sample, and targets of what follows `bos`; with `bos` alone of one that is continued.
+    fn tokens(&self, sample: usize, is_asked: bool) -> (Vec<i64>, Vec<i64>) {
+        let row = |name: &str, len: i64| {
+            Vec::<i64>::try_from(self.inputs[name].get(sample as i64).narrow(0, 0, len)).unwrap()
+        };
+        let places = self.cameras(sample).len() * self.encoder().num_features(self.pixels(&[sample]).1[0]);
+        let mut ids = vec![self.model.foundation.as_policy().unwrap().chunk().image_token; places];
+        ids.extend(row("tokens", self.number(sample, "prompt")));
+        let first = ids.len();
+        ids.extend(row("answers", if is_asked { 1 } else { self.number(sample, "answer") }));
+        let mut targets = vec![IGNORE_INDEX; ids.len()];
+        let last = ids.len() - 1;
+        targets[first..last].copy_from_slice(&ids[first + 1..]);
+        (ids, targets)
+    }
+
+    fn batch(&self, samples: &[usize], is_asked: bool) -> MicroBatch {
+        let (mut ids, mut targets, mut positions, mut ends) = (Vec::new(), Vec::new(), Vec::new(), vec![0]);
+        for sample in samples {
+            let (own, of_own) = self.tokens(*sample, is_asked);
+            positions.extend((0..own.len()).map(|at| at as f32));
+            ids.extend(own);
+            targets.extend(of_own);
+            ends.push(ids.len());
+        }
+        let counted = targets.iter().filter(|target| **target >= 0).count();
+        let positions = Tensor::from_slice(&positions).unsqueeze(0).repeat([3, 1]);
+        let columns = vec![Tensor::from_slice(&ids), positions, Tensor::from_slice(&targets)];
+        let num_features: usize =
+            self.pixels(samples).1.into_iter().map(|grid| self.encoder().num_features(grid)).sum();
+        MicroBatch {
+            columns: Columns::new(&self.model.foundation.columns().into(), columns),
+            cu_seqlens: ends,
+            samples: Rc::new([]),
+            loss_scale: 1.0 / counted.max(1) as f64,
+            num_features: vec![num_features as i64],
+            feature_grads: true,
+            row: None,
+            shared_features: Vec::new(),
+            past: None,
+            evaluates: false,
+        }
+    }
+
+    fn features(&self, samples: &[usize]) -> Tensor {
+        let (pixels, grids) = self.pixels(samples);
+        let made = self.encoder().build(&self.params[1], Policy::Keep).record(&grids);
+        let mut run = Execution::forward_only(made.tape, self.params[1].clone(), vec![(made.pixels, pixels)]);
+        run.forward().unwrap();
+        run.value(made.outputs[0]).shallow_clone()
+    }
+
+    /// Loss and gradients of a batch.
+    fn run(&self, samples: &[usize], policy: Policy) -> (f64, [GradBuffer; 2]) {
+        let [params, of_tower] = &self.params;
+        let (pixels, grids) = self.pixels(samples);
+        let made = self.encoder().build(of_tower, policy).record(&grids);
+        let mut encoding = Execution::new(made.tape, of_tower.clone(), vec![(made.pixels, pixels)]);
+        encoding.forward().unwrap();
+        let tape = self.model.foundation.build(params, policy).record(&self.batch(samples, false));
+        let (slot, output) = (tape.features[0][0], made.outputs[0]);
+        let mut run = Execution::new(tape.tape, params.clone(), vec![(slot, encoding.value(output).shallow_clone())]);
+        run.forward().unwrap();
+        let loss = run.value(tape.loss.unwrap()).double_value(&[]);
+        run.seed(tape.loss.unwrap(), Tensor::from(1f64));
+        let mut grads = [params.new_grad(), of_tower.new_grad()];
+        run.backward(Some(&mut grads[0])).unwrap();
+        encoding.seed(output, run.input_grad(slot).unwrap());
+        encoding.backward(Some(&mut grads[1])).unwrap();
+        (loss, grads)
+    }
+
+    fn written(&self, samples: &[usize], decoding: &Decoding) -> Vec<Vec<i64>> {
+        let acting = self.model.foundation.as_policy().unwrap().acting(&self.params[0]);
+        let MicroBatch { columns, cu_seqlens, .. } = self.batch(samples, true);
+        acting.write(columns, &cu_seqlens, &[self.features(samples)], decoding).unwrap()
+    }
+}
+
+/// Tolerances are those of the policies with two streams.
+#[test]
+fn packed_samples_have_lerobots_loss_and_gradients() {
+    for folder in folders() {
+        let fixture = Fixture::read(&folder);
+        for policy in [Policy::Keep, Policy::Recompute] {
+            let (loss, grads) = fixture.run(&[0, 1, 2], policy);
+            let off = (loss / fixture.expected["loss"].double_value(&[]) - 1.0).abs();
+            let (mut largest, mut left) = ((0f64, String::new()), fixture.expected.len() - 2);
+            for (params, grads) in fixture.params.iter().zip(&grads) {
+                for id in params.trained_ids() {
+                    let pieces = &params.spec(id).pieces;
+                    let expected =
+                        pieces.iter().find_map(|piece| fixture.expected.get(&format!("grad/{}", piece.name)));
+                    let expected = expected.unwrap_or_else(|| panic!("no gradient of {}", params.spec(id).name));
+                    left -= 1;
+                    let error =
+                        (grads.view(id).view(expected.size().as_slice()) - expected).abs().max().double_value(&[]);
+                    let error = error / expected.abs().max().double_value(&[]).max(1e-3);
+                    if error.is_nan() || error > largest.0 {
+                        largest = (error, params.spec(id).name.clone());
+                    }
+                }
+            }
+            println!("{}: loss {off:.1e}, gradients {:.1e} ({})", fixture.name, largest.0, largest.1);
+            assert!(off < 5e-6 && largest.0 < 2e-5 && left == 0, "{} {largest:?} {left}", fixture.name);
+        }
+    }
+}
+
+#[test]
+fn written_tokens_are_lerobots() {
+    for folder in folders() {
+        let fixture = Fixture::read(&folder);
+        let expected = &fixture.expected["written"];
+        let row = |sample: i64| Vec::<i64>::try_from(expected.get(sample)).unwrap();
+        let most = expected.size()[1] as usize;
+        let decoding = |stop: i64| Decoding { max_new_tokens: most, stop_token_ids: vec![stop], ..Decoding::default() };
+        let bar = fixture.summary["bar"].as_i64().unwrap();
+        let written = fixture.written(&[0, 1, 2], &decoding(bar));
+        for (sample, written) in (0..).zip(&written) {
+            assert_eq!(*written, row(sample), "{} sample {sample}", fixture.name);
+        }
+        // A sample alone; and up to a token that ends it.
+        let stop = row(1)[2];
+        let until: Vec<i64> = row(1).into_iter().take_while(|id| *id != stop).collect();
+        assert_eq!(fixture.written(&[1], &decoding(stop)), [until]);
+    }
+}
