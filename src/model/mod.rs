@@ -12,6 +12,7 @@ mod preference;
 pub mod push;
 mod single_file;
 pub mod size;
+mod stored;
 mod token_training;
 
 pub use error::FolderError;
