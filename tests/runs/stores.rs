@@ -104,13 +104,13 @@ fn unmodified_clients_of_s3_hold_checkpoints_and_data() {
     let base = [
         "run.yaml",
         "train.warmup_steps=1",
+        "train.schedule=constant",
         "checkpoint.every_steps=2",
         "checkpoint.keep_last=1",
         "run.deterministic=true",
     ];
     let with = |command: &str, more: &[&str]| {
-        let words: Vec<String> = [command].iter().chain(&base).chain(more).map(|word| (*word).to_owned()).collect();
-        words
+        [command].iter().chain(&base).chain(more).map(|word| (*word).to_owned()).collect::<Vec<String>>()
     };
     let expect = |code: i32, words: Vec<String>| {
         store.expect(&fixture, code, &words.iter().map(String::as_str).collect::<Vec<_>>())
@@ -121,7 +121,7 @@ fn unmodified_clients_of_s3_hold_checkpoints_and_data() {
         ("checkpoint.upload=s3://no-such-bucket/runs", "no-such-bucket"),
         ("checkpoint.upload=s3://key:secret@shelf/runs", "credentials"),
         ("checkpoint.upload=/mnt/runs", "no URL of an object store"),
-        (&path, "train.jsonl"),
+        (path.as_str(), "train.jsonl"),
         ("model.load=s3://shelf/nothing", "no model is there"),
     ] {
         for command in ["check", "run"] {
@@ -145,8 +145,8 @@ fn unmodified_clients_of_s3_hold_checkpoints_and_data() {
     // On a machine that has nothing.
     fs::remove_dir_all(&run).unwrap();
     let said = expect(2, with("run", &[&upload, &path, "train.steps=6"]));
-    assert!(said.contains("already holds a run") && !run.join("checkpoints").exists(), "{said}");
-    let more = [&upload, &path, "train.steps=6", "checkpoint.upload_keep_last=2"];
+    assert!(said.contains("already holds a run") && !run.join("config.yaml").exists(), "{said}");
+    let more: [&str; 4] = [&upload, &path, "train.steps=6", "checkpoint.upload_keep_last=2"];
     let said = expect(0, with("run", &[&more[..], &["--resume"]].concat()));
     assert!(said.contains("fetching the checkpoint of 4 steps"), "{said}");
     let resumed = weights(&run.join("checkpoints/step-00000006"));
