@@ -8,6 +8,8 @@ mod adapters;
 mod disk;
 mod pipeline;
 mod publish;
+mod upload;
 
 pub use pipeline::{Extra, extras};
 pub use publish::{BEST, DATA, Publication, clean, discard, mark_best, prepare, publish};
+pub use upload::{UploadSpec, Uploaded, Uploader, Uploads};

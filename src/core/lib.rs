@@ -2,7 +2,7 @@
 //!
 //! No libtorch, no actors, and no sockets in the decisions: everything here builds and tests in seconds.
 //! Modules are layered and imports only point down:
-//! `files`, `rng`, `text` ← `config`, `message` ← `data`, `schedule` ← `simulate`, `checkpoint`, `robot`, `openai` ←
+//! `files`, `rng`, `store`, `text` ← `config`, `message` ← `data`, `schedule` ← `simulate`, `checkpoint`, `robot`, `openai` ←
 //! `transport`, `engine`, `observe`.
 
 pub mod checkpoint;
@@ -19,5 +19,6 @@ pub mod rng;
 pub mod robot;
 pub mod schedule;
 pub mod simulate;
+pub mod store;
 pub mod text;
 pub mod transport;

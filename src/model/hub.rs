@@ -4,12 +4,14 @@
 //! repositories, `HF_ENDPOINT` names a mirror. Fetched are safetensors, JSON, text, templates and tokenizer models of
 //! the repository's top folder, and of a repository of Diffusers those of its folders. Never pickles, never code.
 
+use super::stored::fetch_model;
 use hf_hub::api::sync::{Api, ApiBuilder, ApiError, ApiRepo};
 use hf_hub::{Cache, Repo, RepoType};
-use loongforge_core::checkpoint::SPEAKERS;
+use loongforge_core::checkpoint::{SPEAKERS, StoredError};
 use loongforge_core::config::{HubId, Source};
 use loongforge_core::data::{HUB_CARD, HubListing, HubPath, MODEL_INDEX, choose_hub_files};
 use loongforge_core::files;
+use loongforge_core::store::is_store_url;
 use loongforge_core::text::hex;
 use loongforge_torch::train::DIFFUSERS_LORA_FILE;
 use loongforge_torch::train::hf::INDEX_FILE;
@@ -39,11 +41,14 @@ pub enum HubError {
     Hostile { id: String, what: String },
     #[error("data set {id}: {what}")]
     Files { id: String, what: String },
+    #[error(transparent)]
+    Stored(#[from] StoredError),
     #[error("{path}: {source}")]
     Io { path: PathBuf, source: io::Error },
 }
 
-/// The directory of a model: `load` itself, or where the hub's model of this id is after all of it was fetched.
+/// The directory of a model: `load` itself, or where the model of this hub id or URL of an object store is after all of it was
+/// fetched.
 ///
 /// # Errors
 /// The hub has no such model, or it cannot be fetched.
@@ -61,6 +66,9 @@ pub fn resolve_config(load: &str) -> Result<PathBuf, HubError> {
 
 /// The directory of a model, weights included, if all of it is here; nothing is fetched.
 pub fn model_here(load: &str) -> Option<PathBuf> {
+    if is_store_url(load) {
+        return None;
+    }
     match Source::new(load).hub_id() {
         Some(id) => Hub::from_env().cached(&id).filter(|folder| missing(folder, true).is_none()),
         None => Some(PathBuf::from(load)),
@@ -68,6 +76,10 @@ pub fn model_here(load: &str) -> Option<PathBuf> {
 }
 
 fn resolve(load: &str, weights: bool) -> Result<PathBuf, HubError> {
+    if is_store_url(load) {
+        let is_wanted = |name: &str| is_wanted(name) || is_wanted_part(name);
+        return Ok(fetch_model(load, weights, is_wanted)?);
+    }
     match Source::new(load).hub_id() {
         Some(id) => Hub::from_env().snapshot(&id, weights),
         None => Ok(PathBuf::from(load)),

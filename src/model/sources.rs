@@ -36,13 +36,13 @@ pub fn without_fetching(model: &mut Model) -> Vec<&'static str> {
         &mut model.foundation,
     ] {
         if let Some(lora) = &mut part.lora {
-            lora.adapter = lora.adapter.take().filter(|adapter| adapter.hub_id().is_none());
+            lora.adapter = lora.adapter.take().filter(|adapter| !adapter.is_elsewhere());
         }
     }
     missing
 }
 
-/// Puts a directory in the place of every hub id for which `find` has one; it hears of the key, the id, and whether
+/// Puts a directory in the place of every hub id or URL for which `find` has one; it hears of the key, the id, and whether
 /// weights are needed.
 fn settle(
     model: &mut Model,
@@ -63,7 +63,7 @@ fn settle(
         ("model.reference.load", &mut model.reference.load, true),
     ];
     for (key, source, weights) in sources {
-        let Some(named) = source.as_mut().filter(|source| source.hub_id().is_some()) else { continue };
+        let Some(named) = source.as_mut().filter(|source| source.is_elsewhere()) else { continue };
         if let Some(folder) = find(key, named.as_str(), weights)? {
             *named = Source::new(folder.display().to_string());
         }
@@ -79,7 +79,7 @@ fn settle(
     ];
     for (key, lora) in adapters {
         let named = lora.as_mut().and_then(|lora| lora.adapter.as_mut());
-        let Some(named) = named.filter(|source| source.hub_id().is_some()) else { continue };
+        let Some(named) = named.filter(|source| source.is_elsewhere()) else { continue };
         if let Some(folder) = find(key, named.as_str(), true)? {
             *named = Source::new(folder.display().to_string());
         }

@@ -12,10 +12,12 @@ pub use weights::{WeightsProblem, expect_weights};
 
 use crate::eval::after_run;
 use crate::model::folder::ModelFolder;
+use loongforge_core::checkpoint::StoredCheckpoints;
 use loongforge_core::config::{Device, KindError, RunConfig, Shift};
 use loongforge_core::data::{DataError, MediaDecoder};
 use loongforge_core::engine::EngineError;
 use loongforge_core::schedule::SigmaSpec;
+use loongforge_core::store::StoreError;
 use loongforge_torch::engine::{check_engines, note_on_carried_parts, open_device, random_parts, without_effect};
 use loongforge_torch::native::expect_products;
 use std::sync::Arc;
@@ -63,6 +65,8 @@ pub enum PreflightError {
     Data(#[from] DataError),
     #[error(transparent)]
     Samples(#[from] DataProblem),
+    #[error("checkpoint.upload")]
+    Upload(#[source] StoreError),
     #[error(transparent)]
     Eval(anyhow::Error),
 }
@@ -114,6 +118,9 @@ impl Preflight<'_> {
         lines.extend(note_on_carried_parts(config, model));
         lines.extend(memory);
         lines.extend(noise_levels(config, self.folder));
+        if let Some(url) = &config.checkpoint.upload {
+            StoredCheckpoints::new(url).steps().map_err(PreflightError::Upload)?;
+        }
         let (num_samples, said) = self.data()?;
         lines.extend(said);
         after_run::check(config, self.folder.model_kind()).map_err(PreflightError::Eval)?;

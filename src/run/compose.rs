@@ -12,7 +12,8 @@ use crate::preflight::{Asked, Preflight, PreflightError, WeightsProblem, expect_
 use crate::run::flow::with_flow;
 use crate::run::policy::with_policy;
 use crate::run::roles::{self, Recipe};
-use loongforge_actors::checkpoint::{Publication, publish};
+use crate::run::uploads;
+use loongforge_actors::checkpoint::{Publication, Uploader, Uploads, publish};
 use loongforge_actors::{Observer, Publisher, RunError, RunSpec, StopOn, run_in_process};
 use loongforge_core::config::{Device, ModelKind, Precision, Products, Report, RunConfig, load_text};
 use loongforge_core::data::{
@@ -20,6 +21,7 @@ use loongforge_core::data::{
     settle_steps_of,
 };
 use loongforge_core::message::{BadSample, PoolName, SampleId, SaveTo, StepId, Tower, TowerSet};
+use loongforge_core::observe::Console;
 use loongforge_core::schedule::{
     CoordinatorSpec, EvaluationSpec, FailedSave, Outcome, PoisonItem, SchedulerState, StepSummary,
 };
@@ -311,7 +313,13 @@ impl Composition {
             what: "checkpoints".to_owned(),
             source: std::io::Error::other(error.to_string()),
         })?;
-        self.run(Box::new(EachStep { each_step, publication }))
+        let start = |error| RunError::Start { what: "checkpoint.upload".to_owned(), source: error };
+        let (config, console) = (self.config.clone(), Console::stderr());
+        let uploads = uploads::start(&config, !self.resumes(), &console).map_err(start)?;
+        let uploader = uploads.as_ref().map(Uploads::uploader);
+        let ended = self.run(Box::new(EachStep { each_step, publication, uploader }));
+        uploads::finish(uploads, &config, &console).map_err(|error| start(std::io::Error::other(error.to_string())))?;
+        ended
     }
 }
 
@@ -324,6 +332,7 @@ fn graces(config: &RunConfig, towers: TowerSet) -> BTreeMap<PoolName, Duration> 
 struct EachStep<F> {
     each_step: F,
     publication: Publication,
+    uploader: Option<Uploader>,
 }
 
 impl<F: FnMut(&StepSummary)> Observer for EachStep<F> {
@@ -336,7 +345,7 @@ impl<F: FnMut(&StepSummary)> Observer for EachStep<F> {
     }
 
     fn publisher(&mut self) -> Publisher {
-        publisher(self.publication.clone())
+        publisher(self.publication.clone(), self.uploader.clone())
     }
 
     fn save_failed(&mut self, failed: &FailedSave) {
@@ -344,12 +353,15 @@ impl<F: FnMut(&StepSummary)> Observer for EachStep<F> {
     }
 }
 
-/// Publishes checkpoints with what is the same for all of them; of those in memory the newest is kept.
-pub fn publisher(publication: Publication) -> Publisher {
+/// Publishes checkpoints with what is the same for all of them, and has them copied into the store; of those in memory the newest
+/// is kept.
+pub fn publisher(publication: Publication, uploader: Option<Uploader>) -> Publisher {
     let in_memory = Publication { keep_last: 1, ..publication.clone() };
     Box::new(move |draft| {
         let with = if draft.to == SaveTo::Memory { &in_memory } else { &publication };
-        Ok(publish(draft, with)?)
+        let checkpoint = publish(draft, with)?;
+        uploader.iter().filter(|_| draft.to != SaveTo::Memory).for_each(|uploader| uploader.add(&checkpoint));
+        Ok(checkpoint)
     })
 }
 

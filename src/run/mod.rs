@@ -10,3 +10,4 @@ mod policy;
 pub(crate) mod report;
 pub mod roles;
 pub(crate) mod snapshots;
+pub(crate) mod uploads;

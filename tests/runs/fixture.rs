@@ -150,6 +150,6 @@ impl Observer for Recorder {
     }
 
     fn publisher(&mut self) -> Publisher {
-        publisher(self.publication.clone())
+        publisher(self.publication.clone(), None)
     }
 }

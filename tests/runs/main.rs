@@ -37,6 +37,7 @@ mod sights;
 mod soak;
 mod sound;
 mod stages;
+mod stores;
 mod text;
 mod tracking;
 mod training_methods;

@@ -6,13 +6,15 @@ use crate::cli::UsageError;
 use crate::model::folder::ModelFolder;
 use crate::run::compose::{Composition, Resume, precision_name};
 use crate::run::snapshots::Snapshots;
+use crate::run::uploads;
 use anyhow::{Context, anyhow, bail};
 use loongforge_actors::checkpoint::{DATA, clean};
-use loongforge_core::checkpoint::{Manifest, latest};
+use loongforge_core::checkpoint::{Manifest, StoredCheckpoints, latest};
 use loongforge_core::config::{Device, OnChange, Products, RunConfig};
 use loongforge_core::data::{Fingerprint, fingerprint as data_fingerprint};
 use loongforge_core::message::StepId;
 use loongforge_core::observe::Console;
+use loongforge_core::store::{check_store_url, is_store_url};
 use loongforge_torch::native::expect_products;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -28,6 +30,8 @@ pub struct Expect<'a> {
     pub trust: bool,
     /// Other settings than those that it was written with are refused.
     pub strict: bool,
+    /// `checkpoint.upload` is looked at as well.
+    pub stored: bool,
 }
 
 /// The checkpoint that `--resume` means; the one in memory where that is of a later step.
@@ -40,7 +44,13 @@ pub fn find_resume(
 ) -> anyhow::Result<Option<Resume>> {
     let Some(wanted) = wanted else { return Ok(None) };
     let config = composition.config();
-    let on_disk = latest(&config.checkpoint.dir)?;
+    let mut on_disk = latest(&config.checkpoint.dir)?;
+    if wanted == "auto"
+        && expect.stored
+        && let Some(fetched) = fetch_newer(config, on_disk.as_deref(), console)?
+    {
+        on_disk = Some(fetched);
+    }
     let newest = snapshots.map_or(Ok(None), Snapshots::newest).unwrap_or_else(|error| {
         console.line(&format!("warning: not from memory: {error}"));
         None
@@ -61,6 +71,7 @@ pub fn find_resume(
             // A launcher may pass --resume from the first start on.
             None => return Ok(None),
         },
+        url if is_store_url(url) => fetch_named(url, &config.checkpoint.dir, console)?,
         path => PathBuf::from(path),
     };
     let manifest = Manifest::read(&checkpoint)?;
@@ -90,6 +101,57 @@ pub fn find_resume(
     }
     verify(|name| name.ends_with(TENSORS))?;
     Ok(Some(Resume { checkpoint, first_step: StepId(manifest.num_steps), state: manifest.scheduler }))
+}
+
+/// The newest checkpoint of `checkpoint.upload`, fetched, where it is newer than the one that is here.
+fn fetch_newer(config: &RunConfig, here: Option<&Path>, console: &Console) -> anyhow::Result<Option<PathBuf>> {
+    let Some(url) = config.checkpoint.upload.as_deref() else { return Ok(None) };
+    let here = here.and_then(|path| Manifest::read(path).ok()).map(|manifest| manifest.num_steps);
+    let newest = match (uploads::newest(config), here) {
+        (Ok(newest), _) => newest,
+        (Err(error), Some(_)) => {
+            console.line(&format!("warning: checkpoint.upload is not looked at: {error}"));
+            None
+        }
+        // To begin anew would be another run.
+        (Err(error), None) => return Err(anyhow!(error).context("cannot resume: checkpoint.upload cannot be read")),
+    };
+    let Some(num_steps) = newest.filter(|newest| here.is_none_or(|here| here < *newest)) else { return Ok(None) };
+    console.line(&format!("fetching the checkpoint of {num_steps} steps from {url}"));
+    Ok(Some(uploads::fetch(url, num_steps, &config.checkpoint.dir)?))
+}
+
+/// The checkpoint at `url`, or the newest one in the folder there, fetched into `dir`.
+fn fetch_named(url: &str, dir: &Path, console: &Console) -> anyhow::Result<PathBuf> {
+    check_store_url(url).map_err(|reason| UsageError(format!("--resume={url} {reason}")))?;
+    let url = url.trim_end_matches('/');
+    let named =
+        url.rsplit_once('/').and_then(|(folder, name)| Some((folder, name.strip_prefix("step-")?.parse().ok()?)));
+    let (folder, num_steps) = match named {
+        Some(named) => named,
+        None => match StoredCheckpoints::new(url).newest()? {
+            Some(num_steps) => (url, num_steps),
+            None => bail!("{url} has no checkpoint"),
+        },
+    };
+    let to = dir.join(format!("step-{num_steps:08}"));
+    if to.exists() {
+        let (url, dir, to) = (StoredCheckpoints::new(folder).url(num_steps), dir.display(), to.display());
+        bail!("{url} is fetched into {dir}, which has {to}: resume that with --resume={to}, or remove it");
+    }
+    console.line(&format!("fetching the checkpoint of {num_steps} steps from {folder}"));
+    Ok(uploads::fetch(folder, num_steps, dir)?)
+}
+
+/// Refuses a store that has checkpoints.
+fn expect_none_stored(config: &RunConfig) -> anyhow::Result<()> {
+    let (Some(num_steps), Some(url)) = (uploads::newest(config)?, &config.checkpoint.upload) else { return Ok(()) };
+    let what = format!(
+        "checkpoint.upload already holds a run ({} in it has {num_steps} steps): resume it with --resume, start over with \
+         --overwrite, or name another folder",
+        StoredCheckpoints::new(url).url(num_steps)
+    );
+    Err(UsageError(what).into())
 }
 
 /// Other products than the checkpoint's make other bits.
@@ -161,6 +223,7 @@ pub fn prepare_folder(config: &RunConfig, resumes: bool, overwrite: bool) -> any
     if !resumes {
         if !overwrite {
             expect_no_run(config)?;
+            expect_none_stored(config)?;
         }
         former = FormerRun::set_aside(dir, checkpoints)?;
     }

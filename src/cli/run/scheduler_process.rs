@@ -14,8 +14,9 @@ use crate::run::compose::Composition;
 use crate::run::poison_items;
 use crate::run::report::{FirstStep, Report};
 use crate::run::snapshots::Snapshots;
+use crate::run::uploads;
 use anyhow::Context;
-use loongforge_actors::checkpoint::clean;
+use loongforge_actors::checkpoint::{Uploader, Uploads, clean};
 use loongforge_actors::journal::{RecoveredRun, is_open, unfinished};
 use loongforge_actors::launch::net::{Party, Security};
 use loongforge_actors::launch::{Keep, LOCAL_RANKS, WantedActor, is_takeover, keeper};
@@ -56,6 +57,7 @@ impl SchedulerProcess<'_> {
         let mut resume = args.resume.clone();
         let snapshots = self.snapshots();
         let settled = composition.config().clone();
+        let mut uploads = None;
         if loaded.config.device == Device::Auto {
             console.line(&settle(Device::Auto).1);
         }
@@ -69,7 +71,9 @@ impl SchedulerProcess<'_> {
                 former.restore()?;
             }
             let wanted = resume.as_deref().filter(|_| !takes_over);
-            let expect = Expect { composed: &loaded.composed, trust: args.trust, strict: args.strict };
+            // What a run has saved is here when it is started again.
+            let stored = restart == 0;
+            let expect = Expect { composed: &loaded.composed, trust: args.trust, strict: args.strict, stored };
             let resumed = find_resume(wanted, &expect, &composition, snapshots.as_ref(), console)?;
             // A launcher may start again what has ended.
             let steps = settled.train.num_steps();
@@ -80,6 +84,7 @@ impl SchedulerProcess<'_> {
                     None => format!("train.steps is {steps}"),
                 };
                 console.line(&format!("nothing to do: {path} has {done} steps, and {asked}; raise it to train on"));
+                uploads::finish(uploads::start(&settled, false, console)?, &settled, console)?;
                 return Ok(ExitCode::SUCCESS);
             }
             if let Some(snapshots) = &snapshots {
@@ -88,13 +93,19 @@ impl SchedulerProcess<'_> {
             let known = resume.as_ref().map(|_| poison_items::read(&loaded.config.run.dir)).unwrap_or_default();
             composition =
                 composition.resume(resumed).knowing(known).snapshots_in(snapshots.as_ref().map(Snapshots::path));
-            let error = match self.run_actors(composition, takes_over, former.take()) {
-                Err(error) => error,
-                ended => return ended,
-            };
-            if !args.processes || exit::of(&error) != exit::LOST || restart >= loaded.config.run.max_restarts {
-                return Err(error);
+            let ended = self.run_actors(composition, takes_over, former.take(), &mut uploads);
+            let restarts = ended.as_ref().is_err_and(|error| exit::of(error) == exit::LOST) && args.processes;
+            if !restarts || restart >= loaded.config.run.max_restarts {
+                return match (ended, uploads::finish(uploads.take(), &settled, console)) {
+                    (Ok(code), Err(error)) if code == ExitCode::SUCCESS => Err(error.into()),
+                    // Who stopped the run starts it again by this code.
+                    (ended, copied) => {
+                        copied.unwrap_or_else(|error| console.line(&format!("warning: {error}")));
+                        ended
+                    }
+                };
             }
+            let Err(error) = ended else { unreachable!("a run that has ended is not restarted") };
             console.line(&format!("{error}; restarting from the last checkpoint"));
             // The run before is no place to go on from.
             resume = if self.is_replaced() { Some("auto".to_owned()) } else { None };
@@ -139,6 +150,7 @@ impl SchedulerProcess<'_> {
         composition: Composition,
         is_takeover: bool,
         former: Option<FormerRun>,
+        uploads: &mut Option<Uploads>,
     ) -> anyhow::Result<ExitCode> {
         let Self { args, part, loaded, console } = *self;
         let composition = composition.stop_on(StopOn::Signals);
@@ -174,7 +186,7 @@ impl SchedulerProcess<'_> {
             }
         };
         // Put back where the run ends before.
-        let first_step = first_step(former);
+        let mut first_step = first_step(former);
         if let Some(epochs) = composition.epochs() {
             console.line(&check::duration(epochs));
         }
@@ -183,7 +195,17 @@ impl SchedulerProcess<'_> {
         samples::summary(&config).into_iter().for_each(|line| console.line(&line));
         let journal = is_kept.then_some(Keep { path: journal, take_over_at, cut_after: Keep::CUT_AFTER });
         let report = Report::new(&composition, loaded.composed.clone(), console.clone(), begin)?;
-        let report = report.on_first_step(first_step);
+        if uploads.is_none() {
+            let begins_anew = past.is_none() && !composition.resumes();
+            *uploads = uploads::start(&config, begins_anew, console)?;
+        }
+        let uploader = uploads.as_ref().map(Uploads::uploader);
+        let forgetting = uploader.clone();
+        let first_step: FirstStep = Box::new(move || {
+            forgetting.iter().for_each(Uploader::forget_former);
+            first_step()
+        });
+        let report = report.on_first_step(first_step).uploading(uploader);
         let name = &config.run.name;
         let outcome = match part {
             Some(Part { actors, join, .. }) => {

@@ -60,26 +60,35 @@ impl Manifest {
             }
             Err(error) => return Err(CheckpointError::read(&path)(error)),
         };
+        let manifest = Self::parse(&text, dir)?;
+        manifest.check_sizes(dir)?;
+        Ok(manifest)
+    }
+
+    /// Parses the text of the manifest of `dir` and checks that it is what was written and names no file outside.
+    ///
+    /// # Errors
+    /// It is damaged, or of another format version.
+    pub fn parse(text: &[u8], dir: &Path) -> Result<Self, CheckpointError> {
         let torn = |what: String| CheckpointError::torn(dir, format!("{MANIFEST}: {what}"));
-        let json: serde_json::Value = serde_json::from_slice(&text).map_err(|error| torn(error.to_string()))?;
+        let json: serde_json::Value = serde_json::from_slice(text).map_err(|error| torn(error.to_string()))?;
         let found = json["format_version"].as_u64().ok_or_else(|| torn("it has no format_version".to_owned()))?;
         if !(1..=FORMAT_VERSION).contains(&found) {
             return Err(CheckpointError::OtherVersion { path: dir.to_owned(), found });
         }
         let hash = json["manifest_sha256"].as_str().unwrap_or_default();
-        if found > 1 && (hash.len() != NO_HASH.len() || own_hash(&text, hash) != hash) {
+        if found > 1 && (hash.len() != NO_HASH.len() || own_hash(text, hash) != hash) {
             return Err(CheckpointError::changed(dir, MANIFEST));
         }
         let manifest: Self = serde_json::from_value(json).map_err(|error| torn(error.to_string()))?;
-        manifest.check_sizes(dir)?;
-        Ok(manifest)
+        match manifest.files.keys().find(|name| !files::is_inner_name(name)) {
+            Some(name) => Err(CheckpointError::torn(dir, format!("{MANIFEST} names a file {name:?}"))),
+            None => Ok(manifest),
+        }
     }
 
     fn check_sizes(&self, dir: &Path) -> Result<(), CheckpointError> {
         for (name, entry) in &self.files {
-            if !files::is_inner_name(name) {
-                return Err(CheckpointError::torn(dir, format!("{MANIFEST} names a file {name:?}")));
-            }
             match std::fs::metadata(dir.join(name)) {
                 Ok(found) if found.len() == entry.bytes => {}
                 Ok(found) => {

@@ -9,8 +9,10 @@ mod carried;
 mod error;
 mod manifest;
 mod names;
+mod stored;
 
 pub use carried::{SPEAKERS, carried};
 pub use error::CheckpointError;
 pub use manifest::{FileEntry, Manifest, entries, latest, published, sha256};
 pub use names::{FORMAT_VERSION, MANIFEST};
+pub use stored::{StoredCheckpoints, StoredError, fetch_file, fetch_files};

@@ -106,8 +106,8 @@ are those of that checkpoint, too.
         train: { lr: 5e-7, preference: { loss: sigmoid } }
 
 `loongforge run chat.yaml` checks all stages before the first begins, then runs each in a process of its own; with `--resume` it
-continues where it was stopped. A stage's run has the stage's name behind its own (`chat-sft`, in `runs/chat-sft`); where `run.dir` or
-`checkpoint.dir` is set, the stage's folder is in it. `loongforge check` checks all stages, those whose predecessor has no checkpoint
+continues where it was stopped. A stage's run has the stage's name behind its own (`chat-sft`, in `runs/chat-sft`); where `run.dir`,
+`checkpoint.dir` or `checkpoint.upload` is set, the stage's folder is in it. `loongforge check` checks all stages, those whose predecessor has no checkpoint
 yet with the model of the first. Every other command works on one stage, which the word `stage=NAME` chooses: `loongforge plan chat.yaml
 stage=dpo`. Overrides on the command line hold for all stages; those of `model.load`, `model.weights` and of the parts' `load` for the
 first. A stage with `lora` needs `checkpoint.merge_lora` where another follows, as adapters are no model to start from.

@@ -6,6 +6,8 @@ use std::path::Path;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::store::is_store_url;
+
 /// A directory, or a hub id `org/name[@revision]`, as the user wrote it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
@@ -34,6 +36,11 @@ impl Source {
     /// The text as a path; whether there is anything is another question.
     pub fn as_path(&self) -> &Path {
         Path::new(&self.0)
+    }
+
+    /// Returns whether this is not a directory here: a model of the hub or of an object store.
+    pub fn is_elsewhere(&self) -> bool {
+        is_store_url(&self.0) || self.hub_id().is_some()
     }
 
     /// The hub id this is, unless it is a directory's name: what exists here, starts with `.`, `/` or `~`, or is not

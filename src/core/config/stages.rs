@@ -18,6 +18,7 @@ const KEY: &str = "stages";
 const WORD: &str = "stage";
 /// Keys that a stage must not have, as they follow from its name.
 const OF_THE_NAME: [&str; 3] = ["run.name", "run.dir", "checkpoint.dir"];
+const UPLOAD: &str = "checkpoint.upload";
 /// What is in a checkpoint and so is not taken from elsewhere by a stage that starts from one.
 const IN_THE_CHECKPOINT: [&str; 2] = ["load", "config"];
 /// A folder of adapters has this file.
@@ -173,6 +174,11 @@ impl Chosen {
             if let Some(folder) = below(&folder, &self.stage.name) {
                 self.set(tree, path, folder)?;
             }
+        }
+        // The stages' checkpoints have the same names.
+        if let Some(url) = below(&text(tree, UPLOAD).map(|url| url.trim_end_matches('/').to_owned()), &self.stage.name)
+        {
+            self.set(tree, UPLOAD, url)?;
         }
         Ok(before.is_some())
     }

@@ -7,6 +7,7 @@ use super::folder_kind::{FolderKind, is_lora_file, is_tensor_file};
 use super::validate::Rules;
 use super::{Lora, RunConfig, Source, Weights};
 use crate::files;
+use crate::store::{check_store_url, is_store_url};
 
 impl Rules<'_> {
     pub(super) fn model(&mut self, config: &RunConfig) {
@@ -172,7 +173,14 @@ impl Rules<'_> {
     }
 
     pub(super) fn directory(&mut self, key: &str, source: &Source, needs: Option<&str>, weights: bool) {
-        if source.hub_id().is_some() {
+        if is_store_url(source.as_str())
+            && let Err(reason) = check_store_url(source.as_str())
+        {
+            return self.broken(true, code::OUT_OF_RANGE, &[key], || {
+                (format!("`{key}` {reason}"), "credentials come from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY")
+            });
+        }
+        if source.is_elsewhere() {
             return;
         }
         let dir = source.as_path();

@@ -134,7 +134,7 @@ impl Observer for Report {
     }
 
     fn publisher(&mut self) -> Publisher {
-        publisher(self.publication.clone())
+        publisher(self.publication.clone(), self.uploader.clone())
     }
 
     fn save_failed(&mut self, failed: &FailedSave) {

@@ -11,7 +11,7 @@ use crate::eval::report::{EVAL, EvalReport};
 use crate::eval::samples;
 use crate::run::compose::{Composition, publication};
 use crate::run::nonfinite::Evidence;
-use loongforge_actors::checkpoint::Publication;
+use loongforge_actors::checkpoint::{Publication, Uploader};
 use loongforge_actors::watch::{Watch, resident_bytes};
 use loongforge_core::data::{BadSampleList, Dataset};
 use loongforge_core::message::{ActorId, MemoryReport, SampleId, StepId};
@@ -58,6 +58,8 @@ pub struct Report {
     watch: Option<Watch>,
     /// Holds what a checkpoint holds besides the engines' files.
     publication: Publication,
+    /// Copies checkpoints into an object store.
+    uploader: Option<Uploader>,
     max_failures: usize,
     evidence: Evidence,
     dir: PathBuf,
@@ -120,6 +122,7 @@ impl Report {
             every_steps: config.log.every_steps,
             utilization: Utilization::of(config, folder),
             publication: publication(config, composed, folder)?,
+            uploader: None,
             max_failures: config.checkpoint.max_failures,
             evidence: Evidence::new(dir, config.run.seed),
             dir: dir.clone(),
@@ -132,6 +135,12 @@ impl Report {
     /// Calls this when the first step was applied, or the run is done without one.
     pub fn on_first_step(mut self, first_step: FirstStep) -> Self {
         self.first_step = Some(first_step);
+        self
+    }
+
+    /// Has every published checkpoint copied.
+    pub fn uploading(mut self, uploader: Option<Uploader>) -> Self {
+        self.uploader = uploader;
         self
     }
 

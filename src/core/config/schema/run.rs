@@ -143,6 +143,12 @@ pub struct Checkpoint {
     /// With `lora`: write the model's weights with the adapters added, so that a checkpoint is a plain model; else the
     /// adapters alone, in PEFT's layout.
     pub merge_lora: bool,
+    /// Also copy each checkpoint to this folder of an object store, `s3://BUCKET/FOLDER`, while training goes on; `--resume` finds it
+    /// there, too.
+    pub upload: Option<String>,
+    /// Number of newest checkpoints that the store keeps; `null`: as `keep_last`.
+    #[schemars(range(min = 1))]
+    pub upload_keep_last: Option<usize>,
 }
 
 /// Held-out samples, after the run or during it: their loss, and greedy answers scored by exact match.
@@ -340,6 +346,8 @@ impl Default for Checkpoint {
             max_failures: 5,
             snapshot_every: 0,
             merge_lora: false,
+            upload: None,
+            upload_keep_last: None,
         }
     }
 }

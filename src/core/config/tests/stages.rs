@@ -71,6 +71,8 @@ fn the_checkpoint_of_the_stage_before_takes_the_place_of_the_first_model() {
     let model = bench.stage(&words, StageStart::Checkpoint).unwrap().config.model;
     assert_eq!(model.load.unwrap().as_str(), format!("{dir}/align/checkpoints/step-00000010"));
     assert_eq!(model.weights, Weights::Load);
+    let stored = bench.stage(&[words[0], words[1], "checkpoint.upload=s3://b/runs/"], StageStart::Checkpoint).unwrap();
+    assert_eq!(stored.config.checkpoint.upload.as_deref(), Some("s3://b/runs/tune"));
     assert!(model.foundation.load.is_none() && model.foundation.config.is_empty());
     // One of a diffusion model has no config.json at its top.
     for name in ["model_index.json", "tokenizer/tokenizer.json", "transformer/diffusion_pytorch_model.safetensors"] {

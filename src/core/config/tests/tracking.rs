@@ -35,6 +35,9 @@ fn names_that_others_would_refuse_are_refused_here() {
             "watch: { otlp: { endpoint: 'h:4318', every: 10ms } }",
             &["LF0104", "`watch.otlp.every`: must be at least 1s"],
         ),
+        ("checkpoint: { upload: /mnt/runs }", &["LF0104", "`checkpoint.upload` is no URL of an object store"]),
+        ("checkpoint: { upload: 's3://k:s@b/runs' }", &["LF0104", "`checkpoint.upload` has credentials in it"]),
+        ("checkpoint: { upload_keep_last: 2 }", &["LF0111", "is for `checkpoint.upload`"]),
         ("watch: { listen: null, otlp: { endpoint: 'h:4318' } }", &["LF0111", "`watch.listen: null`"]),
     ] {
         let bench = Bench::new(&format!("{GOOD}{section}\n"));

@@ -1,33 +1,18 @@
-//! Objects of S3, Google Cloud Storage, Azure and behind HTTP, read by ranges. Retries and time limits are
-//! `object_store`'s; credentials come from the variables that the stores' own tools read.
-//!
-//! Its futures run on two threads that live as long as the program; callers wait for them and may be on any thread.
+//! Objects of stores, read by ranges ([`crate::store`]).
 
-use std::collections::{BTreeMap, VecDeque};
-use std::future::Future;
+use std::collections::VecDeque;
 use std::io;
-use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt};
-use tokio::runtime::{Builder, Runtime};
-use url::{Position, Url};
 
 use super::shard::Shard;
+use crate::store::{self, client_of, failed, wait};
 
 /// Read at a time where one byte follows another, and how many of these are held for each object.
 const CHUNK: u64 = 4 << 20;
 const NUM_CHUNKS: usize = 4;
-/// Variables that stores are configured by.
-const VARIABLES: [&str; 4] = ["AWS_", "GOOGLE_", "AZURE_", "HTTP_"];
-
-static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
-    let builder = Builder::new_multi_thread().worker_threads(2).thread_name("object store").enable_all().build();
-    builder.expect("two threads can be started")
-});
-
-/// One client for each bucket or host.
-static STORES: Mutex<BTreeMap<String, Arc<dyn ObjectStore>>> = Mutex::new(BTreeMap::new());
 
 /// An object and the chunks of it that were read last.
 pub struct Object {
@@ -40,7 +25,7 @@ pub struct Object {
 
 impl Object {
     pub fn open(shard: &Shard) -> Result<Self, String> {
-        let (store, path, _) = locate(&shard.name)?;
+        let (store, path, _) = client_of(&shard.name).map_err(|error| unread(&error.reason))?;
         Ok(Self { store, path, name: shard.name.clone(), len: shard.size, chunks: Mutex::default() })
     }
 
@@ -92,100 +77,33 @@ impl Object {
 /// # Errors
 /// The reason: there is none, or it cannot be reached.
 pub fn stat(url: &str) -> Result<Shard, String> {
-    let (store, path, _) = locate(url)?;
+    let (store, path, _) = client_of(url).map_err(|error| unread(&error.reason))?;
     let meta = wait(async move { store.head(&path).await }).map_err(|error| describe(url, &error))?;
-    Ok(Shard { name: url.to_owned(), size: meta.size, tag: tag(&meta) })
+    Ok(Shard { name: url.to_owned(), size: meta.size, tag: store::tag(&meta) })
 }
 
 /// A whole object of at most `max` bytes, which is seen before they are fetched.
 pub fn get(url: &str, max: u64) -> Result<Vec<u8>, String> {
-    let (store, path, _) = locate(url)?;
-    let fetched = wait(async move {
-        let object = store.get(&path).await?;
-        let size = object.meta.size;
-        if size > max { Ok(Err(size)) } else { object.bytes().await.map(Ok) }
-    });
-    match fetched.map_err(|error| describe(url, &error))? {
-        Ok(bytes) => Ok(bytes.to_vec()),
-        Err(size) => Err(format!("{size} bytes, more than {max}")),
-    }
+    store::get(url, max).map_err(|error| unread(&error.reason))?.ok_or_else(|| unread("there is no such object"))
 }
 
 /// All objects under a folder, which ends in a slash.
 pub fn list(folder: &str) -> Result<Vec<Shard>, String> {
-    let (store, prefix, root) = locate(folder)?;
-    let (mut found, mut folders) = (Vec::new(), vec![prefix]);
-    while let Some(prefix) = folders.pop() {
-        let store = store.clone();
-        let listed = wait(async move { store.list_with_delimiter(Some(&prefix)).await });
-        let listed = listed.map_err(|error| describe(folder, &error))?;
-        folders.extend(listed.common_prefixes);
-        let shard = |meta: &object_store::ObjectMeta| Shard {
-            name: format!("{root}{}", meta.location),
-            size: meta.size,
-            tag: tag(meta),
-        };
-        found.extend(listed.objects.iter().map(shard));
-    }
-    Ok(found)
-}
-
-fn tag(meta: &object_store::ObjectMeta) -> String {
-    meta.e_tag.clone().unwrap_or_else(|| meta.last_modified.timestamp_millis().to_string())
-}
-
-/// The store of a URL, where in it, and what stands before that place in the URL.
-fn locate(text: &str) -> Result<(Arc<dyn ObjectStore>, Path, String), String> {
-    let url = Url::parse(text).map_err(|error| format!("is no URL: {error}"))?;
-    let key = url[..Position::BeforePath].to_owned();
-    let root = format!("{key}/");
-    let lock = || STORES.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(store) = lock().get(&key) {
-        let path = Path::from_url_path(url.path()).map_err(|error| error.to_string())?;
-        return Ok((store.clone(), path, root));
-    }
-    let mut options: Vec<(String, String)> =
-        std::env::vars().filter(|(name, _)| VARIABLES.iter().any(|prefix| name.starts_with(prefix))).collect();
-    if url.scheme() == "http"
-        || options.iter().any(|(name, value)| name.contains("ENDPOINT") && value.starts_with("http:"))
-    {
-        options.push(("allow_http".to_owned(), "true".to_owned()));
-    }
-    let (store, path) = object_store::parse_url_opts(&url, options).map_err(|error| describe(text, &error))?;
-    let store: Arc<dyn ObjectStore> = store.into();
-    // Where the bucket is a part of the path, a client is for one URL.
-    if Path::from_url_path(url.path()).is_ok_and(|whole| whole == path) {
-        lock().insert(key, store.clone());
-        return Ok((store, path, root));
-    }
-    let root = text.strip_suffix(path.as_ref()).unwrap_or(&root).to_owned();
-    Ok((store, path, root))
-}
-
-fn wait<T: Send + 'static>(future: impl Future<Output = T> + Send + 'static) -> T {
-    let (sender, answer) = flume::bounded(1);
-    RUNTIME.spawn(async move { drop(sender.send(future.await)) });
-    answer.recv().expect("the future answers")
+    let listed = store::list(folder).map_err(|error| unread(&error.reason))?;
+    let shard = |object: store::StoredObject| Shard {
+        name: format!("{folder}{}", object.name),
+        size: object.bytes,
+        tag: object.tag,
+    };
+    Ok(listed.into_iter().map(shard).collect())
 }
 
 fn describe(url: &str, error: &object_store::Error) -> String {
-    let variables = match url.split(':').next().unwrap_or_default() {
-        "s3" | "s3a" => {
-            "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION, AWS_ENDPOINT; AWS_SKIP_SIGNATURE=true for public buckets"
-        }
-        "gs" | "gcs" => {
-            "GOOGLE_SERVICE_ACCOUNT, GOOGLE_APPLICATION_CREDENTIALS; GOOGLE_SKIP_SIGNATURE=true for public buckets"
-        }
-        "http" | "https" => return format!("cannot be read: {error}"),
-        _ => "AZURE_STORAGE_ACCOUNT_NAME, AZURE_STORAGE_ACCOUNT_KEY, AZURE_STORAGE_SAS_KEY",
-    };
-    format!("cannot be read: {error} (credentials come from {variables})")
+    unread(&failed(url, error).reason)
 }
 
-/// Puts a store in the place of a bucket.
-#[cfg(test)]
-pub fn register(root: &str, store: Arc<dyn ObjectStore>) {
-    STORES.lock().unwrap_or_else(PoisonError::into_inner).insert(root.to_owned(), store);
+fn unread(reason: &str) -> String {
+    format!("cannot be read: {reason}")
 }
 
 /// Puts an object into a store.

@@ -9,7 +9,8 @@ fn buckets_are_listed_and_read_by_ranges() {
     use object_store::ObjectStore;
     use object_store::memory::InMemory;
 
-    use crate::data::source::remote::{Object, put, register, stat};
+    use crate::data::source::remote::{Object, put, stat};
+    use crate::store::register;
 
     let store: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
     register("s3://bucket", store.clone());

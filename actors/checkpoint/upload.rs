@@ -1,0 +1,272 @@
+//! Copies published checkpoints into an object store, on a thread of its own: steps never wait for it.
+//!
+//! A checkpoint that waits has hard links of its own, so that the run may remove the folder meanwhile.
+
+use loongforge_core::checkpoint::{MANIFEST, Manifest, StoredCheckpoints, StoredError, entries, published};
+use std::collections::{BTreeSet, VecDeque};
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Begins the name of a folder of links beside the checkpoints.
+const STAGED: &str = ".upload-";
+/// Checkpoints that may wait; of more the oldest is left out.
+const MAX_WAITING: usize = 4;
+/// Attempts for a checkpoint, and the longest pause between two. Each request is tried several times by itself.
+const MAX_TRIES: u32 = 6;
+const MAX_BACK_OFF: Duration = Duration::from_secs(60);
+
+/// Says how checkpoints are copied.
+pub struct UploadSpec {
+    /// `checkpoint.upload`
+    pub url: String,
+    /// Checkpoints that the store keeps, besides the best one; at least 1.
+    pub keep_last: usize,
+    /// The folder of the run's checkpoints.
+    pub dir: PathBuf,
+    /// What the store has is another run's, which goes at [`Uploader::forget_former`]. Else the published ones
+    /// that the store lacks are copied first.
+    pub begins_anew: bool,
+    /// The first pause after an attempt that failed; each further one is twice as long.
+    pub back_off: Duration,
+}
+
+/// What became of a run's checkpoints.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Uploaded {
+    pub num_sent: u64,
+    /// Checkpoints that the store lacks.
+    pub num_failed: u64,
+    /// Attempts that failed, those included after which it went well.
+    pub num_failures: u64,
+    /// Why the newest checkpoint is not there.
+    pub last_error: Option<String>,
+}
+
+type Say = Box<dyn Fn(&str) + Send + Sync>;
+
+struct State {
+    waiting: VecDeque<PathBuf>,
+    is_over: bool,
+    /// What the store has of former runs is to go.
+    forgets: bool,
+    /// Steps of this run's checkpoints that the store has.
+    own: BTreeSet<u64>,
+    uploaded: Uploaded,
+}
+
+struct Shared {
+    spec: UploadSpec,
+    stored: StoredCheckpoints,
+    say: Say,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+/// Hands checkpoints to the thread that copies them.
+#[derive(Clone)]
+pub struct Uploader(Arc<Shared>);
+
+/// The thread that copies checkpoints.
+pub struct Uploads {
+    uploader: Uploader,
+    thread: JoinHandle<()>,
+}
+
+impl Uploads {
+    /// Starts the thread. `say` is told what was copied and what was not, a line each.
+    ///
+    /// # Errors
+    /// The folder of checkpoints cannot be read, or the system gives no thread.
+    pub fn start(spec: UploadSpec, say: Say) -> io::Result<Self> {
+        let listed = |error: loongforge_core::checkpoint::CheckpointError| io::Error::other(error.to_string());
+        // Those of a run that was killed.
+        for (_, path) in entries(&spec.dir).map_err(listed)?.into_iter().filter(|(name, _)| name.starts_with(STAGED)) {
+            fs::remove_dir_all(path)?;
+        }
+        let earlier = if spec.begins_anew { Vec::new() } else { published(&spec.dir).map_err(listed)? };
+        let state = State {
+            waiting: VecDeque::new(),
+            is_over: false,
+            forgets: false,
+            own: BTreeSet::new(),
+            uploaded: Uploaded::default(),
+        };
+        let stored = StoredCheckpoints::new(&spec.url);
+        let shared = Arc::new(Shared { spec, stored, say, state: Mutex::new(state), changed: Condvar::new() });
+        let uploader = Uploader(shared.clone());
+        let newest_first = earlier.into_iter().rev().take(MAX_WAITING).collect::<Vec<_>>();
+        newest_first.into_iter().rev().for_each(|(_, path)| uploader.add(&path));
+        let thread = std::thread::Builder::new().name("upload".into()).spawn(move || shared.run())?;
+        Ok(Self { uploader, thread })
+    }
+
+    pub fn uploader(&self) -> Uploader {
+        self.uploader.clone()
+    }
+
+    /// Waits until all checkpoints are copied, or were tried often enough.
+    pub fn finish(self) -> Uploaded {
+        let shared = self.uploader.0;
+        let num_waiting = {
+            let mut state = shared.lock();
+            state.is_over = true;
+            state.waiting.len()
+        };
+        if num_waiting > 0 {
+            (shared.say)(&format!("copying {num_waiting} checkpoint(s) to {}", shared.spec.url));
+        }
+        shared.changed.notify_all();
+        let _ = self.thread.join();
+        let state = shared.lock();
+        state.uploaded.clone()
+    }
+}
+
+impl Uploader {
+    /// Removes what the store has of a former run, where this one begins anew. The caller does not wait.
+    pub fn forget_former(&self) {
+        self.0.lock().forgets = self.0.spec.begins_anew;
+        self.0.changed.notify_all();
+    }
+
+    /// Copies a published checkpoint when its turn comes. The caller does not wait, and hears of no error.
+    pub fn add(&self, checkpoint: &Path) {
+        let shared = &*self.0;
+        let name = checkpoint.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let staged = shared.spec.dir.join(format!("{STAGED}{name}"));
+        // One step may be saved again while its first copy waits.
+        let staged = (0..).map(|again| staged.with_extension(again.to_string())).find(|path| !path.exists());
+        let staged = staged.expect("there are more numbers than folders");
+        if let Err(error) = stage(checkpoint, &staged) {
+            let _ = fs::remove_dir_all(&staged);
+            return shared.failed(&name, &error.to_string());
+        }
+        let left_out = {
+            let mut state = shared.lock();
+            state.waiting.push_back(staged);
+            // The first one is under way.
+            if state.waiting.len() > MAX_WAITING + 1 { state.waiting.remove(1) } else { None }
+        };
+        if let Some(path) = left_out {
+            let _ = fs::remove_dir_all(&path);
+            shared.failed(&steps_of(&path), "checkpoints are written faster than they are copied, and newer ones wait");
+        }
+        shared.changed.notify_all();
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn run(&self) {
+        loop {
+            let mut state = self.lock();
+            while state.waiting.is_empty() && !state.is_over && !state.forgets {
+                state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            }
+            if std::mem::take(&mut state.forgets) {
+                let own = state.own.clone();
+                drop(state);
+                let removed = self.stored.remove_others(&own);
+                removed.unwrap_or_else(|error| {
+                    (self.say)(&format!("warning: the former run's checkpoints stay: {error}"))
+                });
+                continue;
+            }
+            // It stays in the queue until it is done.
+            let Some(path) = state.waiting.front().cloned() else { return };
+            drop(state);
+            self.copy(&path);
+            let _ = fs::remove_dir_all(&path);
+            self.lock().waiting.pop_front();
+        }
+    }
+
+    /// Copies one checkpoint, in several attempts.
+    fn copy(&self, path: &Path) {
+        let (name, mut sent, mut pause) = (steps_of(path), BTreeSet::new(), self.spec.back_off);
+        for attempt in 1..=MAX_TRIES {
+            match self.copy_once(path, &mut sent) {
+                Ok(()) => return,
+                Err(error) if attempt == MAX_TRIES => return self.failed(&name, &error.to_string()),
+                Err(error) => {
+                    self.lock().uploaded.num_failures += 1;
+                    let url = &self.spec.url;
+                    let what = "could not be copied to";
+                    (self.say)(&format!("warning: {name} {what} {url} (attempt {attempt} of {MAX_TRIES}): {error}"));
+                }
+            }
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(MAX_BACK_OFF);
+        }
+    }
+
+    fn copy_once(&self, path: &Path, sent: &mut BTreeSet<String>) -> Result<(), StoredError> {
+        let manifest = Manifest::read(path)?;
+        let num_steps = manifest.num_steps;
+        let here = fs::read(path.join(MANIFEST)).unwrap_or_default();
+        if sent.is_empty() && self.stored.manifest(num_steps)?.is_some_and(|there| there == here) {
+            self.lock().own.insert(num_steps);
+            return Ok(());
+        }
+        self.stored.send(path, sent)?;
+        let own = {
+            let mut state = self.lock();
+            state.own.insert(num_steps);
+            state.uploaded.num_sent += 1;
+            state.uploaded.last_error = None;
+            state.own.clone()
+        };
+        (self.say)(&format!("copied to {}", self.stored.url(num_steps)));
+        let best = manifest.scheduler.evaluated.best.map(|best| best.step.0);
+        let former = if self.spec.begins_anew { self.stored.remove_others(&own) } else { Ok(()) };
+        let pruned = former.and_then(|()| self.stored.prune(num_steps, best, self.spec.keep_last.max(1)));
+        pruned.unwrap_or_else(|error| (self.say)(&format!("warning: old checkpoints could not be removed: {error}")));
+        Ok(())
+    }
+
+    fn failed(&self, name: &str, error: &str) {
+        let num_failed = {
+            let mut state = self.lock();
+            state.uploaded.num_failures += 1;
+            state.uploaded.num_failed += 1;
+            state.uploaded.last_error = Some(format!("{name}: {error}"));
+            state.uploaded.num_failed
+        };
+        let url = &self.spec.url;
+        (self.say)(&format!("ALARM: {name} was not copied to {url} ({num_failed} so far): {error}"));
+    }
+}
+
+/// The checkpoint's name, of which a folder has links.
+fn steps_of(staged: &Path) -> String {
+    let name = staged.file_stem().unwrap_or_default().to_string_lossy();
+    name.trim_start_matches(STAGED).to_owned()
+}
+
+/// Links all files of a checkpoint, or copies them where the file system has no links.
+fn stage(from: &Path, to: &Path) -> io::Result<()> {
+    fs::create_dir_all(to)?;
+    for entry in fs::read_dir(from)? {
+        let (path, to) = {
+            let entry = entry?;
+            (entry.path(), to.join(entry.file_name()))
+        };
+        if path.is_dir() {
+            stage(&path, &to)?;
+        } else if fs::hard_link(&path, &to).is_err() {
+            fs::copy(&path, &to)?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+#[path = "upload_tests.rs"]
+mod tests;

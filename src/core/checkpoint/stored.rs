@@ -1,0 +1,209 @@
+//! Checkpoints in an object store: `URL/step-00000200/FILE`, of which `MANIFEST.json` is written last and removed first, so that
+//! a folder with it is whole.
+
+use super::error::CheckpointError;
+use super::manifest::Manifest;
+use super::names::MANIFEST;
+use crate::files;
+use crate::store::{self, StoreError};
+use crate::text::hex;
+use sha2::{Digest, Sha256};
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::path::Path;
+
+/// Why a checkpoint did not get into a store, or out of it.
+#[derive(Debug, thiserror::Error)]
+pub enum StoredError {
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+    #[error("{url} has no checkpoint")]
+    None { url: String },
+}
+
+/// The folder of a run's checkpoints in a store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoredCheckpoints {
+    /// Without a slash at the end.
+    url: String,
+}
+
+impl StoredCheckpoints {
+    pub fn new(url: &str) -> Self {
+        Self { url: url.trim_end_matches('/').to_owned() }
+    }
+
+    /// The URL of the checkpoint of so many steps.
+    pub fn url(&self, num_steps: u64) -> String {
+        format!("{}/step-{num_steps:08}", self.url)
+    }
+
+    /// Steps of which the store has a folder, whole or not, in order.
+    ///
+    /// # Errors
+    /// The bucket is not there, or cannot be listed.
+    pub fn steps(&self) -> Result<Vec<u64>, StoreError> {
+        let folders = store::list_folders(&self.url)?;
+        let number = |name: &String| name.strip_prefix("step-")?.parse().ok();
+        let mut steps: Vec<u64> = folders.iter().filter_map(number).collect();
+        steps.sort_unstable();
+        Ok(steps)
+    }
+
+    /// The manifest's text, where the checkpoint is whole.
+    ///
+    /// # Errors
+    /// The store cannot be reached.
+    pub fn manifest(&self, num_steps: u64) -> Result<Option<Vec<u8>>, StoreError> {
+        store::get(&format!("{}/{MANIFEST}", self.url(num_steps)), files::MAX_TEXT_BYTES)
+    }
+
+    /// Steps of the newest checkpoint that is whole.
+    ///
+    /// # Errors
+    /// As [`StoredCheckpoints::steps`].
+    pub fn newest(&self) -> Result<Option<u64>, StoreError> {
+        for num_steps in self.steps()?.into_iter().rev() {
+            if self.manifest(num_steps)?.is_some() {
+                return Ok(Some(num_steps));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Copies the checkpoint in `dir` into the store. Every file is compared with the manifest's SHA-256 while it is sent. `sent`
+    /// has the files that an earlier attempt of this call has sent, and gets those of this one.
+    ///
+    /// # Errors
+    /// The store does not take a file, or one cannot be read or is not what was written. The checkpoint is not whole then.
+    pub fn send(&self, dir: &Path, sent: &mut BTreeSet<String>) -> Result<u64, StoredError> {
+        let path = dir.join(MANIFEST);
+        let text = files::read(&path, files::MAX_TEXT_BYTES).map_err(CheckpointError::read(&path))?;
+        let manifest = Manifest::parse(&text, dir)?;
+        let folder = self.url(manifest.num_steps);
+        if sent.is_empty() {
+            // What an earlier run, or a part of one, has left under this name.
+            self.remove(manifest.num_steps)?;
+        }
+        for (name, entry) in &manifest.files {
+            if sent.contains(name) {
+                continue;
+            }
+            let path = dir.join(name);
+            let file = files::open(&path).map_err(CheckpointError::read(&path))?;
+            let mut reader = Hashed { inner: file, hash: Sha256::new(), left: entry.bytes, expected: &entry.sha256 };
+            store::send(&format!("{folder}/{name}"), &mut reader, entry.bytes)?;
+            sent.insert(name.clone());
+        }
+        store::put(&format!("{folder}/{MANIFEST}"), text)?;
+        Ok(manifest.num_steps)
+    }
+
+    /// Fetches the checkpoint of so many steps into `to`, which is made, and compares every file with its SHA-256 as it comes.
+    ///
+    /// # Errors
+    /// It is not there or not whole, a file is damaged, or `to` cannot be written.
+    pub fn fetch(&self, num_steps: u64, to: &Path) -> Result<(), StoredError> {
+        let url = self.url(num_steps);
+        let text = self.manifest(num_steps)?.ok_or_else(|| StoredError::None { url: url.clone() })?;
+        fetch_files(&url, &text, to, |_| true)?;
+        let path = to.join(MANIFEST);
+        fs::write(&path, text).and_then(|()| File::open(&path)?.sync_all()).map_err(CheckpointError::write(&path))?;
+        Ok(())
+    }
+
+    /// Removes all checkpoints but the `keep_last` newest that are whole, `newest`, and `best`; and what is left of those that
+    /// never became whole.
+    ///
+    /// # Errors
+    /// The store cannot be reached; what is left is removed the next time.
+    pub fn prune(&self, newest: u64, best: Option<u64>, keep_last: usize) -> Result<(), StoreError> {
+        let mut num_kept = 0;
+        for num_steps in self.steps()?.into_iter().rev() {
+            let is_kept = num_steps == newest || Some(num_steps) == best;
+            let is_whole = num_steps == newest || self.manifest(num_steps)?.is_some();
+            num_kept += usize::from(is_whole);
+            if !is_whole || (num_kept > keep_last && !is_kept) {
+                self.remove(num_steps)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes all but the checkpoints of so many steps.
+    ///
+    /// # Errors
+    /// As [`StoredCheckpoints::prune`].
+    pub fn remove_others(&self, own: &BTreeSet<u64>) -> Result<(), StoreError> {
+        self.steps()?.into_iter().filter(|num_steps| !own.contains(num_steps)).try_for_each(|other| self.remove(other))
+    }
+
+    /// Removes a checkpoint, its manifest first.
+    fn remove(&self, num_steps: u64) -> Result<(), StoreError> {
+        let folder = self.url(num_steps);
+        let mut names: Vec<String> = store::list(&folder)?.into_iter().map(|object| object.name).collect();
+        names.sort_by_key(|name| name != MANIFEST);
+        names.iter().try_for_each(|name| store::delete(&format!("{folder}/{name}")))
+    }
+}
+
+/// Fetches the files that the text of a manifest lists, of which `is_wanted`, from a folder of a store, without the manifest.
+///
+/// # Errors
+/// The manifest or a file is damaged, or `to` cannot be written.
+pub fn fetch_files(url: &str, manifest: &[u8], to: &Path, is_wanted: impl Fn(&str) -> bool) -> Result<(), StoredError> {
+    let parsed = Manifest::parse(manifest, Path::new(url))?;
+    fs::create_dir_all(to).map_err(CheckpointError::write(to))?;
+    for (name, entry) in parsed.files.iter().filter(|(name, _)| is_wanted(name)) {
+        let path = to.join(name);
+        let found = fetch_file(&format!("{url}/{name}"), entry.bytes, &path)?;
+        if found != entry.sha256 {
+            return Err(CheckpointError::changed(Path::new(url), name).into());
+        }
+    }
+    Ok(())
+}
+
+/// Fetches an object of so many bytes into a file that is on the disk then; returns its SHA-256 in lower-case hexadecimal.
+///
+/// # Errors
+/// It cannot be fetched or written.
+pub fn fetch_file(url: &str, bytes: u64, to: &Path) -> Result<String, StoredError> {
+    let folder = to.parent().unwrap_or(Path::new("."));
+    fs::create_dir_all(folder).map_err(CheckpointError::write(folder))?;
+    let (mut file, mut hash) = (File::create(to).map_err(CheckpointError::write(to))?, Sha256::new());
+    store::fetch(url, bytes, &mut |part| {
+        hash.update(part);
+        file.write_all(part)
+    })?;
+    file.sync_all().map_err(CheckpointError::write(to))?;
+    Ok(hex(hash.finalize()))
+}
+
+/// Reads a file whose last bytes are only there if all of it is what is expected.
+struct Hashed<'a> {
+    inner: File,
+    hash: Sha256,
+    left: u64,
+    expected: &'a str,
+}
+
+impl Read for Hashed<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let want = buffer.len().min(usize::try_from(self.left).unwrap_or(usize::MAX));
+        let got = self.inner.read(&mut buffer[..want])?;
+        self.hash.update(&buffer[..got]);
+        self.left -= got as u64;
+        if got > 0 && self.left == 0 && hex(self.hash.clone().finalize()) != self.expected {
+            return Err(io::Error::other("the file is not what was written: its SHA-256 differs from the manifest's"));
+        }
+        Ok(got)
+    }
+}
+
+#[cfg(all(test, feature = "cloud"))]
+#[path = "stored_tests.rs"]
+mod tests;

@@ -1,0 +1,174 @@
+//! Checkpoints and data in an object store: moto's S3 server, which other people wrote, and what boto3 sees in it.
+
+use crate::fixture::{Fixture, Pictures};
+use crate::must::skip;
+use loongforge::core::checkpoint::{Manifest, sha256};
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+
+const SECRET: &str = "a-secret-that-nobody-prints";
+const BUCKET: &str = "shelf";
+
+/// An S3 server that ends with the test.
+struct Store {
+    python: PathBuf,
+    child: Child,
+    url: String,
+}
+
+fn with_credentials(command: &mut Command) -> &mut Command {
+    command
+        .env("AWS_ACCESS_KEY_ID", "the-key-of-a-test")
+        .env("AWS_SECRET_ACCESS_KEY", SECRET)
+        .env("AWS_REGION", "us-east-1")
+}
+
+impl Store {
+    fn begin() -> Option<Self> {
+        let python = std::env::var_os("LOONGFORGE_CLIENT_PYTHON").map(PathBuf::from);
+        let Some(python) = python else {
+            skip("clients", "LOONGFORGE_CLIENT_PYTHON names no Python with moto[server] 5.2.5 (docs/checkpoints.md)");
+            return None;
+        };
+        let mut command = Command::new(&python);
+        command.arg(Self::script()).arg(BUCKET).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = with_credentials(&mut command).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let port: u16 = line.trim().parse().unwrap();
+        Some(Self { python, child, url: format!("http://127.0.0.1:{port}") })
+    }
+
+    fn script() -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients/object_store.py")
+    }
+
+    fn boto3(&self, args: &[&str]) -> String {
+        let mut command = Command::new(&self.python);
+        command.arg(Self::script()).arg(args[0]).arg(&self.url).args(&args[1..]);
+        let output = with_credentials(&mut command).stderr(Stdio::inherit()).output().unwrap();
+        assert!(output.status.success(), "{args:?}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// Names and SHA-256 of all objects.
+    fn objects(&self) -> BTreeMap<String, String> {
+        let listed: serde_json::Value = serde_json::from_str(&self.boto3(&["--list", BUCKET])).unwrap();
+        let pair = |object: &serde_json::Value| {
+            (object["name"].as_str().unwrap().to_owned(), object["sha256"].as_str().unwrap().to_owned())
+        };
+        listed.as_array().unwrap().iter().map(pair).collect()
+    }
+
+    fn program(&self, fixture: &Fixture, args: &[&str]) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_loongforge"));
+        command.current_dir(fixture.path()).env("OMP_NUM_THREADS", "1").env("CUDA_VISIBLE_DEVICES", "");
+        command.env("AWS_ENDPOINT_URL", &self.url).env("XDG_CACHE_HOME", fixture.path().join("cache")).args(args);
+        let output = with_credentials(&mut command).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(!said.contains(SECRET), "{said}");
+        output
+    }
+
+    fn expect(&self, fixture: &Fixture, code: i32, args: &[&str]) -> String {
+        let output = self.program(fixture, args);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(code), "{args:?}: {said}");
+        said
+    }
+}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn weights(checkpoint: &Path) -> Vec<String> {
+    let manifest = Manifest::read(checkpoint).unwrap();
+    let names = manifest.files.keys().filter(|name| name.ends_with(".safetensors"));
+    names.map(|name| sha256(&checkpoint.join(name)).unwrap()).collect()
+}
+
+#[test]
+fn unmodified_clients_of_s3_hold_checkpoints_and_data() {
+    let Some(store) = Store::begin() else { return };
+    let fixture = Fixture::new(Pictures::None);
+    let run = fixture.path().join("run");
+    let upload = format!("checkpoint.upload=s3://{BUCKET}/runs/digits");
+    let path = format!("data.train.0.path=s3://{BUCKET}/data/train.jsonl");
+    let base = [
+        "run.yaml",
+        "train.warmup_steps=1",
+        "train.schedule=constant",
+        "checkpoint.every_steps=2",
+        "checkpoint.keep_last=1",
+        "run.deterministic=true",
+    ];
+    let with = |command: &str, more: &[&str]| {
+        [command].iter().chain(&base).chain(more).map(|word| (*word).to_owned()).collect::<Vec<String>>()
+    };
+    let expect = |code: i32, words: Vec<String>| {
+        store.expect(&fixture, code, &words.iter().map(String::as_str).collect::<Vec<_>>())
+    };
+
+    // What is missing is named before anything is made.
+    for (word, part) in [
+        ("checkpoint.upload=s3://no-such-bucket/runs", "no-such-bucket"),
+        ("checkpoint.upload=s3://key:secret@shelf/runs", "credentials"),
+        ("checkpoint.upload=/mnt/runs", "no URL of an object store"),
+        (path.as_str(), "train.jsonl"),
+        ("model.load=s3://shelf/nothing", "no model is there"),
+    ] {
+        for command in ["check", "run"] {
+            let said = expect(2, with(command, &[word]));
+            assert!(said.contains(part) && !run.exists(), "{word}: {said}");
+        }
+    }
+
+    store.boto3(&["--put", BUCKET, "data/train.jsonl", &fixture.path().join("data/train.jsonl").display().to_string()]);
+    let said = expect(0, with("run", &[&upload, &path, "train.steps=4", "checkpoint.upload_keep_last=2"]));
+    assert!(said.contains("2 checkpoints were copied to s3://shelf/runs/digits"), "{said}");
+    let objects = store.objects();
+    for num_steps in [2, 4] {
+        assert!(objects.contains_key(&format!("runs/digits/step-{num_steps:08}/MANIFEST.json")), "{objects:?}");
+    }
+    let checkpoint = run.join("checkpoints/step-00000004");
+    for (name, entry) in &Manifest::read(&checkpoint).unwrap().files {
+        assert_eq!(objects.get(&format!("runs/digits/step-00000004/{name}")), Some(&entry.sha256), "{name}");
+    }
+
+    // On a machine that has nothing.
+    fs::remove_dir_all(&run).unwrap();
+    let said = expect(2, with("run", &[&upload, &path, "train.steps=6"]));
+    assert!(said.contains("already holds a run") && !run.join("config.yaml").exists(), "{said}");
+    let more: [&str; 4] = [&upload, &path, "train.steps=6", "checkpoint.upload_keep_last=2"];
+    let said = expect(0, with("run", &[&more[..], &["--resume"]].concat()));
+    assert!(said.contains("fetching the checkpoint of 4 steps"), "{said}");
+    let resumed = weights(&run.join("checkpoints/step-00000006"));
+    let names: Vec<String> = store.objects().into_keys().filter(|name| name.ends_with("MANIFEST.json")).collect();
+    assert_eq!(names, [4, 6].map(|num_steps| format!("runs/digits/step-{num_steps:08}/MANIFEST.json")));
+    let straight = ["train.steps=6", "run.dir=straight", "checkpoint.dir=straight/checkpoints"];
+    expect(0, with("run", &straight));
+    assert_eq!(resumed, weights(&fixture.path().join("straight/checkpoints/step-00000006")));
+
+    // A model, and a checkpoint that is damaged.
+    let said = store.expect(&fixture, 0, &["checkpoint", "verify", "s3://shelf/runs/digits"]);
+    assert!(!said.contains("error"), "{said}");
+    let fresh = ["train.steps=1", "run.dir=fresh", "checkpoint.dir=fresh/checkpoints", "model.weights=load"];
+    expect(0, with("run", &[&fresh[..], &["model.load=s3://shelf/runs/digits/step-00000004"]].concat()));
+    let config = fixture.path().join("model/config.json").display().to_string();
+    store.boto3(&["--put", BUCKET, "runs/digits/step-00000006/config.json", &config]);
+    fs::remove_dir_all(&run).unwrap();
+    let said = expect(1, with("run", &[&more[..], &["--resume"]].concat()));
+    assert!(said.contains("step-00000006") && said.contains("config.json"), "{said}");
+
+    // Another run in its place.
+    expect(0, with("run", &[&upload, "train.steps=1", "--overwrite"]));
+    let names: Vec<String> = store.objects().into_keys().filter(|name| name.ends_with("MANIFEST.json")).collect();
+    assert_eq!(names, ["runs/digits/step-00000001/MANIFEST.json"]);
+}
