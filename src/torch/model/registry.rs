@@ -7,7 +7,7 @@ use super::decoder::DecoderConfig;
 use super::family::decoders::{DECODERS, read_decoder};
 use super::family::{
     NamePrefix, custom, diffusion, ernie4_5_vl, gemma3, groot, internvl, kimi_k25, llava, llava_onevision1_5,
-    paligemma, pi, qwen2_5_omni, qwen2_5_vl, qwen2_audio, qwen2_vl, qwen3_5, qwen3_5_moe, qwen3_asr, qwen3_omni_moe,
+    minicpm, paligemma, pi, qwen2_5_omni, qwen2_5_vl, qwen2_audio, qwen2_vl, qwen3_5, qwen3_5_moe, qwen3_asr, qwen3_omni_moe,
     qwen3_vl, qwen3_vl_moe, smolvla, smolvlm, voxtral, xvla,
 };
 use super::keys::{Keys, ModelConfigError};
@@ -32,6 +32,7 @@ const MODELS: &[(&str, ReadModel)] = &[
     ("llavaonevision1_5", llava_onevision1_5::read),
     ("loongforge_diffusion", diffusion::read),
     ("loongforge_vlm", custom::read),
+    ("minicpmv4_6", minicpm::read),
     ("paligemma", paligemma::read),
     ("pi0", pi::read_pi0),
     ("pi05", pi::read_pi05),

@@ -21,6 +21,7 @@ mod qwen;
 mod resize;
 mod sampling;
 mod settings;
+mod slices;
 mod smart_resize;
 mod split;
 #[cfg(test)]
