@@ -11,16 +11,13 @@ use super::processor::MediaProcessor;
 use super::resize::resize_bicubic;
 use super::sampling::{Defaults, Sampling, Spread};
 use super::settings::Settings;
+use super::slice_plan::{BLOCK, Plan};
 use super::video::Video;
 use super::words::Words;
 use crate::config::{ImageLimits, VideoLimits};
 use crate::data::error::DataError;
-use crate::data::limits::MAX_ASPECT_RATIO;
 use crate::data::sample::Media;
 use crate::message::Tower;
-
-/// Sides of what is encoded are multiples of so many patches: the tower and its merger each halve them.
-const BLOCK: usize = 4;
 
 pub struct Slices {
     cut: Cut,
@@ -31,31 +28,12 @@ pub struct Slices {
     words: SliceWords,
 }
 
-/// Says how pictures are cut, or frames of videos.
-struct Plan {
-    max_slices: usize,
-    /// The side of a square with as many pixels as a copy or a slice has.
-    side: usize,
-    /// Side of a patch, in pixels.
-    patch: usize,
-    /// Patches a side that become one feature.
-    merge: usize,
-}
-
 /// Holds the special tokens, each as begin and end.
 struct SliceWords {
     /// `None`: pictures have no number.
     number: Option<[String; 2]>,
     picture: [String; 2],
     slice: [String; 2],
-}
-
-/// Sizes in pixels, as height and width.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Sizes {
-    copy: (usize, usize),
-    /// Rows and columns of slices and the size of one, where there are any.
-    slices: Option<([usize; 2], (usize, usize))>,
 }
 
 impl Slices {
@@ -91,11 +69,14 @@ impl Slices {
             Ok(Plan { max_slices, side, patch, merge: if mode == "4x" { 2 } else { BLOCK } })
         };
         if limits.0.min_pixels.is_some() || limits.1.min_pixels.is_some() {
-            return Err(image.wrong("data.image.min_pixels and data.video.min_pixels: this model's pictures are enlarged to scale_resolution alone".to_owned()));
+            let reason =
+                "data.image.min_pixels and data.video.min_pixels: pictures are enlarged to scale_resolution alone";
+            return Err(image.wrong(reason.to_owned()));
         }
         if limits.1.fps.is_some_and(|fps| fps != 1.0) || limits.1.min_frames.is_some() {
             return Err(video.wrong(
-                "data.video.fps and min_frames: this model takes a frame a second, and of long videos max_frames".to_owned(),
+                "data.video.fps and min_frames: this model takes a frame a second, and of long videos max_frames"
+                    .to_owned(),
             ));
         }
         let defaults = Defaults { fps: 1.0, num_frames: None, min_frames: 1, max_frames: 128 };
@@ -125,7 +106,13 @@ impl Slices {
     }
 
     /// The copy and the slices of one picture, and what stands for them in the text.
-    fn expand(&self, plan: &Plan, picture: &RgbImage, media: &mut Vec<Media>, pieces: &mut Vec<Piece>) -> Result<(), String> {
+    fn expand(
+        &self,
+        plan: &Plan,
+        picture: &RgbImage,
+        media: &mut Vec<Media>,
+        pieces: &mut Vec<Piece>,
+    ) -> Result<(), String> {
         let sizes = plan.sizes(picture.width() as usize, picture.height() as usize)?;
         let ([begin, end], (height, width)) = (&self.words.picture, sizes.copy);
         let copy = resize_bicubic(picture, width, height)?;
@@ -165,65 +152,6 @@ impl Slices {
     fn numbered(&self) -> Vec<Piece> {
         let Some([begin, end]) = &self.words.number else { return Vec::new() };
         vec![Piece::Text(begin.clone()), Piece::Number, Piece::Text(end.clone())]
-    }
-}
-
-impl Plan {
-    /// The multiple of `divisor` that is nearest, to even ones where two are, and one of them at least.
-    fn rounded(length: f64, divisor: usize) -> usize {
-        ((length / divisor as f64).round_ties_even() as usize * divisor).max(divisor)
-    }
-
-    /// `find_best_resize` of transformers: height and width.
-    fn fitted(&self, (mut height, mut width): (f64, f64), enlarges: bool) -> (usize, usize) {
-        if enlarges || height * width > (self.side * self.side) as f64 {
-            let shape = width / height;
-            height = (self.side as f64 / shape.sqrt()).trunc();
-            width = (height * shape).trunc();
-        }
-        let block = self.patch * BLOCK;
-        (Self::rounded(height, block), Self::rounded(width, block))
-    }
-
-    /// Rows and columns of slices: of the numbers of slices around the picture's area, the grid whose shape is nearest.
-    fn grid(&self, width: usize, height: usize) -> Option<[usize; 2]> {
-        let shape = (width as f64 / height as f64).ln();
-        let ratio = (width * height) as f64 / (self.side * self.side) as f64;
-        let multiple = (ratio.ceil() as usize).min(self.max_slices);
-        if multiple <= 1 {
-            return None;
-        }
-        let (mut best, mut least) = ([1, 1], f64::INFINITY);
-        for num in (multiple - 1..=multiple + 1).filter(|num| *num > 1 && *num <= self.max_slices) {
-            for columns in (1..=num).filter(|columns| num % columns == 0) {
-                let rows = num / columns;
-                let error = (shape - (columns as f64 / rows as f64).ln()).abs();
-                if error < least {
-                    (best, least) = ([rows, columns], error);
-                }
-            }
-        }
-        Some(best)
-    }
-
-    /// # Errors
-    /// The picture is so long that what is made of it would not fit into memory.
-    fn sizes(&self, width: usize, height: usize) -> Result<Sizes, String> {
-        let (short, long) = (width.min(height).max(1), width.max(height));
-        if long as f64 > MAX_ASPECT_RATIO * short as f64 {
-            return Err(format!("a picture of {width}×{height} is more than {MAX_ASPECT_RATIO} times as long as wide"));
-        }
-        let grid = self.grid(width, height);
-        let slices = grid.map(|[rows, columns]| {
-            let part = |length: usize, parts: usize| Self::rounded(length as f64, parts) as f64 / parts as f64;
-            ([rows, columns], self.fitted((part(height, rows), part(width, columns)), true))
-        });
-        Ok(Sizes { copy: self.fitted((height as f64, width as f64), grid.is_none()), slices })
-    }
-
-    fn num_features(&self, sizes: Sizes) -> usize {
-        let of = |(height, width): (usize, usize)| height * width / (self.patch * self.merge).pow(2);
-        of(sizes.copy) + sizes.slices.map_or(0, |([rows, columns], size)| rows * columns * of(size))
     }
 }
 

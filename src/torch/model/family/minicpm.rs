@@ -20,8 +20,7 @@ pub(in crate::model) fn read(keys: &Keys<'_>) -> Result<ModelConfig, ModelConfig
     let tie_word_embeddings = keys.flag_or("tie_word_embeddings")?.unwrap_or(false);
     let decoder = DecoderConfig { tie_word_embeddings, ..super::experts::unbalanced(decoder) };
     vision_keys.only("model_type", &[json!(TOWER)])?;
-    let encoder =
-        minicpm::read_with(&vision_keys, keys, "model.vision_tower.", "model.merger.", decoder.hidden_size)?;
+    let encoder = minicpm::read_with(&vision_keys, keys, "model.vision_tower.", "model.merger.", decoder.hidden_size)?;
     let tokens = Tokens::with_image(keys, "image_token_id", decoder.vocab_size)?;
     vision::model("minicpmv4_6", keys, decoder, encoder, tokens)
 }

@@ -51,9 +51,9 @@ pub(in crate::model) fn read_with(
     let is_halved = model.text_or("downsample_mode")? != Some("4x");
     // The checkpoint has its parameters in any case.
     let unused = if is_halved { Vec::new() } else { halving.specs(&tower.prefix) };
-    let positions = tower.positions.map(|table| super::PositionTable { resampling: Resampling::BucketedQuotient, ..table });
-    let tower =
-        TowerConfig { merge: MERGE, positions, halving: is_halved.then_some(halving), unused, ..tower };
+    let positions =
+        tower.positions.map(|table| super::PositionTable { resampling: Resampling::BucketedQuotient, ..table });
+    let tower = TowerConfig { merge: MERGE, positions, halving: is_halved.then_some(halving), unused, ..tower };
     let norm = MergeNorm { name: "pre_norm", norm: TowerNorm::Layer(MERGER_EPS), merged: true };
     let kind = ProjectorKind::Mlp {
         norm: Some(norm),
@@ -62,7 +62,11 @@ pub(in crate::model) fn read_with(
         activation: Activation::Gelu,
     };
     let prefix = format!("{}mlp.0.", projector.prefix);
-    Ok(VisionConfig { projector: ProjectorConfig { prefix, merge: MERGE, kind, ..projector }, tower, deepstack: Vec::new() })
+    Ok(VisionConfig {
+        projector: ProjectorConfig { prefix, merge: MERGE, kind, ..projector },
+        tower,
+        deepstack: Vec::new(),
+    })
 }
 
 fn halved_after(keys: &Keys<'_>, model: &Keys<'_>, num_blocks: i64) -> Result<i64> {
