@@ -4,7 +4,7 @@ use crate::eval::generator::Reader;
 use anyhow::Result;
 use loongforge_core::data::{DataError, Sample, StopStrings, TextStream};
 use loongforge_core::openai::Finish;
-use loongforge_torch::model::{Continued, Decoding, Prompt, Sampling, generate_each};
+use loongforge_torch::model::{Continued, Decoding, Prompt, Sampling};
 
 /// Says how long an answer may get, and how its tokens are chosen.
 #[derive(Clone, Debug, Default)]
@@ -59,40 +59,35 @@ pub fn answer_each(
     };
     let mut answers: Vec<Answering> = questions.iter().map(begin).collect();
     let mut failed: Option<DataError> = None;
-    generate_each(
-        reader.model().decoder(),
-        &prompts,
-        &decodings.iter().collect::<Vec<_>>(),
-        &mut |index, continued| {
-            let answer = &mut answers[index];
-            let (decoded, end) = match continued {
-                Continued::Token(token) => {
-                    answer.num_tokens += 1;
-                    (answer.text.push(tokenizer, token), None)
-                }
-                Continued::Stopped => (answer.text.finish(tokenizer), Some(Finish::Stop)),
-                Continued::Full => (answer.text.finish(tokenizer), Some(Finish::Length)),
-            };
-            let decoded = match decoded {
-                Ok(decoded) => decoded,
-                Err(error) => {
-                    failed.get_or_insert(error);
-                    return false;
-                }
-            };
-            let mut text = answer.stops.push(&decoded);
-            if end.is_some() && !answer.stops.has_stopped() {
-                text += &answer.stops.finish();
+    reader.model().continue_each(&prompts, &decodings, &mut |index, continued| {
+        let answer = &mut answers[index];
+        let (decoded, end) = match continued {
+            Continued::Token(token) => {
+                answer.num_tokens += 1;
+                (answer.text.push(tokenizer, token), None)
             }
-            let end = if answer.stops.has_stopped() { Some(Finish::Stop) } else { end };
-            if !text.is_empty() && !hear(index, Piece::Text(text)) {
+            Continued::Stopped => (answer.text.finish(tokenizer), Some(Finish::Stop)),
+            Continued::Full => (answer.text.finish(tokenizer), Some(Finish::Length)),
+        };
+        let decoded = match decoded {
+            Ok(decoded) => decoded,
+            Err(error) => {
+                failed.get_or_insert(error);
                 return false;
             }
-            if let Some(finish) = end {
-                hear(index, Piece::End { finish, num_tokens: answer.num_tokens });
-            }
-            end.is_none()
-        },
-    );
+        };
+        let mut text = answer.stops.push(&decoded);
+        if end.is_some() && !answer.stops.has_stopped() {
+            text += &answer.stops.finish();
+        }
+        let end = if answer.stops.has_stopped() { Some(Finish::Stop) } else { end };
+        if !text.is_empty() && !hear(index, Piece::Text(text)) {
+            return false;
+        }
+        if let Some(finish) = end {
+            hear(index, Piece::End { finish, num_tokens: answer.num_tokens });
+        }
+        end.is_none()
+    })?;
     failed.map_or(Ok(()), |error| Err(error.into()))
 }

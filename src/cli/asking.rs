@@ -7,7 +7,7 @@ use crate::model::locate::find_model;
 use clap::{Args, ValueEnum};
 use loongforge_core::config::Device;
 use loongforge_torch::device::set_intra_op_threads;
-use loongforge_torch::engine::open_device;
+use loongforge_torch::engine::open_device_of;
 use loongforge_torch::model::Sampling;
 use tch::Kind;
 
@@ -24,6 +24,9 @@ pub struct AskedModel {
     /// Device, as in a config: auto, cpu, cuda or cuda:N
     #[arg(long, default_value = "auto")]
     device: Device,
+    /// Number of ranks that the layers are split among, each with a GPU of its own, or all on the CPU
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
+    tensor_parallel: u32,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -38,8 +41,21 @@ impl AskedModel {
     /// # Errors
     /// There is no such device; a folder that is not what it should be is the user's to change.
     pub fn open(&self) -> anyhow::Result<Reader> {
-        set_intra_op_threads(std::thread::available_parallelism().map_or(1, usize::from));
-        let device = open_device(&self.device).map_err(|error| anyhow::anyhow!("{error}"))?;
+        let ranks = self.tensor_parallel as usize;
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        set_intra_op_threads((threads / ranks).max(1));
+        if ranks > 1 && matches!(self.device, Device::Cuda(Some(_))) {
+            return Err(UsageError::new("--tensor-parallel: --device names one GPU; `cuda` is all of them").into());
+        }
+        let open = |number: usize| open_device_of(&self.device, number).map_err(|error| anyhow::anyhow!("{error}"));
+        let devices = (0..ranks).map(open).collect::<anyhow::Result<Vec<_>>>()?;
+        let device = devices[0];
+        let gpus = tch::Cuda::device_count();
+        if device.is_cuda() && ranks as i64 > gpus {
+            return Err(
+                UsageError::new(format!("--tensor-parallel is {ranks}, and there are {gpus} CUDA devices")).into()
+            );
+        }
         let kind = match self.dtype {
             Some(Type::Bf16) => Kind::BFloat16,
             Some(Type::F32) => Kind::Float,
@@ -47,7 +63,11 @@ impl AskedModel {
             None => Kind::Float,
         };
         let folder = find_model(&self.checkpoint).map_err(|error| UsageError::of(&error))?;
-        Ok(Reader::open_as(&folder, kind, device).map_err(|error| UsageError::of(error.as_ref()))?)
+        let reader = match devices.as_slice() {
+            [device] => Reader::open_as(&folder, kind, *device),
+            devices => Reader::open_among(&folder, kind, devices),
+        };
+        Ok(reader.map_err(|error| UsageError::of(error.as_ref()))?)
     }
 }
 

@@ -78,10 +78,9 @@ fn report(imported: &Imported) -> String {
     }
     let mut text = format!("{}: {} keys, {arrived} translated\n", imported.from, imported.keys.len());
     imported.notes.iter().for_each(|note| text += &format!("note: {note}\n"));
-    for (count, what, lines) in [
-        (num_missing, "without a counterpart, left out", missing),
-        (num_settled, "that need no key here", settled),
-    ] {
+    for (count, what, lines) in
+        [(num_missing, "without a counterpart, left out", missing), (num_settled, "that need no key here", settled)]
+    {
         if count > 0 {
             text += &format!("{count} {what}:\n{lines}");
         }

@@ -1,11 +1,14 @@
 //! A trained model for forward passes in one thread: encoder and decoder, without gradients and optimizer state.
 
+use super::ranks::{DecoderPart, Ranks};
 use crate::model::folder::ModelFolder;
 use crate::model::locate::ModelFolders;
 use anyhow::{Result, anyhow};
 use loongforge_core::data::{Media, Sample};
 use loongforge_core::message::{Grid, SampleMeta};
-use loongforge_torch::model::{Decoder, EncoderModel, FeatureInput, ModelTower, Prompt, TextBatch, TokenScores};
+use loongforge_torch::model::{
+    Continued, Decoder, Decoding, EncoderModel, FeatureInput, ModelTower, Prompt, TextBatch, TokenScores, generate_each,
+};
 use loongforge_torch::params::{ParamSpec, ParamStore};
 use loongforge_torch::tape::{Execution, Policy};
 use loongforge_torch::train::hf::Checkpoint;
@@ -22,6 +25,8 @@ pub struct ForwardModel {
     towers: Vec<LoadedTower>,
     decoder: Decoder,
     params: Rc<ParamStore>,
+    /// Where the decoder is this rank's part alone: the way to the others.
+    ranks: Option<Ranks>,
 }
 
 /// A tower with its weights.
@@ -61,7 +66,56 @@ impl ForwardModel {
             ));
         };
         let params = load(Decoder::specs(config))?;
-        Ok(Self { towers, decoder: Decoder::new(config, &params), params, folder })
+        Ok(Self { towers, decoder: Decoder::new(config, &params), params, folder, ranks: None })
+    }
+
+    /// Works like [`ForwardModel::load`] with the decoder's layers split among as many ranks as there are `devices`, each a thread of
+    /// this process. This thread is the first of them, and has the towers.
+    ///
+    /// # Errors
+    /// As there; the decoder cannot be split so, there are adapters, or a rank does not come.
+    pub fn load_among(folders: &ModelFolders, kind: Kind, devices: &[Device]) -> Result<Self> {
+        let ModelFolders { weights, adapters, config } = folders;
+        if adapters.is_some() {
+            return Err(anyhow!(
+                "{}: adapters are added to a model on one rank only: merge them with `loongforge checkpoint export-hf` first",
+                config.display()
+            ));
+        }
+        let folder = ModelFolder::open_plain(config)?;
+        let Some(whole) = folder.config.decoder() else {
+            let model_type = &folder.config.model_type;
+            return Err(anyhow!("{}: a {model_type} is no language model", config.display()));
+        };
+        let (DecoderPart { decoder, params }, ranks) = Ranks::start(whole, weights, kind, devices)?;
+        let load = |specs: Vec<ParamSpec>| -> Result<Rc<ParamStore>> {
+            let params = ParamStore::new(specs, kind, devices[0]);
+            load_weights(&params, weights)?;
+            params.set_trainable(false);
+            Ok(Rc::new(params))
+        };
+        let tower = |(it, input): (&ModelTower, &FeatureInput)| LoadedTower::load(it, input, load);
+        let towers = folder.config.towers.iter().zip(folder.config.inputs()).map(tower).collect::<Result<_>>()?;
+        Ok(Self { towers, decoder, params, folder, ranks: Some(ranks) })
+    }
+
+    /// Continues each prompt as its own decoding says, on all ranks; see [`generate_each`].
+    ///
+    /// # Errors
+    /// Another rank has ended, or did not answer in time.
+    pub fn continue_each(
+        &self,
+        prompts: &[Prompt],
+        decodings: &[Decoding],
+        hear: &mut dyn FnMut(usize, Continued) -> bool,
+    ) -> Result<()> {
+        match &self.ranks {
+            Some(ranks) => ranks.continue_each(&self.decoder, prompts, decodings, hear),
+            None => {
+                generate_each(&self.decoder, prompts, &decodings.iter().collect::<Vec<_>>(), hear);
+                Ok(())
+            }
+        }
     }
 
     pub fn folder(&self) -> &ModelFolder {

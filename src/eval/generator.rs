@@ -8,7 +8,7 @@ use loongforge_core::data::{
     Conversation, Locator, MediaDecoder, MediaSource, Part, Processor, ProcessorOptions, Sample, Turn,
 };
 use loongforge_core::message::SampleId;
-use loongforge_torch::model::{Decoding, Prompt, Sampling, generate};
+use loongforge_torch::model::{Continued, Decoding, Prompt, Sampling};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tch::{Device, Kind};
@@ -36,6 +36,14 @@ impl Reader {
     /// As [`Reader::open`].
     pub fn open_as(folder: &Path, kind: Kind, device: Device) -> Result<Self> {
         Self::of(ForwardModel::load(&ModelFolders::find(folder, None)?, Some(kind), device)?)
+    }
+
+    /// Works like [`Reader::open_as`] on as many ranks as there are `devices`; see [`ForwardModel::load_among`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn open_among(folder: &Path, kind: Kind, devices: &[Device]) -> Result<Self> {
+        Self::of(ForwardModel::load_among(&ModelFolders::find(folder, None)?, kind, devices)?)
     }
 
     /// Lets a model answer that is loaded.
@@ -104,7 +112,13 @@ impl Reader {
         let prompts: Vec<Prompt> = questions.iter().map(|question| self.model.prompt(question)).collect();
         let decoding =
             Decoding { max_new_tokens, stop_token_ids: self.stop_token_ids.clone(), sampling, ..Decoding::default() };
-        let answers = generate(self.model.decoder(), &prompts, &decoding);
+        let mut answers = vec![Vec::new(); prompts.len()];
+        self.model.continue_each(&prompts, &vec![decoding; prompts.len()], &mut |index, continued| {
+            if let Continued::Token(token) = continued {
+                answers[index].push(token);
+            }
+            true
+        })?;
         let decode = |ids: &Vec<i64>| self.processor.tokenizer().decode(ids).context("decoding an answer");
         answers.iter().map(decode).collect()
     }

@@ -15,6 +15,7 @@ pub(crate) mod made;
 pub(crate) mod nearest;
 pub(crate) mod painter;
 pub(crate) mod pooled;
+pub(crate) mod ranks;
 pub(crate) mod readings;
 pub(crate) mod report;
 pub(crate) mod samples;

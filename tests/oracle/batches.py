@@ -146,6 +146,38 @@ def split_batch(config: dict, rng: torch.Generator) -> Batch:
     return Batch({**pad(rows), "pixel_values": padded}, singles, ours)
 
 
+# Of each sequence its pictures: the overview and then equal slices, rows and columns of patches.
+SLICED = [[[(8, 4)]], [[(4, 8), (8, 4), (8, 4)], [(4, 4)]], []]
+
+
+def sliced_batch(config: dict, rng: torch.Generator) -> Batch:
+    """MiniCPM-V 4.6: pictures of an overview alone, and of one with slices of another shape; a sequence without."""
+    patch, merged = config["vision_config"]["patch_size"], 4 if config.get("downsample_mode") == "4x" else 16
+    rows, given, ours = [], [], {"vision_patches": [], "vision_sizes": []}
+    for pictures in SLICED:
+        tokens, own = words(rng, 3, 4), {"pixel_values": [], "target_sizes": []}
+        for pieces in pictures:
+            for number, (height, width) in enumerate(pieces):
+                tokens += [VISION_START] + [IMAGE] * (height * width // merged) + [VISION_END]
+                squares = torch.randn(height * width, 3, patch, patch, generator=rng)
+                own["pixel_values"].append(squares.permute(1, 2, 0, 3).reshape(1, 3, patch, -1))
+                own["target_sizes"].append([height, width])
+                ours["vision_patches"].append(squares.flatten(1))
+                # Slices are the frames of one item.
+                if number < 2:
+                    ours["vision_sizes"].append([1, height, width])
+                else:
+                    ours["vision_sizes"][-1][0] += 1
+            tokens += words(rng, 2, 3)
+        rows.append(row(tokens + words(rng, 9, 16), prompt=len(tokens)))
+        given.append(own)
+    join = lambda owns: {"pixel_values": torch.cat([p for own in owns for p in own["pixel_values"]], -1),
+                         "target_sizes": torch.tensor([size for own in owns for size in own["target_sizes"]], dtype=torch.int32)}
+    singles = [{**made, **(join([own]) if own["target_sizes"] else {})} for made, own in zip(rows, given)]
+    ours = {"vision_patches": torch.cat(ours["vision_patches"]), "vision_sizes": torch.tensor(ours["vision_sizes"])}
+    return Batch({**pad(rows), **join(given)}, singles, ours)
+
+
 SAMPLES = 16000
 # Seconds of each sequence's clips, and frames in which the reference pads or cuts them.
 CLIPS = {"qwen2_audio": ([[0.61], [1.0, 0.2051]], 100), "voxtral": ([[0.7], [1.3]], 100), "qwen3_asr": ([[1.61], [2.3, 0.52]], 0)}
@@ -322,4 +354,6 @@ def make_batch(kind: str, config: dict, seed: int, equal_lengths: bool, video_so
         return pictured_batch(kind, config, rng)
     if kind == "split":
         return split_batch(config, rng)
+    if kind == "sliced":
+        return sliced_batch(config, rng)
     return text_batch(rng, equal_lengths) if kind == "text" else vision_batch(kind, config, rng)

@@ -30,6 +30,7 @@ import transformers
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+import minicpm
 import references
 from batches import Batch, make_batch
 from families import FAMILIES, IMAGE, Family
@@ -418,6 +419,7 @@ def main() -> int:
     parser.add_argument("--list", action="store_true")
     args = parser.parse_args()
     torch.set_num_threads(1)  # the same bits every time
+    minicpm.encode_one_by_one()
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     if args.list:

@@ -34,6 +34,7 @@ import transformers
 from peft import LoraConfig, PeftModel, get_peft_model, inject_adapter_in_model, set_peft_model_state_dict
 from safetensors.torch import load_file
 
+import minicpm
 import references
 import roundtrip
 
@@ -260,6 +261,7 @@ def main() -> int:
     parser.add_argument("--table", type=Path, help="a Markdown table of the results")
     args = parser.parse_args()
     torch.set_num_threads(1)
+    minicpm.encode_one_by_one()
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     warnings.simplefilter("ignore")

@@ -26,6 +26,7 @@ import torch
 import transformers
 from safetensors.torch import load_file
 
+import minicpm
 import references
 from families import FAMILIES
 
@@ -119,6 +120,7 @@ def main() -> int:
     parser.add_argument("--tolerance", type=float, default=1e-4)
     args = parser.parse_args()
     torch.set_num_threads(1)
+    minicpm.encode_one_by_one()
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     results = [check(folder, args.tolerance) for folder in args.folders]

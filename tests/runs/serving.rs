@@ -110,6 +110,23 @@ fn greedy_answers_are_equal_wherever_they_are_asked() {
     );
     assert_eq!(out(&chatted), format!("{generated}\n{generated}\n"), "{}", String::from_utf8_lossy(&chatted.stderr));
 
+    let on_ranks = |num: &str| {
+        let asked = ["generate", "run", "--prompt", PROMPT, "--max-new-tokens", "24", "--tensor-parallel", num];
+        start(&fixture, &asked, "")
+    };
+    let shared = on_ranks("2");
+    assert_eq!(out(&shared), format!("{generated}\n"), "{}", String::from_utf8_lossy(&shared.stderr));
+    let refused = on_ranks("5");
+    assert_eq!(refused.status.code(), Some(2));
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(said.contains("--tensor-parallel: num_attention_heads is"), "{said}");
+    let serving = Serving::begin(&fixture, &["--tensor-parallel", "2"]);
+    for _ in 0..2 {
+        let (status, _, answer) = serving.chat(json!({}));
+        assert_eq!((status, answer["choices"][0]["message"]["content"].as_str()), (200, Some(&*generated)), "{answer}");
+    }
+    drop(serving);
+
     let lines = [
         json!({"prompt": PROMPT, "id": "a"}).to_string(),
         "no json".to_owned(),

@@ -64,6 +64,21 @@ fn prompts_of_paligemma_see_themselves() {
     check(&config, &json!({"size": {"height": 32, "width": 32}}), &["model.foundation.lora={r: 4}"]);
 }
 
+/// The first picture is larger than a slice.
+#[test]
+fn pictures_of_minicpm_are_a_copy_and_slices() {
+    let mut config = published("minicpmv4_6", "qwen3_5_text");
+    let of_nets = json!({"layer_types": ["linear_attention", "full_attention"], "linear_conv_kernel_dim": 4,
+        "linear_key_head_dim": 8, "linear_value_head_dim": 8, "linear_num_key_heads": 2, "linear_num_value_heads": 4});
+    config["text_config"].as_object_mut().unwrap().extend(of_nets.as_object().unwrap().clone());
+    config["insert_layer_id"] = json!(0);
+    config["vision_config"]["model_type"] = json!("minicpmv4_6_vision");
+    config["vision_config"]["patch_size"] = json!(4);
+    let settings = json!({"patch_size": 4, "scale_resolution": 16, "max_slice_nums": 4});
+    check(&config, &settings, &[]);
+    check(&config, &settings, &["model.foundation.lora={r: 4}", "model.image_encoder.freeze=true"]);
+}
+
 #[test]
 fn pictures_of_smolvlm_are_tiles() {
     let mut config = published("smolvlm", "llama");

@@ -84,18 +84,21 @@ impl Expanded {
         let covers = places.get(expansions.len()).map_or(text.len(), |place| place.start);
         let mut expanded = Self { text: String::with_capacity(covers), covers, ..Self::default() };
         let mut at = 0;
+        let mut counts = [0; Kind::ALL.len()];
         for (place, expansion) in places.iter().zip(expansions) {
             expanded.text.push_str(&text[at..place.start]);
             expanded.begins.push(expanded.text.len());
             for piece in &expansion.pieces {
                 match piece {
                     Piece::Text(piece) => expanded.text.push_str(piece),
+                    Piece::Number => expanded.text.push_str(&counts[place.kind as usize].to_string()),
                     Piece::Run(run) => {
                         expanded.text.push_str(placeholder(run.tower));
                         expanded.runs.push(*run);
                     }
                 }
             }
+            counts[place.kind as usize] += 1;
             at = place.end;
             expanded.ends.push((at, expanded.text.len()));
         }
@@ -133,13 +136,13 @@ mod tests {
         let expansion = |pieces| Expansion { media: vec![], pieces };
         let expansions = [
             expansion(vec![run(2)]),
-            expansion(vec![Piece::Text("1:".into()), run(3), Piece::Text("2:".into()), run(4)]),
-            expansion(vec![run(5)]),
+            expansion(vec![Piece::Number, Piece::Text(":".into()), run(3), Piece::Text("2:".into()), run(4)]),
+            expansion(vec![Piece::Number, run(5)]),
         ];
         let expanded = Expanded::new(text, &places, &expansions, |_| "<i>");
-        assert_eq!(expanded.text, "a<i>b1:<i>2:<i>c<i>");
+        assert_eq!(expanded.text, "a<i>b0:<i>2:<i>c1<i>");
         assert_eq!(expanded.runs.iter().map(|run| run.len()).collect::<Vec<_>>(), [2, 3, 4, 5]);
-        for (old, new) in [(0, 0), (1, 1), (4, 4), (5, 5), (10, 15), (11, 16), (14, 19)] {
+        for (old, new) in [(0, 0), (1, 1), (4, 4), (5, 5), (10, 15), (11, 16), (14, 20)] {
             assert_eq!(expanded.place(old), new, "{old}");
         }
         assert_eq!((expanded.covers, expanded.begins.as_slice()), (14, &[1, 5, 16][..]));

@@ -180,7 +180,7 @@ pub fn open_device(device: &Device) -> Result<tch::Device, EngineError> {
 
 /// Works like [`open_device`], of the process that is `number` on its host: of `cuda` without a number each takes the
 /// next GPU, in turns.
-fn open_device_of(device: &Device, number: usize) -> Result<tch::Device, EngineError> {
+pub fn open_device_of(device: &Device, number: usize) -> Result<tch::Device, EngineError> {
     // Where nobody has settled it before.
     match crate::device::settle(*device).0 {
         Device::Cpu | Device::Auto => Ok(tch::Device::Cpu),

@@ -56,7 +56,7 @@ mod pipeline_tests;
 mod zero_tests;
 
 pub use activations::Activations;
-pub use actor_spec::{EngineSpec, open_device};
+pub use actor_spec::{EngineSpec, open_device, open_device_of};
 pub use buffer::{TorchBuffer, copied_bytes};
 pub use build::build_engine;
 pub use build_cached::build_feature_encoder;

@@ -44,9 +44,9 @@ pub use batch::{MicroBatch, SampleRow};
 pub use columns::{Column, Columns, INPUT_IDS, POSITION_IDS, Rows, TARGETS, token_columns};
 pub use config::{CarriedParts, ModelConfig, Tokens};
 pub use decoder::{
-    Balance, Decoder, DecoderConfig, DecoderFamily, EmbeddingNoise, FeedForwardConfig, LayerConfig, MixerConfig,
-    MtpConfig, MtpNames, MtpPlace, Names, Neftune, Prompt, Sees, Targets, TextBatch, TextOptions, TextTape,
-    TokenScores, generate, generate_each,
+    Balance, Decoder, DecoderConfig, DecoderFamily, DecodingRanks, EmbeddingNoise, FeedForwardConfig, LayerConfig,
+    MixerConfig, MtpConfig, MtpNames, MtpPlace, Names, Neftune, Prompt, Sees, Targets, TextBatch, TextOptions,
+    TextTape, TokenScores, generate, generate_among, generate_each,
 };
 pub use decoding::{Continued, Decoding};
 pub use dit::{DitFamily, ImageTokens, QwenImageConfig, TransformerConfig, WanConfig};

@@ -26,6 +26,8 @@ pub enum Resampling {
     Bicubic,
     /// One on each axis: that in whose part of the axis a patch begins (SmolVLM, Idefics 3).
     Bucketed,
+    /// The same, where a patch's begin is a quotient and not a product with the reciprocal (MiniCPM-V 4.6): other rounding.
+    BucketedQuotient,
     /// By Keys' kernel with `a = -0.5`, which is as much wider as a picture is smaller than the table, centers half an entry in
     /// (`F.interpolate` with `antialias`).
     Antialiased,
@@ -47,7 +49,9 @@ impl Resampled {
         let (mut entries, mut weights, mut starts) = (Vec::new(), Vec::new(), Vec::new());
         for grid in grids {
             let axis = |size: u32| match resampling {
-                Resampling::Bucketed => buckets(size, side).into_iter().map(|entry| vec![(entry, 1.0)]).collect(),
+                Resampling::Bucketed | Resampling::BucketedQuotient => {
+                    buckets(size, side, resampling).into_iter().map(|entry| vec![(entry, 1.0)]).collect()
+                }
                 _ => (0..size).map(|at| resampling.neighbors(at, size, side)).collect::<Vec<_>>(),
             };
             let (rows, columns) = (axis(grid.h), axis(grid.w));
@@ -94,7 +98,7 @@ impl Resampling {
             Resampling::Bilinear => return (1.0 - distance).max(0.0),
             Resampling::Bicubic => -0.75,
             Resampling::Antialiased => -0.5,
-            Resampling::Bucketed => unreachable!("an axis is looked up as a whole"),
+            Resampling::Bucketed | Resampling::BucketedQuotient => unreachable!("an axis is looked up as a whole"),
         };
         match distance {
             ..=1.0 => ((a + 2.0) * distance - (a + 3.0)) * distance * distance + 1.0,
@@ -106,12 +110,15 @@ impl Resampling {
 
 /// For each of `size` patches of an axis the entry of `side` in whose part it begins. Computed as transformers does, by libtorch in
 /// float32: where its rounding of a patch's begin is below a boundary that is equal to it, the entry is the one before.
-fn buckets(size: u32, side: u32) -> Vec<i64> {
+fn buckets(size: u32, side: u32, resampling: Resampling) -> Vec<i64> {
     let options = (Kind::Float, Device::Cpu);
     let part = 1.0 / f64::from(side);
     let boundaries = Tensor::arange_start_step(part, 1.0, part, options);
-    let step = Tensor::from_slice(&[i64::from(size)]).reciprocal();
-    let begins = (Tensor::arange(i64::from(size), options) * step).clamp_max(1.0 - 1e-6);
+    let patches = Tensor::arange(i64::from(size), options);
+    let begins = match resampling {
+        Resampling::BucketedQuotient => patches / f64::from(size),
+        _ => (patches * Tensor::from_slice(&[i64::from(size)]).reciprocal()).clamp_max(1.0 - 1e-6),
+    };
     Vec::try_from(begins.bucketize(&boundaries, false, true)).expect("a row of integers")
 }
 
@@ -159,11 +166,11 @@ mod tests {
     /// parts that no float32 has.
     #[test]
     fn buckets_are_those_of_transformers() {
-        assert_eq!(super::buckets(4, 6), [0, 1, 3, 4]);
-        assert_eq!(super::buckets(3, 8), [0, 2, 5]);
-        assert_eq!(super::buckets(9, 4), [0, 0, 0, 1, 1, 2, 2, 3, 3]);
-        assert_eq!(super::buckets(32, 32), (0..32).collect::<Vec<i64>>());
-        assert_eq!(super::buckets(27, 27), (0..27).collect::<Vec<i64>>());
+        assert_eq!(super::buckets(4, 6, Resampling::Bucketed), [0, 1, 3, 4]);
+        assert_eq!(super::buckets(3, 8, Resampling::Bucketed), [0, 2, 5]);
+        assert_eq!(super::buckets(9, 4, Resampling::Bucketed), [0, 0, 0, 1, 1, 2, 2, 3, 3]);
+        assert_eq!(super::buckets(32, 32, Resampling::Bucketed), (0..32).collect::<Vec<i64>>());
+        assert_eq!(super::buckets(27, 27, Resampling::Bucketed), (0..27).collect::<Vec<i64>>());
         let table = Tensor::arange(36, (Kind::Float, Device::Cpu)).view([36, 1]);
         let taken = Resampled::new(&[grid(1, 4)], 1, 6, Resampling::Bucketed, Device::Cpu).forward(&table);
         assert_eq!(Vec::<f32>::try_from(taken.flatten(0, -1)).unwrap(), [0.0, 1.0, 3.0, 4.0]);

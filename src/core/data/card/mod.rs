@@ -115,6 +115,10 @@ impl<'a> ModelCard<'a> {
 
     /// Returns how positions are counted: with three axes where RoPE has sections for them, or the family always has.
     pub fn positions(self) -> PositionKind {
+        // Its decoder is one that counts on three axes elsewhere.
+        if self.thinker()["model_type"] == "minicpmv4_6" {
+            return PositionKind::Sequential;
+        }
         let text = self.text();
         let has_sections = ["rope_parameters", "rope_scaling"].iter().any(|key| !text[key]["mrope_section"].is_null());
         let own = text["model_type"].as_str().or(self.config["model_type"].as_str());

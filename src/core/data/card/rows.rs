@@ -19,6 +19,8 @@ pub enum VisionCut {
     /// Tiles of InternVL.
     Tiles,
     Kimi,
+    /// MiniCPM-V's: a small copy of the whole and slices of any shape behind it.
+    Slices,
     /// SmolVLM's processor: tiles behind tokens of their rows and columns, and a small copy of the whole.
     Split,
     /// One square of a fixed size, whatever the picture's shape.
@@ -82,6 +84,7 @@ const ROWS: &[Row] = &[
     sees("llava", CLIP),
     sees("llava_onevision1_5", VisionCut::Qwen2 { tokens_per_second: None }),
     sees("llavaonevision1_5", VisionCut::Qwen2 { tokens_per_second: None }),
+    sees("minicpmv4_6", VisionCut::Slices),
     sees("paligemma", VisionCut::PaliGemma),
     sees("qwen2_5_omni", VisionCut::OmniChunks).and_hears(AudioFamily::Qwen2_5Omni).on_three_axes(),
     sees("qwen2_5_vl", VisionCut::Qwen2 { tokens_per_second: Some(4) }).on_three_axes(),

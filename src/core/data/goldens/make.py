@@ -24,6 +24,9 @@ from transformers.models.internvl.video_processing_internvl import InternVLVideo
 from transformers.models.kimi_k25.image_processing_kimi_k25 import Kimi_K25ImageProcessor
 from transformers.models.kimi_k25.processing_kimi_k25 import Kimi_K25Processor
 from transformers.models.kimi_k25.video_processing_kimi_k25 import Kimi_K25VideoProcessor
+from transformers.models.minicpmv4_6.image_processing_minicpmv4_6 import MiniCPMV4_6ImageProcessor
+from transformers.models.minicpmv4_6.processing_minicpmv4_6 import MiniCPMV4_6Processor
+from transformers.models.minicpmv4_6.video_processing_minicpmv4_6 import MiniCPMV4_6VideoProcessor
 from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import Qwen2_5_VLModel
 from transformers.models.qwen2_vl.image_processing_qwen2_vl import Qwen2VLImageProcessor, smart_resize
 from transformers.models.qwen2_vl.modeling_qwen2_vl import Qwen2VLModel
@@ -94,6 +97,11 @@ GEMMA3 = {"model_type": "gemma3", "mm_tokens_per_image": 4, "boi_token_index": 1
 PALIGEMMA = {"model_type": "paligemma", "vision_config": {"model_type": "siglip_vision_model", "patch_size": 8, "image_size": 32}}
 SMOLVLM = {"model_type": "smolvlm", "scale_factor": 2, "vision_config": {"model_type": "smolvlm_vision", "patch_size": 8, "image_size": 36}}
 SPLIT = {"size": {"longest_edge": 108}, "max_image_size": {"longest_edge": 36}, "do_image_splitting": True, "resample": 1}
+# The whole is enlarged, reduced, or cut into slices.
+MINICPM = {"model_type": "minicpmv4_6", "vision_config": {"model_type": "minicpmv4_6_vision", "patch_size": 4}}
+SLICES = {"patch_size": 4, "scale_resolution": 32, "max_slice_nums": 6}
+WHOLE = {**SLICES, "slice_mode": False}
+FINE = {**SLICES, "max_slice_nums": 9, "scale_resolution": 48, "downsample_mode": "4x", "use_image_id": False}
 IMAGENET = {"image_mean": [0.485, 0.456, 0.406], "image_std": [0.229, 0.224, 0.225]}
 SIZES = [(48, 32, 1), (45, 27, 2), (100, 90, 3), (9, 13, 4), (37, 111, 5)]
 
@@ -101,6 +109,55 @@ SIZES = [(48, 32, 1), (45, 27, 2), (100, 90, 3), (9, 13, 4), (37, 111, 5)]
 # Pictures of any shape for processors that crop.
 RANDOM = random.Random(6)
 MORE_SIZES = [(RANDOM.randrange(20, 260), RANDOM.randrange(20, 260), seed) for seed in range(6, 14)]
+
+
+def sliced_media(values, sizes, grids, divisor):
+    """Copies and slices as our encoders take them: the slices of a picture are the frames of one item."""
+    size, at, media = MINICPM["vision_config"]["patch_size"], 0, []
+    rows = values[0].reshape(3, size, -1, size).permute(2, 0, 1, 3).flatten(1)
+    sizes = iter(sizes.tolist())
+    for grid in grids:
+        for frames in [1, int(grid[0] * grid[1])]:
+            if frames == 0:
+                continue
+            height, width = [next(sizes) for _ in range(frames)][-1]
+            count = frames * height * width
+            media.append({"grid": [frames, height, width], "features": count // divisor, **thinned(rows[at:at + count])})
+            at += count
+    return media
+
+
+def minicpm(**made):
+    """Its processor, which numbers what it replaces by itself."""
+    tokens = dict(image_token="<p>", video_token="<p>", image_start_token="<image>", image_end_token="</image>",
+                  slice_start_token="<slice>", slice_end_token="</slice>")
+    return bare(MiniCPMV4_6Processor, **tokens, **made)
+
+
+def sliced_cases():
+    for width, height, seed in [*SIZES, (64, 64, 6), (210, 40, 7), (131, 170, 8), (30, 200, 9)]:
+        for settings in (SLICES, WHOLE, FINE):
+            config = {**MINICPM, "downsample_mode": settings.get("downsample_mode", "16x")}
+            divisor = 4 if config["downsample_mode"] == "4x" else 16
+            processor = MiniCPMV4_6ImageProcessor(**settings)
+            out = processor(images=[Image.fromarray(noise_picture(width, height, seed))], return_tensors="pt")
+            whole = minicpm(slice_mode=processor.slice_mode)
+            text = whole.replace_image_token(out, 0, image_token_divisor=divisor)
+            if processor.use_image_id:
+                text = f"<image_id>0</image_id>{text}"
+            yield {"config": config, "image": settings, "video": {}, "width": width, "height": height, "seed": seed,
+                   "frames": 0, "fps": None, "text": text,
+                   "media": sliced_media(out["pixel_values"], out["target_sizes"], out["grids"], divisor)}
+    for frames, fps, width, height, seed in [(9, 4, 45, 27, 2), (6, 3, 20, 14, 4), (30, 5, 64, 48, 5)]:
+        for settings in (SLICES, {**WHOLE, "max_num_frames": 4}):
+            processor = MiniCPMV4_6VideoProcessor(**settings)
+            metadata = VideoMetadata(total_num_frames=frames, fps=fps, duration=frames / fps)
+            out = processor(videos=[clip(frames, width, height, seed)], video_metadata=[metadata], return_tensors="pt")
+            whole = minicpm(video_slice_mode=processor.slice_mode)
+            text = whole.replace_video_token(out, 0, video_token_divisor=16)
+            yield {"config": MINICPM, "image": SLICES, "video": settings, "width": width, "height": height, "seed": seed,
+                   "frames": frames, "fps": fps, "text": f"<image_id>0</image_id>{text}",
+                   "media": sliced_media(out["pixel_values_videos"], out["target_sizes_videos"], out["grids_videos"].tolist(), 16)}
 
 
 def image_cases():
@@ -224,6 +281,11 @@ def sampling():
     cases = []
     qwen2, qwen3 = Qwen2VLVideoProcessor(), Qwen3VLVideoProcessor()
     ernie, intern, kimi = Ernie4_5_VLMoeVideoProcessor(), InternVLVideoProcessor(), Kimi_K25VideoProcessor()
+    for total, source in [(1, 30), (90, 30), (91, 30), (239, 24), (241, 23.976), (400, 25), (1500, 29.97), (33, 3.3), (700, 10)]:
+        for high in (4, 10, 31):
+            metadata = VideoMetadata(total_num_frames=total, fps=source, duration=total / source)
+            indices = MiniCPMV4_6VideoProcessor(max_num_frames=high).sample_frames(metadata)
+            cases.append(["seconds", total, source, 1, 1, high, len(indices), *indices[:: max(1, len(indices) // 12)]])
     for _ in range(120):
         total, source = rng.randrange(4, 400), rng.choice([1, 2, 5, 10, 23.976, 24, 25, 29.97, 30, 60])
         fps, low, high = rng.choice([0.5, 1, 2, 3.3]), rng.choice([2, 4, 16]), rng.choice([16, 31, 180])
@@ -335,7 +397,7 @@ def processor():
 
 
 resizes()
-write("media.json", [*image_cases(), *video_cases()])
+write("media.json", [*image_cases(), *video_cases(), *sliced_cases()])
 sampling()
 positions()
 if len(sys.argv) > 1:

@@ -15,6 +15,8 @@ pub struct Expansion {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Piece {
     Text(String),
+    /// The number of the file among those of its kind in the text, from 0.
+    Number,
     Run(Run),
 }
 

@@ -21,6 +21,8 @@ mod qwen;
 mod resize;
 mod sampling;
 mod settings;
+mod slice_plan;
+mod slices;
 mod smart_resize;
 mod split;
 #[cfg(test)]

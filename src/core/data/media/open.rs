@@ -10,6 +10,7 @@ use super::kimi::Kimi;
 use super::processor::MediaProcessor;
 use super::qwen::{Qwen, Time};
 use super::settings::{Filter, HALF, Settings};
+use super::slices::Slices;
 use super::split::Split;
 use super::tiles::{TileConfig, Tiles};
 use super::words::Words;
@@ -17,6 +18,7 @@ use crate::config::{ImageLimits, VideoLimits};
 use crate::data::card::{ModelCard, VisionCut};
 use crate::data::error::DataError;
 use crate::data::tokenizer::Tokenizer;
+use crate::data::tokenizer_file::{read_json_if_exists, token_text};
 
 /// The processor of the vision tower of `config`, a `config.json`, by the preprocessor configs in `media_dir`; `None` for a
 /// text model.
@@ -104,6 +106,16 @@ pub fn open(
             Box::new(one_square(image.or_bilinear(), limits, gemma, Some(num_tokens), &words)?)
         }
         VisionCut::PaliGemma => Box::new(one_square(image, limits, square_config(vision, 16), None, &words)?),
+        VisionCut::Slices => {
+            let names = read_json_if_exists(&model_dir.join("tokenizer_config.json"))?;
+            let named = |key: &str, default: &str| {
+                let sections = [&names, &names["extra_special_tokens"], &names["model_specific_special_tokens"]];
+                let found = sections.into_iter().find_map(|section| token_text(&section[key]));
+                found.unwrap_or(default).to_owned()
+            };
+            let settings = (image.or_color(HALF), video.or_color(HALF));
+            Box::new(Slices::open(settings, limits, vision, named, &words)?)
+        }
         VisionCut::Split => Box::new(Split::open(&image.or_color(HALF), limits.0, vision, &words)?),
         VisionCut::Crop { patch_size, of_tower } => {
             Box::new(crop((image, video), limits, vision, (patch_size, of_tower, 0), &words)?)

@@ -30,6 +30,8 @@ pub enum Spread {
     Whole { middle: bool },
     /// From the first frame to the last (Qwen3-VL).
     Ends,
+    /// The first frame of each second; of a longer video `max_frames` of those that begin a tenth of a second (MiniCPM-V).
+    Seconds,
     /// One frame and a multiple of `group` behind it, at the rate of the clip's model, from a place that `take` says; `at` is
     /// the part of 2³² of a place that is chosen by chance.
     Clip { take: Take, at: u32, group: u32 },
@@ -84,6 +86,9 @@ impl Sampling {
         let Some(source_fps) = source_fps else {
             return if total <= self.max_frames { (0..total).collect() } else { ends(total, self.max_frames) };
         };
+        if self.spread == Spread::Seconds {
+            return seconds(total, source_fps, self.max_frames);
+        }
         let wanted = total as f64 / source_fps * self.fps;
         let clamped = |wanted: f64, max: usize| wanted.max(self.min_frames as f64).min(max as f64).min(total as f64);
         let (num, shift) = match self.spread {
@@ -104,7 +109,7 @@ impl Sampling {
                 let num = num.max(1.0).min(self.max_frames as f64).min(total as f64);
                 (num, if middle { total as f64 / num / 2.0 } else { 0.0 })
             }
-            Spread::Clip { .. } => unreachable!("it was asked above"),
+            Spread::Clip { .. } | Spread::Seconds => unreachable!("it was asked above"),
             Spread::Ends => {
                 let num = self.num_frames.map_or(clamped(wanted.floor(), self.max_frames), |num| num.min(total) as f64);
                 return ends(total, num as usize);
@@ -133,6 +138,23 @@ impl Sampling {
         };
         (0..num).map(|at| ((place(at) as f64 * step).round() as usize).min(total - 1)).collect()
     }
+}
+
+/// The frames of [`Spread::Seconds`], in float64 and rounded down.
+fn seconds(total: usize, fps: f64, max_frames: usize) -> Vec<usize> {
+    let duration = total as f64 / fps;
+    let frame = |time: f64| ((time * fps) as usize).min(total.saturating_sub(1));
+    if duration <= max_frames as f64 {
+        return (0..duration.ceil() as usize).map(|second| frame(second as f64)).collect();
+    }
+    let len = (duration / 0.1) as usize;
+    let tenth = |at: usize| frame(at as f64 / 10.0);
+    if len <= max_frames {
+        return (0..len).map(tenth).collect();
+    }
+    let step = (len - 1) as f64 / (max_frames.max(2) - 1) as f64;
+    let place = |at: usize| if at + 1 == max_frames && at > 0 { len - 1 } else { (at as f64 * step) as usize };
+    (0..max_frames).map(|at| tenth(place(at))).collect()
 }
 
 /// `torch.arange(from, total, step).int()`, which computes in float32.

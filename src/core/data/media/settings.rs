@@ -76,6 +76,17 @@ pub struct Settings {
     pub cap_pixels_per_frame: Option<bool>,
     pub max_video_tokens: Option<usize>,
     pub draw_on_frames: Option<bool>,
+    /// MiniCPM-V: most slices of a picture.
+    pub max_slice_nums: Option<usize>,
+    /// The side of a square of as many pixels as a slice has.
+    pub scale_resolution: Option<usize>,
+    pub slice_mode: Option<bool>,
+    pub downsample_mode: Option<String>,
+    /// Whether pictures are numbered in the text.
+    pub use_image_id: Option<bool>,
+    /// Frames of a second that are one picture.
+    pub stack_frames: Option<usize>,
+    pub max_num_frames: Option<usize>,
 }
 
 #[derive(Clone, Debug, Deserialize)]

@@ -75,6 +75,7 @@ fn noise(width: u32, height: u32, seed: u32) -> RgbImage {
 fn text(expansion: &Expansion) -> String {
     let spell = |piece: &Piece| match piece {
         Piece::Text(text) => text.clone(),
+        Piece::Number => "0".to_owned(),
         Piece::Run(run) => PLACEHOLDER.repeat(run.len()),
     };
     expansion.pieces.iter().map(spell).collect()
@@ -91,7 +92,7 @@ fn equal_to_transformers() {
         let expansion = if case.frames == 0 {
             let picture = noise(case.width, case.height, case.seed);
             let num_features = processor.num_image_features(case.width as usize, case.height as usize).unwrap();
-            assert_eq!(num_features, case.media[0].features, "{name}");
+            assert_eq!(num_features, case.media.iter().map(|item| item.features).sum::<usize>(), "{name}");
             processor.image(&picture).unwrap()
         } else {
             let taken = processor.sampling().indices(case.frames, case.fps);
@@ -134,6 +135,7 @@ fn frames_are_sampled_as_transformers_does() {
             "parts" => Spread::Parts { multiple: 2 },
             "fractional" => Spread::Fractional,
             "ends" => Spread::Ends,
+            "seconds" => Spread::Seconds,
             kind => Spread::Whole { middle: kind == "middle" },
         };
         let (min_frames, max_frames) = (number(4) as usize, number(5) as usize);

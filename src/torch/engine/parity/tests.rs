@@ -128,6 +128,16 @@ fn tokens_that_see_what_is_behind_them_split_among_ranks() {
     check("smolvlm-seed1", &PoolLayouts { encoder, ..sp(2) });
 }
 
+/// A tower whose states are halved between two blocks, on a decoder of gated delta nets.
+#[test]
+fn halved_states_split_among_ranks() {
+    let encoder = EncoderLayout { layout: Layout { tp: 2, ..Layout::default() }, zero: 0 };
+    check("minicpm_v4.6-seed1", &PoolLayouts { encoder, ..tp(2) });
+    check("minicpm_v4.6-seed1", &foundation(Layout { pp: 2, ..Layout::default() }));
+    let encoder = EncoderLayout { layout: Layout::replicas(2), zero: 1 };
+    check("minicpm_v4.6-seed1", &PoolLayouts { encoder, ..foundation(Layout::replicas(2)) });
+}
+
 /// Windows in all layers, and experts behind them.
 #[test]
 fn mistrals_split_among_ranks() {

@@ -7,9 +7,11 @@
 
 use tch::{Kind, Tensor};
 
+use super::decoding_ranks::DecodingRanks;
 use super::transformer::Decoder;
 use crate::model::decoding::{Continued, Decoding};
 use crate::model::sampling::penalize;
+use crate::native::NativeError;
 use crate::nn::{Columns, LayerCache, RopeConfig, State};
 
 /// Holds what a continuation starts from.
@@ -43,27 +45,44 @@ pub fn generate_each(
     decodings: &[&Decoding],
     hear: &mut dyn FnMut(usize, Continued) -> bool,
 ) {
+    let alone = DecodingRanks::alone();
+    generate_among(model, &alone, prompts, decodings, hear).expect("there is no other rank");
+}
+
+/// Works like [`generate_each`] on one of the `ranks` that the model's layers are split among, of which each is given the same
+/// prompts and decodings. The first one chooses tokens and hears of them; the others are told.
+///
+/// # Errors
+/// Another rank has ended, or did not answer in time.
+pub fn generate_among(
+    model: &Decoder,
+    ranks: &DecodingRanks,
+    prompts: &[Prompt],
+    decodings: &[&Decoding],
+    hear: &mut dyn FnMut(usize, Continued) -> bool,
+) -> Result<(), NativeError> {
     let _no_grad = tch::no_grad_guard();
     assert!(prompts.iter().all(|prompt| !prompt.input_ids.is_empty()), "a prompt needs a token");
     let max_new_tokens = decodings.iter().map(|decoding| decoding.max_new_tokens).max().unwrap_or(0);
     let mut running: Vec<bool> = decodings.iter().map(|decoding| decoding.max_new_tokens > 0).collect();
-    for index in (0..running.len()).filter(|&index| !running[index]) {
+    for index in (0..running.len()).filter(|&index| !running[index] && ranks.is_first()) {
         hear(index, Continued::Full);
     }
     if max_new_tokens == 0 {
-        return;
+        return Ok(());
     }
     let lens: Vec<usize> = prompts.iter().map(|prompt| prompt.input_ids.len()).collect();
     let mut cache = Cache::new(model, prompts, max_new_tokens);
-    let mut scores = cache.read_prompts(model, prompts, &lens);
+    let mut scores = cache.read_prompts(model, ranks, prompts, &lens);
     let mut seen: Vec<Vec<i64>> = prompts.iter().map(|prompt| prompt.input_ids.clone()).collect();
     // What followed each prompt, also behind its end.
     let mut followed = vec![Vec::new(); prompts.len()];
     for step in 0..max_new_tokens {
+        ranks.check()?;
         let next = choose(&scores, decodings, &seen, step);
-        for (index, token) in Vec::<i64>::try_from(&next).expect("one token a prompt").into_iter().enumerate() {
-            followed[index].push(token);
-            if !running[index] {
+        let mut tokens = Vec::<i64>::try_from(&next).expect("one token a prompt");
+        for (index, &token) in tokens.iter().enumerate() {
+            if !running[index] || !ranks.is_first() {
                 continue;
             }
             if decodings[index].stop_token_ids.contains(&token) {
@@ -78,18 +97,23 @@ pub fn generate_each(
                 running[index] = false;
             }
         }
+        ranks.agree(&mut tokens, &mut running, model.device);
+        ranks.check()?;
+        followed.iter_mut().zip(&tokens).for_each(|(followed, token)| followed.push(*token));
         if !running.contains(&true) {
             break;
         }
+        let next = Tensor::from_slice(&tokens).to_device(model.device);
         scores = match cache.outgrows(model) {
             true => {
                 let longer: Vec<Prompt> = prompts.iter().zip(&followed).map(|(prompt, ids)| prompt.with(ids)).collect();
                 cache = Cache::new(model, &longer, max_new_tokens - step - 1);
-                cache.read_prompts(model, &longer, &lens)
+                cache.read_prompts(model, ranks, &longer, &lens)
             }
-            false => cache.step(model, &next),
+            false => cache.step(model, ranks, &next),
         };
     }
+    Ok(())
 }
 
 /// The next token of each sequence, `[B]`, from its scores `[B, V]` and the tokens that it has seen.
@@ -111,6 +135,11 @@ fn choose(scores: &Tensor, decodings: &[&Decoding], seen: &[Vec<i64>], step: usi
 }
 
 impl Prompt {
+    /// The same prompt on the same tensors, for another rank.
+    pub fn share(&self) -> Prompt {
+        self.with(&[])
+    }
+
     /// The prompt with these tokens behind it.
     fn with(&self, ids: &[i64]) -> Prompt {
         let last = self.position_ids.to_kind(Kind::Float).max();
@@ -166,7 +195,7 @@ impl Cache {
 
     /// Fills the cache with the prompts, of which the first `lens` tokens are what was asked; scores `[B, V]` of the tokens that
     /// follow them.
-    fn read_prompts(&mut self, model: &Decoder, prompts: &[Prompt], lens: &[usize]) -> Tensor {
+    fn read_prompts(&mut self, model: &Decoder, ranks: &DecodingRanks, prompts: &[Prompt], lens: &[usize]) -> Tensor {
         let device = model.device;
         let index = |values: &[i64]| Tensor::from_slice(values).to_device(device);
         let num_inputs = prompts.iter().map(|prompt| prompt.feature_rows.len()).max().unwrap_or(0);
@@ -192,7 +221,7 @@ impl Cache {
         let mask = model.config().sees.mask(&input_ids, &ends, lens);
         let contexts = model.contexts(&Tensor::cat(&position_ids, -1), &ends, mask);
         let ids_T = index(&input_ids);
-        let mut x_TD = model.token_table().look_up(&ids_T);
+        let mut x_TD = ranks.sum(model.token_table().look_up(&ids_T));
         for (rows, levels) in &features {
             x_TD = levels.first().map_or_else(|| x_TD.shallow_clone(), |merged| x_TD.index_copy(0, rows, merged));
         }
@@ -202,8 +231,10 @@ impl Cache {
             let mixer = &layer.mixer;
             let context = &contexts[layer.rope];
             let (columns, split) = (&self.columns, split.as_ref());
-            x_TD = layer.with_branch(0, x_TD, |x| mixer.module.prefill(&mixer.input(x), context, columns, state));
-            x_TD = layer.with_branch(1, x_TD, |x| layer.feed_forward.forward(x, &ids_T, split));
+            x_TD = layer.with_branch(0, x_TD, |x| {
+                layer.whole(ranks, mixer.module.prefill(&mixer.input(x), context, columns, state))
+            });
+            x_TD = layer.with_branch(1, x_TD, |x| ranks.sum(layer.feed_forward.forward(x, &ids_T, split)));
             for (rows, levels) in &features {
                 if let Some(level) = levels.get(number + 1) {
                     x_TD = x_TD.index_add(0, rows, level);
@@ -211,11 +242,11 @@ impl Cache {
             }
         }
         let last: Vec<i64> = ends[1..].iter().map(|end| *end as i64 - 1).collect();
-        model.logits(&model.last().norm.forward(&x_TD.index_select(0, &index(&last))))
+        ranks.whole_scores(model.logits(&model.last().norm.forward(&x_TD.index_select(0, &index(&last)))))
     }
 
     /// Appends a token `[B]` to each sequence; scores `[B, V]` of the next.
-    fn step(&mut self, model: &Decoder, tokens: &Tensor) -> Tensor {
+    fn step(&mut self, model: &Decoder, ranks: &DecodingRanks, tokens: &Tensor) -> Tensor {
         let lens = match model.config().depends_on_length() {
             true => Vec::try_from((&self.positions + 1).to_kind(Kind::Int64)).expect("one position a sequence"),
             false => Vec::new(),
@@ -227,13 +258,14 @@ impl Cache {
         };
         self.positions += 1;
         self.columns.used += 1;
-        let mut x_BD = model.config().first_residual(model.token_table().look_up(tokens));
+        let mut x_BD = model.config().first_residual(ranks.sum(model.token_table().look_up(tokens)));
         for (layer, state) in model.layers.iter().zip(&mut self.layers) {
             let mixer = &layer.mixer;
             let (columns, rope) = (&self.columns, &ropes[layer.rope]);
-            x_BD = layer.with_branch(0, x_BD, |x| mixer.module.step(&mixer.input(x), rope, columns, state));
-            x_BD = layer.with_branch(1, x_BD, |x| layer.feed_forward.forward(x, tokens, None));
+            x_BD = layer
+                .with_branch(0, x_BD, |x| layer.whole(ranks, mixer.module.step(&mixer.input(x), rope, columns, state)));
+            x_BD = layer.with_branch(1, x_BD, |x| ranks.sum(layer.feed_forward.forward(x, tokens, None)));
         }
-        model.logits(&model.last().norm.forward(&x_BD))
+        ranks.whole_scores(model.logits(&model.last().norm.forward(&x_BD)))
     }
 }

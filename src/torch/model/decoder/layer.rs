@@ -7,6 +7,7 @@ use tch::Tensor;
 use super::branch::{Branch, Entered};
 use super::config::{DecoderConfig, FeedForwardConfig, LayerConfig, MixerConfig};
 use super::cut;
+use super::decoding_ranks::DecodingRanks;
 use super::moe::Moe;
 use super::recording::{Recording, Split};
 use super::streams::{Connection, Opened};
@@ -148,6 +149,11 @@ impl Layer {
                 x + y_TD
             }
         }
+    }
+
+    /// The mixer's output `[T, D]` of which `part_TD` is this rank's; mixers that need all heads are computed whole by every rank.
+    pub fn whole(&self, ranks: &DecodingRanks, part_TD: Tensor) -> Tensor {
+        if self.splits { ranks.sum(part_TD) } else { part_TD }
     }
 
     /// The norm of the output `y` of a branch, where there is one, outside of regions.

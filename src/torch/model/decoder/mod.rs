@@ -20,6 +20,7 @@ mod batch;
 mod branch;
 mod config;
 mod cut;
+mod decoding_ranks;
 mod divided;
 mod family;
 mod generate;
@@ -48,8 +49,9 @@ pub use batch::{Targets, TextBatch, TextOptions, TextTape};
 pub use config::{
     Balance, DecoderConfig, FeedForwardConfig, LayerConfig, MixerConfig, MtpConfig, MtpNames, MtpPlace, MtpProjection,
 };
+pub use decoding_ranks::DecodingRanks;
 pub use family::DecoderFamily;
-pub use generate::{Prompt, generate, generate_each};
+pub use generate::{Prompt, generate, generate_among, generate_each};
 pub use names::Names;
 pub use neftune::{EmbeddingNoise, Neftune};
 pub use score::TokenScores;

@@ -32,6 +32,7 @@ pub(super) mod llama;
 pub(super) mod llava;
 pub(super) mod llava_onevision1_5;
 pub(super) mod mimo;
+pub(super) mod minicpm;
 pub(super) mod minimax_m2;
 pub(super) mod mistral;
 pub(super) mod mixtral;

@@ -155,6 +155,15 @@ impl BlockConfig {
         specs
     }
 
+    /// The parameters of the attention branch alone.
+    pub(in crate::model) fn attention_specs(&self, prefix: &str) -> Vec<ParamSpec> {
+        let (ups, down) = self.mlp.split();
+        let of_mlp: Vec<String> =
+            ups.iter().chain([&down, &self.norms[1]]).map(|name| format!("{prefix}{name}.")).collect();
+        let is_other = |spec: &ParamSpec| of_mlp.iter().any(|other| spec.name.starts_with(other));
+        self.specs(prefix).into_iter().filter(|spec| !is_other(spec)).collect()
+    }
+
     pub(in crate::model) fn attention(&self, scope: &Scope<'_>) -> Attention {
         Attention {
             norm: self.norm.build(scope, self.norms[0]),

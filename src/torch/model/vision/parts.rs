@@ -6,7 +6,7 @@ use super::encoder::VisionConfig;
 use super::intern::{InternNames, PixelShuffle};
 use super::keys::activation;
 use super::projector::{MergeNorm, ProjectorConfig, ProjectorKind};
-use super::{clip, dinov2, ernie, intern, moon, qwen2, qwen2_5, qwen3, rice, siglip};
+use super::{clip, dinov2, ernie, intern, minicpm, moon, qwen2, qwen2_5, qwen3, rice, siglip};
 use crate::model::keys::{Keys, ModelConfigError};
 use crate::model::tower_blocks::TowerNorm;
 use crate::nn::Activation;
@@ -27,6 +27,7 @@ const TOWERS: &[(&str, Read)] = &[
         intern(keys, InternNames::Transformers, tower, projector, width)
     }),
     ("kimi_k25_vision", |keys, tower, projector, width| moon::read(keys, tower, projector, 1e-5, width)),
+    ("minicpmv4_6_vision", minicpm::read),
     ("qwen2_5_vl", qwen2_5::read),
     ("qwen2_5_vl_vision", qwen2_5::read),
     ("qwen2_vl", qwen2::read),

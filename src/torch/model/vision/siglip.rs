@@ -21,6 +21,16 @@ pub(in crate::model) fn read(
     projector: &str,
     outputs: i64,
 ) -> Result<VisionConfig, ModelConfigError> {
+    read_at(keys, &format!("{prefix}vision_model."), projector, outputs)
+}
+
+/// The same with the names of the tower right behind `prefix`.
+pub(super) fn read_at(
+    keys: &Keys<'_>,
+    prefix: &str,
+    projector: &str,
+    outputs: i64,
+) -> Result<VisionConfig, ModelConfigError> {
     let size = |key: &str, default: i64| keys.size_or(key).map(|size| size.unwrap_or(default));
     let (width, num_heads) = (size("hidden_size", 768)?, size("num_attention_heads", 12)?);
     check_heads(keys, ("hidden_size", width), "num_attention_heads", num_heads, false)?;
@@ -48,7 +58,6 @@ pub(in crate::model) fn read(
         activation: activation(keys, "hidden_act", Activation::GeluTanh)?,
         ..BlockConfig::new(width, num_heads, size("intermediate_size", 3072)?, norm, INITIALIZER_RANGE)
     };
-    let prefix = format!("{prefix}vision_model.");
     let used = layer.unwrap_or(num_blocks);
     let last_norm = ("post_layernorm", norm);
     let tower = TowerConfig {
@@ -57,8 +66,8 @@ pub(in crate::model) fn read(
         block_prefix: "encoder.layers.",
         final_norm: layer.is_none().then_some(last_norm),
         unused_blocks: num_blocks - used,
-        unused: if layer.is_none() { Vec::new() } else { norm.specs(&prefix, last_norm.0, width) },
-        ..TowerConfig::new(&prefix, embed, merge, used, block)
+        unused: if layer.is_none() { Vec::new() } else { norm.specs(prefix, last_norm.0, width) },
+        ..TowerConfig::new(prefix, embed, merge, used, block)
     };
     let projector = ProjectorConfig::two_maps(projector, [width, outputs], merge, Activation::Gelu, INITIALIZER_RANGE);
     Ok(VisionConfig { tower, projector, deepstack: Vec::new() })

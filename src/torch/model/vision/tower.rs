@@ -9,6 +9,7 @@ use loongforge_core::message::Grid;
 use tch::{Device, Tensor};
 
 use super::embed::{Embed, EmbedInputs};
+use super::halving::{HalvingStep, halved};
 use super::layout::Layout;
 use super::tower_config::TowerConfig;
 use crate::model::tower_blocks::{Attention, Mlp, Norm, Part, Rotation, beside};
@@ -23,6 +24,7 @@ pub struct Tower {
     /// The class token's angles `[1, C/2]`, where they are learned.
     class_angles: Option<Part<Tensor>>,
     blocks: Vec<(Part<Attention>, Part<Mlp>)>,
+    halving: Option<HalvingStep>,
     final_norm: Option<Part<Norm>>,
     device: Device,
 }
@@ -57,6 +59,7 @@ impl Tower {
             embed,
             class_angles: angles.map(|name| Part::new(params, prefix, |scope| scope.take(name))),
             blocks: (0..config.num_blocks).map(block).collect(),
+            halving: config.halving.as_ref().map(|halving| HalvingStep::new(halving, prefix, params)),
             final_norm: config
                 .final_norm
                 .map(|(name, norm)| Part::new(params, prefix, |scope| norm.build(scope, name))),
@@ -74,7 +77,7 @@ impl Tower {
     pub fn record(&self, tape: &mut Tape, grids: &[Grid], pixels: Slot, policy: Policy) -> States {
         let config = &self.config;
         let layout = Layout::new(grids, &config.layout());
-        let documents = Rc::new(PackedAttention::new(&layout.documents, Mask::Full, self.device));
+        let mut documents = Rc::new(PackedAttention::new(&layout.documents, Mask::Full, self.device));
         let windows = Rc::new(PackedAttention::new(&layout.windows, Mask::Full, self.device));
 
         let inputs = EmbedInputs::new(config, grids, &layout, self.device);
@@ -86,7 +89,7 @@ impl Tower {
         let mut x = tape.run("embed", &self.embed.ids, policy, &[pixels], 1, forward)[0];
 
         let angles = self.angles(tape, &layout, policy);
-        let collect = self.collect(grids, &layout);
+        let mut collect = self.collect(grids, &layout);
         let mut deepstack = Vec::new();
         for (number, (attention, mlp)) in self.blocks.iter().enumerate() {
             let full = config.windows.as_ref().is_none_or(|windows| windows.full_blocks.contains(&(number as i64)));
@@ -101,6 +104,13 @@ impl Tower {
             tape.set_alike(is_split);
             if config.deepstack.contains(&(number as i64)) {
                 deepstack.push(collect.record(tape, x, None, policy));
+            }
+            if let Some(step) = self.halving.as_ref().filter(|step| step.after == number as i64) {
+                x = step.record(tape, grids, x, policy);
+                let grids: Vec<Grid> = grids.iter().map(|grid| halved(*grid)).collect();
+                let layout = Layout::new(&grids, &config.layout());
+                documents = Rc::new(PackedAttention::new(&layout.documents, Mask::Full, self.device));
+                collect = self.collect(&grids, &layout);
             }
         }
         States { last: collect.record(tape, x, self.final_norm.as_ref(), policy), deepstack }

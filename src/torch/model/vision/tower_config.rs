@@ -3,6 +3,7 @@
 
 use loongforge_core::message::Grid;
 
+use super::halving::{Halving, halved};
 use super::layout::{LayoutConfig, PatchOrder, Span};
 use crate::model::tower_blocks::{AxialRope, BlockConfig, TowerNorm};
 use crate::nn::Resampling;
@@ -34,6 +35,8 @@ pub struct TowerConfig {
     pub rope: Option<AxialRope>,
     pub span: Span,
     pub windows: Option<Windows>,
+    /// A step that halves rows and columns; `merge` is of what leaves then, and patches come row by row.
+    pub halving: Option<Halving>,
     pub final_norm: Option<(&'static str, TowerNorm)>,
     /// True if an item's states are averaged over its frames.
     pub frame_mean: bool,
@@ -112,6 +115,7 @@ impl TowerConfig {
             rope: None,
             span: Span::Frame,
             windows: None,
+            halving: None,
             final_norm: None,
             frame_mean: false,
             deepstack: Vec::new(),
@@ -140,8 +144,9 @@ impl TowerConfig {
         self.embed.kernel.iter().product()
     }
 
-    /// The size of an item as it leaves: one frame where frames are averaged.
+    /// The size of an item as it leaves: one frame where frames are averaged, half the rows and columns behind a halving step.
     pub fn grid_out(&self, grid: Grid) -> Grid {
+        let grid = if self.halving.is_some() { halved(grid) } else { grid };
         if self.frame_mean { Grid { t: 1, ..grid } } else { grid }
     }
 
@@ -169,6 +174,7 @@ impl TowerConfig {
         }
         let block = |number: i64| self.block.specs(&format!("{prefix}{}{number}.", self.block_prefix));
         specs.extend((0..self.num_blocks).flat_map(block));
+        specs.extend(self.halving.iter().flat_map(|halving| halving.specs(prefix)));
         let behind = self.num_blocks..self.num_blocks + self.unused_blocks;
         specs.extend(behind.flat_map(block).chain(self.unused.iter().cloned()).map(ParamSpec::frozen));
         specs

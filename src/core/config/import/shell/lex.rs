@@ -336,7 +336,8 @@ impl Lexer<'_> {
                 return Err(format!("the expansion of `{name}` does not end"));
             }
             // `${LIST[@]+"${LIST[@]}"}` is how a list that may be empty is written under `set -u`.
-            let itself = other.0.into_iter().find(|part| matches!(part, Part::Variable { name: it, .. } if *it == name));
+            let itself =
+                other.0.into_iter().find(|part| matches!(part, Part::Variable { name: it, .. } if *it == name));
             return Ok(itself.unwrap_or(Part::Command { quoted }));
         }
         match self.skips("}") {
