@@ -36,4 +36,6 @@ pub use sample::{SampleReader, Sampler, Sampling};
 pub use score::{Expect, Normalize, Score};
 pub use security::{SandboxMode, Security};
 pub use tracking::{LogFormat, Mlflow, Otlp, Wandb};
-pub use train::{AdjustLr, Learn, Muon, NonFinite, Optimizer, OptimizerType, Phase, Precision, Schedule, Train};
+pub use train::{
+    AdjustLr, Learn, LossWeighting, Muon, NonFinite, Optimizer, OptimizerType, Phase, Precision, Schedule, Train,
+};
