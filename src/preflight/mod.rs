@@ -119,7 +119,12 @@ impl Preflight<'_> {
         lines.extend(memory);
         lines.extend(noise_levels(config, self.folder));
         if let Some(url) = &config.checkpoint.upload {
-            StoredCheckpoints::new(url).steps().map_err(PreflightError::Upload)?;
+            match StoredCheckpoints::new(url).steps() {
+                Ok(_) => {}
+                Err(error) if asked.weights => return Err(PreflightError::Upload(error)),
+                // What is resumed may be here, and the store there again when the next checkpoint is.
+                Err(error) => lines.push(format!("warning: checkpoint.upload: {error}")),
+            }
         }
         let (num_samples, said) = self.data()?;
         lines.extend(said);

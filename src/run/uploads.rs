@@ -65,8 +65,8 @@ pub fn newest(config: &RunConfig) -> Result<Option<u64>, StoredError> {
     Ok(stored.map(|stored| stored.newest()).transpose()?.flatten())
 }
 
-/// Fetches the checkpoint of so many steps of `url` into the folder of checkpoints `dir`, verified; returns its folder there. One that is
-/// there already with the same manifest is taken.
+/// Fetches the checkpoint of so many steps of `url` into the folder of checkpoints `dir`, verified; returns its folder there, which must
+/// not exist.
 ///
 /// # Errors
 /// It is not whole, is damaged, or cannot be written.

@@ -1,4 +1,4 @@
-"""Label smoothing, NEFTune and LoRA+ on the tiny model of `preference.py`, as torch, transformers and PEFT have them.
+"""Label smoothing, weights of samples, NEFTune and LoRA+ on the tiny model of `preference.py`, as torch, transformers and PEFT have them.
 
 `python training_methods.py OUT --model DIR` writes `OUT/answers.jsonl`, `OUT/adapter` (a LoRA of random weights) and
 `OUT/expected.json`: for each method the losses and gradient norms of five steps of AdamW, four samples each, and the norm of every
@@ -6,6 +6,8 @@ trained parameter after them. One sample is computed at a time; the loss is the 
 
 - `plain`, `smoothing`: torch's cross_entropy over the answers' tokens; transformers' LabelSmoother is asked for the same and must
   agree.
+- `sample`, `square`: the losses of a sample's n tokens count 1/n or 1/sqrt(n), and the step's loss is the weighted mean, as in the training
+  of InternVL (`loss_reduction`).
 - `neftune`: the noise is drawn as src/torch/model/decoder/neftune.rs says; its size is that which transformers' hook
   (`neftune_post_forward_hook`) gives to one sample, which is asked for its size and must agree.
 - `loraplus`: PEFT's create_loraplus_optimizer, with weight decay 0, which it gives to all adapters by default.
@@ -77,13 +79,13 @@ def samples(path: Path, tokenizer):
         yield ids, torch.where(torch.arange(len(ids)) < begin, -100, ids)
 
 
-def steps(model, tokenizer, answers: Path, optimizer, smoothing=0.0, noisy=False):
+def steps(model, tokenizer, answers: Path, optimizer, smoothing=0.0, noisy=False, power=0.0):
     rows, all_samples = [], list(samples(answers, tokenizer))
     hook_of = model.get_input_embeddings()
     for step in range(STEPS):
         optimizer.zero_grad()
         batch = all_samples[step * SAMPLES : (step + 1) * SAMPLES]
-        count = sum(int((labels[1:] >= 0).sum()) for _, labels in batch)
+        count = sum(int((labels[1:] >= 0).sum()) ** (1 - power) for _, labels in batch)
         total = 0.0
         for index, (ids, labels) in enumerate(batch):
             handle = None
@@ -99,6 +101,7 @@ def steps(model, tokenizer, answers: Path, optimizer, smoothing=0.0, noisy=False
             if smoothing:
                 mean = LabelSmoother(smoothing)({"logits": outputs.logits}, labels[None], shift_labels=True)
                 assert abs(mean.item() * int((labels[1:] >= 0).sum()) / loss.item() - 1) < 1e-5
+            loss = loss * int((labels[1:] >= 0).sum()) ** -power
             (loss / count).backward()
             total += loss.item() / count
         trained = [p for p in model.parameters() if p.requires_grad]
@@ -125,7 +128,9 @@ def make(out: Path, folder: Path):
     answers = out / "answers.jsonl"
     write_answers(answers)
     expected = {}
-    for name, options in [("plain", {}), ("smoothing", {"smoothing": SMOOTHING}), ("neftune", {"noisy": True})]:
+    methods = {"plain": {}, "smoothing": {"smoothing": SMOOTHING}, "neftune": {"noisy": True}}
+    methods |= {"sample": {"power": 1.0}, "square": {"power": 0.5}}
+    for name, options in methods.items():
         model, tokenizer = load(folder)
         model.train()
         expected[name] = steps(model, tokenizer, answers, torch.optim.AdamW(model.parameters(), **ADAMW), **options)

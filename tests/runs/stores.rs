@@ -161,8 +161,8 @@ fn unmodified_clients_of_s3_hold_checkpoints_and_data() {
     assert!(!said.contains("error"), "{said}");
     let fresh = ["train.steps=1", "run.dir=fresh", "checkpoint.dir=fresh/checkpoints", "model.weights=load"];
     expect(0, with("run", &[&fresh[..], &["model.load=s3://shelf/runs/digits/step-00000004"]].concat()));
-    let config = fixture.path().join("model/config.json").display().to_string();
-    store.boto3(&["--put", BUCKET, "runs/digits/step-00000006/config.json", &config]);
+    let other = fixture.path().join("data/train.jsonl").display().to_string();
+    store.boto3(&["--put", BUCKET, "runs/digits/step-00000006/config.json", &other]);
     fs::remove_dir_all(&run).unwrap();
     let said = expect(1, with("run", &[&more[..], &["--resume"]].concat()));
     assert!(said.contains("step-00000006") && said.contains("config.json"), "{said}");

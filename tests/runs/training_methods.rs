@@ -1,4 +1,4 @@
-//! Runs with label smoothing, noise on embeddings and LoRA+, against what torch, transformers and PEFT make of the same samples
+//! Runs with label smoothing, weights of samples, noise on embeddings and LoRA+, against what torch, transformers and PEFT make of the same samples
 //! and weights (`tests/oracle/training_methods.py`), and against each other.
 
 use crate::resume::{hashes, run_and_evaluate_in, run_in};
@@ -13,6 +13,7 @@ use tempfile::TempDir;
 /// Of losses, gradient norms and norms of weights in five steps; both sides round in another order.
 const TOLERANCE: f64 = 1e-4;
 const SMOOTHING: &str = "train.label_smoothing=0.2";
+const SQUARE: &str = "train.loss_weighting=square";
 const NEFTUNE: &str = "train.neftune_alpha=5";
 
 fn data() -> PathBuf {
@@ -59,6 +60,8 @@ fn five_steps_are_those_of_torch_transformers_and_peft() {
         ("smoothing", vec![SMOOTHING.to_owned()]),
         ("neftune", vec![NEFTUNE.to_owned()]),
         ("loraplus", plus(adapter())),
+        ("sample", vec!["train.loss_weighting=sample".to_owned()]),
+        ("square", vec![SQUARE.to_owned()]),
     ];
     for (method, own) in methods {
         let (dir, expected) = (run_folder(), &expected["methods"][method]);
@@ -87,12 +90,13 @@ fn five_steps_are_those_of_torch_transformers_and_peft() {
     }
 }
 
-/// Tokens, vocabulary, layers and optimizer state in parts, and packs of other samples; all three methods together.
+/// Tokens, vocabulary, layers and optimizer state in parts, and packs of other samples; all methods together.
 #[test]
 fn layouts_and_packs_learn_what_one_process_learns() {
     let dir = run_folder();
     let all = plus(adapter());
-    let all: Vec<&str> = all.iter().map(String::as_str).chain([SMOOTHING, NEFTUNE, "train.steps=2"]).collect();
+    let more = [SMOOTHING, NEFTUNE, SQUARE, "train.steps=2"];
+    let all: Vec<&str> = all.iter().map(String::as_str).chain(more).collect();
     let one = run_in(dir.path(), "one", &all, None);
     for own in [
         &["train.micro_batch_size=1"][..],

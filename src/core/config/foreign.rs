@@ -45,6 +45,7 @@ const NAMES: &[(&[&str], &str, &str)] = &[
     (&["kto_chosen_weight", "kto_desirable_weight"], "train.preference.desirable_weight", ""),
     (&["kto_rejected_weight", "kto_undesirable_weight"], "train.preference.undesirable_weight", ""),
     (&["label_smoothing_factor"], "train.label_smoothing", ""),
+    (&["loss_reduction"], "train.loss_weighting", "token, sample or square"),
     (&["neftune_noise_alpha"], "train.neftune_alpha", ""),
     (&["max_grad_norm", "max_norm"], "train.clip_grad", ""),
     (&["adam_beta1", "adam_beta2"], "train.optimizer.betas", "both, as in [0.9, 0.95]"),

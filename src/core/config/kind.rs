@@ -1,8 +1,8 @@
 //! Keys that mean nothing for the kind of model at hand. They are refused, so that nothing in a config is without effect.
 
 use super::{
-    AudioLimits, Eval, Experts, JsonMap, Learn, Model, Mtp, Normalize, PackMode, Part, Phase, Placement, Policy,
-    RunConfig, Template, TooLong,
+    AudioLimits, Eval, Experts, JsonMap, Learn, LossWeighting, Model, Mtp, Normalize, PackMode, Part, Phase, Placement,
+    Policy, RunConfig, Template, TooLong,
 };
 
 /// Kind of a model by what it learns.
@@ -139,6 +139,7 @@ impl RunConfig {
             ("data.audio", data.audio != AudioLimits::default()),
             ("model.reference", model.names_reference()),
             ("train.preference", train.preference.is_some()),
+            ("train.loss_weighting", train.loss_weighting != LossWeighting::default()),
             ("train.label_smoothing", train.label_smoothing > 0.0),
             ("train.neftune_alpha", train.neftune_alpha > 0.0),
             ("train.phase", train.phase != Phase::default()),

@@ -2,7 +2,7 @@
 
 use super::error::code;
 use super::validate::Rules;
-use super::{Part, Phase, PreferenceLoss, RunConfig, TooLong, Weights};
+use super::{LossWeighting, Part, Phase, PreferenceLoss, RunConfig, TooLong, Weights};
 
 impl Rules<'_> {
     pub(super) fn preference(&mut self, config: &RunConfig) {
@@ -65,6 +65,11 @@ impl Rules<'_> {
                 (message.to_owned(), "drop it; `train.preference.label_smoothing` is the share of wrong pairs")
             },
         );
+        let keys = ["train.loss_weighting", "train.preference"];
+        self.broken(train.loss_weighting != LossWeighting::Token, code::COMBINATION, &keys, || {
+            let message = "`train.loss_weighting` weighs samples by their tokens, and `train.preference` learns from whole answers";
+            (message.to_owned(), "drop it")
+        });
         self.broken(train.phase != Phase::Sft, code::COMBINATION, &["train.preference", "train.phase"], || {
             ("`train.preference` compares answers".to_owned(), "set `train.phase` to sft, or leave it out")
         });

@@ -38,6 +38,7 @@ impl Model {
         };
         let targets = Targets {
             labels: ids.iter().map(|id| (id + 1) % 1000).collect(),
+            weights: None,
             scale: 1.0 / self.tokens as f64,
             evaluates: false,
             answers: None,

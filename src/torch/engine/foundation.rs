@@ -23,6 +23,7 @@ use crate::model::{Column, ExpertSet, FeatureInput, FoundationModel};
 use crate::native::NativeError;
 use crate::parallel::pipeline::PipelineRun;
 use crate::train::TrainState;
+use loongforge_core::config::LossWeighting;
 use loongforge_core::engine::{EngineError, Ports, Progress};
 use loongforge_core::message::{
     Activity, ActorId, Pack, PairReport, PoolName, Replica, RoutingReport, StepId, StepPlan, UnitId, Version,
@@ -58,7 +59,8 @@ pub struct FoundationPart {
 
 struct Step {
     id: StepId,
-    num_targets: u64,
+    /// Of all targets together: the denominator of the mean.
+    weight: f64,
     /// Nothing is trained in it.
     evaluation: Option<Evaluating>,
     packs: Vec<PackWork>,
@@ -182,7 +184,7 @@ impl FoundationPart {
         let micro_batches = numbered.flat_map(|(pack, count)| (0..*count).map(move |chunk| (pack, chunk))).collect();
         self.steps.push_back(Step {
             id: plan.step,
-            num_targets: plan.num_targets,
+            weight: weight_of(plan, self.stages.any().weighting()),
             evaluation,
             packs,
             run,
@@ -325,6 +327,18 @@ impl FoundationPart {
         let late = self.strays.extract_if(.., |(_, parcel)| parcel.header.kind.step() <= step.id);
         late.map(|(from, parcel)| (from, parcel.header.kind)).collect()
     }
+}
+
+/// What the targets of a plan weigh together. The same for every layout: samples are summed by their positions in the stream.
+fn weight_of(plan: &StepPlan, weighting: LossWeighting) -> f64 {
+    if weighting == LossWeighting::Token {
+        return plan.num_targets.max(1) as f64;
+    }
+    let samples = plan.packs.iter().flat_map(|pack| pack.samples.iter());
+    let by_id: BTreeMap<_, _> = samples.map(|sample| (sample.id, sample.num_targets)).collect();
+    let of_sample = |num_targets: u32| f64::from(num_targets) * weighting.of_target(num_targets);
+    let sum: f64 = by_id.into_values().map(of_sample).sum();
+    if sum > 0.0 { sum } else { 1.0 }
 }
 
 #[cfg(test)]

@@ -63,6 +63,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let begin = Instant::now();
         let targets = Targets {
             labels: labels.clone(),
+            weights: None,
             scale: 1.0 / tokens as f64,
             evaluates: false,
             answers: None,

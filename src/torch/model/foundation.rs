@@ -5,7 +5,7 @@ use std::fmt::Debug;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use loongforge_core::config::ContextAttention;
+use loongforge_core::config::{ContextAttention, LossWeighting};
 use tch::Tensor;
 
 use super::batch::MicroBatch;
@@ -160,6 +160,11 @@ pub trait FoundationModel {
 
     /// Records forward and loss of one micro-batch.
     fn record(&self, batch: &MicroBatch) -> FoundationTape;
+
+    /// Returns how much the targets of a sample count in the loss.
+    fn weighting(&self) -> LossWeighting {
+        LossWeighting::Token
+    }
 
     /// The tokens that features replace, in the features' order, by input. Only a model whose rows ranks may share need say.
     fn feature_rows(&self, _batch: &MicroBatch) -> Vec<Vec<i64>> {

@@ -40,5 +40,7 @@ pub use score::{Expect, Normalize, Score};
 pub use security::{SandboxMode, Security};
 pub use template::Template;
 pub use tracking::{LogFormat, Mlflow, Otlp, Wandb};
-pub use train::{AdjustLr, Learn, Muon, NonFinite, Optimizer, OptimizerType, Phase, Precision, Schedule, Train};
+pub use train::{
+    AdjustLr, Learn, LossWeighting, Muon, NonFinite, Optimizer, OptimizerType, Phase, Precision, Schedule, Train,
+};
 pub use train_file::{Format, Paths, TrainFile};

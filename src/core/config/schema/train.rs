@@ -20,6 +20,10 @@ pub struct Train {
     /// pairs.
     #[serde(default)]
     pub preference: Option<Preference>,
+    /// How much the targets of a sample count, by their number n: 1 each (`token`), 1/n (`sample`: all samples count alike) or 1/√n
+    /// (`square`, as InternVL is trained). The loss is the weighted mean over the global batch; held-out losses are means over tokens.
+    #[serde(default)]
+    pub loss_weighting: LossWeighting,
     /// Label smoothing of the cross-entropy of tokens, as torch's and transformers' `label_smoothing_factor`: the share of each
     /// target that is spread evenly over the vocabulary. Prediction heads are smoothed too; held-out losses are not. 0: none.
     #[serde(default)]
@@ -174,6 +178,32 @@ pub enum Learn {
     All,
     // The last answer only; those before it are read.
     Last,
+}
+
+/// How much the targets of a sample count in the loss.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(inline)]
+pub enum LossWeighting {
+    // Every target alike.
+    #[default]
+    Token,
+    // Every sample alike.
+    Sample,
+    // Between both.
+    Square,
+}
+
+impl LossWeighting {
+    /// The weight of each target of a sample that has `num_targets` of them.
+    pub fn of_target(self, num_targets: u32) -> f64 {
+        let num_targets = f64::from(num_targets.max(1));
+        match self {
+            Self::Token => 1.0,
+            Self::Sample => num_targets.recip(),
+            Self::Square => num_targets.sqrt().recip(),
+        }
+    }
 }
 
 /// Numbers the model computes with.

@@ -130,6 +130,12 @@ fn one_mistake_at_a_time() {
             "$ train={steps: 10, global_batch_size: 4, lr: 1e-5, preference: {loss: orpo}, label_smoothing: 0.1}",
             &["LF0111", "`train.label_smoothing` smooths the labels of tokens", "share of wrong pairs"],
         ),
+        (
+            "$ train={steps: 10, global_batch_size: 4, lr: 1e-5, preference: {loss: orpo}, loss_weighting: square}",
+            &["LF0111", "`train.loss_weighting` weighs samples", "learns from whole answers"],
+        ),
+        ("$ +train.loss_weighting=mean", &["train.loss_weighting", "square"]),
+        ("$ +train.loss_reduction=square", &["train.loss_weighting"]),
         ("$ +train.label_smoothing=1.0", &["LF0104", "train.label_smoothing"]),
         ("$ +train.neftune_alpha=-1.0", &["LF0104", "train.neftune_alpha"]),
         ("$ +model.foundation.lora={loraplus_lr_ratio: 0}", &["LF0104", "loraplus_lr_ratio"]),

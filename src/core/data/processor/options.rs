@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use crate::config::{
-    AudioLimits, Data, FrameSize, ImageLimits, JsonMap, Learn, Per, Phase, Policy, PreferenceLoss, RunConfig, Template,
-    TooLong, Train, TrainFile, VideoLimits,
+    AudioLimits, Data, FrameSize, ImageLimits, JsonMap, Learn, LossWeighting, Per, Phase, Policy, PreferenceLoss,
+    RunConfig, Template, TooLong, Train, TrainFile, VideoLimits,
 };
 
 /// Names the folders that a processor is made of.
@@ -36,6 +36,8 @@ pub struct ProcessorOptions {
     pub max_images: usize,
     pub max_visual_tokens: usize,
     pub learned: Learned,
+    /// Samples are weighed by their targets, which packs made ahead of time do not tell apart.
+    pub weighs_samples: bool,
     /// What is made of pairs of answers.
     pub pairs: Pairs,
     /// Read by the maker of a diffusion model's samples alone.
@@ -132,6 +134,7 @@ impl ProcessorOptions {
             max_images,
             max_visual_tokens,
             learned: learned.into(),
+            weighs_samples: false,
             pairs: Pairs::default(),
             flow: FlowOptions {
                 dropout: data.caption_dropout.unwrap_or(0.0),
@@ -154,6 +157,7 @@ impl ProcessorOptions {
             Some(preference) => Pairs::Learned { reference: preference.loss.needs_reference() },
             None => Pairs::Refused,
         };
+        options.weighs_samples = config.train.loss_weighting != LossWeighting::Token;
         options.flow.seed = config.run.seed;
         options.flow.per_token = config.train.loss.is_some_and(|loss| loss.per == Per::Token);
         options.flow.sampled = config.sample.as_ref().map(|sample| Sampled {
@@ -180,6 +184,7 @@ impl Default for ProcessorOptions {
             max_images: usize::MAX,
             max_visual_tokens: usize::MAX,
             learned: Phase::Pretrain.into(),
+            weighs_samples: false,
             pairs: Pairs::default(),
             flow: FlowOptions::default(),
             policy: PolicyOptions::default(),

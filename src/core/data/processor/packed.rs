@@ -45,6 +45,10 @@ impl Processor {
     /// # Errors
     /// It is longer than the run's packs, or was packed for another model or other limits of pictures.
     pub fn packed_sample(&self, id: SampleId, pack: &PackedSample) -> Result<Sample, DataError> {
+        if self.weighs_samples {
+            let reason = "is a pack made ahead of time, whose samples train.loss_weighting cannot tell apart: name the data themselves";
+            return Err(DataError::Line(reason.to_owned()));
+        }
         let num_features: usize = pack.items.iter().map(|item| item.num_features as usize).sum();
         let mut counts = Features::default();
         let towers = pack.input_ids.iter().filter_map(|&token| self.towers.of(i64::from(token)));

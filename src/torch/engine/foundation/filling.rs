@@ -32,7 +32,7 @@ impl FoundationPart {
             columns,
             cu_seqlens: work.pack.cu_seqlens(),
             samples: work.rows(noise),
-            loss_scale: if evaluates { 1.0 } else { 1.0 / step.num_targets.max(1) as f64 },
+            loss_scale: if evaluates { 1.0 } else { 1.0 / step.weight },
             num_features,
             feature_grads: trains_encoders && !evaluates,
             row: None,

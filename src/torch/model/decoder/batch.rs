@@ -35,6 +35,8 @@ pub struct TextBatch {
 pub struct Targets {
     /// For each token the one to predict (already shifted), or -100: `[T]`.
     pub labels: Vec<i64>,
+    /// Of each token the weight of its target; `None`: all count alike.
+    pub weights: Option<Vec<f32>>,
     /// Multiplies the sum of the counted tokens' losses; for a mean, one over the number of targets of the whole step.
     pub scale: f64,
     /// Forward only: the sum of the cross-entropies and the predicted entries take the place of the loss.
@@ -46,9 +48,21 @@ pub struct Targets {
 }
 
 impl Targets {
+    /// The weights of the targets of these rows, which are counted.
+    pub(super) fn weights_of(&self, rows: &[i64]) -> Option<Vec<f32>> {
+        let weights = self.weights.as_ref()?;
+        Some(rows.iter().map(|row| weights[*row as usize]).collect())
+    }
+
     /// The part of the step's targets that these are.
     pub(super) fn share(&self) -> f64 {
-        let counted = || self.labels.iter().filter(|label| **label >= 0).count() as f64;
+        let counted = || match &self.weights {
+            None => self.labels.iter().filter(|label| **label >= 0).count() as f64,
+            Some(weights) => {
+                let counted = self.labels.iter().zip(weights).filter(|(label, _)| **label >= 0);
+                counted.map(|(_, weight)| f64::from(*weight)).sum()
+            }
+        };
         self.scale * self.answers.as_ref().map_or_else(counted, Answers::num_counted)
     }
 }

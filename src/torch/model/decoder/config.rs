@@ -10,6 +10,7 @@ use crate::nn::{
     RopeConfig, StreamsConfig,
 };
 use crate::params::ParallelRank;
+use loongforge_core::config::LossWeighting;
 
 /// Every number and choice of a decoder, whatever its family.
 #[derive(Clone, Debug, PartialEq)]
@@ -40,6 +41,8 @@ pub struct DecoderConfig {
     pub indexer_loss_coef: f64,
     /// Of the labels of trained tokens, those of prediction heads too; `None`: labels are as they come.
     pub smoothing: Option<Smoothing>,
+    /// How much the targets of a sample count, those of prediction heads too.
+    pub weighting: LossWeighting,
     /// The noise of embeddings in training; `None`: there is none.
     pub neftune: Option<Neftune>,
     pub names: Names,

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use loongforge_core::config::ContextAttention;
+use loongforge_core::config::{ContextAttention, LossWeighting};
 use loongforge_core::message::Tower;
 use tch::Tensor;
 
@@ -11,7 +11,7 @@ use super::batch::{Targets, TextBatch, TextOptions};
 use super::config::DecoderConfig;
 use super::generate::{Prompt, generate};
 use super::transformer::Decoder;
-use crate::model::batch::MicroBatch;
+use crate::model::batch::{MicroBatch, SampleRow};
 use crate::model::columns::{Column, INPUT_IDS, LABELS, POSITION_IDS, label_column, token_columns};
 use crate::model::decoding::Decoding;
 use crate::model::foundation::{FoundationFamily, FoundationModel, FoundationShape, FoundationTape};
@@ -151,6 +151,25 @@ impl DecoderModel {
     }
 }
 
+impl DecoderModel {
+    /// Of each of the batch's own tokens the weight that its target has; `None`: all count alike.
+    fn target_weights(&self, batch: &MicroBatch) -> Option<Vec<f32>> {
+        let weighting = self.decoder.config().weighting;
+        if weighting == LossWeighting::Token || batch.evaluates || batch.samples.is_empty() {
+            return None;
+        }
+        let of_sample = |sample: &SampleRow| {
+            let weight = weighting.of_target(sample.num_targets) as f32;
+            std::iter::repeat_n(weight, sample.num_tokens)
+        };
+        let all: Vec<f32> = batch.samples.iter().flat_map(of_sample).collect();
+        Some(match &batch.row {
+            None => all,
+            Some(row) => row.split().rows(row.rank()).iter().map(|row| all[*row as usize]).collect(),
+        })
+    }
+}
+
 impl FoundationModel for DecoderModel {
     fn columns(&self) -> &Rc<[Column]> {
         &self.columns
@@ -185,7 +204,8 @@ impl FoundationModel for DecoderModel {
         });
         let neftune = self.decoder.config().neftune.filter(|_| !batch.evaluates);
         let noise = neftune.and_then(|neftune| neftune.of(batch, self.decoder.config().hidden_size));
-        let targets = Targets { labels, scale: batch.loss_scale, evaluates: batch.evaluates, answers, noise };
+        let weights = self.target_weights(batch);
+        let targets = Targets { labels, weights, scale: batch.loss_scale, evaluates: batch.evaluates, answers, noise };
         let options = TextOptions {
             feature_tensors: self.inputs.iter().map(|input| input.num_tensors).collect(),
             train_features: batch.feature_grads,
@@ -209,6 +229,10 @@ impl FoundationModel for DecoderModel {
             key_values: recorded.key_values,
             routing: recorded.routing,
         }
+    }
+
+    fn weighting(&self) -> LossWeighting {
+        self.decoder.config().weighting
     }
 
     fn feature_rows(&self, batch: &MicroBatch) -> Vec<Vec<i64>> {

@@ -34,6 +34,7 @@ fn step(model: &Decoder, params: &Rc<ParamStore>, planner: Option<&mut MemoryPla
     };
     let targets = Targets {
         labels: ids.iter().map(|id| (id + 1) % 32).collect(),
+        weights: None,
         scale: 1.0 / TOKENS as f64,
         evaluates: false,
         answers: None,

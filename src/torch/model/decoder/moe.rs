@@ -353,6 +353,7 @@ mod tests {
         };
         let targets = Targets {
             labels: ids.iter().map(|id| (id + 1) % 32).collect(),
+            weights: None,
             scale: 1.0 / 9.0,
             evaluates: false,
             answers: None,

@@ -219,7 +219,8 @@ impl Decoder {
     /// The last norm and the loss, of counted tokens only.
     fn record_loss(&self, tape: &mut Tape, x: Slot, targets: &Targets, recording: &Recording) -> (Slot, Slot) {
         let (hidden, labels) = self.record_counted(tape, x, targets, recording);
-        (hidden, self.cross_entropy().record(tape, "loss", hidden, &labels, targets.scale))
+        let weights = targets.weights_of(&counted(&targets.labels).0);
+        (hidden, self.cross_entropy().record(tape, "loss", hidden, &labels, weights, targets.scale))
     }
 
     /// The last norm, the sum of the cross-entropies and the predicted entries, in kept slots.

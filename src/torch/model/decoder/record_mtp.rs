@@ -55,7 +55,8 @@ impl Decoder {
             hidden = if has_streams { y } else { state };
             let entered = recording.enter_region(tape, state);
             let taken = tape.take_rows(entered, index(&rows, self.device));
-            let loss = self.cross_entropy().record(tape, &format!("mtp {number} loss"), taken, &wanted, targets.scale);
+            let (name, weights) = (format!("mtp {number} loss"), targets.weights_of(&rows));
+            let loss = self.cross_entropy().record(tape, &name, taken, &wanted, weights, targets.scale);
             losses.push((loss, config.loss_weight / config.num_heads as f64));
         }
         losses

@@ -5,6 +5,7 @@
 //! well, and whoever trains sums both gradients. Everything that a later stage needs goes through those between: the
 //! hidden states, features of DeepStack for later layers, and what the losses of routers and mixers are made of.
 
+use loongforge_core::config::LossWeighting;
 use tch::Kind;
 
 use super::config::{DecoderConfig, FeedForwardConfig, LayerConfig, MixerConfig};
@@ -117,6 +118,7 @@ impl DecoderConfig {
             () if self.depends_on_length() => Some("rotary embeddings that depend on a document's length"),
             () if self.mtp.is_some() => Some("prediction heads"),
             () if self.neftune.is_some() => Some("train.neftune_alpha"),
+            () if self.weighting != LossWeighting::Token => Some("train.loss_weighting"),
             () if balance.aux_loss_coef != 0.0 => Some("a load-balancing loss"),
             () if balance.z_loss_coef != 0.0 => Some("a router z-loss"),
             () => None,

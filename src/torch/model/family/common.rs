@@ -1,5 +1,6 @@
 //! Describes what families' configs have in common.
 
+use loongforge_core::config::LossWeighting;
 use serde_json::{Value, json};
 
 use crate::model::decoder::{
@@ -195,6 +196,7 @@ pub(super) fn layered(
         balance: Balance::default(),
         indexer_loss_coef: 0.0,
         smoothing: None,
+        weighting: LossWeighting::Token,
         neftune: None,
         names: place.names(),
         mtp_names: None,

@@ -3,6 +3,8 @@
 //!
 //! Shapes: L counted targets, D hidden size, V the vocabulary's entries or a rank's part of them.
 
+use std::rc::Rc;
+
 use tch::{Device, Kind, Tensor};
 
 use super::linear_cross_entropy::LinearCrossEntropy;
@@ -31,9 +33,23 @@ pub struct CrossEntropy {
 }
 
 impl CrossEntropy {
-    /// The sum over `labels` of the cross-entropies of `hidden` `[L, D]`, which is in a region, times `scale`: a float64
-    /// scalar.
-    pub fn record(&self, tape: &mut Tape, name: &str, hidden: Slot, labels: &[i64], scale: f64) -> Slot {
+    /// The sum over `labels` of the cross-entropies of `hidden` `[L, D]`, which is in a region, each times its weight where there are
+    /// `weights` `[L]`, times `scale`: a float64 scalar.
+    pub fn record(
+        &self,
+        tape: &mut Tape,
+        name: &str,
+        hidden: Slot,
+        labels: &[i64],
+        weights: Option<Vec<f32>>,
+        scale: f64,
+    ) -> Slot {
+        if let Some(weights) = weights {
+            let [norm, of_labels] = self.record_parts(tape, name, hidden, labels, self.smoothing);
+            let weights_L = Rc::new(Tensor::from_slice(&weights).to_device(self.device));
+            let sum = move |reads: &[Tensor]| vec![((&reads[0] - &reads[1]) * &*weights_L).sum(Kind::Double) * scale];
+            return tape.run(name, &[], Policy::Keep, &[norm, of_labels], 1, sum)[0];
+        }
         if self.parallel.tp == 1 {
             let loss = self.linear(self.labels(labels), scale).with_smoothing(self.smoothing);
             return tape.custom(name, &self.ids, &[hidden], 1, Box::new(loss))[0];

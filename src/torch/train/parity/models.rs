@@ -176,6 +176,7 @@ impl Models {
         let encoded = self.encode(documents, true);
         let targets = Targets {
             labels: documents.iter().flat_map(|document| document.targets.clone()).collect(),
+            weights: None,
             scale,
             evaluates: false,
             answers: None,

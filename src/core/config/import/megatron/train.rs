@@ -18,7 +18,11 @@ pub(super) fn read(sheet: &mut Sheet) {
     sheet.set("run.seed", 1234);
     sheet.copy("seed", "run.seed");
     sheet.settled("the loss is a mean over tokens", &["calculate_per_token_loss", "no_check_for_nan_in_loss_and_grad"]);
-    sheet.missing("the loss is a mean over tokens", &["loss_reduction", "loss_reduction_all_gather"]);
+    sheet.with("loss_reduction", "train.loss_weighting", |value| match value.as_str() {
+        Some("token" | "sample" | "square") => Ok(value.clone()),
+        _ => Err("train.loss_weighting is token, sample or square"),
+    });
+    sheet.settled("the mean is over the global batch", &["loss_reduction_all_gather"]);
     sheet.missing("models have no dropout", &["attention_dropout", "hidden_dropout"]);
     sheet.settled("weights are loaded", &["init_method_std"]);
     let recompute = "memory.activation_budget chooses what is recomputed";
