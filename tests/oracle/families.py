@@ -508,8 +508,8 @@ vlm("idefics3", "Idefics3", "Idefics 3, SmolVLM 1", LLAMA, {**SPLIT_VIT, "model_
     variants={"tied-scale2": {**TIED, "scale_factor": 2}, "mqa-depth3": {**in_text(num_key_value_heads=1), **in_vision(num_hidden_layers=3)}})
 
 # The middle block of the tower is followed by the step that halves rows and columns.
-vlm("minicpm_v4.6", "MiniCPMV4_6", "MiniCPM-V 4.6 (SigLIP's tower with a window merger, on Qwen3.5)", {**QWEN3_5, **FULL_FIRST, "num_attention_heads": 2, "intermediate_size": 20, "model_type": "qwen3_5_text"},
-    {**SPLIT_VIT, "hidden_size": 8, "intermediate_size": 12, "image_size": 12, "num_hidden_layers": 3}, kind="sliced", **SPECIAL, insert_layer_id=1, tie_word_embeddings=True,
+vlm("minicpm_v4.6", "MiniCPMV4_6", "MiniCPM-V 4.6 (SigLIP's tower with a window merger, on Qwen3.5)", {**QWEN3_5, **FULL_FIRST, "num_attention_heads": 2, "intermediate_size": 14, "model_type": "qwen3_5_text"},
+    {**SPLIT_VIT, "hidden_size": 8, "intermediate_size": 7, "image_size": 12, "num_hidden_layers": 3}, kind="sliced", **SPECIAL, insert_layer_id=1, tie_word_embeddings=True,
     variants={"untied-last-depth2": {**UNTIED, "insert_layer_id": 1, **in_text(num_hidden_layers=3, layer_types=LINEAR["layer_types"]), **in_vision(num_hidden_layers=2, image_size=10)},
               "4x-heads4": {"downsample_mode": "4x", **in_vision(num_attention_heads=4), **in_text(linear_num_value_heads=2, linear_conv_kernel_dim=3)}})
 

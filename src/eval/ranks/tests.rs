@@ -69,7 +69,7 @@ fn alone(name: &str, kind: Kind) -> Vec<Vec<i64>> {
 }
 
 /// Key heads that ranks share, experts, latent attention, gated delta nets, DeepStack's features, capped scores, mixers that need
-/// all heads, several streams of the residual; a vocabulary of 64 tokens on three ranks.
+/// all heads, several streams of the residual.
 #[test]
 fn greedy_answers_are_those_of_one_rank() {
     set_intra_op_threads(1);

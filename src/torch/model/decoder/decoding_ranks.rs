@@ -95,3 +95,38 @@ impl DecodingRanks {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tch::{Device, Kind, Tensor};
+
+    use super::DecodingRanks;
+    use crate::comm::ProcessGroup;
+    use crate::params::share;
+
+    #[test]
+    fn scores_of_an_uneven_vocabulary_are_put_together() {
+        let place = tempfile::tempdir().unwrap();
+        let store = place.path().join("store");
+        let of_rank = |rank: usize| {
+            let group = ProcessGroup::gloo(&store, "scores", rank, 2, Duration::from_secs(60)).unwrap();
+            let (ranks, part) = (DecodingRanks::new(group, 7), share(7, 2, rank));
+            let own = Tensor::arange_start(part.start, part.end, (Kind::Float, Device::Cpu)).repeat([2, 1]);
+            let whole = ranks.whole_scores(own);
+            let (mut next, mut running) = (vec![rank as i64; 2], [rank == 0, false]);
+            ranks.agree(&mut next, &mut running, Device::Cpu);
+            ranks.check().unwrap();
+            assert_eq!((next, running), (vec![0, 0], [true, false]));
+            Vec::<f32>::try_from(whole.get(1)).unwrap()
+        };
+        std::thread::scope(|scope| {
+            let of_rank = &of_rank;
+            let found = [0, 1].map(|rank| scope.spawn(move || of_rank(rank)));
+            for rank in found {
+                assert_eq!(rank.join().unwrap(), [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
+            }
+        });
+    }
+}
