@@ -26,7 +26,7 @@ pub use json_map::JsonMap;
 pub use lora::Lora;
 pub use memory::{ActivationBudget, Memory, WeightBudget};
 pub use model::{FrozenPrecision, Model, Moe, Mtp, Part, Recompute, TextTower, Weights};
-pub use policy::{Augment, Normalization, Policy};
+pub use policy::{Augment, Embodiment, Normalization, Policy, Statistics};
 pub use pools::{
     Balance, ContextAttention, DataPool, Edge, Edges, EncoderPool, FoundationPool, Placement, Pools, Scheduler,
 };

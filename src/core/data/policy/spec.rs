@@ -95,6 +95,7 @@ pub struct PolicySpec {
     pub tokenizer: String,
     pub state_normalization: Normalization,
     pub action_normalization: Normalization,
+    /// Actions are relative to the state. GR00T's have scales of their own for each step then.
     pub relative: bool,
     pub exclude: Vec<String>,
     /// Names of the numbers of an action, which `exclude` goes by.
@@ -107,8 +108,10 @@ pub struct PolicySpec {
     pub placeholder: i64,
     /// What X-VLA does otherwise.
     pub xvla: Option<Rules>,
-    /// The embodiment of all samples, of a policy that has several: its name, and its number.
+    /// The embodiment of all samples, of a policy that has several: the name that lerobot has for it, and its number.
     pub embodiment: Option<(String, i64)>,
+    /// Embodiments that the policy has parameters for; 1: it tells none apart.
+    pub num_embodiments: usize,
 }
 
 impl PolicySpec {
@@ -170,11 +173,7 @@ impl PolicySpec {
         if mode("VISUAL", Normalization::Identity)? != Normalization::Identity {
             return Err("`normalization_mapping.VISUAL` is not IDENTITY, which is not implemented".to_owned());
         }
-        let texts = |key: &str| match &config[key] {
-            Json::Null => Ok(None),
-            Json::Array(names) => Ok(Some(names.iter().map(|it| it.as_str().unwrap_or_default().to_owned()).collect())),
-            other => Err(format!("`{key}` is {other}, not a list of names")),
-        };
+        let texts = |key: &str| texts(config, key);
         let state_token = match (&xvla, &config["sizes"]["state_token"]) {
             (Some(rules), _) => rules.reads_state,
             (None, Json::Null) => family != Family::Pi05,
@@ -211,6 +210,7 @@ impl PolicySpec {
             masks_padding: is_smol,
             state_token,
             placeholder: policy_vocabulary(config) - 1,
+            num_embodiments: xvla.as_ref().map_or(1, |rules| rules.num_domains.max(0) as usize),
             xvla,
             embodiment: None,
         })
@@ -226,6 +226,11 @@ impl PolicySpec {
             return Err("`input_features` has no camera, of the type VISUAL, which X-VLA needs".to_owned());
         }
         Ok(self)
+    }
+
+    /// Returns whether actions have scales of their own at each step of a chunk.
+    pub fn scales_by_step(&self) -> bool {
+        self.family == Family::Groot && self.relative
     }
 
     /// Patches of a picture, down and across.
@@ -269,6 +274,15 @@ pub(super) fn width(config: &Json, holder: &str, key: &str, most: usize) -> Resu
             Some(width) if (1..=most).contains(&width) => Ok(width),
             _ => Err(format!("`{holder}.{key}.shape` is [{value}], and at most {most} numbers fit")),
         },
+    }
+}
+
+/// A list of names.
+pub(super) fn texts(config: &Json, key: &str) -> Result<Option<Vec<String>>, String> {
+    match &config[key] {
+        Json::Null => Ok(None),
+        Json::Array(names) => Ok(Some(names.iter().map(|it| it.as_str().unwrap_or_default().to_owned()).collect())),
+        other => Err(format!("`{key}` is {other}, not a list of names")),
     }
 }
 

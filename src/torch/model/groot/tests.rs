@@ -133,7 +133,7 @@ impl Fixture {
     }
 
     fn family(&self, noise_draws: u32) -> GrootFamily {
-        GrootFamily::new(self.config.clone()).with_options(PolicyOptions { noise_draws, insulate: false })
+        GrootFamily::new(self.config.clone()).with_options(PolicyOptions { noise_draws, ..PolicyOptions::default() })
     }
 
     fn model(&self, policy: Policy) -> GrootModel {
@@ -360,7 +360,7 @@ fn dropout_reaches_both_transformers() {
     let loss = |context: f64, actions: f64, keys: bool| {
         let mut config = fixture.config.clone();
         (config.context.dropout, config.actions.dropout) = (context, actions);
-        let options = PolicyOptions { noise_draws: 1, insulate: false };
+        let options = PolicyOptions::default();
         let family = GrootFamily::new(config).with_options(options);
         let model = family.model(&fixture.params, Policy::Keep);
         let mut noise = model.draw(&fixture.batch(&[0]));

@@ -124,11 +124,14 @@ pub struct PolicyOptions {
     pub noise_draws: u32,
     /// True if gradients of actions end at the keys and values of the prefix (knowledge insulation).
     pub insulate: bool,
+    /// The most actions at the begin of a chunk that a draw is given as they are, and that it does not learn: the policy goes on
+    /// with a chunk then (real-time chunking).
+    pub max_delay: u32,
 }
 
 impl Default for PolicyOptions {
     fn default() -> PolicyOptions {
-        PolicyOptions { noise_draws: 1, insulate: false }
+        PolicyOptions { noise_draws: 1, insulate: false, max_delay: 0 }
     }
 }
 

@@ -36,7 +36,7 @@ impl Network {
         input: &FeatureInput,
     ) -> FoundationTape {
         let mut tape = Tape::new();
-        let PolicyOptions { noise_draws, insulate } = self.config.options;
+        let PolicyOptions { noise_draws, insulate, .. } = self.config.options;
         let num_draws = noise_draws as usize;
         let ids = batch.input_ids();
         let layout = Rc::new(Layout::new(&self.config, &ids, &batch.cu_seqlens, num_draws, self.device));
