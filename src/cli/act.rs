@@ -32,6 +32,10 @@ pub struct ActArgs {
     /// File of numbers that the actions begin as instead of the seed's noise: chunk_size rows of max_action_dim numbers
     #[arg(long, value_name = "FILE")]
     noise: Option<PathBuf>,
+    /// File of the first actions of the chunk, in the robot's units, which are being executed: the policy goes on with them
+    /// (policy.max_delay)
+    #[arg(long, value_name = "FILE")]
+    begun: Option<PathBuf>,
 }
 
 pub fn act(args: ActArgs) -> anyhow::Result<ExitCode> {
@@ -39,6 +43,10 @@ pub fn act(args: ActArgs) -> anyhow::Result<ExitCode> {
     let mut policy = open(&args.wanted).map_err(usage)?;
     if let Some(path) = &args.noise {
         policy.begin_with(numbers(path).map_err(usage)?).map_err(|reason| UsageError(format!("--noise: {reason}")))?;
+    }
+    let begun = args.begun.as_deref().map(numbers).transpose().map_err(usage)?.unwrap_or_default();
+    if !begun.is_empty() && !policy.spec().continues_chunks {
+        return Err(UsageError("--begun: this policy cannot go on with a chunk that has begun".to_owned()).into());
     }
     let cameras = &policy.spec().cameras;
     let image = |(name, path): &(String, PathBuf)| {
@@ -54,7 +62,7 @@ pub fn act(args: ActArgs) -> anyhow::Result<ExitCode> {
     if let Some(at) = twice {
         return Err(UsageError(format!("--image: two pictures of {}", images[at].0)).into());
     }
-    let observation = Observation { images, state: args.state, prompt: args.prompt };
+    let observation = Observation { images, state: args.state, prompt: args.prompt, begun };
     let actions = policy.act(&observation, Moment::default()).map_err(UsageError)?;
     for step in 0..actions.num_steps() {
         let values: Vec<String> = actions.step(step).iter().map(f32::to_string).collect();

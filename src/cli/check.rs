@@ -142,7 +142,8 @@ impl Checked {
     fn of(loaded: Loaded, has_device: bool) -> anyhow::Result<Self> {
         hub_data::fetch_data(&loaded.config).map_err(|error| UsageError::of(&error))?;
         let mut config = loaded.config.clone();
-        let folder = ModelFolder::open_settled(&mut config).map_err(|error| UsageError::of(&error))?;
+        let mut folder = ModelFolder::open_settled(&mut config).map_err(|error| UsageError::of(&error))?;
+        folder.config = as_configured(folder.config, &config);
         let mut lines: Vec<String> = without_fetching(&mut config.model)
             .into_iter()
             .map(|key| format!("warning: {key} is not fetched yet, so the weights were not compared with the model"))

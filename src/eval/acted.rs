@@ -2,9 +2,11 @@
 
 use crate::policy::open_loop::open_loop;
 use crate::policy::trained::Trained;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use loongforge_core::checkpoint::Manifest;
 use loongforge_core::config::{Eval, Policy, RunConfig};
+use loongforge_core::data::lerobot::Set;
+use loongforge_core::data::policy::embodiment_of;
 use loongforge_core::observe::{Console, EvalRecord};
 use std::path::Path;
 
@@ -25,11 +27,17 @@ pub fn act(config: &RunConfig, checkpoint: &Path, console: &Console) -> Result<V
     }
     let cameras: Vec<(String, String)> = keys.cameras.iter().map(|(key, name)| (key.clone(), name.clone())).collect();
     let step = Manifest::read(checkpoint)?.num_steps;
-    let mut policy = Trained::open(&checkpoint.display().to_string(), config.run.seed, &config.device)?;
     let held_out = eval.path.iter().map(|path| (Eval::HELD_OUT, path));
     let sets = held_out.chain(eval.sets.iter().map(|(name, path)| (name.as_str(), path)));
     let mut records = Vec::new();
     for (name, path) in sets {
+        let robot = match keys.embodiments.is_empty() {
+            true => None,
+            false => {
+                Some(embodiment_of(keys, &Set::open(path)?).map_err(|reason| anyhow!("{}: {reason}", path.display()))?)
+            }
+        };
+        let mut policy = Trained::open(&checkpoint.display().to_string(), robot, config.run.seed, &config.device)?;
         let found = open_loop(&mut policy, path.as_path(), NUM_EPISODES, None, &cameras);
         let action_errors = found.with_context(|| format!("the set {name} of eval"))?.absolute_errors();
         let record = EvalRecord { step, set: name.to_owned(), action_errors, ..EvalRecord::default() };

@@ -43,6 +43,8 @@ pub fn open(
             None => Dataset::open_held(&data, maker)?,
             Some(_) => Dataset::open(&data, maker, 0)?.once(),
         };
+        let is_policy = dataset.maker().as_policy().is_some();
+        let dataset = if is_policy { dataset.asking(config.num_acted()) } else { dataset };
         Ok(HeldOutSet { name, dataset })
     };
     eval.set_names(config.data.val_size > 0.0).into_iter().map(open).collect()
@@ -121,7 +123,15 @@ fn scored(
                 max_samples: eval.batch_size,
                 sigma: None,
             };
-            vec![score(0, None), generate]
+            // Of a policy the same stream has the frames at which it acts.
+            let is_policy = dataset.maker().as_policy().is_some();
+            let act = is_policy.then(|| EvaluationPass {
+                purpose: Purpose::Act { draw: 0 },
+                num_samples: len.min(config.num_acted()),
+                max_samples: usize::MAX,
+                ..generate.clone()
+            });
+            vec![score(0, None), act.unwrap_or(generate)]
         }
     };
     EvaluationSet { name: name.clone(), every: eval.every_steps, at_start: false, passes }

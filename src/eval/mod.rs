@@ -1,6 +1,7 @@
 //! Evaluations of held-out samples: their loss, the answers that a model generates, while a run goes on and after it.
 
 pub(crate) mod acted;
+mod action_errors;
 pub mod after_run;
 pub(crate) mod aligned;
 pub(crate) mod answers;

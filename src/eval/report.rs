@@ -1,6 +1,7 @@
 //! Describes what is told of evaluations while a run goes on: a line in the terminal, `eval.jsonl`, TensorBoard, the
 //! page, and which checkpoint is the best one.
 
+use crate::eval::action_errors::ActionErrors;
 use crate::eval::held_out_sets::{self, HeldOutSet};
 use crate::model::folder::ModelFolder;
 use loongforge_actors::checkpoint::mark_best;
@@ -114,7 +115,30 @@ impl EvalReport {
         .with_loss(found.loss_sum, found.num_targets)
         .with_levels(result.levels.iter().filter_map(level).collect())
         .with_actions(self.sets.get(set).is_some_and(|set| set.dataset.maker().as_policy().is_some()))
+        .with_action_errors(self.action_errors(set, &found.acted))
         .with_answers(answers.collect(), scoring)
+    }
+
+    /// The errors of a policy's actions, and of those that need no policy.
+    fn action_errors(&self, set: usize, acted: &[(SampleId, Vec<f32>)]) -> Vec<(String, f64)> {
+        let Some((dataset, policy)) =
+            self.sets.get(set).and_then(|it| Some((&it.dataset, it.dataset.maker().as_policy()?)))
+        else {
+            return Vec::new();
+        };
+        let mut errors = ActionErrors::default();
+        // Sums in one order, however the samples were dealt.
+        let mut acted: Vec<_> = acted.iter().collect();
+        acted.sort_by_key(|(id, _)| *id);
+        for (id, normalized) in acted {
+            let step = id.as_held_out().and_then(|(_, number)| dataset.step_asked(number));
+            match step.map(|step| policy.compared(&step, normalized)) {
+                Some(Ok(compared)) => errors.add(&compared),
+                Some(Err(error)) => self.console.line(&format!("warning: actions of held-out sample {id}: {error}")),
+                None => self.console.line(&format!("warning: held-out sample {id} cannot be read again")),
+            }
+        }
+        errors.means()
     }
 
     fn answer(&self, id: SampleId, tokens: &[i64]) -> Option<Answer> {

@@ -29,6 +29,9 @@ pub struct Wanted {
     /// Which policy acts
     #[arg(long, value_enum, default_value = "trained")]
     pub policy: Choice,
+    /// Robot that the policy is to act for, of a policy that was trained with several (policy.embodiments)
+    #[arg(long, value_name = "NAME")]
+    pub embodiment: Option<String>,
     /// LeRobot set of recorded episodes
     #[arg(long, value_name = "SET")]
     pub episodes: Option<PathBuf>,
@@ -52,9 +55,13 @@ pub struct Wanted {
 /// A trained policy without its folder, another one with one, a folder that is no policy's or no set, or more executed actions
 /// than a chunk has.
 pub fn open(wanted: &Wanted) -> Result<Box<dyn Policy>> {
+    let robot = wanted.embodiment.as_deref();
+    if let (Some(robot), true) = (robot, wanted.policy != Choice::Trained) {
+        bail!("--embodiment {robot} is for a trained policy, and --policy is not trained");
+    }
     let mut policy: Box<dyn Policy> = match (wanted.policy, &wanted.checkpoint) {
         (Choice::Trained, None) => bail!("which checkpoint? Name its folder, or another --policy"),
-        (Choice::Trained, Some(checkpoint)) => Box::new(Trained::open(checkpoint, wanted.seed, &wanted.device)?),
+        (Choice::Trained, Some(checkpoint)) => Box::new(Trained::open(checkpoint, robot, wanted.seed, &wanted.device)?),
         (_, Some(checkpoint)) => bail!("{checkpoint} would not be read: --policy is not trained"),
         (Choice::Replay, None) => match &wanted.episodes {
             Some(set) => Box::new(Replay::open(set, wanted.episode)?),

@@ -107,7 +107,7 @@ fn observe(step: &Step, names: &[String], state_width: usize, cameras: &[(String
     let there = |camera: &&String| step.set().info().feature(&key(camera)).is_some();
     let images = names.iter().filter(there).map(picture).collect::<Result<_>>()?;
     let state = if state_width > 0 { step.numbers(STATE)? } else { Vec::new() };
-    Ok(Observation { images, state, prompt: step.task()?.to_owned() })
+    Ok(Observation { images, state, prompt: step.task()?.to_owned(), begun: Vec::new() })
 }
 
 impl Errors {

@@ -24,11 +24,12 @@ pub struct Trained {
 }
 
 impl Trained {
-    /// Opens a checkpoint of a run, a run's folder, or another folder of a policy. `seed` is that of its noise.
+    /// Opens a checkpoint of a run, a run's folder, or another folder of a policy. `seed` is that of its noise. `embodiment` is the
+    /// robot that acts; `None`: the only one.
     ///
     /// # Errors
-    /// There is no such folder, a file in it is missing or wrong, or it is of another kind of model.
-    pub fn open(named: &str, seed: u64, device: &Device) -> Result<Self> {
+    /// There is no such folder or embodiment, a file in it is missing or wrong, or it is of another kind of model.
+    pub fn open(named: &str, embodiment: Option<&str>, seed: u64, device: &Device) -> Result<Self> {
         set_intra_op_threads(std::thread::available_parallelism().map_or(1, usize::from));
         let device = open_device(device).map_err(|error| anyhow!("{error}"))?;
         let folder = find_model(named)?;
@@ -36,18 +37,23 @@ impl Trained {
         let json: Value = serde_json::from_str(&files::read_text(&path).with_context(|| path.display().to_string())?)
             .with_context(|| path.display().to_string())?;
         let folders = ProcessorFolders { model: &folder, media: &folder, text: None };
-        let maker = PolicyMaker::open(folders, &json, &ProcessorOptions::default(), Arc::new(InProcess))?;
+        let mut maker = PolicyMaker::open(folders, &json, &ProcessorOptions::default(), Arc::new(InProcess))?;
+        maker.choose(embodiment).map_err(|reason| anyhow!("{}: {reason}", folder.display()))?;
         let model = PolicyModel::open(&folder, device, Precision::Float32)?;
         let chunk_size = maker.horizon();
         let executed = json["n_action_steps"].as_u64().map_or(chunk_size, |count| count as usize);
         let spec = PolicySpec {
-            name: folder.display().to_string(),
+            name: match embodiment {
+                Some(robot) => format!("{} for {robot}", folder.display()),
+                None => folder.display().to_string(),
+            },
             cameras: maker.cameras().to_vec(),
             state_width: maker.state_dim(),
             action_width: maker.action_dim(),
             chunk_size,
             num_executed: executed.clamp(1, chunk_size),
             reads_prompt: true,
+            continues_chunks: model.continues_chunks(),
         };
         Ok(Self { maker, model, spec, seed, noise: None })
     }
@@ -77,6 +83,11 @@ impl Policy for Trained {
     fn act(&mut self, observation: &Observation, moment: Moment) -> Result<Actions, String> {
         let sample = self.maker.observe(observation).map_err(|error| error.to_string())?;
         if let Some((stop, most)) = self.maker.writes() {
+            if !observation.begun.is_empty() {
+                return Err(
+                    "this policy writes actions as tokens, and cannot go on with a chunk that has begun".to_owned()
+                );
+            }
             let written = self.model.write(&sample, stop, most).map_err(|error| error.to_string())?;
             let (normalized, flaw) = self.maker.read_tokens(&written);
             if let Some(flaw) = flaw {
@@ -85,12 +96,14 @@ impl Policy for Trained {
             let values = self.maker.actions(&normalized, &observation.state).map_err(|error| error.to_string())?;
             return Ok(Actions { width: self.spec.action_width, values });
         }
-        let normalized = match &self.noise {
-            Some(noise) => self.model.act_from(&sample, noise, self.model.chunk().num_steps as usize),
-            None => self.model.act(&sample, Rng::new(&[self.seed, moment.episode, moment.request]).next_u64()),
-        };
+        let begun = self.maker.begun(&observation.begun, &observation.state).map_err(|error| error.to_string())?;
+        let drawn = || self.model.noise(Rng::new(&[self.seed, moment.episode, moment.request]).next_u64());
+        let noise = self.noise.clone().unwrap_or_else(drawn);
+        let normalized = self.model.act_after(&sample, &noise, self.model.chunk().num_steps as usize, &begun);
         let normalized = normalized.map_err(|error| error.to_string())?;
-        let values = self.maker.actions(&normalized, &observation.state).map_err(|error| error.to_string())?;
+        let mut values = self.maker.actions(&normalized, &observation.state).map_err(|error| error.to_string())?;
+        // What was given is given back, without the rounding of scales.
+        values[..observation.begun.len()].copy_from_slice(&observation.begun);
         Ok(Actions { width: self.spec.action_width, values })
     }
 }

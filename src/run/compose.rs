@@ -9,8 +9,7 @@ use crate::model::error::FolderError;
 use crate::model::folder::ModelFolder;
 use crate::model::sources::fetch;
 use crate::preflight::{Asked, Preflight, PreflightError, WeightsProblem, expect_weights};
-use crate::run::flow::with_flow;
-use crate::run::policy::with_policy;
+use crate::run::policy::as_configured;
 use crate::run::roles::{self, Recipe};
 use crate::run::uploads;
 use loongforge_actors::checkpoint::{Publication, Uploader, Uploads, publish};
@@ -105,7 +104,7 @@ impl Composition {
         fetch(&mut config.model)?;
         config.device = settle(config.device).0;
         let mut folder = ModelFolder::open_settled(&mut config)?;
-        folder.config = with_policy(with_flow(folder.config, &config), &config);
+        folder.config = as_configured(folder.config, &config);
         let decoder = Arc::new(InProcess);
         let (epochs, resume, snapshots, killers, stop) = (None, None, None, Vec::new(), StopOn::Nothing);
         let (evaluation, local_rank) = (None, None);

@@ -6,7 +6,7 @@ pub mod families;
 mod flow;
 pub(crate) mod nonfinite;
 pub(crate) mod poison_items;
-mod policy;
+pub(crate) mod policy;
 pub(crate) mod report;
 pub mod roles;
 pub(crate) mod snapshots;

@@ -3,13 +3,15 @@
 use crate::fixture::run;
 use crate::soak::{self, Cell};
 use loongforge::core::config;
+use loongforge::core::data::lerobot::Set;
 use loongforge::core::observe::read_evaluations;
-use loongforge::core::robot::Moment;
 use loongforge::core::robot::pads::{Layout, PadsSet, Part, Scene, compose_pads, instruction, picture};
+use loongforge::core::robot::{ACTION, Moment, Observation};
 use loongforge::policy::judge::{Judged, judge_pads};
 use loongforge::policy::{Choice, Wanted, open};
 use std::path::Path;
 use std::process::Command;
+use std::sync::Arc;
 use tempfile::TempDir;
 
 /// The run of `configs/pads_policy.yaml` on data of its own; one thread an actor.
@@ -33,6 +35,7 @@ fn wanted(dir: &Path) -> Wanted {
     Wanted {
         checkpoint: Some(dir.join("run").display().to_string()),
         policy: Choice::Trained,
+        embodiment: None,
         episodes: None,
         episode: 0,
         execute: None,
@@ -57,11 +60,18 @@ fn policies_learn_the_same_with_any_number_of_encoders_and_act() {
     let scene = Scene::begin(Layout::draw(1, Part::HeldOut, 0));
     let camera = policy.spec().cameras[0].clone();
     let images = vec![(camera, picture(&scene))];
-    let seen = loongforge::core::robot::Observation { images, state: scene.state(), prompt: instruction(0) };
+    let seen = Observation { images, state: scene.state(), prompt: instruction(0), begun: Vec::new() };
     let actions = policy.act(&seen, Moment::default()).unwrap();
     assert_eq!((actions.num_steps(), actions.width), (8, 2));
     assert_eq!(policy.act(&seen, Moment::default()).unwrap(), actions);
     assert_ne!(policy.act(&seen, Moment { episode: 0, request: 1 }).unwrap(), actions, "other noise");
+    // It goes on with a chunk that has begun.
+    let begun = vec![0.03, -0.02, 0.01, 0.04];
+    let gone_on = policy.act(&Observation { begun: begun.clone(), ..seen.clone() }, Moment::default()).unwrap();
+    assert_eq!(gone_on.values[..4], begun);
+    assert_ne!(gone_on.values[4..], actions.values[4..]);
+    let whole = Observation { begun: vec![0.0; 16], ..seen.clone() };
+    assert!(policy.act(&whole, Moment::default()).unwrap_err().contains("fewer than 8"));
     // Untrained, it is about the mean action away from where the data is.
     assert!(actions.values.iter().all(|value| value.abs() < 1.0), "{actions:?}");
 }
@@ -77,7 +87,7 @@ fn a_run_tells_how_far_its_actions_are_from_recorded_ones() {
     std::fs::write(&path, config).unwrap();
     let mut program = Command::new(env!("CARGO_BIN_EXE_loongforge"));
     program.arg("run").arg(&path).args(SHORT).arg(format!("run.dir={root}/run"));
-    program.arg(format!("eval.path={root}/data/train"));
+    program.arg(format!("eval={{path: {root}/data/train, every_steps: 2, actions: 100000}}"));
     let output = program.output().unwrap();
     let text = String::from_utf8(output.stderr).unwrap();
     assert!(output.status.success(), "{text}");
@@ -85,8 +95,30 @@ fn a_run_tells_how_far_its_actions_are_from_recorded_ones() {
     assert!(text.contains("mean absolute error of actions: the policy 0."), "{text}");
     assert!(text.contains("loongforge serve-policy"), "{text}");
     let records = read_evaluations(&dir.path().join("run/eval.jsonl")).unwrap();
-    let [loss, errors] = &records[..] else { panic!("{records:?}") };
-    assert!(loss.of_actions && loss.perplexity.is_none() && loss.loss.unwrap() > 0.0, "{loss:?}");
+    let [during @ .., errors] = &records[..] else { panic!("{records:?}") };
+    assert_eq!(during.iter().map(|record| record.step).collect::<Vec<_>>(), [2, 4]);
+    // Of every frame: what a baseline's error is can be told without the run.
+    let set = Arc::new(Set::open(&dir.path().join("data/train")).unwrap());
+    let (mut sum, mut count) = (0.0, 0);
+    for (episode, length) in set.episodes().iter().map(|episode| episode.length).enumerate() {
+        for step in (0..length).map(|frame| set.step(episode, frame).unwrap()) {
+            let [window, last] =
+                [(0..8).collect(), vec![-1]].map(|steps: Vec<i64>| step.window(ACTION, &steps).unwrap());
+            for (at, truth) in window.values.iter().enumerate().filter(|(at, _)| !window.is_pad[at / 2]) {
+                sum += f64::from(truth - last.values[at % 2]).abs();
+                count += 1;
+            }
+        }
+    }
+    for record in during {
+        assert!(record.of_actions && record.perplexity.is_none() && record.loss.unwrap() > 0.0, "{record:?}");
+        let [(policy, error), (last, of_last), (state, _)] = &record.action_errors[..] else { panic!("{record:?}") };
+        assert_eq!([policy, last, state], ["the policy", "the last action again", "the current state"]);
+        assert!((of_last / (sum / f64::from(count)) - 1.0).abs() < 1e-6, "{of_last} {}", sum / f64::from(count));
+        // In the robot's units a pad is at most 0.08 away from one step to the next; untrained noise is not far off.
+        assert!((0.001..0.5).contains(error), "{error}");
+    }
+    assert_ne!(during[0].action_errors[0], during[1].action_errors[0], "the policy that is trained acts");
     let of: Vec<&str> = errors.action_errors.iter().map(|(what, _)| what.as_str()).collect();
     assert_eq!(of, ["the policy", "the last action again", "the mean action", "the current state"]);
 }

@@ -129,6 +129,7 @@ impl FakeFoundation {
                     true => packs().map(|sample| (sample.id, format!("{}.png", sample.id))).collect(),
                     false => Vec::new(),
                 },
+                acted: Vec::new(),
             };
             ports.emit(Event::Reduced(StepReport {
                 step,

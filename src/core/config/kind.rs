@@ -68,6 +68,10 @@ impl RunConfig {
             let why = "is for robot policies, and this model is none";
             return Err(KindError::Useless { keys: vec!["policy"], why });
         }
+        if kind != ModelKind::Policy && self.eval.as_ref().is_some_and(|eval| eval.actions.is_some()) {
+            let why = "is for robot policies, and this model is none";
+            return Err(KindError::Useless { keys: vec!["eval.actions"], why });
+        }
         let keys: Vec<_> = keys.into_iter().filter(|(_, is_written)| *is_written).map(|(key, _)| key).collect();
         if !keys.is_empty() {
             return Err(KindError::Useless { keys, why });

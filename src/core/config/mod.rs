@@ -39,6 +39,7 @@ mod validate_eval;
 mod validate_flow;
 mod validate_memory;
 mod validate_model;
+mod validate_policy;
 mod validate_preference;
 mod validate_tracking;
 mod yaml;

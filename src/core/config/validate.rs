@@ -25,6 +25,7 @@ pub(super) fn validate(config: &RunConfig, tree: &Node, failed: &BTreeSet<String
     rules.pools(config);
     rules.limits(config);
     rules.flow(config);
+    rules.policy(config);
     rules.preference(config);
     rules.memory(config);
     rules.tracking(config);

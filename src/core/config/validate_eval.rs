@@ -20,6 +20,13 @@ impl Rules<'_> {
             let message = "missing required key `eval.path`, `eval.sets` or `data.val_size`".to_owned();
             (message, "one of them names the samples to evaluate")
         });
+        if let Some(key) = config.cannot_act() {
+            let asks = eval.actions.is_some_and(|count| count > 0);
+            self.broken(asks, code::COMBINATION, &["eval.actions", key], || {
+                let message = format!("`eval.actions`: a policy cannot act while the run goes on with `{key}`");
+                (message, "set it to 0, or drop that key; actions are compared after the run in any case")
+            });
+        }
         for name in eval.sets.keys() {
             let is_plain = name.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c)) && !name.is_empty();
             let is_taken = name == Eval::POOLED || names.iter().filter(|other| *other == name).count() > 1;
@@ -87,6 +94,8 @@ impl Eval {
     pub const POOLED: &str = "pooled_statistics";
     /// Questions that are answered at an evaluation unless the config says how many.
     const NUM_ANSWERS: u64 = 16;
+    /// Frames at which a policy acts at an evaluation unless the config says how many.
+    const NUM_ACTED: u64 = 64;
 }
 
 impl RunConfig {
@@ -94,5 +103,23 @@ impl RunConfig {
     pub fn num_answers(&self) -> u64 {
         let asked = self.eval.as_ref().and_then(|eval| eval.generate);
         asked.unwrap_or(Eval::NUM_ANSWERS)
+    }
+
+    /// Frames of each set at which a robot policy acts at each evaluation while the run goes on.
+    pub fn num_acted(&self) -> u64 {
+        let asked = self.eval.as_ref().map(|eval| eval.actions.unwrap_or(Eval::NUM_ACTED));
+        asked.filter(|_| self.cannot_act().is_none()).unwrap_or(0)
+    }
+
+    /// The key under which a policy cannot act while the run goes on: weights are not whole there, or come layer by layer.
+    pub fn cannot_act(&self) -> Option<&'static str> {
+        [
+            ("pools.foundation.zero", self.pools.foundation.zero == 3),
+            ("model.foundation.frozen_precision", self.model.foundation.frozen_precision.is_some()),
+            ("memory.weight_budget.foundation", self.memory.weight_budget.foundation.is_some()),
+        ]
+        .into_iter()
+        .find(|(_, is_set)| *is_set)
+        .map(|(key, _)| key)
     }
 }

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::error::{BadSample, DataError};
 use super::exchange::Exchange;
+use super::lerobot::Step;
 use super::maker::SampleMaker;
 use super::processor::Processor;
 use super::sample::Sample;
@@ -22,6 +23,8 @@ pub struct Dataset {
     mixture: Option<Mixture>,
     /// Each is gone through once, and its last group may be smaller.
     is_once: bool,
+    /// Prompts are those of so many samples, evenly spread; `None`: of all, one after the other.
+    num_asked: Option<u64>,
 }
 
 impl Dataset {
@@ -40,6 +43,28 @@ impl Dataset {
     #[must_use]
     pub fn once(self) -> Self {
         Self { is_once: true, ..self }
+    }
+
+    /// The same with the prompts of `count` samples alone, evenly spread.
+    #[must_use]
+    pub fn asking(self, count: u64) -> Self {
+        Self { num_asked: Some(count.min(self.len() as u64).max(1)), ..self }
+    }
+
+    /// The position of the sample whose prompt has this number.
+    fn asked(&self, number: u64) -> u64 {
+        match self.num_asked {
+            Some(count) => (u128::from(number) * self.len() as u128 / u128::from(count)) as u64,
+            None => number,
+        }
+    }
+
+    /// The frame of an episode that a prompt is of; `None`: it is of something else, or cannot be read.
+    pub fn step_asked(&self, number: u64) -> Option<Step> {
+        match self.content(self.asked(number)).ok()?.0 {
+            Content::Step(step) => Some(step),
+            _ => None,
+        }
     }
 
     /// Works like [`Dataset::open`] for the samples that `data.val_size` sets aside.
@@ -68,7 +93,14 @@ impl Dataset {
             return Err(DataError::file(source.name(), reason));
         }
         let lens: Vec<u64> = sources.iter().map(|source| source.len() as u64).collect();
-        Ok(Self { split: Split::new(&lens, data.val_size)?, mixture: None, maker, sources, is_once: true })
+        Ok(Self {
+            split: Split::new(&lens, data.val_size)?,
+            mixture: None,
+            maker,
+            sources,
+            is_once: true,
+            num_asked: None,
+        })
     }
 
     /// Returns what makes its samples.
@@ -222,7 +254,8 @@ impl Dataset {
     ///
     /// # Errors
     /// As [`Dataset::exchange`]; or it cannot be rendered or decoded.
-    pub fn prompt(&self, position: u64) -> Result<Sample, BadSample> {
+    pub fn prompt(&self, number: u64) -> Result<Sample, BadSample> {
+        let position = self.asked(number);
         let (content, base) = self.content(position)?;
         self.maker.prompt(SampleId(position), content, base).map_err(|reason| self.bad(position, reason))
     }

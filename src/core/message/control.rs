@@ -143,6 +143,8 @@ pub struct EvaluationReport {
     pub outputs: Vec<(SampleId, Vec<i64>)>,
     /// Pictures and clips that were made of prompts, as names of files in the run's folder.
     pub made: Vec<(SampleId, String)>,
+    /// Actions that a policy predicts, normalized, `[chunk_size, max_action_dim]`.
+    pub acted: Vec<(SampleId, Vec<f32>)>,
 }
 
 impl EvaluationReport {
@@ -153,6 +155,7 @@ impl EvaluationReport {
         self.num_correct = self.num_correct.zip(other.num_correct).map(|(one, other)| one + other);
         self.outputs.extend(other.outputs);
         self.made.extend(other.made);
+        self.acted.extend(other.acted);
     }
 }
 

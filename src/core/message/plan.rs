@@ -202,6 +202,9 @@ pub enum Purpose {
     /// Forward only: every sample is a prompt that a picture or clip is made of, from noise number `draw`. Ends as
     /// [`Purpose::Score`].
     Sample { draw: u32 },
+    /// Forward only: a robot policy makes actions of what every sample observes, from noise number `draw`. Ends as
+    /// [`Purpose::Score`].
+    Act { draw: u32 },
 }
 
 impl Purpose {
@@ -217,6 +220,11 @@ impl Purpose {
     /// Pictures or clips are made.
     pub fn is_sample(self) -> bool {
         matches!(self, Self::Sample { .. })
+    }
+
+    /// Actions are made.
+    pub fn is_act(self) -> bool {
+        matches!(self, Self::Act { .. })
     }
 }
 

@@ -68,6 +68,11 @@ impl EvalRecord {
         Self { of_actions, perplexity, ..self }
     }
 
+    /// Adds the errors of a policy's actions.
+    pub fn with_action_errors(self, action_errors: Vec<(String, f64)>) -> Self {
+        Self { action_errors, ..self }
+    }
+
     /// Adds generated answers and their scores.
     pub fn with_answers(mut self, answers: Vec<Answer>, scoring: &Scoring) -> Self {
         let correct = answers.iter().filter(|answer| answer.correct).count();

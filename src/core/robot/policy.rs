@@ -53,6 +53,8 @@ pub struct PolicySpec {
     pub num_executed: usize,
     /// It reads the prompt.
     pub reads_prompt: bool,
+    /// It can go on with a chunk that has begun (`Observation::begun`).
+    pub continues_chunks: bool,
 }
 
 /// Says which of a client's requests this is. What a policy draws by chance depends on this and its seed alone.

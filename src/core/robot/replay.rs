@@ -41,6 +41,7 @@ impl Replay {
             chunk_size,
             num_executed: chunk_size,
             reads_prompt: false,
+            continues_chunks: false,
         };
         Ok(Self { first, num_frames, spec })
     }

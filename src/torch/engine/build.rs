@@ -7,7 +7,7 @@ use super::carried::carried_tensors;
 use super::elastic::Membership;
 use super::encoder::{EncoderPart, TowerModels};
 use super::exports::exports;
-use super::foundation::FoundationPart;
+use super::foundation::{Actor, FoundationPart};
 use super::pack_work::EncoderPeers;
 use super::pool_specs::{encoder_specs, splits};
 use super::share::{EncoderShare, FoundationShare};
@@ -149,7 +149,10 @@ fn build_foundation(spec: &EngineSpec, device: tch::Device) -> Result<Foundation
     }
     let making = spec.samples.as_ref().map(|samples| samples.making(config, device, name)).transpose()?;
     let part = part.with_activations(activations).with_stop_tokens(spec.stop_token_ids.clone());
-    Ok(part.with_sample_making(making))
+    // Weights that a tape brings bit by bit are not there for it; a run that has such does not ask (`eval.actions`).
+    let family = spec.model.foundation_of(name);
+    let actor = (config.num_acted() > 0).then(|| Actor::of(&**family, part.pool.params(), config.run.seed)).flatten();
+    Ok(part.with_sample_making(making).with_actor(actor))
 }
 
 /// The encoder pools whose features a foundation reads.

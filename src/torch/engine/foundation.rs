@@ -4,6 +4,7 @@
 //! waits for tokens or features is the leader's first stage alone: other ranks wait for their neighbors. Where experts are
 //! spread over ranks two packs go in turns, and sums over replicas begin with the last backward.
 
+mod acting;
 mod arrivals;
 mod continuing;
 mod evaluate;
@@ -12,6 +13,7 @@ mod filling;
 mod making;
 mod training;
 
+pub use self::acting::Actor;
 use self::evaluating::{Evaluating, one_by_one};
 pub use self::making::{Finish, HandOver, SampleMaking, SamplePart};
 use super::activations::Activations;
@@ -55,6 +57,8 @@ pub struct FoundationPart {
     stop_token_ids: Vec<i64>,
     /// Says how samples are made of prompts, where some are.
     making: Option<SampleMaking>,
+    /// Makes actions, where the model is a policy.
+    actor: Option<Actor>,
 }
 
 struct Step {
@@ -109,6 +113,7 @@ impl FoundationPart {
             strays: Vec::new(),
             stop_token_ids: Vec::new(),
             making: None,
+            actor: None,
         }
     }
 
@@ -167,7 +172,7 @@ impl FoundationPart {
             let most = of_pool.map(of_replica).max().unwrap_or(0);
             chunks.resize(most, 1);
         }
-        let is_alone = self.continues_alone() || plan.purpose.is_sample();
+        let is_alone = self.continues_alone() || plan.purpose.is_sample() || plan.purpose.is_act();
         let to_continue = if is_alone { packs.len() } else { chunks.len() };
         let evaluation = Evaluating::of(plan.purpose, to_continue);
         if one_by_one(plan.purpose) {
@@ -211,6 +216,9 @@ impl FoundationPart {
         }
         if step.evaluation.as_ref().is_some_and(Evaluating::makes) {
             return self.make_next(ports);
+        }
+        if step.evaluation.as_ref().is_some_and(Evaluating::acts) {
+            return self.act_next(ports);
         }
         let tasks = step.run.together().to_vec();
         let Some(pass) = tasks.first().map(|task| task.pass) else { return Ok(Progress::Idle) };

@@ -42,6 +42,7 @@ pub enum PolicyError {
 /// A policy with its weights on one device, without gradients.
 pub struct PolicyModel {
     chunk: Chunk,
+    continues_chunks: bool,
     columns: Rc<[Column]>,
     acting: Box<dyn Acting>,
     encoder: Arc<dyn EncoderFamily>,
@@ -81,7 +82,13 @@ impl PolicyModel {
             encoder: encoder.clone(),
             of_tower,
             chunk: policy.chunk(),
+            continues_chunks: policy.continues_chunks(),
         })
+    }
+
+    /// Returns whether it can go on with a chunk that has begun.
+    pub fn continues_chunks(&self) -> bool {
+        self.continues_chunks
     }
 
     /// What it predicts.
@@ -95,10 +102,14 @@ impl PolicyModel {
     /// # Errors
     /// The sample is not of this policy: a column or a picture is missing or has another size, or a token is unknown.
     pub fn act(&self, sample: &Sample, seed: u64) -> Result<Vec<f32>, PolicyError> {
+        self.act_from(sample, &self.noise(seed), self.chunk.num_steps as usize)
+    }
+
+    /// The noise that belongs to `seed`, `[chunk_size, max_action_dim]`.
+    pub fn noise(&self, seed: u64) -> Vec<f32> {
         let numbers = Counter::new(&[seed]);
         let count = (self.chunk.horizon * self.chunk.action_dim) as u64;
-        let noise: Vec<f32> = (0..count).map(|at| numbers.normal(at) as f32).collect();
-        self.act_from(sample, &noise, self.chunk.num_steps as usize)
+        (0..count).map(|at| numbers.normal(at) as f32).collect()
     }
 
     /// Works like [`PolicyModel::act`] with this noise, `[chunk_size, max_action_dim]`, in so many steps.
@@ -106,7 +117,27 @@ impl PolicyModel {
     /// # Errors
     /// As [`PolicyModel::act`], or the noise has another size.
     pub fn act_from(&self, sample: &Sample, noise: &[f32], num_steps: usize) -> Result<Vec<f32>, PolicyError> {
+        self.act_after(sample, noise, num_steps, &[])
+    }
+
+    /// Works like [`PolicyModel::act_from`] where the first actions are `given`, normalized, so many times `max_action_dim` numbers:
+    /// the policy goes on with a chunk that has begun.
+    ///
+    /// # Errors
+    /// As [`PolicyModel::act_from`], or the given ones are a whole chunk, or the policy cannot.
+    pub fn act_after(
+        &self,
+        sample: &Sample,
+        noise: &[f32],
+        num_steps: usize,
+        given: &[f32],
+    ) -> Result<Vec<f32>, PolicyError> {
         let Chunk { horizon, action_dim, .. } = self.chunk;
+        if given.len() as i64 % action_dim != 0 || given.len() as i64 >= horizon * action_dim {
+            let wrong =
+                format!("{} numbers of given actions, of {action_dim} each and fewer than {horizon}", given.len());
+            return Err(PolicyError::Sample(wrong));
+        }
         if noise.len() as i64 != horizon * action_dim || num_steps == 0 {
             let wrong =
                 format!("noise of {} numbers, {num_steps} steps: {horizon} x {action_dim} are needed", noise.len());
@@ -119,7 +150,15 @@ impl PolicyModel {
         let features = self.features(sample)?;
         let noise = Tensor::from_slice(noise).view([horizon, action_dim]);
         let ends = [0, sample.input_ids.len()];
-        let actions = self.acting.act(&columns, &ends, &features, &noise, num_steps);
+        let actions = match given.is_empty() {
+            true => Some(self.acting.act(&columns, &ends, &features, &noise, num_steps)),
+            false => {
+                let given = Tensor::from_slice(given).view([1, -1, action_dim]);
+                self.acting.act_after(&columns, &ends, &features, &noise, num_steps, &given)
+            }
+        };
+        let cannot = || PolicyError::Sample("this policy cannot go on with a chunk that has begun".to_owned());
+        let actions = actions.ok_or_else(cannot)?;
         let actions = actions.to_device(Device::Cpu).to_kind(Kind::Float).flatten(0, 1);
         Ok(Vec::try_from(actions).expect("a row of numbers"))
     }

@@ -32,6 +32,7 @@ pub fn check_engines(config: &RunConfig, model: &ModelConfig) -> Result<(), Engi
         exports(config, model, ActorId::foundation_of(name, 0))?;
     }
     check_insulated(config, model)?;
+    check_delay(model)?;
     let towers = model.towers.set();
     for (name, pool, set) in pools.encoders(towers) {
         // On the foundation's actors every encoder is whole.
@@ -87,6 +88,26 @@ fn check_insulated(config: &RunConfig, model: &ModelConfig) -> Result<(), Engine
             Err(format!("policy.insulate: {why}, so that nothing would train it; {how}").into())
         }
         (true, true) | (false, false) => Ok(()),
+    }
+}
+
+/// A chunk that has begun can be gone on with, and something of it is left.
+fn check_delay(model: &ModelConfig) -> Result<(), EngineError> {
+    let Some(policy) = model.foundation.as_policy() else { return Ok(()) };
+    let (most, horizon) = (policy.options().max_delay, policy.chunk().horizon);
+    if most > 0 && !policy.continues_chunks() {
+        let why = "its actions have one time of noise, and given ones need another";
+        return Err(format!(
+            "policy.max_delay is {most}, and this policy cannot go on with a chunk: {why} (Pi0.5 can)"
+        )
+        .into());
+    }
+    match i64::from(most) < horizon {
+        true => Ok(()),
+        false => {
+            Err(format!("policy.max_delay is {most}: a chunk has {horizon} actions, and some must be left to learn")
+                .into())
+        }
     }
 }
 

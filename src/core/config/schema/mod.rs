@@ -29,7 +29,7 @@ pub use media_limits::{AudioLimits, ImageLimits, Take, VideoLimits};
 pub use memory::{ActivationBudget, Memory, WeightBudget};
 pub use model::{FrozenPrecision, Model, Moe, Mtp, Part, Recompute, TextTower, Weights};
 pub use pack::{Pack, PackMode, TooLong};
-pub use policy::{Augment, Normalization, Policy};
+pub use policy::{Augment, Embodiment, Normalization, Policy, Statistics};
 pub use pools::{
     Balance, ContextAttention, DataPool, Edge, Edges, EncoderPool, FoundationPool, Placement, Pools, Scheduler,
 };

@@ -31,6 +31,11 @@ pub struct Policy {
     /// The number of the robot among those that the policy has parameters of its own for (X-VLA); `null`: as
     /// `policy_preprocessor.json` of the model says.
     pub domain: Option<usize>,
+    /// The robots of the data by name, where it has several. A set belongs to the robot that its `robot_type` names, or whose
+    /// `sets` has it. Checkpoints keep the statistics of each, and `--embodiment NAME` chooses one where a policy acts.
+    pub embodiments: BTreeMap<String, Embodiment>,
+    /// Which data normalizes each robot's states and actions; `null`: its own.
+    pub statistics: Option<Statistics>,
     /// Frames at the end of each episode that begin no sample.
     pub drop_last_frames: usize,
     /// Noises and noise levels that each sample is trained with in one step; what the model sees is computed once for all.
@@ -52,8 +57,34 @@ pub struct Policy {
     /// Key of texts in the data, such as the subtask, that the vision-language model learns to write before action tokens; `null`:
     /// none.
     pub text_target: Option<String>,
+    /// Real-time chunking (Pi0.5): the first actions of a chunk, from none to so many as drawn for each sample, are given as they are
+    /// and not learned, so that the policy can go on with a chunk whose begin is being executed. 0: none.
+    #[schemars(range(max = 1024))]
+    pub max_delay: usize,
     /// Random changes of training pictures, drawn for each sample; held-out pictures stay as they are. `null`: none.
     pub augment: Option<Augment>,
+}
+
+/// A robot of the data.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Embodiment {
+    /// Its number among those that the policy has parameters of its own for (GR00T, X-VLA's domain); `null`: the published
+    /// number of GR00T's embodiment of this name.
+    pub number: Option<usize>,
+    /// Sets of `data.train` and `eval` that were recorded with it, whatever their `robot_type`.
+    pub sets: Vec<PathBuf>,
+}
+
+/// Which data normalizes the states and actions of a robot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[schemars(inline)]
+pub enum Statistics {
+    // That of the robot.
+    Embodiment,
+    // That of all robots together; their states and actions have equally many numbers.
+    Merged,
 }
 
 /// Random changes of training pictures.
@@ -121,6 +152,8 @@ impl Default for Policy {
             exclude: None,
             mask_padding: None,
             domain: None,
+            embodiments: BTreeMap::new(),
+            statistics: None,
             drop_last_frames: 0,
             noise_draws: 1,
             insulate: false,
@@ -128,6 +161,7 @@ impl Default for Policy {
             token_weight: 0.0,
             action_tokenizer: None,
             text_target: None,
+            max_delay: 0,
             augment: None,
         }
     }

@@ -211,6 +211,11 @@ pub struct Eval {
     /// `at_most`, or `chance`, for a control, and with `word: 2` of the second word. The result says whether it is met.
     #[serde(default)]
     pub expect: BTreeMap<String, Expect>,
+    /// Robot policies, during the run: compare actions with the recorded ones at N frames of each set, evenly spread; 0: none.
+    /// `null`: 64, or
+    /// none where weights are not whole (`zero: 3`, `frozen_precision`, `memory.weight_budget`).
+    #[serde(default)]
+    pub actions: Option<u64>,
     /// Diffusion models: the noise levels at which the held-out loss is measured; `null`: 0.1, 0.3, 0.5, 0.7 and 0.9.
     #[serde(default)]
     #[schemars(length(min = 1), inner(range(min = 0.0, max = 1.0)))]

@@ -140,6 +140,12 @@ fn one_mistake_at_a_time() {
         ("$ +train.neftune_alpha=-1.0", &["LF0104", "train.neftune_alpha"]),
         ("$ +model.foundation.lora={loraplus_lr_ratio: 0}", &["LF0104", "loraplus_lr_ratio"]),
         ("$ +train.neftune_noise_alpha=5", &["train.neftune_alpha"]),
+        ("$ +policy.statistics=merged", &["LF0111", "`policy.statistics` without `policy.embodiments`"]),
+        ("$ +policy={domain: 1, embodiments: {arm: {number: 1}}}", &["LF0111", "each embodiment has its `number`"]),
+        (
+            "$ +policy.embodiments={arm: {sets: [gone]}}",
+            &["`policy.embodiments.arm.sets`: `gone` is no set of `data.train` or `eval`", "as it is written there"],
+        ),
         ("$ +train.preference={}", &["LF0111", "and there are no weights of one", "set `model.load`"]),
         (
             "$ +train.preference={loss: orpo, gamma: 1}",

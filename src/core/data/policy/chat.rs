@@ -5,7 +5,6 @@ use image::RgbImage;
 use serde_json::Value as Json;
 
 use super::groot_spec::{CROP, SIDE};
-use super::spec::PolicySpec;
 use crate::data::card::groot_backbone;
 use crate::data::error::DataError;
 use crate::data::media::{middle, resize_bicubic};
@@ -20,25 +19,15 @@ const TASK: &str = "Perform the task.";
 /// The processor of the backbone.
 pub struct Chat {
     processor: Processor,
-    /// The number of all samples' embodiment.
-    pub embodiment: i64,
 }
 
 impl Chat {
     /// # Errors
-    /// A file of the folder is missing or wrong, or actions are to be relative.
-    pub fn open(
-        spec: &PolicySpec,
-        folders: ProcessorFolders<'_>,
-        config: &Json,
-        options: &ProcessorOptions,
-    ) -> Result<Chat, DataError> {
-        if spec.relative {
-            return Err(DataError::file(folders.model, "relative actions of GR00T are not implemented"));
-        }
+    /// A file of the folder is missing or wrong.
+    pub fn open(folders: ProcessorFolders<'_>, config: &Json, options: &ProcessorOptions) -> Result<Chat, DataError> {
         let processor = Processor::open_from(folders, &groot_backbone(config), options)?;
         processor.expect_template()?;
-        Ok(Chat { processor, embodiment: spec.embodiment.as_ref().map_or(0, |(_, number)| *number) })
+        Ok(Chat { processor })
     }
 
     /// The chat of a task and what is seen; nothing counts in a loss of tokens.

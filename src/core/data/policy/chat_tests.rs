@@ -96,6 +96,7 @@ fn seen(case: &Json) -> Observation {
         images: case["cameras"].as_array().unwrap().iter().map(picture).collect(),
         state: numbers(&case["state"]),
         prompt: case["task"].as_str().unwrap().to_owned(),
+        begun: Vec::new(),
     }
 }
 
@@ -188,8 +189,10 @@ fn what_is_not_implemented_is_named() {
         open(folder.path(), &config).err().expect("an error")
     };
     for (change, expected) in [
-        (&(|it: &mut Json| it["use_relative_actions"] = true.into()) as &dyn Fn(&mut Json), "relative actions"),
-        (&|it| it["embodiment_tag"] = "my_robot".into(), "`embodiment_tag` is \"my_robot\""),
+        (
+            &(|it: &mut Json| it["embodiment_tag"] = "my_robot".into()) as &dyn Fn(&mut Json),
+            "`embodiment_tag` is \"my_robot\"",
+        ),
         (&|it| it["sizes"]["max_num_embodiments"] = 10.into(), "number 10 of `max_num_embodiments` 10"),
         (&|it| it["sizes"]["image_crop_size"] = json!([224, 224]), "`image_crop_size`"),
         (&|it| it["action_decode_transform"] = "libero".into(), "`action_decode_transform`"),

@@ -7,8 +7,8 @@ use safetensors::SafeTensors;
 use safetensors::tensor::{Dtype, TensorView};
 use serde_json::{Map, Value as Json, json};
 
-use super::groot_files;
 use super::spec::{Family, PolicySpec, name_of, named};
+use super::{groot_files, groot_groups};
 use crate::config::Normalization;
 use crate::data::error::DataError;
 use crate::data::lerobot::{FeatureStats, Stats};
@@ -27,14 +27,16 @@ pub struct Saved {
     pub action: Option<Normalization>,
     /// Whether actions are relative, the words of names that stay absolute, and the names.
     pub relative: Option<(bool, Vec<String>, Vec<String>)>,
+    /// Which numbers of an action are relative to the state, where groups of numbers say it (GR00T).
+    pub mask: Option<Vec<bool>>,
     /// The policy's names of the data's features.
     pub renamed: Vec<(String, String)>,
     /// The domain of all samples.
     pub domain: Option<i64>,
     /// The names of all steps.
     pub steps: Vec<String>,
-    /// The embodiment of the data, of a policy that has several.
-    pub embodiment: Option<String>,
+    /// The embodiment of the data, of a policy that has several, and its number where that is said.
+    pub embodiment: Option<(String, Option<i64>)>,
 }
 
 /// Reads the preprocessor of the model in `folder`; `None` where it has none.
@@ -75,13 +77,19 @@ pub fn read(folder: &Path) -> Result<Option<Saved>, DataError> {
             groot_files::PACK => {
                 groot_files::check_pack(config).map_err(wrong)?;
                 (saved.state, saved.action) = (Some(Normalization::MinMax), Some(Normalization::MinMax));
-                saved.embodiment = config["embodiment_tag"].as_str().map(str::to_owned);
+                let tag = config["embodiment_tag"].as_str();
+                saved.embodiment = tag.map(|tag| (tag.to_owned(), config["embodiment_mapping"][tag].as_i64()));
                 let file = step["state_file"].as_str();
                 let file = file.ok_or_else(|| wrong(format!("{} has no state_file", groot_files::PACK)))?;
                 if !files::is_inner_name(file) {
                     return Err(wrong(format!("state_file {file:?} is not in the folder")));
                 }
                 saved.stats = read_stats(&folder.join(file))?;
+                if let Some((mask, [low, high])) = groot_groups::read(config).map_err(wrong)? {
+                    let bounds = FeatureStats::from([("min".to_owned(), low), ("max".to_owned(), high)]);
+                    saved.stats.0.insert("action".to_owned(), bounds);
+                    saved.mask = Some(mask);
+                }
             }
             groot_files::ENCODE => groot_files::check_encode(config).map_err(wrong)?,
             "relative_actions_processor" => {
@@ -157,11 +165,11 @@ fn read_stats(path: &Path) -> Result<Stats, DataError> {
     Ok(stats)
 }
 
-/// The processor files of a policy, by name.
+/// The processor files of a policy, by name. `mask` says which numbers of an action are relative.
 ///
 /// # Errors
 /// The reason: the statistics cannot be written.
-pub fn write(spec: &PolicySpec, stats: &Stats) -> Result<Vec<(String, Vec<u8>)>, String> {
+pub fn write(spec: &PolicySpec, stats: &Stats, mask: &[bool]) -> Result<Vec<(String, Vec<u8>)>, String> {
     let feature = |kind: &str, shape: Vec<usize>| json!({ "type": kind, "shape": shape });
     let [rows, columns] = spec.resolution;
     let mut inputs: Map<String, Json> = Map::new();
@@ -225,7 +233,9 @@ pub fn write(spec: &PolicySpec, stats: &Stats) -> Result<Vec<(String, Vec<u8>)>,
             let relative = spec.relative.then_some(relative);
             [rename, batch, line, tokenizer, device("cpu")].into_iter().chain(relative).chain([normalize]).collect()
         }
-        Family::Groot => vec![rename, batch, groot_files::pack(spec), groot_files::encode(), device("cpu")],
+        Family::Groot => {
+            vec![rename, batch, groot_files::pack(spec, stats, mask), groot_files::encode(), device("cpu")]
+        }
     };
     let absolute = step("absolute_actions_processor", json!({ "enabled": spec.relative }));
     let has_step = match spec.family {
@@ -234,6 +244,7 @@ pub fn write(spec: &PolicySpec, stats: &Stats) -> Result<Vec<(String, Vec<u8>)>,
         Family::Groot | Family::Xvla => false,
     };
     let restore = match spec.family {
+        Family::Groot if spec.relative => groot_files::decode(spec, stats, mask),
         Family::Groot => groot_files::unpack(spec),
         _ => step("unnormalizer_processor", normalizer(outputs)),
     };
@@ -279,5 +290,5 @@ fn tensors(stats: &Stats) -> Result<Vec<u8>, String> {
 
 /// Returns whether a file of a model's folder is one of a processor's: a checkpoint has its own.
 pub fn is_processor_file(name: &str) -> bool {
-    name.starts_with(BEFORE) || name.starts_with(AFTER)
+    name.starts_with(BEFORE) || name.starts_with(AFTER) || name == super::kept::FILE
 }

@@ -1,14 +1,16 @@
-//! The steps of lerobot's processors that are GR00T's own (`processor_groot.py` of lerobot 0.6.1), for actions that are not relative and
-//! one embodiment.
+//! The steps of lerobot's processors that are GR00T's own (`processor_groot.py` of lerobot 0.6.1), for one embodiment.
 
 use serde_json::{Map, Value as Json, json};
 
+use super::groot_groups;
 use super::groot_spec::{CROP, SIDE};
 use super::spec::PolicySpec;
 use crate::data::card::COSMOS;
+use crate::data::lerobot::Stats;
 
 pub const PACK: &str = "groot_n1_7_pack_inputs_v1";
 pub const ENCODE: &str = "groot_n1_7_vlm_encode_v1";
+const DECODE: &str = "groot_n1_7_action_decode_v1";
 const UNPACK: &str = "groot_action_unpack_unnormalize_v2";
 /// Those with statistics in a file beside them.
 pub const HAVE_STATS: [&str; 2] = [PACK, UNPACK];
@@ -18,7 +20,8 @@ fn step(name: &str, config: Json) -> Json {
 }
 
 /// Normalizes and pads, and adds mask and embodiment.
-pub fn pack(spec: &PolicySpec) -> Json {
+pub fn pack(spec: &PolicySpec, stats: &Stats, mask: &[bool]) -> Json {
+    let [raw_stats, modality] = groot_groups::write(spec, stats, mask);
     let (tag, number) = spec.embodiment.clone().unwrap_or_default();
     let mapping = Map::from_iter([(tag.clone(), json!(number))]);
     let config = json!({
@@ -26,7 +29,7 @@ pub fn pack(spec: &PolicySpec) -> Json {
         "max_state_dim": spec.max_state_dim, "max_action_dim": spec.max_action_dim, "language_key": "task",
         "formalize_language": true, "embodiment_tag": tag, "embodiment_mapping": mapping, "normalize_min_max": true,
         "state_dropout_prob": 0.0, "clip_outliers": true, "use_percentiles": false, "video_modality_keys": null,
-        "raw_stats": null, "modality_config": null,
+        "raw_stats": raw_stats, "modality_config": modality,
     });
     step(PACK, config)
 }
@@ -49,6 +52,16 @@ pub fn unpack(spec: &PolicySpec) -> Json {
     step(UNPACK, config)
 }
 
+/// Restores the range of actions by groups, and adds the state to the relative ones.
+pub fn decode(spec: &PolicySpec, stats: &Stats, mask: &[bool]) -> Json {
+    let [raw_stats, modality] = groot_groups::write(spec, stats, mask);
+    let config = json!({
+        "env_action_dim": spec.action_dim, "raw_stats": raw_stats, "modality_config": modality, "use_percentiles": false,
+        "use_relative_action": true, "action_decode_transform": null,
+    });
+    step(DECODE, config)
+}
+
 /// # Errors
 /// The reason: the step does what is not implemented.
 pub fn check_pack(config: &Json) -> Result<(), String> {
@@ -57,9 +70,12 @@ pub fn check_pack(config: &Json) -> Result<(), String> {
     same("formalize_language", json!(true))?;
     same("normalize_min_max", json!(true))?;
     same("clip_outliers", json!(true))?;
-    same("use_percentiles", json!(false))?;
-    // Settings of an NVIDIA's folder: groups of numbers, videos, an order of cameras, states that are hidden here.
-    for key in ["raw_stats", "modality_config", "video_horizon", "video_modality_keys"] {
+    // Groups of numbers have quantiles beside the bounds of all.
+    if config["raw_stats"].is_null() {
+        same("use_percentiles", json!(false))?;
+    }
+    // Settings of an NVIDIA's folder: videos, an order of cameras, states that are hidden here.
+    for key in ["video_horizon", "video_modality_keys"] {
         same(key, Json::Null)?;
     }
     match config["state_dropout_prob"].as_f64().unwrap_or(0.0) == 0.0 {

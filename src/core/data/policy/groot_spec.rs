@@ -2,7 +2,7 @@
 
 use serde_json::Value as Json;
 
-use super::spec::{Family, PolicySpec, cameras, flag, only, size, width};
+use super::spec::{Family, PolicySpec, cameras, flag, only, size, texts, width};
 use crate::config::Normalization;
 use crate::data::card::{groot_backbone, groot_keys};
 
@@ -33,10 +33,8 @@ pub const CROP: usize = 230;
 pub fn read(config: &Json) -> Result<PolicySpec, String> {
     only(config, "n_obs_steps", &[Json::Null, 1.into()])?;
     let keys = groot_keys(config);
-    // Groups of numbers with statistics for each step; actions that a simulator has other signs for.
-    if flag(config, "use_relative_actions")? || flag(keys, "use_relative_action")? {
-        return Err("`use_relative_actions` is true, and relative actions of GR00T are not implemented".to_owned());
-    }
+    let relative = flag(config, "use_relative_actions")? || flag(keys, "use_relative_action")?;
+    // Actions that a simulator has other signs for.
     only(config, "action_decode_transform", &[Json::Null, "auto".into()])?;
     only(keys, "image_target_size", &[Json::Null, [SIDE, SIDE].as_slice().into()])?;
     only(keys, "image_crop_size", &[Json::Null, [CROP, CROP].as_slice().into()])?;
@@ -82,8 +80,8 @@ pub fn read(config: &Json) -> Result<PolicySpec, String> {
         tokenizer: String::new(),
         state_normalization: Normalization::MinMax,
         action_normalization: Normalization::MinMax,
-        relative: false,
-        exclude: Vec::new(),
+        relative,
+        exclude: texts(config, "relative_exclude_joints")?.unwrap_or_default(),
         action_names: Vec::new(),
         masks_padding: true,
         state_token: true,
@@ -95,21 +93,37 @@ pub fn read(config: &Json) -> Result<PolicySpec, String> {
         action_tokenizer: String::new(),
         xvla: None,
         embodiment: None,
+        num_embodiments: size(keys, "max_num_embodiments", 32)?,
     };
-    embodied(spec, tag, size(keys, "max_num_embodiments", 32)?)
+    embodied(spec, tag)
 }
 
 /// The same of this embodiment.
 ///
 /// # Errors
 /// The reason: it is not known, or the policy has fewer.
-fn embodied(spec: PolicySpec, tag: &str, num_embodiments: usize) -> Result<PolicySpec, String> {
-    let Some((_, number)) = EMBODIMENTS.iter().find(|(name, _)| *name == tag) else {
+fn embodied(spec: PolicySpec, tag: &str) -> Result<PolicySpec, String> {
+    let Some(number) = published_number(tag) else {
         let known = EMBODIMENTS.map(|(name, _)| name).join(", ");
         return Err(format!("`embodiment_tag` is {tag:?}; known: {known}"));
     };
-    match usize::try_from(*number).is_ok_and(|number| number < num_embodiments) {
-        true => Ok(PolicySpec { embodiment: Some((tag.to_owned(), *number)), ..spec }),
-        false => Err(format!("`embodiment_tag` {tag:?} is number {number} of `max_num_embodiments` {num_embodiments}")),
+    numbered(spec, tag, number)
+}
+
+/// The number that the published policy has for an embodiment.
+pub fn published_number(name: &str) -> Option<i64> {
+    EMBODIMENTS.iter().find(|(known, _)| *known == name).map(|(_, number)| *number)
+}
+
+/// The same of the embodiment `name`, whose number is `number`. One that lerobot has no name for goes by that of a new one there.
+///
+/// # Errors
+/// The reason: the policy has fewer.
+pub fn numbered(spec: PolicySpec, name: &str, number: i64) -> Result<PolicySpec, String> {
+    let num_embodiments = spec.num_embodiments;
+    let tag = if published_number(name).is_some() { name } else { NEW };
+    match usize::try_from(number).is_ok_and(|number| number < num_embodiments) {
+        true => Ok(PolicySpec { embodiment: Some((tag.to_owned(), number)), ..spec }),
+        false => Err(format!("embodiment {name:?} is number {number} of `max_num_embodiments` {num_embodiments}")),
     }
 }

@@ -10,9 +10,10 @@ use super::augment::augmented;
 use super::chat::Chat;
 use super::fast::Decoded;
 use super::observation::{Learned, Observation};
-use super::scales::{ACTION, STATE, Scales, find, name_of};
+use super::robots::{Robot, embodiment_of};
+use super::scales::{ACTION, STATE, name_of};
 use super::spec::{Family, PolicySpec};
-use super::{files, groot_spec, relative};
+use super::{files, groot_spec, kept, robots};
 use crate::config::Policy;
 use crate::data::card::is_groot;
 use crate::data::decoder::MediaDecoder;
@@ -27,8 +28,11 @@ use crate::message::SampleId;
 
 /// Makes samples for one policy, and actions of what it predicts.
 pub struct PolicyMaker {
+    /// What all samples have in common, and what is the chosen robot's.
     pub(super) spec: PolicySpec,
-    pub(super) scales: Scales,
+    robots: Vec<Robot>,
+    /// Which of them acts; `None`: nobody has said which of several.
+    chosen: Option<usize>,
     /// Writes pictures and task as a chat, of a policy that is told so.
     pub(super) chat: Option<Chat>,
     /// Of a policy that learns actions as tokens.
@@ -60,25 +64,32 @@ impl PolicyMaker {
     ) -> Result<Self, DataError> {
         let wrong = |reason: String| DataError::file(&folders.model.join("config.json"), reason);
         let spec = if is_groot(config) { groot_spec::read(config) } else { PolicySpec::of(config) };
-        let mut spec = spec.map_err(wrong)?;
-        let scales = find(&mut spec, folders.model, &options.policy)?;
+        let mut robots = robots::find(&spec.map_err(wrong)?, folders.model, &options.policy)?;
         let own = read_json_if_exists(&folders.model.join("tokenizer_config.json"))?;
         let mut tokenizer = Tokenizer::open(folders.model, &Json::Null, &own)?;
-        if let Some(rules) = &mut spec.xvla {
-            tokenizer = tokenizer.cut_at(spec.max_prompt)?;
+        if robots[0].spec.xvla.is_some() {
+            tokenizer = tokenizer.cut_at(robots[0].spec.max_prompt)?;
             // lerobot fills up with what the tokenizer calls so.
             let named = own["pad_token"].as_str().or(own["pad_token"]["content"].as_str());
-            rules.pad_token = named.and_then(|token| tokenizer.id(token)).unwrap_or(rules.pad_token);
+            let named = named.and_then(|token| tokenizer.id(token));
+            for rules in robots.iter_mut().filter_map(|robot| robot.spec.xvla.as_mut()) {
+                rules.pad_token = named.unwrap_or(rules.pad_token);
+            }
         }
-        let chat = (spec.family == Family::Groot).then(|| Chat::open(&spec, folders, config, options)).transpose()?;
+        let spec = robots[0].spec.clone();
+        let chat = (spec.family == Family::Groot).then(|| Chat::open(folders, config, options)).transpose()?;
         if chat.is_none() && tokenizer.num_rows() > spec.placeholder + 1 {
             let (ids, rows) = (tokenizer.num_rows(), spec.placeholder + 1);
             return Err(DataError::file(folders.model, format!("its tokenizer has {ids} ids, and the policy {rows}")));
         }
+        let scales = &robots[0].scales;
         let stats = if chat.is_some() { scales.bounds() } else { scales.stats.clone() };
         let tokens = ActionTokens::open(&spec, folders.model, &options.policy.settings, &tokenizer, &own)?;
-        let mut files = files::write(&spec, &stats).map_err(wrong)?;
+        let mut files = files::write(&spec, &stats, &scales.mask).map_err(wrong)?;
         files.extend(tokens.iter().flat_map(ActionTokens::files).cloned());
+        if robots.iter().any(|robot| !robot.name.is_empty()) {
+            files.push((kept::FILE.to_owned(), kept::write(&robots).map_err(wrong)?));
+        }
         Ok(Self {
             settings: options.policy.settings.clone(),
             seed: options.policy.seed,
@@ -88,12 +99,37 @@ impl PolicyMaker {
             num_flawed: Default::default(),
             tokens,
             spec,
-            scales,
+            chosen: (robots.len() == 1).then_some(0),
+            robots,
             chat,
             tokenizer,
             decoder,
             files,
         })
+    }
+
+    /// Lets the robot of this name act; `None`: the only one.
+    ///
+    /// # Errors
+    /// The reason: there is no such, or one of several must be named.
+    pub fn choose(&mut self, name: Option<&str>) -> Result<(), String> {
+        self.chosen = Some(robots::chosen(&self.robots, name)?);
+        self.spec = self.robot()?.spec.clone();
+        Ok(())
+    }
+
+    /// The robot that acts.
+    pub(super) fn robot(&self) -> Result<&Robot, String> {
+        self.chosen.map_or_else(|| robots::chosen(&self.robots, None), Ok).map(|at| &self.robots[at])
+    }
+
+    /// The robot that a set was recorded with.
+    pub(super) fn robot_of(&self, set: &Set) -> Result<&Robot, String> {
+        if self.settings.embodiments.is_empty() {
+            return self.robot();
+        }
+        let name = embodiment_of(&self.settings, set)?;
+        Ok(self.robots.iter().find(|robot| robot.name == name).expect("a robot for each embodiment of the settings"))
     }
 
     /// A sample to learn from: what the step shows, and the actions from there on.
@@ -110,7 +146,8 @@ impl PolicyMaker {
             }
             let text = self.settings.text_target.as_ref().map(|key| step.text(key)).transpose()?;
             let learned = Learned { actions: self.recorded(step)?, text };
-            self.sample(id, &seen, Some(learned), self.domain(Some(step))?)
+            let robot = self.robot_of(step.set()).map_err(DataError::Line)?;
+            self.sample(robot, id, &seen, Some(learned), Self::domain(robot, Some(step))?)
         })
     }
 
@@ -119,7 +156,10 @@ impl PolicyMaker {
     /// # Errors
     /// As [`PolicyMaker::learn`].
     pub(in crate::data) fn ask(&self, id: SampleId, step: &Step) -> Result<Sample, DataError> {
-        guarded(|| self.sample(id, &self.observation(step)?, None, self.domain(Some(step))?))
+        guarded(|| {
+            let robot = self.robot_of(step.set()).map_err(DataError::Line)?;
+            self.sample(robot, id, &self.observation(step)?, None, Self::domain(robot, Some(step))?)
+        })
     }
 
     /// Sees to it that a set has states and actions as the policy's.
@@ -127,7 +167,13 @@ impl PolicyMaker {
     /// # Errors
     /// The reason.
     pub(in crate::data) fn expect(&self, set: &Set) -> Result<(), String> {
-        let spec = &self.spec;
+        let spec = &self.robot_of(set)?.spec;
+        if let Some(key) = spec.xvla.as_ref().and_then(|rules| rules.domain_key.as_ref())
+            && !self.settings.embodiments.is_empty()
+            && set.info().feature(key).is_some()
+        {
+            return Err(format!("its feature {key} says the domain of each frame, and so does policy.embodiments"));
+        }
         for (key, width) in [(&self.settings.state, spec.state_dim), (&self.settings.action, spec.action_dim)] {
             let own = set.info().feature(key).filter(|feature| feature.is_numbers()).map(Feature::width);
             if own != Some(width) {
@@ -165,7 +211,7 @@ impl PolicyMaker {
         let clipped = (clipped > 0).then(|| {
             format!("{clipped} samples have a coefficient below the smallest of the tokenizer of actions, which stands for it")
         });
-        self.scales.notes.iter().cloned().chain(cut).chain(long).chain(clipped).collect()
+        self.robots.iter().flat_map(Robot::notes).chain(cut).chain(long).chain(clipped).collect()
     }
 
     /// A sample that asks for actions: as one to learn from, with actions and weights of 0.
@@ -173,28 +219,10 @@ impl PolicyMaker {
     /// # Errors
     /// A picture of no camera of the policy, none at all, or a state of another length.
     pub fn observe(&self, observation: &Observation) -> Result<Sample, DataError> {
-        guarded(|| self.sample(SampleId(0), observation, None, self.domain(None)?))
-    }
-
-    /// Actions as the robot takes them, `[H, action_dim]`, of what the policy predicts, `[H, max_action_dim]`, in `state`.
-    ///
-    /// # Errors
-    /// A length does not match.
-    pub fn actions(&self, normalized: &[f32], state: &[f32]) -> Result<Vec<f32>, DataError> {
-        let (spec, expected) = (&self.spec, self.spec.horizon * self.spec.max_action_dim);
-        if (normalized.len(), state.len()) != (expected, spec.state_dim) {
-            return Err(DataError::Line(format!(
-                "{} numbers of actions and {} of a state, and {expected} and {} are needed",
-                normalized.len(),
-                state.len(),
-                spec.state_dim
-            )));
-        }
-        let chunks = normalized.chunks(spec.max_action_dim);
-        let mut actions: Vec<f32> = chunks.flat_map(|action| &action[..spec.action_dim]).copied().collect();
-        self.scales.action.restore(&mut actions);
-        relative::to_absolute(&mut actions, state, &self.scales.mask);
-        Ok(actions)
+        guarded(|| {
+            let robot = self.robot().map_err(DataError::Line)?;
+            self.sample(robot, SampleId(0), observation, None, Self::domain(robot, None)?)
+        })
     }
 
     /// Of a policy that writes actions: the token that ends them, and how many it may write.
@@ -285,7 +313,7 @@ impl PolicyMaker {
             }
         }
         let state = step.numbers(&self.settings.state)?;
-        Ok(Observation { images, state, prompt: step.task()?.to_owned() })
+        Ok(Observation { images, state, prompt: step.task()?.to_owned(), begun: Vec::new() })
     }
 
     /// The actions that were recorded from a step on, `[H, action_dim]`, as the robot took them.
@@ -305,19 +333,20 @@ impl PolicyMaker {
 
     #[cfg(test)]
     pub(super) fn sample_with(&self, seen: &Observation, actions: Window) -> Sample {
-        self.sample(SampleId(1), seen, Some(actions.into()), None).unwrap()
+        self.sample(self.robot().unwrap(), SampleId(1), seen, Some(actions.into()), None).unwrap()
     }
 
     #[cfg(test)]
     pub(super) fn sample_of(&self, step: &Step) -> Sample {
-        let domain = self.domain(Some(step)).unwrap();
+        let robot = self.robot_of(step.set()).unwrap();
+        let domain = Self::domain(robot, Some(step)).unwrap();
         let actions = self.recorded(step).unwrap();
-        self.sample(SampleId(0), &self.observation(step).unwrap(), Some(actions.into()), domain).unwrap()
+        self.sample(robot, SampleId(0), &self.observation(step).unwrap(), Some(actions.into()), domain).unwrap()
     }
 
     /// The domain of a step, or of an observation, where the policy has such.
-    fn domain(&self, step: Option<&Step>) -> Result<Option<i64>, DataError> {
-        let Some(rules) = &self.spec.xvla else { return Ok(None) };
+    fn domain(robot: &Robot, step: Option<&Step>) -> Result<Option<i64>, DataError> {
+        let Some(rules) = &robot.spec.xvla else { return Ok(None) };
         step.map_or(Ok(rules.domain), |step| rules.domain_of(step)).map(Some)
     }
 }

@@ -12,6 +12,7 @@
 //! GR00T is told pictures and task as a chat (`chat.rs`), and has a column `embodiment` beside those; `groot_spec.rs` says what its
 //! config means, `groot_files.rs` what is its own in lerobot's processor files.
 
+mod acting;
 mod action_space;
 mod action_tokens;
 mod augment;
@@ -20,13 +21,20 @@ mod chat;
 mod fast;
 mod files;
 mod groot_files;
+mod groot_groups;
+#[cfg(test)]
+mod groot_relative_tests;
 mod groot_spec;
+mod kept;
 mod maker;
 mod normalizer;
 mod observation;
 mod pictures;
 mod prompt;
 mod relative;
+mod robots;
+#[cfg(test)]
+mod robots_tests;
 mod sample;
 mod scales;
 mod spec;
@@ -36,8 +44,10 @@ mod xvla;
 #[cfg(test)]
 mod xvla_tests;
 
+pub use acting::Compared;
 pub use action_space::ActionSpace;
 pub use fast::{Decoded, FastTokenizer, action_tokenizer_files};
 pub use files::is_processor_file;
 pub use maker::PolicyMaker;
 pub use observation::Observation;
+pub use robots::embodiment_of;

@@ -21,7 +21,7 @@ pub struct Normalizer {
 }
 
 impl Normalizer {
-    /// By the statistics of a feature of `width` numbers.
+    /// By the statistics of a feature of `width` numbers; those of a chunk of several steps may differ from step to step.
     ///
     /// # Errors
     /// The reason: a statistic is missing, of another width or not finite.
@@ -57,6 +57,13 @@ impl Normalizer {
             _ => f64::from(self.high[*at]) - f64::from(self.low[*at]),
         };
         (0..self.low.len()).filter(|at| range(at) < CONSTANT).collect()
+    }
+
+    /// Works like [`Normalizer::constants`] for a chunk of steps of `width` numbers: those that are the same at every step.
+    pub fn constants_of(&self, width: usize) -> Vec<usize> {
+        let all = self.constants();
+        let num_steps = self.low.len() / width.max(1);
+        (0..width).filter(|at| all.iter().filter(|it| *it % width == *at).count() >= num_steps.max(1)).collect()
     }
 
     /// Normalizes vectors one after the other, in place.

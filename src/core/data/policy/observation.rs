@@ -13,6 +13,9 @@ pub struct Observation {
     pub state: Vec<f32>,
     /// What it is told to do.
     pub prompt: String,
+    /// The first actions of the chunk that is asked for, one after the other: those that will be executed before it is there. Empty:
+    /// none is begun.
+    pub begun: Vec<f32>,
 }
 
 /// What a sample is learned by.

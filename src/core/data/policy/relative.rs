@@ -34,17 +34,54 @@ fn each(actions: &mut [f32], state: &[f32], mask: &[bool], with: fn(f32, f32) ->
     }
 }
 
+/// The least and the greatest of relative actions at each step of a chunk, `[horizon, width]` each, over all chunks that lie within
+/// an episode of these sets (GR00T).
+///
+/// # Errors
+/// A file is damaged, or no episode has that many steps.
+pub fn bounds_by_step(
+    sets: &[Arc<Set>],
+    keys: (&str, &str),
+    horizon: usize,
+    mask: &[bool],
+) -> Result<[Vec<f32>; 2], DataError> {
+    let len = horizon * mask.len();
+    let [mut low, mut high] = [vec![f32::INFINITY; len], vec![f32::NEG_INFINITY; len]];
+    for set in sets {
+        each_chunk(set, keys, horizon, mask, |chunk| {
+            for (value, (low, high)) in chunk.iter().zip(low.iter_mut().zip(&mut high)) {
+                (*low, *high) = (low.min(*value), high.max(*value));
+            }
+        })?;
+    }
+    match low.first().is_some_and(|low| low.is_finite()) {
+        true => Ok([low, high]),
+        false => Err(too_short(&sets[0], horizon)),
+    }
+}
+
 /// Statistics of relative actions: over all chunks of `horizon` steps that lie within an episode.
 ///
 /// # Errors
 /// A file is damaged, or no episode has that many steps.
-pub fn stats(
+pub fn stats(set: &Arc<Set>, keys: (&str, &str), horizon: usize, mask: &[bool]) -> Result<FeatureStats, DataError> {
+    let mut running = Running::new(mask.len());
+    each_chunk(set, keys, horizon, mask, |chunk| running.add(chunk))?;
+    running.finish().ok_or_else(|| too_short(set, horizon))
+}
+
+fn too_short(set: &Set, horizon: usize) -> DataError {
+    DataError::file(set.folder(), format!("has no episode of {horizon} frames, and relative actions need one"))
+}
+
+/// Calls `with` for the relative actions of each chunk that lies within an episode.
+fn each_chunk(
     set: &Arc<Set>,
     (state, action): (&str, &str),
     horizon: usize,
     mask: &[bool],
-) -> Result<FeatureStats, DataError> {
-    let mut running = Running::new(mask.len());
+    mut with: impl FnMut(&[f32]),
+) -> Result<(), DataError> {
     for number in 0..set.blocks(0).len() {
         // Chunks that end within the episode begin so many frames before its last one.
         let block = set.open_block(number, horizon - 1)?;
@@ -53,10 +90,8 @@ pub fn stats(
             let step = block.step(at);
             let mut chunk = step.window(action, &steps)?.values;
             to_relative(&mut chunk, &step.numbers(state)?, mask);
-            running.add(&chunk);
+            with(&chunk);
         }
     }
-    running.finish().ok_or_else(|| {
-        DataError::file(set.folder(), format!("has no episode of {horizon} frames, and relative actions need one"))
-    })
+    Ok(())
 }

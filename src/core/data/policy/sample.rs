@@ -7,7 +7,9 @@ use image::RgbImage;
 use super::action_tokens::{ActionTokens, Answer};
 use super::maker::PolicyMaker;
 use super::observation::{Learned, Observation};
-use super::spec::Family;
+use super::robots::Robot;
+use super::scales::Scales;
+use super::spec::{Family, PolicySpec};
 use super::xvla::Rules;
 use super::{pictures, prompt, relative};
 use crate::data::column::{ColumnValues, SampleColumn};
@@ -23,18 +25,18 @@ impl PolicyMaker {
     /// A picture of no camera of the policy, none at all, a number that is not finite, or too many tokens.
     pub(super) fn sample(
         &self,
+        Robot { spec, scales, .. }: &Robot,
         id: SampleId,
         seen: &Observation,
         learned: Option<Learned>,
         domain: Option<i64>,
     ) -> Result<Sample, DataError> {
-        let spec = &self.spec;
         expect_finite("the state", &seen.state, spec.state_dim)?;
         let mut state = seen.state.clone();
-        self.scales.state.normalize(&mut state);
+        scales.state.normalize(&mut state);
         let (actions, text) = learned.map_or((None, None), |learned| (Some(learned.actions), learned.text));
         let is_asked = actions.is_none();
-        let (values, weights) = self.targets(&seen.state, actions)?;
+        let (values, weights) = self.targets(spec, scales, &seen.state, actions)?;
         let answer = match (&self.tokens, is_asked) {
             (None, _) => None,
             (Some(tokens), true) => Some(Answer { ids: tokens.bos().into_iter().collect(), ..Answer::default() }),
@@ -65,7 +67,7 @@ impl PolicyMaker {
             columns.push(column("state", 1, vec![spec.max_state_dim], ColumnValues::F32(state)));
         }
         columns.extend(domain.map(|domain| number("domain", domain)));
-        columns.extend(self.chat.as_ref().map(|chat| number("embodiment", chat.embodiment)));
+        columns.extend(spec.embodiment.as_ref().map(|(_, own)| number("embodiment", *own)));
         let mut sample = sample.with_columns(columns);
         sample.meta.num_targets = num_targets;
         Ok(sample)
@@ -171,14 +173,19 @@ impl PolicyMaker {
     }
 
     /// Normalized actions and their weights in the loss, `[H, max_action_dim]` each.
-    fn targets(&self, state: &[f32], actions: Option<Window>) -> Result<(Vec<f32>, Vec<f32>), DataError> {
-        let spec = &self.spec;
+    fn targets(
+        &self,
+        spec: &PolicySpec,
+        scales: &Scales,
+        state: &[f32],
+        actions: Option<Window>,
+    ) -> Result<(Vec<f32>, Vec<f32>), DataError> {
         let len = spec.horizon * spec.max_action_dim;
         let (mut padded, mut weights) = (vec![0.0; len], vec![0.0; len]);
         let Some(Window { mut values, is_pad }) = actions else { return Ok((padded, weights)) };
         expect_finite("an action", &values, spec.horizon * spec.action_dim)?;
-        relative::to_relative(&mut values, state, &self.scales.mask);
-        self.scales.action.normalize(&mut values);
+        relative::to_relative(&mut values, state, &scales.mask);
+        scales.action.normalize(&mut values);
         let masks_padding = self.settings.mask_padding.unwrap_or(spec.masks_padding);
         let rows = padded.chunks_mut(spec.max_action_dim).zip(weights.chunks_mut(spec.max_action_dim));
         for ((to, weights), (action, is_pad)) in rows.zip(values.chunks(spec.action_dim).zip(is_pad)) {

@@ -4,14 +4,15 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::files;
+use super::groot_groups;
+use super::kept::Kept;
 use super::normalizer::Normalizer;
 use super::relative;
 use super::spec::{Family, PolicySpec};
 use super::xvla::Rules;
 use crate::config::{Normalization, Policy};
 use crate::data::error::DataError;
-use crate::data::lerobot::{Dtype, FeatureStats, Set, Stats, command};
-use crate::data::processor::PolicyOptions;
+use crate::data::lerobot::{Dtype, Feature, FeatureStats, Set, Stats, command};
 
 /// lerobot's names of a state and of actions.
 pub const STATE: &str = "observation.state";
@@ -43,23 +44,44 @@ impl Scales {
     }
 }
 
-/// Settles what `spec` leaves to the data, and finds the scales.
+/// Settles what `spec` leaves to the data, and finds the scales: of these sets, or without such of `kept` or of the model's folder.
 ///
 /// # Errors
 /// Named by the set or the folder: features that do not fit the policy or each other, statistics that are missing.
-pub fn find(spec: &mut PolicySpec, folder: &Path, options: &PolicyOptions) -> Result<Scales, DataError> {
-    let settings = &options.settings;
+pub fn find(
+    spec: &mut PolicySpec,
+    folder: &Path,
+    settings: &Policy,
+    sets: &[Arc<Set>],
+    kept: Option<&Kept>,
+) -> Result<Scales, DataError> {
     let saved = files::read(folder)?;
     if let Some((relative, exclude, names)) = saved.as_ref().and_then(|saved| saved.relative.clone()) {
         (spec.relative, spec.exclude) = (relative, exclude);
         spec.action_names = if names.is_empty() { std::mem::take(&mut spec.action_names) } else { names };
     }
     let of_files = saved.as_ref().and_then(|saved| saved.embodiment.as_ref());
-    if let Some((tag, of_files)) = spec.embodiment.as_ref().map(|(tag, _)| tag).zip(of_files).filter(|(a, b)| a != b) {
-        let reason =
-            format!("its config.json has the embodiment_tag {tag:?}, and its policy_preprocessor.json {of_files:?}");
-        return Err(DataError::file(folder, reason));
+    if let (Some((tag, number)), Some((of_files, mapped))) = (&mut spec.embodiment, of_files)
+        && settings.embodiments.is_empty()
+        && kept.is_none()
+    {
+        if tag != of_files {
+            let reason = format!(
+                "its config.json has the embodiment_tag {tag:?}, and its policy_preprocessor.json {of_files:?}"
+            );
+            return Err(DataError::file(folder, reason));
+        }
+        *number = mapped.unwrap_or(*number);
+        if *number < 0 || *number >= spec.num_embodiments as i64 {
+            let reason =
+                format!("its policy_preprocessor.json has the embodiment {number} of {}", spec.num_embodiments);
+            return Err(DataError::file(folder, reason));
+        }
     }
+    if let Some(saved) = saved.as_ref().filter(|_| spec.family == Family::Groot) {
+        spec.relative = saved.mask.is_some();
+    }
+    let of_groups = saved.as_ref().and_then(|saved| saved.mask.clone()).filter(|_| sets.is_empty() && kept.is_none());
     spec.relative = settings.relative_actions.unwrap_or(spec.relative);
     spec.exclude = settings.exclude.clone().unwrap_or_else(|| std::mem::take(&mut spec.exclude));
     let of_folder = saved.as_ref().map_or((None, None), |saved| (saved.state, saved.action));
@@ -68,20 +90,30 @@ pub fn find(spec: &mut PolicySpec, folder: &Path, options: &PolicyOptions) -> Re
     if let Some(rules) = spec.xvla.take() {
         spec.xvla = Some(of_xvla(rules, folder, saved.as_ref(), settings, spec.relative)?);
     }
-    let sets = options.sets.iter().flat_map(|file| &file.path.0).map(|path| Set::open(Path::new(path)).map(Arc::new));
-    let sets = sets.collect::<Result<Vec<_>, _>>()?;
-    let stats = match sets.is_empty() {
-        true => {
-            let stats = saved.unwrap_or_default().stats;
+    let stats = match (sets.is_empty(), kept) {
+        (true, Some(kept)) => {
+            (spec.state_dim, spec.action_dim) = (kept.state_dim, kept.action_dim);
+            spec.action_names.clone_from(&kept.action_names);
+            kept.stats.clone()
+        }
+        (true, None) => {
+            let mut stats = saved.unwrap_or_default().stats;
+            if let (Some(mask), Some(own)) = (&of_groups, stats.0.get_mut(ACTION)) {
+                own.values_mut().for_each(|values| values.truncate(spec.horizon * mask.len()));
+            }
             let width = |key: &str, mode| match mode {
                 Normalization::Identity => None,
                 _ => stats.0.get(key).and_then(|stats| stats.get("mean").or(stats.get("min"))).map(Vec::len),
             };
             spec.state_dim = width(STATE, spec.state_normalization).unwrap_or(spec.state_dim);
-            spec.action_dim = width(ACTION, spec.action_normalization).unwrap_or(spec.action_dim);
+            spec.action_dim = match &of_groups {
+                // A folder may have more steps than its policy.
+                Some(mask) => mask.len(),
+                None => width(ACTION, spec.action_normalization).unwrap_or(spec.action_dim),
+            };
             stats
         }
-        false => of_sets(spec, settings, &sets)?,
+        (false, _) => of_sets(spec, settings, sets)?,
     };
     for (what, width, most) in
         [("state", spec.state_dim, spec.max_state_dim), ("action", spec.action_dim, spec.max_action_dim)]
@@ -102,12 +134,14 @@ pub fn find(spec: &mut PolicySpec, folder: &Path, options: &PolicyOptions) -> Re
         |key: &str, mode, width| Normalizer::new(mode, stats.0.get(key), width).map_err(|reason| wrong(key, reason));
     let bounded = |scale: Normalizer| if spec.family == Family::Groot { scale.bounded() } else { scale };
     let state = bounded(scale(STATE, spec.state_normalization, spec.state_dim)?);
-    let action = bounded(scale(ACTION, spec.action_normalization, spec.action_dim)?);
-    let mask = match spec.relative {
-        true => relative::mask(spec.action_dim, &spec.action_names, &spec.exclude),
-        false => Vec::new(),
+    let num_scaled = if spec.scales_by_step() { spec.horizon * spec.action_dim } else { spec.action_dim };
+    let action = bounded(scale(ACTION, spec.action_normalization, num_scaled)?);
+    let mask = match (spec.relative, of_groups) {
+        (false, _) => Vec::new(),
+        (true, Some(mask)) => mask,
+        (true, None) => relative::mask(spec.action_dim, &spec.action_names, &spec.exclude),
     };
-    let mut notes = notes(&sets, settings, [&state, &action]);
+    let mut notes = notes(sets, settings, [&state, &action]);
     notes.extend(spec.xvla.as_ref().and_then(|rules| rules.note.clone()));
     Ok(Scales { state, action, mask, stats, notes })
 }
@@ -189,8 +223,8 @@ fn of_sets(spec: &mut PolicySpec, settings: &Policy, sets: &[Arc<Set>]) -> Resul
                 continue;
             }
             let stats: FeatureStats = match name == ACTION && spec.relative {
-                true => relative::stats(set, (&settings.state, own), spec.horizon, &mask)?,
-                false => set.stats()?.0.remove(own).ok_or_else(|| {
+                true if !spec.scales_by_step() => relative::stats(set, (&settings.state, own), spec.horizon, &mask)?,
+                _ => set.stats()?.0.remove(own).ok_or_else(|| {
                     DataError::file(set.folder(), format!("has no statistics of {own}: {}", command(set.folder())))
                 })?,
             };
@@ -198,10 +232,18 @@ fn of_sets(spec: &mut PolicySpec, settings: &Policy, sets: &[Arc<Set>]) -> Resul
         }
         parts.push(part);
     }
-    match parts.len() {
-        1 => Ok(parts.swap_remove(0)),
-        _ => Stats::joined(&parts).map_err(|reason| DataError::file(sets[0].folder(), reason)),
+    let all = match parts.len() {
+        1 => parts.swap_remove(0),
+        _ => Stats::joined(&parts).map_err(|reason| DataError::file(sets[0].folder(), reason))?,
+    };
+    if !spec.scales_by_step() {
+        return Ok(all);
     }
+    let relative = relative::bounds_by_step(sets, (&settings.state, &settings.action), spec.horizon, &mask)?;
+    groot_groups::bounds(&all, relative, &mask).map_err(|reason| {
+        let folder = sets[0].folder();
+        DataError::file(folder, format!("{reason}: {}", command(folder)))
+    })
 }
 
 /// The policy's name of a camera of the data.
@@ -213,7 +255,8 @@ fn notes(sets: &[Arc<Set>], settings: &Policy, scales: [&Normalizer; 2]) -> Vec<
     let mut notes = Vec::new();
     for (scale, key) in scales.into_iter().zip([&settings.state, &settings.action]) {
         let names = sets.first().and_then(|set| set.info().feature(key)).map(|feature| feature.names.as_slice());
-        for at in scale.constants() {
+        let width = sets.first().and_then(|set| set.info().feature(key)).map_or(0, Feature::width);
+        for at in scale.constants_of(width) {
             let name = names.and_then(|names| names.get(at)).map_or(format!("number {at}"), |name| format!("{name:?}"));
             notes.push(format!("{key}: {name} is the same in all of the data, so nothing can be learned of its scale"));
         }

@@ -103,6 +103,7 @@ pub struct PolicySpec {
     pub action_tokenizer: String,
     pub state_normalization: Normalization,
     pub action_normalization: Normalization,
+    /// Actions are relative to the state. GR00T's have scales of their own for each step then.
     pub relative: bool,
     pub exclude: Vec<String>,
     /// Names of the numbers of an action, which `exclude` goes by.
@@ -120,8 +121,10 @@ pub struct PolicySpec {
     pub max_written_tokens: usize,
     /// What X-VLA does otherwise.
     pub xvla: Option<Rules>,
-    /// The embodiment of all samples, of a policy that has several: its name, and its number.
+    /// The embodiment of all samples, of a policy that has several: the name that lerobot has for it, and its number.
     pub embodiment: Option<(String, i64)>,
+    /// Embodiments that the policy has parameters for; 1: it tells none apart.
+    pub num_embodiments: usize,
 }
 
 impl PolicySpec {
@@ -186,11 +189,7 @@ impl PolicySpec {
         if mode("VISUAL", Normalization::Identity)? != Normalization::Identity {
             return Err("`normalization_mapping.VISUAL` is not IDENTITY, which is not implemented".to_owned());
         }
-        let texts = |key: &str| match &config[key] {
-            Json::Null => Ok(None),
-            Json::Array(names) => Ok(Some(names.iter().map(|it| it.as_str().unwrap_or_default().to_owned()).collect())),
-            other => Err(format!("`{key}` is {other}, not a list of names")),
-        };
+        let texts = |key: &str| texts(config, key);
         let has_digits = matches!(family, Family::Pi05 | Family::Pi0Fast);
         let state_token = match (&xvla, &config["sizes"]["state_token"]) {
             (Some(rules), _) => rules.reads_state,
@@ -242,6 +241,7 @@ impl PolicySpec {
             } as i64,
             max_action_tokens: size("max_action_tokens", 256)?,
             max_written_tokens: size("max_decoding_steps", 256)?,
+            num_embodiments: xvla.as_ref().map_or(1, |rules| rules.num_domains.max(0) as usize),
             xvla,
             embodiment: None,
         })
@@ -257,6 +257,11 @@ impl PolicySpec {
             return Err("`input_features` has no camera, of the type VISUAL, which X-VLA needs".to_owned());
         }
         Ok(self)
+    }
+
+    /// Returns whether actions have scales of their own at each step of a chunk.
+    pub fn scales_by_step(&self) -> bool {
+        self.family == Family::Groot && self.relative
     }
 
     /// Patches of a picture, down and across.
@@ -300,6 +305,15 @@ pub(super) fn width(config: &Json, holder: &str, key: &str, most: usize) -> Resu
             Some(width) if (1..=most).contains(&width) => Ok(width),
             _ => Err(format!("`{holder}.{key}.shape` is [{value}], and at most {most} numbers fit")),
         },
+    }
+}
+
+/// A list of names.
+pub(super) fn texts(config: &Json, key: &str) -> Result<Option<Vec<String>>, String> {
+    match &config[key] {
+        Json::Null => Ok(None),
+        Json::Array(names) => Ok(Some(names.iter().map(|it| it.as_str().unwrap_or_default().to_owned()).collect())),
+        other => Err(format!("`{key}` is {other}, not a list of names")),
     }
 }
 

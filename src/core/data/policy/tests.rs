@@ -286,6 +286,15 @@ fn processor_files_hold_all_that_serving_needs() {
     let state = &observation.state;
     assert_eq!(served.actions(&normalized, state).unwrap(), trained.actions(&normalized, state).unwrap());
 
+    // The first actions of a chunk are brought to the model's numbers as those that are learned are.
+    let (recorded, sample) = (trained.recorded(&step).unwrap().values, trained.sample_of(&step));
+    assert_eq!(served.begun(&recorded[..6], state).unwrap(), column(&sample, "actions")[..10]);
+    for (begun, part) in
+        [(&recorded[..5], "5 numbers of begun actions"), (&recorded[..], "fewer than 4"), (&[f32::NAN; 3], "NaN")]
+    {
+        assert!(served.begun(begun, state).unwrap_err().to_string().contains(part), "{part}");
+    }
+
     let wrong = |change: &dyn Fn(&mut Observation)| {
         let mut observation = observation.clone();
         change(&mut observation);
@@ -360,8 +369,12 @@ fn a_policy_may_go_by_its_state_alone() {
     let sample = bench.sample(&config, Policy::default(), 0);
     assert!(sample.media.is_empty() && !sample.input_ids.contains(&399) && sample.meta.num_targets > 0);
     let maker = bench.maker(&config, Policy::default());
-    let seen =
-        Observation { images: vec![(CAMERA.into(), RgbImage::new(4, 4))], state: vec![0.0; 3], prompt: "go".into() };
+    let seen = Observation {
+        images: vec![(CAMERA.into(), RgbImage::new(4, 4))],
+        state: vec![0.0; 3],
+        prompt: "go".into(),
+        begun: Vec::new(),
+    };
     assert!(maker.observe(&seen).unwrap_err().to_string().contains("a picture observation.images.front"));
     assert!(maker.observe(&Observation { images: Vec::new(), ..seen }).unwrap().media.is_empty());
 }

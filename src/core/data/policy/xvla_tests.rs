@@ -110,7 +110,7 @@ fn pictures_are_normalized_and_fitted_as_lerobot_does() {
     assert_eq!(sample(&plain, Policy::default()).media[0].num_features, 3 * 4 + 1);
     let maker = open(&plain, Policy::default()).unwrap();
     let images = vec![(CAMERA.to_owned(), RgbImage::new(32, 32))];
-    let seen = Observation { images, state: vec![0.0; 3], prompt: "go".into() };
+    let seen = Observation { images, state: vec![0.0; 3], prompt: "go".into(), begun: Vec::new() };
     let error = maker.observe(&seen).unwrap_err().to_string();
     assert!(error.contains("has a picture of 32×32, and the policy takes 48×64: resize_imgs_with_padding"), "{error}");
 }
@@ -120,7 +120,7 @@ fn prompts_have_one_length() {
     let (config, golden) = (json_of("config.json"), json_of("expected.json"));
     let ids = |config: &Json, prompt: &str| {
         let images = vec![(CAMERA.to_owned(), RgbImage::new(64, 48))];
-        let seen = Observation { images, state: vec![0.0; 3], prompt: prompt.to_owned() };
+        let seen = Observation { images, state: vec![0.0; 3], prompt: prompt.to_owned(), begun: Vec::new() };
         open(config, Policy::default()).unwrap().observe(&seen).unwrap().input_ids[7..].to_vec()
     };
     for (prompt, theirs) in golden["prompts"].as_object().unwrap() {
@@ -207,7 +207,7 @@ fn processor_files_are_lerobots() {
     }
     let served = open_in(folder.path(), &saved, &ProcessorOptions::default()).unwrap();
     let images = vec![(CAMERA.to_owned(), RgbImage::new(64, 48))];
-    let seen = Observation { images, state: vec![0.5; 3], prompt: "open".into() };
+    let seen = Observation { images, state: vec![0.5; 3], prompt: "open".into(), begun: Vec::new() };
     let asked = served.observe(&seen).unwrap();
     assert_eq!(asked, trained.observe(&seen).unwrap());
     assert_eq!(column(&asked, "domain"), &ColumnValues::I64(vec![6]));

@@ -68,7 +68,8 @@ fn episode(
     while !scene.is_over(told) {
         let seen = if is_blanked { blank() } else { picture(&scene) };
         let images = vec![(CAMERA.to_owned(), seen)];
-        let actions = policy.act(&Observation { images, state: scene.state(), prompt: instruction(told) }, moment)?;
+        let actions = policy
+            .act(&Observation { images, state: scene.state(), prompt: instruction(told), begun: Vec::new() }, moment)?;
         actions.check()?;
         if actions.width != 2 {
             return Err(format!("Pads takes actions of 2 values, the policy makes {}", actions.width));

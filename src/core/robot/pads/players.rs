@@ -22,6 +22,7 @@ pub fn spec(name: &str) -> PolicySpec {
         chunk_size: CHUNK_SIZE,
         num_executed: NUM_EXECUTED,
         reads_prompt: true,
+        continues_chunks: false,
     }
 }
 

@@ -10,6 +10,9 @@ use image::RgbImage;
 const PROMPTS: [&str; 6] =
     ["prompt", "task", "task_description", "instruction", "instructions", "language_instruction"];
 
+/// The name under which clients send the actions that are being executed.
+const BEGUN: &str = "action_prefix";
+
 /// A part of an observation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Part {
@@ -17,6 +20,8 @@ enum Part {
     Camera(usize),
     State,
     Prompt,
+    /// Actions of the chunk that are being executed.
+    Begun,
     /// The field is not read.
     Nothing,
 }
@@ -32,7 +37,7 @@ pub struct Names {
 }
 
 impl Names {
-    /// `rules` are `FIELD=PART`, where a part is a camera, `state`, `prompt` or `-` for a field that is not read; several fields of
+    /// `rules` are `FIELD=PART`, where a part is a camera, `state`, `prompt`, `action_prefix` or `-` for a field that is not read; several fields of
     /// the state are put end to end in the order of their rules. `without` are cameras that clients need not send, `prompt` what
     /// is read where they send none.
     ///
@@ -57,6 +62,7 @@ impl Names {
             let part = match part {
                 "state" => Part::State,
                 "prompt" => Part::Prompt,
+                BEGUN => Part::Begun,
                 "-" => Part::Nothing,
                 name => Part::Camera(camera(name)?),
             };
@@ -84,7 +90,7 @@ impl Names {
         let is_alone =
             self.spec.cameras.len() == 1 && fields.iter().filter(|(_, field)| is_picture(field)).count() == 1;
         let mut images: Vec<Option<RgbImage>> = vec![None; self.spec.cameras.len()];
-        let (mut states, mut prompt) = (Vec::new(), None);
+        let (mut states, mut prompt, mut begun) = (Vec::new(), None, None);
         for (path, field) in fields {
             let at = |error: String| format!("{path}: {error}");
             let rule = self.rules.iter().position(|(name, _)| name == path);
@@ -98,6 +104,7 @@ impl Names {
                     _ => return Err(at("the prompt is no text".to_owned())),
                 },
                 Some(Part::State) => states.push((rule, numbers(field).map_err(at)?)),
+                Some(Part::Begun) if begun.is_none() => begun = Some(self.begun(field).map_err(at)?),
                 Some(Part::Nothing) => {}
                 Some(_) => {
                     return Err(at("another field of the message is the same part of the observation".to_owned()));
@@ -122,7 +129,28 @@ impl Names {
             None if self.spec.reads_prompt => return Err("no prompt, and no --prompt of the server".to_owned()),
             prompt => prompt.unwrap_or_default(),
         };
-        Ok(Observation { images, state: self.state(states)?, prompt })
+        Ok(Observation { images, state: self.state(states)?, prompt, begun: begun.unwrap_or_default() })
+    }
+
+    /// The first actions of a chunk, `[steps, width]` or one after the other.
+    fn begun(&self, field: &Field<'_>) -> Result<Vec<f32>, String> {
+        let (width, chunk) = (self.spec.action_width, self.spec.chunk_size);
+        if !self.spec.continues_chunks {
+            return Err("this policy cannot go on with a chunk that has begun (--map FIELD=-)".to_owned());
+        }
+        let values = match field {
+            Field::Numbers(numbers) => numbers.clone(),
+            Field::Array(array) => array.numbers()?,
+            _ => return Err("the begun actions are no numbers".to_owned()),
+        };
+        if values.len() % width.max(1) > 0 || values.len() >= width * chunk {
+            let count = values.len();
+            return Err(format!("{count} values of begun actions, and an action has {width}, a chunk {chunk} actions"));
+        }
+        match values.iter().find(|value| !(**value as f32).is_finite()) {
+            Some(value) => Err(format!("a begun action with {value}")),
+            None => Ok(values.iter().map(|&value| value as f32).collect()),
+        }
     }
 
     /// What a field is by its name alone.
@@ -135,6 +163,7 @@ impl Names {
             Some((number, _)) => Some(Part::Camera(number)),
             None if name == "state" => Some(Part::State),
             None if PROMPTS.contains(&name) => Some(Part::Prompt),
+            None if name == BEGUN => Some(Part::Begun),
             None => None,
         }
     }

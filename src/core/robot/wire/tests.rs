@@ -30,6 +30,35 @@ fn observation<'a>(change: impl FnOnce(&mut Vec<(Value<'a>, Value<'a>)>)) -> Vec
     write(&Value::Map(entries))
 }
 
+/// Actions that are being executed come with an observation, where the policy can go on with them.
+#[test]
+fn begun_actions_are_a_field() {
+    let message = observation(|fields| {
+        fields.push((Value::Text("action_prefix"), array(Keys::Bytes, &[1, 2], &STATE_BYTES)));
+    });
+    let observed = |continues_chunks: bool, message: &[u8]| {
+        let spec = crate::robot::PolicySpec { continues_chunks, ..pads::spec("test") };
+        let names = Names::new(&spec, &[], &[], None).unwrap();
+        let value = read(message).unwrap();
+        names.observation(&super::fields::fields(&value, Keys::Bytes).unwrap())
+    };
+    assert_eq!(observed(true, &message).unwrap().begun, STATE);
+    assert!(observed(true, &observation(|_| ())).unwrap().begun.is_empty());
+    assert!(observed(false, &message).unwrap_err().contains("cannot go on with a chunk"));
+    for (shape, values, part) in [
+        (vec![3], vec![0.5; 3], "3 values"),
+        (vec![8, 2], vec![0.5; 16], "16 values"),
+        (vec![1, 2], vec![f32::NAN; 2], "NaN"),
+    ] {
+        let bytes: Vec<u8> = values.iter().flat_map(|value: &f32| value.to_le_bytes()).collect();
+        let message = observation(|fields| {
+            fields.push((Value::Text("action_prefix"), floats(Keys::Bytes, "<f4", &shape, &bytes)));
+        });
+        let error = observed(true, &message).unwrap_err();
+        assert!(error.starts_with("action_prefix: ") && error.contains(part), "{error}");
+    }
+}
+
 fn asked(heard: Heard) -> (Observation, Moment) {
     match heard {
         Heard::Ask(observation, moment) => (*observation, moment),

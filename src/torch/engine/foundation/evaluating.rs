@@ -14,6 +14,8 @@ pub(super) struct Evaluating {
     pub(super) outputs: Vec<(SampleId, Vec<i64>)>,
     /// Pictures and clips that were made, as files.
     pub(super) made: Vec<(SampleId, String)>,
+    /// Actions that were predicted.
+    pub(super) acted: Vec<(SampleId, Vec<f32>)>,
     /// Packs that are to be continued or whose samples are to be made, those of other replicas included that this rank takes part in, and that were.
     pub(super) num_to_continue: usize,
     pub(super) num_continued: usize,
@@ -25,7 +27,9 @@ impl Evaluating {
         let num_to_continue = if one_by_one(purpose) { num_packs } else { 0 };
         let (scores, outputs, made, is_silent, num_targets, num_continued) =
             (None, Vec::new(), Vec::new(), false, 0, 0);
-        let new = Self { purpose, scores, is_silent, num_targets, outputs, made, num_to_continue, num_continued };
+        let acted = Vec::new();
+        let new =
+            Self { purpose, scores, is_silent, num_targets, outputs, made, acted, num_to_continue, num_continued };
         purpose.is_evaluation().then_some(new)
     }
 
@@ -33,14 +37,16 @@ impl Evaluating {
     pub fn generates(&self) -> Option<u32> {
         match self.purpose {
             Purpose::Generate { max_new_tokens } => Some(max_new_tokens),
-            Purpose::Train | Purpose::Score { .. } | Purpose::Sample { .. } => None,
+            Purpose::Train | Purpose::Score { .. } | Purpose::Sample { .. } | Purpose::Act { .. } => None,
         }
     }
 
     /// Says what the noise of its samples is for.
     pub fn noise(&self) -> NoisePurpose {
         match self.purpose {
-            Purpose::Score { draw } | Purpose::Sample { draw } => NoisePurpose::Evaluation(draw),
+            Purpose::Score { draw } | Purpose::Sample { draw } | Purpose::Act { draw } => {
+                NoisePurpose::Evaluation(draw)
+            }
             Purpose::Train | Purpose::Generate { .. } => NoisePurpose::Evaluation(0),
         }
     }
@@ -58,11 +64,12 @@ impl Evaluating {
             num_correct: (!self.is_silent).then_some(correct as u64),
             outputs: std::mem::take(&mut self.outputs),
             made: std::mem::take(&mut self.made),
+            acted: std::mem::take(&mut self.acted),
         }
     }
 }
 
 /// Packs are done one after the other, and not by the schedule of a step.
 pub(super) fn one_by_one(purpose: Purpose) -> bool {
-    matches!(purpose, Purpose::Generate { .. } | Purpose::Sample { .. })
+    matches!(purpose, Purpose::Generate { .. } | Purpose::Sample { .. } | Purpose::Act { .. })
 }

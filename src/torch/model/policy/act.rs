@@ -47,6 +47,38 @@ impl Acting for TwoStreams {
         x
     }
 
+    fn act_after(
+        &self,
+        columns: &Columns,
+        cu_seqlens: &[usize],
+        features: &[Tensor],
+        noise: &Tensor,
+        num_steps: usize,
+        given: &Tensor,
+    ) -> Option<Tensor> {
+        if !self.network.config.has_condition() {
+            return None;
+        }
+        let _no_grad = tch::no_grad_guard();
+        let (device, horizon) = (self.network.device, self.network.config.horizon);
+        let seen = self.see(columns, cu_seqlens, features.first());
+        let (num_samples, delay) = (cu_seqlens.len() as i64 - 1, given.size()[1]);
+        let given = given.to_device(device).to_kind(Kind::Float);
+        let with_given = |x: &Tensor| {
+            let rest = x.unflatten(0, [num_samples, horizon]).narrow(1, delay, horizon - delay);
+            Tensor::cat(&[&given, &rest], 1).flatten(0, 1)
+        };
+        let is_free =
+            Tensor::arange(horizon, (Kind::Int64, device)).ge(delay).to_kind(Kind::Float).repeat([num_samples]);
+        let mut x = with_given(&noise.to_device(device).to_kind(Kind::Float));
+        for step in 0..num_steps {
+            let time = f64::from((1.0 - step as f64 / num_steps as f64) as f32);
+            let velocity = self.velocity(&seen, &x, &(&is_free * time));
+            x = with_given(&(x - velocity / num_steps as f64));
+        }
+        Some(x)
+    }
+
     fn device(&self) -> Device {
         self.network.device
     }
@@ -87,7 +119,7 @@ impl TwoStreams {
         Seen { layout, keys, state }
     }
 
-    /// The velocity at noised actions `[N·H, A]` and times `[N]`.
+    /// The velocity at noised actions `[N·H, A]` and times `[N]`, or `[N·H]` where each has its own.
     fn velocity(&self, seen: &Seen, noised: &Tensor, times: &Tensor) -> Tensor {
         let Network { embed, layers, head, kind, .. } = &self.network;
         let (mut x, condition) = embed.actions.part.forward(noised, times, seen.state.as_ref(), *kind);

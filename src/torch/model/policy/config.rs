@@ -128,11 +128,14 @@ pub struct PolicyOptions {
     pub flow_weight: f64,
     /// Of the loss of the tokens behind a prompt, which the prefix's stream predicts and actions do not see; 0: there is none.
     pub token_weight: f64,
+    /// The most actions at the begin of a chunk that a draw is given as they are, and that it does not learn: the policy goes on
+    /// with a chunk then (real-time chunking).
+    pub max_delay: u32,
 }
 
 impl Default for PolicyOptions {
     fn default() -> PolicyOptions {
-        PolicyOptions { noise_draws: 1, insulate: false, flow_weight: 1.0, token_weight: 0.0 }
+        PolicyOptions { noise_draws: 1, insulate: false, flow_weight: 1.0, token_weight: 0.0, max_delay: 0 }
     }
 }
 

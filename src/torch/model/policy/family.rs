@@ -112,6 +112,11 @@ impl RobotPolicy for PolicyFamily {
         self.config.options
     }
 
+    /// Where each action has a time of its own in the norms, those that are given have that of no noise.
+    fn continues_chunks(&self) -> bool {
+        self.config.has_condition()
+    }
+
     fn is_of_prefix(&self, name: &str) -> bool {
         self.config.is_of_prefix(name)
     }

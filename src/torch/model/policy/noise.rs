@@ -16,7 +16,12 @@ pub struct Noise {
     pub noise: Tensor,
     /// `[N·K]`, float32.
     pub times: Tensor,
+    /// Actions that each draw is given, `[N·K]`; empty where none is given any.
+    pub delays: Vec<u32>,
 }
+
+/// What a chance is for, beside noise and times.
+const DELAY: u32 = 0;
 
 impl Noise {
     /// Draws for these samples; `shape` is that of a sample's actions, `[H, A]`.
@@ -35,7 +40,13 @@ impl Noise {
         };
         let noise: Vec<Tensor> = draws().map(|draw| draw.noise(&shape)).collect();
         let times: Vec<f32> = draws().map(|draw| draw.time(sampler) as f32).collect();
-        Noise { noise: Tensor::cat(&noise, 0), times: Tensor::from_slice(&times) }
+        // Held-out samples are given nothing, so that their losses mean the same for all policies.
+        let delay = |draw: Draw| match draw.purpose {
+            NoisePurpose::Training => (draw.chance(DELAY) * f64::from(options.max_delay + 1)) as u32,
+            NoisePurpose::Evaluation(_) => 0,
+        };
+        let delays = if options.max_delay == 0 { Vec::new() } else { draws().map(delay).collect() };
+        Noise { noise: Tensor::cat(&noise, 0), times: Tensor::from_slice(&times), delays }
     }
 }
 

@@ -189,9 +189,11 @@ struct Flowing {
     noised: Tensor,
     /// Their velocity.
     target: Tensor,
-    /// `[N·K]`.
+    /// Times of noised actions, `[N·K]`, or of each of them, `[N·K·H]`, where some are given.
     times: Tensor,
-    /// `[N, 1, H, A]`: what elements count.
+    /// `[N·K]`.
+    drawn_times: Tensor,
+    /// `[N, 1, H, A]`, or for each draw `[N, K, H, A]`: what elements count.
     weights: Tensor,
 }
 
@@ -202,15 +204,26 @@ impl Flowing {
             let values = batch.columns.get(name).to_device(network.device).to_kind(Kind::Float);
             values.view([rows.len() as i64, 1, horizon, action_dim])
         });
+        let noise_delays = &noise.delays;
         let [noise, times] = [&noise.noise, &noise.times].map(|x| x.to_device(network.device));
         let by_draw = |x: &Tensor| x.view([rows.len() as i64, num_draws as i64, -1, action_dim]);
         let noise = by_draw(&noise);
         let time = times.view([rows.len() as i64, num_draws as i64, 1, 1]);
+        let (time, weights, row_times) = match given(noise_delays, time.size()[1], horizon) {
+            None => (time, weights, None),
+            Some(free) => {
+                let free = free.to_device(network.device);
+                let time = &time * &free;
+                let (weights, row_times) = (rest_of(&weights, &free), time.flatten(0, -1).contiguous());
+                (time, weights, Some(row_times))
+            }
+        };
         let noised: Tensor = &time * &noise + (1.0 - &time) * &actions;
         Flowing {
             noised: noised.view([-1, action_dim]),
             target: (&noise - &actions).view([-1, action_dim]),
-            times,
+            times: row_times.unwrap_or_else(|| times.shallow_clone()),
+            drawn_times: times,
             weights,
         }
     }
@@ -218,7 +231,26 @@ impl Flowing {
     /// The weight of each element `[N·K·H, A]`: an even share of the sample's for each of its draws, times `at` of its time;
     /// nothing of a sample that does not count.
     fn weight(&self, rows: &[SampleRow], at: impl Fn(f64) -> f64) -> Tensor {
-        let shares = shares(rows, &times_of(&self.times), at, self.weights.device());
+        let shares = shares(rows, &times_of(&self.drawn_times), at, self.weights.device());
         (&self.weights * shares).view(self.noised.size().as_slice())
     }
+}
+
+/// `[N, K, H, 1]`, float32: 0 for the first actions of each draw, which are given, and 1 for those behind them; `None`: no draw is given
+/// any. `delays` are those of `[N·K]` draws.
+fn given(delays: &[u32], num_draws: i64, horizon: i64) -> Option<Tensor> {
+    let free = |delay: &u32| (0..horizon).map(|step| f32::from(step >= i64::from(*delay))).collect::<Vec<_>>();
+    let all: Vec<f32> = delays.iter().flat_map(free).collect();
+    (!all.is_empty()).then(|| Tensor::from_slice(&all).view([-1, num_draws, horizon, 1]))
+}
+
+/// Weights `[N, K, H, A]` of what is `free` `[N, K, H, 1]` alone, which count as much together as those of the whole chunk,
+/// `[N, 1, H, A]`, did.
+fn rest_of(weights: &Tensor, free: &Tensor) -> Tensor {
+    let rest = weights * free;
+    let sum = |x: &Tensor| x.sum_dim_intlist([2_i64, 3].as_slice(), true, Kind::Float);
+    let left = sum(&rest);
+    // Nothing is learned of a draw that is given all that counts.
+    let share = sum(weights) / left.clamp_min(1e-6);
+    rest * share * left.gt(0.0).to_kind(Kind::Float)
 }

@@ -18,6 +18,11 @@ pub trait RobotPolicy {
     /// Returns whether the prefix is computed with this parameter, and actions are not.
     fn is_of_prefix(&self, name: &str) -> bool;
 
+    /// Returns whether it can go on with a chunk that has begun ([`Acting::act_after`]).
+    fn continues_chunks(&self) -> bool {
+        false
+    }
+
     /// Returns whether its `config.json` has the tower of pictures frozen, beside keys that all policies have.
     fn freezes_tower(&self) -> bool {
         false
@@ -75,6 +80,20 @@ pub trait Acting {
         _features: &[Tensor],
         _decoding: &Decoding,
     ) -> Option<Vec<Vec<i64>>> {
+        None
+    }
+
+    /// Works like [`Acting::act`] where the first `d` actions of each sample are `given`, `[N, d, A]`, float32, with `d` below H: they
+    /// are returned as they are, and those behind them go on from there. `None`: this policy cannot.
+    fn act_after(
+        &self,
+        _columns: &Columns,
+        _cu_seqlens: &[usize],
+        _features: &[Tensor],
+        _noise: &Tensor,
+        _num_steps: usize,
+        _given: &Tensor,
+    ) -> Option<Tensor> {
         None
     }
 

@@ -120,7 +120,7 @@ fn draws_have_an_even_share_of_their_sample() {
                 let by_draw = x.unflatten(0, [fixture.samples.len() as i64, num_draws, -1]);
                 by_draw.select(1, number).flatten(0, 1).contiguous()
             };
-            let own = Noise { noise: pick(&noise.noise), times: pick(&noise.times) };
+            let own = Noise { noise: pick(&noise.noise), times: pick(&noise.times), delays: Vec::new() };
             fixture.run_tape(single.record_with(&fixture.batch(&fixture.all()), &own), &fixture.all())
         };
         let draws: Vec<Found> = (0..num_draws).map(draw).collect();
@@ -206,4 +206,69 @@ fn parameters_without_a_gradient_are_frozen() {
         assert!(frozen.iter().all(|name| !fixture.expected.contains_key(&format!("grad/{name}"))));
         assert_eq!(fixture.config.has_condition(), fixture.config.time == TimeUse::Norms);
     }
+}
+
+/// Real-time chunking: without given actions everything is what it was; given ones come out unchanged, the rest goes on from them, and
+/// only the rest is learned, as much as the whole chunk was.
+#[test]
+fn begun_chunks_are_gone_on_with() {
+    for folder in folders() {
+        let fixture = Fixture::read(&folder);
+        let [horizon, action_dim] = [fixture.config.horizon, fixture.config.action_dim];
+        let free = fixture.act(&fixture.all());
+        let given = free.view([-1, horizon, action_dim]).narrow(1, 0, 2) + 0.25;
+        let Some(rest) = fixture.act_after(&fixture.all(), &given) else {
+            assert_eq!(fixture.config.time, TimeUse::Rows, "{}", fixture.name);
+            continue;
+        };
+        assert_eq!(rest.view([-1, horizon, action_dim]).narrow(1, 0, 2), given, "{}", fixture.name);
+        let behind = |x: &Tensor| x.view([-1, horizon, action_dim]).narrow(1, 2, horizon - 2);
+        assert!(error(&behind(&rest), &behind(&free)) > 1e-4, "{}: the rest depends on what is given", fixture.name);
+        let none = fixture.act_after(&fixture.all(), &given.narrow(1, 0, 0)).unwrap();
+        // Norms of rows one by one: equal up to the order of sums.
+        assert!(error(&none, &free) < 1e-6, "{}", fixture.name);
+
+        let model = fixture.model(Policy::Keep, false);
+        let run = |delays: Vec<u32>| {
+            let noise = Noise { delays, ..fixture.noise(&fixture.all()) };
+            fixture.run_tape(model.record_with(&fixture.batch(&fixture.all()), &noise), &fixture.all())
+        };
+        let num_draws = fixture.samples.len() * fixture.num_draws() as usize;
+        let (plain, without) = (run(Vec::new()), run(vec![0; num_draws]));
+        assert!((plain.loss / without.loss - 1.0).abs() < 1e-6, "{}", fixture.name);
+        assert!(error(plain.grads.flat(), without.grads.flat()) < 1e-5, "{}", fixture.name);
+        // All but the last action: what the weights of the others are makes no difference then.
+        let delays = vec![horizon as u32 - 1; num_draws];
+        let last = run(delays.clone());
+        let batch = fixture.batch(&fixture.all());
+        let weights = batch.columns.get(super::config::WEIGHTS).view([-1, horizon, action_dim]);
+        let _ = weights.narrow(1, 0, horizon - 1).zero_();
+        // Nor does the noise of given actions make any.
+        let noise = Noise { delays, ..fixture.noise(&fixture.all()) };
+        let _ = noise.noise.view([-1, horizon, action_dim]).narrow(1, 0, horizon - 1).fill_(7.0);
+        let masked = fixture.run_tape(model.record_with(&batch, &noise), &fixture.all());
+        let shares = last.loss / masked.loss;
+        assert!((shares - horizon as f64).abs() < 1e-4 * horizon as f64, "{}: {shares}", fixture.name);
+        assert!(error(last.grads.flat(), &(masked.grads.flat() * horizon as f64)) < 1e-5, "{}", fixture.name);
+        assert_eq!(run(vec![horizon as u32; num_draws]).loss, 0.0, "nothing is left");
+    }
+}
+
+/// Delays belong to seed and sample, take every value, and held-out samples have none.
+#[test]
+fn delays_are_drawn_for_each_sample() {
+    let options = PolicyOptions { max_delay: 3, noise_draws: 2, ..PolicyOptions::default() };
+    let row = Fixture::read(&folders()[0]).rows(&[0]).remove(0);
+    let rows = |purpose| (0..200).map(|id| SampleRow { id: SampleId(id), purpose, ..row.clone() }).collect::<Vec<_>>();
+    let draw = |seed, purpose| {
+        Noise::draw(&rows(purpose), seed, [4, 2], &loongforge_core::schedule::TimeSampler::Uniform, options).delays
+    };
+    let delays = draw(1, NoisePurpose::Training);
+    assert_eq!((delays.len(), draw(1, NoisePurpose::Training) == delays), (400, true));
+    assert_ne!(draw(2, NoisePurpose::Training), delays);
+    for value in 0..=3 {
+        let count = delays.iter().filter(|delay| **delay == value).count();
+        assert!((60..140).contains(&count), "{value}: {count}");
+    }
+    assert!(draw(1, NoisePurpose::Evaluation(0)).iter().all(|delay| *delay == 0));
 }

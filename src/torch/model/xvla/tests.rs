@@ -221,7 +221,7 @@ impl Fixture {
         let index: Vec<i64> = samples.iter().map(|sample| *sample as i64).collect();
         let index = Tensor::from_slice(&index);
         let by_sample = |name: &str| self.inputs[name].transpose(0, 1).index_select(0, &index).contiguous();
-        Noise { noise: by_sample("noise").flatten(0, 2), times: by_sample("time").flatten(0, 1) }
+        Noise { noise: by_sample("noise").flatten(0, 2), times: by_sample("time").flatten(0, 1), delays: Vec::new() }
     }
 
     fn run(&self, model: &XvlaModel, samples: &[usize], policy: Policy) -> Found {
@@ -385,7 +385,7 @@ fn draws_have_an_even_share_of_their_sample() {
             let by_draw = x.unflatten(0, [fixture.samples.len() as i64, num_draws, -1]);
             by_draw.select(1, number).flatten(0, 1).contiguous()
         };
-        let own = Noise { noise: pick(&noise.noise), times: pick(&noise.times) };
+        let own = Noise { noise: pick(&noise.noise), times: pick(&noise.times), delays: Vec::new() };
         fixture.run_tape(single.record_with(&fixture.batch(&fixture.all()), &own), &fixture.all(), Policy::Keep)
     };
     let draws: Vec<Found> = (0..num_draws).map(draw).collect();

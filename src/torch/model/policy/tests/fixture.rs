@@ -264,7 +264,7 @@ impl Fixture {
         let index: Vec<i64> = samples.iter().map(|sample| *sample as i64).collect();
         let index = Tensor::from_slice(&index);
         let by_sample = |name: &str| self.inputs[name].transpose(0, 1).index_select(0, &index).contiguous();
-        Noise { noise: by_sample("noise").flatten(0, 2), times: by_sample("time").flatten(0, 1) }
+        Noise { noise: by_sample("noise").flatten(0, 2), times: by_sample("time").flatten(0, 1), delays: Vec::new() }
     }
 
     pub fn run(&self, model: &PolicyModel, samples: &[usize]) -> Found {
@@ -309,6 +309,16 @@ impl Fixture {
         let (start, steps) = (self.of("start", samples), self.config.num_steps as usize);
         let found = acting.act(&columns, &ends, &[self.features(samples)], &start.flatten(0, 1), steps);
         found.view(start.size().as_slice())
+    }
+
+    /// The same where the first actions are `given`, `[N, d, A]`; `None`: the policy cannot.
+    pub fn act_after(&self, samples: &[usize], given: &Tensor) -> Option<Tensor> {
+        let acting = PolicyFamily::new(self.config.clone()).acting(&self.params);
+        let (columns, ends) = self.columns(samples);
+        let (start, steps) = (self.of("start", samples), self.config.num_steps as usize);
+        let features = [self.features(samples)];
+        let found = acting.act_after(&columns, &ends, &features, &start.flatten(0, 1), steps, given)?;
+        Some(found.view(start.size().as_slice()))
     }
 
     /// The largest error of gradients, with its parameter.

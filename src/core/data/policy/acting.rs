@@ -1,0 +1,94 @@
+//! Actions of what a policy predicts, and what it is given of a chunk that has begun.
+
+use super::maker::PolicyMaker;
+use super::relative;
+use super::robots::Robot;
+use crate::data::error::DataError;
+use crate::data::lerobot::{Step, Window};
+
+/// What a policy's actions at a step are compared with.
+pub struct Compared {
+    /// `[H, action_dim]`.
+    pub actions: Vec<f32>,
+    pub recorded: Window,
+    /// `[action_dim]`.
+    pub last: Vec<f32>,
+    pub state: Vec<f32>,
+}
+
+impl PolicyMaker {
+    /// Actions as the robot takes them, `[H, action_dim]`, of what the policy predicts, `[H, max_action_dim]`, in `state`.
+    ///
+    /// # Errors
+    /// A length does not match.
+    pub fn actions(&self, normalized: &[f32], state: &[f32]) -> Result<Vec<f32>, DataError> {
+        Self::restored(self.robot().map_err(DataError::Line)?, normalized, state)
+    }
+
+    /// Actions as the robot takes them as the policy predicts them, in `state`: the first ones of a chunk, so many times
+    /// `max_action_dim` numbers.
+    ///
+    /// # Errors
+    /// They are no whole actions, as many as a chunk or not finite, or scales differ from step to step.
+    pub fn begun(&self, actions: &[f32], state: &[f32]) -> Result<Vec<f32>, DataError> {
+        let Robot { spec, scales, .. } = self.robot().map_err(DataError::Line)?;
+        if actions.is_empty() {
+            return Ok(Vec::new());
+        }
+        let (width, count) = (spec.action_dim, actions.len() / spec.action_dim);
+        if actions.len() % width > 0 || count >= spec.horizon || state.len() != spec.state_dim {
+            let reason =
+                format!("{} numbers of begun actions, of {width} each and fewer than {}", actions.len(), spec.horizon);
+            return Err(DataError::Line(reason));
+        }
+        if let Some(value) = actions.iter().find(|value| !value.is_finite()) {
+            return Err(DataError::Line(format!("a begun action has {value}")));
+        }
+        if spec.scales_by_step() {
+            return Err(DataError::Line("actions have scales of their own at each step, and none is begun".to_owned()));
+        }
+        let mut own = actions.to_vec();
+        relative::to_relative(&mut own, state, &scales.mask);
+        scales.action.normalize(&mut own);
+        let padded = |action: &[f32]| {
+            let mut row = action.to_vec();
+            row.resize(spec.max_action_dim, 0.0);
+            row
+        };
+        Ok(own.chunks(width).flat_map(padded).collect())
+    }
+
+    /// Actions that were predicted of a step as its robot takes them, those that were recorded from there on, the last one before
+    /// it, and its state.
+    ///
+    /// # Errors
+    /// A length does not match, or a feature cannot be read.
+    pub fn compared(&self, step: &Step, normalized: &[f32]) -> Result<Compared, DataError> {
+        let robot = self.robot_of(step.set()).map_err(DataError::Line)?;
+        let state = step.numbers(&self.settings.state)?;
+        Ok(Compared {
+            actions: Self::restored(robot, normalized, &state)?,
+            recorded: self.recorded(step)?,
+            last: step.window(&self.settings.action, &[-1])?.values,
+            state,
+        })
+    }
+
+    fn restored(robot: &Robot, normalized: &[f32], state: &[f32]) -> Result<Vec<f32>, DataError> {
+        let Robot { spec, scales, .. } = robot;
+        let expected = spec.horizon * spec.max_action_dim;
+        if (normalized.len(), state.len()) != (expected, spec.state_dim) {
+            return Err(DataError::Line(format!(
+                "{} numbers of actions and {} of a state, and {expected} and {} are needed",
+                normalized.len(),
+                state.len(),
+                spec.state_dim
+            )));
+        }
+        let chunks = normalized.chunks(spec.max_action_dim);
+        let mut actions: Vec<f32> = chunks.flat_map(|action| &action[..spec.action_dim]).copied().collect();
+        scales.action.restore(&mut actions);
+        relative::to_absolute(&mut actions, state, &scales.mask);
+        Ok(actions)
+    }
+}

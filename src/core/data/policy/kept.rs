@@ -1,0 +1,94 @@
+//! The file of a checkpoint that has the robots of a policy: lerobot's processor files have room for one.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde_json::{Value as Json, json};
+
+use super::robots::Robot;
+use crate::data::error::DataError;
+use crate::data::lerobot::Stats;
+use crate::files;
+
+pub const FILE: &str = "policy_embodiments.json";
+/// Robots of a policy, and numbers of a statistic, at most.
+const MAX_ROBOTS: usize = 1024;
+const MAX_NUMBERS: usize = 1 << 20;
+
+/// A robot as the file has it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Kept {
+    pub name: String,
+    pub number: Option<i64>,
+    pub state_dim: usize,
+    pub action_dim: usize,
+    pub action_names: Vec<String>,
+    /// Statistics under lerobot's names.
+    pub stats: Stats,
+}
+
+/// The robots as a file. lerobot's processor files are of the first one.
+///
+/// # Errors
+/// The reason: they cannot be written.
+pub fn write(robots: &[Robot]) -> Result<Vec<u8>, String> {
+    let of = |Robot { name, spec, scales }: &Robot| {
+        let domain = spec.xvla.as_ref().map(|rules| rules.domain);
+        json!({
+            "name": name, "number": spec.embodiment.as_ref().map(|(_, number)| *number).or(domain),
+            "state_dim": spec.state_dim, "action_dim": spec.action_dim, "action_names": spec.action_names,
+            "stats": rounded(&scales.stats),
+        })
+    };
+    let all: Vec<Json> = robots.iter().map(of).collect();
+    serde_json::to_vec_pretty(&json!({ "embodiments": all })).map_err(|error| error.to_string())
+}
+
+/// As scales take them, in float32, so that what is read again is equal.
+fn rounded(stats: &Stats) -> BTreeMap<&String, BTreeMap<&String, Vec<f64>>> {
+    let of = |values: &Vec<f64>| values.iter().map(|&value| f64::from(value as f32)).collect();
+    stats.0.iter().map(|(key, own)| (key, own.iter().map(|(name, values)| (name, of(values))).collect())).collect()
+}
+
+/// The robots of the model in `folder`; none where it has no such file.
+///
+/// # Errors
+/// Named by the file: it is wrong.
+pub fn read(folder: &Path) -> Result<Vec<Kept>, DataError> {
+    let path = folder.join(FILE);
+    if !path.is_file() {
+        return Ok(Vec::new());
+    }
+    let bytes = files::read(&path, files::MAX_TEXT_BYTES).map_err(|error| DataError::read(&path, error))?;
+    let json: Json = serde_json::from_slice(&bytes).map_err(|error| DataError::file(&path, error))?;
+    let all = json["embodiments"].as_array().filter(|all| (1..=MAX_ROBOTS).contains(&all.len()));
+    let kept: Option<Result<Vec<Kept>, String>> = all.map(|all| all.iter().map(of_json).collect());
+    let kept = kept.unwrap_or_else(|| Err("has no list `embodiments`".to_owned()));
+    let kept = kept.map_err(|reason| DataError::file(&path, reason))?;
+    match (1..kept.len()).find(|&at| kept[..at].iter().any(|other| other.name == kept[at].name)) {
+        Some(at) => Err(DataError::file(&path, format!("has the embodiment {:?} twice", kept[at].name))),
+        None => Ok(kept),
+    }
+}
+
+fn of_json(json: &Json) -> Result<Kept, String> {
+    let name = json["name"].as_str().filter(|name| !name.is_empty()).ok_or("has an embodiment without a name")?;
+    let wrong = |key: &str| format!("embodiment {name:?}: `{key}` is {:.80}", json[key].to_string());
+    let width = |key: &str| {
+        let width = json[key].as_u64().and_then(|it| usize::try_from(it).ok());
+        width.filter(|it| (1..=MAX_NUMBERS).contains(it)).ok_or_else(|| wrong(key))
+    };
+    let text = |name: &Json| name.as_str().map(str::to_owned);
+    let names = json["action_names"].as_array().and_then(|names| names.iter().map(text).collect());
+    Ok(Kept {
+        name: name.to_owned(),
+        number: match &json["number"] {
+            Json::Null => None,
+            number => Some(number.as_i64().ok_or_else(|| wrong("number"))?),
+        },
+        state_dim: width("state_dim")?,
+        action_dim: width("action_dim")?,
+        action_names: names.ok_or_else(|| wrong("action_names"))?,
+        stats: Stats(serde_json::from_value(json["stats"].clone()).map_err(|_| wrong("stats"))?),
+    })
+}

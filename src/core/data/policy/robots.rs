@@ -1,0 +1,153 @@
+//! The robots of a policy's data, its embodiments: each has sizes, scales and perhaps a number of its own.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use super::groot_spec::{numbered, published_number};
+use super::kept;
+use super::scales::{self, Scales};
+use super::spec::{Family, PolicySpec};
+use crate::config::{Policy, Statistics};
+use crate::data::error::DataError;
+use crate::data::lerobot::Set;
+use crate::data::processor::PolicyOptions;
+
+/// A robot.
+pub struct Robot {
+    /// Empty: the only one, and nobody has named it.
+    pub name: String,
+    pub spec: PolicySpec,
+    pub scales: Scales,
+}
+
+impl Robot {
+    /// What the user should know of its data.
+    pub fn notes(&self) -> impl Iterator<Item = String> {
+        let of = if self.name.is_empty() { String::new() } else { format!("{}: ", self.name) };
+        self.scales.notes.iter().map(move |note| format!("{of}{note}"))
+    }
+}
+
+/// All robots, in the order of their names: those of the settings, or without such those of the model in `folder`.
+///
+/// # Errors
+/// A set is of no robot, a robot has no set or no number, or as [`scales::find`].
+pub fn find(spec: &PolicySpec, folder: &Path, options: &PolicyOptions) -> Result<Vec<Robot>, DataError> {
+    let settings = &options.settings;
+    let sets = options.sets.iter().flat_map(|file| &file.path.0).map(|path| Set::open(Path::new(path)).map(Arc::new));
+    let sets = sets.collect::<Result<Vec<_>, _>>()?;
+    let kept = kept::read(folder)?;
+    if settings.embodiments.is_empty() {
+        return match (sets.is_empty(), kept.is_empty()) {
+            (true, false) => kept.iter().map(|own| of_kept(spec, folder, settings, own)).collect(),
+            (false, false) => {
+                let names: Vec<&str> = kept.iter().map(|own| own.name.as_str()).collect();
+                let reason = format!(
+                    "is a policy of the embodiments {}: say with policy.embodiments which of them, or which other, the \
+                     data has",
+                    names.join(", ")
+                );
+                Err(DataError::file(folder, reason))
+            }
+            (_, true) => {
+                let mut spec = spec.clone();
+                let scales = scales::find(&mut spec, folder, settings, &sets, None)?;
+                Ok(vec![Robot { name: String::new(), spec, scales }])
+            }
+        };
+    }
+    let mut owners = Vec::new();
+    for set in &sets {
+        owners.push(embodiment_of(settings, set).map_err(|reason| DataError::file(set.folder(), reason))?);
+    }
+    let of = |name: &String| {
+        let wrong = |reason: String| DataError::file(Path::new("policy.embodiments"), reason);
+        let own: Vec<Arc<Set>> =
+            sets.iter().zip(&owners).filter(|(_, owner)| *owner == name).map(|(set, _)| set.clone()).collect();
+        if own.is_empty() {
+            return Err(wrong(format!(
+                "{name} has no set in data.train: none has this robot_type, nor is one in its sets"
+            )));
+        }
+        let number = settings.embodiments[name].number.map(|number| number as i64);
+        let (mut spec, settings) = with_number(spec, settings, name, number).map_err(wrong)?;
+        let of_stats = if settings.statistics == Some(Statistics::Merged) { &sets } else { &own };
+        let scales = scales::find(&mut spec, folder, &settings, of_stats, None)?;
+        Ok(Robot { name: name.clone(), spec, scales })
+    };
+    settings.embodiments.keys().map(of).collect()
+}
+
+/// A robot whose scales are in the model's folder.
+fn of_kept(spec: &PolicySpec, folder: &Path, settings: &Policy, own: &kept::Kept) -> Result<Robot, DataError> {
+    let wrong = |reason: String| DataError::file(&folder.join(kept::FILE), reason);
+    let (mut spec, settings) = with_number(spec, settings, &own.name, own.number).map_err(wrong)?;
+    let scales = scales::find(&mut spec, folder, &settings, &[], Some(own))?;
+    Ok(Robot { name: own.name.clone(), spec, scales })
+}
+
+/// What samples of a robot look like, and the settings of it alone.
+fn with_number(
+    spec: &PolicySpec,
+    settings: &Policy,
+    name: &str,
+    number: Option<i64>,
+) -> Result<(PolicySpec, Policy), String> {
+    let (spec, mut settings) = (spec.clone(), settings.clone());
+    let spec = match (spec.family, number) {
+        (Family::Groot, _) => {
+            let published =
+                || published_number(name).ok_or_else(|| format!("{name} needs a number: GR00T knows none of it"));
+            numbered(spec, name, number.map_or_else(published, Ok)?)?
+        }
+        (Family::Xvla, None) => return Err(format!("{name} needs a number, that of its domain")),
+        (Family::Xvla, Some(number)) => {
+            settings.domain = Some(usize::try_from(number).map_err(|_| format!("{name} has the number {number}"))?);
+            spec
+        }
+        (_, None) => spec,
+        (_, Some(number)) => {
+            return Err(format!(
+                "{name} has the number {number}, and this policy has the same parameters for all robots"
+            ));
+        }
+    };
+    Ok((spec, settings))
+}
+
+/// The robot that a set was recorded with.
+///
+/// # Errors
+/// The reason: it is none of the settings.
+pub fn embodiment_of<'a>(settings: &'a Policy, set: &Set) -> Result<&'a str, String> {
+    let all = || settings.embodiments.iter();
+    let listed = all().find(|(_, own)| own.sets.iter().any(|path| path == set.folder()));
+    let robot_type = &set.info().robot_type;
+    match listed.or_else(|| all().find(|(name, _)| *name == robot_type)) {
+        Some((name, _)) => Ok(name),
+        None => {
+            let known: Vec<&str> = all().map(|(name, _)| name.as_str()).collect();
+            Err(format!(
+                "has the robot_type {robot_type:?}, and policy.embodiments has {}: add it there, or name the set in the `sets` \
+                 of one",
+                known.join(", ")
+            ))
+        }
+    }
+}
+
+/// The place of the robot of this name; `None`: of the only one.
+///
+/// # Errors
+/// The reason: there is no such, or one of several must be named.
+pub fn chosen(robots: &[Robot], name: Option<&str>) -> Result<usize, String> {
+    let known = robots.iter().map(|robot| robot.name.as_str()).collect::<Vec<_>>().join(", ");
+    match name {
+        None if robots.len() == 1 => Ok(0),
+        None => Err(format!("the policy has several embodiments: say which acts with --embodiment, one of {known}")),
+        Some(name) => robots.iter().position(|robot| robot.name == name).ok_or_else(|| match known.as_str() {
+            "" => format!("embodiment {name:?}: the policy has one robot, without a name"),
+            known => format!("embodiment {name:?}: the policy's are {known}"),
+        }),
+    }
+}
