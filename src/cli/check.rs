@@ -8,6 +8,7 @@ use crate::model::folder::ModelFolder;
 use crate::model::hub_data;
 use crate::model::sources::without_fetching;
 use crate::preflight::{Asked, Preflight};
+use crate::run::policy::as_configured;
 use clap::{Args, ValueEnum};
 use loongforge_core::checkpoint::latest;
 use loongforge_core::config::{self, Loaded, PackMode, Report, RunConfig, StageStart};
