@@ -9,8 +9,8 @@ use super::augment::augmented;
 use super::chat::Chat;
 use super::observation::Observation;
 use super::robots::{Robot, embodiment_of};
-use super::scales::{ACTION, STATE, name_of};
-use super::spec::{Family, PolicySpec};
+use super::scales::name_of;
+use super::spec::{ACTION, Family, PolicySpec, STATE};
 use super::{files, groot_spec, kept, robots};
 use crate::config::Policy;
 use crate::data::card::is_groot;
@@ -80,7 +80,8 @@ impl PolicyMaker {
         let stats = if chat.is_some() { scales.bounds() } else { scales.stats.clone() };
         let mut files = files::write(&spec, &stats, &scales.mask).map_err(wrong)?;
         if robots.iter().any(|robot| !robot.name.is_empty()) {
-            files.push((kept::FILE.to_owned(), kept::write(&robots).map_err(wrong)?));
+            let all: Vec<kept::Kept> = robots.iter().map(Robot::kept).collect();
+            files.push((kept::FILE.to_owned(), kept::write(&all).map_err(wrong)?));
         }
         Ok(Self {
             settings: options.policy.settings.clone(),
