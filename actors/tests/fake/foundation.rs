@@ -139,7 +139,7 @@ impl FakeFoundation {
                 routing: None,
                 pairs: None,
                 timings: Timings::default(),
-                evaluation: Some(evaluation),
+                evaluation: Some(Box::new(evaluation)),
             }));
             return true;
         }

@@ -128,7 +128,7 @@ pub struct StepReport {
     pub pairs: Option<Box<PairReport>>,
     pub timings: Timings,
     /// The evaluation of a foundation's rank that has a part in the results of an evaluation; then all the above are 0.
-    pub evaluation: Option<EvaluationReport>,
+    pub evaluation: Option<Box<EvaluationReport>>,
 }
 
 /// Holds what one foundation rank found in an evaluation; ranks add up.

@@ -167,7 +167,7 @@ impl TorchEngine {
     fn report_evaluation(&mut self, step: StepId, ports: &mut Ports) {
         self.num_reported = 1;
         let epoch = self.membership().map_or(Epoch(0), |membership| membership.epoch());
-        let evaluation = self.foundation.as_mut().map(FoundationPart::take_evaluation);
+        let evaluation = self.foundation.as_mut().map(|part| Box::new(part.take_evaluation()));
         let timings = std::mem::take(&mut ports.timings);
         let report = StepReport {
             step,

@@ -36,7 +36,7 @@ impl PolicyMaker {
             return Ok(Vec::new());
         }
         let (width, count) = (spec.action_dim, actions.len() / spec.action_dim);
-        if actions.len() % width > 0 || count >= spec.horizon || state.len() != spec.state_dim {
+        if !actions.len().is_multiple_of(width) || count >= spec.horizon || state.len() != spec.state_dim {
             let reason =
                 format!("{} numbers of begun actions, of {width} each and fewer than {}", actions.len(), spec.horizon);
             return Err(DataError::Line(reason));

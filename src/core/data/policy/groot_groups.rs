@@ -5,8 +5,7 @@ use std::ops::Range;
 
 use serde_json::{Map, Value as Json, json};
 
-use super::scales::{ACTION, STATE};
-use super::spec::PolicySpec;
+use super::spec::{ACTION, PolicySpec, STATE};
 use crate::data::lerobot::{FeatureStats, Stats};
 
 /// Steps of a chunk, and numbers of a step, at most.

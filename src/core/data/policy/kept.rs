@@ -5,7 +5,6 @@ use std::path::Path;
 
 use serde_json::{Value as Json, json};
 
-use super::robots::Robot;
 use crate::data::error::DataError;
 use crate::data::lerobot::Stats;
 use crate::files;
@@ -31,13 +30,11 @@ pub struct Kept {
 ///
 /// # Errors
 /// The reason: they cannot be written.
-pub fn write(robots: &[Robot]) -> Result<Vec<u8>, String> {
-    let of = |Robot { name, spec, scales }: &Robot| {
-        let domain = spec.xvla.as_ref().map(|rules| rules.domain);
+pub fn write(robots: &[Kept]) -> Result<Vec<u8>, String> {
+    let of = |own: &Kept| {
         json!({
-            "name": name, "number": spec.embodiment.as_ref().map(|(_, number)| *number).or(domain),
-            "state_dim": spec.state_dim, "action_dim": spec.action_dim, "action_names": spec.action_names,
-            "stats": rounded(&scales.stats),
+            "name": own.name, "number": own.number, "state_dim": own.state_dim, "action_dim": own.action_dim,
+            "action_names": own.action_names, "stats": rounded(&own.stats),
         })
     };
     let all: Vec<Json> = robots.iter().map(of).collect();

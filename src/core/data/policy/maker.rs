@@ -11,8 +11,8 @@ use super::chat::Chat;
 use super::fast::Decoded;
 use super::observation::{Learned, Observation};
 use super::robots::{Robot, embodiment_of};
-use super::scales::{ACTION, STATE, name_of};
-use super::spec::{Family, PolicySpec};
+use super::scales::name_of;
+use super::spec::{ACTION, Family, PolicySpec, STATE};
 use super::{files, groot_spec, kept, robots};
 use crate::config::Policy;
 use crate::data::card::is_groot;
@@ -88,7 +88,8 @@ impl PolicyMaker {
         let mut files = files::write(&spec, &stats, &scales.mask).map_err(wrong)?;
         files.extend(tokens.iter().flat_map(ActionTokens::files).cloned());
         if robots.iter().any(|robot| !robot.name.is_empty()) {
-            files.push((kept::FILE.to_owned(), kept::write(&robots).map_err(wrong)?));
+            let all: Vec<kept::Kept> = robots.iter().map(Robot::kept).collect();
+            files.push((kept::FILE.to_owned(), kept::write(&all).map_err(wrong)?));
         }
         Ok(Self {
             settings: options.policy.settings.clone(),

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::groot_spec::{numbered, published_number};
-use super::kept;
+use super::kept::{self, Kept};
 use super::scales::{self, Scales};
 use super::spec::{Family, PolicySpec};
 use crate::config::{Policy, Statistics};
@@ -21,6 +21,20 @@ pub struct Robot {
 }
 
 impl Robot {
+    /// What a checkpoint keeps of it.
+    pub fn kept(&self) -> Kept {
+        let Self { name, spec, scales } = self;
+        let domain = spec.xvla.as_ref().map(|rules| rules.domain);
+        Kept {
+            name: name.clone(),
+            number: spec.embodiment.as_ref().map(|(_, number)| *number).or(domain),
+            state_dim: spec.state_dim,
+            action_dim: spec.action_dim,
+            action_names: spec.action_names.clone(),
+            stats: scales.stats.clone(),
+        }
+    }
+
     /// What the user should know of its data.
     pub fn notes(&self) -> impl Iterator<Item = String> {
         let of = if self.name.is_empty() { String::new() } else { format!("{}: ", self.name) };
@@ -79,7 +93,7 @@ pub fn find(spec: &PolicySpec, folder: &Path, options: &PolicyOptions) -> Result
 }
 
 /// A robot whose scales are in the model's folder.
-fn of_kept(spec: &PolicySpec, folder: &Path, settings: &Policy, own: &kept::Kept) -> Result<Robot, DataError> {
+fn of_kept(spec: &PolicySpec, folder: &Path, settings: &Policy, own: &Kept) -> Result<Robot, DataError> {
     let wrong = |reason: String| DataError::file(&folder.join(kept::FILE), reason);
     let (mut spec, settings) = with_number(spec, settings, &own.name, own.number).map_err(wrong)?;
     let scales = scales::find(&mut spec, folder, &settings, &[], Some(own))?;

@@ -8,15 +8,11 @@ use super::groot_groups;
 use super::kept::Kept;
 use super::normalizer::Normalizer;
 use super::relative;
-use super::spec::{Family, PolicySpec};
+use super::spec::{ACTION, Family, PolicySpec, STATE};
 use super::xvla::Rules;
 use crate::config::{Normalization, Policy};
 use crate::data::error::DataError;
 use crate::data::lerobot::{Dtype, Feature, FeatureStats, Set, Stats, command};
-
-/// lerobot's names of a state and of actions.
-pub const STATE: &str = "observation.state";
-pub const ACTION: &str = "action";
 
 /// How states and actions are normalized.
 pub struct Scales {

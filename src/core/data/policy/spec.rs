@@ -13,6 +13,10 @@ const SKIP_TOKENS: usize = 128;
 /// Patches a side that become one feature of SmolVLM2.
 const SMOL_MERGE: usize = 4;
 
+/// lerobot's names of a state and of actions.
+pub const STATE: &str = "observation.state";
+pub const ACTION: &str = "action";
+
 /// Which policy it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Family {

@@ -143,7 +143,7 @@ impl Names {
             Field::Array(array) => array.numbers()?,
             _ => return Err("the begun actions are no numbers".to_owned()),
         };
-        if values.len() % width.max(1) > 0 || values.len() >= width * chunk {
+        if !values.len().is_multiple_of(width.max(1)) || values.len() >= width * chunk {
             let count = values.len();
             return Err(format!("{count} values of begun actions, and an action has {width}, a chunk {chunk} actions"));
         }

@@ -88,7 +88,7 @@ impl InFlight {
             return None;
         }
         let mut found = EvaluationReport { num_correct: Some(0), ..EvaluationReport::default() };
-        self.reports.iter().filter_map(|(_, report)| report.evaluation.clone()).for_each(|report| found.add(report));
+        self.reports.iter().filter_map(|(_, report)| report.evaluation.clone()).for_each(|report| found.add(*report));
         self.decision = Some(Decision { loss: found.loss_sum, grad_norm: 0.0, commit: None });
         self.awaited = engines.iter().copied().collect();
         Some(found)
