@@ -68,7 +68,7 @@ impl DecodingRanks {
     }
 
     /// The next tokens and which sequences go on, as the first rank has them.
-    pub(super) fn agree(&self, next: &mut Vec<i64>, running: &mut [bool], device: Device) {
+    pub(super) fn agree(&self, next: &mut [i64], running: &mut [bool], device: Device) {
         if self.group.world() == 1 {
             return;
         }
