@@ -78,6 +78,7 @@ fn trained(dir: &Path, to: &str, overrides: &[&str], is_resumed: bool) -> Vec<u6
 
 fn acts(dir: &Path) -> Result<Vec<f32>, String> {
     let wanted = Wanted {
+        embodiment: None,
         checkpoint: Some(dir.join("run").display().to_string()),
         policy: Choice::Trained,
         episodes: None,
@@ -89,7 +90,7 @@ fn acts(dir: &Path) -> Result<Vec<f32>, String> {
     let mut policy = open(&wanted).unwrap();
     let scene = Scene::begin(Layout::draw(1, Part::HeldOut, 0));
     let images = vec![(policy.spec().cameras[0].clone(), picture(&scene))];
-    let seen = Observation { images, state: scene.state(), prompt: instruction(0) };
+    let seen = Observation { images, state: scene.state(), prompt: instruction(0), begun: Vec::new() };
     policy.act(&seen, Moment::default()).map(|actions| actions.values)
 }
 
