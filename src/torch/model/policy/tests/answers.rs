@@ -15,7 +15,7 @@ use crate::tape::Policy;
 type Tensors = BTreeMap<String, Tensor>;
 
 fn options(insulate: bool, flow_weight: f64, token_weight: f64) -> PolicyOptions {
-    PolicyOptions { noise_draws: 2, insulate, flow_weight, token_weight }
+    PolicyOptions { noise_draws: 2, insulate, flow_weight, token_weight, ..PolicyOptions::default() }
 }
 
 /// All fixtures with answers, as these options have them.
