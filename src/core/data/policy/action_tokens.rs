@@ -103,7 +103,7 @@ impl ActionTokens {
 
     /// The files of its folder, which belong into every checkpoint.
     pub fn files(&self) -> &[(String, Vec<u8>)] {
-        self.fast.values().next().map_or(&[][..], FastTokenizer::files)
+        self.fast.values().next().map(FastTokenizer::files).unwrap_or_default()
     }
 
     /// The token that an answer begins with, of a policy that writes actions.
