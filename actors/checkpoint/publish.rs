@@ -209,7 +209,8 @@ fn complete(
             || !with.processor.is_empty() && is_processor_file(name)
             || with.processor.iter().any(|(own, _)| own == name || is_of_folder(own, name))
     };
-    let is_media = |name: &String| name.contains("processor_config");
+    // Not that of a tokenizer of actions, which lies in a folder of its own.
+    let is_media = |name: &String| !name.contains('/') && name.contains("processor_config");
     let mut all: Vec<(PathBuf, String)> =
         carried(&with.model_dir)?.into_iter().map(|name| (with.model_dir.join(&name), name)).collect();
     if let Some(dir) = &with.media_dir {

@@ -71,8 +71,14 @@ impl ActionTokens {
                           processor_config.json (policy.action_tokenizer names another)";
             return Err(DataError::file(&at, reason));
         }
-        let of_width = |&width: &usize| FastTokenizer::open(&at, spec.horizon, width).map(|fast| (width, fast));
-        let fast = widths.iter().map(of_width).collect::<Result<BTreeMap<usize, FastTokenizer>, DataError>>()?;
+        let mut fast = BTreeMap::<usize, FastTokenizer>::new();
+        for &width in widths {
+            let own = match fast.values().next() {
+                None => FastTokenizer::open(&at, spec.horizon, width)?,
+                Some(other) => other.of_width(&at, width)?,
+            };
+            fast.insert(width, own);
+        }
         let vocab_size = fast.values().next().map_or(0, FastTokenizer::vocab_size);
         let wrong = |reason: String| DataError::file(folder, reason);
         let id = |token: &str| {
