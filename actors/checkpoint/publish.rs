@@ -200,12 +200,17 @@ fn complete(
         disk.write(&path, template.as_bytes()).map_err(CheckpointError::write(&path))?;
         written.push(TEMPLATE.to_owned());
     }
+    // A tokenizer of actions that the run names, and none of the files of the model's own.
+    let is_of_folder = |own: &str, name: &str| {
+        own.split_once('/').zip(name.split_once('/')).is_some_and(|((own, _), (other, _))| own == other)
+    };
     let replaced = |name: &String| {
         with.chat_template.is_some() && (name == TEMPLATE || name == OLD_TEMPLATE)
             || !with.processor.is_empty() && is_processor_file(name)
-            || with.processor.iter().any(|(own, _)| own == name)
+            || with.processor.iter().any(|(own, _)| own == name || is_of_folder(own, name))
     };
-    let is_media = |name: &String| name.contains("processor_config");
+    // Not that of a tokenizer of actions, which lies in a folder of its own.
+    let is_media = |name: &String| !name.contains('/') && name.contains("processor_config");
     let mut all: Vec<(PathBuf, String)> =
         carried(&with.model_dir)?.into_iter().map(|name| (with.model_dir.join(&name), name)).collect();
     if let Some(dir) = &with.media_dir {

@@ -45,6 +45,9 @@ pub fn act(args: ActArgs) -> anyhow::Result<ExitCode> {
         policy.begin_with(numbers(path).map_err(usage)?).map_err(|reason| UsageError(format!("--noise: {reason}")))?;
     }
     let begun = args.begun.as_deref().map(numbers).transpose().map_err(usage)?.unwrap_or_default();
+    if let Some(path) = args.begun.as_ref().filter(|_| begun.is_empty()) {
+        return Err(UsageError(format!("--begun: {} has no numbers", path.display())).into());
+    }
     if !begun.is_empty() && !policy.spec().continues_chunks {
         return Err(UsageError("--begun: this policy cannot go on with a chunk that has begun".to_owned()).into());
     }

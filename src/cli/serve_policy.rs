@@ -20,8 +20,8 @@ Examples:
   loongforge serve-policy --policy pads-expert --protocol openpi         no model: tests the robot's side
 
 Fields of a client's observation are found by their names: those of cameras, also their last part (`images/top` is
-observation.images.top), `state`, and `prompt`, `task`, `task_description`, `instruction`. For others there is --map; a field that
-no rule knows is an error. Ports without --port: 8000, for loongforge 10093.";
+observation.images.top), `state`, `action_prefix`, and `prompt`, `task`, `task_description`, `instruction`. For others there is
+--map; a field that no rule knows is an error. Ports without --port: 8000, for loongforge 10093.";
 
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
@@ -37,8 +37,8 @@ pub struct ServePolicyArgs {
     /// Port to listen at; 0 is any that is free, which is printed
     #[arg(long)]
     port: Option<u16>,
-    /// Maps a field of the client's observations to a camera, `state`, `prompt`, or `-` (it is not read); may be repeated,
-    /// and fields of the state are put end to end in this order
+    /// Maps a field of the client's observations to a camera, `state`, `prompt`, `action_prefix`, or `-` (it is not read); may
+    /// be repeated, and fields of the state are put end to end in this order
     #[arg(long, value_name = "FIELD=PART")]
     map: Vec<String>,
     /// Camera that clients need not send: it is masked; may be repeated

@@ -123,11 +123,10 @@ fn scored(
                 max_samples: eval.batch_size,
                 sigma: None,
             };
-            // Of a policy the same stream has the frames at which it acts.
-            let is_policy = dataset.maker().as_policy().is_some();
-            let act = is_policy.then(|| EvaluationPass {
+            // Of a policy the same stream has the frames at which it acts. One that writes actions as tokens acts after the run alone.
+            let act = dataset.maker().as_policy().map(|policy| EvaluationPass {
                 purpose: Purpose::Act { draw: 0 },
-                num_samples: len.min(config.num_acted()),
+                num_samples: if policy.writes().is_some() { 0 } else { len.min(config.num_acted()) },
                 max_samples: usize::MAX,
                 ..generate.clone()
             });

@@ -114,7 +114,7 @@ impl EvalReport {
         }
         .with_loss(found.loss_sum, found.num_targets)
         .with_levels(result.levels.iter().filter_map(level).collect())
-        .with_actions(self.sets.get(set).is_some_and(|set| set.dataset.maker().as_policy().is_some()))
+        .with_actions(self.sets.get(set).is_some_and(has_values))
         .with_action_errors(self.action_errors(set, &found.acted))
         .with_answers(answers.collect(), scoring)
     }
@@ -156,6 +156,11 @@ impl EvalReport {
         self.console.line(&format!("eval after {} steps, {}: {}{best}", record.step, record.set, record.text()));
         record.answers.iter().take(self.show).for_each(|answer| self.console.line(&shown(answer)));
     }
+}
+
+/// What is learned of the set are values of actions, and no tokens.
+fn has_values(set: &HeldOutSet) -> bool {
+    set.dataset.maker().as_policy().is_some_and(|policy| policy.writes().is_none())
 }
 
 /// A noise level as the config has it, and the mean loss there.

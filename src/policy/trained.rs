@@ -21,6 +21,8 @@ pub struct Trained {
     spec: PolicySpec,
     seed: u64,
     noise: Option<Vec<f32>>,
+    /// Chunks that were not written as a whole.
+    num_flawed: u64,
 }
 
 impl Trained {
@@ -55,7 +57,7 @@ impl Trained {
             reads_prompt: true,
             continues_chunks: model.continues_chunks(),
         };
-        Ok(Self { maker, model, spec, seed, noise: None })
+        Ok(Self { maker, model, spec, seed, noise: None, num_flawed: 0 })
     }
 }
 
@@ -91,7 +93,13 @@ impl Policy for Trained {
             let written = self.model.write(&sample, stop, most).map_err(|error| error.to_string())?;
             let (normalized, flaw) = self.maker.read_tokens(&written);
             if let Some(flaw) = flaw {
-                eprintln!("warning: {flaw}: what is missing counts as 0, and what is too much is left out");
+                self.num_flawed += 1;
+                // A policy that has learned little does so every time.
+                if self.num_flawed.is_power_of_two() {
+                    let so_far = self.num_flawed;
+                    let effect = "what is missing counts as 0, and what is too much is left out";
+                    eprintln!("warning: {flaw}: {effect} ({so_far} such chunks so far)");
+                }
             }
             let values = self.maker.actions(&normalized, &observation.state).map_err(|error| error.to_string())?;
             return Ok(Actions { width: self.spec.action_width, values });

@@ -117,7 +117,9 @@ fn policies_that_write_actions_learn_and_act() {
         let sizes = config["sizes"].as_object_mut().unwrap();
         ["expert", "state_token", "initialization"].iter().for_each(|key| drop(sizes.remove(*key)));
     });
-    let with = |to: &str, more: &str| trained(dir.path(), to, &["policy.noise_draws=1", more], false);
+    // A held-out loss is that of tokens, and nothing acts meanwhile.
+    let eval = format!("eval={{path: {}/data/train, every_steps: 4, max_samples: 16}}", dir.path().display());
+    let with = |to: &str, more: &str| trained(dir.path(), to, &["policy.noise_draws=1", eval.as_str(), more], false);
     let one = with("run/checkpoints", "pools.encoder.replicas=1");
     assert_eq!(one, with("three", "pools.encoder.replicas=3"));
     // Four steps teach no chunk: what is missing is filled up, as in lerobot.

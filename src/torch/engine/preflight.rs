@@ -33,6 +33,7 @@ pub fn check_engines(config: &RunConfig, model: &ModelConfig) -> Result<(), Engi
     }
     check_insulated(config, model)?;
     check_delay(model)?;
+    check_acting(config, model)?;
     let towers = model.towers.set();
     for (name, pool, set) in pools.encoders(towers) {
         // On the foundation's actors every encoder is whole.
@@ -91,12 +92,26 @@ fn check_insulated(config: &RunConfig, model: &ModelConfig) -> Result<(), Engine
     }
 }
 
+/// A policy that is asked to act while the run goes on makes actions of noise.
+fn check_acting(config: &RunConfig, model: &ModelConfig) -> Result<(), EngineError> {
+    let is_asked = config.eval.as_ref().and_then(|eval| eval.actions).is_some_and(|count| count > 0);
+    if is_asked && model.foundation.as_policy().is_some_and(|policy| policy.chunk().writes) {
+        return Err("eval.actions: Pi0-FAST writes actions as tokens, and does not act while the run goes on; leave the key out: \
+                    actions are compared after the run in any case"
+            .into());
+    }
+    Ok(())
+}
+
 /// A chunk that has begun can be gone on with, and something of it is left.
 fn check_delay(model: &ModelConfig) -> Result<(), EngineError> {
     let Some(policy) = model.foundation.as_policy() else { return Ok(()) };
     let (most, horizon) = (policy.options().max_delay, policy.chunk().horizon);
     if most > 0 && !policy.continues_chunks() {
-        let why = "its actions have one time of noise, and given ones need another";
+        let why = match policy.chunk().writes {
+            true => "it writes actions as tokens",
+            false => "its actions have one time of noise, and given ones need another",
+        };
         return Err(format!(
             "policy.max_delay is {most}, and this policy cannot go on with a chunk: {why} (Pi0.5 can)"
         )

@@ -212,8 +212,8 @@ pub struct Eval {
     #[serde(default)]
     pub expect: BTreeMap<String, Expect>,
     /// Robot policies, during the run: compare actions with the recorded ones at N frames of each set, evenly spread; 0: none.
-    /// `null`: 64, or
-    /// none where weights are not whole (`zero: 3`, `frozen_precision`, `memory.weight_budget`).
+    /// `null`: 64, or none where weights are not whole (`zero: 3`, `frozen_precision`, `memory.weight_budget`) and of Pi0-FAST, which
+    /// acts after the run alone.
     #[serde(default)]
     pub actions: Option<u64>,
     /// Diffusion models: the noise levels at which the held-out loss is measured; `null`: 0.1, 0.3, 0.5, 0.7 and 0.9.

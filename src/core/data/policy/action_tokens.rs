@@ -4,6 +4,7 @@
 //! Pi0-FAST writes `<bos>Action: ` before them, as lerobot does. The prompt of Pi0.5 ends with `Action: `, so nothing stands before
 //! them there; where samples have a text to learn, that comes first: `{text};\nAction: `.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use serde_json::Value as Json;
@@ -22,9 +23,12 @@ const BAR: &str = "|";
 
 /// Which tokens of the language model stand for actions, and what stands around them.
 pub struct ActionTokens {
-    fast: FastTokenizer,
+    /// By the numbers of an action, for robots have more or fewer.
+    fast: BTreeMap<usize, FastTokenizer>,
     /// The id of the first of FAST's tokens; that of another is less by it.
     first: i64,
+    /// The id of the last one, which is the least.
+    last: i64,
     begin: Vec<i64>,
     /// Of the policy that writes them, before `begin`.
     bos: Option<i64>,
@@ -43,12 +47,14 @@ pub struct Answer {
 }
 
 impl ActionTokens {
-    /// Of the policy in `folder`; `None` where it learns none. `spec` has the sizes of the data.
+    /// Of the policy in `folder`; `None` where it learns none. `spec` is that of any robot, and `widths` are the numbers that
+    /// actions of all robots have.
     ///
     /// # Errors
     /// The folder of the FAST tokenizer is missing or wrong, or its tokens have no place in the vocabulary.
     pub fn open(
         spec: &PolicySpec,
+        widths: &BTreeSet<usize>,
         folder: &Path,
         settings: &Policy,
         tokenizer: &Tokenizer,
@@ -65,7 +71,15 @@ impl ActionTokens {
                           processor_config.json (policy.action_tokenizer names another)";
             return Err(DataError::file(&at, reason));
         }
-        let fast = FastTokenizer::open(&at, spec.horizon, spec.action_dim)?;
+        let mut fast = BTreeMap::<usize, FastTokenizer>::new();
+        for &width in widths {
+            let own = match fast.values().next() {
+                None => FastTokenizer::open(&at, spec.horizon, width)?,
+                Some(other) => other.of_width(&at, width)?,
+            };
+            fast.insert(width, own);
+        }
+        let vocab_size = fast.values().next().map_or(0, FastTokenizer::vocab_size);
         let wrong = |reason: String| DataError::file(folder, reason);
         let id = |token: &str| {
             tokenizer
@@ -81,22 +95,21 @@ impl ActionTokens {
         }
         let bos = writes.then(|| id(token_text(&about["bos_token"]).unwrap_or("<bos>"))).transpose()?;
         let (first, end) = (spec.placeholder - spec.skip_tokens, [id(BAR)?, eos]);
-        let last = first - fast.vocab_size() + 1;
+        let last = first - vocab_size + 1;
         let around = begin.iter().chain(&bos).chain(&end);
         if last < 0 || around.clone().any(|id| (last..=first).contains(id)) {
             let reason = format!(
-                "the {} action tokens would have the ids {last} to {first} of the language model, which {BEGIN:?}, {BAR:?} and \
-                 special tokens need",
-                fast.vocab_size()
+                "the {vocab_size} action tokens would have the ids {last} to {first} of the language model, which {BEGIN:?}, \
+                 {BAR:?} and special tokens need"
             );
             return Err(wrong(reason));
         }
-        Ok(Some(Self { fast, first, begin, bos, end, max_tokens: spec.max_action_tokens }))
+        Ok(Some(Self { fast, first, last, begin, bos, end, max_tokens: spec.max_action_tokens }))
     }
 
     /// The files of its folder, which belong into every checkpoint.
     pub fn files(&self) -> &[(String, Vec<u8>)] {
-        self.fast.files()
+        self.fast.values().next().map(FastTokenizer::files).unwrap_or_default()
     }
 
     /// The token that an answer begins with, of a policy that writes actions.
@@ -109,15 +122,25 @@ impl ActionTokens {
         self.end[0]
     }
 
-    /// What follows the prompt of a sample with these normalized actions `[H, A]`, and a text to write before them.
+    /// What follows the prompt of a sample with these normalized actions `[H, width]`, and a text to write before them. Panics where no
+    /// robot has this width.
     ///
     /// # Errors
-    /// The actions have no tokens, or the text no ids.
-    pub fn answer(&self, actions: &[f32], text: Option<&str>, tokenizer: &Tokenizer) -> Result<Answer, DataError> {
-        let encoded = self.fast.encode(actions).map_err(DataError::Line)?;
+    /// The actions have no tokens, or the text no ids or the one that ends actions.
+    pub fn answer(
+        &self,
+        actions: &[f32],
+        width: usize,
+        text: Option<&str>,
+        tokenizer: &Tokenizer,
+    ) -> Result<Answer, DataError> {
+        let encoded = self.fast[&width].encode(actions).map_err(DataError::Line)?;
         let mut ids: Vec<i64> = self.bos.into_iter().collect();
         if let Some(text) = text {
             ids.extend(tokenizer.encode(&format!("{text};\n"))?.iter().map(|token| token.id));
+            if self.bos.is_some() && ids.contains(&self.bar()) {
+                return Err(DataError::Line(format!("has the token {BAR:?} in its text to learn, which ends actions")));
+            }
         }
         if text.is_some() || self.bos.is_some() {
             ids.extend(&self.begin);
@@ -129,9 +152,11 @@ impl ActionTokens {
         Ok(Answer { ids, is_begun: self.bos.is_some(), was_cut, num_clipped: encoded.num_clipped })
     }
 
-    /// The actions that a language model has written: of its tokens before the first `|`, without `Action: `.
-    pub fn actions(&self, written: &[i64]) -> Decoded {
+    /// The actions of `width` numbers that a language model has written: of its tokens before the first `|`, without `Action: ` and
+    /// a text before that. Panics where no robot has this width.
+    pub fn actions(&self, written: &[i64], width: usize) -> Decoded {
         let own = written.split(|id| *id == self.bar()).next().unwrap_or_default();
+        let own = self.without_text(own);
         let begins = own.starts_with(&self.begin);
         // lerobot takes all of them out, wherever they are.
         let (mut ids, mut tokens) = (own, Vec::new());
@@ -144,11 +169,22 @@ impl ActionTokens {
                 }
             }
         }
-        let mut found = self.fast.decode_any(&tokens);
+        let mut found = self.fast[&width].decode_any(&tokens);
         if !begins && found.flaw.is_none() {
             found.flaw = Some(format!("what was written does not begin with {BEGIN:?}"));
         }
         found
+    }
+
+    /// What is written, from the first `Action: ` on where other tokens than those of actions are before it
+    /// (`policy.text_target`).
+    fn without_text<'a>(&self, written: &'a [i64]) -> &'a [i64] {
+        let at = written.windows(self.begin.len()).position(|ids| ids == self.begin.as_slice());
+        let is_action = |id: &i64| (self.last..=self.first).contains(id);
+        match at {
+            Some(at) if !written[..at].iter().all(is_action) => &written[at..],
+            _ => written,
+        }
     }
 }
 

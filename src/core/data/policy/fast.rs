@@ -9,6 +9,7 @@
 
 use std::f64::consts::PI;
 use std::path::Path;
+use std::sync::Arc;
 
 use serde_json::Value as Json;
 
@@ -34,15 +35,15 @@ pub fn action_tokenizer_files(model: &Path) -> Vec<String> {
 
 /// Makes tokens of actions, and actions of tokens.
 pub struct FastTokenizer {
-    bpe: tokenizers::Tokenizer,
+    bpe: Arc<tokenizers::Tokenizer>,
     scale: f64,
     /// The coefficient whose character is 0.
     min_token: i64,
     steps: usize,
     width: usize,
     /// `[H, H]`: the orthonormal basis, a frequency a row.
-    basis: Vec<f64>,
-    files: Vec<(String, Vec<u8>)>,
+    basis: Arc<[f64]>,
+    files: Arc<[(String, Vec<u8>)]>,
 }
 
 /// The tokens of a chunk.
@@ -68,16 +69,7 @@ impl FastTokenizer {
     /// # Errors
     /// A file is missing or wrong, has a key that is not implemented, or is for other chunks; or chunks are too large.
     pub fn open(folder: &Path, steps: usize, width: usize) -> Result<Self, DataError> {
-        let path = folder.join(CONFIG);
-        let config = read_json(&path)?;
-        let wrong = |reason: String| DataError::file(&path, reason);
-        let [scale, min_token] = settings(&config, [steps, width]).map_err(wrong)?;
-        if steps == 0 || width == 0 || steps > MAX_STEPS || steps.saturating_mul(width) > MAX_NUMBERS {
-            let reason = format!(
-                "chunks of {steps} actions of {width} numbers: at most {MAX_STEPS} actions, and {MAX_NUMBERS} numbers in all"
-            );
-            return Err(DataError::file(folder, reason));
-        }
+        let [scale, min_token] = checked(folder, [steps, width])?;
         let mut bpe = read_tokenizer(&folder.join(TOKENIZER))?;
         bpe.with_padding(None);
         bpe.with_truncation(None).map_err(|error| DataError::file(folder, error))?;
@@ -89,8 +81,18 @@ impl FastTokenizer {
             Ok((format!("{FOLDER}/{name}"), bytes))
         };
         let files = names.map(file).collect::<Result<Vec<_>, DataError>>()?;
-        let (min_token, basis) = (min_token as i64, basis(steps));
-        Ok(Self { bpe, scale, min_token, steps, width, basis, files })
+        let (min_token, basis) = (min_token as i64, basis(steps).into());
+        Ok(Self { bpe: Arc::new(bpe), scale, min_token, steps, width, basis, files: files.into() })
+    }
+
+    /// The same for actions of `width` numbers; `folder` is that of this one.
+    ///
+    /// # Errors
+    /// As [`FastTokenizer::open`].
+    pub fn of_width(&self, folder: &Path, width: usize) -> Result<Self, DataError> {
+        checked(folder, [self.steps, width])?;
+        let (bpe, basis, files) = (self.bpe.clone(), self.basis.clone(), self.files.clone());
+        Ok(Self { bpe, scale: self.scale, min_token: self.min_token, steps: self.steps, width, basis, files })
     }
 
     /// Ids are below it.
@@ -184,6 +186,20 @@ impl FastTokenizer {
         };
         Decoded { values: (0..len).map(value).collect(), flaw }
     }
+}
+
+/// The scale and the smallest coefficient that a folder's config says, for chunks of so many actions of so many numbers.
+fn checked(folder: &Path, [steps, width]: [usize; 2]) -> Result<[f64; 2], DataError> {
+    let path = folder.join(CONFIG);
+    let config = read_json(&path)?;
+    let found = settings(&config, [steps, width]).map_err(|reason| DataError::file(&path, reason))?;
+    if steps == 0 || width == 0 || steps > MAX_STEPS || steps.saturating_mul(width) > MAX_NUMBERS {
+        let reason = format!(
+            "chunks of {steps} actions of {width} numbers: at most {MAX_STEPS} actions, and {MAX_NUMBERS} numbers in all"
+        );
+        return Err(DataError::file(folder, reason));
+    }
+    Ok(found)
 }
 
 /// The scale and the smallest coefficient.

@@ -11,6 +11,9 @@ use crate::data::lerobot::{FeatureStats, Stats};
 /// Steps of a chunk, and numbers of a step, at most.
 const MAX_STEPS: usize = 4096;
 const MAX_WIDTH: usize = 1 << 16;
+/// Groups, and numbers of a bound of whole chunks, at most.
+const MAX_GROUPS: usize = 1024;
+const MAX_NUMBERS: usize = 1 << 20;
 
 /// Numbers of an action that follow one another.
 #[derive(Debug, PartialEq)]
@@ -132,6 +135,9 @@ pub fn read(config: &Json) -> Result<Option<Read>, String> {
     let wrong = |what: &str, found: &Json| format!("{what} is {:.80}", found.to_string());
     let action = &modality["action"];
     let keys = action["modality_keys"].as_array().ok_or_else(|| wrong("modality_config", modality))?;
+    if keys.len() > MAX_GROUPS {
+        return Err(format!("modality_config has {} groups of actions; at most {MAX_GROUPS} are read", keys.len()));
+    }
     let names = if config["use_percentiles"] == true { ["q01", "q99"] } else { ["min", "max"] };
     let mut mask = Vec::new();
     // By group: rows of its bounds, one where they are the same at each step.
@@ -163,6 +169,9 @@ pub fn read(config: &Json) -> Result<Option<Read>, String> {
             rows(found).ok_or_else(|| wrong(&format!("raw_stats.{holder}.{key}.{name}"), found))
         };
         let bounds = [bound(names[0])?, bound(names[1])?];
+        if bounds[0].len() != bounds[1].len() || bounds[0][0].len() != bounds[1][0].len() {
+            return Err(format!("raw_stats.{holder}.{key} has bounds of different sizes"));
+        }
         mask.extend(std::iter::repeat_n(is_relative, bounds[0][0].len()));
         of_groups.push(bounds);
     }
@@ -172,6 +181,12 @@ pub fn read(config: &Json) -> Result<Option<Read>, String> {
         );
     }
     let num_steps = of_groups.iter().map(|it| it[0].len()).filter(|&len| len > 1).min().unwrap_or(1);
+    if num_steps * mask.len() > MAX_NUMBERS {
+        let width = mask.len();
+        return Err(format!(
+            "raw_stats has {num_steps} steps of {width} numbers; at most {MAX_NUMBERS} in all are read"
+        ));
+    }
     let bound = |at: usize| -> Vec<f64> {
         let row = |step: usize| of_groups.iter().flat_map(move |it| it[at].get(step).unwrap_or(&it[at][0]).clone());
         (0..num_steps).flat_map(row).collect()

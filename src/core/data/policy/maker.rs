@@ -44,7 +44,7 @@ pub struct PolicyMaker {
     limits: Limits,
     pub(super) max_tokens: usize,
     pub(super) num_cut: AtomicU64,
-    /// Samples whose action tokens were cut off, and those of coefficients that FAST's tokenizer lacks.
+    /// Samples whose action tokens were cut off, and those with a coefficient below the smallest of FAST's tokenizer.
     pub(super) num_flawed: [AtomicU64; 2],
     files: Vec<(String, Vec<u8>)>,
 }
@@ -84,7 +84,8 @@ impl PolicyMaker {
         }
         let scales = &robots[0].scales;
         let stats = if chat.is_some() { scales.bounds() } else { scales.stats.clone() };
-        let tokens = ActionTokens::open(&spec, folders.model, &options.policy.settings, &tokenizer, &own)?;
+        let widths = robots.iter().map(|robot| robot.spec.action_dim).collect();
+        let tokens = ActionTokens::open(&spec, &widths, folders.model, &options.policy.settings, &tokenizer, &own)?;
         let mut files = files::write(&spec, &stats, &scales.mask).map_err(wrong)?;
         files.extend(tokens.iter().flat_map(ActionTokens::files).cloned());
         if robots.iter().any(|robot| !robot.name.is_empty()) {
@@ -235,8 +236,9 @@ impl PolicyMaker {
     /// The normalized actions, `[H, max_action_dim]`, that such a policy has written as tokens; and why they are not those of a whole
     /// chunk, where they are not. Panics where the policy writes none.
     pub fn read_tokens(&self, written: &[i64]) -> (Vec<f32>, Option<String>) {
-        let Decoded { values, flaw } = self.tokens.as_ref().expect("a policy that writes actions").actions(written);
-        let padded = values.chunks(self.spec.action_dim).flat_map(|action| {
+        let (tokens, width) = (self.tokens.as_ref().expect("a policy that writes actions"), self.spec.action_dim);
+        let Decoded { values, flaw } = tokens.actions(written, width);
+        let padded = values.chunks(width).flat_map(|action| {
             let padding = self.spec.max_action_dim - action.len();
             action.iter().copied().chain(std::iter::repeat_n(0.0, padding))
         });

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use image::RgbImage;
 use serde_json::{Value as Json, json};
 
-use super::PolicyMaker;
+use super::{FastTokenizer, PolicyMaker};
 use crate::config::{Data, Embodiment, Normalization, Policy, Statistics, TrainFile};
 use crate::data::column::ColumnValues;
 use crate::data::dataset::Dataset;
@@ -215,6 +215,26 @@ fn sets_belong_to_one_robot_and_others_are_named() {
     };
     assert!(dataset("odd").err().unwrap().to_string().contains("robot_type \"unknown\""));
     assert_eq!(floats(&dataset("arm2").unwrap().sample(2).unwrap(), "state")[0], 2.0 * 6.0 / 7.0 - 1.0);
+}
+
+/// FAST's tokens take the ids from 571 on down, those of a chunk of each robot's own width.
+#[test]
+fn robots_have_action_tokens_of_their_own_width() {
+    let bench = Bench::new();
+    let mut config = Bench::pi05();
+    config["sizes"]["vocab_size"] = 700.into();
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("data/goldens/fast");
+    let both = robots(&[("arm", None), ("hand", None)]);
+    let settings = Policy { token_weight: 1.0, action_tokenizer: Some(folder.clone()), ..both };
+    let maker = bench.open(&config, &settings, &["arm", "hand"]).unwrap();
+    for (set, width) in [("arm", 3), ("hand", 2)] {
+        let sample = bench.sample(&maker, set, 3);
+        let rows = floats(&sample, "actions").chunks(5).flat_map(|row| &row[..width]);
+        let actions: Vec<f32> = rows.copied().collect();
+        let expected = FastTokenizer::open(&folder, HORIZON, width).unwrap().encode(&actions).unwrap().ids;
+        let own = sample.input_ids.iter().filter(|id| (372..572).contains(*id)).map(|id| 571 - id);
+        assert_eq!(own.collect::<Vec<i64>>(), expected, "{set}");
+    }
 }
 
 #[test]

@@ -40,7 +40,7 @@ impl PolicyMaker {
         let answer = match (&self.tokens, is_asked) {
             (None, _) => None,
             (Some(tokens), true) => Some(Answer { ids: tokens.bos().into_iter().collect(), ..Answer::default() }),
-            (Some(tokens), false) => Some(self.answer(tokens, &values, text.as_deref())?),
+            (Some(tokens), false) => Some(self.answer(tokens, spec, &values, text.as_deref())?),
         };
         let sample = match &self.chat {
             Some(chat) => chat.sample(id, &seen.prompt, &self.pictures(&seen.images)?)?,
@@ -126,10 +126,15 @@ impl PolicyMaker {
 
     /// What the language model learns behind the prompt. `actions` `[H, max_action_dim]` are normalized; steps behind the end of the
     /// episode, which repeat its last action, are among them.
-    fn answer(&self, tokens: &ActionTokens, actions: &[f32], text: Option<&str>) -> Result<Answer, DataError> {
-        let spec = &self.spec;
+    fn answer(
+        &self,
+        tokens: &ActionTokens,
+        spec: &PolicySpec,
+        actions: &[f32],
+        text: Option<&str>,
+    ) -> Result<Answer, DataError> {
         let own = actions.chunks(spec.max_action_dim).flat_map(|action| &action[..spec.action_dim]);
-        let answer = tokens.answer(&own.copied().collect::<Vec<f32>>(), text, &self.tokenizer)?;
+        let answer = tokens.answer(&own.copied().collect::<Vec<f32>>(), spec.action_dim, text, &self.tokenizer)?;
         if answer.ids.contains(&spec.placeholder) {
             let reason = format!("has the token {} in its text to learn, which stands for pictures", spec.placeholder);
             return Err(DataError::Line(reason));

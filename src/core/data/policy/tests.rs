@@ -504,6 +504,8 @@ fn action_tokens_follow_the_prompt() {
     assert_eq!(maker.writes(), Some((bar, 256)));
     assert!(maker.read_tokens(&answer[1..9]).1.unwrap().contains("coefficients"));
     assert!(maker.read_tokens(&tokens).1.unwrap().contains("does not begin with"));
+    // A text before it is no action.
+    assert_eq!(maker.read_tokens(&[&[7, 8][..], &answer[1..]].concat()), (found, None));
 
     // Its files name lerobot's steps, and have the tokenizer of actions.
     let files = maker.files();

@@ -37,9 +37,9 @@ pub struct Names {
 }
 
 impl Names {
-    /// `rules` are `FIELD=PART`, where a part is a camera, `state`, `prompt`, `action_prefix` or `-` for a field that is not read; several fields of
-    /// the state are put end to end in the order of their rules. `without` are cameras that clients need not send, `prompt` what
-    /// is read where they send none.
+    /// `rules` are `FIELD=PART`, where a part is a camera, `state`, `prompt`, `action_prefix` or `-` for a field that is not read;
+    /// several fields of the state are put end to end in the order of their rules. `without` are cameras that clients need not send,
+    /// `prompt` what is read where they send none.
     ///
     /// # Errors
     /// The reason: a rule that is none, or a camera that the policy lacks.
@@ -140,6 +140,9 @@ impl Names {
         }
         let values = match field {
             Field::Numbers(numbers) => numbers.clone(),
+            Field::Array(array) if array.shape.len() > 1 && array.shape.last() != Some(&width) => {
+                return Err(format!("begun actions of shape {:?}, and an action has {width} values", array.shape));
+            }
             Field::Array(array) => array.numbers()?,
             _ => return Err("the begun actions are no numbers".to_owned()),
         };

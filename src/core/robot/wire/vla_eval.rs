@@ -34,6 +34,11 @@ impl VlaEval {
 
     fn observation(&mut self, payload: &Value<'_>) -> Result<Heard, String> {
         let observation = self.offer.names.observation(&fields(payload, Keys::Text)?)?;
+        if !observation.begun.is_empty() {
+            return Err(
+                "begun actions: this protocol sends one action after another, and its clients execute each".to_owned()
+            );
+        }
         let moment = self.moment;
         self.moment.request += 1;
         Ok(Heard::Ask(Box::new(observation), moment))

@@ -18,9 +18,9 @@ pub struct Actor {
 }
 
 impl Actor {
-    /// `None`: the model is no policy.
+    /// `None`: the model is no policy, or one that writes actions as tokens.
     pub fn of(family: &dyn FoundationFamily, params: &ParamStore, seed: u64) -> Option<Actor> {
-        let policy = family.as_policy()?;
+        let policy = family.as_policy().filter(|policy| !policy.chunk().writes)?;
         Some(Actor { policy: policy.acting(params), chunk: policy.chunk(), seed })
     }
 
@@ -57,7 +57,11 @@ impl FoundationPart {
         let Some(filled) = self.assemble(number)? else { return Ok(Progress::Idle) };
         let start = Instant::now();
         self.pool.params().set_dropout(None);
-        let acted = self.actor.as_ref().ok_or("eval.actions: the model is no robot policy")?.act(&filled)?;
+        let acted = self
+            .actor
+            .as_ref()
+            .ok_or("eval.actions: the model is no robot policy that makes actions of noise")?
+            .act(&filled)?;
         let step = &mut self.steps[0];
         if let Some(evaluation) = &mut step.evaluation {
             evaluation.num_continued += 1;

@@ -123,8 +123,9 @@ impl Tokens {
 }
 
 impl Actions {
-    /// Noised actions `[S·H, A]` at `times` `[S]`, or `[S·H]` where norms have the time and each action its own, both float32, with states `[S, X]` where they have rows, to rows `[S·L, E]` in
-    /// `kind`, and the condition of norms `[S, E]`, float32, where they have one.
+    /// Noised actions `[S·H, A]` at `times` `[S]`, or `[S·H]` where norms have the time and each action its own, both float32, with
+    /// states `[S, X]` where they have rows, to rows `[S·L, E]` in `kind`, and the condition of norms, `[S, E]` or `[S·H, E]`, float32,
+    /// where they have one.
     pub fn forward(
         &self,
         noised: &Tensor,
