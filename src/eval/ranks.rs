@@ -67,7 +67,7 @@ impl Ranks {
             device: devices[rank],
         };
         whole.divided(&start(0).place).map_err(|error| anyhow!("--tensor-parallel: {error}"))?;
-        let (loaded, are_loaded) = flume::unbounded();
+        let (loaded, are_loaded) = flume::bounded(devices.len());
         let threads = std::thread::available_parallelism().map_or(1, usize::from) / devices.len();
         let other = |rank: usize| -> Result<Sender<Job>> {
             let ((jobs, queue), start, loaded) = (flume::bounded(1), start(rank), loaded.clone());
