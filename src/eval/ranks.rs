@@ -80,7 +80,8 @@ impl Ranks {
         };
         let others = (1..devices.len()).map(other).collect::<Result<Vec<_>>>()?;
         let (first, loaded_here) = (start(0), start(0).load()?);
-        // Nobody waits for one that has not loaded its part.
+        // Nobody waits for one that has not loaded its part, or has panicked while it did.
+        drop(loaded);
         for _ in &others {
             are_loaded.recv().context("a rank has ended")??;
         }
