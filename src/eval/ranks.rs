@@ -88,6 +88,11 @@ impl Ranks {
         Ok((loaded_here, Self { own: first.join()?, others, in_step: Cell::new(true), _meeting: folder }))
     }
 
+    /// Returns whether a rank has failed within an answer, so that none can be made any more.
+    pub fn have_failed(&self) -> bool {
+        !self.in_step.get()
+    }
+
     /// Continues each prompt on all ranks; `hear` is told here.
     ///
     /// # Errors
