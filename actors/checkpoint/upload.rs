@@ -123,7 +123,8 @@ impl Uploads {
         let panicked = self.thread.join().is_err();
         let mut state = shared.lock();
         if panicked {
-            state.uploaded.num_failed += state.waiting.len() as u64;
+            let num_waiting = state.waiting.len() as u64;
+            state.uploaded.num_failed += num_waiting;
             state.uploaded.last_error = Some("the thread that copies checkpoints has panicked".to_owned());
         }
         state.uploaded.clone()
