@@ -120,8 +120,13 @@ impl Uploads {
             (shared.say)(&format!("copying {num_waiting} checkpoint(s) to {}", shared.spec.url));
         }
         shared.changed.notify_all();
-        let _ = self.thread.join();
-        let state = shared.lock();
+        let panicked = self.thread.join().is_err();
+        let mut state = shared.lock();
+        if panicked {
+            let num_waiting = state.waiting.len() as u64;
+            state.uploaded.num_failed += num_waiting;
+            state.uploaded.last_error = Some("the thread that copies checkpoints has panicked".to_owned());
+        }
         state.uploaded.clone()
     }
 }

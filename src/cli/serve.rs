@@ -101,7 +101,7 @@ pub fn serve(args: ServeArgs) -> anyhow::Result<ExitCode> {
             println!("API key {key}");
         }
         stdout().flush()?;
-        server.run(engine, limits, name, async { drop(tokio::signal::ctrl_c().await) }).await;
+        server.run(engine, limits, name, async { drop(tokio::signal::ctrl_c().await) }).await?;
         Ok(ExitCode::SUCCESS)
     })
 }

@@ -99,6 +99,11 @@ impl ForwardModel {
         Ok(Self { towers, decoder, params, folder, ranks: Some(ranks) })
     }
 
+    /// Returns whether a rank has failed, so that [`ForwardModel::continue_each`] always will.
+    pub fn has_failed(&self) -> bool {
+        self.ranks.as_ref().is_some_and(Ranks::have_failed)
+    }
+
     /// Continues each prompt as its own decoding says, on all ranks; see [`generate_each`].
     ///
     /// # Errors

@@ -80,11 +80,17 @@ impl Ranks {
         };
         let others = (1..devices.len()).map(other).collect::<Result<Vec<_>>>()?;
         let (first, loaded_here) = (start(0), start(0).load()?);
-        // Nobody waits for one that has not loaded its part.
+        // Nobody waits for one that has not loaded its part, or has panicked while it did.
+        drop(loaded);
         for _ in &others {
             are_loaded.recv().context("a rank has ended")??;
         }
         Ok((loaded_here, Self { own: first.join()?, others, in_step: Cell::new(true), _meeting: folder }))
+    }
+
+    /// Returns whether a rank has failed within an answer, so that none can be made any more.
+    pub fn have_failed(&self) -> bool {
+        !self.in_step.get()
     }
 
     /// Continues each prompt on all ranks; `hear` is told here.

@@ -317,8 +317,11 @@ impl Composition {
         let uploads = uploads::start(&config, !self.resumes(), &console).map_err(start)?;
         let uploader = uploads.as_ref().map(Uploads::uploader);
         let ended = self.run(Box::new(EachStep { each_step, publication, uploader }));
-        uploads::finish(uploads, &config, &console).map_err(|error| start(std::io::Error::other(error.to_string())))?;
-        ended
+        let copied = uploads::finish(uploads, &config, &console);
+        // Why the run has failed comes before what was not copied, of which there was a line.
+        let outcome = ended?;
+        copied.map_err(|error| start(std::io::Error::other(error.to_string())))?;
+        Ok(outcome)
     }
 }
 

@@ -32,6 +32,8 @@ pub enum ServeError {
          tunnel, or say --insecure-allow-plaintext where the network is isolated"
     )]
     Open { host: String },
+    #[error("the model answers no more, since one of its ranks or its thread has failed: start the server again")]
+    Ended,
 }
 
 /// Where a server listens, and who may come in.

@@ -144,7 +144,7 @@ fn fetch_named(url: &str, dir: &Path, console: &Console) -> anyhow::Result<PathB
 }
 
 /// Refuses a store that has checkpoints.
-fn expect_none_stored(config: &RunConfig) -> anyhow::Result<()> {
+pub fn expect_none_stored(config: &RunConfig) -> anyhow::Result<()> {
     let (Some(num_steps), Some(url)) = (uploads::newest(config)?, &config.checkpoint.upload) else { return Ok(()) };
     let what = format!(
         "checkpoint.upload already holds a run ({} in it has {num_steps} steps): resume it with --resume, start over with \

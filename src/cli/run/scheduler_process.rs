@@ -47,17 +47,28 @@ pub struct SchedulerProcess<'a> {
 impl SchedulerProcess<'_> {
     /// Runs, and begins again at the last checkpoint where a child that the run cannot go on without has died. The run's
     /// folders are this run's alone before anything in them is looked at.
-    pub fn supervise(&self, mut composition: Composition) -> anyhow::Result<ExitCode> {
-        let Self { args, loaded, console, .. } = *self;
+    pub fn supervise(&self, composition: Composition) -> anyhow::Result<ExitCode> {
+        let Self { loaded, console, .. } = *self;
         let (run, checkpoints) = (&loaded.config.run.dir, &loaded.config.checkpoint.dir);
         // A scheduler that follows another one finds its keeper's lock.
         let pid = if keeper().is_some() { parent_id() } else { std::process::id() };
         let _lock = RunLock::take(&[("run.dir", run), ("checkpoint.dir", checkpoints)], pid, console)?;
+        let mut uploads = None;
+        let ended = self.run_to_end(composition, &mut uploads);
+        // Only where a run that has lost a process cannot begin again.
+        let copied = uploads::finish(uploads, &loaded.config, console);
+        copied.unwrap_or_else(|error| console.line(&format!("warning: {error}")));
+        ended
+    }
+
+    /// Runs, as often as it may begin again.
+    fn run_to_end(&self, mut composition: Composition, uploads: &mut Option<Uploads>) -> anyhow::Result<ExitCode> {
+        let Self { args, loaded, console, .. } = *self;
+        let (run, checkpoints) = (&loaded.config.run.dir, &loaded.config.checkpoint.dir);
         let mut former = FormerRun::find(run, checkpoints)?;
         let mut resume = args.resume.clone();
         let snapshots = self.snapshots();
         let settled = composition.config().clone();
-        let mut uploads = None;
         if loaded.config.device == Device::Auto {
             console.line(&settle(Device::Auto).1);
         }
@@ -93,7 +104,7 @@ impl SchedulerProcess<'_> {
             let known = resume.as_ref().map(|_| poison_items::read(&loaded.config.run.dir)).unwrap_or_default();
             composition =
                 composition.resume(resumed).knowing(known).snapshots_in(snapshots.as_ref().map(Snapshots::path));
-            let ended = self.run_actors(composition, takes_over, former.take(), &mut uploads);
+            let ended = self.run_actors(composition, takes_over, former.take(), uploads);
             let restarts = ended.as_ref().is_err_and(|error| exit::of(error) == exit::LOST) && args.processes;
             if !restarts || restart >= loaded.config.run.max_restarts {
                 return match (ended, uploads::finish(uploads.take(), &settled, console)) {

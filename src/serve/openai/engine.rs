@@ -50,7 +50,11 @@ struct Job {
 
 /// Where requests are brought.
 #[derive(Clone)]
-pub struct Engine(Sender<Job>);
+pub struct Engine {
+    jobs: Sender<Job>,
+    /// Nothing comes out of it: it is closed when the model's thread ends.
+    ended: Receiver<()>,
+}
 
 /// A request that is being answered.
 struct Begun {
@@ -67,17 +71,26 @@ impl Engine {
     pub fn start(open: impl FnOnce() -> Result<Reader> + Send + 'static, limits: Limits) -> Result<Self> {
         let (jobs, queue) = flume::bounded(limits.queue);
         let (opened, is_open) = flume::bounded(1);
-        let serve = move || match open() {
-            Ok(reader) => {
-                if opened.send(Ok(())).is_ok() {
-                    answer_all(&reader, &limits, &queue);
+        let (alive, ended) = flume::bounded(1);
+        let serve = move || {
+            let _alive = alive;
+            match open() {
+                Ok(reader) => {
+                    if opened.send(Ok(())).is_ok() {
+                        answer_all(&reader, &limits, &queue);
+                    }
                 }
+                Err(error) => drop(opened.send(Err(error))),
             }
-            Err(error) => drop(opened.send(Err(error))),
         };
         std::thread::Builder::new().name("answers".into()).spawn(serve).context("the model's thread")?;
         is_open.recv().context("the model's thread has ended")??;
-        Ok(Self(jobs))
+        Ok(Self { jobs, ended })
+    }
+
+    /// Waits until the model's thread has ended: it answers nothing any more.
+    pub async fn ended(&self) {
+        let _ = self.ended.recv_async().await;
     }
 
     /// Brings a request; its answer comes through what is returned, and stops when that is dropped.
@@ -87,7 +100,7 @@ impl Engine {
     pub fn ask(&self, asked: Asked, limits: &Limits) -> Result<Receiver<Event>, ApiError> {
         // Each token is one event at most, so that the model never waits for a slow client.
         let (events, answer) = flume::bounded(limits.max_new_tokens + 4);
-        match self.0.try_send(Job { asked, events }) {
+        match self.jobs.try_send(Job { asked, events }) {
             Ok(()) => Ok(answer),
             Err(TrySendError::Full(_)) => Err(ApiError::new(429, format!("{} requests wait already", limits.queue))),
             Err(TrySendError::Disconnected(_)) => Err(ApiError::new(503, "the server is ending")),
@@ -95,15 +108,17 @@ impl Engine {
     }
 }
 
+/// Answers until nobody asks any more, or the model cannot answer any more.
 fn answer_all(reader: &Reader, limits: &Limits, queue: &Receiver<Job>) {
     while let Ok(first) = queue.recv() {
         let mut jobs = vec![first];
         jobs.extend(queue.try_iter().take(limits.batch.saturating_sub(1)));
-        let begun: Vec<Begun> = jobs.into_iter().filter_map(|job| begin(reader, limits, job)).collect();
+        // A prompt of a size that nobody thought of must not end the server: who asked hears that the answer ended early.
+        let begin = |job| catch_unwind(AssertUnwindSafe(|| begin(reader, limits, job))).ok().flatten();
+        let begun: Vec<Begun> = jobs.into_iter().filter_map(begin).collect();
         if begun.is_empty() {
             continue;
         }
-        // A prompt of a size that nobody thought of must not end the server.
         let answered = catch_unwind(AssertUnwindSafe(|| answer(reader, &begun)));
         let reason = match answered {
             Ok(Ok(())) => continue,
@@ -114,6 +129,9 @@ fn answer_all(reader: &Reader, limits: &Limits, queue: &Receiver<Job>) {
         };
         for request in &begun {
             let _ = request.events.try_send(Event::Refused(ApiError::new(500, &*reason)));
+        }
+        if reader.model().has_failed() {
+            return;
         }
     }
 }

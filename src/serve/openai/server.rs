@@ -19,6 +19,8 @@ use tokio::time::timeout;
 
 /// How long a client may take to send a request's head.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// How long what is answered may take to be sent after the model's thread has ended.
+const DRAIN: Duration = Duration::from_secs(1);
 /// Bytes of a request's head at most, and header lines in it.
 const MAX_HEAD: usize = 16 << 10;
 const MAX_HEADERS: usize = 64;
@@ -48,7 +50,16 @@ impl Server {
     }
 
     /// Serves until `stop` is done; the model is called `name`.
-    pub async fn run(self, engine: Engine, limits: Limits, name: String, stop: impl Future<Output = ()>) {
+    ///
+    /// # Errors
+    /// The model's thread has ended: one of its ranks has failed, or it has panicked.
+    pub async fn run(
+        self,
+        engine: Engine,
+        limits: Limits,
+        name: String,
+        stop: impl Future<Output = ()>,
+    ) -> Result<(), ServeError> {
         let shared = Arc::new(Shared { engine, limits, name, key: self.key, since: now() });
         let (places, refused) = (Arc::new(Semaphore::new(MAX_CONNECTIONS)), Arc::new(Semaphore::new(MAX_REFUSED)));
         let serve = async {
@@ -74,8 +85,13 @@ impl Server {
             }
         };
         tokio::select! {
-            () = stop => {}
-            () = serve => {}
+            () = stop => Ok(()),
+            () = serve => Ok(()),
+            () = shared.engine.ended() => {
+                // Who was refused hears of it before the connections end.
+                tokio::time::sleep(DRAIN).await;
+                Err(ServeError::Ended)
+            }
         }
     }
 }

@@ -14,8 +14,8 @@ use crate::config::pattern::glob;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Model {
-    /// Directory in Hugging Face layout (`config.json`, tokenizer, chat template, preprocessor config, weights), or hub
-    /// id `org/name[@revision]`.
+    /// Directory in Hugging Face layout (`config.json`, tokenizer, chat template, preprocessor config, weights), hub id
+    /// `org/name[@revision]`, or folder of an object store, `s3://BUCKET/FOLDER`.
     pub load: Option<Source>,
     /// `load` the weights of `model.load` and of the parts' `load`, or start from `random` ones; a part's own `load` is
     /// always loaded.
