@@ -51,6 +51,8 @@ type Say = Box<dyn Fn(&str) + Send + Sync>;
 struct State {
     waiting: VecDeque<PathBuf>,
     is_over: bool,
+    /// Nothing is tried again.
+    is_given_up: bool,
     /// What the store has of former runs is to go.
     forgets: bool,
     /// Steps of this run's checkpoints that the store has.
@@ -91,6 +93,7 @@ impl Uploads {
         let state = State {
             waiting: VecDeque::new(),
             is_over: false,
+            is_given_up: false,
             forgets: false,
             own: BTreeSet::new(),
             uploaded: Uploaded::default(),
@@ -135,6 +138,12 @@ impl Uploader {
     /// Removes what the store has of a former run, where this one begins anew. The caller does not wait.
     pub fn forget_former(&self) {
         self.0.lock().forgets = self.0.spec.begins_anew;
+        self.0.changed.notify_all();
+    }
+
+    /// Ends the wait of [`Uploads::finish`]: the attempt that is under way is the last one.
+    pub fn give_up(&self) {
+        self.0.lock().is_given_up = true;
         self.0.changed.notify_all();
     }
 
@@ -197,6 +206,9 @@ impl Shared {
     fn copy(&self, path: &Path) {
         let (name, mut sent, mut pause) = (steps_of(path), BTreeSet::new(), self.spec.back_off);
         for attempt in 1..=MAX_TRIES {
+            if self.lock().is_given_up {
+                return self.failed(&name, "the run was told to stop while it waited");
+            }
             match self.copy_once(path, &mut sent) {
                 Ok(()) => return,
                 Err(error) if attempt == MAX_TRIES => return self.failed(&name, &error.to_string()),
@@ -207,7 +219,8 @@ impl Shared {
                     (self.say)(&format!("warning: {name} {what} {url} (attempt {attempt} of {MAX_TRIES}): {error}"));
                 }
             }
-            std::thread::sleep(pause);
+            let waited = self.changed.wait_timeout_while(self.lock(), pause, |state| !state.is_given_up);
+            drop(waited.unwrap_or_else(PoisonError::into_inner));
             pause = (pause * 2).min(MAX_BACK_OFF);
         }
     }

@@ -105,3 +105,21 @@ fn failures_are_tried_again_said_and_counted() {
     assert!(uploaded.last_error.unwrap().starts_with("step-00000004: "));
     assert_eq!(StoredCheckpoints::new(url).newest().unwrap(), Some(2));
 }
+
+#[test]
+fn who_gives_up_waits_for_no_further_attempt() {
+    let (dir, url) = (tempfile::tempdir().unwrap(), "memory:///given-up");
+    let paths = [2, 4].map(|num_steps| publish(dir.path(), num_steps));
+    fs::write(paths[0].join(WEIGHTS), "weights of X").unwrap();
+    let (said, hear) = std::sync::mpsc::channel();
+    let back_off = Duration::from_secs(3600);
+    let spec =
+        UploadSpec { url: url.to_owned(), keep_last: 2, dir: dir.path().to_owned(), begins_anew: true, back_off };
+    let say: Say = Box::new(move |line| drop(said.send(line.to_owned())));
+    let uploads = Uploads::start(spec, say).unwrap();
+    paths.iter().for_each(|path| uploads.uploader().add(path));
+    assert!(hear.recv().unwrap().contains("attempt 1 of 6"));
+    uploads.uploader().give_up();
+    let uploaded = uploads.finish();
+    assert_eq!((uploaded.num_sent, uploaded.num_failed, steps(url)), (0, 2, vec![]));
+}

@@ -314,13 +314,20 @@ impl Composition {
         })?;
         let start = |error| RunError::Start { what: "checkpoint.upload".to_owned(), source: error };
         let (config, console) = (self.config.clone(), Console::stderr());
+        let other = |error: &dyn std::fmt::Display| start(std::io::Error::other(error.to_string()));
+        // What the store has would be removed.
+        if !self.resumes()
+            && let Some(num_steps) = uploads::newest(&config).map_err(|error| other(&error))?
+        {
+            return Err(other(&format!("it already holds a run of {num_steps} steps")));
+        }
         let uploads = uploads::start(&config, !self.resumes(), &console).map_err(start)?;
         let uploader = uploads.as_ref().map(Uploads::uploader);
         let ended = self.run(Box::new(EachStep { each_step, publication, uploader }));
         let copied = uploads::finish(uploads, &config, &console);
         // Why the run has failed comes before what was not copied, of which there was a line.
         let outcome = ended?;
-        copied.map_err(|error| start(std::io::Error::other(error.to_string())))?;
+        copied.map_err(|error| other(&error))?;
         Ok(outcome)
     }
 }

@@ -1,6 +1,6 @@
 //! Checkpoints of a run in an object store (`checkpoint.upload`).
 
-use loongforge_actors::checkpoint::{UploadSpec, Uploaded, Uploads};
+use loongforge_actors::checkpoint::{UploadSpec, Uploaded, Uploader, Uploads};
 use loongforge_core::checkpoint::{CheckpointError, StoredCheckpoints, StoredError};
 use loongforge_core::config::RunConfig;
 use loongforge_core::observe::Console;
@@ -8,6 +8,8 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::oneshot;
 
 /// The first pause after a copy that failed.
 const BACK_OFF: Duration = Duration::from_secs(1);
@@ -42,7 +44,10 @@ pub fn start(config: &RunConfig, begins_anew: bool, console: &Console) -> io::Re
 /// The newest checkpoint is not in the store.
 pub fn finish(uploads: Option<Uploads>, config: &RunConfig, console: &Console) -> Result<(), NotUploaded> {
     let (Some(uploads), Some(url)) = (uploads, config.checkpoint.upload.clone()) else { return Ok(()) };
-    let Uploaded { num_sent, num_failed, num_failures, last_error } = uploads.finish();
+    let done = give_up_at_a_signal(uploads.uploader());
+    let copied = uploads.finish();
+    drop(done);
+    let Uploaded { num_sent, num_failed, num_failures, last_error } = copied;
     if num_sent + num_failures > 0 {
         let failed = match num_failures {
             0 => String::new(),
@@ -54,6 +59,28 @@ pub fn finish(uploads: Option<Uploads>, config: &RunConfig, console: &Console) -
         Some(error) => Err(NotUploaded { url, error, dir: config.checkpoint.dir.clone() }),
         None => Ok(()),
     }
+}
+
+/// Listens for SIGINT and SIGTERM until what it returns is dropped: the run has ended, and nothing else of it heeds them.
+fn give_up_at_a_signal(uploader: Uploader) -> oneshot::Sender<()> {
+    let (sender, done) = oneshot::channel();
+    let listen = async move {
+        let (Ok(mut interrupt), Ok(mut terminate)) = (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
+        else {
+            return;
+        };
+        tokio::select! {
+            _ = interrupt.recv() => uploader.give_up(),
+            _ = terminate.recv() => uploader.give_up(),
+            _ = done => {}
+        }
+    };
+    std::thread::spawn(move || {
+        if let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() {
+            runtime.block_on(listen);
+        }
+    });
+    sender
 }
 
 /// Steps of the newest checkpoint in the store; `None`: there is none, or no `checkpoint.upload`.

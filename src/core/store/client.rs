@@ -199,10 +199,13 @@ pub fn fetch(url: &str, bytes: u64, sink: &mut dyn FnMut(&[u8]) -> io::Result<()
     }
 }
 
+/// Objects that a folder may have.
+const MAX_LISTED: usize = 1_000_000;
+
 /// All objects under a folder.
 ///
 /// # Errors
-/// The bucket is not there, or cannot be listed.
+/// The bucket is not there, cannot be listed, or the folder has more than a million objects.
 pub fn list(folder: &str) -> Result<Vec<StoredObject>, StoreError> {
     let folder = with_slash(folder);
     let (store, whole, _) = client_of(&folder)?;
@@ -211,6 +214,9 @@ pub fn list(folder: &str) -> Result<Vec<StoredObject>, StoreError> {
         let store = store.clone();
         let listed = wait(async move { store.list_with_delimiter(Some(&prefix)).await });
         let listed = listed.map_err(|error| failed(&folder, &error))?;
+        if found.len() + listed.objects.len() > MAX_LISTED {
+            return Err(StoreError::new(&folder, format!("more than {MAX_LISTED} objects")));
+        }
         folders.extend(listed.common_prefixes);
         for meta in &listed.objects {
             let name = meta.location.as_ref().strip_prefix(whole.as_ref()).unwrap_or(meta.location.as_ref());
