@@ -78,7 +78,8 @@ impl LoongForge {
         let is_own_key = |field: &Field<'_>| *field == Field::Text(UNNORM_KEY);
         given.retain(|(name, field)| !(CONTROL.contains(&&**name) || name == "unnorm_key" && is_own_key(field)));
         let observation = self.offer.names.observation(&given)?;
-        if !observation.begun.is_empty() && !(self.asked.is_chunk && self.asked.is_fresh) {
+        let is_whole = self.asked.is_chunk && self.asked.is_fresh;
+        if !observation.begun.is_empty() && !is_whole {
             return Err("begun actions need return_action_chunk and disable_action_cache".to_owned());
         }
         let moment = self.moment;
