@@ -111,7 +111,7 @@ fn who_gives_up_waits_for_no_further_attempt() {
     let (dir, url) = (tempfile::tempdir().unwrap(), "memory:///given-up");
     let paths = [2, 4].map(|num_steps| publish(dir.path(), num_steps));
     fs::write(paths[0].join(WEIGHTS), "weights of X").unwrap();
-    let (said, hear) = std::sync::mpsc::channel();
+    let (said, hear) = flume::bounded(64);
     let back_off = Duration::from_secs(3600);
     let spec =
         UploadSpec { url: url.to_owned(), keep_last: 2, dir: dir.path().to_owned(), begins_anew: true, back_off };
