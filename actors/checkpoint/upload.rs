@@ -27,14 +27,14 @@ pub struct UploadSpec {
     pub keep_last: usize,
     /// The folder of the run's checkpoints.
     pub dir: PathBuf,
-    /// What the store has is another run's, which goes at [`Uploader::forget_former`]. Else the published ones
-    /// that the store lacks are copied first.
+    /// True if the store's checkpoints are another run's: [`Uploader::forget_former`] removes them. Else the thread first
+    /// copies the published checkpoints that the store lacks.
     pub begins_anew: bool,
     /// The first pause after an attempt that failed; each further one is twice as long.
     pub back_off: Duration,
 }
 
-/// What became of a run's checkpoints.
+/// Counts the checkpoints of a run that were copied and that were not.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Uploaded {
     pub num_sent: u64,
@@ -51,9 +51,9 @@ type Say = Box<dyn Fn(&str) + Send + Sync>;
 struct State {
     waiting: VecDeque<PathBuf>,
     is_over: bool,
-    /// Nothing is tried again.
+    /// The thread makes no further attempt.
     is_given_up: bool,
-    /// What the store has of former runs is to go.
+    /// The thread is to remove the former run's checkpoints from the store.
     forgets: bool,
     /// Steps of this run's checkpoints that the store has.
     own: BTreeSet<u64>,

@@ -1,4 +1,4 @@
-//! What asks a process to stop or to save, handed on to a child of it.
+//! A process hands the signals that ask it to stop or to save on to its child.
 
 use super::child::PARENT;
 use rustix::process::{Pid, Signal, kill_process};

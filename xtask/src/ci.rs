@@ -131,7 +131,8 @@ fn kubernetes(root: &Path) -> Result<ExitCode> {
     plain(Command::new(&python).arg(root.join("tests/oracle/kubernetes.py")).arg(&cpus).arg(&gpus))
 }
 
-/// A policy that is trained, judged and asked by clients of the package registry, and a language model that is, a run that W&B and MLflow read, and an S3 server; where they cannot be had, that is said.
+/// Tests with clients of the package registry: they ask a trained policy and a language model, read a run's files (W&B, MLflow), and
+/// serve S3. Where they cannot be had, the step says so.
 fn policies(root: &Path) -> Result<ExitCode> {
     const CLIENTS: &str = "openpi-client==0.1.2\ntyping_extensions==4.16.0\nvla-eval==0.8.0\npyarrow==20.0.0\npillow==13.0.0\nopenai==3.54.0\nwandb==0.31.0\nmlflow-skinny==3.17.2\nmoto[server]==5.2.5\n";
     let mut command = cargo(root);

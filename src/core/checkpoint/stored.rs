@@ -64,7 +64,7 @@ impl StoredCheckpoints {
     /// Steps of the newest checkpoint that is whole.
     ///
     /// # Errors
-    /// As [`StoredCheckpoints::steps`].
+    /// The bucket is not there or cannot be listed, or a manifest cannot be read.
     pub fn newest(&self) -> Result<Option<u64>, StoreError> {
         for num_steps in self.steps()?.into_iter().rev() {
             if self.manifest(num_steps)?.is_some() {
@@ -136,7 +136,7 @@ impl StoredCheckpoints {
     /// Removes all but the checkpoints of so many steps.
     ///
     /// # Errors
-    /// As [`StoredCheckpoints::prune`].
+    /// A checkpoint cannot be listed or removed.
     pub fn remove_others(&self, own: &BTreeSet<u64>) -> Result<(), StoreError> {
         self.steps()?.into_iter().filter(|num_steps| !own.contains(num_steps)).try_for_each(|other| self.remove(other))
     }

@@ -7,7 +7,7 @@ use super::sheet::Sheet;
 /// The precision of frozen weights.
 pub(super) const FROZEN: &str = "model.foundation.frozen_precision";
 
-/// What runs are told to.
+/// Says which trackers a run has here.
 pub(super) const TRACKERS: &str = "metrics.jsonl, TensorBoard, W&B, MLflow, Prometheus and a page are there";
 
 impl Sheet {
@@ -120,7 +120,7 @@ impl Sheet {
         self.copy_number("dpo_label_smoothing", "train.preference.label_smoothing");
     }
 
-    /// What becomes of a run: its name, evaluations, trackers and checkpoints.
+    /// Translates the keys of a run's name, evaluations, trackers and checkpoints.
     pub fn run_of_trainer(&mut self) {
         self.run(&["run_name", "output_dir"]);
         self.arrived("run_name", "run.name");
