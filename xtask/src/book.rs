@@ -8,9 +8,9 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result, bail};
 
-use crate::ci::venv;
 use crate::pages::{Page, links, pages, place};
 use crate::tasks::run;
+use crate::venv::venv;
 
 /// What makes the site; nothing of it is needed to read or to build.
 const MKDOCS: &str = "mkdocs==1.6.1";

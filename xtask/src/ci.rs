@@ -7,6 +7,7 @@ use std::time::Instant;
 use anyhow::Result;
 
 use crate::tasks::{self, Profile, cargo, quiet_openmp, run};
+use crate::venv::venv;
 use crate::{book, gpu, release, setup, soak, tools, wheel};
 
 /// Seconds of fuzzing, over all targets.
@@ -88,28 +89,6 @@ fn deny(root: &Path) -> Result<ExitCode> {
         println!("not run: advisories, whose database cannot be fetched");
     }
     plain(&mut check)
-}
-
-/// A virtual environment of Python with packages, lines of a requirements file; `None`, and a line that says so, where it
-/// cannot be had.
-pub fn venv(root: &Path, name: &str, packages: &str) -> Result<Option<PathBuf>> {
-    let venv = root.join("target").join(name);
-    if venv.join("complete").exists() {
-        return Ok(Some(venv));
-    }
-    let made = run(Command::new("python3").args(["-m", "venv"]).arg(&venv))?;
-    let requirements = venv.join("requirements.txt");
-    if made == 0 {
-        std::fs::write(&requirements, packages)?;
-        let mut pip = Command::new(venv.join("bin/python"));
-        if run(pip.args(["-m", "pip", "install", "--quiet", "-r"]).arg(&requirements))? == 0 {
-            std::fs::write(venv.join("complete"), "")?;
-            return Ok(Some(venv));
-        }
-    }
-    println!("not run: {} cannot be installed", packages.split("==").next().unwrap_or(packages));
-    let _ = std::fs::remove_dir_all(&venv);
-    Ok(None)
 }
 
 /// Two jobs against Kubernetes' schemas, which a Python package brings; where it cannot be had, that is said.

@@ -19,6 +19,7 @@ mod source;
 mod stamp;
 mod tasks;
 mod tools;
+mod venv;
 mod wheel;
 
 use std::path::{Path, PathBuf};

@@ -1,7 +1,7 @@
 //! A trained policy that acts: the model of a folder, from one observation to a chunk of actions.
 
 use crate::model::{
-    Acting, Chunk, Column, Columns, Decoding, EncoderFamily, EncoderModel, FoundationFamily, INPUT_IDS, ModelConfig,
+    Acting, Chunk, Column, Columns, Decoding, Denoising, Observed, EncoderFamily, EncoderModel, FoundationFamily, INPUT_IDS, ModelConfig,
     ModelConfigError, POSITION_IDS,
 };
 use crate::native::NativeError;
@@ -150,13 +150,9 @@ impl PolicyModel {
         let features = self.features(sample)?;
         let noise = Tensor::from_slice(noise).view([horizon, action_dim]);
         let ends = [0, sample.input_ids.len()];
-        let actions = match given.is_empty() {
-            true => Some(self.acting.act(&columns, &ends, &features, &noise, num_steps)),
-            false => {
-                let given = Tensor::from_slice(given).view([1, -1, action_dim]);
-                self.acting.act_after(&columns, &ends, &features, &noise, num_steps, &given)
-            }
-        };
+        let given = (!given.is_empty()).then(|| Tensor::from_slice(given).view([1, -1, action_dim]));
+        let observed = Observed { columns: &columns, cu_seqlens: &ends, features: &features };
+        let actions = self.acting.act(observed, Denoising { noise: &noise, num_steps, given: given.as_ref() });
         let cannot = || PolicyError::Sample("this policy cannot go on with a chunk that has begun".to_owned());
         let actions = actions.ok_or_else(cannot)?;
         let actions = actions.to_device(Device::Cpu).to_kind(Kind::Float).flatten(0, 1);
@@ -170,7 +166,9 @@ impl PolicyModel {
     pub fn write(&self, sample: &Sample, stop: i64, most: usize) -> Result<Vec<i64>, PolicyError> {
         let (columns, features) = (self.columns(sample)?, self.features(sample)?);
         let decoding = Decoding { max_new_tokens: most, stop_token_ids: vec![stop], ..Decoding::default() };
-        let written = self.acting.write(columns, &[0, sample.input_ids.len()], &features, &decoding);
+        let ends = [0, sample.input_ids.len()];
+        let observed = Observed { columns: &columns, cu_seqlens: &ends, features: &features };
+        let written = self.acting.write(observed, &decoding);
         let written = written.and_then(|mut written| written.pop());
         written
             .ok_or_else(|| PolicyError::Sample("this policy makes actions of noise, and writes none as tokens".into()))

@@ -241,3 +241,21 @@ pub struct FoundationTape {
     /// The routing of a mixture of experts.
     pub routing: Option<Routing>,
 }
+
+impl FoundationTape {
+    /// A whole model's tape that ends in its loss and reads these features of one tower. The loss becomes a kept slot.
+    pub fn of_loss(mut tape: Tape, features: Vec<Slot>, loss: Slot) -> FoundationTape {
+        tape.keep(loss);
+        FoundationTape {
+            tape: Rc::new(tape),
+            features: vec![features],
+            loss: Some(loss),
+            predicted: None,
+            measures: None,
+            inbound: Vec::new(),
+            outbound: Vec::new(),
+            key_values: Vec::new(),
+            routing: None,
+        }
+    }
+}

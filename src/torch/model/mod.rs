@@ -53,7 +53,7 @@ pub use dit::{DitFamily, ImageTokens, QwenImageConfig, TransformerConfig, WanCon
 pub use encoder::{EncoderFamily, EncoderModel, EncoderTape};
 pub use family::custom::parts_config;
 pub use foundation::{FoundationFamily, FoundationModel, FoundationShape, FoundationTape};
-pub use groot::{GrootConfig, GrootFamily, TransformerSizes, Tuned};
+pub use groot::{GrootConfig, TransformerSizes, Tuned};
 pub use keys::ModelConfigError;
 pub use objective::{
     Draw, FlowSettings, Kto, LossKind, NoisePurpose, Preference, PreferenceLoss, Smoothing, TimeWeight,
@@ -62,7 +62,7 @@ pub use original_names::{COMFY_PREFIX, DeepseekV4Names, FlorenceNames, GrootName
 pub use own::{EncoderPart, FoundationPart, OwnFamilies, ReadEncoder, ReadFoundation, register_families};
 pub use parallel_errors::{ContextParallelError, TensorParallelError};
 pub use policy::{
-    Acting, Chunk, PolicyConfig, PolicyFamily, PolicyOptions, RobotPolicy, StateToken, StreamConfig, TimeUse,
+    Acting, Chunk, Denoising, Observed, PolicyConfig, PolicyOptions, RobotPolicy, StateToken, StreamConfig, TimeUse,
 };
 pub use reference::REFERENCE_PREFIX;
 pub use routing::{ExpertSet, RoutedExperts, RouterLosses, Routing};

@@ -3,7 +3,7 @@
 use super::FoundationPart;
 use super::evaluating::Evaluating;
 use crate::engine::stages::Filled;
-use crate::model::{Acting, Chunk, Draw, FoundationFamily, SampleRow};
+use crate::model::{Acting, Chunk, Denoising, Draw, FoundationFamily, Observed, SampleRow};
 use crate::params::ParamStore;
 use loongforge_core::engine::{EngineError, Ports, Progress};
 use loongforge_core::message::Activity;
@@ -30,8 +30,9 @@ impl Actor {
         let draw = |row: &SampleRow| Draw { seed: self.seed, sample: row.id, purpose: row.purpose, number: 0 };
         let noise: Vec<Tensor> = batch.samples.iter().map(|row| draw(row).noise(&[horizon, action_dim])).collect();
         let seen = features.first().map_or(&[][..], Vec::as_slice);
-        let steps = num_steps as usize;
-        let actions = self.policy.act(&batch.columns, &batch.cu_seqlens, seen, &Tensor::cat(&noise, 0), steps);
+        let observed = Observed { columns: &batch.columns, cu_seqlens: &batch.cu_seqlens, features: seen };
+        let from = Denoising { noise: &Tensor::cat(&noise, 0), num_steps: num_steps as usize, given: None };
+        let actions = self.policy.act(observed, from).ok_or("eval.actions: the policy makes no actions of noise")?;
         let actions = actions.to_device(Device::Cpu).to_kind(Kind::Float).flatten(0, -1).contiguous();
         let flat = Vec::<f32>::try_from(actions).map_err(|error| error.to_string())?;
         Ok(flat.chunks((horizon * action_dim) as usize).map(<[f32]>::to_vec).collect())

@@ -13,9 +13,9 @@ use super::groot_keys::{LEROBOT_KEYS, NVIDIA_KEYS, TRANSFORMER_KEYS, refuse_othe
 use super::{qwen3_vl_text, vision};
 use crate::model::config::{CarriedParts, ModelConfig, Tokens};
 use crate::model::decoder::DecoderConfig;
-use crate::model::groot::{GrootConfig, GrootFamily, TransformerSizes, Tuned};
+use crate::model::groot::{GrootConfig, TransformerSizes, Tuned};
 use crate::model::keys::{Keys, ModelConfigError};
-use crate::model::policy::PolicyOptions;
+use crate::model::policy::{PolicyFamily, PolicyOptions};
 use crate::model::towers::{ModelTower, Towers};
 use crate::model::tree_names::TreeNames;
 use crate::model::vision::qwen3;
@@ -77,7 +77,7 @@ const DIM: i64 = 132;
 fn model(name: &str, (config, tower): Parts) -> ModelConfig {
     ModelConfig {
         model_type: name.into(),
-        foundation: Arc::new(GrootFamily::new(config)),
+        foundation: Arc::new(PolicyFamily::new(config)),
         low_noise: None,
         towers: Towers::new(vec![tower]),
         tree: TreeNames::default(),

@@ -13,10 +13,10 @@ use serde_json::{Value, json};
 use crate::model::config::{CarriedParts, ModelConfig};
 use crate::model::davit::{DavitConfig, StageConfig};
 use crate::model::keys::{Keys, ModelConfigError};
-use crate::model::policy::PolicyOptions;
+use crate::model::policy::{PolicyFamily, PolicyOptions};
 use crate::model::towers::{ModelTower, Towers};
 use crate::model::tree_names::TreeNames;
-use crate::model::xvla::{BartConfig, FrozenParts, XvlaConfig, XvlaFamily};
+use crate::model::xvla::{BartConfig, FrozenParts, XvlaConfig};
 use crate::nn::Activation;
 
 type Result<T> = std::result::Result<T, ModelConfigError>;
@@ -31,7 +31,7 @@ pub(in crate::model) fn read(keys: &Keys<'_>) -> Result<ModelConfig> {
     let encoder = ModelTower { tower: Tower::Vision, family: Arc::new(tower), placeholders: vec![config.image_token] };
     Ok(ModelConfig {
         model_type: "xvla".into(),
-        foundation: Arc::new(XvlaFamily::new(config)),
+        foundation: Arc::new(PolicyFamily::new(config)),
         low_noise: None,
         towers: Towers::new(vec![encoder]),
         tree: TreeNames::default(),

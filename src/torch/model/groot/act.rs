@@ -4,13 +4,13 @@
 
 use tch::{Device, Kind, Tensor};
 
-use super::config::{EMBODIMENT, GrootConfig, STATE};
+use super::config::{EMBODIMENT, GrootConfig};
 use super::context::ContextLayer;
 use super::layout::Layout;
 use super::network::{Layer, Network};
 use super::rows::{Drawn, condition};
-use crate::model::columns::{Columns, INPUT_IDS};
-use crate::model::policy::Acting;
+use crate::model::columns::INPUT_IDS;
+use crate::model::policy::{Acting, Denoising, Observed, STATE};
 use crate::params::ParamStore;
 use crate::tape::Policy;
 
@@ -53,15 +53,12 @@ impl GrootActing {
 }
 
 impl Acting for GrootActing {
-    fn act(
-        &self,
-        columns: &Columns,
-        cu_seqlens: &[usize],
-        features: &[Tensor],
-        noise: &Tensor,
-        num_steps: usize,
-    ) -> Tensor {
+    fn act(&self, observed: Observed<'_>, Denoising { noise, num_steps, given }: Denoising<'_>) -> Option<Tensor> {
+        if given.is_some() {
+            return None;
+        }
         let _no_grad = tch::no_grad_guard();
+        let Observed { columns, cu_seqlens, features } = observed;
         let Network { config, device, .. } = &self.network;
         let ids = Vec::<i64>::try_from(columns.get(INPUT_IDS)).expect("a row of integers");
         let at = Layout::new(config, (&ids, cu_seqlens), 1, [None, None], *device);
@@ -80,7 +77,7 @@ impl Acting for GrootActing {
             let velocity = self.velocity(&drawn, &context, &at).view(drawn.noised.size().as_slice());
             drawn.noised = &drawn.noised + velocity / num_steps as f64;
         }
-        drawn.noised.flatten(0, 1)
+        Some(drawn.noised.flatten(0, 1))
     }
 
     fn device(&self) -> Device {

@@ -1,18 +1,13 @@
 //! A policy as data.
 
 use loongforge_core::schedule::TimeSampler;
-use tch::Kind;
 
-use crate::model::columns::{Column, Rows, token_columns};
 use crate::model::decoder::DecoderConfig;
 use crate::model::policy::PolicyOptions;
 use crate::model::towers::FeatureInput;
 use crate::params::ParamSpec;
 
-/// The columns of its samples beside those of their tokens.
-pub(super) const ACTIONS: &str = "actions";
-pub(super) const WEIGHTS: &str = "action_weights";
-pub(super) const STATE: &str = "state";
+/// The column that says of which embodiment a sample is.
 pub(super) const EMBODIMENT: &str = "embodiment";
 /// The standard deviation of random weights of maps of embodiments, and of positions.
 pub(super) const STD: f64 = 0.02;
@@ -103,23 +98,6 @@ impl GrootConfig {
     /// What the names of all others begin with.
     pub(super) fn head_prefix(&self) -> String {
         format!("{}action_head.", self.prefix)
-    }
-
-    /// Returns what it reads of samples.
-    pub(super) fn columns(&self) -> Vec<Column> {
-        let column = |name, rows: i64, dim: i64| Column {
-            name,
-            kind: Kind::Float,
-            before: Vec::new(),
-            after: vec![dim],
-            rows: Rows::Fixed(rows as u32),
-            uncounted: None,
-        };
-        let mut columns = token_columns();
-        columns.extend([ACTIONS, WEIGHTS].map(|name| column(name, self.horizon, self.action_dim)));
-        columns.push(column(STATE, 1, self.state_dim));
-        columns.push(Column { kind: Kind::Int64, after: Vec::new(), ..column(EMBODIMENT, 1, 1) });
-        columns
     }
 }
 

@@ -4,11 +4,11 @@
 
 use tch::{Device, Kind, Tensor};
 
-use super::config::{ACTIONS, EMBODIMENT, GrootConfig, STATE, WEIGHTS};
+use super::config::{EMBODIMENT, GrootConfig};
 use super::rows::Drawn;
 use crate::model::batch::{MicroBatch, SampleRow};
 use crate::model::objective::Draw;
-use crate::model::policy::shares;
+use crate::model::policy::{ACTIONS, STATE, WEIGHTS, shares};
 
 /// What is drawn for a sample beside noise and time: whether its state is hidden, and masks of rows and of tokens.
 const HIDDEN: u32 = 0;

@@ -27,4 +27,3 @@ mod tests;
 mod time;
 
 pub use config::{GrootConfig, TransformerSizes, Tuned};
-pub use family::GrootFamily;

@@ -16,7 +16,7 @@ use crate::params::{ParamSpec, ParamStore};
 use crate::tape::Policy;
 
 /// A policy on its parameters.
-pub(super) struct Network {
+pub(in crate::model) struct Network {
     pub config: GrootConfig,
     pub backbone: Backbone,
     pub context: ContextParts,

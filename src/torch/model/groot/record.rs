@@ -14,11 +14,25 @@ use super::rows::{Drawn, condition};
 use crate::model::batch::{MicroBatch, SampleRow};
 use crate::model::foundation::FoundationTape;
 use crate::model::objective::FlowSettings;
+use crate::model::policy::PolicyNetwork;
+use crate::model::towers::FeatureInput;
 use crate::tape::{Policy, Slot, Tape};
 
-impl Network {
-    /// Records forward and loss of a micro-batch with this noise. `rows` are its samples.
-    pub fn record(&self, batch: &MicroBatch, rows: &[SampleRow], noise: &Noise, flow: &FlowSettings) -> FoundationTape {
+impl PolicyNetwork for Network {
+    type Noise = Noise;
+
+    fn draw(&self, batch: &MicroBatch, rows: &[SampleRow], seed: u64) -> Noise {
+        Noise::draw(&self.config, batch, rows, seed)
+    }
+
+    fn record(
+        &self,
+        batch: &MicroBatch,
+        rows: &[SampleRow],
+        noise: &Noise,
+        flow: &FlowSettings,
+        _input: &FeatureInput,
+    ) -> FoundationTape {
         let mut tape = Tape::new();
         let GrootConfig { options, .. } = &self.config;
         let keys = noise.dropout.each_ref().map(|keys| keys.as_ref().map(Tensor::shallow_clone));
@@ -47,20 +61,11 @@ impl Network {
         let velocity = tape.run("head", &self.head.ids, self.policy, &[x, condition], 1, forward)[0];
         let target = tape.run("target", &[], Policy::Keep, &[], 1, move |_| vec![target.shallow_clone()])[0];
         let loss = flow.kind.record(&mut tape, velocity, target, weight, batch.loss_scale);
-        tape.keep(loss);
-        FoundationTape {
-            tape: Rc::new(tape),
-            features: vec![features],
-            loss: Some(loss),
-            predicted: None,
-            measures: None,
-            inbound: Vec::new(),
-            outbound: Vec::new(),
-            key_values: Vec::new(),
-            routing: None,
-        }
+        FoundationTape::of_loss(tape, features, loss)
     }
+}
 
+impl Network {
     /// What actions see of tokens whose states are `x`.
     fn record_context(&self, tape: &mut Tape, mut x: Slot, layout: &Rc<Layout>) -> Slot {
         let policy = self.policy;

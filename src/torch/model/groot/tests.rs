@@ -7,12 +7,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use loongforge_core::data::IGNORE_INDEX;
-use loongforge_core::message::{Grid, ItemMeta, SampleId, Tower};
+use loongforge_core::message::{Grid, Tower};
 use serde_json::Value;
 use tch::{Device, Kind, Tensor};
 
 use super::config::GrootConfig;
-use super::family::{GrootFamily, GrootModel};
 use super::flowing::Noise;
 use crate::model::batch::{MicroBatch, SampleRow};
 use crate::model::columns::Columns;
@@ -22,41 +21,19 @@ use crate::model::family::groot::published;
 use crate::model::foundation::{FoundationFamily, FoundationModel, FoundationTape};
 use crate::model::keys::Keys;
 use crate::model::objective::{FlowSettings, NoisePurpose};
-use crate::model::policy::{PolicyOptions, RobotPolicy};
-use crate::params::{GradBuffer, ParamSpec, ParamStore};
+use crate::model::policy::fixtures::{self, Found, Parts, draws_of, error, index, json, store, tensors};
+use crate::model::policy::{
+    Acting, Denoising, Observed, PolicyFamily, PolicyModel, PolicyOptions, RobotPolicy,
+};
+use crate::params::ParamStore;
 use crate::tape::{Execution, Policy};
 
 /// The tolerance of losses and actions, as a share of the largest value of a tensor.
 const TOLERANCE: f64 = 5e-6;
 /// That of gradients: sums over all rows, in another order. The reference's own are off by up to 4e-5 in float32.
 const OF_GRADIENTS: f64 = 5e-5;
-/// The share of the largest gradient of all that a tensor's largest value is set to for its tolerance, if it is below: those of
-/// biases of keys are sums that cancel.
-const SMALL: f64 = 1e-3;
-
-fn json(path: PathBuf) -> Value {
-    serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
-}
-
 fn folders() -> Vec<PathBuf> {
-    let committed = || Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/policies");
-    let folder = std::env::var_os("LOONGFORGE_POLICIES").map_or_else(committed, PathBuf::from);
-    let entries = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path());
-    let mut found: Vec<PathBuf> =
-        entries.filter(|path| json(path.join("config.json"))["model_type"] == "Gr00tN1d7").collect();
-    found.sort();
-    assert!(!found.is_empty(), "{} has no fixture of this family", folder.display());
-    found
-}
-
-fn tensors(path: PathBuf) -> BTreeMap<String, Tensor> {
-    Tensor::read_safetensors(path).unwrap().into_iter().collect()
-}
-
-/// The share of the largest expected value that the largest difference is.
-fn error(found: &Tensor, expected: &Tensor) -> f64 {
-    assert_eq!(found.size(), expected.size());
-    (found - expected).abs().max().double_value(&[]) / expected.abs().max().double_value(&[])
+    fixtures::folders(&["groot"])
 }
 
 struct Fixture {
@@ -73,25 +50,8 @@ struct Fixture {
     expected: BTreeMap<String, Tensor>,
 }
 
-/// What a forward and backward come to.
-struct Found {
-    loss: f64,
-    grads: GradBuffer,
-    of_tower: GradBuffer,
-}
-
-fn store(specs: Vec<ParamSpec>, weights: &BTreeMap<String, Tensor>, kind: Kind) -> Rc<ParamStore> {
-    let params = ParamStore::new(specs, kind, Device::Cpu);
-    params.ids().for_each(|id| params.set(id, &weights[&params.spec(id).name]));
-    Rc::new(params)
-}
-
 fn numbers(value: &Value) -> Vec<usize> {
     value.as_array().unwrap().iter().map(|number| number.as_u64().unwrap() as usize).collect()
-}
-
-fn index(samples: &[usize]) -> Tensor {
-    Tensor::from_slice(&samples.iter().map(|sample| *sample as i64).collect::<Vec<_>>())
 }
 
 impl Fixture {
@@ -114,10 +74,10 @@ impl Fixture {
             Grid { t: 1, h: sides[0] as u32, w: sides[1] as u32 }
         };
         Fixture {
-            name: folder.file_name().unwrap().to_string_lossy().into_owned(),
+            name: fixtures::name(folder),
             config: published(&Keys::new(&config)).unwrap().0,
-            params: store(model.foundation.specs(), &weights, kind),
-            of_tower: store(tower.specs(), &weights, Kind::Float),
+            params: store(model.foundation.specs(), &weights, kind, str::to_owned),
+            of_tower: store(tower.specs(), &weights, Kind::Float, str::to_owned),
             tower,
             samples: summary["samples"].as_array().unwrap().clone(),
             lens: numbers(&summary["lens"]),
@@ -132,11 +92,11 @@ impl Fixture {
         (0..self.samples.len()).collect()
     }
 
-    fn family(&self, noise_draws: u32) -> GrootFamily {
-        GrootFamily::new(self.config.clone()).with_options(PolicyOptions { noise_draws, ..PolicyOptions::default() })
+    fn family(&self, noise_draws: u32) -> PolicyFamily<GrootConfig> {
+        PolicyFamily::new(self.config.clone()).with_options(PolicyOptions { noise_draws, ..PolicyOptions::default() })
     }
 
-    fn model(&self, policy: Policy) -> GrootModel {
+    fn model(&self, policy: Policy) -> PolicyModel<GrootConfig> {
         self.family(self.dropped.len() as u32).model(&self.params, policy)
     }
 
@@ -175,119 +135,56 @@ impl Fixture {
     }
 
     fn batch(&self, samples: &[usize]) -> MicroBatch {
-        let (columns, cu_seqlens) = self.columns(samples);
         let row = |sample: &usize| {
-            let grids = self.pixels(&[*sample]).1;
-            let item = |grid: Grid| ItemMeta {
-                tower: Tower::Vision,
-                grid,
-                num_features: self.tower.num_features(grid) as u32,
-            };
-            SampleRow {
-                id: SampleId(*sample as u64),
-                num_tokens: self.lens[*sample],
-                num_targets: 1,
-                target: None,
-                items: grids.into_iter().map(item).collect(),
-                purpose: NoisePurpose::Training,
-            }
+            fixtures::row(*sample, self.lens[*sample], 1, self.pixels(&[*sample]).1, &*self.tower)
         };
-        let num_features = self.pixels(samples).1.into_iter().map(|grid| self.tower.num_features(grid) as i64).sum();
-        MicroBatch {
-            columns,
-            cu_seqlens,
-            samples: samples.iter().map(row).collect(),
-            loss_scale: 1.0 / self.inputs["weights"].sum(Kind::Double).double_value(&[]),
-            num_features: vec![num_features],
-            feature_grads: true,
-            row: None,
-            shared_features: Vec::new(),
-            past: None,
-            evaluates: false,
-        }
+        let loss_scale = 1.0 / self.inputs["weights"].sum(Kind::Double).double_value(&[]);
+        fixtures::batch(self.columns(samples), samples.iter().map(row).collect(), loss_scale)
     }
 
     fn noise(&self, samples: &[usize]) -> Noise {
-        let by_sample = |x: &Tensor| x.transpose(0, 1).index_select(0, &index(samples)).contiguous().flatten(0, 1);
         let kept =
             |sample: usize| self.dropped.iter().map(move |dropped| if dropped.contains(&sample) { 0f32 } else { 1.0 });
         let keeps: Vec<f32> = samples.iter().flat_map(|sample| kept(*sample)).collect();
         Noise {
-            noise: by_sample(&self.inputs["noise"]),
-            times: Vec::try_from(by_sample(&self.inputs["time"])).unwrap(),
+            noise: draws_of(&self.inputs["noise"], samples),
+            times: Vec::try_from(draws_of(&self.inputs["time"], samples)).unwrap(),
             keeps: Some(Tensor::from_slice(&keeps)),
             dropout: [None, None],
         }
     }
 
     fn features(&self, samples: &[usize]) -> Vec<Tensor> {
-        let encoder = self.tower.build(&self.of_tower, Policy::Keep);
-        let (pixels, grids) = self.pixels(samples);
-        let made = encoder.record(&grids);
-        let mut run = Execution::forward_only(made.tape, self.of_tower.clone(), vec![(made.pixels, pixels)]);
-        run.forward().unwrap();
-        made.outputs.iter().map(|slot| run.value(*slot).shallow_clone()).collect()
+        self.parts().features(self.pixels(samples))
     }
 
-    fn run(&self, model: &GrootModel, samples: &[usize]) -> Found {
+    fn run(&self, model: &PolicyModel<GrootConfig>, samples: &[usize]) -> Found {
         self.run_tape(model.record_with(&self.batch(samples), &self.noise(samples)), samples)
     }
 
     fn run_tape(&self, tape: FoundationTape, samples: &[usize]) -> Found {
-        let encoder = self.tower.build(&self.of_tower, Policy::Keep);
-        let (pixels, grids) = self.pixels(samples);
-        let made = encoder.record(&grids);
-        let mut encoding = Execution::new(made.tape, self.of_tower.clone(), vec![(made.pixels, pixels)]);
-        encoding.forward().unwrap();
-        assert_eq!(tape.features[0].len(), made.outputs.len());
-        let pairs: Vec<_> = tape.features[0].iter().copied().zip(made.outputs.iter().copied()).collect();
-        let inputs = pairs.iter().map(|(slot, output)| (*slot, encoding.value(*output).shallow_clone())).collect();
-        let mut run = Execution::new(tape.tape, self.params.clone(), inputs);
-        run.forward().unwrap();
-        let loss = run.value(tape.loss.unwrap()).double_value(&[]);
-        run.seed(tape.loss.unwrap(), Tensor::from(1f64));
-        let mut grads = self.params.new_grad();
-        run.backward(Some(&mut grads)).unwrap();
-        let mut of_tower = self.of_tower.new_grad();
-        for (slot, output) in pairs {
-            encoding.seed(output, run.input_grad(slot).expect("a gradient of each level"));
-        }
-        encoding.backward(Some(&mut of_tower)).unwrap();
-        Found { loss, grads, of_tower }
+        self.parts().run(tape, self.pixels(samples), Policy::Keep)
+    }
+
+    fn parts(&self) -> Parts<'_> {
+        let Fixture { params, tower, of_tower, .. } = self;
+        Parts { params, tower: &**tower, of_tower, trains_tower: true }
     }
 
     /// Actions `[N, H, A]` of the fixture's noise.
     fn act(&self, samples: &[usize]) -> Tensor {
         let (columns, ends) = self.columns(samples);
         let (start, steps) = (self.of("start", samples), self.config.num_steps as usize);
-        let acting = self.family(1).acting(&self.params);
-        let found = acting.act(&columns, &ends, &self.features(samples), &start.flatten(0, 1), steps);
-        found.view(start.size().as_slice())
+        let acting = self.config.acting(&self.params);
+        let found = acting.act(
+            Observed { columns: &columns, cu_seqlens: &ends, features: &self.features(samples) },
+            Denoising { noise: &start.flatten(0, 1), num_steps: steps, given: None },
+        );
+        found.unwrap().view(start.size().as_slice())
     }
 
-    /// The largest error of gradients, with its parameter.
     fn gradients(&self, found: &Found) -> (f64, String) {
-        let stores = [(&self.params, &found.grads), (&self.of_tower, &found.of_tower)];
-        let all =
-            stores.into_iter().flat_map(|(params, grads)| params.trained_ids().map(move |id| (params, grads, id)));
-        let mut left: Vec<&String> = self.expected.keys().filter(|name| name.starts_with("grad/")).collect();
-        let most = left.iter().map(|name| self.expected[*name].abs().max().double_value(&[])).fold(0f64, f64::max);
-        let mut largest = (0f64, String::new());
-        for (params, grads, id) in all {
-            let (spec, grad) = (params.spec(id), grads.view(id));
-            let name = format!("grad/{}", spec.name);
-            let expected = self.expected.get(&name);
-            let expected = expected.unwrap_or_else(|| panic!("the reference has no gradient of {}", spec.name));
-            left.retain(|other| **other != name);
-            let off = (grad.view(expected.size().as_slice()) - expected).abs().max().double_value(&[]);
-            let off = off / expected.abs().max().double_value(&[]).max(SMALL * most);
-            // Not `max`, which drops a NaN.
-            if off.is_nan() || off > largest.0 {
-                largest = (off, spec.name.clone());
-            }
-        }
-        assert!(left.is_empty(), "{left:?}");
-        largest
+        self.parts().gradients(found, &self.expected)
     }
 }
 
@@ -361,7 +258,7 @@ fn dropout_reaches_both_transformers() {
         let mut config = fixture.config.clone();
         (config.context.dropout, config.actions.dropout) = (context, actions);
         let options = PolicyOptions::default();
-        let family = GrootFamily::new(config).with_options(options);
+        let family = PolicyFamily::new(config).with_options(options);
         let model = family.model(&fixture.params, Policy::Keep);
         let mut noise = model.draw(&fixture.batch(&[0]));
         if !keys {
@@ -386,11 +283,15 @@ fn a_sample_without_pictures_is_finite_and_alone() {
         Kind::Int64 if x.size() == [ends[1] as i64] => x.where_self(&x.ne(image), &Tensor::from(3i64)),
         _ => x.shallow_clone(),
     });
-    let acting = fixture.family(1).acting(&fixture.params);
+    let acting = fixture.config.acting(&fixture.params);
     let noise = fixture.of("start", &[0]).flatten(0, 1);
-    let found = acting.act(&text, &ends, &[], &noise, 2);
+    let act = |columns: &Columns, features: &[Tensor]| {
+        let from = Denoising { noise: &noise, num_steps: 2, given: None };
+        acting.act(Observed { columns, cu_seqlens: &ends, features }, from).unwrap()
+    };
+    let found = act(&text, &[]);
     assert!(found.isfinite().all().int64_value(&[]) == 1);
-    assert_ne!(found, acting.act(&columns, &ends, &fixture.features(&[0]), &noise, 2));
+    assert_ne!(found, act(&columns, &fixture.features(&[0])));
 }
 
 /// In bfloat16, losses come as near as weights that are rounded can.

@@ -4,11 +4,12 @@
 
 use tch::{Device, Kind, Tensor};
 
-use super::config::{PolicyConfig, STATE, StateToken};
+use super::columns::STATE;
+use super::config::{PolicyConfig, StateToken};
 use super::layout::Layout;
 use super::network::Network;
-use super::robot::Acting;
-use crate::model::columns::{Columns, INPUT_IDS};
+use super::robot::{Acting, Denoising, Observed};
+use crate::model::columns::INPUT_IDS;
 use crate::params::ParamStore;
 use crate::tape::Policy;
 
@@ -27,54 +28,24 @@ struct Seen {
 }
 
 impl Acting for TwoStreams {
-    fn act(
-        &self,
-        columns: &Columns,
-        cu_seqlens: &[usize],
-        features: &[Tensor],
-        noise: &Tensor,
-        num_steps: usize,
-    ) -> Tensor {
-        let _no_grad = tch::no_grad_guard();
-        let seen = self.see(columns, cu_seqlens, features.first());
-        let num_samples = cu_seqlens.len() as i64 - 1;
-        let mut x = noise.to_device(self.network.device).to_kind(Kind::Float);
-        for step in 0..num_steps {
-            let time = (1.0 - step as f64 / num_steps as f64) as f32;
-            let times = Tensor::full([num_samples], f64::from(time), (Kind::Float, self.network.device));
-            x -= self.velocity(&seen, &x, &times) / num_steps as f64;
-        }
-        x
-    }
-
-    fn act_after(
-        &self,
-        columns: &Columns,
-        cu_seqlens: &[usize],
-        features: &[Tensor],
-        noise: &Tensor,
-        num_steps: usize,
-        given: &Tensor,
-    ) -> Option<Tensor> {
-        if !self.network.config.has_condition() {
+    fn act(&self, observed: Observed<'_>, from: Denoising<'_>) -> Option<Tensor> {
+        let Network { config, device, .. } = &self.network;
+        if from.given.is_some() && !config.has_condition() {
             return None;
         }
         let _no_grad = tch::no_grad_guard();
-        let (device, horizon) = (self.network.device, self.network.config.horizon);
-        let seen = self.see(columns, cu_seqlens, features.first());
-        let (num_samples, delay) = (cu_seqlens.len() as i64 - 1, given.size()[1]);
-        let given = given.to_device(device).to_kind(Kind::Float);
-        let with_given = |x: &Tensor| {
-            let rest = x.unflatten(0, [num_samples, horizon]).narrow(1, delay, horizon - delay);
-            Tensor::cat(&[&given, &rest], 1).flatten(0, 1)
-        };
-        let is_free =
-            Tensor::arange(horizon, (Kind::Int64, device)).ge(delay).to_kind(Kind::Float).repeat([num_samples]);
-        let mut x = with_given(&noise.to_device(device).to_kind(Kind::Float));
-        for step in 0..num_steps {
-            let time = f64::from((1.0 - step as f64 / num_steps as f64) as f32);
-            let velocity = self.velocity(&seen, &x, &(&is_free * time));
-            x = with_given(&(x - velocity / num_steps as f64));
+        let seen = self.see(observed);
+        let num_samples = observed.cu_seqlens.len() as i64 - 1;
+        let begun = from.given.map(|given| Begun::new(&given.to_device(*device), config.horizon));
+        let put = |x: Tensor| begun.as_ref().map_or_else(|| x.shallow_clone(), |begun| begun.put(&x));
+        let mut x = put(from.noise.to_device(*device).to_kind(Kind::Float));
+        for step in 0..from.num_steps {
+            let time = f64::from((1.0 - step as f64 / from.num_steps as f64) as f32);
+            let times = match &begun {
+                None => Tensor::full([num_samples], time, (Kind::Float, *device)),
+                Some(begun) => &begun.is_free * time,
+            };
+            x = put(&x - self.velocity(&seen, &x, &times) / from.num_steps as f64);
         }
         Some(x)
     }
@@ -84,18 +55,43 @@ impl Acting for TwoStreams {
     }
 }
 
+/// A chunk whose first actions are known.
+struct Begun {
+    /// `[N, d, A]`.
+    given: Tensor,
+    /// 0 of actions that are given, else 1, `[N·H]`.
+    is_free: Tensor,
+    horizon: i64,
+}
+
+impl Begun {
+    fn new(given: &Tensor, horizon: i64) -> Begun {
+        let (num_samples, delay) = (given.size()[0], given.size()[1]);
+        let places = Tensor::arange(horizon, (Kind::Int64, given.device()));
+        let is_free = places.ge(delay).to_kind(Kind::Float).repeat([num_samples]);
+        Begun { given: given.to_kind(Kind::Float), is_free, horizon }
+    }
+
+    /// The actions `[N·H, A]` with those that are given in their places.
+    fn put(&self, x: &Tensor) -> Tensor {
+        let (num_samples, delay) = (self.given.size()[0], self.given.size()[1]);
+        let rest = x.unflatten(0, [num_samples, self.horizon]).narrow(1, delay, self.horizon - delay);
+        Tensor::cat(&[&self.given, &rest], 1).flatten(0, 1)
+    }
+}
+
 impl TwoStreams {
     /// Panics where the store lacks one of the policy's parameters.
     pub fn new(config: &PolicyConfig, params: &ParamStore) -> TwoStreams {
         TwoStreams { network: Network::new(config, params, Policy::Keep) }
     }
 
-    fn see(&self, columns: &Columns, cu_seqlens: &[usize], features: Option<&Tensor>) -> Seen {
+    fn see(&self, Observed { columns, cu_seqlens, features }: Observed<'_>) -> Seen {
         let Network { config, embed, layers, device, kind, .. } = &self.network;
         let layout = Layout::new(config, cu_seqlens, &[], 1, *kind, *device);
         let ids = columns.get(INPUT_IDS).to_device(*device);
         let mut x = embed.tokens.part.look_up(&ids);
-        if let Some(features) = features {
+        if let Some(features) = features.first() {
             let rows = ids.eq(config.image_token).nonzero().squeeze_dim(1);
             let features = features.to_device(*device).to_kind(*kind);
             let features = if config.scaled_pictures { embed.tokens.part.scaled(&features) } else { features };

@@ -1,21 +1,12 @@
 //! A policy as data.
 
-use loongforge_core::message::Tower;
 use loongforge_core::schedule::TimeSampler;
 
-use crate::model::columns::{Column, Rows, token_columns};
-use crate::model::towers::FeatureInput;
 use crate::nn::{Activation, NormConfig, RopeConfig};
 use crate::params::{Init, ParamSpec};
-use tch::Kind;
 
 /// The base of rotary embeddings.
 const THETA: f64 = 10_000.0;
-
-/// The columns of a policy's samples beside those of their tokens.
-pub(super) const ACTIONS: &str = "actions";
-pub(super) const WEIGHTS: &str = "action_weights";
-pub(super) const STATE: &str = "state";
 
 /// A policy of two streams.
 #[derive(Clone, Debug, PartialEq)]
@@ -187,33 +178,6 @@ impl PolicyConfig {
         RopeConfig::plain(self.text.head_dim, THETA)
     }
 
-    /// Returns what it reads of samples.
-    pub(super) fn columns(&self) -> Vec<Column> {
-        let column = |name, rows: i64, dim: i64| Column {
-            name,
-            kind: Kind::Float,
-            before: Vec::new(),
-            after: vec![dim],
-            rows: Rows::Fixed(rows as u32),
-            uncounted: None,
-        };
-        let mut columns = token_columns();
-        columns.extend([ACTIONS, WEIGHTS].map(|name| column(name, self.horizon, self.action_dim)));
-        if self.state != StateToken::None {
-            columns.push(column(STATE, 1, self.state_dim));
-        }
-        columns
-    }
-
-    pub(super) fn input(&self) -> FeatureInput {
-        FeatureInput {
-            tower: Tower::Vision,
-            num_tensors: 1,
-            width: self.text.width,
-            placeholders: vec![self.image_token],
-        }
-    }
-
     /// What the names of the vision-language model's parameters begin with.
     pub(super) fn vlm_prefix(&self) -> String {
         format!("{}{}", self.names.all, self.names.vlm)
@@ -232,12 +196,6 @@ impl PolicyConfig {
     /// The standard deviation of random weights of a map of a stream with so many inputs.
     pub(super) fn std(&self, inputs: i64) -> f64 {
         if self.visual_start { torch_std(inputs) } else { 0.02 }
-    }
-
-    /// Returns whether the prefix is computed with this parameter, and actions are not.
-    pub(super) fn is_of_prefix(&self, name: &str) -> bool {
-        let is_state = self.state.is_in_prefix() && name.contains("state_proj");
-        is_state || name.starts_with(&self.vlm_prefix())
     }
 
     /// The part of the prefix that is frozen where the policy says so.

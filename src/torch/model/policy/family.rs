@@ -1,60 +1,94 @@
-//! A policy as a foundation.
+//! A policy as a foundation, whatever its build.
 
+use std::fmt::Debug;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use super::act::TwoStreams;
-use super::config::{PolicyConfig, PolicyOptions, STATE, StateToken};
-use super::network::Network;
-use super::noise::{Noise, samples_of};
-use super::robot::{Acting, Chunk, RobotPolicy};
-use super::{embed, head, layer};
-use crate::model::batch::MicroBatch;
-use crate::model::columns::{Column, INPUT_IDS};
+use super::config::PolicyOptions;
+use super::noise::samples_of;
+use super::robot::RobotPolicy;
+use crate::model::batch::{MicroBatch, SampleRow};
+use crate::model::columns::Column;
 use crate::model::foundation::{FoundationFamily, FoundationModel, FoundationShape, FoundationTape};
 use crate::model::objective::FlowSettings;
 use crate::model::towers::FeatureInput;
 use crate::params::{ParamSpec, ParamStore};
 use crate::tape::Policy;
 
-/// A policy that learns velocities from actions to noise.
+/// The build of a policy, as data. [`PolicyFamily`] makes a foundation of it.
+pub(in crate::model) trait Architecture: RobotPolicy + Clone + Debug + Send + Sync + 'static {
+    type Network: PolicyNetwork;
+
+    /// Its parameters, under their names in `model.safetensors`.
+    fn specs(&self) -> Vec<ParamSpec>;
+
+    /// Returns what it takes from the tower of pictures.
+    fn input(&self) -> FeatureInput;
+
+    /// Returns what it reads of samples.
+    fn columns(&self) -> Vec<Column>;
+
+    /// Returns what planning and estimates need to know of it.
+    fn shape(&self) -> FoundationShape;
+
+    fn set_options(&mut self, options: PolicyOptions);
+
+    /// The policy on parameters made from [`Architecture::specs`]. Panics where the store lacks one of them.
+    fn network(&self, params: &ParamStore, policy: Policy) -> Self::Network;
+}
+
+/// A policy on its parameters, which learns from samples and noise.
+pub(in crate::model) trait PolicyNetwork {
+    type Noise;
+
+    /// Draws what is random for the samples of a batch.
+    fn draw(&self, batch: &MicroBatch, rows: &[SampleRow], seed: u64) -> Self::Noise;
+
+    /// Records forward and loss of a micro-batch with this noise.
+    fn record(
+        &self,
+        batch: &MicroBatch,
+        rows: &[SampleRow],
+        noise: &Self::Noise,
+        flow: &FlowSettings,
+        input: &FeatureInput,
+    ) -> FoundationTape;
+}
+
+/// A policy that learns actions from noised ones.
 #[derive(Clone, Debug)]
-pub struct PolicyFamily {
-    config: PolicyConfig,
-    inputs: Vec<FeatureInput>,
+pub(in crate::model) struct PolicyFamily<A> {
+    config: A,
+    inputs: [FeatureInput; 1],
     flow: FlowSettings,
 }
 
-impl PolicyFamily {
+impl<A: Architecture> PolicyFamily<A> {
     /// The policy with the mean square error of a run without a seed.
-    pub fn new(config: PolicyConfig) -> PolicyFamily {
-        let (inputs, flow) = (vec![config.input()], FlowSettings::default());
+    pub fn new(config: A) -> PolicyFamily<A> {
+        let (inputs, flow) = ([config.input()], FlowSettings::default());
         PolicyFamily { config, inputs, flow }
-    }
-
-    pub fn config(&self) -> &PolicyConfig {
-        &self.config
     }
 
     /// The same with these settings.
     #[must_use]
-    pub fn with_options(self, options: PolicyOptions) -> PolicyFamily {
-        PolicyFamily { config: PolicyConfig { options, ..self.config }, ..self }
+    pub fn with_options(mut self, options: PolicyOptions) -> PolicyFamily<A> {
+        self.config.set_options(options);
+        self
     }
 
-    pub(super) fn model(&self, params: &ParamStore, policy: Policy) -> PolicyModel {
+    pub fn model(&self, params: &ParamStore, policy: Policy) -> PolicyModel<A> {
         PolicyModel {
-            network: Network::new(&self.config, params, policy),
-            columns: self.columns().into(),
+            network: self.config.network(params, policy),
+            columns: self.config.columns().into(),
             family: self.clone(),
         }
     }
 }
 
-impl FoundationFamily for PolicyFamily {
+impl<A: Architecture> FoundationFamily for PolicyFamily<A> {
     fn specs(&self) -> Vec<ParamSpec> {
-        let layers = (0..self.config.num_layers()).flat_map(|number| layer::specs(&self.config, number));
-        embed::specs(&self.config).into_iter().chain(layers).chain(head::specs(&self.config)).collect()
+        self.config.specs()
     }
 
     fn inputs(&self) -> &[FeatureInput] {
@@ -65,18 +99,8 @@ impl FoundationFamily for PolicyFamily {
         self.config.columns()
     }
 
-    /// Of a token of the prefix: actions are few beside them.
     fn shape(&self) -> FoundationShape {
-        let (text, layers) = (self.config.text, format!("{}layers.", self.config.text_prefix()));
-        let aside = self.specs().into_iter().map(|spec| spec.name).filter(|name| !name.starts_with(&layers));
-        FoundationShape {
-            width: text.width,
-            is_causal: false,
-            attention: (2 * text.num_heads * text.head_dim * text.depth) as f64,
-            even_length: layer_size(&self.config) / (2 * text.num_heads * text.head_dim),
-            expert_share: 1.0,
-            aside: aside.collect(),
-        }
+        self.config.shape()
     }
 
     fn with_flow(&self, flow: FlowSettings) -> Option<Arc<dyn FoundationFamily>> {
@@ -88,7 +112,7 @@ impl FoundationFamily for PolicyFamily {
     }
 
     fn as_policy(&self) -> Option<&dyn RobotPolicy> {
-        Some(self)
+        Some(&self.config)
     }
 
     fn needs_whole_rows(&self) -> Option<&'static str> {
@@ -100,58 +124,26 @@ impl FoundationFamily for PolicyFamily {
     }
 }
 
-impl RobotPolicy for PolicyFamily {
-    fn chunk(&self) -> Chunk {
-        let PolicyConfig { horizon, action_dim, num_steps, vocab_size, image_token, state, .. } = self.config;
-        let state = (state != StateToken::None).then_some(STATE);
-        let columns = std::iter::once(INPUT_IDS).chain(state).collect();
-        Chunk { horizon, action_dim, num_steps, vocab_size, image_token, columns, writes: false }
-    }
-
-    fn options(&self) -> PolicyOptions {
-        self.config.options
-    }
-
-    /// Where each action has a time of its own in the norms, those that are given have that of no noise.
-    fn continues_chunks(&self) -> bool {
-        self.config.has_condition()
-    }
-
-    fn is_of_prefix(&self, name: &str) -> bool {
-        self.config.is_of_prefix(name)
-    }
-
-    fn acting(&self, params: &ParamStore) -> Box<dyn Acting> {
-        Box::new(TwoStreams::new(&self.config, params))
-    }
-
-    fn as_two_streams(&self) -> Option<&PolicyConfig> {
-        Some(&self.config)
-    }
-}
-
-/// The weights that a token of the prefix is multiplied with in a layer.
-fn layer_size(config: &PolicyConfig) -> i64 {
-    let text = config.text;
-    let heads = 2 * (text.num_heads + text.num_kv_heads) * text.head_dim;
-    text.width * (heads + 3 * text.mlp_dim)
-}
-
 /// A policy on its parameters.
-pub(super) struct PolicyModel {
-    pub network: Network,
+pub(in crate::model) struct PolicyModel<A: Architecture> {
+    network: A::Network,
     columns: Rc<[Column]>,
-    family: PolicyFamily,
+    family: PolicyFamily<A>,
 }
 
-impl PolicyModel {
-    pub fn record_with(&self, batch: &MicroBatch, noise: &Noise) -> FoundationTape {
-        let PolicyFamily { inputs, flow, .. } = &self.family;
-        self.network.record(batch, &samples_of(batch), noise, flow, &inputs[0])
+impl<A: Architecture> PolicyModel<A> {
+    /// Draws what is random for a batch.
+    pub fn draw(&self, batch: &MicroBatch) -> <A::Network as PolicyNetwork>::Noise {
+        self.network.draw(batch, &samples_of(batch), self.family.flow.seed)
+    }
+
+    /// Records forward and loss of a micro-batch with this noise.
+    pub fn record_with(&self, batch: &MicroBatch, noise: &<A::Network as PolicyNetwork>::Noise) -> FoundationTape {
+        self.network.record(batch, &samples_of(batch), noise, &self.family.flow, &self.family.inputs[0])
     }
 }
 
-impl FoundationModel for PolicyModel {
+impl<A: Architecture> FoundationModel for PolicyModel<A> {
     fn columns(&self) -> &Rc<[Column]> {
         &self.columns
     }
@@ -161,7 +153,6 @@ impl FoundationModel for PolicyModel {
     }
 
     fn record(&self, batch: &MicroBatch) -> FoundationTape {
-        let noise = self.network.draw(&samples_of(batch), self.family.flow.seed);
-        self.record_with(batch, &noise)
+        self.record_with(batch, &self.draw(batch))
     }
 }

@@ -4,17 +4,22 @@
 //! 1. `config.rs` is a policy as data; which `config.json` says what is said by `family/pi.rs` and `family/smolvla.rs`.
 //! 2. `layout.rs` finds the rows of a micro-batch's samples and their draws of noise.
 //! 3. `embed.rs` makes the rows of both streams, `layer.rs` is a layer of both, `head.rs` what is behind the last.
-//! 4. `noise.rs` is what is drawn; `record.rs` puts all on a tape with the loss; `family.rs` is the foundation.
+//! 4. `noise.rs` is what is drawn; `record.rs` puts all on a tape with the loss; `two_streams.rs` is the foundation.
 //! 5. `act.rs` makes actions of noise, with the prefix computed once.
 //! 6. `tokens.rs` is the loss of tokens behind the prompt, which the prefix's stream may learn beside (knowledge insulation).
 //!
-//! `writing.rs` is a policy without the second stream, which writes actions as tokens; `robot.rs` says what every policy offers,
-//! those of another build included.
+//! `writing.rs` is a policy without the second stream, which writes actions as tokens.
+//!
+//! What policies of every build have in common: `robot.rs` says what each offers, `family.rs` makes a foundation of any, `columns.rs` is
+//! what they read of samples.
 
 mod act;
+mod columns;
 mod config;
 mod embed;
 mod family;
+#[cfg(test)]
+pub(super) mod fixtures;
 mod head;
 mod layer;
 mod layout;
@@ -25,10 +30,14 @@ mod robot;
 #[cfg(test)]
 mod tests;
 mod tokens;
+mod two_streams;
 mod writing;
 
 pub use config::{FrozenParts, PolicyConfig, PolicyOptions, PolicyTree, StateToken, StreamConfig, TimeUse};
-pub use family::PolicyFamily;
+pub(super) use columns::{ACTIONS, STATE, WEIGHTS, action_columns, fixed_rows, state_column};
+#[cfg(test)]
+pub(super) use family::PolicyModel;
+pub(super) use family::{Architecture, PolicyFamily, PolicyNetwork};
 pub(super) use noise::{Noise, samples_of, shares, times_of};
-pub use robot::{Acting, Chunk, RobotPolicy};
+pub use robot::{Acting, Chunk, Denoising, Observed, RobotPolicy};
 pub use writing::{WritingFamily, WritingSizes};

@@ -12,7 +12,7 @@ use crate::params::ParamStore;
 use crate::tape::Policy;
 
 /// A policy on its parameters.
-pub(super) struct Network {
+pub(in crate::model) struct Network {
     pub config: PolicyConfig,
     pub embed: Embed,
     pub layers: Vec<Layer>,

@@ -7,7 +7,9 @@ use std::rc::Rc;
 
 use tch::{Kind, Tensor};
 
-use super::config::{ACTIONS, PolicyConfig, PolicyOptions, STATE, StateToken, WEIGHTS};
+use super::columns::{ACTIONS, STATE, WEIGHTS};
+use super::config::{PolicyConfig, PolicyOptions, StateToken};
+use super::family::PolicyNetwork;
 use super::layer::Layer;
 use super::layout::Layout;
 use super::network::Network;
@@ -19,15 +21,15 @@ use crate::model::objective::FlowSettings;
 use crate::model::towers::FeatureInput;
 use crate::tape::{Policy, Slot, Tape};
 
-impl Network {
-    /// Draws noise and time of a batch's samples.
-    pub fn draw(&self, rows: &[SampleRow], seed: u64) -> Noise {
+impl PolicyNetwork for Network {
+    type Noise = Noise;
+
+    fn draw(&self, _batch: &MicroBatch, rows: &[SampleRow], seed: u64) -> Noise {
         let PolicyConfig { horizon, action_dim, times, options, .. } = &self.config;
         Noise::draw(rows, seed, [*horizon, *action_dim], times, *options)
     }
 
-    /// Records forward and loss of a micro-batch with this noise.
-    pub fn record(
+    fn record(
         &self,
         batch: &MicroBatch,
         rows: &[SampleRow],
@@ -66,20 +68,11 @@ impl Network {
                 tape.run("losses", &[], Policy::Keep, &[of_actions, of_tokens], 1, sum)[0]
             }
         };
-        tape.keep(loss);
-        FoundationTape {
-            tape: Rc::new(tape),
-            features,
-            loss: Some(loss),
-            predicted: None,
-            measures: None,
-            inbound: Vec::new(),
-            outbound: Vec::new(),
-            key_values: Vec::new(),
-            routing: None,
-        }
+        FoundationTape::of_loss(tape, features, loss)
     }
+}
 
+impl Network {
     /// The rows of the prefix, and the slots of features.
     fn record_prefix(
         &self,
@@ -87,7 +80,7 @@ impl Network {
         batch: &MicroBatch,
         layout: &Rc<Layout>,
         input: &FeatureInput,
-    ) -> (Vec<Vec<Slot>>, Slot) {
+    ) -> (Vec<Slot>, Slot) {
         let ids = batch.columns.get(INPUT_IDS).to_device(self.device);
         let part = self.embed.tokens.part.clone();
         let look_up = move |_: &[Tensor]| vec![part.look_up(&ids)];
@@ -113,7 +106,7 @@ impl Network {
             };
             x = tape.run("state", &state.ids, self.policy, &[x], 1, forward)[0];
         }
-        (vec![features], x)
+        (features, x)
     }
 
     /// The rows of noised actions, and the condition of their norms.

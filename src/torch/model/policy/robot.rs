@@ -18,7 +18,7 @@ pub trait RobotPolicy {
     /// Returns whether the prefix is computed with this parameter, and actions are not.
     fn is_of_prefix(&self, name: &str) -> bool;
 
-    /// Returns whether it can go on with a chunk that has begun ([`Acting::act_after`]).
+    /// Returns whether it can go on with a chunk that has begun ([`Denoising::given`]).
     fn continues_chunks(&self) -> bool {
         false
     }
@@ -57,43 +57,36 @@ pub struct Chunk {
     pub writes: bool,
 }
 
+/// Samples that a policy acts on.
+#[derive(Clone, Copy)]
+pub struct Observed<'a> {
+    /// Those of [`Chunk::columns`].
+    pub columns: &'a Columns,
+    /// Where the samples' tokens end, `[0, …, T]`.
+    pub cu_seqlens: &'a [usize],
+    /// `[F, D]` of each tensor of the tower: they replace the token of pictures in their order. None where no sample has a picture.
+    pub features: &'a [Tensor],
+}
+
+/// The way from noise to actions.
+#[derive(Clone, Copy)]
+pub struct Denoising<'a> {
+    /// `[N·H, A]`, float32.
+    pub noise: &'a Tensor,
+    pub num_steps: usize,
+    /// The first `d` actions of each sample, `[N, d, A]`, float32, with `d` below H, where a chunk has begun: they are returned as they
+    /// are, and those behind them go on from there.
+    pub given: Option<&'a Tensor>,
+}
+
 /// A policy that acts.
 pub trait Acting {
-    /// Actions `[N·H, A]`, float32, that `noise` `[N·H, A]`, float32, becomes in `num_steps` steps. Samples' tokens end at
-    /// `cu_seqlens` `[0, …, T]`; `columns` are theirs, those of [`Chunk::columns`]; `features`, each `[F, D]` of a tensor of the tower,
-    /// replace the token of pictures in their order, and are none where no sample has a picture.
-    fn act(
-        &self,
-        columns: &Columns,
-        cu_seqlens: &[usize],
-        features: &[Tensor],
-        noise: &Tensor,
-        num_steps: usize,
-    ) -> Tensor;
+    /// Actions `[N·H, A]`, float32. `None`: this policy makes none of noise, or cannot go on with a chunk that has begun.
+    fn act(&self, observed: Observed<'_>, from: Denoising<'_>) -> Option<Tensor>;
 
     /// The tokens that follow each sample, up to the first of `decoding`'s that end them, of a policy that writes actions; `None`:
-    /// another kind of policy. Arguments are those of [`Acting::act`].
-    fn write(
-        &self,
-        _columns: Columns,
-        _cu_seqlens: &[usize],
-        _features: &[Tensor],
-        _decoding: &Decoding,
-    ) -> Option<Vec<Vec<i64>>> {
-        None
-    }
-
-    /// Works like [`Acting::act`] where the first `d` actions of each sample are `given`, `[N, d, A]`, float32, with `d` below H: they
-    /// are returned as they are, and those behind them go on from there. `None`: this policy cannot.
-    fn act_after(
-        &self,
-        _columns: &Columns,
-        _cu_seqlens: &[usize],
-        _features: &[Tensor],
-        _noise: &Tensor,
-        _num_steps: usize,
-        _given: &Tensor,
-    ) -> Option<Tensor> {
+    /// another kind of policy.
+    fn write(&self, _observed: Observed<'_>, _decoding: &Decoding) -> Option<Vec<Vec<i64>>> {
         None
     }
 

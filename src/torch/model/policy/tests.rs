@@ -9,10 +9,12 @@ use std::rc::Rc;
 use loongforge_core::message::SampleId;
 use tch::{Device, Kind, Tensor};
 
-use self::fixture::{Fixture, Found, error, folders};
+use self::fixture::{Fixture, folders};
 use super::TimeUse;
 use super::config::PolicyOptions;
 use super::family::PolicyFamily;
+use super::fixtures::{Found, error};
+use super::robot::RobotPolicy;
 use super::noise::Noise;
 use crate::model::batch::{MicroBatch, SampleRow};
 use crate::model::foundation::{FoundationFamily, FoundationModel};
@@ -171,7 +173,7 @@ fn bfloat16_comes_near() {
         fixture.params = rounded;
         let model = fixture.model(Policy::Keep, false);
         let tape = model.record_with(&fixture.batch(&fixture.all()), &fixture.noise(&fixture.all()));
-        let features = fixture.features(&fixture.all()).to_kind(Kind::BFloat16);
+        let features = fixture.features(&fixture.all())[0].to_kind(Kind::BFloat16);
         let mut run = Execution::new(tape.tape, fixture.params.clone(), vec![(tape.features[0][0], features)]);
         run.forward().unwrap();
         let found = run.value(tape.loss.unwrap()).double_value(&[]) / fixture.expected["loss"].double_value(&[]);
@@ -217,14 +219,14 @@ fn begun_chunks_are_gone_on_with() {
         let [horizon, action_dim] = [fixture.config.horizon, fixture.config.action_dim];
         let free = fixture.act(&fixture.all());
         let given = free.view([-1, horizon, action_dim]).narrow(1, 0, 2) + 0.25;
-        let Some(rest) = fixture.act_after(&fixture.all(), &given) else {
+        let Some(rest) = fixture.act_after(&fixture.all(), Some(&given)) else {
             assert_eq!(fixture.config.time, TimeUse::Rows, "{}", fixture.name);
             continue;
         };
         assert_eq!(rest.view([-1, horizon, action_dim]).narrow(1, 0, 2), given, "{}", fixture.name);
         let behind = |x: &Tensor| x.view([-1, horizon, action_dim]).narrow(1, 2, horizon - 2);
         assert!(error(&behind(&rest), &behind(&free)) > 1e-4, "{}: the rest depends on what is given", fixture.name);
-        let none = fixture.act_after(&fixture.all(), &given.narrow(1, 0, 0)).unwrap();
+        let none = fixture.act_after(&fixture.all(), Some(&given.narrow(1, 0, 0))).unwrap();
         // Norms of rows one by one: equal up to the order of sums.
         assert!(error(&none, &free) < 1e-6, "{}", fixture.name);
 

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use tch::{Device, Tensor};
 
 use super::config::PolicyOptions;
-use super::robot::{Acting, Chunk, RobotPolicy};
+use super::robot::{Acting, Chunk, Denoising, Observed, RobotPolicy};
 use crate::model::batch::MicroBatch;
-use crate::model::columns::{Column, Columns, INPUT_IDS, POSITION_IDS};
+use crate::model::columns::{Column, INPUT_IDS, POSITION_IDS};
 use crate::model::decoder::{DecoderConfig, DecoderFamily};
 use crate::model::decoding::Decoding;
 use crate::model::foundation::{FoundationFamily, FoundationModel, FoundationShape};
@@ -117,17 +117,12 @@ struct Writer {
 }
 
 impl Acting for Writer {
-    fn act(&self, _: &Columns, _: &[usize], _: &[Tensor], _: &Tensor, _: usize) -> Tensor {
-        unreachable!("Chunk::writes says that it makes no actions of noise")
+    fn act(&self, _: Observed<'_>, _: Denoising<'_>) -> Option<Tensor> {
+        None
     }
 
-    fn write(
-        &self,
-        columns: Columns,
-        cu_seqlens: &[usize],
-        features: &[Tensor],
-        decoding: &Decoding,
-    ) -> Option<Vec<Vec<i64>>> {
+    fn write(&self, observed: Observed<'_>, decoding: &Decoding) -> Option<Vec<Vec<i64>>> {
+        let Observed { columns, cu_seqlens, features } = observed;
         let features: Vec<Vec<Tensor>> = match self.has_features {
             true => vec![features.iter().map(Tensor::shallow_clone).collect()],
             false => Vec::new(),

@@ -5,11 +5,11 @@
 
 use tch::{Device, Kind, Tensor};
 
-use super::config::{DOMAIN, STATE, XvlaConfig};
+use super::config::{DOMAIN, XvlaConfig};
 use super::layout::Layout;
 use super::network::{Network, or_zeros};
-use crate::model::columns::{Columns, INPUT_IDS};
-use crate::model::policy::Acting;
+use crate::model::columns::INPUT_IDS;
+use crate::model::policy::{Acting, Denoising, Observed, STATE};
 use crate::params::ParamStore;
 use crate::tape::Policy;
 
@@ -28,18 +28,14 @@ struct Seen {
 }
 
 impl Acting for SoftPrompted {
-    fn act(
-        &self,
-        columns: &Columns,
-        cu_seqlens: &[usize],
-        features: &[Tensor],
-        noise: &Tensor,
-        num_steps: usize,
-    ) -> Tensor {
+    fn act(&self, observed: Observed<'_>, Denoising { noise, num_steps, given }: Denoising<'_>) -> Option<Tensor> {
+        if given.is_some() {
+            return None;
+        }
         let _no_grad = tch::no_grad_guard();
-        let seen = self.see(columns, cu_seqlens, features.first());
+        let seen = self.see(observed);
         let noise = noise.to_device(self.network.device).to_kind(Kind::Float);
-        let num_samples = cu_seqlens.len() as i64 - 1;
+        let num_samples = observed.cu_seqlens.len() as i64 - 1;
         let mut actions = noise.zeros_like();
         for step in (1..=num_steps).rev() {
             let time = (step as f64 / num_steps as f64) as f32;
@@ -47,7 +43,7 @@ impl Acting for SoftPrompted {
             let times = Tensor::full([num_samples], f64::from(time), (Kind::Float, self.network.device));
             actions = self.predict(&seen, &noised, &times);
         }
-        self.network.decoder.part.squash(actions)
+        Some(self.network.decoder.part.squash(actions))
     }
 
     fn device(&self) -> Device {
@@ -61,13 +57,13 @@ impl SoftPrompted {
         SoftPrompted { network: Network::new(config, params, Policy::Keep) }
     }
 
-    fn see(&self, columns: &Columns, cu_seqlens: &[usize], features: Option<&Tensor>) -> Seen {
+    fn see(&self, Observed { columns, cu_seqlens, features }: Observed<'_>) -> Seen {
         let Network { config, language, maps, prompts, device, kind, .. } = &self.network;
         let tokens = columns.get(INPUT_IDS).to_device(*device);
         let ids = Vec::<i64>::try_from(tokens.to_device(Device::Cpu)).expect("a row of integers");
         let layout = Layout::new(config, &ids, cu_seqlens, 1, *device);
         let mut x = language.tokens.part.look_up(&tokens);
-        if let Some(features) = features {
+        if let Some(features) = features.first() {
             let rows = tokens.eq(config.image_token).nonzero().squeeze_dim(1);
             x = x.index_copy(0, &rows, &features.to_device(*device).to_kind(*kind));
         }

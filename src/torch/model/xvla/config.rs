@@ -1,22 +1,15 @@
 //! A policy as data.
 
 use loongforge_core::data::policy::ActionSpace;
-use loongforge_core::message::Tower;
-use tch::Kind;
 
-use crate::model::columns::{Column, Rows, token_columns};
 use crate::model::policy::PolicyOptions;
-use crate::model::towers::FeatureInput;
 use crate::nn::Activation;
 use crate::params::{Init, ParamSpec};
 
 /// The epsilon of all layer norms.
 pub(super) const EPS: f64 = 1e-5;
 
-/// The columns of samples beside those of their tokens.
-pub(super) const ACTIONS: &str = "actions";
-pub(super) const WEIGHTS: &str = "action_weights";
-pub(super) const STATE: &str = "state";
+/// The column that says of which domain a sample is.
 pub(super) const DOMAIN: &str = "domain";
 
 /// A policy with soft prompts.
@@ -101,39 +94,6 @@ impl XvlaConfig {
 
     pub(super) fn block_prefix(&self, number: i64) -> String {
         format!("{}blocks.{number}.", self.transformer_prefix())
-    }
-
-    /// Returns whether the prefix is computed with this parameter, and actions are not.
-    pub(super) fn is_of_prefix(&self, name: &str) -> bool {
-        name.starts_with(&format!("{}vlm.", self.prefix))
-    }
-
-    /// Returns what it reads of samples.
-    pub(super) fn columns(&self) -> Vec<Column> {
-        let column = |name, kind, rows: i64, after: Vec<i64>| Column {
-            name,
-            kind,
-            before: Vec::new(),
-            after,
-            rows: Rows::Fixed(rows as u32),
-            uncounted: None,
-        };
-        let mut columns = token_columns();
-        columns.extend([ACTIONS, WEIGHTS].map(|name| column(name, Kind::Float, self.horizon, vec![self.action_dim()])));
-        if self.state_dim > 0 {
-            columns.push(column(STATE, Kind::Float, 1, vec![self.state_dim]));
-        }
-        columns.push(column(DOMAIN, Kind::Int64, 1, Vec::new()));
-        columns
-    }
-
-    pub(super) fn input(&self) -> FeatureInput {
-        FeatureInput {
-            tower: Tower::Vision,
-            num_tensors: 1,
-            width: self.language.width,
-            placeholders: vec![self.image_token],
-        }
     }
 
     /// The transformer's parameters, frozen where it is.

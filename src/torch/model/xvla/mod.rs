@@ -24,4 +24,3 @@ mod record;
 mod tests;
 
 pub use config::{BartConfig, FrozenParts, XvlaConfig};
-pub use family::XvlaFamily;

@@ -37,7 +37,7 @@ pub(super) struct Prompts {
 pub(super) struct Positions(Tensor);
 
 /// A policy on its parameters.
-pub(super) struct Network {
+pub(in crate::model) struct Network {
     pub config: XvlaConfig,
     pub language: Language,
     pub maps: [Part<Map>; 2],

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use loongforge_core::schedule::TimeSampler;
 use tch::{Kind, Tensor};
 
-use super::config::{ACTIONS, DOMAIN, STATE, WEIGHTS};
+use super::config::DOMAIN;
 use super::layout::Layout;
 use super::loss::ActionCost;
 use super::network::{Network, or_zeros};
@@ -15,19 +15,20 @@ use crate::model::batch::{MicroBatch, SampleRow};
 use crate::model::columns::INPUT_IDS;
 use crate::model::foundation::FoundationTape;
 use crate::model::objective::FlowSettings;
-use crate::model::policy::{Noise, PolicyOptions, shares, times_of};
+use crate::model::policy::{ACTIONS, Noise, PolicyNetwork, PolicyOptions, STATE, WEIGHTS, shares, times_of};
 use crate::model::towers::FeatureInput;
 use crate::tape::{Policy, Slot, Tape};
 
-impl Network {
-    /// Draws noise and time of a batch's samples. Times are even between actions, 0, and noise, 1.
-    pub fn draw(&self, rows: &[SampleRow], seed: u64) -> Noise {
+impl PolicyNetwork for Network {
+    type Noise = Noise;
+
+    /// Times are even between actions, 0, and noise, 1.
+    fn draw(&self, _batch: &MicroBatch, rows: &[SampleRow], seed: u64) -> Noise {
         let shape = [self.config.horizon, self.config.action_dim()];
         Noise::draw(rows, seed, shape, &TimeSampler::Uniform, self.config.options)
     }
 
-    /// Records forward and loss of a micro-batch with this noise.
-    pub fn record(
+    fn record(
         &self,
         batch: &MicroBatch,
         rows: &[SampleRow],
@@ -49,20 +50,11 @@ impl Network {
         let scale = batch.loss_scale;
         let forward = move |reads: &[Tensor]| vec![cost.sum(&reads[0]) * scale];
         let loss = tape.run("loss", &[], Policy::Keep, &[predicted], 1, forward)[0];
-        tape.keep(loss);
-        FoundationTape {
-            tape: Rc::new(tape),
-            features: vec![features],
-            loss: Some(loss),
-            predicted: None,
-            measures: None,
-            inbound: Vec::new(),
-            outbound: Vec::new(),
-            key_values: Vec::new(),
-            routing: None,
-        }
+        FoundationTape::of_loss(tape, features, loss)
     }
+}
 
+impl Network {
     /// The rows of all tokens, and the slots of features.
     fn record_tokens(
         &self,

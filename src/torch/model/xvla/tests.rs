@@ -7,20 +7,22 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use loongforge_core::data::IGNORE_INDEX;
-use loongforge_core::message::{Grid, ItemMeta, SampleId, Tower};
+use loongforge_core::message::{Grid, SampleId, Tower};
 use serde_json::Value;
 use tch::{Device, Kind, Tensor};
 
 use super::config::XvlaConfig;
-use super::family::{XvlaFamily, XvlaModel};
 use crate::model::batch::{MicroBatch, SampleRow};
 use crate::model::columns::Columns;
 use crate::model::config::ModelConfig;
 use crate::model::encoder::EncoderFamily;
 use crate::model::foundation::{FoundationFamily, FoundationModel, FoundationTape};
 use crate::model::objective::{FlowSettings, LossKind, NoisePurpose};
-use crate::model::policy::{Noise, PolicyOptions, RobotPolicy};
-use crate::params::{GradBuffer, ParamSpec, ParamStore};
+use crate::model::policy::fixtures::{self, Found, Parts, draws_of, error, index, json, store, tensors};
+use crate::model::policy::{
+    Acting, Denoising, Noise, Observed, PolicyFamily, PolicyModel, PolicyOptions, RobotPolicy,
+};
+use crate::params::ParamStore;
 use crate::tape::{Execution, Policy};
 
 /// The tolerance of losses and actions, as a share of the largest value of a tensor.
@@ -28,32 +30,8 @@ const TOLERANCE: f64 = 5e-6;
 /// That of gradients: sums over all rows, in another order. Those of DaViT's first stages that the reference has in float32 are up to
 /// 9e-5 off what it has in float64.
 const OF_GRADIENTS: f64 = 1e-4;
-/// The share of the largest gradient of all that a tensor's largest value is set to for its tolerance, if it is below: those of
-/// biases of keys are sums that cancel.
-const SMALL: f64 = 1e-3;
-
 fn folders() -> Vec<PathBuf> {
-    let committed = || Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/policies");
-    let folder = std::env::var_os("LOONGFORGE_POLICIES").map_or_else(committed, PathBuf::from);
-    let mut found: Vec<PathBuf> = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).collect();
-    found.retain(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("xvla")));
-    found.sort();
-    assert!(!found.is_empty(), "{} has no fixture", folder.display());
-    found
-}
-
-fn json(path: PathBuf) -> Value {
-    serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
-}
-
-fn tensors(path: PathBuf) -> BTreeMap<String, Tensor> {
-    Tensor::read_safetensors(path).unwrap().into_iter().collect()
-}
-
-/// The share of the largest expected value that the largest difference is.
-fn error(found: &Tensor, expected: &Tensor) -> f64 {
-    assert_eq!(found.size(), expected.size());
-    (found - expected).abs().max().double_value(&[]) / expected.abs().max().double_value(&[])
+    fixtures::folders(&["xvla"])
 }
 
 struct Fixture {
@@ -66,22 +44,6 @@ struct Fixture {
     action_dim: usize,
     inputs: BTreeMap<String, Tensor>,
     expected: BTreeMap<String, Tensor>,
-}
-
-/// What a forward and backward come to.
-struct Found {
-    loss: f64,
-    grads: GradBuffer,
-    of_tower: GradBuffer,
-}
-
-fn store(specs: Vec<ParamSpec>, weights: &BTreeMap<String, Tensor>) -> Rc<ParamStore> {
-    let params = ParamStore::new(specs, Kind::Float, Device::Cpu);
-    for id in params.ids() {
-        let found = params.spec(id).pieces.iter().find_map(|piece| weights.get(&piece.name));
-        params.set(id, found.unwrap_or_else(|| panic!("no {}", params.spec(id).name)));
-    }
-    Rc::new(params)
 }
 
 impl Fixture {
@@ -97,9 +59,9 @@ impl Fixture {
         assert!(others.is_empty(), "{others:?}");
         let summary = json(folder.join("fixture.json"));
         Fixture {
-            name: folder.file_name().unwrap().to_string_lossy().into_owned(),
-            params: store(model.foundation.specs(), &weights),
-            of_tower: store(tower.specs(), &weights),
+            name: fixtures::name(folder),
+            params: store(model.foundation.specs(), &weights, Kind::Float, str::to_owned),
+            of_tower: store(tower.specs(), &weights, Kind::Float, str::to_owned),
             config: crate::model::family::xvla::config_of(&config).unwrap(),
             tower,
             samples: summary["samples"].as_array().unwrap().clone(),
@@ -113,15 +75,15 @@ impl Fixture {
         (0..self.samples.len()).collect()
     }
 
-    fn family(&self, options: PolicyOptions) -> XvlaFamily {
-        XvlaFamily::new(self.config.clone()).with_options(options)
+    fn family(&self, options: PolicyOptions) -> PolicyFamily<XvlaConfig> {
+        PolicyFamily::new(self.config.clone()).with_options(options)
     }
 
     fn num_draws(&self) -> i64 {
         self.inputs["noise"].size()[0]
     }
 
-    fn model(&self, policy: Policy, insulate: bool) -> XvlaModel {
+    fn model(&self, policy: Policy, insulate: bool) -> PolicyModel<XvlaConfig> {
         let options = PolicyOptions { noise_draws: self.num_draws() as u32, insulate, ..PolicyOptions::default() };
         self.family(options).model(&self.params, policy)
     }
@@ -154,8 +116,7 @@ impl Fixture {
 
     /// Rows of these samples of a tensor `[N, …]`.
     fn of(&self, name: &str, samples: &[usize]) -> Tensor {
-        let index: Vec<i64> = samples.iter().map(|sample| *sample as i64).collect();
-        self.inputs[name].index_select(0, &Tensor::from_slice(&index))
+        self.inputs[name].index_select(0, &index(samples))
     }
 
     fn columns(&self, samples: &[usize]) -> (Columns, Vec<usize>) {
@@ -186,112 +147,53 @@ impl Fixture {
     fn rows(&self, samples: &[usize]) -> Vec<SampleRow> {
         let row = |sample: &usize| {
             let grids = self.pixels(&[*sample]).1;
-            let num_features = self.tower.num_features(grids[0]) as u32;
-            assert_eq!(i64::from(num_features), self.config.view_features);
-            SampleRow {
-                id: SampleId(*sample as u64),
-                num_tokens: self.ids(*sample).len(),
-                num_targets: self.num_targets() as u32,
-                target: None,
-                items: grids.iter().map(|grid| ItemMeta { tower: Tower::Vision, grid: *grid, num_features }).collect(),
-                purpose: NoisePurpose::Training,
-            }
+            assert_eq!(self.tower.num_features(grids[0]) as i64, self.config.view_features);
+            fixtures::row(*sample, self.ids(*sample).len(), self.num_targets() as u32, grids, &*self.tower)
         };
         samples.iter().map(row).collect()
     }
 
     fn batch(&self, samples: &[usize]) -> MicroBatch {
-        let (columns, cu_seqlens) = self.columns(samples);
-        let num_views: i64 = samples.iter().map(|sample| self.number(*sample, "views")).sum();
-        MicroBatch {
-            columns,
-            cu_seqlens,
-            samples: self.rows(samples).into(),
-            loss_scale: 1.0 / (self.samples.len() as i64 * self.num_targets()) as f64,
-            num_features: vec![num_views * self.config.view_features],
-            feature_grads: true,
-            row: None,
-            shared_features: Vec::new(),
-            past: None,
-            evaluates: false,
-        }
+        let loss_scale = 1.0 / (self.samples.len() as i64 * self.num_targets()) as f64;
+        fixtures::batch(self.columns(samples), self.rows(samples), loss_scale)
     }
 
     fn noise(&self, samples: &[usize]) -> Noise {
-        let index: Vec<i64> = samples.iter().map(|sample| *sample as i64).collect();
-        let index = Tensor::from_slice(&index);
-        let by_sample = |name: &str| self.inputs[name].transpose(0, 1).index_select(0, &index).contiguous();
-        Noise { noise: by_sample("noise").flatten(0, 2), times: by_sample("time").flatten(0, 1), delays: Vec::new() }
+        let [noise, times] = ["noise", "time"].map(|name| draws_of(&self.inputs[name], samples));
+        Noise { noise: noise.flatten(0, 1), times, delays: Vec::new() }
     }
 
-    fn run(&self, model: &XvlaModel, samples: &[usize], policy: Policy) -> Found {
+    fn run(&self, model: &PolicyModel<XvlaConfig>, samples: &[usize], policy: Policy) -> Found {
         self.run_tape(model.record_with(&self.batch(samples), &self.noise(samples)), samples, policy)
     }
 
     fn run_tape(&self, tape: FoundationTape, samples: &[usize], policy: Policy) -> Found {
-        let encoder = self.tower.build(&self.of_tower, policy);
-        let (pixels, grids) = self.pixels(samples);
-        let made = encoder.record(&grids);
-        let mut encoding = Execution::new(made.tape, self.of_tower.clone(), vec![(made.pixels, pixels)]);
-        encoding.forward().unwrap();
-        let (slot, output) = (tape.features[0][0], made.outputs[0]);
-        let inputs = vec![(slot, encoding.value(output).shallow_clone())];
-        let mut run = Execution::new(tape.tape, self.params.clone(), inputs);
-        run.forward().unwrap();
-        let loss = run.value(tape.loss.unwrap()).double_value(&[]);
-        run.seed(tape.loss.unwrap(), Tensor::from(1f64));
-        let mut grads = self.params.new_grad();
-        run.backward(Some(&mut grads)).unwrap();
-        let mut of_tower = self.of_tower.new_grad();
-        if let Some(grad) = run.input_grad(slot) {
-            encoding.seed(output, grad);
-            encoding.backward(Some(&mut of_tower)).unwrap();
-        }
-        Found { loss, grads, of_tower }
+        self.parts().run(tape, self.pixels(samples), policy)
     }
 
-    fn features(&self, samples: &[usize]) -> Tensor {
-        let encoder = self.tower.build(&self.of_tower, Policy::Keep);
-        let (pixels, grids) = self.pixels(samples);
-        let made = encoder.record(&grids);
-        let mut run = Execution::forward_only(made.tape, self.of_tower.clone(), vec![(made.pixels, pixels)]);
-        run.forward().unwrap();
-        run.value(made.outputs[0]).shallow_clone()
+    fn parts(&self) -> Parts<'_> {
+        let Fixture { params, tower, of_tower, .. } = self;
+        Parts { params, tower: &**tower, of_tower, trains_tower: true }
+    }
+
+    fn features(&self, samples: &[usize]) -> Vec<Tensor> {
+        self.parts().features(self.pixels(samples))
     }
 
     /// Actions `[N, H, A]` of the fixture's noise.
     fn act(&self, samples: &[usize]) -> Tensor {
-        let acting = XvlaFamily::new(self.config.clone()).acting(&self.params);
+        let acting = self.config.acting(&self.params);
         let (columns, ends) = self.columns(samples);
         let (start, steps) = (self.of("start", samples), self.config.num_steps as usize);
-        let found = acting.act(&columns, &ends, &[self.features(samples)], &start.flatten(0, 1), steps);
-        found.view(start.size().as_slice())
+        let found = acting.act(
+            Observed { columns: &columns, cu_seqlens: &ends, features: &self.features(samples) },
+            Denoising { noise: &start.flatten(0, 1), num_steps: steps, given: None },
+        );
+        found.unwrap().view(start.size().as_slice())
     }
 
-    /// The largest error of gradients, with its parameter.
     fn gradients(&self, found: &Found) -> (f64, String) {
-        let of_grads = self.expected.iter().filter(|(name, _)| name.starts_with("grad/"));
-        let most = of_grads.map(|(_, grad)| grad.abs().max().double_value(&[])).fold(0f64, f64::max);
-        let mut largest = (0f64, String::new());
-        let mut left: Vec<&String> = self.expected.keys().filter(|name| name.starts_with("grad/")).collect();
-        for (params, grads) in [(&self.params, &found.grads), (&self.of_tower, &found.of_tower)] {
-            for id in params.trained_ids() {
-                let (spec, grad) = (params.spec(id), grads.view(id));
-                let mut names = spec.pieces.iter().map(|piece| format!("grad/{}", piece.name));
-                let name = names.find(|name| self.expected.contains_key(name));
-                let name = name.unwrap_or_else(|| panic!("the reference has no gradient of {}", spec.name));
-                left.retain(|other| **other != name);
-                let expected = &self.expected[&name];
-                let off = (grad.view(expected.size().as_slice()) - expected).abs().max().double_value(&[]);
-                let off = off / expected.abs().max().double_value(&[]).max(SMALL * most);
-                // Not `max`, which drops a NaN.
-                if off.is_nan() || off > largest.0 {
-                    largest = (off, spec.name.clone());
-                }
-            }
-        }
-        assert!(left.is_empty(), "{left:?}");
-        largest
+        self.parts().gradients(found, &self.expected)
     }
 }
 
@@ -363,11 +265,11 @@ fn insulated_gradients_end_at_the_transformer() {
     for id in fixture.params.trained_ids() {
         let name = &fixture.params.spec(id).name;
         let [free, insulated] = [&free, &insulated].map(|found| found.grads.view(id).shallow_clone());
-        match family.is_of_prefix(name) {
+        match fixture.config.is_of_prefix(name) {
             true => assert_eq!(insulated.abs().max().double_value(&[]), 0.0, "{name}"),
             false => assert_eq!(free, insulated, "{name}"),
         }
-        counts[usize::from(family.is_of_prefix(name))] += 1;
+        counts[usize::from(fixture.config.is_of_prefix(name))] += 1;
     }
     assert!(counts.iter().all(|count| *count > 10), "{counts:?}");
 }
@@ -432,12 +334,12 @@ fn bfloat16_comes_near() {
     for folder in folders() {
         let mut fixture = Fixture::read(&folder);
         let rounded =
-            Rc::new(ParamStore::new(XvlaFamily::new(fixture.config.clone()).specs(), Kind::BFloat16, Device::Cpu));
+            Rc::new(ParamStore::new(PolicyFamily::new(fixture.config.clone()).specs(), Kind::BFloat16, Device::Cpu));
         rounded.ids().for_each(|id| rounded.set(id, &fixture.params.get(&rounded.spec(id).name)));
         fixture.params = rounded;
         let model = fixture.model(Policy::Keep, false);
         let tape = model.record_with(&fixture.batch(&fixture.all()), &fixture.noise(&fixture.all()));
-        let features = fixture.features(&fixture.all()).to_kind(Kind::BFloat16);
+        let features = fixture.features(&fixture.all())[0].to_kind(Kind::BFloat16);
         let mut run = Execution::new(tape.tape, fixture.params.clone(), vec![(tape.features[0][0], features)]);
         run.forward().unwrap();
         let found = run.value(tape.loss.unwrap()).double_value(&[]) / fixture.expected["loss"].double_value(&[]);

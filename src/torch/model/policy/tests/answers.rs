@@ -6,9 +6,10 @@ use std::path::PathBuf;
 
 use tch::Tensor;
 
-use super::fixture::{Fixture, Found, folders};
+use super::fixture::{Fixture, folders};
 use super::{OF_GRADIENTS, TOLERANCE};
 use crate::model::policy::PolicyOptions;
+use crate::model::policy::fixtures::Found;
 use crate::params::ParamId;
 use crate::tape::Policy;
 

@@ -5,11 +5,12 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use loongforge_core::data::IGNORE_INDEX;
-use loongforge_core::message::{Grid, ItemMeta, SampleId, Tower};
+use loongforge_core::message::{Grid, Tower};
 use serde_json::Value;
 use tch::{Device, Kind, Tensor};
 
-use super::super::RobotPolicy;
+use super::super::fixtures::{self, Found, Parts, draws_of, index, json, store, tensors};
+use super::super::{Acting, Denoising, Observed, RobotPolicy};
 use super::super::config::{PolicyConfig, PolicyOptions, StateToken};
 use super::super::family::{PolicyFamily, PolicyModel};
 use super::super::noise::Noise;
@@ -18,42 +19,12 @@ use crate::model::columns::Columns;
 use crate::model::config::ModelConfig;
 use crate::model::encoder::EncoderFamily;
 use crate::model::foundation::{FoundationFamily, FoundationTape};
-use crate::model::objective::NoisePurpose;
 use crate::model::original_names::PolicyNames;
-use crate::params::{GradBuffer, ParamSpec, ParamStore};
-use crate::tape::{Execution, Policy};
-
-/// The share of the largest gradient of all that a tensor's largest value is set to for its tolerance, if it is below: those of
-/// biases of keys are sums that cancel.
-const SMALL: f64 = 1e-3;
+use crate::params::{ParamSpec, ParamStore};
+use crate::tape::Policy;
 
 pub fn folders() -> Vec<PathBuf> {
-    let committed = || Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/policies");
-    let folder = std::env::var_os("LOONGFORGE_POLICIES").map_or_else(committed, PathBuf::from);
-    let mut found: Vec<PathBuf> = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).collect();
-    // Policies of other builds have their own tests.
-    let is_two_streams = |path: &PathBuf| {
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        name.starts_with("pi0") || name.starts_with("smolvla")
-    };
-    found.retain(is_two_streams);
-    found.sort();
-    assert!(!found.is_empty(), "{} is empty", folder.display());
-    found
-}
-
-fn json(path: PathBuf) -> Value {
-    serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
-}
-
-fn tensors(path: PathBuf) -> BTreeMap<String, Tensor> {
-    Tensor::read_safetensors(path).unwrap().into_iter().collect()
-}
-
-/// The share of the largest expected value that the largest difference is.
-pub fn error(found: &Tensor, expected: &Tensor) -> f64 {
-    assert_eq!(found.size(), expected.size());
-    (found - expected).abs().max().double_value(&[]) / expected.abs().max().double_value(&[])
+    fixtures::folders(&["pi0", "smolvla"])
 }
 
 pub struct Fixture {
@@ -72,23 +43,9 @@ pub struct Fixture {
     pub answers: Vec<Vec<i64>>,
 }
 
-/// What a forward and backward come to.
-pub struct Found {
-    pub loss: f64,
-    pub grads: GradBuffer,
-    pub of_tower: GradBuffer,
-}
-
 /// The policy's name of a tensor.
 fn ours(names: Option<PolicyNames>, name: &str) -> String {
     names.map_or_else(|| name.to_owned(), |names| names.ours(name))
-}
-
-fn store(specs: Vec<ParamSpec>, weights: &BTreeMap<String, Tensor>, names: Option<PolicyNames>) -> Rc<ParamStore> {
-    let params = ParamStore::new(specs, Kind::Float, Device::Cpu);
-    let ours: BTreeMap<String, &Tensor> = weights.iter().map(|(name, value)| (ours(names, name), value)).collect();
-    params.ids().for_each(|id| params.set(id, ours[&params.spec(id).name]));
-    Rc::new(params)
 }
 
 impl Fixture {
@@ -108,10 +65,10 @@ impl Fixture {
             |name: &&String| model.carried.prefixes.iter().any(|prefix| ours(names, name).starts_with(prefix));
         assert!(others.len() == 1 && others.iter().all(is_carried), "{others:?}");
         Fixture {
-            name: folder.file_name().unwrap().to_string_lossy().into_owned(),
+            name: fixtures::name(folder),
             config: model.foundation.as_policy().unwrap().as_two_streams().unwrap().clone(),
-            params: store(model.foundation.specs(), &weights, names),
-            of_tower: store(tower.specs(), &weights, names),
+            params: store(model.foundation.specs(), &weights, Kind::Float, |name| ours(names, name)),
+            of_tower: store(tower.specs(), &weights, Kind::Float, |name| ours(names, name)),
             tower,
             trains_tower: !config["train_expert_only"].as_bool().unwrap_or(false),
             samples: summary["samples"].as_array().unwrap().clone(),
@@ -144,7 +101,7 @@ impl Fixture {
         (0..self.samples.len()).collect()
     }
 
-    pub fn family(&self, options: PolicyOptions) -> PolicyFamily {
+    pub fn family(&self, options: PolicyOptions) -> PolicyFamily<PolicyConfig> {
         PolicyFamily::new(self.config.clone()).with_options(options)
     }
 
@@ -152,7 +109,7 @@ impl Fixture {
         self.inputs["noise"].size()[0]
     }
 
-    pub fn model(&self, policy: Policy, insulate: bool) -> PolicyModel {
+    pub fn model(&self, policy: Policy, insulate: bool) -> PolicyModel<PolicyConfig> {
         let options = PolicyOptions { noise_draws: self.num_draws() as u32, insulate, ..PolicyOptions::default() };
         self.family(options).model(&self.params, policy)
     }
@@ -194,8 +151,7 @@ impl Fixture {
 
     /// Rows of these samples of a tensor `[N, …]`.
     pub fn of(&self, name: &str, samples: &[usize]) -> Tensor {
-        let index: Vec<i64> = samples.iter().map(|sample| *sample as i64).collect();
-        self.inputs[name].index_select(0, &Tensor::from_slice(&index))
+        self.inputs[name].index_select(0, &index(samples))
     }
 
     pub fn columns(&self, samples: &[usize]) -> (Columns, Vec<usize>) {
@@ -227,132 +183,56 @@ impl Fixture {
 
     pub fn rows(&self, samples: &[usize]) -> Vec<SampleRow> {
         let row = |sample: &usize| {
-            let grid = self.pixels(&[*sample]).1[0];
-            let item = ItemMeta { tower: Tower::Vision, grid, num_features: self.tower.num_features(grid) as u32 };
-            SampleRow {
-                id: SampleId(*sample as u64),
-                num_tokens: self.ids(*sample).len(),
-                num_targets: (self.num_inside(*sample) * self.action_dim) as u32,
-                target: None,
-                items: vec![item; self.cameras(*sample).len()],
-                purpose: NoisePurpose::Training,
-            }
+            let num_targets = (self.num_inside(*sample) * self.action_dim) as u32;
+            let grids = self.pixels(&[*sample]).1;
+            fixtures::row(*sample, self.ids(*sample).len(), num_targets, grids, &*self.tower)
         };
         samples.iter().map(row).collect()
     }
 
     pub fn batch(&self, samples: &[usize]) -> MicroBatch {
-        let (columns, cu_seqlens) = self.columns(samples);
         let num_targets: i64 = self.all().into_iter().map(|sample| self.num_inside(sample) * self.action_dim).sum();
-        MicroBatch {
-            columns,
-            cu_seqlens,
-            samples: self.rows(samples).into(),
-            loss_scale: 1.0 / num_targets as f64,
-            num_features: vec![
-                self.pixels(samples).1.into_iter().map(|grid| self.tower.num_features(grid) as i64).sum(),
-            ],
-            feature_grads: true,
-            row: None,
-            shared_features: Vec::new(),
-            past: None,
-            evaluates: false,
-        }
+        fixtures::batch(self.columns(samples), self.rows(samples), 1.0 / num_targets as f64)
     }
 
     pub fn noise(&self, samples: &[usize]) -> Noise {
-        let index: Vec<i64> = samples.iter().map(|sample| *sample as i64).collect();
-        let index = Tensor::from_slice(&index);
-        let by_sample = |name: &str| self.inputs[name].transpose(0, 1).index_select(0, &index).contiguous();
-        Noise { noise: by_sample("noise").flatten(0, 2), times: by_sample("time").flatten(0, 1), delays: Vec::new() }
+        let [noise, times] = ["noise", "time"].map(|name| draws_of(&self.inputs[name], samples));
+        Noise { noise: noise.flatten(0, 1), times, delays: Vec::new() }
     }
 
-    pub fn run(&self, model: &PolicyModel, samples: &[usize]) -> Found {
+    pub fn run(&self, model: &PolicyModel<PolicyConfig>, samples: &[usize]) -> Found {
         self.run_tape(model.record_with(&self.batch(samples), &self.noise(samples)), samples)
     }
 
     pub fn run_tape(&self, tape: FoundationTape, samples: &[usize]) -> Found {
-        let encoder = self.tower.build(&self.of_tower, Policy::Keep);
-        let (pixels, grids) = self.pixels(samples);
-        let made = encoder.record(&grids);
-        let mut encoding = Execution::new(made.tape, self.of_tower.clone(), vec![(made.pixels, pixels)]);
-        encoding.forward().unwrap();
-        let (slot, output) = (tape.features[0][0], made.outputs[0]);
-        let inputs = vec![(slot, encoding.value(output).shallow_clone())];
-        let mut run = Execution::new(tape.tape, self.params.clone(), inputs);
-        run.forward().unwrap();
-        let loss = run.value(tape.loss.unwrap()).double_value(&[]);
-        run.seed(tape.loss.unwrap(), Tensor::from(1f64));
-        let mut grads = self.params.new_grad();
-        run.backward(Some(&mut grads)).unwrap();
-        let mut of_tower = self.of_tower.new_grad();
-        if let Some(grad) = run.input_grad(slot) {
-            encoding.seed(output, grad);
-            encoding.backward(Some(&mut of_tower)).unwrap();
-        }
-        Found { loss, grads, of_tower }
+        self.parts().run(tape, self.pixels(samples), Policy::Keep)
     }
 
-    pub fn features(&self, samples: &[usize]) -> Tensor {
-        let encoder = self.tower.build(&self.of_tower, Policy::Keep);
-        let (pixels, grids) = self.pixels(samples);
-        let made = encoder.record(&grids);
-        let mut run = Execution::forward_only(made.tape, self.of_tower.clone(), vec![(made.pixels, pixels)]);
-        run.forward().unwrap();
-        run.value(made.outputs[0]).shallow_clone()
+    fn parts(&self) -> Parts<'_> {
+        let Fixture { params, tower, of_tower, trains_tower, .. } = self;
+        Parts { params, tower: &**tower, of_tower, trains_tower: *trains_tower }
+    }
+
+    pub fn features(&self, samples: &[usize]) -> Vec<Tensor> {
+        self.parts().features(self.pixels(samples))
     }
 
     /// Actions `[N, H, A]` of the fixture's noise.
     pub fn act(&self, samples: &[usize]) -> Tensor {
-        let acting = PolicyFamily::new(self.config.clone()).acting(&self.params);
-        let (columns, ends) = self.columns(samples);
-        let (start, steps) = (self.of("start", samples), self.config.num_steps as usize);
-        let found = acting.act(&columns, &ends, &[self.features(samples)], &start.flatten(0, 1), steps);
-        found.view(start.size().as_slice())
+        self.act_after(samples, None).unwrap()
     }
 
     /// The same where the first actions are `given`, `[N, d, A]`; `None`: the policy cannot.
-    pub fn act_after(&self, samples: &[usize], given: &Tensor) -> Option<Tensor> {
-        let acting = PolicyFamily::new(self.config.clone()).acting(&self.params);
+    pub fn act_after(&self, samples: &[usize], given: Option<&Tensor>) -> Option<Tensor> {
+        let acting = self.config.acting(&self.params);
         let (columns, ends) = self.columns(samples);
-        let (start, steps) = (self.of("start", samples), self.config.num_steps as usize);
-        let features = [self.features(samples)];
-        let found = acting.act_after(&columns, &ends, &features, &start.flatten(0, 1), steps, given)?;
+        let (start, num_steps) = (self.of("start", samples), self.config.num_steps as usize);
+        let observed = Observed { columns: &columns, cu_seqlens: &ends, features: &self.features(samples) };
+        let found = acting.act(observed, Denoising { noise: &start.flatten(0, 1), num_steps, given })?;
         Some(found.view(start.size().as_slice()))
     }
 
-    /// The largest error of gradients, with its parameter.
     pub fn gradients(&self, found: &Found) -> (f64, String) {
-        let stores = [(&self.params, &found.grads), (&self.of_tower, &found.of_tower)];
-        let stores = stores.into_iter().take(if self.trains_tower { 2 } else { 1 });
-        let all = stores.flat_map(|(params, grads)| params.trained_ids().map(move |id| (params, grads, id)));
-        let of_grads = self.expected.iter().filter(|(name, _)| name.starts_with("grad/"));
-        let most = of_grads.map(|(_, grad)| grad.abs().max().double_value(&[])).fold(0f64, f64::max);
-        let mut largest = (0f64, String::new());
-        let mut left: Vec<&String> = self.expected.keys().filter(|name| name.starts_with("grad/")).collect();
-        for (params, grads, id) in all {
-            let (spec, grad) = (params.spec(id), grads.view(id));
-            let name = spec
-                .pieces
-                .iter()
-                .map(|piece| format!("grad/{}", piece.name))
-                .find(|name| self.expected.contains_key(name));
-            let name = name.unwrap_or_else(|| panic!("the reference has no gradient of {}", spec.name));
-            left.retain(|other| **other != name);
-            let expected = &self.expected[&name];
-            // Queries of the last layer's prefix meet keys, and nothing reads what they find.
-            if expected.abs().max().double_value(&[]) == 0.0 {
-                assert!(spec.name.contains("q_proj") && grad.abs().max().double_value(&[]) == 0.0, "{}", spec.name);
-                continue;
-            }
-            let off = (grad.view(expected.size().as_slice()) - expected).abs().max().double_value(&[]);
-            let off = off / expected.abs().max().double_value(&[]).max(SMALL * most);
-            // Not `max`, which drops a NaN.
-            if off.is_nan() || off > largest.0 {
-                largest = (off, spec.name.clone());
-            }
-        }
-        assert!(left.is_empty(), "{left:?}");
-        largest
+        self.parts().gradients(found, &self.expected)
     }
 }
