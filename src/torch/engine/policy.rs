@@ -1,8 +1,8 @@
 //! A trained policy that acts: the model of a folder, from one observation to a chunk of actions.
 
 use crate::model::{
-    Acting, Chunk, Column, Columns, Decoding, Denoising, Observed, EncoderFamily, EncoderModel, FoundationFamily, INPUT_IDS, ModelConfig,
-    ModelConfigError, POSITION_IDS,
+    Acting, Chunk, Column, Columns, Decoding, Denoising, EncoderFamily, EncoderModel, FoundationFamily, INPUT_IDS,
+    ModelConfig, ModelConfigError, Observed, POSITION_IDS,
 };
 use crate::native::NativeError;
 use crate::params::{ParamSpec, ParamStore};

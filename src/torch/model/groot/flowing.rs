@@ -16,7 +16,7 @@ const OF_ROWS: u32 = 1;
 const OF_TOKENS: u32 = 2;
 
 /// What is drawn for all samples: in their order, and the draws of each side by side.
-pub(super) struct Noise {
+pub(in crate::model) struct Noise {
     /// `[N·K, H, A]`, float32.
     pub noise: Tensor,
     /// N·K times.

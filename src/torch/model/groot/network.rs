@@ -17,16 +17,16 @@ use crate::tape::Policy;
 
 /// A policy on its parameters.
 pub(in crate::model) struct Network {
-    pub config: GrootConfig,
-    pub backbone: Backbone,
-    pub context: ContextParts,
-    pub rows: Part<Rows>,
-    pub condition: Part<TimeEmbedder>,
-    pub layers: Vec<Layer>,
-    pub head: Part<Head>,
-    pub policy: Policy,
-    pub device: Device,
-    pub kind: Kind,
+    pub(super) config: GrootConfig,
+    pub(super) backbone: Backbone,
+    pub(super) context: ContextParts,
+    pub(super) rows: Part<Rows>,
+    pub(super) condition: Part<TimeEmbedder>,
+    pub(super) layers: Vec<Layer>,
+    pub(super) head: Part<Head>,
+    pub(super) policy: Policy,
+    pub(super) device: Device,
+    pub(super) kind: Kind,
 }
 
 /// A layer of the transformer of actions.

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use loongforge_core::data::IGNORE_INDEX;
-use loongforge_core::message::{Grid, Tower};
+use loongforge_core::message::{Grid, SampleId, Tower};
 use serde_json::Value;
 use tch::{Device, Kind, Tensor};
 
@@ -22,9 +22,7 @@ use crate::model::foundation::{FoundationFamily, FoundationModel, FoundationTape
 use crate::model::keys::Keys;
 use crate::model::objective::{FlowSettings, NoisePurpose};
 use crate::model::policy::fixtures::{self, Found, Parts, draws_of, error, index, json, store, tensors};
-use crate::model::policy::{
-    Acting, Denoising, Observed, PolicyFamily, PolicyModel, PolicyOptions, RobotPolicy,
-};
+use crate::model::policy::{Denoising, Observed, PolicyFamily, PolicyModel, PolicyOptions, RobotPolicy};
 use crate::params::ParamStore;
 use crate::tape::{Execution, Policy};
 
@@ -135,9 +133,8 @@ impl Fixture {
     }
 
     fn batch(&self, samples: &[usize]) -> MicroBatch {
-        let row = |sample: &usize| {
-            fixtures::row(*sample, self.lens[*sample], 1, self.pixels(&[*sample]).1, &*self.tower)
-        };
+        let row =
+            |sample: &usize| fixtures::row(*sample, self.lens[*sample], 1, self.pixels(&[*sample]).1, &*self.tower);
         let loss_scale = 1.0 / self.inputs["weights"].sum(Kind::Double).double_value(&[]);
         fixtures::batch(self.columns(samples), samples.iter().map(row).collect(), loss_scale)
     }

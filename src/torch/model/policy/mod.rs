@@ -33,11 +33,11 @@ mod tokens;
 mod two_streams;
 mod writing;
 
-pub use config::{FrozenParts, PolicyConfig, PolicyOptions, PolicyTree, StateToken, StreamConfig, TimeUse};
 pub(super) use columns::{ACTIONS, STATE, WEIGHTS, action_columns, fixed_rows, state_column};
+pub use config::{FrozenParts, PolicyConfig, PolicyOptions, PolicyTree, StateToken, StreamConfig, TimeUse};
 #[cfg(test)]
 pub(super) use family::PolicyModel;
 pub(super) use family::{Architecture, PolicyFamily, PolicyNetwork};
-pub(super) use noise::{Noise, samples_of, shares, times_of};
+pub(super) use noise::{Noise, shares, times_of};
 pub use robot::{Acting, Chunk, Denoising, Observed, RobotPolicy};
 pub use writing::{WritingFamily, WritingSizes};

@@ -13,15 +13,15 @@ use crate::tape::Policy;
 
 /// A policy on its parameters.
 pub(in crate::model) struct Network {
-    pub config: PolicyConfig,
-    pub embed: Embed,
-    pub layers: Vec<Layer>,
-    pub head: Part<Head>,
+    pub(super) config: PolicyConfig,
+    pub(super) embed: Embed,
+    pub(super) layers: Vec<Layer>,
+    pub(super) head: Part<Head>,
     /// What is behind the layers of the prefix, where it predicts tokens.
-    pub tokens: Option<TokenHead>,
-    pub policy: Policy,
-    pub device: Device,
-    pub kind: Kind,
+    pub(super) tokens: Option<TokenHead>,
+    pub(super) policy: Policy,
+    pub(super) device: Device,
+    pub(super) kind: Kind,
 }
 
 impl Network {

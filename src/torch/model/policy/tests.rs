@@ -14,8 +14,8 @@ use super::TimeUse;
 use super::config::PolicyOptions;
 use super::family::PolicyFamily;
 use super::fixtures::{Found, error};
-use super::robot::RobotPolicy;
 use super::noise::Noise;
+use super::robot::RobotPolicy;
 use crate::model::batch::{MicroBatch, SampleRow};
 use crate::model::foundation::{FoundationFamily, FoundationModel};
 use crate::model::objective::{FlowSettings, NoisePurpose};
@@ -243,7 +243,7 @@ fn begun_chunks_are_gone_on_with() {
         let delays = vec![horizon as u32 - 1; num_draws];
         let last = run(delays.clone());
         let batch = fixture.batch(&fixture.all());
-        let weights = batch.columns.get(super::config::WEIGHTS).view([-1, horizon, action_dim]);
+        let weights = batch.columns.get(super::columns::WEIGHTS).view([-1, horizon, action_dim]);
         let _ = weights.narrow(1, 0, horizon - 1).zero_();
         // Nor does the noise of given actions make any.
         let noise = Noise { delays, ..fixture.noise(&fixture.all()) };

@@ -8,14 +8,15 @@ use std::rc::Rc;
 use loongforge_core::data::IGNORE_INDEX;
 use loongforge_core::message::{Grid, Tower};
 use serde_json::Value;
-use tch::{Device, Kind, Tensor};
+use tch::{Kind, Tensor};
 
-use super::fixtures::{self, Found, Parts, json, store, tensors};
 use crate::model::batch::MicroBatch;
 use crate::model::columns::Columns;
 use crate::model::config::ModelConfig;
 use crate::model::decoding::Decoding;
 use crate::model::encoder::EncoderFamily;
+use crate::model::policy::Observed;
+use crate::model::policy::fixtures::{self, Found, Parts, json, store, tensors};
 use crate::params::ParamStore;
 use crate::tape::Policy;
 

@@ -38,18 +38,18 @@ pub(super) struct Positions(Tensor);
 
 /// A policy on its parameters.
 pub(in crate::model) struct Network {
-    pub config: XvlaConfig,
-    pub language: Language,
-    pub maps: [Part<Map>; 2],
-    pub encoder: Part<ActionEncoder>,
+    pub(super) config: XvlaConfig,
+    pub(super) language: Language,
+    pub(super) maps: [Part<Map>; 2],
+    pub(super) encoder: Part<ActionEncoder>,
     /// `None` where domains have none.
-    pub prompts: Option<Part<Prompts>>,
-    pub positions: Part<Positions>,
-    pub blocks: Vec<Block>,
-    pub decoder: Part<ActionDecoder>,
-    pub policy: Policy,
-    pub device: Device,
-    pub kind: Kind,
+    pub(super) prompts: Option<Part<Prompts>>,
+    pub(super) positions: Part<Positions>,
+    pub(super) blocks: Vec<Block>,
+    pub(super) decoder: Part<ActionDecoder>,
+    pub(super) policy: Policy,
+    pub(super) device: Device,
+    pub(super) kind: Kind,
 }
 
 /// All parameters of a policy.

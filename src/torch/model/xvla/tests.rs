@@ -20,7 +20,7 @@ use crate::model::foundation::{FoundationFamily, FoundationModel, FoundationTape
 use crate::model::objective::{FlowSettings, LossKind, NoisePurpose};
 use crate::model::policy::fixtures::{self, Found, Parts, draws_of, error, index, json, store, tensors};
 use crate::model::policy::{
-    Acting, Denoising, Noise, Observed, PolicyFamily, PolicyModel, PolicyOptions, RobotPolicy,
+    Architecture, Denoising, Noise, Observed, PolicyFamily, PolicyModel, PolicyOptions, RobotPolicy,
 };
 use crate::params::ParamStore;
 use crate::tape::{Execution, Policy};
@@ -260,7 +260,6 @@ fn insulated_gradients_end_at_the_transformer() {
         [false, true].map(|insulate| fixture.run(&fixture.model(Policy::Keep, insulate), &fixture.all(), Policy::Keep));
     assert_eq!(free.loss, insulated.loss);
     assert_eq!(insulated.of_tower.flat().abs().max().double_value(&[]), 0.0);
-    let family = fixture.family(PolicyOptions::default());
     let mut counts = [0, 0];
     for id in fixture.params.trained_ids() {
         let name = &fixture.params.spec(id).name;

@@ -9,11 +9,11 @@ use loongforge_core::message::{Grid, Tower};
 use serde_json::Value;
 use tch::{Device, Kind, Tensor};
 
-use super::super::fixtures::{self, Found, Parts, draws_of, index, json, store, tensors};
-use super::super::{Acting, Denoising, Observed, RobotPolicy};
 use super::super::config::{PolicyConfig, PolicyOptions, StateToken};
 use super::super::family::{PolicyFamily, PolicyModel};
+use super::super::fixtures::{self, Found, Parts, draws_of, index, json, store, tensors};
 use super::super::noise::Noise;
+use super::super::{Denoising, Observed, RobotPolicy};
 use crate::model::batch::{MicroBatch, SampleRow};
 use crate::model::columns::Columns;
 use crate::model::config::ModelConfig;
