@@ -21,7 +21,7 @@ use std::sync::Arc;
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  loongforge sample runs/digits --prompt \"three hundred and seven\" --size 8x24 --guidance 2 --out 307
+  loongforge sample runs/diffusion_digits --prompt \"three hundred and seven\" --size 8x24 --guidance 2 --out 307
   loongforge sample Qwen/Qwen-Image --prompt \"a red house\" --size 1024x1024 --steps 50 --guidance 4
   loongforge sample Wan-AI/Wan2.1-I2V-14B-480P-Diffusers --image first.png --prompt \"it turns\" --size 480x832 --frames 49")]
 pub struct SampleArgs {

@@ -88,7 +88,7 @@ pub fn after_run(config: &RunConfig, console: &Console) -> Result<()> {
     files.push((trained, checkpoint.clone()));
     let best = config.checkpoint.dir.join(loongforge_actors::checkpoint::BEST);
     if best.exists() {
-        files.push(("the checkpoint of the lowest held-out loss", best));
+        files.push(("checkpoint of the lowest held-out loss", best));
     }
     if config.saves_adapters_only() && !has_base(config) {
         console.line(

@@ -162,7 +162,7 @@ impl Node {
 /// The keys under which the keys of a `config.json` stand.
 const FREE_FORM: [&str; 3] = ["model.overrides", "model.config", "data.template_kwargs"];
 /// The same of each part of the model.
-const FREE_FORM_OF_PARTS: [&str; 4] = ["config", "overrides", "lora.rank_pattern", "lora.alpha_pattern"];
+const FREE_FORM_OF_PARTS: [&str; 5] = ["config", "overrides", "lr_ratios", "lora.rank_pattern", "lora.alpha_pattern"];
 /// The sections of `model` that are parts of the model, as [`super::Model::parts`] has them.
 pub(super) const PARTS: [&str; 8] = [
     "image_encoder",

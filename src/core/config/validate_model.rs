@@ -5,7 +5,7 @@ use std::io::ErrorKind;
 use super::error::code;
 use super::folder_kind::{FolderKind, is_lora_file, is_tensor_file};
 use super::validate::Rules;
-use super::{Lora, RunConfig, Source, Weights};
+use super::{Lora, Part, RunConfig, Source, Weights};
 use crate::files;
 use crate::store::{check_store_url, is_store_url};
 
@@ -56,6 +56,7 @@ impl Rules<'_> {
             )
         });
         for (key, part) in model.parts() {
+            self.lr_ratios(key, part);
             let Some(lora) = &part.lora else { continue };
             let of = |name: &str| format!("{key}.lora.{name}");
             let rate = lora.dropout.unwrap_or(0.0);
@@ -87,6 +88,17 @@ impl Rules<'_> {
             let help = "no part of the model has a `lora`: add one, or leave this out";
             ("`checkpoint.merge_lora` without adapters".to_owned(), help)
         });
+    }
+
+    /// Learning rates by pattern are numbers that multiply one.
+    fn lr_ratios(&mut self, key: &str, part: &Part) {
+        let is_ratio = |value: &serde_json::Value| value.as_f64().is_some_and(|ratio| ratio > 0.0 && ratio.is_finite());
+        for (pattern, value) in part.lr_ratios.iter().filter(|(_, value)| !is_ratio(value)) {
+            let key = format!("{key}.lr_ratios");
+            self.broken(true, code::OUT_OF_RANGE, &[&key], || {
+                (format!("`{key}`: {pattern} is {value}"), "a ratio is a number above 0; `freeze_patterns` freezes")
+            });
+        }
     }
 
     /// Ranks and alphas by pattern are numbers that ranks and alphas can be.
@@ -230,6 +242,8 @@ impl Rules<'_> {
         let dir = source.as_path();
         match FolderKind::of(dir) {
             FolderKind::Network => return,
+            // A checkpoint whose model came without a folder of its tokenizer has its files beside the index.
+            FolderKind::Pipeline if dir.join("tokenizer.json").is_file() => return,
             FolderKind::Pipeline => return self.holds(key, source, "tokenizer/tokenizer.json"),
             FolderKind::Plain => {}
         }

@@ -21,6 +21,10 @@ pub enum TrainedError {
     NothingFrozen { key: &'static str },
     #[error("{key}.frozen_precision: {name}: {why}")]
     CutBlocks { key: &'static str, name: String, why: &'static str },
+    #[error("{key}.lr_ratios: no trained parameter of this part matches `{pattern}`")]
+    NoRate { key: &'static str, pattern: String },
+    #[error("{key}.lr_ratios: both `{first}` and `{second}` match {name}: a parameter has one learning rate")]
+    TwoRates { key: &'static str, name: String, first: String, second: String },
     #[error("{key}.lora.adapter: {source}")]
     Adapter { key: &'static str, source: Box<AdapterError> },
     #[error("{key}.lora.adapter: {folder} has no adapters of this part")]

@@ -39,8 +39,39 @@ pub fn trained<'a>(
             own.filter(|spec| is_faster(spec)).for_each(|spec| spec.rate = ratio);
         }
     }
+    set_rates(&mut all, &part_of)?;
     hold(&mut all, &part_of)?;
     Ok(all)
+}
+
+/// Gives trained parameters the learning rates that their parts' `lr_ratios` name.
+fn set_rates<'a>(
+    all: &mut [ParamSpec],
+    part_of: &impl Fn(&str) -> (&'static str, &'a Part),
+) -> Result<(), TrainedError> {
+    // How many parameters each pattern matches.
+    let mut matched: BTreeMap<(&'static str, &'a str), usize> = BTreeMap::new();
+    for spec in all {
+        let (key, part) = part_of(part_name(spec));
+        part.lr_ratios.keys().for_each(|pattern| *matched.entry((key, pattern)).or_default() += 0);
+        let ratios: Vec<_> = part.lr_ratios_of(part_name(spec)).collect();
+        match ratios[..] {
+            _ if spec.role != Role::Trained => {}
+            [] => {}
+            [(pattern, ratio)] => {
+                spec.rate *= ratio;
+                *matched.entry((key, pattern)).or_default() += 1;
+            }
+            [(first, _), (second, _), ..] => {
+                let [name, first, second] = [part_name(spec), first, second].map(str::to_owned);
+                return Err(TrainedError::TwoRates { key, name, first, second });
+            }
+        }
+    }
+    match matched.into_iter().find(|(_, count)| *count == 0) {
+        Some(((key, pattern), _)) => Err(TrainedError::NoRate { key, pattern: pattern.to_owned() }),
+        None => Ok(()),
+    }
 }
 
 /// Returns whether LoRA+ gives it the learning rate of `B`: PEFT's `create_loraplus_optimizer` gives that to whatever has one
@@ -138,6 +169,7 @@ mod tests {
     use crate::nn::Linear;
     use crate::params::{Init, ParamSpec, Role};
     use loongforge_core::config::{Lora, Part};
+    use serde_json::json;
 
     fn specs() -> Vec<ParamSpec> {
         let mut specs = Linear::specs("layers.0.attn.", "q_proj", 5, 4, true, 0.5);
@@ -159,6 +191,23 @@ mod tests {
         assert_eq!(trained_names(&part).unwrap(), ["embed.weight"]);
         part.train_patterns = vec!["*.bias".into()];
         assert_eq!(trained_names(&part).unwrap(), ["layers.0.attn.q_proj.bias", "embed.weight"]);
+    }
+
+    #[test]
+    fn learning_rates_follow_patterns() {
+        let rates = |ratios: serde_json::Value, frozen: &[&str]| {
+            let freeze_patterns = frozen.iter().map(|name| name.to_string()).collect();
+            let part = Part { lr_ratios: ratios.as_object().unwrap().clone(), freeze_patterns, ..Part::default() };
+            let specs = trained(specs(), &TreeNames::default(), |_| ("model.foundation", &part))?;
+            Ok(specs.into_iter().filter(|spec| spec.rate != 1.0).map(|spec| (spec.name, spec.rate)).collect::<Vec<_>>())
+        };
+        let found: Result<_, TrainedError> = rates(json!({ "*attn*": 0.1, "embed.*": 2 }), &["*.bias"]);
+        let expected = [("layers.0.attn.q_proj.weight".to_owned(), 0.1), ("embed.weight".to_owned(), 2.0)];
+        assert_eq!(found.unwrap(), expected);
+        let error = rates(json!({ "*attn*": 0.1, "layers.*": 2 }), &[]).unwrap_err().to_string();
+        assert!(error.contains("both `*attn*` and `layers.*` match layers.0.attn.q_proj.weight"), "{error}");
+        let error = rates(json!({ "*.bias": 0.1 }), &["*.bias"]).unwrap_err().to_string();
+        assert_eq!(error, "model.foundation.lr_ratios: no trained parameter of this part matches `*.bias`");
     }
 
     #[test]

@@ -117,6 +117,20 @@ fn data(sheet: &mut Sheet) {
     );
 }
 
+/// `lr_groups`, whose modules are parts of names, as ratios to the learning rate.
+fn lr_ratios(groups: &Value, rate: Option<f64>) -> Result<Value, &'static str> {
+    let rate = rate.filter(|rate| *rate > 0.0).ok_or("learning_rate, of which the ratios are, is no number above 0")?;
+    let mut ratios = serde_json::Map::new();
+    for group in groups.as_array().ok_or("it is no list")? {
+        let own = group["lr"].as_f64().or_else(|| group["lr"].as_str()?.parse().ok()).ok_or("a group without lr")?;
+        for module in group["modules"].as_array().ok_or("a group without modules")? {
+            let module = module.as_str().ok_or("a module that is no text")?;
+            ratios.insert(format!("*{module}*"), (own / rate).into());
+        }
+    }
+    Ok(ratios.into())
+}
+
 /// `datasets` as `data.train`.
 fn sets(value: &Value) -> Result<Value, &'static str> {
     let list = value.as_array().ok_or("it is no list")?;
@@ -177,6 +191,8 @@ fn train(sheet: &mut Sheet, is_kto: bool) {
         true => sheet.batch_of_groups("micro_batch_size", 1.0),
         false => sheet.batch("micro_batch_size", 1.0),
     }
+    let rate = sheet.number("learning_rate");
+    sheet.with("lr_groups", "model.foundation.lr_ratios", |groups| lr_ratios(groups, rate));
     sheet.copy_number("learning_rate", "train.lr");
     sheet.duration("num_epochs", 1.0);
     let ratio = sheet.number("cosine_min_lr_ratio").zip(sheet.number("learning_rate"));

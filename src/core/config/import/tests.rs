@@ -218,6 +218,12 @@ fn methods_of_training_arrive_from_both() {
     let methods =
         "label_smoothing_factor: 0.1\nneftune_noise_alpha: 5\nloraplus_lr_ratio: 16.0\nloraplus_lr_embedding: 1e-6\n";
     let dir = folder();
+    let groups = "lr_groups:\n  - {name: attention, modules: [o_proj, q_proj], lr: 1e-5}\n";
+    let axolotl = AXOLOTL.replace("DIR", &dir.path().display().to_string());
+    let imported = import(&format!("{axolotl}{groups}")).unwrap();
+    let ratios = load_text(&imported.yaml).unwrap().config.model.foundation.lr_ratios;
+    let rate = load_text(&imported.yaml).unwrap().config.train.lr;
+    assert_eq!(json!(ratios), json!({ "*o_proj*": 1e-5 / rate, "*q_proj*": 1e-5 / rate }));
     let sft = LLAMA_FACTORY.replace("DIR", &dir.path().display().to_string()).replace("stage: dpo", "stage: sft");
     let sft = sft.replace("neftune_noise_alpha: 0\n", "").replace("pref_beta: 0.2\npref_loss: ipo\n", "");
     for text in [sft, AXOLOTL.replace("DIR", &dir.path().display().to_string())] {

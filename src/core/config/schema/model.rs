@@ -81,6 +81,9 @@ pub struct Part {
     pub freeze_patterns: Vec<String>,
     /// Parameters that are trained though `freeze` or `freeze_patterns` name them.
     pub train_patterns: Vec<String>,
+    /// Learning rates of trained parameters over the rate of their pool, by name as in the checkpoint, such as `"*.vlm.*": 0.1`;
+    /// `*` stands for anything. No parameter may have two.
+    pub lr_ratios: JsonMap,
     /// Segments whose activations are recomputed in the backward pass.
     pub recompute: Recompute,
     /// Train low-rank adapters in place of this part's weights; `null`: none.
@@ -291,6 +294,12 @@ impl Part {
         let frozen = self.freeze == Some(true) || self.lora.is_some() || any(&self.freeze_patterns);
         let is_saved = |lora: &Lora| name.rsplit_once('.').is_some_and(|(module, _)| lora.saves(module));
         !frozen || any(&self.train_patterns) || self.lora.as_ref().is_some_and(is_saved)
+    }
+
+    /// The patterns of `lr_ratios` that match parameter `name` (as in the checkpoint), with their ratios.
+    pub fn lr_ratios_of<'a>(&'a self, name: &str) -> impl Iterator<Item = (&'a str, f64)> {
+        let matching = self.lr_ratios.iter().filter(move |(pattern, _)| glob(pattern, name));
+        matching.filter_map(|(pattern, ratio)| Some((pattern.as_str(), ratio.as_f64()?)))
     }
 
     /// Returns whether nothing of this part can be trained, whatever its parameters are.

@@ -138,6 +138,7 @@ fn one_mistake_at_a_time() {
         ("$ +train.loss_reduction=square", &["train.loss_weighting"]),
         ("$ +train.label_smoothing=1.0", &["LF0104", "train.label_smoothing"]),
         ("$ +train.neftune_alpha=-1.0", &["LF0104", "train.neftune_alpha"]),
+        ("$ +model.foundation.lr_ratios={\"*.mlp.*\": 0}", &["LF0104", "*.mlp.* is 0"]),
         ("$ +model.foundation.lora={loraplus_lr_ratio: 0}", &["LF0104", "loraplus_lr_ratio"]),
         ("$ +train.neftune_noise_alpha=5", &["train.neftune_alpha"]),
         ("$ +policy.statistics=merged", &["LF0111", "`policy.statistics` without `policy.embodiments`"]),
