@@ -62,9 +62,8 @@ impl FoundationFamily for XvlaFamily {
     fn shape(&self) -> FoundationShape {
         let XvlaConfig { width, depth, mlp_dim, language, .. } = &self.config;
         let of_blocks = depth * (4 * width * width + 2 * width * mlp_dim);
-        let of_language =
-            language.num_layers * (4 * language.width * language.width + 2 * language.width * language.mlp_dim);
-        let attention = 2 * (depth * width + language.num_layers * language.width);
+        let of_language = language.encoder.multiplied(language.width, 1);
+        let attention = 2 * (depth * width + language.encoder.num_layers * language.width);
         let aside = self.specs().into_iter().filter(|spec| !spec.is_linear).map(|spec| spec.name);
         FoundationShape {
             width: language.width,
