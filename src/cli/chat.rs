@@ -55,6 +55,11 @@ struct Chat {
 pub fn chat(args: ChatArgs) -> Result<ExitCode> {
     let reader = args.model.open()?;
     reader.processor().expect_template().map_err(|error| UsageError::of(&error))?;
+    if reader.processor().encoder_decoder().is_some() {
+        let reason = "has an encoder of one prompt and a decoder of its answer, and holds no conversation: ask it with \
+                      `loongforge generate`";
+        return Err(UsageError::new(format!("{}: the model {reason}", args.model.checkpoint)).into());
+    }
     let is_terminal = stdin().is_terminal();
     let interrupt = Interrupt::listen(is_terminal.then_some(PROMPT))?;
     if is_terminal {

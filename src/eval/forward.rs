@@ -1,4 +1,4 @@
-//! A trained model for forward passes in one thread: encoder and decoder, without gradients and optimizer state.
+//! A trained model for forward passes in one thread: encoder and language model, without gradients and optimizer state.
 
 use super::ranks::{DecoderPart, Ranks};
 use crate::model::folder::ModelFolder;
@@ -7,7 +7,8 @@ use anyhow::{Result, anyhow};
 use loongforge_core::data::{Media, Sample};
 use loongforge_core::message::{Grid, SampleMeta};
 use loongforge_torch::model::{
-    Continued, Decoder, Decoding, EncoderModel, FeatureInput, ModelTower, Prompt, TextBatch, TokenScores, generate_each,
+    Continued, Decoder, Decoding, EncoderDecoder, EncoderModel, FeatureInput, ModelTower, Prompt, TextBatch,
+    TokenScores, generate_each,
 };
 use loongforge_torch::params::{ParamSpec, ParamStore};
 use loongforge_torch::tape::{Execution, Policy};
@@ -17,16 +18,22 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use tch::{Device, Kind, Tensor};
 
-/// Encoder and decoder with their weights; adapters are added to them.
+/// Encoder and language model with their weights; adapters are added to them.
 pub struct ForwardModel {
     /// Config and tokenizer.
     folder: ModelFolder,
     /// Each with its parameters, and the tokens that its features replace.
     towers: Vec<LoadedTower>,
-    decoder: Decoder,
+    language: Language,
     params: Rc<ParamStore>,
     /// Where the decoder is this rank's part alone: the way to the others.
     ranks: Option<Ranks>,
+}
+
+/// What reads prompts and writes answers.
+enum Language {
+    Decoder(Decoder),
+    EncoderDecoder(EncoderDecoder),
 }
 
 /// A tower with its weights.
@@ -58,15 +65,25 @@ impl ForwardModel {
         };
         let tower = |(it, input): (&ModelTower, &FeatureInput)| LoadedTower::load(it, input, load);
         let towers = folder.config.towers.iter().zip(folder.config.inputs()).map(tower).collect::<Result<_>>()?;
-        let Some(config) = folder.config.decoder() else {
-            let model_type = &folder.config.model_type;
-            return Err(anyhow!(
-                "{}: a {model_type} is no language model: it has no scores of tokens",
-                config.display()
-            ));
+        let foundation = &folder.config.foundation;
+        let (language, params) = match (foundation.as_decoder(), foundation.as_encoder_decoder()) {
+            (Some(config), _) => {
+                let params = load(Decoder::specs(config))?;
+                (Language::Decoder(Decoder::new(config, &params)), params)
+            }
+            (None, Some(config)) => {
+                let params = load(config.specs())?;
+                (Language::EncoderDecoder(EncoderDecoder::new(config, &params, Policy::Keep)), params)
+            }
+            (None, None) => {
+                let model_type = &folder.config.model_type;
+                return Err(anyhow!(
+                    "{}: a {model_type} is no language model: it has no scores of tokens",
+                    config.display()
+                ));
+            }
         };
-        let params = load(Decoder::specs(config))?;
-        Ok(Self { towers, decoder: Decoder::new(config, &params), params, folder, ranks: None })
+        Ok(Self { towers, language, params, folder, ranks: None })
     }
 
     /// Works like [`ForwardModel::load`] with the decoder's layers split among as many ranks as there are `devices`, each a thread of
@@ -85,7 +102,7 @@ impl ForwardModel {
         let folder = ModelFolder::open_plain(config)?;
         let Some(whole) = folder.config.decoder() else {
             let model_type = &folder.config.model_type;
-            return Err(anyhow!("{}: a {model_type} is no language model", config.display()));
+            return Err(anyhow!("{}: the layers of a {model_type} are not split among ranks", config.display()));
         };
         let (DecoderPart { decoder, params }, ranks) = Ranks::start(whole, weights, kind, devices)?;
         let load = |specs: Vec<ParamSpec>| -> Result<Rc<ParamStore>> {
@@ -96,7 +113,7 @@ impl ForwardModel {
         };
         let tower = |(it, input): (&ModelTower, &FeatureInput)| LoadedTower::load(it, input, load);
         let towers = folder.config.towers.iter().zip(folder.config.inputs()).map(tower).collect::<Result<_>>()?;
-        Ok(Self { towers, decoder, params, folder, ranks: Some(ranks) })
+        Ok(Self { towers, language: Language::Decoder(decoder), params, folder, ranks: Some(ranks) })
     }
 
     /// Returns whether a rank has failed, so that [`ForwardModel::continue_each`] always will.
@@ -114,21 +131,17 @@ impl ForwardModel {
         decodings: &[Decoding],
         hear: &mut dyn FnMut(usize, Continued) -> bool,
     ) -> Result<()> {
-        match &self.ranks {
-            Some(ranks) => ranks.continue_each(&self.decoder, prompts, decodings, hear),
-            None => {
-                generate_each(&self.decoder, prompts, &decodings.iter().collect::<Vec<_>>(), hear);
-                Ok(())
-            }
+        let each: Vec<&Decoding> = decodings.iter().collect();
+        match (&self.language, &self.ranks) {
+            (Language::Decoder(decoder), Some(ranks)) => return ranks.continue_each(decoder, prompts, decodings, hear),
+            (Language::Decoder(decoder), None) => generate_each(decoder, prompts, &each, hear),
+            (Language::EncoderDecoder(both), _) => both.answer_each(prompts, &each, hear),
         }
+        Ok(())
     }
 
     pub fn folder(&self) -> &ModelFolder {
         &self.folder
-    }
-
-    pub fn decoder(&self) -> &Decoder {
-        &self.decoder
     }
 
     /// Returns the kind of the weights.
@@ -160,23 +173,36 @@ impl ForwardModel {
         for &len in samples.iter().flat_map(|sample| SampleMeta::document_lens(&sample.meta)) {
             cu_seqlens.push(cu_seqlens[cu_seqlens.len() - 1] + len as usize);
         }
+        let feature_rows = self.feature_rows(&input_ids);
+        let decoder = match &self.language {
+            Language::Decoder(decoder) => decoder,
+            Language::EncoderDecoder(both) => {
+                let positions: Vec<f32> =
+                    samples.iter().flat_map(|it| &it.position_ids[..it.input_ids.len()]).copied().collect();
+                let features: Vec<Tensor> = self.features(samples).into_iter().flatten().collect();
+                let rows = feature_rows.concat();
+                let row = (input_ids.as_slice(), positions.as_slice(), labels.as_slice());
+                return Ok(both.score(&self.params, row, &cu_seqlens, (&rows, &features))?);
+            }
+        };
         let batch = TextBatch {
-            mask: self.decoder.config().sees.mask_of(&input_ids, &cu_seqlens, &labels),
-            feature_rows: self.feature_rows(&input_ids),
+            mask: decoder.config().sees.mask_of(&input_ids, &cu_seqlens, &labels),
+            feature_rows,
             input_ids: Tensor::from_slice(&input_ids),
             position_ids: self.position_ids(samples),
             cu_seqlens,
             row: None,
             past: None,
         };
-        Ok(self.decoder.score(&self.params, &batch, &labels, &self.features(samples))?)
+        Ok(decoder.score(&self.params, &batch, &labels, &self.features(samples))?)
     }
 
     /// `[3, T]`, or `[T]` where the model's positions have one axis.
     fn position_ids(&self, samples: &[&Sample]) -> Tensor {
         let of = |sample: &&Sample| Tensor::from_slice(&sample.position_ids).view([3, -1]);
         let positions = Tensor::cat(&samples.iter().map(of).collect::<Vec<_>>(), 1);
-        if self.decoder.config().has_three_axes() { positions } else { positions.get(0) }
+        let has_three_axes = matches!(&self.language, Language::Decoder(decoder) if decoder.config().has_three_axes());
+        if has_three_axes { positions } else { positions.get(0) }
     }
 
     /// The tokens that features replace, by tower.

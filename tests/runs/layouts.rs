@@ -19,7 +19,7 @@ fn assert_close(layout: &[&str], found: &[StepSummary], expected: &[StepSummary]
 }
 
 /// Each of these layouts against one actor.
-fn compare(fixture: &Fixture, common: &[&str], layouts: &[&[&str]]) {
+pub fn compare(fixture: &Fixture, common: &[&str], layouts: &[&[&str]]) {
     let one = fixture.run(&[&["train.steps=10"], common].concat(), None);
     assert!(one[9].loss < one[0].loss, "{one:?}");
     for layout in layouts {

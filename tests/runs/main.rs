@@ -11,6 +11,7 @@ mod evaluating;
 mod experts;
 mod faults;
 mod fixture;
+mod florence;
 mod frozen;
 mod hosts;
 mod kinds;

@@ -118,8 +118,20 @@ impl SampleMaker for Processor {
             }
             _ => "",
         };
+        let reason = match self.encoder_decoder() {
+            Some(_) if source.is_text() => {
+                "has texts, and this model has an encoder of prompts and a decoder of answers: its records need `messages`, or a \
+                 prompt and an answer"
+            }
+            _ => reason,
+        };
         if !reason.is_empty() {
             return Err(DataError::file(source.name(), reason));
+        }
+        if self.encoder_decoder().is_some() && self.phase() != Phase::Sft {
+            let reason =
+                "this model has an encoder of prompts and a decoder of answers, which are learned in sft alone";
+            return Err(DataError::file(Path::new("train.phase"), reason));
         }
         if source.is_conversation() {
             self.expect_template()?;

@@ -19,6 +19,8 @@ pub struct Tokenizer {
     vocab_size: i64,
     special: SpecialTokens,
     closing: Vec<String>,
+    /// The special tokens that are no text, where the others are; `None`: no special token is.
+    unwritten: Option<Vec<i64>>,
 }
 
 /// Ids that mean something to the model or the run.
@@ -114,6 +116,7 @@ impl Tokenizer {
             vocab_size,
             special: SpecialTokens { image, audio, context, eos: named_eos.or(first_eos), end },
             closing,
+            unwritten: card.encoder_decoder().map(|rules| rules.unwritten),
         })
     }
 
@@ -176,9 +179,15 @@ impl Tokenizer {
         Ok(encoding.get_ids().iter().zip(starts).map(|(&id, start)| Token { id: i64::from(id), start }).collect())
     }
 
-    /// The text of ids, without special tokens.
+    /// The text of ids, without special tokens; of a model whose answers hold special tokens, without those around them.
     pub fn decode(&self, ids: &[i64]) -> Result<String, DataError> {
-        self.text(ids, true)
+        match &self.unwritten {
+            None => self.text(ids, true),
+            Some(unwritten) => {
+                let written: Vec<i64> = ids.iter().copied().filter(|id| !unwritten.contains(id)).collect();
+                self.text(&written, false)
+            }
+        }
     }
 
     /// The text of ids, special tokens as they are written.

@@ -60,6 +60,7 @@ pub fn memory_of(
         told,
         outbox,
         towers: model.towers.clone(),
+        restarts: model.foundation.as_encoder_decoder().is_some(),
         encoder_ranks: pools.encoder_ranks(),
         layout: config.foundation_pool(me.pool).layout(),
         colocated: pools.placement == Placement::Colocated,
@@ -93,6 +94,8 @@ struct Course {
     told: flume::Receiver<Event>,
     outbox: flume::Receiver<(ParcelKind, Vec<TensorMeta>)>,
     towers: Towers,
+    /// Positions restart where an answer begins.
+    restarts: bool,
     encoder_ranks: BTreeMap<PoolName, u32>,
     layout: Layout,
     colocated: bool,

@@ -1,6 +1,8 @@
 //! Describes how long continuations get, and how their tokens are chosen.
 
-use super::sampling::Sampling;
+use tch::Tensor;
+
+use super::sampling::{Sampling, penalize};
 
 /// Describes how long continuations get, and how their tokens are chosen.
 #[derive(Clone, Debug, Default)]
@@ -23,4 +25,74 @@ pub enum Continued {
     Stopped,
     /// It has as many tokens as it may have.
     Full,
+}
+
+/// Continuations of a batch of prompts, token by token.
+pub(super) struct Continuations<'a> {
+    decodings: &'a [&'a Decoding],
+    /// Which of them go on.
+    pub running: Vec<bool>,
+    /// The tokens that each has seen.
+    seen: Vec<Vec<i64>>,
+}
+
+impl<'a> Continuations<'a> {
+    /// Each as its own decoding says, behind the tokens `seen`.
+    pub fn new(decodings: &'a [&'a Decoding], seen: Vec<Vec<i64>>) -> Continuations<'a> {
+        Continuations { decodings, running: decodings.iter().map(|it| it.max_new_tokens > 0).collect(), seen }
+    }
+
+    /// The tokens of the longest that may come.
+    pub fn max_new_tokens(&self) -> usize {
+        self.decodings.iter().map(|decoding| decoding.max_new_tokens).max().unwrap_or(0)
+    }
+
+    pub fn are_done(&self) -> bool {
+        !self.running.contains(&true)
+    }
+
+    /// Tells `hear` of those that may have no token.
+    pub fn begin(&self, hear: &mut dyn FnMut(usize, Continued) -> bool) {
+        for index in (0..self.running.len()).filter(|&index| !self.running[index]) {
+            hear(index, Continued::Full);
+        }
+    }
+
+    /// The next token of each, `[B]`, from its scores `[B, V]` and the tokens that it has seen.
+    pub fn choose(&self, scores: &Tensor, step: usize) -> Tensor {
+        let next = scores.argmax(-1, false);
+        for ((row, decoding), seen) in (0..).zip(self.decodings).zip(&self.seen) {
+            let own = match decoding.repetition_penalty {
+                Some(penalty) => penalize(&scores.get(row), seen, penalty).unsqueeze(0),
+                None if decoding.sampling.is_none() => continue,
+                None => scores.narrow(0, row, 1),
+            };
+            let chosen = match &decoding.sampling {
+                Some(sampling) => sampling.choose(&own, step),
+                None => own.argmax(-1, false),
+            };
+            next.narrow(0, row, 1).copy_(&chosen);
+        }
+        next
+    }
+
+    /// Tells `hear` of the `tokens` of this step, one each, and of ends; it answers whether that continuation goes on.
+    pub fn hear(&mut self, step: usize, tokens: &[i64], hear: &mut dyn FnMut(usize, Continued) -> bool) {
+        for (index, &token) in tokens.iter().enumerate() {
+            if !self.running[index] {
+                continue;
+            }
+            if self.decodings[index].stop_token_ids.contains(&token) {
+                hear(index, Continued::Stopped);
+                self.running[index] = false;
+                continue;
+            }
+            self.seen[index].push(token);
+            self.running[index] = hear(index, Continued::Token(token));
+            if self.running[index] && step + 1 == self.decodings[index].max_new_tokens {
+                hear(index, Continued::Full);
+                self.running[index] = false;
+            }
+        }
+    }
 }

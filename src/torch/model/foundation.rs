@@ -8,6 +8,7 @@ use std::sync::Arc;
 use loongforge_core::config::{ContextAttention, LossWeighting};
 use tch::Tensor;
 
+use super::bart::{AnswerTokens, EncoderDecoderConfig};
 use super::batch::MicroBatch;
 use super::columns::Column;
 use super::decoder::DecoderConfig;
@@ -39,6 +40,11 @@ pub trait FoundationFamily: Debug + Send + Sync {
     /// The decoder that it is, for what only decoders do: generation, prediction heads, routers' losses. `None`: another kind
     /// of model.
     fn as_decoder(&self) -> Option<&DecoderConfig> {
+        None
+    }
+
+    /// The encoder and decoder of language that it is; `None`: another kind of model.
+    fn as_encoder_decoder(&self) -> Option<&EncoderDecoderConfig> {
         None
     }
 
@@ -192,6 +198,11 @@ pub trait FoundationModel {
     /// Continues each document of the batch greedily; one list of tokens for each. `None`: the model cannot, or not this part
     /// of it.
     fn generate(&self, _batch: &MicroBatch, _features: &[Vec<Tensor>], _decoding: &Decoding) -> Option<Vec<Vec<i64>>> {
+        None
+    }
+
+    /// How answers begin and end where an encoder reads prompts and a decoder writes answers; `None`: tokens follow those of prompts.
+    fn answer_tokens(&self) -> Option<AnswerTokens> {
         None
     }
 

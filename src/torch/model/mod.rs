@@ -6,6 +6,7 @@
 
 mod alike;
 mod audio;
+mod bart;
 mod batch;
 mod columns;
 mod config;
@@ -40,6 +41,7 @@ mod xvla;
 
 pub use alike::Alike;
 pub use audio::{AudioConfig, AudioPositions, AudioProjectorConfig, AudioTowerConfig, ProjectorMap, StemConfig};
+pub use bart::{AnswerTokens, BartConfig, EncoderDecoder, EncoderDecoderConfig, EncoderDecoderFamily, StackConfig};
 pub use batch::{MicroBatch, SampleRow};
 pub use columns::{Column, Columns, INPUT_IDS, POSITION_IDS, Rows, TARGETS, token_columns};
 pub use config::{CarriedParts, ModelConfig, Tokens};

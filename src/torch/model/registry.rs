@@ -2,13 +2,14 @@
 
 use serde_json::{Value, json};
 
+use super::bart::EncoderDecoderConfig;
 use super::config::ModelConfig;
 use super::decoder::DecoderConfig;
 use super::family::decoders::{DECODERS, read_decoder};
 use super::family::{
-    NamePrefix, custom, diffusion, ernie4_5_vl, gemma3, groot, internvl, kimi_k25, llava, llava_onevision1_5, minicpm,
-    paligemma, pi, pi0_fast, qwen2_5_omni, qwen2_5_vl, qwen2_audio, qwen2_vl, qwen3_5, qwen3_5_moe, qwen3_asr,
-    qwen3_omni_moe, qwen3_vl, qwen3_vl_moe, smolvla, smolvlm, voxtral, xvla,
+    NamePrefix, custom, diffusion, ernie4_5_vl, florence2, gemma3, groot, internvl, kimi_k25, llava,
+    llava_onevision1_5, minicpm, paligemma, pi, pi0_fast, qwen2_5_omni, qwen2_5_vl, qwen2_audio, qwen2_vl, qwen3_5,
+    qwen3_5_moe, qwen3_asr, qwen3_omni_moe, qwen3_vl, qwen3_vl_moe, smolvla, smolvlm, voxtral, xvla,
 };
 use super::keys::{Keys, ModelConfigError};
 use super::own::{own_foundation, own_foundations, own_model};
@@ -22,6 +23,7 @@ const MODELS: &[(&str, ReadModel)] = &[
     ("Gr00tN1d7", groot::read),
     ("ernie4_5_moe_vl", ernie4_5_vl::read),
     ("ernie4_5_vl_moe", ernie4_5_vl::read),
+    ("florence2", florence2::read),
     ("gemma3", gemma3::read),
     ("groot", groot::read_lerobot),
     ("idefics3", smolvlm::read_idefics3),
@@ -57,6 +59,11 @@ const MODELS: &[(&str, ReadModel)] = &[
 
 /// Models that are asked for and are not there, with the reason.
 const MISSING: &[(&str, &str)] = &[
+    (
+        "Gr00tN1d6",
+        "GR00T N1.6 is not implemented: its backbone (Eagle3-VL: SigLIP 2, pixel unshuffle, Qwen3) and the learned token of a \
+        dropped state are missing here; GR00T N1.7 (Gr00tN1d7) is there",
+    ),
     (
         "kimi_k3",
         "Kimi K3 is not implemented: transformers 5.17, which families are compared with, has no class of it; its code is \
@@ -112,9 +119,11 @@ impl ModelConfig {
     /// The same with the names of the modules of the model that `config` describes.
     fn with_tree(self, config: &Value) -> ModelConfig {
         let tied = self.decoder().filter(|decoder| decoder.tie_word_embeddings).map(|decoder| &decoder.names);
-        let tree = match tied {
-            Some(names) => TreeNames::of(config).with_tied(&names.embed, &names.head),
-            None => TreeNames::of(config),
+        let both = self.foundation.as_encoder_decoder().map(EncoderDecoderConfig::table);
+        let tree = match (tied, both) {
+            (Some(names), _) => TreeNames::of(config).with_tied(&names.embed, &names.head),
+            (None, Some(table)) => TreeNames::of(config).with_tied(&table, "lm_head"),
+            (None, None) => TreeNames::of(config),
         };
         ModelConfig { tree, ..self }
     }
@@ -175,6 +184,11 @@ mod tests {
     fn errors_name_the_key_and_what_it_must_be() {
         let cases = [
             ("/model_type", json!("gpt2"), r#"model_type is "gpt2"; supported: ""#),
+            (
+                "/model_type",
+                json!("Gr00tN1d6"),
+                r#"model_type is "Gr00tN1d6", but GR00T N1.6 is not implemented: its backbone (Eagle3-VL"#,
+            ),
             (
                 "/model_type",
                 json!("kimi_k3"),

@@ -2,6 +2,7 @@
 //! which processors it was trained with. Every package asks here; what a model computes is read in `loongforge-torch`.
 
 mod components;
+mod encoder_decoder;
 mod groot;
 mod own;
 mod policies;
@@ -12,6 +13,7 @@ mod texts;
 use serde_json::Value as Json;
 
 pub use components::{COMPONENTS, Component, DIFFUSION, MODEL_INDEX, is_diffusion};
+pub use encoder_decoder::EncoderDecoder;
 pub use groot::{COSMOS, groot_backbone, groot_keys, is_groot};
 pub use own::{OwnTower, register_towers};
 pub use policies::{SMOLVLA, frozen_towers, has_dtype, is_policy, policy_vocabulary};
@@ -142,6 +144,11 @@ impl<'a> ModelCard<'a> {
     /// Returns whether the model's prompts see all of themselves: pictures come before what is learned.
     pub fn has_prefixes(self) -> bool {
         self.config["model_type"] == "paligemma"
+    }
+
+    /// Returns what of samples is a matter of its decoder, where a prompt is read by an encoder and the answer by a decoder.
+    pub fn encoder_decoder(self) -> Option<EncoderDecoder> {
+        EncoderDecoder::of(self.config)
     }
 
     /// Returns how sound is cut into frames.

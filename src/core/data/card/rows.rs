@@ -29,6 +29,8 @@ pub enum VisionCut {
     Gemma3,
     /// The same with a feature for each patch, and no videos.
     PaliGemma,
+    /// The same with a feature for each place behind Florence-2's convolutions and one of their mean, and no videos.
+    Florence2,
     /// The square in the middle of a picture whose shorter side is resized.
     Crop {
         /// The side of a patch where the config says nothing.
@@ -76,6 +78,7 @@ const ROWS: &[Row] = &[
     sees("ernie4_5_moe_vl", VisionCut::Ernie).on_three_axes(),
     sees("ernie4_5_vl_moe", VisionCut::Ernie).on_three_axes(),
     sees("intern_vit_6b", VisionCut::Tiles),
+    sees("florence2", VisionCut::Florence2),
     sees("gemma3", VisionCut::Gemma3),
     sees("idefics3", VisionCut::Split),
     sees("internvl", VisionCut::Tiles),

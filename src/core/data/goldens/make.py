@@ -95,6 +95,8 @@ DINOV2 = {"model_type": "loongforge_vlm", "image_encoder": {"model_type": "dinov
 GEMMA3 = {"model_type": "gemma3", "mm_tokens_per_image": 4, "boi_token_index": 1, "eoi_token_index": 2,
           "vision_config": {"model_type": "siglip_vision_model", "patch_size": 8, "image_size": 32}}
 PALIGEMMA = {"model_type": "paligemma", "vision_config": {"model_type": "siglip_vision_model", "patch_size": 8, "image_size": 32}}
+FLORENCE2 = {"model_type": "florence2", "vision_config": {"model_type": "florence_vision", "patch_size": [7, 3], "patch_stride": [4, 2],
+                                                         "patch_padding": [3, 1]}}
 SMOLVLM = {"model_type": "smolvlm", "scale_factor": 2, "vision_config": {"model_type": "smolvlm_vision", "patch_size": 8, "image_size": 36}}
 SPLIT = {"size": {"longest_edge": 108}, "max_image_size": {"longest_edge": 36}, "do_image_splitting": True, "resample": 1}
 # The whole is enlarged, reduced, or cut into slices.
@@ -177,6 +179,7 @@ def image_cases():
             (SIGLIP, {**siglip, "resample": 2}, SiglipImageProcessor),
             (GEMMA3, {"size": {"height": 32, "width": 32}}, Gemma3ImageProcessor),
             (PALIGEMMA, {"size": {"height": 32, "width": 32}}, SiglipImageProcessor),
+            (FLORENCE2, {"size": {"height": 32, "width": 32}, "do_center_crop": False, **IMAGENET}, CLIPImageProcessor),
             (SMOLVLM, SPLIT, SmolVLMImageProcessorPil),
             (SMOLVLM, {**SPLIT, "do_image_splitting": False}, SmolVLMImageProcessorPil),
             (CLIP, {**crop, "size": {"shortest_edge": 36}}, CLIPImageProcessor),
@@ -200,6 +203,8 @@ def image_cases():
             elif config in (GEMMA3, PALIGEMMA):
                 grid, features, values = [1, 4, 4], 4 if config is GEMMA3 else 16, patches(values, 8)
                 text = f"\n\n<img>{'<p>' * 4}</img>\n\n" if config is GEMMA3 else "<p>" * 16
+            elif config is FLORENCE2:
+                grid, features, values, text = [1, 8, 8], 17, patches(values, 4), "<p>" * 17
             elif config in (SIGLIP, CLIP, DINOV2):
                 # The tower's convolution leaves out the last four rows and columns.
                 grid, features = [1, 4, 4], 16

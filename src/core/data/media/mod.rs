@@ -9,6 +9,7 @@
 //! the encoders themselves.
 
 mod clock;
+mod davit;
 mod ernie;
 mod expansion;
 mod kimi;
@@ -33,6 +34,7 @@ mod video_source;
 mod words;
 
 pub use clock::Clock;
+pub(super) use davit::{Convolutions, dropped};
 pub use expansion::{Expansion, Piece, Run, Timed};
 pub use markers::{Marker, Markers};
 #[cfg(feature = "mp4")]

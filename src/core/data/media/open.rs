@@ -5,6 +5,7 @@ use std::path::Path;
 use serde_json::Value as Json;
 
 use super::clock::{Clock, Order};
+use super::davit::Convolutions;
 use super::ernie::Ernie;
 use super::kimi::Kimi;
 use super::processor::MediaProcessor;
@@ -46,7 +47,12 @@ pub fn open(
     })?;
     let filters = matches!(
         cut,
-        VisionCut::Square | VisionCut::Crop { .. } | VisionCut::Gemma3 | VisionCut::PaliGemma | VisionCut::Split
+        VisionCut::Square
+            | VisionCut::Crop { .. }
+            | VisionCut::Gemma3
+            | VisionCut::PaliGemma
+            | VisionCut::Florence2
+            | VisionCut::Split
     );
     if !filters && (image.is_bilinear() || video.is_bilinear()) {
         return Err(image.wrong("resample is 2 (bilinear); this tower was trained with 3 (bicubic)".to_owned()));
@@ -103,9 +109,16 @@ pub fn open(
             let num_tokens = config["mm_tokens_per_image"].as_u64().unwrap_or(256) as usize;
             let around = [format!("\n\n{begin}"), format!("{end}\n\n")];
             let gemma = TileConfig { around, marker: Some(begin), ..square_config(vision, 16) };
-            Box::new(one_square(image.or_bilinear(), limits, gemma, Some(num_tokens), &words)?)
+            Box::new(one_square(image.or_bilinear().or_color(HALF), limits, gemma, Some(num_tokens), &words)?)
         }
-        VisionCut::PaliGemma => Box::new(one_square(image, limits, square_config(vision, 16), None, &words)?),
+        VisionCut::PaliGemma => {
+            Box::new(one_square(image.or_color(HALF), limits, square_config(vision, 16), None, &words)?)
+        }
+        VisionCut::Florence2 => {
+            let (side, square) = florence2(&image, vision).map_err(|reason| image.wrong(reason))?;
+            let num_features = (side as f64 / square.patch_size as f64 * square.downsample_ratio).round() as usize;
+            Box::new(one_square(image, limits, square, Some(num_features.pow(2)), &words)?)
+        }
         VisionCut::Slices => {
             let names = read_json_if_exists(&model_dir.join("tokenizer_config.json"))?;
             let named = |key: &str, default: &str| {
@@ -161,6 +174,33 @@ fn crop(
     Tiles::open((image, video), limits, &TileConfig { side: Some(side), shorter, num_more, ..square }, words)
 }
 
+/// The side of Florence-2's pictures, which the processor alone says, and the square that becomes a feature for each place behind the
+/// convolutions and one more.
+///
+/// # Errors
+/// The reason: pictures are cropped, or do not go with the convolutions or the positions.
+fn florence2(image: &Settings, vision: &Json) -> Result<(usize, TileConfig), String> {
+    if image.crops() {
+        return Err("do_center_crop is true; only false is known: a picture is one square".to_owned());
+    }
+    let side = image.side().map_err(|error| error.to_string())?.unwrap_or(768);
+    let convolutions = Convolutions::of(vision, "vision_config")?;
+    let patch = convolutions.patch();
+    if side == 0 || !side.is_multiple_of(patch) {
+        return Err(format!("size is {side}, but must be a multiple of {patch}, the step of the first convolution"));
+    }
+    let places = convolutions.places([side; 2])?[0];
+    let most = vision["max_position_embeddings"].as_u64().unwrap_or(50) as usize;
+    if places > most {
+        return Err(format!(
+            "size is {side}: the last stage has {places} × {places} places, and positions are for {most}"
+        ));
+    }
+    let ratio = places as f64 * patch as f64 / side as f64;
+    let square = square_config(vision, patch);
+    Ok((side, TileConfig { side: Some(side), patch_size: patch, downsample_ratio: ratio, num_more: 1, ..square }))
+}
+
 /// All of a picture as a square of the tower's own size, which becomes `num_features`, or one for each patch; no videos.
 fn one_square(
     image: Settings,
@@ -169,7 +209,6 @@ fn one_square(
     num_features: Option<usize>,
     words: &Words<'_>,
 ) -> Result<Tiles, DataError> {
-    let image = image.or_color(HALF);
     if limits.0.min_pixels.is_some() || limits.0.max_pixels.is_some() {
         let reason = "data.image.min_pixels and max_pixels: this model's pictures are squares of one size";
         return Err(image.wrong(reason.to_owned()));
@@ -180,8 +219,9 @@ fn one_square(
     }
     let patches = side / square.patch_size.max(1);
     let num_features = num_features.unwrap_or(patches.pow(2));
-    if let Some(found) = image.image_seq_length.filter(|found| *found != num_features) {
-        return Err(image.wrong(format!("image_seq_length is {found}, but by config.json it is {num_features}")));
+    let by_config = num_features + square.num_more;
+    if let Some(found) = image.image_seq_length.filter(|found| *found != by_config) {
+        return Err(image.wrong(format!("image_seq_length is {found}, but by config.json it is {by_config}")));
     }
     let downsample_ratio = (num_features as f64).sqrt() / patches.max(1) as f64;
     let config = TileConfig { downsample_ratio, takes_videos: false, ..square };

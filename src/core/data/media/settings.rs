@@ -265,6 +265,11 @@ impl Settings {
         }
     }
 
+    /// Returns whether the middle of a picture is cut out.
+    pub fn crops(&self) -> bool {
+        self.do_center_crop == Some(true)
+    }
+
     /// The longest side to which pictures are resized.
     pub fn longest_edge(&self) -> Option<usize> {
         self.sides().longest_edge

@@ -196,6 +196,26 @@ fn what_does_not_go_together_is_said() {
             "size is 64, but image_size of config.json is 32",
         ),
         (
+            json!({"model_type": "florence2", "vision_config": {}}),
+            json!({"size": {"height": 768, "width": 768}, "do_center_crop": true}),
+            "do_center_crop is true; only false is known",
+        ),
+        (
+            json!({"model_type": "florence2", "vision_config": {}}),
+            json!({"size": {"height": 770, "width": 770}}),
+            "size is 770, but must be a multiple of 4",
+        ),
+        (
+            json!({"model_type": "florence2", "vision_config": {"max_position_embeddings": 23}}),
+            json!({"size": {"height": 768, "width": 768}}),
+            "the last stage has 24 × 24 places, and positions are for 23",
+        ),
+        (
+            json!({"model_type": "florence2", "vision_config": {}}),
+            json!({"size": {"height": 768, "width": 768}, "image_seq_length": 576}),
+            "image_seq_length is 576, but by config.json it is 577",
+        ),
+        (
             json!({"model_type": "kimi_k25", "vision_config": {"merge_kernel_size": [2, 2]}}),
             json!({"merge_size": 4}),
             "merge_size is 4",
@@ -204,6 +224,10 @@ fn what_does_not_go_together_is_said() {
         let error = error(config, image);
         assert!(error.contains(part), "{error}");
     }
+    // The published one, with colors of its own processor where a folder has none.
+    let florence = open_with(&json!({"model_type": "florence2", "vision_config": {}}), &json!({}), &json!({}));
+    let item = florence.unwrap().unwrap().image(&noise(30, 20, 1)).unwrap().media.remove(0);
+    assert_eq!((item.num_features, [item.grid.t, item.grid.h, item.grid.w]), (577, [1, 192, 192]));
     let paligemma = json!({"model_type": "paligemma", "vision_config": {"patch_size": 8, "image_size": 32}});
     let paligemma = open_with(&paligemma, &json!({}), &json!({})).unwrap().unwrap();
     assert!(paligemma.markers().of(Kind::Video).words.is_empty());

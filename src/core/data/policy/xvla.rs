@@ -7,17 +7,13 @@ use super::action_space::ActionSpace;
 use super::canvas::{cut, taps};
 use crate::data::error::DataError;
 use crate::data::lerobot::Step;
+use crate::data::media::{Convolutions, dropped};
 use crate::data::sample::Media;
 use crate::message::{Grid, Tower};
 
 /// ImageNet's mean and deviation of red, green and blue.
 const MEAN: [f32; 3] = [0.485, 0.456, 0.406];
 const STD: [f32; 3] = [0.229, 0.224, 0.225];
-/// What the convolutions between the stages of Florence-2's tower are where the config does not say.
-const KERNELS: [u64; 4] = [7, 3, 3, 3];
-const STRIDES: [u64; 4] = [4, 2, 2, 2];
-const PADDINGS: [u64; 4] = [3, 1, 1, 1];
-
 /// What a `config.json` of X-VLA says of samples beside what all policies say.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rules {
@@ -49,8 +45,7 @@ impl Rules {
         let florence = &config["florence_config"];
         let (vision, text) = (&florence["vision_config"], &florence["text_config"]);
         let (resolution, resizes) = resolution(config)?;
-        let strides = sizes(vision, "patch_stride", &STRIDES)?;
-        let patch = strides[0] as usize;
+        let convolutions = Convolutions::of(vision, "florence_config.vision_config")?;
         let pads_left = match config["tokenizer_padding_side"].as_str().unwrap_or("right") {
             "right" => false,
             "left" => true,
@@ -62,9 +57,9 @@ impl Rules {
         let number = |value: &Json, default: i64| value.as_i64().unwrap_or(default);
         Ok(Self {
             space: ActionSpace::of(config)?,
-            num_features: num_features(vision, resolution, &strides)?,
+            num_features: convolutions.num_features(resolution)?,
             resolution,
-            patch,
+            patch: convolutions.patch(),
             resizes,
             reads_state: config["use_proprio"].as_bool().unwrap_or(true),
             pad_token: number(&text["pad_token_id"], 1),
@@ -159,39 +154,9 @@ fn resolution(config: &Json) -> Result<([usize; 2], bool), String> {
     Ok((checked(key, [&first["shape"][1], &first["shape"][2]])?, false))
 }
 
-/// A list of sizes of `vision_config`.
-fn sizes(vision: &Json, key: &str, default: &[u64]) -> Result<Vec<u64>, String> {
-    let found = match &vision[key] {
-        Json::Null => default.to_vec(),
-        list => list.as_array().into_iter().flatten().map(|it| it.as_u64().unwrap_or(u64::MAX)).collect(),
-    };
-    match !found.is_empty() && found.iter().all(|size| *size <= 512) && found[0] > 0 {
-        true => Ok(found),
-        false => Err(format!("`florence_config.vision_config.{key}` is {}, not a list of sizes", vision[key])),
-    }
-}
-
-/// Features of a picture: a place of the last stage each, and their mean.
-fn num_features(vision: &Json, resolution: [usize; 2], strides: &[u64]) -> Result<usize, String> {
-    let (kernels, paddings) = (sizes(vision, "patch_size", &KERNELS)?, sizes(vision, "patch_padding", &PADDINGS)?);
-    let mut sides = resolution.map(|side| side as u64);
-    for ((kernel, stride), padding) in kernels.iter().zip(strides).zip(paddings) {
-        if *stride == 0 || sides.iter().any(|side| side + 2 * padding < *kernel) {
-            return Err(format!("a picture of {}×{} is smaller than a convolution", resolution[0], resolution[1]));
-        }
-        sides = sides.map(|side| (side + 2 * padding - kernel) / stride + 1);
-    }
-    Ok((sides[0] * sides[1]) as usize + 1)
-}
-
 /// What of training is not done.
 fn note(vision: &Json, text: &Json) -> Option<String> {
-    let keys =
-        [(vision, "drop_path_rate"), (text, "dropout"), (text, "attention_dropout"), (text, "activation_dropout")];
-    let rates = keys.iter().filter(|(holder, key)| holder[*key].as_f64().unwrap_or(0.0) > 0.0);
-    let rates: Vec<String> = rates.map(|(holder, key)| format!("{key} {}", holder[*key])).collect();
-    let of_config =
-        if rates.is_empty() { String::new() } else { format!(", nor {} of florence_config", rates.join(", ")) };
+    let of_config = dropped(vision, text).map_or_else(String::new, |rates| format!(", nor {rates} of florence_config"));
     Some(format!("X-VLA is trained without the dropout of its transformer (0.1 in lerobot){of_config}"))
 }
 

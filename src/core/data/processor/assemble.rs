@@ -1,6 +1,7 @@
 //! Tokens, positions and targets of a sample, put together.
 
 use super::Processor;
+use super::answered::answered;
 use crate::data::error::DataError;
 use crate::data::media::{Expansion, Run};
 use crate::data::positions::Span;
@@ -83,12 +84,18 @@ impl Processor {
             }
         }
         spans.push(Span::Text(num_text));
-        let next = (1..=num_tokens)
-            .map(|next| if next < num_tokens && counted[next] { input_ids[next] } else { IGNORE_INDEX });
-        let targets = next.collect();
+        let (input_ids, position_ids, targets) = match &self.encoder_decoder {
+            Some(rules) => answered(rules, &input_ids, &counted)?,
+            None => {
+                let next = (1..=num_tokens)
+                    .map(|next| if next < num_tokens && counted[next] { input_ids[next] } else { IGNORE_INDEX });
+                let targets = next.collect();
+                (input_ids, self.positions.ids(&spans), targets)
+            }
+        };
         let num_sources = expansions.len();
         let media = expansions.into_iter().flat_map(|expansion| expansion.media).collect();
-        let sample = Sample::new(id, input_ids, self.positions.ids(&spans), targets, media);
+        let sample = Sample::new(id, input_ids, position_ids, targets, media);
         Ok(Sample { num_sources, ..sample })
     }
 

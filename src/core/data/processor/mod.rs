@@ -1,6 +1,7 @@
 //! Conversations and texts to samples: chat template, tokenizer and media processor of one model folder together, the
 //! counterpart of Hugging Face's `AutoProcessor`.
 
+mod answered;
 mod assemble;
 mod groups;
 mod guard;

@@ -10,14 +10,14 @@ use super::towers::Towers;
 use super::{Pairs, ProcessorFolders, ProcessorOptions};
 use crate::config::{Learn, Phase, TooLong};
 use crate::data::audio::AudioProcessor;
-use crate::data::card::ModelCard;
+use crate::data::card::{EncoderDecoder, ModelCard};
 use crate::data::decoder::MediaDecoder;
 use crate::data::error::DataError;
 use crate::data::in_process::InProcess;
 use crate::data::limits::Limits;
 use crate::data::media::{Kind, MediaProcessor};
 use crate::data::positions::PositionKind;
-use crate::data::template::{ChatTemplate, built_in};
+use crate::data::template::{ChatTemplate, FLORENCE2, built_in};
 use crate::data::tokenizer::Tokenizer;
 use crate::data::tokenizer_file::read_json_if_exists;
 
@@ -34,6 +34,8 @@ pub struct Processor {
     pub(super) positions: PositionKind,
     /// Prompts see all of themselves: pictures come before what is learned.
     pub(super) has_prefixes: bool,
+    /// How samples are made where an encoder reads the prompt; `None`: one decoder reads all.
+    pub(super) encoder_decoder: Option<EncoderDecoder>,
     pub(super) phase: Phase,
     pub(super) learn: Learn,
     pub(super) weighs_samples: bool,
@@ -75,9 +77,12 @@ impl Processor {
         let config = ModelCard::of(config).thinker();
         let tokenizer_config = read_json_if_exists(&model_dir.join("tokenizer_config.json"))?;
         let tokenizer = Tokenizer::open(model_dir, config, &tokenizer_config)?;
+        let encoder_decoder = ModelCard::of(config).encoder_decoder();
         let source = match built_in(options.template) {
             Some(source) => Some(source.to_owned()),
-            None => ChatTemplate::find(model_dir, &tokenizer_config)?,
+            // No published folder has one: transformers' processor writes the text itself.
+            None => ChatTemplate::find(model_dir, &tokenizer_config)?
+                .or_else(|| encoder_decoder.is_some().then(|| FLORENCE2.to_owned())),
         };
         let template = source.map(|source| ChatTemplate::new(&source, &tokenizer_config)).transpose()?;
         let template = template.map(|template| template.with_kwargs(options.template_kwargs.clone())).transpose()?;
@@ -92,7 +97,8 @@ impl Processor {
         }
         let mut processor = Self {
             positions: ModelCard::of(config).positions(),
-            has_prefixes: ModelCard::of(config).has_prefixes(),
+            has_prefixes: ModelCard::of(config).has_prefixes() || encoder_decoder.is_some(),
+            encoder_decoder,
             tokenizer,
             template,
             towers,
@@ -133,6 +139,11 @@ impl Processor {
         self.towers.vision.as_deref()
     }
 
+    /// How samples are made where an encoder reads the prompt and a decoder writes the answer; `None`: one decoder does both.
+    pub fn encoder_decoder(&self) -> Option<&EncoderDecoder> {
+        self.encoder_decoder.as_ref()
+    }
+
     pub fn phase(&self) -> Phase {
         self.phase
     }
@@ -140,7 +151,8 @@ impl Processor {
     /// Returns what the user should know of the conversations so far, each with its count.
     pub fn notes(&self) -> Vec<String> {
         let contexts = self.towers.contexts.as_ref().and_then(|contexts| contexts.notes());
-        self.notes.lines().into_iter().chain(contexts).collect()
+        let of_model = self.encoder_decoder.as_ref().and_then(|rules| rules.note.clone());
+        self.notes.lines().into_iter().chain(contexts).chain(of_model).collect()
     }
 
     /// # Errors

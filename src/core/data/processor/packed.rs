@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use super::Processor;
+use super::answered::check_pack;
 use super::assemble::Features;
 use super::options::Pairs;
 use crate::data::audio::AudioSource;
@@ -65,6 +66,9 @@ impl Processor {
         let media = expansions.into_iter().flat_map(|expansion| expansion.media).collect();
         let widen = |ids: &[i32]| ids.iter().map(|&id| i64::from(id)).collect();
         let mut sample = Sample::new(id, widen(&pack.input_ids), pack.all_position_ids(), widen(&pack.targets), media);
+        if self.encoder_decoder.is_some() {
+            check_pack(&pack.lens, &sample.position_ids, &sample.targets)?;
+        }
         if sample.meta.items != pack.items {
             return Err(DataError::Line(
                 "a pack whose pictures and videos have other sizes for this model and these limits: pack the data for them"

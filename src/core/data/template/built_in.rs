@@ -6,6 +6,9 @@ use crate::config::Template;
 pub const QWEN: &str =
     concat!(include_str!("../templates/qwen_content.jinja"), include_str!("../templates/chatml.jinja"));
 
+/// What transformers' processor of Florence-2 makes of a prompt, and its answer.
+pub const FLORENCE2: &str = include_str!("../templates/florence2.jinja");
+
 /// The source of a built-in template, without any default system prompt; `None` for the model's own.
 pub fn built_in(template: Template) -> Option<&'static str> {
     Some(match template {

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value as Json, json};
 
 use super::environment::environment;
-use super::{ChatTemplate, built_in};
+use super::{ChatTemplate, FLORENCE2, built_in};
 use crate::config::{Learn, Template as Known};
 use crate::data::learned::{answers, mask};
 use crate::data::source::Conversation;
@@ -208,7 +208,8 @@ fn what_others_say_is_never_learned() {
             Known::Gemma,
             Known::Paligemma,
         ])
-        .map(|template| (format!("{template:?}"), built_in(template).unwrap().to_owned(), Json::Null));
+        .map(|template| (format!("{template:?}"), built_in(template).unwrap().to_owned(), Json::Null))
+        .chain([("Florence2".to_owned(), FLORENCE2.to_owned(), Json::Null)]);
     let published = oracle.templates.into_iter().map(|template| (template.name, template.source, template.tokens));
     let (mut checked, mut wrong) = (0, Vec::new());
     for (name, source, tokens) in published.chain(built_ins) {

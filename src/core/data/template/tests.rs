@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Value as Json, json};
 
 use super::environment::MAX_SOURCE;
-use super::{ChatTemplate, QWEN, built_in};
+use super::{ChatTemplate, FLORENCE2, QWEN, built_in};
 use crate::config::Template;
 use crate::data::source::{Conversation, Part, Turn};
 
@@ -93,6 +93,7 @@ fn built_in_templates_are_those_of_the_families() {
         let refused = paligemma.render(others, false).unwrap_err().to_string();
         assert!(refused.contains("PaliGemma has one prompt"), "{refused}");
     }
+    florence2(&turns);
     let internlm = ChatTemplate::new(built_in(Template::Internlm2).unwrap(), &Json::Null).unwrap();
     assert_eq!(internlm.render(&turns[1..2], false).unwrap(), "<s><|im_start|>user\nU<|im_end|>\n");
 }
@@ -230,4 +231,41 @@ fn content_goes_as_the_template_expects_it() {
     let source = "{% for m in messages %}{% for c in m.content %}{{ c['text'] }}{% endfor %}{% endfor %}";
     let template = ChatTemplate::new(source, &Json::Null).unwrap();
     assert_eq!(template.render(&[Turn::text("user", "hi")], false).unwrap(), "hi");
+}
+
+/// What `Florence2Processor` of transformers 5.17 makes of prompts.
+fn florence2(turns: &[Turn]) {
+    let florence = ChatTemplate::new(FLORENCE2, &Json::Null).unwrap();
+    let ask = |text: &str| Turn::new("user", vec![Part::Text { text: text.to_owned() }, Part::Image]);
+    for (prompt, expected) in [
+        ("U", "U"),
+        ("", ""),
+        ("<CAPTION>", "What does the image describe?"),
+        ("<OD>", "Locate the objects with category name in the image."),
+        ("<OCR_WITH_REGION>", "What is the text in the image, with regions?"),
+        ("<CAPTION_TO_PHRASE_GROUNDING> a green car ", "Locate the phrases in the caption: a green car"),
+        (
+            "<REGION_TO_CATEGORY><loc_52><loc_332><loc_932><loc_774>",
+            "What is the region <loc_52><loc_332><loc_932><loc_774>?",
+        ),
+        ("a <REGION_TO_OCR> b", "What text is in the region a  b?"),
+        ("<OPEN_VOCABULARY_DETECTION>x<REGION_TO_OCR>", "Locate x<REGION_TO_OCR> in the image."),
+    ] {
+        assert_eq!(florence.render(&[ask(prompt)], true).unwrap(), format!("<image><s>{expected}</s>"), "{prompt}");
+    }
+    let (text, answers) = florence.render_marked(&[ask("<OD>"), turns[2].clone()], false).unwrap();
+    assert_eq!(&text[answers[0].clone()], "<s>A</s>");
+    assert!(text.ends_with("</s><s>A</s>"), "{text}");
+    // Without a picture nothing is around a prompt.
+    assert_eq!(florence.render(&turns[1..2], true).unwrap(), "U");
+    let two = Turn::new("user", vec![Part::Image, Part::Image]);
+    for (turns, expected) in [
+        (vec![ask("<OD> car")], "the task <OD> of Florence-2 stands alone in its prompt"),
+        (vec![two], "Florence-2 takes one picture with a prompt"),
+        (turns.to_vec(), "Florence-2 has one prompt and one answer"),
+        (vec![ask("U"), ask("V")], "Florence-2 has one prompt and one answer"),
+    ] {
+        let refused = florence.render(&turns, false).unwrap_err().to_string();
+        assert!(refused.contains(expected), "{refused}");
+    }
 }

@@ -72,7 +72,10 @@ impl Course {
                 let media = |item: &ItemMeta| std::iter::repeat_n(placeholder(item.tower), item.num_features as usize);
                 let prompt = len - (sample.num_targets as usize).min(len);
                 ids.extend(sample.items.iter().flat_map(media).chain(std::iter::repeat(0)).take(len));
-                positions.extend(sample.document_lens().iter().flat_map(|&len| (0..len).map(|at| at as f32)));
+                let asked = prompt.max(1) as u32;
+                let both = [asked, sample.num_tokens.saturating_sub(asked)];
+                let lens: &[u32] = if self.restarts { &both } else { sample.document_lens() };
+                positions.extend(lens.iter().flat_map(|&len| (0..len).map(|at| at as f32)));
                 targets.extend((0..len).map(|at| if at < prompt { IGNORE_INDEX } else { 0 }));
             }
             let positions = positions.repeat(3);

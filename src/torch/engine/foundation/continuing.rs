@@ -4,7 +4,7 @@
 use super::FoundationPart;
 use super::evaluate::{Judged, record_forward};
 use crate::engine::stages::Filled;
-use crate::model::{Columns, Decoding, MicroBatch, POSITION_IDS};
+use crate::model::{AnswerTokens, Columns, Decoding, MicroBatch, POSITION_IDS};
 use crate::parallel::pipeline::PipelineRun;
 use crate::tape::Execution;
 use loongforge_core::data::IGNORE_INDEX;
@@ -15,6 +15,8 @@ use tch::{Kind, Tensor};
 struct Growing {
     filled: Filled,
     documents: Vec<Document>,
+    /// Where a decoder writes what follows, apart from the prompt.
+    answers: Option<AnswerTokens>,
 }
 
 struct Document {
@@ -26,7 +28,7 @@ struct Document {
 }
 
 impl Growing {
-    fn new(filled: Filled) -> Self {
+    fn new(filled: Filled, answers: Option<AnswerTokens>) -> Self {
         let (ids, positions) = (filled.batch.input_ids(), filled.batch.columns.get(POSITION_IDS));
         let document = |ends: &[usize]| Document {
             input_ids: ids[ends[0]..ends[1]].to_vec(),
@@ -34,8 +36,15 @@ impl Growing {
             num_new: 0,
             has_ended: false,
         };
-        let documents = filled.batch.cu_seqlens.windows(2).map(document).collect();
-        Self { filled, documents }
+        let mut documents: Vec<Document> = filled.batch.cu_seqlens.windows(2).map(document).collect();
+        if let Some(AnswerTokens { start, .. }) = answers {
+            documents.iter_mut().for_each(|document| {
+                let first = Tensor::zeros([3, 1], (document.position_ids.kind(), document.position_ids.device()));
+                document.input_ids.push(start);
+                document.position_ids = Tensor::cat(&[&document.position_ids, &first], 1);
+            });
+        }
+        Self { filled, documents, answers }
     }
 
     /// A row of the documents as they are now, each with one target: what follows its last token.
@@ -64,17 +73,23 @@ impl Growing {
         Filled { batch, features: features.collect() }
     }
 
-    /// Adds a token to each document that has not ended.
-    fn push(&mut self, tokens: &[i64], stop_token_ids: &[i64]) {
+    /// Adds the token of this `step` to each document that has not ended.
+    fn push(&mut self, step: u32, tokens: &[i64], decoding: &Decoding) {
         for (document, token) in self.documents.iter_mut().zip(tokens) {
-            document.has_ended |= stop_token_ids.contains(token);
+            let forced = self.answers.and_then(|answers| answers.forced_at(step as usize, decoding.max_new_tokens));
+            let token = forced.unwrap_or(*token);
+            document.has_ended |= decoding.stop_token_ids.contains(&token);
             if document.has_ended {
                 continue;
             }
-            document.input_ids.push(*token);
+            document.input_ids.push(token);
             document.num_new += 1;
             let positions = &document.position_ids;
-            let next = (positions.max() + 1).expand([3, 1], false);
+            let next = match self.answers {
+                // Those of the answer alone go on.
+                Some(_) => positions.narrow(1, positions.size()[1] - 1, 1) + 1,
+                None => (positions.max() + 1).expand([3, 1], false),
+            };
             document.position_ids = Tensor::cat(&[positions, &next], 1);
         }
     }
@@ -99,11 +114,14 @@ impl FoundationPart {
     ) -> Result<Option<Vec<Vec<i64>>>, EngineError> {
         let _no_grad = tch::no_grad_guard();
         let meets_replicas = self.stages.in_step(self.pool.params());
-        let mut growing = filled.map(Growing::new);
-        for _ in 0..decoding.max_new_tokens {
+        let answers = self.stages.any().answer_tokens();
+        let mut growing = filled.map(|filled| Growing::new(filled, answers));
+        let max_new_tokens = answers.map_or(usize::MAX, |answers| answers.max).min(decoding.max_new_tokens);
+        let decoding = &Decoding { max_new_tokens, ..decoding.clone() };
+        for step in 0..decoding.max_new_tokens as u32 {
             let Some(tokens) = self.predict(growing.as_ref().map(Growing::row))? else { return Ok(None) };
             if let Some(growing) = &mut growing {
-                growing.push(&tokens, &decoding.stop_token_ids);
+                growing.push(step, &tokens, decoding);
             }
             // Replicas that meet read as many tokens as each other.
             if !meets_replicas && growing.as_ref().is_none_or(Growing::has_ended) {

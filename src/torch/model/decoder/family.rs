@@ -252,25 +252,10 @@ impl FoundationModel for DecoderModel {
         if !self.decoder.config().parallel.is_whole() {
             return None;
         }
-        let (ids, rows) = (batch.input_ids(), self.feature_rows(batch));
-        let positions = self.positions(batch);
-        let prompt = |ends: &[usize]| {
-            let (start, end) = (ends[0] as i64, ends[1] as i64);
-            let own =
-                |rows: &Vec<i64>| rows.partition_point(|row| *row < start)..rows.partition_point(|row| *row < end);
-            let of_own = |(rows, levels): (&Vec<i64>, &Vec<Tensor>)| {
-                let own = own(rows);
-                let level = |level: &Tensor| level.narrow(0, own.start as i64, own.len() as i64);
-                levels.iter().filter(|_| !own.is_empty()).map(level).collect()
-            };
-            Prompt {
-                input_ids: ids[ends[0]..ends[1]].to_vec(),
-                position_ids: positions.narrow(-1, start, end - start),
-                feature_rows: rows.iter().map(|it| it[own(it)].iter().map(|row| row - start).collect()).collect(),
-                features: rows.iter().zip(features).map(of_own).collect(),
-            }
-        };
-        let prompts: Vec<Prompt> = batch.cu_seqlens.windows(2).map(prompt).collect();
+        let mut prompts = Prompt::of_batch(batch, &self.feature_rows(batch), features);
+        if !self.decoder.config().has_three_axes() {
+            prompts.iter_mut().for_each(|prompt| prompt.position_ids = prompt.position_ids.get(0));
+        }
         Some(generate(&self.decoder, &prompts, decoding))
     }
 

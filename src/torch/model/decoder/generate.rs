@@ -9,8 +9,9 @@ use tch::{Kind, Tensor};
 
 use super::decoding_ranks::DecodingRanks;
 use super::transformer::Decoder;
-use crate::model::decoding::{Continued, Decoding};
-use crate::model::sampling::penalize;
+use crate::model::batch::MicroBatch;
+use crate::model::columns::POSITION_IDS;
+use crate::model::decoding::{Continuations, Continued, Decoding};
 use crate::native::NativeError;
 use crate::nn::{Columns, LayerCache, RopeConfig, State};
 
@@ -63,10 +64,11 @@ pub fn generate_among(
 ) -> Result<(), NativeError> {
     let _no_grad = tch::no_grad_guard();
     assert!(prompts.iter().all(|prompt| !prompt.input_ids.is_empty()), "a prompt needs a token");
-    let max_new_tokens = decodings.iter().map(|decoding| decoding.max_new_tokens).max().unwrap_or(0);
-    let mut running: Vec<bool> = decodings.iter().map(|decoding| decoding.max_new_tokens > 0).collect();
-    for index in (0..running.len()).filter(|&index| !running[index] && ranks.is_first()) {
-        hear(index, Continued::Full);
+    let seen = prompts.iter().map(|prompt| prompt.input_ids.clone()).collect();
+    let mut continuations = Continuations::new(decodings, seen);
+    let max_new_tokens = continuations.max_new_tokens();
+    if ranks.is_first() {
+        continuations.begin(hear);
     }
     if max_new_tokens == 0 {
         return Ok(());
@@ -74,33 +76,19 @@ pub fn generate_among(
     let lens: Vec<usize> = prompts.iter().map(|prompt| prompt.input_ids.len()).collect();
     let mut cache = Cache::new(model, prompts, max_new_tokens);
     let mut scores = cache.read_prompts(model, ranks, prompts, &lens);
-    let mut seen: Vec<Vec<i64>> = prompts.iter().map(|prompt| prompt.input_ids.clone()).collect();
     // What followed each prompt, also behind its end.
     let mut followed = vec![Vec::new(); prompts.len()];
     for step in 0..max_new_tokens {
         ranks.check()?;
-        let next = choose(&scores, decodings, &seen, step);
+        let next = continuations.choose(&scores, step);
         let mut tokens = Vec::<i64>::try_from(&next).expect("one token a prompt");
-        for (index, &token) in tokens.iter().enumerate() {
-            if !running[index] || !ranks.is_first() {
-                continue;
-            }
-            if decodings[index].stop_token_ids.contains(&token) {
-                hear(index, Continued::Stopped);
-                running[index] = false;
-                continue;
-            }
-            seen[index].push(token);
-            running[index] = hear(index, Continued::Token(token));
-            if running[index] && step + 1 == decodings[index].max_new_tokens {
-                hear(index, Continued::Full);
-                running[index] = false;
-            }
+        if ranks.is_first() {
+            continuations.hear(step, &tokens, hear);
         }
-        ranks.agree(&mut tokens, &mut running, model.device);
+        ranks.agree(&mut tokens, &mut continuations.running, model.device);
         ranks.check()?;
         followed.iter_mut().zip(&tokens).for_each(|(followed, token)| followed.push(*token));
-        if !running.contains(&true) {
+        if continuations.are_done() {
             break;
         }
         let next = Tensor::from_slice(&tokens).to_device(model.device);
@@ -116,25 +104,29 @@ pub fn generate_among(
     Ok(())
 }
 
-/// The next token of each sequence, `[B]`, from its scores `[B, V]` and the tokens that it has seen.
-fn choose(scores: &Tensor, decodings: &[&Decoding], seen: &[Vec<i64>], step: usize) -> Tensor {
-    let next = scores.argmax(-1, false);
-    for ((row, decoding), seen) in (0..).zip(decodings).zip(seen) {
-        let own = match decoding.repetition_penalty {
-            Some(penalty) => penalize(&scores.get(row), seen, penalty).unsqueeze(0),
-            None if decoding.sampling.is_none() => continue,
-            None => scores.narrow(0, row, 1),
-        };
-        let chosen = match &decoding.sampling {
-            Some(sampling) => sampling.choose(&own, step),
-            None => own.argmax(-1, false),
-        };
-        next.narrow(0, row, 1).copy_(&chosen);
-    }
-    next
-}
-
 impl Prompt {
+    /// The prompts of a batch, in which features replace `rows`; both by input. Positions have three axes.
+    pub fn of_batch(batch: &MicroBatch, rows: &[Vec<i64>], features: &[Vec<Tensor>]) -> Vec<Prompt> {
+        let (ids, positions) = (batch.input_ids(), batch.columns.get(POSITION_IDS));
+        let prompt = |ends: &[usize]| {
+            let (start, end) = (ends[0] as i64, ends[1] as i64);
+            let own =
+                |rows: &Vec<i64>| rows.partition_point(|row| *row < start)..rows.partition_point(|row| *row < end);
+            let of_own = |(rows, levels): (&Vec<i64>, &Vec<Tensor>)| {
+                let own = own(rows);
+                let level = |level: &Tensor| level.narrow(0, own.start as i64, own.len() as i64);
+                levels.iter().filter(|_| !own.is_empty()).map(level).collect()
+            };
+            Prompt {
+                input_ids: ids[ends[0]..ends[1]].to_vec(),
+                position_ids: positions.narrow(-1, start, end - start),
+                feature_rows: rows.iter().map(|it| it[own(it)].iter().map(|row| row - start).collect()).collect(),
+                features: rows.iter().zip(features).map(of_own).collect(),
+            }
+        };
+        batch.cu_seqlens.windows(2).map(prompt).collect()
+    }
+
     /// The same prompt on the same tensors, for another rank.
     pub fn share(&self) -> Prompt {
         self.with(&[])

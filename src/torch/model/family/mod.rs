@@ -1,8 +1,10 @@
 //! One file a family: its `config.json` into the data of a decoder and an encoder. The registry names them.
 
 mod audio;
+mod bart;
 mod common;
 pub(super) mod custom;
+mod davit;
 pub(super) mod decoders;
 mod deepseek;
 pub(super) mod deepseek_v2;
@@ -16,6 +18,7 @@ pub(super) mod ernie4_5_moe;
 pub(super) mod ernie4_5_vl;
 pub(super) mod ernie4_5_vl_text;
 mod experts;
+pub(super) mod florence2;
 pub(super) mod gemma;
 pub(super) mod gemma2;
 pub(super) mod gemma3;

@@ -10,14 +10,16 @@ use loongforge_core::data::policy::ActionSpace;
 use loongforge_core::message::Tower;
 use serde_json::{Value, json};
 
+use super::bart::{self, divides};
+use super::davit::{self, ratio};
+use crate::model::bart::BartConfig;
 use crate::model::config::{CarriedParts, ModelConfig};
-use crate::model::davit::{DavitConfig, StageConfig};
+use crate::model::davit::DavitConfig;
 use crate::model::keys::{Keys, ModelConfigError};
 use crate::model::policy::{PolicyFamily, PolicyOptions};
 use crate::model::towers::{ModelTower, Towers};
 use crate::model::tree_names::TreeNames;
-use crate::model::xvla::{BartConfig, FrozenParts, XvlaConfig};
-use crate::nn::Activation;
+use crate::model::xvla::{FrozenParts, XvlaConfig};
 
 type Result<T> = std::result::Result<T, ModelConfigError>;
 
@@ -25,6 +27,7 @@ type Result<T> = std::result::Result<T, ModelConfigError>;
 const PREFIX: &str = "model.";
 const TOWER: &str = "model.vlm.vision_tower.";
 const PROJECTOR: &str = "model.vlm.multi_modal_projector.";
+const LANGUAGE: &str = "model.vlm.language_model.";
 
 pub(in crate::model) fn read(keys: &Keys<'_>) -> Result<ModelConfig> {
     let (config, tower) = parts(keys)?;
@@ -44,8 +47,9 @@ fn parts(keys: &Keys<'_>) -> Result<(XvlaConfig, DavitConfig)> {
     refuse_others(keys)?;
     let florence = keys.section("florence_config")?;
     florence.only("tie_word_embeddings", &[json!(true)])?;
-    let tower = tower(keys, &florence.section("vision_config")?)?;
-    let language = language(&florence.section("text_config")?, &tower)?;
+    let frozen = keys.flag_or("freeze_vision_encoder")?.unwrap_or(false);
+    let tower = davit::read(&florence.section("vision_config")?, [TOWER, PROJECTOR], frozen)?;
+    let language = bart::read(&florence.section("text_config")?, LANGUAGE, tower.outputs)?;
     Ok((policy(keys, language, &tower)?, tower))
 }
 
@@ -204,153 +208,6 @@ fn features(keys: &Keys<'_>, tower: &DavitConfig, pixels: [i64; 2]) -> Result<i6
 /// The width between two maps, cut off as `int` does.
 fn inner(keys: &Keys<'_>, key: &str, width: i64) -> Result<i64> {
     Ok((width as f64 * ratio(keys, key)?) as i64)
-}
-
-fn ratio(keys: &Keys<'_>, key: &str) -> Result<f64> {
-    let ratio = keys.number_or(key)?.unwrap_or(4.0);
-    match (0.01..=64.0).contains(&ratio) {
-        true => Ok(ratio),
-        false => Err(keys.inconsistent(key, ratio, "must be between 0.01 and 64")),
-    }
-}
-
-fn divides(keys: &Keys<'_>, key: &str, of: i64, whole: &str, width: i64) -> Result<()> {
-    match width % of {
-        0 => Ok(()),
-        _ => Err(keys.inconsistent(key, of, format!("must divide {whole} ({width})"))),
-    }
-}
-
-/// A share of what training drops, which is not computed.
-fn dropped(keys: &Keys<'_>, key: &str) -> Result<()> {
-    let rate = keys.number_or(key)?.unwrap_or(0.0);
-    match (0.0..1.0).contains(&rate) {
-        true => Ok(()),
-        false => Err(keys.inconsistent(key, rate, "must be at least 0 and below 1")),
-    }
-}
-
-fn language(keys: &Keys<'_>, tower: &DavitConfig) -> Result<BartConfig> {
-    keys.only("model_type", &[json!("florence2_language"), json!("bart")])?;
-    keys.only("tie_word_embeddings", &[json!(true)])?;
-    keys.only("encoder_layerdrop", &[json!(0.0), json!(0)])?;
-    ["dropout", "attention_dropout", "activation_dropout"].iter().try_for_each(|key| dropped(keys, key))?;
-    let size = |key: &str, default: i64| keys.size_or(key).map(|value| value.unwrap_or(default));
-    let (width, num_heads) = (size("d_model", 1024)?, size("encoder_attention_heads", 16)?);
-    divides(keys, "encoder_attention_heads", num_heads, "d_model", width)?;
-    if width != tower.outputs {
-        let must = format!("must be vision_config.projection_dim ({})", tower.outputs);
-        return Err(keys.inconsistent("d_model", width, must));
-    }
-    let vocab_size = size("vocab_size", 50_265)?;
-    let pad_token = keys.index_or("pad_token_id")?.unwrap_or(1);
-    if pad_token >= vocab_size {
-        return Err(keys.inconsistent("pad_token_id", pad_token, format!("must be below vocab_size ({vocab_size})")));
-    }
-    let is_scaled = keys.flag_or("scale_embedding")?.unwrap_or(false);
-    Ok(BartConfig {
-        vocab_size,
-        pad_token,
-        width,
-        num_layers: size("encoder_layers", 12)?,
-        num_heads,
-        mlp_dim: size("encoder_ffn_dim", 4096)?,
-        max_positions: size("max_position_embeddings", 1024)?.min(1 << 20),
-        activation: keys.activation_or("activation_function")?.unwrap_or(Activation::Gelu),
-        scale: if is_scaled { (width as f64).sqrt() } else { 1.0 },
-        std: keys.number_or("init_std")?.unwrap_or(0.02),
-    })
-}
-
-fn tower(policy: &Keys<'_>, keys: &Keys<'_>) -> Result<DavitConfig> {
-    keys.only("model_type", &[json!("davit"), json!("florence_vision")])?;
-    dropped(keys, "drop_path_rate")?;
-    keys.only("image_feature_source", &[json!(["spatial_avg_pool", "temporal_avg_pool"])])?;
-    let size = |key: &str, default: i64| keys.size_or(key).map(|value| value.unwrap_or(default));
-    // The first release has these in sections of their own.
-    let in_section = |section: &str, kind: &str, theirs: &str, key: &str, default: i64| {
-        let Some(section) = keys.section_or(section)? else { return size(key, default) };
-        section.only("type", &[json!(kind)])?;
-        section.size(theirs)
-    };
-    Ok(DavitConfig {
-        prefix: TOWER.into(),
-        projector_prefix: PROJECTOR.into(),
-        in_channels: size("in_channels", 3)?,
-        stages: stages(keys)?,
-        window: size("window_size", 12)?,
-        mlp_ratio: ratio(keys, "mlp_ratio")?,
-        qkv_bias: keys.flag_or("qkv_bias")?.unwrap_or(true),
-        activation: keys.activation_or("activation_function")?.unwrap_or(Activation::Gelu),
-        outputs: size("projection_dim", 1024)?,
-        max_positions: in_section(
-            "image_pos_embed",
-            "learned_abs_2d",
-            "max_pos_embeddings",
-            "max_position_embeddings",
-            50,
-        )?
-        .min(1 << 20),
-        max_frames: in_section(
-            "visual_temporal_embedding",
-            "COSINE",
-            "max_temporal_embeddings",
-            "max_temporal_embeddings",
-            100,
-        )?,
-        std: keys.number_or("initializer_range")?.unwrap_or(0.02),
-        frozen: policy.flag_or("freeze_vision_encoder")?.unwrap_or(false),
-    })
-}
-
-/// The stages: lists of one length.
-fn stages(keys: &Keys<'_>) -> Result<Vec<StageConfig>> {
-    let numbers = |key: &str, default: [i64; 4]| match keys.value(key) {
-        None => Ok(default.to_vec()),
-        Some(_) => keys.indices(key),
-    };
-    let widths = if keys.value("dim_embed").is_some() { "dim_embed" } else { "embed_dim" };
-    let norms = match keys.value("patch_prenorm") {
-        None => vec![false, true, true, true],
-        Some(value) => value.as_array().into_iter().flatten().map(|it| it == &json!(true)).collect(),
-    };
-    let lists = [
-        ("depths", numbers("depths", [1, 1, 9, 1])?),
-        (widths, numbers(widths, [128, 256, 512, 1024])?),
-        ("num_heads", numbers("num_heads", [4, 8, 16, 32])?),
-        ("num_groups", numbers("num_groups", [4, 8, 16, 32])?),
-        ("patch_size", numbers("patch_size", [7, 3, 3, 3])?),
-        ("patch_stride", numbers("patch_stride", [4, 2, 2, 2])?),
-        ("patch_padding", numbers("patch_padding", [3, 1, 1, 1])?),
-    ];
-    let count = lists[0].1.len();
-    if !(1..=16).contains(&count) || norms.len() != count {
-        return Err(keys.inconsistent("patch_prenorm", format!("{norms:?}"), format!("depths has {count} stages")));
-    }
-    for (key, list) in &lists {
-        let least = i64::from(*key != "patch_padding");
-        if list.len() != count || list.iter().any(|it| !(least..=1 << 16).contains(it)) {
-            let must = format!("must be {count} numbers from {least} on, as depths has");
-            return Err(keys.inconsistent(key, format!("{list:?}"), must));
-        }
-    }
-    let at = |list: usize, stage: usize| lists[list].1[stage];
-    let stage = |number: usize| {
-        let width = at(1, number);
-        divides(keys, "num_heads", at(2, number), lists[1].0, width)?;
-        divides(keys, "num_groups", at(3, number), lists[1].0, width)?;
-        Ok(StageConfig {
-            depth: at(0, number).min(4096),
-            width,
-            num_heads: at(2, number),
-            num_groups: at(3, number),
-            kernel: at(4, number),
-            stride: at(5, number),
-            padding: at(6, number),
-            norm_first: norms[number],
-        })
-    };
-    (0..count).map(stage).collect()
 }
 
 #[cfg(test)]

@@ -21,8 +21,8 @@ impl Architecture for GrootConfig {
         network::specs(self)
     }
 
-    fn input(&self) -> FeatureInput {
-        self.input.clone()
+    fn inputs(&self) -> Vec<FeatureInput> {
+        vec![self.input.clone()]
     }
 
     fn columns(&self) -> Vec<Column> {

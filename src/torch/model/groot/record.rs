@@ -31,7 +31,7 @@ impl PolicyNetwork for Network {
         rows: &[SampleRow],
         noise: &Noise,
         flow: &FlowSettings,
-        _input: &FeatureInput,
+        _inputs: &[FeatureInput],
     ) -> FoundationTape {
         let mut tape = Tape::new();
         let GrootConfig { options, .. } = &self.config;

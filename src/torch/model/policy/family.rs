@@ -22,8 +22,8 @@ pub(in crate::model) trait Architecture: RobotPolicy + Clone + Debug + Send + Sy
     /// Its parameters, under their names in `model.safetensors`.
     fn specs(&self) -> Vec<ParamSpec>;
 
-    /// Returns what it takes from the tower of pictures.
-    fn input(&self) -> FeatureInput;
+    /// Returns what it takes from each tower.
+    fn inputs(&self) -> Vec<FeatureInput>;
 
     /// Returns what it reads of samples.
     fn columns(&self) -> Vec<Column>;
@@ -51,7 +51,7 @@ pub(in crate::model) trait PolicyNetwork {
         rows: &[SampleRow],
         noise: &Self::Noise,
         flow: &FlowSettings,
-        input: &FeatureInput,
+        inputs: &[FeatureInput],
     ) -> FoundationTape;
 }
 
@@ -59,14 +59,14 @@ pub(in crate::model) trait PolicyNetwork {
 #[derive(Clone, Debug)]
 pub(in crate::model) struct PolicyFamily<A> {
     config: A,
-    inputs: [FeatureInput; 1],
+    inputs: Vec<FeatureInput>,
     flow: FlowSettings,
 }
 
 impl<A: Architecture> PolicyFamily<A> {
     /// The policy with the mean square error of a run without a seed.
     pub fn new(config: A) -> PolicyFamily<A> {
-        let (inputs, flow) = ([config.input()], FlowSettings::default());
+        let (inputs, flow) = (config.inputs(), FlowSettings::default());
         PolicyFamily { config, inputs, flow }
     }
 
@@ -139,7 +139,7 @@ impl<A: Architecture> PolicyModel<A> {
 
     /// Records forward and loss of a micro-batch with this noise.
     pub fn record_with(&self, batch: &MicroBatch, noise: &<A::Network as PolicyNetwork>::Noise) -> FoundationTape {
-        self.network.record(batch, &samples_of(batch), noise, &self.family.flow, &self.family.inputs[0])
+        self.network.record(batch, &samples_of(batch), noise, &self.family.flow, &self.family.inputs)
     }
 }
 

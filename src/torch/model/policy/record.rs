@@ -35,7 +35,7 @@ impl PolicyNetwork for Network {
         rows: &[SampleRow],
         noise: &Noise,
         flow: &FlowSettings,
-        input: &FeatureInput,
+        inputs: &[FeatureInput],
     ) -> FoundationTape {
         let mut tape = Tape::new();
         let PolicyOptions { noise_draws, insulate, flow_weight, .. } = self.config.options;
@@ -44,7 +44,7 @@ impl PolicyNetwork for Network {
         let mut layout = Layout::new(&self.config, &batch.cu_seqlens, &targets, num_draws, self.kind, self.device);
         layout.insulate = insulate;
         let layout = Rc::new(layout);
-        let (features, mut x) = self.record_prefix(&mut tape, batch, &layout, input);
+        let (features, mut x) = self.record_prefix(&mut tape, batch, &layout, &inputs[0]);
         let flowing = Flowing::new(self, batch, rows, noise, num_draws);
         let (mut actions, condition) = self.record_actions(&mut tape, batch, &flowing, num_draws);
         for (number, layer) in self.layers.iter().enumerate() {

@@ -23,13 +23,13 @@ impl Architecture for PolicyConfig {
         embed::specs(self).into_iter().chain(layers).chain(head::specs(self)).collect()
     }
 
-    fn input(&self) -> FeatureInput {
-        FeatureInput {
+    fn inputs(&self) -> Vec<FeatureInput> {
+        vec![FeatureInput {
             tower: Tower::Vision,
             num_tensors: 1,
             width: self.text.width,
             placeholders: vec![self.image_token],
-        }
+        }]
     }
 
     fn columns(&self) -> Vec<Column> {

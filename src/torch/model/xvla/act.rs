@@ -58,19 +58,16 @@ impl SoftPrompted {
     }
 
     fn see(&self, Observed { columns, cu_seqlens, features }: Observed<'_>) -> Seen {
-        let Network { config, language, maps, prompts, device, kind, .. } = &self.network;
+        let Network { config, tokens: embed, language, maps, prompts, device, kind, .. } = &self.network;
         let tokens = columns.get(INPUT_IDS).to_device(*device);
         let ids = Vec::<i64>::try_from(tokens.to_device(Device::Cpu)).expect("a row of integers");
         let layout = Layout::new(config, &ids, cu_seqlens, 1, *device);
-        let mut x = language.tokens.part.look_up(&tokens);
+        let mut x = embed.part.look_up(&tokens);
         if let Some(features) = features.first() {
             let rows = tokens.eq(config.image_token).nonzero().squeeze_dim(1);
             x = x.index_copy(0, &rows, &features.to_device(*device).to_kind(*kind));
         }
-        let mut encoded = language.positions.part.forward(&or_zeros(&x, &layout.encoded), &layout.places);
-        for (attention, mlp) in &language.layers {
-            encoded = mlp.part.forward(&attention.part.forward(&encoded, &layout.texts));
-        }
+        let encoded = language.forward(&x, &layout.texts, or_zeros);
         let domains = columns.get(DOMAIN).to_device(*device);
         let mut parts = vec![maps[0].part.forward(&encoded, &domains, &layout.encoded_lens)];
         if let Some(rows) = &layout.views {

@@ -2,8 +2,8 @@
 
 use loongforge_core::data::policy::ActionSpace;
 
+use crate::model::bart::BartConfig;
 use crate::model::policy::PolicyOptions;
-use crate::nn::Activation;
 use crate::params::{Init, ParamSpec};
 
 /// The epsilon of all layer norms.
@@ -48,24 +48,6 @@ pub struct XvlaConfig {
     pub options: PolicyOptions,
 }
 
-/// BART's encoder (Lewis et al. 2019; `BartEncoder` of transformers): norms are behind their branches.
-#[derive(Clone, Debug, PartialEq)]
-pub struct BartConfig {
-    pub vocab_size: i64,
-    /// The token that fills up prompts. Its row of the table is not trained.
-    pub pad_token: i64,
-    pub width: i64,
-    pub num_layers: i64,
-    pub num_heads: i64,
-    pub mlp_dim: i64,
-    pub max_positions: i64,
-    pub activation: Activation,
-    /// What embeddings are multiplied with.
-    pub scale: f64,
-    /// The standard deviation of random weights.
-    pub std: f64,
-}
-
 /// Parts that are not trained.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FrozenParts {
@@ -80,11 +62,6 @@ impl XvlaConfig {
     /// Numbers of an action of the model.
     pub fn action_dim(&self) -> i64 {
         self.space.dim() as i64
-    }
-
-    /// What the names of the parameters of the encoder of language begin with.
-    pub(super) fn language_prefix(&self) -> String {
-        format!("{}vlm.language_model.encoder.", self.prefix)
     }
 
     /// What the names of the transformer's parameters begin with.

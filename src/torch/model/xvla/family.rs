@@ -22,13 +22,13 @@ impl Architecture for XvlaConfig {
         network::specs(self)
     }
 
-    fn input(&self) -> FeatureInput {
-        FeatureInput {
+    fn inputs(&self) -> Vec<FeatureInput> {
+        vec![FeatureInput {
             tower: Tower::Vision,
             num_tensors: 1,
             width: self.language.width,
             placeholders: vec![self.image_token],
-        }
+        }]
     }
 
     fn columns(&self) -> Vec<Column> {
@@ -41,9 +41,8 @@ impl Architecture for XvlaConfig {
     fn shape(&self) -> FoundationShape {
         let XvlaConfig { width, depth, mlp_dim, language, .. } = self;
         let of_blocks = depth * (4 * width * width + 2 * width * mlp_dim);
-        let of_language =
-            language.num_layers * (4 * language.width * language.width + 2 * language.width * language.mlp_dim);
-        let attention = 2 * (depth * width + language.num_layers * language.width);
+        let of_language = language.encoder.multiplied(language.width, 1);
+        let attention = 2 * (depth * width + language.encoder.num_layers * language.width);
         let aside = self.specs().into_iter().filter(|spec| !spec.is_linear).map(|spec| spec.name);
         FoundationShape {
             width: language.width,

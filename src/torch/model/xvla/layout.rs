@@ -4,19 +4,18 @@
 //! of noise, actions, what the encoder has made, the features of the other pictures, and the prompts of the domain. A picture that a
 //! sample lacks is rows of zeros.
 
+use std::rc::Rc;
+
 use tch::{Device, Tensor};
 
 use super::config::XvlaConfig;
-use super::language::OFFSET;
+use crate::model::bart::Sequences;
 use crate::nn::{Mask, PackedAttention};
 
 /// What all layers read of a micro-batch beside their rows.
 pub(super) struct Layout {
-    /// For each row of the encoder its row among all tokens, behind which is a row of zeros.
-    pub encoded: Tensor,
-    /// Entries of the encoder's table of positions.
-    pub places: Tensor,
-    pub texts: PackedAttention,
+    /// The encoder's rows among all tokens, behind which is a row of zeros.
+    pub texts: Rc<Sequences>,
     /// Rows of the encoder of each sample.
     pub encoded_lens: Vec<i64>,
     /// For each row of other pictures its row among all tokens, behind which is a row of zeros; `None`: samples have one picture.
@@ -37,7 +36,7 @@ impl Layout {
     /// Samples' tokens `ids` end at `cu_seqlens` `[0, …, T]`; each has `num_draws` groups of actions.
     pub fn new(config: &XvlaConfig, ids: &[i64], cu_seqlens: &[usize], num_draws: usize, device: Device) -> Layout {
         let (of_view, num_views, zeros) = (config.view_features as usize, config.num_views as usize, ids.len() as i64);
-        let (mut encoded, mut places, mut views) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut encoded, mut views) = (Vec::new(), Vec::new());
         let (mut text_ends, mut encoded_lens) = (vec![0], Vec::new());
         for ends in cu_seqlens.windows(2) {
             let rows = || ends[0] as i64..ends[1] as i64;
@@ -48,7 +47,6 @@ impl Layout {
             encoded.extend((0..of_view).map(feature));
             encoded.extend(rows().filter(|row| !is_feature(row)));
             let len = (encoded.len() - begin) as i64;
-            places.extend(OFFSET..OFFSET + len);
             encoded_lens.push(len);
             text_ends.push(encoded.len());
             views.extend((of_view..of_view * num_views).map(feature));
@@ -78,9 +76,7 @@ impl Layout {
         }
         let index = |rows: &[i64]| Tensor::from_slice(rows).to_device(device);
         Layout {
-            encoded: index(&encoded),
-            places: index(&places),
-            texts: PackedAttention::new(&text_ends, Mask::Full, device),
+            texts: Rc::new(Sequences::new(&encoded, &text_ends, Mask::Full, device)),
             encoded_lens,
             views: (num_others > 0).then(|| index(&views)),
             view_lens: vec![num_others; num_samples as usize],

@@ -4,7 +4,7 @@
 //!
 //! 1. `config.rs` is a policy as data; which `config.json` says what is `family/xvla.rs`'s.
 //! 2. `layout.rs` finds the rows of a micro-batch's samples in both transformers.
-//! 3. `language.rs` is BART's encoder, `domain.rs` a map of each domain, `actions.rs` makes rows of actions and actions of rows,
+//! 3. `domain.rs` is a map of each domain, `actions.rs` makes rows of actions and actions of rows,
 //!    `block.rs` is a block of the transformer, `network.rs` has all of them.
 //! 4. `loss.rs` is the loss of an action space; `record.rs` puts everything on a tape; `family.rs` is the foundation.
 //! 5. `act.rs` makes actions of one noise.
@@ -15,7 +15,6 @@ mod block;
 mod config;
 mod domain;
 mod family;
-mod language;
 mod layout;
 mod loss;
 mod network;
@@ -23,4 +22,4 @@ mod record;
 #[cfg(test)]
 mod tests;
 
-pub use config::{BartConfig, FrozenParts, XvlaConfig};
+pub use config::{FrozenParts, XvlaConfig};

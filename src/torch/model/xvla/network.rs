@@ -8,16 +8,18 @@ use super::actions::{self, ActionDecoder, ActionEncoder};
 use super::block::{self, Block, linear_specs};
 use super::config::XvlaConfig;
 use super::domain::DomainLinear;
-use super::language::{self, Language};
 use super::layout::Layout;
+use crate::model::bart::{Encoder, Tokens};
 use crate::model::tower_blocks::Part;
 use crate::native::embedding;
 use crate::nn::{Linear, take_rows};
-use crate::params::{Init, ParamSpec, ParamStore, Scope};
+use crate::params::{Init, ParamSpec, ParamStore, Scope, StoredTensor};
 use crate::tape::Policy;
 
 /// The maps of what the encoder has made, and of other pictures.
 const MAPS: [&str; 2] = ["vlm_proj", "aux_visual_proj"];
+/// The table of tokens, and its other name, both in Florence-2's language model.
+const TABLE: [&str; 2] = ["encoder.embed_tokens.weight", "shared.weight"];
 const POSITIONS: &str = "pos_emb";
 const PROMPTS: &str = "soft_prompt_hub";
 
@@ -39,7 +41,8 @@ pub(super) struct Positions(Tensor);
 /// A policy on its parameters.
 pub(in crate::model) struct Network {
     pub(super) config: XvlaConfig,
-    pub(super) language: Language,
+    pub(super) tokens: Part<Tokens>,
+    pub(super) language: Encoder,
     pub(super) maps: [Part<Map>; 2],
     pub(super) encoder: Part<ActionEncoder>,
     /// `None` where domains have none.
@@ -60,7 +63,7 @@ pub(super) fn specs(config: &XvlaConfig) -> Vec<ParamSpec> {
         false => linear_specs(&prefix, name, inputs, width),
     };
     let table = |name: &str, shape: &[i64]| ParamSpec::new(format!("{prefix}{name}"), shape, Init::Normal(0.02));
-    let mut specs = language::specs(config);
+    let mut specs = config.of_language(language_specs(config));
     let mut own: Vec<ParamSpec> = MAPS.iter().flat_map(|name| map(name)).collect();
     own.push(table(POSITIONS, &[1, config.max_rows, width]));
     specs.extend(config.of_transformer(own));
@@ -71,6 +74,15 @@ pub(super) fn specs(config: &XvlaConfig) -> Vec<ParamSpec> {
     specs.extend((0..config.depth).flat_map(|number| block::specs(config, number)));
     specs.extend(actions::specs(config));
     specs
+}
+
+/// The parameters of the encoder of language.
+fn language_specs(config: &XvlaConfig) -> Vec<ParamSpec> {
+    let table = Tokens::spec(&config.language, TABLE[0]);
+    // The reference stores the table twice, or once under either name.
+    let shared = StoredTensor::repeated(&format!("{}{}", config.language.prefix, TABLE[1]), &table.shape);
+    let pieces = [table.pieces.clone(), vec![shared]].concat();
+    std::iter::once(table.stored_as(pieces)).chain(Encoder::specs(&config.language)).collect()
 }
 
 impl Network {
@@ -85,7 +97,10 @@ impl Network {
         let prompts =
             |scope: &Scope<'_>| Prompts { table: scope.take(&format!("{PROMPTS}.weight")), width: config.width };
         Network {
-            language: Language::new(config, params),
+            tokens: Part::new(params, config.language.prefix.as_str(), |scope| {
+                Tokens::new(&config.language, scope, TABLE[0], Some(config.image_token))
+            }),
+            language: Encoder::new(&config.language, params),
             maps: MAPS.map(|name| Part::new(params, prefix, |scope| map(name, scope))),
             encoder: Part::new(params, prefix, |scope| ActionEncoder::new(config, scope, device)),
             prompts: (config.num_prompts > 0).then(|| Part::new(params, prefix, prompts)),

@@ -34,7 +34,7 @@ impl PolicyNetwork for Network {
         rows: &[SampleRow],
         noise: &Noise,
         flow: &FlowSettings,
-        input: &FeatureInput,
+        inputs: &[FeatureInput],
     ) -> FoundationTape {
         let mut tape = Tape::new();
         let PolicyOptions { noise_draws, insulate, .. } = self.config.options;
@@ -42,7 +42,7 @@ impl PolicyNetwork for Network {
         let ids = batch.input_ids();
         let layout = Rc::new(Layout::new(&self.config, &ids, &batch.cu_seqlens, num_draws, self.device));
         let domains = Rc::new(batch.columns.get(DOMAIN).to_device(self.device));
-        let (features, x) = self.record_tokens(&mut tape, batch, &ids, input);
+        let (features, x) = self.record_tokens(&mut tape, batch, &ids, &inputs[0]);
         let mut parts = vec![self.record_actions(&mut tape, batch, noise, &domains)];
         parts.extend(self.record_seen(&mut tape, x, &layout, &domains, insulate));
         let predicted = self.record_transformer(&mut tape, parts, &layout, &domains);
@@ -64,9 +64,9 @@ impl Network {
         input: &FeatureInput,
     ) -> (Vec<Slot>, Slot) {
         let tokens = batch.columns.get(INPUT_IDS).to_device(self.device);
-        let part = self.language.tokens.part.clone();
+        let part = self.tokens.part.clone();
         let look_up = move |_: &[Tensor]| vec![part.look_up(&tokens)];
-        let x = tape.run("embed", &self.language.tokens.ids, self.policy, &[], 1, look_up)[0];
+        let x = tape.run("embed", &self.tokens.ids, self.policy, &[], 1, look_up)[0];
         if batch.num_features.first().is_none_or(|count| *count == 0) {
             return (Vec::new(), x);
         }
@@ -84,7 +84,7 @@ impl Network {
         domains: &Rc<Tensor>,
         insulate: bool,
     ) -> Vec<Slot> {
-        let encoded = self.record_language(tape, x, layout);
+        let encoded = self.language.record(tape, self.policy, x, &layout.texts, or_zeros);
         let mut parts = Vec::new();
         let free = move |x: &Tensor| if insulate { x.detach() } else { x.shallow_clone() };
         let [map, of_views] = &self.maps;
@@ -105,23 +105,6 @@ impl Network {
             parts.extend(tape.run("prompts", &prompts.ids, self.policy, &[], 1, forward));
         }
         parts
-    }
-
-    /// The states of the first pictures and the texts behind the encoder of language.
-    fn record_language(&self, tape: &mut Tape, x: Slot, layout: &Rc<Layout>) -> Slot {
-        let policy = self.policy;
-        let (part, at) = (self.language.positions.part.clone(), layout.clone());
-        let forward = move |reads: &[Tensor]| vec![part.forward(&or_zeros(&reads[0], &at.encoded), &at.places)];
-        let mut x = tape.run("positions of language", &self.language.positions.ids, policy, &[x], 1, forward)[0];
-        for (number, (attention, mlp)) in self.language.layers.iter().enumerate() {
-            let (part, at) = (attention.part.clone(), layout.clone());
-            let forward = move |reads: &[Tensor]| vec![part.forward(&reads[0], &at.texts)];
-            x = tape.run(format!("language {number} attention"), &attention.ids, policy, &[x], 1, forward)[0];
-            let part = mlp.part.clone();
-            let forward = move |reads: &[Tensor]| vec![part.forward(&reads[0])];
-            x = tape.run(format!("language {number} mlp"), &mlp.ids, policy, &[x], 1, forward)[0];
-        }
-        x
     }
 
     /// The rows of noised actions.

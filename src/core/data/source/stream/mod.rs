@@ -109,6 +109,11 @@ impl Source {
         self.layout.is_conversation()
     }
 
+    /// Returns whether samples are texts of any length.
+    pub fn is_text(&self) -> bool {
+        self.layout.is_text()
+    }
+
     /// Returns whether samples are pictures and clips with captions.
     pub fn is_captioned(&self) -> bool {
         self.layout == Layout::Captioned

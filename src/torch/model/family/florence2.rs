@@ -1,0 +1,38 @@
+//! Florence-2 (`Florence2ForConditionalGeneration`): DaViT's tower before BART, whose encoder reads a picture and a prompt and whose
+//! decoder writes the answer.
+
+use std::sync::Arc;
+
+use loongforge_core::message::Tower;
+use serde_json::json;
+
+use super::{bart, davit};
+use crate::model::bart::EncoderDecoderFamily;
+use crate::model::config::{CarriedParts, ModelConfig, Tokens};
+use crate::model::keys::{Keys, ModelConfigError};
+use crate::model::towers::{ModelTower, Towers};
+use crate::model::tree_names::TreeNames;
+
+const TOWER: &str = "model.vision_tower.";
+const PROJECTOR: &str = "model.multi_modal_projector.";
+const LANGUAGE: &str = "model.language_model.";
+
+pub(in crate::model) fn read(keys: &Keys<'_>) -> Result<ModelConfig, ModelConfigError> {
+    keys.only("tie_word_embeddings", &[json!(true)])?;
+    let tower = davit::read(&keys.section("vision_config")?, [TOWER, PROJECTOR], false)?;
+    let text = keys.section("text_config")?;
+    let both = bart::read(&text, LANGUAGE, tower.outputs)?;
+    // The class's.
+    let filled = keys.filled(&json!({"image_token_id": 51_289}));
+    let image_token = Tokens::id(&keys.instead(&filled), "image_token_id", both.vocab_size)?;
+    let both = bart::read_both(&text, both, Some(image_token))?;
+    let encoder = ModelTower { tower: Tower::Vision, family: Arc::new(tower), placeholders: vec![image_token] };
+    Ok(ModelConfig {
+        model_type: "florence2".into(),
+        foundation: Arc::new(EncoderDecoderFamily::new(both)),
+        low_noise: None,
+        towers: Towers::new(vec![encoder]),
+        tree: TreeNames::default(),
+        carried: CarriedParts::default(),
+    })
+}
