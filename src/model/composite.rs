@@ -188,6 +188,22 @@ pub(crate) fn put_image_token(json: &mut Value, folder: &Path) {
     }
 }
 
+/// Adds the tokens that answers of a model with an encoder and a decoder are made to begin and end with, where its config does not say:
+/// transformers keeps them in `generation_config.json`.
+pub(crate) fn put_forced_tokens(json: &mut Value, folder: &Path) {
+    let text = json.get("text_config").and_then(Value::as_object);
+    let Some(text) = text.filter(|_| ModelCard::of(json).encoder_decoder().is_some()) else { return };
+    let keys = ["forced_bos_token_id", "forced_eos_token_id"].into_iter().filter(|key| !text.contains_key(*key));
+    let keys: Vec<&str> = keys.collect();
+    let read = || loongforge_core::files::read_text(&folder.join("generation_config.json")).ok();
+    let Some(own) = read().and_then(|text| serde_json::from_str::<Value>(&text).ok()) else { return };
+    for key in keys {
+        if let Some(id) = own[key].as_u64() {
+            json["text_config"][key] = json!(id);
+        }
+    }
+}
+
 /// `None` where the folder has no `tokenizer.json` or `added_tokens.json` that knows one.
 fn image_token(folder: &Path) -> Option<u64> {
     let file = |name: &str| -> Option<Value> {
@@ -205,6 +221,19 @@ fn image_token(folder: &Path) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn forced_tokens_are_those_of_generation() {
+        let folder = tempfile::tempdir().unwrap();
+        let own = json!({"forced_bos_token_id": 0, "forced_eos_token_id": 2, "num_beams": 3});
+        std::fs::write(folder.path().join("generation_config.json"), own.to_string()).unwrap();
+        let mut config = json!({"model_type": "florence2", "text_config": {"forced_eos_token_id": null}});
+        put_forced_tokens(&mut config, folder.path());
+        assert_eq!(config["text_config"], json!({"forced_bos_token_id": 0, "forced_eos_token_id": null}));
+        let mut other = json!({"model_type": "qwen3_vl", "text_config": {}});
+        put_forced_tokens(&mut other, folder.path());
+        assert_eq!(other["text_config"], json!({}));
+    }
 
     fn map(value: Value) -> serde_json::Map<String, Value> {
         value.as_object().unwrap().clone()

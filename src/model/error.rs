@@ -33,9 +33,9 @@ pub enum FolderError {
          or simpo, which have no reference"
     )]
     ReferenceOfTowers { model_type: String },
-    #[error("{key}: {model_type} is no language model; leave it out")]
+    #[error("{key}: it is for language models that are one decoder, and {model_type} is none; leave it out")]
     NotOfTokens { key: &'static str, model_type: String },
-    #[error("train.preference: {model_type} gives no answers; leave it out")]
+    #[error("train.preference: it is for language models that are one decoder, and {model_type} is none; leave it out")]
     NoAnswers { model_type: String },
     #[error("{path}: {key} is {found:?}: {known}")]
     Pipeline { path: PathBuf, key: &'static str, found: String, known: String },

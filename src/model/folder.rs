@@ -2,7 +2,9 @@
 
 use crate::model::alike;
 use crate::model::beside::{TOKENIZER, find_media, find_text_tokenizer, has_preprocessor};
-use crate::model::composite::{fit_deepstack, has_parts, network_of, put_image_token, put_parts, put_text, section_of};
+use crate::model::composite::{
+    fit_deepstack, has_parts, network_of, put_forced_tokens, put_image_token, put_parts, put_text, section_of,
+};
 use crate::model::decoder_keys::apply_decoder_keys;
 use crate::model::diffusers::{self, read_json};
 use crate::model::error::FolderError;
@@ -135,6 +137,7 @@ impl ModelFolder {
 
     fn understand(path: &Path, mut json: Value) -> Result<Self, FolderError> {
         put_image_token(&mut json, path);
+        put_forced_tokens(&mut json, path);
         // What the pipeline reads is not in published configs.
         if json["text"].is_null()
             && let Some(text) = ModelCard::of(&json).text_defaults()

@@ -3,12 +3,12 @@
 use crate::fixture::{Fixture, Pictures};
 use crate::layouts::compare;
 use crate::resume::run_in;
+use loongforge::ModelFolder;
+use loongforge::core::data::ProcessorOptions;
 use loongforge::core::schedule::EvaluationSummary;
-use loongforge::eval::generator::Reader;
 use serde_json::{Value, json};
 use std::fs;
 use std::process::{Command, Output};
-use tch::Device;
 
 const FIRST_TOKEN: usize = 264;
 const ADDED: [&str; 8] = ["<s>", "<pad>", "</s>", "<image>", "<loc_0>", "<loc_1>", "<loc_2>", "<loc_3>"];
@@ -105,8 +105,10 @@ fn outputs(fixture: &Fixture, own: &[&str]) -> Vec<(u64, Vec<i64>)> {
     let (_, evaluated) = fixture.run_evaluated(&[&[path.as_str()], &common[..], own].concat(), None);
     let last: &EvaluationSummary = evaluated.last().unwrap();
     assert!(last.sets[0].loss().is_finite() && last.sets[0].found.num_correct.is_some(), "{last:?}");
-    let outputs = last.sets[0].found.outputs.iter();
-    outputs.map(|(id, tokens)| (id.0, tokens.iter().map(|token| i64::from(*token)).collect())).collect()
+    let mut outputs: Vec<(u64, Vec<i64>)> =
+        last.sets[0].found.outputs.iter().map(|(id, tokens)| (id.0, tokens.clone())).collect();
+    outputs.sort();
+    outputs
 }
 
 #[test]
@@ -118,19 +120,22 @@ fn checkpoints_answer_as_the_run_that_made_them() {
     let bos = FIRST_TOKEN as i64;
     assert!(found.iter().all(|(_, tokens)| tokens[0] == bos && tokens.len() <= 5), "{found:?}");
     let checkpoint = fixture.path().join("run/checkpoints/step-00000003");
-    let reader = Reader::open(&checkpoint, Device::Cpu).unwrap();
-    let lines = fs::read_to_string(fixture.path().join("data/held_out.jsonl")).unwrap();
-    for (line, (_, tokens)) in lines.lines().zip(&found) {
-        let sample: Value = serde_json::from_str(line).unwrap();
-        let image = fixture.path().join("data").join(sample["images"][0].as_str().unwrap());
-        let text = sample["messages"][0]["content"].as_str().unwrap().replace("<image>", "");
-        let question = reader.question(text.trim(), &[image], &[]).unwrap();
-        let answers = reader.answer(&[&question], 6, None).unwrap();
-        assert_eq!(answers, [reader.processor().tokenizer().decode(tokens).unwrap()]);
+    let folder = ModelFolder::open_plain(&checkpoint).unwrap();
+    let processor = folder.processor(&ProcessorOptions::default()).unwrap();
+    let answers = fixture.path().join("answers.jsonl");
+    let [from, to] = [&checkpoint, &answers].map(|path| path.display().to_string());
+    let ask = ["generate", &from, "--prompts", "data/held_out.jsonl", "-o", &to, "--max-new-tokens", "6"];
+    let asked = loongforge(&fixture, &ask);
+    assert!(asked.status.success(), "{}", String::from_utf8_lossy(&asked.stderr));
+    let answers = fs::read_to_string(answers).unwrap();
+    assert_eq!(answers.lines().count(), 8);
+    for (line, (_, tokens)) in answers.lines().zip(&found) {
+        let line: Value = serde_json::from_str(line).unwrap();
+        assert_eq!(line["answer"], processor.tokenizer().decode(tokens).unwrap());
     }
     // Places are text, and what is around an answer is not.
     let places = [bos, 49, FIRST_TOKEN as i64 + 5, FIRST_TOKEN as i64 + 2];
-    assert_eq!(reader.processor().tokenizer().decode(&places).unwrap(), "1<loc_1>");
+    assert_eq!(processor.tokenizer().decode(&places).unwrap(), "1<loc_1>");
     // Ranks that gather parameters read a row for each token, and answer alike.
     fs::remove_dir_all(fixture.path().join("run")).unwrap();
     let gathered = outputs(&fixture, &["pools.foundation.replicas=2", "pools.foundation.zero=3"]);
@@ -158,7 +163,6 @@ fn what_it_cannot_do_is_refused_by_name() {
         (&["train.label_smoothing=0.1"], "train.label_smoothing"),
         (&["train.loss_weighting=square"], "train.loss_weighting"),
         (&["train.neftune_alpha=5"], "train.neftune_alpha"),
-        (&["model.overrides={text_config.max_position_embeddings: 8}"], "positions for 8"),
         (&["model.overrides={vision_config.max_position_embeddings: 3}"], "positions are for 3"),
     ] {
         let checked = loongforge(&fixture, &[&["check", "run.yaml"], overrides].concat());
@@ -166,6 +170,10 @@ fn what_it_cannot_do_is_refused_by_name() {
         assert_eq!(checked.status.code(), Some(2), "{overrides:?}: {told}");
         assert!(told.contains(expected), "{overrides:?}: {told}");
     }
+    let short =
+        loongforge(&fixture, &["check", "run.yaml", "model.overrides={text_config.max_position_embeddings: 8}"]);
+    let told = format!("{}{}", String::from_utf8_lossy(&short.stdout), String::from_utf8_lossy(&short.stderr));
+    assert!(told.contains("tokens, and the model has positions for 8"), "{told}");
     let checked = loongforge(&fixture, &["check", "run.yaml"]);
     assert!(checked.status.success(), "{}", String::from_utf8_lossy(&checked.stderr));
     // GR00T N1.6, whose policy is not there.

@@ -13,8 +13,9 @@ pub struct Sample {
     /// [num_tokens]; the model's image token stands for every feature of pictures and of videos, its audio token
     /// for every feature of recordings.
     pub input_ids: Vec<i64>,
-    /// [3, num_tokens], rows of frames, rows, columns, from 0 in each of `meta.document_lens()`; equal rows where
-    /// positions have one axis. Real numbers, as Qwen3-Omni counts time; they are whole everywhere else.
+    /// [3, num_tokens], rows of frames, rows, columns, from 0 in each of `meta.document_lens()`, and once more where a decoder of
+    /// its own reads the answer; equal rows where positions have one axis. Real numbers, as Qwen3-Omni counts time; they are whole
+    /// everywhere else.
     pub position_ids: Vec<f32>,
     /// [num_tokens]; the next token where it counts, [`IGNORE_INDEX`] elsewhere.
     pub targets: Vec<i64>,

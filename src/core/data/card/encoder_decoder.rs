@@ -2,8 +2,6 @@
 
 use serde_json::Value as Json;
 
-use crate::data::media::dropped;
-
 /// How samples of such a model are made. A sample is its prompt and then the tokens before those of its answer; where these begin,
 /// positions restart.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,8 +26,16 @@ impl EncoderDecoder {
         // The class's defaults.
         let number = |key: &str, default: i64| text[key].as_i64().unwrap_or(default);
         let start_token = number("decoder_start_token_id", 2);
-        let note =
-            dropped(vision, text).map(|rates| format!("the model is trained without {rates} of its config.json"));
+        let with_default = |section: &Json, key: &str| {
+            let mut filled = section.clone();
+            if filled.is_object() && filled[key].is_null() {
+                filled[key] = 0.1.into();
+            }
+            filled
+        };
+        let (of_tower, of_text) = (with_default(vision, "drop_path_rate"), with_default(text, "dropout"));
+        let note = dropped(&of_tower, &of_text)
+            .map(|rates| format!("the model is trained without {rates} of its config.json"));
         Some(Self {
             start_token,
             max_positions: text["max_position_embeddings"].as_u64().unwrap_or(1024) as usize,
@@ -42,4 +48,13 @@ impl EncoderDecoder {
             note,
         })
     }
+}
+
+/// What training goes without: names of keys of `vision` and `text`, with their rates; none where there is no such rate.
+pub(in crate::data) fn dropped(vision: &Json, text: &Json) -> Option<String> {
+    let keys =
+        [(vision, "drop_path_rate"), (text, "dropout"), (text, "attention_dropout"), (text, "activation_dropout")];
+    let rates = keys.iter().filter(|(holder, key)| holder[*key].as_f64().unwrap_or(0.0) > 0.0);
+    let rates: Vec<String> = rates.map(|(holder, key)| format!("{key} {}", holder[*key])).collect();
+    (!rates.is_empty()).then(|| rates.join(", "))
 }

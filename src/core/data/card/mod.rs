@@ -14,6 +14,7 @@ use serde_json::Value as Json;
 
 pub use components::{COMPONENTS, Component, DIFFUSION, MODEL_INDEX, is_diffusion};
 pub use encoder_decoder::EncoderDecoder;
+pub(super) use encoder_decoder::dropped;
 pub use groot::{COSMOS, groot_backbone, groot_keys, is_groot};
 pub use own::{OwnTower, register_towers};
 pub use policies::{SMOLVLA, frozen_towers, has_dtype, is_policy, policy_vocabulary};

@@ -62,12 +62,3 @@ impl Convolutions {
         self.places(resolution).map(|[rows, columns]| rows * columns + 1)
     }
 }
-
-/// What training goes without: names of keys of `vision` and `text`, with their rates; none where there is no such rate.
-pub(in crate::data) fn dropped(vision: &Json, text: &Json) -> Option<String> {
-    let keys =
-        [(vision, "drop_path_rate"), (text, "dropout"), (text, "attention_dropout"), (text, "activation_dropout")];
-    let rates = keys.iter().filter(|(holder, key)| holder[*key].as_f64().unwrap_or(0.0) > 0.0);
-    let rates: Vec<String> = rates.map(|(holder, key)| format!("{key} {}", holder[*key])).collect();
-    (!rates.is_empty()).then(|| rates.join(", "))
-}

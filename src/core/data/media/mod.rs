@@ -34,7 +34,7 @@ mod video_source;
 mod words;
 
 pub use clock::Clock;
-pub(super) use davit::{Convolutions, dropped};
+pub(super) use davit::Convolutions;
 pub use expansion::{Expansion, Piece, Run, Timed};
 pub use markers::{Marker, Markers};
 #[cfg(feature = "mp4")]

@@ -215,7 +215,11 @@ impl MediaProcessor for Tiles {
         if self.thumbnail && tiles.len() > 1 {
             tiles.push(self.resize(picture, self.side, self.side)?);
         }
-        let run = Run::new(tiles.len(), self.features_side, self.features_side);
+        let run = match self.num_more {
+            0 => Run::new(tiles.len(), self.features_side, self.features_side),
+            // Not a square of places any more.
+            _ => Run::new(tiles.len(), 1, self.features_of_tile()),
+        };
         let pieces = vec![Piece::Text(self.begin.clone()), Piece::Run(run), Piece::Text(self.end.clone())];
         Ok(Expansion { media: vec![self.media(&tiles)], pieces })
     }

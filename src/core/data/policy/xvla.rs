@@ -5,9 +5,10 @@ use serde_json::Value as Json;
 
 use super::action_space::ActionSpace;
 use super::canvas::{cut, taps};
+use crate::data::card::dropped;
 use crate::data::error::DataError;
 use crate::data::lerobot::Step;
-use crate::data::media::{Convolutions, dropped};
+use crate::data::media::Convolutions;
 use crate::data::sample::Media;
 use crate::message::{Grid, Tower};
 
