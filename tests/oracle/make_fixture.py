@@ -60,6 +60,9 @@ class Reference:
             model_class = getattr(transformers, family.model)
             made = model_class.config_class(**config)
             made._attn_implementation = "eager"
+            if dtype == torch.float64:  # torch groups products of matrices in float32 and below
+                for part in (made, made.get_text_config()):
+                    part._experts_implementation = "eager"
             self.model = model_class(made)
         self.mtp = Mtp.of(self.model, family.mtp) if family.mtp else None
         randomize(self.model, seed)

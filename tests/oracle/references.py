@@ -249,6 +249,9 @@ class InternVLChat(nn.Module):
         self.vision_model = InternVit(c["vision_config"])
         self.mlp1 = nn.Sequential(nn.LayerNorm(merged), nn.Linear(merged, text), nn.GELU(), nn.Linear(text, text))
         self.language_model = decoder(c["llm_config"])
+        if c.get("tie_word_embeddings"):  # the language model's own key ties it as well
+            head = getattr(self.language_model, "output", None) or self.language_model.lm_head
+            head.weight = self.language_model.get_input_embeddings().weight
 
     def forward(self, input_ids: Tensor, pixel_values: Tensor, attention_mask=None, labels=None):
         patches = self.vision_model(pixel_values)
@@ -370,7 +373,7 @@ class LlavaOneVision15(nn.Module):
         self.c = c
         self.visual, self.model = Rice(c["vision_config"]), Qwen3Model(config)
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
-        if c["tie_word_embeddings"]:  # the model's, whatever the language model's own says
+        if c.get("tie_word_embeddings"):  # the model's, whatever the language model's own says
             self.lm_head.weight = self.model.embed_tokens.weight
 
     def forward(self, input_ids: Tensor, pixel_values: Tensor, image_grid_thw: Tensor, attention_mask=None, labels=None):

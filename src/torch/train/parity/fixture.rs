@@ -1,7 +1,6 @@
 //! Reading a fixture folder: the model's config, and the batch as one packed row.
 
-use crate::model::original_names::DeepseekV4Names;
-use crate::model::{DecoderConfig, ModelConfig, ModelConfigError, ModelTower};
+use crate::model::{DecoderConfig, DeepseekV4Names, FreshNames, ModelConfig, ModelConfigError, ModelTower};
 use crate::params::Rounding;
 use crate::train::AdamWConfig;
 use loongforge_core::message::{Grid, Tower, TowerSet};
@@ -245,11 +244,17 @@ fn items(
 
 /// The same, where the reference's names of tensors are those of a folder that transformers saved under its modules' names.
 fn under_our_names(expected: BTreeMap<String, Tensor>) -> BTreeMap<String, Tensor> {
-    let inner = |key: &'_ String| key.split_once('/').map(|(_, name)| name.to_owned());
+    let inner = |key: &String| key.split_once('/').map(|(_, name)| name.to_owned());
     let names: Vec<String> = expected.keys().filter_map(inner).collect();
-    let Some(names) = DeepseekV4Names::of(names.iter().map(String::as_str)) else { return expected };
+    let names = || names.iter().map(String::as_str);
+    let (deepseek, fresh) = (DeepseekV4Names::of(names()), FreshNames::of(names()));
+    let ours = |name: &str| match (deepseek, fresh) {
+        (Some(names), _) => names.ours(name),
+        (None, Some(names)) => names.ours(name),
+        (None, None) => name.to_owned(),
+    };
     let renamed = |key: String| match key.split_once('/') {
-        Some((quantity, name)) => format!("{quantity}/{}", names.ours(name)),
+        Some((quantity, name)) => format!("{quantity}/{}", ours(name)),
         None => key,
     };
     expected.into_iter().map(|(key, value)| (renamed(key), value)).collect()
