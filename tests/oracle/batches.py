@@ -72,16 +72,28 @@ def pixels(kind: str, vision: dict, grids: list, rng: torch.Generator) -> dict[s
     return {"pixel_values": torch.randn(patches, *shape, generator=rng), "image_grid_thw": grid}
 
 
+def tile_tokens(kind: str, config: dict, vision: dict) -> int:
+    size, patch = side(vision), vision["patch_size"]
+    size, patch = (value[0] if isinstance(value, list) else value for value in (size, patch))
+    if kind in SQUARES:
+        strategy = config.get("vision_feature_select_strategy")
+        kept = int(strategy == "full" and vision.get("model_type") != "siglip_vision_model")  # the class token
+        return (size // patch) ** 2 + kept
+    return int(size // patch * config.get("downsample_ratio", 0.5)) ** 2
+
+
 def vision_batch(kind: str, config: dict, rng: torch.Generator) -> Batch:
     """One picture in the first sequence, two in the second."""
     rows, pictures = [], []
     vision = config["image_encoder" if kind == "composed" else "vision_config"]
     in_tiles = kind in SQUARES or kind.startswith("intern")
-    tokens_a_tile = (side(vision) // vision["patch_size"]) ** 2 if kind in SQUARES else 4
-    for grids in TILES if in_tiles else GRIDS:
+    tokens_a_tile = tile_tokens(kind, config, vision) if in_tiles else 0
+    merged = vision.get("spatial_merge_size", 2)
+    in_patches = [[(height // 2 * merged, width // 2 * merged) for height, width in grids] for grids in GRIDS]
+    for grids in TILES if in_tiles else in_patches:
         tokens = words(rng, 3, 4)
         for height, width in grids:
-            count = height * width * tokens_a_tile if in_tiles else height * width // 4
+            count = height * width * tokens_a_tile if in_tiles else height * width // merged**2
             tokens += [VISION_START] + [IMAGE] * count + [VISION_END] + words(rng, 2, 3)
         made = row(tokens + words(rng, 9, 16), prompt=len(tokens))
         ids = made["input_ids"]

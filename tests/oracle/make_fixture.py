@@ -60,6 +60,9 @@ class Reference:
             model_class = getattr(transformers, family.model)
             made = model_class.config_class(**config)
             made._attn_implementation = "eager"
+            if dtype == torch.float64:  # torch groups products of matrices in float32 and below
+                for part in (made, made.get_text_config()):
+                    part._experts_implementation = "eager"
             self.model = model_class(made)
         self.mtp = Mtp.of(self.model, family.mtp) if family.mtp else None
         randomize(self.model, seed)
@@ -161,9 +164,11 @@ class Reference:
         ids, length = inputs.pop("input_ids"), single["input_ids"].shape[1]
         if self.family.kind == "paligemma":
             inputs["token_type_ids"] = torch.zeros_like(ids)  # all of it is what was asked
-        # transformers 5.17 drops the cache of Phi-3 where frequencies change, and goes on from the last token alone.
-        scaling = getattr(self.model.config, "rope_parameters", None) or {}
-        if not self.family.plain and scaling.get("rope_type") != "longrope":
+        # transformers 5.17 keeps keys of other frequencies in the cache where a text grows beyond the context, and drops Phi-3's.
+        config = self.model.config.to_dict() if hasattr(self.model, "config") else {}
+        lengths_matter = any(f'"rope_type": "{kind}"' in json.dumps(config, default=str) for kind in ("longrope", "dynamic"))
+        inputs["attention_mask"] = torch.ones_like(ids)  # else a token of the padding's id would be left out
+        if not self.family.plain and not lengths_matter:
             self.model.generation_config.eos_token_id = None
             made = self.model.generate(input_ids=ids, **inputs, max_new_tokens=NEW_TOKENS, do_sample=False, use_cache=True)
             return made[0, length:].tolist()

@@ -22,6 +22,13 @@ class RmsNorm(nn.Module):
         return self.weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps))
 
 
+def activation(c: dict, default: str):
+    """By transformers' names."""
+    from transformers.activations import ACT2FN
+
+    return ACT2FN[c.get("hidden_act") or default]
+
+
 def rotate(x: Tensor, angles: Tensor) -> Tensor:
     """Turns the pairs (i, i + half) of the last dimension of x [..., S, H, D] by angles [..., S, D / 2]."""
     angles = torch.cat([angles, angles], -1).unsqueeze(-2)
@@ -124,6 +131,7 @@ class InternLM2Block(nn.Module):
             "w1": nn.Linear(width, inner, bias=False), "w3": nn.Linear(width, inner, bias=False),
             "w2": nn.Linear(inner, width, bias=False),
         })
+        self.act = activation(c, "silu")
         self.attention_norm, self.ffn_norm = (RmsNorm(width, c["rms_norm_eps"]) for _ in range(2))
 
     def forward(self, x: Tensor, angles: Tensor, mask: Tensor) -> Tensor:
@@ -132,7 +140,7 @@ class InternLM2Block(nn.Module):
         q, k, v = fused[..., :-2, :].flatten(2, 3), fused[..., -2, :], fused[..., -1, :]
         x = x + self.attention["wo"](attend(rotate(q, angles), rotate(k, angles), v, mask))
         normed = self.ffn_norm(x)
-        return x + self.feed_forward["w2"](F.silu(self.feed_forward["w1"](normed)) * self.feed_forward["w3"](normed))
+        return x + self.feed_forward["w2"](self.act(self.feed_forward["w1"](normed)) * self.feed_forward["w3"](normed))
 
 
 class InternLM2(nn.Module):
@@ -183,6 +191,7 @@ class InternVitBlock(nn.Module):
         if c["qk_normalization"]:
             self.attn.update({"q_norm": RmsNorm(width, eps), "k_norm": RmsNorm(width, eps)})
         self.mlp = nn.ModuleDict({"fc1": nn.Linear(width, c["intermediate_size"]), "fc2": nn.Linear(c["intermediate_size"], width)})
+        self.act = activation(c, "gelu")
 
     def forward(self, x: Tensor) -> Tensor:
         q, k, v = self.attn["qkv"](self.norm1(x)).chunk(3, -1)
@@ -191,7 +200,7 @@ class InternVitBlock(nn.Module):
         q, k, v = (part.unflatten(-1, (self.heads, -1)) for part in (q, k, v))
         everything = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool)
         x = x + self.ls1 * self.attn["proj"](attend(q, k, v, everything))
-        return x + self.ls2 * self.mlp["fc2"](F.gelu(self.mlp["fc1"](self.norm2(x))))
+        return x + self.ls2 * self.mlp["fc2"](self.act(self.mlp["fc1"](self.norm2(x))))
 
 
 class InternVit(nn.Module):
@@ -240,6 +249,9 @@ class InternVLChat(nn.Module):
         self.vision_model = InternVit(c["vision_config"])
         self.mlp1 = nn.Sequential(nn.LayerNorm(merged), nn.Linear(merged, text), nn.GELU(), nn.Linear(text, text))
         self.language_model = decoder(c["llm_config"])
+        if c.get("tie_word_embeddings"):  # the language model's own key ties it as well
+            head = getattr(self.language_model, "output", None) or self.language_model.lm_head
+            head.weight = self.language_model.get_input_embeddings().weight
 
     def forward(self, input_ids: Tensor, pixel_values: Tensor, attention_mask=None, labels=None):
         patches = self.vision_model(pixel_values)
@@ -300,12 +312,13 @@ class RiceBlock(nn.Module):
         self.norm1, self.norm2 = (nn.LayerNorm(width, eps=c["layer_norm_eps"]) for _ in range(2))
         self.attn = nn.ModuleDict({"qkv": nn.Linear(width, 3 * width), "proj": nn.Linear(width, width)})
         self.mlp = nn.ModuleDict({"fc1": nn.Linear(width, c["intermediate_size"]), "fc2": nn.Linear(c["intermediate_size"], width)})
+        self.act = activation(c, "gelu")
 
     def forward(self, x: Tensor, angles: Tensor, mask: Tensor) -> Tensor:
         q, k, v = (part.unflatten(-1, (self.heads, -1)) for part in self.attn["qkv"](self.norm1(x)).chunk(3, -1))
         attended = attend(rotate(q, angles)[None], rotate(k, angles)[None], v[None], mask)[0]
         x = x + self.attn["proj"](attended)
-        return x + self.mlp["fc2"](F.gelu(self.mlp["fc1"](self.norm2(x))))
+        return x + self.mlp["fc2"](self.act(self.mlp["fc1"](self.norm2(x))))
 
 
 class Rice(nn.Module):
@@ -360,6 +373,8 @@ class LlavaOneVision15(nn.Module):
         self.c = c
         self.visual, self.model = Rice(c["vision_config"]), Qwen3Model(config)
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        if c.get("tie_word_embeddings"):  # the model's, whatever the language model's own says
+            self.lm_head.weight = self.model.embed_tokens.weight
 
     def forward(self, input_ids: Tensor, pixel_values: Tensor, image_grid_thw: Tensor, attention_mask=None, labels=None):
         images = self.visual(pixel_values, image_grid_thw)

@@ -37,7 +37,10 @@ pub(in crate::model) fn read_original(keys: &Keys<'_>) -> Result<ModelConfig> {
     keys.only("select_layer", &[json!(-1)])?;
     keys.only("ps_version", &[json!("v2")])?;
     let place = NamePrefix::new("language_model.model.", "language_model.");
-    let decoder = unbalanced(vision::text(keys, &keys.section("llm_config")?, &place, "qwen2")?);
+    let text_keys = keys.section("llm_config")?;
+    let mut decoder = unbalanced(vision::text(keys, &text_keys, &place, "qwen2")?);
+    // The language model, which is made of its own config, ties by its own key as well.
+    decoder.tie_word_embeddings |= text_keys.flag_or("tie_word_embeddings")?.unwrap_or(false);
     let shuffle = PixelShuffle { merge: merge(keys)?, activation: Activation::Gelu, outputs: decoder.hidden_size };
     let names = InternNames::Original;
     let encoder = intern::read(&keys.section("vision_config")?, names, "vision_model.", "mlp1.", &shuffle)?;
@@ -53,4 +56,24 @@ fn merge(keys: &Keys<'_>) -> Result<i64> {
         return Err(keys.inconsistent("downsample_ratio", ratio, "must be 1 divided by an integer"));
     }
     Ok(merge as i64)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::model::ModelConfig;
+    use serde_json::{Value, json};
+
+    #[test]
+    fn either_key_ties_the_original_layout() {
+        let fixture = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/internvl2.5_chat-seed1/config.json");
+        let config: Value = serde_json::from_slice(&std::fs::read(fixture).unwrap()).unwrap();
+        let tied = |whole: Value, own: Value| {
+            let mut config = config.clone();
+            config["tie_word_embeddings"] = whole;
+            config["llm_config"]["tie_word_embeddings"] = own;
+            ModelConfig::from_hf(&config).unwrap().decoder().unwrap().tie_word_embeddings
+        };
+        assert!(!tied(json!(false), json!(false)) && !tied(json!(null), json!(null)));
+        assert!(tied(json!(true), json!(false)) && tied(json!(false), json!(true)) && tied(json!(null), json!(true)));
+    }
 }

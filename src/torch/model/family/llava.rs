@@ -102,7 +102,7 @@ mod tests {
             (
                 "text_config",
                 json!({"model_type": "gemma2", "vocab_size": 32064, "hidden_size": 16, "intermediate_size": 8,
-                "num_hidden_layers": 1, "num_attention_heads": 2, "head_dim": 8, "query_pre_attn_scalar": 8}),
+                "num_hidden_layers": 1, "num_attention_heads": 4, "head_dim": 8, "query_pre_attn_scalar": 8}),
                 "text_config.final_logit_softcapping is 30, but must be null",
             ),
             ("image_token_index", json!(32064), "image_token_index is 32064, but must be below"),

@@ -2,6 +2,7 @@
 //! after the other.
 
 use super::common::{NamePrefix, attention, dense, with_windows};
+use super::decoders::with_kv_heads;
 use crate::model::decoder::DecoderConfig;
 use crate::model::keys::{Keys, ModelConfigError};
 use crate::model::rope_config::{read_mrope, read_rope};
@@ -11,6 +12,8 @@ use crate::nn::NormConfig;
 const MAX_WINDOW_LAYERS: i64 = 80;
 
 pub(super) fn read(keys: &Keys<'_>, place: &NamePrefix) -> Result<DecoderConfig, ModelConfigError> {
+    let filled = with_kv_heads("qwen2_5_vl_text", keys);
+    let keys = &keys.instead(&filled);
     let mut attention = attention(keys)?;
     attention.qkv_bias = true;
     let mut rope = read_rope(keys, attention.head_dim, 1_000_000.0)?;

@@ -4,12 +4,15 @@ use super::common::{NamePrefix, only_full_attention};
 use super::qwen3::heads;
 use super::qwen3_moe::decoder;
 use super::qwen3_vl_text::MROPE_SECTION;
+use super::decoders::with_kv_heads;
 use crate::model::decoder::DecoderConfig;
 use crate::model::keys::{Keys, ModelConfigError};
 use crate::model::rope_config::{read_mrope, read_rope};
 use crate::nn::moe::MoeNames;
 
 pub(super) fn read(keys: &Keys<'_>, place: &NamePrefix) -> Result<DecoderConfig, ModelConfigError> {
+    let filled = with_kv_heads("qwen3_omni_moe_text", keys);
+    let keys = &keys.instead(&filled);
     only_full_attention(keys)?;
     let attention = heads(keys, None)?;
     let mut rope = read_rope(keys, attention.head_dim, 1_000_000.0)?;

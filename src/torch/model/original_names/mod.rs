@@ -3,6 +3,7 @@
 
 mod deepseek;
 mod florence;
+mod fresh;
 mod groot;
 mod policy;
 mod table;
@@ -13,6 +14,7 @@ use std::sync::LazyLock;
 
 pub use self::deepseek::DeepseekV4Names;
 pub use self::florence::FlorenceNames;
+pub use self::fresh::FreshNames;
 pub use self::groot::GrootNames;
 pub use self::policy::PolicyNames;
 use self::table::Table;

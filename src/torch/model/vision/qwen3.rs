@@ -20,14 +20,15 @@ pub(in crate::model) fn read(
     outputs: i64,
 ) -> Result<VisionConfig, ModelConfigError> {
     let (width, num_heads) = width_and_heads(keys)?;
-    let (patch_size, merge) = (keys.size("patch_size")?, keys.size("spatial_merge_size")?);
+    let size = |key: &str, default: i64| keys.size_or(key).map(|size| size.unwrap_or(default));
+    let (patch_size, merge) = (size("patch_size", 16)?, size("spatial_merge_size", 2)?);
     let channels = keys.size_or("in_channels")?.unwrap_or(3);
     let initializer_range = keys.number_or("initializer_range")?.unwrap_or(0.02);
     let num_blocks = keys.size("depth")?;
     let deepstack = deepstack(keys, num_blocks)?;
     let embed = PatchEmbed {
         name: "patch_embed.proj",
-        kernel: vec![channels, keys.size("temporal_patch_size")?, patch_size, patch_size],
+        kernel: vec![channels, size("temporal_patch_size", 2)?, patch_size, patch_size],
         bias: true,
     };
     let block = BlockConfig {
@@ -62,7 +63,7 @@ pub(in crate::model) fn read(
 }
 
 fn positions(keys: &Keys<'_>, width: i64) -> Result<PositionTable, ModelConfigError> {
-    let entries = keys.size("num_position_embeddings")?;
+    let entries = keys.size_or("num_position_embeddings")?.unwrap_or(2304);
     Ok(PositionTable {
         name: "pos_embed.weight",
         shape: vec![entries, width],

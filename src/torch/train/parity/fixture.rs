@@ -1,6 +1,6 @@
 //! Reading a fixture folder: the model's config, and the batch as one packed row.
 
-use crate::model::{DecoderConfig, ModelConfig, ModelConfigError, ModelTower};
+use crate::model::{DecoderConfig, DeepseekV4Names, FreshNames, ModelConfig, ModelConfigError, ModelTower};
 use crate::params::Rounding;
 use crate::train::AdamWConfig;
 use loongforge_core::message::{Grid, Tower, TowerSet};
@@ -81,7 +81,7 @@ impl Fixture {
         let config = ModelConfig::from_hf(&json(&folder.join("config.json"))?);
         let mut config = config.map_err(|source| FixtureError::Config { folder: folder.to_owned(), source })?;
         let inputs = tensors(&folder.join("inputs.safetensors"))?;
-        let expected = tensors(&folder.join("expected.safetensors"))?;
+        let expected = under_our_names(tensors(&folder.join("expected.safetensors"))?);
         let summary = json(&folder.join("fixture.json"))?;
         let documents = documents(&config, &inputs)?;
         if let Some(weight) = summary["mtp_loss_weight"].as_f64() {
@@ -242,6 +242,24 @@ fn items(
     Ok((Some(values.shallow_clone()), lens.into_iter().map(grid).collect()))
 }
 
+/// The same, where the reference's names of tensors are those of a folder that transformers saved under its modules' names.
+fn under_our_names(expected: BTreeMap<String, Tensor>) -> BTreeMap<String, Tensor> {
+    let inner = |key: &String| key.split_once('/').map(|(_, name)| name.to_owned());
+    let names: Vec<String> = expected.keys().filter_map(inner).collect();
+    let names = || names.iter().map(String::as_str);
+    let (deepseek, fresh) = (DeepseekV4Names::of(names()), FreshNames::of(names()));
+    let ours = |name: &str| match (deepseek, fresh) {
+        (Some(names), _) => names.ours(name),
+        (None, Some(names)) => names.ours(name),
+        (None, None) => name.to_owned(),
+    };
+    let renamed = |key: String| match key.split_once('/') {
+        Some((quantity, name)) => format!("{quantity}/{}", ours(name)),
+        None => key,
+    };
+    expected.into_iter().map(|(key, value)| (renamed(key), value)).collect()
+}
+
 /// All pictures' patches `[P, X]` and their sizes. Without a table of sizes pictures are tiles `[tiles, 3, H, W]`, each
 /// an item of its own, to be cut into patches row by row.
 fn pictures(inputs: &BTreeMap<String, Tensor>, patch_dim: i64) -> Result<(Option<Tensor>, Vec<Grid>), FixtureError> {
@@ -253,6 +271,13 @@ fn pictures(inputs: &BTreeMap<String, Tensor>, patch_dim: i64) -> Result<(Option
     let Some(pixels) = inputs.get("pixel_values") else { return Ok((None, Vec::new())) };
     if let Some(table) = inputs.get("image_grid_thw") {
         return Ok((Some(pixels.flatten(1, -1)), integers(table).chunks(3).map(grid).collect()));
+    }
+    if let Some(table) = inputs.get("target_sizes") {
+        // Rows of patches, all pictures side by side: `[1, 3, patch, patches * patch]`.
+        let (channels, side) = (pixels.size()[1], pixels.size()[2]);
+        let patches = pixels.reshape([channels, side, -1, side]).permute([2, 0, 1, 3]).reshape([-1, patch_dim]);
+        let grids = integers(table).chunks(2).map(|side| grid(&[1, side[0], side[1]])).collect();
+        return Ok((Some(patches), grids));
     }
     let [tiles, channels, height, width] = pixels
         .size4()
