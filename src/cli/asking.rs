@@ -81,7 +81,7 @@ pub struct Choosing {
     #[arg(long, default_value_t = 0, requires = "temperature", value_parser = clap::value_parser!(i64).range(0..))]
     top_k: i64,
     /// Sample from the most likely tokens only whose probabilities add up to P
-    #[arg(long, default_value_t = 1.0, requires = "temperature", value_parser = positive)]
+    #[arg(long, default_value_t = 1.0, requires = "temperature", value_parser = part)]
     top_p: f64,
     /// Sample only from tokens at least P times as likely as the most likely one
     #[arg(long, value_name = "P", default_value_t = 0.0, requires = "temperature", value_parser = fraction)]
@@ -93,7 +93,7 @@ pub struct Choosing {
     #[arg(long, value_name = "FACTOR", value_parser = positive)]
     repetition_penalty: Option<f64>,
     /// Text that ends an answer and is left out; may be repeated
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     stop: Vec<String>,
 }
 
@@ -110,6 +110,11 @@ impl Choosing {
 fn positive(text: &str) -> Result<f64, String> {
     let number: f64 = text.parse().map_err(|error| format!("{error}"))?;
     if number > 0.0 && number.is_finite() { Ok(number) } else { Err("must be above 0".into()) }
+}
+
+fn part(text: &str) -> Result<f64, String> {
+    positive(text)
+        .and_then(|number| if number <= 1.0 { Ok(number) } else { Err("must be above 0, and at most 1".into()) })
 }
 
 fn fraction(text: &str) -> Result<f64, String> {

@@ -5,7 +5,7 @@ mod interrupt;
 
 use super::UsageError;
 use super::asking::{AskedModel, Choosing};
-use crate::answer::{Piece, answer_each, max_context};
+use crate::answer::{Piece, answer_each, room};
 use crate::eval::generator::Reader;
 use anyhow::{Context, Result};
 use clap::Args;
@@ -166,13 +166,10 @@ impl Chat {
         self.conversation.media.append(&mut self.attached);
         let sample = reader.processor().prompt(SampleId(0), &self.conversation, Path::new(""));
         let sample = sample.map_err(|error| error.to_string())?;
-        let (num_tokens, most) = (sample.input_ids.len(), max_context(&reader.model().folder().json));
-        match most.filter(|most| num_tokens + max_new_tokens > *most) {
-            Some(most) => Err(format!(
-                "the conversation has {num_tokens} tokens, and with {max_new_tokens} of an answer that is more than the model's \
-                 {most}: /reset begins anew"
-            )),
-            None => Ok(sample),
+        let config = &reader.model().folder().json;
+        match room(config, sample.input_ids.len(), Some(max_new_tokens), max_new_tokens) {
+            Ok(_) => Ok(sample),
+            Err(no_room) => Err(format!("the conversation has {no_room}: /reset begins anew")),
         }
     }
 }

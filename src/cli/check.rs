@@ -41,7 +41,7 @@ pub struct CheckArgs {
     #[arg(long)]
     show_origin: bool,
     /// Print the composed config
-    #[arg(long, value_name = "FORMAT")]
+    #[arg(long, value_name = "FORMAT", conflicts_with = "show_origin")]
     format: Option<Format>,
 }
 

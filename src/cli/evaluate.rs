@@ -12,11 +12,11 @@ use crate::model::folder::ModelFolder;
 use crate::model::hub_data;
 use crate::model::locate::{ModelFolders, find_model};
 use anyhow::{Context, bail};
-use clap::{Args, ValueEnum};
+use clap::{ArgGroup, Args, ValueEnum};
 use loongforge_core::checkpoint::{MANIFEST, Manifest};
 use loongforge_core::config::{Data, Device, Learn, Paths, Phase, SandboxMode, TrainFile};
 use loongforge_core::data::tools;
-use loongforge_core::data::{DataError, Dataset, Learned, ProcessorOptions};
+use loongforge_core::data::{DataError, Dataset, Learned, Pairs, ProcessorOptions};
 use loongforge_core::observe::{Answer, Bar, Console, ErrorRate, EvalRecord, Scoring, safe, short};
 use loongforge_torch::device::set_intra_op_threads;
 use loongforge_torch::engine::open_device;
@@ -41,7 +41,7 @@ const MAX_TOKENS: usize = 4096;
 const LISTED: usize = 10;
 
 #[derive(Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, group = ArgGroup::new("asked").args(["answers", "scores", "hypotheses"]).multiple(true))]
 pub struct EvaluateArgs {
     /// Checkpoint of a run, adapters alone included, a run's folder (its newest checkpoint), or any Hugging Face folder or hub id
     /// of a model that is built in
@@ -78,13 +78,13 @@ pub struct EvaluateArgs {
     #[arg(long, value_name = "SCORE", value_delimiter = ',')]
     scores: Vec<String>,
     /// Texts before words and characters are compared, as in `eval.normalize`: basic or none
-    #[arg(long, value_name = "HOW", default_value = "basic")]
+    #[arg(long, value_name = "HOW", default_value = "basic", requires = "asked")]
     normalize: String,
     /// Longest answer generated, in tokens
-    #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 256, requires = "asked", value_parser = clap::value_parser!(u32).range(1..))]
     max_new_tokens: u32,
     /// Number of questions answered together
-    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 16, requires = "asked", value_parser = clap::value_parser!(u32).range(1..))]
     batch_size: u32,
     /// JSONL file to write with the expected and the generated answer of each question
     #[arg(long, value_name = "FILE")]
@@ -271,15 +271,20 @@ fn open(
     let mode = if args.no_sandbox { SandboxMode::Off } else { SandboxMode::Auto };
     let console = console.clone();
     let decoder = decoder(mode, move |warning| console.line(&format!("warning: {warning}")));
-    let processor = model.processor(&ProcessorOptions::new(data, learned))?;
+    let processor =
+        model.processor(&ProcessorOptions { pairs: Pairs::Refused, ..ProcessorOptions::new(data, learned) })?;
     let paths = data.train.iter().flat_map(|file| &file.path.0).map(String::as_str);
     hub_data::fetch_paths(paths).map_err(|error| UsageError::of(&error))?;
     let dataset = Dataset::open(data, processor.with_decoder(decoder), 0);
     // Said of a config; here it is an option.
     let is_text = |error: &DataError| learned.phase == Phase::Sft && error.to_string().contains("train.phase");
-    dataset.map_err(|error| match is_text(&error) {
-        true => anyhow::Error::from(error).context("texts are evaluated with --phase pretrain"),
-        false => error.into(),
+    let is_compared = |error: &DataError| error.to_string().contains("train.preference");
+    dataset.map_err(|error| match () {
+        () if is_text(&error) => anyhow::Error::from(error).context("texts are evaluated with --phase pretrain"),
+        () if is_compared(&error) => anyhow::Error::from(error).context(
+            "answers that are compared or labeled are evaluated by a run that learns from such, with its `eval`",
+        ),
+        () => error.into(),
     })
 }
 

@@ -4,7 +4,7 @@ mod file;
 
 use super::UsageError;
 use super::asking::{AskedModel, Choosing};
-use crate::answer::{Piece, answer_each};
+use crate::answer::{Piece, answer_each, room};
 use anyhow::Context;
 use clap::Args;
 use file::{FileArgs, answer_file};
@@ -51,15 +51,17 @@ pub struct GenerateArgs {
     /// Continue the prompt without the chat template [default if the model has none]
     #[arg(long, conflicts_with_all = ["image", "audio"])]
     raw: bool,
-    /// Maximum number of new tokens
-    #[arg(long, default_value_t = 128)]
-    max_new_tokens: usize,
+    /// Maximum number of new tokens [default: 128, or as many as the model's length leaves]
+    #[arg(long)]
+    max_new_tokens: Option<usize>,
     #[command(flatten)]
     choosing: Choosing,
 }
 
 /// Bytes of a prompt from standard input.
 const MAX_PROMPT: u64 = 16 << 20;
+/// New tokens unless told otherwise.
+const MAX_NEW_TOKENS: usize = 128;
 
 pub fn generate(args: GenerateArgs) -> anyhow::Result<ExitCode> {
     if let (Some(prompts), Some(out)) = (&args.prompts, &args.out) {
@@ -83,7 +85,9 @@ pub fn generate(args: GenerateArgs) -> anyhow::Result<ExitCode> {
         false => reader.question(&prompt, &args.image, &args.audio),
     };
     let question = question.map_err(|error| UsageError::of(error.as_ref()))?;
-    let wanted = args.choosing.wanted(args.max_new_tokens, 0);
+    let room = room(&reader.model().folder().json, question.input_ids.len(), args.max_new_tokens, MAX_NEW_TOKENS)
+        .map_err(|no_room| UsageError::new(format!("the prompt has {no_room}: see --max-new-tokens")))?;
+    let wanted = args.choosing.wanted(room, 0);
     let (mut out, is_terminal) = (stdout(), stdout().is_terminal());
     let mut failed = None;
     answer_each(&reader, &[(&question, &wanted)], &mut |_, piece| {

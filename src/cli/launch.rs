@@ -44,10 +44,10 @@ pub struct LaunchArgs {
     /// Connect without authentication: only on an isolated network
     #[arg(long, conflicts_with = "tls")]
     insecure_allow_plaintext: bool,
-    /// CPU cores per rank
-    #[arg(long, default_value_t = 8)]
-    cpus: u32,
-    /// Memory per rank, such as 64GiB [default: Kubernetes 32GiB; Slurm what the partition gives]
+    /// Slurm, Kubernetes: CPU cores per rank [default: 8]
+    #[arg(long)]
+    cpus: Option<u32>,
+    /// Slurm, Kubernetes: memory per rank, such as 64GiB [default: Kubernetes 32GiB; Slurm what the partition gives]
     #[arg(long, value_name = "SIZE")]
     memory: Option<Size>,
     /// Slurm: partition
@@ -74,9 +74,9 @@ pub struct LaunchArgs {
     /// Kubernetes: volume claim with the model and the data, mounted at /runs; paths in the config start there
     #[arg(long)]
     claim: Option<String>,
-    /// Kubernetes: shared memory of a pod
-    #[arg(long, value_name = "SIZE", default_value = "8GiB")]
-    shm: Size,
+    /// Kubernetes: shared memory of a pod [default: 8GiB]
+    #[arg(long, value_name = "SIZE")]
+    shm: Option<Size>,
     /// Kubernetes: node selector of encoders and foundation; may be repeated
     #[arg(long, value_name = "KEY=VALUE", value_parser = pair)]
     node_selector: Vec<(String, String)>,
@@ -91,11 +91,47 @@ pub struct LaunchArgs {
     program: String,
 }
 
-#[derive(Clone, Copy, ValueEnum)]
+/// Cores of a rank and shared memory of a pod, unless told otherwise.
+const CPUS: u32 = 8;
+const SHM: u64 = 8 << 30;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum System {
     Slurm,
     K8s,
     Ssh,
+}
+
+impl LaunchArgs {
+    /// # Errors
+    /// Options that the job's launcher has no use for, by name: a job without what was asked for would be queued.
+    fn expect_options_of_the_launcher(&self) -> Result<(), UsageError> {
+        use System::{K8s, Slurm, Ssh};
+        let given: [(&str, bool, &[System]); 13] = [
+            ("--cpus", self.cpus.is_some(), &[Slurm, K8s]),
+            ("--memory", self.memory.is_some(), &[Slurm, K8s]),
+            ("--partition", self.partition.is_some(), &[Slurm]),
+            ("--account", self.account.is_some(), &[Slurm]),
+            ("--time", self.time.is_some(), &[Slurm]),
+            ("--output", self.output.is_some(), &[Slurm]),
+            ("--namespace", self.namespace.is_some(), &[K8s]),
+            ("--image", self.image.is_some(), &[K8s]),
+            ("--image-pull-secret", self.image_pull_secret.is_some(), &[K8s]),
+            ("--claim", self.claim.is_some(), &[K8s]),
+            ("--shm", self.shm.is_some(), &[K8s]),
+            ("--node-selector", !self.node_selector.is_empty(), &[K8s]),
+            ("--env", !self.env.is_empty(), &[K8s]),
+        ];
+        let hosts = ("--hosts", !self.hosts.is_empty(), &[Ssh][..]);
+        let of_others =
+            given.into_iter().chain([hosts]).filter(|(_, is_given, of)| *is_given && !of.contains(&self.on));
+        let names: Vec<&str> = of_others.map(|(name, ..)| name).collect();
+        let on = self.on.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned());
+        match names.as_slice() {
+            [] => Ok(()),
+            names => Err(UsageError::new(format!("a job for {on} has no use for {}: leave it out", names.join(", ")))),
+        }
+    }
 }
 
 fn pair(text: &str) -> Result<(String, String), String> {
@@ -104,6 +140,7 @@ fn pair(text: &str) -> Result<(String, String), String> {
 }
 
 pub fn launch(args: LaunchArgs) -> anyhow::Result<ExitCode> {
+    args.expect_options_of_the_launcher()?;
     let loaded = match config::load_elsewhere(&args.file, &args.overrides, super::environment()) {
         Ok(loaded) => loaded,
         Err(report) => {
@@ -135,7 +172,7 @@ pub fn launch(args: LaunchArgs) -> anyhow::Result<ExitCode> {
         gpus_per_node: args.gpus_per_node,
         port: args.port,
         tls: args.tls.map_or(Tls::Insecure, Tls::Folder),
-        cpus: args.cpus,
+        cpus: args.cpus.unwrap_or(CPUS),
         memory: args.memory.map(Size::bytes),
         partition: args.partition,
         account: args.account,
@@ -146,7 +183,7 @@ pub fn launch(args: LaunchArgs) -> anyhow::Result<ExitCode> {
         image: args.image,
         image_pull_secret: args.image_pull_secret,
         claim: args.claim,
-        shm: args.shm.bytes(),
+        shm: args.shm.map_or(SHM, Size::bytes),
         node_selector: args.node_selector,
         env: args.env,
         hosts: args.hosts,

@@ -33,6 +33,7 @@ use std::path::Path;
 use std::process::{Command, ExitCode};
 
 use holder::Holder;
+pub(super) use lock::is_held;
 use meeting::{compose, meeting};
 
 pub use args::RunArgs;

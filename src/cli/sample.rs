@@ -34,7 +34,7 @@ pub struct SampleArgs {
     #[arg(long, value_name = "FILE")]
     image: Vec<PathBuf>,
     /// Pixels of a picture that is edited, as the autoencoder is given it [default: 1024x1024; other models keep its size]
-    #[arg(long, value_name = "ROWSxCOLUMNS")]
+    #[arg(long, value_name = "ROWSxCOLUMNS", requires = "image")]
     area: Option<Area>,
     /// Rows and columns of the result, such as 480x832 [default: those of the picture]
     #[arg(long, value_name = "ROWSxCOLUMNS")]
@@ -70,7 +70,7 @@ pub struct SampleArgs {
     #[arg(long, value_name = "NAME", default_value = "sample")]
     out: PathBuf,
     /// Frames a second of a clip [default: 16; 24 for TI2V-5B]
-    #[arg(long, value_parser = positive)]
+    #[arg(long, value_parser = positive, requires = "frames")]
     fps: Option<f64>,
     /// Device, as in a config: auto, cpu, cuda or cuda:N
     #[arg(long, default_value = "auto")]

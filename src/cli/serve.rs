@@ -5,7 +5,7 @@ use super::asking::AskedModel;
 use super::decode_worker::decoder;
 use super::serve_policy::read_key;
 use crate::serve::openai::{Engine, Limits, Server};
-use crate::serve::{Door, ServeError};
+use crate::serve::{Door, ServeError, asked_to_stop};
 use anyhow::Context;
 use clap::Args;
 use loongforge_core::config::SandboxMode;
@@ -101,7 +101,7 @@ pub fn serve(args: ServeArgs) -> anyhow::Result<ExitCode> {
             println!("API key {key}");
         }
         stdout().flush()?;
-        server.run(engine, limits, name, async { drop(tokio::signal::ctrl_c().await) }).await?;
+        server.run(engine, limits, name, asked_to_stop()).await?;
         Ok(ExitCode::SUCCESS)
     })
 }

@@ -2,7 +2,7 @@
 
 use super::UsageError;
 use crate::policy::{Wanted, open};
-use crate::serve::{Actor, Door, ServeError, Server};
+use crate::serve::{Actor, Door, ServeError, Server, asked_to_stop};
 use anyhow::{Context, ensure};
 use clap::Args;
 use loongforge_core::files;
@@ -82,7 +82,7 @@ async fn serve(door: Door, protocol: Protocol, offer: Offer, actor: Actor, name:
     };
     println!("serving {name} at ws://{}", server.address()?);
     stdout().flush()?;
-    server.run(async { drop(tokio::signal::ctrl_c().await) }).await;
+    server.run(asked_to_stop()).await;
     Ok(ExitCode::SUCCESS)
 }
 

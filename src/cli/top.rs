@@ -7,6 +7,7 @@ use self::ended::describe_ended;
 pub(super) use self::ended::ended;
 use self::keys::Keys;
 use super::UsageError;
+use super::run::is_held;
 use clap::Args;
 use loongforge_actors::watch::{ClientError, Target, WATCH_FILE, get};
 use loongforge_core::config::Address;
@@ -52,8 +53,11 @@ pub fn top(args: TopArgs) -> anyhow::Result<ExitCode> {
     let redraw = out.is_terminal() && !args.once;
     let target = match (Target::find(&run), dir) {
         (Ok(target), _) => target,
-        (Err(ClientError::Ended { .. } | ClientError::NoRun { .. }), Some(dir)) => {
-            write!(out, "{}", describe_ended(dir, "ended", view())?)?;
+        (Err(error @ (ClientError::Ended { .. } | ClientError::NoRun { .. })), Some(dir)) => {
+            // With `watch.listen: null` a run goes on without anybody that could be asked.
+            let is_active = matches!(error, ClientError::NoRun { .. }) && is_held(dir);
+            let how = if is_active { "running without a page (watch.listen: null)" } else { "ended" };
+            write!(out, "{}", describe_ended(dir, how, view())?)?;
             return Ok(ExitCode::SUCCESS);
         }
         (Err(error), _) => return Err(UsageError::of(&error).into()),

@@ -18,6 +18,11 @@ impl Report {
         self.has_ended_well && self.first_difference().is_none() && has_weights && self.has_same_files()
     }
 
+    /// Some fault was injected, or none was asked for: else the runs are equal whatever faults do.
+    pub fn is_drilled(&self) -> bool {
+        self.injected.is_empty() || self.injected.iter().any(|injected| injected.count > 0)
+    }
+
     /// The first step whose loss or samples are others.
     fn first_difference(&self) -> Option<usize> {
         let (ours, theirs) = (&self.faulty.steps, &self.twin.steps);
@@ -56,7 +61,11 @@ impl fmt::Display for Report {
             (true, _) => writeln!(f, "weights   identical: {count} files of weights and optimizer state")?,
             (false, _) => writeln!(f, "weights   DIFFER")?,
         }
-        let verdict = if self.is_identical() { "the faults changed nothing" } else { "the faults CHANGED the run" };
+        let verdict = match (self.is_identical(), self.is_drilled()) {
+            (true, true) => "the faults changed nothing",
+            (true, false) => "NO fault was injected, so nothing is known: name actors and steps of this run",
+            (false, _) => "the faults CHANGED the run",
+        };
         write!(f, "{verdict}: {} and {}", self.faulty.dir.display(), self.twin.dir.display())
     }
 }
@@ -64,6 +73,7 @@ impl fmt::Display for Report {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use loongforge_actors::drill::Script;
     use std::collections::BTreeMap;
 
     fn traces(losses: &[f64], hash: &str) -> Traces {
@@ -85,6 +95,23 @@ mod tests {
         };
         assert!(report(1.5).contains("lost within noise") && !report(1.5).contains("lost -"), "{}", report(1.5));
         assert!(report(4.0).contains("lost 2.00 s, 2.0 steps"), "{}", report(4.0));
+    }
+
+    #[test]
+    fn a_drill_without_faults_proves_nothing() {
+        let script: Script = "encoder/7: kill at step 1".parse().unwrap();
+        let report = |counts: &[u64]| Report {
+            injected: counts.iter().map(|&count| Injected { fault: script.faults[0].clone(), count }).collect(),
+            twin: traces(&[2.0, 1.0], "a"),
+            faulty: traces(&[2.0, 1.0], "a"),
+            has_ended_well: true,
+        };
+        for (counts, is_drilled, words) in
+            [(&[0, 0][..], false, "NO fault was injected"), (&[0, 1], true, "changed nothing"), (&[], true, "changed nothing")]
+        {
+            let report = report(counts);
+            assert!(report.is_drilled() == is_drilled && report.to_string().contains(words), "{report}");
+        }
     }
 
     #[test]

@@ -25,8 +25,10 @@ pub(super) fn apply_decoder_keys(model: &Model, config: &mut ModelConfig) -> Res
         ] {
             *value = wanted.unwrap_or(*value);
         }
+        decoder.num_experts().is_some()
     });
-    if balanced.is_none() && [moe.aux_loss_coef, moe.z_loss_coef, moe.bias_update_rate].iter().any(Option::is_some) {
+    if balanced != Some(true) && [moe.aux_loss_coef, moe.z_loss_coef, moe.bias_update_rate].iter().any(Option::is_some)
+    {
         return Err(FolderError::NoRouters { model_type: config.model_type.clone() });
     }
     if let Some(coef) = model.indexer.loss_coef

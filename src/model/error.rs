@@ -26,7 +26,7 @@ pub enum FolderError {
     NoIndexer { model_type: String },
     #[error("model.text is set, and the model has no text tower (model.text_encoder): leave it out")]
     NoTextTower,
-    #[error("model.moe is set, and {model_type} is no language model, which might have routers: leave it out")]
+    #[error("model.moe is set, and {model_type} has no experts, whose routers it would balance: leave it out")]
     NoRouters { model_type: String },
     #[error(
         "train.preference.loss compares with a reference model, which reads text alone, and {model_type} has towers; choose orpo \

@@ -13,7 +13,7 @@ pub use weights::{WeightsProblem, expect_weights};
 use crate::eval::after_run;
 use crate::model::folder::ModelFolder;
 use loongforge_core::checkpoint::StoredCheckpoints;
-use loongforge_core::config::{Device, KindError, RunConfig, Shift};
+use loongforge_core::config::{Device, KindError, ModelKind, RunConfig, Shift};
 use loongforge_core::data::{DataError, MediaDecoder};
 use loongforge_core::engine::EngineError;
 use loongforge_core::schedule::SigmaSpec;
@@ -96,7 +96,11 @@ impl Preflight<'_> {
     /// The first reason for which the run could not go.
     pub fn ask(&self, asked: Asked) -> Result<Passed, PreflightError> {
         let (config, model) = (self.config, &self.folder.config);
-        config.expect_keys_of(self.folder.model_kind())?;
+        let kind = self.folder.model_kind();
+        config.expect_keys_of(kind)?;
+        if kind == ModelKind::Tokens {
+            config.expect_keys_of_towers(model.towers.set())?;
+        }
         let memory = memory::check(config, model, asked.alone)?;
         check_engines(config, model).map_err(PreflightError::Engine)?;
         if asked.device {

@@ -9,8 +9,10 @@ mod connection;
 mod http;
 pub mod openai;
 mod server;
+mod stop;
 #[cfg(test)]
 mod tests;
 
 pub use actor::Actor;
 pub use server::{Door, ServeError, Server};
+pub use stop::asked_to_stop;

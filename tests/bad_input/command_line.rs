@@ -55,6 +55,41 @@ fn what_is_not_there_is_named() {
     fixture.fails(&["data", "digits", "--out", "model"], 2, &["model", "holds other files"]);
 }
 
+/// An option that the rest of the command line leaves without use is named: what was asked for would not be done.
+#[test]
+fn options_without_use_are_refused() {
+    let fixture = Fixture::new();
+    let job = ["launch", "run.yaml", "--insecure-allow-plaintext", "--on"];
+    for (command, options) in [
+        (
+            &[&job[..], &["slurm"]].concat()[..],
+            "--namespace n|--env A=B|--shm 1GiB|--image i|--node-selector a=b|--hosts a",
+        ),
+        (
+            &[&job[..], &["k8s", "--image", "i", "--claim", "c"]].concat(),
+            "--partition gpu|--time 1:00|--output a.log|--hosts a",
+        ),
+        (&[&job[..], &["ssh", "--hosts", "a"]].concat(), "--cpus 4|--memory 1GiB|--account lab|--claim c"),
+        (&["evaluate", "model", "data/held_out.jsonl"], "--max-new-tokens 4|--batch-size 2|--normalize none"),
+        (&["data", "stats", "data/train.jsonl"], "--pack 512"),
+        (&["data", "stats", "--write", "set"], "--jobs 2|--format lerobot"),
+        (&["data", "inspect", "set", "--sheet", "a.png"], "--samples 2|--from 3|--format lerobot"),
+        (&["data", "inspect", "run.yaml"], "--format messages"),
+        (
+            &["data", "convert", "--to", "lerobot-images", "set", "--out", "new"],
+            "--samples 3|--bytes 1MB|--decode|--sample-type a|--max-bad 0.5|--shard 0/2|--format lerobot|--jobs 2",
+        ),
+        (&["check", "run.yaml", "--format", "yaml"], "--show-origin"),
+        (&["sample", "model", "--prompt", "a", "--size", "8x8"], "--area 8x8|--fps 4"),
+    ] {
+        for option in options.split('|') {
+            let words: Vec<&str> = option.split(' ').collect();
+            fixture.fails(&[command, &words].concat(), 2, &[words[0]]);
+        }
+    }
+    assert!(!fixture.path("new").exists() && !fixture.path("a.png").exists());
+}
+
 #[test]
 fn top_of_a_run_that_has_ended_says_what_it_did_last() {
     let fixture = Fixture::trained();

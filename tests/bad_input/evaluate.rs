@@ -157,6 +157,13 @@ fn what_cannot_be_evaluated_is_named() {
     evaluate(&["run", "data/train.jsonl", "--columns", "cook"], &["--columns", "field=name"]);
     evaluate(&["run", "data/train.jsonl", "--scores", "bleu"], &["--scores", "bleu", "wer"]);
     evaluate(&["run", "data/train.jsonl", "--answers", "--normalize", "all"], &["--normalize", "basic"]);
+    // Of two answers in a row, or of one that may be bad, no loss is that of a model's answers.
+    fixture.write("pairs.jsonl", "{\"prompt\": \"a\", \"chosen\": \"b\", \"rejected\": \"c\"}\n");
+    fixture.write("labeled.jsonl", "{\"prompt\": \"a\", \"completion\": \"b\", \"label\": true}\n");
+    for file in ["pairs.jsonl", "labeled.jsonl"] {
+        evaluate(&["run", file], &[file, "answers that are compared or labeled", "train.preference"]);
+    }
+    fixture.succeeds(&["evaluate", "run", "labeled.jsonl", "--format", "alpaca"]);
     fixture.write("a.txt", "hello\nworld\n");
     evaluate(&["run", "a.txt", "--phase", "pretrain", "--answers"], &["--answers", "texts are no conversations"]);
     evaluate(&["run", "a.txt"], &["--phase pretrain", "a.txt"]);

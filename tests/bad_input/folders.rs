@@ -49,7 +49,9 @@ fn a_former_run_is_not_lost() {
 #[test]
 fn resume_refuses_what_is_no_whole_checkpoint() {
     let fixture = Fixture::trained();
-    fixture.fails(&["run", "run.yaml", "--resume=gone"], 1, &["gone is not a checkpoint", "MANIFEST.json"]);
+    fixture.fails(&["run", "run.yaml", "--resume=gone"], 2, &["--resume=gone: there is no such folder"]);
+    let muon = ["run", "run.yaml", "--resume", "train.steps=3", "train.optimizer.type=muon"];
+    fixture.fails(&muon, 2, &["train.optimizer.type adamw, this run muon", "model.load=run/checkpoints/step-00000002"]);
     fixture.fails(&["run", "run.yaml", "--resume=model"], 1, &["model is not a checkpoint", "MANIFEST.json"]);
     fixture.fails(&["run", "run.yaml", "--resume", CHECKPOINT], 2, &[&format!("--resume={CHECKPOINT}")]);
 

@@ -87,6 +87,27 @@ fn one_of_two_runs_is_left_wherever_overwrite_is_killed() {
     }
 }
 
+/// The next run has steps of the same numbers: a link that stayed would call one of them the best.
+#[test]
+fn the_best_checkpoint_and_samples_of_the_former_run_go_with_it() {
+    let fixture = trained();
+    let best = fixture.path("run/checkpoints/best");
+    std::os::unix::fs::symlink("step-00000002", &best).unwrap();
+    fixture.write("run/samples/step-00000002/0000.png", "a picture");
+    let failed = fixture
+        .start_in(&["run", "run.yaml", "--overwrite", "train.steps=9"], &[("LOONGFORGE_FAULTS", NO_STEP.trim_start())]);
+    assert_eq!(failed.code, 5, "{}", failed.err);
+    assert_eq!(std::fs::read_link(&best).unwrap(), Path::new("step-00000002"));
+    assert!(fixture.path("run/samples/step-00000002/0000.png").is_file());
+    let said = fixture.succeeds(&["run", "run.yaml", "--overwrite", "run.seed=6"]);
+    assert!(!said.err.contains("lowest held-out loss") && !said.out.contains("lowest held-out loss"), "{}", said.err);
+    assert!(best.symlink_metadata().is_err() && !fixture.path("run/samples").exists());
+    // A folder of that name with anything else in it is the user's.
+    fixture.write("run/samples/mine.jsonl", "mine");
+    fixture.succeeds(&["run", "run.yaml", "--overwrite"]);
+    assert_eq!(fixture.read("run/samples/mine.jsonl"), "mine");
+}
+
 #[test]
 fn a_run_that_takes_no_step_leaves_the_one_before_and_says_why() {
     let fixture = copied(&trained());

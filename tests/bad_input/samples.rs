@@ -212,6 +212,24 @@ fn a_question_that_cannot_be_used_does_not_spoil_the_others() {
     assert!(fixture.path("run/checkpoints/step-00000002/MANIFEST.json").exists());
 }
 
+/// An answer that is longer than the model would take all memory before its first token.
+#[test]
+fn a_prompt_and_its_answer_fit_into_the_model() {
+    let fixture = Fixture::trained();
+    let ask = ["generate", super::fixture::CHECKPOINT, "--prompt", "Read the number."];
+    let many = [&ask[..], &["--max-new-tokens", "999999999999"]].concat();
+    fixture.fails(&many, 2, &["the prompt has", "999999999999 of an answer", "--max-new-tokens"]);
+    fixture.write("prompts.jsonl", "{\"prompt\": \"a\"}\n{\"prompt\": 5}\n");
+    let file = ["generate", super::fixture::CHECKPOINT, "--prompts", "prompts.jsonl", "-o", "answers.jsonl"];
+    let many = [&file[..], &["--max-new-tokens", "999999999999"]].concat();
+    fixture.fails(&many, 1, &["prompts.jsonl:1: the prompt has", "prompts.jsonl:2:"]);
+    assert_eq!(fixture.read("answers.jsonl"), "");
+    for options in ["--stop ", "--temperature 1 --top-p 1.5", "--temperature 0"] {
+        let words: Vec<&str> = options.split(' ').collect();
+        fixture.fails(&[&ask[..], &words].concat(), 2, &[words[words.len() - 2]]);
+    }
+}
+
 #[test]
 fn generate_names_a_picture_that_is_missing() {
     let fixture = Fixture::trained();

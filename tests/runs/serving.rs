@@ -126,6 +126,13 @@ fn greedy_answers_are_equal_wherever_they_are_asked() {
         assert_eq!((status, answer["choices"][0]["message"]["content"].as_str()), (200, Some(&*generated)), "{answer}");
     }
     drop(serving);
+    // Supervisors end a server with SIGTERM, people with Ctrl-C.
+    for signal in ["-TERM", "-INT"] {
+        let mut serving = Serving::begin(&fixture, &[]);
+        assert_eq!(serving.ask("GET", "/health", "", "").0, 200);
+        assert!(Command::new("kill").args([signal, &serving.child.id().to_string()]).status().unwrap().success());
+        assert_eq!(serving.child.wait().unwrap().code(), Some(0), "{signal}");
+    }
 
     let lines = [
         json!({"prompt": PROMPT, "id": "a"}).to_string(),

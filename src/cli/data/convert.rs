@@ -35,24 +35,30 @@ pub struct ConvertArgs {
     /// Folder of the shards
     #[arg(long, value_name = "FOLDER")]
     out: PathBuf,
-    /// Maximum number of samples in a shard
-    #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..))]
-    samples: u64,
-    /// Maximum size of a shard, unless one sample is larger
-    #[arg(long, value_name = "SIZE", default_value = "1GB")]
-    bytes: Size,
+    /// Maximum number of samples in a shard [default: 10000]
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
+    samples: Option<u64>,
+    /// Maximum size of a shard, unless one sample is larger [default: 1GB]
+    #[arg(long, value_name = "SIZE")]
+    bytes: Option<Size>,
     /// Decode every picture, not only its header
     #[arg(long)]
     decode: bool,
-    /// `sample_type` that Megatron-Energon's cookers are chosen by
-    #[arg(long, value_name = "NAME", default_value = "multi_mix_qa", value_parser = word)]
-    sample_type: String,
-    /// Fraction of bad samples above which the exit code is 1
-    #[arg(long, value_name = "FRACTION", default_value = "0.01", value_parser = fraction)]
-    max_bad: f64,
+    /// `sample_type` that Megatron-Energon's cookers are chosen by [default: multi_mix_qa]
+    #[arg(long, value_name = "NAME", value_parser = word)]
+    sample_type: Option<String>,
+    /// Fraction of bad samples above which the exit code is 1 [default: 0.01]
+    #[arg(long, value_name = "FRACTION", value_parser = fraction)]
+    max_bad: Option<f64>,
     #[command(flatten)]
     share: ShareArgs,
 }
+
+/// What the options of shards are unless they are given.
+const SAMPLES: u64 = 10_000;
+const BYTES: u64 = 1_000_000_000;
+const SAMPLE_TYPE: &str = "multi_mix_qa";
+const MAX_BAD: f64 = 0.01;
 
 #[derive(Clone, Copy, ValueEnum)]
 enum Target {
@@ -71,6 +77,21 @@ fn word(text: &str) -> Result<String, String> {
 
 /// Writes a LeRobot set anew.
 fn rewrite(args: &ConvertArgs) -> anyhow::Result<ExitCode> {
+    let of_shards = [
+        ("--samples", args.samples.is_some()),
+        ("--bytes", args.bytes.is_some()),
+        ("--decode", args.decode),
+        ("--sample-type", args.sample_type.is_some()),
+        ("--max-bad", args.max_bad.is_some()),
+        ("--shard", args.share.get()? != Share::WHOLE),
+        ("--format", args.input.format().is_some()),
+        ("--jobs", args.input.sets_jobs()),
+    ];
+    let names: Vec<&str> = of_shards.into_iter().filter(|(_, is_given)| *is_given).map(|(name, _)| name).collect();
+    if !names.is_empty() {
+        let reason = "a LeRobot set is rewritten as it is, without shards: leave it out";
+        return Err(UsageError(format!("{}: {reason}", names.join(", "))).into());
+    }
     let [path] = args.input.paths() else {
         return Err(UsageError("one LeRobot set is converted at a time: name one PATH".to_owned()).into());
     };
@@ -92,10 +113,10 @@ pub fn convert(args: ConvertArgs) -> anyhow::Result<ExitCode> {
     let share = args.share.get()?;
     let inputs = args.input.open()?;
     let how = Convert {
-        max_samples: args.samples,
-        max_bytes: args.bytes.bytes(),
+        max_samples: args.samples.unwrap_or(SAMPLES),
+        max_bytes: args.bytes.map_or(BYTES, Size::bytes),
         look: if args.decode { Look::Whole } else { Look::Header },
-        sample_type: args.sample_type,
+        sample_type: args.sample_type.unwrap_or_else(|| SAMPLE_TYPE.to_owned()),
     };
     let console = Console::stderr();
     let num_samples = tools::num_samples(&inputs, &how, share);
@@ -118,7 +139,7 @@ pub fn convert(args: ConvertArgs) -> anyhow::Result<ExitCode> {
     if share != Share::WHOLE {
         println!("when all {} parts are done: loongforge data merge {out}", share.num);
     }
-    Ok(verdict(done.bad.len() as u64, num_samples, args.max_bad))
+    Ok(verdict(done.bad.len() as u64, num_samples, args.max_bad.unwrap_or(MAX_BAD)))
 }
 
 pub(super) fn listed(out: &std::path::Path, share: Share) -> String {

@@ -57,11 +57,20 @@ impl InputArgs {
         &self.paths
     }
 
+    /// The format that was given.
+    pub fn format(&self) -> Option<&str> {
+        self.format.as_deref()
+    }
+
     pub fn open(&self) -> anyhow::Result<Inputs> {
         let mut files: Vec<TrainFile> = Vec::new();
         for path in &self.paths {
             let is_config = path.extension().is_some_and(|extension| extension == "yaml" || extension == "yml");
             if is_config {
+                if self.format.is_some() {
+                    let reason = "a config says the format of its files itself: leave out --format, or name the files";
+                    return Err(UsageError(format!("{}: {reason}", path.display())).into());
+                }
                 let loaded = config::load(path, &[], environment()).map_err(|report| UsageError(report.to_string()))?;
                 files.extend(loaded.config.data.train);
             } else {
@@ -80,6 +89,11 @@ impl InputArgs {
         let console = Console::stderr();
         let mode = if self.no_sandbox { SandboxMode::Off } else { SandboxMode::Auto };
         decoder(mode, move |warning| console.line(&format!("warning: {warning}")))
+    }
+
+    /// A number of threads was given.
+    pub fn sets_jobs(&self) -> bool {
+        self.jobs.is_some()
     }
 
     pub fn jobs(&self) -> usize {

@@ -38,7 +38,7 @@ pub struct InspectArgs {
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
     /// Draw an episode of a LeRobot set into a PNG instead of printing: frames of its cameras, its actions and states beneath
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["html", "model"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["html", "model", "samples", "from", "format", "jobs"])]
     sheet: Option<PathBuf>,
     /// Number of the episode that is drawn
     #[arg(long, value_name = "N", default_value_t = 0, requires = "sheet")]

@@ -28,13 +28,13 @@ pub struct StatsArgs {
     model: ModelArgs,
     /// Pack sizes to try, in tokens
     #[arg(long, value_name = "TOKENS", value_delimiter = ',', default_value = "2048,4096,8192,16384,32768",
-        value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
+        requires = "model", value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
     pack: Vec<u32>,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
     /// Compute the statistics of states and actions that policies are normalized by, and write them into the LeRobot sets
-    #[arg(long, conflicts_with_all = ["model", "json", "pack"])]
+    #[arg(long, conflicts_with_all = ["model", "json", "pack", "format", "jobs", "no_sandbox"])]
     write: bool,
 }
 

@@ -1,6 +1,7 @@
 //! `loongforge generate --prompts`: an answer to each line of a file.
 
-use crate::answer::{Piece, Wanted, answer_each};
+use super::MAX_NEW_TOKENS;
+use crate::answer::{Piece, Wanted, answer_each, room};
 use crate::cli::asking::{AskedModel, Choosing};
 use crate::cli::{UsageError, exit};
 use crate::eval::generator::Reader;
@@ -25,7 +26,8 @@ const LISTED: usize = 10;
 pub struct FileArgs<'a> {
     pub model: &'a AskedModel,
     pub choosing: &'a Choosing,
-    pub max_new_tokens: usize,
+    /// `None`: as of a single prompt.
+    pub max_new_tokens: Option<usize>,
     /// Texts are continued without the chat template.
     pub raw: bool,
     /// Prompts that are answered together.
@@ -150,7 +152,9 @@ fn ask(reader: &Reader, args: &FileArgs<'_>, line: &[u8], number: u64, folder: &
             record[name] = value;
         }
     }
-    Ok(Asked { record, sample, wanted: args.choosing.wanted(args.max_new_tokens, number - 1) })
+    let room = room(&reader.model().folder().json, sample.input_ids.len(), args.max_new_tokens, MAX_NEW_TOKENS)
+        .map_err(|no_room| format!("the prompt has {no_room}: see --max-new-tokens"))?;
+    Ok(Asked { record, sample, wanted: args.choosing.wanted(room, number - 1) })
 }
 
 /// A part of a message; media are named.

@@ -69,7 +69,7 @@ pub struct PlanArgs {
     #[arg(long, value_name = "GB/S", requires = "simulate")]
     pub(super) bandwidth: Option<f64>,
     /// Search ratios and placements on N devices
-    #[arg(long, value_name = "N", requires = "simulate")]
+    #[arg(long, value_name = "N", requires = "simulate", value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     pub(super) devices: Option<u32>,
     /// Draw the steps after the warm-up: .svg or .html
     #[arg(long, value_name = "FILE", requires = "simulate")]

@@ -74,6 +74,9 @@ pub fn find_resume(
         url if is_store_url(url) => fetch_named(url, &config.checkpoint.dir, console)?,
         path => PathBuf::from(path),
     };
+    if !checkpoint.is_dir() {
+        return Err(UsageError(format!("--resume={}: there is no such folder", checkpoint.display())).into());
+    }
     let manifest = Manifest::read(&checkpoint)?;
     let verify = |is_wanted: fn(&str) -> bool| match expect.trust {
         true => Ok(()),
@@ -89,6 +92,7 @@ pub fn find_resume(
         let path = checkpoint.display();
         bail!("{path} has train.precision {theirs}, this run {ours}: resume with train.precision={theirs}");
     }
+    expect_same_optimizer(&checkpoint, &manifest, config)?;
     expect_same_products(&checkpoint, &manifest, composition)?;
     expect_same_data(&checkpoint, config)?;
     expect_settings(&checkpoint, &manifest, expect, console)?;
@@ -101,6 +105,26 @@ pub fn find_resume(
     }
     verify(|name| name.ends_with(TENSORS))?;
     Ok(Some(Resume { checkpoint, first_step: StepId(manifest.num_steps), state: manifest.scheduler }))
+}
+
+/// The state of one optimizer is of no use to another.
+///
+/// # Errors
+/// The checkpoint has that of another type.
+fn expect_same_optimizer(checkpoint: &Path, manifest: &Manifest, config: &RunConfig) -> anyhow::Result<()> {
+    // Checkpoints of versions that had one optimizer do not name it.
+    let Some(theirs) = manifest.config["train"]["optimizer"]["type"].as_str() else { return Ok(()) };
+    let ours = serde_json::to_value(config.train.optimizer.kind)?;
+    let ours = ours.as_str().unwrap_or_default();
+    if theirs != ours {
+        let path = checkpoint.display();
+        return Err(UsageError(format!(
+            "{path} has the state of train.optimizer.type {theirs}, this run {ours}: resume with \
+             train.optimizer.type={theirs}, or begin a run with model.load={path}"
+        ))
+        .into());
+    }
+    Ok(())
 }
 
 /// The newest checkpoint of `checkpoint.upload`, fetched, where it is newer than the one that is here.

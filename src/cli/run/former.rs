@@ -12,7 +12,9 @@
 //! Whoever starts next puts back where `moved` is missing, or nobody takes over the new run; else goes on removing.
 
 use crate::cli::UsageError;
+use crate::eval::samples::SAMPLES;
 use anyhow::{Context, Result};
+use loongforge_actors::checkpoint::BEST;
 use loongforge_core::engine::fault;
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
@@ -58,6 +60,24 @@ fn is_of_run(name: &str) -> bool {
     let is_draft = name.starts_with(".step-") && name.ends_with(".tmp");
     let is_report = numbered("config-", ".yaml") || numbered("nonfinite-step-", ".json");
     NAMES.contains(&name) || is_report || is_draft || numbered("step-", "")
+}
+
+/// Returns whether this is the link to a run's best checkpoint: without that checkpoint it would name one of the next run.
+fn is_best(path: &Path) -> bool {
+    let names_step = |to: PathBuf| to.to_str().is_some_and(|to| to.starts_with("step-") && is_of_run(to));
+    path.file_name().is_some_and(|name| name == BEST) && fs::read_link(path).is_ok_and(names_step)
+}
+
+/// Returns whether this is a run's folder of samples, which holds a folder for each step that made some. One that holds anything
+/// else is the user's.
+fn is_samples(path: &Path) -> bool {
+    let is_step = |entry: io::Result<fs::DirEntry>| {
+        entry.is_ok_and(|entry| {
+            entry.file_name().to_str().is_some_and(|name| name.starts_with("step-") && is_of_run(name))
+        })
+    };
+    path.file_name().is_some_and(|name| name == SAMPLES)
+        && fs::read_dir(path).is_ok_and(|mut listing| listing.all(is_step))
 }
 
 /// A run that is moved aside; put back when this is dropped.
@@ -235,7 +255,7 @@ fn of_run(dir: &Path) -> Result<Vec<String>> {
     };
     let names = listing.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));
     let mut names = names.collect::<io::Result<Vec<String>>>().with_context(named)?;
-    names.retain(|name| is_of_run(name));
+    names.retain(|name| is_of_run(name) || is_best(&dir.join(name)) || is_samples(&dir.join(name)));
     names.sort();
     Ok(names)
 }

@@ -40,6 +40,13 @@ fn folder(lock: &Path) -> &Path {
     lock.parent().unwrap_or(lock)
 }
 
+/// Returns whether a process of this machine that is alive holds a folder.
+pub fn is_held(dir: &Path) -> bool {
+    let holder = fs::read(dir.join(LOCK)).ok().and_then(|bytes| serde_json::from_slice::<Holder>(&bytes).ok());
+    let me = Holder::of(std::process::id());
+    holder.is_some_and(|holder| matches!(holder.life(&me), Life::Alive | Life::Ours))
+}
+
 /// The folders of a run, for this run alone until this is dropped.
 pub struct RunLock {
     files: Vec<PathBuf>,

@@ -128,3 +128,15 @@ fn a_lock_that_was_removed_by_hand_is_made_again_and_a_damaged_one_is_named() {
     let error = acquire(&path, &me, SILENCE, &|_| {}).unwrap_err().to_string();
     assert!(error.contains("run.lock names no holder") && error.contains("remove it"), "{error}");
 }
+
+#[test]
+fn a_folder_is_held_while_its_process_lives() {
+    let dir = tempfile::tempdir().unwrap();
+    assert!(!is_held(dir.path()));
+    let console = Console::stderr();
+    let lock = RunLock::take(&[("run.dir", dir.path())], std::process::id(), &console).unwrap();
+    assert!(is_held(dir.path()));
+    drop(lock);
+    fs::write(dir.path().join(LOCK), serde_json::to_vec(&Others::dead()).unwrap()).unwrap();
+    assert!(!is_held(dir.path()));
+}

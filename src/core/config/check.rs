@@ -70,7 +70,7 @@ impl Checker<'_> {
             self.check_map(node, inner, path)
         } else {
             match type_of(inner) {
-                "object" => node.map().is_none().then(|| scalar::expected("a map", node)),
+                "object" => self.check_entries(node, inner, path),
                 "array" => self.check_list(node, inner, path),
                 "integer" => scalar::integer(node, inner),
                 "number" => scalar::number(node, inner),
@@ -153,6 +153,16 @@ impl Checker<'_> {
             }
             self.failed.insert(child_path);
             map.insert(name.clone(), Entry { key: None, node: Node::new(placeholder(child), None) });
+        }
+        None
+    }
+
+    /// A map of names that the user chooses. Entries that are maps themselves are read with the whole config.
+    fn check_entries(&mut self, node: &mut Node, schema: &Value, path: &str) -> Option<Problem> {
+        let Some(map) = node.map_mut() else { return Some(scalar::expected("a map", node)) };
+        let entry_schema = &schema["additionalProperties"];
+        if entry_schema.is_object() && !matches!(type_of(target(entry_schema)), "object" | "") {
+            map.iter_mut().for_each(|(name, entry)| self.check(&mut entry.node, entry_schema, &join(path, name)));
         }
         None
     }

@@ -9,7 +9,7 @@ const INTRODUCTION: &str = "\
 # Configuration
 
 A run is one YAML file: `loongforge run FILE [key=value ...]`. `loongforge check FILE` reports every mistake at once, with
-file, line and suggestion; `--show-origin` says where each value comes from. A config is a regular file of at most 16 MiB.
+file, line and suggestion; `--show-origin` says where each value comes from. A config is a regular file of at most 1 MiB.
 
 Sources, lowest first: the defaults below, the `defaults` list, the file, `LOONGFORGE__TRAIN__LR=1e-4` environment variables,
 command-line overrides. In keys `-` and `_` are the same. Sizes and time spans have units (`64MiB`, `60s`). Relative paths

@@ -1,9 +1,10 @@
 //! Keys that mean nothing for the kind of model at hand. They are refused, so that nothing in a config is without effect.
 
 use super::{
-    AudioLimits, Eval, Experts, JsonMap, Learn, LossWeighting, Model, Mtp, Normalize, PackMode, Part, Phase, Placement,
-    Policy, RunConfig, Template, TooLong,
+    AudioLimits, EncoderPool, Eval, Experts, JsonMap, Learn, LossWeighting, Model, Mtp, Normalize, PackMode, Part,
+    Phase, Placement, Policy, RunConfig, Template, TooLong, VideoLimits,
 };
+use crate::message::{PoolName, Tower, TowerSet};
 
 /// Kind of a model by what it learns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,6 +89,45 @@ impl RunConfig {
             _ if both && self.data.pack.mode == PackMode::Stream => Err(KindError::StreamOfPair),
             _ if two && !both && self.sample.is_some() => Err(KindError::SamplesOfOne),
             _ => Ok(()),
+        }
+    }
+
+    /// Sees to it that every key about towers has one in a model that predicts tokens.
+    ///
+    /// # Errors
+    /// Keys of towers that the model does not have.
+    pub fn expect_keys_of_towers(&self, towers: TowerSet) -> Result<(), KindError> {
+        let (data, model, pools) = (&self.data, &self.model, &self.pools);
+        let part = |tower, is_projector| {
+            let (key, part) = model.tower_part(tower, is_projector);
+            (key, *part != Part::default())
+        };
+        let of_pixels = |min: Option<usize>, max: Option<usize>| min.is_some() || max.is_some();
+        let of_towers = [
+            (Tower::Vision, "data.image", of_pixels(data.image.min_pixels, data.image.max_pixels)),
+            (Tower::Vision, "data.video", data.video != VideoLimits::default()),
+            (Tower::Vision, "data.pack.max_images", data.pack.max_images.is_some()),
+            (Tower::Audio, "data.audio", data.audio != AudioLimits::default()),
+        ];
+        let mut keys: Vec<&'static str> = Vec::new();
+        for tower in [Tower::Vision, Tower::Audio, Tower::Text].into_iter().filter(|tower| !towers.contains(*tower)) {
+            let parts = [false, true].map(|is_projector| part(tower, is_projector));
+            keys.extend(parts.into_iter().filter(|(_, is_written)| *is_written).map(|(key, _)| key));
+            let others = of_towers.iter().filter(|(of, _, is_written)| *of == tower && *is_written);
+            keys.extend(others.map(|(_, key, _)| *key));
+        }
+        // Threads are a matter of the machine: nothing is left undone without them.
+        let encoder = EncoderPool { threads: EncoderPool::default().threads, ..pools.encoder.clone() };
+        let of_encoders = [
+            ("pools.encoder", encoder != EncoderPool::default()),
+            ("pools.placement", towers.is_empty() && pools.placement != Placement::default()),
+            ("data.pack.max_visual_tokens", towers.is_empty() && data.pack.max_visual_tokens.is_some()),
+        ];
+        let has_pool = pools.encoders(towers).iter().any(|(name, ..)| *name == PoolName::ENCODER);
+        keys.extend(of_encoders.into_iter().filter(|(_, is_written)| !has_pool && *is_written).map(|(key, _)| key));
+        match keys.is_empty() {
+            true => Ok(()),
+            false => Err(KindError::Useless { keys, why: "is about a tower that this model does not have" }),
         }
     }
 
@@ -233,6 +273,39 @@ mod tests {
         colocated.expect_keys_of(one).unwrap();
         assert_eq!(colocated.expect_keys_of(two), Err(KindError::ColocatedPair));
         assert_eq!(config(&["data.pack.mode=stream"]).expect_keys_of(two), Err(KindError::StreamOfPair));
+    }
+
+    #[test]
+    fn keys_about_towers_that_the_model_lacks_are_named() {
+        let (vision, none) = (TowerSet::from_iter([Tower::Vision]), TowerSet::default());
+        config(&[]).expect_keys_of_towers(none).unwrap();
+        for (words, has, keys) in [
+            (&["model.image_encoder.freeze=true"][..], vision, "`model.image_encoder`"),
+            (
+                &["model.image_projector.lora={r: 2}", "data.image.max_pixels=9"],
+                vision,
+                "`model.image_projector`, `data.image`",
+            ),
+            (&["data.video.fps=2", "data.pack.max_images=1"], vision, "`data.video`, `data.pack.max_images`"),
+            (
+                &["pools.encoder.replicas=2", "data.pack.max_visual_tokens=64"],
+                vision,
+                "`pools.encoder`, `data.pack.max_visual_tokens`",
+            ),
+            (&["pools.placement=colocated"], vision, "`pools.placement`"),
+        ] {
+            config(words).expect_keys_of_towers(has).unwrap();
+            let error = config(words).expect_keys_of_towers(none).unwrap_err().to_string();
+            assert!(error.starts_with(&format!("{keys}: is about a tower")), "{error}");
+        }
+        let sound = config(&["model.audio_encoder.lora={r: 4}", "data.audio.max_seconds=3"]);
+        sound.expect_keys_of_towers([Tower::Audio].into_iter().collect()).unwrap();
+        let error = sound.expect_keys_of_towers(vision).unwrap_err().to_string();
+        assert!(error.starts_with("`model.audio_encoder`, `data.audio`: is about"), "{error}");
+        // Where another pool holds all towers, `encoder` holds none.
+        let apart = config(&["pools.vision.replicas=1", "pools.encoder.replicas=2"]);
+        let error = apart.expect_keys_of_towers(vision).unwrap_err().to_string();
+        assert!(error.starts_with("`pools.encoder`"), "{error}");
     }
 
     #[test]

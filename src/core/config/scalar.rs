@@ -38,7 +38,7 @@ pub(super) fn text(node: &mut Node, schema: &Value, sources: &Sources) -> Option
         (_, "area") => Err("expected a number of pixels, or rows and columns, such as `480x832`".to_owned()),
         (_, "shift") => Err("expected `auto` or a number above 0".to_owned()),
         (_, "address") => Err("expected a path or HOST:PORT".to_owned()),
-        (_, "device") => Err("expected `cpu`, `cuda` or `cuda:N`".to_owned()),
+        (_, "device") => Err("expected `auto`, `cpu`, `cuda` or `cuda:N`".to_owned()),
         (Kind::Text(_), _) => Ok(()),
         _ => {
             return Some(expected(if schema["enum"].is_null() { "text" } else { "a word" }, node));

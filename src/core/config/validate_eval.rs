@@ -38,16 +38,19 @@ impl Rules<'_> {
         for (name, expect) in &eval.expect {
             let is_pooled = eval.pooled_statistics.is_some() && name == Eval::POOLED;
             let help = format!("the sets are {}", names.join(", "));
-            self.broken(!is_pooled && !names.contains(name), code::OUT_OF_RANGE, &["eval.expect"], || {
-                (format!("`eval.expect`: there is no set `{name}`"), help.as_str())
-            });
+            self.broken(
+                !names.is_empty() && !is_pooled && !names.contains(name),
+                code::OUT_OF_RANGE,
+                &["eval.expect"],
+                || (format!("`eval.expect`: there is no set `{name}`"), help.as_str()),
+            );
             let kinds = [expect.at_least, expect.at_most, expect.chance];
             for (key, part) in ["at_least", "at_most", "chance"].into_iter().zip(kinds) {
                 self.broken(
                     part.is_some_and(|part| !(0.0..=1.0).contains(&part)),
                     code::OUT_OF_RANGE,
                     &["eval.expect"],
-                    || (format!("`eval.expect.{name}.{key}` is not a part"), "it is 0 to 1, for example 0.95"),
+                    || (format!("`eval.expect.{name}.{key}` is not a fraction"), "it is from 0 to 1, for example 0.95"),
                 );
             }
             self.broken(expect.word == Some(0), code::OUT_OF_RANGE, &["eval.expect"], || {
@@ -58,7 +61,7 @@ impl Rules<'_> {
                 (message, "set one of them, for example { at_least: 0.9 }")
             });
         }
-        if let Some(best) = eval.best.as_ref().filter(|best| !names.contains(best)) {
+        if let Some(best) = eval.best.as_ref().filter(|best| !names.is_empty() && !names.contains(best)) {
             let help = format!("the sets are {}", names.join(", "));
             self.broken(true, code::OUT_OF_RANGE, &["eval.best"], || {
                 (format!("`eval.best`: there is no set `{best}`"), help.as_str())

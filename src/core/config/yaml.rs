@@ -23,6 +23,10 @@ pub(super) const MAX_BYTES: usize = 1 << 20;
 
 /// Parses one document. `source` and `column` (the number of characters before `text` on its first line) place it.
 pub(super) fn parse(text: &str, source: usize, column: usize) -> Result<Node, YamlError> {
+    parse_as(text, Position { source, column, is_config: true })
+}
+
+fn parse_as(text: &str, place: Position) -> Result<Node, YamlError> {
     if text.len() > MAX_BYTES {
         return Err(YamlError { pos: None, message: format!("larger than {MAX_BYTES} bytes") });
     }
@@ -36,7 +40,6 @@ pub(super) fn parse(text: &str, source: usize, column: usize) -> Result<Node, Ya
         reject_unsupported_tags: true,
         with_snippet: false,
     };
-    let place = Position { source, column };
     match serde_saphyr::from_str_with_options::<Spanned<Raw>>(text, options) {
         Ok(raw) => place.node(raw),
         Err(error) => {
@@ -52,7 +55,8 @@ pub(super) fn parse(text: &str, source: usize, column: usize) -> Result<Node, Ya
 /// # Errors
 /// It is no YAML, in words.
 pub fn read_yaml(text: &str) -> Result<serde_json::Value, String> {
-    parse(text, 0, 0).map(|node| node.to_json()).map_err(|error| error.message)
+    let place = Position { source: 0, column: 0, is_config: false };
+    parse_as(text, place).map(|node| node.to_json()).map_err(|error| error.message)
 }
 
 /// A tree as the library gives it.
@@ -65,6 +69,8 @@ enum Raw {
 struct Position {
     source: usize,
     column: usize,
+    /// Keys of configs have no colon: `{r:4}` is `{"r:4": null}` in YAML, and meant is `{r: 4}`.
+    is_config: bool,
 }
 
 impl Position {
@@ -84,6 +90,12 @@ impl Position {
                 let mut map = BTreeMap::new();
                 for (key, value) in pairs {
                     let key_pos = self.pos(&key.referenced);
+                    if let (Some((name, given)), Raw::Scalar(Kind::Null)) = (key.value.split_once(':'), &value.value)
+                        && self.is_config
+                    {
+                        let message = format!("a space is missing behind a colon: `{name}: {given}`");
+                        return Err(YamlError { pos: key_pos, message });
+                    }
                     let entry = Entry { key: key_pos, node: self.node(value)? };
                     map.insert(key.value, entry);
                 }
@@ -103,6 +115,9 @@ fn plain(message: &str) -> String {
     }
     if said.contains("tabs disallowed") {
         return "a tab: indent with spaces".to_owned();
+    }
+    if said.contains("':' may not precede any of") {
+        return "a space is missing behind a colon: `key: value`".to_owned();
     }
     let said = said.replace("budget breached:", "too large or too deep:");
     said.split(", set DuplicateKeyPolicy")
@@ -216,12 +231,17 @@ mod tests {
             ("a:\n\tb: 1\n", "a tab: indent with spaces", 2),
             ("a: .inf\n", "non-finite", 1),
             ("a: [1,\n", "unclosed bracket", 1),
+            // Hydra reads these as maps, YAML as keys without values.
+            ("a: 1\nb: {r:4, c: 2}\n", "a space is missing behind a colon: `r: 4`", 2),
+            ("a: {b:[1]}\n", "a space is missing behind a colon: `key: value`", 1),
         ];
         for (text, message, line) in cases {
             let error = parse(text, 0, 0).unwrap_err();
             assert!(error.message.contains(message) && !error.message.contains("at line"), "{text:?}: {error:?}");
             assert_eq!(error.pos.unwrap().line, line, "{text:?}");
         }
+        // A document that is no config may have such keys.
+        assert_eq!(read_yaml("{a:b}"), Ok(serde_json::json!({ "a:b": null })));
     }
 
     #[test]

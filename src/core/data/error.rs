@@ -17,7 +17,9 @@ pub enum DataError {
     Empty { path: PathBuf },
     #[error("{path}: {reason}")]
     File { path: PathBuf, reason: String },
-    #[error("data.val_size sets aside {what}")]
+    #[error(
+        "data.val_size sets aside {what}: below 1 it is a share, else a number of samples; change it, or leave it out"
+    )]
     Split { what: String },
     #[error("no data source: name at least one file")]
     NoSource,

@@ -23,22 +23,27 @@ pub struct Alternative {
 const TRY_ALL: u32 = 12;
 
 /// Simulates layouts of `devices` ranks, best first; those that cannot be planned last. A replica takes as many devices
-/// as it has stages; what is left over is given to the encoders.
+/// as it has stages; what is left over is given to the encoders. A model without towers has one layout, the foundation alone.
 pub fn alternatives(spec: &SimSpec, samples: &dyn Samples, devices: u32, fixed_lanes: Option<u32>) -> Vec<Alternative> {
     let stages = spec.cluster.stages.max(1);
+    let has_encoders = !spec.coordinator.plan.encoders.is_empty();
     let mut layouts: Vec<Layout> = Vec::new();
     let mut add = |placement, encoders, foundations| {
         let layout = Layout { placement, encoders, foundations };
-        if foundations > 0 && encoders > 0 && !layouts.contains(&layout) {
+        if foundations > 0 && (encoders > 0) == has_encoders && !layouts.contains(&layout) {
             layouts.push(layout);
         }
     };
-    for encoders in candidates(spec, samples, devices, fixed_lanes) {
-        let foundations = devices.saturating_sub(encoders) / stages;
-        add(Placement::Separate, devices - foundations * stages, foundations);
-    }
-    if devices.is_multiple_of(stages) {
-        add(Placement::Colocated, devices / stages, devices / stages);
+    if has_encoders {
+        for encoders in candidates(spec, samples, devices, fixed_lanes) {
+            let foundations = devices.saturating_sub(encoders) / stages;
+            add(Placement::Separate, devices - foundations * stages, foundations);
+        }
+        if devices.is_multiple_of(stages) {
+            add(Placement::Colocated, devices / stages, devices / stages);
+        }
+    } else {
+        add(Placement::Separate, 0, devices / stages);
     }
     let run = |layout: Layout| {
         let Layout { placement, encoders, foundations } = layout;

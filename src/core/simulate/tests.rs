@@ -314,6 +314,20 @@ fn alternatives_name_the_best_ratio() {
     assert!(best.contains(&Layout { placement: Placement::Colocated, encoders: 8, foundations: 8 }), "{best:?}");
 }
 
+#[test]
+fn a_model_without_towers_has_one_layout() {
+    let mut spec = spec(1, 0, 1, 8, 8);
+    let CoordinatorSpec { plan, encoders, pools, .. } = &mut spec.coordinator;
+    (plan.encoders, *encoders, pools.encoders) = (Vec::new(), Vec::new(), Vec::new());
+    spec.cluster.stages = 2;
+    for (devices, foundations) in [(8, &[4][..]), (32, &[16]), (1, &[])] {
+        let found = alternatives(&spec, &Alike { tokens: 50, patches: 0 }, devices, None);
+        let layouts: Vec<u32> = found.iter().map(|one| one.layout.foundations).collect();
+        assert_eq!(layouts, foundations);
+        assert!(found.iter().all(|one| one.result.is_ok() && one.layout.encoders == 0));
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 

@@ -8,6 +8,9 @@ use super::trainer::{FROZEN, TRACKERS};
 /// Keys that tell a config of LLaMA-Factory from one of TRL.
 pub(super) const OWN: [&str; 6] = ["stage", "finetuning_type", "dataset", "dataset_dir", "cutoff_len", "template"];
 
+/// Stages whose method has no counterpart: anything else in its place would train something that was not asked for.
+pub(super) const REFUSED_STAGES: [&str; 2] = ["rm", "ppo"];
+
 pub(super) fn read(sheet: &mut Sheet) {
     let is_kto = sheet.is("stage", "kto");
     model(sheet);
@@ -187,6 +190,7 @@ fn train(sheet: &mut Sheet, is_kto: bool) {
         false => sheet.batch("per_device_train_batch_size", 8.0),
     }
     // Their default.
+    sheet.schedule_options(5e-5);
     sheet.set("train.lr", 5e-5);
     sheet.copy_number("learning_rate", "train.lr");
     sheet.duration("num_train_epochs", 3.0);

@@ -97,7 +97,15 @@ fn of_yaml(fields: Map<String, Value>) -> Result<Imported, ImportError> {
             let method = if is_pairs { "dpo" } else { "sft" };
             return of_trl(method, Flags::of_fields(fields));
         }
-        () if has("model_name_or_path") => ("LLaMA-Factory", llama_factory::read),
+        () if has("model_name_or_path") => {
+            let stage = fields.get("stage").and_then(Value::as_str);
+            if let Some(stage) = stage.filter(|stage| llama_factory::REFUSED_STAGES.contains(stage)) {
+                return Err(ImportError::Method(format!(
+                    "LLaMA-Factory's stage `{stage}` has no counterpart: pt, sft, dpo and kto are translated"
+                )));
+            }
+            ("LLaMA-Factory", llama_factory::read)
+        }
         () if has("base_model") => ("axolotl", axolotl::read),
         () => {
             let keys: Vec<&str> = fields.keys().take(12).map(String::as_str).collect();

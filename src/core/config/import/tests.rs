@@ -254,6 +254,40 @@ fn a_devices_batch_is_a_group_of_labeled_answers() {
     assert_eq!(node["train"]["preference"], json!({"loss": "kto", "undesirable_weight": 0.2, "group_size": 4}));
 }
 
+/// The end of a schedule goes by the run's own rate, and the methods that are not there are refused rather than replaced.
+#[test]
+fn options_of_schedules_arrive_and_other_stages_are_refused() {
+    let min_lr = |text: &str| {
+        let imported = import(text).unwrap();
+        let node = crate::config::yaml::parse(&imported.yaml, 0, 0).unwrap().to_json();
+        node["train"]["min_lr"].as_f64()
+    };
+    let factory = "model_name_or_path: a/b\nstage: sft\nlearning_rate: 2.0e-4\n";
+    let trl = "model_name_or_path: a/b\ndataset_name: x/y\nlearning_rate: 2.0e-4\n";
+    for (text, expected) in [
+        (format!("{factory}lr_scheduler_kwargs: {{ min_lr: 1.0e-6 }}\n"), Some(1e-6)),
+        (format!("{factory}lr_scheduler_kwargs: {{ min_lr: 1e-6 }}\n"), Some(1e-6)),
+        (format!("{factory}lr_scheduler_kwargs: '{{\"min_lr_rate\": 0.5}}'\n"), Some(1e-4)),
+        (format!("{trl}lr_scheduler_kwargs: {{ min_lr_rate: 0.5 }}\n"), Some(1e-4)),
+        (format!("{trl}lr_scheduler_kwargs: {{ num_cycles: 2 }}\n"), None),
+    ] {
+        assert_eq!(min_lr(&text), expected, "{text}");
+    }
+    for stage in ["ppo", "rm"] {
+        let error = import(&format!("model_name_or_path: a/b\nstage: {stage}\n")).unwrap_err().to_string();
+        assert!(error.contains(&format!("`{stage}` has no counterpart")), "{error}");
+    }
+    let quantized = |more: &str| {
+        let imported = import(&format!("{trl}use_peft: true\n{more}")).unwrap();
+        let node = crate::config::yaml::parse(&imported.yaml, 0, 0).unwrap().to_json();
+        node["model"]["foundation"]["frozen_precision"].clone()
+    };
+    assert_eq!(quantized("load_in_4bit: true\n"), json!("nf4"));
+    assert_eq!(quantized("load_in_4bit: true\nuse_bnb_nested_quant: true\n"), json!("nf4_double"));
+    assert_eq!(quantized("load_in_8bit: true\n"), json!("int8"));
+    assert_eq!(quantized("load_in_4bit: true\nbnb_4bit_quant_type: fp4\n"), json!(null));
+}
+
 #[test]
 fn what_is_of_nobody_is_refused() {
     for (text, part) in [("a: [", "not YAML"), ("model: x\nlr: 1\n", "lr, model"), ("3\n", "none")] {

@@ -43,6 +43,23 @@ impl Sheet {
         }
     }
 
+    /// The end of a schedule, which transformers has in a map of options: `min_lr`, or `min_lr_rate` times the peak of `learning_rate`
+    /// or so many by default. To be read before `learning_rate`.
+    pub fn schedule_options(&mut self, default_lr: f64) {
+        let peak = self.number("learning_rate").unwrap_or(default_lr);
+        self.with("lr_scheduler_kwargs", "train.min_lr", |value| {
+            let why = "of the schedule, train.min_lr and train.decay_steps may be set";
+            let options: Value =
+                value.as_str().map_or_else(|| Ok(value.clone()), serde_json::from_str).map_err(|_| why)?;
+            let options = options.as_object().filter(|options| options.len() == 1).ok_or(why)?;
+            let number = |name: &str| {
+                let value = options.get(name)?;
+                value.as_f64().or_else(|| value.as_str()?.parse().ok())
+            };
+            number("min_lr").or_else(|| Some(number("min_lr_rate")? * peak)).map(Value::from).ok_or(why)
+        });
+    }
+
     /// `warmup_steps`, which below 1 are a share of all steps, or `warmup_ratio`.
     pub fn warmup(&mut self) {
         let steps = self.number("warmup_steps").unwrap_or(0.0);

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::sheet::{Sheet, schedule};
-use super::trainer::TRACKERS;
+use super::trainer::{FROZEN, TRACKERS};
 
 /// Keys that tell a config of TRL from one of LLaMA-Factory.
 pub(super) const OWN: [&str; 22] = [
@@ -138,17 +138,12 @@ fn common(sheet: &mut Sheet, rate: f64) {
     data(sheet);
     lora(sheet);
     sheet.batch("per_device_train_batch_size", 8.0);
+    sheet.schedule_options(rate);
     sheet.set("train.lr", rate);
     sheet.copy_number("learning_rate", "train.lr");
     sheet.duration("num_train_epochs", 3.0);
     sheet.set("train.schedule", "linear");
     sheet.with("lr_scheduler_type", "train.schedule", schedule);
-    let rate = sheet.number("learning_rate").unwrap_or(rate);
-    sheet.with("lr_scheduler_kwargs", "train.min_lr", |value| {
-        let parsed = value.as_str().and_then(|text| serde_json::from_str::<Value>(text).ok());
-        let part = parsed.as_ref().unwrap_or(value)["min_lr_rate"].as_f64();
-        part.map(|part| (part * rate).into()).ok_or("of the schedule, train.min_lr and train.decay_steps may be set")
-    });
     sheet.warmup();
     sheet.optimizer("optim");
     precision(sheet);
@@ -167,12 +162,26 @@ fn model(sheet: &mut Sheet) {
     sheet.settled("no code of a model's folder is ever run", &["trust_remote_code"]);
     let fused = "attention and losses are fused here, without a switch";
     sheet.settled(fused, &["attn_implementation", "use_liger_kernel", "torch_compile"]);
-    let quantized =
-        "weights of 4 and 8 bits are not there; model.foundation.frozen_precision: fp8_e4m3fn halves frozen weights";
-    sheet.missing(quantized, &["load_in_4bit", "load_in_8bit", "bnb_4bit_quant_type", "use_bnb_nested_quant"]);
+    quantization(sheet);
     sheet.missing("config.json says it; model.overrides changes it", &["model_init_kwargs"]);
     sheet.settled("the tokenizer says it", &["eos_token", "pad_token"]);
     sheet.missing("put it into the model's folder, or choose data.template", &["chat_template_path"]);
+}
+
+/// Frozen weights of 4 and 8 bits beside adapters, as bitsandbytes rounds them.
+fn quantization(sheet: &mut Sheet) {
+    let is_known = sheet.get("bnb_4bit_quant_type").is_none() || sheet.is("bnb_4bit_quant_type", "nf4");
+    let doubled = sheet.is_true("use_bnb_nested_quant");
+    let has_adapters = sheet.is_true("use_peft");
+    if has_adapters && sheet.is_true("load_in_4bit") && is_known {
+        sheet.frozen_in(4, doubled, "load_in_4bit");
+        ["bnb_4bit_quant_type", "use_bnb_nested_quant"].iter().for_each(|key| sheet.arrived(key, FROZEN));
+    } else if has_adapters && sheet.is_true("load_in_8bit") {
+        sheet.frozen_in(8, false, "load_in_8bit");
+    }
+    let why =
+        "beside adapters model.foundation.frozen_precision is nf4, nf4_double or int8 of bitsandbytes, or fp8_e4m3fn";
+    sheet.missing(why, &["load_in_4bit", "load_in_8bit", "bnb_4bit_quant_type", "use_bnb_nested_quant"]);
 }
 
 fn data(sheet: &mut Sheet) {

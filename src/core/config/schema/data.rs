@@ -85,7 +85,7 @@ pub enum OnChange {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct BadSamples {
-    /// Largest fraction of bad samples.
+    /// Largest fraction of bad samples, judged once 100 samples were read.
     #[schemars(range(min = 0.0, max = 1.0))]
     pub max_fraction: f64,
     /// Most bad samples in a row.

@@ -80,6 +80,8 @@ fn one_mistake_at_a_time() {
         ),
         ("$ ~train.lr", &["LF0105", "missing required key `train.lr`", "vlm.yaml:6:3", "Peak learning rate"]),
         ("eval: {}\n", &["LF0105", "missing required key `eval.path`, `eval.sets` or `data.val_size`", "vlm.yaml:9:7"]),
+        ("eval: { sets: { math: } }\n", &["LF0103", "`eval.sets.math`: expected text", "vlm.yaml:9"]),
+        ("eval: { sets: { math: [a.jsonl] } }\n", &["LF0103", "`eval.sets.math`: expected text", "vlm.yaml:9"]),
         // evaluations
         ("$ data.val_size=0.1", &["LF0111", "`data.val_size` sets samples aside", "eval: { every_steps"]),
         (
@@ -174,6 +176,10 @@ fn one_mistake_at_a_time() {
         (
             "pools: { foundation_high: { virtual_stages: 2 } }\n",
             &["LF0111", ":9:45", "`virtual_stages` without a pipeline"],
+        ),
+        (
+            "$ pools.foundation.context_attention=ulysses",
+            &["LF0111", "`context_attention` without context parallelism", "set `context_parallel`"],
         ),
         (
             "pools: { foundation: { zero: 1 }, foundation_high: {}, foundation_low: {} }\n",

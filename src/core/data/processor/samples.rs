@@ -14,6 +14,18 @@ use crate::data::source::{Piece, TokenPiece};
 use crate::data::tokenizer::Token;
 use crate::message::SampleId;
 
+/// Why a conversation has nothing that counts in the loss. Roles of other formats are named: nobody is an `assistant` there.
+fn nothing_to_learn(conversation: &Conversation) -> String {
+    let reason = "no assistant message to learn from, or none that counts in the loss";
+    let mut roles: Vec<&str> = conversation.turns.iter().map(|turn| turn.role.as_str()).collect();
+    roles.sort_unstable();
+    roles.dedup();
+    match roles.contains(&"assistant") {
+        true => reason.to_owned(),
+        false => format!("{reason}: the roles are {}, and learned is what `assistant` says", roles.join(", ")),
+    }
+}
+
 impl Processor {
     /// A training sample of a conversation. Files are relative to `base`. In `sft` the assistant's turns count in the
     /// loss, from behind a turn's header to its closing token; else everything but pictures and videos.
@@ -38,9 +50,7 @@ impl Processor {
                 let place = |at| expanded.place(at);
                 let learned = mask(&answers, (expanded.text.as_str(), is_whole), &tokens, &self.tokenizer, place)?;
                 if is_whole && !learned.contains(&true) {
-                    return Err(DataError::Line(
-                        "no assistant message to learn from, or none that counts in the loss".to_owned(),
-                    ));
+                    return Err(DataError::Line(nothing_to_learn(conversation)));
                 }
                 learned
             }

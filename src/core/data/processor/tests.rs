@@ -217,6 +217,10 @@ fn what_is_wrong_with_a_sample_is_said() {
     let conversation = Conversation::text(turns);
     let error = processor.training_sample(SampleId(0), &conversation, folder.path()).unwrap_err();
     assert!(error.to_string().contains("no assistant message to learn from"));
+    // Roles of another format are named.
+    let conversation = Conversation::text(vec![Turn::text("human", "hello"), Turn::text("gpt", "1")]);
+    let error = processor.training_sample(SampleId(0), &conversation, folder.path()).unwrap_err().to_string();
+    assert!(error.contains("the roles are gpt, human"), "{error}");
 }
 
 #[test]

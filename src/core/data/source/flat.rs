@@ -4,11 +4,46 @@ use serde_json::{Map, Value as Json, json};
 
 use crate::data::error::DataError;
 
+/// Takes a field that is a text; `None` where it is not there, or `null`.
+///
+/// # Errors
+/// It is another value, which would be left out of what the model reads.
+pub fn text(record: &mut Map<String, Json>, key: &str) -> Result<Option<String>, DataError> {
+    match record.remove(key) {
+        None | Some(Json::Null) => Ok(None),
+        Some(Json::String(text)) => Ok(Some(text)),
+        Some(other) => Err(DataError::Line(format!("`{key}` is {other:.40}: it must be a text"))),
+    }
+}
+
+/// Takes the system message that a record has beside its turns; an empty one is none.
+///
+/// # Errors
+/// It is no text.
+pub fn system(record: &mut Map<String, Json>) -> Result<Option<Json>, DataError> {
+    let text = text(record, "system")?.filter(|text| !text.is_empty());
+    Ok(text.map(|text| json!({ "role": "system", "content": text })))
+}
+
+/// Puts the system message that a record has beside its `messages` before them, unless they have one.
+///
+/// # Errors
+/// It is no text.
+pub fn with_system(mut record: Map<String, Json>) -> Result<Map<String, Json>, DataError> {
+    if let Some(system) = system(&mut record)?
+        && let Some(Json::Array(turns)) = record.get_mut("messages")
+        && turns.iter().all(|turn| turn["role"] != "system")
+    {
+        turns.insert(0, system);
+    }
+    Ok(record)
+}
+
 /// `instruction` and `input`, joined by a line's end, are the user's words and `output` the assistant's; `history` has earlier
 /// pairs of both. `prompt` and `completion` are texts of the two, or messages.
 ///
 /// # Errors
-/// No instruction or prompt, no output or completion.
+/// No instruction or prompt, no output or completion, or one that is no text.
 pub fn messages(mut record: Map<String, Json>) -> Result<Map<String, Json>, DataError> {
     let missing = |key: &str| DataError::Line(format!("missing field `{key}`, a text"));
     if !record.contains_key("instruction") && record.contains_key("completion") {
@@ -19,19 +54,21 @@ pub fn messages(mut record: Map<String, Json>) -> Result<Map<String, Json>, Data
         };
         let messages = [turns("prompt", "user")?, turns("completion", "assistant")?].concat();
         record.insert("messages".to_owned(), Json::Array(messages));
-        return Ok(record);
+        return with_system(record);
     }
-    let mut text = |keys: &[&str]| keys.iter().find_map(|key| record.remove(*key)?.as_str().map(str::to_owned));
-    let system = text(&["system"]);
-    let instruction = text(&["instruction"]).ok_or_else(|| missing("instruction"))?;
-    let input = text(&["input"]).filter(|input| !input.is_empty());
-    let output = text(&["output"]).ok_or_else(|| missing("output"))?;
-    let mut messages = Vec::new();
+    let system = system(&mut record)?;
+    let instruction = text(&mut record, "instruction")?.ok_or_else(|| missing("instruction"))?;
+    let input = text(&mut record, "input")?.filter(|input| !input.is_empty());
+    let output = text(&mut record, "output")?.ok_or_else(|| missing("output"))?;
+    let history = match record.remove("history") {
+        None | Some(Json::Null) => Vec::new(),
+        Some(Json::String(text)) if text.is_empty() => Vec::new(),
+        Some(Json::Array(pairs)) => pairs,
+        Some(_) => return Err(DataError::Line("`history` is not a list of pairs [question, answer]".to_owned())),
+    };
+    let mut messages = Vec::from_iter(system);
     let mut say = |role: &str, content: &str| messages.push(json!({ "role": role, "content": content }));
-    if let Some(system) = system.filter(|system| !system.is_empty()) {
-        say("system", &system);
-    }
-    for pair in record.remove("history").iter().filter_map(Json::as_array).flatten() {
+    for pair in &history {
         let (Some(question), Some(answer)) = (pair[0].as_str(), pair[1].as_str()) else {
             return Err(DataError::Line("`history` is not a list of pairs [question, answer]".to_owned()));
         };
@@ -68,6 +105,16 @@ mod tests {
         pairs.into_iter().for_each(|pair| assert_eq!(read(pair).unwrap()["messages"], turns));
         assert!(read(json!({"completion": "C"})).unwrap_err().to_string().contains("`prompt`"));
         assert!(read(json!({"instruction": "I"})).unwrap_err().to_string().contains("`output`"));
+        // What is no text would be left out of the question.
+        for (key, value) in
+            [("input", json!(5)), ("system", json!(["S"])), ("output", json!(3)), ("history", json!({"a": "b"}))]
+        {
+            let mut record = json!({"instruction": "I", "output": "O"});
+            record[key] = value;
+            assert!(read(record).unwrap_err().to_string().contains(&format!("`{key}`")), "{key}");
+        }
+        let asked = json!({"prompt": "P", "completion": "C", "system": "S"});
+        assert_eq!(read(asked).unwrap()["messages"][0], json!({"role": "system", "content": "S"}));
         assert!(
             read(json!({"instruction": "I", "output": "O", "history": ["a"]}))
                 .unwrap_err()

@@ -230,6 +230,7 @@ impl Layout {
 
     fn canonical(&self, fields: Map<String, Json>, record: &Record) -> Result<Map<String, Json>, DataError> {
         let mut fields = match self {
+            Self::Messages => flat::with_system(fields)?,
             Self::Sharegpt => sharegpt::messages(fields)?,
             Self::Alpaca => flat::messages(fields)?,
             Self::Transcripts => transcripts::messages(fields)?,

@@ -39,12 +39,16 @@ pub fn messages(mut record: Map<String, Json>) -> Result<[Map<String, Json>; 2],
         Some(answer) => turns(answer, "assistant", key),
     };
     let (mut chosen, mut rejected) = (take("chosen")?, take("rejected")?);
-    let prompt = match prompt(&mut record)? {
+    let asked = prompt(&mut record)?;
+    let system = flat::system(&mut record)?;
+    let mut prompt = match asked {
         Some(prompt) => {
-            // TRL's sets repeat the prompt in both answers.
+            let with_system: Vec<Json> = system.iter().chain(&prompt).cloned().collect();
+            // TRL's sets repeat the prompt in both answers, with the system message or without it.
             for answer in [&mut chosen, &mut rejected] {
-                if answer.len() > prompt.len() && same(&answer[..prompt.len()], &prompt) {
-                    answer.drain(..prompt.len());
+                let is_repeated = |it: &&Vec<Json>| answer.len() > it.len() && same(&answer[..it.len()], it);
+                if let Some(len) = [&with_system, &prompt].into_iter().find(is_repeated).map(Vec::len) {
+                    answer.drain(..len);
                 }
             }
             prompt
@@ -59,6 +63,9 @@ pub fn messages(mut record: Map<String, Json>) -> Result<[Map<String, Json>; 2],
     };
     if prompt.is_empty() {
         return Err(wrong("has no prompt: `chosen` and `rejected` have no turn in common, and there is no `prompt`"));
+    }
+    if let Some(system) = system.filter(|_| prompt.iter().all(|turn| turn["role"] != "system")) {
+        prompt.insert(0, system);
     }
     for (key, answer) in [("chosen", &chosen), ("rejected", &rejected)] {
         let role = answer.first().map_or(&Json::Null, |turn| &turn["role"]);
@@ -98,12 +105,7 @@ fn prompt(record: &mut Map<String, Json>) -> Result<Option<Vec<Json>>, DataError
         .into_iter()
         .find(|key| record.get(*key).is_some_and(|it| !it.is_null()));
     let Some(key) = key else { return Ok(None) };
-    let mut turns = turns(record.remove(key).unwrap_or_default(), "user", key)?;
-    if let Some(Json::String(system)) = record.remove("system")
-        && !system.is_empty()
-    {
-        turns.insert(0, json!({ "role": "system", "content": system }));
-    }
+    let turns = turns(record.remove(key).unwrap_or_default(), "user", key)?;
     Ok(Some(turns))
 }
 
@@ -159,6 +161,17 @@ mod tests {
         ] {
             assert_eq!(read(record.clone()).unwrap(), expected, "{record}");
         }
+        let system = json!({"role": "system", "content": "S"});
+        let expected = [json!([system, user, yes]), json!([system, user, no])];
+        for record in [
+            json!({"system": "S", "prompt": "Q", "chosen": "yes", "rejected": "no"}),
+            json!({"system": "S", "prompt": "Q", "chosen": [user, yes], "rejected": [user, no]}),
+            json!({"system": "S", "prompt": "Q", "chosen": [system, user, yes], "rejected": [system, user, no]}),
+            json!({"system": "S", "chosen": [user, yes], "rejected": [user, no]}),
+            json!({"system": "S", "chosen": [system, user, yes], "rejected": [system, user, no]}),
+        ] {
+            assert_eq!(read(record.clone()).unwrap(), expected, "{record}");
+        }
     }
 
     #[test]
@@ -169,8 +182,9 @@ mod tests {
             {"role": "user", "content": "c"}, {"role": "assistant", "content": "d"}], "images": ["x"], "system": "s"});
         let [chosen, rejected] = messages(record.as_object().unwrap().clone()).unwrap();
         assert_eq!(chosen, rejected, "equal answers are no mistake");
-        assert_eq!((&chosen["images"], &chosen["messages"][1]["weight"]), (&json!(["x"]), &json!(0)));
-        assert!(chosen["messages"][1].get("train").is_none() && chosen["messages"][3].get("weight").is_none());
+        assert_eq!(chosen["messages"][0], json!({"role": "system", "content": "s"}));
+        assert_eq!((&chosen["images"], &chosen["messages"][2]["weight"]), (&json!(["x"]), &json!(0)));
+        assert!(chosen["messages"][2].get("train").is_none() && chosen["messages"][4].get("weight").is_none());
         let [chosen, _] = read(json!({"conversations": [{"from": "human", "value": "Q"}], "system": "S",
             "chosen": {"from": "gpt", "value": "y"}, "rejected": {"from": "gpt", "value": "n"}}))
         .unwrap();
@@ -183,6 +197,7 @@ mod tests {
             (json!({"prompt": "Q", "chosen": "a"}), "`rejected`"),
             (json!({"chosen": "a", "rejected": "b"}), "no prompt"),
             (json!({"prompt": "Q", "chosen": 1, "rejected": "b"}), "`chosen` is 1"),
+            (json!({"prompt": "Q", "chosen": "a", "rejected": "b", "system": 3}), "`system` is 3"),
             (
                 json!({"prompt": "Q", "chosen": [{"role": "user", "content": "a"}], "rejected": "b"}),
                 "not with the assistant's",

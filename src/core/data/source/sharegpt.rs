@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value as Json, json};
 
+use super::flat;
 use super::locate::{Kind, kind_of};
 use super::messages::{AUDIO_PLACEHOLDER, IMAGE_PLACEHOLDER, VIDEO_PLACEHOLDER};
 use crate::data::error::DataError;
@@ -10,7 +11,7 @@ use crate::data::error::DataError;
 /// `content`.
 ///
 /// # Errors
-/// No turns, a turn without text, a role that is not known.
+/// No turns, a turn without text, a role that is not known, a `system` that is no text.
 pub fn messages(mut record: Map<String, Json>) -> Result<Map<String, Json>, DataError> {
     let wrong = |reason: String| DataError::Line(reason);
     let turns = ["conversations", "conversation", "messages"].iter().find_map(|key| record.remove(*key));
@@ -18,11 +19,7 @@ pub fn messages(mut record: Map<String, Json>) -> Result<Map<String, Json>, Data
         return Err(wrong("missing field `conversations`, a list of {\"from\": …, \"value\": …}".to_owned()));
     };
     let mut messages = Vec::with_capacity(turns.len() + 1);
-    if let Some(Json::String(system)) = record.remove("system")
-        && !system.is_empty()
-    {
-        messages.push(json!({ "role": "system", "content": system }));
-    }
+    messages.extend(flat::system(&mut record)?);
     for turn in turns {
         let Json::Object(mut turn) = turn else { return Err(wrong("a turn is not an object".to_owned())) };
         let role = turn.remove("from").or_else(|| turn.remove("role"));

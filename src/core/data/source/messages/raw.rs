@@ -26,7 +26,7 @@ pub(super) struct RawLine {
 }
 
 #[derive(Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "images, videos, audios or contexts are neither names nor a list of them")]
 pub(super) enum OneOrMore<T> {
     More(Vec<T>),
     One(T),
@@ -56,7 +56,7 @@ fn present<'de, D: Deserializer<'de>>(value: D) -> Result<Option<Option<RawConte
 }
 
 #[derive(Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "the content of a message is neither a text nor a list of parts with a `type`")]
 pub(super) enum RawContent {
     Text(String),
     Parts(Vec<RawPart>),

@@ -6,7 +6,6 @@ use std::sync::Mutex;
 use super::{Source, Unit};
 use crate::config::{Phase, TrainFile};
 use crate::data::error::DataError;
-use crate::data::source::block::Body;
 use crate::data::source::energon::is_energon;
 use crate::data::source::index::Index;
 use crate::data::source::layout::Layout;
@@ -105,7 +104,8 @@ impl Source {
         Ok(source)
     }
 
-    /// The layout of the first record that can be read.
+    /// The layout of the first record that tells one: of what is before it, some cannot be read, and some may lack a field that the
+    /// others have.
     fn detect(&self) -> Result<Layout, DataError> {
         let mut reason = None;
         let units = (0..self.units.len()).filter(|&unit| self.units[unit].num_records > 0).take(NUM_TRIED);
@@ -117,11 +117,10 @@ impl Source {
                 Ok(opened) => {
                     for record in 0..opened.block.len().min(NUM_TRIED as u64) {
                         match opened.block.read(record) {
-                            Ok(read) if matches!(&read.body, Body::Json(json) if !json.is_object()) => {
-                                let told = Layout::of(&read, &self.columns).err().unwrap_or_default();
-                                reason.get_or_insert_with(|| file(&told));
-                            }
-                            Ok(read) => return Layout::of(&read, &self.columns).map_err(|reason| file(&reason)),
+                            Ok(read) => match Layout::of(&read, &self.columns) {
+                                Ok(layout) => return Ok(layout),
+                                Err(told) => drop(reason.get_or_insert_with(|| file(&told))),
+                            },
                             Err(error) => drop(reason.get_or_insert_with(|| file(&error))),
                         }
                     }

@@ -14,6 +14,12 @@ fn every_layout_is_told_by_its_first_sample() {
         ("p.txt", "a\nb".to_owned(), "a"),
         ("e.jsonl", json!({"texts": [{"role": "user", "content": "a"}], "media": "text"}).to_string(), "user:a"),
         ("bad.jsonl", format!("no json\n{}", chat("a")), "bad 1"),
+        // A field that the first record lacks does not hide what the others are.
+        (
+            "n.jsonl",
+            "{\"instruction\": \"a\", \"output\": null}\n{\"instruction\": \"a\", \"output\": \"b\"}".to_owned(),
+            "bad 1",
+        ),
     ] {
         assert_eq!(shown(&of(folder.write(name, text)), 0), expected, "{name}");
     }
