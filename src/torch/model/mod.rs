@@ -36,6 +36,7 @@ mod towers;
 mod tree_names;
 mod vae;
 mod vision;
+mod wam;
 mod xvla;
 
 pub use alike::Alike;
@@ -80,3 +81,4 @@ pub use vision::{
     ClassToken, MergeNorm, PatchEmbed, PatchOrder, PositionTable, ProjectorConfig, ProjectorKind, Span, TowerConfig,
     VisionConfig, Windows,
 };
+pub use wam::{WamConfig, WamFamily};

@@ -2,6 +2,7 @@
 //! which processors it was trained with. Every package asks here; what a model computes is read in `loongforge-torch`.
 
 mod components;
+mod fastwam;
 mod groot;
 mod own;
 mod policies;
@@ -12,6 +13,7 @@ mod texts;
 use serde_json::Value as Json;
 
 pub use components::{COMPONENTS, Component, DIFFUSION, MODEL_INDEX, is_diffusion};
+pub use fastwam::{FASTWAM, fastwam_networks, is_fastwam};
 pub use groot::{COSMOS, groot_backbone, groot_keys, is_groot};
 pub use own::{OwnTower, register_towers};
 pub use policies::{SMOLVLA, frozen_towers, has_dtype, is_policy, policy_vocabulary};

@@ -25,5 +25,9 @@ mod wan;
 
 pub use family::{DitFamily, TransformerConfig};
 pub use qwen_image::QwenImageConfig;
-pub(super) use time::TimeEmbedder;
+pub(super) use maps::outer_map;
+pub(super) use rope::{Place, places, rotation};
+pub(super) use segments::Segments;
+pub(super) use time::{TimeEmbedder, exact_sinusoids};
 pub use wan::{ImageTokens, WanConfig};
+pub(super) use wan::{FeedForward, Head, Patches, PromptAttention, SelfAttention, Tables, Time, TwoMaps, block_specs};

@@ -28,6 +28,11 @@ pub trait RobotPolicy {
         false
     }
 
+    /// What of [`RobotPolicy::options`] it cannot do, by the key that asks for it; `None`: nothing.
+    fn cannot(&self) -> Option<String> {
+        None
+    }
+
     /// The policy on parameters made from [`FoundationFamily::specs`](crate::model::FoundationFamily::specs), without gradients.
     /// Panics where the store lacks one of them.
     fn acting(&self, params: &ParamStore) -> Box<dyn Acting>;
