@@ -6,8 +6,8 @@ use super::config::ModelConfig;
 use super::decoder::DecoderConfig;
 use super::family::decoders::{DECODERS, read_decoder};
 use super::family::{
-    NamePrefix, custom, diffusion, ernie4_5_vl, fastwam, gemma3, groot, internvl, kimi_k25, llava, llava_onevision1_5, minicpm,
-    paligemma, pi, pi0_fast, qwen2_5_omni, qwen2_5_vl, qwen2_audio, qwen2_vl, qwen3_5, qwen3_5_moe, qwen3_asr,
+    NamePrefix, custom, diffusion, ernie4_5_vl, fastwam, gemma3, groot, internvl, kimi_k25, llava, llava_onevision1_5,
+    minicpm, paligemma, pi, pi0_fast, qwen2_5_omni, qwen2_5_vl, qwen2_audio, qwen2_vl, qwen3_5, qwen3_5_moe, qwen3_asr,
     qwen3_omni_moe, qwen3_vl, qwen3_vl_moe, smolvla, smolvlm, voxtral, xvla,
 };
 use super::keys::{Keys, ModelConfigError};

@@ -65,9 +65,8 @@ impl Chunks {
 impl<K: Copy + PartialEq> SegmentRules<K> {
     /// Returns whether rows of a kind and chunk see rows of another.
     pub fn see(&self, query: (K, u32), key: (K, u32)) -> bool {
-        let is_met = |rule: &Rule<K>| {
-            rule.queries == query.0 && rule.keys == key.0 && rule.chunks.include(query.1, key.1)
-        };
+        let is_met =
+            |rule: &Rule<K>| rule.queries == query.0 && rule.keys == key.0 && rule.chunks.include(query.1, key.1);
         self.0.iter().any(is_met)
     }
 }
@@ -129,11 +128,7 @@ impl SegmentAttention {
 }
 
 /// The rows of the keys that a query sees, ascending, each run of them once.
-fn visible<K: Copy + PartialEq>(
-    rules: SegmentRules<K>,
-    query: &Segment<K>,
-    keys: &[Segment<K>],
-) -> Vec<Range<i64>> {
+fn visible<K: Copy + PartialEq>(rules: SegmentRules<K>, query: &Segment<K>, keys: &[Segment<K>]) -> Vec<Range<i64>> {
     let met = keys.iter().filter(|key| rules.see((query.kind, query.chunk), (key.kind, key.chunk)));
     let mut ranges: Vec<Range<i64>> = met.map(|key| key.rows.clone()).filter(|rows| !rows.is_empty()).collect();
     ranges.sort_by_key(|rows| rows.start);

@@ -102,7 +102,7 @@ impl<'a> ModelCard<'a> {
             let id = groot_backbone(self.config)["image_token_id"].as_i64();
             return id.filter(|_| tower == Tower::Vision);
         }
-        if is_policy(self.config) {
+        if is_policy(self.config) && !is_fastwam(self.config) {
             return (tower == Tower::Vision).then(|| policy_vocabulary(self.config) - 1);
         }
         let has_tower = match tower {

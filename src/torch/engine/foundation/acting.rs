@@ -29,9 +29,9 @@ impl Actor {
         let Chunk { horizon, action_dim, num_steps, .. } = self.chunk;
         let draw = |row: &SampleRow| Draw { seed: self.seed, sample: row.id, purpose: row.purpose, number: 0 };
         let noise: Vec<Tensor> = batch.samples.iter().map(|row| draw(row).noise(&[horizon, action_dim])).collect();
-        let seen = features.first().map_or(&[][..], Vec::as_slice);
+        let seen: Vec<Tensor> = features.iter().flatten().map(Tensor::shallow_clone).collect();
         let steps = num_steps as usize;
-        let actions = self.policy.act(&batch.columns, &batch.cu_seqlens, seen, &Tensor::cat(&noise, 0), steps);
+        let actions = self.policy.act(&batch.columns, &batch.cu_seqlens, &seen, &Tensor::cat(&noise, 0), steps);
         let actions = actions.to_device(Device::Cpu).to_kind(Kind::Float).flatten(0, -1).contiguous();
         let flat = Vec::<f32>::try_from(actions).map_err(|error| error.to_string())?;
         Ok(flat.chunks((horizon * action_dim) as usize).map(<[f32]>::to_vec).collect())

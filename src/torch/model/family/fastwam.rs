@@ -87,8 +87,11 @@ fn parts(keys: &Keys<'_>) -> Result<(WamConfig, Vec<ModelTower>)> {
     }
     let networks = fastwam_networks(&keys.filled(&json!({})));
     let networks = keys.instead(&networks);
-    let wanted =
-        Wanted { patch: LatentPatch([1, video.patch[0], video.patch[1]]), text: ("text_dim", video.text_dim), image: None };
+    let wanted = Wanted {
+        patch: LatentPatch([1, video.patch[0], video.patch[1]]),
+        text: ("text_dim", video.text_dim),
+        image: None,
+    };
     let (mut towers, vae) = diffusion_towers::read(&networks, &video_keys, &wanted)?;
     if vae.channels() != video.in_channels {
         let must = format!("must be the channels of a latent of the autoencoder ({})", vae.channels());
@@ -237,7 +240,10 @@ fn clip(keys: &Keys<'_>, vae: &Autoencoder, patch: [i64; 2]) -> Result<Clip> {
     let (frames, ratio) = (size("num_video_frames", 33)?, size("action_video_freq_ratio", 4)?);
     let behind = (frames - 1) / ratio;
     if frames < 2 || (frames - 1) % ratio > 0 || behind % time > 0 {
-        let must = format!("must be one more than a multiple of {} (action_video_freq_ratio and the autoencoder)", time * ratio);
+        let must = format!(
+            "must be one more than a multiple of {} (action_video_freq_ratio and the autoencoder)",
+            time * ratio
+        );
         return Err(keys.inconsistent("num_video_frames", frames, must));
     }
     let horizon = size("action_horizon", 32)?;
@@ -319,17 +325,26 @@ mod tests {
     #[test]
     fn errors_name_the_key() {
         let error = |key: &str, value: Value| {
-            let mut config = json!({"type": "fastwam", "video_dit_config": video_sizes(7), "action_dit_config": action_sizes(7)});
+            let mut config =
+                json!({"type": "fastwam", "video_dit_config": video_sizes(7), "action_dit_config": action_sizes(7)});
             let (holder, key) = key.rsplit_once('/').unwrap();
             config.pointer_mut(holder).unwrap()[key] = value;
             ModelConfig::from_hf(&config).unwrap_err().to_string()
         };
         let cases = [
-            ("/video_dit_config/video_attention_mask_mode", json!("bidirectional"), "video_attention_mask_mode is \"bidirectional\""),
+            (
+                "/video_dit_config/video_attention_mask_mode",
+                json!("bidirectional"),
+                "video_attention_mask_mode is \"bidirectional\"",
+            ),
             ("/video_dit_config/action_conditioned", json!(true), "video_dit_config.action_conditioned is true"),
             ("/video_dit_config/hidden_dim", json!(3000), "must be num_heads * attn_head_dim (3072)"),
             ("/video_dit_config/in_dim", json!(16), "video_dit_config.out_dim is 48, but must be in_dim (16)"),
-            ("/action_dit_config/num_layers", json!(29), "action_dit_config.num_layers is 29, but must be that of video_dit_config"),
+            (
+                "/action_dit_config/num_layers",
+                json!(29),
+                "action_dit_config.num_layers is 29, but must be that of video_dit_config",
+            ),
             ("/action_dit_config/action_dim", json!(6), "action_dit_config.action_dim is 6"),
             ("/toggle_action_dimensions", json!([-1]), "toggle_action_dimensions is [-1]"),
             ("/image_size", json!([224, 440]), "must be multiples of 32 rows and 32 columns"),

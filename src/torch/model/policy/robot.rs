@@ -65,8 +65,8 @@ pub struct Chunk {
 /// A policy that acts.
 pub trait Acting {
     /// Actions `[N·H, A]`, float32, that `noise` `[N·H, A]`, float32, becomes in `num_steps` steps. Samples' tokens end at
-    /// `cu_seqlens` `[0, …, T]`; `columns` are theirs, those of [`Chunk::columns`]; `features`, each `[F, D]` of a tensor of the tower,
-    /// replace the token of pictures in their order, and are none where no sample has a picture.
+    /// `cu_seqlens` `[0, …, T]`; `columns` are theirs, those of [`Chunk::columns`]; `features`, each `[F, D]` of a tensor of a tower,
+    /// one tower after the other, replace its tokens in their order, and are none where no sample has an item for it.
     fn act(
         &self,
         columns: &Columns,

@@ -122,9 +122,6 @@ impl WamConfig {
     /// Returns what it takes of the text encoder and of the autoencoder.
     pub(super) fn inputs(&self) -> Vec<FeatureInput> {
         let input = |tower, width, id| FeatureInput { tower, num_tensors: 1, width, placeholders: vec![id] };
-        vec![
-            input(Tower::Text, self.video.text_dim, TEXT_ID),
-            input(Tower::Vae, self.video.patch_dim(), LATENT_ID),
-        ]
+        vec![input(Tower::Text, self.video.text_dim, TEXT_ID), input(Tower::Vae, self.video.patch_dim(), LATENT_ID)]
     }
 }

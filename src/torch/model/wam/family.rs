@@ -118,8 +118,16 @@ impl RobotPolicy for WamFamily {
     fn cannot(&self) -> Option<String> {
         let PolicyOptions { noise_draws, insulate, token_weight, flow_weight, .. } = self.config.options;
         let set = [
-            ("policy.noise_draws", noise_draws > 1, "frames are noised beside actions, so that draws have nothing in common"),
-            ("policy.insulate", insulate, "frames learn by a loss of their own; freeze_video_expert in its config freezes them"),
+            (
+                "policy.noise_draws",
+                noise_draws > 1,
+                "frames are noised beside actions, so that draws have nothing in common",
+            ),
+            (
+                "policy.insulate",
+                insulate,
+                "frames learn by a loss of their own; freeze_video_expert in its config freezes them",
+            ),
             ("policy.token_weight", token_weight > 0.0, "it has no language model"),
             ("policy.flow_weight", flow_weight != 1.0, "loss in its config has a weight of each of its losses"),
         ];

@@ -159,7 +159,7 @@ fn segments(samples: &Samples, frames: &[[i64; 2]], horizon: i64) -> [Vec<Vec<Se
         vec![segment(Of::First, latents.start..end), segment(Of::Frames, end..latents.end)]
     });
     let behind = samples.num_latents();
-    let of_actions =
-        (0..samples.count()).map(|row| vec![segment(Of::Actions, behind + row * horizon..behind + (row + 1) * horizon)]);
+    let of_actions = (0..samples.count())
+        .map(|row| vec![segment(Of::Actions, behind + row * horizon..behind + (row + 1) * horizon)]);
     [of_frames.collect(), of_actions.collect()]
 }

@@ -5,9 +5,7 @@
 use tch::Tensor;
 
 use super::config::WamConfig;
-use crate::model::dit::{
-    FeedForward, PromptAttention, SelfAttention, Tables, Time, TwoMaps, WanConfig, block_specs,
-};
+use crate::model::dit::{FeedForward, PromptAttention, SelfAttention, Tables, Time, TwoMaps, WanConfig, block_specs};
 use crate::model::tower_blocks::Part;
 use crate::params::{ParamSpec, ParamStore};
 

@@ -131,7 +131,8 @@ impl Fixture {
 
     /// What the towers make of these samples.
     fn features(&self, samples: &[usize], shows: Shows) -> [Tensor; 2] {
-        let text = |sample: &usize| self.inputs["text"].get(*sample as i64).narrow(0, 0, self.number(*sample, "prompt"));
+        let text =
+            |sample: &usize| self.inputs["text"].get(*sample as i64).narrow(0, 0, self.number(*sample, "prompt"));
         [Tensor::cat(&samples.iter().map(text).collect::<Vec<_>>(), 0), self.places("latents", samples, shows)]
     }
 

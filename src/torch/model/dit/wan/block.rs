@@ -39,7 +39,11 @@ pub(in crate::model) struct FeedForward {
 
 impl SelfAttention {
     pub fn new(scope: &Scope<'_>, config: &WanConfig) -> SelfAttention {
-        SelfAttention { table: scope.take(&config.in_block(TABLE)), heads: Heads::new(scope, "attn1", config), eps: config.eps }
+        SelfAttention {
+            table: scope.take(&config.in_block(TABLE)),
+            heads: Heads::new(scope, "attn1", config),
+            eps: config.eps,
+        }
     }
 
     /// `x` `[T, D]` and the modulations of noise levels `[R, 6, D]` to the gated branch `[T, D]`.
