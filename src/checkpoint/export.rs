@@ -8,7 +8,7 @@ use crate::model::error::FolderError;
 use crate::model::folder::ModelFolder;
 use crate::model::locate::{BaseError, ModelFolders};
 use loongforge_core::checkpoint::{CheckpointError, carried};
-use loongforge_core::data::{MODEL_INDEX, is_diffusion, is_policy};
+use loongforge_core::data::{Component, MODEL_INDEX, is_diffusion, is_fastwam, is_policy};
 use loongforge_core::files;
 use loongforge_torch::train::hf::{Checkpoint, Dtype, Rewrite, renamed, rewrite};
 use loongforge_torch::train::{AdapterError, Adapters, WeightsError};
@@ -118,7 +118,15 @@ pub fn export(folder: &Path, out: &Path, how: &Export) -> Result<Exported, Expor
     let draft = Draft::beside(out)?;
     let to = draft.path();
     let begins: &[(&str, &str)] = if layout.is_some() { &BEGINS } else { &[] };
-    let rename = |name: &str| Some(renamed(name, begins));
+    // lerobot takes the frozen networks of a policy from the hub.
+    let leaves_out = how.for_transformers && is_fastwam(&config);
+    if leaves_out {
+        said.push("the autoencoder and the text encoder are left out: lerobot takes them from Wan-AI/Wan2.2-TI2V-5B-Diffusers".to_owned());
+    }
+    let rename = |name: &str| {
+        let is_left = leaves_out && Component::of_tensor(name).is_some();
+        (!is_left).then(|| renamed(name, begins))
+    };
     // lerobot reads a policy's weights from one file.
     let max_shard_size = if how.for_transformers && is_policy(&config) { u64::MAX } else { how.max_shard_size };
     let how = Rewrite { dtype: how.dtype, max_shard_size, rename: &rename, stem: "model" };

@@ -1,6 +1,6 @@
 //! Files beside a model's weights: the tokenizer of a text tower, and the preprocessor configs of pictures.
 
-use loongforge_core::data::{TEXT_TOKENIZER, is_diffusion};
+use loongforge_core::data::{TEXT_TOKENIZER, is_diffusion, is_fastwam};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,7 @@ pub(super) const TOKENIZER: &str = "tokenizer.json";
 
 /// The file of the text tower's own tokenizer: beside the model, or of a diffusion model where Diffusers has it.
 pub(super) fn find_text_tokenizer(folder: &Path, json: &Value) -> Option<PathBuf> {
-    let in_folder = is_diffusion(json).then(|| folder.join("tokenizer").join(TOKENIZER));
+    let in_folder = (is_diffusion(json) || is_fastwam(json)).then(|| folder.join("tokenizer").join(TOKENIZER));
     [folder.join(TEXT_TOKENIZER)].into_iter().chain(in_folder).find(|file| file.is_file())
 }
 

@@ -13,7 +13,7 @@ use crate::model::sources::locate;
 use loongforge_core::config::{Experts, Model, ModelKind, Part, RunConfig, code};
 use loongforge_core::data::{
     DIFFUSION, DataError, MediaDecoder, ModelCard, Processor, ProcessorFolders, ProcessorOptions, SampleMaker,
-    TEXT_TOKENIZER, frozen_towers, open_maker,
+    TEXT_TOKENIZER, frozen_towers, is_fastwam, open_maker,
 };
 use loongforge_torch::model::ModelConfig;
 use serde_json::Value;
@@ -114,6 +114,10 @@ impl ModelFolder {
             parts.filter(|(_, frozen)| *frozen).for_each(|(part, _)| {
                 part.freeze.get_or_insert(true);
             });
+            if is_fastwam(&folder.json) {
+                model.text_encoder.freeze.get_or_insert(true);
+                model.vae.freeze.get_or_insert(true);
+            }
         }
         let folder = folder.with_token_training(&config.train, config.run.seed)?;
         match &config.train.preference {

@@ -9,6 +9,7 @@ mod drill;
 mod equality;
 mod evaluating;
 mod experts;
+mod fastwam;
 mod faults;
 mod fixture;
 mod florence;

@@ -61,7 +61,12 @@ impl RunConfig {
             ModelKind::Policy => {
                 // A policy has a projector, as models that predict tokens may have.
                 let of_tokens = self.of_tokens().into_iter().filter(|(key, _)| *key != "model.image_projector");
-                (of_tokens.chain(self.of_diffusion()).collect(), "has no meaning for a robot policy")
+                // One with an autoencoder has it frozen.
+                let mut of_diffusion = self.of_diffusion();
+                let vae = Part { freeze: None, ..self.model.vae.clone() };
+                let own = of_diffusion.iter_mut().filter(|(key, _)| *key == "model.vae");
+                own.for_each(|(_, is_written)| *is_written = vae != Part::default());
+                (of_tokens.chain(of_diffusion).collect(), "has no meaning for a robot policy")
             }
         };
         let is_policy = self.policy != Policy::default();

@@ -59,8 +59,9 @@ pub mod tools;
 pub use audio::AudioFamily;
 pub use bad::BadSampleList;
 pub use card::{
-    COMPONENTS, COSMOS, Component, DIFFUSION, Edits, EncoderDecoder, MODEL_INDEX, ModelCard, OwnTower, Section,
-    VisionCut, frozen_towers, groot_backbone, has_dtype, is_diffusion, is_policy, policy_vocabulary, register_towers,
+    COMPONENTS, COSMOS, Component, DIFFUSION, Edits, EncoderDecoder, FASTWAM, MODEL_INDEX, ModelCard, OwnTower,
+    Section, VisionCut, fastwam_networks, frozen_towers, groot_backbone, has_dtype, is_diffusion, is_fastwam,
+    is_policy, policy_vocabulary, register_towers,
 };
 pub use column::{ColumnValues, ColumnView, JoinedColumn, SampleColumn, Values, join_column};
 pub use contexts::TEXT_TOKENIZER;

@@ -4,7 +4,7 @@ use crate::model::ModelConfig;
 use crate::train::WeightsError;
 use crate::train::hf::{CarriedTensors, Checkpoint, FilesOf, MAX_SHARD_SIZE};
 use loongforge_core::config::{RunConfig, Weights, glob};
-use loongforge_core::data::{COMPONENTS, DIFFUSION};
+use loongforge_core::data::COMPONENTS;
 use std::collections::BTreeSet;
 
 /// Finds the tensors of `model.load` that this run's checkpoints carry along, and which files they go into.
@@ -18,7 +18,7 @@ pub(super) fn carried_tensors(
     if config.saves_adapters_only() {
         return Ok(Vec::new());
     }
-    if model.model_type == DIFFUSION {
+    if model.has_network_folders() {
         return parts_of_networks(config, model);
     }
     let prefixes = model.carried.prefixes;

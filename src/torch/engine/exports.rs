@@ -13,7 +13,6 @@ use crate::train::{
     modules_to_save,
 };
 use loongforge_core::config::RunConfig;
-use loongforge_core::data::DIFFUSION;
 use loongforge_core::engine::EngineError;
 use loongforge_core::message::{ActorId, Tower, TowerSet};
 use loongforge_core::schedule::Pipeline;
@@ -59,7 +58,7 @@ pub(super) fn exports(config: &RunConfig, model: &ModelConfig, me: ActorId) -> R
     })?;
     if !config.saves_adapters_only() {
         let own = own.min(encoders.len());
-        if model.model_type == DIFFUSION {
+        if model.has_network_folders() {
             let count = |of: FilesOf, pools: &[Vec<ParamSpec>]| -> Vec<usize> {
                 let in_network = |spec: &&ParamSpec| of.has(existing::part_name(spec));
                 pools.iter().map(|specs| num_files(specs.iter().filter(in_network), config.train.precision)).collect()

@@ -1,8 +1,8 @@
 //! A trained policy that acts: the model of a folder, from one observation to a chunk of actions.
 
 use crate::model::{
-    Acting, Chunk, Column, Columns, Decoding, Denoising, EncoderFamily, EncoderModel, FoundationFamily, INPUT_IDS,
-    ModelConfig, ModelConfigError, Observed, POSITION_IDS,
+    Acting, Chunk, Column, Columns, Decoding, Denoising, EncoderFamily, EncoderModel, FeatureInput, FoundationFamily,
+    INPUT_IDS, ModelConfig, ModelConfigError, Observed, POSITION_IDS,
 };
 use crate::native::NativeError;
 use crate::params::{ParamSpec, ParamStore};
@@ -45,9 +45,18 @@ pub struct PolicyModel {
     continues_chunks: bool,
     columns: Rc<[Column]>,
     acting: Box<dyn Acting>,
-    encoder: Arc<dyn EncoderFamily>,
-    tower: Box<dyn EncoderModel>,
-    of_tower: Rc<ParamStore>,
+    /// In the order of the foundation's inputs.
+    towers: Vec<OpenTower>,
+}
+
+/// A tower on its weights.
+struct OpenTower {
+    tower: Tower,
+    family: Arc<dyn EncoderFamily>,
+    model: Box<dyn EncoderModel>,
+    params: Rc<ParamStore>,
+    /// The tokens that its features replace.
+    placeholders: Vec<i64>,
 }
 
 impl PolicyModel {
@@ -62,7 +71,7 @@ impl PolicyModel {
         let json = serde_json::from_slice(&text).map_err(|error| wrong(error.to_string()))?;
         let model = ModelConfig::from_hf(&json).map_err(|source| PolicyError::Model { path: path.clone(), source })?;
         let foundation: &dyn FoundationFamily = &*model.foundation;
-        let (Some(policy), Some(encoder)) = (foundation.as_policy(), model.towers.get(Tower::Vision)) else {
+        let Some(policy) = foundation.as_policy().filter(|_| !model.towers.is_empty()) else {
             return Err(PolicyError::Other { path, model_type: model.model_type });
         };
         let kind = match precision {
@@ -74,13 +83,23 @@ impl PolicyModel {
             params.set_trainable(false);
             load_weights(&params, folder).map(|()| params)
         };
-        let (params, of_tower) = (load(foundation.specs())?, Rc::new(load(encoder.specs())?));
+        let params = load(foundation.specs())?;
+        let tower = |input: &FeatureInput| {
+            let family = model.towers.get(input.tower).expect("a tower for each input");
+            let params = Rc::new(load(family.specs())?);
+            Ok(OpenTower {
+                tower: input.tower,
+                family: family.clone(),
+                model: family.build(&params, Policy::Keep),
+                params,
+                placeholders: input.placeholders.clone(),
+            })
+        };
+        let towers = foundation.inputs().iter().map(tower).collect::<Result<_, PolicyError>>()?;
         Ok(PolicyModel {
             acting: policy.acting(&params),
             columns: foundation.columns().into(),
-            tower: encoder.build(&of_tower, Policy::Keep),
-            encoder: encoder.clone(),
-            of_tower,
+            towers,
             chunk: policy.chunk(),
             continues_chunks: policy.continues_chunks(),
         })
@@ -207,32 +226,45 @@ impl PolicyModel {
         Ok(Columns::new(&self.columns, values))
     }
 
-    /// The features of the sample's pictures, `[F, D]` of each tensor of the tower; none without pictures.
+    /// The features of the sample's items, `[F, D]` of each tensor of a tower, one tower after the other; none of one without items.
     fn features(&self, sample: &Sample) -> Result<Vec<Tensor>, PolicyError> {
-        let patch_dim = self.encoder.patch_dim();
-        let places = sample.input_ids.iter().filter(|id| **id == self.chunk.image_token).count();
-        let of_pictures: usize = sample.media.iter().map(|item| item.num_features).sum();
-        let fits = |item: &Media| {
+        let all = self.towers.iter().map(|tower| tower.features(sample)).collect::<Result<Vec<_>, _>>()?;
+        match sample.media.iter().find(|item| self.towers.iter().all(|tower| tower.tower != item.tower)) {
+            Some(other) => {
+                Err(PolicyError::Sample(format!("an item for a tower {}, which the policy lacks", other.tower)))
+            }
+            None => Ok(all.into_iter().flatten().collect()),
+        }
+    }
+}
+
+impl OpenTower {
+    fn features(&self, sample: &Sample) -> Result<Vec<Tensor>, PolicyError> {
+        let patch_dim = self.family.patch_dim();
+        let places = sample.input_ids.iter().filter(|id| self.placeholders.contains(id)).count();
+        let items: Vec<&Media> = sample.media.iter().filter(|item| item.tower == self.tower).collect();
+        let of_items: usize = items.iter().map(|item| item.num_features).sum();
+        let fits = |item: &&Media| {
             let num_values = item.grid.num_patches() as i64 * patch_dim;
-            item.tower == Tower::Vision
-                && item.num_features == self.encoder.num_features(item.grid)
-                && item.pixels.len() as i64 == num_values
+            item.num_features == self.family.num_features(item.grid) && item.pixels.len() as i64 == num_values
         };
-        if places != of_pictures || !sample.media.iter().all(fits) {
-            let reason =
-                format!("{places} tokens of pictures for {of_pictures} features of {} pictures", sample.media.len());
+        if places != of_items || !items.iter().all(fits) {
+            let (tower, count) = (self.tower, items.len());
+            let reason = format!("{places} tokens for {of_items} features of {count} items of the {tower} tower");
             return Err(PolicyError::Sample(reason));
         }
-        if sample.media.is_empty() {
+        if items.is_empty() {
             return Ok(Vec::new());
         }
-        let grids: Vec<_> = sample.media.iter().map(|item| item.grid).collect();
-        let pixels: Vec<Tensor> =
-            sample.media.iter().map(|item| Tensor::from_slice(&item.pixels).view([-1, patch_dim])).collect();
-        let flat = self.of_tower.flat();
-        let pixels = Tensor::cat(&pixels, 0).to_device(flat.device()).to_kind(flat.kind());
-        let made = self.tower.record(&grids);
-        let mut run = Execution::forward_only(made.tape, self.of_tower.clone(), vec![(made.pixels, pixels)]);
+        let grids: Vec<_> = items.iter().map(|item| item.grid).collect();
+        let values: Vec<Tensor> =
+            items.iter().map(|item| Tensor::from_slice(&item.pixels).view([-1, patch_dim])).collect();
+        let flat = self.params.flat();
+        let values = Tensor::cat(&values, 0).to_device(flat.device());
+        // A kind of less bits does not have every id.
+        let values = if self.model.takes_ids() { values } else { values.to_kind(flat.kind()) };
+        let made = self.model.record(&grids);
+        let mut run = Execution::forward_only(made.tape, self.params.clone(), vec![(made.pixels, values)]);
         run.forward()?;
         Ok(made.outputs.iter().map(|slot| run.value(*slot).shallow_clone()).collect())
     }

@@ -31,6 +31,7 @@ pub fn check_engines(config: &RunConfig, model: &ModelConfig) -> Result<(), Engi
         }
         exports(config, model, ActorId::foundation_of(name, 0))?;
     }
+    check_options(model)?;
     check_insulated(config, model)?;
     check_delay(model)?;
     check_acting(config, model)?;
@@ -59,6 +60,12 @@ pub fn check_engines(config: &RunConfig, model: &ModelConfig) -> Result<(), Engi
         }
     }
     Ok(())
+}
+
+/// A policy learns as its settings ask.
+fn check_options(model: &ModelConfig) -> Result<(), EngineError> {
+    let found = model.foundation.as_policy().and_then(|policy| policy.cannot());
+    found.map_or(Ok(()), |reason| Err(reason.into()))
 }
 
 /// A policy whose prefix has no gradient of its actions learns there from tokens, or is frozen; what learns tokens is trained.

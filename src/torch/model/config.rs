@@ -10,6 +10,7 @@ use super::policy::PolicyOptions;
 use super::towers::{FeatureInput, ModelTower, Towers};
 use super::tree_names::TreeNames;
 use crate::params::ParamSpec;
+use loongforge_core::data::{DIFFUSION, FASTWAM};
 use loongforge_core::message::PoolName;
 
 /// A model as its parts: each part may be a pool of its own.
@@ -55,6 +56,12 @@ impl ModelConfig {
         let foundation = Arc::new(DecoderFamily::new(decoder.clone(), towers.inputs(decoder.hidden_size)));
         let (tree, carried) = (TreeNames::default(), CarriedParts::default());
         ModelConfig { model_type: model_type.into(), foundation, low_noise: None, towers, tree, carried }
+    }
+
+    /// Returns whether a checkpoint has a folder for each of its networks: of a diffusion model, or of a policy with such networks
+    /// beside it.
+    pub fn has_network_folders(&self) -> bool {
+        [DIFFUSION, FASTWAM].contains(&self.model_type.as_str())
     }
 
     /// Returns what the foundation takes from each tower.

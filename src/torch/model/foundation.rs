@@ -254,12 +254,12 @@ pub struct FoundationTape {
 }
 
 impl FoundationTape {
-    /// A whole model's tape that ends in its loss and reads these features of one tower. The loss becomes a kept slot.
-    pub fn of_loss(mut tape: Tape, features: Vec<Slot>, loss: Slot) -> FoundationTape {
+    /// A whole model's tape that ends in its loss and reads these features, by input. The loss becomes a kept slot.
+    pub fn of_loss(mut tape: Tape, features: Vec<Vec<Slot>>, loss: Slot) -> FoundationTape {
         tape.keep(loss);
         FoundationTape {
             tape: Rc::new(tape),
-            features: vec![features],
+            features,
             loss: Some(loss),
             predicted: None,
             measures: None,

@@ -37,6 +37,7 @@ mod towers;
 mod tree_names;
 mod vae;
 mod vision;
+mod wam;
 mod xvla;
 
 pub use alike::Alike;
@@ -82,3 +83,4 @@ pub use vision::{
     ClassToken, MergeNorm, PatchEmbed, PatchOrder, PositionTable, ProjectorConfig, ProjectorKind, Span, TowerConfig,
     VisionConfig, Windows,
 };
+pub use wam::WamConfig;

@@ -7,7 +7,7 @@ use super::config::ModelConfig;
 use super::decoder::DecoderConfig;
 use super::family::decoders::{DECODERS, read_decoder};
 use super::family::{
-    NamePrefix, custom, diffusion, ernie4_5_vl, florence2, gemma3, groot, internvl, kimi_k25, llava,
+    NamePrefix, custom, diffusion, ernie4_5_vl, fastwam, florence2, gemma3, groot, internvl, kimi_k25, llava,
     llava_onevision1_5, minicpm, paligemma, pi, pi0_fast, qwen2_5_omni, qwen2_5_vl, qwen2_audio, qwen2_vl, qwen3_5,
     qwen3_5_moe, qwen3_asr, qwen3_omni_moe, qwen3_vl, qwen3_vl_moe, smolvla, smolvlm, voxtral, xvla,
 };
@@ -23,6 +23,7 @@ const MODELS: &[(&str, ReadModel)] = &[
     ("Gr00tN1d7", groot::read),
     ("ernie4_5_moe_vl", ernie4_5_vl::read),
     ("ernie4_5_vl_moe", ernie4_5_vl::read),
+    ("fastwam", fastwam::read),
     ("florence2", florence2::read),
     ("gemma3", gemma3::read),
     ("groot", groot::read_lerobot),

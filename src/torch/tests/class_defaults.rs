@@ -38,7 +38,10 @@ fn with(config: &Value, section: &str, key: &str, value: Option<&Value>) -> Valu
 }
 
 /// All entries of a part of the table: family, its config, section, key and value.
-fn entries<'a>(table: &'a Value, part: &'a str) -> impl Iterator<Item = (&'a str, &'a Value, &'a str, &'a str, &'a Value)> {
+fn entries<'a>(
+    table: &'a Value,
+    part: &'a str,
+) -> impl Iterator<Item = (&'a str, &'a Value, &'a str, &'a str, &'a Value)> {
     table.as_object().unwrap().iter().flat_map(move |(family, made)| {
         made[part].as_object().unwrap().iter().flat_map(move |(section, keys)| {
             let keys = keys.as_object().unwrap().iter();
@@ -76,7 +79,8 @@ fn no_key_that_the_reference_heeds_is_ignored() {
     for (family, config, section, key, value) in entries(&table, "heeded") {
         let plain = read(config).unwrap();
         compared += 1;
-        if read(&with(config, section, key, Some(value))).is_ok_and(|other| other == plain) && !OF_INPUTS.contains(&key) {
+        if read(&with(config, section, key, Some(value))).is_ok_and(|other| other == plain) && !OF_INPUTS.contains(&key)
+        {
             ignored.push(format!("{family}: {section}.{key}={value}"));
         }
     }

@@ -3,6 +3,7 @@
 
 mod components;
 mod encoder_decoder;
+mod fastwam;
 mod groot;
 mod own;
 mod policies;
@@ -15,6 +16,7 @@ use serde_json::Value as Json;
 pub use components::{COMPONENTS, Component, DIFFUSION, MODEL_INDEX, is_diffusion};
 pub use encoder_decoder::EncoderDecoder;
 pub(super) use encoder_decoder::dropped;
+pub use fastwam::{FASTWAM, fastwam_networks, is_fastwam};
 pub use groot::{COSMOS, groot_backbone, groot_keys, is_groot};
 pub use own::{OwnTower, register_towers};
 pub use policies::{SMOLVLA, frozen_towers, has_dtype, is_policy, policy_vocabulary};
@@ -103,7 +105,7 @@ impl<'a> ModelCard<'a> {
             let id = groot_backbone(self.config)["image_token_id"].as_i64();
             return id.filter(|_| tower == Tower::Vision);
         }
-        if is_policy(self.config) {
+        if is_policy(self.config) && !is_fastwam(self.config) {
             return (tower == Tower::Vision).then(|| policy_vocabulary(self.config) - 1);
         }
         let has_tower = match tower {

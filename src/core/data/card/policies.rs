@@ -2,6 +2,7 @@
 
 use serde_json::Value as Json;
 
+use super::fastwam::is_fastwam;
 use super::groot::is_groot;
 
 /// Tokens of PaliGemma's vocabulary, which `paligemma_variant` stands for.
@@ -40,7 +41,7 @@ pub fn frozen_towers(config: &Json) -> [bool; 2] {
 
 /// Returns whether lerobot's config of a policy has a key `dtype`. lerobot refuses keys that it does not know.
 pub fn has_dtype(config: &Json) -> bool {
-    config["type"] != SMOLVLA
+    config["type"] != SMOLVLA && !is_fastwam(config)
 }
 
 #[cfg(test)]

@@ -233,6 +233,10 @@ pub fn write(spec: &PolicySpec, stats: &Stats, mask: &[bool]) -> Result<Vec<(Str
             let relative = spec.relative.then_some(relative);
             [rename, batch, line, tokenizer, device("cpu")].into_iter().chain(relative).chain([normalize]).collect()
         }
+        Family::FastWam => {
+            let relative = spec.relative.then_some(relative);
+            [rename, batch, device("cpu")].into_iter().chain(relative).chain([normalize]).collect()
+        }
         Family::Groot => {
             vec![rename, batch, groot_files::pack(spec, stats, mask), groot_files::encode(), device("cpu")]
         }
@@ -240,7 +244,7 @@ pub fn write(spec: &PolicySpec, stats: &Stats, mask: &[bool]) -> Result<Vec<(Str
     let absolute = step("absolute_actions_processor", json!({ "enabled": spec.relative }));
     let has_step = match spec.family {
         Family::Pi0 | Family::Pi05 | Family::Pi0Fast => true,
-        Family::SmolVla => spec.relative,
+        Family::SmolVla | Family::FastWam => spec.relative,
         Family::Groot | Family::Xvla => false,
     };
     let restore = match spec.family {

@@ -92,6 +92,7 @@ pub fn read(config: &Json) -> Result<PolicySpec, String> {
         max_written_tokens: 0,
         action_tokenizer: String::new(),
         xvla: None,
+        frames: None,
         embodiment: None,
         num_embodiments: size(keys, "max_num_embodiments", 32)?,
     };

@@ -1,5 +1,6 @@
 //! Makes the samples of a policy.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -9,13 +10,15 @@ use super::action_tokens::ActionTokens;
 use super::augment::augmented;
 use super::chat::Chat;
 use super::fast::Decoded;
-use super::observation::{Learned, Observation};
+use super::fastwam;
+use super::observation::{Clip, Learned, Observation};
 use super::robots::{Robot, embodiment_of};
 use super::scales::name_of;
 use super::spec::{ACTION, Family, PolicySpec, STATE};
 use super::{files, groot_spec, kept, robots};
 use crate::config::Policy;
-use crate::data::card::is_groot;
+use crate::data::card::{fastwam_networks, is_fastwam, is_groot};
+use crate::data::contexts::TextProcessor;
 use crate::data::decoder::MediaDecoder;
 use crate::data::error::DataError;
 use crate::data::lerobot::{Dtype, Feature, Set, Step, Window};
@@ -35,6 +38,8 @@ pub struct PolicyMaker {
     chosen: Option<usize>,
     /// Writes pictures and task as a chat, of a policy that is told so.
     pub(super) chat: Option<Chat>,
+    /// Makes items of prompts, of a policy with a text tower.
+    pub(super) texts: Option<TextProcessor>,
     /// Of a policy that learns actions as tokens.
     pub(super) tokens: Option<ActionTokens>,
     pub(super) settings: Policy,
@@ -63,10 +68,17 @@ impl PolicyMaker {
         decoder: Arc<dyn MediaDecoder>,
     ) -> Result<Self, DataError> {
         let wrong = |reason: String| DataError::file(&folders.model.join("config.json"), reason);
-        let spec = if is_groot(config) { groot_spec::read(config) } else { PolicySpec::of(config) };
+        let spec = match () {
+            () if is_groot(config) => groot_spec::read(config),
+            () if is_fastwam(config) => fastwam::read(config),
+            () => PolicySpec::of(config),
+        };
         let mut robots = robots::find(&spec.map_err(wrong)?, folders.model, &options.policy)?;
         let own = read_json_if_exists(&folders.model.join("tokenizer_config.json"))?;
-        let mut tokenizer = Tokenizer::open(folders.model, &Json::Null, &own)?;
+        let (texts, mut tokenizer) = match &robots[0].spec.frames {
+            Some(_) => open_texts(folders, config, &robots[0].spec).map(|(texts, own)| (Some(texts), own))?,
+            None => (None, Tokenizer::open(folders.model, &Json::Null, &own)?),
+        };
         if robots[0].spec.xvla.is_some() {
             tokenizer = tokenizer.cut_at(robots[0].spec.max_prompt)?;
             // lerobot fills up with what the tokenizer calls so.
@@ -78,7 +90,7 @@ impl PolicyMaker {
         }
         let spec = robots[0].spec.clone();
         let chat = (spec.family == Family::Groot).then(|| Chat::open(folders, config, options)).transpose()?;
-        if chat.is_none() && tokenizer.num_rows() > spec.placeholder + 1 {
+        if chat.is_none() && texts.is_none() && tokenizer.num_rows() > spec.placeholder + 1 {
             let (ids, rows) = (tokenizer.num_rows(), spec.placeholder + 1);
             return Err(DataError::file(folders.model, format!("its tokenizer has {ids} ids, and the policy {rows}")));
         }
@@ -104,6 +116,7 @@ impl PolicyMaker {
             chosen: (robots.len() == 1).then_some(0),
             robots,
             chat,
+            texts,
             tokenizer,
             decoder,
             files,
@@ -147,10 +160,33 @@ impl PolicyMaker {
                 seen.images = changed.collect();
             }
             let text = self.settings.text_target.as_ref().map(|key| step.text(key)).transpose()?;
-            let learned = Learned { actions: self.recorded(step)?, text };
             let robot = self.robot_of(step.set()).map_err(DataError::Line)?;
+            let learned = Learned { actions: self.recorded(step)?, clips: self.clips(robot, id, step)?, text };
             self.sample(robot, id, &seen, Some(learned), Self::domain(robot, Some(step))?)
         })
+    }
+
+    /// The frames that a sample of a step learns, and which lie outside of the episode, of a policy that learns such.
+    fn clips(&self, robot: &Robot, id: SampleId, step: &Step) -> Result<(Vec<Clip>, Vec<bool>), DataError> {
+        let Some(frames) = &robot.spec.frames else { return Ok((Vec::new(), Vec::new())) };
+        let augment = self.settings.augment.as_ref().filter(|_| id.as_held_out().is_none());
+        let mut clips = Vec::new();
+        for (key, camera) in self.cameras_of(step.set()) {
+            let pictures = step.pictures(key, &frames.steps, &*self.decoder, &self.limits)?.into_iter();
+            // All frames of a camera are changed alike.
+            let changed = pictures.map(|it| match augment {
+                Some(augment) => augmented(it, augment, camera, [self.seed, id.0]),
+                None => it,
+            });
+            clips.push(Clip { camera: camera.to_owned(), pictures: changed.collect() });
+        }
+        Ok((clips, step.window(&self.settings.action, &frames.steps)?.is_pad))
+    }
+
+    /// The features of a set that show what the policy's cameras do, each with the camera's name.
+    fn cameras_of<'a>(&'a self, set: &'a Set) -> impl Iterator<Item = (&'a str, &'a str)> {
+        let named = set.info().cameras().map(|feature| (feature.key.as_str(), name_of(&self.settings, &feature.key)));
+        named.filter(|(_, name)| self.spec.cameras.iter().any(|camera| camera == name))
     }
 
     /// A sample of a step that asks for actions.
@@ -282,7 +318,7 @@ impl PolicyMaker {
             "ACTION": super::spec::name_of(spec.action_normalization),
         });
         // lerobot refuses keys that its config does not have: these two say what of this they have in the processor files alone.
-        if matches!(spec.family, Family::SmolVla | Family::Xvla) {
+        if matches!(spec.family, Family::SmolVla | Family::Xvla | Family::FastWam) {
             return;
         }
         config["use_relative_actions"] = spec.relative.into();
@@ -308,12 +344,9 @@ impl PolicyMaker {
     /// Named by the feature: a file of it cannot be read or decoded.
     pub fn observation(&self, step: &Step) -> Result<Observation, DataError> {
         let mut images = Vec::new();
-        for feature in step.set().info().cameras() {
-            let name = name_of(&self.settings, &feature.key);
-            if self.spec.cameras.iter().any(|camera| camera == name) {
-                let mut frames = step.pictures(&feature.key, &[0], &*self.decoder, &self.limits)?;
-                images.push((name.to_owned(), frames.swap_remove(0)));
-            }
+        for (key, name) in self.cameras_of(step.set()) {
+            let mut frames = step.pictures(key, &[0], &*self.decoder, &self.limits)?;
+            images.push((name.to_owned(), frames.swap_remove(0)));
         }
         let state = step.numbers(&self.settings.state)?;
         Ok(Observation { images, state, prompt: step.task()?.to_owned(), begun: Vec::new() })
@@ -352,4 +385,34 @@ impl PolicyMaker {
         let Some(rules) = &robot.spec.xvla else { return Ok(None) };
         step.map_or(Ok(rules.domain), |step| rules.domain_of(step)).map(Some)
     }
+}
+
+/// The texts of a policy with a text tower, whose tokenizer lies in its folder, or in `tokenizer` there as Diffusers has it.
+///
+/// # Errors
+/// The tokenizer is missing or has more tokens than the tower, or numbers of the data are not as many as the policy's.
+fn open_texts(
+    folders: ProcessorFolders<'_>,
+    config: &Json,
+    spec: &PolicySpec,
+) -> Result<(TextProcessor, Tokenizer), DataError> {
+    let inner = folders.model.join("tokenizer").join("tokenizer.json");
+    let own = folders.text.map(Path::to_owned).or(Some(inner).filter(|file| file.is_file()));
+    let wrong = |reason: String| DataError::file(&folders.model.join("config.json"), reason);
+    let counts =
+        [("action_dim", spec.action_dim, spec.max_action_dim), ("proprio_dim", spec.state_dim, spec.max_state_dim)];
+    let other = counts.into_iter().find(|(key, own, most)| own != most && (*key == "action_dim" || spec.state_token));
+    if let Some((key, own, most)) = other {
+        return Err(wrong(format!(
+            "`{key}` is {most}, and the data has {own} numbers: set it to {own} (model.overrides)"
+        )));
+    }
+    let networks = fastwam_networks(config);
+    let texts = TextProcessor::open((folders.model, own.as_deref()), &networks)?;
+    let texts = texts.ok_or_else(|| wrong("has no text_encoder".to_owned()))?;
+    let tokenizer = match own {
+        Some(file) => Tokenizer::of_file(&file, &networks["text_encoder"])?,
+        None => Tokenizer::open(folders.model, &networks["text_encoder"], &Json::Null)?,
+    };
+    Ok((texts, tokenizer))
 }

@@ -9,6 +9,7 @@
 //!                                           └ FAST tokens, of policies that learn such
 //! ```
 //!
+//! FastWAM's pictures are a clip for an autoencoder, and its prompt is an item of a text tower (`fastwam.rs`).
 //! GR00T is told pictures and task as a chat (`chat.rs`), and has a column `embodiment` beside those; `groot_spec.rs` says what its
 //! config means, `groot_files.rs` what is its own in lerobot's processor files.
 
@@ -19,6 +20,7 @@ mod augment;
 mod canvas;
 mod chat;
 mod fast;
+mod fastwam;
 mod files;
 mod groot_files;
 mod groot_groups;

@@ -18,16 +18,33 @@ pub struct Observation {
     pub begun: Vec<f32>,
 }
 
+/// Pictures of a camera one after the other.
+pub struct Clip {
+    /// The policy's name of the camera.
+    pub camera: String,
+    /// At least one.
+    pub pictures: Vec<RgbImage>,
+}
+
 /// What a sample is learned by.
 pub struct Learned {
     pub actions: Window,
+    /// Of a policy that learns frames: those of each camera, from the step on, and which of them lie outside of the episode.
+    pub clips: (Vec<Clip>, Vec<bool>),
     /// What the language model is to write before action tokens.
     pub text: Option<String>,
+}
+
+impl Clip {
+    /// A clip of one picture.
+    pub fn still(camera: &str, picture: &RgbImage) -> Self {
+        Self { camera: camera.to_owned(), pictures: vec![picture.clone()] }
+    }
 }
 
 #[cfg(test)]
 impl From<Window> for Learned {
     fn from(actions: Window) -> Self {
-        Self { actions, text: None }
+        Self { actions, clips: (Vec::new(), Vec::new()), text: None }
     }
 }

@@ -5,8 +5,9 @@ use std::sync::atomic::Ordering;
 use image::RgbImage;
 
 use super::action_tokens::{ActionTokens, Answer};
+use super::fastwam::Frames;
 use super::maker::PolicyMaker;
-use super::observation::{Learned, Observation};
+use super::observation::{Clip, Learned, Observation};
 use super::robots::Robot;
 use super::scales::Scales;
 use super::spec::{Family, PolicySpec};
@@ -34,7 +35,9 @@ impl PolicyMaker {
         expect_finite("the state", &seen.state, spec.state_dim)?;
         let mut state = seen.state.clone();
         scales.state.normalize(&mut state);
-        let (actions, text) = learned.map_or((None, None), |learned| (Some(learned.actions), learned.text));
+        let learned = learned.map(|Learned { actions, clips, text }| (actions, clips, text));
+        let (actions, clips, text) =
+            learned.map_or((None, None, None), |(actions, clips, text)| (Some(actions), Some(clips), text));
         let is_asked = actions.is_none();
         let (values, weights) = self.targets(spec, scales, &seen.state, actions)?;
         let answer = match (&self.tokens, is_asked) {
@@ -42,9 +45,10 @@ impl PolicyMaker {
             (Some(tokens), true) => Some(Answer { ids: tokens.bos().into_iter().collect(), ..Answer::default() }),
             (Some(tokens), false) => Some(self.answer(tokens, spec, &values, text.as_deref())?),
         };
-        let sample = match &self.chat {
-            Some(chat) => chat.sample(id, &seen.prompt, &self.pictures(&seen.images)?)?,
-            None => self.prompted(id, seen, &state, answer.unwrap_or_default())?,
+        let sample = match (&self.chat, &spec.frames) {
+            (Some(chat), _) => chat.sample(id, &seen.prompt, &self.pictures(&seen.images)?)?,
+            (None, Some(frames)) => self.filmed(frames, id, seen, clips.as_ref())?,
+            (None, None) => self.prompted(id, seen, &state, answer.unwrap_or_default())?,
         };
         if spec.family == Family::Pi0Fast {
             return Ok(sample);
@@ -66,11 +70,42 @@ impl PolicyMaker {
             state.resize(spec.max_state_dim, 0.0);
             columns.push(column("state", 1, vec![spec.max_state_dim], ColumnValues::F32(state)));
         }
+        columns.extend(spec.frames.as_ref().map(|frames| {
+            let is_pad = clips.as_ref().map_or(&[][..], |(_, is_pad)| is_pad);
+            frames.weights(is_pad, self.settings.mask_padding == Some(true))
+        }));
         columns.extend(domain.map(|domain| number("domain", domain)));
         columns.extend(spec.embodiment.as_ref().map(|(_, own)| number("embodiment", *own)));
         let mut sample = sample.with_columns(columns);
-        sample.meta.num_targets = num_targets;
+        // FastWAM's loss is a mean over samples.
+        sample.meta.num_targets = if spec.frames.is_some() { 1 } else { num_targets };
         Ok(sample)
+    }
+
+    /// The rows of frames, actions and text, of a policy that learns frames; without `clips` it sees the first ones alone.
+    fn filmed(
+        &self,
+        frames: &Frames,
+        id: SampleId,
+        seen: &Observation,
+        clips: Option<&(Vec<Clip>, Vec<bool>)>,
+    ) -> Result<Sample, DataError> {
+        let first: Vec<Clip> = match clips {
+            Some(_) => Vec::new(),
+            None => seen.images.iter().map(|(camera, picture)| Clip::still(camera, picture)).collect(),
+        };
+        let all = clips.map_or(&first, |(clips, _)| clips);
+        let of = |camera: &String| {
+            let found = all.iter().find(|clip| clip.camera == *camera);
+            found.ok_or_else(|| DataError::Line(format!("has no picture of the camera {camera}, which FastWAM needs")))
+        };
+        if let Some((other, _)) = seen.images.iter().find(|(name, _)| !self.spec.cameras.contains(name)) {
+            let known = self.spec.cameras.join(", ");
+            return Err(DataError::Line(format!("has a picture {other}; the policy's cameras are {known}")));
+        }
+        let clips = self.spec.cameras.iter().map(of).collect::<Result<Vec<&Clip>, _>>()?;
+        let texts = self.texts.as_ref().expect("a policy that learns frames has a text tower");
+        frames.sample(id, (seen, &clips), (self.spec.horizon, self.max_tokens), texts)
     }
 
     /// The tokens of pictures and a prompt, where the policy is told no chat. `state` is normalized.

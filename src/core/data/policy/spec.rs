@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value as Json};
 
+use super::fastwam::Frames;
 use super::xvla::Rules;
 use crate::config::Normalization;
 use crate::data::card::{SMOLVLA, policy_vocabulary};
@@ -20,6 +21,7 @@ pub const ACTION: &str = "action";
 /// Which policy it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Family {
+    FastWam,
     Groot,
     Pi0,
     Pi05,
@@ -54,8 +56,8 @@ impl Family {
             tokenizer: "google/paligemma-3b-pt-224",
         };
         match self {
-            // GR00T's config is read by a file of its own.
-            Self::Pi0 | Self::Groot => pi,
+            // Configs of GR00T and FastWAM are read by files of their own.
+            Self::Pi0 | Self::Groot | Self::FastWam => pi,
             Self::Pi0Fast => Published { max_prompt: 200, ..pi },
             Self::Pi05 => Published { max_prompt: 200, normalization: Normalization::Quantiles, ..pi },
             Self::SmolVla => Published {
@@ -125,6 +127,8 @@ pub struct PolicySpec {
     pub max_written_tokens: usize,
     /// What X-VLA does otherwise.
     pub xvla: Option<Rules>,
+    /// What FastWAM does otherwise.
+    pub frames: Option<Frames>,
     /// The embodiment of all samples, of a policy that has several: the name that lerobot has for it, and its number.
     pub embodiment: Option<(String, i64)>,
     /// Embodiments that the policy has parameters for; 1: it tells none apart.
@@ -144,7 +148,7 @@ impl PolicySpec {
             _ => {
                 let own = &config["type"];
                 return Err(format!(
-                    "`type` is {own}, and samples are made for pi05, pi0, pi0_fast, smolvla, groot and xvla"
+                    "`type` is {own}, and samples are made for pi05, pi0, pi0_fast, smolvla, groot, xvla and fastwam"
                 ));
             }
         };
@@ -247,6 +251,7 @@ impl PolicySpec {
             max_written_tokens: size("max_decoding_steps", 256)?,
             num_embodiments: xvla.as_ref().map_or(1, |rules| rules.num_domains.max(0) as usize),
             xvla,
+            frames: None,
             embodiment: None,
         })
         .and_then(Self::checked)

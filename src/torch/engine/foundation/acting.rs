@@ -29,8 +29,8 @@ impl Actor {
         let Chunk { horizon, action_dim, num_steps, .. } = self.chunk;
         let draw = |row: &SampleRow| Draw { seed: self.seed, sample: row.id, purpose: row.purpose, number: 0 };
         let noise: Vec<Tensor> = batch.samples.iter().map(|row| draw(row).noise(&[horizon, action_dim])).collect();
-        let seen = features.first().map_or(&[][..], Vec::as_slice);
-        let observed = Observed { columns: &batch.columns, cu_seqlens: &batch.cu_seqlens, features: seen };
+        let seen: Vec<Tensor> = features.iter().flatten().map(Tensor::shallow_clone).collect();
+        let observed = Observed { columns: &batch.columns, cu_seqlens: &batch.cu_seqlens, features: &seen };
         let from = Denoising { noise: &Tensor::cat(&noise, 0), num_steps: num_steps as usize, given: None };
         let actions = self.policy.act(observed, from).ok_or("eval.actions: the policy makes no actions of noise")?;
         let actions = actions.to_device(Device::Cpu).to_kind(Kind::Float).flatten(0, -1).contiguous();

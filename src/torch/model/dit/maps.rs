@@ -14,7 +14,7 @@ pub(super) fn map(prefix: &str, name: &str, inputs: i64, outputs: i64) -> Vec<Pa
 }
 
 /// A map of something else: of embeddings, modulations or the output, which has no adapter.
-pub(super) fn outer_map(prefix: &str, name: &str, inputs: i64, outputs: i64) -> Vec<ParamSpec> {
+pub(in crate::model) fn outer_map(prefix: &str, name: &str, inputs: i64, outputs: i64) -> Vec<ParamSpec> {
     let plain = |spec: ParamSpec| ParamSpec { is_linear: false, ..spec };
     map(prefix, name, inputs, outputs).into_iter().map(plain).collect()
 }

@@ -10,7 +10,7 @@ use crate::native::{RowSegments, can_modulate, gate_rows, modulate_rows};
 use crate::nn::take_rows;
 
 /// Says which row of a table each token has.
-pub(super) struct Segments {
+pub(in crate::model) struct Segments {
     /// The tokens of each segment, in their order.
     lens: Vec<i64>,
     /// Its row.

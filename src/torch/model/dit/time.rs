@@ -16,13 +16,28 @@ pub(in crate::model) struct TimeEmbedder {
 
 impl TimeEmbedder {
     pub fn specs(prefix: &str, name: &str, num_channels: i64, width: i64) -> Vec<ParamSpec> {
-        let first = outer_map(prefix, &format!("{name}.linear_1"), num_channels, width);
-        first.into_iter().chain(outer_map(prefix, &format!("{name}.linear_2"), width, width)).collect()
+        Self::specs_of(prefix, &Self::names(name), num_channels, width)
     }
 
     pub fn new(scope: &Scope<'_>, name: &str) -> TimeEmbedder {
-        let linear = |number: u8| Linear::new(scope, &format!("{name}.linear_{number}"));
-        TimeEmbedder { linear_1: linear(1), linear_2: linear(2) }
+        Self::of(scope, &Self::names(name))
+    }
+
+    /// Works like [`TimeEmbedder::specs`] for maps of these names.
+    pub fn specs_of(prefix: &str, [first, second]: &[String; 2], num_channels: i64, width: i64) -> Vec<ParamSpec> {
+        let first = outer_map(prefix, first, num_channels, width);
+        first.into_iter().chain(outer_map(prefix, second, width, width)).collect()
+    }
+
+    /// Works like [`TimeEmbedder::new`] for maps of these names.
+    pub fn of(scope: &Scope<'_>, names: &[String; 2]) -> TimeEmbedder {
+        let [linear_1, linear_2] = names.each_ref().map(|name| Linear::new(scope, name));
+        TimeEmbedder { linear_1, linear_2 }
+    }
+
+    /// The maps of the embedder that Diffusers calls `name`.
+    fn names(name: &str) -> [String; 2] {
+        [1, 2].map(|number| format!("{name}.linear_{number}"))
     }
 
     /// `[R, channels]` of [`sinusoids`] to `[R, D]`, float32.
@@ -41,16 +56,25 @@ pub(super) fn sinusoids(times: &[f64], scale: f64, num_channels: i64, device: De
     Tensor::cat(&[angles.cos(), angles.sin()], 1).to_device(device)
 }
 
+/// Works like [`sinusoids`] with products, sines and cosines in float64, as Wan's own source has them: `[R, num_channels]`, float32.
+pub(in crate::model) fn exact_sinusoids(times: &[f64], num_channels: i64, device: Device) -> Tensor {
+    let half = num_channels / 2;
+    let exponents = Tensor::arange(half, (Kind::Double, Device::Cpu)) * (-(10_000f64.ln()) / half as f64);
+    let angles = Tensor::from_slice(times).unsqueeze(1) * exponents.exp().unsqueeze(0);
+    Tensor::cat(&[angles.cos(), angles.sin()], 1).to_kind(Kind::Float).to_device(device)
+}
+
 #[cfg(test)]
 mod tests {
     use tch::{Device, Tensor};
 
-    use super::sinusoids;
+    use super::{exact_sinusoids, sinusoids};
 
     #[test]
     fn cosines_come_first() {
         let found = sinusoids(&[2.0, 0.0], 0.5, 4, Device::Cpu);
         let expected = [1f32.cos(), 0.01f32.cos(), 1f32.sin(), 0.01f32.sin(), 1.0, 1.0, 0.0, 0.0];
         assert!(found.allclose(&Tensor::from_slice(&expected).view([2, 4]), 1e-6, 1e-7, false));
+        assert!(exact_sinusoids(&[1.0, 0.0], 4, Device::Cpu).allclose(&found, 1e-6, 1e-7, false));
     }
 }

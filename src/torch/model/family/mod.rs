@@ -18,6 +18,7 @@ pub(super) mod ernie4_5_moe;
 pub(super) mod ernie4_5_vl;
 pub(super) mod ernie4_5_vl_text;
 mod experts;
+pub(super) mod fastwam;
 pub(super) mod florence2;
 pub(super) mod gemma;
 pub(super) mod gemma2;

@@ -61,7 +61,7 @@ impl PolicyNetwork for Network {
         let velocity = tape.run("head", &self.head.ids, self.policy, &[x, condition], 1, forward)[0];
         let target = tape.run("target", &[], Policy::Keep, &[], 1, move |_| vec![target.shallow_clone()])[0];
         let loss = flow.kind.record(&mut tape, velocity, target, weight, batch.loss_scale);
-        FoundationTape::of_loss(tape, features, loss)
+        FoundationTape::of_loss(tape, vec![features], loss)
     }
 }
 

@@ -162,28 +162,36 @@ impl Parts<'_> {
         Found { loss, grads, of_tower }
     }
 
-    /// The largest error of gradients, with its parameter. `expected` has those of all trained parameters, and no others, each
-    /// behind `grad/`.
+    /// The largest error of gradients, with its parameter, as [`gradients`] has it.
     pub fn gradients(&self, found: &Found, expected: &BTreeMap<String, Tensor>) -> (f64, String) {
-        let mut left: BTreeMap<&str, &Tensor> =
-            expected.iter().filter_map(|(name, grad)| Some((name.strip_prefix("grad/")?, grad))).collect();
-        let most = left.values().map(|grad| grad.abs().max().double_value(&[])).fold(0f64, f64::max);
-        let mut largest = (0f64, String::new());
-        let of_tower = self.trains_tower.then_some((self.of_tower, &found.of_tower));
-        for (params, grads) in std::iter::once((self.params, &found.grads)).chain(of_tower) {
-            for id in params.trained_ids() {
-                let (spec, grad) = (params.spec(id), grads.view(id));
-                let expected = spec.pieces.iter().find_map(|piece| left.remove(piece.name.as_str()));
-                let expected = expected.unwrap_or_else(|| panic!("the reference has no gradient of {}", spec.name));
-                let off = (grad.view(expected.size().as_slice()) - expected).abs().max().double_value(&[]);
-                let off = off / expected.abs().max().double_value(&[]).max(SMALL * most);
-                // Not `max`, which drops a NaN.
-                if off.is_nan() || off > largest.0 {
-                    largest = (off, spec.name.clone());
-                }
+        let of_tower = self.trains_tower.then_some((&**self.of_tower, &found.of_tower));
+        gradients(std::iter::once((&**self.params, &found.grads)).chain(of_tower), expected)
+    }
+}
+
+/// The largest error of gradients, with its parameter. `expected` has those of all trained parameters, and no others, each behind
+/// `grad/`.
+pub fn gradients<'a>(
+    found: impl IntoIterator<Item = (&'a ParamStore, &'a GradBuffer)>,
+    expected: &BTreeMap<String, Tensor>,
+) -> (f64, String) {
+    let mut left: BTreeMap<&str, &Tensor> =
+        expected.iter().filter_map(|(name, grad)| Some((name.strip_prefix("grad/")?, grad))).collect();
+    let most = left.values().map(|grad| grad.abs().max().double_value(&[])).fold(0f64, f64::max);
+    let mut largest = (0f64, String::new());
+    for (params, grads) in found {
+        for id in params.trained_ids() {
+            let (spec, grad) = (params.spec(id), grads.view(id));
+            let expected = spec.pieces.iter().find_map(|piece| left.remove(piece.name.as_str()));
+            let expected = expected.unwrap_or_else(|| panic!("the reference has no gradient of {}", spec.name));
+            let off = (grad.view(expected.size().as_slice()) - expected).abs().max().double_value(&[]);
+            let off = off / expected.abs().max().double_value(&[]).max(SMALL * most);
+            // Not `max`, which drops a NaN.
+            if off.is_nan() || off > largest.0 {
+                largest = (off, spec.name.clone());
             }
         }
-        assert!(left.is_empty(), "{:?}", left.keys());
-        largest
     }
+    assert!(left.is_empty(), "{:?}", left.keys());
+    largest
 }

@@ -68,7 +68,7 @@ impl PolicyNetwork for Network {
                 tape.run("losses", &[], Policy::Keep, &[of_actions, of_tokens], 1, sum)[0]
             }
         };
-        FoundationTape::of_loss(tape, features, loss)
+        FoundationTape::of_loss(tape, vec![features], loss)
     }
 }
 

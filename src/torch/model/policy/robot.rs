@@ -28,6 +28,11 @@ pub trait RobotPolicy {
         false
     }
 
+    /// What of [`RobotPolicy::options`] it cannot do, by the key that asks for it; `None`: nothing.
+    fn cannot(&self) -> Option<String> {
+        None
+    }
+
     /// The policy on parameters made from [`FoundationFamily::specs`](crate::model::FoundationFamily::specs), without gradients.
     /// Panics where the store lacks one of them.
     fn acting(&self, params: &ParamStore) -> Box<dyn Acting>;
@@ -64,7 +69,8 @@ pub struct Observed<'a> {
     pub columns: &'a Columns,
     /// Where the samples' tokens end, `[0, …, T]`.
     pub cu_seqlens: &'a [usize],
-    /// `[F, D]` of each tensor of the tower: they replace the token of pictures in their order. None where no sample has a picture.
+    /// `[F, D]` of each tensor of a tower, one tower after the other: they replace its tokens in their order. None of a tower without
+    /// items.
     pub features: &'a [Tensor],
 }
 

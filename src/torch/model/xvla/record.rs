@@ -50,7 +50,7 @@ impl PolicyNetwork for Network {
         let scale = batch.loss_scale;
         let forward = move |reads: &[Tensor]| vec![cost.sum(&reads[0]) * scale];
         let loss = tape.run("loss", &[], Policy::Keep, &[predicted], 1, forward)[0];
-        FoundationTape::of_loss(tape, features, loss)
+        FoundationTape::of_loss(tape, vec![features], loss)
     }
 }
 

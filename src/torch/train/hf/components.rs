@@ -7,7 +7,7 @@ use super::file::TensorFile;
 use super::names_in::NamesIn;
 use super::opening::{WHOLE, find_pickle, open_in, read_json};
 use crate::model::COMFY_PREFIX;
-use loongforge_core::data::{COMPONENTS, Component, MODEL_INDEX};
+use loongforge_core::data::{COMPONENTS, Component, MODEL_INDEX, is_fastwam};
 use std::path::Path;
 
 /// A file and what the model calls its tensors.
@@ -22,6 +22,9 @@ pub(super) fn open(path: &Path, is_wanted: &dyn Fn(&str) -> bool) -> Result<Opti
     }
     if path.join(MODEL_INDEX).is_file() {
         return open_networks(path, is_wanted).map(Some);
+    }
+    if has_networks_beside(path)? {
+        return open_beside(path, is_wanted).map(Some);
     }
     let stem = COMPONENTS[0].stem;
     let is_there = |end: &str| path.join(format!("{stem}.{end}")).is_file();
@@ -54,6 +57,24 @@ fn open_networks(folder: &Path, is_wanted: &dyn Fn(&str) -> bool) -> Result<Vec<
     // Parameters of none of the networks.
     if folder.join(format!("{WHOLE}.safetensors")).is_file() {
         all.extend(open_in(folder, WHOLE)?.into_iter().map(|file| (file, NamesIn::default())));
+    }
+    Ok(all)
+}
+
+/// Returns whether a folder is of a policy whose frozen networks lie beside it, in folders as Diffusers has them.
+fn has_networks_beside(folder: &Path) -> Result<bool, WeightsError> {
+    let config = folder.join("config.json");
+    Ok(config.is_file() && is_fastwam(&read_json(&config)?))
+}
+
+/// The files of such a policy: its own, and those of the networks that are there.
+fn open_beside(folder: &Path, is_wanted: &dyn Fn(&str) -> bool) -> Result<Vec<NamedFile>, WeightsError> {
+    let mut all: Vec<NamedFile> = open_in(folder, WHOLE)?.into_iter().map(|file| (file, NamesIn::default())).collect();
+    for component in COMPONENTS {
+        let part = folder.join(component.name);
+        if is_wanted(component.name) && has_tensors(&part) {
+            all.extend(named(open_in(&part, component.stem)?, Some(component)));
+        }
     }
     Ok(all)
 }

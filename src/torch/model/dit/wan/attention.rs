@@ -30,11 +30,12 @@ pub(super) struct Heads {
 }
 
 impl Normed {
+    /// `map` and `norm` are Diffusers' names.
     pub fn new(scope: &Scope<'_>, map: &str, norm: &str, config: &WanConfig) -> Normed {
         Normed {
-            map: Linear::new(scope, map),
-            norm: RmsNorm::new(scope, norm, config.eps),
-            width: config.width(),
+            map: Linear::new(scope, &config.in_block(map)),
+            norm: RmsNorm::new(scope, &config.in_block(norm), config.eps),
+            width: config.heads_width(),
             head_dim: config.head_dim,
         }
     }
@@ -69,13 +70,14 @@ impl Normed {
 }
 
 impl Heads {
-    /// The parameters of the attention under `prefix`.
-    pub fn specs(config: &WanConfig, prefix: &str) -> Vec<ParamSpec> {
+    /// The parameters of the attention that Diffusers calls `name`, of the block under `prefix`.
+    pub fn specs(config: &WanConfig, prefix: &str, name: &str) -> Vec<ParamSpec> {
         let (width, heads) = (config.width(), config.local_width());
+        let named = |part: &str| config.in_block(&format!("{name}.{part}"));
         let mut specs: Vec<ParamSpec> =
-            ["to_q", "to_k", "to_v"].iter().flat_map(|name| map(prefix, name, width, heads)).collect();
-        specs.extend(map(prefix, "to_out.0", heads, width));
-        specs.extend(["norm_q", "norm_k"].iter().flat_map(|name| RmsNorm::specs(prefix, name, heads)));
+            ["to_q", "to_k", "to_v"].iter().flat_map(|part| map(prefix, &named(part), width, heads)).collect();
+        specs.extend(map(prefix, &named("to_out.0"), heads, width));
+        specs.extend(["norm_q", "norm_k"].iter().flat_map(|part| RmsNorm::specs(prefix, &named(part), heads)));
         specs
     }
 
@@ -85,8 +87,8 @@ impl Heads {
         Heads {
             q: normed("to_q", "norm_q"),
             k: normed("to_k", "norm_k"),
-            v: Linear::new(scope, &format!("{name}.to_v")),
-            o: Linear::new(scope, &format!("{name}.to_out.0")),
+            v: Linear::new(scope, &config.in_block(&format!("{name}.to_v"))),
+            o: Linear::new(scope, &config.in_block(&format!("{name}.to_out.0"))),
             head_dim: config.head_dim,
         }
     }

@@ -3,15 +3,23 @@
 use serde_json::json;
 
 use crate::model::keys::{Keys, ModelConfigError};
+use crate::model::original_names::Naming;
 use crate::params::ParallelRank;
 
 type Result<T> = std::result::Result<T, ModelConfigError>;
+
+/// The beginning of a block's names, by which tables of names know one.
+const BLOCK: &str = "blocks.0.";
 
 /// A transformer of Wan 2.1 or 2.2.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WanConfig {
     /// The prefix of all names.
     pub prefix: String,
+    /// What files call the parameters.
+    pub names: Naming,
+    /// Width of a hidden state; all heads together may have another.
+    pub hidden: i64,
     pub num_heads: i64,
     pub head_dim: i64,
     pub num_layers: usize,
@@ -91,6 +99,8 @@ impl WanConfig {
         }
         Ok(WanConfig {
             prefix: prefix.to_owned(),
+            names: Naming::Diffusers,
+            hidden: num_heads * head_dim,
             num_heads,
             head_dim,
             num_layers: size("num_layers", 40)? as usize,
@@ -110,12 +120,28 @@ impl WanConfig {
 
     /// Width of a hidden state.
     pub fn width(&self) -> i64 {
+        self.hidden
+    }
+
+    /// Width of the heads of all ranks together.
+    pub(super) fn heads_width(&self) -> i64 {
         self.num_heads * self.head_dim
     }
 
     /// Width of the heads of this rank.
     pub(super) fn local_width(&self) -> i64 {
-        self.width() / self.parallel.tp as i64
+        self.heads_width() / self.parallel.tp as i64
+    }
+
+    /// The name under the prefix of what Diffusers calls `name`, outside of blocks.
+    pub(super) fn outside(&self, name: &str) -> String {
+        self.names.from_diffusers(name).unwrap_or_else(|| name.to_owned())
+    }
+
+    /// The name within its block of what Diffusers calls `name` there.
+    pub(super) fn in_block(&self, name: &str) -> String {
+        let found = self.names.from_diffusers(&format!("{BLOCK}{name}"));
+        found.as_deref().and_then(|found| found.strip_prefix(BLOCK)).unwrap_or(name).to_owned()
     }
 
     /// Width inside of this rank's part of the feed-forward.

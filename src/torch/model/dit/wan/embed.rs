@@ -21,6 +21,9 @@ use crate::tape::{Policy, Slot, Tape};
 
 /// The steps of the schedule: noise level 1 is this time.
 const TIMES: f64 = 1000.0;
+const PATCHES: &str = "patch_embedding";
+/// Diffusers' name of the map from embeddings of noise levels to modulations.
+const PROJECTION: &str = "condition_embedder.time_proj";
 /// The epsilon of norms of pictures' tokens.
 const IMAGE_EPS: f64 = 1e-5;
 
@@ -36,18 +39,19 @@ pub(super) struct Embed {
 }
 
 /// A linear map of patches, stored as a convolution `[D, channels, 1, rows, columns]`.
-struct Patches {
+pub(in crate::model) struct Patches {
     weight: Tensor,
     bias: Tensor,
 }
 
-struct Time {
+/// Noise levels to modulations and embeddings.
+pub(in crate::model) struct Time {
     embedder: TimeEmbedder,
     projection: Linear,
 }
 
 /// Two linear maps with a tanh-GELU between.
-struct TwoMaps {
+pub(in crate::model) struct TwoMaps {
     first: Linear,
     second: Linear,
 }
@@ -60,7 +64,7 @@ struct Image {
     second: Linear,
 }
 
-pub(super) struct Head {
+pub(in crate::model) struct Head {
     /// `[1, 2, D]`.
     table: Tensor,
     output: Linear,
@@ -71,28 +75,18 @@ pub(super) struct Head {
 
 impl Embed {
     pub fn specs(config: &WanConfig) -> Vec<ParamSpec> {
-        let (prefix, width) = (config.prefix.as_str(), config.width());
-        let [rows, columns] = config.patch;
-        let embedder = format!("{prefix}condition_embedder.");
-        let shape = [width, config.in_channels, 1, rows, columns];
-        let std = std_of(config.in_channels * rows * columns);
-        let mut specs = vec![
-            ParamSpec::new(format!("{prefix}patch_embedding.weight"), &shape, Init::Normal(std)),
-            ParamSpec::new(format!("{prefix}patch_embedding.bias"), &[width], Init::Zeros),
-        ];
-        specs.extend(TimeEmbedder::specs(&embedder, "time_embedder", config.freq_dim, width));
-        specs.extend(outer_map(&embedder, "time_proj", width, 6 * width));
-        specs.extend(outer_map(&embedder, "text_embedder.linear_1", config.text_dim, width));
-        specs.extend(outer_map(&embedder, "text_embedder.linear_2", width, width));
+        let mut specs = Patches::specs(config);
+        specs.extend(Time::specs(config));
+        specs.extend(TwoMaps::specs_of_text(config));
         if let Some(image) = &config.image {
-            let embedder = format!("{embedder}image_embedder.");
+            let embedder = format!("{}condition_embedder.image_embedder.", config.prefix);
             let table =
                 |rows: i64| ParamSpec::new(format!("{embedder}pos_embed"), &[1, rows, image.width], Init::Zeros);
             specs.extend(image.positions.map(table));
             specs.extend(LayerNorm::specs(&embedder, "norm1", image.width));
             specs.extend(outer_map(&embedder, "ff.net.0.proj", image.width, image.width));
-            specs.extend(outer_map(&embedder, "ff.net.2", image.width, width));
-            specs.extend(LayerNorm::specs(&embedder, "norm2", width));
+            specs.extend(outer_map(&embedder, "ff.net.2", image.width, config.width()));
+            specs.extend(LayerNorm::specs(&embedder, "norm2", config.width()));
         }
         specs
     }
@@ -105,19 +99,11 @@ impl Embed {
             first: Linear::new(scope, "ff.net.0.proj"),
             second: Linear::new(scope, "ff.net.2"),
         };
+        let prefix = config.prefix.as_str();
         Embed {
-            patches: Part::new(params, config.prefix.as_str(), |scope| Patches {
-                weight: scope.take("patch_embedding.weight"),
-                bias: scope.take("patch_embedding.bias"),
-            }),
-            time: Part::new(params, embedder.as_str(), |scope| Time {
-                embedder: TimeEmbedder::new(scope, "time_embedder"),
-                projection: Linear::new(scope, "time_proj"),
-            }),
-            text: Part::new(params, embedder.as_str(), |scope| TwoMaps {
-                first: Linear::new(scope, "text_embedder.linear_1"),
-                second: Linear::new(scope, "text_embedder.linear_2"),
-            }),
+            patches: Part::new(params, prefix, Patches::new),
+            time: Part::new(params, prefix, |scope| Time::new(scope, config)),
+            text: Part::new(params, prefix, |scope| TwoMaps::of_text(scope, config)),
             image: config.image.map(|_| Part::new(params, format!("{embedder}image_embedder."), image)),
             device: params.flat().device(),
             kind: params.flat().kind(),
@@ -188,15 +174,47 @@ impl Embed {
 }
 
 impl Patches {
+    pub fn specs(config: &WanConfig) -> Vec<ParamSpec> {
+        let (prefix, [rows, columns]) = (config.prefix.as_str(), config.patch);
+        let shape = [config.width(), config.in_channels, 1, rows, columns];
+        let std = std_of(config.in_channels * rows * columns);
+        vec![
+            ParamSpec::new(format!("{prefix}{PATCHES}.weight"), &shape, Init::Normal(std)),
+            ParamSpec::new(format!("{prefix}{PATCHES}.bias"), &[config.width()], Init::Zeros),
+        ]
+    }
+
+    pub fn new(scope: &Scope<'_>) -> Patches {
+        Patches { weight: scope.take(&format!("{PATCHES}.weight")), bias: scope.take(&format!("{PATCHES}.bias")) }
+    }
+
     /// `[T, E]` to `[T, D]`.
-    fn forward(&self, x: &Tensor) -> Tensor {
+    pub fn forward(&self, x: &Tensor) -> Tensor {
         crate::native::linear(x, &self.weight.flatten(1, -1), Some(&self.bias))
     }
 }
 
 impl Time {
-    /// Sinusoids `[R, channels]` to modulations and embeddings.
-    fn forward(&self, waves: &Tensor) -> [Tensor; 2] {
+    pub fn specs(config: &WanConfig) -> Vec<ParamSpec> {
+        let (prefix, width) = (config.prefix.as_str(), config.width());
+        let mut specs = TimeEmbedder::specs_of(prefix, &Self::names(config), config.freq_dim, width);
+        specs.extend(outer_map(prefix, &config.outside(PROJECTION), width, 6 * width));
+        specs
+    }
+
+    pub fn new(scope: &Scope<'_>, config: &WanConfig) -> Time {
+        Time {
+            embedder: TimeEmbedder::of(scope, &Self::names(config)),
+            projection: Linear::new(scope, &config.outside(PROJECTION)),
+        }
+    }
+
+    fn names(config: &WanConfig) -> [String; 2] {
+        ["linear_1", "linear_2"].map(|map| config.outside(&format!("condition_embedder.time_embedder.{map}")))
+    }
+
+    /// Sinusoids `[R, channels]` to modulations `[R, 6, D]` and embeddings `[R, D]`, float32.
+    pub fn forward(&self, waves: &Tensor) -> [Tensor; 2] {
         let level = self.embedder.forward(waves);
         let modulations = self.projection.forward_wide(&level.silu()).unflatten(-1, [6, -1]);
         [modulations, level]
@@ -204,7 +222,24 @@ impl Time {
 }
 
 impl TwoMaps {
-    fn forward(&self, x: &Tensor) -> Tensor {
+    /// The maps of rows of text.
+    pub fn specs_of_text(config: &WanConfig) -> Vec<ParamSpec> {
+        let (prefix, width, [first, second]) = (config.prefix.as_str(), config.width(), Self::names_of_text(config));
+        let first = outer_map(prefix, &first, config.text_dim, width);
+        first.into_iter().chain(outer_map(prefix, &second, width, width)).collect()
+    }
+
+    pub fn of_text(scope: &Scope<'_>, config: &WanConfig) -> TwoMaps {
+        let [first, second] = Self::names_of_text(config).map(|name| Linear::new(scope, &name));
+        TwoMaps { first, second }
+    }
+
+    fn names_of_text(config: &WanConfig) -> [String; 2] {
+        ["linear_1", "linear_2"].map(|map| config.outside(&format!("condition_embedder.text_embedder.{map}")))
+    }
+
+    /// `[rows, inputs]` to `[rows, D]`.
+    pub fn forward(&self, x: &Tensor) -> Tensor {
         self.second.forward(&Activation::GeluTanh.forward(&self.first.forward(x)))
     }
 }
@@ -226,15 +261,16 @@ impl Head {
     pub fn specs(config: &WanConfig) -> Vec<ParamSpec> {
         let (prefix, width) = (config.prefix.as_str(), config.width());
         let table = Init::Normal((width as f64).powf(-0.5));
-        let mut specs = vec![ParamSpec::new(format!("{prefix}scale_shift_table"), &[1, 2, width], table)];
-        specs.extend(zeroed(outer_map(prefix, "proj_out", width, config.patch_dim())));
+        let name = format!("{prefix}{}", config.outside("scale_shift_table"));
+        let mut specs = vec![ParamSpec::new(name, &[1, 2, width], table)];
+        specs.extend(zeroed(outer_map(prefix, &config.outside("proj_out"), width, config.patch_dim())));
         specs
     }
 
     pub fn new(scope: &Scope<'_>, config: &WanConfig) -> Head {
         Head {
-            table: scope.take("scale_shift_table"),
-            output: Linear::new(scope, "proj_out"),
+            table: scope.take(&config.outside("scale_shift_table")),
+            output: Linear::new(scope, &config.outside("proj_out")),
             eps: config.eps,
             patch: config.patch[0] * config.patch[1],
         }

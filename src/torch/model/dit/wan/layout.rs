@@ -13,19 +13,24 @@ use crate::model::dit::share::{Samples, of_tokens};
 use crate::model::tower_blocks::Rotation;
 use crate::nn::{CrossAttention, DocumentKeys};
 
+/// What the branches of a block read beside their rows; made once a micro-batch, for all blocks.
+pub(in crate::model) struct Tables {
+    pub segments: Segments,
+    pub rotation: Rotation,
+    pub prompts: CrossAttention,
+    /// `None` without pictures.
+    pub pictures: Option<CrossAttention>,
+}
+
 /// Made once a micro-batch, for all blocks.
 pub(super) struct Context {
-    pub segments: Segments,
+    pub tables: Tables,
     /// Noise levels of the rows of modulations.
     pub levels: Vec<f64>,
-    pub rotation: Rotation,
     /// Tokens of a clip attend to each other.
     pub clips: Samples,
     /// This rank's tokens among those of all samples; `None`: all of them.
     pub own: Option<Rc<Tensor>>,
-    pub prompts: CrossAttention,
-    /// `None` without pictures.
-    pub pictures: Option<CrossAttention>,
 }
 
 /// The tokens of a frame.
@@ -91,14 +96,12 @@ impl WanConfig {
             CrossAttention::new(&own_ends, &keys, count, device)
         };
         let has_pictures = self.image.is_some() && work.num_pictures > 0;
-        Context {
+        let tables = Tables {
             segments: Segments::new(&segments, levels.len() as i64, device),
-            levels,
             rotation: rotation(&turned, self.axes(), device),
             prompts: meet(&prompt, work.num_text + 1),
             pictures: has_pictures.then(|| meet(&pictures, work.num_pictures)),
-            clips,
-            own,
-        }
+        };
+        Context { tables, levels, clips, own }
     }
 }

@@ -8,5 +8,8 @@ mod embed;
 mod layout;
 mod model;
 
+pub(in crate::model) use block::{FeedForward, PromptAttention, SelfAttention, specs as block_specs};
 pub use config::{ImageTokens, WanConfig};
+pub(in crate::model) use embed::{Head, Patches, Time, TwoMaps};
+pub(in crate::model) use layout::Tables;
 pub(super) use model::Wan;

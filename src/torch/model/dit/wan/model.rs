@@ -139,7 +139,7 @@ impl Network for Wan {
         let Some(head) = &self.head else { return streams };
         regions.set_alike(tape, true);
         let part = head.part.clone();
-        let forward = move |reads: &[Tensor]| vec![part.forward(&reads[0], &reads[1], &context.segments)];
+        let forward = move |reads: &[Tensor]| vec![part.forward(&reads[0], &reads[1], &context.tables.segments)];
         let velocity = tape.run("head", &head.ids, work.policy, &[streams[0], streams[2]], 1, forward);
         regions.set_alike(tape, false);
         velocity
@@ -166,7 +166,7 @@ impl Block {
         let x = tape.add(x, y);
         let entered = regions.enter(tape, x);
         let (part, at) = (self.mlp.part.clone(), context.clone());
-        let forward = move |reads: &[Tensor]| vec![part.forward(&reads[0], &reads[1], &at)];
+        let forward = move |reads: &[Tensor]| vec![part.forward(&reads[0], &reads[1], &at.tables)];
         let reads = [entered, told.modulations];
         let y = tape.run(format!("{name} mlp"), &self.mlp.ids, policy, &reads, 1, forward)[0];
         let y = regions.leave(tape, y);
@@ -189,14 +189,14 @@ impl Block {
         }
         let projected = format!("{name} queries keys values");
         let heads = if regions.are_split() {
-            let project = move |reads: &[Tensor]| part.project(&reads[0], &reads[1], &at);
+            let project = move |reads: &[Tensor]| part.project(&reads[0], &reads[1], &at.tables);
             let mut parts = tape.run(projected, ids, policy, &reads, 4, project);
             parts[3] = regions.sum_within(tape, parts[3]);
             let (part, at) = (self.attention.part.clone(), context.clone());
-            let normed = move |reads: &[Tensor]| part.normed(reads, &at).into();
+            let normed = move |reads: &[Tensor]| part.normed(reads, &at.tables).into();
             tape.run(format!("{name} heads"), ids, policy, &parts, 3, normed)
         } else {
-            let heads = move |reads: &[Tensor]| part.heads(&reads[0], &reads[1], &at).into();
+            let heads = move |reads: &[Tensor]| part.heads(&reads[0], &reads[1], &at.tables).into();
             tape.run(projected, ids, policy, &reads, 3, heads)
         };
         let heads = [heads[0], heads[1], heads[2]];
@@ -204,13 +204,13 @@ impl Block {
         let Some(row) = row else {
             let attend = move |reads: &[Tensor]| {
                 let y = at.clips.whole().forward(&reads[0], &reads[1], &reads[2]);
-                vec![part.finish(&y, &reads[3], &at)]
+                vec![part.finish(&y, &reads[3], &at.tables)]
             };
             let reads = [&heads[..], &reads[1..]].concat();
             return tape.run(format!("{name} attention"), ids, policy, &reads, 1, attend)[0];
         };
         let y = row.attention(tape, name, heads, part.scale(), policy);
-        let finish = move |reads: &[Tensor]| vec![part.finish(&reads[0], &reads[1], &at)];
+        let finish = move |reads: &[Tensor]| vec![part.finish(&reads[0], &reads[1], &at.tables)];
         tape.run(format!("{name} attention output"), ids, policy, &[y, reads[1]], 1, finish)[0]
     }
 
@@ -226,7 +226,7 @@ impl Block {
         let (part, at, ids) = (self.prompt.part.clone(), context.clone(), &self.prompt.ids);
         let reads: Vec<Slot> = [x, told.text].into_iter().chain(told.pictures).collect();
         if !regions.are_split() {
-            let forward = move |reads: &[Tensor]| vec![part.forward(&reads[0], &reads[1], reads.get(2), &at)];
+            let forward = move |reads: &[Tensor]| vec![part.forward(&reads[0], &reads[1], reads.get(2), &at.tables)];
             return tape.run(format!("{name} prompt"), ids, policy, &reads, 1, forward)[0];
         }
         // Of queries and each kind of keys their squares and values, and of each kind of keys what they stand for.
@@ -236,7 +236,7 @@ impl Block {
         let mut parts = tape.run(format!("{name} prompt queries keys values"), ids, policy, &reads, num_parts, project);
         parts.iter_mut().take(num_squares).for_each(|slot| *slot = regions.sum_within(tape, *slot));
         let part = self.prompt.part.clone();
-        let finish = move |reads: &[Tensor]| vec![part.finish(reads, &at)];
+        let finish = move |reads: &[Tensor]| vec![part.finish(reads, &at.tables)];
         tape.run(format!("{name} prompt"), ids, policy, &parts, 1, finish)[0]
     }
 }

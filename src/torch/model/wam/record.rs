@@ -1,0 +1,270 @@
+//! The tape of a micro-batch: noised frames and actions, both streams through the layers, and the weighted errors of both velocities.
+//!
+//! Shapes: N samples, T places of all samples' frames, P numbers of a place, H actions of a sample of A numbers each.
+
+use std::rc::Rc;
+
+use tch::{Kind, Tensor};
+
+use super::config::FRAME_WEIGHTS;
+use super::flow::Bell;
+use super::layout::{Layout, Samples};
+use super::network::{Network, context};
+use super::noise::Noise;
+use super::stream::{Block, Stream};
+use crate::model::batch::{MicroBatch, SampleRow};
+use crate::model::dit::{Tables, exact_sinusoids};
+use crate::model::foundation::FoundationTape;
+use crate::model::objective::FlowSettings;
+use crate::model::policy::{ACTIONS, PolicyNetwork, STATE, WEIGHTS};
+use crate::model::towers::FeatureInput;
+use crate::tape::{Policy, Slot, Tape};
+
+/// Which of the tables of a layout a stream reads.
+type Of = fn(&Layout) -> &Tables;
+
+/// What all blocks of a stream read beside its rows.
+struct Told {
+    modulations: Slot,
+    level: Slot,
+    text: Slot,
+}
+
+impl PolicyNetwork for Network {
+    type Noise = Noise;
+
+    fn draw(&self, batch: &MicroBatch, rows: &[SampleRow], seed: u64) -> Noise {
+        Noise::draw(&self.config, rows, &self.samples(batch), seed)
+    }
+
+    fn record(
+        &self,
+        batch: &MicroBatch,
+        rows: &[SampleRow],
+        noise: &Noise,
+        flow: &FlowSettings,
+        _inputs: &[FeatureInput],
+    ) -> FoundationTape {
+        let samples = &self.samples(batch);
+        let mut tape = Tape::new();
+        let layout = Rc::new(Layout::new(&self.config, samples, self.device));
+        let mut slots = |at: usize| {
+            let is_there = batch.num_features.get(at).is_some_and(|count| *count > 0);
+            if is_there { vec![tape.input(batch.feature_grads)] } else { Vec::new() }
+        };
+        let features = vec![slots(0), slots(1)];
+        let context = self.record_context(&mut tape, batch, features[0].first().copied(), &layout);
+        let (frames, of_frames) = self.record_frames(&mut tape, samples, features[1].first().copied(), noise, &layout);
+        let (actions, of_actions) = self.record_actions(&mut tape, batch, noise);
+        let given = std::iter::once(&0f32).chain(&noise.frame_times);
+        let video: Vec<f64> = given.map(|time| self.config.video_flow.told(*time)).collect();
+        let action: Vec<f64> = noise.action_times.iter().map(|time| self.config.action_flow.told(*time)).collect();
+        let of_video = self.record_told(&mut tape, &self.video, &video, context);
+        let of_action = self.record_told(&mut tape, &self.action, &action, context);
+        let (mut x, mut y) = (frames, actions);
+        for (number, (video, action)) in self.video.blocks.iter().zip(&self.action.blocks).enumerate() {
+            [x, y] = self.record_layer(&mut tape, number, [video, action], [x, y], [&of_video, &of_action], &layout);
+        }
+        let (part, at) = (self.head.part.clone(), layout.clone());
+        let forward = move |reads: &[Tensor]| vec![part.forward(&reads[0], &reads[1], &at.video.segments)];
+        let x = tape.run("head of frames", &self.head.ids, self.policy, &[x, of_video.level], 1, forward)[0];
+        let part = self.action_head.part.clone();
+        let forward = move |reads: &[Tensor]| vec![part.forward(&reads[0])];
+        let y = tape.run("head of actions", &self.action_head.ids, self.policy, &[y], 1, forward)[0];
+        let [frame_weight, action_weight] = self.weights(batch, rows, noise, &layout);
+        let of_frames = flow.kind.record(&mut tape, x, of_frames, frame_weight, batch.loss_scale);
+        let of_actions = flow.kind.record(&mut tape, y, of_actions, action_weight, batch.loss_scale);
+        let sum = |reads: &[Tensor]| vec![&reads[0] + &reads[1]];
+        let loss = tape.run("losses", &[], Policy::Keep, &[of_frames, of_actions], 1, sum)[0];
+        FoundationTape::of_loss(tape, features, loss)
+    }
+}
+
+impl Network {
+    /// The samples of a batch; of one without any, which another rank's batch is answered by, one that counts for nothing.
+    fn samples(&self, batch: &MicroBatch) -> Samples {
+        match batch.samples.is_empty() {
+            true => Samples::filler(&self.config),
+            false => Samples::of(&batch.input_ids(), &batch.cu_seqlens),
+        }
+    }
+
+    /// Rows of text and of states.
+    fn record_context(&self, tape: &mut Tape, batch: &MicroBatch, text: Option<Slot>, layout: &Rc<Layout>) -> Slot {
+        let state = self.state.as_ref().map(|map| {
+            let values = batch.columns.get(STATE).to_device(self.device);
+            (map.part.clone(), values)
+        });
+        let (at, kind, width) = (layout.clone(), self.kind, self.config.video.text_dim);
+        let forward = move |reads: &[Tensor]| {
+            let state = state.as_ref().map(|(map, values)| (map.as_ref(), values));
+            vec![context(reads.first(), state, width, &at, kind)]
+        };
+        let ids = self.state.as_ref().map_or(&[][..], |map| &map.ids);
+        tape.run("context", ids, self.policy, &text.into_iter().collect::<Vec<_>>(), 1, forward)[0]
+    }
+
+    /// Rows of noised frames, of which the first of a sample is as it is, and their velocities `[T, P]`.
+    fn record_frames(
+        &self,
+        tape: &mut Tape,
+        samples: &Samples,
+        latents: Option<Slot>,
+        noise: &Noise,
+        layout: &Layout,
+    ) -> (Slot, Slot) {
+        let times = layout.frames.iter().zip(&noise.frame_times).flat_map(|([first, others], time)| {
+            std::iter::repeat_n(0f32, *first as usize).chain(std::iter::repeat_n(*time, *others as usize))
+        });
+        let times = Tensor::from_slice(&times.collect::<Vec<f32>>()).unsqueeze(1).to_device(self.device);
+        let (noise, kind) = (noise.frames.to_device(self.device), self.kind);
+        let zeros = Tensor::zeros([samples.num_latents(), self.config.video.patch_dim()], (Kind::Float, self.device));
+        let forward = move |reads: &[Tensor]| {
+            let clean = reads.first().map_or_else(|| zeros.shallow_clone(), |x| x.to_kind(Kind::Float));
+            let noised: Tensor = &clean * (1.0 - &times) + &noise * &times;
+            vec![noised.to_kind(kind), &noise - clean]
+        };
+        let latents: Vec<Slot> = latents.into_iter().collect();
+        let written = tape.run("noise of frames", &[], Policy::Recompute, &latents, 2, forward);
+        let part = self.patches.part.clone();
+        let forward = move |reads: &[Tensor]| vec![part.forward(&reads[0])];
+        (tape.run("patches", &self.patches.ids, self.policy, &[written[0]], 1, forward)[0], written[1])
+    }
+
+    /// Rows of noised actions, and their velocities `[N·H, A]`.
+    fn record_actions(&self, tape: &mut Tape, batch: &MicroBatch, noise: &Noise) -> (Slot, Slot) {
+        let actions = batch.columns.get(ACTIONS).to_device(self.device).to_kind(Kind::Float);
+        let noise_of = noise.actions.to_device(self.device);
+        let times = Tensor::from_slice(&noise.action_times).to_device(self.device);
+        let time = times.repeat_interleave_self_int(self.config.horizon, 0, None).unsqueeze(1);
+        let noised: Tensor = &actions * (1.0 - &time) + &noise_of * &time;
+        let noised = noised.to_kind(self.kind);
+        let target = noise_of - actions;
+        let part = self.encoder.part.clone();
+        let forward = move |_: &[Tensor]| vec![part.forward(&noised)];
+        let rows = tape.run("actions", &self.encoder.ids, self.policy, &[], 1, forward)[0];
+        (rows, tape.run("velocity", &[], Policy::Keep, &[], 1, move |_| vec![target.shallow_clone()])[0])
+    }
+
+    /// What a stream's blocks are told of times and of `context`.
+    fn record_told(&self, tape: &mut Tape, stream: &Stream, times: &[f64], context: Slot) -> Told {
+        let waves = exact_sinusoids(times, self.config.video.freq_dim, self.device);
+        let (part, name) = (stream.time.part.clone(), stream.name);
+        let forward = move |_: &[Tensor]| part.forward(&waves).into();
+        let of_times = tape.run(format!("times of {name}"), &stream.time.ids, self.policy, &[], 2, forward);
+        let part = stream.text.part.clone();
+        let forward = move |reads: &[Tensor]| vec![part.forward(&reads[0])];
+        let text = tape.run(format!("text of {name}"), &stream.text.ids, self.policy, &[context], 1, forward)[0];
+        Told { modulations: of_times[0], level: of_times[1], text }
+    }
+
+    /// Both streams behind a layer.
+    fn record_layer(
+        &self,
+        tape: &mut Tape,
+        number: usize,
+        [video, action]: [&Block; 2],
+        [x, y]: [Slot; 2],
+        [of_video, of_action]: [&Told; 2],
+        layout: &Rc<Layout>,
+    ) -> [Slot; 2] {
+        let frames: (&Block, Of) = (video, |layout| &layout.video);
+        let actions: (&Block, Of) = (action, |layout| &layout.action);
+        let [of_frames, of_actions] = ["frames", "actions"].map(|of| format!("layer {number} {of}"));
+        let [q, k, v] = self.record_heads(tape, &of_frames, frames, [x, of_video.modulations], layout);
+        let [own_q, own_k, own_v] = self.record_heads(tape, &of_actions, actions, [y, of_action.modulations], layout);
+
+        let (part, at) = (video.attention.part.clone(), layout.clone());
+        let attend = move |reads: &[Tensor]| {
+            let attended = at.frames_see.forward(&reads[0], &reads[1], &reads[2]);
+            vec![part.finish(&attended, &reads[3], &at.video)]
+        };
+        let (name, ids) = (format!("{of_frames} attention"), &video.attention.ids);
+        let branch = tape.run(name, ids, self.policy, &[q, k, v, of_video.modulations], 1, attend)[0];
+        let x = tape.add(x, branch);
+
+        let (part, at) = (action.attention.part.clone(), layout.clone());
+        let attend = move |reads: &[Tensor]| {
+            let [keys, values] = [1, 2].map(|of: usize| Tensor::cat(&[&reads[of], &reads[of + 2]], 0));
+            vec![part.finish(&at.actions_see.forward(&reads[0], &keys, &values), &reads[5], &at.action)]
+        };
+        let (name, ids) = (format!("{of_actions} attention"), &action.attention.ids);
+        let reads = [own_q, k, v, own_k, own_v, of_action.modulations];
+        let branch = tape.run(name, ids, self.policy, &reads, 1, attend)[0];
+        let y = tape.add(y, branch);
+        [
+            self.record_rest(tape, &of_frames, frames, x, of_video, layout),
+            self.record_rest(tape, &of_actions, actions, y, of_action, layout),
+        ]
+    }
+
+    /// Queries, keys and values of a stream's rows.
+    fn record_heads(
+        &self,
+        tape: &mut Tape,
+        name: &str,
+        (block, tables): (&Block, Of),
+        reads: [Slot; 2],
+        layout: &Rc<Layout>,
+    ) -> [Slot; 3] {
+        let (part, at) = (block.attention.part.clone(), layout.clone());
+        let heads = move |reads: &[Tensor]| part.heads(&reads[0], &reads[1], tables(&at)).into();
+        let name = format!("{name} queries keys values");
+        let written = tape.run(name, &block.attention.ids, self.policy, &reads, 3, heads);
+        [written[0], written[1], written[2]]
+    }
+
+    /// Rows behind attention to the text and the feed-forward.
+    fn record_rest(
+        &self,
+        tape: &mut Tape,
+        name: &str,
+        (block, tables): (&Block, Of),
+        x: Slot,
+        told: &Told,
+        layout: &Rc<Layout>,
+    ) -> Slot {
+        let (part, at) = (block.prompt.part.clone(), layout.clone());
+        let forward = move |reads: &[Tensor]| vec![part.forward(&reads[0], &reads[1], None, tables(&at))];
+        let y = tape.run(format!("{name} prompt"), &block.prompt.ids, self.policy, &[x, told.text], 1, forward)[0];
+        let x = tape.add(x, y);
+        let (part, at) = (block.mlp.part.clone(), layout.clone());
+        let forward = move |reads: &[Tensor]| vec![part.forward(&reads[0], &reads[1], tables(&at))];
+        let y = tape.run(format!("{name} mlp"), &block.mlp.ids, self.policy, &[x, told.modulations], 1, forward)[0];
+        tape.add(x, y)
+    }
+
+    /// What the numbers of frames `[T, 1]` and of actions `[N·H, A]` count: each sample is the mean of those that do, times the
+    /// weight of its time; nothing of one that does not count.
+    fn weights(&self, batch: &MicroBatch, rows: &[SampleRow], noise: &Noise, layout: &Layout) -> [Tensor; 2] {
+        let config = &self.config;
+        let (of_video, of_action) = (Bell::new(&config.video_flow), Bell::new(&config.action_flow));
+        let of_samples = |bell: &Bell, times: &[f32], weight: f64| {
+            let of = |(row, time): (&SampleRow, &f32)| {
+                let at = if batch.evaluates { 1.0 } else { bell.at(f64::from(*time)) };
+                if row.num_targets > 0 { (weight * at) as f32 } else { 0.0 }
+            };
+            Tensor::from_slice(&rows.iter().zip(times).map(of).collect::<Vec<f32>>()).to_device(self.device)
+        };
+        let column = |name: &str| batch.columns.get(name).to_device(self.device).to_kind(Kind::Float);
+        let sum = |x: &Tensor, axes: &[i64]| x.sum_dim_intlist(axes, true, Kind::Float);
+
+        let own = of_samples(&of_action, &noise.action_times, config.action_flow.weight).view([-1, 1, 1]);
+        let counted = column(WEIGHTS).view([-1, config.horizon, config.action_dim]);
+        let actions = &counted * own / sum(&counted, &[1, 2]).clamp_min(config.action_dim as f64);
+
+        let own = of_samples(&of_video, &noise.frame_times, config.video_flow.weight).view([-1, 1]);
+        let counted = column(FRAME_WEIGHTS).view([-1, config.num_frames - 1]);
+        let frame = config.frame_rows();
+        let numbers = (frame * config.video.patch_dim()) as f64;
+        let counted = &counted * own / (sum(&counted, &[1]).clamp_min(1.0) * numbers);
+        // The first frame of a sample is given, and one that has no others learns none.
+        let of_sample = |(row, [first, others]): (i64, &[i64; 2])| {
+            let given = Tensor::zeros([*first], (Kind::Float, self.device));
+            let learned = counted.get(row).narrow(0, 0, others / frame).repeat_interleave_self_int(frame, 0, None);
+            Tensor::cat(&[given, learned], 0)
+        };
+        let frames: Vec<Tensor> = (0..).zip(&layout.frames).map(of_sample).collect();
+        [Tensor::cat(&frames, 0).unsqueeze(1), actions.view([-1, config.action_dim])]
+    }
+}
