@@ -4,8 +4,6 @@ use image::RgbImage;
 use serde_json::Value as Json;
 
 use super::observation::{Clip, Observation};
-use super::spec::{Family, PolicySpec, cameras, named, only, size, width};
-use crate::config::Normalization;
 use crate::data::card::fastwam_networks;
 use crate::data::column::{ColumnValues, SampleColumn};
 use crate::data::contexts::TextProcessor;
@@ -15,7 +13,7 @@ use crate::data::sample::{IGNORE_INDEX, Media, Sample};
 use crate::message::{Grid, SampleId, Tower};
 
 /// The ids of a sample's rows: an action, a place of a latent, a row of text.
-const IDS: [i64; 3] = [0, 1, 2];
+pub const IDS: [i64; 3] = [0, 1, 2];
 const CHANNELS: usize = 3;
 
 /// What a `config.json` of FastWAM says of samples beside what all policies say.
@@ -23,77 +21,17 @@ const CHANNELS: usize = 3;
 pub struct Frames {
     space: LatentSpace,
     /// Rows and columns of the pictures of all cameras, side by side.
-    size: [usize; 2],
+    pub size: [usize; 2],
     /// Steps of a sample's frames from its own, which is the first.
     pub steps: Vec<i64>,
 }
 
-/// # Errors
-/// The reason: a key that is missing, wrong or not implemented.
-pub fn read(config: &Json) -> Result<PolicySpec, String> {
-    only(config, "n_obs_steps", &[Json::Null, 1.into()])?;
-    only(config, "toggle_action_dimensions", &[Json::Null, Json::Array(Vec::new())])?;
-    let frames = Frames::of(config)?;
-    let mut cameras = cameras(config)?;
-    if cameras.is_empty() {
-        return Err("`input_features` has no camera, of the type VISUAL, which FastWAM needs".to_owned());
-    }
-    // lerobot goes by the alphabet.
-    cameras.sort();
-    let [rows, columns] = frames.size;
-    if columns % cameras.len() > 0 {
-        return Err(format!("`image_size` has {columns} columns, which {} cameras do not share evenly", cameras.len()));
-    }
-    let mode = |kind: &str| match config["normalization_mapping"][kind].as_str() {
-        None => Ok(Normalization::MeanStd),
-        Some(name) => named(name).ok_or_else(|| format!("`normalization_mapping.{kind}` is {name:?}")),
-    };
-    only(&config["normalization_mapping"], "VISUAL", &[Json::Null, "IDENTITY".into()])?;
-    // Null: it has none, where other keys would have their default.
-    let has_no_state = config.get("proprio_dim").is_some_and(Json::is_null);
-    let state_dim = if has_no_state { 0 } else { size(config, "proprio_dim", 8)? };
-    let action_dim = size(config, "action_dim", 7)?;
-    Ok(PolicySpec {
-        family: Family::FastWam,
-        horizon: size(config, "action_horizon", 32)?,
-        max_state_dim: if has_no_state { 1 << 16 } else { state_dim },
-        max_action_dim: action_dim,
-        state_dim: if has_no_state {
-            width(config, "input_features", "observation.state", 1 << 16).unwrap_or(0)
-        } else {
-            width(config, "input_features", "observation.state", state_dim)?
-        },
-        action_dim: width(config, "output_features", "action", action_dim)?,
-        resolution: [rows, columns / cameras.len()],
-        patch: 1,
-        merge: 1,
-        in_corner: false,
-        cameras,
-        max_prompt: size(config, "tokenizer_max_len", 128)?,
-        padding: String::new(),
-        tokenizer: String::new(),
-        state_normalization: mode("STATE")?,
-        action_normalization: mode("ACTION")?,
-        relative: false,
-        exclude: vec!["gripper".to_owned()],
-        action_names: Vec::new(),
-        masks_padding: true,
-        state_token: !has_no_state,
-        placeholder: IDS[1],
-        // It learns no action tokens.
-        skip_tokens: 0,
-        max_action_tokens: 0,
-        max_written_tokens: 0,
-        action_tokenizer: String::new(),
-        xvla: None,
-        frames: Some(frames),
-        embodiment: None,
-        num_embodiments: 1,
-    })
-}
-
 impl Frames {
-    fn of(config: &Json) -> Result<Self, String> {
+    /// The frames of a window of so many steps, one at every `every`-th of them.
+    ///
+    /// # Errors
+    /// The reason: a key that is wrong or not implemented.
+    pub fn of(config: &Json, [window, every]: [usize; 2]) -> Result<Self, String> {
         let space = LatentSpace::of(&fastwam_networks(config))?;
         let sides = &config["image_size"];
         let size_of = match [&sides[0], &sides[1]].map(Json::as_u64) {
@@ -108,7 +46,6 @@ impl Frames {
                 unit[0], unit[1]
             ));
         }
-        let (window, every) = (size(config, "num_video_frames", 33)?, size(config, "action_video_freq_ratio", 4)?);
         if (window - 1) % (every * space.frames) > 0 || window == 1 {
             let multiple = every * space.frames;
             return Err(format!(
@@ -161,7 +98,7 @@ impl Frames {
     }
 
     /// The item of the autoencoder: frames of all cameras side by side, numbers from -1 to 1.
-    fn item(&self, clips: &[&Clip]) -> Media {
+    pub(super) fn item(&self, clips: &[&Clip]) -> Media {
         let [rows, columns] = self.size;
         let (across, num_frames) = (columns / clips.len(), clips[0].pictures.len());
         let mut pixels = vec![0.0; num_frames * rows * columns * CHANNELS];
@@ -182,7 +119,7 @@ impl Frames {
 
 /// `[rows, columns, 3]`, from -1 to 1: a picture at another size, as torch interpolates bilinearly with antialiasing, columns first, in
 /// float32 from values of 0 to 1.
-fn smoothed(picture: &RgbImage, rows: usize, columns: usize) -> Vec<f32> {
+pub(super) fn smoothed(picture: &RgbImage, rows: usize, columns: usize) -> Vec<f32> {
     let (width, height) = (picture.width() as usize, picture.height() as usize);
     let values: Vec<f32> = picture.as_raw().iter().map(|&byte| f32::from(byte) / 255.0).collect();
     let across = blend(&values, [height, width, CHANNELS], columns);
@@ -215,7 +152,3 @@ fn blend(values: &[f32], [n, old, c]: [usize; 3], new: usize) -> Vec<f32> {
     }
     made
 }
-
-#[cfg(test)]
-#[path = "fastwam_tests.rs"]
-mod tests;

@@ -1,7 +1,11 @@
 use image::RgbImage;
-use serde_json::json;
+use serde_json::{Value as Json, json};
 
-use super::*;
+use super::fastwam::smoothed;
+use super::fastwam_spec::read;
+use super::observation::Clip;
+use crate::data::column::ColumnValues;
+use crate::message::Grid;
 
 fn picture() -> RgbImage {
     RgbImage::from_raw(7, 5, (0..5 * 7 * 3).map(|at| (at * 37 % 256) as u8).collect()).unwrap()

@@ -10,12 +10,11 @@ use super::action_tokens::ActionTokens;
 use super::augment::augmented;
 use super::chat::Chat;
 use super::fast::Decoded;
-use super::fastwam;
 use super::observation::{Clip, Learned, Observation};
 use super::robots::{Robot, embodiment_of};
 use super::scales::name_of;
 use super::spec::{ACTION, Family, PolicySpec, STATE};
-use super::{files, groot_spec, kept, robots};
+use super::{fastwam_spec, files, groot_spec, kept, robots};
 use crate::config::Policy;
 use crate::data::card::{fastwam_networks, is_fastwam, is_groot};
 use crate::data::contexts::TextProcessor;
@@ -70,7 +69,7 @@ impl PolicyMaker {
         let wrong = |reason: String| DataError::file(&folders.model.join("config.json"), reason);
         let spec = match () {
             () if is_groot(config) => groot_spec::read(config),
-            () if is_fastwam(config) => fastwam::read(config),
+            () if is_fastwam(config) => fastwam_spec::read(config),
             () => PolicySpec::of(config),
         };
         let mut robots = robots::find(&spec.map_err(wrong)?, folders.model, &options.policy)?;

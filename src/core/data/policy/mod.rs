@@ -21,6 +21,9 @@ mod canvas;
 mod chat;
 mod fast;
 mod fastwam;
+mod fastwam_spec;
+#[cfg(test)]
+mod fastwam_tests;
 mod files;
 mod groot_files;
 mod groot_groups;

@@ -1,0 +1,72 @@
+//! A reader of what the `config.json` of FastWAM says of its samples.
+
+use serde_json::Value as Json;
+
+use super::fastwam::{Frames, IDS};
+use super::spec::{Family, PolicySpec, cameras, named, only, size, width};
+use crate::config::Normalization;
+
+/// # Errors
+/// The reason: a key that is missing, wrong or not implemented.
+pub fn read(config: &Json) -> Result<PolicySpec, String> {
+    only(config, "n_obs_steps", &[Json::Null, 1.into()])?;
+    only(config, "toggle_action_dimensions", &[Json::Null, Json::Array(Vec::new())])?;
+    let window = [size(config, "num_video_frames", 33)?, size(config, "action_video_freq_ratio", 4)?];
+    let frames = Frames::of(config, window)?;
+    let mut cameras = cameras(config)?;
+    if cameras.is_empty() {
+        return Err("`input_features` has no camera, of the type VISUAL, which FastWAM needs".to_owned());
+    }
+    // lerobot goes by the alphabet.
+    cameras.sort();
+    let [rows, columns] = frames.size;
+    if columns % cameras.len() > 0 {
+        return Err(format!("`image_size` has {columns} columns, which {} cameras do not share evenly", cameras.len()));
+    }
+    let mode = |kind: &str| match config["normalization_mapping"][kind].as_str() {
+        None => Ok(Normalization::MeanStd),
+        Some(name) => named(name).ok_or_else(|| format!("`normalization_mapping.{kind}` is {name:?}")),
+    };
+    only(&config["normalization_mapping"], "VISUAL", &[Json::Null, "IDENTITY".into()])?;
+    // Null: it has none, where other keys would have their default.
+    let has_no_state = config.get("proprio_dim").is_some_and(Json::is_null);
+    let state_dim = if has_no_state { 0 } else { size(config, "proprio_dim", 8)? };
+    let action_dim = size(config, "action_dim", 7)?;
+    Ok(PolicySpec {
+        family: Family::FastWam,
+        horizon: size(config, "action_horizon", 32)?,
+        max_state_dim: if has_no_state { 1 << 16 } else { state_dim },
+        max_action_dim: action_dim,
+        state_dim: if has_no_state {
+            width(config, "input_features", "observation.state", 1 << 16).unwrap_or(0)
+        } else {
+            width(config, "input_features", "observation.state", state_dim)?
+        },
+        action_dim: width(config, "output_features", "action", action_dim)?,
+        resolution: [rows, columns / cameras.len()],
+        patch: 1,
+        merge: 1,
+        in_corner: false,
+        cameras,
+        max_prompt: size(config, "tokenizer_max_len", 128)?,
+        padding: String::new(),
+        tokenizer: String::new(),
+        state_normalization: mode("STATE")?,
+        action_normalization: mode("ACTION")?,
+        relative: false,
+        exclude: vec!["gripper".to_owned()],
+        action_names: Vec::new(),
+        masks_padding: true,
+        state_token: !has_no_state,
+        placeholder: IDS[1],
+        // It learns no action tokens.
+        skip_tokens: 0,
+        max_action_tokens: 0,
+        max_written_tokens: 0,
+        action_tokenizer: String::new(),
+        xvla: None,
+        frames: Some(frames),
+        embodiment: None,
+        num_embodiments: 1,
+    })
+}
