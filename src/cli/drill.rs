@@ -81,5 +81,9 @@ pub fn drill(args: DrillArgs) -> anyhow::Result<ExitCode> {
     let plan = Plan { file: args.file, overrides: args.overrides, script, seed: args.seed, twin: args.twin, out };
     let report = Drill::new(plan, config)?.run()?;
     println!("{report}");
-    Ok(if report.is_identical() && report.is_drilled() { ExitCode::SUCCESS } else { ExitCode::from(super::exit::FAILED) })
+    Ok(if report.is_identical() && report.is_drilled() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::from(super::exit::FAILED)
+    })
 }

@@ -106,9 +106,11 @@ mod tests {
             faulty: traces(&[2.0, 1.0], "a"),
             has_ended_well: true,
         };
-        for (counts, is_drilled, words) in
-            [(&[0, 0][..], false, "NO fault was injected"), (&[0, 1], true, "changed nothing"), (&[], true, "changed nothing")]
-        {
+        for (counts, is_drilled, words) in [
+            (&[0, 0][..], false, "NO fault was injected"),
+            (&[0, 1], true, "changed nothing"),
+            (&[], true, "changed nothing"),
+        ] {
             let report = report(counts);
             assert!(report.is_drilled() == is_drilled && report.to_string().contains(words), "{report}");
         }
