@@ -33,9 +33,9 @@ pub struct ChatArgs {
     /// System message
     #[arg(long, value_name = "TEXT")]
     system: Option<String>,
-    /// Maximum number of new tokens in an answer
-    #[arg(long, default_value_t = 1024)]
-    max_new_tokens: usize,
+    /// Maximum number of new tokens in an answer [default: 1024, or as many as the model's length leaves]
+    #[arg(long)]
+    max_new_tokens: Option<usize>,
     #[command(flatten)]
     choosing: Choosing,
 }
@@ -43,6 +43,8 @@ pub struct ChatArgs {
 /// Bytes of a line.
 const MAX_LINE: u64 = 16 << 20;
 const PROMPT: &str = "> ";
+/// New tokens of an answer unless told otherwise.
+const MAX_NEW_TOKENS: usize = 1024;
 
 /// The conversation, and what the next message has beside its text.
 struct Chat {
@@ -122,8 +124,8 @@ impl Chat {
     /// Adds a message, and prints and adds the answer. What cannot be asked is said and taken back.
     fn say(&mut self, reader: &Reader, args: &ChatArgs, text: &str, interrupt: &Interrupt) -> Result<()> {
         let before = self.conversation.clone();
-        let sample = match self.ask(reader, text, args.max_new_tokens) {
-            Ok(sample) => sample,
+        let (sample, max_new_tokens) = match self.ask(reader, text, args.max_new_tokens) {
+            Ok(asked) => asked,
             Err(reason) => {
                 eprintln!("{}", safe(&reason));
                 self.conversation = before;
@@ -131,7 +133,7 @@ impl Chat {
                 return Ok(());
             }
         };
-        let wanted = args.choosing.wanted(args.max_new_tokens, self.num_answers);
+        let wanted = args.choosing.wanted(max_new_tokens, self.num_answers);
         self.num_answers += 1;
         let (mut answer, mut out, is_terminal) = (String::new(), stdout(), stdout().is_terminal());
         let mut failed = None;
@@ -153,8 +155,8 @@ impl Chat {
         Ok(())
     }
 
-    /// The conversation with one message more, as the model reads it.
-    fn ask(&mut self, reader: &Reader, text: &str, max_new_tokens: usize) -> Result<Sample, String> {
+    /// The conversation with one message more, as the model reads it, and how many tokens its answer may have.
+    fn ask(&mut self, reader: &Reader, text: &str, max_new_tokens: Option<usize>) -> Result<(Sample, usize), String> {
         let turns = &mut self.conversation.turns;
         if let Some(system) = self.system.as_deref().filter(|_| turns.is_empty()) {
             turns.push(Turn::text("system", system));
@@ -167,8 +169,8 @@ impl Chat {
         let sample = reader.processor().prompt(SampleId(0), &self.conversation, Path::new(""));
         let sample = sample.map_err(|error| error.to_string())?;
         let config = &reader.model().folder().json;
-        match room(config, sample.input_ids.len(), Some(max_new_tokens), max_new_tokens) {
-            Ok(_) => Ok(sample),
+        match room(config, sample.input_ids.len(), max_new_tokens, MAX_NEW_TOKENS) {
+            Ok(room) => Ok((sample, room)),
             Err(no_room) => Err(format!("the conversation has {no_room}: /reset begins anew")),
         }
     }

@@ -41,6 +41,11 @@ pub fn compare(args: CompareArgs) -> anyhow::Result<ExitCode> {
     if args.out.is_some() && count > MAX_CURVES {
         return Err(UsageError(format!("-o draws at most {MAX_CURVES} runs, not {count}")).into());
     }
+    if let Some(out) =
+        args.out.as_deref().filter(|out| out.extension().is_none_or(|end| !end.eq_ignore_ascii_case("png")))
+    {
+        return Err(UsageError(format!("-o {}: a PNG is drawn, so its name ends in .png", out.display())).into());
+    }
     let runs = args.runs.iter().map(|dir| read(dir)).collect::<anyhow::Result<Vec<PastRun>>>()?;
     let names = names(&runs);
     let keys = differing(&runs);

@@ -79,6 +79,7 @@ fn options_without_use_are_refused() {
             &["data", "convert", "--to", "lerobot-images", "set", "--out", "new"],
             "--samples 3|--bytes 1MB|--decode|--sample-type a|--max-bad 0.5|--shard 0/2|--format lerobot|--jobs 2",
         ),
+        (&["compare", "run", "other"], "-o a.jpg|-o a"),
         (&["check", "run.yaml", "--format", "yaml"], "--show-origin"),
         (&["sample", "model", "--prompt", "a", "--size", "8x8"], "--area 8x8|--fps 4"),
     ] {

@@ -27,7 +27,7 @@ impl Choices {
     /// The config, with a comment for what one changes first.
     pub fn text(&self) -> String {
         let mut lines = vec![
-            "# Every key: docs/configuration.md. `loongforge check` reports every mistake at once, `loongforge plan` the memory that the run needs."
+            "# Every key: docs/configuration.md. `loongforge check` reports every mistake at once, `loongforge plan` the memory."
                 .to_owned(),
             format!("run: {{ name: {} }}    # it writes into runs/NAME", quoted(&self.name)),
             "model:".to_owned(),

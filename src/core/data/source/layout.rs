@@ -196,6 +196,7 @@ impl Layout {
             return Ok(Whole::Text(std::mem::take(text)));
         }
         let read = |mut fields: Map<String, Json>, record: &Record| {
+            sharegpt::name_files(&mut fields);
             self.place_files(&mut fields, record);
             Conversation::from_json(Json::Object(fields), &Files { record, folder })
         };
@@ -237,6 +238,9 @@ impl Layout {
             Self::Crude => fields::crude(fields)?,
             _ => fields,
         };
+        if matches!(self, Self::Messages | Self::Alpaca) {
+            sharegpt::name_files(&mut fields);
+        }
         self.place_files(&mut fields, record);
         Ok(fields)
     }

@@ -50,12 +50,17 @@ pub fn messages(mut record: Map<String, Json>) -> Result<Map<String, Json>, Data
         turn.insert("content".to_owned(), content);
         messages.push(Json::Object(turn));
     }
+    name_files(&mut record);
+    record.insert("messages".to_owned(), Json::Array(messages));
+    Ok(record)
+}
+
+/// Files under `image`, `video` and `audio` are those under `images`, `videos` and `audios`, where there are none.
+pub fn name_files(record: &mut Map<String, Json>) {
     for (one, many) in [("image", "images"), ("video", "videos"), ("audio", "audios")] {
         let value = record.remove(many).filter(|value| !value.is_null()).or_else(|| record.remove(one));
         record.insert(many.to_owned(), value.unwrap_or_default());
     }
-    record.insert("messages".to_owned(), Json::Array(messages));
-    Ok(record)
 }
 
 /// `{"name": …, "arguments": …}` or a list of these, as text.

@@ -14,6 +14,12 @@ fn every_layout_is_told_by_its_first_sample() {
         ("p.txt", "a\nb".to_owned(), "a"),
         ("e.jsonl", json!({"texts": [{"role": "user", "content": "a"}], "media": "text"}).to_string(), "user:a"),
         ("bad.jsonl", format!("no json\n{}", chat("a")), "bad 1"),
+        (
+            "i.jsonl",
+            json!({"messages": [{"role": "user", "content": "<image>a"}], "image": "p.jpg", "system": "s"}).to_string(),
+            "system:s user:a (p.jpg)",
+        ),
+        ("j.jsonl", json!({"messages": [{"role": "user", "content": "a"}], "image": "p.jpg"}).to_string(), "bad 1"),
         // A field that the first record lacks does not hide what the others are.
         (
             "n.jsonl",
