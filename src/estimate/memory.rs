@@ -22,7 +22,7 @@ pub fn peak_resident() -> Option<u64> {
 
 /// `1.2 GB (parameters 0.3 GB, …)`.
 pub fn show(memory: &MemoryReport) -> String {
-    let MemoryReport { parameters, gradients, optimizer, activations, buffers } = *memory;
+    let MemoryReport { parameters, gradients, optimizer, activations, buffers, offloaded } = *memory;
     let parts = [
         ("parameters", parameters),
         ("gradients", gradients),
@@ -32,7 +32,12 @@ pub fn show(memory: &MemoryReport) -> String {
     ];
     let parts = parts.into_iter().filter(|(_, bytes)| *bytes > 0);
     let parts: Vec<String> = parts.map(|(name, bytes)| format!("{name} {}", observe::bytes(bytes))).collect();
-    format!("{} ({})", observe::bytes(memory.total()), parts.join(", "))
+    let off = if offloaded > 0 {
+        format!("; {} of optimizer state offloaded", observe::bytes(offloaded))
+    } else {
+        String::new()
+    };
+    format!("{} ({}){off}", observe::bytes(memory.total()), parts.join(", "))
 }
 
 /// The actor of a kind that takes the most, and what it takes.

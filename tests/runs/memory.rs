@@ -143,7 +143,7 @@ fn compare(kind: Kind, size: Size, overrides: &[&str]) -> Result<String, String>
     for ActorMemory { kind, actor, memory } in predicted {
         let counted = counted.get(&actor).ok_or(format!("{actor} has told nothing"))?;
         let lines = |memory: &MemoryReport| {
-            let MemoryReport { parameters, gradients, optimizer, activations, buffers } = *memory;
+            let MemoryReport { parameters, gradients, optimizer, activations, buffers, .. } = *memory;
             [parameters, gradients, optimizer, activations, buffers, memory.total()]
         };
         let whole = counted.total() as f64;
@@ -154,6 +154,9 @@ fn compare(kind: Kind, size: Size, overrides: &[&str]) -> Result<String, String>
             if !is_small && (predicted - counted).abs() > TOLERANCE * counted {
                 return Err(figure);
             }
+        }
+        if memory.offloaded != counted.offloaded {
+            return Err(figure);
         }
         let percent = 100.0 * (memory.total() as f64 / whole - 1.0);
         figures.push(format!("{figure}, {percent:+.1} %"));
@@ -189,13 +192,23 @@ const LAYOUTS: [(&str, &[&str]); 12] = [
 ];
 
 /// What the tests run besides.
-const OTHERS: [(&str, &[&str]); 3] = [
+const OTHERS: [(&str, &[&str]); 4] = [
     ("nf4", &["model.foundation.lora={r: 8}", "model.foundation.frozen_precision=nf4", "train.precision=bf16"]),
     (
         "moments in bytes",
         &["train.optimizer.type=adamw_8bit", "pools.foundation.replicas=2", "pools.foundation.zero=1"],
     ),
     ("muon", &["train.optimizer.type=muon", "train.precision=bf16"]),
+    (
+        "state off the device",
+        &[
+            "train.optimizer.offload={fraction: 0.5}",
+            "train.precision=bf16",
+            "train.ema=0.9",
+            "pools.foundation.replicas=2",
+            "pools.foundation.zero=1",
+        ],
+    ),
 ];
 
 fn layout(name: &str) -> &'static [&'static str] {
@@ -213,6 +226,7 @@ fn what_a_run_will_hold_is_predicted() {
         (Kind::Dense, "nf4"),
         (Kind::Dense, "moments in bytes"),
         (Kind::Dense, "muon"),
+        (Kind::Dense, "state off the device"),
         (Kind::Experts, "expert parallel 2"),
         (Kind::Latent, "recompute"),
         (Kind::Hybrid, "zero 1"),

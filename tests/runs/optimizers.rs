@@ -46,6 +46,42 @@ fn layouts_learn_the_same_and_runs_go_on_with_the_same_bits() {
     assert!(first.iter().all(|loss| *loss != plain), "another optimizer: {first:?} and {plain}");
 }
 
+/// Layouts with state off the device against the same without: steps, checkpoints, and a run that goes on from the one into the other.
+#[test]
+fn state_off_the_device_changes_no_bit_of_a_run() {
+    let fixture = Fixture::new(Pictures::Some);
+    let files = fixture.path().join("state");
+    let disk = |fraction: f64| {
+        format!("train.optimizer.offload={{to: disk, path: {}, fraction: {fraction}}}", files.display())
+    };
+    for (name, own, offload) in [
+        ("zero", &["pools.foundation.replicas=2", "pools.foundation.zero=3", "train.ema=0.9"][..], disk(1.0)),
+        ("split", &[MUON, "pools.foundation.tensor_parallel=2", "train.precision=bf16"], disk(0.5)),
+        ("stages", &["pools.foundation.pipeline_parallel=2"], "train.optimizer.offload={to: cpu}".to_owned()),
+        ("bytes", &[BYTES], disk(0.7)),
+    ] {
+        let common = ["train.steps=4", "train.micro_batch_size=2", "checkpoint.every_steps=2"];
+        let run = |to: &str, offload: &[&str], from| {
+            let to = format!("checkpoint.dir={}", fixture.path().join(format!("{name}-{to}")).display());
+            fixture.run(&[&common[..], own, offload, &[to.as_str()]].concat(), from)
+        };
+        let [plain, away] =
+            [("plain", &[][..]), ("away", &[offload.as_str()])].map(|(to, offload)| run(to, offload, None));
+        assert_eq!(bits(&away), bits(&plain), "{name}");
+        let bytes =
+            |steps: &[StepSummary]| -> u64 { steps[3].timings.values().map(|timings| timings.memory.offloaded).sum() };
+        assert!(bytes(&away) > 0 && bytes(&plain) == 0, "{name}");
+        let at = |to: &str, step: u64| fixture.path().join(format!("{name}-{to}/step-{step:08}"));
+        assert_eq!(hashes(&at("away", 4)), hashes(&at("plain", 4)), "{name}");
+        run("back", &[], Some(resume(at("away", 2))));
+        run("there", &[offload.as_str()], Some(resume(at("plain", 2))));
+        for to in ["back", "there"] {
+            assert_eq!(hashes(&at(to, 4)), hashes(&at("plain", 4)), "{name} {to}");
+        }
+    }
+    assert_eq!(std::fs::read_dir(&files).unwrap().count(), 0, "files without names");
+}
+
 #[test]
 fn parameters_whose_blocks_would_be_cut_are_refused() {
     let fixture = Fixture::new(Pictures::Some);

@@ -125,10 +125,17 @@ impl Case {
             cells(head.map(str::to_owned))
         );
         for ActorMemory { kind, memory, .. } in found {
-            let MemoryReport { parameters, gradients, optimizer, activations, buffers } = memory;
+            let MemoryReport { parameters, gradients, optimizer, activations, buffers, offloaded } = memory;
             let resident = memory.total() + memory::PROCESS_OVERHEAD;
             let row = [parameters, gradients, optimizer, activations, buffers, memory.total(), resident];
             text += &format!("  {kind:<22}{}\n", cells(row.map(observe::bytes)));
+            if let Some(offload) = self.config.train.optimizer.offload.as_ref().filter(|_| offloaded > 0) {
+                let place = match &offload.path {
+                    Some(path) => format!("in files in {}", path.display()),
+                    None => "in the host's memory".to_owned(),
+                };
+                text += &format!("  {:<22}and {} of its optimizer's state {place}\n", "", observe::bytes(offloaded));
+            }
         }
         let overhead = observe::bytes(memory::PROCESS_OVERHEAD);
         text += &format!("resident: with {overhead} for a process of its own, which threads of one process share\n");

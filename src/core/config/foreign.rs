@@ -51,6 +51,13 @@ const NAMES: &[(&[&str], &str, &str)] = &[
     (&["adam_beta1", "adam_beta2"], "train.optimizer.betas", "both, as in [0.9, 0.95]"),
     (&["adam_epsilon", "adam_eps"], "train.optimizer.eps", ""),
     (&["optim"], "train.optimizer.type", "adamw, adamw_8bit or muon"),
+    (
+        &["optimizer_cpu_offload", "offload_optimizer"],
+        "train.optimizer.offload",
+        "{ to: cpu }, or { to: disk, path: DIR }",
+    ),
+    (&["optimizer_offload_fraction", "offload_optimizer_percent"], "train.optimizer.offload.fraction", ""),
+    (&["nvme_path"], "train.optimizer.offload.path", ""),
     (&["use_muon"], "train.optimizer.type", "muon"),
     (&["muon_momentum"], "train.optimizer.muon.momentum", ""),
     (&["adjust_lr_fn"], "train.optimizer.muon.adjust_lr", ""),

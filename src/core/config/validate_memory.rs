@@ -2,7 +2,7 @@
 
 use super::error::code;
 use super::validate::Rules;
-use super::{Recompute, RunConfig};
+use super::{OffloadTo, Recompute, RunConfig};
 
 impl Rules<'_> {
     pub(super) fn memory(&mut self, config: &RunConfig) {
@@ -32,6 +32,22 @@ impl Rules<'_> {
             || ("`memory.throttle`: must be above 0, found `0B`".to_owned(), "null means no throttle"),
         );
         self.weights(config);
+        self.optimizer_offload(config);
+    }
+
+    /// State on a disk has a directory.
+    fn optimizer_offload(&mut self, config: &RunConfig) {
+        let Some(offload) = &config.train.optimizer.offload else { return };
+        let (to, path) = ("train.optimizer.offload.to", "train.optimizer.offload.path");
+        self.broken(offload.to == OffloadTo::Disk && offload.path.is_none(), code::COMBINATION, &[to], || {
+            (format!("`{to}: disk` without `{path}`"), "name a directory on a fast disk of each host")
+        });
+        self.broken(offload.to == OffloadTo::Cpu && offload.path.is_some(), code::COMBINATION, &[path, to], || {
+            (format!("`{path}` is for `{to}: disk`"), "set it, or leave the path out")
+        });
+        if let Some(dir) = offload.path.as_ref().filter(|dir| dir.exists() && !dir.is_dir()) {
+            self.missing(path, dir, "not a directory");
+        }
     }
 
     /// Frozen weights that are held as float8 or on the host are whole on every replica.

@@ -266,10 +266,13 @@ pub struct MemoryReport {
     pub activations: u64,
     /// Holds what collectives read and write: gathered parameters, sums of gradients.
     pub buffers: u64,
+    /// The optimizer's state off the device (`train.optimizer.offload`), which is not in the total.
+    #[serde(default)]
+    pub offloaded: u64,
 }
 
 impl MemoryReport {
-    /// All lines together.
+    /// All lines together, of the device.
     pub fn total(&self) -> u64 {
         self.parameters + self.gradients + self.optimizer + self.activations + self.buffers
     }

@@ -113,7 +113,7 @@ pub(super) fn build_pool(
     if !is_dry_run() && (spec.resume.is_none() || lacks_base(spec, &params) || has_rounded(&params)) {
         initialize(&spec.config, &params)?;
     }
-    Ok(TrainState::with(params, group, lanes, is_trained.then_some(optimizer))?.with_ema(train.ema))
+    Ok(TrainState::with(params, group, lanes, is_trained.then_some(optimizer))?.with_ema(train.ema)?)
 }
 
 /// Returns whether a checkpoint lacks weights of the pool: it has adapters without their base, or they are those of a

@@ -1,8 +1,8 @@
 //! The optimizer as a run's config has it.
 
 use crate::params::{ParamSpec, Role};
-use crate::train::{AdamWConfig, Adjust, Method, MuonConfig, OptimizerConfig};
-use loongforge_core::config::{AdjustLr, OptimizerType, RunConfig};
+use crate::train::{AdamWConfig, Adjust, Method, MuonConfig, Offload, OptimizerConfig, Tier};
+use loongforge_core::config::{AdjustLr, OffloadTo, OptimizerType, RunConfig};
 use loongforge_core::engine::EngineError;
 
 pub(super) fn optimizer(config: &RunConfig) -> OptimizerConfig {
@@ -20,7 +20,12 @@ pub(super) fn optimizer(config: &RunConfig) -> OptimizerConfig {
         }
     };
     let adamw = AdamWConfig { betas: own.betas, eps: own.eps, weight_decay: own.weight_decay };
-    OptimizerConfig { adamw, method }
+    let offload = own.offload.as_ref().map(|offload| {
+        let folder = offload.path.clone().unwrap_or_default();
+        let to = if offload.to == OffloadTo::Cpu { Tier::Host } else { Tier::Disk(folder) };
+        Offload { to, fraction: offload.fraction }
+    });
+    OptimizerConfig { adamw, method, offload }
 }
 
 /// Checks that the optimizer can change what one rank of `pool` has.

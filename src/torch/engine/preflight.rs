@@ -9,7 +9,7 @@ use super::trained::trained;
 use super::weight_budget::{encoder_within_budget, foundation_within_budget};
 use crate::model::ModelConfig;
 use crate::params::{ParallelRank, Role};
-use loongforge_core::config::{Placement, RunConfig};
+use loongforge_core::config::{Device, OffloadTo, Placement, RunConfig};
 use loongforge_core::engine::EngineError;
 use loongforge_core::message::ActorId;
 
@@ -147,5 +147,9 @@ pub fn without_effect(config: &RunConfig, model: &ModelConfig) -> Vec<String> {
     let is_frozen = |towers| config.model.has_frozen(towers);
     let rates = pools.into_iter().filter(|(_, pool, towers)| pool.lr.is_some() && is_frozen(*towers));
     let rates = rates.map(|(name, ..)| format!("pools.{name}.lr has no effect: the pool's towers are frozen"));
-    no_experts.chain(rates).collect()
+    let on_host = config.train.optimizer.offload.as_ref().filter(|offload| offload.to == OffloadTo::Cpu);
+    let same_memory = on_host.filter(|_| config.device == Device::Cpu).map(|_| {
+        "train.optimizer.offload.to is cpu and saves nothing on device: cpu, whose memory is the host's (to: disk does)".to_owned()
+    });
+    no_experts.chain(rates).chain(same_memory).collect()
 }

@@ -98,7 +98,9 @@ impl TorchEngine {
     pub(super) fn memory(&self) -> MemoryReport {
         let at_peak = self.memory.as_ref().map_or([0; 5], MemoryWatch::at_peak);
         let [activations, parameters, gradients, optimizer, buffers] = at_peak.map(|bytes| bytes.max(0) as u64);
-        MemoryReport { parameters, gradients, optimizer, activations, buffers }
+        let pools = self.encoder.iter().map(|part| &part.pool).chain(self.foundation.iter().map(|part| &part.pool));
+        let offloaded = pools.map(TrainState::offloaded_bytes).sum();
+        MemoryReport { parameters, gradients, optimizer, activations, buffers, offloaded }
     }
 
     /// Has an encoder report steps as soon as it has sent what it makes for them.

@@ -104,14 +104,14 @@ fn a_checkpoint_of_any_number_of_ranks_goes_on_on_any_other() {
         let folder = tempfile::tempdir().unwrap();
         let save = |path: &Path, rank: usize, world: usize| {
             let group = join(path, "pool", rank, world);
-            let mut pool = pool(DENSE, kind, group, ZeroStage::Parameters).with_ema(Some(0.9));
+            let mut pool = pool(DENSE, kind, group, ZeroStage::Parameters).with_ema(Some(0.9)).unwrap();
             train(DENSE, &mut pool, world, 6, 0..2);
             save_state(&pool, folder.path(), &Export::Weights(Shards::single()), "foundation").unwrap().len()
         };
         assert_eq!(on_ranks(3, |path, rank| save(path, rank, 3)), [2, 0, 0]);
         let go_on = |world: usize, shared: ZeroStage| {
             together(on_ranks(world, |path, rank| {
-                let mut pool = pool(DENSE, kind, join(path, "pool", rank, world), shared).with_ema(Some(0.9));
+                let mut pool = pool(DENSE, kind, join(path, "pool", rank, world), shared).with_ema(Some(0.9)).unwrap();
                 load_state(&mut pool, folder.path(), "foundation", true).unwrap();
                 // The same sums of one micro-batch, whoever has it.
                 let mut course = train(DENSE, &mut pool, world, 1, 2..3);

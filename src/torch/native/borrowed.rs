@@ -28,13 +28,22 @@ pub fn borrow<T: AsRef<[u8]> + Send + 'static>(owner: T, shape: &[i64], kind: Ki
         return Err(*owner);
     }
     let data = bytes.as_ptr().cast();
+    // SAFETY: the owner does not move and nobody else reaches it until it is dropped, so its bytes stay where they are.
+    Ok(unsafe { lend(data, owner, shape, kind) })
+}
+
+/// A tensor on the bytes from `data` on, which is dropped with `owner` when its last view is gone.
+///
+/// # Safety
+/// The bytes are `owner`'s, as many as the shape needs, aligned, and stay where they are until it is dropped.
+pub(super) unsafe fn lend<T: Send + 'static>(data: *const c_void, owner: Box<T>, shape: &[i64], kind: Kind) -> Tensor {
     let owner = Box::into_raw(owner).cast();
-    // SAFETY: the owner does not move and nobody else reaches it until `release` drops it, so its bytes stay where they are.
+    // SAFETY: the caller vouches for the bytes; `release` gets the owner back once.
     let tensor =
         unsafe { ffi::lf_borrow(data, shape.as_ptr(), shape.len() as i32, scalar_type(kind), owner, release::<T>) };
     assert!(!tensor.is_null(), "a tensor on borrowed memory: {}", last_error());
     // SAFETY: a new handle, which the shim gave away.
-    Ok(unsafe { Tensor::from_ptr(tensor) })
+    unsafe { Tensor::from_ptr(tensor) }
 }
 
 extern "C" fn release<T>(owner: *mut c_void) {
@@ -53,6 +62,7 @@ pub fn own(tensor: &Tensor) -> u64 {
 /// The number by which libtorch knows a kind.
 fn scalar_type(kind: Kind) -> i8 {
     match kind {
+        Kind::Uint8 => 0,
         Kind::Int64 => 4,
         Kind::Float => 6,
         Kind::BFloat16 => 15,

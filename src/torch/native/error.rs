@@ -1,6 +1,7 @@
 //! Describes what can go wrong in libtorch, with the operation that met it.
 
 use std::ffi::CStr;
+use std::path::PathBuf;
 
 use super::ffi;
 
@@ -20,6 +21,8 @@ pub enum NativeError {
     Collective { group: String, rank: usize, operation: &'static str, message: String },
     #[error("a stream of the device failed: {message}")]
     Stream { message: String },
+    #[error("train.optimizer.offload.path: a file of {bytes} bytes in {folder}: {source}")]
+    Disk { folder: PathBuf, bytes: usize, source: std::io::Error },
     #[error("{what} contains a NUL byte")]
     Nul { what: &'static str },
 }

@@ -170,7 +170,8 @@ impl Transfers {
         Ok(Transfer { done: received })
     }
 
-    fn host_buffer(&self, bytes: i64) -> Tensor {
+    /// A buffer of the host `[bytes]`, pinned where the device is a GPU; [`Transfers::give_back`] takes it again.
+    pub fn host_buffer(&self, bytes: i64) -> Tensor {
         let size = buffer_size(bytes);
         let free = self.free.borrow_mut().get_mut(&size).and_then(Vec::pop);
         let buffer = free.unwrap_or_else(|| {

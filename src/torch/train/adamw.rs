@@ -8,9 +8,12 @@ use super::adamw8bit::step_by_operators;
 use super::ema::{EMA, Ema};
 use super::moments::{Moments, StateSlice};
 use super::muon::{nesterov, orthogonal};
+use super::offload::{Places, StateTensor};
+use super::offloaded_step::{Change, MomentsOf, step_on_host};
 use super::rule::{Method, MuonConfig, OptimizerConfig, Rule};
-use crate::native::{AdamWStep, Arg, NativeError, Op, Purpose, adamw, adamw_8bit, allocated_for};
+use crate::native::{AdamWStep, Arg, NativeError, Op, Purpose, allocated_for};
 use crate::params::{OwnedPart, ParamId, ParamSpec, ParamStore};
+use crate::tape::Transfers;
 use std::ops::Range;
 use tch::{Device, Kind, Tensor};
 
@@ -20,11 +23,16 @@ pub struct AdamW {
     fused: Op,
     pub(super) moments: Moments,
     /// Float32 parameters, laid out like them, where the model's own are of lower precision.
-    pub(super) master: Option<Tensor>,
+    pub(super) master: Option<StateTensor>,
     /// The average of the float32 parameters.
     pub(super) ema: Option<Ema>,
     pub(super) num_steps: u64,
-    parts: Vec<OwnedPart>,
+    /// Where the state lies.
+    pub(super) places: Places,
+    /// Brings gradients to state that is across a bus, and weights back.
+    pub(super) transfers: Option<Transfers>,
+    /// The rank's elements, in parts that are changed alike and have their state in one place.
+    pub(super) parts: Vec<OwnedPart>,
     /// What is changed one parameter at a time; none where AdamW changes all of a part at once.
     pieces: Vec<Piece>,
 }
@@ -46,35 +54,47 @@ impl AdamW {
     /// The state of a trained parameter by what its tensors are called in files.
     pub(super) fn state_of(&self, params: &ParamStore, id: ParamId) -> Vec<(&'static str, StateSlice<'_>)> {
         let (_, at) = params.owned_range(id);
-        let master = self.master.as_ref().map(|master| ("master", StateSlice::of(master, at)));
-        let ema = self.ema.as_ref().map(|ema| (EMA, StateSlice::of(&ema.values, at)));
+        let master = self.master.as_ref().map(|master| ("master", master.slice(at, 1)));
+        let ema = self.ema.as_ref().map(|ema| (EMA, ema.values.slice(at, 1)));
         let index = params.trained_ids().position(|trained| trained == id).expect("a trained parameter");
         self.moments.of(index).into_iter().chain(master).chain(ema).collect()
     }
 
-    /// All tensors of the state.
+    /// All tensors of the state that have elements.
     pub(super) fn tensors(&self) -> impl Iterator<Item = &Tensor> {
+        self.state().flat_map(StateTensor::tensors)
+    }
+
+    fn state(&self) -> impl Iterator<Item = &StateTensor> {
         self.moments.tensors().chain(self.master.as_ref()).chain(self.ema.as_ref().map(|ema| &ema.values))
+    }
+
+    /// Bytes of the state that are off the device.
+    pub fn offloaded_bytes(&self) -> u64 {
+        self.state().map(StateTensor::bytes_away).sum()
     }
 
     /// State for `params` as they are now.
     ///
     /// # Errors
-    /// libtorch lacks the fused operator.
+    /// libtorch lacks the fused operator, or there is no place for what is to lie off the device.
     pub fn new(params: &ParamStore, config: impl Into<OptimizerConfig>) -> Result<Self, NativeError> {
         let config = config.into();
-        let parts = params.owned();
-        let options = (Kind::Float, params.flat().device());
-        let zeros = || allocated_for(Purpose::Optimizer, || Tensor::zeros([params.num_owned()], options));
+        let places = Places::new(params, config.offload.clone());
+        let parts = cut_at(places.elements_away, params.owned());
+        let zeros = || places.zeros(params.num_owned(), places.elements_away, Kind::Float);
+        let transfers = places.is_across_a_bus().then(|| Transfers::new(params.flat().device(), None));
         let mut adamw = Self {
-            config,
             fused: Op::find("aten::_fused_adamw_", "")?,
-            moments: Moments::new(params, config.method),
-            master: (params.flat().kind() != Kind::Float).then(zeros),
+            moments: Moments::new(params, config.method, &places)?,
+            master: (params.flat().kind() != Kind::Float).then(zeros).transpose()?,
             ema: None,
             num_steps: 0,
+            transfers: transfers.transpose()?,
+            places,
             pieces: if config.method == Method::AdamW { Vec::new() } else { pieces(params, &parts) },
             parts,
+            config,
         };
         adamw.refresh_master();
         Ok(adamw)
@@ -85,7 +105,7 @@ impl AdamW {
         let _no_grad = tch::no_grad_guard();
         for part in self.master.iter().flat_map(|master| self.parts.iter().map(move |part| (master, part))) {
             let (master, OwnedPart { at, values, .. }) = part;
-            master.narrow(0, *at, values.numel() as i64).copy_(values);
+            master.narrow(*at, values.numel() as i64).copy_(values);
         }
     }
 
@@ -122,7 +142,6 @@ impl AdamW {
         let kind = self.parts.first().map(|part| (part.values.kind(), part.values.device()));
         let on_cpu =
             kind.is_some_and(|(kind, device)| device == Device::Cpu && matches!(kind, Kind::Float | Kind::BFloat16));
-        let scaled = if on_cpu || grad_scale == 1.0 { grad.shallow_clone() } else { grad * grad_scale };
         let numbers = |decays: bool, rate: f64| AdamWStep {
             learning_rate: learning_rate * rate,
             betas: self.config.adamw.betas,
@@ -132,80 +151,75 @@ impl AdamW {
             grad_scale,
             zero_grad: may_zero,
         };
+        let mut across = Vec::new();
+        let mut change = |change: Change| {
+            let is_across = self.transfers.is_some() && change.at < self.places.elements_away;
+            if is_across { Ok(across.push(change)) } else { self.change(&change, on_cpu) }
+        };
         if self.config.method == Method::AdamW {
             for OwnedPart { at, values, decays, rate } in &self.parts {
-                let part = |tensor: &Tensor| tensor.narrow(0, *at, values.numel() as i64);
-                let moments = [part(&self.moments.exp_avg), part(&self.moments.exp_avg_sq)];
-                self.change(*at, values, &part(&scaled), &moments, &numbers(*decays, *rate), on_cpu)?;
+                let (at, len) = (*at, values.numel() as i64);
+                let moments = MomentsOf::Float(self.moments.adamw_at(at, len));
+                let (values, grad) = (values.shallow_clone(), grad.narrow(0, at, len));
+                change(Change { at, values, grad, moments, step: numbers(*decays, *rate) })?;
             }
         }
         for (index, piece) in self.pieces.iter().enumerate() {
             let step = numbers(piece.spec.decays(), piece.spec.rate);
             let len = piece.part.end - piece.part.start;
-            let grad = scaled.narrow(0, if len == 0 { 0 } else { piece.at }, len);
-            match self.moments.rule(index) {
+            let grad = grad.narrow(0, if len == 0 { 0 } else { piece.at }, len);
+            let moments = match self.moments.rule(index) {
                 Rule::Muon(muon) => {
-                    let grad_scale = if on_cpu { grad_scale } else { 1.0 };
                     let momentum = self.moments.muon(index, len);
                     allocated_for(Purpose::Buffers, || {
-                        let update = nesterov(&momentum, &(&grad * grad_scale), &muon);
+                        let own = grad.to_device(momentum.device()) * grad_scale;
+                        let update = nesterov(&momentum, &own, &muon).to_device(piece.values.device());
                         self.change_by_muon(piece, &gather(piece.id, &update)?, &muon, &step)
                     })?;
                     if on_cpu && may_zero {
                         let _ = grad.shallow_clone().zero_();
                     }
+                    continue;
                 }
-                _ if len == 0 => {}
-                Rule::AdamW => {
-                    let moments = self.moments.adamw(index, len);
-                    self.change(piece.at, &piece.values, &grad, &moments, &step, on_cpu)?;
-                }
-                Rule::AdamW8bit => self.change_8bit(index, piece, &grad, &step, on_cpu),
-            }
+                _ if len == 0 => continue,
+                Rule::AdamW => MomentsOf::Float(self.moments.adamw(index, len)),
+                Rule::AdamW8bit => MomentsOf::Bytes(self.moments.adamw_8bit(index, len)),
+            };
+            change(Change { at: piece.at, values: piece.values.shallow_clone(), grad, moments, step })?;
         }
-        Ok(on_cpu && may_zero)
+        if let Some(transfers) = &self.transfers {
+            let master = self.master.as_ref().map(|master| |at, len| master.narrow(at, len));
+            let master = master.as_ref().map(|master| master as &dyn Fn(i64, i64) -> Tensor);
+            step_on_host(transfers, &across, master, &|at, target| self.average(at, target))?;
+        }
+        Ok(on_cpu && may_zero && self.transfers.is_none())
     }
 
     /// The float32 values of `values`, which lie from `at` on.
     fn target(&self, at: i64, values: &Tensor) -> Tensor {
-        let master = self.master.as_ref().map(|master| master.narrow(0, at, values.numel() as i64));
+        let master = self.master.as_ref().map(|master| master.narrow(at, values.numel() as i64));
         master.unwrap_or_else(|| values.shallow_clone())
     }
 
-    /// Changes what lies from `at` on by AdamW. Off the CPU the gradient is scaled.
-    fn change(
-        &self,
-        at: i64,
-        values: &Tensor,
-        grad: &Tensor,
-        [mean, square]: &[Tensor; 2],
-        step: &AdamWStep,
-        on_cpu: bool,
-    ) -> Result<(), NativeError> {
-        let target = self.target(at, values);
+    /// Takes a step where the state is on the weights' device.
+    fn change(&self, change: &Change, on_cpu: bool) -> Result<(), NativeError> {
+        let Change { at, values, grad, moments, step } = change;
+        let target = self.target(*at, values);
         let rounded = self.master.as_ref().map(|_| values);
         if on_cpu {
-            adamw(&target, rounded, grad, [mean, square], step);
+            moments.step_on_cpu(&target, rounded, grad, step);
         } else {
-            self.step_fused(&target, grad, [mean, square], step)?;
+            let scaled = if step.grad_scale == 1.0 { grad.shallow_clone() } else { grad * step.grad_scale };
+            match moments {
+                MomentsOf::Float([mean, square]) => self.step_fused(&target, &scaled, [mean, square], step)?,
+                MomentsOf::Bytes(moments) => {
+                    allocated_for(Purpose::Buffers, || step_by_operators(&target, &scaled, moments, step));
+                }
+            }
             rounded.into_iter().for_each(|values| values.shallow_clone().copy_(&target));
         }
-        self.average(at, &target);
+        self.average(*at, &target);
         Ok(())
-    }
-
-    /// Changes a parameter by AdamW with moments in bytes.
-    fn change_8bit(&self, index: usize, piece: &Piece, grad: &Tensor, step: &AdamWStep, on_cpu: bool) {
-        let target = self.target(piece.at, &piece.values);
-        let rounded = self.master.as_ref().map(|_| &piece.values);
-        let moments = self.moments.adamw_8bit(index, target.numel() as i64);
-        if on_cpu {
-            adamw_8bit(&target, rounded, grad, &moments, step);
-        } else {
-            allocated_for(Purpose::Buffers, || step_by_operators(&target, grad, &moments, step));
-            rounded.into_iter().for_each(|values| values.shallow_clone().copy_(&target));
-        }
-        self.average(piece.at, &target);
     }
 
     /// Changes a parameter along its whole `update`, flat or of its shape.
@@ -230,7 +244,7 @@ impl AdamW {
         let mut target = self.target(piece.at, &piece.values);
         let rate = step.learning_rate * muon.lr_ratio;
         let _ = target.g_mul_scalar_(1.0 - rate * step.weight_decay);
-        let _ = target.g_add_(&(own * -rate));
+        let _ = target.g_add_(&(own.to_device(target.device()) * -rate));
         if self.master.is_some() {
             piece.values.shallow_clone().copy_(&target);
         }
@@ -270,6 +284,18 @@ impl AdamW {
         ])?;
         Ok(())
     }
+}
+
+/// The same parts, none of which has elements on both sides of `cut`.
+fn cut_at(cut: i64, parts: Vec<OwnedPart>) -> Vec<OwnedPart> {
+    let each = |part: OwnedPart| {
+        let (len, first) = (part.values.numel() as i64, (cut - part.at).max(0));
+        let ranges = if first > 0 && first < len { vec![(0, first), (first, len - first)] } else { vec![(0, len)] };
+        let of =
+            move |(start, len)| OwnedPart { at: part.at + start, values: part.values.narrow(0, start, len), ..part };
+        ranges.into_iter().map(of).collect::<Vec<_>>()
+    };
+    parts.into_iter().flat_map(each).collect()
 }
 
 /// This rank's parts of all trained parameters, in the store's order.

@@ -8,12 +8,14 @@ use tch::Tensor;
 
 impl TrainState {
     /// Averages the weights with this decay from the first step on; without effect on a frozen pool.
-    #[must_use]
-    pub fn with_ema(mut self, decay: Option<f64>) -> Self {
+    ///
+    /// # Errors
+    /// There is no place for them.
+    pub fn with_ema(mut self, decay: Option<f64>) -> Result<Self, NativeError> {
         if let Some(optimizer) = &mut self.optimizer {
-            optimizer.ema = decay.map(|decay| Ema::new(&self.params, decay));
+            optimizer.ema = decay.map(|decay| Ema::new(&self.params, decay, &optimizer.places)).transpose()?;
         }
-        self
+        Ok(self)
     }
 
     /// Returns whether there are averages: after the first step, where they are kept.
@@ -35,7 +37,7 @@ impl TrainState {
         let ema = self.optimizer.as_ref().and_then(|optimizer| optimizer.ema.as_ref());
         let Some(ema) = ema.filter(|_| self.has_ema() && !self.uses_ema()) else { return Ok(()) };
         let own = allocated_for(Purpose::Buffers, || self.own_values().copy());
-        self.overwrite(&ema.values)?;
+        self.overwrite(|at, len| ema.values.narrow(at, len))?;
         self.own_weights = Some(own);
         Ok(())
     }
@@ -46,14 +48,14 @@ impl TrainState {
     /// A replica is gone or did not come in time.
     pub fn use_own(&mut self) -> Result<(), NativeError> {
         let Some(own) = self.own_weights.take() else { return Ok(()) };
-        self.overwrite(&own)
+        self.overwrite(|at, len| own.narrow(0, at, len))
     }
 
-    /// Sets what the optimizer changes to `values`, laid out as its state, on every replica.
-    fn overwrite(&self, values: &Tensor) -> Result<(), NativeError> {
+    /// Sets what the optimizer changes to values, `len` of which lie from `at` on as its state does, on every replica.
+    fn overwrite(&self, values: impl Fn(i64, i64) -> Tensor) -> Result<(), NativeError> {
         let _no_grad = tch::no_grad_guard();
-        for OwnedPart { at, values: own, .. } in self.params.owned() {
-            own.shallow_clone().copy_(&values.narrow(0, at, own.numel() as i64));
+        for OwnedPart { at, values: own, .. } in self.optimizer.iter().flat_map(|optimizer| &optimizer.parts) {
+            own.shallow_clone().copy_(&values(*at, own.numel() as i64));
         }
         allocated_for(Purpose::Buffers, || {
             self.gather()?;
@@ -83,7 +85,7 @@ mod tests {
         let sharding = Sharding::new(shared, group.rank(), group.world());
         let params = ParamStore::shared_out(specs, kind, Device::Cpu, sharding);
         params.init_random(11);
-        TrainState::new(Rc::new(params), group, Lanes::PerReplica, Some(ADAMW)).unwrap().with_ema(ema)
+        TrainState::new(Rc::new(params), group, Lanes::PerReplica, Some(ADAMW)).unwrap().with_ema(ema).unwrap()
     }
 
     fn step(pool: &mut TrainState, round: u32) {
@@ -117,7 +119,10 @@ mod tests {
             for round in 1..=6 {
                 step(&mut pool, round);
                 let optimizer = pool.optimizer().unwrap();
-                let own = optimizer.master.as_ref().map_or_else(|| pool.own_values(), Tensor::shallow_clone);
+                let own = optimizer
+                    .master
+                    .as_ref()
+                    .map_or_else(|| pool.own_values(), |master| master.tensors().next().unwrap().shallow_clone());
                 let own: Vec<f64> = Vec::try_from(own.to_kind(Kind::Double)).unwrap();
                 let former = f64::from(round - 1);
                 let decay = if round == 1 { 0.0 } else { f64::min(0.3, (1.0 + former) / (10.0 + former)) };

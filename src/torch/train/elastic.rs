@@ -9,6 +9,9 @@ use loongforge_core::message::Lane;
 use std::collections::BTreeMap;
 use tch::{Kind, Tensor};
 
+/// Elements of a tensor off the device that are sent at once.
+const BROADCAST_ELEMENTS: i64 = 16 << 20;
+
 impl TrainState {
     /// Makes it such a pool, of one replica until it is given a group. `rank`: its place among the replicas.
     pub fn elastic(mut self, rank: usize) -> Self {
@@ -83,8 +86,18 @@ impl TrainState {
         self.group.broadcast(&self.params.flat().detach(), 0)?;
         let Some(optimizer) = &mut self.optimizer else { return Ok(()) };
         let num_steps = Tensor::from_slice(&[optimizer.num_steps as i64]);
-        for tensor in optimizer.tensors().filter(|tensor| tensor.numel() > 0) {
-            self.group.broadcast(tensor, 0)?;
+        let device = self.params.flat().device();
+        for tensor in optimizer.tensors() {
+            if tensor.device() == device {
+                self.group.broadcast(tensor, 0)?;
+                continue;
+            }
+            // State that is off the device comes through it, part by part.
+            for part in tensor.split(BROADCAST_ELEMENTS, 0) {
+                let through = part.to_device(device);
+                self.group.broadcast(&through, 0)?;
+                part.shallow_clone().copy_(&through);
+            }
         }
         self.group.broadcast(&num_steps, 0)?;
         debug_assert_eq!(num_steps.kind(), Kind::Int64);

@@ -1,6 +1,7 @@
 //! The exponential moving average of what a pool trains (`train.ema`).
 
-use crate::native::{Purpose, allocated_for};
+use super::offload::{Places, StateTensor};
+use crate::native::NativeError;
 use crate::params::ParamStore;
 use tch::{Kind, Tensor};
 
@@ -10,14 +11,15 @@ pub(super) const EMA: &str = "ema";
 /// The average of what this rank's optimizer changes, float32, laid out as the optimizer's state.
 pub(super) struct Ema {
     decay: f64,
-    pub(super) values: Tensor,
+    pub(super) values: StateTensor,
 }
 
 impl Ema {
-    pub fn new(params: &ParamStore, decay: f64) -> Self {
-        let options = (Kind::Float, params.flat().device());
-        let values = allocated_for(Purpose::Optimizer, || Tensor::zeros([params.num_owned()], options));
-        Self { decay, values }
+    /// # Errors
+    /// There is no place for it.
+    pub fn new(params: &ParamStore, decay: f64, places: &Places) -> Result<Self, NativeError> {
+        let values = places.zeros(params.num_owned(), places.elements_away, Kind::Float)?;
+        Ok(Self { decay, values })
     }
 
     /// The share of the average so far after step `num_steps`, from 1. The first steps leave less of what was before, as
@@ -31,7 +33,7 @@ impl Ema {
 
     /// Takes in what step `num_steps` made of the elements from `at` on: float32 `values`.
     pub fn update(&self, at: i64, values: &Tensor, num_steps: u64) {
-        let mut average = self.values.narrow(0, at, values.numel() as i64);
-        let _ = average.lerp_(values, 1.0 - self.decay_of(num_steps));
+        let mut average = self.values.narrow(at, values.numel() as i64);
+        let _ = average.lerp_(&values.to_device(average.device()), 1.0 - self.decay_of(num_steps));
     }
 }

@@ -29,7 +29,7 @@ fn pool(mesh: Rc<Mesh>, method: Method) -> TrainState {
     let specs = config.divided_specs(&ParallelRank::of(&mesh, false)).unwrap();
     let params = Rc::new(ParamStore::new(specs, Kind::BFloat16, Device::Cpu));
     load_weights(&params, &fixture()).unwrap();
-    let optimizer = OptimizerConfig { adamw: CONFIG, method };
+    let optimizer = OptimizerConfig { adamw: CONFIG, method, offload: None };
     TrainState::with(params, ProcessGroup::single(), Lanes::PerReplica, Some(optimizer)).unwrap().split_among(mesh)
 }
 

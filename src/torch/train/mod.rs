@@ -10,6 +10,8 @@ pub mod hf;
 mod moments;
 mod muon;
 mod norms;
+mod offload;
+mod offloaded_step;
 pub mod parity;
 mod peft;
 mod reduce;
@@ -23,6 +25,8 @@ mod train_state;
 #[cfg(test)]
 mod layout_tests;
 #[cfg(test)]
+mod offload_tests;
+#[cfg(test)]
 mod optimizer_tests;
 #[cfg(test)]
 mod tests;
@@ -31,6 +35,7 @@ pub use adamw::{AdamW, Gather};
 pub use buckets::Buckets;
 pub use hf::{TensorFileError, WeightsError, load_weights, save_weights};
 pub use moments::StateSlice;
+pub use offload::{Offload, Tier};
 pub use peft::{
     AdapterBase, AdapterConfig, AdapterError, AdapterFile, AdapterFolder, AdapterSettings, Adapters, Contents,
     DIFFUSERS_LORA_FILE, Found, LoraForm, adapted, adapter_base, adapter_config, dora_without_place, has_adapter,

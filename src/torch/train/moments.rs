@@ -1,7 +1,8 @@
 //! What an optimizer keeps of each parameter, and where: one tensor for all parameters of a rule, one parameter behind the other.
 
+use super::offload::{Places, StateTensor};
 use super::rule::{Method, Rule};
-use crate::native::{MOMENT_BLOCK, Purpose, QuantizedMoment, allocated_for};
+use crate::native::{MOMENT_BLOCK, NativeError, QuantizedMoment};
 use crate::params::{ParamId, ParamStore};
 use std::ops::Range;
 use tch::{Kind, Tensor};
@@ -9,14 +10,20 @@ use tch::{Kind, Tensor};
 /// The state of what this rank's optimizer changes, without masters and averages.
 pub(super) struct Moments {
     /// AdamW's, float32. Where AdamW is the only rule they are laid out as the rank's elements are, gaps included.
-    pub exp_avg: Tensor,
-    pub exp_avg_sq: Tensor,
+    exp_avg: StateTensor,
+    exp_avg_sq: StateTensor,
     /// AdamW's in bytes.
-    pub bytes: [QuantizedMoment; 2],
+    bytes: [Bytes; 2],
     /// Muon's, float32.
-    pub momentum: Tensor,
+    momentum: StateTensor,
     /// Of each trained parameter, in the store's order.
     places: Vec<Place>,
+}
+
+/// A moment in bytes of all parameters that have it.
+struct Bytes {
+    codes: StateTensor,
+    maxima: StateTensor,
 }
 
 /// Where the state of this rank's part of a parameter begins among the tensors of its rule.
@@ -58,9 +65,17 @@ impl<'a> StateSlice<'a> {
 
 impl Moments {
     /// Zeros for the parameters of a store.
-    pub fn new(params: &ParamStore, method: Method) -> Self {
+    ///
+    /// # Errors
+    /// There is no place for them.
+    pub fn new(params: &ParamStore, method: Method, where_to: &Places) -> Result<Self, NativeError> {
         let (mut adamw, mut bytes, mut muon) = (0, 0, 0);
-        let place = |id: ParamId| {
+        // What of each lies away.
+        let mut away = [0; 3];
+        let place = |(index, id): (usize, ParamId)| {
+            if index <= where_to.num_away {
+                away = [adamw, bytes, muon];
+            }
             let (part, at) = params.owned_range(id);
             let len = part.end - part.start;
             let rule = method.rule(params.spec(id));
@@ -75,25 +90,31 @@ impl Moments {
             *end += if rule == Rule::AdamW8bit { num_blocks(len) * MOMENT_BLOCK } else { len };
             Place { rule, at: if method == Method::AdamW { at } else { start } }
         };
-        let places = params.trained_ids().map(place).collect();
+        let places: Vec<Place> = params.trained_ids().enumerate().map(place).collect();
+        if where_to.num_away == places.len() {
+            away = [adamw, bytes, muon];
+        }
+        let [mut adamw_away, bytes_away, muon_away] = away;
         if method == Method::AdamW {
-            adamw = params.num_owned();
+            (adamw, adamw_away) = (params.num_owned(), where_to.elements_away);
         }
-        let zeros =
-            |len: i64, kind| allocated_for(Purpose::Optimizer, || Tensor::zeros([len], (kind, params.flat().device())));
-        let moment =
-            || QuantizedMoment { codes: zeros(bytes, Kind::Uint8), maxima: zeros(num_blocks(bytes), Kind::Float) };
-        Self {
-            exp_avg: zeros(adamw, Kind::Float),
-            exp_avg_sq: zeros(adamw, Kind::Float),
-            bytes: [moment(), moment()],
-            momentum: zeros(muon, Kind::Float),
+        let moment = || -> Result<Bytes, NativeError> {
+            Ok(Bytes {
+                codes: where_to.zeros(bytes, bytes_away, Kind::Uint8)?,
+                maxima: where_to.zeros(num_blocks(bytes), num_blocks(bytes_away), Kind::Float)?,
+            })
+        };
+        Ok(Self {
+            exp_avg: where_to.zeros(adamw, adamw_away, Kind::Float)?,
+            exp_avg_sq: where_to.zeros(adamw, adamw_away, Kind::Float)?,
+            bytes: [moment()?, moment()?],
+            momentum: where_to.zeros(muon, muon_away, Kind::Float)?,
             places,
-        }
+        })
     }
 
     /// All tensors.
-    pub fn tensors(&self) -> impl Iterator<Item = &Tensor> {
+    pub fn tensors(&self) -> impl Iterator<Item = &StateTensor> {
         let bytes = self.bytes.iter().flat_map(|moment| [&moment.codes, &moment.maxima]);
         [&self.exp_avg, &self.exp_avg_sq, &self.momentum].into_iter().chain(bytes)
     }
@@ -105,38 +126,42 @@ impl Moments {
     /// The state of the trained parameter of this index by what its tensors are called in files.
     pub fn of(&self, index: usize) -> Vec<(&'static str, StateSlice<'_>)> {
         let Place { rule, at } = self.places[index];
-        let slice = |tensor| StateSlice { tensor, at, block: 1 };
-        let maxima = |tensor| StateSlice { tensor, at: at / MOMENT_BLOCK, block: MOMENT_BLOCK };
+        let maxima = |number: usize| self.bytes[number].maxima.slice(at / MOMENT_BLOCK, MOMENT_BLOCK);
         let [mean, square] = &self.bytes;
         match rule {
-            Rule::AdamW => vec![("exp_avg", slice(&self.exp_avg)), ("exp_avg_sq", slice(&self.exp_avg_sq))],
+            Rule::AdamW => vec![("exp_avg", self.exp_avg.slice(at, 1)), ("exp_avg_sq", self.exp_avg_sq.slice(at, 1))],
             Rule::AdamW8bit => vec![
-                ("exp_avg", slice(&mean.codes)),
-                ("exp_avg_absmax", maxima(&mean.maxima)),
-                ("exp_avg_sq", slice(&square.codes)),
-                ("exp_avg_sq_absmax", maxima(&square.maxima)),
+                ("exp_avg", mean.codes.slice(at, 1)),
+                ("exp_avg_absmax", maxima(0)),
+                ("exp_avg_sq", square.codes.slice(at, 1)),
+                ("exp_avg_sq_absmax", maxima(1)),
             ],
-            Rule::Muon(_) => vec![("momentum_buffer", slice(&self.momentum))],
+            Rule::Muon(_) => vec![("momentum_buffer", self.momentum.slice(at, 1))],
         }
+    }
+
+    /// AdamW's moments of the `len` elements from `at` on, where AdamW is the only rule.
+    pub fn adamw_at(&self, at: i64, len: i64) -> [Tensor; 2] {
+        [&self.exp_avg, &self.exp_avg_sq].map(|tensor| tensor.narrow(at, len))
     }
 
     /// AdamW's moments of `len` elements of a parameter.
     pub fn adamw(&self, index: usize, len: i64) -> [Tensor; 2] {
-        [&self.exp_avg, &self.exp_avg_sq].map(|tensor| tensor.narrow(0, self.places[index].at, len))
+        self.adamw_at(self.places[index].at, len)
     }
 
     /// Works like [`Moments::adamw`] for those in bytes.
     pub fn adamw_8bit(&self, index: usize, len: i64) -> [QuantizedMoment; 2] {
         let at = self.places[index].at;
         self.bytes.each_ref().map(|moment| QuantizedMoment {
-            codes: moment.codes.narrow(0, at, len),
-            maxima: moment.maxima.narrow(0, at / MOMENT_BLOCK, num_blocks(len)),
+            codes: moment.codes.narrow(at, len),
+            maxima: moment.maxima.narrow(at / MOMENT_BLOCK, num_blocks(len)),
         })
     }
 
     /// Works like [`Moments::adamw`] for Muon's momentum.
     pub fn muon(&self, index: usize, len: i64) -> Tensor {
-        self.momentum.narrow(0, self.places[index].at, len)
+        self.momentum.narrow(self.places[index].at, len)
     }
 }
 

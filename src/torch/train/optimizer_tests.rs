@@ -4,7 +4,8 @@
 use super::adamw8bit::step_by_operators;
 use super::hf::Shards;
 use super::{
-    AdamW, AdamWConfig, Adjust, Export, Lanes, Method, MuonConfig, OptimizerConfig, TrainState, load_state, save_state,
+    AdamW, AdamWConfig, Adjust, Export, Lanes, Method, MuonConfig, Offload, OptimizerConfig, TrainState, load_state,
+    save_state,
 };
 use crate::comm::ProcessGroup;
 use crate::device::set_intra_op_threads;
@@ -18,7 +19,7 @@ use tch::{Device, Kind, Tensor};
 
 const CPU: (Kind, Device) = (Kind::Float, Device::Cpu);
 const ADAMW: AdamWConfig = AdamWConfig { betas: [0.9, 0.95], eps: 1e-8, weight_decay: 0.1 };
-const MUON: MuonConfig = MuonConfig { momentum: 0.95, adjust: Adjust::MatchRmsAdamw, lr_ratio: 1.0 };
+pub(super) const MUON: MuonConfig = MuonConfig { momentum: 0.95, adjust: Adjust::MatchRmsAdamw, lr_ratio: 1.0 };
 
 fn theirs() -> HashMap<String, Tensor> {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/quantized/optimizers.safetensors");
@@ -34,7 +35,7 @@ fn alone(weight: &Tensor, method: Method) -> (ParamStore, AdamW) {
     let spec = ParamSpec::new("layers.0.map.weight", &weight.size(), Init::Zeros);
     let params = ParamStore::new(vec![ParamSpec { is_linear: true, ..spec }], Kind::Float, Device::Cpu);
     params.set(params.id("layers.0.map.weight"), weight);
-    let optimizer = AdamW::new(&params, OptimizerConfig { adamw: ADAMW, method }).unwrap();
+    let optimizer = AdamW::new(&params, OptimizerConfig { adamw: ADAMW, method, offload: None }).unwrap();
     (params, optimizer)
 }
 
@@ -132,7 +133,7 @@ fn muon_makes_each_matrix_of_the_checkpoint_orthogonal() {
     let fused = ParamSpec { is_linear: true, ..spec }.stored_as(vec![piece("q", 0, 16), piece("k", 16, 8)]);
     let params = ParamStore::new(vec![fused], Kind::Float, Device::Cpu);
     params.set(params.id("layers.0.qk.weight"), wide);
-    let config = OptimizerConfig { adamw: ADAMW, method: Method::Muon(MUON) };
+    let config = OptimizerConfig { adamw: ADAMW, method: Method::Muon(MUON), offload: None };
     let mut optimizer = AdamW::new(&params, config).unwrap();
     optimizer.step(&grad.view([-1]), 1.0, 1e-2, false).unwrap();
     let each = [(0, 16), (16, 8)].map(|(start, len)| {
@@ -145,6 +146,17 @@ fn muon_makes_each_matrix_of_the_checkpoint_orthogonal() {
 
 /// A layer whose parameters have every rule.
 fn pool(kind: Kind, group: ProcessGroup, shared: ZeroStage, method: Method) -> TrainState {
+    pool_with(kind, group, shared, method, None)
+}
+
+/// The same with its state in a place.
+pub(super) fn pool_with(
+    kind: Kind,
+    group: ProcessGroup,
+    shared: ZeroStage,
+    method: Method,
+    offload: Option<Offload>,
+) -> TrainState {
     let map = ParamSpec::new("layers.0.map.weight", &[70, 60], Init::Normal(0.5));
     let specs = vec![
         ParamSpec::new("embed.weight", &[97, 44], Init::Normal(0.5)),
@@ -155,12 +167,12 @@ fn pool(kind: Kind, group: ProcessGroup, shared: ZeroStage, method: Method) -> T
     let sharding = method.sharding(Sharding::new(shared, group.rank(), group.world()));
     let params = ParamStore::shared_out(specs, kind, Device::Cpu, sharding);
     params.init_random(11);
-    let optimizer = OptimizerConfig { adamw: ADAMW, method };
-    TrainState::with(Rc::new(params), group, Lanes::PerReplica, Some(optimizer)).unwrap().with_ema(Some(0.9))
+    let optimizer = OptimizerConfig { adamw: ADAMW, method, offload };
+    TrainState::with(Rc::new(params), group, Lanes::PerReplica, Some(optimizer)).unwrap().with_ema(Some(0.9)).unwrap()
 }
 
 /// A step along a gradient that the first replica gives.
-fn step(pool: &mut TrainState, round: u32) {
+pub(super) fn step(pool: &mut TrainState, round: u32) {
     let (params, lane) = (pool.params().clone(), Lane(pool.rank() as u32));
     params.enter(&params.ids().collect::<Vec<_>>(), &[], pool.lane(lane)).unwrap();
     for id in params.ids() {
@@ -175,7 +187,7 @@ fn step(pool: &mut TrainState, round: u32) {
 }
 
 /// Weights and the state, whole.
-fn numbers(pool: &TrainState) -> Vec<(String, Vec<f64>)> {
+pub(super) fn numbers(pool: &TrainState) -> Vec<(String, Vec<f64>)> {
     let (params, optimizer, own) = (pool.params(), pool.optimizer().unwrap(), pool.own_values());
     let mut found = Vec::new();
     for id in params.trained_ids() {

@@ -1,5 +1,6 @@
 //! Describes by which rule an optimizer changes a parameter.
 
+use super::offload::Offload;
 use crate::native::MOMENT_BLOCK;
 use crate::params::{ParamSpec, Sharding, is_hidden_matrix};
 
@@ -15,10 +16,12 @@ pub struct AdamWConfig {
 }
 
 /// The optimizer of a run.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct OptimizerConfig {
     pub adamw: AdamWConfig,
     pub method: Method,
+    /// `None`: all of the state is on the pool's device.
+    pub offload: Option<Offload>,
 }
 
 /// What it does beyond AdamW.
@@ -58,7 +61,7 @@ pub(super) enum Rule {
 
 impl From<AdamWConfig> for OptimizerConfig {
     fn from(adamw: AdamWConfig) -> Self {
-        Self { adamw, method: Method::AdamW }
+        Self { adamw, method: Method::AdamW, offload: None }
     }
 }
 

@@ -72,8 +72,8 @@ impl TrainState {
         let shape = own.shape(&spec.shape);
         let unit = self.params.unit_of(id).map(|unit| &self.params.units()[unit]);
         let Some((zero, unit)) = self.zero.as_ref().zip(unit) else { return Ok(mine.view(shape.as_slice())) };
-        // Every rank gives its part in its place among zeros.
-        let (kind, device) = (own.tensor.kind(), own.tensor.device());
+        // Every rank gives its part in its place among zeros, on the group's device, wherever the state is.
+        let (kind, device) = (own.tensor.kind(), self.params.flat().device());
         let whole = Tensor::zeros([shape.iter().product::<i64>()], (kind, device));
         whole.narrow(0, part.start, part.end - part.start).copy_(&mine);
         zero.group_of(unit).all_reduce_sum(&whole)?;

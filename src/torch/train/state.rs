@@ -174,7 +174,8 @@ fn save_parts(
         let (id, slice) = &state[index];
         let part = pool.gather_slice(*id, slice)?;
         // Blocks are of parameters that are not cut.
-        if rank.is_some() && slice.block == 1 { gather_whole(params.spec(*id), &part, mesh) } else { Ok(part) }
+        let cut = rank.is_some() && slice.block == 1;
+        if cut { gather_whole(params.spec(*id), &part.to_device(params.flat().device()), mesh) } else { Ok(part) }
     };
     let file = write_among(&entries, &[("num_steps", &num_steps)], target, &mut tensor)?;
     let mut files = files?;

@@ -182,8 +182,13 @@ impl TrainState {
     /// The tensors that only [`TrainState::commit`], and a pool whose members come and go, change: of those that a
     /// checkpoint is made from.
     pub fn lasting(&self) -> Vec<Tensor> {
-        let state = self.optimizer.iter().flat_map(AdamW::tensors).map(Tensor::shallow_clone);
+        let state = self.optimizer.iter().flat_map(|optimizer| optimizer.tensors()).map(Tensor::shallow_clone);
         [self.params.flat().detach()].into_iter().chain(state).collect()
+    }
+
+    /// Bytes of the optimizer's state that are off the device.
+    pub fn offloaded_bytes(&self) -> u64 {
+        self.optimizer.as_ref().map_or(0, AdamW::offloaded_bytes)
     }
 
     pub fn is_trained(&self) -> bool {

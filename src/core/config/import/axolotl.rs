@@ -208,11 +208,7 @@ fn train(sheet: &mut Sheet, is_kto: bool) {
     sheet.arrived("bf16", "train.precision");
     sheet.missing("bf16 is there; it needs no loss scaling", &["fp16", "fp8"]);
     sheet.settled("products are chosen by the processor", &["tf32"]);
-    sheet.with("deepspeed", "pools.foundation.zero", |value| {
-        let name = value.as_str().unwrap_or_default();
-        let level = name.split("zero").nth(1).and_then(|rest| rest.chars().next()?.to_digit(10));
-        level.map(Value::from).ok_or("pools.foundation.zero is a level, 0 to 3")
-    });
+    sheet.deepspeed("deepspeed");
     sheet.missing("pools.foundation.zero is a level, 0 to 3", &["fsdp", "fsdp_config", "fsdp_version"]);
     sheet.copy_all(&[
         ("tensor_parallel_size", "pools.foundation.tensor_parallel"),

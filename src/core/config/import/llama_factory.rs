@@ -207,12 +207,7 @@ fn train(sheet: &mut Sheet, is_kto: bool) {
     }
     ["bf16", "pure_bf16"].iter().for_each(|key| sheet.arrived(key, "train.precision"));
     sheet.missing("bf16 is there; it needs no loss scaling", &["fp16"]);
-    sheet.with("deepspeed", "pools.foundation.zero", |value| {
-        let name = value.as_str().unwrap_or_default().to_lowercase();
-        let level = ["z3", "zero3", "z2", "zero2", "z0"].into_iter().find(|level| name.contains(level));
-        let digit = level.and_then(|level| level.chars().last()?.to_digit(10));
-        digit.map(Value::from).ok_or("pools.foundation.zero is a level, 0 to 3")
-    });
+    sheet.deepspeed("deepspeed");
     sheet.missing("pools.foundation.zero is a level, 0 to 3", &["fsdp", "fsdp_config"]);
     let recompute = "model.foundation.recompute: all, or memory.activation_budget, save memory of activations";
     sheet.settled(recompute, &["gradient_checkpointing", "disable_gradient_checkpointing", "use_reentrant_gc"]);

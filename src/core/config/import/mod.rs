@@ -3,6 +3,7 @@
 
 mod axolotl;
 mod command;
+mod deepspeed;
 mod flags;
 mod llama_factory;
 mod megatron;

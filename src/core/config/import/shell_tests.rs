@@ -180,11 +180,12 @@ fn what_trains_nothing_is_refused_with_a_reason() {
 
 #[test]
 fn lists_that_may_be_empty_and_wandb_arrive() {
-    let script = "ARGS=(--train-iters 3 --optimizer muon); MORE=()\nMORE+=(--wandb-project \"p\" --wandb-exp-name n)\n\
+    let script = "ARGS=(--train-iters 3 --optimizer muon --optimizer-cpu-offload --optimizer-offload-fraction 0.5); MORE=()\nMORE+=(--wandb-project \"p\" --wandb-exp-name n)\n\
         torchrun x/train.py \"${ARGS[@]+\"${ARGS[@]}\"}\" \"${MORE[@]:+\"${MORE[@]}\"}\"";
     let imported = import(script).unwrap();
     let node = crate::config::yaml::parse(&imported.yaml, 0, 0).unwrap().to_json();
     assert_eq!((&node["train"]["steps"], &node["train"]["optimizer"]["type"]), (&json!(3), &json!("muon")));
+    assert_eq!(node["train"]["optimizer"]["offload"], json!({"to": "cpu", "fraction": 0.5}));
     assert_eq!(node["log"]["wandb"], json!({"project": "p", "name": "n"}));
     assert_eq!(missing(&imported), [""; 0]);
 }

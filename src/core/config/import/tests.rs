@@ -297,3 +297,40 @@ fn what_is_of_nobody_is_refused() {
     let error = import("model: x\n").unwrap_err().to_string();
     assert!(error.contains("base_model") && error.contains("model_name_or_path"), "{error}");
 }
+
+/// Stage of ZeRO and offload of the optimizer's state that come of DeepSpeed's config under `deepspeed: VALUE`, and what has no
+/// counterpart.
+fn deepspeed(value: &str) -> (Value, Value, Vec<String>) {
+    let imported = import(&format!("model_name_or_path: a/b\ndeepspeed: {value}\n")).unwrap();
+    let node = crate::config::yaml::parse(&imported.yaml, 0, 0).unwrap().to_json();
+    let missing = fates(&imported, |fate| matches!(fate, Fate::Missing(_))).into_iter().map(str::to_owned).collect();
+    (node["pools"]["foundation"]["zero"].clone(), node["train"]["optimizer"]["offload"].clone(), missing)
+}
+
+#[test]
+fn deepspeeds_stage_and_offload_arrive() {
+    let dir = folder();
+    let file = |name: &str, section: Value| {
+        let path = dir.path().join(name);
+        std::fs::write(&path, json!({ "zero_optimization": section, "bf16": { "enabled": "auto" } }).to_string())
+            .unwrap();
+        path.display().to_string()
+    };
+    let cpu = json!({ "to": "cpu" });
+    let nvme = json!({"stage": 3, "offload_optimizer": {"device": "nvme", "nvme_path": "/local", "pin_memory": true, "ratio": 0.5}});
+    let both = json!({"stage": 2, "offload_optimizer": {"device": "cpu"}, "offload_param": {"device": "none"}});
+    let none = json!({"stage": 1, "offload_optimizer": {"device": "none"}});
+    for (value, zero, offload) in [
+        // The files that are here say more than their names.
+        (file("ds_z0.json", nvme), json!(3), json!({"to": "disk", "path": "/local", "fraction": 0.5})),
+        (file("b.json", both), json!(2), cpu.clone()),
+        (file("c_offload.json", none), json!(1), Value::Null),
+        ("examples/deepspeed/ds_z3_offload_config.json".into(), json!(3), cpu.clone()),
+        ("deepspeed_configs/zero3_bf16_cpuoffload_params.json".into(), json!(3), Value::Null),
+        ("deepspeed_configs/zero2.json".into(), json!(2), Value::Null),
+        ("{zero_optimization: {stage: 2, offload_optimizer: {device: cpu}}}".into(), json!(2), cpu.clone()),
+    ] {
+        assert_eq!(deepspeed(&value), (zero, offload, vec![]), "{value}");
+    }
+    assert_eq!(deepspeed("mine.json"), (Value::Null, Value::Null, vec!["deepspeed".to_owned()]));
+}

@@ -305,7 +305,8 @@ fn precision(sheet: &mut Sheet) {
         sheet.with(key, "pools.foundation.zero", zero);
     }
     sheet.with("num_processes", "pools.foundation.replicas", |value| Ok(value.clone()));
-    sheet.missing("pools.foundation.zero is a level, 0 to 3", &["deepspeed", "fsdp", "fsdp_config"]);
+    sheet.deepspeed("deepspeed");
+    sheet.missing("pools.foundation.zero is a level, 0 to 3", &["fsdp", "fsdp_config"]);
     let places = "`loongforge launch` places processes on machines";
     sheet.settled(places, &["num_machines", "machine_rank", "main_process_ip", "main_process_port", "mixed_precision"]);
 }

@@ -41,6 +41,7 @@ pub use security::{SandboxMode, Security};
 pub use template::Template;
 pub use tracking::{LogFormat, Mlflow, Otlp, Wandb};
 pub use train::{
-    AdjustLr, Learn, LossWeighting, Muon, NonFinite, Optimizer, OptimizerType, Phase, Precision, Schedule, Train,
+    AdjustLr, Learn, LossWeighting, Muon, NonFinite, OffloadTo, Optimizer, OptimizerOffload, OptimizerType, Phase,
+    Precision, Schedule, Train,
 };
 pub use train_file::{Format, Paths, TrainFile};

@@ -2,6 +2,7 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
 
 use super::{FlowLoss, NoiseLevels, Preference};
 
@@ -116,6 +117,42 @@ pub struct Optimizer {
     pub weight_decay: f64,
     /// What is Muon's own; `null`: its defaults. The other keys are AdamW's beside it, but for `weight_decay`, which is of both.
     pub muon: Option<Muon>,
+    /// Keep its state off the device, as DeepSpeed's `offload_optimizer` and Megatron-LM's `--optimizer-cpu-offload` do; `null`: all of
+    /// it is on the device.
+    pub offload: Option<OptimizerOffload>,
+}
+
+/// Where the optimizer's state lies in place of the device: moments, float32 masters and averages. Its step is computed there. On a CPU
+/// no bit of a run changes, and checkpoints are the same.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct OptimizerOffload {
+    /// The host's memory, or files that the system reads and writes as they are needed.
+    pub to: OffloadTo,
+    /// For `disk`: the directory of the files, on a fast disk of each host; it is created if it does not exist. They have no names and
+    /// are gone when a process ends.
+    pub path: Option<PathBuf>,
+    /// The part of an actor's trained parameters whose state is moved, the first ones; rounded up to whole parameters.
+    #[schemars(range(max = 1.0), extend("exclusiveMinimum" = 0.0))]
+    pub fraction: f64,
+}
+
+/// A place for the optimizer's state.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(inline)]
+pub enum OffloadTo {
+    // The host's memory.
+    #[default]
+    Cpu,
+    // Files in `path`.
+    Disk,
+}
+
+impl Default for OptimizerOffload {
+    fn default() -> Self {
+        Self { to: OffloadTo::default(), path: None, fraction: 1.0 }
+    }
 }
 
 /// Muon (Keller Jordan 2024): momentum with Nesterov's step, and five Newton–Schulz iterations that make each matrix of the update
@@ -263,7 +300,7 @@ impl Train {
 
 impl Default for Optimizer {
     fn default() -> Self {
-        Self { kind: OptimizerType::Adamw, betas: [0.9, 0.95], eps: 1e-8, weight_decay: 0.1, muon: None }
+        Self { kind: OptimizerType::Adamw, betas: [0.9, 0.95], eps: 1e-8, weight_decay: 0.1, muon: None, offload: None }
     }
 }
 

@@ -115,6 +115,21 @@ fn one_mistake_at_a_time() {
         // the optimizer
         ("$ train.optimizer.type=adam_8bit", &["LF0103", "`train.optimizer.type`", "adamw_8bit"]),
         (
+            "$ +train.optimizer.offload={to: disk}",
+            &["LF0111", "`train.optimizer.offload.to: disk` without", "offload.path"],
+        ),
+        (
+            "$ +train.optimizer.offload={to: cpu, path: /tmp}",
+            &["LF0111", "`train.optimizer.offload.path` is for `train.optimizer.offload.to: disk`"],
+        ),
+        (
+            "$ +train.optimizer.offload={to: disk, path: /dev/null}",
+            &["LF0112", "`train.optimizer.offload.path`: not a directory: `/dev/null`"],
+        ),
+        ("$ +train.optimizer.offload={to: nvme}", &["LF0103", "`train.optimizer.offload.to`", "`cpu` or `disk`"]),
+        ("$ +train.optimizer.offload={fraction: 0}", &["`train.optimizer.offload.fraction`: must be above 0"]),
+        ("optimizer_cpu_offload: true\n", &["LF0102", "did you mean `train.optimizer.offload`?"]),
+        (
             "$ +train.optimizer.muon={momentum: 0.9}",
             &["LF0111", "`train.optimizer.muon` is for `train.optimizer.type: muon`"],
         ),

@@ -127,6 +127,7 @@ fn optimizer(sheet: &mut Sheet) {
         sheet.copy("optimizer", "train.optimizer.type");
     }
     sheet.missing("train.optimizer.type is adamw, adamw_8bit or muon", &["optimizer"]);
+    offload(sheet);
     let moments = "moments are float32, on the device; train.optimizer.type: adamw_8bit holds them in 8 bits";
     sheet.missing(
         moments,
@@ -136,15 +137,28 @@ fn optimizer(sheet: &mut Sheet) {
             "exp_avg_sq_dtype",
             "main_grads_dtype",
             "main_params_dtype",
-            "optimizer_cpu_offload",
-            "optimizer_offload_fraction",
-            "offload_optimizer",
-            "offload_optimizer_percent",
-            "overlap_cpu_optimizer_d2h_h2d",
-            "use_torch_optimizer_for_cpu_offload",
-            "no_use_deepspeed_cpu_adam",
         ],
     );
+}
+
+/// Megatron-LM's offload of the optimizer's state, and that of its forks, whose `auto` chooses the part itself.
+fn offload(sheet: &mut Sheet) {
+    const OFFLOAD: &str = "train.optimizer.offload";
+    let is_on = sheet.is_true("optimizer_cpu_offload");
+    let of_forks = ["auto", "manual", "static"].iter().any(|kind| sheet.is("offload_optimizer", kind));
+    if is_on || of_forks {
+        sheet.set(OFFLOAD, json!({ "to": "cpu" }));
+        for key in ["optimizer_offload_fraction", "offload_optimizer_percent"] {
+            sheet.copy_number(key, "train.optimizer.offload.fraction");
+        }
+        ["optimizer_cpu_offload", "offload_optimizer"].iter().for_each(|key| sheet.arrived(key, OFFLOAD));
+    }
+    sheet.settled("nothing is offloaded without it", &["optimizer_offload_fraction", "offload_optimizer_percent"]);
+    let off = "train.optimizer.offload is for all of an optimizer's state";
+    sheet.missing(off, &["optimizer_cpu_offload", "offload_optimizer"]);
+    let own = "the step on the host is our own, and copies are beside it";
+    let keys = ["overlap_cpu_optimizer_d2h_h2d", "use_torch_optimizer_for_cpu_offload", "no_use_deepspeed_cpu_adam"];
+    sheet.settled(own, &keys);
 }
 
 fn precision(sheet: &mut Sheet) {

@@ -1,0 +1,74 @@
+//! A config of DeepSpeed, of which other trainers' configs name the file or hold the section.
+
+use std::fs;
+
+use serde_json::{Value, json};
+
+use super::sheet::Sheet;
+
+const ZERO: &str = "pools.foundation.zero";
+const OFFLOAD: &str = "train.optimizer.offload";
+
+/// What is read of such a config.
+#[derive(Default)]
+struct Found {
+    /// The stage of ZeRO.
+    level: Option<u64>,
+    /// `OFFLOAD`, where the optimizer's state is offloaded.
+    offload: Option<Value>,
+    /// True if weights in use are offloaded too.
+    offloads_weights: bool,
+}
+
+impl Sheet {
+    /// The config of DeepSpeed under `key`: the section, a JSON file that is here, or a file that is not here and whose name tells what
+    /// is in it, as those of the trainers' examples do (`ds_z3_offload_config.json`).
+    pub fn deepspeed(&mut self, key: &str) {
+        let Some(value) = self.get(key).cloned() else { return };
+        let file = value.as_str().and_then(|path| fs::read_to_string(path).ok());
+        let section: Option<Value> = file.and_then(|text| serde_json::from_str(&text).ok());
+        let found = match section.as_ref().or(value.is_object().then_some(&value)) {
+            Some(section) => of_section(section),
+            None => of_name(&value.as_str().unwrap_or_default().to_lowercase()),
+        };
+        let Some(level) = found.level else {
+            return self.missing("pools.foundation.zero is a level, 0 to 3", &[key]);
+        };
+        self.set(ZERO, level);
+        let mut arrived = ZERO.to_owned();
+        if let Some(offload) = found.offload {
+            self.set(OFFLOAD, offload);
+            arrived = format!("{ZERO}, {OFFLOAD}");
+        }
+        if found.offloads_weights {
+            self.note("offload_param has no counterpart for weights that are trained: memory.weight_budget offloads frozen ones");
+        }
+        self.arrived(key, &arrived);
+    }
+}
+
+fn of_section(section: &Value) -> Found {
+    let zero = &section["zero_optimization"];
+    let is_on = |device: &Value| !matches!(device.as_str(), None | Some("none"));
+    let optimizer = &zero["offload_optimizer"];
+    let offload = is_on(&optimizer["device"]).then(|| {
+        let mut offload = json!({ "to": "cpu" });
+        if optimizer["device"] == "nvme" {
+            offload = json!({ "to": "disk", "path": optimizer["nvme_path"] });
+        }
+        if let Some(ratio) = optimizer["ratio"].as_f64() {
+            offload["fraction"] = ratio.into();
+        }
+        offload
+    });
+    // ZeRO is off where nothing is said of it.
+    let level = zero["stage"].as_u64().or(zero.is_null().then_some(0)).filter(|level| *level <= 3);
+    Found { level, offload, offloads_weights: is_on(&zero["offload_param"]["device"]) }
+}
+
+fn of_name(name: &str) -> Found {
+    let level = (0..=3).find(|level| ["zero", "z"].iter().any(|word| name.contains(&format!("{word}{level}"))));
+    let (offloads, weights_alone) = (name.contains("offload"), name.contains("offload_params"));
+    let offload = (offloads && !weights_alone).then(|| json!({ "to": "cpu" }));
+    Found { level, offload, offloads_weights: offloads && level == Some(3) }
+}
