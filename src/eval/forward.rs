@@ -32,7 +32,7 @@ pub struct ForwardModel {
 
 /// What reads prompts and writes answers.
 enum Language {
-    Decoder(Decoder),
+    Decoder(Box<Decoder>),
     EncoderDecoder(EncoderDecoder),
 }
 
@@ -69,7 +69,7 @@ impl ForwardModel {
         let (language, params) = match (foundation.as_decoder(), foundation.as_encoder_decoder()) {
             (Some(config), _) => {
                 let params = load(Decoder::specs(config))?;
-                (Language::Decoder(Decoder::new(config, &params)), params)
+                (Language::Decoder(Box::new(Decoder::new(config, &params))), params)
             }
             (None, Some(config)) => {
                 let params = load(config.specs())?;
@@ -113,7 +113,7 @@ impl ForwardModel {
         };
         let tower = |(it, input): (&ModelTower, &FeatureInput)| LoadedTower::load(it, input, load);
         let towers = folder.config.towers.iter().zip(folder.config.inputs()).map(tower).collect::<Result<_>>()?;
-        Ok(Self { towers, language: Language::Decoder(decoder), params, folder, ranks: Some(ranks) })
+        Ok(Self { towers, language: Language::Decoder(Box::new(decoder)), params, folder, ranks: Some(ranks) })
     }
 
     /// Returns whether a rank has failed, so that [`ForwardModel::continue_each`] always will.
