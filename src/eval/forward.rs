@@ -33,7 +33,7 @@ pub struct ForwardModel {
 /// What reads prompts and writes answers.
 enum Language {
     Decoder(Box<Decoder>),
-    EncoderDecoder(EncoderDecoder),
+    EncoderDecoder(Box<EncoderDecoder>),
 }
 
 /// A tower with its weights.
@@ -73,7 +73,7 @@ impl ForwardModel {
             }
             (None, Some(config)) => {
                 let params = load(config.specs())?;
-                (Language::EncoderDecoder(EncoderDecoder::new(config, &params, Policy::Keep)), params)
+                (Language::EncoderDecoder(Box::new(EncoderDecoder::new(config, &params, Policy::Keep))), params)
             }
             (None, None) => {
                 let model_type = &folder.config.model_type;
