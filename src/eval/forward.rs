@@ -32,8 +32,8 @@ pub struct ForwardModel {
 
 /// What reads prompts and writes answers.
 enum Language {
-    Decoder(Decoder),
-    EncoderDecoder(EncoderDecoder),
+    Decoder(Box<Decoder>),
+    EncoderDecoder(Box<EncoderDecoder>),
 }
 
 /// A tower with its weights.
@@ -69,11 +69,11 @@ impl ForwardModel {
         let (language, params) = match (foundation.as_decoder(), foundation.as_encoder_decoder()) {
             (Some(config), _) => {
                 let params = load(Decoder::specs(config))?;
-                (Language::Decoder(Decoder::new(config, &params)), params)
+                (Language::Decoder(Box::new(Decoder::new(config, &params))), params)
             }
             (None, Some(config)) => {
                 let params = load(config.specs())?;
-                (Language::EncoderDecoder(EncoderDecoder::new(config, &params, Policy::Keep)), params)
+                (Language::EncoderDecoder(Box::new(EncoderDecoder::new(config, &params, Policy::Keep))), params)
             }
             (None, None) => {
                 let model_type = &folder.config.model_type;
@@ -113,7 +113,7 @@ impl ForwardModel {
         };
         let tower = |(it, input): (&ModelTower, &FeatureInput)| LoadedTower::load(it, input, load);
         let towers = folder.config.towers.iter().zip(folder.config.inputs()).map(tower).collect::<Result<_>>()?;
-        Ok(Self { towers, language: Language::Decoder(decoder), params, folder, ranks: Some(ranks) })
+        Ok(Self { towers, language: Language::Decoder(Box::new(decoder)), params, folder, ranks: Some(ranks) })
     }
 
     /// Returns whether a rank has failed, so that [`ForwardModel::continue_each`] always will.

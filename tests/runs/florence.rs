@@ -101,7 +101,13 @@ fn replicas_and_shards_change_no_loss() {
 /// What questions of the held-out set are answered with after three steps.
 fn outputs(fixture: &Fixture, own: &[&str]) -> Vec<(u64, Vec<i64>)> {
     let path = format!("+eval.path={}", fixture.path().join("data/held_out.jsonl").display());
-    let common = ["train.steps=3", "train.micro_batch_size=2", "eval.max_new_tokens=6", "eval.save_best=false"];
+    let common = [
+        "train.steps=3",
+        "train.micro_batch_size=2",
+        "eval.every_steps=3",
+        "eval.max_new_tokens=6",
+        "eval.save_best=false",
+    ];
     let (_, evaluated) = fixture.run_evaluated(&[&[path.as_str()], &common[..], own].concat(), None);
     let last: &EvaluationSummary = evaluated.last().unwrap();
     assert!(last.sets[0].loss().is_finite() && last.sets[0].found.num_correct.is_some(), "{last:?}");

@@ -42,10 +42,10 @@ impl Layout {
                 extra: None,
             });
             question_ends.push(questions.len());
-            for at in border..end {
-                if targets[at] != IGNORE_INDEX {
+            for (at, target) in (border..end).zip(&targets[border..end]) {
+                if *target != IGNORE_INDEX {
                     counted.push(answers.len() as i64);
-                    labels.push(targets[at]);
+                    labels.push(*target);
                 }
                 answers.push(at as i64);
             }
