@@ -2,6 +2,7 @@
 //! single files made of them, which have a table each that is read in both directions, and policies.
 
 mod deepseek;
+mod fastwam;
 mod florence;
 mod groot;
 mod policy;
@@ -12,6 +13,7 @@ mod wan;
 use std::sync::LazyLock;
 
 pub use self::deepseek::DeepseekV4Names;
+pub use self::fastwam::FastwamNames;
 pub use self::florence::FlorenceNames;
 pub use self::groot::GrootNames;
 pub use self::policy::PolicyNames;

@@ -1,7 +1,7 @@
 //! What the model calls the tensors of a file.
 
 use super::file::TensorFile;
-use crate::model::{COMFY_PREFIX, DeepseekV4Names, FlorenceNames, GrootNames, Naming, PolicyNames};
+use crate::model::{COMFY_PREFIX, DeepseekV4Names, FastwamNames, FlorenceNames, GrootNames, Naming, PolicyNames};
 use loongforge_core::data::Component;
 
 /// Says what the model calls the tensors of a file. The default has the names of the file.
@@ -16,6 +16,7 @@ pub(super) struct NamesIn {
     florence: Option<FlorenceNames>,
     groot: Option<GrootNames>,
     deepseek: Option<DeepseekV4Names>,
+    fastwam: Option<FastwamNames>,
 }
 
 impl NamesIn {
@@ -36,6 +37,7 @@ impl NamesIn {
             florence: FlorenceNames::of(names()),
             groot: GrootNames::of(names()),
             deepseek: DeepseekV4Names::of(names()),
+            fastwam: FastwamNames::of(names()),
             ..Self::default()
         }
     }
@@ -59,6 +61,9 @@ impl NamesIn {
         }
         if let Some(deepseek) = self.deepseek {
             return deepseek.ours(name);
+        }
+        if let Some(fastwam) = self.fastwam {
+            return fastwam.ours(name);
         }
         let inner = name.strip_prefix(self.prefix).unwrap_or(name);
         let inner = self.naming.and_then(|naming| naming.to_diffusers(inner)).unwrap_or_else(|| inner.to_owned());
