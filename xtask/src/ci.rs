@@ -1,6 +1,6 @@
 //! Checks what must hold before a change lands: `cargo xtask ci`, which `.ci/run` calls.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, ExitCode};
 use std::time::Instant;
 

@@ -61,7 +61,9 @@ pub use keys::ModelConfigError;
 pub use objective::{
     Draw, FlowSettings, Kto, LossKind, NoisePurpose, Preference, PreferenceLoss, Smoothing, TimeWeight,
 };
-pub use original_names::{COMFY_PREFIX, DeepseekV4Names, FlorenceNames, FreshNames, GrootNames, Naming, PolicyNames};
+pub use original_names::{
+    COMFY_PREFIX, DeepseekV4Names, FastwamNames, FlorenceNames, FreshNames, GrootNames, Naming, PolicyNames,
+};
 pub use own::{EncoderPart, FoundationPart, OwnFamilies, ReadEncoder, ReadFoundation, register_families};
 pub use parallel_errors::{ContextParallelError, TensorParallelError};
 pub use policy::{

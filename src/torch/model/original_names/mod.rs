@@ -2,6 +2,7 @@
 //! single files made of them, which have a table each that is read in both directions, and policies.
 
 mod deepseek;
+mod fastwam;
 mod florence;
 mod fresh;
 mod groot;
@@ -13,6 +14,7 @@ mod wan;
 use std::sync::LazyLock;
 
 pub use self::deepseek::DeepseekV4Names;
+pub use self::fastwam::FastwamNames;
 pub use self::florence::FlorenceNames;
 pub use self::fresh::FreshNames;
 pub use self::groot::GrootNames;

@@ -69,7 +69,9 @@ fn has_networks_beside(folder: &Path) -> Result<bool, WeightsError> {
 
 /// The files of such a policy: its own, and those of the networks that are there.
 fn open_beside(folder: &Path, is_wanted: &dyn Fn(&str) -> bool) -> Result<Vec<NamedFile>, WeightsError> {
-    let mut all: Vec<NamedFile> = open_in(folder, WHOLE)?.into_iter().map(|file| (file, NamesIn::default())).collect();
+    let own = open_in(folder, WHOLE)?;
+    let names = NamesIn::of_model(&own);
+    let mut all: Vec<NamedFile> = own.into_iter().map(|file| (file, names)).collect();
     for component in COMPONENTS {
         let part = folder.join(component.name);
         if is_wanted(component.name) && has_tensors(&part) {

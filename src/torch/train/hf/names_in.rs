@@ -1,7 +1,9 @@
 //! What the model calls the tensors of a file.
 
 use super::file::TensorFile;
-use crate::model::{COMFY_PREFIX, DeepseekV4Names, FlorenceNames, FreshNames, GrootNames, Naming, PolicyNames};
+use crate::model::{
+    COMFY_PREFIX, DeepseekV4Names, FastwamNames, FlorenceNames, FreshNames, GrootNames, Naming, PolicyNames,
+};
 use loongforge_core::data::Component;
 
 /// Says what the model calls the tensors of a file. The default has the names of the file.
@@ -17,6 +19,7 @@ pub(super) struct NamesIn {
     groot: Option<GrootNames>,
     deepseek: Option<DeepseekV4Names>,
     fresh: Option<FreshNames>,
+    fastwam: Option<FastwamNames>,
 }
 
 impl NamesIn {
@@ -38,6 +41,7 @@ impl NamesIn {
             groot: GrootNames::of(names()),
             deepseek: DeepseekV4Names::of(names()),
             fresh: FreshNames::of(names()),
+            fastwam: FastwamNames::of(names()),
             ..Self::default()
         }
     }
@@ -64,6 +68,9 @@ impl NamesIn {
         }
         if let Some(fresh) = self.fresh {
             return fresh.ours(name);
+        }
+        if let Some(fastwam) = self.fastwam {
+            return fastwam.ours(name);
         }
         let inner = name.strip_prefix(self.prefix).unwrap_or(name);
         let inner = self.naming.and_then(|naming| naming.to_diffusers(inner)).unwrap_or_else(|| inner.to_owned());
