@@ -11,6 +11,9 @@ use loongforge_torch::engine::open_device_of;
 use loongforge_torch::model::Sampling;
 use tch::Kind;
 
+/// New tokens of an answer to a prompt, unless told otherwise.
+pub const MAX_NEW_TOKENS: usize = 128;
+
 /// Which model answers.
 #[derive(Args, Clone)]
 pub struct AskedModel {

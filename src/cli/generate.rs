@@ -3,7 +3,7 @@
 mod file;
 
 use super::UsageError;
-use super::asking::{AskedModel, Choosing};
+use super::asking::{AskedModel, Choosing, MAX_NEW_TOKENS};
 use crate::answer::{Piece, answer_each, room};
 use anyhow::Context;
 use clap::Args;
@@ -60,8 +60,6 @@ pub struct GenerateArgs {
 
 /// Bytes of a prompt from standard input.
 const MAX_PROMPT: u64 = 16 << 20;
-/// New tokens unless told otherwise.
-const MAX_NEW_TOKENS: usize = 128;
 
 pub fn generate(args: GenerateArgs) -> anyhow::Result<ExitCode> {
     if let (Some(prompts), Some(out)) = (&args.prompts, &args.out) {

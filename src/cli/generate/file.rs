@@ -1,8 +1,7 @@
 //! `loongforge generate --prompts`: an answer to each line of a file.
 
-use super::MAX_NEW_TOKENS;
 use crate::answer::{Piece, Wanted, answer_each, room};
-use crate::cli::asking::{AskedModel, Choosing};
+use crate::cli::asking::{AskedModel, Choosing, MAX_NEW_TOKENS};
 use crate::cli::{UsageError, exit};
 use crate::eval::generator::Reader;
 use anyhow::{Context, Result};
