@@ -52,7 +52,10 @@ mod tests {
     fn fresh_folders_are_read_as_published_ones() {
         let tower = ["vision_tower.encoder.layers.0.self_attn.out_proj.bias"];
         for (theirs, ours) in [
-            ("vision_tower.embeddings.patch_embedding.weight", "vision_tower.vision_model.embeddings.patch_embedding.weight"),
+            (
+                "vision_tower.embeddings.patch_embedding.weight",
+                "vision_tower.vision_model.embeddings.patch_embedding.weight",
+            ),
             ("multi_modal_projector.linear_1.weight", "multi_modal_projector.linear_1.weight"),
             ("model.mm_projector.proj.0.weight", "model.mm_projector.proj.0.weight"),
         ] {
@@ -63,7 +66,10 @@ mod tests {
         assert_eq!(renamed(&kimi, kimi[0]).as_deref(), Some("language_model.model.layers.0.input_layernorm.weight"));
         let doubled = ["language_model.model.model.norm.weight"];
         assert_eq!(renamed(&doubled, doubled[0]).as_deref(), Some("language_model.model.norm.weight"));
-        assert_eq!(renamed(&doubled, "language_model.lm_head.weight").as_deref(), Some("language_model.lm_head.weight"));
+        assert_eq!(
+            renamed(&doubled, "language_model.lm_head.weight").as_deref(),
+            Some("language_model.lm_head.weight")
+        );
     }
 
     #[test]

@@ -113,7 +113,7 @@ impl Fixture {
             params: store(model.foundation.specs(), &weights, names),
             of_tower: store(tower.specs(), &weights, names),
             tower,
-            trains_tower: !config["train_expert_only"].as_bool().unwrap_or(false),
+            trains_tower: !["train_expert_only", "freeze_vision_encoder"].iter().any(|key| config[*key] == true),
             samples: summary["samples"].as_array().unwrap().clone(),
             action_dim: summary["action_dim"].as_i64().unwrap(),
             inputs,
