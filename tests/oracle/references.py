@@ -148,7 +148,7 @@ class InternLM2(nn.Module):
         super().__init__()
         self.c = c
         self.model = nn.ModuleDict({
-            "tok_embeddings": nn.Embedding(c["vocab_size"], c["hidden_size"]),
+            "tok_embeddings": nn.Embedding(c["vocab_size"], c["hidden_size"], c.get("pad_token_id")),
             "layers": nn.ModuleList(InternLM2Block(c) for _ in range(c["num_hidden_layers"])),
             "norm": RmsNorm(c["hidden_size"], c["rms_norm_eps"]),
         })

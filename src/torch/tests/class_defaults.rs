@@ -8,9 +8,8 @@ use serde_json::Value;
 const OF_INPUTS: [&str; 1] = ["position_id_per_seconds"];
 /// Keys whose default is not the class's. Where a whole model's config has no `tie_word_embeddings`, the class ties unless the file has
 /// a head; here the language model's own key counts. ERNIE's published towers have `mlp_ratio` in place of `intermediate_size`.
-const OTHERWISE: [(&str, &str); 6] = [
+const OTHERWISE: [(&str, &str); 5] = [
     ("ernie4.5_vl", "intermediate_size"),
-    ("ernie4.5_vl", "tie_word_embeddings"),
     ("internvl2.5", "tie_word_embeddings"),
     ("internvl3.5", "tie_word_embeddings"),
     ("internvl3.5_moe", "tie_word_embeddings"),
@@ -86,4 +85,13 @@ fn no_key_that_the_reference_heeds_is_ignored() {
     }
     assert!(ignored.is_empty(), "{}", ignored.join("\n"));
     assert!(compared > 500, "{compared}");
+}
+
+/// transformers cuts Qwen3-Omni's cache by `sliding_window`, and masks nothing.
+#[test]
+fn a_window_of_the_cache_alone_is_refused() {
+    let config = &table()["qwen3_omni"]["config"];
+    let error = read(&with(config, "text_config", "sliding_window", Some(&3.into()))).unwrap_err();
+    assert!(error.contains("text_config.sliding_window is 3"), "{error}");
+    assert!(read(&with(config, "text_config", "sliding_window", Some(&Value::Null))).is_ok());
 }

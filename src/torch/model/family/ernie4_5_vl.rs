@@ -16,7 +16,8 @@ pub(in crate::model) fn read(keys: &Keys<'_>) -> Result<ModelConfig, ModelConfig
         Some(text_keys) => (text_keys, "model.vision_model.", "image_token_id"),
         None => (keys.clone(), "vision_model.", "im_patch_id"),
     };
-    let mut decoder = vision::tied(keys, read_decoder_as("ernie4_5_vl_moe_text", &text_keys, &NamePrefix::alone())?)?;
+    let mut decoder = read_decoder_as("ernie4_5_vl_moe_text", &text_keys, &NamePrefix::alone())?;
+    decoder.tie_word_embeddings = keys.flag_or("tie_word_embeddings")?.unwrap_or(true);
     set_media_tokens(&mut decoder, &media_tokens(keys, image)?);
     let encoder = ernie::read(&vision_keys, tower, "model.resampler_model.", decoder.norm.eps, decoder.hidden_size)?;
     let tokens = Tokens {

@@ -14,6 +14,8 @@ pub(super) fn read(keys: &Keys<'_>, place: &NamePrefix) -> Result<DecoderConfig,
     let filled = with_kv_heads("qwen3_omni_moe_text", keys);
     let keys = &keys.instead(&filled);
     only_full_attention(keys)?;
+    // The reference cuts its cache by this key, and nothing else.
+    keys.only("sliding_window", &[])?;
     let attention = heads(keys, None)?;
     let mut rope = read_rope(keys, attention.head_dim, 1_000_000.0)?;
     rope.axes = read_mrope(keys, &rope, MROPE_SECTION, true)?;

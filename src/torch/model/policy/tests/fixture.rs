@@ -70,7 +70,7 @@ impl Fixture {
             params: store(model.foundation.specs(), &weights, Kind::Float, |name| ours(names, name)),
             of_tower: store(tower.specs(), &weights, Kind::Float, |name| ours(names, name)),
             tower,
-            trains_tower: !config["train_expert_only"].as_bool().unwrap_or(false),
+            trains_tower: !["train_expert_only", "freeze_vision_encoder"].iter().any(|key| config[*key] == true),
             samples: summary["samples"].as_array().unwrap().clone(),
             action_dim: summary["action_dim"].as_i64().unwrap(),
             inputs,
