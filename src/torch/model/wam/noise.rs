@@ -26,7 +26,7 @@ pub(in crate::model) struct Noise {
 
 impl Noise {
     /// Draws for these samples, whose places `samples` counts.
-    pub fn draw(config: &WamConfig, rows: &[SampleRow], samples: &Samples, seed: u64) -> Noise {
+    pub(super) fn draw(config: &WamConfig, rows: &[SampleRow], samples: &Samples, seed: u64) -> Noise {
         let draw = |row: &SampleRow, number| Draw { seed, sample: row.id, purpose: row.purpose, number };
         let width = config.video.patch_dim();
         let frames = rows.iter().zip(samples.latents());
