@@ -14,7 +14,7 @@ use crate::model::folder::ModelFolder;
 use anyhow::{Context, Result, ensure};
 use loongforge_core::checkpoint::{Manifest, latest};
 use loongforge_core::config::{BadSamples, Eval, Format, ModelKind, RunConfig, TooLong, TrainFile};
-use loongforge_core::data::{Dataset, Limits, Locator, ProcessorOptions, Source, read_rgb};
+use loongforge_core::data::{Dataset, InProcess, Limits, Locator, ProcessorOptions, Source, read_rgb};
 use loongforge_core::message::{PoolName, StepId};
 use loongforge_core::observe::{
     Answer, Console, Curve, Ending, EvalRecord, MetricsFile, Reading, Scoring, Style, TensorBoard, TrackedRun,
@@ -24,6 +24,7 @@ use loongforge_torch::device::set_intra_op_threads;
 use loongforge_torch::engine::open_device;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// A file of pictures, and what it is called.
 type Sheet = (&'static str, PathBuf);
@@ -34,9 +35,17 @@ const PICTURE_COLUMNS: u32 = 48;
 /// Returns whether the samples of `eval` are there, before a run ends with them.
 ///
 /// # Errors
-/// A file cannot be read, has no samples, or such that the run's phase cannot learn from.
-pub fn check(config: &RunConfig, kind: ModelKind) -> Result<()> {
+/// A file cannot be read, has no samples, or such that the run cannot learn from: its phase, or the model's kind of answers.
+pub fn check(config: &RunConfig, folder: &ModelFolder) -> Result<()> {
     let Some(eval) = &config.eval else { return Ok(()) };
+    let kind = folder.model_kind();
+    let maker = match kind {
+        ModelKind::Tokens => {
+            let options = ProcessorOptions::of_run(config, &config.data);
+            Some(folder.maker(&options, Arc::new(InProcess))?)
+        }
+        ModelKind::Diffusion { .. } | ModelKind::Policy => None,
+    };
     let path = eval.path.iter().map(|path| ("eval.path".to_owned(), path));
     let sets = eval.sets.iter().map(|(name, path)| (format!("eval.sets.{name}"), path));
     for (key, path) in path.chain(sets) {
@@ -46,7 +55,10 @@ pub fn check(config: &RunConfig, kind: ModelKind) -> Result<()> {
             ModelKind::Policy => Format::Lerobot,
         };
         let file = TrainFile { format, ..TrainFile::new(path.as_path()) };
-        Source::open(&file, config.train.phase, usize::MAX, str::len).context(key)?;
+        let source = Source::open(&file, config.train.phase, usize::MAX, str::len).with_context(|| key.clone())?;
+        if let Some(maker) = &maker {
+            maker.check(&source).context(key)?;
+        }
     }
     Ok(())
 }

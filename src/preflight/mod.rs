@@ -132,7 +132,7 @@ impl Preflight<'_> {
         }
         let (num_samples, said) = self.data()?;
         lines.extend(said);
-        after_run::check(config, self.folder.model_kind()).map_err(PreflightError::Eval)?;
+        after_run::check(config, self.folder).map_err(PreflightError::Eval)?;
         Ok(Passed { lines, num_samples })
     }
 }

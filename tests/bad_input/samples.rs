@@ -193,6 +193,9 @@ fn held_out_questions_are_looked_at_before_a_run() {
     fixture.write("none.jsonl", "\n");
     fixture.fails(&["run", "run.yaml", "+eval.path=none.jsonl"], 2, &["eval.path: none.jsonl has no samples"]);
     fixture.fails(&["check", "run.yaml", "+eval.path=none.jsonl"], 2, &["eval.path: none.jsonl has no samples"]);
+    // What the run cannot learn from it cannot evaluate, and would say so after its last step.
+    fixture.write("pairs.jsonl", "{\"prompt\": \"a\", \"chosen\": \"b\", \"rejected\": \"c\"}\n");
+    fixture.fails(&["run", "run.yaml", "+eval.path=pairs.jsonl"], 2, &["eval.path: pairs.jsonl", "pairs of answers"]);
     assert!(!fixture.path("run").exists());
 }
 
