@@ -91,16 +91,23 @@ pub(super) fn read_rope_by_kind(
         let theta = keys.number_or(theta_key)?.unwrap_or(default_theta);
         let own = parameters.as_ref().map(|parameters| parameters.section_or(kind)).transpose()?.flatten();
         let own = own.unwrap_or_else(|| keys.instead(&Value::Null));
+        only_truncated(&own)?;
         Ok::<_, ModelConfigError>((own.filled(&json!({"rope_theta": theta})), own))
     };
     let (full, full_keys) = of_kind("full_attention", "rope_theta", default_thetas[0])?;
     let (local, local_keys) = of_kind("sliding_attention", "rope_local_base_freq", default_thetas[1])?;
     let scaling = keys.section_or("rope_scaling")?;
+    scaling.as_ref().map_or(Ok(()), only_truncated)?;
     let full = scaling.as_ref().map_or(full.clone(), |scaling| scaling.filled(&full));
     let full = scaling.as_ref().unwrap_or(&full_keys).instead(&full);
     let ropes = [full, local_keys.instead(&local)].map(|section| read(keys, Some(&section), head_dim, 1e4));
     let [full, local] = ropes;
     Ok([full?, local?])
+}
+
+/// Refuses a YaRN whose range is not truncated: transformers 5.17 does not read that key in the section of a kind of layers.
+fn only_truncated(section: &Keys<'_>) -> Result<(), ModelConfigError> {
+    section.only("truncate", &[json!(true)])
 }
 
 /// The rotary embeddings of DeepSeek-V4's layers without compressed entries, and of those with: `rope_parameters` with the
@@ -126,6 +133,7 @@ pub(super) fn read_rope_by_compression(
     let of_kind = |kind: &str| parameters.as_ref().map(|parameters| parameters.section_or(kind)).transpose();
     if let (Some(Some(main)), Some(Some(compress))) = (of_kind("main")?, of_kind("compress")?) {
         let [main, compress] = [(main, default_thetas[0]), (compress, default_thetas[1])].map(|(section, theta)| {
+            only_truncated(&section)?;
             let factor = section.number_or("partial_rotary_factor")?.unwrap_or(1.0);
             let rotary_dim = turning(&section, part(head_dim, factor))?;
             Ok::<_, ModelConfigError>(interleaved(read(keys, Some(&section), rotary_dim, theta)?))
@@ -287,7 +295,7 @@ fn read_scaling(keys: &Keys<'_>, section: &Keys<'_>, rotary_dim: i64) -> Result<
 mod tests {
     use serde_json::{Value, json};
 
-    use super::{read_mrope, read_partial_rope, read_rope};
+    use super::{read_mrope, read_partial_rope, read_rope, read_rope_by_kind};
     use crate::model::keys::Keys;
     use crate::nn::{RopeAxes, RopeConfig, RopeScaling};
 
@@ -371,6 +379,20 @@ mod tests {
         let without = json!({"rope_theta": 1e4});
         let axes = read_mrope(&Keys::new(&without), &rope, [6, 3, 3], false).unwrap();
         assert_eq!(axes, RopeAxes::contiguous(&[6, 3, 3]));
+    }
+
+    #[test]
+    fn ranges_of_a_kind_of_layers_are_truncated() {
+        let of = |truncate| {
+            let yarn =
+                json!({"rope_type": "yarn", "factor": 4, "original_max_position_embeddings": 64, "truncate": truncate});
+            let config = json!({"rope_parameters": {"sliding_attention": yarn}});
+            read_rope_by_kind(&Keys::new(&config), 24, [1e4, 1e4]).map_err(|error| error.to_string())
+        };
+        assert!(of(true).is_ok());
+        assert!(
+            of(false).unwrap_err().contains("rope_parameters.sliding_attention.truncate is false; supported: true")
+        );
     }
 
     #[test]

@@ -32,6 +32,7 @@ mod groot_keys;
 pub(super) mod internlm2;
 pub(super) mod internvl;
 pub(super) mod kimi_k25;
+mod kv_heads;
 pub(super) mod llama;
 pub(super) mod llava;
 pub(super) mod llava_onevision1_5;

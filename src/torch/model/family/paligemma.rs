@@ -37,6 +37,10 @@ pub(in crate::model) fn read(keys: &Keys<'_>) -> Result<ModelConfig> {
         ..decoder
     };
 
+    if decoder.layers.iter().any(|layer| layer.rope.depends_on_length()) {
+        let must = "rotary embeddings by the text's length are not supported: PaliGemma counts positions from 1";
+        return Err(text.inconsistent("rope_parameters", "dynamic or longrope", must));
+    }
     let vision = keys.section("vision_config")?;
     let projected = keys.size_or("projection_dim")?.unwrap_or(2048);
     if projected != decoder.hidden_size {
@@ -114,10 +118,17 @@ mod tests {
     fn what_is_not_implemented_is_named() {
         for (pointer, value, expected) in [
             ("/text_config/model_type", json!("llama"), "text_config.model_type is \"llama\"; supported: \"gemma\""),
+            (
+                "/text_config/rope_scaling",
+                json!({"type": "dynamic", "factor": 2}),
+                "text_config.rope_parameters is dynamic or longrope, but rotary embeddings by the text's length",
+            ),
             ("/projection_dim", json!(1024), "projection_dim is 1024, but must equal"),
             ("/vision_config/vision_use_head", json!(null), "vision_config.vision_use_head is true, but must be false"),
         ] {
             let [mut config, _] = published();
+            config["text_config"]["rope_scaling"] = json!(null);
+            config["text_config"]["max_position_embeddings"] = json!(8192);
             *config.pointer_mut(pointer).unwrap() = value;
             let message = ModelConfig::from_hf(&config).unwrap_err().to_string();
             assert!(message.contains(expected), "{message:?} lacks {expected:?}");

@@ -1,7 +1,7 @@
 //! The decoder of Qwen2.5-Omni's thinker (`Qwen2_5OmniThinkerTextModel`): that of Qwen2.5-VL, with Qwen2's epsilon.
 
 use super::common::{MAX_WINDOW_LAYERS, NamePrefix, attention, dense, with_windows};
-use super::decoders::with_kv_heads;
+use super::kv_heads::with_kv_heads;
 use crate::model::decoder::DecoderConfig;
 use crate::model::keys::{Keys, ModelConfigError};
 use crate::model::rope_config::{read_mrope, read_rope};

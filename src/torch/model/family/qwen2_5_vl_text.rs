@@ -2,7 +2,7 @@
 //! after the other.
 
 use super::common::{NamePrefix, attention, dense, with_windows};
-use super::decoders::with_kv_heads;
+use super::kv_heads::with_kv_heads;
 use crate::model::decoder::DecoderConfig;
 use crate::model::keys::{Keys, ModelConfigError};
 use crate::model::rope_config::{read_mrope, read_rope};

@@ -1,8 +1,8 @@
 //! The decoder of Qwen3.5 and Qwen3.6 with experts alone (`Qwen3_5MoeForCausalLM`), where a token has one position.
 
 use super::common::NamePrefix;
-use super::decoders::with_kv_heads;
 use super::experts::balance;
+use super::kv_heads::with_kv_heads;
 use super::qwen3_next::{experts, hybrid};
 use crate::model::decoder::DecoderConfig;
 use crate::model::keys::{Keys, ModelConfigError};

@@ -1,7 +1,7 @@
 //! The decoder of Qwen3.5 and Qwen3.6 alone (`Qwen3_5ForCausalLM`), where a token has one position.
 
 use super::common::{NamePrefix, dense};
-use super::decoders::with_kv_heads;
+use super::kv_heads::with_kv_heads;
 use super::qwen3_next::hybrid;
 use crate::model::decoder::DecoderConfig;
 use crate::model::keys::{Keys, ModelConfigError};

@@ -1,7 +1,7 @@
 //! The decoder of Qwen3-Omni's thinker (`Qwen3OmniMoeThinkerTextModel`): that of Qwen3-MoE, whose positions have three axes.
 
 use super::common::{NamePrefix, only_full_attention};
-use super::decoders::with_kv_heads;
+use super::kv_heads::with_kv_heads;
 use super::qwen3::heads;
 use super::qwen3_moe::decoder;
 use super::qwen3_vl_text::MROPE_SECTION;
