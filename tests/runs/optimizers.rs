@@ -68,8 +68,9 @@ fn state_off_the_device_changes_no_bit_of_a_run() {
         let [plain, away] =
             [("plain", &[][..]), ("away", &[offload.as_str()])].map(|(to, offload)| run(to, offload, None));
         assert_eq!(bits(&away), bits(&plain), "{name}");
-        let bytes =
-            |steps: &[StepSummary]| -> u64 { steps[3].timings.values().map(|timings| timings.memory.offloaded).sum() };
+        let bytes = |steps: &[StepSummary]| -> u64 {
+            steps[3].timings.iter().map(|(_, timings)| timings.memory.offloaded).sum()
+        };
         assert!(bytes(&away) > 0 && bytes(&plain) == 0, "{name}");
         let at = |to: &str, step: u64| fixture.path().join(format!("{name}-{to}/step-{step:08}"));
         assert_eq!(hashes(&at("away", 4)), hashes(&at("plain", 4)), "{name}");
