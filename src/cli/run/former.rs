@@ -14,6 +14,7 @@
 use crate::cli::UsageError;
 use anyhow::{Context, Result};
 use loongforge_core::engine::fault;
+use loongforge_core::files::steps_of;
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
@@ -57,7 +58,7 @@ fn is_of_run(name: &str) -> bool {
     };
     let is_draft = name.starts_with(".step-") && name.ends_with(".tmp");
     let is_report = numbered("config-", ".yaml") || numbered("nonfinite-step-", ".json");
-    NAMES.contains(&name) || is_report || is_draft || numbered("step-", "")
+    NAMES.contains(&name) || is_report || is_draft || steps_of(name).is_some()
 }
 
 /// A run that is moved aside; put back when this is dropped.
