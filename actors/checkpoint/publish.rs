@@ -8,7 +8,7 @@ use super::adapters;
 use super::disk::{Disk, RealDisk};
 use super::pipeline::extras;
 use loongforge_core::checkpoint::{
-    CheckpointError, FORMAT_VERSION, FileEntry, MANIFEST, Manifest, carried, entries, published, sha256,
+    CheckpointError, FileEntry, MANIFEST, Manifest, carried, entries, published, sha256,
 };
 use loongforge_core::data::policy::is_processor_file;
 use loongforge_core::data::{Fingerprint, TEXT_TOKENIZER, is_diffusion};
@@ -96,13 +96,10 @@ pub(super) fn publish_on(
     let num_steps = draft.step.0 + 1;
     let files = complete(disk, draft, with)?;
     let manifest = Manifest {
-        format_version: FORMAT_VERSION,
-        manifest_sha256: String::new(),
-        num_steps,
         scheduler: draft.state.clone(),
         precision: with.precision.clone(),
         config: with.config.clone(),
-        files,
+        ..Manifest::of_files(num_steps, files)
     };
     let sync = |path: &Path| disk.sync(path).map_err(CheckpointError::write(path));
     let path = draft.dir.join(MANIFEST);

@@ -3,9 +3,10 @@
 //! A checkpoint that waits has hard links of its own, so that the run may remove the folder meanwhile.
 
 use loongforge_core::checkpoint::{MANIFEST, Manifest, StoredCheckpoints, StoredError, entries, published};
+use loongforge_core::files::steps_of;
 use std::collections::{BTreeSet, VecDeque};
-use std::fs;
-use std::io;
+use std::fs::{self, File};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -13,6 +14,8 @@ use std::time::Duration;
 
 /// Begins the name of a folder of links beside the checkpoints.
 const STAGED: &str = ".upload-";
+/// Lies beside the checkpoints while the store may have those of a former run, which this one replaces: the store's URL.
+const FORMER: &str = ".former-in-store";
 /// Checkpoints that may wait; of more the oldest is left out.
 const MAX_WAITING: usize = 4;
 /// Attempts for a checkpoint, and the longest pause between two. Each request is tried several times by itself.
@@ -28,7 +31,7 @@ pub struct UploadSpec {
     /// The folder of the run's checkpoints.
     pub dir: PathBuf,
     /// True if the store's checkpoints are another run's: [`Uploader::forget_former`] removes them. Else the thread first
-    /// copies the published checkpoints that the store lacks.
+    /// copies the published checkpoints that the store lacks, and removes what an earlier start of this run was to remove.
     pub begins_anew: bool,
     /// The first pause after an attempt that failed; each further one is twice as long.
     pub back_off: Duration,
@@ -85,24 +88,24 @@ impl Uploads {
     /// The folder of checkpoints cannot be read, or the system gives no thread.
     pub fn start(spec: UploadSpec, say: Say) -> io::Result<Self> {
         let listed = |error: loongforge_core::checkpoint::CheckpointError| io::Error::other(error.to_string());
-        // Those of a run that was killed.
-        for (_, path) in entries(&spec.dir).map_err(listed)?.into_iter().filter(|(name, _)| name.starts_with(STAGED)) {
-            fs::remove_dir_all(path)?;
-        }
+        remove_staged(&spec.dir)?;
         let earlier = if spec.begins_anew { Vec::new() } else { published(&spec.dir).map_err(listed)? };
         let state = State {
             waiting: VecDeque::new(),
             is_over: false,
             is_given_up: false,
-            forgets: false,
-            own: BTreeSet::new(),
+            forgets: !spec.begins_anew && has_former(&spec.dir, &spec.url),
+            // What is published here is no former run's.
+            own: earlier.iter().map(|(num_steps, _)| *num_steps).collect(),
             uploaded: Uploaded::default(),
         };
         let stored = StoredCheckpoints::new(&spec.url);
         let shared = Arc::new(Shared { spec, stored, say, state: Mutex::new(state), changed: Condvar::new() });
         let uploader = Uploader(shared.clone());
-        let newest_first = earlier.into_iter().rev().take(MAX_WAITING).collect::<Vec<_>>();
-        newest_first.into_iter().rev().for_each(|(_, path)| uploader.add(&path));
+        let best = earlier.last().and_then(|(_, path)| best_of(&Manifest::read(path).ok()?));
+        let first = earlier.len().saturating_sub(MAX_WAITING);
+        let wanted = earlier.into_iter().enumerate().filter(|(at, (steps, _))| *at >= first || Some(*steps) == best);
+        wanted.for_each(|(_, (_, path))| uploader.add(&path));
         let thread = std::thread::Builder::new().name("upload".into()).spawn(move || shared.run())?;
         Ok(Self { uploader, thread })
     }
@@ -135,10 +138,27 @@ impl Uploads {
 }
 
 impl Uploader {
-    /// Removes what the store has of a former run, where this one begins anew. The caller does not wait.
-    pub fn forget_former(&self) {
-        self.0.lock().forgets = self.0.spec.begins_anew;
-        self.0.changed.notify_all();
+    /// Removes what the store has of a former run, where this one begins anew. The caller does not wait; should the program end
+    /// before, the next start with this folder goes on with it.
+    ///
+    /// # Errors
+    /// It cannot be noted in the folder of checkpoints.
+    pub fn forget_former(&self) -> io::Result<()> {
+        let spec = &self.0.spec;
+        if spec.begins_anew {
+            fs::create_dir_all(&spec.dir)?;
+            let mut note = File::create(spec.dir.join(FORMER))?;
+            note.write_all(spec.url.as_bytes())?;
+            note.sync_all()?;
+            self.0.lock().forgets = true;
+            self.0.changed.notify_all();
+        }
+        Ok(())
+    }
+
+    /// Checkpoints so far that the store lacks.
+    pub fn num_failed(&self) -> u64 {
+        self.0.lock().uploaded.num_failed
     }
 
     /// Ends the wait of [`Uploads::finish`]: the attempt that is under way is the last one.
@@ -162,12 +182,19 @@ impl Uploader {
         let left_out = {
             let mut state = shared.lock();
             state.waiting.push_back(staged);
-            // The first one is under way.
-            if state.waiting.len() > MAX_WAITING + 1 { state.waiting.remove(1) } else { None }
+            let best = Manifest::read(checkpoint).ok().and_then(|manifest| best_of(&manifest));
+            // The first one is under way, and the best one is what the run is for.
+            let is_best = |path: &PathBuf| best.is_some() && steps_of(&name_of(path)) == best;
+            let oldest = state.waiting.iter().skip(1).position(|path| !is_best(path));
+            if state.waiting.len() > MAX_WAITING + 1 {
+                oldest.and_then(|at| state.waiting.remove(at + 1))
+            } else {
+                None
+            }
         };
         if let Some(path) = left_out {
             let _ = fs::remove_dir_all(&path);
-            shared.failed(&steps_of(&path), "checkpoints are written faster than they are copied, and newer ones wait");
+            shared.failed(&name_of(&path), "checkpoints are written faster than they are copied, and newer ones wait");
         }
         shared.changed.notify_all();
     }
@@ -187,10 +214,10 @@ impl Shared {
             if std::mem::take(&mut state.forgets) {
                 let own = state.own.clone();
                 drop(state);
-                let removed = self.stored.remove_others(&own);
-                removed.unwrap_or_else(|error| {
-                    (self.say)(&format!("warning: the former run's checkpoints stay: {error}"))
-                });
+                match self.stored.remove_others(&own) {
+                    Ok(()) => drop(fs::remove_file(self.spec.dir.join(FORMER))),
+                    Err(error) => (self.say)(&format!("warning: the former run's checkpoints stay: {error}")),
+                }
                 continue;
             }
             // It stays in the queue until it is done.
@@ -204,7 +231,7 @@ impl Shared {
 
     /// Copies one checkpoint, in several attempts.
     fn copy(&self, path: &Path) {
-        let (name, mut sent, mut pause) = (steps_of(path), BTreeSet::new(), self.spec.back_off);
+        let (name, mut sent, mut pause) = (name_of(path), BTreeSet::new(), self.spec.back_off);
         for attempt in 1..=MAX_TRIES {
             if self.lock().is_given_up {
                 return self.failed(&name, "the run was told to stop while it waited");
@@ -242,8 +269,11 @@ impl Shared {
             state.own.clone()
         };
         (self.say)(&format!("copied to {}", self.stored.url(num_steps)));
-        let best = manifest.scheduler.evaluated.best.map(|best| best.step.0);
-        let former = if self.spec.begins_anew { self.stored.remove_others(&own) } else { Ok(()) };
+        let best = best_of(&manifest);
+        let former = match has_former(&self.spec.dir, &self.spec.url) {
+            true => self.stored.remove_others(&own).map(|()| drop(fs::remove_file(self.spec.dir.join(FORMER)))),
+            false => Ok(()),
+        };
         let pruned = former.and_then(|()| self.stored.prune(num_steps, best, self.spec.keep_last.max(1)));
         pruned.unwrap_or_else(|error| (self.say)(&format!("warning: old checkpoints could not be removed: {error}")));
         Ok(())
@@ -262,8 +292,27 @@ impl Shared {
     }
 }
 
+/// Removes the links that a run which was killed has left beside its checkpoints.
+///
+/// # Errors
+/// The folder cannot be read, or a link cannot be removed.
+pub fn remove_staged(dir: &Path) -> io::Result<()> {
+    let found = entries(dir).map_err(|error| io::Error::other(error.to_string()))?;
+    found.into_iter().filter(|(name, _)| name.starts_with(STAGED)).try_for_each(|(_, path)| fs::remove_dir_all(path))
+}
+
+/// Returns whether the store at `url` may have checkpoints of a run that the one of this folder replaces.
+pub fn has_former(dir: &Path, url: &str) -> bool {
+    fs::read_to_string(dir.join(FORMER)).is_ok_and(|noted| noted == url)
+}
+
+/// Steps of the best checkpoint as of another one.
+fn best_of(manifest: &Manifest) -> Option<u64> {
+    manifest.scheduler.evaluated.best.map(|best| best.step.0)
+}
+
 /// The checkpoint's name, of which a folder has links.
-fn steps_of(staged: &Path) -> String {
+fn name_of(staged: &Path) -> String {
     let name = staged.file_stem().unwrap_or_default().to_string_lossy();
     name.trim_start_matches(STAGED).to_owned()
 }

@@ -1,27 +1,26 @@
 //! Copies into a store in memory, `memory:///`, which all tests of this program share.
 
 use super::*;
-use loongforge_core::checkpoint::{FORMAT_VERSION, FileEntry, sha256};
-use loongforge_core::schedule::SchedulerState;
+use loongforge_core::checkpoint::{FileEntry, sha256};
+use loongforge_core::message::StepId;
+use loongforge_core::schedule::Best;
 use std::collections::BTreeMap;
 
 const WEIGHTS: &str = "model.safetensors";
 
 fn publish(dir: &Path, num_steps: u64) -> PathBuf {
+    publish_with_best(dir, num_steps, None)
+}
+
+/// A checkpoint that says which one is the best so far.
+fn publish_with_best(dir: &Path, num_steps: u64, best: Option<u64>) -> PathBuf {
     let to = dir.join(format!("step-{num_steps:08}"));
     fs::create_dir_all(&to).unwrap();
     let text = format!("weights of {num_steps}");
     fs::write(to.join(WEIGHTS), &text).unwrap();
     let entry = FileEntry { bytes: text.len() as u64, sha256: sha256(&to.join(WEIGHTS)).unwrap() };
-    let manifest = Manifest {
-        format_version: FORMAT_VERSION,
-        manifest_sha256: String::new(),
-        num_steps,
-        scheduler: SchedulerState::default(),
-        precision: "float32".into(),
-        config: serde_json::json!({}),
-        files: BTreeMap::from([(WEIGHTS.to_owned(), entry)]),
-    };
+    let mut manifest = Manifest::of_files(num_steps, BTreeMap::from([(WEIGHTS.to_owned(), entry)]));
+    manifest.scheduler.evaluated.best = best.map(|step| Best { step: StepId(step), loss: 1.0 });
     fs::write(to.join(MANIFEST), manifest.to_text()).unwrap();
     to
 }
@@ -70,9 +69,61 @@ fn a_former_run_goes_when_it_is_forgotten() {
     start(former.path(), url, false, |_| {}).finish();
     assert_eq!((start(dir.path(), url, true, |_| {}).finish(), steps(url)), (Uploaded::default(), vec![8]));
     let uploads = start(dir.path(), url, true, |_| {});
-    uploads.uploader().forget_former();
+    uploads.uploader().forget_former().unwrap();
     uploads.uploader().add(&publish(dir.path(), 2));
     assert_eq!((uploads.finish().num_sent, steps(url)), (1, vec![2]));
+    assert!(!has_former(dir.path(), url));
+}
+
+#[test]
+fn a_former_run_goes_also_where_the_one_that_replaces_it_was_killed() {
+    let (former, dir, url) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), "memory:///killed");
+    [2, 8].into_iter().for_each(|num_steps| drop(publish(former.path(), num_steps)));
+    start(former.path(), url, false, |_| {}).finish();
+    // As `forget_former` leaves it where nothing comes after.
+    fs::write(dir.path().join(FORMER), url).unwrap();
+    publish(dir.path(), 2);
+    publish(dir.path(), 4);
+    assert!(has_former(dir.path(), url) && !has_former(dir.path(), "memory:///other"));
+    assert_eq!((start(dir.path(), url, false, |_| {}).finish().num_sent, steps(url)), (1, vec![2, 4]));
+    assert!(!has_former(dir.path(), url));
+    // A note of another store says nothing of this one.
+    fs::write(dir.path().join(FORMER), "memory:///other").unwrap();
+    fs::remove_dir_all(dir.path().join("step-00000002")).unwrap();
+    assert_eq!((start(dir.path(), url, false, |_| {}).finish().num_sent, steps(url)), (0, vec![2, 4]));
+}
+
+#[test]
+fn the_best_checkpoint_is_not_left_out() {
+    let (dir, url) = (tempfile::tempdir().unwrap(), "memory:///best");
+    let (said, hear) = flume::bounded(64);
+    let (go, wait) = flume::bounded::<()>(0);
+    // The first one is under way until the others wait.
+    let uploads = start(dir.path(), url, true, move |line| {
+        let _ = said.send(line.to_owned());
+        if line.contains("step-00000002") && line.starts_with("copied") {
+            let _ = wait.recv();
+        }
+    });
+    uploads.uploader().add(&publish(dir.path(), 2));
+    assert!(hear.recv().unwrap().contains("step-00000002"));
+    for num_steps in 4..=8 {
+        uploads.uploader().add(&publish_with_best(dir.path(), num_steps, Some(4)));
+    }
+    assert_eq!(uploads.uploader().num_failed(), 1);
+    drop(go);
+    let uploaded = uploads.finish();
+    assert_eq!((uploaded.num_sent, uploaded.num_failed), (5, 1));
+    let left_out = hear.drain().find(|line| line.contains("newer ones wait")).unwrap();
+    assert!(left_out.contains("step-00000005"), "{left_out}");
+    assert_eq!(steps(url), [4, 7, 8], "the best, and the two newest");
+}
+
+#[test]
+fn the_best_checkpoint_of_an_earlier_start_is_copied_though_it_is_old() {
+    let (dir, url) = (tempfile::tempdir().unwrap(), "memory:///old-best");
+    (1..=7).for_each(|num_steps| drop(publish_with_best(dir.path(), num_steps, Some(1))));
+    assert_eq!((start(dir.path(), url, false, |_| {}).finish().num_sent, steps(url)), (5, vec![1, 6, 7]));
 }
 
 #[test]

@@ -2,6 +2,9 @@
 
 use super::UsageError;
 use loongforge_actors::RunError;
+use loongforge_core::checkpoint::StoredError;
+use loongforge_core::store::StoreError;
+use std::error::Error;
 
 /// Bad configuration or usage: never retry.
 pub const USAGE: u8 = 2;
@@ -11,7 +14,7 @@ pub const PREEMPTED: u8 = 3;
 pub const LOST: u8 = 4;
 /// Numbers are not finite: the last good checkpoint is there, and beginning again comes to the same.
 pub const NUMBERS: u8 = 5;
-/// The run's processes did not come together: try again.
+/// The run's processes did not come together, or an object store did not answer: try again.
 pub const TRANSIENT: u8 = 75;
 /// The run failed; the first cause was printed.
 pub const FAILED: u8 = 1;
@@ -23,6 +26,31 @@ pub fn of(error: &anyhow::Error) -> u8 {
         Some(RunError::Failed(failure)) if failure.is_loss => LOST,
         Some(RunError::Failed(failure)) if failure.is_numeric => NUMBERS,
         Some(RunError::Join(_)) => TRANSIENT,
+        _ if error.chain().any(is_outage) => TRANSIENT,
         _ => FAILED,
+    }
+}
+
+/// Returns whether an object store did not answer.
+fn is_outage(cause: &(dyn Error + 'static)) -> bool {
+    let stored = match cause.downcast_ref::<StoredError>() {
+        Some(StoredError::Store(error)) => Some(error),
+        _ => None,
+    };
+    stored.or(cause.downcast_ref::<StoreError>()).is_some_and(|error| error.is_outage)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::run::uploads::Unfit;
+
+    #[test]
+    fn a_store_that_does_not_answer_may_answer_later() {
+        let error = |is_outage| StoredError::from(StoreError { is_outage, ..StoreError::new("s3://a/b", "no answer") });
+        let resumed = |is_outage| anyhow::anyhow!(error(is_outage)).context("cannot resume");
+        assert_eq!((of(&resumed(true)), of(&resumed(false))), (TRANSIENT, FAILED));
+        assert_eq!(of(&Unfit::from(error(true)).into()), TRANSIENT);
+        assert_eq!(of(&UsageError("a".to_owned()).into()), USAGE);
     }
 }

@@ -30,14 +30,20 @@ pub fn entries(folder: &Path) -> io::Result<Vec<(String, PathBuf)>> {
     listing.map(|entry| entry.map(|it| (it.file_name().to_string_lossy().into_owned(), it.path()))).collect()
 }
 
+/// The number of the name `step-NUMBER` of a checkpoint's folder, here or in a store; `None` of another name.
+pub fn steps_of(name: &str) -> Option<u64> {
+    let digits = name.strip_prefix("step-")?;
+    // `parse` would take a sign.
+    digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().ok())?
+}
+
 /// The folders `step-NUMBER` of a folder of checkpoints, which are whole, by their numbers; none where the folder is not there.
 ///
 /// # Errors
 /// The folder cannot be read.
 pub fn step_folders(folder: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
-    let number = |name: &str| name.strip_prefix("step-")?.parse().ok();
     let mut found: Vec<(u64, PathBuf)> =
-        entries(folder)?.into_iter().filter_map(|(name, path)| Some((number(&name)?, path))).collect();
+        entries(folder)?.into_iter().filter_map(|(name, path)| Some((steps_of(&name)?, path))).collect();
     found.sort();
     Ok(found)
 }

@@ -19,6 +19,7 @@ use loongforge_core::data::{
     DataError, Epochs, EpochsError, InProcess, MediaDecoder, ProcessorOptions, built_in, fingerprint, settle_steps,
     settle_steps_of,
 };
+use loongforge_core::engine::error_chain;
 use loongforge_core::message::{BadSample, PoolName, SampleId, SaveTo, StepId, Tower, TowerSet};
 use loongforge_core::observe::Console;
 use loongforge_core::schedule::{
@@ -316,10 +317,8 @@ impl Composition {
         let (config, console) = (self.config.clone(), Console::stderr());
         let other = |error: &dyn std::fmt::Display| start(std::io::Error::other(error.to_string()));
         // What the store has would be removed.
-        if !self.resumes()
-            && let Some(num_steps) = uploads::newest(&config).map_err(|error| other(&error))?
-        {
-            return Err(other(&format!("it already holds a run of {num_steps} steps")));
+        if !self.resumes() {
+            uploads::expect_none_stored(&config).map_err(|error| other(&error_chain(&error)))?;
         }
         let uploads = uploads::start(&config, !self.resumes(), &console).map_err(start)?;
         let uploader = uploads.as_ref().map(Uploads::uploader);

@@ -1,7 +1,7 @@
 //! Checkpoints of a run in an object store (`checkpoint.upload`).
 
-use loongforge_actors::checkpoint::{UploadSpec, Uploaded, Uploader, Uploads};
-use loongforge_core::checkpoint::{CheckpointError, StoredCheckpoints, StoredError};
+use loongforge_actors::checkpoint::{UploadSpec, Uploaded, Uploader, Uploads, has_former, remove_staged};
+use loongforge_core::checkpoint::{CheckpointError, MANIFEST, StoredCheckpoints, StoredError};
 use loongforge_core::config::RunConfig;
 use loongforge_core::observe::Console;
 use std::fs;
@@ -26,12 +26,33 @@ pub struct NotUploaded {
     dir: PathBuf,
 }
 
+/// Why a store is no place for a run's checkpoints.
+#[derive(Debug, thiserror::Error)]
+pub enum Unfit {
+    #[error("checkpoint.upload cannot be read")]
+    Store(#[from] StoredError),
+    #[error(
+        "checkpoint.upload already holds a run ({newest} in it has {num_steps} steps): resume it with --resume, start over with \
+         --overwrite, or name another folder"
+    )]
+    Held { newest: String, num_steps: u64 },
+    #[error(
+        "checkpoint.upload holds another run ({newest} in it has {num_steps} steps) than {resumed} is of, and old checkpoints in it \
+         would be removed: name another folder, or resume with --resume alone"
+    )]
+    OfAnother { newest: String, num_steps: u64, resumed: String },
+}
+
 /// Starts copying where the config has `checkpoint.upload`. `begins_anew`: what the store has is of a former run.
 ///
 /// # Errors
 /// The folder of checkpoints cannot be read.
 pub fn start(config: &RunConfig, begins_anew: bool, console: &Console) -> io::Result<Option<Uploads>> {
-    let Some(url) = config.checkpoint.upload.clone() else { return Ok(None) };
+    let Some(url) = config.checkpoint.upload.clone() else {
+        // Those of a run that had the key, and was killed.
+        remove_staged(&config.checkpoint.dir)?;
+        return Ok(None);
+    };
     let keep_last = config.checkpoint.upload_keep_last.unwrap_or(config.checkpoint.keep_last);
     let spec = UploadSpec { url, keep_last, dir: config.checkpoint.dir.clone(), begins_anew, back_off: BACK_OFF };
     let console = console.clone();
@@ -83,13 +104,39 @@ fn give_up_at_a_signal(uploader: Uploader) -> oneshot::Sender<()> {
     sender
 }
 
-/// Steps of the newest checkpoint in the store; `None`: there is none, or no `checkpoint.upload`.
+/// Steps of the newest checkpoint in the store; `None`: there is none, no `checkpoint.upload`, or what is there is of a run that this
+/// one replaces.
 ///
 /// # Errors
 /// The store cannot be reached.
 pub fn newest(config: &RunConfig) -> Result<Option<u64>, StoredError> {
-    let stored = config.checkpoint.upload.as_deref().map(StoredCheckpoints::new);
-    Ok(stored.map(|stored| stored.newest()).transpose()?.flatten())
+    let url = config.checkpoint.upload.as_deref().filter(|url| !has_former(&config.checkpoint.dir, url));
+    Ok(url.map(|url| StoredCheckpoints::new(url).newest()).transpose()?.flatten())
+}
+
+/// Refuses a store that has checkpoints.
+///
+/// # Errors
+/// It has some, or cannot be reached.
+pub fn expect_none_stored(config: &RunConfig) -> Result<(), Unfit> {
+    let (Some(num_steps), Some(url)) = (newest(config)?, &config.checkpoint.upload) else { return Ok(()) };
+    Err(Unfit::Held { newest: StoredCheckpoints::new(url).url(num_steps), num_steps })
+}
+
+/// Refuses a store of another run than that of `checkpoint`, from elsewhere than the run's folder: the store has to have nothing, or
+/// this checkpoint.
+///
+/// # Errors
+/// It has others, or cannot be reached.
+pub fn expect_stored(config: &RunConfig, checkpoint: &Path, num_steps: u64) -> Result<(), Unfit> {
+    let (Some(newest), Some(url)) = (newest(config)?, &config.checkpoint.upload) else { return Ok(()) };
+    let stored = StoredCheckpoints::new(url);
+    let there = stored.manifest(num_steps).map_err(StoredError::from)?;
+    if there.is_some() && there == fs::read(checkpoint.join(MANIFEST)).ok() {
+        return Ok(());
+    }
+    let resumed = checkpoint.display().to_string();
+    Err(Unfit::OfAnother { newest: stored.url(newest), num_steps: newest, resumed })
 }
 
 /// Fetches the checkpoint of so many steps of `url` into the folder of checkpoints `dir`, verified; returns its folder there, which must
@@ -114,4 +161,57 @@ pub fn fetch(url: &str, num_steps: u64, dir: &Path) -> Result<PathBuf, StoredErr
     let sync = |path: &Path| fs::File::open(path).and_then(|folder| folder.sync_all());
     sync(&part).and_then(|()| fs::rename(&part, &to)).and_then(|()| sync(dir)).map_err(CheckpointError::write(&to))?;
     Ok(to)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use loongforge_core::checkpoint::Manifest;
+    use loongforge_core::config::load_text;
+    use std::collections::{BTreeMap, BTreeSet};
+
+    const YAML: &str = include_str!("../../configs/sft_text.yaml");
+
+    /// A checkpoint without files.
+    fn checkpoint(dir: &Path, num_steps: u64, precision: &str) -> PathBuf {
+        let dir = dir.join(format!("{precision}-{num_steps}"));
+        fs::create_dir_all(&dir).unwrap();
+        let manifest = Manifest { precision: precision.to_owned(), ..Manifest::of_files(num_steps, BTreeMap::new()) };
+        fs::write(dir.join(MANIFEST), manifest.to_text()).unwrap();
+        dir
+    }
+
+    #[test]
+    fn a_store_of_another_run_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut config = load_text(YAML).unwrap_or_else(|report| panic!("{report}")).config;
+        config.checkpoint.dir = dir.path().to_owned();
+        let [own, other] = ["float32", "bf16"].map(|precision| checkpoint(dir.path(), 4, precision));
+        expect_stored(&config, &own, 4).unwrap();
+        config.checkpoint.upload = Some("memory:///fits".to_owned());
+        expect_none_stored(&config).unwrap();
+        expect_stored(&config, &other, 4).unwrap();
+        StoredCheckpoints::new("memory:///fits").send(&own, &mut BTreeSet::new()).unwrap();
+        assert!(matches!(expect_none_stored(&config), Err(Unfit::Held { num_steps: 4, .. })));
+        expect_stored(&config, &own, 4).unwrap();
+        let later = checkpoint(dir.path(), 6, "float32");
+        for (checkpoint, steps) in [(&other, 4), (&later, 6)] {
+            let error = expect_stored(&config, checkpoint, steps).unwrap_err().to_string();
+            assert!(error.contains("memory:///fits/step-00000004") && error.contains("another run"), "{error}");
+        }
+        // What is there is to be removed anyway.
+        fs::write(dir.path().join(".former-in-store"), "memory:///fits").unwrap();
+        expect_none_stored(&config).unwrap();
+        assert_eq!(newest(&config).unwrap(), None);
+    }
+
+    #[test]
+    fn links_of_a_run_that_was_killed_go_also_without_the_key() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut config = load_text(YAML).unwrap_or_else(|report| panic!("{report}")).config;
+        config.checkpoint.dir = dir.path().to_owned();
+        fs::create_dir_all(dir.path().join(".upload-step-00000004.0/vae")).unwrap();
+        assert!(start(&config, false, &Console::stderr()).unwrap().is_none());
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
 }

@@ -6,6 +6,7 @@ use loongforge::core::checkpoint::{Manifest, sha256};
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader};
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
@@ -24,6 +25,17 @@ fn with_credentials(command: &mut Command) -> &mut Command {
         .env("AWS_ACCESS_KEY_ID", "the-key-of-a-test")
         .env("AWS_SECRET_ACCESS_KEY", SECRET)
         .env("AWS_REGION", "us-east-1")
+}
+
+/// Runs the program with a store at `url`, whose requests may take so long.
+fn program(url: &str, timeout: &str, fixture: &Fixture, args: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_loongforge"));
+    command.current_dir(fixture.path()).env("OMP_NUM_THREADS", "1").env("CUDA_VISIBLE_DEVICES", "");
+    command.env("AWS_ENDPOINT_URL", url).env("XDG_CACHE_HOME", fixture.path().join("cache")).args(args);
+    let output = with_credentials(&mut command).env("AWS_TIMEOUT", timeout).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!said.contains(SECRET), "{said}");
+    output
 }
 
 impl Store {
@@ -64,13 +76,7 @@ impl Store {
     }
 
     fn program(&self, fixture: &Fixture, args: &[&str]) -> Output {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_loongforge"));
-        command.current_dir(fixture.path()).env("OMP_NUM_THREADS", "1").env("CUDA_VISIBLE_DEVICES", "");
-        command.env("AWS_ENDPOINT_URL", &self.url).env("XDG_CACHE_HOME", fixture.path().join("cache")).args(args);
-        let output = with_credentials(&mut command).output().unwrap();
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(!said.contains(SECRET), "{said}");
-        output
+        program(&self.url, "30s", fixture, args)
     }
 
     fn expect(&self, fixture: &Fixture, code: i32, args: &[&str]) -> String {
@@ -92,6 +98,22 @@ fn weights(checkpoint: &Path) -> Vec<String> {
     let manifest = Manifest::read(checkpoint).unwrap();
     let names = manifest.files.keys().filter(|name| name.ends_with(".safetensors"));
     names.map(|name| sha256(&checkpoint.join(name)).unwrap()).collect()
+}
+
+/// A store that takes connections and never answers.
+#[test]
+fn a_silent_store_ends_a_resume_and_says_so() {
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", silent.local_addr().unwrap());
+    std::thread::spawn(move || {
+        let held: Vec<_> = silent.incoming().take(64).collect();
+        drop(held);
+    });
+    let fixture = Fixture::new(Pictures::None);
+    let output = program(&url, "100ms", &fixture, &["run", "run.yaml", "--resume", "checkpoint.upload=s3://shelf/run"]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(75), "{said}");
+    assert!(said.contains("checkpoint.upload cannot be read") && said.contains("s3://shelf/run"), "{said}");
 }
 
 #[test]

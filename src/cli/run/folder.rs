@@ -6,12 +6,13 @@ use crate::cli::UsageError;
 use crate::model::folder::ModelFolder;
 use crate::run::compose::{Composition, Resume, precision_name};
 use crate::run::snapshots::Snapshots;
-use crate::run::uploads;
+use crate::run::uploads::{self, Unfit};
 use anyhow::{Context, anyhow, bail};
 use loongforge_actors::checkpoint::{DATA, clean};
 use loongforge_core::checkpoint::{Manifest, StoredCheckpoints, latest};
 use loongforge_core::config::{Device, OnChange, Products, RunConfig};
 use loongforge_core::data::{Fingerprint, fingerprint as data_fingerprint};
+use loongforge_core::files::steps_of;
 use loongforge_core::message::StepId;
 use loongforge_core::observe::Console;
 use loongforge_core::store::{check_store_url, is_store_url};
@@ -78,6 +79,9 @@ pub fn find_resume(
         return Err(UsageError(format!("--resume={}: there is no such folder", checkpoint.display())).into());
     }
     let manifest = Manifest::read(&checkpoint)?;
+    if wanted != "auto" && expect.stored && (is_store_url(wanted) || !is_own(&checkpoint, config)) {
+        uploads::expect_stored(config, &checkpoint, manifest.num_steps).map_err(of_store)?;
+    }
     let verify = |is_wanted: fn(&str) -> bool| match expect.trust {
         true => Ok(()),
         false => manifest.verify_some(&checkpoint, is_wanted).context(
@@ -149,8 +153,7 @@ fn fetch_newer(config: &RunConfig, here: Option<&Path>, console: &Console) -> an
 fn fetch_named(url: &str, dir: &Path, console: &Console) -> anyhow::Result<PathBuf> {
     check_store_url(url).map_err(|reason| UsageError(format!("--resume={url} {reason}")))?;
     let url = url.trim_end_matches('/');
-    let named =
-        url.rsplit_once('/').and_then(|(folder, name)| Some((folder, name.strip_prefix("step-")?.parse().ok()?)));
+    let named = url.rsplit_once('/').and_then(|(folder, name)| Some((folder, steps_of(name)?)));
     let (folder, num_steps) = match named {
         Some(named) => named,
         None => match StoredCheckpoints::new(url).newest()? {
@@ -169,13 +172,22 @@ fn fetch_named(url: &str, dir: &Path, console: &Console) -> anyhow::Result<PathB
 
 /// Refuses a store that has checkpoints.
 pub fn expect_none_stored(config: &RunConfig) -> anyhow::Result<()> {
-    let (Some(num_steps), Some(url)) = (uploads::newest(config)?, &config.checkpoint.upload) else { return Ok(()) };
-    let what = format!(
-        "checkpoint.upload already holds a run ({} in it has {num_steps} steps): resume it with --resume, start over with \
-         --overwrite, or name another folder",
-        StoredCheckpoints::new(url).url(num_steps)
-    );
-    Err(UsageError(what).into())
+    uploads::expect_none_stored(config).map_err(of_store)
+}
+
+/// What is wrong with the store is a mistake of whoever named it, unless it does not answer.
+fn of_store(error: Unfit) -> anyhow::Error {
+    match error {
+        Unfit::Store(_) => error.into(),
+        _ => UsageError(error.to_string()).into(),
+    }
+}
+
+/// Returns whether `checkpoint` lies in the run's folder of checkpoints.
+fn is_own(checkpoint: &Path, config: &RunConfig) -> bool {
+    let real = |path: Option<&Path>| path.and_then(|path| path.canonicalize().ok());
+    let folder = real(Some(&config.checkpoint.dir));
+    folder.is_some() && real(checkpoint.parent()) == folder
 }
 
 /// Other products than the checkpoint's make other bits.

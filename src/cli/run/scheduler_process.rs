@@ -213,7 +213,7 @@ impl SchedulerProcess<'_> {
         let uploader = uploads.as_ref().map(Uploads::uploader);
         let forgetting = uploader.clone();
         let first_step: FirstStep = Box::new(move || {
-            forgetting.iter().for_each(Uploader::forget_former);
+            forgetting.iter().try_for_each(Uploader::forget_former)?;
             first_step()
         });
         let report = report.on_first_step(first_step).uploading(uploader);

@@ -46,6 +46,19 @@ pub struct FileEntry {
 }
 
 impl Manifest {
+    /// The manifest of a checkpoint of so many steps with these files, of a float32 run about which nothing else is known.
+    pub fn of_files(num_steps: u64, files: BTreeMap<String, FileEntry>) -> Self {
+        Self {
+            format_version: FORMAT_VERSION,
+            manifest_sha256: String::new(),
+            num_steps,
+            scheduler: SchedulerState::default(),
+            precision: "float32".to_owned(),
+            config: serde_json::json!({}),
+            files,
+        }
+    }
+
     /// Reads the manifest of the checkpoint `dir` and checks that it is what was written, and that every file is there with
     /// its length.
     ///

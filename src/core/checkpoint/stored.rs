@@ -47,8 +47,7 @@ impl StoredCheckpoints {
     /// The bucket is not there, or cannot be listed.
     pub fn steps(&self) -> Result<Vec<u64>, StoreError> {
         let folders = store::list_folders(&self.url)?;
-        let number = |name: &String| name.strip_prefix("step-")?.parse().ok();
-        let mut steps: Vec<u64> = folders.iter().filter_map(number).collect();
+        let mut steps: Vec<u64> = folders.iter().filter_map(|name| files::steps_of(name)).collect();
         steps.sort_unstable();
         Ok(steps)
     }

@@ -1,8 +1,7 @@
 //! Checkpoints in a store in memory.
 
 use super::*;
-use crate::checkpoint::{FORMAT_VERSION, FileEntry, sha256};
-use crate::schedule::SchedulerState;
+use crate::checkpoint::{FileEntry, sha256};
 use crate::store::{delete, put, register};
 use object_store::memory::InMemory;
 use std::collections::BTreeMap;
@@ -17,16 +16,7 @@ fn checkpoint(dir: &Path, num_steps: u64) {
         fs::write(&path, &text).unwrap();
         files.insert(name.to_owned(), FileEntry { bytes: text.len() as u64, sha256: sha256(&path).unwrap() });
     }
-    let manifest = Manifest {
-        format_version: FORMAT_VERSION,
-        manifest_sha256: String::new(),
-        num_steps,
-        scheduler: SchedulerState::default(),
-        precision: "float32".into(),
-        config: serde_json::json!({}),
-        files,
-    };
-    fs::write(dir.join(MANIFEST), manifest.to_text()).unwrap();
+    fs::write(dir.join(MANIFEST), Manifest::of_files(num_steps, files).to_text()).unwrap();
 }
 
 fn bucket(name: &str) -> StoredCheckpoints {

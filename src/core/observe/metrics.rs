@@ -164,6 +164,13 @@ pub struct StepMetrics {
     /// Samples so far that were skipped because they are longer than a pack.
     #[serde(default)]
     pub too_long: u64,
+    /// Checkpoints so far that are not in the store of `checkpoint.upload`, since their copies failed.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub uncopied_checkpoints: u64,
+}
+
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 impl StepMetrics {
@@ -180,6 +187,7 @@ impl StepMetrics {
             ("data/cached_images", self.cached_images as f64),
             ("data/bad_samples", self.bad_samples as f64),
             ("data/too_long", self.too_long as f64),
+            ("checkpoint/uncopied", self.uncopied_checkpoints as f64),
             ("speed/tokens_per_s", self.tokens_per_s),
             ("speed/images_per_s", self.images_per_s),
             ("speed/step_ms", self.step_ms),

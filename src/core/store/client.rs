@@ -83,11 +83,25 @@ pub(crate) fn failed(url: &str, error: &object_store::Error) -> StoreError {
         "gs" | "gcs" => {
             "GOOGLE_SERVICE_ACCOUNT, GOOGLE_APPLICATION_CREDENTIALS; GOOGLE_SKIP_SIGNATURE=true for public buckets"
         }
-        "http" | "https" => return StoreError::new(url, hide(&error.to_string(), variables())),
+        "http" | "https" => {
+            return StoreError {
+                is_outage: is_outage(error),
+                ..StoreError::new(url, hide(&error.to_string(), variables()))
+            };
+        }
         _ => "AZURE_STORAGE_ACCOUNT_NAME, AZURE_STORAGE_ACCOUNT_KEY, AZURE_STORAGE_SAS_KEY",
     };
     let reason = hide(&error.to_string(), variables());
-    StoreError::new(url, format!("{reason} (credentials come from {credentials})"))
+    let what = format!("{reason} (credentials come from {credentials})");
+    StoreError { is_outage: is_outage(error), ..StoreError::new(url, what) }
+}
+
+/// What is no answer to the request itself; a bucket that is not there is one, which has no kind of its own.
+fn is_outage(error: &object_store::Error) -> bool {
+    let text = error.to_string();
+    let is_refusal =
+        ["NoSuchBucket", "status code: 4", "Client error with status"].iter().any(|part| text.contains(part));
+    matches!(error, object_store::Error::Generic { .. }) && !is_refusal
 }
 
 /// Answers of a store may repeat what they were asked with.

@@ -37,11 +37,13 @@ pub struct StoreError {
     pub url: String,
     /// What the store or the network answered, without values of credentials.
     pub reason: String,
+    /// True if the store did not answer, or answered that it cannot now: the same may go well later.
+    pub is_outage: bool,
 }
 
 impl StoreError {
     pub fn new(url: &str, reason: impl ToString) -> Self {
-        Self { url: url.to_owned(), reason: reason.to_string() }
+        Self { url: url.to_owned(), reason: reason.to_string(), is_outage: false }
     }
 }
 

@@ -1,6 +1,6 @@
 //! Objects of a store in memory.
 
-use super::client::hide;
+use super::client::{failed, hide};
 use super::*;
 use object_store::memory::InMemory;
 use std::sync::Arc;
@@ -39,4 +39,16 @@ fn secrets_are_not_told() {
         [("AWS_SECRET_ACCESS_KEY", "abcdefgh"), ("AWS_REGION", "us-east-1"), ("AZURE_STORAGE_SAS_TOKEN", "x")];
     let variables = variables.map(|(name, value)| (name.to_owned(), value.to_owned()));
     assert_eq!(hide("us-east-1: abcdefgh is no key x", variables.into_iter()), "us-east-1: … is no key x");
+}
+
+#[test]
+fn an_outage_is_told_from_a_refusal() {
+    let generic = |text: &str| object_store::Error::Generic { store: "S3", source: text.into() };
+    let refusals = ["Server returned non-2xx status code: 403 Forbidden", "NoSuchBucket"].map(generic);
+    let missing = object_store::Error::NotFound { path: "a".into(), source: "gone".into() };
+    for error in refusals.iter().chain([&missing]) {
+        assert!(!failed("s3://bucket/a", error).is_outage, "{error}");
+    }
+    assert!(failed("s3://bucket/a", &generic("operation timed out")).is_outage);
+    assert!(failed("https://host/a", &generic("Server returned non-2xx status code: 503")).is_outage);
 }

@@ -1,6 +1,7 @@
 //! The metrics of a step, from what its engines reported.
 
 use super::Report;
+use loongforge_actors::checkpoint::Uploader;
 use loongforge_core::message::{MemoryReport, PoolName, Role, Timings};
 use loongforge_core::observe::{ExpertMetrics, PairMetrics, PoolMetrics, StepMetrics};
 use loongforge_core::schedule::{ExpertStep, FittedCosts, StepSummary};
@@ -60,6 +61,7 @@ impl Report {
             bad_samples: self.bad.len(),
             eval_loss: std::mem::take(&mut self.eval_loss),
             too_long: self.too_long.len(),
+            uncopied_checkpoints: self.uploader.as_ref().map_or(0, Uploader::num_failed),
         }
     }
 }

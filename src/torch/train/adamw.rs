@@ -154,11 +154,11 @@ impl AdamW {
         let mut across = Vec::new();
         let mut change = |change: Change| {
             let is_across = self.transfers.is_some() && change.at < self.places.elements_away;
-            if !is_across {
-                return self.change(&change, on_cpu);
+            if is_across {
+                across.push(change);
+                return Ok(());
             }
-            across.push(change);
-            Ok(())
+            self.change(&change, on_cpu)
         };
         if self.config.method == Method::AdamW {
             for OwnedPart { at, values, decays, rate } in &self.parts {

@@ -39,6 +39,7 @@ pub(super) struct Counts {
     pub images: u64,
     pub bad_samples: u64,
     pub too_long: u64,
+    pub uncopied: u64,
     pub checkpoints: u64,
     /// News that came faster than the board could take them.
     pub lost_news: u64,
@@ -149,6 +150,7 @@ impl Board {
         counts.images += metrics.images;
         counts.bad_samples = metrics.bad_samples;
         counts.too_long = metrics.too_long;
+        counts.uncopied = metrics.uncopied_checkpoints;
         match metrics.skipped {
             true => counts.skipped += 1,
             false => counts.applied += 1,

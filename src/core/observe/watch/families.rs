@@ -80,6 +80,7 @@ impl Board {
             ("bad_samples_total", "Bad samples, which were skipped.", counts.bad_samples),
             ("too_long_samples_total", "Samples longer than a pack, which were skipped.", counts.too_long),
             ("checkpoints_total", "Checkpoints that were published.", counts.checkpoints),
+            ("checkpoints_uncopied_total", "Checkpoints whose copies into the object store failed.", counts.uncopied),
             ("watch_lost_news_total", "Events that were dropped because the watcher was behind.", counts.lost_news),
         ] {
             page.one(name, "counter", help, &[], value as f64);
