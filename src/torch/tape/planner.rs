@@ -13,6 +13,7 @@ use super::execution::Execution;
 use super::memory::{Measured, TapePlan};
 use super::record::{Slot, Tape};
 use super::transfers::Transfers;
+use crate::native::is_dry_run;
 use crate::params::ParamStore;
 
 /// Micro-batches that are measured: the first touches memory for the first time.
@@ -23,6 +24,10 @@ const SIZES: i64 = 16;
 
 /// Seconds that a transfer takes beside its bytes: handing over between threads.
 const LATENCY: f64 = 50e-6;
+
+/// Bytes a second that a dry run assumes a forward makes of what its backward reads: less than a link moves, so that moving is the better
+/// choice, as it is for layers of any size on the links that there are.
+const DRY_RATE: f64 = 4e9;
 
 /// The plans of one pool on one device.
 pub struct MemoryPlanner {
@@ -103,13 +108,22 @@ impl MemoryPlanner {
 impl Profile {
     fn add(&mut self, measured: &[Measured], rows: i64) {
         self.micro_batches += 1;
+        // Nothing is computed in a dry run: its times are of nothing.
+        let timed = |measured: &Measured| match is_dry_run() {
+            true => {
+                let forward = measured.kept as f64 / DRY_RATE;
+                Measured { forward, backward: 2.0 * forward, ..*measured }
+            }
+            false => *measured,
+        };
+        let measured: Vec<Measured> = measured.iter().map(timed).collect();
         if self.operations.is_empty() {
             self.rows = rows.max(1);
-            self.operations = measured.to_vec();
+            self.operations = measured;
             return;
         }
         let scale = self.rows as f64 / rows.max(1) as f64;
-        for (known, new) in self.operations.iter_mut().zip(measured) {
+        for (known, new) in self.operations.iter_mut().zip(&measured) {
             known.kept = known.kept.max(scaled(new.kept, scale));
             known.inputs = known.inputs.max(scaled(new.inputs, scale));
             // The first touches memory for the first time, so the quicker is nearer to what is to come.

@@ -6,10 +6,10 @@
 
 use super::adamw8bit::step_by_operators;
 use super::ema::{EMA, Ema};
-use super::moments::{Moments, StateSlice};
+use super::moments::Moments;
 use super::muon::{nesterov, orthogonal};
-use super::offload::{Places, StateTensor};
 use super::offloaded_step::{Change, MomentsOf, step_on_host};
+use super::placed::{Places, StateSlice, StateTensor};
 use super::rule::{Method, MuonConfig, OptimizerConfig, Rule};
 use crate::native::{AdamWStep, Arg, NativeError, Op, Purpose, allocated_for};
 use crate::params::{OwnedPart, ParamId, ParamSpec, ParamStore};

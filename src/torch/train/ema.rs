@@ -1,6 +1,6 @@
 //! The exponential moving average of what a pool trains (`train.ema`).
 
-use super::offload::{Places, StateTensor};
+use super::placed::{Places, StateTensor};
 use crate::native::NativeError;
 use crate::params::ParamStore;
 use tch::{Kind, Tensor};

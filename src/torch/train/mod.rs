@@ -14,6 +14,7 @@ mod offload;
 mod offloaded_step;
 pub mod parity;
 mod peft;
+mod placed;
 mod reduce;
 mod restore;
 mod rule;
@@ -34,13 +35,13 @@ mod tests;
 pub use adamw::{AdamW, Gather};
 pub use buckets::Buckets;
 pub use hf::{TensorFileError, WeightsError, load_weights, save_weights};
-pub use moments::StateSlice;
 pub use offload::{Offload, Tier};
 pub use peft::{
     AdapterBase, AdapterConfig, AdapterError, AdapterFile, AdapterFolder, AdapterSettings, Adapters, Contents,
     DIFFUSERS_LORA_FILE, Found, LoraForm, adapted, adapter_base, adapter_config, dora_without_place, has_adapter,
     is_within, load_adapter, merge_adapter, modules_to_save, read_adapter_config, save_adapter, write_lora,
 };
+pub use placed::StateSlice;
 pub use restore::load_state;
 pub use rule::{AdamWConfig, Adjust, Method, MuonConfig, OptimizerConfig};
 pub use shares::{gather_piece, gather_whole};

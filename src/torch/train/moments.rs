@@ -1,10 +1,9 @@
 //! What an optimizer keeps of each parameter, and where: one tensor for all parameters of a rule, one parameter behind the other.
 
-use super::offload::{Places, StateTensor};
+use super::placed::{Places, StateSlice, StateTensor};
 use super::rule::{Method, Rule};
 use crate::native::{MOMENT_BLOCK, NativeError, QuantizedMoment};
 use crate::params::{ParamId, ParamStore};
-use std::ops::Range;
 use tch::{Kind, Tensor};
 
 /// The state of what this rank's optimizer changes, without masters and averages.
@@ -31,36 +30,6 @@ struct Bytes {
 struct Place {
     rule: Rule,
     at: i64,
-}
-
-/// A tensor of the state, and where the part of a parameter that this rank has begins in it.
-#[derive(Clone, Copy)]
-pub struct StateSlice<'a> {
-    pub tensor: &'a Tensor,
-    pub at: i64,
-    /// Elements of the parameter for each of the tensor's.
-    pub block: i64,
-}
-
-impl<'a> StateSlice<'a> {
-    /// Of a tensor that has one element for each of the parameter's.
-    pub fn of(tensor: &'a Tensor, at: i64) -> Self {
-        Self { tensor, at, block: 1 }
-    }
-
-    /// The tensor's elements for these of the parameter, counted from its first.
-    pub(super) fn range(&self, part: &Range<i64>) -> Range<i64> {
-        let start = part.start / self.block;
-        start..start + (part.end - part.start + self.block - 1) / self.block
-    }
-
-    /// The shape of the tensor of a whole parameter of this `shape`.
-    pub(super) fn shape(&self, shape: &[i64]) -> Vec<i64> {
-        match self.block {
-            1 => shape.to_vec(),
-            block => vec![(shape.iter().product::<i64>() + block - 1) / block],
-        }
-    }
 }
 
 impl Moments {

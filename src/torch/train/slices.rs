@@ -1,6 +1,6 @@
 //! Describes what ranks share out of a pool, made whole.
 
-use super::moments::StateSlice;
+use super::placed::StateSlice;
 use super::train_state::TrainState;
 use crate::native::NativeError;
 use crate::params::{FlatParam, ParamId, ZeroStage};

@@ -11,8 +11,8 @@ use super::hf::{
     Dtype, Entry, Shards, Target, TensorFileError, WeightsError, save_weights, save_weights_among, write_among,
     writer_of,
 };
-use super::moments::StateSlice;
 use super::peft::{AdapterError, AdapterFile, has_adapter, save_adapter, save_adapter_among};
+use super::placed::StateSlice;
 use super::shares::gather_whole;
 use super::train_state::TrainState;
 use crate::comm::Mesh;

@@ -3,7 +3,7 @@
 
 use super::adamw::AdamW;
 use super::buckets::{self, Buckets};
-use super::moments::StateSlice;
+use super::placed::StateSlice;
 use super::rule::{AdamWConfig, OptimizerConfig};
 use super::shares::gather_whole;
 use crate::comm::{Mesh, ProcessGroup};
