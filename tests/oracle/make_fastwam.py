@@ -12,10 +12,6 @@ frames is given as `latents` `[samples, channels, frames, rows, columns]`, and w
 
 from __future__ import annotations
 
-import argparse
-import copy
-import json
-import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
@@ -23,10 +19,11 @@ from unittest import mock
 import torch
 from lerobot.policies.fastwam.wan.modular import ActionDiT, FastWAM, MoT
 from lerobot.policies.fastwam.wan.video_dit import WanVideoDiT
-from safetensors.torch import save_file, save_model
+from safetensors.torch import save_model
 from torch import Tensor
 
-from make_policies import Policy, change
+from fixture_folder import empty, main, write_json, write_tensors
+from make_policies import Policy
 
 HEADS = dict(num_heads=2, attn_head_dim=12, num_layers=2, text_dim=10, freq_dim=8, eps=1e-6)
 SHIFTS = dict(train_shift=5.0, infer_shift=5.0, num_train_timesteps=1000)
@@ -155,28 +152,12 @@ def write(folder: Path, config: dict, seed: int) -> None:
     randomize(model, seed)
     data = inputs(config, seed)
     found = expected(model, config, data)
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n")
-    (folder / "fixture.json").write_text(json.dumps(dict(samples=SAMPLES, seed=seed), indent=1) + "\n")
+    empty(folder)
+    write_json(folder / "config.json", config)
+    write_json(folder / "fixture.json", dict(samples=SAMPLES, seed=seed))
     save_model(Policy(model), str(folder / "model.safetensors"))
-    save_file({name: tensor.contiguous() for name, tensor in data.items()}, str(folder / "inputs.safetensors"))
-    save_file({name: tensor.contiguous() for name, tensor in found.items()}, str(folder / "expected.safetensors"))
-    print(folder, sum(file.stat().st_size for file in folder.iterdir()) // 1024, "KiB, loss", float(found["loss"]))
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("out", type=Path)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="another value in config.json, by dots")
-    args = parser.parse_args()
-    torch.set_num_threads(1)
-    config = copy.deepcopy(CONFIG)
-    for setting in args.set:
-        change(config, setting)
-    write(args.out / f"fastwam-seed{args.seed}", config, args.seed)
+    write_tensors(folder, data, found)
 
 
 if __name__ == "__main__":
-    main()
+    main(__doc__, "fastwam", CONFIG, write)

@@ -12,15 +12,13 @@ has its scores, and its answer behind the token that begins it, as `generate` re
 
 from __future__ import annotations
 
-import argparse
 import copy
 import json
 import re
-import shutil
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
+from fixture_folder import arguments, changed, empty, write_json, write_tensors
 from transformers import Florence2Config, Florence2ForConditionalGeneration
 
 CONFIG = dict(
@@ -38,15 +36,6 @@ CONFIG = dict(
 SAMPLES = [dict(size=[20, 36], prompt=5, answer=7), dict(size=None, prompt=4, answer=3), dict(size=[36, 20], prompt=1, answer=5),
            dict(size=[24, 24], prompt=8, answer=1)]
 NEW_TOKENS = 9
-
-
-def change(config: dict, setting: str) -> None:
-    """Another value, `KEY=VALUE`, the key by dots."""
-    path, value = setting.split("=", 1)
-    *holders, key = path.split(".")
-    for holder in holders:
-        config = config[holder]
-    config[key] = json.loads(value)
 
 
 def randomize(model: torch.nn.Module, seed: int) -> None:
@@ -108,34 +97,23 @@ def write(folder: Path, config: dict, seed: int) -> None:
     for name, tensor in model.named_parameters():
         if tensor.grad is not None:
             found[f"grad/{name}"] = tensor.grad
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
+    empty(folder)
     model.save_pretrained(folder)
     (folder / "generation_config.json").unlink()
     saved = json.loads((folder / "config.json").read_text())
     # transformers keeps these apart from a model's config; published configs have them.
     saved["text_config"].update(forced)
-    (folder / "config.json").write_text(json.dumps(saved, indent=1) + "\n")
+    write_json(folder / "config.json", saved)
     summary = dict(samples=SAMPLES, new_tokens=NEW_TOKENS, seed=seed)
-    (folder / "fixture.json").write_text(json.dumps(summary, indent=1) + "\n")
-    for name, tensors in [("inputs", tensors), ("expected", found)]:
-        save_file({key: tensor.contiguous() for key, tensor in tensors.items()}, str(folder / f"{name}.safetensors"))
-    print(folder, sum(file.stat().st_size for file in folder.iterdir()) // 1024, "KiB, loss", float(total),
-          [found[f"answer.{number}"].tolist() for number in range(len(samples))])
+    write_json(folder / "fixture.json", summary)
+    write_tensors(folder, tensors, found, [found[f"answer.{number}"].tolist() for number in range(len(samples))])
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("out", type=Path)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="another value in config.json, by dots")
-    args = parser.parse_args()
+    args = arguments(__doc__).parse_args()
     torch.set_num_threads(1)
-    config = copy.deepcopy(CONFIG)
-    for setting in args.set:
-        change(config, setting)
     changes = "".join("-" + re.sub(r"\W+", "_", setting.rsplit(".", 1)[-1]).strip("_") for setting in args.set)
-    write(args.out / f"florence2-seed{args.seed}{changes}", config, args.seed)
+    write(args.out / f"florence2-seed{args.seed}{changes}", changed(CONFIG, args.set), args.seed)
 
 
 if __name__ == "__main__":

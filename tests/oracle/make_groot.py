@@ -12,17 +12,14 @@ them, `[N, patches, values]` of each camera; ids and positions are those of all 
 
 from __future__ import annotations
 
-import argparse
-import copy
-import json
-import shutil
 import tempfile
 from pathlib import Path
 from unittest import mock
 
 import torch
+from fixture_folder import empty, main, write_json, write_tensors
 from lerobot.policies.groot.groot_n1_7 import GR00TN17, GR00TN17Config
-from make_policies import change, randomize_tensors
+from make_policies import randomize_tensors
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import Qwen3VLConfig
@@ -156,8 +153,7 @@ def write(folder: Path, config: dict, seed: int) -> None:
     randomize(model, seed)
     data = inputs(config, seed)
     found = expected(model, data)
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
+    empty(folder)
     with tempfile.TemporaryDirectory() as saved:
         model.save_pretrained(saved)
         weights = load_file(Path(saved) / "model.safetensors")
@@ -166,11 +162,9 @@ def write(folder: Path, config: dict, seed: int) -> None:
     data["position_ids"] = found.pop("position_ids")
     del data["prompts"]
     summary = dict(samples=SAMPLES, grids=GRIDS, dropped=DROPPED, seed=seed, lens=[len(tokens_of) for tokens_of in lens(data)])
-    (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n")
-    (folder / "fixture.json").write_text(json.dumps(summary, indent=1) + "\n")
-    save_file({name: tensor.contiguous() for name, tensor in data.items()}, str(folder / "inputs.safetensors"))
-    save_file({name: tensor.contiguous() for name, tensor in found.items()}, str(folder / "expected.safetensors"))
-    print(folder, sum(file.stat().st_size for file in folder.iterdir()) // 1024, "KiB, loss", float(found["loss"]))
+    write_json(folder / "config.json", config)
+    write_json(folder / "fixture.json", summary)
+    write_tensors(folder, data, found)
 
 
 def lens(data: dict[str, Tensor]) -> list[list[int]]:
@@ -182,18 +176,5 @@ def lens(data: dict[str, Tensor]) -> list[list[int]]:
     return [data["input_ids"][start:end].tolist() for start, end in zip(ends, ends[1:])]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("out", type=Path)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="another value in config.json, by dots")
-    args = parser.parse_args()
-    torch.set_num_threads(1)
-    config = copy.deepcopy(CONFIG)
-    for setting in args.set:
-        change(config, setting)
-    write(args.out / f"groot-seed{args.seed}", config, args.seed)
-
-
 if __name__ == "__main__":
-    main()
+    main(__doc__, "groot", CONFIG, write)

@@ -10,19 +10,17 @@ one, as in PaliGemma. It needs lerobot 0.6.1; greedy choices have a margin of 1e
 
 from __future__ import annotations
 
-import argparse
 import contextlib
-import copy
 import json
-import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
 
 import make_policies
 import torch
+from fixture_folder import arguments, changed, empty, write_json, write_tensors
 from lerobot.policies.pi0_fast import configuration_pi0_fast as keys, modeling_pi0_fast as source
-from safetensors.torch import save_file, save_model
+from safetensors.torch import save_model
 from torch import Tensor
 
 SIZES = {name: make_policies.SIZES[name] for name in ("vocab_size", "vision", "text")}
@@ -86,8 +84,7 @@ def write(folder: Path, config: dict, seed: int) -> None:
     tokens, gap = written(model, prefix)
     assert gap > MARGIN, f"two tokens differ by {gap}: take another seed"
     found |= dict(loss=loss.detach().double(), written=tokens)
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
+    empty(folder)
     side = config["sizes"]["vision"]["image_size"]
     visual = {f"observation.images.camera_{camera}": dict(type="VISUAL", shape=[3, side, side])
               for camera in range(make_policies.NUM_CAMERAS)}
@@ -95,24 +92,16 @@ def write(folder: Path, config: dict, seed: int) -> None:
     saved = dict(config, image_resolution=[side, side], input_features=features,
                  output_features=dict(action=dict(type="ACTION", shape=[make_policies.ACTION_DIM])))
     samples = [dict(sample, answer=answer) for sample, answer in zip(make_policies.SAMPLES, ANSWERS)]
-    (folder / "config.json").write_text(json.dumps(saved, indent=1) + "\n")
+    write_json(folder / "config.json", saved)
     (folder / "fixture.json").write_text(json.dumps(dict(samples=samples, seed=seed, bos=BOS, bar=BAR)) + "\n")
     save_model(make_policies.Policy(model), str(folder / "model.safetensors"))
-    save_file({name: tensor.contiguous() for name, tensor in data.items()}, str(folder / "inputs.safetensors"))
-    save_file({name: tensor.contiguous() for name, tensor in found.items()}, str(folder / "expected.safetensors"))
-    print(folder, sum(file.stat().st_size for file in folder.iterdir()) // 1024, "KiB, loss", float(loss), "gap", gap)
+    write_tensors(folder, data, found, "gap", gap)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("out", type=Path)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="another value in config.json, by dots")
-    args = parser.parse_args()
+    args = arguments(__doc__).parse_args()
     torch.set_num_threads(1)
-    config = copy.deepcopy(CONFIG)
-    for setting in args.set:
-        make_policies.change(config, setting)
+    config = changed(CONFIG, args.set)
     config.setdefault("n_action_steps", config["chunk_size"])
     write(args.out / f"fast-seed{args.seed}", config, args.seed)
 

@@ -11,18 +11,15 @@ under lerobot's names, and tensors of all samples: a picture is `[3, side, side]
 
 from __future__ import annotations
 
-import argparse
 import contextlib
-import copy
 import importlib
-import json
-import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
 
 import torch
-from safetensors.torch import save_file, save_model
+from fixture_folder import arguments, changed, empty, write_json, write_tensors
+from safetensors.torch import save_model
 from torch import Tensor
 
 HEADS = dict(num_heads=8, num_kv_heads=1, head_dim=4, depth=2)
@@ -185,15 +182,6 @@ def expected(model: torch.nn.Module, config: dict, data: dict[str, Tensor]) -> d
     return found
 
 
-def change(config: dict, setting: str) -> None:
-    """Another value, `KEY=VALUE`, the key by dots."""
-    path, value = setting.split("=", 1)
-    *holders, key = path.split(".")
-    for holder in holders:
-        config = config[holder]
-    config[key] = json.loads(value)
-
-
 class Policy(torch.nn.Module):
     """As lerobot saves it."""
 
@@ -208,8 +196,7 @@ def write(folder: Path, config: dict, seed: int) -> None:
     randomize(model, seed)
     data = inputs(config, seed)
     found = expected(model, config, data)
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
+    empty(folder)
     side = config["sizes"]["vision"]["image_size"]
     visual = {f"observation.images.camera_{camera}": dict(type="VISUAL", shape=[3, side, side]) for camera in range(NUM_CAMERAS)}
     features = dict(visual, **{"observation.state": dict(type="STATE", shape=[config["max_state_dim"]])})
@@ -220,26 +207,19 @@ def write(folder: Path, config: dict, seed: int) -> None:
     if config["type"] == "smolvla":
         samples = [dict(sample, inside=inside) for sample, inside in zip(SAMPLES, INSIDE)]
     summary = dict(samples=samples, action_dim=ACTION_DIM, seed=seed)
-    (folder / "config.json").write_text(json.dumps(saved, indent=1) + "\n")
-    (folder / "fixture.json").write_text(json.dumps(summary, indent=1) + "\n")
+    write_json(folder / "config.json", saved)
+    write_json(folder / "fixture.json", summary)
     save_model(Policy(model), str(folder / "model.safetensors"))
-    save_file({name: tensor.contiguous() for name, tensor in data.items()}, str(folder / "inputs.safetensors"))
-    save_file({name: tensor.contiguous() for name, tensor in found.items()}, str(folder / "expected.safetensors"))
-    print(folder, sum(file.stat().st_size for file in folder.iterdir()) // 1024, "KiB, loss", float(found["loss"]))
+    write_tensors(folder, data, found)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("out", type=Path)
+    parser = arguments(__doc__)
     parser.add_argument("--family", choices=list(FAMILIES), action="append")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="another value in config.json, by dots")
     args = parser.parse_args()
     torch.set_num_threads(1)
     for family in args.family or FAMILIES:
-        config = copy.deepcopy(FAMILIES[family])
-        for setting in args.set:
-            change(config, setting)
+        config = changed(FAMILIES[family], args.set)
         config.setdefault("n_action_steps", config["chunk_size"])
         write(args.out / f"{family}-seed{args.seed}", config, args.seed)
 

@@ -11,12 +11,9 @@ and tensors of all samples: pictures are `[samples, cameras, 3, rows, columns]`,
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import copy
-import json
 import re
-import shutil
 from pathlib import Path
 from unittest import mock
 
@@ -24,10 +21,11 @@ import torch
 from lerobot.configs import FeatureType, PolicyFeature
 from lerobot.policies.xvla.configuration_xvla import XVLAConfig
 from lerobot.policies.xvla.modeling_xvla import XVLAModel, _remap_vendored_florence_state_dict
-from safetensors.torch import save_file, save_model
+from safetensors.torch import save_model
 from torch import Tensor
 
-from make_policies import Policy, change
+from fixture_folder import arguments, changed, empty, write_json, write_tensors
+from make_policies import Policy
 
 ROWS, COLUMNS = 20, 36
 FLORENCE = dict(
@@ -150,15 +148,12 @@ def write(folder: Path, space: str, config: dict, seed: int) -> None:
     randomize(model, seed)
     data = inputs(model, known, action_dim, seed)
     found = expected(model, data, known.num_denoising_steps)
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
+    empty(folder)
     known._save_pretrained(folder)
     summary = dict(samples=SAMPLES, action_dim=action_dim, seed=seed)
-    (folder / "fixture.json").write_text(json.dumps(summary, indent=1) + "\n")
+    write_json(folder / "fixture.json", summary)
     save_model(Policy(model), str(folder / "model.safetensors"))
-    save_file({name: tensor.contiguous() for name, tensor in data.items()}, str(folder / "inputs.safetensors"))
-    save_file({name: tensor.contiguous() for name, tensor in found.items()}, str(folder / "expected.safetensors"))
-    print(folder, sum(file.stat().st_size for file in folder.iterdir()) // 1024, "KiB, loss", float(found["loss"]))
+    write_tensors(folder, data, found)
 
 
 def first_name(name: str) -> str:
@@ -192,20 +187,15 @@ def write_names(path: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("out", type=Path, nargs="?")
+    parser = arguments(__doc__)
     parser.add_argument("--space", choices=list(SPACES), action="append")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="another value in config.json, by dots")
-    parser.add_argument("--names", type=Path, help="writes the names of tensors here instead")
+    parser.add_argument("--names", type=Path, metavar="FILE", help="writes the names of tensors to this file, and no fixture into OUT")
     args = parser.parse_args()
     if args.names:
         return write_names(args.names)
     torch.set_num_threads(1)
     for space in args.space or COMMITTED:
-        config = copy.deepcopy(dict(CONFIG, **SPACES[space]))
-        for setting in args.set:
-            change(config, setting)
+        config = changed(dict(CONFIG, **SPACES[space]), args.set)
         write(args.out / f"xvla-{space}-seed{args.seed}", space, config, args.seed)
 
 
