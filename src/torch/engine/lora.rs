@@ -21,6 +21,8 @@ pub enum TrainedError {
     NothingFrozen { key: &'static str },
     #[error("{key}.frozen_precision: {name}: {why}")]
     CutBlocks { key: &'static str, name: String, why: &'static str },
+    #[error("{key}.{list}: no parameter of this part matches `{pattern}`")]
+    NoMatch { key: &'static str, list: &'static str, pattern: String },
     #[error("{key}.lr_ratios: no trained parameter of this part matches `{pattern}`")]
     NoRate { key: &'static str, pattern: String },
     #[error("{key}.lr_ratios: both `{first}` and `{second}` match {name}: a parameter has one learning rate")]

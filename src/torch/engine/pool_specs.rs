@@ -5,7 +5,7 @@ use super::trained::trained;
 use crate::model::{Towers, TreeNames};
 use crate::params::ParamSpec;
 use crate::train::hf::{MAX_SHARD_SIZE, num_shards};
-use loongforge_core::config::{FoundationPool, Precision, RunConfig};
+use loongforge_core::config::{FoundationPool, Part, Precision, RunConfig};
 use loongforge_core::engine::EngineError;
 use loongforge_core::message::Tower;
 use tch::Kind;
@@ -16,11 +16,13 @@ pub(super) fn encoder_specs(
     towers: &Towers,
     tree: &TreeNames,
 ) -> Result<Vec<ParamSpec>, EngineError> {
-    let part_of = |name: &str| {
-        let (tower, is_projector) = towers.part_of(name).unwrap_or((Tower::Vision, false));
-        config.model.tower_part(tower, is_projector)
-    };
-    Ok(trained(towers.specs(), tree, part_of)?)
+    Ok(trained(towers.specs(), tree, |name| tower_part(config, towers, name))?)
+}
+
+/// The part, with its key in the config, that a parameter of these towers belongs to.
+pub(super) fn tower_part<'a>(config: &'a RunConfig, towers: &Towers, name: &str) -> (&'static str, &'a Part) {
+    let (tower, is_projector) = towers.part_of(name).unwrap_or((Tower::Vision, false));
+    config.model.tower_part(tower, is_projector)
 }
 
 /// Files that a pool with these parameters writes.

@@ -3,9 +3,9 @@
 
 use super::exports::exports;
 use super::optimizer::check_optimizer;
-use super::pool_specs::{encoder_specs, splits};
+use super::pool_specs::{encoder_specs, splits, tower_part};
 use super::share::{FoundationPlan, divided_towers};
-use super::trained::trained;
+use super::trained::{check_patterns, trained};
 use super::weight_budget::{encoder_within_budget, foundation_within_budget};
 use crate::model::ModelConfig;
 use crate::params::{ParallelRank, Role};
@@ -29,8 +29,12 @@ pub fn check_engines(config: &RunConfig, model: &ModelConfig) -> Result<(), Engi
             check_optimizer(config, &specs, name.as_str())?;
             foundation_within_budget(config, specs)?;
         }
+        let part_of = |_: &str| ("model.foundation", &config.model.foundation);
+        check_patterns(&trained(model.foundation_of(name).specs(), &model.tree, part_of)?, part_of)?;
         exports(config, model, ActorId::foundation_of(name, 0))?;
     }
+    let of_towers = encoder_specs(config, &model.towers, &model.tree)?;
+    check_patterns(&of_towers, |name| tower_part(config, &model.towers, name))?;
     check_options(model)?;
     check_insulated(config, model)?;
     check_delay(model)?;

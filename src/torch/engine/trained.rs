@@ -4,7 +4,7 @@ use super::existing::{existing, named_modules, part_name};
 use super::lora::{TrainedError, lora_config};
 use crate::model::TreeNames;
 use crate::params::{ADAPTER_PARTS, LinearModule, LoraConfig, ParamSpec, Role, Rounding};
-use loongforge_core::config::{FrozenPrecision, Lora, Part};
+use loongforge_core::config::{FrozenPrecision, Lora, Part, glob};
 use std::collections::BTreeMap;
 
 /// Gives every parameter its role. `part_of` tells the part, with its key in the config, that a parameter belongs to; `tree`
@@ -49,29 +49,49 @@ fn set_rates<'a>(
     all: &mut [ParamSpec],
     part_of: &impl Fn(&str) -> (&'static str, &'a Part),
 ) -> Result<(), TrainedError> {
-    // How many parameters each pattern matches.
-    let mut matched: BTreeMap<(&'static str, &'a str), usize> = BTreeMap::new();
-    for spec in all {
+    for spec in all.iter_mut().filter(|spec| spec.role == Role::Trained) {
         let (key, part) = part_of(part_name(spec));
-        part.lr_ratios.keys().for_each(|pattern| *matched.entry((key, pattern)).or_default() += 0);
         let ratios: Vec<_> = part.lr_ratios_of(part_name(spec)).collect();
         match ratios[..] {
-            _ if spec.role != Role::Trained => {}
             [] => {}
-            [(pattern, ratio)] => {
-                spec.rate *= ratio;
-                *matched.entry((key, pattern)).or_default() += 1;
-            }
+            [(_, ratio)] => spec.rate *= ratio,
             [(first, _), (second, _), ..] => {
                 let [name, first, second] = [part_name(spec), first, second].map(str::to_owned);
                 return Err(TrainedError::TwoRates { key, name, first, second });
             }
         }
     }
-    match matched.into_iter().find(|(_, count)| *count == 0) {
-        Some(((key, pattern), _)) => Err(TrainedError::NoRate { key, pattern: pattern.to_owned() }),
-        None => Ok(()),
+    Ok(())
+}
+
+/// Checks that patterns of a whole model's parts match something: `all` is what [`trained`] makes of its parameters.
+///
+/// # Errors
+/// A pattern that matches no parameter, or in `lr_ratios` none that is trained.
+pub fn check_patterns<'a>(
+    all: &[ParamSpec],
+    part_of: impl Fn(&str) -> (&'static str, &'a Part),
+) -> Result<(), TrainedError> {
+    let mut parts: BTreeMap<&'static str, (&Part, Vec<&ParamSpec>)> = BTreeMap::new();
+    for spec in all {
+        let (key, part) = part_of(part_name(spec));
+        parts.entry(key).or_insert((part, Vec::new())).1.push(spec);
     }
+    for (key, (part, own)) in parts {
+        let lists = [("freeze_patterns", &part.freeze_patterns), ("train_patterns", &part.train_patterns)];
+        for (list, pattern) in lists.into_iter().flat_map(|(list, all)| all.iter().map(move |pattern| (list, pattern)))
+        {
+            if !own.iter().any(|spec| glob(pattern, part_name(spec))) {
+                return Err(TrainedError::NoMatch { key, list, pattern: pattern.clone() });
+            }
+        }
+        let trained = |spec: &&&ParamSpec| spec.role == Role::Trained;
+        let unmatched = |pattern: &&String| !own.iter().filter(trained).any(|spec| glob(pattern, part_name(spec)));
+        if let Some(pattern) = part.lr_ratios.keys().find(unmatched) {
+            return Err(TrainedError::NoRate { key, pattern: pattern.clone() });
+        }
+    }
+    Ok(())
 }
 
 /// Returns whether LoRA+ gives it the learning rate of `B`: PEFT's `create_loraplus_optimizer` gives that to whatever has one
@@ -164,7 +184,7 @@ fn with_role<'a>(spec: ParamSpec, part_of: &impl Fn(&str) -> (&'static str, &'a 
 
 #[cfg(test)]
 mod tests {
-    use super::{TrainedError, trained};
+    use super::{TrainedError, check_patterns, trained};
     use crate::model::TreeNames;
     use crate::nn::Linear;
     use crate::params::{Init, ParamSpec, Role};
@@ -199,6 +219,7 @@ mod tests {
             let freeze_patterns = frozen.iter().map(|name| name.to_string()).collect();
             let part = Part { lr_ratios: ratios.as_object().unwrap().clone(), freeze_patterns, ..Part::default() };
             let specs = trained(specs(), &TreeNames::default(), |_| ("model.foundation", &part))?;
+            check_patterns(&specs, |_| ("model.foundation", &part))?;
             Ok(specs.into_iter().filter(|spec| spec.rate != 1.0).map(|spec| (spec.name, spec.rate)).collect::<Vec<_>>())
         };
         let found: Result<_, TrainedError> = rates(json!({ "*attn*": 0.1, "embed.*": 2 }), &["*.bias"]);
@@ -208,6 +229,8 @@ mod tests {
         assert!(error.contains("both `*attn*` and `layers.*` match layers.0.attn.q_proj.weight"), "{error}");
         let error = rates(json!({ "*.bias": 0.1 }), &["*.bias"]).unwrap_err().to_string();
         assert_eq!(error, "model.foundation.lr_ratios: no trained parameter of this part matches `*.bias`");
+        let error = rates(json!({}), &["*.norm.*"]).unwrap_err().to_string();
+        assert_eq!(error, "model.foundation.freeze_patterns: no parameter of this part matches `*.norm.*`");
     }
 
     #[test]
