@@ -98,7 +98,8 @@ impl Preflight<'_> {
         let (config, model) = (self.config, &self.folder.config);
         let kind = self.folder.model_kind();
         config.expect_keys_of(kind)?;
-        if kind == ModelKind::Tokens {
+        // Those of a diffusion model are settled whether it has them or not.
+        if !matches!(kind, ModelKind::Diffusion { .. }) {
             config.expect_keys_of_towers(model.towers.set())?;
         }
         let memory = memory::check(config, model, asked.alone)?;

@@ -1,6 +1,6 @@
 //! A reader of what the `config.json` of FastWAM says of its samples.
 
-use serde_json::Value as Json;
+use serde_json::{Value as Json, json};
 
 use super::fastwam::{Frames, IDS};
 use super::spec::{Family, PolicySpec, cameras, named, only, size, width};
@@ -28,20 +28,18 @@ pub fn read(config: &Json) -> Result<PolicySpec, String> {
         Some(name) => named(name).ok_or_else(|| format!("`normalization_mapping.{kind}` is {name:?}")),
     };
     only(&config["normalization_mapping"], "VISUAL", &[Json::Null, "IDENTITY".into()])?;
-    // Null: it has none, where other keys would have their default.
-    let has_no_state = config.get("proprio_dim").is_some_and(Json::is_null);
-    let state_dim = if has_no_state { 0 } else { size(config, "proprio_dim", 8)? };
+    // Null is no default here: lerobot's policy then has no state.
+    if config.get("proprio_dim").is_some_and(Json::is_null) {
+        return Err("`proprio_dim` is null, and a policy without a state is not implemented".to_owned());
+    }
+    let state_dim = size(config, "proprio_dim", 8)?;
     let action_dim = size(config, "action_dim", 7)?;
     Ok(PolicySpec {
         family: Family::FastWam,
         horizon: size(config, "action_horizon", 32)?,
-        max_state_dim: if has_no_state { 1 << 16 } else { state_dim },
+        max_state_dim: state_dim,
         max_action_dim: action_dim,
-        state_dim: if has_no_state {
-            width(config, "input_features", "observation.state", 1 << 16).unwrap_or(0)
-        } else {
-            width(config, "input_features", "observation.state", state_dim)?
-        },
+        state_dim: width(config, "input_features", "observation.state", state_dim)?,
         action_dim: width(config, "output_features", "action", action_dim)?,
         resolution: [rows, columns / cameras.len()],
         patch: 1,
@@ -57,7 +55,7 @@ pub fn read(config: &Json) -> Result<PolicySpec, String> {
         exclude: vec!["gripper".to_owned()],
         action_names: Vec::new(),
         masks_padding: true,
-        state_token: !has_no_state,
+        state_token: true,
         placeholder: IDS[1],
         // It learns no action tokens.
         skip_tokens: 0,
@@ -69,4 +67,12 @@ pub fn read(config: &Json) -> Result<PolicySpec, String> {
         embodiment: None,
         num_embodiments: 1,
     })
+}
+
+/// Puts the sizes of pictures into `config`: lerobot expects those that lie side by side.
+pub fn put_cameras(spec: &PolicySpec, config: &mut Json) {
+    let [rows, columns] = spec.resolution;
+    for camera in &spec.cameras {
+        config["input_features"][camera.as_str()] = json!({ "type": "VISUAL", "shape": [3, rows, columns] });
+    }
 }

@@ -2,7 +2,7 @@ use image::RgbImage;
 use serde_json::{Value as Json, json};
 
 use super::fastwam::smoothed;
-use super::fastwam_spec::read;
+use super::fastwam_spec::{put_cameras, read};
 use super::observation::Clip;
 use crate::data::column::ColumnValues;
 use crate::message::Grid;
@@ -70,6 +70,20 @@ fn a_frame_of_the_latent_counts_where_one_of_its_pixels_frames_does() {
     assert_eq!(of(1, false), ColumnValues::F32(vec![1.0, 1.0]));
 }
 
+/// lerobot refuses other heights than `image_size`'s, and widths whose sum is another.
+#[test]
+fn a_checkpoint_has_the_sizes_of_pictures_side_by_side() {
+    let mut saved = config();
+    saved["input_features"]["observation.images.wrist"]["shape"] = json!([3, 48, 32]);
+    let spec = read(&saved).unwrap();
+    put_cameras(&spec, &mut saved);
+    for camera in &spec.cameras {
+        let visual = json!({"type": "VISUAL", "shape": [3, 64, 64]});
+        assert_eq!(saved["input_features"][camera.as_str()], visual, "{camera}");
+    }
+    assert_eq!(saved["input_features"]["observation.state"], config()["input_features"]["observation.state"]);
+}
+
 #[test]
 fn errors_name_the_key() {
     let error = |key: &str, value: Json| {
@@ -78,6 +92,7 @@ fn errors_name_the_key() {
         read(&config).unwrap_err()
     };
     let cases = [
+        ("proprio_dim", Json::Null, "`proprio_dim` is null"),
         ("image_size", json!([64, 100]), "whole places of 32×32 pixels"),
         ("num_video_frames", json!(16), "one more than a multiple of 8"),
         ("toggle_action_dimensions", json!([-1]), "`toggle_action_dimensions` is [-1]"),

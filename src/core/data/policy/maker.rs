@@ -316,6 +316,9 @@ impl PolicyMaker {
             "STATE": super::spec::name_of(spec.state_normalization),
             "ACTION": super::spec::name_of(spec.action_normalization),
         });
+        if spec.family == Family::FastWam {
+            fastwam_spec::put_cameras(spec, config);
+        }
         // lerobot refuses keys that its config does not have: these two say what of this they have in the processor files alone.
         if matches!(spec.family, Family::SmolVla | Family::Xvla | Family::FastWam) {
             return;
@@ -400,7 +403,7 @@ fn open_texts(
     let wrong = |reason: String| DataError::file(&folders.model.join("config.json"), reason);
     let counts =
         [("action_dim", spec.action_dim, spec.max_action_dim), ("proprio_dim", spec.state_dim, spec.max_state_dim)];
-    let other = counts.into_iter().find(|(key, own, most)| own != most && (*key == "action_dim" || spec.state_token));
+    let other = counts.into_iter().find(|(_, own, most)| own != most);
     if let Some((key, own, most)) = other {
         return Err(wrong(format!(
             "`{key}` is {most}, and the data has {own} numbers: set it to {own} (model.overrides)"

@@ -28,9 +28,9 @@ const PREFIX: &str = "model.";
 #[rustfmt::skip]
 const HARMLESS: &[&str] = &[
     "type", "device", "use_amp", "push_to_hub", "repo_id", "private", "tags", "license", "pretrained_path", "pretrained_revision",
-    "input_features", "output_features", "normalization_mapping", "n_action_steps", "context_len", "model_id", "tokenizer_model_id",
-    "text_encoder_model_id", "base_model_id", "mot_checkpoint_mixed_attn", "torch_dtype", "prompt_template", "inference_seed",
-    "rand_device", "text_cfg_scale", "negative_prompt", "fp32_attention", "use_gradient_checkpointing", "optimizer_lr",
+    "input_features", "output_features", "normalization_mapping", "context_len", "model_id", "tokenizer_model_id",
+    "text_encoder_model_id", "base_model_id", "mot_checkpoint_mixed_attn", "torch_dtype", "inference_seed", "rand_device",
+    "text_cfg_scale", "negative_prompt", "fp32_attention", "use_gradient_checkpointing", "optimizer_lr",
     "optimizer_weight_decay",
 ];
 /// Those that are read below.
@@ -39,6 +39,7 @@ const READ: &[&str] = &[
     "sizes", "n_obs_steps", "use_peft", "action_dim", "proprio_dim", "action_horizon", "num_video_frames", "action_video_freq_ratio",
     "image_size", "tokenizer_max_len", "load_text_encoder", "num_inference_steps", "sigma_shift", "tiled", "freeze_video_expert",
     "toggle_action_dimensions", "video_scheduler", "action_scheduler", "loss", "video_dit_config", "action_dit_config",
+    "n_action_steps", "prompt_template",
 ];
 #[rustfmt::skip]
 const OF_VIDEO: &[&str] = &[
@@ -85,6 +86,7 @@ fn parts(keys: &Keys<'_>) -> Result<(WamConfig, Vec<ModelTower>)> {
     if action_keys.size("action_dim")? != action_dim {
         return Err(action_keys.inconsistent("action_dim", action_keys.size("action_dim")?, "must be the policy's"));
     }
+    expect_template(keys)?;
     let networks = fastwam_networks(&keys.filled(&json!({})));
     let networks = keys.instead(&networks);
     let wanted = Wanted {
@@ -98,7 +100,10 @@ fn parts(keys: &Keys<'_>) -> Result<(WamConfig, Vec<ModelTower>)> {
         return Err(video_keys.inconsistent("in_dim", video.in_channels, must));
     }
     let clip = clip(keys, &vae, video.patch)?;
-    let infer_shift = keys.number_or("sigma_shift")?;
+    let infer_shift = match keys.number_or("sigma_shift")? {
+        Some(shift) if shift <= 0.0 => return Err(keys.inconsistent("sigma_shift", shift, "must be more than 0")),
+        shift => shift,
+    };
     let flow = |of: &str| flow(keys, of, infer_shift);
     let config = WamConfig {
         prefix: PREFIX.into(),
@@ -135,6 +140,18 @@ fn refuse_others(keys: &Keys<'_>) -> Result<()> {
     }
     // A postprocessor that makes signs of numbers, for LIBERO.
     keys.only("toggle_action_dimensions", &[json!([])])
+}
+
+/// lerobot formats the template as Python does: other braces would name other values, or stand for one brace.
+fn expect_template(keys: &Keys<'_>) -> Result<()> {
+    let key = "prompt_template";
+    let around = |template: &str| template.split_once("{task}").map(|(before, after)| format!("{before}{after}"));
+    match keys.text_or(key)? {
+        Some(template) if around(template).is_none_or(|around| around.contains(['{', '}'])) => {
+            Err(keys.inconsistent(key, json!(template), "must have {task} once, and no other braces"))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn video_stream(keys: &Keys<'_>, text_rows: i64) -> Result<WanConfig> {
@@ -249,6 +266,10 @@ fn clip(keys: &Keys<'_>, vae: &Autoencoder, patch: [i64; 2]) -> Result<Clip> {
     if horizon % behind > 0 {
         return Err(keys.inconsistent("action_horizon", horizon, format!("must be a multiple of {behind} frames")));
     }
+    if let Some(executed) = keys.size_or("n_action_steps")?.filter(|executed| *executed > horizon) {
+        let must = format!("must be at most action_horizon ({horizon})");
+        return Err(keys.inconsistent("n_action_steps", executed, must));
+    }
     Ok(Clip { horizon, frame: [rows / unit[0], columns / unit[1]], num_frames: 1 + behind / time })
 }
 
@@ -349,6 +370,13 @@ mod tests {
             ("/image_size", json!([224, 440]), "must be multiples of 32 rows and 32 columns"),
             ("/num_video_frames", json!(31), "must be one more than a multiple of 16"),
             ("/action_horizon", json!(30), "must be a multiple of 8 frames"),
+            ("/n_action_steps", json!(33), "n_action_steps is 33, but must be at most action_horizon (32)"),
+            ("/sigma_shift", json!(0), "sigma_shift is 0, but must be more than 0"),
+            ("/sigma_shift", json!(-1.0), "sigma_shift is -1, but must be more than 0"),
+            ("/prompt_template", json!(3), "prompt_template must be a string, not 3"),
+            ("/prompt_template", json!("go"), "prompt_template is \"go\", but must have {task} once"),
+            ("/prompt_template", json!("{task}, {task}"), "must have {task} once"),
+            ("/prompt_template", json!("{task} {}"), "no other braces"),
             ("/load_text_encoder", json!(false), "load_text_encoder is false"),
             ("/chunk_size", json!(5), "has no such key"),
         ];

@@ -48,7 +48,7 @@ impl JoinedActing {
         let context = context(texts.as_ref(), states, config.video.text_dim, &layout, *kind);
         let mut x = patches.part.forward(&latents.expect("the first frame of each sample"));
         let times = vec![0.0; 1 + samples.count() as usize];
-        let [modulations, _] = video.time.part.forward(&exact_sinusoids(&times, config.video.freq_dim, *device));
+        let [modulations, _] = video.time.part.forward(&exact_sinusoids(&times, video.freq_dim, *device));
         let text = video.text.part.forward(&context);
         let mut frames = Vec::new();
         for block in &video.blocks {
@@ -62,10 +62,10 @@ impl JoinedActing {
 
     /// The velocity `[N·H, A]`, float32, of actions at one time, which the network is told as `told`.
     fn velocity(&self, seen: &Seen, actions: &Tensor, told: f64) -> Tensor {
-        let Network { config, action, encoder, action_head, device, kind, .. } = &self.network;
+        let Network { action, encoder, action_head, device, kind, .. } = &self.network;
         let mut x = encoder.part.forward(&actions.to_kind(*kind));
         let times = vec![told; seen.num_samples as usize];
-        let [modulations, _] = action.time.part.forward(&exact_sinusoids(&times, config.action.freq_dim, *device));
+        let [modulations, _] = action.time.part.forward(&exact_sinusoids(&times, action.freq_dim, *device));
         for (block, [k, v]) in action.blocks.iter().zip(&seen.frames) {
             let [q, own_k, own_v] = block.attention.part.heads(&x, &modulations, &seen.layout.action);
             let [k, v] = [(k, own_k), (v, own_v)].map(|(frames, own)| Tensor::cat(&[frames, &own], 0));

@@ -14,8 +14,8 @@ pub(super) struct Bell {
 impl Bell {
     pub fn new(flow: &Flow) -> Bell {
         let steps = flow.num_times;
-        let times = (1..=steps).map(|step| shifted(step as f64 / steps as f64, flow.train_shift));
-        let values: Vec<f64> = times.map(bell).collect();
+        let sampler = flow.sampler();
+        let values: Vec<f64> = (1..=steps).map(|step| bell(sampler.at(step as f64 / steps as f64))).collect();
         let least = values.iter().copied().fold(f64::INFINITY, f64::min);
         Bell { least, mean: values.iter().map(|value| value - least).sum::<f64>() / values.len() as f64 + 1e-10 }
     }
@@ -30,14 +30,15 @@ fn bell(time: f64) -> f64 {
     (-2.0 * (time - 0.5).powi(2)).exp()
 }
 
-fn shifted(time: f64, shift: f64) -> f64 {
-    shift * time / (1.0 + (shift - 1.0) * time)
+/// Even times, which a shift above 1 moves towards noise.
+fn shifted(shift: f64) -> TimeSampler {
+    TimeSampler::Shift { shift, of: Box::new(TimeSampler::Uniform) }
 }
 
 impl Flow {
     /// The times of training.
     pub(super) fn sampler(&self) -> TimeSampler {
-        TimeSampler::Shift { shift: self.train_shift, of: Box::new(TimeSampler::Uniform) }
+        shifted(self.train_shift)
     }
 
     /// The number that the network is told of a time.
@@ -47,7 +48,8 @@ impl Flow {
 
     /// The times that sampling goes through, from 1 on down, and by how much each step goes on (`get_sampling_sigmas`).
     pub(super) fn steps(&self, count: usize) -> Vec<(f32, f64)> {
-        let time = |step: usize| shifted(1.0 - step as f64 / count as f64, self.infer_shift) as f32;
+        let sampler = shifted(self.infer_shift);
+        let time = |step: usize| sampler.at(1.0 - step as f64 / count as f64) as f32;
         let next = |step: usize| if step + 1 == count { 0.0 } else { time(step + 1) };
         (0..count).map(|step| (time(step), f64::from(next(step) - time(step)))).collect()
     }

@@ -5,6 +5,7 @@
 use tch::{Device, Kind, Tensor};
 
 use super::config::WamConfig;
+use super::flow::Bell;
 use super::layout::Layout;
 use super::stream::Stream;
 use crate::model::dit::{Head, Patches, outer_map};
@@ -31,6 +32,8 @@ pub(in crate::model) struct Network {
     pub(super) state: Option<Part<Linear>>,
     pub(super) head: Part<Head>,
     pub(super) action_head: Part<Linear>,
+    /// What samples count at the times of frames, and of actions.
+    pub(super) bells: [Bell; 2],
     pub(super) policy: Policy,
     pub(super) device: Device,
     pub(super) kind: Kind,
@@ -63,6 +66,7 @@ impl Network {
                 .then(|| Part::new(params, config.prefix.as_str(), |scope| Linear::new(scope, STATE))),
             head: Part::new(params, of_video, |scope| Head::new(scope, &config.video)),
             action_head: Part::new(params, of_action, |scope| Linear::new(scope, HEAD)),
+            bells: [&config.video_flow, &config.action_flow].map(Bell::new),
             policy,
             device: params.flat().device(),
             kind: params.flat().kind(),

@@ -21,7 +21,7 @@ use crate::model::towers::FeatureInput;
 use crate::tape::{Policy, Slot, Tape};
 
 /// Which of the tables of a layout a stream reads.
-type Of = fn(&Layout) -> &Tables;
+type TablesOf = fn(&Layout) -> &Tables;
 
 /// What all blocks of a stream read beside its rows.
 struct Told {
@@ -148,7 +148,7 @@ impl Network {
 
     /// What a stream's blocks are told of times and of `context`.
     fn record_told(&self, tape: &mut Tape, stream: &Stream, times: &[f64], context: Slot) -> Told {
-        let waves = exact_sinusoids(times, self.config.video.freq_dim, self.device);
+        let waves = exact_sinusoids(times, stream.freq_dim, self.device);
         let (part, name) = (stream.time.part.clone(), stream.name);
         let forward = move |_: &[Tensor]| part.forward(&waves).into();
         let of_times = tape.run(format!("times of {name}"), &stream.time.ids, self.policy, &[], 2, forward);
@@ -168,8 +168,8 @@ impl Network {
         [of_video, of_action]: [&Told; 2],
         layout: &Rc<Layout>,
     ) -> [Slot; 2] {
-        let frames: (&Block, Of) = (video, |layout| &layout.video);
-        let actions: (&Block, Of) = (action, |layout| &layout.action);
+        let frames: (&Block, TablesOf) = (video, |layout| &layout.video);
+        let actions: (&Block, TablesOf) = (action, |layout| &layout.action);
         let [of_frames, of_actions] = ["frames", "actions"].map(|of| format!("layer {number} {of}"));
         let [q, k, v] = self.record_heads(tape, &of_frames, frames, [x, of_video.modulations], layout);
         let [own_q, own_k, own_v] = self.record_heads(tape, &of_actions, actions, [y, of_action.modulations], layout);
@@ -203,7 +203,7 @@ impl Network {
         &self,
         tape: &mut Tape,
         name: &str,
-        (block, tables): (&Block, Of),
+        (block, tables): (&Block, TablesOf),
         reads: [Slot; 2],
         layout: &Rc<Layout>,
     ) -> [Slot; 3] {
@@ -219,7 +219,7 @@ impl Network {
         &self,
         tape: &mut Tape,
         name: &str,
-        (block, tables): (&Block, Of),
+        (block, tables): (&Block, TablesOf),
         x: Slot,
         told: &Told,
         layout: &Rc<Layout>,
@@ -238,7 +238,7 @@ impl Network {
     /// weight of its time; nothing of one that does not count.
     fn weights(&self, batch: &MicroBatch, rows: &[SampleRow], noise: &Noise, layout: &Layout) -> [Tensor; 2] {
         let config = &self.config;
-        let (of_video, of_action) = (Bell::new(&config.video_flow), Bell::new(&config.action_flow));
+        let [of_video, of_action] = &self.bells;
         let of_samples = |bell: &Bell, times: &[f32], weight: f64| {
             let of = |(row, time): (&SampleRow, &f32)| {
                 let at = if batch.evaluates { 1.0 } else { bell.at(f64::from(*time)) };
@@ -249,11 +249,11 @@ impl Network {
         let column = |name: &str| batch.columns.get(name).to_device(self.device).to_kind(Kind::Float);
         let sum = |x: &Tensor, axes: &[i64]| x.sum_dim_intlist(axes, true, Kind::Float);
 
-        let own = of_samples(&of_action, &noise.action_times, config.action_flow.weight).view([-1, 1, 1]);
+        let own = of_samples(of_action, &noise.action_times, config.action_flow.weight).view([-1, 1, 1]);
         let counted = column(WEIGHTS).view([-1, config.horizon, config.action_dim]);
         let actions = &counted * own / sum(&counted, &[1, 2]).clamp_min(config.action_dim as f64);
 
-        let own = of_samples(&of_video, &noise.frame_times, config.video_flow.weight).view([-1, 1]);
+        let own = of_samples(of_video, &noise.frame_times, config.video_flow.weight).view([-1, 1]);
         let counted = column(FRAME_WEIGHTS).view([-1, config.num_frames - 1]);
         let frame = config.frame_rows();
         let numbers = (frame * config.video.patch_dim()) as f64;

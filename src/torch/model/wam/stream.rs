@@ -12,6 +12,8 @@ use crate::params::{ParamSpec, ParamStore};
 /// A stream without what comes before its blocks and behind them.
 pub(super) struct Stream {
     pub name: &'static str,
+    /// Channels of what a time is told as.
+    pub freq_dim: i64,
     pub time: Part<Time>,
     pub text: Part<TwoMaps>,
     pub blocks: Vec<Block>,
@@ -43,6 +45,7 @@ impl Stream {
         };
         Stream {
             name,
+            freq_dim: own.freq_dim,
             time: Part::new(params, own.prefix.as_str(), |scope| Time::new(scope, own)),
             text: Part::new(params, own.prefix.as_str(), |scope| TwoMaps::of_text(scope, own)),
             blocks: (0..own.num_layers).map(block).collect(),

@@ -301,6 +301,24 @@ fn noise_belongs_to_seed_sample_and_purpose() {
     assert_eq!(fixture.run(tape, &[]).0, 0.0);
 }
 
+/// Times of actions have waves of another number than those of frames, where the config says so.
+#[test]
+fn each_stream_has_waves_of_its_own() {
+    let mut fixture = Fixture::read(&folders()[0]);
+    fixture.config.action.freq_dim += 4;
+    let params = Rc::new(ParamStore::new(fixture.family().specs(), Kind::Float, Device::Cpu));
+    for id in params.ids() {
+        let spec = params.spec(id);
+        let own = fixture.params.get(&spec.name);
+        let zeros = Tensor::zeros(spec.shape.as_slice(), (Kind::Float, Device::Cpu));
+        params.set(id, if own.size() == spec.shape { &own } else { &zeros });
+    }
+    fixture.params = params;
+    let (loss, _) = fixture.loss(&fixture.all(), Shows::All, Policy::Keep);
+    let actions = fixture.act(&fixture.all(), Shows::FirstFrame);
+    assert!(loss.is_finite() && actions.isfinite().all().int64_value(&[]) == 1);
+}
+
 /// In bfloat16, losses come as near as weights that are rounded can.
 #[test]
 fn bfloat16_comes_near() {
