@@ -3,19 +3,61 @@
 use loongforge_core::data::ModelCard;
 use serde_json::Value as Json;
 
-/// Returns the `max_position_embeddings` of a model's `config.json`; `None` where it names none.
-pub fn max_context(config: &Json) -> Option<usize> {
-    let lengths = ModelCard::of(config).of_text().filter_map(|keys| keys["max_position_embeddings"].as_u64());
-    lengths.map(|length| length as usize).find(|length| *length > 0)
+/// How many tokens a prompt and its answer may have, by a model's `config.json`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Positions {
+    /// Tokens of both together, or of each.
+    pub most: usize,
+    /// Whether answers have positions of their own: an encoder reads the prompt, and a decoder writes.
+    pub apart: bool,
+}
+
+impl Positions {
+    /// `None` where the config names no length.
+    pub fn of(config: &Json) -> Option<Positions> {
+        match ModelCard::of(config).encoder_decoder() {
+            Some(rules) => Some(Positions { most: rules.max_positions, apart: true }),
+            None => max_context(config).map(|most| Positions { most, apart: false }),
+        }
+    }
+
+    /// Tokens that are left for the answer to a prompt of `num_tokens`; none where the prompt itself is too long.
+    pub fn left(self, num_tokens: usize) -> usize {
+        match self.apart && num_tokens <= self.most {
+            true => self.most,
+            false => self.most.saturating_sub(num_tokens),
+        }
+    }
+}
+
+/// Returns the `max_position_embeddings` of a model's `config.json`, or what YaRN makes of its original length where that is more;
+/// `None` where it names none.
+fn max_context(config: &Json) -> Option<usize> {
+    let length = |keys: &Json| {
+        let own = keys["max_position_embeddings"].as_u64().filter(|length| *length > 0)? as usize;
+        Some(own.max(stretched(keys, own).unwrap_or(0)))
+    };
+    ModelCard::of(config).of_text().find_map(length)
+}
+
+/// The length for which YaRN is made: recipes add it to a config and leave `max_position_embeddings`, which is `own`.
+fn stretched(keys: &Json, own: usize) -> Option<usize> {
+    let sections = ["rope_scaling", "rope_parameters"].map(|key| &keys[key]);
+    let section = sections.into_iter().find(|section| section.as_object().is_some_and(|keys| !keys.is_empty()))?;
+    let kind = section["rope_type"].as_str().or(section["type"].as_str());
+    let factor = section["factor"].as_f64().filter(|_| kind == Some("yarn"))?;
+    let key = "original_max_position_embeddings";
+    let original = keys[key].as_u64().or(section[key].as_u64()).unwrap_or(own as u64);
+    Some((factor * original as f64) as usize)
 }
 
 /// A prompt that leaves no room for its answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{num_tokens} tokens, and with {max_new_tokens} of an answer that is more than the model's {most}")]
-pub struct NoRoom {
-    num_tokens: usize,
-    max_new_tokens: usize,
-    most: usize,
+pub enum NoRoom {
+    #[error("{num_tokens} tokens, and with {max_new_tokens} of an answer that is more than the model's {most}")]
+    Together { num_tokens: usize, max_new_tokens: usize, most: usize },
+    #[error("{num_tokens} tokens, and its answer up to {max_new_tokens}: the model has positions for {most} of each")]
+    Apart { num_tokens: usize, max_new_tokens: usize, most: usize },
 }
 
 /// How many new tokens an answer may have: those that are `wanted`, else `usual` ones or what the model's length leaves. A model that
@@ -24,12 +66,13 @@ pub struct NoRoom {
 /// # Errors
 /// The prompt of `num_tokens` leaves no room for those that are wanted, or for any.
 pub fn room(config: &Json, num_tokens: usize, wanted: Option<usize>, usual: usize) -> Result<usize, NoRoom> {
-    let Some(most) = max_context(config) else { return Ok(wanted.unwrap_or(usual)) };
-    let left = most.saturating_sub(num_tokens);
+    let Some(positions) = Positions::of(config) else { return Ok(wanted.unwrap_or(usual)) };
+    let (left, most) = (positions.left(num_tokens), positions.most);
     let max_new_tokens = wanted.unwrap_or(usual.min(left.max(1)));
-    match max_new_tokens <= left {
-        true => Ok(max_new_tokens),
-        false => Err(NoRoom { num_tokens, max_new_tokens, most }),
+    match positions.apart {
+        _ if max_new_tokens <= left => Ok(max_new_tokens),
+        true => Err(NoRoom::Apart { num_tokens, max_new_tokens, most }),
+        false => Err(NoRoom::Together { num_tokens, max_new_tokens, most }),
     }
 }
 
@@ -58,11 +101,40 @@ mod tests {
     }
 
     #[test]
+    fn an_answer_of_a_decoder_behind_an_encoder_has_positions_of_its_own() {
+        let config = json!({"model_type": "florence2", "text_config": {"max_position_embeddings": 64}});
+        for (num_tokens, wanted, expected) in [
+            (60, None, Some(64)),
+            (64, Some(64), Some(64)),
+            (10, Some(65), None),
+            (65, None, None),
+            (65, Some(1), None),
+        ] {
+            assert_eq!(room(&config, num_tokens, wanted, 128).ok(), expected, "{num_tokens} {wanted:?}");
+        }
+        let told = room(&config, 10, Some(65), 128).unwrap_err().to_string();
+        assert_eq!(told, "10 tokens, and its answer up to 65: the model has positions for 64 of each");
+    }
+
+    #[test]
     fn the_language_models_own_length_is_found() {
         assert_eq!(max_context(&json!({"max_position_embeddings": 512})), Some(512));
         let omni = json!({"vision_config": {"max_position_embeddings": 3},
             "thinker_config": {"text_config": {"max_position_embeddings": 99}}});
         assert_eq!(max_context(&omni), Some(99));
         assert_eq!(max_context(&json!({"max_position_embeddings": 0, "x": 1})), None);
+    }
+
+    #[test]
+    fn yarn_makes_the_length_longer_than_the_config_says() {
+        let of = |key: &str, section: Json| max_context(&json!({"max_position_embeddings": 100, key: section}));
+        let yarn = json!({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 80});
+        assert_eq!(of("rope_scaling", yarn.clone()), Some(320));
+        assert_eq!(of("rope_parameters", yarn), Some(320));
+        assert_eq!(of("rope_scaling", json!({"type": "yarn", "factor": 2})), Some(200));
+        // The config already names the longer one.
+        let known = json!({"type": "yarn", "factor": 4, "original_max_position_embeddings": 25});
+        assert_eq!(of("rope_scaling", known), Some(100));
+        assert_eq!(of("rope_scaling", json!({"rope_type": "linear", "factor": 4})), Some(100));
     }
 }

@@ -3,5 +3,5 @@
 mod context;
 mod stream;
 
-pub use context::{NoRoom, max_context, room};
+pub use context::{NoRoom, Positions, room};
 pub use stream::{Piece, Wanted, answer_each};

@@ -1,6 +1,7 @@
 //! The `config.json` of a model that is put together from parts, and the token that stands for pictures where a
 //! `config.json` does not say. Which parts fit each other is the model's to check.
 
+use crate::model::diffusers::read_json;
 use crate::model::error::FolderError;
 use loongforge_core::config::{Model, Part, TextTower};
 use loongforge_core::data::{DIFFUSION, ModelCard, Section};
@@ -188,20 +189,21 @@ pub(crate) fn put_image_token(json: &mut Value, folder: &Path) {
     }
 }
 
-/// Adds the tokens that answers of a model with an encoder and a decoder are made to begin and end with, where its config does not say:
-/// transformers keeps them in `generation_config.json`.
-pub(crate) fn put_forced_tokens(json: &mut Value, folder: &Path) {
-    let text = json.get("text_config").and_then(Value::as_object);
-    let Some(text) = text.filter(|_| ModelCard::of(json).encoder_decoder().is_some()) else { return };
-    let keys = ["forced_bos_token_id", "forced_eos_token_id"].into_iter().filter(|key| !text.contains_key(*key));
-    let keys: Vec<&str> = keys.collect();
-    let read = || loongforge_core::files::read_text(&folder.join("generation_config.json")).ok();
-    let Some(own) = read().and_then(|text| serde_json::from_str::<Value>(&text).ok()) else { return };
-    for key in keys {
-        if let Some(id) = own[key].as_u64() {
-            json["text_config"][key] = json!(id);
-        }
+/// Puts the tokens that answers of a model with an encoder and a decoder are made to begin and end with into its config. As in
+/// transformers, a `generation_config.json` says all of them, null where it has none, and the config counts only without that file.
+///
+/// # Errors
+/// The file is there, and cannot be read or is not JSON.
+pub(crate) fn put_forced_tokens(json: &mut Value, folder: &Path) -> Result<(), FolderError> {
+    let file = folder.join("generation_config.json");
+    if ModelCard::of(json).encoder_decoder().is_none() || !json["text_config"].is_object() || !file.exists() {
+        return Ok(());
     }
+    let own = read_json(&file)?;
+    for key in ["forced_bos_token_id", "forced_eos_token_id"] {
+        json["text_config"][key] = own[key].clone();
+    }
+    Ok(())
 }
 
 /// `None` where the folder has no `tokenizer.json` or `added_tokens.json` that knows one.
@@ -225,14 +227,23 @@ mod tests {
     #[test]
     fn forced_tokens_are_those_of_generation() {
         let folder = tempfile::tempdir().unwrap();
-        let own = json!({"forced_bos_token_id": 0, "forced_eos_token_id": 2, "num_beams": 3});
-        std::fs::write(folder.path().join("generation_config.json"), own.to_string()).unwrap();
-        let mut config = json!({"model_type": "florence2", "text_config": {"forced_eos_token_id": null}});
-        put_forced_tokens(&mut config, folder.path());
-        assert_eq!(config["text_config"], json!({"forced_bos_token_id": 0, "forced_eos_token_id": null}));
-        let mut other = json!({"model_type": "qwen3_vl", "text_config": {}});
-        put_forced_tokens(&mut other, folder.path());
-        assert_eq!(other["text_config"], json!({}));
+        let file = folder.path().join("generation_config.json");
+        let put = |mut config: Value| {
+            let done = put_forced_tokens(&mut config, folder.path()).map_err(|error| error.to_string());
+            done.map(|()| config["text_config"].clone())
+        };
+        let florence = |text: Value| json!({"model_type": "florence2", "text_config": text});
+        let said = json!({"forced_bos_token_id": 5, "forced_eos_token_id": 6});
+        // Without the file the config counts.
+        assert_eq!(put(florence(said.clone())), Ok(said.clone()));
+        std::fs::write(&file, json!({"forced_bos_token_id": 0, "num_beams": 3}).to_string()).unwrap();
+        let expected = json!({"forced_bos_token_id": 0, "forced_eos_token_id": null});
+        assert_eq!(put(florence(said)), Ok(expected.clone()));
+        assert_eq!(put(florence(json!({}))), Ok(expected));
+        std::fs::write(&file, "{").unwrap();
+        let error = put(florence(json!({}))).unwrap_err();
+        assert!(error.contains("generation_config.json is not JSON"), "{error}");
+        assert_eq!(put(json!({"model_type": "qwen3_vl", "text_config": {}})), Ok(json!({})));
     }
 
     fn map(value: Value) -> serde_json::Map<String, Value> {

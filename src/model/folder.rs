@@ -141,7 +141,7 @@ impl ModelFolder {
 
     fn understand(path: &Path, mut json: Value) -> Result<Self, FolderError> {
         put_image_token(&mut json, path);
-        put_forced_tokens(&mut json, path);
+        put_forced_tokens(&mut json, path)?;
         // What the pipeline reads is not in published configs.
         if json["text"].is_null()
             && let Some(text) = ModelCard::of(&json).text_defaults()

@@ -54,8 +54,6 @@ def main() -> int:
     torch.set_num_threads(1)
     model, base = load(args.checkpoint)
     processor = processor_of(base)
-    text_config = json.loads((base / "config.json").read_text())["text_config"]
-    forced = {key: text_config[key] for key in ["forced_bos_token_id", "forced_eos_token_id"]}
     total, count, answers = 0.0, 0, []
     for line in args.data.read_text().splitlines():
         sample = json.loads(line)
@@ -68,7 +66,7 @@ def main() -> int:
         labels = processor.tokenizer(f"<s>{answer}</s>", add_special_tokens=False, return_tensors="pt").input_ids
         with torch.no_grad():
             total += model(**inputs, labels=labels).loss.item() * labels.numel()
-            made = model.generate(**inputs, max_new_tokens=args.tokens, num_beams=1, do_sample=False, **forced)[0, 1:]
+            made = model.generate(**inputs, max_new_tokens=args.tokens, num_beams=1, do_sample=False)[0, 1:]
         count += labels.numel()
         text = processor.tokenizer.decode(made, skip_special_tokens=False, clean_up_tokenization_spaces=False)
         answers.append(text.replace("<s>", "").replace("</s>", ""))

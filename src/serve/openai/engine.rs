@@ -1,7 +1,7 @@
 //! The thread in which the model answers.
 
 use super::random::random;
-use crate::answer::{Piece, Wanted, answer_each, max_context};
+use crate::answer::{Piece, Positions, Wanted, answer_each};
 use crate::eval::generator::Reader;
 use anyhow::{Context, Result};
 use flume::{Receiver, Sender, TrySendError};
@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 pub struct Limits {
     /// New tokens of an answer.
     pub max_new_tokens: usize,
-    /// Tokens of a prompt and its answer, where the model's config names no other number.
+    /// Tokens of a prompt and its answer, where the model has no fewer.
     pub max_context: usize,
     /// Requests that are answered together.
     pub batch: usize,
@@ -168,16 +168,24 @@ fn read(reader: &Reader, limits: &Limits, asked: Asked) -> Result<(Sample, Wante
     };
     let sample = sample.map_err(|error| ApiError::bad("messages", error.to_string()))?;
     let num_tokens = sample.input_ids.len();
-    let context = max_context(&reader.model().folder().json).unwrap_or(usize::MAX).min(limits.max_context);
-    let room = context.saturating_sub(num_tokens);
+    let positions = Positions::of(&reader.model().folder().json);
+    let left = positions.map_or(usize::MAX, |positions| positions.left(num_tokens));
+    let room = left.min(limits.max_context.saturating_sub(num_tokens));
+    let most = match positions {
+        Some(Positions { most, apart: true }) => {
+            format!("prompt and answer have {most} at most each, and together {}", limits.max_context)
+        }
+        Some(Positions { most, apart: false }) => {
+            format!("prompt and answer together have {} at most", most.min(limits.max_context))
+        }
+        None => format!("prompt and answer together have {} at most", limits.max_context),
+    };
     let too_long = |reason: String| ApiError::bad("messages", reason).with_code("context_length_exceeded");
     if num_tokens == 0 {
         return Err(ApiError::bad("messages", "the prompt has no token"));
     }
     if room == 0 {
-        return Err(too_long(format!(
-            "the prompt has {num_tokens} tokens, and prompt and answer together have {context} at most"
-        )));
+        return Err(too_long(format!("the prompt has {num_tokens} tokens, and {most}")));
     }
     let max_new_tokens = match asked.max_tokens {
         None => limits.max_new_tokens.min(room),
@@ -186,8 +194,7 @@ fn read(reader: &Reader, limits: &Limits, asked: Asked) -> Result<(Sample, Wante
             return Err(ApiError::bad("max_tokens", reason));
         }
         Some(wanted) if wanted > room => {
-            let reason =
-                format!("{num_tokens} tokens of the prompt and {wanted} of the answer are more than {context}");
+            let reason = format!("{num_tokens} tokens of the prompt and {wanted} of the answer are too many: {most}");
             return Err(too_long(reason));
         }
         Some(wanted) => wanted,

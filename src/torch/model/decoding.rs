@@ -78,21 +78,61 @@ impl<'a> Continuations<'a> {
 
     /// Tells `hear` of the `tokens` of this step, one each, and of ends; it answers whether that continuation goes on.
     pub fn hear(&mut self, step: usize, tokens: &[i64], hear: &mut dyn FnMut(usize, Continued) -> bool) {
-        for (index, &token) in tokens.iter().enumerate() {
+        self.hear_forced(step, tokens, tokens, hear);
+    }
+
+    /// Works like `hear` of `tokens` some of which stand in place of those that were `chosen`: a stop token that was not chosen, where
+    /// there may be no more, does not mean that the continuation has come to its end.
+    pub fn hear_forced(
+        &mut self,
+        step: usize,
+        chosen: &[i64],
+        tokens: &[i64],
+        hear: &mut dyn FnMut(usize, Continued) -> bool,
+    ) {
+        for (index, (&token, chosen)) in tokens.iter().zip(chosen).enumerate() {
             if !self.running[index] {
                 continue;
             }
-            if self.decodings[index].stop_token_ids.contains(&token) {
-                hear(index, Continued::Stopped);
+            let Decoding { max_new_tokens, stop_token_ids, .. } = self.decodings[index];
+            let is_last = step + 1 == *max_new_tokens;
+            if stop_token_ids.contains(&token) {
+                let is_cut = is_last && !stop_token_ids.contains(chosen);
+                hear(index, if is_cut { Continued::Full } else { Continued::Stopped });
                 self.running[index] = false;
                 continue;
             }
             self.seen[index].push(token);
             self.running[index] = hear(index, Continued::Token(token));
-            if self.running[index] && step + 1 == self.decodings[index].max_new_tokens {
+            if self.running[index] && is_last {
                 hear(index, Continued::Full);
                 self.running[index] = false;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_forced_end_is_a_cut_unless_it_was_chosen() {
+        let decoding = Decoding { max_new_tokens: 2, stop_token_ids: vec![9], ..Decoding::default() };
+        let heard = |step, chosen: i64, token: i64| {
+            let (decodings, mut heard) = ([&decoding], Vec::new());
+            let mut answers = Continuations::new(&decodings, vec![Vec::new()]);
+            answers.hear_forced(step, &[chosen], &[token], &mut |_, continued| {
+                heard.push(continued);
+                true
+            });
+            (heard, answers.are_done())
+        };
+        assert_eq!(heard(1, 5, 9), (vec![Continued::Full], true));
+        assert_eq!(heard(1, 9, 9), (vec![Continued::Stopped], true));
+        assert_eq!(heard(0, 9, 9), (vec![Continued::Stopped], true));
+        assert_eq!(heard(0, 5, 9), (vec![Continued::Stopped], true));
+        assert_eq!(heard(0, 9, 5), (vec![Continued::Token(5)], false));
+        assert_eq!(heard(1, 5, 5), (vec![Continued::Token(5), Continued::Full], true));
     }
 }

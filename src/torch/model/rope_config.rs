@@ -105,7 +105,7 @@ pub(super) fn read_rope_by_kind(
     Ok([full?, local?])
 }
 
-/// Refuses a YaRN whose range is not truncated: transformers 5.17 does not read that key in the section of a kind of layers.
+/// Refuses a YaRN whose range is not truncated: of a model with kinds of layers transformers 5.17 does not read that key.
 fn only_truncated(section: &Keys<'_>) -> Result<(), ModelConfigError> {
     section.only("truncate", &[json!(true)])
 }
@@ -146,6 +146,7 @@ pub(super) fn read_rope_by_compression(
         (None, None) => part(head_dim, default_factor),
     };
     let rotary_dim = turning(keys, rotary_dim)?;
+    parameters.as_ref().map_or(Ok(()), only_truncated)?;
     let mut scaled = match &parameters {
         Some(parameters) => parameters.filled(&json!({"attention_factor": 1.0})),
         None => json!({}),
@@ -295,7 +296,7 @@ fn read_scaling(keys: &Keys<'_>, section: &Keys<'_>, rotary_dim: i64) -> Result<
 mod tests {
     use serde_json::{Value, json};
 
-    use super::{read_mrope, read_partial_rope, read_rope, read_rope_by_kind};
+    use super::{read_mrope, read_partial_rope, read_rope, read_rope_by_compression, read_rope_by_kind};
     use crate::model::keys::Keys;
     use crate::nn::{RopeAxes, RopeConfig, RopeScaling};
 
@@ -393,6 +394,18 @@ mod tests {
         assert!(
             of(false).unwrap_err().contains("rope_parameters.sliding_attention.truncate is false; supported: true")
         );
+        let of = |key: &str, truncate: bool| {
+            let yarn =
+                json!({"type": "yarn", "factor": 4, "original_max_position_embeddings": 64, "truncate": truncate});
+            let config = json!({key: yarn});
+            let ropes = read_rope_by_compression(&Keys::new(&config), 24, [1e4, 1.6e5], 0.5);
+            ropes.map_err(|error| error.to_string())
+        };
+        for key in ["rope_scaling", "rope_parameters"] {
+            assert!(of(key, true).is_ok());
+            let message = of(key, false).unwrap_err();
+            assert!(message.contains(&format!("{key}.truncate is false; supported: true")), "{message}");
+        }
     }
 
     #[test]

@@ -8,8 +8,9 @@ use serde_json::Value;
 const OF_INPUTS: [&str; 1] = ["position_id_per_seconds"];
 /// Keys whose default is not the class's. Where a whole model's config has no `tie_word_embeddings`, the class ties unless the file has
 /// a head; here the language model's own key counts. ERNIE's published towers have `mlp_ratio` in place of `intermediate_size`.
-const OTHERWISE: [(&str, &str); 5] = [
+const OTHERWISE: [(&str, &str); 6] = [
     ("ernie4.5_vl", "intermediate_size"),
+    ("ernie4.5_vl", "tie_word_embeddings"),
     ("internvl2.5", "tie_word_embeddings"),
     ("internvl3.5", "tie_word_embeddings"),
     ("internvl3.5_moe", "tie_word_embeddings"),

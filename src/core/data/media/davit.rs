@@ -20,18 +20,18 @@ impl Convolutions {
     /// # Errors
     /// The reason: a key that is wrong.
     pub fn of(vision: &Json, place: &str) -> Result<Self, String> {
-        let sizes = |key: &str, default: &[u64]| {
+        let sizes = |key: &str, default: &[u64], least: u64| {
             let found = match &vision[key] {
                 Json::Null => default.to_vec(),
                 list => list.as_array().into_iter().flatten().map(|it| it.as_u64().unwrap_or(u64::MAX)).collect(),
             };
-            match !found.is_empty() && found.iter().all(|size| *size <= 512) && found[0] > 0 {
+            match !found.is_empty() && found.iter().all(|size| (least..=512).contains(size)) {
                 true => Ok(found),
                 false => Err(format!("`{place}.{key}` is {}, not a list of sizes", vision[key])),
             }
         };
-        let (kernels, paddings) = (sizes("patch_size", &KERNELS)?, sizes("patch_padding", &PADDINGS)?);
-        Ok(Self { kernels, strides: sizes("patch_stride", &STRIDES)?, paddings })
+        let (kernels, paddings) = (sizes("patch_size", &KERNELS, 1)?, sizes("patch_padding", &PADDINGS, 0)?);
+        Ok(Self { kernels, strides: sizes("patch_stride", &STRIDES, 1)?, paddings })
     }
 
     /// The side of the patches that a picture's values come in.
@@ -46,7 +46,7 @@ impl Convolutions {
     pub fn places(&self, resolution: [usize; 2]) -> Result<[usize; 2], String> {
         let mut sides = resolution.map(|side| side as u64);
         for ((kernel, stride), padding) in self.kernels.iter().zip(&self.strides).zip(&self.paddings) {
-            if *stride == 0 || sides.iter().any(|side| side + 2 * padding < *kernel) {
+            if sides.iter().any(|side| side + 2 * padding < *kernel) {
                 return Err(format!("a picture of {}×{} is smaller than a convolution", resolution[0], resolution[1]));
             }
             sides = sides.map(|side| (side + 2 * padding - kernel) / stride + 1);
@@ -60,5 +60,22 @@ impl Convolutions {
     /// As [`Convolutions::places`].
     pub fn num_features(&self, resolution: [usize; 2]) -> Result<usize, String> {
         self.places(resolution).map(|[rows, columns]| rows * columns + 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn paddings_alone_may_be_none() {
+        let of = |vision: Json| Convolutions::of(&vision, "vision_config");
+        let unpadded = of(json!({"patch_size": [4, 2], "patch_stride": [4, 2], "patch_padding": [0, 0]}));
+        assert_eq!(unpadded.unwrap().places([32, 16]), Ok([4, 2]));
+        for (key, list) in [("patch_size", [0, 3]), ("patch_stride", [4, 0]), ("patch_padding", [3, -1])] {
+            let reason = of(json!({key: list})).err().unwrap_or_default();
+            assert!(reason.contains(&format!("`vision_config.{key}` is [")), "{reason}");
+        }
     }
 }

@@ -115,7 +115,7 @@ pub fn open(
             Box::new(one_square(image.or_color(HALF), limits, square_config(vision, 16), None, &words)?)
         }
         VisionCut::Florence2 => {
-            let (side, square) = florence2(&image, vision).map_err(|reason| image.wrong(reason))?;
+            let (side, square) = florence2(&image, vision)?;
             let num_features = (side as f64 / square.patch_size as f64 * square.downsample_ratio).round() as usize;
             Box::new(one_square(image, limits, square, Some(num_features.pow(2)), &words)?)
         }
@@ -178,23 +178,24 @@ fn crop(
 /// convolutions and one more.
 ///
 /// # Errors
-/// The reason: pictures are cropped, or do not go with the convolutions or the positions.
-fn florence2(image: &Settings, vision: &Json) -> Result<(usize, TileConfig), String> {
+/// Pictures are cropped, or do not go with the convolutions or the positions.
+fn florence2(image: &Settings, vision: &Json) -> Result<(usize, TileConfig), DataError> {
+    let wrong = |reason: String| image.wrong(reason);
     if image.crops() {
-        return Err("do_center_crop is true; only false is known: a picture is one square".to_owned());
+        return Err(wrong("do_center_crop is true; only false is known: a picture is one square".to_owned()));
     }
-    let side = image.side().map_err(|error| error.to_string())?.unwrap_or(768);
-    let convolutions = Convolutions::of(vision, "vision_config")?;
+    let side = image.side()?.unwrap_or(768);
+    let convolutions = Convolutions::of(vision, "vision_config").map_err(wrong)?;
     let patch = convolutions.patch();
     if side == 0 || !side.is_multiple_of(patch) {
-        return Err(format!("size is {side}, but must be a multiple of {patch}, the step of the first convolution"));
+        let must = format!("must be a multiple of {patch}, the step of the first convolution");
+        return Err(wrong(format!("size is {side}, but {must}")));
     }
-    let places = convolutions.places([side; 2])?[0];
+    let places = convolutions.places([side; 2]).map_err(wrong)?[0];
     let most = vision["max_position_embeddings"].as_u64().unwrap_or(50) as usize;
     if places > most {
-        return Err(format!(
-            "size is {side}: the last stage has {places} × {places} places, and positions are for {most}"
-        ));
+        let reason = format!("the last stage has {places} × {places} places, and positions are for {most}");
+        return Err(wrong(format!("size is {side}: {reason}")));
     }
     let ratio = places as f64 * patch as f64 / side as f64;
     let square = square_config(vision, patch);

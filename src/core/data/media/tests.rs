@@ -224,6 +224,9 @@ fn what_does_not_go_together_is_said() {
         let error = error(config, image);
         assert!(error.contains(part), "{error}");
     }
+    let oblong = json!({"size": {"height": 768, "width": 384}});
+    let error = error(json!({"model_type": "florence2", "vision_config": {}}), oblong);
+    assert_eq!(error.matches("preprocessor_config.json").count(), 1, "{error}");
     // The published one, with colors of its own processor where a folder has none.
     let florence = open_with(&json!({"model_type": "florence2", "vision_config": {}}), &json!({}), &json!({}));
     let item = florence.unwrap().unwrap().image(&noise(30, 20, 1)).unwrap().media.remove(0);

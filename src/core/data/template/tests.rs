@@ -242,6 +242,7 @@ fn florence2(turns: &[Turn]) {
         ("", ""),
         ("<CAPTION>", "What does the image describe?"),
         ("<OD>", "Locate the objects with category name in the image."),
+        ("\n<OD>", "Locate the objects with category name in the image."),
         ("<OCR_WITH_REGION>", "What is the text in the image, with regions?"),
         ("<CAPTION_TO_PHRASE_GROUNDING> a green car ", "Locate the phrases in the caption: a green car"),
         (

@@ -45,10 +45,11 @@ impl EncoderDecoder {
             let states = self.decoder.step(&x_BD, step as i64, &crossing, &mut caches);
             let scores = states.matmul(&self.tokens.part.table().tr());
             tokens = Vec::try_from(answers.choose(&scores, step)).expect("one token an answer");
+            let chosen = tokens.clone();
             for (token, decoding) in tokens.iter_mut().zip(&fitting) {
                 *token = rules.forced_at(step, decoding.max_new_tokens).unwrap_or(*token);
             }
-            answers.hear(step, &tokens, hear);
+            answers.hear_forced(step, &chosen, &tokens, hear);
             if answers.are_done() {
                 break;
             }

@@ -59,23 +59,9 @@ impl EncoderDecoder {
                 let [loss, predicted] = self.cross_entropy().record_scores(&mut tape, hidden, &labels);
                 (loss, Some(predicted))
             }
-            false => {
-                let loss = self.cross_entropy().record(&mut tape, "loss", hidden, &labels, None, batch.loss_scale);
-                tape.keep(loss);
-                (loss, None)
-            }
+            false => (self.cross_entropy().record(&mut tape, "loss", hidden, &labels, None, batch.loss_scale), None),
         };
-        FoundationTape {
-            tape: Rc::new(tape),
-            features,
-            loss: Some(loss),
-            predicted,
-            measures: None,
-            inbound: Vec::new(),
-            outbound: Vec::new(),
-            key_values: Vec::new(),
-            routing: None,
-        }
+        FoundationTape { predicted, ..FoundationTape::of_loss(tape, features, loss) }
     }
 
     /// Records all but the head.

@@ -17,7 +17,8 @@ pub(in crate::model) fn read(keys: &Keys<'_>) -> Result<ModelConfig, ModelConfig
         None => (keys.clone(), "vision_model.", "im_patch_id"),
     };
     let mut decoder = read_decoder_as("ernie4_5_vl_moe_text", &text_keys, &NamePrefix::alone())?;
-    decoder.tie_word_embeddings = keys.flag_or("tie_word_embeddings")?.unwrap_or(true);
+    let tied = |keys: &Keys<'_>| keys.flag_or("tie_word_embeddings");
+    decoder.tie_word_embeddings = tied(keys)?.or(tied(&text_keys)?).unwrap_or(true);
     set_media_tokens(&mut decoder, &media_tokens(keys, image)?);
     let encoder = ernie::read(&vision_keys, tower, "model.resampler_model.", decoder.norm.eps, decoder.hidden_size)?;
     let tokens = Tokens {
@@ -26,4 +27,24 @@ pub(in crate::model) fn read(keys: &Keys<'_>) -> Result<ModelConfig, ModelConfig
         ..Tokens::with_image(keys, image, decoder.vocab_size)?
     };
     vision::model("ernie4_5_vl_moe", keys, decoder, encoder, tokens)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use crate::model::config::ModelConfig;
+
+    #[test]
+    fn the_texts_own_key_counts_where_the_whole_has_none() {
+        let table: Value = serde_json::from_str(include_str!("../../tests/class_defaults.json")).unwrap();
+        let tied = |whole: Value, own: Value| {
+            let mut config = table["ernie4.5_vl"]["config"].clone();
+            config["tie_word_embeddings"] = whole;
+            config["text_config"]["tie_word_embeddings"] = own;
+            ModelConfig::from_hf(&config).unwrap().decoder().unwrap().tie_word_embeddings
+        };
+        assert!(tied(json!(null), json!(null)) && tied(json!(true), json!(false)));
+        assert!(!tied(json!(null), json!(false)) && !tied(json!(false), json!(true)));
+    }
 }

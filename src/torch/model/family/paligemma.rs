@@ -10,6 +10,7 @@ use super::vision;
 use crate::model::config::{ModelConfig, Tokens};
 use crate::model::decoder::{DecoderConfig, Sees};
 use crate::model::keys::{Keys, ModelConfigError};
+use crate::model::rope_config::section;
 use crate::model::vision::{ProjectorConfig, ProjectorKind, VisionConfig};
 
 type Result<T> = std::result::Result<T, ModelConfigError>;
@@ -39,7 +40,9 @@ pub(in crate::model) fn read(keys: &Keys<'_>) -> Result<ModelConfig> {
 
     if decoder.layers.iter().any(|layer| layer.rope.depends_on_length()) {
         let must = "rotary embeddings by the text's length are not supported: PaliGemma counts positions from 1";
-        return Err(text.inconsistent("rope_parameters", "dynamic or longrope", must));
+        let rope = section(&text)?.unwrap_or_else(|| text.clone());
+        let key = if rope.value("rope_type").is_some() { "rope_type" } else { "type" };
+        return Err(rope.inconsistent(key, rope.text_or(key)?.unwrap_or_default(), must));
     }
     let vision = keys.section("vision_config")?;
     let projected = keys.size_or("projection_dim")?.unwrap_or(2048);
@@ -121,7 +124,7 @@ mod tests {
             (
                 "/text_config/rope_scaling",
                 json!({"type": "dynamic", "factor": 2}),
-                "text_config.rope_parameters is dynamic or longrope, but rotary embeddings by the text's length",
+                "text_config.rope_scaling.type is dynamic, but rotary embeddings by the text's length",
             ),
             ("/projection_dim", json!(1024), "projection_dim is 1024, but must equal"),
             ("/vision_config/vision_use_head", json!(null), "vision_config.vision_use_head is true, but must be false"),

@@ -11,7 +11,7 @@ use crate::nn::AttentionConfig;
 type Result<T> = std::result::Result<T, ModelConfigError>;
 
 pub(in crate::model) fn read(keys: &Keys<'_>, place: &NamePrefix) -> Result<DecoderConfig> {
-    let filled = keys.filled(&json!({"num_key_value_heads": 4, "tie_word_embeddings": true, "pad_token_id": 128_004}));
+    let filled = keys.filled(&json!({"tie_word_embeddings": true, "pad_token_id": 128_004}));
     let keys = &keys.instead(&filled);
     let bias = keys.flag_or("attention_bias")?.unwrap_or(false);
     let attention = AttentionConfig { qkv_bias: bias, o_bias: bias, ..attention(keys)? };
