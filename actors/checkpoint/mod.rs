@@ -12,4 +12,4 @@ mod upload;
 
 pub use pipeline::{Extra, extras};
 pub use publish::{BEST, DATA, Publication, clean, discard, mark_best, prepare, publish};
-pub use upload::{UploadSpec, Uploaded, Uploader, Uploads, has_former, remove_staged};
+pub use upload::{FORMER, UploadSpec, Uploaded, Uploader, Uploads, has_former, remove_staged};

@@ -15,7 +15,7 @@ use std::time::Duration;
 /// Begins the name of a folder of links beside the checkpoints.
 const STAGED: &str = ".upload-";
 /// Lies beside the checkpoints while the store may have those of a former run, which this one replaces: the store's URL.
-const FORMER: &str = ".former-in-store";
+pub const FORMER: &str = ".former-in-store";
 /// Checkpoints that may wait; of more the oldest is left out.
 const MAX_WAITING: usize = 4;
 /// Attempts for a checkpoint, and the longest pause between two. Each request is tried several times by itself.
@@ -30,8 +30,8 @@ pub struct UploadSpec {
     pub keep_last: usize,
     /// The folder of the run's checkpoints.
     pub dir: PathBuf,
-    /// True if the store's checkpoints are another run's: [`Uploader::forget_former`] removes them. Else the thread first
-    /// copies the published checkpoints that the store lacks, and removes what an earlier start of this run was to remove.
+    /// True if the store's checkpoints are another run's: [`Uploader::forget_former`] removes them, and none is removed before. Else the
+    /// thread first copies the published checkpoints that the store lacks, and removes what an earlier start of this run was to remove.
     pub begins_anew: bool,
     /// The first pause after an attempt that failed; each further one is twice as long.
     pub back_off: Duration,
@@ -56,6 +56,8 @@ struct State {
     is_over: bool,
     /// The thread makes no further attempt.
     is_given_up: bool,
+    /// The former run may be put back: nothing is removed from the store.
+    keeps_former: bool,
     /// The thread is to remove the former run's checkpoints from the store.
     forgets: bool,
     /// Steps of this run's checkpoints that the store has.
@@ -94,6 +96,7 @@ impl Uploads {
             waiting: VecDeque::new(),
             is_over: false,
             is_given_up: false,
+            keeps_former: spec.begins_anew,
             forgets: !spec.begins_anew && has_former(&spec.dir, &spec.url),
             // What is published here is no former run's.
             own: earlier.iter().map(|(num_steps, _)| *num_steps).collect(),
@@ -138,22 +141,32 @@ impl Uploads {
 }
 
 impl Uploader {
-    /// Removes what the store has of a former run, where this one begins anew. The caller does not wait; should the program end
-    /// before, the next start with this folder goes on with it.
+    /// Notes that what the store has is a former run's, where this one begins anew. To be called before that run is removed here: who
+    /// puts it back removes the note, and after that only the note says that its checkpoints in the store are to go.
     ///
     /// # Errors
-    /// It cannot be noted in the folder of checkpoints.
-    pub fn forget_former(&self) -> io::Result<()> {
+    /// The folder of checkpoints cannot be written to.
+    pub fn note_former(&self) -> io::Result<()> {
         let spec = &self.0.spec;
         if spec.begins_anew {
             fs::create_dir_all(&spec.dir)?;
             let mut note = File::create(spec.dir.join(FORMER))?;
             note.write_all(spec.url.as_bytes())?;
             note.sync_all()?;
-            self.0.lock().forgets = true;
-            self.0.changed.notify_all();
+            File::open(&spec.dir)?.sync_all()?;
         }
         Ok(())
+    }
+
+    /// Removes what the store has of a former run, after [`Uploader::note_former`], where this one begins anew. The caller does not
+    /// wait; should the program end before, the next start with this folder goes on with it.
+    pub fn forget_former(&self) {
+        if self.0.spec.begins_anew {
+            let mut state = self.0.lock();
+            state.keeps_former = false;
+            state.forgets = true;
+            self.0.changed.notify_all();
+        }
     }
 
     /// Checkpoints so far that the store lacks.
@@ -261,14 +274,17 @@ impl Shared {
             return Ok(());
         }
         self.stored.send(path, sent)?;
-        let own = {
+        let (own, keeps_former) = {
             let mut state = self.lock();
             state.own.insert(num_steps);
             state.uploaded.num_sent += 1;
             state.uploaded.last_error = None;
-            state.own.clone()
+            (state.own.clone(), state.keeps_former)
         };
         (self.say)(&format!("copied to {}", self.stored.url(num_steps)));
+        if keeps_former {
+            return Ok(());
+        }
         let best = best_of(&manifest);
         let former = match has_former(&self.spec.dir, &self.spec.url) {
             true => self.stored.remove_others(&own).map(|()| drop(fs::remove_file(self.spec.dir.join(FORMER)))),

@@ -39,7 +39,7 @@ fn steps(url: &str) -> Vec<u64> {
 #[test]
 fn what_is_removed_meanwhile_is_copied() {
     let (dir, url) = (tempfile::tempdir().unwrap(), "memory:///removed");
-    let uploads = start(dir.path(), url, true, |_| {});
+    let uploads = start(dir.path(), url, false, |_| {});
     for num_steps in [2, 4, 6] {
         let path = publish(dir.path(), num_steps);
         uploads.uploader().add(&path);
@@ -68,10 +68,17 @@ fn a_former_run_goes_when_it_is_forgotten() {
     publish(former.path(), 8);
     start(former.path(), url, false, |_| {}).finish();
     assert_eq!((start(dir.path(), url, true, |_| {}).finish(), steps(url)), (Uploaded::default(), vec![8]));
+    // As long as it may be put back, all of it stays.
     let uploads = start(dir.path(), url, true, |_| {});
-    uploads.uploader().forget_former().unwrap();
-    uploads.uploader().add(&publish(dir.path(), 2));
-    assert_eq!((uploads.finish().num_sent, steps(url)), (1, vec![2]));
+    uploads.uploader().note_former().unwrap();
+    [2, 4, 6].into_iter().for_each(|num_steps| uploads.uploader().add(&publish(dir.path(), num_steps)));
+    assert_eq!((uploads.finish().num_sent, steps(url)), (3, vec![2, 4, 6, 8]));
+    assert!(has_former(dir.path(), url));
+    let uploads = start(dir.path(), url, true, |_| {});
+    uploads.uploader().note_former().unwrap();
+    uploads.uploader().forget_former();
+    uploads.uploader().add(&publish(dir.path(), 3));
+    assert_eq!((uploads.finish().num_sent, steps(url)), (1, vec![3]));
     assert!(!has_former(dir.path(), url));
 }
 
@@ -99,7 +106,7 @@ fn the_best_checkpoint_is_not_left_out() {
     let (said, hear) = flume::bounded(64);
     let (go, wait) = flume::bounded::<()>(0);
     // The first one is under way until the others wait.
-    let uploads = start(dir.path(), url, true, move |line| {
+    let uploads = start(dir.path(), url, false, move |line| {
         let _ = said.send(line.to_owned());
         if line.contains("step-00000002") && line.starts_with("copied") {
             let _ = wait.recv();

@@ -1,7 +1,7 @@
 //! Checkpoints of a run in an object store (`checkpoint.upload`).
 
 use loongforge_actors::checkpoint::{UploadSpec, Uploaded, Uploader, Uploads, has_former, remove_staged};
-use loongforge_core::checkpoint::{CheckpointError, MANIFEST, StoredCheckpoints, StoredError};
+use loongforge_core::checkpoint::{CheckpointError, StoredCheckpoints, StoredError};
 use loongforge_core::config::RunConfig;
 use loongforge_core::observe::Console;
 use std::fs;
@@ -37,8 +37,8 @@ pub enum Unfit {
     )]
     Held { newest: String, num_steps: u64 },
     #[error(
-        "checkpoint.upload holds another run ({newest} in it has {num_steps} steps) than {resumed} is of, and old checkpoints in it \
-         would be removed: name another folder, or resume with --resume alone"
+        "checkpoint.upload holds checkpoints of another run ({newest}, {num_steps} steps), not of the run that {resumed} belongs to, \
+         and old ones in it would be removed: name another folder, or resume with --resume alone"
     )]
     OfAnother { newest: String, num_steps: u64, resumed: String },
 }
@@ -123,20 +123,19 @@ pub fn expect_none_stored(config: &RunConfig) -> Result<(), Unfit> {
     Err(Unfit::Held { newest: StoredCheckpoints::new(url).url(num_steps), num_steps })
 }
 
-/// Refuses a store of another run than that of `checkpoint`, from elsewhere than the run's folder: the store has to have nothing, or
-/// this checkpoint.
+/// Refuses a store of another run than that of the checkpoint `resumed`, from elsewhere than the run's folder, with this text as its
+/// manifest: the store has to have nothing, or this checkpoint.
 ///
 /// # Errors
 /// It has others, or cannot be reached.
-pub fn expect_stored(config: &RunConfig, checkpoint: &Path, num_steps: u64) -> Result<(), Unfit> {
+pub fn expect_stored(config: &RunConfig, resumed: &str, manifest: Option<&[u8]>, num_steps: u64) -> Result<(), Unfit> {
     let (Some(newest), Some(url)) = (newest(config)?, &config.checkpoint.upload) else { return Ok(()) };
     let stored = StoredCheckpoints::new(url);
     let there = stored.manifest(num_steps).map_err(StoredError::from)?;
-    if there.is_some() && there == fs::read(checkpoint.join(MANIFEST)).ok() {
+    if there.is_some() && there.as_deref() == manifest {
         return Ok(());
     }
-    let resumed = checkpoint.display().to_string();
-    Err(Unfit::OfAnother { newest: stored.url(newest), num_steps: newest, resumed })
+    Err(Unfit::OfAnother { newest: stored.url(newest), num_steps: newest, resumed: resumed.to_owned() })
 }
 
 /// Fetches the checkpoint of so many steps of `url` into the folder of checkpoints `dir`, verified; returns its folder there, which must
@@ -166,7 +165,7 @@ pub fn fetch(url: &str, num_steps: u64, dir: &Path) -> Result<PathBuf, StoredErr
 #[cfg(test)]
 mod tests {
     use super::*;
-    use loongforge_core::checkpoint::Manifest;
+    use loongforge_core::checkpoint::{MANIFEST, Manifest};
     use loongforge_core::config::load_text;
     use std::collections::{BTreeMap, BTreeSet};
 
@@ -187,6 +186,10 @@ mod tests {
         let mut config = load_text(YAML).unwrap_or_else(|report| panic!("{report}")).config;
         config.checkpoint.dir = dir.path().to_owned();
         let [own, other] = ["float32", "bf16"].map(|precision| checkpoint(dir.path(), 4, precision));
+        let expect_stored = |config: &RunConfig, checkpoint: &Path, num_steps| {
+            let text = fs::read(checkpoint.join(MANIFEST)).unwrap();
+            super::expect_stored(config, &checkpoint.display().to_string(), Some(&text), num_steps)
+        };
         expect_stored(&config, &own, 4).unwrap();
         config.checkpoint.upload = Some("memory:///fits".to_owned());
         expect_none_stored(&config).unwrap();
@@ -197,7 +200,7 @@ mod tests {
         let later = checkpoint(dir.path(), 6, "float32");
         for (checkpoint, steps) in [(&other, 4), (&later, 6)] {
             let error = expect_stored(&config, checkpoint, steps).unwrap_err().to_string();
-            assert!(error.contains("memory:///fits/step-00000004") && error.contains("another run"), "{error}");
+            assert!(error.contains("memory:///fits/step-00000004") && error.contains("of another run"), "{error}");
         }
         // What is there is to be removed anyway.
         fs::write(dir.path().join(".former-in-store"), "memory:///fits").unwrap();

@@ -193,4 +193,13 @@ fn unmodified_clients_of_s3_hold_checkpoints_and_data() {
     expect(0, with("run", &[&upload, "train.steps=1", "--overwrite"]));
     let names: Vec<String> = store.objects().into_keys().filter(|name| name.ends_with("MANIFEST.json")).collect();
     assert_eq!(names, ["runs/digits/step-00000001/MANIFEST.json"]);
+
+    // Nothing of it is fetched into the folder of a run whose store is another one's.
+    let apart = ["train.steps=2", "run.dir=apart", "checkpoint.dir=apart/checkpoints"];
+    expect(0, with("run", &[&apart[..], &["checkpoint.upload=s3://shelf/runs/apart"]].concat()));
+    let third = ["train.steps=4", "run.dir=third", "checkpoint.dir=third/checkpoints"];
+    let resume = "--resume=s3://shelf/runs/apart/step-00000002";
+    let said = expect(2, with("run", &[&third[..], &[upload.as_str(), resume]].concat()));
+    assert!(said.contains("of another run") && said.contains("s3://shelf/runs/apart/step-00000002"), "{said}");
+    assert!(!fixture.path().join("third/checkpoints/step-00000002").exists());
 }

@@ -9,7 +9,7 @@ use crate::run::snapshots::Snapshots;
 use crate::run::uploads::{self, Unfit};
 use anyhow::{Context, anyhow, bail};
 use loongforge_actors::checkpoint::{DATA, clean};
-use loongforge_core::checkpoint::{Manifest, StoredCheckpoints, latest};
+use loongforge_core::checkpoint::{MANIFEST, Manifest, StoredCheckpoints, latest};
 use loongforge_core::config::{Device, OnChange, Products, RunConfig};
 use loongforge_core::data::{Fingerprint, fingerprint as data_fingerprint};
 use loongforge_core::files::steps_of;
@@ -72,15 +72,17 @@ pub fn find_resume(
             // A launcher may pass --resume from the first start on.
             None => return Ok(None),
         },
-        url if is_store_url(url) => fetch_named(url, &config.checkpoint.dir, console)?,
+        url if is_store_url(url) => fetch_named(url, config, expect.stored, console)?,
         path => PathBuf::from(path),
     };
     if !checkpoint.is_dir() {
         return Err(UsageError(format!("--resume={}: there is no such folder", checkpoint.display())).into());
     }
     let manifest = Manifest::read(&checkpoint)?;
-    if wanted != "auto" && expect.stored && (is_store_url(wanted) || !is_own(&checkpoint, config)) {
-        uploads::expect_stored(config, &checkpoint, manifest.num_steps).map_err(of_store)?;
+    if wanted != "auto" && expect.stored && !is_store_url(wanted) && !is_own(&checkpoint, config) {
+        let text = std::fs::read(checkpoint.join(MANIFEST)).ok();
+        let name = checkpoint.display().to_string();
+        uploads::expect_stored(config, &name, text.as_deref(), manifest.num_steps).map_err(of_store)?;
     }
     let verify = |is_wanted: fn(&str) -> bool| match expect.trust {
         true => Ok(()),
@@ -149,8 +151,10 @@ fn fetch_newer(config: &RunConfig, here: Option<&Path>, console: &Console) -> an
     Ok(Some(uploads::fetch(url, num_steps, &config.checkpoint.dir)?))
 }
 
-/// The checkpoint at `url`, or the newest one in the folder there, fetched into `dir`.
-fn fetch_named(url: &str, dir: &Path, console: &Console) -> anyhow::Result<PathBuf> {
+/// The checkpoint at `url`, or the newest one in the folder there, fetched into the run's folder of checkpoints. `stored`:
+/// `checkpoint.upload` is looked at first, since what is fetched is the run's own from then on.
+fn fetch_named(url: &str, config: &RunConfig, stored: bool, console: &Console) -> anyhow::Result<PathBuf> {
+    let dir = &config.checkpoint.dir;
     check_store_url(url).map_err(|reason| UsageError(format!("--resume={url} {reason}")))?;
     let url = url.trim_end_matches('/');
     let named = url.rsplit_once('/').and_then(|(folder, name)| Some((folder, steps_of(name)?)));
@@ -165,6 +169,13 @@ fn fetch_named(url: &str, dir: &Path, console: &Console) -> anyhow::Result<PathB
     if to.exists() {
         let (url, dir, to) = (StoredCheckpoints::new(folder).url(num_steps), dir.display(), to.display());
         bail!("{url} is fetched into {dir}, which has {to}: resume that with --resume={to}, or remove it");
+    }
+    if stored {
+        let from = StoredCheckpoints::new(folder);
+        // Without a manifest there is none to fetch, which is said below.
+        if let Some(text) = from.manifest(num_steps)? {
+            uploads::expect_stored(config, &from.url(num_steps), Some(&text), num_steps).map_err(of_store)?;
+        }
     }
     console.line(&format!("fetching the checkpoint of {num_steps} steps from {folder}"));
     Ok(uploads::fetch(folder, num_steps, dir)?)

@@ -14,7 +14,7 @@
 use crate::cli::UsageError;
 use crate::eval::samples::SAMPLES;
 use anyhow::{Context, Result};
-use loongforge_actors::checkpoint::BEST;
+use loongforge_actors::checkpoint::{BEST, FORMER};
 use loongforge_core::engine::fault;
 use loongforge_core::files::steps_of;
 use std::fs::{self, File};
@@ -60,7 +60,8 @@ fn is_of_run(name: &str) -> bool {
     };
     let is_draft = name.starts_with(".step-") && name.ends_with(".tmp");
     let is_report = numbered("config-", ".yaml") || numbered("nonfinite-step-", ".json");
-    NAMES.contains(&name) || is_report || is_draft || steps_of(name).is_some()
+    // What a store is to lose goes with the run that replaced the one there.
+    NAMES.contains(&name) || name == FORMER || is_report || is_draft || steps_of(name).is_some()
 }
 
 /// Returns whether this is the link to a run's best checkpoint: without that checkpoint it would name one of the next run.
@@ -319,4 +320,29 @@ fn sync(dir: &Path) -> Result<()> {
 /// A moment at which a test kills the process, or has the disk refuse.
 fn point(name: &'static str) -> Result<()> {
     Ok(fault::io(loongforge_core::message::ActorId::SCHEDULER, name)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_note_about_the_store_goes_with_the_run_that_wrote_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let (run, checkpoints) = (dir.path(), dir.path().join("checkpoints"));
+        fs::create_dir(&checkpoints).unwrap();
+        let note = checkpoints.join(FORMER);
+        fs::write(run.join("metrics.jsonl"), "{}\n").unwrap();
+        for earlier in [None, Some("s3://bucket/earlier")] {
+            if let Some(earlier) = earlier {
+                fs::write(&note, earlier).unwrap();
+            }
+            let former = FormerRun::set_aside(run, &checkpoints).unwrap().unwrap();
+            assert!(!note.exists());
+            fs::write(&note, "s3://bucket/run").unwrap();
+            former.restore().unwrap();
+            assert!(run.join("metrics.jsonl").exists());
+            assert_eq!(fs::read_to_string(&note).ok().as_deref(), earlier);
+        }
+    }
 }

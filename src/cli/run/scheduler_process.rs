@@ -196,6 +196,7 @@ impl SchedulerProcess<'_> {
                 ((composition.first_step(), composition.cursor()), None, former)
             }
         };
+        let replaces = former.is_some();
         // Put back where the run ends before.
         let mut first_step = first_step(former);
         if let Some(epochs) = composition.epochs() {
@@ -207,14 +208,17 @@ impl SchedulerProcess<'_> {
         let journal = is_kept.then_some(Keep { path: journal, take_over_at, cut_after: Keep::CUT_AFTER });
         let report = Report::new(&composition, loaded.composed.clone(), console.clone(), begin)?;
         if uploads.is_none() {
-            let begins_anew = past.is_none() && !composition.resumes();
+            let begins_anew = replaces || (past.is_none() && !composition.resumes());
             *uploads = uploads::start(&config, begins_anew, console)?;
         }
         let uploader = uploads.as_ref().map(Uploads::uploader);
         let forgetting = uploader.clone();
         let first_step: FirstStep = Box::new(move || {
-            forgetting.iter().try_for_each(Uploader::forget_former)?;
-            first_step()
+            forgetting.iter().try_for_each(Uploader::note_former)?;
+            let beside = first_step()?;
+            // From here on the former run is not put back.
+            forgetting.iter().for_each(Uploader::forget_former);
+            Ok(beside)
         });
         let report = report.on_first_step(first_step).uploading(uploader);
         let name = &config.run.name;

@@ -105,7 +105,9 @@ impl RunConfig {
         let (data, model, pools) = (&self.data, &self.model, &self.pools);
         let part = |tower, is_projector| {
             let (key, part) = model.tower_part(tower, is_projector);
-            (key, *part != Part::default())
+            // What is not there is not trained.
+            let part = Part { freeze: part.freeze.filter(|freeze| !*freeze), ..part.clone() };
+            (key, part != Part::default())
         };
         let of_pixels = |min: Option<usize>, max: Option<usize>| min.is_some() || max.is_some();
         let of_towers = [
@@ -125,7 +127,6 @@ impl RunConfig {
         let encoder = EncoderPool { threads: EncoderPool::default().threads, ..pools.encoder.clone() };
         let of_encoders = [
             ("pools.encoder", encoder != EncoderPool::default()),
-            ("pools.placement", towers.is_empty() && pools.placement != Placement::default()),
             ("data.pack.max_visual_tokens", towers.is_empty() && data.pack.max_visual_tokens.is_some()),
         ];
         let has_pool = pools.encoders(towers).iter().any(|(name, ..)| *name == PoolName::ENCODER);
@@ -283,9 +284,11 @@ mod tests {
     #[test]
     fn keys_about_towers_that_the_model_lacks_are_named() {
         let (vision, none) = (TowerSet::from_iter([Tower::Vision]), TowerSet::default());
-        config(&[]).expect_keys_of_towers(none).unwrap();
+        for words in [&[][..], &["model.image_encoder.freeze=true"], &["pools.placement=colocated"]] {
+            config(words).expect_keys_of_towers(none).unwrap();
+        }
         for (words, has, keys) in [
-            (&["model.image_encoder.freeze=true"][..], vision, "`model.image_encoder`"),
+            (&["model.image_encoder.freeze=false"][..], vision, "`model.image_encoder`"),
             (
                 &["model.image_projector.lora={r: 2}", "data.image.max_pixels=9"],
                 vision,
@@ -297,7 +300,6 @@ mod tests {
                 vision,
                 "`pools.encoder`, `data.pack.max_visual_tokens`",
             ),
-            (&["pools.placement=colocated"], vision, "`pools.placement`"),
         ] {
             config(words).expect_keys_of_towers(has).unwrap();
             let error = config(words).expect_keys_of_towers(none).unwrap_err().to_string();

@@ -8,9 +8,7 @@ use super::error::{Problem, code};
 use super::node::{Node, float};
 use super::source::hub_data_set;
 use super::suggest;
-use super::{
-    Balance, ContextAttention, EncoderPool, FoundationPool, OptimizerType, PackMode, Placement, RunConfig, Schedule,
-};
+use super::{Balance, EncoderPool, FoundationPool, OptimizerType, PackMode, Placement, RunConfig, Schedule};
 use crate::files;
 use crate::message::PoolName;
 use crate::store::check_store_url;
@@ -236,11 +234,6 @@ impl Rules<'_> {
         let keys = ["sequence_parallel", "tensor_parallel"];
         self.broken_in(key, pool.sequence_parallel && layout.tp == 1, &keys, || {
             ("`sequence_parallel` without tensor parallelism".into(), "set `tensor_parallel` above 1")
-        });
-        let keys = ["context_attention", "context_parallel"];
-        let is_split = pool.context_attention == ContextAttention::default() || layout.cp > 1;
-        self.broken_in(key, !is_split, &keys, || {
-            ("`context_attention` without context parallelism".into(), "set `context_parallel` above 1")
         });
         let keys = ["virtual_stages", "pipeline_parallel"];
         self.broken_in(key, pool.virtual_stages > 1 && layout.pp == 1, &keys, || {

@@ -45,7 +45,9 @@ pub(crate) fn client_of(text: &str) -> Result<(Arc<dyn ObjectStore>, Path, Strin
     {
         options.push(("allow_http".to_owned(), "true".to_owned()));
     }
-    let (store, path) = object_store::parse_url_opts(&url, options).map_err(|error| failed(text, &error))?;
+    let (store, path) = object_store::parse_url_opts(&url, options)
+        // Nothing was asked of the store yet: it is the settings that are wrong.
+        .map_err(|error| StoreError { is_outage: false, ..failed(text, &error) })?;
     let store: Arc<dyn ObjectStore> = store.into();
     // Where the bucket is a part of the path, a client is for one URL.
     if Path::from_url_path(url.path()).is_ok_and(|whole| whole == path) {
@@ -96,12 +98,21 @@ pub(crate) fn failed(url: &str, error: &object_store::Error) -> StoreError {
     StoreError { is_outage: is_outage(error), ..StoreError::new(url, what) }
 }
 
-/// What is no answer to the request itself; a bucket that is not there is one, which has no kind of its own.
+/// What is no answer to the request itself; a bucket that is not there is one, which has no kind of its own. Without credentials
+/// those of a virtual machine are asked for, where there may be none.
 fn is_outage(error: &object_store::Error) -> bool {
+    const REFUSALS: [&str; 5] = [
+        "NoSuchBucket",
+        "status code: 4",
+        "Client error with status",
+        "://169.254.169.254",
+        "://metadata.google.internal",
+    ];
     let text = error.to_string();
-    let is_refusal =
-        ["NoSuchBucket", "status code: 4", "Client error with status"].iter().any(|part| text.contains(part));
-    matches!(error, object_store::Error::Generic { .. }) && !is_refusal
+    let has = |parts: &[&str]| parts.iter().any(|part| text.contains(part));
+    // Too slow, too many requests.
+    let passes = has(&["status code: 408", "status code: 429"]);
+    matches!(error, object_store::Error::Generic { .. }) && (passes || !has(&REFUSALS))
 }
 
 /// Answers of a store may repeat what they were asked with.

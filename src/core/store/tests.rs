@@ -44,11 +44,23 @@ fn secrets_are_not_told() {
 #[test]
 fn an_outage_is_told_from_a_refusal() {
     let generic = |text: &str| object_store::Error::Generic { store: "S3", source: text.into() };
-    let refusals = ["Server returned non-2xx status code: 403 Forbidden", "NoSuchBucket"].map(generic);
+    let refusals = [
+        "Server returned non-2xx status code: 403 Forbidden",
+        "NoSuchBucket",
+        "Error performing PUT http://169.254.169.254/latest/api/token in 3s - HTTP error: error sending request",
+        "Error performing GET http://metadata.google.internal/computeMetadata/v1 in 3s - HTTP error: connect",
+    ]
+    .map(generic);
     let missing = object_store::Error::NotFound { path: "a".into(), source: "gone".into() };
     for error in refusals.iter().chain([&missing]) {
         assert!(!failed("s3://bucket/a", error).is_outage, "{error}");
     }
     assert!(failed("s3://bucket/a", &generic("operation timed out")).is_outage);
-    assert!(failed("https://host/a", &generic("Server returned non-2xx status code: 503")).is_outage);
+    for code in ["503", "429 Too Many Requests", "408 Request Timeout"] {
+        let error = generic(&format!("Server returned non-2xx status code: {code}"));
+        assert!(failed("https://host/a", &error).is_outage, "{error}");
+    }
+    // Settings of which no client can be made.
+    let error = get("azure://c/x", 10).unwrap_err();
+    assert!(!error.is_outage, "{error}");
 }

@@ -1,13 +1,14 @@
 //! Tensors whose memory is a file: the system writes to the disk what is not in use, and reads it where it is used again.
 
 use std::ffi::c_void;
-use std::io;
+use std::fs::File;
+use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::ptr::NonNull;
 
 use rustix::fs::{FallocateFlags, fallocate};
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
 use rustix::mm::{MapFlags, ProtFlags};
 use tch::{Device, Kind, Tensor};
 
@@ -44,9 +45,9 @@ impl Map {
     fn new(folder: &Path, len: usize) -> io::Result<Map> {
         std::fs::create_dir_all(folder)?;
         let file = tempfile::tempfile_in(folder)?;
-        match fallocate(&file, FallocateFlags::empty(), 0, len as u64) {
+        match retry_on_intr(|| fallocate(&file, FallocateFlags::empty(), 0, len as u64)) {
             // A disk that cannot reserve.
-            Err(Errno::OPNOTSUPP | Errno::NOSYS) => file.set_len(len as u64)?,
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => write_zeros(&file, len)?,
             done => done?,
         }
         // SAFETY: the kernel chooses the place, so no other memory of this process is touched; nobody else can open the file, so
@@ -57,6 +58,20 @@ impl Map {
         }?;
         Ok(Map { start: NonNull::new(start).expect("mmap never returns null"), len })
     }
+}
+
+/// Takes the space of a file by writing it: a disk that is full then says so here, and does not end the process later, when a page
+/// has no place.
+fn write_zeros(mut file: &File, len: usize) -> io::Result<()> {
+    const CHUNK: usize = 1 << 20;
+    let zeros = vec![0u8; CHUNK.min(len)];
+    let mut left = len;
+    while left > 0 {
+        let part = left.min(CHUNK);
+        file.write_all(&zeros[..part])?;
+        left -= part;
+    }
+    file.sync_data()
 }
 
 impl Drop for Map {
@@ -70,7 +85,7 @@ impl Drop for Map {
 mod tests {
     use tch::Kind;
 
-    use super::zeros_on_disk;
+    use super::{write_zeros, zeros_on_disk};
     use crate::native::MemoryWatch;
 
     #[test]
@@ -87,6 +102,15 @@ mod tests {
         assert_eq!(zeros_on_disk(&inner, 7, Kind::Uint8).unwrap().kind(), Kind::Uint8);
         assert_eq!(zeros_on_disk(&inner, 0, Kind::Float).unwrap().numel(), 0);
         assert_eq!(std::fs::read_dir(&inner).unwrap().count(), 0, "nothing is left behind");
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_reserved_is_written() {
+        for len in [0, 5, 3 << 20, (1 << 20) + 1] {
+            let file = tempfile::tempfile().unwrap();
+            write_zeros(&file, len).unwrap();
+            assert_eq!(file.metadata().unwrap().len(), len as u64);
+        }
     }
 
     #[test]

@@ -1,10 +1,11 @@
 //! A config of DeepSpeed, of which other trainers' configs name the file or hold the section.
 
-use std::fs;
+use std::path::Path;
 
 use serde_json::{Value, json};
 
 use super::sheet::Sheet;
+use crate::files;
 
 const ZERO: &str = "pools.foundation.zero";
 const OFFLOAD: &str = "train.optimizer.offload";
@@ -25,7 +26,7 @@ impl Sheet {
     /// is in it, as those of the trainers' examples do (`ds_z3_offload_config.json`).
     pub fn deepspeed(&mut self, key: &str) {
         let Some(value) = self.get(key).cloned() else { return };
-        let file = value.as_str().and_then(|path| fs::read_to_string(path).ok());
+        let file = value.as_str().and_then(|path| files::read_text(Path::new(path)).ok());
         let section: Option<Value> = file.and_then(|text| serde_json::from_str(&text).ok());
         let found = match section.as_ref().or(value.is_object().then_some(&value)) {
             Some(section) => of_section(section),
@@ -51,23 +52,29 @@ fn of_section(section: &Value) -> Found {
     let zero = &section["zero_optimization"];
     let is_on = |device: &Value| !matches!(device.as_str(), None | Some("none"));
     let optimizer = &zero["offload_optimizer"];
-    let offload = is_on(&optimizer["device"]).then(|| {
+    let ratio = optimizer["ratio"].as_f64();
+    // The key of old versions, which take it for `device: cpu`.
+    let is_offloaded = is_on(&optimizer["device"]) || zero["cpu_offload"] == true;
+    let offload = (is_offloaded && ratio != Some(0.0)).then(|| {
         let mut offload = json!({ "to": "cpu" });
         if optimizer["device"] == "nvme" {
             offload = json!({ "to": "disk", "path": optimizer["nvme_path"] });
         }
-        if let Some(ratio) = optimizer["ratio"].as_f64() {
+        if let Some(ratio) = ratio {
             offload["fraction"] = ratio.into();
         }
         offload
     });
     // ZeRO is off where nothing is said of it.
     let level = zero["stage"].as_u64().or(zero.is_null().then_some(0)).filter(|level| *level <= 3);
-    Found { level, offload, offloads_weights: is_on(&zero["offload_param"]["device"]) }
+    let offloads_weights = is_on(&zero["offload_param"]["device"]) || zero["cpu_offload_params"] == true;
+    Found { level, offload, offloads_weights }
 }
 
-fn of_name(name: &str) -> Found {
-    let level = (0..=3).find(|level| ["zero", "z"].iter().any(|word| name.contains(&format!("{word}{level}"))));
+/// What the name of a file says, without its folders.
+fn of_name(path: &str) -> Found {
+    let name = path.rsplit(['/', '\\']).next().unwrap_or_default();
+    let level = (0..=3).rev().find(|level| ["zero", "z"].iter().any(|word| name.contains(&format!("{word}{level}"))));
     let (offloads, weights_alone) = (name.contains("offload"), name.contains("offload_params"));
     let offload = (offloads && !weights_alone).then(|| json!({ "to": "cpu" }));
     Found { level, offload, offloads_weights: offloads && level == Some(3) }

@@ -58,11 +58,11 @@ pub enum ImportError {
 /// # Errors
 /// It is neither, or of no trainer that is known here.
 pub fn import(text: &str) -> Result<Imported, ImportError> {
-    let node = match text.starts_with("#!") {
+    let found = match text.starts_with("#!") {
         true => Err(String::new()),
-        false => yaml::parse(text, 0, 0).map_err(|error| error.message),
+        false => yaml::read_yaml(text),
     };
-    match node.map(|node| node.to_json()) {
+    match found {
         Ok(Value::Object(fields)) => of_yaml(fields),
         // A command is a scalar of YAML, or none at all.
         found => match (command::find(text), found) {

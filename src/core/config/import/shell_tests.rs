@@ -188,4 +188,8 @@ fn lists_that_may_be_empty_and_wandb_arrive() {
     assert_eq!(node["train"]["optimizer"]["offload"], json!({"to": "cpu", "fraction": 0.5}));
     assert_eq!(node["log"]["wandb"], json!({"project": "p", "name": "n"}));
     assert_eq!(missing(&imported), [""; 0]);
+    // A share of nothing.
+    let none = import(&script.replace("0.5", "0")).unwrap();
+    let node = crate::config::yaml::parse(&none.yaml, 0, 0).unwrap().to_json();
+    assert_eq!((&node["train"]["optimizer"]["offload"], missing(&none)), (&json!(null), vec![]));
 }

@@ -269,6 +269,8 @@ fn options_of_schedules_arrive_and_other_stages_are_refused() {
         (format!("{factory}lr_scheduler_kwargs: {{ min_lr: 1e-6 }}\n"), Some(1e-6)),
         (format!("{factory}lr_scheduler_kwargs: '{{\"min_lr_rate\": 0.5}}'\n"), Some(1e-4)),
         (format!("{trl}lr_scheduler_kwargs: {{ min_lr_rate: 0.5 }}\n"), Some(1e-4)),
+        (format!("{trl}lr_scheduler_kwargs: {{ min_lr_rate: 0.5, num_cycles: 0.5 }}\n"), Some(1e-4)),
+        (format!("{trl}lr_scheduler_kwargs: {{ min_lr_rate: 0.5, num_cycles: 2 }}\n"), None),
         (format!("{trl}lr_scheduler_kwargs: {{ num_cycles: 2 }}\n"), None),
     ] {
         assert_eq!(min_lr(&text), expected, "{text}");
@@ -294,6 +296,8 @@ fn what_is_of_nobody_is_refused() {
         let error = import(text).unwrap_err().to_string();
         assert!(error.contains(part), "{error}");
     }
+    // The rule about a space behind a colon is for our own keys.
+    import("model_name_or_path: a/b\n\"a:b\":\n").unwrap();
     let error = import("model: x\n").unwrap_err().to_string();
     assert!(error.contains("base_model") && error.contains("model_name_or_path"), "{error}");
 }
@@ -328,6 +332,9 @@ fn deepspeeds_stage_and_offload_arrive() {
         ("examples/deepspeed/ds_z3_offload_config.json".into(), json!(3), cpu.clone()),
         ("deepspeed_configs/zero3_bf16_cpuoffload_params.json".into(), json!(3), Value::Null),
         ("deepspeed_configs/zero2.json".into(), json!(2), Value::Null),
+        ("zero0_offload/ds_z2_to_z3.json".into(), json!(3), Value::Null),
+        ("{zero_optimization: {stage: 2, cpu_offload: true}}".into(), json!(2), cpu.clone()),
+        ("{zero_optimization: {stage: 3, offload_optimizer: {device: cpu, ratio: 0}}}".into(), json!(3), Value::Null),
         ("{zero_optimization: {stage: 2, offload_optimizer: {device: cpu}}}".into(), json!(2), cpu.clone()),
     ] {
         assert_eq!(deepspeed(&value), (zero, offload, vec![]), "{value}");

@@ -51,11 +51,16 @@ impl Sheet {
             let why = "of the schedule, train.min_lr and train.decay_steps may be set";
             let options: Value =
                 value.as_str().map_or_else(|| Ok(value.clone()), serde_json::from_str).map_err(|_| why)?;
-            let options = options.as_object().filter(|options| options.len() == 1).ok_or(why)?;
+            let options = options.as_object().ok_or(why)?;
             let number = |name: &str| {
                 let value = options.get(name)?;
                 value.as_f64().or_else(|| value.as_str()?.parse().ok())
             };
+            // Half a period is their default, and ours.
+            let is_default = |name: &str| name == "num_cycles" && number(name) == Some(0.5);
+            if options.keys().filter(|name| !is_default(name)).count() != 1 {
+                return Err(why);
+            }
             number("min_lr").or_else(|| Some(number("min_lr_rate")? * peak)).map(Value::from).ok_or(why)
         });
     }

@@ -193,10 +193,6 @@ fn one_mistake_at_a_time() {
             &["LF0111", ":9:45", "`virtual_stages` without a pipeline"],
         ),
         (
-            "$ pools.foundation.context_attention=ulysses",
-            &["LF0111", "`context_attention` without context parallelism", "set `context_parallel`"],
-        ),
-        (
             "pools: { foundation: { zero: 1 }, foundation_high: {}, foundation_low: {} }\n",
             &["LF0111", "`pools.foundation` has no effect"],
         ),

@@ -55,11 +55,18 @@ pub fn messages(mut record: Map<String, Json>) -> Result<Map<String, Json>, Data
     Ok(record)
 }
 
-/// Files under `image`, `video` and `audio` are those under `images`, `videos` and `audios`, where there are none.
+/// Files under `image`, `video` and `audio` are those under `images`, `videos` and `audios`, where there are none. Tables of mixed
+/// rows have an empty text or list in those without files.
 pub fn name_files(record: &mut Map<String, Json>) {
+    let is_some = |value: &Json| match value {
+        Json::Null => false,
+        Json::String(name) => !name.is_empty(),
+        Json::Array(files) => !files.is_empty(),
+        _ => true,
+    };
     for (one, many) in [("image", "images"), ("video", "videos"), ("audio", "audios")] {
-        let value = record.remove(many).filter(|value| !value.is_null()).or_else(|| record.remove(one));
-        record.insert(many.to_owned(), value.unwrap_or_default());
+        let [listed, single] = [many, one].map(|key| record.remove(key).filter(is_some));
+        record.insert(many.to_owned(), listed.or(single).unwrap_or_default());
     }
 }
 
@@ -163,6 +170,23 @@ mod tests {
         ] {
             let error = read(value).unwrap_err().to_string();
             assert!(error.contains(part), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_is_empty_names_no_file() {
+        for (fields, images) in [
+            (json!({}), Json::Null),
+            (json!({"image": ""}), Json::Null),
+            (json!({"image": null, "images": []}), Json::Null),
+            (json!({"image": "a.jpg", "images": []}), json!("a.jpg")),
+            (json!({"image": "a.jpg", "images": ""}), json!("a.jpg")),
+            (json!({"image": "", "images": ["b.jpg"]}), json!(["b.jpg"])),
+            (json!({"image": "a.jpg", "images": ["b.jpg"]}), json!(["b.jpg"])),
+        ] {
+            let mut record = fields.as_object().unwrap().clone();
+            name_files(&mut record);
+            assert_eq!((record.get("images"), record.get("image")), (Some(&images), None), "{fields}");
         }
     }
 

@@ -144,16 +144,25 @@ fn optimizer(sheet: &mut Sheet) {
 /// Megatron-LM's offload of the optimizer's state, and that of its forks, whose `auto` chooses the part itself.
 fn offload(sheet: &mut Sheet) {
     const OFFLOAD: &str = "train.optimizer.offload";
+    const SHARES: [(&str, &str); 2] =
+        [("optimizer_cpu_offload", "optimizer_offload_fraction"), ("offload_optimizer", "offload_optimizer_percent")];
+    for (key, share) in SHARES {
+        if sheet.number(share) == Some(0.0) && !sheet.is(key, "auto") {
+            sheet.settled("the share that is offloaded is 0", &[key, share]);
+        }
+    }
     let is_on = sheet.is_true("optimizer_cpu_offload");
     let of_forks = ["auto", "manual", "static"].iter().any(|kind| sheet.is("offload_optimizer", kind));
     if is_on || of_forks {
         sheet.set(OFFLOAD, json!({ "to": "cpu" }));
-        for key in ["optimizer_offload_fraction", "offload_optimizer_percent"] {
-            sheet.copy_number(key, "train.optimizer.offload.fraction");
+        for (key, share) in SHARES {
+            if sheet.number(share) != Some(0.0) {
+                sheet.copy_number(share, "train.optimizer.offload.fraction");
+            }
+            sheet.arrived(key, OFFLOAD);
         }
-        ["optimizer_cpu_offload", "offload_optimizer"].iter().for_each(|key| sheet.arrived(key, OFFLOAD));
     }
-    sheet.settled("nothing is offloaded without it", &["optimizer_offload_fraction", "offload_optimizer_percent"]);
+    sheet.settled("nothing is offloaded without it", &SHARES.map(|(_, share)| share));
     let off = "train.optimizer.offload is for all of an optimizer's state";
     sheet.missing(off, &["optimizer_cpu_offload", "offload_optimizer"]);
     let own = "the step on the host is our own, and copies are beside it";

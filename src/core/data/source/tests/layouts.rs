@@ -20,6 +20,11 @@ fn every_layout_is_told_by_its_first_sample() {
             "system:s user:a (p.jpg)",
         ),
         ("j.jsonl", json!({"messages": [{"role": "user", "content": "a"}], "image": "p.jpg"}).to_string(), "bad 1"),
+        (
+            "k.jsonl",
+            json!({"instruction": "a", "output": "ok", "image": "", "images": [], "audio": null}).to_string(),
+            "user:a assistant:ok",
+        ),
         // A field that the first record lacks does not hide what the others are.
         (
             "n.jsonl",
