@@ -103,8 +103,9 @@ fn fixture_of(kind: Kind, size: Size) -> Fixture {
     let line = |index: usize| {
         let mut content = vec![json!({"type": "text", "text": "Say it."})];
         let pictures = if kind == Kind::Pictures { size.pictures } else { 0 };
+        // Each step has the same ones: the samples of the first step are what is predicted.
         content.extend((0..pictures).map(|at| {
-            let picture = format!("images/train/000/{:06}.png", (index + at) % 96);
+            let picture = format!("images/train/000/{:06}.png", at % 96);
             json!({"type": "image", "image": picture})
         }));
         // All kinds of tokens: routers send equal ones to the same experts, and evenly is what is predicted.
