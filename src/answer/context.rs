@@ -8,7 +8,7 @@ use serde_json::Value as Json;
 pub struct Positions {
     /// Tokens of both together, or of each.
     pub most: usize,
-    /// Whether answers have positions of their own: an encoder reads the prompt, and a decoder writes.
+    /// True if answers have positions of their own: an encoder reads the prompt, and a decoder writes.
     pub apart: bool,
 }
 

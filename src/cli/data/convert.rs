@@ -54,7 +54,7 @@ pub struct ConvertArgs {
     share: ShareArgs,
 }
 
-/// What the options of shards are unless they are given.
+/// Options of shards take these values where they are not given.
 const SAMPLES: u64 = 10_000;
 const BYTES: u64 = 1_000_000_000;
 const SAMPLE_TYPE: &str = "multi_mix_qa";

@@ -186,7 +186,7 @@ pub fn expect_none_stored(config: &RunConfig) -> anyhow::Result<()> {
     uploads::expect_none_stored(config).map_err(of_store)
 }
 
-/// What is wrong with the store is a mistake of whoever named it, unless it does not answer.
+/// Makes a usage error of whatever is wrong with a store, unless the store does not answer.
 fn of_store(error: Unfit) -> anyhow::Error {
     match error {
         Unfit::Store(_) => error.into(),

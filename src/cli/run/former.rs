@@ -66,7 +66,7 @@ fn is_of_run(name: &str) -> bool {
 
 /// Returns whether this is the link to a run's best checkpoint: without that checkpoint it would name one of the next run.
 fn is_best(path: &Path) -> bool {
-    let names_step = |to: PathBuf| to.to_str().is_some_and(|to| to.starts_with("step-") && is_of_run(to));
+    let names_step = |to: PathBuf| to.to_str().and_then(steps_of).is_some();
     path.file_name().is_some_and(|name| name == BEST) && fs::read_link(path).is_ok_and(names_step)
 }
 
@@ -74,9 +74,7 @@ fn is_best(path: &Path) -> bool {
 /// else is the user's.
 fn is_samples(path: &Path) -> bool {
     let is_step = |entry: io::Result<fs::DirEntry>| {
-        entry.is_ok_and(|entry| {
-            entry.file_name().to_str().is_some_and(|name| name.starts_with("step-") && is_of_run(name))
-        })
+        entry.is_ok_and(|entry| entry.file_name().to_str().and_then(steps_of).is_some())
     };
     path.file_name().is_some_and(|name| name == SAMPLES)
         && fs::read_dir(path).is_ok_and(|mut listing| listing.all(is_step))

@@ -10,7 +10,7 @@ use crate::files;
 const ZERO: &str = "pools.foundation.zero";
 const OFFLOAD: &str = "train.optimizer.offload";
 
-/// What is read of such a config.
+/// Holds what the importer reads of such a config.
 #[derive(Default)]
 struct Found {
     /// The stage of ZeRO.
@@ -71,7 +71,7 @@ fn of_section(section: &Value) -> Found {
     Found { level, offload, offloads_weights }
 }
 
-/// What the name of a file says, without its folders.
+/// Reads level and offload from a file's name, without its folders.
 fn of_name(path: &str) -> Found {
     let name = path.rsplit(['/', '\\']).next().unwrap_or_default();
     let level = (0..=3).rev().find(|level| ["zero", "z"].iter().any(|word| name.contains(&format!("{word}{level}"))));

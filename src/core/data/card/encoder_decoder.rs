@@ -1,4 +1,4 @@
-//! What a `config.json` says of samples of a model whose encoder reads a prompt and whose decoder reads and writes the answer.
+//! Reads from a `config.json` how samples are made for a model whose encoder reads a prompt and whose decoder writes the answer.
 
 use serde_json::Value as Json;
 
@@ -12,7 +12,7 @@ pub struct EncoderDecoder {
     pub max_positions: usize,
     /// Special tokens that are no text of an answer. The others are, such as those of places in a picture.
     pub unwritten: Vec<i64>,
-    /// What the config says of training and is not done.
+    /// Names the rates of the config that training does not apply.
     pub note: Option<String>,
 }
 
@@ -50,7 +50,7 @@ impl EncoderDecoder {
     }
 }
 
-/// What training goes without: names of keys of `vision` and `text`, with their rates; none where there is no such rate.
+/// Returns the keys of `vision` and `text` whose rates of dropout training does not apply, with these rates; `None`: there are none.
 pub(in crate::data) fn dropped(vision: &Json, text: &Json) -> Option<String> {
     let keys =
         [(vision, "drop_path_rate"), (text, "dropout"), (text, "attention_dropout"), (text, "activation_dropout")];
