@@ -30,7 +30,8 @@ impl TrainedOn {
         match tensor_parallel {
             _ if gpus < 2 || tensor_parallel * pipeline_parallel == 1 => (1, None),
             2.. if tensor_parallel <= gpus => {
-                let what = format!("{trained} and is split among as many GPUs; --tensor-parallel N takes another number");
+                let what =
+                    format!("{trained} and is split among as many GPUs; --tensor-parallel N takes another number");
                 (tensor_parallel, Some(what))
             }
             _ => {
