@@ -86,6 +86,17 @@ const COMMANDS: [(&str, How); 32] = [
 /// `cargo bench` of the build of the tests: their profile, and the features of all packages.
 fn cargo_bench(words: &str) -> Command {
     let mut cargo = Command::new(env!("CARGO"));
+    // What cargo told this test about its package, and where libtorch is by `.cargo/config.toml`: build scripts that look at
+    // these would run again, and all that depends on them be compiled again, twice.
+    let of_test = |name: &str| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_");
+    let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+    for name in names.filter(|name| of_test(name)) {
+        cargo.env_remove(name);
+    }
+    let ours = Path::new(env!("CARGO_MANIFEST_DIR")).join(".libtorch/torch");
+    if std::env::var_os("LIBTORCH").is_some_and(|libtorch| Path::new(&libtorch) == ours) {
+        cargo.env_remove("LIBTORCH");
+    }
     cargo.args(["bench", "--quiet", "--workspace", "--profile", "dev", "--bench"]).args(words.split(' '));
     cargo.current_dir(env!("CARGO_MANIFEST_DIR"));
     cargo

@@ -126,10 +126,17 @@ pub(super) const OTHER_CONFIG: &str =
     "its configuration is not this run's; give all processes the same file and overrides";
 
 impl JoinError {
-    /// Returns whether the same command can only end so again: another config or build than the run's.
+    /// Returns whether nobody listens there.
+    pub fn is_absence(&self) -> bool {
+        matches!(self, Self::NoScheduler { .. })
+    }
+
+    /// Returns whether the same command can only end so again: another config or build than the run's, or an address at which
+    /// nobody can listen.
     pub fn is_permanent(&self) -> bool {
         match self {
             Self::OtherConfig { .. } => true,
+            Self::Net(NetError::Listen { source, .. }) => source.kind() == std::io::ErrorKind::AlreadyExists,
             Self::Connection { source, .. } => matches!(source, LinkError::Frame(FrameError::OtherVersion { .. })),
             _ => false,
         }
