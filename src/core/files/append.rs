@@ -77,7 +77,7 @@ fn opened(path: &Path) -> io::Result<File> {
 fn has_name(file: &File, path: &Path) -> bool {
     match (file.metadata(), fs::metadata(path)) {
         (Ok(ours), Ok(named)) => (ours.dev(), ours.ino()) == (named.dev(), named.ino()),
-        (_, Err(error)) => error.kind() != ErrorKind::NotFound,
+        (_, Err(error)) => !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory),
         (Err(_), _) => true,
     }
 }
