@@ -1,13 +1,14 @@
 """JPEG files to Qwen-VL patches, one core: transformers' fast image processor against ours, on the same files.
 
-    PYTHON benches/preprocess.py [FILE.jpg …]        (without files: a photograph-like picture of 640×480 is made)
+    PYTHON benches/preprocess.py [--binary PATH] [FILE.jpg …]    (without files: a photograph-like picture of 640×480 is made)
 
-Needs transformers 5.17, torchvision and Pillow; ours is `cargo bench -p loongforge-core --bench preprocess`.
+Needs transformers 5.17, torchvision and Pillow. PATH is the binary that `cargo bench -p loongforge-core --bench preprocess
+--no-run` prints; without it the benchmark is built. LOONGFORGE_QUICK=1 measures next to nothing, to see that it runs.
 """
 
+import argparse
 import os
 import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -19,6 +20,7 @@ from PIL import Image  # noqa: E402
 from transformers import Qwen2VLImageProcessor  # noqa: E402
 
 torch.set_num_threads(1)
+SPELL = 0.02 if os.environ.get("LOONGFORGE_QUICK") else 2
 
 
 def picture(path):
@@ -35,7 +37,7 @@ def rate(name, call):
     best = 0.0
     for _ in range(3):
         start, calls = time.perf_counter(), 0
-        while time.perf_counter() - start < 2:
+        while time.perf_counter() - start < SPELL:
             call()
             calls += 1
         best = max(best, calls / (time.perf_counter() - start))
@@ -43,8 +45,12 @@ def rate(name, call):
     return best
 
 
+parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+parser.add_argument("--binary", type=Path)
+parser.add_argument("files", nargs="*", type=Path)
+args = parser.parse_args()
 with tempfile.TemporaryDirectory() as folder:
-    files = [Path(name).resolve() for name in sys.argv[1:]]
+    files = [file.resolve() for file in args.files]
     if not files:
         files = [Path(folder) / "photo.jpg"]
         picture(files[0])
@@ -60,5 +66,5 @@ with tempfile.TemporaryDirectory() as folder:
             rate(f"{family} both", lambda: patches(decode()))
     print("ours:", flush=True)
     root = Path(__file__).resolve().parent.parent
-    command = ["cargo", "bench", "-q", "-p", "loongforge-core", "--bench", "preprocess", "--", *map(str, files)]
-    subprocess.run(command, cwd=root, check=True)
+    built = ["cargo", "bench", "-q", "-p", "loongforge-core", "--bench", "preprocess", "--"]
+    subprocess.run([*([args.binary] if args.binary else built), *map(str, files)], cwd=root, check=True)

@@ -5,6 +5,7 @@ use loongforge_core::engine::fault;
 use loongforge_core::message::{decode, encode};
 use loongforge_core::transport::checksum;
 use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::MetadataExt;
@@ -152,11 +153,20 @@ impl Journal {
     }
 }
 
-/// The file, held by this process alone.
+/// The file, held by this process alone where its file system has locks.
 fn hold(path: &Path, truncate: bool) -> io::Result<File> {
     let file = OpenOptions::new().read(true).write(true).create(true).truncate(truncate).open(path)?;
-    flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+    unless_without_locks(flock(&file, FlockOperation::NonBlockingLockExclusive))?;
     Ok(file)
+}
+
+/// Lets pass that a file system has no locks: NFS without its lock service answers ENOLCK, Lustre mounted without `flock`
+/// ENOSYS, and others EOPNOTSUPP. The lock of the run's folder, which needs none, keeps a second scheduler out in any case.
+fn unless_without_locks(locked: rustix::io::Result<()>) -> io::Result<()> {
+    match locked {
+        Err(Errno::NOLCK | Errno::NOSYS | Errno::OPNOTSUPP) => Ok(()),
+        locked => Ok(locked?),
+    }
 }
 
 fn framed(record: &Record) -> io::Result<Vec<u8>> {
@@ -246,5 +256,15 @@ mod tests {
         assert_eq!(Journal::open(&path).unwrap().1, whole);
         std::fs::write(&path, "hello").unwrap();
         assert!(matches!(Journal::open(&path), Err(JournalError::NotAJournal { .. })));
+    }
+
+    #[test]
+    fn a_file_system_without_locks_has_journals_and_a_held_lock_is_an_error() {
+        for without in [Errno::NOLCK, Errno::NOSYS, Errno::OPNOTSUPP] {
+            unless_without_locks(Err(without)).unwrap();
+        }
+        for error in [Errno::WOULDBLOCK, Errno::IO, Errno::STALE] {
+            assert_eq!(unless_without_locks(Err(error)).unwrap_err().raw_os_error(), Some(error.raw_os_error()));
+        }
     }
 }

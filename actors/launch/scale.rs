@@ -20,7 +20,7 @@ pub fn scale_run(address: &Address, security: &Security, pool: PoolName, encoder
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|source| RunError::Start { what: "the runtime".into(), source })?;
     let name = address.to_string();
-    let absent = || JoinError::NoScheduler { address: name.clone(), seconds: PATIENCE.as_secs() };
+    let absent = || JoinError::NoScheduler { address: name.clone(), seconds: PATIENCE.as_secs(), cause: String::new() };
     let broken = |source| JoinError::Connection { address: name.clone(), source };
     let ask = async {
         let stream = connect(address, security, Some(Role::Scheduler)).await.map_err(|source| match source.kind() {

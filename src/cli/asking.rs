@@ -1,14 +1,18 @@
 //! Options that `generate`, `chat` and `serve` have in common: which model, and how its tokens are chosen.
 
+mod ranks;
+
 use super::UsageError;
 use crate::answer::Wanted;
 use crate::eval::generator::Reader;
 use crate::model::locate::find_model;
 use clap::{Args, ValueEnum};
 use loongforge_core::config::Device;
+use loongforge_core::observe::safe;
 use loongforge_torch::device::set_intra_op_threads;
 use loongforge_torch::engine::open_device_of;
 use loongforge_torch::model::Sampling;
+use ranks::TrainedOn;
 use tch::Kind;
 
 /// New tokens of an answer to a prompt, unless told otherwise.
@@ -27,9 +31,10 @@ pub struct AskedModel {
     /// Device, as in a config: auto, cpu, cuda or cuda:N
     #[arg(long, default_value = "auto")]
     device: Device,
-    /// Number of ranks that the layers are split among, each with a GPU of its own, or all on the CPU
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
-    tensor_parallel: u32,
+    /// Number of ranks that the layers are split among, each with a GPU of its own, or all on the CPU [default: on GPUs as in the
+    /// run that trained the model, where there are as many; else 1]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
+    tensor_parallel: Option<u32>,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -44,31 +49,40 @@ impl AskedModel {
     /// # Errors
     /// There is no such device; a folder that is not what it should be is the user's to change.
     pub fn open(&self) -> anyhow::Result<Reader> {
-        let ranks = self.tensor_parallel as usize;
+        let folder = find_model(&self.checkpoint).map_err(|error| UsageError::of(&error))?;
+        let open = |number: usize| open_device_of(&self.device, number).map_err(|error| anyhow::anyhow!("{error}"));
+        let (device, gpus) = (open(0)?, usize::try_from(tch::Cuda::device_count()).unwrap_or(0));
+        let is_one_gpu = matches!(self.device, Device::Cuda(Some(_)));
+        let (ranks, said) = match self.tensor_parallel {
+            Some(2..) if is_one_gpu => {
+                return Err(UsageError::new("--tensor-parallel: --device names one GPU; `cuda` is all of them").into());
+            }
+            Some(ranks) if device.is_cuda() && ranks as usize > gpus => {
+                let what = format!("--tensor-parallel is {ranks}, and there are {gpus} CUDA devices");
+                return Err(UsageError::new(what).into());
+            }
+            Some(ranks) => (ranks as usize, None),
+            None => TrainedOn::of(&folder).ranks(if device.is_cuda() && !is_one_gpu { gpus } else { 0 }),
+        };
+        said.iter().for_each(|said| eprintln!("{said}"));
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         set_intra_op_threads((threads / ranks).max(1));
-        if ranks > 1 && matches!(self.device, Device::Cuda(Some(_))) {
-            return Err(UsageError::new("--tensor-parallel: --device names one GPU; `cuda` is all of them").into());
-        }
-        let open = |number: usize| open_device_of(&self.device, number).map_err(|error| anyhow::anyhow!("{error}"));
-        let devices = (0..ranks).map(open).collect::<anyhow::Result<Vec<_>>>()?;
-        let device = devices[0];
-        let gpus = tch::Cuda::device_count();
-        if device.is_cuda() && ranks as i64 > gpus {
-            return Err(
-                UsageError::new(format!("--tensor-parallel is {ranks}, and there are {gpus} CUDA devices")).into()
-            );
-        }
         let kind = match self.dtype {
             Some(Type::Bf16) => Kind::BFloat16,
             Some(Type::F32) => Kind::Float,
             None if device.is_cuda() => Kind::BFloat16,
             None => Kind::Float,
         };
-        let folder = find_model(&self.checkpoint).map_err(|error| UsageError::of(&error))?;
-        let reader = match devices.as_slice() {
-            [device] => Reader::open_as(&folder, kind, *device),
-            devices => Reader::open_among(&folder, kind, devices),
+        let on_one = || Reader::open_as(&folder, kind, device);
+        let among = || Reader::open_among(&folder, kind, &(0..ranks).map(open).collect::<anyhow::Result<Vec<_>>>()?);
+        let reader = match self.tensor_parallel {
+            _ if ranks == 1 => on_one(),
+            Some(_) => among(),
+            // Nobody asked for ranks: what has none, as adapters, answers without.
+            None => among().or_else(|error| {
+                eprintln!("{}; the model is loaded onto one GPU", safe(&format!("{error:#}")));
+                on_one()
+            }),
         };
         Ok(reader.map_err(|error| UsageError::of(error.as_ref()))?)
     }

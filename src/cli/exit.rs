@@ -25,6 +25,7 @@ pub fn of(error: &anyhow::Error) -> u8 {
         _ if error.is::<UsageError>() => USAGE,
         Some(RunError::Failed(failure)) if failure.is_loss => LOST,
         Some(RunError::Failed(failure)) if failure.is_numeric => NUMBERS,
+        Some(RunError::Join(error)) if error.is_permanent() => USAGE,
         Some(RunError::Join(_)) => TRANSIENT,
         _ if error.chain().any(is_outage) => TRANSIENT,
         _ => FAILED,

@@ -2,6 +2,7 @@
 
 use super::UsageError;
 use clap::Args;
+use loongforge_actors::RunError;
 use loongforge_actors::launch::net::{Party, Security};
 use loongforge_actors::launch::scale_run;
 use loongforge_core::config::Address;
@@ -47,6 +48,7 @@ pub struct ScaleArgs {
 }
 
 pub fn scale(args: ScaleArgs) -> anyhow::Result<ExitCode> {
+    let dir = args.run.clone();
     let address = match (args.join, args.run) {
         (Some(address), _) => address.parse().map_err(|error| UsageError(format!("--join: {error}")))?,
         (None, Some(dir)) => find(&dir)?,
@@ -57,7 +59,14 @@ pub fn scale(args: ScaleArgs) -> anyhow::Result<ExitCode> {
         None => Security::plain("", args.insecure_allow_plaintext),
     };
     let encoders = args.count.or(args.encoders).expect("clap requires one of the two");
-    let from = scale_run(&address, &security, args.pool, encoders)?;
+    let from = scale_run(&address, &security, args.pool, encoders).map_err(|error| match (error, dir) {
+        (RunError::Join(error), Some(dir)) if error.is_absence() => {
+            let dir = dir.display();
+            let what = format!("no run is active in {dir}: its scheduler was killed, and nobody listens at {address}");
+            anyhow::Error::from(UsageError(what))
+        }
+        (error, _) => error.into(),
+    })?;
     let of_pool = if args.pool == PoolName::ENCODER { String::new() } else { format!(" of the pool {}", args.pool) };
     println!("{from} → {encoders} encoders{of_pool}");
     Ok(ExitCode::SUCCESS)

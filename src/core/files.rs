@@ -1,6 +1,8 @@
 //! Opening files that come from outside: data, pictures, models, configs. Regular files only, so that no pipe, device or socket
 //! keeps a run waiting or fills its memory; a whole file is read up to a limit that does not come from the file system.
 
+mod append;
+
 use std::fs::{self, File, FileType, Metadata};
 use std::io::{self, ErrorKind, Read};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
@@ -8,6 +10,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
 use rustix::io::Errno;
+
+pub use append::{AppendFile, Appended, append_whole};
 
 /// A larger config, template, tokenizer or index in JSON is refused.
 pub const MAX_TEXT_BYTES: u64 = 64 << 20;

@@ -1,10 +1,11 @@
 //! `killers.jsonl` in a run's folder: items that encoders have died of, so that a run that begins again, or is resumed,
 //! knows of them.
 
+use loongforge_core::files::append_whole;
 use loongforge_core::schedule::PoisonItem;
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 
 fn path(dir: &Path) -> PathBuf {
@@ -38,5 +39,5 @@ pub fn append(dir: &Path, killers: &[PoisonItem]) -> io::Result<()> {
     }
     let line = |killer| serde_json::to_string(killer).expect("a killer is numbers") + "\n";
     let text: String = killers.iter().map(line).collect();
-    OpenOptions::new().append(true).create(true).open(path(dir))?.write_all(text.as_bytes())
+    append_whole(&mut OpenOptions::new().append(true).create(true).open(path(dir))?, text.as_bytes())
 }

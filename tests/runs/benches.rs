@@ -1,44 +1,140 @@
 //! Every command that docs/benchmarks.md names runs at its smallest size.
 
 use crate::soak::{self, Cell};
+use How::{Bench, Not, Python};
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The first words of a command of the page; and the arguments of cargo for its smallest size, or why it is not run
-/// here.
-const COMMANDS: [(&str, Result<&str, &str>); 32] = [
-    ("cargo bench -p loongforge-core --bench edge", Ok("edge")),
-    ("cargo bench -p loongforge-core --bench samples", Ok("samples")),
-    ("cargo bench -p loongforge-core --bench sound", Ok("sound")),
-    ("cargo bench -p loongforge-core --bench schedule", Ok("schedule -- 70")),
-    ("cargo bench -p loongforge-core --bench packing", Ok("packing -- --samples 1000 --laws sft")),
-    ("cargo bench -p loongforge-core --bench balance", Ok("balance -- --ranks 8 --laws sft")),
-    ("cargo bench -p loongforge-core --bench simulate", Ok("simulate -- 3")),
-    ("cargo bench -p loongforge-torch --bench products", Ok("products -- 1")),
-    ("cargo bench -p loongforge-torch --bench cct", Ok("cct -- 32 3")),
-    ("cargo bench -p loongforge-torch --bench overlap", Ok("overlap -- 16 1")),
-    ("cargo bench -p loongforge-torch --bench reshard", Ok("reshard")),
-    ("cargo bench -p loongforge-torch --bench save", Ok("save")),
-    ("cargo bench -p loongforge-torch --bench vae", Ok("vae -- 1")),
-    ("cargo bench -p loongforge-torch --bench dit", Ok("dit -- 1")),
-    ("cargo bench -p loongforge-actors --bench pool_scaling", Ok("pool_scaling -- 1")),
-    ("cargo bench -p loongforge-actors --bench journal", Ok("journal")),
-    ("cargo bench -p loongforge --bench sandbox", Ok("sandbox")),
-    ("cargo bench --bench load", Ok("load")),
-    ("cargo build --release", Err("no benchmark: it builds the program that scripts measure")),
-    ("PYTHON benches/step_time.py", Err("needs Python with torch and transformers")),
-    ("PYTHON benches/packing.py", Err("needs Python and checkouts of its peers")),
-    ("PYTHON benches/balance.py", Err("needs Python and checkouts of its peers")),
-    ("PYTHON benches/sft_packed.py", Err("needs Python with torch, transformers and trl")),
-    ("PYTHON benches/convert.py", Err("needs Python with webdataset and megatron-energon")),
-    ("PYTHON benches/preprocess.py", Err("needs Python with transformers and torchvision")),
-    ("PYTHON benches/sound.py", Err("needs Python with transformers and soundfile")),
-    ("PYTHON benches/dit.py", Err("needs Python with torch and diffusers")),
-    ("PYTHON benches/vae.py", Err("needs Python with torch and diffusers")),
-    ("PYTHON benches/policies.py", Err("needs Python with lerobot")),
-    ("python3 benches/simulate_agreement.py", Err("needs minutes of an idle machine and a release build")),
-    ("loongforge drill", Err("needs a release build and some minutes; `tests/runs/drill.rs` drills")),
-    ("cargo xtask", Err("the quick start, which has tests of its own")),
+/// How a command of the page is run at its smallest size.
+#[derive(Clone, Copy)]
+enum How {
+    /// Arguments of `cargo bench --bench`.
+    Bench(&'static str),
+    /// Modules that the Python of `LOONGFORGE_PEERS_PYTHON` needs, and its words: `{program}` is the program, and another name
+    /// between braces the benchmark of that name.
+    Python(&'static str, &'static str),
+    /// Why it is not run here.
+    Not(&'static str),
+}
+
+/// The first words of a command of the page, and what is run of it.
+const COMMANDS: [(&str, How); 32] = [
+    ("cargo bench -p loongforge-core --bench edge", Bench("edge")),
+    ("cargo bench -p loongforge-core --bench samples", Bench("samples")),
+    ("cargo bench -p loongforge-core --bench sound", Bench("sound")),
+    ("cargo bench -p loongforge-core --bench schedule", Bench("schedule -- 70")),
+    ("cargo bench -p loongforge-core --bench packing", Bench("packing -- --samples 1000 --laws sft")),
+    ("cargo bench -p loongforge-core --bench balance", Bench("balance -- --ranks 8 --laws sft")),
+    ("cargo bench -p loongforge-core --bench simulate", Bench("simulate -- 3")),
+    ("cargo bench -p loongforge-torch --bench products", Bench("products -- 1")),
+    ("cargo bench -p loongforge-torch --bench cct", Bench("cct -- 32 3")),
+    ("cargo bench -p loongforge-torch --bench overlap", Bench("overlap -- 16 1")),
+    ("cargo bench -p loongforge-torch --bench reshard", Bench("reshard")),
+    ("cargo bench -p loongforge-torch --bench save", Bench("save")),
+    ("cargo bench -p loongforge-torch --bench vae", Bench("vae -- 1")),
+    ("cargo bench -p loongforge-torch --bench dit", Bench("dit -- 1")),
+    ("cargo bench -p loongforge-actors --bench pool_scaling", Bench("pool_scaling -- 1")),
+    ("cargo bench -p loongforge-actors --bench journal", Bench("journal")),
+    ("cargo bench -p loongforge --bench sandbox", Bench("sandbox")),
+    ("cargo bench --bench load", Bench("load")),
+    ("cargo build --release", Not("no benchmark: it builds the program that scripts measure")),
+    (
+        "PYTHON benches/step_time.py",
+        Python(
+            "torch transformers PIL",
+            "benches/step_time.py --binary {program} --steps 2 --skip 1 --rounds 1 --trial 1 --attention sdpa --micro",
+        ),
+    ),
+    (
+        "PYTHON benches/packing.py",
+        Python("numpy pyarrow trl", "benches/packing.py --binary {packing} --samples 1000 --laws sft --tokens 8192"),
+    ),
+    ("PYTHON benches/balance.py", Python("numpy torch", "benches/balance.py --binary {balance} --ranks 8 --laws sft")),
+    (
+        "PYTHON benches/sft_packed.py",
+        Python(
+            "torch transformers",
+            "benches/sft_packed.py --binary {program} --steps 2 --skip 1 --batch 2 --rounds 1 --micro 1 --peers p0",
+        ),
+    ),
+    (
+        "PYTHON benches/convert.py",
+        Python(
+            "numpy PIL webdataset megatron.energon",
+            "benches/convert.py --program {program} --samples 16 --rounds 1 --jobs 1",
+        ),
+    ),
+    (
+        "PYTHON benches/preprocess.py",
+        Python("numpy torch torchvision transformers", "benches/preprocess.py --binary {preprocess}"),
+    ),
+    ("PYTHON benches/sound.py", Python("torch transformers soundfile", "benches/sound.py --binary {sound}")),
+    ("PYTHON benches/dit.py", Python("torch diffusers", "benches/dit.py 1")),
+    ("PYTHON benches/vae.py", Python("torch diffusers", "benches/vae.py 1 32 32x5")),
+    (
+        "PYTHON benches/policies.py",
+        Python(
+            "torch lerobot websockets msgpack",
+            "benches/policies.py --binary {program} --steps 2 --warmup 1 --rounds 1 --batch 2 --episodes 2 --chunks 1",
+        ),
+    ),
+    ("python3 benches/simulate_agreement.py", Not("needs minutes of an idle machine and a release build")),
+    ("loongforge drill", Not("needs a release build and some minutes; `tests/runs/drill.rs` drills")),
+    ("cargo xtask", Not("the quick start, which has tests of its own")),
 ];
+
+/// `cargo bench` of the build of the tests: their profile, and the features of all packages.
+fn cargo_bench(words: &str) -> Command {
+    let mut cargo = Command::new(env!("CARGO"));
+    // What cargo told this test about its package, and where libtorch is by `.cargo/config.toml`: build scripts that look at
+    // these would run again, and all that depends on them be compiled again, twice.
+    let of_test = |name: &str| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_");
+    let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+    for name in names.filter(|name| of_test(name)) {
+        cargo.env_remove(name);
+    }
+    let ours = Path::new(env!("CARGO_MANIFEST_DIR")).join(".libtorch/torch");
+    if std::env::var_os("LIBTORCH").is_some_and(|libtorch| Path::new(&libtorch) == ours) {
+        cargo.env_remove("LIBTORCH");
+    }
+    cargo.args(["bench", "--quiet", "--workspace", "--profile", "dev", "--bench"]).args(words.split(' '));
+    cargo.current_dir(env!("CARGO_MANIFEST_DIR"));
+    cargo
+}
+
+/// The program of a benchmark, which is built where it is not there.
+fn built(bench: &str) -> PathBuf {
+    let output = cargo_bench(bench).args(["--no-run", "--message-format=json"]).output().unwrap();
+    let lines = String::from_utf8(output.stdout).unwrap();
+    let messages = lines.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
+    let of_bench = |message: serde_json::Value| {
+        (message["target"]["name"] == bench).then(|| message["executable"].as_str().map(PathBuf::from))?
+    };
+    messages.filter_map(of_bench).last().unwrap_or_else(|| panic!("{}", String::from_utf8_lossy(&output.stderr)))
+}
+
+/// The command of a script, or what the Python lacks.
+fn python(modules: &str, words: &str) -> Result<Command, String> {
+    let python = std::env::var_os("LOONGFORGE_PEERS_PYTHON").ok_or("LOONGFORGE_PEERS_PYTHON names no Python")?;
+    let can_import = |module: &&str| {
+        let found = Command::new(&python).args(["-c", &format!("import {module}")]).output();
+        found.is_ok_and(|output| output.status.success())
+    };
+    let lacks: Vec<&str> = modules.split(' ').filter(|module| !can_import(module)).collect();
+    if !lacks.is_empty() {
+        return Err(format!("the Python of LOONGFORGE_PEERS_PYTHON lacks {}", lacks.join(", ")));
+    }
+    let mut command = Command::new(python);
+    for word in words.split(' ') {
+        match word.strip_prefix('{').and_then(|name| name.strip_suffix('}')) {
+            Some("program") => command.arg(Path::new(env!("CARGO_BIN_EXE_loongforge"))),
+            Some(bench) => command.arg(built(bench)),
+            None => command.arg(word),
+        };
+    }
+    command.current_dir(env!("CARGO_MANIFEST_DIR")).env("HF_HUB_OFFLINE", "1");
+    Ok(command)
+}
 
 /// The commands of the page: what is indented or between backticks and begins as commands do.
 fn commands(page: &str) -> Vec<&str> {
@@ -66,15 +162,16 @@ fn every_command_of_the_page_is_known() {
 fn soak_benches() {
     let cells: Vec<_> = COMMANDS.iter().map(|(command, how)| (command.to_string(), *how)).collect();
     soak::run("benches", &cells, |how| {
-        let arguments = match how {
-            Ok(arguments) => arguments,
-            Err(why) => return Ok(Cell::NotRun(why.to_string())),
+        let command = match *how {
+            Bench(words) => Ok(cargo_bench(words)),
+            Python(modules, words) => python(modules, words),
+            Not(why) => Err(why.to_owned()),
         };
-        let mut cargo = Command::new(env!("CARGO"));
-        // The build of the tests: their profile, and the features of all packages.
-        cargo.args(["bench", "--quiet", "--workspace", "--profile", "dev", "--bench"]).args(arguments.split(' '));
-        cargo.env("LOONGFORGE_QUICK", "1");
-        let output = cargo.output().map_err(|error| error.to_string())?;
+        let mut command = match command {
+            Ok(command) => command,
+            Err(why) => return Ok(Cell::NotRun(why)),
+        };
+        let output = command.env("LOONGFORGE_QUICK", "1").output().map_err(|error| error.to_string())?;
         let told = String::from_utf8_lossy(&output.stdout);
         let complaint = String::from_utf8_lossy(&output.stderr);
         match output.status.success() && !told.trim().is_empty() {

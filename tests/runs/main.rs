@@ -5,6 +5,7 @@ mod benches;
 mod cache;
 mod clients;
 mod diffusion;
+mod disks;
 mod drill;
 mod equality;
 mod evaluating;

@@ -1,6 +1,7 @@
 //! The same program as processes: the same bits as in one process, and clear words where somebody is missing.
 
 use crate::fixture::{Fixture, Pictures};
+use std::net::TcpListener;
 use std::os::unix::net::UnixListener;
 use std::process::{Child, Command, Output, Stdio};
 
@@ -108,6 +109,39 @@ fn a_missing_or_doubled_scheduler_is_named() {
     fails(&fixture, "b", &[&join[..], &["scheduler"]].concat(), &["data", "encoder", "foundation"]);
     let _taken = UnixListener::bind(&socket).unwrap();
     fails(&fixture, "c", &[&join[..], &["scheduler"]].concat(), &["run.sock", "another scheduler listens"]);
+}
+
+#[test]
+fn a_process_of_another_config_is_refused_for_good_and_the_scheduler_says_so() {
+    let fixture = Fixture::new(Pictures::None);
+    let socket = fixture.path().join("run.sock");
+    let start = |more: &[&str]| {
+        let common = ["scheduler.join_timeout=8s", "--join", socket.to_str().unwrap(), "--role"];
+        program(&fixture, "other", &[&common[..], more].concat()).spawn().unwrap()
+    };
+    let (scheduler, other) = (start(&["scheduler"]), start(&["encoder", "run.seed=6"]));
+    for (child, code, words) in [
+        (other, 2, "its configuration is not this run's"),
+        (scheduler, 75, "a process of the pool encoder is refused: its configuration is not this run's"),
+    ] {
+        let Output { status, stderr, .. } = child.wait_with_output().unwrap();
+        let text = String::from_utf8_lossy(&stderr);
+        assert!(status.code() == Some(code) && text.contains(words), "{text}");
+    }
+}
+
+#[test]
+fn what_is_at_the_address_and_no_scheduler_is_named() {
+    let fixture = Fixture::new(Pictures::None);
+    // The system takes connections for it.
+    let mute = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mute = mute.local_addr().unwrap().to_string();
+    for (address, words) in [(mute.as_str(), "said nothing for 1 s"), ("no-such-host.invalid:6001", "lookup")] {
+        let words = [words, address];
+        let arguments =
+            ["scheduler.join_timeout=1s", "--insecure-allow-plaintext", "--role", "encoder", "--join", address];
+        fails(&fixture, "a", &arguments, &words);
+    }
 }
 
 #[test]

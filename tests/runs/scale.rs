@@ -20,6 +20,16 @@ fn said(output: &Output) -> String {
 }
 
 #[test]
+fn a_run_that_was_killed_is_not_scaled_and_that_is_said() {
+    let dir = tempfile::tempdir().unwrap();
+    std::os::unix::fs::symlink(dir.path().join("gone.sock"), dir.path().join("scheduler.sock")).unwrap();
+    let output = loongforge(&["scale", "--run", dir.path().to_str().unwrap(), "2"]);
+    let text = said(&output);
+    assert!(output.status.code() == Some(2) && text.contains("no run is active in"), "{text}");
+    assert!(text.contains("gone.sock") && !text.contains("--role scheduler"), "{text}");
+}
+
+#[test]
 fn encoders_are_let_go_over_tls_and_by_a_scheduler_that_was_started_again() {
     let fixture = Fixture::new(Pictures::All);
     let certs = fixture.path().join("certs").display().to_string();

@@ -97,6 +97,23 @@ fn body(more: Value) -> String {
 }
 
 #[test]
+fn a_checkpoint_of_ranks_and_stages_is_asked_without_options() {
+    let fixture = Fixture::new(Pictures::All);
+    let layout = ["pools.foundation.tensor_parallel=2", "pools.foundation.pipeline_parallel=2"];
+    fixture.run(&[&["train.steps=2", "train.warmup_steps=1"], &layout[..]].concat(), None);
+    let asked = |more: &[&str]| {
+        let words = ["generate", "run", "--prompt", PROMPT, "--max-new-tokens", "24"];
+        let output = start(&fixture, &[&words, more].concat(), "");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success() && !said.contains("tensor"), "{said}");
+        out(&output)
+    };
+    let plain = asked(&[]);
+    assert!(plain.len() >= 8, "{plain:?}");
+    assert_eq!(asked(&["--tensor-parallel", "2"]), plain);
+}
+
+#[test]
 fn greedy_answers_are_equal_wherever_they_are_asked() {
     let fixture = trained();
     let generated = start(&fixture, &["generate", "run", "--prompt", PROMPT, "--max-new-tokens", "24"], "");

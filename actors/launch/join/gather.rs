@@ -1,5 +1,6 @@
 //! The scheduler's side: waits until every actor of the run has a connection and a place.
 
+use super::protocol::OTHER_CONFIG;
 use super::reconnect::{ReconnectRegistry, draw};
 use super::{Down, JoinError, Up, Welcome};
 use crate::launch::{Assignment, EdgeSpec, topology};
@@ -54,8 +55,6 @@ pub struct Member {
 
 /// The answer to an actor that comes too late.
 pub(super) const BEGUN: &str = "the run has begun, with all its actors";
-pub(super) const OTHER_CONFIG: &str =
-    "its configuration is not this run's; give all processes the same file and overrides";
 
 type FirstMessage = Result<(Option<ActorId>, Member, Option<Up>), LinkError>;
 
@@ -91,6 +90,9 @@ where
                         None => refused(&format!("this run has all its {pool} actors already")),
                         Some(actor) => Down::Assigned(actor),
                     };
+                    if let Down::Refused { reason } = &answer {
+                        tracing::warn!("a process of the pool {pool} is refused: {reason}");
+                    }
                     // An actor that is gone already is missed below.
                     let sent = member.sender.send(&answer).await;
                     if let (Ok(()), Down::Assigned(actor)) = (sent, answer) {

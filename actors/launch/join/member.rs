@@ -1,5 +1,6 @@
 //! An actor's side of joining.
 
+use super::protocol::OTHER_CONFIG;
 use super::{Down, JoinError, Up, Welcome};
 use crate::launch::WantedActor;
 use loongforge_core::message::ActorId;
@@ -8,7 +9,7 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, interval_at, sleep};
 
 /// Sets how often a scheduler that is not there is tried again, and how often that is said.
 const RETRY: Duration = Duration::from_millis(200);
@@ -26,7 +27,7 @@ pub struct Joined<T> {
 /// Connects, until `timeout` has passed, and joins. `listen` makes the socket of the edges of the actor it is told.
 ///
 /// # Errors
-/// There is no scheduler, it refuses, or it ends.
+/// There is no scheduler, it refuses, says nothing, or ends.
 pub async fn join<S, T>(
     mut connect: impl AsyncFnMut() -> io::Result<S>,
     address: &str,
@@ -41,19 +42,19 @@ where
     let begin = Instant::now();
     let mut reminded = begin;
     let stream = loop {
-        match connect().await {
+        let cause = match connect().await {
             Ok(stream) => break stream,
             // It is there, and not who is meant: waiting does not change that.
             Err(source) if source.kind() == io::ErrorKind::InvalidData => {
                 return Err(JoinError::Connect { address, source });
             }
-            Err(_) => {}
-        }
+            Err(source) => hindrance(&source),
+        };
         if begin.elapsed() >= timeout {
-            return Err(JoinError::NoScheduler { address, seconds: timeout.as_secs() });
+            return Err(JoinError::NoScheduler { address, seconds: timeout.as_secs(), cause });
         }
         if reminded.elapsed() >= REMIND {
-            tracing::info!("waiting for a scheduler at {address}");
+            tracing::info!("waiting for a scheduler at {address}{cause}");
             reminded = Instant::now();
         }
         sleep(RETRY).await;
@@ -62,21 +63,52 @@ where
     let WantedActor { role, pool, index } = wanted;
     let broken = |source| JoinError::Connection { address: address.clone(), source };
     sender.send(&Up::Hello { config, role, pool, index }).await.map_err(broken)?;
-    let me = match receiver.recv().await.map_err(broken)? {
+    let me = match heard(&mut receiver, &address, "an answer", timeout).await? {
         Some(Down::Assigned(me)) => me,
         other => return Err(unexpected(other, address)),
     };
     let (listener, edges) = listen(me)?;
     sender.send(&Up::Listening { edges }).await.map_err(broken)?;
-    match receiver.recv().await.map_err(broken)? {
+    // The scheduler waits for the others no longer than that, and had begun to.
+    match heard(&mut receiver, &address, "the other processes of the run", timeout + REMIND).await? {
         Some(Down::Welcome(welcome)) => Ok(Joined { welcome, listener, sender, receiver }),
         other => Err(unexpected(other, address)),
+    }
+}
+
+/// What keeps a process from its scheduler, between brackets; nothing where there is just none yet.
+fn hindrance(source: &io::Error) -> String {
+    match source.kind() {
+        io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => String::new(),
+        _ => format!(" ({source})"),
+    }
+}
+
+/// The scheduler's next words within `limit`. What is waited for is said from time to time.
+async fn heard(
+    receiver: &mut LinkReceiver<Down>,
+    address: &str,
+    what: &str,
+    limit: Duration,
+) -> Result<Option<Down>, JoinError> {
+    let deadline = sleep(limit);
+    let receive = receiver.recv();
+    tokio::pin!(deadline, receive);
+    let mut remind = interval_at(Instant::now() + REMIND, REMIND);
+    let address = address.to_owned();
+    loop {
+        tokio::select! {
+            said = &mut receive => return said.map_err(|source| JoinError::Connection { address, source }),
+            _ = remind.tick() => tracing::info!("waiting for {what} at {address}"),
+            () = &mut deadline => return Err(JoinError::Silent { address, seconds: limit.as_secs() }),
+        }
     }
 }
 
 fn unexpected(said: Option<Down>, address: String) -> JoinError {
     match said {
         None => JoinError::SchedulerGone { address },
+        Some(Down::Refused { reason }) if reason == OTHER_CONFIG => JoinError::OtherConfig { address },
         Some(Down::Refused { reason }) => JoinError::Refused { address, reason },
         Some(said) => JoinError::OutOfTurn { address, said: format!("{said:?}") },
     }

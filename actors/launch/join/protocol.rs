@@ -3,7 +3,7 @@
 use crate::launch::net::NetError;
 use crate::launch::{Assignment, EdgeSpec};
 use loongforge_core::message::{ActorId, Command, Event, PoolName, Role};
-use loongforge_core::transport::LinkError;
+use loongforge_core::transport::{FrameError, LinkError};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -88,12 +88,21 @@ pub struct Welcome {
 /// The processes of a run did not come together.
 #[derive(Debug, thiserror::Error)]
 pub enum JoinError {
-    #[error("no scheduler listens at {address} after {seconds} s; start one with `--role scheduler --join {address}`")]
-    NoScheduler { address: String, seconds: u64 },
+    /// `cause`: empty where nobody listens; else what hinders, between brackets.
+    #[error(
+        "no scheduler listens at {address} after {seconds} s{cause}; start one with `--role scheduler --join {address}`"
+    )]
+    NoScheduler { address: String, seconds: u64, cause: String },
+    #[error(
+        "whoever listens at {address} said nothing for {seconds} s: either no scheduler of this run, or one that hangs"
+    )]
+    Silent { address: String, seconds: u64 },
     #[error("{missing} did not join at {address} within {seconds} s (`scheduler.join_timeout`)")]
     Missing { missing: String, address: String, seconds: u64 },
     #[error("the scheduler at {address} refuses this process: {reason}")]
     Refused { address: String, reason: String },
+    #[error("the scheduler at {address} refuses this process: {reason}", reason = OTHER_CONFIG)]
+    OtherConfig { address: String },
     #[error("scheduler at {address}: {source}")]
     Connect { address: String, source: std::io::Error },
     #[error(transparent)]
@@ -110,6 +119,28 @@ pub enum JoinError {
     OutOfTurn { address: String, said: String },
     #[error("{actor} ended before it joined: {reason}")]
     ChildEnded { actor: ActorId, reason: String },
+}
+
+/// Why a process with other settings is refused.
+pub(super) const OTHER_CONFIG: &str =
+    "its configuration is not this run's; give all processes the same file and overrides";
+
+impl JoinError {
+    /// Returns whether nobody listens there.
+    pub fn is_absence(&self) -> bool {
+        matches!(self, Self::NoScheduler { .. })
+    }
+
+    /// Returns whether the same command can only end so again: another config or build than the run's, or an address at which
+    /// nobody can listen.
+    pub fn is_permanent(&self) -> bool {
+        match self {
+            Self::OtherConfig { .. } => true,
+            Self::Net(NetError::Listen { source, .. }) => source.kind() == std::io::ErrorKind::AlreadyExists,
+            Self::Connection { source, .. } => matches!(source, LinkError::Frame(FrameError::OtherVersion { .. })),
+            _ => false,
+        }
+    }
 }
 
 impl From<NetError> for JoinError {

@@ -1,7 +1,8 @@
 //! Answers whoever connects to a running job: encoders join, users change the number of encoders, everyone
 //! else is turned away.
 
-use super::gather::{BEGUN, OTHER_CONFIG, refused};
+use super::gather::{BEGUN, refused};
+use super::protocol::OTHER_CONFIG;
 use super::{Down, Member, Roster, Up};
 use crate::journal::Record;
 use crate::launch::{EdgeSpec, topology};
@@ -114,11 +115,13 @@ impl JoinServer {
 
     async fn hear(&self, mut member: Member) -> Option<JoinRequest> {
         match member.receiver.recv().await.ok()?? {
-            Up::Hello { config, .. } if config != self.roster.config => self.refuse(member, OTHER_CONFIG).await,
+            Up::Hello { config, pool, .. } if config != self.roster.config => {
+                self.turn_away(member, pool, OTHER_CONFIG).await
+            }
             Up::Hello { role: Role::Encoder, pool, index, .. } if self.next.contains_key(&pool) => {
                 self.admit(member, pool, index).await
             }
-            Up::Hello { .. } => self.refuse(member, BEGUN).await,
+            Up::Hello { pool, .. } => self.turn_away(member, pool, BEGUN).await,
             Up::Scale { pool, .. } if !self.next.contains_key(&pool) => {
                 let names = self.roster.pools.encoders.iter().map(|pool| pool.name.to_string()).collect::<Vec<_>>();
                 let reason = match self.roster.pools.encoders.iter().any(|known| known.name == pool) {
@@ -150,6 +153,12 @@ impl JoinServer {
             }
             _ => self.refuse(member, "it did not send a join request").await,
         }
+    }
+
+    /// Refuses a process that wants to be of the run, which whoever reads the scheduler's lines is told.
+    async fn turn_away(&self, member: Member, pool: PoolName, reason: &str) -> Option<JoinRequest> {
+        tracing::warn!("a process of the pool {pool} is refused: {reason}");
+        self.refuse(member, reason).await
     }
 
     async fn refuse(&self, mut member: Member, reason: &str) -> Option<JoinRequest> {

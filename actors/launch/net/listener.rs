@@ -5,7 +5,7 @@ use super::error::Refusal;
 use super::{NetError, Security, Stream};
 use loongforge_core::config::Address;
 use std::io;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -155,8 +155,12 @@ impl Log {
     }
 }
 
-/// Open to this user only. A file that a killed scheduler left behind is replaced.
+/// Open to this user only. A socket that a killed scheduler left behind is replaced; a file, folder or device is not touched.
 fn bind_unix(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
+    // Who connects to a file is refused as at a socket where nobody listens.
+    if std::fs::metadata(path).is_ok_and(|found| !found.file_type().is_socket()) {
+        return Err(io::Error::new(io::ErrorKind::AlreadyExists, "it is there already, and no socket"));
+    }
     match std::os::unix::net::UnixStream::connect(path) {
         Ok(_) => return Err(io::ErrorKind::AddrInUse.into()),
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => drop(std::fs::remove_file(path)),

@@ -40,6 +40,24 @@ fn loopback() -> Address {
     "127.0.0.1:0".parse().unwrap()
 }
 
+#[test]
+fn a_file_at_the_address_stays_and_a_socket_that_nobody_has_is_replaced() {
+    run(async {
+        let dir = tempfile::tempdir().unwrap();
+        let [file, folder, socket] = ["file", "folder", "socket"].map(|name| dir.path().join(name));
+        std::fs::write(&file, "mine").unwrap();
+        std::fs::create_dir(&folder).unwrap();
+        let plain = Security::plain("a", false);
+        for path in [&file, &folder] {
+            let error = Listener::bind(&Address::Unix(path.clone()), &plain).await.err().unwrap();
+            assert!(error.to_string().contains("it is there already, and no socket"), "{error}");
+        }
+        assert!(std::fs::read_to_string(&file).unwrap() == "mine" && folder.is_dir());
+        drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
+        Listener::bind(&Address::Unix(socket), &plain).await.unwrap();
+    });
+}
+
 /// Lets everyone in who may come, and says `Assigned` to each.
 async fn serve(security: &Security, at: &Address) -> (Address, tokio::task::JoinHandle<()>) {
     let listener = Listener::bind(at, security).await.unwrap();

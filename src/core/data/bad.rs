@@ -1,16 +1,16 @@
 //! Describes where bad samples are listed.
 
-use std::fs::{self, File};
-use std::io::{ErrorKind, Write};
-use std::path::{Path, PathBuf};
+use std::fs;
+use std::io::ErrorKind;
+use std::path::Path;
 
 use super::error::DataError;
+use crate::files::AppendFile;
 use crate::message::{BadSample, SampleId};
 
 /// `bad.jsonl`: one bad sample a line, appended.
 pub struct BadSampleList {
-    path: PathBuf,
-    file: Option<File>,
+    file: AppendFile,
     len: u64,
 }
 
@@ -38,11 +38,11 @@ impl BadSampleList {
             let part = path.with_extension("jsonl.part");
             fs::write(&part, kept).and_then(|()| fs::rename(&part, path)).map_err(write)?;
         }
-        Ok(Self { path: path.to_path_buf(), file: None, len })
+        Ok(Self { file: AppendFile::later(path), len })
     }
 
     pub fn path(&self) -> &Path {
-        &self.path
+        self.file.path()
     }
 
     /// Bad samples of the run so far.
@@ -57,23 +57,18 @@ impl BadSampleList {
     /// Counts the sample, also where it cannot be written.
     pub fn append(&mut self, sample: &BadSample) -> Result<(), DataError> {
         self.len += 1;
-        let write = |error| DataError::write(&self.path, error);
-        let file = match &mut self.file {
-            Some(file) => file,
-            None => {
-                let file = File::options().append(true).create(true).open(&self.path).map_err(write)?;
-                self.file.insert(file)
-            }
-        };
         let mut line = serde_json::to_vec(sample).expect("a bad sample is strings and a number");
         line.push(b'\n');
-        file.write_all(&line).map_err(write)
+        // Of a list that somebody removed the metrics tell.
+        self.file.append(&line).map(|_| ()).map_err(|error| DataError::write(self.file.path(), error))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs::File;
+    use std::io::Write;
 
     fn sample(id: u64) -> BadSample {
         BadSample { id: SampleId(id), source: "a.jsonl:3".into(), reason: "empty file".into(), too_long: false }

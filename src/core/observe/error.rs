@@ -1,11 +1,14 @@
 //! Errors of the observe room: something that could not be written.
 
+use crate::files::Appended;
 use std::path::{Path, PathBuf};
 
 #[derive(Debug, thiserror::Error)]
 pub enum ObserveError {
     #[error("cannot write {path}: {source}")]
     Write { path: PathBuf, source: std::io::Error },
+    #[error("{path} was removed or replaced while the run was writing it: a new one begins here, without what it held")]
+    Replaced { path: PathBuf },
     #[error("cannot read {path}: {source}")]
     Read { path: PathBuf, source: std::io::Error },
     #[error("cannot write the picture {path}: {source}")]
@@ -15,6 +18,15 @@ pub enum ObserveError {
 }
 
 impl ObserveError {
+    /// What became of an attempt to append to a file.
+    pub(super) fn of_append(path: &Path, appended: std::io::Result<Appended>) -> Result<(), Self> {
+        match appended {
+            Ok(Appended::Further) => Ok(()),
+            Ok(Appended::Anew) => Err(Self::Replaced { path: path.to_path_buf() }),
+            Err(source) => Err(Self::write(path, source)),
+        }
+    }
+
     pub(super) fn write(path: &Path, source: std::io::Error) -> Self {
         Self::Write { path: path.to_path_buf(), source }
     }

@@ -1,20 +1,18 @@
 //! `metrics.jsonl`: one JSON object a step. `eval.jsonl` is written in the same way.
 
-use std::fs::{self, File};
-use std::io::{ErrorKind, Write};
-use std::path::{Path, PathBuf};
+use std::fs;
+use std::io::ErrorKind;
+use std::path::Path;
 
 use serde::Serialize;
 use serde_json::Value as Json;
 
 use super::error::ObserveError;
 use super::metrics::StepMetrics;
+use crate::files::AppendFile;
 
 /// Appends a line a step; each line is in the file when [`MetricsFile::write`] returns.
-pub struct MetricsFile {
-    path: PathBuf,
-    file: File,
-}
+pub struct MetricsFile(AppendFile);
 
 impl MetricsFile {
     /// Keeps the lines of steps before `first_step`, which the run is about to compute, and drops the others:
@@ -34,18 +32,18 @@ impl MetricsFile {
             let part = path.with_extension("jsonl.part");
             fs::write(&part, kept).and_then(|()| fs::rename(&part, path)).map_err(write)?;
         }
-        let file = File::options().append(true).create(true).open(path).map_err(write)?;
-        Ok(Self { path: path.to_path_buf(), file })
+        AppendFile::open(path).map(Self).map_err(write)
     }
 
     /// Appends a line, an object with its `step`.
     ///
     /// # Errors
-    /// The file cannot be written.
+    /// The file cannot be written and is as before; or it is not the one that was written before.
     pub fn write(&mut self, metrics: &impl Serialize) -> Result<(), ObserveError> {
         let mut line = serde_json::to_vec(metrics).expect("numbers");
         line.push(b'\n');
-        self.file.write_all(&line).map_err(|error| ObserveError::write(&self.path, error))
+        let appended = self.0.append(&line);
+        ObserveError::of_append(self.0.path(), appended)
     }
 }
 
@@ -69,7 +67,7 @@ mod tests {
         let path = folder.path().join("metrics.jsonl");
         let mut file = MetricsFile::open(&path, 0).unwrap();
         (0..5).for_each(|step| file.write(&metrics(step)).unwrap());
-        file.file.write_all(b"{\"step\":5,\"lo").unwrap();
+        file.0.append(b"{\"step\":5,\"lo").unwrap();
         let mut file = MetricsFile::open(&path, 3).unwrap();
         file.write(&metrics(3)).unwrap();
         assert_eq!(read_metrics(&path).unwrap(), (0..4).map(metrics).collect::<Vec<_>>());
@@ -86,5 +84,18 @@ mod tests {
         assert!(fs::read_to_string(&path).unwrap().contains("\"loss\":null"));
         let error = MetricsFile::open(Path::new("/no/such/metrics.jsonl"), 0).err().unwrap();
         assert!(error.to_string().contains("/no/such/metrics.jsonl"));
+    }
+
+    #[test]
+    fn a_file_that_somebody_removed_is_missed_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("metrics.jsonl");
+        let mut file = MetricsFile::open(&path, 0).unwrap();
+        file.write(&metrics(0)).unwrap();
+        fs::remove_file(&path).unwrap();
+        let error = file.write(&metrics(1)).unwrap_err().to_string();
+        assert!(error.contains("metrics.jsonl was removed or replaced"), "{error}");
+        file.write(&metrics(2)).unwrap();
+        assert_eq!(read_metrics(&path).unwrap(), [metrics(1), metrics(2)]);
     }
 }

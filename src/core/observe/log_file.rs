@@ -5,7 +5,7 @@ use super::log_line::LogLine;
 use crate::config::LogFormat;
 use std::fs::{self, File};
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// Lines that wait at most; those of a process that keeps no log are dropped with it.
 const MAX_WAITING: usize = 1000;
@@ -55,9 +55,9 @@ impl LogFile {
     }
 
     fn put(&mut self, line: String) -> Result<(), ObserveError> {
-        // A scheduler that starts later than this process moves what it finds aside.
+        // A scheduler that starts later than this process moves what it finds aside, and somebody may remove the file.
         if let Self::Open(path, _) = self
-            && !path.parent().is_some_and(Path::exists)
+            && !path.exists()
         {
             *self = Self::Named(path.clone());
         }
@@ -110,6 +110,9 @@ mod tests {
         fs::rename(dir.path().join("logs"), dir.path().join("aside")).unwrap();
         write(&mut file, "afterwards").unwrap();
         assert!(fs::read_to_string(&path).unwrap().ends_with("INFO  afterwards\n"));
+        fs::remove_file(&path).unwrap();
+        write(&mut file, "again").unwrap();
+        assert!(fs::read_to_string(&path).unwrap().ends_with("INFO  again\n"));
         let mut silent = LogFile::default();
         silent.keep_in(dir.path().join("b.txt")).unwrap();
         assert!(!dir.path().join("b.txt").exists());

@@ -2,19 +2,16 @@
 //! Scalars, text and pictures; not a general protobuf writer.
 
 use std::fs::{self, File};
-use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::error::ObserveError;
 use super::metrics::StepMetrics;
 use super::protobuf::{int, message, string};
+use crate::files::AppendFile;
 
 /// One event file of a run.
-pub struct TensorBoard {
-    path: PathBuf,
-    file: File,
-}
+pub struct TensorBoard(AppendFile);
 
 impl TensorBoard {
     /// A new file in `dir`. TensorBoard joins the files of a folder, and drops what earlier ones hold from
@@ -25,8 +22,8 @@ impl TensorBoard {
         let name =
             format!("events.out.tfevents.{:010}.{:09}.{}", now as u64, (now.fract() * 1e9) as u64, std::process::id());
         let path = dir.join(name);
-        let file = File::options().append(true).create_new(true).open(&path);
-        let mut writer = Self { file: file.map_err(|error| ObserveError::write(&path, error))?, path };
+        let file = File::options().append(true).create_new(true).open(&path).and_then(|_| AppendFile::open(&path));
+        let mut writer = Self(file.map_err(|error| ObserveError::write(&path, error))?);
         writer.event(now, 0, |event| string(event, 3, b"brain.Event:2"))?;
         if first_step > 0 {
             // SessionLog with status START.
@@ -84,7 +81,8 @@ impl TensorBoard {
 
     fn event(&mut self, wall_time: f64, step: u64, fill: impl FnOnce(&mut Vec<u8>)) -> Result<(), ObserveError> {
         let record = frame(&encode_event(wall_time, step, fill));
-        self.file.write_all(&record).map_err(|error| ObserveError::write(&self.path, error))
+        let appended = self.0.append(&record);
+        ObserveError::of_append(self.0.path(), appended)
     }
 }
 
@@ -149,7 +147,7 @@ mod tests {
         board.step(&StepMetrics { step: 4, mfu: Some(0.4), ..Default::default() }).unwrap();
         board.text(4, "config", "seed: 1").unwrap();
         board.image(4, "sheet", 2, 1, b"png").unwrap();
-        let bytes = fs::read(&board.path).unwrap();
+        let bytes = fs::read(board.0.path()).unwrap();
         let (mut rest, mut count) = (&bytes[..], 0);
         while !rest.is_empty() {
             let len = u64::from_le_bytes(rest[..8].try_into().unwrap()) as usize;

@@ -26,8 +26,8 @@ impl Observer for Report {
         }
         let metrics = self.measure(summary);
         self.goodput.add(&metrics);
-        if let Err(error) = self.write(&metrics) {
-            // A full disk must not end a run that computes.
+        // A full disk must not end a run that computes.
+        for error in self.write(&metrics) {
             self.console.line(&format!("warning: {error}"));
         }
         if !summary.applied {

@@ -152,14 +152,15 @@ impl Report {
         }
     }
 
-    fn write(&mut self, metrics: &StepMetrics) -> Result<(), ObserveError> {
-        if let Some(file) = &mut self.metrics {
-            file.write(metrics)?;
-        }
-        if let Some(tensorboard) = self.tensorboard.as_mut().filter(|_| metrics.step.is_multiple_of(self.every_steps)) {
-            tensorboard.step(metrics)?;
-        }
-        self.trackers.step(metrics, resident_bytes)
+    /// Each of them, whatever became of the others. Returns what could not be written.
+    fn write(&mut self, metrics: &StepMetrics) -> impl Iterator<Item = ObserveError> + use<> {
+        let board = self.tensorboard.as_mut().filter(|_| metrics.step.is_multiple_of(self.every_steps));
+        let written = [
+            self.metrics.as_mut().map_or(Ok(()), |file| file.write(metrics)),
+            board.map_or(Ok(()), |board| board.step(metrics)),
+            self.trackers.step(metrics, resident_bytes),
+        ];
+        written.into_iter().filter_map(Result::err)
     }
 
     fn tell(&self, news: impl FnOnce() -> News) {

@@ -14,10 +14,10 @@ use super::files::{safe_name, write_file};
 use super::kept::{Kept, KeptMlflow, fresh_id};
 use super::tracker::{Ending, Scalars, TrackedRun, Tracker};
 use crate::config::Mlflow;
+use crate::files::append_whole;
 use crate::observe::error::ObserveError;
 use serde_json::{Value, json};
 use std::fs::{self, File};
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -84,7 +84,8 @@ impl MlflowRun {
         let path = self.folder.join("metrics").join(safe_name(name));
         let open = || File::options().append(true).create(true).open(&path);
         let file = open().or_else(|_| fs::create_dir_all(path.parent().unwrap_or(&path)).and_then(|()| open()));
-        file.and_then(|mut file| file.write_all(line.as_bytes())).map_err(|error| ObserveError::write(&path, error))
+        file.and_then(|mut file| append_whole(&mut file, line.as_bytes()))
+            .map_err(|error| ObserveError::write(&path, error))
     }
 }
 
