@@ -26,8 +26,8 @@ pub struct ActArgs {
     /// State of the robot, in its units
     #[arg(long, value_name = "NUMBERS", value_delimiter = ',', allow_hyphen_values = true)]
     state: Vec<f32>,
-    /// Instruction to the robot
-    #[arg(long, value_name = "TEXT", default_value = "")]
+    /// Instruction to the robot; `--prompt ''` tells it nothing
+    #[arg(long, value_name = "TEXT")]
     prompt: String,
     /// File of numbers that the actions begin as instead of the seed's noise: chunk_size rows of max_action_dim numbers
     #[arg(long, value_name = "FILE")]

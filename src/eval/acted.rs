@@ -30,6 +30,8 @@ pub fn act(config: &RunConfig, checkpoint: &Path, console: &Console) -> Result<V
     let held_out = eval.path.iter().map(|path| (Eval::HELD_OUT, path));
     let sets = held_out.chain(eval.sets.iter().map(|(name, path)| (name.as_str(), path)));
     let mut records = Vec::new();
+    // Its weights are those of all sets, whichever robot acts.
+    let mut opened: Option<Trained> = None;
     for (name, path) in sets {
         let robot = match keys.embodiments.is_empty() {
             true => None,
@@ -37,8 +39,15 @@ pub fn act(config: &RunConfig, checkpoint: &Path, console: &Console) -> Result<V
                 Some(embodiment_of(keys, &Set::open(path)?).map_err(|reason| anyhow!("{}: {reason}", path.display()))?)
             }
         };
-        let mut policy = Trained::open(&checkpoint.display().to_string(), robot, config.run.seed, &config.device)?;
-        let found = open_loop(&mut policy, path.as_path(), NUM_EPISODES, None, &cameras);
+        let policy = match &mut opened {
+            Some(policy) => policy,
+            none => {
+                let named = checkpoint.display().to_string();
+                none.insert(Trained::open(&named, robot, config.run.seed, &config.device)?)
+            }
+        };
+        policy.choose(robot)?;
+        let found = open_loop(policy, path.as_path(), NUM_EPISODES, None, &cameras);
         let action_errors = found.with_context(|| format!("the set {name} of eval"))?.absolute_errors();
         let record = EvalRecord { step, set: name.to_owned(), action_errors, ..EvalRecord::default() };
         let set = if name == Eval::HELD_OUT { String::new() } else { format!(", {name}") };

@@ -4,7 +4,7 @@ use crate::model::locate::find_model;
 use anyhow::{Context, Result, anyhow};
 use loongforge_core::config::{Device, Precision};
 use loongforge_core::data::policy::PolicyMaker;
-use loongforge_core::data::{InProcess, ProcessorFolders, ProcessorOptions};
+use loongforge_core::data::{DataError, InProcess, ProcessorFolders, ProcessorOptions};
 use loongforge_core::files;
 use loongforge_core::rng::Rng;
 use loongforge_core::robot::{Actions, Moment, Observation, Policy, PolicySpec};
@@ -12,10 +12,14 @@ use loongforge_torch::device::set_intra_op_threads;
 use loongforge_torch::engine::{PolicyModel, open_device};
 use loongforge_torch::model::Chunk;
 use serde_json::Value;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// A policy of a folder.
 pub struct Trained {
+    folder: PathBuf,
+    /// Actions of a chunk that are executed, where the model's config says so.
+    executed: Option<usize>,
     maker: PolicyMaker,
     model: PolicyModel,
     spec: PolicySpec,
@@ -23,6 +27,8 @@ pub struct Trained {
     noise: Option<Vec<f32>>,
     /// Chunks that were not written as a whole.
     num_flawed: u64,
+    /// Prompts that were cut off and are said.
+    num_cut: u64,
 }
 
 impl Trained {
@@ -42,22 +48,58 @@ impl Trained {
         let mut maker = PolicyMaker::open(folders, &json, &ProcessorOptions::default(), Arc::new(InProcess))?;
         maker.choose(embodiment).map_err(|reason| anyhow!("{}: {reason}", folder.display()))?;
         let model = PolicyModel::open(&folder, device, Precision::Float32)?;
-        let chunk_size = maker.horizon();
-        let executed = json["n_action_steps"].as_u64().map_or(chunk_size, |count| count as usize);
-        let spec = PolicySpec {
-            name: match embodiment {
-                Some(robot) => format!("{} for {robot}", folder.display()),
-                None => folder.display().to_string(),
-            },
-            cameras: maker.cameras().to_vec(),
-            state_width: maker.state_dim(),
-            action_width: maker.action_dim(),
-            chunk_size,
-            num_executed: executed.clamp(1, chunk_size),
-            reads_prompt: true,
-            continues_chunks: model.continues_chunks(),
-        };
-        Ok(Self { maker, model, spec, seed, noise: None, num_flawed: 0 })
+        let executed = json["n_action_steps"].as_u64().map(|count| count as usize);
+        let spec = spec_of(&maker, &model, (&folder, embodiment), executed);
+        Ok(Self { folder, executed, maker, model, spec, seed, noise: None, num_flawed: 0, num_cut: 0 })
+    }
+
+    /// Says that prompts are longer than the policy reads, of the first, the second, the fourth and so on.
+    fn warn_of_cut(&mut self) {
+        let (num_cut, most) = self.maker.cut_prompts();
+        if num_cut > self.num_cut && num_cut.is_power_of_two() {
+            eprintln!(
+                "warning: a prompt was cut off behind {most} tokens (tokenizer_max_length) ({num_cut} such prompts so far)"
+            );
+        }
+        self.num_cut = num_cut;
+    }
+
+    /// Lets another embodiment act; `None`: the only one.
+    ///
+    /// # Errors
+    /// There is no such embodiment.
+    pub fn choose(&mut self, embodiment: Option<&str>) -> Result<()> {
+        self.maker.choose(embodiment).map_err(|reason| anyhow!("{}: {reason}", self.folder.display()))?;
+        self.spec = spec_of(&self.maker, &self.model, (&self.folder, embodiment), self.executed);
+        Ok(())
+    }
+}
+
+/// What is wrong with an observation, which is no sample of a file.
+fn reason(error: DataError) -> String {
+    if let DataError::Line(reason) = error { reason } else { error.to_string() }
+}
+
+/// What the robot that the maker has chosen is told of the policy.
+fn spec_of(
+    maker: &PolicyMaker,
+    model: &PolicyModel,
+    (folder, embodiment): (&Path, Option<&str>),
+    executed: Option<usize>,
+) -> PolicySpec {
+    let chunk_size = maker.horizon();
+    PolicySpec {
+        name: match embodiment {
+            Some(robot) => format!("{} for {robot}", folder.display()),
+            None => folder.display().to_string(),
+        },
+        cameras: maker.cameras().to_vec(),
+        state_width: maker.state_dim(),
+        action_width: maker.action_dim(),
+        chunk_size,
+        num_executed: executed.unwrap_or(chunk_size).clamp(1, chunk_size),
+        reads_prompt: true,
+        continues_chunks: model.continues_chunks(),
     }
 }
 
@@ -83,7 +125,8 @@ impl Policy for Trained {
     }
 
     fn act(&mut self, observation: &Observation, moment: Moment) -> Result<Actions, String> {
-        let sample = self.maker.observe(observation).map_err(|error| error.to_string())?;
+        let sample = self.maker.observe(observation).map_err(reason)?;
+        self.warn_of_cut();
         if let Some((stop, most)) = self.maker.writes() {
             if !observation.begun.is_empty() {
                 return Err(
@@ -104,7 +147,7 @@ impl Policy for Trained {
             let values = self.maker.actions(&normalized, &observation.state).map_err(|error| error.to_string())?;
             return Ok(Actions { width: self.spec.action_width, values });
         }
-        let begun = self.maker.begun(&observation.begun, &observation.state).map_err(|error| error.to_string())?;
+        let begun = self.maker.begun(&observation.begun, &observation.state).map_err(reason)?;
         let drawn = || self.model.noise(Rng::new(&[self.seed, moment.episode, moment.request]).next_u64());
         let noise = self.noise.clone().unwrap_or_else(drawn);
         let normalized = self.model.act_after(&sample, &noise, self.model.chunk().num_steps as usize, &begun);

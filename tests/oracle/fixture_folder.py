@@ -30,6 +30,23 @@ def write_tensors(folder: Path, inputs: dict[str, Tensor], expected: dict[str, T
     print(folder, sum(file.stat().st_size for file in folder.iterdir()) // 1024, "KiB, loss", float(expected["loss"]), *said)
 
 
+def randomize(named, seed: int, tables: dict[str, float] | None = None, scale: float = 0.8) -> None:
+    """Sets all parameters, so that none is neutral and no part of a port can be left out. Those with one of the words of `tables` in
+    their names have this deviation; of others, vectors move a little, and maps have `scale` over the root of what they sum over."""
+    tables = {"embed": 0.3} if tables is None else tables
+    rng = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, tensor in sorted(named, key=lambda it: it[0]):
+            noise = torch.randn(tensor.shape, generator=rng)
+            own = [deviation for word, deviation in tables.items() if word in name]
+            if tensor.dim() < 2:
+                tensor.add_(0.2 * noise)
+            elif own:
+                tensor.copy_(own[0] * noise)
+            else:
+                tensor.copy_(scale * noise / tensor[0].numel() ** 0.5)
+
+
 def change(config: dict, setting: str) -> None:
     """Sets a value, `KEY=VALUE`, whose key goes down into sections by dots."""
     key, value = setting.split("=", 1)

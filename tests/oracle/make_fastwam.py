@@ -22,7 +22,7 @@ from lerobot.policies.fastwam.wan.video_dit import WanVideoDiT
 from safetensors.torch import save_model
 from torch import Tensor
 
-from fixture_folder import empty, main, write_json, write_tensors
+from fixture_folder import empty, main, randomize, write_json, write_tensors
 from make_policies import Policy
 
 HEADS = dict(num_heads=2, attn_head_dim=12, num_layers=2, text_dim=10, freq_dim=8, eps=1e-6)
@@ -61,20 +61,6 @@ def build(config: dict) -> FastWAM:
         action_train_shift=of("action", "train_shift"), action_infer_shift=of("action", "infer_shift"),
         action_num_train_timesteps=int(of("action", "num_train_timesteps")),
         loss_lambda_video=config["loss"]["lambda_video"], loss_lambda_action=config["loss"]["lambda_action"])
-
-
-def randomize(model: torch.nn.Module, seed: int) -> None:
-    """Nothing is neutral, so that no part of a port can be left out."""
-    rng = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for name, tensor in sorted(model.named_parameters()):
-            noise = torch.randn(tensor.shape, generator=rng)
-            if tensor.dim() < 2:
-                tensor.add_(0.2 * noise)
-            elif "modulation" in name:
-                tensor.copy_(0.5 * noise)
-            else:
-                tensor.copy_(0.8 * noise / tensor[0].numel() ** 0.5)
 
 
 def inputs(config: dict, seed: int) -> dict[str, Tensor]:
@@ -149,7 +135,7 @@ def expected(model: FastWAM, config: dict, data: dict[str, Tensor]) -> dict[str,
 def write(folder: Path, config: dict, seed: int) -> None:
     torch.manual_seed(seed)
     model = build(config)
-    randomize(model, seed)
+    randomize(model.named_parameters(), seed, {"modulation": 0.5})
     data = inputs(config, seed)
     found = expected(model, config, data)
     empty(folder)

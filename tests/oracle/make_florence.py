@@ -18,7 +18,7 @@ import re
 from pathlib import Path
 
 import torch
-from fixture_folder import arguments, changed, empty, write_json, write_tensors
+from fixture_folder import arguments, changed, empty, randomize, write_json, write_tensors
 from transformers import Florence2Config, Florence2ForConditionalGeneration
 
 CONFIG = dict(
@@ -36,20 +36,6 @@ CONFIG = dict(
 SAMPLES = [dict(size=[20, 36], prompt=5, answer=7), dict(size=None, prompt=4, answer=3), dict(size=[36, 20], prompt=1, answer=5),
            dict(size=[24, 24], prompt=8, answer=1)]
 NEW_TOKENS = 9
-
-
-def randomize(model: torch.nn.Module, seed: int) -> None:
-    """Nothing is neutral, so that no part of a port can be left out."""
-    rng = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for name, tensor in sorted(model.named_parameters()):
-            noise = torch.randn(tensor.shape, generator=rng)
-            if tensor.dim() < 2:
-                tensor.add_(0.2 * noise)
-            elif any(word in name for word in ["embed_", "shared", "embeddings"]):
-                tensor.copy_(0.5 * noise)
-            else:
-                tensor.copy_(0.9 * noise / tensor[0].numel() ** 0.5)
 
 
 def inputs(model: torch.nn.Module, config: Florence2Config, seed: int) -> list[dict]:
@@ -76,7 +62,7 @@ def write(folder: Path, config: dict, seed: int) -> None:
     forced = {key: config["text_config"].pop(key, None) for key in ["forced_bos_token_id"]}
     known = Florence2Config(**copy.deepcopy(config))
     model = Florence2ForConditionalGeneration(known).eval()
-    randomize(model, seed)
+    randomize(model.named_parameters(), seed, dict.fromkeys(["embed_", "shared", "embeddings"], 0.5), 0.9)
     with torch.no_grad():
         samples = inputs(model, known, seed)
     num_targets = sum(int((sample["labels"] >= 0).sum()) for sample in samples)

@@ -17,9 +17,8 @@ from pathlib import Path
 from unittest import mock
 
 import torch
-from fixture_folder import empty, main, write_json, write_tensors
+from fixture_folder import empty, main, randomize, write_json, write_tensors
 from lerobot.policies.groot.groot_n1_7 import GR00TN17, GR00TN17Config
-from make_policies import randomize_tensors
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import Qwen3VLConfig
@@ -68,10 +67,6 @@ def build(config: dict) -> GR00TN17:
     # All inputs are of the model's kind and device already, which is all that `prepare_input` sees to, by way of dm-tree.
     model.prepare_input = lambda inputs: (BatchFeature(dict(inputs)), BatchFeature(dict(inputs)))
     return model
-
-
-def randomize(model: GR00TN17, seed: int) -> None:
-    randomize_tensors(model.named_parameters(), seed)
 
 
 def inputs(config: dict, seed: int) -> dict[str, Tensor]:
@@ -150,7 +145,7 @@ def expected(model: GR00TN17, data: dict[str, Tensor]) -> dict[str, Tensor]:
 def write(folder: Path, config: dict, seed: int) -> None:
     torch.manual_seed(seed)
     model = build(config)
-    randomize(model, seed)
+    randomize(model.named_parameters(), seed)
     data = inputs(config, seed)
     found = expected(model, data)
     empty(folder)

@@ -17,6 +17,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
 
+import fixture_folder
 import torch
 from fixture_folder import arguments, changed, empty, write_json, write_tensors
 from safetensors.torch import save_model
@@ -113,22 +114,8 @@ def build_pi(config: dict) -> torch.nn.Module:
     return model.eval()
 
 
-def randomize_tensors(named, seed: int) -> None:
-    """Nothing is neutral, so that no part of a port can be left out."""
-    rng = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for name, tensor in sorted(named, key=lambda it: it[0]):
-            noise = torch.randn(tensor.shape, generator=rng)
-            if tensor.dim() < 2:
-                tensor.add_(0.2 * noise)
-            elif "embed" in name:
-                tensor.copy_(0.3 * noise)
-            else:
-                tensor.copy_(0.8 * noise / tensor[0].numel() ** 0.5)
-
-
 def randomize(model: torch.nn.Module, seed: int) -> None:
-    randomize_tensors(model.named_parameters(), seed)
+    fixture_folder.randomize(model.named_parameters(), seed)
     if not hasattr(model, "paligemma_with_expert"):
         return
     # The head of PaliGemma is its table.

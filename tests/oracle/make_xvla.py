@@ -24,7 +24,7 @@ from lerobot.policies.xvla.modeling_xvla import XVLAModel, _remap_vendored_flore
 from safetensors.torch import save_model
 from torch import Tensor
 
-from fixture_folder import arguments, changed, empty, write_json, write_tensors
+from fixture_folder import arguments, changed, empty, randomize, write_json, write_tensors
 from make_policies import Policy
 
 ROWS, COLUMNS = 20, 36
@@ -53,6 +53,8 @@ COMMITTED = ["ee6d", "joint", "auto"]
 # The tokens of prompts before padding, the number of views that are there, domains, and the numbers of a state.
 SAMPLES = [dict(prompt=5, views=2, domain=0), dict(prompt=8, views=1, domain=2), dict(prompt=3, views=2, domain=2)]
 NUM_CAMERAS, NUM_DRAWS, PAD = 2, 2, 1
+# Words of names of parameters that rows are taken from.
+TABLES = ["embed_", "shared", "embeddings", "pos_emb", "soft_prompt", ".bias.", ".fc.weight"]
 
 
 def build(config: dict, space: str, action_dim: int) -> tuple[XVLAConfig, torch.nn.Module]:
@@ -65,21 +67,6 @@ def build(config: dict, space: str, action_dim: int) -> tuple[XVLAConfig, torch.
     known.validate_features()
     model = XVLAModel(known, known.get_florence_config(), known.max_state_dim if known.use_proprio else 0)
     return known, model.eval()
-
-
-def randomize(model: torch.nn.Module, seed: int) -> None:
-    """Nothing is neutral, so that no part of a port can be left out."""
-    rng = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for name, tensor in sorted(model.named_parameters()):
-            noise = torch.randn(tensor.shape, generator=rng)
-            is_table = any(word in name for word in ["embed_", "shared", "embeddings", "pos_emb", "soft_prompt", ".bias."])
-            if tensor.dim() < 2:
-                tensor.add_(0.2 * noise)
-            elif is_table or ".fc.weight" in name:
-                tensor.copy_(0.3 * noise)
-            else:
-                tensor.copy_(0.8 * noise / tensor[0].numel() ** 0.5)
 
 
 def inputs(model: torch.nn.Module, known: XVLAConfig, action_dim: int, seed: int) -> dict[str, Tensor]:
@@ -145,7 +132,7 @@ def write(folder: Path, space: str, config: dict, seed: int) -> None:
     torch.manual_seed(seed)
     action_dim = config.pop("action_dim")
     known, model = build(config, space, action_dim)
-    randomize(model, seed)
+    randomize(model.named_parameters(), seed, dict.fromkeys(TABLES, 0.3))
     data = inputs(model, known, action_dim, seed)
     found = expected(model, data, known.num_denoising_steps)
     empty(folder)

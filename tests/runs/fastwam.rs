@@ -143,7 +143,7 @@ fn what_it_cannot_be_trained_with_is_refused_by_check() {
         ("policy.max_delay=2", "policy.max_delay is 2"),
         ("pools.foundation.tensor_parallel=2", "pools.foundation"),
         ("model.overrides={action_dim: 3}", "action_dim"),
-        ("model.overrides={toggle_action_dimensions: [-1]}", "toggle_action_dimensions"),
+        ("model.overrides={toggle_action_dimensions: [9]}", "`toggle_action_dimensions` has 9"),
         ("model.vae={load: x}", "model.vae"),
     ];
     for (setting, expected) in cases {

@@ -51,7 +51,7 @@ const SHORT: [&str; 4] =
 fn policies_learn_the_same_with_any_number_of_encoders_and_act() {
     let dir = made(1, 12);
     let deterministic = [&SHORT[..], &["run.deterministic=true"]].concat();
-    let with = |encoders: &str| trained(dir.path(), &[&deterministic[..], &[encoders]].concat());
+    let with = |encoders: &str| trained(dir.path(), &[&deterministic[..], &[encoders, "policy.max_delay=2"]].concat());
     let one = with("pools.encoder.replicas=1");
     assert_eq!(one.len(), 4);
     assert_eq!(one, with("pools.encoder.replicas=3"));
@@ -70,6 +70,9 @@ fn policies_learn_the_same_with_any_number_of_encoders_and_act() {
     let gone_on = policy.act(&Observation { begun: begun.clone(), ..seen.clone() }, Moment::default()).unwrap();
     assert_eq!(gone_on.values[..4], begun);
     assert_ne!(gone_on.values[4..], actions.values[4..]);
+    // Not more actions than it was trained to be given, which its checkpoint says.
+    let more = Observation { begun: vec![0.0; 6], ..seen.clone() };
+    assert!(policy.act(&more, Moment::default()).unwrap_err().contains("learned to be given at most 2"));
     let whole = Observation { begun: vec![0.0; 16], ..seen.clone() };
     assert!(policy.act(&whole, Moment::default()).unwrap_err().contains("fewer than 8"));
     // Untrained, it is about the mean action away from where the data is.

@@ -14,6 +14,7 @@ mod episodes;
 mod feature;
 mod info;
 mod jsonl;
+mod modality;
 mod open;
 mod rewrite;
 mod rows;
@@ -32,6 +33,7 @@ mod writer;
 
 pub use feature::{Dtype, Feature, Value};
 pub use info::{INFO, Info, Version, is_set};
+pub use modality::{Group, MODALITY, Modality};
 pub use open::OpenBlock;
 pub use rewrite::{rewrite, write_stats};
 pub use running::Running;

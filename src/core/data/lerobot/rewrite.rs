@@ -7,6 +7,7 @@ use serde_json::{Map, Value as Json};
 
 use super::describe::{of_feature, write_json};
 use super::feature::{Dtype, Feature, Value};
+use super::modality::MODALITY;
 use super::running::Running;
 use super::set::Set;
 use super::stats::STATS;
@@ -96,7 +97,13 @@ pub fn rewrite(
     if let Some((_, task)) = last {
         writer.end_episode(&task)?;
     }
-    writer.finish()
+    writer.finish()?;
+    // It goes by features, which are the same.
+    let from = set.folder().join(MODALITY);
+    match from.is_file() {
+        true => std::fs::copy(&from, folder.join(MODALITY)).map(|_| ()).map_err(|error| DataError::read(&from, error)),
+        false => Ok(()),
+    }
 }
 
 /// The feature as it is written: whole numbers of every type as int64, pictures as is asked.

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::episodes::{Episode, Episodes};
 use super::info::{INFO, Info, is_set};
+use super::modality::{MODALITY, Modality};
 use super::stats::{STATS, Stats};
 use super::tasks::{self, Tasks};
 use super::videos::Videos;
@@ -21,6 +22,7 @@ pub struct Set {
     folder: PathBuf,
     info: Info,
     tasks: Tasks,
+    modality: Option<Modality>,
     pub(super) episodes: Episodes,
     /// Its blocks: whole files of rows, as few as have enough frames.
     pub(super) blocks: Vec<Extent>,
@@ -54,8 +56,8 @@ impl Set {
         }
         let info = Info::read(folder)?;
         let (tasks, episodes) = (tasks::read(folder, &info)?, Episodes::read(folder, &info)?);
-        let blocks = extents(folder, &episodes);
-        Ok(Self { folder: folder.to_owned(), info, tasks, episodes, blocks, videos: Videos::default() })
+        let (blocks, modality) = (extents(folder, &episodes), Modality::read(folder, &info)?);
+        Ok(Self { folder: folder.to_owned(), info, tasks, modality, episodes, blocks, videos: Videos::default() })
     }
 
     pub fn folder(&self) -> &Path {
@@ -69,6 +71,11 @@ impl Set {
     /// Texts of its tasks, by number.
     pub fn tasks(&self) -> &Tasks {
         &self.tasks
+    }
+
+    /// What GR00T's `meta/modality.json` says, where the set has it.
+    pub fn modality(&self) -> Option<&Modality> {
+        self.modality.as_ref()
     }
 
     pub fn episodes(&self) -> &[Episode] {
@@ -94,7 +101,8 @@ impl Set {
 
     /// The files that its samples are made of, videos included.
     pub fn files(&self) -> Vec<PathBuf> {
-        let described = [INFO, STATS].iter().map(PathBuf::from).filter(|name| self.folder.join(name).is_file());
+        let described =
+            [INFO, STATS, MODALITY].iter().map(PathBuf::from).filter(|name| self.folder.join(name).is_file());
         let named = described.chain(self.episodes.files.iter().chain(&self.episodes.videos).cloned());
         named.map(|name| self.folder.join(name)).collect()
     }

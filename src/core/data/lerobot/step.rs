@@ -16,7 +16,7 @@ use crate::data::error::DataError;
 use crate::data::limits::Limits;
 use crate::data::locator::Locator;
 
-/// Parts of a step by which a time may be off a whole number of steps, as lerobot has it.
+/// Seconds by which a time may be off a whole number of steps, as lerobot has it.
 const TOLERANCE: f64 = 1e-4;
 
 /// A frame of an episode.
@@ -78,6 +78,26 @@ impl Step {
     /// Seconds since the begin of the episode.
     pub fn time(&self) -> f64 {
         self.rows.timestamps[self.row(self.frame)]
+    }
+
+    /// Sees to it that the frame comes as long after the one before it as the set's rate says.
+    ///
+    /// # Errors
+    /// It does not: `fps` of `meta/info.json` or its timestamp is wrong.
+    pub fn expect_rate(&self) -> Result<(), DataError> {
+        let Some(before) = self.frame.checked_sub(1).map(|frame| self.rows.timestamps[self.row(frame)]) else {
+            return Ok(());
+        };
+        let (fps, gap) = (self.set.info().fps, self.time() - before);
+        match (gap - 1.0 / fps).abs() <= TOLERANCE {
+            true => Ok(()),
+            false => Err(DataError::Line(format!(
+                "frame {} comes {gap:.4} s after the one before it, and at {fps} frames a second (fps of meta/info.json) it would be \
+                 {:.4} s",
+                self.frame,
+                1.0 / fps
+            ))),
+        }
     }
 
     /// What the robot was told.

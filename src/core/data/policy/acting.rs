@@ -22,14 +22,20 @@ impl PolicyMaker {
     /// # Errors
     /// A length does not match.
     pub fn actions(&self, normalized: &[f32], state: &[f32]) -> Result<Vec<f32>, DataError> {
-        Self::restored(self.robot().map_err(DataError::Line)?, normalized, state)
+        let robot = self.robot().map_err(DataError::Line)?;
+        let mut actions = Self::restored(robot, normalized, state)?;
+        if let Some(frames) = &robot.spec.frames {
+            frames.toggle(&mut actions, robot.spec.action_dim);
+        }
+        Ok(actions)
     }
 
     /// Actions as the robot takes them as the policy predicts them, in `state`: the first ones of a chunk, so many times
     /// `max_action_dim` numbers.
     ///
     /// # Errors
-    /// They are no whole actions, as many as a chunk or not finite, or scales differ from step to step.
+    /// They are no whole actions, as many as a chunk, more than the policy has learned to be given or not finite, or scales differ
+    /// from step to step.
     pub fn begun(&self, actions: &[f32], state: &[f32]) -> Result<Vec<f32>, DataError> {
         let Robot { spec, scales, .. } = self.robot().map_err(DataError::Line)?;
         if actions.is_empty() {
@@ -39,6 +45,13 @@ impl PolicyMaker {
         if !actions.len().is_multiple_of(width) || count >= spec.horizon || state.len() != spec.state_dim {
             let reason =
                 format!("{} numbers of begun actions, of {width} each and fewer than {}", actions.len(), spec.horizon);
+            return Err(DataError::Line(reason));
+        }
+        if let Some(most) = self.learned_delay.filter(|most| count > *most) {
+            let reason = format!(
+                "{count} actions of the chunk are begun, and the policy has learned to be given at most {most} (policy.max_delay of \
+                 its run)"
+            );
             return Err(DataError::Line(reason));
         }
         if let Some(value) = actions.iter().find(|value| !value.is_finite()) {

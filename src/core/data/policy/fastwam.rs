@@ -24,6 +24,8 @@ pub struct Frames {
     pub size: [usize; 2],
     /// Steps of a sample's frames from its own, which is the first.
     pub steps: Vec<i64>,
+    /// Numbers of an action that lerobot's postprocessor makes signs of, as LIBERO's grippers want them.
+    pub toggled: Vec<usize>,
 }
 
 impl Frames {
@@ -52,7 +54,7 @@ impl Frames {
                 "`num_video_frames` is {window}, which must be one more than a multiple of {multiple}"
             ));
         }
-        Ok(Self { space, size: size_of, steps: (0..window as i64).step_by(every).collect() })
+        Ok(Self { space, size: size_of, steps: (0..window as i64).step_by(every).collect(), toggled: Vec::new() })
     }
 
     /// The sample of what a robot sees and is told, with the frames that follow where it learns them: `clips` are those of cameras,
@@ -95,6 +97,17 @@ impl Frames {
         };
         let values = ColumnValues::F32((0..latents).map(of_latent).collect());
         SampleColumn { name: "frame_weights".to_owned(), before: Vec::new(), rows: latents, after: Vec::new(), values }
+    }
+
+    /// Makes signs of the numbers of actions `[N, width]` that are toggled: numbers from 0 to 1 become 1 below the middle, -1 above it and
+    /// 0 in it.
+    pub fn toggle(&self, actions: &mut [f32], width: usize) {
+        for action in actions.chunks_mut(width) {
+            for &at in &self.toggled {
+                let value = action[at] * 2.0 - 1.0;
+                action[at] = if value == 0.0 { 0.0 } else { -value.signum() };
+            }
+        }
     }
 
     /// The item of the autoencoder: frames of all cameras side by side, numbers from -1 to 1.

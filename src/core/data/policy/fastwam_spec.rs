@@ -10,9 +10,8 @@ use crate::config::Normalization;
 /// The reason: a key that is missing, wrong or not implemented.
 pub fn read(config: &Json) -> Result<PolicySpec, String> {
     only(config, "n_obs_steps", &[Json::Null, 1.into()])?;
-    only(config, "toggle_action_dimensions", &[Json::Null, Json::Array(Vec::new())])?;
     let window = [size(config, "num_video_frames", 33)?, size(config, "action_video_freq_ratio", 4)?];
-    let frames = Frames::of(config, window)?;
+    let mut frames = Frames::of(config, window)?;
     let mut cameras = cameras(config)?;
     if cameras.is_empty() {
         return Err("`input_features` has no camera, of the type VISUAL, which FastWAM needs".to_owned());
@@ -34,6 +33,7 @@ pub fn read(config: &Json) -> Result<PolicySpec, String> {
     }
     let state_dim = size(config, "proprio_dim", 8)?;
     let action_dim = size(config, "action_dim", 7)?;
+    frames.toggled = toggled(config, action_dim)?;
     Ok(PolicySpec {
         family: Family::FastWam,
         horizon: size(config, "action_horizon", 32)?,
@@ -54,6 +54,7 @@ pub fn read(config: &Json) -> Result<PolicySpec, String> {
         relative: false,
         exclude: vec!["gripper".to_owned()],
         action_names: Vec::new(),
+        groups: Vec::new(),
         masks_padding: true,
         state_token: true,
         placeholder: IDS[1],
@@ -67,6 +68,22 @@ pub fn read(config: &Json) -> Result<PolicySpec, String> {
         embodiment: None,
         num_embodiments: 1,
     })
+}
+
+/// The numbers of an action that become signs when the policy acts: those below 0 count from the last one.
+fn toggled(config: &Json, action_dim: usize) -> Result<Vec<usize>, String> {
+    let key = "toggle_action_dimensions";
+    let all = match &config[key] {
+        Json::Null => return Ok(Vec::new()),
+        own => own.as_array().and_then(|all| all.iter().map(Json::as_i64).collect::<Option<Vec<i64>>>()),
+    };
+    let all = all.ok_or_else(|| format!("`{key}` is {}, not whole numbers", config[key]))?;
+    let place = |at: i64| {
+        let place = if at < 0 { at + action_dim as i64 } else { at };
+        let place = usize::try_from(place).ok().filter(|place| *place < action_dim);
+        place.ok_or_else(|| format!("`{key}` has {at}, and an action has {action_dim} numbers"))
+    };
+    all.into_iter().map(place).collect()
 }
 
 /// Puts the sizes of pictures into `config`: lerobot expects those that lie side by side.

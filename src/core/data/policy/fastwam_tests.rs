@@ -1,11 +1,26 @@
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use image::RgbImage;
 use serde_json::{Value as Json, json};
 
+use super::PolicyMaker;
 use super::fastwam::smoothed;
 use super::fastwam_spec::{put_cameras, read};
 use super::observation::Clip;
+use crate::config::{AudioLimits, TrainFile};
+use crate::data::audio::Segment;
 use crate::data::column::ColumnValues;
-use crate::message::Grid;
+use crate::data::decoder::MediaDecoder;
+use crate::data::digits::{MODEL, write_model};
+use crate::data::in_process::InProcess;
+use crate::data::lerobot::Set;
+use crate::data::limits::Limits;
+use crate::data::media::{Sampling, Stretch, Video};
+use crate::data::processor::{PolicyOptions, ProcessorFolders, ProcessorOptions};
+use crate::data::sample::Sample;
+use crate::message::{Grid, SampleId, Tower};
 
 fn picture() -> RgbImage {
     RgbImage::from_raw(7, 5, (0..5 * 7 * 3).map(|at| (at * 37 % 256) as u8).collect()).unwrap()
@@ -56,6 +71,59 @@ fn cameras_lie_side_by_side_by_their_names() {
     assert_eq!(item.pixels.len(), 9 * 64 * 128 * 3);
 }
 
+/// Counts the pictures that it decodes.
+#[derive(Default)]
+struct Counting(AtomicUsize);
+
+impl MediaDecoder for Counting {
+    fn picture(&self, bytes: &[u8], limits: &Limits) -> Result<RgbImage, String> {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        InProcess.picture(bytes, limits)
+    }
+
+    fn clip(&self, bytes: &[u8], fps: Option<f64>, limits: &Limits, sampling: &Sampling) -> Result<Video, String> {
+        InProcess.clip(bytes, fps, limits, sampling)
+    }
+
+    fn stretch(&self, bytes: &[u8], stretch: &Stretch, limits: &Limits) -> Result<Vec<RgbImage>, String> {
+        InProcess.stretch(bytes, stretch, limits)
+    }
+
+    fn sound(&self, bytes: &[u8], rate: u32, limits: &AudioLimits, segment: Segment) -> Result<Vec<f32>, String> {
+        InProcess.sound(bytes, rate, limits, segment)
+    }
+}
+
+/// The step's own picture is the first of the frames, and is not decoded once more.
+#[test]
+fn frames_of_a_sample_are_decoded_once() {
+    let folder = tempfile::tempdir().unwrap();
+    write_model(folder.path(), &MODEL).unwrap();
+    let set = Path::new(env!("CARGO_MANIFEST_DIR")).join("data/goldens/lerobot/image");
+    let mut config = config();
+    for (key, value) in
+        [("action_dim", 3), ("action_horizon", 4), ("num_video_frames", 5), ("action_video_freq_ratio", 1)]
+    {
+        config[key] = value.into();
+    }
+    config["image_size"] = json!([64, 64]);
+    config["sizes"] = json!({"text_encoder": {"model_type": "umt5", "vocab_size": 400}});
+    config["input_features"].as_object_mut().unwrap().remove("observation.images.wrist");
+    let policy = PolicyOptions { sets: vec![TrainFile::new(&*set)], ..PolicyOptions::default() };
+    let options = ProcessorOptions { policy, ..ProcessorOptions::default() };
+    let folders = ProcessorFolders { model: folder.path(), media: folder.path(), text: None };
+    let decoder = Arc::new(Counting::default());
+    let maker = PolicyMaker::open(folders, &config, &options, decoder.clone()).unwrap();
+    let step = Arc::new(Set::open(&set).unwrap()).step(0, 0).unwrap();
+    let sample = maker.learn(SampleId(0), &step).unwrap();
+    assert_eq!(decoder.0.load(Ordering::Relaxed), 5);
+    let seen = maker.observe(&maker.observation(&step).unwrap()).unwrap();
+    let clip = |sample: &Sample| sample.media.iter().find(|item| item.tower == Tower::Vae).unwrap().clone();
+    let (all, first) = (clip(&sample), clip(&seen));
+    assert_eq!((all.grid.t, first.grid.t), (5, 1));
+    assert_eq!(all.pixels[..first.pixels.len()], first.pixels);
+}
+
 #[test]
 fn a_frame_of_the_latent_counts_where_one_of_its_pixels_frames_does() {
     let frames = read(&config()).unwrap().frames.unwrap();
@@ -68,6 +136,22 @@ fn a_frame_of_the_latent_counts_where_one_of_its_pixels_frames_does() {
     assert_eq!(of(5, true), ColumnValues::F32(vec![1.0, 0.0]));
     assert_eq!(of(1, true), ColumnValues::F32(vec![0.0, 0.0]));
     assert_eq!(of(1, false), ColumnValues::F32(vec![1.0, 1.0]));
+}
+
+/// What lerobot's `FastWAMActionToggleProcessorStep` makes of these, and the step in the processor files.
+#[test]
+fn toggled_numbers_are_signs() {
+    let mut config = config();
+    config["toggle_action_dimensions"] = json!([-1, 0]);
+    let spec = read(&config).unwrap();
+    let mut actions = vec![0.0, 0.3, 7.0, -2.0, 0.9, 0.5, 0.3, 7.0, -2.0, 0.2];
+    spec.frames.as_ref().unwrap().toggle(&mut actions, 5);
+    assert_eq!(actions, [1.0, 0.3, 7.0, -2.0, -1.0, 0.0, 0.3, 7.0, -2.0, 1.0]);
+    let files = super::files::write(&spec, &Default::default(), &[]).unwrap();
+    let (_, after) = files.iter().find(|(name, _)| name == "policy_postprocessor.json").unwrap();
+    let after: Json = serde_json::from_slice(after).unwrap();
+    let step = json!({"registry_name": "fastwam_action_toggle_processor", "config": {"toggle_dimensions": [4, 0]}});
+    assert_eq!(after["steps"][1], step);
 }
 
 /// lerobot refuses other heights than `image_size`'s, and widths whose sum is another.
@@ -95,7 +179,9 @@ fn errors_name_the_key() {
         ("proprio_dim", Json::Null, "`proprio_dim` is null"),
         ("image_size", json!([64, 100]), "whole places of 32×32 pixels"),
         ("num_video_frames", json!(16), "one more than a multiple of 8"),
-        ("toggle_action_dimensions", json!([-1]), "`toggle_action_dimensions` is [-1]"),
+        ("toggle_action_dimensions", json!([5]), "`toggle_action_dimensions` has 5, and an action has 5 numbers"),
+        ("toggle_action_dimensions", json!([-6]), "`toggle_action_dimensions` has -6"),
+        ("toggle_action_dimensions", json!([0.5]), "`toggle_action_dimensions` is [0.5], not whole numbers"),
         ("input_features", json!({"observation.state": {"type": "STATE", "shape": [3]}}), "no camera"),
         ("normalization_mapping", json!({"VISUAL": "MEAN_STD"}), "`VISUAL` is \"MEAN_STD\""),
     ];

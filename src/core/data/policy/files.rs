@@ -253,7 +253,10 @@ pub fn write(spec: &PolicySpec, stats: &Stats, mask: &[bool]) -> Result<Vec<(Str
         _ => step("unnormalizer_processor", normalizer(outputs)),
     };
     let absolute = has_step.then_some(absolute);
-    let after: Vec<Json> = std::iter::once(restore).chain(absolute).chain([device("cpu")]).collect();
+    let toggled = spec.frames.as_ref().map(|frames| &frames.toggled).filter(|toggled| !toggled.is_empty());
+    let toggle =
+        toggled.map(|toggled| step("fastwam_action_toggle_processor", json!({ "toggle_dimensions": toggled })));
+    let after = std::iter::once(restore).chain(absolute).chain(toggle).chain([device("cpu")]).collect::<Vec<Json>>();
     let mut files = Vec::new();
     for (name, mut steps) in [(BEFORE, before), (AFTER, after)] {
         for (at, step) in steps.iter_mut().enumerate() {
@@ -294,5 +297,5 @@ fn tensors(stats: &Stats) -> Result<Vec<u8>, String> {
 
 /// Returns whether a file of a model's folder is one of a processor's: a checkpoint has its own.
 pub fn is_processor_file(name: &str) -> bool {
-    name.starts_with(BEFORE) || name.starts_with(AFTER) || name == super::kept::FILE
+    name.starts_with(BEFORE) || name.starts_with(AFTER) || name == super::kept::FILE || name == super::delay::FILE
 }

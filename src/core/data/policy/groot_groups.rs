@@ -23,9 +23,17 @@ struct Group {
     is_relative: bool,
 }
 
-/// Each number that stays absolute is a group, and so are those between two of them.
-fn groups(names: &[String], mask: &[bool]) -> Vec<Group> {
-    let mut groups: Vec<Group> = Vec::new();
+/// Those that the data names; else each number that stays absolute is a group, and so are those between two of them.
+fn groups(spec: &PolicySpec, mask: &[bool]) -> Vec<Group> {
+    if !spec.groups.is_empty() {
+        let group = |(key, at): &(String, Range<usize>)| Group {
+            key: key.clone(),
+            at: at.clone(),
+            is_relative: mask.get(at.start) == Some(&true),
+        };
+        return spec.groups.iter().map(group).collect();
+    }
+    let (names, mut groups): (&[String], Vec<Group>) = (&spec.action_names, Vec::new());
     for (at, &is_relative) in mask.iter().enumerate() {
         if let Some(last) = groups.last_mut().filter(|last| is_relative && last.is_relative) {
             last.at.end = at + 1;
@@ -87,7 +95,7 @@ pub fn write(spec: &PolicySpec, stats: &Stats, mask: &[bool]) -> [Json; 2] {
     if !spec.relative {
         return [Json::Null, Json::Null];
     }
-    let groups = groups(&spec.action_names, mask);
+    let groups = groups(spec, mask);
     // In float32, as they scale.
     let flat = |key: &str, name: &str| stats.get(key, name).unwrap_or_default();
     let row = |values: &[f64], at: &Range<usize>| -> Vec<f64> {

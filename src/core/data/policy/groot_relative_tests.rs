@@ -18,7 +18,7 @@ use crate::message::SampleId;
 
 const CAMERA: &str = "observation.images.front";
 
-fn golden() -> Json {
+pub(super) fn golden() -> Json {
     serde_json::from_str(include_str!("../goldens/groot_relative.json")).unwrap()
 }
 
@@ -38,7 +38,7 @@ fn close(ours: &[f32], theirs: &[f32], what: &str) {
 }
 
 /// The frames of a case as a set with the statistics that lerobot was given.
-fn write_set(folder: &Path, case: &Json) {
+pub(super) fn write_set(folder: &Path, case: &Json) {
     let names = golden()["names"].clone();
     let names: Vec<&str> = names.as_array().unwrap().iter().map(|name| name.as_str().unwrap()).collect();
     let features = vec![
@@ -61,7 +61,7 @@ fn write_set(folder: &Path, case: &Json) {
     std::fs::write(folder.join("meta/stats.json"), case["stats"].to_string()).unwrap();
 }
 
-fn config(folder: &Path) -> Json {
+pub(super) fn config(folder: &Path) -> Json {
     let backbone: Json = serde_json::from_slice(&std::fs::read(folder.join("config.json")).unwrap()).unwrap();
     let golden = golden();
     json!({
@@ -74,14 +74,14 @@ fn config(folder: &Path) -> Json {
     })
 }
 
-fn open(folder: &Path, config: &Json, sets: Vec<TrainFile>) -> Result<PolicyMaker, String> {
+pub(super) fn open(folder: &Path, config: &Json, sets: Vec<TrainFile>) -> Result<PolicyMaker, String> {
     let folders = ProcessorFolders { model: folder, media: folder, text: None };
     let policy = PolicyOptions { settings: Policy::default(), sets, seed: 1 };
     let options = ProcessorOptions { policy, ..ProcessorOptions::default() };
     PolicyMaker::open(folders, config, &options, Arc::new(InProcess)).map_err(|error| error.to_string())
 }
 
-fn floats(maker: &PolicyMaker, set: &Arc<Set>, frame: usize) -> [Vec<f32>; 2] {
+pub(super) fn floats(maker: &PolicyMaker, set: &Arc<Set>, frame: usize) -> [Vec<f32>; 2] {
     let sample = maker.learn(SampleId(0), &set.step(0, frame).unwrap()).unwrap();
     ["actions", "state"].map(|name| match &sample.columns.iter().find(|column| column.name == name).unwrap().values {
         ColumnValues::F32(values) => values.clone(),
@@ -178,4 +178,24 @@ fn relative_actions_of_groups_are_those_of_lerobot_and_are_undone() {
         assert!(rows.contains("raw_stats.relative_action.single_arm.min"), "{rows}");
     }
     assert!(groot_groups::read(&json!({})).unwrap().is_none());
+}
+
+/// Actions are not silently absolute where a config says that they are relative and the processor files have no groups of such.
+#[test]
+fn a_config_that_contradicts_its_processor_files_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let (model, place) = (folder.path().join("model"), folder.path().join("set"));
+    write_model(&model, &MODEL).unwrap();
+    write_set(&place, &golden()["cases"][0]);
+    let (relative, mut absolute) = (config(&model), config(&model));
+    absolute["use_relative_actions"] = false.into();
+    let sets = || vec![TrainFile::new(place.as_path())];
+    for (name, bytes) in open(&model, &absolute, sets()).unwrap().files() {
+        std::fs::write(model.join(&name), bytes).unwrap();
+    }
+    assert!(open(&model, &absolute, Vec::new()).is_ok());
+    for sets in [Vec::new(), sets()] {
+        let error = open(&model, &relative, sets).err().expect("an error");
+        assert!(error.contains("use_relative_actions") && error.contains("no groups of relative actions"), "{error}");
+    }
 }

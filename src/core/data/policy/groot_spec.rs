@@ -83,6 +83,7 @@ pub fn read(config: &Json) -> Result<PolicySpec, String> {
         relative,
         exclude: texts(config, "relative_exclude_joints")?.unwrap_or_default(),
         action_names: Vec::new(),
+        groups: Vec::new(),
         masks_padding: true,
         state_token: true,
         placeholder,

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use image::RgbImage;
 use serde_json::Value as Json;
 
 use super::action_tokens::ActionTokens;
@@ -14,7 +15,7 @@ use super::observation::{Clip, Learned, Observation};
 use super::robots::{Robot, embodiment_of};
 use super::scales::name_of;
 use super::spec::{ACTION, Family, PolicySpec, STATE};
-use super::{fastwam_spec, files, groot_spec, kept, robots};
+use super::{delay, fastwam_spec, files, groot_spec, kept, robots};
 use crate::config::Policy;
 use crate::data::card::{fastwam_networks, is_fastwam, is_groot};
 use crate::data::contexts::TextProcessor;
@@ -42,6 +43,8 @@ pub struct PolicyMaker {
     /// Of a policy that learns actions as tokens.
     pub(super) tokens: Option<ActionTokens>,
     pub(super) settings: Policy,
+    /// The most actions that it has learned to be given of a chunk, where the model's folder says so.
+    pub(super) learned_delay: Option<usize>,
     seed: u64,
     pub(super) tokenizer: Tokenizer,
     decoder: Arc<dyn MediaDecoder>,
@@ -99,12 +102,17 @@ impl PolicyMaker {
         let tokens = ActionTokens::open(&spec, &widths, folders.model, &options.policy.settings, &tokenizer, &own)?;
         let mut files = files::write(&spec, &stats, &scales.mask).map_err(wrong)?;
         files.extend(tokens.iter().flat_map(ActionTokens::files).cloned());
+        // The only one whose actions have times of their own, so that some can be given.
+        if spec.family == Family::Pi05 {
+            files.push((delay::FILE.to_owned(), delay::write(options.policy.settings.max_delay)));
+        }
         if robots.iter().any(|robot| !robot.name.is_empty()) {
             let all: Vec<kept::Kept> = robots.iter().map(Robot::kept).collect();
             files.push((kept::FILE.to_owned(), kept::write(&all).map_err(wrong)?));
         }
         Ok(Self {
             settings: options.policy.settings.clone(),
+            learned_delay: delay::read(folders.model)?,
             seed: options.policy.seed,
             limits: Limits::from(&options.image),
             max_tokens: options.max_tokens,
@@ -152,26 +160,28 @@ impl PolicyMaker {
     /// A feature cannot be read or decoded, or a number is not finite.
     pub(in crate::data) fn learn(&self, id: SampleId, step: &Step) -> Result<Sample, DataError> {
         guarded(|| {
-            let mut seen = self.observation(step)?;
-            if let Some(augment) = self.settings.augment.as_ref().filter(|_| id.as_held_out().is_none()) {
-                let images = std::mem::take(&mut seen.images).into_iter();
-                let changed = images.map(|(name, it)| (name.clone(), augmented(it, augment, &name, [self.seed, id.0])));
-                seen.images = changed.collect();
-            }
             let text = self.settings.text_target.as_ref().map(|key| step.text(key)).transpose()?;
             let robot = self.robot_of(step.set()).map_err(DataError::Line)?;
-            let learned = Learned { actions: self.recorded(step)?, clips: self.clips(robot, id, step)?, text };
+            let steps = robot.spec.frames.as_ref().map_or(&[0][..], |frames| &frames.steps);
+            let clips = self.clips(steps, id, step)?;
+            // The first of a camera's frames is what the step shows.
+            let first = |clip: &Clip| (clip.camera.clone(), clip.pictures[0].clone());
+            let seen = self.seen(step, clips.iter().map(first).collect())?;
+            let clips = match robot.spec.frames {
+                Some(_) => (clips, step.window(&self.settings.action, steps)?.is_pad),
+                None => Default::default(),
+            };
+            let learned = Learned { actions: self.recorded(step)?, clips, text };
             self.sample(robot, id, &seen, Some(learned), Self::domain(robot, Some(step))?)
         })
     }
 
-    /// The frames that a sample of a step learns, and which lie outside of the episode, of a policy that learns such.
-    fn clips(&self, robot: &Robot, id: SampleId, step: &Step) -> Result<(Vec<Clip>, Vec<bool>), DataError> {
-        let Some(frames) = &robot.spec.frames else { return Ok((Vec::new(), Vec::new())) };
+    /// The pictures of each camera at these steps from `step` on, changed as the settings say where a sample is trained on.
+    fn clips(&self, steps: &[i64], id: SampleId, step: &Step) -> Result<Vec<Clip>, DataError> {
         let augment = self.settings.augment.as_ref().filter(|_| id.as_held_out().is_none());
         let mut clips = Vec::new();
         for (key, camera) in self.cameras_of(step.set()) {
-            let pictures = step.pictures(key, &frames.steps, &*self.decoder, &self.limits)?.into_iter();
+            let pictures = step.pictures(key, steps, &*self.decoder, &self.limits)?.into_iter();
             // All frames of a camera are changed alike.
             let changed = pictures.map(|it| match augment {
                 Some(augment) => augmented(it, augment, camera, [self.seed, id.0]),
@@ -179,7 +189,7 @@ impl PolicyMaker {
             });
             clips.push(Clip { camera: camera.to_owned(), pictures: changed.collect() });
         }
-        Ok((clips, step.window(&self.settings.action, &frames.steps)?.is_pad))
+        Ok(clips)
     }
 
     /// The features of a set that show what the policy's cameras do, each with the camera's name.
@@ -249,6 +259,11 @@ impl PolicyMaker {
             format!("{clipped} samples have a coefficient below the smallest of the tokenizer of actions, which stands for it")
         });
         self.robots.iter().flat_map(Robot::notes).chain(cut).chain(long).chain(clipped).collect()
+    }
+
+    /// How many prompts so far were cut off behind the tokens that the policy reads, and that number of tokens.
+    pub fn cut_prompts(&self) -> (u64, usize) {
+        (self.num_cut.load(Ordering::Relaxed), self.spec.max_prompt)
     }
 
     /// A sample that asks for actions: as one to learn from, with actions and weights of 0.
@@ -350,6 +365,11 @@ impl PolicyMaker {
             let mut frames = step.pictures(key, &[0], &*self.decoder, &self.limits)?;
             images.push((name.to_owned(), frames.swap_remove(0)));
         }
+        self.seen(step, images)
+    }
+
+    /// What the step shows, with these pictures.
+    fn seen(&self, step: &Step, images: Vec<(String, RgbImage)>) -> Result<Observation, DataError> {
         let state = step.numbers(&self.settings.state)?;
         Ok(Observation { images, state, prompt: step.task()?.to_owned(), begun: Vec::new() })
     }

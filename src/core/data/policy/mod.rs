@@ -19,6 +19,10 @@ mod action_tokens;
 mod augment;
 mod canvas;
 mod chat;
+mod data_keys;
+#[cfg(test)]
+mod data_keys_tests;
+mod delay;
 mod fast;
 mod fastwam;
 mod fastwam_spec;
@@ -32,6 +36,9 @@ mod groot_relative_tests;
 mod groot_spec;
 mod kept;
 mod maker;
+mod modality;
+#[cfg(test)]
+mod modality_tests;
 mod normalizer;
 mod observation;
 mod pictures;

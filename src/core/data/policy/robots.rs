@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use super::data_keys;
 use super::groot_spec::{numbered, published_number};
 use super::kept::{self, Kept};
 use super::scales::{self, Scales};
@@ -51,6 +52,7 @@ pub fn find(spec: &PolicySpec, folder: &Path, options: &PolicyOptions) -> Result
     let sets = options.sets.iter().flat_map(|file| &file.path.0).map(|path| Set::open(Path::new(path)).map(Arc::new));
     let sets = sets.collect::<Result<Vec<_>, _>>()?;
     let kept = kept::read(folder)?;
+    data_keys::expect(spec, folder, settings, &sets)?;
     if settings.embodiments.is_empty() {
         return match (sets.is_empty(), kept.is_empty()) {
             (true, false) => kept.iter().map(|own| of_kept(spec, folder, settings, own)).collect(),

@@ -3,9 +3,11 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use super::data_keys;
 use super::files;
 use super::groot_groups;
 use super::kept::Kept;
+use super::modality;
 use super::normalizer::Normalizer;
 use super::relative;
 use super::spec::{ACTION, Family, PolicySpec, STATE};
@@ -75,6 +77,12 @@ pub fn find(
         }
     }
     if let Some(saved) = saved.as_ref().filter(|_| spec.family == Family::Groot) {
+        if spec.relative && saved.mask.is_none() && settings.relative_actions.is_none() {
+            let reason = "its config.json has use_relative_actions, and its policy_preprocessor.json has no groups of relative actions \
+                          (raw_stats, modality_config), without which actions are absolute: put the files of one policy together, \
+                          or say with policy.relative_actions in a run what actions are to be";
+            return Err(DataError::file(folder, reason));
+        }
         spec.relative = saved.mask.is_some();
     }
     let of_groups = saved.as_ref().and_then(|saved| saved.mask.clone()).filter(|_| sets.is_empty() && kept.is_none());
@@ -135,9 +143,11 @@ pub fn find(
     let mask = match (spec.relative, of_groups) {
         (false, _) => Vec::new(),
         (true, Some(mask)) => mask,
-        (true, None) => relative::mask(spec.action_dim, &spec.action_names, &spec.exclude),
+        (true, None) => modality::mask(spec),
     };
     let mut notes = notes(sets, settings, [&state, &action]);
+    notes.extend(rates(sets));
+    notes.extend(too_short(sets, spec.horizon));
     notes.extend(spec.xvla.as_ref().and_then(|rules| rules.note.clone()));
     Ok(Scales { state, action, mask, stats, notes })
 }
@@ -190,7 +200,7 @@ fn of_sets(spec: &mut PolicySpec, settings: &Policy, sets: &[Arc<Set>]) -> Resul
         let is_known = |key: &&str| spec.cameras.iter().any(|name| name == name_of(settings, key));
         if !spec.cameras.is_empty() && !cameras.iter().any(is_known) {
             return Err(wrong(format!(
-                "none of its cameras ({}) is one of the policy's ({}): name them with policy.cameras",
+                "none of its cameras ({}) is one of the policy's ({}): policy.cameras says which is which",
                 cameras.join(", "),
                 spec.cameras.join(", ")
             )));
@@ -201,6 +211,10 @@ fn of_sets(spec: &mut PolicySpec, settings: &Policy, sets: &[Arc<Set>]) -> Resul
     {
         spec.action_names.clone_from(&action.names);
     }
+    if spec.family == Family::Groot {
+        spec.groups = modality::groups(spec, settings, sets)?;
+    }
+    data_keys::expect_excluded(spec, settings).map_err(|reason| DataError::file(sets[0].folder(), reason))?;
     if spec.relative && spec.state_dim < spec.action_dim {
         let reason = format!(
             "actions have {} numbers and states {}: they cannot be relative to these",
@@ -208,7 +222,7 @@ fn of_sets(spec: &mut PolicySpec, settings: &Policy, sets: &[Arc<Set>]) -> Resul
         );
         return Err(DataError::file(sets[0].folder(), reason));
     }
-    let mask = relative::mask(spec.action_dim, &spec.action_names, &spec.exclude);
+    let mask = modality::mask(spec);
     let needs =
         [(spec.state_normalization, &settings.state, STATE), (spec.action_normalization, &settings.action, ACTION)];
     let mut parts = Vec::new();
@@ -247,6 +261,25 @@ pub fn name_of<'a>(settings: &'a Policy, key: &'a str) -> &'a str {
     settings.cameras.get(key).map_or(key, String::as_str)
 }
 
+/// Sets of one robot with other rates: the steps of a chunk take other times.
+fn rates(sets: &[Arc<Set>]) -> Option<String> {
+    let first = sets.first()?;
+    let other = sets.iter().find(|set| set.info().fps != first.info().fps)?;
+    let of = |set: &Set| format!("{} frames a second of {}", set.info().fps, set.folder().display());
+    Some(format!("{} and {}: a step is another time in each, and so is a chunk of actions", of(first), of(other)))
+}
+
+/// A set without an episode as long as a chunk.
+fn too_short(sets: &[Arc<Set>], horizon: usize) -> Option<String> {
+    let longest = |set: &Set| set.episodes().iter().map(|episode| episode.length).max().unwrap_or_default();
+    let set = sets.iter().find(|set| longest(set) < horizon)?;
+    Some(format!(
+        "{}: a chunk has {horizon} actions, and its longest episode {} frames: no chunk lies within an episode",
+        set.folder().display(),
+        longest(set)
+    ))
+}
+
 fn notes(sets: &[Arc<Set>], settings: &Policy, scales: [&Normalizer; 2]) -> Vec<String> {
     let mut notes = Vec::new();
     for (scale, key) in scales.into_iter().zip([&settings.state, &settings.action]) {
@@ -258,6 +291,13 @@ fn notes(sets: &[Arc<Set>], settings: &Policy, scales: [&Normalizer; 2]) -> Vec<
         }
     }
     for set in sets {
+        let groups = set.modality().into_iter().flat_map(|it| it.states.iter().chain(&it.actions));
+        for (group, rotation) in groups.filter_map(|group| Some((group, group.rotation.as_ref()?))) {
+            let (place, name, key) = (set.folder().display(), &group.name, &group.key);
+            notes.push(format!(
+                "{place}: {name} of {key} is a rotation ({rotation}), whose numbers are learned as they are"
+            ));
+        }
         for feature in set.info().features.iter().filter(|feature| matches!(feature.dtype, Dtype::Other(_))) {
             let (place, key, kind) = (set.folder().display(), &feature.key, feature.dtype.name());
             notes.push(format!("{place}: {key} is of the type {kind}, which is not read"));

@@ -1,5 +1,7 @@
 //! What the `config.json` of a policy says of its samples: lerobot's keys.
 
+use std::ops::Range;
+
 use serde_json::{Map, Value as Json};
 
 use super::fastwam::Frames;
@@ -114,6 +116,8 @@ pub struct PolicySpec {
     pub exclude: Vec<String>,
     /// Names of the numbers of an action, which `exclude` goes by.
     pub action_names: Vec<String>,
+    /// Groups of an action's numbers, with their places, where GR00T's `meta/modality.json` names them; they fill the action.
+    pub groups: Vec<(String, Range<usize>)>,
     /// Steps behind the end of an episode are left out of the loss, where a run says nothing of them.
     pub masks_padding: bool,
     /// The state is a column, not digits of the prompt.
@@ -239,6 +243,7 @@ impl PolicySpec {
             relative: flag(config, "use_relative_actions")?,
             exclude: texts("relative_exclude_joints")?.unwrap_or_else(|| vec!["gripper".to_owned()]),
             action_names: texts("action_feature_names")?.unwrap_or_default(),
+            groups: Vec::new(),
             masks_padding: is_smol,
             state_token,
             placeholder: policy_vocabulary(config) - 1,

@@ -108,7 +108,19 @@ fn features(path: &Path) -> Option<Vec<Field>> {
         let types = format!("{} {:?}{names}", feature.dtype.name(), feature.shape);
         Field { name: feature.key.clone(), types, count: usize::try_from(info.num_frames).unwrap_or_default() }
     };
-    Some(info.features.iter().map(field).collect())
+    let mut fields: Vec<Field> = info.features.iter().map(field).collect();
+    // Groups of numbers, of a set of GR00T's.
+    if let Some(modality) = lerobot::Modality::read(path, &info).ok()? {
+        for (kind, group) in
+            modality.states.iter().map(|it| ("state", it)).chain(modality.actions.iter().map(|it| ("action", it)))
+        {
+            let rotation = group.rotation.as_ref().map_or(String::new(), |it| format!(", a rotation ({it})"));
+            let types = format!("numbers {} to {} of {}{rotation}", group.at.start, group.at.end, group.key);
+            let count = usize::try_from(info.num_frames).unwrap_or_default();
+            fields.push(Field { name: format!("{kind}.{}", group.name), types, count });
+        }
+    }
+    Some(fields)
 }
 
 fn columns(path: &Path) -> Option<Vec<Field>> {

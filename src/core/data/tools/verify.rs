@@ -30,6 +30,9 @@ pub fn verify<E>(
 ) -> Result<(), E> {
     let work = |index| {
         let (content, base) = inputs.read(index)?;
+        if let Content::Step(step) = &content {
+            step.expect_rate().map_err(|error| inputs.bad(index, error.to_string()))?;
+        }
         let checked = match maker {
             Some(maker) => maker.make(SampleId(index), &content, base).map(drop),
             None => check(&content, base, inputs.decoder()),

@@ -224,6 +224,44 @@ fn vla_eval_gets_an_action_an_observation_and_goes_on_after_errors() {
     assert!(matches!(dialogue.hear(&vla_eval("observation", payload, 78), 0.0), Heard::Ask(..)));
 }
 
+/// Clients that are sent one action after another execute each, and have no use of begun ones.
+#[test]
+fn begun_actions_are_refused_where_clients_get_single_ones() {
+    let spec = crate::robot::PolicySpec { continues_chunks: true, ..pads::spec("test") };
+    let names = Names::new(&spec, &[], &[], None).unwrap();
+    let offer = Arc::new(Offer { spec, names });
+    let picture = floats(Keys::Bytes, "uint8", &[2, 4, 3], &PICTURE);
+    let of_loongforge = |whole: bool| {
+        let payload = map([
+            ("images", Value::List(vec![picture.clone()])),
+            ("instructions", Value::List(vec![Value::Text("go")])),
+            ("state", array(Keys::Bytes, &[2], &STATE_BYTES)),
+            ("action_prefix", array(Keys::Bytes, &[1, 2], &STATE_BYTES)),
+            ("return_action_chunk", Value::Bool(whole)),
+            ("disable_action_cache", Value::Bool(whole)),
+        ]);
+        let message = map([
+            ("type", Value::Text("infer")),
+            ("request_id", Value::Text("r1")),
+            ("protocol_version", Value::Text("1.0")),
+            ("payload", payload),
+        ]);
+        Protocol::LoongForge.begin(offer.clone()).hear(&write(&message), 0.0)
+    };
+    assert!(error_of(&replied(of_loongforge(false))).contains("need return_action_chunk and disable_action_cache"));
+    assert_eq!(asked(of_loongforge(true)).0.begun, STATE);
+    let payload = map([
+        ("images", map([("agentview", array(Keys::Text, &[2, 4, 3], &[9; 96]))])),
+        ("task_description", Value::Text("go")),
+        ("state", array(Keys::Text, &[2], &STATE_BYTES)),
+        ("action_prefix", array(Keys::Text, &[1, 2], &STATE_BYTES)),
+    ]);
+    let mut dialogue = Protocol::VlaEval.begin(offer);
+    dialogue.hear(&vla_eval("episode_start", map([]), 1), 0.0);
+    let error = error_of(&replied(dialogue.hear(&vla_eval("observation", payload, 2), 0.0)));
+    assert!(error.contains("sends one action after another"), "{error}");
+}
+
 #[test]
 fn loongforge_keeps_a_chunk_for_an_episode() {
     let mut dialogue = Protocol::LoongForge.begin(offer(&[], &[]));

@@ -138,8 +138,9 @@ fn refuse_others(keys: &Keys<'_>) -> Result<()> {
     for (key, value) in [("use_peft", false), ("tiled", false), ("load_text_encoder", true)] {
         keys.only(key, &[json!(value)])?;
     }
-    // A postprocessor that makes signs of numbers, for LIBERO.
-    keys.only("toggle_action_dimensions", &[json!([])])
+    // Numbers that become signs when it acts are data's.
+    let _ = keys.value("toggle_action_dimensions");
+    Ok(())
 }
 
 /// lerobot formats the template as Python does: other braces would name other values, or stand for one brace.

@@ -1,0 +1,101 @@
+//! A run's settings and its sets: mistakes of both, which nothing may take no notice of, and statistics of several.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use serde_json::Value as Json;
+
+use super::tests::{Bench, CAMERA, column, config, goldens};
+use crate::config::{Normalization, Policy};
+use crate::data::lerobot::Set;
+
+#[test]
+fn settings_that_name_nothing_are_refused() {
+    let bench = Bench::new();
+    let error = |settings: Policy| bench.error(&config(), settings);
+    let cameras =
+        |key: &str, name: &str| Policy { cameras: [(key.to_owned(), name.to_owned())].into(), ..Policy::default() };
+    let found = error(cameras("observation.images.side", CAMERA));
+    assert!(found.contains("policy.cameras names observation.images.side, which is no camera of the data"), "{found}");
+    let found = error(cameras(CAMERA, "observation.images.side"));
+    assert!(
+        found.contains("calls observation.images.front observation.images.side, which is no camera of the policy"),
+        "{found}"
+    );
+    let found = error(Policy { domain: Some(3), ..Policy::default() });
+    assert!(found.contains("policy.domain is for X-VLA"), "{found}");
+    let exclude = Some(vec!["gripper".to_owned()]);
+    let found = error(Policy { exclude: exclude.clone(), ..Policy::default() });
+    assert!(found.contains("policy.exclude says which numbers stay absolute"), "{found}");
+    let relative =
+        |word: &str| Policy { relative_actions: Some(true), exclude: Some(vec![word.to_owned()]), ..Policy::default() };
+    let found = error(relative("finger"));
+    assert!(found.contains("policy.exclude has \"finger\", which is in no name"), "{found}");
+    bench.maker(&config(), relative("Gripper"));
+}
+
+/// A copy of a set whose `meta/info.json` has another value.
+fn changed(folder: &Path, key: &str, value: Json) {
+    let from = goldens().join("image");
+    for name in ["meta/info.json", "meta/stats.json", "meta/tasks.parquet"] {
+        std::fs::create_dir_all(folder.join(name).parent().unwrap()).unwrap();
+        std::fs::copy(from.join(name), folder.join(name)).unwrap();
+    }
+    for name in ["data/chunk-000/file-000.parquet", "meta/episodes/chunk-000/file-000.parquet"] {
+        std::fs::create_dir_all(folder.join(name).parent().unwrap()).unwrap();
+        std::fs::copy(from.join(name), folder.join(name)).unwrap();
+    }
+    let path = folder.join("meta/info.json");
+    let mut info: Json = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    info[key] = value;
+    std::fs::write(path, info.to_string()).unwrap();
+}
+
+/// Rates that differ among sets are said, and one that is not that of the frames makes bad samples.
+#[test]
+fn rates_are_looked_at() {
+    let bench = Bench::new();
+    let folder = tempfile::tempdir().unwrap();
+    let own = Set::open(&goldens().join("image")).unwrap();
+    changed(folder.path(), "fps", (own.info().fps * 3.0).into());
+    let both = [&*goldens().join("image"), folder.path()];
+    let notes = bench.open(&config(), &Bench::options(&both, Policy::default())).unwrap().notes();
+    assert!(notes.iter().any(|note| note.contains("a step is another time in each")), "{notes:?}");
+    let alone = bench.maker(&config(), Policy::default()).notes();
+    assert!(!alone.iter().any(|note| note.contains("another time")), "{alone:?}");
+    let of = |set: Set, frame| Arc::new(set).step(0, frame).unwrap().expect_rate();
+    let wrong = || Set::open(folder.path()).unwrap();
+    assert!(of(own, 1).is_ok() && of(wrong(), 0).is_ok());
+    let error = of(wrong(), 1).unwrap_err().to_string();
+    assert!(error.contains("frame 1 comes") && error.contains("fps of meta/info.json"), "{error}");
+}
+
+#[test]
+fn a_chunk_that_no_episode_has_is_said() {
+    let bench = Bench::new();
+    let mut long = config();
+    long["chunk_size"] = 500.into();
+    let notes = bench.maker(&long, Policy::default()).notes();
+    assert!(notes.iter().any(|note| note.contains("a chunk has 500 actions, and its longest episode")), "{notes:?}");
+    let notes = bench.maker(&config(), Policy::default()).notes();
+    assert!(!notes.iter().any(|note| note.contains("a chunk has")), "{notes:?}");
+}
+
+#[test]
+fn several_sets_have_statistics_of_all() {
+    let bench = Bench::new();
+    let both = [&*goldens().join("image"), &*goldens().join("v21")];
+    let settings = Policy {
+        state_normalization: Some(Normalization::MeanStd),
+        action_normalization: Some(Normalization::MinMax),
+        ..Policy::default()
+    };
+    let one = bench.maker(&config(), settings.clone());
+    let two = bench.open(&config(), &Bench::options(&both, settings)).unwrap();
+    // The same frames twice: the same mean, deviation and bounds.
+    let step = Arc::new(Set::open(both[0]).unwrap()).step(0, 3).unwrap();
+    let [one, two] = [one, two].map(|maker| maker.sample_of(&step));
+    for (one, two) in column(&one, "actions").iter().zip(column(&two, "actions")) {
+        assert!((one - two).abs() < 1e-5, "{one} {two}");
+    }
+}

@@ -1,0 +1,96 @@
+//! Groups that GR00T's `meta/modality.json` names, on the set of `groot_relative_tests.rs`.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde_json::{Value as Json, json};
+
+use super::groot_relative_tests::{config, floats, golden, open, write_set};
+use crate::config::TrainFile;
+use crate::data::digits::{MODEL, write_model};
+use crate::data::lerobot::Set;
+
+/// Joints, a gripper and a wrist, in another order than that of their places.
+fn modality() -> Json {
+    let groups = json!({
+        "wrist": { "start": 3, "end": 4 }, "arm": { "start": 0, "end": 2 }, "claw": { "start": 2, "end": 3 },
+    });
+    json!({ "state": groups, "action": groups, "video": { "front": {} }, "annotation": { "task": { "original_key": "task_index" } } })
+}
+
+fn made(folder: &Path, modality: &Json) -> (PathBuf, PathBuf) {
+    let (model, place) = (folder.join("model"), folder.join("set"));
+    write_model(&model, &MODEL).unwrap();
+    write_set(&place, &golden()["cases"][0]);
+    std::fs::write(place.join("meta/modality.json"), modality.to_string()).unwrap();
+    (model, place)
+}
+
+/// Numbers and their scales are what they are without names; the processor files have the names, and an excluded name makes its whole
+/// group absolute.
+#[test]
+fn groups_have_the_names_of_the_set() {
+    let folder = tempfile::tempdir().unwrap();
+    let (model, place) = made(folder.path(), &modality());
+    let mut excludes = config(&model);
+    excludes["relative_exclude_joints"] = json!(["claw"]);
+    let sets = || vec![TrainFile::new(place.as_path())];
+    let maker = open(&model, &excludes, sets()).unwrap();
+    for (name, bytes) in maker.files() {
+        std::fs::write(model.join(name), bytes).unwrap();
+    }
+    let json: Json = serde_json::from_slice(&std::fs::read(model.join("policy_preprocessor.json")).unwrap()).unwrap();
+    let pack = &json["steps"][2]["config"];
+    assert_eq!(pack["modality_config"]["action"]["modality_keys"], json!(["arm", "claw", "wrist"]));
+    assert_eq!(pack["modality_config"]["state"]["modality_keys"], json!(["arm", "claw", "wrist"]));
+    let reps =
+        pack["modality_config"]["action"]["action_configs"].as_array().unwrap().iter().map(|own| own["rep"].clone());
+    assert_eq!(reps.collect::<Vec<_>>(), ["RELATIVE", "ABSOLUTE", "RELATIVE"]);
+    assert_eq!(pack["raw_stats"]["relative_action"]["arm"]["min"][0].as_array().unwrap().len(), 2);
+    let set = Arc::new(Set::open(&place).unwrap());
+    let served = open(&model, &excludes, Vec::new()).unwrap();
+    assert_eq!(floats(&served, &set, 1), floats(&maker, &set, 1));
+    std::fs::remove_file(place.join("meta/modality.json")).unwrap();
+    let unnamed = tempfile::tempdir().unwrap();
+    write_model(&unnamed.path().join("model"), &MODEL).unwrap();
+    let unnamed = unnamed.path().join("model");
+    let without = open(&unnamed, &config(&unnamed), sets()).unwrap();
+    assert_eq!(floats(&without, &set, 1), floats(&maker, &set, 1));
+}
+
+#[test]
+fn groups_that_do_not_fit_are_refused() {
+    let error = |change: &dyn Fn(&mut Json)| {
+        let (folder, mut modality) = (tempfile::tempdir().unwrap(), modality());
+        change(&mut modality);
+        let (model, place) = made(folder.path(), &modality);
+        open(&model, &config(&model), vec![TrainFile::new(place.as_path())]).err().unwrap_or_default()
+    };
+    assert_eq!(error(&|_| {}), "");
+    let cases: [(&dyn Fn(&mut Json), &str); 6] = [
+        (
+            &|it| drop(it["action"].as_object_mut().unwrap().remove("wrist")),
+            "the numbers 3 to 4 of action are in no group",
+        ),
+        (&|it| it["action"]["claw"]["end"] = 4.into(), "action.claw and action.wrist have numbers of action in common"),
+        (&|it| it["action"]["arm"]["absolute"] = false.into(), "action.arm is not absolute"),
+        (&|it| it["action"]["arm"]["original_key"] = "observation.state".into(), "action.arm is of observation.state"),
+        (&|it| drop(it["state"].as_object_mut().unwrap().remove("arm")), "state.arm of observation.state is not there"),
+        (
+            &|it| it["action"] = json!({ "all": { "start": 0, "end": 4 } }),
+            "action.all has numbers that are relative to the state and others that are not",
+        ),
+    ];
+    for (change, part) in cases {
+        let found = error(change);
+        assert!(found.contains(part) && found.contains("modality.json"), "{part}: {found}");
+    }
+    // Another set, whose groups are others.
+    let folder = tempfile::tempdir().unwrap();
+    let (model, place) = made(folder.path(), &modality());
+    let other = folder.path().join("other");
+    write_set(&other, &golden()["cases"][0]);
+    let sets = [place, other].map(|path| TrainFile::new(path.as_path())).to_vec();
+    let found = open(&model, &config(&model), sets).err().unwrap();
+    assert!(found.contains("groups of actions are none") && found.contains("arm 0-2, claw 2-3, wrist 3-4"), "{found}");
+}
