@@ -191,6 +191,29 @@ mod tests {
         assert!(count > 150, "{count} links");
     }
 
+    /// The rows of the paths in `docs/architecture.md` name files that are there, and items that are in them.
+    #[test]
+    fn the_paths_to_read_name_what_is_there() {
+        let page = fs::read_to_string(root().join("docs/architecture.md")).unwrap();
+        let (mut count, mut missing) = (0, Vec::new());
+        for row in page.lines().filter(|line| line.starts_with("| `") && line.contains(".rs` |")) {
+            let cells: Vec<&str> = row.split('|').map(str::trim).collect();
+            let file = cells[1].trim_matches('`');
+            let text = fs::read_to_string(root().join(file)).unwrap_or_else(|_| panic!("there is no {file}"));
+            for name in cells[2].split(", ").map(|name| name.trim_matches('`')) {
+                count += 1;
+                let begins = |end: char| ["fn", "struct", "trait"].map(|kind| format!("{kind} {name}{end}"));
+                let is_there = [begins('('), begins('<'), begins(':'), begins(' ')]
+                    .concat()
+                    .iter()
+                    .any(|item| text.contains(item));
+                missing.extend((!is_there).then(|| format!("{file} has no {name}")));
+            }
+        }
+        assert!(missing.is_empty(), "{}", missing.join("\n"));
+        assert!(count > 40, "{count} names");
+    }
+
     /// Each code of an error has a section of `docs/errors.md`, and each section a code.
     #[test]
     fn every_error_code_is_explained() {

@@ -1,36 +1,32 @@
 //! The encoder's part of a step: units forward in deadline order, backward in lane order as gradients come back.
 
 mod cached;
+mod encoding;
 mod towers;
 mod unit_work;
 
 pub(super) use self::cached::encode_one;
-use self::cached::{encode_each, input};
 pub use self::towers::TowerModels;
 use self::unit_work::{ItemCredit, Phase, Step, UnitWork};
 use super::activations::Activations;
-use super::assembler::Assembler;
 use super::buffer::{TorchBuffer, take_over};
 use super::cache::FeatureCache;
 use super::cache_folder::CacheFolder;
 use super::elastic::Membership;
-use super::feature_reader::{FeatureReader, Missing};
+use super::feature_reader::FeatureReader;
 use super::spill::Spill;
 use super::stored_towers::StoredTowers;
 use crate::comm::Mesh;
 use crate::model::{ModelTower, Towers};
-use crate::tape::Execution;
 use crate::train::TrainState;
-use loongforge_core::engine::{EngineError, Ports, Progress, fault};
-use loongforge_core::message::{
-    Activity, ActorId, Event, Grid, Lane, PoolName, Regroup, Replica, SampleId, StepPlan, Tower, UnitId, Version,
-};
-use loongforge_core::transport::{Buffer, Header, Parcel, ParcelKind};
+use loongforge_core::engine::{EngineError, Ports, Progress};
+use loongforge_core::message::{Activity, ActorId, Lane, PoolName, Regroup, Replica, StepPlan, Tower, UnitId, Version};
+use loongforge_core::transport::{Parcel, ParcelKind};
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
-use tch::{Kind, Tensor};
+use tch::Tensor;
 
 /// Encodes the units of one encoder replica.
 ///
@@ -144,7 +140,7 @@ impl EncoderPart {
             step.units.sort_by_key(|work| work.unit.id);
         }
         for step in &mut self.steps {
-            step.anew = true;
+            step.is_regrouped = true;
             step.units.iter().for_each(UnitWork::take_over);
         }
         if let Some(membership) = &mut self.membership {
@@ -163,7 +159,7 @@ impl EncoderPart {
         let mine = plan.units.iter().filter(|unit| unit.encoder == self.replica);
         let units: Vec<UnitWork> = mine.map(|unit| UnitWork::new(unit, plan)).collect();
         let fits = self.items.as_ref().is_some_and(|items| items.fits(&units));
-        self.steps.push_back(Step { id: plan.step, units, anew: false, fits });
+        self.steps.push_back(Step { id: plan.step, units, is_regrouped: false, fits });
     }
 
     /// Takes pixels or what the foundation returns.
@@ -203,7 +199,7 @@ impl EncoderPart {
         step.is_some_and(|step| {
             let reads_again = self.pool.is_trained() && step.units.iter().any(|work| work.trains);
             let keeps = self.items.is_some() && (step.fits || !reads_again);
-            step.anew || matches!(kind, ParcelKind::Items(_)) && !keeps
+            step.is_regrouped || matches!(kind, ParcelKind::Items(_)) && !keeps
         })
     }
 
@@ -237,99 +233,6 @@ impl EncoderPart {
     /// Returns whether units have one order for all ranks: those that compute an encoder together meet in each of them.
     fn in_step(&self) -> bool {
         self.mesh.tp.world() > 1
-    }
-
-    fn encode_next(&mut self, version: Version, ports: &mut Ports) -> Result<Option<UnitId>, EngineError> {
-        if self.lacks {
-            return Ok(None);
-        }
-        let (trained, in_step) = (self.pool.is_trained(), self.in_step());
-        // Every unit of a step may be out before the first comes back.
-        let alive = self.steps.front().map_or(1, |step| step.units.len());
-        let steps = self.steps.iter_mut().filter(|step| !trained || step.id.0 == version.0);
-        // To each replica in order: the features of a later pack would take the credit that an earlier pack's need.
-        let mut blocked = Vec::new();
-        let ready = |work: &&mut UnitWork| {
-            // Where ranks meet in a unit there is one queue.
-            let queue = if in_step { None } else { Some(work.unit.replica) };
-            let waits = matches!(work.phase, Phase::Waiting) && !blocked.contains(&queue);
-            if waits && !work.pixels.is_complete() {
-                blocked.push(queue);
-            }
-            waits && work.pixels.is_complete()
-        };
-        let Some(work) = steps.flat_map(|step| &mut step.units).find(ready) else { return Ok(None) };
-
-        if self.membership.is_some() {
-            ports.at(Some(work.unit.id));
-        }
-        let patches: Vec<(u32, i64)> =
-            work.unit.items.iter().map(|item| (item.owner, item.meta.grid.num_patches() as i64)).collect();
-        let mut pixels = work.pixels.assemble(0, 0, &patches)?;
-        let samples: Vec<SampleId> = work.unit.items.iter().map(|item| item.id.sample).collect();
-        if fault::poison(ports.me(), "nan_input", &samples) {
-            pixels = pixels.to_kind(Kind::Float) * f64::NAN;
-        }
-        work.pixels = Assembler::new(std::iter::empty());
-        let grids: Vec<Grid> = work.unit.items.iter().map(|item| item.meta.grid).collect();
-        let header = Header { kind: ParcelKind::Features(work.unit.id), version };
-        let tower = work.unit.tower();
-        // All ranks of an encoder have its features.
-        let sends = self.mesh.tp.rank() == 0;
-        if self.reader.is_some() || self.cache.is_some() {
-            let (features, num_cached) = match (&mut self.reader, &mut self.cache) {
-                (Some(reader), _) => match reader.read(tower, &work.unit.items, &pixels) {
-                    Ok(features) => (features, work.unit.items.len() as u32),
-                    Err(Missing { sample, error }) => {
-                        self.lacks = true;
-                        ports.emit(Event::NoFeatures { sample, error });
-                        return Ok(None);
-                    }
-                },
-                (None, Some(cache)) => {
-                    encode_each(cache, (tower, self.models.of(tower)?), &self.pool, &grids, &pixels)?
-                }
-                (None, None) => unreachable!("one of them is there"),
-            };
-            ports.timings.cached_items += num_cached;
-            let buffers = features.iter().map(|level| Box::new(TorchBuffer::new(level)) as Box<dyn Buffer>);
-            if sends {
-                ports.send(work.reader, Parcel::new(header, buffers.collect()))?;
-            }
-            work.phase = Phase::Done;
-            return Ok(Some(work.unit.id));
-        }
-        let model = self.models.of(tower)?;
-        let record = model.record_items(&grids, &pixels)?;
-        let (params, trained) = (self.pool.params().clone(), trained && work.trains);
-        params.set_dropout(work.trains.then(|| work.unit.id.seed()));
-        let rows = pixels.size()[0];
-        let input = input(model, &pixels, params.flat().kind());
-        if trained && self.membership.is_some() && input.kind() == pixels.kind() {
-            work.read_again = Some(pixels.shallow_clone());
-        }
-        let inputs = vec![(record.pixels, input)];
-        let mut run = match trained {
-            true => self.activations.begin(record.tape, params, inputs, rows, alive)?,
-            false => Execution::forward_only(record.tape, params, inputs),
-        };
-        run = run.with_mesh(self.mesh.clone());
-        run.forward()?;
-        let broken = fault::poison(ports.me(), "nan_features", &samples);
-        let value = |slot| if broken { run.value(slot) * f64::NAN } else { run.value(slot).shallow_clone() };
-        let cut = i64::from(fault::lies(ports.me(), "lie_shape"));
-        let buffer = |rows: &Tensor| Box::new(TorchBuffer::new(rows)) as Box<dyn Buffer>;
-        let outputs = record.outputs.iter().map(|&slot| value(slot)).map(|rows| buffer(&rows.slice(0, cut, None, 1)));
-        if fault::lies(ports.me(), "lie_claim") {
-            let kind = ParcelKind::Features(UnitId { index: work.unit.id.index ^ 1, ..work.unit.id });
-            let parcel = Parcel::new(Header { kind, version }, outputs.clone().collect());
-            ports.send(work.reader, parcel)?;
-        }
-        if sends {
-            ports.send(work.reader, Parcel::new(header, outputs.collect()))?;
-        }
-        work.phase = if trained { Phase::Sent { run: (run, record.outputs) } } else { Phase::Done };
-        Ok(Some(work.unit.id))
     }
 
     /// In each lane strictly in the order of its units, so that a sum does not depend on who was faster.

@@ -1,15 +1,16 @@
 //! A frozen encoder with a cache against the same without, and one that has no parameters.
 
+use super::cached::{encode_each, input};
 use super::*;
 use crate::comm::ProcessGroup;
 use crate::model::{EncoderFamily, EncoderModel, LatentPatch, ModelConfig, PixelLatents};
 use crate::params::ParamStore;
-use crate::tape::Policy;
+use crate::tape::{Execution, Policy};
 use crate::train::hf::{FilesOf, SINGLE_FILE, Shards, write_tensor_file};
 use crate::train::{Export, Lanes, load_state, save_state};
 use loongforge_core::engine::Ports;
-use loongforge_core::message::{ItemId, ItemMeta, PackId, SampleId, StepId, Unit, UnitItem};
-use loongforge_core::transport::HostTensor;
+use loongforge_core::message::{Grid, ItemId, ItemMeta, PackId, SampleId, StepId, Unit, UnitItem};
+use loongforge_core::transport::{Header, HostTensor};
 use std::rc::Rc;
 use tch::{Device, Kind};
 

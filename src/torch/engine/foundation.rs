@@ -51,8 +51,8 @@ pub struct FoundationPart {
     colocated: bool,
     activations: Activations,
     steps: VecDeque<Step>,
-    /// Features of units that are others', as far as is known here: word that they were given anew may be on its way.
-    strays: Vec<(ActorId, Parcel)>,
+    /// Features from another encoder than the plan names: the `Regroup` that gives it the unit may be on its way.
+    early_features: Vec<(ActorId, Parcel)>,
     /// Holds what ends a continuation.
     stop_token_ids: Vec<i64>,
     /// Says how samples are made of prompts, where some are.
@@ -85,8 +85,8 @@ struct Step {
     begun: bool,
     /// True if the fault of its gradients was drawn.
     asked: bool,
-    /// The step was shared out anew: features are taken out of their edges at once, so that none waits behind another.
-    anew: bool,
+    /// Units of the step have moved between encoders: features are taken out of their edges at once, so that none waits behind another.
+    is_regrouped: bool,
 }
 
 impl FoundationPart {
@@ -110,7 +110,7 @@ impl FoundationPart {
             colocated: false,
             activations,
             steps,
-            strays: Vec::new(),
+            early_features: Vec::new(),
             stop_token_ids: Vec::new(),
             making: None,
             actor: None,
@@ -202,7 +202,7 @@ impl FoundationPart {
             owners: self.owners(plan),
             begun: false,
             asked: false,
-            anew: false,
+            is_regrouped: false,
         });
     }
 
@@ -332,7 +332,7 @@ impl FoundationPart {
     /// Forgets the first step, which was applied or aborted. Returns who has sent features for it that were others' to send.
     pub(super) fn finish_step(&mut self) -> Vec<(ActorId, ParcelKind)> {
         let Some(step) = self.steps.pop_front() else { return Vec::new() };
-        let late = self.strays.extract_if(.., |(_, parcel)| parcel.header.kind.step() <= step.id);
+        let late = self.early_features.extract_if(.., |(_, parcel)| parcel.header.kind.step() <= step.id);
         late.map(|(from, parcel)| (from, parcel.header.kind)).collect()
     }
 }

@@ -236,9 +236,10 @@ impl TorchEngine {
             self.num_reported = self.planned.len();
             self.planned.extend(regroup.plans.iter().cloned());
         }
-        let strays = self.foundation.as_mut().map_or(Vec::new(), FoundationPart::take_strays);
+        let early_features = self.foundation.as_mut().map_or(Vec::new(), FoundationPart::take_early_features);
         let early = std::mem::take(&mut self.early);
-        let mut waiting = strays.into_iter().chain(early).filter(|(from, _)| !ports.is_gone(*from)).collect::<Vec<_>>();
+        let mut waiting =
+            early_features.into_iter().chain(early).filter(|(from, _)| !ports.is_gone(*from)).collect::<Vec<_>>();
         waiting.drain(..).try_for_each(|(from, parcel)| self.arrive(from, parcel, ports))
     }
 

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 
 use super::config::ModelConfig;
-use super::family::NamePrefix;
-use super::family::decoders::{DECODERS, ReadDecoder};
+use super::family::decoders::DECODERS;
+use super::family::{NamePrefix, TextFamily};
 use super::keys::Keys;
 use super::registry::MAX_EXPERTS;
 
@@ -49,18 +49,18 @@ impl ModelConfig {
         let is_on = |value: &Value| !(value.is_null() || *value == json!(false) || value.as_f64() == Some(0.0));
         let own = config.as_object().into_iter().flatten().filter(|(_, value)| is_on(value)).map(|(key, _)| key);
         let own: BTreeSet<&String> = own.filter(|key| !ASIDE.contains(&key.as_str())).collect();
-        let read = |(model_type, read): &(&'static str, ReadDecoder)| {
+        let read = |family: &TextFamily| {
             let mut config = config.clone();
-            config["model_type"] = json!(model_type);
+            config["model_type"] = json!(family.model_type);
             let (keys, seen) = Keys::watched(&config);
-            let decoder = read(&keys, &NamePrefix::alone()).ok()?;
+            let decoder = family.read(&keys, &NamePrefix::alone()).ok()?;
             if decoder.num_all_experts() > MAX_EXPERTS {
                 return None;
             }
             let seen = seen.borrow();
             let unread = own.iter().filter(|key| !seen.contains(key.as_str())).map(|key| key.to_string()).collect();
-            let config = ModelConfig::new(model_type, decoder, Vec::new());
-            Some(Alike { model_type, config, unread })
+            let config = ModelConfig::new(family.model_type, decoder, Vec::new());
+            Some(Alike { model_type: family.model_type, config, unread })
         };
         let mut found: Vec<Alike> = DECODERS.iter().filter_map(read).collect();
         found.sort_by_key(|alike| (alike.unread.len(), alike.model_type != "llama"));
@@ -73,6 +73,25 @@ mod tests {
     use serde_json::{Value, json};
 
     use crate::model::ModelConfig;
+    use crate::model::decoder::MixerConfig;
+
+    /// As a run of a config with that `model_type` takes it.
+    #[test]
+    fn an_absent_number_of_key_value_heads_is_the_familys() {
+        let config = json!({
+            "model_type": "newcomer", "vocab_size": 320, "hidden_size": 1024, "intermediate_size": 96,
+            "num_hidden_layers": 1, "num_attention_heads": 64
+        });
+        let found = ModelConfig::alike(&config);
+        let num_kv_heads = |family: &str| {
+            let alike = found.iter().find(|alike| alike.model_type == family).expect("it reads these keys");
+            match &alike.config.decoder().unwrap().layers[0].mixer {
+                MixerConfig::Attention(attention) => attention.num_kv_heads,
+                _ => unreachable!("it attends"),
+            }
+        };
+        assert_eq!(["llama", "qwen2", "gemma2"].map(num_kv_heads), [64, 32, 4]);
+    }
 
     fn alike(changes: Value) -> Vec<(&'static str, Vec<String>)> {
         let mut config = json!({

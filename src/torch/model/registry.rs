@@ -6,11 +6,7 @@ use super::bart::EncoderDecoderConfig;
 use super::config::ModelConfig;
 use super::decoder::DecoderConfig;
 use super::family::decoders::{DECODERS, read_decoder};
-use super::family::{
-    NamePrefix, custom, diffusion, ernie4_5_vl, fastwam, florence2, gemma3, groot, internvl, kimi_k25, llava,
-    llava_onevision1_5, minicpm, paligemma, pi, pi0_fast, qwen2_5_omni, qwen2_5_vl, qwen2_audio, qwen2_vl, qwen3_5,
-    qwen3_5_moe, qwen3_asr, qwen3_omni_moe, qwen3_vl, qwen3_vl_moe, smolvla, smolvlm, voxtral, xvla,
-};
+use super::family::{self, NamePrefix};
 use super::keys::{Keys, ModelConfigError};
 use super::own::{own_foundation, own_foundations, own_model};
 use super::towers::Towers;
@@ -20,42 +16,42 @@ type ReadModel = fn(&Keys<'_>) -> Result<ModelConfig, ModelConfigError>;
 
 /// Models with an encoder, by `model_type`.
 const MODELS: &[(&str, ReadModel)] = &[
-    ("Gr00tN1d7", groot::read),
-    ("ernie4_5_moe_vl", ernie4_5_vl::read),
-    ("ernie4_5_vl_moe", ernie4_5_vl::read),
-    ("fastwam", fastwam::read),
-    ("florence2", florence2::read),
-    ("gemma3", gemma3::read),
-    ("groot", groot::read_lerobot),
-    ("idefics3", smolvlm::read_idefics3),
-    ("internvl", internvl::read),
-    ("internvl_chat", internvl::read_original),
-    ("kimi_k25", kimi_k25::read),
-    ("llava", llava::read),
-    ("llavaonevision1_5", llava_onevision1_5::read),
-    ("loongforge_diffusion", diffusion::read),
-    ("loongforge_vlm", custom::read),
-    ("minicpmv4_6", minicpm::read),
-    ("paligemma", paligemma::read),
-    ("pi0", pi::read_pi0),
-    ("pi05", pi::read_pi05),
-    ("pi0_fast", pi0_fast::read),
-    ("qwen2_5_omni", qwen2_5_omni::read),
-    ("qwen2_5_omni_thinker", qwen2_5_omni::read_thinker),
-    ("qwen2_5_vl", qwen2_5_vl::read),
-    ("qwen2_audio", qwen2_audio::read),
-    ("qwen2_vl", qwen2_vl::read),
-    ("qwen3_5", qwen3_5::read),
-    ("qwen3_5_moe", qwen3_5_moe::read),
-    ("qwen3_asr", qwen3_asr::read),
-    ("qwen3_omni_moe", qwen3_omni_moe::read),
-    ("qwen3_omni_moe_thinker", qwen3_omni_moe::read_thinker),
-    ("qwen3_vl", qwen3_vl::read),
-    ("qwen3_vl_moe", qwen3_vl_moe::read),
-    ("smolvla", smolvla::read),
-    ("smolvlm", smolvlm::read),
-    ("voxtral", voxtral::read),
-    ("xvla", xvla::read),
+    ("Gr00tN1d7", family::groot::read),
+    ("ernie4_5_moe_vl", family::ernie4_5_vl::read),
+    ("ernie4_5_vl_moe", family::ernie4_5_vl::read),
+    ("fastwam", family::fastwam::read),
+    ("florence2", family::florence2::read),
+    ("gemma3", family::gemma3::read),
+    ("groot", family::groot::read_lerobot),
+    ("idefics3", family::smolvlm::read_idefics3),
+    ("internvl", family::internvl::read),
+    ("internvl_chat", family::internvl::read_original),
+    ("kimi_k25", family::kimi_k25::read),
+    ("llava", family::llava::read),
+    ("llavaonevision1_5", family::llava_onevision1_5::read),
+    ("loongforge_diffusion", family::diffusion::read),
+    ("loongforge_vlm", family::custom::read),
+    ("minicpmv4_6", family::minicpm::read),
+    ("paligemma", family::paligemma::read),
+    ("pi0", family::pi::read_pi0),
+    ("pi05", family::pi::read_pi05),
+    ("pi0_fast", family::pi0_fast::read),
+    ("qwen2_5_omni", family::qwen2_5_omni::read),
+    ("qwen2_5_omni_thinker", family::qwen2_5_omni::read_thinker),
+    ("qwen2_5_vl", family::qwen2_5_vl::read),
+    ("qwen2_audio", family::qwen2_audio::read),
+    ("qwen2_vl", family::qwen2_vl::read),
+    ("qwen3_5", family::qwen3_5::read),
+    ("qwen3_5_moe", family::qwen3_5_moe::read),
+    ("qwen3_asr", family::qwen3_asr::read),
+    ("qwen3_omni_moe", family::qwen3_omni_moe::read),
+    ("qwen3_omni_moe_thinker", family::qwen3_omni_moe::read_thinker),
+    ("qwen3_vl", family::qwen3_vl::read),
+    ("qwen3_vl_moe", family::qwen3_vl_moe::read),
+    ("smolvla", family::smolvla::read),
+    ("smolvlm", family::smolvlm::read),
+    ("voxtral", family::voxtral::read),
+    ("xvla", family::xvla::read),
 ];
 
 /// Models that are asked for and are not there, with the reason.
@@ -108,7 +104,7 @@ impl ModelConfig {
         if let Some((_, reason)) = MISSING.iter().find(|(name, _)| *name == model_type) {
             return Err(keys.inconsistent("model_type", format!("{model_type:?}"), *reason));
         }
-        if DECODERS.iter().all(|(name, _)| *name != model_type) {
+        if DECODERS.iter().all(|family| family.model_type != model_type) {
             let supported = Self::supported().chain(own_foundations());
             let supported: Vec<Value> = supported.map(|name| json!(name)).collect();
             return Err(keys.unsupported("model_type", &json!(model_type), &supported));
@@ -131,7 +127,7 @@ impl ModelConfig {
 
     /// Every `model_type` that is built in.
     pub fn supported() -> impl Iterator<Item = &'static str> {
-        DECODERS.iter().map(|(name, _)| *name).chain(MODELS.iter().map(|(name, _)| *name))
+        DECODERS.iter().map(|family| family.model_type).chain(MODELS.iter().map(|(name, _)| *name))
     }
 }
 

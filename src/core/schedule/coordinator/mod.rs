@@ -9,14 +9,14 @@
 //!    is not finite. When all have applied that, the next step is decided.
 //!    Where costs are fitted, the step's times change what the next plan goes by. Encoders of an elastic pool that are
 //!    much slower than the others get less.
-//! 5. `Save` comes right before `Commit` on the same queues and is heeded with it, so every engine writes the same
-//!    version, and none begins the next step before. Engines write while steps go on. When all have written, the checkpoint is published; the end of the run waits for that. One that
-//!    fails is tried again with a later step, when the caller says that it is time.
-//! 6. An encoder that dies, hangs, joins or is let go begins an epoch of its pool: the units of the steps in flight that were those
-//!    of who has left are given to who is left, and nothing else of a plan changes. What is done stays done: foundations
-//!    keep the gradients that they have returned until the step is decided, and return them again.
-//! 7. The encoders of a pool reduce when all of them have finished, so that who dies before keeps nobody waiting in a collective. A
-//!    reduction that fails is tried again in another epoch. Once a step is decided, the survivors apply it.
+//! 5. `Save` comes right before `Commit` on the same queues and is obeyed with it, so every engine writes the same version, and none
+//!    begins the next step before. Engines write while steps go on. When all have written, the checkpoint is published; the end of
+//!    the run waits for that. One that fails is tried again with a later step, when the caller says that it is time.
+//! 6. An encoder that dies, hangs, joins or is let go begins an epoch of its pool: in every step in flight, the units of the encoders
+//!    that have left go to those that remain, and nothing else of a plan changes. What is done stays done: foundations keep the
+//!    gradients that they have returned until the step is decided, and return them again.
+//! 7. The encoders of a pool reduce when all of them have finished, so that one that dies before keeps no other waiting in a
+//!    collective. A reduction that fails is tried again in another epoch. Once a step is decided, the survivors apply it.
 //! 8. Too many steps in a row that are not finite end the run: what is planned ahead is computed and dropped, the last batch
 //!    is read and computed once more, and the last good state is saved. That tells data from machines ([`Verdict`]).
 //! 9. An encoder says which unit it begins. A unit that has killed two of them is given to nobody: the step goes on with
@@ -25,12 +25,16 @@
 //!     samples are measured, planned ([`Purpose`](crate::message::Purpose)) and computed forward only, a plan at a time,
 //!     each ended by `Abort`; what engines report of them adds up. Training goes on as if nothing had been.
 //! 11. After the last step and the last publication, or after the first failure, everyone is stopped and waited for.
-//!
 //! 12. What an encoder says is compared with what it was told, and refused where it was not its turn; after three times
-//!     it is let go. It can end no run but its own.
+//!     it is excluded. No encoder can end the run.
 //!
 //! Invariants, checked in release builds too: at most one `Reduced` and one `Applied` per engine and step (else that
-//! engine has failed); words of an older epoch, and of who is no member, are not heard; steps are decided one by one without a gap; a sample is planned once; a finished run says nothing.
+//! engine has failed); events of an older epoch, and of actors that are no members, are dropped; steps are decided one by one
+//! without a gap; a sample is planned once; a run that has ended has no outputs.
+//!
+//! Where to read: `machine.rs` takes an input and calls the rest. A file such as `save.rs` holds what is known of a matter, and the
+//! file with the verb, `saving.rs`, is what the machine does about it; so `step.rs` and `stepping.rs`, `probe.rs` and `probing.rs`,
+//! `evaluations.rs` and `evaluating.rs`, `encoder_pool.rs` and `membership.rs`.
 
 mod batches;
 mod by_actor;

@@ -3,7 +3,7 @@
 use crate::engine::assembler::Assembler;
 use crate::engine::buffer::take_over;
 use crate::tape::{Execution, Slot};
-use loongforge_core::message::{ActorId, StepId, StepPlan, Tower, Unit};
+use loongforge_core::message::{ActorId, Grid, SampleId, StepId, StepPlan, Tower, Unit};
 use loongforge_core::transport::MAX_PARCELS;
 use std::collections::BTreeMap;
 use tch::Tensor;
@@ -11,8 +11,8 @@ use tch::Tensor;
 pub(super) struct Step {
     pub(super) id: StepId,
     pub(super) units: Vec<UnitWork>,
-    /// The step was shared out anew: nothing of it keeps credit, so that none waits behind another.
-    pub(super) anew: bool,
+    /// Units of the step have moved between encoders: nothing of it keeps credit, so that none waits behind another.
+    pub(super) is_regrouped: bool,
     /// Its items may keep credit until their backward.
     pub(super) fits: bool,
 }
@@ -51,6 +51,16 @@ impl UnitWork {
         let trains = !plan.purpose.is_evaluation();
         let reader = plan.leader(unit.replica);
         Self { pixels, read_again: None, reader, unit: unit.clone(), phase: Phase::Waiting, trains }
+    }
+
+    /// The sizes of its items.
+    pub(super) fn grids(&self) -> Vec<Grid> {
+        self.unit.items.iter().map(|item| item.meta.grid).collect()
+    }
+
+    /// The sample of each of its items.
+    pub(super) fn samples(&self) -> Vec<SampleId> {
+        self.unit.items.iter().map(|item| item.id.sample).collect()
     }
 
     /// Gives the credit of all that it holds back.

@@ -5,7 +5,7 @@ use crate::engine::buffer::{TorchBuffer, take_over};
 use crate::engine::pack_work::{Features, input_of};
 use crate::model::FeatureInput;
 use loongforge_core::engine::{EngineError, Ports};
-use loongforge_core::message::{ActorId, Event, Regroup, Role, StepPlan, Unit, UnitId, Version};
+use loongforge_core::message::{ActorId, Event, PackId, Regroup, Role, StepPlan, Unit, UnitId, Version};
 use loongforge_core::transport::{Header, Parcel, ParcelKind};
 use std::collections::BTreeMap;
 use tch::{Kind, Tensor};
@@ -31,7 +31,7 @@ impl FoundationPart {
             self.steps.iter_mut().filter(|step| step.id == plan.step).for_each(|step| step.owners.clone_from(&owners));
         }
         for step in self.steps.iter_mut().filter(|step| regroup.plans.iter().any(|plan| plan.step == step.id)) {
-            step.anew = true;
+            step.is_regrouped = true;
             let plan = regroup.plans.iter().find(|plan| plan.step == step.id).expect("it is one of them");
             let is_skipped = |id: UnitId| plan.unit(id).is_some_and(Unit::is_skipped);
             step.packs.iter_mut().for_each(|pack| pack.skip(is_skipped));
@@ -59,7 +59,7 @@ impl FoundationPart {
             _ => None,
         };
         if from.role == Role::Encoder && owner.is_some() {
-            self.strays.push((from, parcel));
+            self.early_features.push((from, parcel));
             return Ok(());
         }
         match self.take(from, parcel, ports)? {
@@ -72,62 +72,73 @@ impl FoundationPart {
         }
     }
 
-    /// To arrive once more, where units have others now.
-    pub(in crate::engine) fn take_strays(&mut self) -> Vec<(ActorId, Parcel)> {
-        std::mem::take(&mut self.strays)
+    /// Returns the features that came before the `Regroup` that tells whose they are: they are to arrive once more.
+    pub(in crate::engine) fn take_early_features(&mut self) -> Vec<(ActorId, Parcel)> {
+        std::mem::take(&mut self.early_features)
     }
 
     fn take(&mut self, from: ActorId, parcel: Parcel, ports: &mut Ports) -> Result<Option<Wrong>, EngineError> {
+        match parcel.header.kind {
+            kind @ ParcelKind::Columns(_) if from.role == Role::Encoder => {
+                wrong(format!("{kind:?} is not sent by encoders"))
+            }
+            ParcelKind::Columns(id) => self.take_columns(id, from, parcel),
+            ParcelKind::Features(id) => self.take_features(id, from, parcel, ports),
+            other => wrong(format!("a foundation actor cannot take {other:?}")),
+        }
+    }
+
+    /// Takes a data actor's columns of a pack.
+    fn take_columns(&mut self, id: PackId, from: ActorId, parcel: Parcel) -> Result<Option<Wrong>, EngineError> {
+        let device = self.pool.params().flat().device();
+        let packs = self.steps.iter_mut().find(|step| step.id == id.step).map(|step| &mut step.packs);
+        let Some(work) = packs.and_then(|packs| packs.iter_mut().find(|work| work.pack.id == id)) else {
+            return unplanned(parcel.header.kind);
+        };
+        let into_tensor = |buffer| TorchBuffer::into_tensor(buffer, device);
+        let tensors: Vec<Tensor> = parcel.tensors.into_iter().map(into_tensor).collect();
+        let columns = self.stages.any().columns();
+        let kinds: Vec<Kind> = tensors.iter().map(Tensor::kind).collect();
+        if !kinds.iter().eq(columns.iter().map(|column| &column.kind)) {
+            let read = columns.iter().map(|column| format!("{} ({:?})", column.name, column.kind));
+            let read = read.collect::<Vec<_>>().join(", ");
+            return wrong(format!("samples have columns of {kinds:?}, and the model reads {read}"));
+        }
+        if self.colocated {
+            take_over(&tensors);
+        }
+        work.tokens.insert(from.index, tensors).map_err(|error| format!("tokens of {id}: {error}"))?;
+        Ok(None)
+    }
+
+    /// Takes an encoder's features of a unit.
+    fn take_features(
+        &mut self,
+        id: UnitId,
+        from: ActorId,
+        parcel: Parcel,
+        ports: &mut Ports,
+    ) -> Result<Option<Wrong>, EngineError> {
         let Header { kind, version } = parcel.header;
-        let wrong = |reason| Ok(Some(Wrong { reason, lacks: None }));
         let device = self.pool.params().flat().device();
         let inputs = self.stages.any().inputs();
         let (encoders, trains) = (&self.encoders, self.has_trained_encoders());
         let how = self.returns(version);
-        let step = match kind {
-            ParcelKind::Columns(id) => id.step,
-            ParcelKind::Features(id) => id.step,
-            other => return wrong(format!("a foundation actor cannot take {other:?}")),
-        };
-        let unplanned = || wrong(format!("{kind:?} is not planned here"));
-        if from.role == Role::Encoder && matches!(kind, ParcelKind::Columns(_)) {
-            return wrong(format!("{kind:?} is not sent by encoders"));
-        }
-        let Some(step) = self.steps.iter_mut().find(|known| known.id == step) else {
+        let Some(step) = self.steps.iter_mut().find(|known| known.id == id.step) else {
             // Late: a unit was given to another encoder when its features were here already, and the step has ended, since
             // nobody waits for what frozen encoders make twice.
             let is_trained = encoders.get(&from.pool).map_or(trains, |peers| peers.trained);
-            return if is_trained || from.role != Role::Encoder { unplanned() } else { Ok(None) };
+            return if is_trained || from.role != Role::Encoder { unplanned(kind) } else { Ok(None) };
         };
-        let into_tensor = |buffer| TorchBuffer::into_tensor(buffer, device);
-        if let ParcelKind::Columns(id) = kind {
-            let Some(work) = step.packs.iter_mut().find(|work| work.pack.id == id) else { return unplanned() };
-            let tensors: Vec<Tensor> = parcel.tensors.into_iter().map(into_tensor).collect();
-            let columns = self.stages.any().columns();
-            let kinds: Vec<Kind> = tensors.iter().map(Tensor::kind).collect();
-            if !kinds.iter().eq(columns.iter().map(|column| &column.kind)) {
-                let read = columns.iter().map(|column| format!("{} ({:?})", column.name, column.kind));
-                let read = read.collect::<Vec<_>>().join(", ");
-                return wrong(format!("samples have columns of {kinds:?}, and the model reads {read}"));
-            }
-            if self.colocated {
-                take_over(&tensors);
-            }
-            work.tokens.insert(from.index, tensors).map_err(|error| format!("tokens of {id}: {error}"))?;
-            return Ok(None);
-        }
-        if let ParcelKind::Features(id) = kind
-            && let Some(grads) = step.returned.get(&id)
-        {
+        if let Some(grads) = step.returned.get(&id) {
             how.give_back(id, (from.pool, from), grads, ports)?;
             return Ok(None);
         }
-        let anew = step.anew;
+        let is_regrouped = step.is_regrouped;
         let mut units = step.packs.iter_mut().flat_map(|work| &mut work.units);
-        let Some(unit) = units.find(|unit| kind == ParcelKind::Features(unit.id)) else {
+        let Some(unit) = units.find(|unit| unit.id == id) else {
             // Late: of an evaluation that has ended.
-            let is_late = matches!(kind, ParcelKind::Features(id) if id.is_of_evaluation());
-            return if is_late { Ok(None) } else { unplanned() };
+            return if id.is_of_evaluation() { Ok(None) } else { unplanned(kind) };
         };
         match &mut unit.features {
             Some((sender, _)) if *sender == from => return wrong(format!("{kind:?} came twice")),
@@ -138,11 +149,12 @@ impl FoundationPart {
             }
             None => {}
         }
-        let missing = |reason| Ok(Some(Wrong { reason, lacks: Some(unit.id) }));
+        let missing = |reason| Ok(Some(Wrong { reason, lacks: Some(id) }));
         let trained = encoders.get(&unit.pool).is_some_and(|peers| peers.trained);
         if trained && version != Version(step.id.0) {
             return missing(format!("{kind:?} was made with parameters of version {version}"));
         }
+        let into_tensor = |buffer| TorchBuffer::into_tensor(buffer, device);
         let tensors: Vec<Tensor> = parcel.tensors.into_iter().map(into_tensor).collect();
         let FeatureInput { num_tensors, width, .. } = inputs[input_of(inputs, unit.tower)?];
         let is_wrong = |tensor: &Tensor| tensor.size() != [unit.num_features, width] || tensor.kind() == Kind::Int64;
@@ -151,7 +163,7 @@ impl FoundationPart {
             let want = format!("{num_tensors} tensors of [{}, {width}]", unit.num_features);
             return missing(format!("{kind:?} has shapes {shapes:?}; expected {want}"));
         }
-        let gives_back = anew || self.gathers_first;
+        let gives_back = is_regrouped || self.gathers_first;
         if gives_back {
             take_over(&tensors);
         }
@@ -159,4 +171,12 @@ impl FoundationPart {
         unit.features = Some((from, Features { tensors, credit }));
         Ok(None)
     }
+}
+
+fn wrong(reason: String) -> Result<Option<Wrong>, EngineError> {
+    Ok(Some(Wrong { reason, lacks: None }))
+}
+
+fn unplanned(kind: ParcelKind) -> Result<Option<Wrong>, EngineError> {
+    wrong(format!("{kind:?} is not planned here"))
 }

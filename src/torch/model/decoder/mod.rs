@@ -7,7 +7,8 @@
 //! 1. `family/qwen3.rs` and `family/common.rs` read the config: sizes, norms of queries and keys, RoPE.
 //! 2. `config.rs` has what they come to: a [`LayerConfig`] with a mixer and a feed-forward.
 //! 3. `transformer.rs` makes a [`Decoder`] of it on the parameters of a store; `layer.rs` makes each layer.
-//! 4. `record.rs`: `Decoder::tape` puts a micro-batch on the tape: embedding, features of towers, layers, norm, loss.
+//! 4. `record.rs`: `Decoder::tape` puts a micro-batch on the tape: embedding, features of towers, layers; `record_ends.rs` puts the
+//!    norm and the loss behind them.
 //! 5. `layer.rs`: `Layer::record` puts two segments on the tape, mixer and feed-forward, each with its norm before it and its
 //!    residual behind it.
 //! 6. The mixer's segment runs `nn/self_attention.rs`: queries, keys and values, `nn/rope.rs`, then `nn/attention.rs`, which
@@ -32,6 +33,7 @@ mod mtp;
 mod names;
 mod neftune;
 mod record;
+mod record_ends;
 mod record_mtp;
 mod recording;
 mod regions;

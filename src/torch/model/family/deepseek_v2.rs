@@ -5,6 +5,7 @@ use serde_json::json;
 use super::common::NamePrefix;
 use super::deepseek::{Defaults, attention, decoder, feed_forwards, groups, rope};
 use super::experts::num_experts;
+use super::text_family::TextFamily;
 use crate::model::decoder::DecoderConfig;
 use crate::model::keys::{Keys, ModelConfigError};
 use crate::nn::RopeLayout;
@@ -13,7 +14,9 @@ use crate::nn::moe::{GroupScore, Normalize, RouterConfig};
 /// The defaults of its config class.
 const DEFAULTS: Defaults = Defaults { groups: [1, 1], n_shared_experts: 2, first_k_dense_replace: 0 };
 
-pub(in crate::model) fn read(keys: &Keys<'_>, place: &NamePrefix) -> Result<DecoderConfig, ModelConfigError> {
+pub(super) const FAMILY: TextFamily = TextFamily::new("deepseek_v2", read);
+
+fn read(keys: &Keys<'_>, place: &NamePrefix) -> Result<DecoderConfig, ModelConfigError> {
     keys.only("scoring_func", &[json!("softmax")])?;
     keys.only("topk_method", &[json!("greedy"), json!("group_limited_greedy")])?;
     let limited = keys.text_or("topk_method")? == Some("group_limited_greedy");

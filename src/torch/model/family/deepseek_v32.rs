@@ -2,11 +2,14 @@
 
 use super::common::NamePrefix;
 use super::deepseek::{V3, attention, biased_router, decoder, feed_forwards, indexer, rope};
+use super::text_family::TextFamily;
 use crate::model::decoder::DecoderConfig;
 use crate::model::keys::{Keys, ModelConfigError};
 use crate::nn::{KeyChoice, MlaConfig, RopeLayout};
 
-pub(in crate::model) fn read(keys: &Keys<'_>, place: &NamePrefix) -> Result<DecoderConfig, ModelConfigError> {
+pub(super) const FAMILY: TextFamily = TextFamily::new("deepseek_v32", read);
+
+fn read(keys: &Keys<'_>, place: &NamePrefix) -> Result<DecoderConfig, ModelConfigError> {
     let rope = rope(keys, RopeLayout::Interleaved)?;
     let (attention, indexer) = (attention(keys, &rope)?, indexer(keys, RopeLayout::HalfSplit)?);
     let mixer = |layer| {

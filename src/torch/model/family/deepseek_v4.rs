@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use super::common::{NamePrefix, layered};
 use super::experts::{balance, checked, num_experts};
+use super::text_family::TextFamily;
 use crate::model::decoder::{
     DecoderConfig, FeedForwardConfig, LayerConfig, MixerConfig, MtpNames, MtpPlace, MtpProjection,
 };
@@ -62,7 +63,9 @@ const RENAMES: &[(&str, &str)] = &[
 const MOST_STREAMS: i64 = 64;
 const MOST_ITERATIONS: i64 = 1000;
 
-pub(in crate::model) fn read(keys: &Keys<'_>, place: &NamePrefix) -> Result<DecoderConfig> {
+pub(super) const FAMILY: TextFamily = TextFamily::new("deepseek_v4", read);
+
+fn read(keys: &Keys<'_>, place: &NamePrefix) -> Result<DecoderConfig> {
     if !["model.", "foundation.model."].contains(&place.base.as_str()) {
         let must = "it is a language model of its own, or model.foundation of a composed model";
         return Err(keys.inconsistent("model_type", "deepseek_v4", must));

@@ -44,7 +44,7 @@ pub(in crate::model) fn read(
     let read_text = |keys: &Keys<'_>| match keys.text_or("model_type")? {
         Some("qwen2_5_vl") => {
             let text = keys.section_or("text_config")?;
-            qwen2_5_vl_text::read(text.as_ref().unwrap_or(keys), &place)
+            qwen2_5_vl_text::FAMILY.read(text.as_ref().unwrap_or(keys), &place)
         }
         _ => read_decoder(keys, &place),
     };

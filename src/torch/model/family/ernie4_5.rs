@@ -4,12 +4,15 @@
 use serde_json::json;
 
 use super::common::{NamePrefix, attention_or, layered, only_full_attention};
+use super::text_family::TextFamily;
 use crate::model::decoder::{DecoderConfig, FeedForwardConfig, MixerConfig};
 use crate::model::keys::{Keys, ModelConfigError};
 use crate::model::rope_config::read_rope;
 use crate::nn::{AttentionConfig, NormConfig, RopeLayout};
 
-pub(in crate::model) fn read(keys: &Keys<'_>, place: &NamePrefix) -> Result<DecoderConfig, ModelConfigError> {
+pub(super) const FAMILY: TextFamily = TextFamily::new("ernie4_5", read).with_kv_heads(2);
+
+fn read(keys: &Keys<'_>, place: &NamePrefix) -> Result<DecoderConfig, ModelConfigError> {
     let num_layers = keys.size("num_hidden_layers")? as usize;
     // Where it is null, the hidden size over the heads.
     let default_head_dim = (!keys.has("head_dim")).then_some(128);

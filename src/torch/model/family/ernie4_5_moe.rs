@@ -3,11 +3,14 @@
 use super::common::NamePrefix;
 use super::ernie4_5::{decoder, dense};
 use super::experts::{balance, checked, num_experts};
+use super::text_family::TextFamily;
 use crate::model::decoder::{DecoderConfig, FeedForwardConfig};
 use crate::model::keys::{Keys, ModelConfigError};
 use crate::nn::moe::{BiasName, MoeConfig, MoeNames, Normalize, RouterConfig, SharedExpertsConfig};
 
-pub(in crate::model) fn read(keys: &Keys<'_>, place: &NamePrefix) -> Result<DecoderConfig, ModelConfigError> {
+pub(super) const FAMILY: TextFamily = TextFamily::new("ernie4_5_moe", read).with_kv_heads(4);
+
+fn read(keys: &Keys<'_>, place: &NamePrefix) -> Result<DecoderConfig, ModelConfigError> {
     let num_layers = keys.size("num_hidden_layers")?;
     let first = keys.index_or("moe_layer_start_index")?.unwrap_or(1);
     // transformers takes -1 for the last one.

@@ -2,8 +2,7 @@
 //! own for the tokens of pictures.
 
 use super::common::NamePrefix;
-use super::decoders::read_decoder_as;
-use super::ernie4_5_vl_text::{media_tokens, set_media_tokens};
+use super::ernie4_5_vl_text::{FAMILY, media_tokens, set_media_tokens};
 use super::vision;
 use crate::model::config::{ModelConfig, Tokens};
 use crate::model::keys::{Keys, ModelConfigError};
@@ -16,7 +15,7 @@ pub(in crate::model) fn read(keys: &Keys<'_>) -> Result<ModelConfig, ModelConfig
         Some(text_keys) => (text_keys, "model.vision_model.", "image_token_id"),
         None => (keys.clone(), "vision_model.", "im_patch_id"),
     };
-    let mut decoder = read_decoder_as("ernie4_5_vl_moe_text", &text_keys, &NamePrefix::alone())?;
+    let mut decoder = FAMILY.read(&text_keys, &NamePrefix::alone())?;
     let tied = |keys: &Keys<'_>| keys.flag_or("tie_word_embeddings");
     decoder.tie_word_embeddings = tied(keys)?.or(tied(&text_keys)?).unwrap_or(true);
     set_media_tokens(&mut decoder, &media_tokens(keys, image)?);

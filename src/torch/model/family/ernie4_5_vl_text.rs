@@ -7,15 +7,18 @@ use super::common::NamePrefix;
 use super::ernie4_5::{decoder, dense};
 use super::ernie4_5_moe::{NUM_EXPERTS, experts};
 use super::experts::{balance, num_experts, sparse_layers};
+use super::text_family::TextFamily;
 use crate::model::decoder::{DecoderConfig, FeedForwardConfig};
 use crate::model::keys::{Keys, ModelConfigError};
 use crate::model::rope_config::section;
 use crate::nn::RopeAxes;
 use crate::nn::moe::{BiasName, ExpertNames, MediaExperts, MoeConfig, MoeNames};
 
+pub(super) const FAMILY: TextFamily = TextFamily::new("ernie4_5_vl_moe_text", read).with_kv_heads(4);
+
 /// `model_type` `ernie4_5_vl_moe_text`. Which tokens are of media is said by the whole model's config: see
 /// [`set_media_tokens`]; until then none is.
-pub(in crate::model) fn read(keys: &Keys<'_>, place: &NamePrefix) -> Result<DecoderConfig, ModelConfigError> {
+fn read(keys: &Keys<'_>, place: &NamePrefix) -> Result<DecoderConfig, ModelConfigError> {
     let num_layers = keys.size("num_hidden_layers")? as usize;
     let sparse = match sparse_layers(keys)? {
         Some(sparse) => sparse,

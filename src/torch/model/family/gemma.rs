@@ -4,6 +4,7 @@
 use serde_json::json;
 
 use super::common::{NamePrefix, attention_or, dense, layered, sliding_layers};
+use super::text_family::TextFamily;
 use crate::model::decoder::{DecoderConfig, MixerConfig};
 use crate::model::keys::{Keys, ModelConfigError};
 use crate::model::rope_config::read_rope;
@@ -11,7 +12,9 @@ use crate::nn::{Activation, AttentionConfig, NormConfig, RopeConfig};
 
 type Result<T> = std::result::Result<T, ModelConfigError>;
 
-pub(in crate::model) fn read(keys: &Keys<'_>, place: &NamePrefix) -> Result<DecoderConfig> {
+pub(super) const FAMILY: TextFamily = TextFamily::new("gemma", read).with_kv_heads(16);
+
+fn read(keys: &Keys<'_>, place: &NamePrefix) -> Result<DecoderConfig> {
     let attention = heads(keys)?;
     let ropes = [read_rope(keys, attention.head_dim, 10_000.0)?, RopeConfig::plain(attention.head_dim, 10_000.0)];
     let num_layers = keys.size("num_hidden_layers")? as usize;

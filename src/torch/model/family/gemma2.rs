@@ -3,11 +3,14 @@
 
 use super::common::NamePrefix;
 use super::gemma::{decoder, scaled_heads, soft_cap, windows, with_output_norms};
+use super::text_family::TextFamily;
 use crate::model::decoder::DecoderConfig;
 use crate::model::keys::{Keys, ModelConfigError};
 use crate::model::rope_config::read_rope;
 
-pub(in crate::model) fn read(keys: &Keys<'_>, place: &NamePrefix) -> Result<DecoderConfig, ModelConfigError> {
+pub(super) const FAMILY: TextFamily = TextFamily::new("gemma2", read).with_kv_heads(4);
+
+fn read(keys: &Keys<'_>, place: &NamePrefix) -> Result<DecoderConfig, ModelConfigError> {
     let mut attention = scaled_heads(keys)?;
     attention.scores.soft_cap = soft_cap(keys, "attn_logit_softcapping", Some(50.0))?;
     let rope = read_rope(keys, attention.head_dim, 10_000.0)?;

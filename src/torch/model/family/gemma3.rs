@@ -4,8 +4,7 @@
 use serde_json::{Value, json};
 
 use super::common::NamePrefix;
-use super::decoders::read_decoder_as;
-use super::vision;
+use super::{gemma3_text, vision};
 use crate::model::config::{ModelConfig, Tokens};
 use crate::model::decoder::{DecoderConfig, Sees};
 use crate::model::keys::{Keys, ModelConfigError};
@@ -15,16 +14,15 @@ use crate::model::vision::{ProjectorConfig, ProjectorKind, VisionConfig};
 
 type Result<T> = std::result::Result<T, ModelConfigError>;
 
-const TEXT: &str = "gemma3_text";
 const SIGLIP: &str = "siglip_vision_model";
 
 pub(in crate::model) fn read(keys: &Keys<'_>) -> Result<ModelConfig> {
     let place = NamePrefix::new("language_model.model.", "language_model.");
     let text = keys.section("text_config")?;
-    text.only("model_type", &[json!(TEXT)])?;
+    text.only("model_type", &[json!(gemma3_text::FAMILY.model_type)])?;
     // The class does not read this key.
     text.only("final_logit_softcapping", &[])?;
-    let mut decoder = read_decoder_as(TEXT, &text.instead(&text.filled(&sizes())), &place)?;
+    let mut decoder = gemma3_text::FAMILY.read(&text.instead(&text.filled(&sizes())), &place)?;
     // The text model's own key is not read.
     decoder.tie_word_embeddings = keys.flag_or("tie_word_embeddings")?.unwrap_or(true);
     let encoder = encoder(keys, &decoder)?;

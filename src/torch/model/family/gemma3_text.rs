@@ -5,12 +5,15 @@ use serde_json::json;
 
 use super::common::NamePrefix;
 use super::gemma::{decoder, scaled_heads, soft_cap, windows, with_output_norms};
+use super::text_family::TextFamily;
 use crate::model::decoder::DecoderConfig;
 use crate::model::keys::{Keys, ModelConfigError};
 use crate::model::rope_config::read_rope_by_kind;
 use crate::nn::QkNorm;
 
-pub(in crate::model) fn read(keys: &Keys<'_>, place: &NamePrefix) -> Result<DecoderConfig, ModelConfigError> {
+pub(super) const FAMILY: TextFamily = TextFamily::new("gemma3_text", read).with_kv_heads(4);
+
+fn read(keys: &Keys<'_>, place: &NamePrefix) -> Result<DecoderConfig, ModelConfigError> {
     // transformers has this key in the config and does not read it.
     keys.only("attn_logit_softcapping", &[json!(null)])?;
     let mut attention = scaled_heads(keys)?;

@@ -5,6 +5,7 @@ use serde_json::json;
 
 use super::common::{NamePrefix, attention, only_full_attention};
 use super::deepseek::{Defaults, biased_router, decoder, feed_forwards};
+use super::text_family::TextFamily;
 use crate::model::decoder::DecoderConfig;
 use crate::model::keys::{Keys, ModelConfigError};
 use crate::model::rope_config::read_partial_rope;
@@ -12,7 +13,9 @@ use crate::nn::{AttentionConfig, QkNorm};
 
 const DEFAULTS: Defaults = Defaults { groups: [1, 1], n_shared_experts: 1, first_k_dense_replace: 1 };
 
-pub(in crate::model) fn read(keys: &Keys<'_>, place: &NamePrefix) -> Result<DecoderConfig, ModelConfigError> {
+pub(super) const FAMILY: TextFamily = TextFamily::new("glm4_moe", read).with_kv_heads(8);
+
+fn read(keys: &Keys<'_>, place: &NamePrefix) -> Result<DecoderConfig, ModelConfigError> {
     let filled = keys.filled(&json!({"rms_norm_eps": 1e-5, "routed_scaling_factor": 1.0}));
     let keys = &keys.instead(&filled);
     only_full_attention(keys)?;

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use super::common::NamePrefix;
 use super::deepseek::{Defaults, V3, attention, biased_router, decoder, feed_forwards, indexer, rope};
+use super::text_family::TextFamily;
 use crate::model::decoder::DecoderConfig;
 use crate::model::keys::{Keys, ModelConfigError};
 use crate::nn::{KeyChoice, MlaConfig, NormConfig, RopeLayout};
@@ -12,7 +13,9 @@ use crate::nn::{KeyChoice, MlaConfig, NormConfig, RopeLayout};
 /// The defaults of its config class.
 const DEFAULTS: Defaults = Defaults { groups: [1, 1], ..V3 };
 
-pub(in crate::model) fn read(keys: &Keys<'_>, place: &NamePrefix) -> Result<DecoderConfig, ModelConfigError> {
+pub(super) const FAMILY: TextFamily = TextFamily::new("glm_moe_dsa", read);
+
+fn read(keys: &Keys<'_>, place: &NamePrefix) -> Result<DecoderConfig, ModelConfigError> {
     let rope = rope(keys, RopeLayout::Interleaved)?;
     let (attention, indexer) = (attention(keys, &rope)?, indexer(keys, RopeLayout::Interleaved)?);
     let mut last = 0;

@@ -5,13 +5,16 @@ use serde_json::json;
 
 use super::common::{NamePrefix, attention_or, layered, windows_of};
 use super::experts::{balance, checked, num_experts};
+use super::text_family::TextFamily;
 use crate::model::decoder::{DecoderConfig, FeedForwardConfig};
 use crate::model::keys::{Keys, ModelConfigError};
 use crate::model::rope_config::read_rope;
 use crate::nn::moe::{ExpertNames, MoeConfig, MoeNames, Normalize, RouterConfig, Scores};
 use crate::nn::{Activation, AttentionConfig, SWIGLU_LIMIT};
 
-pub(in crate::model) fn read(keys: &Keys<'_>, place: &NamePrefix) -> Result<DecoderConfig, ModelConfigError> {
+pub(super) const FAMILY: TextFamily = TextFamily::new("gpt_oss", read).with_kv_heads(8);
+
+fn read(keys: &Keys<'_>, place: &NamePrefix) -> Result<DecoderConfig, ModelConfigError> {
     let mut filled = keys.filled(&json!({"rms_norm_eps": 1e-5, "attention_bias": true}));
     if keys.value("rope_parameters").is_none() && keys.value("rope_scaling").is_none() {
         filled["rope_scaling"] = json!({"rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0,

@@ -145,7 +145,7 @@ fn tuned(keys: &Keys<'_>) -> Result<Tuned> {
 fn backbone_of(keys: &Keys<'_>, backbone: &Keys<'_>, prefix: &str) -> Result<(DecoderConfig, ModelTower)> {
     backbone.only("model_type", &[json!("qwen3_vl")])?;
     let place = NamePrefix::new(&format!("{prefix}backbone.model.model.language_model."), "");
-    let mut decoder = qwen3_vl_text::read(&backbone.section("text_config")?, &place)?;
+    let mut decoder = qwen3_vl_text::FAMILY.read(&backbone.section("text_config")?, &place)?;
     // The head is the table, and unused.
     decoder.tie_word_embeddings = true;
     let select = keys.size_or("select_layer")?.unwrap_or(16);

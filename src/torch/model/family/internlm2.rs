@@ -2,12 +2,15 @@
 //! values in one projection, and names of its own.
 
 use super::common::{NamePrefix, attention, dense, uniform};
+use super::text_family::TextFamily;
 use crate::model::decoder::{DecoderConfig, MixerConfig, Names};
 use crate::model::keys::{Keys, ModelConfigError};
 use crate::model::rope_config::read_rope;
 use crate::nn::{AttentionConfig, GateUp, Qkv};
 
-pub(in crate::model) fn read(keys: &Keys<'_>, place: &NamePrefix) -> Result<DecoderConfig, ModelConfigError> {
+pub(super) const FAMILY: TextFamily = TextFamily::new("internlm2", read);
+
+fn read(keys: &Keys<'_>, place: &NamePrefix) -> Result<DecoderConfig, ModelConfigError> {
     let bias = keys.flag_or("bias")?.unwrap_or(true);
     let attention =
         AttentionConfig { qkv: Qkv::Grouped("wqkv"), qkv_bias: bias, o: "wo", o_bias: bias, ..attention(keys)? };

@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::common::NamePrefix;
 use super::experts::unbalanced;
-use super::vision;
+use super::{qwen2, vision};
 use crate::model::config::{ModelConfig, Tokens};
 use crate::model::keys::{Keys, ModelConfigError};
 use crate::model::vision::intern::{self, InternNames, PixelShuffle};
@@ -18,7 +18,7 @@ pub(in crate::model) fn read(keys: &Keys<'_>) -> Result<ModelConfig> {
     keys.only("vision_feature_layer", &[json!(-1)])?;
     keys.only("vision_feature_select_strategy", &[json!("default")])?;
     let place = NamePrefix::new("language_model.model.", "language_model.");
-    let decoder = unbalanced(vision::text(keys, &keys.section("text_config")?, &place, "qwen2")?);
+    let decoder = unbalanced(vision::text(keys, &keys.section("text_config")?, &place, &qwen2::FAMILY)?);
     let shuffle = PixelShuffle {
         merge: merge(keys)?,
         activation: intern::projector_activation(keys)?,
@@ -38,7 +38,7 @@ pub(in crate::model) fn read_original(keys: &Keys<'_>) -> Result<ModelConfig> {
     keys.only("ps_version", &[json!("v2")])?;
     let place = NamePrefix::new("language_model.model.", "language_model.");
     let text_keys = keys.section("llm_config")?;
-    let mut decoder = unbalanced(vision::text(keys, &text_keys, &place, "qwen2")?);
+    let mut decoder = unbalanced(vision::text(keys, &text_keys, &place, &qwen2::FAMILY)?);
     // The language model, which is made of its own config, ties by its own key as well.
     decoder.tie_word_embeddings |= text_keys.flag_or("tie_word_embeddings")?.unwrap_or(false);
     let shuffle = PixelShuffle { merge: merge(keys)?, activation: Activation::Gelu, outputs: decoder.hidden_size };

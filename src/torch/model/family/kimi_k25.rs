@@ -1,8 +1,8 @@
 //! Kimi-K2.5 and K2.6 (`Kimi_K25ForConditionalGeneration`): MoonViT-3D before a DeepSeek-V3 decoder.
 
 use super::common::NamePrefix;
-use super::decoders::{read_decoder, read_decoder_as};
-use super::vision;
+use super::decoders::read_decoder;
+use super::{deepseek_v3, vision};
 use crate::model::config::{ModelConfig, Tokens};
 use crate::model::keys::{Keys, ModelConfigError};
 use crate::model::vision::moon;
@@ -12,7 +12,7 @@ pub(in crate::model) fn read(keys: &Keys<'_>) -> Result<ModelConfig, ModelConfig
     let place = NamePrefix::new("language_model.model.", "language_model.");
     // Published configs name their own copy of DeepSeek-V3.
     let decoder = match text_keys.text_or("model_type")? {
-        None | Some("kimi_k2") => read_decoder_as("deepseek_v3", &text_keys, &place)?,
+        None | Some("kimi_k2") => deepseek_v3::FAMILY.read(&text_keys, &place)?,
         Some(_) => read_decoder(&text_keys, &place)?,
     };
     let decoder = vision::tied(keys, decoder)?;

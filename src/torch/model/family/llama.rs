@@ -1,11 +1,14 @@
 //! LLaMA 2, 3 and 3.1 (`LlamaForCausalLM`).
 
 use super::common::{NamePrefix, attention, uniform};
+use super::text_family::TextFamily;
 use crate::model::decoder::{DecoderConfig, FeedForwardConfig, MixerConfig};
 use crate::model::keys::{Keys, ModelConfigError};
 use crate::model::rope_config::read_rope;
 
-pub(in crate::model) fn read(keys: &Keys<'_>, place: &NamePrefix) -> Result<DecoderConfig, ModelConfigError> {
+pub(super) const FAMILY: TextFamily = TextFamily::new("llama", read);
+
+fn read(keys: &Keys<'_>, place: &NamePrefix) -> Result<DecoderConfig, ModelConfigError> {
     let mut attention = attention(keys)?;
     let bias = keys.flag_or("attention_bias")?.unwrap_or(false);
     (attention.qkv_bias, attention.o_bias) = (bias, bias);

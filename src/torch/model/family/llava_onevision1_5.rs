@@ -2,8 +2,7 @@
 //! one axis.
 
 use super::common::NamePrefix;
-use super::decoders::read_decoder_as;
-use super::vision;
+use super::{qwen3, vision};
 use crate::model::config::{ModelConfig, Tokens};
 use crate::model::keys::{Keys, ModelConfigError};
 use crate::model::vision::rice;
@@ -11,7 +10,7 @@ use crate::model::vision::rice;
 pub(in crate::model) fn read(keys: &Keys<'_>) -> Result<ModelConfig, ModelConfigError> {
     let (text_keys, vision_keys) = (keys.section("text_config")?, keys.section("vision_config")?);
     // `text_config.model_type` names the model's own copy of Qwen3.
-    let decoder = vision::tied(keys, read_decoder_as("qwen3", &text_keys, &NamePrefix::alone())?)?;
+    let decoder = vision::tied(keys, qwen3::FAMILY.read(&text_keys, &NamePrefix::alone())?)?;
     vision::check_width(&vision_keys, "text_hidden_size", &decoder)?;
     let encoder = rice::read(&vision_keys, "visual.", "visual.merger.", decoder.hidden_size)?;
     let tokens = Tokens::read(keys, decoder.vocab_size)?;

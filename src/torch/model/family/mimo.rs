@@ -2,10 +2,13 @@
 
 use super::common::NamePrefix;
 use super::qwen2;
+use super::text_family::TextFamily;
 use crate::model::decoder::{DecoderConfig, MtpNames, MtpPlace, MtpProjection};
 use crate::model::keys::{Keys, ModelConfigError};
 
-pub(in crate::model) fn read(keys: &Keys<'_>, place: &NamePrefix) -> Result<DecoderConfig, ModelConfigError> {
+pub(super) const FAMILY: TextFamily = TextFamily::new("mimo", read).with_kv_heads(32);
+
+fn read(keys: &Keys<'_>, place: &NamePrefix) -> Result<DecoderConfig, ModelConfigError> {
     let mtp = MtpNames {
         heads: MtpPlace::Numbered(format!("{}mtp_layers", place.base), 0),
         embedding_norm: "token_layernorm",

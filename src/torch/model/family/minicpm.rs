@@ -4,7 +4,7 @@
 use serde_json::json;
 
 use super::common::NamePrefix;
-use super::vision;
+use super::{qwen3_5_text, vision};
 use crate::model::config::{ModelConfig, Tokens};
 use crate::model::decoder::DecoderConfig;
 use crate::model::keys::{Keys, ModelConfigError};
@@ -15,7 +15,7 @@ const TOWER: &str = "minicpmv4_6_vision";
 
 pub(in crate::model) fn read(keys: &Keys<'_>) -> Result<ModelConfig, ModelConfigError> {
     let (text, vision_keys) = (keys.section("text_config")?, keys.section("vision_config")?);
-    let decoder = vision::text(keys, &text, &NamePrefix::new("model.language_model.", ""), "qwen3_5_text")?;
+    let decoder = vision::text(keys, &text, &NamePrefix::new("model.language_model.", ""), &qwen3_5_text::FAMILY)?;
     // The text model's own key is not read.
     let tie_word_embeddings = keys.flag_or("tie_word_embeddings")?.unwrap_or(false);
     let decoder = DecoderConfig { tie_word_embeddings, ..super::experts::unbalanced(decoder) };

@@ -5,13 +5,16 @@ use serde_json::json;
 
 use super::common::{NamePrefix, attention_or, only_full_attention, uniform};
 use super::experts::{balance, checked, num_experts};
+use super::text_family::TextFamily;
 use crate::model::decoder::{DecoderConfig, FeedForwardConfig, MixerConfig};
 use crate::model::keys::{Keys, ModelConfigError};
 use crate::model::rope_config::read_partial_rope;
 use crate::nn::moe::{BiasName, ExpertNames, MoeConfig, MoeNames, RouterConfig};
 use crate::nn::{AttentionConfig, QkNorm};
 
-pub(in crate::model) fn read(keys: &Keys<'_>, place: &NamePrefix) -> Result<DecoderConfig, ModelConfigError> {
+pub(super) const FAMILY: TextFamily = TextFamily::new("minimax_m2", read).with_kv_heads(8);
+
+fn read(keys: &Keys<'_>, place: &NamePrefix) -> Result<DecoderConfig, ModelConfigError> {
     keys.only("router_jitter_noise", &[json!(0.0), json!(0)])?;
     only_full_attention(keys)?;
     // Keys of the published config that transformers' own has not.

@@ -3,6 +3,7 @@
 use serde_json::json;
 
 use super::common::{NamePrefix, attention, dense, sliding_layers, uniform};
+use super::text_family::TextFamily;
 use crate::model::decoder::{DecoderConfig, MixerConfig};
 use crate::model::keys::{Keys, ModelConfigError};
 use crate::model::rope_config::read_rope;
@@ -10,7 +11,9 @@ use crate::nn::AttentionConfig;
 
 type Result<T> = std::result::Result<T, ModelConfigError>;
 
-pub(in crate::model) fn read(keys: &Keys<'_>, place: &NamePrefix) -> Result<DecoderConfig> {
+pub(super) const FAMILY: TextFamily = TextFamily::new("mistral", read).with_kv_heads(8);
+
+fn read(keys: &Keys<'_>, place: &NamePrefix) -> Result<DecoderConfig> {
     let attention = heads(keys, keys.size_or_null("sliding_window", 4096)?)?;
     let rope = read_rope(keys, attention.head_dim, 10_000.0)?;
     uniform(keys, place, MixerConfig::Attention(attention), dense(keys)?, rope)

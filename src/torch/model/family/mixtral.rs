@@ -5,12 +5,15 @@ use serde_json::json;
 use super::common::{NamePrefix, uniform};
 use super::experts::{balance, checked, num_experts};
 use super::mistral::heads;
+use super::text_family::TextFamily;
 use crate::model::decoder::{DecoderConfig, FeedForwardConfig, MixerConfig};
 use crate::model::keys::{Keys, ModelConfigError};
 use crate::model::rope_config::read_rope;
 use crate::nn::moe::{ExpertNames, MoeConfig, MoeNames, RouterConfig};
 
-pub(in crate::model) fn read(keys: &Keys<'_>, place: &NamePrefix) -> Result<DecoderConfig, ModelConfigError> {
+pub(super) const FAMILY: TextFamily = TextFamily::new("mixtral", read).with_kv_heads(8);
+
+fn read(keys: &Keys<'_>, place: &NamePrefix) -> Result<DecoderConfig, ModelConfigError> {
     let filled = keys.filled(&json!({"rms_norm_eps": 1e-5}));
     let keys = &keys.instead(&filled);
     keys.only("router_jitter_noise", &[json!(0.0), json!(0)])?;

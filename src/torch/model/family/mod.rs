@@ -32,7 +32,6 @@ mod groot_keys;
 pub(super) mod internlm2;
 pub(super) mod internvl;
 pub(super) mod kimi_k25;
-mod kv_heads;
 pub(super) mod llama;
 pub(super) mod llava;
 pub(super) mod llava_onevision1_5;
@@ -72,8 +71,10 @@ mod qwen3_vl_text;
 pub(super) mod smollm3;
 pub(super) mod smolvla;
 pub(super) mod smolvlm;
+mod text_family;
 mod vision;
 pub(super) mod voxtral;
 pub(super) mod xvla;
 
 pub(super) use common::NamePrefix;
+pub(super) use text_family::TextFamily;

@@ -4,6 +4,7 @@
 use serde_json::{Value, json};
 
 use super::common::{NamePrefix, attention, dense, only_full_attention, uniform};
+use super::text_family::TextFamily;
 use crate::model::decoder::{DecoderConfig, MixerConfig};
 use crate::model::keys::{Keys, ModelConfigError};
 use crate::model::rope_config::read_rope;
@@ -11,7 +12,9 @@ use crate::nn::{AttentionConfig, QkNorm};
 
 type Result<T> = std::result::Result<T, ModelConfigError>;
 
-pub(in crate::model) fn read(keys: &Keys<'_>, place: &NamePrefix) -> Result<DecoderConfig> {
+pub(super) const FAMILY: TextFamily = TextFamily::new("olmo2", read);
+
+fn read(keys: &Keys<'_>, place: &NamePrefix) -> Result<DecoderConfig> {
     let filled = filled(keys);
     let keys = &keys.instead(&filled);
     only_full_attention(keys)?;

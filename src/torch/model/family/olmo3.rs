@@ -2,12 +2,15 @@
 
 use super::common::{NamePrefix, dense, layered, windows_of};
 use super::olmo2::{filled, heads, with_output_norms};
+use super::text_family::TextFamily;
 use crate::model::decoder::{DecoderConfig, MixerConfig};
 use crate::model::keys::{Keys, ModelConfigError};
 use crate::model::rope_config::read_rope_by_kind;
 use crate::nn::AttentionConfig;
 
-pub(in crate::model) fn read(keys: &Keys<'_>, place: &NamePrefix) -> Result<DecoderConfig, ModelConfigError> {
+pub(super) const FAMILY: TextFamily = TextFamily::new("olmo3", read);
+
+fn read(keys: &Keys<'_>, place: &NamePrefix) -> Result<DecoderConfig, ModelConfigError> {
     let filled = filled(keys);
     let keys = &keys.instead(&filled);
     let attention = heads(keys)?;

@@ -4,9 +4,9 @@
 use serde_json::{Value, json};
 
 use super::common::NamePrefix;
-use super::decoders::read_decoder_as;
 use super::gemma3::siglip;
-use super::vision;
+use super::text_family::TextFamily;
+use super::{gemma, gemma2, vision};
 use crate::model::config::{ModelConfig, Tokens};
 use crate::model::decoder::{DecoderConfig, Sees};
 use crate::model::keys::{Keys, ModelConfigError};
@@ -15,20 +15,22 @@ use crate::model::vision::{ProjectorConfig, ProjectorKind, VisionConfig};
 
 type Result<T> = std::result::Result<T, ModelConfigError>;
 
-const KNOWN: [&str; 2] = ["gemma", "gemma2"];
+const KNOWN: [TextFamily; 2] = [gemma::FAMILY, gemma2::FAMILY];
 
 pub(in crate::model) fn read(keys: &Keys<'_>) -> Result<ModelConfig> {
     let place = NamePrefix::new("language_model.model.", "language_model.");
     let text = keys.section("text_config")?;
-    let model_type = text.text_or("model_type")?.unwrap_or(KNOWN[0]);
-    let Some(sizes) = sizes(model_type) else {
-        return Err(text.unsupported("model_type", &json!(model_type), &KNOWN.map(|name| json!(name))));
+    let model_type = text.text_or("model_type")?.unwrap_or(gemma::FAMILY.model_type);
+    let family = KNOWN.iter().find(|family| family.model_type == model_type);
+    let Some((family, sizes)) = family.zip(sizes(model_type)) else {
+        let known = KNOWN.map(|family| json!(family.model_type));
+        return Err(text.unsupported("model_type", &json!(model_type), &known));
     };
     // Null stands for true here, and for false in a Gemma that is alone.
     text.only("use_bidirectional_attention", &[json!(true)])?;
     let mut filled = text.filled(&sizes);
     filled["use_bidirectional_attention"] = Value::Null;
-    let decoder = read_decoder_as(model_type, &text.instead(&filled), &place)?;
+    let decoder = family.read(&text.instead(&filled), &place)?;
     let decoder = DecoderConfig {
         // transformers' class does not cap the scores of Gemma 2's vocabulary, whatever `final_logit_softcapping` says.
         final_soft_cap: None,

@@ -5,12 +5,15 @@ use serde_json::{Value, json};
 
 use super::common::{NamePrefix, dense, uniform};
 use super::mistral::heads;
+use super::text_family::TextFamily;
 use crate::model::decoder::{DecoderConfig, MixerConfig};
 use crate::model::keys::{Keys, ModelConfigError};
 use crate::model::rope_config::{read_partial_rope, section};
 use crate::nn::{AttentionConfig, GateUp, Qkv};
 
-pub(in crate::model) fn read(keys: &Keys<'_>, place: &NamePrefix) -> Result<DecoderConfig, ModelConfigError> {
+pub(super) const FAMILY: TextFamily = TextFamily::new("phi3", read);
+
+fn read(keys: &Keys<'_>, place: &NamePrefix) -> Result<DecoderConfig, ModelConfigError> {
     let filled = filled(keys);
     let keys = &keys.instead(&filled);
     for key in ["resid_pdrop", "embd_pdrop"] {

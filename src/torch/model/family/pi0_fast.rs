@@ -7,7 +7,7 @@ use loongforge_core::message::Tower;
 use serde_json::json;
 
 use super::common::NamePrefix;
-use super::decoders::read_decoder_as;
+use super::gemma;
 use super::pi::{self, PaliGemma};
 use crate::model::config::ModelConfig;
 use crate::model::decoder::{DecoderConfig, Sees};
@@ -30,12 +30,12 @@ pub(in crate::model) fn read(keys: &Keys<'_>) -> Result<ModelConfig> {
         sizes.only_keys(&["vocab_size", "vision", "text"])?;
     }
     let PaliGemma { text, vision, vocab_size, image_token } = pi::paligemma(keys, &sizes)?;
-    let gemma = json!({
+    let sizes_of_text = json!({
         "vocab_size": vocab_size, "hidden_size": text.width, "intermediate_size": text.mlp_dim, "num_hidden_layers": text.depth,
         "num_attention_heads": text.num_heads, "num_key_value_heads": text.num_kv_heads, "head_dim": text.head_dim,
     });
     let place = NamePrefix::new(BASE, HEAD);
-    let decoder = read_decoder_as("gemma", &keys.instead(&gemma), &place)?;
+    let decoder = gemma::FAMILY.read(&keys.instead(&sizes_of_text), &place)?;
     let decoder = DecoderConfig { sees: Sees::Before, tie_word_embeddings: true, ..decoder };
     let size = |key: &str, default: i64| keys.size_or(key).map(|value| value.unwrap_or(default));
     let chunk = WritingSizes { horizon: size("chunk_size", 50)?, action_dim: size("max_action_dim", 32)?, image_token };

@@ -6,11 +6,14 @@
 use serde_json::json;
 
 use super::common::{NamePrefix, uniform};
+use super::text_family::TextFamily;
 use crate::model::decoder::{DecoderConfig, FeedForwardConfig, MixerConfig, Names};
 use crate::model::keys::{Keys, ModelConfigError};
 use crate::nn::{AttentionConfig, GateUp, NormConfig, Qkv, RopeConfig};
 
-pub(in crate::model) fn read(keys: &Keys<'_>, place: &NamePrefix) -> Result<DecoderConfig, ModelConfigError> {
+pub(super) const FAMILY: TextFamily = TextFamily::new("qwen", read);
+
+fn read(keys: &Keys<'_>, place: &NamePrefix) -> Result<DecoderConfig, ModelConfigError> {
     keys.only("rotary_pct", &[json!(1.0), json!(1)])?;
     keys.only("attn_dropout_prob", &[json!(0.0), json!(0)])?;
     keys.only("emb_dropout_prob", &[json!(0.0), json!(0)])?;

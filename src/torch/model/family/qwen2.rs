@@ -1,11 +1,14 @@
 //! Qwen1.5, Qwen2 and Qwen2.5 (`Qwen2ForCausalLM`).
 
 use super::common::{MAX_WINDOW_LAYERS, NamePrefix, attention, dense, with_windows};
+use super::text_family::TextFamily;
 use crate::model::decoder::DecoderConfig;
 use crate::model::keys::{Keys, ModelConfigError};
 use crate::model::rope_config::read_rope;
 
-pub(in crate::model) fn read(keys: &Keys<'_>, place: &NamePrefix) -> Result<DecoderConfig, ModelConfigError> {
+pub(super) const FAMILY: TextFamily = TextFamily::new("qwen2", read).with_kv_heads(32);
+
+pub(super) fn read(keys: &Keys<'_>, place: &NamePrefix) -> Result<DecoderConfig, ModelConfigError> {
     let mut attention = attention(keys)?;
     attention.qkv_bias = true;
     let rope = read_rope(keys, attention.head_dim, 10_000.0)?;

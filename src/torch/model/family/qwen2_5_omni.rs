@@ -23,7 +23,7 @@ pub(in crate::model) fn read_thinker(keys: &Keys<'_>) -> Result<ModelConfig, Mod
 
 fn read_thinker_in(model_type: &str, keys: &Keys<'_>, prefix: &str) -> Result<ModelConfig, ModelConfigError> {
     let place = NamePrefix::new(&format!("{prefix}model."), prefix);
-    let decoder = audio::thinker_decoder(keys, qwen2_5_omni_text::read(&keys.section("text_config")?, &place)?)?;
+    let decoder = audio::thinker_decoder(keys, qwen2_5_omni_text::FAMILY.read(&keys.section("text_config")?, &place)?)?;
     let [vision_keys, audio_keys] = audio::thinker_towers(keys, &decoder)?;
     let [visual, tower] = ["visual.", "audio_tower."].map(|name| format!("{prefix}{name}"));
     let mut vision = qwen2_5::read(&vision_keys, &visual, &format!("{visual}merger."), decoder.hidden_size)?;

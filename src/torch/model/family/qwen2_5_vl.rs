@@ -25,7 +25,7 @@ pub(super) fn read_with(
 ) -> Result<ModelConfig, ModelConfigError> {
     let vision_keys = keys.section("vision_config")?;
     let text_keys = keys.section_or("text_config")?.unwrap_or_else(|| keys.clone());
-    let decoder = qwen2_5_vl_text::read(&text_keys, &NamePrefix::alone())?;
+    let decoder = qwen2_5_vl_text::FAMILY.read(&text_keys, &NamePrefix::alone())?;
     // Either place may say so: configs of transformers 4 say it in `text_config` alone.
     let tie_word_embeddings = decoder.tie_word_embeddings || keys.flag_or("tie_word_embeddings")?.unwrap_or(false);
     let decoder = DecoderConfig { tie_word_embeddings, ..decoder };

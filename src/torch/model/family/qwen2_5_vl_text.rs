@@ -2,7 +2,7 @@
 //! after the other.
 
 use super::common::{NamePrefix, attention, dense, with_windows};
-use super::kv_heads::with_kv_heads;
+use super::text_family::TextFamily;
 use crate::model::decoder::DecoderConfig;
 use crate::model::keys::{Keys, ModelConfigError};
 use crate::model::rope_config::{read_mrope, read_rope};
@@ -11,9 +11,9 @@ use crate::nn::NormConfig;
 /// The default where a config does not say. For Qwen2 it is another number.
 const MAX_WINDOW_LAYERS: i64 = 80;
 
-pub(super) fn read(keys: &Keys<'_>, place: &NamePrefix) -> Result<DecoderConfig, ModelConfigError> {
-    let filled = with_kv_heads("qwen2_5_vl_text", keys);
-    let keys = &keys.instead(&filled);
+pub(super) const FAMILY: TextFamily = TextFamily::new("qwen2_5_vl_text", read).with_kv_heads(8);
+
+fn read(keys: &Keys<'_>, place: &NamePrefix) -> Result<DecoderConfig, ModelConfigError> {
     let mut attention = attention(keys)?;
     attention.qkv_bias = true;
     let mut rope = read_rope(keys, attention.head_dim, 1_000_000.0)?;

@@ -3,9 +3,8 @@
 
 use serde_json::json;
 
-use super::audio;
 use super::common::NamePrefix;
-use super::decoders::read_decoder_as;
+use super::{audio, qwen2};
 use crate::model::audio::whisper;
 use crate::model::config::ModelConfig;
 use crate::model::keys::{Keys, ModelConfigError};
@@ -19,7 +18,7 @@ pub(in crate::model) fn read(keys: &Keys<'_>) -> Result<ModelConfig, ModelConfig
     let text_keys = text_keys.instead(&filled);
     // The reference ties the head in neither place.
     text_keys.only("tie_word_embeddings", &[json!(false)])?;
-    let decoder = read_decoder_as("qwen2", &text_keys, &NamePrefix::new("language_model.model.", "language_model."))?;
+    let decoder = qwen2::FAMILY.read(&text_keys, &NamePrefix::new("language_model.model.", "language_model."))?;
     let audio_keys = keys.section("audio_config")?;
     let encoder = whisper::read_qwen2(&audio_keys, "audio_tower.", "multi_modal_projector.", decoder.hidden_size)?;
     audio::model("qwen2_audio", keys, decoder, encoder, "audio_token_index")

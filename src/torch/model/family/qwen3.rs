@@ -1,12 +1,15 @@
 //! Qwen3, dense (`Qwen3ForCausalLM`): every head of queries and keys is normed.
 
 use super::common::{MAX_WINDOW_LAYERS, NamePrefix, attention_or, dense, with_windows};
+use super::text_family::TextFamily;
 use crate::model::decoder::DecoderConfig;
 use crate::model::keys::{Keys, ModelConfigError};
 use crate::model::rope_config::read_rope;
 use crate::nn::{AttentionConfig, QkNorm};
 
-pub(in crate::model) fn read(keys: &Keys<'_>, place: &NamePrefix) -> Result<DecoderConfig, ModelConfigError> {
+pub(super) const FAMILY: TextFamily = TextFamily::new("qwen3", read).with_kv_heads(32);
+
+fn read(keys: &Keys<'_>, place: &NamePrefix) -> Result<DecoderConfig, ModelConfigError> {
     let attention = heads(keys, Some(128))?;
     let rope = read_rope(keys, attention.head_dim, 10_000.0)?;
     with_windows(keys, place, &attention, MAX_WINDOW_LAYERS, dense(keys)?, rope)

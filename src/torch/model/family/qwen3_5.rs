@@ -7,6 +7,7 @@ use super::common::NamePrefix;
 use super::experts::unbalanced;
 use super::qwen3_5_text;
 use super::qwen3_vl::with_tower;
+use super::text_family::TextFamily;
 use crate::model::config::ModelConfig;
 use crate::model::decoder::DecoderConfig;
 use crate::model::keys::{Keys, ModelConfigError};
@@ -16,7 +17,7 @@ type Result<T> = std::result::Result<T, ModelConfigError>;
 
 pub(in crate::model) fn read(keys: &Keys<'_>) -> Result<ModelConfig> {
     no_deepstack(keys)?;
-    with_tower("qwen3_5", keys, with_axes(&keys.section("text_config")?, qwen3_5_text::read)?)
+    with_tower("qwen3_5", keys, with_axes(&keys.section("text_config")?, &qwen3_5_text::FAMILY)?)
 }
 
 /// Its tower has the keys of Qwen3-VL's, published configs with an empty list.
@@ -24,13 +25,10 @@ pub(super) fn no_deepstack(keys: &Keys<'_>) -> Result<()> {
     keys.section("vision_config")?.only("deepstack_visual_indexes", &[json!([])])
 }
 
-/// A decoder that `read` reads, inside of a model with pictures: a token has three positions, and transformers adds no
+/// A decoder of `family`, inside of a model with pictures: a token has three positions, and transformers adds no
 /// load-balancing loss.
-pub(super) fn with_axes(
-    keys: &Keys<'_>,
-    read: fn(&Keys<'_>, &NamePrefix) -> Result<DecoderConfig>,
-) -> Result<DecoderConfig> {
-    let mut decoder = read(keys, &NamePrefix::new("model.language_model.", ""))?;
+pub(super) fn with_axes(keys: &Keys<'_>, family: &TextFamily) -> Result<DecoderConfig> {
+    let mut decoder = family.read(keys, &NamePrefix::new("model.language_model.", ""))?;
     for layer in &mut decoder.layers {
         layer.rope.axes = read_mrope(keys, &layer.rope, [11, 11, 10], true)?;
     }

@@ -11,5 +11,5 @@ type Result<T> = std::result::Result<T, ModelConfigError>;
 
 pub(in crate::model) fn read(keys: &Keys<'_>) -> Result<ModelConfig> {
     no_deepstack(keys)?;
-    with_tower("qwen3_5_moe", keys, with_axes(&keys.section("text_config")?, qwen3_5_moe_text::read)?)
+    with_tower("qwen3_5_moe", keys, with_axes(&keys.section("text_config")?, &qwen3_5_moe_text::FAMILY)?)
 }

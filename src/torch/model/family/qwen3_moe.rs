@@ -3,13 +3,16 @@
 use super::common::{NamePrefix, dense, layered, window};
 use super::experts::{balance, checked, num_experts, qwen_layers};
 use super::qwen3::heads;
+use super::text_family::TextFamily;
 use crate::model::decoder::{DecoderConfig, FeedForwardConfig, MixerConfig};
 use crate::model::keys::{Keys, ModelConfigError};
 use crate::model::rope_config::read_rope;
 use crate::nn::moe::{MoeConfig, MoeNames, Normalize, RouterConfig};
 use crate::nn::{AttentionConfig, RopeConfig};
 
-pub(in crate::model) fn read(keys: &Keys<'_>, place: &NamePrefix) -> Result<DecoderConfig, ModelConfigError> {
+pub(super) const FAMILY: TextFamily = TextFamily::new("qwen3_moe", read).with_kv_heads(4);
+
+fn read(keys: &Keys<'_>, place: &NamePrefix) -> Result<DecoderConfig, ModelConfigError> {
     let normalized = keys.flag_or("norm_topk_prob")?.unwrap_or(false);
     let attention = AttentionConfig { window: window(keys)?, ..heads(keys, None)? };
     let rope = read_rope(keys, attention.head_dim, 10_000.0)?;

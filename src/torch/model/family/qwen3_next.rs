@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use super::common::{NamePrefix, attention_or, dense, layered};
 use super::experts::{balance, checked, num_experts, qwen_layers};
+use super::text_family::TextFamily;
 use crate::model::decoder::{DecoderConfig, FeedForwardConfig, MixerConfig, MtpNames, MtpPlace, MtpProjection};
 use crate::model::keys::{Keys, ModelConfigError};
 use crate::model::rope_config::read_partial_rope;
@@ -13,7 +14,9 @@ use crate::nn::{Activation, AttentionConfig, GatedDeltaConfig, GatedDeltaLayout,
 
 type Result<T> = std::result::Result<T, ModelConfigError>;
 
-pub(in crate::model) fn read(keys: &Keys<'_>, place: &NamePrefix) -> Result<DecoderConfig> {
+pub(super) const FAMILY: TextFamily = TextFamily::new("qwen3_next", read).with_kv_heads(2);
+
+fn read(keys: &Keys<'_>, place: &NamePrefix) -> Result<DecoderConfig> {
     let experts = experts(keys, keys.flag_or("norm_topk_prob")?.unwrap_or(true))?;
     let feed_forwards = qwen_layers(keys, &dense(keys)?, &experts)?;
     let decoder = hybrid(keys, place, GatedDeltaLayout::Grouped, feed_forwards)?;
@@ -127,7 +130,7 @@ mod tests {
         });
         config[change.0] = change.1;
         let decoder =
-            qwen3_5_text::read(&Keys::new(&config), &NamePrefix::alone()).map_err(|error| error.to_string())?;
+            qwen3_5_text::FAMILY.read(&Keys::new(&config), &NamePrefix::alone()).map_err(|error| error.to_string())?;
         let full = |mixer: &MixerConfig| matches!(mixer, MixerConfig::Attention(_));
         Ok((decoder.layers.iter().map(|layer| full(&layer.mixer)).collect(), decoder.layers[0].rope.rotary_dim))
     }

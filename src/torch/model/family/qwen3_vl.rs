@@ -9,7 +9,8 @@ use crate::model::keys::{Keys, ModelConfigError};
 use crate::model::vision::qwen3;
 
 pub(in crate::model) fn read(keys: &Keys<'_>) -> Result<ModelConfig, ModelConfigError> {
-    let decoder = qwen3_vl_text::read(&keys.section("text_config")?, &NamePrefix::new("model.language_model.", ""))?;
+    let decoder =
+        qwen3_vl_text::FAMILY.read(&keys.section("text_config")?, &NamePrefix::new("model.language_model.", ""))?;
     with_tower("qwen3_vl", keys, decoder)
 }
 

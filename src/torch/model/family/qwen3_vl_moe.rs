@@ -9,6 +9,6 @@ use crate::model::keys::{Keys, ModelConfigError};
 
 pub(in crate::model) fn read(keys: &Keys<'_>) -> Result<ModelConfig, ModelConfigError> {
     let decoder =
-        qwen3_vl_moe_text::read(&keys.section("text_config")?, &NamePrefix::new("model.language_model.", ""))?;
+        qwen3_vl_moe_text::FAMILY.read(&keys.section("text_config")?, &NamePrefix::new("model.language_model.", ""))?;
     with_tower("qwen3_vl_moe", keys, decoder)
 }

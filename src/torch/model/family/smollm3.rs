@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::common::{NamePrefix, attention, layered, window, windows_of};
+use super::text_family::TextFamily;
 use crate::model::decoder::{DecoderConfig, FeedForwardConfig, MixerConfig};
 use crate::model::keys::{Keys, ModelConfigError};
 use crate::model::rope_config::read_rope;
@@ -10,7 +11,9 @@ use crate::nn::AttentionConfig;
 
 type Result<T> = std::result::Result<T, ModelConfigError>;
 
-pub(in crate::model) fn read(keys: &Keys<'_>, place: &NamePrefix) -> Result<DecoderConfig> {
+pub(super) const FAMILY: TextFamily = TextFamily::new("smollm3", read).with_kv_heads(4);
+
+fn read(keys: &Keys<'_>, place: &NamePrefix) -> Result<DecoderConfig> {
     let filled = keys.filled(&json!({"tie_word_embeddings": true, "pad_token_id": 128_004}));
     let keys = &keys.instead(&filled);
     let bias = keys.flag_or("attention_bias")?.unwrap_or(false);

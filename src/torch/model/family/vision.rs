@@ -5,7 +5,8 @@ use std::sync::Arc;
 use loongforge_core::message::Tower;
 
 use super::common::NamePrefix;
-use super::decoders::{read_decoder, read_decoder_as};
+use super::decoders::read_decoder;
+use super::text_family::TextFamily;
 use crate::model::config::{ModelConfig, Tokens};
 use crate::model::decoder::DecoderConfig;
 use crate::model::keys::{Keys, ModelConfigError};
@@ -14,12 +15,17 @@ use crate::model::vision::VisionConfig;
 
 type Result<T> = std::result::Result<T, ModelConfigError>;
 
-/// A decoder inside of a multimodal model: `keys` are the model's, `text_keys` the decoder's, whose `model_type` is
-/// `default` where it has none. The model's `tie_word_embeddings` goes before the decoder's.
-pub(super) fn text(keys: &Keys<'_>, text_keys: &Keys<'_>, place: &NamePrefix, default: &str) -> Result<DecoderConfig> {
+/// A decoder inside of a multimodal model: `keys` are the model's, `text_keys` the decoder's, whose family is
+/// `default` where it has no `model_type`. The model's `tie_word_embeddings` goes before the decoder's.
+pub(super) fn text(
+    keys: &Keys<'_>,
+    text_keys: &Keys<'_>,
+    place: &NamePrefix,
+    default: &TextFamily,
+) -> Result<DecoderConfig> {
     let decoder = match text_keys.text_or("model_type")? {
         Some(_) => read_decoder(text_keys, place)?,
-        None => read_decoder_as(default, text_keys, place)?,
+        None => default.read(text_keys, place)?,
     };
     tied(keys, decoder)
 }

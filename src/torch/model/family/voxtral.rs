@@ -3,9 +3,8 @@
 
 use serde_json::json;
 
-use super::audio;
 use super::common::NamePrefix;
-use super::decoders::read_decoder_as;
+use super::{audio, llama};
 use crate::model::audio::whisper;
 use crate::model::config::ModelConfig;
 use crate::model::keys::{Keys, ModelConfigError};
@@ -21,7 +20,7 @@ pub(in crate::model) fn read(keys: &Keys<'_>) -> Result<ModelConfig, ModelConfig
     let text_keys = text_keys.instead(&filled);
     // The reference ties the head in neither place.
     text_keys.only("tie_word_embeddings", &[json!(false)])?;
-    let decoder = read_decoder_as("llama", &text_keys, &NamePrefix::new("language_model.model.", "language_model."))?;
+    let decoder = llama::FAMILY.read(&text_keys, &NamePrefix::new("language_model.model.", "language_model."))?;
     let (audio_keys, prefixes) = (keys.section("audio_config")?, ["audio_tower.", "multi_modal_projector."]);
     let act = keys.activation_or("projector_hidden_act")?.unwrap_or(Activation::Gelu);
     let encoder = whisper::read_voxtral(&audio_keys, prefixes[0], prefixes[1], decoder.hidden_size, act)?;

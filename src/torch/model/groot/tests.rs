@@ -7,9 +7,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use loongforge_core::data::IGNORE_INDEX;
-use loongforge_core::message::{Grid, SampleId, Tower};
+use loongforge_core::message::{Grid, Tower};
 use serde_json::Value;
-use tch::{Device, Kind, Tensor};
+use tch::{Kind, Tensor};
 
 use super::config::GrootConfig;
 use super::flowing::Noise;
@@ -18,9 +18,10 @@ use crate::model::columns::Columns;
 use crate::model::config::ModelConfig;
 use crate::model::encoder::EncoderFamily;
 use crate::model::family::groot::published;
-use crate::model::foundation::{FoundationFamily, FoundationModel, FoundationTape};
+use crate::model::foundation::{FoundationFamily, FoundationTape};
 use crate::model::keys::Keys;
-use crate::model::objective::{FlowSettings, NoisePurpose};
+use crate::model::objective::FlowSettings;
+use crate::model::policy::checks;
 use crate::model::policy::fixtures::{self, Found, Parts, draws_of, error, index, json, store, tensors};
 use crate::model::policy::{Denoising, Observed, PolicyFamily, PolicyModel, PolicyOptions, RobotPolicy};
 use crate::params::ParamStore;
@@ -190,13 +191,10 @@ fn packed_samples_have_lerobots_losses_and_gradients() {
     for folder in folders() {
         let fixture = Fixture::read(&folder);
         let expected = fixture.expected["loss"].double_value(&[]);
-        for policy in [Policy::Keep, Policy::Recompute] {
+        checks::matches_the_reference(&fixture.name, expected, [TOLERANCE, OF_GRADIENTS], |policy| {
             let found = fixture.run(&fixture.model(policy), &fixture.all());
-            let loss = (found.loss / expected - 1.0).abs();
-            let (largest, name) = fixture.gradients(&found);
-            println!("{}: loss {loss:.1e}, gradients {largest:.1e} ({name})", fixture.name);
-            assert!(loss < TOLERANCE && largest < OF_GRADIENTS, "{}", fixture.name);
-        }
+            (found.loss, fixture.gradients(&found))
+        });
     }
 }
 
@@ -221,26 +219,16 @@ fn samples_have_their_own_draws_and_count_by_their_targets() {
     let loss = |seed: u64, samples: &[usize], change: &dyn Fn(&mut SampleRow)| {
         let settings = FlowSettings { seed, ..FlowSettings::default() };
         let model = fixture.family(2).with_flow(settings).unwrap().build(&fixture.params, Policy::Recompute);
-        let mut batch = fixture.batch(samples);
-        let mut rows = batch.samples.to_vec();
-        rows.iter_mut().for_each(change);
-        batch.samples = rows.into();
+        let batch = checks::changed(fixture.batch(samples), change);
         let found = fixture.run_tape(model.record(&batch), samples);
-        (found.loss, found.grads.flat().norm().double_value(&[]))
+        checks::loss_and_norm(&found)
     };
+    checks::noise_is_of_seed_sample_and_purpose(&loss);
     let own = loss(3, &[1], &|_| {});
     let together = loss(3, &[0, 1, 2], &|row| row.num_targets *= u32::from(row.id.0 == 1));
-    assert!((own.0 / together.0 - 1.0).abs() < 1e-6, "{own:?} {together:?}");
     assert!((own.1 / together.1 - 1.0).abs() < 1e-5, "{own:?} {together:?}");
-    assert_ne!(own.0, loss(4, &[1], &|_| {}).0);
-    assert_ne!(own.0, loss(3, &[1], &|row| row.purpose = NoisePurpose::Evaluation(0)).0);
-    assert_ne!(own.0, loss(3, &[1], &|row| row.id = SampleId(9)).0);
-    assert_eq!(loss(3, &[1], &|row| row.num_targets = 0), (0.0, 0.0));
     let model = fixture.model(Policy::Keep);
-    let tape = model.record(&MicroBatch::filler(model.columns(), Device::Cpu));
-    let mut run = Execution::new(tape.tape, fixture.params.clone(), Vec::new());
-    run.forward().unwrap();
-    assert_eq!(run.value(tape.loss.unwrap()).double_value(&[]), 0.0);
+    checks::filler_has_no_loss(&model, &fixture.params);
     let held_out = model.draw(&MicroBatch { evaluates: true, ..fixture.batch(&[0, 1]) });
     assert!(held_out.keeps.is_none() && held_out.dropout.iter().all(Option::is_none));
     let trained = model.draw(&fixture.batch(&[0, 1]));

@@ -14,6 +14,8 @@
 //! what they read of samples.
 
 mod act;
+#[cfg(test)]
+pub(super) mod checks;
 mod columns;
 mod config;
 mod embed;

@@ -16,6 +16,7 @@ use crate::model::batch::{MicroBatch, SampleRow};
 use crate::model::columns::Columns;
 use crate::model::foundation::{FoundationFamily, FoundationModel, FoundationTape};
 use crate::model::objective::{FlowSettings, NoisePurpose};
+use crate::model::policy::checks;
 use crate::model::policy::fixtures::{self, error, index, json, store, tensors};
 use crate::model::policy::{Architecture, Denoising, Observed, PolicyFamily, PolicyModel, RobotPolicy};
 use crate::model::vae::LatentPatch;
@@ -217,12 +218,10 @@ fn packed_samples_have_lerobots_losses_and_gradients() {
     for folder in folders() {
         let fixture = Fixture::read(&folder);
         let expected = fixture.expected["loss"].double_value(&[]);
-        for policy in [Policy::Keep, Policy::Recompute] {
+        checks::matches_the_reference(&fixture.name, expected, [TOLERANCE, OF_GRADIENTS], |policy| {
             let (loss, grads) = fixture.loss(&fixture.all(), Shows::All, policy);
-            let (loss, (largest, name)) = ((loss / expected - 1.0).abs(), fixture.gradients(&grads));
-            println!("{}: loss {loss:.1e}, gradients {largest:.1e} ({name})", fixture.name);
-            assert!(loss < TOLERANCE && largest < OF_GRADIENTS, "{}", fixture.name);
-        }
+            (loss, fixture.gradients(&grads))
+        });
         let (loss, _) = fixture.loss(&fixture.all(), Shows::MaskedFrames, Policy::Keep);
         let masked = fixture.expected["loss_of_frames"].double_value(&[]);
         assert!((loss / masked - 1.0).abs() < TOLERANCE && masked != expected, "{}: {loss}", fixture.name);
@@ -282,20 +281,11 @@ fn noise_belongs_to_seed_sample_and_purpose() {
     let loss = |seed: u64, samples: &[usize], change: &dyn Fn(&mut SampleRow)| {
         let family = fixture.family().with_flow(FlowSettings { seed, ..FlowSettings::default() }).unwrap();
         let model = family.build(&fixture.params, Policy::Keep);
-        let mut batch = fixture.batch(samples, Shows::All);
-        let mut rows = batch.samples.to_vec();
-        rows.iter_mut().for_each(change);
-        batch.samples = rows.into();
+        let batch = checks::changed(fixture.batch(samples, Shows::All), change);
         let (loss, grads) = fixture.run(model.record(&batch), &fixture.features(samples, Shows::All));
         (loss, grads.flat().norm().double_value(&[]))
     };
-    let own = loss(3, &[1], &|_| {});
-    let together = loss(3, &[0, 1, 2], &|row| row.num_targets *= u32::from(row.id.0 == 1));
-    assert!((own.0 / together.0 - 1.0).abs() < 1e-6, "{own:?} {together:?}");
-    assert_ne!(own.0, loss(4, &[1], &|_| {}).0);
-    assert_ne!(own.0, loss(3, &[1], &|row| row.purpose = NoisePurpose::Evaluation(0)).0);
-    assert_ne!(own.0, loss(3, &[1], &|row| row.id = SampleId(9)).0);
-    assert_eq!(loss(3, &[1], &|row| row.num_targets = 0), (0.0, 0.0));
+    checks::noise_is_of_seed_sample_and_purpose(&loss);
     let model = fixture.model(Policy::Keep);
     let tape = model.record(&MicroBatch::filler(model.columns(), Device::Cpu));
     assert_eq!(fixture.run(tape, &[]).0, 0.0);
@@ -324,9 +314,7 @@ fn each_stream_has_waves_of_its_own() {
 fn bfloat16_comes_near() {
     for folder in folders() {
         let mut fixture = Fixture::read(&folder);
-        let rounded = Rc::new(ParamStore::new(fixture.family().specs(), Kind::BFloat16, Device::Cpu));
-        rounded.ids().for_each(|id| rounded.set(id, &fixture.params.get(&rounded.spec(id).name)));
-        fixture.params = rounded;
+        fixture.params = checks::rounded(fixture.family().specs(), &fixture.params);
         let (all, shows) = (fixture.all(), Shows::All);
         let tape = fixture.model(Policy::Keep).record_with(&fixture.batch(&all, shows), &fixture.noise(&all));
         let features = fixture.features(&all, shows).map(|x| x.to_kind(Kind::BFloat16));

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use loongforge_core::data::IGNORE_INDEX;
-use loongforge_core::message::{Grid, SampleId, Tower};
+use loongforge_core::message::{Grid, Tower};
 use serde_json::Value;
 use tch::{Device, Kind, Tensor};
 
@@ -16,8 +16,9 @@ use crate::model::batch::{MicroBatch, SampleRow};
 use crate::model::columns::Columns;
 use crate::model::config::ModelConfig;
 use crate::model::encoder::EncoderFamily;
-use crate::model::foundation::{FoundationFamily, FoundationModel, FoundationTape};
-use crate::model::objective::{FlowSettings, LossKind, NoisePurpose};
+use crate::model::foundation::{FoundationFamily, FoundationTape};
+use crate::model::objective::{FlowSettings, LossKind};
+use crate::model::policy::checks;
 use crate::model::policy::fixtures::{self, Found, Parts, draws_of, error, index, json, store, tensors};
 use crate::model::policy::{
     Architecture, Denoising, Noise, Observed, PolicyFamily, PolicyModel, PolicyOptions, RobotPolicy,
@@ -202,13 +203,10 @@ fn packed_samples_have_lerobots_losses_and_gradients() {
     for folder in folders() {
         let fixture = Fixture::read(&folder);
         let expected = fixture.expected["loss"].double_value(&[]);
-        for policy in [Policy::Keep, Policy::Recompute] {
+        checks::matches_the_reference(&fixture.name, expected, [TOLERANCE, OF_GRADIENTS], |policy| {
             let found = fixture.run(&fixture.model(policy, false), &fixture.all(), policy);
-            let loss = (found.loss / expected - 1.0).abs();
-            let (largest, name) = fixture.gradients(&found);
-            println!("{}: loss {loss:.1e}, gradients {largest:.1e} ({name})", fixture.name);
-            assert!(loss < TOLERANCE && largest < OF_GRADIENTS, "{}", fixture.name);
-        }
+            (found.loss, fixture.gradients(&found))
+        });
     }
 }
 
@@ -236,19 +234,12 @@ fn packed_samples_are_what_they_are_alone() {
         let order: Vec<usize> = fixture.all().into_iter().rev().collect();
         let together = fixture.run(&model, &order, Policy::Keep);
         let apart: Vec<Found> = order.iter().map(|sample| fixture.run(&model, &[*sample], Policy::Keep)).collect();
-        let loss: f64 = apart.iter().map(|found| found.loss).sum();
-        assert!((together.loss / loss - 1.0).abs() < 1e-6, "{}", fixture.name);
         let of_samples = Vec::<f32>::try_from(&fixture.expected["of_samples"]).unwrap();
         for (found, sample) in apart.iter().zip(&order) {
             let expected = f64::from(of_samples[*sample]) / order.len() as f64;
             assert!((found.loss / expected - 1.0).abs() < TOLERANCE, "{} sample {sample}", fixture.name);
         }
-        for of in
-            [|found: &Found| found.grads.flat().shallow_clone(), |found: &Found| found.of_tower.flat().shallow_clone()]
-        {
-            let sum = apart.iter().map(of).reduce(|a, b| a + b).unwrap();
-            assert!(error(&of(&together), &sum) < 1e-5, "{}", fixture.name);
-        }
+        checks::packed_is_as_alone(&fixture.name, &together, &apart);
     }
 }
 
@@ -282,18 +273,11 @@ fn draws_have_an_even_share_of_their_sample() {
     let num_draws = fixture.num_draws();
     let noise = fixture.noise(&fixture.all());
     let draw = |number: i64| {
-        let pick = |x: &Tensor| {
-            let by_draw = x.unflatten(0, [fixture.samples.len() as i64, num_draws, -1]);
-            by_draw.select(1, number).flatten(0, 1).contiguous()
-        };
+        let pick = |x: &Tensor| checks::draw_of(x, fixture.samples.len(), num_draws, number);
         let own = Noise { noise: pick(&noise.noise), times: pick(&noise.times), delays: Vec::new() };
         fixture.run_tape(single.record_with(&fixture.batch(&fixture.all()), &own), &fixture.all(), Policy::Keep)
     };
-    let draws: Vec<Found> = (0..num_draws).map(draw).collect();
-    let mean = draws.iter().map(|found| found.loss).sum::<f64>() / num_draws as f64;
-    assert!((whole.loss / mean - 1.0).abs() < 1e-6);
-    let sum = draws.iter().map(|found| found.grads.flat().shallow_clone()).reduce(|a, b| a + b).unwrap();
-    assert!(error(whole.grads.flat(), &(sum / num_draws as f64)) < 1e-5);
+    checks::draws_share_evenly(&fixture.name, &whole, num_draws, draw);
 }
 
 /// Noise and time belong to seed, sample and purpose; a sample that lost an item, and a filler, count for nothing.
@@ -304,27 +288,16 @@ fn samples_have_their_own_noise_and_count_by_their_targets() {
     let loss = |settings: FlowSettings, samples: &[usize], change: &dyn Fn(&mut SampleRow)| {
         let model = fixture.family(PolicyOptions { noise_draws: 2, ..PolicyOptions::default() });
         let model = model.with_flow(settings).unwrap().build(&fixture.params, Policy::Keep);
-        let mut batch = fixture.batch(samples);
-        let mut rows = batch.samples.to_vec();
-        rows.iter_mut().for_each(change);
-        batch.samples = rows.into();
+        let batch = checks::changed(fixture.batch(samples), change);
         let found = fixture.run_tape(model.record(&batch), samples, Policy::Keep);
-        (found.loss, found.grads.flat().norm().double_value(&[]))
+        checks::loss_and_norm(&found)
     };
     let mse = LossKind::Mse;
-    let own = loss(settings(3, mse), &[1], &|_| {});
-    let together = loss(settings(3, mse), &[0, 1, 2], &|row| row.num_targets *= u32::from(row.id.0 == 1));
-    assert!((own.0 / together.0 - 1.0).abs() < 1e-6, "{own:?} {together:?}");
-    assert_ne!(own.0, loss(settings(4, mse), &[1], &|_| {}).0);
-    assert_ne!(own.0, loss(settings(3, LossKind::Huber { delta: 0.1 }), &[1], &|_| {}).0);
-    assert_ne!(own.0, loss(settings(3, mse), &[1], &|row| row.purpose = NoisePurpose::Evaluation(0)).0);
-    assert_ne!(own.0, loss(settings(3, mse), &[1], &|row| row.id = SampleId(9)).0);
-    assert_eq!(loss(settings(3, mse), &[1], &|row| row.num_targets = 0), (0.0, 0.0));
+    checks::noise_is_of_seed_sample_and_purpose(&|seed, samples, change| loss(settings(seed, mse), samples, change));
+    let [own, huber] = [mse, LossKind::Huber { delta: 0.1 }].map(|kind| loss(settings(3, kind), &[1], &|_| {}).0);
+    assert_ne!(own, huber);
     let model = fixture.model(Policy::Keep, false);
-    let tape = model.record(&MicroBatch::filler(model.columns(), Device::Cpu));
-    let mut run = Execution::new(tape.tape, fixture.params.clone(), Vec::new());
-    run.forward().unwrap();
-    assert_eq!(run.value(tape.loss.unwrap()).double_value(&[]), 0.0);
+    checks::filler_has_no_loss(&model, &fixture.params);
 }
 
 /// In bfloat16, losses come as near as weights that are rounded can.
@@ -332,10 +305,7 @@ fn samples_have_their_own_noise_and_count_by_their_targets() {
 fn bfloat16_comes_near() {
     for folder in folders() {
         let mut fixture = Fixture::read(&folder);
-        let rounded =
-            Rc::new(ParamStore::new(PolicyFamily::new(fixture.config.clone()).specs(), Kind::BFloat16, Device::Cpu));
-        rounded.ids().for_each(|id| rounded.set(id, &fixture.params.get(&rounded.spec(id).name)));
-        fixture.params = rounded;
+        fixture.params = checks::rounded(PolicyFamily::new(fixture.config.clone()).specs(), &fixture.params);
         let model = fixture.model(Policy::Keep, false);
         let tape = model.record_with(&fixture.batch(&fixture.all()), &fixture.noise(&fixture.all()));
         let features = fixture.features(&fixture.all())[0].to_kind(Kind::BFloat16);

@@ -15,7 +15,7 @@ use super::packed::{Fp8, Int4, from_e8m0, unpack_mxfp4};
 use super::parallel::{Job, run};
 use super::stored::{Place, Source, Stored};
 use crate::native::bytes_mut;
-use crate::params::{Init, ParamId, ParamStore, Region, Rounding, StoredTensor};
+use crate::params::{Init, ParamId, ParamSpec, ParamStore, Region, Rounding, StoredTensor};
 use std::collections::BTreeMap;
 use std::path::Path;
 use tch::{Device, Kind, Tensor};
@@ -62,30 +62,51 @@ fn load(
     origin: &Origin,
     options: &LoadOptions,
 ) -> Result<(), WeightsError> {
-    let mut direct: Vec<(Tensor, &Checkpoint, &Place, i64)> = Vec::new();
-    let mut staged: Vec<(Tensor, &Checkpoint, &Stored, Region)> = Vec::new();
-    let mut grown: Vec<(Tensor, &Checkpoint, &Stored)> = Vec::new();
-    let mut landed: Vec<(ParamId, Tensor)> = Vec::new();
-    // Of weights that are held as float8, for each number the scale that it has in a file of float8, or 0.
-    let mut scales: BTreeMap<ParamId, Tensor> = BTreeMap::new();
+    let mut reads = Reads::default();
     for (id, pieces) in pieces {
-        let (mut spec, mut leaf) = (params.spec(*id).clone(), params.leaf(*id).detach());
-        if !params.is_here(*id) {
+        reads.add(params, *id, pieces, origin, options)?;
+    }
+    reads.read()?;
+    check_distinct(params, pieces)?;
+    reads.grow()?;
+    reads.land(params);
+    Ok(())
+}
+
+/// What is read of a checkpoint, and where to.
+#[derive(Default)]
+struct Reads<'a> {
+    /// Parts that lie in the file as in memory, from this element on: they are read in place.
+    direct: Vec<(Tensor, &'a Checkpoint, &'a Place, i64)>,
+    /// Parts that are read into memory of their own and copied.
+    staged: Vec<(Tensor, &'a Checkpoint, &'a Stored, Region)>,
+    /// Rows that the file does not have: they become the mean of those that it has.
+    grown: Vec<(Tensor, &'a Checkpoint, &'a Stored)>,
+    /// Whole values of parameters of which this rank keeps a slice, or that it holds in another way.
+    landed: Vec<(ParamId, Tensor)>,
+    /// Of weights that are held as float8, for each number the scale that it has in a file of float8, or 0.
+    scales: BTreeMap<ParamId, Tensor>,
+}
+
+impl<'a> Reads<'a> {
+    /// Adds what is read of the pieces of one parameter.
+    fn add(
+        &mut self,
+        params: &ParamStore,
+        id: ParamId,
+        pieces: &[StoredTensor],
+        origin: &'a Origin,
+        options: &LoadOptions,
+    ) -> Result<(), WeightsError> {
+        let (mut spec, mut leaf) = (params.spec(id).clone(), params.leaf(id).detach());
+        if !params.is_here(id) {
             if !pieces.iter().any(|piece| origin.find(&piece.name).is_some()) {
-                continue;
+                return Ok(());
             }
             if spec.is_rounded_by_whole_rows() {
                 spec = spec.whole();
             }
-            // What is rounded is rounded once.
-            let kind = if spec.held.rounding.is_some() { Kind::Float } else { leaf.kind() };
-            leaf = Tensor::zeros(spec.shape.as_slice(), (kind, leaf.device()));
-            landed.push((*id, leaf.shallow_clone()));
-            if spec.held.rounding == Rounding::Float8 {
-                let (rows, options) = (&leaf.size()[..spec.shape.len() - 1], (Kind::Float, Device::Cpu));
-                let of_rows = Tensor::zeros([rows, &[1]].concat(), options);
-                scales.insert(*id, of_rows.expand(leaf.size(), false));
-            }
+            leaf = self.landing(id, &spec, &leaf);
         }
         for piece in pieces.iter().filter(|piece| !piece.repeats) {
             let Some((checkpoint, stored)) = origin.find(&piece.name) else {
@@ -100,11 +121,11 @@ fn load(
                     assert!(may_grow(piece, &stored.shape, options), "{} was compared", piece.name);
                     let (start, len) = part.stored[0];
                     let known = (stored.shape[0] - start).clamp(0, len);
-                    grown.push((view.narrow(0, known, len - known), checkpoint, stored));
+                    self.grown.push((view.narrow(0, known, len - known), checkpoint, stored));
                     view = view.narrow(0, 0, known);
                     part.stored[0].1 = known;
                 }
-                if let Some(all) = scales.get(id).filter(|_| !piece.transposed)
+                if let Some(all) = self.scales.get(&id).filter(|_| !piece.transposed)
                     && let Some(of_file) = checkpoint.scales(stored)?
                     && let [(start, len), ..] = part.stored[..]
                 {
@@ -114,23 +135,69 @@ fn load(
                 let first = first_element(&part.stored, &stored.shape).filter(|_| !piece.is_integer);
                 match (&stored.source, first) {
                     (Source::Plain(place), Some(first)) if view.device() == Device::Cpu && view.is_contiguous() => {
-                        direct.push((view, checkpoint, place, first));
+                        self.direct.push((view, checkpoint, place, first));
                     }
-                    _ => staged.push((view, checkpoint, stored, part.stored)),
+                    _ => self.staged.push((view, checkpoint, stored, part.stored)),
                 }
             }
         }
+        Ok(())
     }
-    let to = |tensor: &Tensor| Dtype::of(tensor.kind()).expect("a parameter's kind is a file's type");
-    let jobs = direct.iter_mut().map(|(view, checkpoint, place, first)| {
-        let (to, (file, info)) = (to(view), checkpoint.place(place));
-        let offset = *first as u64 * info.dtype.bits() / 8;
-        Job { file, info, offset, to, target: bytes_mut(view) }
-    });
-    run(jobs.collect())?;
-    for (view, checkpoint, stored, region) in staged {
-        checkpoint.copy_into(stored, &region, &view)?;
+
+    /// Memory for the whole of a parameter that is not here as it is read. What is rounded is rounded once.
+    fn landing(&mut self, id: ParamId, spec: &ParamSpec, leaf: &Tensor) -> Tensor {
+        let kind = if spec.held.rounding.is_some() { Kind::Float } else { leaf.kind() };
+        let leaf = Tensor::zeros(spec.shape.as_slice(), (kind, leaf.device()));
+        self.landed.push((id, leaf.shallow_clone()));
+        if spec.held.rounding == Rounding::Float8 {
+            let (rows, options) = (&leaf.size()[..spec.shape.len() - 1], (Kind::Float, Device::Cpu));
+            let of_rows = Tensor::zeros([rows, &[1]].concat(), options);
+            self.scales.insert(id, of_rows.expand(leaf.size(), false));
+        }
+        leaf
     }
+
+    /// Reads all that the files have.
+    fn read(&mut self) -> Result<(), WeightsError> {
+        let to = |tensor: &Tensor| Dtype::of(tensor.kind()).expect("a parameter's kind is a file's type");
+        let jobs = self.direct.iter_mut().map(|(view, checkpoint, place, first)| {
+            let (to, (file, info)) = (to(view), checkpoint.place(place));
+            let offset = *first as u64 * info.dtype.bits() / 8;
+            Job { file, info, offset, to, target: bytes_mut(view) }
+        });
+        run(jobs.collect())?;
+        for (view, checkpoint, stored, region) in &self.staged {
+            checkpoint.copy_into(stored, region, view)?;
+        }
+        Ok(())
+    }
+
+    /// Fills rows that the files do not have.
+    fn grow(&mut self) -> Result<(), WeightsError> {
+        for (new, checkpoint, stored) in self.grown.iter_mut().filter(|(new, ..)| new.numel() > 0) {
+            let mean = checkpoint.read(stored, new.kind())?.mean_dim([0i64].as_slice(), false, Kind::Double);
+            new.copy_(&mean.expand_as(new));
+        }
+        Ok(())
+    }
+
+    /// Hands whole parameters to the store, which keeps of them what this rank holds.
+    fn land(&self, params: &ParamStore) {
+        for (id, whole) in &self.landed {
+            match self.scales.get(id) {
+                Some(scales) => params.set_scaled(*id, whole, &scales.select(-1, 0)),
+                None if params.spec(*id).is_rounded_by_whole_rows() => params.set_whole(*id, whole),
+                None => params.set(*id, whole),
+            }
+        }
+    }
+}
+
+/// Checks that whole numbers that are looked up (`Init::Distinct`, as the experts of a token) are in their range.
+///
+/// # Errors
+/// The name of the first parameter with one that is not.
+fn check_distinct(params: &ParamStore, pieces: &[(ParamId, Vec<StoredTensor>)]) -> Result<(), WeightsError> {
     for (id, pieces) in pieces {
         let Init::Distinct(below, _) = params.spec(*id).init else { continue };
         let values = params.leaf(*id).detach();
@@ -138,17 +205,6 @@ fn load(
             || values.min().double_value(&[]) >= 0.0 && values.max().double_value(&[]) < below as f64;
         if let (false, Some(piece)) = (fits, pieces.first()) {
             return Err(WeightsError::OutOfRange { name: piece.name.clone(), below });
-        }
-    }
-    for (mut new, checkpoint, stored) in grown.into_iter().filter(|(new, ..)| new.numel() > 0) {
-        let mean = checkpoint.read(stored, new.kind())?.mean_dim([0i64].as_slice(), false, Kind::Double);
-        new.copy_(&mean.expand_as(&new));
-    }
-    for (id, whole) in &landed {
-        match scales.get(id) {
-            Some(scales) => params.set_scaled(*id, whole, &scales.select(-1, 0)),
-            None if params.spec(*id).is_rounded_by_whole_rows() => params.set_whole(*id, whole),
-            None => params.set(*id, whole),
         }
     }
     Ok(())

@@ -1,0 +1,141 @@
+//! The forward of units: items to features, which are computed, kept from before or read from a folder.
+
+use super::EncoderPart;
+use super::cached::{encode_each, input};
+use super::unit_work::{Phase, UnitWork};
+use crate::engine::assembler::Assembler;
+use crate::engine::buffer::TorchBuffer;
+use crate::engine::feature_reader::Missing;
+use crate::tape::Execution;
+use loongforge_core::engine::{EngineError, Ports, fault};
+use loongforge_core::message::{Event, UnitId, Version};
+use loongforge_core::transport::{Buffer, Header, Parcel, ParcelKind};
+use tch::{Kind, Tensor};
+
+impl EncoderPart {
+    /// The step and the unit that can be encoded next, by their places: all of its items are there, and no unit before it in its queue
+    /// waits for items. There is a queue for each replica, in the order of its packs: the features of a later pack would take the
+    /// credit that an earlier pack's need. Where ranks meet in a unit there is one queue.
+    fn next_ready(&self, version: Version) -> Option<[usize; 2]> {
+        let (trained, in_step) = (self.pool.is_trained(), self.in_step());
+        let steps = self.steps.iter().enumerate().filter(|(_, step)| !trained || step.id.0 == version.0);
+        let mut units =
+            steps.flat_map(|(at, step)| step.units.iter().enumerate().map(move |(unit, work)| ([at, unit], work)));
+        let mut blocked = Vec::new();
+        let ready = |(_, work): &([usize; 2], &UnitWork)| {
+            let queue = if in_step { None } else { Some(work.unit.replica) };
+            let waits = matches!(work.phase, Phase::Waiting) && !blocked.contains(&queue);
+            if waits && !work.pixels.is_complete() {
+                blocked.push(queue);
+            }
+            waits && work.pixels.is_complete()
+        };
+        units.find(ready).map(|(place, _)| place)
+    }
+
+    /// Encodes the next unit whose items are there, and sends its features.
+    pub(super) fn encode_next(&mut self, version: Version, ports: &mut Ports) -> Result<Option<UnitId>, EngineError> {
+        if self.lacks {
+            return Ok(None);
+        }
+        let Some(place @ [step, unit]) = self.next_ready(version) else { return Ok(None) };
+        let work = &mut self.steps[step].units[unit];
+        if self.membership.is_some() {
+            ports.at(Some(work.unit.id));
+        }
+        let patches: Vec<(u32, i64)> =
+            work.unit.items.iter().map(|item| (item.owner, item.meta.grid.num_patches() as i64)).collect();
+        let mut pixels = work.pixels.assemble(0, 0, &patches)?;
+        if fault::poison(ports.me(), "nan_input", &work.samples()) {
+            pixels = pixels.to_kind(Kind::Float) * f64::NAN;
+        }
+        work.pixels = Assembler::new(std::iter::empty());
+        match self.reader.is_some() || self.cache.is_some() {
+            true => self.send_kept(place, &pixels, version, ports),
+            false => self.send_computed(place, &pixels, version, ports),
+        }
+    }
+
+    /// Sends a unit's features from the cache or the folder, where they are there; a cache computes the others. `None`: some are
+    /// missing, and nobody computes them.
+    fn send_kept(
+        &mut self,
+        [step, unit]: [usize; 2],
+        pixels: &Tensor,
+        version: Version,
+        ports: &mut Ports,
+    ) -> Result<Option<UnitId>, EngineError> {
+        let work = &mut self.steps[step].units[unit];
+        let (id, tower) = (work.unit.id, work.unit.tower());
+        let (features, num_cached) = match (&mut self.reader, &mut self.cache) {
+            (Some(reader), _) => match reader.read(tower, &work.unit.items, pixels) {
+                Ok(features) => (features, work.unit.items.len() as u32),
+                Err(Missing { sample, error }) => {
+                    self.lacks = true;
+                    ports.emit(Event::NoFeatures { sample, error });
+                    return Ok(None);
+                }
+            },
+            (None, Some(cache)) => {
+                encode_each(cache, (tower, self.models.of(tower)?), &self.pool, &work.grids(), pixels)?
+            }
+            (None, None) => unreachable!("one of them is there"),
+        };
+        ports.timings.cached_items += num_cached;
+        let buffers = features.iter().map(|level| Box::new(TorchBuffer::new(level)) as Box<dyn Buffer>);
+        // All ranks of an encoder have its features.
+        if self.mesh.tp.rank() == 0 {
+            let header = Header { kind: ParcelKind::Features(id), version };
+            ports.send(work.reader, Parcel::new(header, buffers.collect()))?;
+        }
+        work.phase = Phase::Done;
+        Ok(Some(id))
+    }
+
+    /// Runs the tower on a unit's items and sends the features. Where they are trained, the tape waits for their gradients.
+    fn send_computed(
+        &mut self,
+        [step, unit]: [usize; 2],
+        pixels: &Tensor,
+        version: Version,
+        ports: &mut Ports,
+    ) -> Result<Option<UnitId>, EngineError> {
+        // Every unit of a step may be out before the first comes back.
+        let alive = self.steps.front().map_or(1, |step| step.units.len());
+        let work = &mut self.steps[step].units[unit];
+        let id = work.unit.id;
+        let model = self.models.of(work.unit.tower())?;
+        let record = model.record_items(&work.grids(), pixels)?;
+        let (params, trained) = (self.pool.params().clone(), self.pool.is_trained() && work.trains);
+        params.set_dropout(work.trains.then(|| id.seed()));
+        let rows = pixels.size()[0];
+        let input = input(model, pixels, params.flat().kind());
+        if trained && self.membership.is_some() && input.kind() == pixels.kind() {
+            work.read_again = Some(pixels.shallow_clone());
+        }
+        let inputs = vec![(record.pixels, input)];
+        let mut run = match trained {
+            true => self.activations.begin(record.tape, params, inputs, rows, alive)?,
+            false => Execution::forward_only(record.tape, params, inputs),
+        };
+        run = run.with_mesh(self.mesh.clone());
+        run.forward()?;
+        let broken = fault::poison(ports.me(), "nan_features", &work.samples());
+        let value = |slot| if broken { run.value(slot) * f64::NAN } else { run.value(slot).shallow_clone() };
+        let cut = i64::from(fault::lies(ports.me(), "lie_shape"));
+        let buffer = |rows: &Tensor| Box::new(TorchBuffer::new(rows)) as Box<dyn Buffer>;
+        let outputs = record.outputs.iter().map(|&slot| value(slot)).map(|rows| buffer(&rows.slice(0, cut, None, 1)));
+        if fault::lies(ports.me(), "lie_claim") {
+            let kind = ParcelKind::Features(UnitId { index: id.index ^ 1, ..id });
+            let parcel = Parcel::new(Header { kind, version }, outputs.clone().collect());
+            ports.send(work.reader, parcel)?;
+        }
+        // All ranks of an encoder have its features.
+        if self.mesh.tp.rank() == 0 {
+            let header = Header { kind: ParcelKind::Features(id), version };
+            ports.send(work.reader, Parcel::new(header, outputs.collect()))?;
+        }
+        work.phase = if trained { Phase::Sent { run: (run, record.outputs) } } else { Phase::Done };
+        Ok(Some(id))
+    }
+}

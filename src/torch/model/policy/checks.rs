@@ -1,0 +1,100 @@
+//! What holds of every policy, whatever its network: checks that the tests of all of them share.
+
+use std::rc::Rc;
+
+use loongforge_core::message::SampleId;
+use tch::{Device, Kind, Tensor};
+
+use super::fixtures::{Found, error};
+use crate::model::batch::{MicroBatch, SampleRow};
+use crate::model::foundation::FoundationModel;
+use crate::model::objective::NoisePurpose;
+use crate::params::{ParamSpec, ParamStore};
+use crate::tape::{Execution, Policy};
+
+/// A policy's loss, and the norm of its gradients, of these samples of a fixture: by the seed of the run, with a change of each
+/// sample's row.
+pub type LossOf<'a> = dyn Fn(u64, &[usize], &dyn Fn(&mut SampleRow)) -> (f64, f64) + 'a;
+
+/// Checks the loss and the gradients against the reference's, with activations that are kept and with recomputed ones. `run` returns
+/// the loss, and the largest error of gradients with its parameter; `tolerances` are those of the two.
+pub fn matches_the_reference(
+    name: &str,
+    expected: f64,
+    tolerances: [f64; 2],
+    run: impl Fn(Policy) -> (f64, (f64, String)),
+) {
+    for policy in [Policy::Keep, Policy::Recompute] {
+        let (loss, (largest, parameter)) = run(policy);
+        let loss = (loss / expected - 1.0).abs();
+        println!("{name}: loss {loss:.1e}, gradients {largest:.1e} ({parameter})");
+        assert!(loss < tolerances[0] && largest < tolerances[1], "{name}");
+    }
+}
+
+/// Checks that samples in one pack have the losses and gradients that they have alone.
+pub fn packed_is_as_alone(name: &str, together: &Found, apart: &[Found]) {
+    let loss: f64 = apart.iter().map(|found| found.loss).sum();
+    assert!((together.loss / loss - 1.0).abs() < 1e-6, "{name}");
+    for of in
+        [|found: &Found| found.grads.flat().shallow_clone(), |found: &Found| found.of_tower.flat().shallow_clone()]
+    {
+        let sum = apart.iter().map(of).reduce(|a, b| a + b).unwrap();
+        assert!(error(&of(together), &sum) < 1e-5, "{name}");
+    }
+}
+
+/// Checks that several draws of noise have an even share of the loss and of its gradients: `draw` runs one of them alone.
+pub fn draws_share_evenly(name: &str, whole: &Found, num_draws: i64, draw: impl Fn(i64) -> Found) {
+    let draws: Vec<Found> = (0..num_draws).map(draw).collect();
+    let mean = draws.iter().map(|found| found.loss).sum::<f64>() / num_draws as f64;
+    assert!((whole.loss / mean - 1.0).abs() < 1e-6, "{name}");
+    let sum = draws.iter().map(|found| found.grads.flat().shallow_clone()).reduce(|a, b| a + b).unwrap();
+    assert!(error(whole.grads.flat(), &(sum / num_draws as f64)) < 1e-5, "{name}");
+}
+
+/// Checks that noise and time of a sample depend on seed, sample and purpose alone, and that a sample without targets has neither
+/// loss nor gradient. The fixture has samples 0, 1 and 2.
+pub fn noise_is_of_seed_sample_and_purpose(loss: &LossOf<'_>) {
+    let own = loss(3, &[1], &|_| {});
+    let together = loss(3, &[0, 1, 2], &|row| row.num_targets *= u32::from(row.id.0 == 1));
+    assert!((own.0 / together.0 - 1.0).abs() < 1e-6, "{own:?} {together:?}");
+    assert_ne!(own.0, loss(4, &[1], &|_| {}).0);
+    assert_ne!(own.0, loss(3, &[1], &|row| row.purpose = NoisePurpose::Evaluation(0)).0);
+    assert_ne!(own.0, loss(3, &[1], &|row| row.id = SampleId(9)).0);
+    assert_eq!(loss(3, &[1], &|row| row.num_targets = 0), (0.0, 0.0));
+}
+
+/// Checks that a filler, which a rank without a pack computes, has no loss.
+pub fn filler_has_no_loss(model: &dyn FoundationModel, params: &Rc<ParamStore>) {
+    let tape = model.record(&MicroBatch::filler(model.columns(), Device::Cpu));
+    let mut run = Execution::new(tape.tape, params.clone(), Vec::new());
+    run.forward().unwrap();
+    assert_eq!(run.value(tape.loss.unwrap()).double_value(&[]), 0.0);
+}
+
+/// The batch with a change of each sample's row.
+pub fn changed(mut batch: MicroBatch, change: &dyn Fn(&mut SampleRow)) -> MicroBatch {
+    let mut rows = batch.samples.to_vec();
+    rows.iter_mut().for_each(change);
+    batch.samples = rows.into();
+    batch
+}
+
+/// The parameters in bfloat16.
+pub fn rounded(specs: Vec<ParamSpec>, params: &ParamStore) -> Rc<ParamStore> {
+    let rounded = Rc::new(ParamStore::new(specs, Kind::BFloat16, Device::Cpu));
+    rounded.ids().for_each(|id| rounded.set(id, &params.get(&rounded.spec(id).name)));
+    rounded
+}
+
+/// The loss and the norm of all gradients.
+pub fn loss_and_norm(found: &Found) -> (f64, f64) {
+    (found.loss, found.grads.flat().norm().double_value(&[]))
+}
+
+/// Rows `[N, …]` of draw `number` of what `[N · num_draws, …]` draws of all samples have.
+pub fn draw_of(x: &Tensor, num_samples: usize, num_draws: i64, number: i64) -> Tensor {
+    let by_draw = x.unflatten(0, [num_samples as i64, num_draws, -1]);
+    by_draw.select(1, number).flatten(0, 1).contiguous()
+}
