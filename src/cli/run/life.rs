@@ -113,7 +113,7 @@ impl SchedulerProcess<'_> {
         let dir = &composition.config().run.dir;
         former.map(FormerRun::restore).transpose()?;
         let former = prepare_folder(&loaded.config, composition.resumes(), args.overwrite)?;
-        poison_items::keep(dir, composition.killers())?;
+        poison_items::keep(dir, composition.poison_items())?;
         keep_config(dir, &loaded.to_yaml())?;
         console.keep_log(&dir.join("log"));
         Ok(Beginning { reported: (composition.first_step(), composition.cursor()), take_over_at: None, former })
