@@ -42,8 +42,8 @@ pub trait Observer {
     fn bad(&mut self, samples: &[BadSample]);
 
     /// An encoder has died of these items: the next lives of the run are to begin with that
-    /// ([`SchedulerState::killers`](loongforge_core::schedule::SchedulerState::killers)).
-    fn killed(&mut self, _killers: &[PoisonItem]) {}
+    /// ([`SchedulerState::poison_items`](loongforge_core::schedule::SchedulerState::poison_items)).
+    fn crashed_on(&mut self, _items: &[PoisonItem]) {}
 
     /// An engine tells of its time. Of interest to whoever watches.
     fn trace(&mut self, _actor: ActorId, _trace: Trace) {}
@@ -192,7 +192,7 @@ impl Scheduler {
                     Output::Evict(actor) => effects.push(Effect::Evict(actor)),
                     Output::Paused(pool, epoch) => effects.push(Effect::Paused(pool, epoch)),
                     Output::Doubt(doubt) => effects.push(Effect::Doubt(doubt)),
-                    Output::Killed(killers) => self.observer.killed(&killers),
+                    Output::CrashedOn(items) => self.observer.crashed_on(&items),
                     Output::Pool(change) => self.observer.pool(&change),
                     Output::Finished(result) => {
                         self.observer.finished(&result);

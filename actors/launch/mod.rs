@@ -11,6 +11,7 @@ pub mod join;
 mod keeper;
 mod meeting;
 pub mod net;
+mod requests;
 mod run_to_end;
 mod scale;
 mod serve;
@@ -20,6 +21,7 @@ mod spec;
 mod take_over;
 mod topology;
 mod wanted;
+mod wires;
 
 pub use assignment::Assignment;
 pub use children::{Process, Start, beside, bind_to_parent};

@@ -82,7 +82,7 @@ impl Kept {
 }
 
 /// A scheduler that has heard everything which the former one had, what is known of everyone's wires, and what is left to do.
-type Successor = (Scheduler, BTreeMap<ActorId, Before>, Vec<Effect>);
+pub(super) type Successor = (Scheduler, BTreeMap<ActorId, Before>, Vec<Effect>);
 
 /// The scheduler that goes on in the place of the former one.
 ///

@@ -161,8 +161,10 @@ fn an_item_that_takes_all_memory_kills_two_encoders_and_no_third_one() {
     assert_eq!(groups.num_killed(), 2);
 
     // As where it is known from the beginning.
-    let known =
-        SchedulerState { killers: vec![PoisonItem { item: item(), deaths: MAX_CRASHES }], ..SchedulerState::default() };
+    let known = SchedulerState {
+        poison_items: vec![PoisonItem { item: item(), deaths: MAX_CRASHES }],
+        ..SchedulerState::default()
+    };
     let (twin, observer) = witness();
     run_in_process(run_spec(dir.path(), known), make(Script::default()), observer).unwrap();
     let twin = twin.lock().unwrap();

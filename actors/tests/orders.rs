@@ -174,13 +174,13 @@ proptest! {
             world.something();
         }
         prop_assert_eq!(&world.result, &Some(Ok(Outcome::Completed)));
-        let deaths = |world: &World| world.killed.iter().filter(|killer| killer.item == item).map(|killer| killer.deaths).collect::<Vec<_>>();
+        let deaths = |world: &World| world.killed.iter().filter(|poison| poison.item == item).map(|poison| poison.deaths).collect::<Vec<_>>();
         prop_assert_eq!(deaths(&world), [1, 2]);
         let quarantined = |log: &Log| log.bad.iter().filter(|bad| bad.reason == "killed 2 encoders").map(|bad| bad.id).collect::<Vec<_>>();
         prop_assert!(quarantined(&world.log).contains(&item.sample));
         prop_assert_eq!(world.log.steps.len() as u64, STEPS);
 
-        let known = SchedulerState { killers: world.killed.clone(), ..SchedulerState::default() };
+        let known = SchedulerState { poison_items: world.killed.clone(), ..SchedulerState::default() };
         let (again, result) = World::new(elastic(known), &script, seed ^ 1).run(None);
         prop_assert_eq!(result, Ok(Outcome::Completed));
         prop_assert_eq!(quarantined(&again), quarantined(&world.log));

@@ -5,6 +5,7 @@ mod args;
 mod folder;
 mod former;
 mod holder;
+mod life;
 mod lock;
 mod meeting;
 mod ranks;

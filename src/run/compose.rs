@@ -82,7 +82,7 @@ pub struct Composition {
     evaluation: Option<EvaluationSpec>,
     resume: Option<Resume>,
     snapshots: Option<PathBuf>,
-    killers: Vec<PoisonItem>,
+    poison_items: Vec<PoisonItem>,
     stop: StopOn,
     local_rank: Option<u32>,
 }
@@ -107,9 +107,9 @@ impl Composition {
         let mut folder = ModelFolder::open_settled(&mut config)?;
         folder.config = as_configured(folder.config, &config);
         let decoder = Arc::new(InProcess);
-        let (epochs, resume, snapshots, killers, stop) = (None, None, None, Vec::new(), StopOn::Nothing);
+        let (epochs, resume, snapshots, poison_items, stop) = (None, None, None, Vec::new(), StopOn::Nothing);
         let (evaluation, local_rank) = (None, None);
-        Ok(Self { config, folder, decoder, epochs, evaluation, resume, snapshots, killers, stop, local_rank })
+        Ok(Self { config, folder, decoder, epochs, evaluation, resume, snapshots, poison_items, stop, local_rank })
     }
 
     /// Counts the samples where the config has `train.epochs`; its `train.steps` are a number from then on. Opens what is
@@ -189,13 +189,13 @@ impl Composition {
     }
 
     /// Knows which items encoders have died of before.
-    pub fn knowing(mut self, killers: Vec<PoisonItem>) -> Self {
-        self.killers = killers;
+    pub fn knowing(mut self, poison_items: Vec<PoisonItem>) -> Self {
+        self.poison_items = poison_items;
         self
     }
 
-    pub fn killers(&self) -> &[PoisonItem] {
-        &self.killers
+    pub fn poison_items(&self) -> &[PoisonItem] {
+        &self.poison_items
     }
 
     /// Sets who may stop the run; by default nobody may.
@@ -272,13 +272,13 @@ impl Composition {
         let begin = self.resume.as_ref().map(|resume| (resume.first_step, resume.state.clone()));
         let products = self.products();
         let resume = self.resume.take().map(|resume| resume.checkpoint);
-        let (snapshots, killers) = (self.snapshots.take(), std::mem::take(&mut self.killers));
+        let (snapshots, poison_items) = (self.snapshots.take(), std::mem::take(&mut self.poison_items));
         let stop = std::mem::replace(&mut self.stop, StopOn::Nothing);
         let evaluation = self.evaluation.take();
         let recipe = self.into_recipe();
         let config = &recipe.config;
         let mut coordinator = CoordinatorSpec::new(config, recipe.folder.shape(), begin);
-        coordinator.state.killers = killers;
+        coordinator.state.poison_items = poison_items;
         coordinator.state.products = products;
         let every = Some(config.checkpoint.snapshot_every).filter(|every| *every > 0);
         let spec = RunSpec {

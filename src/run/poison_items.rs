@@ -15,8 +15,8 @@ fn path(dir: &Path) -> PathBuf {
 /// Returns what is known: of each item its last line. Half a line says nothing.
 pub fn read(dir: &Path) -> Vec<PoisonItem> {
     let text = fs::read_to_string(path(dir)).unwrap_or_default();
-    let killers = text.lines().filter_map(|line| serde_json::from_str::<PoisonItem>(line).ok());
-    let last: BTreeMap<_, _> = killers.map(|killer| (killer.item, killer)).collect();
+    let items = text.lines().filter_map(|line| serde_json::from_str::<PoisonItem>(line).ok());
+    let last: BTreeMap<_, _> = items.map(|poison| (poison.item, poison)).collect();
     last.into_values().collect()
 }
 
@@ -24,20 +24,20 @@ pub fn read(dir: &Path) -> Vec<PoisonItem> {
 ///
 /// # Errors
 /// It cannot be written.
-pub fn keep(dir: &Path, killers: &[PoisonItem]) -> io::Result<()> {
+pub fn keep(dir: &Path, items: &[PoisonItem]) -> io::Result<()> {
     match fs::remove_file(path(dir)) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => append(dir, killers),
+        _ => append(dir, items),
     }
 }
 
 /// # Errors
 /// It cannot be written.
-pub fn append(dir: &Path, killers: &[PoisonItem]) -> io::Result<()> {
-    if killers.is_empty() {
+pub fn append(dir: &Path, items: &[PoisonItem]) -> io::Result<()> {
+    if items.is_empty() {
         return Ok(());
     }
-    let line = |killer| serde_json::to_string(killer).expect("a killer is numbers") + "\n";
-    let text: String = killers.iter().map(line).collect();
+    let line = |item| serde_json::to_string(item).expect("a poison item is numbers") + "\n";
+    let text: String = items.iter().map(line).collect();
     append_whole(&mut OpenOptions::new().append(true).create(true).open(path(dir))?, text.as_bytes())
 }

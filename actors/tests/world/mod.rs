@@ -336,7 +336,7 @@ impl World {
                 Output::Bad(samples) => self.log.bad.extend(samples),
                 Output::Prepare(..) | Output::Paused(..) => {}
                 Output::NonFinite(found) => self.not_finite = Some(found),
-                Output::Killed(killers) => self.killed.extend(killers),
+                Output::CrashedOn(items) => self.killed.extend(items),
                 Output::Doubt(doubt) => self.doubts.push(doubt),
                 Output::SaveFailed(failed) => self.num_retries += usize::from(failed.retries),
                 Output::Pool(_) => self.num_changes += 1,

@@ -174,7 +174,7 @@ impl DataEngine {
         }
     }
 
-    /// Sends the pixels of the next unit that has another encoder; whether there was one.
+    /// Sends the items of the next unit that has another encoder. Returns whether there was one.
     fn send_again(&mut self, ports: &mut Ports) -> Result<bool, EngineError> {
         let Some(unit) = self.to_resend.pop_front() else { return Ok(false) };
         let index = self.index;
@@ -184,11 +184,11 @@ impl DataEngine {
                 entry.insert(self.read_again(item.id.sample)?);
             }
         }
-        self.send_pixels(&unit, &mine, ports)?;
+        self.send_items(&unit, &mine, ports)?;
         Ok(true)
     }
 
-    /// Sends the next pack that is planned; whether there was one, and room for it.
+    /// Sends the next pack that is planned. Returns whether there was one, and few enough parcels wait for credit.
     fn send_next(&mut self, ports: &mut Ports) -> Result<bool, EngineError> {
         // Whoever waits for a pack is sent it before any later one, so what waits for credit always moves on.
         if ports.num_unsent() > MAX_UNSENT {
@@ -206,15 +206,15 @@ impl DataEngine {
         for sample in pack.samples.iter().filter(|sample| sample.owner == index) {
             mine.insert(sample.id, self.take(sample.id)?);
         }
-        // Pixels first: the encoder works on them while the foundation is busy with the pack before.
+        // Items first: the encoder works on them while the foundation is busy with the pack before.
         for unit in plan.units_of(pack.id) {
-            self.send_pixels(unit, &mine, ports)?;
+            self.send_items(unit, &mine, ports)?;
         }
         self.send_columns(pack, plan.leader(pack.replica), &mine, ports)?;
         Ok(true)
     }
 
-    fn send_pixels(
+    fn send_items(
         &self,
         unit: &Unit,
         samples: &BTreeMap<SampleId, Sample>,
@@ -223,16 +223,16 @@ impl DataEngine {
         if unit.is_skipped() {
             return Ok(());
         }
-        let (mut pixels, mut num_patches) = (Vec::new(), 0);
+        let (mut values, mut num_rows) = (Vec::new(), 0);
         for item in unit.items.iter().filter(|item| item.owner == self.index) {
-            let image = &samples[&item.id.sample].media[item.id.index as usize];
-            pixels.extend_from_slice(&image.pixels);
-            num_patches += image.grid.num_patches();
+            let media = &samples[&item.id.sample].media[item.id.index as usize];
+            values.extend_from_slice(&media.pixels);
+            num_rows += media.grid.num_patches();
         }
-        if num_patches == 0 {
+        if num_rows == 0 {
             return Ok(());
         }
-        let tensor = HostTensor::from_f32(&pixels, &[num_patches, pixels.len() / num_patches]);
+        let tensor = HostTensor::from_f32(&values, &[num_rows, values.len() / num_rows]);
         let kind = ParcelKind::Items(unit.id);
         if self.colocated {
             return ports.send(ActorId::foundation(unit.encoder.index), parcel(kind, vec![Box::new(tensor)]));

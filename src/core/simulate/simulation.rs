@@ -291,7 +291,7 @@ impl<'a> Simulation<'a> {
                 | Output::Paused(..)
                 | Output::SaveFailed(_)
                 | Output::NonFinite(_)
-                | Output::Killed(_)
+                | Output::CrashedOn(_)
                 | Output::Evaluated(_)
                 | Output::Doubt(_) => {}
             }

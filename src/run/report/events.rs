@@ -96,7 +96,7 @@ impl Observer for Report {
         }
     }
 
-    fn killed(&mut self, items: &[PoisonItem]) {
+    fn crashed_on(&mut self, items: &[PoisonItem]) {
         for PoisonItem { item, deaths } in items {
             let (sample, index) = (item.sample, item.index);
             self.console.line(&format!(

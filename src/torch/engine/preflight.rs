@@ -8,133 +8,92 @@ use super::share::{FoundationPlan, divided_towers};
 use super::trained::{check_patterns, trained};
 use super::weight_budget::{encoder_within_budget, foundation_within_budget};
 use crate::model::ModelConfig;
-use crate::params::{ParallelRank, Role};
-use loongforge_core::config::{Device, OffloadTo, Placement, RunConfig};
+use crate::params::{ParallelRank, ParamSpec};
+use loongforge_core::config::{Device, EncoderPool, FoundationPool, OffloadTo, Placement, RunConfig};
 use loongforge_core::engine::EngineError;
-use loongforge_core::message::ActorId;
+use loongforge_core::message::{ActorId, PoolName, TowerSet};
+
+mod policy;
 
 /// Checks layout, stages, adapters and checkpoints of every actor.
 ///
 /// # Errors
 /// The first thing for which an actor could not build its engine, or could not run a pack.
 pub fn check_engines(config: &RunConfig, model: &ModelConfig) -> Result<(), EngineError> {
-    let pools = &config.pools;
+    let mut foundations = Vec::new();
     for (name, pool) in config.foundations() {
-        let (layout, splits) = (pool.layout(), splits(&pool));
-        let parallel = ParallelRank::first(layout, splits.sequence_parallel);
-        let plan = FoundationPlan::new(model.foundation_of(name), layout, &parallel, &splits, name)?;
-        for stage in 0..layout.pp {
-            let part = &config.model.foundation;
-            let specs = trained(plan.specs(stage), &model.tree, |_| ("model.foundation", part))?;
-            check_optimizer(config, &specs, name.as_str())?;
-            foundation_within_budget(config, specs)?;
-        }
-        let part_of = |_: &str| ("model.foundation", &config.model.foundation);
-        check_patterns(&trained(model.foundation_of(name).specs(), &model.tree, part_of)?, part_of)?;
-        exports(config, model, ActorId::foundation_of(name, 0))?;
+        foundations.extend(check_foundation(config, model, name, &pool)?);
     }
-    let of_towers = encoder_specs(config, &model.towers, &model.tree)?;
-    check_patterns(&of_towers, |name| tower_part(config, &model.towers, name))?;
-    check_options(model)?;
-    check_insulated(config, model)?;
-    check_delay(model)?;
-    check_acting(config, model)?;
-    let towers = model.towers.set();
-    for (name, pool, set) in pools.encoders(towers) {
-        // On the foundation's actors every encoder is whole.
-        let parallel = match pools.placement {
-            Placement::Colocated => ParallelRank::default(),
-            Placement::Separate => ParallelRank::first(pool.layout(), false),
-        };
-        let divided = divided_towers(&model.towers.only(set), &parallel);
-        let divided = divided.map_err(|found| format!("pools.{name}: {found}"))?;
-        let specs = encoder_specs(config, &divided, &model.tree)?;
+    let mut towers = Vec::new();
+    for (name, pool, set) in config.pools.encoders(model.towers.set()) {
+        towers.extend(check_encoder(config, model, name, pool, set)?);
+    }
+    policy::check(config, model, &foundations, &towers)?;
+    check_held_towers(config, model)
+}
+
+/// Checks the actors of one foundation pool, and returns the parameters of the whole foundation, of which a rank has a part.
+fn check_foundation(
+    config: &RunConfig,
+    model: &ModelConfig,
+    name: PoolName,
+    pool: &FoundationPool,
+) -> Result<Vec<ParamSpec>, EngineError> {
+    let family = model.foundation_of(name);
+    let part_of = |_: &str| ("model.foundation", &config.model.foundation);
+    let (layout, splits) = (pool.layout(), splits(pool));
+    let parallel = ParallelRank::first(layout, splits.sequence_parallel);
+    let plan = FoundationPlan::new(family, layout, &parallel, &splits, name)?;
+    let mut of_rank = Vec::new();
+    for stage in 0..layout.pp {
+        let specs = trained(plan.specs(stage), &model.tree, part_of)?;
         check_optimizer(config, &specs, name.as_str())?;
-        encoder_within_budget(config, specs)?;
+        of_rank = foundation_within_budget(config, specs)?;
     }
-    for (name, pool, set) in pools.encoders(towers) {
-        if pool.reads() && !config.model.has_frozen(set) {
-            let why = "features of towers that are trained change with every step";
-            return Err(format!("pools.{name}.replicas is 0, and the pool is trained: {why}").into());
-        }
+    let is_whole = layout.pp == 1 && parallel.is_whole();
+    let whole = if is_whole { of_rank } else { trained(family.specs(), &model.tree, part_of)? };
+    check_patterns(&whole, part_of)?;
+    exports(config, model, ActorId::foundation_of(name, 0))?;
+    Ok(whole)
+}
+
+/// Checks the actors of one encoder pool, which holds the towers of `set`, and returns the parameters of these towers, of which a
+/// rank has a part.
+fn check_encoder(
+    config: &RunConfig,
+    model: &ModelConfig,
+    name: PoolName,
+    pool: &EncoderPool,
+    set: TowerSet,
+) -> Result<Vec<ParamSpec>, EngineError> {
+    if pool.reads() && !config.model.has_frozen(set) {
+        let why = "features of towers that are trained change with every step";
+        return Err(format!("pools.{name}.replicas is 0, and the pool is trained: {why}").into());
     }
-    for (name, pool) in &pools.named {
+    // On the foundation's actors every encoder is whole.
+    let parallel = match config.pools.placement {
+        Placement::Colocated => ParallelRank::default(),
+        Placement::Separate => ParallelRank::first(pool.layout(), false),
+    };
+    let towers = model.towers.only(set);
+    let divided = divided_towers(&towers, &parallel).map_err(|found| format!("pools.{name}: {found}"))?;
+    let specs = encoder_specs(config, &divided, &model.tree)?;
+    check_optimizer(config, &specs, name.as_str())?;
+    let of_rank = encoder_within_budget(config, specs)?;
+    let whole = if parallel.is_whole() { of_rank } else { encoder_specs(config, &towers, &model.tree)? };
+    check_patterns(&whole, |name| tower_part(config, &towers, name))?;
+    Ok(whole)
+}
+
+/// Refuses pools for towers that the model does not have.
+fn check_held_towers(config: &RunConfig, model: &ModelConfig) -> Result<(), EngineError> {
+    let towers = model.towers.set();
+    for (name, pool) in &config.pools.named {
         if let Some(tower) = pool.held(*name).iter().find(|tower| !towers.contains(*tower)) {
             return Err(format!("pools.{name}: it holds the {tower} tower, which this model does not have").into());
         }
     }
     Ok(())
-}
-
-/// A policy learns as its settings ask.
-fn check_options(model: &ModelConfig) -> Result<(), EngineError> {
-    let found = model.foundation.as_policy().and_then(|policy| policy.cannot());
-    found.map_or(Ok(()), |reason| Err(reason.into()))
-}
-
-/// A policy whose prefix has no gradient of its actions learns there from tokens, or is frozen; what learns tokens is trained.
-fn check_insulated(config: &RunConfig, model: &ModelConfig) -> Result<(), EngineError> {
-    let Some(policy) = model.foundation.as_policy() else { return Ok(()) };
-    let (insulate, learns) = (policy.options().insulate, policy.options().token_weight > 0.0);
-    if insulate && policy.chunk().writes {
-        return Err(
-            "policy.insulate: Pi0-FAST has no action expert, whose gradient could be kept out; leave it out".into()
-        );
-    }
-    if !insulate && !learns {
-        return Ok(());
-    }
-    let foundation =
-        trained(model.foundation.specs(), &model.tree, |_| ("model.foundation", &config.model.foundation))?;
-    let of_prefix = foundation.into_iter().filter(|spec| policy.is_of_prefix(&spec.name));
-    let mut prefix = of_prefix.chain(encoder_specs(config, &model.towers, &model.tree)?);
-    match (prefix.any(|spec| spec.role == Role::Trained), learns) {
-        (false, true) => Err("policy.token_weight: nothing of the vision-language model is trained, which alone learns from tokens; train \
-                              it, or set the weight to 0"
-            .into()),
-        (true, false) => {
-            let why = "gradients of actions end at the prefix, and policy.token_weight is 0";
-            let how = "set policy.token_weight to have it learn action tokens (pi05, pi0), freeze it by the keys of its config under model.overrides (Pi and SmolVLA: train_expert_only=true, SmolVLA \
-                       train_state_proj=false as well; X-VLA: freeze_vision_encoder and freeze_language_encoder; GR00T: \
-                       tune_llm=false and tune_visual=false), or leave insulate out";
-            Err(format!("policy.insulate: {why}, so that nothing would train it; {how}").into())
-        }
-        (true, true) | (false, false) => Ok(()),
-    }
-}
-
-/// A policy that is asked to act while the run goes on makes actions of noise.
-fn check_acting(config: &RunConfig, model: &ModelConfig) -> Result<(), EngineError> {
-    let is_asked = config.eval.as_ref().and_then(|eval| eval.actions).is_some_and(|count| count > 0);
-    if is_asked && model.foundation.as_policy().is_some_and(|policy| policy.chunk().writes) {
-        return Err("eval.actions: Pi0-FAST writes actions as tokens, and does not act while the run goes on; leave the key out: \
-                    actions are compared after the run in any case"
-            .into());
-    }
-    Ok(())
-}
-
-/// A chunk that has begun can be gone on with, and something of it is left.
-fn check_delay(model: &ModelConfig) -> Result<(), EngineError> {
-    let Some(policy) = model.foundation.as_policy() else { return Ok(()) };
-    let (most, horizon) = (policy.options().max_delay, policy.chunk().horizon);
-    if most > 0 && !policy.continues_chunks() {
-        let why = match policy.chunk().writes {
-            true => "it writes actions as tokens",
-            false => "its actions have one time of noise, and given ones need another",
-        };
-        return Err(format!(
-            "policy.max_delay is {most}, and this policy cannot go on with a chunk: {why} (Pi0.5 can)"
-        )
-        .into());
-    }
-    match i64::from(most) < horizon {
-        true => Ok(()),
-        false => {
-            Err(format!("policy.max_delay is {most}: a chunk has {horizon} actions, and some must be left to learn")
-                .into())
-        }
-    }
 }
 
 /// Returns what a config asks for that has no effect on this model: a sentence each.

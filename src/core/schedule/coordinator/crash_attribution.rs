@@ -1,5 +1,5 @@
-//! Describes which items encoders have died of: whoever dies is taken to have died of the unit that it was at, and of
-//! nothing else. An item that has killed two of them is left out from then on, so that it kills no third one.
+//! Counts the encoders that have died of each media item. An encoder that dies is taken to have died of the unit that it was at. An
+//! item of which two encoders have died (a poison item) is left out from then on.
 
 use crate::message::{ActorId, ItemId, StepPlan, Unit, UnitId};
 use serde::{Deserialize, Serialize};
@@ -16,7 +16,7 @@ pub struct PoisonItem {
     pub deaths: u32,
 }
 
-/// Holds what each encoder is at, and what has killed how many.
+/// Holds which unit each encoder is at, and how many encoders have died of each item.
 #[derive(Default, Serialize, Deserialize)]
 pub(super) struct CrashAttribution {
     at: BTreeMap<ActorId, UnitId>,
@@ -26,7 +26,7 @@ pub(super) struct CrashAttribution {
 impl CrashAttribution {
     /// `known`: from earlier lives of the run.
     pub fn new(known: &[PoisonItem]) -> Self {
-        let deaths = known.iter().map(|killer| (killer.item, killer.deaths)).collect();
+        let deaths = known.iter().map(|poison| (poison.item, poison.deaths)).collect();
         Self { at: BTreeMap::new(), deaths }
     }
 
@@ -53,15 +53,16 @@ impl CrashAttribution {
         unit.items.iter().map(|item| item.id).map(count).collect()
     }
 
-    pub fn is_killer(&self, unit: &Unit) -> bool {
+    /// Returns whether an item of the unit is given to nobody any more.
+    pub fn is_poison(&self, unit: &Unit) -> bool {
         unit.items.iter().any(|item| self.deaths.get(&item.id).is_some_and(|&deaths| deaths >= MAX_CRASHES))
     }
 
-    /// Units of the plan that have killed too many.
-    pub fn killers<'a>(&self, plan: &'a StepPlan) -> Vec<&'a Unit> {
+    /// Units of the plan with an item that as many encoders have died of as may.
+    pub fn poison_units<'a>(&self, plan: &'a StepPlan) -> Vec<&'a Unit> {
         if self.deaths.is_empty() {
             return Vec::new();
         }
-        plan.units.iter().filter(|unit| !unit.is_skipped() && self.is_killer(unit)).collect()
+        plan.units.iter().filter(|unit| !unit.is_skipped() && self.is_poison(unit)).collect()
     }
 }

@@ -107,7 +107,7 @@ impl Coordinator {
             .map_err(|error| (ActorId::SCHEDULER, format!("evaluation before step {step}: {error}")))?;
         self.place(&mut plan);
         let balance = StepBalance::of(&spec, &plan);
-        let skipped = self.skip_killers(&plan)?;
+        let skipped = self.skip_poison_units(&plan)?;
         plan.units.iter_mut().filter(|unit| skipped.contains(&unit.id)).for_each(|unit| unit.encoder.index = SKIPPED);
         let plan = Arc::new(plan);
         self.send_to_all(&Command::Plan(plan.clone()));

@@ -60,7 +60,7 @@ pub enum Output {
     /// Samples that were skipped, in the order of their positions.
     Bad(Vec<BadSample>),
     /// Items that an encoder has died of, to be known to the next lives of the run.
-    Killed(Vec<PoisonItem>),
+    CrashedOn(Vec<PoisonItem>),
     /// Somebody says that an encoder is gone. Ask again a little later, with [`Input::Doubted`]: if it is, its last words
     /// are heard before.
     Doubt(Doubt),

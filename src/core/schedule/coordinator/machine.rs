@@ -44,7 +44,7 @@ pub struct Coordinator {
     costs: Costs,
     encoders: EncoderPools,
     trust: Trust,
-    blame: CrashAttribution,
+    crashes: CrashAttribution,
     /// The first step that not all engines have applied.
     current: StepId,
     /// The first step that is not planned.
@@ -90,7 +90,7 @@ impl Coordinator {
             costs,
             encoders: EncoderPools::new(&spec),
             trust: Trust::default(),
-            blame: CrashAttribution::new(if spec.is_elastic() { &spec.state.killers } else { &[] }),
+            crashes: CrashAttribution::new(if spec.is_elastic() { &spec.state.poison_items } else { &[] }),
             current: spec.first_step,
             next_plan: spec.first_step,
             end: StepId(end),
@@ -256,7 +256,7 @@ impl Coordinator {
             }
             _ if actor.role == Role::Encoder && !is_member => Ok(()),
             Event::At { unit } => {
-                self.blame.at(actor, unit);
+                self.crashes.at(actor, unit);
                 Ok(())
             }
             Event::Finished { step, epoch: of } | Event::Broken { step, epoch: of, .. }

@@ -35,7 +35,7 @@ impl Coordinator {
     pub(super) fn distrust(&mut self, actor: ActorId, why: &str) -> Result<(), Broken> {
         match self.trust.violated(actor) {
             true => {
-                self.blame.take(actor);
+                self.crashes.take(actor);
                 self.exclude(actor, format!("{why}; that exceeds the limit"))
             }
             false => Ok(()),
@@ -113,7 +113,7 @@ impl Coordinator {
         let own = |id: UnitId| self.in_flight.get(&id.step).is_some_and(|step| step.unit_of(peer, id).is_some());
         match lacks.is_some_and(own) {
             true => {
-                self.blame.take(peer);
+                self.crashes.take(peer);
                 self.exclude(peer, why)
             }
             false => self.distrust(peer, &why),
@@ -128,24 +128,24 @@ impl Coordinator {
         }
     }
 
-    /// An encoder is gone: the unit that it was at is to blame.
+    /// An encoder is gone: it is taken to have died of the unit that it was at.
     fn died(&mut self, actor: ActorId) -> Result<(), Broken> {
-        let Some(id) = self.blame.take(actor) else { return Ok(()) };
+        let Some(id) = self.crashes.take(actor) else { return Ok(()) };
         let Some(in_flight) = self.in_flight.get(&id.step).filter(|in_flight| !in_flight.is_decided()) else {
             return Ok(());
         };
         let Some(unit) = in_flight.unit_of(actor, id) else { return Ok(()) };
-        let killers = self.blame.died_of(unit);
-        self.out.push(Output::Killed(killers));
+        let items = self.crashes.died_of(unit);
+        self.out.push(Output::CrashedOn(items));
         let plan = in_flight.plan.clone();
-        let skipped = self.skip_killers(&plan)?;
+        let skipped = self.skip_poison_units(&plan)?;
         self.in_flight.get_mut(&id.step).expect("it is in flight").skip(&skipped);
         Ok(())
     }
 
-    /// Units of the plan that have killed too many encoders; their samples are bad ones.
-    pub(super) fn skip_killers(&mut self, plan: &StepPlan) -> Result<Vec<UnitId>, Broken> {
-        let units = self.blame.killers(plan);
+    /// Counts the samples of the plan's poison units as bad, and returns the units, which nobody is to compute.
+    pub(super) fn skip_poison_units(&mut self, plan: &StepPlan) -> Result<Vec<UnitId>, Broken> {
+        let units = self.crashes.poison_units(plan);
         let samples: BTreeSet<SampleId> =
             units.iter().flat_map(|unit| &unit.items).map(|item| item.id.sample).collect();
         let bad = |id| BadSample {

@@ -41,7 +41,7 @@ impl Coordinator {
             .map_err(|error| (ActorId::SCHEDULER, format!("step {step}: {error}")))?;
         self.place(&mut plan);
         let balance = StepBalance::of(&self.spec.plan, &plan);
-        let skipped: Vec<UnitId> = self.blame.killers(&plan).into_iter().map(|unit| unit.id).collect();
+        let skipped: Vec<UnitId> = self.crashes.poison_units(&plan).into_iter().map(|unit| unit.id).collect();
         plan.units.iter_mut().filter(|unit| skipped.contains(&unit.id)).for_each(|unit| unit.encoder.index = SKIPPED);
         let plan = Arc::new(plan);
         self.probe.iter_mut().for_each(|probe| probe.stage = Stage::Computing(step));

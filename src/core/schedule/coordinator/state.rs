@@ -21,7 +21,7 @@ pub struct SchedulerState {
     /// With `scheduler.balance: fitted`.
     pub costs: Option<FittedCosts>,
     /// Items that encoders have died of in earlier lives of the run. Not of a checkpoint: what is before it is not read again.
-    pub killers: Vec<PoisonItem>,
+    pub poison_items: Vec<PoisonItem>,
     /// Holds what evaluations have come to.
     pub evaluated: Evaluated,
     /// Tells how every actor of the run computes products; `auto`: each as its processor does it faster.
@@ -43,8 +43,8 @@ struct Text {
     ledger: Ledger,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     costs: Option<FittedCosts>,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    killers: Vec<PoisonItem>,
+    #[serde(default, rename = "killers", skip_serializing_if = "Vec::is_empty")]
+    poison_items: Vec<PoisonItem>,
     #[serde(default, skip_serializing_if = "Evaluated::is_empty")]
     evaluated: Evaluated,
     #[serde(default, skip_serializing_if = "is_auto")]
@@ -60,7 +60,7 @@ impl Serialize for SchedulerState {
         if serializer.is_human_readable() {
             return Text::serialize(self, serializer);
         }
-        (self.cursor, &self.held, self.ledger, &self.costs, &self.killers, &self.evaluated, self.products)
+        (self.cursor, &self.held, self.ledger, &self.costs, &self.poison_items, &self.evaluated, self.products)
             .serialize(serializer)
     }
 }
@@ -70,8 +70,8 @@ impl<'de> Deserialize<'de> for SchedulerState {
         if deserializer.is_human_readable() {
             return Text::deserialize(deserializer);
         }
-        let (cursor, held, ledger, costs, killers, evaluated, products) = Deserialize::deserialize(deserializer)?;
-        Ok(Self { cursor, held, ledger, costs, killers, evaluated, products })
+        let (cursor, held, ledger, costs, poison_items, evaluated, products) = Deserialize::deserialize(deserializer)?;
+        Ok(Self { cursor, held, ledger, costs, poison_items, evaluated, products })
     }
 }
 

@@ -71,7 +71,7 @@ impl Coordinator {
                 .map_err(|error| (ActorId::SCHEDULER, format!("step {step}: {error}")))?;
             self.assign(&mut plan);
             let balance = StepBalance::of(&self.spec.plan, &plan);
-            let skipped = self.skip_killers(&plan)?;
+            let skipped = self.skip_poison_units(&plan)?;
             plan.units
                 .iter_mut()
                 .filter(|unit| skipped.contains(&unit.id))

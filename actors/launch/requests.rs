@@ -1,0 +1,85 @@
+//! Requests to a run that has begun: an encoder joins, or a pool of encoders is to have another size.
+
+use super::children::Children;
+use super::join::{Down, JoinRequest, JoinServer, Member};
+use super::wires::Wires;
+use crate::journal::{Journal, Record};
+use crate::kernel::Change;
+use loongforge_core::message::{ActorId, PoolName};
+use std::cell::RefCell;
+use std::rc::Rc;
+
+type Answer = Box<dyn FnOnce(Down)>;
+
+/// Turns requests into changes of the run, and answers them.
+pub(super) struct Requests {
+    pub children: Rc<Children>,
+    pub server: Rc<JoinServer>,
+    pub journal: Option<Rc<RefCell<Journal>>>,
+    pub wires: Wires,
+    pub change: flume::Sender<Change>,
+}
+
+impl Requests {
+    pub fn take(&self, request: JoinRequest) {
+        match request {
+            JoinRequest::Join { actor, member, edges } => {
+                self.note(&place(actor, &member));
+                self.change(Change::Join { actor, link: self.wires.link(actor, member), edges });
+            }
+            JoinRequest::Scale { pool, encoders, answer } if self.children.can_start() => {
+                self.scale_children(pool, encoders, answer);
+            }
+            JoinRequest::Scale { encoders: 0, answer, .. } => {
+                let reason = "it starts no processes, and the one that is to read the features is missing";
+                answer(Down::Refused { reason: reason.to_owned() });
+            }
+            JoinRequest::Scale { pool, encoders, answer } => self.let_go(pool, encoders, answer),
+        }
+    }
+
+    /// Lets those of a pool go that are more than so many: whoever started them elsewhere adds some.
+    fn let_go(&self, pool: PoolName, encoders: u32, answer: Answer) {
+        let (tell, told) = flume::bounded(1);
+        self.change(Change::LetGo { pool, encoders, answer: tell });
+        tokio::task::spawn_local(async move {
+            let ended = || Err("the run has ended".to_owned());
+            answer(match told.recv_async().await.unwrap_or_else(|_| ended()) {
+                Ok(from) => Down::Scaling { from },
+                Err(reason) => Down::Refused { reason },
+            });
+        });
+    }
+
+    /// Starts or retires processes of this scheduler; a pool of 0 encoders has one that reads features.
+    fn scale_children(&self, pool: PoolName, encoders: u32, answer: Answer) {
+        let here = self.children.encoders().into_iter().filter(|actor| actor.pool == pool).count() as u32;
+        let (reads, read) = (encoders == 0, self.server.reads(pool));
+        let next_index = |pool| self.server.next_index(pool);
+        let leaving = match reads == read {
+            true => self.children.scale(pool, encoders.max(1), next_index),
+            false => {
+                self.server.set_reads(pool, reads);
+                self.note(&self.server.reading());
+                self.children.renew(pool, encoders.max(1), next_index)
+            }
+        };
+        leaving.into_iter().for_each(|actor| self.change(Change::Retire(actor)));
+        answer(Down::Scaling { from: if read { 0 } else { here } });
+    }
+
+    /// A run that is at its end takes no more changes.
+    fn change(&self, change: Change) {
+        let _ = self.change.try_send(change);
+    }
+
+    fn note(&self, record: &Record) {
+        self.journal.iter().for_each(|journal| journal.borrow_mut().append(record));
+    }
+}
+
+/// The record of an actor's place in the run: its wire, and where its edges come in.
+pub(super) fn place(actor: ActorId, member: &Member) -> Record {
+    let wire = member.wire.as_ref().map_or(0, |(number, _)| *number);
+    Record::Member { actor, wire, edges: member.edges.clone() }
+}

@@ -1,0 +1,44 @@
+//! Wires between the scheduler and the actors of other processes: when an actor is given up, and its link.
+
+use super::children::Children;
+use super::join::{Before, Member, Terms, link_again, remote_link};
+use crate::kernel::Link;
+use loongforge_core::message::{ActorId, PoolName};
+use std::rc::Rc;
+use std::time::Duration;
+
+/// The time after which a process whose Unix socket has ended counts as dead.
+const UNIX_ENDED: Duration = Duration::from_millis(20);
+
+/// What all wires of a run have in common.
+pub(super) struct Wires {
+    pub is_unix: bool,
+    pub lease: Duration,
+    /// Pools whose encoders the run can go on without.
+    pub elastic: Rc<[PoolName]>,
+    /// Length of every queue.
+    pub queue: usize,
+    pub children: Rc<Children>,
+    /// Each wire holds one until it is at its end.
+    pub open: flume::Sender<()>,
+    /// True if what actors say is acknowledged once it is in the journal.
+    pub confirms: bool,
+}
+
+impl Wires {
+    /// The link to an actor that has come.
+    pub fn link(&self, actor: ActorId, member: Member) -> Link {
+        let member = Member { confirms: self.confirms, ..member };
+        remote_link(member, self.queue, self.terms(actor), self.children.joined(actor), self.open.clone())
+    }
+
+    /// The link to an actor of the scheduler that died, which comes back by itself.
+    pub fn link_again(&self, actor: ActorId, before: Before) -> Link {
+        link_again(None, before, self.queue, self.terms(actor), self.children.joined(actor), self.open.clone())
+    }
+
+    fn terms(&self, actor: ActorId) -> Terms {
+        let terms = Terms::new(self.lease, self.elastic.contains(&actor.pool));
+        if self.is_unix { Terms { ended: terms.ended.min(UNIX_ENDED), ..terms } } else { terms }
+    }
+}

@@ -1,0 +1,229 @@
+//! One life of a run by the process that has its scheduler: the folder is made ready, the actors run, and the life ends.
+
+use super::address_file::{AddressFile, port_of_run};
+use super::args::RunArgs;
+use super::folder::prepare_folder;
+use super::former::FormerRun;
+use super::meeting::{fingerprint, meeting};
+use super::scheduler_process::{JOURNAL, SchedulerProcess};
+use super::settings::keep_config;
+use crate::cli::part::{Beside, Part};
+use crate::cli::{UsageError, check, exit};
+use crate::eval::{after_run, held_out_sets, samples};
+use crate::run::compose::Composition;
+use crate::run::poison_items;
+use crate::run::report::{FirstStep, Report};
+use crate::run::uploads;
+use anyhow::Context;
+use loongforge_actors::checkpoint::{Uploader, Uploads};
+use loongforge_actors::journal::{RecoveredRun, unfinished};
+use loongforge_actors::launch::net::{Party, Security};
+use loongforge_actors::launch::{Keep, LOCAL_RANKS, WantedActor, keeper};
+use loongforge_actors::{Meeting, RunError, Start, StopOn, serve_scheduler};
+use loongforge_core::config::Address;
+use loongforge_core::message::{ActorId, Role, SampleId, StepId};
+use loongforge_core::observe::read_metrics;
+use loongforge_core::schedule::{Failure, Outcome};
+use loongforge_torch::native::StoreServer;
+use std::path::Path;
+use std::process::{Command, ExitCode};
+
+impl SchedulerProcess<'_> {
+    /// One life of the run; `is_takeover`: in the place of a scheduler that has died. `former`: the run that the one which is taken
+    /// over has moved aside and not replaced yet.
+    pub(super) fn run_actors(
+        &self,
+        composition: Composition,
+        is_takeover: bool,
+        former: Option<FormerRun>,
+        uploads: &mut Option<Uploads>,
+    ) -> anyhow::Result<ExitCode> {
+        let Self { loaded, console, .. } = *self;
+        let composition = composition.stop_on(StopOn::Signals);
+        composition.expect_weights().map_err(|error| UsageError::of(&error))?;
+        let config = composition.config().clone();
+        let past = self.past(&composition, is_takeover)?;
+        let Beginning { reported, take_over_at, former } = match &past {
+            Some(_) => self.take_over(&config.run.dir, former),
+            None => self.begin(&composition, former)?,
+        };
+        let begins_anew = former.is_some() || (past.is_none() && !composition.resumes());
+        // Put back where the run ends before.
+        let first_step = first_step(former);
+        self.describe(&composition)?;
+        let report = Report::new(&composition, loaded.composed.clone(), console.clone(), reported)?;
+        if uploads.is_none() {
+            *uploads = uploads::start(&config, begins_anew, console)?;
+        }
+        let uploader = uploads.as_ref().map(Uploads::uploader);
+        let first_step = forgetting_uploads(first_step, uploader.clone());
+        let report = report.on_first_step(first_step).uploading(uploader);
+        let journal = config.run.dir.join(JOURNAL);
+        let journal = self.keeps_journal().then_some(Keep { path: journal, take_over_at, cut_after: Keep::CUT_AFTER });
+        match self.conduct(composition, journal, past.as_ref(), report)? {
+            Outcome::Completed => {
+                after_run::after_run(&config, console)?;
+                Ok(ExitCode::SUCCESS)
+            }
+            Outcome::Preempted => {
+                after_run::after_stop(&config, console);
+                console.line("stopped on request; resume with --resume");
+                Ok(ExitCode::from(exit::PREEMPTED))
+            }
+        }
+    }
+
+    /// Returns whether another scheduler can take this one's place.
+    fn keeps_journal(&self) -> bool {
+        self.args.processes || self.part.is_some_and(|part| part.actors.is_empty())
+    }
+
+    /// What the scheduler whose place this one takes has left; `None`: this life of the run begins by itself.
+    ///
+    /// # Errors
+    /// It takes the place of one that died before the run had begun.
+    fn past(&self, composition: &Composition, is_takeover: bool) -> anyhow::Result<Option<RecoveredRun>> {
+        let Self { args, loaded, .. } = *self;
+        let takes_over = match args.processes {
+            true => is_takeover,
+            false => self.keeps_journal() && !composition.resumes() && !args.overwrite,
+        };
+        let journal = composition.config().run.dir.join(JOURNAL);
+        let past = if takes_over { unfinished(&journal, &fingerprint(loaded)) } else { None };
+        if is_takeover && past.is_none() {
+            let cause = "the scheduler died before the run was under way".into();
+            return Err(RunError::Failed(Failure::loss(ActorId::SCHEDULER, cause)).into());
+        }
+        Ok(past)
+    }
+
+    /// Goes on behind the last step that the scheduler which has died reported.
+    fn take_over(&self, dir: &Path, former: Option<FormerRun>) -> Beginning {
+        let console = self.console;
+        console.keep_log(&dir.join("log"));
+        let reported = read_metrics(&dir.join("metrics.jsonl")).unwrap_or_default();
+        console.line("taking over from a scheduler that died; --resume or --overwrite start over");
+        let step = StepId(reported.last().map_or(0, |last| last.step + 1));
+        Beginning { reported: (step, SampleId(u64::MAX)), take_over_at: Some(step), former }
+    }
+
+    /// Makes the run's folder ready for a life that begins by itself.
+    fn begin(&self, composition: &Composition, former: Option<FormerRun>) -> anyhow::Result<Beginning> {
+        let Self { args, loaded, console, .. } = *self;
+        let dir = &composition.config().run.dir;
+        former.map(FormerRun::restore).transpose()?;
+        let former = prepare_folder(&loaded.config, composition.resumes(), args.overwrite)?;
+        poison_items::keep(dir, composition.poison_items())?;
+        keep_config(dir, &loaded.to_yaml())?;
+        console.keep_log(&dir.join("log"));
+        Ok(Beginning { reported: (composition.first_step(), composition.cursor()), take_over_at: None, former })
+    }
+
+    /// Prints what the run is going to do.
+    fn describe(&self, composition: &Composition) -> anyhow::Result<()> {
+        let (config, console) = (composition.config(), self.console);
+        if let Some(epochs) = composition.epochs() {
+            console.line(&check::duration(epochs));
+        }
+        console.line(&check::summary(config, composition.folder())?);
+        held_out_sets::summary(config, composition.folder()).into_iter().for_each(|line| console.line(&line));
+        samples::summary(config).into_iter().for_each(|line| console.line(&line));
+        Ok(())
+    }
+
+    /// Carries the actors' run to its end: in this process, in children of it, or in processes that others start.
+    fn conduct(
+        &self,
+        composition: Composition,
+        journal: Option<Keep>,
+        past: Option<&RecoveredRun>,
+        report: Report,
+    ) -> anyhow::Result<Outcome> {
+        let Self { args, part, loaded, .. } = *self;
+        let (name, dir) = (composition.config().run.name.clone(), composition.config().run.dir.clone());
+        match part {
+            Some(Part { actors, join, .. }) => {
+                let security = args.part.security(&name, Party::Actor(Role::Scheduler))?;
+                // The file goes when this is dropped.
+                let _address = matches!(join, Address::Tcp { .. }).then(|| AddressFile::put_up(&dir, join));
+                let (start, mut beside) = (child(args)?, Beside::default());
+                for &WantedActor { role, pool, index } in actors {
+                    beside.start(start(ActorId { role, pool, index: index.unwrap_or(0) }, join), index)?;
+                }
+                let (_, spec) = composition.into_parts();
+                // Pools on several hosts have no folder in common.
+                let store = match join {
+                    Address::Tcp { host, .. } if !join.is_local() => {
+                        Some(StoreServer::start(host, past.and_then(RecoveredRun::store).unwrap_or(0))?)
+                    }
+                    _ => None,
+                };
+                let store_port = store.as_ref().map(StoreServer::port);
+                let meeting = Meeting { store: store_port, journal, ..meeting(args, loaded, join.clone(), security) };
+                Ok(serve_scheduler(spec, meeting, None, Box::new(report))?)
+            }
+            None if args.processes => {
+                let folder = keeper().context("a scheduler of processes has a keeper")?;
+                let (_, spec) = composition.into_parts();
+                let address = match args.part.no_shared_memory {
+                    true => port_of_run(&folder, past.is_some())?,
+                    false => Address::Unix(folder.join("run.sock")),
+                };
+                let _address = AddressFile::put_up(&dir, &address);
+                let meeting = Meeting { journal, ..meeting(args, loaded, address, Security::plain(&name, false)) };
+                Ok(serve_scheduler(spec, meeting, Some(child(args)?), Box::new(report))?)
+            }
+            None => Ok(composition.run(Box::new(report))?),
+        }
+    }
+}
+
+/// Where a life of the run begins.
+struct Beginning {
+    /// The first step and position in the data stream of which nothing is reported yet.
+    reported: (StepId, SampleId),
+    /// In the place of a scheduler that has died: the first step that nobody was told of.
+    take_over_at: Option<StepId>,
+    /// The run in the same folder before this one, which goes with the first step.
+    former: Option<FormerRun>,
+}
+
+/// Returns what is due at the first step, with what copies of checkpoints forget then: the former run's, which is put back no more.
+fn forgetting_uploads(mut first_step: FirstStep, uploader: Option<Uploader>) -> FirstStep {
+    Box::new(move || {
+        uploader.iter().try_for_each(Uploader::note_former)?;
+        let beside = first_step()?;
+        // From here on the former run is not put back.
+        uploader.iter().for_each(Uploader::forget_former);
+        Ok(beside)
+    })
+}
+
+/// Returns what is due when the run has taken its first step: the former run goes.
+fn first_step(mut former: Option<FormerRun>) -> FirstStep {
+    Box::new(move || {
+        let files = former.as_mut().map(FormerRun::remove).transpose();
+        if let Some(mark) = SchedulerProcess::replaced() {
+            // A restart without it begins anew.
+            let _ = std::fs::write(mark, "");
+        }
+        files
+    })
+}
+
+/// The command that makes a process of one actor of this run.
+fn child(args: &RunArgs) -> anyhow::Result<Start> {
+    let (program, file, overrides) = (std::env::current_exe()?, args.file.clone(), args.overrides.clone());
+    let (part, processes) = (args.part.clone(), args.processes);
+    Ok(Box::new(move |actor, address| {
+        let mut command = Command::new(&program);
+        if processes {
+            // The launcher's rank is this process's, and its children take one GPU after the other.
+            LOCAL_RANKS.iter().for_each(|name| {
+                command.env_remove(name);
+            });
+        }
+        command.arg("run").arg(&file).args(&overrides).args(part.words(actor, address));
+        command
+    }))
+}

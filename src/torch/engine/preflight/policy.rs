@@ -1,0 +1,91 @@
+//! Describes whether a robot policy can learn and act as its settings ask.
+
+use crate::model::{ModelConfig, RobotPolicy};
+use crate::params::{ParamSpec, Role};
+use loongforge_core::config::RunConfig;
+use loongforge_core::engine::EngineError;
+
+/// Checks the settings of a policy; every other model passes. `foundation` and `towers` are the parameters of the whole model,
+/// with what is trained of them.
+///
+/// # Errors
+/// What the policy cannot do, and what would be trained by nothing; the key is named.
+pub(super) fn check(
+    config: &RunConfig,
+    model: &ModelConfig,
+    foundation: &[ParamSpec],
+    towers: &[ParamSpec],
+) -> Result<(), EngineError> {
+    let Some(policy) = model.foundation.as_policy() else { return Ok(()) };
+    if let Some(reason) = policy.cannot() {
+        return Err(reason.into());
+    }
+    check_insulated(policy, foundation, towers)?;
+    check_delay(policy)?;
+    check_acting(config, policy)
+}
+
+/// A policy whose prefix has no gradient of its actions learns there from tokens, or is frozen; what learns tokens is trained.
+fn check_insulated(
+    policy: &dyn RobotPolicy,
+    foundation: &[ParamSpec],
+    towers: &[ParamSpec],
+) -> Result<(), EngineError> {
+    let (insulate, learns) = (policy.options().insulate, policy.options().token_weight > 0.0);
+    if insulate && policy.chunk().writes {
+        return Err(
+            "policy.insulate: Pi0-FAST has no action expert, whose gradient could be kept out; leave it out".into()
+        );
+    }
+    if !insulate && !learns {
+        return Ok(());
+    }
+    let of_prefix = foundation.iter().filter(|spec| policy.is_of_prefix(&spec.name));
+    let mut prefix = of_prefix.chain(towers);
+    match (prefix.any(|spec| spec.role == Role::Trained), learns) {
+        (false, true) => Err("policy.token_weight: nothing of the vision-language model is trained, which alone learns from tokens; train \
+                              it, or set the weight to 0"
+            .into()),
+        (true, false) => {
+            let why = "gradients of actions end at the prefix, and policy.token_weight is 0";
+            let how = "set policy.token_weight to have it learn action tokens (pi05, pi0), freeze it by the keys of its config under model.overrides (Pi and SmolVLA: train_expert_only=true, SmolVLA \
+                       train_state_proj=false as well; X-VLA: freeze_vision_encoder and freeze_language_encoder; GR00T: \
+                       tune_llm=false and tune_visual=false), or leave insulate out";
+            Err(format!("policy.insulate: {why}, so that nothing would train it; {how}").into())
+        }
+        (true, true) | (false, false) => Ok(()),
+    }
+}
+
+/// A policy that is asked to act while the run goes on makes actions of noise.
+fn check_acting(config: &RunConfig, policy: &dyn RobotPolicy) -> Result<(), EngineError> {
+    let is_asked = config.eval.as_ref().and_then(|eval| eval.actions).is_some_and(|count| count > 0);
+    if is_asked && policy.chunk().writes {
+        return Err("eval.actions: Pi0-FAST writes actions as tokens, and does not act while the run goes on; leave the key out: \
+                    actions are compared after the run in any case"
+            .into());
+    }
+    Ok(())
+}
+
+/// A chunk that has begun can be gone on with, and something of it is left.
+fn check_delay(policy: &dyn RobotPolicy) -> Result<(), EngineError> {
+    let (most, horizon) = (policy.options().max_delay, policy.chunk().horizon);
+    if most > 0 && !policy.continues_chunks() {
+        let why = match policy.chunk().writes {
+            true => "it writes actions as tokens",
+            false => "its actions have one time of noise, and given ones need another",
+        };
+        return Err(format!(
+            "policy.max_delay is {most}, and this policy cannot go on with a chunk: {why} (Pi0.5 can)"
+        )
+        .into());
+    }
+    match i64::from(most) < horizon {
+        true => Ok(()),
+        false => {
+            Err(format!("policy.max_delay is {most}: a chunk has {horizon} actions, and some must be left to learn")
+                .into())
+        }
+    }
+}
