@@ -59,11 +59,18 @@ pub(super) fn of_words(words: &[Word]) -> Option<Training> {
 
 /// The method of one of TRL's scripts: `sft_vlm` is one of `sft`.
 fn method(stem: &str) -> Option<&'static str> {
+    // Answers of the model under training are compared: another method, of whose two names this one begins with that of another.
+    if stem == "dpo_online" {
+        return Some("online_dpo");
+    }
     let is = |method: &&str| stem.strip_prefix(method).is_some_and(|rest| rest.is_empty() || rest.starts_with('_'));
     METHODS.into_iter().find(is)
 }
 
-/// The name of a Python file, or of a module that is run.
+/// The name of a Python file, or of a module of TRL's scripts.
 fn stem(word: &str) -> Option<&str> {
-    word.strip_suffix(".py")?.rsplit('/').next()
+    match word.strip_prefix("trl.scripts.") {
+        Some(module) => Some(module),
+        None => word.strip_suffix(".py")?.rsplit('/').next(),
+    }
 }

@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use super::llama_parts;
 use super::sheet::{Sheet, schedule};
 use super::trainer::{FROZEN, TRACKERS};
 
@@ -21,15 +22,17 @@ pub(super) fn read(sheet: &mut Sheet) {
 }
 
 fn model(sheet: &mut Sheet) {
+    // What they say of parts is read while the keys of the model are there.
+    llama_parts::towers(sheet);
+    if sheet.is("finetuning_type", "freeze") {
+        llama_parts::freeze(sheet);
+    }
     sheet.copy_all(&[
         ("model_name_or_path", "model.load"),
         ("adapter_name_or_path", "model.foundation.lora.adapter"),
         ("ref_model", "model.reference.load"),
         ("resize_vocab", "model.resize_embeddings"),
         ("moe_aux_loss_coef", "model.moe.aux_loss_coef"),
-        ("freeze_vision_tower", "model.image_encoder.freeze"),
-        ("freeze_multi_modal_projector", "model.image_projector.freeze"),
-        ("freeze_language_model", "model.foundation.freeze"),
         ("image_max_pixels", "data.image.max_pixels"),
         ("image_min_pixels", "data.image.min_pixels"),
         ("video_max_pixels", "data.video.max_pixels"),
@@ -115,8 +118,11 @@ fn data(sheet: &mut Sheet) {
 
 fn method(sheet: &mut Sheet) {
     let lora = "model.foundation.lora";
-    let has_adapters = sheet.get("finetuning_type").is_none_or(|kind| kind == "lora");
+    let is_lora = sheet.get("finetuning_type").is_none_or(|kind| kind == "lora");
+    let has_adapters = is_lora && !sheet.has_set("model.foundation.train_patterns");
+    let is_frozen = sheet.has_set("model.foundation.train_patterns");
     match sheet.get("finetuning_type").and_then(Value::as_str).unwrap_or("lora") {
+        _ if is_frozen => {}
         "lora" => {
             let rank = sheet.number("lora_rank").unwrap_or(8.0);
             sheet.set(&format!("{lora}.r"), rank as u64);
@@ -126,8 +132,13 @@ fn method(sheet: &mut Sheet) {
             sheet.arrived("finetuning_type", lora);
         }
         "full" => sheet.settled("all weights are trained where there is no lora", &["finetuning_type"]),
-        _ => sheet.missing("lora or all weights; freeze_patterns freezes by name", &["finetuning_type"]),
+        _ => sheet.missing("lora, full and freeze are there; freeze_patterns freezes by name", &["finetuning_type"]),
     }
+    sheet.settled(
+        "it is for finetuning_type: freeze",
+        &["freeze_trainable_layers", "freeze_trainable_modules", "freeze_extra_modules"],
+    );
+    sheet.missing("name layers in model.foundation.train_patterns", &["use_llama_pro"]);
     sheet.arrived("lora_rank", "model.foundation.lora.r");
     sheet.arrived("lora_alpha", "model.foundation.lora.alpha");
     sheet.copy_all(&[

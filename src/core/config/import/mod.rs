@@ -6,6 +6,7 @@ mod command;
 mod deepspeed;
 mod flags;
 mod llama_factory;
+mod llama_parts;
 mod megatron;
 mod sheet;
 mod shell;
@@ -95,7 +96,14 @@ fn of_yaml(fields: Map<String, Value>) -> Result<Imported, ImportError> {
         () if is_trl && trl::OWN.iter().any(|key| has(key)) => {
             // The command says which method; a config alone shows it by its keys.
             let is_pairs = trl::OF_PAIRS.iter().any(|key| has(key));
-            let method = if is_pairs { "dpo" } else { "sft" };
+            let is_labeled = trl::OF_LABELS.iter().any(|key| has(key));
+            let method = if is_labeled {
+                "kto"
+            } else if is_pairs {
+                "dpo"
+            } else {
+                "sft"
+            };
             return of_trl(method, Flags::of_fields(fields));
         }
         () if has("model_name_or_path") => {
@@ -132,9 +140,10 @@ fn of_trl(method: &str, flags: Flags) -> Result<Imported, ImportError> {
         "dpo" => trl::dpo,
         "orpo" => trl::orpo,
         "cpo" => trl::cpo,
+        "kto" => trl::kto,
         other => {
             return Err(ImportError::Method(format!(
-                "TRL's method `{other}` has no counterpart: sft, dpo, orpo and cpo are translated"
+                "TRL's method `{other}` has no counterpart: sft, dpo, orpo, cpo and kto are translated"
             )));
         }
     };

@@ -162,11 +162,30 @@ fn trls_command_lines_and_configs_arrive() {
 }
 
 #[test]
+fn trls_kto_arrives_from_every_kind_of_command() {
+    let options = "--model_name_or_path org/m-1B --dataset_name org/labeled --per_device_train_batch_size 16 \
+        --gradient_accumulation_steps 2 --beta 0.2 --desirable_weight 1.5 --max_length 512 --loss_type kto --learning_rate 5e-7";
+    let commands =
+        ["trl kto", "python -m trl kto", "python -m trl.scripts.kto", "accelerate launch trl/scripts/kto.py"];
+    for command in commands {
+        let imported = import(&format!("{command} {options}")).unwrap();
+        let node = crate::config::yaml::parse(&imported.yaml, 0, 0).unwrap().to_json();
+        let preference = json!({"loss": "kto", "beta": 0.2, "desirable_weight": 1.5, "group_size": 16});
+        assert_eq!((&node["train"]["preference"], &node["train"]["global_batch_size"]), (&preference, &json!(2)));
+        assert_eq!(missing(&imported), [""; 0], "{command}");
+    }
+    let yaml = "model_name_or_path: org/m\ndataset_name: org/labeled\nundesirable_weight: 0.5\nmax_length: 64\n";
+    let node = crate::config::yaml::parse(&import(yaml).unwrap().yaml, 0, 0).unwrap().to_json();
+    assert_eq!(node["train"]["preference"]["loss"], json!("kto"));
+}
+
+#[test]
 fn what_trains_nothing_is_refused_with_a_reason() {
     for (text, part) in [
         ("#!/bin/bash\necho \"unfinished --lr 3\n", "does not end"),
         ("#!/bin/bash\nls --all\n", "no command in it trains"),
         ("trl grpo --model_name_or_path x --dataset_name y", "`grpo` has no counterpart"),
+        ("python examples/scripts/dpo_online.py --model_name_or_path x", "`online_dpo` has no counterpart"),
         ("trl env --verbose x", "no command in it trains"),
         // A value that doubles and doubles.
         (&format!("#!/bin/bash\nA=aaaaaaaa\n{}", "A=$A$A\n".repeat(64)), "larger than is taken"),

@@ -341,3 +341,46 @@ fn deepspeeds_stage_and_offload_arrive() {
     }
     assert_eq!(deepspeed("mine.json"), (Value::Null, Value::Null, vec!["deepspeed".to_owned()]));
 }
+
+/// They train two layers, or those that are named; never all.
+#[test]
+fn llama_factorys_freeze_trains_what_it_trains_there() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("config.json"), r#"{"num_hidden_layers": 6}"#).unwrap();
+    let model = dir.path().display().to_string();
+    let patterns = |model: &str, more: &str| {
+        let text = format!("model_name_or_path: {model}\nstage: sft\nfinetuning_type: freeze\ndataset: a\n{more}");
+        let imported = import(&text).unwrap();
+        assert_eq!(missing(&imported), [""; 0], "{more}");
+        let node = crate::config::yaml::parse(&imported.yaml, 0, 0).unwrap().to_json();
+        let foundation = &node["model"]["foundation"];
+        assert_eq!((&foundation["freeze"], &foundation["lora"]), (&json!(true), &json!(null)), "{more}");
+        foundation["train_patterns"].clone()
+    };
+    assert_eq!(patterns(&model, ""), json!(["*layers.4.*", "*layers.5.*"]));
+    let named = "freeze_trainable_layers: 1\nfreeze_trainable_modules: mlp,self_attn\nfreeze_extra_modules: embed_tokens, norm\n";
+    let expected = ["*layers.5.mlp*", "*layers.5.self_attn*", "*embed_tokens*", "*norm*"];
+    assert_eq!(patterns(&model, named), json!(expected));
+    assert_eq!(patterns(&model, "freeze_trainable_layers: 9\n").as_array().unwrap().len(), 6);
+    let first = "freeze_trainable_layers: -2\n";
+    assert_eq!(patterns("org/unknown-8B", first), json!(["*layers.0.*", "*layers.1.*"]));
+    // Of a model that is not here the number of layers is not known, and nothing matches these.
+    assert_eq!(patterns("org/unknown-8B", ""), json!(["*layers.LAST-1.*", "*layers.LAST-2.*"]));
+}
+
+#[test]
+fn llama_factory_trains_no_tower_unless_told() {
+    let parts = |more: &str| {
+        let text = format!("model_name_or_path: org/model-8B\nstage: sft\nfinetuning_type: lora\ndataset: a\n{more}");
+        let imported = import(&text).unwrap();
+        let node = crate::config::yaml::parse(&imported.yaml, 0, 0).unwrap().to_json();
+        let frozen = ["image_encoder", "image_projector"].map(|part| node["model"][part]["freeze"].as_bool());
+        (frozen, imported.notes.iter().any(|note| note.contains("vision-language")))
+    };
+    assert_eq!(parts("template: llama3\n"), ([None, None], true));
+    assert_eq!(parts("template: qwen2_vl\n"), ([Some(true), Some(true)], false));
+    assert_eq!(
+        parts("image_max_pixels: 262144\nfreeze_multi_modal_projector: false\n"),
+        ([Some(true), Some(false)], false)
+    );
+}

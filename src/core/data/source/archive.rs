@@ -3,11 +3,11 @@
 
 use std::sync::Arc;
 
-use serde_json::Value as Json;
 use tar::{EntryType, Header};
 
 use super::blob::Blob;
 use super::block::{Block, Body, Record};
+use super::strict;
 
 const HEADER: u64 = 512;
 /// Headers between two files of a sample.
@@ -159,7 +159,8 @@ impl Block for Archive {
             record.members.push((member.extension.clone(), bytes));
         }
         if let Some(json) = record.member("json") {
-            let json: Json = serde_json::from_slice(json).map_err(|error| format!("json: not a sample: {error}"))?;
+            let text = std::str::from_utf8(json).map_err(|_| "json: is not UTF-8".to_owned())?;
+            let json = strict::parse(text).map_err(|error| format!("json: not a sample: {error}"))?;
             record.body = Body::Json(json);
         }
         Ok(record)

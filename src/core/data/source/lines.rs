@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::blob::Blob;
 use super::block::{Block, Body, Record};
+use super::strict;
 
 /// A longer record is a bad sample: pixels belong in files of their own.
 const MAX_RECORD_BYTES: u64 = 64 << 20;
@@ -28,10 +29,8 @@ enum Kind {
 impl Lines {
     /// JSON lines, or an array if the first letter is `[`.
     pub fn json(blob: Arc<Blob>) -> Result<Self, String> {
-        let mut start = [0; 64];
-        let len = (blob.len() as usize).min(start.len());
-        start[..len].copy_from_slice(&blob.read_at(0, len).map_err(|error| error.to_string())?);
-        let text = start[..len].strip_prefix(b"\xef\xbb\xbf").unwrap_or(&start[..len]);
+        let start = start(&blob)?;
+        let text = start.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&start);
         match text.trim_ascii_start().first() {
             Some(b'[') => Self::array(blob),
             _ => Self::by_line(blob, Kind::Json),
@@ -40,6 +39,7 @@ impl Lines {
 
     /// A text a line.
     pub fn plain(blob: Arc<Blob>) -> Result<Self, String> {
+        start(&blob)?;
         Self::by_line(blob, Kind::Plain)
     }
 
@@ -116,8 +116,42 @@ impl Lines {
             }
             reader.consume(len);
         }
+        drop(reader);
+        if is_closed && !is_blank(&mut BufReader::new(blob.reader(offset)))? {
+            return Err(
+                "has more behind the `]` that closes its array: make it one array, or a record a line".to_owned()
+            );
+        }
         begins.push(offset);
         Ok(Self { blob, kind: Kind::Array, begins, blanks: Vec::new() })
+    }
+}
+
+/// Reads the first bytes of a text.
+///
+/// # Errors
+/// It cannot be read, or is in UTF-16, as some programs of Windows write texts.
+fn start(blob: &Blob) -> Result<Vec<u8>, String> {
+    let len = (blob.len() as usize).min(64);
+    let start = blob.read_at(0, len).map_err(|error| error.to_string())?;
+    match start.as_slice() {
+        // With its mark, or by the zeros beside letters of ASCII.
+        [0xff, 0xfe, ..] | [0xfe, 0xff, ..] | [1..=0x7f, 0, 1..=0x7f, 0, ..] | [0, 1..=0x7f, 0, 1..=0x7f, ..] => {
+            Err("is in UTF-16: convert it to UTF-8, for example with `iconv -f UTF-16 -t UTF-8`".to_owned())
+        }
+        _ => Ok(start),
+    }
+}
+
+/// Returns whether nothing but white space is left.
+fn is_blank(reader: &mut impl BufRead) -> Result<bool, String> {
+    loop {
+        let chunk = reader.fill_buf().map_err(|error| format!("cannot be read: {error}"))?;
+        if chunk.is_empty() || !chunk.trim_ascii().is_empty() {
+            return Ok(chunk.is_empty());
+        }
+        let len = chunk.len();
+        reader.consume(len);
     }
 }
 
@@ -147,7 +181,7 @@ impl Block for Lines {
             text = text.strip_suffix([',', ']']).unwrap_or(text);
         }
         let text = text.trim_start_matches('\u{feff}');
-        let json = serde_json::from_str(text).map_err(|error| format!("not a sample: {error}"))?;
+        let json = strict::parse(text).map_err(|error| format!("not a sample: {error}"))?;
         Ok(Record { body: Body::Json(json), ..Record::default() })
     }
 
@@ -178,6 +212,24 @@ mod tests {
             other => panic!("{other:?}"),
         };
         (0..lines.len()).map(value).collect()
+    }
+
+    #[test]
+    fn what_would_be_lost_is_refused() {
+        let error = |bytes: &[u8]| Lines::json(blob(bytes)).err().unwrap_or_default();
+        let utf16 = |text: &str, big: bool| -> Vec<u8> {
+            text.encode_utf16().flat_map(|unit| if big { unit.to_be_bytes() } else { unit.to_le_bytes() }).collect()
+        };
+        for text in ["\u{feff}{\"a\": 1}\n", "{\"a\": 1}\n", "[{}]"] {
+            for big in [false, true] {
+                assert!(error(&utf16(text, big)).contains("UTF-16"), "{text} {big}");
+                assert!(Lines::plain(blob(&utf16(text, big))).is_err(), "{text} {big}");
+            }
+        }
+        assert!(error(b"[{}]\n[{}]").contains("more behind the `]`"));
+        assert_eq!(error(b"[{}]\n \r\n"), "");
+        let lines = Lines::json(blob(b"{\"a\": 1, \"a\": 2}\n")).unwrap();
+        assert!(lines.read(0).err().unwrap().contains("the key `a` is there twice"));
     }
 
     #[test]
@@ -215,7 +267,8 @@ mod tests {
         #[test]
         fn nothing_panics(bytes in prop::collection::vec(any::<u8>(), 0..80), array: bool) {
             let bytes = if array { [b"[", &bytes[..]].concat() } else { bytes };
-            let lines = Lines::json(blob(&bytes)).unwrap();
+            // Some are refused: UTF-16, or more behind an array.
+            let Ok(lines) = Lines::json(blob(&bytes)) else { return Ok(()) };
             (0..lines.len()).for_each(|index| drop((lines.read(index), lines.name(index))));
         }
     }

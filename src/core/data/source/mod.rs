@@ -53,6 +53,7 @@ mod sharegpt;
 mod sheet;
 mod steps;
 mod stream;
+mod strict;
 mod table;
 #[cfg(test)]
 mod tests;

@@ -40,7 +40,8 @@ impl Job {
             return Err(DataError::file(out, reason));
         }
         if shards.is_empty() {
-            return Err(DataError::file(out, "every sample is bad: there is no shard"));
+            let first = done.bad.first().map_or_else(String::new, |bad| format!("; the first: {bad}"));
+            return Err(DataError::file(out, format!("every sample is bad: there is no shard{first}")));
         }
         remove_strangers(out, &shards)?;
         list_bad(&out.join(BAD), &done.bad)?;

@@ -121,5 +121,6 @@ fn another_job_is_refused() {
     let other = tempfile::tempdir().unwrap();
     all_bad.begin(other.path()).unwrap();
     all_bad.write(other.path(), Share::WHOLE, 1, |_| work(7), |_, _| ()).unwrap();
-    assert!(all_bad.merge(other.path()).unwrap_err().to_string().contains("every sample is bad"));
+    let error = all_bad.merge(other.path()).unwrap_err().to_string();
+    assert!(error.contains("every sample is bad") && error.contains("the first: a:8: no"), "{error}");
 }

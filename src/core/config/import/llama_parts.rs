@@ -1,0 +1,131 @@
+//! Which parts of a model LLaMA-Factory trains: `finetuning_type: freeze`, and the towers of vision-language models, which it freezes
+//! unless told otherwise.
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use super::sheet::Sheet;
+use crate::files;
+
+const FREEZE: &str = "model.foundation.freeze";
+const PATTERNS: &str = "model.foundation.train_patterns";
+/// What of a template's or a model's name tells that it takes pictures.
+const SEES: [&str; 16] = [
+    "vl",
+    "llava",
+    "paligemma",
+    "pixtral",
+    "mllama",
+    "internvl",
+    "intern_vl",
+    "minicpm_v",
+    "minicpm_o",
+    "omni",
+    "gemma3",
+    "glm4v",
+    "glm4.5v",
+    "vision",
+    "idefics",
+    "keye",
+];
+/// Keys of pictures.
+const OF_PICTURES: [&str; 6] = [
+    "image_max_pixels",
+    "image_min_pixels",
+    "video_max_pixels",
+    "video_maxlen",
+    "freeze_vision_tower",
+    "freeze_multi_modal_projector",
+];
+
+/// Translates `finetuning_type: freeze`: some layers are trained, and what `freeze_extra_modules` names; all else is frozen.
+pub(super) fn freeze(sheet: &mut Sheet) {
+    // Their default. Below 0 it counts from the first layer on.
+    let wanted = sheet.number("freeze_trainable_layers").unwrap_or(2.0) as i64;
+    let modules = listed(sheet.get("freeze_trainable_modules")).unwrap_or_else(|| vec!["all".to_owned()]);
+    let extra = listed(sheet.get("freeze_extra_modules")).unwrap_or_default();
+    let layers: Vec<String> = match (num_layers(sheet), wanted) {
+        (all, ..0) => (0..all.map_or(-wanted, |all| all.min(-wanted))).map(|layer| layer.to_string()).collect(),
+        (Some(all), _) => ((all - wanted).max(0)..all).map(|layer| layer.to_string()).collect(),
+        (None, _) => {
+            sheet.note(
+                "how many layers the model has is not known here: in model.foundation.train_patterns write the numbers of its last \
+                 layers in the place of LAST; `loongforge check` refuses the config before",
+            );
+            (1..=wanted).map(|back| format!("LAST-{back}")).collect()
+        }
+    };
+    let of_layer = |layer: &String| -> Vec<String> {
+        let of_module = |module: &String| match module.as_str() {
+            "all" => format!("*layers.{layer}.*"),
+            name => format!("*layers.{layer}.{name}*"),
+        };
+        modules.iter().map(of_module).collect()
+    };
+    let patterns = layers.iter().flat_map(of_layer).chain(extra.iter().map(|name| format!("*{name}*")));
+    let patterns: Vec<String> = patterns.collect();
+    sheet.set(FREEZE, true);
+    sheet.set(PATTERNS, json!(patterns));
+    sheet.arrived("finetuning_type", FREEZE);
+    for key in ["freeze_trainable_layers", "freeze_trainable_modules", "freeze_extra_modules"] {
+        sheet.arrived(key, PATTERNS);
+    }
+}
+
+/// Freezes towers and projector, as theirs are unless a key says otherwise.
+pub(super) fn towers(sheet: &mut Sheet) {
+    let sees = sees(sheet);
+    for (theirs, ours) in [
+        ("freeze_vision_tower", "model.image_encoder.freeze"),
+        ("freeze_multi_modal_projector", "model.image_projector.freeze"),
+    ] {
+        if sees && sheet.get(theirs).is_none() {
+            sheet.set(ours, true);
+        }
+        sheet.copy(theirs, ours);
+    }
+    sheet.copy("freeze_language_model", FREEZE);
+    if !sees {
+        sheet.note(
+            "of a vision-language model LLaMA-Factory trains the language model alone: if this is one, set \
+             model.image_encoder.freeze and model.image_projector.freeze to true",
+        );
+    }
+}
+
+/// Returns whether something tells that the model takes pictures.
+fn sees(sheet: &Sheet) -> bool {
+    let names =
+        ["template", "model_name_or_path"].map(|key| sheet.get(key).and_then(Value::as_str).unwrap_or_default());
+    let is_named = |name: &&str| {
+        let name = name.rsplit('/').next().unwrap_or_default().to_lowercase();
+        SEES.iter().any(|part| name.contains(part))
+    };
+    let has_tower = |config: Value| config.get("vision_config").is_some();
+    OF_PICTURES.iter().any(|key| sheet.get(key).is_some())
+        || names.iter().any(is_named)
+        || config(sheet).is_some_and(has_tower)
+}
+
+/// Counts the layers of a model whose folder is here.
+fn num_layers(sheet: &Sheet) -> Option<i64> {
+    let config = config(sheet)?;
+    let keys = ["num_hidden_layers", "num_layers", "n_layer"];
+    [&config["text_config"], &config].into_iter().find_map(|section| keys.iter().find_map(|key| section[key].as_i64()))
+}
+
+/// Reads the `config.json` of a model whose folder is here.
+fn config(sheet: &Sheet) -> Option<Value> {
+    let folder = Path::new(sheet.get("model_name_or_path")?.as_str()?);
+    serde_json::from_str(&files::read_text(&folder.join("config.json")).ok()?).ok()
+}
+
+/// Returns names in a list or between commas.
+fn listed(value: Option<&Value>) -> Option<Vec<String>> {
+    let names: Vec<&str> = match value? {
+        Value::Array(list) => list.iter().filter_map(Value::as_str).collect(),
+        other => other.as_str()?.split(',').collect(),
+    };
+    Some(names.into_iter().map(|name| name.trim().to_owned()).filter(|name| !name.is_empty()).collect())
+}
