@@ -7,6 +7,7 @@ use serde_json::Value;
 use tch::{Device, Kind, Tensor};
 
 use super::fixture::Fixture;
+use super::network::EncoderDecoder;
 use crate::model::batch::MicroBatch;
 use crate::model::config::ModelConfig;
 use crate::model::fixture::{self, json};
@@ -14,6 +15,18 @@ use crate::tape::{Execution, Policy};
 
 fn fixtures() -> Vec<(String, Fixture)> {
     fixture::open(&fixture::folders("florence", &["florence2"]), |folder| Fixture::read(folder, Kind::Float))
+}
+
+/// In an answer the token of pictures is a token as any other, whose row is not that of padding.
+#[test]
+fn an_answer_may_have_the_token_of_pictures() {
+    for (name, fixture) in fixtures() {
+        let config = fixture.model.foundation.as_encoder_decoder().unwrap();
+        let network = EncoderDecoder::new(config, &fixture.params, Policy::Keep);
+        let image = config.image_token.unwrap();
+        let row = network.tokens.part.look_up(&Tensor::from_slice(&[image]));
+        assert_eq!(row, network.tokens.part.table().narrow(0, image, 1) * config.bart.scale, "{name}");
+    }
 }
 
 /// A rank that has nothing to learn records every parameter, and its loss and gradients are zero.

@@ -8,9 +8,9 @@ use tch::{Device, Kind, Tensor};
 
 use super::TimeUse;
 use super::config::PolicyOptions;
-use super::family::PolicyFamily;
 use super::fixture::Fixture;
 use super::noise::Noise;
+use super::robot::RobotPolicy;
 use crate::model::batch::{MicroBatch, SampleRow};
 use crate::model::fixture::{self, Found, error};
 use crate::model::foundation::{FoundationFamily, FoundationModel};
