@@ -15,7 +15,8 @@ use tch::{Device, Kind};
 
 #[derive(Args)]
 pub struct ParityArgs {
-    /// Fixture folders: config.json, model.safetensors, inputs.safetensors, expected.safetensors
+    /// Fixture folders that tests/oracle has written, of language and vision-language models, of robot policies and of
+    /// Florence-2: config.json, model.safetensors, inputs.safetensors, expected.safetensors
     #[arg(required = true, value_name = "DIR")]
     folders: Vec<PathBuf>,
     /// Instead of comparing, train each fixture's model and write it to OUT/NAME in Hugging Face format, with our

@@ -12,12 +12,9 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import subprocess
-import tempfile
 from pathlib import Path
 from unittest import mock
 
-import numpy as np
 import torch
 from diffusers import AutoencoderKLWan
 from lerobot.policies.fastwam.configuration_fastwam import FastWAMConfig
@@ -26,12 +23,12 @@ from lerobot.policies.fastwam.wan.adapters import WanVideoVAE38
 from lerobot.policies.fastwam.wan.components import WanTextEncoder
 from lerobot.processor import PolicyProcessorPipeline
 from lerobot.processor.converters import policy_action_to_transition, transition_to_policy_action
-from PIL import Image
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from transformers import UMT5Config, UMT5EncoderModel
 
 import make_fastwam
+import policy_act
 
 
 class Texts:
@@ -78,9 +75,8 @@ def load(exported: Path, checkpoint: Path) -> FastWAMPolicy:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("checkpoint", type=Path)
+    policy_act.arguments(parser)
     parser.add_argument("--exported", type=Path, required=True)
-    parser.add_argument("--binary", required=True)
     parser.add_argument("--cases", type=int, default=5)
     args = parser.parse_args()
     policy = load(args.exported, args.checkpoint)
@@ -89,7 +85,7 @@ def main() -> None:
         args.exported, config_filename="policy_postprocessor.json", to_transition=policy_action_to_transition,
         to_output=transition_to_policy_action)
     cameras = sorted(key for key in policy.config.input_features if "image" in key)
-    rng, worst = torch.Generator().manual_seed(1), 0.0
+    rng, errors = torch.Generator().manual_seed(1), policy_act.Errors()
     for case in range(args.cases):
         pictures = {camera: torch.randint(0, 256, (40, 56, 3), generator=rng, dtype=torch.uint8) for camera in cameras}
         state, task = torch.rand(policy.config.proprio_dim, generator=rng), ["go to the red pad", "go to the blue pad"][case % 2]
@@ -98,20 +94,9 @@ def main() -> None:
         seen |= {"observation.state": state, "task": task}
         with torch.no_grad(), mock.patch.object(policy.model, "_make_action_latents", lambda *sizes: noise.clone()):
             theirs = after(policy.predict_action_chunk(before(seen)))[0].numpy()
-        with tempfile.TemporaryDirectory() as scratch:
-            flags = []
-            for number, (camera, picture) in enumerate(pictures.items()):
-                Image.fromarray(picture.numpy()).save(f"{scratch}/{number}.png")
-                flags += ["--image", f"{camera}={scratch}/{number}.png"]
-            Path(scratch, "noise").write_text(" ".join(map(repr, noise.flatten().tolist())))
-            command = [args.binary, "act", args.checkpoint, *flags, f"--state={','.join(map(repr, state.tolist()))}", "--prompt", task,
-                       "--noise", f"{scratch}/noise", "--device", "cpu"]
-            printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-        ours = np.array([[float(value) for value in line.split()] for line in printed.strip().splitlines()])
-        error = np.abs(ours - theirs).max() / np.abs(theirs).max()
-        worst = max(worst, error)
-        print(f"case {case}: {task!r}, error {error:.1e}")
-    print(f"largest error {worst:.1e}")
+        own = {camera: picture.numpy() for camera, picture in pictures.items()}
+        errors.add(f"case {case}: {task!r}", policy_act.act(args, own, state.tolist(), task, noise), theirs)
+    errors.say()
 
 
 if __name__ == "__main__":

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
-import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -21,10 +19,10 @@ from lerobot.datasets.lerobot_dataset import LeRobotDataset
 from lerobot.policies.factory import get_policy_class
 from lerobot.processor import PolicyProcessorPipeline
 from lerobot.processor.converters import policy_action_to_transition, transition_to_policy_action
-from PIL import Image
 from safetensors.torch import load_file
 
 import make_policies
+import policy_act
 
 
 def load(folder: Path, config: dict) -> torch.nn.Module:
@@ -63,9 +61,8 @@ def processors(folder: Path):
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("checkpoint", type=Path)
+    policy_act.arguments(parser)
     parser.add_argument("--episodes", type=Path, required=True)
-    parser.add_argument("--binary", required=True)
     parser.add_argument("--frames", type=int, default=5)
     args = parser.parse_args()
     config = json.loads((args.checkpoint / "config.json").read_text())
@@ -73,30 +70,17 @@ def main() -> None:
     data = LeRobotDataset("local", root=args.episodes)
     cameras = [key for key, value in config["input_features"].items() if value["type"] == "VISUAL"]
     width, horizon = config["output_features"]["action"]["shape"][0], config["chunk_size"]
-    rng, worst = torch.Generator().manual_seed(1), 0.0
+    rng, errors = torch.Generator().manual_seed(1), policy_act.Errors()
     for frame in np.linspace(0, len(data) - 1, args.frames).astype(int):
         item = data[int(frame)]
         noise = torch.randn(1, horizon, config["max_action_dim"], generator=rng)
         seen = {key: item[key] for key in [*cameras, "observation.state"]} | {"task": item["task"]}
         with torch.no_grad():
             theirs = after(policy.predict_action_chunk(before(seen), noise=noise))[0, :, :width].numpy()
-        with tempfile.TemporaryDirectory() as scratch:
-            flags = []
-            for number, camera in enumerate(cameras):
-                picture = (item[camera].permute(1, 2, 0).numpy() * 255).round().astype(np.uint8)
-                file = f"{scratch}/{number}.png"
-                Image.fromarray(picture).save(file)
-                flags += ["--image", f"{camera}={file}"]
-            Path(scratch, "noise").write_text(" ".join(map(repr, noise.flatten().tolist())))
-            state = ",".join(map(repr, item["observation.state"].tolist()))
-            command = [args.binary, "act", args.checkpoint, *flags, f"--state={state}", "--prompt", item["task"],
-                       "--noise", f"{scratch}/noise", "--device", "cpu"]
-            printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-        ours = np.array([[float(value) for value in line.split()] for line in printed.strip().splitlines()])
-        error = np.abs(ours - theirs).max() / np.abs(theirs).max()
-        worst = max(worst, error)
-        print(f"frame {frame}: {item['task']!r}, error {error:.1e}")
-    print(f"largest error {worst:.1e}")
+        pictures = {camera: (item[camera].permute(1, 2, 0).numpy() * 255).round().astype(np.uint8) for camera in cameras}
+        ours = policy_act.act(args, pictures, item["observation.state"].tolist(), item["task"], noise)
+        errors.add(f"frame {frame}: {item['task']!r}", ours, theirs)
+    errors.say()
 
 
 if __name__ == "__main__":

@@ -1,11 +1,12 @@
-"""Draws configs of what `loongforge parity` does not read (diffusion transformers, autoencoders, robot policies) and makes their
-fixtures, each in a folder of its own, for the tests of these models.
+"""Draws configs of diffusion transformers, autoencoders and robot policies and makes their fixtures, each in a folder of its own, for the
+tests of these models and for `loongforge parity`, which reads those of policies.
 
     python sweep_parts.py OUT --part dit --cases 10 --seed 1
     for folder in OUT/dit/*; do LOONGFORGE_DIT=$folder cargo test -p loongforge-torch packed_samples_have_diffusers; done
+    loongforge parity OUT/policy/*/*
 
-Parts and what reads them: `dit` LOONGFORGE_DIT, `vae` LOONGFORGE_VAES, `policy` (Pi0, Pi0.5, SmolVLA), `groot` and `xvla`
-LOONGFORGE_POLICIES. What was drawn is in `drawn.jsonl`; what the reference refuses is drawn again.
+Parts and what reads them: `dit` LOONGFORGE_DIT, `vae` LOONGFORGE_VAES, `policy` (Pi0, Pi0.5, SmolVLA), `groot` and `xvla` `loongforge
+parity`. What was drawn is in `drawn.jsonl`; what the reference refuses is drawn again.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ use loongforge::policy::{Choice, Wanted, open};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 use tempfile::TempDir;
 
 const SHORT: [&str; 6] = [
@@ -77,6 +78,11 @@ fn trained(dir: &Path, to: &str, overrides: &[&str], is_resumed: bool) -> Vec<u6
 }
 
 fn acts(dir: &Path) -> Result<Vec<f32>, String> {
+    acts_after(dir, Vec::new())
+}
+
+/// The same where the first actions of the chunk have begun.
+fn acts_after(dir: &Path, begun: Vec<f32>) -> Result<Vec<f32>, String> {
     let wanted = Wanted {
         embodiment: None,
         checkpoint: Some(dir.join("run").display().to_string()),
@@ -90,7 +96,7 @@ fn acts(dir: &Path) -> Result<Vec<f32>, String> {
     let mut policy = open(&wanted).unwrap();
     let scene = Scene::begin(Layout::draw(1, Part::HeldOut, 0));
     let images = vec![(policy.spec().cameras[0].clone(), picture(&scene))];
-    let seen = Observation { images, state: scene.state(), prompt: instruction(0), begun: Vec::new() };
+    let seen = Observation { images, state: scene.state(), prompt: instruction(0), begun };
     policy.act(&seen, Moment::default()).map(|actions| actions.values)
 }
 
@@ -125,4 +131,20 @@ fn policies_that_write_actions_learn_and_act() {
     // Four steps teach no chunk: what is missing is filled up, as in lerobot.
     let actions = acts(dir.path()).unwrap();
     assert!(!actions.is_empty() && actions.iter().all(|value| value.is_finite()));
+    let begun = acts_after(dir.path(), vec![0.01, 0.02]).unwrap_err();
+    assert!(begun.contains("writes actions as tokens, and cannot go on with a chunk that has begun"), "{begun}");
+    // Nor does it act while a run goes on, or have delays to learn.
+    let root = dir.path().display().to_string();
+    let text = include_str!("../../configs/pads_policy.yaml").replace("runs/pads_policy/data", &format!("{root}/data"));
+    let path = dir.path().join("pads.yaml");
+    fs::write(&path, text).unwrap();
+    for (setting, part) in [
+        (eval.replace("max_samples: 16", "actions: 8").as_str(), "eval.actions"),
+        ("policy.max_delay=2", "policy.max_delay is 2, and this policy cannot go on with a chunk"),
+    ] {
+        let mut program = Command::new(env!("CARGO_BIN_EXE_loongforge"));
+        let output = program.arg("check").arg(&path).args(["policy.noise_draws=1", setting]).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned() + &String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.code() == Some(2) && said.contains(part), "{setting}: {said}");
+    }
 }

@@ -1,6 +1,8 @@
 //! Clients of policy servers from the package registry, which are not changed: they play whole episodes against the program.
 
 use crate::must::skip;
+use loongforge::core::robot::pads::{PadsSet, compose_pads};
+use serde_json::{Value, json};
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -99,6 +101,47 @@ fn unmodified_clients_play_what_a_script_recorded() {
     let [served, blanked, expert, random] = ["served", "blanked", "expert", "random"].map(play);
     println!("of 20: served {served}, blanked {blanked}, expert {expert}, random {random}");
     assert!(served >= 10 && expert == 20 && random <= 2 && blanked < served, "{served} {blanked} {expert} {random}");
+}
+
+/// An X-VLA of Pads: the fixture's, with the task's tokens and camera.
+fn made_xvla() -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    compose_pads(&dir.path().join("data"), &PadsSet { seed: 1, num_episodes: 6 }).unwrap();
+    let path = dir.path().join("data/model/config.json");
+    let json = |path: &Path| -> Value { serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap() };
+    let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/torch/tests/policies/xvla-auto-seed1/config.json");
+    let (pads, mut config) = (json(&path), json(&fixture));
+    for key in ["input_features", "output_features"] {
+        config[key] = pads[key].clone();
+    }
+    config["florence_config"]["text_config"]["vocab_size"] = pads["sizes"]["vocab_size"].clone();
+    for (key, size) in [("max_state_dim", 2), ("max_action_dim", 2), ("num_image_views", 1), ("chunk_size", 8)] {
+        config[key] = size.into();
+    }
+    (config["n_action_steps"], config["resize_imgs_with_padding"]) = (8.into(), json!([32, 32]));
+    (config["tokenizer_max_length"], config["florence_config"]["text_config"]["max_position_embeddings"]) =
+        (24.into(), 64.into());
+    config["max_len_seq"] = 64.into();
+    std::fs::write(&path, config.to_string()).unwrap();
+    dir
+}
+
+/// FastWAM and X-VLA, trained for two steps: what they do is of no use, and they are asked through whole episodes.
+#[test]
+fn unmodified_clients_of_openpi_are_answered_by_other_policies() {
+    let Some(python) = python() else { return };
+    for dir in [crate::fastwam::made(), made_xvla()] {
+        let path = dir.path().join("run.yaml");
+        std::fs::write(&path, crate::fastwam::text(dir.path())).unwrap();
+        let mut program = Command::new(env!("CARGO_BIN_EXE_loongforge"));
+        program.arg("run").arg(&path).args(["train.steps=2", "train.warmup_steps=1", "train.global_batch_size=4"]);
+        let output = program.args(["policy.noise_draws=1", "log.tensorboard=false"]).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let run = dir.path().join("run").display().to_string();
+        let played =
+            Serving::begin(&[&run, "--protocol", "openpi"]).played(&python, "openpi_pads.py", &["--layouts", "2"]);
+        assert!(played["layouts"] == 2 && played["steps"].as_u64() > Some(2), "{played}");
+    }
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //! where it stopped, and acts.
 
 use crate::fixture::run;
-use crate::resume::resume;
+use crate::resume::{hashes, resume};
 use loongforge::core::config;
 use loongforge::core::robot::pads::{Layout, PadsSet, Part, Scene, compose_pads, instruction, picture};
 use loongforge::core::robot::{Moment, Observation};
@@ -26,7 +26,7 @@ const SHORT: [&str; 9] = [
 ];
 
 /// Demonstrations, and a model folder with the tokenizer of the task and FastWAM's config.
-fn made() -> TempDir {
+pub fn made() -> TempDir {
     let dir = tempfile::tempdir().unwrap();
     compose_pads(&dir.path().join("data"), &PadsSet { seed: 1, num_episodes: 6 }).unwrap();
     let path = dir.path().join("data/model/config.json");
@@ -65,7 +65,7 @@ fn made() -> TempDir {
     dir
 }
 
-fn text(dir: &Path) -> String {
+pub fn text(dir: &Path) -> String {
     let root = dir.display().to_string();
     let text = include_str!("../../configs/pads_policy.yaml").replace("runs/pads_policy/data", &format!("{root}/data"));
     text.replace("name: pads_policy", &format!("name: pads_policy\n  dir: {root}/run"))
@@ -130,6 +130,35 @@ fn a_world_action_model_learns_the_same_with_any_number_of_encoders_resumes_and_
     assert_ne!(policy.act(&seen, Moment { episode: 0, request: 1 }).unwrap(), actions, "other noise");
     let blind = Observation { images: Vec::new(), ..seen };
     assert!(policy.act(&blind, Moment::default()).unwrap_err().contains("which FastWAM needs"));
+}
+
+/// A run whose process is killed between two checkpoints, and that goes on from the last, ends with the bits of one that was left alone.
+#[test]
+fn a_killed_run_goes_on_to_the_same_bits() {
+    let dir = made();
+    let path = dir.path().join("fastwam.yaml");
+    fs::write(&path, text(dir.path())).unwrap();
+    let program = |to: &str, more: &[&str]| {
+        let mut program = Command::new(env!("CARGO_BIN_EXE_loongforge"));
+        program.arg("run").arg(&path).args(SHORT).args(["train.steps=40", "checkpoint.every_steps=4"]).args(more);
+        program.arg(format!("run.dir={}/{to}", dir.path().display())).stderr(std::process::Stdio::null());
+        program
+    };
+    let checkpoint = |to: &str, step: u64| dir.path().join(format!("{to}/checkpoints/step-{step:08}"));
+    assert!(program("whole", &[]).status().unwrap().success());
+    let mut killed = program("killed", &[]).spawn().unwrap();
+    let begun = std::time::Instant::now();
+    while !checkpoint("killed", 4).exists() {
+        assert!(begun.elapsed().as_secs() < 120, "there is no checkpoint");
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    killed.kill().unwrap();
+    killed.wait().unwrap();
+    assert!(!checkpoint("killed", 40).exists(), "it ended before it was killed");
+    assert!(program("killed", &["--resume"]).status().unwrap().success());
+    let whole = hashes(&checkpoint("whole", 40));
+    assert!(whole.len() > 1, "{whole:?}");
+    assert_eq!(hashes(&checkpoint("killed", 40)), whole);
 }
 
 #[test]

@@ -4,10 +4,13 @@ use crate::fixture::{Fixture, Pictures};
 use crate::layouts::compare;
 use crate::resume::run_in;
 use loongforge::ModelFolder;
+use loongforge::core::config;
 use loongforge::core::data::ProcessorOptions;
+use loongforge::core::data::digits::{self, Digits};
 use loongforge::core::schedule::EvaluationSummary;
 use serde_json::{Value, json};
 use std::fs;
+use std::path::Path;
 use std::process::{Command, Output};
 
 const FIRST_TOKEN: usize = 264;
@@ -83,6 +86,27 @@ fn answers_are_learned_the_same_with_any_number_of_encoders_and_after_a_resume()
     assert_eq!(one, losses("three", &["pools.encoder.replicas=3"], None));
     assert_eq!(one, losses("beside", &["pools.placement=colocated"], None));
     assert_eq!(one[4..], losses("resumed", &["pools.encoder.replicas=2"], Some("one")));
+}
+
+/// The committed config on a little of its data.
+#[test]
+fn the_sample_config_learns() {
+    let dir = tempfile::tempdir().unwrap();
+    digits::compose(dir.path(), &Digits { seed: 1, num_train: 64, num_held_out: 8 }).unwrap();
+    let own = |name: &str| dir.path().join(name).display().to_string();
+    let overrides = [
+        format!("run.dir={}", own("run")),
+        format!("data.train=[{{path: {}}}]", own("train.jsonl")),
+        format!("eval.path={}", own("held_out.jsonl")),
+        "eval.every_steps=6".to_owned(),
+        "train.steps=6".to_owned(),
+        "train.warmup_steps=1".to_owned(),
+        "log.tensorboard=false".to_owned(),
+    ];
+    let loaded = config::load(Path::new("configs/florence2_digits.yaml"), &overrides, std::iter::empty());
+    let (steps, evaluated) = crate::fixture::run(loaded.unwrap_or_else(|report| panic!("{report}")), None);
+    assert!(steps.len() == 6 && steps[5].loss < 0.9 * steps[0].loss, "{steps:?}");
+    assert_eq!(evaluated[0].sets[0].found.outputs.len(), 8);
 }
 
 #[test]

@@ -48,3 +48,28 @@ fn a_layout_that_does_not_fit_is_named() {
     let (ok, text) = parity("qwen3-seed1", "foundation.xp=2");
     assert!(!ok && text.contains("foundation.xp is not an axis"), "{text}");
 }
+
+/// Policies have no columns of tokens, which is what layouts split.
+#[test]
+fn fixtures_of_policies_are_compared_and_have_no_layouts() {
+    let folder = |name: &str| Path::new(env!("CARGO_MANIFEST_DIR")).join("src/torch/tests").join(name);
+    let run = |args: &[&str]| {
+        let folders = ["policies/pi05-seed1", "florence/florence2-seed1"].map(folder);
+        let output = Command::new(env!("CARGO_BIN_EXE_loongforge")).arg("parity").args(folders).args(args).output();
+        let output = output.unwrap();
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        (output.status.code(), text(&output.stdout) + &text(&output.stderr))
+    };
+    let (code, text) = run(&[]);
+    assert_eq!(code, Some(0), "{text}");
+    for row in ["loss", "gradients", "losses alone", "actions", "gradients of both", "scores", "answers"] {
+        assert!(text.contains(&format!("  {row} ")), "{row}: {text}");
+    }
+    let (code, text) = run(&["--bf16"]);
+    assert!(code == Some(0) && text.matches("drift: loss ").count() == 2, "{text}");
+    let out = tempfile::tempdir().unwrap();
+    for args in [["--layout", "foundation.dp=2"], ["--export", out.path().to_str().unwrap()]] {
+        let (code, text) = run(&args);
+        assert!(code == Some(1) && text.matches(&format!("have no {}", args[0])).count() == 2, "{text}");
+    }
+}

@@ -16,6 +16,8 @@ mod decoding;
 mod dit;
 mod encoder;
 mod family;
+mod fixture;
+mod fixtures;
 mod foundation;
 mod groot;
 mod keys;
@@ -55,6 +57,10 @@ pub use decoding::{Continued, Decoding};
 pub use dit::{DitFamily, ImageTokens, QwenImageConfig, TransformerConfig, WanConfig};
 pub use encoder::{EncoderFamily, EncoderModel, EncoderTape};
 pub use family::custom::parts_config;
+pub use fixture::{
+    Comparison, Comparisons, FixtureError, ReferenceFixture, json as fixture_json, tensors as fixture_tensors,
+};
+pub use fixtures::open_fixture;
 pub use foundation::{FoundationFamily, FoundationModel, FoundationShape, FoundationTape};
 pub use groot::{GrootConfig, TransformerSizes, Tuned};
 pub use keys::ModelConfigError;

@@ -3,7 +3,7 @@
 
 use loongforge_torch::train::parity::{drift, parity};
 use std::path::{Path, PathBuf};
-use tch::{Device, Kind};
+use tch::{Device, Kind, Tensor};
 
 fn fixtures(folder: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
@@ -13,8 +13,13 @@ fn fixtures(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
+fn tests() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests")
+}
+
 fn all_fixtures() -> Vec<PathBuf> {
-    let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures")];
+    let committed = ["fixtures", "policies", "florence"];
+    let mut folders: Vec<PathBuf> = committed.iter().map(|name| tests().join(name)).collect();
     if let Some(more) = std::env::var_os("LOONGFORGE_FIXTURES") {
         folders.extend(std::env::split_paths(&more));
     }
@@ -51,4 +56,54 @@ fn bf16_drifts_no_further_than_the_reference_does() {
         }
     }
     assert!(failed.is_empty(), "{failed:#?}");
+}
+
+/// A copy of a fixture whose reference has other tensors.
+fn changed(fixture: &Path, change: impl Fn(&mut Vec<(String, Tensor)>)) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    for entry in std::fs::read_dir(fixture).unwrap() {
+        let path = entry.unwrap().path();
+        std::fs::copy(&path, folder.path().join(path.file_name().unwrap())).unwrap();
+    }
+    let path = folder.path().join("expected.safetensors");
+    let mut expected = Tensor::read_safetensors(&path).unwrap();
+    change(&mut expected);
+    Tensor::write_safetensors(&expected, path).unwrap();
+    folder
+}
+
+/// Of each kind of fixture without columns of tokens: a loss, a gradient and sampled actions that are a little off, and a gradient that
+/// is missing, fail and are named; a folder that lacks a tensor is none.
+#[test]
+fn a_policy_that_is_off_fails() {
+    let policies = ["pi05-seed1", "groot-seed1", "xvla-auto-seed1", "fastwam-seed1", "fast-seed1"];
+    let policies = policies.map(|name| format!("policies/{name}"));
+    for name in policies.iter().map(String::as_str).chain(["florence/florence2-seed1"]) {
+        let fixture = tests().join(name);
+        let grad = Tensor::read_safetensors(fixture.join("expected.safetensors")).unwrap().into_iter();
+        let grad = grad.filter(|(name, _)| name.starts_with("grad/"));
+        let largest = |x: &Tensor| x.abs().max().double_value(&[]);
+        let (grad, _) = grad.max_by(|a, b| largest(&a.1).total_cmp(&largest(&b.1))).unwrap();
+        let sampled = ["sampled", "written", "scores.0"];
+        for (key, row) in [("loss", "loss"), (grad.as_str(), "gradients"), ("sampled", "")] {
+            let is_changed = |found: &str| found == key || (key == "sampled" && sampled.contains(&found));
+            let folder = changed(&fixture, |expected| {
+                let (_, value) = expected.iter_mut().find(|(found, _)| is_changed(found)).unwrap();
+                *value = match value.kind() {
+                    Kind::Int64 => &*value + 1,
+                    _ => &*value * 1.001,
+                };
+            });
+            let report = parity(folder.path(), Device::Cpu).unwrap();
+            assert!(!report.is_ok(), "{name}: {key}\n{report}");
+            let failed = report.rows.iter().find(|found| found.excess > 1.0).unwrap();
+            assert!(row.is_empty() || failed.quantity == row, "{name}: {key}\n{report}");
+        }
+        let folder = changed(&fixture, |expected| expected.retain(|(found, _)| *found != grad));
+        let report = parity(folder.path(), Device::Cpu).unwrap();
+        assert!(report.problems[0].contains("the reference has no gradient of"), "{name}\n{report}");
+        let folder = changed(&fixture, |expected| expected.retain(|(found, _)| *found != "loss"));
+        let error = parity(folder.path(), Device::Cpu).unwrap_err().to_string();
+        assert!(error.contains("expected.safetensors has no loss: is it a fixture that make_"), "{error}");
+    }
 }

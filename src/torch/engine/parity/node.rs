@@ -11,11 +11,11 @@ use super::layout::EncoderPool;
 use super::plan::{Batch, DATA};
 use crate::comm::{Mesh, ProcessGroup, Started};
 use crate::engine::pack_work::EncoderPeers;
-use crate::model::FeatureInput;
 use crate::model::TreeNames;
+use crate::model::{FeatureInput, fixture_tensors};
 use crate::params::{ParamId, ParamSpec, ParamStore, Sharding};
 use crate::tape::Policy;
-use crate::train::parity::{Fixture, Steps, reference_parts, tensors};
+use crate::train::parity::{Fixture, Steps, reference_parts};
 use crate::train::{AdapterFolder, Lanes, TrainState, adapted, gather_whole, load_adapter, load_weights};
 use loongforge_core::engine::{EngineError, Ports, Progress};
 use loongforge_core::message::{ActorId, PoolName, Replica, Role, StepPlan, TowerSet, Unit, Version};
@@ -367,7 +367,7 @@ impl Node {
         self.group.barrier()?;
         let mut all = BTreeMap::new();
         for rank in (0..self.group.world()).filter(|_| self.group.rank() == 0) {
-            all.extend(tensors(&path(rank))?);
+            all.extend(fixture_tensors(&path(rank))?);
         }
         Ok(all.into_iter().collect())
     }

@@ -12,6 +12,7 @@ mod config;
 mod decoder;
 mod encoder;
 mod family;
+pub(super) mod fixture;
 mod generate;
 mod layer;
 mod layout;

@@ -46,7 +46,8 @@ impl EncoderDecoder {
         let bart = &config.bart;
         EncoderDecoder {
             tokens: Part::new(params, bart.prefix.as_str(), |scope| {
-                Tokens::new(bart, scope, TABLE, config.image_token)
+                // The token of pictures has a row of its own, which an answer may have; of prompts features replace it.
+                Tokens::new(bart, scope, TABLE, None)
             }),
             encoder: Encoder::new(bart, params),
             decoder: Decoder::new(bart, &config.decoder, params),

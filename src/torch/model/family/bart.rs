@@ -40,18 +40,15 @@ pub(super) fn read(keys: &Keys<'_>, prefix: &str, outputs: i64) -> Result<BartCo
 /// Both sides; features replace `image_token`.
 pub(super) fn read_both(keys: &Keys<'_>, bart: BartConfig, image_token: Option<i64>) -> Result<EncoderDecoderConfig> {
     let vocab_size = bart.vocab_size;
-    // Null is none here, and no key is the class's token.
-    let forced = |key: &str, default: Option<i64>| match keys.has(key) {
-        false => Ok(default),
-        true => keys.index_or(key)?.map(|_| token(keys, key, 0, vocab_size)).transpose(),
-    };
+    // transformers forces what a config says, and not what its class has where the config is silent.
+    let forced = |key: &str| keys.index_or(key)?.map(|_| token(keys, key, 0, vocab_size)).transpose();
     Ok(EncoderDecoderConfig {
         decoder: stack(keys, "decoder", bart.width)?,
         image_token,
         answers: AnswerTokens {
             start: token(keys, "decoder_start_token_id", 2, vocab_size)?,
-            first: forced("forced_bos_token_id", None)?,
-            last: forced("forced_eos_token_id", Some(2).filter(|last| *last < vocab_size))?,
+            first: forced("forced_bos_token_id")?,
+            last: forced("forced_eos_token_id")?,
             max: usize::try_from(bart.max_positions).unwrap_or(usize::MAX),
         },
         bart,

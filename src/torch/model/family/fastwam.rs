@@ -67,7 +67,6 @@ pub(in crate::model) fn read(keys: &Keys<'_>) -> Result<ModelConfig> {
 }
 
 /// The policy that a `config.json` describes.
-#[cfg(test)]
 pub(in crate::model) fn config_of(config: &Value) -> Result<WamConfig> {
     parts(&Keys::new(config)).map(|(policy, _)| policy)
 }

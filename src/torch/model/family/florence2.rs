@@ -17,8 +17,23 @@ const TOWER: &str = "model.vision_tower.";
 const PROJECTOR: &str = "model.multi_modal_projector.";
 const LANGUAGE: &str = "model.language_model.";
 
+/// The first release has a config of its own, no token that stands for pictures, and code beside it that puts these first.
+fn refuse_first_release(keys: &Keys<'_>) -> Result<(), ModelConfigError> {
+    let text = keys.section("text_config")?;
+    let own = "florence2_language";
+    match text.text_or("model_type")? {
+        Some(model_type) if model_type == own && !keys.has("image_token_id") => {
+            let must = "must be \"bart\": this is the first release (microsoft/Florence-2-base and -large), which only its own code \
+                        reads; take florence-community/Florence-2-base, -large, -base-ft or -large-ft, which have the same weights";
+            Err(text.inconsistent("model_type", json!(own), must))
+        }
+        _ => Ok(()),
+    }
+}
+
 pub(in crate::model) fn read(keys: &Keys<'_>) -> Result<ModelConfig, ModelConfigError> {
     keys.only("tie_word_embeddings", &[json!(true)])?;
+    refuse_first_release(keys)?;
     let tower = davit::read(&keys.section("vision_config")?, [TOWER, PROJECTOR], false)?;
     let text = keys.section("text_config")?;
     let both = bart::read(&text, LANGUAGE, tower.outputs)?;

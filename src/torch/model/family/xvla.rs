@@ -54,7 +54,6 @@ fn parts(keys: &Keys<'_>) -> Result<(XvlaConfig, DavitConfig)> {
 }
 
 /// The policy that a `config.json` describes.
-#[cfg(test)]
 pub(in crate::model) fn config_of(config: &Value) -> Result<XvlaConfig> {
     parts(&Keys::new(config)).map(|(policy, _)| policy)
 }

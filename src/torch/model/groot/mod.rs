@@ -16,6 +16,7 @@ mod block;
 mod config;
 mod context;
 mod family;
+pub(super) mod fixture;
 mod flowing;
 mod head;
 mod layout;

@@ -3,34 +3,18 @@
 use std::rc::Rc;
 
 use loongforge_core::message::SampleId;
-use tch::{Device, Kind, Tensor};
+use tch::{Device, Tensor};
 
-use super::fixtures::{Found, error};
 use crate::model::batch::{MicroBatch, SampleRow};
+use crate::model::fixture::{Found, error};
 use crate::model::foundation::FoundationModel;
 use crate::model::objective::NoisePurpose;
-use crate::params::{ParamSpec, ParamStore};
-use crate::tape::{Execution, Policy};
+use crate::params::ParamStore;
+use crate::tape::Execution;
 
 /// A policy's loss, and the norm of its gradients, of these samples of a fixture: by the seed of the run, with a change of each
 /// sample's row.
 pub type LossOf<'a> = dyn Fn(u64, &[usize], &dyn Fn(&mut SampleRow)) -> (f64, f64) + 'a;
-
-/// Checks the loss and the gradients against the reference's, with activations that are kept and with recomputed ones. `run` returns
-/// the loss, and the largest error of gradients with its parameter; `tolerances` are those of the two.
-pub fn matches_the_reference(
-    name: &str,
-    expected: f64,
-    tolerances: [f64; 2],
-    run: impl Fn(Policy) -> (f64, (f64, String)),
-) {
-    for policy in [Policy::Keep, Policy::Recompute] {
-        let (loss, (largest, parameter)) = run(policy);
-        let loss = (loss / expected - 1.0).abs();
-        println!("{name}: loss {loss:.1e}, gradients {largest:.1e} ({parameter})");
-        assert!(loss < tolerances[0] && largest < tolerances[1], "{name}");
-    }
-}
 
 /// Checks that samples in one pack have the losses and gradients that they have alone.
 pub fn packed_is_as_alone(name: &str, together: &Found, apart: &[Found]) {
@@ -79,13 +63,6 @@ pub fn changed(mut batch: MicroBatch, change: &dyn Fn(&mut SampleRow)) -> MicroB
     rows.iter_mut().for_each(change);
     batch.samples = rows.into();
     batch
-}
-
-/// The parameters in bfloat16.
-pub fn rounded(specs: Vec<ParamSpec>, params: &ParamStore) -> Rc<ParamStore> {
-    let rounded = Rc::new(ParamStore::new(specs, Kind::BFloat16, Device::Cpu));
-    rounded.ids().for_each(|id| rounded.set(id, &params.get(&rounded.spec(id).name)));
-    rounded
 }
 
 /// The loss and the norm of all gradients.

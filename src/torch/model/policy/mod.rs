@@ -20,8 +20,7 @@ mod columns;
 mod config;
 mod embed;
 mod family;
-#[cfg(test)]
-pub(super) mod fixtures;
+pub(super) mod fixture;
 mod head;
 mod layer;
 mod layout;
@@ -34,12 +33,11 @@ mod tests;
 mod tokens;
 mod two_streams;
 mod writing;
+pub(super) mod writing_fixture;
 
 pub(super) use columns::{ACTIONS, STATE, WEIGHTS, action_columns, fixed_rows, state_column};
 pub use config::{FrozenParts, PolicyConfig, PolicyOptions, PolicyTree, StateToken, StreamConfig, TimeUse};
-#[cfg(test)]
-pub(super) use family::PolicyModel;
-pub(super) use family::{Architecture, PolicyFamily, PolicyNetwork};
+pub(super) use family::{Architecture, PolicyFamily, PolicyModel, PolicyNetwork};
 pub(super) use noise::{Noise, shares, times_of};
 pub use robot::{Acting, Chunk, Denoising, Observed, RobotPolicy};
 pub use writing::{WritingFamily, WritingSizes};

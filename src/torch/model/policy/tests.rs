@@ -1,80 +1,60 @@
-//! lerobot's numbers: losses, gradients of all parameters and sampled actions of fixtures that `tests/oracle/make_policies.py`
-//! makes. `LOONGFORGE_POLICIES` has those of another folder read.
+//! What holds of policies of two streams beside the reference's numbers (`tests/parity.rs`), on fixtures that
+//! `tests/oracle/make_policies.py` makes. `LOONGFORGE_POLICIES` has those of another folder read.
 
 mod answers;
-mod fixture;
 
 use loongforge_core::message::SampleId;
 use tch::{Kind, Tensor};
 
-use self::fixture::{Fixture, folders};
+use super::{TimeUse, checks};
 use super::config::PolicyOptions;
-use super::family::PolicyFamily;
-use super::fixtures::{Found, error};
+use super::fixture::Fixture;
 use super::noise::Noise;
 use super::robot::RobotPolicy;
-use super::{TimeUse, checks};
 use crate::model::batch::SampleRow;
-use crate::model::foundation::FoundationFamily;
+use crate::model::fixture::{self, Found, error};
+use crate::model::foundation::{FoundationFamily, FoundationModel};
 use crate::model::objective::{FlowSettings, NoisePurpose};
 use crate::params::Role;
-use crate::tape::{Execution, Policy};
+use crate::tape::Policy;
 
-/// The tolerance of losses and actions, as a share of the largest value of a tensor.
-const TOLERANCE: f64 = 5e-6;
-/// That of gradients: sums over all rows, in another order.
-const OF_GRADIENTS: f64 = 2e-5;
-#[test]
-fn packed_samples_have_lerobots_losses_and_gradients() {
-    for folder in folders() {
-        let fixture = Fixture::read(&folder);
-        let expected = fixture.expected["loss"].double_value(&[]);
-        checks::matches_the_reference(&fixture.name, expected, [TOLERANCE, OF_GRADIENTS], |policy| {
-            let found = fixture.run(&fixture.model(policy, false), &fixture.all());
-            (found.loss, fixture.gradients(&found))
-        });
-    }
+fn fixtures() -> Vec<(String, Fixture)> {
+    fixture::open(&fixture::folders("policies", &["pi0", "smolvla"]), |folder| Fixture::read(folder, Kind::Float))
+}
+
+fn first() -> Fixture {
+    fixtures().swap_remove(0).1
 }
 
 #[test]
-fn actions_are_lerobots_with_the_prefix_computed_once() {
-    for folder in folders() {
-        let fixture = Fixture::read(&folder);
-        let off = error(&fixture.act(&fixture.all()), &fixture.expected["sampled"]);
-        println!("{}: actions {off:.1e}", fixture.name);
-        assert!(off < TOLERANCE, "{}", fixture.name);
-        let alone: Vec<Tensor> = fixture.all().into_iter().map(|sample| fixture.act(&[sample])).collect();
-        assert!(error(&fixture.act(&fixture.all()), &Tensor::cat(&alone, 0)) < 1e-6, "{}", fixture.name);
+fn actions_of_samples_are_what_they_are_alone() {
+    for (name, fixture) in fixtures() {
+        let act = |samples: &[usize]| fixture.act(samples, None).unwrap();
+        let alone: Vec<Tensor> = fixture.all().into_iter().map(|sample| act(&[sample])).collect();
+        assert!(error(&act(&fixture.all()), &Tensor::cat(&alone, 0)) < 1e-6, "{name}");
     }
 }
 
 /// Losses, and gradients of all parameters, of samples alone and in any order.
 #[test]
 fn packed_samples_are_what_they_are_alone() {
-    for folder in folders() {
-        let fixture = Fixture::read(&folder);
+    for (name, fixture) in fixtures() {
         let model = fixture.model(Policy::Keep, false);
         let order: Vec<usize> = fixture.all().into_iter().rev().collect();
         let together = fixture.run(&model, &order);
         let apart: Vec<Found> = order.iter().map(|sample| fixture.run(&model, &[*sample])).collect();
-        let of_samples = Vec::<f32>::try_from(&fixture.expected["of_samples"]).unwrap();
-        for (found, sample) in apart.iter().zip(&order) {
-            let expected = f64::from(of_samples[*sample]) / order.len() as f64;
-            assert!((found.loss / expected - 1.0).abs() < TOLERANCE, "{} sample {sample}", fixture.name);
-        }
-        checks::packed_is_as_alone(&fixture.name, &together, &apart);
+        checks::packed_is_as_alone(&name, &together, &apart);
     }
 }
 
 /// The flow's gradient of everything before the actions' stream is exactly nothing, and that of the stream is what it was.
 #[test]
 fn insulated_gradients_end_at_the_prefix() {
-    for folder in folders() {
-        let fixture = Fixture::read(&folder);
+    for (name, fixture) in fixtures() {
         let [free, insulated] =
             [false, true].map(|insulate| fixture.run(&fixture.model(Policy::Keep, insulate), &fixture.all()));
-        assert_eq!(free.loss, insulated.loss, "{}", fixture.name);
-        assert_eq!(insulated.of_tower.flat().abs().max().double_value(&[]), 0.0, "{}", fixture.name);
+        assert_eq!(free.loss, insulated.loss, "{name}");
+        assert_eq!(insulated.of_tower.flat().abs().max().double_value(&[]), 0.0, "{name}");
         if fixture.config.frozen.prefix {
             continue;
         }
@@ -99,25 +79,27 @@ fn insulated_gradients_end_at_the_prefix() {
 /// Several draws are as many samples of one draw each, with an even share of the loss.
 #[test]
 fn draws_have_an_even_share_of_their_sample() {
-    for folder in folders() {
-        let fixture = Fixture::read(&folder);
+    for (name, fixture) in fixtures() {
         let whole = fixture.run(&fixture.model(Policy::Keep, false), &fixture.all());
         let single = fixture.family(PolicyOptions::default()).model(&fixture.params, Policy::Keep);
         let num_draws = fixture.num_draws();
         let noise = fixture.noise(&fixture.all());
         let draw = |number: i64| {
-            let pick = |x: &Tensor| checks::draw_of(x, fixture.samples.len(), num_draws, number);
+            let pick = |x: &Tensor| {
+                let by_draw = x.unflatten(0, [fixture.samples.len() as i64, num_draws, -1]);
+                by_draw.select(1, number).flatten(0, 1).contiguous()
+            };
             let own = Noise { noise: pick(&noise.noise), times: pick(&noise.times), delays: Vec::new() };
             fixture.run_tape(single.record_with(&fixture.batch(&fixture.all()), &own), &fixture.all())
         };
-        checks::draws_share_evenly(&fixture.name, &whole, num_draws, draw);
+        checks::draws_share_evenly(&name, &whole, num_draws, draw);
     }
 }
 
 /// Noise and time belong to seed, sample and purpose; a sample that lost an item, and a filler, count for nothing.
 #[test]
 fn samples_have_their_own_noise_and_count_by_their_targets() {
-    let fixture = Fixture::read(&folders()[0]);
+    let fixture = first();
     let settings = |seed| FlowSettings { seed, ..FlowSettings::default() };
     let loss = |seed: u64, samples: &[usize], change: &dyn Fn(&mut SampleRow)| {
         let model = fixture.family(PolicyOptions { noise_draws: 2, ..PolicyOptions::default() });
@@ -131,28 +113,10 @@ fn samples_have_their_own_noise_and_count_by_their_targets() {
     checks::filler_has_no_loss(&model, &fixture.params);
 }
 
-/// In bfloat16, losses come as near as weights that are rounded can.
-#[test]
-fn bfloat16_comes_near() {
-    for folder in folders() {
-        let mut fixture = Fixture::read(&folder);
-        fixture.params = checks::rounded(PolicyFamily::new(fixture.config.clone()).specs(), &fixture.params);
-        let model = fixture.model(Policy::Keep, false);
-        let tape = model.record_with(&fixture.batch(&fixture.all()), &fixture.noise(&fixture.all()));
-        let features = fixture.features(&fixture.all())[0].to_kind(Kind::BFloat16);
-        let mut run = Execution::new(tape.tape, fixture.params.clone(), vec![(tape.features[0][0], features)]);
-        run.forward().unwrap();
-        let found = run.value(tape.loss.unwrap()).double_value(&[]) / fixture.expected["loss"].double_value(&[]);
-        println!("{}: bfloat16 {:.1e}", fixture.name, (found - 1.0).abs());
-        assert!((found - 1.0).abs() < 0.01, "{}", fixture.name);
-    }
-}
-
 /// What nothing reads is stored and not trained, so that weight decay leaves it alone as the reference does.
 #[test]
 fn parameters_without_a_gradient_are_frozen() {
-    for folder in folders() {
-        let fixture = Fixture::read(&folder);
+    for (name, fixture) in fixtures() {
         let frozen: Vec<String> = fixture
             .params
             .ids()
@@ -180,21 +144,20 @@ fn parameters_without_a_gradient_are_frozen() {
 /// only the rest is learned, as much as the whole chunk was.
 #[test]
 fn begun_chunks_are_gone_on_with() {
-    for folder in folders() {
-        let fixture = Fixture::read(&folder);
+    for (name, fixture) in fixtures() {
         let [horizon, action_dim] = [fixture.config.horizon, fixture.config.action_dim];
-        let free = fixture.act(&fixture.all());
+        let free = fixture.act(&fixture.all(), None).unwrap();
         let given = free.view([-1, horizon, action_dim]).narrow(1, 0, 2) + 0.25;
-        let Some(rest) = fixture.act_after(&fixture.all(), Some(&given)) else {
-            assert_eq!(fixture.config.time, TimeUse::Rows, "{}", fixture.name);
+        let Some(rest) = fixture.act(&fixture.all(), Some(&given)) else {
+            assert_eq!(fixture.config.time, TimeUse::Rows, "{name}");
             continue;
         };
-        assert_eq!(rest.view([-1, horizon, action_dim]).narrow(1, 0, 2), given, "{}", fixture.name);
+        assert_eq!(rest.view([-1, horizon, action_dim]).narrow(1, 0, 2), given, "{name}");
         let behind = |x: &Tensor| x.view([-1, horizon, action_dim]).narrow(1, 2, horizon - 2);
-        assert!(error(&behind(&rest), &behind(&free)) > 1e-4, "{}: the rest depends on what is given", fixture.name);
-        let none = fixture.act_after(&fixture.all(), Some(&given.narrow(1, 0, 0))).unwrap();
+        assert!(error(&behind(&rest), &behind(&free)) > 1e-4, "{name}: the rest depends on what is given");
+        let none = fixture.act(&fixture.all(), Some(&given.narrow(1, 0, 0))).unwrap();
         // Norms of rows one by one: equal up to the order of sums.
-        assert!(error(&none, &free) < 1e-6, "{}", fixture.name);
+        assert!(error(&none, &free) < 1e-6, "{name}");
 
         let model = fixture.model(Policy::Keep, false);
         let run = |delays: Vec<u32>| {
@@ -203,8 +166,8 @@ fn begun_chunks_are_gone_on_with() {
         };
         let num_draws = fixture.samples.len() * fixture.num_draws() as usize;
         let (plain, without) = (run(Vec::new()), run(vec![0; num_draws]));
-        assert!((plain.loss / without.loss - 1.0).abs() < 1e-6, "{}", fixture.name);
-        assert!(error(plain.grads.flat(), without.grads.flat()) < 1e-5, "{}", fixture.name);
+        assert!((plain.loss / without.loss - 1.0).abs() < 1e-6, "{name}");
+        assert!(error(plain.grads.flat(), without.grads.flat()) < 1e-5, "{name}");
         // All but the last action: what the weights of the others are makes no difference then.
         let delays = vec![horizon as u32 - 1; num_draws];
         let last = run(delays.clone());
@@ -216,8 +179,8 @@ fn begun_chunks_are_gone_on_with() {
         let _ = noise.noise.view([-1, horizon, action_dim]).narrow(1, 0, horizon - 1).fill_(7.0);
         let masked = fixture.run_tape(model.record_with(&batch, &noise), &fixture.all());
         let shares = last.loss / masked.loss;
-        assert!((shares - horizon as f64).abs() < 1e-4 * horizon as f64, "{}: {shares}", fixture.name);
-        assert!(error(last.grads.flat(), &(masked.grads.flat() * horizon as f64)) < 1e-5, "{}", fixture.name);
+        assert!((shares - horizon as f64).abs() < 1e-4 * horizon as f64, "{name}: {shares}");
+        assert!(error(last.grads.flat(), &(masked.grads.flat() * horizon as f64)) < 1e-5, "{name}");
         assert_eq!(run(vec![horizon as u32; num_draws]).loss, 0.0, "nothing is left");
     }
 }
@@ -226,7 +189,7 @@ fn begun_chunks_are_gone_on_with() {
 #[test]
 fn delays_are_drawn_for_each_sample() {
     let options = PolicyOptions { max_delay: 3, noise_draws: 2, ..PolicyOptions::default() };
-    let row = Fixture::read(&folders()[0]).rows(&[0]).remove(0);
+    let row = first().rows(&[0]).remove(0);
     let rows = |purpose| (0..200).map(|id| SampleRow { id: SampleId(id), purpose, ..row.clone() }).collect::<Vec<_>>();
     let draw = |seed, purpose| {
         Noise::draw(&rows(purpose), seed, [4, 2], &loongforge_core::schedule::TimeSampler::Uniform, options).delays

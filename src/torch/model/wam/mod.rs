@@ -11,6 +11,7 @@
 mod act;
 mod config;
 mod family;
+pub(super) mod fixture;
 mod flow;
 mod layout;
 mod network;

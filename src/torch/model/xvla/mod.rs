@@ -15,6 +15,7 @@ mod block;
 mod config;
 mod domain;
 mod family;
+pub(super) mod fixture;
 mod layout;
 mod loss;
 mod network;

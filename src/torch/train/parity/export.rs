@@ -7,9 +7,11 @@ use std::path::{Path, PathBuf};
 
 use tch::{Kind, Tensor};
 
-use super::fixture::{Document, Fixture, tensors};
+use super::fixture::{Document, Fixture};
 use super::models::Models;
+use super::run::is_of_tokens;
 use super::state::ParityError;
+use crate::model::fixture_tensors as tensors;
 use crate::params::{ParamSpec, ParamStore, StoredTensor};
 use crate::train::hf::{
     FilesOf, INDEX_FILE, MAX_SHARD_SIZE, Shards, index_of, num_shards, save_weights, write_tensor_file,
@@ -32,6 +34,9 @@ const LOGITS: &str = "logits.safetensors";
 /// # Errors
 /// The folder is no fixture, or a file cannot be written.
 pub fn export(folder: &Path, out: &Path, num_steps: usize) -> Result<(), ParityError> {
+    if !is_of_tokens(folder)? {
+        return Err(ParityError::OfTokens("--export"));
+    }
     let fixture = Fixture::read(folder)?;
     let mut models = Models::load(&fixture, &fixture.config, folder)?;
     let documents: Vec<&Document> = fixture.documents.iter().collect();

@@ -1,27 +1,16 @@
 //! Reading a fixture folder: the model's config, and the batch as one packed row.
 
-use crate::model::{DecoderConfig, DeepseekV4Names, FreshNames, ModelConfig, ModelConfigError, ModelTower};
+use crate::model::{
+    DecoderConfig, DeepseekV4Names, FixtureError, FreshNames, ModelConfig, ModelTower, fixture_json as json,
+    fixture_tensors as tensors,
+};
 use crate::params::Rounding;
 use crate::train::AdamWConfig;
 use loongforge_core::message::{Grid, Tower, TowerSet};
 use serde_json::Value;
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use tch::{Device, Kind, Tensor};
-
-#[derive(Debug, thiserror::Error)]
-pub enum FixtureError {
-    #[error("{path}: {source}")]
-    Read { path: PathBuf, source: std::io::Error },
-    #[error("{path}: {source}")]
-    Json { path: PathBuf, source: serde_json::Error },
-    #[error("{path}: {source}")]
-    Tensors { path: PathBuf, source: tch::TchError },
-    #[error("{folder}: {source}")]
-    Config { folder: PathBuf, source: ModelConfigError },
-    #[error("{file} has no {key}: is it a fixture of a language or vision-language model?")]
-    Missing { file: &'static str, key: String },
-}
 
 /// One sequence of the batch.
 pub(crate) struct Document {
@@ -307,14 +296,4 @@ fn get<'a>(tensors: &'a BTreeMap<String, Tensor>, key: &str) -> Result<&'a Tenso
 
 fn integers(tensor: &Tensor) -> Vec<i64> {
     Vec::try_from(tensor.to_kind(Kind::Int64).flatten(0, -1)).expect("a flat tensor of int64 is a list")
-}
-
-fn json(path: &Path) -> Result<Value, FixtureError> {
-    let text = std::fs::read_to_string(path).map_err(|source| FixtureError::Read { path: path.to_owned(), source })?;
-    serde_json::from_str(&text).map_err(|source| FixtureError::Json { path: path.to_owned(), source })
-}
-
-pub(crate) fn tensors(path: &Path) -> Result<BTreeMap<String, Tensor>, FixtureError> {
-    let found = Tensor::read_safetensors(path);
-    Ok(found.map_err(|source| FixtureError::Tensors { path: path.to_owned(), source })?.into_iter().collect())
 }

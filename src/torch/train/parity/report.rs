@@ -1,5 +1,6 @@
 //! Describes how far our numbers are from the reference's, by quantity.
 
+use crate::model::{Comparison, Comparisons};
 use std::fmt;
 use tch::{Device, Kind, Tensor};
 
@@ -55,9 +56,7 @@ impl ParityReport {
     /// Compares one tensor of a quantity. A value that is not a number fails.
     pub(super) fn compare(&mut self, quantity: &'static str, name: &str, found: &Tensor, expected: &Tensor) {
         if found.size() != expected.size() {
-            let (found, expected) = (found.size(), expected.size());
-            self.problems.push(format!("{quantity} {name}: shape {found:?}, and the reference has {expected:?}"));
-            return;
+            return self.other_shape(quantity, name, found, expected);
         }
         let [found, expected] = [found, expected].map(|x| x.to_device(Device::Cpu).to_kind(Kind::Double));
         let largest = expected.abs().max().double_value(&[]);
@@ -74,9 +73,32 @@ impl ParityReport {
             (true, _) => (OF_LAYOUT, OF_LAYOUT),
         };
         let tolerated = ((expected.abs() * relative + largest * absolute) * factor).clamp_min(f64::MIN_POSITIVE);
-        let whole = |x: f64| if x.is_nan() { f64::INFINITY } else { x };
-        let error = whole(difference.max().double_value(&[]) / largest.max(f64::MIN_POSITIVE));
-        let excess = whole((difference / tolerated).max().double_value(&[]));
+        let excess = (&difference / tolerated).max().double_value(&[]);
+        self.note(quantity, name, difference.max().double_value(&[]) / largest.max(f64::MIN_POSITIVE), excess);
+    }
+
+    /// Notes what [`Comparisons`] have, whose tolerances are their own.
+    pub(super) fn add(&mut self, comparisons: Comparisons) {
+        for Comparison { quantity, name, found, expected, share, scale } in comparisons.all {
+            if found.size() != expected.size() {
+                self.other_shape(quantity, &name, &found, &expected);
+                continue;
+            }
+            let difference = if found.numel() == 0 { 0.0 } else { (found - expected).abs().max().double_value(&[]) };
+            let tolerated = (share * scale).max(f64::MIN_POSITIVE);
+            self.note(quantity, &name, difference / scale.max(f64::MIN_POSITIVE), difference / tolerated);
+        }
+        self.problems.extend(comparisons.problems);
+    }
+
+    fn other_shape(&mut self, quantity: &str, name: &str, found: &Tensor, expected: &Tensor) {
+        let (found, expected) = (found.size(), expected.size());
+        self.problems.push(format!("{quantity} {name}: shape {found:?}, and the reference has {expected:?}"));
+    }
+
+    /// Notes the largest difference of one tensor, as a share of its largest value and of what is tolerated.
+    fn note(&mut self, quantity: &'static str, name: &str, error: f64, excess: f64) {
+        let [error, excess] = [error, excess].map(|x| if x.is_nan() { f64::INFINITY } else { x });
         let new = Row { quantity, count: 1, error, excess, worst: name.to_owned() };
         match self.rows.iter_mut().find(|row| row.quantity == quantity) {
             None => self.rows.push(new),
@@ -115,7 +137,7 @@ impl fmt::Display for ParityReport {
 
 #[cfg(test)]
 mod tests {
-    use super::{ParityReport, is_rounding};
+    use super::{Comparisons, ParityReport, is_rounding};
     use tch::Tensor;
 
     #[test]
@@ -135,6 +157,26 @@ mod tests {
     fn a_gradient_that_is_not_a_number_is_compared_also_where_the_reference_has_none() {
         assert!(is_rounding([0.0, 1e-9], 1e-8) && !is_rounding([0.0, 1e-7], 1e-8));
         assert!(!is_rounding([0.0, f64::NAN], 1e-8) && !is_rounding([f64::NAN, 0.0], 1e-8));
+    }
+
+    #[test]
+    fn comparisons_have_tolerances_of_their_own() {
+        let report = |found: [f64; 2], share: f64| {
+            let mut comparisons = Comparisons::default();
+            comparisons.add("actions", "x", &Tensor::from_slice(&found), &Tensor::from_slice(&[0.0, 10.0]), share);
+            comparisons.equal("tokens", "y", &[1, 2], &[1, found[0] as i64 + 2]);
+            let mut report = ParityReport::default();
+            report.add(comparisons);
+            report
+        };
+        assert!(report([0.9e-4, 10.0], 1e-5).is_ok() && !report([1.1e-4, 10.0], 1e-5).is_ok());
+        assert!(!report([1.0, 10.0], 1.0).is_ok(), "whole numbers are equal or not");
+        assert!(!report([f64::NAN, 10.0], 1.0).is_ok());
+        let mut other = Comparisons::default();
+        other.equal("tokens", "y", &[1], &[1, 2]);
+        let mut report = report([0.0, 10.0], 1e-5);
+        report.add(other);
+        assert!(!report.is_ok() && report.to_string().contains("FAILED tokens y: shape [1]"), "{report}");
     }
 
     #[test]

@@ -5,18 +5,35 @@ use super::indexers::compare_indexers;
 use super::models::{Models, reference_parts};
 use super::report::{ParityReport, is_rounding};
 use super::state::ParityError;
-use crate::model::{Decoding, Prompt, generate};
+use crate::model::{Comparisons, Decoding, Prompt, generate, open_fixture};
 use crate::nn::RopeScaling;
 use crate::tape::Policy;
 use crate::train::merge_adapter;
 use std::path::Path;
-use tch::{Device, Tensor};
+use tch::{Device, Kind, Tensor};
+
+/// Returns whether the fixture in `folder` is of a language or vision-language model, and not of a policy or of Florence-2, which
+/// have samples of other kinds.
+///
+/// # Errors
+/// The folder is no fixture.
+pub fn is_of_tokens(folder: &Path) -> Result<bool, ParityError> {
+    Ok(open_fixture(folder, Kind::Float)?.is_none())
+}
 
 /// Runs the fixture in `folder` in float32 on `device`.
 ///
 /// # Errors
-/// The folder is no fixture, or its weights are not the model's.
+/// The folder is no fixture, its weights are not the model's, or it is compared on the CPU alone.
 pub fn parity(folder: &Path, device: Device) -> Result<ParityReport, ParityError> {
+    if let Some(fixture) = open_fixture(folder, Kind::Float)? {
+        expect_cpu(device)?;
+        let mut comparisons = Comparisons::default();
+        fixture.compare(&mut comparisons);
+        let mut report = ParityReport::default();
+        report.add(comparisons);
+        return Ok(report);
+    }
     let fixture = Fixture { device, ..Fixture::read(folder)? };
     let mut models = Models::load(&fixture, &fixture.config, folder)?;
     let ill_conditioned = fixture.decoder().gated_delta().is_some();
@@ -74,6 +91,11 @@ pub fn parity(folder: &Path, device: Device) -> Result<ParityReport, ParityError
     let absent = wanted.iter().filter(|key| !fixture.expected.contains_key(**key));
     report.problems.extend(absent.map(|key| format!("expected.safetensors has no {key}")));
     Ok(report)
+}
+
+/// Fixtures of policies and of Florence-2 have their samples on the CPU.
+pub(super) fn expect_cpu(device: Device) -> Result<(), ParityError> {
+    if device == Device::Cpu { Ok(()) } else { Err(ParityError::OnTheCpu) }
 }
 
 /// Holds what documents count as at least, where rotary embeddings depend on their length.

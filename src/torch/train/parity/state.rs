@@ -1,6 +1,7 @@
 //! A part of a fixture's model as it is trained.
 
-use super::fixture::{Fixture, FixtureError};
+use super::fixture::Fixture;
+use crate::model::FixtureError;
 use crate::native::NativeError;
 use crate::parallel::FrozenWeights;
 use crate::params::{GradBuffer, ParamSpec, ParamStore};
@@ -18,6 +19,10 @@ pub enum ParityError {
     Adapter(#[from] AdapterError),
     #[error(transparent)]
     Native(#[from] NativeError),
+    #[error("fixtures of robot policies and of Florence-2 are compared on the CPU alone: leave out --device")]
+    OnTheCpu,
+    #[error("fixtures of robot policies and of Florence-2 have no {0}: it is for language and vision-language models")]
+    OfTokens(&'static str),
     #[error("{path}: {source}")]
     Write { path: PathBuf, source: std::io::Error },
 }

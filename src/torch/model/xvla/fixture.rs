@@ -1,0 +1,221 @@
+//! Fixtures of X-VLA, which `tests/oracle/make_xvla.py` writes: their samples here and in lerobot.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use loongforge_core::data::IGNORE_INDEX;
+use loongforge_core::message::{Grid, Tower};
+use serde::Deserialize;
+use tch::{Device, Kind, Tensor};
+
+use super::config::XvlaConfig;
+use crate::model::batch::{MicroBatch, SampleRow};
+use crate::model::columns::Columns;
+use crate::model::encoder::EncoderFamily;
+use crate::model::family::xvla::config_of;
+use crate::model::fixture::{
+    self, Comparisons, FixtureError, FixtureFolder, Found, Parts, ReferenceFixture, draws_of, grads_of, rows_of,
+};
+use crate::model::foundation::FoundationTape;
+use crate::model::policy::{
+    Architecture, Denoising, Noise, Observed, PolicyFamily, PolicyModel, PolicyOptions, RobotPolicy,
+};
+use crate::params::ParamStore;
+use crate::tape::Policy;
+
+/// The tolerance of losses and actions, as a share of the largest value of a tensor.
+const TOLERANCE: f64 = 5e-6;
+/// That of gradients: sums over all rows, in another order. Those of DaViT's first stages that the reference has in float32 are up to
+/// 9e-5 off what it has in float64.
+const OF_GRADIENTS: f64 = 1e-4;
+
+/// A policy and its samples.
+pub(in crate::model) struct Fixture {
+    pub config: XvlaConfig,
+    pub params: Rc<ParamStore>,
+    inputs: BTreeMap<String, Tensor>,
+    expected: BTreeMap<String, Tensor>,
+    tower: Arc<dyn EncoderFamily>,
+    of_tower: Rc<ParamStore>,
+    summary: Summary,
+}
+
+#[derive(Deserialize)]
+struct Summary {
+    samples: Vec<Sample>,
+    action_dim: usize,
+}
+
+#[derive(Deserialize)]
+struct Sample {
+    views: i64,
+}
+
+impl Fixture {
+    pub fn read(path: &Path, kind: Kind) -> Result<Fixture, FixtureError> {
+        let inputs = ["images", "tokens", "actions", "domain", "noise", "time", "start"];
+        let folder = FixtureFolder::read(path, "make_xvla.py", &inputs, &["loss", "of_samples", "sampled"])?;
+        let model = folder.model()?;
+        let own = |name: &str| name.to_owned();
+        folder.expect_all(&model.specs(), &[], own)?;
+        let config = config_of(&folder.config).map_err(|source| folder.of_config(source))?;
+        if config.state_dim > 0 && !folder.inputs.contains_key("state") {
+            return Err(folder.lacks("inputs.safetensors", "state"));
+        }
+        let tower = model.towers.get(Tower::Vision);
+        let tower = tower.ok_or_else(|| folder.lacks("config.json", "a vision tower"))?.clone();
+        Ok(Fixture {
+            config,
+            params: folder.store(model.foundation.specs(), kind, own)?,
+            of_tower: folder.store(tower.specs(), Kind::Float, own)?,
+            tower,
+            summary: folder.summary()?,
+            inputs: folder.inputs,
+            expected: folder.expected,
+        })
+    }
+
+    pub fn all(&self) -> Vec<usize> {
+        (0..self.summary.samples.len()).collect()
+    }
+
+    pub fn family(&self, options: PolicyOptions) -> PolicyFamily<XvlaConfig> {
+        PolicyFamily::new(self.config.clone()).with_options(options)
+    }
+
+    pub fn num_draws(&self) -> i64 {
+        self.inputs["noise"].size()[0]
+    }
+
+    pub fn model(&self, policy: Policy, insulate: bool) -> PolicyModel<XvlaConfig> {
+        let options = PolicyOptions { noise_draws: self.num_draws() as u32, insulate, ..PolicyOptions::default() };
+        self.family(options).model(&self.params, policy)
+    }
+
+    /// The patches of the samples' pictures, and the size of each.
+    fn pixels(&self, samples: &[usize]) -> (Tensor, Vec<Grid>) {
+        let views = |sample: &usize| {
+            let images = self.inputs["images"].get(*sample as i64);
+            (0..self.summary.samples[*sample].views).map(move |view| images.get(view))
+        };
+        let pictures = samples.iter().flat_map(views).map(|image| fixture::patches(&image, &*self.tower));
+        let (patches, grids): (Vec<Tensor>, Vec<Grid>) = pictures.unzip();
+        (Tensor::cat(&patches, 0), grids)
+    }
+
+    fn ids(&self, sample: usize) -> Vec<i64> {
+        let tokens = self.inputs["tokens"].get(sample as i64);
+        let tokens = Vec::<i64>::try_from(tokens).expect("a row of whole numbers");
+        let places = self.summary.samples[sample].views * self.config.view_features;
+        std::iter::repeat_n(self.config.image_token, places as usize).chain(tokens).collect()
+    }
+
+    /// Rows of these samples of a tensor `[N, …]`.
+    fn of(&self, name: &str, samples: &[usize]) -> Tensor {
+        rows_of(&self.inputs[name], samples)
+    }
+
+    fn columns(&self, samples: &[usize]) -> (Columns, Vec<usize>) {
+        let ids: Vec<Vec<i64>> = samples.iter().map(|sample| self.ids(*sample)).collect();
+        let mut ends = vec![0];
+        ids.iter().for_each(|ids| ends.push(ends[ends.len() - 1] + ids.len()));
+        let tokens = Tensor::from_slice(&ids.concat());
+        let positions = Tensor::zeros([3, tokens.size()[0]], (Kind::Float, Device::Cpu));
+        let actions = self.of("actions", samples);
+        let (space, action_dim) = (&self.config.space, self.summary.action_dim);
+        let counts: Vec<f32> = (0..space.dim()).map(|at| f32::from(space.counts(at, action_dim))).collect();
+        let weights = Tensor::ones_like(&actions) * Tensor::from_slice(&counts);
+        let targets = Tensor::full_like(&tokens, IGNORE_INDEX);
+        let mut all = vec![tokens, positions, targets, actions.flatten(0, 1), weights.flatten(0, 1)];
+        if self.config.state_dim > 0 {
+            all.push(self.of("state", samples));
+        }
+        all.push(self.of("domain", samples));
+        (Columns::new(&self.config.columns().into(), all), ends)
+    }
+
+    /// The numbers of actions of a sample that count.
+    fn num_targets(&self) -> i64 {
+        let (space, action_dim) = (&self.config.space, self.summary.action_dim);
+        self.config.horizon * (0..space.dim()).filter(|at| space.counts(*at, action_dim)).count() as i64
+    }
+
+    fn rows(&self, samples: &[usize]) -> Vec<SampleRow> {
+        let row = |sample: &usize| {
+            let grids = self.pixels(&[*sample]).1;
+            fixture::row(*sample, self.ids(*sample).len(), self.num_targets() as u32, grids, &*self.tower)
+        };
+        samples.iter().map(row).collect()
+    }
+
+    pub fn batch(&self, samples: &[usize]) -> MicroBatch {
+        let loss_scale = 1.0 / (self.summary.samples.len() as i64 * self.num_targets()) as f64;
+        fixture::batch(self.columns(samples), self.rows(samples), loss_scale)
+    }
+
+    pub fn noise(&self, samples: &[usize]) -> Noise {
+        let [noise, times] = ["noise", "time"].map(|name| draws_of(&self.inputs[name], samples));
+        Noise { noise: noise.flatten(0, 1), times, delays: Vec::new() }
+    }
+
+    pub fn run(&self, model: &PolicyModel<XvlaConfig>, samples: &[usize]) -> Found {
+        self.run_tape(model.record_with(&self.batch(samples), &self.noise(samples)), samples, Policy::Keep)
+    }
+
+    pub fn run_tape(&self, tape: FoundationTape, samples: &[usize], policy: Policy) -> Found {
+        self.parts().run(tape, self.pixels(samples), policy)
+    }
+
+    fn parts(&self) -> Parts<'_> {
+        let Fixture { params, tower, of_tower, .. } = self;
+        Parts { params, tower: &**tower, of_tower, trains_tower: true }
+    }
+
+    /// Actions `[N, H, A]` of the fixture's noise.
+    pub fn act(&self, samples: &[usize]) -> Option<Tensor> {
+        let acting = self.config.acting(&self.params);
+        let (columns, ends) = self.columns(samples);
+        let (start, steps) = (self.of("start", samples), self.config.num_steps as usize);
+        let found = acting.act(
+            Observed { columns: &columns, cu_seqlens: &ends, features: &self.parts().features(self.pixels(samples)) },
+            Denoising { noise: &start.flatten(0, 1), num_steps: steps, given: None },
+        );
+        Some(found?.view(start.size().as_slice()))
+    }
+}
+
+impl ReferenceFixture for Fixture {
+    fn compare(&self, with: &mut Comparisons) {
+        let (all, expected) = (self.all(), grads_of(&self.expected));
+        let loss = self.expected["loss"].double_value(&[]);
+        for (policy, name) in [(Policy::Keep, "kept"), (Policy::Recompute, "recomputed")] {
+            let tape = self.model(policy, false).record_with(&self.batch(&all), &self.noise(&all));
+            let found = self.run_tape(tape, &all, policy);
+            with.number("loss", name, found.loss, loss, TOLERANCE);
+            with.gradients("gradients", self.parts().trained(&found), &expected, OF_GRADIENTS);
+        }
+        let model = self.model(Policy::Keep, false);
+        for sample in &all {
+            let found = self.run(&model, &[*sample]).loss * all.len() as f64;
+            let expected = self.expected["of_samples"].double_value(&[*sample as i64]);
+            with.number("losses alone", format!("sample {sample}"), found, expected, TOLERANCE);
+        }
+        let sampled = &self.expected["sampled"];
+        match self.act(&all) {
+            // Where a robot has fewer numbers, the reference leaves out those behind.
+            Some(found) => {
+                let width = sampled.size()[2].min(found.size()[2]);
+                with.add("actions", "sampled", &found.narrow(2, 0, width), sampled, TOLERANCE);
+            }
+            None => with.problems.push("the policy makes no actions of noise".into()),
+        }
+    }
+
+    fn losses(&self) -> [f64; 2] {
+        let all = self.all();
+        let tape = self.model(Policy::Keep, false).record_with(&self.batch(&all), &self.noise(&all));
+        [self.parts().loss(tape, self.pixels(&all)), self.expected["loss"].double_value(&[])]
+    }
+}
