@@ -6,6 +6,7 @@ use super::folder::{Expect, find_resume, prepare_folder};
 use super::former::FormerRun;
 use super::lock::RunLock;
 use super::meeting::{compose, fingerprint, meeting};
+use super::offline;
 use super::settings::keep_config;
 use crate::cli::part::{Beside, Part};
 use crate::cli::{UsageError, check, exit};
@@ -53,6 +54,7 @@ impl SchedulerProcess<'_> {
         // A scheduler that follows another one finds its keeper's lock.
         let pid = if keeper().is_some() { parent_id() } else { std::process::id() };
         let _lock = RunLock::take(&[("run.dir", run), ("checkpoint.dir", checkpoints)], pid, console)?;
+        let composition = offline::packed(self.args, self.part.is_some(), composition, console)?;
         let mut uploads = None;
         let ended = self.run_to_end(composition, &mut uploads);
         // Only where a run that has lost a process cannot begin again.
@@ -200,8 +202,9 @@ impl SchedulerProcess<'_> {
         // Put back where the run ends before.
         let mut first_step = first_step(former);
         if let Some(epochs) = composition.epochs() {
-            console.line(&check::duration(epochs));
+            console.line(&check::duration(epochs, config.packs_first()));
         }
+        offline::lines(&composition)?.into_iter().for_each(|line| console.line(&line));
         console.line(&check::summary(&config, composition.folder())?);
         held_out_sets::summary(&config, composition.folder()).into_iter().for_each(|line| console.line(&line));
         samples::summary(&config).into_iter().for_each(|line| console.line(&line));
