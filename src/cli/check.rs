@@ -8,10 +8,11 @@ use crate::model::folder::ModelFolder;
 use crate::model::hub_data;
 use crate::model::sources::without_fetching;
 use crate::preflight::{Asked, Preflight};
+use crate::run::packs::{Packs, PacksError, WantedPacks};
 use crate::run::policy::as_configured;
 use clap::{Args, ValueEnum};
 use loongforge_core::checkpoint::latest;
-use loongforge_core::config::{self, Loaded, PackMode, Report, RunConfig, StageStart};
+use loongforge_core::config::{self, Loaded, Report, RunConfig, StageStart};
 use loongforge_core::data::{Epochs, settle_steps_of};
 use loongforge_core::text::grouped;
 use loongforge_torch::engine::trained;
@@ -154,9 +155,25 @@ impl Checked {
         let preflight = Preflight { config: &config, folder: &folder, decoder };
         let passed = preflight.ask(asked).map_err(|error| UsageError::of(&error))?;
         lines.extend(passed.lines);
-        let epochs = settle_steps_of(&mut config, passed.num_samples).map_err(|error| UsageError::of(&error))?;
+        let num_samples = match config.packs_first() {
+            true => {
+                let packs = packs(&config, &folder).map_err(|error| UsageError::of(&error))?;
+                let none = "its packs are made before the first step: what they save, and how many there are, is not known yet";
+                lines.extend(packs.as_ref().map_or_else(|| vec![none.to_owned()], |packs| packs.lines(&config)));
+                packs.map(|packs| packs.stats.packs)
+            }
+            false => Some(passed.num_samples),
+        };
+        let settled = num_samples.map(|num_samples| settle_steps_of(&mut config, num_samples)).transpose();
+        let epochs = settled.map_err(|error| UsageError::of(&error))?.flatten();
         Ok(Self { loaded, config, folder, epochs, lines })
     }
+}
+
+/// Returns the packs of a run that makes them first, if they are there.
+fn packs(config: &RunConfig, folder: &ModelFolder) -> Result<Option<Packs>, PacksError> {
+    let wanted = WantedPacks::new(config, folder)?;
+    wanted.find()?.map(|_| wanted.expect()).transpose()
 }
 
 /// Prints what is asked for of a config that passed.
@@ -169,7 +186,7 @@ fn show(args: &CheckArgs, checked: Checked) -> anyhow::Result<ExitCode> {
         None => {
             println!("{} is a valid config of run `{}`", args.file.display(), loaded.config.run.name);
             print!("{}", explain(&config, &folder)?);
-            epochs.into_iter().for_each(|epochs| println!("{}", duration(epochs)));
+            epochs.into_iter().for_each(|epochs| println!("{}", duration(epochs, config.packs_first())));
             held_out_sets::summary(&loaded.config, &folder).into_iter().for_each(|line| println!("{line}"));
             samples::summary(&loaded.config).into_iter().for_each(|line| println!("{line}"));
             lines.iter().for_each(|line| println!("{line}"));
@@ -228,7 +245,7 @@ pub(super) fn summary(config: &RunConfig, folder: &ModelFolder) -> anyhow::Resul
         grouped(specs.map(|spec| spec.num_elements() as u64).sum())
     };
     let (train, name) = (&config.train, &folder.config.model_type);
-    let unit = if config.data.pack.mode == PackMode::Stream { "packs" } else { "samples" };
+    let unit = config.batch_unit();
     Ok(format!(
         "{name}: {} parameters, {} of them trained; {} steps of {} {unit} into {}",
         count(&|_| true),
@@ -239,11 +256,12 @@ pub(super) fn summary(config: &RunConfig, folder: &ModelFolder) -> anyhow::Resul
     ))
 }
 
-/// `3 epochs of 16,000 samples: 375 steps`.
-pub(super) fn duration(Epochs { epochs, num_samples, steps }: Epochs) -> String {
+/// `3 epochs of 16,000 samples: 375 steps`; the samples may be packs.
+pub(super) fn duration(Epochs { epochs, num_samples, steps }: Epochs, of_packs: bool) -> String {
+    let unit = if of_packs { "pack" } else { "sample" };
     let count = |count: u64, what: &str| format!("{} {what}{}", grouped(count), if count == 1 { "" } else { "s" });
     let of = if epochs == 1.0 { "epoch" } else { "epochs" };
-    format!("{epochs} {of} of {}: {}", count(num_samples, "sample"), count(steps, "step"))
+    format!("{epochs} {of} of {}: {}", count(num_samples, unit), count(steps, "step"))
 }
 
 #[cfg(test)]
@@ -252,7 +270,7 @@ mod tests {
 
     #[test]
     fn epochs_are_told_in_steps() {
-        let told = |epochs, num_samples, steps| duration(Epochs { epochs, num_samples, steps });
+        let told = |epochs, num_samples, steps| duration(Epochs { epochs, num_samples, steps }, false);
         assert_eq!(told(3.0, 16_000, 375), "3 epochs of 16,000 samples: 375 steps");
         assert_eq!(told(1.0, 1, 1), "1 epoch of 1 sample: 1 step");
         assert_eq!(told(0.5, 16_000, 1000), "0.5 epochs of 16,000 samples: 1,000 steps");

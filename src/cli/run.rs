@@ -8,6 +8,7 @@ mod holder;
 mod life;
 mod lock;
 mod meeting;
+mod offline;
 mod ranks;
 mod recipe;
 mod scheduler_process;
@@ -71,6 +72,8 @@ pub fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
     init_logging(&loaded.config.log, &console)?;
     let fetched = match args.part.role {
         None => hub_data::fetch_data(&loaded.config),
+        // Those of packs are not read again.
+        Some(_) if loaded.config.packs_first() => Ok(()),
         Some(_) => hub_data::fetch_missing(&loaded.config.data),
     };
     fetched.map_err(|error| UsageError::of(&error))?;
@@ -105,8 +108,10 @@ pub fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
         Asked { device: part.as_ref().is_none_or(computes), weights: args.resume.is_none(), alone: part.is_none() };
     // The run of one that follows another was asked about before, and its actors wait.
     let begun = match args.processes && is_takeover() {
+        // Settled when its packs are found.
+        true if composition.config().packs_first() => Ok((composition, Vec::new())),
         true => composition.settled().map(|composition| (composition, Vec::new())),
-        false => composition.preflight(asked),
+        false => composition.asked(asked),
     };
     let (composition, lines) = begun.map_err(|error| UsageError::of(&error))?;
     lines.iter().for_each(|line| console.line(line));
@@ -136,7 +141,10 @@ fn log_name(wanted: WantedActor) -> String {
 
 /// `--resume PATH` reads as `--resume` and an override.
 fn expect_equals_sign(args: &RunArgs) -> anyhow::Result<()> {
-    let is_checkpoint = |word: &&String| Path::new(word).join(MANIFEST).is_file();
+    let is_checkpoint = |word: &&String| {
+        let folder = Path::new(word);
+        folder.join(MANIFEST).is_file() || folder.join("checkpoints").is_dir()
+    };
     match args.overrides.iter().find(is_checkpoint).filter(|_| args.resume.is_some()) {
         Some(path) => Err(UsageError(format!("write --resume={path}, with `=`")).into()),
         None => Ok(()),

@@ -170,7 +170,7 @@ impl Stream {
     pub fn open(config: &RunConfig, folder: &ModelFolder) -> anyhow::Result<Self> {
         let options = ProcessorOptions::of_run(config, &config.data);
         let maker = folder.maker(&options, Arc::new(InProcess))?;
-        let dataset = Dataset::open(&config.data, maker, config.run.seed)?;
+        let dataset = Dataset::open(&config.training_data(), maker, config.run.seed)?;
         let num_data = config.pools.data.replicas as u64;
         Ok(Self { dataset, num_data, next: 0, seconds: 0.0, num_read: 0 })
     }

@@ -3,7 +3,7 @@
 
 use super::{Preflight, PreflightError};
 use crate::eval::samples;
-use loongforge_core::config::TooLong;
+use loongforge_core::config::{RunConfig, TooLong, TrainFile};
 use loongforge_core::data::tools::{Survey, default_jobs, survey, too_long_text};
 use loongforge_core::data::{BadSample, Dataset, ProcessorOptions};
 use loongforge_core::observe::safe;
@@ -23,7 +23,19 @@ pub enum DataProblem {
     Prompt { first: String },
     #[error("{first}, and data.pack.too_long is error")]
     TooLong { first: String },
+    #[error(
+        "edges.{edge}.credit is {credit} bytes, and {what} of {name} takes {needed}, which could never be sent: raise it"
+    )]
+    Credit { edge: &'static str, credit: u64, what: &'static str, name: PathBuf, needed: usize },
+    #[error(
+        "data.train: {bad} of {seen} samples that were looked at are bad, so that of the {all} that the run reads at least {least} are: \
+         more than data.on_bad_sample.max_fraction = {limit} allows, and the run would end; the first: {first}"
+    )]
+    TooManyBad { bad: usize, seen: u64, all: u64, least: u64, limit: f64, first: String },
 }
+
+/// Bad samples are judged from so many on.
+const MIN_JUDGED: u64 = 100;
 
 impl Preflight<'_> {
     /// Opens all data and looks at the first samples: how many samples there are, and what is to be said of them.
@@ -38,11 +50,23 @@ impl Preflight<'_> {
         for survey in &found {
             self.judge(survey, found.iter().any(is_usable))?;
         }
+        self.expect_credit(&found)?;
+        self.expect_few_bad(&found, dataset.len() as u64)?;
+        let limit = config.data.on_bad_sample.max_fraction;
         for Survey { name, seen, bad, .. } in &found {
             if let Some(first) = bad.first() {
                 let (name, first) = (name.display(), described(first));
+                let share = bad.len() as f64 / (*seen).max(1) as f64;
+                let meaning = match share > limit {
+                    true => format!(
+                        " ({:.1} %, and from {MIN_JUDGED} samples on a run ends where more than data.on_bad_sample.max_fraction = \
+                         {limit} are)",
+                        100.0 * share
+                    ),
+                    false => String::new(),
+                };
                 lines.push(format!(
-                    "warning: {} of {seen} samples of {name} that were looked at are bad; the first: {first}",
+                    "warning: {} of {seen} samples of {name} that were looked at are bad{meaning}; the first: {first}",
                     bad.len()
                 ));
             }
@@ -58,6 +82,49 @@ impl Preflight<'_> {
             prompts.prompt(0).map_err(|first| DataProblem::Prompt { first: described(&first) })?;
         }
         Ok((dataset.len() as u64, lines))
+    }
+
+    /// Refuses edges over which what was looked at could not be sent.
+    fn expect_credit(&self, found: &[Survey]) -> Result<(), DataProblem> {
+        let edges = &self.config.edges;
+        let largest = |bytes: fn(&Survey) -> usize| {
+            let survey = found.iter().max_by_key(|survey| bytes(survey));
+            survey.map(|survey| (survey.name.clone(), bytes(survey)))
+        };
+        let needs = [
+            ("pixels", edges.pixels.credit, "a picture, clip or recording", largest(|survey| survey.item_bytes)),
+            ("tokens", edges.tokens.credit, "a sample", largest(|survey| survey.column_bytes)),
+        ];
+        for (edge, credit, what, largest) in needs {
+            if let Some((name, needed)) = largest.filter(|(_, needed)| *needed as u64 > credit.bytes()) {
+                return Err(DataProblem::Credit { edge, credit: credit.bytes(), what, name, needed });
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses a run that will come to its limit of bad samples whatever those are that were not looked at. An epoch has `num_samples`.
+    fn expect_few_bad(&self, found: &[Survey], num_samples: u64) -> Result<(), DataProblem> {
+        let (config, limit) = (self.config, self.config.data.on_bad_sample.max_fraction);
+        let all = num_read(config, num_samples);
+        let weights: f64 = config.data.train.iter().map(|file| file.weight).sum();
+        // A set is gone over as often as its share of what is read allows.
+        let passes = |(survey, file): (&Survey, &TrainFile)| {
+            let share = (file.weight / weights * all as f64).floor() as u64;
+            (share / survey.len.max(1)) * survey.bad.len() as u64
+        };
+        let least: u64 = found.iter().zip(&config.data.train).map(passes).sum();
+        // Good samples are counted, and bad ones read beside them.
+        let read = all + least;
+        let first = found.iter().find_map(|survey| survey.bad.first());
+        match first.filter(|_| read >= MIN_JUDGED && least as f64 > limit * read as f64) {
+            Some(first) => {
+                let (bad, seen) =
+                    (found.iter().map(|survey| survey.bad.len()).sum(), found.iter().map(|s| s.seen).sum());
+                Err(DataProblem::TooManyBad { bad, seen, all: read, least, limit, first: described(first) })
+            }
+            None => Ok(()),
+        }
     }
 
     /// Refuses a set of which nothing can be used; `others`: of some set something can.
@@ -78,6 +145,18 @@ impl Preflight<'_> {
             }
             (None, None) => Ok(()),
         }
+    }
+}
+
+/// Returns how many samples a run reads at least, of which an epoch has `num_samples`.
+fn num_read(config: &RunConfig, num_samples: u64) -> u64 {
+    if config.packs_first() {
+        return config.data.pack.samples.unwrap_or(num_samples);
+    }
+    // A batch of packs has at least as many samples.
+    match config.train.epochs {
+        Some(epochs) => (epochs * num_samples as f64).floor() as u64,
+        None => config.train.steps.unwrap_or(0).saturating_mul(config.train.global_batch_size as u64),
     }
 }
 

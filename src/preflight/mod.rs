@@ -18,7 +18,9 @@ use loongforge_core::data::{DataError, MediaDecoder};
 use loongforge_core::engine::EngineError;
 use loongforge_core::schedule::SigmaSpec;
 use loongforge_core::store::StoreError;
-use loongforge_torch::engine::{check_engines, note_on_carried_parts, open_device, random_parts, without_effect};
+use loongforge_torch::engine::{
+    check_engines, note_on_carried_parts, open_device, random_parts, whole_beside_adapters, without_effect,
+};
 use loongforge_torch::native::expect_products;
 use std::sync::Arc;
 
@@ -120,6 +122,7 @@ impl Preflight<'_> {
                 .map(|key| format!("{key} starts with random weights: it has no `load`, and there is no model.load")),
         );
         lines.extend(without_effect(config, model));
+        lines.extend(whole_beside_adapters(config, model));
         lines.extend(note_on_carried_parts(config, model));
         lines.extend(memory);
         lines.extend(noise_levels(config, self.folder));

@@ -3,38 +3,35 @@
 //! `loongforge run` is this with nothing replaced. `examples/` shows the rest. What a model of one's own is made from is
 //! named here again, so that one `use` is enough.
 
-use crate::checkpoint::saved_config;
 use crate::eval::held_out_sets;
 use crate::model::error::FolderError;
 use crate::model::folder::ModelFolder;
 use crate::model::sources::fetch;
 use crate::preflight::{Asked, Preflight, PreflightError, WeightsProblem, expect_weights};
+use crate::run::packs::{PacksError, WantedPacks};
 use crate::run::policy::as_configured;
 use crate::run::roles::{self, Recipe};
 use crate::run::uploads;
-use loongforge_actors::checkpoint::{Publication, Uploader, Uploads, publish};
+use loongforge_actors::checkpoint::{Publication, Uploader, Uploads};
 use loongforge_actors::{Observer, Publisher, RunError, RunSpec, StopOn, run_in_process};
-use loongforge_core::config::{Device, ModelKind, Precision, Products, Report, RunConfig, load_text};
-use loongforge_core::data::{
-    DataError, Epochs, EpochsError, InProcess, MediaDecoder, ProcessorOptions, built_in, fingerprint, settle_steps,
-    settle_steps_of,
-};
+use loongforge_core::config::{Device, Products, Report, RunConfig, load_text};
+use loongforge_core::data::{DataError, Epochs, EpochsError, InProcess, MediaDecoder, settle_steps, settle_steps_of};
 use loongforge_core::engine::error_chain;
-use loongforge_core::message::{BadSample, PoolName, SampleId, SaveTo, StepId, Tower, TowerSet};
+use loongforge_core::message::{BadSample, PoolName, SampleId, StepId, Tower, TowerSet};
 use loongforge_core::observe::Console;
 use loongforge_core::schedule::{
     CoordinatorSpec, EvaluationSpec, FailedSave, Outcome, PoisonItem, SchedulerState, StepSummary,
 };
 use loongforge_torch::device::settle;
-use loongforge_torch::engine::drops_carried_parts;
 use loongforge_torch::native::faster_products;
-use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 pub use crate::run::families::Families;
+pub(crate) use crate::run::publication::precision_name;
+pub use crate::run::publication::{publication, publisher};
 pub use loongforge_core::data::{AudioFamily, VisionCut};
 pub use loongforge_core::message::Grid;
 pub use loongforge_torch::model::{EncoderFamily, EncoderModel, EncoderPart, EncoderTape};
@@ -71,6 +68,8 @@ pub enum ComposeError {
     Eval(#[source] DataError),
     #[error(transparent)]
     Preflight(#[from] PreflightError),
+    #[error(transparent)]
+    Packs(#[from] PacksError),
 }
 
 /// A run that is ready to be started.
@@ -116,9 +115,29 @@ impl Composition {
     /// evaluated while the run goes on.
     ///
     /// # Errors
-    /// The data cannot be opened, or there are fewer steps than the warm-up takes.
-    pub fn settled(mut self) -> Result<Self, ComposeError> {
+    /// The data cannot be opened, there are fewer steps than the warm-up takes, or packs that are made before the run are not there.
+    pub fn settled(self) -> Result<Self, ComposeError> {
+        match self.config.packs_first() {
+            true => {
+                let packs = WantedPacks::new(&self.config, &self.folder)?.expect()?;
+                self.counted(packs.stats.packs)
+            }
+            false => self.counted_in_files(),
+        }
+    }
+
+    fn counted_in_files(mut self) -> Result<Self, ComposeError> {
         let settled = settle_steps(&mut self.config, &self.folder.path, &self.folder.json)?;
+        self.epochs = settled.or(self.epochs);
+        self.evaluated()
+    }
+
+    /// Works like [`Composition::settled`] with this number of samples of an epoch.
+    ///
+    /// # Errors
+    /// There are fewer steps than the warm-up takes, or a held-out set cannot be opened.
+    pub(crate) fn counted(mut self, num_samples: u64) -> Result<Self, ComposeError> {
+        let settled = settle_steps_of(&mut self.config, num_samples)?;
         self.epochs = settled.or(self.epochs);
         self.evaluated()
     }
@@ -134,13 +153,26 @@ impl Composition {
     /// what the user should know, a line each.
     ///
     /// # Errors
+    /// The first reason for which the run could not go; or as [`Composition::settled`].
+    pub fn preflight(self, asked: Asked) -> Result<(Self, Vec<String>), ComposeError> {
+        let (composition, lines) = self.asked(asked)?;
+        match composition.config.packs_first() {
+            true => Ok((composition.settled()?, lines)),
+            false => Ok((composition, lines)),
+        }
+    }
+
+    /// Works like [`Composition::preflight`]; a run whose packs are made first is not settled before they are.
+    ///
+    /// # Errors
     /// The first reason for which the run could not go; or there are fewer steps than the warm-up takes.
-    pub fn preflight(mut self, asked: Asked) -> Result<(Self, Vec<String>), ComposeError> {
+    pub(crate) fn asked(self, asked: Asked) -> Result<(Self, Vec<String>), ComposeError> {
         let Self { config, folder, decoder, .. } = &self;
         let passed = Preflight { config, folder, decoder: decoder.clone() }.ask(asked)?;
-        let settled = settle_steps_of(&mut self.config, passed.num_samples)?;
-        self.epochs = settled.or(self.epochs);
-        Ok((self.evaluated()?, passed.lines))
+        match config.packs_first() {
+            true => Ok((self, passed.lines)),
+            false => Ok((self.counted(passed.num_samples)?, passed.lines)),
+        }
     }
 
     /// Returns what the config's epochs came to, if it has any.
@@ -359,67 +391,4 @@ impl<F: FnMut(&StepSummary)> Observer for EachStep<F> {
     fn save_failed(&mut self, failed: &FailedSave) {
         eprintln!("the checkpoint of {} steps could not be written: {}", failed.step.0 + 1, failed.error);
     }
-}
-
-/// Publishes checkpoints with what is the same for all of them, and has them copied into the store; of those in memory the newest
-/// is kept.
-pub fn publisher(publication: Publication, uploader: Option<Uploader>) -> Publisher {
-    let in_memory = Publication { keep_last: 1, ..publication.clone() };
-    Box::new(move |draft| {
-        let with = if draft.to == SaveTo::Memory { &in_memory } else { &publication };
-        let checkpoint = publish(draft, with)?;
-        uploader.iter().filter(|_| draft.to != SaveTo::Memory).for_each(|uploader| uploader.add(&checkpoint));
-        Ok(checkpoint)
-    })
-}
-
-/// A precision as a config and a manifest write it.
-pub(crate) fn precision_name(precision: Precision) -> &'static str {
-    match precision {
-        Precision::Float32 => "float32",
-        Precision::Bf16 => "bf16",
-    }
-}
-
-/// A precision as a `config.json` writes it.
-fn dtype_name(precision: Precision) -> &'static str {
-    match precision {
-        Precision::Float32 => "float32",
-        Precision::Bf16 => "bfloat16",
-    }
-}
-
-/// Returns what every checkpoint of a run holds besides its engines' files.
-///
-/// # Errors
-/// The statistics of a robot policy's data cannot be read.
-pub fn publication(config: &RunConfig, composed: Value, folder: &ModelFolder) -> Result<Publication, DataError> {
-    let parts = folder.config.carried;
-    let mut model_config = saved_config(&folder.json, Some(dtype_name(config.train.precision)), parts.prefixes);
-    if let Some(flag) = parts.flag
-        && drops_carried_parts(config, &folder.config)
-        && !config.saves_adapters_only()
-    {
-        model_config[flag] = false.into();
-    }
-    let mut processor = Vec::new();
-    if folder.model_kind() == ModelKind::Policy {
-        let maker = folder.maker(&ProcessorOptions::of_run(config, &config.data), Arc::new(InProcess))?;
-        if let Some(policy) = maker.as_policy() {
-            policy.put_features(&mut model_config);
-            processor = policy.files();
-        }
-    }
-    Ok(Publication {
-        model_dir: folder.path.clone(),
-        media_dir: (folder.media_path != folder.path).then(|| folder.media_path.clone()),
-        text_tokenizer: folder.text_tokenizer.clone(),
-        model_config,
-        chat_template: built_in(config.data.template).map(str::to_owned),
-        processor,
-        config: composed,
-        precision: precision_name(config.train.precision).to_owned(),
-        data: fingerprint(&config.data).ok(),
-        keep_last: config.checkpoint.keep_last,
-    })
 }

@@ -35,7 +35,7 @@ fn build(recipe: &Recipe, assignment: Assignment) -> Result<Box<dyn Engine>, Eng
         Role::Data => {
             let options = ProcessorOptions::of_run(config, &config.data);
             let maker = folder.maker(&options, decoder.clone())?;
-            let dataset = Dataset::open(&config.data, maker, config.run.seed)?;
+            let dataset = Dataset::open(&config.training_data(), maker, config.run.seed)?;
             let colocated = config.pools.placement == Placement::Colocated;
             let memory = config.pools.data.memory.bytes();
             let (index, num_data) = (assignment.me.index, assignment.pools.data);

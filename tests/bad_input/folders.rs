@@ -52,8 +52,14 @@ fn resume_refuses_what_is_no_whole_checkpoint() {
     fixture.fails(&["run", "run.yaml", "--resume=gone"], 2, &["--resume=gone: there is no such folder"]);
     let muon = ["run", "run.yaml", "--resume", "train.steps=3", "train.optimizer.type=muon"];
     fixture.fails(&muon, 2, &["train.optimizer.type adamw, this run muon", "model.load=run/checkpoints/step-00000002"]);
-    fixture.fails(&["run", "run.yaml", "--resume=model"], 1, &["model is not a checkpoint", "MANIFEST.json"]);
+    fixture.fails(&["run", "run.yaml", "--resume=model"], 2, &["--resume=model: it is no checkpoint of a run"]);
     fixture.fails(&["run", "run.yaml", "--resume", CHECKPOINT], 2, &[&format!("--resume={CHECKPOINT}")]);
+    fixture.fails(&["run", "run.yaml", "--resume", "run"], 2, &["--resume=run"]);
+    // Of a run's folder, and of that of its checkpoints, the newest one is meant.
+    for folder in ["run", "run/checkpoints"] {
+        let said = fixture.succeeds(&["run", "run.yaml", &format!("--resume={folder}")]);
+        assert!(said.err.contains("nothing to do") && said.err.contains(CHECKPOINT), "{folder}: {}", said.err);
+    }
 
     let more = ["run", "run.yaml", "--resume", "train.steps=4"];
     for file in ["optimizer-encoder.safetensors", "model-00001-of-00002.safetensors", "tokenizer.json"] {

@@ -31,6 +31,17 @@ fn layouts_devices_and_adapters_that_cannot_run_are_refused() {
     refused(&fixture, &both, &["context_parallel or by chunk_tokens"]);
     refused(&fixture, &["device=cuda"], &["cuda was asked for"]);
     fixture.succeeds(&["check", "run.yaml", "device=cuda", "--no-device"]);
+    refused(
+        &fixture,
+        &["pools.encoder.cache_dir=features"],
+        &["pools.encoder.cache_dir: features change with every step"],
+    );
+    let credit = ["edges.pixels.credit is 1024 bytes", "data/train.jsonl", "could never be sent: raise it"];
+    refused(&fixture, &["edges.pixels.credit=1KiB"], &credit);
+    let learn = ["train.preference={loss: orpo}", "train.learn=last"];
+    refused(&fixture, &learn, &["`train.learn` with `train.preference`"]);
+    let none = ["model.image_projector.freeze_patterns=['*.nothing.*']"];
+    refused(&fixture, &none, &["model.image_projector.freeze_patterns: no parameter of this part matches"]);
     let adapters = ["model.foundation.lora.r=4", "model.foundation.lora.target_modules=[query]"];
     refused(&fixture, &adapters, &["target_modules", "no linear layer matches `query`"]);
 }
@@ -120,6 +131,27 @@ fn what_has_no_effect_is_said() {
     let experts = ["pools.foundation.replicas=2", "pools.foundation.expert_parallel=2"];
     let said = fixture.succeeds(&[&["check", "run.yaml"], &experts[..]].concat());
     assert!(said.out.contains("expert_parallel is 2 and has no effect"), "{}", said.out);
+    let said = |words: &[&str]| fixture.succeeds(&[&["check", "run.yaml"], words].concat()).out;
+    let frozen = ["model.image_encoder.freeze=true", "model.image_projector.freeze=true"];
+    let cached = said(&["pools.encoder.cache=1MiB"]);
+    assert!(cached.contains("pools.encoder.cache has no effect: the pool's towers are trained"), "{cached}");
+    assert!(!said(&[&frozen[..], &["pools.encoder.cache=1MiB"]].concat()).contains("no effect"));
+    let spilt = said(&[&frozen[..], &["pools.encoder.spill=1MiB"]].concat());
+    assert!(spilt.contains("pools.encoder.spill has no effect") && spilt.contains("`cache`, which is 0"), "{spilt}");
+    let colocated = said(&["pools.placement=colocated", "pools.encoder.grace=9s"]);
+    for key in ["threads", "grace"] {
+        assert!(
+            colocated.contains(&format!("pools.encoder.{key} has no effect: encoders are colocated")),
+            "{colocated}"
+        );
+    }
+    let lora = "model.foundation.lora.r=2";
+    let whole = said(&[lora]);
+    for part in ["image_encoder", "image_projector"] {
+        assert!(whole.contains(&format!("model.{part} is trained whole beside the adapters")), "{whole}");
+    }
+    let settled = [lora, "model.image_encoder.freeze=true", "model.image_projector.freeze=false"];
+    assert!(!said(&settled).contains("is trained whole"));
     let line = r#"{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}"#;
     fixture.write("mixed/a.jsonl", format!("{line}\n"));
     fixture.write("mixed/b.txt", "a text\n");

@@ -168,8 +168,22 @@ fn too_many_bad_samples_end_the_run() {
     assert_eq!(fixture.read("run/metrics.jsonl"), "");
     assert_eq!(json_lines(&fixture.read("run/bad.jsonl")).len(), 4);
 
-    let share = ["samples are bad, more than `data.on_bad_sample.max_fraction` = 0.1", "data/train.jsonl:"];
-    fixture.fails(&["run", "run.yaml", "data.on_bad_sample.max_fraction=0.1", "train.steps=99"], 1, &share);
+    // All 40 are looked at before a run: one that reads them over and over would come to its limit.
+    let limit = "data.on_bad_sample.max_fraction=0.1";
+    let share = ["9 of 40 samples that were looked at are bad", "max_fraction = 0.1", "data/train.jsonl:1"];
+    for command in ["check", "run"] {
+        fixture.fails(&[command, "run.yaml", limit, "train.steps=99"], 2, &share);
+    }
+    // A short one may end before.
+    let said = fixture.succeeds(&["check", "run.yaml", limit]);
+    assert!(said.out.contains("(22.5 %, and from 100 samples on a run ends where more than"), "{}", said.out);
+    // Nobody knows of bad samples behind those that are looked at.
+    let lines = fixture.read("data/train.jsonl");
+    let (bad, good) = lines.split_at(lines.match_indices('\n').nth(9).unwrap().0 + 1);
+    fixture.write("data/train.jsonl", format!("{}{bad}", format!("{good}\n").repeat(5)));
+    fixture.succeeds(&["check", "run.yaml", limit, "train.steps=99"]);
+    let share = ["samples are bad, more than `data.on_bad_sample.max_fraction` = 0.01", "data/train.jsonl:"];
+    fixture.fails(&["run", "run.yaml", "--overwrite", "train.steps=99"], 1, &share);
 }
 
 #[test]

@@ -23,6 +23,8 @@ mod memory;
 #[path = "../support/must.rs"]
 mod must;
 mod nonfinite;
+mod offline;
+mod onevision;
 mod optimizers;
 mod pads;
 mod parity;

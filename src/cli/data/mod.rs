@@ -12,6 +12,7 @@ mod input;
 mod inspect;
 mod merge;
 mod pack;
+mod packing;
 mod pads;
 mod roll_call;
 mod share;
@@ -28,6 +29,7 @@ use fraction::verdict;
 use super::{UsageError, environment};
 
 pub(super) use fraction::fraction;
+pub(super) use pack::make_packs;
 
 const EXAMPLES: &str = "\
 Examples:

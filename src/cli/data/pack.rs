@@ -2,20 +2,22 @@
 
 use super::convert::listed;
 use super::input::jobs;
+use super::packing::Packing;
 use super::share::ShareArgs;
 use super::{UsageError, environment, fraction, verdict};
 use crate::cli::decode_worker::decoder;
 use crate::cli::forecast::count;
 use crate::model::folder::ModelFolder;
 use crate::model::hub_data;
+use crate::run::packs::{MAX_BYTES, MAX_PACKS, WantedPacks, limits};
 use clap::Args;
-use loongforge_core::config::{self, Size};
-use loongforge_core::data::tools::{Order, PackJob, PackProgress, Packed, Share, model_spec, too_long_text};
+use loongforge_core::config::{self, RunConfig, Size};
+use loongforge_core::data::tools::{Order, PackJob, Packed, Share, model_spec, too_long_text};
 use loongforge_core::data::{Dataset, ProcessorOptions};
-use loongforge_core::observe::{Bar, Console, bytes, safe};
-use loongforge_core::schedule::PackLimits;
+use loongforge_core::engine::fault;
+use loongforge_core::observe::{Console, bytes};
 use serde_json::json;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 const EXAMPLES: &str = "\
@@ -23,6 +25,7 @@ Examples:
   loongforge data pack run.yaml --out packs                         packs as a run with data.pack.mode=stream makes them
   loongforge data pack run.yaml --out packs --offline               fuller: best fit over all samples
   loongforge data pack run.yaml --out packs data.pack.max_tokens=8192
+  loongforge data pack run.yaml data.pack.mode=offline              those that `run` makes before its first step, in its folder
   srun --array 0-15 loongforge data pack run.yaml --out packs --shard auto     twice: to measure, then to write
   loongforge data merge packs
 
@@ -37,21 +40,21 @@ pub struct PackArgs {
     /// Overrides: key=value, +new=value, ~key, group=option
     #[arg(value_name = "KEY=VALUE")]
     overrides: Vec<String>,
-    /// Folder of the packs
+    /// Folder of the packs [default under data.pack.mode=offline: where `run` looks for them]
     #[arg(long, value_name = "FOLDER")]
-    out: PathBuf,
-    /// Pack by best fit over all samples instead of in the stream's order
+    out: Option<PathBuf>,
+    /// Pack by best fit over all samples instead of in the stream's order; so does data.pack.mode=offline
     #[arg(long)]
     offline: bool,
     /// Number of samples to pack [default: one epoch]
     #[arg(long, value_name = "N")]
     samples: Option<u64>,
-    /// Maximum number of packs in a shard
-    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..))]
-    packs: u64,
-    /// Maximum size of a shard, unless one pack is larger
-    #[arg(long, value_name = "SIZE", default_value = "1GB")]
-    bytes: Size,
+    /// Maximum number of packs in a shard [default: 1000]
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
+    packs: Option<u64>,
+    /// Maximum size of a shard, unless one pack is larger [default: 1GB]
+    #[arg(long, value_name = "SIZE")]
+    bytes: Option<Size>,
     /// Number of threads [default: number of cores]
     #[arg(long, value_name = "N")]
     jobs: Option<usize>,
@@ -68,14 +71,10 @@ pub fn pack(args: PackArgs) -> anyhow::Result<ExitCode> {
         config::load(&args.file, &args.overrides, environment()).map_err(|report| UsageError(report.to_string()))?;
     let config = loaded.config;
     hub_data::fetch_data(&config).map_err(|error| UsageError::of(&error))?;
-    let pack = &config.data.pack;
     let folder = ModelFolder::open(&config.model).map_err(|error| UsageError::of(&error))?;
-    let options = ProcessorOptions::new(&config.data, &config.train);
     let console = Console::stderr();
-    let warnings = console.clone();
-    let decoder = decoder(config.security.sandbox, move |warning| warnings.line(&format!("warning: {warning}")));
-    let processor = folder.processor(&options)?.with_decoder(decoder);
-    let dataset = Dataset::open(&config.data, processor, config.run.seed)?;
+    let Some(out) = &args.out else { return pack_for_run(&args, &config, share, &console) };
+    let dataset = open(&config, &folder, &console)?;
     let spec = json!({
         "data": loaded.composed["data"],
         "phase": config.train.phase,
@@ -84,59 +83,109 @@ pub fn pack(args: PackArgs) -> anyhow::Result<ExitCode> {
         "seed": config.run.seed,
         "model": model_spec(&folder.path)?,
     });
+    let is_offline = args.offline || config.packs_first();
     let job = PackJob {
         spec,
-        num_samples: args.samples.unwrap_or(dataset.len() as u64),
-        limits: PackLimits {
-            max_images: pack.max_images.unwrap_or(usize::MAX),
-            max_visual_tokens: pack.max_visual_tokens.unwrap_or(usize::MAX),
-            max_samples: config.train.micro_batch_size.unwrap_or(usize::MAX),
-            ..PackLimits::tokens(pack.max_tokens)
-        },
-        order: if args.offline { Order::Offline } else { Order::Stream { look_ahead: pack.look_ahead } },
-        max_packs: args.packs,
-        max_bytes: args.bytes.bytes(),
+        num_samples: args.samples.or(config.data.pack.samples).unwrap_or(dataset.len() as u64),
+        limits: limits(&config),
+        order: if is_offline { Order::Offline } else { Order::Stream { look_ahead: config.data.pack.look_ahead } },
+        max_packs: args.packs.unwrap_or(MAX_PACKS),
+        max_bytes: args.bytes.map_or(MAX_BYTES, Size::bytes),
+        batch: config.train.global_batch_size as u64,
     };
-    let (mut bar, mut first_bad): (Option<Bar>, Option<String>) = (None, None);
-    let packed = job.run(&dataset, &args.out, share, jobs(args.jobs), |progress| match progress {
-        PackProgress::Measures(total) => bar = Some(Bar::start(&console, "measured", total)),
-        PackProgress::Writes(total) => bar = Some(Bar::start(&console, "packs", total)),
-        PackProgress::Measured(bad) | PackProgress::Written(bad) => {
-            if let Some(bad) = bad.filter(|bad| !bad.too_long) {
-                first_bad.get_or_insert_with(|| safe(&bad.to_string()));
-            }
-            if let Some(bar) = &bar {
-                bar.tick();
-                if let Some(bad) = bad.filter(|bad| !bad.too_long) {
-                    bar.say(format!("bad: {}", safe(&bad.to_string())));
-                }
-            }
-        }
-    })?;
-    drop(bar);
-    let out = args.out.display();
+    let Packing { packed, first_bad } = Packing::run(&job, &dataset, out, share, jobs(args.jobs), &console)?;
     let (done, stats) = match packed {
-        Packed::Measured { missing } => {
-            println!("{out}: this part is measured, {missing} blocks of the others are not: run all parts again then");
-            return Ok(ExitCode::SUCCESS);
-        }
+        Packed::Measured { missing } => return Ok(measured(out, missing)),
         Packed::Written(done, stats) => (done, stats),
     };
-    println!("{out}: {} packs in {}, {}", done.samples, count(done.shards, "shard"), bytes(done.bytes));
+    let max_tokens = config.data.pack.max_tokens;
+    println!("{}: {} packs in {}, {}", out.display(), done.samples, count(done.shards, "shard"), bytes(done.bytes));
     println!("all packs: {} of {} samples, {:.2} % full", stats.packs, stats.samples, 100.0 * stats.fill());
-    let ratio = stats.samples as f64 / stats.packs.max(1) as f64;
-    println!("padding compression: {ratio:.1}x fewer rows than one sample a row, padded to {} tokens", pack.max_tokens);
+    println!("{}", stats.compression_text(max_tokens));
     let bad = stats.bad + done.bad.len() as u64;
     if bad > 0 {
         let first = first_bad.map_or_else(String::new, |first| format!("; the first: {first}"));
-        println!("{bad} bad samples were left out{}{first}", listed(&args.out, share));
+        println!("{bad} bad samples were left out{}{first}", listed(out, share));
     }
     if stats.too_long > 0 {
         let all = job.num_samples;
-        println!("{} and were left out", too_long_text(stats.too_long, all, all, pack.max_tokens));
+        println!("{} and were left out", too_long_text(stats.too_long, all, all, max_tokens));
     }
     if share != Share::WHOLE {
-        println!("when all {} parts are done: loongforge data merge {out}", share.num);
+        println!("when all {} parts are done: loongforge data merge {}", share.num, out.display());
     }
     Ok(verdict(bad, job.num_samples, args.max_bad))
+}
+
+/// Makes the packs that the run would make, or a share of them.
+fn pack_for_run(args: &PackArgs, config: &RunConfig, share: Share, console: &Console) -> anyhow::Result<ExitCode> {
+    if !config.packs_first() {
+        let reason = "name a folder with --out; without it the packs of a run with data.pack.mode=offline are made";
+        return Err(UsageError(reason.to_owned()).into());
+    }
+    let of_folder =
+        [("--samples", args.samples.is_some()), ("--packs", args.packs.is_some()), ("--bytes", args.bytes.is_some())];
+    if let Some((name, _)) = of_folder.into_iter().find(|(_, is_given)| *is_given) {
+        let reason = "packs of a run are as its config says (data.pack.samples): drop it, or name a folder with --out";
+        return Err(UsageError(format!("{name}: {reason}")).into());
+    }
+    let mut settled = config.clone();
+    let folder = ModelFolder::open_settled(&mut settled).map_err(|error| UsageError::of(&error))?;
+    let wanted = WantedPacks::new(&settled, &folder)?;
+    if share == Share::WHOLE {
+        if wanted.find()?.is_none() {
+            make_packs(&settled, &folder, console, args.jobs)?;
+        }
+        wanted.expect()?.lines(&settled).iter().for_each(|line| println!("{line}"));
+        return Ok(ExitCode::SUCCESS);
+    }
+    wanted.begin()?;
+    let dataset = open(&settled, &folder, console)?;
+    let job = wanted.job(dataset.len() as u64);
+    let packing = Packing::run(&job, &dataset, &wanted.dir, share, jobs(args.jobs), console)?;
+    if let Packed::Measured { missing } = packing.packed {
+        return Ok(measured(&wanted.dir, missing));
+    }
+    let file = args.file.display();
+    println!("when all {} parts are done: loongforge data pack {file}, which joins them; `run` does, too", share.num);
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Makes the packs of a run with `data.pack.mode: offline` that are not there yet.
+///
+/// # Errors
+/// The data cannot be read, the packs not be written, or more samples are bad or too long than the config allows.
+pub fn make_packs(
+    config: &RunConfig,
+    folder: &ModelFolder,
+    console: &Console,
+    num_jobs: Option<usize>,
+) -> anyhow::Result<()> {
+    let wanted = WantedPacks::new(config, folder)?;
+    if wanted.begin().map_err(|error| UsageError::of(&error))? {
+        let dir = wanted.dir.display();
+        console.line(&format!("{dir}: the packs of other data, settings or another model are removed"));
+    }
+    console.line(&format!("making packs of {} tokens in {}", config.data.pack.max_tokens, wanted.dir.display()));
+    let dataset = open(config, folder, console)?;
+    let job = wanted.job(dataset.len() as u64);
+    let packing = Packing::run(&job, &dataset, &wanted.dir, Share::WHOLE, jobs(num_jobs), console)?;
+    let Packed::Written(done, stats) = packing.packed else { unreachable!("one process measures everything") };
+    fault::of_packs("packs_done");
+    let finished = wanted.finish(job.num_samples, stats, done.bad.len() as u64);
+    finished.map_err(|error| UsageError::of(&error))?;
+    Ok(())
+}
+
+fn open(config: &RunConfig, folder: &ModelFolder, console: &Console) -> anyhow::Result<Dataset> {
+    let warnings = console.clone();
+    let decoder = decoder(config.security.sandbox, move |warning| warnings.line(&format!("warning: {warning}")));
+    let processor = folder.processor(&ProcessorOptions::new(&config.data, &config.train))?.with_decoder(decoder);
+    Ok(Dataset::open(&config.data, processor, config.run.seed)?)
+}
+
+fn measured(out: &Path, missing: u64) -> ExitCode {
+    let out = out.display();
+    println!("{out}: this part is measured, {missing} blocks of the others are not: run all parts again then");
+    ExitCode::SUCCESS
 }

@@ -27,7 +27,7 @@ pub struct RunArgs {
     /// Overrides: key=value, +new=value, ~key, group=option
     #[arg(value_name = "KEY=VALUE")]
     pub(super) overrides: Vec<String>,
-    /// Resume from the last checkpoint of the run, or from this one
+    /// Resume from the last checkpoint of the run, or from this one (of a run's folder the newest)
     #[arg(long, value_name = "CHECKPOINT", num_args = 0..=1, default_missing_value = "auto", require_equals = true)]
     pub(super) resume: Option<String>,
     /// Resume without verifying the hashes of the checkpoint's files

@@ -5,13 +5,14 @@ use super::settings::differences;
 use crate::cli::UsageError;
 use crate::model::folder::ModelFolder;
 use crate::run::compose::{Composition, Resume, precision_name};
+use crate::run::packs::data_fingerprint;
 use crate::run::snapshots::Snapshots;
 use crate::run::uploads::{self, Unfit};
 use anyhow::{Context, anyhow, bail};
 use loongforge_actors::checkpoint::{DATA, clean};
 use loongforge_core::checkpoint::{MANIFEST, Manifest, StoredCheckpoints, latest};
 use loongforge_core::config::{Device, OnChange, Products, RunConfig};
-use loongforge_core::data::{Fingerprint, fingerprint as data_fingerprint};
+use loongforge_core::data::Fingerprint;
 use loongforge_core::files::steps_of;
 use loongforge_core::message::StepId;
 use loongforge_core::observe::Console;
@@ -73,11 +74,8 @@ pub fn find_resume(
             None => return Ok(None),
         },
         url if is_store_url(url) => fetch_named(url, config, expect.stored, console)?,
-        path => PathBuf::from(path),
+        path => named(path)?,
     };
-    if !checkpoint.is_dir() {
-        return Err(UsageError(format!("--resume={}: there is no such folder", checkpoint.display())).into());
-    }
     let manifest = Manifest::read(&checkpoint)?;
     if wanted != "auto" && expect.stored && !is_store_url(wanted) && !is_own(&checkpoint, config) {
         let text = std::fs::read(checkpoint.join(MANIFEST)).ok();
@@ -100,7 +98,7 @@ pub fn find_resume(
     }
     expect_same_optimizer(&checkpoint, &manifest, config)?;
     expect_same_products(&checkpoint, &manifest, composition)?;
-    expect_same_data(&checkpoint, config)?;
+    expect_same_data(&checkpoint, composition)?;
     expect_settings(&checkpoint, &manifest, expect, console)?;
     if drops_averages(&manifest.config, config.train.ema) {
         let path = checkpoint.display();
@@ -111,6 +109,24 @@ pub fn find_resume(
     }
     verify(|name| name.ends_with(TENSORS))?;
     Ok(Some(Resume { checkpoint, first_step: StepId(manifest.num_steps), state: manifest.scheduler }))
+}
+
+/// Returns the checkpoint that a folder means: itself, or the newest one of a run or of its folder of checkpoints.
+///
+/// # Errors
+/// There is no such folder, or no checkpoint in it.
+pub(super) fn named(path: &str) -> anyhow::Result<PathBuf> {
+    let folder = PathBuf::from(path);
+    let wrong = |what: &str| UsageError(format!("--resume={path}: {what}"));
+    if !folder.is_dir() {
+        return Err(wrong("there is no such folder").into());
+    }
+    if folder.join(MANIFEST).exists() {
+        return Ok(folder);
+    }
+    let newest = |dir: PathBuf| latest(&dir).transpose();
+    let found = [folder.join("checkpoints"), folder].into_iter().find_map(newest);
+    found.ok_or_else(|| wrong("it is no checkpoint of a run, and has none"))?.map_err(Into::into)
 }
 
 /// The state of one optimizer is of no use to another.
@@ -219,14 +235,15 @@ fn expect_same_products(checkpoint: &Path, manifest: &Manifest, composition: &Co
 }
 
 /// A position in the stream means the same sample only while the files are the same.
-fn expect_same_data(checkpoint: &Path, config: &RunConfig) -> anyhow::Result<()> {
+pub(super) fn expect_same_data(checkpoint: &Path, composition: &Composition) -> anyhow::Result<()> {
+    let config = composition.config();
     let path = checkpoint.join(DATA);
     if !path.exists() {
         return Ok(());
     }
     let named = || path.display().to_string();
     let then: Fingerprint = serde_json::from_slice(&std::fs::read(&path).with_context(named)?).with_context(named)?;
-    let Some(difference) = then.difference(&data_fingerprint(&config.data)?) else { return Ok(()) };
+    let Some(difference) = then.difference(&data_fingerprint(config, composition.folder())?) else { return Ok(()) };
     let what = format!("the data changed since {}: {difference}", checkpoint.display());
     match config.data.on_change {
         OnChange::Refuse => {

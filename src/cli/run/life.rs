@@ -5,6 +5,7 @@ use super::args::RunArgs;
 use super::folder::prepare_folder;
 use super::former::FormerRun;
 use super::meeting::{fingerprint, meeting};
+use super::offline;
 use super::scheduler_process::{JOURNAL, SchedulerProcess};
 use super::settings::keep_config;
 use crate::cli::part::{Beside, Part};
@@ -123,8 +124,9 @@ impl SchedulerProcess<'_> {
     fn describe(&self, composition: &Composition) -> anyhow::Result<()> {
         let (config, console) = (composition.config(), self.console);
         if let Some(epochs) = composition.epochs() {
-            console.line(&check::duration(epochs));
+            console.line(&check::duration(epochs, config.packs_first()));
         }
+        offline::lines(composition)?.into_iter().for_each(|line| console.line(&line));
         console.line(&check::summary(config, composition.folder())?);
         held_out_sets::summary(config, composition.folder()).into_iter().for_each(|line| console.line(&line));
         samples::summary(config).into_iter().for_each(|line| console.line(&line));

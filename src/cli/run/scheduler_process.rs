@@ -5,6 +5,7 @@ use super::folder::{Expect, find_resume};
 use super::former::FormerRun;
 use super::lock::RunLock;
 use super::meeting::{compose, fingerprint};
+use super::offline;
 use crate::cli::part::Part;
 use crate::cli::{UsageError, exit};
 use crate::run::compose::Composition;
@@ -43,6 +44,7 @@ impl SchedulerProcess<'_> {
         // A scheduler that follows another one finds its keeper's lock.
         let pid = if keeper().is_some() { parent_id() } else { std::process::id() };
         let _lock = RunLock::take(&[("run.dir", run), ("checkpoint.dir", checkpoints)], pid, console)?;
+        let composition = offline::packed(self.args, self.part.is_some(), composition, console)?;
         let mut uploads = None;
         let ended = self.run_to_end(composition, &mut uploads);
         // Only where a run that has lost a process cannot begin again.

@@ -82,7 +82,9 @@ made up only the rounding of the gradient norm. A resumed run may have other poo
 - the layout against the model: heads, sizes, layers, experts, chunks, adapters, what checkpoints can hold;
 - the headers of all weights: files, shapes, missing tensors (of hub ids that were not fetched `check` only says so);
 - the first samples of each data set with tokenizer and template: 100, or 4,096 where there are no pictures. A set of which
-  none can be used, or all are too long, is refused; the share of the bad and of the long is printed;
+  none can be used, or all are too long, is refused, and so is a run that will read more bad ones than
+  `data.on_bad_sample.max_fraction` allows, whatever the others are, or one whose `edges` have too little credit for a sample; the
+  share of the bad and of the long is printed;
 - the device (`check --no-device` where others compute), and whether the weights fit into memory at all.
 
 Nothing in a config runs code: `_target_` and `${eval:...}` are refused.
@@ -110,7 +112,7 @@ continues where it was stopped. A stage's run has the stage's name behind its ow
 `checkpoint.dir` or `checkpoint.upload` is set, the stage's folder is in it. `loongforge check` checks all stages, those whose predecessor has no checkpoint
 yet with the model of the first. Every other command works on one stage, which the word `stage=NAME` chooses: `loongforge plan chat.yaml
 stage=dpo`. Overrides on the command line hold for all stages; those of `model.load`, `model.weights` and of the parts' `load` for the
-first. A stage with `lora` needs `checkpoint.merge_lora` where another follows, as adapters are no model to start from.
+first. A stage may pack its samples before its first step: `data.pack.mode: offline`. A stage with `lora` needs `checkpoint.merge_lora` where another follows, as adapters are no model to start from.
 
 ## Keys
 ";

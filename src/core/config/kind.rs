@@ -28,6 +28,8 @@ pub enum KindError {
          `model.experts` to high or low"
     )]
     ColocatedPair,
+    #[error("`data.pack.mode`: offline makes packs of tokens, and the samples of this model have none; set it to step")]
+    OfflineOfNoTokens,
     #[error(
         "`data.pack.mode`: stream, where packs are made before the noise levels of a step are planned, which choose between the \
          two transformers of this run; set it to step"
@@ -69,6 +71,9 @@ impl RunConfig {
                 (of_tokens.chain(of_diffusion).collect(), "has no meaning for a robot policy")
             }
         };
+        if kind != ModelKind::Tokens && self.packs_first() {
+            return Err(KindError::OfflineOfNoTokens);
+        }
         let is_policy = self.policy != Policy::default();
         if is_policy && kind != ModelKind::Policy {
             let why = "is for robot policies, and this model is none";

@@ -27,6 +27,7 @@ pub(super) fn validate(config: &RunConfig, tree: &Node, failed: &BTreeSet<String
     rules.flow(config);
     rules.policy(config);
     rules.preference(config);
+    rules.pack(config);
     rules.memory(config);
     rules.tracking(config);
     rules.files(config);
@@ -98,8 +99,8 @@ impl Rules<'_> {
                     "`train.epochs` with `data.pack.mode: stream`, whose batches are counted in packs".to_owned();
                 (
                     message,
-                    "the number of packs is not known in advance: set `train.steps`, or `data.pack.mode: step`, \
-                 also for packs that `loongforge data pack` made",
+                    "the number of packs is not known in advance: set `train.steps`, or `data.pack.mode: step` or `offline`; \
+                 `step` also for packs that `loongforge data pack` made",
                 )
             },
         );

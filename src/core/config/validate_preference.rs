@@ -2,7 +2,7 @@
 
 use super::error::code;
 use super::validate::Rules;
-use super::{LossWeighting, Part, Phase, PreferenceLoss, RunConfig, TooLong, Weights};
+use super::{Learn, LossWeighting, Part, Phase, PreferenceLoss, RunConfig, TooLong, Weights};
 
 impl Rules<'_> {
     pub(super) fn preference(&mut self, config: &RunConfig) {
@@ -45,6 +45,10 @@ impl Rules<'_> {
         });
         self.broken(has_reference && !compares, code::COMBINATION, &["model.reference"], || {
             ("`model.reference`: this `train.preference.loss` has no reference model".to_owned(), "drop the section")
+        });
+        self.broken(train.learn != Learn::All, code::COMBINATION, &["train.learn", "train.preference"], || {
+            let message = "`train.learn` with `train.preference`, which compares whole answers".to_owned();
+            (message, "drop it: what `chosen`, `rejected` and `completion` hold is the answer, and all of it counts")
         });
         let others =
             Part { load: None, recompute: own.recompute, frozen_precision: own.frozen_precision, ..Part::default() };

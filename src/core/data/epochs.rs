@@ -51,7 +51,7 @@ pub fn settle_steps(
     let options = ProcessorOptions::of_run(config, &config.data);
     let folders = ProcessorFolders { model: model_dir, media: model_dir, text: None };
     let dataset = open_maker(folders, model_config, &options, Arc::new(InProcess))
-        .and_then(|maker| Dataset::open(&config.data, maker, config.run.seed));
+        .and_then(|maker| Dataset::open(&config.training_data(), maker, config.run.seed));
     settle_steps_of(config, dataset?.len() as u64)
 }
 

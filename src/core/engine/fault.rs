@@ -37,6 +37,10 @@ pub const FOLDER_POINTS: [&str; 9] = [
     "back_done",
 ];
 
+/// Points of packs that are made before the first step: when a sample was measured, when a pack was written, and when all were but
+/// for the ledger. `scheduler/0` comes to them.
+pub const PACK_POINTS: [&str; 3] = ["pack_measured", "pack_written", "packs_done"];
+
 /// Points at which a number may go wrong, with the action `nan`: pixels that an encoder was given, features that it has made,
 /// the gradient before it is summed.
 pub const NAN_POINTS: [&str; 3] = ["nan_input", "nan_features", "nan_gradient"];
@@ -107,6 +111,12 @@ struct Rule {
 /// Called where the journal is written.
 pub fn of_journal(name: &'static str) {
     debug_assert!(JOURNAL_POINTS.contains(&name), "{name} is listed");
+    due(ActorId::SCHEDULER, name, &[]).for_each(Rule::act);
+}
+
+/// Called where packs are made.
+pub fn of_packs(name: &'static str) {
+    debug_assert!(PACK_POINTS.contains(&name), "{name} is listed");
     due(ActorId::SCHEDULER, name, &[]).for_each(Rule::act);
 }
 
@@ -199,7 +209,8 @@ impl FromStr for Rule {
             "full" if SAVE_POINTS.contains(&point) || FOLDER_POINTS.contains(&point) => Action::Full,
             _ => return Err(FORM),
         };
-        let points = [&POINTS[..], &SAVE_POINTS, &FOLDER_POINTS, &NAN_POINTS, &LIE_POINTS, &JOURNAL_POINTS];
+        let points =
+            [&POINTS[..], &SAVE_POINTS, &FOLDER_POINTS, &PACK_POINTS, &NAN_POINTS, &LIE_POINTS, &JOURNAL_POINTS];
         if !points.concat().contains(&point) {
             return Err("there is no such point");
         }

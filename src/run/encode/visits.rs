@@ -21,7 +21,7 @@ pub struct Visits {
     most: u64,
     held_out: Vec<SampleId>,
     share: Share,
-    /// A stream whose packs are not known: one epoch is read.
+    /// Packs are not known: one epoch is read.
     is_one_epoch: bool,
     position: AtomicU64,
     num_bad: AtomicU64,
@@ -31,9 +31,10 @@ pub struct Visits {
 impl Visits {
     /// `len`: samples of an epoch.
     pub fn new(config: &RunConfig, len: u64, evaluation: Option<&EvaluationSpec>, share: Share) -> Self {
-        let is_one_epoch = config.data.pack.mode == PackMode::Stream;
+        // Of packs that are made first the samples are read here.
+        let is_one_epoch = config.data.pack.mode != PackMode::Step;
         let wanted = match is_one_epoch {
-            true => len,
+            true => config.data.pack.samples.unwrap_or(len),
             false => config.train.num_steps() * config.train.global_batch_size as u64,
         };
         let passes = evaluation.into_iter().flat_map(|evaluation| &evaluation.sets).flat_map(|set| &set.passes);
@@ -44,7 +45,7 @@ impl Visits {
         Self {
             wanted,
             // An epoch in which nothing is good has no end.
-            most: if is_one_epoch { len } else { 2 * wanted + len },
+            most: if is_one_epoch { wanted } else { 2 * wanted + len },
             held_out,
             share,
             is_one_epoch,
@@ -84,7 +85,7 @@ impl Visits {
     /// What a user should know of them.
     pub fn note(&self) -> Option<String> {
         self.is_one_epoch.then(|| {
-            "data.pack.mode is stream: how many samples the run reads is not known ahead, so one epoch is encoded"
+            "data.pack.mode is not step: how many samples the run reads is not known ahead, so one epoch is encoded"
                 .to_owned()
         })
     }

@@ -13,7 +13,7 @@ use super::pool_specs::{encoder_specs, splits};
 use super::share::{EncoderShare, FoundationShare};
 use super::spill::Spill;
 use super::torch_engine::TorchEngine;
-use super::trained::trained;
+use super::trained::trained_stage;
 use super::weight_budget::{encoder_within_budget, foundation_within_budget};
 use crate::comm::Mesh;
 use crate::model::ModelConfig;
@@ -134,7 +134,7 @@ fn build_foundation(spec: &EngineSpec, device: tch::Device) -> Result<Foundation
     let (store, rank) = (spec.rendezvous.join(name.as_str()), spec.me.index as usize);
     let mesh = Rc::new(join(&store, name.as_str(), own.layout(), rank, device)?);
     let share = FoundationShare::new(spec.model.foundation_of(name), mesh.clone(), splits(&own), name)?;
-    let params = trained(share.specs(), &spec.model.tree, |_| ("model.foundation", part))?;
+    let params = trained_stage(share.specs(), &spec.model.tree, |_| ("model.foundation", part))?;
     let params = foundation_within_budget(config, params)?;
     let (lanes, group) = (Lanes::PerReplica, mesh.data.clone());
     let pool = build_pool(spec, device, params, lanes, group, share.sharding())?;

@@ -16,9 +16,9 @@ use crate::comm::Mesh;
 use crate::model::{ModelTower, Towers};
 use crate::params::{ParamStore, Sharding};
 use crate::train::{Lanes, TrainState};
-use loongforge_core::config::Device;
+use loongforge_core::config::{Device, EncoderPool};
 use loongforge_core::engine::EngineError;
-use loongforge_core::message::{Replica, Tower};
+use loongforge_core::message::{PoolName, Replica, Tower};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -31,7 +31,7 @@ pub(super) fn cache_folders(
     dir: &Path,
 ) -> Result<BTreeMap<Tower, CacheFolder>, EngineError> {
     let key = format!("pools.{}.cache_dir", own.name);
-    expect_whole(own, params.num_trained() > 0)?;
+    expect_whole(own.name, own.pool, params.num_trained() > 0)?;
     let how = (params.flat().device(), spec.config.run.products);
     let open = |it: &ModelTower| {
         let names = params.names().filter(|name| is_of(&own.towers, it, name)).collect();
@@ -48,12 +48,15 @@ fn is_of(towers: &Towers, it: &ModelTower, name: &str) -> bool {
 }
 
 /// Features can be kept of towers that do not change and that one actor has as a whole.
-fn expect_whole(own: &OwnPool<'_>, is_trained: bool) -> Result<(), EngineError> {
-    let key = format!("pools.{}.cache_dir", own.name);
+///
+/// # Errors
+/// The pool is trained, or its parameters are split.
+pub(super) fn expect_whole(name: PoolName, pool: &EncoderPool, is_trained: bool) -> Result<(), EngineError> {
+    let key = format!("pools.{name}.cache_dir");
     if is_trained {
         return Err(format!("{key}: features change with every step, since towers of the pool are trained").into());
     }
-    if own.pool.tensor_parallel > 1 || own.pool.zero > 2 {
+    if pool.tensor_parallel > 1 || pool.zero > 2 {
         return Err(
             format!("{key}: the pool's actors must have whole parameters: tensor_parallel 1, zero below 3").into()
         );
@@ -70,7 +73,7 @@ fn cache_dir<'a>(own: &OwnPool<'a>) -> Result<&'a PathBuf, EngineError> {
 pub(super) fn build_reader(spec: &EngineSpec, own: &OwnPool<'_>) -> Result<EncoderPart, EngineError> {
     let config = &spec.config;
     let specs = encoder_specs(config, &own.towers, &spec.model.tree)?;
-    expect_whole(own, is_trained(&specs))?;
+    expect_whole(own.name, own.pool, is_trained(&specs))?;
     let dir = cache_dir(own)?;
     let checkpoint = spec.resume.as_ref().map(|(checkpoint, _)| checkpoint.as_path());
     let stored = StoredTowers::new(config, checkpoint, specs);
@@ -111,7 +114,7 @@ pub fn build_feature_encoder(spec: &EngineSpec) -> Result<FeatureEncoder, Engine
     let dir = cache_dir(&own)?;
     let device = settle_thread(spec, Some(&own))?;
     let params = encoder_specs(&spec.config, &own.towers, &spec.model.tree)?;
-    expect_whole(&own, is_trained(&params))?;
+    expect_whole(own.name, own.pool, is_trained(&params))?;
     let params = encoder_within_budget(&spec.config, params)?;
     let mesh = Mesh::single();
     let pool = build_pool(spec, device, params, Lanes::PerReplica, mesh.data.clone(), Sharding::none())?;

@@ -69,7 +69,7 @@ pub use feature_encoder::{FeatureEncoder, KeyedItem};
 pub use foundation::{Finish, FoundationPart, SampleMaking};
 pub use lora::{TrainedError, lora_config};
 pub use policy::{PolicyError, PolicyModel};
-pub use preflight::{check_engines, without_effect};
+pub use preflight::{check_engines, whole_beside_adapters, without_effect};
 pub use samples::{SampleSpec, WriteClip, decode};
 pub use share::Splits;
 pub use stages::Stages;

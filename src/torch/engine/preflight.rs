@@ -1,15 +1,17 @@
 //! Describes whether the engines of a run can be built: asked of its config and its model by the functions that build
 //! them, before there are actors, groups, memory or weights.
 
+use super::actor_spec::is_trained;
+use super::build_cached::expect_whole;
 use super::exports::exports;
 use super::optimizer::check_optimizer;
 use super::pool_specs::{encoder_specs, splits, tower_part};
 use super::share::{FoundationPlan, divided_towers};
-use super::trained::{check_patterns, trained};
+use super::trained::{check_patterns, trained, trained_stage};
 use super::weight_budget::{encoder_within_budget, foundation_within_budget};
 use crate::model::ModelConfig;
-use crate::params::{ParallelRank, ParamSpec};
-use loongforge_core::config::{Device, EncoderPool, FoundationPool, OffloadTo, Placement, RunConfig};
+use crate::params::{ParallelRank, ParamSpec, Role};
+use loongforge_core::config::{Device, EncoderPool, FoundationPool, OffloadTo, Part, Placement, RunConfig};
 use loongforge_core::engine::EngineError;
 use loongforge_core::message::{ActorId, PoolName, TowerSet};
 
@@ -44,15 +46,19 @@ fn check_foundation(
     let (layout, splits) = (pool.layout(), splits(pool));
     let parallel = ParallelRank::first(layout, splits.sequence_parallel);
     let plan = FoundationPlan::new(family, layout, &parallel, &splits, name)?;
+    let is_whole = layout.pp == 1 && parallel.is_whole();
     let mut of_rank = Vec::new();
     for stage in 0..layout.pp {
-        let specs = trained(plan.specs(stage), &model.tree, part_of)?;
+        let of_stage = plan.specs(stage);
+        let specs = match is_whole {
+            true => trained(of_stage, &model.tree, part_of)?,
+            false => trained_stage(of_stage, &model.tree, part_of)?,
+        };
         check_optimizer(config, &specs, name.as_str())?;
         of_rank = foundation_within_budget(config, specs)?;
     }
-    let is_whole = layout.pp == 1 && parallel.is_whole();
     let whole = if is_whole { of_rank } else { trained(family.specs(), &model.tree, part_of)? };
-    check_patterns(&whole, part_of)?;
+    check_patterns(&whole, [part_of("")], part_of)?;
     exports(config, model, ActorId::foundation_of(name, 0))?;
     Ok(whole)
 }
@@ -79,9 +85,13 @@ fn check_encoder(
     let divided = divided_towers(&towers, &parallel).map_err(|found| format!("pools.{name}: {found}"))?;
     let specs = encoder_specs(config, &divided, &model.tree)?;
     check_optimizer(config, &specs, name.as_str())?;
+    if pool.cache_dir.is_some() {
+        expect_whole(name, pool, is_trained(&specs))?;
+    }
     let of_rank = encoder_within_budget(config, specs)?;
     let whole = if parallel.is_whole() { of_rank } else { encoder_specs(config, &towers, &model.tree)? };
-    check_patterns(&whole, |name| tower_part(config, &towers, name))?;
+    let parts = set.iter().flat_map(|tower| [false, true].map(|of| config.model.tower_part(tower, of)));
+    check_patterns(&whole, parts, |name| tower_part(config, &towers, name))?;
     Ok(whole)
 }
 
@@ -108,11 +118,58 @@ pub fn without_effect(config: &RunConfig, model: &ModelConfig) -> Vec<String> {
     });
     let pools = config.pools.encoders(model.towers.set());
     let is_frozen = |towers| config.model.has_frozen(towers);
+    // Patterns may freeze all that there is; what is wrong with them is said elsewhere.
+    let is_trained =
+        |towers| encoder_specs(config, &model.towers.only(towers), &model.tree).is_ok_and(|specs| is_trained(&specs));
+    let of_pools: Vec<String> =
+        pools.iter().flat_map(|(name, pool, towers)| unused(config, *name, pool, !is_trained(*towers))).collect();
     let rates = pools.into_iter().filter(|(_, pool, towers)| pool.lr.is_some() && is_frozen(*towers));
     let rates = rates.map(|(name, ..)| format!("pools.{name}.lr has no effect: the pool's towers are frozen"));
     let on_host = config.train.optimizer.offload.as_ref().filter(|offload| offload.to == OffloadTo::Cpu);
     let same_memory = on_host.filter(|_| config.device == Device::Cpu).map(|_| {
         "train.optimizer.offload.to is cpu and saves nothing on device: cpu, whose memory is the host's (to: disk does)".to_owned()
     });
-    no_experts.chain(rates).chain(same_memory).collect()
+    no_experts.chain(rates).chain(of_pools).chain(same_memory).collect()
+}
+
+/// Returns the parts that are trained as a whole though the foundation has adapters, and of which nothing is said, a sentence each:
+/// who asks for adapters seldom wants that.
+pub fn whole_beside_adapters(config: &RunConfig, model: &ModelConfig) -> Vec<String> {
+    if config.model.foundation.lora.is_none() {
+        return Vec::new();
+    }
+    let Ok(specs) = encoder_specs(config, &model.towers, &model.tree) else { return Vec::new() };
+    let trained = specs.iter().filter(|spec| spec.role == Role::Trained);
+    let part_of = |spec: &ParamSpec| {
+        let name = spec.pieces.first().map_or(spec.name.as_str(), |piece| piece.name.as_str());
+        tower_part(config, &model.towers, name)
+    };
+    let silent = |(_, part): &(&'static str, &Part)| part.freeze.is_none() && part.lora.is_none();
+    let mut keys: Vec<&'static str> = trained.map(part_of).filter(silent).map(|(key, _)| key).collect();
+    keys.dedup();
+    let said = |key| {
+        format!("{key} is trained whole beside the adapters of model.foundation: set {key}.freeze to say whether it is")
+    };
+    keys.into_iter().map(said).collect()
+}
+
+/// Returns what is set of a pool of encoders and does nothing, as its towers are trained or it has no actors of its own.
+fn unused(config: &RunConfig, name: PoolName, pool: &EncoderPool, is_frozen: bool) -> Vec<String> {
+    let default = EncoderPool::default();
+    let of_cache = [("cache", pool.cache.bytes() > 0 && !is_frozen), ("spill", pool.spill.bytes() > 0 && !is_frozen)];
+    let trained = "the pool's towers are trained, and their features change with every step";
+    let (spill, no_cache) = ("spill", "it is for features that have no room in `cache`, which is 0");
+    let of_spill = [(spill, is_frozen && pool.spill.bytes() > 0 && pool.cache.bytes() == 0)];
+    let is_colocated = config.pools.placement == Placement::Colocated;
+    let of_actors = [
+        ("device", pool.device != default.device),
+        ("threads", pool.threads != default.threads),
+        ("grace", pool.grace != default.grace),
+    ];
+    let actors = "encoders are colocated with the foundation, and are those of its actors";
+    let of_cache = of_cache.into_iter().map(|(key, is_set)| (key, is_set, trained));
+    let of_spill = of_spill.into_iter().map(|(key, is_set)| (key, is_set, no_cache));
+    let of_actors = of_actors.into_iter().map(|(key, is_set)| (key, is_set && is_colocated, actors));
+    let all = of_cache.chain(of_spill).chain(of_actors).filter(|(_, is_set, _)| *is_set);
+    all.map(|(key, _, why)| format!("pools.{name}.{key} has no effect: {why}")).collect()
 }

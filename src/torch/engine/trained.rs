@@ -11,11 +11,34 @@ use std::collections::BTreeMap;
 /// what the modules are called in folders of adapters.
 ///
 /// # Errors
-/// A module of `lora.target_modules` that this pool does not have, or `lora.adapter` is not of these parameters.
+/// A module of `lora.target_modules` that this pool does not have, nothing frozen for `frozen_precision` to hold, or `lora.adapter` is
+/// not of these parameters.
 pub fn trained<'a>(
     specs: Vec<ParamSpec>,
     tree: &TreeNames,
     part_of: impl Fn(&str) -> (&'static str, &'a Part),
+) -> Result<Vec<ParamSpec>, TrainedError> {
+    with_roles(specs, tree, part_of, true)
+}
+
+/// Works like [`trained`] for one of several stages of a pipeline: what matches nothing here may match in another stage. Who begins
+/// a run asks [`trained`] of the whole model.
+///
+/// # Errors
+/// `lora.adapter` is not of these parameters, or a weight cannot be rounded.
+pub fn trained_stage<'a>(
+    specs: Vec<ParamSpec>,
+    tree: &TreeNames,
+    part_of: impl Fn(&str) -> (&'static str, &'a Part),
+) -> Result<Vec<ParamSpec>, TrainedError> {
+    with_roles(specs, tree, part_of, false)
+}
+
+fn with_roles<'a>(
+    specs: Vec<ParamSpec>,
+    tree: &TreeNames,
+    part_of: impl Fn(&str) -> (&'static str, &'a Part),
+    is_whole: bool,
 ) -> Result<Vec<ParamSpec>, TrainedError> {
     let modules: Vec<LinearModule> = specs.iter().filter_map(LinearModule::of).collect();
     let mut all: Vec<ParamSpec> = specs.into_iter().map(|spec| with_role(spec, &part_of)).collect();
@@ -29,8 +52,10 @@ pub fn trained<'a>(
         let adapters = match &lora.adapter {
             Some(folder) => existing(&mut all, tree, key, lora, folder, &is_own)?,
             None => {
-                let saved = named_modules(&all, &is_own);
-                new_adapters(key, lora, &own, &saved)?
+                if is_whole {
+                    expect_matches(key, lora, &own, &named_modules(&all, &is_own))?;
+                }
+                new_adapters(lora, &own)
             }
         };
         all.extend(adapters.into_iter().flat_map(|(module, lora)| lora.specs(&module)));
@@ -40,7 +65,7 @@ pub fn trained<'a>(
         }
     }
     set_rates(&mut all, &part_of)?;
-    hold(&mut all, &part_of)?;
+    hold(&mut all, &part_of, is_whole)?;
     Ok(all)
 }
 
@@ -64,15 +89,18 @@ fn set_rates<'a>(
     Ok(())
 }
 
-/// Checks that patterns of a whole model's parts match something: `all` is what [`trained`] makes of its parameters.
+/// Checks that patterns of a whole model's parts match something: `all` is what [`trained`] makes of its parameters. `parts` may be
+/// parts that have none.
 ///
 /// # Errors
 /// A pattern that matches no parameter, or in `lr_ratios` none that is trained.
 pub fn check_patterns<'a>(
     all: &[ParamSpec],
+    parts: impl IntoIterator<Item = (&'static str, &'a Part)>,
     part_of: impl Fn(&str) -> (&'static str, &'a Part),
 ) -> Result<(), TrainedError> {
-    let mut parts: BTreeMap<&'static str, (&Part, Vec<&ParamSpec>)> = BTreeMap::new();
+    let parts = parts.into_iter().map(|(key, part)| (key, (part, Vec::new())));
+    let mut parts: BTreeMap<&'static str, (&Part, Vec<&ParamSpec>)> = parts.collect();
     for spec in all {
         let (key, part) = part_of(part_name(spec));
         parts.entry(key).or_insert((part, Vec::new())).1.push(spec);
@@ -101,7 +129,11 @@ fn is_faster(spec: &ParamSpec) -> bool {
 }
 
 /// Has the frozen weights held as their parts' `frozen_precision` says.
-fn hold<'a>(all: &mut [ParamSpec], part_of: &impl Fn(&str) -> (&'static str, &'a Part)) -> Result<(), TrainedError> {
+fn hold<'a>(
+    all: &mut [ParamSpec],
+    part_of: &impl Fn(&str) -> (&'static str, &'a Part),
+    is_whole: bool,
+) -> Result<(), TrainedError> {
     let mut found: BTreeMap<&'static str, usize> = BTreeMap::new();
     for spec in all {
         let (key, part) = part_of(part_name(spec));
@@ -115,7 +147,7 @@ fn hold<'a>(all: &mut [ParamSpec], part_of: &impl Fn(&str) -> (&'static str, &'a
             }
         }
     }
-    match found.into_iter().find(|(_, count)| *count == 0) {
+    match found.into_iter().find(|(_, count)| is_whole && *count == 0) {
         Some((key, _)) => Err(TrainedError::NothingFrozen { key }),
         None => Ok(()),
     }
@@ -130,15 +162,14 @@ fn rounding(precision: FrozenPrecision) -> Rounding {
     }
 }
 
-/// The adapters that `lora` asks for beside `own`, the maps of one part, whose modules are `known`.
-fn new_adapters(
-    key: &'static str,
-    lora: &Lora,
-    own: &[&LinearModule],
-    known: &[String],
-) -> Result<Vec<(LinearModule, LoraConfig)>, TrainedError> {
-    let (stacked, plain): (Vec<&LinearModule>, Vec<&LinearModule>) =
-        own.iter().copied().partition(|module| module.parameter().is_some());
+/// Splits the maps that adapters may stand beside into those of stacked parameters and plain ones.
+fn stacked_and_plain<'a>(own: &[&'a LinearModule]) -> (Vec<&'a LinearModule>, Vec<&'a LinearModule>) {
+    own.iter().copied().partition(|module| module.parameter().is_some())
+}
+
+/// Sees to it that all that `lora` names is there, of the maps of a whole part, whose modules are `known`.
+fn expect_matches(key: &'static str, lora: &Lora, own: &[&LinearModule], known: &[String]) -> Result<(), TrainedError> {
+    let (stacked, plain) = stacked_and_plain(own);
     let stacks: Vec<String> = stacked.iter().filter_map(|module| module.parameter()).collect();
     let maps: Vec<String> = plain.iter().map(|module| module.path.clone()).collect();
     if let Some(target) = lora.target_without_module(maps.iter().map(String::as_str)) {
@@ -160,11 +191,16 @@ fn new_adapters(
     if let Some(pattern) = lora.saved_without_module(known.iter().map(String::as_str)) {
         return Err(no_module("modules_to_save", pattern, known));
     }
+    if new_adapters(lora, own).is_empty() { Err(TrainedError::NothingLeft { key }) } else { Ok(()) }
+}
+
+/// Returns the adapters that `lora` asks for beside `own`.
+fn new_adapters(lora: &Lora, own: &[&LinearModule]) -> Vec<(LinearModule, LoraConfig)> {
+    let (stacked, plain) = stacked_and_plain(own);
     let adapted = plain.into_iter().filter(|module| lora.targets(&module.path));
     let is_named = |module: &&LinearModule| module.parameter().is_some_and(|name| lora.targets_parameter(&name));
     let adapted = adapted.chain(stacked.into_iter().filter(is_named));
-    let adapted: Vec<_> = adapted.map(|module| (module.clone(), lora_config(lora, &module.path))).collect();
-    if adapted.is_empty() { Err(TrainedError::NothingLeft { key }) } else { Ok(adapted) }
+    adapted.map(|module| (module.clone(), lora_config(lora, &module.path))).collect()
 }
 
 /// The last parts of these names, each once.
@@ -184,11 +220,11 @@ fn with_role<'a>(spec: ParamSpec, part_of: &impl Fn(&str) -> (&'static str, &'a 
 
 #[cfg(test)]
 mod tests {
-    use super::{TrainedError, check_patterns, trained};
+    use super::{TrainedError, check_patterns, trained, trained_stage};
     use crate::model::TreeNames;
     use crate::nn::Linear;
     use crate::params::{Init, ParamSpec, Role};
-    use loongforge_core::config::{Lora, Part};
+    use loongforge_core::config::{FrozenPrecision, Lora, Part};
     use serde_json::json;
 
     fn specs() -> Vec<ParamSpec> {
@@ -219,7 +255,7 @@ mod tests {
             let freeze_patterns = frozen.iter().map(|name| name.to_string()).collect();
             let part = Part { lr_ratios: ratios.as_object().unwrap().clone(), freeze_patterns, ..Part::default() };
             let specs = trained(specs(), &TreeNames::default(), |_| ("model.foundation", &part))?;
-            check_patterns(&specs, |_| ("model.foundation", &part))?;
+            check_patterns(&specs, [], |_| ("model.foundation", &part))?;
             Ok(specs.into_iter().filter(|spec| spec.rate != 1.0).map(|spec| (spec.name, spec.rate)).collect::<Vec<_>>())
         };
         let found: Result<_, TrainedError> = rates(json!({ "*attn*": 0.1, "embed.*": 2 }), &["*.bias"]);
@@ -231,6 +267,45 @@ mod tests {
         assert_eq!(error, "model.foundation.lr_ratios: no trained parameter of this part matches `*.bias`");
         let error = rates(json!({}), &["*.norm.*"]).unwrap_err().to_string();
         assert_eq!(error, "model.foundation.freeze_patterns: no parameter of this part matches `*.norm.*`");
+    }
+
+    /// What is named may be in another stage of a pipeline; of the whole model it is judged.
+    #[test]
+    fn a_stage_lacks_what_another_one_has() {
+        let names = |list: &[&str]| list.iter().map(|name| name.to_string()).collect::<Vec<String>>();
+        let [of_mlp, of_none] = [&["up_proj"][..], &["up_porj"]].map(|targets| {
+            let lora = Lora { target_modules: Some(names(targets)), ..Lora::default() };
+            Part { lora: Some(lora), ..Part::default() }
+        });
+        let is_of = |part: &'static str| move |spec: &ParamSpec| spec.name.contains(part);
+        let stages = [is_of("attn"), is_of("mlp")];
+        let stage = |part: &Part, at: usize| {
+            let specs = specs().into_iter().filter(stages[at]).collect();
+            let specs = trained_stage(specs, &TreeNames::default(), |_| ("model.foundation", part)).unwrap();
+            specs.into_iter().filter(|spec| spec.role == Role::Trained).count()
+        };
+        assert_eq!([0, 1].map(|at| stage(&of_mlp, at)), [0, 2]);
+        assert!(trained_names(&of_mlp).is_ok());
+        assert!(trained_names(&of_none).unwrap_err().to_string().contains("`up_porj`"));
+        // The first stage has nothing frozen whose precision could be another.
+        let frozen_precision = Some(FrozenPrecision::Fp8E4m3fn);
+        let half = Part { freeze_patterns: names(&["*mlp*"]), frozen_precision, ..Part::default() };
+        assert_eq!([0, 1].map(|at| stage(&half, at)), [2, 0]);
+        let none = Part { frozen_precision, ..Part::default() };
+        assert!(matches!(trained_names(&none), Err(TrainedError::NothingFrozen { .. })));
+    }
+
+    #[test]
+    fn patterns_of_a_part_without_parameters_match_nothing() {
+        let projector = Part { freeze_patterns: vec!["*".into()], ..Part::default() };
+        let part = Part::default();
+        let specs = trained(specs(), &TreeNames::default(), |_| ("model.image_encoder", &part)).unwrap();
+        let check = |parts: Vec<(&'static str, &Part)>| {
+            check_patterns(&specs, parts, |_| ("model.image_encoder", &part)).map_err(|error| error.to_string())
+        };
+        assert!(check(vec![("model.image_projector", &part)]).is_ok());
+        let expected = "model.image_projector.freeze_patterns: no parameter of this part matches `*`";
+        assert_eq!(check(vec![("model.image_projector", &projector)]).unwrap_err(), expected);
     }
 
     #[test]

@@ -13,8 +13,12 @@ pub struct Pack {
     /// A sample that is longer than `max_tokens` is skipped and counted, or its first `max_tokens` tokens are kept (it
     /// is cut before a picture or video that would not be whole), or it ends the run. It is not a bad sample.
     pub too_long: TooLong,
-    /// Packs are made of the samples of one `step`, or of a `stream` over all steps, with a batch counted in packs.
+    /// Packs are made of the samples of one `step`; of a `stream` over all steps, with a batch counted in packs; or `offline`, by
+    /// best fit over all samples, once before the first step, into the folder `packs` of `run.dir`: packs are the samples then.
     pub mode: PackMode,
+    /// Samples of the mixture that `offline` packs; `null`: one epoch, in which a set of little weight is not read whole.
+    #[schemars(range(min = 1))]
+    pub samples: Option<u64>,
     /// Samples that `stream` chooses from, read before the first step. `pools.data.memory` bounds what they take.
     #[schemars(range(min = 1, max = 1048576))]
     pub look_ahead: usize,
@@ -50,6 +54,8 @@ pub enum PackMode {
     Step,
     // Of a window that moves over the stream.
     Stream,
+    // Of all samples, before the first step.
+    Offline,
 }
 
 impl Default for Pack {
@@ -58,6 +64,7 @@ impl Default for Pack {
             max_tokens: 2048,
             too_long: TooLong::Skip,
             mode: PackMode::Step,
+            samples: None,
             look_ahead: 4096,
             max_images: None,
             max_visual_tokens: None,

@@ -16,6 +16,9 @@ pub struct Fingerprint {
     /// `data.val_size`: what of the files is not trained on.
     #[serde(default)]
     pub val_size: f64,
+    /// What decides the packs that were made before the first step; `None`: there are none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub packs: Option<String>,
 }
 
 /// One file or object.
@@ -41,7 +44,8 @@ pub struct Difference {
 pub fn fingerprint(data: &Data) -> Result<Fingerprint, DataError> {
     let stamp = |Shard { name, size, tag }: Shard| Stamp { name, size, tag };
     let set = |file| Ok(find(file)?.shards.into_iter().map(stamp).collect());
-    Ok(Fingerprint { sets: data.train.iter().map(set).collect::<Result<_, _>>()?, val_size: data.val_size })
+    let sets = data.train.iter().map(set).collect::<Result<_, _>>()?;
+    Ok(Fingerprint { sets, val_size: data.val_size, packs: None })
 }
 
 impl Fingerprint {
@@ -72,7 +76,16 @@ impl Fingerprint {
                 }
             }
         }
-        None
+        match (&self.packs, &now.packs) {
+            (None, None) => None,
+            (Some(old), Some(new)) if old == new => None,
+            (None, Some(_)) => differs("data.pack.mode", "is offline, but was not".to_owned()),
+            (Some(_), None) => differs("data.pack.mode", "is not offline, but was".to_owned()),
+            (Some(_), Some(_)) => {
+                let what = "would be others: a setting of `data`, `train.learn`, `train.phase`, `run.seed` or the model changed";
+                differs("the packs", what.to_owned())
+            }
+        }
     }
 }
 
@@ -89,7 +102,7 @@ mod tests {
     #[test]
     fn the_first_other_file_is_named() {
         let stamp = |name: &str, size, tag: &str| Stamp { name: name.into(), size, tag: tag.into() };
-        let of = |set: &[Stamp]| Fingerprint { sets: vec![set.to_vec()], val_size: 0.0 };
+        let of = |set: &[Stamp]| Fingerprint { sets: vec![set.to_vec()], ..Fingerprint::default() };
         let (a, b) = (stamp("a", 1, "x"), stamp("b", 2, "y"));
         let old = of(&[a.clone(), b.clone()]);
         assert_eq!(old.difference(&old), None);

@@ -6,6 +6,7 @@
 
 use std::path::Path;
 
+use serde::{Deserialize, Serialize};
 use serde_json::{Value as Json, json};
 
 use super::job::{Done, Job, Share};
@@ -37,6 +38,8 @@ pub struct PackJob {
     pub max_packs: u64,
     /// Bytes of a shard.
     pub max_bytes: u64,
+    /// Samples of a batch of a trainer that pads, with which packs are compared.
+    pub batch: u64,
 }
 
 /// Says which samples share a pack, and in which order packs come.
@@ -58,7 +61,7 @@ pub enum Packed {
 }
 
 /// All packs of a job.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PackStats {
     pub packs: u64,
     pub samples: u64,
@@ -68,12 +71,62 @@ pub struct PackStats {
     pub tokens: u64,
     /// Tokens that the packs could hold.
     pub room: u64,
+    /// Tokens of the longest sample.
+    pub longest: u64,
+    /// Samples of a batch that is padded, as [`PackJob::batch`] says.
+    pub batch: u64,
+    /// Tokens of such batches, a row a sample and all as long as the longest of the batch.
+    pub batched: u64,
 }
 
 impl PackStats {
     /// Tokens of what packs hold, 0 to 1.
     pub fn fill(&self) -> f64 {
         if self.room == 0 { 0.0 } else { self.tokens as f64 / self.room as f64 }
+    }
+
+    /// Returns how much smaller packs are than padded rows of one sample each: rows as long as packs ÷ packs; tokens of rows as long
+    /// as the longest sample ÷ tokens of packs; tokens of batches that are padded to their own longest ÷ tokens of packs.
+    pub fn compression(&self) -> [f64; 3] {
+        let part = |padded: u64, packed: u64| padded as f64 / packed.max(1) as f64;
+        [
+            part(self.samples, self.packs),
+            part(self.samples * self.longest, self.tokens),
+            part(self.batched, self.tokens),
+        ]
+    }
+
+    /// Writes [`PackStats::compression`] as a line, of packs of `max_tokens`.
+    pub fn compression_text(&self, max_tokens: usize) -> String {
+        let [rows, longest, batched] = self.compression();
+        format!(
+            "padding compression: {rows:.1}x fewer rows than one sample a row of {max_tokens} tokens; {longest:.1}x fewer tokens \
+             than rows padded to the longest sample ({} tokens), {batched:.1}x fewer than batches of {}, each padded to its \
+             longest",
+            self.longest, self.batch
+        )
+    }
+}
+
+/// Sums the tokens of padded batches.
+#[derive(Default)]
+struct Batched {
+    longest: u64,
+    rows: u64,
+    tokens: u64,
+}
+
+impl Batched {
+    fn add(&mut self, tokens: u64, batch: u64) {
+        (self.longest, self.rows) = (self.longest.max(tokens), self.rows + 1);
+        if self.rows >= batch {
+            *self = Self { tokens: self.total(), ..Self::default() };
+        }
+    }
+
+    /// Returns all tokens, those of the last batch included, which may have fewer rows.
+    fn total(&self) -> u64 {
+        self.tokens + self.rows * self.longest
     }
 }
 
@@ -151,7 +204,7 @@ impl PackJob {
     /// Positions of each pack's samples, and the samples that are left out.
     fn plan(&self, measure: &Measure, out: &Path, dataset: &Dataset) -> Result<Plan, DataError> {
         let (mut packs, mut stats, mut bad) = (Vec::new(), PackStats::default(), Vec::new());
-        let mut good = Vec::new();
+        let (mut good, mut batched) = (Vec::new(), Batched::default());
         let mut packer = match self.order {
             Order::Stream { look_ahead } => Some(StreamPacker::new(self.limits, look_ahead)),
             Order::Offline => None,
@@ -178,6 +231,8 @@ impl PackJob {
             }
             stats.samples += 1;
             stats.tokens += u64::from(size.tokens);
+            stats.longest = stats.longest.max(u64::from(size.tokens));
+            batched.add(u64::from(size.tokens), self.batch);
             match &mut packer {
                 Some(packer) => {
                     packer.push(sample).expect("checked just now");
@@ -193,6 +248,7 @@ impl PackJob {
             }
             None => packs = offline(&good, self.limits),
         }
+        (stats.batch, stats.batched) = (self.batch, batched.total());
         stats.packs = packs.len() as u64;
         stats.room = stats.packs * self.limits.max_tokens as u64;
         Ok((packs, stats, bad))

@@ -26,6 +26,10 @@ pub struct Survey {
     pub bad: Vec<BadSample>,
     /// Those of them that are longer than a pack.
     pub too_long: Vec<BadSample>,
+    /// Bytes of the largest picture, frame sequence or recording that was looked at, as an encoder takes it.
+    pub item_bytes: usize,
+    /// Bytes of the columns of tokens of the longest sample.
+    pub column_bytes: usize,
 }
 
 /// Looks at the first samples of every set, and at some of all its parts where none of the first can be used.
@@ -49,11 +53,17 @@ impl Survey {
     }
 
     fn look(&mut self, dataset: &Dataset, source: usize, jobs: usize, num: u64, index: impl Fn(u64) -> u64 + Sync) {
-        let work = |number| dataset.sample_of(source, index(number)).map(drop);
+        let work = |number| {
+            let sample = dataset.sample_of(source, index(number))?;
+            let items = sample.media.iter().map(|item| item.pixels.len() * size_of::<f32>());
+            Ok::<_, BadSample>((items.max().unwrap_or(0), sample.meta.column_bytes as usize))
+        };
         let taken: Result<(), std::convert::Infallible> = for_each_ordered(jobs, 0..num, work, |_, sample| {
             self.seen += 1;
             match sample {
-                Ok(()) => {}
+                Ok((item, columns)) => {
+                    (self.item_bytes, self.column_bytes) = (self.item_bytes.max(item), self.column_bytes.max(columns));
+                }
                 Err(long) if long.too_long => self.too_long.push(long),
                 Err(bad) => self.bad.push(bad),
             }

@@ -159,7 +159,15 @@ fn packs_made_ahead_equal_those_of_a_run() {
     let fixture = Fixture::new();
     let dataset = fixture.dataset(120);
     let (limits, look_ahead) = (PackLimits::tokens(120), 6);
-    let job = |order| PackJob { spec: "a".into(), num_samples: 20, limits, order, max_packs: 3, max_bytes: 1 << 20 };
+    let job = |order| PackJob {
+        spec: "a".into(),
+        num_samples: 20,
+        limits,
+        order,
+        max_packs: 3,
+        max_bytes: 1 << 20,
+        batch: 4,
+    };
     let stream = job(Order::Stream { look_ahead });
     let out = fixture.path("packs");
     // Measured by two, written by one.
@@ -216,6 +224,15 @@ fn packs_made_ahead_equal_those_of_a_run() {
         panic!("everything is measured")
     };
     assert_eq!(offline.samples, 18);
+    // What rows of one sample each would take, by hand.
+    let sizes: Vec<u64> = (0..20).filter_map(|at| Some(u64::from(dataset.sample(at).ok()?.meta.num_tokens))).collect();
+    let longest = *sizes.iter().max().unwrap();
+    let batched: u64 = sizes.chunks(4).map(|rows| rows.len() as u64 * rows.iter().max().unwrap()).sum();
+    assert_eq!((offline.longest, offline.batched, offline.tokens), (longest, batched, sizes.iter().sum::<u64>()));
+    let tokens = offline.tokens as f64;
+    let padded = [18.0 / offline.packs as f64, (18 * longest) as f64 / tokens, batched as f64 / tokens];
+    assert_eq!(offline.compression(), padded);
+    assert_eq!((offline.batched, stats.longest), (stats.batched, longest), "the order of packs is no matter");
     let mut ids: Vec<u64> =
         read_shards(&out).values().flat_map(|members| PackedSample::from_members(members).unwrap().ids).collect();
     ids.sort_unstable();
@@ -252,6 +269,7 @@ fn a_video_is_packed_with_the_frames_that_are_shown() {
         order: Order::Stream { look_ahead: 1 },
         max_packs: 1,
         max_bytes: 1 << 20,
+        batch: 1,
     };
     let out = fixture.path("packs");
     job.run(&dataset, &out, Share::WHOLE, 1, |_| ()).unwrap();
@@ -289,6 +307,7 @@ fn a_truncated_sample_is_packed_and_counted_as_a_run_has_it() {
         order: Order::Stream { look_ahead: 1 },
         max_packs: 1,
         max_bytes: 1 << 20,
+        batch: 1,
     };
     let out = fixture.path("packs");
     job.run(&dataset, &out, Share::WHOLE, 1, |_| ()).unwrap();

@@ -1,0 +1,38 @@
+//! Rules over `data.pack.mode: offline`.
+
+use super::error::code;
+use super::validate::Rules;
+use super::{Format, LossWeighting, RunConfig};
+
+impl Rules<'_> {
+    pub(super) fn pack(&mut self, config: &RunConfig) {
+        let (mode, is_offline) = ("data.pack.mode", config.packs_first());
+        self.broken(
+            config.data.pack.samples.is_some() && !is_offline,
+            code::COMBINATION,
+            &["data.pack.samples"],
+            || {
+                let message = "`data.pack.samples` is for `data.pack.mode: offline`".to_owned();
+                (message, "set the mode, or drop the key: other modes pack what the steps read")
+            },
+        );
+        let keys = [mode, "train.preference"];
+        self.broken(is_offline && config.train.preference.is_some(), code::COMBINATION, &keys, || {
+            let message = "`data.pack.mode: offline` with `train.preference`".to_owned();
+            (message, "pairs and labeled answers are packed while the run goes on: take `step` or `stream`")
+        });
+        let weighs = config.train.loss_weighting != LossWeighting::default();
+        self.broken(is_offline && weighs, code::COMBINATION, &["train.loss_weighting", mode], || {
+            let message = "`train.loss_weighting` with `data.pack.mode: offline`".to_owned();
+            (message, "the samples of packs that are made first cannot be told apart: take `step` or `stream`")
+        });
+        for (i, file) in config.data.train.iter().enumerate() {
+            let key = format!("data.train.{i}.format");
+            let is_packed = is_offline && file.format == Format::Packed;
+            self.broken(is_packed, code::COMBINATION, &[&key, mode], || {
+                let message = format!("`{key}: packed` with `{mode}: offline`, which makes packs of samples");
+                (message, "take `step`: the packs are there already")
+            });
+        }
+    }
+}

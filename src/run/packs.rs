@@ -1,0 +1,321 @@
+//! Packs that a run makes of all its samples before the first step (`data.pack.mode: offline`): once, in its folder.
+//!
+//! ```text
+//! RUN/packs/        shards, as `loongforge data pack` writes them
+//! RUN/packs.json    what decides them, how many there are, what they save, and a hash of each shard
+//! ```
+//!
+//! Packs are a function of the data, the settings and the files of the model that their key is made of. Those with the key of the run
+//! are used again; others are made anew.
+
+use crate::model::folder::ModelFolder;
+use loongforge_core::checkpoint::{CheckpointError, FileEntry, sha256};
+use loongforge_core::config::{RunConfig, TooLong};
+use loongforge_core::data::tools::{BAD, Order, PackJob, PackStats, model_spec, too_long_text};
+use loongforge_core::data::{DataError, Fingerprint, fingerprint};
+use loongforge_core::schedule::PackLimits;
+use loongforge_core::text::{grouped, hex};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{self, ErrorKind, Write};
+use std::path::{Path, PathBuf};
+
+/// Name of the ledger in a run's folder.
+pub const LEDGER: &str = "packs.json";
+/// Packs of a shard.
+pub const MAX_PACKS: u64 = 1000;
+/// Bytes of a shard.
+pub const MAX_BYTES: u64 = 1_000_000_000;
+/// Settings of `data` of which packs do not depend.
+const NOT_OF_PACKS: [&str; 3] = ["index_dir", "on_bad_sample", "on_change"];
+/// The same of `data.pack`.
+const NOT_OF_ONE: [&str; 2] = ["look_ahead", "mode"];
+/// The share of bad samples is judged from so many on, as while a run goes on.
+const MIN_JUDGED: u64 = 100;
+
+/// Why packs cannot be trained on, or not be looked for.
+#[derive(Debug, thiserror::Error)]
+pub enum PacksError {
+    #[error(
+        "data.pack.mode is offline, and {dir} holds no packs of this config: `loongforge run` makes them before the first step, \
+         `loongforge data pack` with the config alone does nothing else"
+    )]
+    Missing { dir: PathBuf },
+    #[error("data.pack.mode is offline, and {dir} holds something else than packs of a run: remove it, or set run.dir")]
+    Foreign { dir: PathBuf },
+    #[error("{bad} of {all} samples are bad, more than data.on_bad_sample.max_fraction = {limit}: {list} lists them")]
+    TooManyBad { bad: u64, all: u64, limit: f64, list: PathBuf },
+    #[error("{0}, and data.pack.too_long is error")]
+    TooLong(String),
+    #[error(transparent)]
+    Data(#[from] DataError),
+    #[error(transparent)]
+    Io(#[from] CheckpointError),
+}
+
+/// Holds what is written of the packs beside them.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct Ledger {
+    /// What decides the packs.
+    key: String,
+    /// `None`: they are being made.
+    packs: Option<Packs>,
+}
+
+/// Holds the packs of a run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Packs {
+    /// Samples that were read for them.
+    pub num_samples: u64,
+    pub stats: PackStats,
+    /// Rows as long as packs ÷ packs; tokens of rows as long as the longest sample, and of padded batches, ÷ tokens of packs.
+    padding_compression: [f64; 3],
+    files: BTreeMap<String, FileEntry>,
+}
+
+/// Describes packs as a config wants them, whether they are there or not.
+#[derive(Debug)]
+pub struct WantedPacks<'a> {
+    config: &'a RunConfig,
+    pub dir: PathBuf,
+    key: String,
+}
+
+impl<'a> WantedPacks<'a> {
+    /// # Errors
+    /// Files of the data or the model cannot be read.
+    pub fn new(config: &'a RunConfig, folder: &ModelFolder) -> Result<Self, PacksError> {
+        let key = key(config, folder)?;
+        Ok(Self { config, dir: config.packs_dir(), key })
+    }
+
+    fn ledger(&self) -> PathBuf {
+        self.config.run.dir.join(LEDGER)
+    }
+
+    fn read(&self) -> Result<Option<Ledger>, PacksError> {
+        let path = self.ledger();
+        match fs::read(&path) {
+            // What was torn or is of another version is no ledger.
+            Ok(bytes) => Ok(serde_json::from_slice(&bytes).ok()),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(CheckpointError::read(&path)(error).into()),
+        }
+    }
+
+    fn write(&self, packs: Option<Packs>) -> Result<(), PacksError> {
+        let ledger = Ledger { key: self.key.clone(), packs };
+        let text = serde_json::to_string_pretty(&ledger).expect("numbers and texts can be written") + "\n";
+        let (path, draft) = (self.ledger(), self.config.run.dir.join(format!(".{LEDGER}.{}", std::process::id())));
+        let written = || -> io::Result<()> {
+            fs::create_dir_all(&self.config.run.dir)?;
+            let mut file = fs::File::create(&draft)?;
+            file.write_all(text.as_bytes())?;
+            file.sync_all()?;
+            fs::rename(&draft, &path)
+        };
+        written().map_err(|error| DataError::Write { path: path.clone(), source: error }.into())
+    }
+
+    /// Returns the packs that are there, all of them and of this config; their sizes are compared, their contents are not read.
+    ///
+    /// # Errors
+    /// The ledger cannot be read.
+    pub fn find(&self) -> Result<Option<Packs>, PacksError> {
+        let whole = self.counted()?;
+        let is_there = |(name, entry): (&String, &FileEntry)| {
+            fs::metadata(self.dir.join(name)).is_ok_and(|found| found.len() == entry.bytes)
+        };
+        Ok(whole.filter(|packs| packs.files.iter().all(is_there)))
+    }
+
+    /// Works like [`WantedPacks::find`], whether the shards are still there or not.
+    ///
+    /// # Errors
+    /// See [`WantedPacks::find`].
+    pub fn counted(&self) -> Result<Option<Packs>, PacksError> {
+        Ok(self.read()?.filter(|ledger| ledger.key == self.key).and_then(|ledger| ledger.packs))
+    }
+
+    /// Returns the packs that are there.
+    ///
+    /// # Errors
+    /// There are none of this config; or too many samples are bad or too long for it.
+    pub fn expect(&self) -> Result<Packs, PacksError> {
+        let packs = self.find()?.ok_or_else(|| PacksError::Missing { dir: self.dir.clone() })?;
+        packs.judge(self.config, &self.dir)?;
+        Ok(packs)
+    }
+
+    /// Returns the name of the first shard whose contents are not what was written; `None` where all are.
+    pub fn damaged(&self, packs: &Packs) -> Option<String> {
+        let is_good =
+            |(name, entry): &(&String, &FileEntry)| sha256(&self.dir.join(name)).is_ok_and(|hash| hash == entry.sha256);
+        packs.files.iter().find(|file| !is_good(file)).map(|(name, _)| name.clone())
+    }
+
+    /// Prepares the folder: what was begun of these packs stays, others are removed. Returns whether others were there.
+    ///
+    /// # Errors
+    /// Something else is in the folder, or it cannot be written.
+    pub fn begin(&self) -> Result<bool, PacksError> {
+        let ledger = self.read()?;
+        let is_same = ledger.as_ref().is_some_and(|ledger| ledger.key == self.key);
+        let is_of_packs = ledger.is_some() || self.dir.join(".loongforge").is_dir();
+        let is_empty = fs::read_dir(&self.dir).map_or(true, |mut entries| entries.next().is_none());
+        if !is_empty && !is_of_packs {
+            return Err(PacksError::Foreign { dir: self.dir.clone() });
+        }
+        let replaces = !is_same && !is_empty;
+        if replaces {
+            self.remove()?;
+        }
+        self.write(None)?;
+        Ok(replaces)
+    }
+
+    /// Removes the packs, as they are not what was written.
+    ///
+    /// # Errors
+    /// They cannot be removed.
+    pub fn remove(&self) -> Result<(), PacksError> {
+        let write = |source| DataError::Write { path: self.dir.clone(), source };
+        match fs::remove_dir_all(&self.dir) {
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(write(error).into()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Describes how they are made. An epoch has so many samples.
+    pub fn job(&self, num_samples: u64) -> PackJob {
+        let pack = &self.config.data.pack;
+        PackJob {
+            spec: json!(self.key),
+            num_samples: pack.samples.unwrap_or(num_samples),
+            limits: limits(self.config),
+            order: Order::Offline,
+            max_packs: MAX_PACKS,
+            max_bytes: MAX_BYTES,
+            batch: self.config.train.global_batch_size as u64,
+        }
+    }
+
+    /// Notes that they are whole; `bad`: samples that turned out to be bad as packs were written.
+    ///
+    /// # Errors
+    /// A shard cannot be read, or the ledger not be written; or as [`WantedPacks::expect`].
+    pub fn finish(&self, num_samples: u64, stats: PackStats, bad: u64) -> Result<Packs, PacksError> {
+        let stats = PackStats { bad: stats.bad + bad, ..stats };
+        let failed = |source| DataError::Read { path: self.dir.clone(), source };
+        let mut files = BTreeMap::new();
+        for entry in fs::read_dir(&self.dir).map_err(failed)? {
+            let path = entry.map_err(failed)?.path();
+            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            if name.starts_with("shard-") && name.ends_with(".tar") {
+                let bytes = fs::metadata(&path).map_err(failed)?.len();
+                files.insert(name, FileEntry { bytes, sha256: sha256(&path).map_err(failed)? });
+            }
+        }
+        let packs = Packs { num_samples, stats, padding_compression: stats.compression(), files };
+        self.write(Some(packs.clone()))?;
+        packs.judge(self.config, &self.dir)?;
+        Ok(packs)
+    }
+
+    /// Returns what a checkpoint of this run notes of its data.
+    ///
+    /// # Errors
+    /// A file of the data is missing.
+    pub fn fingerprint(&self) -> Result<Fingerprint, PacksError> {
+        Ok(Fingerprint { packs: Some(self.key.clone()), ..fingerprint(&self.config.data)? })
+    }
+}
+
+impl Packs {
+    /// Refuses packs of samples of which more are bad or too long than the config allows.
+    fn judge(&self, config: &RunConfig, dir: &Path) -> Result<(), PacksError> {
+        let (Self { num_samples: all, stats, .. }, limit) = (self, config.data.on_bad_sample.max_fraction);
+        let PackStats { bad, too_long, .. } = *stats;
+        if *all >= MIN_JUDGED && bad as f64 > limit * *all as f64 {
+            let list = dir.join(BAD);
+            return Err(PacksError::TooManyBad { bad, all: *all, limit, list });
+        }
+        if too_long > 0 && config.data.pack.too_long == TooLong::Error {
+            return Err(PacksError::TooLong(too_long_text(too_long, *all, *all, config.data.pack.max_tokens)));
+        }
+        Ok(())
+    }
+
+    /// Returns what there is to say of them before a run, a line each.
+    pub fn lines(&self, config: &RunConfig) -> Vec<String> {
+        let (Self { num_samples, stats, .. }, pack) = (self, &config.data.pack);
+        let mut lines = vec![
+            format!(
+                "packs: {} of {} samples, {:.1} % full, in {}",
+                grouped(stats.packs),
+                grouped(stats.samples),
+                100.0 * stats.fill(),
+                config.packs_dir().display()
+            ),
+            stats.compression_text(pack.max_tokens),
+        ];
+        if stats.bad > 0 {
+            let list = config.packs_dir().join(BAD);
+            lines.push(format!("{} bad samples were left out of the packs; {} lists them", stats.bad, list.display()));
+        }
+        if stats.too_long > 0 {
+            let text = too_long_text(stats.too_long, *num_samples, *num_samples, pack.max_tokens);
+            lines.push(format!("{text} and left out of the packs"));
+        }
+        lines
+    }
+}
+
+/// Returns the limits of packs of a config.
+pub fn limits(config: &RunConfig) -> PackLimits {
+    let pack = &config.data.pack;
+    PackLimits {
+        max_images: pack.max_images.unwrap_or(usize::MAX),
+        max_visual_tokens: pack.max_visual_tokens.unwrap_or(usize::MAX),
+        max_samples: config.train.micro_batch_size.unwrap_or(usize::MAX),
+        ..PackLimits::tokens(pack.max_tokens)
+    }
+}
+
+/// Returns what a checkpoint notes of the run's data, packs included.
+///
+/// # Errors
+/// A file of the data is missing.
+pub fn data_fingerprint(config: &RunConfig, folder: &ModelFolder) -> Result<Fingerprint, PacksError> {
+    match config.packs_first() {
+        true => WantedPacks::new(config, folder)?.fingerprint(),
+        false => Ok(fingerprint(&config.data)?),
+    }
+}
+
+/// Hashes everything that decides the packs of a config.
+fn key(config: &RunConfig, folder: &ModelFolder) -> Result<String, PacksError> {
+    let mut data = serde_json::to_value(&config.data).expect("a config is JSON");
+    let without = |value: &mut Value, keys: &[&str]| {
+        if let Some(map) = value.as_object_mut() {
+            map.retain(|key, _| !keys.contains(&&**key));
+        }
+    };
+    without(&mut data, &NOT_OF_PACKS);
+    without(&mut data["pack"], &NOT_OF_ONE);
+    let made_of = json!({
+        "data": data,
+        "files": fingerprint(&config.data)?,
+        "phase": config.train.phase,
+        "learn": config.train.learn,
+        "max_samples": config.train.micro_batch_size,
+        "seed": config.run.seed,
+        "model": folder.json,
+        "tokenizer": model_spec(&folder.path)?,
+        "media": model_spec(&folder.media_path)?,
+    });
+    Ok(hex(Sha256::digest(made_of.to_string())))
+}
