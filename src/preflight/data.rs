@@ -3,7 +3,7 @@
 
 use super::{Preflight, PreflightError};
 use crate::eval::samples;
-use loongforge_core::config::TooLong;
+use loongforge_core::config::{Size, TooLong};
 use loongforge_core::data::tools::{Survey, default_jobs, survey, too_long_text};
 use loongforge_core::data::{BadSample, Dataset, ProcessorOptions};
 use loongforge_core::observe::safe;
@@ -19,6 +19,12 @@ pub enum DataProblem {
          {max_tokens}; the first: {first}; raise it, or set data.pack.too_long=truncate"
     )]
     AllTooLong { name: PathBuf, seen: u64, max_tokens: usize, first: String },
+    #[error(
+        "a sample of {name} sends {} MiB to its encoder at once, and edges.pixels.credit is {credit}: raise it, or make \
+         samples smaller (data.image, data.video)",
+        .bytes.div_ceil(1 << 20)
+    )]
+    Credit { name: PathBuf, bytes: u64, credit: Size },
     #[error("sample.prompts: {first}")]
     Prompt { first: String },
     #[error("{first}, and data.pack.too_long is error")]
@@ -64,6 +70,10 @@ impl Preflight<'_> {
     fn judge(&self, survey: &Survey, others: bool) -> Result<(), DataProblem> {
         let Survey { name, seen, bad, too_long, .. } = survey;
         let (pack, name, seen) = (&self.config.data.pack, name.clone(), *seen);
+        let (bytes, credit) = (survey.max_item_bytes, self.config.edges.pixels.credit);
+        if bytes > credit.bytes() {
+            return Err(DataProblem::Credit { name, bytes, credit });
+        }
         if let Some(first) = too_long.first().filter(|_| pack.too_long == TooLong::Error) {
             return Err(DataProblem::TooLong { first: described(first) });
         }

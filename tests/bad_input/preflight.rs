@@ -40,6 +40,8 @@ fn data_of_which_nothing_can_be_used_are_refused() {
     let fixture = Fixture::new();
     let long = ["all 40 samples of data/train.jsonl", "longer than data.pack.max_tokens = 4", "data/train.jsonl:1"];
     refused(&fixture, &["data.pack.max_tokens=4"], &long);
+    let sent = ["a sample of data/train.jsonl sends 1 MiB to its encoder", "edges.pixels.credit is 1KiB"];
+    refused(&fixture, &["edges.pixels.credit=1KiB"], &sent);
     let unknown = r#"{"better": "a", "worse": "b"}"#;
     fixture.write("data/odd.jsonl", format!("{unknown}\n").repeat(9));
     refused(&fixture, &["data.train.0.path=data/odd.jsonl"], &["data/odd.jsonl", "its first sample has the fields"]);

@@ -6,6 +6,8 @@ use std::path::PathBuf;
 use super::ordered::for_each_ordered;
 use crate::data::dataset::Dataset;
 use crate::data::error::BadSample;
+use crate::data::sample::Sample;
+use crate::message::Tower;
 use crate::text::grouped;
 
 /// Samples of each set that are looked at.
@@ -26,6 +28,8 @@ pub struct Survey {
     pub bad: Vec<BadSample>,
     /// Those of them that are longer than a pack.
     pub too_long: Vec<BadSample>,
+    /// The most bytes that one sample sends to one tower.
+    pub max_item_bytes: u64,
 }
 
 /// Looks at the first samples of every set, and at some of all its parts where none of the first can be used.
@@ -49,11 +53,11 @@ impl Survey {
     }
 
     fn look(&mut self, dataset: &Dataset, source: usize, jobs: usize, num: u64, index: impl Fn(u64) -> u64 + Sync) {
-        let work = |number| dataset.sample_of(source, index(number)).map(drop);
+        let work = |number| dataset.sample_of(source, index(number)).map(|sample| item_bytes(&sample));
         let taken: Result<(), std::convert::Infallible> = for_each_ordered(jobs, 0..num, work, |_, sample| {
             self.seen += 1;
             match sample {
-                Ok(()) => {}
+                Ok(bytes) => self.max_item_bytes = self.max_item_bytes.max(bytes),
                 Err(long) if long.too_long => self.too_long.push(long),
                 Err(bad) => self.bad.push(bad),
             }
@@ -61,6 +65,15 @@ impl Survey {
         });
         let Ok(()) = taken;
     }
+}
+
+/// Bytes of a sample's items, of the tower that takes the most.
+fn item_bytes(sample: &Sample) -> u64 {
+    let of = |tower: Tower| {
+        let items = sample.media.iter().filter(|item| item.tower == tower);
+        items.map(|item| size_of_val(item.pixels.as_slice()) as u64).sum()
+    };
+    Tower::ALL.into_iter().map(of).max().unwrap_or(0)
 }
 
 /// `94 of 3,000 samples (3.1 %) are longer than 86 tokens`; `of` samples were looked at, `all` there are.
