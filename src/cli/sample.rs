@@ -79,6 +79,7 @@ pub struct SampleArgs {
 
 pub fn sample(args: SampleArgs) -> anyhow::Result<ExitCode> {
     set_intra_op_threads(std::thread::available_parallelism().map_or(1, usize::from));
+    let (out_folder, stem) = place(&args.out).map_err(|error| UsageError::of(error.as_ref()))?;
     let device = open_device(&args.device).map_err(|error| anyhow!("{error}"))?;
     let folder = find_model(&args.checkpoint).map_err(|error| UsageError::of(&error))?;
     // Files that are not what they should be are for the user to change.
@@ -96,21 +97,28 @@ pub fn sample(args: SampleArgs) -> anyhow::Result<ExitCode> {
             let clip = painter.make(prompt, &settings, draw, fps)?;
             let several = [(prompts.len() > 1, number as u32), (args.count > 1, draw)];
             let numbers = several.iter().filter(|(has, _)| *has).map(|(_, number)| format!("-{number}"));
-            let (folder, stem) = place(&args.out);
-            let name = clip.write(&folder, &(stem + &numbers.collect::<String>()))?;
-            println!("{}", folder.join(name).display());
+            let name = clip.write(&out_folder, &(stem.clone() + &numbers.collect::<String>()))?;
+            println!("{}", out_folder.join(name).display());
         }
     }
     Ok(ExitCode::SUCCESS)
 }
 
 /// The folder of a file and its name without an ending of pictures.
-fn place(out: &Path) -> (PathBuf, String) {
+///
+/// # Errors
+/// The ending is that of a kind of pictures or clips which is not written.
+fn place(out: &Path) -> anyhow::Result<(PathBuf, String)> {
+    if let Some(end) = out.extension().map(|end| end.to_string_lossy().to_lowercase())
+        && ["jpg", "jpeg", "webp", "mp4", "webm", "mov"].contains(&end.as_str())
+    {
+        return Err(anyhow!("--out {}: pictures are written as .png and clips as .gif, not as .{end}", out.display()));
+    }
     let is_picture =
         out.extension().is_some_and(|end| ["png", "gif"].iter().any(|known| end.eq_ignore_ascii_case(known)));
     let name = if is_picture { out.file_stem() } else { out.file_name() };
     let name = name.map_or_else(|| "sample".to_owned(), |name| name.to_string_lossy().into_owned());
-    (out.parent().unwrap_or(Path::new("")).to_owned(), name)
+    Ok((out.parent().unwrap_or(Path::new("")).to_owned(), name))
 }
 
 /// The section `sample` of a config that says the same.
@@ -229,9 +237,11 @@ mod tests {
 
     #[test]
     fn a_name_may_have_an_ending() {
-        let at = |out: &str| place(Path::new(out));
+        let at = |out: &str| place(Path::new(out)).unwrap();
         assert_eq!(at("a/cat.png"), ("a".into(), "cat".into()));
         assert_eq!(at("cat.v2"), ("".into(), "cat.v2".into()));
         assert_eq!(at("x/b.GIF"), ("x".into(), "b".into()));
+        let error = place(Path::new("x/b.MP4")).unwrap_err().to_string();
+        assert!(error.contains("--out x/b.MP4") && error.contains("clips as .gif, not as .mp4"), "{error}");
     }
 }

@@ -13,7 +13,7 @@ use crate::model::sources::locate;
 use loongforge_core::config::{Experts, Model, ModelKind, Part, RunConfig, code};
 use loongforge_core::data::{
     DIFFUSION, DataError, MediaDecoder, ModelCard, Processor, ProcessorFolders, ProcessorOptions, SampleMaker,
-    TEXT_TOKENIZER, frozen_towers, is_fastwam, open_maker,
+    TEXT_TOKENIZER, frozen_towers, is_diffusion, is_fastwam, open_maker,
 };
 use loongforge_torch::model::ModelConfig;
 use serde_json::Value;
@@ -52,7 +52,9 @@ impl ModelFolder {
             (None, true) => return Err(FolderError::Missing { key: "model.load" }),
         };
         let mut notes = Vec::new();
-        if has_parts(model) {
+        // A network that another folder has was left out of the folder of a diffusion model.
+        let lacks = |(key, part): (&str, &Part)| part.load.is_some() && json.get(network_of(key)).is_none();
+        if has_parts(model) || is_diffusion(&json) && model.parts().into_iter().any(lacks) {
             put_parts(&mut json, model, |key, part| match &part.load {
                 Some(source) => read(&locate(key, source)?, &|_| false),
                 None => Err(FolderError::Missing { key }),
@@ -241,5 +243,27 @@ mod tests {
         }
         let other = opened("llama3-seed1", json!({"intermediate_size": 40}));
         assert!(!other.contains("looks like") && !other.contains("has the tensors"), "{other}");
+    }
+
+    /// A transformer's folder, and the other networks where the user says they are.
+    #[test]
+    fn networks_of_a_diffusion_model_may_be_in_folders_of_their_own() {
+        let whole = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/pipelines/wan2.1_i2v/model");
+        let of = |name: &str| whole.join(name);
+        let model = |load: PathBuf| -> Model {
+            serde_json::from_value(
+                json!({"load": load, "vae": {"load": of("vae")}, "text_encoder": {"load": of("text_encoder")},
+                "image_encoder": {"load": of("image_encoder")}, "text": {"tokenizer": of("tokenizer")}}),
+            )
+            .unwrap()
+        };
+        let expected = ModelFolder::open_plain(&whole).unwrap().json;
+        for load in [of("transformer"), whole.clone()] {
+            let opened = ModelFolder::open(&model(load)).unwrap().json;
+            for network in ["transformer", "vae", "text_encoder"] {
+                assert_eq!(opened[network], expected[network], "{network}");
+            }
+            assert_eq!(opened["image_encoder"]["model_type"], expected["image_encoder"]["model_type"]);
+        }
     }
 }

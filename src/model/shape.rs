@@ -3,7 +3,7 @@
 use crate::model::folder::ModelFolder;
 use loongforge_core::config::ModelKind;
 use loongforge_core::data::ModelCard;
-use loongforge_core::schedule::{AutoShift, FlowShape, ModelShape};
+use loongforge_core::schedule::{AutoShift, ByTower, FlowShape, ModelShape};
 use serde_json::Value;
 
 impl ModelFolder {
@@ -11,15 +11,18 @@ impl ModelFolder {
     pub fn shape(&self) -> ModelShape {
         let foundation = self.config.foundation.shape();
         let towers = &self.config.towers;
-        let patch_dim = towers.iter().map(|it| it.family.patch_dim() as u64).max().unwrap_or(0);
-        let widths = self.config.inputs().iter().map(|input| input.num_tensors as u64 * input.width as u64);
-        let bytes = size_of::<f32>() as u64;
+        let bytes = |width: i64| width as u64 * size_of::<f32>() as u64;
+        let (mut bytes_per_patch, mut bytes_per_feature) = (ByTower::default(), ByTower::default());
+        towers.iter().for_each(|it| bytes_per_patch.raise(it.tower, bytes(it.family.patch_dim())));
+        for input in self.config.inputs() {
+            bytes_per_feature.raise(input.tower, bytes(input.num_tensors as i64 * input.width));
+        }
         ModelShape {
             hidden_size: foundation.width as u64,
             even_length: foundation.even_length as u64,
             towers: towers.iter().map(|it| it.tower).collect(),
-            bytes_per_patch: patch_dim * bytes,
-            bytes_per_feature: widths.max().unwrap_or(0) * bytes,
+            bytes_per_patch,
+            bytes_per_feature,
             flow: flow_shape(&self.json),
         }
     }

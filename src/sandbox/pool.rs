@@ -4,7 +4,7 @@ use super::wire::What;
 use super::worker::{Answer, Found, Worker};
 use image::RgbImage;
 use loongforge_core::config::AudioLimits;
-use loongforge_core::data::audio::Segment;
+use loongforge_core::data::audio::{Samples, Segment};
 use loongforge_core::data::media::{Sampling, Stretch, Video};
 use loongforge_core::data::{InProcess, Limits, MediaDecoder};
 use std::io;
@@ -144,7 +144,7 @@ impl MediaDecoder for Sandbox {
         }
     }
 
-    fn sound(&self, bytes: &[u8], rate: u32, limits: &AudioLimits, segment: Segment) -> Result<Vec<f32>, String> {
+    fn sound(&self, bytes: &[u8], rate: u32, limits: &AudioLimits, segment: Segment) -> Result<Samples, String> {
         match self.ask(|| What::Sound { rate, limits: *limits, segment }, bytes, &Limits::NONE) {
             Some(answer) => answer.map(|found| found.samples),
             None => InProcess.sound(bytes, rate, limits, segment),

@@ -79,7 +79,7 @@ fn decode(
                 let room = room.get_mut(..size_of_val(samples.as_slice()));
                 let room = room.ok_or_else(|| format!("takes more than {limit} MiB as samples"))?;
                 room.chunks_exact_mut(4)
-                    .zip(&samples)
+                    .zip(samples.iter())
                     .for_each(|(to, sample)| to.copy_from_slice(&sample.to_le_bytes()));
                 Ok(samples.len())
             });

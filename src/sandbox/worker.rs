@@ -3,7 +3,7 @@
 use super::restrict::MAX_MEMORY;
 use super::wire::{Reply, Request, SIZES, What, receive, send};
 use image::RgbImage;
-use loongforge_core::data::audio::max_decode_seconds;
+use loongforge_core::data::audio::{Samples, max_decode_seconds};
 use loongforge_core::data::{Limits, MAX_DECODE_SECONDS, MAX_VIDEO_BYTES, SampledFrames};
 use loongforge_core::transport::LentMemory;
 use rustix::fs::{OFlags, fcntl_setfl};
@@ -50,7 +50,7 @@ pub struct Found {
     /// Tells which frames of a clip they are.
     pub taken: Option<SampledFrames>,
     /// Samples of sound.
-    pub samples: Vec<f32>,
+    pub samples: Samples,
 }
 
 /// Says what a file came to.
@@ -163,10 +163,9 @@ impl Worker {
                     if !found.samples.is_empty() || max_samples.is_none_or(|most| num_samples > most) {
                         return Err(nonsense("more sound than was asked for"));
                     }
-                    let bytes = self.memory.take(num_samples * size_of::<f32>());
-                    let bytes = bytes.ok_or_else(|| nonsense("sound that has no room"))?;
-                    let (samples, _) = bytes.as_chunks();
-                    found.samples = samples.iter().map(|&bytes| f32::from_le_bytes(bytes)).collect();
+                    found.samples = Samples::empty();
+                    let taken = self.memory.take_floats(num_samples, &mut found.samples);
+                    taken.ok_or_else(|| nonsense("sound that has no room"))?;
                 }
                 Reply::Done(Ok(taken)) => {
                     let num_frames = found.frames.len();

@@ -17,8 +17,8 @@ use loongforge_core::engine::Engine;
 use loongforge_core::message::{ActorId, ItemId, PoolName, Role, StepId, Tower};
 use loongforge_core::rng;
 use loongforge_core::schedule::{
-    CoordinatorSpec, CostModel, EdgeCredits, EncoderPlanSpec, EncoderPoolSpec, FoundationPlanSpec, LearningRate,
-    ModelShape, PackLimits, PlanSpec, PoolSize, PoolSizes, SchedulerState,
+    ByTower, CoordinatorSpec, CostModel, EdgeCredits, EncoderPlanSpec, EncoderPoolSpec, FoundationPlanSpec,
+    LearningRate, ModelShape, PackLimits, PlanSpec, PoolSize, PoolSizes, SchedulerState,
 };
 use loongforge_core::transport::{Buffer, HostTensor, Parcel};
 
@@ -85,8 +85,8 @@ pub fn spec(pools: &PoolSizes, steps: u64) -> CoordinatorSpec {
                 towers: encoders(pools).iter().flat_map(|pool| pool.towers.iter()).collect(),
                 hidden_size: 8,
                 even_length: 12 * 8,
-                bytes_per_patch: BYTES_PER_PATCH,
-                bytes_per_feature: BYTES_PER_FEATURE,
+                bytes_per_patch: ByTower::all(BYTES_PER_PATCH),
+                bytes_per_feature: ByTower::all(BYTES_PER_FEATURE),
                 flow: None,
             },
             sigma: None,

@@ -8,7 +8,7 @@ use crate::model::hub_data;
 use clap::Args;
 use loongforge_core::config::{self, Learn, Phase, SandboxMode, Template, TooLong, TrainFile};
 use loongforge_core::data::tools::{self, Inputs};
-use loongforge_core::data::{Learned, MediaDecoder, ProcessorFolders, ProcessorOptions, SampleMaker, open_maker};
+use loongforge_core::data::{Learned, MediaDecoder, ProcessorOptions, SampleMaker};
 use loongforge_core::observe::{Console, safe};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -62,7 +62,13 @@ impl InputArgs {
         self.format.as_deref()
     }
 
+    /// The files as they are, whoever reads them.
     pub fn open(&self) -> anyhow::Result<Inputs> {
+        self.open_for(None)
+    }
+
+    /// The files as `maker` reads them in a run: a file whose format nobody says may have one that its model decides.
+    pub fn open_for(&self, maker: Option<&dyn SampleMaker>) -> anyhow::Result<Inputs> {
         let mut files: Vec<TrainFile> = Vec::new();
         for path in &self.paths {
             let is_config = path.extension().is_some_and(|extension| extension == "yaml" || extension == "yml");
@@ -76,6 +82,9 @@ impl InputArgs {
             } else {
                 files.push(tools::file(path, self.format.as_deref())?);
             }
+        }
+        if let Some(maker) = maker {
+            files.iter_mut().for_each(|file| file.format = maker.format(file.format));
         }
         let paths = files.iter().flat_map(|file| &file.path.0).map(String::as_str);
         hub_data::fetch_paths(paths).map_err(|error| UsageError::of(&error))?;
@@ -121,7 +130,7 @@ impl ModelArgs {
     pub fn open(&self, input: &InputArgs) -> anyhow::Result<Option<Box<dyn SampleMaker>>> {
         let Some(model) = &self.model else { return Ok(None) };
         let folder = resolve_model(model).map_err(|error| UsageError::of(&error))?;
-        let json = ModelFolder::open_plain(&folder).map_err(|error| UsageError::of(&error))?.json;
+        let folder = ModelFolder::open_plain(&folder).map_err(|error| UsageError::of(&error))?;
         let options = ProcessorOptions {
             template: match &self.template {
                 Some(name) => {
@@ -140,7 +149,38 @@ impl ModelArgs {
             too_long: if self.truncate { TooLong::Truncate } else { TooLong::Skip },
             ..ProcessorOptions::default()
         };
-        let folders = ProcessorFolders { model: &folder, media: &folder, text: None };
-        Ok(Some(open_maker(folders, &json, &options, input.decoder())?))
+        Ok(Some(folder.maker(&options, input.decoder())?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::path::Path;
+
+    /// A picture with a caption in fields that language models read as a text, and a Diffusers folder, whose settings of pictures
+    /// lie in a folder of its own.
+    #[test]
+    fn files_are_read_as_in_a_run_of_the_model() {
+        let pipeline = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/pipelines/qwen_image_edit_plus");
+        let dir = tempfile::tempdir().unwrap();
+        let (picture, path) = (pipeline.join("0.png"), dir.path().join("metadata.jsonl"));
+        let line = serde_json::json!({"file_name": picture, "text": "a red house", "edit_image": picture});
+        fs::write(&path, line.to_string()).unwrap();
+        let input = InputArgs { paths: vec![path], format: None, jobs: Some(1), no_sandbox: true };
+        let model = ModelArgs {
+            model: Some(pipeline.join("model").display().to_string()),
+            template: None,
+            phase: "sft".to_owned(),
+            learn: "all".to_owned(),
+            max_tokens: None,
+            truncate: false,
+        };
+        let maker = model.open(&input).unwrap();
+        let inputs = input.open_for(maker.as_deref()).unwrap();
+        let stats = tools::stats(&inputs, maker.as_deref(), 1, |_, _| ());
+        assert_eq!((inputs.len(), stats.bad.len()), (1, 0), "{:?}", stats.bad.first().map(ToString::to_string));
+        assert!(input.open().unwrap().len() == 1);
     }
 }

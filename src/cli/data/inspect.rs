@@ -56,7 +56,8 @@ pub fn inspect(args: InspectArgs) -> anyhow::Result<ExitCode> {
         println!("{}", drawn.map_err(|error| UsageError::of(error.as_ref()))?);
         return Ok(ExitCode::SUCCESS);
     }
-    let (inputs, maker) = (args.input.open()?, args.model.open(&args.input)?);
+    let maker = args.model.open(&args.input)?;
+    let inputs = args.input.open_for(maker.as_deref())?;
     let files = tools::describe(&inputs);
     let until = args.from.saturating_add(args.samples).min(inputs.len());
     let samples = (args.from..until).map(|index| tools::show(&inputs, index, maker.as_deref()));

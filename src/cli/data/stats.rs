@@ -47,7 +47,8 @@ pub fn stats(args: StatsArgs) -> anyhow::Result<ExitCode> {
         }
         return Ok(ExitCode::SUCCESS);
     }
-    let (inputs, maker) = (args.input.open()?, args.model.open(&args.input)?);
+    let maker = args.model.open(&args.input)?;
+    let inputs = args.input.open_for(maker.as_deref())?;
     let console = Console::stderr();
     let bar = Bar::start(&console, "samples", inputs.len());
     let stats = tools::stats(&inputs, maker.as_deref(), args.input.jobs(), |_, _| bar.tick());

@@ -33,7 +33,8 @@ pub struct VerifyArgs {
 }
 
 pub fn verify(args: VerifyArgs) -> anyhow::Result<ExitCode> {
-    let (inputs, maker) = (args.input.open()?, args.model.open(&args.input)?);
+    let maker = args.model.open(&args.input)?;
+    let inputs = args.input.open_for(maker.as_deref())?;
     let console = Console::stderr();
     let bar = Bar::start(&console, "samples", inputs.len());
     let mut all = Vec::new();

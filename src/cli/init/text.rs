@@ -50,6 +50,9 @@ impl Choices {
         lines.extend(self.train_lines());
         lines.push("checkpoint: { every_steps: 100 }".to_owned());
         lines.push("eval: { every_steps: 100 }    # of the samples that val_size sets aside".to_owned());
+        if self.kind == Kind::Diffusion {
+            lines.push("edges: { pixels: { credit: 1GiB } }    # frames of a micro-batch, 12 bytes a pixel, twice where the first is given".to_owned());
+        }
         if let Some(gpus) = self.gpus {
             lines.push("device: cuda".to_owned());
             lines.push("pools:".to_owned());

@@ -8,8 +8,8 @@ use laws::{Arguments, Draw, spread};
 use loongforge_core::config::Schedule;
 use loongforge_core::message::{SampleId, SampleMeta, StepId};
 use loongforge_core::schedule::{
-    Batch, CostModel, EdgeCredits, FoundationPlanSpec, LearningRate, ModelShape, PackLimits, PlanSpec, StreamPacker,
-    balance, loads_of, pack_lengths, plan_step, sorted_rows,
+    Batch, ByTower, CostModel, EdgeCredits, FoundationPlanSpec, LearningRate, ModelShape, PackLimits, PlanSpec,
+    StreamPacker, balance, loads_of, pack_lengths, plan_step, sorted_rows,
 };
 use std::time::Instant;
 
@@ -178,8 +178,8 @@ fn spec(ranks: usize, cost: CostModel) -> PlanSpec {
             towers: [loongforge_core::message::Tower::Vision].into_iter().collect(),
             hidden_size: 2048,
             even_length: 12 * 2048,
-            bytes_per_patch: 1,
-            bytes_per_feature: 1,
+            bytes_per_patch: ByTower::all(1),
+            bytes_per_feature: ByTower::all(1),
             flow: None,
         },
         credits: EdgeCredits { pixels: u64::MAX, tokens: u64::MAX, features: u64::MAX },

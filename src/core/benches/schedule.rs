@@ -7,7 +7,9 @@ use loongforge_core::data::{Dataset, Processor, ProcessorOptions};
 use loongforge_core::message::{
     ActorId, Command, Commit, Epoch, Event, Role, SampleId, SampleMeta, StepId, StepReport, Timings,
 };
-use loongforge_core::schedule::{Batch, Coordinator, CoordinatorSpec, Input, ModelShape, Output, PlanSpec, plan_step};
+use loongforge_core::schedule::{
+    Batch, ByTower, Coordinator, CoordinatorSpec, Input, ModelShape, Output, PlanSpec, plan_step,
+};
 use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -176,8 +178,8 @@ fn shape() -> ModelShape {
         towers: [loongforge_core::message::Tower::Vision].into_iter().collect(),
         hidden_size: MODEL.hidden_size as u64,
         even_length: 12 * MODEL.hidden_size as u64,
-        bytes_per_patch: 4 * values_per_patch as u64,
-        bytes_per_feature: (4 * levels * MODEL.hidden_size) as u64,
+        bytes_per_patch: ByTower::all(4 * values_per_patch as u64),
+        bytes_per_feature: ByTower::all((4 * levels * MODEL.hidden_size) as u64),
         flow: None,
     }
 }

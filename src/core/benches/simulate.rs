@@ -4,8 +4,8 @@
 use loongforge_core::config::{BadSamples, Schedule};
 use loongforge_core::message::{PoolName, StepId, Tower};
 use loongforge_core::schedule::{
-    CoordinatorSpec, CostModel, EdgeCredits, EncoderPlanSpec, EncoderPoolSpec, FoundationPlanSpec, LearningRate,
-    ModelShape, PackLimits, PlanSpec, PoolSizes, SchedulerState,
+    ByTower, CoordinatorSpec, CostModel, EdgeCredits, EncoderPlanSpec, EncoderPoolSpec, FoundationPlanSpec,
+    LearningRate, ModelShape, PackLimits, PlanSpec, PoolSizes, SchedulerState,
 };
 use loongforge_core::simulate::{Cluster, Costs, DataCosts, Law, Measured, RoleCosts, Samples, SimSpec, simulate};
 use std::time::Instant;
@@ -104,8 +104,8 @@ fn spec(shape: &Shape, steps: u64) -> SimSpec {
             towers: [Tower::Vision].into_iter().collect(),
             hidden_size: 4096,
             even_length: 12 * 4096,
-            bytes_per_patch: 6144,
-            bytes_per_feature: 32_768,
+            bytes_per_patch: ByTower::all(6144),
+            bytes_per_feature: ByTower::all(32_768),
             flow: None,
         },
         credits: EdgeCredits { pixels: 256 << 20, tokens: 16 << 20, features: 512 << 20 },

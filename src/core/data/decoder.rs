@@ -2,7 +2,7 @@
 
 use image::RgbImage;
 
-use super::audio::Segment;
+use super::audio::{Samples, Segment};
 use super::limits::Limits;
 use super::media::{Sampling, Stretch, Video};
 use crate::config::AudioLimits;
@@ -32,7 +32,7 @@ pub trait MediaDecoder: Send + Sync {
     ///
     /// # Errors
     /// The reason.
-    fn sound(&self, bytes: &[u8], rate: u32, limits: &AudioLimits, segment: Segment) -> Result<Vec<f32>, String>;
+    fn sound(&self, bytes: &[u8], rate: u32, limits: &AudioLimits, segment: Segment) -> Result<Samples, String>;
 }
 
 /// Describes which frames of a clip were taken.

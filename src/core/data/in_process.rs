@@ -4,7 +4,7 @@ use std::path::Path;
 
 use image::RgbImage;
 
-use super::audio::{Segment, decode_sound};
+use super::audio::{Samples, Segment, decode_sound};
 use super::decode::{decode_animation, decode_rgb};
 use super::decoder::{MediaDecoder, SampledFrames};
 use super::error::DataError;
@@ -40,7 +40,7 @@ impl MediaDecoder for InProcess {
         Ok(frames)
     }
 
-    fn sound(&self, bytes: &[u8], rate: u32, limits: &AudioLimits, segment: Segment) -> Result<Vec<f32>, String> {
+    fn sound(&self, bytes: &[u8], rate: u32, limits: &AudioLimits, segment: Segment) -> Result<Samples, String> {
         decode_sound(bytes, rate, limits, segment)
     }
 }

@@ -37,4 +37,4 @@ pub use pipeline::{Pass, Pipeline, Task};
 pub use plan::{plan_evaluation, plan_step};
 pub use sigma::{AutoShift, FlowShape, HIGH_NOISE, LOW_NOISE, SigmaSpec, TimeSampler};
 pub use skipped::Skipped;
-pub use spec::{EdgeCredits, EncoderPlanSpec, FoundationPlanSpec, ModelShape, PlanSpec};
+pub use spec::{ByTower, EdgeCredits, EncoderPlanSpec, FoundationPlanSpec, ModelShape, PlanSpec};

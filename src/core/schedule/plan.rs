@@ -3,7 +3,7 @@
 use super::balance::{Capacity, longest_first, refine};
 use super::pack::{deal, pack};
 use super::units::cut_units;
-use super::{Batch, CostModel, FoundationPlanSpec, PackLimits, PlanError, PlanSpec, SampleSize};
+use super::{Batch, ByTower, CostModel, FoundationPlanSpec, PackLimits, PlanError, PlanSpec, SampleSize};
 use crate::message::{
     ActorId, FIRST_EVALUATION_INDEX, Pack, PackId, Purpose, Replica, SampleId, SampleMeta, StepId, StepPlan, Unit,
 };
@@ -198,9 +198,11 @@ pub(super) fn check_credits(spec: &PlanSpec, packs: &[Pack], units: &[Unit]) -> 
         let units = units.next_if(|units| units[0].pack == pack.id).unwrap_or_default();
         // What one edge could carry needs no look at who sends what.
         let token_bytes = pack.samples.iter().map(|sample| u64::from(sample.column_bytes)).sum::<u64>();
-        let pixel_bytes = units.iter().map(|unit| unit.num_patches() as u64).sum::<u64>() * spec.shape.bytes_per_patch;
-        let feature_bytes =
-            units.iter().map(|unit| unit.num_features() as u64).sum::<u64>() * spec.shape.bytes_per_feature;
+        let shape = &spec.shape;
+        let sum =
+            |of: fn(&Unit) -> u64, bytes: ByTower| units.iter().map(|unit| of(unit) * bytes.of(unit.tower())).sum();
+        let pixel_bytes: u64 = sum(|unit| unit.num_patches() as u64, shape.bytes_per_patch);
+        let feature_bytes: u64 = sum(|unit| unit.num_features() as u64, shape.bytes_per_feature);
         let credits = spec.credits;
         if token_bytes <= credits.tokens && pixel_bytes <= credits.pixels && feature_bytes <= credits.features {
             continue;
@@ -214,11 +216,11 @@ pub(super) fn check_credits(spec: &PlanSpec, packs: &[Pack], units: &[Unit]) -> 
         for unit in units.iter().filter(|unit| !unit.is_skipped()) {
             let encoder = spec.encoder(unit.encoder);
             for item in &unit.items {
-                let bytes = item.meta.grid.num_patches() as u64 * spec.shape.bytes_per_patch;
+                let bytes = item.meta.grid.num_patches() as u64 * shape.bytes_per_patch.of(item.meta.tower);
                 pixels.add((ActorId::data(item.owner), encoder), item.id.sample, bytes);
                 // A colocated encoder hands over inside its actor.
                 if encoder != replica {
-                    let bytes = u64::from(item.meta.num_features) * spec.shape.bytes_per_feature;
+                    let bytes = u64::from(item.meta.num_features) * shape.bytes_per_feature.of(item.meta.tower);
                     features.add((encoder, replica), item.id.sample, bytes);
                 }
             }

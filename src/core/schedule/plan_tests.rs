@@ -3,7 +3,7 @@
 use super::*;
 use crate::config::Schedule;
 use crate::message::{Grid, ItemId, ItemMeta, PoolName, Tower};
-use crate::schedule::{CostModel, EdgeCredits, EncoderPlanSpec, LearningRate, ModelShape, PackLimits};
+use crate::schedule::{ByTower, CostModel, EdgeCredits, EncoderPlanSpec, LearningRate, ModelShape, PackLimits};
 use proptest::prelude::*;
 
 fn spec() -> PlanSpec {
@@ -25,8 +25,8 @@ fn spec() -> PlanSpec {
             towers: [Tower::Vision].into_iter().collect(),
             hidden_size: 8,
             even_length: 12 * 8,
-            bytes_per_patch: 16,
-            bytes_per_feature: 32,
+            bytes_per_patch: ByTower::all(16),
+            bytes_per_feature: ByTower::all(32),
             flow: None,
         },
         credits: EdgeCredits { pixels: 1 << 30, tokens: 1 << 30, features: 1 << 30 },
@@ -222,6 +222,18 @@ fn what_does_not_fit_is_named() {
         "128 bytes must be in flight at once from encoder/0 to foundation/0 for sample(s) 5, but the edge's credit is 100; \
          raise `edges.features.credit` or lower `data.pack.max_tokens`"
     );
+    // What is sent is counted by the tower that takes it: the widest of another one is not that of all.
+    let narrow = |tower: Tower| {
+        let (mut patch, mut feature) = (ByTower::all(16), ByTower::all(32));
+        for other in Tower::ALL.into_iter().filter(|other| *other != tower) {
+            patch.raise(other, 1 << 20);
+            feature.raise(other, 1 << 20);
+        }
+        let shape = ModelShape { bytes_per_patch: patch, bytes_per_feature: feature, ..spec().shape };
+        let credits = EdgeCredits { pixels: 1 << 10, tokens: 1 << 10, features: 1 << 10 };
+        plan(&PlanSpec { shape, credits, ..spec() }, StepId(0), &[sample(5, 20, &[(4, 4)])], SampleId(9))
+    };
+    assert!(narrow(Tower::Vision).is_ok() && narrow(Tower::Vae).is_err());
     // Inside one actor nothing is sent.
     small.colocated = true;
     assert!(plan(&small, StepId(0), &[sample(5, 20, &[(4, 4)])], SampleId(9)).is_ok());

@@ -77,12 +77,33 @@ pub struct ModelShape {
     /// The tokens of a sample at which the foundation's attention costs as much as its matrices.
     pub even_length: u64,
     pub towers: TowerSet,
-    /// The bytes of one patch or frame of an item, of the tower that has the widest.
-    pub bytes_per_patch: u64,
-    /// The bytes of one row of features, all DeepStack levels together, of the tower that has the widest.
-    pub bytes_per_feature: u64,
+    /// The bytes of one patch, frame, token or pixel of a tower's items.
+    pub bytes_per_patch: ByTower,
+    /// The bytes of one row of a tower's features, all DeepStack levels together.
+    pub bytes_per_feature: ByTower,
     /// `None` of a model that predicts tokens.
     pub flow: Option<FlowShape>,
+}
+
+/// A number of bytes for each tower.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ByTower([u64; Tower::ALL.len()]);
+
+impl ByTower {
+    /// The same number for all towers.
+    pub const fn all(bytes: u64) -> Self {
+        Self([bytes; Tower::ALL.len()])
+    }
+
+    pub fn of(&self, tower: Tower) -> u64 {
+        self.0[tower as usize]
+    }
+
+    /// Raises a tower's number to `bytes`, if it is smaller.
+    pub fn raise(&mut self, tower: Tower, bytes: u64) {
+        let own = &mut self.0[tower as usize];
+        *own = bytes.max(*own);
+    }
 }
 
 impl ModelShape {

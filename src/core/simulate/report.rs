@@ -240,8 +240,7 @@ impl Work {
         self.longest_encoder = self.longest_trained.max(of(&self.encoders, false));
         self.longest_replica += replicas.iter().copied().fold(0.0, f64::max);
         let data = &costs.data;
-        let bytes = patches * spec.coordinator.plan.shape.bytes_per_patch as f64
-            + summary.num_tokens as f64 * SampleMeta::BYTES_PER_TOKEN as f64;
+        let bytes = step.pixel_bytes + summary.num_tokens as f64 * SampleMeta::BYTES_PER_TOKEN as f64;
         self.data += data.per_sample * summary.num_samples as f64 + data.per_patch * patches + data.per_byte * bytes;
     }
 

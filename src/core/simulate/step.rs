@@ -4,6 +4,7 @@ use super::actors::Sending;
 use super::costs::unit_size;
 use super::{Costs, SimSpec};
 use crate::message::{Lane, PoolName, Replica, StepPlan, Unit, UnitItem};
+use crate::schedule::ByTower;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -96,6 +97,7 @@ pub(super) struct Step {
     pub sendings: Vec<Vec<Sending>>,
     /// Patches of all units.
     pub patches: f64,
+    pub pixel_bytes: f64,
     /// Holds what it was made of, once it is computed: so that who throws the step away throws that away too.
     pub plan: Option<Arc<StepPlan>>,
 }
@@ -110,6 +112,7 @@ impl Step {
             units_open: vec![0; of.num_encoders],
             sendings: vec![Vec::new(); of.num_data],
             patches: 0.0,
+            pixel_bytes: 0.0,
             plan: None,
         };
         let mut units = plan.units.iter().peekable();
@@ -144,7 +147,9 @@ impl Step {
     /// pack and owner.
     fn add_unit(&mut self, unit: &Unit, of: &Sizes, owners: &mut Vec<(u32, u64)>) {
         let patches = |item: &UnitItem| item.meta.grid.num_patches() as u64;
-        gather(owners, unit.items.iter().map(|item| (item.owner, patches(item) * of.bytes_per_patch)));
+        let bytes = of.bytes_per_patch.of(unit.tower());
+        gather(owners, unit.items.iter().map(|item| (item.owner, patches(item) * bytes)));
+        self.pixel_bytes += (unit.num_patches() as u64 * bytes) as f64;
         let (index, encoder) = (self.units.len() as u32, of.encoder(unit.encoder));
         self.send(owners, Sending { is_pixels: true, index, to: encoder, bytes: 0 });
         self.patches += unit_size(unit).1;
@@ -153,7 +158,7 @@ impl Step {
         self.units.push(UnitState {
             seconds: of.costs.unit(unit),
             forward: of.costs.tower(unit.tower()).forward,
-            feature_bytes: unit.num_features() as u64 * of.bytes_per_feature,
+            feature_bytes: unit.num_features() as u64 * of.bytes_per_feature.of(unit.tower()),
             encoder,
             replica: of.replica(unit.replica),
             pack: unit.pack.index,
@@ -219,8 +224,8 @@ pub(super) struct Sizes {
     num_replicas: usize,
     /// The number of the first replica of each foundation pool, as of encoders.
     first_replicas: Vec<(PoolName, u32)>,
-    bytes_per_patch: u64,
-    bytes_per_feature: u64,
+    bytes_per_patch: ByTower,
+    bytes_per_feature: ByTower,
     costs: Costs,
 }
 

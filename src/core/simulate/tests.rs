@@ -4,8 +4,8 @@ use super::*;
 use crate::config::{BadSamples, Placement, Schedule};
 use crate::message::{Grid, ItemMeta, PoolName, SampleId, SampleMeta, StepId, Tower, TowerSet};
 use crate::schedule::{
-    Batch, CoordinatorSpec, CostModel, EdgeCredits, EncoderPlanSpec, EncoderPoolSpec, FoundationPlanSpec, LearningRate,
-    ModelShape, PackLimits, PlanSpec, PoolSize, PoolSizes, SchedulerState, plan_step,
+    Batch, ByTower, CoordinatorSpec, CostModel, EdgeCredits, EncoderPlanSpec, EncoderPoolSpec, FoundationPlanSpec,
+    LearningRate, ModelShape, PackLimits, PlanSpec, PoolSize, PoolSizes, SchedulerState, plan_step,
 };
 use proptest::prelude::*;
 
@@ -34,8 +34,8 @@ pub(super) fn spec(data: u32, encoder: u32, foundation: u32, steps: u64, batch: 
             towers: [Tower::Vision].into_iter().collect(),
             hidden_size: 64,
             even_length: 12 * 64,
-            bytes_per_patch: 4,
-            bytes_per_feature: 8,
+            bytes_per_patch: ByTower::all(4),
+            bytes_per_feature: ByTower::all(8),
             flow: None,
         },
         credits: EdgeCredits { pixels: 1 << 20, tokens: 1 << 20, features: 1 << 20 },

@@ -49,8 +49,8 @@ pub struct VideoLimits {
     pub sound: bool,
     /// Diffusion models: frames with more pixels are reduced to these, `480x832` or their number; `null`: no limit.
     pub area: Option<Area>,
-    /// Diffusion models: most frames of a clip at `fps`. The number is made one more than a multiple of the autoencoder's
-    /// frames; `null`: all.
+    /// Diffusion models: most frames of a clip at `fps`, one more than a multiple of the autoencoder's frames (of Wan 4: 17,
+    /// 49, 81); `null`: all.
     #[schemars(range(min = 1))]
     pub frames: Option<usize>,
     /// Diffusion models: the frames of a longer video. `head`: its first; `middle`; `sliding`: from anywhere, by the visit;

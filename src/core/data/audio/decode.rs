@@ -13,7 +13,9 @@ use symphonia::core::formats::{FormatOptions, FormatReader, Track, TrackType};
 use symphonia::core::io::{MediaSourceStream, MediaSourceStreamOptions};
 use symphonia::core::meta::MetadataOptions;
 
+use super::container::prepared;
 use super::resample::resample;
+use super::samples::{MAX_KEPT, Samples};
 use super::segment::{Segment, TOLERANCE};
 use crate::config::AudioLimits;
 use crate::data::cpu::{CpuClock, MAX_DECODE_SECONDS};
@@ -60,7 +62,8 @@ impl AudioHeader {
 /// # Errors
 /// The reason: no file of sound, or one without sound.
 pub fn read_header(bytes: &[u8]) -> Result<AudioHeader, String> {
-    let format = probe(bytes)?;
+    let bytes = prepared(bytes);
+    let format = probe(&bytes)?;
     let (track, params) = sound_of(format.as_ref())?;
     Ok(AudioHeader {
         codec: name(params.codec),
@@ -78,8 +81,9 @@ pub fn read_header(bytes: &[u8]) -> Result<AudioHeader, String> {
 /// # Errors
 /// The reason, with the codec's name: not a file of sound, corrupt or truncated, of a kind that is not decoded, too long,
 /// of too many channels; the segment is not in it.
-pub fn decode_sound(bytes: &[u8], rate: u32, limits: &AudioLimits, segment: Segment) -> Result<Vec<f32>, String> {
-    let mut format = probe(bytes)?;
+pub fn decode_sound(bytes: &[u8], rate: u32, limits: &AudioLimits, segment: Segment) -> Result<Samples, String> {
+    let bytes = prepared(bytes);
+    let mut format = probe(&bytes)?;
     let (track, params) = sound_of(format.as_ref())?;
     let (track_id, codec, claimed) = (track.id, name(params.codec), num_samples(track, params));
     let of_codec = |reason: String| format!("{codec}: {reason}");
@@ -87,6 +91,7 @@ pub fn decode_sound(bytes: &[u8], rate: u32, limits: &AudioLimits, segment: Segm
     let mut sound = Mono::new(limits, segment);
     if let (Some(num_samples), Some(own)) = (claimed, params.sample_rate) {
         sound.check_length(num_samples, own).map_err(of_codec)?;
+        sound.reserve(num_samples, own);
     }
     if let (Some(own), Some(channels)) = (params.sample_rate, &params.channels) {
         check_kind(own, channels.count()).map_err(of_codec)?;
@@ -128,7 +133,7 @@ pub fn max_decode_seconds(limits: &AudioLimits, segment: Segment) -> f64 {
 struct Mono<'a> {
     limits: &'a AudioLimits,
     segment: Segment,
-    samples: Vec<f32>,
+    samples: Samples,
     /// Samples of each channel that were decoded, before the segment too.
     num_seen: u64,
     rate: Option<u32>,
@@ -138,13 +143,20 @@ struct Mono<'a> {
 
 impl<'a> Mono<'a> {
     fn new(limits: &'a AudioLimits, segment: Segment) -> Self {
-        Self { limits, segment, samples: Vec::new(), num_seen: 0, rate: None, packet: Vec::new() }
+        Self { limits, segment, samples: Samples::empty(), num_seen: 0, rate: None, packet: Vec::new() }
     }
 
     /// The samples of the segment among all of a file of this rate.
     fn range(&self, rate: u32) -> Range<u64> {
         let sample = |seconds: f64| (seconds * f64::from(rate)).round() as u64;
         sample(self.segment.start)..self.segment.end.map_or(u64::MAX, sample)
+    }
+
+    /// Makes room for the segment of a file of so many samples a channel, which its header says and may be wrong.
+    fn reserve(&mut self, num_samples: u64, rate: u32) {
+        let range = self.range(rate);
+        let num_samples = num_samples.min(range.end).saturating_sub(range.start);
+        self.samples.reserve_exact(num_samples.min(MAX_KEPT as u64) as usize);
     }
 
     /// Returns whether the whole segment is decoded.
@@ -184,11 +196,13 @@ impl<'a> Mono<'a> {
         if from == until {
             return Ok(());
         }
-        decoded.copy_to_vec_interleaved(&mut self.packet);
-        let packet = &self.packet[from * channels..until * channels];
-        if channels == 1 {
-            self.samples.extend_from_slice(packet);
+        if channels == 1 && until - from == decoded.frames() {
+            let begin = self.samples.len();
+            self.samples.resize(begin + until, 0.0);
+            decoded.copy_to_slice_interleaved(&mut self.samples[begin..]);
         } else {
+            decoded.copy_to_vec_interleaved(&mut self.packet);
+            let packet = &self.packet[from * channels..until * channels];
             let scale = 1.0 / channels as f32;
             self.samples.extend(packet.chunks_exact(channels).map(|frame| frame.iter().sum::<f32>() * scale));
         }
@@ -219,6 +233,9 @@ impl<'a> Mono<'a> {
 }
 
 fn probe(bytes: &[u8]) -> Result<Box<dyn FormatReader + '_>, String> {
+    if bytes.is_empty() {
+        return Err("empty file, not a file of sound".to_owned());
+    }
     let source = MediaSourceStream::new(Box::new(Cursor::new(bytes)), MediaSourceStreamOptions::default());
     let limit = Limit::Maximum(MAX_TAG_BYTES);
     let tags = MetadataOptions::default().limit_tag_bytes(limit).limit_visual_bytes(limit);

@@ -10,6 +10,8 @@ use super::filters::{Filter, filters};
 const FLOOR: f64 = 1e-10;
 /// Decades below the loudest bin of a clip at which the others are cut.
 const RANGE: f32 = 8.0;
+/// Frames whose filters are computed side by side.
+const LANES: usize = 8;
 
 /// Log-mel frames of a clip, one after the other.
 #[derive(Clone, Debug, PartialEq)]
@@ -56,13 +58,22 @@ impl LogMel {
         let all = padded / self.hop;
         // Frames behind the clip are silent.
         let heard = (samples.len() + self.num_mirrored()).div_ceil(self.hop).min(all);
-        let mut values = Vec::with_capacity(heard.max(num_frames) * self.num_mels());
-        let mut scratch = self.scratch();
-        (0..heard).for_each(|frame| self.push(samples, padded, frame, &mut scratch, &mut values));
+        let num_mels = self.num_mels();
         let silence = log10(FLOOR as f32);
-        values.iter_mut().for_each(|value| *value = log10(*value));
-        let least = largest(&values).max(silence) - RANGE;
-        values.resize(num_frames * self.num_mels(), silence);
+        let mut values = Vec::with_capacity(heard.max(num_frames) * num_mels);
+        let (mut scratch, mut loudest) = (self.scratch(), silence);
+        for first in (0..heard).step_by(LANES) {
+            let frames = first..heard.min(first + LANES);
+            frames.clone().for_each(|frame| self.power(samples, padded, frame, frame - first, &mut scratch));
+            let begin = values.len();
+            values.resize(begin + frames.len() * num_mels, 0.0);
+            let rows = &mut values[begin..];
+            self.mels(&scratch.power, &mut scratch.mels, rows);
+            rows.iter_mut().for_each(|value| *value = log10(*value));
+            loudest = loudest.max(largest(rows));
+        }
+        let least = loudest - RANGE;
+        values.resize(num_frames * num_mels, silence);
         for value in &mut values {
             *value = (if *value > least { *value } else { least } + 4.0) / 4.0;
         }
@@ -73,14 +84,15 @@ impl LogMel {
         let bins = self.fft.make_output_vec();
         Scratch {
             frame: self.fft.make_input_vec(),
-            power: vec![0.0; bins.len()],
+            power: vec![[0.0; LANES]; bins.len()],
+            mels: vec![[0.0; LANES]; self.num_mels()],
             bins,
             fft: self.fft.make_scratch_vec(),
         }
     }
 
-    /// The frame of that number: the power of each mel.
-    fn push(&self, samples: &[f32], padded: usize, frame: usize, scratch: &mut Scratch, values: &mut Vec<f32>) {
+    /// The power of each bin of the frame of that number, into that lane.
+    fn power(&self, samples: &[f32], padded: usize, frame: usize, lane: usize, scratch: &mut Scratch) {
         let begin = (frame * self.hop) as isize - self.num_mirrored() as isize;
         let len = self.window.len() as isize;
         if begin >= 0 && (begin + len) as usize <= samples.len() {
@@ -99,13 +111,27 @@ impl LogMel {
         let done = self.fft.process_with_scratch(&mut scratch.frame, &mut scratch.bins, &mut scratch.fft);
         done.expect("buffers of the transform's own lengths");
         for (power, bin) in scratch.power.iter_mut().zip(&scratch.bins) {
-            *power = bin.norm_sqr();
+            power[lane] = bin.norm_sqr();
         }
-        values.extend(self.filters.iter().map(|filter| {
-            let power = scratch.power[filter.first..].iter();
-            let mel: f64 = filter.weights.iter().zip(power).map(|(&weight, power)| f64::from(weight) * power).sum();
-            mel.max(FLOOR) as f32
-        }));
+    }
+
+    /// Rows of the power of each mel, one for each lane that there are frames for. Sums of all lanes are taken side by side.
+    fn mels(&self, power: &[[f64; LANES]], mels: &mut [[f32; LANES]], rows: &mut [f32]) {
+        for (mel, filter) in self.filters.iter().enumerate() {
+            let mut sums = [0.0; LANES];
+            for (&weight, power) in filter.weights.iter().zip(&power[filter.first..]) {
+                let weight = f64::from(weight);
+                for (sum, power) in sums.iter_mut().zip(power) {
+                    *sum += weight * power;
+                }
+            }
+            mels[mel] = sums.map(|sum| (if sum > FLOOR { sum } else { FLOOR }) as f32);
+        }
+        for (lane, row) in rows.chunks_exact_mut(self.filters.len()).enumerate() {
+            for (value, mel) in row.iter_mut().zip(&*mels) {
+                *value = mel[lane];
+            }
+        }
     }
 }
 
@@ -134,7 +160,10 @@ fn largest(values: &[f32]) -> f32 {
 struct Scratch {
     frame: Vec<f64>,
     bins: Vec<realfft::num_complex::Complex<f64>>,
-    power: Vec<f64>,
+    /// Of each bin, that of frames which follow each other.
+    power: Vec<[f64; LANES]>,
+    /// Of each mel, likewise.
+    mels: Vec<[f32; LANES]>,
     fft: Vec<realfft::num_complex::Complex<f64>>,
 }
 

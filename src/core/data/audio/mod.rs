@@ -7,12 +7,14 @@
 //! The front-end equals `WhisperFeatureExtractor` of transformers 5.17, for each clip alone: what a clip becomes does not
 //! depend on the clips beside it.
 
+mod container;
 mod decode;
 mod family;
 mod filters;
 mod mel;
 mod processor;
 mod resample;
+mod samples;
 mod segment;
 mod settings;
 #[cfg(test)]
@@ -24,6 +26,7 @@ pub use family::{AudioFamily, Framing, FrontEnd};
 pub use mel::{Frames, LogMel};
 pub use processor::AudioProcessor;
 pub use resample::resample;
+pub use samples::Samples;
 pub use segment::{AudioSource, Segment};
 pub use settings::AudioSettings;
 pub use wav::wav;

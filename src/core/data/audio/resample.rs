@@ -3,6 +3,8 @@
 use rubato::audioadapter_buffers::direct::InterleavedSlice;
 use rubato::{Fft, FixedSync, Resampler};
 
+use super::samples::Samples;
+
 /// Samples of a block, about; the length of the filter in the time domain, which decides how steep it is.
 const BLOCK: usize = 1024;
 
@@ -10,7 +12,7 @@ const BLOCK: usize = 1024;
 ///
 /// # Errors
 /// The rates cannot be converted; both are named.
-pub fn resample(samples: Vec<f32>, from: u32, to: u32) -> Result<Vec<f32>, String> {
+pub fn resample(samples: Samples, from: u32, to: u32) -> Result<Samples, String> {
     if from == to {
         return Ok(samples);
     }
@@ -18,8 +20,8 @@ pub fn resample(samples: Vec<f32>, from: u32, to: u32) -> Result<Vec<f32>, Strin
     let (len, channels) = (samples.len(), 1);
     let mut resampler = Fft::<f32>::new(from as usize, to as usize, BLOCK, channels, FixedSync::Both)
         .map_err(|error| wrong(error.to_string()))?;
-    let input = InterleavedSlice::new(&samples, channels, len).map_err(|error| wrong(error.to_string()))?;
+    let input = InterleavedSlice::new(samples.as_slice(), channels, len).map_err(|error| wrong(error.to_string()))?;
     let mut resampled = resampler.process_all(&input, len, None).map_err(|error| wrong(error.to_string()))?.take_data();
     resampled.truncate((len as u64 * u64::from(to)).div_ceil(u64::from(from)) as usize);
-    Ok(resampled)
+    Ok(resampled.into())
 }

@@ -7,6 +7,7 @@ use serde_json::Value as Json;
 
 use super::clean::cleaned;
 use super::edits::PromptPictures;
+use super::tally::Tally;
 use crate::data::card::ModelCard;
 use crate::data::contexts::TextProcessor;
 use crate::data::error::DataError;
@@ -28,6 +29,7 @@ pub struct Captions {
     cleans: bool,
     seed: u64,
     dropout: f64,
+    empty: Tally,
 }
 
 impl Captions {
@@ -50,12 +52,17 @@ impl Captions {
         // The null prompt of the pipeline; a tokenizer that puts nothing around a text makes no token of an empty one.
         let null = if is_wan && text.item("").is_ok() { "" } else { " " };
         let pictures = PromptPictures::open(folders.media, &config, &text)?;
-        Ok(Self { text, pictures, null: null.to_owned(), cleans: is_wan, seed, dropout })
+        let empty = Tally::new("captions that are empty and are learned as the null prompt");
+        Ok(Self { text, pictures, null: null.to_owned(), cleans: is_wan, seed, dropout, empty })
     }
 
     /// The prompt that a visit of a sample has: one of its captions, or the null prompt.
     pub fn choose<'a>(&'a self, id: SampleId, captions: &'a [String]) -> &'a str {
-        self.number(id, captions.len()).map_or(&self.null, |number| &captions[number])
+        let Some(number) = self.number(id, captions.len()) else { return &self.null };
+        if captions[number].trim().is_empty() {
+            self.empty.add();
+        }
+        &captions[number]
     }
 
     /// The number of the caption that a visit has, of so many; `None`: the null prompt.
@@ -90,7 +97,7 @@ impl Captions {
         self.pictures.as_ref()
     }
 
-    pub fn notes(&self) -> Option<String> {
-        self.text.notes()
+    pub fn notes(&self) -> Vec<String> {
+        self.text.notes().into_iter().chain(self.empty.line()).collect()
     }
 }

@@ -65,6 +65,24 @@ impl LatentSpace {
         }
     }
 
+    /// The most of so many frames that the autoencoder takes: one, and a multiple of [`LatentSpace::frames`] more.
+    pub fn whole(&self, frames: usize) -> usize {
+        1 + frames.saturating_sub(1) / self.frames * self.frames
+    }
+
+    /// # Errors
+    /// The reason: clips of so many frames would be shortened.
+    pub fn check_frames(&self, frames: usize) -> Result<(), String> {
+        let (whole, step) = (self.whole(frames), self.frames);
+        match whole == frames {
+            true => Ok(()),
+            false => Err(format!(
+                "is {frames}, and the autoencoder takes one frame and multiples of {step} more: set {whole} or {}",
+                whole + step
+            )),
+        }
+    }
+
     /// The tokens of a picture or clip of so many frames, rows and columns of pixels.
     pub fn tokens(&self, [frames, rows, columns]: [usize; 3]) -> Grid {
         let [unit_rows, unit_columns] = self.unit();

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::latents::{Fit, LatentSpace};
 use super::pictures::Frames;
+use super::tally::Tally;
 use crate::config::Take;
 use crate::data::decoder::MediaDecoder;
 use crate::data::error::DataError;
@@ -33,23 +34,35 @@ pub struct Loader {
     seed: u64,
     num_reduced: AtomicU64,
     num_cut: AtomicU64,
+    /// Clips with fewer frames than they may have, and those of one.
+    short: Tally,
+    still: Tally,
 }
 
 impl Loader {
     /// `rate`: frames a second where the options do not say.
     pub fn new(options: &ProcessorOptions, decoder: Arc<dyn MediaDecoder>, space: LatentSpace, rate: f64) -> Self {
         let video = &options.video;
+        let rate = if rate.is_finite() { video.fps.unwrap_or(rate) } else { rate };
+        let most =
+            video.frames.map_or("data.video.frames".to_owned(), |frames| format!("data.video.frames = {frames}"));
         Self {
             decoder,
             limits: Limits::from(&options.image),
             space,
             areas: [options.image.area, video.area].map(|area| area.map(|area| area.pixels())),
-            rate: if rate.is_finite() { video.fps.unwrap_or(rate) } else { rate },
+            rate,
             max_frames: video.frames.unwrap_or(usize::MAX),
             take: video.take.unwrap_or_default(),
             seed: options.flow.seed,
             num_reduced: AtomicU64::new(0),
             num_cut: AtomicU64::new(0),
+            short: Tally::new(format!(
+                "clips that are too short for {most} at {rate} frames a second and are learned as short as they are"
+            )),
+            still: Tally::new(format!(
+                "clips that are too short for more than one frame at {rate} frames a second and are learned as pictures"
+            )),
         }
     }
 
@@ -73,6 +86,7 @@ impl Loader {
         id: SampleId,
     ) -> Result<(Frames, Option<Frames>), DataError> {
         let frames = self.frames(source, base, id, self.space.frames)?;
+        self.count_short(source, frames.len());
         let size = frames[0].dimensions();
         let over = |mask: &MediaSource| {
             let fail = |reason: String| DataError::image(Path::new(mask.name()), reason);
@@ -134,6 +148,16 @@ impl Loader {
         Frames::fitted(frames, fit).map_err(fail)
     }
 
+    /// Notes a clip that has fewer frames than `data.video.frames` allows.
+    fn count_short(&self, source: &MediaSource, num_frames: usize) {
+        let most = self.space.whole(self.max_frames);
+        match source {
+            MediaSource::Video(_) if num_frames == 1 && most > 1 => self.still.add(),
+            MediaSource::Video(_) if num_frames < most && self.max_frames < usize::MAX => self.short.add(),
+            _ => (),
+        }
+    }
+
     /// The size to which the frames of a source are brought.
     fn fit(&self, source: &MediaSource, (width, height): (u32, u32)) -> Result<Fit, String> {
         let area = self.areas[usize::from(matches!(source, MediaSource::Video(_)))];
@@ -188,6 +212,7 @@ impl Loader {
         let cut = cut.map(|count| {
             format!("pictures and clips whose sides were cut to multiples of {columns}×{rows} pixels: {count}")
         });
-        reduced.into_iter().chain(cut).collect()
+        let short = [&self.short, &self.still].map(Tally::line);
+        reduced.into_iter().chain(cut).chain(short.into_iter().flatten()).collect()
     }
 }

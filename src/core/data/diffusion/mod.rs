@@ -17,6 +17,7 @@ mod load;
 mod masks;
 mod mojibake;
 mod pictures;
+mod tally;
 #[cfg(test)]
 mod tests;
 
@@ -37,7 +38,7 @@ use super::maker::SampleMaker;
 use super::processor::{FlowOptions, ProcessorFolders, ProcessorOptions, guarded};
 use super::sample::{Media, Sample};
 use super::source::{Captioned, Content, MediaSource, Source};
-use crate::config::{Format, Phase};
+use crate::config::{Format, Phase, VideoLimits};
 use crate::message::{Grid, SampleId};
 
 /// Makes samples for one diffusion model.
@@ -46,6 +47,7 @@ pub struct DiffusionMaker {
     given: Given,
     /// Pictures and clips follow the tokens of the target (Qwen-Image's edits).
     takes_references: bool,
+    makes_clips: bool,
     captions: Captions,
     loader: Loader,
     flow: FlowOptions,
@@ -85,12 +87,14 @@ impl DiffusionMaker {
                 "{pipeline}: text_encoder has no vision_config, which reads the pictures to edit"
             )));
         }
+        check_clips(&options.video, space, is_wan).map_err(wrong)?;
         let rate = if config["expand_timesteps"] == true { 24.0 } else { 16.0 };
         let flow = options.flow.clone();
         Ok(Self {
             space,
             given: Given::open(folders.media, config, space, (flow.seed, options.video.first_frame))?,
             takes_references: is_qwen,
+            makes_clips: is_wan,
             captions: Captions::open(folders, config, (flow.seed, flow.dropout))?,
             loader: Loader::new(options, decoder, space, if is_wan { rate } else { f64::INFINITY }),
             flow,
@@ -152,8 +156,11 @@ impl DiffusionMaker {
                 format!("sample.size {rows}x{columns} is not whole tokens of {unit_rows}x{unit_columns} pixels");
             return Err(DataError::Line(reason));
         }
+        if let Some(frames) = sampled.frames {
+            self.check_frames(frames).map_err(DataError::Line)?;
+        }
         let asked = sampled.frames.unwrap_or(own.map_or(1, |sizes| sizes[0]));
-        let num_frames = 1 + (asked - 1) / self.space.frames * self.space.frames;
+        let num_frames = self.space.whole(asked);
         let grid = self.space.tokens([num_frames, rows, columns]);
         let first = frames.as_ref().filter(|_| self.given.begins(num_frames));
         let mut media: Vec<Media> = first.map(|frames| self.given.condition(frames, num_frames)).into_iter().collect();
@@ -165,6 +172,16 @@ impl DiffusionMaker {
         }
         media.extend(self.pictures(given, first)?);
         self.sample(id, grid, [num_tokens, 0], media, None)
+    }
+
+    /// # Errors
+    /// The reason: results cannot have so many frames.
+    fn check_frames(&self, frames: usize) -> Result<(), String> {
+        match (frames, self.makes_clips) {
+            (1, _) => Ok(()),
+            (_, false) => Err(format!("sample.frames is {frames}, and this model makes pictures: drop it")),
+            (_, true) => self.space.check_frames(frames).map_err(|reason| format!("sample.frames {reason}")),
+        }
     }
 
     /// Adds the items of references; returns their tokens, and the pictures that the text tower is shown.
@@ -234,6 +251,23 @@ impl DiffusionMaker {
         let sample = Sample::of_target(id, grid, [num_tokens as u32, num_targets], media);
         Ok(sample.with_columns(column.into_iter().collect()))
     }
+}
+
+/// # Errors
+/// The reason: keys of clips that the model has no use for, or cannot follow.
+fn check_clips(video: &VideoLimits, space: LatentSpace, makes_clips: bool) -> Result<(), String> {
+    let written = [
+        ("area", video.area.is_some()),
+        ("frames", video.frames.is_some()),
+        ("fps", video.fps.is_some()),
+        ("take", video.take.is_some()),
+    ];
+    if let Some((key, _)) = written.iter().find(|(_, is_written)| *is_written && !makes_clips) {
+        return Err(format!("data.video.{key} is about clips, and this model makes pictures: drop it"));
+    }
+    video
+        .frames
+        .map_or(Ok(()), |frames| space.check_frames(frames).map_err(|reason| format!("data.video.frames {reason}")))
 }
 
 fn no_target() -> DataError {

@@ -1,3 +1,5 @@
+mod clips;
+
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -95,6 +97,11 @@ fn a_captioned_picture_is_the_same_sample_from_every_kind_of_file() {
     bench.write("folder/a.txt", "three one\n");
     bench.write("folder/lost.txt", "no picture");
     bench.write("folder/notes.md", "nothing");
+    bench.write("scans/a.txt", "three one");
+    image::open(bench.path("3.png")).unwrap().save(bench.path("scans/a.tif")).unwrap();
+    bench.write("scans/a.caption", "another one");
+    bench.write("kohya/a.png", &png);
+    bench.write("kohya/a.caption", "three one");
     let members: [(&str, &[u8]); 2] = [("k.png", &png), ("k.txt", b"three one")];
     let with_json: [(&str, &[u8]); 2] = [("k.png", &png), ("k.json", br#"{"cap": "three one", "image": "k.png"}"#)];
     let files = [
@@ -105,6 +112,8 @@ fn a_captioned_picture_is_the_same_sample_from_every_kind_of_file() {
         bench.write("d.tar", tar(&members)),
         bench.write("e.tar", tar(&with_json)),
         bench.path("folder"),
+        bench.path("scans"),
+        bench.path("kohya"),
     ];
     let samples = files.iter().map(|file| {
         let dataset = bench.dataset(bench.qwen(ProcessorOptions::default()), file).unwrap();
@@ -128,6 +137,8 @@ fn a_captioned_picture_is_the_same_sample_from_every_kind_of_file() {
     let left_out = &samples[6].1;
     assert!(left_out.contains("captions without a picture are left out: lost.txt"), "{left_out}");
     assert!(left_out.contains("neither picture nor caption are left out: notes.md"), "{left_out}");
+    assert!(samples[7].1.contains("captions beside another one of the same picture are left out: a.caption"));
+    assert_eq!(samples[8].1, "");
 
     // A parameter of the set: columns of other names.
     let path = bench.write("f.jsonl", json!({"pic": "3.png", "said": "three one"}).to_string());

@@ -13,7 +13,7 @@ use crate::data::in_process::{is_clip_file, read_rgb_with};
 use crate::data::limits::{Limits, MAX_VIDEO_BYTES};
 use crate::data::locator::Locator;
 
-const PICTURES: [&str; 5] = ["png", "jpg", "jpeg", "webp", "bmp"];
+const PICTURES: [&str; 7] = ["png", "jpg", "jpeg", "webp", "bmp", "tif", "tiff"];
 const VIDEOS: [&str; 8] = ["mp4", "mkv", "webm", "avi", "mov", "m4v", "mpg", "flv"];
 
 const OTHER_VIDEO: &str = "not an MP4 file: of video files only MP4 with H.264 or AV1 is decoded; convert it (ffmpeg -i FILE -c:v \

@@ -156,6 +156,7 @@ fn recordings_and_pictures_become_placeholders_and_frames() {
         r#"{"type":"audio","path":"a.wav"}"#.to_owned(),
         r#"{"type":"audio","url":"a.wav"}"#.to_owned(),
         r#"{"type":"audio_url","audio_url":{"url":"a.wav"}}"#.to_owned(),
+        r#"{"type":"audio","audio_url":"a.wav"}"#.to_owned(),
         format!(r#"{{"type":"input_audio","input_audio":{{"data":"{data}","format":"wav"}}}}"#),
     ] {
         let line = format!(

@@ -10,7 +10,7 @@ use serde_json::{Value as Json, json};
 use super::package::{NUM_VOICES, clips, language, name};
 use super::spoken::{PIECE, Spoken};
 use crate::config::AudioLimits;
-use crate::data::audio::{Segment, decode_sound, read_header, wav};
+use crate::data::audio::{Samples, Segment, decode_sound, read_header, wav};
 use crate::data::emoji::learn_merges;
 use crate::data::error::DataError;
 use crate::data::spoken_digits::write_model;
@@ -91,7 +91,7 @@ pub fn compose(
     let mut made = Composed { num_levels: levels.len(), num_held_out_levels: held_out.len(), ..Composed::default() };
     let mut all_spoken: Vec<(usize, u32, Spoken)> = Vec::new();
     let limits = AudioLimits { min_seconds: 0.0, max_seconds: 600.0, max_tokens: None };
-    let decode = |index: u64| -> Result<(u32, Vec<f32>), String> {
+    let decode = |index: u64| -> Result<(u32, Samples), String> {
         let clip = &clips[index as usize];
         let file = fs::read(&clip.path).map_err(|error| error.to_string())?;
         let rate = read_header(&file)?.rate.unwrap_or_default();

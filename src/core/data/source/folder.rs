@@ -1,4 +1,4 @@
-//! A folder of pictures and clips, each with its caption in a `.txt` of the same name.
+//! A folder of pictures and clips, each with its caption in a `.txt` or `.caption` of the same name.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -13,8 +13,8 @@ use crate::data::media::natural;
 use crate::files;
 use crate::rng::mix;
 
-/// The extension of captions.
-const CAPTION: &str = "txt";
+/// The extensions of captions: of two files the first is read.
+const CAPTIONS: [&str; 2] = ["txt", "caption"];
 
 /// The pictures and clips of a folder, numbers in their names by value.
 pub struct Folder {
@@ -33,7 +33,10 @@ impl Folder {
     }
 
     fn caption(&self, index: u64) -> PathBuf {
-        self.path.join(Path::new(&self.names[index as usize]).with_extension(CAPTION))
+        let name = Path::new(&self.names[index as usize]);
+        let mut files = CAPTIONS.map(|extension| self.path.join(name.with_extension(extension))).into_iter();
+        let first = files.next().expect("there are two");
+        if first.exists() { first } else { files.find(|file| file.exists()).unwrap_or(first) }
     }
 }
 
@@ -93,6 +96,13 @@ pub fn left_out(path: &Path) -> Vec<String> {
     let stem = |name: &str| Path::new(name).with_extension("").to_string_lossy().into_owned();
     let visuals: BTreeSet<String> =
         names.iter().filter(|(name, ..)| is_visual(name)).map(|(name, ..)| stem(name)).collect();
+    // A `.caption` beside a `.txt` of the same name is not read.
+    let is_second = |name: &str| {
+        let first = Path::new(name).with_extension(CAPTIONS[0]).to_string_lossy().into_owned();
+        name != first && names.iter().any(|(other, ..)| *other == first)
+    };
+    let second: Vec<&str> =
+        names.iter().map(|(name, ..)| name.as_str()).filter(|name| is_caption(name) && is_second(name)).collect();
     let lonely: Vec<&str> = names
         .iter()
         .map(|(name, ..)| name.as_str())
@@ -109,8 +119,9 @@ pub fn left_out(path: &Path) -> Vec<String> {
     };
     let nested = (folders > 0)
         .then(|| format!("{path}: {folders} folders in it are left out; name them as data sets of their own"));
-    told("captions without a picture are", &lonely)
+    told("captions beside another one of the same picture are", &second)
         .into_iter()
+        .chain(told("captions without a picture are", &lonely))
         .chain(told("files that are neither picture nor caption are", &others))
         .chain(nested)
         .collect()
@@ -121,7 +132,7 @@ fn is_visual(name: &str) -> bool {
 }
 
 fn is_caption(name: &str) -> bool {
-    Path::new(name).extension().is_some_and(|extension| extension == CAPTION)
+    Path::new(name).extension().is_some_and(|extension| CAPTIONS.iter().any(|known| extension == *known))
 }
 
 /// The files of a folder that are not hidden, with size and time of change.

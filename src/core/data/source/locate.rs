@@ -7,7 +7,7 @@ use crate::data::error::DataError;
 use crate::data::locator::{Locator, is_remote};
 use crate::data::media::natural;
 
-pub const PICTURES: [&str; 7] = ["jpg", "jpeg", "png", "webp", "gif", "bmp", "img"];
+pub const PICTURES: [&str; 9] = ["jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff", "img"];
 const CLIPS: [&str; 8] = ["mp4", "mkv", "webm", "avi", "mov", "m4v", "mpg", "flv"];
 const RECORDINGS: [&str; 6] = ["wav", "flac", "mp3", "ogg", "m4a", "opus"];
 

@@ -4,7 +4,7 @@ use super::*;
 use crate::config::Schedule;
 use crate::message::{Grid, ItemId, ItemMeta, Lane, PackId, Replica, SampleId, StepId, Tower, UnitId, UnitItem};
 use crate::schedule::{
-    CostModel, EdgeCredits, EncoderPlanSpec, FoundationPlanSpec, LearningRate, ModelShape, PackLimits,
+    ByTower, CostModel, EdgeCredits, EncoderPlanSpec, FoundationPlanSpec, LearningRate, ModelShape, PackLimits,
 };
 
 const LANES: u32 = 16;
@@ -28,8 +28,8 @@ fn spec() -> PlanSpec {
             towers: [Tower::Vision].into_iter().collect(),
             hidden_size: 8,
             even_length: 12 * 8,
-            bytes_per_patch: 16,
-            bytes_per_feature: 32,
+            bytes_per_patch: ByTower::all(16),
+            bytes_per_feature: ByTower::all(32),
             flow: None,
         },
         credits: EdgeCredits { pixels: 1 << 30, tokens: 1 << 30, features: 1 << 30 },

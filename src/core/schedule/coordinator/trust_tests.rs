@@ -4,7 +4,8 @@ use super::{Coordinator, CoordinatorSpec, EncoderPoolSpec, Input, Outcome, Outpu
 use crate::config::{BadSamples, Schedule};
 use crate::message::*;
 use crate::schedule::{
-    CostModel, EdgeCredits, EncoderPlanSpec, FoundationPlanSpec, LearningRate, ModelShape, PackLimits, PlanSpec,
+    ByTower, CostModel, EdgeCredits, EncoderPlanSpec, FoundationPlanSpec, LearningRate, ModelShape, PackLimits,
+    PlanSpec,
 };
 use proptest::prelude::*;
 use std::collections::{BTreeMap, VecDeque};
@@ -31,8 +32,8 @@ fn spec() -> CoordinatorSpec {
             towers: [Tower::Vision].into_iter().collect(),
             hidden_size: 8,
             even_length: 12 * 8,
-            bytes_per_patch: 4,
-            bytes_per_feature: 8,
+            bytes_per_patch: ByTower::all(4),
+            bytes_per_feature: ByTower::all(8),
             flow: None,
         },
         credits: EdgeCredits { pixels: 1000, tokens: 5000, features: 1000 },

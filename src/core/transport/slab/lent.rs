@@ -53,6 +53,14 @@ impl LentMemory {
         (len <= self.sizes.to_parent).then(|| self.to_parent.bytes(0..len).to_vec())
     }
 
+    /// Appends the numbers that the child wrote from the beginning of the other part. `None`: it is not that long.
+    pub fn take_floats(&self, num: usize, to: &mut Vec<f32>) -> Option<()> {
+        let len = num.checked_mul(size_of::<f32>()).filter(|&len| len <= self.sizes.to_parent)?;
+        let (numbers, _) = self.to_parent.bytes(0..len).as_chunks();
+        to.extend(numbers.iter().map(|&bytes| f32::from_le_bytes(bytes)));
+        Some(())
+    }
+
     /// Gives what lies behind the first bytes of either part back to the system.
     pub fn keep(&self, len: usize) {
         let LentSizes { to_child, to_parent } = self.sizes;
@@ -108,6 +116,12 @@ mod tests {
         assert_eq!(given, [7; 9000]);
         room[..12_000].fill(9);
         assert_eq!(lent.take(12_000).unwrap(), [9; 12_000]);
+        let mut numbers = vec![1.0];
+        lent.take_floats(2, &mut numbers).unwrap();
+        assert_eq!(numbers, [1.0, f32::from_le_bytes([9; 4]), f32::from_le_bytes([9; 4])]);
+        assert!(
+            lent.take_floats(usize::MAX / 2, &mut numbers).is_none() && lent.take_floats(6000, &mut numbers).is_none()
+        );
         lent.keep(8192);
         let read = lent.take(12_000).unwrap();
         assert!(read[..8192] == [9; 8192] && read[8192..].iter().all(|&byte| byte == 0));

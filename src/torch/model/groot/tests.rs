@@ -44,7 +44,8 @@ fn samples_have_their_own_draws_and_count_by_their_targets() {
         checks::loss_and_norm(&found)
     };
     checks::noise_is_of_seed_sample_and_purpose(&loss);
-    let [own, together] = [loss(3, &[1], &|_| {}), loss(3, &[0, 1, 2], &|row| row.num_targets *= u32::from(row.id.0 == 1))];
+    let [own, together] =
+        [loss(3, &[1], &|_| {}), loss(3, &[0, 1, 2], &|row| row.num_targets *= u32::from(row.id.0 == 1))];
     assert!((own.1 / together.1 - 1.0).abs() < 1e-5, "{own:?} {together:?}");
     let model = fixture.model(Policy::Keep);
     checks::filler_has_no_loss(&model, &fixture.params);

@@ -6,11 +6,11 @@ mod answers;
 use loongforge_core::message::SampleId;
 use tch::{Kind, Tensor};
 
-use super::{TimeUse, checks};
 use super::config::PolicyOptions;
 use super::fixture::Fixture;
 use super::noise::Noise;
 use super::robot::RobotPolicy;
+use super::{TimeUse, checks};
 use crate::model::batch::SampleRow;
 use crate::model::fixture::{self, Found, error};
 use crate::model::foundation::{FoundationFamily, FoundationModel};

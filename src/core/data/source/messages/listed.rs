@@ -91,14 +91,21 @@ impl Listed<'_> {
             "text" | "input_text" | "output_text" if part.text.is_some() => {
                 Ok(Part::Text { text: part.text.unwrap_or_default() })
             }
-            "image" => self.image(part.image),
+            // `…_url` beside these types is what the cards of Qwen's models have.
+            "image" => self.image(part.image.or(part.image_url.map(RawUrl::url))),
             "image_url" if part.image_url.is_some() => self.image(part.image_url.map(RawUrl::url)),
-            "video" => self.video(part.video, part.fps),
+            "video" => {
+                let url = part.video_url.map(|url| RawVideo::One(url.url()));
+                self.video(part.video.or(url), part.fps)
+            }
             "video_url" if part.video_url.is_some() => {
                 self.video(part.video_url.map(|url| RawVideo::One(url.url())), part.fps)
             }
             // `path` and `url` are read as a picture's.
-            "audio" => self.audio(part.audio.or(part.image.map(RawAudio::File)), part.cut),
+            "audio" => {
+                let file = part.image.or(part.audio_url.map(RawUrl::url)).map(RawAudio::File);
+                self.audio(part.audio.or(file), part.cut)
+            }
             "input_audio" if part.input_audio.is_some() => {
                 self.audio(part.input_audio.map(|sound| RawAudio::File(sound.url())), part.cut)
             }

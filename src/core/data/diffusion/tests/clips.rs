@@ -1,0 +1,63 @@
+//! Tests of numbers of frames, and of what is counted of samples.
+
+use super::*;
+
+#[test]
+fn numbers_of_frames_that_would_be_changed_are_refused() {
+    let bench = Bench::new();
+    let vae = json!({"_class_name": "AutoencoderKLWan", "dim_mult": [1], "temperal_downsample": [true, true]});
+    let wan = json!({"transformer": {"_class_name": WAN, "in_channels": 4, "out_channels": 4}, "vae": vae});
+    let video = |frames| VideoLimits { frames: Some(frames), ..Default::default() };
+    let open = |config: &Json, frames| {
+        bench.maker_of(config.clone(), ProcessorOptions { video: video(frames), ..ProcessorOptions::default() })
+    };
+    assert!(open(&wan, 1).is_ok() && open(&wan, 17).is_ok());
+    let error = open(&wan, 16).err().unwrap().to_string();
+    assert!(
+        error.contains("data.video.frames is 16, and") && error.contains("multiples of 4 more: set 13 or 17"),
+        "{error}"
+    );
+    let qwen = json!({"transformer": {"_class_name": QWEN, "patch_size": 2}});
+    let error = open(&qwen, 5).err().unwrap().to_string();
+    assert!(error.contains("data.video.frames is about clips, and this model makes pictures"), "{error}");
+
+    let path = bench.write("p.jsonl", json!({"prompt": "up"}).to_string());
+    let ask = |config: &Json, frames| {
+        let sampled = Sampled { size: Some("4x6".parse().unwrap()), frames: Some(frames), negative: None };
+        let flow = FlowOptions { sampled: Some(sampled), ..FlowOptions::default() };
+        let maker = bench.maker_of(config.clone(), ProcessorOptions { flow, ..ProcessorOptions::default() }).unwrap();
+        bench.dataset(maker, &path).unwrap().prompt(0).map_err(|bad| bad.reason)
+    };
+    assert_eq!(ask(&wan, 9).unwrap().meta.target.unwrap().grid.t, 3);
+    assert!(ask(&wan, 10).unwrap_err().contains("sample.frames is 10, and the autoencoder takes one frame"));
+    assert!(ask(&qwen, 1).is_ok());
+    assert!(ask(&qwen, 2).unwrap_err().contains("sample.frames is 2, and this model makes pictures"));
+}
+
+#[test]
+fn short_clips_and_empty_captions_are_counted() {
+    let bench = Bench::new();
+    let frames = |count: usize| (0..count).map(|at| format!("{at}.png")).collect::<Vec<_>>();
+    let lines = [
+        json!({"video": frames(6), "caption": "up"}),
+        json!({"video": frames(2), "caption": "up"}),
+        json!({"video": frames(1), "caption": ""}),
+        json!({"image": "0.png", "caption": " "}),
+    ];
+    let path = bench.write("clips.jsonl", lines.map(|line| line.to_string()).join("\n"));
+    let notes = |frames: Option<usize>| {
+        let video = VideoLimits { frames, ..Default::default() };
+        let maker = bench.wan(ProcessorOptions { video, ..ProcessorOptions::default() });
+        let dataset = bench.dataset(maker, &path).unwrap();
+        (0..4).for_each(|at| drop(dataset.sample(at).unwrap()));
+        let notes = dataset.maker().notes();
+        notes.into_iter().filter(|note| !note.contains("sides were cut")).collect::<Vec<_>>()
+    };
+    let still = "clips that are too short for more than one frame at 16 frames a second and are learned as pictures: 1";
+    let empty = "captions that are empty and are learned as the null prompt: 2";
+    let short = "clips that are too short for data.video.frames = 5 at 16 frames a second and are learned as short as they are: 1";
+    assert_eq!(notes(Some(5)), [short, still, empty]);
+    // Where nobody says how long clips are to be, none is too short but one of a single frame.
+    assert_eq!(notes(None), [still, empty]);
+    assert_eq!(notes(Some(1)), [empty]);
+}
