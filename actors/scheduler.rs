@@ -233,7 +233,9 @@ impl Scheduler {
         let Some(first_unseen) = self.seen else { return true };
         match output {
             Output::Step(summary) => summary.step >= first_unseen,
-            Output::Pool(_) | Output::Bad(_) | Output::Killed(_) | Output::Prepare(..) | Output::NonFinite(_) => false,
+            Output::Pool(_) | Output::Bad(_) | Output::CrashedOn(_) | Output::Prepare(..) | Output::NonFinite(_) => {
+                false
+            }
             _ => true,
         }
     }

@@ -10,7 +10,7 @@ use super::fastwam::smoothed;
 use super::fastwam_spec::{put_cameras, read};
 use super::observation::Clip;
 use crate::config::{AudioLimits, TrainFile};
-use crate::data::audio::Segment;
+use crate::data::audio::{Samples, Segment};
 use crate::data::column::ColumnValues;
 use crate::data::decoder::MediaDecoder;
 use crate::data::digits::{MODEL, write_model};
@@ -89,7 +89,7 @@ impl MediaDecoder for Counting {
         InProcess.stretch(bytes, stretch, limits)
     }
 
-    fn sound(&self, bytes: &[u8], rate: u32, limits: &AudioLimits, segment: Segment) -> Result<Vec<f32>, String> {
+    fn sound(&self, bytes: &[u8], rate: u32, limits: &AudioLimits, segment: Segment) -> Result<Samples, String> {
         InProcess.sound(bytes, rate, limits, segment)
     }
 }

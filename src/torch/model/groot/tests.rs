@@ -7,7 +7,7 @@ use super::fixture::Fixture;
 use crate::model::batch::{MicroBatch, SampleRow};
 use crate::model::columns::Columns;
 use crate::model::fixture::{self, error};
-use crate::model::foundation::{FoundationFamily, FoundationModel};
+use crate::model::foundation::FoundationFamily;
 use crate::model::objective::FlowSettings;
 use crate::model::policy::checks;
 use crate::model::policy::{Denoising, Observed, PolicyFamily, PolicyOptions, RobotPolicy};

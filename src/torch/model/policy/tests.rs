@@ -13,7 +13,7 @@ use super::robot::RobotPolicy;
 use super::{TimeUse, checks};
 use crate::model::batch::SampleRow;
 use crate::model::fixture::{self, Found, error};
-use crate::model::foundation::{FoundationFamily, FoundationModel};
+use crate::model::foundation::FoundationFamily;
 use crate::model::objective::{FlowSettings, NoisePurpose};
 use crate::params::Role;
 use crate::tape::Policy;
@@ -116,7 +116,7 @@ fn samples_have_their_own_noise_and_count_by_their_targets() {
 /// What nothing reads is stored and not trained, so that weight decay leaves it alone as the reference does.
 #[test]
 fn parameters_without_a_gradient_are_frozen() {
-    for (name, fixture) in fixtures() {
+    for (_, fixture) in fixtures() {
         let frozen: Vec<String> = fixture
             .params
             .ids()

@@ -6,7 +6,7 @@ use tch::{Kind, Tensor};
 use super::fixture::Fixture;
 use crate::model::batch::SampleRow;
 use crate::model::fixture::{self, Found, error};
-use crate::model::foundation::{FoundationFamily, FoundationModel};
+use crate::model::foundation::FoundationFamily;
 use crate::model::objective::{FlowSettings, LossKind};
 use crate::model::policy::checks;
 use crate::model::policy::{Noise, PolicyOptions, RobotPolicy};
