@@ -110,7 +110,7 @@ fn built(bench: &str) -> PathBuf {
     let of_bench = |message: serde_json::Value| {
         (message["target"]["name"] == bench).then(|| message["executable"].as_str().map(PathBuf::from))?
     };
-    messages.filter_map(of_bench).last().unwrap_or_else(|| panic!("{}", String::from_utf8_lossy(&output.stderr)))
+    messages.filter_map(of_bench).next_back().unwrap_or_else(|| panic!("{}", String::from_utf8_lossy(&output.stderr)))
 }
 
 /// The command of a script, or what the Python lacks.

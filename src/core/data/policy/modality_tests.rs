@@ -67,7 +67,8 @@ fn groups_that_do_not_fit_are_refused() {
         open(&model, &config(&model), vec![TrainFile::new(place.as_path())]).err().unwrap_or_default()
     };
     assert_eq!(error(&|_| {}), "");
-    let cases: [(&dyn Fn(&mut Json), &str); 6] = [
+    type Change<'a> = &'a dyn Fn(&mut Json);
+    let cases: [(Change<'_>, &str); 6] = [
         (
             &|it| drop(it["action"].as_object_mut().unwrap().remove("wrist")),
             "the numbers 3 to 4 of action are in no group",
