@@ -366,7 +366,6 @@ mod tests {
                 "action_dit_config.num_layers is 29, but must be that of video_dit_config",
             ),
             ("/action_dit_config/action_dim", json!(6), "action_dit_config.action_dim is 6"),
-            ("/toggle_action_dimensions", json!([-1]), "toggle_action_dimensions is [-1]"),
             ("/image_size", json!([224, 440]), "must be multiples of 32 rows and 32 columns"),
             ("/num_video_frames", json!(31), "must be one more than a multiple of 16"),
             ("/action_horizon", json!(30), "must be a multiple of 8 frames"),
