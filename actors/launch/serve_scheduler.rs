@@ -29,7 +29,7 @@ struct Begun {
     links: BTreeMap<ActorId, Link>,
     /// Where each actor listens for edges.
     paths: BTreeMap<ActorId, PathBuf>,
-    /// What an earlier life of the scheduler has left to do.
+    /// Effects that a scheduler which died still had to carry out.
     left: Vec<Effect>,
 }
 

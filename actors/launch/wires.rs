@@ -10,7 +10,7 @@ use std::time::Duration;
 /// The time after which a process whose Unix socket has ended counts as dead.
 const UNIX_ENDED: Duration = Duration::from_millis(20);
 
-/// What all wires of a run have in common.
+/// Holds the settings that all connections of a run share.
 pub(super) struct Wires {
     pub is_unix: bool,
     pub lease: Duration,

@@ -5,7 +5,7 @@ use loongforge_core::config::{ContextAttention, Layout};
 use loongforge_core::message::Tower;
 use loongforge_torch::device::set_intra_op_threads;
 use loongforge_torch::engine::parity::{EncoderLayout, PoolLayouts, alone, on_rank};
-use loongforge_torch::train::parity::{compare_steps, is_of_tokens, towers_of};
+use loongforge_torch::train::parity::{ParityError, compare_steps, is_of_tokens, towers_of};
 use std::fmt;
 use std::path::Path;
 use std::process::{Child, Command};
@@ -124,9 +124,7 @@ pub fn run(folder: &Path, layouts: Layouts) -> anyhow::Result<bool> {
         command.spawn().with_context(|| program.display().to_string())
     };
     if !is_of_tokens(folder)? {
-        bail!(
-            "fixtures of robot policies and of Florence-2 have no --layout: it is for language and vision-language models"
-        );
+        return Err(ParityError::OfTokens("--layout").into());
     }
     let towers = towers_of(folder)?;
     layouts.0.check_towers(towers).map_err(|found| anyhow!("--layout: {found}"))?;

@@ -7,6 +7,7 @@ use loongforge_core::config::{RunConfig, TooLong, TrainFile};
 use loongforge_core::data::tools::{Survey, default_jobs, survey, too_long_text};
 use loongforge_core::data::{BadSample, Dataset, ProcessorOptions};
 use loongforge_core::observe::safe;
+use loongforge_core::schedule::MIN_SEEN;
 use std::path::PathBuf;
 
 /// Why a data set is of no use to a run.
@@ -34,9 +35,6 @@ pub enum DataProblem {
     TooManyBad { bad: usize, seen: u64, all: u64, least: u64, limit: f64, first: String },
 }
 
-/// Bad samples are judged from so many on.
-const MIN_JUDGED: u64 = 100;
-
 impl Preflight<'_> {
     /// Opens all data and looks at the first samples: how many samples there are, and what is to be said of them.
     pub(super) fn data(&self) -> Result<(u64, Vec<String>), PreflightError> {
@@ -59,7 +57,7 @@ impl Preflight<'_> {
                 let share = bad.len() as f64 / (*seen).max(1) as f64;
                 let meaning = match share > limit {
                     true => format!(
-                        " ({:.1} %, and from {MIN_JUDGED} samples on a run ends where more than data.on_bad_sample.max_fraction = \
+                        " ({:.1} %, and from {MIN_SEEN} samples on a run ends where more than data.on_bad_sample.max_fraction = \
                          {limit} are)",
                         100.0 * share
                     ),
@@ -117,7 +115,7 @@ impl Preflight<'_> {
         // Good samples are counted, and bad ones read beside them.
         let read = all + least;
         let first = found.iter().find_map(|survey| survey.bad.first());
-        match first.filter(|_| read >= MIN_JUDGED && least as f64 > limit * read as f64) {
+        match first.filter(|_| read >= MIN_SEEN && least as f64 > limit * read as f64) {
             Some(first) => {
                 let (bad, seen) =
                     (found.iter().map(|survey| survey.bad.len()).sum(), found.iter().map(|s| s.seen).sum());

@@ -11,16 +11,16 @@
 use crate::model::folder::ModelFolder;
 use loongforge_core::checkpoint::{CheckpointError, FileEntry, sha256};
 use loongforge_core::config::{RunConfig, TooLong};
-use loongforge_core::data::tools::{BAD, Order, PackJob, PackStats, model_spec, too_long_text};
+use loongforge_core::data::tools::{BAD, Order, PackJob, PackStats, model_spec, too_long_text, write_whole};
 use loongforge_core::data::{DataError, Fingerprint, fingerprint};
-use loongforge_core::schedule::PackLimits;
+use loongforge_core::schedule::{MIN_SEEN, PackLimits};
 use loongforge_core::text::{grouped, hex};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{self, ErrorKind, Write};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 /// Name of the ledger in a run's folder.
@@ -33,8 +33,6 @@ pub const MAX_BYTES: u64 = 1_000_000_000;
 const NOT_OF_PACKS: [&str; 3] = ["index_dir", "on_bad_sample", "on_change"];
 /// The same of `data.pack`.
 const NOT_OF_ONE: [&str; 2] = ["look_ahead", "mode"];
-/// The share of bad samples is judged from so many on, as while a run goes on.
-const MIN_JUDGED: u64 = 100;
 
 /// Why packs cannot be trained on, or not be looked for.
 #[derive(Debug, thiserror::Error)]
@@ -81,6 +79,8 @@ pub struct Packs {
 pub struct WantedPacks<'a> {
     config: &'a RunConfig,
     pub dir: PathBuf,
+    /// The data that they are made of.
+    data: Fingerprint,
     key: String,
 }
 
@@ -88,8 +88,9 @@ impl<'a> WantedPacks<'a> {
     /// # Errors
     /// Files of the data or the model cannot be read.
     pub fn new(config: &'a RunConfig, folder: &ModelFolder) -> Result<Self, PacksError> {
-        let key = key(config, folder)?;
-        Ok(Self { config, dir: config.packs_dir(), key })
+        let data = fingerprint(&config.data)?;
+        let key = key(config, &data, folder)?;
+        Ok(Self { config, dir: config.packs_dir(), data, key })
     }
 
     fn ledger(&self) -> PathBuf {
@@ -109,15 +110,9 @@ impl<'a> WantedPacks<'a> {
     fn write(&self, packs: Option<Packs>) -> Result<(), PacksError> {
         let ledger = Ledger { key: self.key.clone(), packs };
         let text = serde_json::to_string_pretty(&ledger).expect("numbers and texts can be written") + "\n";
-        let (path, draft) = (self.ledger(), self.config.run.dir.join(format!(".{LEDGER}.{}", std::process::id())));
-        let written = || -> io::Result<()> {
-            fs::create_dir_all(&self.config.run.dir)?;
-            let mut file = fs::File::create(&draft)?;
-            file.write_all(text.as_bytes())?;
-            file.sync_all()?;
-            fs::rename(&draft, &path)
-        };
-        written().map_err(|error| DataError::Write { path: path.clone(), source: error }.into())
+        let path = self.ledger();
+        fs::create_dir_all(&self.config.run.dir).map_err(|source| DataError::Write { path: path.clone(), source })?;
+        Ok(write_whole(&path, text.as_bytes())?)
     }
 
     /// Returns the packs that are there, all of them and of this config; their sizes are compared, their contents are not read.
@@ -226,11 +221,8 @@ impl<'a> WantedPacks<'a> {
     }
 
     /// Returns what a checkpoint of this run notes of its data.
-    ///
-    /// # Errors
-    /// A file of the data is missing.
-    pub fn fingerprint(&self) -> Result<Fingerprint, PacksError> {
-        Ok(Fingerprint { packs: Some(self.key.clone()), ..fingerprint(&self.config.data)? })
+    pub fn fingerprint(self) -> Fingerprint {
+        Fingerprint { packs: Some(self.key), ..self.data }
     }
 }
 
@@ -239,7 +231,7 @@ impl Packs {
     fn judge(&self, config: &RunConfig, dir: &Path) -> Result<(), PacksError> {
         let (Self { num_samples: all, stats, .. }, limit) = (self, config.data.on_bad_sample.max_fraction);
         let PackStats { bad, too_long, .. } = *stats;
-        if *all >= MIN_JUDGED && bad as f64 > limit * *all as f64 {
+        if *all >= MIN_SEEN && bad as f64 > limit * *all as f64 {
             let list = dir.join(BAD);
             return Err(PacksError::TooManyBad { bad, all: *all, limit, list });
         }
@@ -291,13 +283,13 @@ pub fn limits(config: &RunConfig) -> PackLimits {
 /// A file of the data is missing.
 pub fn data_fingerprint(config: &RunConfig, folder: &ModelFolder) -> Result<Fingerprint, PacksError> {
     match config.packs_first() {
-        true => WantedPacks::new(config, folder)?.fingerprint(),
+        true => Ok(WantedPacks::new(config, folder)?.fingerprint()),
         false => Ok(fingerprint(&config.data)?),
     }
 }
 
-/// Hashes everything that decides the packs of a config.
-fn key(config: &RunConfig, folder: &ModelFolder) -> Result<String, PacksError> {
+/// Hashes everything that decides the packs of a config, which are made of `files`.
+fn key(config: &RunConfig, files: &Fingerprint, folder: &ModelFolder) -> Result<String, PacksError> {
     let mut data = serde_json::to_value(&config.data).expect("a config is JSON");
     let without = |value: &mut Value, keys: &[&str]| {
         if let Some(map) = value.as_object_mut() {
@@ -308,7 +300,7 @@ fn key(config: &RunConfig, folder: &ModelFolder) -> Result<String, PacksError> {
     without(&mut data["pack"], &NOT_OF_ONE);
     let made_of = json!({
         "data": data,
-        "files": fingerprint(&config.data)?,
+        "files": files,
         "phase": config.train.phase,
         "learn": config.train.learn,
         "max_samples": config.train.micro_batch_size,

@@ -76,7 +76,7 @@ where
     }
 }
 
-/// What keeps a process from its scheduler, between brackets; nothing where there is just none yet.
+/// Returns the cause, in brackets, for which a process cannot reach its scheduler; an empty text if none listens yet.
 fn hindrance(source: &io::Error) -> String {
     match source.kind() {
         io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => String::new(),

@@ -12,7 +12,7 @@ pub struct TrainedOn {
 }
 
 impl TrainedOn {
-    /// What the checkpoint's manifest says; a folder without one was trained on one device as far as anybody knows.
+    /// Reads the layout from the checkpoint's manifest. A folder without one counts as trained on one device.
     pub fn of(checkpoint: &Path) -> Self {
         let manifest = Manifest::read(checkpoint).ok();
         let value = |key: &str| {

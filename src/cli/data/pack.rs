@@ -71,9 +71,9 @@ pub fn pack(args: PackArgs) -> anyhow::Result<ExitCode> {
         config::load(&args.file, &args.overrides, environment()).map_err(|report| UsageError(report.to_string()))?;
     let config = loaded.config;
     hub_data::fetch_data(&config).map_err(|error| UsageError::of(&error))?;
-    let folder = ModelFolder::open(&config.model).map_err(|error| UsageError::of(&error))?;
     let console = Console::stderr();
     let Some(out) = &args.out else { return pack_for_run(&args, &config, share, &console) };
+    let folder = ModelFolder::open(&config.model).map_err(|error| UsageError::of(&error))?;
     let dataset = open(&config, &folder, &console)?;
     let spec = json!({
         "data": loaded.composed["data"],

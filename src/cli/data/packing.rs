@@ -1,4 +1,4 @@
-//! Packs being made, with a bar.
+//! Makes packs and shows a progress bar.
 
 use loongforge_core::data::tools::{PackJob, PackProgress, Packed, Share};
 use loongforge_core::data::{DataError, Dataset};
@@ -16,7 +16,7 @@ impl Packing {
     /// Makes the packs of a share on `jobs` threads.
     ///
     /// # Errors
-    /// As [`PackJob::run`].
+    /// See [`PackJob::run`].
     pub fn run(
         job: &PackJob,
         dataset: &Dataset,

@@ -79,7 +79,7 @@ impl SchedulerProcess<'_> {
         self.args.processes || self.part.is_some_and(|part| part.actors.is_empty())
     }
 
-    /// What the scheduler whose place this one takes has left; `None`: this life of the run begins by itself.
+    /// Returns what the scheduler that this one replaces wrote to its journal; `None`: it replaces none.
     ///
     /// # Errors
     /// It takes the place of one that died before the run had begun.

@@ -84,10 +84,10 @@ fn is_done(composition: &Composition, checkpoint: &Path, packs: &Packs) -> anyho
     Ok(Manifest::read(checkpoint)?.num_steps >= config.train.num_steps())
 }
 
-/// Returns what there is to say of a run's packs before it begins.
+/// Returns the lines that describe a run's packs before it begins.
 ///
 /// # Errors
-/// There are none.
+/// There are no packs of this config.
 pub fn lines(composition: &Composition) -> anyhow::Result<Vec<String>> {
     let config = composition.config();
     if !config.packs_first() {

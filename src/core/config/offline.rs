@@ -1,4 +1,4 @@
-//! What a run is trained on where its packs are made before the first step (`data.pack.mode: offline`).
+//! Says which data a run reads if it packs all samples before the first step (`data.pack.mode: offline`).
 
 use std::borrow::Cow;
 use std::path::PathBuf;

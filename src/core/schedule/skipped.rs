@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use std::fmt::Display;
 
 /// Samples after which the fraction of bad ones means something.
-const MIN_SEEN: u64 = 100;
+pub const MIN_SEEN: u64 = 100;
 /// Samples in a row that are too long after which no other can be expected: a run would read for ever.
 const MAX_TOO_LONG_IN_ROW: u64 = 1_000_000;
 

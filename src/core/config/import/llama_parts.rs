@@ -10,7 +10,7 @@ use crate::files;
 
 const FREEZE: &str = "model.foundation.freeze";
 const PATTERNS: &str = "model.foundation.train_patterns";
-/// What of a template's or a model's name tells that it takes pictures.
+/// Words in the name of a template or a model that takes pictures.
 const SEES: [&str; 16] = [
     "vl",
     "llava",

@@ -29,6 +29,7 @@ pub use job::{BAD, Done, Job, Share, list_bad};
 pub use ordered::{default_jobs, for_each_ordered};
 pub use pack::{Order, PackJob, PackProgress, PackStats, Packed, model_spec};
 pub use record::Look;
+pub use shard::write_whole;
 pub use stats::{Expected, Histogram, Stats, stats};
 pub use survey::{Survey, survey, too_long_text};
 pub use verify::verify;

@@ -86,7 +86,10 @@ impl ShardWriter {
     }
 }
 
-/// A file that appears when it is complete.
+/// Writes a file that appears when it is complete.
+///
+/// # Errors
+/// It cannot be written.
 pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), DataError> {
     let mut part = path.as_os_str().to_owned();
     // Two processes of one job may write the same file at once.

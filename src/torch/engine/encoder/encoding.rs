@@ -50,23 +50,31 @@ impl EncoderPart {
             pixels = pixels.to_kind(Kind::Float) * f64::NAN;
         }
         work.pixels = Assembler::new(std::iter::empty());
-        match self.reader.is_some() || self.cache.is_some() {
-            true => self.send_kept(place, &pixels, version, ports),
-            false => self.send_computed(place, &pixels, version, ports),
+        let encoded = match self.reader.is_some() || self.cache.is_some() {
+            true => self.kept(place, &pixels, ports)?,
+            false => Some(self.computed(place, &pixels, version, ports)?),
+        };
+        let Some((features, phase)) = encoded else { return Ok(None) };
+        let work = &mut self.steps[step].units[unit];
+        let id = work.unit.id;
+        // All ranks of an encoder have its features.
+        if self.mesh.tp.rank() == 0 {
+            ports.send(work.reader, parcel_of(id, version, &features))?;
         }
+        work.phase = phase;
+        Ok(Some(id))
     }
 
-    /// Sends a unit's features from the cache or the folder, where they are there; a cache computes the others. `None`: some are
+    /// Returns a unit's features from the cache or the folder, where they are there; a cache computes the others. `None`: some are
     /// missing, and nobody computes them.
-    fn send_kept(
+    fn kept(
         &mut self,
         [step, unit]: [usize; 2],
         pixels: &Tensor,
-        version: Version,
         ports: &mut Ports,
-    ) -> Result<Option<UnitId>, EngineError> {
-        let work = &mut self.steps[step].units[unit];
-        let (id, tower) = (work.unit.id, work.unit.tower());
+    ) -> Result<Option<(Vec<Tensor>, Phase)>, EngineError> {
+        let work = &self.steps[step].units[unit];
+        let tower = work.unit.tower();
         let (features, num_cached) = match (&mut self.reader, &mut self.cache) {
             (Some(reader), _) => match reader.read(tower, &work.unit.items, pixels) {
                 Ok(features) => (features, work.unit.items.len() as u32),
@@ -82,24 +90,17 @@ impl EncoderPart {
             (None, None) => unreachable!("one of them is there"),
         };
         ports.timings.cached_items += num_cached;
-        let buffers = features.iter().map(|level| Box::new(TorchBuffer::new(level)) as Box<dyn Buffer>);
-        // All ranks of an encoder have its features.
-        if self.mesh.tp.rank() == 0 {
-            let header = Header { kind: ParcelKind::Features(id), version };
-            ports.send(work.reader, Parcel::new(header, buffers.collect()))?;
-        }
-        work.phase = Phase::Done;
-        Ok(Some(id))
+        Ok(Some((features, Phase::Done)))
     }
 
-    /// Runs the tower on a unit's items and sends the features. Where they are trained, the tape waits for their gradients.
-    fn send_computed(
+    /// Runs the tower on a unit's items, and returns the features. Where they are trained, the tape waits for their gradients.
+    fn computed(
         &mut self,
         [step, unit]: [usize; 2],
         pixels: &Tensor,
         version: Version,
         ports: &mut Ports,
-    ) -> Result<Option<UnitId>, EngineError> {
+    ) -> Result<(Vec<Tensor>, Phase), EngineError> {
         // Every unit of a step may be out before the first comes back.
         let alive = self.steps.front().map_or(1, |step| step.units.len());
         let work = &mut self.steps[step].units[unit];
@@ -123,19 +124,18 @@ impl EncoderPart {
         let broken = fault::poison(ports.me(), "nan_features", &work.samples());
         let value = |slot| if broken { run.value(slot) * f64::NAN } else { run.value(slot).shallow_clone() };
         let cut = i64::from(fault::lies(ports.me(), "lie_shape"));
-        let buffer = |rows: &Tensor| Box::new(TorchBuffer::new(rows)) as Box<dyn Buffer>;
-        let outputs = record.outputs.iter().map(|&slot| value(slot)).map(|rows| buffer(&rows.slice(0, cut, None, 1)));
+        let features: Vec<Tensor> = record.outputs.iter().map(|&slot| value(slot).slice(0, cut, None, 1)).collect();
         if fault::lies(ports.me(), "lie_claim") {
-            let kind = ParcelKind::Features(UnitId { index: id.index ^ 1, ..id });
-            let parcel = Parcel::new(Header { kind, version }, outputs.clone().collect());
-            ports.send(work.reader, parcel)?;
+            let other = UnitId { index: id.index ^ 1, ..id };
+            ports.send(work.reader, parcel_of(other, version, &features))?;
         }
-        // All ranks of an encoder have its features.
-        if self.mesh.tp.rank() == 0 {
-            let header = Header { kind: ParcelKind::Features(id), version };
-            ports.send(work.reader, Parcel::new(header, outputs.collect()))?;
-        }
-        work.phase = if trained { Phase::Sent { run: (run, record.outputs) } } else { Phase::Done };
-        Ok(Some(id))
+        let phase = if trained { Phase::Sent { run: (run, record.outputs) } } else { Phase::Done };
+        Ok((features, phase))
     }
+}
+
+/// The features of a unit, one tensor `[F, D]` of each level.
+fn parcel_of(unit: UnitId, version: Version, features: &[Tensor]) -> Parcel {
+    let header = Header { kind: ParcelKind::Features(unit), version };
+    Parcel::new(header, features.iter().map(|level| Box::new(TorchBuffer::new(level)) as Box<dyn Buffer>).collect())
 }

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use loongforge_core::data::IGNORE_INDEX;
-use loongforge_core::message::{Grid, Tower};
+use loongforge_core::message::Grid;
 use serde::Deserialize;
 use tch::{Kind, Tensor};
 
@@ -19,7 +19,7 @@ use crate::model::config::ModelConfig;
 use crate::model::decoding::Decoding;
 use crate::model::encoder::EncoderFamily;
 use crate::model::fixture::{
-    Comparisons, FixtureError, FixtureFolder, Found, Parts, ReferenceFixture, grads_of, patches,
+    ALONE, Comparisons, FixtureError, FixtureFolder, Found, Parts, ReferenceFixture, grads_of, patches,
 };
 use crate::params::ParamStore;
 use crate::tape::{Execution, Policy, Tape};
@@ -61,8 +61,7 @@ impl Fixture {
         folder.expect_all(&model.specs(), &[], own)?;
         let bart = model.foundation.as_encoder_decoder();
         let bart = bart.ok_or_else(|| folder.lacks("config.json", "an encoder and a decoder"))?.clone();
-        let tower = model.towers.get(Tower::Vision);
-        let tower = tower.ok_or_else(|| folder.lacks("config.json", "a vision tower"))?.clone();
+        let tower = folder.vision_tower(&model)?;
         let Summary { samples, new_tokens } = folder.summary()?;
         for at in 0..samples.len() {
             let of = |name: &str| format!("{name}.{at}");
@@ -170,7 +169,7 @@ impl Fixture {
         tape.keep(recorded.hidden);
         let inputs = recorded.features.iter().flatten().copied().zip(features.iter().map(Tensor::shallow_clone));
         let mut run = Execution::forward_only(Rc::new(tape), self.params.clone(), inputs.collect());
-        run.forward().expect("there is no other rank");
+        run.forward().expect(ALONE);
         let scores = run.value(recorded.hidden).matmul(&network.tokens.part.table().tr());
         let of_samples = all.iter().map(|sample| &self.expected[&format!("scores.{sample}")]);
         let expected = Tensor::cat(&of_samples.collect::<Vec<_>>(), 0);

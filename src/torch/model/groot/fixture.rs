@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use loongforge_core::data::IGNORE_INDEX;
-use loongforge_core::message::{Grid, Tower};
+use loongforge_core::message::Grid;
 use serde::Deserialize;
 use tch::{Kind, Tensor};
 
@@ -17,7 +17,7 @@ use crate::model::columns::Columns;
 use crate::model::encoder::EncoderFamily;
 use crate::model::family::groot::published;
 use crate::model::fixture::{
-    self, Comparisons, FixtureError, FixtureFolder, Found, Parts, ReferenceFixture, draws_of, grads_of, rows_of,
+    self, Comparisons, FixtureError, FixtureFolder, Found, Parts, ReferenceFixture, draws_of, rows_of,
 };
 use crate::model::foundation::{FoundationFamily, FoundationTape};
 use crate::model::keys::Keys;
@@ -66,8 +66,7 @@ impl Fixture {
         let model = folder.model()?;
         let own = |name: &str| name.to_owned();
         folder.expect_all(&model.specs(), &[], own)?;
-        let tower = model.towers.get(Tower::Vision);
-        let tower = tower.ok_or_else(|| folder.lacks("config.json", "a vision tower"))?.clone();
+        let tower = folder.vision_tower(&model)?;
         let summary: Summary = folder.summary()?;
         let cameras = summary.samples.iter().flat_map(|sample| &sample.cameras);
         if cameras.max().is_some_and(|last| *last >= summary.grids.len()) {
@@ -186,18 +185,11 @@ impl Fixture {
 
 impl ReferenceFixture for Fixture {
     fn compare(&self, with: &mut Comparisons) {
-        let (all, expected) = (self.all(), grads_of(&self.expected));
-        let loss = self.expected["loss"].double_value(&[]);
-        for (policy, name) in [(Policy::Keep, "kept"), (Policy::Recompute, "recomputed")] {
-            let tape = self.model(policy).record_with(&self.batch(&all), &self.noise(&all));
-            let found = self.run_tape(tape, &all);
-            with.number("loss", name, found.loss, loss, TOLERANCE);
-            with.gradients("gradients", self.parts().trained(&found), &expected, OF_GRADIENTS);
-        }
-        match self.act(&all) {
-            Some(actions) => with.add("actions", "sampled", &actions, &self.expected["sampled"], TOLERANCE),
-            None => with.problems.push("the policy makes no actions of noise".into()),
-        }
+        let all = self.all();
+        self.parts().compare(with, &self.expected, [TOLERANCE, OF_GRADIENTS], |policy| {
+            self.run_tape(self.model(policy).record_with(&self.batch(&all), &self.noise(&all)), &all)
+        });
+        with.actions(self.act(&all), &self.expected["sampled"], TOLERANCE);
     }
 
     fn losses(&self) -> [f64; 2] {

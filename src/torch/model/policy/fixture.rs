@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use loongforge_core::data::IGNORE_INDEX;
-use loongforge_core::message::{Grid, Tower};
+use loongforge_core::message::Grid;
 use serde::Deserialize;
 use tch::{Device, Kind, Tensor};
 
@@ -18,7 +18,7 @@ use crate::model::batch::{MicroBatch, SampleRow};
 use crate::model::columns::Columns;
 use crate::model::encoder::EncoderFamily;
 use crate::model::fixture::{
-    self, Comparisons, FixtureError, FixtureFolder, Found, Parts, ReferenceFixture, draws_of, grads_of, rows_of,
+    self, Comparisons, FixtureError, FixtureFolder, Found, Parts, ReferenceFixture, draws_of, rows_of,
 };
 use crate::model::foundation::{FoundationFamily, FoundationTape};
 use crate::model::original_names::PolicyNames;
@@ -75,11 +75,10 @@ impl Fixture {
         folder.expect_all(&model.specs(), model.carried.prefixes, ours)?;
         let two_streams = model.foundation.as_policy().and_then(RobotPolicy::as_two_streams);
         let config = two_streams.ok_or_else(|| folder.lacks("config.json", "a policy of two streams"))?.clone();
-        if config.state != StateToken::None && !folder.inputs.contains_key("state") {
-            return Err(folder.lacks("inputs.safetensors", "state"));
+        if config.state != StateToken::None {
+            folder.expect_input("state")?;
         }
-        let tower = model.towers.get(Tower::Vision);
-        let tower = tower.ok_or_else(|| folder.lacks("config.json", "a vision tower"))?.clone();
+        let tower = folder.vision_tower(&model)?;
         let Summary { samples, action_dim } = folder.summary()?;
         let of_answers = path.join("answers.safetensors");
         Ok(Fixture {
@@ -205,23 +204,16 @@ impl Fixture {
 
 impl ReferenceFixture for Fixture {
     fn compare(&self, with: &mut Comparisons) {
-        let (all, expected) = (self.all(), grads_of(&self.expected));
-        let loss = self.expected["loss"].double_value(&[]);
-        for (policy, name) in [(Policy::Keep, "kept"), (Policy::Recompute, "recomputed")] {
-            let found = self.run(&self.model(policy, false), &all);
-            with.number("loss", name, found.loss, loss, TOLERANCE);
-            with.gradients("gradients", self.parts().trained(&found), &expected, OF_GRADIENTS);
-        }
+        let all = self.all();
+        self.parts().compare(with, &self.expected, [TOLERANCE, OF_GRADIENTS], |policy| {
+            self.run(&self.model(policy, false), &all)
+        });
         let model = self.model(Policy::Keep, false);
         for sample in &all {
-            let found = self.run(&model, &[*sample]).loss * all.len() as f64;
-            let expected = self.expected["of_samples"].double_value(&[*sample as i64]);
-            with.number("losses alone", format!("sample {sample}"), found, expected, TOLERANCE);
+            let found = self.run(&model, &[*sample]);
+            with.alone(*sample, all.len(), found.loss, &self.expected["of_samples"], TOLERANCE);
         }
-        match self.act(&all, None) {
-            Some(actions) => with.add("actions", "sampled", &actions, &self.expected["sampled"], TOLERANCE),
-            None => with.problems.push("the policy makes no actions of noise".into()),
-        }
+        with.actions(self.act(&all, None), &self.expected["sampled"], TOLERANCE);
         self.compare_answers(with);
     }
 

@@ -85,10 +85,7 @@ fn draws_have_an_even_share_of_their_sample() {
         let num_draws = fixture.num_draws();
         let noise = fixture.noise(&fixture.all());
         let draw = |number: i64| {
-            let pick = |x: &Tensor| {
-                let by_draw = x.unflatten(0, [fixture.samples.len() as i64, num_draws, -1]);
-                by_draw.select(1, number).flatten(0, 1).contiguous()
-            };
+            let pick = |x: &Tensor| checks::draw_of(x, fixture.samples.len(), num_draws, number);
             let own = Noise { noise: pick(&noise.noise), times: pick(&noise.times), delays: Vec::new() };
             fixture.run_tape(single.record_with(&fixture.batch(&fixture.all()), &own), &fixture.all())
         };

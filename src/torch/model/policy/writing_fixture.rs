@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use loongforge_core::data::IGNORE_INDEX;
-use loongforge_core::message::{Grid, Tower};
+use loongforge_core::message::Grid;
 use serde::Deserialize;
 use tch::{Kind, Tensor};
 
@@ -17,7 +17,7 @@ use crate::model::columns::Columns;
 use crate::model::config::ModelConfig;
 use crate::model::decoding::Decoding;
 use crate::model::encoder::EncoderFamily;
-use crate::model::fixture::{self, Comparisons, FixtureError, FixtureFolder, Found, Parts, ReferenceFixture, grads_of};
+use crate::model::fixture::{self, Comparisons, FixtureError, FixtureFolder, Found, Parts, ReferenceFixture};
 use crate::params::ParamStore;
 use crate::tape::Policy;
 
@@ -59,8 +59,7 @@ impl Fixture {
         let own = |name: &str| name.to_owned();
         folder.expect_all(&model.specs(), model.carried.prefixes, own)?;
         let image_token = model.foundation.as_policy().map(|policy| policy.chunk().image_token);
-        let tower = model.towers.get(Tower::Vision);
-        let tower = tower.ok_or_else(|| folder.lacks("config.json", "a vision tower"))?.clone();
+        let tower = folder.vision_tower(&model)?;
         Ok(Fixture {
             image_token: image_token.ok_or_else(|| folder.lacks("config.json", "a policy that writes actions"))?,
             params: folder.store(model.foundation.specs(), kind, own)?,
@@ -147,13 +146,8 @@ impl Fixture {
 
 impl ReferenceFixture for Fixture {
     fn compare(&self, with: &mut Comparisons) {
-        let (all, expected) = (self.all(), grads_of(&self.expected));
-        let loss = self.expected["loss"].double_value(&[]);
-        for (policy, name) in [(Policy::Keep, "kept"), (Policy::Recompute, "recomputed")] {
-            let found = self.run(&all, policy);
-            with.number("loss", name, found.loss, loss, TOLERANCE);
-            with.gradients("gradients", self.parts().trained(&found), &expected, OF_GRADIENTS);
-        }
+        let all = self.all();
+        self.parts().compare(with, &self.expected, [TOLERANCE, OF_GRADIENTS], |policy| self.run(&all, policy));
         let Some(written) = self.written(&all, self.summary.bar) else {
             with.problems.push("the policy writes no tokens".into());
             return;

@@ -14,7 +14,7 @@ use super::noise::Noise;
 use crate::model::batch::{MicroBatch, SampleRow};
 use crate::model::columns::Columns;
 use crate::model::family::fastwam::config_of;
-use crate::model::fixture::{Comparisons, FixtureError, FixtureFolder, ReferenceFixture, grads_of, rows_of};
+use crate::model::fixture::{ALONE, Comparisons, FixtureError, FixtureFolder, ReferenceFixture, grads_of, rows_of};
 use crate::model::foundation::FoundationTape;
 use crate::model::objective::NoisePurpose;
 use crate::model::policy::{Architecture, Denoising, Observed, PolicyFamily, PolicyModel, RobotPolicy};
@@ -26,8 +26,6 @@ use crate::tape::{Execution, Policy};
 const TOLERANCE: f64 = 5e-6;
 /// That of gradients: sums over all rows, in another order.
 const OF_GRADIENTS: f64 = 3e-5;
-/// Nothing waits for another process here, which is all that an execution can fail of.
-const ALONE: &str = "there is no other rank";
 
 /// A policy and its samples.
 pub(in crate::model) struct Fixture {
@@ -70,8 +68,8 @@ impl Fixture {
         let config = config_of(&folder.config).map_err(|source| folder.of_config(source))?;
         let own = |name: &str| name.to_owned();
         folder.expect_all(&config.specs(), &[], own)?;
-        if config.state_dim > 0 && !folder.inputs.contains_key("state") {
-            return Err(folder.lacks("inputs.safetensors", "state"));
+        if config.state_dim > 0 {
+            folder.expect_input("state")?;
         }
         let Summary { samples } = folder.summary()?;
         Ok(Fixture {
@@ -234,13 +232,9 @@ impl ReferenceFixture for Fixture {
         with.number("loss of frames", "masked", loss, of("loss_of_frames"), TOLERANCE);
         for sample in &all {
             let (loss, _) = self.loss(&[*sample], Shows::All, Policy::Keep);
-            let alone = self.expected["of_samples"].double_value(&[*sample as i64]);
-            with.number("losses alone", format!("sample {sample}"), loss * all.len() as f64, alone, TOLERANCE);
+            with.alone(*sample, all.len(), loss, &self.expected["of_samples"], TOLERANCE);
         }
-        match self.act(&all, Shows::FirstFrame) {
-            Some(actions) => with.add("actions", "sampled", &actions, &self.expected["sampled"], TOLERANCE),
-            None => with.problems.push("the policy makes no actions of noise".into()),
-        }
+        with.actions(self.act(&all, Shows::FirstFrame), &self.expected["sampled"], TOLERANCE);
     }
 
     fn losses(&self) -> [f64; 2] {

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use loongforge_core::data::IGNORE_INDEX;
-use loongforge_core::message::{Grid, Tower};
+use loongforge_core::message::Grid;
 use serde::Deserialize;
 use tch::{Device, Kind, Tensor};
 
@@ -16,7 +16,7 @@ use crate::model::columns::Columns;
 use crate::model::encoder::EncoderFamily;
 use crate::model::family::xvla::config_of;
 use crate::model::fixture::{
-    self, Comparisons, FixtureError, FixtureFolder, Found, Parts, ReferenceFixture, draws_of, grads_of, rows_of,
+    self, Comparisons, FixtureError, FixtureFolder, Found, Parts, ReferenceFixture, draws_of, rows_of,
 };
 use crate::model::foundation::FoundationTape;
 use crate::model::policy::{
@@ -61,11 +61,10 @@ impl Fixture {
         let own = |name: &str| name.to_owned();
         folder.expect_all(&model.specs(), &[], own)?;
         let config = config_of(&folder.config).map_err(|source| folder.of_config(source))?;
-        if config.state_dim > 0 && !folder.inputs.contains_key("state") {
-            return Err(folder.lacks("inputs.safetensors", "state"));
+        if config.state_dim > 0 {
+            folder.expect_input("state")?;
         }
-        let tower = model.towers.get(Tower::Vision);
-        let tower = tower.ok_or_else(|| folder.lacks("config.json", "a vision tower"))?.clone();
+        let tower = folder.vision_tower(&model)?;
         Ok(Fixture {
             config,
             params: folder.store(model.foundation.specs(), kind, own)?,
@@ -188,29 +187,20 @@ impl Fixture {
 
 impl ReferenceFixture for Fixture {
     fn compare(&self, with: &mut Comparisons) {
-        let (all, expected) = (self.all(), grads_of(&self.expected));
-        let loss = self.expected["loss"].double_value(&[]);
-        for (policy, name) in [(Policy::Keep, "kept"), (Policy::Recompute, "recomputed")] {
+        let all = self.all();
+        self.parts().compare(with, &self.expected, [TOLERANCE, OF_GRADIENTS], |policy| {
             let tape = self.model(policy, false).record_with(&self.batch(&all), &self.noise(&all));
-            let found = self.run_tape(tape, &all, policy);
-            with.number("loss", name, found.loss, loss, TOLERANCE);
-            with.gradients("gradients", self.parts().trained(&found), &expected, OF_GRADIENTS);
-        }
+            self.run_tape(tape, &all, policy)
+        });
         let model = self.model(Policy::Keep, false);
         for sample in &all {
-            let found = self.run(&model, &[*sample]).loss * all.len() as f64;
-            let expected = self.expected["of_samples"].double_value(&[*sample as i64]);
-            with.number("losses alone", format!("sample {sample}"), found, expected, TOLERANCE);
+            let found = self.run(&model, &[*sample]);
+            with.alone(*sample, all.len(), found.loss, &self.expected["of_samples"], TOLERANCE);
         }
         let sampled = &self.expected["sampled"];
-        match self.act(&all) {
-            // Where a robot has fewer numbers, the reference leaves out those behind.
-            Some(found) => {
-                let width = sampled.size()[2].min(found.size()[2]);
-                with.add("actions", "sampled", &found.narrow(2, 0, width), sampled, TOLERANCE);
-            }
-            None => with.problems.push("the policy makes no actions of noise".into()),
-        }
+        // Where a robot has fewer numbers, the reference leaves out those behind.
+        let known = |found: Tensor| found.narrow(2, 0, sampled.size()[2].min(found.size()[2]));
+        with.actions(self.act(&all).map(known), sampled, TOLERANCE);
     }
 
     fn losses(&self) -> [f64; 2] {
