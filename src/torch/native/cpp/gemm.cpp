@@ -3,6 +3,7 @@
 #if defined(__x86_64__)
 #include "common.h"
 #include "gemm.h"
+#include <atomic>
 #include <memory>
 
 // Most words that are packed at a time of each factor (8 MiB) and of each of its lines, and most words of the rows that a
@@ -62,18 +63,26 @@ LF_CLONES static void finish(const float* sums, float* to, int64_t stride, const
   }
 }
 
+// Tasks of a product for each thread, which takes another as soon as it is done with one; and the words of a tile's lines
+// that are worth waking a thread for.
+static constexpr int64_t TASKS = 6, THREAD_WORDS = 1 << 10;
+
 // `to`, rows `stride` apart, gets a · b with `bias`, or added where `add`.
 static void multiply(const Lines& a, const Lines& b, float* to, int64_t stride, const float* bias, bool add) {
   const Panels left(a, TILE_ROWS, PACKED_ROWS, true), right(b, TILE_COLUMNS, TILE_COLUMNS, false);
   const int64_t words = a.words(), rows = panels_of(a.lines, TILE_ROWS), columns = panels_of(b.lines, TILE_COLUMNS);
-  const int64_t threads = at::get_num_threads(), together = std::max<int64_t>(1, std::min(ROW_WORDS / (words * PACKED_ROWS), rows / threads));
-  const int64_t blocks = (rows + together - 1) / together, shares = std::min(columns, (2 * threads + blocks - 1) / blocks);
-  lf_parallel_for(0, blocks * shares, 1, [&](int64_t begin, int64_t end) {
+  const int64_t threads = std::clamp<int64_t>(rows * columns * words / THREAD_WORDS, 1, at::get_num_threads());
+  // Rows are shared out first, four tiles together at least, which read each panel of columns one after the other.
+  const int64_t wanted = threads > 1 ? TASKS * threads : 1, fits = std::max<int64_t>(1, ROW_WORDS / (words * PACKED_ROWS));
+  const int64_t blocks = std::max(panels_of(rows, fits), std::min(wanted, rows / 4));
+  const int64_t shares = std::min(columns, panels_of(wanted, blocks)), tasks = blocks * shares;
+  std::atomic<int64_t> next{0};
+  lf_parallel_for(0, std::min(threads, tasks), 1, [&](int64_t, int64_t) {
     float sums[TILE_ROWS * TILE_COLUMNS];
-    for (int64_t task = begin; task < end; task++) {
-      const int64_t first = task / shares * together, share = task % shares;
+    for (int64_t task = next++; task < tasks; task = next++) {
+      const int64_t block = task / shares, share = task % shares, first = rows * block / blocks, end = rows * (block + 1) / blocks;
       for (int64_t column = columns * share / shares; column < columns * (share + 1) / shares; column++)
-        for (int64_t row = first; row < std::min(rows, first + together); row++) {
+        for (int64_t row = first; row < end; row++) {
           const int64_t i = row * TILE_ROWS, j = column * TILE_COLUMNS, height = std::min(TILE_ROWS, a.lines - i);
           // What is added to comes from memory meanwhile.
           for (int64_t line = 0; add && line < height; line++)
