@@ -17,34 +17,36 @@ static Lines lines_of(const at::Tensor& x, bool columns) {
   return {static_cast<const char*>(x.const_data_ptr()), x.size(columns), x.size(!columns), line, step, x.scalar_type() == at::kBFloat16};
 }
 
-// Most words from one line or inner index to the next, and most words in all, of float32 that is read where it lies: of more,
-// lines fall on the same places of a cache, and pages are too many.
-static constexpr int64_t NEAR_WORDS = 512, LYING_WORDS = 1 << 19;
+// Float32 is read in place, without packing, up to this stride in words and this many words in all: with a larger stride lines
+// compete for the same sets of the cache, and more words touch too many pages.
+static constexpr int64_t IN_PLACE_STRIDE = 512, IN_PLACE_WORDS = 1 << 19;
 
-static bool lies_near(const Lines& x, int64_t apart, int64_t num) { return !x.bf16 && apart <= NEAR_WORDS && apart * num <= LYING_WORDS; }
+static bool is_compact(const Lines& x, int64_t stride, int64_t num) {
+  return !x.bf16 && stride <= IN_PLACE_STRIDE && stride * num <= IN_PLACE_WORDS;
+}
 
-// A factor's panels of `width` lines, packed with `room` words a row, or where they lie.
+// A factor's panels of `width` lines: the first `in_place` are read in place, the others are packed with `row_words` words a row.
 struct Panels {
   const Lines& lines;
-  int64_t width, room, lying = 0; // panels that are read where they lie; none is behind one that is packed
-  bool as_rows = false;           // all of them, with lines apart
+  int64_t width, row_words, in_place = 0;
+  bool as_rows = false; // all panels are in place, and their lines are rows
   std::unique_ptr<uint32_t[]> packed;
 
-  Panels(const Lines& x, int64_t width, int64_t room, bool can_be_rows) : lines(x), width(width), room(room) {
-    const int64_t panels = panels_of(x.lines, width), size = x.words() * room;
-    as_rows = can_be_rows && x.step == 1 && lies_near(x, x.line, 1);
-    lying = as_rows ? panels : x.line == 1 && lies_near(x, x.step, x.inner) ? x.lines / width : 0;
-    packed.reset(new uint32_t[(panels - lying) * size]);
-    lf_parallel_for(lying, panels, std::max<int64_t>(1, (1 << 15) / size), [&](int64_t begin, int64_t end) {
+  Panels(const Lines& x, int64_t width, int64_t row_words, bool can_be_rows) : lines(x), width(width), row_words(row_words) {
+    const int64_t panels = panels_of(x.lines, width), size = x.words() * row_words;
+    as_rows = can_be_rows && x.step == 1 && is_compact(x, x.line, 1);
+    in_place = as_rows ? panels : x.line == 1 && is_compact(x, x.step, x.inner) ? x.lines / width : 0;
+    packed.reset(new uint32_t[(panels - in_place) * size]);
+    lf_parallel_for(in_place, panels, std::max<int64_t>(1, (1 << 15) / size), [&](int64_t begin, int64_t end) {
       for (int64_t panel = begin; panel < end; panel++)
-        for (int64_t at = 0; at < room; at += 16)
-          pack_16(x, panel * width + at, std::min<int64_t>(16, width), packed.get() + (panel - lying) * size + at, room);
+        for (int64_t at = 0; at < row_words; at += 16)
+          pack_16(x, panel * width + at, std::min<int64_t>(16, width), packed.get() + (panel - in_place) * size + at, row_words);
     });
   }
   Panel at(int64_t panel) const {
     const auto words = reinterpret_cast<const uint32_t*>(lines.data);
-    if (panel < lying) return {words + panel * width * lines.line, as_rows ? 0 : lines.step};
-    return {packed.get() + (panel - lying) * lines.words() * room, room};
+    if (panel < in_place) return {words + panel * width * lines.line, as_rows ? 0 : lines.step};
+    return {packed.get() + (panel - in_place) * lines.words() * row_words, row_words};
   }
 };
 
