@@ -22,8 +22,17 @@ fn main() {
     let include = root.join("include");
     check_version(&include);
 
-    cc::Build::new()
-        .cpp(true)
+    // at::parallel_for is a template that runs on one thread where it is compiled without OpenMP.
+    let mut build = cc::Build::new();
+    let openmp = openmp_of(&lib);
+    match (&openmp, build.cpp(true).get_compiler().is_like_gnu()) {
+        (Some(_), true) => build.flag("-fopenmp"),
+        _ => {
+            println!("cargo:warning=loongforge's kernels use one thread each: they need GCC and libtorch's own libgomp");
+            build.flag("-fopenmp-simd")
+        }
+    };
+    build
         .std("c++17")
         .pic(true)
         .warnings(false)
@@ -31,7 +40,6 @@ fn main() {
         .opt_level(3)
         .flag("-fno-math-errno")
         .flag("-fno-trapping-math")
-        .flag("-fopenmp-simd")
         .include("native/cpp/stubs")
         .include(&include)
         .include(include.join("torch/csrc/api/include"))
@@ -65,8 +73,22 @@ fn main() {
     println!("cargo:rustc-link-search=native={}", lib.display());
     println!("cargo:rustc-link-lib=torch_cpu");
     println!("cargo:rustc-link-lib=c10");
+    if let Some(openmp) = openmp {
+        println!("cargo:rustc-link-lib=dylib:+verbatim={openmp}");
+    }
     println!("cargo:rustc-link-arg=-Wl,-rpath,{}", lib.display());
     println!("cargo:lib_dir={}", lib.display());
+}
+
+/// Returns the name of the OpenMP library that libtorch brings with it: a second one in a process has threads of its own.
+fn openmp_of(lib: &Path) -> Option<String> {
+    let mut found: Vec<String> = std::fs::read_dir(lib)
+        .ok()?
+        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+        .filter(|name| name.starts_with("libgomp") && name.contains(".so.1"))
+        .collect();
+    found.sort();
+    found.into_iter().next()
 }
 
 /// torch-sys does not check the version of libtorch where it comes from a Python wheel.
