@@ -13,6 +13,6 @@ mod thread;
 
 pub use link::{Commands, Confirm, Link};
 pub use run_actors::{Change, RunActors, in_system, run_actors};
-pub use stop::StopOn;
 pub(crate) use stop::leave_to_the_scheduler;
+pub use stop::{Heeding, Phase, StopOn};
 pub use thread::spawn;

@@ -1,9 +1,50 @@
 //! Describes what asks a run to stop in order, or to save.
 
+use std::sync::atomic::{AtomicU8, Ordering::SeqCst};
 use tokio::signal::unix::{SignalKind, signal};
 
 /// SIGUSR1: what Slurm and others send ahead of the end.
 const SAVE: SignalKind = SignalKind::user_defined1();
+
+/// How far this process is with a run that heeds signals.
+static PHASE: AtomicU8 = AtomicU8::new(0);
+
+/// Says who heeds the signals of a process that has a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// No run is under way yet.
+    Before,
+    /// The run does.
+    Heeded,
+    /// The run has ended.
+    After,
+}
+
+impl Phase {
+    pub fn now() -> Self {
+        match PHASE.load(SeqCst) {
+            0 => Self::Before,
+            1 => Self::Heeded,
+            _ => Self::After,
+        }
+    }
+}
+
+/// Whoever waits for signals, from when it listens until this is dropped.
+pub struct Heeding(());
+
+impl Heeding {
+    pub fn begin() -> Self {
+        PHASE.store(1, SeqCst);
+        Self(())
+    }
+}
+
+impl Drop for Heeding {
+    fn drop(&mut self) {
+        PHASE.store(2, SeqCst);
+    }
+}
 
 /// In the process of an engine: launchers send the signal to all, and it is the scheduler's alone.
 pub(crate) fn leave_to_the_scheduler() {
@@ -35,10 +76,13 @@ impl StopOn {
                 if let (Ok(mut interrupt), Ok(mut terminate)) =
                     (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
                 {
+                    let heeding = Heeding::begin();
                     tokio::select! {
                         _ = interrupt.recv() => {}
                         _ = terminate.recv() => {}
                     }
+                    // What was asked for is done: nobody else need do it.
+                    std::mem::forget(heeding);
                     return;
                 }
             }
@@ -63,6 +107,7 @@ impl StopOn {
                     tracing::warn!("SIGINT and SIGTERM cannot be caught: they end the run without a checkpoint");
                     return;
                 };
+                let _heeding = Heeding::begin();
                 loop {
                     let request = tokio::select! {
                         got = interrupt.recv() => got.map(|()| Request::Stop),

@@ -1,5 +1,6 @@
 //! The program: register, parse, prepare the process, dispatch.
 
+use super::open_files::expect_open_files;
 use super::{dotted, exit, version};
 use crate::run::families::Families;
 use loongforge_core::engine::error_chain;
@@ -22,6 +23,12 @@ pub fn main_with(families: Families) -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let cli = dotted::parse(std::env::args_os());
+    if cli.computes()
+        && let Err(error) = expect_open_files()
+    {
+        eprintln!("error: {error}");
+        return ExitCode::from(exit::USAGE);
+    }
     if cli.computes() && needs_relaunch() {
         // OpenMP reads its environment when libtorch is loaded, which was before `main`.
         let missing = QUIET_OPENMP.into_iter().filter(|(name, _)| std::env::var_os(name).is_none());

@@ -24,6 +24,7 @@ mod judge_policy;
 mod launch;
 mod main_with;
 mod models;
+mod open_files;
 mod parity;
 mod parity_layout;
 mod part;

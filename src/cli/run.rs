@@ -9,6 +9,7 @@ mod life;
 mod lock;
 mod meeting;
 mod offline;
+mod packs_lock;
 mod ranks;
 mod recipe;
 mod scheduler_process;
@@ -20,8 +21,8 @@ use crate::model::hub_data;
 use crate::preflight::Asked;
 use crate::run::roles;
 use loongforge_actors::launch::net::Party;
-use loongforge_actors::launch::{WantedActor, bind_to_parent, is_takeover, keep, keeper, local_rank};
-use loongforge_actors::serve_role;
+use loongforge_actors::launch::{WantedActor, bind_to_parent, is_takeover, keep, keeper, local_rank, stop_around};
+use loongforge_actors::{Phase, serve_role};
 use loongforge_core::checkpoint::MANIFEST;
 use loongforge_core::config::{self, LogFormat};
 use loongforge_core::engine::error_chain;
@@ -35,8 +36,9 @@ use std::path::Path;
 use std::process::{Command, ExitCode};
 
 use holder::Holder;
-pub(super) use lock::is_held;
+pub(super) use lock::{RunLock, is_held};
 use meeting::{compose, meeting};
+pub(super) use packs_lock::{ShareLock, expect_no_shares};
 
 pub use args::RunArgs;
 
@@ -61,6 +63,17 @@ pub fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
     if args.part.role.is_none() {
         bind_to_parent()?;
     }
+    if args.part.role.as_deref().is_none_or(|role| role == Role::Scheduler.name()) {
+        stop_around(|phase| {
+            let what = match phase {
+                Phase::After => "stopped on request; resume with --resume",
+                _ => "stopped on request before the run was under way; start it again with the same command",
+            };
+            eprintln!("{what}");
+            // Nothing waits for this: threads of libtorch may compute.
+            std::process::exit(exit::PREEMPTED.into());
+        })?;
+    }
     let loaded = match config::load(&args.file, &args.overrides, super::environment()) {
         Ok(loaded) => loaded,
         Err(report) => {
@@ -70,13 +83,9 @@ pub fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
     };
     let console = Console::stderr();
     init_logging(&loaded.config.log, &console)?;
-    let fetched = match args.part.role {
-        None => hub_data::fetch_data(&loaded.config),
-        // Those of packs are not read again.
-        Some(_) if loaded.config.packs_first() => Ok(()),
-        Some(_) => hub_data::fetch_missing(&loaded.config.data),
-    };
-    fetched.map_err(|error| UsageError::of(&error))?;
+    if args.part.role.is_none() {
+        hub_data::fetch_data(&loaded.config).map_err(|error| UsageError::of(&error))?;
+    }
     let composition = match compose(&loaded.config) {
         Ok(composition) => composition,
         Err(error) => return Err(UsageError::of(&error).into()),
@@ -87,6 +96,11 @@ pub fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
         return ranks::run(count, part, &pools);
     }
     if let Some(part) = &part {
+        let reads_held = part.scheduler || part.actors.iter().any(|wanted| wanted.role == Role::Data);
+        // Of packs the scheduler compares the files that they were made of, and whoever reads samples that are set aside opens them.
+        let sets_aside = loaded.config.data.val_size > 0.0;
+        let reads_train = !loaded.config.packs_first() || part.scheduler || (reads_held && sets_aside);
+        hub_data::fetch_missing(&loaded.config, reads_train, reads_held).map_err(|error| UsageError::of(&error))?;
         let role = part.actors.first().filter(|_| !part.scheduler).map_or(Role::Scheduler, |wanted| wanted.role);
         let security = args.part.security(&loaded.config.run.name, Party::Actor(role))?;
         security.expect_secure(&part.join).map_err(|error| UsageError::of(&error))?;

@@ -4,6 +4,7 @@ use super::UsageError;
 use crate::eval::painter::Painter;
 use crate::eval::samples;
 use crate::model::locate::{ModelFolders, find_model};
+use crate::preflight::machine;
 use anyhow::anyhow;
 use clap::Args;
 use loongforge_core::config::{Area, Device, FrameSize, ImageLimits, Sampler, Sampling, VideoLimits};
@@ -11,6 +12,8 @@ use loongforge_core::data::{
     Captioned, Content, FlowOptions, InProcess, Locator, MediaSource, ProcessorOptions, Sample, Sampled, VideoSource,
 };
 use loongforge_core::message::SampleId;
+use loongforge_core::observe::bytes;
+use loongforge_core::text::grouped;
 use loongforge_torch::device::set_intra_op_threads;
 use loongforge_torch::engine::open_device;
 use serde_json::Value;
@@ -90,6 +93,7 @@ pub fn sample(args: SampleArgs) -> anyhow::Result<ExitCode> {
     let sampling = sampling(&args);
     let settings = samples::settings(json, &sampling, args.seed).map_err(|error| UsageError::of(&error))?;
     let prompts = prompts(&args, &painter).map_err(usage)?;
+    expect_memory(&prompts, &painter, device)?;
     let fps = args.fps.unwrap_or_else(|| samples::fps_of(json));
     for draw in 0..args.count {
         for (number, prompt) in prompts.iter().enumerate() {
@@ -102,6 +106,25 @@ pub fn sample(args: SampleArgs) -> anyhow::Result<ExitCode> {
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Tells how large the results are, and refuses those that this machine cannot hold.
+///
+/// # Errors
+/// Computing one takes more memory than there is.
+fn expect_memory(prompts: &[Sample], painter: &Painter, device: tch::Device) -> Result<(), UsageError> {
+    let Some((tokens, needed)) = prompts.iter().map(|prompt| painter.size(prompt)).max() else { return Ok(()) };
+    eprintln!("a result has {} tokens, which every step computes", grouped(tokens));
+    match machine().filter(|there| device == tch::Device::Cpu && needed > *there) {
+        Some(there) => Err(UsageError(format!(
+            "--size, --frames: of {} tokens one block of the transformer takes {} at least, and this machine has {} of memory: make \
+             the result smaller",
+            grouped(tokens),
+            bytes(needed),
+            bytes(there)
+        ))),
+        None => Ok(()),
+    }
 }
 
 /// The folder of a file and its name without an ending of pictures.

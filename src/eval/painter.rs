@@ -86,6 +86,15 @@ impl Painter {
         &self.folder
     }
 
+    /// Returns tokens of a prompt's result, and bytes that computing them takes at least: the inputs, queries, keys and values of
+    /// one block of the transformer.
+    pub fn size(&self, prompt: &Sample) -> (u64, u64) {
+        let tokens = u64::from(prompt.meta.num_tokens);
+        let width = self.folder.shape().hidden_size;
+        let bytes = self.folder.kind().elt_size_in_bytes() as u64;
+        (tokens, tokens.saturating_mul(width).saturating_mul(4 * bytes))
+    }
+
     /// Returns what is made of a prompt; a clip has `fps` frames a second. `draw` is the number of the noise.
     ///
     /// # Errors

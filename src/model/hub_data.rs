@@ -32,20 +32,26 @@ pub fn fetch_paths<'a>(paths: impl IntoIterator<Item = &'a str>) -> Result<(), H
 /// # Errors
 /// As [`fetch_paths`].
 pub fn fetch_data(config: &RunConfig) -> Result<(), HubError> {
-    let held = config.eval.iter().flat_map(|eval| eval.path.iter().chain(eval.sets.values()));
-    fetch_paths(train(&config.data).chain(held.filter_map(|path| path.to_str())))
+    fetch_paths(train(&config.data).chain(held(config)))
 }
 
-/// Fetches those of `data.train` that the cache of this machine lacks, as an actor on another machine than the command's.
+/// Fetches those of `data.train` and `eval`, where they are read, that the cache of this machine lacks, as an actor on another machine
+/// than the command's.
 ///
 /// # Errors
 /// As [`fetch_paths`].
-pub fn fetch_missing(data: &Data) -> Result<(), HubError> {
+pub fn fetch_missing(config: &RunConfig, reads_train: bool, reads_held: bool) -> Result<(), HubError> {
     let is_missing = |text: &&str| match HubPath::parse(text) {
         Ok(Some(path)) => path.find(&loongforge_core::data::hub_cache()).is_err(),
         _ => false,
     };
-    fetch_paths(train(data).filter(is_missing))
+    let train = train(&config.data).filter(|_| reads_train);
+    fetch_paths(train.chain(held(config).filter(|_| reads_held)).filter(is_missing))
+}
+
+fn held(config: &RunConfig) -> impl Iterator<Item = &str> {
+    let paths = config.eval.iter().flat_map(|eval| eval.path.iter().chain(eval.sets.values()));
+    paths.filter_map(|path| path.to_str())
 }
 
 fn train(data: &Data) -> impl Iterator<Item = &str> {

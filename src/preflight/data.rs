@@ -2,13 +2,20 @@
 //! them.
 
 use super::{Preflight, PreflightError};
+use crate::estimate::memory::forecast;
 use crate::eval::samples;
-use loongforge_core::config::{RunConfig, TooLong, TrainFile};
-use loongforge_core::data::tools::{Survey, default_jobs, survey, too_long_text};
+use loongforge_core::config::{Placement, RunConfig, TooLong, TrainFile};
+use loongforge_core::data::tools::{PACKED_ALREADY, Survey, default_jobs, survey, too_long_text};
 use loongforge_core::data::{BadSample, Dataset, ProcessorOptions};
+use loongforge_core::message::SampleMeta;
 use loongforge_core::observe::safe;
 use loongforge_core::schedule::MIN_SEEN;
 use std::path::PathBuf;
+
+/// Steps after which a budget is known to be kept: the first two micro-batches are computed again while they are measured.
+const BUDGET_STEPS: usize = 3;
+/// Samples that are read for that, at most.
+const MAX_OF_BUDGET: usize = 256;
 
 /// Why a data set is of no use to a run.
 #[derive(Debug, thiserror::Error)]
@@ -20,6 +27,8 @@ pub enum DataProblem {
          {max_tokens}; the first: {first}; raise it, or set data.pack.too_long=truncate"
     )]
     AllTooLong { name: PathBuf, seen: u64, max_tokens: usize, first: String },
+    #[error("data.train: {} {}", .name.display(), PACKED_ALREADY)]
+    PackedAlready { name: PathBuf },
     #[error("sample.prompts: {first}")]
     Prompt { first: String },
     #[error("{first}, and data.pack.too_long is error")]
@@ -37,11 +46,15 @@ pub enum DataProblem {
 
 impl Preflight<'_> {
     /// Opens all data and looks at the first samples: how many samples there are, and what is to be said of them.
-    pub(super) fn data(&self) -> Result<(u64, Vec<String>), PreflightError> {
+    /// `begins`: the run reads them from the first on.
+    pub(super) fn data(&self, begins: bool) -> Result<(u64, Vec<String>), PreflightError> {
         let config = self.config;
         let options = ProcessorOptions::of_run(config, &config.data);
         let maker = self.folder.maker(&options, self.decoder.clone())?;
         let dataset = Dataset::open(&config.data, maker, config.run.seed)?;
+        if let Some(name) = dataset.packed_source().filter(|_| config.packs_first()) {
+            return Err(DataProblem::PackedAlready { name: name.to_owned() }.into());
+        }
         let mut lines: Vec<String> = dataset.left_out().iter().map(|left| format!("warning: {left}")).collect();
         let found = survey(&dataset, default_jobs());
         let is_usable = |survey: &Survey| survey.num_usable() > 0;
@@ -50,6 +63,9 @@ impl Preflight<'_> {
         }
         self.expect_credit(&found)?;
         self.expect_few_bad(&found, dataset.len() as u64)?;
+        if begins {
+            self.expect_budget(&dataset)?;
+        }
         let limit = config.data.on_bad_sample.max_fraction;
         for Survey { name, seen, bad, .. } in &found {
             if let Some(first) = bad.first() {
@@ -98,7 +114,55 @@ impl Preflight<'_> {
                 return Err(DataProblem::Credit { edge, credit: credit.bytes(), what, name, needed });
             }
         }
+        self.expect_credit_of_features(found)
+    }
+
+    /// The same of features. One encoder sends those of a whole sample, several may share them.
+    fn expect_credit_of_features(&self, found: &[Survey]) -> Result<(), DataProblem> {
+        let (pools, shape, credit) = (&self.config.pools, self.folder.shape(), self.config.edges.features.credit);
+        if pools.placement == Placement::Colocated {
+            return Ok(());
+        }
+        for (_, pool, towers) in pools.encoders(self.folder.config.towers.set()) {
+            if pool.reads() {
+                continue;
+            }
+            let (at, what) = match pool.replicas {
+                1 => (1, "what the one encoder makes of a sample"),
+                _ => (0, "what an encoder makes of a picture, clip or recording"),
+            };
+            for survey in found {
+                let bytes = towers.iter().map(|tower| {
+                    let features = survey.features.get(&tower).map_or(0, |features| features[at]);
+                    features * shape.bytes_per_feature.of(tower)
+                });
+                let needed: u64 = if at == 1 { bytes.sum() } else { bytes.max().unwrap_or(0) };
+                if needed > credit.bytes() {
+                    let (name, needed) = (survey.name.clone(), needed as usize);
+                    return Err(DataProblem::Credit { edge: "features", credit: credit.bytes(), what, name, needed });
+                }
+            }
+        }
         Ok(())
+    }
+
+    /// Refuses a budget of activations that the run's first steps could not be kept to.
+    fn expect_budget(&self, dataset: &Dataset) -> Result<(), PreflightError> {
+        let budget = &self.config.memory.activation_budget;
+        if (budget.foundation.is_none() && budget.encoder.is_none()) || self.config.packs_first() {
+            return Ok(());
+        }
+        let count = (BUDGET_STEPS * self.config.train.global_batch_size).min(MAX_OF_BUDGET);
+        let good = (0..2 * count as u64).filter_map(|position| dataset.sample(position).ok());
+        let samples: Vec<SampleMeta> = good.take(count).map(|sample| sample.meta).collect();
+        let mut config = self.config.clone();
+        // Whatever the epochs come to.
+        (config.train.steps, config.train.epochs) = (Some(BUDGET_STEPS as u64), None);
+        match forecast(&config, self.folder, &samples) {
+            Err(error) if error.to_string().contains("memory.activation_budget") => Err(PreflightError::Engine(error)),
+            // What else may be wrong is asked elsewhere.
+            _ => Ok(()),
+        }
     }
 
     /// Refuses a run that will come to its limit of bad samples whatever those are that were not looked at. An epoch has `num_samples`.

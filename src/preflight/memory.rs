@@ -81,7 +81,7 @@ fn least(config: &RunConfig, weights: &[u64]) -> u64 {
 }
 
 /// Bytes of memory of this machine, swap included.
-fn machine() -> Option<u64> {
+pub fn machine() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let kib = |name: &str| -> Option<u64> {
         let line = text.lines().find_map(|line| line.strip_prefix(name))?;

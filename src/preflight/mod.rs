@@ -7,7 +7,7 @@ mod memory;
 mod weights;
 
 pub use data::DataProblem;
-pub use memory::MemoryProblem;
+pub use memory::{MemoryProblem, machine};
 pub use weights::{WeightsProblem, expect_weights};
 
 use crate::eval::after_run;
@@ -134,7 +134,7 @@ impl Preflight<'_> {
                 Err(error) => lines.push(format!("warning: checkpoint.upload: {error}")),
             }
         }
-        let (num_samples, said) = self.data()?;
+        let (num_samples, said) = self.data(asked.weights)?;
         lines.extend(said);
         after_run::check(config, self.folder).map_err(PreflightError::Eval)?;
         Ok(Passed { lines, num_samples })

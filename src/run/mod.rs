@@ -4,6 +4,7 @@ pub mod compose;
 pub mod encode;
 pub mod families;
 mod flow;
+pub(crate) mod former_packs;
 pub(crate) mod nonfinite;
 pub(crate) mod packs;
 pub(crate) mod poison_items;

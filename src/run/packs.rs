@@ -6,8 +6,9 @@
 //! ```
 //!
 //! Packs are a function of the data, the settings and the files of the model that their key is made of. Those with the key of the run
-//! are used again; others are made anew.
+//! are used again; others are moved aside, and removed when the run has taken its first step with new ones.
 
+use super::former_packs::FormerPacks;
 use crate::model::folder::ModelFolder;
 use loongforge_core::checkpoint::{CheckpointError, FileEntry, sha256};
 use loongforge_core::config::{RunConfig, TooLong};
@@ -97,14 +98,18 @@ impl<'a> WantedPacks<'a> {
         self.config.run.dir.join(LEDGER)
     }
 
-    fn read(&self) -> Result<Option<Ledger>, PacksError> {
-        let path = self.ledger();
-        match fs::read(&path) {
-            // What was torn or is of another version is no ledger.
-            Ok(bytes) => Ok(serde_json::from_slice(&bytes).ok()),
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(CheckpointError::read(&path)(error).into()),
-        }
+    /// Returns a name that packs of other data, settings or another model do not have.
+    pub fn short_key(&self) -> &str {
+        &self.key[..16]
+    }
+
+    fn former(&self) -> FormerPacks {
+        FormerPacks::new(self.ledger(), self.dir.clone())
+    }
+
+    /// Returns whether this is a ledger of these packs.
+    fn is_mine(&self, ledger: Option<&Ledger>) -> bool {
+        ledger.is_some_and(|ledger| ledger.key == self.key)
     }
 
     fn write(&self, packs: Option<Packs>) -> Result<(), PacksError> {
@@ -132,7 +137,7 @@ impl<'a> WantedPacks<'a> {
     /// # Errors
     /// See [`WantedPacks::find`].
     pub fn counted(&self) -> Result<Option<Packs>, PacksError> {
-        Ok(self.read()?.filter(|ledger| ledger.key == self.key).and_then(|ledger| ledger.packs))
+        Ok(read(&self.ledger())?.filter(|ledger| ledger.key == self.key).and_then(|ledger| ledger.packs))
     }
 
     /// Returns the packs that are there.
@@ -152,23 +157,50 @@ impl<'a> WantedPacks<'a> {
         packs.files.iter().find(|file| !is_good(file)).map(|(name, _)| name.clone())
     }
 
-    /// Prepares the folder: what was begun of these packs stays, others are removed. Returns whether others were there.
+    /// Puts these packs back in their place, where a run that took no step has moved them aside.
+    ///
+    /// # Errors
+    /// A file cannot be moved.
+    pub fn restore(&self) -> Result<(), PacksError> {
+        let former = self.former();
+        former.settle()?;
+        if !self.is_mine(read(&self.ledger())?.as_ref()) && self.is_mine(read(&former.ledger())?.as_ref()) {
+            former.restore()?;
+        }
+        Ok(())
+    }
+
+    /// Returns whether packs are here that [`WantedPacks::begin`] would move aside.
+    ///
+    /// # Errors
+    /// The ledger cannot be read.
+    pub fn replaces(&self) -> Result<bool, PacksError> {
+        Ok(!self.is_mine(read(&self.ledger())?.as_ref()) && !self.is_empty())
+    }
+
+    fn is_empty(&self) -> bool {
+        fs::read_dir(&self.dir).map_or(true, |mut entries| entries.next().is_none())
+    }
+
+    /// Prepares the folder: what was begun of these packs stays, others are moved aside. Returns whether others were there.
     ///
     /// # Errors
     /// Something else is in the folder, or it cannot be written.
     pub fn begin(&self) -> Result<bool, PacksError> {
-        let ledger = self.read()?;
-        let is_same = ledger.as_ref().is_some_and(|ledger| ledger.key == self.key);
-        let is_of_packs = ledger.is_some() || self.dir.join(".loongforge").is_dir();
-        let is_empty = fs::read_dir(&self.dir).map_or(true, |mut entries| entries.next().is_none());
-        if !is_empty && !is_of_packs {
+        self.restore()?;
+        let ledger = read(&self.ledger())?;
+        // A ledger is there before the packs are. One that is torn is one as well.
+        if !self.is_empty() && !self.ledger().exists() {
             return Err(PacksError::Foreign { dir: self.dir.clone() });
         }
-        let replaces = !is_same && !is_empty;
-        if replaces {
-            self.remove()?;
+        let replaces = self.replaces()?;
+        if replaces || (ledger.is_some() && !self.is_mine(ledger.as_ref())) {
+            self.former().set_aside()?;
         }
-        self.write(None)?;
+        // A ledger of whole packs stays.
+        if self.find()?.is_none() {
+            self.write(None)?;
+        }
         Ok(replaces)
     }
 
@@ -286,6 +318,24 @@ pub fn data_fingerprint(config: &RunConfig, folder: &ModelFolder) -> Result<Fing
         true => Ok(WantedPacks::new(config, folder)?.fingerprint()),
         false => Ok(fingerprint(&config.data)?),
     }
+}
+
+/// Reads a ledger; `None` where there is none.
+fn read(path: &Path) -> Result<Option<Ledger>, PacksError> {
+    match fs::read(path) {
+        // What was torn or is of another version is no ledger.
+        Ok(bytes) => Ok(serde_json::from_slice(&bytes).ok()),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(CheckpointError::read(path)(error).into()),
+    }
+}
+
+/// Removes packs that those of the run have replaced: it has taken its first step.
+///
+/// # Errors
+/// A file cannot be removed: the next start goes on.
+pub fn forget_former(config: &RunConfig) -> Result<(), DataError> {
+    FormerPacks::new(config.run.dir.join(LEDGER), config.packs_dir()).remove()
 }
 
 /// Hashes everything that decides the packs of a config, which are made of `files`.

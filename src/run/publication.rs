@@ -2,11 +2,11 @@
 
 use crate::checkpoint::saved_config;
 use crate::model::folder::ModelFolder;
-use crate::run::packs::data_fingerprint;
+use crate::run::packs::{PacksError, data_fingerprint};
 use loongforge_actors::Publisher;
 use loongforge_actors::checkpoint::{Publication, Uploader, publish};
 use loongforge_core::config::{ModelKind, Precision, RunConfig};
-use loongforge_core::data::{DataError, InProcess, ProcessorOptions, built_in};
+use loongforge_core::data::{InProcess, ProcessorOptions, built_in};
 use loongforge_core::message::SaveTo;
 use loongforge_torch::engine::drops_carried_parts;
 use serde_json::Value;
@@ -43,8 +43,8 @@ fn dtype_name(precision: Precision) -> &'static str {
 /// Returns what every checkpoint of a run holds besides its engines' files.
 ///
 /// # Errors
-/// The statistics of a robot policy's data cannot be read.
-pub fn publication(config: &RunConfig, composed: Value, folder: &ModelFolder) -> Result<Publication, DataError> {
+/// The files of the data, or the statistics of a robot policy's data, cannot be read.
+pub fn publication(config: &RunConfig, composed: Value, folder: &ModelFolder) -> Result<Publication, PacksError> {
     let parts = folder.config.carried;
     let mut model_config = saved_config(&folder.json, Some(dtype_name(config.train.precision)), parts.prefixes);
     if let Some(flag) = parts.flag
@@ -70,7 +70,7 @@ pub fn publication(config: &RunConfig, composed: Value, folder: &ModelFolder) ->
         processor,
         config: composed,
         precision: precision_name(config.train.precision).to_owned(),
-        data: data_fingerprint(config, folder).ok(),
+        data: Some(data_fingerprint(config, folder)?),
         keep_last: config.checkpoint.keep_last,
     })
 }

@@ -1,5 +1,6 @@
 //! Checkpoints of a run in an object store (`checkpoint.upload`).
 
+use loongforge_actors::Heeding;
 use loongforge_actors::checkpoint::{UploadSpec, Uploaded, Uploader, Uploads, has_former, remove_staged};
 use loongforge_core::checkpoint::{CheckpointError, StoredCheckpoints, StoredError};
 use loongforge_core::config::RunConfig;
@@ -65,9 +66,10 @@ pub fn start(config: &RunConfig, begins_anew: bool, console: &Console) -> io::Re
 /// The newest checkpoint is not in the store.
 pub fn finish(uploads: Option<Uploads>, config: &RunConfig, console: &Console) -> Result<(), NotUploaded> {
     let (Some(uploads), Some(url)) = (uploads, config.checkpoint.upload.clone()) else { return Ok(()) };
+    let heeding = Heeding::begin();
     let done = give_up_at_a_signal(uploads.uploader());
     let copied = uploads.finish();
-    drop(done);
+    drop((done, heeding));
     let Uploaded { num_sent, num_failed, num_failures, last_error } = copied;
     if num_sent + num_failures > 0 {
         let failed = match num_failures {

@@ -38,6 +38,16 @@ fn layouts_devices_and_adapters_that_cannot_run_are_refused() {
     );
     let credit = ["edges.pixels.credit is 1024 bytes", "data/train.jsonl", "could never be sent: raise it"];
     refused(&fixture, &["edges.pixels.credit=1KiB"], &credit);
+    let credit = ["edges.features.credit is 100 bytes", "data/train.jsonl", "could never be sent: raise it"];
+    refused(&fixture, &["edges.features.credit=100B"], &credit);
+    // Several encoders may share a sample, whose pictures are not cut; colocated ones send nothing.
+    refused(&fixture, &["edges.features.credit=100B", "pools.encoder.replicas=2"], &credit);
+    fixture.succeeds(&["check", "run.yaml", "edges.features.credit=100B", "pools.placement=colocated"]);
+    for pool in ["foundation", "encoder"] {
+        let key = format!("memory.activation_budget.{pool}");
+        refused(&fixture, &[&format!("{key}=1KiB")], &[&key, "raise it, or make micro-batches smaller"]);
+        fixture.succeeds(&["check", "run.yaml", &format!("{key}=64MiB")]);
+    }
     let learn = ["train.preference={loss: orpo}", "train.learn=last"];
     refused(&fixture, &learn, &["`train.learn` with `train.preference`"]);
     let none = ["model.image_projector.freeze_patterns=['*.nothing.*']"];
@@ -190,6 +200,25 @@ fn an_address_without_a_login_is_wrong_usage() {
         fixture.fails(&["run", "run.yaml", "--role", role, "--join", "192.0.2.1:6001"], 2, &["error[LF0501]"]);
     }
     assert!(!fixture.path("run").exists());
+}
+
+#[test]
+fn fewer_open_files_than_a_run_takes_are_refused() {
+    let fixture = Fixture::new();
+    let few = |limit: u32| {
+        let script = format!("ulimit -n {limit}; exec {} run run.yaml", env!("CARGO_BIN_EXE_loongforge"));
+        Command::new("sh").args(["-c", &script]).current_dir(fixture.path("")).output().unwrap()
+    };
+    for limit in [24, 127] {
+        let output = few(limit);
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(text.contains(&format!("may have {limit} files open")) && text.contains("ulimit -n"), "{text}");
+        assert_eq!(output.status.code(), Some(2));
+    }
+    assert!(!fixture.path("run").exists());
+    // Enough for that.
+    let output = few(128);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
 #[test]

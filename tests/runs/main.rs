@@ -24,6 +24,7 @@ mod memory;
 mod must;
 mod nonfinite;
 mod offline;
+mod offline_kept;
 mod onevision;
 mod optimizers;
 mod pads;

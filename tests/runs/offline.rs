@@ -4,23 +4,28 @@ use crate::fixture::{Fixture, Pictures};
 use std::fs;
 use std::process::{Command, Output};
 
-fn call(fixture: &Fixture, command: &[&str], words: &[&str]) -> Output {
+pub fn command(fixture: &Fixture, command: &[&str], words: &[&str]) -> Command {
     let mut program = Command::new(env!("CARGO_BIN_EXE_loongforge"));
     program.args(command).arg(fixture.config_file()).args(["data.pack.mode=offline", "train.global_batch_size=4"]);
-    program.args(words).output().unwrap()
+    program.args(words);
+    program
 }
 
-fn said(output: &Output) -> String {
+fn call(fixture: &Fixture, words: &[&str], more: &[&str]) -> Output {
+    command(fixture, words, more).output().unwrap()
+}
+
+pub fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
 }
 
-fn done(fixture: &Fixture, command: &[&str], words: &[&str]) -> String {
+pub fn done(fixture: &Fixture, command: &[&str], words: &[&str]) -> String {
     let output = call(fixture, command, words);
     assert!(output.status.success(), "{command:?} {words:?}: {}", said(&output));
     said(&output)
 }
 
-fn refused(fixture: &Fixture, command: &[&str], words: &[&str]) -> String {
+pub fn refused(fixture: &Fixture, command: &[&str], words: &[&str]) -> String {
     let output = call(fixture, command, words);
     assert_eq!(output.status.code(), Some(2), "{command:?} {words:?}: {}", said(&output));
     said(&output)
@@ -47,12 +52,16 @@ fn epochs_are_counted_in_packs_and_what_is_set_aside_is_in_none() {
     let steps = (2 * packs).div_ceil(4);
     let counted = format!("2 epochs of {packs} packs: {steps} steps");
     assert!(done(&fixture, &["check"], &words).contains(&counted));
-    assert!(done(&fixture, &["plan"], &words).contains("step"));
+    let planned = done(&fixture, &["plan"], &words);
+    assert!(planned.contains(&format!("{steps} steps of 4 samples")), "{planned}");
+    assert!(planned.contains(&format!("data: {packs} samples")), "{planned}");
     let text = done(&fixture, &["run"], &words);
     assert!(text.contains(&counted) && !text.contains("making packs"), "{text}");
     let metrics = fs::read_to_string(fixture.path().join("run/metrics.jsonl")).unwrap();
     assert_eq!(metrics.lines().count() as u64, steps);
-    assert!(text.contains("val"), "what is set aside is evaluated: {text}");
+    let evaluated = fs::read_to_string(fixture.path().join("run/eval.jsonl")).unwrap();
+    let of_line = |line: &str| serde_json::from_str::<serde_json::Value>(line).unwrap();
+    assert!(evaluated.lines().any(|line| of_line(line)["samples"] == 8), "what is set aside is evaluated: {evaluated}");
 }
 
 #[test]

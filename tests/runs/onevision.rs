@@ -165,5 +165,5 @@ fn packs_are_used_again_only_where_they_fit() {
     let text = recipe.done(&["stage=instruction", "--overwrite", "data.train.0.weight=0.5"]);
     assert!(text.contains("making packs"), "{text}");
     let text = recipe.done(&["stage=instruction", "--overwrite", "data.train.0.weight=0.4"]);
-    assert!(text.contains("the packs of other data, settings or another model are removed"), "{text}");
+    assert!(text.contains("the packs of other data, settings or another model are moved aside"), "{text}");
 }

@@ -7,10 +7,12 @@ use super::share::ShareArgs;
 use super::{UsageError, environment, fraction, verdict};
 use crate::cli::decode_worker::decoder;
 use crate::cli::forecast::count;
+use crate::cli::run::{RunLock, ShareLock, expect_no_shares};
 use crate::model::folder::ModelFolder;
 use crate::model::hub_data;
 use crate::run::packs::{MAX_BYTES, MAX_PACKS, WantedPacks, limits};
 use clap::Args;
+use loongforge_actors::launch::is_takeover;
 use loongforge_core::config::{self, RunConfig, Size};
 use loongforge_core::data::tools::{Order, PackJob, Packed, Share, model_spec, too_long_text};
 use loongforge_core::data::{Dataset, ProcessorOptions};
@@ -132,15 +134,45 @@ fn pack_for_run(args: &PackArgs, config: &RunConfig, share: Share, console: &Con
     let mut settled = config.clone();
     let folder = ModelFolder::open_settled(&mut settled).map_err(|error| UsageError::of(&error))?;
     let wanted = WantedPacks::new(&settled, &folder)?;
+    let run = &settled.run.dir;
     if share == Share::WHOLE {
+        let _lock = RunLock::take(&[("run.dir", run)], std::process::id(), console)?;
+        expect_no_shares(run, None, console)?;
+        wanted.restore()?;
         if wanted.find()?.is_none() {
             make_packs(&settled, &folder, console, args.jobs)?;
         }
         wanted.expect()?.lines(&settled).iter().for_each(|line| println!("{line}"));
         return Ok(ExitCode::SUCCESS);
     }
-    wanted.begin()?;
-    let dataset = open(&settled, &folder, console)?;
+    // One that comes late touches nothing, also where a run trains on them already.
+    if wanted.find()?.is_none() {
+        let lock = ShareLock::take(run, share, wanted.short_key(), console)?;
+        lock.alone(|| {
+            if wanted.replaces()? {
+                lock.expect_no_other()?;
+            }
+            begin(&wanted, console)
+        })?;
+        if wanted.find()?.is_none() {
+            return make_share(&settled, &folder, &wanted, args, share, console);
+        }
+    }
+    println!("{}: all packs are there already", wanted.dir.display());
+    wanted.expect()?.lines(&settled).iter().for_each(|line| println!("{line}"));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Makes a share of the packs of a run.
+fn make_share(
+    config: &RunConfig,
+    folder: &ModelFolder,
+    wanted: &WantedPacks<'_>,
+    args: &PackArgs,
+    share: Share,
+    console: &Console,
+) -> anyhow::Result<ExitCode> {
+    let dataset = open(config, folder, console)?;
     let job = wanted.job(dataset.len() as u64);
     let packing = Packing::run(&job, &dataset, &wanted.dir, share, jobs(args.jobs), console)?;
     if let Packed::Measured { missing } = packing.packed {
@@ -151,7 +183,7 @@ fn pack_for_run(args: &PackArgs, config: &RunConfig, share: Share, console: &Con
     Ok(ExitCode::SUCCESS)
 }
 
-/// Makes the packs of a run with `data.pack.mode: offline` that are not there yet.
+/// Makes the packs of a run with `data.pack.mode: offline` that are not there yet. The run's folder is this process's.
 ///
 /// # Errors
 /// The data cannot be read, the packs not be written, or more samples are bad or too long than the config allows.
@@ -162,18 +194,28 @@ pub fn make_packs(
     num_jobs: Option<usize>,
 ) -> anyhow::Result<()> {
     let wanted = WantedPacks::new(config, folder)?;
-    if wanted.begin().map_err(|error| UsageError::of(&error))? {
-        let dir = wanted.dir.display();
-        console.line(&format!("{dir}: the packs of other data, settings or another model are removed"));
-    }
+    begin(&wanted, console)?;
     console.line(&format!("making packs of {} tokens in {}", config.data.pack.max_tokens, wanted.dir.display()));
     let dataset = open(config, folder, console)?;
     let job = wanted.job(dataset.len() as u64);
     let packing = Packing::run(&job, &dataset, &wanted.dir, Share::WHOLE, jobs(num_jobs), console)?;
     let Packed::Written(done, stats) = packing.packed else { unreachable!("one process measures everything") };
-    fault::of_packs("packs_done");
+    if !is_takeover() {
+        fault::of_packs("packs_done");
+    }
     let finished = wanted.finish(job.num_samples, stats, done.bad.len() as u64);
     finished.map_err(|error| UsageError::of(&error))?;
+    Ok(())
+}
+
+/// Makes the folder ready, and tells what is moved aside.
+fn begin(wanted: &WantedPacks<'_>, console: &Console) -> anyhow::Result<()> {
+    if wanted.begin().map_err(|error| UsageError::of(&error))? {
+        let dir = wanted.dir.display();
+        console.line(&format!(
+            "{dir}: the packs of other data, settings or another model are moved aside, and removed when the run takes its first step"
+        ));
+    }
     Ok(())
 }
 

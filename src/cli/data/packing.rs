@@ -1,5 +1,6 @@
 //! Makes packs and shows a progress bar.
 
+use loongforge_actors::launch::is_takeover;
 use loongforge_core::data::tools::{PackJob, PackProgress, Packed, Share};
 use loongforge_core::data::{DataError, Dataset};
 use loongforge_core::engine::fault;
@@ -39,7 +40,10 @@ impl Packing {
                 PackProgress::Measured(bad) => (bad, "pack_measured"),
                 PackProgress::Written(bad) => (bad, "pack_written"),
             };
-            fault::of_packs(point);
+            // One that follows another comes to the same points again.
+            if !is_takeover() {
+                fault::of_packs(point);
+            }
             let bad = bad.filter(|bad| !bad.too_long).map(|bad| safe(&bad.to_string()));
             if let Some(bar) = &bar {
                 bar.tick();

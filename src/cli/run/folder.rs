@@ -115,7 +115,7 @@ pub fn find_resume(
 ///
 /// # Errors
 /// There is no such folder, or no checkpoint in it.
-pub(super) fn named(path: &str) -> anyhow::Result<PathBuf> {
+fn named(path: &str) -> anyhow::Result<PathBuf> {
     let folder = PathBuf::from(path);
     let wrong = |what: &str| UsageError(format!("--resume={path}: {what}"));
     if !folder.is_dir() {
@@ -235,7 +235,7 @@ fn expect_same_products(checkpoint: &Path, manifest: &Manifest, composition: &Co
 }
 
 /// A position in the stream means the same sample only while the files are the same.
-pub(super) fn expect_same_data(checkpoint: &Path, composition: &Composition) -> anyhow::Result<()> {
+fn expect_same_data(checkpoint: &Path, composition: &Composition) -> anyhow::Result<()> {
     let config = composition.config();
     let path = checkpoint.join(DATA);
     if !path.exists() {

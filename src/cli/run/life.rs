@@ -12,6 +12,7 @@ use crate::cli::part::{Beside, Part};
 use crate::cli::{UsageError, check, exit};
 use crate::eval::{after_run, held_out_sets, samples};
 use crate::run::compose::Composition;
+use crate::run::packs;
 use crate::run::poison_items;
 use crate::run::report::{FirstStep, Report};
 use crate::run::uploads;
@@ -21,7 +22,7 @@ use loongforge_actors::journal::{RecoveredRun, unfinished};
 use loongforge_actors::launch::net::{Party, Security};
 use loongforge_actors::launch::{Keep, LOCAL_RANKS, WantedActor, keeper};
 use loongforge_actors::{Meeting, RunError, Start, StopOn, serve_scheduler};
-use loongforge_core::config::Address;
+use loongforge_core::config::{Address, RunConfig};
 use loongforge_core::message::{ActorId, Role, SampleId, StepId};
 use loongforge_core::observe::read_metrics;
 use loongforge_core::schedule::{Failure, Outcome};
@@ -50,7 +51,7 @@ impl SchedulerProcess<'_> {
         };
         let begins_anew = former.is_some() || (past.is_none() && !composition.resumes());
         // Put back where the run ends before.
-        let first_step = first_step(former);
+        let first_step = first_step(former, &config);
         self.describe(&composition)?;
         let report = Report::new(&composition, loaded.composed.clone(), console.clone(), reported)?;
         if uploads.is_none() {
@@ -202,9 +203,15 @@ fn forgetting_uploads(mut first_step: FirstStep, uploader: Option<Uploader>) -> 
 }
 
 /// Returns what is due when the run has taken its first step: the former run goes.
-fn first_step(mut former: Option<FormerRun>) -> FirstStep {
+fn first_step(mut former: Option<FormerRun>, config: &RunConfig) -> FirstStep {
+    let config = config.clone();
     Box::new(move || {
         let files = former.as_mut().map(FormerRun::remove).transpose();
+        if config.packs_first() {
+            let forgotten = packs::forget_former(&config);
+            forgotten
+                .unwrap_or_else(|error| tracing::warn!("former packs are removed at the next first step: {error}"));
+        }
         if let Some(mark) = SchedulerProcess::replaced() {
             // A restart without it begins anew.
             let _ = std::fs::write(mark, "");

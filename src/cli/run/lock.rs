@@ -30,6 +30,8 @@ const GLANCE: Duration = Duration::from_millis(250);
 pub enum LockError {
     #[error("{} is in use by another run: {holder} ({path}); wait for it or stop it, or set run.name", folder(path).display())]
     Held { path: PathBuf, holder: Box<Holder> },
+    #[error("packs are being made in {} by {holder} ({path}): wait for it or stop it", folder(path).display())]
+    Packing { path: PathBuf, holder: Box<Holder> },
     #[error("{path} names no holder ({source}): remove it if no run is active in its folder")]
     Damaged { path: PathBuf, source: serde_json::Error },
     #[error("cannot write into {}", folder(path).display())]
@@ -62,26 +64,31 @@ impl RunLock {
     pub fn take(folders: &[(&str, &Path)], pid: u32, console: &Console) -> anyhow::Result<Self> {
         let mut lock = Self { files: Vec::new(), me: Holder::of(pid), heart: None };
         for (key, folder) in folders {
-            let failed = |error: LockError| match error {
-                LockError::Io { source, .. } => {
-                    anyhow::Error::new(source).context(format!("{key}: cannot write into {}", folder.display()))
-                }
-                held => UsageError(format!("{key}: {held}")).into(),
-            };
             let path = folder.join(LOCK);
-            fs::create_dir_all(folder).map_err(|source| failed(LockError::Io { path: path.clone(), source }))?;
+            let made = fs::create_dir_all(folder);
+            made.map_err(|source| failed(key, LockError::Io { path: path.clone(), source }))?;
             // Two keys may name one folder.
             if lock.files.iter().any(|other| is_same(other, &path)) {
                 continue;
             }
-            let wait = |holder: &Holder| {
-                let seconds = SILENCE.as_secs();
-                console.line(&format!("{key} is locked by {holder}; taken over if no heartbeat comes for {seconds} s"));
-            };
-            acquire(&path, &lock.me, SILENCE, &wait).map_err(failed)?;
+            acquire(&path, &lock.me, SILENCE, &waiting(key, console)).map_err(|error| failed(key, error))?;
             lock.files.push(path);
         }
         lock.heart = Some(lock.start_heart()?);
+        Ok(lock)
+    }
+
+    /// Locks a file of another name in a run's folder, which is `key`, for this process.
+    ///
+    /// # Errors
+    /// See [`LockError`].
+    pub(super) fn take_file(key: &str, path: PathBuf, console: &Console) -> Result<Self, LockError> {
+        let io = |source| LockError::Io { path: path.clone(), source };
+        fs::create_dir_all(folder(&path)).map_err(io)?;
+        let mut lock = Self { files: Vec::new(), me: Holder::of(std::process::id()), heart: None };
+        acquire(&path, &lock.me, SILENCE, &waiting(key, console))?;
+        lock.files.push(path.clone());
+        lock.heart = Some(lock.start_heart().map_err(io)?);
         Ok(lock)
     }
 
@@ -106,6 +113,44 @@ impl Drop for RunLock {
         for path in self.files.iter().filter(|path| is_ours(path, &self.me)) {
             let _ = fs::remove_file(path);
         }
+    }
+}
+
+/// Refuses a folder in which somebody else holds this file, without taking it.
+///
+/// # Errors
+/// See [`LockError`].
+pub(super) fn expect_free(key: &str, path: &Path, console: &Console) -> Result<(), LockError> {
+    let Some(found) = read(path)? else { return Ok(()) };
+    let is_alive = match found.life(&Holder::of(std::process::id())) {
+        Life::Ours | Life::Dead => false,
+        Life::Alive => true,
+        Life::Elsewhere => {
+            waiting(key, console)(&found);
+            shows_life(path, &found, SILENCE)?
+        }
+    };
+    match is_alive {
+        true => Err(LockError::Held { path: path.to_owned(), holder: Box::new(found) }),
+        false => Ok(()),
+    }
+}
+
+/// Tells that a holder on another machine is waited for.
+fn waiting(key: &str, console: &Console) -> impl Fn(&Holder) {
+    move |holder| {
+        let seconds = SILENCE.as_secs();
+        console.line(&format!("{key} is locked by {holder}; taken over if no heartbeat comes for {seconds} s"));
+    }
+}
+
+/// Makes an error of the command of why the folder of `key` cannot be had.
+pub(super) fn failed(key: &str, error: LockError) -> anyhow::Error {
+    match error {
+        LockError::Io { path, source } => {
+            anyhow::Error::new(source).context(format!("{key}: cannot write into {}", folder(&path).display()))
+        }
+        held => UsageError(format!("{key}: {held}")).into(),
     }
 }
 

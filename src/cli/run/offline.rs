@@ -1,50 +1,49 @@
 //! The packs of a run with `data.pack.mode: offline`: found, or made, before its actors start.
 
 use super::args::RunArgs;
-use super::folder::{expect_no_run, expect_same_data, named};
+use super::folder::{expect_no_run, expect_none_stored};
 use crate::cli::UsageError;
 use crate::cli::data::make_packs;
-use crate::run::compose::Composition;
+use crate::run::compose::{Composition, Resume};
 use crate::run::packs::{Packs, WantedPacks};
-use loongforge_actors::launch::is_takeover;
-use loongforge_core::checkpoint::{Manifest, latest};
 use loongforge_core::data::settle_steps_of;
 use loongforge_core::observe::Console;
-use loongforge_core::store::is_store_url;
-use std::path::{Path, PathBuf};
 
-/// Sees to it that the run has its packs, and counts its steps in them. A run without such packs is returned as it is. `is_part`:
-/// its other processes were started apart.
+/// Returns whether the packs of a run are there, if it has any. A scheduler that dies before has begun nothing to take over.
 ///
 /// # Errors
-/// The folder has another run, the packs are others than those that a resumed run began with, or they cannot be made; or this is
-/// one of several processes that were started apart, which do not wait for packs to be made.
+/// Files of the data or the model, or the ledger, cannot be read.
+pub fn has_packs(composition: &Composition) -> anyhow::Result<bool> {
+    let config = composition.config();
+    Ok(!config.packs_first() || WantedPacks::new(config, composition.folder())?.find()?.is_some())
+}
+
+/// Sees to it that the run has its packs, and counts its steps in them. A run without such packs is returned as it is. `is_part`:
+/// its other processes were started apart; `takes_over`: in the place of a scheduler that had its packs. `resumed`: what it goes on from, which was found to fit.
+///
+/// # Errors
+/// The folder has another run, or the packs cannot be made; or this is one of several processes that were started apart, which do not
+/// wait for packs to be made.
 pub fn packed(
     args: &RunArgs,
-    is_part: bool,
+    (is_part, takes_over): (bool, bool),
     composition: Composition,
+    resumed: Option<&Resume>,
     console: &Console,
 ) -> anyhow::Result<Composition> {
     if !composition.config().packs_first() {
         return Ok(composition);
     }
     let usage = |error: &(dyn std::error::Error + 'static)| UsageError::of(error);
-    if is_part || (args.processes && is_takeover()) {
+    if is_part || takes_over {
         return composition.settled().map_err(|error| usage(&error).into());
     }
     let config = composition.config();
-    if args.resume.is_none() && !args.overwrite {
-        expect_no_run(config)?;
-    }
     let wanted = WantedPacks::new(config, composition.folder())?;
-    let resumed = resumed(&composition, args.resume.as_deref())?;
-    if let Some(checkpoint) = &resumed {
-        // Before packs are made in the place of those that the run began with.
-        expect_same_data(checkpoint, &composition)?;
-    }
+    wanted.restore()?;
     let known = wanted.counted()?;
-    if let (Some(checkpoint), Some(packs)) = (&resumed, &known)
-        && is_done(&composition, checkpoint, packs)?
+    if let (Some(resumed), Some(packs)) = (resumed, &known)
+        && is_done(&composition, resumed, packs)?
     {
         return composition.counted(packs.stats.packs).map_err(|error| usage(&error).into());
     }
@@ -56,32 +55,25 @@ pub fn packed(
         });
         damaged.is_none()
     };
-    match wanted.find()? {
-        Some(packs) if is_good(&packs) => {}
-        Some(_) => {
-            wanted.remove()?;
-            make_packs(config, composition.folder(), console, None)?;
+    let found = wanted.find()?;
+    if !found.as_ref().is_some_and(is_good) {
+        if resumed.is_none() && !args.overwrite {
+            expect_no_run(config)?;
+            expect_none_stored(config)?;
         }
-        None => make_packs(config, composition.folder(), console, None)?,
+        if found.is_some() {
+            wanted.remove()?;
+        }
+        make_packs(config, composition.folder(), console, None)?;
     }
     composition.settled().map_err(|error| usage(&error).into())
 }
 
-/// Returns the checkpoint that `--resume` means, where it is a folder here.
-fn resumed(composition: &Composition, wanted: Option<&str>) -> anyhow::Result<Option<PathBuf>> {
-    Ok(match wanted {
-        None => None,
-        Some("auto") => latest(&composition.config().checkpoint.dir)?,
-        Some(url) if is_store_url(url) => None,
-        Some(path) => Some(named(path)?),
-    })
-}
-
-/// Returns whether a checkpoint has all steps: packs that were removed since are not needed.
-fn is_done(composition: &Composition, checkpoint: &Path, packs: &Packs) -> anyhow::Result<bool> {
+/// Returns whether what is resumed has all steps: packs that were removed since are not needed.
+fn is_done(composition: &Composition, resumed: &Resume, packs: &Packs) -> anyhow::Result<bool> {
     let mut config = composition.config().clone();
     settle_steps_of(&mut config, packs.stats.packs)?;
-    Ok(Manifest::read(checkpoint)?.num_steps >= config.train.num_steps())
+    Ok(resumed.first_step.0 >= config.train.num_steps())
 }
 
 /// Returns the lines that describe a run's packs before it begins.

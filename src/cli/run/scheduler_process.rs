@@ -6,6 +6,7 @@ use super::former::FormerRun;
 use super::lock::RunLock;
 use super::meeting::{compose, fingerprint};
 use super::offline;
+use super::packs_lock::expect_no_shares;
 use crate::cli::part::Part;
 use crate::cli::{UsageError, exit};
 use crate::run::compose::Composition;
@@ -44,7 +45,9 @@ impl SchedulerProcess<'_> {
         // A scheduler that follows another one finds its keeper's lock.
         let pid = if keeper().is_some() { parent_id() } else { std::process::id() };
         let _lock = RunLock::take(&[("run.dir", run), ("checkpoint.dir", checkpoints)], pid, console)?;
-        let composition = offline::packed(self.args, self.part.is_some(), composition, console)?;
+        if loaded.config.packs_first() {
+            expect_no_shares(run, None, console)?;
+        }
         let mut uploads = None;
         let ended = self.run_to_end(composition, &mut uploads);
         // Only where a run that has lost a process cannot begin again.
@@ -60,13 +63,13 @@ impl SchedulerProcess<'_> {
         let mut former = FormerRun::find(run, checkpoints)?;
         let mut resume = args.resume.clone();
         let snapshots = self.snapshots();
-        let settled = composition.config().clone();
+        let mut settled = composition.config().clone();
         if loaded.config.device == Device::Auto {
             console.line(&settle(Device::Auto).1);
         }
         for restart in 0.. {
             // One that follows another begins where that was.
-            let takes_over = args.processes && restart == 0 && is_takeover();
+            let takes_over = args.processes && restart == 0 && is_takeover() && offline::has_packs(&composition)?;
             let may_take_over =
                 (takes_over || self.is_alone()) && resume.as_deref().is_none_or(|wanted| wanted == "auto");
             let goes_on = || may_take_over && is_open(&run.join(JOURNAL), &fingerprint(loaded));
@@ -78,6 +81,12 @@ impl SchedulerProcess<'_> {
             let stored = restart == 0;
             let expect = Expect { composed: &loaded.composed, trust: args.trust, strict: args.strict, stored };
             let resumed = find_resume(wanted, &expect, &composition, snapshots.as_ref(), console)?;
+            if restart == 0 {
+                // What would be refused is by now, and packs are made only then.
+                composition =
+                    offline::packed(args, (self.part.is_some(), takes_over), composition, resumed.as_ref(), console)?;
+                settled = composition.config().clone();
+            }
             // A launcher may start again what has ended.
             let steps = settled.train.num_steps();
             if let Some(done) = resumed.as_ref().filter(|resumed| resumed.first_step.0 >= steps) {

@@ -160,6 +160,11 @@ impl Dataset {
         self.sources.iter().map(|source| (source.name().to_owned(), source.len() as u64))
     }
 
+    /// Returns what messages call the first data set that holds packs.
+    pub fn packed_source(&self) -> Option<&Path> {
+        self.sources.iter().find(|source| source.is_packed()).map(Source::name)
+    }
+
     /// A sentence of each folder that has files which are not read.
     pub fn left_out(&self) -> Vec<&str> {
         self.sources.iter().flat_map(Source::left_out).map(String::as_str).collect()

@@ -82,7 +82,8 @@ impl Fingerprint {
             (None, Some(_)) => differs("data.pack.mode", "is offline, but was not".to_owned()),
             (Some(_), None) => differs("data.pack.mode", "is not offline, but was".to_owned()),
             (Some(_), Some(_)) => {
-                let what = "would be others: a setting of `data`, `train.learn`, `train.phase`, `run.seed` or the model changed";
+                let what = "would be others: a setting of `data`, `train.learn`, `train.phase`, `train.micro_batch_size`, `run.seed` or the \
+                            model changed";
                 differs("the packs", what.to_owned())
             }
         }
@@ -116,5 +117,20 @@ mod tests {
         ] {
             assert_eq!(old.difference(&new).unwrap().to_string(), text);
         }
+    }
+
+    #[test]
+    fn other_packs_are_told_by_what_decides_them() {
+        let of = |packs: Option<&str>| Fingerprint { packs: packs.map(str::to_owned), ..Fingerprint::default() };
+        let said = |old, new| of(old).difference(&of(new)).map(|difference| difference.to_string());
+        assert_eq!(said(Some("a"), Some("a")), None);
+        assert_eq!(said(None, Some("a")).unwrap(), "data.pack.mode is offline, but was not");
+        assert_eq!(said(Some("a"), None).unwrap(), "data.pack.mode is not offline, but was");
+        let text = said(Some("a"), Some("b")).unwrap();
+        assert_eq!(
+            text,
+            "the packs would be others: a setting of `data`, `train.learn`, `train.phase`, `train.micro_batch_size`, `run.seed` or the \
+             model changed"
+        );
     }
 }

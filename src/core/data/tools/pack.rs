@@ -4,13 +4,14 @@
 //! Three stages, each of which may be killed and run again: measure (any number of processes), plan (a pure function of
 //! the measures, so every process makes the same), write (any number of processes).
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
-use serde::{Deserialize, Serialize};
 use serde_json::{Value as Json, json};
 
-use super::job::{Done, Job, Share};
+use super::job::{Done, Job, Made, Share};
 use super::measure::Measure;
+use super::pack_stats::{Batched, PackStats};
 use super::shard::{Member, member_name};
 use crate::data::audio::AudioSource;
 use crate::data::dataset::Dataset;
@@ -24,6 +25,10 @@ use crate::data::source::MediaSource;
 use crate::files;
 use crate::message::{SampleId, SampleMeta};
 use crate::schedule::{PackLimits, SampleSize, StreamPacker, pack_offline};
+
+/// Why a set of packs is not packed.
+pub const PACKED_ALREADY: &str =
+    "is packed already, and packs are made of samples: leave it out, or train on it as it is with data.pack.mode step";
 
 /// Describes how packs are made and written.
 #[derive(Clone, Debug)]
@@ -60,76 +65,6 @@ pub enum Packed {
     Written(Done, PackStats),
 }
 
-/// All packs of a job.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PackStats {
-    pub packs: u64,
-    pub samples: u64,
-    pub bad: u64,
-    /// Samples that are longer than a pack.
-    pub too_long: u64,
-    pub tokens: u64,
-    /// Tokens that the packs could hold.
-    pub room: u64,
-    /// Tokens of the longest sample.
-    pub longest: u64,
-    /// Samples of a batch that is padded, as [`PackJob::batch`] says.
-    pub batch: u64,
-    /// Tokens of such batches, a row a sample and all as long as the longest of the batch.
-    pub batched: u64,
-}
-
-impl PackStats {
-    /// Tokens of what packs hold, 0 to 1.
-    pub fn fill(&self) -> f64 {
-        if self.room == 0 { 0.0 } else { self.tokens as f64 / self.room as f64 }
-    }
-
-    /// Returns how much smaller packs are than padded rows of one sample each: rows as long as packs ÷ packs; tokens of rows as long
-    /// as the longest sample ÷ tokens of packs; tokens of batches that are padded to their own longest ÷ tokens of packs.
-    pub fn compression(&self) -> [f64; 3] {
-        let part = |padded: u64, packed: u64| padded as f64 / packed.max(1) as f64;
-        [
-            part(self.samples, self.packs),
-            part(self.samples * self.longest, self.tokens),
-            part(self.batched, self.tokens),
-        ]
-    }
-
-    /// Writes [`PackStats::compression`] as a line, of packs of `max_tokens`.
-    pub fn compression_text(&self, max_tokens: usize) -> String {
-        let [rows, longest, batched] = self.compression();
-        format!(
-            "padding compression: {rows:.1}x fewer rows than one sample a row of {max_tokens} tokens; {longest:.1}x fewer tokens \
-             than rows padded to the longest sample ({} tokens), {batched:.1}x fewer than batches of {}, each padded to its \
-             longest",
-            self.longest, self.batch
-        )
-    }
-}
-
-/// Sums the tokens of padded batches.
-#[derive(Default)]
-struct Batched {
-    longest: u64,
-    rows: u64,
-    tokens: u64,
-}
-
-impl Batched {
-    fn add(&mut self, tokens: u64, batch: u64) {
-        (self.longest, self.rows) = (self.longest.max(tokens), self.rows + 1);
-        if self.rows >= batch {
-            *self = Self { tokens: self.total(), ..Self::default() };
-        }
-    }
-
-    /// Returns all tokens, those of the last batch included, which may have fewer rows.
-    fn total(&self) -> u64 {
-        self.tokens + self.rows * self.longest
-    }
-}
-
 /// Says what a caller is told while it runs.
 #[derive(Clone, Copy, Debug)]
 pub enum PackProgress<'a> {
@@ -154,6 +89,9 @@ impl PackJob {
         jobs: usize,
         mut progress: impl FnMut(PackProgress<'_>),
     ) -> Result<Packed, DataError> {
+        if let Some(name) = dataset.packed_source() {
+            return Err(DataError::file(name, PACKED_ALREADY));
+        }
         let measure = Measure { spec: self.measured(), num_samples: self.num_samples };
         measure.begin(out)?;
         progress(PackProgress::Measures(measure.num_samples_of(share)));
@@ -162,7 +100,7 @@ impl PackJob {
         if missing > 0 {
             return Ok(Packed::Measured { missing });
         }
-        let (packs, stats, bad) = self.plan(&measure, out, dataset)?;
+        let (packs, mut stats, bad) = self.plan(&measure, out, dataset)?;
         if packs.is_empty() {
             let (num_bad, too_long) = (stats.bad, stats.too_long);
             let first = bad.first().map_or_else(String::new, |bad| format!("; the first bad one: {bad}"));
@@ -180,12 +118,41 @@ impl PackJob {
         };
         job.begin(out)?;
         progress(PackProgress::Writes(job.num_samples_of(share)));
-        let work = |index: u64| members(dataset, &packs[index as usize]);
+        let work = |index: u64| made(dataset, &packs[index as usize]);
         let done = job.write(out, share, jobs, work, |_, bad| progress(PackProgress::Written(bad)))?;
+        if !done.left_out.is_empty() {
+            let left_out = done.left_out.iter().map(|&id| SampleId(id)).collect();
+            stats = self.stats_without(&left_out, &packs, &measure, out)?;
+        }
         if share == Share::WHOLE {
             job.merge(out)?;
         }
         Ok(Packed::Written(done, stats))
+    }
+
+    /// Works like [`PackJob::plan`] for the numbers, where these samples turned out to be bad as packs were written. They are not
+    /// among `bad`: whoever writes lists them.
+    fn stats_without(
+        &self,
+        left_out: &BTreeSet<SampleId>,
+        packs: &[Vec<SampleId>],
+        measure: &Measure,
+        out: &Path,
+    ) -> Result<PackStats, DataError> {
+        let (mut stats, mut batched) = (PackStats::default(), Batched::default());
+        for sample in measure.samples(out) {
+            match sample? {
+                Ok(sample) if left_out.contains(&sample.id) => {}
+                Ok(sample) => match self.limits.check(sample.id, SampleSize::of(&sample)) {
+                    Ok(()) => stats.add(SampleSize::of(&sample), &mut batched, self.batch),
+                    Err(_) => stats.bad += 1,
+                },
+                Err(bad) if bad.too_long => stats.too_long += 1,
+                Err(_) => stats.bad += 1,
+            }
+        }
+        let is_left = |pack: &&Vec<SampleId>| pack.iter().any(|id| !left_out.contains(id));
+        Ok(stats.of_packs(packs.iter().filter(is_left).count(), &batched, (self.batch, self.limits.max_tokens)))
     }
 
     fn measured(&self) -> Json {
@@ -229,10 +196,7 @@ impl PackJob {
                 stats.bad += 1;
                 continue;
             }
-            stats.samples += 1;
-            stats.tokens += u64::from(size.tokens);
-            stats.longest = stats.longest.max(u64::from(size.tokens));
-            batched.add(u64::from(size.tokens), self.batch);
+            stats.add(size, &mut batched, self.batch);
             match &mut packer {
                 Some(packer) => {
                     packer.push(sample).expect("checked just now");
@@ -248,9 +212,7 @@ impl PackJob {
             }
             None => packs = offline(&good, self.limits),
         }
-        (stats.batch, stats.batched) = (self.batch, batched.total());
-        stats.packs = packs.len() as u64;
-        stats.room = stats.packs * self.limits.max_tokens as u64;
+        let stats = stats.of_packs(packs.len(), &batched, (self.batch, self.limits.max_tokens));
         Ok((packs, stats, bad))
     }
 }
@@ -289,8 +251,24 @@ fn offline(samples: &[(SampleId, SampleSize)], limits: PackLimits) -> Vec<Vec<Sa
     begins.windows(2).map(pack).collect()
 }
 
+/// Returns the members of a pack, without the samples that cannot be read any more.
+fn made(dataset: &Dataset, pack: &[SampleId]) -> Made {
+    let (mut pack, mut made) = (pack.to_vec(), Made::default());
+    while !pack.is_empty() {
+        match members(dataset, &pack) {
+            Ok(members) => return Made { members: Some(members), ..made },
+            Err((id, sample)) => {
+                pack.retain(|other| *other != id);
+                made.bad.push(sample);
+                made.left_out.push(id.0);
+            }
+        }
+    }
+    made
+}
+
 /// The members of a pack.
-fn members(dataset: &Dataset, pack: &[SampleId]) -> Result<Vec<Member>, BadSample> {
+fn members(dataset: &Dataset, pack: &[SampleId]) -> Result<Vec<Member>, (SampleId, BadSample)> {
     let mut all = PackedSample {
         ids: Vec::new(),
         lens: Vec::new(),
@@ -303,14 +281,15 @@ fn members(dataset: &Dataset, pack: &[SampleId]) -> Result<Vec<Member>, BadSampl
     };
     let mut rows = [const { Vec::new() }; 3];
     for id in pack {
-        let (content, base) = dataset.content(id.0)?;
-        let wrong = |error: DataError| dataset.bad(id.0, error.to_string());
-        let no_tokens = || dataset.bad(id.0, "is no sample of tokens, of which packs are made".to_owned());
+        let bad = |reason: &str| (*id, dataset.bad(id.0, reason.to_owned()));
+        let wrong = |error: DataError| bad(&error.to_string());
+        let no_tokens = || bad("is no sample of tokens, of which packs are made");
+        let (content, base) = dataset.content(id.0).map_err(|bad| (*id, bad))?;
         let processor = dataset.processor().ok_or_else(no_tokens)?;
         let sample = processor.sample_of(*id, &content, base).map_err(wrong)?;
         let narrow = |ids: &[i64]| ids.iter().map(|&id| i32::try_from(id)).collect::<Result<Vec<i32>, _>>();
         let (Ok(input_ids), Ok(targets)) = (narrow(&sample.input_ids), narrow(&sample.targets)) else {
-            return Err(dataset.bad(id.0, "a token of an id above 2 147 483 647".to_owned()));
+            return Err(bad("a token of an id above 2 147 483 647"));
         };
         all.ids.push(id.0);
         all.lens.push(sample.meta.num_tokens);
@@ -327,14 +306,12 @@ fn members(dataset: &Dataset, pack: &[SampleId]) -> Result<Vec<Member>, BadSampl
                 media(sources, base, processor, &mut all.media).map_err(wrong)?;
             }
             Content::Text(_) | Content::Tokens(_) | Content::Captioned(_) | Content::Step(_) => {}
-            Content::Packed(_) => return Err(dataset.bad(id.0, "is packed already".to_owned())),
+            Content::Packed(_) => return Err(bad(PACKED_ALREADY)),
             Content::Labeled(_) | Content::Group(_) => {
-                let reason = "is an answer with a label, which a run packs itself: leave `data pack` out";
-                return Err(dataset.bad(id.0, reason.to_owned()));
+                return Err(bad("is an answer with a label, which a run packs itself: leave `data pack` out"));
             }
             Content::Pair(_) => {
-                let reason = "is a pair of answers, which a run packs itself: leave `data pack` out";
-                return Err(dataset.bad(id.0, reason.to_owned()));
+                return Err(bad("is a pair of answers, which a run packs itself: leave `data pack` out"));
             }
         }
     }

@@ -4,6 +4,7 @@
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use tar::{EntryType, Header};
 
@@ -92,8 +93,9 @@ impl ShardWriter {
 /// It cannot be written.
 pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), DataError> {
     let mut part = path.as_os_str().to_owned();
-    // Two processes of one job may write the same file at once.
-    part.push(format!(".{}.{PART}", std::process::id()));
+    // Two processes of one job may write the same file at once, in containers under the same number.
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    part.push(format!(".{}-{:x}.{PART}", std::process::id(), now.as_nanos()));
     let part = PathBuf::from(part);
     let write = || {
         let mut file = File::create(&part)?;

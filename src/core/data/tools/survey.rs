@@ -1,11 +1,13 @@
 //! The first samples of each data set, made as a run makes them: whether they can be used, and how many are longer than
 //! a pack.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use super::ordered::for_each_ordered;
 use crate::data::dataset::Dataset;
 use crate::data::error::BadSample;
+use crate::message::{ItemMeta, Tower};
 use crate::text::grouped;
 
 /// Samples of each set that are looked at.
@@ -30,6 +32,8 @@ pub struct Survey {
     pub item_bytes: usize,
     /// Bytes of the columns of tokens of the longest sample.
     pub column_bytes: usize,
+    /// Of each tower the features of the largest item, and of the sample with most of them.
+    pub features: BTreeMap<Tower, [u64; 2]>,
 }
 
 /// Looks at the first samples of every set, and at some of all its parts where none of the first can be used.
@@ -56,13 +60,15 @@ impl Survey {
         let work = |number| {
             let sample = dataset.sample_of(source, index(number))?;
             let items = sample.media.iter().map(|item| item.pixels.len() * size_of::<f32>());
-            Ok::<_, BadSample>((items.max().unwrap_or(0), sample.meta.column_bytes as usize))
+            Ok::<_, BadSample>((items.max().unwrap_or(0), sample.meta))
         };
         let taken: Result<(), std::convert::Infallible> = for_each_ordered(jobs, 0..num, work, |_, sample| {
             self.seen += 1;
             match sample {
-                Ok((item, columns)) => {
-                    (self.item_bytes, self.column_bytes) = (self.item_bytes.max(item), self.column_bytes.max(columns));
+                Ok((item, meta)) => {
+                    self.item_bytes = self.item_bytes.max(item);
+                    self.column_bytes = self.column_bytes.max(meta.column_bytes as usize);
+                    self.count_features(&meta.items);
                 }
                 Err(long) if long.too_long => self.too_long.push(long),
                 Err(bad) => self.bad.push(bad),
@@ -70,6 +76,17 @@ impl Survey {
             Ok(())
         });
         let Ok(()) = taken;
+    }
+}
+
+impl Survey {
+    fn count_features(&mut self, items: &[ItemMeta]) {
+        let towers: BTreeSet<Tower> = items.iter().map(|item| item.tower).collect();
+        for tower in towers {
+            let of = items.iter().filter(|item| item.tower == tower).map(|item| u64::from(item.num_features));
+            let known = self.features.entry(tower).or_default();
+            *known = [known[0].max(of.clone().max().unwrap_or(0)), known[1].max(of.sum())];
+        }
     }
 }
 

@@ -109,6 +109,11 @@ impl Source {
         self.layout.is_conversation()
     }
 
+    /// Returns whether samples are packs.
+    pub fn is_packed(&self) -> bool {
+        self.layout == Layout::Packed
+    }
+
     /// Returns whether samples are texts of any length.
     pub fn is_text(&self) -> bool {
         self.layout.is_text()

@@ -5,10 +5,13 @@ use serde::{Deserialize, Serialize};
 use crate::data::error::BadSample;
 
 /// A group that is done.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Group {
     pub shards: Vec<Shard>,
     pub bad: Vec<BadSample>,
+    /// Positions of samples that are in none of the packs that they were planned for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub left_out: Vec<u64>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -25,6 +28,8 @@ pub struct Done {
     pub bytes: u64,
     pub shards: usize,
     pub bad: Vec<BadSample>,
+    /// Positions of samples that are in none of the packs that they were planned for.
+    pub left_out: Vec<u64>,
     /// Samples of groups that had been done before.
     pub kept: u64,
 }
@@ -35,5 +40,6 @@ impl Done {
         self.bytes += group.shards.iter().map(|shard| shard.bytes).sum::<u64>();
         self.shards += group.shards.len();
         self.bad.extend(group.bad);
+        self.left_out.extend(group.left_out);
     }
 }

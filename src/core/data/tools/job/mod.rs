@@ -23,4 +23,4 @@ pub(super) use files::{HOME, read_json, write_json};
 pub use group::{Done, Shard};
 pub use merge::BAD;
 pub use share::Share;
-pub use work::Job;
+pub use work::{Job, Made};

@@ -32,6 +32,24 @@ pub struct Job {
     pub bad: Vec<BadSample>,
 }
 
+/// What was made of a sample or a pack: its members, if anything of it can be used, and what is left out.
+#[derive(Debug, Default)]
+pub struct Made {
+    pub members: Option<Vec<Member>>,
+    pub bad: Vec<BadSample>,
+    /// Positions of those samples of a pack that are among `bad`.
+    pub left_out: Vec<u64>,
+}
+
+impl From<Result<Vec<Member>, BadSample>> for Made {
+    fn from(made: Result<Vec<Member>, BadSample>) -> Self {
+        match made {
+            Ok(members) => Self { members: Some(members), ..Self::default() },
+            Err(bad) => Self { bad: vec![bad], ..Self::default() },
+        }
+    }
+}
+
 impl Job {
     pub fn num_groups(&self) -> u64 {
         self.num_samples.div_ceil(self.group_samples.max(1))
@@ -74,12 +92,12 @@ impl Job {
 
     /// Writes the groups of a share that are not done yet. `work` makes the members of a sample, on `jobs` threads;
     /// `progress` is told of every sample, in order. A bad sample is listed and left out.
-    pub fn write(
+    pub fn write<M: Into<Made> + Send>(
         &self,
         out: &Path,
         share: Share,
         jobs: usize,
-        work: impl Fn(u64) -> Result<Vec<Member>, BadSample> + Sync,
+        work: impl Fn(u64) -> M + Sync,
         mut progress: impl FnMut(u64, Option<&BadSample>),
     ) -> Result<Done, DataError> {
         let mut done = Done::default();
@@ -96,25 +114,22 @@ impl Job {
         Ok(done)
     }
 
-    fn write_group(
+    fn write_group<M: Into<Made> + Send>(
         &self,
         out: &Path,
         index: u64,
         jobs: usize,
-        work: &(impl Fn(u64) -> Result<Vec<Member>, BadSample> + Sync),
+        work: &(impl Fn(u64) -> M + Sync),
         progress: &mut impl FnMut(u64, Option<&BadSample>),
     ) -> Result<Group, DataError> {
-        let mut group = Group { shards: Vec::new(), bad: Vec::new() };
+        let mut group = Group::default();
         let mut writer: Option<(String, ShardWriter)> = None;
-        for_each_ordered(jobs, self.samples_of(index), work, |sample, members| {
-            let members = match members {
-                Ok(members) => members,
-                Err(bad) => {
-                    progress(sample, Some(&bad));
-                    group.bad.push(bad);
-                    return Ok(());
-                }
-            };
+        for_each_ordered(jobs, self.samples_of(index), work, |sample, made| {
+            let Made { members, bad, left_out } = made.into();
+            progress(sample, bad.first());
+            group.bad.extend(bad);
+            group.left_out.extend(left_out);
+            let Some(members) = members else { return Ok(()) };
             if let Some((name, full)) = writer.take_if(|(_, shard)| shard.num_bytes_with(&members) > self.max_bytes) {
                 group.shards.push(finish(name, full)?);
             }
@@ -126,9 +141,7 @@ impl Job {
                     writer.insert((name, shard))
                 }
             };
-            shard.append(&key(sample), &members)?;
-            progress(sample, None);
-            Ok(())
+            shard.append(&key(sample), &members)
         })?;
         if let Some((name, last)) = writer {
             group.shards.push(finish(name, last)?);

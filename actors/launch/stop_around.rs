@@ -1,0 +1,36 @@
+//! What asks a process to stop while its run does not heed that: before it is under way, as data are looked at and packs are made,
+//! and after its end.
+
+use super::signals::Signals;
+use crate::kernel::Phase;
+use rustix::process::Signal;
+use std::io;
+use std::sync::mpsc::sync_channel;
+
+/// Calls `end`, which ends this process, with the phase in which SIGINT or SIGTERM has come. From when this returns on none is lost.
+///
+/// # Errors
+/// The system refuses a thread, or to have signals caught.
+pub fn stop_around(end: impl FnOnce(Phase) + Send + 'static) -> io::Result<()> {
+    let (told, heard) = sync_channel(1);
+    let watch = async move {
+        let listening = Signals::new();
+        let (mut signals, told_error) = match listening {
+            Ok(signals) => (signals, None),
+            Err(error) => {
+                let _ = told.send(Some(error));
+                return;
+            }
+        };
+        let _ = told.send(told_error);
+        loop {
+            // What asks for a checkpoint has nothing to save then.
+            if signals.next().await != Signal::USR1 && Phase::now() != Phase::Heeded {
+                break end(Phase::now());
+            }
+        }
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    std::thread::Builder::new().name("stop-around".into()).spawn(move || runtime.block_on(watch))?;
+    heard.recv().ok().flatten().map_or(Ok(()), Err)
+}
