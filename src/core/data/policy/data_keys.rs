@@ -1,5 +1,6 @@
 //! Settings of a run that name something of its data or of its policy: what is not there is refused.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -22,40 +23,46 @@ pub fn expect(spec: &PolicySpec, folder: &Path, settings: &Policy, sets: &[Arc<S
     }
     for (key, name) in &settings.cameras {
         if !sets.iter().any(|set| set.info().cameras().any(|feature| feature.key == *key)) {
-            let mut known: Vec<&str> =
-                sets.iter().flat_map(|set| set.info().cameras()).map(|it| it.key.as_str()).collect();
-            known.sort_unstable();
-            known.dedup();
-            return Err(wrong(format!(
-                "policy.cameras names {key}, which is no camera of the data; its cameras are {}",
-                known.join(", ")
-            )));
+            let known = sets.iter().flat_map(|set| set.info().cameras()).map(|it| it.key.as_str());
+            let reason = format!("policy.cameras names {key}, which is no camera of the data");
+            return Err(wrong(reason + &cameras_of(known)));
         }
         if !spec.cameras.contains(name) {
-            return Err(wrong(format!(
-                "policy.cameras calls {key} {name}, which is no camera of the policy; its cameras are {}",
-                spec.cameras.join(", ")
-            )));
+            let known = spec.cameras.iter().map(String::as_str);
+            let reason = format!("policy.cameras calls {key} {name}, which is no camera of the policy");
+            return Err(wrong(reason + &cameras_of(known)));
         }
     }
     Ok(())
 }
 
-/// Sees to it that each word of `policy.exclude` is in a name of a number of an action or of a group of such, so that it excludes
-/// something.
+/// The end of a sentence: which cameras the data or the policy has.
+fn cameras_of<'a>(known: impl Iterator<Item = &'a str>) -> String {
+    let known: BTreeSet<&str> = known.collect();
+    match known.is_empty() {
+        true => "; it has none".to_owned(),
+        false => format!("; its cameras are {}", known.into_iter().collect::<Vec<_>>().join(", ")),
+    }
+}
+
+/// Sees to it that each word of `policy.exclude` is in a name of a number of an action of one of these robots, or of a group of such, so
+/// that it excludes something.
 ///
 /// # Errors
 /// The reason: a word is in none, or actions are not relative.
-pub fn expect_excluded(spec: &PolicySpec, settings: &Policy) -> Result<(), String> {
+pub fn expect_excluded(robots: &[&PolicySpec], settings: &Policy) -> Result<(), String> {
     let Some(words) = settings.exclude.as_ref().filter(|words| !words.is_empty()) else { return Ok(()) };
-    if !spec.relative {
+    if !robots.iter().any(|spec| spec.relative) {
         return Err(
             "policy.exclude says which numbers stay absolute, and actions are not relative (policy.relative_actions)"
                 .to_owned(),
         );
     }
-    let groups = spec.groups.iter().map(|(name, _)| name);
-    let names: Vec<&str> = spec.action_names.iter().chain(groups).map(String::as_str).collect();
+    let of = |spec: &&'_ PolicySpec| {
+        let groups = spec.groups.iter().map(|(name, _)| name.clone());
+        spec.action_names.iter().cloned().chain(groups).collect::<Vec<String>>()
+    };
+    let names: BTreeSet<String> = robots.iter().flat_map(of).collect();
     let is_in = |word: &String| names.iter().any(|name| name.to_lowercase().contains(&word.to_lowercase()));
     match words.iter().find(|word| !is_in(word)) {
         None => Ok(()),
@@ -65,7 +72,7 @@ pub fn expect_excluded(spec: &PolicySpec, settings: &Policy) -> Result<(), Strin
         Some(word) => Err(format!(
             "policy.exclude has {word:?}, which is in no name of the numbers of {}: {}",
             settings.action,
-            names.join(", ")
+            names.into_iter().collect::<Vec<_>>().join(", ")
         )),
     }
 }

@@ -75,8 +75,17 @@ pub(super) fn config(folder: &Path) -> Json {
 }
 
 pub(super) fn open(folder: &Path, config: &Json, sets: Vec<TrainFile>) -> Result<PolicyMaker, String> {
+    open_with(folder, config, sets, Policy::default())
+}
+
+pub(super) fn open_with(
+    folder: &Path,
+    config: &Json,
+    sets: Vec<TrainFile>,
+    settings: Policy,
+) -> Result<PolicyMaker, String> {
     let folders = ProcessorFolders { model: folder, media: folder, text: None };
-    let policy = PolicyOptions { settings: Policy::default(), sets, seed: 1 };
+    let policy = PolicyOptions { settings, sets, seed: 1 };
     let options = ProcessorOptions { policy, ..ProcessorOptions::default() };
     PolicyMaker::open(folders, config, &options, Arc::new(InProcess)).map_err(|error| error.to_string())
 }

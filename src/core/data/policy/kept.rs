@@ -1,6 +1,7 @@
 //! The file of a checkpoint that has the robots of a policy: lerobot's processor files have room for one.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::path::Path;
 
 use serde_json::{Value as Json, json};
@@ -22,6 +23,8 @@ pub struct Kept {
     pub state_dim: usize,
     pub action_dim: usize,
     pub action_names: Vec<String>,
+    /// As [`super::spec::PolicySpec::groups`].
+    pub action_groups: Vec<(String, Range<usize>)>,
     /// Statistics under lerobot's names.
     pub stats: Stats,
 }
@@ -31,10 +34,12 @@ pub struct Kept {
 /// # Errors
 /// The reason: they cannot be written.
 pub fn write(robots: &[Kept]) -> Result<Vec<u8>, String> {
+    let group = |(name, at): &(String, Range<usize>)| json!({ "name": name, "start": at.start, "end": at.end });
     let of = |own: &Kept| {
+        let groups: Vec<Json> = own.action_groups.iter().map(group).collect();
         json!({
             "name": own.name, "number": own.number, "state_dim": own.state_dim, "action_dim": own.action_dim,
-            "action_names": own.action_names, "stats": rounded(&own.stats),
+            "action_names": own.action_names, "action_groups": groups, "stats": rounded(&own.stats),
         })
     };
     let all: Vec<Json> = robots.iter().map(of).collect();
@@ -75,6 +80,7 @@ fn of_json(json: &Json) -> Result<Kept, String> {
         let width = json[key].as_u64().and_then(|it| usize::try_from(it).ok());
         width.filter(|it| (1..=MAX_NUMBERS).contains(it)).ok_or_else(|| wrong(key))
     };
+    let action_dim = width("action_dim")?;
     let text = |name: &Json| name.as_str().map(str::to_owned);
     let names = json["action_names"].as_array().and_then(|names| names.iter().map(text).collect());
     Ok(Kept {
@@ -84,8 +90,28 @@ fn of_json(json: &Json) -> Result<Kept, String> {
             number => Some(number.as_i64().ok_or_else(|| wrong("number"))?),
         },
         state_dim: width("state_dim")?,
-        action_dim: width("action_dim")?,
+        action_dim,
         action_names: names.ok_or_else(|| wrong("action_names"))?,
+        action_groups: groups_of(&json["action_groups"], action_dim).ok_or_else(|| wrong("action_groups"))?,
         stats: Stats(serde_json::from_value(json["stats"].clone()).map_err(|_| wrong("stats"))?),
     })
+}
+
+/// Groups that fill an action of this width, one behind the other; none where the robot's data names none. `None`: they do not.
+fn groups_of(json: &Json, width: usize) -> Option<Vec<(String, Range<usize>)>> {
+    if json.is_null() {
+        return Some(Vec::new());
+    }
+    let mut groups: Vec<(String, Range<usize>)> = Vec::new();
+    for group in json.as_array()? {
+        let place = |key: &str| group[key].as_u64().and_then(|it| usize::try_from(it).ok());
+        let at = place("start")?..place("end")?;
+        let begin = groups.last().map_or(0, |(_, last)| last.end);
+        if at.start != begin || at.is_empty() || at.end > width {
+            return None;
+        }
+        groups.push((group["name"].as_str()?.to_owned(), at));
+    }
+    let is_whole = groups.last().is_none_or(|(_, last)| last.end == width);
+    is_whole.then_some(groups)
 }

@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use serde_json::{Value as Json, json};
 
-use super::groot_relative_tests::{config, floats, golden, open, write_set};
-use crate::config::TrainFile;
+use super::groot_relative_tests::{config, floats, golden, open, open_with, write_set};
+use super::kept::{self, Kept};
+use crate::config::{Embodiment, Policy, TrainFile};
 use crate::data::digits::{MODEL, write_model};
-use crate::data::lerobot::Set;
+use crate::data::lerobot::{Set, Stats};
 
 /// Joints, a gripper and a wrist, in another order than that of their places.
 fn modality() -> Json {
@@ -30,12 +31,18 @@ fn made(folder: &Path, modality: &Json) -> (PathBuf, PathBuf) {
 /// group absolute.
 #[test]
 fn groups_have_the_names_of_the_set() {
+    groups_have_names(Policy::default());
+    let arm = Embodiment { number: Some(3), ..Embodiment::default() };
+    groups_have_names(Policy { embodiments: [("arm".to_owned(), arm)].into(), ..Policy::default() });
+}
+
+fn groups_have_names(settings: Policy) {
     let folder = tempfile::tempdir().unwrap();
     let (model, place) = made(folder.path(), &modality());
     let mut excludes = config(&model);
     excludes["relative_exclude_joints"] = json!(["claw"]);
     let sets = || vec![TrainFile::new(place.as_path())];
-    let maker = open(&model, &excludes, sets()).unwrap();
+    let maker = open_with(&model, &excludes, sets(), settings).unwrap();
     for (name, bytes) in maker.files() {
         std::fs::write(model.join(name), bytes).unwrap();
     }
@@ -50,6 +57,8 @@ fn groups_have_the_names_of_the_set() {
     let set = Arc::new(Set::open(&place).unwrap());
     let served = open(&model, &excludes, Vec::new()).unwrap();
     assert_eq!(floats(&served, &set, 1), floats(&maker, &set, 1));
+    let (predicted, state) = (vec![0.5; maker.spec.horizon * maker.spec.max_action_dim], [1.0, 2.0, 3.0, 4.0]);
+    assert_eq!(served.actions(&predicted, &state).unwrap(), maker.actions(&predicted, &state).unwrap());
     std::fs::remove_file(place.join("meta/modality.json")).unwrap();
     let unnamed = tempfile::tempdir().unwrap();
     write_model(&unnamed.path().join("model"), &MODEL).unwrap();
@@ -94,4 +103,38 @@ fn groups_that_do_not_fit_are_refused() {
     let sets = [place, other].map(|path| TrainFile::new(path.as_path())).to_vec();
     let found = open(&model, &config(&model), sets).err().unwrap();
     assert!(found.contains("groups of actions are none") && found.contains("arm 0-2, claw 2-3, wrist 3-4"), "{found}");
+}
+
+/// Groups that a checkpoint keeps of a robot fill its actions in their order.
+#[test]
+fn groups_of_a_robot_that_do_not_fit_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let group = |name: &str, start: usize, end: usize| (name.to_owned(), start..end);
+    let read = |action_groups: Vec<(String, std::ops::Range<usize>)>| {
+        let own = Kept {
+            name: "arm".to_owned(),
+            number: None,
+            state_dim: 4,
+            action_dim: 4,
+            action_names: Vec::new(),
+            action_groups,
+            stats: Stats::default(),
+        };
+        std::fs::write(folder.path().join(kept::FILE), kept::write(std::slice::from_ref(&own)).unwrap()).unwrap();
+        let found = kept::read(folder.path()).map_err(|error| error.to_string())?;
+        assert_eq!(found, [own]);
+        Ok::<(), String>(())
+    };
+    assert_eq!(read(Vec::new()), Ok(()));
+    assert_eq!(read(vec![group("arm", 0, 3), group("claw", 3, 4)]), Ok(()));
+    for wrong in [
+        vec![group("arm", 0, 3)],
+        vec![group("arm", 0, 5)],
+        vec![group("arm", 0, 2), group("claw", 3, 4)],
+        vec![group("arm", 0, 3), group("claw", 2, 4)],
+        vec![group("arm", 0, 0), group("claw", 0, 4)],
+    ] {
+        let error = read(wrong).unwrap_err();
+        assert!(error.contains("embodiment \"arm\": `action_groups` is"), "{error}");
+    }
 }

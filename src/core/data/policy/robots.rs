@@ -32,6 +32,7 @@ impl Robot {
             state_dim: spec.state_dim,
             action_dim: spec.action_dim,
             action_names: spec.action_names.clone(),
+            action_groups: spec.groups.clone(),
             stats: scales.stats.clone(),
         }
     }
@@ -46,13 +47,22 @@ impl Robot {
 /// All robots, in the order of their names: those of the settings, or without such those of the model in `folder`.
 ///
 /// # Errors
-/// A set is of no robot, a robot has no set or no number, or as [`scales::find`].
+/// A set is of no robot, a robot has no set or no number, a setting names nothing of any robot, or as [`scales::find`].
 pub fn find(spec: &PolicySpec, folder: &Path, options: &PolicyOptions) -> Result<Vec<Robot>, DataError> {
-    let settings = &options.settings;
     let sets = options.sets.iter().flat_map(|file| &file.path.0).map(|path| Set::open(Path::new(path)).map(Arc::new));
     let sets = sets.collect::<Result<Vec<_>, _>>()?;
+    data_keys::expect(spec, folder, &options.settings, &sets)?;
+    let robots = all(spec, folder, &options.settings, &sets)?;
+    if let Some(set) = sets.first() {
+        let specs: Vec<&PolicySpec> = robots.iter().map(|robot| &robot.spec).collect();
+        data_keys::expect_excluded(&specs, &options.settings)
+            .map_err(|reason| DataError::file(set.folder(), reason))?;
+    }
+    Ok(robots)
+}
+
+fn all(spec: &PolicySpec, folder: &Path, settings: &Policy, sets: &[Arc<Set>]) -> Result<Vec<Robot>, DataError> {
     let kept = kept::read(folder)?;
-    data_keys::expect(spec, folder, settings, &sets)?;
     if settings.embodiments.is_empty() {
         return match (sets.is_empty(), kept.is_empty()) {
             (true, false) => kept.iter().map(|own| of_kept(spec, folder, settings, own)).collect(),
@@ -67,13 +77,13 @@ pub fn find(spec: &PolicySpec, folder: &Path, options: &PolicyOptions) -> Result
             }
             (_, true) => {
                 let mut spec = spec.clone();
-                let scales = scales::find(&mut spec, folder, settings, &sets, None)?;
+                let scales = scales::find(&mut spec, folder, settings, sets, None)?;
                 Ok(vec![Robot { name: String::new(), spec, scales }])
             }
         };
     }
     let mut owners = Vec::new();
-    for set in &sets {
+    for set in sets {
         owners.push(embodiment_of(settings, set).map_err(|reason| DataError::file(set.folder(), reason))?);
     }
     let of = |name: &String| {
@@ -87,7 +97,7 @@ pub fn find(spec: &PolicySpec, folder: &Path, options: &PolicyOptions) -> Result
         }
         let number = settings.embodiments[name].number.map(|number| number as i64);
         let (mut spec, settings) = with_number(spec, settings, name, number).map_err(wrong)?;
-        let of_stats = if settings.statistics == Some(Statistics::Merged) { &sets } else { &own };
+        let of_stats = if settings.statistics == Some(Statistics::Merged) { sets } else { &own };
         let scales = scales::find(&mut spec, folder, &settings, of_stats, None)?;
         Ok(Robot { name: name.clone(), spec, scales })
     };

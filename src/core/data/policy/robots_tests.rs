@@ -254,3 +254,24 @@ fn merged_statistics_are_of_all_robots() {
     let error = bench.open(&Bench::pi05(), &widths, &["arm", "hand"]).err().unwrap();
     assert!(error.contains("observation.state has 2 numbers, and that of"), "{error}");
 }
+
+/// A word that excludes numbers of one robot alone is none that excludes nothing.
+#[test]
+fn words_that_stay_absolute_may_be_of_any_robot() {
+    let bench = Bench::new();
+    let exclude = |word: &str| Policy {
+        relative_actions: Some(true),
+        exclude: Some(vec![word.to_owned()]),
+        ..robots(&[("arm", None), ("hand", None)])
+    };
+    // The third joint is one of the arm's, and of the arm's alone.
+    let maker = bench.open(&Bench::pi05(), &exclude("joint2"), &["arm", "hand"]).unwrap();
+    // Frame 7 is the last one, so a chunk repeats it: what is relative is 0, and what is not is 7.
+    let sample = bench.sample(&maker, "arm", 7);
+    assert!(floats(&sample, "actions")[2] != floats(&sample, "actions")[1]);
+    let error = bench.open(&Bench::pi05(), &exclude("finger"), &["arm", "hand"]).err().unwrap();
+    assert!(
+        error.contains("\"finger\", which is in no name of the numbers of action: joint0, joint1, joint2"),
+        "{error}"
+    );
+}

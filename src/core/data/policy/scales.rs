@@ -3,7 +3,6 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use super::data_keys;
 use super::files;
 use super::groot_groups;
 use super::kept::Kept;
@@ -98,6 +97,7 @@ pub fn find(
         (true, Some(kept)) => {
             (spec.state_dim, spec.action_dim) = (kept.state_dim, kept.action_dim);
             spec.action_names.clone_from(&kept.action_names);
+            spec.groups.clone_from(&kept.action_groups);
             kept.stats.clone()
         }
         (true, None) => {
@@ -214,7 +214,6 @@ fn of_sets(spec: &mut PolicySpec, settings: &Policy, sets: &[Arc<Set>]) -> Resul
     if spec.family == Family::Groot {
         spec.groups = modality::groups(spec, settings, sets)?;
     }
-    data_keys::expect_excluded(spec, settings).map_err(|reason| DataError::file(sets[0].folder(), reason))?;
     if spec.relative && spec.state_dim < spec.action_dim {
         let reason = format!(
             "actions have {} numbers and states {}: they cannot be relative to these",

@@ -71,17 +71,18 @@ impl LoongForge {
         if self.asked.is_fresh {
             self.cached.clear();
         }
-        if let Some(reply) = self.next(None) {
-            return Ok(Heard::Reply(reply));
-        }
+        // Also where the chunk that is kept has the answer, and an observation is not looked at.
         let mut given = fields(payload, Keys::Bytes)?;
         let is_own_key = |field: &Field<'_>| *field == Field::Text(UNNORM_KEY);
         given.retain(|(name, field)| !(CONTROL.contains(&&**name) || name == "unnorm_key" && is_own_key(field)));
-        let observation = self.offer.names.observation(&given)?;
         let is_whole = self.asked.is_chunk && self.asked.is_fresh;
-        if !observation.begun.is_empty() && !is_whole {
+        if self.offer.names.has_begun(&given) && !is_whole {
             return Err("begun actions need return_action_chunk and disable_action_cache".to_owned());
         }
+        if let Some(reply) = self.next(None) {
+            return Ok(Heard::Reply(reply));
+        }
+        let observation = self.offer.names.observation(&given)?;
         let moment = self.moment;
         self.moment.request += 1;
         Ok(Heard::Ask(Box::new(observation), moment))

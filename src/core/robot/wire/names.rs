@@ -93,8 +93,7 @@ impl Names {
         let (mut states, mut prompt, mut begun) = (Vec::new(), None, None);
         for (path, field) in fields {
             let at = |error: String| format!("{path}: {error}");
-            let rule = self.rules.iter().position(|(name, _)| name == path);
-            let part = rule.map(|rule| self.rules[rule].1.clone()).or_else(|| self.usual(path));
+            let (rule, part) = self.part_of(path);
             match part.or_else(|| (is_alone && is_picture(field)).then_some(Part::Camera(0))) {
                 Some(Part::Camera(number)) if images[number].is_none() => {
                     images[number] = Some(picture(field).map_err(at)?);
@@ -130,6 +129,17 @@ impl Names {
             prompt => prompt.unwrap_or_default(),
         };
         Ok(Observation { images, state: self.state(states)?, prompt, begun: begun.unwrap_or_default() })
+    }
+
+    /// Whether some of these fields are actions that are being executed.
+    pub fn has_begun(&self, fields: &[(String, Field<'_>)]) -> bool {
+        fields.iter().any(|(path, _)| self.part_of(path).1 == Some(Part::Begun))
+    }
+
+    /// What a field is, and the number of the rule that says so.
+    fn part_of(&self, path: &str) -> (Option<usize>, Option<Part>) {
+        let rule = self.rules.iter().position(|(name, _)| name == path);
+        (rule, rule.map(|rule| self.rules[rule].1.clone()).or_else(|| self.usual(path)))
     }
 
     /// The first actions of a chunk, `[steps, width]` or one after the other.

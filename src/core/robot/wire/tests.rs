@@ -224,6 +224,26 @@ fn vla_eval_gets_an_action_an_observation_and_goes_on_after_errors() {
     assert!(matches!(dialogue.hear(&vla_eval("observation", payload, 78), 0.0), Heard::Ask(..)));
 }
 
+/// A request of LoongForge's client, which may have begun actions, and asks for a whole chunk.
+fn request(picture: &Value<'_>, is_begun: bool, whole: bool) -> Vec<u8> {
+    let mut payload = vec![
+        (Value::Text("images"), Value::List(vec![picture.clone()])),
+        (Value::Text("instructions"), Value::List(vec![Value::Text("go")])),
+        (Value::Text("state"), array(Keys::Bytes, &[2], &STATE_BYTES)),
+        (Value::Text("return_action_chunk"), Value::Bool(whole)),
+        (Value::Text("disable_action_cache"), Value::Bool(whole)),
+    ];
+    if is_begun {
+        payload.push((Value::Text("action_prefix"), array(Keys::Bytes, &[1, 2], &STATE_BYTES)));
+    }
+    write(&map([
+        ("type", Value::Text("infer")),
+        ("request_id", Value::Text("r1")),
+        ("protocol_version", Value::Text("1.0")),
+        ("payload", Value::Map(payload)),
+    ]))
+}
+
 /// Clients that are sent one action after another execute each, and have no use of begun ones.
 #[test]
 fn begun_actions_are_refused_where_clients_get_single_ones() {
@@ -231,35 +251,40 @@ fn begun_actions_are_refused_where_clients_get_single_ones() {
     let names = Names::new(&spec, &[], &[], None).unwrap();
     let offer = Arc::new(Offer { spec, names });
     let picture = floats(Keys::Bytes, "uint8", &[2, 4, 3], &PICTURE);
-    let of_loongforge = |whole: bool| {
-        let payload = map([
-            ("images", Value::List(vec![picture.clone()])),
-            ("instructions", Value::List(vec![Value::Text("go")])),
-            ("state", array(Keys::Bytes, &[2], &STATE_BYTES)),
-            ("action_prefix", array(Keys::Bytes, &[1, 2], &STATE_BYTES)),
-            ("return_action_chunk", Value::Bool(whole)),
-            ("disable_action_cache", Value::Bool(whole)),
-        ]);
-        let message = map([
-            ("type", Value::Text("infer")),
-            ("request_id", Value::Text("r1")),
-            ("protocol_version", Value::Text("1.0")),
-            ("payload", payload),
-        ]);
-        Protocol::LoongForge.begin(offer.clone()).hear(&write(&message), 0.0)
-    };
+    let of_loongforge =
+        |whole: bool| Protocol::LoongForge.begin(offer.clone()).hear(&request(&picture, true, whole), 0.0);
     assert!(error_of(&replied(of_loongforge(false))).contains("need return_action_chunk and disable_action_cache"));
     assert_eq!(asked(of_loongforge(true)).0.begun, STATE);
-    let payload = map([
-        ("images", map([("agentview", array(Keys::Text, &[2, 4, 3], &[9; 96]))])),
-        ("task_description", Value::Text("go")),
-        ("state", array(Keys::Text, &[2], &STATE_BYTES)),
-        ("action_prefix", array(Keys::Text, &[1, 2], &STATE_BYTES)),
-    ]);
+    // A chunk that is kept does not make them go unread.
+    let mut dialogue = Protocol::LoongForge.begin(offer.clone());
+    asked(dialogue.hear(&request(&picture, false, false), 0.0));
+    dialogue.answer(Ok(chunk()), Timing::default(), 0.0);
+    let error = error_of(&replied(dialogue.hear(&request(&picture, true, false), 0.0)));
+    assert!(error.contains("need return_action_chunk and disable_action_cache"), "{error}");
+    assert!(!error_of(&replied(dialogue.hear(&request(&picture, false, false), 0.0))).contains("error"));
+
+    let observed = |is_begun: bool, seq| {
+        let mut payload = vec![
+            (Value::Text("images"), map([("agentview", array(Keys::Text, &[2, 4, 3], &[9; 96]))])),
+            (Value::Text("task_description"), Value::Text("go")),
+            (Value::Text("state"), array(Keys::Text, &[2], &STATE_BYTES)),
+        ];
+        if is_begun {
+            payload.push((Value::Text("action_prefix"), array(Keys::Text, &[1, 2], &STATE_BYTES)));
+        }
+        vla_eval("observation", Value::Map(payload), seq)
+    };
     let mut dialogue = Protocol::VlaEval.begin(offer);
     dialogue.hear(&vla_eval("episode_start", map([]), 1), 0.0);
-    let error = error_of(&replied(dialogue.hear(&vla_eval("observation", payload, 2), 0.0)));
-    assert!(error.contains("sends one action after another"), "{error}");
+    let refused = |heard: Heard| {
+        let error = error_of(&replied(heard));
+        assert!(error.contains("sends one action after another"), "{error}");
+    };
+    refused(dialogue.hear(&observed(true, 2), 0.0));
+    asked(dialogue.hear(&observed(false, 3), 0.0));
+    dialogue.answer(Ok(chunk()), Timing::default(), 0.0);
+    refused(dialogue.hear(&observed(true, 4), 0.0));
+    assert!(!error_of(&replied(dialogue.hear(&observed(false, 5), 0.0))).contains("error"));
 }
 
 #[test]

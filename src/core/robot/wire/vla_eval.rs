@@ -32,13 +32,19 @@ impl VlaEval {
         self.num_episodes += 1;
     }
 
-    fn observation(&mut self, payload: &Value<'_>) -> Result<Heard, String> {
-        let observation = self.offer.names.observation(&fields(payload, Keys::Text)?)?;
-        if !observation.begun.is_empty() {
+    fn observation(&mut self, payload: &Value<'_>, seq: i128, now: f64) -> Result<Heard, String> {
+        // Also where the chunk that is kept has the answer, and an observation is not looked at.
+        let given = fields(payload, Keys::Text)?;
+        if self.offer.names.has_begun(&given) {
             return Err(
                 "begun actions: this protocol sends one action after another, and its clients execute each".to_owned()
             );
         }
+        if let Some(reply) = self.action(seq, now) {
+            return Ok(Heard::Reply(reply));
+        }
+        self.asked = seq;
+        let observation = self.offer.names.observation(&given)?;
         let moment = self.moment;
         self.moment.request += 1;
         Ok(Heard::Ask(Box::new(observation), moment))
@@ -82,13 +88,7 @@ impl VlaEval {
                 self.cached.clear();
                 Heard::Reply(Reply::none())
             }
-            "observation" => match self.action(seq, now) {
-                Some(reply) => Heard::Reply(reply),
-                None => {
-                    self.asked = seq;
-                    self.observation(payload)?
-                }
-            },
+            "observation" => self.observation(payload, seq, now)?,
             // What a client reports is not answered.
             "error" => Heard::Reply(Reply::none()),
             other => return Err(format!("the type {other:?} is none that clients send")),

@@ -1,6 +1,6 @@
 //! Fixtures of GR00T N1.7, which `tests/oracle/make_groot.py` writes: their samples here and in lerobot.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -72,6 +72,12 @@ impl Fixture {
         if cameras.max().is_some_and(|last| *last >= summary.grids.len()) {
             return Err(folder.lacks("fixture.json", "grids of all cameras"));
         }
+        let num_samples = summary.samples.len();
+        let cameras: BTreeSet<usize> = summary.samples.iter().flat_map(|sample| &sample.cameras).copied().collect();
+        let pixels: Vec<String> = cameras.iter().map(|camera| format!("pixels_{camera}")).collect();
+        let rows = ["actions", "weights", "state", "embodiment", "start"];
+        folder.expect_samples(num_samples, 0, rows.into_iter().chain(pixels.iter().map(String::as_str)))?;
+        folder.expect_samples(num_samples, 1, ["noise", "time"])?;
         Ok(Fixture {
             config: published(&Keys::new(&folder.config)).map_err(|source| folder.of_config(source))?.0,
             params: folder.store(model.foundation.specs(), kind, own)?,

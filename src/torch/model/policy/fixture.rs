@@ -80,6 +80,8 @@ impl Fixture {
         }
         let tower = folder.vision_tower(&model)?;
         let Summary { samples, action_dim } = folder.summary()?;
+        folder.expect_samples(samples.len(), 0, ["tokens", "actions", "start"])?;
+        folder.expect_samples(samples.len(), 1, ["images", "noise", "time"])?;
         let of_answers = path.join("answers.safetensors");
         Ok(Fixture {
             config,

@@ -60,12 +60,15 @@ impl Fixture {
         folder.expect_all(&model.specs(), model.carried.prefixes, own)?;
         let image_token = model.foundation.as_policy().map(|policy| policy.chunk().image_token);
         let tower = folder.vision_tower(&model)?;
+        let summary: Summary = folder.summary()?;
+        folder.expect_samples(summary.samples.len(), 0, ["tokens", "answers"])?;
+        folder.expect_samples(summary.samples.len(), 1, ["images"])?;
         Ok(Fixture {
             image_token: image_token.ok_or_else(|| folder.lacks("config.json", "a policy that writes actions"))?,
             params: folder.store(model.foundation.specs(), kind, own)?,
             of_tower: folder.store(tower.specs(), Kind::Float, own)?,
             tower,
-            summary: folder.summary()?,
+            summary,
             model,
             inputs: folder.inputs,
             expected: folder.expected,

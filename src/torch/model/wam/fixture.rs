@@ -72,6 +72,7 @@ impl Fixture {
             folder.expect_input("state")?;
         }
         let Summary { samples } = folder.summary()?;
+        folder.expect_samples(samples.len(), 0, ["text", "latents", "actions", "start"])?;
         Ok(Fixture {
             params: folder.store(config.specs(), kind, own)?,
             samples,

@@ -65,12 +65,15 @@ impl Fixture {
             folder.expect_input("state")?;
         }
         let tower = folder.vision_tower(&model)?;
+        let summary: Summary = folder.summary()?;
+        folder.expect_samples(summary.samples.len(), 0, ["images", "tokens", "actions", "domain", "start"])?;
+        folder.expect_samples(summary.samples.len(), 1, ["noise", "time"])?;
         Ok(Fixture {
             config,
             params: folder.store(model.foundation.specs(), kind, own)?,
             of_tower: folder.store(tower.specs(), Kind::Float, own)?,
             tower,
-            summary: folder.summary()?,
+            summary,
             inputs: folder.inputs,
             expected: folder.expected,
         })
