@@ -46,7 +46,7 @@ pub struct PackedAttention {
     /// The same with windows, by their lengths: made when a layer asks, for all that have the same.
     windowed: RefCell<BTreeMap<i64, Rc<BlockAttention>>>,
     /// Where documents have beginnings in common, whose rows come once.
-    shared: Option<SharedIndex>,
+    shared: Option<Box<SharedIndex>>,
     device: Device,
 }
 
@@ -103,7 +103,7 @@ impl PackedAttention {
     #[must_use]
     pub fn with_shared(mut self, shared: &SharedRows) -> PackedAttention {
         assert_eq!(self.mask, Mask::Causal, "beginnings depend on nothing behind them");
-        self.shared = Some(shared.to_device(self.device));
+        self.shared = Some(Box::new(shared.to_device(self.device)));
         self
     }
 
@@ -137,9 +137,10 @@ impl PackedAttention {
         scores: Scores,
         sinks_H: Option<&Tensor>,
     ) -> Tensor {
-        let Some(SharedIndex { kept, places }) = &self.shared else {
+        let Some(shared) = &self.shared else {
             return self.forward_rows([q_THC, k_TKC, v_TKV], scores, sinks_H);
         };
+        let SharedIndex { kept, places } = &**shared;
         let all = [q_THC, k_TKC, v_TKV].map(|x| take_rows(&x.flatten(1, -1), places).unflatten(1, &x.size()[1..]));
         take_rows(&self.forward_rows(all.each_ref(), scores, sinks_H), kept)
     }
