@@ -1,8 +1,9 @@
 """DPO on packed pairs against TRL's DPOTrainer: same weights, pairs, order and AdamW.
 
-Sides take turns in one run: ours (`loongforge run`, both answers of a pair in a pack of 2,048 tokens, the reference model in the same
-actor) and TRL, whose pairs are padded, at the best of several micro-batches. Both compute the reference in every step. Prompts and
-answers have log-normal lengths (medians 160 and 200); rates count real tokens, those of a prompt twice, never padding.
+Sides take turns in one run: ours (`loongforge run`, both answers of a pair in a pack of 2,048 tokens, their prompt computed once, the
+reference model in the same actor) and TRL, whose pairs are padded, at the best of several micro-batches. Both compute the reference in
+every step. Prompts and answers have log-normal lengths (medians 160 and 200); rates count real tokens, those of a prompt twice, never
+padding. In bf16 three rounds of `--steps 3 --batch 2 --micro 1` take three minutes on two cores.
 
     PYTHON benches/preference.py [--binary target/release/loongforge] [--dtype float32|bf16] [--size 42m]
 
@@ -123,18 +124,18 @@ def main():
     parser.add_argument("--binary", type=Path, default=Path("target/release/loongforge"))
     parser.add_argument("--dtype", choices=["float32", "bf16"], default="float32")
     parser.add_argument("--size", choices=SIZES, default="42m")
-    parser.add_argument("--steps", type=int, default=8)
-    parser.add_argument("--skip", type=int, default=2, help="first steps of a round that are not timed")
-    parser.add_argument("--batch", type=int, default=8, help="pairs a step")
-    parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--micro", type=int, nargs="+", default=[1, 2, 4], help="pairs of TRL's micro-batch, to try")
+    parser.add_argument("--steps", type=int, default=4)
+    parser.add_argument("--skip", type=int, default=1, help="first steps of a round that are not timed")
+    parser.add_argument("--batch", type=int, default=4, help="pairs a step")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--micro", type=int, nargs="+", default=[1, 2], help="pairs of TRL's micro-batch, to try")
     parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="keys of our config")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         size, tokens = alone(make, folder, args.steps * args.batch, 1, args.size)
         print(f"{size / 1e6:.1f} M parameters, {args.dtype}, {sum(tokens) / len(tokens):.0f} tokens a pair", flush=True)
-        trial = {micro: alone(trl, args, folder, tokens, args.skip + 2, micro)["rate"] for micro in args.micro}
+        trial = {micro: alone(trl, args, folder, tokens, args.skip + 1, micro)["rate"] for micro in args.micro}
         best = max(trial, key=trial.get)
         print("TRL's micro-batches, real tokens/s:", *(f"{micro}: {rate:.0f}" for micro, rate in trial.items()), flush=True)
         found = {"ours": [], "trl": []}

@@ -12,7 +12,7 @@ use loongforge_core::observe::safe;
 use loongforge_torch::device::set_intra_op_threads;
 use loongforge_torch::engine::open_device_of;
 use loongforge_torch::model::Sampling;
-use ranks::TrainedOn;
+use ranks::{Layout, TrainedOn};
 use tch::Kind;
 
 /// New tokens of an answer to a prompt, unless told otherwise.
@@ -35,6 +35,10 @@ pub struct AskedModel {
     /// run that trained the model, where there are as many; else 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     tensor_parallel: Option<u32>,
+    /// Number of stages that the layers are divided into, one behind the other, each with a GPU of its own, or all on the CPU [default: on
+    /// GPUs as in the run that trained the model, where there are as many; else 1]
+    #[arg(long, value_name = "N", conflicts_with = "tensor_parallel", value_parser = clap::value_parser!(u32).range(1..=64))]
+    pipeline_parallel: Option<u32>,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -53,33 +57,43 @@ impl AskedModel {
         let open = |number: usize| open_device_of(&self.device, number).map_err(|error| anyhow::anyhow!("{error}"));
         let (device, gpus) = (open(0)?, usize::try_from(tch::Cuda::device_count()).unwrap_or(0));
         let is_one_gpu = matches!(self.device, Device::Cuda(Some(_)));
-        let (ranks, said) = match self.tensor_parallel {
-            Some(2..) if is_one_gpu => {
-                return Err(UsageError::new("--tensor-parallel: --device names one GPU; `cuda` is all of them").into());
+        let asked = match (self.tensor_parallel, self.pipeline_parallel) {
+            (Some(ranks), _) => Some(("--tensor-parallel", Layout::Split(ranks as usize))),
+            (None, Some(stages)) => Some(("--pipeline-parallel", Layout::Staged(stages as usize))),
+            (None, None) => None,
+        };
+        let (layout, said) = match asked {
+            Some((option, layout)) if layout.devices() > 1 && is_one_gpu => {
+                return Err(UsageError::new(format!("{option}: --device names one GPU; `cuda` is all of them")).into());
             }
-            Some(ranks) if device.is_cuda() && ranks as usize > gpus => {
-                let what = format!("--tensor-parallel is {ranks}, and there are {gpus} CUDA devices");
+            Some((option, layout)) if device.is_cuda() && layout.devices() > gpus => {
+                let what = format!("{option} is {}, and there are {gpus} CUDA devices", layout.devices());
                 return Err(UsageError::new(what).into());
             }
-            Some(ranks) => (ranks as usize, None),
-            None => TrainedOn::of(&folder).ranks(if device.is_cuda() && !is_one_gpu { gpus } else { 0 }),
+            Some((_, layout)) => (layout, None),
+            None => TrainedOn::of(&folder).layout(if device.is_cuda() && !is_one_gpu { gpus } else { 0 }),
         };
         said.iter().for_each(|said| eprintln!("{said}"));
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
-        set_intra_op_threads((threads / ranks).max(1));
+        // Stages take turns, ranks do not.
+        set_intra_op_threads(if let Layout::Split(ranks) = layout { (threads / ranks).max(1) } else { threads });
         let kind = match self.dtype {
             Some(Type::Bf16) => Kind::BFloat16,
             Some(Type::F32) => Kind::Float,
             None if device.is_cuda() => Kind::BFloat16,
             None => Kind::Float,
         };
+        let devices = || (0..layout.devices()).map(open).collect::<anyhow::Result<Vec<_>>>();
         let on_one = || Reader::open_as(&folder, kind, device);
-        let among = || Reader::open_among(&folder, kind, &(0..ranks).map(open).collect::<anyhow::Result<Vec<_>>>()?);
-        let reader = match self.tensor_parallel {
-            _ if ranks == 1 => on_one(),
-            Some(_) => among(),
-            // Nobody asked for ranks: what has none, as adapters, answers without.
-            None => among().or_else(|error| {
+        let divided = || match layout {
+            Layout::Split(_) => Reader::open_among(&folder, kind, &devices()?),
+            Layout::Staged(_) => Reader::open_staged(&folder, kind, &devices()?),
+        };
+        let reader = match asked {
+            _ if layout.devices() == 1 => on_one(),
+            Some(_) => divided(),
+            // Nobody asked for several devices: what has one alone, as adapters, answers with one.
+            None => divided().or_else(|error| {
                 eprintln!("{}; the model is loaded onto one GPU", safe(&format!("{error:#}")));
                 on_one()
             }),

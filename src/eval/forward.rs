@@ -6,9 +6,10 @@ use crate::model::locate::ModelFolders;
 use anyhow::{Result, anyhow};
 use loongforge_core::data::{Media, Sample};
 use loongforge_core::message::{Grid, SampleMeta};
+use loongforge_core::schedule::Pipeline;
 use loongforge_torch::model::{
-    Continued, Decoder, Decoding, EncoderDecoder, EncoderModel, FeatureInput, ModelTower, Prompt, TextBatch,
-    TokenScores, generate_each,
+    Continued, Decoder, DecoderConfig, Decoding, EncoderDecoder, EncoderModel, FeatureInput, ModelTower, Prompt, Stage,
+    StageError, TextBatch, TokenScores, generate_each,
 };
 use loongforge_torch::params::{ParamSpec, ParamStore};
 use loongforge_torch::tape::{Execution, Policy};
@@ -25,6 +26,7 @@ pub struct ForwardModel {
     /// Each with its parameters, and the tokens that its features replace.
     towers: Vec<LoadedTower>,
     language: Language,
+    /// Of the first stage.
     params: Rc<ParamStore>,
     /// Where the decoder is this rank's part alone: the way to the others.
     ranks: Option<Ranks>,
@@ -32,7 +34,8 @@ pub struct ForwardModel {
 
 /// What reads prompts and writes answers.
 enum Language {
-    Decoder(Box<Decoder>),
+    /// Its stages in order; one where it is whole.
+    Decoder(Vec<Decoder>),
     EncoderDecoder(Box<EncoderDecoder>),
 }
 
@@ -49,6 +52,15 @@ impl ForwardModel {
     /// # Errors
     /// A file is missing, or torn, or of a model that is not built in.
     pub fn load(folders: &ModelFolders, kind: Option<Kind>, device: Device) -> Result<Self> {
+        Self::load_staged(folders, kind, &[device])
+    }
+
+    /// Works like [`ForwardModel::load`] with a decoder's layers divided into as many stages as there are `devices`, one behind the other;
+    /// the first device has the towers too.
+    ///
+    /// # Errors
+    /// As there; the decoder has fewer layers than that, or cannot be cut there.
+    pub fn load_staged(folders: &ModelFolders, kind: Option<Kind>, devices: &[Device]) -> Result<Self> {
         let ModelFolders { weights, adapters, config } = folders;
         let folder = ModelFolder::open_plain(config)?;
         let kind = kind.unwrap_or_else(|| folder.kind());
@@ -56,20 +68,33 @@ impl ForwardModel {
             Ok(Adapters::open(adapters, &folder.config, &Checkpoint::open(weights)?)?)
         };
         let adapters = adapters.as_ref().map(open).transpose()?;
-        let load = |specs: Vec<ParamSpec>| -> Result<Rc<ParamStore>> {
+        let load_on = |specs: Vec<ParamSpec>, device: Device| -> Result<Rc<ParamStore>> {
             let params = ParamStore::new(specs, kind, device);
             load_weights(&params, weights)?;
             params.set_trainable(false);
             adapters.iter().for_each(|adapters| adapters.add_to(&params));
             Ok(Rc::new(params))
         };
+        let load = |specs: Vec<ParamSpec>| load_on(specs, devices[0]);
         let tower = |(it, input): (&ModelTower, &FeatureInput)| LoadedTower::load(it, input, load);
         let towers = folder.config.towers.iter().zip(folder.config.inputs()).map(tower).collect::<Result<_>>()?;
         let foundation = &folder.config.foundation;
         let (language, params) = match (foundation.as_decoder(), foundation.as_encoder_decoder()) {
             (Some(config), _) => {
-                let params = load(Decoder::specs(config))?;
-                (Language::Decoder(Box::new(Decoder::new(config, &params))), params)
+                let stages =
+                    stages_of(config, devices.len()).map_err(|error| anyhow!("--pipeline-parallel: {error}"))?;
+                let mut decoders = Vec::new();
+                let mut first = None;
+                for (stage, device) in stages.into_iter().zip(devices) {
+                    let params = load_on(Decoder::stage_specs(config, &stage), *device)?;
+                    decoders.push(Decoder::stage(config, stage, &params));
+                    first.get_or_insert(params);
+                }
+                (Language::Decoder(decoders), first.ok_or_else(|| anyhow!("a model needs a device"))?)
+            }
+            (None, Some(_)) if devices.len() > 1 => {
+                let model_type = &folder.config.model_type;
+                return Err(anyhow!("{}: the layers of a {model_type} are not divided into stages", config.display()));
             }
             (None, Some(config)) => {
                 let params = load(config.specs())?;
@@ -113,7 +138,7 @@ impl ForwardModel {
         };
         let tower = |(it, input): (&ModelTower, &FeatureInput)| LoadedTower::load(it, input, load);
         let towers = folder.config.towers.iter().zip(folder.config.inputs()).map(tower).collect::<Result<_>>()?;
-        Ok(Self { towers, language: Language::Decoder(Box::new(decoder)), params, folder, ranks: Some(ranks) })
+        Ok(Self { towers, language: Language::Decoder(vec![decoder]), params, folder, ranks: Some(ranks) })
     }
 
     /// Returns whether a rank has failed, so that [`ForwardModel::continue_each`] always will.
@@ -133,8 +158,10 @@ impl ForwardModel {
     ) -> Result<()> {
         let each: Vec<&Decoding> = decodings.iter().collect();
         match (&self.language, &self.ranks) {
-            (Language::Decoder(decoder), Some(ranks)) => return ranks.continue_each(decoder, prompts, decodings, hear),
-            (Language::Decoder(decoder), None) => generate_each(decoder, prompts, &each, hear),
+            (Language::Decoder(stages), Some(ranks)) => {
+                return ranks.continue_each(&stages[0], prompts, decodings, hear);
+            }
+            (Language::Decoder(stages), None) => generate_each(stages, prompts, &each, hear),
             (Language::EncoderDecoder(both), _) => both.answer_each(prompts, &each, hear),
         }
         Ok(())
@@ -163,7 +190,7 @@ impl ForwardModel {
     /// The scores of the samples' targets, in their order; the samples are packed into one row, in which none sees another.
     ///
     /// # Errors
-    /// The device failed.
+    /// The device failed, or the model is in stages.
     pub fn score(&self, samples: &[&Sample]) -> Result<TokenScores> {
         let (mut input_ids, mut labels, mut cu_seqlens) = (Vec::new(), Vec::new(), vec![0]);
         for sample in samples {
@@ -175,7 +202,10 @@ impl ForwardModel {
         }
         let feature_rows = self.feature_rows(&input_ids);
         let decoder = match &self.language {
-            Language::Decoder(decoder) => decoder,
+            Language::Decoder(stages) => match stages.as_slice() {
+                [decoder] => decoder,
+                _ => return Err(anyhow!("a model in stages makes answers; scores are computed by one on one device")),
+            },
             Language::EncoderDecoder(both) => {
                 let positions: Vec<f32> =
                     samples.iter().flat_map(|it| &it.position_ids[..it.input_ids.len()]).copied().collect();
@@ -193,6 +223,7 @@ impl ForwardModel {
             cu_seqlens,
             row: None,
             past: None,
+            shared: None,
         };
         Ok(decoder.score(&self.params, &batch, &labels, &self.features(samples))?)
     }
@@ -201,7 +232,7 @@ impl ForwardModel {
     fn position_ids(&self, samples: &[&Sample]) -> Tensor {
         let of = |sample: &&Sample| Tensor::from_slice(&sample.position_ids).view([3, -1]);
         let positions = Tensor::cat(&samples.iter().map(of).collect::<Vec<_>>(), 1);
-        let has_three_axes = matches!(&self.language, Language::Decoder(decoder) if decoder.config().has_three_axes());
+        let has_three_axes = matches!(&self.language, Language::Decoder(stages) if stages[0].config().has_three_axes());
         if has_three_axes { positions } else { positions.get(0) }
     }
 
@@ -214,6 +245,15 @@ impl ForwardModel {
     fn features(&self, samples: &[&Sample]) -> Vec<Vec<Tensor>> {
         self.towers.iter().map(|tower| tower.features(samples)).collect()
     }
+}
+
+/// So many stages of a decoder, with as many layers as any other, or one more in the first ones.
+fn stages_of(config: &DecoderConfig, num: usize) -> Result<Vec<Stage>, StageError> {
+    let layers = config.num_layers();
+    let ranges = Pipeline { ranks: num, virtual_stages: 1 }.layers(layers);
+    let stages = Stage::all(ranges.ok_or(StageError::TooMany { stages: num, layers })?);
+    stages.iter().try_for_each(|stage| stage.check(config))?;
+    Ok(stages)
 }
 
 impl LoadedTower {

@@ -46,6 +46,14 @@ impl Reader {
         Self::of(ForwardModel::load_among(&ModelFolders::find(folder, None)?, kind, devices)?)
     }
 
+    /// Works like [`Reader::open_as`] in as many stages as there are `devices`; see [`ForwardModel::load_staged`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn open_staged(folder: &Path, kind: Kind, devices: &[Device]) -> Result<Self> {
+        Self::of(ForwardModel::load_staged(&ModelFolders::find(folder, None)?, Some(kind), devices)?)
+    }
+
     /// Lets a model answer that is loaded.
     ///
     /// # Errors

@@ -111,7 +111,7 @@ impl Ranks {
             let job = Job { prompts: prompts.iter().map(Prompt::share).collect(), decodings: decodings.to_vec() };
             other.send(job).map_err(|_| anyhow!("a rank of the model has ended"))?;
         }
-        generate_among(decoder, &self.own, prompts, &decodings.iter().collect::<Vec<_>>(), hear)?;
+        generate_among(std::slice::from_ref(decoder), &self.own, prompts, &decodings.iter().collect::<Vec<_>>(), hear)?;
         self.in_step.set(true);
         Ok(())
     }
@@ -144,7 +144,8 @@ fn follow(start: &Start, loaded: &Sender<Result<()>>, queue: &Receiver<Job>) {
     let Ok(ranks) = start.join() else { return };
     while let Ok(Job { prompts, decodings }) = queue.recv() {
         let decodings: Vec<&Decoding> = decodings.iter().collect();
-        if generate_among(&part.decoder, &ranks, &prompts, &decodings, &mut |_, _| true).is_err() {
+        if generate_among(std::slice::from_ref(&part.decoder), &ranks, &prompts, &decodings, &mut |_, _| true).is_err()
+        {
             return;
         }
     }

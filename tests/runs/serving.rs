@@ -111,6 +111,11 @@ fn a_checkpoint_of_ranks_and_stages_is_asked_without_options() {
     let plain = asked(&[]);
     assert!(plain.len() >= 8, "{plain:?}");
     assert_eq!(asked(&["--tensor-parallel", "2"]), plain);
+    assert_eq!(asked(&["--pipeline-parallel", "2"]), plain);
+    let output = start(&fixture, &["generate", "run", "--prompt", PROMPT, "--pipeline-parallel", "9"], "");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("--pipeline-parallel: ") && said.contains("layers for 9 pipeline stages"), "{said}");
 }
 
 #[test]

@@ -1,8 +1,25 @@
-//! Among how many ranks a model answers where nobody says it: as many as its run split each layer among, where there are GPUs for
-//! them.
+//! How a model is laid out over devices where nobody says it: as its run split each layer, or divided the layers into stages, where
+//! there are GPUs for them.
 
 use loongforge_core::checkpoint::Manifest;
 use std::path::Path;
+
+/// How a model is laid out over devices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Layout {
+    /// Each layer is split among so many; 1: the model is whole.
+    Split(usize),
+    /// So many stages of layers, one behind the other.
+    Staged(usize),
+}
+
+impl Layout {
+    pub fn devices(self) -> usize {
+        match self {
+            Self::Split(num) | Self::Staged(num) => num,
+        }
+    }
+}
 
 /// How the run that trained a model had laid its foundation out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,24 +39,33 @@ impl TrainedOn {
         Self { tensor_parallel: value("tensor_parallel"), pipeline_parallel: value("pipeline_parallel") }
     }
 
-    /// The number of ranks for a machine with so many GPUs, and what is to be said of it. On the CPU (`gpus` is 0) ranks share one
-    /// memory, so one rank holds whatever several do, and on one GPU there is no choice.
-    pub fn ranks(self, gpus: usize) -> (usize, Option<String>) {
+    /// The layout on a machine with so many GPUs, and what is to be said of it. On the CPU (`gpus` is 0) all share one memory, so
+    /// one device holds whatever several do, and on one GPU there is no choice.
+    pub fn layout(self, gpus: usize) -> (Layout, Option<String>) {
         let Self { tensor_parallel, pipeline_parallel } = self;
-        let trained = format!("the model was trained with tensor_parallel={tensor_parallel}");
-        match tensor_parallel {
-            _ if gpus < 2 || tensor_parallel * pipeline_parallel == 1 => (1, None),
-            2.. if tensor_parallel <= gpus => {
-                let what =
-                    format!("{trained} and is split among as many GPUs; --tensor-parallel N takes another number");
-                (tensor_parallel, Some(what))
+        match (tensor_parallel, pipeline_parallel) {
+            _ if gpus < 2 || tensor_parallel * pipeline_parallel == 1 => (Layout::Split(1), None),
+            (2.., _) if tensor_parallel <= gpus => {
+                let what = format!(
+                    "the model was trained with tensor_parallel={tensor_parallel} and is split among as many GPUs; \
+                     --tensor-parallel N takes another number"
+                );
+                (Layout::Split(tensor_parallel), Some(what))
+            }
+            (1, _) if pipeline_parallel <= gpus => {
+                let what = format!(
+                    "the model was trained with pipeline_parallel={pipeline_parallel} and has its stages on as many GPUs; \
+                     --pipeline-parallel N takes another number"
+                );
+                (Layout::Staged(pipeline_parallel), Some(what))
             }
             _ => {
                 let what = format!(
-                    "{trained}, pipeline_parallel={pipeline_parallel} and is loaded onto one GPU; --tensor-parallel N splits it \
-                     among N of the {gpus} that are here"
+                    "the model was trained with tensor_parallel={tensor_parallel}, pipeline_parallel={pipeline_parallel} and is \
+                     loaded onto one GPU; --tensor-parallel N splits it among N of the {gpus} that are here, and \
+                     --pipeline-parallel N puts its layers on N of them, one behind the other"
                 );
-                (1, Some(what))
+                (Layout::Split(1), Some(what))
             }
         }
     }
@@ -61,19 +87,24 @@ mod tests {
             std::fs::write(dir.path().join(MANIFEST), manifest.to_text()).unwrap();
             TrainedOn::of(dir.path())
         };
-        assert_eq!(written(json!({"replicas": 4})).ranks(8), (1, None));
+        let one = Layout::Split(1);
+        assert_eq!(written(json!({"replicas": 4})).layout(8), (one, None));
         let split = written(json!({"tensor_parallel": 2, "pipeline_parallel": 3}));
         assert_eq!(split, TrainedOn { tensor_parallel: 2, pipeline_parallel: 3 });
-        assert_eq!([split.ranks(0), split.ranks(1)], [(1, None), (1, None)]);
-        let (ranks, said) = split.ranks(2);
-        assert!(ranks == 2 && said.unwrap().contains("tensor_parallel=2 and is split among as many GPUs"));
+        assert_eq!([split.layout(0), split.layout(1)], [(one, None), (one, None)]);
+        let (layout, said) = split.layout(2);
+        assert_eq!(layout, Layout::Split(2));
+        assert!(said.unwrap().contains("tensor_parallel=2 and is split among as many GPUs"));
         let stages = written(json!({"pipeline_parallel": 3}));
+        let (layout, said) = stages.layout(8);
+        assert_eq!((layout, layout.devices()), (Layout::Staged(3), 3));
+        assert!(said.unwrap().contains("pipeline_parallel=3 and has its stages on as many GPUs"));
         let wide = written(json!({"tensor_parallel": 4, "pipeline_parallel": 3}));
-        for (trained, gpus) in [(wide, 2), (stages, 8)] {
-            let (ranks, said) = trained.ranks(gpus);
+        for trained in [wide, stages] {
+            let (layout, said) = trained.layout(2);
             let said = said.unwrap();
-            assert!(ranks == 1 && said.contains("pipeline_parallel=3 and is loaded onto one GPU"), "{said}");
-            assert!(said.contains(&format!("--tensor-parallel N splits it among N of the {gpus}")), "{said}");
+            assert!(layout == one && said.contains("pipeline_parallel=3 and is loaded onto one GPU"), "{said}");
+            assert!(said.contains("--tensor-parallel N splits it among N of the 2"), "{said}");
         }
     }
 }

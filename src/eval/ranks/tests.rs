@@ -1,7 +1,7 @@
 //! Greedy answers of fixtures on several ranks.
 
 use super::*;
-use loongforge_torch::model::{ModelConfig, generate};
+use loongforge_torch::model::{ModelConfig, Stage, generate, generate_each};
 use tch::Tensor;
 
 /// A fixture's folder and config.
@@ -88,6 +88,39 @@ fn greedy_answers_are_those_of_one_rank() {
         for found in on_ranks(name, Kind::Float, ranks).unwrap() {
             assert_eq!(found, expected, "{name}");
         }
+    }
+}
+
+/// Layers of every kind of mixer, DeepStack's features behind a stage's end, tied and untied heads, a cache that is made anew where a
+/// rotary embedding changes with length. One device stands for all.
+#[test]
+fn stages_answer_as_the_whole_model_does() {
+    for (name, num) in [
+        ("qwen3-seed1", 2),
+        ("qwen3_vl-seed1", 2),
+        ("gemma2-seed1", 2),
+        ("minimax_m2-seed1", 2),
+        ("deepseek_v3-seed1", 2),
+        ("ernie4.5_moe-bias", 2),
+    ] {
+        let (folder, config) = fixture(name);
+        let decoder = config.decoder().unwrap();
+        let num_layers = decoder.num_layers();
+        let stages = Stage::all(vec![0..num_layers - num + 1, num_layers - num + 1..num_layers]);
+        let stage = |stage: Stage| {
+            let params = ParamStore::new(Decoder::stage_specs(decoder, &stage), Kind::Float, Device::Cpu);
+            load_weights(&params, &folder).unwrap();
+            Decoder::stage(decoder, stage, &params)
+        };
+        let stages: Vec<Decoder> = stages.into_iter().map(stage).collect();
+        let (mut found, decoding) = (vec![Vec::new(); 2], decoding(10));
+        generate_each(&stages, &prompts(&config), &[&decoding, &decoding], &mut |at, next| {
+            if let Continued::Token(token) = next {
+                found[at].push(token);
+            }
+            at == 0 || found[at].len() < 4
+        });
+        assert_eq!(found, alone(name, Kind::Float), "{name}");
     }
 }
 

@@ -35,6 +35,7 @@ impl Model {
             feature_rows: Vec::new(),
             row: None,
             past: None,
+            shared: None,
         };
         let targets = Targets {
             labels: ids.iter().map(|id| (id + 1) % 1000).collect(),

@@ -52,6 +52,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         feature_rows: Vec::new(),
         row: None,
         past: None,
+        shared: None,
     };
     let labels = Vec::<i64>::try_from(batch.input_ids.roll(-1, 0))?;
     let options =

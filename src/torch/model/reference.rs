@@ -128,6 +128,7 @@ impl ReferenceModel {
             feature_rows: Vec::new(),
             row: None,
             past: None,
+            shared: None,
         };
         let options = TextOptions {
             feature_tensors: Vec::new(),
@@ -140,6 +141,8 @@ impl ReferenceModel {
             counted.map(move |_| number as i64)
         });
         let answers: Vec<i64> = answers.collect();
+        // A prompt is read once for its answers.
+        let (batch, targets) = batch.sharing(targets, self.decoder.config());
         let (mut tape, each) = self.decoder.log_probabilities(&batch, &targets, &options);
         let num_items = ends.len() as i64 - 1;
         let sum = move |reads: &[Tensor]| {

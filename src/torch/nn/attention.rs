@@ -17,6 +17,7 @@ use tch::{Device, Tensor};
 use super::attend::{Scores, attend_sinking, take_rows};
 use super::block_attention::BlockAttention;
 use super::mask::Mask;
+use super::shared_rows::{SharedIndex, SharedRows};
 use crate::native::{can_attend, packed_attention};
 
 /// A causal batch's longest document is at most this much longer than its shortest: `shortest * 5 / 4 + 4`.
@@ -44,6 +45,8 @@ pub struct PackedAttention {
     blocks: Option<BlockAttention>,
     /// The same with windows, by their lengths: made when a layer asks, for all that have the same.
     windowed: RefCell<BTreeMap<i64, Rc<BlockAttention>>>,
+    /// Where documents have beginnings in common, whose rows come once.
+    shared: Option<Box<SharedIndex>>,
     device: Device,
 }
 
@@ -92,7 +95,16 @@ impl PackedAttention {
         let order = (!in_order).then(|| Order { tokens: index(&tokens), rows: index(&rows) });
         let blocks = mask.begins().map(|begins| BlockAttention::new(cu_seqlens, begins, None, device));
         let cu_seqlens = cu_seqlens.iter().map(|end| *end as i64).collect();
-        PackedAttention { mask, cu_seqlens, batches, order, blocks, windowed: RefCell::default(), device }
+        PackedAttention { mask, cu_seqlens, batches, order, blocks, windowed: RefCell::default(), shared: None, device }
+    }
+
+    /// The same, of which queries, keys and values have the rows of `shared` alone, and so has what comes back. Windows and
+    /// `split` have no part in it.
+    #[must_use]
+    pub fn with_shared(mut self, shared: &SharedRows) -> PackedAttention {
+        assert_eq!(self.mask, Mask::Causal, "beginnings depend on nothing behind them");
+        self.shared = Some(Box::new(shared.to_device(self.device)));
+        self
     }
 
     /// Works like `forward_with` where a window of `window` tokens, the last of them the token itself, cuts a mask of blocks;
@@ -125,6 +137,16 @@ impl PackedAttention {
         scores: Scores,
         sinks_H: Option<&Tensor>,
     ) -> Tensor {
+        let Some(shared) = &self.shared else {
+            return self.forward_rows([q_THC, k_TKC, v_TKV], scores, sinks_H);
+        };
+        let SharedIndex { kept, places } = &**shared;
+        let all = [q_THC, k_TKC, v_TKV].map(|x| take_rows(&x.flatten(1, -1), places).unflatten(1, &x.size()[1..]));
+        take_rows(&self.forward_rows(all.each_ref(), scores, sinks_H), kept)
+    }
+
+    /// Works like `forward_sinking`, where every document has all its rows.
+    fn forward_rows(&self, [q_THC, k_TKC, v_TKV]: [&Tensor; 3], scores: Scores, sinks_H: Option<&Tensor>) -> Tensor {
         if let Some(blocks) = &self.blocks {
             assert!(sinks_H.is_none(), "sinks beside a mask of blocks");
             return blocks.forward([q_THC, k_TKC, v_TKV], scores);

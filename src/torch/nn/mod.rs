@@ -30,6 +30,7 @@ mod rope_config;
 mod rope_scaling;
 mod segment_attention;
 mod self_attention;
+mod shared_rows;
 mod sparse_attention;
 mod window;
 
@@ -60,4 +61,5 @@ pub use rope_config::{RopeAxes, RopeConfig, RopeLayout};
 pub use rope_scaling::{RopeScaling, Yarn};
 pub use segment_attention::{Chunks, Rule, Segment, SegmentAttention, SegmentRules};
 pub use self_attention::{AttentionConfig, QkNorm, Qkv, SelfAttention};
+pub use shared_rows::SharedRows;
 pub use sparse_attention::{ChosenKeys, IndexRows, attend_chosen, choose};

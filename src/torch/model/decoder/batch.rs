@@ -9,7 +9,7 @@ use tch::Tensor;
 use super::neftune::EmbeddingNoise;
 use crate::model::objective::Answers;
 use crate::model::routing::Routing;
-use crate::nn::Mask;
+use crate::nn::{Mask, SharedRows};
 use crate::tape::{Boundary, ContextShard, KeyValues, Policy, Slot, Tape};
 
 /// One packed row of documents.
@@ -29,6 +29,9 @@ pub struct TextBatch {
     pub row: Option<Rc<ContextShard>>,
     /// For a piece of a longer row: how many tokens of its first document came in earlier pieces.
     pub past: Option<usize>,
+    /// Documents have beginnings in common: tokens and positions are those of the rows that are computed, `cu_seqlens` tells where
+    /// the documents end with all of theirs.
+    pub shared: Option<Rc<SharedRows>>,
 }
 
 /// Holds what the loss counts.

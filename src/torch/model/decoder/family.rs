@@ -189,6 +189,7 @@ impl FoundationModel for DecoderModel {
             feature_rows: self.feature_rows(batch),
             row: batch.row.clone(),
             past: batch.past,
+            shared: None,
         };
         // Prompts that are continued have no targets.
         let is_prompt = batch.evaluates && batch.samples.iter().all(|sample| sample.num_targets == 0);
@@ -205,6 +206,11 @@ impl FoundationModel for DecoderModel {
         let neftune = self.decoder.config().neftune.filter(|_| !batch.evaluates);
         let noise = neftune.and_then(|neftune| neftune.of(batch, self.decoder.config().hidden_size));
         let weights = self.target_weights(batch);
+        let (text, labels) = match &answers {
+            Some(_) => text.sharing(labels, self.decoder.config()),
+            None => (text, labels),
+        };
+        let weights = weights.map(|all| text.shared.as_ref().map_or_else(|| all.clone(), |shared| shared.of(&all)));
         let targets = Targets { labels, weights, scale: batch.loss_scale, evaluates: batch.evaluates, answers, noise };
         let options = TextOptions {
             feature_tensors: self.inputs.iter().map(|input| input.num_tensors).collect(),

@@ -29,7 +29,7 @@ pub struct Prompt {
 /// A continuation of each prompt, token by token. Panics where there is no prompt or an empty one.
 pub fn generate(model: &Decoder, prompts: &[Prompt], decoding: &Decoding) -> Vec<Vec<i64>> {
     let mut outputs = vec![Vec::new(); prompts.len()];
-    generate_each(model, prompts, &vec![decoding; prompts.len()], &mut |index, continued| {
+    generate_each(std::slice::from_ref(model), prompts, &vec![decoding; prompts.len()], &mut |index, continued| {
         if let Continued::Token(token) = continued {
             outputs[index].push(token);
         }
@@ -39,15 +39,16 @@ pub fn generate(model: &Decoder, prompts: &[Prompt], decoding: &Decoding) -> Vec
 }
 
 /// Continues each prompt as its own decoding says. `hear` is told of every token of prompt `index` as it comes, and of the end; it
-/// answers whether that continuation goes on. Draws depend on no other prompt. Panics where there is no prompt or an empty one.
+/// answers whether that continuation goes on. Draws depend on no other prompt. `stages` are those of a model, in order, each on a device
+/// of its own or not: this thread goes through them. Panics where there is no prompt or an empty one.
 pub fn generate_each(
-    model: &Decoder,
+    stages: &[Decoder],
     prompts: &[Prompt],
     decodings: &[&Decoding],
     hear: &mut dyn FnMut(usize, Continued) -> bool,
 ) {
     let alone = DecodingRanks::alone();
-    generate_among(model, &alone, prompts, decodings, hear).expect("there is no other rank");
+    generate_among(stages, &alone, prompts, decodings, hear).expect("there is no other rank");
 }
 
 /// Works like [`generate_each`] on one of the `ranks` that the model's layers are split among, of which each is given the same
@@ -56,7 +57,7 @@ pub fn generate_each(
 /// # Errors
 /// Another rank has ended, or did not answer in time.
 pub fn generate_among(
-    model: &Decoder,
+    stages: &[Decoder],
     ranks: &DecodingRanks,
     prompts: &[Prompt],
     decodings: &[&Decoding],
@@ -74,8 +75,8 @@ pub fn generate_among(
         return Ok(());
     }
     let lens: Vec<usize> = prompts.iter().map(|prompt| prompt.input_ids.len()).collect();
-    let mut cache = Cache::new(model, prompts, max_new_tokens);
-    let mut scores = cache.read_prompts(model, ranks, prompts, &lens);
+    let mut cache = Cache::new(stages, prompts, max_new_tokens);
+    let mut scores = cache.read_prompts(stages, ranks, prompts, &lens);
     // What followed each prompt, also behind its end.
     let mut followed = vec![Vec::new(); prompts.len()];
     for step in 0..max_new_tokens {
@@ -85,20 +86,20 @@ pub fn generate_among(
         if ranks.is_first() {
             continuations.hear(step, &tokens, hear);
         }
-        ranks.agree(&mut tokens, &mut continuations.running, model.device);
+        ranks.agree(&mut tokens, &mut continuations.running, stages[0].device);
         ranks.check()?;
         followed.iter_mut().zip(&tokens).for_each(|(followed, token)| followed.push(*token));
         if continuations.are_done() {
             break;
         }
-        let next = Tensor::from_slice(&tokens).to_device(model.device);
-        scores = match cache.outgrows(model) {
+        let next = Tensor::from_slice(&tokens).to_device(stages[0].device);
+        scores = match cache.outgrows(&stages[0]) {
             true => {
                 let longer: Vec<Prompt> = prompts.iter().zip(&followed).map(|(prompt, ids)| prompt.with(ids)).collect();
-                cache = Cache::new(model, &longer, max_new_tokens - step - 1);
-                cache.read_prompts(model, ranks, &longer, &lens)
+                cache = Cache::new(stages, &longer, max_new_tokens - step - 1);
+                cache.read_prompts(stages, ranks, &longer, &lens)
             }
-            false => cache.step(model, ranks, &next),
+            false => cache.step(stages, ranks, &next),
         };
     }
     Ok(())
@@ -150,32 +151,24 @@ impl Prompt {
 }
 
 struct Cache {
-    layers: Vec<State>,
-    columns: Columns,
-    /// The next position of each prompt, `[B]`.
+    stages: Vec<StageCache>,
+    /// The next position of each prompt, `[B]`, where the first stage is.
     positions: Tensor,
 }
 
+/// What the layers of a stage keep, on its device.
+struct StageCache {
+    layers: Vec<State>,
+    columns: Columns,
+}
+
 impl Cache {
-    fn new(model: &Decoder, prompts: &[Prompt], max_new_tokens: usize) -> Cache {
-        let index = |values: &[i64]| Tensor::from_slice(values).to_device(model.device);
-        let longest = prompts.iter().map(|prompt| prompt.input_ids.len()).max().unwrap_or(0) as i64;
-        let (num_sequences, num_columns) = (prompts.len() as i64, longest + max_new_tokens as i64);
-        let starts: Vec<i64> = prompts.iter().map(|prompt| longest - prompt.input_ids.len() as i64).collect();
-        let places: Vec<i64> =
-            (0..).zip(&starts).flat_map(|(b, start)| (*start..longest).map(move |at| b * num_columns + at)).collect();
-        let all = Tensor::arange(num_columns, (Kind::Int64, model.device)).view([1, 1, 1, -1]);
+    fn new(stages: &[Decoder], prompts: &[Prompt], max_new_tokens: usize) -> Cache {
         let next: Vec<Tensor> = prompts.iter().map(|prompt| prompt.position_ids.max() + 1).collect();
-        let columns = Columns {
-            num_sequences,
-            num_columns,
-            used: longest,
-            places_T: index(&places),
-            filled_B11S: all.ge_tensor(&index(&starts).view([-1, 1, 1, 1])),
-            chosen: LayerCache::default(),
-        };
-        let positions = Tensor::stack(&next, 0).to_device(model.device).to_kind(Kind::Float);
-        Cache { layers: model.layers.iter().map(|_| State::new()).collect(), columns, positions }
+        Cache {
+            stages: stages.iter().map(|stage| StageCache::new(stage, prompts, max_new_tokens)).collect(),
+            positions: Tensor::stack(&next, 0).to_device(stages[0].device).to_kind(Kind::Float),
+        }
     }
 
     /// Returns whether the next token makes a sequence longer than the context that a rotary embedding was trained for, beyond
@@ -187,8 +180,15 @@ impl Cache {
 
     /// Fills the cache with the prompts, of which the first `lens` tokens are what was asked; scores `[B, V]` of the tokens that
     /// follow them.
-    fn read_prompts(&mut self, model: &Decoder, ranks: &DecodingRanks, prompts: &[Prompt], lens: &[usize]) -> Tensor {
-        let device = model.device;
+    fn read_prompts(
+        &mut self,
+        stages: &[Decoder],
+        ranks: &DecodingRanks,
+        prompts: &[Prompt],
+        lens: &[usize],
+    ) -> Tensor {
+        let first = &stages[0];
+        let device = first.device;
         let index = |values: &[i64]| Tensor::from_slice(values).to_device(device);
         let num_inputs = prompts.iter().map(|prompt| prompt.feature_rows.len()).max().unwrap_or(0);
         let (mut input_ids, mut rows, mut ends) = (Vec::new(), vec![Vec::new(); num_inputs], vec![0]);
@@ -203,61 +203,101 @@ impl Cache {
         let level = |input: usize, level: usize| {
             let of_prompt = |prompt: &'_ Prompt| prompt.features.get(input)?.get(level).map(Tensor::shallow_clone);
             let of_prompts: Vec<Tensor> = prompts.iter().filter_map(of_prompt).collect();
-            Tensor::cat(&of_prompts, 0).to_device(device).to_kind(model.kind)
+            Tensor::cat(&of_prompts, 0).to_device(device).to_kind(first.kind)
         };
         let num_levels = |input: usize| prompts.iter().filter_map(|it| Some(it.features.get(input)?.len())).max();
         let levels = |input: usize| (0..num_levels(input).unwrap_or(0)).map(|number| level(input, number)).collect();
         let features: Vec<(Tensor, Vec<Tensor>)> =
             rows.iter().enumerate().map(|(input, rows)| (index(rows), levels(input))).collect();
         let position_ids: Vec<&Tensor> = prompts.iter().map(|prompt| &prompt.position_ids).collect();
-        let mask = model.config().sees.mask(&input_ids, &ends, lens);
-        let contexts = model.contexts(&Tensor::cat(&position_ids, -1), &ends, mask);
+        let position_ids = Tensor::cat(&position_ids, -1);
+        let mask = first.config().sees.mask(&input_ids, &ends, lens);
         let ids_T = index(&input_ids);
-        let mut x_TD = ranks.sum(model.token_table().look_up(&ids_T));
+        let mut x_TD = ranks.sum(first.token_table().look_up(&ids_T));
         for (rows, levels) in &features {
             x_TD = levels.first().map_or_else(|| x_TD.shallow_clone(), |merged| x_TD.index_copy(0, rows, merged));
         }
-        x_TD = model.config().first_residual(x_TD);
-        let split = model.split(&Tensor::from_slice(&input_ids));
-        for (number, (layer, state)) in model.layers.iter().zip(&mut self.layers).enumerate() {
-            let mixer = &layer.mixer;
-            let context = &contexts[layer.rope];
-            let (columns, split) = (&self.columns, split.as_ref());
-            x_TD = layer.with_branch(0, x_TD, |x| {
-                layer.whole(ranks, mixer.module.prefill(&mixer.input(x), context, columns, state))
-            });
-            x_TD = layer.with_branch(1, x_TD, |x| ranks.sum(layer.feed_forward.forward(x, &ids_T, split)));
-            for (rows, levels) in &features {
-                if let Some(level) = levels.get(number + 1) {
-                    x_TD = x_TD.index_add(0, rows, level);
+        x_TD = first.config().first_residual(x_TD);
+        for (model, cache) in stages.iter().zip(&mut self.stages) {
+            let contexts = model.contexts(&position_ids, &ends, mask.clone());
+            let split = model.split(&Tensor::from_slice(&input_ids));
+            let here = |x: &Tensor| x.to_device(model.device);
+            let ids_T = here(&ids_T);
+            x_TD = here(&x_TD);
+            let StageCache { layers, columns } = cache;
+            for ((number, layer), state) in model.numbered_layers().zip(layers) {
+                let mixer = &layer.mixer;
+                let (context, split) = (&contexts[layer.rope], split.as_ref());
+                x_TD = layer.with_branch(0, x_TD, |x| {
+                    layer.whole(ranks, mixer.module.prefill(&mixer.input(x), context, columns, state))
+                });
+                x_TD = layer.with_branch(1, x_TD, |x| ranks.sum(layer.feed_forward.forward(x, &ids_T, split)));
+                for (rows, levels) in &features {
+                    if let Some(level) = levels.get(number + 1) {
+                        x_TD = x_TD.index_add(0, &here(rows), &here(level));
+                    }
                 }
             }
         }
-        let last: Vec<i64> = ends[1..].iter().map(|end| *end as i64 - 1).collect();
-        ranks.whole_scores(model.logits(&model.last().norm.forward(&x_TD.index_select(0, &index(&last)))))
+        let ends: Vec<i64> = ends[1..].iter().map(|end| *end as i64 - 1).collect();
+        let ends = Tensor::from_slice(&ends).to_device(x_TD.device());
+        last_scores(stages, ranks, &x_TD.index_select(0, &ends))
     }
 
     /// Appends a token `[B]` to each sequence; scores `[B, V]` of the next.
-    fn step(&mut self, model: &Decoder, ranks: &DecodingRanks, tokens: &Tensor) -> Tensor {
-        let lens = match model.config().depends_on_length() {
+    fn step(&mut self, stages: &[Decoder], ranks: &DecodingRanks, tokens: &Tensor) -> Tensor {
+        let first = &stages[0];
+        let lens = match first.config().depends_on_length() {
             true => Vec::try_from((&self.positions + 1).to_kind(Kind::Int64)).expect("one position a sequence"),
             false => Vec::new(),
         };
         let ends: Vec<usize> = (0..=lens.len()).collect();
-        let ropes = match model.config().has_three_axes() {
-            true => model.ropes(&self.positions.unsqueeze(0).expand([3, -1], false), &ends, &lens),
-            false => model.ropes(&self.positions, &ends, &lens),
+        let positions = match first.config().has_three_axes() {
+            true => self.positions.unsqueeze(0).expand([3, -1], false),
+            false => self.positions.shallow_clone(),
         };
-        self.positions += 1;
-        self.columns.used += 1;
-        let mut x_BD = model.config().first_residual(ranks.sum(model.token_table().look_up(tokens)));
-        for (layer, state) in model.layers.iter().zip(&mut self.layers) {
-            let mixer = &layer.mixer;
-            let (columns, rope) = (&self.columns, &ropes[layer.rope]);
-            x_BD = layer
-                .with_branch(0, x_BD, |x| layer.whole(ranks, mixer.module.step(&mixer.input(x), rope, columns, state)));
-            x_BD = layer.with_branch(1, x_BD, |x| ranks.sum(layer.feed_forward.forward(x, tokens, None)));
+        let mut x_BD = first.config().first_residual(ranks.sum(first.token_table().look_up(tokens)));
+        for (model, StageCache { layers, columns }) in stages.iter().zip(&mut self.stages) {
+            let ropes = model.ropes(&positions, &ends, &lens);
+            let tokens = tokens.to_device(model.device);
+            columns.used += 1;
+            x_BD = x_BD.to_device(model.device);
+            for ((_, layer), state) in model.numbered_layers().zip(layers) {
+                let (mixer, rope) = (&layer.mixer, &ropes[layer.rope]);
+                x_BD = layer.with_branch(0, x_BD, |x| {
+                    layer.whole(ranks, mixer.module.step(&mixer.input(x), rope, columns, state))
+                });
+                x_BD = layer.with_branch(1, x_BD, |x| ranks.sum(layer.feed_forward.forward(x, &tokens, None)));
+            }
         }
-        ranks.whole_scores(model.logits(&model.last().norm.forward(&x_BD)))
+        self.positions = &self.positions + 1;
+        last_scores(stages, ranks, &x_BD)
     }
+}
+
+impl StageCache {
+    fn new(model: &Decoder, prompts: &[Prompt], max_new_tokens: usize) -> StageCache {
+        let index = |values: &[i64]| Tensor::from_slice(values).to_device(model.device);
+        let longest = prompts.iter().map(|prompt| prompt.input_ids.len()).max().unwrap_or(0) as i64;
+        let (num_sequences, num_columns) = (prompts.len() as i64, longest + max_new_tokens as i64);
+        let starts: Vec<i64> = prompts.iter().map(|prompt| longest - prompt.input_ids.len() as i64).collect();
+        let places: Vec<i64> =
+            (0..).zip(&starts).flat_map(|(b, start)| (*start..longest).map(move |at| b * num_columns + at)).collect();
+        let all = Tensor::arange(num_columns, (Kind::Int64, model.device)).view([1, 1, 1, -1]);
+        let columns = Columns {
+            num_sequences,
+            num_columns,
+            used: longest,
+            places_T: index(&places),
+            filled_B11S: all.ge_tensor(&index(&starts).view([-1, 1, 1, 1])),
+            chosen: LayerCache::default(),
+        };
+        StageCache { layers: model.numbered_layers().map(|_| State::new()).collect(), columns }
+    }
+}
+
+/// Scores `[B, V]` of the next tokens, of residuals `[B, D]` behind the last layer.
+fn last_scores(stages: &[Decoder], ranks: &DecodingRanks, x_BD: &Tensor) -> Tensor {
+    let model = &stages[stages.len() - 1];
+    ranks.whole_scores(model.logits(&model.last().norm.forward(x_BD)))
 }

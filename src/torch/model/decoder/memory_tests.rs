@@ -31,6 +31,7 @@ fn step(model: &Decoder, params: &Rc<ParamStore>, planner: Option<&mut MemoryPla
         feature_rows: vec![],
         row: None,
         past: None,
+        shared: None,
     };
     let targets = Targets {
         labels: ids.iter().map(|id| (id + 1) % 32).collect(),

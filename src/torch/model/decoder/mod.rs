@@ -42,6 +42,9 @@ mod rows;
 mod score;
 mod sees;
 mod shape;
+mod shared;
+#[cfg(test)]
+mod shared_tests;
 mod stage;
 mod states;
 mod streams;

@@ -350,6 +350,7 @@ mod tests {
             feature_rows: vec![],
             row: None,
             past: None,
+            shared: None,
         };
         let targets = Targets {
             labels: ids.iter().map(|id| (id + 1) % 32).collect(),

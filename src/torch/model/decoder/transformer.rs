@@ -14,7 +14,7 @@ use crate::model::objective::soft_capped;
 use crate::model::routing::ExpertSet;
 use crate::model::stage::Stage;
 use crate::nn::moe::Router;
-use crate::nn::{Context, DeltaDocuments, LayerCache, Mask, PackedAttention, Rope, RopeConfig};
+use crate::nn::{Context, DeltaDocuments, LayerCache, Mask, PackedAttention, Rope, RopeConfig, SharedRows};
 use crate::params::{Init, ParamId, ParamSpec, ParamStore, Scope};
 
 /// A decoder-only transformer, or a stage of one.
@@ -131,6 +131,11 @@ impl Decoder {
         &self.config
     }
 
+    /// Its layers with their numbers in the model.
+    pub(super) fn numbered_layers(&self) -> impl Iterator<Item = (usize, &Layer)> {
+        self.stage.layers.clone().zip(&self.layers)
+    }
+
     /// Panics where the stage does not have the embedding.
     pub(super) fn embedding(&self) -> &Table {
         self.embed.as_ref().expect("a stage with the embedding")
@@ -158,20 +163,34 @@ impl Decoder {
             true => spans(position_ids, cu_seqlens),
             false => Vec::new(),
         };
-        self.contexts_with(self.ropes(position_ids, cu_seqlens, &lens), cu_seqlens, mask)
+        self.contexts_with(self.ropes(position_ids, cu_seqlens, &lens), cu_seqlens, mask, None)
     }
 
     /// Works like `contexts` for a batch, which may be some tokens of a row.
     pub(super) fn contexts_of(&self, batch: &TextBatch) -> Vec<Rc<Context>> {
         let mask = batch.mask.clone();
+        if let Some(shared) = &batch.shared {
+            let ropes = self.ropes(&batch.position_ids, &batch.cu_seqlens, &[]);
+            return self.contexts_with(ropes, &batch.cu_seqlens, mask, Some(&**shared));
+        }
         let Some(row) = &batch.row else { return self.contexts(&batch.position_ids, &batch.cu_seqlens, mask) };
         let lens: Vec<i64> = row.split().document_lens().map(|len| len as i64).collect();
-        self.contexts_with(self.ropes(&batch.position_ids, &batch.cu_seqlens, &lens), &batch.cu_seqlens, mask)
+        self.contexts_with(self.ropes(&batch.position_ids, &batch.cu_seqlens, &lens), &batch.cu_seqlens, mask, None)
     }
 
-    fn contexts_with(&self, ropes: Vec<Rope>, cu_seqlens: &[usize], mask: Mask) -> Vec<Rc<Context>> {
+    fn contexts_with(
+        &self,
+        ropes: Vec<Rope>,
+        cu_seqlens: &[usize],
+        mask: Mask,
+        shared: Option<&SharedRows>,
+    ) -> Vec<Rc<Context>> {
         let device = self.device;
-        let documents = Rc::new(PackedAttention::new(cu_seqlens, mask, device));
+        let documents = PackedAttention::new(cu_seqlens, mask, device);
+        let documents = Rc::new(match shared {
+            Some(shared) => documents.with_shared(shared),
+            None => documents,
+        });
         let chosen = Rc::new(LayerCache::default());
         let delta = self.config.gated_delta().filter(|_| cu_seqlens.last().is_some_and(|tokens| *tokens > 0));
         let gated_delta = delta.map(|delta| Rc::new(DeltaDocuments::new(cu_seqlens, delta, device)));

@@ -138,6 +138,7 @@ impl Models {
             mask,
             row: None,
             past: None,
+            shared: None,
         }
     }
 
