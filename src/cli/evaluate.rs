@@ -8,6 +8,7 @@ use crate::eval::answers::Asking;
 use crate::eval::forward::ForwardModel;
 use crate::eval::generator::Reader;
 use crate::eval::loss::{HeldOut, Measure};
+use crate::eval::samples::is_diffusion;
 use crate::model::folder::ModelFolder;
 use crate::model::hub_data;
 use crate::model::locate::{ModelFolders, find_model};
@@ -127,6 +128,14 @@ pub fn evaluate(args: EvaluateArgs) -> anyhow::Result<ExitCode> {
     });
     // The samples first: what is wrong with them is told before the weights are read.
     let config = ModelFolder::open_plain(&folders.config).map_err(|error| UsageError::of(&error))?;
+    if is_diffusion(&config) {
+        return Err(UsageError(format!(
+            "{} is a diffusion model, whose held-out loss is measured by a run: set eval.path in its config (and eval.every_steps, \
+             eval.sigmas); `loongforge sample` makes pictures and clips with it",
+            folder.display()
+        ))
+        .into());
+    }
     let dataset = open(&args, &config, &data, learned, &console).map_err(usage)?;
     let scoring = scoring(&args).map_err(usage)?;
     if scoring.is_some() && !dataset.is_conversation() {

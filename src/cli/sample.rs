@@ -39,7 +39,7 @@ pub struct SampleArgs {
     /// Pixels of a picture that is edited, as the autoencoder is given it [default: 1024x1024; other models keep its size]
     #[arg(long, value_name = "ROWSxCOLUMNS", requires = "image")]
     area: Option<Area>,
-    /// Rows and columns of the result, such as 480x832 [default: those of the picture]
+    /// Rows and columns of the result, such as 480x832 [default: those of the first frame; what is made by editing has no default]
     #[arg(long, value_name = "ROWSxCOLUMNS")]
     size: Option<FrameSize>,
     /// Frames of the result
@@ -196,7 +196,8 @@ fn prompts(args: &SampleArgs, painter: &Painter) -> anyhow::Result<Vec<Sample>> 
     let options = ProcessorOptions { flow, image, video, ..ProcessorOptions::default() };
     let maker = folder.maker(&options, Arc::new(InProcess))?;
     if args.size.is_none() && target.is_none() {
-        return Err(anyhow!("--size is missing: rows and columns of the result, such as 480x832"));
+        let what = if args.image.is_empty() { "the result" } else { "the edited picture" };
+        return Err(anyhow!("--size is missing: rows and columns of {what}, such as 480x832"));
     }
     let prompt = |(number, text): (usize, &String)| {
         let record = Captioned {

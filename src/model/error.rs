@@ -66,8 +66,23 @@ pub enum FolderError {
          leave out model.load"
     )]
     NoParts { key: &'static str, model_type: String },
-    #[error("error[{code}]: {source}")]
+    #[error("error[{code}]: {source}{}", placeholder(source))]
     Parts { code: &'static str, source: ModelConfigError },
     #[error("{path} does not match this run's model: {}", differences.join(", "))]
     OtherModel { path: PathBuf, differences: Vec<String> },
+}
+
+/// What to do about a model of parts whose config names no token for what a tower is given.
+fn placeholder(error: &ModelConfigError) -> String {
+    let ModelConfigError::Missing { key } = error else { return String::new() };
+    let thing = match key.as_str() {
+        "image_token_id" => "a picture",
+        "audio_token_id" => "a recording",
+        "text_token_id" => "a text for the text tower",
+        _ => return String::new(),
+    };
+    format!(
+        ": it is the id of the token that stands for {thing}; set model.config: {{ {key}: N }} to the id that the tokenizer has \
+         for a special token which nothing else uses"
+    )
 }

@@ -245,6 +245,25 @@ mod tests {
         assert!(!other.contains("looks like") && !other.contains("has the tensors"), "{other}");
     }
 
+    #[test]
+    fn a_model_of_parts_without_the_token_of_its_tower_says_what_to_set() {
+        let llama = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/torch/tests/fixtures/llama3-seed1/config.json");
+        let foundation: Value = serde_json::from_slice(&std::fs::read(llama).unwrap()).unwrap();
+        let whisper = json!({"model_type": "whisper", "d_model": 32, "encoder_layers": 1, "encoder_attention_heads": 2,
+            "encoder_ffn_dim": 48, "num_mel_bins": 8, "max_source_positions": 10});
+        let mut config = json!({"model_type": "loongforge_vlm", "foundation": foundation, "audio_encoder": whisper});
+        let error = |config: &Value| ModelFolder::understand(Path::new("."), config.clone()).map(|_| ()).unwrap_err();
+        let told = error(&config).to_string();
+        assert!(
+            told.contains("audio_token_id is missing: it is the id of the token that stands for a recording"),
+            "{told}"
+        );
+        assert!(told.contains("set model.config: { audio_token_id: N }"), "{told}");
+        config["audio_token_id"] = json!("seven");
+        let told = error(&config).to_string();
+        assert!(told.contains("audio_token_id") && !told.contains("set model.config"), "{told}");
+    }
+
     /// A transformer's folder, and the other networks where the user says they are.
     #[test]
     fn networks_of_a_diffusion_model_may_be_in_folders_of_their_own() {

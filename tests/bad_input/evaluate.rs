@@ -157,6 +157,8 @@ fn what_cannot_be_evaluated_is_named() {
     evaluate(&["run", "data/train.jsonl", "--columns", "cook"], &["--columns", "field=name"]);
     evaluate(&["run", "data/train.jsonl", "--scores", "bleu"], &["--scores", "bleu", "wer"]);
     evaluate(&["run", "data/train.jsonl", "--answers", "--normalize", "all"], &["--normalize", "basic"]);
+    let pipeline = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/pipelines/wan2.1_i2v/model");
+    evaluate(&[pipeline, "data/train.jsonl"], &["is a diffusion model", "eval.path", "loongforge sample"]);
     // Of two answers in a row, or of one that may be bad, no loss is that of a model's answers.
     fixture.write("pairs.jsonl", "{\"prompt\": \"a\", \"chosen\": \"b\", \"rejected\": \"c\"}\n");
     fixture.write("labeled.jsonl", "{\"prompt\": \"a\", \"completion\": \"b\", \"label\": true}\n");

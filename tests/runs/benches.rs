@@ -1,4 +1,4 @@
-//! Every command that docs/benchmarks.md names runs at its smallest size.
+//! Every benchmark that docs/benchmarks.md names runs at its smallest size; of its other commands it is known why they are not run.
 
 use crate::soak::{self, Cell};
 use How::{Bench, Not, Python};
@@ -18,7 +18,7 @@ enum How {
 }
 
 /// The first words of a command of the page, and what is run of it.
-const COMMANDS: [(&str, How); 32] = [
+const COMMANDS: [(&str, How); 34] = [
     ("cargo bench -p loongforge-core --bench edge", Bench("edge")),
     ("cargo bench -p loongforge-core --bench samples", Bench("samples")),
     ("cargo bench -p loongforge-core --bench sound", Bench("sound")),
@@ -79,6 +79,8 @@ const COMMANDS: [(&str, How); 32] = [
         ),
     ),
     ("python3 benches/simulate_agreement.py", Not("needs minutes of an idle machine and a release build")),
+    ("loongforge run", Not("minutes of training, whose measured times are given to the simulator")),
+    ("loongforge plan", Not("needs the run before it; `src/estimate` has tests of its own")),
     ("loongforge drill", Not("needs a release build and some minutes; `tests/runs/drill.rs` drills")),
     ("cargo xtask", Not("the quick start, which has tests of its own")),
 ];
@@ -139,7 +141,7 @@ fn python(modules: &str, words: &str) -> Result<Command, String> {
 /// The commands of the page: what is indented or between backticks and begins as commands do.
 fn commands(page: &str) -> Vec<&str> {
     let begins = |text: &&str| {
-        let programs = ["cargo bench ", "cargo build ", "cargo xtask ", "PYTHON ", "python3 ", "loongforge drill "];
+        let programs = ["cargo bench ", "cargo build ", "cargo xtask ", "PYTHON ", "python3 ", "loongforge "];
         programs.iter().any(|program| text.starts_with(program))
     };
     let indented = page.lines().filter_map(|line| line.strip_prefix("    ")).filter(begins);

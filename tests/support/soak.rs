@@ -1,6 +1,7 @@
 //! A soak is a matrix of cells, each a small check of its own. It is an ignored test named `soak_NAME` that calls
 //! [`run`]; `cargo xtask soak NAME` runs it. CI runs a slice: `LOONGFORGE_SOAK_SLICE=SEED:COUNT` chooses `COUNT` cells
-//! that can run here by `SEED`, the same for the same seed.
+//! that can run here by `SEED`, the same for the same seed. `LOONGFORGE_SOAK_CELLS=PART,…` leaves those cells whose names have one of
+//! the parts.
 //!
 //! Included by path: `#[path = "../support/soak.rs"] mod soak;`.
 
@@ -26,7 +27,9 @@ pub fn run<C>(name: &str, cells: &[(String, C)], mut check: impl FnMut(&C) -> Re
     assert!(!cells.is_empty(), "soak {name} has no cells");
     let mut failed = Vec::new();
     let (order, mut left) = chosen(cells, std::env::var("LOONGFORGE_SOAK_SLICE").ok().as_deref());
-    for (cell, what) in order {
+    let parts = std::env::var("LOONGFORGE_SOAK_CELLS").ok();
+    let is_wanted = |cell: &str| parts.as_ref().is_none_or(|parts| parts.split(',').any(|part| cell.contains(part)));
+    for (cell, what) in order.into_iter().filter(|(cell, _)| is_wanted(cell)) {
         if left == 0 {
             break;
         }

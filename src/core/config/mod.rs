@@ -65,5 +65,6 @@ pub use pattern::glob;
 pub use schema::*;
 pub use source::{HubId, Source, hub_data_set};
 pub use stages::StageStart;
+pub(crate) use suggest::{folders_in, folders_within};
 pub use units::{Device, Size, Threads, TimeSpan};
 pub use yaml::read_yaml;

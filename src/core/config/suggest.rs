@@ -1,6 +1,6 @@
 //! "Did you mean": the nearest name by edits (insert, delete, replace, swap of neighbors).
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use strsim::osa_distance;
 
@@ -38,6 +38,40 @@ pub(super) fn path(missing: &Path) -> Option<String> {
     names.sort();
     let near = nearest(missing.file_name()?.to_str()?, names.iter().map(String::as_str))?;
     Some(format!("did you mean `{}`?", missing.with_file_name(near).display()))
+}
+
+/// Folders within a folder that are named at most.
+const MOST_FOLDERS: usize = 4;
+
+/// Returns what to say of a folder of which `is_wanted` holds for folders within it, which are not looked into: their names. kohya's
+/// scripts call them `REPEATS_NAME`.
+pub(crate) fn folders_within(path: &Path, is_wanted: impl Fn(&Path) -> bool) -> Option<String> {
+    let folders: Vec<PathBuf> = folders_in(path).into_iter().filter(|folder| is_wanted(folder)).collect();
+    let named: Vec<String> = folders.iter().take(MOST_FOLDERS).map(|folder| folder.display().to_string()).collect();
+    let more = if folders.len() > MOST_FOLDERS { ", …" } else { "" };
+    let has_repeats = |folder: &PathBuf| {
+        let name = folder.file_name().and_then(|name| name.to_str());
+        name.and_then(|name| name.split_once('_')).is_some_and(|(number, _)| number.parse::<u32>().is_ok())
+    };
+    let repeats = match folders.iter().any(has_repeats) {
+        true => {
+            "; the repeats before a folder's name, as kohya's scripts have them, are not read: data.train[].weight gives a set \
+                 its share"
+        }
+        false => "",
+    };
+    (!folders.is_empty())
+        .then(|| format!("folders within are not looked into; name them: path: [{}{more}]{repeats}", named.join(", ")))
+}
+
+/// The folders in a folder that are not hidden, by name.
+pub(crate) fn folders_in(path: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
+    let is_shown = |entry: &std::fs::DirEntry| !entry.file_name().to_string_lossy().starts_with('.');
+    let folders = entries.filter(is_shown).map(|entry| entry.path()).filter(|path| path.is_dir());
+    let mut folders: Vec<PathBuf> = folders.collect();
+    folders.sort();
+    folders
 }
 
 /// Case and separators are what people get wrong most; they count for nothing.

@@ -352,11 +352,17 @@ impl Rules<'_> {
     /// A file of samples, a folder of such files, or one whose files are in folders: shards with an index, or a LeRobot set.
     pub(super) fn file_or_folder(&mut self, key: &str, path: &Path) {
         let holds_files =
-            || path.read_dir().is_ok_and(|mut dir| dir.any(|file| file.is_ok_and(|f| f.path().is_file())));
+            |path: &Path| path.read_dir().is_ok_and(|mut dir| dir.any(|file| file.is_ok_and(|f| f.path().is_file())));
         if !path.is_dir() {
             self.regular(key, path);
-        } else if !holds_files() && !path.join(".nv-meta").is_dir() && !path.join("meta/info.json").is_file() {
-            self.missing(key, path, "is a directory without files");
+        } else if !holds_files(path) && !path.join(".nv-meta").is_dir() && !path.join("meta/info.json").is_file() {
+            let what = "is a directory without files";
+            match suggest::folders_within(path, holds_files) {
+                Some(help) => self.broken(true, code::NO_SUCH_FILE, &[key], || {
+                    (format!("`{key}`: {what}: `{}`", path.display()), &help)
+                }),
+                None => self.missing(key, path, what),
+            }
         }
     }
 

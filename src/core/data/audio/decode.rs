@@ -14,6 +14,7 @@ use symphonia::core::io::{MediaSourceStream, MediaSourceStreamOptions};
 use symphonia::core::meta::MetadataOptions;
 
 use super::container::prepared;
+use super::pcm::Pcm;
 use super::resample::resample;
 use super::samples::{MAX_KEPT, Samples};
 use super::segment::{Segment, TOLERANCE};
@@ -83,6 +84,11 @@ pub fn read_header(bytes: &[u8]) -> Result<AudioHeader, String> {
 /// of too many channels; the segment is not in it.
 pub fn decode_sound(bytes: &[u8], rate: u32, limits: &AudioLimits, segment: Segment) -> Result<Samples, String> {
     let bytes = prepared(bytes);
+    if let Some(pcm) = Pcm::of(&bytes) {
+        let samples =
+            plain(&pcm, limits, segment).map_err(|reason| format!("{}: {reason}", name(CODEC_ID_PCM_S16LE)))?;
+        return resample(samples, pcm.rate, rate);
+    }
     let mut format = probe(&bytes)?;
     let (track, params) = sound_of(format.as_ref())?;
     let (track_id, codec, claimed) = (track.id, name(params.codec), num_samples(track, params));
@@ -122,6 +128,18 @@ pub fn decode_sound(bytes: &[u8], rate: u32, limits: &AudioLimits, segment: Segm
     let Some(own) = sound.rate else { return Err(of_codec("has no samples".to_owned())) };
     sound.check_end(own).map_err(of_codec)?;
     resample(sound.samples, own, rate)
+}
+
+/// A segment of a file whose samples are read as they lie.
+fn plain(pcm: &Pcm<'_>, limits: &AudioLimits, segment: Segment) -> Result<Samples, String> {
+    let mut sound = Mono::new(limits, segment);
+    sound.check_length(pcm.num_samples(), pcm.rate)?;
+    check_kind(pcm.rate, pcm.channels)?;
+    sound.reserve(pcm.num_samples(), pcm.rate);
+    let (range, end) = (sound.range(pcm.rate), pcm.num_samples());
+    pcm.mean(range.start.min(end) as usize, range.end.min(end) as usize, &mut sound.samples);
+    sound.num_seen = end;
+    sound.check_end(pcm.rate).map(|()| sound.samples)
 }
 
 /// Seconds on a core that a file may take to decode.

@@ -1,8 +1,10 @@
 //! The log-mel spectrogram of a clip, frame by frame.
 
+use std::ops::Range;
 use std::sync::Arc;
 
-use realfft::{RealFftPlanner, RealToComplex};
+use rustfft::num_complex::Complex;
+use rustfft::{Fft, FftPlanner};
 
 use super::filters::{Filter, filters};
 
@@ -10,8 +12,9 @@ use super::filters::{Filter, filters};
 const FLOOR: f64 = 1e-10;
 /// Decades below the loudest bin of a clip at which the others are cut.
 const RANGE: f32 = 8.0;
-/// Frames whose filters are computed side by side.
-const LANES: usize = 8;
+/// Frames whose filters are computed side by side, and pairs of them, which are transformed together.
+const LANES: usize = 2 * PAIRS;
+const PAIRS: usize = 4;
 
 /// Log-mel frames of a clip, one after the other.
 #[derive(Clone, Debug, PartialEq)]
@@ -24,7 +27,7 @@ pub struct Frames {
 /// Computes frames as `WhisperFeatureExtractor` does: a Hann window, the power of a Fourier transform, mel filters,
 /// log10, at most eight decades below the loudest bin, `(x + 4) / 4`.
 pub struct LogMel {
-    fft: Arc<dyn RealToComplex<f64>>,
+    fft: Arc<dyn Fft<f64>>,
     window: Vec<f64>,
     filters: Vec<Filter>,
     hop: usize,
@@ -35,7 +38,7 @@ impl LogMel {
     pub fn new((n_fft, hop, num_mels): (usize, usize, usize), rate: u32) -> Self {
         let turn = 2.0 * std::f64::consts::PI / n_fft as f64;
         Self {
-            fft: RealFftPlanner::new().plan_fft_forward(n_fft),
+            fft: FftPlanner::new().plan_fft_forward(n_fft),
             window: (0..n_fft).map(|at| 0.5 - 0.5 * (turn * at as f64).cos()).collect(),
             filters: filters(num_mels, n_fft, rate),
             hop,
@@ -64,7 +67,7 @@ impl LogMel {
         let (mut scratch, mut loudest) = (self.scratch(), silence);
         for first in (0..heard).step_by(LANES) {
             let frames = first..heard.min(first + LANES);
-            frames.clone().for_each(|frame| self.power(samples, padded, frame, frame - first, &mut scratch));
+            self.power(samples, padded, frames.clone(), &mut scratch);
             let begin = values.len();
             values.resize(begin + frames.len() * num_mels, 0.0);
             let rows = &mut values[begin..];
@@ -81,51 +84,73 @@ impl LogMel {
     }
 
     fn scratch(&self) -> Scratch {
-        let bins = self.fft.make_output_vec();
+        let zero = Complex::new(0.0, 0.0);
+        let len = self.window.len();
         Scratch {
-            frame: self.fft.make_input_vec(),
-            power: vec![[0.0; LANES]; bins.len()],
+            frames: vec![zero; len * LANES / 2],
+            power: vec![[0.0; 2]; PAIRS * (len / 2 + 1)],
             mels: vec![[0.0; LANES]; self.num_mels()],
-            bins,
-            fft: self.fft.make_scratch_vec(),
+            fft: vec![zero; self.fft.get_inplace_scratch_len()],
         }
     }
 
-    /// The power of each bin of the frame of that number, into that lane.
-    fn power(&self, samples: &[f32], padded: usize, frame: usize, lane: usize, scratch: &mut Scratch) {
-        let begin = (frame * self.hop) as isize - self.num_mirrored() as isize;
-        let len = self.window.len() as isize;
-        if begin >= 0 && (begin + len) as usize <= samples.len() {
-            let samples = &samples[begin as usize..];
-            for ((value, &sample), window) in scratch.frame.iter_mut().zip(samples).zip(&self.window) {
-                *value = f64::from(sample) * window;
-            }
-        } else {
-            let last = padded as isize - 1;
-            for (at, (value, window)) in (begin..).zip(scratch.frame.iter_mut().zip(&self.window)) {
+    /// The power of each bin of at most `LANES` frames. Two real frames are transformed as the parts of one complex frame; where their
+    /// number is odd, the second part of the last pair is not read.
+    fn power(&self, samples: &[f32], padded: usize, frames: Range<usize>, scratch: &mut Scratch) {
+        let len = self.window.len();
+        let num_pairs = frames.len().div_ceil(2);
+        for (pair, to) in scratch.frames.chunks_exact_mut(len).take(num_pairs).enumerate() {
+            let begin = ((frames.start + 2 * pair) * self.hop) as isize - self.num_mirrored() as isize;
+            let end = begin + (self.hop + len) as isize;
+            if begin >= 0 && end as usize <= samples.len() {
+                let one = &samples[begin as usize..][..len];
+                let other = &samples[begin as usize + self.hop..][..len];
+                for (((to, &one), &other), window) in to.iter_mut().zip(one).zip(other).zip(&self.window) {
+                    *to = Complex::new(f64::from(one) * window, f64::from(other) * window);
+                }
+            } else {
                 // The padded clip is mirrored at its first and at its last sample.
-                let at = if at > last { 2 * last - at } else { at }.unsigned_abs();
-                *value = f64::from(samples.get(at).copied().unwrap_or(0.0)) * window;
-            }
-        }
-        let done = self.fft.process_with_scratch(&mut scratch.frame, &mut scratch.bins, &mut scratch.fft);
-        done.expect("buffers of the transform's own lengths");
-        for (power, bin) in scratch.power.iter_mut().zip(&scratch.bins) {
-            power[lane] = bin.norm_sqr();
-        }
-    }
-
-    /// Rows of the power of each mel, one for each lane that there are frames for. Sums of all lanes are taken side by side.
-    fn mels(&self, power: &[[f64; LANES]], mels: &mut [[f32; LANES]], rows: &mut [f32]) {
-        for (mel, filter) in self.filters.iter().enumerate() {
-            let mut sums = [0.0; LANES];
-            for (&weight, power) in filter.weights.iter().zip(&power[filter.first..]) {
-                let weight = f64::from(weight);
-                for (sum, power) in sums.iter_mut().zip(power) {
-                    *sum += weight * power;
+                let last = padded as isize - 1;
+                let sample = |at: isize| {
+                    let at = if at > last { 2 * last - at } else { at }.unsigned_abs();
+                    f64::from(samples.get(at).copied().unwrap_or(0.0))
+                };
+                for (at, (to, window)) in (begin..).zip(to.iter_mut().zip(&self.window)) {
+                    *to = Complex::new(sample(at) * window, sample(at + self.hop as isize) * window);
                 }
             }
-            mels[mel] = sums.map(|sum| (if sum > FLOOR { sum } else { FLOOR }) as f32);
+        }
+        self.fft.process_with_scratch(&mut scratch.frames[..num_pairs * len], &mut scratch.fft);
+        // Bins of the two are the parts of their sum that are, and are not, their own conjugates mirrored.
+        let num_bins = len / 2 + 1;
+        let powers = scratch.power.chunks_exact_mut(num_bins);
+        for (bins, power) in scratch.frames.chunks_exact(len).zip(powers).take(num_pairs) {
+            power[0] = [bins[0].re * bins[0].re, bins[0].im * bins[0].im];
+            for ((power, one), other) in power[1..].iter_mut().zip(&bins[1..]).zip(bins[1..].iter().rev()) {
+                let (sum, rest) = ([one.re + other.re, one.im - other.im], [one.im + other.im, other.re - one.re]);
+                *power = [0.25 * (sum[0] * sum[0] + sum[1] * sum[1]), 0.25 * (rest[0] * rest[0] + rest[1] * rest[1])];
+            }
+        }
+    }
+
+    /// Rows of the power of each mel, one for each frame that there is. Sums of all frames are taken side by side.
+    fn mels(&self, power: &[[f64; 2]], mels: &mut [[f32; LANES]], rows: &mut [f32]) {
+        let num_bins = power.len() / PAIRS;
+        let pairs: [&[[f64; 2]]; PAIRS] = std::array::from_fn(|pair| &power[pair * num_bins..][..num_bins]);
+        for (mel, filter) in self.filters.iter().enumerate() {
+            let len = filter.weights.len();
+            let pairs = pairs.map(|power| &power[filter.first..][..len]);
+            let mut sums = [[0.0; 2]; PAIRS];
+            for (at, &weight) in filter.weights.iter().enumerate() {
+                let weight = f64::from(weight);
+                for (sum, power) in sums.iter_mut().zip(pairs) {
+                    sum[0] += weight * power[at][0];
+                    sum[1] += weight * power[at][1];
+                }
+            }
+            for (to, &sum) in mels[mel].iter_mut().zip(sums.as_flattened()) {
+                *to = (if sum > FLOOR { sum } else { FLOOR }) as f32;
+            }
         }
         for (lane, row) in rows.chunks_exact_mut(self.filters.len()).enumerate() {
             for (value, mel) in row.iter_mut().zip(&*mels) {
@@ -158,13 +183,13 @@ fn largest(values: &[f32]) -> f32 {
 }
 
 struct Scratch {
-    frame: Vec<f64>,
-    bins: Vec<realfft::num_complex::Complex<f64>>,
-    /// Of each bin, that of frames which follow each other.
-    power: Vec<[f64; LANES]>,
-    /// Of each mel, likewise.
+    /// Pairs of frames, one after the other; transformed, their bins.
+    frames: Vec<Complex<f64>>,
+    /// Of each pair, each bin's power in both frames.
+    power: Vec<[f64; 2]>,
+    /// Of each mel, that of frames which follow each other.
     mels: Vec<[f32; LANES]>,
-    fft: Vec<realfft::num_complex::Complex<f64>>,
+    fft: Vec<Complex<f64>>,
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ mod decode;
 mod family;
 mod filters;
 mod mel;
+mod pcm;
 mod processor;
 mod resample;
 mod samples;

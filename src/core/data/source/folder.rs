@@ -9,6 +9,7 @@ use serde_json::{Map, Value as Json};
 use super::block::{Block, Body, Record};
 use super::locate::{Kind, kind_of};
 use super::shard::Shard;
+use crate::config::{folders_in, folders_within};
 use crate::data::media::natural;
 use crate::files;
 use crate::rng::mix;
@@ -110,21 +111,27 @@ pub fn left_out(path: &Path) -> Vec<String> {
         .collect();
     let others: Vec<&str> =
         names.iter().map(|(name, ..)| name.as_str()).filter(|name| !is_caption(name) && !is_visual(name)).collect();
-    let folders = std::fs::read_dir(path).into_iter().flatten().flatten().filter(|entry| entry.path().is_dir()).count();
+    let nested = (!folders_in(path).is_empty()).then(|| {
+        let what = with_pictures(path).unwrap_or_else(|| "name them as data sets of their own".to_owned());
+        format!("{}: folders in it are left out, {} of them; {what}", path.display(), folders_in(path).len())
+    });
     let path = path.display();
     let told = |what: &str, names: &[&str]| {
         let first = names.first()?;
         let more = if names.len() > 1 { format!(" and {} more", names.len() - 1) } else { String::new() };
         Some(format!("{path}: {what} left out: {first}{more}"))
     };
-    let nested = (folders > 0)
-        .then(|| format!("{path}: {folders} folders in it are left out; name them as data sets of their own"));
     told("captions beside another one of the same picture are", &second)
         .into_iter()
         .chain(told("captions without a picture are", &lonely))
         .chain(told("files that are neither picture nor caption are", &others))
         .chain(nested)
         .collect()
+}
+
+/// Says how to train on the folders in a folder that have pictures or clips; `None` where none has.
+pub fn with_pictures(path: &Path) -> Option<String> {
+    folders_within(path, |folder| names_in(folder).is_ok_and(|names| names.iter().any(|(name, ..)| is_visual(name))))
 }
 
 fn is_visual(name: &str) -> bool {
@@ -149,4 +156,52 @@ fn names_in(path: &Path) -> Result<Vec<(String, u64, u128)>, String> {
         }
     }
     Ok(names)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Format, Paths};
+    use crate::data::source::paths::expand;
+
+    #[test]
+    fn folders_within_are_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |name: &str| {
+            let path = folder.path().join(name);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, "x").unwrap();
+        };
+        let error = || {
+            let path = Paths(vec![folder.path().display().to_string()]);
+            expand(&path, Format::Auto).unwrap_err().to_string()
+        };
+        write("texts/notes.md");
+        write(".cache/a.png");
+        assert!(error().contains("is a folder without data files") && !error().contains("within"), "{}", error());
+        write("cats/a.png");
+        let cats = folder.path().join("cats").display().to_string();
+        assert!(error().ends_with(&format!("name them: path: [{cats}]")), "{}", error());
+        for name in ["10_dogs/a.jpg", "a/a.gif", "b/a.mp4", "c/a.png"] {
+            write(name);
+        }
+        let dogs = folder.path().join("10_dogs").display().to_string();
+        let (told, weight) = (error(), "data.train[].weight gives a set its share");
+        assert!(
+            told.contains(&format!("path: [{dogs}, ")) && told.contains(", …]; ") && told.ends_with(weight),
+            "{told}"
+        );
+        // Beside pictures of its own, they are left out with the same words.
+        write("own.png");
+        let told = left_out(folder.path()).join("\n");
+        assert!(
+            told.contains("folders in it are left out, 6 of them; folders within") && told.ends_with(weight),
+            "{told}"
+        );
+        for name in ["cats", "10_dogs", "a", "b", "c"] {
+            std::fs::remove_dir_all(folder.path().join(name)).unwrap();
+        }
+        let told = left_out(folder.path()).join("\n");
+        assert!(told.ends_with("folders in it are left out, 1 of them; name them as data sets of their own"), "{told}");
+    }
 }

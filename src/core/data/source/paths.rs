@@ -82,7 +82,10 @@ fn existing(path: &Path, format: Format) -> Result<Vec<Shard>, DataError> {
         }
     }
     match read.is_empty() {
-        true => Err(DataError::file(path, format!("is a folder without data files ({})", KINDS.concat().join(", ")))),
+        true => {
+            let hint = folder::with_pictures(path).map(|hint| format!("; {hint}")).unwrap_or_default();
+            Err(DataError::file(path, format!("is a folder without data files ({}){hint}", KINDS.concat().join(", "))))
+        }
         false => sorted(read),
     }
 }
