@@ -28,7 +28,9 @@ fn main() {
     match (&openmp, build.cpp(true).get_compiler().is_like_gnu()) {
         (Some(_), true) => build.flag("-fopenmp"),
         _ => {
-            println!("cargo:warning=loongforge's kernels use one thread each: they need GCC and libtorch's own libgomp");
+            println!(
+                "cargo:warning=loongforge's kernels use one thread each: they need GCC and libtorch's own libgomp"
+            );
             build.flag("-fopenmp-simd")
         }
     };
