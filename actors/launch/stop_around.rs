@@ -1,5 +1,5 @@
-//! What asks a process to stop while its run does not heed that: before it is under way, as data are looked at and packs are made,
-//! and after its end.
+//! Listens for signals that ask a process to stop while no scheduler of a run listens: before the run is under way, while data are
+//! read and packs are made, and after its end.
 
 use super::signals::Signals;
 use crate::kernel::Phase;

@@ -3,7 +3,7 @@
 use super::UsageError;
 use rustix::process::{Resource, getrlimit};
 
-/// What a run of one encoder, one data actor and one foundation takes, with room for a few more.
+/// A run of one encoder, one data actor and one foundation passes with so many; the smallest number that it needs is not known.
 const LEAST: u64 = 128;
 
 /// Refuses to begin where fewer files may be open than any run needs.

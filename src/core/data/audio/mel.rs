@@ -185,9 +185,9 @@ fn largest(values: &[f32]) -> f32 {
 struct Scratch {
     /// Pairs of frames, one after the other; transformed, their bins.
     frames: Vec<Complex<f64>>,
-    /// Of each pair, each bin's power in both frames.
+    /// It holds, for each pair of frames, each bin's power in both.
     power: Vec<[f64; 2]>,
-    /// Of each mel, that of frames which follow each other.
+    /// It holds each mel bin's values of `LANES` consecutive frames.
     mels: Vec<[f32; LANES]>,
     fft: Vec<Complex<f64>>,
 }

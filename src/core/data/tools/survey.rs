@@ -32,7 +32,7 @@ pub struct Survey {
     pub item_bytes: usize,
     /// Bytes of the columns of tokens of the longest sample.
     pub column_bytes: usize,
-    /// Of each tower the features of the largest item, and of the sample with most of them.
+    /// It holds, for each tower, the number of features of the largest item and of the sample with most of them.
     pub features: BTreeMap<Tower, [u64; 2]>,
 }
 

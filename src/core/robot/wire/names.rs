@@ -131,7 +131,7 @@ impl Names {
         Ok(Observation { images, state: self.state(states)?, prompt, begun: begun.unwrap_or_default() })
     }
 
-    /// Whether some of these fields are actions that are being executed.
+    /// Returns whether some of these fields are actions that are being executed.
     pub fn has_begun(&self, fields: &[(String, Field<'_>)]) -> bool {
         fields.iter().any(|(path, _)| self.part_of(path).1 == Some(Part::Begun))
     }

@@ -32,7 +32,7 @@ pub struct Job {
     pub bad: Vec<BadSample>,
 }
 
-/// What was made of a sample or a pack: its members, if anything of it can be used, and what is left out.
+/// It holds the members made of a sample or a pack, if anything of it can be used, and what was left out.
 #[derive(Debug, Default)]
 pub struct Made {
     pub members: Option<Vec<Member>>,
