@@ -14,15 +14,14 @@ use std::sync::mpsc::sync_channel;
 pub fn stop_around(end: impl FnOnce(Phase) + Send + 'static) -> io::Result<()> {
     let (told, heard) = sync_channel(1);
     let watch = async move {
-        let listening = Signals::new();
-        let (mut signals, told_error) = match listening {
-            Ok(signals) => (signals, None),
+        let mut signals = match Signals::new() {
+            Ok(signals) => signals,
             Err(error) => {
-                let _ = told.send(Some(error));
+                let _ = told.send(Err(error));
                 return;
             }
         };
-        let _ = told.send(told_error);
+        let _ = told.send(Ok(()));
         loop {
             // What asks for a checkpoint has nothing to save then.
             if signals.next().await != Signal::USR1 && Phase::now() != Phase::Heeded {
@@ -32,5 +31,5 @@ pub fn stop_around(end: impl FnOnce(Phase) + Send + 'static) -> io::Result<()> {
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     std::thread::Builder::new().name("stop-around".into()).spawn(move || runtime.block_on(watch))?;
-    heard.recv().ok().flatten().map_or(Ok(()), Err)
+    heard.recv().map_err(io::Error::other)?
 }

@@ -137,7 +137,7 @@ impl<'a> WantedPacks<'a> {
     /// # Errors
     /// See [`WantedPacks::find`].
     pub fn counted(&self) -> Result<Option<Packs>, PacksError> {
-        Ok(read(&self.ledger())?.filter(|ledger| ledger.key == self.key).and_then(|ledger| ledger.packs))
+        Ok(read(&self.ledger())?.filter(|ledger| self.is_mine(Some(ledger))).and_then(|ledger| ledger.packs))
     }
 
     /// Returns the packs that are there.

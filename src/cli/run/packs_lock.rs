@@ -40,7 +40,7 @@ impl<'a> ShareLock<'a> {
     pub fn take(run: &'a Path, share: Share, key: &str, console: &'a Console) -> anyhow::Result<Self> {
         let end = format!(".{key}.lock");
         let own = run.join(format!("packs.{}-of-{}{end}", share.index, share.num));
-        let lock = RunLock::take_file(KEY, own, console).map_err(packing).map_err(|error| failed(KEY, error))?;
+        let lock = RunLock::take_file(KEY, own, console).map_err(refused)?;
         expect_free(KEY, &run.join(LOCK), console).map_err(|error| failed(KEY, error))?;
         Ok(Self { run, end, console, _lock: lock })
     }
@@ -54,7 +54,7 @@ impl<'a> ShareLock<'a> {
         let _lock = loop {
             match RunLock::take_file(KEY, self.run.join(BEGIN), self.console) {
                 Err(LockError::Held { .. }) if begun.elapsed() < PATIENCE => std::thread::sleep(GLANCE),
-                taken => break taken.map_err(packing).map_err(|error| failed(KEY, error))?,
+                taken => break taken.map_err(refused)?,
             }
         };
         begin()
@@ -82,15 +82,17 @@ pub fn expect_no_shares(run: &Path, but: Option<&str>, console: &Console) -> any
     let entries = fs::read_dir(run).into_iter().flatten().flatten();
     for path in entries.map(|entry| entry.path()).filter(is_share) {
         // That of a process that has died goes.
-        let taken = RunLock::take_file(KEY, path, console).map_err(packing).map_err(|error| failed(KEY, error))?;
+        let taken = RunLock::take_file(KEY, path, console).map_err(refused)?;
         drop(taken);
     }
     Ok(())
 }
 
-fn packing(error: LockError) -> LockError {
-    match error {
+/// Makes an error of the command of a lock that another process holds while it makes packs.
+fn refused(error: LockError) -> anyhow::Error {
+    let error = match error {
         LockError::Held { path, holder } => LockError::Packing { path, holder },
         other => other,
-    }
+    };
+    failed(KEY, error)
 }

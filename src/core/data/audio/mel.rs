@@ -87,7 +87,7 @@ impl LogMel {
         let zero = Complex::new(0.0, 0.0);
         let len = self.window.len();
         Scratch {
-            frames: vec![zero; len * LANES / 2],
+            frames: vec![zero; len * PAIRS],
             power: vec![[0.0; 2]; PAIRS * (len / 2 + 1)],
             mels: vec![[0.0; LANES]; self.num_mels()],
             fft: vec![zero; self.fft.get_inplace_scratch_len()],
