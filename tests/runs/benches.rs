@@ -18,7 +18,7 @@ enum How {
 }
 
 /// The first words of a command of the page, and what is run of it.
-const COMMANDS: [(&str, How); 34] = [
+const COMMANDS: [(&str, How); 35] = [
     ("cargo bench -p loongforge-core --bench edge", Bench("edge")),
     ("cargo bench -p loongforge-core --bench samples", Bench("samples")),
     ("cargo bench -p loongforge-core --bench sound", Bench("sound")),
@@ -71,6 +71,13 @@ const COMMANDS: [(&str, How); 34] = [
     ("PYTHON benches/sound.py", Python("torch transformers soundfile", "benches/sound.py --binary {sound}")),
     ("PYTHON benches/dit.py", Python("torch diffusers", "benches/dit.py 1")),
     ("PYTHON benches/vae.py", Python("torch diffusers", "benches/vae.py 1 32 32x5")),
+    (
+        "PYTHON benches/preference.py",
+        Python(
+            "torch transformers trl",
+            "benches/preference.py --binary {program} --steps 2 --skip 1 --batch 2 --micro 1 --rounds 1",
+        ),
+    ),
     (
         "PYTHON benches/policies.py",
         Python(
