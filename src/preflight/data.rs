@@ -10,6 +10,7 @@ use loongforge_core::data::{BadSample, Dataset, ProcessorOptions};
 use loongforge_core::message::SampleMeta;
 use loongforge_core::observe::safe;
 use loongforge_core::schedule::MIN_SEEN;
+use loongforge_torch::engine::OverBudget;
 use std::path::PathBuf;
 
 /// Steps after which a budget is known to be kept: the first two micro-batches are computed again while they are measured.
@@ -159,7 +160,7 @@ impl Preflight<'_> {
         // Whatever the epochs come to.
         (config.train.steps, config.train.epochs) = (Some(BUDGET_STEPS as u64), None);
         match forecast(&config, self.folder, &samples) {
-            Err(error) if error.to_string().contains("memory.activation_budget") => Err(PreflightError::Engine(error)),
+            Err(error) if error.is::<OverBudget>() => Err(PreflightError::Engine(error)),
             // What else may be wrong is asked elsewhere.
             _ => Ok(()),
         }

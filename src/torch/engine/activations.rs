@@ -8,6 +8,15 @@ use loongforge_core::engine::EngineError;
 use std::rc::Rc;
 use tch::{Device, Tensor};
 
+/// A budget that one micro-batch does not keep to, however much of it is recomputed.
+#[derive(Debug, thiserror::Error)]
+#[error("`{key}`: {why}, for {rows} rows; raise it, or make micro-batches smaller")]
+pub struct OverBudget {
+    key: &'static str,
+    why: String,
+    rows: i64,
+}
+
 /// Begins the executions of a pool and learns from them.
 #[derive(Default)]
 pub struct Activations(Option<Planned>);
@@ -50,7 +59,7 @@ impl Activations {
         let key = planned.key;
         planned.planner.execution(tape, params, inputs, rows, alive as u64).map_err(|error| {
             let of = if alive > 1 { format!(" of each of {alive} units in flight") } else { String::new() };
-            format!("`{key}`: {error}{of}, for {rows} rows; raise it, or make micro-batches smaller").into()
+            OverBudget { key, why: format!("{error}{of}"), rows }.into()
         })
     }
 

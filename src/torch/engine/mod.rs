@@ -55,7 +55,7 @@ mod pipeline_tests;
 #[cfg(test)]
 mod zero_tests;
 
-pub use activations::Activations;
+pub use activations::{Activations, OverBudget};
 pub use actor_spec::{EngineSpec, open_device, open_device_of};
 pub use buffer::{TorchBuffer, copied_bytes};
 pub use build::build_engine;

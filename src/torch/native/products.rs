@@ -11,7 +11,7 @@ use super::fused::can_fuse;
 /// Returns what `auto` stands for on this processor.
 pub fn faster_products() -> Products {
     // SAFETY: it asks the processor and has no arguments.
-    if unsafe { ffi::lf_is_faster_tiled() } { Products::TiledBf16 } else { Products::Libtorch }
+    if unsafe { ffi::lf_is_faster_tiled() } { Products::Tiled } else { Products::Libtorch }
 }
 
 /// Returns whether this processor can compute products so.

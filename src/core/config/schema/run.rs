@@ -85,7 +85,7 @@ pub struct Run {
     #[schemars(range(min = 1, max = 1024))]
     pub lanes: usize,
     /// Matrix products on CPUs: `libtorch`'s; our own for AVX-512 with bfloat16, `tiled_bf16` for sums of bfloat16 products and
-    /// bfloat16 attention, `tiled` for float32 as well; or `auto`: `tiled_bf16` where the scheduler has an AMD processor with
+    /// bfloat16 attention, `tiled` for float32 as well; or `auto`: `tiled` where the scheduler has an AMD processor with
     /// them, else `libtorch`. They make the bits: checkpoints say which they were, and `auto` keeps to that on resume.
     #[serde(default)]
     pub products: Products,

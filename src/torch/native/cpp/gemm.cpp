@@ -25,28 +25,37 @@ static bool is_compact(const Lines& x, int64_t stride, int64_t num) {
   return !x.bf16 && stride <= IN_PLACE_STRIDE && stride * num <= IN_PLACE_WORDS;
 }
 
-// A factor's panels of `width` lines: the first `in_place` are read in place, the others are packed with `row_words` words a row.
+// A factor's panels of `width` lines: the first `in_place` are read in place, the others are packed with `row_words` words a row,
+// all at once, or, where `late`, each when it is asked for.
 struct Panels {
   const Lines& lines;
   int64_t width, row_words, in_place = 0;
   bool as_rows = false; // all panels are in place, and their lines are rows
+  bool late;
   std::unique_ptr<uint32_t[]> packed;
 
-  Panels(const Lines& x, int64_t width, int64_t row_words, bool can_be_rows) : lines(x), width(width), row_words(row_words) {
-    const int64_t panels = panels_of(x.lines, width), size = x.words() * row_words;
+  Panels(const Lines& x, int64_t width, int64_t row_words, bool can_be_rows, bool late)
+      : lines(x), width(width), row_words(row_words), late(late) {
+    const int64_t panels = panels_of(x.lines, width);
     as_rows = can_be_rows && x.step == 1 && is_compact(x, x.line, 1);
     in_place = as_rows ? panels : x.line == 1 && is_compact(x, x.step, x.inner) ? x.lines / width : 0;
-    packed.reset(new uint32_t[(panels - in_place) * size]);
-    lf_parallel_for(in_place, panels, std::max<int64_t>(1, (1 << 15) / size), [&](int64_t begin, int64_t end) {
-      for (int64_t panel = begin; panel < end; panel++)
-        for (int64_t at = 0; at < row_words; at += 16)
-          pack_16(x, panel * width + at, std::min<int64_t>(16, width), packed.get() + (panel - in_place) * size + at, row_words);
+    if (late) return;
+    packed.reset(new uint32_t[(panels - in_place) * size()]);
+    lf_parallel_for(in_place, panels, std::max<int64_t>(1, (1 << 15) / size()), [&](int64_t begin, int64_t end) {
+      for (int64_t panel = begin; panel < end; panel++) pack(panel, packed.get() + (panel - in_place) * size());
     });
   }
-  Panel at(int64_t panel) const {
+  // Words of a packed panel.
+  int64_t size() const { return lines.words() * row_words; }
+  void pack(int64_t panel, uint32_t* to) const {
+    for (int64_t at = 0; at < row_words; at += 16) pack_16(lines, panel * width + at, std::min<int64_t>(16, width), to + at, row_words);
+  }
+  // `room`, of `size` words, takes the panel where it is packed late.
+  Panel at(int64_t panel, uint32_t* room) const {
     const auto words = reinterpret_cast<const uint32_t*>(lines.data);
     if (panel < in_place) return {words + panel * width * lines.line, as_rows ? 0 : lines.step};
-    return {packed.get() + (panel - in_place) * lines.words() * row_words, row_words};
+    if (late) pack(panel, room);
+    return {late ? room : packed.get() + (panel - in_place) * size(), row_words};
   }
 };
 
@@ -69,32 +78,78 @@ LF_CLONES static void finish(const float* sums, float* to, int64_t stride, const
 // that are worth waking a thread for.
 static constexpr int64_t TASKS = 6, THREAD_WORDS = 1 << 10;
 
+// sums [14, 32] = `height` rows of a times 32 columns of b; the rows after them are not written.
+template <bool BF16, bool ROWS>
+LF_GEMM static void tile_of(int64_t words, Panel a, int64_t a_line, int64_t height, Panel b, float* sums) {
+  if (height == 1) tile<BF16, ROWS, 1>(words, a, a_line, height, b, sums);
+  else if (height <= 4) tile<BF16, ROWS, 4>(words, a, a_line, height, b, sums);
+  else if (height <= 8) tile<BF16, ROWS, 8>(words, a, a_line, height, b, sums);
+  else tile<BF16, ROWS, TILE_ROWS>(words, a, a_line, height, b, sums);
+}
+
+// Most rows, and columns of a thread at a time, of products that read a right factor's rows as they lie: a tile would read a
+// little of each, from as many pages as there are rows.
+static constexpr int64_t FEW_ROWS = 4, FEW_COLUMNS = 512;
+
+// Adds a · b to sums [FEW_ROWS, FEW_COLUMNS], for `num` columns of b from `first` on. The sums are those of tiles, bit for bit.
+LF_GEMM static void add_few_rows(const Lines& a, const Lines& b, int64_t first, int64_t num, float* sums) {
+  const auto left = reinterpret_cast<const float*>(a.data), right = reinterpret_cast<const float*>(b.data);
+  for (int64_t k = 0; k < b.inner; k++)
+    for (int64_t i = 0; i < a.lines; i++) {
+      const __m512 x = _mm512_set1_ps(left[i * a.line + k * a.step]);
+      float* row = sums + i * FEW_COLUMNS;
+      for (int64_t j = 0; j < num; j += 16) {
+        const __m512 y = _mm512_maskz_loadu_ps(first_bits(num - j), right + k * b.step + first + j);
+        _mm512_storeu_ps(row + j, _mm512_fmadd_ps(x, y, _mm512_loadu_ps(row + j)));
+      }
+    }
+}
+
+static void multiply_few_rows(const Lines& a, const Lines& b, float* to, int64_t stride, const float* bias, bool add) {
+  const int64_t blocks = panels_of(b.lines, FEW_COLUMNS), words = a.lines * FEW_COLUMNS * b.inner;
+  lf_parallel_for(0, blocks, std::max<int64_t>(1, (1 << 15) / words), [&](int64_t begin, int64_t end) {
+    float sums[FEW_ROWS * FEW_COLUMNS];
+    for (int64_t block = begin; block < end; block++) {
+      const int64_t first = block * FEW_COLUMNS, num = std::min(FEW_COLUMNS, b.lines - first);
+      std::fill_n(sums, FEW_ROWS * FEW_COLUMNS, 0.0f);
+      add_few_rows(a, b, first, num, sums);
+      for (int64_t i = 0; i < a.lines; i++)
+        finish(sums + i * FEW_COLUMNS, to + i * stride + first, stride, bias ? bias + first : nullptr, add, 1, num);
+    }
+  });
+}
+
 // `to`, rows `stride` apart, gets a · b with `bias`, or added where `add`.
 static void multiply(const Lines& a, const Lines& b, float* to, int64_t stride, const float* bias, bool add) {
-  const Panels left(a, TILE_ROWS, PACKED_ROWS, true), right(b, TILE_COLUMNS, TILE_COLUMNS, false);
+  if (a.lines <= FEW_ROWS && !a.bf16 && b.line == 1 && b.step != 1) return multiply_few_rows(a, b, to, stride, bias, add);
   const int64_t words = a.words(), rows = panels_of(a.lines, TILE_ROWS), columns = panels_of(b.lines, TILE_COLUMNS);
   const int64_t threads = std::clamp<int64_t>(rows * columns * words / THREAD_WORDS, 1, at::get_num_threads());
   // Rows are shared out first, four tiles together at least, which read each panel of columns one after the other.
   const int64_t wanted = threads > 1 ? TASKS * threads : 1, fits = std::max<int64_t>(1, ROW_WORDS / (words * PACKED_ROWS));
   const int64_t blocks = std::max(panels_of(rows, fits), std::min(wanted, rows / 4));
   const int64_t shares = std::min(columns, panels_of(wanted, blocks)), tasks = blocks * shares;
+  // Where all rows are one block each panel of columns is read once, and need not go to memory and back.
+  const Panels left(a, TILE_ROWS, PACKED_ROWS, true, false), right(b, TILE_COLUMNS, TILE_COLUMNS, false, blocks == 1);
   std::atomic<int64_t> next{0};
   lf_parallel_for(0, std::min(threads, tasks), 1, [&](int64_t, int64_t) {
     float sums[TILE_ROWS * TILE_COLUMNS];
+    const std::unique_ptr<uint32_t[]> room(new uint32_t[right.late ? right.size() : 0]);
     for (int64_t task = next++; task < tasks; task = next++) {
       const int64_t block = task / shares, share = task % shares, first = rows * block / blocks, end = rows * (block + 1) / blocks;
-      for (int64_t column = columns * share / shares; column < columns * (share + 1) / shares; column++)
+      for (int64_t column = columns * share / shares; column < columns * (share + 1) / shares; column++) {
+        const Panel y = right.at(column, room.get());
         for (int64_t row = first; row < end; row++) {
           const int64_t i = row * TILE_ROWS, j = column * TILE_COLUMNS, height = std::min(TILE_ROWS, a.lines - i);
           // What is added to comes from memory meanwhile.
           for (int64_t line = 0; add && line < height; line++)
             for (int64_t at = 0; at < TILE_COLUMNS; at += 16) __builtin_prefetch(to + (i + line) * stride + j + at, 1);
-          const Panel x = left.at(row), y = right.at(column);
-          if (a.bf16) tile<true, false>(words, x, 0, height, y, sums);
-          else if (left.as_rows) tile<false, true>(words, x, a.line, height, y, sums);
-          else tile<false, false>(words, x, 0, height, y, sums);
+          const Panel x = left.at(row, nullptr);
+          if (a.bf16) tile_of<true, false>(words, x, 0, height, y, sums);
+          else if (left.as_rows) tile_of<false, true>(words, x, a.line, height, y, sums);
+          else tile_of<false, false>(words, x, 0, height, y, sums);
           finish(sums, to + i * stride + j, stride, bias ? bias + j : nullptr, add, height, std::min(TILE_COLUMNS, b.lines - j));
         }
+      }
     }
   });
 }

@@ -97,20 +97,20 @@ struct Panel {
   int64_t step;
 };
 
-// sums [14, 32] = a, 14 lines of `words` words, times b, 32 lines. Where ROWS, a's lines are `a_line` words apart, and those
-// from `height` on repeat the last one.
-template <bool BF16, bool ROWS>
+// sums [HEIGHT, 32] = a, HEIGHT lines of `words` words, times b, 32 lines. Where ROWS, a's lines are `a_line` words apart, and
+// those from `height` on repeat the last one.
+template <bool BF16, bool ROWS, int HEIGHT>
 LF_GEMM static void tile(int64_t words, Panel a, int64_t a_line, int64_t height, Panel b, float* sums) {
-  __m512 s[TILE_ROWS][2];
+  __m512 s[HEIGHT][2];
 #pragma GCC unroll 14
-  for (int i = 0; i < TILE_ROWS; i++) s[i][0] = s[i][1] = _mm512_setzero_ps();
-  const uint32_t* rows[TILE_ROWS];
+  for (int i = 0; i < HEIGHT; i++) s[i][0] = s[i][1] = _mm512_setzero_ps();
+  const uint32_t* rows[HEIGHT];
 #pragma GCC unroll 14
-  for (int64_t i = 0; i < TILE_ROWS; i++) rows[i] = a.words + (ROWS ? std::min(i, height - 1) * a_line : i);
+  for (int64_t i = 0; i < HEIGHT; i++) rows[i] = a.words + (ROWS ? std::min<int64_t>(i, height - 1) * a_line : i);
   for (int64_t word = 0; word < words; word++, a.words += a.step, b.words += b.step) {
     const __m512i left = _mm512_loadu_si512(b.words), right = _mm512_loadu_si512(b.words + 16);
 #pragma GCC unroll 14
-    for (int i = 0; i < TILE_ROWS; i++) {
+    for (int i = 0; i < HEIGHT; i++) {
       const __m512i x = _mm512_set1_epi32(static_cast<int>(ROWS ? rows[i][word] : a.words[i]));
       if (BF16) {
         s[i][0] = _mm512_dpbf16_ps(s[i][0], reinterpret_cast<__m512bh>(x), reinterpret_cast<__m512bh>(left));
@@ -122,7 +122,7 @@ LF_GEMM static void tile(int64_t words, Panel a, int64_t a_line, int64_t height,
     }
   }
 #pragma GCC unroll 14
-  for (int i = 0; i < TILE_ROWS; i++) {
+  for (int i = 0; i < HEIGHT; i++) {
     _mm512_storeu_ps(sums + i * TILE_COLUMNS, s[i][0]);
     _mm512_storeu_ps(sums + i * TILE_COLUMNS + 16, s[i][1]);
   }

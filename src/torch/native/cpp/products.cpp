@@ -17,7 +17,7 @@ using torch::autograd::variable_list;
 
 // 0: libtorch, 1: tiles for bfloat16, 2: tiles for float32 as well, -1: what is faster here.
 static thread_local int tiled = -1;
-bool is_tiled(bool bf16) { return (tiled < 0 ? is_faster_tiled() : tiled) >= (bf16 ? 1 : 2); }
+bool is_tiled(bool bf16) { return tiled < 0 ? is_faster_tiled() : tiled >= (bf16 ? 1 : 2); }
 
 // MKL's product of bfloat16 matrices summed in float32 (row-major: 101; transposed: 112, else 111). libtorch's builds
 // for x86 carry it; on processors with AMX it adds at twice the speed of a product that is rounded and added.
