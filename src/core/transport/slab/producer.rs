@@ -10,7 +10,7 @@ use crate::transport::mailbox::Source;
 use crate::transport::{Edge, Mail, Parcel, Refusal, Refused};
 use std::io;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::{Release, SeqCst}};
 use std::sync::{Arc, OnceLock};
 
 /// Sending end of an edge to an engine of another process.
@@ -90,7 +90,7 @@ impl SlabEdge {
             }
             returned = returned.wrapping_add(1);
         }
-        self.shared.returned.store(returned, SeqCst);
+        self.shared.returned.store(returned, Release);
         if !sane {
             self.shared.break_off(format!("it returned {freed} slots of {}", self.sent));
         }
@@ -144,6 +144,8 @@ impl Edge for SlabEdge {
             let start = slot * self.layout.slot;
             start + range.start..start + range.end
         };
+        // Its cache lines come from the consumer while tensors are copied; nothing is read before it is counted as sent.
+        contents.write(&self.shared.control.headers[self.sent as usize % SLOTS]);
         for (slot, range) in &taken.punch {
             let range = in_arena(*slot, range);
             self.memory.punch(self.layout.arena + range.start..self.layout.arena + range.end);
@@ -154,9 +156,8 @@ impl Edge for SlabEdge {
         for (tensor, (_, place)) in parcel.tensors.iter().zip(&contents.tensors) {
             tensor.copy_to(self.arena.bytes(in_arena(taken.slot, place)));
         }
-        contents.write(&self.shared.control.headers[self.sent as usize % SLOTS]);
         self.sent = self.sent.wrapping_add(1);
-        self.shared.control.sent[0].store(self.sent, SeqCst);
+        self.shared.control.sent[0].store(self.sent, Release);
         self.shared.ring();
         Ok(())
     }
