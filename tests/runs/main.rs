@@ -16,6 +16,7 @@ mod fixture;
 mod florence;
 mod frozen;
 mod hosts;
+mod kills;
 mod kinds;
 mod kto;
 mod layouts;

@@ -1,0 +1,124 @@
+//! Kills at random moments, each followed by `--resume`: the run comes to the bits of the one that nothing happened to.
+
+use crate::fixture::{Fixture, Pictures};
+use crate::processes::{losses, program};
+use crate::soak::{self, Cell};
+use loongforge::core::rng::Rng;
+use rustix::process::{Pid, Signal, kill_process};
+use std::fs;
+use std::path::Path;
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+/// Kills of a run, at most.
+const KILLS: usize = 4;
+
+/// Losses of all steps, and the hashes of the files of the last checkpoint's weights.
+type Bits = (Vec<String>, Vec<String>);
+
+struct Cut {
+    seed: u64,
+    processes: bool,
+}
+
+/// The words of a run that is saved often.
+fn words(processes: bool) -> Vec<&'static str> {
+    let common = ["--resume", "run.deterministic=true", "checkpoint.every_steps=3", "pools.encoder.replicas=2"];
+    common.into_iter().chain(processes.then_some("--processes")).collect()
+}
+
+fn bits(fixture: &Fixture) -> Bits {
+    let text = fs::read_to_string(fixture.path().join("run/checkpoints/step-00000020/MANIFEST.json")).unwrap();
+    let manifest: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let files = manifest["files"].as_object().unwrap().iter();
+    let weights = files.filter(|(name, _)| name.ends_with(".safetensors"));
+    (losses(fixture, "run"), weights.map(|(name, file)| format!("{name} {}", file["sha256"])).collect())
+}
+
+fn start(fixture: &Fixture, processes: bool) -> Child {
+    let log = fs::OpenOptions::new().create(true).append(true).open(fixture.path().join("said")).unwrap();
+    let mut command = program(fixture, "run", &words(processes));
+    command.env("OMP_NUM_THREADS", "1").stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().unwrap()
+}
+
+/// A process, its children, and theirs.
+fn family(pid: u32) -> Vec<u32> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let children = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
+    let children: Vec<u32> =
+        children.flat_map(|text| text.split_whitespace().map(|pid| pid.parse().unwrap()).collect::<Vec<_>>()).collect();
+    std::iter::once(pid).chain(children.into_iter().flat_map(family)).collect()
+}
+
+fn name(pid: u32) -> String {
+    let text = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let words: Vec<String> = text.split(|byte| *byte == 0).map(|word| String::from_utf8_lossy(word).into()).collect();
+    let after = |flag: &str| words.iter().position(|word| word == flag).and_then(|at| words.get(at + 1)).cloned();
+    after("--role")
+        .unwrap_or_else(|| if words.iter().any(|word| word == "decode-worker") { "decoder" } else { "run" }.into())
+}
+
+fn steps(fixture: &Fixture) -> usize {
+    let path = fixture.path().join("run/metrics.jsonl");
+    if Path::new(&path).exists() { losses(fixture, "run").len() } else { 0 }
+}
+
+/// Runs to the end, with kills at moments that the seed gives; says what was killed after how many steps.
+fn survives(cut: &Cut, whole: &Bits, longest: Duration) -> Result<Cell, String> {
+    let fixture = Fixture::new(Pictures::Some);
+    let mut rng = Rng::new(&[cut.seed]);
+    let mut random = || (rng.next_u64() >> 11) as f64 / (1_u64 << 53) as f64;
+    let mut killed = Vec::new();
+    let said = || fs::read_to_string(fixture.path().join("said")).unwrap();
+    for start_of in 0.. {
+        let mut child = start(&fixture, cut.processes);
+        while killed.len() < KILLS {
+            let moment = Instant::now() + longest.mul_f64(random());
+            while Instant::now() < moment && child.try_wait().unwrap().is_none() {
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            let all = family(child.id());
+            if child.try_wait().unwrap().is_some() {
+                break;
+            }
+            let victim = all[(random() * all.len() as f64) as usize];
+            killed.push(format!("{} after {} steps", name(victim), steps(&fixture)));
+            let _ = kill_process(Pid::from_raw(victim as i32).unwrap(), Signal::KILL);
+            if victim == child.id() {
+                break;
+            }
+        }
+        if child.wait().unwrap().success() {
+            break;
+        }
+        if start_of > KILLS {
+            return Err(format!("it does not end: {}", said()));
+        }
+    }
+    match bits(&fixture) == *whole {
+        true => Ok(Cell::Passed(format!("{} kills: {}", killed.len(), killed.join(", ")))),
+        false => Err(format!("other bits after {}: {}", killed.join(", "), said())),
+    }
+}
+
+/// What nothing happened to, and how long it takes.
+fn whole(processes: bool) -> (Bits, Duration) {
+    let (fixture, begun) = (Fixture::new(Pictures::Some), Instant::now());
+    assert!(start(&fixture, processes).wait().unwrap().success());
+    (bits(&fixture), begun.elapsed())
+}
+
+#[test]
+#[ignore = "soak"]
+fn soak_random_kills() {
+    let (threads, processes) = (whole(false), whole(true));
+    assert_eq!(threads.0, processes.0);
+    let how = |processes: bool| if processes { "processes" } else { "threads" };
+    let cell = |(seed, processes)| (format!("{}, seed {seed}", how(processes)), Cut { seed, processes });
+    let cells: Vec<(String, Cut)> =
+        [false, true].into_iter().flat_map(|how| (1..=8).map(move |seed| (seed, how))).map(cell).collect();
+    soak::run("random_kills", &cells, |cut| {
+        let (bits, longest) = if cut.processes { &processes } else { &threads };
+        survives(cut, bits, *longest)
+    });
+}
