@@ -3,6 +3,7 @@
 //! is read.
 
 mod data;
+mod first_read;
 mod memory;
 mod weights;
 
