@@ -1,7 +1,7 @@
 //! Describes whether there is anything to train on: the first samples of every data set, made as the run will make
 //! them.
 
-use super::first_read::expect_first_read;
+use super::first_read::{FirstRead, expect_first_read};
 use super::{Preflight, PreflightError};
 use crate::estimate::memory::forecast;
 use crate::eval::samples;
@@ -43,8 +43,8 @@ pub enum DataProblem {
          more than data.on_bad_sample.max_fraction = {limit} allows, and the run would end; the first: {first}"
     )]
     TooManyBad { bad: usize, seen: u64, all: u64, least: u64, limit: f64, first: String },
-    #[error("data.train: the run would end after the first {read} samples that it reads: {why}")]
-    FirstRead { read: u64, why: String },
+    #[error(transparent)]
+    FirstRead(#[from] FirstRead),
 }
 
 impl Preflight<'_> {
@@ -67,7 +67,8 @@ impl Preflight<'_> {
         self.expect_credit(&found)?;
         self.expect_few_bad(&found, dataset.len() as u64)?;
         if begins {
-            expect_first_read(config, &dataset, &found)?;
+            let wanted = num_read(config, dataset.len() as u64);
+            expect_first_read(config, &dataset, &found, wanted).map_err(DataProblem::from)?;
             self.expect_budget(&dataset)?;
         }
         let limit = config.data.on_bad_sample.max_fraction;
@@ -215,7 +216,7 @@ impl Preflight<'_> {
 }
 
 /// Returns how many samples a run reads at least, of which an epoch has `num_samples`.
-pub(super) fn num_read(config: &RunConfig, num_samples: u64) -> u64 {
+fn num_read(config: &RunConfig, num_samples: u64) -> u64 {
     if config.packs_first() {
         return config.data.pack.samples.unwrap_or(num_samples);
     }
@@ -227,6 +228,6 @@ pub(super) fn num_read(config: &RunConfig, num_samples: u64) -> u64 {
 }
 
 /// A sample and its reason, without what would change the terminal.
-pub(super) fn described(bad: &BadSample) -> String {
+fn described(bad: &BadSample) -> String {
     safe(&bad.to_string())
 }

@@ -8,6 +8,7 @@ mod memory;
 mod weights;
 
 pub use data::DataProblem;
+pub use first_read::FirstRead;
 pub use memory::{MemoryProblem, machine};
 pub use weights::{WeightsProblem, expect_weights};
 
