@@ -28,6 +28,7 @@ if "--passive" in sys.argv:
 
 import numpy as np
 import torch
+from lerobot.configs.video import RGBEncoderConfig
 from lerobot.datasets.lerobot_dataset import LeRobotDataset
 from safetensors.torch import save_model
 
@@ -50,20 +51,22 @@ def run(command, **options):
     return done.stdout
 
 
-def make_set(folder, episodes, frames):
-    """Episodes of a disc that moves, written by lerobot; as it writes by default: AV1, every second frame a key frame."""
+def make_set(folder, episodes, frames, sizes=(SIDE, SIDE), codec="libsvtav1"):
+    """Episodes of a disc that moves, written by lerobot as it does by default: every second frame is a key frame."""
     names = lambda name: [f"{name}{number}" for number in range(STATE_DIM)]
-    features = {CAMERA: dict(dtype="video", shape=(SIDE, SIDE, 3), names=["height", "width", "channels"]),
+    features = {CAMERA: dict(dtype="video", shape=(*sizes, 3), names=["height", "width", "channels"]),
                 "observation.state": dict(dtype="float32", shape=(STATE_DIM,), names=names("s")),
                 "action": dict(dtype="float32", shape=(STATE_DIM,), names=names("a"))}
-    data = LeRobotDataset.create("local/bench", FPS, features, root=folder, use_videos=True)
+    encoder = RGBEncoderConfig(vcodec=codec)
+    data = LeRobotDataset.create("local/bench", FPS, features, root=folder, use_videos=True, rgb_encoder=encoder)
     rng = np.random.default_rng(1)
-    rows, columns = np.mgrid[:SIDE, :SIDE]
+    rows, columns = np.mgrid[:sizes[0], :sizes[1]]
+    block, inner = [size // 8 for size in sizes], np.array(sizes)
     for _ in range(episodes):
-        texture = rng.integers(0, 255, (8, 8, 3), dtype=np.uint8).repeat(SIDE // 8, 0).repeat(SIDE // 8, 1)
-        place = rng.uniform(20, SIDE - 20, 2)
+        texture = rng.integers(0, 255, (8, 8, 3), dtype=np.uint8).repeat(block[0], 0).repeat(block[1], 1)
+        place = rng.uniform(20, inner - 20)
         for _ in range(frames):
-            place = np.clip(place + rng.normal(size=2) * 3, 10, SIDE - 10)
+            place = np.clip(place + rng.normal(size=2) * 3, 10, inner - 10)
             picture = np.where(((rows - place[0]) ** 2 + (columns - place[1]) ** 2 < 150)[..., None], 230, texture).astype(np.uint8)
             state = rng.normal(size=STATE_DIM).astype(np.float32)
             data.add_frame({CAMERA: picture, "observation.state": state, "action": state * 0.5, "task": TASK})

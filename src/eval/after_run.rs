@@ -40,11 +40,11 @@ pub fn check(config: &RunConfig, folder: &ModelFolder) -> Result<()> {
     let Some(eval) = &config.eval else { return Ok(()) };
     let kind = folder.model_kind();
     let maker = match kind {
-        ModelKind::Tokens => {
+        ModelKind::Tokens | ModelKind::Policy => {
             let options = ProcessorOptions::of_run(config, &config.data);
             Some(folder.maker(&options, Arc::new(InProcess))?)
         }
-        ModelKind::Diffusion { .. } | ModelKind::Policy => None,
+        ModelKind::Diffusion { .. } => None,
     };
     let path = eval.path.iter().map(|path| ("eval.path".to_owned(), path));
     let sets = eval.sets.iter().map(|(name, path)| (format!("eval.sets.{name}"), path));

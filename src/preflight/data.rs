@@ -1,6 +1,7 @@
 //! Describes whether there is anything to train on: the first samples of every data set, made as the run will make
 //! them.
 
+use super::first_read::{FirstRead, expect_first_read};
 use super::{Preflight, PreflightError};
 use crate::estimate::memory::forecast;
 use crate::eval::samples;
@@ -43,6 +44,8 @@ pub enum DataProblem {
          more than data.on_bad_sample.max_fraction = {limit} allows, and the run would end; the first: {first}"
     )]
     TooManyBad { bad: usize, seen: u64, all: u64, least: u64, limit: f64, first: String },
+    #[error(transparent)]
+    FirstRead(#[from] FirstRead),
 }
 
 impl Preflight<'_> {
@@ -65,6 +68,8 @@ impl Preflight<'_> {
         self.expect_credit(&found)?;
         self.expect_few_bad(&found, dataset.len() as u64)?;
         if begins {
+            let wanted = num_read(config, dataset.len() as u64);
+            expect_first_read(config, &dataset, &found, wanted).map_err(DataProblem::from)?;
             self.expect_budget(&dataset)?;
         }
         let limit = config.data.on_bad_sample.max_fraction;

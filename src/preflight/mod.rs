@@ -3,10 +3,12 @@
 //! is read.
 
 mod data;
+mod first_read;
 mod memory;
 mod weights;
 
 pub use data::DataProblem;
+pub use first_read::FirstRead;
 pub use memory::{MemoryProblem, machine};
 pub use weights::{WeightsProblem, expect_weights};
 

@@ -54,12 +54,12 @@ where
             Err(Error::Capacity(CapacityError::MessageTooLong { size, max_size })) => {
                 let reason = format!("a message of {size} bytes, more than {max_size}");
                 let reply = Reply { ends: true, ..dialogue.refuse(&reason, now()) };
-                return end(&mut socket, reply).await;
+                return end(&mut socket, reply, false).await;
             }
             Err(error) => return Err(error.to_string()),
         };
         if reply.ends {
-            return end(&mut socket, reply).await;
+            return end(&mut socket, reply, true).await;
         }
         if let Some(frame) = reply.frame {
             send(&mut socket, message_of(frame)).await?;
@@ -70,8 +70,13 @@ where
 }
 
 /// Says the last thing, and ends the connection. What the client still sends is read and thrown away for a while: a socket that
-/// is closed with bytes unread would take the answer from it.
-async fn end<S: AsyncRead + AsyncWrite + Unpin>(socket: &mut WebSocketStream<S>, reply: Reply) -> Result<(), String> {
+/// is closed with bytes unread would take the answer from it. Where there are whole messages to read, the client's own close is the
+/// last one: it waits then for the server to hang up.
+async fn end<S: AsyncRead + AsyncWrite + Unpin>(
+    socket: &mut WebSocketStream<S>,
+    reply: Reply,
+    has_messages: bool,
+) -> Result<(), String> {
     let reason = match &reply.frame {
         Some(Frame::Text(reason)) => reason.clone(),
         _ => "a message that is too large".to_owned(),
@@ -82,7 +87,13 @@ async fn end<S: AsyncRead + AsyncWrite + Unpin>(socket: &mut WebSocketStream<S>,
     let close = CloseFrame { code: CloseCode::Error, reason: "the last message says why".into() };
     send(socket, Message::Close(Some(close))).await?;
     let mut buffer = vec![0; 1 << 16];
-    let drain = async { while socket.get_mut().read(&mut buffer).await.is_ok_and(|count| count > 0) {} };
+    let drain = async {
+        if has_messages {
+            while socket.next().await.is_some_and(|message| message.is_ok()) {}
+        } else {
+            while socket.get_mut().read(&mut buffer).await.is_ok_and(|count| count > 0) {}
+        }
+    };
     let _ = timeout(DRAIN, drain).await;
     Err(reason)
 }

@@ -1,15 +1,18 @@
 //! A whole server over real sockets: clients of every kind, and messages that are wrong.
 
+use super::connection::talk;
 use super::{Actor, Door, Server};
 use futures_util::{SinkExt, StreamExt};
 use loongforge_core::robot::pads::{self, CHUNK_SIZE, Expert};
 use loongforge_core::robot::wire::{MAX_MESSAGE, Names, Offer, Protocol};
 use loongforge_core::robot::{Actions, Moment, Observation, Policy, PolicySpec};
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
-use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
+use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
 use tokio_tungstenite::tungstenite::{Error, Message};
 use tokio_tungstenite::{WebSocketStream, client_async_with_config};
 
@@ -132,6 +135,27 @@ async fn bad_messages_end_their_connection_and_no_other() {
         assert!(get(address, "/").await.starts_with("HTTP/1.1 426"));
     })
     .await;
+}
+
+/// A client that answers the close waits for the server to hang up. On this clock, which stands still while anything can go on, a
+/// wait of the server's would show.
+#[tokio::test(start_paused = true)]
+async fn who_closes_as_told_is_hung_up_on_at_once() {
+    let (actor, spec) = Actor::start(|| Ok(Box::new(Expert::new()))).unwrap();
+    let names = Names::new(&spec, &[], &[], None).unwrap();
+    let dialogue = Protocol::OpenPi.begin(Arc::new(Offer { spec, names }));
+    let (here, there) = tokio::io::duplex(1 << 16);
+    let server = tokio::spawn(talk(there, dialogue, actor));
+    let mut socket = WebSocketStream::from_raw_socket(here, Role::Client, None).await;
+    let begun = tokio::time::Instant::now();
+    assert!(matches!(socket.next().await, Some(Ok(Message::Binary(_)))), "the server speaks first");
+    socket.send(Message::Text("hello".into())).await.unwrap();
+    assert!(matches!(socket.next().await, Some(Ok(Message::Text(_)))));
+    assert!(matches!(socket.next().await, Some(Ok(Message::Close(Some(_))))));
+    // The close is answered while the end is awaited.
+    assert!(!matches!(socket.next().await, Some(Ok(_))));
+    assert!(server.await.unwrap().unwrap_err().contains("MessagePack"));
+    assert_eq!(begun.elapsed(), Duration::ZERO);
 }
 
 #[tokio::test]

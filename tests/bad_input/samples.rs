@@ -162,11 +162,13 @@ fn long_samples_are_skipped_or_cut() {
 fn too_many_bad_samples_end_the_run() {
     let fixture = Fixture::new();
     damage(&fixture);
+    // What a run would come to among its first samples is said before it.
     let last = "data/train.jsonl:4: image data/images/train/000/000003.png";
-    let in_a_row = ["4 bad samples in a row", "`data.on_bad_sample.max_consecutive` = 3", last];
-    fixture.fails(&["run", "run.yaml", "data.on_bad_sample.max_consecutive=3"], 1, &in_a_row);
-    assert_eq!(fixture.read("run/metrics.jsonl"), "");
-    assert_eq!(json_lines(&fixture.read("run/bad.jsonl")).len(), 4);
+    let in_a_row = ["the first 4 samples", "4 bad samples in a row", "`data.on_bad_sample.max_consecutive` = 3", last];
+    for command in ["check", "run"] {
+        fixture.fails(&[command, "run.yaml", "data.on_bad_sample.max_consecutive=3"], 2, &in_a_row);
+    }
+    assert!(!fixture.path("run").exists());
 
     // All 40 are looked at before a run: one that reads them over and over would come to its limit.
     let limit = "data.on_bad_sample.max_fraction=0.1";
@@ -184,6 +186,30 @@ fn too_many_bad_samples_end_the_run() {
     fixture.succeeds(&["check", "run.yaml", limit, "train.steps=99"]);
     let share = ["samples are bad, more than `data.on_bad_sample.max_fraction` = 0.01", "data/train.jsonl:"];
     fixture.fails(&["run", "run.yaml", "--overwrite", "train.steps=99"], 1, &share);
+    let in_a_row = ["4 bad samples in a row", "`data.on_bad_sample.max_consecutive` = 3", "000003.png"];
+    let more = ["data.on_bad_sample.max_consecutive=3", "data.on_bad_sample.max_fraction=0.5"];
+    fixture.fails(&[&["run", "run.yaml", "--overwrite", "train.steps=99"][..], &more].concat(), 1, &in_a_row);
+    assert_eq!(json_lines(&fixture.read("run/bad.jsonl")).len(), 4);
+}
+
+/// Of a set that is longer than the run, no bad sample is known to be read twice: the run's first samples are judged as it would.
+#[test]
+fn a_run_that_would_end_among_its_first_samples_is_refused() {
+    let fixture = Fixture::new();
+    damage(&fixture);
+    let lines = fixture.read("data/train.jsonl");
+    fixture.write("data/train.jsonl", format!("{}\n", lines.trim_end()).repeat(12));
+    let share =
+        ["the run would end after the first", "samples are bad, more than `data.on_bad_sample.max_fraction` = 0.1"];
+    let limit = "data.on_bad_sample.max_fraction=0.1";
+    for order in ["data.shuffle=false", "data.shuffle=true"] {
+        for command in ["check", "run"] {
+            fixture.fails(&[command, "run.yaml", limit, order, "train.steps=20"], 2, &share);
+        }
+    }
+    // One that reads too few to be judged goes.
+    let said = fixture.succeeds(&["check", "run.yaml", limit, "train.steps=9"]);
+    assert!(said.out.contains("of 100 samples of data/train.jsonl that were looked at are bad"), "{}", said.out);
 }
 
 #[test]

@@ -18,7 +18,7 @@ enum How {
 }
 
 /// The first words of a command of the page, and what is run of it.
-const COMMANDS: [(&str, How); 35] = [
+const COMMANDS: [(&str, How); 36] = [
     ("cargo bench -p loongforge-core --bench edge", Bench("edge")),
     ("cargo bench -p loongforge-core --bench samples", Bench("samples")),
     ("cargo bench -p loongforge-core --bench sound", Bench("sound")),
@@ -69,6 +69,13 @@ const COMMANDS: [(&str, How); 35] = [
         Python("numpy torch torchvision transformers", "benches/preprocess.py --binary {preprocess}"),
     ),
     ("PYTHON benches/sound.py", Python("torch transformers soundfile", "benches/sound.py --binary {sound}")),
+    (
+        "PYTHON benches/frames.py",
+        Python(
+            "torch lerobot torchcodec av",
+            "benches/frames.py --binary {frames} --frames 16 --rounds 1 --episodes 2 --size 64 96",
+        ),
+    ),
     ("PYTHON benches/dit.py", Python("torch diffusers", "benches/dit.py 1")),
     ("PYTHON benches/vae.py", Python("torch diffusers", "benches/vae.py 1 32 32x5")),
     (

@@ -47,6 +47,39 @@ fn wanted(dir: &Path) -> Wanted {
 const SHORT: [&str; 4] =
     ["train.steps=4", "train.warmup_steps=1", "checkpoint.every_steps=4", "train.global_batch_size=16"];
 
+/// A held-out set of a robot that the run does not know is refused by `check`, not by the run that was to end with it.
+#[test]
+fn held_out_sets_of_unknown_robots_are_refused_at_once() {
+    let (dir, other) = (made(1, 4), made(2, 2));
+    let place = other.path().join("data/train");
+    let info = place.join("meta/info.json");
+    let text = std::fs::read_to_string(&info).unwrap();
+    std::fs::write(&info, text.replace("\"pads\"", "\"hand\"")).unwrap();
+    let root = dir.path().display().to_string();
+    let config =
+        include_str!("../../configs/pads_policy.yaml").replace("runs/pads_policy/data", &format!("{root}/data"));
+    let path = dir.path().join("pads.yaml");
+    std::fs::write(&path, config).unwrap();
+    let check = |override_: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_loongforge"));
+        command
+            .arg("check")
+            .arg(&path)
+            .arg(format!("eval.path={}", place.display()))
+            .arg(format!("run.dir={root}/run"));
+        let done = command.arg(override_).output().unwrap();
+        (
+            done.status.code(),
+            format!("{}{}", String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr)),
+        )
+    };
+    let (code, said) = check("policy.embodiments={pads: {}}");
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("eval.path") && said.contains("robot_type \"hand\""), "{said}");
+    let (code, said) = check(&format!("policy.embodiments={{pads: {{sets: [{}]}}}}", place.display()));
+    assert_eq!(code, Some(0), "{said}");
+}
+
 #[test]
 fn policies_learn_the_same_with_any_number_of_encoders_and_act() {
     let dir = made(1, 12);

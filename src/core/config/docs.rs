@@ -84,7 +84,8 @@ made up only the rounding of the gradient norm. A resumed run may have other poo
 - the first samples of each data set with tokenizer and template: 100, or 4,096 where there are no pictures. A set of which
   none can be used, or all are too long, is refused, and so is a run that will read more bad ones than
   `data.on_bad_sample.max_fraction` allows, whatever the others are, or one whose `edges` have too little credit for a sample; the
-  share of the bad and of the long is printed;
+  share of the bad and of the long is printed. Where more are bad than allowed, the first 200 samples in the run's own order are read
+  as well, and a run that would end among them is refused;
 - the device (`check --no-device` where others compute), and whether the weights fit into memory at all.
 
 Nothing in a config runs code: `_target_` and `${eval:...}` are refused.

@@ -162,9 +162,18 @@ impl Heads {
 
     /// Rows of the prefix `[P, D]` to the attention branch, where something reads it, and their keys and values.
     pub fn prefix(&self, x: &Tensor, at: &Layout) -> (Option<Tensor>, [Tensor; 2]) {
-        let (x, _) = self.norm.forward(x, None);
-        let [k, v] = self.keys(&x, &at.ropes[0]);
-        let y = self.attended(&x, &at.ropes[0], |q| at.prefix.forward_with(q, &k, &v, self.scores()));
+        let heads = |x: &Tensor| {
+            let (x, _) = self.norm.forward(x, None);
+            let maps = self.keys.iter().chain(self.queries.as_ref().map(|[q, _]| q));
+            maps.map(|map| map.forward(&x).unflatten(-1, [-1, self.head_dim])).collect()
+        };
+        let heads = at.each_row(x, heads);
+        let [k, v] = [at.ropes[0].apply(&heads[0]), heads[1].shallow_clone()];
+        let y = self.queries.as_ref().map(|[_, o]| {
+            let q = at.ropes[0].apply(&heads[2]);
+            let y = at.prefix.forward_with(&q, &k, &v, self.scores());
+            at.each_row(&y, |y| vec![o.forward(y)]).remove(0)
+        });
         (y, [k, v])
     }
 

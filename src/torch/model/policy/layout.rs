@@ -36,6 +36,17 @@ pub(super) struct Layout {
     pub predicted: Predicted,
     /// True if gradients of actions end at the keys and values of the prefix.
     pub insulate: bool,
+    /// The rows of the prefix that learn, where some do not.
+    pub apart: Option<Apart>,
+}
+
+/// States, of which each is seen by itself and by actions, among tokens of which nothing is learned. No token's row depends on a state,
+/// so that what a token makes of its gradient is of no use.
+pub(super) struct Apart {
+    /// Rows of tokens and of states, int64, and of each row its place among these and those.
+    tokens: Tensor,
+    states: Tensor,
+    order: Tensor,
 }
 
 impl Layout {
@@ -98,6 +109,28 @@ impl Layout {
             order: with_state.then(|| Tensor::from_slice(&order).to_device(device)),
             predicted,
             insulate: false,
+            apart: None,
         }
+    }
+
+    /// Nothing is learned of tokens, nor of what they are made from: of the prefix states alone have gradients. For policies whose
+    /// states no token sees.
+    pub fn with_states_apart(mut self, num_states: usize) -> Layout {
+        self.apart = self.order.as_ref().map(|order| {
+            let (rows, num_states) = (order.argsort(0, false), num_states as i64);
+            let num_tokens = order.size()[0] - num_states;
+            let [tokens, states] = [(0, num_tokens), (num_tokens, num_states)].map(|(at, len)| rows.narrow(0, at, len));
+            Apart { tokens, states, order: order.shallow_clone() }
+        });
+        self
+    }
+
+    /// What `map` makes of rows of the prefix `[P, …]`, each by itself.
+    pub fn each_row(&self, x: &Tensor, map: impl Fn(&Tensor) -> Vec<Tensor>) -> Vec<Tensor> {
+        let Some(Apart { tokens, states, order }) = &self.apart else { return map(x) };
+        let of_tokens = map(&x.detach().index_select(0, tokens));
+        let of_states = map(&x.index_select(0, states));
+        let both = |(tokens, states): (Tensor, Tensor)| Tensor::cat(&[tokens, states], 0).index_select(0, order);
+        of_tokens.into_iter().zip(of_states).map(both).collect()
     }
 }

@@ -43,6 +43,9 @@ impl PolicyNetwork for Network {
         let targets = if self.tokens.is_some() { batch.targets() } else { Vec::new() };
         let mut layout = Layout::new(&self.config, &batch.cu_seqlens, &targets, num_draws, self.kind, self.device);
         layout.insulate = insulate;
+        if self.learns_states_alone && !batch.feature_grads {
+            layout = layout.with_states_apart(rows.len());
+        }
         let layout = Rc::new(layout);
         let (features, mut x) = self.record_prefix(&mut tape, batch, &layout, &inputs[0]);
         let flowing = Flowing::new(self, batch, rows, noise, num_draws);
@@ -169,8 +172,8 @@ impl Network {
 
         let Some(mlp) = &layer.prefix else { return (x, actions) };
         let x = tape.add(x, written[2]);
-        let part = mlp.part.clone();
-        let forward = move |reads: &[Tensor]| vec![part.forward(&reads[0], None)];
+        let (part, at) = (mlp.part.clone(), layout.clone());
+        let forward = move |reads: &[Tensor]| at.each_row(&reads[0], |x| vec![part.forward(x, None)]);
         let y = tape.run(format!("{name} prefix mlp"), &mlp.ids, policy, &[x], 1, forward)[0];
         (tape.add(x, y), actions)
     }

@@ -3,19 +3,21 @@
 
 mod answers;
 
-use loongforge_core::message::SampleId;
-use tch::{Kind, Tensor};
+use std::rc::Rc;
 
-use super::config::PolicyOptions;
+use loongforge_core::message::SampleId;
+use tch::{Device, Kind, Tensor};
+
+use super::config::{PolicyOptions, StateToken};
 use super::fixture::Fixture;
 use super::noise::Noise;
 use super::robot::RobotPolicy;
 use super::{TimeUse, checks};
-use crate::model::batch::SampleRow;
+use crate::model::batch::{MicroBatch, SampleRow};
 use crate::model::fixture::{self, Found, error};
 use crate::model::foundation::FoundationFamily;
 use crate::model::objective::{FlowSettings, NoisePurpose};
-use crate::params::Role;
+use crate::params::{ParamStore, Role};
 use crate::tape::Policy;
 
 fn fixtures() -> Vec<(String, Fixture)> {
@@ -74,6 +76,39 @@ fn insulated_gradients_end_at_the_prefix() {
         }
         assert!(counts.iter().all(|count| *count > 10), "{counts:?}");
     }
+}
+
+/// Where of the prefix the map of states learns alone, it and the actions' stream have the gradients that they have where those of
+/// all tokens are computed beside them, and activations may be kept or computed again.
+#[test]
+fn states_that_learn_alone_have_the_gradients_that_they_have_beside_tokens() {
+    let has_states = |fixture: &Fixture| fixture.config.state == StateToken::PrefixLevel;
+    let mut fixture = fixtures().into_iter().map(|(_, fixture)| fixture).find(has_states).unwrap();
+    fixture.config.frozen.prefix = true;
+    let params = ParamStore::new(fixture.family(PolicyOptions::default()).specs(), Kind::Float, Device::Cpu);
+    for id in params.ids() {
+        params.set(id, &fixture.params.value(fixture.params.id(&params.spec(id).name)));
+    }
+    fixture.params = Rc::new(params);
+    let run = |policy, feature_grads| {
+        let batch = MicroBatch { feature_grads, ..fixture.batch(&fixture.all()) };
+        let tape = fixture.model(policy, false).record_with(&batch, &fixture.noise(&fixture.all()));
+        fixture.run_tape(tape, &fixture.all())
+    };
+    let beside = run(Policy::Keep, true);
+    for policy in [Policy::Keep, Policy::Recompute] {
+        let alone = run(policy, false);
+        assert!((alone.loss / beside.loss - 1.0).abs() < 1e-6);
+        let mut names = Vec::new();
+        for id in fixture.params.trained_ids() {
+            let [alone, beside] = [&alone, &beside].map(|found| found.grads.view(id).shallow_clone());
+            names.push(fixture.params.spec(id).name.clone());
+            assert!(error(&alone, &beside) < 1e-5, "{names:?}");
+        }
+        let of_prefix: Vec<_> = names.iter().filter(|name| fixture.config.is_of_prefix(name)).collect();
+        assert!(of_prefix.len() == 2 && of_prefix.iter().all(|name| name.contains("state_proj")), "{of_prefix:?}");
+    }
+    assert_eq!(run(Policy::Keep, false).of_tower.flat().abs().max().double_value(&[]), 0.0);
 }
 
 /// Several draws are as many samples of one draw each, with an even share of the loss.

@@ -4,6 +4,7 @@ use re_rav1d::dav1d::{Decoder, Error, Picture, PixelLayout, PlanarImageComponent
 
 use super::shown::Shown;
 use super::track::Track;
+use super::yuv::write_row;
 use crate::data::limits::Limits;
 
 /// Decodes a track until `shown` has all that it takes.
@@ -59,7 +60,7 @@ fn push(shown: &mut Shown<'_>, frame: &Picture, limits: &Limits) -> Result<(), S
     shown.push((frame.width() as usize, frame.height() as usize), |rgb| write_rgb(frame, rgb))
 }
 
-/// Writes a frame of 8 bits as rows of RGB, in BT.601 as the decoders of Hugging Face's processors do.
+/// Writes a frame of 8 bits as rows of RGB.
 fn write_rgb(frame: &Picture, rgb: &mut [u8]) {
     let width = frame.width() as usize;
     let (columns, rows) = match frame.pixel_layout() {
@@ -73,21 +74,10 @@ fn write_rgb(frame: &Picture, rgb: &mut [u8]) {
         .then(|| [plane(PlanarImageComponent::U), plane(PlanarImageComponent::V)]);
     let is_full = frame.color_range() == YUVRange::Full;
     for (y, row) in rgb.chunks_exact_mut(width * 3).enumerate() {
-        for (x, pixel) in row.as_chunks_mut::<3>().0.iter_mut().enumerate() {
-            let luma = luma.0[y * luma.1 + x];
-            let color = chroma
-                .as_ref()
-                .map(|planes| planes.each_ref().map(|(plane, stride)| plane[y / rows * stride + x / columns]));
-            *pixel = color_of(luma, color.unwrap_or([128; 2]), is_full);
-        }
+        let luma = &luma.0[y * luma.1..][..width];
+        let chroma = chroma.as_ref().map(|planes| {
+            planes.each_ref().map(|(plane, stride)| &plane[y / rows * stride..][..width.div_ceil(columns)])
+        });
+        write_row(luma, chroma, columns, is_full, row);
     }
-}
-
-/// One pixel in BT.601, with luma of 16 to 235 or of all values.
-fn color_of(luma: u8, [u, v]: [u8; 2], is_full: bool) -> [u8; 3] {
-    let (black, luma_range, chroma_range) = if is_full { (0.0, 255.0, 255.0) } else { (16.0, 219.0, 224.0) };
-    let luma = (f32::from(luma) - black) * (255.0 / luma_range);
-    let [u, v] = [u, v].map(|chroma| (f32::from(chroma) - 128.0) * (255.0 / chroma_range));
-    // Cut off, as swscale does.
-    [luma + 1.402 * v, luma - 0.344_136 * u - 0.714_136 * v, luma + 1.772 * u].map(|value| value as u8)
 }

@@ -17,6 +17,8 @@ mod times;
 mod track;
 #[cfg(feature = "mp4")]
 mod write;
+#[cfg(feature = "av1")]
+mod yuv;
 
 pub use decode::{frames, stretch_frames};
 pub use file::VideoFile;
