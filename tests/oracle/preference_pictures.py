@@ -1,7 +1,7 @@
 """Answers to questions about pictures, a tiny model that sees, and what TRL makes of them.
 
-`python preference_pictures.py OUT` writes `OUT/model` (a Qwen2.5-VL of random weights with a byte tokenizer, a chat template and an
-image processor), `OUT/pictures`, `OUT/pairs.jsonl`, `OUT/answers.jsonl`, and `OUT/expected.json`: for each case the losses, rewards,
+`python preference_pictures.py OUT` writes `OUT/model` (a Qwen2.5-VL of random weights, or with `--family llava` a LLaVA, with a byte
+tokenizer, a chat template and an image processor), `OUT/pictures`, `OUT/pairs.jsonl`, `OUT/answers.jsonl`, and `OUT/expected.json`: for each case the losses, rewards,
 log-probabilities and gradient norms of five steps of AdamW, and the norm of every parameter after them. Pairs are TRL's DPOTrainer's,
 one a micro-batch and four a step, so that every mean is over pairs; answers its KTOTrainer's, two micro-batches of four a step, which
 are groups here. TRL trains the vision tower and the merger with the rest unless they are frozen; its reference model is a copy of all.
@@ -18,8 +18,9 @@ import numpy as np
 import torch
 from PIL import Image
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import (AutoProcessor, PreTrainedTokenizerFast, Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration,
-                          Qwen2_5_VLProcessor, Qwen2VLImageProcessorPil, Qwen2VLVideoProcessor)
+from transformers import (AutoModelForImageTextToText, AutoProcessor, CLIPImageProcessor, CLIPVisionConfig, LlamaConfig, LlavaConfig,
+                          LlavaForConditionalGeneration, LlavaProcessor, PreTrainedTokenizerFast, Qwen2_5_VLConfig,
+                          Qwen2_5_VLForConditionalGeneration, Qwen2_5_VLProcessor, Qwen2VLImageProcessorPil, Qwen2VLVideoProcessor)
 
 from preference import BETA, GROUP, GROUPS, PAIRS, RATE, STEPS, WORDS, Logs, kto_steps, report, settings
 
@@ -36,15 +37,27 @@ PATCH = 4
 SIZES = [(3, 2), (2, 4), (2, 2), (5, 3)]
 
 
-def write_model(out: Path, seed: int):
+def write_tokenizer(special, image_token: str):
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokenizer = Tokenizer(models.BPE(vocab={byte: index for index, byte in enumerate(alphabet)}, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|im_end|>", pad_token="<|endoftext|>")
-    fast.add_special_tokens({"additional_special_tokens": SPECIAL})
-    # Qwen's tokenizer has these as attributes, which its processor asks for.
-    fast.image_token, fast.video_token = "<|image_pad|>", "<|video_pad|>"
+    fast.add_special_tokens({"additional_special_tokens": special})
+    # Families' own tokenizers have it as an attribute, which processors ask for.
+    fast.image_token = image_token
+    return fast
+
+
+def decoder(fast, **more):
+    return dict(vocab_size=len(fast), hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+                num_key_value_heads=2, max_position_embeddings=512, initializer_range=0.1, eos_token_id=fast.eos_token_id,
+                pad_token_id=fast.pad_token_id, bos_token_id=None, **more)
+
+
+def write_qwen(out: Path, seed: int):
+    fast = write_tokenizer(SPECIAL, "<|image_pad|>")
+    fast.video_token = "<|video_pad|>"
     ids = {token: fast.convert_tokens_to_ids(token) for token in SPECIAL}
     pixels = dict(patch_size=PATCH, merge_size=2, temporal_patch_size=2, min_pixels=64, max_pixels=4096)
     images = Qwen2VLImageProcessorPil(**pixels)
@@ -53,17 +66,32 @@ def write_model(out: Path, seed: int):
     images.save_pretrained(out)
     videos.save_pretrained(out)
     torch.manual_seed(seed)
-    text = dict(vocab_size=len(fast), hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
-                num_key_value_heads=2, max_position_embeddings=512, initializer_range=0.1,
-                rope_parameters={"rope_type": "default", "mrope_section": [1, 1, 2], "rope_theta": 100.0},
-                eos_token_id=fast.eos_token_id, pad_token_id=fast.pad_token_id, bos_token_id=None)
+    rope = {"rope_type": "default", "mrope_section": [1, 1, 2], "rope_theta": 100.0}
     vision = dict(depth=2, hidden_size=16, intermediate_size=24, num_heads=2, patch_size=PATCH, spatial_merge_size=2, window_size=16,
                   temporal_patch_size=2, out_hidden_size=32, fullatt_block_indexes=[1], tokens_per_second=2, initializer_range=0.1)
     config = Qwen2_5_VLConfig(
-        text_config=text, vision_config=vision, image_token_id=ids["<|image_pad|>"], video_token_id=ids["<|video_pad|>"],
-        vision_start_token_id=ids["<|vision_start|>"], vision_end_token_id=ids["<|vision_end|>"], tie_word_embeddings=True,
-        initializer_range=0.1)
+        text_config=decoder(fast, rope_parameters=rope), vision_config=vision, image_token_id=ids["<|image_pad|>"],
+        video_token_id=ids["<|video_pad|>"], vision_start_token_id=ids["<|vision_start|>"],
+        vision_end_token_id=ids["<|vision_end|>"], tie_word_embeddings=True, initializer_range=0.1)
     Qwen2_5_VLForConditionalGeneration(config).save_pretrained(out)
+
+
+def write_llava(out: Path, seed: int):
+    """CLIP's tower, whose last layer is left out, two maps and a LLaMA."""
+    fast = write_tokenizer(["<|im_start|>", "<|im_end|>", "<|endoftext|>", "<image>"], "<image>")
+    size = {"height": 4 * PATCH, "width": 4 * PATCH}
+    images = CLIPImageProcessor(size=size, do_center_crop=False)
+    template = TEMPLATE.replace("<|vision_start|><|image_pad|><|vision_end|>", "<image>")
+    LlavaProcessor(images, fast, patch_size=PATCH, vision_feature_select_strategy="default", num_additional_image_tokens=1,
+                   chat_template=template).save_pretrained(out)
+    images.save_pretrained(out)
+    torch.manual_seed(seed)
+    text = LlamaConfig(**decoder(fast, rope_parameters={"rope_type": "default", "rope_theta": 100.0}))
+    vision = CLIPVisionConfig(hidden_size=16, intermediate_size=24, num_hidden_layers=3, num_attention_heads=2, image_size=4 * PATCH,
+                              patch_size=PATCH, projection_dim=16)
+    config = LlavaConfig(text_config=text, vision_config=vision, image_token_index=fast.convert_tokens_to_ids("<image>"),
+                         tie_word_embeddings=False)
+    LlavaForConditionalGeneration(config).save_pretrained(out)
 
 
 def write_pictures(out: Path):
@@ -131,17 +159,26 @@ def dataset(folder: Path, name: str):
 
 
 def load(folder: Path, frozen: tuple):
-    model = Qwen2_5_VLForConditionalGeneration.from_pretrained(folder / "model", dtype=torch.float32)
+    model = AutoModelForImageTextToText.from_pretrained(folder / "model", dtype=torch.float32)
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(not any(part in name for part in frozen))
     processor = AutoProcessor.from_pretrained(folder / "model")
     return model, processor
 
 
-def original(norms):
-    """Names as checkpoints have them."""
-    named = {name.replace("model.visual.", "visual.").replace("model.language_model.", "model."): norm for name, norm in norms.items()}
-    return dict(sorted(named.items()))
+def weight_norms(model):
+    """By the names that checkpoints have."""
+    moved = {"model.visual.": "visual.", "model.multi_modal_projector.": "multi_modal_projector.", "model.language_model.": "model."}
+    if model.config.model_type == "llava":
+        moved.update({"model.language_model.": "language_model.model.", "lm_head.": "language_model.lm_head.",
+                      "model.vision_tower.": "vision_tower.vision_model."})
+    norms = {}
+    for name, weight in model.state_dict().items():
+        if name == "lm_head.weight" and model.config.tie_word_embeddings:
+            continue
+        begin = next((begin for begin in moved if name.startswith(begin)), "")
+        norms[moved.get(begin, "") + name[len(begin):]] = weight.double().norm().item()
+    return dict(sorted(norms.items()))
 
 
 def with_dpo(folder: Path, loss: str, frozen: tuple):
@@ -151,21 +188,26 @@ def with_dpo(folder: Path, loss: str, frozen: tuple):
     args = DPOConfig(**settings(), loss_type=[loss], max_length=None)
     logs = Logs()
     DPOTrainer(model, args=args, train_dataset=dataset(folder, "pairs.jsonl"), processing_class=processor, callbacks=[logs]).train()
-    found = report(logs.rows, model)
-    return {**found, "weight_norms": original(found["weight_norms"])}
+    return {**report(logs.rows, model), "weight_norms": weight_norms(model)}
 
 
 def with_kto(folder: Path, frozen: tuple):
     model, processor = load(folder, frozen)
     found = kto_steps(model, processor, dataset(folder, "answers.jsonl"), {})
-    return {**found, "weight_norms": original(found["weight_norms"])}
+    return {**found, "weight_norms": weight_norms(model)}
 
 
-def make(out: Path, seed: int):
+FAMILIES = {
+    "qwen2_5_vl": (write_qwen, ("visual.patch_embed", "visual.blocks"), ("visual",)),
+    "llava": (write_llava, ("vision_tower",), ("vision_tower", "multi_modal_projector")),
+}
+
+
+def make(out: Path, seed: int, family: str):
     out.mkdir(parents=True)
+    write_model, tower, all_of_it = FAMILIES[family]
     write_model(out / "model", seed)
     write_data(out, seed)
-    tower, all_of_it = ("visual.patch_embed", "visual.blocks"), ("visual",)
     cases = {
         "trained": lambda: with_dpo(out, "sigmoid", ()),
         "tower_frozen": lambda: with_dpo(out, "sigmoid", tower),
@@ -184,5 +226,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("out", type=Path)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--family", choices=FAMILIES, default="qwen2_5_vl")
     arguments = parser.parse_args()
-    make(arguments.out, arguments.seed)
+    make(arguments.out, arguments.seed, arguments.family)

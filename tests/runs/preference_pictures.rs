@@ -104,14 +104,15 @@ fn bits(steps: &[StepSummary]) -> Vec<(u64, u64, Vec<u64>)> {
     steps.iter().map(of).collect()
 }
 
-#[test]
-fn pictures_are_learned_from_as_trl_learns_from_them() {
-    let expected: Value = serde_json::from_slice(&fs::read(data().join("expected.json")).unwrap()).unwrap();
+/// Runs every case of `folder`, whose model and expectations these are, and compares.
+fn expect_as_trl(folder: &Path) {
+    let expected: Value = serde_json::from_slice(&fs::read(folder.join("expected.json")).unwrap()).unwrap();
     let cases = expected["cases"].as_object().unwrap();
     assert_eq!(cases.len(), 7);
+    let load = format!("model.load={}", folder.join("model").display());
     for (case, expected) in cases {
         let dir = run_folder();
-        let steps = run_case(dir.path(), "checkpoints", case, &[], None);
+        let steps = run_case(dir.path(), "checkpoints", case, &[&load], None);
         assert_eq!(steps.len(), 5);
         for (step, summary) in steps.iter().enumerate() {
             for (what, found) in found(summary) {
@@ -125,12 +126,24 @@ fn pictures_are_learned_from_as_trl_learns_from_them() {
         let trained = weights(&dir.path().join("checkpoints/step-00000005"));
         let norms: BTreeMap<_, _> = expected["weight_norms"].as_object().unwrap().into_iter().collect();
         assert!(trained.keys().eq(norms.keys().copied()), "a reference model is not saved: {:?}", trained.keys());
-        for (name, expected) in norms {
+        // Attention without rotation does not see what is added to all keys: CLIP's get rounding for a gradient.
+        let is_felt = |name: &str| !(name.starts_with("vision_tower.") && name.ends_with("k_proj.bias"));
+        for (name, expected) in norms.into_iter().filter(|(name, _)| is_felt(name)) {
             let found = trained[name.as_str()].to_kind(Kind::Double).norm().double_value(&[]);
             let expected = expected.as_f64().unwrap();
             assert!((found - expected).abs() <= TOLERANCE * expected, "{case}: {name} is {found}, expected {expected}");
         }
     }
+}
+
+#[test]
+fn pictures_are_learned_from_as_trl_learns_from_them() {
+    expect_as_trl(&data());
+}
+
+#[test]
+fn pictures_are_learned_from_as_trl_learns_from_them_with_a_llava() {
+    expect_as_trl(&data().join("llava"));
 }
 
 #[test]
