@@ -233,7 +233,7 @@ mod tests {
         let (item, _) = answer(&[9; 100], grids.clone(), &[1; 100], &[0.0; 864]);
         let found = Documents::like(&[item, item], &how());
         assert_eq!((found.ends.as_slice(), found.rows_of(&[9]).len()), (&[0, 100, 200][..], 144));
-        assert_eq!((found.grids, found.answers().len()), (grids.repeat(2), 56));
+        assert_eq!((found.answers().len(), found.grids), (56, grids.repeat(2)));
         let (item, _) = answer(&[7; 100], Vec::new(), &[1; 100], &[]);
         assert!(Documents::like(&[item], &how()).rows_of(&[9]).len() < 100);
     }
