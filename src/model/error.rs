@@ -2,7 +2,7 @@
 
 use crate::model::hub::HubError;
 use loongforge_core::data::DataError;
-use loongforge_torch::model::ModelConfigError;
+use loongforge_torch::model::{AnswersError, ModelConfigError};
 use loongforge_torch::train::WeightsError;
 use std::io;
 use std::path::PathBuf;
@@ -29,14 +29,20 @@ pub enum FolderError {
     #[error("model.moe is set, and {model_type} has no experts, whose routers it would balance: leave it out")]
     NoRouters { model_type: String },
     #[error(
-        "train.preference.loss compares with a reference model, which reads text alone, and {model_type} has towers; choose orpo \
-         or simpo, which have no reference"
+        "train.preference.loss compares with a reference model, and {model_type} is put together from parts, which are no such model \
+         yet: train them first and set model.load to a checkpoint, or set model.reference.load, or choose orpo or simpo, which have no \
+         reference"
     )]
-    ReferenceOfTowers { model_type: String },
+    ReferenceOfParts { model_type: String },
+    #[error(
+        "train.preference.loss compares with a reference model, which would share pools.{pool} with towers of the model: give it a pool \
+         of its own with pools.reference={{replicas: 1}}, and leave pools.placement at separate"
+    )]
+    ReferenceShares { pool: String },
     #[error("{key}: it is for language models that are one decoder, and {model_type} is none; leave it out")]
     NotOfTokens { key: &'static str, model_type: String },
-    #[error("train.preference: it is for language models that are one decoder, and {model_type} is none; leave it out")]
-    NoAnswers { model_type: String },
+    #[error("train.preference: {source}")]
+    Answers { source: AnswersError },
     #[error("{path}: {key} is {found:?}: {known}")]
     Pipeline { path: PathBuf, key: &'static str, found: String, known: String },
     #[error(

@@ -123,7 +123,7 @@ impl ModelFolder {
         }
         let folder = folder.with_token_training(&config.train, config.run.seed)?;
         match &config.train.preference {
-            Some(preference) => folder.with_preference(&config.model, preference),
+            Some(preference) => folder.with_preference(config, preference),
             None => Ok(folder),
         }
     }

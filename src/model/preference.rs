@@ -4,7 +4,8 @@ use crate::model::diffusers::read_json;
 use crate::model::error::FolderError;
 use crate::model::folder::ModelFolder;
 use crate::model::sources::locate;
-use loongforge_core::config::{Model, Preference, PreferenceLoss};
+use loongforge_core::config::{Preference, PreferenceLoss, RunConfig};
+use loongforge_core::message::Tower;
 use loongforge_torch::model::{self as torch, Kto, ModelConfig};
 
 impl ModelFolder {
@@ -12,16 +13,18 @@ impl ModelFolder {
     /// as its folder has it.
     ///
     /// # Errors
-    /// It does not predict tokens, it has towers and the loss a reference, or the reference's config cannot be read.
-    pub fn with_preference(self, model: &Model, preference: &Preference) -> Result<Self, FolderError> {
+    /// It does not predict tokens, the reference's config cannot be read, or the reference cannot see what this model sees.
+    pub fn with_preference(self, config: &RunConfig, preference: &Preference) -> Result<Self, FolderError> {
+        let model = &config.model;
         let objective = objective(preference);
         let model_type = self.config.model_type.clone();
         let compares = objective.loss.needs_reference();
-        if compares && !self.config.towers.is_empty() {
-            return Err(FolderError::ReferenceOfTowers { model_type });
-        }
+        let has_towers = !self.config.towers.is_empty();
         let own = model.reference.load.as_ref().filter(|_| compares);
-        let (path, reference) = match own {
+        if compares && has_towers && own.is_none() && model.load.is_none() {
+            return Err(FolderError::ReferenceOfParts { model_type });
+        }
+        let (path, json) = match own {
             Some(source) => {
                 let path = locate("model.reference.load", source)?.join("config.json");
                 let json = read_json(&path)?;
@@ -30,10 +33,23 @@ impl ModelFolder {
             None => (self.path.join("config.json"), self.json.clone()),
         };
         let wrong = |source| FolderError::Model { path, source };
-        let config: Option<ModelConfig> =
-            self.config.with_preference(objective, compares.then_some(&reference)).map_err(wrong)?;
-        let config = config.ok_or(FolderError::NoAnswers { model_type })?;
-        Ok(Self { config, ..self })
+        let reference = compares.then(|| ModelConfig::from_hf(&json)).transpose().map_err(wrong)?;
+        let learns = self.config.with_preference(objective, reference.as_ref());
+        let settled = learns.map_err(|source| FolderError::Answers { source })?;
+        if compares && has_towers {
+            expect_own_pool(config, &settled)?;
+        }
+        Ok(Self { config: settled, ..self })
+    }
+}
+
+/// What a reference model sends has no gradients and is in no checkpoint, other than what towers send that are beside it in a pool.
+fn expect_own_pool(config: &RunConfig, model: &ModelConfig) -> Result<(), FolderError> {
+    let pools = config.pools.encoders(model.towers.set());
+    let shared = pools.iter().find(|(.., held)| held.contains(Tower::Reference) && held.iter().count() > 1);
+    match shared {
+        Some((pool, ..)) => Err(FolderError::ReferenceShares { pool: pool.to_string() }),
+        None => Ok(()),
     }
 }
 

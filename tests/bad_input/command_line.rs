@@ -181,6 +181,11 @@ fn the_configs_of_this_repository_are_valid() {
     let trained = fixture.path("runs/sft_text/checkpoints");
     symlink(trained.join("step-00000001"), trained.join("step-00000040")).unwrap();
     fixture.succeeds(&["run", "configs/preference_text.yaml", "train.steps=2", "train.warmup_steps=1"]);
+    let steps = ["train.steps=1", "train.warmup_steps=0", "train.global_batch_size=2", "~eval"];
+    fixture.succeeds(&[&["run", "configs/quickstart.yaml"], &steps[..]].concat());
+    let trained = fixture.path("runs/quickstart/checkpoints");
+    symlink(trained.join("step-00000001"), trained.join("step-00000750")).unwrap();
+    fixture.succeeds(&["run", "configs/preference_pictures.yaml", "train.steps=2", "train.warmup_steps=1"]);
     let mut num_checked = 0;
     for entry in fs::read_dir(root.join("configs")).unwrap() {
         let path = entry.unwrap().path();

@@ -186,9 +186,9 @@ def write_answers(path: Path, seed: int):
             file.write(json.dumps({"prompt": prompt, "completion": completion, "label": good}) + "\n")
 
 
-def kto(out: Path, model: Path, seed: int):
-    """TRL reports means over micro-batches of means over their answers; here they are means over the answers of a step."""
-    from datasets import Dataset
+def kto_steps(trained, processing_class, answers, weights: dict):
+    """Steps of TRL's KTOTrainer, which reports means over micro-batches of means over their answers; here they are means over the
+    answers of a step."""
     from trl import KTOConfig, KTOTrainer
 
     class Trainer(KTOTrainer):
@@ -203,29 +203,35 @@ def kto(out: Path, model: Path, seed: int):
             self.parts.append(sums)
             return result
 
+    of_run = {**settings(), "per_device_train_batch_size": GROUP, "gradient_accumulation_steps": GROUPS}
+    args = KTOConfig(**of_run, **weights, max_length=None)
+    logs = Logs()
+    trainer = Trainer(trained, args=args, train_dataset=answers, processing_class=processing_class, callbacks=[logs])
+    trainer.parts = []
+    trainer.train()
+    steps = []
+    for step, row in enumerate(logs.rows):
+        parts = trainer.parts[step * GROUPS : (step + 1) * GROUPS]
+        total = {key: sum(part[key] for part in parts) for key in parts[0]}
+        found = {"loss": row["loss"], "grad_norm": row["grad_norm"], "divergence": total["kl"] / (GROUPS * GROUP)}
+        for kind in ("chosen", "rejected"):
+            found[f"{kind}_reward"] = total[f"rewards/{kind}"] / total[kind]
+            found[f"{kind}_logp"] = total[f"logps/{kind}"] / total[kind]
+        steps.append(found)
+    norms = {key: value.double().norm().item() for key, value in trained.state_dict().items() if key != "lm_head.weight"}
+    return {"steps": steps, "weight_norms": norms}
+
+
+def kto(out: Path, model: Path, seed: int):
+    from datasets import Dataset
+
     out.mkdir(parents=True, exist_ok=True)
     write_answers(out / "answers.jsonl", seed)
     records = [json.loads(line) for line in (out / "answers.jsonl").read_text().splitlines()]
     expected = {}
     for name, weights in [("even", {}), ("weighted", {"desirable_weight": DESIRABLE, "undesirable_weight": UNDESIRABLE})]:
         trained, tokenizer = Qwen3ForCausalLM.from_pretrained(model, dtype=torch.float32), AutoTokenizer.from_pretrained(model)
-        of_run = {**settings(), "per_device_train_batch_size": GROUP, "gradient_accumulation_steps": GROUPS}
-        args = KTOConfig(**of_run, **weights, max_length=None)
-        logs = Logs()
-        trainer = Trainer(trained, args=args, train_dataset=Dataset.from_list(records), processing_class=tokenizer, callbacks=[logs])
-        trainer.parts = []
-        trainer.train()
-        steps = []
-        for step, row in enumerate(logs.rows):
-            parts = trainer.parts[step * GROUPS : (step + 1) * GROUPS]
-            total = {key: sum(part[key] for part in parts) for key in parts[0]}
-            found = {"loss": row["loss"], "grad_norm": row["grad_norm"], "divergence": total["kl"] / (GROUPS * GROUP)}
-            for kind in ("chosen", "rejected"):
-                found[f"{kind}_reward"] = total[f"rewards/{kind}"] / total[kind]
-                found[f"{kind}_logp"] = total[f"logps/{kind}"] / total[kind]
-            steps.append(found)
-        norms = {key: value.double().norm().item() for key, value in trained.state_dict().items() if key != "lm_head.weight"}
-        expected[name] = {"steps": steps, "weight_norms": norms}
+        expected[name] = kto_steps(trained, tokenizer, Dataset.from_list(records), weights)
     of_all = {"rate": RATE, "beta": BETA, "group_size": GROUP, "desirable_weight": DESIRABLE, "undesirable_weight": UNDESIRABLE}
     (out / "expected.json").write_text(json.dumps({"settings": of_all, "losses": expected}, indent=1) + "\n")
 

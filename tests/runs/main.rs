@@ -31,6 +31,7 @@ mod optimizers;
 mod pads;
 mod parity;
 mod preference;
+mod preference_pictures;
 mod preflight;
 mod processes;
 mod reference;

@@ -7,6 +7,7 @@ mod activity;
 mod codec;
 mod control;
 mod ids;
+mod pictured_answer;
 mod pictured_text;
 mod plan;
 mod pool;
@@ -24,6 +25,7 @@ pub use ids::{
     ActorId, Epoch, FIRST_EVALUATION_INDEX, ItemId, Lane, PackId, Replica, Role, SampleId, StepId, UnitId, UnknownRole,
     Version,
 };
+pub use pictured_answer::PicturedAnswer;
 pub use pictured_text::{NoPicturedText, PicturedText};
 pub use plan::{Grid, ItemMeta, Pack, Purpose, SKIPPED, SampleMeta, Sigma, StepPlan, Target, Unit, UnitItem};
 pub use pool::Regroup;

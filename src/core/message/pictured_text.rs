@@ -21,7 +21,7 @@ pub struct PicturedText {
 
 /// Values that are no text with pictures; they came from elsewhere, or broken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("an item of a text tower is no text with pictures: it is too short for what its first values say")]
+#[error("an item is no text with pictures: it is too short or too long for what its first values say")]
 pub struct NoPicturedText;
 
 impl PicturedText {

@@ -1,6 +1,7 @@
 //! Describes what an engine asks of an encoder: its parameters, and to record a tape for items. Implement these to train
 //! an encoder of your own.
 
+use std::any::Any;
 use std::fmt::Debug;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -52,6 +53,11 @@ pub trait EncoderFamily: Debug + Send + Sync {
     /// It cannot be split so.
     fn divided(&self, _place: &ParallelRank) -> Result<Arc<dyn EncoderFamily>, TensorParallelError> {
         Err(TensorParallelError::Unsupported { what: "this encoder" })
+    }
+
+    /// The encoder as data, for who knows what it is: built-in towers of pictures have some.
+    fn as_any(&self) -> Option<&dyn Any> {
+        None
     }
 
     /// Features that an item of this size becomes, which is how many placeholders it has among the tokens.

@@ -27,6 +27,7 @@ mod own;
 mod parallel_errors;
 mod policy;
 mod reference;
+mod reference_items;
 mod registry;
 mod rope_config;
 mod routing;
@@ -75,7 +76,7 @@ pub use parallel_errors::{ContextParallelError, TensorParallelError};
 pub use policy::{
     Acting, Chunk, Denoising, Observed, PolicyConfig, PolicyOptions, RobotPolicy, StateToken, StreamConfig, TimeUse,
 };
-pub use reference::REFERENCE_PREFIX;
+pub use reference::{AnswersError, REFERENCE_PREFIX};
 pub use routing::{ExpertSet, RoutedExperts, RouterLosses, Routing};
 pub use sampler::{
     Guidance, GuidanceScales, Levels, MakeSettings, Method, Sampler, Schedule, ScheduleError, Shift, Underway,

@@ -1,69 +1,101 @@
 //! A frozen language model as a tower: the log-probability of an answer, which objectives of preference compare with the
 //! trained model's. So the reference is a pool of encoders like any other: of any size, on devices of its own, cached.
 //!
-//! An item is a document, with a row for each of its tokens: the token's id, and the token to predict there or -1. It has one
-//! feature, two numbers whose sum is that of the log-probabilities of the tokens to predict: as float32, whatever the precision, and
-//! what that leaves. A log-ratio is the small difference of two such sums.
+//! An item is a document (`reference_items.rs`). It has one feature, two numbers whose sum is that of the log-probabilities of the
+//! tokens to predict: as float32, whatever the precision, and what that leaves. A log-ratio is the small difference of two such sums.
+//!
+//! A reference that sees pictures has a tower and a projector of its own, as frozen as the rest of it: those of the model that is
+//! trained may change.
 
 use std::rc::Rc;
 use std::sync::Arc;
 
 use loongforge_core::message::{Grid, NoPicturedText, Tower};
-use serde_json::Value;
-use tch::{Device, IndexOp, Kind, Tensor};
+use tch::{Kind, Tensor};
 
 use super::config::ModelConfig;
 use super::decoder::{Decoder, DecoderConfig, TextBatch, TextOptions};
 use super::encoder::{EncoderFamily, EncoderModel, EncoderTape};
-use super::family::NamePrefix;
-use super::family::decoders::read_decoder;
-use super::keys::{Keys, ModelConfigError};
 use super::objective::Preference;
 use super::parallel_errors::TensorParallelError;
+use super::reference_items::{Documents, Pictured, VALUES};
 use super::stage::Stage;
 use super::towers::{FeatureInput, ModelTower, Towers};
-use crate::nn::Mask;
+use super::vision::{VisionConfig, VisionEncoder};
+use crate::native::is_dry_run;
 use crate::params::{ParallelRank, ParamSpec, ParamStore, divide};
-use crate::tape::Policy;
+use crate::tape::{Policy, Slot, Tape};
 
 /// What the names of its parameters begin with.
 pub const REFERENCE_PREFIX: &str = "reference.";
-/// Values of a row: the id of a token, and the token to predict.
-const VALUES: i64 = 2;
+
+/// Why a model cannot learn from answers, or be what it is compared with.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AnswersError {
+    #[error("it is for language models that are one decoder, and {model_type} is none")]
+    NotOfTokens { model_type: String },
+    #[error(
+        "a reference model reads text, and pictures by a built-in tower, and {model_type} has another {tower} tower: choose orpo or \
+         simpo, which have no reference"
+    )]
+    Tower { model_type: String, tower: Tower },
+    #[error("the reference must see pictures as the model does, which takes {own}: {model_type} takes {other}")]
+    OtherPictures { own: String, model_type: String, other: String },
+}
 
 /// The model, whole or a rank's part of it.
 #[derive(Clone, Debug)]
 struct ReferenceFamily {
     whole: DecoderConfig,
     config: DecoderConfig,
+    /// `None`: it reads text alone.
+    pictures: Option<Pictures>,
+}
+
+/// How it sees pictures.
+#[derive(Clone, Debug)]
+struct Pictures {
+    whole: VisionConfig,
+    config: VisionConfig,
+    placeholders: Vec<i64>,
 }
 
 struct ReferenceModel {
     decoder: Decoder,
+    pictures: Option<(VisionEncoder, Pictures)>,
     policy: Policy,
+    kind: Kind,
 }
 
 impl ModelConfig {
-    /// The same, which learns from pairs of answers; `reference` is the `config.json` of the model that they are compared with,
-    /// where the objective has one. `Ok(None)`: this model does not predict tokens.
+    /// The same, which learns from pairs of answers; `reference` is the model that they are compared with, where the objective has
+    /// one.
     ///
     /// # Errors
-    /// The reference is not a language model that is built in.
+    /// One of them does not predict tokens, the reference has a tower of something else than pictures, or it sees pictures otherwise.
     pub fn with_preference(
         mut self,
         preference: Preference,
-        reference: Option<&Value>,
-    ) -> Result<Option<ModelConfig>, ModelConfigError> {
+        reference: Option<&ModelConfig>,
+    ) -> Result<ModelConfig, AnswersError> {
+        let not_of_tokens = |model: &ModelConfig| AnswersError::NotOfTokens { model_type: model.model_type.clone() };
+        let foundation = self.foundation.with_preference(preference).ok_or_else(|| not_of_tokens(&self))?;
         if let Some(reference) = reference {
-            let place = NamePrefix::new("reference.model.", REFERENCE_PREFIX);
-            let whole = read_decoder(&Keys::new(reference), &place)?;
-            let family = Arc::new(ReferenceFamily { config: whole.clone(), whole });
+            let decoder = reference.decoder().ok_or_else(|| not_of_tokens(reference))?;
+            let (pictures, own) = (Pictures::of(reference)?, Pictures::of(&self)?);
+            let sees = |it: &Option<Pictures>| it.as_ref().map_or_else(|| "no pictures".to_owned(), Pictures::sees);
+            let [own, other] = [&own, &pictures].map(sees);
+            if own != other {
+                let model_type = reference.model_type.clone();
+                return Err(AnswersError::OtherPictures { own, model_type, other });
+            }
+            let whole = DecoderConfig { names: decoder.names.clone().under(REFERENCE_PREFIX), ..decoder.clone() };
+            let family = Arc::new(ReferenceFamily { config: whole.clone(), whole, pictures });
             let towers = self.towers.iter().cloned();
             let tower = ModelTower { tower: Tower::Reference, family, placeholders: Vec::new() };
             self.towers = Towers::new(towers.chain([tower]).collect());
         }
-        let Some(foundation) = self.foundation.with_preference(preference) else { return Ok(None) };
-        Ok(Some(ModelConfig { foundation, ..self }))
+        Ok(ModelConfig { foundation, ..self })
     }
 }
 
@@ -73,29 +105,64 @@ impl FeatureInput {
         FeatureInput { tower: Tower::Reference, num_tensors: 1, width: 2, placeholders: Vec::new() }
     }
 
+    /// Returns whether the loss has a gradient of it: the log-probabilities of a reference model are constants.
+    pub fn has_gradient(&self) -> bool {
+        self.tower != Tower::Reference
+    }
+
     /// The kind of its tensors on a foundation whose parameters are of `kind`: sums of log-probabilities need all their digits.
     pub fn kind(&self, kind: Kind) -> Kind {
         if self.tower == Tower::Reference { Kind::Float } else { kind }
     }
 }
 
+impl Pictures {
+    /// Those of a model, whose only towers they are; `None` without towers.
+    fn of(model: &ModelConfig) -> Result<Option<Pictures>, AnswersError> {
+        let unknown = |tower| AnswersError::Tower { model_type: model.model_type.clone(), tower };
+        if let Some(it) = model.towers.iter().find(|it| it.tower != Tower::Vision) {
+            return Err(unknown(it.tower));
+        }
+        let Some(it) = model.towers.iter().next() else { return Ok(None) };
+        let known = it.family.as_any().and_then(|family| family.downcast_ref::<VisionConfig>());
+        let whole = known.ok_or_else(|| unknown(it.tower))?.clone().under(REFERENCE_PREFIX);
+        Ok(Some(Pictures { config: whole.clone(), whole, placeholders: it.placeholders.clone() }))
+    }
+
+    /// What two models that get the same items must have in common.
+    fn sees(&self) -> String {
+        let (values, merge) = (self.whole.patch_dim(), self.whole.projector.merge);
+        format!("patches of {values} values in blocks of {merge} × {merge} at the tokens {:?}", self.placeholders)
+    }
+}
+
 impl EncoderFamily for ReferenceFamily {
     fn specs(&self) -> Vec<ParamSpec> {
-        let specs = |config: &DecoderConfig| Decoder::stage_specs(config, &Stage::whole(config.num_layers()));
-        let place = &self.config.parallel;
+        let specs = |config: &DecoderConfig, tower: Option<&VisionConfig>| {
+            let mut specs = Decoder::stage_specs(config, &Stage::whole(config.num_layers()));
+            specs.extend(tower.into_iter().flat_map(VisionConfig::specs));
+            specs
+        };
+        let (whole, place) = (specs(&self.whole, self.pictures.as_ref().map(|it| &it.whole)), &self.config.parallel);
         match place.is_whole() {
-            true => specs(&self.whole),
-            false => divide(specs(&self.whole), specs(&self.config), place),
+            true => whole,
+            false => divide(whole, specs(&self.config, self.pictures.as_ref().map(|it| &it.config)), place),
         }
     }
 
     fn build(&self, params: &ParamStore, policy: Policy) -> Box<dyn EncoderModel> {
         let stage = Stage::whole(self.config.num_layers());
-        Box::new(ReferenceModel { decoder: Decoder::stage(&self.config, stage, params), policy })
+        let pictures = |it: &Pictures| (VisionEncoder::new(&it.config, params, policy), it.clone());
+        Box::new(ReferenceModel {
+            decoder: Decoder::stage(&self.config, stage, params),
+            pictures: self.pictures.as_ref().map(pictures),
+            policy,
+            kind: params.flat().kind(),
+        })
     }
 
     fn patch_dim(&self) -> i64 {
-        VALUES
+        if self.pictures.is_some() { 1 } else { VALUES }
     }
 
     fn prefixes(&self) -> [&str; 2] {
@@ -103,7 +170,9 @@ impl EncoderFamily for ReferenceFamily {
     }
 
     fn divided(&self, place: &ParallelRank) -> Result<Arc<dyn EncoderFamily>, TensorParallelError> {
-        Ok(Arc::new(ReferenceFamily { config: self.whole.divided(place)?, whole: self.whole.clone() }))
+        let pictures = |it: &Pictures| Ok(Pictures { config: it.whole.local(place)?, ..it.clone() });
+        let pictures = self.pictures.as_ref().map(pictures).transpose()?;
+        Ok(Arc::new(ReferenceFamily { config: self.whole.divided(place)?, whole: self.whole.clone(), pictures }))
     }
 
     fn num_features(&self, _: Grid) -> usize {
@@ -112,39 +181,38 @@ impl EncoderFamily for ReferenceFamily {
 }
 
 impl ReferenceModel {
-    /// The tape of documents that end at `ends`, of rows `[T, 2]`.
-    fn record_rows(&self, ends: &[usize], rows: &Tensor) -> EncoderTape {
-        let rows = rows.to_kind(Kind::Int64);
-        let [ids, targets] = [0, 1].map(|column| rows.i((.., column)).contiguous());
-        let targets = Vec::<i64>::try_from(&targets).expect("a row of integers");
-        let positions: Vec<f32> = ends.windows(2).flat_map(|two| (0..two[1] - two[0]).map(|at| at as f32)).collect();
-        let positions = Tensor::from_slice(&positions);
-        let has_axes = self.decoder.config().has_three_axes();
+    fn record_documents(&self, documents: Documents) -> EncoderTape {
+        let mut tape = Tape::new();
+        let input = tape.input(false);
+        let (features, feature_rows) = match &self.pictures {
+            Some((encoder, pictures)) if !documents.grids.is_empty() => {
+                let rows = documents.rows_of(&pictures.placeholders);
+                (self.record_pictures(&mut tape, input, encoder, &documents), vec![rows])
+            }
+            // The rows are read while the tape is recorded; the executor gives them to an input all the same.
+            _ => (Vec::new(), Vec::new()),
+        };
+        let config = self.decoder.config();
         let batch = TextBatch {
-            input_ids: ids,
-            position_ids: if has_axes { positions.repeat([3, 1]) } else { positions },
-            cu_seqlens: ends.to_vec(),
-            mask: Mask::Causal,
-            feature_rows: Vec::new(),
+            input_ids: Tensor::from_slice(&documents.ids),
+            position_ids: documents.positions(config.has_three_axes()),
+            cu_seqlens: documents.ends.clone(),
+            mask: config.sees.mask_of(&documents.ids, &documents.ends, &documents.targets),
+            feature_rows,
             row: None,
             past: None,
             shared: None,
         };
         let options = TextOptions {
-            feature_tensors: Vec::new(),
+            feature_tensors: features.iter().map(Vec::len).collect(),
             train_features: false,
             policy: self.policy,
             keep_routing: false,
         };
-        let answers = ends.windows(2).zip(0..).flat_map(|(two, number)| {
-            let counted = targets[two[0]..two[1]].iter().filter(|target| **target >= 0);
-            counted.map(move |_| number as i64)
-        });
-        let answers: Vec<i64> = answers.collect();
+        let (answers, num_items) = (documents.answers(), documents.ends.len() as i64 - 1);
         // A prompt is read once for its answers.
-        let (batch, targets) = batch.sharing(targets, self.decoder.config());
-        let (mut tape, each) = self.decoder.log_probabilities(&batch, &targets, &options);
-        let num_items = ends.len() as i64 - 1;
+        let (batch, targets) = batch.sharing(documents.targets, config);
+        let (mut tape, each) = self.decoder.log_probabilities((tape, features), &batch, &targets, &options);
         let sum = move |reads: &[Tensor]| {
             let at = Tensor::from_slice(&answers).to_device(reads[0].device());
             let zeros = Tensor::zeros([num_items], (Kind::Double, reads[0].device()));
@@ -155,9 +223,21 @@ impl ReferenceModel {
         };
         let sums = tape.run("answers", &[], Policy::Keep, &[each], 1, sum)[0];
         tape.keep(sums);
-        // The rows are read while the tape is recorded; the executor gives them to an input all the same.
-        let pixels = tape.input(false);
-        EncoderTape { tape: Rc::new(tape), pixels, outputs: vec![sums] }
+        EncoderTape { tape: Rc::new(tape), pixels: input, outputs: vec![sums] }
+    }
+
+    /// The features of the documents' pictures, whose patches are among the values of `input`, by input of the decoder and level.
+    fn record_pictures(
+        &self,
+        tape: &mut Tape,
+        input: Slot,
+        encoder: &VisionEncoder,
+        documents: &Documents,
+    ) -> Vec<Vec<Slot>> {
+        let take = documents.take_patches(self.kind);
+        let forward = move |reads: &[Tensor]| vec![take(&reads[0])];
+        let patches = tape.run("patches", &[], Policy::Recompute, &[input], 1, forward)[0];
+        vec![encoder.record_on(tape, &documents.grids, patches)]
     }
 }
 
@@ -166,21 +246,33 @@ impl EncoderModel for ReferenceModel {
         true
     }
 
+    /// Of documents whose values nobody knows.
     fn record(&self, grids: &[Grid]) -> EncoderTape {
-        let rows: usize = grids.iter().map(|grid| grid.num_patches()).sum();
-        let rows = Tensor::zeros([rows as i64, VALUES], (Kind::Float, Device::Cpu));
-        self.record_rows(&ends(grids), &rows)
+        self.record_documents(match &self.pictures {
+            None => {
+                Documents::of_rows(grids, &Tensor::zeros([Documents::num_rows(grids), VALUES], tch::kind::FLOAT_CPU))
+            }
+            Some((_, pictures)) => Documents::like(grids, &pictures.pictured()),
+        })
     }
 
     fn record_items(&self, grids: &[Grid], values: &Tensor) -> Result<EncoderTape, NoPicturedText> {
-        Ok(self.record_rows(&ends(grids), values))
+        let documents = match &self.pictures {
+            None => Documents::of_rows(grids, values),
+            Some(_) if is_dry_run() => return Ok(self.record(grids)),
+            Some((_, pictures)) => Documents::of_values(grids, values, &pictures.pictured())?,
+        };
+        Ok(self.record_documents(documents))
     }
 }
 
-fn ends(grids: &[Grid]) -> Vec<usize> {
-    let ends = grids.iter().scan(0, |end, grid| {
-        *end += grid.num_patches();
-        Some(*end)
-    });
-    std::iter::once(0).chain(ends).collect()
+impl Pictures {
+    fn pictured(&self) -> Pictured<'_> {
+        let num_features = |grid| self.whole.num_features(grid);
+        Pictured {
+            placeholders: &self.placeholders,
+            patch_dim: self.whole.patch_dim(),
+            num_features: Box::new(num_features),
+        }
+    }
 }

@@ -4,8 +4,31 @@ use super::flags::Flags;
 use super::shell::{self, Word};
 
 /// Methods that TRL's command line and its scripts are called by.
-pub(super) const METHODS: [&str; 12] =
-    ["sft", "dpo", "orpo", "cpo", "kto", "reward", "grpo", "rloo", "ppo", "prm", "bco", "online_dpo"];
+pub(super) const METHODS: [&str; 23] = [
+    "sft",
+    "dpo",
+    "orpo",
+    "cpo",
+    "kto",
+    "reward",
+    "grpo",
+    "rloo",
+    "ppo",
+    "prm",
+    "bco",
+    "online_dpo",
+    "distillation",
+    "gkd",
+    "gold",
+    "gspo",
+    "mpo",
+    "nash_md",
+    "sdft",
+    "sdpo",
+    "ssd",
+    "tpo",
+    "xpo",
+];
 /// Options that only Megatron's and LoongForge's programs have.
 const MEGATRON: [&str; 6] = [
     "micro_batch_size",

@@ -186,6 +186,12 @@ fn what_trains_nothing_is_refused_with_a_reason() {
         ("#!/bin/bash\nls --all\n", "no command in it trains"),
         ("trl grpo --model_name_or_path x --dataset_name y", "`grpo` has no counterpart"),
         ("python examples/scripts/dpo_online.py --model_name_or_path x", "`online_dpo` has no counterpart"),
+        ("python examples/scripts/gkd.py --model_name_or_path x", "`gkd` has no counterpart"),
+        ("python examples/scripts/mpo_vlm.py --model_name_or_path x", "`mpo` has no counterpart"),
+        (
+            "model_name_or_path: x\ndataset_name: y\nreward_funcs: [accuracy_reward]\n",
+            "`reward_funcs` is of TRL's methods",
+        ),
         ("trl env --verbose x", "no command in it trains"),
         // A value that doubles and doubles.
         (&format!("#!/bin/bash\nA=aaaaaaaa\n{}", "A=$A$A\n".repeat(64)), "larger than is taken"),

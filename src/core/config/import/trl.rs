@@ -34,6 +34,10 @@ pub(super) const OWN: [&str; 22] = [
 pub(super) const OF_PAIRS: [&str; 5] =
     ["beta", "label_smoothing", "loss_weights", "precompute_ref_log_probs", "sync_ref_model"];
 
+/// Keys of a config that learns from rewards of answers that it makes.
+pub(super) const OF_REWARDS: [&str; 4] =
+    ["num_generations", "reward_funcs", "reward_model_name_or_path", "reward_weights"];
+
 /// Keys of a config that learns from single answers.
 pub(super) const OF_LABELS: [&str; 2] = ["desirable_weight", "undesirable_weight"];
 
@@ -339,7 +343,8 @@ fn run(sheet: &mut Sheet) {
     sheet.missing("eval.every_steps evaluates eval.path during the run", &["do_eval"]);
     sheet.missing(TRACKERS, &["trackio_space_id"]);
     sheet.settled("it is always so here", &["logging_first_step", "logging_strategy"]);
-    sheet.missing("checkpoints are Hugging Face folders: upload one", &["push_to_hub", "hub_model_id", "hub_strategy"]);
+    sheet
+        .missing("`loongforge checkpoint push` uploads a checkpoint", &["push_to_hub", "hub_model_id", "hub_strategy"]);
     sheet.missing("import that file as well: `loongforge import FILE`", &["config"]);
     sheet.missing("set them before `loongforge run`", &["env"]);
 }

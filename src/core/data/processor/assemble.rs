@@ -111,6 +111,19 @@ impl Processor {
     }
 
     /// # Errors
+    /// Documents that share a pack are longer than it together, or have more media items, or more tokens of them, than it holds.
+    pub(super) fn check_joined(&self, documents: &[Sample]) -> Result<(), DataError> {
+        let (mut counts, mut num_items) = (Features::default(), 0);
+        for item in documents.iter().flat_map(|document| &document.media) {
+            *counts.of_tower(item.tower) += item.num_features;
+            num_items += 1;
+        }
+        let num_tokens: usize = documents.iter().map(|document| document.input_ids.len()).sum();
+        self.check_length(num_tokens.saturating_sub(counts.total()), counts)?;
+        self.check_media(num_items, counts)
+    }
+
+    /// # Errors
     /// The sample has more media items, or more tokens of them, than a pack holds.
     fn check_media(&self, num_items: usize, counts: Features) -> Result<(), DataError> {
         let [items, tokens] = match counts {

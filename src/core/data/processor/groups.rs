@@ -4,9 +4,8 @@
 use std::path::Path;
 
 use super::Processor;
-use super::assemble::Features;
 use super::options::Pairs;
-use super::pairs::{joined, reference_item};
+use super::pairs::joined;
 use crate::data::column::{ColumnValues, SampleColumn};
 use crate::data::error::DataError;
 use crate::data::sample::{Media, Sample};
@@ -31,15 +30,12 @@ impl Processor {
                 answer: format!("group's {}.", number % count + 1),
                 source: Box::new(error),
             })?;
-            if !sample.media.is_empty() {
-                return Err(DataError::Line(
-                    "has pictures or sound, and a reference model reads text alone".to_owned(),
-                ));
-            }
             documents.push(sample);
         }
-        self.check_length(documents.iter().map(|it| it.meta.num_tokens as usize).sum(), Features::default())?;
-        let media: Vec<Media> = documents.iter().map(reference_item).collect();
+        self.check_joined(&documents)?;
+        let pictures = documents.iter().flat_map(|document| document.media.iter().cloned());
+        let for_reference = documents.iter().map(|document| self.reference_item(document));
+        let media: Vec<Media> = pictures.chain(for_reference).collect();
         let mut sample = joined(id, &documents, media);
         sample.meta.num_targets = count as u32;
         let size = match self.pairs {

@@ -3,12 +3,11 @@
 use std::path::Path;
 
 use super::Processor;
-use super::assemble::Features;
 use super::options::Pairs;
 use crate::data::error::DataError;
 use crate::data::sample::{Media, Sample};
 use crate::data::source::Pair;
-use crate::message::{Grid, SampleId, Tower};
+use crate::message::{Grid, PicturedAnswer, PicturedText, SampleId, Tower};
 
 impl Processor {
     /// A sample of both answers, end to end, which counts once in the loss. Files are relative to `base`.
@@ -22,15 +21,38 @@ impl Processor {
             sample.map_err(|error| DataError::Answer { answer: answer.to_owned(), source: Box::new(error) })
         };
         let answers = [of("chosen", chosen)?, of("rejected", rejected)?];
-        let lens = answers.each_ref().map(|answer| answer.meta.num_tokens);
-        self.check_length(lens.iter().map(|len| *len as usize).sum(), Features::default())?;
+        self.check_joined(&answers)?;
         let mut media: Vec<Media> = answers.iter().flat_map(|answer| answer.media.clone()).collect();
         if self.pairs == (Pairs::Learned { reference: true }) {
-            media.extend(answers.iter().map(reference_item));
+            media.extend(answers.iter().map(|answer| self.reference_item(answer)));
         }
         let mut sample = joined(id, &answers, media);
         sample.meta.num_targets = 1;
         Ok(sample)
+    }
+
+    /// What a reference model reads of an answer: the id of each token, and the token to predict there or -1; where the model sees
+    /// pictures, also positions and the pictures themselves, since the reference has towers of its own.
+    pub(super) fn reference_item(&self, answer: &Sample) -> Media {
+        let targets = answer.targets.iter().map(|target| (*target).max(-1));
+        let (grid, pixels) = match self.towers.vision {
+            None => {
+                let rows = answer.input_ids.iter().zip(targets);
+                let grid = Grid { t: answer.meta.num_tokens, h: 1, w: 1 };
+                (grid, rows.flat_map(|(id, target)| [*id as f32, target as f32]).collect())
+            }
+            Some(_) => {
+                let pictures = || answer.media.iter().filter(|item| item.tower == Tower::Vision);
+                let text = PicturedText {
+                    ids: answer.input_ids.clone(),
+                    positions: answer.position_ids.clone(),
+                    grids: pictures().map(|item| item.grid).collect(),
+                };
+                let patches: Vec<&[f32]> = pictures().map(|item| item.pixels.as_slice()).collect();
+                PicturedAnswer { text, targets: targets.collect() }.item(&patches)
+            }
+        };
+        Media { tower: Tower::Reference, grid, num_features: 1, pixels }
     }
 }
 
@@ -50,14 +72,6 @@ pub(super) fn joined(id: SampleId, documents: &[Sample], media: Vec<Media>) -> S
     sample.meta.documents = documents.iter().map(|document| document.meta.num_tokens).collect();
     sample.num_sources = documents.iter().map(|document| document.num_sources).sum();
     sample
-}
-
-/// The rows that a reference model reads of an answer: the id of each token, and the token to predict there or -1.
-pub(super) fn reference_item(answer: &Sample) -> Media {
-    let rows = answer.input_ids.iter().zip(&answer.targets);
-    let pixels = rows.flat_map(|(id, target)| [*id as f32, (*target).max(-1) as f32]).collect();
-    let grid = Grid { t: answer.meta.num_tokens, h: 1, w: 1 };
-    Media { tower: Tower::Reference, grid, num_features: 1, pixels }
 }
 
 #[cfg(test)]
@@ -117,5 +131,43 @@ mod tests {
         }
         let empty = processor(false, 100).pair_sample(SampleId(0), &pair("c", ""), Path::new("")).unwrap_err();
         assert!(!empty.is_too_long() && empty.to_string().contains("the rejected answer"), "{empty}");
+    }
+
+    #[test]
+    fn a_reference_that_sees_reads_an_answer_with_its_pictures() {
+        let base = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data/preference_pictures");
+        let folder = base.join("model");
+        let config: Value = serde_json::from_slice(&std::fs::read(folder.join("config.json")).unwrap()).unwrap();
+        let sample = |picture: &str, max_images: usize| {
+            let pairs = Pairs::Learned { reference: true };
+            let learned = Phase::Sft.into();
+            let options = ProcessorOptions { pairs, learned, max_images, ..ProcessorOptions::default() };
+            let conversation = |answer: &str| {
+                let turns = json!([{"role": "user", "content": "a<image>b"}, {"role": "assistant", "content": answer}]);
+                Conversation::parse(&json!({ "messages": turns, "images": [picture] }).to_string()).unwrap()
+            };
+            let pair = Pair { chosen: conversation("cde"), rejected: conversation("f") };
+            let processor = Processor::open(&folder, &config, &options).unwrap();
+            processor.pair_sample(SampleId(0), &pair, &base)
+        };
+        let found = sample("pictures/0.png", 2).unwrap();
+        let towers: Vec<Tower> = found.meta.items.iter().map(|item| item.tower).collect();
+        assert_eq!(towers, [Tower::Vision, Tower::Vision, Tower::Reference, Tower::Reference]);
+        let (own, item) = (&found.media[1], &found.media[3]);
+        let [first, second] = [0, 1].map(|document| found.meta.documents[document] as usize);
+        let len = PicturedAnswer::len_of_head([item.pixels[0], item.pixels[1]]);
+        let PicturedAnswer { text, targets } = PicturedAnswer::of_head(&item.pixels[..len]).unwrap();
+        assert_eq!((text.ids.as_slice(), text.grids), (&found.input_ids[first..], vec![own.grid]));
+        let rows: Vec<f32> =
+            found.position_ids.chunks(first + second).flat_map(|axis| axis[first..].to_vec()).collect();
+        assert_eq!(text.positions, rows);
+        assert_eq!(targets, found.targets[first..].iter().map(|target| (*target).max(-1)).collect::<Vec<_>>());
+        assert_eq!((&item.pixels[len..][..own.pixels.len()], item.grid.h), (own.pixels.as_slice(), second as u32));
+        // By these values the reference's results are kept.
+        let other = &sample("pictures/4.png", 2).unwrap().media[3];
+        assert_eq!((other.grid, &other.pixels[..len]), (item.grid, &item.pixels[..len]));
+        assert_ne!(other.pixels, item.pixels);
+        let error = sample("pictures/0.png", 1).unwrap_err().to_string();
+        assert!(error.contains("data.pack.max_images"), "both answers share a pack: {error}");
     }
 }

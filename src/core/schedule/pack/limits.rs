@@ -1,6 +1,6 @@
 //! Describes what a pack may hold, and what a sample takes of it.
 
-use crate::message::{SampleId, SampleMeta};
+use crate::message::{SampleId, SampleMeta, Tower};
 use serde::{Deserialize, Serialize};
 
 /// Holds what one pack may hold.
@@ -56,9 +56,11 @@ impl PackLimits {
 }
 
 impl SampleSize {
+    /// Answers that a reference model reads are no media.
     pub fn of(sample: &SampleMeta) -> Self {
-        let visual_tokens = sample.items.iter().map(|item| item.num_features).sum();
-        Self { tokens: sample.num_tokens, images: sample.items.len() as u32, visual_tokens }
+        let media = || sample.items.iter().filter(|item| item.tower != Tower::Reference);
+        let visual_tokens = media().map(|item| item.num_features).sum();
+        Self { tokens: sample.num_tokens, images: media().count() as u32, visual_tokens }
     }
 
     /// A pack holds it.
@@ -95,5 +97,19 @@ impl Load {
             && self.images <= limits.max_images
             && self.visual_tokens <= limits.max_visual_tokens
             && self.samples <= limits.max_samples.max(1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::message::{Grid, ItemMeta};
+
+    #[test]
+    fn answers_for_a_reference_are_no_pictures() {
+        let item = |tower, num_features| ItemMeta { tower, grid: Grid { t: 1, h: 2, w: 2 }, num_features };
+        let items = vec![item(Tower::Vision, 4), item(Tower::Reference, 1), item(Tower::Reference, 1)];
+        let sample = SampleMeta { items, ..SampleMeta::of_tokens(SampleId(0), 20, 3) };
+        assert_eq!(SampleSize::of(&sample), SampleSize { tokens: 20, images: 1, visual_tokens: 4 });
     }
 }

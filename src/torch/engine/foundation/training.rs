@@ -2,7 +2,7 @@
 
 use super::FoundationPart;
 use crate::engine::stages::Filled;
-use crate::model::{FoundationTape, MicroBatch, Routing, with_values};
+use crate::model::{FeatureInput, FoundationTape, MicroBatch, Routing, with_values};
 use crate::parallel::pipeline::Recorded;
 use crate::params::{GradBuffer, ParamId};
 use crate::tape::Slot;
@@ -96,8 +96,11 @@ impl FoundationPart {
             let done = &mut work.chunks[chunk];
             if trains_encoders {
                 let grad = |slot: &Slot| run.input_grad(*slot).ok_or("the model gave no gradient of features");
-                let levels = |slots: &Vec<Slot>| slots.iter().map(grad).collect::<Result<Vec<_>, _>>();
-                let grads = done.slots.iter().map(levels).collect::<Result<_, _>>()?;
+                let levels = |(slots, input): (&Vec<Slot>, &FeatureInput)| {
+                    let slots = slots.iter().filter(|_| input.has_gradient());
+                    slots.map(grad).collect::<Result<Vec<_>, _>>()
+                };
+                let grads = done.slots.iter().zip(inputs).map(levels).collect::<Result<_, _>>()?;
                 done.grads = self.stages.gather_features(&done.filled.batch, grads, &num_features)?;
             }
             done.is_done = true;

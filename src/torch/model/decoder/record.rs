@@ -26,8 +26,22 @@ struct Entry {
 impl Decoder {
     /// The tape of one micro-batch; without `targets` it ends at the hidden states, which a stage cannot.
     pub fn tape(&self, batch: &TextBatch, targets: Option<&Targets>, options: &TextOptions) -> TextTape {
-        let mut tape = Tape::new();
+        self.tape_behind(Tape::new(), None, batch, targets, options)
+    }
+
+    /// Works like `tape`, on a tape that has something already: `features`, by input and level, where they are no inputs of the tape.
+    /// The decoder is a first stage.
+    pub(super) fn tape_behind(
+        &self,
+        mut tape: Tape,
+        features: Option<Vec<Vec<Slot>>>,
+        batch: &TextBatch,
+        targets: Option<&Targets>,
+        options: &TextOptions,
+    ) -> TextTape {
         let mut recording = self.recording(batch, targets, options);
+        // What made features may have been computed by all ranks alike.
+        recording.set_alike(&mut tape, false);
         if self.config.routes_by_token() {
             let ids = batch.input_ids.to_device(self.device);
             let taken = move |_: &[Tensor]| vec![ids.shallow_clone()];
@@ -36,7 +50,10 @@ impl Decoder {
         let rows: Vec<FeatureRows> =
             batch.feature_rows.iter().map(|rows| FeatureRows::new(rows, &recording, self.device)).collect();
         let Entry { mut x, features, inbound, mut carried } = match self.stage.is_first {
-            true => self.record_embeddings(&mut tape, batch, targets, options, &rows, &recording),
+            true => {
+                let features = features.unwrap_or_else(|| feature_inputs(&mut tape, batch, options));
+                self.record_embeddings(&mut tape, batch, targets, features, &rows, &recording)
+            }
             false => {
                 self.record_inbound(&mut tape, &self.crossing(self.stage.layers.start, batch, options, &recording))
             }
@@ -115,12 +132,10 @@ impl Decoder {
         tape: &mut Tape,
         batch: &TextBatch,
         targets: Option<&Targets>,
-        options: &TextOptions,
+        features: Vec<Vec<Slot>>,
         rows: &[FeatureRows],
         recording: &Recording,
     ) -> Entry {
-        let mut inputs = |levels: usize| (0..levels).map(|_| tape.input(options.train_features)).collect::<Vec<Slot>>();
-        let features: Vec<Vec<Slot>> = num_levels(batch, options).into_iter().map(&mut inputs).collect();
         let mut x = self.record_tokens(tape, "embed", &batch.input_ids, recording);
         if let Some(noise) = targets.filter(|targets| !targets.evaluates).and_then(|targets| targets.noise.as_ref()) {
             x = noise.record(tape, x, &recording.tokens(), recording.policy, self.device);
@@ -160,6 +175,12 @@ impl Decoder {
             scale: self.embedding_scale,
         }
     }
+}
+
+/// Inputs of the tape for features that others send, by input of the decoder and level.
+fn feature_inputs(tape: &mut Tape, batch: &TextBatch, options: &TextOptions) -> Vec<Vec<Slot>> {
+    let mut inputs = |levels: usize| (0..levels).map(|_| tape.input(options.train_features)).collect();
+    num_levels(batch, options).into_iter().map(&mut inputs).collect()
 }
 
 /// Tensors of features that the batch has, by input. Of ranks that share a row all have features or none, so that gradients flow

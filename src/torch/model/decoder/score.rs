@@ -23,9 +23,15 @@ pub struct TokenScores {
 
 impl Decoder {
     /// A tape that ends with the log-probability `[L]`, float32, of each of the `labels` that are targets: for each token the
-    /// one to predict, or below 0. Of a rank's part of a decoder, too.
-    pub fn log_probabilities(&self, batch: &TextBatch, labels: &[i64], options: &TextOptions) -> (Tape, Slot) {
-        let mut made = self.tape(batch, None, options);
+    /// one to predict, or below 0. Of a rank's part of a decoder, too. `features`, by input and level, are on `tape`.
+    pub fn log_probabilities(
+        &self,
+        (tape, features): (Tape, Vec<Vec<Slot>>),
+        batch: &TextBatch,
+        labels: &[i64],
+        options: &TextOptions,
+    ) -> (Tape, Slot) {
+        let mut made = self.tape_behind(tape, Some(features), batch, None, options);
         let (rows, labels) = counted(labels);
         let hidden = made.tape.take_rows(made.hidden, index(&rows, self.device));
         let each = self.cross_entropy().record_each(&mut made.tape, "log-probabilities", hidden, &labels);

@@ -1,5 +1,6 @@
 //! A tower and its projectors: pictures to features for the decoder.
 
+use std::any::Any;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -39,6 +40,18 @@ impl VisionConfig {
             }
         }
         self
+    }
+
+    /// The same with all names behind `prefix`, and without what a checkpoint has and nothing is computed by.
+    pub(in crate::model) fn under(mut self, prefix: &str) -> VisionConfig {
+        for own in std::iter::once(&mut self.tower.prefix)
+            .chain([&mut self.projector.prefix])
+            .chain(self.deepstack.iter_mut().map(|it| &mut it.prefix))
+        {
+            own.insert_str(0, prefix);
+        }
+        let tower = TowerConfig { unused_blocks: 0, unused: Vec::new(), ..self.tower };
+        VisionConfig { tower, ..self }
     }
 
     /// Returns what the rank at `place` computes of it. Projectors are not split.
@@ -88,6 +101,10 @@ impl EncoderFamily for VisionConfig {
     fn is_projector(&self, name: &str) -> bool {
         let mut projectors = std::iter::once(&self.projector).chain(&self.deepstack);
         projectors.any(|it| it.kind != ProjectorKind::None && name.starts_with(&it.prefix))
+    }
+
+    fn as_any(&self) -> Option<&dyn Any> {
+        Some(self)
     }
 
     fn num_features(&self, grid: Grid) -> usize {
