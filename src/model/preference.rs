@@ -1,12 +1,12 @@
 //! A model that learns from pairs of answers, and the model that it is compared with.
 
-use crate::model::diffusers::read_json;
 use crate::model::error::FolderError;
 use crate::model::folder::ModelFolder;
 use crate::model::sources::locate;
 use loongforge_core::config::{Preference, PreferenceLoss, RunConfig};
+use loongforge_core::data::media::colors;
 use loongforge_core::message::Tower;
-use loongforge_torch::model::{self as torch, Kto, ModelConfig};
+use loongforge_torch::model::{self as torch, AnswersError, Kto, ModelConfig};
 
 impl ModelFolder {
     /// The same model, which learns from pairs of answers. The reference model is that of `model.reference.load`, else this one
@@ -24,16 +24,20 @@ impl ModelFolder {
         if compares && has_towers && own.is_none() && model.load.is_none() {
             return Err(FolderError::ReferenceOfParts { model_type });
         }
-        let (path, json) = match own {
+        let reference = match own {
             Some(source) => {
-                let path = locate("model.reference.load", source)?.join("config.json");
-                let json = read_json(&path)?;
-                (path, json)
+                let folder = ModelFolder::open_plain(&locate("model.reference.load", source)?)?;
+                if has_towers && !folder.config.towers.is_empty() {
+                    expect_like_colors(&self, &folder)?;
+                }
+                Some(folder.config)
             }
-            None => (self.path.join("config.json"), self.json.clone()),
+            None if compares => {
+                let wrong = |source| FolderError::Model { path: self.path.join("config.json"), source };
+                Some(ModelConfig::from_hf(&self.json).map_err(wrong)?)
+            }
+            None => None,
         };
-        let wrong = |source| FolderError::Model { path, source };
-        let reference = compares.then(|| ModelConfig::from_hf(&json)).transpose().map_err(wrong)?;
         let learns = self.config.with_preference(objective, reference.as_ref());
         let settled = learns.map_err(|source| FolderError::Answers { source })?;
         if compares && has_towers {
@@ -41,6 +45,20 @@ impl ModelFolder {
         }
         Ok(Self { config: settled, ..self })
     }
+}
+
+/// Both models get the pictures of the model's processor.
+fn expect_like_colors(model: &ModelFolder, reference: &ModelFolder) -> Result<(), FolderError> {
+    let colors = |folder: &ModelFolder| -> Result<String, FolderError> {
+        let [mean, std] = colors(&folder.media_path)?;
+        Ok(format!("colors of mean {mean:?} and deviation {std:?}"))
+    };
+    let (own, other) = (colors(model)?, colors(reference)?);
+    if own == other {
+        return Ok(());
+    }
+    let model_type = reference.config.model_type.clone();
+    Err(FolderError::Answers { source: AnswersError::OtherPictures { own, model_type, other } })
 }
 
 /// What a reference model sends has no gradients and is in no checkpoint, other than what towers send that are beside it in a pool.

@@ -112,7 +112,12 @@ impl Preflight<'_> {
             survey.map(|survey| (survey.name.clone(), bytes(survey)))
         };
         let needs = [
-            ("pixels", edges.pixels.credit, "a picture, clip or recording", largest(|survey| survey.item_bytes)),
+            (
+                "pixels",
+                edges.pixels.credit,
+                "an item (a picture, clip, recording or answer for the reference)",
+                largest(|survey| survey.item_bytes),
+            ),
             ("tokens", edges.tokens.credit, "a sample", largest(|survey| survey.column_bytes)),
         ];
         for (edge, credit, what, largest) in needs {

@@ -89,10 +89,16 @@ async fn end<S: AsyncRead + AsyncWrite + Unpin>(
     let mut buffer = vec![0; 1 << 16];
     let drain = async {
         if has_messages {
-            while socket.next().await.is_some_and(|message| message.is_ok()) {}
-        } else {
-            while socket.get_mut().read(&mut buffer).await.is_ok_and(|count| count > 0) {}
+            while let Some(message) = socket.next().await {
+                match message {
+                    Ok(_) => {}
+                    Err(Error::ConnectionClosed | Error::AlreadyClosed) => return,
+                    // Behind what is no message there may be bytes to read.
+                    Err(_) => break,
+                }
+            }
         }
+        while socket.get_mut().read(&mut buffer).await.is_ok_and(|count| count > 0) {}
     };
     let _ = timeout(DRAIN, drain).await;
     Err(reason)

@@ -158,6 +158,24 @@ async fn who_closes_as_told_is_hung_up_on_at_once() {
     assert_eq!(begun.elapsed(), Duration::ZERO);
 }
 
+/// What comes behind a refused message is read to its end, also where it is no message: a socket that is closed with bytes unread takes
+/// the answer from its client.
+#[tokio::test]
+async fn bytes_behind_a_refused_message_are_read() {
+    let (actor, spec) = Actor::start(|| Ok(Box::new(Expert::new()))).unwrap();
+    let names = Names::new(&spec, &[], &[], None).unwrap();
+    let dialogue = Protocol::OpenPi.begin(Arc::new(Offer { spec, names }));
+    let (here, there) = tokio::io::duplex(1 << 16);
+    let server = tokio::spawn(talk(there, dialogue, actor));
+    let mut socket = WebSocketStream::from_raw_socket(here, Role::Client, None).await;
+    assert!(matches!(socket.next().await, Some(Ok(Message::Binary(_)))), "the server speaks first");
+    socket.send(Message::Text("hello".into())).await.unwrap();
+    // More than is buffered in between.
+    socket.get_mut().write_all(&[0xff; 1 << 20]).await.unwrap();
+    socket.get_mut().shutdown().await.unwrap();
+    assert!(server.await.unwrap().unwrap_err().contains("MessagePack"));
+}
+
 #[tokio::test]
 async fn vla_eval_is_told_of_errors_and_goes_on() {
     served(Protocol::VlaEval, None, |address| async move {

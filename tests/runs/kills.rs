@@ -6,7 +6,6 @@ use crate::soak::{self, Cell};
 use loongforge::core::rng::Rng;
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
-use std::path::Path;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
@@ -59,8 +58,9 @@ fn name(pid: u32) -> String {
 }
 
 fn steps(fixture: &Fixture) -> usize {
-    let path = fixture.path().join("run/metrics.jsonl");
-    if Path::new(&path).exists() { losses(fixture, "run").len() } else { 0 }
+    // The last line may be half written.
+    fs::read(fixture.path().join("run/metrics.jsonl"))
+        .map_or(0, |text| text.iter().filter(|byte| **byte == b'\n').count())
 }
 
 /// Runs to the end, with kills at moments that the seed gives; says what was killed after how many steps.
@@ -94,6 +94,9 @@ fn survives(cut: &Cut, whole: &Bits, longest: Duration) -> Result<Cell, String> 
         if start_of > KILLS {
             return Err(format!("it does not end: {}", said()));
         }
+    }
+    if killed.is_empty() {
+        return Err("it ended before it was killed".to_owned());
     }
     match bits(&fixture) == *whole {
         true => Ok(Cell::Passed(format!("{} kills: {}", killed.len(), killed.join(", ")))),

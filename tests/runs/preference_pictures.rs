@@ -238,11 +238,27 @@ fn what_has_no_reference_that_sees_is_refused() {
     };
     let blind = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/preference/model");
     let blind = format!("model.reference.load={}", blind.display());
+    // The same model, to which pictures of other colors are shown.
+    let other = dir.path().join("other");
+    fs::create_dir(&other).unwrap();
+    for file in fs::read_dir(data().join("model")).unwrap().map(Result::unwrap) {
+        let text = fs::read(file.path()).unwrap();
+        let text = match file.file_name().to_str().unwrap() {
+            "preprocessor_config.json" | "processor_config.json" => String::from_utf8(text)
+                .unwrap()
+                .replace("image_mean\": [", "image_mean\": [0.25, 0.25, 0.25], \"was\": [")
+                .into(),
+            _ => text,
+        };
+        fs::write(other.join(file.file_name()), text).unwrap();
+    }
+    let other = format!("model.reference.load={}", other.display());
     for (own, part) in [
         (&["~pools.reference"][..], "would share pools.encoder with towers of the model"),
         (&["~pools.reference", "~pools.encoder", "+pools.placement=colocated"], "leave pools.placement at separate"),
         (&["~pools.reference", "+pools.all={towers: [vision, reference]}"], "would share pools.all with"),
         (&[blind.as_str()], "qwen3 takes no pictures"),
+        (&[other.as_str()], "qwen2_5_vl takes colors of mean [0.25, 0.25, 0.25]"),
     ] {
         let error = refused(own);
         assert!(error.contains(part), "{own:?}: {error}");

@@ -58,6 +58,8 @@ struct Pictures {
     whole: VisionConfig,
     config: VisionConfig,
     placeholders: Vec<i64>,
+    /// How many features it makes of grids of 4, 8 and 16 patches a side.
+    num_features: [usize; 3],
 }
 
 struct ReferenceModel {
@@ -126,13 +128,19 @@ impl Pictures {
         let Some(it) = model.towers.iter().next() else { return Ok(None) };
         let known = it.family.as_any().and_then(|family| family.downcast_ref::<VisionConfig>());
         let whole = known.ok_or_else(|| unknown(it.tower))?.clone().under(REFERENCE_PREFIX);
-        Ok(Some(Pictures { config: whole.clone(), whole, placeholders: it.placeholders.clone() }))
+        let num_features = [4, 8, 16].map(|side| it.family.num_features(Grid { t: 1, h: side, w: side }));
+        Ok(Some(Pictures { config: whole.clone(), whole, placeholders: it.placeholders.clone(), num_features }))
     }
 
     /// What two models that get the same items must have in common.
     fn sees(&self) -> String {
         let (values, merge) = (self.whole.patch_dim(), self.whole.projector.merge);
-        format!("patches of {values} values in blocks of {merge} × {merge} at the tokens {:?}", self.placeholders)
+        let [few, more, most] = self.num_features;
+        format!(
+            "patches of {values} values in blocks of {merge} × {merge}, {few}, {more} and {most} features of 4, 8 and 16 patches a side, at \
+             the tokens {:?}",
+            self.placeholders
+        )
     }
 }
 

@@ -157,8 +157,16 @@ mod tests {
         tch::manual_seed(8);
         // Sizes on both sides of what tiles and their blocks hold; 4,098 pairs of bfloat16 are more than a block's line.
         with_products(|| {
-            for (rows, inner, columns) in [(9, 5, 7), (14, 32, 32), (15, 33, 65), (1, 1, 1), (100, 8197, 40), (3, 0, 2)]
-            {
+            for (rows, inner, columns) in [
+                (9, 5, 7),
+                (14, 32, 32),
+                (15, 33, 65),
+                (1, 1, 1),
+                (100, 8197, 40),
+                (3, 0, 2),
+                (2, 33, 65),
+                (4, 2100, 600),
+            ] {
                 for kind in [Kind::Float, Kind::BFloat16] {
                     let (a, b) = (random(&[inner, rows], kind).detach(), random(&[inner, columns], kind).detach());
                     let room = Tensor::ones([rows, columns + 3], (Kind::Float, Device::Cpu));
@@ -192,5 +200,31 @@ mod tests {
         };
         assert_eq!(outputs(1, 300), outputs(2, 300));
         assert_eq!(outputs(1, 300), outputs(1, 20));
+    }
+
+    #[test]
+    fn few_rows_have_the_bits_that_they_have_among_many() {
+        if expect_products(Products::Tiled).is_err() {
+            return;
+        }
+        set_products(Products::Tiled).unwrap();
+        tch::manual_seed(10);
+        // Outputs on both sides of what a tile and a thread's columns hold; more inputs than a line of words.
+        for (inputs, outputs) in [(1, 1), (7, 33), (40, 511), (2_100, 65), (64, 1_030)] {
+            let (x, w) = (random(&[43, inputs], Kind::Float), random(&[outputs, inputs], Kind::Float));
+            let (b, dy) = (random(&[outputs], Kind::Float), random(&[43, outputs], Kind::Float).detach());
+            let products = |begin: i64, rows: i64| {
+                let (x, dy) = (x.detach().narrow(0, begin, rows).set_requires_grad(true), dy.narrow(0, begin, rows));
+                let y = linear(&x, &w, Some(&b));
+                (y.detach(), grad(&[&y], &[&dy], &[&x]).unwrap().remove(0).unwrap())
+            };
+            let all = products(0, 43);
+            for rows in 1..=15 {
+                for begin in [0, 5, 17, 28] {
+                    let among = (all.0.narrow(0, begin, rows), all.1.narrow(0, begin, rows));
+                    assert_eq!(products(begin, rows), among, "{rows} rows from {begin}, {inputs} to {outputs}");
+                }
+            }
+        }
     }
 }

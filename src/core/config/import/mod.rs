@@ -92,14 +92,14 @@ pub fn import_words(words: &[String]) -> Result<Imported, ImportError> {
 fn of_yaml(fields: Map<String, Value>) -> Result<Imported, ImportError> {
     let has = |key: &str| fields.contains_key(key);
     let is_trl = has("model_name_or_path") && !llama_factory::OWN.iter().any(|key| has(key));
+    if let Some(key) = trl::OF_REWARDS.iter().find(|key| is_trl && has(key)) {
+        return Err(ImportError::Method(format!(
+            "`{key}` is of TRL's methods that learn from rewards (grpo, rloo), which have no counterpart: sft, dpo, orpo, cpo and kto \
+             are translated"
+        )));
+    }
     let (from, read): (_, fn(&mut Sheet)) = match () {
         () if is_trl && trl::OWN.iter().any(|key| has(key)) => {
-            if let Some(key) = trl::OF_REWARDS.iter().find(|key| has(key)) {
-                return Err(ImportError::Method(format!(
-                    "`{key}` is of TRL's methods that learn from rewards (grpo, rloo), which have no counterpart: sft, dpo, orpo, cpo \
-                     and kto are translated"
-                )));
-            }
             // The command says which method; a config alone shows it by its keys.
             let is_pairs = trl::OF_PAIRS.iter().any(|key| has(key));
             let is_labeled = trl::OF_LABELS.iter().any(|key| has(key));

@@ -40,6 +40,7 @@ pub use markers::{Marker, Markers};
 #[cfg(feature = "mp4")]
 pub use mp4::VideoWriter;
 pub use mp4::{Stretch, VideoFile};
+pub use open::colors;
 pub(super) use open::{open, open_crop};
 pub use processor::MediaProcessor;
 pub(super) use resize::{middle, resize_as_pillow, resize_bicubic};

@@ -157,6 +157,15 @@ pub fn open_crop(media_dir: &Path, vision: &Json) -> Result<Box<dyn MediaProcess
     Ok(Box::new(crop(settings, limits, vision, (patch_size, of_tower, 1), &words)?))
 }
 
+/// Mean and standard deviation of the colors that the preprocessor config in `media_dir` takes from pictures and divides them by.
+///
+/// # Errors
+/// The file is wrong.
+pub fn colors(media_dir: &Path) -> Result<[[f32; 3]; 2], DataError> {
+    let (image, _) = Settings::read_or_default(media_dir)?;
+    Ok([image.mean(), image.std()])
+}
+
 /// The square in the middle of a picture. A patch has `patch_size` where `vision` says nothing; `of_tower` squares must have
 /// its size; there are features of `num_more` beside those of patches.
 fn crop(

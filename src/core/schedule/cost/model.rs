@@ -1,7 +1,7 @@
 //! Cost of sequences and of media items: `a · Σ l² + b · Σ l + c · n`. Fixed point, so that sums do not depend on
 //! their order.
 
-use crate::message::{ItemMeta, SampleMeta};
+use crate::message::{ItemMeta, SampleMeta, Tower};
 use serde::{Deserialize, Serialize};
 use std::iter::Sum;
 use std::ops::AddAssign;
@@ -36,6 +36,9 @@ pub struct Work {
     /// Sequences; items of an encoder.
     pub count: u64,
 }
+
+/// Values of a patch of published vision towers, about: 588 (14 × 14 pixels) to 1,536 (two frames of 16 × 16).
+const VALUES_A_PATCH: u64 = 1024;
 
 impl CostModel {
     /// The units of cost in a second, for fitted models.
@@ -109,7 +112,14 @@ impl CostModel {
         sample.document_lens().iter().map(|&len| self.sequence_work(len)).sum()
     }
 
+    /// An answer that a reference model reads behind pictures is a sequence of as many tokens as its grid has rows, and its values are
+    /// mostly those of patches: `VALUES_A_PATCH` of them are about one, which costs about a token.
     pub fn item_work(self, item: &ItemMeta) -> Work {
+        if item.tower == Tower::Reference && item.grid.t > 1 {
+            let patches = item.grid.num_patches() as u64 / VALUES_A_PATCH;
+            let sequence = self.sequence_work(item.grid.h);
+            return Work { tokens: sequence.tokens + patches, ..sequence };
+        }
         let frame = u64::from(item.grid.h) * u64::from(item.grid.w);
         let tokens = item.grid.num_patches() as u64;
         Work { pairs: tokens.saturating_mul(self.reach(frame)), tokens, count: 1 }
@@ -145,7 +155,7 @@ impl Sum for Work {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::message::{Grid, SampleId, Tower};
+    use crate::message::{Grid, SampleId};
 
     #[test]
     fn attention_makes_one_long_sample_dearer_than_two_halves() {
@@ -171,6 +181,17 @@ mod tests {
         assert_eq!(cost.item(&item(3, 20, 10)), 3 * 200 * 200);
         assert_eq!(cost.with_window(Some(64)).item(&item(3, 20, 10)), 3 * 200 * 64);
         assert_eq!(CostModel::patches().item(&item(3, 20, 10)), 600);
+    }
+
+    #[test]
+    fn an_answer_behind_pictures_costs_its_tokens_and_about_its_patches() {
+        let item = |t| ItemMeta { tower: Tower::Reference, grid: Grid { t, h: 500, w: 1 }, num_features: 1 };
+        let cost = CostModel::new(0.0, 1.0, 0.0);
+        assert_eq!(cost.item(&item(1)), 500);
+        assert_eq!(cost.item(&item(6)), 502);
+        // 1,024 patches of 1,176 values.
+        assert_eq!(cost.item(&item(2414)), 500 + 1178);
+        assert_eq!(CostModel::new(1.0, 0.0, 0.0).item(&item(2414)), 500 * 500);
     }
 
     #[test]

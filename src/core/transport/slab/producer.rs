@@ -10,7 +10,8 @@ use crate::transport::mailbox::Source;
 use crate::transport::{Edge, Mail, Parcel, Refusal, Refused};
 use std::io;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::{Release, SeqCst}};
+use std::sync::atomic::Ordering::{Release, SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU32, fence};
 use std::sync::{Arc, OnceLock};
 
 /// Sending end of an edge to an engine of another process.
@@ -178,7 +179,9 @@ impl Drop for SlabEdge {
 
 impl Outgoing {
     fn ring(&self) {
-        // Before the consumer accepts there is no bell; it looks for parcels after it has sent its bell.
+        // Before the consumer accepts there is no bell; it looks for parcels after it has sent its bell. What was counted as sent
+        // must be seen by then, and a bell's own fence comes too late for the look.
+        fence(SeqCst);
         if self.bell.get().is_none() {
             self.look();
         }

@@ -4,7 +4,7 @@
 
 // Whether this processor has what tiles need: AVX-512 with products of bfloat16.
 bool can_tile();
-// Whether products of bfloat16 that are added into float32 are faster here by tiles than by libtorch.
+// Whether tiles are faster here than libtorch, for float32 and for products of bfloat16 that are added into it.
 bool is_faster_tiled();
 // Whether this thread uses tiles for products of bfloat16 or of float32: as lf_set_tiled says, else where they are faster.
 bool is_tiled(bool bf16);
