@@ -6,11 +6,11 @@
 # Runs are started in /runs: mount a volume there.
 
 FROM rust:1.95-bookworm AS build
-RUN apt-get update && apt-get install -y --no-install-recommends g++ python3 python3-pip && rm -rf /var/lib/apt/lists/*
+RUN apt-get update && apt-get install -y --no-install-recommends g++ nasm python3 python3-pip && rm -rf /var/lib/apt/lists/*
 # The program finds libtorch by the path that it was linked at: it stays the same in the images below.
 WORKDIR /opt/loongforge
 COPY . .
-RUN cargo xtask setup && cargo build --release && cp target/release/loongforge . && strip loongforge && rm -rf target
+RUN cargo xtask setup && cargo build --release --features loongforge-core/av1-asm && cp target/release/loongforge . && strip loongforge && rm -rf target
 
 FROM debian:bookworm-slim AS cpu
 COPY --from=build /opt/loongforge/.libtorch /opt/loongforge/.libtorch
