@@ -89,12 +89,12 @@ async fn end<S: AsyncRead + AsyncWrite + Unpin>(
     let mut buffer = vec![0; 1 << 16];
     let drain = async {
         if has_messages {
-            while let Some(message) = socket.next().await {
-                match message {
-                    Ok(_) => {}
-                    Err(Error::ConnectionClosed | Error::AlreadyClosed) => return,
+            loop {
+                match socket.next().await {
+                    Some(Ok(_)) => {}
+                    None | Some(Err(Error::ConnectionClosed | Error::AlreadyClosed)) => return,
                     // Behind what is no message there may be bytes to read.
-                    Err(_) => break,
+                    Some(Err(_)) => break,
                 }
             }
         }
