@@ -229,8 +229,11 @@ fn what_cannot_be_read_when_packs_are_written_is_in_none() {
     let packs = fixture.path().join("mine");
     done(&fixture, &["data", "pack"], &["--max-bad", "0.1", "--out", packs.to_str().unwrap()]);
     let mixed = format!("data.train=[{{path: {}}}, {{path: {}}}]", data.join("train.jsonl").display(), packs.display());
-    for command in [&["check"][..], &["run"], &["data", "pack"]] {
-        let text = refused(&fixture, command, &[&mixed, "run.dir=other"]);
+    let other = fixture.path().join("other");
+    let run_dir = format!("run.dir={}", other.display());
+    for command in [&["check"][..], &["run"], &["data", "pack"], &["data", "pack", "--shard", "1/2"]] {
+        let text = refused(&fixture, command, &[&mixed, &run_dir]);
         assert!(text.contains("is packed already"), "{command:?}: {text}");
+        assert!(!other.exists(), "{command:?} leaves nothing behind");
     }
 }

@@ -14,8 +14,8 @@ use crate::run::packs::{MAX_BYTES, MAX_PACKS, WantedPacks, limits};
 use clap::Args;
 use loongforge_actors::launch::is_takeover;
 use loongforge_core::config::{self, RunConfig, Size};
-use loongforge_core::data::tools::{Order, PackJob, Packed, Share, model_spec, too_long_text};
-use loongforge_core::data::{Dataset, ProcessorOptions};
+use loongforge_core::data::tools::{Order, PACKED_ALREADY, PackJob, Packed, Share, model_spec, too_long_text};
+use loongforge_core::data::{DataError, Dataset, ProcessorOptions};
 use loongforge_core::engine::fault;
 use loongforge_core::observe::{Console, bytes};
 use serde_json::json;
@@ -135,12 +135,15 @@ fn pack_for_run(args: &PackArgs, config: &RunConfig, share: Share, console: &Con
     let folder = ModelFolder::open_settled(&mut settled).map_err(|error| UsageError::of(&error))?;
     let wanted = WantedPacks::new(&settled, &folder)?;
     let run = &settled.run.dir;
+    // Data that cannot be packed are refused before anything is made.
+    let opened = || open_unpacked(&settled, &folder, console);
+    let dataset = wanted.find()?.is_none().then(opened).transpose()?;
     if share == Share::WHOLE {
         let _lock = RunLock::take(&[("run.dir", run)], std::process::id(), console)?;
         expect_no_shares(run, None, console)?;
         wanted.restore()?;
         if wanted.find()?.is_none() {
-            make_packs(&settled, &folder, console, args.jobs)?;
+            make_packs_of(&settled, &wanted, &dataset.map_or_else(opened, Ok)?, console, args.jobs)?;
         }
         wanted.expect()?.lines(&settled).iter().for_each(|line| println!("{line}"));
         return Ok(ExitCode::SUCCESS);
@@ -155,7 +158,7 @@ fn pack_for_run(args: &PackArgs, config: &RunConfig, share: Share, console: &Con
             begin(&wanted, console)
         })?;
         if wanted.find()?.is_none() {
-            return make_share(&settled, &folder, &wanted, args, share, console);
+            return make_share(&dataset.map_or_else(opened, Ok)?, &wanted, args, share, console);
         }
     }
     println!("{}: all packs are there already", wanted.dir.display());
@@ -165,16 +168,14 @@ fn pack_for_run(args: &PackArgs, config: &RunConfig, share: Share, console: &Con
 
 /// Makes a share of the packs of a run.
 fn make_share(
-    config: &RunConfig,
-    folder: &ModelFolder,
+    dataset: &Dataset,
     wanted: &WantedPacks<'_>,
     args: &PackArgs,
     share: Share,
     console: &Console,
 ) -> anyhow::Result<ExitCode> {
-    let dataset = open(config, folder, console)?;
     let job = wanted.job(dataset.len() as u64);
-    let packing = Packing::run(&job, &dataset, &wanted.dir, share, jobs(args.jobs), console)?;
+    let packing = Packing::run(&job, dataset, &wanted.dir, share, jobs(args.jobs), console)?;
     if let Packed::Measured { missing } = packing.packed {
         return Ok(measured(&wanted.dir, missing));
     }
@@ -194,11 +195,20 @@ pub fn make_packs(
     num_jobs: Option<usize>,
 ) -> anyhow::Result<()> {
     let wanted = WantedPacks::new(config, folder)?;
-    begin(&wanted, console)?;
+    make_packs_of(config, &wanted, &open_unpacked(config, folder, console)?, console, num_jobs)
+}
+
+fn make_packs_of(
+    config: &RunConfig,
+    wanted: &WantedPacks<'_>,
+    dataset: &Dataset,
+    console: &Console,
+    num_jobs: Option<usize>,
+) -> anyhow::Result<()> {
+    begin(wanted, console)?;
     console.line(&format!("making packs of {} tokens in {}", config.data.pack.max_tokens, wanted.dir.display()));
-    let dataset = open(config, folder, console)?;
     let job = wanted.job(dataset.len() as u64);
-    let packing = Packing::run(&job, &dataset, &wanted.dir, Share::WHOLE, jobs(num_jobs), console)?;
+    let packing = Packing::run(&job, dataset, &wanted.dir, Share::WHOLE, jobs(num_jobs), console)?;
     let Packed::Written(done, stats) = packing.packed else { unreachable!("one process measures everything") };
     if !is_takeover() {
         fault::of_packs("packs_done");
@@ -217,6 +227,14 @@ fn begin(wanted: &WantedPacks<'_>, console: &Console) -> anyhow::Result<()> {
         ));
     }
     Ok(())
+}
+
+fn open_unpacked(config: &RunConfig, folder: &ModelFolder, console: &Console) -> anyhow::Result<Dataset> {
+    let dataset = open(config, folder, console)?;
+    match dataset.packed_source() {
+        Some(name) => Err(DataError::file(name, PACKED_ALREADY).into()),
+        None => Ok(dataset),
+    }
 }
 
 fn open(config: &RunConfig, folder: &ModelFolder, console: &Console) -> anyhow::Result<Dataset> {
