@@ -68,7 +68,8 @@ pub fn soak(root: &Path, name: &str, part: &Part) -> Result<ExitCode> {
 }
 
 /// Soaks of which CI runs a cell: those whose cells have all been run.
-const IN_CI: [&str; 5] = ["bit_flips", "evaluations_in_more_layouts", "overwrite_kills", "preflight", "two_runs"];
+const IN_CI: [&str; 6] =
+    ["bit_flips", "evaluations_in_more_layouts", "overwrite_kills", "preflight", "random_kills", "two_runs"];
 
 /// One cell of each soak of [`IN_CI`], chosen by the commit's id, within [`SLICES_BUDGET`].
 pub fn slices(root: &Path) -> Result<ExitCode> {
