@@ -61,7 +61,7 @@ fn expect_like_colors(model: &ModelFolder, reference: &ModelFolder) -> Result<()
     Err(FolderError::Answers { source: AnswersError::OtherPictures { own, model_type, other } })
 }
 
-/// What a reference model sends has no gradients and is in no checkpoint, other than what towers send that are beside it in a pool.
+/// Refuses a reference model that shares its pool with towers: it sends no gradients and is in no checkpoint, and they are.
 fn expect_own_pool(config: &RunConfig, model: &ModelConfig) -> Result<(), FolderError> {
     let pools = config.pools.encoders(model.towers.set());
     let shared = pools.iter().find(|(.., held)| held.contains(Tower::Reference) && held.iter().count() > 1);

@@ -1,4 +1,4 @@
-//! Whether a run would end among the first samples that it reads. Where many of those that were looked at are bad, what a data set's
+//! Asks whether a run would end among the first samples that it reads. Where many of those that were looked at are bad, what a data set's
 //! first samples are like does not tell how soon: a run reads in an order of its own, and judges as it reads.
 
 use loongforge_core::config::RunConfig;

@@ -9,8 +9,9 @@ use loongforge_core::robot::{Actions, Moment, Observation, Policy, PolicySpec};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio::net::TcpStream;
+use tokio::task::JoinHandle;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
 use tokio_tungstenite::tungstenite::{Error, Message};
@@ -137,19 +138,25 @@ async fn bad_messages_end_their_connection_and_no_other() {
     .await;
 }
 
-/// A client that answers the close waits for the server to hang up. On this clock, which stands still while anything can go on, a
-/// wait of the server's would show.
-#[tokio::test(start_paused = true)]
-async fn who_closes_as_told_is_hung_up_on_at_once() {
+/// A client in memory that has sent what an openpi server refuses, and that server.
+async fn refused_in_memory() -> (WebSocketStream<DuplexStream>, JoinHandle<Result<(), String>>) {
     let (actor, spec) = Actor::start(|| Ok(Box::new(Expert::new()))).unwrap();
     let names = Names::new(&spec, &[], &[], None).unwrap();
     let dialogue = Protocol::OpenPi.begin(Arc::new(Offer { spec, names }));
     let (here, there) = tokio::io::duplex(1 << 16);
     let server = tokio::spawn(talk(there, dialogue, actor));
     let mut socket = WebSocketStream::from_raw_socket(here, Role::Client, None).await;
-    let begun = tokio::time::Instant::now();
     assert!(matches!(socket.next().await, Some(Ok(Message::Binary(_)))), "the server speaks first");
     socket.send(Message::Text("hello".into())).await.unwrap();
+    (socket, server)
+}
+
+/// A client that answers the close waits for the server to hang up. On this clock, which stands still while anything can go on, a
+/// wait of the server's would show.
+#[tokio::test(start_paused = true)]
+async fn who_closes_as_told_is_hung_up_on_at_once() {
+    let (mut socket, server) = refused_in_memory().await;
+    let begun = tokio::time::Instant::now();
     assert!(matches!(socket.next().await, Some(Ok(Message::Text(_)))));
     assert!(matches!(socket.next().await, Some(Ok(Message::Close(Some(_))))));
     // The close is answered while the end is awaited.
@@ -158,18 +165,11 @@ async fn who_closes_as_told_is_hung_up_on_at_once() {
     assert_eq!(begun.elapsed(), Duration::ZERO);
 }
 
-/// What comes behind a refused message is read to its end, also where it is no message: a socket that is closed with bytes unread takes
-/// the answer from its client.
+/// The server reads what comes behind a refused message to its end, also where it is no message: a socket that is closed with bytes
+/// unread takes the answer from its client.
 #[tokio::test]
 async fn bytes_behind_a_refused_message_are_read() {
-    let (actor, spec) = Actor::start(|| Ok(Box::new(Expert::new()))).unwrap();
-    let names = Names::new(&spec, &[], &[], None).unwrap();
-    let dialogue = Protocol::OpenPi.begin(Arc::new(Offer { spec, names }));
-    let (here, there) = tokio::io::duplex(1 << 16);
-    let server = tokio::spawn(talk(there, dialogue, actor));
-    let mut socket = WebSocketStream::from_raw_socket(here, Role::Client, None).await;
-    assert!(matches!(socket.next().await, Some(Ok(Message::Binary(_)))), "the server speaks first");
-    socket.send(Message::Text("hello".into())).await.unwrap();
+    let (mut socket, server) = refused_in_memory().await;
     // More than is buffered in between.
     socket.get_mut().write_all(&[0xff; 1 << 20]).await.unwrap();
     socket.get_mut().shutdown().await.unwrap();

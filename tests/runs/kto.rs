@@ -1,8 +1,8 @@
 //! Runs that learn from answers that are good or bad, against TRL's KTOTrainer on the same answers and weights
 //! (`tests/oracle/preference.py kto`), and against each other.
 
+use crate::answers::{TOLERANCE, folder_with, found, is_near};
 use crate::resume::{hashes, run_and_evaluate_in, run_in};
-use loongforge::core::observe::PairMetrics;
 use loongforge::core::schedule::StepSummary;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -10,9 +10,6 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use tch::{Kind, Tensor};
 use tempfile::TempDir;
-
-/// Of losses, rewards, log-probabilities, divergences and gradient norms in five steps; both sides round in another order.
-const TOLERANCE: f64 = 1e-4;
 
 fn data() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/kto")
@@ -32,24 +29,7 @@ log: { tensorboard: false }
 const WEIGHTS: [&str; 2] = ["train.preference.desirable_weight=1.5", "train.preference.undesirable_weight=0.75"];
 
 fn run_folder() -> TempDir {
-    let dir = tempfile::tempdir().unwrap();
-    let text = RUN.replace("DATA", &data().display().to_string()).replace("ROOT", &dir.path().display().to_string());
-    fs::write(dir.path().join("run.yaml"), text).unwrap();
-    dir
-}
-
-/// What is reported of a step, by name.
-fn found(summary: &StepSummary) -> [(&'static str, f64); 7] {
-    let answers = PairMetrics::of(&summary.pairs.expect("answers are reported")).expect("answers that count");
-    [
-        ("loss", summary.loss),
-        ("grad_norm", summary.grad_norm),
-        ("divergence", answers.divergence),
-        ("chosen_reward", answers.chosen_reward),
-        ("rejected_reward", answers.rejected_reward),
-        ("chosen_logp", answers.chosen_logp),
-        ("rejected_logp", answers.rejected_logp),
-    ]
+    folder_with(RUN, &data())
 }
 
 #[test]
@@ -63,9 +43,10 @@ fn answers_are_learned_as_trl_learns_them() {
             assert_eq!(summary.pairs.unwrap().pairs, 8.0, "answers, not groups");
             for (what, found) in found(summary) {
                 let expected = expected["steps"][step][what].as_f64().unwrap();
-                // A reward of 0 is the difference of two log-probabilities of some hundred.
-                let near = (found - expected).abs() <= TOLERANCE * expected.abs().max(1.0);
-                assert!(near, "{name}, step {step}: {what} is {found}, and {expected} by the reference");
+                assert!(
+                    is_near(found, expected),
+                    "{name}, step {step}: {what} is {found}, and {expected} by the reference"
+                );
             }
         }
         let file = dir.path().join("checkpoints/step-00000005/model.safetensors");
@@ -97,8 +78,7 @@ fn no_layout_and_no_pack_changes_what_a_group_learns() {
         assert_eq!(others.len(), one.len());
         for (other, one) in others.iter().zip(&one) {
             for ((what, found), (_, expected)) in found(other).into_iter().zip(found(one)) {
-                let near = (found - expected).abs() <= TOLERANCE * expected.abs().max(1.0);
-                assert!(near, "{own:?}: {what} is {found}, expected {expected}");
+                assert!(is_near(found, expected), "{own:?}: {what} is {found}, expected {expected}");
             }
         }
         fs::remove_dir_all(dir.path().join("others")).unwrap();

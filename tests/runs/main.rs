@@ -1,6 +1,7 @@
 //! Whole runs of a tiny model: one binary, so that libtorch is linked once.
 
 mod action_tokens;
+mod answers;
 mod benches;
 mod cache;
 mod clients;

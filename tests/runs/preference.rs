@@ -1,6 +1,7 @@
 //! Runs that learn from pairs of answers, against what TRL's trainers make of the same pairs and weights
 //! (`tests/oracle/preference.py`), and against each other.
 
+use crate::answers::{TOLERANCE, folder_with, is_near};
 use crate::resume::{hashes, run_and_evaluate_in, run_in};
 use loongforge::core::message::PairReport;
 use loongforge::core::observe::PairMetrics;
@@ -12,19 +13,13 @@ use std::path::{Path, PathBuf};
 use tch::{Kind, Tensor};
 use tempfile::TempDir;
 
-/// Of losses, rewards, log-probabilities and gradient norms in five steps; both sides round in another order.
-const TOLERANCE: f64 = 1e-4;
-
 fn data() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/preference")
 }
 
 /// A folder with a run of the committed pairs.
 fn run_folder() -> TempDir {
-    let dir = tempfile::tempdir().unwrap();
-    let text = RUN.replace("DATA", &data().display().to_string()).replace("ROOT", &dir.path().display().to_string());
-    fs::write(dir.path().join("run.yaml"), text).unwrap();
-    dir
+    folder_with(RUN, &data())
 }
 
 const RUN: &str = "
@@ -61,9 +56,7 @@ fn means(summary: &StepSummary) -> PairMetrics {
 fn expect_close(place: &str, found: &[(&str, f64)], expected: &Value) {
     for (name, found) in found {
         let Some(expected) = expected[*name].as_f64() else { continue };
-        // A reward of 0 is the difference of two log-probabilities of some hundred.
-        let near = (found - expected).abs() <= TOLERANCE * expected.abs().max(1.0);
-        assert!(near, "{place}: {name} is {found}, and {expected} by the reference");
+        assert!(is_near(*found, expected), "{place}: {name} is {found}, and {expected} by the reference");
     }
 }
 

@@ -1,10 +1,10 @@
 //! Runs that learn from answers to questions about pictures and compare with a reference model, against what TRL's trainers make of the
 //! same answers, pictures and weights (`tests/oracle/preference_pictures.py`), and against each other.
 
+use crate::answers::{TOLERANCE, folder_with, found, is_near};
 use crate::resume::{hashes, run_and_evaluate_in, run_in};
 use loongforge::compose::Composition;
 use loongforge::core::config;
-use loongforge::core::observe::PairMetrics;
 use loongforge::core::schedule::StepSummary;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -13,8 +13,6 @@ use std::path::{Path, PathBuf};
 use tch::{Kind, Tensor};
 use tempfile::TempDir;
 
-/// Of losses, rewards, log-probabilities and gradient norms in five steps; both sides round in another order.
-const TOLERANCE: f64 = 1e-4;
 const TOWER_FROZEN: &str = "model.image_encoder.freeze=true";
 const FROZEN: [&str; 2] = [TOWER_FROZEN, "model.image_projector.freeze=true"];
 const KTO: [&str; 5] = [
@@ -31,10 +29,7 @@ fn data() -> PathBuf {
 
 /// A folder with a run of the committed pairs.
 fn run_folder() -> TempDir {
-    let dir = tempfile::tempdir().unwrap();
-    let text = RUN.replace("DATA", &data().display().to_string()).replace("ROOT", &dir.path().display().to_string());
-    fs::write(dir.path().join("run.yaml"), text).unwrap();
-    dir
+    folder_with(RUN, &data())
 }
 
 const RUN: &str = "
@@ -67,20 +62,6 @@ fn run_case(root: &Path, to: &str, case: &str, more: &[&str], from: Option<&str>
     run_in(root, to, &own.iter().map(String::as_str).chain(more.iter().copied()).collect::<Vec<_>>(), from)
 }
 
-/// What is reported of a step, by name.
-fn found(summary: &StepSummary) -> [(&'static str, f64); 7] {
-    let answers = PairMetrics::of(&summary.pairs.expect("answers are reported")).expect("answers that count");
-    [
-        ("loss", summary.loss),
-        ("grad_norm", summary.grad_norm),
-        ("divergence", answers.divergence),
-        ("chosen_reward", answers.chosen_reward),
-        ("rejected_reward", answers.rejected_reward),
-        ("chosen_logp", answers.chosen_logp),
-        ("rejected_logp", answers.rejected_logp),
-    ]
-}
-
 /// The tensors of a checkpoint, by name.
 fn weights(checkpoint: &Path) -> BTreeMap<String, Tensor> {
     let files = fs::read_dir(checkpoint).unwrap().map(|entry| entry.unwrap().path());
@@ -89,11 +70,6 @@ fn weights(checkpoint: &Path) -> BTreeMap<String, Tensor> {
         name.starts_with("model") && name.ends_with(".safetensors")
     };
     files.filter(is_model).flat_map(|path| Tensor::read_safetensors(path).unwrap()).collect()
-}
-
-fn is_near(found: f64, expected: f64) -> bool {
-    // A reward of 0 is the difference of two log-probabilities of some hundred.
-    (found - expected).abs() <= TOLERANCE * expected.abs().max(1.0)
 }
 
 fn bits(steps: &[StepSummary]) -> Vec<(u64, u64, Vec<u64>)> {

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
+use std::sync::LazyLock;
 
 use anyhow::{Context, Result, bail};
 
@@ -124,13 +125,16 @@ pub fn build(root: &Path, profile: Profile) -> Result<PathBuf> {
     Ok(target(root).join(folder).join("loongforge"))
 }
 
-/// AV1 is decoded by assembly where nasm is there to build it.
+/// The arguments of a build that decodes AV1 by assembly, where nasm is there for it; says once that it is not.
 fn av1() -> &'static [&'static str] {
-    if tools::find("nasm").is_some() {
-        return &["--features", "loongforge-core/av1-asm"];
-    }
-    eprintln!("nasm is not installed: this build decodes AV1 in Rust alone, which takes about four times as long");
-    &[]
+    static ARGS: LazyLock<&[&str]> = LazyLock::new(|| {
+        if tools::find("nasm").is_some() {
+            return &["--features", "loongforge-core/av1-asm"];
+        }
+        eprintln!("nasm is not installed: this build decodes AV1 in Rust alone, which takes about four times as long");
+        &[]
+    });
+    *ARGS
 }
 
 pub fn loongforge<const N: usize>(root: &Path, profile: Profile, args: [&str; N]) -> Command {

@@ -14,7 +14,7 @@ use crate::run::packs::{MAX_BYTES, MAX_PACKS, WantedPacks, limits};
 use clap::Args;
 use loongforge_actors::launch::is_takeover;
 use loongforge_core::config::{self, RunConfig, Size};
-use loongforge_core::data::tools::{Order, PACKED_ALREADY, PackJob, Packed, Share, model_spec, too_long_text};
+use loongforge_core::data::tools::{Order, PackJob, Packed, Share, model_spec, too_long_text};
 use loongforge_core::data::{Dataset, ProcessorOptions};
 use loongforge_core::engine::fault;
 use loongforge_core::observe::{Console, bytes};
@@ -231,10 +231,8 @@ fn begin(wanted: &WantedPacks<'_>, console: &Console) -> anyhow::Result<()> {
 
 fn open_unpacked(config: &RunConfig, folder: &ModelFolder, console: &Console) -> anyhow::Result<Dataset> {
     let dataset = open(config, folder, console)?;
-    match dataset.packed_source() {
-        Some(name) => Err(UsageError(format!("{}: {PACKED_ALREADY}", name.display())).into()),
-        None => Ok(dataset),
-    }
+    dataset.expect_unpacked()?;
+    Ok(dataset)
 }
 
 fn open(config: &RunConfig, folder: &ModelFolder, console: &Console) -> anyhow::Result<Dataset> {

@@ -13,6 +13,10 @@ use super::split::Split;
 use crate::config::{Data, TrainFile};
 use crate::message::{self, SampleId};
 
+/// Why packs are not made of a data set that holds packs.
+pub const PACKED_ALREADY: &str =
+    "is packed already, and packs are made of samples: leave it out, or train on it as it is with data.pack.mode step";
+
 /// An endless stream: position → sample, always the same for the same files, configuration and seed.
 /// It may be shared by threads.
 pub struct Dataset {
@@ -163,6 +167,15 @@ impl Dataset {
     /// Returns what messages call the first data set that holds packs.
     pub fn packed_source(&self) -> Option<&Path> {
         self.sources.iter().find(|source| source.is_packed()).map(Source::name)
+    }
+
+    /// # Errors
+    /// A data set holds packs, of which no others can be made.
+    pub fn expect_unpacked(&self) -> Result<(), DataError> {
+        match self.packed_source() {
+            Some(name) => Err(DataError::file(name, PACKED_ALREADY)),
+            None => Ok(()),
+        }
     }
 
     /// A sentence of each folder that has files which are not read.

@@ -66,7 +66,7 @@ pub use card::{
 pub use column::{ColumnValues, ColumnView, JoinedColumn, SampleColumn, Values, join_column};
 pub use contexts::TEXT_TOKENIZER;
 pub use cpu::MAX_DECODE_SECONDS;
-pub use dataset::Dataset;
+pub use dataset::{Dataset, PACKED_ALREADY};
 pub use decode::{Decoded, decode_rgb, decode_rgb_into};
 pub use decoder::{MediaDecoder, SampledFrames};
 pub use detokenize::{StopStrings, TextStream};

@@ -9,7 +9,7 @@
 //! Zeros fill the last frame.
 
 use super::Grid;
-use super::pictured_text::{NoPicturedText, PicturedText};
+use super::pictured_text::{NoPicturedText, PicturedText, count};
 
 /// An answer behind its prompt, among whose tokens pictures' features stand.
 #[derive(Clone, Debug, PartialEq)]
@@ -50,11 +50,6 @@ impl PicturedAnswer {
         let text = PicturedText::of_head(text, 2 + 3 * count(pictures))?;
         Ok(Self { text, targets: targets.iter().map(|&target| target as i64).collect() })
     }
-}
-
-/// A whole number that came as a value.
-fn count(value: f32) -> usize {
-    (value as usize).min(1 << 24)
 }
 
 #[cfg(test)]

@@ -68,7 +68,7 @@ impl PicturedText {
 }
 
 /// A whole number that came as a value.
-fn count(value: f32) -> usize {
+pub(super) fn count(value: f32) -> usize {
     (value as usize).min(1 << 24)
 }
 

@@ -10,6 +10,8 @@ use std::ops::Range;
 use loongforge_core::message::{Grid, NoPicturedText, PicturedAnswer};
 use tch::{Device, IndexOp, Kind, Tensor};
 
+use super::text::{head_of, take_patches};
+
 /// Values of a row of text: the id of a token, and the token to predict.
 pub(super) const VALUES: i64 = 2;
 
@@ -76,12 +78,7 @@ impl Documents {
     }
 
     fn read(&mut self, item: Range<i64>, values: &Tensor, how: &Pictured<'_>) -> Result<(), NoPicturedText> {
-        let begin = |len: usize| {
-            let len = len as i64;
-            let head = (len <= item.end - item.start).then(|| values.narrow(0, item.start, len));
-            let head = head.map(|head| head.flatten(0, -1).to_kind(Kind::Float).to_device(Device::Cpu));
-            head.and_then(|head| Vec::<f32>::try_from(head).ok()).ok_or(NoPicturedText)
-        };
+        let begin = |len: usize| head_of(values, &item, len);
         let [pictures, tokens] = <[f32; 2]>::try_from(begin(2)?).map_err(|_| NoPicturedText)?;
         let len = PicturedAnswer::len_of_head([pictures, tokens]);
         let PicturedAnswer { text, targets } = PicturedAnswer::of_head(&begin(len)?)?;
@@ -169,11 +166,7 @@ impl Documents {
 
     /// Makes of values `[V, 1]` patches `[P, X]` of this kind.
     pub fn take_patches(&self, kind: Kind) -> impl Fn(&Tensor) -> Tensor + use<> {
-        let (ranges, patch_dim) = (self.patches.clone(), self.patch_dim);
-        move |values| {
-            let parts = ranges.iter().map(|range| values.narrow(0, range.start, range.end - range.start));
-            Tensor::cat(&parts.collect::<Vec<_>>(), 0).view([-1, patch_dim]).to_kind(kind)
-        }
+        take_patches(self.patches.clone(), self.patch_dim, kind)
     }
 }
 

@@ -48,7 +48,7 @@ fn fitted(picture: &RgbImage, rows: usize, columns: usize, in_corner: bool) -> V
 struct Lines<'a> {
     picture: &'a RgbImage,
     across: Vec<(usize, usize, f32)>,
-    /// What each byte stands for.
+    /// The table turns a byte into the number that it stands for.
     values: [f32; 256],
     held: [(usize, Vec<f32>); 2],
 }

@@ -28,7 +28,7 @@ pub use input::{Inputs, file};
 pub use inspect::{Field, FileInfo, Shown, ShownMedia, describe, show};
 pub use job::{BAD, Done, Job, Share, list_bad};
 pub use ordered::{default_jobs, for_each_ordered};
-pub use pack::{Order, PACKED_ALREADY, PackJob, PackProgress, Packed, model_spec};
+pub use pack::{Order, PackJob, PackProgress, Packed, model_spec};
 pub use pack_stats::PackStats;
 pub use record::Look;
 pub use shard::write_whole;

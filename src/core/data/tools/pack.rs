@@ -14,7 +14,7 @@ use super::measure::Measure;
 use super::pack_stats::{Batched, PackStats};
 use super::shard::{Member, member_name};
 use crate::data::audio::AudioSource;
-use crate::data::dataset::Dataset;
+use crate::data::dataset::{Dataset, PACKED_ALREADY};
 use crate::data::error::{BadSample, DataError};
 use crate::data::locator::Locator;
 use crate::data::media::{in_folder, is_clip};
@@ -25,10 +25,6 @@ use crate::data::source::MediaSource;
 use crate::files;
 use crate::message::{SampleId, SampleMeta};
 use crate::schedule::{PackLimits, SampleSize, StreamPacker, pack_offline};
-
-/// Why a set of packs is not packed.
-pub const PACKED_ALREADY: &str =
-    "is packed already, and packs are made of samples: leave it out, or train on it as it is with data.pack.mode step";
 
 /// Describes how packs are made and written.
 #[derive(Clone, Debug)]
@@ -89,9 +85,7 @@ impl PackJob {
         jobs: usize,
         mut progress: impl FnMut(PackProgress<'_>),
     ) -> Result<Packed, DataError> {
-        if let Some(name) = dataset.packed_source() {
-            return Err(DataError::file(name, PACKED_ALREADY));
-        }
+        dataset.expect_unpacked()?;
         let measure = Measure { spec: self.measured(), num_samples: self.num_samples };
         measure.begin(out)?;
         progress(PackProgress::Measures(measure.num_samples_of(share)));

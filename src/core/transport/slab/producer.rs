@@ -181,8 +181,8 @@ impl Outgoing {
     fn ring(&self) {
         // Before the consumer accepts there is no bell; it looks for parcels after it has sent its bell. What was counted as sent
         // must be seen by then, and a bell's own fence comes too late for the look.
-        fence(SeqCst);
         if self.bell.get().is_none() {
+            fence(SeqCst);
             self.look();
         }
         if let Some(bell) = self.bell.get() {

@@ -125,7 +125,7 @@ impl Layout {
         self
     }
 
-    /// What `map` makes of rows of the prefix `[P, …]`, each by itself.
+    /// Applies `map` to the rows of the prefix `[P, …]`, each by itself.
     pub fn each_row(&self, x: &Tensor, map: impl Fn(&Tensor) -> Vec<Tensor>) -> Vec<Tensor> {
         let Some(Apart { tokens, states, order }) = &self.apart else { return map(x) };
         let of_tokens = map(&x.detach().index_select(0, tokens));

@@ -58,12 +58,7 @@ impl PicturedTexts {
         placeholder: i64,
         patch_dim: i64,
     ) -> Result<(), NoPicturedText> {
-        let begin = |len: usize| {
-            let len = len as i64;
-            let head = (len <= item.end - item.start).then(|| values.narrow(0, item.start, len));
-            let head = head.map(|head| head.flatten(0, -1).to_kind(Kind::Float).to_device(Device::Cpu));
-            head.and_then(|head| Vec::<f32>::try_from(head).ok()).ok_or(NoPicturedText)
-        };
+        let begin = |len: usize| head_of(values, &item, len);
         let before = self.ends[self.ends.len() - 1];
         let Some(num_sizes) = PicturedText::len_of_sizes(begin(1)?[0]) else {
             let num_tokens = item.end - item.start;
@@ -105,11 +100,32 @@ impl PicturedTexts {
 
     /// Makes of values `[V, 1]` patches `[P, X]` of this kind.
     pub fn take_patches(&self, patch_dim: i64, kind: Kind) -> impl Fn(&Tensor) -> Tensor + use<> {
-        let patches = take(self.patches.clone());
-        move |values| patches(values).view([-1, patch_dim]).to_kind(kind)
+        take_patches(self.patches.clone(), patch_dim, kind)
     }
 }
 
+/// Makes of values `[V, 1]` the patches `[P, X]` at `ranges`, of this kind.
+pub(in crate::model) fn take_patches(
+    ranges: Vec<Range<i64>>,
+    patch_dim: i64,
+    kind: Kind,
+) -> impl Fn(&Tensor) -> Tensor {
+    let patches = take(ranges);
+    move |values| patches(values).view([-1, patch_dim]).to_kind(kind)
+}
+
+/// The first `len` values of an item, which lies at `item` among `values` `[V, 1]`.
+///
+/// # Errors
+/// It has fewer.
+pub(in crate::model) fn head_of(values: &Tensor, item: &Range<i64>, len: usize) -> Result<Vec<f32>, NoPicturedText> {
+    let len = len as i64;
+    let head = (len <= item.end - item.start).then(|| values.narrow(0, item.start, len));
+    let head = head.map(|head| head.flatten(0, -1).to_kind(Kind::Float).to_device(Device::Cpu));
+    head.and_then(|head| Vec::<f32>::try_from(head).ok()).ok_or(NoPicturedText)
+}
+
+/// Makes of values `[V, 1]` those at `ranges`, end to end.
 fn take(ranges: Vec<Range<i64>>) -> impl Fn(&Tensor) -> Tensor {
     move |values| {
         let parts = ranges.iter().map(|range| values.narrow(0, range.start, range.end - range.start));

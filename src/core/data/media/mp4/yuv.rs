@@ -7,7 +7,7 @@ const BITS: u32 = 16;
 /// Sums that are looked up: from a half below zero to a half above; those of bytes lie within -277 and 534.
 const NUM_SUMS: usize = 2048;
 
-/// What a byte of luma or chroma adds to a color.
+/// The tables hold what a byte of luma or chroma adds to a color.
 struct Tables {
     luma: [i32; 256],
     red: [i32; 256],
@@ -39,7 +39,7 @@ impl Tables {
         }
     }
 
-    /// What chroma adds to red, green and blue.
+    /// Looks up what chroma adds to red, green and blue.
     fn chroma(&self, u: u8, v: u8) -> [i32; 3] {
         let (u, v) = (usize::from(u), usize::from(v));
         [self.red[v], -self.green[0][u] - self.green[1][v], self.blue[u]]
