@@ -1,6 +1,6 @@
 """Packed training of a Qwen3 (B1) against transformers: same weights, documents, order and AdamW.
 
-Sides take turns in one run: ours (`loongforge run`, packs of 1,024 tokens), P0 (a plain loop over `Qwen3ForCausalLM` in padded
+Sides take turns in one run: ours (`loongforge run`, packs of `--pack` tokens), P0 (a plain loop over `Qwen3ForCausalLM` in padded
 micro-batches of like length, the best of several sizes), P1 (P0 under `torch.compile`) and P2 (TRL's SFTTrainer with packing). Name those you have with `--peers`.
 Documents have log-normal lengths (median 420) of at most 900 tokens; rates count real tokens, never padding.
 
@@ -29,7 +29,7 @@ import torch
 import torch.nn.functional as F
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
-WORDS, EOS, PACK, LR, BETAS, DECAY, CLIP = 16_000, 0, 1024, 3e-4, (0.9, 0.95), 0.1, 1.0
+WORDS, EOS, LR, BETAS, DECAY, CLIP = 16_000, 0, 3e-4, (0.9, 0.95), 0.1, 1.0
 
 
 SIZES = {
@@ -70,7 +70,7 @@ def ours(args, folder, name):
         "run": {"name": "b1", "dir": str(folder / name)},
         "device": args.device,
         "model": {"load": str(folder / "model")},
-        "data": {"train": [{"path": str(folder / "train.jsonl"), "format": "text"}], "shuffle": False, "pack": {"max_tokens": PACK}},
+        "data": {"train": [{"path": str(folder / "train.jsonl"), "format": "text"}], "shuffle": False, "pack": {"max_tokens": args.pack}},
         "train": {
             "phase": "pretrain", "steps": args.steps, "global_batch_size": args.batch, "lr": LR, "min_lr": LR, "warmup_steps": 0,
             "precision": args.dtype, "clip_grad": CLIP, "optimizer": {"betas": list(BETAS), "weight_decay": DECAY},
@@ -114,13 +114,13 @@ def plain(args, folder, steps, micro, compiled):
             labels = ids[:, 1:].masked_fill(~real[:, 1:], -100)
             loss = F.cross_entropy(logits[:, :-1].flatten(0, 1).float(), labels.flatten(), reduction="sum") / targets
             loss.backward()
-            total += loss.item()
+            total += loss.detach()  # read at the step's end, so that a GPU need not wait
         torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         wait()
         seconds.append(time.perf_counter() - begin)
-        losses.append(total)
+        losses.append(float(total))
         tokens.append(sum(map(len, batch)))
     return {"rate": sum(tokens[args.skip :]) / sum(seconds[args.skip :]), "losses": losses, "tokens": tokens}
 
@@ -141,9 +141,9 @@ def trl(args, folder, documents):
         def on_step_end(self, *_, **__):
             times.append((time.perf_counter(), sum(seen)))
 
-    rows = max(1, round(args.batch * sum(map(len, documents)) / len(documents) / PACK))
+    rows = max(1, round(args.batch * sum(map(len, documents)) / len(documents) / args.pack))
     config = SFTConfig(
-        output_dir=str(folder / "trl"), packing=True, packing_strategy="bfd", max_length=PACK, per_device_train_batch_size=1,
+        output_dir=str(folder / "trl"), packing=True, packing_strategy="bfd", max_length=args.pack, per_device_train_batch_size=1,
         gradient_accumulation_steps=rows, max_steps=args.steps, learning_rate=LR, lr_scheduler_type="constant", weight_decay=DECAY,
         adam_beta1=BETAS[0], adam_beta2=BETAS[1], max_grad_norm=CLIP, bf16=args.dtype == "bf16", use_cpu=args.device == "cpu", save_strategy="no",
         report_to=[], disable_tqdm=True, gradient_checkpointing=False, logging_steps=1000, dataset_num_proc=None,
@@ -174,6 +174,7 @@ def main():
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--skip", type=int, default=2, help="first steps of a round that are not timed")
     parser.add_argument("--batch", type=int, default=8, help="documents a step")
+    parser.add_argument("--pack", type=int, default=1024, help="tokens of a pack, ours and p2's")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--micro", type=int, nargs="+", default=[1, 2, 4], help="documents of a padded micro-batch, to try")
     parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="keys of our config, as run.products=libtorch")

@@ -1,10 +1,12 @@
 //! `loongforge doctor`: what a run would find on this machine, and what to do about it.
 
+use super::doctor_gpus;
+use super::finding::{Finding, Verdict};
 use clap::Args;
 use landlock::{ABI, Access, AccessFs, CompatLevel, Compatible, Ruleset, RulesetAttr};
 use loongforge_core::config::Device;
 use loongforge_core::observe::bytes;
-use loongforge_torch::device::{library_folder, settle};
+use loongforge_torch::device::{gpus, library_folder, settle, stack};
 use loongforge_torch::native::faster_products;
 use rustix::fs::statvfs;
 use rustix::process::{Resource, getrlimit};
@@ -34,38 +36,6 @@ pub struct DoctorArgs {
     json: bool,
 }
 
-/// How well something is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Verdict {
-    Good,
-    Warning,
-    Failure,
-}
-
-/// One thing that was looked at.
-#[derive(Clone, Debug, PartialEq)]
-struct Finding {
-    what: &'static str,
-    verdict: Verdict,
-    found: String,
-    /// What to do where it is not good.
-    advice: &'static str,
-}
-
-impl Finding {
-    fn good(what: &'static str, found: impl Into<String>) -> Self {
-        Self { what, verdict: Verdict::Good, found: found.into(), advice: "" }
-    }
-
-    /// Good where `enough`, else a warning with advice.
-    fn expect(what: &'static str, enough: bool, found: String, advice: &'static str) -> Self {
-        match enough {
-            true => Self::good(what, found),
-            false => Self { what, verdict: Verdict::Warning, found, advice },
-        }
-    }
-}
-
 pub fn doctor(args: DoctorArgs) -> anyhow::Result<ExitCode> {
     let findings = look();
     if args.json {
@@ -86,20 +56,14 @@ pub fn doctor(args: DoctorArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(if fails { super::exit::FAILED } else { 0 }))
 }
 
-impl Verdict {
-    fn word(self) -> &'static str {
-        match self {
-            Self::Good => "ok",
-            Self::Warning => "warn",
-            Self::Failure => "fail",
-        }
-    }
-}
-
 fn look() -> Vec<Finding> {
     // Whether CUDA is there must be asked before anything else of libtorch.
     let (device, said) = settle(Device::Auto);
     let said = said.trim_start_matches("device: ").to_owned();
+    let gpus = match device {
+        Device::Cuda(_) => doctor_gpus::of(&stack(), &gpus()),
+        _ => Vec::new(),
+    };
     let device = match (device, said.contains("no GPU was found")) {
         (Device::Cpu, false) => Finding::expect("device", false, said, "runs use the CPU until this is mended"),
         _ => Finding::good("device", said),
@@ -116,9 +80,11 @@ fn look() -> Vec<Finding> {
         shared_memory(Path::new("/dev/shm")),
         disk("disk here", &here),
         disk("temporary disk", &std::env::temp_dir()),
+        Finding::good("tokenizers", "tokenizer.json, and tokenizer.model of SentencePiece, both built in"),
         hub(),
         sandbox(has_landlock(), Path::new("/proc/sys/kernel/seccomp").exists()),
     ];
+    findings.splice(3..3, gpus);
     findings.push(match TcpListener::bind(("127.0.0.1", 0)) {
         Ok(_) => Finding::good("network", "loopback ports can be opened"),
         Err(error) => Finding {

@@ -4,7 +4,7 @@ use super::open_files::expect_open_files;
 use super::{dotted, exit, version};
 use crate::run::families::Families;
 use loongforge_core::engine::error_chain;
-use loongforge_torch::device::{QUIET_OPENMP, needs_relaunch};
+use loongforge_torch::device::{ENVIRONMENT, needs_relaunch};
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
@@ -31,7 +31,7 @@ pub fn main_with(families: Families) -> ExitCode {
     }
     if cli.computes() && needs_relaunch() {
         // OpenMP reads its environment when libtorch is loaded, which was before `main`.
-        let missing = QUIET_OPENMP.into_iter().filter(|(name, _)| std::env::var_os(name).is_none());
+        let missing = ENVIRONMENT.into_iter().filter(|(name, _)| std::env::var_os(name).is_none());
         let error = Command::new("/proc/self/exe").args(std::env::args_os().skip(1)).envs(missing).exec();
         eprintln!("error: cannot start again with a quiet OpenMP: {error}");
         return ExitCode::from(exit::FAILED);

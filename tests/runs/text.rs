@@ -43,7 +43,7 @@ impl Texts {
         fs::write(at("train.jsonl"), lines.join("\n")).unwrap();
         fs::write(
             at("run.yaml"),
-            RUN.replace("ROOT", &dir.path().display().to_string()).replace("ID", &id.to_string()),
+            RUN.replace("ID", &id.to_string()).replace("ROOT", &dir.path().display().to_string()),
         )
         .unwrap();
         Self { dir }

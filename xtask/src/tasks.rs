@@ -1,7 +1,7 @@
 //! The tasks after set-up: each is one or two cargo commands, printed before they run.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::{Command, ExitCode, Stdio};
 use std::sync::LazyLock;
 
 use anyhow::{Context, Result, bail};
@@ -123,6 +123,20 @@ pub fn build(root: &Path, profile: Profile) -> Result<PathBuf> {
         bail!("the program cannot be built");
     }
     Ok(target(root).join(folder).join("loongforge"))
+}
+
+/// Builds the tests' binary of this name as the tests build it; returns where it is.
+pub fn build_test(root: &Path, name: &str) -> Result<PathBuf> {
+    let mut build = cargo(root);
+    build.args(["test", "--workspace", "--test", name, "--no-run", "--message-format=json"]);
+    let built = build.current_dir(root).stderr(Stdio::inherit()).output()?;
+    if !built.status.success() {
+        bail!("the tests of {name} cannot be built");
+    }
+    let told = String::from_utf8(built.stdout)?;
+    let paths = told.split("\"executable\":\"").skip(1).filter_map(|rest| rest.split('"').next());
+    let is_it = |path: &&str| path.rsplit('/').next().is_some_and(|file| file.starts_with(&format!("{name}-")));
+    paths.filter(is_it).last().map(PathBuf::from).with_context(|| format!("cargo names no binary of {name}"))
 }
 
 /// The arguments of a build that decodes AV1 by assembly, where nasm is there for it; says once that it is not.

@@ -1,5 +1,7 @@
 //! Loading libtorch's CUDA half at run time, so that one binary serves machines with and without it.
 
+use super::threads::{CUBLAS_WORKSPACE, FIXED_WORKSPACES};
+use crate::native::use_deterministic_operators;
 use std::ffi::{CStr, CString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -21,7 +23,8 @@ pub enum CudaError {
     NoDevice,
 }
 
-/// Loads `libtorch_cuda.so` and checks for a GPU. Call it before anything asks whether CUDA is there: libtorch
+/// Loads `libtorch_cuda.so` and checks for a GPU; where cuBLAS has a work space of a fixed size, operators add in a fixed order from
+/// now on. Call it before anything asks whether CUDA is there: libtorch
 /// remembers the first answer.
 pub fn load_cuda() -> Result<(), CudaError> {
     let folder = library_folder().unwrap_or_default();
@@ -30,7 +33,14 @@ pub fn load_cuda() -> Result<(), CudaError> {
         return Err(CudaError::Absent { path });
     }
     open(&path)?;
-    if tch::Cuda::is_available() { Ok(()) } else { Err(CudaError::NoDevice) }
+    if !tch::Cuda::is_available() {
+        return Err(CudaError::NoDevice);
+    }
+    // libtorch refuses products where cuBLAS has no work space of a fixed size.
+    if std::env::var(CUBLAS_WORKSPACE).is_ok_and(|size| FIXED_WORKSPACES.contains(&size.as_str())) {
+        use_deterministic_operators();
+    }
+    Ok(())
 }
 
 /// Returns where `libtorch_cuda.so` would be.

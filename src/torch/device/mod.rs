@@ -2,10 +2,13 @@
 
 mod auto;
 mod cuda;
+mod gpus;
 mod threads;
 
 pub use auto::settle;
 #[cfg(test)]
 pub(crate) use cuda::LIBRARY_FOLDER;
 pub use cuda::{CudaError, library_folder, load_cuda};
-pub use threads::{QUIET_OPENMP, needs_relaunch, set_intra_op_threads};
+pub use gpus::{Gpu, Stack, gpus, stack};
+pub(crate) use gpus::{gpu_number, has_flash_attention};
+pub use threads::{ENVIRONMENT, needs_relaunch, set_intra_op_threads};

@@ -1,13 +1,21 @@
-//! Intra-op threads per actor, and the environment without which libgomp's waiting threads fight over few cores.
+//! Intra-op threads per actor, and the environment without which libgomp's waiting threads fight over few cores and cuBLAS
+//! may give other bits.
 
-/// The variables that the environment must have before libtorch is loaded: its OpenMP workers spin while they wait, and
-/// two actors' pools on two cores then run many times slower than one. A launcher starts the program again with these
-/// set.
-pub const QUIET_OPENMP: [(&str, &str); 2] = [("OMP_WAIT_POLICY", "PASSIVE"), ("GOMP_SPINCOUNT", "0")];
+/// The variables that the environment must have before libtorch is loaded. Its OpenMP workers spin while they wait, and
+/// two actors' pools on two cores then run many times slower than one. With work space of a fixed size cuBLAS gives the
+/// same bits each time. A launcher starts the program again with these set.
+pub const ENVIRONMENT: [(&str, &str); 3] =
+    [("OMP_WAIT_POLICY", "PASSIVE"), ("GOMP_SPINCOUNT", "0"), (CUBLAS_WORKSPACE, ":4096:8")];
 
-/// Returns whether the environment lacks one of `QUIET_OPENMP`. A value that the user has set is left alone.
+/// Names the work space of cuBLAS.
+pub(super) const CUBLAS_WORKSPACE: &str = "CUBLAS_WORKSPACE_CONFIG";
+
+/// The work spaces with which libtorch takes cuBLAS to be deterministic.
+pub(super) const FIXED_WORKSPACES: [&str; 2] = [":4096:8", ":16:8"];
+
+/// Returns whether the environment lacks one of `ENVIRONMENT`. A value that the user has set is left alone.
 pub fn needs_relaunch() -> bool {
-    QUIET_OPENMP.iter().any(|(name, _)| std::env::var_os(name).is_none())
+    ENVIRONMENT.iter().any(|(name, _)| std::env::var_os(name).is_none())
 }
 
 /// Sets how many threads one operator called from this thread may use.

@@ -7,9 +7,10 @@ use super::actor_spec::EngineSpec;
 use super::build::build_engine;
 use super::pool_specs::kind;
 use super::torch_engine::TorchEngine;
+use crate::device::{load_cuda, settle};
 use crate::model::{ModelConfig, Towers};
 use crate::native::DryRun;
-use loongforge_core::config::{Layout, Placement, RunConfig};
+use loongforge_core::config::{Device, Layout, Placement, RunConfig};
 use loongforge_core::engine::{Engine, EngineError, Ports, Progress};
 use loongforge_core::message::{ActorId, Command, Commit, Event, MemoryReport, PoolName, StepPlan};
 use loongforge_core::schedule::PoolSizes;
@@ -35,6 +36,10 @@ pub fn memory_of(
     me: ActorId,
     plans: &[Arc<StepPlan>],
 ) -> Result<MemoryReport, EngineError> {
+    // Autograd counts devices when it is first used: CUDA, which a run may want afterwards, must be there by then.
+    if let (Device::Cuda(_), _) = settle(config.device) {
+        let _ = load_cuda();
+    }
     let _dry = DryRun::begin();
     let spec = EngineSpec {
         reads: false,

@@ -134,7 +134,7 @@ impl Stages {
     /// This rank's tokens of a row, with the features that they have places for: maybe no row of them.
     fn share(&self, filled: Filled, params: &ParamStore) -> Filled {
         let Filled { batch, mut features } = filled;
-        let (group, device) = (&self.mesh.cp, batch.columns.device());
+        let (group, device) = (&self.mesh.cp, params.flat().device());
         let row = Rc::new(ContextShard::new(&batch.cu_seqlens, group.world(), group.rank(), self.context, device));
         let inputs = self.any().inputs();
         let own: Vec<Vec<i64>> = match batch.num_features.iter().all(|rows| *rows == 0) {

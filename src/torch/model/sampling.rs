@@ -5,6 +5,7 @@
 
 use tch::{Kind, Tensor};
 
+use crate::nn::prefix_sums;
 use crate::params::uniform;
 
 /// Describes which tokens may come, and from where the draw begins.
@@ -29,10 +30,10 @@ impl Sampling {
         let (best_BK, tokens_BK) = (scores.to_kind(Kind::Float) / self.temperature).topk(kept, -1, true, true);
         let probabilities_BK = best_BK.softmax(-1, Kind::Double);
         // A token stays while those before it have not reached top_p, so the first one always does.
-        let before_BK = probabilities_BK.cumsum(-1, Kind::Double) - &probabilities_BK;
+        let before_BK = prefix_sums(&probabilities_BK) - &probabilities_BK;
         let is_likely_BK = probabilities_BK.ge_tensor(&(probabilities_BK.narrow(1, 0, 1) * self.min_p.min(1.0)));
         let probabilities_BK = probabilities_BK * before_BK.lt(self.top_p.max(f64::MIN_POSITIVE)) * is_likely_BK;
-        let sums_BK = probabilities_BK.cumsum(-1, Kind::Double);
+        let sums_BK = prefix_sums(&probabilities_BK);
         let drawn: Vec<f64> =
             (0..num_sequences as u64).map(|sequence| uniform(self.seed, &format!("{step}"), sequence)).collect();
         let total_B1 = sums_BK.narrow(1, kept - 1, 1);

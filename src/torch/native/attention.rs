@@ -1,10 +1,13 @@
-//! Attention over packed documents on the CPU, with its own backward.
+//! Attention over packed documents: our own on the CPU, flash attention (Dao 2023, arXiv:2307.08691) on GPUs.
+
+use std::sync::LazyLock;
 
 use tch::{Kind, Tensor};
 
-use super::error::last_error;
+use super::error::{NativeError, last_error};
 use super::ffi::{self, raw};
 use super::fused::can_fuse;
+use super::op::{Arg, Op};
 
 /// Returns whether [`packed_attention`] takes these: bfloat16 of even widths on a CPU with products of it, or float32
 /// where this thread's products are tiled.
@@ -33,4 +36,68 @@ pub fn packed_attention(q: &Tensor, k: &Tensor, v: &Tensor, cu_seqlens: &[i64], 
     assert!(!y.is_null(), "packed_attention: {}", last_error());
     // SAFETY: as above.
     unsafe { Tensor::from_ptr(y) }
+}
+
+/// Returns whether [`flash_attention`] takes these: on a GPU, of half precision, with heads of one width that is a multiple of 8
+/// and at most 256.
+pub fn can_flash(q: &Tensor, k: &Tensor, v: &Tensor) -> bool {
+    let width = |x: &Tensor| x.size().last().copied().unwrap_or(0);
+    let takes = |x: &Tensor| {
+        let is_half = matches!(x.kind(), Kind::BFloat16 | Kind::Half) && x.kind() == q.kind();
+        x.device().is_cuda() && is_half && width(x) == width(q) && x.numel() > 0
+    };
+    takes(q) && takes(k) && takes(v) && width(q) % 8 == 0 && width(q) <= 256
+}
+
+/// Works like [`packed_attention`] on a GPU, with the ends of documents there, int32, and the tokens of the longest. Panics where
+/// `can_flash` is false.
+pub fn flash_attention([q, k, v]: [&Tensor; 3], ends: &Tensor, longest: i64, causal: bool, scale: f64) -> Tensor {
+    assert!(can_flash(q, k, v), "flash attention of {q:?}, {k:?}, {v:?}");
+    let found = flash([q, k, v], ends, longest, causal, scale);
+    let found = found.unwrap_or_else(|error| panic!("flash attention of {q:?}, {k:?}, {v:?}: {error}"));
+    found.into_iter().next().expect("the first output is what attention gives")
+}
+
+fn flash(
+    [q, k, v]: [&Tensor; 3],
+    ends: &Tensor,
+    longest: i64,
+    causal: bool,
+    scale: f64,
+) -> Result<Vec<Tensor>, NativeError> {
+    static FORWARD: LazyLock<Op> = LazyLock::new(|| {
+        Op::find("aten::_flash_attention_forward", "").expect("flash attention is an operator of libtorch 2.11")
+    });
+    let (ends, longest) = (Arg::Tensor(ends), Arg::Int(longest));
+    let args = [
+        Arg::Tensor(q),
+        Arg::Tensor(k),
+        Arg::Tensor(v),
+        ends,
+        ends,
+        longest,
+        longest,
+        // No dropout, no copy of its mask.
+        Arg::Double(0.0),
+        Arg::Bool(causal),
+        Arg::Bool(false),
+        Arg::Double(scale),
+    ];
+    FORWARD.call(&args)
+}
+
+#[cfg(test)]
+mod tests {
+    use tch::{Device, Kind, Tensor};
+
+    use super::{can_flash, flash};
+
+    #[test]
+    fn flash_attention_takes_these_arguments_on_a_gpu_alone() {
+        let x = Tensor::zeros([4, 2, 8], (Kind::BFloat16, Device::Cpu));
+        assert!(!can_flash(&x, &x, &x));
+        let ends = Tensor::from_slice(&[0i32, 4]);
+        let error = flash([&x, &x, &x], &ends, 4, true, 0.5).unwrap_err().to_string();
+        assert!(error.contains("'CPU' backend"), "{error}");
+    }
 }

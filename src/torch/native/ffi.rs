@@ -51,6 +51,10 @@ unsafe extern "C" {
         outputs: *mut *mut C_tensor,
         max_outputs: c_int,
     ) -> c_int;
+    pub(super) fn lf_deterministic();
+    pub(super) fn lf_device_enter(like: *mut C_tensor) -> c_int;
+    #[cfg(test)]
+    pub(super) fn lf_memory_report(at: *mut c_void, bytes: i64);
     pub(super) fn lf_memory_watch_start() -> *mut c_void;
     pub(super) fn lf_memory_watch_current(scope: *mut c_void) -> i64;
     pub(super) fn lf_memory_watch_peak(scope: *mut c_void) -> i64;

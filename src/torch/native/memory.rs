@@ -1,4 +1,4 @@
-//! The allocation record: how many bytes the tensors on the CPU hold that this thread has made, and what for.
+//! The allocation record: how many bytes the tensors hold that this thread has made, and what for.
 
 use std::ffi::c_void;
 use std::marker::PhantomData;
@@ -132,5 +132,28 @@ mod tests {
         assert_eq!(outer.current(), 2000);
         drop(gradients);
         assert_eq!((outer.current(), outer.peak()), (0, 6000));
+    }
+
+    #[test]
+    fn what_the_allocator_of_a_gpu_reports_is_counted() {
+        let report = |at: usize, bytes: i64| {
+            // SAFETY: the address is a number to the record, which reads nothing there.
+            unsafe { super::ffi::lf_memory_report(at as *mut std::ffi::c_void, bytes) };
+        };
+        let outer = MemoryWatch::start();
+        let mut watch = MemoryWatch::start();
+        allocated_for(Purpose::Gradients, || report(0x1000, 500));
+        report(0x2000, 1000);
+        super::uncounted(|| report(0x3000, 70));
+        assert_eq!((watch.current(), watch.at_peak()), (1500, [1000, 0, 500, 0, 0]));
+        report(0x1000, -500);
+        report(0x3000, -70);
+        // What was freed where nobody reports is taken off when its address comes again.
+        report(0x2000, 800);
+        assert_eq!((watch.current(), outer.current()), (800, 800));
+        watch.reset_peak();
+        drop(watch);
+        report(0x2000, -800);
+        assert_eq!((outer.current(), outer.peak()), (0, 1500));
     }
 }

@@ -29,7 +29,7 @@ mod stream;
 
 pub use adamw::{adamw, sum_of_squares};
 pub use adamw8bit::{MOMENT_BLOCK, MOMENT_MAPS, QuantizedMoment, adamw_8bit};
-pub use attention::{can_attend, packed_attention};
+pub use attention::{can_attend, can_flash, flash_attention, packed_attention};
 pub use autograd::{grad, grad_into};
 pub use borrowed::{borrow, own};
 pub use bytes::{bytes, bytes_mut};
@@ -46,10 +46,10 @@ pub use fused::{Turn, can_fuse, gelu_tanh, is_table, norm_rope, norm_rope_parts,
 pub use mapped::zeros_on_disk;
 pub use memory::{MemoryWatch, Purpose, allocated_for, uncounted};
 pub use modulate::{RowSegments, can_modulate, gate_rows, join_rows, modulate_rows, split_rows};
-pub use op::{Arg, Op};
+pub use op::{Arg, Op, use_deterministic_operators};
 pub use products::{add_product, embedding, expect_products, faster_products, linear, set_products};
 pub use quantized::{NF4_BLOCK, from_int8, from_nf4, to_int8, to_nf4};
 pub use saved::{SavedTensors, Storage, storage};
 pub use storage::{allocate, release};
 pub use store::StoreServer;
-pub use stream::{CopyStream, Mark};
+pub use stream::{CopyStream, Mark, enter_device, pinned};

@@ -11,6 +11,7 @@ use super::ffi::{self, RawArg, raw};
 const MAX_OUTPUTS: usize = 64;
 
 /// One argument of an operator, in the order of its schema.
+#[derive(Clone, Copy)]
 pub enum Arg<'a> {
     None,
     Tensor(&'a Tensor),
@@ -65,6 +66,12 @@ impl Op {
         // SAFETY: the first `count` pointers are new tensors that nobody else owns.
         Ok(outputs[..count as usize].iter().map(|t| unsafe { Tensor::from_ptr(*t) }).collect())
     }
+}
+
+/// Lets operators of GPUs add in a fixed order, so that the same work gives the same bits; those that cannot fail.
+pub fn use_deterministic_operators() {
+    // SAFETY: it sets two flags of the process.
+    unsafe { ffi::lf_deterministic() }
 }
 
 fn lower(arg: &Arg<'_>, list: &[*mut torch_sys::C_tensor]) -> RawArg {

@@ -1,11 +1,13 @@
 //! A stream for the copies of one thread, where a device has streams; on a CPU nothing happens.
 
 use std::ffi::c_void;
+use std::sync::LazyLock;
 
 use tch::{Device, Kind, Tensor};
 
 use super::error::{NativeError, last_error};
 use super::ffi::{self, raw};
+use super::op::{Arg, Op};
 
 /// A stream of its own for the thread that made it, which stays the thread's current one on this device.
 pub struct CopyStream {
@@ -23,6 +25,26 @@ unsafe impl Send for Mark {}
 
 fn check(status: i32) -> Result<(), NativeError> {
     if status == 0 { Ok(()) } else { Err(NativeError::Stream { message: last_error() }) }
+}
+
+/// Makes a device the current one of this thread: cuBLAS warns where a thread has none.
+///
+/// # Errors
+/// There is no such device.
+pub fn enter_device(device: Device) -> Result<(), NativeError> {
+    let like = Tensor::empty([0], (Kind::Uint8, device));
+    // SAFETY: the tensor is alive.
+    check(unsafe { ffi::lf_device_enter(raw(&like)) })
+}
+
+/// A copy in pages that stay where they are, from which and to which a GPU copies without the processor. Panics where there is no
+/// GPU.
+pub fn pinned(x: &Tensor) -> Tensor {
+    // tch names the device, which libtorch has deprecated.
+    static PIN: LazyLock<Op> =
+        LazyLock::new(|| Op::find("aten::pin_memory", "").expect("an operator of libtorch 2.11"));
+    let found = PIN.call(&[Arg::Tensor(x)]).unwrap_or_else(|error| panic!("pinned memory: {error}"));
+    found.into_iter().next().expect("one tensor")
 }
 
 impl CopyStream {

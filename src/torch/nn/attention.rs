@@ -12,13 +12,14 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use tch::{Device, Tensor};
+use tch::{Device, Kind, Tensor};
 
 use super::attend::{Scores, attend_sinking, take_rows};
 use super::block_attention::BlockAttention;
 use super::mask::Mask;
 use super::shared_rows::{SharedIndex, SharedRows};
-use crate::native::{can_attend, packed_attention};
+use crate::device::has_flash_attention;
+use crate::native::{can_attend, can_flash, flash_attention, packed_attention};
 
 /// A causal batch's longest document is at most this much longer than its shortest: `shortest * 5 / 4 + 4`.
 fn longest_beside(shortest: usize) -> usize {
@@ -38,11 +39,13 @@ pub struct DocumentBatch {
 pub struct PackedAttention {
     mask: Mask,
     cu_seqlens: Vec<i64>,
+    /// The same, int32, on a GPU with flash attention.
+    ends: Option<Tensor>,
     batches: Vec<DocumentBatch>,
     /// `None` where the batches are the row itself, one after the other.
     order: Option<Order>,
     /// For a mask of blocks, what computes it.
-    blocks: Option<BlockAttention>,
+    blocks: Option<Box<BlockAttention>>,
     /// The same with windows, by their lengths: made when a layer asks, for all that have the same.
     windowed: RefCell<BTreeMap<i64, Rc<BlockAttention>>>,
     /// Where documents have beginnings in common, whose rows come once.
@@ -93,9 +96,20 @@ impl PackedAttention {
         let in_order = tokens.iter().enumerate().all(|(row, token)| row as i64 == *token);
         let index = |values: &[i64]| Tensor::from_slice(values).to_device(device);
         let order = (!in_order).then(|| Order { tokens: index(&tokens), rows: index(&rows) });
-        let blocks = mask.begins().map(|begins| BlockAttention::new(cu_seqlens, begins, None, device));
-        let cu_seqlens = cu_seqlens.iter().map(|end| *end as i64).collect();
-        PackedAttention { mask, cu_seqlens, batches, order, blocks, windowed: RefCell::default(), shared: None, device }
+        let blocks = mask.begins().map(|begins| Box::new(BlockAttention::new(cu_seqlens, begins, None, device)));
+        let cu_seqlens: Vec<i64> = cu_seqlens.iter().map(|end| *end as i64).collect();
+        let ends = has_flash_attention(device).then(|| index(&cu_seqlens).to_kind(Kind::Int));
+        PackedAttention {
+            mask,
+            cu_seqlens,
+            ends,
+            batches,
+            order,
+            blocks,
+            windowed: RefCell::default(),
+            shared: None,
+            device,
+        }
     }
 
     /// The same, of which queries, keys and values have the rows of `shared` alone, and so has what comes back. Windows and
@@ -151,9 +165,14 @@ impl PackedAttention {
             assert!(sinks_H.is_none(), "sinks beside a mask of blocks");
             return blocks.forward([q_THC, k_TKC, v_TKV], scores);
         }
-        if scores.soft_cap.is_none() && sinks_H.is_none() && can_attend(q_THC, k_TKC, v_TKV) {
+        let is_plain = scores.soft_cap.is_none() && sinks_H.is_none();
+        if is_plain && can_attend(q_THC, k_TKC, v_TKV) {
             let scale = scores.scale_of(q_THC.size()[2]);
             return packed_attention(q_THC, k_TKC, v_TKV, &self.cu_seqlens, self.is_causal(), scale).flatten(1, 2);
+        }
+        if let Some(ends) = self.ends.as_ref().filter(|_| is_plain && can_flash(q_THC, k_TKC, v_TKV)) {
+            let (longest, scale) = (self.longest(), scores.scale_of(q_THC.size()[2]));
+            return flash_attention([q_THC, k_TKC, v_TKV], ends, longest, self.is_causal(), scale).flatten(1, 2);
         }
         let (q, k, v) = (self.split(q_THC), self.split(k_TKC), self.split(v_TKV));
         if self.batches.is_empty() {
@@ -161,6 +180,11 @@ impl PackedAttention {
         }
         let outputs = q.iter().zip(&k).zip(&v);
         self.join(outputs.map(|((q, k), v)| attend_sinking(q, k, v, None, self.is_causal(), scores, sinks_H)).collect())
+    }
+
+    /// The tokens of the longest document.
+    fn longest(&self) -> i64 {
+        self.batches.iter().map(|batch| batch.longest).max().unwrap_or(0)
     }
 
     /// The batches of [`PackedAttention::split`].

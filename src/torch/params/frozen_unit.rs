@@ -7,7 +7,7 @@ use super::matrices::matrices;
 use super::rounded::{Rounded, fill, round};
 use super::rounding::{Rows, Sizes, padded, rows_of};
 use super::spec::{Held, ParamSpec};
-use crate::native::{Purpose, allocate, allocated_for, release, uncounted};
+use crate::native::{Purpose, allocate, allocated_for, pinned, release, uncounted};
 
 /// The frozen linear maps of one layer that are held in one way.
 pub struct FrozenUnit {
@@ -90,7 +90,7 @@ impl FrozenUnit {
             (false, _) => Tensor::zeros([at.values], (at_rest, device)),
             // On a CPU, too, it is memory that is not the device's.
             (true, Device::Cpu) => uncounted(|| Tensor::zeros([at.values], (at_rest, Device::Cpu))),
-            (true, _) => uncounted(|| Tensor::zeros([at.values], (at_rest, Device::Cpu)).pin_memory(device)),
+            (true, _) => uncounted(|| pinned(&Tensor::zeros([at.values], (at_rest, Device::Cpu)))),
         };
         let scales = Tensor::ones([at.scales], (Kind::Float, device));
         let codes = Tensor::zeros([at.codes], (Kind::Uint8, device));

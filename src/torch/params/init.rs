@@ -2,6 +2,8 @@
 
 use loongforge_core::rng::Counter;
 use sha2::{Digest, Sha256};
+use std::num::NonZeroUsize;
+use std::thread;
 
 /// Says how a parameter starts when it is not loaded.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -31,19 +33,41 @@ pub(super) fn values(init: Init, seed: u64, name: &str, len: usize) -> Vec<f32> 
     match init {
         Init::Zeros => vec![0.0; len],
         Init::Ones => vec![1.0; len],
-        Init::Uniform(bound) => (0..len as u64).map(|i| ((2.0 * key.unit(i) - 1.0) * bound) as f32).collect(),
+        Init::Uniform(bound) => each(len, |i| ((2.0 * key.unit(i) - 1.0) * bound) as f32),
         Init::Constant(value) => vec![value as f32; len],
         Init::Parts(values) => (0..len).map(|i| values[i * values.len() / len] as f32).collect(),
-        Init::LogUniform(low, high) => {
-            (0..len as u64).map(|i| (low + (high - low) * key.unit(i)).ln() as f32).collect()
-        }
+        Init::LogUniform(low, high) => each(len, |i| (low + (high - low) * key.unit(i)).ln() as f32),
         Init::Sinusoids(width) => sinusoids(len as i64 / width, width),
         Init::Alternating(width) => alternating(len as i64 / width, width),
         Init::Distinct(below, width) => (0..(len as i64 / width.max(1)) as u64)
             .flat_map(|row| distinct(&key, row, below as u64, width as u64))
             .collect(),
-        Init::Normal(std) => (0..len as u64).map(|i| (key.normal(i) * std) as f32).collect(),
+        Init::Normal(std) => each(len, |i| (key.normal(i) * std) as f32),
     }
+}
+
+/// Values of which a thread draws at least so many.
+const PER_THREAD: usize = 1 << 16;
+
+/// Value number `i` for each `i` below `len`, drawn on all cores: a value depends on its number alone.
+fn each(len: usize, value: impl Fn(u64) -> f32 + Sync) -> Vec<f32> {
+    let cores = thread::available_parallelism().map_or(1, NonZeroUsize::get);
+    let part = len.div_ceil(cores).max(PER_THREAD);
+    let mut values = vec![0.0; len];
+    let fill = |part: &mut [f32], first: usize| {
+        part.iter_mut().zip(first as u64..).for_each(|(to, i)| *to = value(i));
+    };
+    thread::scope(|scope| {
+        let mut parts = values.chunks_mut(part).zip((0..).step_by(part));
+        let own = parts.next();
+        for (part, first) in parts {
+            scope.spawn(move || fill(part, first));
+        }
+        if let Some((part, first)) = own {
+            fill(part, first);
+        }
+    });
+    values
 }
 
 /// The first `width` of a shuffle of the numbers below `below`.
@@ -102,6 +126,13 @@ mod tests {
         let mean = drawn.iter().sum::<f32>() / 40_000.0;
         let variance = drawn.iter().map(|x| (x - mean).powi(2)).sum::<f32>() / 40_000.0;
         assert!(mean.abs() < 0.01 && (variance.sqrt() - 0.5).abs() < 0.01, "{mean} {variance}");
+    }
+
+    #[test]
+    fn a_value_depends_on_its_number_alone() {
+        let many = values(Init::Normal(1.0), 3, "w", 5 * super::PER_THREAD + 7);
+        let key = super::Counter::of(super::key_of(3, "w"));
+        assert!(many.iter().enumerate().all(|(i, value)| *value == key.normal(i as u64) as f32));
     }
 
     #[test]

@@ -30,7 +30,9 @@ pub(super) fn round(rounding: Rounding, weight: &Tensor, given: Option<&Tensor>,
         Rounding::Int8 => {
             let own = floats();
             let most = || own.abs().amax([1i64].as_slice(), false);
-            let maxima = given.map_or_else(most, |given| given.to_kind(Kind::Float).reshape([rows]).contiguous());
+            let given =
+                given.map(|given| given.to_device(Device::Cpu).to_kind(Kind::Float).reshape([rows]).contiguous());
+            let maxima = given.unwrap_or_else(most);
             Rounded { values: to_int8(&own, &maxima), scales: maxima, codes: None }
         }
         Rounding::Nf4 => {

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use tch::{Device, Kind, Tensor};
 
-use crate::native::{CopyStream, Mark, NativeError, is_dry_run, uncounted};
+use crate::native::{CopyStream, Mark, NativeError, is_dry_run, pinned, uncounted};
 
 /// Copies that wait at once; whoever asks for more waits.
 const QUEUE: usize = 256;
@@ -191,7 +191,7 @@ impl Transfers {
         let buffer = free.unwrap_or_else(|| {
             // On a CPU, too, it is memory that is not the device's.
             let buffer = uncounted(|| Tensor::empty([size], (Kind::Uint8, Device::Cpu)));
-            if self.device == Device::Cpu { buffer } else { buffer.pin_memory(self.device) }
+            if self.device == Device::Cpu { buffer } else { pinned(&buffer) }
         });
         buffer.narrow(0, 0, bytes)
     }

@@ -4,13 +4,16 @@ mod started;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::sync::Once;
 use std::time::Duration;
 
 use tch::{Device, Tensor};
 
 pub use started::Started;
 
+use crate::device::gpu_number;
 use crate::native::{Group, NativeError, Pending, is_dry_run};
 
 /// Returns, for a path between machines, the store and the key in it, and this machine's address.
@@ -24,8 +27,9 @@ fn between_hosts(path: &Path) -> Option<(PathBuf, String)> {
 /// A member of a group. All ranks call the same collectives in the same order; one that is missing is an error after
 /// the group's timeout, one that has ended is an error at once.
 ///
-/// Tensors in host memory go over Gloo, those on GPUs over NCCL. What goes from one rank to another alone, under a tag, NCCL
-/// cannot send without waiting for its receiver: it goes over Gloo, through host memory.
+/// Tensors in host memory go over Gloo, those on GPUs over NCCL, or over Gloo through host memory where ranks share a GPU. What goes
+/// from one rank to another alone, under a tag, NCCL cannot send without waiting for its receiver: it goes over Gloo, through
+/// host memory.
 pub struct ProcessGroup {
     rank: usize,
     world: usize,
@@ -95,9 +99,26 @@ impl ProcessGroup {
         }
         let (store, host) = between_hosts(store_path).unwrap_or_else(|| (store_path.to_owned(), "127.0.0.1".into()));
         let gloo = Some(Group::gloo(&store, name, &host, rank, world, timeout)?);
-        let over_nccl = || Group::nccl(&store, &format!("{name}.nccl"), rank, world, timeout);
-        let nccl = device.is_cuda().then(over_nccl).transpose()?;
-        Ok(ProcessGroup { rank, world, gloo, nccl })
+        let mut group = ProcessGroup { rank, world, gloo, nccl: None };
+        if let Device::Cuda(index) = device {
+            // NCCL refuses two ranks of one GPU.
+            if group.are_distinct(gpu_number(index).unwrap_or(rank as u64))? {
+                group.nccl = Some(Group::nccl(&store, &format!("{name}.nccl"), rank, world, timeout)?);
+            } else {
+                static SAID: Once = Once::new();
+                SAID.call_once(|| {
+                    eprintln!("warning: ranks share a GPU: their collectives go through host memory, which is slow")
+                });
+            }
+        }
+        Ok(group)
+    }
+
+    /// Whether every rank's number is another.
+    fn are_distinct(&self, number: u64) -> Result<bool, NativeError> {
+        let all = self.all_gather_flat(&Tensor::from_slice(&[number as i64]))?.view([-1]);
+        let all = Vec::<i64>::try_from(all).expect("a row of integers");
+        Ok(all.iter().collect::<BTreeSet<_>>().len() == all.len())
     }
 
     pub fn rank(&self) -> usize {

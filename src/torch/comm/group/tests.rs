@@ -44,6 +44,16 @@ fn three_ranks_sum_gather_and_broadcast() {
 }
 
 #[test]
+fn ranks_that_share_a_gpu_are_found() {
+    for (numbers, distinct) in [([1, 2, 3], true), ([1, u64::MAX, 1], false)] {
+        let folder = tempfile::tempdir().unwrap();
+        let found =
+            on_ranks(3, &folder.path().join("store"), |group| group.are_distinct(numbers[group.rank()]).unwrap());
+        assert_eq!(found, [distinct; 3], "{numbers:?}");
+    }
+}
+
+#[test]
 fn ranks_of_several_groups_meet_through_one_store() {
     let store = StoreServer::start("127.0.0.1", 0).unwrap();
     for (key, world) in [("encoder-1", 2), ("encoder-2", 3)] {

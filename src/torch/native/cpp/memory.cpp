@@ -1,11 +1,16 @@
-// The allocation record: which thread, and what for, allocated the memory of every tensor on the CPU. libtorch allocates
+// The allocation record: which thread, and what for, allocated the memory of every tensor. On the CPU libtorch allocates
 // through an allocator of ours, which writes in front of each block to whose account it counts; so a block that another
-// thread frees is taken off the account of the thread that made it.
+// thread frees is taken off the account of the thread that made it. The allocator of a GPU tells what it does to a reporter of the
+// thread, which autograd takes along to the threads where it computes gradients.
 #include "common.h"
 #include <atomic>
+#include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/impl/alloc_cpu.h>
+#include <c10/util/ThreadLocalDebugInfo.h>
+#include <mutex>
 #include <sys/mman.h>
+#include <unordered_map>
 
 // As `Purpose` in native/memory.rs numbers them.
 constexpr int PURPOSES = 5;
@@ -95,10 +100,56 @@ static const bool is_installed = [] {
   return true;
 }();
 
+// Blocks on GPUs by their addresses, whoever made them. A block that was freed where nobody reports is taken off when its
+// address comes again.
+struct DeviceBlocks {
+  struct Block {
+    Account* account;
+    int64_t bytes;
+    int purpose;
+  };
+  std::mutex mutex;
+  std::unordered_map<void*, Block> blocks;
+
+  void remove(void* at) {
+    const auto found = blocks.find(at);
+    if (found == blocks.end()) return;
+    found->second.account->take_off(found->second.bytes, found->second.purpose);
+    found->second.account->release();
+    blocks.erase(found);
+  }
+};
+static DeviceBlocks& device_blocks() {
+  // Never destroyed: tensors may be freed while the process ends.
+  static auto* all = new DeviceBlocks();
+  return *all;
+}
+
+// Where GPUs' memory is counted that the thread of a watch asks for, and autograd's threads on its behalf while it waits.
+struct Reporter : c10::MemoryReportingInfoBase {
+  Account* own;
+  const int* purpose;
+  Reporter(Account* own, const int* purpose) : own(own), purpose(purpose) { own->references++; }
+  ~Reporter() override { own->release(); }
+
+  void reportMemoryUsage(void* at, int64_t bytes, size_t, size_t, c10::Device device) override {
+    if (device.is_cpu()) return;
+    auto& all = device_blocks();
+    const std::lock_guard<std::mutex> lock(all.mutex);
+    all.remove(at);
+    if (bytes <= 0 || *purpose < 0) return;
+    own->charge(bytes, *purpose);
+    all.blocks.emplace(at, DeviceBlocks::Block{own, bytes, *purpose});
+  }
+  bool memoryProfilingEnabled() const override { return true; }
+};
+
 struct Watch {
   Account* own = new Account(account);
   Account* former = std::exchange(account, own);
+  Watch() { c10::ThreadLocalDebugInfo::_push(c10::DebugInfoKind::PROFILER_STATE, std::make_shared<Reporter>(own, &purpose)); }
   ~Watch() {
+    c10::ThreadLocalDebugInfo::_pop(c10::DebugInfoKind::PROFILER_STATE);
     account = former;
     own->release();
   }
@@ -118,3 +169,7 @@ LF_API void lf_memory_watch_stop(void* watch) { delete static_cast<Watch*>(watch
 
 // What this thread allocates from now on is for this, below 0: is not counted. Returns what it was for.
 LF_API int lf_memory_purpose(int next) { return std::exchange(purpose, next); }
+// For tests: tells this thread's reporter what a GPU's allocator would, of memory that there is not.
+LF_API void lf_memory_report(void* at, int64_t bytes) {
+  c10::reportMemoryUsageToProfiler(at, bytes, 0, 0, c10::Device(c10::DeviceType::CUDA, 0));
+}

@@ -3,6 +3,7 @@
 #include "common.h"
 #include <c10/core/Event.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
+#include <ATen/Context.h>
 #include <optional>
 
 using at::Tensor;
@@ -15,6 +16,14 @@ static c10::Stream current(c10::Device device) {
   return c10::impl::VirtualGuardImpl(device.type()).getStream(device);
 }
 
+// Makes a device the current one of this thread.
+LF_API int lf_device_enter(Tensor* like) {
+  return lf_guard(-1, [&] {
+    const auto device = like->device();
+    if (!device.is_cpu()) c10::impl::VirtualGuardImpl(device.type()).setDevice(device);
+    return 0;
+  });
+}
 // Makes a new stream the current one of this thread, for good, on the device of `like`.
 LF_API int lf_stream_enter(Tensor* like) {
   return lf_guard(-1, [&] {
@@ -52,4 +61,10 @@ LF_API int lf_stream_synchronize(Tensor* like) {
     if (!like->device().is_cpu()) current(like->device()).synchronize();
     return 0;
   });
+}
+// Operators of GPUs that add by atomics, in any order, give way to those that add in a fixed one; where there is none they fail. A
+// mere warning would leave some of attention's as they are.
+LF_API void lf_deterministic() {
+  at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
+  at::globalContext().setDeterministicFillUninitializedMemory(false);
 }

@@ -11,7 +11,7 @@ use tch::Tensor;
 
 use super::documents::DeltaDocuments;
 use crate::native::delta_scan;
-use crate::nn::take_rows;
+use crate::nn::{prefix_sums, take_rows};
 
 /// Holds what the rule reads. All of one kind, float32 at least.
 pub(super) struct DeltaInputs {
@@ -44,7 +44,7 @@ pub(super) fn gated_delta_rule(inputs: &DeltaInputs, documents: &DeltaDocuments,
     let v_NVIE = heads(&inputs.v_TVE, &documents.value_rows);
     let beta_NVI = numbers(&inputs.beta_TV);
     // The logarithm of the decay since the chunk's start.
-    let decay_NVI = numbers(&inputs.decay_TV).cumsum(-1, None);
+    let decay_NVI = prefix_sums(&numbers(&inputs.decay_TV));
     let (from_start, to_end) = (decay_NVI.exp(), (decay_NVI.narrow(-1, chunk - 1, 1) - &decay_NVI).exp());
 
     let options = (decay_NVI.kind(), decay_NVI.device());

@@ -1,0 +1,43 @@
+//! What `loongforge doctor` found of one thing, and what to do about it.
+
+/// How well something is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    Good,
+    Warning,
+    Failure,
+}
+
+/// One thing that was looked at.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Finding {
+    pub what: &'static str,
+    pub verdict: Verdict,
+    pub found: String,
+    /// What to do where it is not good.
+    pub advice: &'static str,
+}
+
+impl Finding {
+    pub fn good(what: &'static str, found: impl Into<String>) -> Self {
+        Self { what, verdict: Verdict::Good, found: found.into(), advice: "" }
+    }
+
+    /// Good where `enough`, else a warning with advice.
+    pub fn expect(what: &'static str, enough: bool, found: String, advice: &'static str) -> Self {
+        match enough {
+            true => Self::good(what, found),
+            false => Self { what, verdict: Verdict::Warning, found, advice },
+        }
+    }
+}
+
+impl Verdict {
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Good => "ok",
+            Self::Warning => "warn",
+            Self::Failure => "fail",
+        }
+    }
+}
