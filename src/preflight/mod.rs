@@ -20,6 +20,7 @@ use loongforge_core::data::{DataError, MediaDecoder};
 use loongforge_core::engine::EngineError;
 use loongforge_core::schedule::SigmaSpec;
 use loongforge_core::store::StoreError;
+use loongforge_torch::device::{CUBLAS_WORKSPACE, adds_in_order};
 use loongforge_torch::engine::{
     check_engines, note_on_carried_parts, open_device, random_parts, whole_beside_adapters, without_effect,
 };
@@ -110,6 +111,12 @@ impl Preflight<'_> {
         check_engines(config, model).map_err(PreflightError::Engine)?;
         if asked.device {
             open_device(&config.device).map_err(PreflightError::Engine)?;
+            if config.run.deterministic && !adds_in_order(config.device) {
+                let what = format!(
+                    "run.deterministic: on a GPU the environment must have {CUBLAS_WORKSPACE}=:4096:8, as it has where it names nothing"
+                );
+                return Err(PreflightError::Engine(what.into()));
+            }
             if config.device == Device::Cpu {
                 expect_products(config.run.products).map_err(|error| PreflightError::Engine(error.into()))?;
             }

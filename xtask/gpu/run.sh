@@ -30,6 +30,8 @@ if [ "$device" = cuda ] && [ $inner = no ]; then
     { echo "$python has no torch: its CUDA libraries are needed (PYTHON names another)" >&2; exit 2; }
   export LOONGFORGE_TORCH_LIB="$lib" LD_LIBRARY_PATH="$lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
 fi
+# The tests of whole runs ask for no device.
+[ "$device" = cuda ] || export CUDA_VISIBLE_DEVICES=
 export OMP_WAIT_POLICY=PASSIVE GOMP_SPINCOUNT=0 CUBLAS_WORKSPACE_CONFIG=:4096:8
 
 # Calls `$1 WORD` for every word of standard input, side by side; names those that fail, with the end of what they said.
@@ -90,7 +92,7 @@ one_test() { timeout 100 ./runs --exact "$1"; }
 stage_4() {
   local root chosen=cat
   root=$(cat root.txt)
-  [ -e "$root" ] || { mkdir -p "$(dirname "$root")" && ln -s "$PWD" "$root"; } || return 1
+  [ -e "$root" ] || { mkdir -p "$(dirname "$root")" && ln -sfn "$PWD" "$root"; } || return 1
   [ $quick = yes ] && chosen="grep equality::replicas_differ"
   ./runs --list 2>/dev/null | sed -n 's/: test$//p' |
     grep -vE '^(benches|clients|disks|parity|preflight|stores|tracking)::|reference::' | $chosen | side_by_side one_test
@@ -121,8 +123,11 @@ failed=0
 for stage in "${stages[@]}"; do
   echo "== stage $stage: ${names[$stage]} on $device, at most ${limits[$stage]} s"
   begun=$SECONDS
-  timeout "${limits[$stage]}" bash "$PWD/run.sh" "${flags[@]}" "$stage" 2>&1 | tee "report/$stage.txt"
+  # In a session of its own: what outlives the limit must not compete with the next stage.
+  setsid bash -c 'echo $$ > report/session; exec timeout "$@"' - "${limits[$stage]}" bash "$PWD/run.sh" "${flags[@]}" "$stage" 2>&1 |
+    tee "report/$stage.txt"
   code=${PIPESTATUS[0]}
+  pkill -KILL -s "$(cat report/session)"
   case $code in
     0) verdict=ok ;;
     124) verdict="FAILED: over its limit" failed=1 ;;

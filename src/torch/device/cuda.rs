@@ -1,6 +1,6 @@
 //! Loading libtorch's CUDA half at run time, so that one binary serves machines with and without it.
 
-use super::threads::{CUBLAS_WORKSPACE, FIXED_WORKSPACES};
+use super::threads::has_fixed_workspace;
 use crate::native::use_deterministic_operators;
 use std::ffi::{CStr, CString};
 use std::os::unix::ffi::OsStrExt;
@@ -37,7 +37,7 @@ pub fn load_cuda() -> Result<(), CudaError> {
         return Err(CudaError::NoDevice);
     }
     // libtorch refuses products where cuBLAS has no work space of a fixed size.
-    if std::env::var(CUBLAS_WORKSPACE).is_ok_and(|size| FIXED_WORKSPACES.contains(&size.as_str())) {
+    if has_fixed_workspace() {
         use_deterministic_operators();
     }
     Ok(())

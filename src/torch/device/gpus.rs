@@ -57,13 +57,21 @@ fn attribute(index: usize, attribute: c_int) -> Option<u32> {
     (status == 0).then_some(found as u32)
 }
 
+/// Makes the GPU this thread's current one: cuBLAS warns where a thread has none, and libtorch takes the first for set.
+pub fn enter_gpu(index: usize) {
+    if let Some(enter) = runtime_function::<unsafe extern "C" fn(c_int) -> c_int>(c"cudaSetDevice") {
+        // SAFETY: it takes a number. What it says of one that is not there, the first tensor says again.
+        let _ = unsafe { enter(index as c_int) };
+    }
+}
+
 /// Free bytes and all of them. Makes the GPU this thread's current one.
 fn memory(index: usize) -> Option<(u64, u64)> {
-    let enter: unsafe extern "C" fn(c_int) -> c_int = runtime_function(c"cudaSetDevice")?;
+    enter_gpu(index);
     let get: unsafe extern "C" fn(*mut usize, *mut usize) -> c_int = runtime_function(c"cudaMemGetInfo")?;
     let (mut free, mut all) = (0, 0);
     // SAFETY: two numbers are written.
-    let status = unsafe { enter(index as c_int) | get(&mut free, &mut all) };
+    let status = unsafe { get(&mut free, &mut all) };
     (status == 0).then_some((free as u64, all as u64))
 }
 
@@ -92,6 +100,14 @@ pub fn gpu_number(index: usize) -> Option<u64> {
 pub fn has_flash_attention(device: tch::Device) -> bool {
     let tch::Device::Cuda(index) = device else { return false };
     attribute(index, CAPABILITY_MAJOR).is_some_and(|major| major >= 8)
+}
+
+/// Returns whether libtorch has grouped products of bfloat16 on this device, which elsewhere it makes one after the other: a
+/// GPU of compute capability 9.0 or 10.0.
+pub fn has_grouped_products(device: tch::Device) -> bool {
+    let tch::Device::Cuda(index) = device else { return false };
+    let capability = (attribute(index, CAPABILITY_MAJOR), attribute(index, CAPABILITY_MINOR));
+    [(Some(9), Some(0)), (Some(10), Some(0))].contains(&capability)
 }
 
 /// The GPUs of this process; none before CUDA's libraries are loaded.

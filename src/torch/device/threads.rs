@@ -1,6 +1,8 @@
 //! Intra-op threads per actor, and the environment without which libgomp's waiting threads fight over few cores and cuBLAS
 //! may give other bits.
 
+use loongforge_core::config::Device;
+
 /// The variables that the environment must have before libtorch is loaded. Its OpenMP workers spin while they wait, and
 /// two actors' pools on two cores then run many times slower than one. With work space of a fixed size cuBLAS gives the
 /// same bits each time. A launcher starts the program again with these set.
@@ -8,10 +10,17 @@ pub const ENVIRONMENT: [(&str, &str); 3] =
     [("OMP_WAIT_POLICY", "PASSIVE"), ("GOMP_SPINCOUNT", "0"), (CUBLAS_WORKSPACE, ":4096:8")];
 
 /// Names the work space of cuBLAS.
-pub(super) const CUBLAS_WORKSPACE: &str = "CUBLAS_WORKSPACE_CONFIG";
+pub const CUBLAS_WORKSPACE: &str = "CUBLAS_WORKSPACE_CONFIG";
 
-/// The work spaces with which libtorch takes cuBLAS to be deterministic.
-pub(super) const FIXED_WORKSPACES: [&str; 2] = [":4096:8", ":16:8"];
+/// Whether cuBLAS has one of the work spaces with which libtorch takes it to be deterministic.
+pub(super) fn has_fixed_workspace() -> bool {
+    std::env::var(CUBLAS_WORKSPACE).is_ok_and(|size| [":4096:8", ":16:8"].contains(&size.as_str()))
+}
+
+/// Returns whether operators of this device, which is settled, add in an order that is always the same.
+pub fn adds_in_order(device: Device) -> bool {
+    !matches!(device, Device::Cuda(_)) || has_fixed_workspace()
+}
 
 /// Returns whether the environment lacks one of `ENVIRONMENT`. A value that the user has set is left alone.
 pub fn needs_relaunch() -> bool {

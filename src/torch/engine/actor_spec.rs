@@ -5,9 +5,9 @@ use super::pool_specs::kind;
 use super::samples::SampleSpec;
 use super::weights::initialize;
 use crate::comm::ProcessGroup;
-use crate::device::{load_cuda, set_intra_op_threads};
+use crate::device::{enter_gpu, load_cuda, set_intra_op_threads};
 use crate::model::{ModelConfig, REFERENCE_PREFIX, Towers};
-use crate::native::{enter_device, is_dry_run, set_products};
+use crate::native::{is_dry_run, set_products};
 use crate::parallel::FrozenWeights;
 use crate::params;
 use crate::params::{ParamSpec, ParamStore, Sharding};
@@ -191,9 +191,8 @@ pub fn open_device_of(device: &Device, number: usize) -> Result<tch::Device, Eng
             if index as i64 >= count {
                 return Err(format!("device: cuda:{index} was asked for and there are {count} CUDA devices").into());
             }
-            let device = tch::Device::Cuda(index);
-            enter_device(device)?;
-            Ok(device)
+            enter_gpu(index);
+            Ok(tch::Device::Cuda(index))
         }
     }
 }

@@ -49,19 +49,40 @@ pub fn can_flash(q: &Tensor, k: &Tensor, v: &Tensor) -> bool {
     takes(q) && takes(k) && takes(v) && width(q) % 8 == 0 && width(q) <= 256
 }
 
-/// Works like [`packed_attention`] on a GPU, with the ends of documents there, int32, and the tokens of the longest. Panics where
-/// `can_flash` is false.
-pub fn flash_attention([q, k, v]: [&Tensor; 3], ends: &Tensor, longest: i64, causal: bool, scale: f64) -> Tensor {
+/// Works like [`packed_attention`] on a GPU, with the ends of documents there, int32, none of them empty, and the tokens of the longest;
+/// with a `window` of so many tokens, the last of them the token itself. Panics where `can_flash` is false.
+pub fn flash_attention(
+    [q, k, v]: [&Tensor; 3],
+    ends: &Tensor,
+    longest: i64,
+    window: Option<i64>,
+    causal: bool,
+    scale: f64,
+) -> Tensor {
     assert!(can_flash(q, k, v), "flash attention of {q:?}, {k:?}, {v:?}");
-    let found = flash([q, k, v], ends, longest, causal, scale);
+    // It reads 16 bytes at once, and does not ask whether they begin where they should.
+    let aligned = |x: &Tensor| {
+        let x = if is_aligned(x) { x.shallow_clone() } else { x.contiguous() };
+        if is_aligned(&x) { x } else { x * 1.0 }
+    };
+    let [q, k, v] = [q, k, v].map(aligned);
+    let found = flash([&q, &k, &v], ends, longest, window, causal, scale);
     let found = found.unwrap_or_else(|error| panic!("flash attention of {q:?}, {k:?}, {v:?}: {error}"));
     found.into_iter().next().expect("the first output is what attention gives")
+}
+
+/// Whether rows and heads start at multiples of 16 bytes, in half precision.
+fn is_aligned(x: &Tensor) -> bool {
+    let strides = x.stride();
+    let (last, others) = strides.split_last().expect("heads have three dimensions");
+    *last == 1 && others.iter().all(|stride| stride % 8 == 0) && (x.data_ptr() as usize).is_multiple_of(16)
 }
 
 fn flash(
     [q, k, v]: [&Tensor; 3],
     ends: &Tensor,
     longest: i64,
+    window: Option<i64>,
     causal: bool,
     scale: f64,
 ) -> Result<Vec<Tensor>, NativeError> {
@@ -82,6 +103,8 @@ fn flash(
         Arg::Bool(causal),
         Arg::Bool(false),
         Arg::Double(scale),
+        // So many tokens before a token are seen; behind it, as many as the mask says.
+        window.map_or(Arg::None, |window| Arg::Int(window - 1)),
     ];
     FORWARD.call(&args)
 }
@@ -90,14 +113,23 @@ fn flash(
 mod tests {
     use tch::{Device, Kind, Tensor};
 
-    use super::{can_flash, flash};
+    use super::{can_flash, flash, is_aligned};
 
     #[test]
     fn flash_attention_takes_these_arguments_on_a_gpu_alone() {
         let x = Tensor::zeros([4, 2, 8], (Kind::BFloat16, Device::Cpu));
         assert!(!can_flash(&x, &x, &x));
         let ends = Tensor::from_slice(&[0i32, 4]);
-        let error = flash([&x, &x, &x], &ends, 4, true, 0.5).unwrap_err().to_string();
+        let error = flash([&x, &x, &x], &ends, 4, Some(2), true, 0.5).unwrap_err().to_string();
         assert!(error.contains("'CPU' backend"), "{error}");
+    }
+
+    #[test]
+    fn heads_that_begin_within_sixteen_bytes_are_found() {
+        let x = Tensor::zeros([4, 2, 28], (Kind::BFloat16, Device::Cpu));
+        assert!(!is_aligned(&x) && is_aligned(&x.narrow(2, 0, 24).copy()));
+        let wide = Tensor::zeros([4, 2, 32], (Kind::BFloat16, Device::Cpu));
+        assert!(is_aligned(&wide.narrow(2, 16, 16)) && !is_aligned(&wide.narrow(2, 12, 16)));
+        assert!(!is_aligned(&wide.transpose(1, 2)));
     }
 }

@@ -52,7 +52,6 @@ unsafe extern "C" {
         max_outputs: c_int,
     ) -> c_int;
     pub(super) fn lf_deterministic();
-    pub(super) fn lf_device_enter(like: *mut C_tensor) -> c_int;
     #[cfg(test)]
     pub(super) fn lf_memory_report(at: *mut c_void, bytes: i64);
     pub(super) fn lf_memory_watch_start() -> *mut c_void;

@@ -52,4 +52,4 @@ pub use quantized::{NF4_BLOCK, from_int8, from_nf4, to_int8, to_nf4};
 pub use saved::{SavedTensors, Storage, storage};
 pub use storage::{allocate, release};
 pub use store::StoreServer;
-pub use stream::{CopyStream, Mark, enter_device, pinned};
+pub use stream::{CopyStream, Mark, pinned};

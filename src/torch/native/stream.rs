@@ -27,16 +27,6 @@ fn check(status: i32) -> Result<(), NativeError> {
     if status == 0 { Ok(()) } else { Err(NativeError::Stream { message: last_error() }) }
 }
 
-/// Makes a device the current one of this thread: cuBLAS warns where a thread has none.
-///
-/// # Errors
-/// There is no such device.
-pub fn enter_device(device: Device) -> Result<(), NativeError> {
-    let like = Tensor::empty([0], (Kind::Uint8, device));
-    // SAFETY: the tensor is alive.
-    check(unsafe { ffi::lf_device_enter(raw(&like)) })
-}
-
 /// A copy in pages that stay where they are, from which and to which a GPU copies without the processor. Panics where there is no
 /// GPU.
 pub fn pinned(x: &Tensor) -> Tensor {

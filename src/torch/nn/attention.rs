@@ -12,7 +12,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use tch::{Device, Kind, Tensor};
+use tch::{Device, Tensor};
 
 use super::attend::{Scores, attend_sinking, take_rows};
 use super::block_attention::BlockAttention;
@@ -98,7 +98,12 @@ impl PackedAttention {
         let order = (!in_order).then(|| Order { tokens: index(&tokens), rows: index(&rows) });
         let blocks = mask.begins().map(|begins| Box::new(BlockAttention::new(cu_seqlens, begins, None, device)));
         let cu_seqlens: Vec<i64> = cu_seqlens.iter().map(|end| *end as i64).collect();
-        let ends = has_flash_attention(device).then(|| index(&cu_seqlens).to_kind(Kind::Int));
+        let ends = has_flash_attention(device).then(|| {
+            // An empty document adds nothing, and some of the operator's ways count documents.
+            let mut ends: Vec<i32> = cu_seqlens.iter().map(|end| *end as i32).collect();
+            ends.dedup();
+            Tensor::from_slice(&ends).to_device(device)
+        });
         PackedAttention {
             mask,
             cu_seqlens,
@@ -165,14 +170,12 @@ impl PackedAttention {
             assert!(sinks_H.is_none(), "sinks beside a mask of blocks");
             return blocks.forward([q_THC, k_TKC, v_TKV], scores);
         }
-        let is_plain = scores.soft_cap.is_none() && sinks_H.is_none();
-        if is_plain && can_attend(q_THC, k_TKC, v_TKV) {
+        if scores.soft_cap.is_none() && sinks_H.is_none() && can_attend(q_THC, k_TKC, v_TKV) {
             let scale = scores.scale_of(q_THC.size()[2]);
             return packed_attention(q_THC, k_TKC, v_TKV, &self.cu_seqlens, self.is_causal(), scale).flatten(1, 2);
         }
-        if let Some(ends) = self.ends.as_ref().filter(|_| is_plain && can_flash(q_THC, k_TKC, v_TKV)) {
-            let (longest, scale) = (self.longest(), scores.scale_of(q_THC.size()[2]));
-            return flash_attention([q_THC, k_TKC, v_TKV], ends, longest, self.is_causal(), scale).flatten(1, 2);
+        if let Some(y) = sinks_H.is_none().then(|| self.flash([q_THC, k_TKC, v_TKV], None, scores)).flatten() {
+            return y;
         }
         let (q, k, v) = (self.split(q_THC), self.split(k_TKC), self.split(v_TKV));
         if self.batches.is_empty() {
@@ -182,9 +185,18 @@ impl PackedAttention {
         self.join(outputs.map(|((q, k), v)| attend_sinking(q, k, v, None, self.is_causal(), scores, sinks_H)).collect())
     }
 
-    /// The tokens of the longest document.
-    fn longest(&self) -> i64 {
-        self.batches.iter().map(|batch| batch.longest).max().unwrap_or(0)
+    /// By libtorch's operator on a GPU; with a `window` of so many tokens. `None` where that takes no such heads or scores.
+    pub(super) fn flash(
+        &self,
+        [q_THC, k_TKC, v_TKV]: [&Tensor; 3],
+        window: Option<i64>,
+        scores: Scores,
+    ) -> Option<Tensor> {
+        let is_plain = self.blocks.is_none() && scores.soft_cap.is_none();
+        let ends = self.ends.as_ref().filter(|_| is_plain && can_flash(q_THC, k_TKC, v_TKV))?;
+        let longest = self.batches.iter().map(|batch| batch.longest).max().unwrap_or(0);
+        let scale = scores.scale_of(q_THC.size()[2]);
+        Some(flash_attention([q_THC, k_TKC, v_TKV], ends, longest, window, self.is_causal(), scale).flatten(1, 2))
     }
 
     /// The batches of [`PackedAttention::split`].

@@ -6,7 +6,8 @@ use tch::{Device, Tensor};
 const BLOCK: i64 = 256;
 
 /// The sum of each value and those before it along the last dimension. libtorch's `cumsum` of real numbers on a GPU adds in an order
-/// that is not fixed, and fails where operators are to be deterministic. `[…, N]` to `[…, N]`.
+/// that is not fixed, and fails where operators are to be deterministic. On a GPU a value that is not finite makes the sums of its
+/// block NaN. `[…, N]` to `[…, N]`.
 pub fn prefix_sums(x: &Tensor) -> Tensor {
     if x.device() == Device::Cpu { x.cumsum(-1, None) } else { by_products(x) }
 }

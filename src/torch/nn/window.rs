@@ -28,6 +28,9 @@ pub fn attend_window(
         assert!(sinks_H.is_none(), "sinks beside a mask of blocks");
         return y;
     }
+    if let Some(y) = sinks_H.is_none().then(|| documents.flash([q_THC, k_TKC, v_TKC], Some(window), scores)).flatten() {
+        return y;
+    }
     let (q, k, v) = (documents.split(q_THC), documents.split(k_TKC), documents.split(v_TKC));
     let batches = q.iter().zip(&k).zip(&v).map(|((q, k), v)| {
         let len = q.size()[1];

@@ -79,16 +79,12 @@ impl Held {
         for index in 0..source.len() {
             let Some(tensor) = source.get(index) else { continue };
             let memory = storage(&tensor);
+            // Flash attention's state of random numbers is of a kind that tch does not know, and of a few bytes: it stays.
+            let Ok(kind) = tensor.f_kind() else { continue };
             if memory.bytes == 0 {
                 continue;
             }
-            let view = View {
-                index,
-                kind: tensor.kind(),
-                size: tensor.size(),
-                stride: tensor.stride(),
-                offset: memory.offset,
-            };
+            let view = View { index, kind, size: tensor.size(), stride: tensor.stride(), offset: memory.offset };
             match found.iter_mut().find(|(address, ..)| *address == memory.address) {
                 Some((_, _, block)) => block.views.push(view),
                 None => {
@@ -178,5 +174,23 @@ impl Held {
     pub fn into_source(self) -> Source {
         assert!(self.blocks.iter().all(|block| matches!(block.place, Place::Here)), "tensors are away");
         self.source
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Held, Source};
+    use crate::native::{Arg, Op};
+    use tch::{Device, Kind, Tensor};
+
+    #[test]
+    fn what_tch_does_not_know_stays_where_it_is() {
+        const UINT64: i64 = 29;
+        let zeros = Op::find("aten::zeros", "").unwrap();
+        let state = zeros.call(&[Arg::Ints(&[2]), Arg::Int(UINT64)]).unwrap().remove(0);
+        assert!(state.f_kind().is_err());
+        let x = Tensor::zeros([4], (Kind::Float, Device::Cpu));
+        let held = Held::new(Source::List(vec![Some(state), None, Some(x)]), &[]);
+        assert_eq!((held.blocks.len(), held.bytes()), (1, 16));
     }
 }

@@ -21,8 +21,10 @@ struct Account {
   std::atomic<int64_t> references{1}, total{0};
   std::atomic<int64_t> held[PURPOSES] = {};
   int64_t peak = 0, at_peak[PURPOSES] = {};
+  // What the thread allocates for, while this is its account.
+  std::atomic<int> purpose;
 
-  explicit Account(Account* outer) : outer(outer) {
+  Account(Account* outer, int purpose) : outer(outer), purpose(purpose) {
     if (outer) outer->references++;
   }
   void release() {
@@ -126,10 +128,10 @@ static DeviceBlocks& device_blocks() {
 }
 
 // Where GPUs' memory is counted that the thread of a watch asks for, and autograd's threads on its behalf while it waits.
+// libtorch's own profiler uses the same place of a thread: it must not be started while there is a watch.
 struct Reporter : c10::MemoryReportingInfoBase {
   Account* own;
-  const int* purpose;
-  Reporter(Account* own, const int* purpose) : own(own), purpose(purpose) { own->references++; }
+  explicit Reporter(Account* own) : own(own) { own->references++; }
   ~Reporter() override { own->release(); }
 
   void reportMemoryUsage(void* at, int64_t bytes, size_t, size_t, c10::Device device) override {
@@ -137,17 +139,18 @@ struct Reporter : c10::MemoryReportingInfoBase {
     auto& all = device_blocks();
     const std::lock_guard<std::mutex> lock(all.mutex);
     all.remove(at);
-    if (bytes <= 0 || *purpose < 0) return;
-    own->charge(bytes, *purpose);
-    all.blocks.emplace(at, DeviceBlocks::Block{own, bytes, *purpose});
+    const int purpose = own->purpose;
+    if (bytes <= 0 || purpose < 0) return;
+    own->charge(bytes, purpose);
+    all.blocks.emplace(at, DeviceBlocks::Block{own, bytes, purpose});
   }
   bool memoryProfilingEnabled() const override { return true; }
 };
 
 struct Watch {
-  Account* own = new Account(account);
+  Account* own = new Account(account, purpose);
   Account* former = std::exchange(account, own);
-  Watch() { c10::ThreadLocalDebugInfo::_push(c10::DebugInfoKind::PROFILER_STATE, std::make_shared<Reporter>(own, &purpose)); }
+  Watch() { c10::ThreadLocalDebugInfo::_push(c10::DebugInfoKind::PROFILER_STATE, std::make_shared<Reporter>(own)); }
   ~Watch() {
     c10::ThreadLocalDebugInfo::_pop(c10::DebugInfoKind::PROFILER_STATE);
     account = former;
@@ -168,7 +171,10 @@ LF_API void lf_memory_watch_reset_peak(void* watch) { static_cast<Watch*>(watch)
 LF_API void lf_memory_watch_stop(void* watch) { delete static_cast<Watch*>(watch); }
 
 // What this thread allocates from now on is for this, below 0: is not counted. Returns what it was for.
-LF_API int lf_memory_purpose(int next) { return std::exchange(purpose, next); }
+LF_API int lf_memory_purpose(int next) {
+  if (account) account->purpose = next;
+  return std::exchange(purpose, next);
+}
 // For tests: tells this thread's reporter what a GPU's allocator would, of memory that there is not.
 LF_API void lf_memory_report(void* at, int64_t bytes) {
   c10::reportMemoryUsageToProfiler(at, bytes, 0, 0, c10::Device(c10::DeviceType::CUDA, 0));

@@ -16,14 +16,6 @@ static c10::Stream current(c10::Device device) {
   return c10::impl::VirtualGuardImpl(device.type()).getStream(device);
 }
 
-// Makes a device the current one of this thread.
-LF_API int lf_device_enter(Tensor* like) {
-  return lf_guard(-1, [&] {
-    const auto device = like->device();
-    if (!device.is_cpu()) c10::impl::VirtualGuardImpl(device.type()).setDevice(device);
-    return 0;
-  });
-}
 // Makes a new stream the current one of this thread, for good, on the device of `like`.
 LF_API int lf_stream_enter(Tensor* like) {
   return lf_guard(-1, [&] {

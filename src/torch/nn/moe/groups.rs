@@ -2,7 +2,9 @@
 
 use std::cell::OnceCell;
 
-use tch::{Device, Kind, Tensor};
+use tch::{Kind, Tensor};
+
+use crate::device::has_grouped_products;
 
 /// Consecutive rows of each expert. On a GPU the counts stay there; on the CPU plain products of slices are faster
 /// than libtorch's grouped one, by 10 % and more.
@@ -14,10 +16,13 @@ pub(super) struct Groups {
     slices: OnceCell<Vec<(i64, i64)>>,
 }
 
+/// libtorch's grouped product takes fewer.
+const MOST_GROUPS: i64 = 1024;
+
 impl Groups {
     /// Makes the groups of rows that `counts_E` `[E]`, int64, are the numbers of.
     pub fn new(counts_E: &Tensor) -> Groups {
-        Groups::of(counts_E, counts_E.device() != Device::Cpu)
+        Groups::of(counts_E, has_grouped_products(counts_E.device()) && counts_E.size()[0] < MOST_GROUPS)
     }
 
     fn of(counts_E: &Tensor, grouped: bool) -> Groups {
@@ -36,9 +41,10 @@ impl Groups {
         })
     }
 
-    /// The ends, where the grouped product takes these operands.
+    /// The ends, where the grouped product takes these operands: rows of bfloat16, of which there are some.
     fn grouped(&self, operands: [&Tensor; 2]) -> Option<&Tensor> {
-        self.ends.as_ref().filter(|_| operands.into_iter().all(is_aligned))
+        let takes = |x: &Tensor| x.kind() == Kind::BFloat16 && x.numel() > 0 && is_aligned(x);
+        self.ends.as_ref().filter(|_| operands.into_iter().all(takes))
     }
 
     /// `[N, A]` rows times their experts' `[E, B, A]` transposed: `[N, B]`; or `[N, B]` rows times `[E, B, A]`.
@@ -126,7 +132,7 @@ mod tests {
     use super::Groups;
 
     fn random(shape: &[i64]) -> Tensor {
-        Tensor::randn(shape, (Kind::Float, Device::Cpu))
+        Tensor::randn(shape, (Kind::Float, Device::Cpu)).to_kind(Kind::BFloat16)
     }
 
     #[test]
@@ -140,7 +146,7 @@ mod tests {
             assert_eq!(device.grouped([&rows, &weights]).is_some(), inner == 16);
             let left = random(&[7, outer]);
             assert_eq!(device.grouped([&left.tr(), &rows]).is_some(), takes);
-            let close = |x: &Tensor, y: &Tensor| assert!(x.allclose(y, 1e-5, 1e-6, false), "{inner} {outer}");
+            let close = |x: &Tensor, y: &Tensor| assert!(x.allclose(y, 1e-2, 5e-2, false), "{inner} {outer}");
             close(&host.products(&rows, &weights, true), &device.products(&rows, &weights, true));
             let sum = |groups: &Groups| groups.add_products(rows.copy(), &left, &weights);
             close(&sum(&host), &sum(&device));
