@@ -138,7 +138,8 @@ fn both(fixture: &Fixture, overrides: &[&str]) -> Result<(Vec<ActorMemory>, BTre
 fn compare(kind: Kind, size: Size, overrides: &[&str]) -> Result<String, String> {
     let fixture = fixture_of(kind, size);
     let max_tokens = format!("data.pack.max_tokens={}", 2 * size.tokens - 1);
-    let common = ["train.steps=2", "train.global_batch_size=2", "train.warmup_steps=0", &max_tokens];
+    // What is predicted is what the CPU's operators keep.
+    let common = ["device=cpu", "train.steps=2", "train.global_batch_size=2", "train.warmup_steps=0", &max_tokens];
     let (predicted, counted) = both(&fixture, &[&common[..], overrides].concat())?;
     let mut figures = Vec::new();
     for ActorMemory { kind, actor, memory } in predicted {

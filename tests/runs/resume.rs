@@ -115,7 +115,8 @@ fn products_are_kept_on_resume() {
         let asked = format!("run.products={}", products.name());
         let to =
             |name: &str| format!("checkpoint.dir={}", fixture.path().join(format!("{products:?}-{name}")).display());
-        let short = ["train.steps=6", "checkpoint.every_steps=3"];
+        // On a GPU they are of no effect.
+        let short = ["device=cpu", "train.steps=6", "checkpoint.every_steps=3"];
         let whole = fixture.run(&[&short[..], &[&asked, &to("whole")]].concat(), None);
         let half = resume(fixture.path().join(format!("{products:?}-whole/step-00000003")));
         assert_eq!(half.state.products, products);
