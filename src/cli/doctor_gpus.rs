@@ -1,4 +1,4 @@
-//! What `loongforge doctor` says of GPUs: driver, CUDA, NCCL, and each GPU.
+//! `loongforge doctor` on GPUs: findings of the driver, CUDA, NCCL, and each GPU.
 
 use super::finding::Finding;
 use loongforge_core::observe::bytes;

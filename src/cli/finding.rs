@@ -1,4 +1,4 @@
-//! What `loongforge doctor` found of one thing, and what to do about it.
+//! A finding of `loongforge doctor`: one thing that it looked at, and what to do about it.
 
 /// How well something is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,7 +14,7 @@ pub struct Finding {
     pub what: &'static str,
     pub verdict: Verdict,
     pub found: String,
-    /// What to do where it is not good.
+    /// The advice says what to do where it is not good.
     pub advice: &'static str,
 }
 

@@ -30,10 +30,10 @@ pub fn main_with(families: Families) -> ExitCode {
         return ExitCode::from(exit::USAGE);
     }
     if cli.computes() && needs_relaunch() {
-        // OpenMP reads its environment when libtorch is loaded, which was before `main`.
+        // OpenMP and cuBLAS read the environment when libtorch is loaded, which was before `main`.
         let missing = ENVIRONMENT.into_iter().filter(|(name, _)| std::env::var_os(name).is_none());
         let error = Command::new("/proc/self/exe").args(std::env::args_os().skip(1)).envs(missing).exec();
-        eprintln!("error: cannot start again with a quiet OpenMP: {error}");
+        eprintln!("error: cannot start again with the environment that libtorch needs: {error}");
         return ExitCode::from(exit::FAILED);
     }
     match cli.dispatch() {

@@ -36,7 +36,7 @@ export OMP_WAIT_POLICY=PASSIVE GOMP_SPINCOUNT=0 CUBLAS_WORKSPACE_CONFIG=:4096:8
 
 # Calls `$1 WORD` for every word of standard input, side by side; names those that fail, with the end of what they said.
 side_by_side() {
-  local logs=report/$stage failed=0
+  local logs=report/$stage failed
   rm -rf "$logs" && mkdir -p "$logs"
   export -f "$1"
   export logs program device

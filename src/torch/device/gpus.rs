@@ -1,13 +1,14 @@
-//! What CUDA, the driver and NCCL say of the GPUs, once CUDA's libraries are loaded.
+//! Reads what CUDA, the driver and NCCL say of the GPUs, once CUDA's libraries are loaded.
 
 use std::ffi::{CStr, c_int};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::Path;
+use std::sync::OnceLock;
 
 /// A GPU of this process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gpu {
-    /// As its maker calls it; empty where the driver does not say.
+    /// The maker's name; empty where the driver does not say.
     pub name: String,
     /// Major and minor number of what it can compute.
     pub capability: (u32, u32),
@@ -21,7 +22,7 @@ pub struct Gpu {
 pub struct Stack {
     /// The driver's own, as `580.159.04`.
     pub driver: Option<String>,
-    /// Of CUDA, the newest that the driver serves, and the one that libtorch was built for: 13000 is 13.0.
+    /// The newest CUDA that the driver serves, and the one that libtorch was built for: 13000 is 13.0.
     pub driver_cuda: Option<u32>,
     pub built_cuda: Option<u32>,
     /// 22809 is 2.28.9.
@@ -96,18 +97,30 @@ pub fn gpu_number(index: usize) -> Option<u64> {
     Some(hasher.finish())
 }
 
+/// What a GPU can compute: major and minor number. It is asked in every layer, so CUDA is asked once. Call it when CUDA's
+/// libraries are loaded.
+fn capability(index: usize) -> Option<(u32, u32)> {
+    static OF_ALL: OnceLock<Vec<(u32, u32)>> = OnceLock::new();
+    let ask = |index: usize| Some((attribute(index, CAPABILITY_MAJOR)?, attribute(index, CAPABILITY_MINOR)?));
+    let of_all = OF_ALL.get_or_init(|| (0..num_gpus()).map_while(ask).collect());
+    of_all.get(index).copied()
+}
+
+fn num_gpus() -> usize {
+    number(c"cudaGetDeviceCount").unwrap_or(0) as usize
+}
+
 /// Returns whether libtorch has flash attention on this device: a GPU of compute capability 8 or more.
 pub fn has_flash_attention(device: tch::Device) -> bool {
     let tch::Device::Cuda(index) = device else { return false };
-    attribute(index, CAPABILITY_MAJOR).is_some_and(|major| major >= 8)
+    capability(index).is_some_and(|(major, _)| major >= 8)
 }
 
 /// Returns whether libtorch has grouped products of bfloat16 on this device, which elsewhere it makes one after the other: a
 /// GPU of compute capability 9.0 or 10.0.
 pub fn has_grouped_products(device: tch::Device) -> bool {
     let tch::Device::Cuda(index) = device else { return false };
-    let capability = (attribute(index, CAPABILITY_MAJOR), attribute(index, CAPABILITY_MINOR));
-    [(Some(9), Some(0)), (Some(10), Some(0))].contains(&capability)
+    matches!(capability(index), Some((9 | 10, 0)))
 }
 
 /// The GPUs of this process; none before CUDA's libraries are loaded.
@@ -116,10 +129,10 @@ pub fn gpus() -> Vec<Gpu> {
         let (free, memory) = memory(index)?;
         let file = bus_id(index).map(|bus| Path::new("/proc/driver/nvidia/gpus").join(bus).join("information"));
         let text = file.and_then(|file| std::fs::read_to_string(file).ok()).unwrap_or_default();
-        let capability = (attribute(index, CAPABILITY_MAJOR)?, attribute(index, CAPABILITY_MINOR)?);
-        Some(Gpu { name: model(&text).unwrap_or_default().to_owned(), capability, free, memory })
+        let name = model(&text).unwrap_or_default().to_owned();
+        Some(Gpu { name, capability: capability(index)?, free, memory })
     };
-    (0..number(c"cudaGetDeviceCount").unwrap_or(0) as usize).map_while(gpu).collect()
+    (0..num_gpus()).map_while(gpu).collect()
 }
 
 /// The versions that this process has loaded.
@@ -133,12 +146,12 @@ pub fn stack() -> Stack {
     }
 }
 
-/// Of a GPU's `information` file.
+/// Reads the maker's name from a GPU's `information` file.
 fn model(information: &str) -> Option<&str> {
     information.lines().find_map(|line| line.strip_prefix("Model:")).map(str::trim)
 }
 
-/// Of the driver's `version` file.
+/// Reads the driver's version from its `version` file.
 fn driver(version: &str) -> Option<&str> {
     let line = version.lines().find(|line| line.starts_with("NVRM version:"))?;
     let is_number = |word: &&str| word.contains('.') && word.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');

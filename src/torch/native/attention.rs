@@ -49,16 +49,21 @@ pub fn can_flash(q: &Tensor, k: &Tensor, v: &Tensor) -> bool {
     takes(q) && takes(k) && takes(v) && width(q) % 8 == 0 && width(q) <= 256
 }
 
-/// Works like [`packed_attention`] on a GPU, with the ends of documents there, int32, none of them empty, and the tokens of the longest;
-/// with a `window` of so many tokens, the last of them the token itself. Panics where `can_flash` is false.
-pub fn flash_attention(
-    [q, k, v]: [&Tensor; 3],
-    ends: &Tensor,
-    longest: i64,
-    window: Option<i64>,
-    causal: bool,
-    scale: f64,
-) -> Tensor {
+/// Describes the documents of a row on a GPU, and what their tokens see.
+pub struct FlashDocuments<'a> {
+    /// `[0, …, T]`, int32, on the GPU; no document is empty.
+    pub ends: &'a Tensor,
+    /// The tokens of the longest document.
+    pub longest: i64,
+    /// So many tokens are seen, the last of them the token itself; `None`: all.
+    pub window: Option<i64>,
+    pub causal: bool,
+    /// Multiplies scores.
+    pub scale: f64,
+}
+
+/// Works like [`packed_attention`] on a GPU. Panics where `can_flash` is false.
+pub fn flash_attention([q, k, v]: [&Tensor; 3], documents: &FlashDocuments<'_>) -> Tensor {
     assert!(can_flash(q, k, v), "flash attention of {q:?}, {k:?}, {v:?}");
     // It reads 16 bytes at once, and does not ask whether they begin where they should.
     let aligned = |x: &Tensor| {
@@ -66,7 +71,7 @@ pub fn flash_attention(
         if is_aligned(&x) { x } else { x * 1.0 }
     };
     let [q, k, v] = [q, k, v].map(aligned);
-    let found = flash([&q, &k, &v], ends, longest, window, causal, scale);
+    let found = flash([&q, &k, &v], documents);
     let found = found.unwrap_or_else(|error| panic!("flash attention of {q:?}, {k:?}, {v:?}: {error}"));
     found.into_iter().next().expect("the first output is what attention gives")
 }
@@ -78,17 +83,11 @@ fn is_aligned(x: &Tensor) -> bool {
     *last == 1 && others.iter().all(|stride| stride % 8 == 0) && (x.data_ptr() as usize).is_multiple_of(16)
 }
 
-fn flash(
-    [q, k, v]: [&Tensor; 3],
-    ends: &Tensor,
-    longest: i64,
-    window: Option<i64>,
-    causal: bool,
-    scale: f64,
-) -> Result<Vec<Tensor>, NativeError> {
+fn flash([q, k, v]: [&Tensor; 3], documents: &FlashDocuments<'_>) -> Result<Vec<Tensor>, NativeError> {
     static FORWARD: LazyLock<Op> = LazyLock::new(|| {
         Op::find("aten::_flash_attention_forward", "").expect("flash attention is an operator of libtorch 2.11")
     });
+    let FlashDocuments { ends, longest, window, causal, scale } = *documents;
     let (ends, longest) = (Arg::Tensor(ends), Arg::Int(longest));
     let args = [
         Arg::Tensor(q),
@@ -113,14 +112,15 @@ fn flash(
 mod tests {
     use tch::{Device, Kind, Tensor};
 
-    use super::{can_flash, flash, is_aligned};
+    use super::{FlashDocuments, can_flash, flash, is_aligned};
 
     #[test]
     fn flash_attention_takes_these_arguments_on_a_gpu_alone() {
         let x = Tensor::zeros([4, 2, 8], (Kind::BFloat16, Device::Cpu));
         assert!(!can_flash(&x, &x, &x));
         let ends = Tensor::from_slice(&[0i32, 4]);
-        let error = flash([&x, &x, &x], &ends, 4, Some(2), true, 0.5).unwrap_err().to_string();
+        let documents = FlashDocuments { ends: &ends, longest: 4, window: Some(2), causal: true, scale: 0.5 };
+        let error = flash([&x, &x, &x], &documents).unwrap_err().to_string();
         assert!(error.contains("'CPU' backend"), "{error}");
     }
 

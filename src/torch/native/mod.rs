@@ -29,7 +29,7 @@ mod stream;
 
 pub use adamw::{adamw, sum_of_squares};
 pub use adamw8bit::{MOMENT_BLOCK, MOMENT_MAPS, QuantizedMoment, adamw_8bit};
-pub use attention::{can_attend, can_flash, flash_attention, packed_attention};
+pub use attention::{FlashDocuments, can_attend, can_flash, flash_attention, packed_attention};
 pub use autograd::{grad, grad_into};
 pub use borrowed::{borrow, own};
 pub use bytes::{bytes, bytes_mut};

@@ -19,7 +19,7 @@ use super::block_attention::BlockAttention;
 use super::mask::Mask;
 use super::shared_rows::{SharedIndex, SharedRows};
 use crate::device::has_flash_attention;
-use crate::native::{can_attend, can_flash, flash_attention, packed_attention};
+use crate::native::{FlashDocuments, can_attend, can_flash, flash_attention, packed_attention};
 
 /// A causal batch's longest document is at most this much longer than its shortest: `shortest * 5 / 4 + 4`.
 fn longest_beside(shortest: usize) -> usize {
@@ -196,7 +196,8 @@ impl PackedAttention {
         let ends = self.ends.as_ref().filter(|_| is_plain && can_flash(q_THC, k_TKC, v_TKV))?;
         let longest = self.batches.iter().map(|batch| batch.longest).max().unwrap_or(0);
         let scale = scores.scale_of(q_THC.size()[2]);
-        Some(flash_attention([q_THC, k_TKC, v_TKV], ends, longest, window, self.is_causal(), scale).flatten(1, 2))
+        let documents = FlashDocuments { ends, longest, window, causal: self.is_causal(), scale };
+        Some(flash_attention([q_THC, k_TKC, v_TKV], &documents).flatten(1, 2))
     }
 
     /// The batches of [`PackedAttention::split`].

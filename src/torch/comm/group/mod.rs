@@ -114,7 +114,7 @@ impl ProcessGroup {
         Ok(group)
     }
 
-    /// Whether every rank's number is another.
+    /// Returns whether every rank's number is another.
     fn are_distinct(&self, number: u64) -> Result<bool, NativeError> {
         let all = self.all_gather_flat(&Tensor::from_slice(&[number as i64]))?.view([-1]);
         let all = Vec::<i64>::try_from(all).expect("a row of integers");
