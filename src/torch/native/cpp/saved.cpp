@@ -1,6 +1,6 @@
 // What autograd saves for a backward, kept where it can be taken away and put back: a list that the graph refers to by
 // number. libtorch asks its engine for such hooks whenever it saves something; only Python's engine offers any, so an
-// engine of ours, otherwise the plain one, takes its place when the first list is opened.
+// engine of ours, which leaves all else to the plain one, takes its place when the first list is opened.
 #include "common.h"
 #include <memory>
 #include <torch/csrc/autograd/engine.h>
@@ -32,9 +32,21 @@ struct Hooks : SavedVariableHooks {
   }
 };
 
+// Graphs are run by libtorch's own engine: the threads that it has for GPUs belong to the first engine of a process, and
+// another one finds no queue of theirs.
 struct SavingEngine : torch::autograd::Engine {
   std::unique_ptr<SavedVariableHooks> get_default_saved_variable_hooks() override {
     return open_list ? std::make_unique<Hooks>(open_list) : nullptr;
+  }
+  torch::autograd::variable_list execute(const torch::autograd::edge_list& roots, const torch::autograd::variable_list& inputs,
+                                         bool keep_graph, bool create_graph, bool accumulate_grad,
+                                         const torch::autograd::edge_list& outputs) override {
+    return get_base_engine().execute(roots, inputs, keep_graph, create_graph, accumulate_grad, outputs);
+  }
+  c10::intrusive_ptr<at::ivalue::Future> execute_with_graph_task(const std::shared_ptr<torch::autograd::GraphTask>& task,
+                                                                 std::shared_ptr<torch::autograd::Node> root,
+                                                                 torch::autograd::InputBuffer&& input) override {
+    return get_base_engine().execute_with_graph_task(task, std::move(root), std::move(input));
   }
 };
 
