@@ -38,7 +38,7 @@ pub fn kit(root: &Path, device: Option<Device>, quick: bool) -> Result<ExitCode>
             make(root, Profile::Release)?;
             let packed = root.join("target/gpu-kit.tar.xz");
             let mut tar = Command::new("tar");
-            tar.arg("-cJf").arg(&packed).args(["-C", "target", "gpu-kit"]).current_dir(root);
+            tar.env("XZ_OPT", "-T0").arg("-cJf").arg(&packed).args(["-C", "target", "gpu-kit"]).current_dir(root);
             if run(&mut tar)? != 0 {
                 bail!("tar failed");
             }

@@ -3,11 +3,11 @@
 
 mod inputs;
 
-use super::actor_spec::EngineSpec;
+use super::actor_spec::{EngineSpec, open_device};
 use super::build::build_engine;
 use super::pool_specs::kind;
 use super::torch_engine::TorchEngine;
-use crate::device::{load_cuda, settle};
+use crate::device::settle;
 use crate::model::{ModelConfig, Towers};
 use crate::native::DryRun;
 use loongforge_core::config::{Device, Layout, Placement, RunConfig};
@@ -36,9 +36,10 @@ pub fn memory_of(
     me: ActorId,
     plans: &[Arc<StepPlan>],
 ) -> Result<MemoryReport, EngineError> {
-    // Autograd counts devices when it is first used: CUDA, which a run may want afterwards, must be there by then.
-    if let (Device::Cuda(_), _) = settle(config.device) {
-        let _ = load_cuda();
+    // Autograd starts a thread for every GPU when it is first used: CUDA, which a run may want afterwards, must be there by then, and
+    // the GPU in use, without which that thread's first product warns.
+    if let (device @ Device::Cuda(_), _) = settle(config.device) {
+        let _ = open_device(&device);
     }
     let _dry = DryRun::begin();
     let spec = EngineSpec {
