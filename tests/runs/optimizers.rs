@@ -82,7 +82,8 @@ fn state_off_the_device_changes_no_bit_of_a_run() {
     }
     // A GPU rounds its own steps otherwise than the CPU, which takes those of state that lies there.
     let common = ["train.steps=4", "train.micro_batch_size=2"];
-    let [here, away] = [&[][..], &["train.optimizer.offload={to: cpu}"]].map(|own| fixture.losses(&[&common, own].concat()));
+    let [here, away] =
+        [&[][..], &["train.optimizer.offload={to: cpu}"]].map(|own| fixture.losses(&[&common, own].concat()));
     for (here, away) in here.iter().zip(&away) {
         assert!((here - away).abs() < 1e-6 * here, "{here} and {away}");
     }

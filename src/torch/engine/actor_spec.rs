@@ -7,7 +7,7 @@ use super::weights::initialize;
 use crate::comm::ProcessGroup;
 use crate::device::{enter_gpu, load_cuda, set_intra_op_threads};
 use crate::model::{ModelConfig, REFERENCE_PREFIX, Towers};
-use crate::native::{is_dry_run, set_products};
+use crate::native::{grad, is_dry_run, set_products};
 use crate::parallel::FrozenWeights;
 use crate::params;
 use crate::params::{ParamSpec, ParamStore, Sharding};
@@ -192,7 +192,15 @@ pub fn open_device_of(device: &Device, number: usize) -> Result<tch::Device, Eng
                 return Err(format!("device: cuda:{index} was asked for and there are {count} CUDA devices").into());
             }
             enter_gpu(index);
+            wake_autograd(tch::Device::Cuda(index));
             Ok(tch::Device::Cuda(index))
         }
     }
+}
+
+/// Has autograd's thread for a GPU launch a kernel, without which a product as its first work warns that there is no context.
+fn wake_autograd(device: tch::Device) {
+    let x = tch::Tensor::ones([1], (tch::Kind::Float, device)).set_requires_grad(true);
+    // What is wrong with the GPU, the first tensor of the engine says.
+    let _ = grad(&[&(&x * 2.0)], &[&x.ones_like()], &[&x]);
 }

@@ -36,8 +36,7 @@ pub fn memory_of(
     me: ActorId,
     plans: &[Arc<StepPlan>],
 ) -> Result<MemoryReport, EngineError> {
-    // Autograd starts a thread for every GPU when it is first used: CUDA, which a run may want afterwards, must be there by then, and
-    // the GPU in use, without which that thread's first product warns.
+    // Autograd starts a thread for every GPU when it is first used: CUDA, which a run may want afterwards, must be there by then.
     if let (device @ Device::Cuda(_), _) = settle(config.device) {
         let _ = open_device(&device);
     }
