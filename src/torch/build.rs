@@ -68,6 +68,7 @@ fn main() {
                 "storage",
                 "memory",
                 "dry_run",
+                "profile",
             ]
             .map(|name| format!("native/cpp/{name}.cpp")),
         )

@@ -173,3 +173,32 @@ fn unmodified_clients_of_wandb_and_mlflow_read_a_run() {
     }
     assert_eq!(mlflow["artifacts"], json!(["config.yaml", "eval", "log.jsonl", "log.txt"]));
 }
+
+/// A process records once, for all its actors; processes record for themselves; and no bit of the run changes.
+#[test]
+fn steps_are_profiled_and_change_nothing() {
+    let fixture = Fixture::new(Pictures::All);
+    let common = ["run", "run.yaml", "train.steps=4", "run.deterministic=true"];
+    let profiled = "+watch.profile={first: 2, steps: 2}";
+    for (name, own, files) in
+        [("none", &[][..], 0), ("threads", &[profiled][..], 1), ("processes", &[profiled, "--processes"], 2)]
+    {
+        let run = format!("run.dir={name}");
+        program(&fixture, &[&common[..], &[run.as_str()], own].concat());
+        let run = fixture.path().join(name);
+        let found = fs::read_dir(run.join("profile")).map_or(vec![], |files| {
+            files.map(|file| file.unwrap().path()).filter(|path| path.extension().unwrap() == "json").collect()
+        });
+        assert_eq!(found.len(), files, "{name}: {found:?}");
+        for trace in found {
+            let parsed: Value = serde_json::from_str(&fs::read_to_string(&trace).unwrap()).unwrap();
+            assert!(parsed["traceEvents"].as_array().unwrap().len() > 100, "{}", trace.display());
+            let table = fs::read_to_string(trace.with_extension("txt")).unwrap();
+            assert!(table.starts_with("Steps 2 to 3 of ") && table.contains("loongforge::linear"), "{table}");
+        }
+        let losses = |run: &Path| -> Vec<f64> {
+            read_metrics(&run.join("metrics.jsonl")).unwrap().iter().map(|step| step.loss).collect()
+        };
+        assert_eq!(losses(&run), losses(&fixture.path().join("none")), "{name}");
+    }
+}

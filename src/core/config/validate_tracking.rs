@@ -29,6 +29,14 @@ impl Rules<'_> {
                 (message, "drop one of them")
             });
         }
+        if let Some(profile) = config.watch.profile {
+            let last = profile.first.saturating_add(profile.steps) - 1;
+            let all = config.train.steps.unwrap_or(u64::MAX);
+            self.broken(last > all, code::OUT_OF_RANGE, &["watch.profile", "train.steps"], || {
+                let message = format!("`watch.profile`: step {last} is to be recorded, and the run has {all}");
+                (message, "record earlier steps, or take more")
+            });
+        }
         if let Some(wandb) = &config.log.wandb {
             let project = &wandb.project;
             let is_bad = |c: char| "/\\#?%:".contains(c) || c.is_control();

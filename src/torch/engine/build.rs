@@ -12,6 +12,7 @@ use super::pack_work::EncoderPeers;
 use super::pool_specs::{encoder_specs, splits};
 use super::share::{EncoderShare, FoundationShare};
 use super::spill::Spill;
+use super::step_profile::StepProfile;
 use super::torch_engine::TorchEngine;
 use super::trained::trained_stage;
 use super::weight_budget::{encoder_within_budget, foundation_within_budget};
@@ -61,7 +62,8 @@ pub fn build_engine(spec: &EngineSpec) -> Result<TorchEngine, EngineError> {
     let encoder_lr = own.and_then(|own| own.pool.lr).map_or(1.0, |lr| lr / spec.config.train.lr);
     let own_weights = spec.samples.as_ref().is_some_and(|samples| samples.own_weights);
     let engine = engine.with_encoder_lr(encoder_lr).sampling_own_weights(own_weights);
-    Ok(engine.saving_in_background(spec.config.checkpoint.in_background).counting(memory))
+    let profile = StepProfile::new(&spec.config, spec.me, device, first_step);
+    Ok(engine.saving_in_background(spec.config.checkpoint.in_background).counting(memory).profiling(profile))
 }
 
 /// The first actor of the first foundation pool.

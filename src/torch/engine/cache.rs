@@ -63,7 +63,7 @@ impl FeatureCache {
     /// Gives up a folder that cannot be written to: the run goes on without it, and says so.
     fn write(&mut self, tower: Tower, write: impl FnOnce(&mut CacheFolder) -> io::Result<()>) {
         if let Some(Err(error)) = self.folders.get_mut(&tower).map(write) {
-            eprintln!("warning: features of the {tower} tower are no longer kept in cache_dir: {error}");
+            tracing::warn!("features of the {tower} tower are no longer kept in cache_dir: {error}");
             self.folders.remove(&tower);
         }
     }

@@ -38,6 +38,7 @@ mod saver;
 mod share;
 mod spill;
 mod stages;
+mod step_profile;
 mod stored_towers;
 mod torch_engine;
 mod trained;

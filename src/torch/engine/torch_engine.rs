@@ -8,6 +8,7 @@ use super::encoder::EncoderPart;
 use super::export_files::Exports;
 use super::foundation::FoundationPart;
 use super::saver::Saver;
+use super::step_profile::StepProfile;
 use crate::native::MemoryWatch;
 use crate::train::TrainState;
 use loongforge_core::engine::{Engine, EngineError, Ports, fault};
@@ -48,6 +49,7 @@ pub struct TorchEngine {
     samples_own_weights: bool,
     /// The memory of everything that this engine's thread allocates.
     memory: Option<MemoryWatch>,
+    profile: Option<StepProfile>,
 }
 
 impl TorchEngine {
@@ -74,6 +76,7 @@ impl TorchEngine {
             encoder_lr: 1.0,
             samples_own_weights: false,
             memory: None,
+            profile: None,
         }
     }
 
@@ -82,6 +85,13 @@ impl TorchEngine {
     pub fn counting(mut self, mut memory: MemoryWatch) -> Self {
         memory.reset_peak();
         self.memory = Some(memory);
+        self
+    }
+
+    /// Records what some steps compute.
+    #[must_use]
+    pub fn profiling(mut self, profile: Option<StepProfile>) -> Self {
+        self.profile = profile;
         self
     }
 
@@ -289,6 +299,7 @@ impl TorchEngine {
         self.num_reported = self.num_reported.saturating_sub(1);
         if !evaluates {
             self.version = Version(step.0 + 1);
+            self.profile.iter_mut().for_each(|profile| profile.after(step));
         }
         ports.emit(Event::Applied { step });
         Ok(())

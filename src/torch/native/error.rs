@@ -21,6 +21,8 @@ pub enum NativeError {
     Collective { group: String, rank: usize, operation: &'static str, message: String },
     #[error("a stream of the device failed: {message}")]
     Stream { message: String },
+    #[error("libtorch's profiler: {message}")]
+    Profile { message: String },
     #[error("train.optimizer.offload.path: a file of {bytes} bytes in {folder}: {source}")]
     Disk { folder: PathBuf, bytes: usize, source: std::io::Error },
     #[error("{what} contains a NUL byte")]

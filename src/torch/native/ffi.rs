@@ -5,6 +5,9 @@ use std::ffi::{c_char, c_int, c_void};
 use tch::Tensor;
 use torch_sys::C_tensor;
 
+/// Takes an event of a profile: to whom, its name, nanoseconds, and whether a GPU's kernel it was.
+pub(super) type SeeEvent = unsafe extern "C" fn(*mut c_void, *const c_char, i64, bool);
+
 /// One operator argument, laid out as `Arg` in `cpp/shim.cpp`.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -75,6 +78,8 @@ unsafe extern "C" {
         users: *mut i64,
         offset: *mut i64,
     );
+    pub(super) fn lf_profile_start(gpu: bool) -> c_int;
+    pub(super) fn lf_profile_stop(path: *const c_char, to: *mut c_void, see: Option<SeeEvent>) -> c_int;
     pub(super) fn lf_stream_enter(like: *mut C_tensor) -> c_int;
     pub(super) fn lf_stream_mark(like: *mut C_tensor) -> *mut c_void;
     pub(super) fn lf_stream_await(mark: *mut c_void, like: *mut C_tensor) -> c_int;

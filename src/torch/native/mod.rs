@@ -1,5 +1,5 @@
 //! The C++ shim beside stock tch, in safe Rust: gradients for given output gradients, operators by schema name,
-//! the allocation record, dry runs, what autograd saves, streams, and c10d's Gloo groups. The only room of this package, with
+//! the allocation record, profiles, dry runs, what autograd saves, streams, and c10d's Gloo groups. The only room of this package, with
 //! `device`, that may be unsafe.
 
 mod adamw;
@@ -21,6 +21,7 @@ mod memory;
 mod modulate;
 mod op;
 mod products;
+mod profile;
 mod quantized;
 mod saved;
 mod storage;
@@ -48,6 +49,7 @@ pub use memory::{MemoryWatch, Purpose, allocated_for, uncounted};
 pub use modulate::{RowSegments, can_modulate, gate_rows, join_rows, modulate_rows, split_rows};
 pub use op::{Arg, Op, use_deterministic_operators};
 pub use products::{add_product, embedding, expect_products, faster_products, linear, set_products};
+pub use profile::{Profile, Profiler, Spent};
 pub use quantized::{NF4_BLOCK, from_int8, from_nf4, to_int8, to_nf4};
 pub use saved::{SavedTensors, Storage, storage};
 pub use storage::{allocate, release};

@@ -218,3 +218,18 @@ fn lists_that_may_be_empty_and_wandb_arrive() {
     let node = crate::config::yaml::parse(&none.yaml, 0, 0).unwrap().to_json();
     assert_eq!((&node["train"]["optimizer"]["offload"], missing(&none)), (&json!(null), vec![]));
 }
+
+#[test]
+fn profiles_arrive_where_they_are_asked_for() {
+    let profile = |flags: &str| {
+        let imported = import(&format!("torchrun x/train.py --train-iters 30 {flags}")).unwrap();
+        let node = crate::config::yaml::parse(&imported.yaml, 0, 0).unwrap().to_json();
+        (node["watch"]["profile"].clone(), missing(&imported).into_iter().map(str::to_owned).collect::<Vec<_>>())
+    };
+    assert_eq!(profile("--profile"), (json!({"first": 11, "steps": 2}), vec![]));
+    let some = "--profile-step-start 4 --profile-step-end 9 --profile-ranks 0 1";
+    assert_eq!(profile(&format!("--profile {some}")), (json!({"first": 5, "steps": 5}), vec![]));
+    assert_eq!(profile(some), (json!(null), vec![]));
+    let first = profile("--profile --profile-step-start 0 --profile-step-end 2");
+    assert_eq!(first, (json!({"first": 2, "steps": 1}), vec!["--profile-step-start".to_owned()]));
+}

@@ -39,7 +39,7 @@ pub use sample::{SampleReader, Sampler, Sampling};
 pub use score::{Expect, Normalize, Score};
 pub use security::{SandboxMode, Security};
 pub use template::Template;
-pub use tracking::{LogFormat, Mlflow, Otlp, Wandb};
+pub use tracking::{LogFormat, Mlflow, Otlp, ProfiledSteps, Wandb};
 pub use train::{
     AdjustLr, Learn, LossWeighting, Muon, NonFinite, OffloadTo, Optimizer, OptimizerOffload, OptimizerType, Phase,
     Precision, Schedule, Train,

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     Data, Edges, EncoderPool, Expect, Experts, FoundationPool, LogFormat, Memory, Mlflow, Model, Normalize, Otlp,
-    Placement, Policy, Pools, SampleReader, Sampling, Scheduler, Score, Security, Train, Wandb,
+    Placement, Policy, Pools, ProfiledSteps, SampleReader, Sampling, Scheduler, Score, Security, Train, Wandb,
 };
 use crate::config::{Address, Device, Threads};
 use crate::message::{PoolName, Tower};
@@ -269,6 +269,8 @@ pub struct Watch {
     /// Steps whose timeline is kept in memory for it.
     #[schemars(range(min = 1, max = 1000))]
     pub trace_steps: usize,
+    /// Operators of a few steps, and kernels on GPUs, as a trace and a table in the run's folder; `null`: none.
+    pub profile: Option<ProfiledSteps>,
     /// Print the page's address with its token also where standard error is no terminal, as in the log of a job. The log file never
     /// has the token.
     pub show_token: bool,
@@ -375,7 +377,7 @@ impl Default for Log {
 impl Default for Watch {
     fn default() -> Self {
         let listen = Address::Tcp { host: "127.0.0.1".into(), port: 0 };
-        Self { listen: Some(listen), history: 20_000, trace_steps: 20, show_token: false, otlp: None }
+        Self { listen: Some(listen), history: 20_000, trace_steps: 20, profile: None, show_token: false, otlp: None }
     }
 }
 

@@ -66,6 +66,24 @@ impl Otlp {
     }
 }
 
+/// Steps whose operators are recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct ProfiledSteps {
+    /// The first one, at least 2; those before are slower than most.
+    #[schemars(range(min = 2))]
+    pub first: u64,
+    /// How many.
+    #[schemars(range(min = 1, max = 100))]
+    pub steps: u64,
+}
+
+impl Default for ProfiledSteps {
+    fn default() -> Self {
+        Self { first: 10, steps: 1 }
+    }
+}
+
 /// The form of log messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]

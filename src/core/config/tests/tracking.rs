@@ -38,6 +38,9 @@ fn names_that_others_would_refuse_are_refused_here() {
         ("checkpoint: { upload: /mnt/runs }", &["LF0104", "`checkpoint.upload` is no URL of an object store"]),
         ("checkpoint: { upload: 's3://k:s@b/runs' }", &["LF0104", "`checkpoint.upload` has credentials in it"]),
         ("checkpoint: { upload_keep_last: 2 }", &["LF0111", "is for `checkpoint.upload`"]),
+        ("watch: { profile: { first: 1 } }", &["LF0104", "`watch.profile.first`: must be at least 2, found `1`"]),
+        ("watch: { profile: { steps: 0 } }", &["LF0104", "`watch.profile.steps`: must be at least 1, found `0`"]),
+        ("watch: { profile: { first: 1000000 } }", &["LF0104", "step 1000000 is to be recorded, and the run has"]),
         ("watch: { listen: null, otlp: { endpoint: 'h:4318' } }", &["LF0111", "`watch.listen: null`"]),
     ] {
         let bench = Bench::new(&format!("{GOOD}{section}\n"));

@@ -107,7 +107,7 @@ impl ProcessGroup {
             } else {
                 static SAID: Once = Once::new();
                 SAID.call_once(|| {
-                    eprintln!("warning: ranks share a GPU: their collectives go through host memory, which is slow")
+                    tracing::warn!("ranks share a GPU: their collectives go through host memory, which is slow")
                 });
             }
         }

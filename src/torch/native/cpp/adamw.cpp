@@ -41,6 +41,7 @@ LF_CLONES static double sum_of_squares(const float* x, int64_t n) {
 // Parameters `p`, float32, and `rounded`, bfloat16 copies of them or null, with the gradient and both moments: of one
 // length, contiguous, on the CPU. Negative on failure.
 LF_API int lf_adamw(Tensor* p, Tensor* rounded, Tensor* grad, Tensor* exp_avg, Tensor* exp_avg_sq, const AdamWStep* numbers) {
+  LF_RECORD("adamw");
   return lf_guard(-1, [&] {
     const AdamWFactors s(*numbers);
     float *at_p = p->mutable_data_ptr<float>(), *g = grad->mutable_data_ptr<float>();

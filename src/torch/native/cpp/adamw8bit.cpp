@@ -82,6 +82,7 @@ static float encode(const Encoder& of, float* x, uint8_t* codes, int64_t n) {
 // every call. Negative on failure.
 LF_API int lf_adamw_8bit(Tensor* p, Tensor* rounded, Tensor* grad, Tensor* const* codes, Tensor* const* maxima, const float* const* maps,
                          const AdamWStep* numbers) {
+  LF_RECORD("adamw_8bit");
   return lf_guard(-1, [&] {
     static const Encoder encoders[2] = {Encoder(maps[0]), Encoder(maps[1])};
     const AdamWFactors s(*numbers);

@@ -92,6 +92,7 @@ LF_API bool lf_can_attend(bool is_bf16) {
 // q [T, H, C], k [T, K, C] and v [T, K, V], of one kind on the CPU, C and V of bfloat16 even, H a multiple of K; `ends` [num_ends] from 0
 // to T. [T, H, V]. Null on failure.
 LF_API void* lf_attention(Tensor* q, Tensor* k, Tensor* v, const int64_t* ends, int64_t num_ends, bool causal, double scale) {
+  LF_RECORD("attention");
   return lf_guard<void*>(nullptr, [&] {
     std::vector<int64_t> documents(ends, ends + num_ends);
     if (q->scalar_type() == at::kFloat) return new Tensor(of_float::Attention::apply(*q, *k, *v, std::move(documents), causal, scale));

@@ -3,6 +3,7 @@
 #pragma once
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/record_function.h>
 #include <c10/util/Exception.h>
 #include <exception>
 #include <string>
@@ -24,6 +25,10 @@ template <typename T, typename F> T lf_guard(T fail, F body) {
 }
 
 #define LF_API extern "C" __attribute__((visibility("default")))
+
+// Names what follows in the function for whoever profiles (profile.cpp).
+#define LF_RECORD(name) \
+  RECORD_FUNCTION_WITH_SCOPE(at::RecordScope::FUNCTION, "loongforge::" name, c10::ArrayRef<const c10::IValue>{})
 
 // Where the backward that runs on this thread wants the gradient of `leaf` added, float32 of its shape; null where it
 // is to be returned as usual.

@@ -54,6 +54,7 @@ KERNELS(bf16)
 
 // scores [L, C] contiguous, float32 or bfloat16; labels [L] int64; the others [L] float32, changed. Negative on failure.
 LF_API int lf_scan_scores(Tensor* scores, Tensor* labels, int64_t first, Tensor* greatest, Tensor* sum, Tensor* label_score) {
+  LF_RECORD("scan_scores");
   return lf_guard(-1, [&] {
     const int64_t width = scores->size(1);
     const int64_t* label = labels->const_data_ptr<int64_t>();
@@ -69,6 +70,7 @@ LF_API int lf_scan_scores(Tensor* scores, Tensor* labels, int64_t first, Tensor*
 }
 // As above; `norm` [L] float32 is the logarithm of each row's sum of exponentials.
 LF_API int lf_scores_to_gradient(Tensor* scores, Tensor* labels, int64_t first, Tensor* norm, double scale) {
+  LF_RECORD("scores_to_gradient");
   return lf_guard(-1, [&] {
     const int64_t width = scores->size(1);
     const int64_t* label = labels->const_data_ptr<int64_t>();

@@ -90,6 +90,7 @@ struct DeltaScan : torch::autograd::Function<DeltaScan> {
 // those at the end, without a gradient. Writes v_new [N, V, I, E] and states [N, V, C, E]. Negative on failure.
 LF_API int lf_delta_scan(Tensor* u, Tensor* w, Tensor* keys, Tensor* decay, Tensor* last, const int64_t* counts,
                          int num_steps, Tensor** outputs) {
+  LF_RECORD("delta_scan");
   return lf_guard(-1, [&] {
     auto made = DeltaScan::apply(*u, *w, *keys, *decay, *last, std::vector<int64_t>(counts, counts + num_steps));
     outputs[0] = new Tensor(made[0]);

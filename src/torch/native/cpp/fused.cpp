@@ -312,6 +312,7 @@ struct GeluTanh : torch::autograd::Function<GeluTanh> {
 // x [T, H, C], float32 or bfloat16 on the CPU; weight [C] of the same kind or null; cos and sin [T, R], float32 and
 // contiguous, R <= C / parts, or null: each of `parts` of a row is turned. Null on failure.
 LF_API void* lf_norm_rope(Tensor* x, Tensor* weight, Tensor* cos, Tensor* sin, int64_t parts, bool neighbours, double eps) {
+  LF_RECORD("norm_rope");
   return lf_guard<void*>(nullptr, [&] {
     auto or_none = [](Tensor* t) { return t ? std::optional<Tensor>(*t) : std::nullopt; };
     return new Tensor(NormRope::apply(*x, or_none(weight), or_none(cos), or_none(sin), parts, neighbours, eps));
@@ -319,9 +320,11 @@ LF_API void* lf_norm_rope(Tensor* x, Tensor* weight, Tensor* cos, Tensor* sin, i
 }
 // silu(gate) · up, of one shape and kind, float32 or bfloat16 on the CPU. Null on failure.
 LF_API void* lf_swiglu(Tensor* gate, Tensor* up) {
+  LF_RECORD("swiglu");
   return lf_guard<void*>(nullptr, [&] { return new Tensor(SwiGlu::apply(*gate, *up)); });
 }
 // The tanh-GELU of x, float32 or bfloat16 on the CPU. Null on failure.
 LF_API void* lf_gelu_tanh(Tensor* x) {
+  LF_RECORD("gelu_tanh");
   return lf_guard<void*>(nullptr, [&] { return new Tensor(GeluTanh::apply(*x)); });
 }

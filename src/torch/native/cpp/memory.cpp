@@ -128,7 +128,7 @@ static DeviceBlocks& device_blocks() {
 }
 
 // Where GPUs' memory is counted that the thread of a watch asks for, and autograd's threads on its behalf while it waits.
-// libtorch's own profiler uses the same place of a thread: it must not be started while there is a watch.
+// libtorch's own profiler uses the same place of a thread: profiles are begun on a thread of their own (profile.rs).
 struct Reporter : c10::MemoryReportingInfoBase {
   Account* own;
   explicit Reporter(Account* own) : own(own) { own->references++; }

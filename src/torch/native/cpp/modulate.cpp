@@ -284,10 +284,12 @@ static std::vector<int64_t> listed(const int64_t* of, int64_t num) { return std:
 // x [T, D], float32 or bfloat16, table [R, N, D], float32, both on the CPU; `num` segments of `lens` tokens, T in all, with
 // `rows` below R; first + 1 below N. Null on failure.
 LF_API void* lf_modulate(Tensor* x, Tensor* table, const int64_t* lens, const int64_t* rows, int64_t num, int64_t first, double eps) {
+  LF_RECORD("modulate");
   return lf_guard<void*>(nullptr, [&] { return new Tensor(Modulate::apply(*x, *table, listed(lens, num), listed(rows, num), first, eps)); });
 }
 // As lf_modulate; first below N. Null on failure.
 LF_API void* lf_gate(Tensor* x, Tensor* table, const int64_t* lens, const int64_t* rows, int64_t num, int64_t first) {
+  LF_RECORD("gate");
   return lf_guard<void*>(nullptr, [&] { return new Tensor(Gate::apply(*x, *table, listed(lens, num), listed(rows, num), first)); });
 }
 // Rows of a and b, of one kind and width on the CPU, in an order that has each of them once: [A + B], int64. Null on failure.

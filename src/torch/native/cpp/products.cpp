@@ -127,6 +127,7 @@ struct Embedding : torch::autograd::Function<Embedding> {
 
 // x [..., I] · weight [O, I] transposed, and bias [O] or null; on the CPU, of one kind. Null on failure.
 LF_API void* lf_linear(Tensor* x, Tensor* weight, Tensor* bias) {
+  LF_RECORD("linear");
   return lf_guard<void*>(nullptr, [&] {
     return new Tensor(Linear::apply(*x, *weight, bias ? std::optional<Tensor>(*bias) : std::nullopt));
   });
@@ -139,10 +140,12 @@ LF_API bool lf_is_faster_tiled() { return is_faster_tiled(); }
 LF_API void lf_set_tiled(int which) { tiled = which; }
 // Rows `ids` (int64) of table [V, D], float32 or bfloat16 on the CPU; row `padding` gets no gradient. Null on failure.
 LF_API void* lf_embedding(Tensor* table, Tensor* ids, int64_t padding) {
+  LF_RECORD("embedding");
   return lf_guard<void*>(nullptr, [&] { return new Tensor(Embedding::apply(*table, *ids, padding)); });
 }
 // sum [M, N], float32, gets a · b added, or aᵀ · b. Negative on failure.
 LF_API int lf_add_product(Tensor* sum, Tensor* a, bool transpose, Tensor* b) {
+  LF_RECORD("add_product");
   return lf_guard(-1, [&] {
     at::NoGradGuard guard;
     add_product(*sum, *a, transpose, *b);

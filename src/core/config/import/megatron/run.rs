@@ -39,10 +39,7 @@ pub(super) fn read(sheet: &mut Sheet) {
             "timing_log_option",
         ],
     );
-    sheet.settled(
-        "`loongforge trace` writes the timeline of a run's last steps",
-        &["profile", "profile_ranks", "profile_step_end", "profile_step_start"],
-    );
+    profile(sheet);
     sheet.settled(
         "checkpoints are Hugging Face folders, whole, with optimizer and data position",
         &[
@@ -74,6 +71,26 @@ pub(super) fn read(sheet: &mut Sheet) {
     );
     sheet.settled("evaluations take the run's packs", &["inference_max_requests", "inference_max_seq_length"]);
     sheet.settled("train.phase and the model say which trainer it is", &["trainer_type"]);
+}
+
+/// Megatron records the steps after `profile_step_start` up to `profile_step_end`.
+fn profile(sheet: &mut Sheet) {
+    const KEYS: [&str; 2] = ["profile_step_start", "profile_step_end"];
+    let [start, end] =
+        [(KEYS[0], 10.0), (KEYS[1], 12.0)].map(|(key, default)| sheet.number(key).unwrap_or(default) as u64);
+    if !sheet.is_true("profile") {
+        sheet.settled("nothing is recorded without `profile`", &["profile", "profile_ranks", KEYS[0], KEYS[1]]);
+        return;
+    }
+    if start == 0 {
+        sheet.with(KEYS[0], "watch.profile.first", |_| Err("the first step cannot be recorded"));
+    }
+    sheet.set("watch.profile.first", (start + 1).max(2));
+    sheet.set("watch.profile.steps", end.saturating_sub(start.max(1)).clamp(1, 100));
+    for key in ["profile", KEYS[0], KEYS[1]] {
+        sheet.arrived(key, "watch.profile");
+    }
+    sheet.settled("every process that computes is recorded", &["profile_ranks"]);
 }
 
 /// Megatron writes for W&B where a project is named.
