@@ -84,6 +84,7 @@ fn state_off_the_device_changes_no_bit_of_a_run() {
     let common = ["train.steps=4", "train.micro_batch_size=2"];
     let [here, away] =
         [&[][..], &["train.optimizer.offload={to: cpu}"]].map(|own| fixture.losses(&[&common, own].concat()));
+    assert_eq!((here.len(), away.len()), (4, 4));
     for (here, away) in here.iter().zip(&away) {
         assert!((here - away).abs() < 1e-6 * here, "{here} and {away}");
     }

@@ -30,7 +30,7 @@ const PLACE: &str = "checkpoint.dir";
 const FAILED: &str = "failed-overwrite";
 
 /// Files and folders that a run writes into `run.dir` and that are a part of its record.
-const NAMES: [&str; 19] = [
+const NAMES: [&str; 20] = [
     "bad.jsonl",
     "config.yaml",
     "eval.jsonl",
@@ -44,6 +44,7 @@ const NAMES: [&str; 19] = [
     "loss.png",
     "metrics.jsonl",
     "mlruns",
+    "profile",
     "tensorboard",
     "too_long.jsonl",
     "trace.json",

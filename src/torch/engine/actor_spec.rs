@@ -192,15 +192,20 @@ pub fn open_device_of(device: &Device, number: usize) -> Result<tch::Device, Eng
                 return Err(format!("device: cuda:{index} was asked for and there are {count} CUDA devices").into());
             }
             enter_gpu(index);
-            wake_autograd(tch::Device::Cuda(index));
+            wake_autograd(tch::Device::Cuda(index))?;
             Ok(tch::Device::Cuda(index))
         }
     }
 }
 
 /// Has autograd's thread for a GPU launch a kernel, without which a product as its first work warns that there is no context.
-fn wake_autograd(device: tch::Device) {
-    let x = tch::Tensor::ones([1], (tch::Kind::Float, device)).set_requires_grad(true);
-    // What is wrong with the GPU, the first tensor of the engine says.
-    let _ = grad(&[&(&x * 2.0)], &[&x.ones_like()], &[&x]);
+///
+/// # Errors
+/// The GPU cannot be used.
+fn wake_autograd(device: tch::Device) -> Result<(), EngineError> {
+    let failed = |error: tch::TchError| EngineError::from(format!("{device:?}: {error}"));
+    let x = tch::Tensor::f_ones([1], (tch::Kind::Float, device)).map_err(failed)?.set_requires_grad(true);
+    let [y, dy] = [x.f_mul_scalar(2.0).map_err(failed)?, x.f_ones_like().map_err(failed)?];
+    grad(&[&y], &[&dy], &[&x])?;
+    Ok(())
 }

@@ -3,11 +3,11 @@
 
 mod inputs;
 
-use super::actor_spec::{EngineSpec, open_device};
+use super::actor_spec::EngineSpec;
 use super::build::build_engine;
 use super::pool_specs::kind;
 use super::torch_engine::TorchEngine;
-use crate::device::settle;
+use crate::device::{load_cuda, settle};
 use crate::model::{ModelConfig, Towers};
 use crate::native::DryRun;
 use loongforge_core::config::{Device, Layout, Placement, RunConfig};
@@ -37,8 +37,9 @@ pub fn memory_of(
     plans: &[Arc<StepPlan>],
 ) -> Result<MemoryReport, EngineError> {
     // Autograd starts a thread for every GPU when it is first used: CUDA, which a run may want afterwards, must be there by then.
-    if let (device @ Device::Cuda(_), _) = settle(config.device) {
-        let _ = open_device(&device);
+    let of_pools = config.pools.encoders(model.towers.set()).into_iter().filter_map(|(_, pool, _)| pool.device);
+    if of_pools.chain([config.device]).any(|device| matches!(settle(device).0, Device::Cuda(_))) {
+        let _ = load_cuda();
     }
     let _dry = DryRun::begin();
     let spec = EngineSpec {

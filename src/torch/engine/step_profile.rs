@@ -22,7 +22,16 @@ pub struct StepProfile {
     folder: PathBuf,
     /// The first step, from 0, and the one after the last.
     steps: (u64, u64),
-    running: Option<Profiler>,
+    state: State,
+}
+
+enum State {
+    /// No step is applied yet.
+    New,
+    /// The first step is yet to come.
+    Waiting,
+    Recording(Profiler),
+    Over,
 }
 
 impl StepProfile {
@@ -30,46 +39,65 @@ impl StepProfile {
     pub fn new(config: &RunConfig, me: ActorId, device: Device, first_step: StepId) -> Option<StepProfile> {
         let profile = config.watch.profile.as_ref().filter(|_| !is_dry_run())?;
         let first = profile.first - 1;
-        if first <= first_step.0 {
+        let state = if first > first_step.0 { State::New } else { State::Over };
+        if matches!(state, State::Over) {
             tracing::warn!(
-                "`watch.profile.first` is {}, and this start of the run begins with step {}: nothing is recorded",
-                profile.first,
-                first_step.0 + 1
+                "{me}: no profile: it begins with step {}, and step {} was to be recorded",
+                first_step.0 + 1,
+                first + 1
             );
-            return None;
         }
         let folder = config.run.dir.join("profile");
-        Some(StepProfile { me, device, folder, steps: (first, first + profile.steps), running: None })
+        Some(StepProfile { me, device, folder, steps: (first, first + profile.steps), state })
     }
 
     /// `step` is applied. A profile that cannot be made is a warning: the run goes on.
     pub fn after(&mut self, step: StepId) {
         let next = step.0 + 1;
-        let done = if next == self.steps.0 {
-            self.start()
-        } else if next == self.steps.1 {
-            self.running.take().map_or(Ok(()), |running| self.write(running))
-        } else {
-            Ok(())
+        let (first, end) = self.steps;
+        self.state = match std::mem::replace(&mut self.state, State::Over) {
+            State::New if next > first => {
+                self.warn(format_args!("it joined after step {} had begun", first + 1));
+                State::Over
+            }
+            State::New | State::Waiting if next == first => self.start(),
+            State::New | State::Waiting => State::Waiting,
+            State::Recording(profiler) if next == end => {
+                self.write(profiler).unwrap_or_else(|error| self.warn(format_args!("{error}")));
+                State::Over
+            }
+            state => state,
         };
-        if let Err(error) = done {
-            tracing::warn!("{}: no profile of steps was made: {error}", self.me);
+    }
+
+    fn warn(&self, why: std::fmt::Arguments<'_>) {
+        tracing::warn!("{}: no profile: {why}", self.me);
+    }
+
+    fn start(&self) -> State {
+        self.wait();
+        // Kernels of all actors of the process, wherever this one computes.
+        match Profiler::start(tch::Cuda::is_available()) {
+            Ok(Some(profiler)) => State::Recording(profiler),
+            // Another actor's is of the whole process.
+            Ok(None) => State::Over,
+            Err(error) => {
+                self.warn(format_args!("{error}"));
+                State::Over
+            }
         }
     }
 
-    fn start(&mut self) -> Result<(), String> {
-        self.wait();
-        self.running = Profiler::start(self.device.is_cuda()).map_err(|error| error.to_string())?;
-        Ok(())
-    }
-
-    fn write(&self, running: Profiler) -> Result<(), String> {
+    fn write(&self, profiler: Profiler) -> Result<(), String> {
         self.wait();
         let name = format!("{}-step-{}", self.me.to_string().replace('/', "-"), self.steps.0 + 1);
         let [trace, table] = ["json", "txt"].map(|ending| self.folder.join(format!("{name}.{ending}")));
         let failed = |path: &Path, error: std::io::Error| format!("{}: {error}", path.display());
         fs::create_dir_all(&self.folder).map_err(|error| failed(&self.folder, error))?;
-        let profile = running.stop(&trace).map_err(|error| error.to_string())?;
+        let profile = profiler.stop(&trace).map_err(|error| error.to_string())?;
+        if self.device.is_cuda() && profile.kernels.is_empty() {
+            tracing::warn!("{}: its profile has no kernel: libtorch could not record those of the GPU", self.me);
+        }
         fs::write(&table, self.table(&profile)).map_err(|error| failed(&table, error))?;
         tracing::info!("profile {} and {}", table.display(), trace.display());
         Ok(())
@@ -90,6 +118,14 @@ impl StepProfile {
             text += &rows("kernels and copies of GPUs", &profile.kernels, true);
         }
         text + &rows("operators of all threads, each with those that it calls", &profile.operators, false)
+    }
+}
+
+impl Drop for StepProfile {
+    fn drop(&mut self) {
+        if matches!(self.state, State::Waiting | State::Recording(_)) {
+            self.warn(format_args!("it ended before step {} was applied", self.steps.1));
+        }
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, c_char, c_void};
+use std::fs;
+use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -117,6 +119,12 @@ fn stop(trace: Option<&Path>) -> Result<Profile, NativeError> {
         return Ok(profile);
     };
     let failed = |message: String| NativeError::Profile { message: format!("{}: {message}", trace.display()) };
+    // One that is there would hide that none was written.
+    if let Err(error) = fs::remove_file(trace)
+        && error.kind() != ErrorKind::NotFound
+    {
+        return Err(failed(error.to_string()));
+    }
     let path = CString::new(trace.as_os_str().as_bytes()).map_err(|_| failed("a NUL byte in the path".into()))?;
     // SAFETY: the path ends with NUL; `see` gets the profile, which outlives the call.
     let status = unsafe { ffi::lf_profile_stop(path.as_ptr(), (&raw mut profile).cast(), Some(see)) };
@@ -141,7 +149,8 @@ mod tests {
     use tch::{Device, Kind, Tensor};
 
     use super::{IS_RECORDING, Profiler};
-    use std::sync::atomic::Ordering;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     #[test]
     fn operators_of_all_threads_are_counted_and_traced() {
@@ -162,6 +171,23 @@ mod tests {
         let written: serde_json::Value = serde_json::from_slice(&std::fs::read(&trace).unwrap()).unwrap();
         let events = written["traceEvents"].as_array().unwrap();
         assert!(events.iter().any(|event| event["name"] == "aten::mm"));
+
+        // While others compute it is begun and ended, again and again.
+        let is_over = Arc::new(AtomicBool::new(false));
+        let compute = |is_over: Arc<AtomicBool>| {
+            move || {
+                while !is_over.load(Ordering::Relaxed) {
+                    let _ = multiply();
+                }
+            }
+        };
+        let busy = [(); 2].map(|()| std::thread::spawn(compute(is_over.clone())));
+        for _ in 0..20 {
+            let profile = Profiler::start(false).unwrap().unwrap().stop(&trace).unwrap();
+            assert!(profile.kernels.is_empty());
+        }
+        is_over.store(true, Ordering::Relaxed);
+        busy.into_iter().for_each(|thread| thread.join().unwrap());
 
         // One that is dropped makes room for the next, and one that cannot write says so.
         drop(Profiler::start(false).unwrap().unwrap());

@@ -93,6 +93,11 @@ impl Sheet {
         *place = value.into();
     }
 
+    /// Steps of the run, where they are set already.
+    pub fn steps(&self) -> Option<u64> {
+        self.config["train"]["steps"].as_u64()
+    }
+
     /// Their key is ours, with the same value.
     pub fn copy(&mut self, theirs: &str, ours: &str) {
         self.with(theirs, ours, |value| Ok(value.clone()));

@@ -230,6 +230,11 @@ fn profiles_arrive_where_they_are_asked_for() {
     let some = "--profile-step-start 4 --profile-step-end 9 --profile-ranks 0 1";
     assert_eq!(profile(&format!("--profile {some}")), (json!({"first": 5, "steps": 5}), vec![]));
     assert_eq!(profile(some), (json!(null), vec![]));
-    let first = profile("--profile --profile-step-start 0 --profile-step-end 2");
-    assert_eq!(first, (json!({"first": 2, "steps": 1}), vec!["--profile-step-start".to_owned()]));
+    // From the first step, none, and beyond the last one.
+    for (start, end) in [(0, 2), (9, 9), (29, 31)] {
+        let keys = ["--profile", "--profile-step-start", "--profile-step-end"].map(str::to_owned).to_vec();
+        let mut found = profile(&format!("--profile --profile-step-start {start} --profile-step-end {end}"));
+        found.1.sort_by_key(|key| keys.iter().position(|other| other == key));
+        assert_eq!(found, (json!(null), keys));
+    }
 }

@@ -66,14 +66,14 @@ impl Otlp {
     }
 }
 
-/// Steps whose operators are recorded.
+/// Steps whose operators are recorded; none without `watch.profile`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ProfiledSteps {
-    /// The first one, at least 2; those before are slower than most.
+    /// First step that is recorded, at least 2: the first steps of a run are slower than others.
     #[schemars(range(min = 2))]
     pub first: u64,
-    /// How many.
+    /// Number of steps that are recorded, at most 100.
     #[schemars(range(min = 1, max = 100))]
     pub steps: u64,
 }

@@ -1,5 +1,6 @@
 // What a process computes during a while, by libtorch's own profiler: operators of all threads, and kernels of its GPUs.
 #include "common.h"
+#include <kineto/ActivityType.h>
 #include <kineto/libkineto.h>
 #include <torch/csrc/autograd/profiler_kineto.h>
 
@@ -30,7 +31,13 @@ LF_API int lf_profile_stop(const char* path, void* to, void (*see)(void* to, con
     if (!path) return 0;
     found->save(path);
     for (const auto& event : found->events()) {
-      see(to, event.name().c_str(), static_cast<int64_t>(event.durationNs()), event.deviceType() == at::kCUDA);
+      const auto type = static_cast<libkineto::ActivityType>(event.activityType());
+      const bool is_kernel = type == libkineto::ActivityType::CONCURRENT_KERNEL || type == libkineto::ActivityType::GPU_MEMCPY ||
+                             type == libkineto::ActivityType::GPU_MEMSET;
+      // Spans on a GPU cover kernels, which are told of themselves.
+      if (is_kernel || event.deviceType() == at::kCPU) {
+        see(to, event.name().c_str(), static_cast<int64_t>(event.durationNs()), is_kernel);
+      }
     }
     return 0;
   });

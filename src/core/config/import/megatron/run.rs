@@ -75,22 +75,20 @@ pub(super) fn read(sheet: &mut Sheet) {
 
 /// Megatron records the steps after `profile_step_start` up to `profile_step_end`.
 fn profile(sheet: &mut Sheet) {
-    const KEYS: [&str; 2] = ["profile_step_start", "profile_step_end"];
-    let [start, end] =
-        [(KEYS[0], 10.0), (KEYS[1], 12.0)].map(|(key, default)| sheet.number(key).unwrap_or(default) as u64);
+    let (start_key, end_key) = ("profile_step_start", "profile_step_end");
+    let number = |key: &str, default: f64| sheet.number(key).unwrap_or(default) as u64;
+    let (start, end, all) = (number(start_key, 10.0), number(end_key, 12.0), sheet.steps().unwrap_or(u64::MAX));
     if !sheet.is_true("profile") {
-        sheet.settled("nothing is recorded without `profile`", &["profile", "profile_ranks", KEYS[0], KEYS[1]]);
-        return;
+        sheet.settled("nothing is recorded without `profile`", &["profile", "profile_ranks", start_key, end_key]);
+    } else if start > 0 && (start + 1..=(start + 100).min(all)).contains(&end) {
+        sheet.set("watch.profile.first", start + 1);
+        sheet.set("watch.profile.steps", end - start);
+        ["profile", start_key, end_key].iter().for_each(|key| sheet.arrived(key, "watch.profile"));
+    } else {
+        let why = "1 to 100 steps are recorded, from the second to the last (`watch.profile`)";
+        ["profile", start_key, end_key].iter().for_each(|key| sheet.with(key, "watch.profile", |_| Err(why)));
     }
-    if start == 0 {
-        sheet.with(KEYS[0], "watch.profile.first", |_| Err("the first step cannot be recorded"));
-    }
-    sheet.set("watch.profile.first", (start + 1).max(2));
-    sheet.set("watch.profile.steps", end.saturating_sub(start.max(1)).clamp(1, 100));
-    for key in ["profile", KEYS[0], KEYS[1]] {
-        sheet.arrived(key, "watch.profile");
-    }
-    sheet.settled("every process that computes is recorded", &["profile_ranks"]);
+    sheet.settled("every process that computes is recorded", &["profile_ranks", "use_pytorch_profiler"]);
 }
 
 /// Megatron writes for W&B where a project is named.
