@@ -131,7 +131,7 @@ const MORE_LAYOUTS: [(&str, &[&str]); 10] = [
     ("tp2-sequence", &["pools.foundation.tensor_parallel=2", "pools.foundation.sequence_parallel=true"]),
     ("tp2-pp3", &["pools.foundation.tensor_parallel=2", "pools.foundation.pipeline_parallel=3"]),
     ("pp2-chunks", &["pools.foundation.chunk_tokens=16", "pools.foundation.pipeline_parallel=2"]),
-    ("virtual3", &["pools.foundation.virtual_stages=3"]),
+    ("pp2-virtual2", &["pools.foundation.pipeline_parallel=2", "pools.foundation.virtual_stages=2"]),
     ("cp2-pp3", &["pools.foundation.context_parallel=2", "pools.foundation.pipeline_parallel=3"]),
     (
         "dp2-tp2-zero3",
