@@ -127,11 +127,10 @@ fn experts_that_are_spread_are_evaluated_and_answer() {
     assert_eq!(found[0].sets[0].found.outputs.len(), 8);
 }
 
-const MORE_LAYOUTS: [(&str, &[&str]); 10] = [
+const MORE_LAYOUTS: [(&str, &[&str]); 9] = [
     ("tp2-sequence", &["pools.foundation.tensor_parallel=2", "pools.foundation.sequence_parallel=true"]),
     ("tp2-pp3", &["pools.foundation.tensor_parallel=2", "pools.foundation.pipeline_parallel=3"]),
     ("pp2-chunks", &["pools.foundation.chunk_tokens=16", "pools.foundation.pipeline_parallel=2"]),
-    ("pp2-virtual2", &["pools.foundation.pipeline_parallel=2", "pools.foundation.virtual_stages=2"]),
     ("cp2-pp3", &["pools.foundation.context_parallel=2", "pools.foundation.pipeline_parallel=3"]),
     (
         "dp2-tp2-zero3",
