@@ -97,7 +97,7 @@ pub fn gpu_number(index: usize) -> Option<u64> {
     Some(hasher.finish())
 }
 
-/// What a GPU can compute: major and minor number. It is asked in every layer, so CUDA is asked once. Call it when CUDA's
+/// Returns a GPU's compute capability, major and minor number. Every layer asks for it, so CUDA is asked once. Call it when CUDA's
 /// libraries are loaded.
 fn capability(index: usize) -> Option<(u32, u32)> {
     static OF_ALL: OnceLock<Vec<(u32, u32)>> = OnceLock::new();

@@ -1,4 +1,4 @@
-//! `watch.profile`: what the operators of a few steps took, as a trace and a table.
+//! `watch.profile`: records the operators of a few steps, and writes them as a trace and a table.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -11,7 +11,7 @@ use tch::Device;
 
 use crate::native::{Profile, Profiler, Spent, is_dry_run};
 
-/// The longest ones in the table.
+/// The table has so many rows, those that took longest.
 const ROWS: usize = 40;
 
 /// Records some steps of an actor, with everything that its process does meanwhile. A process with several actors records
@@ -35,23 +35,23 @@ enum State {
 }
 
 impl StepProfile {
-    /// `None` without the key. `first_step`: where the run begins or goes on.
+    /// Returns `None` without the key, or with a warning where the run goes on from `first_step`, after the first one to record.
     pub fn new(config: &RunConfig, me: ActorId, device: Device, first_step: StepId) -> Option<StepProfile> {
         let profile = config.watch.profile.as_ref().filter(|_| !is_dry_run())?;
         let first = profile.first - 1;
-        let state = if first > first_step.0 { State::New } else { State::Over };
-        if matches!(state, State::Over) {
+        if first <= first_step.0 {
             tracing::warn!(
                 "{me}: no profile: it begins with step {}, and step {} was to be recorded",
                 first_step.0 + 1,
                 first + 1
             );
+            return None;
         }
         let folder = config.run.dir.join("profile");
-        Some(StepProfile { me, device, folder, steps: (first, first + profile.steps), state })
+        Some(StepProfile { me, device, folder, steps: (first, first + profile.steps), state: State::New })
     }
 
-    /// `step` is applied. A profile that cannot be made is a warning: the run goes on.
+    /// Takes note that `step` is applied. A profile that cannot be made is a warning: the run goes on.
     pub fn after(&mut self, step: StepId) {
         let next = step.0 + 1;
         let (first, end) = self.steps;
@@ -103,7 +103,7 @@ impl StepProfile {
         Ok(())
     }
 
-    /// Until the GPU has done what was asked of it.
+    /// Waits until the GPU has done what was asked of it.
     fn wait(&self) {
         if let Device::Cuda(index) = self.device {
             tch::Cuda::synchronize(index as i64);
@@ -129,7 +129,7 @@ impl Drop for StepProfile {
     }
 }
 
-/// `is_exclusive`: no time is counted twice, so that each has a share of all.
+/// Makes one part of the table. With `is_exclusive` no time is counted twice, so that each row has a share of all.
 fn rows(title: &str, spent: &BTreeMap<String, Spent>, is_exclusive: bool) -> String {
     let mut rows: Vec<(&String, &Spent)> = spent.iter().collect();
     rows.sort_by_key(|(_, spent)| std::cmp::Reverse(spent.nanoseconds));

@@ -1,9 +1,9 @@
-//! What this process computes during a while, by libtorch's own profiler (Kineto).
+//! Records what this process computes between two moments, by libtorch's own profiler (Kineto).
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::fs;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,15 +23,15 @@ pub struct Profiler {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Spent {
     pub calls: u64,
-    /// Of an operator with those that it calls.
+    /// An operator's time includes the operators that it calls.
     pub nanoseconds: u64,
 }
 
-/// What was recorded, by name.
+/// The profiler's record: calls and time by name.
 #[derive(Debug, Default)]
 pub struct Profile {
     pub operators: BTreeMap<String, Spent>,
-    /// Those of GPUs.
+    /// Kernels, copies and fills on GPUs.
     pub kernels: BTreeMap<String, Spent>,
 }
 
@@ -56,7 +56,7 @@ impl Profiler {
         if IS_RECORDING.swap(true, Ordering::AcqRel) {
             return Ok(None);
         }
-        let (end, ended) = flume::bounded(1);
+        let (end, ended) = flume::bounded::<PathBuf>(1);
         let (begun, has_begun) = flume::bounded(1);
         // On a thread of its own: libtorch begins and ends it on one, and an actor's has the allocation record where libtorch wants it.
         let recording = Recording;
@@ -64,7 +64,13 @@ impl Profiler {
             let _recording = recording;
             start(gpu)?;
             let _ = begun.send(());
-            stop(ended.recv().ok().as_deref())
+            match ended.recv() {
+                Ok(trace) => stop(&trace),
+                Err(_) => {
+                    discard();
+                    Ok(Profile::default())
+                }
+            }
         };
         let thread = std::thread::Builder::new().name("profile".into()).spawn(record);
         let thread = thread.map_err(|error| NativeError::Profile { message: error.to_string() })?;
@@ -101,7 +107,7 @@ impl Drop for Profiler {
     }
 }
 
-/// On the thread where it will be stopped.
+/// Starts libtorch's profiler, on the thread where it will be stopped.
 fn start(gpu: bool) -> Result<(), NativeError> {
     // SAFETY: a flag alone goes in; nobody else records.
     match unsafe { ffi::lf_profile_start(gpu) } {
@@ -110,28 +116,32 @@ fn start(gpu: bool) -> Result<(), NativeError> {
     }
 }
 
-/// `trace`: `None` where nobody wants to know.
-fn stop(trace: Option<&Path>) -> Result<Profile, NativeError> {
-    let mut profile = Profile::default();
-    let Some(trace) = trace else {
-        // SAFETY: without a path nothing is written and nobody is told.
-        unsafe { ffi::lf_profile_stop(std::ptr::null(), std::ptr::null_mut(), None) };
-        return Ok(profile);
-    };
+/// Stops libtorch's profiler, and discards its record.
+fn discard() {
+    // SAFETY: without a path nothing is written and nobody is told.
+    unsafe { ffi::lf_profile_stop(std::ptr::null(), std::ptr::null_mut(), None) };
+}
+
+/// Stops libtorch's profiler, and writes its record to `trace`.
+fn stop(trace: &Path) -> Result<Profile, NativeError> {
     let failed = |message: String| NativeError::Profile { message: format!("{}: {message}", trace.display()) };
-    // One that is there would hide that none was written.
-    if let Err(error) = fs::remove_file(trace)
-        && error.kind() != ErrorKind::NotFound
-    {
-        return Err(failed(error.to_string()));
-    }
-    let path = CString::new(trace.as_os_str().as_bytes()).map_err(|_| failed("a NUL byte in the path".into()))?;
+    let path = cleared(trace).inspect_err(|_| discard()).map_err(|error| failed(error.to_string()))?;
+    let mut profile = Profile::default();
     // SAFETY: the path ends with NUL; `see` gets the profile, which outlives the call.
     let status = unsafe { ffi::lf_profile_stop(path.as_ptr(), (&raw mut profile).cast(), Some(see)) };
     match status {
         0 if trace.is_file() => Ok(profile),
         0 => Err(failed("it was not written".into())),
         _ => Err(failed(last_error())),
+    }
+}
+
+/// Removes a file that is there already, which would hide that none was written. Returns its path for C.
+fn cleared(trace: &Path) -> io::Result<CString> {
+    let path = CString::new(trace.as_os_str().as_bytes())?;
+    match fs::remove_file(trace) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+        _ => Ok(path),
     }
 }
 
@@ -194,6 +204,10 @@ mod tests {
         let next = Profiler::start(false).unwrap().unwrap();
         let error = next.stop(&folder.path().join("missing/trace.json")).unwrap_err();
         assert!(error.to_string().contains("missing/trace.json"), "{error}");
+        // A folder in the trace's place cannot be removed; the recording has ended all the same.
+        let error = Profiler::start(false).unwrap().unwrap().stop(folder.path()).unwrap_err();
+        assert!(error.to_string().contains(&folder.path().display().to_string()), "{error}");
+        drop(Profiler::start(false).unwrap().unwrap());
         assert!(!IS_RECORDING.load(Ordering::Acquire));
     }
 }

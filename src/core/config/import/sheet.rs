@@ -93,7 +93,7 @@ impl Sheet {
         *place = value.into();
     }
 
-    /// Steps of the run, where they are set already.
+    /// Returns the run's steps, where they are set already.
     pub fn steps(&self) -> Option<u64> {
         self.config["train"]["steps"].as_u64()
     }
