@@ -66,6 +66,7 @@ fn main() {
                 "saved",
                 "stream",
                 "storage",
+                "arena",
                 "memory",
                 "dry_run",
                 "profile",

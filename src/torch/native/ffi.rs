@@ -56,6 +56,8 @@ unsafe extern "C" {
     ) -> c_int;
     pub(super) fn lf_deterministic();
     #[cfg(test)]
+    pub(super) fn lf_arena_bytes(in_use: *mut i64, kept: *mut i64);
+    #[cfg(test)]
     pub(super) fn lf_memory_report(at: *mut c_void, bytes: i64);
     pub(super) fn lf_memory_watch_start() -> *mut c_void;
     pub(super) fn lf_memory_watch_current(scope: *mut c_void) -> i64;

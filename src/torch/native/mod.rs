@@ -4,6 +4,8 @@
 
 mod adamw;
 mod adamw8bit;
+#[cfg(test)]
+mod arena_tests;
 mod attention;
 mod autograd;
 mod borrowed;

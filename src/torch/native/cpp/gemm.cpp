@@ -59,32 +59,20 @@ struct Panels {
   }
 };
 
-// A tile to its place: over what is there, or added to it.
-LF_CLONES static void finish(const float* sums, float* to, int64_t stride, const float* bias, bool add, int64_t rows, int64_t columns) {
-  for (int64_t row = 0; row < rows; row++, sums += TILE_COLUMNS, to += stride) {
-    if (add) {
-#pragma omp simd
-      for (int64_t i = 0; i < columns; i++) to[i] += sums[i];
-    } else if (bias) {
-#pragma omp simd
-      for (int64_t i = 0; i < columns; i++) to[i] = sums[i] + bias[i];
-    } else {
-      std::copy_n(sums, columns, to);
-    }
-  }
-}
-
 // Tasks of a product for each thread, which takes another as soon as it is done with one; and the words of a tile's lines
 // that are worth waking a thread for.
 static constexpr int64_t TASKS = 6, THREAD_WORDS = 1 << 10;
 
-// sums [14, 32] = `height` rows of a times 32 columns of b; the rows after them are not written.
-template <bool BF16, bool ROWS>
-LF_GEMM static void tile_of(int64_t words, Panel a, int64_t a_line, int64_t height, Panel b, float* sums) {
-  if (height == 1) tile<BF16, ROWS, 1>(words, a, a_line, height, b, sums);
-  else if (height <= 4) tile<BF16, ROWS, 4>(words, a, a_line, height, b, sums);
-  else if (height <= 8) tile<BF16, ROWS, 8>(words, a, a_line, height, b, sums);
-  else tile<BF16, ROWS, TILE_ROWS>(words, a, a_line, height, b, sums);
+// At most 14 rows of a times at most 32 columns of b.
+template <bool BF16, bool ROWS, int WIDTH> LF_GEMM static void tile_of_width(int64_t words, Panel a, int64_t a_line, Panel b, const Place& place) {
+  if (place.height == 1) tile<BF16, ROWS, 1, WIDTH>(words, a, a_line, b, place);
+  else if (place.height <= 4) tile<BF16, ROWS, 4, WIDTH>(words, a, a_line, b, place);
+  else if (place.height <= 8) tile<BF16, ROWS, 8, WIDTH>(words, a, a_line, b, place);
+  else tile<BF16, ROWS, TILE_ROWS, WIDTH>(words, a, a_line, b, place);
+}
+template <bool BF16, bool ROWS> LF_GEMM static void tile_of(int64_t words, Panel a, int64_t a_line, Panel b, const Place& place) {
+  if (place.columns <= 16) tile_of_width<BF16, ROWS, 1>(words, a, a_line, b, place);
+  else tile_of_width<BF16, ROWS, 2>(words, a, a_line, b, place);
 }
 
 // Most rows, and columns of a thread at a time, of products that read a right factor's rows as they lie: a tile would read a
@@ -105,6 +93,11 @@ LF_GEMM static void add_few_rows(const Lines& a, const Lines& b, int64_t first, 
     }
 }
 
+LF_GEMM static void put_few_rows(const Place& place, const float* sums) {
+  for (int64_t j = 0; j < place.columns; j += 16)
+    put_16(place, place.to, j, static_cast<__mmask16>(first_bits(place.columns - j)), _mm512_loadu_ps(sums + j));
+}
+
 static void multiply_few_rows(const Lines& a, const Lines& b, float* to, int64_t stride, const float* bias, bool add) {
   const int64_t blocks = panels_of(b.lines, FEW_COLUMNS), words = a.lines * FEW_COLUMNS * b.inner;
   lf_parallel_for(0, blocks, std::max<int64_t>(1, (1 << 15) / words), [&](int64_t begin, int64_t end) {
@@ -114,7 +107,7 @@ static void multiply_few_rows(const Lines& a, const Lines& b, float* to, int64_t
       std::fill_n(sums, FEW_ROWS * FEW_COLUMNS, 0.0f);
       add_few_rows(a, b, first, num, sums);
       for (int64_t i = 0; i < a.lines; i++)
-        finish(sums + i * FEW_COLUMNS, to + i * stride + first, stride, bias ? bias + first : nullptr, add, 1, num);
+        put_few_rows({to + i * stride + first, stride, 1, num, bias ? bias + first : nullptr, add}, sums + i * FEW_COLUMNS);
     }
   });
 }
@@ -132,7 +125,6 @@ static void multiply(const Lines& a, const Lines& b, float* to, int64_t stride, 
   const Panels left(a, TILE_ROWS, PACKED_ROWS, true, false), right(b, TILE_COLUMNS, TILE_COLUMNS, false, blocks == 1);
   std::atomic<int64_t> next{0};
   lf_parallel_for(0, std::min(threads, tasks), 1, [&](int64_t, int64_t) {
-    float sums[TILE_ROWS * TILE_COLUMNS];
     const std::unique_ptr<uint32_t[]> room(new uint32_t[right.late ? right.size() : 0]);
     for (int64_t task = next++; task < tasks; task = next++) {
       const int64_t block = task / shares, share = task % shares, first = rows * block / blocks, end = rows * (block + 1) / blocks;
@@ -144,10 +136,10 @@ static void multiply(const Lines& a, const Lines& b, float* to, int64_t stride, 
           for (int64_t line = 0; add && line < height; line++)
             for (int64_t at = 0; at < TILE_COLUMNS; at += 16) __builtin_prefetch(to + (i + line) * stride + j + at, 1);
           const Panel x = left.at(row, nullptr);
-          if (a.bf16) tile_of<true, false>(words, x, 0, height, y, sums);
-          else if (left.as_rows) tile_of<false, true>(words, x, a.line, height, y, sums);
-          else tile_of<false, false>(words, x, 0, height, y, sums);
-          finish(sums, to + i * stride + j, stride, bias ? bias + j : nullptr, add, height, std::min(TILE_COLUMNS, b.lines - j));
+          const Place place{to + i * stride + j, stride, height, std::min(TILE_COLUMNS, b.lines - j), bias ? bias + j : nullptr, add};
+          if (a.bf16) tile_of<true, false>(words, x, 0, y, place);
+          else if (left.as_rows) tile_of<false, true>(words, x, a.line, y, place);
+          else tile_of<false, false>(words, x, 0, y, place);
         }
       }
     }

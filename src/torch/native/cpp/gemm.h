@@ -97,33 +97,54 @@ struct Panel {
   int64_t step;
 };
 
-// sums [HEIGHT, 32] = a, HEIGHT lines of `words` words, times b, 32 lines. Where ROWS, a's lines are `a_line` words apart, and
-// those from `height` on repeat the last one.
-template <bool BF16, bool ROWS, int HEIGHT>
-LF_GEMM static void tile(int64_t words, Panel a, int64_t a_line, int64_t height, Panel b, float* sums) {
-  __m512 s[HEIGHT][2];
+// Where a tile goes: `height` rows of `columns` numbers, `stride` apart, over what is there, with `bias` of the columns (null: none), or
+// added to it.
+struct Place {
+  float* to;
+  int64_t stride, height, columns;
+  const float* bias;
+  bool add;
+};
+
+// 16 sums of a row, the first `some` of them.
+LF_GEMM static inline __attribute__((always_inline)) void put_16(const Place& place, float* to, int64_t column, __mmask16 some, __m512 sums) {
+  if (place.add) sums = _mm512_add_ps(_mm512_maskz_loadu_ps(some, to + column), sums);
+  else if (place.bias) sums = _mm512_add_ps(sums, _mm512_maskz_loadu_ps(some, place.bias + column));
+  _mm512_mask_storeu_ps(to + column, some, sums);
+}
+
+// a, HEIGHT lines of `words` words of which `place.height` count, times b, 16 · WIDTH lines. Where ROWS, a's lines are `a_line` words
+// apart.
+template <bool BF16, bool ROWS, int HEIGHT, int WIDTH>
+LF_GEMM static void tile(int64_t words, Panel a, int64_t a_line, Panel b, const Place& place) {
+  __m512 s[HEIGHT][WIDTH];
 #pragma GCC unroll 14
-  for (int i = 0; i < HEIGHT; i++) s[i][0] = s[i][1] = _mm512_setzero_ps();
+  for (int i = 0; i < HEIGHT; i++)
+#pragma GCC unroll 2
+    for (int j = 0; j < WIDTH; j++) s[i][j] = _mm512_setzero_ps();
   const uint32_t* rows[HEIGHT];
+  // Lines behind the last one repeat it.
 #pragma GCC unroll 14
-  for (int64_t i = 0; i < HEIGHT; i++) rows[i] = a.words + (ROWS ? std::min<int64_t>(i, height - 1) * a_line : i);
+  for (int64_t i = 0; i < HEIGHT; i++) rows[i] = a.words + (ROWS ? std::min<int64_t>(i, place.height - 1) * a_line : i);
   for (int64_t word = 0; word < words; word++, a.words += a.step, b.words += b.step) {
-    const __m512i left = _mm512_loadu_si512(b.words), right = _mm512_loadu_si512(b.words + 16);
+    __m512i right[WIDTH];
+#pragma GCC unroll 2
+    for (int j = 0; j < WIDTH; j++) right[j] = _mm512_loadu_si512(b.words + 16 * j);
 #pragma GCC unroll 14
     for (int i = 0; i < HEIGHT; i++) {
-      const __m512i x = _mm512_set1_epi32(static_cast<int>(ROWS ? rows[i][word] : a.words[i]));
-      if (BF16) {
-        s[i][0] = _mm512_dpbf16_ps(s[i][0], reinterpret_cast<__m512bh>(x), reinterpret_cast<__m512bh>(left));
-        s[i][1] = _mm512_dpbf16_ps(s[i][1], reinterpret_cast<__m512bh>(x), reinterpret_cast<__m512bh>(right));
-      } else {
-        s[i][0] = _mm512_fmadd_ps(_mm512_castsi512_ps(x), _mm512_castsi512_ps(left), s[i][0]);
-        s[i][1] = _mm512_fmadd_ps(_mm512_castsi512_ps(x), _mm512_castsi512_ps(right), s[i][1]);
+      const __m512i left = _mm512_set1_epi32(static_cast<int>(ROWS ? rows[i][word] : a.words[i]));
+#pragma GCC unroll 2
+      for (int j = 0; j < WIDTH; j++) {
+        if (BF16) s[i][j] = _mm512_dpbf16_ps(s[i][j], reinterpret_cast<__m512bh>(left), reinterpret_cast<__m512bh>(right[j]));
+        else s[i][j] = _mm512_fmadd_ps(_mm512_castsi512_ps(left), _mm512_castsi512_ps(right[j]), s[i][j]);
       }
     }
   }
+  float* to = place.to;
 #pragma GCC unroll 14
-  for (int i = 0; i < HEIGHT; i++) {
-    _mm512_storeu_ps(sums + i * TILE_COLUMNS, s[i][0]);
-    _mm512_storeu_ps(sums + i * TILE_COLUMNS + 16, s[i][1]);
+  for (int i = 0; i < HEIGHT; i++, to += place.stride) {
+    if (i >= place.height) break;
+#pragma GCC unroll 2
+    for (int j = 0; j < WIDTH; j++) put_16(place, to, 16 * j, static_cast<__mmask16>(first_bits(place.columns - 16 * j)), s[i][j]);
   }
 }

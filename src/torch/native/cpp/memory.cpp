@@ -2,6 +2,7 @@
 // through an allocator of ours, which writes in front of each block to whose account it counts; so a block that another
 // thread frees is taken off the account of the thread that made it. The allocator of a GPU tells what it does to a reporter of the
 // thread, which autograd takes along to the threads where it computes gradients.
+#include "arena.h"
 #include "common.h"
 #include <atomic>
 #include <c10/core/Allocator.h>
@@ -55,12 +56,15 @@ struct Account {
 static thread_local Account* account = nullptr;
 static thread_local int purpose = 0;
 
+enum class Source : int32_t { Malloc, Arena, DryRun };
+
 // In front of every block; as long as the alignment that libtorch asks for.
 struct alignas(64) Header {
+  BlockHeader block;  // the arena's, for what comes from there
   Account* account;
   int64_t bytes;
   int32_t purpose;
-  bool is_mapped;
+  Source source;
 };
 static_assert(sizeof(Header) == 64, "blocks stay aligned");
 
@@ -71,24 +75,40 @@ static void free_block(void* data) {
     header->account->take_off(header->bytes, header->purpose);
     header->account->release();
   }
-  if (header->is_mapped) munmap(header, header->bytes + sizeof(Header));
-  else c10::free_cpu(header);
+  switch (header->source) {
+    case Source::Malloc: return c10::free_cpu(header);
+    case Source::Arena: return arena_free(&header->block);
+    case Source::DryRun: munmap(header, header->bytes + sizeof(Header));
+  }
+}
+
+static Header* make_block(size_t bytes) {
+  const size_t size = bytes + sizeof(Header);
+  Header* header;
+  if (lf_is_dry && bytes >= (1 << 16)) {
+    // Memory of a dry run is addresses alone: pages that nobody touches, however many.
+    void* mapped = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    TORCH_CHECK(mapped != MAP_FAILED, "no address space for ", bytes, " bytes of a dry run");
+    header = static_cast<Header*>(mapped);
+    header->source = Source::DryRun;
+  } else if (is_for_arena(bytes)) {
+    header = reinterpret_cast<Header*>(arena_allocate(size));
+    header->source = Source::Arena;
+  } else {
+    header = static_cast<Header*>(c10::alloc_cpu(size));
+    header->source = Source::Malloc;
+  }
+  return header;
 }
 
 struct RecordingAllocator : c10::Allocator {
   c10::DataPtr allocate(size_t bytes) override {
     const c10::Device device(c10::DeviceType::CPU);
     if (bytes == 0) return {nullptr, nullptr, &free_block, device};
-    void* block = nullptr;
-    // Memory of a dry run is addresses alone: pages that nobody touches, however many.
-    const bool is_mapped = lf_is_dry && bytes >= (1 << 16);
-    if (is_mapped) {
-      block = mmap(nullptr, bytes + sizeof(Header), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-      TORCH_CHECK(block != MAP_FAILED, "no address space for ", bytes, " bytes of a dry run");
-    } else {
-      block = c10::alloc_cpu(bytes + sizeof(Header));
-    }
-    auto* header = new (block) Header{purpose < 0 ? nullptr : account, static_cast<int64_t>(bytes), purpose, is_mapped};
+    auto* header = make_block(bytes);
+    header->account = purpose < 0 ? nullptr : account;
+    header->bytes = bytes;
+    header->purpose = purpose;
     if (header->account) header->account->charge(header->bytes, purpose);
     return {header + 1, header + 1, &free_block, device};
   }
