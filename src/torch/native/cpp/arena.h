@@ -19,4 +19,4 @@ BlockHeader* arena_allocate(size_t bytes);
 void arena_free(BlockHeader* block);
 
 // Whether blocks of this many bytes come from an arena: smaller ones are malloc's.
-inline bool is_for_arena(size_t bytes) { return bytes >= 4096; }
+inline bool is_for_arena(size_t bytes) { return bytes >= 1024; }

@@ -5,6 +5,7 @@
 #include "common.h"
 #include "loops.h"
 #include "products.h"
+#include "transpose.h"
 #include <ATen/native/CPUBlas.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>

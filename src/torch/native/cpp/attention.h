@@ -21,11 +21,16 @@ struct Scratch {
         pairs(KEYS * QUERIES), qt(QUERIES * width), dt(QUERIES * values), qn(QUERIES * width), dn(QUERIES * values) {}
 };
 
-static inline void copy_rows(const E* x, int64_t stride, int64_t n, int64_t width, E* to) {
-  for (int64_t i = 0; i < n; i++) std::memcpy(to + i * width, x + i * stride, width * sizeof(E));
+LF_CLONES static void copy_rows(const E* x, int64_t stride, int64_t n, int64_t width, E* to) {
+  for (int64_t i = 0; i < n; i++) {
+#pragma omp simd
+    for (int64_t c = 0; c < width; c++) to[i * width + c] = x[i * stride + c];
+  }
 }
 // x [n, width] to [width, padded].
 LF_CLONES static void transpose_rows(const E* x, int64_t stride, int64_t n, int64_t padded, int64_t width, E* to) {
+  // Attention of float32 is for processors with tiles alone, which have AVX-512.
+  if (!IN_PAIRS) return transpose(reinterpret_cast<const float*>(x), stride, n, width, reinterpret_cast<float*>(to), padded);
   for (int64_t i = 0; i < n; i += 16)
     for (int64_t c = 0; c < width; c++)
       for (int64_t j = i; j < std::min(n, i + 16); j++) to[c * padded + j] = x[j * stride + c];
@@ -114,16 +119,22 @@ LF_CLONES static void soften(float* scores, E* pairs, float* maxima, float* tota
   }
 }
 
-// out [n, values] = sums [values, n] / totals.
-LF_CLONES static void finish(const float* sums, const float* totals, E* out, int64_t n, const Head& h) {
-  float by[QUERIES];
-  for (int64_t i = 0; i < n; i++) by[i] = 1.0f / totals[i];
-  for (int64_t i = 0; i < n; i++)
-    for (int64_t v = 0; v < h.values; v++) store(out[i * h.so + v], sums[v * QUERIES + i] * by[i]);
-}
+// sums [width, n] to out [n, width].
 LF_CLONES static void transpose_out(const float* sums, E* out, int64_t stride, int64_t n, int64_t width) {
+  if (!IN_PAIRS) return transpose(sums, QUERIES, width, n, reinterpret_cast<float*>(out), stride);
   for (int64_t i = 0; i < n; i++)
     for (int64_t c = 0; c < width; c++) store(out[i * stride + c], sums[c * QUERIES + i]);
+}
+// out [n, values] = sums [values, n] / totals; sums change.
+LF_CLONES static void finish(float* sums, const float* totals, E* out, int64_t n, const Head& h) {
+  float by[QUERIES];
+#pragma omp simd
+  for (int64_t i = 0; i < n; i++) by[i] = 1.0f / totals[i];
+  for (int64_t v = 0; v < h.values; v++) {
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) sums[v * QUERIES + i] *= by[i];
+  }
+  transpose_out(sums, out, h.so, n, h.values);
 }
 
 // Each query's product of output and gradient.

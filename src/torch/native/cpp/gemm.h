@@ -4,8 +4,7 @@
 // A matrix is packed in words of four bytes, a float32 or a pair of bfloat16 of neighbouring inner indices; both kinds
 // then take the same way and differ in one instruction.
 #pragma once
-#include "loops.h"
-#include <immintrin.h>
+#include "transpose.h"
 
 #define LF_GEMM __attribute__((target("avx512f,avx512bw,avx512bf16")))
 // Rows and columns of a tile: 28 sums in registers. A packed row of 14 words takes the room of 16.
@@ -24,39 +23,6 @@ struct Lines {
     return {data + (first * line + begin * step) * size(), std::min(num_lines, lines - first), std::min(num, inner - begin), line, step, bf16};
   }
 };
-
-// Rows of 16 words become columns.
-LF_GEMM static inline __attribute__((always_inline)) void transpose_16(__m512i* r) {
-  __m512i t[16];
-#pragma GCC unroll 8
-  for (int i = 0; i < 16; i += 2) {
-    t[i] = _mm512_unpacklo_epi32(r[i], r[i + 1]);
-    t[i + 1] = _mm512_unpackhi_epi32(r[i], r[i + 1]);
-  }
-#pragma GCC unroll 4
-  for (int i = 0; i < 16; i += 4) {
-    r[i] = _mm512_unpacklo_epi64(t[i], t[i + 2]);
-    r[i + 1] = _mm512_unpackhi_epi64(t[i], t[i + 2]);
-    r[i + 2] = _mm512_unpacklo_epi64(t[i + 1], t[i + 3]);
-    r[i + 3] = _mm512_unpackhi_epi64(t[i + 1], t[i + 3]);
-  }
-#pragma GCC unroll 4
-  for (int i = 0; i < 4; i++) {
-    t[i] = _mm512_shuffle_i32x4(r[i], r[i + 4], 0x88);
-    t[i + 4] = _mm512_shuffle_i32x4(r[i], r[i + 4], 0xdd);
-    t[i + 8] = _mm512_shuffle_i32x4(r[i + 8], r[i + 12], 0x88);
-    t[i + 12] = _mm512_shuffle_i32x4(r[i + 8], r[i + 12], 0xdd);
-  }
-#pragma GCC unroll 4
-  for (int i = 0; i < 4; i++) {
-    r[i] = _mm512_shuffle_i32x4(t[i], t[i + 8], 0x88);
-    r[i + 4] = _mm512_shuffle_i32x4(t[i + 4], t[i + 12], 0x88);
-    r[i + 8] = _mm512_shuffle_i32x4(t[i], t[i + 8], 0xdd);
-    r[i + 12] = _mm512_shuffle_i32x4(t[i + 4], t[i + 12], 0xdd);
-  }
-}
-
-static inline uint32_t first_bits(int64_t n) { return n >= 32 ? ~0u : n <= 0 ? 0u : (1u << n) - 1; }
 
 // `width` lines, at most 16, from `first` on to 16 of the `stride` words of every row of [words, stride]; what is missing
 // is zero.

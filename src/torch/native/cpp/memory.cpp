@@ -7,8 +7,8 @@
 #include <atomic>
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
-#include <c10/core/impl/alloc_cpu.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
+#include <cstdlib>
 #include <mutex>
 #include <sys/mman.h>
 #include <unordered_map>
@@ -65,6 +65,7 @@ struct alignas(64) Header {
   int64_t bytes;
   int32_t purpose;
   Source source;
+  void* begin;  // malloc's, for what comes from there
 };
 static_assert(sizeof(Header) == 64, "blocks stay aligned");
 
@@ -76,7 +77,7 @@ static void free_block(void* data) {
     header->account->release();
   }
   switch (header->source) {
-    case Source::Malloc: return c10::free_cpu(header);
+    case Source::Malloc: return std::free(header->begin);
     case Source::Arena: return arena_free(&header->block);
     case Source::DryRun: munmap(header, header->bytes + sizeof(Header));
   }
@@ -95,7 +96,12 @@ static Header* make_block(size_t bytes) {
     header = reinterpret_cast<Header*>(arena_allocate(size));
     header->source = Source::Arena;
   } else {
-    header = static_cast<Header*>(c10::alloc_cpu(size));
+    // posix_memalign, which libtorch calls, passes by the thread's own lists of free blocks.
+    void* begin = std::malloc(size + alignof(Header) - 1);
+    TORCH_CHECK(begin, "not enough memory: ", bytes, " bytes for a tensor were asked for");
+    const auto aligned = (reinterpret_cast<uintptr_t>(begin) + alignof(Header) - 1) / alignof(Header) * alignof(Header);
+    header = reinterpret_cast<Header*>(aligned);
+    header->begin = begin;
     header->source = Source::Malloc;
   }
   return header;
