@@ -1,5 +1,6 @@
 //! Decodes files of sound: WAV, FLAC, MP3, Ogg Vorbis, and AAC in MP4.
 
+use std::cell::Cell;
 use std::io::Cursor;
 use std::ops::Range;
 
@@ -102,7 +103,8 @@ pub fn decode_sound(bytes: &[u8], rate: u32, limits: &AudioLimits, segment: Segm
     if let (Some(own), Some(channels)) = (params.sample_rate, &params.channels) {
         check_kind(own, channels.count()).map_err(of_codec)?;
     }
-    let mut decoder = decoder(params)?;
+    let header = header(params);
+    let mut decoder = decoder(params, header.as_deref())?;
     let clock = CpuClock::start();
     for number in 1_u64.. {
         let packet = match format.next_packet() {
@@ -127,7 +129,21 @@ pub fn decode_sound(bytes: &[u8], rate: u32, limits: &AudioLimits, segment: Segm
     }
     let Some(own) = sound.rate else { return Err(of_codec("has no samples".to_owned())) };
     sound.check_end(own).map_err(of_codec)?;
+    if let Some(header) = header {
+        LAST_VORBIS.set(Some((header, decoder)));
+    }
     resample(sound.samples, own, rate)
+}
+
+thread_local! {
+    /// The decoder of this thread's last file of Vorbis, with that file's header. To make its codebooks takes as long as to decode some
+    /// seconds of sound, and all files of a data set have often the same.
+    static LAST_VORBIS: Cell<Option<(Box<[u8]>, Box<dyn AudioDecoder>)>> = const { Cell::new(None) };
+}
+
+/// What a decoder of Vorbis is made of; `None`: another codec.
+fn header(params: &AudioCodecParameters) -> Option<Box<[u8]>> {
+    params.extra_data.clone().filter(|_| params.codec == CODEC_ID_VORBIS)
 }
 
 /// A segment of a file whose samples are read as they lie.
@@ -272,7 +288,12 @@ fn sound_of<'a>(format: &'a (dyn FormatReader + '_)) -> Result<(&'a Track, &'a A
     tracks.next().ok_or_else(|| NO_SOUND.to_owned())
 }
 
-fn decoder(params: &AudioCodecParameters) -> Result<Box<dyn AudioDecoder>, String> {
+fn decoder(params: &AudioCodecParameters, header: Option<&[u8]>) -> Result<Box<dyn AudioDecoder>, String> {
+    let last = header.and_then(|header| LAST_VORBIS.take().filter(|(of, _)| **of == *header));
+    if let Some((_, mut last)) = last {
+        last.reset();
+        return Ok(last);
+    }
     let made = symphonia::default::get_codecs().make_audio_decoder(params, &AudioDecoderOptions::default());
     made.map_err(|error| match error {
         Error::Unsupported(_) => format!("{} is not decoded; {}", name(params.codec), convert()),

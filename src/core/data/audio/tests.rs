@@ -194,6 +194,26 @@ fn files_equal_other_decoders() {
     assert!(error.contains("Opus is not decoded") && error.contains("ffmpeg"), "{error}");
 }
 
+/// A thread keeps the decoder of its last file of Vorbis for one with the same header.
+#[test]
+fn files_of_vorbis_that_follow_one_another_have_the_samples_that_they_have_alone() {
+    let Files { files, .. } = unpacked(include_bytes!("goldens/files.json.gz"));
+    let decode = |bytes: &[u8]| decode_sound(bytes, 16_000, &LIMITS, Segment::WHOLE).map(|samples| samples.to_vec());
+    let files = files.iter().filter(|file| file.name.starts_with("vorbis"));
+    let files: Vec<Vec<u8>> = files.map(|file| STANDARD.decode(&file.file).unwrap()).collect();
+    assert!(files.len() >= 2);
+    let alone: Vec<Vec<f32>> = std::thread::scope(|scope| {
+        let threads: Vec<_> = files.iter().map(|file| scope.spawn(|| decode(file).unwrap())).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    let cut = &files[0][..files[0].len() / 2];
+    for at in [0, 0, 1, 0, 1, 1] {
+        assert!(decode(&files[at]).unwrap() == alone[at], "file {at}");
+        let _ = decode(cut);
+        assert!(decode(&files[at]).unwrap() == alone[at], "file {at} behind half of a file");
+    }
+}
+
 #[test]
 fn channels_are_averaged_and_limits_named() {
     let tone = sine(440.0, 16_000, 0.1);
