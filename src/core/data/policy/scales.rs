@@ -3,7 +3,6 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use super::data_keys;
 use super::files;
 use super::groot_groups;
 use super::kept::Kept;
@@ -147,7 +146,6 @@ pub fn find(
         (true, None) => modality::mask(spec),
     };
     let mut notes = notes(sets, settings, [&state, &action]);
-    notes.extend(data_keys::notes(spec, settings, sets));
     notes.extend(rates(sets));
     notes.extend(too_short(sets, spec.horizon));
     notes.extend(spec.xvla.as_ref().and_then(|rules| rules.note.clone()));
