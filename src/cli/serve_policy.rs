@@ -21,7 +21,8 @@ Examples:
 
 Fields of a client's observation are found by their names: those of cameras, also their last part (`images/top` is
 observation.images.top), `state`, `action_prefix`, and `prompt`, `task`, `task_description`, `instruction`, `instructions`,
-`language_instruction`. For others there is --map; a field that no rule knows is an error. Ports without --port: 8000, for loongforge 10093.";
+`language_instruction`. For others there is --map; a field that no rule knows is an error. Ports without --port: 8000, for
+loongforge 10093.";
 
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
