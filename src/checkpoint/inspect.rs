@@ -17,7 +17,14 @@ pub fn inspect(folder: &Path, all: bool) -> anyhow::Result<String> {
     let mut page = String::new();
     let config = files::read(&folder.join("config.json"), files::MAX_TEXT_BYTES).ok();
     let config = config.and_then(|text| serde_json::from_slice::<serde_json::Value>(&text).ok());
-    let model = config.as_ref().and_then(|config| config["model_type"].as_str()).unwrap_or("no config.json");
+    // Robot policies have a `type`.
+    let model = match &config {
+        None => "no config.json",
+        Some(config) => {
+            let named = ["model_type", "type"].into_iter().find_map(|key| config[key].as_str());
+            named.unwrap_or("config.json names no model_type")
+        }
+    };
     writeln!(page, "{}: {model}", folder.display())?;
     if folder.join(MANIFEST).is_file() {
         let manifest = Manifest::read(folder)?;

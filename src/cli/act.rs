@@ -1,7 +1,7 @@
 //! `loongforge act`: the actions of a policy for one observation.
 
 use super::UsageError;
-use crate::policy::{Wanted, open};
+use crate::policy::{Purpose, Wanted, open};
 use anyhow::Context;
 use clap::Args;
 use loongforge_core::data::{Limits, Locator, read_rgb};
@@ -40,7 +40,7 @@ pub struct ActArgs {
 
 pub fn act(args: ActArgs) -> anyhow::Result<ExitCode> {
     let usage = |error: anyhow::Error| UsageError::of(error.as_ref());
-    let mut policy = open(&args.wanted).map_err(usage)?;
+    let mut policy = open(&args.wanted, Purpose::Once).map_err(usage)?;
     if let Some(path) = &args.noise {
         policy.begin_with(numbers(path).map_err(usage)?).map_err(|reason| UsageError(format!("--noise: {reason}")))?;
     }

@@ -62,6 +62,12 @@ pub fn chat(args: ChatArgs) -> Result<ExitCode> {
                       `loongforge generate`";
         return Err(UsageError::new(format!("{}: the model {reason}", args.model.checkpoint)).into());
     }
+    // Beginning anew would never help.
+    if let Some(wanted) = args.max_new_tokens {
+        room(&reader.model().folder().json, 1, Some(wanted), MAX_NEW_TOKENS).map_err(|_| {
+            UsageError::new(format!("--max-new-tokens {wanted} leaves no room for a message within the model's length"))
+        })?;
+    }
     let is_terminal = stdin().is_terminal();
     let interrupt = Interrupt::listen(is_terminal.then_some(PROMPT))?;
     if is_terminal {

@@ -1,15 +1,18 @@
 //! `--train.lr 2e-5`, as torchtitan and others have it, for `train.lr=2e-5`.
 
 use super::{Cli, exit};
-use clap::Parser;
+use clap::builder::Resettable;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Command, CommandFactory, Id, Parser};
 use loongforge_core::config::key_called;
 use std::ffi::OsString;
 
 /// The command line; a mistake in it ends the program. An unknown option whose name is a key's, as `--lr`, gets the key
 /// named.
 pub fn parse(words: impl Iterator<Item = OsString>) -> Cli {
-    Cli::try_parse_from(overrides(words)).unwrap_or_else(|error| {
+    let words = overrides(words);
+    let parsed = Cli::try_parse_from(&words).and_then(|cli| expect_needed(&words).map(|()| cli));
+    parsed.unwrap_or_else(|error| {
         let unknown = match error.get(ContextKind::InvalidArg) {
             Some(ContextValue::String(option)) if error.kind() == ErrorKind::UnknownArgument => Some(option),
             _ => None,
@@ -20,6 +23,16 @@ pub fn parse(words: impl Iterator<Item = OsString>) -> Cli {
         );
         std::process::exit(exit::USAGE.into())
     })
+}
+
+/// Sees to it that what an option needs is there. clap lets an option pass without it where another one excludes it, and the option would
+/// have no effect then.
+fn expect_needed(words: &[OsString]) -> Result<(), clap::Error> {
+    without_conflicts(Cli::command()).try_get_matches_from(words).map(drop)
+}
+
+fn without_conflicts(command: Command) -> Command {
+    command.mut_args(|argument| argument.conflicts_with(Resettable::<Id>::Reset)).mut_subcommands(without_conflicts)
 }
 
 /// The key that an option without dots means.
@@ -93,6 +106,58 @@ mod tests {
             ("--mtp-num-layers", "model.mtp.num_layers"),
         ] {
             assert_eq!(key(theirs), ours, "{theirs}");
+        }
+    }
+
+    #[test]
+    fn an_option_needs_what_it_is_for_whatever_else_is_there() {
+        let parsed = |line: &str| {
+            let words: Vec<OsString> = format!("loongforge {line}").split(' ').map(OsString::from).collect();
+            Cli::try_parse_from(&words).and_then(|_| expect_needed(&words)).map_err(|error| error.to_string())
+        };
+        for (line, needed) in [
+            ("generate m --prompt a --out b", "--prompts"),
+            ("generate m --prompt a --out b --batch 2 --overwrite", "--prompts"),
+            ("data inspect set --samples 1 --episode 3", "--sheet"),
+            ("data stats set --write --template a", "--model"),
+            ("judge-policy m --layouts 3 --plots a", "--episodes"),
+            ("run a.yaml --overwrite --strict", "--resume"),
+            ("run a.yaml --processes --ranks 2", "--role"),
+            ("plan a.yaml --simulate --costs a --mfu 0.3", "--device"),
+        ] {
+            let error = parsed(line).unwrap_err();
+            assert!(error.contains("were not provided") && error.contains(needed), "{line}: {error}");
+        }
+        for line in [
+            "generate m --prompts a --out b --batch 2 --overwrite",
+            "generate m --prompt a --image b",
+            "generate m --prompt a --raw --temperature 1 --top-k 3",
+            "data inspect set --sheet a --episode 3",
+            "data stats set --write",
+            "judge-policy m --layouts 3 --sheet a",
+            "judge-policy m --episodes a --plots b --num-episodes 2",
+            "run a.yaml --processes",
+            "run a.yaml --resume=a --strict --trust",
+            "run a.yaml --role data --join a:1 --tls b",
+            "plan a.yaml --simulate --device H100 --mfu 0.3",
+            "plan a.yaml --simulate --calibrate a",
+            "scale 3 --run a",
+            "scale --remove encoder/1",
+            "import a.yaml -o b",
+            "import -- trl sft --lr 3",
+            "completions bash",
+            "completions --man a",
+            "check a.yaml --show-origin",
+            "parity --export a m",
+            "launch a.yaml --on slurm --tls a",
+            "drill a.yaml --faults a",
+            "help run",
+        ] {
+            let words: Vec<OsString> = format!("loongforge {line}").split(' ').map(OsString::from).collect();
+            // What is refused for another reason is refused by both alike.
+            if Cli::try_parse_from(&words).is_ok() {
+                parsed(line).unwrap_or_else(|error| panic!("{line}: {error}"));
+            }
         }
     }
 

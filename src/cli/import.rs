@@ -4,6 +4,7 @@ use super::UsageError;
 use clap::Args;
 use loongforge_core::config::{Fate, Imported, KeyFate, import as translate, import_words};
 use loongforge_core::observe::safe;
+use loongforge_core::text::shell_word;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -44,7 +45,7 @@ pub fn import(args: ImportArgs) -> anyhow::Result<ExitCode> {
             let mut new = std::fs::File::create_new(output)
                 .map_err(|error| UsageError::of(anyhow::anyhow!("{}: {error}", output.display()).as_ref()))?;
             std::io::Write::write_all(&mut new, yaml.as_bytes())?;
-            eprintln!("wrote {0}; next: loongforge check {0}", output.display());
+            eprintln!("wrote {}; next: loongforge check {}", output.display(), shell_word(output));
         }
         None => print!("{yaml}"),
     }

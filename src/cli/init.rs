@@ -6,6 +6,7 @@ use super::UsageError;
 use anyhow::Context;
 use clap::{Args, ValueEnum};
 use loongforge_core::config;
+use loongforge_core::text::shell_word;
 use std::io::{BufRead, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -74,8 +75,8 @@ pub fn init(args: InitArgs) -> anyhow::Result<ExitCode> {
     let text = choices.text();
     write(&args.file, &text)?;
     println!("{}: edit it, then", args.file.display());
-    println!("  loongforge check {}", args.file.display());
-    println!("  loongforge run {}", args.file.display());
+    println!("  loongforge check {}", shell_word(&args.file));
+    println!("  loongforge run {}", shell_word(&args.file));
     // Files that are not there yet are no mistake of the text, and are told all the same.
     if let Err(report) = config::load(&args.file, &[], super::environment()) {
         eprintln!("{report}");

@@ -3,10 +3,13 @@
 use super::UsageError;
 use crate::policy::judge::judge_pads;
 use crate::policy::open_loop::open_loop;
-use crate::policy::{Choice, Wanted, open};
+use crate::policy::{Choice, Purpose, Wanted, open};
 use clap::Args;
 use std::path::PathBuf;
 use std::process::ExitCode;
+
+/// Recorded episodes that are compared with where nothing else is said.
+const NUM_EPISODES: usize = 10;
 
 #[derive(Args)]
 #[command(after_help = "\
@@ -26,9 +29,9 @@ pub struct JudgePolicyArgs {
     /// PNG to write, with frames of the first episodes
     #[arg(long, value_name = "FILE", conflicts_with = "episodes")]
     sheet: Option<PathBuf>,
-    /// Recorded episodes to compare with, the first ones of --episodes
-    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..), requires = "episodes")]
-    num_episodes: u32,
+    /// Recorded episodes to compare with, the first ones of --episodes [default: 10]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), requires = "episodes")]
+    num_episodes: Option<u32>,
     /// Frames from one chunk to the next [default: the actions that are executed]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), requires = "episodes")]
     every: Option<u32>,
@@ -42,11 +45,23 @@ pub struct JudgePolicyArgs {
 
 pub fn judge_policy(args: JudgePolicyArgs) -> anyhow::Result<ExitCode> {
     let usage = |error: anyhow::Error| UsageError::of(error.as_ref());
-    let mut policy = open(&args.wanted).map_err(usage)?;
+    let of_recorded = [
+        ("--num-episodes", args.num_episodes.is_some()),
+        ("--every", args.every.is_some()),
+        ("--camera", !args.camera.is_empty()),
+        ("--plots", args.plots.is_some()),
+    ];
+    if let Some((option, _)) = of_recorded.iter().find(|(_, given)| *given && args.wanted.policy == Choice::Replay) {
+        let reason = "compares with recorded actions, and --policy replay sends those: leave it out";
+        return Err(UsageError(format!("{option} {reason}")).into());
+    }
+    let mut policy = open(&args.wanted, Purpose::Judging).map_err(usage)?;
     let policy = policy.as_mut();
     if let Some(set) = args.wanted.episodes.as_ref().filter(|_| args.wanted.policy != Choice::Replay) {
         let every = args.every.map(|every| every as usize);
-        let found = open_loop(policy, set, args.num_episodes as usize, every, &args.camera).map_err(usage)?;
+        let found =
+            open_loop(policy, set, args.num_episodes.map_or(NUM_EPISODES, |count| count as usize), every, &args.camera)
+                .map_err(usage)?;
         println!("{}", found.text());
         if let Some(folder) = &args.plots {
             found.draw(folder)?;
@@ -54,7 +69,7 @@ pub fn judge_policy(args: JudgePolicyArgs) -> anyhow::Result<ExitCode> {
         }
         return Ok(ExitCode::SUCCESS);
     }
-    let judged = judge_pads(policy, args.wanted.seed, args.layouts as usize, |trial| eprintln!("judging: {trial}"))
+    let judged = judge_pads(policy, args.wanted.seed(), args.layouts as usize, |trial| eprintln!("judging: {trial}"))
         .map_err(usage)?;
     println!("{}", judged.text());
     if let Some(path) = &args.sheet {

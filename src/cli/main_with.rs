@@ -6,6 +6,7 @@ use crate::run::families::Families;
 use loongforge_core::engine::error_chain;
 use loongforge_torch::device::{ENVIRONMENT, needs_relaunch};
 use std::ffi::OsString;
+use std::io::Write;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 
@@ -42,7 +43,8 @@ pub fn main_with(families: Families) -> ExitCode {
             let text = error_chain(error.as_ref());
             // Mistakes in a config say so themselves, with their codes.
             let begin = if text.starts_with("error[") { "" } else { "error: " };
-            eprintln!("{begin}{text}");
+            // The exit code counts, whether anyone reads the error or not.
+            let _ = writeln!(std::io::stderr(), "{begin}{text}");
             ExitCode::from(exit::of(&error))
         }
     }
@@ -52,7 +54,11 @@ pub fn main_with(families: Families) -> ExitCode {
 fn stop_with_the_reader() {
     let panic = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
-        match info.payload_as_str().and_then(|text| text.strip_prefix("failed printing to stdout: ")) {
+        let text = info.payload_as_str().unwrap_or_default();
+        if text.strip_prefix("failed printing to stderr: ").is_some_and(|error| error.starts_with("Broken pipe")) {
+            std::process::exit(141);
+        }
+        match text.strip_prefix("failed printing to stdout: ") {
             Some(error) if error.starts_with("Broken pipe") => std::process::exit(141),
             Some(error) => {
                 eprintln!("error: standard output: {error}");

@@ -1,7 +1,7 @@
 //! `loongforge serve-policy`: answer robots and simulators.
 
 use super::UsageError;
-use crate::policy::{Wanted, open};
+use crate::policy::{Purpose, Wanted, open};
 use crate::serve::{Actor, Door, ServeError, Server, asked_to_stop};
 use anyhow::{Context, ensure};
 use clap::Args;
@@ -20,8 +20,9 @@ Examples:
   loongforge serve-policy --policy pads-expert --protocol openpi         no model: tests the robot's side
 
 Fields of a client's observation are found by their names: those of cameras, also their last part (`images/top` is
-observation.images.top), `state`, `action_prefix`, and `prompt`, `task`, `task_description`, `instruction`. For others there is
---map; a field that no rule knows is an error. Ports without --port: 8000, for loongforge 10093.";
+observation.images.top), `state`, `action_prefix`, and `prompt`, `task`, `task_description`, `instruction`, `instructions`,
+`language_instruction`. For others there is --map; a field that no rule knows is an error. Ports without --port: 8000, for
+loongforge 10093.";
 
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
@@ -60,7 +61,7 @@ pub fn serve_policy(args: ServePolicyArgs) -> anyhow::Result<ExitCode> {
     let usage = |error: anyhow::Error| UsageError::of(error.as_ref());
     let key = args.api_key_file.as_deref().map(read_key).transpose().map_err(usage)?;
     let wanted = args.wanted;
-    let (actor, spec) = Actor::start(move || open(&wanted)).map_err(usage)?;
+    let (actor, spec) = Actor::start(move || open(&wanted, Purpose::Serving)).map_err(usage)?;
     let names = Names::new(&spec, &args.map, &args.without, args.prompt).map_err(UsageError)?;
     let door = Door {
         host: args.host,

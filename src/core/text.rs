@@ -3,6 +3,7 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use std::fmt::Write;
+use std::path::Path;
 
 /// Bytes in lower-case hexadecimal digits.
 pub fn hex(bytes: impl AsRef<[u8]>) -> String {
@@ -24,6 +25,16 @@ pub fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let groups: Vec<&[u8]> = digits.as_bytes().rchunks(3).rev().collect();
     String::from_utf8_lossy(&groups.join(&b","[..])).into_owned()
+}
+
+/// A path as a word of a shell's command, in quotes where it has blanks or other letters that a shell reads.
+pub fn shell_word(path: &Path) -> String {
+    let word = path.display().to_string();
+    let is_plain = |letter: char| letter.is_alphanumeric() || "/._-+=:,@%".contains(letter);
+    match !word.is_empty() && word.chars().all(is_plain) {
+        true => word,
+        false => format!("'{}'", word.replace('\'', "'\\''")),
+    }
 }
 
 /// Text as it is written in HTML, XML and their attributes.
@@ -49,6 +60,13 @@ mod tests {
     #[test]
     fn digits_are_in_groups_of_three() {
         assert_eq!([7, 999, 12_345, 1_000_000].map(grouped), ["7", "999", "12,345", "1,000,000"]);
+    }
+
+    #[test]
+    fn a_path_is_one_word_of_a_command() {
+        let word = |path: &str| shell_word(Path::new(path));
+        assert_eq!([word("runs/a-1.yaml"), word("über"), word("")], ["runs/a-1.yaml", "über", "''"]);
+        assert_eq!([word("my run"), word("it's $HOME")], ["'my run'", "'it'\\''s $HOME'"]);
     }
 
     #[test]

@@ -20,6 +20,7 @@ use loongforge_core::observe::{
     Answer, Console, Curve, Ending, EvalRecord, MetricsFile, Reading, Scoring, Style, TensorBoard, TrackedRun,
     Trackers, beside, plot, read_evaluations, read_metrics, render, safe, sheet,
 };
+use loongforge_core::text::shell_word;
 use loongforge_torch::device::set_intra_op_threads;
 use loongforge_torch::engine::open_device;
 use serde_json::Value;
@@ -116,15 +117,15 @@ pub fn after_run(config: &RunConfig, console: &Console) -> Result<()> {
             true => ("one file for Diffusers or ComfyUI", "export --format comfyui"),
             false => ("adapters added to their base", "export-hf"),
         };
-        console.line(&format!("{what:<38} loongforge checkpoint {command} {} OUT", checkpoint.display()));
+        console.line(&format!("{what:<38} loongforge checkpoint {command} {} OUT", shell_word(&checkpoint)));
     }
     if is_policy {
-        let dir = dir.display();
+        let dir = shell_word(dir);
         console.line(&format!("{:<38} loongforge serve-policy {dir} --protocol openpi", "serve it"));
         console.line(&format!("{:<38} loongforge checkpoint export-hf {dir} OUT", "one folder for lerobot"));
     }
     if config.log.tensorboard {
-        console.line(&format!("{:<38} tensorboard --logdir {}", "all curves", dir.join("tensorboard").display()));
+        console.line(&format!("{:<38} tensorboard --logdir {}", "all curves", shell_word(&dir.join("tensorboard"))));
     }
     if let Some(wandb) = &config.log.wandb {
         let runs = wandb.dir.clone().unwrap_or_else(|| dir.join("wandb"));

@@ -6,4 +6,4 @@ pub mod open_loop;
 mod table;
 pub(crate) mod trained;
 
-pub use open::{Choice, Wanted, open};
+pub use open::{Choice, Purpose, Wanted, open};

@@ -35,40 +35,79 @@ pub struct Wanted {
     /// LeRobot set of recorded episodes
     #[arg(long, value_name = "SET")]
     pub episodes: Option<PathBuf>,
-    /// Number of the episode that is replayed
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    pub episode: usize,
+    /// Number of the episode that is replayed [default: 0]
+    #[arg(long, value_name = "N")]
+    pub episode: Option<usize>,
     /// Actions of a chunk that are executed before the policy is asked again [default: the model's n_action_steps]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub execute: Option<u32>,
-    /// Seed of the policy's noise, and of the layouts of Pads
-    #[arg(long, default_value_t = 1)]
-    pub seed: u64,
-    /// Device, as in a config: auto, cpu, cuda or cuda:N
-    #[arg(long, default_value = "auto")]
-    pub device: Device,
+    /// Seed of the policy's noise, and of the layouts of Pads [default: 1]
+    #[arg(long)]
+    pub seed: Option<u64>,
+    /// Device, as in a config: auto, cpu, cuda or cuda:N [default: auto]
+    #[arg(long)]
+    pub device: Option<Device>,
+}
+
+/// What a policy is opened for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// One observation, of which the whole chunk is printed.
+    Once,
+    Serving,
+    /// Layouts of Pads, or recorded episodes.
+    Judging,
+}
+
+impl Wanted {
+    pub fn seed(&self) -> u64 {
+        self.seed.unwrap_or(1)
+    }
+
+    /// Sees to it that every option has an effect.
+    fn expect_effects(&self, purpose: Purpose) -> Result<()> {
+        let (is_replay, is_judged) = (self.policy == Choice::Replay, purpose == Purpose::Judging);
+        let draws = matches!(self.policy, Choice::Trained | Choice::PadsRandom);
+        let options = [
+            ("--episodes", self.episodes.is_some() && !is_replay && !is_judged, "is for --policy replay"),
+            ("--episode", self.episode.is_some() && !is_replay, "is for --policy replay"),
+            ("--embodiment", self.embodiment.is_some() && self.policy != Choice::Trained, "is for a trained policy"),
+            ("--device", self.device.is_some() && self.policy != Choice::Trained, "is for a trained policy"),
+            ("--seed", self.seed.is_some() && !draws && !is_judged, "is for a policy that draws numbers"),
+            (
+                "--execute",
+                self.execute.is_some() && purpose == Purpose::Once,
+                "has no effect: the whole chunk is printed",
+            ),
+        ];
+        match options.into_iter().find(|(_, is_idle, _)| *is_idle) {
+            Some((option, _, why)) => bail!("{option} {why}: leave it out"),
+            None => Ok(()),
+        }
+    }
 }
 
 /// Opens a policy.
 ///
 /// # Errors
-/// A trained policy without its folder, another one with one, a folder that is no policy's or no set, or more executed actions
-/// than a chunk has.
-pub fn open(wanted: &Wanted) -> Result<Box<dyn Policy>> {
+/// A trained policy without its folder, another one with one, an option that has no effect, a folder that is no policy's or no set, or
+/// more executed actions than a chunk has.
+pub fn open(wanted: &Wanted, purpose: Purpose) -> Result<Box<dyn Policy>> {
+    wanted.expect_effects(purpose)?;
     let robot = wanted.embodiment.as_deref();
-    if let (Some(robot), true) = (robot, wanted.policy != Choice::Trained) {
-        bail!("--embodiment {robot} is for a trained policy, and --policy is not trained");
-    }
     let mut policy: Box<dyn Policy> = match (wanted.policy, &wanted.checkpoint) {
         (Choice::Trained, None) => bail!("which checkpoint? Name its folder, or another --policy"),
-        (Choice::Trained, Some(checkpoint)) => Box::new(Trained::open(checkpoint, robot, wanted.seed, &wanted.device)?),
+        (Choice::Trained, Some(checkpoint)) => {
+            let device = wanted.device.unwrap_or_default();
+            Box::new(Trained::open(checkpoint, robot, wanted.seed(), &device)?)
+        }
         (_, Some(checkpoint)) => bail!("{checkpoint} would not be read: --policy is not trained"),
         (Choice::Replay, None) => match &wanted.episodes {
-            Some(set) => Box::new(Replay::open(set, wanted.episode)?),
+            Some(set) => Box::new(Replay::open(set, wanted.episode.unwrap_or(0))?),
             None => bail!("which episodes? Name their set with --episodes"),
         },
         (Choice::PadsExpert, None) => Box::new(Expert::new()),
-        (Choice::PadsRandom, None) => Box::new(Random::new(wanted.seed)),
+        (Choice::PadsRandom, None) => Box::new(Random::new(wanted.seed())),
     };
     if let Some(count) = wanted.execute {
         let (count, chunk) = (count as usize, policy.spec().chunk_size);

@@ -60,6 +60,7 @@ impl Preflight<'_> {
             return Err(DataProblem::PackedAlready { name: name.to_owned() }.into());
         }
         let mut lines: Vec<String> = dataset.left_out().iter().map(|left| format!("warning: {left}")).collect();
+        lines.extend(dataset.maker().of_data().iter().map(|note| format!("warning: {}", safe(note))));
         let found = survey(&dataset, default_jobs());
         let is_usable = |survey: &Survey| survey.num_usable() > 0;
         for survey in &found {

@@ -82,6 +82,15 @@ fn options_without_use_are_refused() {
         (&["compare", "run", "other"], "-o a.jpg|-o a"),
         (&["check", "run.yaml", "--format", "yaml"], "--show-origin"),
         (&["sample", "model", "--prompt", "a", "--size", "8x8"], "--area 8x8|--fps 4"),
+        (&["act", "model", "--prompt", "a"], "--episodes set|--episode 1|--execute 2"),
+        (&["act", "--policy", "replay", "--episodes", "set", "--prompt", "a"], "--seed 2|--device cpu|--embodiment a"),
+        (&["serve-policy", "model", "--protocol", "openpi"], "--episodes set|--episode 1"),
+        (&["serve-policy", "--policy", "pads-expert", "--protocol", "openpi"], "--seed 2|--device cpu"),
+        (
+            &["judge-policy", "--policy", "replay", "--episodes", "set"],
+            "--num-episodes 2|--every 3|--camera a=b|--plots a.png",
+        ),
+        (&["generate", "model", "--prompt", "a", "--batch", "2"], "--out b"),
     ] {
         for option in options.split('|') {
             let words: Vec<&str> = option.split(' ').collect();
@@ -89,6 +98,20 @@ fn options_without_use_are_refused() {
         }
     }
     assert!(!fixture.path("new").exists() && !fixture.path("a.png").exists());
+}
+
+#[test]
+fn errors_that_nobody_reads_are_no_panic() {
+    let fixture = Fixture::new();
+    let code = |args: &[&str]| {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_loongforge"));
+        command.args(args).current_dir(fixture.path("")).stderr(writer).status().unwrap().code()
+    };
+    // A report that is not read ends as output that is not read does; an error has its exit code all the same.
+    assert_eq!(code(&["check", "run.yaml", "train.lr=-1"]), Some(141));
+    assert_eq!(code(&["checkpoint", "inspect", "nowhere"]), Some(2));
 }
 
 #[test]

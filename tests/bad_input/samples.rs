@@ -280,6 +280,25 @@ fn a_prompt_and_its_answer_fit_into_the_model() {
     {
         assert!(said.err.contains(part), "{}", said.err);
     }
+    // No message would have room for such an answer, however often the conversation begins anew.
+    let chat = ["chat", super::fixture::CHECKPOINT, "--max-new-tokens", "999999999999"];
+    fixture.fails(&chat, 2, &["--max-new-tokens 999999999999 leaves no room"]);
+    // Without a template there is nothing to go on from in a prompt without a token.
+    let empty = ["generate", super::fixture::CHECKPOINT, "--raw", "--prompt", ""];
+    fixture.fails(&empty, 2, &["is empty: there is no token to go on from"]);
+    let lines = "{\"prompt\": \"\"}\n{\"messages\": [{\"role\": \"assistant\", \"content\": \"a\"}]}\n{\"prompt\": [\"a\"]}\n\
+                 {\"prompt\": \"a\"}\n{\"prompt\": \"a\", \"prompt\": \"b\"}\n";
+    fixture.write("prompts.jsonl", lines);
+    let said = fixture.start(&[&file[..], &["--overwrite", "--raw", "--max-new-tokens", "2"]].concat());
+    assert_eq!((said.code, fixture.read("answers.jsonl").lines().count()), (1, 1), "{}", said.err);
+    for part in [
+        "prompts.jsonl:1: not a sample: is empty",
+        "prompts.jsonl:2: not a sample: has an answer and no question before it",
+        "prompts.jsonl:3: not a sample: invalid type: string \"a\", expected a message with a `role`",
+        "prompts.jsonl:5: not a sample: the key `prompt` is there twice",
+    ] {
+        assert!(said.err.contains(part), "{}", said.err);
+    }
     for options in ["--stop ", "--temperature 1 --top-p 1.5", "--temperature 0"] {
         let words: Vec<&str> = options.split(' ').collect();
         fixture.fails(&[&ask[..], &words].concat(), 2, &[words[words.len() - 2]]);

@@ -71,7 +71,12 @@ pub fn export_gguf(
     let model_type = model.json["model_type"].as_str().unwrap_or_default();
     let (Some(architecture), Some(decoder)) = (Architecture::of(model_type), model.config.decoder()) else {
         let known = Architecture::TYPES.map(|(name, _)| name).join(", ");
-        return Err(wrong(format!("model_type is {model_type:?}; GGUF files are written of {known}")));
+        // Robot policies have a `type` instead.
+        let what = match model.json["type"].as_str().filter(|_| model_type.is_empty()) {
+            Some(kind) => format!("type is {kind:?}, a robot policy"),
+            None => format!("model_type is {model_type:?}"),
+        };
+        return Err(wrong(format!("{what}; GGUF files are written of {known}")));
     };
     let described = describe(architecture, &model.json, decoder).map_err(wrong)?;
     let mut said = described.said.clone();

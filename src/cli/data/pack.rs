@@ -18,6 +18,7 @@ use loongforge_core::data::tools::{Order, PackJob, Packed, Share, model_spec, to
 use loongforge_core::data::{Dataset, ProcessorOptions};
 use loongforge_core::engine::fault;
 use loongforge_core::observe::{Console, bytes};
+use loongforge_core::text::shell_word;
 use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -114,7 +115,7 @@ pub fn pack(args: PackArgs) -> anyhow::Result<ExitCode> {
         println!("{} and were left out", too_long_text(stats.too_long, all, all, max_tokens));
     }
     if share != Share::WHOLE {
-        println!("when all {} parts are done: loongforge data merge {}", share.num, out.display());
+        println!("when all {} parts are done: loongforge data merge {}", share.num, shell_word(out));
     }
     Ok(verdict(bad, job.num_samples, args.max_bad))
 }

@@ -5,7 +5,7 @@ use crate::cli::asking::{AskedModel, Choosing, MAX_NEW_TOKENS};
 use crate::cli::{UsageError, exit};
 use crate::eval::generator::Reader;
 use anyhow::{Context, Result};
-use loongforge_core::data::{MediaSource, Part, Question, Sample};
+use loongforge_core::data::{MediaSource, Part, Question, Sample, parse_strictly};
 use loongforge_core::files;
 use loongforge_core::message::SampleId;
 use loongforge_core::observe::safe;
@@ -114,7 +114,8 @@ fn ask(reader: &Reader, args: &FileArgs<'_>, line: &[u8], number: u64, folder: &
         return Err(format!("more than {MAX_LINE} bytes"));
     }
     let line = line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line);
-    let record: Value = serde_json::from_slice(line).map_err(|error| format!("not a sample: {error}"))?;
+    let line = std::str::from_utf8(line).map_err(|error| format!("not a sample: {error}"))?;
+    let record = parse_strictly(line).map_err(|error| format!("not a sample: {error}"))?;
     let id = record.get("id").cloned();
     let (question, expected) = Question::of_record(record, folder).map_err(|error| error.to_string())?;
     let (messages, sample) = match &question {

@@ -68,7 +68,12 @@ impl RunConfig {
                 let vae = Part { freeze: None, ..self.model.vae.clone() };
                 let own = of_diffusion.iter_mut().filter(|(key, _)| *key == "model.vae");
                 own.for_each(|(_, is_written)| *is_written = vae != Part::default());
-                (of_tokens.chain(of_diffusion).collect(), "has no meaning for a robot policy")
+                // Its frames have the rate of its data, and its answers are actions.
+                let of_both = [
+                    ("data.video.fps", self.data.video.fps.is_some()),
+                    ("eval.max_new_tokens", self.eval.as_ref().is_some_and(Eval::names_length)),
+                ];
+                (of_tokens.chain(of_diffusion).chain(of_both).collect(), "has no meaning for a robot policy")
             }
         };
         if kind != ModelKind::Tokens && self.packs_first() {
@@ -280,6 +285,11 @@ mod tests {
             Err(KindError::PoolOfPair("pools.foundation_high"))
         );
         assert_eq!(config(&[own]).expect_keys_of(one), Err(KindError::PoolOfPair("pools.foundation_high")));
+        let timed = config(&["data.video.fps=2"]);
+        timed.expect_keys_of(tokens).unwrap();
+        timed.expect_keys_of(one).unwrap();
+        let error = timed.expect_keys_of(ModelKind::Policy).unwrap_err().to_string();
+        assert_eq!(error, "`data.video.fps`: has no meaning for a robot policy; drop it");
         let colocated = config(&["pools.placement=colocated"]);
         colocated.expect_keys_of(one).unwrap();
         assert_eq!(colocated.expect_keys_of(two), Err(KindError::ColocatedPair));

@@ -59,6 +59,11 @@ pub trait SampleMaker: Send + Sync {
     /// Returns what the user should know of the samples so far, each with its count.
     fn notes(&self) -> Vec<String>;
 
+    /// Returns what the user should know of the data before a sample is made.
+    fn of_data(&self) -> Vec<String> {
+        Vec::new()
+    }
+
     /// Frames at the end of an episode that begin no sample.
     fn dropped_frames(&self) -> usize {
         0

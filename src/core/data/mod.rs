@@ -50,6 +50,7 @@ mod sentencepiece;
 mod source;
 mod split;
 pub mod spoken_digits;
+mod tally;
 mod template;
 mod tiktoken;
 mod tokenizer;
@@ -88,6 +89,7 @@ pub use processor::{
 pub use sample::{IGNORE_INDEX, Media, Sample};
 pub use sentencepiece::{PieceKind, SentencePiece, sentence_pieces};
 pub use source::fingerprint;
+pub use source::strict::parse as parse_strictly;
 pub use source::{
     Captioned, Content, Conversation, Fingerprint, IMAGE_PLACEHOLDER, Labeled, MediaSource, Mixture, Part, Piece,
     Place, Question, Source, Turn, Written,

@@ -59,6 +59,10 @@ impl SampleMaker for PolicyMaker {
         PolicyMaker::notes(self)
     }
 
+    fn of_data(&self) -> Vec<String> {
+        PolicyMaker::of_data(self)
+    }
+
     fn as_policy(&self) -> Option<&PolicyMaker> {
         Some(self)
     }

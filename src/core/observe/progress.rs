@@ -81,7 +81,8 @@ impl Recent {
 
     fn mean(&self, value: impl Fn(&StepMetrics) -> f64) -> f64 {
         let finite = || self.steps.iter().map(&value).filter(|value| value.is_finite());
-        finite().sum::<f64>() / finite().count().max(1) as f64
+        // The mean of no value is none, and not 0.
+        if finite().next().is_none() { f64::NAN } else { finite().sum::<f64>() / finite().count() as f64 }
     }
 
     fn describe(&self) -> String {
@@ -101,7 +102,11 @@ impl Recent {
         if last.pairs.is_some() {
             let mean = |value: fn(&PairMetrics) -> f64| self.mean(|step| step.pairs.as_ref().map_or(f64::NAN, value));
             parts.insert(2, format!("accuracy {}", percent(mean(|pairs| pairs.accuracy))));
-            parts.insert(3, format!("margin {:.3}", mean(PairMetrics::margin)));
+            // Of answers that are all good, or all bad, there is none.
+            let margin = mean(PairMetrics::margin);
+            if margin.is_finite() {
+                parts.insert(3, format!("margin {margin:.3}"));
+            }
         }
         // A language model has neither.
         if self.steps.iter().any(|step| step.images > 0) {
@@ -166,6 +171,20 @@ mod tests {
             "step 100/500  loss 0.5000  12.3k tokens/s  ETA 0:40  grad 0.250  lr 3.00e-4  640 images/s  encoder 71%  \
              foundation 88%"
         );
+    }
+
+    #[test]
+    fn what_no_step_has_is_no_zero() {
+        let mut recent = Recent { num_steps: 5, steps: VecDeque::new() };
+        let pairs = |rejected_reward| {
+            Some(PairMetrics { chosen_reward: 1.0, accuracy: 0.5, rejected_reward, ..Default::default() })
+        };
+        recent.push(StepMetrics { loss: f64::NAN, pairs: pairs(f64::NAN), step_ms: 1.0, ..Default::default() });
+        let said = recent.describe();
+        assert!(said.contains("loss NaN  accuracy 50%  ") && !said.contains("margin"), "{said}");
+        recent.push(StepMetrics { step: 1, loss: 0.5, pairs: pairs(0.5), step_ms: 1.0, ..Default::default() });
+        let said = recent.describe();
+        assert!(said.contains("loss 0.5000  accuracy 50%  margin 0.500"), "{said}");
     }
 
     #[test]

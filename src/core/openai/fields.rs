@@ -5,6 +5,7 @@ use std::ops::RangeInclusive;
 use serde_json::{Map, Value as Json};
 
 use super::error::ApiError;
+use crate::data::parse_strictly;
 
 /// Names that an error repeats are cut off here.
 const MAX_NAME: usize = 64;
@@ -16,7 +17,8 @@ impl Fields {
     /// The bytes are no JSON object.
     pub fn read(bytes: &[u8]) -> Result<Self, ApiError> {
         let wrong = |reason: String| ApiError::new(400, format!("the body is not a JSON object: {reason}"));
-        match serde_json::from_slice(bytes).map_err(|error| wrong(error.to_string()))? {
+        let text = std::str::from_utf8(bytes).map_err(|error| wrong(error.to_string()))?;
+        match parse_strictly(text).map_err(|error| wrong(error.to_string()))? {
             Json::Object(fields) => Ok(Self(fields)),
             _ => Err(wrong("it is another value".to_owned())),
         }

@@ -221,6 +221,7 @@ fn train(sheet: &mut Sheet, is_kto: bool) {
 }
 
 fn run(sheet: &mut Sheet) {
+    sheet.strategy("save_strategy", "save_steps", "checkpoint.every_steps counts steps; the last one is always saved");
     sheet.run(&["output_dir"]);
     sheet.copy_all(&[("eval_steps", "eval.every_steps"), ("early_stopping_patience", "eval.patience")]);
     sheet.missing("checkpoint.every_steps counts steps", &["saves_per_epoch"]);
@@ -244,7 +245,6 @@ fn run(sheet: &mut Sheet) {
             "debug",
             "ddp_timeout",
             "save_only_model",
-            "save_strategy",
             "eval_strategy",
             "remove_unused_columns",
         ],

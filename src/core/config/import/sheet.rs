@@ -1,5 +1,8 @@
 //! The keys of a config that is translated, taken one by one, and the config that comes of them.
 
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+
 use serde_json::{Map, Value, json};
 
 /// Tells what became of a key.
@@ -25,16 +28,20 @@ pub struct KeyFate {
 /// Keys that are still to be read, and what came of the others.
 pub(super) struct Sheet {
     fields: Map<String, Value>,
+    /// Keys that a number was looked for in, and that have something else.
+    no_numbers: RefCell<BTreeSet<String>>,
     config: Value,
     keys: Vec<KeyFate>,
     notes: Vec<&'static str>,
 }
 
 const NO_COUNTERPART: &str = "no counterpart";
+const NO_NUMBER: &str = "it is not a number";
 
 impl Sheet {
-    pub fn new(fields: Map<String, Value>) -> Self {
-        Self { fields, config: json!({}), keys: Vec::new(), notes: Vec::new() }
+    pub fn new(mut fields: Map<String, Value>) -> Self {
+        fields.iter_mut().for_each(|(key, value)| read_switch(key, value));
+        Self { fields, no_numbers: RefCell::default(), config: json!({}), keys: Vec::new(), notes: Vec::new() }
     }
 
     /// The config, each key in the order of their names, and what else should be known; what nobody has read is missing.
@@ -120,10 +127,14 @@ impl Sheet {
         self.tell(theirs, &value, fate);
     }
 
-    /// Their key was read together with others, and is a part of ours.
+    /// Their key was read together with others, and is a part of ours. What was to be a number and is none was not read.
     pub fn arrived(&mut self, theirs: &str, ours: &str) {
         if let Some(value) = self.take(theirs) {
-            self.tell(theirs, &value, Fate::Arrived(ours.to_owned()));
+            let fate = match self.no_numbers.borrow().contains(theirs) {
+                true => Fate::Missing(NO_NUMBER),
+                false => Fate::Arrived(ours.to_owned()),
+            };
+            self.tell(theirs, &value, fate);
         }
     }
 
@@ -148,7 +159,11 @@ impl Sheet {
     /// A number, where the key has one, also as text.
     pub fn number(&self, key: &str) -> Option<f64> {
         let value = self.get(key)?;
-        value.as_f64().or_else(|| value.as_str()?.parse().ok())
+        let number = value.as_f64().or_else(|| value.as_str()?.parse().ok());
+        if number.is_none() {
+            self.no_numbers.borrow_mut().insert(key.to_owned());
+        }
+        number
     }
 
     /// Learning rates and the like, which YAML takes for text where they are written `1e-5`.
@@ -157,9 +172,20 @@ impl Sheet {
         self.with(theirs, ours, |value| match number {
             Some(_) if value.is_number() => Ok(value.clone()),
             Some(number) => Ok(number.into()),
-            None => Err("it is not a number"),
+            None => Err(NO_NUMBER),
         });
     }
+}
+
+/// Words that Python's YAML takes for truth values, and ours for texts. Names, and strategies, of which `no` is one, stay texts.
+fn read_switch(key: &str, value: &mut Value) {
+    let is_name = ["_strategy", "name", "path", "dir", "dataset"].iter().any(|part| key.contains(part));
+    let switch = match value.as_str().map(str::to_lowercase).as_deref() {
+        Some("yes" | "on" | "true") if !is_name => true,
+        Some("no" | "off" | "false") if !is_name => false,
+        _ => return,
+    };
+    *value = Value::Bool(switch);
 }
 
 /// The scheduler's name in transformers as ours.

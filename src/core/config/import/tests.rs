@@ -291,6 +291,40 @@ fn options_of_schedules_arrive_and_other_stages_are_refused() {
 }
 
 #[test]
+fn what_is_no_number_is_not_taken_for_the_default() {
+    let keys = ["lora_rank", "lora_alpha", "gradient_accumulation_steps", "per_device_train_batch_size"];
+    let text: String = keys.iter().map(|key| format!("{key}: auto\n")).collect();
+    let imported = import(&format!("model_name_or_path: a/b\nstage: sft\n{text}")).unwrap();
+    keys.iter().for_each(|key| assert!(missing(&imported).contains(key), "{key}"));
+    let imported = import("model_name_or_path: a/b\nstage: sft\nlora_rank: \"4\"\n").unwrap();
+    assert!(arrived(&imported).contains(&"lora_rank") && imported.yaml.contains("r: 4"), "{}", imported.yaml);
+}
+
+/// Other trainers read YAML 1.1, in which `yes` is a truth value.
+#[test]
+fn switches_in_words_are_read() {
+    let of = |lines: &str| import(&format!("model_name_or_path: a/b\nstage: sft\n{lines}")).unwrap();
+    for word in ["yes", "Yes", "on", "\"true\""] {
+        assert!(of(&format!("bf16: {word}\n")).yaml.contains("precision: bf16"), "{word}");
+    }
+    assert!(!of("bf16: no\n").yaml.contains("bf16"));
+    let node = crate::config::yaml::parse(&of("run_name: on\n").yaml, 0, 0).unwrap().to_json();
+    assert_eq!(node["run"]["name"], "on");
+}
+
+#[test]
+fn strategies_that_count_no_steps_are_named() {
+    let of = |lines: &str| import(&format!("model_name_or_path: a/b\nstage: sft\n{lines}save_steps: 50\n")).unwrap();
+    for strategy in ["epoch", "no", "\"no\""] {
+        let imported = of(&format!("save_strategy: {strategy}\n"));
+        assert!(missing(&imported).contains(&"save_strategy"), "{strategy}");
+        assert!(settled(&imported).contains(&"save_steps") && !imported.yaml.contains("every_steps: 50"), "{strategy}");
+    }
+    let imported = of("save_strategy: steps\n");
+    assert!(settled(&imported).contains(&"save_strategy") && imported.yaml.contains("every_steps: 50"));
+}
+
+#[test]
 fn what_is_of_nobody_is_refused() {
     for (text, part) in [("a: [", "not YAML"), ("model: x\nlr: 1\n", "lr, model"), ("3\n", "none")] {
         let error = import(text).unwrap_err().to_string();

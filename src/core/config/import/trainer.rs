@@ -144,6 +144,12 @@ impl Sheet {
 
     /// Translates the keys of a run's name, evaluations, trackers and checkpoints.
     pub fn run_of_trainer(&mut self) {
+        self.strategy(
+            "save_strategy",
+            "save_steps",
+            "checkpoint.every_steps counts steps; the last one is always saved",
+        );
+        self.strategy("logging_strategy", "logging_steps", "log.every_steps counts steps");
         self.run(&["run_name", "output_dir"]);
         self.arrived("run_name", "run.name");
         if self.is("eval_strategy", "steps") {
@@ -164,7 +170,18 @@ impl Sheet {
         }
         self.missing(TRACKERS, &["report_to"]);
         self.settled("`loongforge run --resume`", &["resume_from_checkpoint"]);
-        self.settled("it is always so here", &["do_train", "save_only_model", "save_strategy", "ddp_timeout"]);
+        self.settled("it is always so here", &["do_train", "save_only_model", "ddp_timeout"]);
+    }
+
+    /// When something is done: every so many `steps`, which is `why` other strategies have no counterpart and the steps no meaning.
+    pub fn strategy(&mut self, strategy: &str, steps: &str, why: &'static str) {
+        match self.get(strategy).is_none_or(|it| it == "steps") {
+            true => self.settled(why, &[strategy]),
+            false => {
+                self.missing(why, &[strategy]);
+                self.settled("it is for steps, and the strategy is another one", &[steps]);
+            }
+        }
     }
 
     /// The run's name is the last part of what the first of `names` that is there has.

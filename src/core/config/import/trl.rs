@@ -342,7 +342,7 @@ fn run(sheet: &mut Sheet) {
     sheet.run_of_trainer();
     sheet.missing("eval.every_steps evaluates eval.path during the run", &["do_eval"]);
     sheet.missing(TRACKERS, &["trackio_space_id"]);
-    sheet.settled("it is always so here", &["logging_first_step", "logging_strategy"]);
+    sheet.settled("it is always so here", &["logging_first_step"]);
     sheet
         .missing("`loongforge checkpoint push` uploads a checkpoint", &["push_to_hub", "hub_model_id", "hub_strategy"]);
     sheet.missing("import that file as well: `loongforge import FILE`", &["config"]);

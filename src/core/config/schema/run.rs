@@ -393,6 +393,13 @@ fn lanes() -> usize {
     4
 }
 
+impl Eval {
+    /// Returns whether the length of answers is another one than the default.
+    pub fn names_length(&self) -> bool {
+        self.max_new_tokens != max_new_tokens()
+    }
+}
+
 fn max_restarts() -> usize {
     3
 }

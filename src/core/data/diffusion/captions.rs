@@ -7,12 +7,12 @@ use serde_json::Value as Json;
 
 use super::clean::cleaned;
 use super::edits::PromptPictures;
-use super::tally::Tally;
 use crate::data::card::ModelCard;
 use crate::data::contexts::TextProcessor;
 use crate::data::error::DataError;
 use crate::data::processor::ProcessorFolders;
 use crate::data::sample::Media;
+use crate::data::tally::Tally;
 use crate::message::SampleId;
 use crate::rng::Counter;
 

@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::latents::{Fit, LatentSpace};
 use super::pictures::Frames;
-use super::tally::Tally;
 use crate::config::Take;
 use crate::data::decoder::MediaDecoder;
 use crate::data::error::DataError;
@@ -15,6 +14,7 @@ use crate::data::limits::Limits;
 use crate::data::media::{self, Sampling, Spread};
 use crate::data::processor::ProcessorOptions;
 use crate::data::source::MediaSource;
+use crate::data::tally::Tally;
 use crate::message::SampleId;
 use crate::rng::Counter;
 

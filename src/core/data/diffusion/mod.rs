@@ -17,7 +17,6 @@ mod load;
 mod masks;
 mod mojibake;
 mod pictures;
-mod tally;
 #[cfg(test)]
 mod tests;
 

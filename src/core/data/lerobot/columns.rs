@@ -4,7 +4,7 @@ use std::fs::File;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
-use parquet::basic::Type as Physical;
+use parquet::basic::{ConvertedType, Type as Physical};
 use parquet::column::reader::get_typed_column_reader;
 use parquet::data_type::{BoolType, ByteArray, ByteArrayType, DataType, DoubleType, FloatType, Int32Type, Int64Type};
 use parquet::file::reader::{FileReader, SerializedFileReader};
@@ -84,7 +84,7 @@ impl Columns {
             match self.physical(leaf) {
                 Physical::FLOAT => self.rows::<FloatType>(leaf, width),
                 Physical::DOUBLE => Ok(self.rows::<DoubleType>(leaf, width)?.iter().map(|&it| it as f32).collect()),
-                Physical::INT32 => Ok(self.rows::<Int32Type>(leaf, width)?.iter().map(|&it| it as f32).collect()),
+                Physical::INT32 => Ok(self.small(leaf, width)?.iter().map(|&it| it as f32).collect()),
                 Physical::INT64 => Ok(self.rows::<Int64Type>(leaf, width)?.iter().map(|&it| it as f32).collect()),
                 Physical::BOOLEAN => {
                     Ok(self.rows::<BoolType>(leaf, width)?.iter().map(|&it| f32::from(u8::from(it))).collect())
@@ -94,31 +94,31 @@ impl Columns {
         })
     }
 
-    /// One real number a row.
+    /// `width` real numbers a row.
     ///
     /// # Errors
     /// As [`Columns::numbers`].
-    pub fn reals(&self, key: &str) -> Result<Vec<f64>, DataError> {
+    pub fn reals(&self, key: &str, width: usize) -> Result<Vec<f64>, DataError> {
         self.named(key, || {
             let leaf = self.leaf(key, None)?;
             match self.physical(leaf) {
-                Physical::DOUBLE => self.rows::<DoubleType>(leaf, 1),
-                Physical::FLOAT => Ok(self.rows::<FloatType>(leaf, 1)?.into_iter().map(f64::from).collect()),
+                Physical::DOUBLE => self.rows::<DoubleType>(leaf, width),
+                Physical::FLOAT => Ok(self.rows::<FloatType>(leaf, width)?.into_iter().map(f64::from).collect()),
                 other => Err(format!("holds {other}, and real numbers are needed")),
             }
         })
     }
 
-    /// One whole number a row.
+    /// `width` whole numbers a row.
     ///
     /// # Errors
     /// As [`Columns::numbers`].
-    pub fn integers(&self, key: &str) -> Result<Vec<i64>, DataError> {
+    pub fn integers(&self, key: &str, width: usize) -> Result<Vec<i64>, DataError> {
         self.named(key, || {
             let leaf = self.leaf(key, None)?;
             match self.physical(leaf) {
-                Physical::INT64 => self.rows::<Int64Type>(leaf, 1),
-                Physical::INT32 => Ok(self.rows::<Int32Type>(leaf, 1)?.into_iter().map(i64::from).collect()),
+                Physical::INT64 => self.rows::<Int64Type>(leaf, width),
+                Physical::INT32 => self.small(leaf, width),
                 other => Err(format!("holds {other}, and whole numbers are needed")),
             }
         })
@@ -180,6 +180,13 @@ impl Columns {
 
     fn physical(&self, leaf: usize) -> Physical {
         self.reader.metadata().file_metadata().schema_descr().column(leaf).physical_type()
+    }
+
+    /// Whole numbers that take four bytes, of which uint32 has no sign.
+    fn small(&self, leaf: usize, width: usize) -> Result<Vec<i64>, String> {
+        let kind = self.reader.metadata().file_metadata().schema_descr().column(leaf).converted_type();
+        let value = |it: i32| if kind == ConvertedType::UINT_32 { i64::from(it as u32) } else { i64::from(it) };
+        Ok(self.rows::<Int32Type>(leaf, width)?.into_iter().map(value).collect())
     }
 
     fn of_bytes(&self, leaf: usize) -> Result<usize, String> {

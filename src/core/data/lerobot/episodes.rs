@@ -8,6 +8,8 @@ use super::info::{Info, Version};
 use super::jsonl::for_each_line;
 use crate::data::error::DataError;
 
+/// The file of episodes of version 2.
+const EPISODES: &str = "meta/episodes.jsonl";
 /// Episodes that a set may have: 16 million.
 const MAX_EPISODES: usize = 1 << 24;
 
@@ -39,6 +41,8 @@ pub struct Episodes {
     pub list: Vec<Episode>,
     pub files: Vec<PathBuf>,
     pub videos: Vec<PathBuf>,
+    /// The files that say all this.
+    pub described: Vec<PathBuf>,
 }
 
 /// Paths, each with its number.
@@ -87,8 +91,8 @@ impl Episodes {
 
 /// `meta/episodes.jsonl`, where each episode has files of its own.
 fn of_lines(folder: &Path, info: &Info) -> Result<Episodes, DataError> {
-    let path = folder.join("meta/episodes.jsonl");
-    let mut episodes = Episodes::default();
+    let path = folder.join(EPISODES);
+    let mut episodes = Episodes { described: vec![EPISODES.into()], ..Episodes::default() };
     for_each_line(&path, |line| {
         let index = line["episode_index"].as_u64().ok_or("has no `episode_index`")?;
         let length = line["length"].as_u64().and_then(|length| usize::try_from(length).ok()).filter(|&it| it > 0);
@@ -115,14 +119,16 @@ fn of_rows(folder: &Path, info: &Info) -> Result<Episodes, DataError> {
     let mut list: Vec<Episode> = Vec::new();
     // The row of the whole set that each file of rows begins with.
     let mut begins: Vec<i64> = Vec::new();
-    for path in parquet_files(&folder.join("meta/episodes"))? {
+    let paths = parquet_files(&folder.join("meta/episodes"))?;
+    let described = paths.iter().filter_map(|path| path.strip_prefix(folder).ok()).map(Path::to_owned).collect();
+    for path in paths {
         let columns = Columns::open(&path)?;
         let wrong = |reason: String| DataError::file(&path, reason);
         let [index, length, from, to] =
-            ["episode_index", "length", "dataset_from_index", "dataset_to_index"].map(|key| columns.integers(key));
+            ["episode_index", "length", "dataset_from_index", "dataset_to_index"].map(|key| columns.integers(key, 1));
         let (index, length, from, to) = (index?, length?, from?, to?);
         let places = |key: &str| {
-            let numbers = ["chunk_index", "file_index"].map(|name| columns.integers(&format!("{key}/{name}")));
+            let numbers = ["chunk_index", "file_index"].map(|name| columns.integers(&format!("{key}/{name}"), 1));
             let [chunks, files] = numbers;
             Ok::<_, DataError>((chunks?, files?))
         };
@@ -132,7 +138,7 @@ fn of_rows(folder: &Path, info: &Info) -> Result<Episodes, DataError> {
             clips.push((
                 key,
                 places(&format!("videos/{key}"))?,
-                columns.reals(&format!("videos/{key}/from_timestamp"))?,
+                columns.reals(&format!("videos/{key}/from_timestamp"), 1)?,
             ));
         }
         let numbers = |(chunks, files): &(Vec<i64>, Vec<i64>), row: usize| {
@@ -155,8 +161,8 @@ fn of_rows(folder: &Path, info: &Info) -> Result<Episodes, DataError> {
             if file == begins.len() {
                 begins.push(from[row]);
             }
-            let first = usize::try_from(from[row] - begins[file]);
-            let first = first.map_err(|_| wrong(format!("episode {at} comes before others of its file")))?;
+            let first = from[row].checked_sub(begins[file]).and_then(|first| usize::try_from(first).ok());
+            let first = first.ok_or_else(|| wrong(format!("episode {at} comes before others of its file")))?;
             let mut placed = Vec::with_capacity(clips.len());
             for (key, place, times) in &clips {
                 let video = info.video_file(&numbers(place, row)?, key).map_err(wrong)?;
@@ -171,7 +177,7 @@ fn of_rows(folder: &Path, info: &Info) -> Result<Episodes, DataError> {
             }
         }
     }
-    Ok(Episodes { list, files: files.list, videos: videos.list })
+    Ok(Episodes { list, files: files.list, videos: videos.list, described })
 }
 
 /// `chunk-*/file-*.parquet` below a folder, by name.

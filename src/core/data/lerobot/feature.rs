@@ -37,6 +37,10 @@ pub struct Feature {
 pub enum Value<'a> {
     /// Of a feature of numbers or of truth values (0 and 1), row-major.
     Numbers(&'a [f32]),
+    /// Of a feature of whole numbers, each as it is.
+    Whole(&'a [i64]),
+    /// Of a feature of float64, each as it is.
+    Reals(&'a [f64]),
     Picture(&'a RgbImage),
     Text(&'a str),
 }

@@ -31,8 +31,38 @@ pub fn for_each_line(path: &Path, mut take: impl FnMut(Json) -> Result<(), Strin
         if line.iter().all(u8::is_ascii_whitespace) {
             continue;
         }
-        let json = serde_json::from_slice(&line).map_err(|error| wrong(error.to_string()))?;
+        let json = of_python(&line).map_err(|error| wrong(error.to_string()))?;
         take(json).map_err(wrong)?;
     }
     Ok(())
+}
+
+/// JSON as Python writes it: numbers that are not finite, which JSON has no words for, become `null`.
+///
+/// # Errors
+/// It is no JSON.
+pub fn of_python(text: &[u8]) -> Result<Json, serde_json::Error> {
+    serde_json::from_slice(text).or_else(|error| match without_words(text) {
+        Some(text) => serde_json::from_slice(&text),
+        None => Err(error),
+    })
+}
+
+/// The text with `null` for every `NaN`, `Infinity` and `-Infinity` outside of quotes; `None`: it has none.
+fn without_words(text: &[u8]) -> Option<Vec<u8>> {
+    let (mut changed, mut at, mut quoted, mut found) = (Vec::with_capacity(text.len()), 0, false, false);
+    while let Some(&byte) = text.get(at) {
+        let word = [&b"NaN"[..], b"Infinity", b"-Infinity"].into_iter().find(|word| text[at..].starts_with(word));
+        if let Some(word) = word.filter(|_| !quoted) {
+            changed.extend_from_slice(b"null");
+            (at, found) = (at + word.len(), true);
+            continue;
+        }
+        // What a stroke stands before in a quote ends nothing.
+        let len = if quoted && byte == b'\\' { 2 } else { 1 };
+        quoted ^= byte == b'"';
+        changed.extend(text[at..].iter().take(len));
+        at += len;
+    }
+    found.then_some(changed)
 }

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use image::RgbImage;
 use serde_json::{Map, Value as Json};
 
 use super::describe::{of_feature, write_json};
@@ -21,7 +22,7 @@ use crate::data::limits::Limits;
 /// stay as they are. Returns the keys of these features.
 ///
 /// # Errors
-/// Named by the file: it cannot be read or written.
+/// Named by the file: it cannot be read or written; there are statistics that cannot be read.
 pub fn write_stats(set: &Arc<Set>) -> Result<Vec<String>, DataError> {
     let features: Vec<&Feature> = set.info().features.iter().filter(|feature| feature.is_numbers()).collect();
     let mut running: Vec<Running> = features.iter().map(|feature| Running::new(feature.width())).collect();
@@ -32,9 +33,14 @@ pub fn write_stats(set: &Arc<Set>) -> Result<Vec<String>, DataError> {
         Ok(())
     })?;
     let mut all = Map::new();
-    if let Ok(stats) = set.stats() {
-        let is_camera = |key: &String| set.info().cameras().any(|feature| feature.key == *key);
-        all.extend(stats.0.iter().map(|(key, stats)| (key.clone(), of_feature(stats, is_camera(key)))));
+    match set.stats() {
+        Ok(stats) => {
+            let is_camera = |key: &String| set.info().cameras().any(|feature| feature.key == *key);
+            all.extend(stats.0.iter().map(|(key, stats)| (key.clone(), of_feature(stats, is_camera(key)))));
+        }
+        // Those of pictures would be lost with the file.
+        Err(error) if set.folder().join(STATS).exists() => return Err(error),
+        Err(_) => {}
     }
     for (feature, running) in features.iter().zip(&running) {
         all.extend(running.finish().map(|stats| (feature.key.clone(), of_feature(&stats, false))));
@@ -60,36 +66,44 @@ pub fn rewrite(
     }
     let features: Vec<Feature> =
         set.info().features.iter().cloned().map(|feature| stored_as(feature, as_video)).collect();
-    let mut writer = SetWriter::create(folder, fps as u32, &set.info().robot_type, features.clone())?;
+    expect_one_task_each(set)?;
+    let is_there = folder.exists();
+    let writer = SetWriter::create(folder, fps as u32, &set.info().robot_type, features.clone())?;
+    let written = fill(writer, set, &features, (decoder, limits), &mut progress).and_then(|()| {
+        // It goes by features, which are the same.
+        let from = set.folder().join(MODALITY);
+        match from.is_file() {
+            true => {
+                std::fs::copy(&from, folder.join(MODALITY)).map(|_| ()).map_err(|error| DataError::read(&from, error))
+            }
+            false => Ok(()),
+        }
+    });
+    if written.is_err() {
+        // The folder was empty: what is in it is of this set, and would be in the way of the next attempt.
+        clear(folder, is_there);
+    }
+    written
+}
+
+/// Writes all frames with `writer`.
+fn fill(
+    mut writer: SetWriter,
+    set: &Arc<Set>,
+    features: &[Feature],
+    (decoder, limits): (&dyn MediaDecoder, &Limits),
+    progress: &mut impl FnMut(),
+) -> Result<(), DataError> {
     let mut last: Option<(usize, String)> = None;
     for_each_step(set, |step| {
         let task = step.task()?;
-        match last.take() {
-            Some((episode, before)) if episode != step.episode() => writer.end_episode(&before)?,
-            Some((episode, before)) if before != task => {
-                let reason = format!("episode {episode} has several tasks, which are not written");
-                return Err(DataError::file(set.folder(), reason));
-            }
-            _ => {}
+        if let Some((_, before)) = last.take_if(|(episode, _)| *episode != step.episode()) {
+            writer.end_episode(&before)?;
         }
-        let (mut numbers, mut pictures) = (Vec::new(), Vec::new());
-        for feature in &features {
-            match feature.dtype {
-                Dtype::Image | Dtype::Video => {
-                    pictures.push(step.pictures(&feature.key, &[0], decoder, limits)?.swap_remove(0));
-                }
-                _ => numbers.push(step.numbers(&feature.key)?),
-            }
-        }
-        let (mut numbers, mut pictures) = (numbers.iter(), pictures.iter());
-        let value = |feature: &Feature| match feature.dtype {
-            Dtype::Image | Dtype::Video => pictures.next().map(Value::Picture),
-            _ => numbers.next().map(|values| Value::Numbers(values)),
-        };
-        let values: Vec<_> = features.iter().map(value).collect();
-        let named: Vec<(&str, Value<'_>)> =
-            features.iter().zip(values).filter_map(|(feature, value)| Some((feature.key.as_str(), value?))).collect();
-        writer.add_frame(&named)?;
+        let values = features.iter().map(|feature| Owned::of(step, feature, decoder, limits));
+        let values = values.collect::<Result<Vec<_>, _>>()?;
+        let named = features.iter().zip(&values).map(|(feature, value)| (feature.key.as_str(), value.value()));
+        writer.add_frame(&named.collect::<Vec<_>>())?;
         last = Some((step.episode(), task.to_owned()));
         progress();
         Ok(())
@@ -97,12 +111,72 @@ pub fn rewrite(
     if let Some((_, task)) = last {
         writer.end_episode(&task)?;
     }
-    writer.finish()?;
-    // It goes by features, which are the same.
-    let from = set.folder().join(MODALITY);
-    match from.is_file() {
-        true => std::fs::copy(&from, folder.join(MODALITY)).map(|_| ()).map_err(|error| DataError::read(&from, error)),
-        false => Ok(()),
+    writer.finish()
+}
+
+/// A value that was read of a frame, with all its digits.
+enum Owned {
+    Numbers(Vec<f32>),
+    Whole(Vec<i64>),
+    Reals(Vec<f64>),
+    Text(String),
+    Picture(RgbImage),
+}
+
+impl Owned {
+    /// `feature` is as it is written.
+    fn of(step: &Step, feature: &Feature, decoder: &dyn MediaDecoder, limits: &Limits) -> Result<Self, DataError> {
+        Ok(match feature.dtype {
+            Dtype::Image | Dtype::Video => {
+                Self::Picture(step.pictures(&feature.key, &[0], decoder, limits)?.swap_remove(0))
+            }
+            Dtype::String => Self::Text(step.text(&feature.key)?),
+            Dtype::Int64 => Self::Whole(step.whole(feature)?),
+            Dtype::Float64 => Self::Reals(step.reals(feature)?),
+            _ => Self::Numbers(step.numbers(&feature.key)?),
+        })
+    }
+
+    fn value(&self) -> Value<'_> {
+        match self {
+            Self::Numbers(numbers) => Value::Numbers(numbers),
+            Self::Whole(numbers) => Value::Whole(numbers),
+            Self::Reals(numbers) => Value::Reals(numbers),
+            Self::Text(text) => Value::Text(text),
+            Self::Picture(picture) => Value::Picture(picture),
+        }
+    }
+}
+
+/// # Errors
+/// An episode has several tasks, of which a set that is written here has one.
+fn expect_one_task_each(set: &Arc<Set>) -> Result<(), DataError> {
+    let mut last: Option<(usize, String)> = None;
+    for_each_step(set, |step| {
+        let task = step.task()?;
+        match last.as_ref().filter(|(episode, before)| *episode == step.episode() && before != task) {
+            Some((episode, _)) => {
+                let reason = format!("episode {episode} has several tasks, which are not written");
+                return Err(DataError::file(set.folder(), reason));
+            }
+            None => last = Some((step.episode(), task.to_owned())),
+        }
+        Ok(())
+    })
+}
+
+/// Removes what is in a folder, and the folder itself unless it was there before.
+fn clear(folder: &Path, is_there: bool) {
+    // Why it was not written is said; what cannot be removed is seen by the next attempt.
+    if !is_there {
+        let _ = std::fs::remove_dir_all(folder);
+        return;
+    }
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        let _ = match entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            true => std::fs::remove_dir_all(entry.path()),
+            false => std::fs::remove_file(entry.path()),
+        };
     }
 }
 
@@ -120,7 +194,17 @@ fn stored_as(feature: Feature, as_video: bool) -> Feature {
 fn for_each_step(set: &Arc<Set>, mut take: impl FnMut(&Step) -> Result<(), DataError>) -> Result<(), DataError> {
     for number in 0..set.blocks(0).len() {
         let block = set.open_block(number, 0)?;
-        (0..block.num_samples()).try_for_each(|at| take(&block.step(at)))?;
+        for at in 0..block.num_samples() {
+            let step = block.step(at);
+            // What is wrong with a frame names neither it nor its set.
+            take(&step).map_err(|error| match error {
+                DataError::Line(reason) => DataError::file(
+                    set.folder(),
+                    format!("frame {} of episode {}: {reason}", step.frame(), step.episode()),
+                ),
+                other => other,
+            })?;
+        }
     }
     Ok(())
 }

@@ -19,6 +19,8 @@ pub struct Rows {
     /// The number of its episode, by row.
     pub episodes: Vec<i64>,
     numbers: Mutex<BTreeMap<String, Cell<Vec<f32>>>>,
+    whole: Mutex<BTreeMap<String, Cell<Vec<i64>>>>,
+    reals: Mutex<BTreeMap<String, Cell<Vec<f64>>>>,
     pictures: Mutex<BTreeMap<String, Cell<Vec<Stored>>>>,
     texts: Mutex<BTreeMap<String, Cell<Vec<String>>>>,
 }
@@ -33,10 +35,12 @@ impl Rows {
         Ok(Self {
             path: path.to_owned(),
             num_rows: columns.num_rows(),
-            timestamps: columns.reals("timestamp")?,
-            tasks: columns.integers("task_index")?,
-            episodes: columns.integers("episode_index")?,
+            timestamps: columns.reals("timestamp", 1)?,
+            tasks: columns.integers("task_index", 1)?,
+            episodes: columns.integers("episode_index", 1)?,
             numbers: Mutex::default(),
+            whole: Mutex::default(),
+            reals: Mutex::default(),
             pictures: Mutex::default(),
             texts: Mutex::default(),
         })
@@ -48,6 +52,24 @@ impl Rows {
     /// Named by the file and the column.
     pub fn numbers(&self, feature: &Feature) -> Result<Arc<Vec<f32>>, DataError> {
         held(&self.numbers, &feature.key, || Columns::open(&self.path)?.numbers(&feature.key, feature.width()))
+            .map_err(DataError::Line)
+    }
+
+    /// The same of a feature of whole numbers, each as it is.
+    ///
+    /// # Errors
+    /// As [`Rows::numbers`].
+    pub fn whole(&self, feature: &Feature) -> Result<Arc<Vec<i64>>, DataError> {
+        held(&self.whole, &feature.key, || Columns::open(&self.path)?.integers(&feature.key, feature.width()))
+            .map_err(DataError::Line)
+    }
+
+    /// The same of a feature of float64, each as it is.
+    ///
+    /// # Errors
+    /// As [`Rows::numbers`].
+    pub fn reals(&self, feature: &Feature) -> Result<Arc<Vec<f64>>, DataError> {
+        held(&self.reals, &feature.key, || Columns::open(&self.path)?.reals(&feature.key, feature.width()))
             .map_err(DataError::Line)
     }
 

@@ -43,13 +43,13 @@ impl Running {
     }
 
     /// Adds vectors one after the other.
-    pub fn add(&mut self, vectors: &[f32]) {
+    pub fn add<T: Copy + Into<f64>>(&mut self, vectors: &[T]) {
         let width = self.numbers.len();
         if width == 0 || vectors.is_empty() {
             return;
         }
         for (at, number) in self.numbers.iter_mut().enumerate() {
-            let values = || vectors.iter().skip(at).step_by(width).map(|&value| f64::from(value));
+            let values = || vectors.iter().skip(at).step_by(width).map(|&value| value.into());
             let (min, max) = values().fold((number.min, number.max), |(min, max), it| (min.min(it), max.max(it)));
             number.widen(min, max);
             let mut count = self.count as f64;

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use super::episodes::{Episode, Episodes};
 use super::info::{INFO, Info, is_set};
 use super::modality::{MODALITY, Modality};
-use super::stats::{STATS, Stats};
-use super::tasks::{self, Tasks};
+use super::stats::{EPISODES_STATS, STATS, Stats};
+use super::tasks::{self, TASKS, Tasks};
 use super::videos::Videos;
 use crate::data::error::DataError;
 
@@ -99,11 +99,13 @@ impl Set {
         Stats::read(&self.folder, &self.info)
     }
 
-    /// The files that its samples are made of, videos included.
+    /// The files that its samples are made of, videos included, and those that say what is in them.
     pub fn files(&self) -> Vec<PathBuf> {
-        let described =
-            [INFO, STATS, MODALITY].iter().map(PathBuf::from).filter(|name| self.folder.join(name).is_file());
-        let named = described.chain(self.episodes.files.iter().chain(&self.episodes.videos).cloned());
+        let described = [INFO, STATS, EPISODES_STATS, MODALITY].into_iter().chain(TASKS).map(PathBuf::from);
+        let described = described.filter(|name| self.folder.join(name).is_file());
+        let named = described
+            .chain(self.episodes.described.iter().cloned())
+            .chain(self.episodes.files.iter().chain(&self.episodes.videos).cloned());
         named.map(|name| self.folder.join(name)).collect()
     }
 

@@ -6,13 +6,14 @@ use std::path::Path;
 use serde_json::Value as Json;
 
 use super::info::{Info, Version};
-use super::jsonl::for_each_line;
+use super::jsonl::{for_each_line, of_python};
 use crate::data::error::DataError;
 use crate::files;
+use crate::text::shell_word;
 
 /// The file of the statistics of a whole set.
 pub const STATS: &str = "meta/stats.json";
-const EPISODES_STATS: &str = "meta/episodes_stats.jsonl";
+pub(super) const EPISODES_STATS: &str = "meta/episodes_stats.jsonl";
 
 /// The statistics of one feature, `[width]` each, by name: `min`, `max`, `mean`, `std`, `count`, `q01` and other quantiles.
 pub type FeatureStats = BTreeMap<String, Vec<f64>>;
@@ -41,7 +42,7 @@ impl Stats {
             return Err(DataError::file(&path, format!("is missing: {}", command(folder))));
         }
         let bytes = files::read(&path, files::MAX_TEXT_BYTES).map_err(|error| DataError::read(&path, error))?;
-        let json = serde_json::from_slice(&bytes).map_err(|error| DataError::file(&path, error))?;
+        let json = of_python(&bytes).map_err(|error| DataError::file(&path, error))?;
         Self::of_json(&json).map_err(|reason| DataError::file(&path, reason))
     }
 
@@ -85,7 +86,7 @@ impl Stats {
 
 /// Says which command computes the statistics of a set.
 pub fn command(folder: &Path) -> String {
-    format!("compute them with `loongforge data stats --write {}`", folder.display())
+    format!("compute them with `loongforge data stats --write {}`", shell_word(folder))
 }
 
 fn flatten(values: &Json, numbers: &mut Vec<f64>) -> Result<(), String> {
@@ -97,6 +98,11 @@ fn flatten(values: &Json, numbers: &mut Vec<f64>) -> Result<(), String> {
         }
         Json::Bool(value) => {
             numbers.push(f64::from(u8::from(*value)));
+            Ok(())
+        }
+        // What is not finite has no number in JSON.
+        Json::Null => {
+            numbers.push(f64::NAN);
             Ok(())
         }
         other => Err(other.to_string()),

@@ -140,6 +140,22 @@ impl Step {
         Ok(self.window(key, &[0])?.values)
     }
 
+    /// The values of a feature of whole numbers in this frame, each as it is.
+    ///
+    /// # Errors
+    /// As [`Step::window`].
+    pub fn whole(&self, feature: &Feature) -> Result<Vec<i64>, DataError> {
+        Ok(self.rows.whole(feature)?[self.row(self.frame) * feature.width()..][..feature.width()].to_vec())
+    }
+
+    /// The values of a feature of float64 in this frame, each as it is.
+    ///
+    /// # Errors
+    /// As [`Step::window`].
+    pub fn reals(&self, feature: &Feature) -> Result<Vec<f64>, DataError> {
+        Ok(self.rows.reals(feature)?[self.row(self.frame) * feature.width()..][..feature.width()].to_vec())
+    }
+
     /// The text of a feature of texts in this frame.
     ///
     /// # Errors

@@ -34,7 +34,7 @@ impl Summary {
     }
 
     /// Adds vectors one after the other.
-    pub fn add_numbers(&mut self, vectors: &[f32]) {
+    pub fn add_numbers<T: Copy + Into<f64>>(&mut self, vectors: &[T]) {
         if let Self::Numbers(running) = self {
             running.add(vectors);
         }

@@ -293,3 +293,106 @@ fn what_is_wrong_with_a_set_is_named() {
     assert!(steps_of(&[0.05, 0.12], 20.0).unwrap_err().contains("0.12 s is no whole number of steps"));
     assert!(Set::open(&goldens()).err().unwrap().to_string().contains("meta/info.json"));
 }
+
+#[test]
+fn a_task_has_one_text_and_all_files_are_known() {
+    let folder = tempfile::tempdir().unwrap();
+    write(folder.path(), false).unwrap();
+    let named = |folder: &Path, name: &str| open(folder).files().contains(&folder.join(name));
+    for name in ["meta/info.json", "meta/stats.json", "meta/tasks.parquet", "meta/episodes/chunk-000/file-000.parquet"]
+    {
+        assert!(named(folder.path(), name), "{name}");
+    }
+    let old = goldens().join("v21");
+    for name in ["meta/tasks.jsonl", "meta/episodes.jsonl", "meta/episodes_stats.jsonl"] {
+        assert!(named(&old, name), "{name}");
+    }
+    let tasks = |texts: &[&str]| {
+        let cells = |numbers: Vec<i64>| table::Cells::Integers(numbers);
+        let columns = [
+            ("task_index".to_owned(), cells(vec![0, 1, 1])),
+            ("task".to_owned(), table::Cells::Texts(texts.iter().map(|&text| text.to_owned()).collect())),
+        ];
+        let mut table = table::TableWriter::create(&folder.path().join("meta/tasks.parquet"), &columns, &[]).unwrap();
+        table.add(&columns).unwrap();
+        table.finish().unwrap();
+        Set::open(folder.path()).map(drop).map_err(|error| error.to_string())
+    };
+    assert_eq!(tasks(&["a", "b", "b"]), Ok(()));
+    let error = tasks(&["a", "b", "c"]).unwrap_err();
+    assert!(error.contains("tasks.parquet: task 1 is \"b\", and \"c\" as well"), "{error}");
+}
+
+#[test]
+fn a_set_that_is_written_anew_has_every_digit_and_its_texts() {
+    let folder = tempfile::tempdir().unwrap();
+    let (from, to) = (folder.path().join("from"), folder.path().join("to"));
+    let feature =
+        |key: &str, dtype: Dtype, width: usize| Feature { key: key.into(), dtype, shape: vec![width], names: vec![] };
+    let features =
+        [feature("stamp", Dtype::Int64, 1), feature("exact", Dtype::Float64, 2), feature("note", Dtype::String, 1)];
+    let (stamp, exact) = ((1 << 60) + 1, [1.0 / 3.0, 1_732_700_000.123_456]);
+    let mut writer = SetWriter::create(&from, 20, "table", features.to_vec()).unwrap();
+    for frame in 0..3 {
+        let values = [
+            ("stamp", Value::Whole(&[stamp + frame])),
+            ("exact", Value::Reals(&exact)),
+            ("note", Value::Text(["one", "", "ünd"][frame as usize])),
+        ];
+        writer.add_frame(&values).unwrap();
+    }
+    writer.end_episode("go").unwrap();
+    writer.finish().unwrap();
+    rewrite(&open(&from), &to, false, (&InProcess, &LIMITS), || {}).unwrap();
+    let set = open(&to);
+    assert_eq!(set.info().features, features);
+    for (frame, step) in samples(&set, 0).iter().enumerate() {
+        assert_eq!(step.whole(&features[0]).unwrap(), [stamp + frame as i64]);
+        assert_eq!(step.reals(&features[1]).unwrap(), exact);
+        assert_eq!(step.text("note").unwrap(), ["one", "", "ünd"][frame]);
+    }
+}
+
+#[test]
+fn a_set_that_is_not_written_anew_leaves_nothing_in_the_way() {
+    let folder = tempfile::tempdir().unwrap();
+    let (from, to) = (folder.path().join("from"), folder.path().join("to"));
+    write(&from, false).unwrap();
+    // The first picture is more than is decoded.
+    let small = Limits { max_side: 8, max_pixels: 64 };
+    let attempt = |limits: &Limits| rewrite(&open(&from), &to, false, (&InProcess, limits), || {});
+    assert!(attempt(&small).is_err() && !to.exists());
+    std::fs::create_dir(&to).unwrap();
+    assert!(attempt(&small).is_err() && to.read_dir().unwrap().next().is_none());
+    attempt(&LIMITS).unwrap();
+    let error = attempt(&LIMITS).unwrap_err().to_string();
+    assert!(error.contains("is not empty") && is_set(&to), "{error}");
+    // Sides that a video cannot have are seen before there is a folder.
+    let odd = vec![Feature::pictures(CAMERA, 33, 48, true)];
+    let error = SetWriter::create(&folder.path().join("odd"), 10, "", odd).err().unwrap().to_string();
+    assert!(error.contains(CAMERA) && !folder.path().join("odd").exists(), "{error}");
+    #[cfg(feature = "mp4")]
+    assert!(error.contains("H.264 needs even sides"), "{error}");
+}
+
+#[test]
+fn statistics_that_python_wrote_are_read_and_those_of_pictures_are_not_lost() {
+    let folder = tempfile::tempdir().unwrap();
+    write(folder.path(), false).unwrap();
+    let (set, path) = (open(folder.path()), folder.path().join("meta/stats.json"));
+    let mut json: Json = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    json["action"]["mean"] = json!(["NaN", "-Infinity"]);
+    json["an \"Infinity\" of \\"] = json!({ "mean": [1.0] });
+    let text = json.to_string().replace("\"NaN\"", "NaN").replace("\"-Infinity\"", "-Infinity");
+    std::fs::write(&path, text).unwrap();
+    let stats = set.stats().unwrap();
+    assert!(stats.get("action", "mean").unwrap().iter().all(|value| value.is_nan()));
+    assert_eq!(stats.get("an \"Infinity\" of \\", "mean").unwrap(), [1.0]);
+    write_stats(&set).unwrap();
+    let mended = set.stats().unwrap();
+    assert!(mended.get("action", "mean").unwrap().iter().all(|value| value.is_finite()));
+    assert_eq!(mended.get(CAMERA, "mean"), stats.get(CAMERA, "mean"));
+    std::fs::write(&path, "{").unwrap();
+    assert!(write_stats(&set).unwrap_err().to_string().contains("stats.json"));
+    assert_eq!(std::fs::read(&path).unwrap(), b"{");
+}

@@ -15,6 +15,8 @@ use crate::data::error::DataError;
 
 /// Bytes of a file of rows, after which another one is begun.
 const DATA_BYTES: u64 = 100 << 20;
+/// Pixels of a side of a video, at least.
+const MIN_SIDE: usize = 16;
 
 /// A set that is being written.
 pub struct SetWriter {
@@ -40,6 +42,8 @@ pub struct SetWriter {
 /// Values of a feature in the frames of an episode.
 enum Buffer {
     Numbers(Vec<f32>),
+    Whole(Vec<i64>),
+    Reals(Vec<f64>),
     Texts(Vec<String>),
     Pictures(Vec<Vec<u8>>),
     /// Frames of a video, which are in it already.
@@ -112,6 +116,10 @@ impl SetWriter {
             let key = &self.features[at].key;
             match (value, &mut self.frames[at]) {
                 (Value::Numbers(numbers), Buffer::Numbers(all)) => all.extend_from_slice(numbers),
+                (Value::Numbers(numbers), Buffer::Whole(all)) => all.extend(numbers.iter().map(|&it| it as i64)),
+                (Value::Numbers(numbers), Buffer::Reals(all)) => all.extend(numbers.iter().map(|&it| f64::from(it))),
+                (Value::Whole(numbers), Buffer::Whole(all)) => all.extend_from_slice(numbers),
+                (Value::Reals(numbers), Buffer::Reals(all)) => all.extend_from_slice(numbers),
                 (Value::Text(text), Buffer::Texts(all)) => all.push(text.to_owned()),
                 (Value::Picture(picture), Buffer::Pictures(all)) => {
                     self.summaries[at][0].add_picture(picture);
@@ -154,9 +162,13 @@ impl SetWriter {
         let mut stats = Vec::new();
         for (at, feature) in self.features.iter().enumerate() {
             let [of_episode, of_all] = &mut self.summaries[at];
-            if let Buffer::Numbers(numbers) = &self.frames[at] {
-                of_episode.add_numbers(numbers);
-                of_all.add_numbers(numbers);
+            for summary in [&mut *of_episode, &mut *of_all] {
+                match &self.frames[at] {
+                    Buffer::Numbers(numbers) => summary.add_numbers(numbers),
+                    Buffer::Whole(numbers) => summary.add_numbers(&reals(numbers)),
+                    Buffer::Reals(numbers) => summary.add_numbers(numbers),
+                    Buffer::Texts(_) | Buffer::Pictures(_) | Buffer::Video => {}
+                }
             }
             of_all.join(of_episode);
             let is_of_pictures = matches!(of_episode, Summary::Pictures(_));
@@ -164,8 +176,8 @@ impl SetWriter {
             stats.extend(own.map(|own| (feature.key.clone(), own, is_of_pictures)));
             *of_episode = summary(feature);
         }
-        let as_numbers = |values: &Vec<i64>| values.iter().map(|&value| value as f32).collect::<Vec<_>>();
-        let places = [timestamps.clone()].into_iter().chain(whole.iter().map(as_numbers));
+        let times = timestamps.iter().map(|&time| f64::from(time)).collect();
+        let places = [times].into_iter().chain(whole.iter().map(|values| reals(values)));
         for ((name, summary), values) in PLACES.iter().zip(&mut self.places).zip(places) {
             let mut own = Summary::of_numbers(1);
             own.add_numbers(&values);
@@ -243,6 +255,8 @@ impl Buffer {
             Dtype::Image => Self::Pictures(Vec::new()),
             Dtype::Video => Self::Video,
             Dtype::String => Self::Texts(Vec::new()),
+            Dtype::Int64 => Self::Whole(Vec::new()),
+            Dtype::Float64 => Self::Reals(Vec::new()),
             _ => Self::Numbers(Vec::new()),
         }
     }
@@ -254,16 +268,14 @@ impl Buffer {
             Self::Video => return None,
             Self::Texts(texts) => Cells::Texts(std::mem::take(texts)),
             Self::Pictures(files) => Cells::Pictures(std::mem::take(files)),
+            Self::Whole(numbers) if is_one => Cells::Integers(std::mem::take(numbers)),
+            Self::Whole(numbers) => Cells::IntegerLists(width, std::mem::take(numbers)),
+            Self::Reals(numbers) if is_one => Cells::Reals(std::mem::take(numbers)),
+            Self::Reals(numbers) => Cells::RealLists(width, std::mem::take(numbers)),
             Self::Numbers(numbers) => {
                 let numbers = std::mem::take(numbers);
-                let whole = || numbers.iter().map(|&it| it as i64).collect();
-                let reals = || numbers.iter().map(|&it| f64::from(it)).collect();
                 let flags = || numbers.iter().map(|&it| it != 0.0).collect();
                 match (&feature.dtype, is_one) {
-                    (Dtype::Int64, true) => Cells::Integers(whole()),
-                    (Dtype::Int64, false) => Cells::IntegerLists(width, whole()),
-                    (Dtype::Float64, true) => Cells::Reals(reals()),
-                    (Dtype::Float64, false) => Cells::RealLists(width, reals()),
                     (Dtype::Bool, true) => Cells::Flags(flags()),
                     (Dtype::Bool, false) => Cells::FlagLists(width, flags()),
                     (_, true) => Cells::Floats(numbers),
@@ -272,6 +284,10 @@ impl Buffer {
             }
         })
     }
+}
+
+fn reals(numbers: &[i64]) -> Vec<f64> {
+    numbers.iter().map(|&number| number as f64).collect()
 }
 
 fn summary(feature: &Feature) -> Summary {
@@ -294,6 +310,9 @@ fn storable(feature: &Feature) -> Result<(), String> {
         _ if is_picture && (shape.len() != 3 || shape[2] != 3 || shape.contains(&0)) => {
             Err(format!("pictures have the shape [rows, columns, 3], and this is {shape:?}"))
         }
+        Dtype::Video if shape[..2].iter().any(|side| side % 2 == 1 || *side < MIN_SIDE) => {
+            Err(format!("pictures of {}×{}: H.264 needs even sides of {MIN_SIDE} pixels or more", shape[1], shape[0]))
+        }
         _ if !is_picture && (shape.len() != 1 || shape[0] == 0) => {
             Err(format!("vectors have the shape [numbers], and this is {shape:?}"))
         }
@@ -314,15 +333,22 @@ fn fits(feature: &Feature, value: Value<'_>) -> Result<(), String> {
             }
         }
         (Value::Text(_), Dtype::String) => Ok(()),
-        (Value::Numbers(numbers), _) if feature.is_numbers() => match numbers.iter().find(|number| !number.is_finite())
-        {
-            Some(number) => Err(format!("has {number}")),
-            None if numbers.len() != feature.width() => {
-                Err(format!("has {} numbers, and {} are needed", numbers.len(), feature.width()))
-            }
-            None => Ok(()),
-        },
+        (Value::Numbers(numbers), _) if feature.is_numbers() => {
+            are_of(feature, numbers.len(), numbers.iter().map(|&it| f64::from(it)))
+        }
+        (Value::Reals(numbers), Dtype::Float64) => are_of(feature, numbers.len(), numbers.iter().copied()),
+        (Value::Whole(numbers), Dtype::Int64) => are_of(feature, numbers.len(), std::iter::empty()),
         _ => Err(format!("is no value of the type {}", feature.dtype.name())),
+    }
+}
+
+/// # Errors
+/// The reason: another number of values, or one that is not finite.
+fn are_of(feature: &Feature, count: usize, mut values: impl Iterator<Item = f64>) -> Result<(), String> {
+    match values.find(|value| !value.is_finite()) {
+        Some(value) => Err(format!("has {value}")),
+        None if count != feature.width() => Err(format!("has {count} numbers, and {} are needed", feature.width())),
+        None => Ok(()),
     }
 }
 

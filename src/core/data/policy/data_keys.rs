@@ -4,15 +4,19 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
+use super::scales::name_of;
 use super::spec::PolicySpec;
 use crate::config::Policy;
 use crate::data::error::DataError;
 use crate::data::lerobot::Set;
 
-/// Sees to it that `policy.cameras` and `policy.domain` name what the sets and the policy in `folder` have.
+/// A part of the names that lerobot gives to cameras that no robot has.
+const EMPTY_CAMERA: &str = "empty_camera";
+
+/// Sees to it that `policy.cameras`, `policy.augment.fixed_cameras` and `policy.domain` name what the sets and the policy in `folder` have.
 ///
 /// # Errors
-/// A camera is none of any set, or gets a name that is none of the policy's; the policy has no domains.
+/// A camera is none of any set, or gets a name that is none of the policy's; a part of a name is in none; the policy has no domains.
 pub fn expect(spec: &PolicySpec, folder: &Path, settings: &Policy, sets: &[Arc<Set>]) -> Result<(), DataError> {
     let wrong = |reason: String| DataError::file(folder, reason);
     if settings.domain.is_some() && spec.xvla.is_none() {
@@ -20,6 +24,14 @@ pub fn expect(spec: &PolicySpec, folder: &Path, settings: &Policy, sets: &[Arc<S
     }
     if sets.is_empty() {
         return Ok(());
+    }
+    for part in settings.augment.iter().flat_map(|augment| &augment.fixed_cameras) {
+        // An empty part would be one of every name.
+        if part.is_empty() || !spec.cameras.iter().any(|name| name.contains(part.as_str())) {
+            let reason =
+                format!("policy.augment.fixed_cameras has {part:?}, which is in no name of a camera of the policy");
+            return Err(wrong(reason + &cameras_of(spec.cameras.iter().map(String::as_str))));
+        }
     }
     for (key, name) in &settings.cameras {
         if !sets.iter().any(|set| set.info().cameras().any(|feature| feature.key == *key)) {
@@ -34,6 +46,42 @@ pub fn expect(spec: &PolicySpec, folder: &Path, settings: &Policy, sets: &[Arc<S
         }
     }
     Ok(())
+}
+
+/// What the user may not expect of cameras and robots, set by set.
+pub fn notes(spec: &PolicySpec, settings: &Policy, sets: &[Arc<Set>]) -> Vec<String> {
+    let mut notes = Vec::new();
+    for set in sets {
+        let (place, names) = (set.folder().display(), spec.cameras.join(", "));
+        let seen: Vec<&str> = set.info().cameras().map(|camera| name_of(settings, &camera.key)).collect();
+        for camera in
+            set.info().cameras().filter(|it| !spec.cameras.iter().any(|name| name == name_of(settings, &it.key)))
+        {
+            notes.push(format!(
+                "{place}: the camera {} is none of the policy's ({names}) and is not read: policy.cameras says which is which",
+                camera.key
+            ));
+        }
+        // lerobot adds empty ones to a policy that has too many.
+        let is_missing = |name: &&String| !seen.contains(&name.as_str()) && !name.contains(EMPTY_CAMERA);
+        for name in spec.cameras.iter().filter(is_missing) {
+            notes.push(format!("{place}: has no camera {name}, which the policy has: it sees nothing there"));
+        }
+    }
+    let robot = |set: &Set| set.info().robot_type.clone();
+    let typed = || sets.iter().filter(|set| !robot(set).is_empty());
+    if settings.embodiments.is_empty()
+        && let Some(first) = typed().next()
+        && let Some(other) = typed().find(|set| robot(set) != robot(first))
+    {
+        let of = |set: &Set| format!("{} is of the robot {:?}", set.folder().display(), robot(set));
+        notes.push(format!(
+            "{}, and {}: both are learned and normalized as one robot (policy.embodiments tells robots apart)",
+            of(first),
+            of(other)
+        ));
+    }
+    notes
 }
 
 /// The end of a sentence: which cameras the data or the policy has.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::Value as Json;
 
 use super::tests::{Bench, CAMERA, column, config, goldens};
-use crate::config::{Normalization, Policy};
+use crate::config::{Augment, Normalization, Policy};
 use crate::data::lerobot::Set;
 
 #[test]
@@ -22,6 +22,15 @@ fn settings_that_name_nothing_are_refused() {
         found.contains("calls observation.images.front observation.images.side, which is no camera of the policy"),
         "{found}"
     );
+    let fixed = |part: &str| {
+        let augment = Augment { crop: 0.9, fixed_cameras: vec![part.to_owned()], ..Augment::default() };
+        Policy { augment: Some(augment), ..Policy::default() }
+    };
+    for part in ["side", ""] {
+        let found = error(fixed(part));
+        assert!(found.contains(&format!("policy.augment.fixed_cameras has {part:?}, which is in no name")), "{found}");
+    }
+    bench.maker(&config(), fixed("front"));
     let found = error(Policy { domain: Some(3), ..Policy::default() });
     assert!(found.contains("policy.domain is for X-VLA"), "{found}");
     let exclude = Some(vec!["gripper".to_owned()]);
@@ -79,6 +88,36 @@ fn a_chunk_that_no_episode_has_is_said() {
     assert!(notes.iter().any(|note| note.contains("a chunk has 500 actions, and its longest episode")), "{notes:?}");
     let notes = bench.maker(&config(), Policy::default()).notes();
     assert!(!notes.iter().any(|note| note.contains("a chunk has")), "{notes:?}");
+}
+
+/// What a run says before its first step, which an author of data would not expect.
+#[test]
+fn cameras_and_robots_that_count_for_nothing_are_said() {
+    let bench = Bench::new();
+    let folder = tempfile::tempdir().unwrap();
+    let own = Set::open(&goldens().join("image")).unwrap();
+    changed(folder.path(), "robot_type", "another".into());
+    let of_data =
+        |config: &Json, sets: &[&Path]| bench.open(config, &Bench::options(sets, Policy::default())).unwrap().of_data();
+    let mut one = config();
+    one["input_features"].as_object_mut().unwrap().remove("observation.images.wrist");
+    let alone = of_data(&one, &[folder.path()]);
+    assert!(!alone.iter().any(|note| note.contains("camera") || note.contains("robot")), "{alone:?}");
+    let both = of_data(&config(), &[own.folder(), folder.path()]);
+    let robots = format!("is of the robot {:?}, and", own.info().robot_type);
+    assert!(both.iter().any(|note| note.contains(&robots) && note.contains("policy.embodiments")), "{both:?}");
+    let mut more = config();
+    more["input_features"]["observation.images.empty_camera_0"] = more["input_features"][CAMERA].clone();
+    let blind = of_data(&more, &[folder.path()]);
+    assert!(blind.iter().any(|note| note.contains("has no camera observation.images.wrist")), "{blind:?}");
+    assert!(!blind.iter().any(|note| note.contains("empty_camera")), "{blind:?}");
+    // A set with a second camera, which the policy lacks.
+    let path = folder.path().join("meta/info.json");
+    let mut info: Json = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    info["features"]["observation.images.side"] = info["features"][CAMERA].clone();
+    std::fs::write(path, info.to_string()).unwrap();
+    let unread = of_data(&config(), &[folder.path()]);
+    assert!(unread.iter().any(|note| note.contains("the camera observation.images.side is none of")), "{unread:?}");
 }
 
 #[test]

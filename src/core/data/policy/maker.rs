@@ -2,7 +2,6 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use image::RgbImage;
 use serde_json::Value as Json;
@@ -25,6 +24,7 @@ use crate::data::lerobot::{Dtype, Feature, Set, Step, Window};
 use crate::data::limits::Limits;
 use crate::data::processor::{ProcessorFolders, ProcessorOptions, guarded};
 use crate::data::sample::Sample;
+use crate::data::tally::Tally;
 use crate::data::tokenizer::Tokenizer;
 use crate::data::tokenizer_file::read_json_if_exists;
 use crate::message::SampleId;
@@ -50,9 +50,9 @@ pub struct PolicyMaker {
     decoder: Arc<dyn MediaDecoder>,
     limits: Limits,
     pub(super) max_tokens: usize,
-    pub(super) num_cut: AtomicU64,
+    pub(super) cut: Tally,
     /// Samples whose action tokens were cut off, and those with a coefficient below the smallest of FAST's tokenizer.
-    pub(super) num_flawed: [AtomicU64; 2],
+    pub(super) flawed: [Tally; 2],
     files: Vec<(String, Vec<u8>)>,
 }
 
@@ -116,8 +116,19 @@ impl PolicyMaker {
             seed: options.policy.seed,
             limits: Limits::from(&options.image),
             max_tokens: options.max_tokens,
-            num_cut: AtomicU64::new(0),
-            num_flawed: Default::default(),
+            cut: Tally::new(format!(
+                "prompts that were cut off behind {} tokens (tokenizer_max_length)",
+                spec.max_prompt
+            )),
+            flawed: [
+                Tally::new(format!(
+                    "samples whose action tokens were cut off behind {} (max_action_tokens)",
+                    spec.max_action_tokens
+                )),
+                Tally::new(
+                    "samples with a coefficient below the smallest of the tokenizer of actions, which stands for it",
+                ),
+            ],
             tokens,
             spec,
             chosen: (robots.len() == 1).then_some(0),
@@ -248,22 +259,18 @@ impl PolicyMaker {
 
     /// Returns what the user should know of the data and of the samples so far.
     pub(in crate::data) fn notes(&self) -> Vec<String> {
-        let cut = self.num_cut.load(Ordering::Relaxed);
-        let most = self.spec.max_prompt;
-        let cut = (cut > 0).then(|| format!("{cut} prompts were cut off behind {most} tokens (tokenizer_max_length)"));
-        let [long, clipped] = [0, 1].map(|at: usize| self.num_flawed[at].load(Ordering::Relaxed));
-        let most = self.spec.max_action_tokens;
-        let long = (long > 0)
-            .then(|| format!("action tokens of {long} samples were cut off behind {most} (max_action_tokens)"));
-        let clipped = (clipped > 0).then(|| {
-            format!("{clipped} samples have a coefficient below the smallest of the tokenizer of actions, which stands for it")
-        });
-        self.robots.iter().flat_map(Robot::notes).chain(cut).chain(long).chain(clipped).collect()
+        let counted = std::iter::once(&self.cut).chain(&self.flawed).filter_map(Tally::line);
+        self.of_data().into_iter().chain(counted).collect()
+    }
+
+    /// Returns what the user should know of the data, whatever samples are made.
+    pub(in crate::data) fn of_data(&self) -> Vec<String> {
+        self.robots.iter().flat_map(Robot::notes).collect()
     }
 
     /// How many prompts so far were cut off behind the tokens that the policy reads, and that number of tokens.
     pub fn cut_prompts(&self) -> (u64, usize) {
-        (self.num_cut.load(Ordering::Relaxed), self.spec.max_prompt)
+        (self.cut.count(), self.spec.max_prompt)
     }
 
     /// A sample that asks for actions: as one to learn from, with actions and weights of 0.

@@ -24,19 +24,30 @@ impl Normalizer {
     /// By the statistics of a feature of `width` numbers; those of a chunk of several steps may differ from step to step.
     ///
     /// # Errors
-    /// The reason: a statistic is missing, of another width or not finite.
+    /// The reason: a statistic is missing, of another width or not finite, or a range or deviation is below 0.
     pub fn new(mode: Normalization, stats: Option<&FeatureStats>, width: usize) -> Result<Self, String> {
         let Some([low, high]) = names(mode) else {
             return Ok(Self { mode, low: Vec::new(), high: Vec::new(), bounded: false });
         };
         let stat = |name: &str| {
             let values = stats.and_then(|stats| stats.get(name)).ok_or_else(|| format!("has no {name}"))?;
+            let values: Vec<f32> = values.iter().map(|&value| value as f32).collect();
             match values.len() == width && values.iter().all(|value| value.is_finite()) {
-                true => Ok(values.iter().map(|&value| value as f32).collect::<Vec<_>>()),
+                true => Ok(values),
                 false => Err(format!("has a {name} that is not {width} finite numbers")),
             }
         };
-        Ok(Self { mode, low: stat(low)?, high: stat(high)?, bounded: false })
+        let (low_values, high_values) = (stat(low)?, stat(high)?);
+        // A scale the other way around would turn what is learned around. Bounds of a constant may differ by rounding.
+        let is_turned = |(low, high): (&f32, &f32)| match mode {
+            Normalization::MeanStd => *high < 0.0,
+            _ => low - high > CONSTANT as f32 * low.abs().max(1.0),
+        };
+        match low_values.iter().zip(&high_values).position(is_turned) {
+            Some(at) if mode == Normalization::MeanStd => Err(format!("has a {high} below 0, of number {at}")),
+            Some(at) => Err(format!("has a {low} above its {high}, of number {at}")),
+            None => Ok(Self { mode, low: low_values, high: high_values, bounded: false }),
+        }
     }
 
     /// The same for numbers that end at -1 and 1; those without a range become 0.
@@ -175,5 +186,23 @@ mod tests {
         assert_eq!(Normalizer::new(Normalization::MinMax, None, 2).unwrap_err(), "has no min");
         let error = Normalizer::new(Normalization::MinMax, Some(&stats), 3).unwrap_err();
         assert!(error.contains("not 3 finite numbers"), "{error}");
+        stats.insert("std".into(), vec![2.0, 1e300]);
+        let error = Normalizer::new(Normalization::MeanStd, Some(&stats), 2).unwrap_err();
+        assert!(error.contains("a std that is not 2 finite numbers"), "{error}");
+    }
+
+    #[test]
+    fn scales_the_other_way_around_are_refused() {
+        let refused = |mode, changed: &str, value: f64| {
+            let mut stats = stats();
+            stats.get_mut(changed).unwrap()[1] = value;
+            Normalizer::new(mode, Some(&stats), 2).err()
+        };
+        let error = refused(Normalization::MeanStd, "std", -1.0).unwrap();
+        assert_eq!(error, "has a std below 0, of number 1");
+        let error = refused(Normalization::Quantiles, "q99", 2.0).unwrap();
+        assert_eq!(error, "has a q01 above its q99, of number 1");
+        assert!(refused(Normalization::MinMax, "min", 3.1).is_some());
+        assert_eq!(refused(Normalization::MinMax, "min", 3.0 + 1e-9), None);
     }
 }

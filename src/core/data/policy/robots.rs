@@ -77,7 +77,8 @@ fn all(spec: &PolicySpec, folder: &Path, settings: &Policy, sets: &[Arc<Set>]) -
             }
             (_, true) => {
                 let mut spec = spec.clone();
-                let scales = scales::find(&mut spec, folder, settings, sets, None)?;
+                let mut scales = scales::find(&mut spec, folder, settings, sets, None)?;
+                scales.notes.extend(data_keys::notes(&spec, settings, sets));
                 Ok(vec![Robot { name: String::new(), spec, scales }])
             }
         };
@@ -98,7 +99,8 @@ fn all(spec: &PolicySpec, folder: &Path, settings: &Policy, sets: &[Arc<Set>]) -
         let number = settings.embodiments[name].number.map(|number| number as i64);
         let (mut spec, settings) = with_number(spec, settings, name, number).map_err(wrong)?;
         let of_stats = if settings.statistics == Some(Statistics::Merged) { sets } else { &own };
-        let scales = scales::find(&mut spec, folder, &settings, of_stats, None)?;
+        let mut scales = scales::find(&mut spec, folder, &settings, of_stats, None)?;
+        scales.notes.extend(data_keys::notes(&spec, &settings, &own));
         Ok(Robot { name: name.clone(), spec, scales })
     };
     settings.embodiments.keys().map(of).collect()

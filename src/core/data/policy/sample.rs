@@ -1,7 +1,5 @@
 //! A sample of a policy: tokens and pictures of what it sees, and columns of numbers.
 
-use std::sync::atomic::Ordering;
-
 use image::RgbImage;
 
 use super::action_tokens::{ActionTokens, Answer};
@@ -174,9 +172,8 @@ impl PolicyMaker {
             let reason = format!("has the token {} in its text to learn, which stands for pictures", spec.placeholder);
             return Err(DataError::Line(reason));
         }
-        for (count, is_so) in self.num_flawed.iter().zip([answer.was_cut, answer.num_clipped > 0]) {
-            count.fetch_add(u64::from(is_so), Ordering::Relaxed);
-        }
+        let flaws = self.flawed.iter().zip([answer.was_cut, answer.num_clipped > 0]);
+        flaws.filter(|(_, is_so)| *is_so).for_each(|(flaw, _)| flaw.add());
         Ok(answer)
     }
 
@@ -196,7 +193,7 @@ impl PolicyMaker {
         }
         if ids.len() > self.spec.max_prompt {
             ids.truncate(self.spec.max_prompt);
-            self.num_cut.fetch_add(1, Ordering::Relaxed);
+            self.cut.add();
         }
         Ok(ids)
     }
@@ -204,7 +201,9 @@ impl PolicyMaker {
     /// The ids of a task of X-VLA, cut off and filled up to one length.
     fn filled_prompt(&self, rules: &Rules, task: &str) -> Result<Vec<i64>, DataError> {
         let (ids, was_cut) = self.tokenizer.encode_cut(task)?;
-        self.num_cut.fetch_add(u64::from(was_cut), Ordering::Relaxed);
+        if was_cut {
+            self.cut.add();
+        }
         let ids: Vec<i64> = ids.into_iter().map(i64::from).collect();
         match ids.iter().find(|id| **id >= self.spec.placeholder) {
             Some(id) => Err(DataError::Line(format!("has the token {id} in its task, which the policy does not know"))),

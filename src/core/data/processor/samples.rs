@@ -111,6 +111,9 @@ impl Processor {
     /// A text to be continued as it is.
     pub fn text_prompt(&self, id: SampleId, text: &str) -> Result<Sample, DataError> {
         let tokens = self.tokenizer.encode_document(text)?;
+        if tokens.is_empty() {
+            return Err(DataError::Line("is empty: there is no token to go on from".to_owned()));
+        }
         self.assemble(id, &tokens, &vec![false; tokens.len()], &[], Vec::new())
     }
 

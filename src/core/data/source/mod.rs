@@ -53,7 +53,7 @@ mod sharegpt;
 mod sheet;
 mod steps;
 mod stream;
-mod strict;
+pub(in crate::data) mod strict;
 mod table;
 #[cfg(test)]
 mod tests;

@@ -25,6 +25,15 @@ impl Question {
     /// # Errors
     /// The record is of no such layout, or it is wrong.
     pub fn of_record(record: Json, folder: &str) -> Result<(Self, Option<String>), DataError> {
+        match Self::split(record, folder)? {
+            (Self::Chat(conversation), Some(_)) if conversation.turns.is_empty() => {
+                Err(DataError::Line("has an answer and no question before it".to_owned()))
+            }
+            asked => Ok(asked),
+        }
+    }
+
+    fn split(record: Json, folder: &str) -> Result<(Self, Option<String>), DataError> {
         let Json::Object(mut fields) = record else {
             return Err(DataError::Line("is not an object of fields".to_owned()));
         };

@@ -42,6 +42,7 @@ pub(super) fn listed<T>(raw: Option<OneOrMore<T>>) -> std::vec::IntoIter<T> {
 }
 
 #[derive(Deserialize)]
+#[serde(expecting = "a message with a `role`")]
 pub(super) struct RawTurn {
     pub role: String,
     /// The outer `None`: the key is absent; the inner one: it is `null`.

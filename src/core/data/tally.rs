@@ -21,9 +21,14 @@ impl Tally {
         }
     }
 
+    /// How many so far.
+    pub fn count(&self) -> u64 {
+        self.count.load(Ordering::Relaxed)
+    }
+
     /// The sentence; `None` where there was no sample of the kind.
     pub fn line(&self) -> Option<String> {
-        let count = self.count.load(Ordering::Relaxed);
+        let count = self.count();
         (count > 0).then(|| format!("{}: {count}", self.what))
     }
 }
