@@ -15,6 +15,7 @@ mod recipe;
 mod scheduler_process;
 mod settings;
 
+use super::open_files::expect_open_files_of;
 use super::part::Part;
 use super::{UsageError, exit};
 use crate::model::hub_data;
@@ -118,6 +119,9 @@ pub fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let computes = |part: &Part| part.actors.iter().any(|wanted| wanted.role != Role::Data);
+    if part.is_none() && !args.processes {
+        expect_open_files_of(&pools)?;
+    }
     let asked =
         Asked { device: part.as_ref().is_none_or(computes), weights: args.resume.is_none(), alone: part.is_none() };
     // The run of one that follows another was asked about before, and its actors wait.

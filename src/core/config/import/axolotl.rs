@@ -244,7 +244,6 @@ fn run(sheet: &mut Sheet) {
             "debug",
             "ddp_timeout",
             "save_only_model",
-            "save_strategy",
             "eval_strategy",
             "remove_unused_columns",
         ],

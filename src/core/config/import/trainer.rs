@@ -164,7 +164,21 @@ impl Sheet {
         }
         self.missing(TRACKERS, &["report_to"]);
         self.settled("`loongforge run --resume`", &["resume_from_checkpoint"]);
-        self.settled("it is always so here", &["do_train", "save_only_model", "save_strategy", "ddp_timeout"]);
+        self.settled("it is always so here", &["do_train", "save_only_model", "ddp_timeout"]);
+    }
+
+    /// When a Trainer saves beside the end; by default every `save_steps`.
+    fn save_strategy(&mut self) {
+        if self.is("save_strategy", "no") {
+            let why = "a checkpoint is written at the end alone, and `checkpoint.at_end: false` leaves that out";
+            self.settled(why, &["save_strategy", "save_steps"]);
+        } else if self.is("save_strategy", "steps") {
+            self.settled("checkpoint.every_steps counts steps", &["save_strategy"]);
+        } else if self.get("save_strategy").is_some() {
+            // Its value says when, and `save_steps` is of no use to it.
+            self.settled("`save_strategy` is another than `steps`", &["save_steps"]);
+        }
+        self.missing("checkpoint.every_steps counts steps", &["save_strategy"]);
     }
 
     /// The run's name is the last part of what the first of `names` that is there has.
@@ -172,6 +186,7 @@ impl Sheet {
         let name = names.iter().find_map(|key| self.get(key).and_then(Value::as_str));
         let name = name.and_then(|name| name.trim_end_matches('/').rsplit('/').next()).unwrap_or("imported").to_owned();
         self.set("run.name", name);
+        self.save_strategy();
         self.copy_all(&[
             ("output_dir", "run.dir"),
             ("seed", "run.seed"),
