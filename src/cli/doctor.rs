@@ -126,7 +126,8 @@ fn shared_memory(path: &Path) -> Finding {
         Ok(stat) => {
             let free = stat.f_bavail * stat.f_frsize;
             let found = format!("{} are free in {}", bytes(free), path.display());
-            let advice = "checkpoint.snapshot_every and NCCL keep data there: docker run --shm-size 8g, or a memory volume";
+            let advice =
+                "checkpoint.snapshot_every and NCCL keep data there: docker run --shm-size 8g, or a memory volume";
             Finding::expect("shared memory", free >= SHARED, found, advice)
         }
         Err(error) => {

@@ -1,17 +1,20 @@
 //! `--train.lr 2e-5`, as torchtitan and others have it, for `train.lr=2e-5`.
 
 use super::{Cli, exit};
-use clap::Parser;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{CommandFactory, Parser};
 use loongforge_core::config::key_called;
 use std::ffi::OsString;
 
 /// The command line; a mistake in it ends the program. An unknown option whose name is a key's, as `--lr`, gets the key
-/// named.
+/// named, of commands that take keys.
 pub fn parse(words: impl Iterator<Item = OsString>) -> Cli {
-    Cli::try_parse_from(overrides(words)).unwrap_or_else(|error| {
+    let words = overrides(words);
+    Cli::try_parse_from(&words).unwrap_or_else(|error| {
         let unknown = match error.get(ContextKind::InvalidArg) {
-            Some(ContextValue::String(option)) if error.kind() == ErrorKind::UnknownArgument => Some(option),
+            Some(ContextValue::String(option)) if error.kind() == ErrorKind::UnknownArgument && takes_keys(&words) => {
+                Some(option)
+            }
             _ => None,
         };
         let Some((option, key)) = unknown.and_then(|option| Some((option, key_of(option)?))) else { error.exit() };
@@ -20,6 +23,17 @@ pub fn parse(words: impl Iterator<Item = OsString>) -> Cli {
         );
         std::process::exit(exit::USAGE.into())
     })
+}
+
+/// Returns whether the command that these words call has overrides.
+fn takes_keys(words: &[OsString]) -> bool {
+    let cli = Cli::command();
+    let called = words.iter().skip(1).try_fold(&cli, |command, word| {
+        // The first word that is no command ends the search.
+        command.find_subcommand(word).ok_or(command)
+    });
+    let (Ok(called) | Err(called)) = called;
+    called.get_positionals().any(|argument| argument.get_id() == "overrides")
 }
 
 /// The key that an option without dots means.
@@ -94,6 +108,13 @@ mod tests {
         ] {
             assert_eq!(key(theirs), ours, "{theirs}");
         }
+    }
+
+    #[test]
+    fn keys_are_named_where_a_command_takes_them() {
+        let takes = |line: &str| takes_keys(&line.split(' ').map(OsString::from).collect::<Vec<_>>());
+        assert!(takes("loongforge run a.yaml --lr 1") && takes("loongforge data pack a.yaml --lr 1"));
+        assert!(!takes("loongforge data digits --out x --train 3") && !takes("loongforge generate x --video y"));
     }
 
     #[test]

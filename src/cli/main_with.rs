@@ -5,6 +5,7 @@ use super::{dotted, exit, version};
 use crate::run::families::Families;
 use loongforge_core::engine::error_chain;
 use loongforge_torch::device::{ENVIRONMENT, needs_relaunch};
+use loongforge_torch::native::exit_at_once;
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
@@ -53,10 +54,10 @@ fn stop_with_the_reader() {
     let panic = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
         match info.payload_as_str().and_then(|text| text.strip_prefix("failed printing to stdout: ")) {
-            Some(error) if error.starts_with("Broken pipe") => std::process::exit(141),
+            Some(error) if error.starts_with("Broken pipe") => exit_at_once(141),
             Some(error) => {
                 eprintln!("error: standard output: {error}");
-                std::process::exit(exit::FAILED.into())
+                exit_at_once(exit::FAILED)
             }
             None => panic(info),
         }

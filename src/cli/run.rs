@@ -12,6 +12,7 @@ mod offline;
 mod packs_lock;
 mod ranks;
 mod recipe;
+mod same_trained;
 mod scheduler_process;
 mod settings;
 
@@ -30,6 +31,7 @@ use loongforge_core::engine::error_chain;
 use loongforge_core::message::Role;
 use loongforge_core::observe::{Console, init_logging};
 use loongforge_core::schedule::PoolSizes;
+use loongforge_torch::native::exit_at_once;
 use rustix::process::Signal;
 use scheduler_process::SchedulerProcess;
 use std::os::unix::process::ExitStatusExt;
@@ -72,7 +74,7 @@ pub fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
             };
             eprintln!("{what}");
             // Nothing waits for this: threads of libtorch may compute.
-            std::process::exit(exit::PREEMPTED.into());
+            exit_at_once(exit::PREEMPTED);
         })?;
     }
     let loaded = match config::load(&args.file, &args.overrides, super::environment()) {

@@ -164,7 +164,8 @@ const MORE_LAYOUTS: [(&str, &[&str]); 12] = [
 #[ignore = "soak"]
 fn soak_evaluations_in_more_layouts() {
     let one_rank = |own: &[&str]| evaluated(&Fixture::new(Pictures::Some), &[&[SMALL], own].concat());
-    let [one, deep] = [LazyCell::new(|| one_rank(&[])), LazyCell::new(|| one_rank(&[DEEP]))];
+    let one = LazyCell::new(|| one_rank(&[]));
+    let deep = LazyCell::new(|| one_rank(&[DEEP]));
     let cells = MORE_LAYOUTS.map(|(name, own)| (name.to_owned(), own));
     soak::run("evaluations_in_more_layouts", &cells, |own| {
         let found = evaluated(&Fixture::new(Pictures::Some), &[&[SMALL], *own].concat());

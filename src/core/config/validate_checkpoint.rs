@@ -49,7 +49,8 @@ impl Rules<'_> {
             (message, "set eval.save_best: false, or checkpoint.at_end: true")
         });
         self.broken(eval.every_steps == 0, code::COMBINATION, &[AT_END, "eval"], || {
-            let message = format!("`eval` without `every_steps` reads the last checkpoint after the run, and {without}");
+            let message =
+                format!("`eval` without `every_steps` reads the last checkpoint after the run, and {without}");
             (message, "set eval.every_steps, or checkpoint.at_end: true")
         });
         self.broken(eval.pooled_statistics.is_some(), code::COMBINATION, &["eval.pooled_statistics", AT_END], || {
@@ -67,7 +68,9 @@ impl RunConfig {
             return None;
         }
         if every == 0 {
-            return Some("no checkpoint is written: checkpoint.at_end is false, and checkpoint.every_steps is 0".to_owned());
+            return Some(
+                "no checkpoint is written: checkpoint.at_end is false, and checkpoint.every_steps is 0".to_owned(),
+            );
         }
         // Of epochs that nobody has counted the steps of yet, nothing is known.
         let steps = self.train.steps.filter(|steps| !steps.is_multiple_of(every))?;

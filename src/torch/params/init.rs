@@ -60,14 +60,15 @@ fn each(len: usize, value: impl Fn(u64) -> f32 + Sync) -> Vec<f32> {
         part.iter_mut().zip(first as u64..).for_each(|(to, i)| *to = value(i));
     };
     let num_parts = len.div_ceil(part);
-    let parts = Mutex::new(values.chunks_mut(part).zip((0..).step_by(part)));
-    let next = || parts.lock().expect("no thread panics with the lock").next();
-    with_threads(num_parts, || {
-        while let Some((part, first)) = next() {
-            fill(part, first);
-        }
-    });
-    drop(parts);
+    {
+        let parts = Mutex::new(values.chunks_mut(part).zip((0..).step_by(part)));
+        let next = || parts.lock().expect("no thread panics with the lock").next();
+        with_threads(num_parts, || {
+            while let Some((part, first)) = next() {
+                fill(part, first);
+            }
+        });
+    }
     values
 }
 

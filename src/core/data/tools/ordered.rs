@@ -134,7 +134,15 @@ mod tests {
         }
         crate::threads::REFUSES.set(true);
         let mut seen = Vec::new();
-        let all = for_each_ordered(2, 0..4, |index| index, |_, result| Ok::<(), ()>(seen.push(result)));
+        let all = for_each_ordered(
+            2,
+            0..4,
+            |index| index,
+            |_, result| {
+                seen.push(result);
+                Ok::<(), ()>(())
+            },
+        );
         assert_eq!((all, seen), (Ok(()), vec![0, 1, 2, 3]), "no thread can be had");
     }
 

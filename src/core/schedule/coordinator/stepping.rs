@@ -198,7 +198,9 @@ impl Coordinator {
         let done = step.0 + 1;
         let in_memory =
             self.spec.snapshots.as_ref().is_some_and(|(_, every)| done.is_multiple_of(*every) && done < self.end.0);
-        let on_disk = (done == self.end.0 && self.saves_last()) || (every > 0 && done.is_multiple_of(every)) || self.saves.is_wanted();
+        let on_disk = (done == self.end.0 && self.saves_last())
+            || (every > 0 && done.is_multiple_of(every))
+            || self.saves.is_wanted();
         for to in
             [(in_memory, SaveTo::Memory), (on_disk, SaveTo::Disk)].into_iter().filter_map(|(is, to)| is.then_some(to))
         {
