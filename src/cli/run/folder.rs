@@ -96,7 +96,8 @@ pub fn find_resume(
     let (theirs, ours) = (manifest.precision.as_str(), precision_name(config.train.precision));
     if theirs != ours {
         let path = checkpoint.display();
-        let what = format!("{path} has train.precision {theirs}, this run {ours}: resume with train.precision={theirs}");
+        let what =
+            format!("{path} has train.precision {theirs}, this run {ours}: resume with train.precision={theirs}");
         return Err(UsageError(what).into());
     }
     expect_same_optimizer(&checkpoint, &manifest, config)?;

@@ -77,7 +77,10 @@ fn trained_then(checkpoint: &Path) -> anyhow::Result<BTreeMap<String, Then>> {
 fn compare(then: &BTreeMap<String, Then>, now: &BTreeMap<&str, &[i64]>) -> Result<Option<String>, String> {
     let new: Vec<&str> = now.keys().copied().filter(|name| !then.contains_key(*name)).collect();
     if let Some(first) = new.first() {
-        return Err(format!("has no optimizer state of {} parameters that this run trains, such as {first}", new.len()));
+        return Err(format!(
+            "has no optimizer state of {} parameters that this run trains, such as {first}",
+            new.len()
+        ));
     }
     let other = now.iter().find(|(name, shape)| {
         let then = &then[**name].shape;
