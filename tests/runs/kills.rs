@@ -125,7 +125,9 @@ fn a_run_that_is_stopped_as_a_whole_goes_on() {
     }
     let all = family(child.id());
     let tell = |signal| {
-        all.iter().for_each(|pid| drop(kill_process(Pid::from_raw(*pid as i32).unwrap(), signal)));
+        for pid in &all {
+            let _ = kill_process(Pid::from_raw(*pid as i32).unwrap(), signal);
+        }
     };
     tell(Signal::STOP);
     let before = steps(&fixture);
