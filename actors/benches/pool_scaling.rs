@@ -73,6 +73,7 @@ fn run(encoders: u32, schedule: Schedule, paces: Vec<Duration>, pause: Duration)
         plan,
         checkpoint_dir: dir.path().join("checkpoints"),
         checkpoint_every: 0,
+        checkpoint_at_end: true,
         global_batch_size: SAMPLES * encoders as usize,
         bad_samples: BadSamples { max_fraction: 1.0, max_consecutive: 1000 },
         too_long: Default::default(),

@@ -8,12 +8,14 @@ use crate::kernel::{Link, leave_to_the_scheduler, spawn};
 use loongforge_core::config::Address;
 use loongforge_core::message::{ActorId, Command, Event, Role};
 use loongforge_core::schedule::Failure;
-use loongforge_core::transport::{Edge, Mail, Mailbox, Recovery, WireSender, raw};
+use loongforge_core::transport::{Edge, Mail, Mailbox, Recovery, WireReceiver, WireSender, raw};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// Sets how long the last words to the scheduler may take.
 const LAST_WORDS: Duration = Duration::from_secs(10);
+/// Sets how long an actor that does not find its peers waits for the word that the run ends; half a lease at most.
+const FAREWELL: Duration = Duration::from_secs(2);
 
 /// Joins a run as the actor `wanted` and serves it until it ends. The parent that started this process may have set its
 /// place.
@@ -65,6 +67,12 @@ async fn serve(
     let begun = begin(welcome, listener, mailbox, &shared, meeting, make_engine).await;
     let Begun { link, tell, carriers, _door } = match begun {
         Ok(begun) => begun,
+        // Who joins while the run ends finds its peers gone, which is no failure.
+        Err(_) if is_told_to_stop(&mut receiver, FAREWELL.min(lease / 2)).await => {
+            tracing::info!("{me}: the run ended before it could take part");
+            leave(sender, Some(Event::Stopped)).await;
+            return Ok(());
+        }
         Err(error) => {
             let cause = match &error {
                 RunError::Failed(failure) => failure.cause.clone(),
@@ -135,6 +143,20 @@ async fn serve(
     result
 }
 
+/// Returns whether the scheduler says within `limit` that the run ends, or ends itself in order.
+async fn is_told_to_stop(receiver: &mut WireReceiver, limit: Duration) -> bool {
+    let told = async {
+        loop {
+            match hear(receiver).await {
+                Ok(Some(Down::Command(Command::Stop)) | None) => return true,
+                Ok(Some(Down::Command(_))) => {}
+                Ok(Some(_)) | Err(_) => return false,
+            }
+        }
+    };
+    tokio::time::timeout(limit, told).await.unwrap_or(false)
+}
+
 /// An engine at work, and what it is connected by.
 struct Begun {
     link: Link,
@@ -192,4 +214,84 @@ async fn leave(sender: WireSender, last_words: Option<Event>) {
 
 fn failure(actor: ActorId, cause: String) -> Failure {
     Failure { actor, cause, is_loss: false, is_numeric: false }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::join::{Member, Terms, remote_link};
+    use super::super::net::Security;
+    use super::*;
+    use loongforge_core::config::Products;
+    use loongforge_core::message::{PoolName, StepId};
+    use loongforge_core::schedule::PoolSizes;
+    use loongforge_core::transport::link;
+    use std::path::{Path, PathBuf};
+    use tokio::net::UnixListener;
+
+    const LEASE: Duration = Duration::from_millis(400);
+
+    /// Welcomes one encoder to a run whose foundation is gone, and tells it the commands. Returns its last words.
+    async fn welcome(listener: UnixListener, folder: &Path, commands: &[Command]) -> Event {
+        let (stream, _) = listener.accept().await.unwrap();
+        let (mut sender, mut receiver) = link::<Down, Up>(stream);
+        assert!(matches!(receiver.recv().await.unwrap(), Some(Up::Hello { .. })));
+        let me = ActorId::encoder(1);
+        sender.send(&Down::Assigned(me)).await.unwrap();
+        assert!(matches!(receiver.recv().await.unwrap(), Some(Up::Listening { .. })));
+        let assignment = Assignment {
+            me,
+            pools: PoolSizes::of_roles(1, 1, 1),
+            resume: None,
+            rendezvous: folder.into(),
+            products: Products::Libtorch,
+            reads: false,
+        };
+        let edges = vec![(EdgeSpec::new(me, ActorId::foundation(0), 1 << 20), folder.join("gone"))];
+        let welcome =
+            Welcome { assignment, edges, producers: Vec::new(), queue: 4, lease: LEASE, wire: 7, returns: false };
+        sender.send(&Down::Welcome(welcome)).await.unwrap();
+        let member = Member { sender, receiver, edges: PathBuf::new(), wire: Some((7, None)), confirms: false };
+        let (open, _closed) = flume::bounded(0);
+        let link = remote_link(member, 4, Terms::new(Duration::from_secs(20), true), None, open);
+        commands.iter().for_each(|command| link.commands.send(command.clone()));
+        link.events.recv_async().await.unwrap()
+    }
+
+    /// What an encoder that joins such a run says last, and how it ends.
+    fn join_late(commands: &[Command]) -> (Event, Result<(), RunError>) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("join");
+        let meeting = Meeting {
+            address: Address::Unix(path.clone()),
+            security: Security::plain("a", false),
+            config: "abc".into(),
+            timeout: Duration::from_secs(20),
+            shared_memory: true,
+            store: None,
+            journal: None,
+        };
+        let (folder, commands) = (dir.path().to_owned(), commands.to_vec());
+        let scheduler = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async { welcome(UnixListener::bind(&path).unwrap(), &folder, &commands).await })
+        });
+        let wanted = WantedActor { role: Role::Encoder, pool: PoolName::ENCODER, index: None };
+        let ended = serve_role(wanted, meeting, |_| unreachable!("it has no peers"));
+        (scheduler.join().unwrap(), ended)
+    }
+
+    #[test]
+    fn an_encoder_that_joins_as_the_run_ends_leaves_without_an_error() {
+        let (said, ended) = join_late(&[Command::Abort { step: StepId(0) }, Command::Stop]);
+        assert!(matches!(said, Event::Stopped), "{said:?}");
+        ended.unwrap();
+    }
+
+    #[test]
+    fn an_encoder_without_peers_in_a_run_that_goes_on_says_who_is_missing() {
+        let (said, ended) = join_late(&[]);
+        let Event::Failed { error, .. } = said else { panic!("{said:?}") };
+        assert!(error.contains("its actor has ended or was never started"), "{error}");
+        assert!(ended.unwrap_err().to_string().contains("gone"));
+    }
 }

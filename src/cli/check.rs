@@ -12,7 +12,7 @@ use crate::run::packs::{Packs, PacksError, WantedPacks};
 use crate::run::policy::as_configured;
 use clap::{Args, ValueEnum};
 use loongforge_core::checkpoint::latest;
-use loongforge_core::config::{self, Loaded, Report, RunConfig, StageStart};
+use loongforge_core::config::{self, ListedStage, Loaded, Report, RunConfig, StageStart};
 use loongforge_core::data::{Epochs, settle_steps_of};
 use loongforge_core::text::grouped;
 use loongforge_torch::engine::trained;
@@ -83,6 +83,8 @@ fn wrong(report: &Report) -> ExitCode {
 /// One stage of a file that has several, as none is chosen.
 pub(super) struct Stage<'a> {
     pub name: String,
+    /// It starts from the last checkpoint of the stage before it.
+    follows: bool,
     /// The word that chooses it.
     pub word: String,
     file: &'a Path,
@@ -91,8 +93,9 @@ pub(super) struct Stage<'a> {
 
 /// Returns the stages of a file of which none is chosen; none where it has none.
 pub(super) fn stages_of<'a>(file: &'a Path, overrides: &'a [String]) -> Result<Vec<Stage<'a>>, Report> {
-    let names = config::stages(file, overrides)?;
-    Ok(names.into_iter().map(|name| Stage { word: format!("stage={name}"), name, file, overrides }).collect())
+    let listed = config::stages(file, overrides)?.into_iter();
+    let stage = |ListedStage { name, follows }| Stage { word: format!("stage={name}"), name, follows, file, overrides };
+    Ok(listed.map(stage).collect())
 }
 
 impl Stage<'_> {
@@ -103,7 +106,10 @@ impl Stage<'_> {
     /// A [`UsageError`]; mistakes in the file are printed.
     pub fn check(&self, before: Option<&RunConfig>, is_anew: bool, has_device: bool) -> anyhow::Result<Checked> {
         let has_begun = match before {
-            Some(before) => !is_anew && latest(&before.checkpoint.dir)?.is_some(),
+            Some(before) => {
+                self.expect_model(before)?;
+                !is_anew && latest(&before.checkpoint.dir)?.is_some()
+            }
             None => true,
         };
         let start = if has_begun { StageStart::Checkpoint } else { StageStart::FirstModel };
@@ -115,6 +121,25 @@ impl Stage<'_> {
                 .push("checked with the model of the first stage, as the stage before has no checkpoint yet".into());
         }
         Ok(checked)
+    }
+
+    /// Expects that the stage before leaves the model that this one starts from.
+    fn expect_model(&self, before: &RunConfig) -> Result<(), UsageError> {
+        if !self.follows {
+            return Ok(());
+        }
+        let why = if before.saves_adapters_only() {
+            "leaves adapters, which are no model: set `checkpoint.merge_lora: true` there"
+        } else if !before.checkpoint.at_end {
+            "writes no checkpoint at its end: drop `checkpoint.at_end: false` there"
+        } else {
+            return Ok(());
+        };
+        Err(UsageError(format!(
+            "stage `{}` starts from the last checkpoint of the stage before it, `{}`, which {why}, or set `model.load` \
+             in this stage",
+            self.name, before.run.name
+        )))
     }
 
     /// Reads the stage's config.
@@ -189,6 +214,7 @@ fn show(args: &CheckArgs, checked: Checked) -> anyhow::Result<ExitCode> {
             epochs.into_iter().for_each(|epochs| println!("{}", duration(epochs, config.packs_first())));
             held_out_sets::summary(&loaded.config, &folder).into_iter().for_each(|line| println!("{line}"));
             samples::summary(&loaded.config).into_iter().for_each(|line| println!("{line}"));
+            config.unsaved().into_iter().for_each(|line| println!("{line}"));
             lines.iter().for_each(|line| println!("{line}"));
             lines.clear();
         }

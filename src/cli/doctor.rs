@@ -126,12 +126,13 @@ fn shared_memory(path: &Path) -> Finding {
         Ok(stat) => {
             let free = stat.f_bavail * stat.f_frsize;
             let found = format!("{} are free in {}", bytes(free), path.display());
-            let advice = "edges between processes use it: docker run --shm-size 8g, or a memory volume at /dev/shm";
+            let advice =
+                "checkpoint.snapshot_every and NCCL keep data there: docker run --shm-size 8g, or a memory volume";
             Finding::expect("shared memory", free >= SHARED, found, advice)
         }
         Err(error) => {
             let found = format!("{}: {error}", path.display());
-            Finding::expect("shared memory", false, found, "runs with --processes on one machine need it")
+            Finding::expect("shared memory", false, found, "checkpoint.snapshot_every and NCCL need it")
         }
     }
 }

@@ -8,13 +8,15 @@ use loongforge_core::config::key_called;
 use std::ffi::OsString;
 
 /// The command line; a mistake in it ends the program. An unknown option whose name is a key's, as `--lr`, gets the key
-/// named.
+/// named, of commands that take keys.
 pub fn parse(words: impl Iterator<Item = OsString>) -> Cli {
     let words = overrides(words);
     let parsed = Cli::try_parse_from(&words).and_then(|cli| expect_needed(&words).map(|()| cli));
     parsed.unwrap_or_else(|error| {
         let unknown = match error.get(ContextKind::InvalidArg) {
-            Some(ContextValue::String(option)) if error.kind() == ErrorKind::UnknownArgument => Some(option),
+            Some(ContextValue::String(option)) if error.kind() == ErrorKind::UnknownArgument && takes_keys(&words) => {
+                Some(option)
+            }
             _ => None,
         };
         let Some((option, key)) = unknown.and_then(|option| Some((option, key_of(option)?))) else { error.exit() };
@@ -33,6 +35,17 @@ fn expect_needed(words: &[OsString]) -> Result<(), clap::Error> {
 
 fn without_conflicts(command: Command) -> Command {
     command.mut_args(|argument| argument.conflicts_with(Resettable::<Id>::Reset)).mut_subcommands(without_conflicts)
+}
+
+/// Returns whether the command that these words call has overrides.
+fn takes_keys(words: &[OsString]) -> bool {
+    let cli = Cli::command();
+    let called = words.iter().skip(1).try_fold(&cli, |command, word| {
+        // The first word that is no command ends the search.
+        command.find_subcommand(word).ok_or(command)
+    });
+    let (Ok(called) | Err(called)) = called;
+    called.get_positionals().any(|argument| argument.get_id() == "overrides")
 }
 
 /// The key that an option without dots means.
@@ -159,6 +172,13 @@ mod tests {
                 parsed(line).unwrap_or_else(|error| panic!("{line}: {error}"));
             }
         }
+    }
+
+    #[test]
+    fn keys_are_named_where_a_command_takes_them() {
+        let takes = |line: &str| takes_keys(&line.split(' ').map(OsString::from).collect::<Vec<_>>());
+        assert!(takes("loongforge run a.yaml --lr 1") && takes("loongforge data pack a.yaml --lr 1"));
+        assert!(!takes("loongforge data digits --out x --train 3") && !takes("loongforge generate x --video y"));
     }
 
     #[test]

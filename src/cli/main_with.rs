@@ -5,6 +5,7 @@ use super::{dotted, exit, version};
 use crate::run::families::Families;
 use loongforge_core::engine::error_chain;
 use loongforge_torch::device::{ENVIRONMENT, needs_relaunch};
+use loongforge_torch::native::exit_at_once;
 use std::ffi::OsString;
 use std::io::Write;
 use std::os::unix::process::CommandExt;
@@ -56,13 +57,13 @@ fn stop_with_the_reader() {
     std::panic::set_hook(Box::new(move |info| {
         let text = info.payload_as_str().unwrap_or_default();
         if text.strip_prefix("failed printing to stderr: ").is_some_and(|error| error.starts_with("Broken pipe")) {
-            std::process::exit(141);
+            exit_at_once(141);
         }
         match text.strip_prefix("failed printing to stdout: ") {
-            Some(error) if error.starts_with("Broken pipe") => std::process::exit(141),
+            Some(error) if error.starts_with("Broken pipe") => exit_at_once(141),
             Some(error) => {
                 eprintln!("error: standard output: {error}");
-                std::process::exit(exit::FAILED.into())
+                exit_at_once(exit::FAILED)
             }
             None => panic(info),
         }

@@ -12,9 +12,11 @@ mod offline;
 mod packs_lock;
 mod ranks;
 mod recipe;
+mod same_trained;
 mod scheduler_process;
 mod settings;
 
+use super::open_files::expect_open_files_of;
 use super::part::Part;
 use super::{UsageError, exit};
 use crate::model::hub_data;
@@ -29,6 +31,7 @@ use loongforge_core::engine::error_chain;
 use loongforge_core::message::Role;
 use loongforge_core::observe::{Console, init_logging};
 use loongforge_core::schedule::PoolSizes;
+use loongforge_torch::native::exit_at_once;
 use rustix::process::Signal;
 use scheduler_process::SchedulerProcess;
 use std::os::unix::process::ExitStatusExt;
@@ -71,7 +74,7 @@ pub fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
             };
             eprintln!("{what}");
             // Nothing waits for this: threads of libtorch may compute.
-            std::process::exit(exit::PREEMPTED.into());
+            exit_at_once(exit::PREEMPTED);
         })?;
     }
     let loaded = match config::load(&args.file, &args.overrides, super::environment()) {
@@ -118,6 +121,9 @@ pub fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let computes = |part: &Part| part.actors.iter().any(|wanted| wanted.role != Role::Data);
+    if part.is_none() && !args.processes {
+        expect_open_files_of(&pools)?;
+    }
     let asked =
         Asked { device: part.as_ref().is_none_or(computes), weights: args.resume.is_none(), alone: part.is_none() };
     // The run of one that follows another was asked about before, and its actors wait.

@@ -2,7 +2,7 @@
 //!
 //! No libtorch, no actors, and no sockets in the decisions: everything here builds and tests in seconds.
 //! Modules are layered and imports only point down:
-//! `files`, `rng`, `store`, `text` ← `config`, `message` ← `data`, `schedule` ← `simulate`, `checkpoint`, `robot`, `openai` ←
+//! `files`, `rng`, `store`, `text`, `threads` ← `config`, `message` ← `data`, `schedule` ← `simulate`, `checkpoint`, `robot`, `openai` ←
 //! `transport`, `engine`, `observe`.
 
 pub mod checkpoint;
@@ -21,4 +21,5 @@ pub mod schedule;
 pub mod simulate;
 pub mod store;
 pub mod text;
+pub mod threads;
 pub mod transport;

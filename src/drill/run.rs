@@ -95,6 +95,8 @@ impl Drill {
         command.arg("run").arg(&self.plan.file).args(&self.plan.overrides);
         command.arg(format!("run.dir={}", dir.display()));
         command.arg(format!("checkpoint.dir={}", dir.join("checkpoints").display()));
+        // The weights that are compared are those of the last step.
+        command.arg("checkpoint.at_end=true");
         // Without it the two differ by rounding, whatever happens.
         command.args(["run.deterministic=true", "--overwrite", "--processes", "--no-shared-memory"]);
         let proxy = Proxy::start(script, self.plan.seed)?;

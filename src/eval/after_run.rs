@@ -72,15 +72,18 @@ pub fn check(config: &RunConfig, folder: &ModelFolder) -> Result<()> {
 pub fn after_run(config: &RunConfig, console: &Console) -> Result<()> {
     let dir = &config.run.dir;
     let mut files = Vec::new();
-    let checkpoint = latest(&config.checkpoint.dir)?.context("the run left no checkpoint")?;
+    let checkpoint = latest(&config.checkpoint.dir)?;
+    ensure!(checkpoint.is_some() || !config.checkpoint.at_end, "the run left no checkpoint");
+    // Without the last step's there is nothing to evaluate.
+    let last = checkpoint.as_deref().filter(|_| config.unsaved().is_none());
     let mut evaluated = Ok(());
     let folder = ModelFolder::open(&config.model)?;
     let is_policy = folder.model_kind() == ModelKind::Policy;
-    let found = match &config.eval {
-        _ if is_diffusion(&folder) => made(config, &folder, &checkpoint, console),
-        _ if is_policy => acted(config, &checkpoint, console),
-        Some(eval) => evaluate(config, eval, &checkpoint, console),
-        None => Ok(None),
+    let found = match (&config.eval, last) {
+        (_, Some(checkpoint)) if is_diffusion(&folder) => made(config, &folder, checkpoint, console),
+        (_, Some(checkpoint)) if is_policy => acted(config, checkpoint, console),
+        (Some(eval), Some(checkpoint)) => evaluate(config, eval, checkpoint, console),
+        (None, _) | (_, None) => Ok(None),
     };
     match found {
         Ok(sheet) => files.extend(sheet),
@@ -98,12 +101,13 @@ pub fn after_run(config: &RunConfig, console: &Console) -> Result<()> {
         false if is_policy => "trained policy",
         false => "trained model (a Hugging Face folder)",
     };
-    files.push((trained, checkpoint.clone()));
+    files.extend(checkpoint.iter().map(|checkpoint| (trained, checkpoint.clone())));
+    config.unsaved().into_iter().for_each(|line| console.line(&line));
     let best = config.checkpoint.dir.join(loongforge_actors::checkpoint::BEST);
     if best.exists() {
         files.push(("checkpoint of the lowest held-out loss", best));
     }
-    if config.saves_adapters_only() && !has_base(config) {
+    if checkpoint.is_some() && config.saves_adapters_only() && !has_base(config) {
         console.line(
             "the base of these adapters is random weights that no folder has: checkpoint.merge_lora=true saves whole models",
         );
@@ -112,14 +116,14 @@ pub fn after_run(config: &RunConfig, console: &Console) -> Result<()> {
     for (what, path) in &files {
         console.line(&format!("{what:<38} {}", path.display()));
     }
-    if config.saves_adapters_only() && has_base(config) {
+    if let Some(checkpoint) = checkpoint.as_deref().filter(|_| config.saves_adapters_only() && has_base(config)) {
         let (what, command) = match is_diffusion(&folder) {
             true => ("one file for Diffusers or ComfyUI", "export --format comfyui"),
             false => ("adapters added to their base", "export-hf"),
         };
-        console.line(&format!("{what:<38} loongforge checkpoint {command} {} OUT", shell_word(&checkpoint)));
+        console.line(&format!("{what:<38} loongforge checkpoint {command} {} OUT", shell_word(checkpoint)));
     }
-    if is_policy {
+    if is_policy && checkpoint.is_some() {
         let dir = shell_word(dir);
         console.line(&format!("{:<38} loongforge serve-policy {dir} --protocol openpi", "serve it"));
         console.line(&format!("{:<38} loongforge checkpoint export-hf {dir} OUT", "one folder for lerobot"));

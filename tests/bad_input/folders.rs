@@ -87,7 +87,7 @@ fn resume_refuses_data_that_changed() {
     let lines = fixture.read("data/train.jsonl");
     fixture.write("data/train.jsonl", format!("{lines}\n{}", lines.lines().next().unwrap()));
     let more = ["run", "run.yaml", "--resume", "train.steps=3"];
-    fixture.fails(&more, 1, &["the data changed since", CHECKPOINT, "data/train.jsonl has", "data.on_change=accept"]);
+    fixture.fails(&more, 2, &["the data changed since", CHECKPOINT, "data/train.jsonl has", "data.on_change=accept"]);
     let said = fixture.succeeds(&[&more[..], &["data.on_change=accept"]].concat());
     assert!(said.err.contains("warning: the data changed since"), "{}", said.err);
 }
@@ -116,14 +116,40 @@ fn resume_tells_which_settings_differ_and_each_attempts_are_kept() {
 #[test]
 fn resume_refuses_another_model() {
     let fixture = Fixture::trained();
-    let before = fixture.contents(CHECKPOINT);
+    let before = fixture.contents("run");
     let resume = |change| ["run", "run.yaml", "--resume", "train.steps=4", change];
     let layers = "text_config.num_hidden_layers: checkpoint 2, this run 1";
     fixture.fails(
         &resume("model.overrides.text_config.num_hidden_layers=1"),
-        1,
+        2,
         &[CHECKPOINT, "does not match this run's model", layers],
     );
-    fixture.fails(&resume("train.precision=bf16"), 1, &[CHECKPOINT, "train.precision float32", "this run bf16"]);
-    assert!(fixture.contents(CHECKPOINT) == before);
+    let adapters = "has no optimizer state of";
+    fixture.fails(&resume("model.foundation.lora.r=4"), 2, &[CHECKPOINT, adapters, "lora_A", "model.load="]);
+    fixture.fails(&resume("train.ema=0.9"), 2, &[CHECKPOINT, "has no averages of the weights", "train.ema=null"]);
+    fixture.fails(&resume("train.precision=bf16"), 2, &[CHECKPOINT, "train.precision float32", "this run bf16"]);
+    assert!(fixture.contents("run") == before);
+}
+
+/// Of adapters that a run trained and the one after it does not have nothing would be left.
+#[test]
+fn resume_refuses_other_adapters_and_tells_what_is_frozen_now() {
+    let fixture = Fixture::new();
+    let run = |more: &[&'static str]| [&["run", "run.yaml", "model.foundation.lora.r=4"], more].concat();
+    fixture.succeeds(&run(&[]));
+    let before = fixture.contents("run");
+    let resume = ["--resume", "train.steps=3"];
+    let narrower = "model.foundation.lora.target_modules=[q_proj]";
+    fixture.fails(&run(&[&resume[..], &[narrower]].concat()), 2, &[CHECKPOINT, "lora_A", "that would be lost"]);
+    let wider = ["run", "run.yaml", "model.foundation.lora.r=8", "--resume", "train.steps=3"];
+    fixture.fails(&wider, 2, &[CHECKPOINT, "of shape [4, ", "trains it as [8, "]);
+    fixture.fails(&["run", "run.yaml", "--resume", "train.steps=3"], 2, &[CHECKPOINT]);
+    assert!(fixture.contents("run") == before);
+    fixture.succeeds(&run(&resume));
+    let fixture = Fixture::trained();
+    let frozen = ["model.image_encoder.freeze=true", "model.image_projector.freeze=true"];
+    let said = fixture.succeeds(&[&["run", "run.yaml", "--resume", "train.steps=3"], &frozen[..]].concat());
+    assert!(said.err.contains("parameters that it trained are frozen from now on"), "{}", said.err);
+    let thawed = ["run", "run.yaml", "--resume", "train.steps=4"];
+    fixture.fails(&thawed, 2, &["has no optimizer state of", "visual"]);
 }

@@ -205,19 +205,28 @@ fn an_address_without_a_login_is_wrong_usage() {
 #[test]
 fn fewer_open_files_than_a_run_takes_are_refused() {
     let fixture = Fixture::new();
-    let few = |limit: u32| {
-        let script = format!("ulimit -n {limit}; exec {} run run.yaml", env!("CARGO_BIN_EXE_loongforge"));
+    let few = |limit: u32, layout: &str| {
+        let script = format!("ulimit -n {limit}; exec {} run run.yaml {layout}", env!("CARGO_BIN_EXE_loongforge"));
         Command::new("sh").args(["-c", &script]).current_dir(fixture.path("")).output().unwrap()
     };
     for limit in [24, 127] {
-        let output = few(limit);
+        let output = few(limit, "");
         let text = String::from_utf8_lossy(&output.stderr);
         assert!(text.contains(&format!("may have {limit} files open")) && text.contains("ulimit -n"), "{text}");
         assert_eq!(output.status.code(), Some(2));
     }
+    // Actors that compute together are all connected with each other.
+    let output = few(200, "pools.foundation.replicas=4");
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(text.contains("a run of so many actors in one process takes about 204") && text.contains("--processes"));
+    assert_eq!(output.status.code(), Some(2));
     assert!(!fixture.path("run").exists());
     // Enough for that.
-    let output = few(128);
+    let output = few(128, "");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    // What the process may raise by itself, it does.
+    let script = format!("ulimit -S -n 32; exec {} run run.yaml --overwrite", env!("CARGO_BIN_EXE_loongforge"));
+    let output = Command::new("sh").args(["-c", &script]).current_dir(fixture.path("")).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 

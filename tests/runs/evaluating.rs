@@ -4,6 +4,7 @@ use crate::experts::qwen3_moe;
 use crate::fixture::{Fixture, Pictures};
 use crate::soak::{self, Cell};
 use loongforge::core::schedule::{EvaluationSummary, StepSummary};
+use std::cell::LazyCell;
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -127,7 +128,10 @@ fn experts_that_are_spread_are_evaluated_and_answer() {
     assert_eq!(found[0].sets[0].found.outputs.len(), 8);
 }
 
-const MORE_LAYOUTS: [(&str, &[&str]); 9] = [
+/// Virtual stages take more layers than the fixture's three.
+const DEEP: &str = "model.overrides.text_config.num_hidden_layers=8";
+
+const MORE_LAYOUTS: [(&str, &[&str]); 12] = [
     ("tp2-sequence", &["pools.foundation.tensor_parallel=2", "pools.foundation.sequence_parallel=true"]),
     ("tp2-pp3", &["pools.foundation.tensor_parallel=2", "pools.foundation.pipeline_parallel=3"]),
     ("pp2-chunks", &["pools.foundation.chunk_tokens=16", "pools.foundation.pipeline_parallel=2"]),
@@ -143,12 +147,25 @@ const MORE_LAYOUTS: [(&str, &[&str]); 9] = [
         "dp2-zero2-recompute",
         &["model.foundation.recompute=all", "pools.foundation.replicas=2", "pools.foundation.zero=2"],
     ),
+    ("pp2-virtual2", &[DEEP, "pools.foundation.pipeline_parallel=2", "pools.foundation.virtual_stages=2"]),
+    ("pp2-virtual4", &[DEEP, "pools.foundation.pipeline_parallel=2", "pools.foundation.virtual_stages=4"]),
+    (
+        "tp2-pp2-virtual2",
+        &[
+            DEEP,
+            "pools.foundation.tensor_parallel=2",
+            "pools.foundation.pipeline_parallel=2",
+            "pools.foundation.virtual_stages=2",
+        ],
+    ),
 ];
 
 #[test]
 #[ignore = "soak"]
 fn soak_evaluations_in_more_layouts() {
-    let one = evaluated(&Fixture::new(Pictures::Some), &[SMALL]);
+    let one_rank = |own: &[&str]| evaluated(&Fixture::new(Pictures::Some), &[&[SMALL], own].concat());
+    let one = LazyCell::new(|| one_rank(&[]));
+    let deep = LazyCell::new(|| one_rank(&[DEEP]));
     let cells = MORE_LAYOUTS.map(|(name, own)| (name.to_owned(), own));
     soak::run("evaluations_in_more_layouts", &cells, |own| {
         let found = evaluated(&Fixture::new(Pictures::Some), &[&[SMALL], *own].concat());
@@ -156,9 +173,10 @@ fn soak_evaluations_in_more_layouts() {
         if own[0].contains("stream") {
             return Ok(Cell::Passed("training is the same with and without".to_owned()));
         }
-        assert_close(own, &found, &one);
-        assert_same_answers(own, &found, &one);
-        let losses = found.iter().zip(&one).map(|(found, one)| found.sets[0].loss() / one.sets[0].loss() - 1.0);
+        let one: &[EvaluationSummary] = if own[0] == DEEP { &deep } else { &one };
+        assert_close(own, &found, one);
+        assert_same_answers(own, &found, one);
+        let losses = found.iter().zip(one).map(|(found, one)| found.sets[0].loss() / one.sets[0].loss() - 1.0);
         let most = losses.fold(0.0, |most: f64, off| most.max(off.abs()));
         Ok(Cell::Passed(format!(
             "training is the same with and without; losses are at most {most:.1e} from one rank's"

@@ -113,6 +113,33 @@ fn whole(processes: bool) -> (Bits, Duration) {
     (bits(&fixture), begun.elapsed())
 }
 
+/// A suspended job or a paused container: nobody was heard of for longer than a lease, and nobody has died.
+#[test]
+fn a_run_that_is_stopped_as_a_whole_goes_on() {
+    let fixture = Fixture::new(Pictures::Some);
+    let words = [&words(true)[..], &["scheduler.lease=2s"]].concat();
+    let mut child = program(&fixture, "run", &words).stdout(Stdio::null()).spawn().unwrap();
+    while steps(&fixture) < 2 {
+        assert!(child.try_wait().unwrap().is_none(), "it has ended");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let all = family(child.id());
+    let tell = |signal| {
+        for pid in &all {
+            let _ = kill_process(Pid::from_raw(*pid as i32).unwrap(), signal);
+        }
+    };
+    tell(Signal::STOP);
+    let before = steps(&fixture);
+    std::thread::sleep(Duration::from_secs(4));
+    tell(Signal::CONT);
+    let output = child.wait_with_output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && before < 20, "{text}");
+    assert!(!text.contains("has left") && !text.contains("restarting"), "{text}");
+    assert_eq!(steps(&fixture), 20);
+}
+
 #[test]
 #[ignore = "soak"]
 fn soak_random_kills() {

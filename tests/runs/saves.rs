@@ -234,3 +234,29 @@ fn a_run_begins_again_from_memory_where_that_is_newer_than_the_disk() {
     assert_eq!(losses(&fixture, "killed"), losses(&fixture, "twin"));
     assert_eq!(last(&fixture, "killed"), last(&fixture, "twin"));
 }
+
+/// The run waits for the word of who writes: a panic is one.
+#[test]
+fn a_panic_while_a_checkpoint_is_written_is_a_failed_save() {
+    let fixture = Fixture::new(Pictures::None);
+    succeeds(&fixture, "twin", "", &[]);
+    let text = succeeds(&fixture, "panicked", "foundation/0@save_write:1=panic", &[]);
+    assert!(text.contains("ALARM") && text.contains("saving panicked"), "{text}");
+    assert_eq!(last(&fixture, "panicked"), last(&fixture, "twin"));
+    assert_eq!(losses(&fixture, "panicked"), losses(&fixture, "twin"));
+}
+
+#[test]
+fn a_run_that_is_to_save_nothing_says_so_and_leaves_no_checkpoint() {
+    let fixture = Fixture::new(Pictures::None);
+    let arguments = ["checkpoint.every_steps=0", "checkpoint.at_end=false"];
+    let text = succeeds(&fixture, "unsaved", "", &arguments);
+    let said = text.matches("no checkpoint is written: checkpoint.at_end is false").count();
+    assert!(said == 2 && !text.contains("trained model"), "at the beginning and the end: {text}");
+    assert_eq!(num_steps(&fixture, "unsaved"), 8);
+    assert!(latest(&checkpoints(&fixture, "unsaved")).unwrap().is_none());
+    let text = succeeds(&fixture, "some", "", &["checkpoint.every_steps=3", "checkpoint.at_end=false"]);
+    assert!(text.contains("the last 2 of 8 steps are in no checkpoint"), "{text}");
+    let saved = hashes(&checkpoints(&fixture, "some"));
+    assert_eq!(saved.into_keys().collect::<Vec<_>>(), ["step-00000003", "step-00000006"]);
+}

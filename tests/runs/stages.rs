@@ -86,16 +86,19 @@ fn stages_follow_one_another() {
 fn adapters_are_no_model_to_start_from() {
     let recipe =
         Recipe::new(&STAGES.replace("foundation: { freeze: true }", "foundation: { lora: { r: 2, alpha: 4 } }"));
-    let output = recipe.call("run", &[]);
-    let text = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(2), "{text}");
-    assert!(text.contains("checkpoint.merge_lora"), "{text}");
-    assert!(recipe.exists("run/align") && !recipe.exists("run/tune"));
+    // That is known before the first stage trains.
+    for command in ["check", "run"] {
+        let text = recipe.refused(command, &[]);
+        assert!(text.contains("stage `tune`") && text.contains("checkpoint.merge_lora: true"), "{text}");
+        assert!(!recipe.exists("run"));
+    }
     let path = recipe.0.config_file();
     let merged = fs::read_to_string(&path)
         .unwrap()
         .replace("train: { steps: 3 }", "train: { steps: 3 }\n    checkpoint: { merge_lora: true }");
     fs::write(&path, merged).unwrap();
-    recipe.done("run", &["--overwrite"]);
+    let text = recipe.refused("check", &["checkpoint.at_end=false", "checkpoint.every_steps=2"]);
+    assert!(text.contains("stage `tune`") && text.contains("`checkpoint.at_end: false`"), "{text}");
+    recipe.done("run", &[]);
     assert_eq!(losses(&recipe.0, "run/tune").len(), 4);
 }

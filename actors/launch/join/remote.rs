@@ -5,7 +5,7 @@ use super::{Down, Member, Up};
 use crate::kernel::{Commands, Confirm, Link};
 use crate::launch::children::Process;
 use loongforge_core::message::{Command, Event, encode};
-use loongforge_core::transport::{Raw, Recovery, Returned, WireReceiver, WireSpec, raw, wire_again};
+use loongforge_core::transport::{Raw, Recovery, Returned, WireReceiver, WireSpec, raw, wait_awake, wire_again};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::time::timeout;
@@ -147,28 +147,28 @@ async fn listen(
     let mut patience = silence;
     loop {
         let said = tokio::select! {
-            said = timeout(patience, hear::<Up>(&mut wire)) => said,
+            said = wait_awake(patience, hear::<Up>(&mut wire)) => said,
             () = &mut has_ended, if patience == silence => {
                 patience = LAST_WORDS.min(silence);
                 continue;
             }
         };
         match said {
-            Err(_) if patience != silence => return "its process ended".to_owned(),
-            Err(_) => {
+            None if patience != silence => return "its process ended".to_owned(),
+            None => {
                 process.inspect(Process::kill);
                 return format!("no heartbeat for {silence:?}");
             }
-            Ok(Ok(Some(Up::Alive))) if events.is_disconnected() => return "it was removed from the run".to_owned(),
-            Ok(Ok(Some(Up::Alive))) => {}
-            Ok(Ok(Some(Up::Event(event)))) => {
+            Some(Ok(Some(Up::Alive))) if events.is_disconnected() => return "it was removed from the run".to_owned(),
+            Some(Ok(Some(Up::Alive))) => {}
+            Some(Ok(Some(Up::Event(event)))) => {
                 if events.send_async(event).await.is_err() {
                     return "the scheduler has ended".to_owned();
                 }
             }
-            Ok(Ok(Some(other))) => return format!("protocol violation: it sent {other:?} out of turn"),
-            Ok(Ok(None)) => return "its process ended".to_owned(),
-            Ok(Err(error)) => {
+            Some(Ok(Some(other))) => return format!("protocol violation: it sent {other:?} out of turn"),
+            Some(Ok(None)) => return "its process ended".to_owned(),
+            Some(Err(error)) => {
                 // Its connection ends before it does: how it ends by itself is what is to be known.
                 if let Some(process) = process
                     && timeout(LAST_WORDS, process.clone().ended()).await.is_err()

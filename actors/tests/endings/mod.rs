@@ -59,6 +59,26 @@ proptest! {
     }
 }
 
+/// Without a checkpoint at the end there are those of every so many steps alone; of a run that writes some, a stop is one more.
+#[test]
+fn no_checkpoint_of_the_last_step_is_written_where_none_is_wanted() {
+    let run = |every: u64, stop_at: Option<usize>| {
+        let spec =
+            CoordinatorSpec { checkpoint_every: every, checkpoint_at_end: false, ..spec(&pools(1, 2, 1), STEPS) };
+        let (log, result) = World::new(spec, &Script::default(), 3).run(stop_at);
+        let last = log.steps.last().map(|step| step.step.0);
+        (log.published.iter().map(|(step, ..)| step.0).collect::<Vec<_>>(), last, result)
+    };
+    assert_eq!(run(0, None), (vec![], Some(STEPS - 1), Ok(Outcome::Completed)));
+    assert_eq!(run(3, None), (vec![2, 5], Some(STEPS - 1), Ok(Outcome::Completed)));
+    let (published, last, result) = run(0, Some(60));
+    assert_eq!((published, result), (vec![], Ok(Outcome::Preempted)));
+    assert!(last.is_some_and(|last| last < STEPS - 1), "{last:?}");
+    let (published, last, result) = run(100, Some(60));
+    assert_eq!((published.last().copied(), result), (last, Ok(Outcome::Preempted)));
+    assert!(last.is_some_and(|last| last < STEPS - 1), "{last:?}");
+}
+
 #[test]
 fn too_many_bad_samples_end_the_run() {
     let mut strict = spec(&pools(1, 1, 1), 100);

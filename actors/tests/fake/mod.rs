@@ -105,6 +105,7 @@ pub fn spec(pools: &PoolSizes, steps: u64) -> CoordinatorSpec {
         too_long: Default::default(),
         checkpoint_dir: "checkpoints".into(),
         checkpoint_every: 3,
+        checkpoint_at_end: true,
         max_save_failures: 5,
         snapshots: None,
         encoders: rules(pools, false, true),

@@ -1,6 +1,7 @@
 //! Ctrl-C in a chat: it stops the answer, and not the program.
 
 use anyhow::{Context, Result};
+use loongforge_torch::native::exit_at_once;
 use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -33,7 +34,7 @@ impl Interrupt {
                             let _ = std::io::stdout().flush();
                         }
                         // As a program that handles no signal.
-                        (Err(_), None) => std::process::exit(130),
+                        (Err(_), None) => exit_at_once(130),
                     }
                 }
             });

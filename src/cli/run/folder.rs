@@ -1,6 +1,7 @@
 //! A run's folder: the checkpoint that `--resume` means, and that no former run is lost by mistake.
 
 use super::former::FormerRun;
+use super::same_trained::expect_same_trained;
 use super::settings::differences;
 use crate::cli::UsageError;
 use crate::model::folder::ModelFolder;
@@ -90,17 +91,29 @@ pub fn find_resume(
     };
     // What is read first is verified first: a damaged config.json is not another model.
     verify(|name| !name.ends_with(TENSORS))?;
-    composition.folder().expect_same(&ModelFolder::open_plain(&checkpoint)?)?;
+    let same = composition.folder().expect_same(&ModelFolder::open_plain(&checkpoint)?);
+    same.map_err(|error| UsageError::of(&error))?;
     let (theirs, ours) = (manifest.precision.as_str(), precision_name(config.train.precision));
     if theirs != ours {
         let path = checkpoint.display();
-        bail!("{path} has train.precision {theirs}, this run {ours}: resume with train.precision={theirs}");
+        let what =
+            format!("{path} has train.precision {theirs}, this run {ours}: resume with train.precision={theirs}");
+        return Err(UsageError(what).into());
     }
     expect_same_optimizer(&checkpoint, &manifest, config)?;
     expect_same_products(&checkpoint, &manifest, composition)?;
     expect_same_data(&checkpoint, composition)?;
     expect_settings(&checkpoint, &manifest, expect, console)?;
-    if drops_averages(&manifest.config, config.train.ema) {
+    expect_same_trained(&checkpoint, composition, console)?;
+    if config.train.ema.is_some() && !has_averages(&manifest.config) {
+        let path = checkpoint.display();
+        return Err(UsageError(format!(
+            "{path} has no averages of the weights: the run that made it had no train.ema. Resume with train.ema=null, or begin a \
+             new run with the checkpoint's weights (model.load)"
+        ))
+        .into());
+    }
+    if config.train.ema.is_none() && has_averages(&manifest.config) {
         let path = checkpoint.display();
         console.line(&format!(
             "warning: {path} has averages of the weights, and this run has no train.ema: they are dropped, and \
@@ -247,17 +260,17 @@ fn expect_same_data(checkpoint: &Path, composition: &Composition) -> anyhow::Res
     let what = format!("the data changed since {}: {difference}", checkpoint.display());
     match config.data.on_change {
         OnChange::Refuse => {
-            bail!("{what}; to continue at the same position of the new order, set data.on_change=accept")
+            let help = "to continue at the same position of the new order, set data.on_change=accept";
+            return Err(UsageError(format!("{what}; {help}")).into());
         }
         OnChange::Accept => tracing::warn!("{what}"),
     }
     Ok(())
 }
 
-/// Returns whether a checkpoint, by the config that it was written with, has averages of weights that a run with this
-/// `train.ema` drops. Where they are missing the engines refuse.
-fn drops_averages(then: &Value, now: Option<f64>) -> bool {
-    now.is_none() && then.pointer("/train/ema").is_some_and(|ema| !ema.is_null())
+/// Returns whether a checkpoint, by the config that it was written with, has averages of weights.
+fn has_averages(then: &Value) -> bool {
+    then.pointer("/train/ema").is_some_and(|ema| !ema.is_null())
 }
 
 /// Tells how settings differ from those that the checkpoint was written with.
@@ -311,9 +324,8 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn averages_are_dropped_where_a_run_keeps_none() {
-        let then = json!({"train": {"ema": 0.99}});
-        assert!(drops_averages(&then, None) && !drops_averages(&then, Some(0.9)));
-        assert!(!drops_averages(&json!({"train": {"ema": null}}), None) && !drops_averages(&json!({}), None));
+    fn a_checkpoint_has_averages_where_its_run_kept_some() {
+        assert!(has_averages(&json!({"train": {"ema": 0.99}})));
+        assert!(!has_averages(&json!({"train": {"ema": null}})) && !has_averages(&json!({})));
     }
 }

@@ -69,7 +69,10 @@ impl SchedulerProcess<'_> {
             }
             Outcome::Preempted => {
                 after_run::after_stop(&config, console);
-                console.line("stopped on request; resume with --resume");
+                console.line(match config.checkpoint.at_end || config.checkpoint.every_steps > 0 {
+                    true => "stopped on request; resume with --resume",
+                    false => "stopped on request; no checkpoint was written (checkpoint.at_end: false)",
+                });
                 Ok(ExitCode::from(exit::PREEMPTED))
             }
         }
@@ -131,6 +134,7 @@ impl SchedulerProcess<'_> {
         console.line(&check::summary(config, composition.folder())?);
         held_out_sets::summary(config, composition.folder()).into_iter().for_each(|line| console.line(&line));
         samples::summary(config).into_iter().for_each(|line| console.line(&line));
+        config.unsaved().into_iter().for_each(|line| console.line(&line));
         Ok(())
     }
 

@@ -8,6 +8,7 @@
 use super::holder::{Holder, Life};
 use crate::cli::{UsageError, exit};
 use loongforge_core::observe::Console;
+use loongforge_torch::native::exit_at_once;
 use std::fs::{self, File, Permissions};
 use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -174,7 +175,7 @@ fn beat(path: &Path, me: &Holder) {
         }
         Ok(Some(other)) => {
             eprintln!("error: {} was taken over by {other}, which found this run dead; this run ends", path.display());
-            std::process::exit(exit::FAILED.into());
+            exit_at_once(exit::FAILED);
         }
         Ok(None) => drop(create(path, me)),
         // A network file system that does not answer is tried again.

@@ -126,6 +126,7 @@ fn spec(shape: &Shape, steps: u64) -> SimSpec {
         too_long: Default::default(),
         checkpoint_dir: "checkpoints".into(),
         checkpoint_every: 0,
+        checkpoint_at_end: true,
         max_save_failures: 5,
         snapshots: None,
         encoders: vec![EncoderPoolSpec {

@@ -5,11 +5,13 @@ use super::names::{FORMAT_VERSION, MANIFEST};
 use crate::files;
 use crate::schedule::SchedulerState;
 use crate::text::hex;
+use crate::threads::with_threads;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// The placeholder of the manifest's own hash while it is computed.
@@ -145,11 +147,13 @@ impl Manifest {
             }
             Ok(())
         };
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        std::thread::scope(|scope| {
-            let readers: Vec<_> = (0..cores.min(MAX_READERS)).map(|_| scope.spawn(read)).collect();
-            readers.into_iter().try_for_each(|reader| reader.join().expect("no reader panics"))
-        })
+        let (cores, found) = (std::thread::available_parallelism().map_or(1, usize::from), Mutex::new(Ok(())));
+        with_threads(cores.min(MAX_READERS), || {
+            if let Err(error) = read() {
+                *found.lock().expect("no reader panics") = Err(error);
+            }
+        });
+        found.into_inner().expect("no reader panics")
     }
 }
 

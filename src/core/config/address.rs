@@ -29,6 +29,18 @@ impl Address {
     }
 }
 
+impl Address {
+    /// Bytes that the path of a Unix socket may have.
+    pub const MAX_PATH: usize = 107;
+
+    fn unix(path: &str) -> Result<Self, String> {
+        match path.len() {
+            0..=Self::MAX_PATH => Ok(Self::Unix(path.into())),
+            len => Err(format!("the path of a socket has at most {} bytes, and `{path}` has {len}", Self::MAX_PATH)),
+        }
+    }
+}
+
 impl From<PathBuf> for Address {
     fn from(path: PathBuf) -> Self {
         Self::Unix(path)
@@ -40,12 +52,12 @@ impl FromStr for Address {
 
     fn from_str(text: &str) -> Result<Self, String> {
         if let Some(path) = text.strip_prefix("unix:") {
-            return Ok(Self::Unix(path.into()));
+            return Self::unix(path);
         }
         let Some((host, port)) = text.rsplit_once(':').filter(|_| !text.contains('/')) else {
             return match text {
                 "" => Err("expected a path or HOST:PORT".to_owned()),
-                path => Ok(Self::Unix(path.into())),
+                path => Self::unix(path),
             };
         };
         let port = port.parse().map_err(|_| format!("`{port}` is not a port; expected a path or HOST:PORT"))?;
@@ -88,6 +100,10 @@ mod tests {
         for text in ["", ":1", "::1:6001", "host:port", "host:70000", "[host]:1"] {
             assert!(text.parse::<Address>().is_err(), "{text}");
         }
+        let long = format!("/{}", "a".repeat(Address::MAX_PATH));
+        assert!(
+            long.parse::<Address>().unwrap_err().contains("at most 107 bytes") && long[1..].parse::<Address>().is_ok()
+        );
     }
 
     #[test]

@@ -15,7 +15,7 @@ use super::origin::{self, KeyOrigin};
 use super::overrides::{self, Override};
 use super::read::{parse, read};
 use super::shape::{self, SCHEMA};
-use super::stages::{StageStart, Stages, open_last_checkpoint};
+use super::stages::{ListedStage, StageStart, Stages, open_last_checkpoint};
 use super::validate;
 use super::{RunConfig, yaml};
 
@@ -70,11 +70,11 @@ pub fn load_stage(
     load_root(file, root, overrides, &env.collect(), sources, Mode { files: Files::Here, start })
 }
 
-/// Returns the names of a file's `stages`, in their order, where there are any and `overrides` choose none.
+/// Returns a file's `stages`, in their order, where there are any and `overrides` choose none.
 ///
 /// # Errors
 /// The file cannot be read, or what it says of its stages is wrong.
-pub fn stages(file: &Path, overrides: &[String]) -> Result<Vec<String>, Report> {
+pub fn stages(file: &Path, overrides: &[String]) -> Result<Vec<ListedStage>, Report> {
     let mut sources = Sources::default();
     let mut problems = Vec::new();
     let root = read(file, &mut sources).map_err(|problem| problems.push(problem)).ok();
@@ -83,7 +83,7 @@ pub fn stages(file: &Path, overrides: &[String]) -> Result<Vec<String>, Report> 
         return Err(sources.report(problems));
     }
     let is_chosen = overrides.iter().any(|word| word.trim_start_matches('+').starts_with("stage="));
-    Ok(if is_chosen { Vec::new() } else { stages.names() })
+    Ok(if is_chosen { Vec::new() } else { stages.listed() })
 }
 
 /// Works like [`load`] for a config that another machine runs: files and folders that it names need not be here.

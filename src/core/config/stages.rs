@@ -33,6 +33,14 @@ pub enum StageStart {
     FirstModel,
 }
 
+/// A stage of a file, as commands that take all stages see it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListedStage {
+    pub name: String,
+    /// It starts from the last checkpoint of the stage before it.
+    pub follows: bool,
+}
+
 /// The stages of a file, in their order.
 #[derive(Debug, Default)]
 pub(super) struct Stages(Vec<Stage>);
@@ -77,8 +85,14 @@ impl Stages {
         Self(stages)
     }
 
-    pub fn names(&self) -> Vec<String> {
+    fn names(&self) -> Vec<String> {
         self.0.iter().map(|stage| stage.name.clone()).collect()
+    }
+
+    pub fn listed(&self) -> Vec<ListedStage> {
+        let follows = |index: usize, stage: &Stage| index > 0 && !stage.has_model();
+        let listed = self.0.iter().enumerate();
+        listed.map(|(index, stage)| ListedStage { name: stage.name.clone(), follows: follows(index, stage) }).collect()
     }
 
     /// Takes the word `stage=NAME` out of `edits` and returns that stage; `None` where the file has no stages.
@@ -141,6 +155,11 @@ impl Stage {
         }
         Ok(Self { name, pos, keys })
     }
+
+    /// Returns whether it names the model that it starts from.
+    fn has_model(&self) -> bool {
+        self.keys.get("model.load").is_some()
+    }
 }
 
 impl Chosen {
@@ -162,7 +181,7 @@ impl Chosen {
         let named = |stage: &str| format!("{name}-{stage}");
         let below = |folder: &Option<String>, stage: &str| folder.as_ref().map(|folder| format!("{folder}/{stage}"));
         let before = self.before.as_deref().filter(|_| start == StageStart::Checkpoint);
-        let before = before.filter(|_| self.stage.keys.get("model.load").is_none());
+        let before = before.filter(|_| !self.stage.has_model());
         if let Some(before) = before {
             let run = below(&dir, before).unwrap_or_else(|| format!("runs/{}", named(before)));
             let folder = below(&checkpoints, before).unwrap_or_else(|| format!("{run}/checkpoints"));

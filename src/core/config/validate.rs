@@ -11,7 +11,6 @@ use super::suggest;
 use super::{Balance, EncoderPool, FoundationPool, OptimizerType, PackMode, Placement, RunConfig, Schedule};
 use crate::files;
 use crate::message::PoolName;
-use crate::store::check_store_url;
 
 /// Shorter, and a busy machine kills healthy processes.
 const MIN_LEASE: std::time::Duration = std::time::Duration::from_millis(100);
@@ -326,19 +325,7 @@ impl Rules<'_> {
             }
         }
         self.evaluation(config);
-        let checkpoint = &config.checkpoint;
-        if let Some(Err(reason)) = checkpoint.upload.as_deref().map(check_store_url) {
-            self.broken(true, code::OUT_OF_RANGE, &["checkpoint.upload"], || {
-                (
-                    format!("`checkpoint.upload` {reason}"),
-                    "credentials come from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
-                )
-            });
-        }
-        let is_alone = checkpoint.upload_keep_last.is_some() && checkpoint.upload.is_none();
-        self.broken(is_alone, code::COMBINATION, &["checkpoint.upload_keep_last"], || {
-            ("`checkpoint.upload_keep_last` is for `checkpoint.upload`".to_owned(), "set checkpoint.upload")
-        });
+        self.checkpoint(config);
         for (key, dir) in [("run.dir", &config.run.dir), ("checkpoint.dir", &config.checkpoint.dir)] {
             self.broken(dir.exists() && !dir.is_dir(), code::NO_SUCH_FILE, &[key], || {
                 (

@@ -56,6 +56,7 @@ pub(super) fn spec(data: u32, encoder: u32, foundation: u32, steps: u64, batch: 
         too_long: Default::default(),
         checkpoint_dir: "checkpoints".into(),
         checkpoint_every: 0,
+        checkpoint_at_end: true,
         max_save_failures: 5,
         snapshots: None,
         encoders: vec![EncoderPoolSpec {

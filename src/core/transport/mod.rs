@@ -16,6 +16,7 @@ mod link;
 mod local;
 mod mailbox;
 mod parcel;
+mod patience;
 mod slab;
 mod stream;
 mod watch;
@@ -31,6 +32,7 @@ pub use link::{LinkError, LinkReceiver, LinkSender, link, raw};
 pub use local::LocalEdge;
 pub use mailbox::{Mail, MailSender, Mailbox};
 pub use parcel::{Buffer, Dtype, Header, HostTensor, Parcel, ParcelKind, TensorMeta};
+pub use patience::wait_awake;
 pub use slab::{BorrowedMemory, LentMemory, LentSizes, SlabEdge, SlabError, SlabListener, SlotTensor};
 pub use stream::{StreamEdge, StreamError, StreamSpec, receive};
 pub use wire::{

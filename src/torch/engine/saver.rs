@@ -7,6 +7,7 @@
 use crate::train::hf::{SameFiles, Snapshot};
 use loongforge_core::engine::{EngineError, error_chain};
 use loongforge_core::message::{ActorId, Event, SaveTo, StepId};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -59,12 +60,20 @@ impl Saver {
         let handle = thread.spawn({
             let stop = stop.clone();
             move || {
-                snapshot.copy();
-                drop(done);
                 let Task { me, step, to, dir, events } = task;
-                let event = match snapshot.write(&dir, me, &stop) {
-                    Ok(files) => Event::Saved { step, to, files },
-                    Err(error) => Event::SaveFailed { step, to, error: error_chain(&error) },
+                let write = || {
+                    snapshot.copy();
+                    drop(done);
+                    snapshot.write(&dir, me, &stop)
+                };
+                // One that panicked has failed like any other: the run waits for its word.
+                let event = match catch_unwind(AssertUnwindSafe(write)) {
+                    Ok(Ok(files)) => Event::Saved { step, to, files },
+                    Ok(Err(error)) => Event::SaveFailed { step, to, error: error_chain(&error) },
+                    Err(_) => {
+                        let error = "saving panicked, which is a bug of loongforge".to_owned();
+                        Event::SaveFailed { step, to, error }
+                    }
                 };
                 // A scheduler that is gone wants no checkpoint.
                 let _ = events.send(event);

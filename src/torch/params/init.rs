@@ -1,8 +1,10 @@
 //! Random initial values that depend on the seed and the parameter's name alone, not on order, sharding or device.
 
 use loongforge_core::rng::Counter;
+use loongforge_core::threads::with_threads;
 use sha2::{Digest, Sha256};
 use std::num::NonZeroUsize;
+use std::sync::Mutex;
 use std::thread;
 
 /// Says how a parameter starts when it is not loaded.
@@ -57,16 +59,16 @@ fn each(len: usize, value: impl Fn(u64) -> f32 + Sync) -> Vec<f32> {
     let fill = |part: &mut [f32], first: usize| {
         part.iter_mut().zip(first as u64..).for_each(|(to, i)| *to = value(i));
     };
-    thread::scope(|scope| {
-        let mut parts = values.chunks_mut(part).zip((0..).step_by(part));
-        let own = parts.next();
-        for (part, first) in parts {
-            scope.spawn(move || fill(part, first));
-        }
-        if let Some((part, first)) = own {
-            fill(part, first);
-        }
-    });
+    let num_parts = len.div_ceil(part);
+    {
+        let parts = Mutex::new(values.chunks_mut(part).zip((0..).step_by(part)));
+        let next = || parts.lock().expect("no thread panics with the lock").next();
+        with_threads(num_parts, || {
+            while let Some((part, first)) = next() {
+                fill(part, first);
+            }
+        });
+    }
     values
 }
 

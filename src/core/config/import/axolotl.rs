@@ -221,7 +221,6 @@ fn train(sheet: &mut Sheet, is_kto: bool) {
 }
 
 fn run(sheet: &mut Sheet) {
-    sheet.strategy("save_strategy", "save_steps", "checkpoint.every_steps counts steps; the last one is always saved");
     sheet.run(&["output_dir"]);
     sheet.copy_all(&[("eval_steps", "eval.every_steps"), ("early_stopping_patience", "eval.patience")]);
     sheet.missing("checkpoint.every_steps counts steps", &["saves_per_epoch"]);

@@ -90,6 +90,7 @@ fn a_launch_script_is_read_and_not_run() {
     assert_eq!((train.warmup_ratio, config.run.seed, config.run.name.as_str()), (Some(0.03), 42, "model-sft"));
     assert_eq!((foundation.tensor_parallel, foundation.replicas, foundation.sequence_parallel), (4, 4, true));
     assert_eq!((config.data.pack.max_tokens, config.checkpoint.every_steps), (4096, 250));
+    assert!(config.checkpoint.at_end);
     assert_eq!(config.checkpoint.dir, dir.path().join("model-sft"));
     // Nothing is lost: what comes from elsewhere, what no one has said, and what holds only sometimes.
     assert_eq!(missing(&imported), ["--distribution", "--fp8-format", "--stamp"]);
@@ -122,6 +123,14 @@ fn sizes_of_a_llama_make_a_config_and_binary_data_are_read() {
     assert_eq!(node["data"]["train"][1], json!({"path": "b_text_document", "weight": 0.7}));
     assert_eq!(missing(&imported), ["--attention-dropout", "--fp16", "--lr-decay-samples"]);
     assert!(imported.notes.iter().any(|note| note.contains("one pack here")), "{:?}", imported.notes);
+    // Nothing is written without `--save`, and that can be run.
+    assert_eq!((&node["checkpoint"]["at_end"], &node["eval"]["save_best"]), (&json!(false), &json!(false)));
+    assert!(imported.notes.iter().any(|note| note.contains("drop checkpoint.at_end")), "{:?}", imported.notes);
+    let unsaved = "x/train.py --train-iters 1 --data-path a.jsonl --dataloader-type external --save-interval 5";
+    let imported = import(unsaved).unwrap();
+    let node = crate::config::yaml::parse(&imported.yaml, 0, 0).unwrap().to_json();
+    assert_eq!(node["checkpoint"], json!({ "at_end": false }));
+    assert!(settled(&imported).contains(&"--save-interval"));
     let weights = "x/train.py --train-iters 1 --data-path 3 a.jsonl 1 b.jsonl --dataloader-type external";
     let node = crate::config::yaml::parse(&import(weights).unwrap().yaml, 0, 0).unwrap().to_json();
     let first = &node["data"]["train"][0];

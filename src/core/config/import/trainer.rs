@@ -144,11 +144,6 @@ impl Sheet {
 
     /// Translates the keys of a run's name, evaluations, trackers and checkpoints.
     pub fn run_of_trainer(&mut self) {
-        self.strategy(
-            "save_strategy",
-            "save_steps",
-            "checkpoint.every_steps counts steps; the last one is always saved",
-        );
         self.strategy("logging_strategy", "logging_steps", "log.every_steps counts steps");
         self.run(&["run_name", "output_dir"]);
         self.arrived("run_name", "run.name");
@@ -174,7 +169,7 @@ impl Sheet {
     }
 
     /// When something is done: every so many `steps`, which is `why` other strategies have no counterpart and the steps no meaning.
-    pub fn strategy(&mut self, strategy: &str, steps: &str, why: &'static str) {
+    fn strategy(&mut self, strategy: &str, steps: &str, why: &'static str) {
         match self.get(strategy).is_none_or(|it| it == "steps") {
             true => self.settled(why, &[strategy]),
             false => {
@@ -184,11 +179,22 @@ impl Sheet {
         }
     }
 
+    /// When a Trainer saves beside the end; by default every `save_steps`.
+    fn save_strategy(&mut self) {
+        // YAML's own `no`, without quotes, is false.
+        if self.is("save_strategy", "no") || self.get("save_strategy") == Some(&Value::Bool(false)) {
+            let why = "a checkpoint is written at the end alone, and `checkpoint.at_end: false` leaves that out";
+            return self.settled(why, &["save_strategy", "save_steps"]);
+        }
+        self.strategy("save_strategy", "save_steps", "checkpoint.every_steps counts steps");
+    }
+
     /// The run's name is the last part of what the first of `names` that is there has.
     pub fn run(&mut self, names: &[&str]) {
         let name = names.iter().find_map(|key| self.get(key).and_then(Value::as_str));
         let name = name.and_then(|name| name.trim_end_matches('/').rsplit('/').next()).unwrap_or("imported").to_owned();
         self.set("run.name", name);
+        self.save_strategy();
         self.copy_all(&[
             ("output_dir", "run.dir"),
             ("seed", "run.seed"),

@@ -127,6 +127,9 @@ pub struct Checkpoint {
     pub dir: PathBuf,
     /// Save every N steps; 0: only at the end.
     pub every_steps: u64,
+    /// Save after the last step as well, and where the run is stopped. False: the last checkpoint is one of `every_steps`; without
+    /// `every_steps` the run writes none, as benchmarks want it, but where SIGUSR1 asks for one or numbers are not finite.
+    pub at_end: bool,
     /// Number of newest checkpoints that are kept.
     #[schemars(range(min = 1))]
     pub keep_last: usize,
@@ -348,6 +351,7 @@ impl Default for Checkpoint {
         Self {
             dir: "${run.dir}/checkpoints".into(),
             every_steps: 0,
+            at_end: true,
             keep_last: 3,
             in_background: true,
             max_failures: 5,

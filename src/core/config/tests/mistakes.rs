@@ -245,6 +245,19 @@ fn one_mistake_at_a_time() {
             "$ model={foundation: {lora: {use_rslora: true}}, image_encoder: {lora: {}}}",
             &["LF0111", "`model.image_encoder.lora.use_rslora` and `model.foundation.lora.use_rslora` differ"],
         ),
+        ("checkpoint: { at_end: false, upload: s3://a/b }\n", &["LF0111", "`checkpoint.upload` is of checkpoints"]),
+        (
+            "checkpoint: { at_end: false }\neval: { path: DATA }\n",
+            &["LF0111", "reads the last checkpoint after the run", "without `checkpoint.every_steps`"],
+        ),
+        (
+            "checkpoint: { at_end: false }\neval: { path: DATA, every_steps: 5 }\n",
+            &["LF0111", "`eval.save_best` keeps the best checkpoint", "set eval.save_best: false"],
+        ),
+        (
+            "checkpoint: { at_end: false, every_steps: 2 }\neval: { path: DATA, every_steps: 5, pooled_statistics: 9 }\n",
+            &["LF0111", "`eval.pooled_statistics` is measured with the last checkpoint", "none is written at the end"],
+        ),
         ("$ checkpoint.merge_lora=true", &["LF0111", "`checkpoint.merge_lora` without adapters"]),
         ("$ model.mtp.loss_weight=-1", &["LF0104", "`model.mtp.loss_weight`"]),
         // the command line itself

@@ -29,7 +29,8 @@ impl Bench {
 
     fn stages(&self, words: &[&str]) -> Result<Vec<String>, Report> {
         let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
-        stages(&self.dir.path().join("vlm.yaml"), &words)
+        let listed = stages(&self.dir.path().join("vlm.yaml"), &words)?;
+        Ok(listed.into_iter().map(|stage| stage.name).collect())
     }
 }
 

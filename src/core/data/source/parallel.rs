@@ -1,5 +1,6 @@
 //! One piece of work for each of many shards, by several threads.
 
+use crate::threads::with_threads;
 use std::io::IsTerminal;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -33,8 +34,7 @@ pub fn in_parallel<T: Sync, R: Send>(items: &[T], what: &'static str, work: impl
     };
     match num_threads {
         0 => {}
-        1 => run(),
-        _ => std::thread::scope(|scope| (0..num_threads).for_each(|_| drop(scope.spawn(run)))),
+        _ => with_threads(num_threads, run),
     }
     bar.finish_and_clear();
     let mut done = done.into_inner().expect("no thread panics with the lock");

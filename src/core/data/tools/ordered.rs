@@ -1,5 +1,6 @@
 //! Work on the numbers of a range by several threads, results taken in order. Bounded: no thread runs far ahead.
 
+use crate::threads::try_spawn;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -42,7 +43,7 @@ impl<T> Drop for Stop<'_, T> {
 }
 
 /// Calls `work` for every number of `range` on `jobs` threads and `take` with the results, in order, on this one.
-/// The first error of `take` ends it all. With one job everything happens on this thread.
+/// The first error of `take` ends it all. With one job, or where the system gives no thread, everything happens on this one.
 ///
 /// # Panics
 /// `work` panics.
@@ -59,8 +60,8 @@ pub fn for_each_ordered<T: Send, E>(
     let shared = Shared { state: Mutex::new(state), changed: Condvar::new() };
     let window = AHEAD * jobs as u64;
     std::thread::scope(|scope| {
-        for _ in 0..jobs {
-            scope.spawn(|| {
+        for job in 0..jobs {
+            let thread = try_spawn(scope, || {
                 // Dropped by a panic of `work` only.
                 let guard = Stop(&shared);
                 loop {
@@ -80,6 +81,11 @@ pub fn for_each_ordered<T: Send, E>(
                 }
                 std::mem::forget(guard);
             });
+            match thread {
+                Some(_) => {}
+                None if job == 0 => return range.clone().try_for_each(|index| take(index, work(index))),
+                None => break,
+            }
         }
         let _stop = Stop(&shared);
         for index in range.clone() {
@@ -126,6 +132,18 @@ mod tests {
             assert_eq!(all, Ok(()));
             assert_eq!(seen, (3..400).map(|index| (index, uneven(index))).collect::<Vec<_>>(), "{jobs} jobs");
         }
+        crate::threads::REFUSES.set(true);
+        let mut seen = Vec::new();
+        let all = for_each_ordered(
+            2,
+            0..4,
+            |index| index,
+            |_, result| {
+                seen.push(result);
+                Ok::<(), ()>(())
+            },
+        );
+        assert_eq!((all, seen), (Ok(()), vec![0, 1, 2, 3]), "no thread can be had");
     }
 
     #[test]

@@ -161,6 +161,8 @@ pub struct CoordinatorSpec {
     pub checkpoint_dir: PathBuf,
     /// 0: only at the end.
     pub checkpoint_every: u64,
+    /// One of the last step is written, whatever its number.
+    pub checkpoint_at_end: bool,
     /// The run ends when so many checkpoints in a row could not be written.
     pub max_save_failures: usize,
     /// Folder in memory for checkpoints every so many steps, to begin again from; `None`: there are none.
@@ -201,6 +203,7 @@ impl CoordinatorSpec {
             too_long: pack.too_long,
             checkpoint_dir: config.checkpoint.dir.clone(),
             checkpoint_every: config.checkpoint.every_steps,
+            checkpoint_at_end: config.checkpoint.at_end,
             max_save_failures: config.checkpoint.max_failures,
             snapshots: None,
             encoders: match config.pools.placement {

@@ -198,7 +198,9 @@ impl Coordinator {
         let done = step.0 + 1;
         let in_memory =
             self.spec.snapshots.as_ref().is_some_and(|(_, every)| done.is_multiple_of(*every) && done < self.end.0);
-        let on_disk = done == self.end.0 || (every > 0 && done.is_multiple_of(every)) || self.saves.is_wanted();
+        let on_disk = (done == self.end.0 && self.saves_last())
+            || (every > 0 && done.is_multiple_of(every))
+            || self.saves.is_wanted();
         for to in
             [(in_memory, SaveTo::Memory), (on_disk, SaveTo::Disk)].into_iter().filter_map(|(is, to)| is.then_some(to))
         {
@@ -210,6 +212,12 @@ impl Coordinator {
         }
     }
 
+    /// Returns whether the step that the run ends with is saved, whatever its number: one that is stopped is to be resumed
+    /// there, unless it writes no checkpoints at all.
+    fn saves_last(&self) -> bool {
+        self.spec.checkpoint_at_end || (self.stop_requested && self.spec.checkpoint_every > 0)
+    }
+
     /// Ends the run after its last step, once that is saved and published.
     fn finish(&mut self) {
         if self.current < self.end || self.is_probing() || self.evaluations.is_open() || self.is_to_evaluate() {
@@ -217,6 +225,7 @@ impl Coordinator {
         }
         // Stopped while the engines had nothing to do: what they have is the last step's.
         if let Some(last) = self.current.0.checked_sub(1).map(StepId)
+            && (self.saves_last() || self.saves.is_wanted())
             && self.current > self.spec.first_step
             && !self.saves.has(last)
             && !self.saves.waits()

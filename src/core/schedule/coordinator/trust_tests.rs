@@ -51,6 +51,7 @@ fn spec() -> CoordinatorSpec {
         bad_samples: BadSamples { max_fraction: 0.5, max_consecutive: 20 },
         too_long: Default::default(),
         checkpoint_every: 2,
+        checkpoint_at_end: true,
         encoders: vec![EncoderPoolSpec {
             name: PoolName::ENCODER,
             elastic: true,

@@ -5,12 +5,13 @@ use super::packet::{HEADER, Header, Kind, Packet};
 use super::sequence::{Verdict, judge};
 use super::shared::Shared;
 use super::spec::{In, Out, Raw, WireSpec};
+use crate::transport::patience::wait_awake;
 use bytes::{BufMut, Bytes, BytesMut};
 use std::io;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::oneshot;
-use tokio::time::{Instant, interval, timeout};
+use tokio::time::{Instant, interval};
 
 /// Sets how often it is looked whether there is something to acknowledge.
 const PULSE: Duration = Duration::from_millis(100);
@@ -215,7 +216,7 @@ async fn write(
 }
 
 async fn patiently<T>(quiet: Duration, read: impl Future<Output = io::Result<T>>) -> Result<T, WireError> {
-    timeout(quiet, read).await.map_err(|_| WireError::Silent(quiet))?.map_err(broken)
+    wait_awake(quiet, read).await.ok_or(WireError::Silent(quiet))?.map_err(broken)
 }
 
 fn broken(error: io::Error) -> WireError {

@@ -5,6 +5,7 @@ use super::dtype::{Dtype, convert};
 use super::file::{TensorFile, TensorFileError};
 use super::header::TensorInfo;
 use crate::native::bytes_mut;
+use loongforge_core::threads::with_threads;
 use std::sync::Mutex;
 use tch::{Device, Tensor};
 
@@ -62,11 +63,7 @@ pub(super) fn run(jobs: Vec<Job<'_>>) -> Result<(), TensorFileError> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let num_readers = cores.min(MAX_READERS).min(jobs.len());
     let queue = Mutex::new((jobs.into_iter(), Ok(())));
-    if num_readers <= 1 {
-        read(&queue);
-    } else {
-        std::thread::scope(|scope| (0..num_readers).for_each(|_| drop(scope.spawn(|| read(&queue)))));
-    }
+    with_threads(num_readers, || read(&queue));
     queue.into_inner().expect("no reader panics").1
 }
 

@@ -9,6 +9,7 @@ use super::same_files::{SameFiles, create};
 use crate::native::bytes;
 use loongforge_core::engine::fault;
 use loongforge_core::message::{ActorId, SavedFile};
+use loongforge_core::threads::try_spawn;
 use sha2::{Digest, Sha256};
 use std::collections::VecDeque;
 use std::fs::File;
@@ -160,12 +161,16 @@ impl Kept {
         let path = folder.join(&self.saved.name);
         let (sha256, written) = std::thread::scope(|scope| {
             let contents = &self.contents[..];
-            let hash = scope.spawn(move || hash(contents, stop));
+            let hashing = try_spawn(scope, move || hash(contents, stop));
             let written = write(&path, contents, me, stop);
             if written.is_err() {
                 stop_hashing(stop);
             }
-            (hash.join().expect("hashing does not panic"), written)
+            let found = match hashing {
+                Some(hashing) => hashing.join().expect("hashing does not panic"),
+                None => hash(contents, stop),
+            };
+            (found, written)
         });
         written.map_err(|source| WeightsError::Write { path, source })?;
         Ok(SavedFile { bytes: self.contents.len() as u64, sha256, ..self.saved.clone() })

@@ -6,12 +6,20 @@ use crate::config::import::sheet::Sheet;
 
 pub(super) fn read(sheet: &mut Sheet) {
     let folder = ["save", "output_dir"].iter().find_map(|key| sheet.get(key).and_then(Value::as_str));
+    let saves = folder.is_some();
     let name = folder.and_then(|name| name.trim_end_matches('/').rsplit('/').next()).filter(|name| !name.is_empty());
     let name = name.unwrap_or("imported").to_owned();
     sheet.set("run.name", name);
     sheet.copy("save", "checkpoint.dir");
     sheet.copy("output_dir", "run.dir");
-    if sheet.number("save_interval") == Some(0.0) {
+    if !saves {
+        sheet.set("checkpoint.at_end", false);
+        if sheet.has_set("eval") {
+            sheet.set("eval.save_best", false);
+        }
+        sheet.settled("no checkpoint is written, as without `save`", &["save_interval"]);
+        sheet.note("without `save` Megatron writes no checkpoint: drop checkpoint.at_end to have one of the last step");
+    } else if sheet.number("save_interval") == Some(0.0) {
         sheet.settled("a checkpoint is written at the end in any case", &["save_interval"]);
     }
     sheet.copy("save_interval", "checkpoint.every_steps");

@@ -1,0 +1,120 @@
+//! What a run trains, beside what the run that made a checkpoint trained.
+
+use crate::cli::UsageError;
+use crate::cli::check::parts;
+use crate::run::compose::Composition;
+use loongforge_core::observe::Console;
+use loongforge_torch::params::Role;
+use loongforge_torch::train::hf::TensorFile;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// Beginning and ending of the files of an optimizer's state.
+const STATE: (&str, &str) = ("optimizer-", ".safetensors");
+/// Ending of what a parameter itself is in such a file, where the checkpoint has its values nowhere else.
+const VALUE: &str = "value";
+
+/// Holds what a checkpoint has of a parameter that was trained.
+#[derive(Debug, Default, PartialEq)]
+struct Then {
+    shape: Vec<i64>,
+    /// Its values are in the state alone.
+    keeps_value: bool,
+}
+
+/// Compares the parameters that the run trains with those that have an optimizer's state in the checkpoint. Those that are frozen
+/// from now on are told of.
+///
+/// # Errors
+/// The run trains one that the checkpoint has no state of, or of another shape, or does not train one whose values would be lost
+/// with its state: an adapter, for example.
+pub fn expect_same_trained(checkpoint: &Path, composition: &Composition, console: &Console) -> anyhow::Result<()> {
+    let then = trained_then(checkpoint)?;
+    let parts = parts(composition.config(), composition.folder())?;
+    let specs = parts.iter().flat_map(|(_, specs)| specs).filter(|spec| spec.role == Role::Trained);
+    let now = specs.map(|spec| (spec.name.as_str(), spec.whole_shape())).collect();
+    match compare(&then, &now) {
+        Ok(None) => Ok(()),
+        Ok(Some(line)) => {
+            console.line(&format!("warning: {}: {line}", checkpoint.display()));
+            Ok(())
+        }
+        Err(why) => {
+            let path = checkpoint.display();
+            Err(UsageError(format!(
+                "{path} {why}: resume with the freeze, train_patterns and lora that it was made with, or begin a run with \
+                 model.load={path}"
+            ))
+            .into())
+        }
+    }
+}
+
+/// The parameters that have a state in the checkpoint.
+fn trained_then(checkpoint: &Path) -> anyhow::Result<BTreeMap<String, Then>> {
+    let files = std::fs::read_dir(checkpoint)?.map(|entry| entry.map(|entry| entry.path()));
+    let files: Vec<PathBuf> = files.collect::<Result<_, _>>()?;
+    let is_state = |path: &&PathBuf| {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        name.starts_with(STATE.0) && name.ends_with(STATE.1)
+    };
+    let mut then = BTreeMap::<String, Then>::new();
+    for path in files.iter().filter(is_state) {
+        for (name, info) in TensorFile::open(path)?.tensors() {
+            let Some((name, state)) = name.rsplit_once('.') else { continue };
+            let of = then.entry(name.to_owned()).or_default();
+            of.keeps_value |= state == VALUE;
+            // Moments in bytes are flat.
+            if info.dtype.is_plain_float() && info.shape.len() >= of.shape.len() {
+                of.shape = info.shape.clone();
+            }
+        }
+    }
+    Ok(then)
+}
+
+/// What the run does not train any more, in words; or why it cannot go on.
+fn compare(then: &BTreeMap<String, Then>, now: &BTreeMap<&str, &[i64]>) -> Result<Option<String>, String> {
+    let new: Vec<&str> = now.keys().copied().filter(|name| !then.contains_key(*name)).collect();
+    if let Some(first) = new.first() {
+        return Err(format!(
+            "has no optimizer state of {} parameters that this run trains, such as {first}",
+            new.len()
+        ));
+    }
+    let other = now.iter().find(|(name, shape)| {
+        let then = &then[**name].shape;
+        then.len() == shape.len() && then != *shape
+    });
+    if let Some((name, shape)) = other {
+        return Err(format!("has {name} of shape {:?}, and this run trains it as {shape:?}", then[*name].shape));
+    }
+    let dropped: Vec<(&String, &Then)> = then.iter().filter(|(name, _)| !now.contains_key(name.as_str())).collect();
+    if let Some((first, _)) = dropped.iter().find(|(_, then)| then.keeps_value) {
+        return Err(format!("has trained {first}, which this run does not have or does not train: that would be lost"));
+    }
+    let line = |first| format!("{} parameters that it trained are frozen from now on, such as {first}", dropped.len());
+    Ok(dropped.first().map(|(first, _)| line(first)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_trained_is_compared_by_name_and_shape() {
+        let then = |keeps_value| {
+            let of = |name: &str, shape: &[i64]| (name.to_owned(), Then { shape: shape.to_vec(), keeps_value });
+            BTreeMap::from([of("a.weight", &[4, 2]), of("b.weight", &[3])])
+        };
+        let now = |trained: &[(&'static str, &'static [i64])]| trained.iter().copied().collect::<BTreeMap<_, _>>();
+        let both: [(&str, &[i64]); 2] = [("a.weight", &[4, 2]), ("b.weight", &[3])];
+        assert_eq!(compare(&then(true), &now(&both)), Ok(None));
+        let frozen = compare(&then(false), &now(&both[..1])).unwrap().unwrap();
+        assert!(frozen.contains("1 parameters") && frozen.contains("b.weight"), "{frozen}");
+        assert!(compare(&then(true), &now(&both[..1])).unwrap_err().contains("b.weight, which this run does not"));
+        assert!(compare(&then(false), &now(&[("c.weight", &[1])])).unwrap_err().contains("such as c.weight"));
+        let wider = compare(&then(true), &now(&[("a.weight", &[8, 2]), ("b.weight", &[3])])).unwrap_err();
+        assert!(wider.contains("[4, 2]") && wider.contains("[8, 2]"), "{wider}");
+    }
+}

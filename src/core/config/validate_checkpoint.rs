@@ -1,0 +1,82 @@
+//! Rules over the keys that say when checkpoints are written and where they go.
+
+use super::RunConfig;
+use super::error::code;
+use super::validate::Rules;
+use crate::store::check_store_url;
+
+const AT_END: &str = "checkpoint.at_end";
+
+impl Rules<'_> {
+    pub(super) fn checkpoint(&mut self, config: &RunConfig) {
+        let checkpoint = &config.checkpoint;
+        if let Some(Err(reason)) = checkpoint.upload.as_deref().map(check_store_url) {
+            self.broken(true, code::OUT_OF_RANGE, &["checkpoint.upload"], || {
+                (
+                    format!("`checkpoint.upload` {reason}"),
+                    "credentials come from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+                )
+            });
+        }
+        let is_alone = checkpoint.upload_keep_last.is_some() && checkpoint.upload.is_none();
+        self.broken(is_alone, code::COMBINATION, &["checkpoint.upload_keep_last"], || {
+            ("`checkpoint.upload_keep_last` is for `checkpoint.upload`".to_owned(), "set checkpoint.upload")
+        });
+        if !checkpoint.at_end {
+            self.none_at_end(config);
+        }
+    }
+
+    /// Checks what needs the checkpoint of the last step, or any.
+    fn none_at_end(&mut self, config: &RunConfig) {
+        let without = match config.checkpoint.every_steps {
+            0 => "no checkpoint is written (`checkpoint.at_end: false` without `checkpoint.every_steps`)",
+            _ => "none is written at the end (`checkpoint.at_end: false`)",
+        };
+        let need_any = [
+            ("checkpoint.upload", config.checkpoint.upload.is_some()),
+            ("checkpoint.merge_lora", config.checkpoint.merge_lora),
+        ];
+        for (key, _) in need_any.into_iter().filter(|(_, is)| *is && config.checkpoint.every_steps == 0) {
+            self.broken(true, code::COMBINATION, &[key, AT_END], || {
+                (format!("`{key}` is of checkpoints, and {without}"), "drop it, or set checkpoint.at_end: true")
+            });
+        }
+        let Some(eval) = &config.eval else { return };
+        let saves_best = eval.every_steps > 0 && eval.save_best && config.checkpoint.every_steps == 0;
+        self.broken(saves_best, code::COMBINATION, &[AT_END, "eval.save_best"], || {
+            let message = format!("`eval.save_best` keeps the best checkpoint, and {without}");
+            (message, "set eval.save_best: false, or checkpoint.at_end: true")
+        });
+        self.broken(eval.every_steps == 0, code::COMBINATION, &[AT_END, "eval"], || {
+            let message =
+                format!("`eval` without `every_steps` reads the last checkpoint after the run, and {without}");
+            (message, "set eval.every_steps, or checkpoint.at_end: true")
+        });
+        self.broken(eval.pooled_statistics.is_some(), code::COMBINATION, &["eval.pooled_statistics", AT_END], || {
+            let message = format!("`eval.pooled_statistics` is measured with the last checkpoint, and {without}");
+            (message, "drop it, or set checkpoint.at_end: true")
+        });
+    }
+}
+
+impl RunConfig {
+    /// Returns what of a run is not saved, in a line; `None` where its last step is.
+    pub fn unsaved(&self) -> Option<String> {
+        let every = self.checkpoint.every_steps;
+        if self.checkpoint.at_end {
+            return None;
+        }
+        if every == 0 {
+            return Some(
+                "no checkpoint is written: checkpoint.at_end is false, and checkpoint.every_steps is 0".to_owned(),
+            );
+        }
+        // Of epochs that nobody has counted the steps of yet, nothing is known.
+        let steps = self.train.steps.filter(|steps| !steps.is_multiple_of(every))?;
+        Some(format!(
+            "the last {} of {steps} steps are in no checkpoint: checkpoint.at_end is false, and checkpoint.every_steps is {every}",
+            steps % every
+        ))
+    }
+}
