@@ -10,6 +10,14 @@ fn a_file_in_the_way_is_named() {
     let fixture = Fixture::new();
     fixture.write("file", "mine");
     fixture.fails(&["run", "run.yaml", "run.dir=file"], 2, &["`run.dir`: `file` is not a directory"]);
+    for tracker in ["wandb", "mlflow"] {
+        let key = format!("log.{tracker}.dir");
+        fixture.fails(
+            &["check", "run.yaml", &format!("{key}=file")],
+            2,
+            &[&format!("`{key}`: `file` is not a directory")],
+        );
+    }
     fixture.fails(&["run", "run.yaml", "run.dir=file/below"], 1, &["run.dir: cannot write into file/below"]);
     let checkpoints = ["run", "run.yaml", "checkpoint.dir=file/below"];
     fixture.fails(&checkpoints, 1, &["checkpoint.dir: cannot write into file/below"]);

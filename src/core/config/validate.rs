@@ -326,7 +326,14 @@ impl Rules<'_> {
         }
         self.evaluation(config);
         self.checkpoint(config);
-        for (key, dir) in [("run.dir", &config.run.dir), ("checkpoint.dir", &config.checkpoint.dir)] {
+        let (wandb, mlflow) = (config.log.wandb.as_ref(), config.log.mlflow.as_ref());
+        let dirs = [
+            ("run.dir", Some(&config.run.dir)),
+            ("checkpoint.dir", Some(&config.checkpoint.dir)),
+            ("log.wandb.dir", wandb.and_then(|it| it.dir.as_ref())),
+            ("log.mlflow.dir", mlflow.and_then(|it| it.dir.as_ref())),
+        ];
+        for (key, dir) in dirs.into_iter().filter_map(|(key, dir)| Some((key, dir?))) {
             self.broken(dir.exists() && !dir.is_dir(), code::NO_SUCH_FILE, &[key], || {
                 (
                     format!("`{key}`: `{}` is not a directory", dir.display()),
