@@ -130,15 +130,21 @@ pub fn decode_sound(bytes: &[u8], rate: u32, limits: &AudioLimits, segment: Segm
     let Some(own) = sound.rate else { return Err(of_codec("has no samples".to_owned())) };
     sound.check_end(own).map_err(of_codec)?;
     if let Some(header) = header {
-        LAST_VORBIS.set(Some((header, decoder)));
+        LAST_VORBIS.set(Some(Vorbis { header, decoder }));
     }
     resample(sound.samples, own, rate)
 }
 
+/// A decoder of Vorbis with the header of its file. To make its codebooks takes as long as to decode some seconds of sound, and all files of
+/// a data set have often the same.
+struct Vorbis {
+    header: Box<[u8]>,
+    decoder: Box<dyn AudioDecoder>,
+}
+
 thread_local! {
-    /// The decoder of this thread's last file of Vorbis, with that file's header. To make its codebooks takes as long as to decode some
-    /// seconds of sound, and all files of a data set have often the same.
-    static LAST_VORBIS: Cell<Option<(Box<[u8]>, Box<dyn AudioDecoder>)>> = const { Cell::new(None) };
+    /// That of this thread's last file.
+    static LAST_VORBIS: Cell<Option<Vorbis>> = const { Cell::new(None) };
 }
 
 /// What a decoder of Vorbis is made of; `None`: another codec.
@@ -289,10 +295,10 @@ fn sound_of<'a>(format: &'a (dyn FormatReader + '_)) -> Result<(&'a Track, &'a A
 }
 
 fn decoder(params: &AudioCodecParameters, header: Option<&[u8]>) -> Result<Box<dyn AudioDecoder>, String> {
-    let last = header.and_then(|header| LAST_VORBIS.take().filter(|(of, _)| **of == *header));
-    if let Some((_, mut last)) = last {
-        last.reset();
-        return Ok(last);
+    let last = header.and_then(|header| LAST_VORBIS.take().filter(|last| *last.header == *header));
+    if let Some(Vorbis { mut decoder, .. }) = last {
+        decoder.reset();
+        return Ok(decoder);
     }
     let made = symphonia::default::get_codecs().make_audio_decoder(params, &AudioDecoderOptions::default());
     made.map_err(|error| match error {
