@@ -6,7 +6,7 @@ use crate::resume::resume;
 use loongforge::core::config;
 use loongforge::core::robot::pads::{Layout, PadsSet, Part, Scene, compose_pads, instruction, picture};
 use loongforge::core::robot::{Moment, Observation};
-use loongforge::policy::{Choice, Wanted, open};
+use loongforge::policy::{Choice, Purpose, Wanted, open};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::Path;
@@ -88,12 +88,12 @@ fn acts_after(dir: &Path, begun: Vec<f32>) -> Result<Vec<f32>, String> {
         checkpoint: Some(dir.join("run").display().to_string()),
         policy: Choice::Trained,
         episodes: None,
-        episode: 0,
+        episode: None,
         execute: None,
-        seed: 1,
-        device: config::Device::Cpu,
+        seed: Some(1),
+        device: Some(config::Device::Cpu),
     };
-    let mut policy = open(&wanted).unwrap();
+    let mut policy = open(&wanted, Purpose::Judging).unwrap();
     let scene = Scene::begin(Layout::draw(1, Part::HeldOut, 0));
     let images = vec![(policy.spec().cameras[0].clone(), picture(&scene))];
     let seen = Observation { images, state: scene.state(), prompt: instruction(0), begun };

@@ -6,7 +6,7 @@ use crate::resume::{hashes, resume};
 use loongforge::core::config;
 use loongforge::core::robot::pads::{Layout, PadsSet, Part, Scene, compose_pads, instruction, picture};
 use loongforge::core::robot::{Moment, Observation};
-use loongforge::policy::{Choice, Wanted, open};
+use loongforge::policy::{Choice, Purpose, Wanted, open};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::Path;
@@ -87,10 +87,10 @@ fn wanted(checkpoint: &Path) -> Wanted {
         checkpoint: Some(checkpoint.display().to_string()),
         policy: Choice::Trained,
         episodes: None,
-        episode: 0,
+        episode: None,
         execute: None,
-        seed: 1,
-        device: config::Device::Cpu,
+        seed: Some(1),
+        device: Some(config::Device::Cpu),
     }
 }
 
@@ -120,14 +120,14 @@ fn a_world_action_model_learns_the_same_with_any_number_of_encoders_resumes_and_
         (&json!("fastwam"), &Value::Null, &json!("float32"))
     );
 
-    let mut policy = open(&wanted(&folder)).unwrap();
+    let mut policy = open(&wanted(&folder), Purpose::Judging).unwrap();
     let scene = Scene::begin(Layout::draw(1, Part::HeldOut, 0));
     let images = vec![(policy.spec().cameras[0].clone(), picture(&scene))];
     let seen = Observation { images, state: scene.state(), prompt: instruction(0), begun: Vec::new() };
     let actions = policy.act(&seen, Moment::default()).unwrap();
     assert_eq!((actions.num_steps(), actions.width), (8, 2));
     assert_eq!(policy.act(&seen, Moment::default()).unwrap(), actions);
-    assert_ne!(policy.act(&seen, Moment { episode: 0, request: 1 }).unwrap(), actions, "other noise");
+    assert_ne!(policy.act(&seen, Moment { episode: None, request: 1 }).unwrap(), actions, "other noise");
     let blind = Observation { images: Vec::new(), ..seen };
     assert!(policy.act(&blind, Moment::default()).unwrap_err().contains("which FastWAM needs"));
 }

@@ -8,7 +8,7 @@ use loongforge::core::observe::read_evaluations;
 use loongforge::core::robot::pads::{Layout, PadsSet, Part, Scene, compose_pads, instruction, picture};
 use loongforge::core::robot::{ACTION, Moment, Observation};
 use loongforge::policy::judge::{Judged, judge_pads};
-use loongforge::policy::{Choice, Wanted, open};
+use loongforge::policy::{Choice, Purpose, Wanted, open};
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
@@ -37,10 +37,10 @@ fn wanted(dir: &Path) -> Wanted {
         policy: Choice::Trained,
         embodiment: None,
         episodes: None,
-        episode: 0,
+        episode: None,
         execute: None,
-        seed: 1,
-        device: config::Device::Cpu,
+        seed: Some(1),
+        device: Some(config::Device::Cpu),
     }
 }
 
@@ -89,7 +89,7 @@ fn policies_learn_the_same_with_any_number_of_encoders_and_act() {
     assert_eq!(one.len(), 4);
     assert_eq!(one, with("pools.encoder.replicas=3"));
     // The checkpoint that the last run left acts: in the robot's units, and the same again.
-    let mut policy = open(&wanted(dir.path())).unwrap();
+    let mut policy = open(&wanted(dir.path()), Purpose::Judging).unwrap();
     let scene = Scene::begin(Layout::draw(1, Part::HeldOut, 0));
     let camera = policy.spec().cameras[0].clone();
     let images = vec![(camera, picture(&scene))];
@@ -97,7 +97,7 @@ fn policies_learn_the_same_with_any_number_of_encoders_and_act() {
     let actions = policy.act(&seen, Moment::default()).unwrap();
     assert_eq!((actions.num_steps(), actions.width), (8, 2));
     assert_eq!(policy.act(&seen, Moment::default()).unwrap(), actions);
-    assert_ne!(policy.act(&seen, Moment { episode: 0, request: 1 }).unwrap(), actions, "other noise");
+    assert_ne!(policy.act(&seen, Moment { episode: None, request: 1 }).unwrap(), actions, "other noise");
     // It goes on with a chunk that has begun.
     let begun = vec![0.03, -0.02, 0.01, 0.04];
     let gone_on = policy.act(&Observation { begun: begun.clone(), ..seen.clone() }, Moment::default()).unwrap();
@@ -165,7 +165,7 @@ fn a_run_tells_how_far_its_actions_are_from_recorded_ones() {
 fn a_policy_learns_pads() {
     let dir = made(1, 3000);
     trained(dir.path(), &[]);
-    let mut policy = open(&wanted(dir.path())).unwrap();
+    let mut policy = open(&wanted(dir.path()), Purpose::Judging).unwrap();
     let judged = judge_pads(policy.as_mut(), 1, 50, |_| ()).unwrap();
     println!("{}", judged.text());
     assert!(rate(judged.plain.told, &judged) >= 0.8);
@@ -186,7 +186,7 @@ fn soak_pads() {
     soak::run("pads", &cells, |&seed| {
         let dir = made(seed, 3000);
         trained(dir.path(), &[&format!("run.seed={seed}")]);
-        let mut policy = open(&wanted(dir.path())).map_err(|error| format!("{error:#}"))?;
+        let mut policy = open(&wanted(dir.path()), Purpose::Judging).map_err(|error| format!("{error:#}"))?;
         let judged = judge_pads(policy.as_mut(), 1, 400, |_| ()).map_err(|error| format!("{error:#}"))?;
         println!("{}", judged.text());
         let [plain, told, own, blanked, random, expert] = [
