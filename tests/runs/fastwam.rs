@@ -127,7 +127,7 @@ fn a_world_action_model_learns_the_same_with_any_number_of_encoders_resumes_and_
     let actions = policy.act(&seen, Moment::default()).unwrap();
     assert_eq!((actions.num_steps(), actions.width), (8, 2));
     assert_eq!(policy.act(&seen, Moment::default()).unwrap(), actions);
-    assert_ne!(policy.act(&seen, Moment { episode: None, request: 1 }).unwrap(), actions, "other noise");
+    assert_ne!(policy.act(&seen, Moment { episode: 0, request: 1 }).unwrap(), actions, "other noise");
     let blind = Observation { images: Vec::new(), ..seen };
     assert!(policy.act(&blind, Moment::default()).unwrap_err().contains("which FastWAM needs"));
 }

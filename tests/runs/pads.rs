@@ -97,7 +97,7 @@ fn policies_learn_the_same_with_any_number_of_encoders_and_act() {
     let actions = policy.act(&seen, Moment::default()).unwrap();
     assert_eq!((actions.num_steps(), actions.width), (8, 2));
     assert_eq!(policy.act(&seen, Moment::default()).unwrap(), actions);
-    assert_ne!(policy.act(&seen, Moment { episode: None, request: 1 }).unwrap(), actions, "other noise");
+    assert_ne!(policy.act(&seen, Moment { episode: 0, request: 1 }).unwrap(), actions, "other noise");
     // It goes on with a chunk that has begun.
     let begun = vec![0.03, -0.02, 0.01, 0.04];
     let gone_on = policy.act(&Observation { begun: begun.clone(), ..seen.clone() }, Moment::default()).unwrap();
