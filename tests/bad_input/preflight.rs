@@ -129,7 +129,8 @@ fn sizes_and_names_are_bounded_before_anything_is_made_of_them() {
         "pools.foundation.replicas=1024",
         "train.global_batch_size=1024",
     ];
-    fixture.fails(&[&["run", "run.yaml"], &many[..]].concat(), 2, &["of memory"]);
+    fixture.fails(&[&["run", "run.yaml", "--processes"], &many[..]].concat(), 2, &["of memory"]);
+    fixture.fails(&[&["run", "run.yaml"], &many[..]].concat(), 2, &["files open", "--processes"]);
     for file in ["/dev/zero", "/dev/null", "data"] {
         fixture.fails(&["check", file], 2, &["not a regular file"]);
     }
