@@ -257,7 +257,7 @@ mod tests {
         link.events.recv_async().await.unwrap()
     }
 
-    /// What an encoder that joins such a run says last, and how it ends.
+    /// Returns what an encoder that joins such a run says last, and how its process ends.
     fn join_late(commands: &[Command]) -> (Event, Result<(), RunError>) {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("join");

@@ -4,9 +4,10 @@ use loongforge_core::checkpoint::{MANIFEST, Manifest};
 use loongforge_core::text::grouped;
 use loongforge_core::{files, observe};
 use loongforge_torch::train::hf::{Checkpoint, Stored, TensorFile, collapse};
+use loongforge_torch::train::state_files;
 use std::collections::BTreeMap;
 use std::fmt::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// A page about the folder; with `all` every tensor is a line of its own.
 ///
@@ -67,15 +68,8 @@ pub fn inspect(folder: &Path, all: bool) -> anyhow::Result<String> {
     Ok(page)
 }
 
-/// The optimizer states of a run's checkpoint.
+/// Returns the names of the files of optimizer state that a run's checkpoint has, sorted.
 pub(super) fn optimizer_files(folder: &Path) -> std::io::Result<Vec<String>> {
-    let mut names = Vec::new();
-    for entry in std::fs::read_dir(folder)? {
-        let name = entry?.file_name().to_string_lossy().into_owned();
-        if name.starts_with("optimizer-") && name.ends_with(".safetensors") {
-            names.push(name);
-        }
-    }
-    names.sort();
-    Ok(names)
+    let name = |path: PathBuf| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    Ok(state_files(folder)?.into_iter().map(name).collect())
 }

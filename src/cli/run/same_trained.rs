@@ -1,4 +1,4 @@
-//! What a run trains, beside what the run that made a checkpoint trained.
+//! Compares the parameters that a run trains with those that the run trained that made its checkpoint.
 
 use crate::cli::UsageError;
 use crate::cli::check::parts;
@@ -6,11 +6,10 @@ use crate::run::compose::Composition;
 use loongforge_core::observe::Console;
 use loongforge_torch::params::Role;
 use loongforge_torch::train::hf::TensorFile;
+use loongforge_torch::train::state_files;
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-/// Beginning and ending of the files of an optimizer's state.
-const STATE: (&str, &str) = ("optimizer-", ".safetensors");
 /// Ending of what a parameter itself is in such a file, where the checkpoint has its values nowhere else.
 const VALUE: &str = "value";
 
@@ -50,17 +49,11 @@ pub fn expect_same_trained(checkpoint: &Path, composition: &Composition, console
     }
 }
 
-/// The parameters that have a state in the checkpoint.
+/// Returns the parameters that have an optimizer state in the checkpoint.
 fn trained_then(checkpoint: &Path) -> anyhow::Result<BTreeMap<String, Then>> {
-    let files = std::fs::read_dir(checkpoint)?.map(|entry| entry.map(|entry| entry.path()));
-    let files: Vec<PathBuf> = files.collect::<Result<_, _>>()?;
-    let is_state = |path: &&PathBuf| {
-        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        name.starts_with(STATE.0) && name.ends_with(STATE.1)
-    };
     let mut then = BTreeMap::<String, Then>::new();
-    for path in files.iter().filter(is_state) {
-        for (name, info) in TensorFile::open(path)?.tensors() {
+    for path in state_files(checkpoint)? {
+        for (name, info) in TensorFile::open(&path)?.tensors() {
             let Some((name, state)) = name.rsplit_once('.') else { continue };
             let of = then.entry(name.to_owned()).or_default();
             of.keeps_value |= state == VALUE;
@@ -73,7 +66,10 @@ fn trained_then(checkpoint: &Path) -> anyhow::Result<BTreeMap<String, Then>> {
     Ok(then)
 }
 
-/// What the run does not train any more, in words; or why it cannot go on.
+/// Returns a sentence on the parameters that the run no longer trains.
+///
+/// # Errors
+/// The reason why the run cannot go on from the checkpoint.
 fn compare(then: &BTreeMap<String, Then>, now: &BTreeMap<&str, &[i64]>) -> Result<Option<String>, String> {
     let new: Vec<&str> = now.keys().copied().filter(|name| !then.contains_key(*name)).collect();
     if let Some(first) = new.first() {

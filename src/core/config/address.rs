@@ -17,6 +17,9 @@ pub enum Address {
 }
 
 impl Address {
+    /// Bytes that the path of a Unix socket may have.
+    pub const MAX_PATH: usize = 107;
+
     /// Returns whether only processes of this machine can be at the other end. Names other than `localhost` are not
     /// looked up.
     pub fn is_local(&self) -> bool {
@@ -27,11 +30,6 @@ impl Address {
             }
         }
     }
-}
-
-impl Address {
-    /// Bytes that the path of a Unix socket may have.
-    pub const MAX_PATH: usize = 107;
 
     fn unix(path: &str) -> Result<Self, String> {
         match path.len() {

@@ -81,8 +81,8 @@ impl Recent {
 
     fn mean(&self, value: impl Fn(&StepMetrics) -> f64) -> f64 {
         let finite = || self.steps.iter().map(&value).filter(|value| value.is_finite());
-        // The mean of no value is none, and not 0.
-        if finite().next().is_none() { f64::NAN } else { finite().sum::<f64>() / finite().count() as f64 }
+        // NaN of no value.
+        finite().sum::<f64>() / finite().count() as f64
     }
 
     fn describe(&self) -> String {

@@ -45,5 +45,5 @@ pub use placed::StateSlice;
 pub use restore::load_state;
 pub use rule::{AdamWConfig, Adjust, Method, MuonConfig, OptimizerConfig};
 pub use shares::{gather_piece, gather_whole};
-pub use state::{Export, StateError, save_state};
+pub use state::{Export, StateError, save_state, state_files};
 pub use train_state::{Lanes, TrainState};

@@ -4,7 +4,7 @@
 use super::ema::EMA;
 use super::hf::{Checkpoint, Dtype, Filling, LoadOptions, Origin, TensorFile, fill, load_weights_from};
 use super::peft::has_adapter;
-use super::state::{StateError, file_name};
+use super::state::{StateError, file_name, state_files};
 use super::train_state::TrainState;
 use crate::params::{Cut, Shard};
 use std::ops::Range;
@@ -101,15 +101,10 @@ pub fn load_state(pool: &mut TrainState, folder: &Path, pool_name: &str, weights
     Ok(fill(direct)?)
 }
 
-/// The files of other pools' states in a checkpoint, sorted.
+/// Returns the files of other pools' states in a checkpoint, sorted.
 fn other_files(folder: &Path, own: &[PathBuf]) -> Vec<PathBuf> {
-    let is_state = |path: &PathBuf| {
-        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        name.starts_with("optimizer-") && name.ends_with(".safetensors")
-    };
-    let all = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
-    let mut others: Vec<PathBuf> = all.filter(|path| is_state(path) && !own.contains(path)).collect();
-    others.sort();
+    let mut others = state_files(folder).unwrap_or_default();
+    others.retain(|path| !own.contains(path));
     others
 }
 

@@ -181,7 +181,7 @@ impl Sheet {
 
     /// When a Trainer saves beside the end; by default every `save_steps`.
     fn save_strategy(&mut self) {
-        // YAML's own `no`, without quotes, is false.
+        // Python's YAML reads `no` without quotes as false, and so writes it again.
         if self.is("save_strategy", "no") || self.get("save_strategy") == Some(&Value::Bool(false)) {
             let why = "a checkpoint is written at the end alone, and `checkpoint.at_end: false` leaves that out";
             return self.settled(why, &["save_strategy", "save_steps"]);

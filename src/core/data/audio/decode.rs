@@ -143,11 +143,11 @@ struct Vorbis {
 }
 
 thread_local! {
-    /// That of this thread's last file.
+    /// Holds the decoder of this thread's last file.
     static LAST_VORBIS: Cell<Option<Vorbis>> = const { Cell::new(None) };
 }
 
-/// What a decoder of Vorbis is made of; `None`: another codec.
+/// Returns the header that a decoder of Vorbis is made of; `None`: the file has another codec.
 fn header(params: &AudioCodecParameters) -> Option<Box<[u8]>> {
     params.extra_data.clone().filter(|_| params.codec == CODEC_ID_VORBIS)
 }

@@ -35,11 +35,11 @@ pub struct Feature {
 /// The value of a feature in one frame.
 #[derive(Clone, Copy, Debug)]
 pub enum Value<'a> {
-    /// Of a feature of numbers or of truth values (0 and 1), row-major.
+    /// Holds numbers, or truth values as 0 and 1, row-major.
     Numbers(&'a [f32]),
-    /// Of a feature of whole numbers, each as it is.
+    /// Holds whole numbers with all their digits, row-major.
     Whole(&'a [i64]),
-    /// Of a feature of float64, each as it is.
+    /// Holds numbers of float64 with all their digits, row-major.
     Reals(&'a [f64]),
     Picture(&'a RgbImage),
     Text(&'a str),

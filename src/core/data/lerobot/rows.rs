@@ -49,25 +49,25 @@ impl Rows {
     /// `[rows, width]` of a feature of numbers, row-major.
     ///
     /// # Errors
-    /// Named by the file and the column.
+    /// The file has no such column, or one of another kind; the error names both.
     pub fn numbers(&self, feature: &Feature) -> Result<Arc<Vec<f32>>, DataError> {
         held(&self.numbers, &feature.key, || Columns::open(&self.path)?.numbers(&feature.key, feature.width()))
             .map_err(DataError::Line)
     }
 
-    /// The same of a feature of whole numbers, each as it is.
+    /// Reads a feature of whole numbers, `[rows, width]`, row-major, with all their digits.
     ///
     /// # Errors
-    /// As [`Rows::numbers`].
+    /// See [`Rows::numbers`].
     pub fn whole(&self, feature: &Feature) -> Result<Arc<Vec<i64>>, DataError> {
         held(&self.whole, &feature.key, || Columns::open(&self.path)?.integers(&feature.key, feature.width()))
             .map_err(DataError::Line)
     }
 
-    /// The same of a feature of float64, each as it is.
+    /// Reads a feature of float64, `[rows, width]`, row-major, with all their digits.
     ///
     /// # Errors
-    /// As [`Rows::numbers`].
+    /// See [`Rows::numbers`].
     pub fn reals(&self, feature: &Feature) -> Result<Arc<Vec<f64>>, DataError> {
         held(&self.reals, &feature.key, || Columns::open(&self.path)?.reals(&feature.key, feature.width()))
             .map_err(DataError::Line)
@@ -76,7 +76,7 @@ impl Rows {
     /// The text of each row under a key.
     ///
     /// # Errors
-    /// As [`Rows::numbers`].
+    /// See [`Rows::numbers`].
     pub fn texts(&self, key: &str) -> Result<Arc<Vec<String>>, DataError> {
         held(&self.texts, key, || Columns::open(&self.path)?.texts(key)).map_err(DataError::Line)
     }
@@ -84,7 +84,7 @@ impl Rows {
     /// The picture of each row under a key.
     ///
     /// # Errors
-    /// As [`Rows::numbers`].
+    /// See [`Rows::numbers`].
     pub fn pictures(&self, key: &str) -> Result<Arc<Vec<Stored>>, DataError> {
         held(&self.pictures, key, || Columns::open(&self.path)?.pictures(key)).map_err(DataError::Line)
     }

@@ -2,6 +2,7 @@
 
 use super::error::AdapterError;
 use crate::train::hf::TensorFile;
+use crate::train::state::state_files;
 use std::path::{Path, PathBuf};
 use tch::Tensor;
 
@@ -15,12 +16,8 @@ impl Averages {
     /// # Errors
     /// The checkpoint has none, or a file is torn.
     pub fn open(folder: &Path) -> Result<Self, AdapterError> {
-        let paths = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
-        let is_state = |path: &PathBuf| {
-            let name = path.file_name().unwrap_or_default().to_string_lossy();
-            name.starts_with("optimizer-") && name.ends_with(".safetensors")
-        };
-        let files = paths.filter(is_state).map(|path| TensorFile::open(&path)).collect::<Result<Vec<_>, _>>()?;
+        let paths = state_files(folder).unwrap_or_default();
+        let files = paths.iter().map(|path| TensorFile::open(path)).collect::<Result<Vec<_>, _>>()?;
         let has_averages = files.iter().any(|file| file.tensors().keys().any(|name| name.ends_with(".ema")));
         match has_averages {
             true => Ok(Self { folder: folder.to_owned(), files }),
