@@ -21,6 +21,7 @@ mod rule;
 mod shares;
 mod slices;
 mod state;
+mod state_files;
 mod train_state;
 
 #[cfg(test)]
@@ -45,5 +46,6 @@ pub use placed::StateSlice;
 pub use restore::load_state;
 pub use rule::{AdamWConfig, Adjust, Method, MuonConfig, OptimizerConfig};
 pub use shares::{gather_piece, gather_whole};
-pub use state::{Export, StateError, save_state, state_files};
+pub use state::{Export, StateError, save_state};
+pub use state_files::state_files;
 pub use train_state::{Lanes, TrainState};

@@ -4,7 +4,8 @@
 use super::ema::EMA;
 use super::hf::{Checkpoint, Dtype, Filling, LoadOptions, Origin, TensorFile, fill, load_weights_from};
 use super::peft::has_adapter;
-use super::state::{StateError, file_name, state_files};
+use super::state::StateError;
+use super::state_files::{file_name, state_files};
 use super::train_state::TrainState;
 use crate::params::{Cut, Shard};
 use std::ops::Range;

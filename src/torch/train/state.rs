@@ -14,13 +14,13 @@ use super::hf::{
 use super::peft::{AdapterError, AdapterFile, has_adapter, save_adapter, save_adapter_among};
 use super::placed::StateSlice;
 use super::shares::gather_whole;
+use super::state_files::file_name;
 use super::train_state::TrainState;
 use crate::comm::Mesh;
 use crate::native::NativeError;
 use crate::params::{ParamId, ParamStore};
 use loongforge_core::message::SavedFile;
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use tch::Tensor;
 
 #[derive(Debug, thiserror::Error)]
@@ -203,30 +203,4 @@ fn state_entries<'a>(
         }
     }
     (entries, state)
-}
-
-const STATE_PREFIX: &str = "optimizer-";
-const STATE_SUFFIX: &str = ".safetensors";
-
-/// The first part has the plain name: a pool without stages has no other.
-pub(super) fn file_name(pool_name: &str, part: usize) -> String {
-    let number = if part == 0 { String::new() } else { format!("-{:05}", part + 1) };
-    format!("{STATE_PREFIX}{pool_name}{number}{STATE_SUFFIX}")
-}
-
-/// Returns the files of optimizer state that a checkpoint has, of all pools, sorted.
-///
-/// # Errors
-/// The folder cannot be read.
-pub fn state_files(checkpoint: &Path) -> io::Result<Vec<PathBuf>> {
-    let mut paths = Vec::new();
-    for entry in std::fs::read_dir(checkpoint)? {
-        let path = entry?.path();
-        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        if name.starts_with(STATE_PREFIX) && name.ends_with(STATE_SUFFIX) {
-            paths.push(path);
-        }
-    }
-    paths.sort();
-    Ok(paths)
 }

@@ -2,7 +2,7 @@
 
 use super::error::AdapterError;
 use crate::train::hf::TensorFile;
-use crate::train::state::state_files;
+use crate::train::state_files::state_files;
 use std::path::{Path, PathBuf};
 use tch::Tensor;
 
