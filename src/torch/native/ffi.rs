@@ -169,6 +169,7 @@ unsafe extern "C" {
         num_steps: c_int,
         outputs: *mut *mut C_tensor,
     ) -> c_int;
+    pub(super) fn lf_multiply(to: *mut C_tensor, a: *mut C_tensor, b: *mut C_tensor, add: bool) -> c_int;
     pub(super) fn lf_can_tile() -> bool;
     pub(super) fn lf_is_faster_tiled() -> bool;
     pub(super) fn lf_set_tiled(which: i32);

@@ -52,7 +52,7 @@ pub use mapped::zeros_on_disk;
 pub use memory::{MemoryWatch, Purpose, allocated_for, uncounted};
 pub use modulate::{RowSegments, can_modulate, gate_rows, join_rows, modulate_rows, split_rows};
 pub use op::{Arg, Op, use_deterministic_operators};
-pub use products::{add_product, embedding, expect_products, faster_products, linear, set_products};
+pub use products::{add_product, embedding, expect_products, faster_products, linear, multiply, set_products};
 pub use profile::{Profile, Profiler, Spent};
 pub use quantized::{NF4_BLOCK, from_int8, from_nf4, to_int8, to_nf4};
 pub use saved::{SavedTensors, Storage, storage};

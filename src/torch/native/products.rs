@@ -22,7 +22,7 @@ pub fn expect_products(products: Products) -> Result<(), String> {
     // SAFETY: it asks the processor and has no arguments.
     if matches!(products, Products::Tiled | Products::TiledBf16) && !unsafe { ffi::lf_can_tile() } {
         let lacks =
-            "tiled products (`run.products`) need AVX-512 with bfloat16 (avx512_bf16), which this processor lacks";
+            "tiled products (`run.products`) need AVX2 with fused multiply-add, which this processor lacks";
         return Err(format!("{lacks}; `run.products=libtorch` works, and computes other bits"));
     }
     Ok(())
@@ -81,11 +81,19 @@ pub fn add_product(sum: &Tensor, a: &Tensor, transpose: bool, b: &Tensor) {
     assert!(status == 0, "add_product: {}", last_error());
 }
 
+/// Writes `a` `[M, K]` times `b` `[K, N]` to `to` `[M, N]`, or adds it where `add`; all of one kind. Without autograd. Panics where the
+/// shapes do not fit.
+pub fn multiply(to: &Tensor, a: &Tensor, b: &Tensor, add: bool) {
+    // SAFETY: the tensors are alive, and libtorch or the tiles check shapes and kinds.
+    let status = unsafe { ffi::lf_multiply(raw(to), raw(a), raw(b), add) };
+    assert!(status == 0, "multiply: {}", last_error());
+}
+
 #[cfg(test)]
 mod tests {
     use tch::{Device, Kind, Tensor};
 
-    use super::{Products, add_product, embedding, expect_products, linear, set_products};
+    use super::{Products, add_product, embedding, expect_products, linear, multiply, set_products};
     use crate::native::{grad, grad_into};
 
     fn random(shape: &[i64], kind: Kind) -> Tensor {
@@ -182,6 +190,24 @@ mod tests {
                     }
                     assert_eq!(room.narrow(1, columns, 3), Tensor::ones([rows, 3], (Kind::Float, Device::Cpu)));
                 }
+            }
+        });
+    }
+
+    #[test]
+    fn products_of_one_kind_are_written_or_added() {
+        tch::manual_seed(11);
+        with_products(|| {
+            for (kind, tolerance) in [(Kind::Float, 1e-5), (Kind::BFloat16, 1e-2)] {
+                let (a, b) = (random(&[13, 50], kind).detach(), random(&[50, 37], kind).detach());
+                let expected = a.to_kind(Kind::Double).matmul(&b.to_kind(Kind::Double));
+                let room = Tensor::ones([13, 40], (kind, Device::Cpu));
+                let to = room.narrow(1, 0, 37);
+                multiply(&to, &a, &b, true);
+                assert!(close(&to, &(&expected + 1.0), tolerance), "{kind:?}");
+                multiply(&to, &a, &b.tr().contiguous().tr(), false);
+                assert!(close(&to, &expected, tolerance), "{kind:?}");
+                assert_eq!(room.narrow(1, 37, 3), Tensor::ones([13, 3], (kind, Device::Cpu)));
             }
         });
     }

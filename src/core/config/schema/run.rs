@@ -84,9 +84,9 @@ pub struct Run {
     #[serde(default = "lanes")]
     #[schemars(range(min = 1, max = 1024))]
     pub lanes: usize,
-    /// Matrix products on CPUs: `libtorch`'s; our own for AVX-512 with bfloat16, `tiled_bf16` for sums of bfloat16 products and
-    /// bfloat16 attention, `tiled` for float32 as well; or `auto`: `tiled` where the scheduler has an AMD processor with
-    /// them, else `libtorch`. They make the bits: checkpoints say which they were, and `auto` keeps to that on resume.
+    /// Matrix products on CPUs: `libtorch`'s; our own for AVX-512 with bfloat16 or for AVX2, `tiled_bf16` for bfloat16, `tiled` for
+    /// float32 as well; or `auto`: `tiled` where the scheduler's processor has AVX2 and no AVX-512, or is AMD's and has AVX-512 with
+    /// bfloat16, else `libtorch`. They make the bits: checkpoints say which they were, and `auto` keeps to that on resume.
     #[serde(default)]
     pub products: Products,
     /// With `--processes`: how often the whole run is begun again at its last checkpoint after a process that it cannot go

@@ -9,6 +9,7 @@ use tch::{Device, Kind, Tensor};
 use super::layout::{Layout, PatchOrder};
 use super::tower_config::TowerConfig;
 use crate::model::tower_blocks::Norm;
+use crate::native::linear;
 use crate::nn::{Linear, Resampled, take_rows};
 use crate::params::Scope;
 
@@ -100,7 +101,12 @@ impl Patches {
         match self {
             Patches::Linear(linear) => linear.forward(&pixels_PX.to_kind(linear.kind())),
             Patches::Convolution { weight, bias } => {
-                pixels_PX.to_kind(weight.kind()).linear(&weight.flatten(1, -1), bias.as_ref())
+                let (x, weight) = (pixels_PX.to_kind(weight.kind()), weight.flatten(1, -1));
+                match x.kind() {
+                    // libtorch's products of bfloat16 are slow on processors without AVX-512.
+                    Kind::BFloat16 => linear(&x, &weight, bias.as_ref()),
+                    _ => x.linear(&weight, bias.as_ref()),
+                }
             }
         }
     }

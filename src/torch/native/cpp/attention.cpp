@@ -1,4 +1,4 @@
-// Attention over packed documents on CPUs: blocks of transposed scores by oneDNN's small products, softmax over a running
+// Attention over packed documents on CPUs: blocks of transposed scores by oneDNN's small products, or by tiles of AVX2, softmax over a running
 // maximum (Milakov and Gimelshein 2018), scores computed again in the backward (Dao et al. 2022). Each document attends to
 // itself; a task is one document and one head of keys, so the number of threads does not change a bit. Scores lie
 // transposed, keys by queries: what belongs to a query runs along the vector registers.
@@ -22,13 +22,19 @@ static void product(int64_t m, int64_t n, int64_t k, const bf16* a, int64_t lda,
   at::native::cpublas::brgemm(m, n, k, lda, ldb, ldc, add, reinterpret_cast<const at::BFloat16*>(a), reinterpret_cast<const at::BFloat16*>(b), c);
 }
 static void product(int64_t m, int64_t n, int64_t k, const float* a, int64_t lda, const float* b, int64_t ldb, float* c, int64_t ldc, bool add) {
-  at::native::cpublas::brgemm(m, n, k, lda, ldb, ldc, add, a, b, c);
+  if (has_avx512_bf16()) return at::native::cpublas::brgemm(m, n, k, lda, ldb, ldc, add, a, b, c);
+  small_product(m, n, k, a, lda, b, ldb, c, ldc, add);
 }
 
-// Queries and keys of a block of scores, in multiples of 32: a thread's blocks lie in its core's second cache.
+// Queries and keys of a block of scores, in multiples of what products take best: a thread's blocks lie in its core's second cache.
 static constexpr int64_t QUERIES = 128, KEYS = 256;
+// Elements that small_product may read behind a right factor.
+static constexpr int64_t BEHIND = 8;
 static constexpr float LOG2_E = 1.44269504f;
-static inline int64_t round_up(int64_t n) { return (n + 31) / 32 * 32; }
+static inline int64_t round_up(int64_t n) {
+  const int64_t to = has_avx512_bf16() ? 32 : 8;
+  return (n + to - 1) / to * to;
+}
 
 // Bits of the nearest bfloat16; not for NaN.
 static inline __attribute__((always_inline)) uint32_t round16(float x) {
@@ -74,12 +80,25 @@ static std::vector<Task> tasks_of(const std::vector<int64_t>& ends, int64_t head
   return tasks;
 }
 
+static inline __attribute__((always_inline)) void convert(float& to, float x) { to = x; }
+static inline __attribute__((always_inline)) void convert(bf16& to, bf16 x) { to = x; }
+static inline __attribute__((always_inline)) void convert(float& to, bf16 x) { to = load(x); }
+
 namespace of_bf16 {
+using T = bf16;
 using E = bf16;
 #include "attention.h"
 #include "attention_blocks.h"
 }
+// On processors without products of bfloat16.
+namespace of_bf16_by_float {
+using T = bf16;
+using E = float;
+#include "attention.h"
+#include "attention_blocks.h"
+}
 namespace of_float {
+using T = float;
 using E = float;
 #include "attention.h"
 #include "attention_blocks.h"
@@ -97,6 +116,7 @@ LF_API void* lf_attention(Tensor* q, Tensor* k, Tensor* v, const int64_t* ends, 
   return lf_guard<void*>(nullptr, [&] {
     std::vector<int64_t> documents(ends, ends + num_ends);
     if (q->scalar_type() == at::kFloat) return new Tensor(of_float::Attention::apply(*q, *k, *v, std::move(documents), causal, scale));
+    if (!has_avx512_bf16()) return new Tensor(of_bf16_by_float::Attention::apply(*q, *k, *v, std::move(documents), causal, scale));
     return new Tensor(of_bf16::Attention::apply(*q, *k, *v, std::move(documents), causal, scale));
   });
 }

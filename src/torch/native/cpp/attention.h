@@ -1,11 +1,11 @@
 // What lies around the products of attention.cpp: packing, softmax and its derivative on blocks of transposed scores. It is
-// included once for each kind of element E, bf16 or float, in a namespace of its own: clones cannot be templates. Right
-// factors of bfloat16 have their rows in pairs.
+// included once for each kind of element T of the tensors and E of the products, in a namespace of its own: clones cannot be templates.
+// E is T, or float where T is bf16. Right factors of bfloat16 have their rows in pairs.
 static constexpr bool IN_PAIRS = sizeof(E) == 2;
 
 // One head of one document: keys and values, the strides of rows of queries, keys, values and outputs.
 struct Head {
-  const E *k, *v;
+  const T *k, *v;
   int64_t sq, sk, sv, so;
   int64_t len, width, values;
   float scale;
@@ -18,25 +18,24 @@ struct Scratch {
   std::vector<E> rows, pairs, qt, dt, qn, dn;
   Scratch(int64_t width, int64_t values)
       : scores(KEYS * QUERIES), more(KEYS * QUERIES), sums(std::max(width, values) * QUERIES), rows(KEYS * QUERIES),
-        pairs(KEYS * QUERIES), qt(QUERIES * width), dt(QUERIES * values), qn(QUERIES * width), dn(QUERIES * values) {}
+        pairs(KEYS * QUERIES), qt(QUERIES * width), dt(QUERIES * values), qn(QUERIES * width + BEHIND), dn(QUERIES * values + BEHIND) {}
 };
 
-LF_CLONES static void copy_rows(const E* x, int64_t stride, int64_t n, int64_t width, E* to) {
+LF_CLONES static void copy_rows(const T* x, int64_t stride, int64_t n, int64_t width, E* to) {
   for (int64_t i = 0; i < n; i++) {
 #pragma omp simd
-    for (int64_t c = 0; c < width; c++) to[i * width + c] = x[i * stride + c];
+    for (int64_t c = 0; c < width; c++) convert(to[i * width + c], x[i * stride + c]);
   }
 }
 // x [n, width] to [width, padded].
-LF_CLONES static void transpose_rows(const E* x, int64_t stride, int64_t n, int64_t padded, int64_t width, E* to) {
-  // Attention of float32 is for processors with tiles alone, which have AVX-512.
-  if (!IN_PAIRS) return transpose(reinterpret_cast<const float*>(x), stride, n, width, reinterpret_cast<float*>(to), padded);
+LF_CLONES static void transpose_rows(const T* x, int64_t stride, int64_t n, int64_t padded, int64_t width, E* to) {
+  if (sizeof(T) == 4) return transpose(reinterpret_cast<const float*>(x), stride, n, width, reinterpret_cast<float*>(to), padded);
   for (int64_t i = 0; i < n; i += 16)
     for (int64_t c = 0; c < width; c++)
-      for (int64_t j = i; j < std::min(n, i + 16); j++) to[c * padded + j] = x[j * stride + c];
+      for (int64_t j = i; j < std::min(n, i + 16); j++) convert(to[c * padded + j], x[j * stride + c]);
 }
 // x [n, width] to its transpose with rows in pairs: [width / 2, columns, 2], zero from n on.
-LF_CLONES static void pair_columns(const E* x, int64_t stride, int64_t n, int64_t columns, int64_t width, E* to) {
+LF_CLONES static void pair_columns(const T* x, int64_t stride, int64_t n, int64_t columns, int64_t width, E* to) {
   if (!IN_PAIRS) {
     for (int64_t c = 0; c < width; c++) std::fill(to + c * columns + n, to + (c + 1) * columns, E{});
     return transpose_rows(x, stride, n, columns, width, to);
@@ -48,13 +47,13 @@ LF_CLONES static void pair_columns(const E* x, int64_t stride, int64_t n, int64_
   }
 }
 // x [n, width] with rows in pairs: [padded / 2, width, 2], zero from n on.
-LF_CLONES static void pair_rows(const E* x, int64_t stride, int64_t n, int64_t padded, int64_t width, E* to) {
+LF_CLONES static void pair_rows(const T* x, int64_t stride, int64_t n, int64_t padded, int64_t width, E* to) {
   if (!IN_PAIRS) {
     std::fill(to + n * width, to + padded * width, E{});
     return copy_rows(x, stride, n, width, to);
   }
   for (int64_t i = 0; i < padded; i += 2) {
-    const E *a = x + i * stride, *b = a + stride;
+    const T *a = x + i * stride, *b = a + stride;
     uint32_t* out = reinterpret_cast<uint32_t*>(to + i * width);
     if (i + 1 < n) {
 #pragma omp simd
@@ -120,13 +119,13 @@ LF_CLONES static void soften(float* scores, E* pairs, float* maxima, float* tota
 }
 
 // sums [width, n] to out [n, width].
-LF_CLONES static void transpose_out(const float* sums, E* out, int64_t stride, int64_t n, int64_t width) {
-  if (!IN_PAIRS) return transpose(sums, QUERIES, width, n, reinterpret_cast<float*>(out), stride);
+LF_CLONES static void transpose_out(const float* sums, T* out, int64_t stride, int64_t n, int64_t width) {
+  if (sizeof(T) == 4) return transpose(sums, QUERIES, width, n, reinterpret_cast<float*>(out), stride);
   for (int64_t i = 0; i < n; i++)
     for (int64_t c = 0; c < width; c++) store(out[i * stride + c], sums[c * QUERIES + i]);
 }
 // out [n, values] = sums [values, n] / totals; sums change.
-LF_CLONES static void finish(float* sums, const float* totals, E* out, int64_t n, const Head& h) {
+LF_CLONES static void finish(float* sums, const float* totals, T* out, int64_t n, const Head& h) {
   float by[QUERIES];
 #pragma omp simd
   for (int64_t i = 0; i < n; i++) by[i] = 1.0f / totals[i];
@@ -138,7 +137,7 @@ LF_CLONES static void finish(float* sums, const float* totals, E* out, int64_t n
 }
 
 // Each query's product of output and gradient.
-LF_CLONES static void share(const E* out, const E* dout, int64_t stride, float* shares, int64_t n, int64_t values) {
+LF_CLONES static void share(const T* out, const T* dout, int64_t stride, float* shares, int64_t n, int64_t values) {
   for (int64_t i = 0; i < n; i++) {
     float sum = 0;
 #pragma omp simd reduction(+ : sum)
@@ -182,7 +181,7 @@ LF_CLONES static void differentiate(const float* p, const float* dp, const float
     }
   }
 }
-LF_CLONES static void round_rows(const float* from, int64_t n, int64_t width, E* to, int64_t stride) {
+LF_CLONES static void round_rows(const float* from, int64_t n, int64_t width, T* to, int64_t stride) {
   for (int64_t i = 0; i < n; i++) {
 #pragma omp simd
     for (int64_t c = 0; c < width; c++) store(to[i * stride + c], from[i * width + c]);

@@ -1,5 +1,5 @@
 // Attention by blocks, with the products of attention.cpp; included as attention.h is.
-// Keys and values of one document and head, as products want them; rows up to a multiple of 32 are zero.
+// Keys and values of one document and head, as products want them; rows up to the next multiple are zero.
 struct Keys {
   int64_t len, padded;
   std::vector<E> k, kt, v, vt; // [S, C], [C, S], [S, V], [V, S]
@@ -18,7 +18,7 @@ struct Keys {
 };
 
 // Outputs of a block of queries, and the logarithms, to base 2, of their sums of exponentials.
-static void forward_block(const Head& h, const Keys& keys, const E* q, E* out, float* lse, int64_t first, Scratch& s) {
+static void forward_block(const Head& h, const Keys& keys, const T* q, T* out, float* lse, int64_t first, Scratch& s) {
   const int64_t n = std::min(QUERIES, h.len - first), columns = round_up(n);
   const int64_t end = h.causal ? round_up(first + n) : keys.padded;
   pair_columns(q + first * h.sq, h.sq, n, columns, h.width, s.qt.data());
@@ -37,13 +37,13 @@ static void forward_block(const Head& h, const Keys& keys, const E* q, E* out, f
 }
 
 // Gradients of one head of queries; those of its keys [S, C] and values [S, V] are added.
-static void backward_head(const Head& h, const Keys& keys, const E* q, const E* out, const E* dout, const float* lse,
-                          E* dq, int64_t sdq, float* dk, float* dv, Scratch& s) {
+static void backward_head(const Head& h, const Keys& keys, const T* q, const T* out, const T* dout, const float* lse,
+                          T* dq, int64_t sdq, float* dk, float* dv, Scratch& s) {
   float shares[QUERIES], logs[QUERIES];
   for (int64_t first = 0; first < h.len; first += QUERIES) {
     const int64_t n = std::min(QUERIES, h.len - first), columns = round_up(n);
     const int64_t end = h.causal ? round_up(first + n) : keys.padded;
-    const E *qi = q + first * h.sq, *di = dout + first * h.so;
+    const T *qi = q + first * h.sq, *di = dout + first * h.so;
     pair_columns(qi, h.sq, n, columns, h.width, s.qt.data());
     pair_columns(di, h.so, n, columns, h.values, s.dt.data());
     pair_rows(qi, h.sq, n, columns, h.width, s.qn.data());
@@ -76,8 +76,8 @@ template <typename F> static void for_each(const std::vector<Task>& tasks, int64
   });
 }
 
-static const E* data(const Tensor& t) { return static_cast<const E*>(t.const_data_ptr()); }
-static E* changing(const Tensor& t) { return static_cast<E*>(t.mutable_data_ptr()); }
+static const T* data(const Tensor& t) { return static_cast<const T*>(t.const_data_ptr()); }
+static T* changing(const Tensor& t) { return static_cast<T*>(t.mutable_data_ptr()); }
 static Tensor rows_together(const Tensor& x) { return x.stride(2) == 1 ? x : x.contiguous(); }
 
 // q [T, H, C], k [T, K, C], v [T, K, V] to [T, H, V]; documents end at `ends`.
@@ -91,7 +91,7 @@ struct Attention : torch::autograd::Function<Attention> {
     const int64_t tokens = q.size(0), heads = q.size(1), group = heads / k.size(1), values = v.size(2);
     auto y = at::empty({tokens, heads, values}, q.options());
     auto lse = at::empty({heads, tokens}, q.options().dtype(at::kFloat));
-    E* out = changing(y);
+    T* out = changing(y);
     float* logs = lse.mutable_data_ptr<float>();
     for_each(tasks_of(ends, k.size(1)), q.size(2), values, [&](const Task& task, Scratch& scratch) {
       const auto h = head_of(task, q, k, v, scale, causal);
@@ -113,7 +113,7 @@ struct Attention : torch::autograd::Function<Attention> {
     const int64_t tokens = q.size(0), group = q.size(1) / k.size(1), width = q.size(2), values = v.size(2);
     auto dq = at::empty(q.sizes(), q.options()), dk = at::empty(k.sizes(), k.options()), dv = at::empty(v.sizes(), v.options());
     const float* logs = saved[4].const_data_ptr<float>();
-    E *to_q = changing(dq), *to_k = changing(dk), *to_v = changing(dv);
+    T *to_q = changing(dq), *to_k = changing(dk), *to_v = changing(dv);
     const double scale = ctx->saved_data["scale"].toDouble();
     const bool causal = ctx->saved_data["causal"].toBool();
     for_each(tasks_of(ctx->saved_data["ends"].toIntVector(), k.size(1)), width, values, [&](const Task& task, Scratch& scratch) {

@@ -1,14 +1,10 @@
-// Products by the tiles of gemm.h, shared out to the threads.
+// Products by the tiles of gemm.h, of whichever instructions the processor has.
 #include "products.h"
 #if defined(__x86_64__)
 #include "common.h"
 #include "gemm.h"
 #include <atomic>
 #include <memory>
-
-// Most words that are packed at a time of each factor (8 MiB) and of each of its lines, and most words of the rows that a
-// thread takes together (512 KiB): with a panel of columns they lie in a core's second cache.
-static constexpr int64_t MOST_WORDS = 2 << 20, LINE_WORDS = 2048, ROW_WORDS = 1 << 17;
 
 static int64_t panels_of(int64_t lines, int64_t width) { return (lines + width - 1) / width; }
 
@@ -17,144 +13,27 @@ static Lines lines_of(const at::Tensor& x, bool columns) {
   return {static_cast<const char*>(x.const_data_ptr()), x.size(columns), x.size(!columns), line, step, x.scalar_type() == at::kBFloat16};
 }
 
-// Float32 is read in place, without packing, up to this stride in words and this many words in all: with a larger stride lines
-// compete for the same sets of the cache, and more words touch too many pages.
-static constexpr int64_t IN_PLACE_STRIDE = 512, IN_PLACE_WORDS = 1 << 19;
-
-static bool is_compact(const Lines& x, int64_t stride, int64_t num) {
-  return !x.bf16 && stride <= IN_PLACE_STRIDE && stride * num <= IN_PLACE_WORDS;
+namespace avx512 {
+#include "gemm_avx512.h"
+#include "gemm_threads.h"
+}
+namespace avx2 {
+#include "gemm_avx2.h"
+#include "gemm_threads.h"
 }
 
-// A factor's panels of `width` lines: the first `in_place` are read in place, the others are packed with `row_words` words a row,
-// all at once, or, where `late`, each when it is asked for.
-struct Panels {
-  const Lines& lines;
-  int64_t width, row_words, in_place = 0;
-  bool as_rows = false; // all panels are in place, and their lines are rows
-  bool late;
-  std::unique_ptr<uint32_t[]> packed;
-
-  Panels(const Lines& x, int64_t width, int64_t row_words, bool can_be_rows, bool late)
-      : lines(x), width(width), row_words(row_words), late(late) {
-    const int64_t panels = panels_of(x.lines, width);
-    as_rows = can_be_rows && x.step == 1 && is_compact(x, x.line, 1);
-    in_place = as_rows ? panels : x.line == 1 && is_compact(x, x.step, x.inner) ? x.lines / width : 0;
-    if (late) return;
-    packed.reset(new uint32_t[(panels - in_place) * size()]);
-    lf_parallel_for(in_place, panels, std::max<int64_t>(1, (1 << 15) / size()), [&](int64_t begin, int64_t end) {
-      for (int64_t panel = begin; panel < end; panel++) pack(panel, packed.get() + (panel - in_place) * size());
-    });
-  }
-  // Words of a packed panel.
-  int64_t size() const { return lines.words() * row_words; }
-  void pack(int64_t panel, uint32_t* to) const {
-    for (int64_t at = 0; at < row_words; at += 16) pack_16(lines, panel * width + at, std::min<int64_t>(16, width), to + at, row_words);
-  }
-  // `room`, of `size` words, takes the panel where it is packed late.
-  Panel at(int64_t panel, uint32_t* room) const {
-    const auto words = reinterpret_cast<const uint32_t*>(lines.data);
-    if (panel < in_place) return {words + panel * width * lines.line, as_rows ? 0 : lines.step};
-    if (late) pack(panel, room);
-    return {late ? room : packed.get() + (panel - in_place) * size(), row_words};
-  }
-};
-
-// Tasks of a product for each thread, which takes another as soon as it is done with one; and the words of a tile's lines
-// that are worth waking a thread for.
-static constexpr int64_t TASKS = 6, THREAD_WORDS = 1 << 10;
-
-// At most 14 rows of a times at most 32 columns of b.
-template <bool BF16, bool ROWS, int WIDTH> LF_GEMM static void tile_of_width(int64_t words, Panel a, int64_t a_line, Panel b, const Place& place) {
-  if (place.height == 1) tile<BF16, ROWS, 1, WIDTH>(words, a, a_line, b, place);
-  else if (place.height <= 4) tile<BF16, ROWS, 4, WIDTH>(words, a, a_line, b, place);
-  else if (place.height <= 8) tile<BF16, ROWS, 8, WIDTH>(words, a, a_line, b, place);
-  else tile<BF16, ROWS, TILE_ROWS, WIDTH>(words, a, a_line, b, place);
-}
-template <bool BF16, bool ROWS> LF_GEMM static void tile_of(int64_t words, Panel a, int64_t a_line, Panel b, const Place& place) {
-  if (place.columns <= 16) tile_of_width<BF16, ROWS, 1>(words, a, a_line, b, place);
-  else tile_of_width<BF16, ROWS, 2>(words, a, a_line, b, place);
-}
-
-// Most rows, and columns of a thread at a time, of products that read a right factor's rows as they lie: a tile would read a
-// little of each, from as many pages as there are rows.
-static constexpr int64_t FEW_ROWS = 4, FEW_COLUMNS = 512;
-
-// Adds a · b to sums [FEW_ROWS, FEW_COLUMNS], for `num` columns of b from `first` on. The sums are those of tiles, bit for bit.
-LF_GEMM static void add_few_rows(const Lines& a, const Lines& b, int64_t first, int64_t num, float* sums) {
-  const auto left = reinterpret_cast<const float*>(a.data), right = reinterpret_cast<const float*>(b.data);
-  for (int64_t k = 0; k < b.inner; k++)
-    for (int64_t i = 0; i < a.lines; i++) {
-      const __m512 x = _mm512_set1_ps(left[i * a.line + k * a.step]);
-      float* row = sums + i * FEW_COLUMNS;
-      for (int64_t j = 0; j < num; j += 16) {
-        const __m512 y = _mm512_maskz_loadu_ps(first_bits(num - j), right + k * b.step + first + j);
-        _mm512_storeu_ps(row + j, _mm512_fmadd_ps(x, y, _mm512_loadu_ps(row + j)));
-      }
-    }
-}
-
-LF_GEMM static void put_few_rows(const Place& place, const float* sums) {
-  for (int64_t j = 0; j < place.columns; j += 16)
-    put_16(place, place.to, j, static_cast<__mmask16>(first_bits(place.columns - j)), _mm512_loadu_ps(sums + j));
-}
-
-static void multiply_few_rows(const Lines& a, const Lines& b, float* to, int64_t stride, const float* bias, bool add) {
-  const int64_t blocks = panels_of(b.lines, FEW_COLUMNS), words = a.lines * FEW_COLUMNS * b.inner;
-  lf_parallel_for(0, blocks, std::max<int64_t>(1, (1 << 15) / words), [&](int64_t begin, int64_t end) {
-    float sums[FEW_ROWS * FEW_COLUMNS];
-    for (int64_t block = begin; block < end; block++) {
-      const int64_t first = block * FEW_COLUMNS, num = std::min(FEW_COLUMNS, b.lines - first);
-      std::fill_n(sums, FEW_ROWS * FEW_COLUMNS, 0.0f);
-      add_few_rows(a, b, first, num, sums);
-      for (int64_t i = 0; i < a.lines; i++)
-        put_few_rows({to + i * stride + first, stride, 1, num, bias ? bias + first : nullptr, add}, sums + i * FEW_COLUMNS);
-    }
-  });
-}
-
-// `to`, rows `stride` apart, gets a · b with `bias`, or added where `add`.
-static void multiply(const Lines& a, const Lines& b, float* to, int64_t stride, const float* bias, bool add) {
-  if (a.lines <= FEW_ROWS && !a.bf16 && b.line == 1 && b.step != 1) return multiply_few_rows(a, b, to, stride, bias, add);
-  const int64_t words = a.words(), rows = panels_of(a.lines, TILE_ROWS), columns = panels_of(b.lines, TILE_COLUMNS);
-  const int64_t threads = std::clamp<int64_t>(rows * columns * words / THREAD_WORDS, 1, at::get_num_threads());
-  // Rows are shared out first, four tiles together at least, which read each panel of columns one after the other.
-  const int64_t wanted = threads > 1 ? TASKS * threads : 1, fits = std::max<int64_t>(1, ROW_WORDS / (words * PACKED_ROWS));
-  const int64_t blocks = std::max(panels_of(rows, fits), std::min(wanted, rows / 4));
-  const int64_t shares = std::min(columns, panels_of(wanted, blocks)), tasks = blocks * shares;
-  // Where all rows are one block each panel of columns is read once, and need not go to memory and back.
-  const Panels left(a, TILE_ROWS, PACKED_ROWS, true, false), right(b, TILE_COLUMNS, TILE_COLUMNS, false, blocks == 1);
-  std::atomic<int64_t> next{0};
-  lf_parallel_for(0, std::min(threads, tasks), 1, [&](int64_t, int64_t) {
-    const std::unique_ptr<uint32_t[]> room(new uint32_t[right.late ? right.size() : 0]);
-    for (int64_t task = next++; task < tasks; task = next++) {
-      const int64_t block = task / shares, share = task % shares, first = rows * block / blocks, end = rows * (block + 1) / blocks;
-      for (int64_t column = columns * share / shares; column < columns * (share + 1) / shares; column++) {
-        const Panel y = right.at(column, room.get());
-        for (int64_t row = first; row < end; row++) {
-          const int64_t i = row * TILE_ROWS, j = column * TILE_COLUMNS, height = std::min(TILE_ROWS, a.lines - i);
-          // What is added to comes from memory meanwhile.
-          for (int64_t line = 0; add && line < height; line++)
-            for (int64_t at = 0; at < TILE_COLUMNS; at += 16) __builtin_prefetch(to + (i + line) * stride + j + at, 1);
-          const Panel x = left.at(row, nullptr);
-          const Place place{to + i * stride + j, stride, height, std::min(TILE_COLUMNS, b.lines - j), bias ? bias + j : nullptr, add};
-          if (a.bf16) tile_of<true, false>(words, x, 0, y, place);
-          else if (left.as_rows) tile_of<false, true>(words, x, a.line, y, place);
-          else tile_of<false, false>(words, x, 0, y, place);
-        }
-      }
-    }
-  });
-}
-
-bool can_tile() {
-  static const bool can =
+bool has_avx512_bf16() {
+  static const bool has =
       __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512bf16");
-  return can;
+  return has;
 }
+
+bool can_tile() { return has_avx512_bf16() || has_avx2(); }
 
 bool is_faster_tiled() {
-  // On other processors with AVX-512 MKL uses it; on AMD's it takes its kernels for AVX2.
-  static const bool faster = can_tile() && __builtin_cpu_is("amd");
+  // On other processors with AVX-512 MKL uses it; on AMD's it takes its kernels for AVX2. Without AVX-512 libtorch has no fast products
+  // of bfloat16, and its attention of float32 is slower.
+  static const bool faster = has_avx512_bf16() ? __builtin_cpu_is("amd") : has_avx2() && !__builtin_cpu_supports("avx512f");
   return faster;
 }
 
@@ -165,19 +44,20 @@ void tiled_product(const at::Tensor& y, const at::Tensor& a, const at::Tensor& b
   const Lines x = lines_of(left, false), z = lines_of(right, true);
   if (x.inner == 0 && !add) shift.defined() ? y.copy_(shift) : y.zero_();
   if (x.inner == 0 || y.numel() == 0) return;
-  float* to = y.mutable_data_ptr<float>();
-  const float* by = shift.defined() ? shift.const_data_ptr<float>() : nullptr;
-  const int64_t stride = y.stride(0), inner = (x.bf16 ? 2 : 1) * LINE_WORDS, words = std::min(x.words(), LINE_WORDS);
-  const int64_t rows = MOST_WORDS / (words * PACKED_ROWS) * TILE_ROWS, columns = MOST_WORDS / (words * TILE_COLUMNS) * TILE_COLUMNS;
-  for (int64_t i = 0; i < x.lines; i += rows)
-    for (int64_t j = 0; j < z.lines; j += columns)
-      for (int64_t k = 0; k < x.inner; k += inner)
-        multiply(x.part(i, rows, k, inner), z.part(j, columns, k, inner), to + i * stride + j, stride, by && k == 0 ? by + j : nullptr, add || k > 0);
+  (has_avx512_bf16() ? avx512::multiply_blocks : avx2::multiply_blocks)(x, z, y, shift, add);
+}
+
+void small_product(int64_t m, int64_t n, int64_t k, const float* a, int64_t lda, const float* b, int64_t ldb, float* c, int64_t ldc, bool add) {
+  avx2::multiply_small(m, n, k, a, lda, b, ldb, c, ldc, add);
 }
 #else
 bool can_tile() { return false; }
 bool is_faster_tiled() { return false; }
+bool has_avx512_bf16() { return false; }
 void tiled_product(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&, bool) {
+  TORCH_CHECK(false, "tiled products are for x86-64");
+}
+void small_product(int64_t, int64_t, int64_t, const float*, int64_t, const float*, int64_t, float*, int64_t, bool) {
   TORCH_CHECK(false, "tiled products are for x86-64");
 }
 #endif

@@ -7,6 +7,7 @@
 #include <ATen/ops/embedding_dense_backward.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/linear.h>
+#include <ATen/ops/mm.h>
 #include <dlfcn.h>
 #include <optional>
 #include <torch/csrc/autograd/custom_function.h>
@@ -46,13 +47,30 @@ static void add_product(const Tensor& sum, const Tensor& a, bool transpose, cons
   }
 }
 
-// a [M, K] · b [K, N] + bias [N], of one kind. In bfloat16 libtorch's products, oneDNN's, are as fast as tiles.
+// a [M, K] · b [K, N] + bias [N], of one kind.
 static Tensor product(const Tensor& a, const Tensor& b, const Tensor& bias) {
-  auto y = at::empty({a.size(0), b.size(1)}, a.options());
-  tiled_product(y, a, b, bias, false);
-  return y;
+  auto y = at::empty({a.size(0), b.size(1)}, a.options().dtype(at::kFloat));
+  tiled_product(y, a, b, bias.defined() ? bias.to(at::kFloat) : bias, false);
+  return y.to(a.scalar_type());
 }
-static bool tiles(const Tensor& x) { return x.is_cpu() && x.scalar_type() == at::kFloat && is_tiled(false); }
+// Without AVX-512 libtorch computes products of bfloat16 element by element; with it its products, oneDNN's, are as fast as tiles.
+static bool tiles_bf16(const Tensor& x) { return x.is_cpu() && x.scalar_type() == at::kBFloat16 && is_tiled(true) && !has_avx512_bf16(); }
+static bool tiles(const Tensor& x) { return tiles_bf16(x) || (x.is_cpu() && x.scalar_type() == at::kFloat && is_tiled(false)); }
+
+// to [M, N] = a [M, K] · b [K, N], or to += a · b where `add`, all of one kind.
+static void multiply(const Tensor& to, const Tensor& a, const Tensor& b, bool add) {
+  auto result = to;
+  if (!tiles_bf16(a)) {
+    add ? result.addmm_(a, b) : at::mm_out(result, a, b);
+    return;
+  }
+  TORCH_CHECK(a.dim() == 2 && b.dim() == 2 && a.size(1) == b.size(0) && to.size(0) == a.size(0) && to.size(1) == b.size(1) &&
+                  b.scalar_type() == at::kBFloat16 && to.scalar_type() == at::kBFloat16,
+              "multiply: ", a.sizes(), " times ", b.sizes(), " into ", to.sizes());
+  const auto sum = add ? to.to(at::kFloat) : at::empty(to.sizes(), to.options().dtype(at::kFloat));
+  tiled_product(sum, a, b, Tensor(), add);
+  result.copy_(sum);
+}
 
 struct Linear : torch::autograd::Function<Linear> {
   static Tensor forward(AutogradContext* ctx, Tensor x, Tensor weight, std::optional<Tensor> bias) {
@@ -149,6 +167,15 @@ LF_API int lf_add_product(Tensor* sum, Tensor* a, bool transpose, Tensor* b) {
   return lf_guard(-1, [&] {
     at::NoGradGuard guard;
     add_product(*sum, *a, transpose, *b);
+    return 0;
+  });
+}
+// to [M, N] gets a · b, or has it added; all of one kind. Negative on failure.
+LF_API int lf_multiply(Tensor* to, Tensor* a, Tensor* b, bool add) {
+  LF_RECORD("multiply");
+  return lf_guard(-1, [&] {
+    at::NoGradGuard guard;
+    multiply(*to, *a, *b, add);
     return 0;
   });
 }

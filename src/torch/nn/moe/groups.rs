@@ -5,6 +5,7 @@ use std::cell::OnceCell;
 use tch::{Kind, Tensor};
 
 use crate::device::has_grouped_products;
+use crate::native::multiply;
 
 /// Consecutive rows of each expert. On a GPU the counts stay there; on the CPU plain products of slices are faster
 /// than libtorch's grouped one, by 10 % and more.
@@ -55,7 +56,7 @@ impl Groups {
         }
         let out = Tensor::empty([rows.size()[0], weights.size()[2]], (rows.kind(), rows.device()));
         for (weight, rows, out) in filled(self.slices(), &weights, rows, &out) {
-            let _ = rows.mm_out(&out, &weight);
+            multiply(&out, &rows, &weight, false);
         }
         out
     }
@@ -66,7 +67,7 @@ impl Groups {
             return sum + self.products(rows, weights, false);
         }
         for (weight, rows, sum) in filled(self.slices(), weights, rows, &sum) {
-            let _ = sum.addmm_out(&sum, &rows, &weight);
+            multiply(&sum, &rows, &weight, true);
         }
         sum
     }
@@ -82,7 +83,7 @@ impl Groups {
             if len == 0 {
                 let _ = out.zero_();
             } else {
-                let _ = left.narrow(0, start, len).tr().mm_out(&out, &right.narrow(0, start, len));
+                multiply(&out, &left.narrow(0, start, len).tr(), &right.narrow(0, start, len), false);
             }
         }
     }
