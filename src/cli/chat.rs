@@ -4,7 +4,7 @@ mod command;
 mod interrupt;
 
 use super::UsageError;
-use super::asking::{AskedModel, Choosing};
+use super::asking::{AskedModel, Choosing, at_least_one};
 use crate::answer::{Piece, answer_each, room};
 use crate::eval::generator::Reader;
 use anyhow::{Context, Result};
@@ -34,7 +34,7 @@ pub struct ChatArgs {
     #[arg(long, value_name = "TEXT")]
     system: Option<String>,
     /// Maximum number of new tokens in an answer [default: 1024, or as many as the model's length leaves]
-    #[arg(long)]
+    #[arg(long, value_name = "N", value_parser = at_least_one)]
     max_new_tokens: Option<usize>,
     #[command(flatten)]
     choosing: Choosing,
