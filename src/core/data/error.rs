@@ -99,7 +99,7 @@ impl DataError {
 
 /// A sample that cannot be used: the run skips it, counts it and lists it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
-#[error("{}{at}: {reason}", before_place(file))]
+#[error("{}: {reason}", place(file, at))]
 pub struct BadSample {
     pub file: PathBuf,
     /// Tells where in it: the number of the line, the row or the element from 1, or the key in an archive.
@@ -110,10 +110,16 @@ pub struct BadSample {
     pub too_long: bool,
 }
 
-/// What stands before a place in a file: a folder's files are places as well.
-fn before_place(file: &Path) -> String {
-    let file = file.display().to_string();
-    if file.ends_with('/') { file } else { file + ":" }
+impl BadSample {
+    /// Returns the file and the place in it; of a folder of pictures the picture's path.
+    pub fn place(&self) -> String {
+        place(&self.file, &self.at)
+    }
+}
+
+fn place(file: &Path, at: &str) -> String {
+    let colon = if file.to_string_lossy().ends_with('/') { "" } else { ":" };
+    format!("{}{colon}{at}", file.display())
 }
 
 #[cfg(test)]
