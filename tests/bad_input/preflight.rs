@@ -36,6 +36,9 @@ fn layouts_devices_and_adapters_that_cannot_run_are_refused() {
         &["pools.encoder.cache_dir=features"],
         &["pools.encoder.cache_dir: features change with every step"],
     );
+    let encode = ["data", "encode", "run.yaml", "pools.encoder.cache_dir=features"];
+    fixture.fails(&encode, 2, &["pools.encoder.cache_dir: features change with every step"]);
+    assert!(!fixture.path("features").exists());
     let credit = ["edges.pixels.credit is 1024 bytes", "data/train.jsonl", "could never be sent: raise it"];
     refused(&fixture, &["edges.pixels.credit=1KiB"], &credit);
     let credit = ["edges.features.credit is 100 bytes", "data/train.jsonl", "could never be sent: raise it"];
