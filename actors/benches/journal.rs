@@ -91,6 +91,7 @@ fn spec(pools: &PoolSizes, samples: usize, steps: u64) -> CoordinatorSpec {
         global_batch_size: samples,
         checkpoint_every: 0,
         checkpoint_at_end: true,
+        checkpoint_at_stop: true,
         encoders: fake::rules(pools, true, true),
         bad_samples: BadSamples { max_fraction: 1.0, max_consecutive: 1000 },
         too_long: Default::default(),

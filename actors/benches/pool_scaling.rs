@@ -74,6 +74,7 @@ fn run(encoders: u32, schedule: Schedule, paces: Vec<Duration>, pause: Duration)
         checkpoint_dir: dir.path().join("checkpoints"),
         checkpoint_every: 0,
         checkpoint_at_end: true,
+        checkpoint_at_stop: true,
         global_batch_size: SAMPLES * encoders as usize,
         bad_samples: BadSamples { max_fraction: 1.0, max_consecutive: 1000 },
         too_long: Default::default(),

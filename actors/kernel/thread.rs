@@ -7,9 +7,11 @@ use loongforge_core::transport::{Edge, Mailbox};
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Starts the thread of `me`, which builds its engine and hosts it. `queue`: events that may wait for the scheduler;
-/// `told`: see [`Ports::telling`].
+/// Starts the thread of `me`, which builds its engine and hosts it. A panic is the engine's error: what follows is the same, whether
+/// the thread is of the scheduler's process or of one of its own. `queue`: events that may wait for the scheduler; `told`: see
+/// [`Ports::with_acks`].
 ///
 /// # Errors
 /// The system gives no thread.
@@ -24,11 +26,19 @@ pub fn spawn<E: Engine>(
     let (sender, events) = flume::bounded::<Event>(queue);
     let commands = Commands::Mailbox(mailbox.sender());
     let thread = std::thread::Builder::new().name(me.to_string());
-    let handle = thread.spawn(move || host(build, mailbox, Ports::new(me, sender, edges).with_acks(told)))?;
-    // Events end when the thread has dropped its ports, which is the last thing it does: joining waits for nothing else.
-    let end = Box::new(move || match handle.join() {
-        Ok(()) => "its thread has ended".into(),
-        Err(panic) => format!("panicked: {}", message(&*panic)),
+    let last_words = sender.clone();
+    let ports = Ports::new(me, sender, edges).with_acks(told);
+    let handle = thread.spawn(move || {
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| host(build, mailbox, ports))) {
+            let error = format!("panicked: {}", message(&*panic));
+            // An actor that is gone needs no events.
+            let _ = last_words.send(Event::Failed { error, lost: None });
+        }
+    })?;
+    // Events end when the thread has dropped its senders, which is the last thing it does: joining waits for nothing else.
+    let end = Box::new(move || {
+        let _ = handle.join();
+        "its thread has ended".into()
     });
     Ok(Link { commands, events, end, kill: None, confirm: None })
 }

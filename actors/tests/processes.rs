@@ -160,14 +160,16 @@ fn processes_without_shared_memory_give_the_losses_of_threads() {
 
 #[test]
 fn whatever_ends_a_process_is_named() {
-    for (fault, cause) in [
-        ("fails", "encoder/1: injected failure"),
-        ("panics", "encoder/1: panicked: injected panic"),
-        ("killed", "encoder/1: its process ended: signal: 9 (SIGKILL)"),
-        ("no weights", "foundation/0: model.safetensors is truncated"),
+    for (fault, cause, lost) in [
+        ("fails", "encoder/1: injected failure", false),
+        ("panics", "encoder/1: panicked: injected panic", false),
+        ("killed", "encoder/1: its process ended: signal: 9 (SIGKILL)", true),
+        ("no weights", "foundation/0: model.safetensors is truncated", false),
     ] {
         let (_, result) = run(fault);
-        assert_eq!(result.unwrap_err().to_string(), cause);
+        let error = result.unwrap_err();
+        assert_eq!(error.to_string(), cause);
+        assert!(matches!(&error, RunError::Failed(failure) if failure.is_loss == lost), "{error:?}");
     }
 }
 

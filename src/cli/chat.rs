@@ -3,8 +3,8 @@
 mod command;
 mod interrupt;
 
-use super::UsageError;
-use super::asking::{AskedModel, Choosing};
+use super::asking::{AskedModel, Choosing, at_least_one};
+use super::{UsageError, exit};
 use crate::answer::{Piece, answer_each, room};
 use crate::eval::generator::Reader;
 use anyhow::{Context, Result};
@@ -26,7 +26,7 @@ Examples:
   echo \"What is two and two?\" | loongforge chat runs/my
 
 /help lists the commands of a chat. Ctrl-C stops an answer; /exit or Ctrl-D ends the chat. From a pipe every line is a message,
-and only the answers are printed.")]
+and only the answers are printed; where a message could not be asked the exit code is 1.")]
 pub struct ChatArgs {
     #[command(flatten)]
     model: AskedModel,
@@ -34,7 +34,7 @@ pub struct ChatArgs {
     #[arg(long, value_name = "TEXT")]
     system: Option<String>,
     /// Maximum number of new tokens in an answer [default: 1024, or as many as the model's length leaves]
-    #[arg(long)]
+    #[arg(long, value_name = "N", value_parser = at_least_one)]
     max_new_tokens: Option<usize>,
     #[command(flatten)]
     choosing: Choosing,
@@ -51,7 +51,10 @@ struct Chat {
     system: Option<String>,
     conversation: Conversation,
     attached: Vec<MediaSource>,
+    /// A file that was to be attached and is not there, where nobody sees that before the message.
+    missing: Option<String>,
     num_answers: u64,
+    num_refused: u64,
 }
 
 pub fn chat(args: ChatArgs) -> Result<ExitCode> {
@@ -77,7 +80,9 @@ pub fn chat(args: ChatArgs) -> Result<ExitCode> {
         system: args.system.clone(),
         conversation: Conversation::text(Vec::new()),
         attached: Vec::new(),
+        missing: None,
         num_answers: 0,
+        num_refused: 0,
     };
     loop {
         if is_terminal {
@@ -101,8 +106,8 @@ pub fn chat(args: ChatArgs) -> Result<ExitCode> {
                 chat.system = Some(text).filter(|text| !text.is_empty());
                 chat.reset();
             }
-            Line::Image(path) => chat.attach(MediaSource::Image(Locator::File(path))),
-            Line::Audio(path) => chat.attach(MediaSource::Audio(Locator::File(path).into())),
+            Line::Image(path) => chat.attach(MediaSource::Image(Locator::File(path)), is_terminal),
+            Line::Audio(path) => chat.attach(MediaSource::Audio(Locator::File(path).into()), is_terminal),
             Line::Unknown(name) => eprintln!("there is no command {}; /help lists them", safe(&name)),
             Line::Message(text) => chat.say(&reader, &args, &text, &interrupt)?,
         }
@@ -110,20 +115,25 @@ pub fn chat(args: ChatArgs) -> Result<ExitCode> {
     if is_terminal {
         println!();
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(ExitCode::from(if chat.num_refused > 0 && !is_terminal { exit::FAILED } else { 0 }))
 }
 
 impl Chat {
     fn reset(&mut self) {
         self.conversation = Conversation::text(Vec::new());
         self.attached.clear();
+        self.missing = None;
         eprintln!("the conversation begins anew");
     }
 
-    fn attach(&mut self, media: MediaSource) {
-        match Path::new(media.name()).is_file() {
-            true => self.attached.push(media),
-            false => eprintln!("{}: there is no such file", safe(media.name())),
+    fn attach(&mut self, media: MediaSource, is_terminal: bool) {
+        if Path::new(media.name()).is_file() {
+            self.attached.push(media);
+            return;
+        }
+        eprintln!("{}: there is no such file", safe(media.name()));
+        if !is_terminal {
+            self.missing = Some(media.name().to_owned());
         }
     }
 
@@ -136,6 +146,7 @@ impl Chat {
                 eprintln!("{}", safe(&reason));
                 self.conversation = before;
                 self.attached.clear();
+                self.num_refused += 1;
                 return Ok(());
             }
         };
@@ -163,6 +174,9 @@ impl Chat {
 
     /// The conversation with one message more, as the model reads it, and how many tokens its answer may have.
     fn ask(&mut self, reader: &Reader, text: &str, max_new_tokens: Option<usize>) -> Result<(Sample, usize), String> {
+        if let Some(missing) = self.missing.take() {
+            return Err(format!("{missing} is missing, so the message is not asked"));
+        }
         let turns = &mut self.conversation.turns;
         if let Some(system) = self.system.as_deref().filter(|_| turns.is_empty()) {
             turns.push(Turn::text("system", system));

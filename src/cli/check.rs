@@ -1,6 +1,7 @@
 //! `loongforge check`: everything that is wrong with a config, or what it comes to.
 
 use super::decode_worker::decoder;
+use super::open_files::expect_open_files_of;
 use super::{UsageError, exit};
 use crate::checkpoint::{LLAVA_CLASS, Llava};
 use crate::eval::{held_out_sets, samples};
@@ -14,7 +15,9 @@ use clap::{Args, ValueEnum};
 use loongforge_core::checkpoint::latest;
 use loongforge_core::config::{self, ListedStage, Loaded, Report, RunConfig, StageStart};
 use loongforge_core::data::{Epochs, settle_steps_of};
+use loongforge_core::schedule::PoolSizes;
 use loongforge_core::text::grouped;
+use loongforge_torch::device::settle;
 use loongforge_torch::engine::trained;
 use loongforge_torch::params::{ParamSpec, Role};
 use std::path::{Path, PathBuf};
@@ -35,7 +38,7 @@ pub struct CheckArgs {
     /// Overrides: key=value, +new=value, ~key, group=option
     #[arg(value_name = "KEY=VALUE")]
     overrides: Vec<String>,
-    /// Do not check the device: it is on other machines
+    /// Do not check device and memory: the run is on other machines
     #[arg(long)]
     no_device: bool,
     /// Print every key with its value and where that comes from
@@ -169,17 +172,25 @@ impl Checked {
     fn of(loaded: Loaded, has_device: bool) -> anyhow::Result<Self> {
         hub_data::fetch_data(&loaded.config).map_err(|error| UsageError::of(&error))?;
         let mut config = loaded.config.clone();
+        if has_device {
+            config.device = settle(config.device).0;
+        }
         let mut folder = ModelFolder::open_settled(&mut config).map_err(|error| UsageError::of(&error))?;
         folder.config = as_configured(folder.config, &config);
         let mut lines: Vec<String> = without_fetching(&mut config.model)
             .into_iter()
             .map(|key| format!("warning: {key} is not fetched yet, so the weights were not compared with the model"))
             .collect();
-        let asked = Asked { device: has_device, weights: lines.is_empty(), alone: false };
+        let asked = Asked { device: has_device, weights: lines.is_empty(), alone: has_device };
         let decoder = decoder(config.security.sandbox, |warning| eprintln!("warning: {warning}"));
         let preflight = Preflight { config: &config, folder: &folder, decoder };
         let passed = preflight.ask(asked).map_err(|error| UsageError::of(&error))?;
         lines.extend(passed.lines);
+        if has_device {
+            // A run of one process an actor needs less.
+            let pools = PoolSizes::new(&config, folder.config.towers.set());
+            lines.extend(expect_open_files_of(&pools).err().map(|error| format!("warning: {error}")));
+        }
         let num_samples = match config.packs_first() {
             true => {
                 let packs = packs(&config, &folder).map_err(|error| UsageError::of(&error))?;

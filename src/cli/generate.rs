@@ -3,7 +3,7 @@
 mod file;
 
 use super::UsageError;
-use super::asking::{AskedModel, Choosing, MAX_NEW_TOKENS};
+use super::asking::{AskedModel, Choosing, MAX_NEW_TOKENS, at_least_one};
 use crate::answer::{Piece, answer_each, room};
 use anyhow::Context;
 use clap::Args;
@@ -52,7 +52,7 @@ pub struct GenerateArgs {
     #[arg(long, conflicts_with_all = ["image", "audio"])]
     raw: bool,
     /// Maximum number of new tokens [default: 128, or as many as the model's length leaves]
-    #[arg(long)]
+    #[arg(long, value_name = "N", value_parser = at_least_one)]
     max_new_tokens: Option<usize>,
     #[command(flatten)]
     choosing: Choosing,

@@ -6,6 +6,8 @@ use super::UsageError;
 use anyhow::Context;
 use clap::{Args, ValueEnum};
 use loongforge_core::config;
+use loongforge_core::data::DataError;
+use loongforge_core::data::tools::{self, Inputs};
 use loongforge_core::text::shell_word;
 use std::io::{BufRead, IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -71,17 +73,35 @@ pub fn init(args: InitArgs) -> anyhow::Result<ExitCode> {
         },
     };
     let name = args.file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-    let choices = Choices { name, model, data, lora: method == Method::Lora, kind: args.kind, gpus: args.gpus };
+    let counted = count(&data, args.kind);
+    let num_samples = counted.as_ref().ok().copied().flatten();
+    let (lora, kind, gpus) = (method == Method::Lora, args.kind, args.gpus);
+    let choices = Choices { name, model, data, lora, kind, gpus, num_samples };
     let text = choices.text();
     write(&args.file, &text)?;
     println!("{}: edit it, then", args.file.display());
     println!("  loongforge check {}", shell_word(&args.file));
     println!("  loongforge run {}", shell_word(&args.file));
     // Files that are not there yet are no mistake of the text, and are told all the same.
-    if let Err(report) = config::load(&args.file, &[], super::environment()) {
-        eprintln!("{report}");
+    match (config::load(&args.file, &[], super::environment()), counted) {
+        (Err(report), _) => eprintln!("{report}"),
+        (Ok(_), Err(error)) => eprintln!("warning: {error}"),
+        (Ok(_), Ok(_)) => {}
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Returns the number of samples in files of this machine; `None`: they are elsewhere.
+///
+/// # Errors
+/// The data are missing, or are no samples.
+fn count(data: &str, kind: Kind) -> Result<Option<u64>, DataError> {
+    if data.contains("://") {
+        return Ok(None);
+    }
+    let format = (kind == Kind::Diffusion).then_some("captioned");
+    let inputs = Inputs::open(vec![tools::file(Path::new(data), format)?])?;
+    Ok(Some(inputs.len()))
 }
 
 /// Writes beside the file first, so that an old one is there until the new one is whole.

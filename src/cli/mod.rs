@@ -177,12 +177,11 @@ impl Cli {
         }
     }
 
-    /// Returns whether libtorch will compute in this process.
+    /// Returns whether libtorch will compute in this process, or it is asked whether it could.
     pub fn computes(&self) -> bool {
         !matches!(
             self.command,
             Command::Init(_)
-                | Command::Check(_)
                 | Command::Plan(_)
                 | Command::Checkpoint(_)
                 | Command::Data(_)

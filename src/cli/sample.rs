@@ -55,7 +55,7 @@ pub struct SampleArgs {
     #[arg(long, value_name = "N", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=1000))]
     steps: u32,
     /// Guidance, as `sample.guidance`: 1 is the prompt alone; two numbers for two transformers
-    #[arg(long, value_name = "SCALE", value_delimiter = ',', default_value = "1", num_args = 1..=2)]
+    #[arg(long, value_name = "SCALE", value_delimiter = ',', default_value = "1", num_args = 1..=2, value_parser = scale)]
     guidance: Vec<f64>,
     /// The prompt that guidance leads away from [default: the model's own]
     #[arg(long, value_name = "TEXT")]
@@ -91,7 +91,8 @@ pub fn sample(args: SampleArgs) -> anyhow::Result<ExitCode> {
     let painter = Painter::load(&folders, args.ema, device).map_err(usage)?;
     let json = &painter.folder().json;
     let sampling = sampling(&args);
-    let settings = samples::settings(json, &sampling, args.seed).map_err(|error| UsageError::of(&error))?;
+    let settings =
+        samples::settings(json, &sampling, "--guidance", args.seed).map_err(|error| UsageError::of(&error))?;
     let prompts = prompts(&args, &painter).map_err(usage)?;
     expect_memory(&prompts, &painter, device)?;
     let fps = args.fps.unwrap_or_else(|| samples::fps_of(json));
@@ -208,7 +209,11 @@ fn prompts(args: &SampleArgs, painter: &Painter) -> anyhow::Result<Vec<Sample>> 
             answer: None,
         };
         let id = SampleId(number as u64);
-        maker.prompt(id, Content::Captioned(record), Path::new("")).map_err(|reason| anyhow!("--prompt: {reason}"))
+        // The keys of a run's config that these options are.
+        let option =
+            |reason: String| reason.replace("sample.size", "--size").replace("sample.frames is", "--frames is");
+        let made = maker.prompt(id, Content::Captioned(record), Path::new("")).map_err(option);
+        made.map_err(|reason| anyhow!("--prompt: {reason}"))
     };
     args.prompt.iter().enumerate().map(prompt).collect()
 }
@@ -244,6 +249,11 @@ fn sampler(text: &str) -> Result<Sampler, String> {
         "unipc" => Ok(Sampler::Unipc),
         _ => Err("expected euler or unipc".into()),
     }
+}
+
+fn scale(text: &str) -> Result<f64, String> {
+    let number: f64 = text.parse().map_err(|error| format!("{error}"))?;
+    if number >= 0.0 && number.is_finite() { Ok(number) } else { Err("must be 0 or more".into()) }
 }
 
 fn positive(text: &str) -> Result<f64, String> {

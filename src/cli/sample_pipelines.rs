@@ -32,7 +32,7 @@ fn check(folder: &Path) {
     let args = Line::try_parse_from(line).unwrap_or_else(|error| panic!("{name}: {error}")).args;
     let folders = ModelFolders::find(&folder.join("model"), None).unwrap();
     let painter = Painter::load(&folders, false, tch::Device::Cpu).unwrap_or_else(|error| panic!("{name}: {error:#}"));
-    let settings = samples::settings(&painter.folder().json, &sampling(&args), args.seed).unwrap();
+    let settings = samples::settings(&painter.folder().json, &sampling(&args), "--guidance", args.seed).unwrap();
     let prompts = prompts(&args, &painter).unwrap_or_else(|error| panic!("{name}: {error:#}"));
     let expected: std::collections::HashMap<String, Tensor> =
         Tensor::read_safetensors(folder.join("expected.safetensors")).unwrap().into_iter().collect();

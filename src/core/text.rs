@@ -2,8 +2,8 @@
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use std::ffi::OsStr;
 use std::fmt::Write;
-use std::path::Path;
 
 /// Bytes in lower-case hexadecimal digits.
 pub fn hex(bytes: impl AsRef<[u8]>) -> String {
@@ -27,12 +27,13 @@ pub fn grouped(number: u64) -> String {
     String::from_utf8_lossy(&groups.join(&b","[..])).into_owned()
 }
 
-/// A path as a word of a shell's command, in quotes where it has blanks or other letters that a shell reads.
-pub fn shell_word(path: &Path) -> String {
-    let word = path.display().to_string();
-    let is_plain = |letter: char| letter.is_alphanumeric() || "/._-+=:,@%".contains(letter);
+/// Returns a path or another text as a word of a shell's command, in quotes where it has anything but letters, digits and signs of
+/// ASCII that no shell reads: other letters are blanks in some locales.
+pub fn shell_word(word: impl AsRef<OsStr>) -> String {
+    let word = word.as_ref().to_string_lossy();
+    let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "/._-+=:,@%".contains(letter);
     match !word.is_empty() && word.chars().all(is_plain) {
-        true => word,
+        true => word.into_owned(),
         false => format!("'{}'", word.replace('\'', "'\\''")),
     }
 }
@@ -56,6 +57,7 @@ pub fn escape(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::path::Path;
 
     #[test]
     fn digits_are_in_groups_of_three() {
@@ -64,9 +66,10 @@ mod tests {
 
     #[test]
     fn a_path_is_one_word_of_a_command() {
-        let word = |path: &str| shell_word(Path::new(path));
-        assert_eq!([word("runs/a-1.yaml"), word("über"), word("")], ["runs/a-1.yaml", "über", "''"]);
+        let word = |word: &str| shell_word(word);
+        assert_eq!([word("runs/a-1.yaml"), word("über"), word("")], ["runs/a-1.yaml", "'über'", "''"]);
         assert_eq!([word("my run"), word("it's $HOME")], ["'my run'", "'it'\\''s $HOME'"]);
+        assert_eq!(shell_word(Path::new("a\u{3000}b")), "'a\u{3000}b'");
     }
 
     #[test]

@@ -32,13 +32,18 @@ pub enum SampleError {
     Model(#[from] ModelConfigError),
     #[error("sample: the model makes no pictures: it is no diffusion model")]
     NoPictures,
+    #[error("{key}: two numbers are for two transformers, and the model has one: write one number")]
+    OneTransformer { key: &'static str },
 }
 
-/// Says how a model makes samples: as it is asked for, else as its configs say.
+/// Says how a model makes samples: as it is asked for, else as its configs say. `key`: who asked for the guidance.
 ///
 /// # Errors
-/// The model's scheduler is not known.
-pub fn settings(json: &Value, sampling: &Sampling, seed: u64) -> Result<MakeSettings, ScheduleError> {
+/// The model's scheduler is not known, or there are two guidances for one transformer.
+pub fn settings(json: &Value, sampling: &Sampling, key: &'static str, seed: u64) -> Result<MakeSettings, SampleError> {
+    if sampling.guidance.len() > 1 && json["boundary_ratio"].is_null() {
+        return Err(SampleError::OneTransformer { key });
+    }
     let mut schedule = match &json["scheduler"] {
         Value::Null => {
             Schedule { method: Method::Euler, num_steps: sampling.steps, shift: Shift::Constant(1.0), terminal: None }
@@ -90,7 +95,7 @@ pub fn summary(config: &RunConfig) -> Option<String> {
 /// Returns what a foundation actor of the run makes samples with; `None`: none are made.
 ///
 /// # Errors
-/// The model is no diffusion model, or its scheduler is not known.
+/// The model is no diffusion model, its scheduler is not known, or there are two guidances for one transformer.
 pub fn spec(config: &RunConfig, folder: &ModelFolder) -> Result<Option<SampleSpec>, SampleError> {
     let Some(sampling) = &config.sample else { return Ok(None) };
     let json = &folder.json;
@@ -109,7 +114,7 @@ pub fn spec(config: &RunConfig, folder: &ModelFolder) -> Result<Option<SampleSpe
         Ok(folder.join(format!("{:04}.noised.safetensors", number(prompt))))
     };
     Ok(Some(SampleSpec {
-        settings: settings(json, sampling, config.run.seed)?,
+        settings: settings(json, sampling, "sample.guidance", config.run.seed)?,
         autoencoder,
         fps: fps(config, json),
         own_weights: !sampling.ema,

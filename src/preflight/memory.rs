@@ -15,7 +15,9 @@ const MAX_PARAMETERS: u64 = 1 << 48;
 pub enum MemoryProblem {
     #[error("the model has {parameters} parameters: are the sizes in its config right?")]
     Absurd { parameters: u64 },
-    #[error("{0}: take a smaller model, fewer replicas, or more machines")]
+    #[error(
+        "{0}: take a smaller model, fewer replicas, or more machines (`check --no-device` asks nothing of this one)"
+    )]
     TooMuch(String),
 }
 

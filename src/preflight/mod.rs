@@ -13,6 +13,7 @@ pub use memory::{MemoryProblem, machine};
 pub use weights::{WeightsProblem, expect_weights};
 
 use crate::eval::after_run;
+use crate::eval::samples::{self, SampleError};
 use crate::model::folder::ModelFolder;
 use loongforge_core::checkpoint::StoredCheckpoints;
 use loongforge_core::config::{Device, KindError, ModelKind, RunConfig, Shift};
@@ -70,6 +71,8 @@ pub enum PreflightError {
     Data(#[from] DataError),
     #[error(transparent)]
     Samples(#[from] DataProblem),
+    #[error(transparent)]
+    Sampling(#[from] SampleError),
     #[error("checkpoint.upload")]
     Upload(#[source] StoreError),
     #[error(transparent)]
@@ -135,6 +138,7 @@ impl Preflight<'_> {
         lines.extend(note_on_carried_parts(config, model));
         lines.extend(memory);
         lines.extend(noise_levels(config, self.folder));
+        samples::spec(config, self.folder)?;
         if let Some(url) = &config.checkpoint.upload {
             match StoredCheckpoints::new(url).steps() {
                 Ok(_) => {}

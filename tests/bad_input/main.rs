@@ -10,6 +10,7 @@ mod evaluate;
 mod fixture;
 mod folders;
 mod hub;
+mod init;
 mod models;
 #[path = "../support/must.rs"]
 mod must;

@@ -36,6 +36,9 @@ fn layouts_devices_and_adapters_that_cannot_run_are_refused() {
         &["pools.encoder.cache_dir=features"],
         &["pools.encoder.cache_dir: features change with every step"],
     );
+    let encode = ["data", "encode", "run.yaml", "pools.encoder.cache_dir=features"];
+    fixture.fails(&encode, 2, &["pools.encoder.cache_dir: features change with every step"]);
+    assert!(!fixture.path("features").exists());
     let credit = ["edges.pixels.credit is 1024 bytes", "data/train.jsonl", "could never be sent: raise it"];
     refused(&fixture, &["edges.pixels.credit=1KiB"], &credit);
     let credit = ["edges.features.credit is 100 bytes", "data/train.jsonl", "could never be sent: raise it"];
@@ -129,7 +132,14 @@ fn sizes_and_names_are_bounded_before_anything_is_made_of_them() {
         "pools.foundation.replicas=1024",
         "train.global_batch_size=1024",
     ];
-    fixture.fails(&[&["run", "run.yaml", "--processes"], &many[..]].concat(), 2, &["of memory"]);
+    let words = ["of memory: take a smaller model, fewer replicas, or more machines"];
+    fixture.fails(&[&["run", "run.yaml", "--processes"], &many[..]].concat(), 2, &words);
+    fixture.fails(&[&["check", "run.yaml"], &many[..]].concat(), 2, &words);
+    // Of machines that are not here nothing is known, of CPUs that are named so much that they may be few.
+    let elsewhere = [&["check", "run.yaml", "--no-device"], &many[..]].concat();
+    assert!(!fixture.succeeds(&elsewhere).out.contains("of memory"));
+    let said = fixture.succeeds(&[&elsewhere[..], &["device=cpu"]].concat()).out;
+    assert!(said.contains("warning: the weights of all actors take"), "{said}");
     fixture.fails(&[&["run", "run.yaml"], &many[..]].concat(), 2, &["files open", "--processes"]);
     for file in ["/dev/zero", "/dev/null", "data"] {
         fixture.fails(&["check", file], 2, &["not a regular file"]);
@@ -221,6 +231,12 @@ fn fewer_open_files_than_a_run_takes_are_refused() {
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(text.contains("a run of so many actors in one process takes about 204") && text.contains("--processes"));
     assert_eq!(output.status.code(), Some(2));
+    // `check` says so: with a process for each actor the run can go.
+    let script =
+        format!("ulimit -n 200; exec {} check run.yaml pools.foundation.replicas=4", env!("CARGO_BIN_EXE_loongforge"));
+    let output = Command::new("sh").args(["-c", &script]).current_dir(fixture.path("")).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && text.contains("warning: this process may have 200 files open"), "{text}");
     assert!(!fixture.path("run").exists());
     // Enough for that.
     let output = few(128, "");

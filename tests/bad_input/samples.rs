@@ -270,6 +270,8 @@ fn a_prompt_and_its_answer_fit_into_the_model() {
     let ask = ["generate", super::fixture::CHECKPOINT, "--prompt", "Read the number."];
     let many = [&ask[..], &["--max-new-tokens", "999999999999"]].concat();
     fixture.fails(&many, 2, &["the prompt has", "999999999999 of an answer", "--max-new-tokens"]);
+    let none = [&ask[..], &["--max-new-tokens", "0"]].concat();
+    fixture.fails(&none, 2, &["--max-new-tokens", "must be 1 or more"]);
     fixture.write("prompts.jsonl", "{\"prompt\": \"a\"}\n{\"prompt\": 5}\n");
     let file = ["generate", super::fixture::CHECKPOINT, "--prompts", "prompts.jsonl", "-o", "answers.jsonl"];
     let many = [&file[..], &["--max-new-tokens", "999999999999"]].concat();
@@ -283,6 +285,8 @@ fn a_prompt_and_its_answer_fit_into_the_model() {
     // No message would have room for such an answer, however often the conversation begins anew.
     let chat = ["chat", super::fixture::CHECKPOINT, "--max-new-tokens", "999999999999"];
     fixture.fails(&chat, 2, &["--max-new-tokens 999999999999 leaves no room"]);
+    let chat = ["chat", super::fixture::CHECKPOINT, "--max-new-tokens", "0"];
+    fixture.fails(&chat, 2, &["--max-new-tokens", "must be 1 or more"]);
     // Without a template there is nothing to go on from in a prompt without a token.
     let empty = ["generate", super::fixture::CHECKPOINT, "--raw", "--prompt", ""];
     fixture.fails(&empty, 2, &["is empty: there is no token to go on from"]);

@@ -2,6 +2,7 @@
 
 use crate::fixture::{Fixture, Pictures};
 use crate::must::skip;
+use crate::sound::omni;
 use serde_json::{Value, json};
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -325,4 +326,40 @@ fn unmodified_clients_of_openai_read_answers_streams_and_errors() {
     assert!(found["num_pieces"].as_u64() > Some(4) && found["turns"].as_u64() > found["usage"][0].as_u64(), "{found}");
     let refused = json!(["n", "logprobs", "response_format", "max_tokens", "model_not_found", "invalid_api_key"]);
     assert_eq!((&found["refused"], found["seen"].is_string()), (&refused, true), "{found}");
+}
+
+/// A recording and a picture of earlier messages stay in the conversation; what is no recording is told, and the chat goes on.
+#[test]
+fn a_conversation_may_be_about_sounds_and_pictures() {
+    let fixture = omni();
+    fixture.run(&["train.steps=2", "train.warmup_steps=1", "data.pack.max_tokens=160"], None);
+    let picture = fs::read_to_string(fixture.path().join("data/train.jsonl")).unwrap();
+    let first: Value = serde_json::from_str(picture.lines().next().unwrap()).unwrap();
+    let picture = format!("data/{}", first["images"][0].as_str().unwrap());
+    fs::write(fixture.path().join("not a sound.wav"), "text").unwrap();
+
+    let most = ["--max-new-tokens", "12"];
+    let words = ["generate", "run", "--audio", "data/0.wav", "--prompt", "How high?"];
+    let heard = start(&fixture, &[&words[..], &most].concat(), "");
+    let heard = out(&heard).strip_suffix('\n').unwrap().to_owned();
+    let turns = [("user", "<audio>How high?"), ("assistant", &heard), ("user", "<image>And this?")];
+    let messages: Vec<Value> = turns.map(|(role, content)| json!({"role": role, "content": content})).into();
+    let line = json!({"messages": messages, "audios": ["data/0.wav"], "images": [picture]});
+    fs::write(fixture.path().join("two.jsonl"), line.to_string()).unwrap();
+    let words = ["generate", "run", "--prompts", "two.jsonl", "-o", "two-answers.jsonl"];
+    let made = start(&fixture, &[&words[..], &most].concat(), "");
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    let second: Value = serde_json::from_slice(&fs::read(fixture.path().join("two-answers.jsonl")).unwrap()).unwrap();
+
+    let said = format!(
+        "/audio gone.wav\nHow high?\n/audio not a sound.wav\nHow high?\n/audio data/0.wav\nHow high?\n/image {picture}\nAnd this?\n"
+    );
+    let chatted = start(&fixture, &[&["chat", "run"][..], &most].concat(), &said);
+    let told = String::from_utf8_lossy(&chatted.stderr).into_owned();
+    assert_eq!(chatted.status.code(), Some(1), "{told}");
+    assert_eq!(out(&chatted), format!("{heard}\n{}\n", second["answer"].as_str().unwrap()), "{told}");
+    assert!(
+        told.contains("gone.wav is missing, so the message is not asked") && told.contains("not a sound.wav: "),
+        "{told}"
+    );
 }

@@ -1,9 +1,10 @@
 //! A Kubernetes JobSet: an elastic encoder job and a gang foundation job around a scheduler, and a ConfigMap with the
 //! run's config.
 
-use super::spec::{Pool, pool_words, quote};
+use super::spec::{Pool, pool_words};
 use super::{JobError, JobSpec, Tls};
 use loongforge_core::message::{PoolName, Role};
+use loongforge_core::text::shell_word;
 use serde_json::{Value, json};
 
 /// The paths at which the secret with certificates, the config and the claim are mounted.
@@ -222,5 +223,5 @@ fn expect_name(text: &str) -> Result<(), JobError> {
         && text.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
         && !text.starts_with('-')
         && !text.ends_with('-');
-    if fits { Ok(()) } else { Err(JobError::Name { text: quote(text) }) }
+    if fits { Ok(()) } else { Err(JobError::Name { text: shell_word(text) }) }
 }

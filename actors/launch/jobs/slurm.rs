@@ -1,8 +1,8 @@
 //! A heterogeneous Slurm job: a component a pool.
 
-use super::spec::quote;
 use super::{JobError, JobSpec};
 use loongforge_core::message::{PoolName, Role};
+use loongforge_core::text::shell_word;
 use std::fmt::Write;
 
 /// The batch script.
@@ -24,7 +24,7 @@ pub fn slurm(job: &JobSpec) -> Result<String, JobError> {
          #SBATCH --output={}\n",
         job.processes(),
         job.name,
-        quote(job.output.as_deref().unwrap_or("%x-%j.log")),
+        shell_word(job.output.as_deref().unwrap_or("%x-%j.log")),
     );
     for (at, pool) in pools.iter().enumerate() {
         if at > 0 {
@@ -42,7 +42,7 @@ pub fn slurm(job: &JobSpec) -> Result<String, JobError> {
         }
         let options = [("partition", &job.partition), ("account", &job.account), ("time", &job.time)];
         for (name, value) in options.into_iter().filter_map(|(name, value)| Some((name, value.as_ref()?))) {
-            let _ = writeln!(text, "#SBATCH --{name}={}", quote(value));
+            let _ = writeln!(text, "#SBATCH --{name}={}", shell_word(value));
         }
     }
     let join = "\"$join\"";
@@ -74,9 +74,9 @@ pub fn slurm(job: &JobSpec) -> Result<String, JobError> {
                 "until {command}; do code=$?; case $code in 2|3|5) exit $code;; esac; \
                  echo \"encoder ended with $code; it is started again\" >&2; sleep 5; done"
             );
-            let _ = writeln!(text, "srun{group} --kill-on-bad-exit=0 bash -c {} {join} &", quote(&again));
+            let _ = writeln!(text, "srun{group} --kill-on-bad-exit=0 bash -c {} {join} &", shell_word(&again));
         } else {
-            let _ = writeln!(text, "srun{group} --kill-on-bad-exit=1 bash -c {} {join} &", quote(&command));
+            let _ = writeln!(text, "srun{group} --kill-on-bad-exit=1 bash -c {} {join} &", shell_word(&command));
         }
     }
     text += "\n# `wait` ends early when a signal comes: ask again until the scheduler has ended.\n\

@@ -2,6 +2,7 @@
 
 use loongforge_core::message::{PoolName, Role};
 use loongforge_core::schedule::{PoolSize, PoolSizes};
+use loongforge_core::text::shell_word;
 
 /// A run as a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -113,8 +114,8 @@ impl JobSpec {
 
     /// The words of one process's command, quoted for a shell.
     pub(super) fn command(&self, role: Role, pool: PoolName, join: &str) -> String {
-        let mut words = vec![quote(&self.program), "run".into(), quote(&self.file)];
-        words.extend(self.overrides.iter().map(|text| quote(text)));
+        let mut words = vec![shell_word(&self.program), "run".into(), shell_word(&self.file)];
+        words.extend(self.overrides.iter().map(shell_word));
         words.extend(["--role".into(), role.name().into()]);
         words.extend(pool_words(role, pool));
         words.extend(["--join".into(), join.to_owned()]);
@@ -122,7 +123,7 @@ impl JobSpec {
             words.push("--resume".into());
         }
         words.extend(match &self.tls {
-            Tls::Folder(folder) => vec!["--tls".into(), quote(folder)],
+            Tls::Folder(folder) => vec!["--tls".into(), shell_word(folder)],
             Tls::Insecure => vec!["--insecure-allow-plaintext".into()],
         });
         words.join(" ")
@@ -132,14 +133,4 @@ impl JobSpec {
 /// Says of which pool a process is, where its role does not.
 pub(super) fn pool_words(role: Role, pool: PoolName) -> Vec<String> {
     if role.name() == pool.as_str() { Vec::new() } else { vec!["--pool".into(), pool.to_string()] }
-}
-
-/// A word for a shell.
-pub(super) fn quote(word: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "@%+=:,./-_".contains(c);
-    if !word.is_empty() && word.chars().all(plain) {
-        word.to_owned()
-    } else {
-        format!("'{}'", word.replace('\'', "'\\''"))
-    }
 }

@@ -1,8 +1,8 @@
 //! A script that starts the processes over ssh, for machines without a queue.
 
-use super::spec::quote;
 use super::{JobError, JobSpec};
 use loongforge_core::message::{ActorId, PoolName, Role};
+use loongforge_core::text::shell_word;
 use std::fmt::Write;
 
 /// The script, to be run anywhere that reaches the hosts. The scheduler and data actors are on the first; ranks go to
@@ -22,12 +22,12 @@ pub fn ssh(job: &JobSpec) -> Result<String, JobError> {
          ssh -tt -o BatchMode=yes {} \"cd $(printf %q \"$PWD\") && \"{} &\n\
          scheduler=$!\n\
          trap 'kill -INT $scheduler' INT TERM\n",
-        quote(first),
-        quote(&job.command(Role::Scheduler, PoolName::SCHEDULER, &join)),
+        shell_word(first),
+        shell_word(&job.command(Role::Scheduler, PoolName::SCHEDULER, &join)),
     );
     let mut start = |host: &str, actor: ActorId, env: &str| {
         let command = format!("{env}{}", job.command(actor.role, actor.pool, &join));
-        let _ = writeln!(text, "remote {} {} &", quote(host), quote(&command));
+        let _ = writeln!(text, "remote {} {} &", shell_word(host), shell_word(&command));
     };
     for _ in 0..job.pools.data {
         start(first, ActorId::data(0), "");

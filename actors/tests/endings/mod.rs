@@ -63,8 +63,12 @@ proptest! {
 #[test]
 fn no_checkpoint_of_the_last_step_is_written_where_none_is_wanted() {
     let run = |every: u64, stop_at: Option<usize>| {
-        let spec =
-            CoordinatorSpec { checkpoint_every: every, checkpoint_at_end: false, ..spec(&pools(1, 2, 1), STEPS) };
+        let spec = CoordinatorSpec {
+            checkpoint_every: every,
+            checkpoint_at_end: false,
+            checkpoint_at_stop: every > 0,
+            ..spec(&pools(1, 2, 1), STEPS)
+        };
         let (log, result) = World::new(spec, &Script::default(), 3).run(stop_at);
         let last = log.steps.last().map(|step| step.step.0);
         (log.published.iter().map(|(step, ..)| step.0).collect::<Vec<_>>(), last, result)

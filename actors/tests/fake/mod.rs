@@ -106,6 +106,7 @@ pub fn spec(pools: &PoolSizes, steps: u64) -> CoordinatorSpec {
         checkpoint_dir: "checkpoints".into(),
         checkpoint_every: 3,
         checkpoint_at_end: true,
+        checkpoint_at_stop: true,
         max_save_failures: 5,
         snapshots: None,
         encoders: rules(pools, false, true),

@@ -81,8 +81,7 @@ pub fn encode(args: EncodeArgs) -> Result<ExitCode> {
 /// What is the user's to change, and what is not.
 fn wrong(error: EncodeError) -> anyhow::Error {
     match error {
-        EncodeError::NoFolder(_) | EncodeError::NoTowers => UsageError::of(&error).into(),
-        EncodeError::Data(error) => error.into(),
-        other => other.into(),
+        EncodeError::Encoder { .. } => error.into(),
+        _ => UsageError::of(&error).into(),
     }
 }

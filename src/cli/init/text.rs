@@ -21,7 +21,12 @@ pub struct Choices {
     pub lora: bool,
     pub kind: Kind,
     pub gpus: Option<u32>,
+    /// Samples of the data; `None` where they cannot be counted here.
+    pub num_samples: Option<u64>,
 }
+
+/// The share of the samples that is set aside.
+const SHARE: f64 = 0.02;
 
 impl Choices {
     /// The config, with a comment for what one changes first.
@@ -45,11 +50,15 @@ impl Choices {
         }
         lines.push("data:".to_owned());
         lines.push(format!("  train: [{{ path: {} }}]", quoted(&self.data)));
+        let set_aside = self.set_aside();
+        lines.extend(set_aside.clone());
         lines.extend(self.data_lines().map(str::to_owned));
         lines.push("train:".to_owned());
         lines.extend(self.train_lines());
         lines.push("checkpoint: { every_steps: 100 }".to_owned());
-        lines.push("eval: { every_steps: 100 }    # of the samples that val_size sets aside".to_owned());
+        if set_aside.is_some() {
+            lines.push("eval: { every_steps: 100 }    # of the samples that val_size sets aside".to_owned());
+        }
         if self.kind == Kind::Diffusion {
             lines.push("edges: { pixels: { credit: 1GiB } }    # frames of a micro-batch, 12 bytes a pixel, twice where the first is given".to_owned());
         }
@@ -63,14 +72,25 @@ impl Choices {
         lines.join("\n") + "\n"
     }
 
+    /// The line of what is set aside: a share, of few samples one, of a single one nothing.
+    fn set_aside(&self) -> Option<String> {
+        match self.num_samples {
+            Some(0 | 1) => None,
+            Some(few) if (SHARE * few as f64).round() < 1.0 => Some(format!(
+                "  val_size: 1                          # of {few} samples one is set aside and evaluated; below 1: a share"
+            )),
+            _ => Some(format!(
+                "  val_size: {SHARE}                       # this share is set aside and evaluated; from 1 on: so many samples"
+            )),
+        }
+    }
+
     fn data_lines(&self) -> impl Iterator<Item = &'static str> {
         let lines: &[&str] = match self.kind {
-            Kind::Text | Kind::Multimodal => &[
-                "  val_size: 0.02                       # this part is set aside and evaluated",
-                "  pack: { max_tokens: 4096 }           # longer samples are skipped; too_long: truncate cuts them",
-            ],
+            Kind::Text | Kind::Multimodal => {
+                &["  pack: { max_tokens: 4096 }           # longer samples are skipped; too_long: truncate cuts them"]
+            }
             Kind::Diffusion => &[
-                "  val_size: 0.02                       # this part is set aside and evaluated",
                 "  pack: { max_tokens: 32768 }          # tokens of a micro-batch; larger pictures and clips are skipped",
                 "  image: { area: 1024x1024 }           # pictures with more pixels are reduced; smaller ones keep their size",
                 "  video: { area: 480x832, frames: 49 }",
@@ -87,7 +107,7 @@ impl Choices {
             format!("  epochs: {}", if self.kind == Kind::Diffusion { 10 } else { 3 }),
             format!("  global_batch_size: {batch}                 # samples a step, over all replicas"),
             format!("  lr: {rate}"),
-            "  warmup_steps: 20".to_owned(),
+            "  warmup_ratio: 0.03                   # part of the steps in which the rate rises".to_owned(),
             "  precision: bf16                       # float32 on CPUs without bfloat16".to_owned(),
         ];
         if self.kind == Kind::Diffusion {
@@ -118,15 +138,22 @@ mod tests {
         let data = dir.path().join("my samples.jsonl");
         std::fs::write(&data, "{}\n").unwrap();
         for kind in [Kind::Text, Kind::Multimodal, Kind::Diffusion] {
-            for (lora, gpus) in [(false, None), (true, Some(8))] {
+            for (lora, gpus, num_samples) in [(false, None, Some(9)), (true, Some(8), None), (true, None, Some(1))] {
                 let (model, data) = ("org/model-1".to_owned(), data.display().to_string());
-                let choices = Choices { name: "12 runs".to_owned(), model, data: data.clone(), lora, kind, gpus };
+                let name = "12 runs".to_owned();
+                let choices = Choices { name, model, data: data.clone(), lora, kind, gpus, num_samples };
                 let text = choices.text();
                 let config = load_text(&text).unwrap_or_else(|report| panic!("{kind:?}\n{text}\n{report}")).config;
                 assert_eq!(
                     (config.run.name.as_str(), config.data.train[0].path.0[0].as_str()),
                     ("12 runs", data.as_str())
                 );
+                let val_size = match num_samples {
+                    Some(1) => 0.0,
+                    Some(_) => 1.0,
+                    None => 0.02,
+                };
+                assert_eq!((config.data.val_size, config.eval.is_some()), (val_size, num_samples != Some(1)), "{text}");
                 assert_eq!(config.model.foundation.lora.is_some(), lora);
                 assert_eq!(config.device == Device::Cuda(None), gpus.is_some(), "{text}");
                 assert!(text.lines().all(|line| line.len() <= 130), "{text}");

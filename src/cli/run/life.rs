@@ -69,7 +69,7 @@ impl SchedulerProcess<'_> {
             }
             Outcome::Preempted => {
                 after_run::after_stop(&config, console);
-                console.line(match config.checkpoint.at_end || config.checkpoint.every_steps > 0 {
+                console.line(match config.checkpoint.writes_any() {
                     true => "stopped on request; resume with --resume",
                     false => "stopped on request; no checkpoint was written (checkpoint.at_end: false)",
                 });

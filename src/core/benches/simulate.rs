@@ -127,6 +127,7 @@ fn spec(shape: &Shape, steps: u64) -> SimSpec {
         checkpoint_dir: "checkpoints".into(),
         checkpoint_every: 0,
         checkpoint_at_end: true,
+        checkpoint_at_stop: true,
         max_save_failures: 5,
         snapshots: None,
         encoders: vec![EncoderPoolSpec {

@@ -86,7 +86,8 @@ made up only the rounding of the gradient norm. A resumed run may have other poo
   `data.on_bad_sample.max_fraction` allows, whatever the others are, or one whose `edges` have too little credit for a sample; the
   share of the bad and of the long is printed. Where more are bad than allowed, the first 200 samples in the run's own order are read
   as well, and a run that would end among them is refused;
-- the device (`check --no-device` where others compute), and whether the weights fit into memory at all.
+- the device, and whether the weights of all actors fit into the memory of this machine at all (`check --no-device` where others
+  compute: it asks neither).
 
 Nothing in a config runs code: `_target_` and `${eval:...}` are refused.
 

@@ -1,8 +1,8 @@
 //! Rules over the keys that say when checkpoints are written and where they go.
 
-use super::RunConfig;
 use super::error::code;
 use super::validate::Rules;
+use super::{Checkpoint, RunConfig};
 use crate::store::check_store_url;
 
 const AT_END: &str = "checkpoint.at_end";
@@ -29,21 +29,22 @@ impl Rules<'_> {
 
     /// Checks what needs the checkpoint of the last step, or any.
     fn none_at_end(&mut self, config: &RunConfig) {
-        let without = match config.checkpoint.every_steps {
-            0 => "no checkpoint is written (`checkpoint.at_end: false` without `checkpoint.every_steps`)",
-            _ => "none is written at the end (`checkpoint.at_end: false`)",
+        let writes_any = config.checkpoint.writes_any();
+        let without = match writes_any {
+            false => "no checkpoint is written (`checkpoint.at_end: false` without `checkpoint.every_steps`)",
+            true => "none is written at the end (`checkpoint.at_end: false`)",
         };
         let need_any = [
             ("checkpoint.upload", config.checkpoint.upload.is_some()),
             ("checkpoint.merge_lora", config.checkpoint.merge_lora),
         ];
-        for (key, _) in need_any.into_iter().filter(|(_, is)| *is && config.checkpoint.every_steps == 0) {
+        for (key, _) in need_any.into_iter().filter(|(_, is)| *is && !writes_any) {
             self.broken(true, code::COMBINATION, &[key, AT_END], || {
                 (format!("`{key}` is of checkpoints, and {without}"), "drop it, or set checkpoint.at_end: true")
             });
         }
         let Some(eval) = &config.eval else { return };
-        let saves_best = eval.every_steps > 0 && eval.save_best && config.checkpoint.every_steps == 0;
+        let saves_best = eval.every_steps > 0 && eval.save_best && !writes_any;
         self.broken(saves_best, code::COMBINATION, &[AT_END, "eval.save_best"], || {
             let message = format!("`eval.save_best` keeps the best checkpoint, and {without}");
             (message, "set eval.save_best: false, or checkpoint.at_end: true")
@@ -60,6 +61,13 @@ impl Rules<'_> {
     }
 }
 
+impl Checkpoint {
+    /// Returns whether the run writes checkpoints by itself. One that does also writes one where it is stopped.
+    pub fn writes_any(&self) -> bool {
+        self.at_end || self.every_steps > 0
+    }
+}
+
 impl RunConfig {
     /// Returns what of a run is not saved, in a line; `None` where its last step is.
     pub fn unsaved(&self) -> Option<String> {
@@ -67,7 +75,7 @@ impl RunConfig {
         if self.checkpoint.at_end {
             return None;
         }
-        if every == 0 {
+        if !self.checkpoint.writes_any() {
             return Some(
                 "no checkpoint is written: checkpoint.at_end is false, and checkpoint.every_steps is 0".to_owned(),
             );

@@ -241,8 +241,7 @@ impl Dataset {
 
     /// File and line of the sample at a position.
     pub fn place_name(&self, position: u64) -> String {
-        let place = self.bad(position, String::new());
-        format!("{}:{}", place.file.display(), place.at)
+        self.bad(position, String::new()).place()
     }
 
     /// The sample at a position, and why it cannot be used.
@@ -282,12 +281,7 @@ impl Dataset {
 impl BadSample {
     /// Returns the message that tells the scheduler of it.
     pub fn into_message(self, id: SampleId) -> message::BadSample {
-        message::BadSample {
-            id,
-            source: format!("{}:{}", self.file.display(), self.at),
-            reason: self.reason,
-            too_long: self.too_long,
-        }
+        message::BadSample { id, source: self.place(), reason: self.reason, too_long: self.too_long }
     }
 }
 

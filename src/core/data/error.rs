@@ -99,7 +99,7 @@ impl DataError {
 
 /// A sample that cannot be used: the run skips it, counts it and lists it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
-#[error("{file}:{at}: {reason}", file = file.display())]
+#[error("{}: {reason}", place(file, at))]
 pub struct BadSample {
     pub file: PathBuf,
     /// Tells where in it: the number of the line, the row or the element from 1, or the key in an archive.
@@ -108,4 +108,30 @@ pub struct BadSample {
     /// It is longer than a pack, and nothing else is wrong with it.
     #[serde(default)]
     pub too_long: bool,
+}
+
+impl BadSample {
+    /// Returns the file and the place in it; of a folder of pictures the picture's path.
+    pub fn place(&self) -> String {
+        place(&self.file, &self.at)
+    }
+}
+
+fn place(file: &Path, at: &str) -> String {
+    let colon = if file.to_string_lossy().ends_with('/') { "" } else { ":" };
+    format!("{}{colon}{at}", file.display())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bad_sample_is_named_by_its_place() {
+        let of = |file: &str, at: &str| {
+            let (file, at, reason) = (file.into(), at.to_owned(), "no".to_owned());
+            BadSample { file, at, reason, too_long: false }.to_string()
+        };
+        assert_eq!([of("a/b.jsonl", "3"), of("a/", "c d.png")], ["a/b.jsonl:3: no", "a/c d.png: no"]);
+    }
 }

@@ -57,6 +57,7 @@ pub(super) fn spec(data: u32, encoder: u32, foundation: u32, steps: u64, batch: 
         checkpoint_dir: "checkpoints".into(),
         checkpoint_every: 0,
         checkpoint_at_end: true,
+        checkpoint_at_stop: true,
         max_save_failures: 5,
         snapshots: None,
         encoders: vec![EncoderPoolSpec {

@@ -14,11 +14,13 @@ pub use self::totals::{EncodeError, Encoded, TowerTotals};
 use self::visits::{Visit, Visits};
 use super::compose::Composition;
 use crate::eval::held_out_sets;
+use crate::preflight::expect_weights;
 use loongforge_core::config::RunConfig;
 use loongforge_core::data::tools::Share;
 use loongforge_core::data::{Dataset, MediaDecoder, ProcessorOptions};
 use loongforge_core::engine::WithHeldOut;
 use loongforge_core::message::{PoolName, Tower, TowerSet};
+use loongforge_torch::engine::check_engines;
 use std::sync::Arc;
 
 /// The pools of a run that have a folder for features.
@@ -34,7 +36,7 @@ impl EncodeJob {
     /// The job of a run's config.
     ///
     /// # Errors
-    /// There is no pool with a folder, or the data cannot be opened.
+    /// There is no pool with a folder, the run would be refused for its layout or weights, or the data cannot be opened.
     pub fn new(composition: Composition, decoder: &Arc<dyn MediaDecoder>, share: Share) -> Result<Self, EncodeError> {
         let (mut config, folder) = (composition.config().clone(), composition.folder());
         config.run.products = composition.products();
@@ -46,6 +48,8 @@ impl EncodeJob {
         if pools.is_empty() {
             return Err(EncodeError::NoFolder(first));
         }
+        check_engines(&config, &folder.config).map_err(EncodeError::Refused)?;
+        expect_weights(&config, folder)?;
         let maker = folder.maker(&ProcessorOptions::of_run(&config, &config.data), decoder.clone())?;
         let train = Dataset::open(&config.data, maker, config.run.seed)?;
         let sets = held_out_sets::open_during(&config, folder, Some(decoder))?;

@@ -1,5 +1,6 @@
 //! What came of making features ahead.
 
+use crate::preflight::WeightsProblem;
 use loongforge_core::data::DataError;
 use loongforge_core::engine::EngineError;
 use loongforge_core::message::{BadSample, PoolName, Tower};
@@ -13,6 +14,10 @@ pub enum EncodeError {
     NoFolder(PoolName),
     #[error("the model has no tower that encodes: there is nothing to encode")]
     NoTowers,
+    #[error("{0}")]
+    Refused(EngineError),
+    #[error(transparent)]
+    Weights(#[from] WeightsProblem),
     #[error(transparent)]
     Data(#[from] DataError),
     #[error("encoder of the pool `{pool}`: {source}")]

@@ -55,7 +55,7 @@ pub struct AudioHeader {
 impl AudioHeader {
     /// The length in seconds, where the header has it.
     pub fn seconds(&self) -> Option<f64> {
-        Some(self.num_samples? as f64 / f64::from(self.rate?))
+        Some(self.num_samples? as f64 / f64::from(self.rate.filter(|rate| *rate > 0)?))
     }
 }
 
@@ -96,12 +96,12 @@ pub fn decode_sound(bytes: &[u8], rate: u32, limits: &AudioLimits, segment: Segm
     let of_codec = |reason: String| format!("{codec}: {reason}");
     let is_exact = params.codec == CODEC_ID_FLAC || codec.starts_with("PCM");
     let mut sound = Mono::new(limits, segment);
+    if let (Some(own), channels) = (params.sample_rate, &params.channels) {
+        check_kind(own, channels.as_ref().map_or(1, |channels| channels.count())).map_err(of_codec)?;
+    }
     if let (Some(num_samples), Some(own)) = (claimed, params.sample_rate) {
         sound.check_length(num_samples, own).map_err(of_codec)?;
         sound.reserve(num_samples, own);
-    }
-    if let (Some(own), Some(channels)) = (params.sample_rate, &params.channels) {
-        check_kind(own, channels.count()).map_err(of_codec)?;
     }
     let header = header(params);
     let mut decoder = decoder(params, header.as_deref())?;
@@ -155,8 +155,8 @@ fn header(params: &AudioCodecParameters) -> Option<Box<[u8]>> {
 /// A segment of a file whose samples are read as they lie.
 fn plain(pcm: &Pcm<'_>, limits: &AudioLimits, segment: Segment) -> Result<Samples, String> {
     let mut sound = Mono::new(limits, segment);
-    sound.check_length(pcm.num_samples(), pcm.rate)?;
     check_kind(pcm.rate, pcm.channels)?;
+    sound.check_length(pcm.num_samples(), pcm.rate)?;
     sound.reserve(pcm.num_samples(), pcm.rate);
     let (range, end) = (sound.range(pcm.rate), pcm.num_samples());
     pcm.mean(range.start.min(end) as usize, range.end.min(end) as usize, &mut sound.samples);
@@ -261,7 +261,7 @@ impl<'a> Mono<'a> {
     fn check_length(&self, num_samples: u64, rate: u32) -> Result<(), String> {
         let range = self.range(rate);
         let num_samples = num_samples.min(range.end).saturating_sub(range.start);
-        let (seconds, limit) = (num_samples as f64 / f64::from(rate.max(1)), self.limits.max_seconds);
+        let (seconds, limit) = (num_samples as f64 / f64::from(rate), self.limits.max_seconds);
         if seconds > limit {
             return Err(format!("lasts {seconds:.1} s or more, more than data.audio.max_seconds = {limit}"));
         }

@@ -99,10 +99,17 @@ mod tests {
                 assert_eq!(of(&file), of(&listed), "{channels} channels, {start} to {end:?}");
             }
         }
-        for file in [wav(&wave, 1, 4000), wav(&wave, 9, 16_000), wav(&wave, 1, 3000), wav(&[], 1, 16_000)] {
+        for (file, reason) in [
+            (wav(&wave, 1, 4000), "s or more, more than data.audio.max_seconds = 1"),
+            (wav(&wave, 9, 16_000), "9 channels; 1 to 8 are taken"),
+            (wav(&wave, 1, 3000), "3000 samples a second; 4000 to 192000 are taken"),
+            (wav(&wave, 1, 0), "0 samples a second; 4000 to 192000 are taken"),
+            (wav(&[], 1, 16_000), "has no samples"),
+        ] {
             let of = |file: &[u8]| decode_sound(file, 16_000, &LIMITS, Segment::WHOLE);
-            assert!(of(&file).is_err());
-            assert_eq!(of(&file), of(&longer(&file)));
+            let told = of(&file).unwrap_err();
+            assert!(told.contains(reason), "{told}");
+            assert_eq!(Err(told), of(&longer(&file)));
         }
     }
 

@@ -179,6 +179,8 @@ mod tests {
         write("texts/notes.md");
         write(".cache/a.png");
         assert!(error().contains("is a folder without data files") && !error().contains("within"), "{}", error());
+        let captioned = expand(&Paths(vec![folder.path().display().to_string()]), Format::Captioned).unwrap_err();
+        assert!(captioned.to_string().contains("without pictures, clips and data files"), "{captioned}");
         write("cats/a.png");
         let cats = folder.path().join("cats").display().to_string();
         assert!(error().ends_with(&format!("name them: path: [{cats}]")), "{}", error());

@@ -84,7 +84,9 @@ fn existing(path: &Path, format: Format) -> Result<Vec<Shard>, DataError> {
     match read.is_empty() {
         true => {
             let hint = folder::with_pictures(path).map(|hint| format!("; {hint}")).unwrap_or_default();
-            Err(DataError::file(path, format!("is a folder without data files ({}){hint}", KINDS.concat().join(", "))))
+            let pictures = if format == Format::Captioned { "pictures, clips and " } else { "" };
+            let kinds = KINDS.concat().join(", ");
+            Err(DataError::file(path, format!("is a folder without {pictures}data files ({kinds}){hint}")))
         }
         false => sorted(read),
     }

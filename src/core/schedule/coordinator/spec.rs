@@ -163,6 +163,8 @@ pub struct CoordinatorSpec {
     pub checkpoint_every: u64,
     /// One of the last step is written, whatever its number.
     pub checkpoint_at_end: bool,
+    /// One is written where the run is stopped.
+    pub checkpoint_at_stop: bool,
     /// The run ends when so many checkpoints in a row could not be written.
     pub max_save_failures: usize,
     /// Folder in memory for checkpoints every so many steps, to begin again from; `None`: there are none.
@@ -204,6 +206,7 @@ impl CoordinatorSpec {
             checkpoint_dir: config.checkpoint.dir.clone(),
             checkpoint_every: config.checkpoint.every_steps,
             checkpoint_at_end: config.checkpoint.at_end,
+            checkpoint_at_stop: config.checkpoint.writes_any(),
             max_save_failures: config.checkpoint.max_failures,
             snapshots: None,
             encoders: match config.pools.placement {

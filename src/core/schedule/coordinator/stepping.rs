@@ -215,7 +215,7 @@ impl Coordinator {
     /// Returns whether the step that the run ends with is saved, whatever its number: one that is stopped is to be resumed
     /// there, unless it writes no checkpoints at all.
     fn saves_last(&self) -> bool {
-        self.spec.checkpoint_at_end || (self.stop_requested && self.spec.checkpoint_every > 0)
+        if self.stop_requested { self.spec.checkpoint_at_stop } else { self.spec.checkpoint_at_end }
     }
 
     /// Ends the run after its last step, once that is saved and published.

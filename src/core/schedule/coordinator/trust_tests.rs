@@ -52,6 +52,7 @@ fn spec() -> CoordinatorSpec {
         too_long: Default::default(),
         checkpoint_every: 2,
         checkpoint_at_end: true,
+        checkpoint_at_stop: true,
         encoders: vec![EncoderPoolSpec {
             name: PoolName::ENCODER,
             elastic: true,

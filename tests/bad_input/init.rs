@@ -1,0 +1,34 @@
+//! What `init` writes, which passes `check` with the model and the data that it was told of.
+
+use crate::fixture::{CHECKPOINT, Fixture};
+
+#[test]
+fn what_init_writes_passes_check_however_few_samples_there_are() {
+    let fixture = Fixture::trained();
+    let lines: Vec<String> = fixture.read("data/train.jsonl").lines().map(|line| format!("{line}\n")).collect();
+    for (count, val_size) in
+        [(1, None), (2, Some("val_size: 1 ")), (9, Some("val_size: 1 ")), (40, Some("val_size: 0.02 "))]
+    {
+        fixture.write("data/mine.jsonl", lines[..count].concat());
+        for method in ["lora", "full"] {
+            let words = ["init", "my.yaml", "--model", CHECKPOINT, "--data", "data/mine.jsonl", "--kind", "multimodal"];
+            let said = fixture.succeeds(&[&words[..], &["--method", method, "--overwrite"]].concat());
+            assert_eq!(said.err, "", "{count}");
+            let text = fixture.read("my.yaml");
+            assert_eq!(text.contains("val_size"), val_size.is_some(), "{text}");
+            assert!(val_size.is_none_or(|line| text.contains(line)), "{text}");
+            fixture.succeeds(&["check", "my.yaml"]);
+        }
+    }
+}
+
+#[test]
+fn data_that_are_not_there_yet_are_told() {
+    let fixture = Fixture::new();
+    let words = ["init", "my.yaml", "--model", "model", "--method", "full", "--data"];
+    let said = fixture.succeeds(&[&words[..], &["later.jsonl"]].concat());
+    assert!(said.err.contains("later.jsonl") && fixture.read("my.yaml").contains("val_size: 0.02"), "{}", said.err);
+    fixture.write("empty.jsonl", "");
+    let said = fixture.succeeds(&[&words[..], &["empty.jsonl", "--overwrite"]].concat());
+    assert!(said.err.contains("empty.jsonl has no samples"), "{}", said.err);
+}
