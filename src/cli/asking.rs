@@ -138,7 +138,8 @@ impl Choosing {
     }
 }
 
-fn positive(text: &str) -> Result<f64, String> {
+/// Reads a number above 0, of an option.
+pub(super) fn positive(text: &str) -> Result<f64, String> {
     let number: f64 = text.parse().map_err(|error| format!("{error}"))?;
     if number > 0.0 && number.is_finite() { Ok(number) } else { Err("must be above 0".into()) }
 }
