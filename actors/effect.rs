@@ -17,7 +17,7 @@ pub enum Effect {
     Publish(Box<CheckpointDraft>),
     /// Say so when it has lasted so long.
     RetrySave(Duration),
-    /// It was told to stop by an earlier life: say so where it does not.
+    /// A scheduler that has died told it to stop: say so where it does not.
     Stopping(ActorId),
     Finished(Result<Outcome, Failure>),
 }

@@ -71,10 +71,10 @@ pub struct Scheduler {
     journal: Option<Rc<RefCell<Journal>>>,
     /// The journal is cut where it is longer than so many bytes.
     cut_after: u64,
-    /// The messages in flight, kept where there is a journal or a former life's is read again.
+    /// The messages in flight, kept where there is a journal, or one is replayed.
     outstanding: OutstandingMessages,
-    /// Steps of which the observer knows, while a former life's inputs are heard again.
-    seen: Option<StepId>,
+    /// The first step of which the observer does not know, while a journal is replayed.
+    first_unseen: Option<StepId>,
 }
 
 impl Scheduler {
@@ -85,11 +85,11 @@ impl Scheduler {
             journal: None,
             cut_after: 0,
             outstanding: OutstandingMessages::default(),
-            seen: None,
+            first_unseen: None,
         }
     }
 
-    /// With what is known of its messages, of a former life.
+    /// With what is known of the messages of a scheduler that has died.
     pub fn with_outstanding(self, outstanding: OutstandingMessages) -> Self {
         Self { outstanding, ..self }
     }
@@ -103,16 +103,17 @@ impl Scheduler {
         &self.outstanding
     }
 
-    /// Hears what an earlier life has heard. The observer is told of the steps from `first_unseen` on, and of nothing else.
-    pub fn hear_again(&mut self, input: Input, first_unseen: StepId) -> Vec<Effect> {
-        self.seen = Some(first_unseen);
+    /// Takes an input again that a scheduler which has died took. The observer is told of the steps from `first_unseen` on, and of
+    /// nothing else.
+    pub fn replay(&mut self, input: Input, first_unseen: StepId) -> Vec<Effect> {
+        self.first_unseen = Some(first_unseen);
         let effects = self.on(input);
-        self.seen = None;
+        self.first_unseen = None;
         effects
     }
 
-    /// Takes note again of what somebody else has told an actor.
-    pub fn told_again(&mut self, actor: ActorId, command: &Command) {
+    /// Takes note again of what somebody else told an actor, for a scheduler that has died.
+    pub fn replay_told(&mut self, actor: ActorId, command: &Command) {
         self.outstanding.told(actor, command);
     }
 
@@ -130,12 +131,12 @@ impl Scheduler {
     }
 
     fn keeps_outstanding(&self) -> bool {
-        self.journal.is_some() || self.seen.is_some()
+        self.journal.is_some() || self.first_unseen.is_some()
     }
 
     /// Begins the journal anew, where it has become long.
     fn cut(&self) {
-        let Some(journal) = self.journal.as_ref().filter(|_| self.seen.is_none()) else { return };
+        let Some(journal) = self.journal.as_ref().filter(|_| self.first_unseen.is_none()) else { return };
         if journal.borrow().is_longer_than(self.cut_after) {
             let (outstanding, coordinator) = (self.outstanding.clone(), self.coordinator.snapshot());
             journal.borrow_mut().cut(Snapshot { outstanding, coordinator });
@@ -143,7 +144,7 @@ impl Scheduler {
     }
 
     fn write(&self, record: impl FnOnce() -> Record) {
-        if let Some(journal) = self.journal.as_ref().filter(|_| self.seen.is_none()) {
+        if let Some(journal) = self.journal.as_ref().filter(|_| self.first_unseen.is_none()) {
             journal.borrow_mut().append(&record());
         }
     }
@@ -178,7 +179,8 @@ impl Scheduler {
             let outputs = self.coordinator.on(input);
             let decides =
                 |output: &Output| matches!(output, Output::Send(_, Command::Commit(_) | Command::Abort { .. }));
-            if let Some(journal) = self.journal.as_ref().filter(|_| self.seen.is_none() && outputs.iter().any(decides))
+            if let Some(journal) =
+                self.journal.as_ref().filter(|_| self.first_unseen.is_none() && outputs.iter().any(decides))
             {
                 journal.borrow_mut().sync();
             }
@@ -207,7 +209,7 @@ impl Scheduler {
                     Output::Publish(draft) => effects.push(Effect::Publish(draft)),
                     Output::NonFinite(found) => self.observer.not_finite(&found),
                     Output::SaveFailed(failed) => {
-                        if self.seen.is_none() {
+                        if self.first_unseen.is_none() {
                             discard(&failed.dir);
                             self.observer.save_failed(&failed);
                         }
@@ -227,10 +229,9 @@ impl Scheduler {
         effects
     }
 
-    /// Returns whether an output is to be heeded: of those of a former life the effects, and steps that nobody was told
-    /// of.
+    /// Returns whether an output is to be heeded: of those that are replayed the effects, and steps that nobody was told of.
     fn is_news(&self, output: &Output) -> bool {
-        let Some(first_unseen) = self.seen else { return true };
+        let Some(first_unseen) = self.first_unseen else { return true };
         match output {
             Output::Step(summary) => summary.step >= first_unseen,
             Output::Pool(_) | Output::Bad(_) | Output::CrashedOn(_) | Output::Prepare(..) | Output::NonFinite(_) => {

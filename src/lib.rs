@@ -2,7 +2,7 @@
 //! separate pools.
 //!
 //! Three packages and a thin root: [`core`] decides, [`torch`] computes, [`actors`] run. The root puts engines into
-//! actors ([`run::roles`]), lets programs compose runs of their own ([`compose`]) and is the command line ([`cli`]).
+//! actors ([`run::engines`]), lets programs compose runs of their own ([`compose`]) and is the command line ([`cli`]).
 
 pub mod answer;
 pub mod checkpoint;

@@ -9,7 +9,7 @@ mod fake;
 
 use loongforge_actors::effect::Effect;
 use loongforge_actors::journal::{Journal, Record};
-use loongforge_actors::launch::Keep;
+use loongforge_actors::launch::JournalSpec;
 use loongforge_actors::scheduler::Scheduler;
 use loongforge_actors::{Observer, Publisher};
 use loongforge_core::config::BadSamples;
@@ -57,7 +57,7 @@ fn main() {
         println!("  100 000 steps are read again in {:.1} s", again * 1e5 / steps as f64);
         let cut = of(1 << 16);
         println!("  cut: {cut:.0} µs a step, {:.0} KiB of {:.0} at its end", size(&path) / 1024.0, whole / 1024.0);
-        of(Keep::CUT_AFTER);
+        of(JournalSpec::CUT_AFTER);
         let again = read(spec(&pools, samples, steps), &path);
         println!("  as a run cuts it, {:.0} KiB are read again in {:.0} ms", size(&path) / 1024.0, again * 1e3);
     }
@@ -145,16 +145,7 @@ fn answers(me: ActorId, command: Command, num_data: u32) -> Vec<Event> {
     let report = |step, epoch| {
         let grad_square_sum = 1.25;
         let loss = if me.role == Role::Foundation { 1.5 } else { 0.0 };
-        Event::Reduced(StepReport {
-            step,
-            epoch,
-            loss,
-            grad_square_sum,
-            routing: None,
-            pairs: None,
-            timings,
-            evaluation: None,
-        })
+        Event::Reduced(StepReport { step, epoch, loss, grad_square_sum, timings, ..StepReport::default() })
     };
     match (me.role, command) {
         (Role::Data, Command::Read { from, until }) => {

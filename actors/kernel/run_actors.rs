@@ -27,7 +27,7 @@ pub struct RunActors {
     pub grace: BTreeMap<PoolName, Duration>,
     /// Tells who comes and goes while the run goes on.
     pub changes: flume::Receiver<Change>,
-    /// Holds what an earlier life of the scheduler has left to do.
+    /// Effects that a scheduler which has died had yet to carry out.
     pub left: Vec<Effect>,
 }
 
@@ -239,7 +239,8 @@ impl SchedulerActor {
             panic!("the shell of {actor} is overrun by {command:?}");
         }
     }
-    /// An actor is told to stop, which may be one of many that go on.
+
+    /// Gives an actor up that does not stop in time. It may be one of many that go on.
     fn time_stop(&self, actor: ActorId, ctx: &mut Context<Self>) {
         let reason = format!("did not stop within {:?}", self.stop_grace);
         // Who has stopped in order is not gone: the coordinator knows.

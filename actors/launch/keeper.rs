@@ -94,12 +94,12 @@ pub fn keep(command: impl Fn() -> std::process::Command) -> Result<ExitStatus, R
 
 struct Keeper<'a> {
     folder: &'a Path,
-    started: Vec<Kept>,
+    started: Vec<KeptProcess>,
     ended: flume::Sender<(u64, End)>,
     ends: flume::Receiver<(u64, End)>,
 }
 
-struct Kept {
+struct KeptProcess {
     number: u64,
     actor: ActorId,
     place: Option<Replica>,
@@ -107,7 +107,7 @@ struct Kept {
     ended: Option<(End, Instant)>,
 }
 
-impl Kept {
+impl KeptProcess {
     /// Ended so long ago that it says nothing of its place any more.
     fn is_old(&self) -> bool {
         self.ended.as_ref().is_some_and(|(_, at)| at.elapsed() > CRASH_WINDOW)
@@ -145,7 +145,7 @@ impl<'a> Keeper<'a> {
                 }
                 accepted = listener.accept() => {
                     let (mut sender, receiver) = link(accepted?.0);
-                    let started = self.started.iter().map(Kept::told).collect();
+                    let started = self.started.iter().map(KeptProcess::told).collect();
                     // One that is gone again is learned from its end.
                     let _ = sender.send(&Word::Started(started)).await;
                     (hearing, saying) = (Some(receiver), Some(sender));
@@ -187,7 +187,7 @@ impl<'a> Keeper<'a> {
             Order::Start { number, actor, place, words, environment } => {
                 let kill = Arc::new(Notify::new());
                 self.started.retain(|kept| place.is_none() || kept.place != place || !kept.is_old());
-                self.started.push(Kept { number, actor, place, kill: kill.clone(), ended: None });
+                self.started.push(KeptProcess { number, actor, place, kill: kill.clone(), ended: None });
                 if let Err(error) = self.start(number, actor, kill, &words, environment) {
                     let _ = self.ended.try_send((number, End { reason: error.to_string(), in_order: false }));
                 }

@@ -1,7 +1,7 @@
 //! Lets the processes of a run find each other.
 
 use super::net::Security;
-use super::take_over::Keep;
+use super::take_over::JournalSpec;
 use loongforge_core::config::Address;
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ pub struct Meeting {
     /// True if processes may share memory: they are on one host.
     pub shared_memory: bool,
     /// The journal in which the scheduler writes what it is told, so that another can take its place.
-    pub journal: Option<Keep>,
+    pub journal: Option<JournalSpec>,
     /// Port of the store through which the members of a pool find each other; else they do in a folder of this machine.
     pub store: Option<u16>,
 }

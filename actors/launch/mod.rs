@@ -36,6 +36,6 @@ pub use serve::serve_role;
 pub use serve_scheduler::serve_scheduler;
 pub use spec::{EngineFactory, RunError, RunSpec};
 pub use stop_around::stop_around;
-pub use take_over::Keep;
+pub use take_over::JournalSpec;
 pub use topology::{EdgeSpec, topology};
 pub use wanted::{PoolError, WantedActor};

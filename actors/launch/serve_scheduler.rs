@@ -5,7 +5,7 @@ use super::edges::at_port;
 use super::join::{JoinError, JoinServer, ReconnectRegistry, Roster, gather};
 use super::net::Listener;
 use super::requests::{Requests, place};
-use super::take_over::{Kept, Successor, hear_again};
+use super::take_over::{RunJournal, Successor, replay};
 use super::wires::Wires;
 use super::{Meeting, RunError, RunSpec};
 use crate::effect::Effect;
@@ -45,8 +45,8 @@ pub fn serve_scheduler(
     observer: Box<dyn Observer>,
 ) -> Result<Outcome, RunError> {
     let folder = super::in_process::rendezvous()?;
-    let kept = Kept::open(meeting.journal.as_ref(), &meeting.config)?;
-    let rendezvous = match &kept.past {
+    let journal = RunJournal::open(meeting.journal.as_ref(), &meeting.config)?;
+    let rendezvous = match &journal.past {
         Some(past) => {
             (spec.coordinator.first_step, spec.resume) = (past.begin.first_step, past.begin.resume.clone());
             spec.coordinator.state = past.begin.state.clone();
@@ -54,18 +54,18 @@ pub fn serve_scheduler(
         }
         None => meeting.store.map_or_else(|| folder.path().into(), at_port),
     };
-    let roster = roster(&spec, &meeting, &kept, &rendezvous);
-    let result = in_system(conduct(spec, &meeting, &kept, roster, children, observer));
-    kept.end();
-    if kept.past.is_some() {
+    let roster = roster(&spec, &meeting, &journal, &rendezvous);
+    let result = in_system(conduct(spec, &meeting, &journal, roster, children, observer));
+    journal.end();
+    if journal.past.is_some() {
         // Made by the process that has died; of a store there is no folder.
         let _ = std::fs::remove_dir_all(&rendezvous);
     }
     result
 }
 
-fn roster(spec: &RunSpec, meeting: &Meeting, kept: &Kept, rendezvous: &Path) -> Roster {
-    let reading = kept.past.as_ref().and_then(|past| past.reading.clone());
+fn roster(spec: &RunSpec, meeting: &Meeting, journal: &RunJournal, rendezvous: &Path) -> Roster {
+    let reading = journal.past.as_ref().and_then(|past| past.reading.clone());
     let cached = spec.coordinator.encoders.iter().filter(|pool| pool.cached).map(|pool| pool.name).collect();
     Roster {
         address: meeting.address.to_string(),
@@ -81,7 +81,7 @@ fn roster(spec: &RunSpec, meeting: &Meeting, kept: &Kept, rendezvous: &Path) -> 
         cached,
         reading: reading.unwrap_or_else(|| spec.coordinator.reading()).into(),
         // A Unix socket does not break by itself: its other end is gone, and may be followed by another.
-        returns: (!is_unix(meeting) || kept.journal.is_some()).then(ReconnectRegistry::default),
+        returns: (!is_unix(meeting) || journal.file.is_some()).then(ReconnectRegistry::default),
     }
 }
 
@@ -93,7 +93,7 @@ fn is_unix(meeting: &Meeting) -> bool {
 async fn conduct(
     spec: RunSpec,
     meeting: &Meeting,
-    kept: &Kept,
+    journal: &RunJournal,
     roster: Roster,
     children: Option<Start>,
     observer: Box<dyn Observer>,
@@ -101,7 +101,7 @@ async fn conduct(
     let RunSpec { coordinator, resume, stop, stop_grace, grace, lease, .. } = spec;
     let listener = Listener::bind(&meeting.address, &meeting.security).await.map_err(JoinError::from)?;
     let children = Rc::new(match children {
-        Some(start) => Children::start(start, &roster.pools, listener.address(), kept.past.is_some()).await?,
+        Some(start) => Children::start(start, &roster.pools, listener.address(), journal.past.is_some()).await?,
         None => Children::default(),
     });
     let accept = async || listener.accept().await;
@@ -116,11 +116,11 @@ async fn conduct(
         queue,
         children: children.clone(),
         open,
-        confirms: kept.journal.is_some(),
+        confirms: journal.file.is_some(),
     };
-    let Begun { scheduler, links, paths, left } = match (&kept.past, &meeting.journal, &roster.returns) {
-        (Some(past), Some(keep), Some(returns)) => {
-            take_over(hear_again((past, keep), coordinator, observer, returns)?, past, kept, &wires)
+    let Begun { scheduler, links, paths, left } = match (&journal.past, &meeting.journal, &roster.returns) {
+        (Some(past), Some(spec), Some(returns)) => {
+            take_over(replay((past, spec), coordinator, observer, returns)?, past, journal, &wires)
         }
         _ => {
             let members = tokio::select! {
@@ -129,8 +129,8 @@ async fn conduct(
                 // Nothing has begun that could be saved.
                 () = stop.stopped() => return Ok(Outcome::Preempted),
             };
-            kept.begin(&meeting.config, &coordinator, resume.as_deref(), &roster.rendezvous)?;
-            members.iter().for_each(|(&actor, member)| kept.write(&place(actor, member)));
+            journal.begin(&meeting.config, &coordinator, resume.as_deref(), &roster.rendezvous)?;
+            members.iter().for_each(|(&actor, member)| journal.write(&place(actor, member)));
             Begun {
                 scheduler: Scheduler::new(Coordinator::new(coordinator), observer),
                 paths: members.iter().map(|(&actor, member)| (actor, member.edges.clone())).collect(),
@@ -139,8 +139,8 @@ async fn conduct(
             }
         }
     };
-    let cut_after = meeting.journal.as_ref().map_or(0, |keep| keep.cut_after);
-    let scheduler = scheduler.with_journal(kept.journal.clone(), cut_after);
+    let cut_after = meeting.journal.as_ref().map_or(0, |spec| spec.cut_after);
+    let scheduler = scheduler.with_journal(journal.file.clone(), cut_after);
     let server = JoinServer::new(roster, paths, &elastic, |pool| children.free_index(pool));
     let (change, changes) = flume::bounded(queue);
     let actors = RunActors { stop, stop_grace, queue, grace, changes, left };
@@ -148,7 +148,7 @@ async fn conduct(
     let requests = Rc::new(Requests {
         children: children.clone(),
         server: server.clone(),
-        journal: kept.journal.clone(),
+        journal: journal.file.clone(),
         wires,
         change,
     });
@@ -163,9 +163,9 @@ async fn conduct(
 }
 
 /// Goes on with the actors of the scheduler that has died; those that it has given up are left out.
-fn take_over(successor: Successor, past: &RecoveredRun, kept: &Kept, wires: &Wires) -> Begun {
+fn take_over(successor: Successor, past: &RecoveredRun, journal: &RunJournal, wires: &Wires) -> Begun {
     let (scheduler, before, left) = successor;
-    kept.write(&Record::Life(past.lives + 1));
+    journal.write(&Record::Life(past.lives + 1));
     tracing::info!("taking over from a scheduler that died, with {} actors", before.len());
     // Given up by the one before, and maybe not ended.
     let is_out = |actor: &ActorId| past.members.contains_key(actor) && !before.contains_key(actor);

@@ -14,7 +14,7 @@ use std::rc::Rc;
 
 /// Describes where a run's journal is.
 #[derive(Clone, Debug)]
-pub struct Keep {
+pub struct JournalSpec {
     pub path: PathBuf,
     /// Where this scheduler takes the place of one that died, the first step that nobody was told of.
     pub take_over_at: Option<StepId>,
@@ -22,20 +22,21 @@ pub struct Keep {
     pub cut_after: u64,
 }
 
-impl Keep {
+impl JournalSpec {
     /// The size of a journal that is read again in a fraction of a second.
     pub const CUT_AFTER: u64 = 4 << 20;
 }
 
 /// The journal of a run, and its past where it has one.
-pub(super) struct Kept {
-    pub journal: Option<Rc<RefCell<Journal>>>,
+pub(super) struct RunJournal {
+    /// The file, where the run has one.
+    pub file: Option<Rc<RefCell<Journal>>>,
     pub past: Option<RecoveredRun>,
 }
 
-impl Kept {
-    pub fn open(keep: Option<&Keep>, config: &str) -> Result<Self, RunError> {
-        let Some(Keep { path, take_over_at, .. }) = keep else { return Ok(Self { journal: None, past: None }) };
+impl RunJournal {
+    pub fn open(spec: Option<&JournalSpec>, config: &str) -> Result<Self, RunError> {
+        let Some(JournalSpec { path, take_over_at, .. }) = spec else { return Ok(Self { file: None, past: None }) };
         let (journal, past) = match take_over_at {
             Some(_) => {
                 let (journal, past) = RecoveredRun::read(path, config)?;
@@ -43,16 +44,16 @@ impl Kept {
             }
             None => (Journal::create(path)?, None),
         };
-        Ok(Self { journal: Some(Rc::new(RefCell::new(journal))), past })
+        Ok(Self { file: Some(Rc::new(RefCell::new(journal))), past })
     }
 
     pub fn write(&self, record: &Record) {
-        if let Some(journal) = &self.journal {
-            journal.borrow_mut().append(record);
+        if let Some(file) = &self.file {
+            file.borrow_mut().append(record);
         }
     }
 
-    /// The run begins.
+    /// Writes that the run begins.
     pub fn begin(
         &self,
         config: &str,
@@ -72,32 +73,31 @@ impl Kept {
         Ok(())
     }
 
-    /// The run is over, whatever came of it.
+    /// Writes that the run is over, whatever came of it.
     pub fn end(&self) {
         self.write(&Record::Ended);
-        if let Some(journal) = &self.journal {
-            journal.borrow_mut().sync();
+        if let Some(file) = &self.file {
+            file.borrow_mut().sync();
         }
     }
 }
 
-/// A scheduler that has heard everything which the former one had, what is known of everyone's wires, and what is left to do.
+/// A scheduler that has taken every input of the one that died, what is known of everyone's wires, and what is left to do.
 pub(super) type Successor = (Scheduler, BTreeMap<ActorId, Before>, Vec<Effect>);
 
-/// The scheduler that goes on in the place of the former one.
+/// Makes the scheduler that goes on in the place of one that died, from its journal.
 ///
 /// # Errors
 /// The journal is another version's.
-pub(super) fn hear_again(
-    kept: (&RecoveredRun, &Keep),
+pub(super) fn replay(
+    (past, journal): (&RecoveredRun, &JournalSpec),
     spec: CoordinatorSpec,
     observer: Box<dyn Observer>,
     returns: &ReconnectRegistry,
 ) -> Result<Successor, RunError> {
-    let (past, keep) = kept;
     let mut scheduler = match &past.snapshot {
         Some(snapshot) => {
-            let wrong = |_| JournalError::NotAJournal { path: keep.path.clone() };
+            let wrong = |_| JournalError::NotAJournal { path: journal.path.clone() };
             let coordinator = Coordinator::restore(&snapshot.coordinator, spec.snapshots).map_err(wrong)?;
             Scheduler::new(coordinator, observer).with_outstanding(snapshot.outstanding.clone())
         }
@@ -106,9 +106,9 @@ pub(super) fn hear_again(
     let mut end = Vec::new();
     for heard in past.course.iter().cloned() {
         match heard {
-            ReplayEntry::Told(actor, command) => scheduler.told_again(actor, &command),
+            ReplayEntry::Told(actor, command) => scheduler.replay_told(actor, &command),
             ReplayEntry::Input(input) => {
-                let effects = scheduler.hear_again(*input, keep.take_over_at.unwrap_or(StepId(0)));
+                let effects = scheduler.replay(*input, journal.take_over_at.unwrap_or(StepId(0)));
                 end.extend(effects.into_iter().filter(|effect| matches!(effect, Effect::Finished(_))));
             }
         }
@@ -120,7 +120,7 @@ pub(super) fn hear_again(
         let account = scheduler.outstanding().of(actor);
         let before = Before {
             number: *number,
-            returned: Some(returns.expect_again(actor, *number, 0)),
+            returned: Some(returns.expect_again(actor, *number)),
             life: past.lives + 1,
             said: account.said,
             told: account.told,

@@ -6,7 +6,7 @@ mod meeting;
 
 use fake::{Script, engine, rules, spec};
 use loongforge_actors::journal::is_open;
-use loongforge_actors::launch::Keep;
+use loongforge_actors::launch::JournalSpec;
 use loongforge_actors::{
     Assignment, EngineFactory, Meeting, Observer, Publisher, RunSpec, StopOn, run_in_process, serve_role,
     serve_scheduler,
@@ -85,8 +85,10 @@ fn child() {
             let take_over_at = is_open(&path, "abc").then(|| StepId(lines(&dir).len() as u64));
             let cut_after = std::env::var(CUT_AFTER).unwrap().parse().unwrap();
             let observer = Box::new(Lines(dir.join("steps")));
-            let kept =
-                Meeting { journal: Some(Keep { path, take_over_at, cut_after }), ..meeting(address.parse().unwrap()) };
+            let kept = Meeting {
+                journal: Some(JournalSpec { path, take_over_at, cut_after }),
+                ..meeting(address.parse().unwrap())
+            };
             serve_scheduler(run_spec(&dir), kept, None, observer).map(drop)
         }
         role => serve_role(role, meeting(address.parse().unwrap()), make),

@@ -54,17 +54,8 @@ async fn member(role: Role, config: &'static str, steps_done: Rc<Cell<u64>>) -> 
                 Event::Measured { samples, bad: vec![] }
             }
             Command::Plan(plan) if role != Role::Data => {
-                let (loss, timings) = (plan.step.0 as f64, Timings::default());
-                Event::Reduced(StepReport {
-                    step: plan.step,
-                    epoch: Epoch(0),
-                    loss,
-                    grad_square_sum: 1.0,
-                    routing: None,
-                    pairs: None,
-                    timings,
-                    evaluation: None,
-                })
+                let (step, loss) = (plan.step, plan.step.0 as f64);
+                Event::Reduced(StepReport { step, loss, grad_square_sum: 1.0, ..StepReport::default() })
             }
             Command::Commit(Commit { step, .. }) | Command::Abort { step } => {
                 steps_done.set(steps_done.get() + 1);

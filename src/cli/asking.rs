@@ -144,7 +144,8 @@ pub fn at_least_one(text: &str) -> Result<usize, String> {
     if number > 0 { Ok(number) } else { Err("must be 1 or more".into()) }
 }
 
-fn positive(text: &str) -> Result<f64, String> {
+/// Reads a number above 0, of an option.
+pub(super) fn positive(text: &str) -> Result<f64, String> {
     let number: f64 = text.parse().map_err(|error| format!("{error}"))?;
     if number > 0.0 && number.is_finite() { Ok(number) } else { Err("must be above 0".into()) }
 }

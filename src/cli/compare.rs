@@ -5,7 +5,7 @@ mod keys;
 use self::keys::differing;
 use super::UsageError;
 use clap::Args;
-use loongforge_core::observe::{Curve, Figures, HeldOut, MAX_CURVES, PastRun, bytes, plot, safe, short};
+use loongforge_core::observe::{Curve, Figures, HeldOut, MAX_CURVES, PastRun, bytes, clock, plot, safe, short};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -141,13 +141,6 @@ fn figure_rows(all: &[Figures]) -> Vec<(String, Vec<String>)> {
     row("bad samples".into(), all.iter().map(|f| count(f.bad_samples)).collect());
     row("too long".into(), all.iter().map(|f| count(f.too_long)).collect());
     rows
-}
-
-/// 0:07, 12:34, 3:00:00.
-fn clock(seconds: f64) -> String {
-    let seconds = seconds.round() as u64;
-    let (hours, minutes, seconds) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
-    if hours > 0 { format!("{hours}:{minutes:02}:{seconds:02}") } else { format!("{minutes}:{seconds:02}") }
 }
 
 /// Columns under each other.

@@ -106,9 +106,9 @@ impl PartArgs {
     }
 }
 
-/// Processes of actors that live beside a scheduler; they end with it.
+/// Processes of actors beside this one; they are killed when this is dropped.
 #[derive(Default)]
-pub struct Beside(Vec<Child>);
+pub struct Beside(pub Vec<Child>);
 
 impl Beside {
     /// Starts `command` for the actor `index` of its pool.

@@ -2,10 +2,10 @@
 
 mod address_file;
 mod args;
+mod attempt;
 mod folder;
 mod former;
 mod holder;
-mod life;
 mod lock;
 mod meeting;
 mod offline;
@@ -21,12 +21,13 @@ use super::part::Part;
 use super::{UsageError, exit};
 use crate::model::hub_data;
 use crate::preflight::Asked;
-use crate::run::roles;
+use crate::run::compose::Composition;
+use crate::run::engines;
 use loongforge_actors::launch::net::Party;
 use loongforge_actors::launch::{WantedActor, bind_to_parent, is_takeover, keep, keeper, local_rank, stop_around};
 use loongforge_actors::{Phase, serve_role};
 use loongforge_core::checkpoint::MANIFEST;
-use loongforge_core::config::{self, LogFormat};
+use loongforge_core::config::{self, Address, Loaded, LogFormat};
 use loongforge_core::engine::error_chain;
 use loongforge_core::message::Role;
 use loongforge_core::observe::{Console, init_logging};
@@ -51,17 +52,57 @@ pub fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
         return Ok(code);
     }
     if args.processes && keeper().is_none() {
-        let (program, words) = (std::env::current_exe()?, std::env::args_os().skip(1).collect::<Vec<_>>());
-        let status = keep(|| {
-            let mut command = Command::new(&program);
-            command.args(&words);
-            command
-        })?;
-        // Killed by what asks it to stop: it was not under way.
-        let is_stopped = [Signal::INT, Signal::TERM].iter().any(|asked| status.signal() == Some(asked.as_raw()));
-        let of_signal = if is_stopped { exit::PREEMPTED } else { exit::LOST };
-        return Ok(ExitCode::from(status.code().map_or(of_signal, |code| code as u8)));
+        return run_under_keeper();
     }
+    heed_signals(&args)?;
+    let loaded = match config::load(&args.file, &args.overrides, super::environment()) {
+        Ok(loaded) => loaded,
+        Err(report) => {
+            eprintln!("{report}");
+            return Ok(ExitCode::from(exit::USAGE));
+        }
+    };
+    let console = Console::stderr();
+    init_logging(&loaded.config.log, &console)?;
+    if args.part.role.is_none() {
+        hub_data::fetch_data(&loaded.config).map_err(|error| UsageError::of(&error))?;
+    }
+    let composition = compose(&loaded.config).map_err(|error| UsageError::of(&error))?;
+    let pools = PoolSizes::new(composition.config(), composition.folder().config.towers.set());
+    let part = args.part.part(&pools)?;
+    if let (Some(count), Some(part)) = (args.part.ranks, &part) {
+        return ranks::run(count, part, &pools);
+    }
+    if let Some(part) = &part {
+        prepare_part(&args, &loaded, part)?;
+    } else if !args.processes {
+        expect_open_files_of(&pools)?;
+    }
+    match &part {
+        Some(Part { scheduler: false, actors, join }) => {
+            let &wanted = actors.first().expect("without the scheduler there is one actor");
+            serve_actor(&args, &loaded, composition, (wanted, join), &console)
+        }
+        _ => run_scheduler(&args, &loaded, composition, part.as_ref(), &console),
+    }
+}
+
+/// Runs this command again in a process that starts another scheduler where one dies. Returns its exit code.
+fn run_under_keeper() -> anyhow::Result<ExitCode> {
+    let (program, words) = (std::env::current_exe()?, std::env::args_os().skip(1).collect::<Vec<_>>());
+    let status = keep(|| {
+        let mut command = Command::new(&program);
+        command.args(&words);
+        command
+    })?;
+    // Killed by what asks it to stop: it was not under way.
+    let is_stopped = [Signal::INT, Signal::TERM].iter().any(|asked| status.signal() == Some(asked.as_raw()));
+    let of_signal = if is_stopped { exit::PREEMPTED } else { exit::LOST };
+    Ok(ExitCode::from(status.code().map_or(of_signal, |code| code as u8)))
+}
+
+/// Sees to it that signals end this process before and after its run, in which they are the scheduler's.
+fn heed_signals(args: &RunArgs) -> anyhow::Result<()> {
     // One of several stages, or of the processes of a run.
     if args.part.role.is_none() {
         bind_to_parent()?;
@@ -77,55 +118,50 @@ pub fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
             exit_at_once(exit::PREEMPTED);
         })?;
     }
-    let loaded = match config::load(&args.file, &args.overrides, super::environment()) {
-        Ok(loaded) => loaded,
-        Err(report) => {
-            eprintln!("{report}");
-            return Ok(ExitCode::from(exit::USAGE));
-        }
-    };
-    let console = Console::stderr();
-    init_logging(&loaded.config.log, &console)?;
-    if args.part.role.is_none() {
-        hub_data::fetch_data(&loaded.config).map_err(|error| UsageError::of(&error))?;
-    }
-    let composition = match compose(&loaded.config) {
-        Ok(composition) => composition,
-        Err(error) => return Err(UsageError::of(&error).into()),
-    };
-    let pools = PoolSizes::new(composition.config(), composition.folder().config.towers.set());
-    let part = args.part.part(&pools)?;
-    if let (Some(count), Some(part)) = (args.part.ranks, &part) {
-        return ranks::run(count, part, &pools);
-    }
-    if let Some(part) = &part {
-        let reads_held = part.scheduler || part.actors.iter().any(|wanted| wanted.role == Role::Data);
-        // Of packs the scheduler compares the files that they were made of, and whoever reads samples that are set aside opens them.
-        let sets_aside = loaded.config.data.val_size > 0.0;
-        let reads_train = !loaded.config.packs_first() || part.scheduler || (reads_held && sets_aside);
-        hub_data::fetch_missing(&loaded.config, reads_train, reads_held).map_err(|error| UsageError::of(&error))?;
-        let role = part.actors.first().filter(|_| !part.scheduler).map_or(Role::Scheduler, |wanted| wanted.role);
-        let security = args.part.security(&loaded.config.run.name, Party::Actor(role))?;
-        security.expect_secure(&part.join).map_err(|error| UsageError::of(&error))?;
-    }
-    if let Some(Part { scheduler: false, actors, join }) = &part {
-        let &wanted = actors.first().expect("without the scheduler there is one actor");
-        let security = args.part.security(&loaded.config.run.name, Party::Actor(wanted.role))?;
-        let local_rank = local_rank(|name| std::env::var(name).ok()).map_err(|error| UsageError::of(&error))?;
-        let recipe = composition.on_local_rank(local_rank).into_recipe();
-        let meeting = meeting(&args, &loaded, join.clone(), security);
-        let name = log_name(wanted);
-        console.keep_log(&loaded.config.run.dir.join("logs").join(&name));
-        console.name(&name);
-        serve_role(wanted, meeting, |assignment| roles::engine(recipe, assignment))?;
-        return Ok(ExitCode::SUCCESS);
-    }
+    Ok(())
+}
+
+/// Fetches the data that this part of a run reads, and refuses to meet the others over an open network.
+fn prepare_part(args: &RunArgs, loaded: &Loaded, part: &Part) -> anyhow::Result<()> {
+    let reads_held = part.scheduler || part.actors.iter().any(|wanted| wanted.role == Role::Data);
+    // Of packs the scheduler compares the files that they were made of, and whoever reads samples that are set aside opens them.
+    let sets_aside = loaded.config.data.val_size > 0.0;
+    let reads_train = !loaded.config.packs_first() || part.scheduler || (reads_held && sets_aside);
+    hub_data::fetch_missing(&loaded.config, reads_train, reads_held).map_err(|error| UsageError::of(&error))?;
+    let role = part.actors.first().filter(|_| !part.scheduler).map_or(Role::Scheduler, |wanted| wanted.role);
+    let security = args.part.security(&loaded.config.run.name, Party::Actor(role))?;
+    Ok(security.expect_secure(&part.join).map_err(|error| UsageError::of(&error))?)
+}
+
+/// Serves a run as one of its actors, until the run ends.
+fn serve_actor(
+    args: &RunArgs,
+    loaded: &Loaded,
+    composition: Composition,
+    (wanted, join): (WantedActor, &Address),
+    console: &Console,
+) -> anyhow::Result<ExitCode> {
+    let security = args.part.security(&loaded.config.run.name, Party::Actor(wanted.role))?;
+    let local_rank = local_rank(|name| std::env::var(name).ok()).map_err(|error| UsageError::of(&error))?;
+    let recipe = composition.on_local_rank(local_rank).into_recipe();
+    let meeting = meeting(args, loaded, join.clone(), security);
+    let name = log_name(wanted);
+    console.keep_log(&loaded.config.run.dir.join("logs").join(&name));
+    console.name(&name);
+    serve_role(wanted, meeting, |assignment| engines::engine(recipe, assignment))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Runs a run's scheduler, with the actors of `part` or, where that is `None`, all of them.
+fn run_scheduler(
+    args: &RunArgs,
+    loaded: &Loaded,
+    composition: Composition,
+    part: Option<&Part>,
+    console: &Console,
+) -> anyhow::Result<ExitCode> {
     let computes = |part: &Part| part.actors.iter().any(|wanted| wanted.role != Role::Data);
-    if part.is_none() && !args.processes {
-        expect_open_files_of(&pools)?;
-    }
-    let asked =
-        Asked { device: part.as_ref().is_none_or(computes), weights: args.resume.is_none(), alone: part.is_none() };
+    let asked = Asked { device: part.is_none_or(computes), weights: args.resume.is_none(), alone: part.is_none() };
     // The run of one that follows another was asked about before, and its actors wait.
     let begun = match args.processes && is_takeover() {
         // Settled when its packs are found.
@@ -135,7 +171,7 @@ pub fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
     };
     let (composition, lines) = begun.map_err(|error| UsageError::of(&error))?;
     lines.iter().for_each(|line| console.line(line));
-    let process = SchedulerProcess { args: &args, part: part.as_ref(), loaded: &loaded, console: &console };
+    let process = SchedulerProcess { args, part, loaded, console };
     match process.supervise(composition) {
         // Whoever reads JSON reads all of it so.
         Err(error) if loaded.config.log.format == LogFormat::Json => {

@@ -1,6 +1,7 @@
 //! `loongforge sample`: pictures and clips of a diffusion model.
 
 use super::UsageError;
+use super::asking::positive;
 use crate::eval::painter::Painter;
 use crate::eval::samples;
 use crate::model::locate::{ModelFolders, find_model};
@@ -254,11 +255,6 @@ fn sampler(text: &str) -> Result<Sampler, String> {
 fn scale(text: &str) -> Result<f64, String> {
     let number: f64 = text.parse().map_err(|error| format!("{error}"))?;
     if number >= 0.0 && number.is_finite() { Ok(number) } else { Err("must be 0 or more".into()) }
-}
-
-fn positive(text: &str) -> Result<f64, String> {
-    let number: f64 = text.parse().map_err(|error| format!("{error}"))?;
-    if number > 0.0 && number.is_finite() { Ok(number) } else { Err("must be above 0".into()) }
 }
 
 #[cfg(test)]

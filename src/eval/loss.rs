@@ -82,9 +82,7 @@ impl HeldOut {
 impl Measure {
     /// Makes the settings with which a run with this `data` reads and packs its samples.
     pub fn of(data: &Data) -> Self {
-        let [max_images, max_visual_tokens] =
-            [data.pack.max_images, data.pack.max_visual_tokens].map(|limit| limit.unwrap_or(usize::MAX));
-        let limits = PackLimits { max_images, max_visual_tokens, ..PackLimits::tokens(data.pack.max_tokens) };
+        let limits = PackLimits::of(&data.pack);
         let jobs = std::thread::available_parallelism().map_or(1, usize::from).min(MAX_JOBS);
         Self { limits, on_bad: data.on_bad_sample, too_long: data.pack.too_long, max_samples: None, jobs }
     }

@@ -8,9 +8,9 @@ use crate::model::error::FolderError;
 use crate::model::folder::ModelFolder;
 use crate::model::sources::fetch;
 use crate::preflight::{Asked, Preflight, PreflightError, WeightsProblem, expect_weights};
-use crate::run::packs::{PacksError, WantedPacks};
+use crate::run::engines::{self, Recipe};
+use crate::run::packs::{Packs, PacksError, WantedPacks};
 use crate::run::policy::as_configured;
-use crate::run::roles::{self, Recipe};
 use crate::run::uploads;
 use loongforge_actors::checkpoint::{Publication, Uploader, Uploads};
 use loongforge_actors::{Observer, Publisher, RunError, RunSpec, StopOn, run_in_process};
@@ -77,6 +77,8 @@ pub struct Composition {
     config: RunConfig,
     folder: ModelFolder,
     decoder: Arc<dyn MediaDecoder>,
+    /// The packs that were made before the run, where its config asks for such.
+    packs: Option<Packs>,
     epochs: Option<Epochs>,
     evaluation: Option<EvaluationSpec>,
     resume: Option<Resume>,
@@ -105,10 +107,19 @@ impl Composition {
         config.device = settle(config.device).0;
         let mut folder = ModelFolder::open_settled(&mut config)?;
         folder.config = as_configured(folder.config, &config);
-        let decoder = Arc::new(InProcess);
-        let (epochs, resume, snapshots, poison_items, stop) = (None, None, None, Vec::new(), StopOn::Nothing);
-        let (evaluation, local_rank) = (None, None);
-        Ok(Self { config, folder, decoder, epochs, evaluation, resume, snapshots, poison_items, stop, local_rank })
+        Ok(Self {
+            config,
+            folder,
+            decoder: Arc::new(InProcess),
+            packs: None,
+            epochs: None,
+            evaluation: None,
+            resume: None,
+            snapshots: None,
+            poison_items: Vec::new(),
+            stop: StopOn::Nothing,
+            local_rank: None,
+        })
     }
 
     /// Counts the samples where the config has `train.epochs`; its `train.steps` are a number from then on. Opens what is
@@ -116,27 +127,31 @@ impl Composition {
     ///
     /// # Errors
     /// The data cannot be opened, there are fewer steps than the warm-up takes, or packs that are made before the run are not there.
-    pub fn settled(self) -> Result<Self, ComposeError> {
-        match self.config.packs_first() {
-            true => {
-                let packs = WantedPacks::new(&self.config, &self.folder)?.expect()?;
-                self.counted(packs.stats.packs)
-            }
-            false => self.counted_in_files(),
+    pub fn settled(mut self) -> Result<Self, ComposeError> {
+        if self.config.packs_first() {
+            let packs = WantedPacks::new(&self.config, &self.folder)?.expect()?;
+            return self.with_packs(packs);
         }
-    }
-
-    fn counted_in_files(mut self) -> Result<Self, ComposeError> {
         let settled = settle_steps(&mut self.config, &self.folder.path, &self.folder.json)?;
         self.epochs = settled.or(self.epochs);
         self.evaluated()
+    }
+
+    /// Works like [`Composition::settled`] with these packs, which were found or made.
+    ///
+    /// # Errors
+    /// There are fewer steps than the warm-up takes, or a held-out set cannot be opened.
+    pub(crate) fn with_packs(mut self, packs: Packs) -> Result<Self, ComposeError> {
+        let num_packs = packs.stats.packs;
+        self.packs = Some(packs);
+        self.counted(num_packs)
     }
 
     /// Works like [`Composition::settled`] with this number of samples of an epoch.
     ///
     /// # Errors
     /// There are fewer steps than the warm-up takes, or a held-out set cannot be opened.
-    pub(crate) fn counted(mut self, num_samples: u64) -> Result<Self, ComposeError> {
+    fn counted(mut self, num_samples: u64) -> Result<Self, ComposeError> {
         let settled = settle_steps_of(&mut self.config, num_samples)?;
         self.epochs = settled.or(self.epochs);
         self.evaluated()
@@ -173,6 +188,11 @@ impl Composition {
             true => Ok((self, passed.lines)),
             false => Ok((self.counted(passed.num_samples)?, passed.lines)),
         }
+    }
+
+    /// Returns the packs that were made before the run, once it is [`Composition::settled`].
+    pub(crate) fn packs(&self) -> Option<&Packs> {
+        self.packs.as_ref()
     }
 
     /// Returns what the config's epochs came to, if it has any.
@@ -331,7 +351,7 @@ impl Composition {
     /// The first cause that ended the run.
     pub fn run(self, observer: Box<dyn Observer>) -> Result<Outcome, RunError> {
         let (recipe, spec) = self.into_parts();
-        run_in_process(spec, move |assignment| roles::engine(recipe.clone(), assignment), observer)
+        run_in_process(spec, move |assignment| engines::engine(recipe.clone(), assignment), observer)
     }
 
     /// Works like [`Composition::run`], calling `each_step` after every step. Checkpoints are written as the config

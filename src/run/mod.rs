@@ -2,6 +2,7 @@
 
 pub mod compose;
 pub mod encode;
+pub mod engines;
 pub mod families;
 mod flow;
 pub(crate) mod former_packs;
@@ -11,6 +12,5 @@ pub(crate) mod poison_items;
 pub(crate) mod policy;
 mod publication;
 pub(crate) mod report;
-pub mod roles;
 pub(crate) mod snapshots;
 pub(crate) mod uploads;

@@ -78,7 +78,7 @@ pub struct Packs {
 /// Describes packs as a config wants them, whether they are there or not.
 #[derive(Debug)]
 pub struct WantedPacks<'a> {
-    config: &'a RunConfig,
+    pub config: &'a RunConfig,
     pub dir: PathBuf,
     /// The data that they are made of.
     data: Fingerprint,
@@ -222,7 +222,7 @@ impl<'a> WantedPacks<'a> {
         PackJob {
             spec: json!(self.key),
             num_samples: pack.samples.unwrap_or(num_samples),
-            limits: limits(self.config),
+            limits: PackLimits::of_run(self.config),
             order: Order::Offline,
             max_packs: MAX_PACKS,
             max_bytes: MAX_BYTES,
@@ -295,17 +295,6 @@ impl Packs {
             lines.push(format!("{text} and left out of the packs"));
         }
         lines
-    }
-}
-
-/// Returns the limits of packs of a config.
-pub fn limits(config: &RunConfig) -> PackLimits {
-    let pack = &config.data.pack;
-    PackLimits {
-        max_images: pack.max_images.unwrap_or(usize::MAX),
-        max_visual_tokens: pack.max_visual_tokens.unwrap_or(usize::MAX),
-        max_samples: config.train.micro_batch_size.unwrap_or(usize::MAX),
-        ..PackLimits::tokens(pack.max_tokens)
     }
 }
 

@@ -29,15 +29,15 @@ impl ReconnectRegistry {
     /// A new wire of `from`: its number, and where it comes back to.
     pub fn expect(&self, from: ActorId) -> (u128, flume::Receiver<Returned>) {
         let number = draw();
-        (number, self.expect_again(from, number, 0))
+        (number, self.expect_again(from, number))
     }
 
-    /// A wire that is known, of which so many attempts were heard.
-    pub fn expect_again(&self, from: ActorId, number: u128, attempt: u64) -> flume::Receiver<Returned> {
+    /// A wire whose number is known: where it comes back to.
+    pub fn expect_again(&self, from: ActorId, number: u128) -> flume::Receiver<Returned> {
         let (sender, returned) = flume::bounded(QUEUE);
         let mut places = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         places.retain(|_, place| !place.returned.is_disconnected());
-        places.insert(from, Registration { number, returned: sender, attempt });
+        places.insert(from, Registration { number, returned: sender, attempt: 0 });
         returned
     }
 

@@ -131,16 +131,8 @@ impl FakeFoundation {
                 },
                 acted: Vec::new(),
             };
-            ports.emit(Event::Reduced(StepReport {
-                step,
-                loss: 0.0,
-                grad_square_sum: 0.0,
-                epoch: Epoch(0),
-                routing: None,
-                pairs: None,
-                timings: Timings::default(),
-                evaluation: Some(Box::new(evaluation)),
-            }));
+            let evaluation = Some(Box::new(evaluation));
+            ports.emit(Event::Reduced(StepReport { step, evaluation, ..StepReport::default() }));
             return true;
         }
         let broken = |sample: &SampleMeta| self.script.nan_samples.contains(&sample.id.0);
@@ -150,16 +142,8 @@ impl FakeFoundation {
         let samples = plan.packs_of(self.me).flat_map(|pack| &pack.samples);
         let packs = samples.map(|sample| super::seconds(f64::from(sample.num_tokens))).sum();
         let grad_square_sum = if self.script.infinite_gradient.contains(&step.0) { f64::INFINITY } else { 16.0 };
-        ports.emit(Event::Reduced(StepReport {
-            step,
-            loss,
-            grad_square_sum,
-            epoch: Epoch(0),
-            routing: None,
-            pairs: None,
-            timings: Timings { packs, ..Timings::default() },
-            evaluation: None,
-        }));
+        let timings = Timings { packs, ..Timings::default() };
+        ports.emit(Event::Reduced(StepReport { step, loss, grad_square_sum, timings, ..StepReport::default() }));
         true
     }
 

@@ -10,7 +10,7 @@ use crate::cli::forecast::count;
 use crate::cli::run::{RunLock, ShareLock, expect_no_shares};
 use crate::model::folder::ModelFolder;
 use crate::model::hub_data;
-use crate::run::packs::{MAX_BYTES, MAX_PACKS, WantedPacks, limits};
+use crate::run::packs::{MAX_BYTES, MAX_PACKS, WantedPacks};
 use clap::Args;
 use loongforge_actors::launch::is_takeover;
 use loongforge_core::config::{self, RunConfig, Size};
@@ -18,6 +18,7 @@ use loongforge_core::data::tools::{Order, PackJob, Packed, Share, model_spec, to
 use loongforge_core::data::{Dataset, ProcessorOptions};
 use loongforge_core::engine::fault;
 use loongforge_core::observe::{Console, bytes};
+use loongforge_core::schedule::PackLimits;
 use loongforge_core::text::shell_word;
 use serde_json::json;
 use std::path::{Path, PathBuf};
@@ -90,7 +91,7 @@ pub fn pack(args: PackArgs) -> anyhow::Result<ExitCode> {
     let job = PackJob {
         spec,
         num_samples: args.samples.or(config.data.pack.samples).unwrap_or(dataset.len() as u64),
-        limits: limits(&config),
+        limits: PackLimits::of_run(&config),
         order: if is_offline { Order::Offline } else { Order::Stream { look_ahead: config.data.pack.look_ahead } },
         max_packs: args.packs.unwrap_or(MAX_PACKS),
         max_bytes: args.bytes.map_or(MAX_BYTES, Size::bytes),
@@ -144,7 +145,7 @@ fn pack_for_run(args: &PackArgs, config: &RunConfig, share: Share, console: &Con
         expect_no_shares(run, None, console)?;
         wanted.restore()?;
         if wanted.find()?.is_none() {
-            make_packs_of(&settled, &wanted, &dataset.map_or_else(opened, Ok)?, console, args.jobs)?;
+            make_packs_of(&wanted, &dataset.map_or_else(opened, Ok)?, console, args.jobs)?;
         }
         wanted.expect()?.lines(&settled).iter().for_each(|line| println!("{line}"));
         return Ok(ExitCode::SUCCESS);
@@ -190,24 +191,22 @@ fn make_share(
 /// # Errors
 /// The data cannot be read, the packs not be written, or more samples are bad or too long than the config allows.
 pub fn make_packs(
-    config: &RunConfig,
+    wanted: &WantedPacks<'_>,
     folder: &ModelFolder,
     console: &Console,
     num_jobs: Option<usize>,
 ) -> anyhow::Result<()> {
-    let wanted = WantedPacks::new(config, folder)?;
-    make_packs_of(config, &wanted, &open_unpacked(config, folder, console)?, console, num_jobs)
+    make_packs_of(wanted, &open_unpacked(wanted.config, folder, console)?, console, num_jobs)
 }
 
 fn make_packs_of(
-    config: &RunConfig,
     wanted: &WantedPacks<'_>,
     dataset: &Dataset,
     console: &Console,
     num_jobs: Option<usize>,
 ) -> anyhow::Result<()> {
     begin(wanted, console)?;
-    console.line(&format!("making packs of {} tokens in {}", config.data.pack.max_tokens, wanted.dir.display()));
+    console.line(&format!("making packs of {} tokens in {}", wanted.config.data.pack.max_tokens, wanted.dir.display()));
     let job = wanted.job(dataset.len() as u64);
     let packing = Packing::run(&job, dataset, &wanted.dir, Share::WHOLE, jobs(num_jobs), console)?;
     let Packed::Written(done, stats) = packing.packed else { unreachable!("one process measures everything") };

@@ -7,9 +7,10 @@ use crate::cli::forecast::count;
 use crate::estimate::calibrate::Stream;
 use crate::estimate::memory::{self, ActorMemory};
 use loongforge_core::config::Device;
-use loongforge_core::message::{MemoryReport, PoolName, Replica, StepId, StepPlan};
+use loongforge_core::message::{MemoryReport, PackId, PoolName, Replica, StepId, StepPlan, Tower};
 use loongforge_core::observe;
 use loongforge_core::schedule::{Batches, PoolSize, plan_step};
+use std::collections::BTreeMap;
 
 /// Planned steps unless --steps says otherwise.
 const PLANNED_STEPS: u64 = 2;
@@ -91,7 +92,7 @@ impl Case {
         for pool in &self.coordinator.plan.encoders {
             let encoders = (0..pool.replicas).map(|index| {
                 let own = plan.units.iter().filter(|unit| unit.encoder == Replica::new(pool.pool, index));
-                own.map(|unit| unit.num_patches() as u64).sum()
+                own.map(|unit| self.coordinator.plan.unit_cost(unit)).sum()
             });
             let name =
                 if pool.pool == PoolName::ENCODER { "encoders".to_owned() } else { format!("{} encoders", pool.pool) };
@@ -99,11 +100,10 @@ impl Case {
         }
         for pack in plan.packs.iter().take(MAX_PACKS) {
             let units = plan.units_of(pack.id).count();
-            let patches: usize = plan.units_of(pack.id).map(|unit| unit.num_patches()).sum();
             let (samples, tokens) = (count(pack.samples.len(), "sample"), pack.num_tokens());
             text += &format!("  {} on {}: {samples}, {tokens} tokens", pack.id, pack.replica);
             if units > 0 {
-                text += &format!(", {patches} patches in {}", count(units, "unit"));
+                text += &format!(", {} in {}", rows(plan, pack.id), count(units, "unit"));
             }
             text.push('\n');
         }
@@ -141,6 +141,13 @@ impl Case {
         text += &format!("resident: with {overhead} for a process of its own, which threads of one process share\n");
         Ok(text)
     }
+}
+
+/// `1024 patches, 36 tokens`: what the items of a pack are, by tower.
+fn rows(plan: &StepPlan, pack: PackId) -> String {
+    let mut rows: BTreeMap<Tower, usize> = BTreeMap::new();
+    plan.units_of(pack).for_each(|unit| *rows.entry(unit.tower()).or_default() += unit.num_patches());
+    rows.into_iter().map(|(tower, num)| format!("{num} {}", tower.rows())).collect::<Vec<_>>().join(", ")
 }
 
 /// `  encoders: the slowest has 1.03 times the mean`.

@@ -41,11 +41,10 @@ pub fn packed(
     let config = composition.config();
     let wanted = WantedPacks::new(config, composition.folder())?;
     wanted.restore()?;
-    let known = wanted.counted()?;
-    if let (Some(resumed), Some(packs)) = (resumed, &known)
-        && is_done(&composition, resumed, packs)?
+    if let (Some(resumed), Some(packs)) = (resumed, wanted.counted()?)
+        && is_done(&composition, resumed, &packs)?
     {
-        return composition.counted(packs.stats.packs).map_err(|error| usage(&error).into());
+        return composition.with_packs(packs).map_err(|error| usage(&error).into());
     }
     let is_good = |packs: &Packs| {
         let damaged = if args.trust { None } else { wanted.damaged(packs) };
@@ -64,9 +63,10 @@ pub fn packed(
         if found.is_some() {
             wanted.remove()?;
         }
-        make_packs(config, composition.folder(), console, None)?;
+        make_packs(&wanted, composition.folder(), console, None)?;
     }
-    composition.settled().map_err(|error| usage(&error).into())
+    let packs = wanted.expect().map_err(|error| usage(&error))?;
+    composition.with_packs(packs).map_err(|error| usage(&error).into())
 }
 
 /// Returns whether what is resumed has all steps: packs that were removed since are not needed.
@@ -74,16 +74,4 @@ fn is_done(composition: &Composition, resumed: &Resume, packs: &Packs) -> anyhow
     let mut config = composition.config().clone();
     settle_steps_of(&mut config, packs.stats.packs)?;
     Ok(resumed.first_step.0 >= config.train.num_steps())
-}
-
-/// Returns the lines that describe a run's packs before it begins.
-///
-/// # Errors
-/// There are no packs of this config.
-pub fn lines(composition: &Composition) -> anyhow::Result<Vec<String>> {
-    let config = composition.config();
-    if !config.packs_first() {
-        return Ok(Vec::new());
-    }
-    Ok(WantedPacks::new(config, composition.folder())?.expect()?.lines(config))
 }

@@ -1,11 +1,11 @@
 //! Several ranks of a pool on one host, for launchers that start one process a node: a process and a GPU each.
 
-use crate::cli::part::Part;
+use crate::cli::part::{Beside, Part};
 use crate::cli::{UsageError, exit};
-use loongforge_actors::launch::{WantedActor, beside};
+use loongforge_actors::launch::WantedActor;
 use loongforge_core::schedule::PoolSizes;
 use std::ffi::OsString;
-use std::process::{Child, Command, ExitCode};
+use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 /// Sets how often the ranks are looked after.
@@ -26,14 +26,13 @@ pub fn run(count: u32, part: &Part, pools: &PoolSizes) -> anyhow::Result<ExitCod
         return Err(UsageError(what).into());
     }
     let (program, words) = (std::env::current_exe()?, without_ranks(std::env::args_os().skip(1)));
-    let mut ranks = Gang(Vec::new());
+    let mut ranks = Beside::default();
     for local in 0..count {
         let mut command = Command::new(&program);
         command.args(&words).env("LOCAL_RANK", local.to_string());
         // The rank's place in the pool is said by the variable below.
         command.env_remove("JOB_COMPLETION_INDEX").env_remove("RANK").env_remove("WORLD_SIZE");
-        beside(&mut command, Some(first + local));
-        ranks.0.push(command.spawn()?);
+        ranks.start(command, Some(first + local))?;
     }
     loop {
         let mut are_done = true;
@@ -48,19 +47,6 @@ pub fn run(count: u32, part: &Part, pools: &PoolSizes) -> anyhow::Result<ExitCod
             return Ok(ExitCode::SUCCESS);
         }
         std::thread::sleep(INTERVAL);
-    }
-}
-
-/// Ranks that are killed when this is dropped.
-struct Gang(Vec<Child>);
-
-impl Drop for Gang {
-    fn drop(&mut self) {
-        for rank in &mut self.0 {
-            // One that has ended cannot be killed, which is as well.
-            let _ = rank.kill();
-            let _ = rank.wait();
-        }
     }
 }
 

@@ -105,7 +105,7 @@ impl SchedulerProcess<'_> {
             let known = resume.as_ref().map(|_| poison_items::read(&loaded.config.run.dir)).unwrap_or_default();
             composition =
                 composition.resume(resumed).knowing(known).snapshots_in(snapshots.as_ref().map(Snapshots::path));
-            let ended = self.run_actors(composition, takes_over, former.take(), uploads);
+            let ended = self.attempt(composition, takes_over, former.take(), uploads);
             let restarts = ended.as_ref().is_err_and(|error| exit::of(error) == exit::LOST) && args.processes;
             if !restarts || restart >= loaded.config.run.max_restarts {
                 return match (ended, uploads::finish(uploads.take(), &settled, console)) {

@@ -145,16 +145,7 @@ fn done(actor: ActorId, step: StepId) -> Event {
 
 fn reduced(step: StepId, epoch: Epoch, loss: f64) -> Event {
     let timings = Timings { busy: 0.05, idle: 0.02, ..Timings::default() };
-    Event::Reduced(StepReport {
-        step,
-        epoch,
-        loss,
-        grad_square_sum: 1.0,
-        routing: None,
-        pairs: None,
-        timings,
-        evaluation: None,
-    })
+    Event::Reduced(StepReport { step, epoch, loss, grad_square_sum: 1.0, timings, ..StepReport::default() })
 }
 
 /// The quick start's settings over data in `folder`.

@@ -5,7 +5,7 @@
 //! position.
 
 use super::{Engine, EngineError, Ports, Progress};
-use crate::data::{ColumnValues, ColumnView, Dataset, JoinedColumn, Sample, join_column};
+use crate::data::{ColumnValues, ColumnView, JoinedColumn, Sample, join_column};
 use crate::message::{
     Activity, ActorId, BadSample, Command, Event, Pack, PoolName, Regroup, Role, SampleId, SampleMeta,
 };
@@ -20,18 +20,12 @@ use std::time::Instant;
 const MAX_UNSENT: usize = 64;
 
 /// Describes where samples come from: a pure function of the position.
-pub trait Samples {
+pub trait SampleSource {
     /// Reads, tokenizes and decodes one sample.
     ///
     /// # Errors
     /// The sample is unusable; the run skips it.
-    fn sample(&mut self, position: SampleId) -> Result<Sample, BadSample>;
-}
-
-impl Samples for Dataset {
-    fn sample(&mut self, position: SampleId) -> Result<Sample, BadSample> {
-        Dataset::sample(self, position.0).map_err(|bad| bad.into_message(position))
-    }
+    fn sample(&self, position: SampleId) -> Result<Sample, BadSample>;
 }
 
 /// Serves the positions `p` with `p % num_data == index`.
@@ -42,7 +36,7 @@ pub struct DataEngine {
     colocated: bool,
     /// Actors of one encoder of each pool, numbered one after the other: all of them read its pixels.
     encoder_ranks: BTreeMap<PoolName, u32>,
-    samples: Box<dyn Samples>,
+    samples: Box<dyn SampleSource>,
     windows: VecDeque<Window>,
     /// Plans that are not sent, and how many packs of the first one are.
     plans: VecDeque<Arc<StepPlan>>,
@@ -72,7 +66,7 @@ struct Window {
 
 impl DataEngine {
     /// `max_bytes`: of samples that are kept in memory until they are planned (`pools.data.memory`).
-    pub fn new(index: u32, num_data: u32, colocated: bool, max_bytes: u64, samples: Box<dyn Samples>) -> Self {
+    pub fn new(index: u32, num_data: u32, colocated: bool, max_bytes: u64, samples: Box<dyn SampleSource>) -> Self {
         Self {
             index,
             num_data,
@@ -333,8 +327,8 @@ mod tests {
 
     struct Fake;
 
-    impl Samples for Fake {
-        fn sample(&mut self, position: SampleId) -> Result<Sample, BadSample> {
+    impl SampleSource for Fake {
+        fn sample(&self, position: SampleId) -> Result<Sample, BadSample> {
             if position.0 == 3 {
                 return Err(BadSample {
                     id: position,

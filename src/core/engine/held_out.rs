@@ -1,6 +1,6 @@
 //! A run's samples with its held-out ones: positions of the data stream, and the streams of evaluations.
 
-use super::Samples;
+use super::SampleSource;
 use crate::data::{Dataset, Sample};
 use crate::message::{BadSample, SampleId};
 
@@ -12,11 +12,15 @@ pub struct WithHeldOut {
 }
 
 impl WithHeldOut {
-    /// The sample of a position of the data stream, or of a held-out stream.
-    ///
-    /// # Errors
-    /// The sample is unusable.
-    pub fn at(&self, id: SampleId) -> Result<Sample, BadSample> {
+    /// Streams of set `set`: samples, and prompts.
+    pub fn streams(set: usize) -> [u16; 2] {
+        [2 * set as u16, 2 * set as u16 + 1]
+    }
+}
+
+impl SampleSource for WithHeldOut {
+    /// Reads the sample of a position of the data stream, or of a held-out stream.
+    fn sample(&self, id: SampleId) -> Result<Sample, BadSample> {
         let Some((stream, index)) = id.as_held_out() else {
             return self.train.sample(id.0).map_err(|bad| bad.into_message(id));
         };
@@ -25,16 +29,5 @@ impl WithHeldOut {
         let mut sample = found.map_err(|bad| bad.into_message(id))?;
         sample.meta.id = id;
         Ok(sample)
-    }
-
-    /// Streams of set `set`: samples, and prompts.
-    pub fn streams(set: usize) -> [u16; 2] {
-        [2 * set as u16, 2 * set as u16 + 1]
-    }
-}
-
-impl Samples for WithHeldOut {
-    fn sample(&mut self, id: SampleId) -> Result<Sample, BadSample> {
-        self.at(id)
     }
 }

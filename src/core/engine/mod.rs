@@ -13,7 +13,7 @@ mod ports;
 mod recorder;
 
 pub use chain::error_chain;
-pub use data::{DataEngine, Samples};
+pub use data::{DataEngine, SampleSource};
 pub use held_out::WithHeldOut;
 pub use host::host;
 pub use ports::Ports;

@@ -113,7 +113,7 @@ impl std::fmt::Display for BadSample {
 }
 
 /// Holds what one engine did in a step.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct StepReport {
     pub step: StepId,
     /// The epoch of the encoder's pool; foundations leave it 0.

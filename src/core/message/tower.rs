@@ -34,6 +34,17 @@ impl Tower {
             Self::Reference => "reference",
         }
     }
+
+    /// The plural of what a row of an item is.
+    pub fn rows(self) -> &'static str {
+        match self {
+            Self::Vision => "patches",
+            Self::Audio => "frames",
+            Self::Text => "tokens",
+            Self::Vae => "pixels",
+            Self::Reference => "values",
+        }
+    }
 }
 
 /// Some of the towers.

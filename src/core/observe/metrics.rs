@@ -246,6 +246,12 @@ impl StepMetrics {
     }
 }
 
+/// Returns the mean of those that are numbers.
+pub(super) fn finite_mean(values: impl Iterator<Item = f64>) -> Option<f64> {
+    let (sum, count) = values.filter(|value| value.is_finite()).fold((0.0, 0), |(sum, count), v| (sum + v, count + 1));
+    (count > 0).then(|| sum / f64::from(count))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

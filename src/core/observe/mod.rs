@@ -47,7 +47,7 @@ pub use metrics::{ExpertMetrics, PairMetrics, PoolMetrics, StepMetrics};
 pub use past::{Figures, HeldOut, PastRun};
 pub use peak::{gpu_name, peak_flops};
 pub use plot::{Curve, MAX_CURVES, plot};
-pub use progress::Progress;
+pub use progress::{Progress, clock};
 pub use score::{Answer, Scores, Scoring, Verdict};
 pub use sheet::{Reading, sheet};
 pub use tensorboard::TensorBoard;

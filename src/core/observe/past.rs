@@ -4,7 +4,7 @@ use super::error::ObserveError;
 use super::evaluation::{EvalRecord, read_evaluations};
 use super::goodput::Goodput;
 use super::jsonl::read_metrics;
-use super::metrics::StepMetrics;
+use super::metrics::{StepMetrics, finite_mean};
 use super::watch::{Board, News, RunInfo};
 use crate::config::read_yaml;
 use serde::Serialize;
@@ -96,12 +96,12 @@ impl PastRun {
         });
         Figures {
             steps: last.map_or(0, |last| last.step + 1),
-            loss: mean(steps.iter().rev().take(LAST_STEPS).map(|step| step.loss)),
+            loss: finite_mean(steps.iter().rev().take(LAST_STEPS).map(|step| step.loss)),
             held_out: self.held_out(),
             tokens,
             tokens_per_s: (seconds > 0.0).then(|| tokens as f64 / seconds),
             median_step_ms: times.get(times.len() / 2).copied(),
-            mfu: mean(steps.iter().filter_map(|step| step.mfu)),
+            mfu: finite_mean(steps.iter().filter_map(|step| step.mfu)),
             wall_s: last.map(|last| last.active_s).filter(|&active| active > 0.0),
             goodput: Goodput::of(steps).share(),
             memory_bytes: memory.map(|memory| memory.total()).max(),
@@ -154,12 +154,6 @@ impl PastRun {
 fn folder_name(dir: &Path) -> String {
     let dir = dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
     dir.file_name().unwrap_or_default().to_string_lossy().into_owned()
-}
-
-/// Returns the mean of those that are numbers.
-fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
-    let (sum, count) = values.filter(|value| value.is_finite()).fold((0.0, 0), |(sum, count), v| (sum + v, count + 1));
-    (count > 0).then(|| sum / f64::from(count))
 }
 
 #[cfg(test)]

@@ -136,8 +136,8 @@ pub(super) fn short(value: f64) -> String {
     }
 }
 
-/// 0:07, 12:34, 3:00:00.
-pub(super) fn clock(seconds: f64) -> String {
+/// Writes seconds as 0:07, 12:34, 3:00:00.
+pub fn clock(seconds: f64) -> String {
     let seconds = seconds.round() as u64;
     let (hours, minutes, seconds) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
     if hours > 0 { format!("{hours}:{minutes:02}:{seconds:02}") } else { format!("{minutes}:{seconds:02}") }

@@ -121,7 +121,7 @@ fn packs_with_less_than_a_batch_costs_are_not_cut_but_shared_out() {
     let samples: Vec<SampleMeta> = (0..8).map(|id| sample(id, 60, &[(4, 4), (4, 4), (4, 4), (4, 4)])).collect();
     let lanes = |batch| {
         let mut spec = spec();
-        spec.encoders[0].cost = CostModel::patches().with_batch(batch);
+        spec.encoders[0].cost = CostModel::rows().with_batch(batch);
         let plan = super::tests::plan(&spec, StepId(0), &samples, SampleId(8)).unwrap();
         plan.units.iter().map(|unit| unit.lane.0).collect::<Vec<u32>>()
     };

@@ -1,13 +1,13 @@
 //! Describes what planning needs to know of a run.
 
 use super::{CostModel, FlowShape, HIGH_NOISE, LOW_NOISE, LearningRate, PackLimits, SigmaSpec};
-use crate::config::{FoundationPool, Placement, RunConfig};
+use crate::config::{EncoderPool, FoundationPool, Placement, RunConfig};
 use crate::message::{ActorId, PoolName, Replica, Role, SampleMeta, Tower, TowerSet, Unit};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
-/// Patches that an encoder's batch takes beside its own where lanes are fixed: packs with fewer are hardly cut.
-const BATCH_PATCHES: u64 = 256;
+/// The cost of a batch beside its items where lanes are fixed, in rows of items ([`Tower::rows`]): packs with fewer are hardly cut.
+const BATCH_ROWS: u64 = 256;
 
 /// Everything that a step plan depends on, but for the samples.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -63,9 +63,9 @@ pub struct EncoderPlanSpec {
 }
 
 impl EncoderPlanSpec {
-    /// A pool of replicas of one actor, whose items cost by their patches alone.
+    /// A pool of replicas of one actor, whose items cost by their rows alone.
     pub fn new(pool: PoolName, towers: TowerSet, replicas: u32, num_lanes: u32) -> Self {
-        Self { pool, towers, replicas, replica_ranks: 1, num_lanes, cost: CostModel::patches() }
+        Self { pool, towers, replicas, replica_ranks: 1, num_lanes, cost: CostModel::rows() }
     }
 }
 
@@ -77,7 +77,7 @@ pub struct ModelShape {
     /// The tokens of a sample at which the foundation's attention costs as much as its matrices.
     pub even_length: u64,
     pub towers: TowerSet,
-    /// The bytes of one patch, frame, token or pixel of a tower's items.
+    /// The bytes of one row ([`Tower::rows`]) of a tower's items.
     pub bytes_per_patch: ByTower,
     /// The bytes of one row of a tower's features, all DeepStack levels together.
     pub bytes_per_feature: ByTower,
@@ -113,6 +113,42 @@ impl ModelShape {
     }
 }
 
+/// Returns what planning needs to know of a run's foundation pools.
+fn foundations(config: &RunConfig, shape: ModelShape) -> Vec<FoundationPlanSpec> {
+    let spec = |(pool, settings): (PoolName, FoundationPool)| {
+        let layout = settings.layout();
+        FoundationPlanSpec {
+            pool,
+            routes: routes_of(pool),
+            replica_ranks: layout.replica_ranks() as u32,
+            ..FoundationPlanSpec::only(layout.dp as u32, shape.cost())
+        }
+    };
+    config.foundations().into_iter().map(spec).collect()
+}
+
+/// Returns what planning needs to know of a run's encoder pools.
+fn encoders(config: &RunConfig, towers: TowerSet, colocated: bool) -> Vec<EncoderPlanSpec> {
+    let foundation_ranks = config.pools.foundation.layout().ranks();
+    let spec = |(name, pool, towers): (PoolName, &EncoderPool, TowerSet)| {
+        let (replicas, replica_ranks) = match colocated {
+            true => (foundation_ranks, 1),
+            false => (pool.replicas.max(1), pool.layout().replica_ranks()),
+        };
+        // Lanes that are fixed may be more than encoders: what is cut for all of them costs an encoder a batch for each chunk.
+        let (num_lanes, batch_rows) = match config.run.deterministic {
+            true => (config.run.lanes, BATCH_ROWS),
+            false => (replicas, 0),
+        };
+        EncoderPlanSpec {
+            replica_ranks: replica_ranks as u32,
+            cost: CostModel::rows().with_batch(batch_rows),
+            ..EncoderPlanSpec::new(name, towers, replicas as u32, num_lanes as u32)
+        }
+    };
+    config.pools.encoders(towers).into_iter().map(spec).collect()
+}
+
 /// The samples that a foundation pool computes, by their routes.
 fn routes_of(pool: PoolName) -> Range<u32> {
     match pool {
@@ -132,47 +168,16 @@ pub struct EdgeCredits {
 
 impl PlanSpec {
     pub fn new(config: &RunConfig, shape: ModelShape) -> Self {
-        let layout = config.pools.foundation.layout();
         let colocated = config.pools.placement == Placement::Colocated;
-        let encoders = config.pools.encoders(shape.towers).into_iter().map(|(name, pool, towers)| {
-            let replicas = if colocated { layout.ranks() } else { pool.replicas.max(1) };
-            // Lanes that are fixed may be more than encoders: what is cut for all of them costs an encoder a batch a piece.
-            let (num_lanes, batch) = match config.run.deterministic {
-                true => (config.run.lanes, BATCH_PATCHES),
-                false => (replicas, 0),
-            };
-            let cost = CostModel::patches().with_batch(batch);
-            let replica_ranks = if colocated { 1 } else { pool.layout().replica_ranks() as u32 };
-            EncoderPlanSpec {
-                replica_ranks,
-                cost,
-                ..EncoderPlanSpec::new(name, towers, replicas as u32, num_lanes as u32)
-            }
-        });
-        let foundation = |(pool, settings): (PoolName, FoundationPool)| {
-            let layout = settings.layout();
-            FoundationPlanSpec {
-                pool,
-                routes: routes_of(pool),
-                replica_ranks: layout.replica_ranks() as u32,
-                ..FoundationPlanSpec::only(layout.dp as u32, shape.cost())
-            }
-        };
+        let flow = |flow| SigmaSpec::new(config.run.seed, config.train.sigma, config.model.experts, flow);
         Self {
-            pack: PackLimits {
-                max_samples: config.train.micro_batch_size.unwrap_or(usize::MAX),
-                max_tokens: config.data.pack.max_tokens,
-                max_images: config.data.pack.max_images.unwrap_or(usize::MAX),
-                max_visual_tokens: config.data.pack.max_visual_tokens.unwrap_or(usize::MAX),
-            },
+            pack: PackLimits::of_run(config),
             learning_rate: LearningRate::new(&config.train),
-            foundations: config.foundations().into_iter().map(foundation).collect(),
-            encoders: encoders.collect(),
+            foundations: foundations(config, shape),
+            encoders: encoders(config, shape.towers, colocated),
             colocated,
             shape,
-            sigma: shape
-                .flow
-                .map(|flow| SigmaSpec::new(config.run.seed, config.train.sigma, config.model.experts, flow)),
+            sigma: shape.flow.map(flow),
             credits: EdgeCredits {
                 pixels: config.edges.pixels.credit.bytes(),
                 tokens: config.edges.tokens.credit.bytes(),

@@ -5,7 +5,7 @@ use super::event::SimEvent;
 use super::rank::{Job, Rank};
 use super::simulation::{Pool, Simulation};
 use super::step::Step;
-use crate::message::{Epoch, Event, Role, StepId, StepReport, Timings};
+use crate::message::{Event, Role, StepId, StepReport, Timings};
 
 impl Simulation<'_> {
     /// Begins what a rank has to do next, if it is free; otherwise notes what it waits for.
@@ -144,16 +144,7 @@ impl Simulation<'_> {
             ..Timings::default()
         };
         let loss = if actor.role == Role::Foundation { 1.0 } else { 0.0 };
-        let report = StepReport {
-            step,
-            epoch: Epoch(0),
-            loss,
-            grad_square_sum: loss,
-            routing: None,
-            pairs: None,
-            timings,
-            evaluation: None,
-        };
+        let report = StepReport { step, loss, grad_square_sum: loss, timings, ..StepReport::default() };
         self.tell(actor, Event::Reduced(report));
     }
 

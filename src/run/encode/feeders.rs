@@ -2,7 +2,7 @@
 
 use super::visits::{Visit, Visits};
 use loongforge_core::data::Sample;
-use loongforge_core::engine::WithHeldOut;
+use loongforge_core::engine::{SampleSource, WithHeldOut};
 use loongforge_core::message::{BadSample, SampleId, Tower};
 use loongforge_torch::engine::{Key, KeyedItem};
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -92,7 +92,7 @@ fn feed_one(samples: &WithHeldOut, visits: &Visits, visit: &Visit, queues: &Queu
         }
         None => {}
     }
-    let sample = samples.at(id);
+    let sample = samples.sample(id);
     if let Some(place) = place {
         lock().visited.insert(place, sample.is_ok());
     }

@@ -137,8 +137,4 @@ impl Mesh {
     pub fn is_first_stage(&self) -> bool {
         self.place.pp == 0
     }
-
-    pub fn is_last_stage(&self) -> bool {
-        self.place.pp + 1 == self.layout.pp
-    }
 }

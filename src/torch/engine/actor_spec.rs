@@ -91,8 +91,8 @@ pub(super) fn is_trained(specs: &[ParamSpec]) -> bool {
     specs.iter().any(|spec| spec.role == params::Role::Trained)
 }
 
-/// A pool with the weights that a run begins with; what is trained apart from them is for [`settle`].
-pub(super) fn build_pool(
+/// The training state of a pool with the weights that a run begins with; what is trained apart from them is for [`settle`].
+pub(super) fn build_state(
     spec: &EngineSpec,
     device: tch::Device,
     params: Vec<ParamSpec>,
@@ -130,20 +130,20 @@ fn has_rounded(params: &ParamStore) -> bool {
 }
 
 /// Fills the adapters of pool `name`, or all that a checkpoint has of it.
-pub(super) fn settle(spec: &EngineSpec, name: &str, mut pool: TrainState) -> Result<TrainState, EngineError> {
+pub(super) fn settle(spec: &EngineSpec, name: &str, mut state: TrainState) -> Result<TrainState, EngineError> {
     if is_dry_run() {
-        return Ok(pool);
+        return Ok(state);
     }
-    let from_base = lacks_base(spec, pool.params());
+    let from_base = lacks_base(spec, state.params());
     if spec.resume.is_none() || from_base {
-        pool.init_magnitudes()?;
+        state.init_magnitudes()?;
     }
     match &spec.resume {
-        None => continue_adapter(spec, name, pool.params())?,
-        Some((folder, _)) => load_state(&mut pool, folder, name, !from_base)?,
+        None => continue_adapter(spec, name, state.params())?,
+        Some((folder, _)) => load_state(&mut state, folder, name, !from_base)?,
     }
-    pool.refresh_norms()?;
-    Ok(pool)
+    state.refresh_norms()?;
+    Ok(state)
 }
 
 /// Fills a pool's adapters from the folders that `lora.adapter` names, a part at a time.

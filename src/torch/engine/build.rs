@@ -1,19 +1,19 @@
 //! An actor's engine from the run's configuration: device, groups, weights or checkpoint, parts.
 
 use super::activations::Activations;
-use super::actor_spec::{EngineSpec, OwnPool, build_pool, is_trained, own_pool, policy, settle, settle_thread};
+use super::actor_spec::{EngineSpec, OwnPool, build_state, is_trained, own_pool, policy, settle, settle_thread};
 use super::build_cached::{build_reader, cache_folders};
 use super::carried::carried_tensors;
 use super::elastic::Membership;
-use super::encoder::{EncoderPart, TowerModels};
+use super::encoder::{EncoderWorker, TowerModels};
 use super::exports::exports;
-use super::foundation::{Actor, FoundationPart};
+use super::foundation::{Actor, FoundationWorker};
 use super::pack_work::EncoderPeers;
 use super::pool_specs::{encoder_specs, splits};
 use super::share::{EncoderShare, FoundationShare};
 use super::spill::Spill;
 use super::step_profile::StepProfile;
-use super::torch_engine::TorchEngine;
+use super::torch_engine::{EngineOptions, TorchEngine};
 use super::trained::trained_stage;
 use super::weight_budget::{encoder_within_budget, foundation_within_budget};
 use crate::comm::Mesh;
@@ -58,12 +58,15 @@ pub fn build_engine(spec: &EngineSpec) -> Result<TorchEngine, EngineError> {
     // As the scheduler knows it, which does not know the parameters.
     let goes_ahead =
         foundation.is_none() && own.as_ref().is_some_and(|own| spec.config.model.has_frozen(own.towers.set()));
-    let engine = TorchEngine::new(encoder, foundation, exports, first_step).going_ahead(goes_ahead);
-    let encoder_lr = own.and_then(|own| own.pool.lr).map_or(1.0, |lr| lr / spec.config.train.lr);
-    let own_weights = spec.samples.as_ref().is_some_and(|samples| samples.own_weights);
-    let engine = engine.with_encoder_lr(encoder_lr).sampling_own_weights(own_weights);
-    let profile = StepProfile::new(&spec.config, spec.me, device, first_step);
-    Ok(engine.saving_in_background(spec.config.checkpoint.in_background).counting(memory).profiling(profile))
+    let options = EngineOptions {
+        goes_ahead,
+        encoder_lr: own.and_then(|own| own.pool.lr).map_or(1.0, |lr| lr / spec.config.train.lr),
+        samples_own_weights: spec.samples.as_ref().is_some_and(|samples| samples.own_weights),
+        saves_in_background: spec.config.checkpoint.in_background,
+        memory,
+        profile: StepProfile::new(&spec.config, spec.me, device, first_step),
+    };
+    Ok(TorchEngine::new(encoder, foundation, exports, first_step, options))
 }
 
 /// The first actor of the first foundation pool.
@@ -80,7 +83,7 @@ fn spill(config: &RunConfig, own: &OwnPool<'_>) -> Result<Option<Spill>, EngineE
 }
 
 /// This rank's part of an encoder, which has all towers of its pool.
-fn build_encoder(spec: &EngineSpec, own: &OwnPool<'_>, device: tch::Device) -> Result<EncoderPart, EngineError> {
+fn build_encoder(spec: &EngineSpec, own: &OwnPool<'_>, device: tch::Device) -> Result<EncoderWorker, EngineError> {
     let (config, pools) = (&spec.config, &spec.config.pools);
     let lanes = match config.run.deterministic {
         true => Lanes::Fixed(config.num_lanes(own.pool) as u32),
@@ -103,34 +106,35 @@ fn build_encoder(spec: &EngineSpec, own: &OwnPool<'_>, device: tch::Device) -> R
     let share = EncoderShare::new(&own.towers, mesh.clone(), own.pool.zero)
         .map_err(|found| format!("pools.{name}: {found}"))?;
     let params = encoder_within_budget(config, encoder_specs(config, &share.towers, &spec.model.tree)?)?;
-    let pool = build_pool(spec, device, params, lanes, mesh.data.clone(), share.sharding())?;
-    let mut pool = settle(spec, name, share.join(pool))?;
+    let state = build_state(spec, device, params, lanes, mesh.data.clone(), share.sharding())?;
+    let mut state = settle(spec, name, share.join(state))?;
     let replica = |index| Replica::new(own.name, index);
     let membership =
         elastic.then(|| Membership::new(replica(spec.me.index), layout.ranks() as u32, spec.rendezvous.clone()));
     if elastic {
-        pool = pool.elastic(rank);
+        state = state.elastic(rank);
     }
-    let model = TowerModels::new(&share.towers, pool.params(), |tower| policy(config.model.tower_part(tower, false).1));
+    let model =
+        TowerModels::new(&share.towers, state.params(), |tower| policy(config.model.tower_part(tower, false).1));
     let (budget, key) = (config.memory.activation_budget.encoder, "memory.activation_budget.encoder");
     let activations = Activations::new(&config.memory, key, budget, device)?;
     let index = if elastic { spec.me.index } else { mesh.place().dp as u32 };
-    let mut part = EncoderPart::new(replica(index), model, pool, membership).with_activations(activations);
+    let mut worker = EncoderWorker::new(replica(index), model, state, membership).with_activations(activations);
     if !colocated {
-        part = part.with_item_credit(config.edges.pixels.credit.bytes() as usize, &share.towers);
+        worker = worker.with_item_credit(config.edges.pixels.credit.bytes() as usize, &share.towers);
     }
-    part = part.with_cache(own.pool.cache.bytes()).with_spill(spill(config, own)?);
+    worker = worker.with_cache(own.pool.cache.bytes()).with_spill(spill(config, own)?);
     match &own.pool.cache_dir {
         Some(dir) if !is_dry_run() => {
-            let folders = cache_folders(spec, own, part.pool.params(), dir)?;
-            Ok(part.with_cache_folders(folders))
+            let folders = cache_folders(spec, own, worker.state.params(), dir)?;
+            Ok(worker.with_cache_folders(folders))
         }
-        _ => Ok(part),
+        _ => Ok(worker),
     }
 }
 
 /// This rank's part of the foundation.
-fn build_foundation(spec: &EngineSpec, device: tch::Device) -> Result<FoundationPart, EngineError> {
+fn build_foundation(spec: &EngineSpec, device: tch::Device) -> Result<FoundationWorker, EngineError> {
     let (config, part, name) = (&spec.config, &spec.config.model.foundation, spec.me.pool);
     let own = config.foundation_pool(name);
     let (store, rank) = (spec.rendezvous.join(name.as_str()), spec.me.index as usize);
@@ -139,22 +143,23 @@ fn build_foundation(spec: &EngineSpec, device: tch::Device) -> Result<Foundation
     let params = trained_stage(share.specs(), &spec.model.tree, |_| ("model.foundation", part))?;
     let params = foundation_within_budget(config, params)?;
     let (lanes, group) = (Lanes::PerReplica, mesh.data.clone());
-    let pool = build_pool(spec, device, params, lanes, group, share.sharding())?;
-    let pool = settle(spec, name.as_str(), share.join(pool))?;
-    let stages = share.stages(pool.params(), policy(part));
+    let state = build_state(spec, device, params, lanes, group, share.sharding())?;
+    let state = settle(spec, name.as_str(), share.join(state))?;
+    let stages = share.stages(state.params(), policy(part));
     let (budget, key) = (config.memory.activation_budget.foundation, "memory.activation_budget.foundation");
     let activations = Activations::new(&config.memory, key, budget, device)?;
     let replica = Replica::new(name, mesh.place().dp as u32);
-    let mut part = FoundationPart::on(replica, stages, pool, false).with_encoders(peers(spec)?);
+    let mut worker = FoundationWorker::new(replica, stages, state, peers(spec)?);
     if config.pools.placement == Placement::Colocated {
-        part = part.with_colocated_encoders();
+        worker = worker.with_colocated_encoders();
     }
     let making = spec.samples.as_ref().map(|samples| samples.making(config, device, name)).transpose()?;
-    let part = part.with_activations(activations).with_stop_tokens(spec.stop_token_ids.clone());
+    let worker = worker.with_activations(activations).with_stop_tokens(spec.stop_token_ids.clone());
     // Weights that a tape brings bit by bit are not there for it; a run that has such does not ask (`eval.actions`).
     let family = spec.model.foundation_of(name);
-    let actor = (config.num_acted() > 0).then(|| Actor::of(&**family, part.pool.params(), config.run.seed)).flatten();
-    Ok(part.with_sample_making(making).with_actor(actor))
+    let actor =
+        (config.num_acted() > 0).then(|| Actor::of(&**family, worker.state.params(), config.run.seed)).flatten();
+    Ok(worker.with_sample_making(making).with_actor(actor))
 }
 
 /// The encoder pools whose features a foundation reads.

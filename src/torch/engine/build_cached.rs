@@ -1,12 +1,12 @@
 //! What encodes into a `cache_dir` and what reads from it, from the run's configuration.
 
 use super::actor_spec::{
-    EngineSpec, OwnPool, build_pool, device_of, is_trained, own_pool, policy, settle, settle_thread,
+    EngineSpec, OwnPool, build_state, device_of, is_trained, own_pool, policy, settle, settle_thread,
 };
 use super::cache_folder::CacheFolder;
 use super::cache_name::CacheName;
 use super::elastic::Membership;
-use super::encoder::{EncoderPart, TowerModels};
+use super::encoder::{EncoderWorker, TowerModels};
 use super::feature_encoder::FeatureEncoder;
 use super::feature_reader::FeatureReader;
 use super::pool_specs::encoder_specs;
@@ -70,7 +70,7 @@ fn cache_dir<'a>(own: &OwnPool<'a>) -> Result<&'a PathBuf, EngineError> {
 }
 
 /// An actor of a pool without encoders.
-pub(super) fn build_reader(spec: &EngineSpec, own: &OwnPool<'_>) -> Result<EncoderPart, EngineError> {
+pub(super) fn build_reader(spec: &EngineSpec, own: &OwnPool<'_>) -> Result<EncoderWorker, EngineError> {
     let config = &spec.config;
     let specs = encoder_specs(config, &own.towers, &spec.model.tree)?;
     expect_whole(own.name, own.pool, is_trained(&specs))?;
@@ -94,15 +94,15 @@ pub(super) fn build_reader(spec: &EngineSpec, own: &OwnPool<'_>) -> Result<Encod
     let names = own.towers.iter().map(name).collect::<Result<Vec<_>, EngineError>>()?;
     let params = Rc::new(ParamStore::new(Vec::new(), stored.kind(), tch::Device::Cpu));
     let reader = FeatureReader::open(own.name, dir, names, stored)?;
-    let mut pool = TrainState::new(params, Mesh::single().data, Lanes::PerReplica, None)?;
+    let mut state = TrainState::new(params, Mesh::single().data, Lanes::PerReplica, None)?;
     let replica = Replica::new(own.name, spec.me.index);
     let actors = own.pool.num_actors() as u32;
     let membership = own.pool.is_elastic().then(|| Membership::new(replica, actors, spec.rendezvous.clone()));
     if membership.is_some() {
-        pool = pool.elastic(spec.me.index as usize);
+        state = state.elastic(spec.me.index as usize);
     }
-    let part = EncoderPart::reading(replica, reader, pool, membership);
-    Ok(part.with_item_credit(config.edges.pixels.credit.bytes() as usize, &own.towers))
+    let worker = EncoderWorker::reading(replica, reader, state, membership);
+    Ok(worker.with_item_credit(config.edges.pixels.credit.bytes() as usize, &own.towers))
 }
 
 /// Builds what encodes items of an encoder pool's towers on this thread, outside of a run, as the actor `spec.me` would.
@@ -117,10 +117,10 @@ pub fn build_feature_encoder(spec: &EngineSpec) -> Result<FeatureEncoder, Engine
     expect_whole(own.name, own.pool, is_trained(&params))?;
     let params = encoder_within_budget(&spec.config, params)?;
     let mesh = Mesh::single();
-    let pool = build_pool(spec, device, params, Lanes::PerReplica, mesh.data.clone(), Sharding::none())?;
-    let pool = settle(spec, own.name.as_str(), pool)?;
+    let state = build_state(spec, device, params, Lanes::PerReplica, mesh.data.clone(), Sharding::none())?;
+    let state = settle(spec, own.name.as_str(), state)?;
     let part = |tower| spec.config.model.tower_part(tower, false).1;
-    let models = TowerModels::new(&own.towers, pool.params(), |tower| policy(part(tower)));
-    let folders = cache_folders(spec, &own, pool.params(), dir)?;
-    Ok(FeatureEncoder::new(models, pool, folders))
+    let models = TowerModels::new(&own.towers, state.params(), |tower| policy(part(tower)));
+    let folders = cache_folders(spec, &own, state.params(), dir)?;
+    Ok(FeatureEncoder::new(models, state, folders))
 }

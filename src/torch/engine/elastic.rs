@@ -55,27 +55,27 @@ impl Membership {
     ///
     /// # Errors
     /// A member is gone or did not come in time. The pool's own sums are as before.
-    pub fn reduce(&mut self, pool: &mut TrainState, plan: &StepPlan) -> Result<f64, NativeError> {
-        if !pool.is_trained() {
+    pub fn reduce(&mut self, state: &mut TrainState, plan: &StepPlan) -> Result<f64, NativeError> {
+        if !state.is_trained() {
             return Ok(0.0);
         }
-        self.form(pool)?;
+        self.form(state)?;
         let own = plan.units.iter().filter(|unit| unit.encoder.pool == self.me.pool);
         let owners: BTreeMap<Lane, usize> =
             own.filter_map(|unit| Some((unit.lane, self.rank_of(unit.encoder.index)?))).collect();
-        pool.reduce_among(&owners)
+        state.reduce_among(&owners)
     }
 
     /// Makes the epoch's group, and gives the parameters to who has joined.
-    fn form(&mut self, pool: &mut TrainState) -> Result<(), NativeError> {
+    fn form(&mut self, state: &mut TrainState) -> Result<(), NativeError> {
         if self.formed {
             return Ok(());
         }
         let store = self.rendezvous.join(format!("{}-{}", self.me.pool, self.epoch));
-        let (world, device) = (self.members.len(), pool.params().flat().device());
-        pool.set_group(ProcessGroup::join(&store, self.me.pool.as_str(), self.rank(), world, PATIENCE, device)?);
+        let (world, device) = (self.members.len(), state.params().flat().device());
+        state.set_group(ProcessGroup::join(&store, self.me.pool.as_str(), self.rank(), world, PATIENCE, device)?);
         if self.num_current < self.members.len() {
-            pool.take_from_first()?;
+            state.take_from_first()?;
         }
         self.formed = true;
         Ok(())

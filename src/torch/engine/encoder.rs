@@ -32,10 +32,10 @@ use tch::Tensor;
 ///
 /// A trained encoder works on one step at a time, since the next needs its new parameters; a frozen one runs ahead
 /// over every step that is planned.
-pub struct EncoderPart {
+pub struct EncoderWorker {
     replica: Replica,
     models: TowerModels,
-    pub(super) pool: TrainState,
+    pub(super) state: TrainState,
     /// The ranks that compute this encoder together.
     mesh: Rc<Mesh>,
     activations: Activations,
@@ -50,14 +50,14 @@ pub struct EncoderPart {
     items: Option<ItemCredit>,
 }
 
-impl EncoderPart {
+impl EncoderWorker {
     /// An encoder of the run; of one that is split among ranks, this rank's part.
-    pub fn new(replica: Replica, models: TowerModels, pool: TrainState, membership: Option<Membership>) -> Self {
+    pub fn new(replica: Replica, models: TowerModels, state: TrainState, membership: Option<Membership>) -> Self {
         Self {
             replica,
-            mesh: pool.mesh_or_single(),
+            mesh: state.mesh_or_single(),
             models,
-            pool,
+            state,
             activations: Activations::default(),
             membership,
             steps: VecDeque::new(),
@@ -72,11 +72,11 @@ impl EncoderPart {
     pub(super) fn reading(
         replica: Replica,
         reader: FeatureReader,
-        pool: TrainState,
+        state: TrainState,
         membership: Option<Membership>,
     ) -> Self {
         let models = TowerModels::default();
-        Self { reader: Some(reader), ..Self::new(replica, models, pool, membership) }
+        Self { reader: Some(reader), ..Self::new(replica, models, state, membership) }
     }
 
     /// The towers of its pool, where it has none of them in memory.
@@ -98,7 +98,7 @@ impl EncoderPart {
     /// Keeps so many bytes of features, where the encoder is frozen. Items are then encoded one by one, so that an item's
     /// features have the same bits whatever else is in its unit, and whether they were kept or not.
     pub fn with_cache(self, bytes: u64) -> Self {
-        let cache = (bytes > 0 && !self.pool.is_trained()).then(|| FeatureCache::new(bytes));
+        let cache = (bytes > 0 && !self.state.is_trained()).then(|| FeatureCache::new(bytes));
         Self { cache, ..self }
     }
 
@@ -145,7 +145,7 @@ impl EncoderPart {
         }
         if let Some(membership) = &mut self.membership {
             membership.regroup(regroup);
-            self.pool.set_rank(membership.rank());
+            self.state.set_rank(membership.rank());
         }
     }
 
@@ -168,7 +168,7 @@ impl EncoderPart {
             ParcelKind::Items(id) | ParcelKind::Gradient(id) => (id, parcel.header.kind),
             other => return Err(format!("{other:?} from {from} is nothing for an encoder").into()),
         };
-        let device = self.pool.params().flat().device();
+        let device = self.state.params().flat().device();
         if id.is_of_evaluation() && !self.has(id) {
             // Late: the unit was given to another encoder, and the evaluation has ended.
             return Ok(());
@@ -197,7 +197,7 @@ impl EncoderPart {
     fn gives_back(&self, kind: ParcelKind) -> bool {
         let step = self.steps.iter().find(|step| step.id == kind.step());
         step.is_some_and(|step| {
-            let reads_again = self.pool.is_trained() && step.units.iter().any(|work| work.trains);
+            let reads_again = self.state.is_trained() && step.units.iter().any(|work| work.trains);
             let keeps = self.items.is_some() && (step.fits || !reads_again);
             step.is_regrouped || matches!(kind, ParcelKind::Items(_)) && !keeps
         })
@@ -272,10 +272,10 @@ impl EncoderPart {
                 ports.at(Some(work.unit.id));
             }
             outputs.iter().zip(grads).for_each(|(&slot, grad)| run.seed(slot, grad));
-            self.pool.params().set_dropout(Some(work.unit.id.seed()));
+            self.state.params().set_dropout(Some(work.unit.id.seed()));
             run.backward(match self.membership {
-                Some(_) => self.pool.any_lane(lane),
-                None => self.pool.lane(lane),
+                Some(_) => self.state.any_lane(lane),
+                None => self.state.lane(lane),
             })?;
             let grids = work.unit.items.iter().map(|item| item.meta.grid.num_patches() as i64);
             self.activations.learn(&run, grids.sum());

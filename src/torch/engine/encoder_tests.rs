@@ -112,7 +112,7 @@ fn a_tower_without_parameters_is_an_encoder_like_others() {
     let me = ActorId::foundation(0);
     let replica = Replica::new(PoolName::ENCODER, 0);
     let models = TowerModels::only(Tower::Vae, family.build(pool.params(), Policy::Keep));
-    let mut part = EncoderPart::new(replica, models, pool, None);
+    let mut worker = EncoderWorker::new(replica, models, pool, None);
     let grids = [Grid { t: 1, h: 4, w: 2 }, Grid { t: 3, h: 2, w: 6 }];
     let id = UnitId { step: StepId(0), index: 0 };
     let item = |index: usize| {
@@ -129,7 +129,7 @@ fn a_tower_without_parameters_is_an_encoder_like_others() {
         replica: Replica::foundation(0),
         items: (0..grids.len()).map(item).collect(),
     };
-    part.plan(&StepPlan {
+    worker.plan(&StepPlan {
         step: StepId(0),
         purpose: Default::default(),
         cursor: SampleId(2),
@@ -145,11 +145,11 @@ fn a_tower_without_parameters_is_an_encoder_like_others() {
         Header { kind: ParcelKind::Items(id), version: Version(0) },
         vec![Box::new(HostTensor::from_f32(&all, &[all.len() / 3, 3]))],
     );
-    part.arrive(ActorId::data(0), items).unwrap();
+    worker.arrive(ActorId::data(0), items).unwrap();
     let (events, _told) = flume::bounded(8);
     let mut ports = Ports::new(me, events, BTreeMap::new());
-    while part.work(Version(0), &mut ports).unwrap() == Progress::Busy {}
-    assert!(part.is_finished(0));
+    while worker.work(Version(0), &mut ports).unwrap() == Progress::Busy {}
+    assert!(worker.is_finished(0));
     let sent = ports.take_own().unwrap();
     assert_eq!(sent.header.kind, ParcelKind::Features(id));
     let rows = sent.tensors.into_iter().map(|buffer| TorchBuffer::into_tensor(buffer, Device::Cpu)).next().unwrap();

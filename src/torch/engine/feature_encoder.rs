@@ -31,13 +31,13 @@ impl KeyedItem {
 /// The towers of an encoder pool, and the folders of what they make.
 pub struct FeatureEncoder {
     models: TowerModels,
-    pool: TrainState,
+    state: TrainState,
     folders: BTreeMap<Tower, CacheFolder>,
 }
 
 impl FeatureEncoder {
-    pub(super) fn new(models: TowerModels, pool: TrainState, folders: BTreeMap<Tower, CacheFolder>) -> Self {
-        Self { models, pool, folders }
+    pub(super) fn new(models: TowerModels, state: TrainState, folders: BTreeMap<Tower, CacheFolder>) -> Self {
+        Self { models, state, folders }
     }
 
     /// Encodes an item unless its features are in the folder. Returns their bytes; `None`: they were there.
@@ -50,8 +50,8 @@ impl FeatureEncoder {
         if folder.has(&item.key) {
             return Ok(None);
         }
-        let values = item.values.to_device(self.pool.params().flat().device());
-        let features = encode_one(self.models.of(item.tower)?, &self.pool, item.grid, &values)?;
+        let values = item.values.to_device(self.state.params().flat().device());
+        let features = encode_one(self.models.of(item.tower)?, &self.state, item.grid, &values)?;
         let num_bytes = features.iter().map(|level| bytes(&level.detach().to_device(tch::Device::Cpu)).len() as u64);
         let num_bytes = num_bytes.sum();
         folder.insert(item.key, &features)?;

@@ -17,7 +17,7 @@ pub use self::acting::Actor;
 use self::evaluating::{Evaluating, one_by_one};
 pub use self::making::{Finish, HandOver, SampleMaking, SamplePart};
 use super::activations::Activations;
-use super::pack_work::{EncoderPeers, PackWork, Return, UnitWork};
+use super::pack_work::{EncoderPeers, PackUnit, PackWork, Return};
 use super::routing::StepRouting;
 use super::stages::Stages;
 use crate::comm::Started;
@@ -38,11 +38,11 @@ use std::time::Instant;
 use tch::Tensor;
 
 /// Computes the packs of one foundation replica, or this rank's part of them.
-pub struct FoundationPart {
+pub struct FoundationWorker {
     replica: Replica,
     stages: Stages,
     expert_sets: Vec<ExpertSet>,
-    pub(super) pool: TrainState,
+    pub(super) state: TrainState,
     /// The encoders whose features it reads, by pool.
     encoders: BTreeMap<PoolName, EncoderPeers>,
     /// Features come from ranks that wait for each other within a step: all are taken in before it begins.
@@ -83,33 +83,31 @@ struct Step {
     owners: BTreeMap<UnitId, ActorId>,
     /// A task of it was done.
     begun: bool,
-    /// True if the fault of its gradients was drawn.
-    asked: bool,
+    /// The point where a fault may break its gradients lies behind.
+    is_past_fault_point: bool,
     /// Units of the step have moved between encoders: features are taken out of their edges at once, so that none waits behind another.
     is_regrouped: bool,
 }
 
-impl FoundationPart {
-    /// Foundation replica `replica` on one rank; with `encoder_trained` it returns gradients of the features.
-    pub fn new(replica: u32, model: Box<dyn FoundationModel>, pool: TrainState, encoder_trained: bool) -> Self {
-        Self::on(Replica::foundation(replica), Stages::whole(model), pool, encoder_trained)
-    }
-
-    /// Works like `new` for one rank of several.
-    pub fn on(replica: Replica, stages: Stages, pool: TrainState, encoder_trained: bool) -> Self {
+impl FoundationWorker {
+    /// One rank of foundation replica `replica`, which reads the features of these encoder pools.
+    pub fn new(
+        replica: Replica,
+        stages: Stages,
+        state: TrainState,
+        encoders: BTreeMap<PoolName, EncoderPeers>,
+    ) -> Self {
         let expert_sets = stages.models.iter().flat_map(|model| model.expert_sets()).collect();
-        let (activations, steps) = (Activations::default(), VecDeque::new());
-        let peers = EncoderPeers { trained: encoder_trained, ranks: 1 };
         Self {
             replica,
             stages,
             expert_sets,
-            pool: pool.in_buckets(),
-            encoders: [(PoolName::ENCODER, peers)].into(),
+            state: state.in_buckets(),
+            encoders,
             gathers_first: false,
             colocated: false,
-            activations,
-            steps,
+            activations: Activations::default(),
+            steps: VecDeque::new(),
             early_features: Vec::new(),
             stop_token_ids: Vec::new(),
             making: None,
@@ -120,11 +118,6 @@ impl FoundationPart {
     /// Encoders live in the foundation's actors.
     pub fn with_colocated_encoders(self) -> Self {
         Self { gathers_first: self.meets_others(), colocated: true, ..self }
-    }
-
-    /// Reads features of these pools, in place of the one pool `encoder`.
-    pub fn with_encoders(self, encoders: BTreeMap<PoolName, EncoderPeers>) -> Self {
-        Self { encoders, ..self }
     }
 
     /// Returns whether some encoders want gradients of their features.
@@ -166,7 +159,7 @@ impl FoundationPart {
         let work = |pack| PackWork::new(pack, plan, has_columns);
         let packs: Vec<PackWork> = plan.packs_of(self.replica).map(work).collect();
         let mut chunks: Vec<usize> = packs.iter().map(|work| self.stages.num_chunks(work.pack.num_tokens())).collect();
-        if self.stages.in_step(self.pool.params()) {
+        if self.stages.in_step(self.state.params()) {
             let of_replica = |pack: &Pack| plan.packs_of(pack.replica).count();
             let of_pool = plan.packs.iter().filter(|pack| pack.replica.pool == self.replica.pool);
             let most = of_pool.map(of_replica).max().unwrap_or(0);
@@ -201,7 +194,7 @@ impl FoundationPart {
             returned: BTreeMap::new(),
             owners: self.owners(plan),
             begun: false,
-            asked: false,
+            is_past_fault_point: false,
             is_regrouped: false,
         });
     }
@@ -225,7 +218,7 @@ impl FoundationPart {
         // Once it has begun, other ranks wait in it, and cannot send what has waited for credit.
         let units = || step.packs.iter().flat_map(|pack| &pack.units);
         let gathers = self.gathers_first && self.stages.mesh.is_leader();
-        if gathers && !step.begun && units().any(UnitWork::waits) {
+        if gathers && !step.begun && units().any(PackUnit::waits) {
             return Ok(Progress::Idle);
         }
         let step_evaluates = step.evaluation.is_some();
@@ -263,9 +256,9 @@ impl FoundationPart {
         Ok(Progress::Busy)
     }
 
-    /// Returns whether the fault of the first step's gradients was drawn before their sums began.
-    pub(super) fn was_asked(&self) -> bool {
-        self.steps.front().is_some_and(|step| step.asked)
+    /// Returns whether the first step has passed the point where a fault may break its gradients: their sums begin behind it.
+    pub(super) fn is_past_fault_point(&self) -> bool {
+        self.steps.front().is_some_and(|step| step.is_past_fault_point)
     }
 
     fn returns(&self, version: Version) -> Return {
@@ -274,7 +267,7 @@ impl FoundationPart {
 
     /// Returns whether ranks of the pool wait for each other within a step.
     pub(super) fn meets_others(&self) -> bool {
-        self.stages.mesh.replica.world() > 1 || self.stages.in_step(self.pool.params())
+        self.stages.mesh.replica.world() > 1 || self.stages.in_step(self.state.params())
     }
 
     /// Returns whether a task of the first step was done.
@@ -307,10 +300,10 @@ impl FoundationPart {
     /// A replica is gone or did not come in time.
     pub(super) fn reduce_routing(&mut self) -> Result<Option<RoutingReport>, NativeError> {
         // A replica without a pack in this step has loads of zero and yet takes part.
-        let device = self.pool.params().flat().device();
+        let device = self.state.params().flat().device();
         match self.steps.front_mut().filter(|_| !self.expert_sets.is_empty()) {
             Some(step) => {
-                let mut report = step.routing.reduce(&self.expert_sets, &self.pool, device)?;
+                let mut report = step.routing.reduce(&self.expert_sets, &self.state, device)?;
                 // Ranks that compute the same row have the same losses.
                 if !self.stages.counts_loss() {
                     (report.aux_loss, report.z_loss, report.indexer_loss) = (None, None, None);
@@ -324,7 +317,7 @@ impl FoundationPart {
     /// Moves the routers' biases against the loads of the first step, which is applied.
     pub(super) fn balance(&self) {
         let rate = self.stages.any().bias_update_rate();
-        if let Some(step) = self.steps.front().filter(|_| rate > 0.0 && self.pool.is_trained()) {
+        if let Some(step) = self.steps.front().filter(|_| rate > 0.0 && self.state.is_trained()) {
             step.routing.balance(&self.expert_sets, rate);
         }
     }

@@ -55,11 +55,11 @@ fn step_on(packs: &[&[&[usize]]], mesh: Rc<Mesh>, chunk_tokens: usize) -> (f64, 
     let model = family.build_stage(&stage, pool.params(), Policy::Keep);
     let (leads, replica_ranks) = (mesh.is_leader(), mesh.replica.world() as u32);
     let (replica, replicas) = (mesh.place().dp as u32, mesh.layout().dp as u32);
-    let mut part = FoundationPart::on(
+    let mut worker = FoundationWorker::new(
         Replica::foundation(replica),
         Stages::new(mesh, pipeline, vec![model], chunk_tokens),
         pool,
-        false,
+        BTreeMap::new(),
     );
     let sample = |(id, &documents): (usize, &&[usize])| {
         let lens: Vec<u32> = documents.iter().map(|&document| LENS[document]).collect();
@@ -72,7 +72,7 @@ fn step_on(packs: &[&[&[usize]]], mesh: Rc<Mesh>, chunk_tokens: usize) -> (f64, 
         replica: Replica::foundation(index as u32 % replicas),
         samples: samples.iter().enumerate().map(sample).collect(),
     });
-    part.plan(&StepPlan {
+    worker.plan(&StepPlan {
         step: StepId(0),
         purpose: Default::default(),
         cursor: SampleId(9),
@@ -96,21 +96,21 @@ fn step_on(packs: &[&[&[usize]]], mesh: Rc<Mesh>, chunk_tokens: usize) -> (f64, 
         let kind = ParcelKind::Columns(PackId { step: StepId(0), index: index as u32 });
         if leads && index as u32 % replicas == replica {
             let parcel = Parcel::new(Header { kind, version: Version(0) }, tensors);
-            part.arrive(ActorId::data(0), parcel, &mut ports).unwrap();
+            worker.arrive(ActorId::data(0), parcel, &mut ports).unwrap();
         }
     }
-    while part.work(Version(0), &mut ports).unwrap() == Progress::Busy {}
-    assert!(part.is_finished());
-    let lane = part.pool.own_lane();
-    if let (_, Some(sums)) = part.pool.lane_and_sums(lane) {
+    while worker.work(Version(0), &mut ports).unwrap() == Progress::Busy {}
+    assert!(worker.is_finished());
+    let lane = worker.state.own_lane();
+    if let (_, Some(sums)) = worker.state.lane_and_sums(lane) {
         // All sums are on their way: those of matrices and those of norms.
         assert_eq!(sums.num_begun(), (2, 2));
     }
-    part.pool.reduce().unwrap();
-    let params = part.pool.params().clone();
-    let grad = |id| Vec::try_from(part.pool.reduced(id).unwrap().view([-1]).to_kind(Kind::Double)).unwrap();
+    worker.state.reduce().unwrap();
+    let params = worker.state.params().clone();
+    let grad = |id| Vec::try_from(worker.state.reduced(id).unwrap().view([-1]).to_kind(Kind::Double)).unwrap();
     let grads = params.trained_ids().map(|id| (params.spec(id).name.clone(), grad(id))).collect();
-    (part.loss(), grads)
+    (worker.loss(), grads)
 }
 
 /// Relative to each parameter's largest value.

@@ -1,6 +1,6 @@
 //! Engines on libtorch: what encoder and foundation actors run on their threads.
 //!
-//! One engine type, [`TorchEngine`], holds an encoder part, a foundation part, or both (colocated). The parts do the
+//! One engine type, [`TorchEngine`], holds an encoder worker, a foundation worker, or both (colocated). The workers do the
 //! computing and know nothing of commands; the engine orders their steps.
 
 mod activations;
@@ -64,10 +64,10 @@ pub use build_cached::build_feature_encoder;
 pub use cache_key::Key;
 pub use carried::{drops_carried_parts, note_on_carried_parts};
 pub use dry_run::memory_of;
-pub use encoder::EncoderPart;
+pub use encoder::EncoderWorker;
 pub use export_files::Exports;
 pub use feature_encoder::{FeatureEncoder, KeyedItem};
-pub use foundation::{Finish, FoundationPart, SampleMaking};
+pub use foundation::{Finish, FoundationWorker, SampleMaking};
 pub use lora::{TrainedError, lora_config};
 pub use policy::{PolicyError, PolicyModel};
 pub use preflight::{check_engines, whole_beside_adapters, without_effect};

@@ -16,7 +16,7 @@ pub(super) struct PackWork {
     pub pack: Pack,
     pub tokens: Assembler,
     /// In placeholder order.
-    pub units: Vec<UnitWork>,
+    pub units: Vec<PackUnit>,
     pub chunks: Vec<Chunk>,
 }
 
@@ -30,7 +30,7 @@ pub(super) struct Chunk {
     pub is_done: bool,
 }
 
-pub(super) struct UnitWork {
+pub(super) struct PackUnit {
     pub id: UnitId,
     /// The pool that its encoder is of.
     pub pool: PoolName,
@@ -61,7 +61,7 @@ impl Chunk {
     }
 }
 
-impl UnitWork {
+impl PackUnit {
     /// Returns whether its features are yet to come.
     pub fn waits(&self) -> bool {
         self.features.is_none() && !self.is_skipped
@@ -123,7 +123,7 @@ impl PackWork {
 
     /// Data actors send columns of it only where the model has some.
     pub fn new(pack: &Pack, plan: &StepPlan, has_columns: bool) -> PackWork {
-        let unit = |unit: &Unit| UnitWork {
+        let unit = |unit: &Unit| PackUnit {
             id: unit.id,
             pool: unit.encoder.pool,
             tower: unit.tower(),

@@ -48,7 +48,7 @@ impl StepRouting {
     pub fn reduce(
         &mut self,
         sets: &[ExpertSet],
-        pool: &TrainState,
+        state: &TrainState,
         device: Device,
     ) -> Result<RoutingReport, NativeError> {
         let _no_grad = tch::no_grad_guard();
@@ -58,7 +58,7 @@ impl StepRouting {
             None => Tensor::zeros([set.num_experts], (Kind::Double, device)),
         });
         let all = Tensor::cat(&own.collect::<Vec<_>>(), 0);
-        pool.all_reduce_sum(&all)?;
+        state.all_reduce_sum(&all)?;
         let sizes: Vec<i64> = sets.iter().map(|set| set.num_experts).collect();
         self.loads = all.split_with_sizes(sizes, 0).into_iter().map(Some).collect();
         let of_host = Vec::<f64>::try_from(&all).expect("a row of numbers");
@@ -132,8 +132,8 @@ mod tests {
             let losses = RouterLosses { aux: Some(aux), z: None, indexers: Some((indexers, share / 4.0)), share };
             step.add(&sets, &Routing { losses, experts }, &run);
         }
-        let pool = TrainState::new(params, ProcessGroup::single(), Lanes::PerReplica, None).unwrap();
-        let report = step.reduce(&sets, &pool, Device::Cpu).unwrap();
+        let state = TrainState::new(params, ProcessGroup::single(), Lanes::PerReplica, None).unwrap();
+        let report = step.reduce(&sets, &state, Device::Cpu).unwrap();
         let loads: Vec<_> = report.loads.iter().map(|loads| (loads.layer.as_str(), loads.tokens.clone())).collect();
         assert_eq!(loads, [("layer 1", vec![8, 1, 3]), ("layer 1 media", vec![0, 5, 0])]);
         assert_eq!((report.aux_loss, report.z_loss, report.indexer_loss), (Some(2.0), None, Some(2.0)));
@@ -144,9 +144,9 @@ mod tests {
     #[test]
     fn a_replica_without_micro_batches_reports_the_pools_loads() {
         let params = Rc::new(ParamStore::new(vec![], Kind::Float, Device::Cpu));
-        let pool = TrainState::new(params, ProcessGroup::single(), Lanes::PerReplica, None).unwrap();
+        let state = TrainState::new(params, ProcessGroup::single(), Lanes::PerReplica, None).unwrap();
         let sets = [ExpertSet { layer: "layer 0".to_owned(), media: false, num_experts: 2, bias: None }];
-        let report = StepRouting::default().reduce(&sets, &pool, Device::Cpu).unwrap();
+        let report = StepRouting::default().reduce(&sets, &state, Device::Cpu).unwrap();
         assert_eq!(report.loads[0].tokens, [0, 0]);
     }
 }

@@ -122,9 +122,9 @@ impl FoundationShare {
     }
 
     /// A pool along `mesh.data` with this share's parameters, made a part of the whole.
-    pub fn join(&self, pool: TrainState) -> TrainState {
-        let pool = pool.with_stages(self.mesh.pp.clone(), &self.plan.family.shared_by_stages());
-        if self.is_whole { pool } else { pool.split_among(self.mesh.clone()) }
+    pub fn join(&self, state: TrainState) -> TrainState {
+        let state = state.with_stages(self.mesh.pp.clone(), &self.plan.family.shared_by_stages());
+        if self.is_whole { state } else { state.split_among(self.mesh.clone()) }
     }
 
     pub fn stages(&self, params: &ParamStore, policy: Policy) -> Stages {
@@ -180,8 +180,8 @@ impl EncoderShare {
     }
 
     /// Works like [`FoundationShare::join`].
-    pub fn join(&self, pool: TrainState) -> TrainState {
-        if self.mesh.tp.world() == 1 { pool } else { pool.split_among(self.mesh.clone()) }
+    pub fn join(&self, state: TrainState) -> TrainState {
+        if self.mesh.tp.world() == 1 { state } else { state.split_among(self.mesh.clone()) }
     }
 }
 

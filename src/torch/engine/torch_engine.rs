@@ -4,9 +4,9 @@ mod commands;
 mod saving;
 
 use super::elastic::Membership;
-use super::encoder::EncoderPart;
+use super::encoder::EncoderWorker;
 use super::export_files::Exports;
-use super::foundation::FoundationPart;
+use super::foundation::FoundationWorker;
 use super::saver::Saver;
 use super::step_profile::StepProfile;
 use crate::native::MemoryWatch;
@@ -25,11 +25,9 @@ use std::time::Instant;
 ///
 /// Stop: drops everything at once, since a step that was not applied leaves no trace. A peer that is gone is an error.
 pub struct TorchEngine {
-    encoder: Option<EncoderPart>,
-    foundation: Option<FoundationPart>,
+    encoder: Option<EncoderWorker>,
+    foundation: Option<FoundationWorker>,
     exports: Exports,
-    /// Checkpoints are written beside the steps.
-    in_background: bool,
     savers: BTreeMap<SaveTo, Saver>,
     /// To be saved with the end of these steps.
     due: Vec<(StepId, SaveTo, PathBuf)>,
@@ -41,114 +39,77 @@ pub struct TorchEngine {
     /// So many planned steps, the first ones, are reduced and wait for their commits: one at most, but where encoders are
     /// frozen and go ahead. Where members come and go, it may be finished and wait to be told to reduce.
     num_reported: usize,
-    /// An encoder that the scheduler knows to be frozen: it is not told to reduce.
-    goes_ahead: bool,
+    options: EngineOptions,
+}
+
+/// Settings of an engine, and what watches it.
+pub struct EngineOptions {
+    /// An encoder reports steps as soon as it has sent what it makes for them: the scheduler knows it to be frozen, and does not
+    /// tell it to reduce.
+    pub goes_ahead: bool,
     /// The encoder's learning rate over the run's.
-    encoder_lr: f64,
-    /// Samples are made with the weights, and not with their averages.
-    samples_own_weights: bool,
-    /// The memory of everything that this engine's thread allocates.
-    memory: Option<MemoryWatch>,
-    profile: Option<StepProfile>,
+    pub encoder_lr: f64,
+    /// Samples are made with the weights, even where there are averages of them.
+    pub samples_own_weights: bool,
+    /// Checkpoints are written beside the steps, which else wait.
+    pub saves_in_background: bool,
+    /// Counts what the engine's thread allocates, since before the engine was built.
+    pub memory: MemoryWatch,
+    /// Records what some steps compute.
+    pub profile: Option<StepProfile>,
 }
 
 impl TorchEngine {
-    /// `first_step` is 0, or where a checkpoint was taken.
+    /// `first_step` is 0, or where a checkpoint was taken. The peak of memory counts from here.
     pub fn new(
-        encoder: Option<EncoderPart>,
-        foundation: Option<FoundationPart>,
+        encoder: Option<EncoderWorker>,
+        foundation: Option<FoundationWorker>,
         exports: Exports,
         first_step: StepId,
+        mut options: EngineOptions,
     ) -> Self {
-        let version = Version(first_step.0);
+        options.memory.reset_peak();
         Self {
             encoder,
             foundation,
             exports,
-            in_background: true,
             savers: BTreeMap::new(),
             due: Vec::new(),
-            version,
+            version: Version(first_step.0),
             planned: VecDeque::new(),
             early: Vec::new(),
             num_reported: 0,
-            goes_ahead: false,
-            encoder_lr: 1.0,
-            samples_own_weights: false,
-            memory: None,
-            profile: None,
+            options,
         }
-    }
-
-    /// Reports the memory that `memory`, which was started before the engine was built, has counted from now on.
-    #[must_use]
-    pub fn counting(mut self, mut memory: MemoryWatch) -> Self {
-        memory.reset_peak();
-        self.memory = Some(memory);
-        self
-    }
-
-    /// Records what some steps compute.
-    #[must_use]
-    pub fn profiling(mut self, profile: Option<StepProfile>) -> Self {
-        self.profile = profile;
-        self
     }
 
     /// Returns whether it encodes, and waits for gradients.
     pub(super) fn trains_encoder(&self) -> bool {
-        self.encoder.as_ref().is_some_and(|part| part.pool.is_trained())
+        self.encoder.as_ref().is_some_and(|worker| worker.state.is_trained())
     }
 
-    pub(super) fn foundation(&self) -> Option<&FoundationPart> {
+    pub(super) fn foundation(&self) -> Option<&FoundationWorker> {
         self.foundation.as_ref()
     }
 
     /// The most memory that was taken since the engine was built.
     pub(super) fn memory(&self) -> MemoryReport {
-        let at_peak = self.memory.as_ref().map_or([0; 5], MemoryWatch::at_peak);
-        let [activations, parameters, gradients, optimizer, buffers] = at_peak.map(|bytes| bytes.max(0) as u64);
-        let pools = self.encoder.iter().map(|part| &part.pool).chain(self.foundation.iter().map(|part| &part.pool));
-        let offloaded = pools.map(TrainState::offloaded_bytes).sum();
+        let [activations, parameters, gradients, optimizer, buffers] =
+            self.options.memory.at_peak().map(|bytes| bytes.max(0) as u64);
+        let states =
+            self.encoder.iter().map(|worker| &worker.state).chain(self.foundation.iter().map(|worker| &worker.state));
+        let offloaded = states.map(TrainState::offloaded_bytes).sum();
         MemoryReport { parameters, gradients, optimizer, activations, buffers, offloaded }
     }
 
-    /// Has an encoder report steps as soon as it has sent what it makes for them.
-    #[must_use]
-    pub fn going_ahead(mut self, goes_ahead: bool) -> Self {
-        self.goes_ahead = goes_ahead;
-        self
-    }
-
-    /// Trains the encoder with a learning rate that is so many times the run's.
-    #[must_use]
-    pub fn with_encoder_lr(mut self, encoder_lr: f64) -> Self {
-        self.encoder_lr = encoder_lr;
-        self
-    }
-
-    /// Makes samples with the weights, even where there are averages of them.
-    #[must_use]
-    pub fn sampling_own_weights(mut self, samples_own_weights: bool) -> Self {
-        self.samples_own_weights = samples_own_weights;
-        self
-    }
-
-    /// Has steps wait until a checkpoint is written.
-    #[must_use]
-    pub fn saving_in_background(mut self, in_background: bool) -> Self {
-        self.in_background = in_background;
-        self
-    }
-
-    fn pools(&mut self) -> impl Iterator<Item = &mut TrainState> {
-        let encoder = self.encoder.iter_mut().map(|part| &mut part.pool);
-        encoder.chain(self.foundation.iter_mut().map(|part| &mut part.pool))
+    fn states(&mut self) -> impl Iterator<Item = &mut TrainState> {
+        let encoder = self.encoder.iter_mut().map(|worker| &mut worker.state);
+        encoder.chain(self.foundation.iter_mut().map(|worker| &mut worker.state))
     }
 
     fn is_finished(&self) -> bool {
-        self.encoder.as_ref().is_none_or(|part| part.is_finished(0))
-            && self.foundation.as_ref().is_none_or(FoundationPart::is_finished)
+        self.encoder.as_ref().is_none_or(|worker| worker.is_finished(0))
+            && self.foundation.as_ref().is_none_or(FoundationWorker::is_finished)
     }
 
     fn membership(&mut self) -> Option<&mut Membership> {
@@ -158,9 +119,9 @@ impl TorchEngine {
     /// Returns, for an encoder that goes ahead and with which nobody waits to reduce, the next step of which it has
     /// sent everything. That must not wait for a pause in its work: others could not end the step meanwhile.
     fn sent(&self, ports: &Ports) -> Option<StepId> {
-        let part = self.encoder.as_ref().filter(|_| self.goes_ahead)?;
+        let worker = self.encoder.as_ref().filter(|_| self.options.goes_ahead)?;
         let step = self.planned.get(self.num_reported)?.step;
-        (part.is_finished(self.num_reported) && ports.num_unsent_until(step) == 0).then_some(step)
+        (worker.is_finished(self.num_reported) && ports.num_unsent_until(step) == 0).then_some(step)
     }
 
     fn report_sent(&mut self, step: StepId, ports: &mut Ports) {
@@ -179,19 +140,9 @@ impl TorchEngine {
     fn report_evaluation(&mut self, step: StepId, ports: &mut Ports) {
         self.num_reported = 1;
         let epoch = self.membership().map_or(Epoch(0), |membership| membership.epoch());
-        let evaluation = self.foundation.as_mut().map(|part| Box::new(part.take_evaluation()));
+        let evaluation = self.foundation.as_mut().map(|worker| Box::new(worker.take_evaluation()));
         let timings = std::mem::take(&mut ports.timings);
-        let report = StepReport {
-            step,
-            epoch,
-            loss: 0.0,
-            grad_square_sum: 0.0,
-            routing: None,
-            pairs: None,
-            timings,
-            evaluation,
-        };
-        ports.emit(Event::Reduced(report));
+        ports.emit(Event::Reduced(StepReport { step, epoch, timings, evaluation, ..StepReport::default() }));
     }
 
     /// Has done its units of the first step: tells so, or reduces at once.
@@ -213,13 +164,13 @@ impl TorchEngine {
     /// All members have done their units.
     fn reduce_members(&mut self, step: StepId, epoch: Epoch, ports: &mut Ports) -> Result<(), EngineError> {
         let plan = self.planned.front().filter(|plan| plan.step == step).cloned();
-        let (Some(plan), Some(part)) = (plan, &mut self.encoder) else {
+        let (Some(plan), Some(worker)) = (plan, &mut self.encoder) else {
             return Err(format!("step {step} is not one to reduce").into());
         };
-        let Some(membership) = part.membership.as_mut().filter(|membership| membership.epoch() == epoch) else {
+        let Some(membership) = worker.membership.as_mut().filter(|membership| membership.epoch() == epoch) else {
             return Ok(());
         };
-        match membership.reduce(&mut part.pool, &plan) {
+        match membership.reduce(&mut worker.state, &plan) {
             Ok(grad_square_sum) => {
                 ports.timings.memory = self.memory();
                 report_encoder((step, epoch), grad_square_sum, ports);
@@ -231,22 +182,22 @@ impl TorchEngine {
 
     /// An encoder pool has other members.
     fn regroup(&mut self, regroup: &Regroup, ports: &mut Ports) -> Result<(), EngineError> {
-        if let Some(part) = &mut self.foundation {
-            part.regroup(regroup);
+        if let Some(worker) = &mut self.foundation {
+            worker.regroup(regroup);
         }
         // Of another pool nothing changes for an encoder.
-        if let Some(part) = self.encoder.as_mut().filter(|part| part.pool_name() == regroup.pool) {
+        if let Some(worker) = self.encoder.as_mut().filter(|worker| worker.pool_name() == regroup.pool) {
             if self.planned.is_empty() {
                 // One that has just joined: it takes the parameters of this version when the pool first reduces.
                 self.version = Version(regroup.step.0);
             }
-            part.regroup(regroup);
+            worker.regroup(regroup);
             self.planned.retain(|plan| plan.step < regroup.step);
             // Those are decided; all others are reported anew.
             self.num_reported = self.planned.len();
             self.planned.extend(regroup.plans.iter().cloned());
         }
-        let early_features = self.foundation.as_mut().map_or(Vec::new(), FoundationPart::take_early_features);
+        let early_features = self.foundation.as_mut().map_or(Vec::new(), FoundationWorker::take_early_features);
         let early = std::mem::take(&mut self.early);
         let mut waiting =
             early_features.into_iter().chain(early).filter(|(from, _)| !ports.is_gone(*from)).collect::<Vec<_>>();
@@ -256,30 +207,29 @@ impl TorchEngine {
     fn reduce(&mut self, step: StepId, ports: &mut Ports) -> Result<(), EngineError> {
         // The loss before the collectives: reading it waits for the device's packs, and for nobody else's.
         let start = Instant::now();
-        let loss = self.foundation.as_ref().map_or(0.0, FoundationPart::loss);
+        let loss = self.foundation.as_ref().map_or(0.0, FoundationWorker::loss);
         if self.foundation.is_some() {
             ports.timings.packs += start.elapsed().as_secs_f64();
             ports.trace.span(Activity::Pack, Some((step, None)), start);
         }
         let start = Instant::now();
         let mut grad_square_sum = 0.0;
-        let asked = self.foundation.as_ref().is_some_and(FoundationPart::was_asked);
-        if !asked && fault::poison(ports.me(), "nan_gradient", &[]) {
-            self.pools().for_each(TrainState::poison);
+        let is_past = self.foundation.as_ref().is_some_and(FoundationWorker::is_past_fault_point);
+        if !is_past && fault::poison(ports.me(), "nan_gradient", &[]) {
+            self.states().for_each(TrainState::poison);
         }
         // The foundation's on every replica before the encoder's: one that has packs has begun already.
-        self.pools().try_for_each(TrainState::begin_sums)?;
+        self.states().try_for_each(TrainState::begin_sums)?;
         // Encoder first on every replica: collectives of two groups in two orders would wait for each other.
-        for pool in self.pools() {
-            grad_square_sum += pool.reduce()?;
+        for state in self.states() {
+            grad_square_sum += state.reduce()?;
         }
         ports.trace.span(Activity::Reduce, Some((step, None)), start);
         self.num_reported = 1;
         let timings = Timings { memory: self.memory(), ..std::mem::take(&mut ports.timings) };
-        let routing = self.foundation.as_mut().map_or(Ok(None), FoundationPart::reduce_routing)?;
-        let pairs = self.foundation.as_ref().and_then(FoundationPart::pairs).map(Box::new);
-        let (epoch, evaluation) = (Epoch(0), None);
-        let report = StepReport { step, epoch, loss, grad_square_sum, routing, pairs, timings, evaluation };
+        let routing = self.foundation.as_mut().map_or(Ok(None), FoundationWorker::reduce_routing)?;
+        let pairs = self.foundation.as_ref().and_then(FoundationWorker::pairs).map(Box::new);
+        let report = StepReport { step, loss, grad_square_sum, routing, pairs, timings, ..StepReport::default() };
         ports.emit(Event::Reduced(report));
         Ok(())
     }
@@ -289,17 +239,17 @@ impl TorchEngine {
         if self.planned.pop_front().map(|plan| plan.step) != Some(step) {
             return Err(format!("step {step} was ended out of turn").into());
         }
-        if let Some(part) = &mut self.encoder {
-            part.finish_step();
+        if let Some(worker) = &mut self.encoder {
+            worker.finish_step();
         }
-        let claims = self.foundation.as_mut().map_or(Vec::new(), FoundationPart::finish_step);
+        let claims = self.foundation.as_mut().map_or(Vec::new(), FoundationWorker::finish_step);
         for (peer, kind) in claims.into_iter().filter(|(peer, _)| !ports.is_gone(*peer)) {
             ports.emit(Event::Refused { peer, reason: format!("{kind:?} is another's to send"), lacks: None });
         }
         self.num_reported = self.num_reported.saturating_sub(1);
         if !evaluates {
             self.version = Version(step.0 + 1);
-            self.profile.iter_mut().for_each(|profile| profile.after(step));
+            self.options.profile.iter_mut().for_each(|profile| profile.after(step));
         }
         ports.emit(Event::Applied { step });
         Ok(())
@@ -309,7 +259,5 @@ impl TorchEngine {
 /// Reports a step of an actor that is an encoder alone.
 fn report_encoder((step, epoch): (StepId, Epoch), grad_square_sum: f64, ports: &mut Ports) {
     let timings = std::mem::take(&mut ports.timings);
-    let (routing, pairs, evaluation) = (None, None, None);
-    let report = StepReport { step, epoch, loss: 0.0, grad_square_sum, routing, pairs, timings, evaluation };
-    ports.emit(Event::Reduced(report));
+    ports.emit(Event::Reduced(StepReport { step, epoch, grad_square_sum, timings, ..StepReport::default() }));
 }

@@ -17,13 +17,13 @@ use tch::{Device, Tensor};
 ///
 /// # Errors
 /// Files are missing, torn or of another model.
-pub fn load_state(pool: &mut TrainState, folder: &Path, pool_name: &str, weights: bool) -> Result<(), StateError> {
-    let params = pool.params().clone();
+pub fn load_state(state: &mut TrainState, folder: &Path, pool_name: &str, weights: bool) -> Result<(), StateError> {
+    let params = state.params().clone();
     if weights {
         let options = LoadOptions { keep_rounded: true, ..LoadOptions::default() };
         load_weights_from(&params, &Origin::whole(Checkpoint::open(folder)?), &options)?;
     }
-    let Some(optimizer) = pool.optimizer_mut() else { return Ok(()) };
+    let Some(optimizer) = state.optimizer_mut() else { return Ok(()) };
     let files = (0..).map(|part| folder.join(file_name(pool_name, part)));
     let files = files.take_while(|path| path.exists() || path.ends_with(file_name(pool_name, 0)));
     // A pool may hold what others held when the checkpoint was made.

@@ -103,20 +103,20 @@ impl StateError {
 /// # Errors
 /// A file cannot be written, or a replica is gone.
 pub fn save_state<'a>(
-    pool: &TrainState,
+    state: &TrainState,
     to: impl Into<Target<'a>>,
     export: &Export,
     pool_name: &str,
 ) -> Result<Vec<SavedFile>, StateError> {
     let to = to.into();
-    if let Some(mesh) = pool.mesh() {
-        return save_parts(pool, mesh, to, export, pool_name);
+    if let Some(mesh) = state.mesh() {
+        return save_parts(state, mesh, to, export, pool_name);
     }
-    let (params, writes) = (pool.params(), pool.rank() == 0);
+    let (params, writes) = (state.params(), state.rank() == 0);
     if !writes && params.sharding().is_none() {
         return Ok(Vec::new());
     }
-    let files = pool.with_whole(|| match export {
+    let files = state.with_whole(|| match export {
         Export::Weights(shards) if writes => Ok(save_weights(params, to, shards)?),
         Export::Networks(all) if writes => {
             let files = all.iter().map(|shards| save_weights(params, to, shards)).collect::<Result<Vec<_>, _>>()?;
@@ -125,14 +125,14 @@ pub fn save_state<'a>(
         Export::Adapter(Some(file)) if writes => Ok(save_adapter(&[params.as_ref()], file, to)?),
         _ => Ok::<_, StateError>(Vec::new()),
     })?;
-    let Some(optimizer) = pool.optimizer() else { return files };
-    let values = export.keeps_values(params).then(|| pool.own_values());
-    let (entries, state) = state_entries(params, optimizer, values.as_ref());
+    let Some(optimizer) = state.optimizer() else { return files };
+    let values = export.keeps_values(params).then(|| state.own_values());
+    let (entries, slices) = state_entries(params, optimizer, values.as_ref());
     let num_steps = optimizer.num_steps.to_string();
-    let (notes, name) = ([("num_steps", &*num_steps)], file_name(pool_name, pool.part()));
+    let (notes, name) = ([("num_steps", &*num_steps)], file_name(pool_name, state.part()));
     let mut tensor = |index: usize| {
-        let (id, slice) = &state[index];
-        pool.gather_slice(*id, slice)
+        let (id, slice) = &slices[index];
+        state.gather_slice(*id, slice)
     };
     // A rank that could not write goes on to give its parts: others would wait for them.
     let file = write_among(&entries, &notes, writes.then_some((to, name)), &mut tensor)?;
@@ -145,17 +145,17 @@ pub fn save_state<'a>(
 /// Works like [`save_state`] for parameters that are split: every rank calls it, and gets the files that it has
 /// written.
 fn save_parts(
-    pool: &TrainState,
+    state: &TrainState,
     mesh: &Mesh,
     to: Target<'_>,
     export: &Export,
     pool_name: &str,
 ) -> Result<Vec<SavedFile>, StateError> {
-    let (params, rank) = (pool.params(), writer_of(mesh).map(|(rank, _)| rank));
+    let (params, rank) = (state.params(), writer_of(mesh).map(|(rank, _)| rank));
     if rank.is_none() && params.sharding().is_none() {
         return Ok(Vec::new());
     }
-    let files = pool.with_whole(|| match export {
+    let files = state.with_whole(|| match export {
         Export::Weights(shards) => Ok(save_weights_among(params, mesh, to, shards)?),
         Export::Networks(all) => {
             let files = all.iter().map(|shards| save_weights_among(params, mesh, to, shards));
@@ -166,14 +166,14 @@ fn save_parts(
         }
         Export::Adapter(_) => Ok::<_, StateError>(Vec::new()),
     })?;
-    let Some(optimizer) = pool.optimizer() else { return files };
-    let values = export.keeps_values(params).then(|| pool.own_values());
-    let (entries, state) = state_entries(params, optimizer, values.as_ref());
+    let Some(optimizer) = state.optimizer() else { return files };
+    let values = export.keeps_values(params).then(|| state.own_values());
+    let (entries, slices) = state_entries(params, optimizer, values.as_ref());
     let num_steps = optimizer.num_steps.to_string();
-    let target = (rank == Some(0)).then(|| (to, file_name(pool_name, pool.part())));
+    let target = (rank == Some(0)).then(|| (to, file_name(pool_name, state.part())));
     let mut tensor = |index: usize| {
-        let (id, slice) = &state[index];
-        let part = pool.gather_slice(*id, slice)?;
+        let (id, slice) = &slices[index];
+        let part = state.gather_slice(*id, slice)?;
         // Blocks are of parameters that are not cut.
         let cut = rank.is_some() && slice.block == 1;
         if cut { gather_whole(params.spec(*id), &part.to_device(params.flat().device()), mesh) } else { Ok(part) }

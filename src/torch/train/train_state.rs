@@ -97,24 +97,22 @@ impl TrainState {
         let trained = optimizer.is_some();
         let grads = own.into_iter().filter(|_| trained).map(|lane| (lane, params.new_grad())).collect();
         let optimizer = optimizer.map(|config| AdamW::new(&params, config)).transpose()?;
-        let (mesh, stages, reduced, elastic_rank) = (None, None, None, None);
-        let (zero, buckets, own_weights) = (None, None, None);
-        let pool = Self {
+        let of_experts = group.clone();
+        let state = Self {
             params,
             group,
             lanes,
             grads,
             optimizer,
-            reduced,
-            mesh,
-            zero,
-            stages,
-            buckets,
-            elastic_rank,
-            own_weights,
+            reduced: None,
+            mesh: None,
+            zero: None,
+            stages: None,
+            buckets: None,
+            elastic_rank: None,
+            own_weights: None,
         };
-        let of_experts = pool.group.clone();
-        Ok(pool.shared_out_among(of_experts))
+        Ok(state.shared_out_among(of_experts))
     }
 
     /// Makes it a pool of parameters that are split among ranks: the group of the pool is `mesh.data`.
@@ -260,7 +258,7 @@ impl TrainState {
     /// # Panics
     /// Nothing was reduced.
     pub fn commit(&mut self, clip_scale: f64, learning_rate: f64) -> Result<(), NativeError> {
-        // Apart from the pool, which gathers what its ranks have.
+        // Taken out for the step, in which the rest of the state gathers what other ranks have.
         if let Some(mut optimizer) = self.optimizer.take() {
             let grad = self.reduced.take().expect("a commit follows a reduction");
             // The sum of a replica's only lane is that lane's buffer, but for slices that were summed apart from it, and

@@ -6,6 +6,7 @@ use serde_json::Value as Json;
 
 use super::shard::Shard;
 use crate::data::error::DataError;
+use crate::data::tokenizer_file::read_json;
 use crate::files;
 
 const STATE: &str = "state.json";
@@ -20,7 +21,7 @@ const SPLITS: &str = "dataset_dict.json";
 pub fn shards(folder: &Path) -> Result<Option<Vec<Shard>>, DataError> {
     let has = |name: &str| folder.join(name).is_file();
     if has(SPLITS) {
-        let splits = read(&folder.join(SPLITS))?;
+        let splits = read_json(&folder.join(SPLITS))?;
         let names: Vec<&str> = splits["splits"].as_array().into_iter().flatten().filter_map(Json::as_str).collect();
         let names = names.join(", ");
         let reason =
@@ -31,7 +32,7 @@ pub fn shards(folder: &Path) -> Result<Option<Vec<Shard>>, DataError> {
         return Ok(None);
     }
     let path = folder.join(STATE);
-    let state = read(&path)?;
+    let state = read_json(&path)?;
     let wrong = |reason: String| DataError::file(&path, reason);
     if state["_indices_files"].as_array().is_some_and(|files| !files.is_empty()) {
         let reason = "names a file of indices, as versions of datasets before 1.17 wrote it: save the set again";
@@ -47,9 +48,4 @@ pub fn shards(folder: &Path) -> Result<Option<Vec<Shard>>, DataError> {
         }
     };
     listed.iter().map(shard).collect::<Result<Vec<_>, _>>().map(Some)
-}
-
-fn read(path: &Path) -> Result<Json, DataError> {
-    let bytes = files::read(path, files::MAX_TEXT_BYTES).map_err(|error| DataError::read(path, error))?;
-    serde_json::from_slice(&bytes).map_err(|error| DataError::file(path, error))
 }

@@ -4,6 +4,7 @@ use super::Board;
 use super::board::Seen;
 use crate::message::{ActorId, EdgeLoad, MemoryReport, PoolName, Role};
 use crate::observe::StepMetrics;
+use crate::observe::metrics::finite_mean;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -115,12 +116,6 @@ impl Board {
 /// NaN where nothing is known.
 fn bytes(memory: Option<MemoryReport>) -> f64 {
     memory.map_or(f64::NAN, |memory| memory.total() as f64)
-}
-
-/// Returns the mean of those that are numbers.
-fn finite_mean(values: impl Iterator<Item = f64>) -> Option<f64> {
-    let (sum, count) = values.filter(|value| value.is_finite()).fold((0.0, 0), |(sum, count), v| (sum + v, count + 1));
-    (count > 0).then(|| sum / f64::from(count))
 }
 
 #[cfg(test)]

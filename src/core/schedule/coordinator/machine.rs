@@ -11,22 +11,19 @@ use super::save::Saves;
 use super::step::InFlight;
 use super::trust::Trust;
 use super::{CoordinatorSpec, Input, Outcome, Output, SchedulerState, StepBalance};
-use crate::message::{ActorId, Command, Epoch, Event, PoolName, Role, SampleId, StepId, StepPlan, StepReport};
+use crate::message::{
+    ActorId, Command, Epoch, Event, PoolName, Role, SKIPPED, SampleId, StepId, StepPlan, StepReport, UnitId,
+};
 use crate::schedule::{Batch, PlanError, PlanSpec, plan_step};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
-#[path = "evaluating.rs"]
 mod evaluating;
-#[path = "membership.rs"]
 mod membership;
-#[path = "probing.rs"]
 mod probing;
-#[path = "saving.rs"]
 mod saving;
-#[path = "snapshot.rs"]
 mod snapshot;
-#[path = "stepping.rs"]
 mod stepping;
 
 /// Holds what makes a step's plan of its batch and cursor: [`plan_step`], or what has the same plans already.
@@ -344,6 +341,16 @@ impl Coordinator {
         self.encoders.members().chain(self.spec.pools.foundation_actors()).collect()
     }
 
+    /// Sends a plan to everybody who takes part. Nobody computes the units in `skipped`; `held` are the positions that a packed stream
+    /// holds back after its batch.
+    fn begin_step(&mut self, mut plan: StepPlan, skipped: &[UnitId], held: Vec<SampleId>) {
+        let balance = StepBalance::of(&self.spec.plan, &plan);
+        plan.units.iter_mut().filter(|unit| skipped.contains(&unit.id)).for_each(|unit| unit.encoder.index = SKIPPED);
+        let plan = Arc::new(plan);
+        self.in_flight.insert(plan.step, InFlight::new(plan.clone(), held, balance));
+        self.send_to_all(&Command::Plan(plan));
+    }
+
     /// To everybody who takes part; the last command to all who live.
     fn send_to_all(&mut self, command: &Command) {
         let takes_part = |actor: &ActorId| {
@@ -352,6 +359,10 @@ impl Coordinator {
         };
         let send = |actor| Output::Send(actor, command.clone());
         self.out.extend(self.drain.alive().filter(takes_part).map(send));
+    }
+
+    fn send_to_data(&mut self, command: &Command) {
+        self.out.extend(self.spec.pools.data_actors().map(|actor| Output::Send(actor, command.clone())));
     }
 
     fn send_to_compute(&mut self, command: &Command) {

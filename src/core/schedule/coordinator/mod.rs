@@ -32,9 +32,9 @@
 //! engine has failed); events of an older epoch, and of actors that are no members, are dropped; steps are decided one by one
 //! without a gap; a sample is planned once; a run that has ended has no outputs.
 //!
-//! Where to read: `machine.rs` takes an input and calls the rest. A file such as `save.rs` holds what is known of a matter, and the
-//! file with the verb, `saving.rs`, is what the machine does about it; so `step.rs` and `stepping.rs`, `probe.rs` and `probing.rs`,
-//! `evaluations.rs` and `evaluating.rs`, `encoder_pool.rs` and `membership.rs`.
+//! Where to read: `machine.rs` takes an input and calls the rest, and `machine/stepping.rs` is the course of a step. A file such as
+//! `save.rs` holds what is known of a matter, and `machine/saving.rs` is what the machine does about it; so `probe.rs` and
+//! `machine/probing.rs`, `evaluations.rs` and `machine/evaluating.rs`, `encoder_pool.rs` and `machine/membership.rs`.
 
 mod batches;
 mod by_actor;

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::message::PoolName;
-use crate::message::{Epoch, Pack, PackId, Purpose, SampleMeta, StepId};
+use crate::message::{Pack, PackId, Purpose, SampleMeta, StepId};
 
 const POOLS: [PoolName; 2] = [PoolName::FOUNDATION_HIGH, PoolName::FOUNDATION_LOW];
 
@@ -31,17 +31,8 @@ fn decided(of_samples: &[usize], clip_grad: f64) -> InFlight {
     for &actor in &engines {
         let has_samples = actor.role == Role::Encoder || of_samples.iter().any(|pool| POOLS[*pool] == actor.pool);
         let (loss, grad_square_sum) = if has_samples { (0.5, 9.0) } else { (0.0, 0.0) };
-        let (timings, epoch) = (Timings::default(), Epoch(0));
-        let report = StepReport {
-            step: StepId(0),
-            epoch,
-            loss: if actor.role == Role::Encoder { 0.0 } else { loss },
-            grad_square_sum,
-            routing: None,
-            pairs: None,
-            timings,
-            evaluation: None,
-        };
+        let loss = if actor.role == Role::Encoder { 0.0 } else { loss };
+        let report = StepReport { loss, grad_square_sum, ..StepReport::default() };
         step.reduced(actor, report).unwrap();
     }
     step.decide(&engines, &pools, clip_grad, false).unwrap();

@@ -117,16 +117,7 @@ fn sample(position: u64) -> SampleMeta {
 }
 
 fn report(step: StepId, epoch: Epoch, loss: f64) -> StepReport {
-    StepReport {
-        step,
-        epoch,
-        loss,
-        grad_square_sum: 1.0,
-        routing: None,
-        pairs: None,
-        timings: Timings::default(),
-        evaluation: None,
-    }
+    StepReport { step, epoch, loss, grad_square_sum: 1.0, ..StepReport::default() }
 }
 
 /// Holds what is seen of a run.

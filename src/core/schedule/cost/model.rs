@@ -63,8 +63,8 @@ impl CostModel {
         Self::new(1.0, even_length as f64, 0.0)
     }
 
-    /// An encoder's items by their patches alone.
-    pub fn patches() -> Self {
+    /// An encoder's items by their rows alone ([`Tower::rows`]).
+    pub fn rows() -> Self {
         Self::new(0.0, 1.0, 0.0)
     }
 
@@ -180,7 +180,7 @@ mod tests {
         assert_eq!(cost.item(&item(1, 20, 10)), 200 * 200);
         assert_eq!(cost.item(&item(3, 20, 10)), 3 * 200 * 200);
         assert_eq!(cost.with_window(Some(64)).item(&item(3, 20, 10)), 3 * 200 * 64);
-        assert_eq!(CostModel::patches().item(&item(3, 20, 10)), 600);
+        assert_eq!(CostModel::rows().item(&item(3, 20, 10)), 600);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Describes what a pack may hold, and what a sample takes of it.
 
+use crate::config::{Pack, RunConfig};
 use crate::message::{SampleId, SampleMeta, Tower};
 use serde::{Deserialize, Serialize};
 
@@ -38,6 +39,19 @@ impl PackLimits {
     pub fn tokens(max_tokens: usize) -> Self {
         let most = usize::MAX;
         Self { max_tokens, max_samples: most, max_images: most, max_visual_tokens: most }
+    }
+
+    /// Returns the limits that `data.pack` sets, for packs of any number of samples.
+    pub fn of(pack: &Pack) -> Self {
+        let [max_images, max_visual_tokens] =
+            [pack.max_images, pack.max_visual_tokens].map(|limit| limit.unwrap_or(usize::MAX));
+        Self { max_images, max_visual_tokens, ..Self::tokens(pack.max_tokens) }
+    }
+
+    /// Returns the limits of the packs that a run trains on.
+    pub fn of_run(config: &RunConfig) -> Self {
+        let max_samples = config.train.micro_batch_size.unwrap_or(usize::MAX);
+        Self { max_samples, ..Self::of(&config.data.pack) }
     }
 
     /// # Errors

@@ -18,11 +18,11 @@ pub(super) fn input(model: &dyn EncoderModel, items: &Tensor, kind: Kind) -> Ten
 pub(super) fn encode_each(
     cache: &mut FeatureCache,
     (tower, model): (Tower, &dyn EncoderModel),
-    pool: &TrainState,
+    state: &TrainState,
     grids: &[Grid],
     pixels: &Tensor,
 ) -> Result<(Vec<Tensor>, u32), EngineError> {
-    let (kind, device) = (pool.params().flat().kind(), pool.params().flat().device());
+    let (kind, device) = (state.params().flat().kind(), state.params().flat().device());
     let (mut start, mut num_cached) = (0, 0);
     let mut features = |&grid: &Grid| -> Result<Vec<Tensor>, EngineError> {
         let len = grid.num_patches() as i64;
@@ -33,7 +33,7 @@ pub(super) fn encode_each(
             num_cached += 1;
             return Ok(kept);
         }
-        let made = encode_one(model, pool, grid, &own)?;
+        let made = encode_one(model, state, grid, &own)?;
         cache.keep(tower, key, &made);
         Ok(made)
     };
@@ -45,14 +45,14 @@ pub(super) fn encode_each(
 /// Features of one item of a frozen encoder, level by level.
 pub(in crate::engine) fn encode_one(
     model: &dyn EncoderModel,
-    pool: &TrainState,
+    state: &TrainState,
     grid: Grid,
     pixels: &Tensor,
 ) -> Result<Vec<Tensor>, EngineError> {
-    let params = pool.params();
+    let params = state.params();
     let record = model.record_items(&[grid], pixels)?;
     let inputs = vec![(record.pixels, input(model, pixels, params.flat().kind()))];
-    let mut run = Execution::forward_only(record.tape, params.clone(), inputs).with_mesh(pool.mesh_or_single());
+    let mut run = Execution::forward_only(record.tape, params.clone(), inputs).with_mesh(state.mesh_or_single());
     run.forward()?;
     Ok(record.outputs.iter().map(|&slot| run.value(slot).shallow_clone()).collect())
 }

@@ -1,6 +1,6 @@
 //! The forward of units: items to features, which are computed, kept from before or read from a folder.
 
-use super::EncoderPart;
+use super::EncoderWorker;
 use super::cached::{encode_each, input};
 use super::unit_work::{Phase, UnitWork};
 use crate::engine::assembler::Assembler;
@@ -12,12 +12,12 @@ use loongforge_core::message::{Event, UnitId, Version};
 use loongforge_core::transport::{Buffer, Header, Parcel, ParcelKind};
 use tch::{Kind, Tensor};
 
-impl EncoderPart {
+impl EncoderWorker {
     /// The step and the unit that can be encoded next, by their places: all of its items are there, and no unit before it in its queue
     /// waits for items. There is a queue for each replica, in the order of its packs: the features of a later pack would take the
     /// credit that an earlier pack's need. Where ranks meet in a unit there is one queue.
     fn next_ready(&self, version: Version) -> Option<[usize; 2]> {
-        let (trained, in_step) = (self.pool.is_trained(), self.in_step());
+        let (trained, in_step) = (self.state.is_trained(), self.in_step());
         let steps = self.steps.iter().enumerate().filter(|(_, step)| !trained || step.id.0 == version.0);
         let mut units =
             steps.flat_map(|(at, step)| step.units.iter().enumerate().map(move |(unit, work)| ([at, unit], work)));
@@ -85,7 +85,7 @@ impl EncoderPart {
                 }
             },
             (None, Some(cache)) => {
-                encode_each(cache, (tower, self.models.of(tower)?), &self.pool, &work.grids(), pixels)?
+                encode_each(cache, (tower, self.models.of(tower)?), &self.state, &work.grids(), pixels)?
             }
             (None, None) => unreachable!("one of them is there"),
         };
@@ -107,7 +107,7 @@ impl EncoderPart {
         let id = work.unit.id;
         let model = self.models.of(work.unit.tower())?;
         let record = model.record_items(&work.grids(), pixels)?;
-        let (params, trained) = (self.pool.params().clone(), self.pool.is_trained() && work.trains);
+        let (params, trained) = (self.state.params().clone(), self.state.is_trained() && work.trains);
         params.set_dropout(work.trains.then(|| id.seed()));
         let rows = pixels.size()[0];
         let input = input(model, pixels, params.flat().kind());

@@ -1,6 +1,6 @@
 //! Evaluations in which a robot policy acts: a pack at a time, from noise to actions.
 
-use super::FoundationPart;
+use super::FoundationWorker;
 use super::evaluating::Evaluating;
 use crate::engine::stages::Filled;
 use crate::model::{Acting, Chunk, Denoising, Draw, FoundationFamily, Observed, SampleRow};
@@ -39,7 +39,7 @@ impl Actor {
     }
 }
 
-impl FoundationPart {
+impl FoundationWorker {
     /// Acts so where that is asked for.
     pub fn with_actor(self, actor: Option<Actor>) -> Self {
         Self { actor, ..self }
@@ -57,7 +57,7 @@ impl FoundationPart {
         let (id, number) = (step.id, evaluation.num_continued);
         let Some(filled) = self.assemble(number)? else { return Ok(Progress::Idle) };
         let start = Instant::now();
-        self.pool.params().set_dropout(None);
+        self.state.params().set_dropout(None);
         let acted = self
             .actor
             .as_ref()

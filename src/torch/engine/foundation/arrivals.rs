@@ -1,6 +1,6 @@
 //! Describes what comes to a foundation: tokens and features, compared with the plan before anything of them is taken.
 
-use super::FoundationPart;
+use super::FoundationWorker;
 use crate::engine::buffer::{TorchBuffer, take_over};
 use crate::engine::pack_work::{Features, input_of};
 use crate::model::FeatureInput;
@@ -16,7 +16,7 @@ struct Wrong {
     lacks: Option<UnitId>,
 }
 
-impl FoundationPart {
+impl FoundationWorker {
     /// The actor that sends each unit's features, where encoders have actors of their own.
     pub(super) fn owners(&self, plan: &StepPlan) -> BTreeMap<UnitId, ActorId> {
         let mine = plan.units.iter().filter(|unit| unit.replica == self.replica && !unit.is_skipped());
@@ -90,7 +90,7 @@ impl FoundationPart {
 
     /// Takes a data actor's columns of a pack.
     fn take_columns(&mut self, id: PackId, from: ActorId, parcel: Parcel) -> Result<Option<Wrong>, EngineError> {
-        let device = self.pool.params().flat().device();
+        let device = self.state.params().flat().device();
         let packs = self.steps.iter_mut().find(|step| step.id == id.step).map(|step| &mut step.packs);
         let Some(work) = packs.and_then(|packs| packs.iter_mut().find(|work| work.pack.id == id)) else {
             return unplanned(parcel.header.kind);
@@ -120,7 +120,7 @@ impl FoundationPart {
         ports: &mut Ports,
     ) -> Result<Option<Wrong>, EngineError> {
         let Header { kind, version } = parcel.header;
-        let device = self.pool.params().flat().device();
+        let device = self.state.params().flat().device();
         let inputs = self.stages.any().inputs();
         let (encoders, trains) = (&self.encoders, self.has_trained_encoders());
         let how = self.returns(version);

@@ -1,7 +1,7 @@
 //! Continuations where several ranks have the foundation: each new token is read from a forward of the whole pack, as an
 //! evaluation scores one, so that every layout that scores can continue. No keys and values are kept between tokens.
 
-use super::FoundationPart;
+use super::FoundationWorker;
 use super::evaluate::{Judged, record_forward};
 use crate::engine::stages::Filled;
 use crate::model::{AnswerTokens, Columns, Decoding, MicroBatch, POSITION_IDS};
@@ -104,7 +104,7 @@ impl Growing {
     }
 }
 
-impl FoundationPart {
+impl FoundationWorker {
     /// The continuations of the documents of a pack, on every rank of the replica; `None`: the model does not say what it
     /// predicts. Without a pack this rank takes part in what replicas that meet it continue.
     pub(super) fn continue_together(
@@ -113,7 +113,7 @@ impl FoundationPart {
         decoding: &Decoding,
     ) -> Result<Option<Vec<Vec<i64>>>, EngineError> {
         let _no_grad = tch::no_grad_guard();
-        let meets_replicas = self.stages.in_step(self.pool.params());
+        let meets_replicas = self.stages.in_step(self.state.params());
         let answers = self.stages.any().answer_tokens();
         let mut growing = filled.map(|filled| Growing::new(filled, answers));
         let max_new_tokens = answers.map_or(usize::MAX, |answers| answers.max).min(decoding.max_new_tokens);
@@ -133,7 +133,7 @@ impl FoundationPart {
 
     /// Returns what the model predicts at the targets of a row, in their order, on every rank of the replica.
     fn predict(&self, filled: Option<Filled>) -> Result<Option<Vec<i64>>, EngineError> {
-        let (params, stages) = (self.pool.params(), &self.stages);
+        let (params, stages) = (self.state.params(), &self.stages);
         let device = params.flat().device();
         let ends: Vec<usize> = filled.as_ref().map(|filled| filled.batch.cu_seqlens[1..].to_vec()).unwrap_or_default();
         let filler = || {

@@ -1,6 +1,6 @@
 //! Evaluations: the packs of held-out samples forward only, scored or continued.
 
-use super::FoundationPart;
+use super::FoundationWorker;
 use super::evaluating::Evaluating;
 use crate::comm::Started;
 use crate::engine::stages::{Filled, Stages};
@@ -45,7 +45,7 @@ pub(super) fn record_forward(
     (Recorded { tape, inputs, inbound, outbound, loss, key_values, row_tokens, dropout: None }, judged)
 }
 
-impl FoundationPart {
+impl FoundationWorker {
     /// Returns what the first step, an evaluation, has come to. Reading it waits for the device.
     pub(in crate::engine) fn take_evaluation(&mut self) -> EvaluationReport {
         let evaluation = self.steps.front_mut().and_then(|step| step.evaluation.as_mut());
@@ -62,7 +62,7 @@ impl FoundationPart {
             /// The counted tokens of a language model.
             labels: Option<Tensor>,
         }
-        let (params, step) = (self.pool.params().clone(), &mut self.steps[0]);
+        let (params, step) = (self.state.params().clone(), &mut self.steps[0]);
         let device = params.flat().device();
         let (mut recorded, mut begun) = (Vec::new(), Vec::new());
         for task in tasks {
@@ -138,7 +138,7 @@ impl FoundationPart {
             stop_token_ids: self.stop_token_ids.clone(),
             ..Decoding::default()
         };
-        self.pool.params().set_dropout(None);
+        self.state.params().set_dropout(None);
         let outputs = match &filled {
             Some(Filled { batch, features }) if self.continues_alone() => {
                 self.stages.any().generate(batch, features, &decoding)
@@ -163,7 +163,7 @@ impl FoundationPart {
 
     /// Returns whether this rank reads the tokens of a continuation without others.
     pub(super) fn continues_alone(&self) -> bool {
-        let (mesh, sharding) = (&self.stages.mesh, self.pool.params().sharding());
+        let (mesh, sharding) = (&self.stages.mesh, self.state.params().sharding());
         let gathers = sharding.shared == ZeroStage::Parameters && sharding.world > 1;
         mesh.replica.world() == 1 && mesh.ep.world() == 1 && self.stages.pipeline.stages() == 1 && !gathers
     }

@@ -1,19 +1,19 @@
 //! Gets what a pack is computed of: its tokens, and the features of its units.
 
-use super::FoundationPart;
+use super::FoundationWorker;
 use super::evaluating::Evaluating;
 use crate::engine::buffer::take_over;
-use crate::engine::pack_work::{Chunk, Features, UnitWork};
+use crate::engine::pack_work::{Chunk, Features, PackUnit};
 use crate::engine::stages::Filled;
 use crate::model::{Columns, FeatureInput, MicroBatch, NoisePurpose};
 use loongforge_core::engine::EngineError;
 use tch::Tensor;
 
-impl FoundationPart {
+impl FoundationWorker {
     /// Gets a pack's tokens and features. False where the leader does not have them yet.
     pub(super) fn fill(&mut self, number: usize) -> Result<bool, EngineError> {
         let Some(filled) = self.assemble(number)? else { return Ok(false) };
-        let chunks = self.stages.chunks(filled, self.pool.params())?;
+        let chunks = self.stages.chunks(filled, self.state.params())?;
         self.steps[0].packs[number].chunks = chunks.into_iter().map(Chunk::new).collect();
         Ok(true)
     }
@@ -21,7 +21,7 @@ impl FoundationPart {
     /// A pack's tokens and features, whole; `None` where the leader does not have them yet.
     pub(super) fn assemble(&mut self, number: usize) -> Result<Option<Filled>, EngineError> {
         let trains_encoders = self.has_trained_encoders();
-        let (params, step) = (self.pool.params().clone(), &mut self.steps[0]);
+        let (params, step) = (self.state.params().clone(), &mut self.steps[0]);
         let evaluates = step.evaluation.is_some();
         let noise = step.evaluation.as_ref().map_or(NoisePurpose::Training, Evaluating::noise);
         let work = &mut step.packs[number];
@@ -41,7 +41,7 @@ impl FoundationPart {
             evaluates,
         };
         if self.stages.mesh.is_leader() {
-            if !work.tokens.is_complete() || work.units.iter().any(UnitWork::waits) {
+            if !work.tokens.is_complete() || work.units.iter().any(PackUnit::waits) {
                 return Ok(None);
             }
             let whole = columns.iter().enumerate().map(|(index, column)| work.column(index, column));

@@ -1,6 +1,6 @@
 //! Evaluations that make pictures and clips of prompts: a pack at a time, from noise to latents, which are then decoded.
 
-use super::FoundationPart;
+use super::FoundationWorker;
 use super::evaluating::Evaluating;
 use crate::engine::stages::Filled;
 use crate::model::{FoundationModel, MakeSettings, SampleRow, Underway};
@@ -106,7 +106,7 @@ impl SampleMaking {
 /// See [`SampleMaking::finish`].
 pub type Finish = Box<dyn Fn(StepId, &SampleRow, &Tensor) -> Result<String, EngineError>>;
 
-impl FoundationPart {
+impl FoundationWorker {
     /// Makes samples of prompts so.
     pub fn with_sample_making(self, making: Option<SampleMaking>) -> Self {
         Self { making, ..self }
@@ -126,7 +126,7 @@ impl FoundationPart {
         let Some(filled) = self.assemble(number)? else { return Ok(Progress::Idle) };
         let start = Instant::now();
         let making = self.making.as_ref().ok_or("this run makes no samples")?;
-        let (model, params) = (self.stages.any(), self.pool.params());
+        let (model, params) = (self.stages.any(), self.state.params());
         params.set_dropout(None);
         let nothing = "sample: the model makes no latents";
         let (rows, width) = (&filled.batch.samples, making.settings.width(model).ok_or(nothing)?);

@@ -1,6 +1,6 @@
 //! Forward and backward of micro-batches that are trained on.
 
-use super::FoundationPart;
+use super::FoundationWorker;
 use crate::engine::stages::Filled;
 use crate::model::{FeatureInput, FoundationTape, MicroBatch, Routing, with_values};
 use crate::parallel::pipeline::Recorded;
@@ -10,7 +10,7 @@ use loongforge_core::engine::{EngineError, Ports, fault};
 use loongforge_core::message::Version;
 use loongforge_core::schedule::Task;
 
-impl FoundationPart {
+impl FoundationWorker {
     pub(super) fn forward(&mut self, tasks: &[Task]) -> Result<(), EngineError> {
         /// Holds what of a micro-batch is read after its forward.
         struct Begun {
@@ -19,7 +19,7 @@ impl FoundationPart {
             measures: Option<Slot>,
             routing: Option<Routing>,
         }
-        let (params, step) = (self.pool.params().clone(), &mut self.steps[0]);
+        let (params, step) = (self.state.params().clone(), &mut self.steps[0]);
         let device = params.flat().device();
         let (mut recorded, mut begun) = (Vec::new(), Vec::new());
         for task in tasks {
@@ -67,18 +67,18 @@ impl FoundationPart {
     }
 
     pub(super) fn backward(&mut self, tasks: &[Task], version: Version, ports: &mut Ports) -> Result<(), EngineError> {
-        let (params, lane, how) = (self.pool.params().clone(), self.pool.own_lane(), self.returns(version));
+        let (params, lane, how) = (self.state.params().clone(), self.state.own_lane(), self.returns(version));
         let trains_encoders = self.has_trained_encoders();
         let step = &mut self.steps[0];
         let is_last = step.run.is_last();
-        if is_last && self.pool.is_in_buckets() {
+        if is_last && self.state.is_in_buckets() {
             // Before the sums begin.
-            step.asked = true;
+            step.is_past_fault_point = true;
             if fault::poison(ports.me(), "nan_gradient", &[]) {
-                self.pool.poison();
+                self.state.poison();
             }
         }
-        let (grads, sums) = self.pool.lane_and_sums(lane);
+        let (grads, sums) = self.state.lane_and_sums(lane);
         let mut sums = sums.filter(|_| is_last);
         let mut passed = |grads: &GradBuffer, done: &dyn Fn(&[ParamId]) -> bool| match &mut sums {
             Some(sums) => sums.begin(grads, done),

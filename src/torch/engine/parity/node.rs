@@ -1,9 +1,9 @@
 //! One process of a fixture's run: what it holds of the two pools, and its steps.
 
 use super::super::buffer::TorchBuffer;
-use super::super::encoder::EncoderPart;
+use super::super::encoder::EncoderWorker;
 use super::super::encoder::TowerModels;
-use super::super::foundation::FoundationPart;
+use super::super::foundation::FoundationWorker;
 use super::super::pack_work::input_of;
 use super::super::share::{EncoderShare, FoundationShare};
 use super::PoolLayouts;
@@ -83,8 +83,8 @@ struct Node {
     ranks: Ranks,
     group: ProcessGroup,
     batch: Batch,
-    foundation: Option<FoundationPart>,
-    encoder: Option<EncoderPart>,
+    foundation: Option<FoundationWorker>,
+    encoder: Option<EncoderWorker>,
     ports: Ports,
     outbox: Outbox,
     tree: TreeNames,
@@ -114,7 +114,7 @@ impl Node {
     ) -> Result<Node, EngineError> {
         let model = &fixture.config;
         let encoders = layouts.encoders(model.towers.set());
-        let pool = |specs: Vec<ParamSpec>, sharding: Sharding, mesh: &Mesh| -> Result<TrainState, EngineError> {
+        let state = |specs: Vec<ParamSpec>, sharding: Sharding, mesh: &Mesh| -> Result<TrainState, EngineError> {
             let adapter = fixture.has_adapter.then(|| AdapterFolder::open(folder)).transpose()?;
             let specs = match &adapter {
                 Some(adapter) => adapted(specs, adapter, &model.tree)?,
@@ -129,17 +129,18 @@ impl Node {
         };
         let foundation = of_foundation.map(|mesh| -> Result<_, EngineError> {
             let share = FoundationShare::new(&model.foundation, mesh.clone(), layouts.splits, PoolName::FOUNDATION)?;
-            let pool = share.join(pool(share.specs(), share.sharding(), &mesh)?);
-            let stages = share.stages(pool.params(), Policy::Keep);
-            let part = FoundationPart::on(Replica::foundation(mesh.place().dp as u32), stages, pool, false);
+            let state = share.join(state(share.specs(), share.sharding(), &mesh)?);
+            let stages = share.stages(state.params(), Policy::Keep);
+            let replica = Replica::foundation(mesh.place().dp as u32);
             let peers = |pool: &EncoderPool| EncoderPeers { trained: true, ranks: pool.layout.layout.tp as u32 };
-            Ok(part.with_encoders(encoders.iter().map(|pool| (pool.name, peers(pool))).collect()))
+            let encoders = encoders.iter().map(|pool| (pool.name, peers(pool))).collect();
+            Ok(FoundationWorker::new(replica, stages, state, encoders))
         });
         let encoder = of_encoder.map(|(own, mesh)| -> Result<_, EngineError> {
             let share = EncoderShare::new(&model.towers.only(own.towers), mesh.clone(), own.layout.zero)?;
-            let pool = share.join(pool(share.towers.specs(), share.sharding(), &mesh)?);
-            let models = TowerModels::new(&share.towers, pool.params(), |_| Policy::Keep);
-            Ok(EncoderPart::new(Replica::new(own.name, mesh.place().dp as u32), models, pool, None))
+            let state = share.join(state(share.towers.specs(), share.sharding(), &mesh)?);
+            let models = TowerModels::new(&share.towers, state.params(), |_| Policy::Keep);
+            Ok(EncoderWorker::new(Replica::new(own.name, mesh.place().dp as u32), models, state, None))
         });
         let settings = Settings {
             learning_rate: fixture.learning_rate,
@@ -177,7 +178,7 @@ impl Node {
             let plan = self.batch.plan(step, &self.layouts, self.settings.learning_rate);
             self.compute(&plan)?;
             let squares = self.reduce()?;
-            let loss = self.foundation.as_ref().map_or(0.0, FoundationPart::loss);
+            let loss = self.foundation.as_ref().map_or(0.0, FoundationWorker::loss);
             let sums = Tensor::from_slice(&[loss, squares]);
             self.group.all_reduce_sum(&sums)?;
             let (loss, norm) = (sums.double_value(&[0]), sums.double_value(&[1]).sqrt());
@@ -186,12 +187,12 @@ impl Node {
                 steps.grad_norms.push(norm);
             }
             if step == 0 {
-                steps.gradients = self.whole(meeting, "gradients", |pool, id| pool.reduced(id))?;
+                steps.gradients = self.whole(meeting, "gradients", |state, id| state.reduced(id))?;
             }
             let clip = (self.settings.clip_norm / (norm + 1e-6)).min(1.0);
             self.finish(clip, step == self.settings.num_steps)?;
         }
-        steps.weights = self.whole(meeting, "weights", |pool, id| pool.gather_state(id, &pool.own_values()))?;
+        steps.weights = self.whole(meeting, "weights", |state, id| state.gather_state(id, &state.own_values()))?;
         Ok((self.group.rank() == 0).then_some(steps))
     }
 
@@ -199,51 +200,51 @@ impl Node {
     fn compute(&mut self, plan: &StepPlan) -> Result<(), EngineError> {
         let version = Version(plan.step.0);
         let mut sent = Vec::new();
-        if let Some(part) = &mut self.encoder {
-            part.plan(plan);
+        if let Some(worker) = &mut self.encoder {
+            worker.plan(plan);
             for unit in &plan.units {
-                if part.has(unit.id) {
-                    part.arrive(DATA, self.batch.pixels(unit))?;
+                if worker.has(unit.id) {
+                    worker.arrive(DATA, self.batch.pixels(unit))?;
                 }
             }
-            while !part.has_encoded() {
-                part.work(version, &mut self.ports)?;
+            while !worker.has_encoded() {
+                worker.work(version, &mut self.ports)?;
             }
         }
-        if let Some(part) = &mut self.foundation {
-            part.plan(plan);
+        if let Some(worker) = &mut self.foundation {
+            worker.plan(plan);
         }
         self.post(&mut sent)?;
         let (ranks, rank) = (self.ranks.clone(), self.group.rank());
         let mine = |actor: ActorId| ranks.of(actor) == rank;
-        if let Some(mut part) = self.foundation.take() {
+        if let Some(mut worker) = self.foundation.take() {
             for pack in plan.packs.iter().filter(|pack| mine(plan.leader(pack.replica))) {
                 let tokens = self.batch.tokens(pack.id);
-                part.arrive(DATA, tokens, &mut self.ports)?;
+                worker.arrive(DATA, tokens, &mut self.ports)?;
             }
             for unit in plan.units.iter().filter(|unit| mine(plan.leader(unit.replica))) {
                 let from = self.leader(unit);
                 if let Some(features) =
                     self.take(unit, from, Header { kind: ParcelKind::Features(unit.id), version })?
                 {
-                    part.arrive(from, features, &mut self.ports)?;
+                    worker.arrive(from, features, &mut self.ports)?;
                 }
             }
-            while part.work(version, &mut self.ports)? == Progress::Busy {}
-            assert!(part.is_finished(), "all that a foundation waits for is there");
-            self.foundation = Some(part);
+            while worker.work(version, &mut self.ports)? == Progress::Busy {}
+            assert!(worker.is_finished(), "all that a foundation waits for is there");
+            self.foundation = Some(worker);
         }
         self.post(&mut sent)?;
-        if let Some(mut part) = self.encoder.take() {
-            for unit in plan.units.iter().filter(|unit| part.has(unit.id)).collect::<Vec<_>>() {
+        if let Some(mut worker) = self.encoder.take() {
+            for unit in plan.units.iter().filter(|unit| worker.has(unit.id)).collect::<Vec<_>>() {
                 let from = plan.leader(unit.replica);
                 if let Some(grads) = self.take(unit, from, Header { kind: ParcelKind::Gradient(unit.id), version })? {
-                    part.arrive(from, grads)?;
+                    worker.arrive(from, grads)?;
                 }
             }
-            while part.work(version, &mut self.ports)? == Progress::Busy {}
-            assert!(part.is_finished(0), "all gradients are there");
-            self.encoder = Some(part);
+            while worker.work(version, &mut self.ports)? == Progress::Busy {}
+            assert!(worker.is_finished(0), "all gradients are there");
+            self.encoder = Some(worker);
         }
         Ok(sent.into_iter().try_for_each(Started::wait)?)
     }
@@ -259,14 +260,14 @@ impl Node {
         let mut squares = 0.0;
         // The first rank of each pool counts for all of the pool's; one process is the first of each.
         let is_first = self.ranks.alone || self.ranks.actors[self.group.rank()].index == 0;
-        if let Some(part) = &mut self.encoder {
-            let found = part.pool.reduce()?;
+        if let Some(worker) = &mut self.encoder {
+            let found = worker.state.reduce()?;
             squares += if is_first { found } else { 0.0 };
         }
-        if let Some(part) = &mut self.foundation {
-            let found = part.pool.reduce()?;
+        if let Some(worker) = &mut self.foundation {
+            let found = worker.state.reduce()?;
             squares += if is_first { found } else { 0.0 };
-            part.reduce_routing()?;
+            worker.reduce_routing()?;
         }
         Ok(squares)
     }
@@ -274,21 +275,21 @@ impl Node {
     /// Applies the step, or forgets it.
     fn finish(&mut self, clip: f64, forget: bool) -> Result<(), EngineError> {
         let learning_rate = self.settings.learning_rate;
-        let end = |pool: &mut TrainState| match forget {
+        let end = |state: &mut TrainState| match forget {
             true => {
-                pool.abort();
+                state.abort();
                 Ok(())
             }
-            false => pool.commit(clip, learning_rate),
+            false => state.commit(clip, learning_rate),
         };
-        if let Some(part) = &mut self.encoder {
-            end(&mut part.pool)?;
-            part.finish_step();
+        if let Some(worker) = &mut self.encoder {
+            end(&mut worker.state)?;
+            worker.finish_step();
         }
-        if let Some(part) = &mut self.foundation {
-            end(&mut part.pool)?;
-            part.balance();
-            part.finish_step();
+        if let Some(worker) = &mut self.foundation {
+            end(&mut worker.state)?;
+            worker.balance();
+            worker.finish_step();
         }
         Ok(())
     }
@@ -341,13 +342,13 @@ impl Node {
     ) -> Result<Vec<(String, Tensor)>, EngineError> {
         let _no_grad = tch::no_grad_guard();
         let mut own: BTreeMap<String, Tensor> = BTreeMap::new();
-        let pools = self.encoder.iter().map(|part| &part.pool);
-        for pool in pools.chain(self.foundation.iter().map(|part| &part.pool)) {
-            let params = pool.params();
+        let states = self.encoder.iter().map(|worker| &worker.state);
+        for state in states.chain(self.foundation.iter().map(|worker| &worker.state)) {
+            let params = state.params();
             let mut found = BTreeMap::new();
             for id in params.trained_ids() {
-                let part = tensor(pool, id)?;
-                let whole = match pool.mesh() {
+                let part = tensor(state, id)?;
+                let whole = match state.mesh() {
                     Some(mesh) => gather_whole(params.spec(id), &part, mesh)?,
                     None => part,
                 };

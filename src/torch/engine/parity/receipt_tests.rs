@@ -1,8 +1,10 @@
 //! A step whose parcels all come through shared memory: nothing is copied on receipt, and the credit comes back.
 
 use super::super::buffer::copied_bytes;
-use super::super::encoder::{EncoderPart, TowerModels};
-use super::super::foundation::FoundationPart;
+use super::super::encoder::{EncoderWorker, TowerModels};
+use super::super::foundation::FoundationWorker;
+use super::super::pack_work::EncoderPeers;
+use super::super::stages::Stages;
 use super::PoolLayouts;
 use super::alone;
 use super::plan::{Batch, DATA};
@@ -27,8 +29,8 @@ const CREDIT: usize = 4 << 20;
 
 /// Computes a step of a fixture, each pool with edges of its own.
 struct Step {
-    encoder: EncoderPart,
-    foundation: FoundationPart,
+    encoder: EncoderWorker,
+    foundation: FoundationWorker,
     batch: Batch,
     plan: StepPlan,
     folder: PathBuf,
@@ -79,11 +81,12 @@ impl Step {
         };
         let of_foundation = pool(families.foundation.specs());
         let model = families.foundation.build(of_foundation.params(), Policy::Keep);
-        let foundation = FoundationPart::new(0, model, of_foundation, true);
+        let peers = [(PoolName::ENCODER, EncoderPeers { trained: true, ranks: 1 })].into();
+        let foundation = FoundationWorker::new(Replica::foundation(0), Stages::whole(model), of_foundation, peers);
         let of_encoder = pool(families.towers.specs());
         let models = TowerModels::new(&families.towers, of_encoder.params(), |_| Policy::Keep);
-        let encoder =
-            EncoderPart::new(Replica::encoder(0), models, of_encoder, None).with_item_credit(CREDIT, &families.towers);
+        let encoder = EncoderWorker::new(Replica::encoder(0), models, of_encoder, None)
+            .with_item_credit(CREDIT, &families.towers);
         let batch = Batch::new(fixture, 1);
         let plan = batch.plan(0, &PoolLayouts::default(), 0.0);
         Step { encoder, foundation, batch, plan, folder, place: tempfile::tempdir().unwrap() }
@@ -91,7 +94,10 @@ impl Step {
 
     /// Bytes in flight on the edge of items while the step waits for features' gradients, and on that of features while they
     /// wait for tokens; then the loss. `meanwhile` is called between. All credit has come back in the end.
-    fn run(mut self, meanwhile: impl FnOnce(&mut EncoderPart, &mut FoundationPart, &StepPlan)) -> ([usize; 2], f64) {
+    fn run(
+        mut self,
+        meanwhile: impl FnOnce(&mut EncoderWorker, &mut FoundationWorker, &StepPlan),
+    ) -> ([usize; 2], f64) {
         let place = self.place.path();
         let way = |from, to| Way::new(place, from, to);
         let (mut pixels, mut tokens) = (way(DATA, ENCODER), way(DATA, FOUNDATION));

@@ -1,8 +1,8 @@
 //! Takes what the scheduler orders and what peers send, and does the next piece of work.
 
 use super::TorchEngine;
-use crate::engine::encoder::EncoderPart;
-use crate::engine::foundation::FoundationPart;
+use crate::engine::encoder::EncoderWorker;
+use crate::engine::foundation::FoundationWorker;
 use crate::train::TrainState;
 use loongforge_core::engine::{Engine, EngineError, Ports, Progress};
 use loongforge_core::message::{ActorId, Command, Event, Role};
@@ -14,37 +14,37 @@ impl Engine for TorchEngine {
         match command {
             Command::Plan(plan) => {
                 self.planned.push_back(plan.clone());
-                if let Some(part) = &mut self.encoder {
-                    part.plan(&plan);
+                if let Some(worker) = &mut self.encoder {
+                    worker.plan(&plan);
                 }
-                if let Some(part) = &mut self.foundation {
-                    part.plan(&plan);
+                if let Some(worker) = &mut self.foundation {
+                    worker.plan(&plan);
                 }
                 let early = std::mem::take(&mut self.early);
                 early.into_iter().try_for_each(|(from, parcel)| self.arrive(from, parcel, ports))
             }
             Command::Commit(commit) => {
                 self.wait_copied();
-                if let Some(part) = &mut self.encoder {
-                    part.pool.commit(commit.clip_scale, commit.learning_rate * self.encoder_lr)?;
+                if let Some(worker) = &mut self.encoder {
+                    worker.state.commit(commit.clip_scale, commit.learning_rate * self.options.encoder_lr)?;
                 }
-                if let Some(part) = &mut self.foundation {
-                    part.pool.commit(commit.clip_scale, commit.learning_rate)?;
+                if let Some(worker) = &mut self.foundation {
+                    worker.state.commit(commit.clip_scale, commit.learning_rate)?;
                 }
-                self.foundation.iter().for_each(FoundationPart::balance);
+                self.foundation.iter().for_each(FoundationWorker::balance);
                 self.finish_step(commit.step, ports)?;
                 self.save_due(ports)
             }
             Command::Abort { step } => {
                 if !self.evaluates() {
-                    self.pools().for_each(TrainState::abort);
+                    self.states().for_each(TrainState::abort);
                 }
                 self.finish_step(step, ports)?;
                 self.settle_weights()?;
                 self.save_due(ports)
             }
             Command::Save { step, to, dir } => {
-                self.encoder.iter_mut().for_each(EncoderPart::flush_cache);
+                self.encoder.iter_mut().for_each(EncoderWorker::flush_cache);
                 self.due.push((step, to, dir));
                 self.save_due(ports)
             }
@@ -64,15 +64,15 @@ impl Engine for TorchEngine {
         let kind = parcel.header.kind;
         let next_plan = self.planned.back().map_or(self.version.0, |plan| plan.step.0 + 1);
         // Pixels of a unit that is about to be given to this encoder may be here before the word of it.
-        let to_be_given = |part: &EncoderPart| matches!(kind, ParcelKind::Items(unit) if part.membership.is_some() && !part.has(unit));
+        let to_be_given = |worker: &EncoderWorker| matches!(kind, ParcelKind::Items(unit) if worker.membership.is_some() && !worker.has(unit));
         if kind.step().0 >= next_plan || self.encoder.as_ref().is_some_and(to_be_given) {
             self.early.push((from, parcel));
             return Ok(());
         }
         let for_encoder = matches!(kind, ParcelKind::Items(_) | ParcelKind::Gradient(_));
         match (&mut self.encoder, &mut self.foundation) {
-            (Some(part), _) if for_encoder => part.arrive(from, parcel),
-            (_, Some(part)) if !for_encoder => part.arrive(from, parcel, ports),
+            (Some(worker), _) if for_encoder => worker.arrive(from, parcel),
+            (_, Some(worker)) if !for_encoder => worker.arrive(from, parcel, ports),
             _ if from.role == Role::Encoder => {
                 ports.emit(Event::Refused {
                     peer: from,
@@ -93,20 +93,20 @@ impl Engine for TorchEngine {
         }
         let version = self.version;
         let start = Instant::now();
-        if let Some(part) = &mut self.encoder
-            && part.work(version, ports)? == Progress::Busy
+        if let Some(worker) = &mut self.encoder
+            && worker.work(version, ports)? == Progress::Busy
         {
             ports.timings.units += start.elapsed().as_secs_f64();
             return Ok(Progress::Busy);
         }
         // Where ranks meet within a micro-batch, what others wait for is encoded before this thread waits for them.
         // What waits for credit could not be sent then.
-        let encoded = self.encoder.as_ref().is_none_or(EncoderPart::has_encoded);
+        let encoded = self.encoder.as_ref().is_none_or(EncoderWorker::has_encoded);
         let first = self.planned.front().map(|plan| plan.step);
         let sent = self.encoder.is_none() || first.is_none_or(|step| ports.num_unsent_until(step) == 0);
-        if let Some(part) = &mut self.foundation
-            && (!part.meets_others() || encoded && (sent || part.has_begun()))
-            && part.work(version, ports)? == Progress::Busy
+        if let Some(worker) = &mut self.foundation
+            && (!worker.meets_others() || encoded && (sent || worker.has_begun()))
+            && worker.work(version, ports)? == Progress::Busy
         {
             ports.timings.packs += start.elapsed().as_secs_f64();
             return Ok(Progress::Busy);

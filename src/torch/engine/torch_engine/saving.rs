@@ -1,7 +1,7 @@
 //! Checkpoints: what a step leaves behind, copied between steps and written beside them.
 
 use super::TorchEngine;
-use crate::engine::encoder::EncoderPart;
+use crate::engine::encoder::EncoderWorker;
 use crate::engine::saver::{Saver, Task};
 use crate::train::hf::{SameFiles, Shards, Snapshot, Target, WeightsError};
 use crate::train::{StateError, save_state};
@@ -18,20 +18,20 @@ type WriteOthers = Box<dyn Fn(&Path, &SameFiles, &AtomicBool) -> Result<Vec<Save
 impl TorchEngine {
     /// Puts averages in place of the weights where an evaluation is next, and the weights back where none is.
     pub(super) fn settle_weights(&mut self) -> Result<(), EngineError> {
-        let own = self.samples_own_weights;
+        let own = self.options.samples_own_weights;
         let wants = |plan: &Arc<StepPlan>| plan.purpose.is_evaluation() && !(own && plan.purpose.is_sample());
         let averages = self.planned.front().is_some_and(wants);
-        if self.pools().all(|pool| pool.uses_ema() == (averages && pool.has_ema())) {
+        if self.states().all(|state| state.uses_ema() == (averages && state.has_ema())) {
             return Ok(());
         }
         self.wait_copied();
-        self.pools().try_for_each(|pool| if averages { pool.use_ema() } else { pool.use_own() })?;
+        self.states().try_for_each(|state| if averages { state.use_ema() } else { state.use_own() })?;
         Ok(())
     }
 
     /// Saves what is to be saved after the last step that is applied; not while averages are in place of the weights.
     pub(super) fn save_due(&mut self, ports: &mut Ports) -> Result<(), EngineError> {
-        if self.pools().any(|pool| pool.uses_ema()) {
+        if self.states().any(|state| state.uses_ema()) {
             return Ok(());
         }
         let version = self.version;
@@ -41,7 +41,7 @@ impl TorchEngine {
 
     /// Takes a snapshot, which is written meanwhile; or writes.
     fn save(&mut self, step: StepId, to: SaveTo, dir: PathBuf, ports: &mut Ports) -> Result<(), EngineError> {
-        if !self.in_background {
+        if !self.options.saves_in_background {
             let event = match self.files(Target::Folder(&dir)) {
                 Ok(files) => Event::Saved { step, to, files },
                 Err(error) if error.is_of_disk() => Event::SaveFailed { step, to, error: error_chain(&error) },
@@ -51,7 +51,7 @@ impl TorchEngine {
             return Ok(());
         }
         let mut saver = self.savers.remove(&to).unwrap_or_default();
-        let lasting: Vec<_> = self.pools().flat_map(|pool| pool.lasting()).collect();
+        let lasting: Vec<_> = self.states().flat_map(|state| state.lasting()).collect();
         let snapshot = RefCell::new(Snapshot::new(saver.take_buffers(), &lasting).with_same(saver.same.clone()));
         let files = self.files(Target::Memory(&snapshot))?;
         let is_empty = snapshot.borrow().is_empty();
@@ -75,19 +75,20 @@ impl TorchEngine {
 
     fn files(&self, to: Target<'_>) -> Result<Vec<SavedFile>, StateError> {
         let (mut files, mut failed) = (Vec::new(), None);
-        let encoder = self.encoder.as_ref().map(|part| (&part.pool, &self.exports.encoder, part.pool_name()));
+        let encoder = self.encoder.as_ref().map(|worker| (&worker.state, &self.exports.encoder, worker.pool_name()));
         let foundation = self.foundation.as_ref();
-        let foundation = foundation.map(|part| (&part.pool, &self.exports.foundation, part.pool_name()));
-        for (pool, export, name) in encoder.into_iter().chain(foundation) {
+        let foundation = foundation.map(|worker| (&worker.state, &self.exports.foundation, worker.pool_name()));
+        for (state, export, name) in encoder.into_iter().chain(foundation) {
             // The other pool's ranks save as well, and wait for this one.
-            match save_state(pool, to, export, name.as_str()) {
+            match save_state(state, to, export, name.as_str()) {
                 Ok(written) => files.extend(written),
                 Err(error) if error.is_of_disk() => failed = failed.or(Some(error)),
                 Err(error) => return Err(error),
             }
         }
         let mut others: Vec<WriteOthers> = Vec::new();
-        let stored = self.encoder.as_ref().filter(|part| part.pool.rank() == 0).and_then(EncoderPart::stored_towers);
+        let stored =
+            self.encoder.as_ref().filter(|worker| worker.state.rank() == 0).and_then(EncoderWorker::stored_towers);
         if let Some(towers) = stored {
             let write = |shards: &Shards| -> WriteOthers {
                 let (towers, shards) = (towers.clone(), *shards);

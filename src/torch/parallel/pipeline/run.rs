@@ -94,17 +94,16 @@ impl PipelineRun {
         let places = places.collect();
         let tasks = schedules[mesh.pp.rank()].clone();
         let sequences = chunks.iter().enumerate().flat_map(|(sequence, count)| vec![sequence; *count]).collect();
-        let (live, pools, sent) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
         PipelineRun {
             mesh,
             pipeline,
             tasks,
             next: 0,
             places,
-            live,
+            live: BTreeMap::new(),
             sequences,
-            pools,
-            sent,
+            pools: BTreeMap::new(),
+            sent: Vec::new(),
             in_pairs: false,
             forward_only: false,
         }

@@ -2,12 +2,11 @@
 //! deciding it.
 
 use super::{Broken, Coordinator, InFlight, Outcome, Output};
-use crate::message::{ActorId, Command, SKIPPED, SaveTo, StepId, StepPlan, Unit};
+use crate::message::{ActorId, Command, SaveTo, StepId, StepPlan, Unit};
 use crate::schedule::Batch;
-use crate::schedule::coordinator::StepBalance;
+use crate::schedule::coordinator::Formed;
 use crate::schedule::coordinator::probe::Probe;
 use crate::schedule::plan::check_credits;
-use std::sync::Arc;
 
 impl Coordinator {
     /// Everything that has become possible.
@@ -37,15 +36,26 @@ impl Coordinator {
         self.plan()?;
         self.read();
         self.reduce();
-        self.decide()?;
+        self.decide();
         self.finish();
         Ok(())
     }
 
+    /// Plans steps ahead, as far as samples are there.
     fn plan(&mut self) -> Result<(), Broken> {
         if self.is_probing() && !self.wants_another() {
             return self.probe_on();
         }
+        self.count_encoders();
+        while self.may_plan() {
+            let Some(formed) = self.intake.next_batch() else { break };
+            self.plan_step(formed)?;
+        }
+        Ok(())
+    }
+
+    /// Has plans go by the encoders that elastic pools have now.
+    fn count_encoders(&mut self) {
         for pool in self.encoders.iter().filter(|pool| pool.is_elastic() && !pool.workers().is_empty()) {
             let Some(planned) = self.spec.plan.encoder_pool(pool.name) else { continue };
             planned.replicas = pool.workers().len() as u32;
@@ -53,34 +63,30 @@ impl Coordinator {
                 planned.num_lanes = planned.replicas * pool.speeds.lanes_per_encoder();
             }
         }
-        let may_plan = |this: &Self| !this.is_probing() || this.wants_another();
-        while may_plan(self)
+    }
+
+    fn may_plan(&self) -> bool {
+        (!self.is_probing() || self.wants_another())
             && self.next_plan < self.end
             && !self.is_to_evaluate()
             && self.next_plan.0 <= self.current.0 + self.spec.prefetch_steps as u64
-        {
-            let Some(batch) = self.intake.next_batch() else { break };
-            let step = self.next_plan;
-            if let Batch::Samples(samples) = &batch.batch {
-                for sample in samples {
-                    assert!(self.last_planned < Some(sample.id), "sample {} is planned once", sample.id);
-                    self.last_planned = Some(sample.id);
-                }
+    }
+
+    /// Plans the next step and sends the plan.
+    fn plan_step(&mut self, Formed { batch, cursor, held }: Formed) -> Result<(), Broken> {
+        let step = self.next_plan;
+        if let Batch::Samples(samples) = &batch {
+            for sample in samples {
+                assert!(self.last_planned < Some(sample.id), "sample {} is planned once", sample.id);
+                self.last_planned = Some(sample.id);
             }
-            let mut plan = (self.planner)(&self.spec.plan, step, batch.batch, batch.cursor)
-                .map_err(|error| (ActorId::SCHEDULER, format!("step {step}: {error}")))?;
-            self.assign(&mut plan);
-            let balance = StepBalance::of(&self.spec.plan, &plan);
-            let skipped = self.skip_poison_units(&plan)?;
-            plan.units
-                .iter_mut()
-                .filter(|unit| skipped.contains(&unit.id))
-                .for_each(|unit| unit.encoder.index = SKIPPED);
-            let plan = Arc::new(plan);
-            self.send_to_all(&Command::Plan(plan.clone()));
-            self.in_flight.insert(step, InFlight::new(plan, batch.held, balance));
-            self.next_plan.0 += 1;
         }
+        let mut plan = (self.planner)(&self.spec.plan, step, batch, cursor)
+            .map_err(|error| (ActorId::SCHEDULER, format!("step {step}: {error}")))?;
+        self.assign(&mut plan);
+        let skipped = self.skip_poison_units(&plan)?;
+        self.begin_step(plan, &skipped, held);
+        self.next_plan.0 += 1;
         Ok(())
     }
 
@@ -115,9 +121,7 @@ impl Coordinator {
         let to_plan = self.end.0.saturating_sub(self.next_plan.0);
         let num_batches = to_plan.min(self.spec.prefetch_steps as u64 + 1) as usize;
         while let Some(window) = self.intake.request(num_batches) {
-            for actor in self.spec.pools.data_actors() {
-                self.out.push(Output::Send(actor, window.command()));
-            }
+            self.send_to_data(&window.command());
         }
     }
 
@@ -138,7 +142,8 @@ impl Coordinator {
         }
     }
 
-    fn decide(&mut self) -> Result<(), Broken> {
+    /// Decides the current step, or ends the current evaluation, when every engine has reported it.
+    fn decide(&mut self) {
         let step = self.current;
         // Engines may have reduced a step beyond a requested end: it is dropped with them.
         let num_engines = self.encoders.num_members() + self.spec.pools.num_foundations() as usize;
@@ -146,20 +151,20 @@ impl Coordinator {
             (step < self.end || in_flight.is_evaluation()) && in_flight.may_be_decided(num_engines)
         };
         if !self.in_flight.get(&step).is_some_and(may_be_decided) {
-            return Ok(());
+            return;
         }
         let engines = self.compute_actors();
-        let Some(in_flight) = self.in_flight.get_mut(&step) else { return Ok(()) };
+        let Some(in_flight) = self.in_flight.get_mut(&step) else { return };
         if in_flight.is_evaluation() {
             if let Some(found) = in_flight.conclude(&engines) {
                 self.evaluations.found(found);
                 self.send_to_compute(&Command::Abort { step });
             }
-            return Ok(());
+            return;
         }
         let drops = self.probe.is_some();
         let decision = in_flight.decide(&engines, &self.spec.pools, self.spec.clip_grad, drops);
-        let Some(decision) = decision else { return Ok(()) };
+        let Some(decision) = decision else { return };
         let timings = in_flight.timings();
         for pool in self.encoders.iter_mut() {
             pool.decided();
@@ -169,17 +174,15 @@ impl Coordinator {
         }
         self.costs.observe(&self.spec.plan, &in_flight.plan, &timings);
         self.costs.apply(&mut self.spec.plan);
-        match decision.commit {
-            Some(_) => self.num_skipped_in_row = 0,
-            None => {
-                let (loss, grad_norm) = (decision.loss, decision.grad_norm);
-                match &mut self.probe {
-                    Some(probe) => probe.computed(step, loss, grad_norm),
-                    None => self.num_skipped_in_row += 1,
-                }
-                if self.probe.is_none() && self.num_skipped_in_row > self.spec.max_nonfinite {
+        match (&decision.commit, &mut self.probe) {
+            (Some(_), _) => self.num_skipped_in_row = 0,
+            (None, Some(probe)) => probe.computed(step, decision.loss, decision.grad_norm),
+            (None, None) => {
+                self.num_skipped_in_row += 1;
+                if self.num_skipped_in_row > self.spec.max_nonfinite {
                     let batch = in_flight.batch(self.spec.look_ahead.is_some());
-                    self.probe = Some(Probe::new(step, batch, (loss, grad_norm), self.num_skipped_in_row));
+                    let found = (decision.loss, decision.grad_norm);
+                    self.probe = Some(Probe::new(step, batch, found, self.num_skipped_in_row));
                 }
             }
         }
@@ -188,7 +191,6 @@ impl Coordinator {
         }
         let in_flight = &self.in_flight[&step];
         self.out.extend(engines.into_iter().map(|actor| Output::Send(actor, in_flight.command_for(actor))));
-        Ok(())
     }
 
     /// Has the engines save as soon as they have applied `step`, where that is due. Told before that step's end is, so that

@@ -1,12 +1,11 @@
 //! Describes what the machine does for an evaluation ([`Evaluations`](super::Evaluations)): held-out samples are
 //! measured, planned and computed between two steps, with nothing else in flight.
 
-use super::{Broken, Coordinator, InFlight, Output, StepBalance};
-use crate::message::{ActorId, BadSample, Command, SKIPPED, SampleMeta, SaveTo, StepId, StepPlan};
+use super::{Broken, Coordinator, InFlight, Output};
+use crate::message::{ActorId, BadSample, SampleMeta, SaveTo, StepId, StepPlan};
 use crate::schedule::coordinator::evaluations::EvaluationPass;
 use crate::schedule::coordinator::intake::Answer;
 use crate::schedule::{PackLimits, PlanSpec, SampleSize, plan_evaluation};
-use std::sync::Arc;
 
 impl Coordinator {
     /// Returns whether a plan of an evaluation is in flight.
@@ -24,9 +23,7 @@ impl Coordinator {
         while self.is_to_evaluate() {
             if let Some(asked) = self.evaluations.ask(self.next_plan) {
                 let window = self.intake.read_again(asked);
-                for actor in self.spec.pools.data_actors() {
-                    self.out.push(Output::Send(actor, window.command()));
-                }
+                self.send_to_data(&window.command());
             }
             if self.current < self.next_plan || !self.in_flight.is_empty() {
                 return Ok(());
@@ -106,12 +103,8 @@ impl Coordinator {
         let mut plan = plan_evaluation(&spec, (step, round), pass.purpose, samples)
             .map_err(|error| (ActorId::SCHEDULER, format!("evaluation before step {step}: {error}")))?;
         self.place(&mut plan);
-        let balance = StepBalance::of(&spec, &plan);
         let skipped = self.skip_poison_units(&plan)?;
-        plan.units.iter_mut().filter(|unit| skipped.contains(&unit.id)).for_each(|unit| unit.encoder.index = SKIPPED);
-        let plan = Arc::new(plan);
-        self.send_to_all(&Command::Plan(plan.clone()));
-        self.in_flight.insert(step, InFlight::new(plan, Vec::new(), balance));
+        self.begin_step(plan, &skipped, Vec::new());
         self.evaluations.planned(num_samples);
         Ok(())
     }

@@ -1,11 +1,10 @@
-//! One life of a run by the process that has its scheduler: the folder is made ready, the actors run, and the life ends.
+//! One attempt at a run by the process that has its scheduler: the folder is made ready, the actors run, and the run is judged.
 
 use super::address_file::{AddressFile, port_of_run};
 use super::args::RunArgs;
 use super::folder::prepare_folder;
 use super::former::FormerRun;
 use super::meeting::{fingerprint, meeting};
-use super::offline;
 use super::scheduler_process::{JOURNAL, SchedulerProcess};
 use super::settings::keep_config;
 use crate::cli::part::{Beside, Part};
@@ -20,7 +19,7 @@ use anyhow::Context;
 use loongforge_actors::checkpoint::{Uploader, Uploads};
 use loongforge_actors::journal::{RecoveredRun, unfinished};
 use loongforge_actors::launch::net::{Party, Security};
-use loongforge_actors::launch::{Keep, LOCAL_RANKS, WantedActor, keeper};
+use loongforge_actors::launch::{JournalSpec, LOCAL_RANKS, WantedActor, keeper};
 use loongforge_actors::{Meeting, RunError, Start, StopOn, serve_scheduler};
 use loongforge_core::config::{Address, RunConfig};
 use loongforge_core::message::{ActorId, Role, SampleId, StepId};
@@ -31,9 +30,9 @@ use std::path::Path;
 use std::process::{Command, ExitCode};
 
 impl SchedulerProcess<'_> {
-    /// One life of the run; `is_takeover`: in the place of a scheduler that has died. `former`: the run that the one which is taken
-    /// over has moved aside and not replaced yet.
-    pub(super) fn run_actors(
+    /// Runs until the end, or until a process is lost; `is_takeover`: in the place of a scheduler that has died. `former`: the run
+    /// that the one which is taken over has moved aside and not replaced yet.
+    pub(super) fn attempt(
         &self,
         composition: Composition,
         is_takeover: bool,
@@ -61,8 +60,12 @@ impl SchedulerProcess<'_> {
         let first_step = forgetting_uploads(first_step, uploader.clone());
         let report = report.on_first_step(first_step).uploading(uploader);
         let journal = config.run.dir.join(JOURNAL);
-        let journal = self.keeps_journal().then_some(Keep { path: journal, take_over_at, cut_after: Keep::CUT_AFTER });
-        match self.conduct(composition, journal, past.as_ref(), report)? {
+        let journal = self.keeps_journal().then_some(JournalSpec {
+            path: journal,
+            take_over_at,
+            cut_after: JournalSpec::CUT_AFTER,
+        });
+        match self.run_actors(composition, journal, past.as_ref(), report)? {
             Outcome::Completed => {
                 after_run::after_run(&config, console)?;
                 Ok(ExitCode::SUCCESS)
@@ -112,7 +115,7 @@ impl SchedulerProcess<'_> {
         Beginning { reported: (step, SampleId(u64::MAX)), take_over_at: Some(step), former }
     }
 
-    /// Makes the run's folder ready for a life that begins by itself.
+    /// Makes the run's folder ready for an attempt that begins by itself.
     fn begin(&self, composition: &Composition, former: Option<FormerRun>) -> anyhow::Result<Beginning> {
         let Self { args, loaded, console, .. } = *self;
         let dir = &composition.config().run.dir;
@@ -130,7 +133,7 @@ impl SchedulerProcess<'_> {
         if let Some(epochs) = composition.epochs() {
             console.line(&check::duration(epochs, config.packs_first()));
         }
-        offline::lines(composition)?.into_iter().for_each(|line| console.line(&line));
+        composition.packs().iter().flat_map(|packs| packs.lines(config)).for_each(|line| console.line(&line));
         console.line(&check::summary(config, composition.folder())?);
         held_out_sets::summary(config, composition.folder()).into_iter().for_each(|line| console.line(&line));
         samples::summary(config).into_iter().for_each(|line| console.line(&line));
@@ -139,10 +142,10 @@ impl SchedulerProcess<'_> {
     }
 
     /// Carries the actors' run to its end: in this process, in children of it, or in processes that others start.
-    fn conduct(
+    fn run_actors(
         &self,
         composition: Composition,
-        journal: Option<Keep>,
+        journal: Option<JournalSpec>,
         past: Option<&RecoveredRun>,
         report: Report,
     ) -> anyhow::Result<Outcome> {
@@ -185,7 +188,7 @@ impl SchedulerProcess<'_> {
     }
 }
 
-/// Where a life of the run begins.
+/// Where an attempt at the run begins.
 struct Beginning {
     /// The first step and position in the data stream of which nothing is reported yet.
     reported: (StepId, SampleId),

@@ -1,10 +1,9 @@
 //! Describes what the machine does when too many steps in a row are not finite ([`Probe`]), until the run ends.
 
-use super::{Broken, Coordinator, InFlight, Output, StepBalance};
-use crate::message::{ActorId, Command, SKIPPED, SaveTo, UnitId};
+use super::{Broken, Coordinator, Output};
+use crate::message::{ActorId, SaveTo, UnitId};
 use crate::schedule::coordinator::probe::Stage;
 use crate::schedule::plan_step;
-use std::sync::Arc;
 
 impl Coordinator {
     /// The next thing to do for the probe, instead of planning on.
@@ -15,9 +14,7 @@ impl Coordinator {
             Stage::Draining if self.in_flight.is_empty() && !wants_another => {
                 let window = self.intake.read_again(probe.found.samples.clone());
                 probe.stage = Stage::Reading;
-                for actor in self.spec.pools.data_actors() {
-                    self.out.push(Output::Send(actor, window.command()));
-                }
+                self.send_to_data(&window.command());
             }
             Stage::Reading => match self.intake.take_again(&probe.found.samples) {
                 None => {}
@@ -40,16 +37,11 @@ impl Coordinator {
         let mut plan = plan_step(&self.spec.plan, step, probe.batch.clone(), self.stream.cursor)
             .map_err(|error| (ActorId::SCHEDULER, format!("step {step}: {error}")))?;
         self.place(&mut plan);
-        let balance = StepBalance::of(&self.spec.plan, &plan);
         let skipped: Vec<UnitId> = self.crashes.poison_units(&plan).into_iter().map(|unit| unit.id).collect();
-        plan.units.iter_mut().filter(|unit| skipped.contains(&unit.id)).for_each(|unit| unit.encoder.index = SKIPPED);
-        let plan = Arc::new(plan);
         self.probe.iter_mut().for_each(|probe| probe.stage = Stage::Computing(step));
-        let in_flight = InFlight::new(plan.clone(), self.stream.held.clone(), balance);
-        self.in_flight.insert(step, in_flight);
         self.next_plan.0 += 1;
         self.end = self.end.max(self.next_plan);
-        self.send_to_all(&Command::Plan(plan));
+        self.begin_step(plan, &skipped, self.stream.held.clone());
         Ok(())
     }
 
