@@ -27,8 +27,8 @@ pub fn spawn<E: Engine>(
     let commands = Commands::Mailbox(mailbox.sender());
     let thread = std::thread::Builder::new().name(me.to_string());
     let last_words = sender.clone();
-    let ports = Ports::new(me, sender, edges).with_acks(told);
     let handle = thread.spawn(move || {
+        let ports = Ports::new(me, sender, edges).with_acks(told);
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| host(build, mailbox, ports))) {
             let error = format!("panicked: {}", message(&*panic));
             // An actor that is gone needs no events.

@@ -29,7 +29,7 @@ pub fn grouped(number: u64) -> String {
 
 /// Returns a path or another text as a word of a shell's command, in quotes where it has anything but letters, digits and signs of
 /// ASCII that no shell reads: other letters are blanks in some locales.
-pub fn shell_word(word: impl AsRef<OsStr>) -> String {
+pub fn shell_word(word: &(impl AsRef<OsStr> + ?Sized)) -> String {
     let word = word.as_ref().to_string_lossy();
     let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "/._-+=:,@%".contains(letter);
     match !word.is_empty() && word.chars().all(is_plain) {
@@ -66,9 +66,8 @@ mod tests {
 
     #[test]
     fn a_path_is_one_word_of_a_command() {
-        let word = |word: &str| shell_word(word);
-        assert_eq!([word("runs/a-1.yaml"), word("über"), word("")], ["runs/a-1.yaml", "'über'", "''"]);
-        assert_eq!([word("my run"), word("it's $HOME")], ["'my run'", "'it'\\''s $HOME'"]);
+        let words = ["runs/a-1.yaml", "über", "", "my run", "it's $HOME"].map(shell_word);
+        assert_eq!(words, ["runs/a-1.yaml", "'über'", "''", "'my run'", "'it'\\''s $HOME'"]);
         assert_eq!(shell_word(Path::new("a\u{3000}b")), "'a\u{3000}b'");
     }
 

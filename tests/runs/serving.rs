@@ -342,7 +342,7 @@ fn a_conversation_may_be_about_sounds_and_pictures() {
     let words = ["generate", "run", "--audio", "data/0.wav", "--prompt", "How high?"];
     let heard = start(&fixture, &[&words[..], &most].concat(), "");
     let heard = out(&heard).strip_suffix('\n').unwrap().to_owned();
-    let turns = [("user", "<audio>How high?"), ("assistant", &heard), ("user", "<image>And this?")];
+    let turns = [("user", "<audio>How high?"), ("assistant", heard.as_str()), ("user", "<image>And this?")];
     let messages: Vec<Value> = turns.map(|(role, content)| json!({"role": role, "content": content})).into();
     let line = json!({"messages": messages, "audios": ["data/0.wav"], "images": [picture]});
     fs::write(fixture.path().join("two.jsonl"), line.to_string()).unwrap();

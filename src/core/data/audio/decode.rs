@@ -96,8 +96,9 @@ pub fn decode_sound(bytes: &[u8], rate: u32, limits: &AudioLimits, segment: Segm
     let of_codec = |reason: String| format!("{codec}: {reason}");
     let is_exact = params.codec == CODEC_ID_FLAC || codec.starts_with("PCM");
     let mut sound = Mono::new(limits, segment);
-    if let (Some(own), channels) = (params.sample_rate, &params.channels) {
-        check_kind(own, channels.as_ref().map_or(1, |channels| channels.count())).map_err(of_codec)?;
+    if let Some(own) = params.sample_rate {
+        let channels = params.channels.as_ref().map_or(1, |channels| channels.count());
+        check_kind(own, channels).map_err(of_codec)?;
     }
     if let (Some(num_samples), Some(own)) = (claimed, params.sample_rate) {
         sound.check_length(num_samples, own).map_err(of_codec)?;
