@@ -202,7 +202,7 @@ mod tests {
                 "base_shift": 0.5, "max_shift": 0.9, "base_image_seq_len": 256, "max_image_seq_len": 8192,
                 "shift_terminal": 0.02 },
         });
-        let found = settings(&qwen, &sampling(json!({ "guidance": [4.0] })), 7).unwrap();
+        let found = settings(&qwen, &sampling(json!({ "guidance": [4.0] })), "sample.guidance", 7).unwrap();
         assert!(found.guidance.keeps_length && found.guidance.at(0.5).scale == 4.0 && !found.keeps_first_frame);
         assert_eq!((found.schedule.num_steps, found.schedule.terminal, found.seed), (20, Some(0.02), 7));
         assert!((found.schedule.shift.at(4096) - 2.0).abs() < 0.01, "1024 × 1024 pixels");
@@ -211,16 +211,19 @@ mod tests {
             "scheduler": { "_class_name": "UniPCMultistepScheduler", "flow_shift": 5.0, "use_flow_sigmas": true,
                 "prediction_type": "flow_prediction" },
         });
-        let found = settings(&wan, &sampling(json!({ "guidance": [4.0, 3.0], "seed": 1 })), 7).unwrap();
+        let two = settings(&qwen, &sampling(json!({ "guidance": [4.0, 3.0] })), "sample.guidance", 7).unwrap_err();
+        assert!(two.to_string().starts_with("sample.guidance"), "{two}");
+        let found =
+            settings(&wan, &sampling(json!({ "guidance": [4.0, 3.0], "seed": 1 })), "sample.guidance", 7).unwrap();
         assert_eq!((found.schedule.method, found.seed, found.keeps_first_frame), (Method::UniPc, 1, true));
         let scales = [0.95, 0.9, 0.899].map(|time| found.guidance.at(time).scale);
         assert_eq!((scales, found.guidance.keeps_length), ([4.0, 4.0, 3.0], false));
         assert_eq!(found.schedule.shift, Shift::Constant(5.0));
         let asked = sampling(json!({ "sampler": "euler", "shift": 3.0 }));
-        let found = settings(&wan, &asked, 7).unwrap().schedule;
+        let found = settings(&wan, &asked, "sample.guidance", 7).unwrap().schedule;
         assert_eq!((found.method, found.shift), (Method::Euler, Shift::Constant(3.0)));
-        let plain = settings(&json!({}), &sampling(json!({})), 0).unwrap().schedule;
+        let plain = settings(&json!({}), &sampling(json!({})), "sample.guidance", 0).unwrap().schedule;
         assert_eq!((plain.method, plain.shift), (Method::Euler, Shift::Constant(1.0)));
-        assert!(settings(&json!({ "scheduler": { "_class_name": "DDIM" } }), &asked, 0).is_err());
+        assert!(settings(&json!({ "scheduler": { "_class_name": "DDIM" } }), &asked, "sample.guidance", 0).is_err());
     }
 }
