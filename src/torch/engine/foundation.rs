@@ -21,7 +21,7 @@ use super::pack_work::{EncoderPeers, PackUnit, PackWork, Return};
 use super::routing::StepRouting;
 use super::stages::Stages;
 use crate::comm::Started;
-use crate::model::{Column, ExpertSet, FeatureInput, FoundationModel};
+use crate::model::{Column, ExpertSet, FeatureInput};
 use crate::native::NativeError;
 use crate::parallel::pipeline::PipelineRun;
 use crate::train::TrainState;
