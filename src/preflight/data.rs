@@ -5,7 +5,7 @@ use super::first_read::{FirstRead, expect_first_read};
 use super::{Preflight, PreflightError};
 use crate::estimate::memory::forecast;
 use crate::eval::samples;
-use loongforge_core::config::{Placement, RunConfig, TooLong, TrainFile};
+use loongforge_core::config::{ModelKind, Placement, RunConfig, TooLong, TrainFile};
 use loongforge_core::data::tools::{Survey, default_jobs, survey, too_long_text};
 use loongforge_core::data::{BadSample, Dataset, PACKED_ALREADY, ProcessorOptions};
 use loongforge_core::message::SampleMeta;
@@ -26,9 +26,9 @@ pub enum DataProblem {
     Unusable { name: PathBuf, seen: u64, first: String },
     #[error(
         "data.train: all {seen} samples of {name} that were looked at are longer than data.pack.max_tokens = \
-         {max_tokens}; the first: {first}; raise it, or set data.pack.too_long=truncate"
+         {max_tokens}; the first: {first}; raise it, or {otherwise}"
     )]
-    AllTooLong { name: PathBuf, seen: u64, max_tokens: usize, first: String },
+    AllTooLong { name: PathBuf, seen: u64, max_tokens: usize, first: String, otherwise: &'static str },
     #[error("data.train: {} {}", .name.display(), PACKED_ALREADY)]
     PackedAlready { name: PathBuf },
     #[error("sample.prompts: {first}")]
@@ -215,7 +215,13 @@ impl Preflight<'_> {
             (Some(first), _) => Err(DataProblem::Unusable { name, seen, first: described(first) }),
             (None, Some(first)) => {
                 let (max_tokens, first) = (pack.max_tokens, described(first));
-                Err(DataProblem::AllTooLong { name, seen, max_tokens, first })
+                let otherwise = match self.folder.model_kind() {
+                    ModelKind::Diffusion { .. } => {
+                        "make the samples smaller: data.image.area, data.video.area and frames"
+                    }
+                    _ => "set data.pack.too_long=truncate",
+                };
+                Err(DataProblem::AllTooLong { name, seen, max_tokens, first, otherwise })
             }
             (None, None) => Ok(()),
         }

@@ -25,7 +25,7 @@ fn what_init_writes_passes_check_however_few_samples_there_are() {
 #[test]
 fn data_that_are_not_there_yet_are_told() {
     let fixture = Fixture::new();
-    let words = ["init", "my.yaml", "--model", "model", "--method", "full", "--data"];
+    let words = ["init", "my.yaml", "--model", "org/model", "--method", "full", "--data"];
     let said = fixture.succeeds(&[&words[..], &["later.jsonl"]].concat());
     assert!(said.err.contains("later.jsonl") && fixture.read("my.yaml").contains("val_size: 0.02"), "{}", said.err);
     fixture.write("empty.jsonl", "");
