@@ -103,6 +103,12 @@ fn operators_take_the_same_steps() {
 #[test]
 fn muon_is_torchs() {
     set_intra_op_threads(1);
+    // The factor of the shape is multiplied before the rate here: a rounding of float32. Without AVX-512 libtorch rounds products of
+    // bfloat16 otherwise, so that torch.optim.Muon itself is up to 1.5e-4 off what it was recorded with.
+    #[cfg(target_arch = "x86_64")]
+    let tolerance = if is_x86_feature_detected!("avx512f") { 1e-6 } else { 3e-4 };
+    #[cfg(not(target_arch = "x86_64"))]
+    let tolerance = 3e-4;
     let theirs = theirs();
     for shape in ["wide", "tall"] {
         for (name, adjust) in [("original", Adjust::Original), ("match_rms_adamw", Adjust::MatchRmsAdamw)] {
@@ -114,8 +120,7 @@ fn muon_is_torchs() {
             }
             let id = params.id("layers.0.map.weight");
             let error = largest(&(params.leaf(id).detach() - &theirs[&format!("muon.{shape}.{name}")]));
-            // The factor of the shape is multiplied before the rate here: a rounding of float32.
-            assert!(error < 1e-6, "{shape}, {name}: {error}");
+            assert!(error < tolerance, "{shape}, {name}: {error}");
             let (suffix, slice) = &optimizer.state_of(&params, id)[0];
             let expected = theirs[&format!("muon.{shape}.momentum")].view([-1]);
             assert_eq!((*suffix, slice.tensor.narrow(0, slice.at, expected.size()[0])), ("momentum_buffer", expected));
