@@ -1,4 +1,4 @@
-//! What `init` writes, which passes `check` with the model and the data that it was told of.
+//! `init` writes configs that pass `check` with the model and the data that it was told of.
 
 use crate::fixture::{CHECKPOINT, Fixture};
 

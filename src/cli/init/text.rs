@@ -72,7 +72,7 @@ impl Choices {
         lines.join("\n") + "\n"
     }
 
-    /// The line of what is set aside: a share, of few samples one, of a single one nothing.
+    /// Writes the line that sets samples aside: a share, of few samples one, of a single one nothing.
     fn set_aside(&self) -> Option<String> {
         match self.num_samples {
             Some(0 | 1) => None,

@@ -12,7 +12,7 @@ pub struct WithHeldOut {
 }
 
 impl WithHeldOut {
-    /// Streams of set `set`: samples, and prompts.
+    /// Returns the streams of set `set`: samples, and prompts.
     pub fn streams(set: usize) -> [u16; 2] {
         [2 * set as u16, 2 * set as u16 + 1]
     }

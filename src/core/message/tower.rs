@@ -35,7 +35,7 @@ impl Tower {
         }
     }
 
-    /// The plural of what a row of an item is.
+    /// Returns the plural of what a row of an item is.
     pub fn rows(self) -> &'static str {
         match self {
             Self::Vision => "patches",

@@ -1,5 +1,6 @@
-// Products by tiles, shared out to the threads. Included once for each set of instructions, in a namespace of its own, after what has
-// `LANES`, `words_of`, `pack_lanes`, `tile_of_width`, `add_scaled` and `put_row` of these.
+// This shares products by tiles out to the threads. It is included once for each set of instructions, in a namespace of its own, after
+// the header that defines their constants and `words_of`, `pack_lanes`, `tile_of_width`, `add_scaled` and `put_row`.
+
 // Most words that are packed at a time of each factor (8 MiB) and of each of its lines, and most words of the rows that a
 // thread takes together (512 KiB): with a panel of columns they lie in a core's second cache.
 static constexpr int64_t MOST_WORDS = 2 << 20, LINE_WORDS = 2048, ROW_WORDS = 1 << 17;
