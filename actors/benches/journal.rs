@@ -4,7 +4,7 @@
 //!
 //! Engines that take no time answer everything at once, encoders with a word before each unit, as they do.
 
-#[path = "../tests/fake/mod.rs"]
+#[path = "../tests/actors/fake/mod.rs"]
 mod fake;
 
 use loongforge_actors::effect::Effect;

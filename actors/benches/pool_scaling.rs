@@ -9,7 +9,7 @@
 //! their pools one after the other. All are the same program. *slow* has one encoder in four ten times slower; its ideal
 //! is 3.1 quarters of the rate.
 
-#[path = "../tests/fake/mod.rs"]
+#[path = "../tests/actors/fake/mod.rs"]
 mod fake;
 
 use fake::{Script, engine, spec};

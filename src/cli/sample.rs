@@ -10,7 +10,8 @@ use anyhow::anyhow;
 use clap::Args;
 use loongforge_core::config::{Area, Device, FrameSize, ImageLimits, Sampler, Sampling, VideoLimits};
 use loongforge_core::data::{
-    Captioned, Content, FlowOptions, InProcess, Locator, MediaSource, ProcessorOptions, Sample, Sampled, VideoSource,
+    AskedBy, Captioned, Content, FlowOptions, InProcess, Locator, MediaSource, ProcessorOptions, Sample, Sampled,
+    VideoSource,
 };
 use loongforge_core::message::SampleId;
 use loongforge_core::observe::bytes;
@@ -103,8 +104,15 @@ pub fn sample(args: SampleArgs) -> anyhow::Result<ExitCode> {
             let clip = painter.make(prompt, &settings, draw, fps)?;
             let several = [(prompts.len() > 1, number as u32), (args.count > 1, draw)];
             let numbers = several.iter().filter(|(has, _)| *has).map(|(_, number)| format!("-{number}"));
-            let name = clip.write(&out_folder, &(stem.clone() + &numbers.collect::<String>()))?;
-            println!("{}", out_folder.join(name).display());
+            let stem = stem.clone() + &numbers.collect::<String>();
+            // A clip has one, too: its frames.
+            let replaces = out_folder.join(format!("{stem}.png")).exists();
+            let name = clip.write(&out_folder, &stem)?;
+            let path = out_folder.join(name);
+            if replaces {
+                eprintln!("{} replaces what was there; --out names another file", path.display());
+            }
+            println!("{}", path.display());
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -172,6 +180,7 @@ fn prompts(args: &SampleArgs, painter: &Painter) -> anyhow::Result<Vec<Sample>> 
         return Err(anyhow!("--negative without guidance would not be read: set --guidance above 1"));
     }
     let sampled = Sampled {
+        asked_by: AskedBy::Options,
         size: args.size,
         frames: Some(args.frames as usize),
         negative: guides.then(|| args.negative.clone()),
@@ -210,11 +219,9 @@ fn prompts(args: &SampleArgs, painter: &Painter) -> anyhow::Result<Vec<Sample>> 
             answer: None,
         };
         let id = SampleId(number as u64);
-        // The keys of a run's config that these options are.
-        let option =
-            |reason: String| reason.replace("sample.size", "--size").replace("sample.frames is", "--frames is");
-        let made = maker.prompt(id, Content::Captioned(record), Path::new("")).map_err(option);
-        made.map_err(|reason| anyhow!("--prompt: {reason}"))
+        let made = maker.prompt(id, Content::Captioned(record), Path::new(""));
+        let which = if args.prompt.len() > 1 { format!("--prompt {text:?}: ") } else { String::new() };
+        made.map_err(|reason| anyhow!("{which}{reason}"))
     };
     args.prompt.iter().enumerate().map(prompt).collect()
 }

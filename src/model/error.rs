@@ -11,6 +11,8 @@ use std::path::PathBuf;
 pub enum FolderError {
     #[error("{path}: {source}")]
     Read { path: PathBuf, source: io::Error },
+    #[error("{path} has no model: neither config.json nor model_index.json{hint}")]
+    NoModel { path: PathBuf, hint: String },
     #[error("{path} is not JSON: {source}")]
     Json { path: PathBuf, source: serde_json::Error },
     #[error("{key}: {source}")]

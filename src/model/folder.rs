@@ -10,6 +10,7 @@ use crate::model::diffusers::{self, read_json};
 use crate::model::error::FolderError;
 use crate::model::overrides::{apply, grow_vocabulary};
 use crate::model::sources::locate;
+use loongforge_core::checkpoint::latest;
 use loongforge_core::config::{Experts, Model, ModelKind, Part, RunConfig, code};
 use loongforge_core::data::{
     DIFFUSION, DataError, MediaDecoder, ModelCard, Processor, ProcessorFolders, ProcessorOptions, SampleMaker,
@@ -206,14 +207,33 @@ fn replaces(model: &Model, network: &str) -> bool {
 fn read(folder: &Path, is_replaced: &dyn Fn(&str) -> bool) -> Result<Value, FolderError> {
     match diffusers::read(folder, is_replaced)? {
         Some(json) => Ok(json),
-        None => read_json(&folder.join("config.json")),
+        None => {
+            let path = folder.join("config.json");
+            if folder.is_dir() && !path.exists() { Err(no_model(folder)) } else { read_json(&path) }
+        }
     }
+}
+
+/// The error of a folder without a model, which may be the folder of a run.
+fn no_model(folder: &Path) -> FolderError {
+    let newest = latest(&folder.join("checkpoints")).ok().flatten();
+    let hint = newest.map(|newest| format!("; a run's checkpoints are models: name {}", newest.display()));
+    FolderError::NoModel { path: folder.to_owned(), hint: hint.unwrap_or_default() }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn a_folder_without_a_model_is_said_to_have_none_and_a_run_names_its_checkpoint() {
+        let dir = tempfile::tempdir().unwrap();
+        let error = || ModelFolder::open_plain(dir.path()).unwrap_err().to_string();
+        assert!(error().ends_with("has no model: neither config.json nor model_index.json"), "{}", error());
+        std::fs::create_dir_all(dir.path().join("checkpoints/step-00000006")).unwrap();
+        assert!(error().ends_with("checkpoints/step-00000006"), "{}", error());
+    }
 
     /// A folder of another type, with the tensors of a known one.
     #[test]

@@ -38,6 +38,8 @@ fn main() {
         .std("c++17")
         .pic(true)
         .warnings(false)
+        // Of torch's headers it takes more time than the code, and 15 MB a file to link.
+        .debug(false)
         // Loops over tensors are worth it in every profile.
         .opt_level(3)
         .flag("-fno-math-errno")

@@ -3,7 +3,7 @@
 //! A soak is an ignored test named `soak_NAME` (`tests/support/soak.rs`); this finds them in the sources, so that a new
 //! one needs no entry here.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, ExitCode};
@@ -28,7 +28,7 @@ const SLICES_BUDGET: Duration = Duration::from_secs(150);
 
 /// Lists the soaks.
 pub fn list(root: &Path) -> Result<ExitCode> {
-    names(root)?.iter().for_each(|name| println!("{name}"));
+    names(root)?.keys().for_each(|name| println!("{name}"));
     Ok(ExitCode::SUCCESS)
 }
 
@@ -36,13 +36,13 @@ pub fn list(root: &Path) -> Result<ExitCode> {
 pub fn soak(root: &Path, name: &str, part: &Part) -> Result<ExitCode> {
     setup::setup(root, false)?;
     let known = names(root)?;
-    if !known.contains(name) {
-        let known: Vec<&str> = known.iter().map(String::as_str).collect();
+    let Some(binary) = known.get(name) else {
+        let known: Vec<&str> = known.keys().map(String::as_str).collect();
         bail!("no soak `{name}`: there are {}", known.join(", "));
-    }
+    };
     let table = root.join(format!("target/soak-{name}.md"));
     let _ = fs::remove_file(&table);
-    let mut command = test(root, name);
+    let mut command = test(root, name, binary);
     command.env("LOONGFORGE_SOAK_TABLE", &table);
     if let Part::Slice { cells, seed } = part {
         let seed = seed.clone().map_or_else(|| commit_seed(root), Ok)?;
@@ -76,7 +76,7 @@ const BENCHES: &str = "benches";
 /// One cell of each soak of [`IN_CI`], chosen by the commit's id, within [`SLICES_BUDGET`].
 pub fn slices(root: &Path) -> Result<ExitCode> {
     let begun = Instant::now();
-    let (last, first): (Vec<String>, Vec<String>) = names(root)?.into_iter().partition(|name| name == BENCHES);
+    let (last, first): (Vec<String>, Vec<String>) = names(root)?.into_keys().partition(|name| name == BENCHES);
     for name in first.into_iter().chain(last) {
         if !IN_CI.contains(&name.as_str()) {
             println!("soak {name}: not run in CI");
@@ -94,12 +94,16 @@ pub fn slices(root: &Path) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The soak's test in whichever binary has it.
-fn test(root: &Path, name: &str) -> Command {
+/// The soak's test in the binary that has it: each that is started loads libtorch.
+fn test(root: &Path, name: &str, binary: &Binary) -> Command {
     let mut command = cargo(root);
     // All packages, so that features and with them every build are those of `cargo xtask test`.
-    command.args(["test", "--quiet", "--workspace", "--lib", "--tests", &format!("soak_{name}")]);
-    command.args(["--", "--ignored", "--nocapture", "--test-threads", "1"]);
+    command.args(["test", "--quiet", "--workspace"]);
+    match binary {
+        Binary::Libraries => command.arg("--lib"),
+        Binary::Test(of) => command.args(["--test", of]),
+    };
+    command.args([&format!("soak_{name}"), "--", "--ignored", "--nocapture", "--test-threads", "1"]);
     quiet_openmp(&mut command);
     command
 }
@@ -125,16 +129,28 @@ pub fn commit_seed(root: &Path) -> Result<String> {
     Ok(id.get(..16).context("no commit here: name a seed")?.to_owned())
 }
 
-/// The `NAME`s of all functions `soak_NAME` in tests.
-fn names(root: &Path) -> Result<BTreeSet<String>> {
-    let mut names = BTreeSet::new();
+/// Says which test binary has a soak.
+#[derive(Debug, PartialEq, Eq)]
+enum Binary {
+    Libraries,
+    /// That of a folder of `tests`.
+    Test(String),
+}
+
+/// The `NAME`s of all functions `soak_NAME` in tests, and where each is.
+fn names(root: &Path) -> Result<BTreeMap<String, Binary>> {
+    let mut names = BTreeMap::new();
     for folder in ["src", "actors", "tests"] {
         let mut files = Vec::new();
         house::collect(&root.join(folder), &mut files)?;
         for file in files.iter().filter(|file| house::is_rust(file)) {
             let text = fs::read_to_string(file).with_context(|| file.display().to_string())?;
             let functions = text.lines().filter_map(|line| line.trim_start().strip_prefix("fn soak_"));
-            names.extend(functions.filter_map(|rest| rest.split_once("()")).map(|(name, _)| name.to_owned()));
+            for (name, _) in functions.filter_map(|rest| rest.split_once("()")) {
+                let below = file.strip_prefix(root.join("tests")).ok().and_then(|path| path.iter().next());
+                let of = below.map(|folder| Binary::Test(folder.to_string_lossy().into_owned()));
+                names.insert(name.to_owned(), of.unwrap_or(Binary::Libraries));
+            }
         }
     }
     Ok(names)

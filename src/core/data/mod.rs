@@ -84,7 +84,7 @@ pub use open_maker::{OpenMaker, Opened, open_maker, register_makers};
 pub use packed::{PackedKind, PackedMedia, PackedSample};
 pub use positions::{PositionKind, Span};
 pub use processor::{
-    FlowOptions, LABELS, Learned, Pairs, PolicyOptions, Processor, ProcessorFolders, ProcessorOptions, Sampled,
+    AskedBy, FlowOptions, LABELS, Learned, Pairs, PolicyOptions, Processor, ProcessorFolders, ProcessorOptions, Sampled,
 };
 pub use sample::{IGNORE_INDEX, Media, Sample};
 pub use sentencepiece::{PieceKind, SentencePiece, sentence_pieces};

@@ -45,6 +45,8 @@ pub(crate) fn client_of(text: &str) -> Result<(Arc<dyn ObjectStore>, Path, Strin
     {
         options.push(("allow_http".to_owned(), "true".to_owned()));
     }
+    // The first call decides; where another has decided before, its choice holds.
+    let _ = rustls::crypto::ring::default_provider().install_default();
     let (store, path) = object_store::parse_url_opts(&url, options)
         // Nothing was asked of the store yet: it is the settings that are wrong.
         .map_err(|error| StoreError { is_outage: false, ..failed(text, &error) })?;

@@ -145,18 +145,19 @@ impl DiffusionMaker {
             (Some((columns, rows)), _) => [1, rows, columns],
             (None, Some(sizes)) => sizes,
             (None, None) => {
-                let reason = "no picture or clip that says how large the result is: set sample.size";
-                return Err(DataError::Line(reason.to_owned()));
+                let key = sampled.asked_by.name("size");
+                let reason = format!("no picture or clip that says how large the result is: set {key}");
+                return Err(DataError::Line(reason));
             }
         };
         let [unit_rows, unit_columns] = self.space.unit();
         if rows % unit_rows + columns % unit_columns > 0 {
-            let reason =
-                format!("sample.size {rows}x{columns} is not whole tokens of {unit_rows}x{unit_columns} pixels");
+            let key = sampled.asked_by.name("size");
+            let reason = format!("{key} {rows}x{columns} is not whole tokens of {unit_rows}x{unit_columns} pixels");
             return Err(DataError::Line(reason));
         }
         if let Some(frames) = sampled.frames {
-            self.check_frames(frames).map_err(DataError::Line)?;
+            self.check_frames(frames, &sampled.asked_by.name("frames")).map_err(DataError::Line)?;
         }
         let asked = sampled.frames.unwrap_or(own.map_or(1, |sizes| sizes[0]));
         let num_frames = self.space.whole(asked);
@@ -175,11 +176,11 @@ impl DiffusionMaker {
 
     /// # Errors
     /// The reason: results cannot have so many frames.
-    fn check_frames(&self, frames: usize) -> Result<(), String> {
+    fn check_frames(&self, frames: usize, key: &str) -> Result<(), String> {
         match (frames, self.makes_clips) {
             (1, _) => Ok(()),
-            (_, false) => Err(format!("sample.frames is {frames}, and this model makes pictures: drop it")),
-            (_, true) => self.space.check_frames(frames).map_err(|reason| format!("sample.frames {reason}")),
+            (_, false) => Err(format!("{key} is {frames}, and this model makes pictures: drop it")),
+            (_, true) => self.space.check_frames(frames).map_err(|reason| format!("{key} {reason}")),
         }
     }
 

@@ -173,7 +173,10 @@ fn what_cannot_be_used_is_named() {
     bench.write("folder/a.png", fs::read(bench.path("3.png")).unwrap());
     let lonely = bench.dataset(bench.qwen(ProcessorOptions::default()), &bench.path("folder")).unwrap();
     let reason = lonely.sample(0).unwrap_err().to_string();
-    assert!(reason.contains("a.png: its caption") && reason.contains("a.txt cannot be read"), "{reason}");
+    assert!(
+        reason.contains("a.png: has no caption: write ") && reason.contains("a.txt or take it out of the folder"),
+        "{reason}"
+    );
     let chat = bench.write("chat.jsonl", json!({"messages": []}).to_string());
     let data = Data::of_files(vec![TrainFile { format: Format::Messages, ..TrainFile::new(chat) }]);
     let maker: Box<dyn SampleMaker> = Box::new(bench.qwen(ProcessorOptions::default()));
@@ -283,7 +286,10 @@ fn a_prompt_has_condition_and_negative_but_no_target() {
     let bench = Bench::new();
     let sampled = |size: Option<&str>, frames, negative| {
         let size = size.map(|size| size.parse().unwrap());
-        let flow = FlowOptions { sampled: Some(Sampled { size, frames, negative }), ..FlowOptions::default() };
+        let flow = FlowOptions {
+            sampled: Some(Sampled { size, frames, negative, ..Sampled::default() }),
+            ..FlowOptions::default()
+        };
         ProcessorOptions { flow, ..ProcessorOptions::default() }
     };
     let ask = |maker: DiffusionMaker, line: Json| {
@@ -333,7 +339,7 @@ fn given_frames_are_pictures_for_the_image_tower() {
     let value = (8.0 / 255.0 - 0.481_454_66) / 0.268_629_54;
     assert!((first.media[3].pixels[0] - value).abs() < 1e-5, "{} {value}", first.media[3].pixels[0]);
     // Two pictures of a prompt are the ends of its clip, whatever a latent's frames.
-    let sampled = Sampled { size: Some("4x6".parse().unwrap()), frames: Some(5), negative: None };
+    let sampled = Sampled { size: Some("4x6".parse().unwrap()), frames: Some(5), ..Sampled::default() };
     let flow = FlowOptions { sampled: Some(sampled), ..FlowOptions::default() };
     let path = bench.write("p.jsonl", json!({"video": ["0.png", "5.png"], "caption": "up"}).to_string());
     let transformer =

@@ -25,4 +25,4 @@ mod truncate_tests;
 pub use groups::LABELS;
 pub(super) use guard::guarded;
 pub use open::Processor;
-pub use options::{FlowOptions, Learned, Pairs, PolicyOptions, ProcessorFolders, ProcessorOptions, Sampled};
+pub use options::{AskedBy, FlowOptions, Learned, Pairs, PolicyOptions, ProcessorFolders, ProcessorOptions, Sampled};

@@ -74,11 +74,31 @@ pub struct FlowOptions {
 /// Describes the samples that a diffusion model is to make.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Sampled {
+    /// Says how errors name `size` and `frames`.
+    pub asked_by: AskedBy,
     /// `None`: that of the record's own picture or clip.
     pub size: Option<FrameSize>,
     pub frames: Option<usize>,
     /// The negative prompt of guidance, or `None` for the model's own.
     pub negative: Option<Option<String>>,
+}
+
+/// Says where a user has asked for samples: in a run's config, or by options of the command `sample`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AskedBy {
+    #[default]
+    Config,
+    Options,
+}
+
+impl AskedBy {
+    /// Returns the name of `key` of the section `sample` there.
+    pub fn name(self, key: &str) -> String {
+        match self {
+            Self::Config => format!("sample.{key}"),
+            Self::Options => format!("--{key}"),
+        }
+    }
 }
 
 /// Says what is made of pairs of answers, and of labeled ones.
@@ -161,6 +181,7 @@ impl ProcessorOptions {
         options.flow.seed = config.run.seed;
         options.flow.per_token = config.train.loss.is_some_and(|loss| loss.per == Per::Token);
         options.flow.sampled = config.sample.as_ref().map(|sample| Sampled {
+            asked_by: AskedBy::Config,
             size: sample.size,
             frames: sample.frames,
             negative: sample.guidance.iter().any(|guidance| *guidance != 1.0).then(|| sample.negative.clone()),

@@ -72,7 +72,10 @@ impl Captioned {
             None => {
                 let member = ["txt", "text", "caption"].iter().find_map(|name| record.member(name));
                 let bytes = member.ok_or_else(|| {
-                    DataError::Line(format!("no caption: none of the fields {}, and no .txt", CAPTIONS.join(", ")))
+                    DataError::Line(format!(
+                        "no caption: none of the fields {}, and no .txt; write one or drop the record",
+                        CAPTIONS.join(", ")
+                    ))
                 })?;
                 let text = std::str::from_utf8(bytes);
                 vec![text.map_err(|_| DataError::Line("its .txt is not UTF-8".to_owned()))?.trim().to_owned()]

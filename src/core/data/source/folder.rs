@@ -1,6 +1,7 @@
 //! A folder of pictures and clips, each with its caption in a `.txt` or `.caption` of the same name.
 
 use std::collections::BTreeSet;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
@@ -52,8 +53,10 @@ impl Block for Folder {
 
     fn read(&self, index: u64) -> Result<Record, String> {
         let path = self.caption(index);
-        let caption = files::read(&path, files::MAX_TEXT_BYTES)
-            .map_err(|error| format!("its caption {} cannot be read: {error}", path.display()))?;
+        let caption = files::read(&path, files::MAX_TEXT_BYTES).map_err(|error| match error.kind() {
+            ErrorKind::NotFound => format!("has no caption: write {} or take it out of the folder", path.display()),
+            _ => format!("its caption {} cannot be read: {error}", path.display()),
+        })?;
         let caption = String::from_utf8(caption).map_err(|_| format!("its caption {} is not UTF-8", path.display()))?;
         let file = self.names[index as usize].clone();
         let fields = [("file_name", file), ("caption", caption.trim().to_owned())];

@@ -2,11 +2,18 @@
 
 use std::path::Path;
 
+use super::locate::{Kind, kind_of};
 use crate::config::hub_data_set;
 
 /// Why a file cannot be read, by its name; `None` for those that are read, or that nothing is known of.
 pub fn file(path: &Path) -> Option<String> {
-    hub_data_set(path).map(|help| format!("is not there; {help}"))
+    let what = match kind_of(&path.to_string_lossy()).filter(|_| path.is_file()) {
+        Some(Kind::Picture) => "picture",
+        Some(Kind::Clip) => "clip",
+        Some(Kind::Recording) => "recording",
+        None => return hub_data_set(path).map(|help| format!("is not there; {help}")),
+    };
+    Some(format!("is a {what}: name its folder, with captions as .txt beside it, or a file of records that name it"))
 }
 
 #[cfg(test)]
@@ -16,6 +23,8 @@ mod tests {
     #[test]
     fn what_is_not_read_is_named_with_a_way_to_make_it_so() {
         assert!(file(Path::new("tatsu-lab/alpaca")).unwrap().contains("hf://datasets/tatsu-lab/alpaca"));
+        let picture = tempfile::Builder::new().suffix(".PNG").tempfile().unwrap();
+        assert!(file(picture.path()).unwrap().starts_with("is a picture: name its folder"));
         assert!(file(Path::new("gone.jsonl")).is_none() && file(Path::new("data/train.jsonl")).is_none());
     }
 }

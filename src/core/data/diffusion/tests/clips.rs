@@ -23,7 +23,7 @@ fn numbers_of_frames_that_would_be_changed_are_refused() {
 
     let path = bench.write("p.jsonl", json!({"prompt": "up"}).to_string());
     let ask = |config: &Json, frames| {
-        let sampled = Sampled { size: Some("4x6".parse().unwrap()), frames: Some(frames), negative: None };
+        let sampled = Sampled { size: Some("4x6".parse().unwrap()), frames: Some(frames), ..Sampled::default() };
         let flow = FlowOptions { sampled: Some(sampled), ..FlowOptions::default() };
         let maker = bench.maker_of(config.clone(), ProcessorOptions { flow, ..ProcessorOptions::default() }).unwrap();
         bench.dataset(maker, &path).unwrap().prompt(0).map_err(|bad| bad.reason)

@@ -1,26 +1,22 @@
 //! An item for which encoders need more memory than their groups have: the system kills two of them, and the item is left out.
 
-mod fake;
-mod meeting;
-#[path = "../../tests/support/must.rs"]
-mod must;
-mod witness;
-
-use fake::{Script, engine, rules, spec};
+use crate::fake;
+use crate::fake::{Script, engine, rules, spec};
+use crate::meeting::meeting;
+use crate::must;
+use crate::witness::{RecordingObserver, Seen};
 use loongforge_actors::{
     Assignment, EngineFactory, Observer, RunSpec, Start, StopOn, run_in_process, serve_role, serve_scheduler,
 };
 use loongforge_core::config::Address;
 use loongforge_core::message::*;
 use loongforge_core::schedule::*;
-use meeting::meeting;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Duration;
-use witness::{RecordingObserver, Seen};
 
 const ROLE: &str = "LOONGFORGE_TEST_ROLE";
 const ADDRESS: &str = "LOONGFORGE_TEST_ADDRESS";
@@ -147,7 +143,7 @@ fn an_item_that_takes_all_memory_kills_two_encoders_and_no_third_one() {
             Role::Encoder => command.args(["-c", r#"echo $$ > "$0/cgroup.procs" && exec "$@""#]).arg(of.group(actor)),
             _ => command.args(["-c", r#"exec "$@""#, "sh"]),
         };
-        command.arg(std::env::current_exe().unwrap()).args(["--exact", "child", "--nocapture"]);
+        command.arg(std::env::current_exe().unwrap()).args(["--exact", "oom::child", "--nocapture"]);
         command.env(ROLE, actor.role.name()).env(ADDRESS, address.to_string());
         command
     });

@@ -1,8 +1,8 @@
 //! Evaluations while a run trains, under every order of events that chance finds.
 
+use super::{STEPS, pools, reference_of};
 use crate::fake::{self, Script, rules, spec};
 use crate::world::{Log, World};
-use crate::{STEPS, pools, reference_of};
 use loongforge_core::message::*;
 use loongforge_core::schedule::*;
 use proptest::prelude::*;

@@ -1,8 +1,6 @@
 //! The page of a run, over real sockets, and a run that is watched.
 
-mod fake;
-
-use fake::{Script, engine, spec};
+use crate::fake::{Script, engine, spec};
 use loongforge_actors::watch::{TRACE_FILE, Target, WATCH_FILE, Watch, get, has_ended};
 use loongforge_actors::{Assignment, EngineFactory, Observer, Publisher, RunSpec, StopOn, run_in_process};
 use loongforge_core::config::{Address, Otlp, TimeSpan};

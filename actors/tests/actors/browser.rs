@@ -1,8 +1,6 @@
 //! The page of a run in a real browser, without a window. Skipped, with a word, where there is no Chromium.
 
-#[path = "../../tests/support/must.rs"]
-mod must;
-
+use crate::must;
 use loongforge_actors::watch::{Watch, still_page};
 use loongforge_core::message::{Activity, ActorId, EdgeLoad, Timings, Trace, TraceSpan};
 use loongforge_core::observe::{Board, News, RunInfo, StepMetrics};

@@ -1,15 +1,12 @@
 //! Whole runs with real threads and actors, and fake engines.
 
-mod fake;
-mod witness;
-
-use fake::{Script, engine, rules, spec};
+use crate::fake::{Script, engine, rules, spec};
+use crate::witness::{RecordingObserver, Seen};
 use loongforge_actors::{Assignment, EngineFactory, RunError, RunSpec, StopOn, run_in_process};
 use loongforge_core::message::{ActorId, PoolName};
 use loongforge_core::schedule::*;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use witness::{RecordingObserver, Seen};
 
 fn run(
     pools: PoolSizes,

@@ -1,10 +1,8 @@
 //! Runs whose network is a proxy with a script: the losses are those of a run in which nothing happens. Every process
 //! is a thread of this one; their sockets are real.
 
-mod fake;
-mod witness;
-
-use fake::{Script as Engines, engine, rules, spec};
+use crate::fake::{Script as Engines, engine, rules, spec};
+use crate::witness::{RecordingObserver, Seen};
 use loongforge_actors::drill::{Proxy, Script};
 use loongforge_actors::launch::net::{Party, Security, issue, new_authority};
 use loongforge_actors::{
@@ -18,7 +16,6 @@ use std::net::TcpListener;
 use std::path::Path;
 use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Duration;
-use witness::{RecordingObserver, Seen};
 
 static POOLS: LazyLock<PoolSizes> = LazyLock::new(|| PoolSizes::of_roles(1, 2, 1));
 const STEPS: u64 = 12;

@@ -1,8 +1,8 @@
 //! Runs that end early: values that are not finite, bad samples, packs beyond a credit.
 
+use super::{STEPS, pools, reference};
 use crate::fake::{self, Script, spec};
 use crate::world::World;
-use crate::{STEPS, pools, reference};
 use loongforge_core::message::*;
 use loongforge_core::schedule::*;
 use proptest::prelude::*;

@@ -2,16 +2,14 @@
 
 mod endings;
 mod evaluations;
-mod fake;
-mod twinned;
-mod world;
 
-use fake::{Script, rules, spec};
+use crate::fake;
+use crate::fake::{Script, rules, spec};
+use crate::world::{Log, World};
 use loongforge_core::message::*;
 use loongforge_core::schedule::*;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
-use world::{Log, World};
 
 const STEPS: u64 = 8;
 

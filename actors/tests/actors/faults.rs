@@ -1,11 +1,9 @@
 //! Encoders that die, freeze, join and are let go, as real processes with fake engines: the run goes on, and its losses
 //! are those of a run in which nothing happened.
 
-mod fake;
-mod meeting;
-mod witness;
-
-use fake::{Script, engine, routed, routed_rules, rules, spec};
+use crate::fake::{Script, engine, routed, routed_rules, rules, spec};
+use crate::meeting::meeting;
+use crate::witness::{RecordingObserver, Seen};
 use loongforge_actors::launch::net::Security;
 use loongforge_actors::launch::{WantedActor, scale_run};
 use loongforge_actors::{
@@ -15,12 +13,10 @@ use loongforge_core::config::Address;
 use loongforge_core::engine::fault::{FAULTS, POINTS};
 use loongforge_core::message::*;
 use loongforge_core::schedule::*;
-use meeting::meeting;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use witness::{RecordingObserver, Seen};
 
 const ROLE: &str = "LOONGFORGE_TEST_ROLE";
 const ADDRESS: &str = "LOONGFORGE_TEST_ADDRESS";
@@ -49,7 +45,7 @@ fn child() {
 
 fn program(role: Role, address: &Path) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "child", "--nocapture"]).env(ROLE, role.name()).env(ADDRESS, address);
+    command.args(["--exact", "faults::child", "--nocapture"]).env(ROLE, role.name()).env(ADDRESS, address);
     command
 }
 

@@ -1,9 +1,7 @@
 //! One process per actor: real processes of this test binary, Unix sockets and shared memory, with fake engines.
 
-mod fake;
-mod witness;
-
-use fake::{Script, engine, spec};
+use crate::fake::{Script, engine, spec};
+use crate::witness::{RecordingObserver, Seen};
 use loongforge_actors::launch::net::{Party, Security, issue, new_authority};
 use loongforge_actors::{
     Assignment, EngineFactory, Meeting, RunError, RunSpec, Start, StopOn, run_in_process, serve_role, serve_scheduler,
@@ -15,7 +13,6 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Duration;
-use witness::{RecordingObserver, Seen};
 
 static POOLS: LazyLock<PoolSizes> = LazyLock::new(|| PoolSizes::of_roles(2, 2, 1));
 
@@ -101,7 +98,7 @@ fn run(fault: &'static str) -> (Vec<f64>, Result<Outcome, RunError>) {
     let dir = tempfile::tempdir().unwrap();
     let start: Start = Box::new(move |actor, address| {
         let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--exact", "child", "--nocapture"]);
+        command.args(["--exact", "processes::child", "--nocapture"]);
         command.env(ROLE, actor.role.name()).env(ADDRESS, address.to_string()).env(FAULT, fault);
         command
     });
@@ -136,7 +133,7 @@ fn processes_without_shared_memory_give_the_losses_of_threads() {
         let folder = if tls { certs.display().to_string() } else { String::new() };
         let start: Start = Box::new(move |actor, address| {
             let mut command = Command::new(std::env::current_exe().unwrap());
-            command.args(["--exact", "child", "--nocapture"]).env(TLS, &folder);
+            command.args(["--exact", "processes::child", "--nocapture"]).env(TLS, &folder);
             command.env(ROLE, actor.role.name()).env(ADDRESS, address.to_string()).env(FAULT, fault);
             command
         });

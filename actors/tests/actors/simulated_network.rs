@@ -1,8 +1,6 @@
 //! Joining, commands and events over a simulated network: slow, torn, and with a peer that dies.
 
-mod fake;
-
-use fake::{sample, spec};
+use crate::fake::{sample, spec};
 use loongforge_actors::launch::WantedActor;
 use loongforge_actors::launch::join::{
     Down, JoinServer, Joined, Line, Member, ReconnectRegistry, Roster, Terms, Up, gather, hear, join, line,

@@ -1,10 +1,8 @@
 //! A scheduler that is killed wherever it writes its journal, and another that takes over: the engines' processes
 //! notice nothing, and the losses are those of a run in which nothing happened.
 
-mod fake;
-mod meeting;
-
-use fake::{Script, engine, rules, spec};
+use crate::fake::{Script, engine, rules, spec};
+use crate::meeting::meeting;
 use loongforge_actors::journal::is_open;
 use loongforge_actors::launch::JournalSpec;
 use loongforge_actors::{
@@ -14,7 +12,6 @@ use loongforge_actors::{
 use loongforge_core::engine::fault::{FAULTS, JOURNAL_POINTS};
 use loongforge_core::message::*;
 use loongforge_core::schedule::*;
-use meeting::meeting;
 use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::net::TcpListener;
@@ -101,7 +98,7 @@ fn child() {
 
 fn start(role: Role, dir: &Path, address: &str, faults: &str) -> Child {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "child", "--nocapture"]);
+    command.args(["--exact", "journal::child", "--nocapture"]);
     command.env(ROLE, role.name()).env(DIR, dir).env(ADDRESS, address).env(FAULTS, faults);
     // At every step, but where what is written between is to be read again.
     command.env(CUT_AFTER, if faults.contains("_write:57") { u64::MAX } else { 0 }.to_string());
