@@ -111,6 +111,13 @@ pub struct BadSample {
 }
 
 impl BadSample {
+    /// Makes one of a place and a reason, which need not name a picture that is the place itself.
+    pub(super) fn new(file: PathBuf, at: String, reason: String) -> Self {
+        let named = format!("image {}: ", place(&file, &at));
+        let reason = reason.strip_prefix(&named).map(str::to_owned).unwrap_or(reason);
+        Self { file, at, reason, too_long: false }
+    }
+
     /// Returns the file and the place in it; of a folder of pictures the picture's path.
     pub fn place(&self) -> String {
         place(&self.file, &self.at)
@@ -129,9 +136,8 @@ mod tests {
     #[test]
     fn a_bad_sample_is_named_by_its_place() {
         let of = |file: &str, at: &str| {
-            let (file, at, reason) = (file.into(), at.to_owned(), "no".to_owned());
-            BadSample { file, at, reason, too_long: false }.to_string()
+            BadSample::new(file.into(), at.to_owned(), "image a/c d.png: no".to_owned()).to_string()
         };
-        assert_eq!([of("a/b.jsonl", "3"), of("a/", "c d.png")], ["a/b.jsonl:3: no", "a/c d.png: no"]);
+        assert_eq!([of("a/b.jsonl", "3"), of("a/", "c d.png")], ["a/b.jsonl:3: image a/c d.png: no", "a/c d.png: no"]);
     }
 }

@@ -380,4 +380,11 @@ fn folders_of_models_are_told_by_what_is_in_them() {
     bench.file("lora/model.safetensors", "").load(&["model.weights=load", &load("lora")]);
     assert!(bench.errors(&[&load("qwen")]).contains("no `tokenizer.json`"));
     bench.file("qwen/qwen.tiktoken", "").load(&[&load("qwen")]);
+    bench.file("run/checkpoints/step-00000002/config.json", "{}");
+    let text = bench.errors(&[&load("run")]);
+    assert!(
+        text.contains("`run` is the folder of a run; its newest checkpoint is `run/checkpoints/step-00000002`"),
+        "{text}"
+    );
+    assert_eq!(text.matches("error[").count(), 1, "{text}");
 }

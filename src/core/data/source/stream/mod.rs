@@ -157,7 +157,7 @@ impl Source {
             }
             _ => format!("sample {}", within + 1),
         };
-        BadSample { file: self.shard(unit).name.clone().into(), at, reason, too_long: false }
+        BadSample::new(self.shard(unit).name.clone().into(), at, reason)
     }
 
     /// A sample of this data set that is skipped because of `error`.
