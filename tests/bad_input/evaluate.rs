@@ -150,7 +150,7 @@ fn what_cannot_be_evaluated_is_named() {
     let fixture = Fixture::trained();
     let evaluate = |args: &[&str], words: &[&str]| fixture.fails(&[&["evaluate"], args].concat(), 2, words);
     evaluate(&["run", "data/gone.jsonl"], &["data/gone.jsonl"]);
-    evaluate(&["data", "data/train.jsonl"], &["data/config.json: No such file"]);
+    evaluate(&["data", "data/train.jsonl"], &["data has no model: neither config.json"]);
     evaluate(&["run", "data/train.jsonl", "--phase", "cook"], &["--phase", "cook", "pretrain"]);
     evaluate(&["run", "data/train.jsonl", "--template", "cook"], &["--template", "cook", "chatml"]);
     evaluate(&["run", "data/train.jsonl", "--format", "cook"], &["cook", "sharegpt"]);

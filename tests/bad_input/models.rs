@@ -107,7 +107,7 @@ fn folders_that_are_no_model_are_named() {
     std::fs::create_dir(fixture.path("empty")).unwrap();
     fixture.fails(&["run", "run.yaml", "model.load=empty"], 2, &["`model.load`: no `config.json` in `empty`"]);
     fixture.fails(&["run", "run.yaml", "model.load=modle"], 2, &["`model.load`: no such directory", "did you mean"]);
-    fixture.fails(&["generate", "empty", "--prompt", "hi"], 2, &["empty/config.json: No such file"]);
+    fixture.fails(&["generate", "empty", "--prompt", "hi"], 2, &["empty has no model: neither config.json"]);
     fixture.fails(
         &["run", "run.yaml", "model.weights=load"],
         2,

@@ -1,5 +1,6 @@
 //! The command line of xtask as data. By hand: a parser crate would double the time of a first build.
 
+use crate::ci::STEPS;
 use crate::gpu::Device;
 use crate::soak::Part;
 
@@ -7,16 +8,27 @@ use crate::soak::Part;
 #[derive(Debug, PartialEq, Eq)]
 pub enum Task {
     Help,
-    Setup { force: bool },
+    Setup {
+        force: bool,
+    },
     Quickstart(Vec<String>),
     Test(Vec<String>),
     Parity(Vec<String>),
-    Gpu { device: Option<Device>, quick: bool },
-    Soak { name: Option<String>, part: Part },
+    Gpu {
+        device: Option<Device>,
+        quick: bool,
+    },
+    Soak {
+        name: Option<String>,
+        part: Part,
+    },
     Wheel,
     Release,
     Book,
-    Ci,
+    /// `from`: the step to begin with.
+    Ci {
+        from: Option<String>,
+    },
     CheckHouse,
     Fixtures,
 }
@@ -35,7 +47,7 @@ Usage: cargo xtask <TASK>
   wheel                    build the program and pack it as a Python package into target/wheel; nothing is uploaded
   release                  build the program and pack it with configs, licenses and checksums; nothing is uploaded
   book                     make a site with a search of README and docs in target/book/site (mkdocs, from PyPI)
-  ci                       check what must hold before a change lands: formatting, dependencies, tests, lints, soaks, fuzzing
+  ci [--from STEP]         check what must hold before a change lands: formatting, dependencies, tests, lints, soaks, fuzzing
   check-house              check the architecture rules: imports only point down; actix and unsafe only where allowed
   fixtures                 explain how the parity fixtures are made
 
@@ -89,7 +101,17 @@ pub fn parse(args: &[String]) -> Result<Task, String> {
         "wheel" => alone(task, rest, Task::Wheel),
         "release" => alone(task, rest, Task::Release),
         "book" => alone(task, rest, Task::Book),
-        "ci" => alone(task, rest, Task::Ci),
+        "ci" => match rest {
+            [] => Ok(Task::Ci { from: None }),
+            [flag, step] if flag == "--from" && STEPS.iter().any(|(name, _)| name == step) => {
+                Ok(Task::Ci { from: Some(step.clone()) })
+            }
+            _ => Err(format!(
+                "`ci` takes --from and one of {}, not `{}`",
+                STEPS.map(|(name, _)| name).join(", "),
+                rest.join(" ")
+            )),
+        },
         "check-house" => alone(task, rest, Task::CheckHouse),
         "fixtures" => alone(task, rest, Task::Fixtures),
         unknown => Err(match nearest(unknown) {
@@ -212,6 +234,7 @@ mod tests {
         assert!(parse_line("setup --farce").unwrap_err().contains("--farce"));
         assert!(parse_line("parity").unwrap_err().contains("fixture folder"));
         assert!(parse_line("ci now").unwrap_err().contains("now"));
+        assert_eq!(parse_line("ci --from lints"), Ok(Task::Ci { from: Some("lints".into()) }));
         assert!(parse_line("gpu --device tpu").unwrap_err().contains("tpu"));
         assert!(parse_line("gpu --quick").unwrap_err().contains("--device"));
         assert!(parse_line("soak kills --slice many").unwrap_err().contains("many"));

@@ -60,7 +60,7 @@ fn run(task: Task, root: &Path) -> anyhow::Result<ExitCode> {
         Task::Wheel => println!("{}", wheel::wheel(root, tasks::Profile::Release)?.display()),
         Task::Release => println!("{}", release::release(root, tasks::Profile::Release)?.display()),
         Task::Book => return book::book(root, true),
-        Task::Ci => return ci::ci(root),
+        Task::Ci { from } => return ci::ci(root, from.as_deref()),
     }
     Ok(ExitCode::SUCCESS)
 }
