@@ -87,8 +87,9 @@ pub fn generate(args: GenerateArgs) -> anyhow::Result<ExitCode> {
         .map_err(|no_room| UsageError::new(format!("the prompt has {no_room}: see --max-new-tokens")))?;
     let wanted = args.choosing.wanted(room, 0);
     let (mut out, is_terminal) = (stdout(), stdout().is_terminal());
-    let mut failed = None;
+    let (mut failed, mut has_text) = (None, false);
     answer_each(&reader, &[(&question, &wanted)], &mut |_, piece| {
+        has_text |= matches!(&piece, Piece::Text(text) if !text.is_empty());
         let told = match piece {
             Piece::Text(text) if is_terminal => write!(out, "{}", safe(&text)).and_then(|()| out.flush()),
             Piece::Text(text) => write!(out, "{text}").and_then(|()| out.flush()),
@@ -97,5 +98,11 @@ pub fn generate(args: GenerateArgs) -> anyhow::Result<ExitCode> {
         failed = told.err();
         failed.is_none()
     })?;
-    failed.map_or(Ok(ExitCode::SUCCESS), |error| Err(error).context("standard output"))
+    if let Some(error) = failed {
+        return Err(error).context("standard output");
+    }
+    if !has_text {
+        eprintln!("the answer is empty: the model ends it before any text");
+    }
+    Ok(ExitCode::SUCCESS)
 }

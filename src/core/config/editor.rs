@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::shape::SCHEMA;
+use super::shape::{SCHEMA, short_key};
 
 /// Returns the JSON schema of a config file, with which editors complete keys and mark mistakes.
 ///
@@ -39,6 +39,7 @@ fn relax(schema: &mut Value) {
     for key in ["properties", "$defs"] {
         for child in map.get_mut(key).and_then(Value::as_object_mut).into_iter().flat_map(Map::values_mut) {
             relax(child);
+            shorten(child);
             if key == "properties" && is_plain(child) && !takes_text(child) {
                 let described = child.as_object_mut().and_then(|child| child.remove("description"));
                 let plain = child.take();
@@ -54,6 +55,22 @@ fn relax(schema: &mut Value) {
     }
     for key in ["anyOf", "oneOf"] {
         map.get_mut(key).and_then(Value::as_array_mut).into_iter().flatten().for_each(relax);
+    }
+}
+
+/// Lets a list be written as one of its items, and an item that needs one key as a text.
+fn shorten(schema: &mut Value) {
+    let items = &schema["items"];
+    let item = match short_key(items) {
+        Some(_) => json!({"anyOf": [items, {"type": "string"}]}),
+        None if schema["x-one-or-more"] == true => items.clone(),
+        None => return,
+    };
+    let described = schema.as_object_mut().and_then(|schema| schema.remove("description"));
+    schema["items"] = item.clone();
+    *schema = json!({"anyOf": [schema.take(), item]});
+    if let Some(described) = described {
+        schema["description"] = described;
     }
 }
 
@@ -88,6 +105,11 @@ mod tests {
         assert_eq!(steps["anyOf"][1]["pattern"], "\\$\\{");
         assert!(steps["description"].as_str().is_some_and(|text| !text.is_empty()), "{steps}");
         assert_eq!(steps["anyOf"][0]["type"], SCHEMA["$defs"]["Train"]["properties"]["steps"]["type"]);
+        // A list may be written as its one item, and a data set as its path.
+        let [path, train] =
+            [("TrainFile", "path"), ("Data", "train")].map(|(of, key)| &schema["$defs"][of]["properties"][key]);
+        assert_eq!([&path["anyOf"][1]["type"], &train["anyOf"][1]["anyOf"][1]["type"]], ["string", "string"]);
+        assert_eq!(train["anyOf"][0]["items"], train["anyOf"][1]);
         // Unknown keys are marked.
         assert_eq!(schema["additionalProperties"], json!(false));
     }

@@ -228,6 +228,7 @@ fn finish(
     let mut failed = BTreeSet::new();
     let mut found = Vec::new();
     check::refuse_code(&mut tree, "", &mut found);
+    shape::spell_out(&mut tree, &SCHEMA);
     shape::fill_defaults(&mut tree, &SCHEMA);
     interpolate::resolve(&mut tree, &|name| env.get(name).cloned(), &mut found, &mut failed);
     if let Some(Err(problem)) = loads_last_checkpoint.then(|| open_last_checkpoint(&mut tree)) {

@@ -53,6 +53,41 @@ pub(super) fn walk<'a>(schema: &'a Value, path: &str, visit: &mut dyn FnMut(&str
     }
 }
 
+/// The key that a text in the place of a map is the value of: `path` of a data set.
+pub(super) fn short_key(schema: &Value) -> Option<&str> {
+    target(schema)["x-short"].as_str()
+}
+
+/// Writes out what was written shorter: a text for a map of one key ([`short_key`]), and one of these for a list of them.
+pub(super) fn spell_out(node: &mut Node, schema: &Value) {
+    let schema = target(schema);
+    // What `${…}` stands for is not known yet; of the environment it is a text.
+    let is_text =
+        |kind: &Kind| matches!(kind, Kind::Text(text) if !text.starts_with("${") || text.starts_with("${oc.env:"));
+    if let Some(key) = schema.get("items").and_then(short_key)
+        && (is_text(&node.kind) || node.map().is_some_and(|map| map.contains_key(key)))
+    {
+        node.kind = Kind::Seq(vec![Node::new(node.kind.clone(), node.pos)]);
+    }
+    if let Some(key) = short_key(schema).filter(|_| is_text(&node.kind)) {
+        let value = Node::new(node.kind.clone(), node.pos);
+        node.kind = Kind::Map(BTreeMap::from([(key.to_owned(), Entry { key: node.pos, node: value })]));
+    }
+    match &mut node.kind {
+        Kind::Map(map) => {
+            for (name, entry) in map {
+                schema["properties"].get(name).into_iter().for_each(|child| spell_out(&mut entry.node, child));
+            }
+        }
+        Kind::Seq(items) => {
+            for item in items {
+                schema.get("items").into_iter().for_each(|child| spell_out(item, child));
+            }
+        }
+        _ => {}
+    }
+}
+
 /// Adds what the schema says by default to every map that is there; a required map is there, if only to be filled.
 pub(super) fn fill_defaults(node: &mut Node, schema: &Value) {
     let schema = target(schema);

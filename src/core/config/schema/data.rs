@@ -11,7 +11,7 @@ use super::{AudioLimits, ImageLimits, JsonMap, Pack, Template, TrainFile, VideoL
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Data {
-    /// Files of training samples, mixed by weight: `[{ path: my.jsonl }]`.
+    /// Files of training samples, mixed by weight: `my.jsonl`, or `[{ path: my.jsonl, weight: 2 }, other.parquet]`.
     #[schemars(length(min = 1))]
     pub train: Vec<TrainFile>,
     /// Visit samples in a random order, another one each epoch.

@@ -6,9 +6,10 @@ use std::path::{Path, PathBuf};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// One data set.
+/// One data set; a text alone is its `path`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(extend("x-short" = "path"))]
 pub struct TrainFile {
     /// Files of one kind: a file, a folder, a glob, names with `{000..099}`, a URL of an object store, or a list of
     /// these.

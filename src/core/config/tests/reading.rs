@@ -57,6 +57,23 @@ fn adapters_take_one_target_or_more() {
 }
 
 #[test]
+fn a_data_set_may_be_its_path_alone() {
+    let bench = Bench::new(&GOOD.replace("[{ path: DATA }]", "DATA"));
+    let other = bench.file("e.jsonl", "{}").dir.path().join("e.jsonl").display().to_string();
+    let train = |overrides: &[&str]| bench.load(overrides).config.data.train;
+    let one = train(&[]);
+    assert_eq!((one.len(), one[0].weight), (1, 1.0));
+    assert_eq!(train(&[&format!("data.train={other}")]), [TrainFile::new(other.as_str())]);
+    assert_eq!(train(&[&format!("data.train={{path: {other}}}")]), [TrainFile::new(other.as_str())]);
+    let two = train(&[&format!("data.train=[{other}, {{path: {other}, weight: 2}}]")]);
+    assert_eq!(two, [TrainFile::new(other.as_str()), TrainFile { weight: 2.0, ..TrainFile::new(other.as_str()) }]);
+    let of_env = bench.load_with(&["data.train=${oc.env:SET}"], &[("SET", &other)]).unwrap();
+    assert_eq!(of_env.config.data.train, [TrainFile::new(other.as_str())]);
+    assert!(bench.errors(&["data.train=gone.jsonl"]).contains("no such file: `gone.jsonl`"));
+    assert!(bench.errors(&["data.train=3"]).contains("`data.train`: expected a list"));
+}
+
+#[test]
 fn pools_with_names_hold_their_towers() {
     let bench = Bench::new(GOOD);
     let all: TowerSet = [Tower::Vision, Tower::Audio].into_iter().collect();

@@ -70,12 +70,25 @@ struct Live {
 
 enum Kept {
     Graphs(Box<Execution>),
-    /// The inputs of a chunk, from which it is computed again.
-    Inputs {
-        tape: Rc<Tape>,
-        inputs: Vec<(Slot, Tensor)>,
-        key_values: Vec<KeyValues>,
-    },
+    /// A chunk is computed again.
+    Chunk(Chunk),
+}
+
+/// Holds what a chunk of a row is computed from, beside the keys and values before it.
+struct Chunk {
+    tape: Rc<Tape>,
+    inputs: Vec<(Slot, Tensor)>,
+    key_values: Vec<KeyValues>,
+    row_tokens: usize,
+}
+
+/// A forward that has its inputs and is not done.
+struct Begun {
+    task: Task,
+    inbound: Vec<Boundary>,
+    outbound: Vec<Boundary>,
+    loss: Option<Slot>,
+    chunk: Option<Chunk>,
 }
 
 struct Sent {
@@ -180,50 +193,65 @@ impl PipelineRun {
         assert_eq!(recorded.len(), self.together().len(), "micro-batches that are computed together");
         let (mut turns, mut begun) = (Vec::new(), Vec::new());
         for (index, recorded) in recorded.into_iter().enumerate() {
-            let task = self.begin(Pass::Forward);
-            let Recorded { tape, mut inputs, inbound, outbound, loss, key_values, row_tokens, dropout } = recorded;
-            params.set_dropout(dropout);
-            let received = self.receive(task, &inbound, params)?;
-            inputs.extend(inbound.iter().map(|boundary| boundary.slot).zip(received));
-            let (run, chunk) = if key_values.is_empty() {
-                (begin(index, tape, inputs)?, None)
-            } else {
-                let pool = self.pools.entry(self.sequences[task.micro_batch]).or_default();
-                let clones = inputs.iter().map(|(slot, value)| (*slot, value.shallow_clone()));
-                let all = clones.chain(pool.past(&key_values)).collect();
-                let run = Execution::forward_only(tape.clone(), params.clone(), all);
-                (run, Some((tape, inputs, key_values, row_tokens)))
-            };
-            turns.push(Turn { run: run.with_mesh(self.mesh.clone()), dropout });
-            begun.push((task, inbound, outbound, loss, chunk));
+            let (turn, forward) = self.begin_forward(params, recorded, |tape, inputs| begin(index, tape, inputs))?;
+            turns.push(turn);
+            begun.push(forward);
         }
         forward_in_turns(params, &mut turns)?;
-        for (index, (turn, (task, inbound, outbound, loss, chunk))) in turns.into_iter().zip(begun).enumerate() {
-            let Turn { run, dropout } = turn;
-            let values = outbound.iter().map(|boundary| run.value(boundary.slot).shallow_clone()).collect();
-            self.send(task, values)?;
-            seen(index, &run);
-            if self.forward_only {
-                let sequence = self.sequences[task.micro_batch];
-                if let Some((_, _, key_values, row_tokens)) = chunk {
-                    self.pools.entry(sequence).or_default().push(&run, &key_values, row_tokens as i64);
-                }
-                if self.left().iter().all(|task| self.sequences[task.micro_batch] != sequence) {
-                    self.pools.remove(&sequence);
-                }
-                continue;
-            }
-            let kept = match chunk {
-                None => Kept::Graphs(Box::new(run)),
-                Some((tape, inputs, key_values, row_tokens)) => {
-                    let pool = self.pools.entry(self.sequences[task.micro_batch]).or_default();
-                    pool.push(&run, &key_values, row_tokens as i64);
-                    Kept::Inputs { tape, inputs, key_values }
-                }
-            };
-            self.live.insert((task.micro_batch, task.stage), Live { inbound, outbound, loss, dropout, kept });
+        for (index, (turn, forward)) in turns.into_iter().zip(begun).enumerate() {
+            let value = |boundary: &Boundary| turn.run.value(boundary.slot).shallow_clone();
+            self.send(forward.task, forward.outbound.iter().map(value).collect())?;
+            seen(index, &turn.run);
+            self.end_forward(turn, forward);
         }
         Ok(())
+    }
+
+    /// Receives what a micro-batch needs, and makes its execution.
+    fn begin_forward<E: From<NativeError>>(
+        &mut self,
+        params: &Rc<ParamStore>,
+        recorded: Recorded,
+        begin: impl FnOnce(Rc<Tape>, Vec<(Slot, Tensor)>) -> Result<Execution, E>,
+    ) -> Result<(Turn, Begun), E> {
+        let task = self.begin(Pass::Forward);
+        let Recorded { tape, mut inputs, inbound, outbound, loss, key_values, row_tokens, dropout } = recorded;
+        params.set_dropout(dropout);
+        let received = self.receive(task, &inbound, params)?;
+        inputs.extend(inbound.iter().map(|boundary| boundary.slot).zip(received));
+        let (run, chunk) = if key_values.is_empty() {
+            (begin(tape, inputs)?, None)
+        } else {
+            let clones = inputs.iter().map(|(slot, value)| (*slot, value.shallow_clone()));
+            let all = clones.chain(self.pool_of(task).past(&key_values)).collect();
+            let run = Execution::forward_only(tape.clone(), params.clone(), all);
+            (run, Some(Chunk { tape, inputs, key_values, row_tokens }))
+        };
+        let turn = Turn { run: run.with_mesh(self.mesh.clone()), dropout };
+        Ok((turn, Begun { task, inbound, outbound, loss, chunk }))
+    }
+
+    /// Keeps of a forward what its backward needs, and of a chunk the keys and values for the chunks after it.
+    fn end_forward(&mut self, turn: Turn, begun: Begun) {
+        let Begun { task, inbound, outbound, loss, chunk } = begun;
+        let Turn { run, dropout } = turn;
+        if let Some(Chunk { key_values, row_tokens, .. }) = &chunk {
+            self.pool_of(task).push(&run, key_values, *row_tokens as i64);
+        }
+        if self.forward_only {
+            let sequence = self.sequences[task.micro_batch];
+            if self.left().iter().all(|task| self.sequences[task.micro_batch] != sequence) {
+                self.pools.remove(&sequence);
+            }
+            return;
+        }
+        let kept = chunk.map_or_else(|| Kept::Graphs(Box::new(run)), Kept::Chunk);
+        self.live.insert((task.micro_batch, task.stage), Live { inbound, outbound, loss, dropout, kept });
+    }
+
+    /// The keys and values of the sequence that a task is of.
+    fn pool_of(&mut self, task: Task) -> &mut KeyValuePool {
+        self.pools.entry(self.sequences[task.micro_batch]).or_default()
     }
 
     /// Does the tasks that come next together, backwards, adding parameters' gradients to `grads`; `passed` is told of them
@@ -249,7 +277,7 @@ impl PipelineRun {
             let outbound = with_grad(outbound);
             let mut run = match kept {
                 Kept::Graphs(run) => *run,
-                Kept::Inputs { tape, mut inputs, key_values } => {
+                Kept::Chunk(Chunk { tape, mut inputs, key_values, .. }) => {
                     let sequence = self.sequences[task.micro_batch];
                     let pool = self.pools.get_mut(&sequence).expect("the pool of a chunk");
                     let grads = pool.pop();
