@@ -3,13 +3,25 @@
 #include "common.h"
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/ivalue.h>
+#include <cstdio>
+#include <cstdlib>
 #include <torch/csrc/autograd/autograd.h>
+#include <unistd.h>
 #include <unordered_map>
 
 using at::Tensor;
 thread_local std::string lf_error;
 
 LF_API const char* lf_last_error() { return lf_error.c_str(); }
+
+// At its end a process would destroy the tables of libtorch, a tenth of a second of work, while other threads may compute. Handlers run
+// in the order opposite to that of their registration: libtorch, which was loaded before, comes after this.
+static const int ends_at_once = on_exit(
+    [](int status, void*) {
+      fflush(nullptr);
+      _exit(status);
+    },
+    nullptr);
 
 // ---- autograd ------------------------------------------------------------------------------------
 
