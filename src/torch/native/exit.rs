@@ -2,8 +2,8 @@
 
 use std::io::Write;
 
-/// Ends this process at once, without what `std::process::exit` runs before it: there libtorch's tables are destroyed, and a thread
-/// that computes meanwhile panics or crashes.
+/// Ends this process at once, without the handlers that `std::process::exit` runs before it, in which a thread that computes meanwhile
+/// may panic or crash. (Libtorch's own do not run in either case: see `shim.cpp`.)
 pub fn exit_at_once(code: u8) -> ! {
     let _ = std::io::stdout().flush();
     // SAFETY: It returns to nobody, and takes a number.
