@@ -8,12 +8,12 @@ use crate::config::hub_data_set;
 /// Why a file cannot be read, by its name; `None` for those that are read, or that nothing is known of.
 pub fn file(path: &Path) -> Option<String> {
     let what = match kind_of(&path.to_string_lossy()).filter(|_| path.is_file()) {
-        Some(Kind::Picture) => "picture",
-        Some(Kind::Clip) => "clip",
-        Some(Kind::Recording) => "recording",
+        Some(Kind::Picture) => "picture: name its folder, with captions as .txt beside it, or",
+        Some(Kind::Clip) => "clip: name its folder, with captions as .txt beside it, or",
+        Some(Kind::Recording) => "recording: name",
         None => return hub_data_set(path).map(|help| format!("is not there; {help}")),
     };
-    Some(format!("is a {what}: name its folder, with captions as .txt beside it, or a file of records that name it"))
+    Some(format!("is a {what} a file of records that name it"))
 }
 
 #[cfg(test)]
