@@ -104,7 +104,8 @@ fn cargo_bench(words: &str) -> Command {
     let mut cargo = Command::new(env!("CARGO"));
     // What cargo told this test about its package, and where libtorch is by `.cargo/config.toml`: build scripts that look at
     // these would run again, and all that depends on them be compiled again, twice.
-    let of_test = |name: &str| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_");
+    let of_test =
+        |name: &str| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_") || name == "OUT_DIR";
     let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
     for name in names.filter(|name| of_test(name)) {
         cargo.env_remove(name);
