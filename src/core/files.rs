@@ -52,6 +52,13 @@ pub fn step_folders(folder: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
     Ok(found)
 }
 
+/// Returns the newest checkpoint of a folder that is a run's and no model's; `None` of every other folder, and of one that cannot
+/// be read.
+pub fn newest_of_run(folder: &Path) -> Option<PathBuf> {
+    let checkpoints = step_folders(&folder.join("checkpoints")).ok().filter(|_| !folder.join("config.json").exists());
+    checkpoints?.pop().map(|(_, path)| path)
+}
+
 /// Opens a regular file for reading, without waiting.
 ///
 /// # Errors

@@ -10,12 +10,12 @@ use crate::model::diffusers::{self, read_json};
 use crate::model::error::FolderError;
 use crate::model::overrides::{apply, grow_vocabulary};
 use crate::model::sources::locate;
-use loongforge_core::checkpoint::latest;
 use loongforge_core::config::{Experts, Model, ModelKind, Part, RunConfig, code};
 use loongforge_core::data::{
     DIFFUSION, DataError, MediaDecoder, ModelCard, Processor, ProcessorFolders, ProcessorOptions, SampleMaker,
     TEXT_TOKENIZER, frozen_towers, is_diffusion, is_fastwam, open_maker,
 };
+use loongforge_core::files::newest_of_run;
 use loongforge_torch::model::ModelConfig;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -216,8 +216,7 @@ fn read(folder: &Path, is_replaced: &dyn Fn(&str) -> bool) -> Result<Value, Fold
 
 /// The error of a folder without a model, which may be the folder of a run.
 fn no_model(folder: &Path) -> FolderError {
-    let newest = latest(&folder.join("checkpoints")).ok().flatten();
-    let hint = newest.map(|newest| format!("; a run's checkpoints are models: name {}", newest.display()));
+    let hint = newest_of_run(folder).map(|newest| format!("; a run's checkpoints are models: name {}", newest.display()));
     FolderError::NoModel { path: folder.to_owned(), hint: hint.unwrap_or_default() }
 }
 

@@ -1,7 +1,6 @@
 //! Rules over the keys that say which model is trained. Whether a hub id exists is not asked here: no network.
 
 use std::io::ErrorKind;
-use std::path::{Path, PathBuf};
 
 use super::error::code;
 use super::folder_kind::{FolderKind, is_lora_file, is_tensor_file};
@@ -204,7 +203,7 @@ impl Rules<'_> {
             let what = if dir.exists() { "is not a directory" } else { "no such directory" };
             return self.missing(key, dir, what);
         }
-        if let Some(newest) = newest_of_run(dir) {
+        if let Some(newest) = files::newest_of_run(dir) {
             return self.broken(true, code::NO_SUCH_FILE, &[key], || {
                 let message = format!(
                     "`{key}`: `{source}` is the folder of a run; its newest checkpoint is `{}`",
@@ -258,7 +257,7 @@ impl Rules<'_> {
             FolderKind::Plain => {}
         }
         let others = ["qwen.tiktoken", "tiktoken.model"];
-        if dir.is_dir() && newest_of_run(dir).is_none() && !others.iter().any(|name| dir.join(name).is_file()) {
+        if dir.is_dir() && files::newest_of_run(dir).is_none() && !others.iter().any(|name| dir.join(name).is_file()) {
             self.holds(key, source, "tokenizer.json");
         }
     }
@@ -275,10 +274,4 @@ impl Rules<'_> {
             (message, "a model directory has the files of a Hugging Face repository")
         });
     }
-}
-
-/// Returns the newest checkpoint of a folder that is a run's and no model's.
-fn newest_of_run(dir: &Path) -> Option<PathBuf> {
-    let checkpoints = files::step_folders(&dir.join("checkpoints")).ok().filter(|_| !dir.join("config.json").exists());
-    checkpoints?.pop().map(|(_, path)| path)
 }
