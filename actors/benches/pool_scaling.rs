@@ -15,7 +15,7 @@ mod fake;
 use fake::{Script, engine, spec};
 use loongforge_actors::{Assignment, EngineFactory, Observer, Publisher, RunSpec, StopOn, run_in_process};
 use loongforge_core::config::BadSamples;
-use loongforge_core::message::{BadSample, PoolName};
+use loongforge_core::message::BadSample;
 use loongforge_core::schedule::*;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -71,7 +71,6 @@ fn run(encoders: u32, schedule: Schedule, paces: Vec<Duration>, pause: Duration)
     plan.encoders.iter_mut().for_each(|pool| pool.num_lanes = pool.replicas);
     let coordinator = CoordinatorSpec {
         plan,
-        checkpoint_dir: dir.path().join("checkpoints"),
         checkpoint_every: 0,
         checkpoint_at_end: true,
         checkpoint_at_stop: true,
@@ -86,13 +85,10 @@ fn run(encoders: u32, schedule: Schedule, paces: Vec<Duration>, pause: Duration)
     let times = Arc::new(Mutex::new(Vec::new()));
     let (_sender, stop) = flume::bounded(1);
     let spec = RunSpec {
-        coordinator,
-        resume: None,
         queue: 64,
         stop: StopOn::Channel(stop),
-        stop_grace: Duration::from_secs(60),
-        grace: [(PoolName::ENCODER, Duration::from_secs(60))].into(),
         lease: Duration::from_secs(60),
+        ..fake::run_spec(dir.path(), coordinator)
     };
     let whole_steps = schedule == Schedule::BatchSynchronous;
     let script = Script { frozen: true, paces, pause, jitter: 0.05, whole_steps, ..Script::default() };

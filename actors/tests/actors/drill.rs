@@ -1,12 +1,12 @@
 //! Runs whose network is a proxy with a script: the losses are those of a run in which nothing happens. Every process
 //! is a thread of this one; their sockets are real.
 
-use crate::fake::{Script as Engines, engine, rules, spec};
+use crate::fake::{self, Script as Engines, engine, rules, spec};
 use crate::witness::{RecordingObserver, Seen};
 use loongforge_actors::drill::{Proxy, Script};
 use loongforge_actors::launch::net::{Party, Security, issue, new_authority};
 use loongforge_actors::{
-    Assignment, EngineFactory, Meeting, Publisher, RunError, RunSpec, StopOn, run_in_process, serve_role,
+    Assignment, EngineFactory, Meeting, Publisher, RunError, RunSpec, run_in_process, serve_role,
     serve_scheduler,
 };
 use loongforge_core::config::Address;
@@ -27,20 +27,8 @@ fn make(it: Assignment) -> EngineFactory {
 }
 
 fn run_spec(dir: &Path, lease: Duration) -> RunSpec {
-    let coordinator = CoordinatorSpec {
-        checkpoint_dir: dir.join("checkpoints"),
-        encoders: rules(&POOLS, true, true),
-        ..spec(&POOLS, STEPS)
-    };
-    RunSpec {
-        coordinator,
-        resume: None,
-        queue: 1,
-        stop: StopOn::Nothing,
-        stop_grace: Duration::from_secs(60),
-        grace: [(PoolName::ENCODER, Duration::from_secs(60))].into(),
-        lease,
-    }
+    let coordinator = CoordinatorSpec { encoders: rules(&POOLS, true, true), ..spec(&POOLS, STEPS) };
+    RunSpec { lease, ..fake::run_spec(dir, coordinator) }
 }
 
 /// Tells the proxy of steps.

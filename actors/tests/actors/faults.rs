@@ -1,13 +1,13 @@
 //! Encoders that die, freeze, join and are let go, as real processes with fake engines: the run goes on, and its losses
 //! are those of a run in which nothing happened.
 
-use crate::fake::{Script, engine, routed, routed_rules, rules, spec};
+use crate::fake::{self, Script, engine, routed, routed_rules, rules, spec};
 use crate::meeting::meeting;
 use crate::witness::{RecordingObserver, Seen};
 use loongforge_actors::launch::net::Security;
 use loongforge_actors::launch::{WantedActor, scale_run};
 use loongforge_actors::{
-    Assignment, EngineFactory, RunError, RunSpec, Start, StopOn, run_in_process, serve_role, serve_scheduler,
+    Assignment, EngineFactory, RunError, RunSpec, Start, run_in_process, serve_role, serve_scheduler,
 };
 use loongforge_core::config::Address;
 use loongforge_core::engine::fault::{FAULTS, POINTS};
@@ -82,19 +82,12 @@ impl Case {
     fn run_spec(self, dir: &Path) -> RunSpec {
         let pools = if self.routed { routed(2, 1) } else { PoolSizes::of_roles(2, self.encoders, 1) };
         let coordinator = CoordinatorSpec {
-            checkpoint_dir: dir.join("checkpoints"),
             encoders: if self.routed { routed_rules(&pools) } else { rules(&pools, true, !self.frozen) },
             ..spec(&pools, self.steps)
         };
-        RunSpec {
-            resume: None,
-            queue: 1,
-            stop: StopOn::Nothing,
-            stop_grace: self.stop_grace,
-            grace: coordinator.pools.encoders.iter().map(|pool| (pool.name, self.grace)).collect(),
-            lease: self.lease,
-            coordinator,
-        }
+        let run = fake::run_spec(dir, coordinator);
+        let grace = run.grace.into_keys().map(|pool| (pool, self.grace)).collect();
+        RunSpec { stop_grace: self.stop_grace, grace, lease: self.lease, ..run }
     }
 
     /// Returns what the same run sees in which nothing happens.

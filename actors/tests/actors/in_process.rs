@@ -1,9 +1,9 @@
 //! Whole runs with real threads and actors, and fake engines.
 
-use crate::fake::{Script, engine, rules, spec};
+use crate::fake::{Script, engine, rules, run_spec, spec};
 use crate::witness::{RecordingObserver, Seen};
 use loongforge_actors::{Assignment, EngineFactory, RunError, RunSpec, StopOn, run_in_process};
-use loongforge_core::message::{ActorId, PoolName};
+use loongforge_core::message::ActorId;
 use loongforge_core::schedule::*;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -16,9 +16,7 @@ fn run(
 ) -> (Seen, Result<Outcome, RunError>) {
     let dir = tempfile::tempdir().unwrap();
     let elastic = !script.paces.is_empty();
-    let checkpoint_dir = dir.path().join("checkpoints");
     let coordinator = CoordinatorSpec {
-        checkpoint_dir,
         encoders: rules(&pools, elastic, true),
         max_save_failures: 3,
         ..spec(&pools, 12)
@@ -31,13 +29,9 @@ fn run(
         can_publish,
     };
     let spec = RunSpec {
-        coordinator,
-        resume: None,
-        queue: 1,
         stop: StopOn::Channel(requests),
-        stop_grace: Duration::from_secs(60),
-        grace: [(PoolName::ENCODER, Duration::from_secs(60))].into(),
         lease: Duration::from_secs(2),
+        ..run_spec(dir.path(), coordinator)
     };
     let make_engine = |assignment: Assignment| -> EngineFactory {
         let script = script.clone();

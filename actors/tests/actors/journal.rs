@@ -1,12 +1,12 @@
 //! A scheduler that is killed wherever it writes its journal, and another that takes over: the engines' processes
 //! notice nothing, and the losses are those of a run in which nothing happened.
 
-use crate::fake::{Script, engine, rules, spec};
+use crate::fake::{self, Script, engine, rules, spec};
 use crate::meeting::meeting;
 use loongforge_actors::journal::is_open;
 use loongforge_actors::launch::JournalSpec;
 use loongforge_actors::{
-    Assignment, EngineFactory, Meeting, Observer, Publisher, RunSpec, StopOn, run_in_process, serve_role,
+    Assignment, EngineFactory, Meeting, Observer, Publisher, RunSpec, run_in_process, serve_role,
     serve_scheduler,
 };
 use loongforge_core::engine::fault::{FAULTS, JOURNAL_POINTS};
@@ -29,20 +29,8 @@ const ADDRESS: &str = "LOONGFORGE_TEST_ADDRESS";
 const CUT_AFTER: &str = "LOONGFORGE_TEST_CUT_AFTER";
 
 fn run_spec(dir: &Path) -> RunSpec {
-    RunSpec {
-        coordinator: CoordinatorSpec {
-            checkpoint_dir: dir.join("checkpoints"),
-            encoders: rules(&POOLS, true, true),
-            ..spec(&POOLS, STEPS)
-        },
-        resume: None,
-        queue: 1,
-        stop: StopOn::Nothing,
-        stop_grace: Duration::from_secs(60),
-        grace: [(PoolName::ENCODER, Duration::from_secs(60))].into(),
-        // A slow machine must not look like a silent encoder, which an elastic pool lets go.
-        lease: Duration::from_secs(10),
-    }
+    let coordinator = CoordinatorSpec { encoders: rules(&POOLS, true, true), ..spec(&POOLS, STEPS) };
+    RunSpec { lease: Duration::from_secs(10), ..fake::run_spec(dir, coordinator) }
 }
 
 /// Writes a line a step.

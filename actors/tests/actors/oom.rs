@@ -1,12 +1,11 @@
 //! An item for which encoders need more memory than their groups have: the system kills two of them, and the item is left out.
 
-use crate::fake;
-use crate::fake::{Script, engine, rules, spec};
+use crate::fake::{self, Script, engine, rules, spec};
 use crate::meeting::meeting;
 use crate::must;
 use crate::witness::{RecordingObserver, Seen};
 use loongforge_actors::{
-    Assignment, EngineFactory, Observer, RunSpec, Start, StopOn, run_in_process, serve_role, serve_scheduler,
+    Assignment, EngineFactory, Observer, RunSpec, Start, run_in_process, serve_role, serve_scheduler,
 };
 use loongforge_core::config::Address;
 use loongforge_core::message::*;
@@ -16,7 +15,6 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, LazyLock, Mutex};
-use std::time::Duration;
 
 const ROLE: &str = "LOONGFORGE_TEST_ROLE";
 const ADDRESS: &str = "LOONGFORGE_TEST_ADDRESS";
@@ -53,20 +51,7 @@ fn child() {
 }
 
 fn run_spec(dir: &Path, state: SchedulerState) -> RunSpec {
-    RunSpec {
-        coordinator: CoordinatorSpec {
-            checkpoint_dir: dir.join("checkpoints"),
-            encoders: rules(&POOLS, true, true),
-            state,
-            ..spec(&POOLS, STEPS)
-        },
-        resume: None,
-        queue: 1,
-        stop: StopOn::Nothing,
-        stop_grace: Duration::from_secs(60),
-        grace: [(PoolName::ENCODER, Duration::from_secs(60))].into(),
-        lease: Duration::from_secs(20),
-    }
+    fake::run_spec(dir, CoordinatorSpec { encoders: rules(&POOLS, true, true), state, ..spec(&POOLS, STEPS) })
 }
 
 fn witness() -> (Arc<Mutex<Seen>>, Box<dyn Observer>) {

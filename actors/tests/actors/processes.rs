@@ -1,10 +1,10 @@
 //! One process per actor: real processes of this test binary, Unix sockets and shared memory, with fake engines.
 
-use crate::fake::{Script, engine, spec};
+use crate::fake::{self, Script, engine, spec};
 use crate::witness::{RecordingObserver, Seen};
 use loongforge_actors::launch::net::{Party, Security, issue, new_authority};
 use loongforge_actors::{
-    Assignment, EngineFactory, Meeting, RunError, RunSpec, Start, StopOn, run_in_process, serve_role, serve_scheduler,
+    Assignment, EngineFactory, Meeting, RunError, RunSpec, Start, run_in_process, serve_role, serve_scheduler,
 };
 use loongforge_core::config::Address;
 use loongforge_core::message::*;
@@ -77,15 +77,7 @@ fn child() {
 }
 
 fn run_spec(dir: &Path) -> RunSpec {
-    RunSpec {
-        coordinator: CoordinatorSpec { checkpoint_dir: dir.join("checkpoints"), ..spec(&POOLS, 12) },
-        resume: None,
-        queue: 1,
-        stop: StopOn::Nothing,
-        stop_grace: Duration::from_secs(60),
-        grace: [(PoolName::ENCODER, Duration::from_secs(60))].into(),
-        lease: Duration::from_secs(2),
-    }
+    RunSpec { lease: Duration::from_secs(2), ..fake::run_spec(dir, spec(&POOLS, 12)) }
 }
 
 fn witness() -> (Arc<Mutex<Seen>>, Box<RecordingObserver>) {

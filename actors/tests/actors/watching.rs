@@ -1,10 +1,10 @@
 //! The page of a run, over real sockets, and a run that is watched.
 
-use crate::fake::{Script, engine, spec};
+use crate::fake::{Script, engine, run_spec, spec};
 use loongforge_actors::watch::{TRACE_FILE, Target, WATCH_FILE, Watch, get, has_ended};
-use loongforge_actors::{Assignment, EngineFactory, Observer, Publisher, RunSpec, StopOn, run_in_process};
+use loongforge_actors::{Assignment, EngineFactory, Observer, Publisher, RunSpec, run_in_process};
 use loongforge_core::config::{Address, Otlp, TimeSpan};
-use loongforge_core::message::{Activity, ActorId, BadSample, PoolName, Trace, TraceSpan};
+use loongforge_core::message::{Activity, ActorId, BadSample, Trace, TraceSpan};
 use loongforge_core::observe::{Board, News, RunInfo, StepMetrics};
 use loongforge_core::schedule::*;
 use std::fs;
@@ -257,16 +257,7 @@ impl Observer for Telling {
 fn the_timeline_of_a_run_that_has_ended_lies_in_its_folder() {
     let dir = tempfile::tempdir().unwrap();
     let pools = PoolSizes::of_roles(1, 2, 1);
-    let coordinator = CoordinatorSpec { checkpoint_dir: dir.path().join("checkpoints"), ..spec(&pools, 12) };
-    let spec = RunSpec {
-        coordinator,
-        resume: None,
-        queue: 1,
-        stop: StopOn::Nothing,
-        stop_grace: Duration::from_secs(60),
-        grace: [(PoolName::ENCODER, Duration::from_secs(1))].into(),
-        lease: Duration::from_secs(5),
-    };
+    let spec = RunSpec { lease: Duration::from_secs(5), ..run_spec(dir.path(), spec(&pools, 12)) };
     let make_engine =
         |it: Assignment| -> EngineFactory { Box::new(move || Ok(engine(it.me, it.pools.data, &Script::default()))) };
     run_in_process(spec, make_engine, Box::new(Telling(start(&loopback(), dir.path())))).unwrap();

@@ -12,6 +12,7 @@ pub use data::{FakeData, is_bad, sample, sample_of};
 pub use encoder::FakeEncoder;
 pub use foundation::FakeFoundation;
 
+use loongforge_actors::{RunSpec, StopOn};
 use loongforge_core::config::{BadSamples, Schedule};
 use loongforge_core::engine::Engine;
 use loongforge_core::message::{ActorId, ItemId, PoolName, Role, StepId, Tower};
@@ -21,6 +22,8 @@ use loongforge_core::schedule::{
     LearningRate, ModelShape, PackLimits, PlanSpec, PoolSize, PoolSizes, SchedulerState,
 };
 use loongforge_core::transport::{Buffer, HostTensor, Parcel};
+use std::path::Path;
+use std::time::Duration;
 
 /// Describes how the engines of a run behave, and what goes wrong.
 #[derive(Clone, Debug, Default)]
@@ -52,11 +55,11 @@ pub struct Script {
     /// Samples have recordings beside pictures.
     pub hears: bool,
     /// Tells how much longer a foundation takes for a pack.
-    pub pause: std::time::Duration,
+    pub pause: Duration,
     /// A foundation begins with a step when all of its features are there.
     pub whole_steps: bool,
     /// Tells how long an encoder, by its index, takes for a patch; all others take no time.
-    pub paces: Vec<std::time::Duration>,
+    pub paces: Vec<Duration>,
     /// By what part of it that time varies, at random, from unit to unit.
     pub jitter: f64,
 }
@@ -112,6 +115,21 @@ pub fn spec(pools: &PoolSizes, steps: u64) -> CoordinatorSpec {
         encoders: rules(pools, false, true),
         fixed_lanes: true,
         evaluation: None,
+    }
+}
+
+/// A run in `dir` that nobody stops, and that waits a minute for encoders of a pool that has none left.
+pub fn run_spec(dir: &Path, coordinator: CoordinatorSpec) -> RunSpec {
+    let minute = Duration::from_secs(60);
+    RunSpec {
+        resume: None,
+        queue: 1,
+        stop: StopOn::Nothing,
+        stop_grace: minute,
+        grace: coordinator.pools.encoders.iter().map(|pool| (pool.name, minute)).collect(),
+        // A slow machine must not look like a silent encoder, which an elastic pool lets go.
+        lease: Duration::from_secs(20),
+        coordinator: CoordinatorSpec { checkpoint_dir: dir.join("checkpoints"), ..coordinator },
     }
 }
 
