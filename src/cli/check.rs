@@ -14,7 +14,7 @@ use crate::run::policy::as_configured;
 use clap::{Args, ValueEnum};
 use loongforge_core::checkpoint::latest;
 use loongforge_core::config::{self, ListedStage, Loaded, Report, RunConfig, StageStart};
-use loongforge_core::data::{Epochs, settle_steps_of};
+use loongforge_core::data::{Epochs, settle_steps};
 use loongforge_core::schedule::PoolSizes;
 use loongforge_core::text::grouped;
 use loongforge_torch::device::settle;
@@ -200,7 +200,7 @@ impl Checked {
             }
             false => Some(passed.num_samples),
         };
-        let settled = num_samples.map(|num_samples| settle_steps_of(&mut config, num_samples)).transpose();
+        let settled = num_samples.map(|num_samples| settle_steps(&mut config, num_samples)).transpose();
         let epochs = settled.map_err(|error| UsageError::of(&error))?.flatten();
         Ok(Self { loaded, config, folder, epochs, lines })
     }

@@ -6,7 +6,7 @@ use crate::model::folder::ModelFolder;
 use anyhow::{Context, bail};
 use loongforge_core::checkpoint::{Manifest, latest};
 use loongforge_core::config::{self, RunConfig};
-use loongforge_core::data::{Dataset, InProcess, ProcessorOptions, settle_steps_of};
+use loongforge_core::data::{Dataset, InProcess, ProcessorOptions, settle_steps};
 use loongforge_core::message::{SampleId, SampleMeta, StepId, Tower};
 use loongforge_core::observe::read_metrics;
 use loongforge_core::schedule::{Batches, CoordinatorSpec, EncoderPlanSpec, Formed, plan_step};
@@ -69,7 +69,7 @@ pub fn calibrate(runs: &[std::path::PathBuf]) -> anyhow::Result<Calibration> {
         let metrics = read_metrics(&run.join("metrics.jsonl"))?;
         let folder = ModelFolder::open_settled(&mut config)?;
         let mut stream = Stream::open(&config, &folder)?;
-        settle_steps_of(&mut config, stream.num_samples() as u64)?;
+        settle_steps(&mut config, stream.num_samples() as u64)?;
         let coordinator = CoordinatorSpec::new(&config, folder.shape(), None);
         let spec = &coordinator.plan;
         let mut batches = Batches::new(&coordinator);

@@ -15,7 +15,7 @@ use crate::run::uploads;
 use loongforge_actors::checkpoint::{Publication, Uploader, Uploads};
 use loongforge_actors::{Observer, Publisher, RunError, RunSpec, StopOn, run_in_process};
 use loongforge_core::config::{Device, Products, Report, RunConfig, load_text};
-use loongforge_core::data::{DataError, Epochs, EpochsError, InProcess, MediaDecoder, settle_steps, settle_steps_of};
+use loongforge_core::data::{DataError, Epochs, EpochsError, InProcess, MediaDecoder, count_samples, settle_steps};
 use loongforge_core::engine::error_chain;
 use loongforge_core::message::{BadSample, PoolName, SampleId, StepId, Tower, TowerSet};
 use loongforge_core::observe::Console;
@@ -127,38 +127,34 @@ impl Composition {
     ///
     /// # Errors
     /// The data cannot be opened, there are fewer steps than the warm-up takes, or packs that are made before the run are not there.
-    pub fn settled(mut self) -> Result<Self, ComposeError> {
-        if self.config.packs_first() {
-            let packs = WantedPacks::new(&self.config, &self.folder)?.expect()?;
+    pub fn settled(self) -> Result<Self, ComposeError> {
+        let Self { config, folder, .. } = &self;
+        if config.packs_first() {
+            let packs = WantedPacks::new(config, folder)?.expect()?;
             return self.with_packs(packs);
         }
-        let settled = settle_steps(&mut self.config, &self.folder.path, &self.folder.json)?;
-        self.epochs = settled.or(self.epochs);
-        self.evaluated()
+        let num_samples = count_samples(config, &folder.path, &folder.json).map_err(EpochsError::from)?;
+        self.settle(num_samples)
     }
 
     /// Works like [`Composition::settled`] with these packs, which were found or made.
     ///
     /// # Errors
     /// There are fewer steps than the warm-up takes, or a held-out set cannot be opened.
-    pub(crate) fn with_packs(mut self, packs: Packs) -> Result<Self, ComposeError> {
+    pub(crate) fn with_packs(self, packs: Packs) -> Result<Self, ComposeError> {
         let num_packs = packs.stats.packs;
-        self.packs = Some(packs);
-        self.counted(num_packs)
+        Self { packs: Some(packs), ..self }.settle(Some(num_packs))
     }
 
-    /// Works like [`Composition::settled`] with this number of samples of an epoch.
+    /// Gives the composition what is known once its data is: the steps of its epochs, of so many samples or packs each, and what is
+    /// evaluated while the run goes on. `None`: its steps are known.
     ///
     /// # Errors
     /// There are fewer steps than the warm-up takes, or a held-out set cannot be opened.
-    fn counted(mut self, num_samples: u64) -> Result<Self, ComposeError> {
-        let settled = settle_steps_of(&mut self.config, num_samples)?;
-        self.epochs = settled.or(self.epochs);
-        self.evaluated()
-    }
-
-    /// Opens what is evaluated while the run goes on.
-    fn evaluated(mut self) -> Result<Self, ComposeError> {
+    fn settle(mut self, num_samples: Option<u64>) -> Result<Self, ComposeError> {
+        if let Some(num_samples) = num_samples {
+            self.epochs = settle_steps(&mut self.config, num_samples)?.or(self.epochs);
+        }
         let sets = held_out_sets::open_during(&self.config, &self.folder, None).map_err(ComposeError::Eval)?;
         self.evaluation = held_out_sets::spec(&self.config, &self.folder, &sets);
         Ok(self)
@@ -186,7 +182,7 @@ impl Composition {
         let passed = Preflight { config, folder, decoder: decoder.clone() }.ask(asked)?;
         match config.packs_first() {
             true => Ok((self, passed.lines)),
-            false => Ok((self.counted(passed.num_samples)?, passed.lines)),
+            false => Ok((self.settle(Some(passed.num_samples))?, passed.lines)),
         }
     }
 

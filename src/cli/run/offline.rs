@@ -6,7 +6,7 @@ use crate::cli::UsageError;
 use crate::cli::data::make_packs;
 use crate::run::compose::{Composition, Resume};
 use crate::run::packs::{Packs, WantedPacks};
-use loongforge_core::data::settle_steps_of;
+use loongforge_core::data::settle_steps;
 use loongforge_core::observe::Console;
 
 /// Returns whether the packs of a run are there, if it has any. A scheduler that dies before has begun nothing to take over.
@@ -72,6 +72,6 @@ pub fn packed(
 /// Returns whether what is resumed has all steps: packs that were removed since are not needed.
 fn is_done(composition: &Composition, resumed: &Resume, packs: &Packs) -> anyhow::Result<bool> {
     let mut config = composition.config().clone();
-    settle_steps_of(&mut config, packs.stats.packs)?;
+    settle_steps(&mut config, packs.stats.packs)?;
     Ok(resumed.first_step.0 >= config.train.num_steps())
 }

@@ -35,31 +35,27 @@ pub enum EpochsError {
     Warmup { warmup_steps: u64, steps: u64, epochs: f64, num_samples: u64 },
 }
 
-/// Counts the samples where the config has `train.epochs`, and puts `train.steps` in their place. The model's folder and
-/// `config.json` are those of the run.
+/// Counts the samples of an epoch; `None` where the config has no `train.epochs`. The model's folder and `config.json` are those of
+/// the run.
 ///
 /// # Errors
-/// The data cannot be opened, or there are fewer steps than the warm-up takes.
-pub fn settle_steps(
-    config: &mut RunConfig,
-    model_dir: &Path,
-    model_config: &Json,
-) -> Result<Option<Epochs>, EpochsError> {
+/// The data cannot be opened.
+pub fn count_samples(config: &RunConfig, model_dir: &Path, model_config: &Json) -> Result<Option<u64>, DataError> {
     if config.train.epochs.is_none() {
         return Ok(None);
     }
     let options = ProcessorOptions::of_run(config, &config.data);
     let folders = ProcessorFolders { model: model_dir, media: model_dir, text: None };
-    let dataset = open_maker(folders, model_config, &options, Arc::new(InProcess))
-        .and_then(|maker| Dataset::open(&config.training_data(), maker, config.run.seed));
-    settle_steps_of(config, dataset?.len() as u64)
+    let maker = open_maker(folders, model_config, &options, Arc::new(InProcess))?;
+    Ok(Some(Dataset::open(&config.training_data(), maker, config.run.seed)?.len() as u64))
 }
 
-/// Works like [`settle_steps`], where the samples are counted already.
+/// Puts `train.steps` in the place of `train.epochs`, where an epoch is `num_samples` samples, or as many packs; `None` where the
+/// config has no epochs.
 ///
 /// # Errors
 /// There are fewer steps than the warm-up takes.
-pub fn settle_steps_of(config: &mut RunConfig, num_samples: u64) -> Result<Option<Epochs>, EpochsError> {
+pub fn settle_steps(config: &mut RunConfig, num_samples: u64) -> Result<Option<Epochs>, EpochsError> {
     let Train { epochs, global_batch_size, warmup_steps, .. } = config.train;
     let Some(epochs) = epochs else { return Ok(None) };
     let steps = num_steps(epochs, num_samples, global_batch_size as u64);
@@ -114,7 +110,8 @@ train: {{ epochs: 2.5, global_batch_size: 4, lr: 1e-5 }}"
 
     fn settle(config: &mut RunConfig, dir: &Path) -> Result<Option<Epochs>, EpochsError> {
         let model = dir.join("model");
-        settle_steps(config, &model, &read_json(&model.join("config.json")).unwrap())
+        let num_samples = count_samples(config, &model, &read_json(&model.join("config.json")).unwrap())?;
+        num_samples.map_or(Ok(None), |num_samples| settle_steps(config, num_samples))
     }
 
     #[test]

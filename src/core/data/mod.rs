@@ -72,7 +72,7 @@ pub use decode::{Decoded, decode_rgb, decode_rgb_into};
 pub use decoder::{MediaDecoder, SampledFrames};
 pub use detokenize::{StopStrings, TextStream};
 pub use diffusion::LatentSpace;
-pub use epochs::{Epochs, EpochsError, settle_steps, settle_steps_of};
+pub use epochs::{Epochs, EpochsError, count_samples, settle_steps};
 pub use error::{BadSample, DataError};
 pub use exchange::Exchange;
 pub use in_process::{InProcess, decode_clip, decode_stretch, open_rgb, read_rgb, read_rgb_with};
