@@ -216,7 +216,8 @@ fn read(folder: &Path, is_replaced: &dyn Fn(&str) -> bool) -> Result<Value, Fold
 
 /// The error of a folder without a model, which may be the folder of a run.
 fn no_model(folder: &Path) -> FolderError {
-    let hint = newest_of_run(folder).map(|newest| format!("; a run's checkpoints are models: name {}", newest.display()));
+    let hint =
+        newest_of_run(folder).map(|newest| format!("; a run's checkpoints are models: name {}", newest.display()));
     FolderError::NoModel { path: folder.to_owned(), hint: hint.unwrap_or_default() }
 }
 

@@ -4,7 +4,7 @@ use crate::eval::{held_out_sets, samples};
 use crate::model::folder::ModelFolder;
 use loongforge_actors::{Assignment, EngineFactory};
 use loongforge_core::checkpoint::Manifest;
-use loongforge_core::config::{ModelKind, Placement, RunConfig};
+use loongforge_core::config::{ModelKind, RunConfig};
 use loongforge_core::data::{Dataset, MediaDecoder, ProcessorOptions};
 use loongforge_core::engine::{DataEngine, Engine, EngineError, WithHeldOut};
 use loongforge_core::message::{Role, StepId};
@@ -44,10 +44,10 @@ fn data_engine(recipe: &Recipe, assignment: &Assignment) -> Result<DataEngine, E
     let train = Dataset::open(&config.training_data(), maker, config.run.seed)?;
     let (sets, prompts) = held_out_sets::open_during(config, folder, Some(decoder))?;
     let sets = sets.into_iter().map(|set| set.dataset).chain(prompts).collect();
-    let colocated = config.pools.placement == Placement::Colocated;
     let memory = config.pools.data.memory.bytes();
     let (index, num_data) = (assignment.me.index, assignment.pools.data);
-    let engine = DataEngine::new(index, num_data, colocated, memory, Box::new(WithHeldOut { train, sets }));
+    let engine =
+        DataEngine::new(index, num_data, config.pools.placement, memory, Box::new(WithHeldOut { train, sets }));
     Ok(engine.with_encoder_ranks(config.pools.encoder_ranks()))
 }
 

@@ -6,8 +6,7 @@ use crate::witness::{RecordingObserver, Seen};
 use loongforge_actors::drill::{Proxy, Script};
 use loongforge_actors::launch::net::{Party, Security, issue, new_authority};
 use loongforge_actors::{
-    Assignment, EngineFactory, Meeting, Publisher, RunError, RunSpec, run_in_process, serve_role,
-    serve_scheduler,
+    Assignment, EngineFactory, Meeting, Publisher, RunError, RunSpec, run_in_process, serve_role, serve_scheduler,
 };
 use loongforge_core::config::Address;
 use loongforge_core::message::*;

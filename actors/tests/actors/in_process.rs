@@ -16,11 +16,8 @@ fn run(
 ) -> (Seen, Result<Outcome, RunError>) {
     let dir = tempfile::tempdir().unwrap();
     let elastic = !script.paces.is_empty();
-    let coordinator = CoordinatorSpec {
-        encoders: rules(&pools, elastic, true),
-        max_save_failures: 3,
-        ..spec(&pools, 12)
-    };
+    let coordinator =
+        CoordinatorSpec { encoders: rules(&pools, elastic, true), max_save_failures: 3, ..spec(&pools, 12) };
     let (sender, requests) = flume::bounded(1);
     let seen = Arc::new(Mutex::new(Seen::default()));
     let observer = RecordingObserver {
@@ -28,11 +25,8 @@ fn run(
         stop_after: stop_after.map(|step| (step, sender.clone())),
         can_publish,
     };
-    let spec = RunSpec {
-        stop: StopOn::Channel(requests),
-        lease: Duration::from_secs(2),
-        ..run_spec(dir.path(), coordinator)
-    };
+    let spec =
+        RunSpec { stop: StopOn::Channel(requests), lease: Duration::from_secs(2), ..run_spec(dir.path(), coordinator) };
     let make_engine = |assignment: Assignment| -> EngineFactory {
         let script = script.clone();
         Box::new(move || {

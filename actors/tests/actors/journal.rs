@@ -6,8 +6,7 @@ use crate::meeting::meeting;
 use loongforge_actors::journal::is_open;
 use loongforge_actors::launch::JournalSpec;
 use loongforge_actors::{
-    Assignment, EngineFactory, Meeting, Observer, Publisher, RunSpec, run_in_process, serve_role,
-    serve_scheduler,
+    Assignment, EngineFactory, Meeting, Observer, Publisher, RunSpec, run_in_process, serve_role, serve_scheduler,
 };
 use loongforge_core::engine::fault::{FAULTS, JOURNAL_POINTS};
 use loongforge_core::message::*;

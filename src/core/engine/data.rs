@@ -5,6 +5,7 @@
 //! position.
 
 use super::{Engine, EngineError, Ports, Progress};
+use crate::config::Placement;
 use crate::data::{ColumnValues, ColumnView, JoinedColumn, Sample, join_column};
 use crate::message::{
     Activity, ActorId, BadSample, Command, Event, Pack, PoolName, Regroup, Role, SampleId, SampleMeta,
@@ -32,8 +33,8 @@ pub trait SampleSource {
 pub struct DataEngine {
     index: u32,
     num_data: u32,
-    /// Encoder `i` lives in the actor `foundation/i`.
-    colocated: bool,
+    /// Where encoders live; colocated, encoder `i` is in the actor `foundation/i`.
+    placement: Placement,
     /// Actors of one encoder of each pool, numbered one after the other: all of them read its pixels.
     encoder_ranks: BTreeMap<PoolName, u32>,
     samples: Box<dyn SampleSource>,
@@ -65,12 +66,18 @@ struct Window {
 }
 
 impl DataEngine {
-    /// `max_bytes`: of samples that are kept in memory until they are planned (`pools.data.memory`).
-    pub fn new(index: u32, num_data: u32, colocated: bool, max_bytes: u64, samples: Box<dyn SampleSource>) -> Self {
+    /// Makes data actor `index` of `num_data`. `max_bytes`: of samples that are kept in memory until they are planned (`pools.data.memory`).
+    pub fn new(
+        index: u32,
+        num_data: u32,
+        placement: Placement,
+        max_bytes: u64,
+        samples: Box<dyn SampleSource>,
+    ) -> Self {
         Self {
             index,
             num_data,
-            colocated,
+            placement,
             encoder_ranks: BTreeMap::new(),
             samples,
             windows: VecDeque::new(),
@@ -228,7 +235,7 @@ impl DataEngine {
         }
         let tensor = HostTensor::from_f32(&values, &[num_rows, values.len() / num_rows]);
         let kind = ParcelKind::Items(unit.id);
-        if self.colocated {
+        if self.placement == Placement::Colocated {
             return ports.send(ActorId::foundation(unit.encoder.index), parcel(kind, vec![Box::new(tensor)]));
         }
         let ranks = self.encoder_ranks.get(&unit.encoder.pool).copied().unwrap_or(1);
@@ -382,7 +389,7 @@ mod tests {
             BTreeMap::from([(ActorId::encoder(2), edge(&encoder)), (ActorId::foundation(0), edge(&foundation))]);
         let (events, told) = flume::bounded(8);
         let mut ports = Ports::new(ActorId::data(1), events, edges);
-        let mut engine = DataEngine::new(1, 2, false, max_bytes, Box::new(Fake));
+        let mut engine = DataEngine::new(1, 2, Placement::Separate, max_bytes, Box::new(Fake));
         engine.command(Command::Read { from: SampleId(0), until: SampleId(6) }, &mut ports).unwrap();
         while engine.work(&mut ports).unwrap() == Progress::Busy {}
         let is_kept = |held: &&Held| matches!(held, Held::Whole(_));
