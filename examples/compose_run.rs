@@ -46,7 +46,7 @@ impl EncoderFamily for Blocks {
     }
 
     fn num_features(&self, grid: Grid) -> usize {
-        grid.num_patches() / 4
+        grid.num_cells() / 4
     }
 }
 

@@ -45,7 +45,7 @@ impl EncoderFamily for Neighbors {
     }
 
     fn num_features(&self, grid: Grid) -> usize {
-        grid.num_patches() / self.rows as usize
+        grid.num_cells() / self.rows as usize
     }
 }
 

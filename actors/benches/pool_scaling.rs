@@ -54,7 +54,7 @@ impl Observer for Clock {
 fn patches(steps: std::ops::Range<usize>, samples_per_step: usize) -> u64 {
     let good = (0..).filter(|&position| !fake::is_bad(position)).map(|position| fake::sample(position, 1));
     let timed = good.skip(steps.start * samples_per_step).take(steps.len() * samples_per_step);
-    timed.flat_map(|sample| sample.items).map(|item| item.grid.num_patches() as u64).sum()
+    timed.flat_map(|sample| sample.items).map(|item| item.grid.num_cells() as u64).sum()
 }
 
 /// Patches a second, and packs of a step. `pause`: of the foundation, for a pack.

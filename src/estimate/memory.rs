@@ -97,7 +97,7 @@ pub fn of_plans(config: &RunConfig, folder: &ModelFolder, plans: &[StepPlan]) ->
         }
         let patches = |plan: &StepPlan, index: u32| {
             let own = plan.units.iter().filter(|unit| unit.encoder == Replica::new(name, index));
-            own.map(|unit| unit.num_patches()).sum::<usize>()
+            own.map(|unit| unit.num_cells()).sum::<usize>()
         };
         let most = |encoder: &u32| plans.iter().map(|plan| patches(plan, *encoder)).max();
         let encoder = (0..pool.replicas as u32).max_by_key(most).unwrap_or(0);

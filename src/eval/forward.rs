@@ -281,8 +281,7 @@ impl LoadedTower {
             return Vec::new();
         }
         let grids: Vec<Grid> = media.iter().map(|item| item.grid).collect();
-        let pixels =
-            media.iter().map(|item| Tensor::from_slice(&item.pixels).view([item.grid.num_patches() as i64, -1]));
+        let pixels = media.iter().map(|item| Tensor::from_slice(&item.pixels).view([item.grid.num_cells() as i64, -1]));
         let pixels = Tensor::cat(&pixels.collect::<Vec<_>>(), 0);
         let pixels = pixels.to_device(params.flat().device());
         // In bfloat16 ids would become others.

@@ -139,7 +139,7 @@ fn distinct(texts: &[String]) -> Vec<String> {
 fn statistics(sample: &Sample) -> BTreeMap<Tower, Vec<f32>> {
     let mut sums: BTreeMap<Tower, (f64, Vec<[f64; 2]>)> = BTreeMap::new();
     for item in &sample.media {
-        let width = item.pixels.len() / item.grid.num_patches().max(1);
+        let width = item.pixels.len() / item.grid.num_cells().max(1);
         let (count, sums) = sums.entry(item.tower).or_default();
         sums.resize(width, [0.0; 2]);
         for row in item.pixels.chunks_exact(width.max(1)) {

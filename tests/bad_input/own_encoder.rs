@@ -40,7 +40,7 @@ impl EncoderFamily for Linear {
     }
 
     fn num_features(&self, grid: Grid) -> usize {
-        grid.num_patches() / 4
+        grid.num_cells() / 4
     }
 }
 

@@ -146,7 +146,7 @@ impl Case {
 /// `1024 patches, 36 tokens`: what the items of a pack are, by tower.
 fn rows(plan: &StepPlan, pack: PackId) -> String {
     let mut rows: BTreeMap<Tower, usize> = BTreeMap::new();
-    plan.units_of(pack).for_each(|unit| *rows.entry(unit.tower()).or_default() += unit.num_patches());
+    plan.units_of(pack).for_each(|unit| *rows.entry(unit.tower()).or_default() += unit.num_cells());
     rows.into_iter().map(|(tower, num)| format!("{num} {}", tower.rows())).collect::<Vec<_>>().join(", ")
 }
 

@@ -32,7 +32,7 @@ fn main() {
         while start.elapsed() < SPELL {
             let sample = dataset.sample(samples).expect("good samples");
             tokens += sample.input_ids.len();
-            patches += sample.media.iter().map(|item| item.grid.num_patches()).sum::<usize>();
+            patches += sample.media.iter().map(|item| item.grid.num_cells()).sum::<usize>();
             samples += 1;
         }
         let seconds = start.elapsed().as_secs_f64();

@@ -234,7 +234,7 @@ mod tests {
             let found = contexts.context(text).unwrap();
             let item = &found.media[0];
             assert_eq!(
-                (item.tower, item.grid.num_patches(), found.num_features()),
+                (item.tower, item.grid.num_cells(), found.num_features()),
                 (Tower::Text, item.pixels.len(), item.num_features)
             );
             (item.pixels.clone(), item.num_features)

@@ -228,7 +228,7 @@ impl DataEngine {
         for item in unit.items.iter().filter(|item| item.owner == self.index) {
             let media = &samples[&item.id.sample].media[item.id.index as usize];
             values.extend_from_slice(&media.pixels);
-            num_rows += media.grid.num_patches();
+            num_rows += media.grid.num_cells();
         }
         if num_rows == 0 {
             return Ok(());

@@ -65,7 +65,7 @@ mod tests {
             let answer = PicturedAnswer { text, targets: vec![-1, -1, 9, 0] };
             let (grid, values) = answer.item(&vec![&[0.5; 16][..]; num_pictures]);
             let len = PicturedAnswer::len_of_head([values[0], values[1]]);
-            assert_eq!((len, grid.h, grid.num_patches()), (22 + 3 * num_pictures, 4, values.len()));
+            assert_eq!((len, grid.h, grid.num_cells()), (22 + 3 * num_pictures, 4, values.len()));
             assert!((0..4).contains(&(values.len() - len - 16 * num_pictures)), "{}", values.len());
             assert_eq!(PicturedAnswer::of_head(&values[..len]).unwrap(), answer);
             assert_eq!(PicturedAnswer::of_head(&values[..len - 1]), Err(NoPicturedText));

@@ -15,7 +15,9 @@ pub struct Grid {
 }
 
 impl Grid {
-    pub fn num_patches(self) -> usize {
+    /// Returns `t × h × w`: the patches of a picture or a video, the frames of a recording, the tokens of a text or a latent. Each is
+    /// a row of the item's values.
+    pub fn num_cells(self) -> usize {
         self.t as usize * self.h as usize * self.w as usize
     }
 }
@@ -183,8 +185,9 @@ impl Unit {
         self.items[0].meta.tower
     }
 
-    pub fn num_patches(&self) -> usize {
-        self.items.iter().map(|item| item.meta.grid.num_patches()).sum()
+    /// Returns the rows of values that its items have together.
+    pub fn num_cells(&self) -> usize {
+        self.items.iter().map(|item| item.meta.grid.num_cells()).sum()
     }
 }
 

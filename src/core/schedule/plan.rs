@@ -201,7 +201,7 @@ pub(super) fn check_credits(spec: &PlanSpec, packs: &[Pack], units: &[Unit]) -> 
         let shape = &spec.shape;
         let sum =
             |of: fn(&Unit) -> u64, bytes: ByTower| units.iter().map(|unit| of(unit) * bytes.of(unit.tower())).sum();
-        let pixel_bytes: u64 = sum(|unit| unit.num_patches() as u64, shape.bytes_per_patch);
+        let pixel_bytes: u64 = sum(|unit| unit.num_cells() as u64, shape.bytes_per_patch);
         let feature_bytes: u64 = sum(|unit| unit.num_features() as u64, shape.bytes_per_feature);
         let credits = spec.credits;
         if token_bytes <= credits.tokens && pixel_bytes <= credits.pixels && feature_bytes <= credits.features {
@@ -216,7 +216,7 @@ pub(super) fn check_credits(spec: &PlanSpec, packs: &[Pack], units: &[Unit]) -> 
         for unit in units.iter().filter(|unit| !unit.is_skipped()) {
             let encoder = spec.encoder(unit.encoder);
             for item in &unit.items {
-                let bytes = item.meta.grid.num_patches() as u64 * shape.bytes_per_patch.of(item.meta.tower);
+                let bytes = item.meta.grid.num_cells() as u64 * shape.bytes_per_patch.of(item.meta.tower);
                 pixels.add((ActorId::data(item.owner), encoder), item.id.sample, bytes);
                 // A colocated encoder hands over inside its actor.
                 if encoder != replica {

@@ -108,8 +108,8 @@ proptest! {
         let mut patches = [0; 4];
         let mut heaviest = 0;
         for unit in &plan.units {
-            patches[unit.lane.0 as usize] += unit.num_patches();
-            heaviest = heaviest.max(unit.num_patches());
+            patches[unit.lane.0 as usize] += unit.num_cells();
+            heaviest = heaviest.max(unit.num_cells());
         }
         // A unit goes to the lightest lane that its pack has not used, so lanes drift apart by a few units at most.
         prop_assert!(patches.iter().max().unwrap() - patches.iter().min().unwrap() <= 3 * heaviest, "{patches:?}");

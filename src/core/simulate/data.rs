@@ -45,7 +45,7 @@ impl Simulation<'_> {
         self.data[index as usize].measured.reserve_exact(if next == first { share } else { 0 });
         for position in positions.clone() {
             let sample = SampleMeta { id: SampleId(position), owner: index, ..self.samples.sample(position) };
-            let patches: usize = sample.items.iter().map(|item| item.grid.num_patches()).sum();
+            let patches: usize = sample.items.iter().map(|item| item.grid.num_cells()).sum();
             seconds += costs.per_sample + costs.per_patch * patches as f64;
             self.data[index as usize].measured.push(sample);
         }

@@ -167,7 +167,7 @@ impl LawSamples {
         let mut kept = Vec::new();
         let mut room = self.max_tokens - 2;
         for grid in items {
-            let num_features = (grid.num_patches() as u32).div_ceil(PATCHES_PER_FEATURE);
+            let num_features = (grid.num_cells() as u32).div_ceil(PATCHES_PER_FEATURE);
             if num_features <= room {
                 room -= num_features;
                 kept.push(ItemMeta { tower: Tower::Vision, grid, num_features });

@@ -146,10 +146,10 @@ impl Step {
     /// Adds a unit in the order in which the data engine sends: pack by pack, pixels first, one parcel for each unit or
     /// pack and owner.
     fn add_unit(&mut self, unit: &Unit, of: &Sizes, owners: &mut Vec<(u32, u64)>) {
-        let patches = |item: &UnitItem| item.meta.grid.num_patches() as u64;
+        let patches = |item: &UnitItem| item.meta.grid.num_cells() as u64;
         let bytes = of.bytes_per_patch.of(unit.tower());
         gather(owners, unit.items.iter().map(|item| (item.owner, patches(item) * bytes)));
-        self.pixel_bytes += (unit.num_patches() as u64 * bytes) as f64;
+        self.pixel_bytes += (unit.num_cells() as u64 * bytes) as f64;
         let (index, encoder) = (self.units.len() as u32, of.encoder(unit.encoder));
         self.send(owners, Sending { is_pixels: true, index, to: encoder, bytes: 0 });
         self.patches += unit_size(unit).1;

@@ -71,12 +71,12 @@ impl Case {
             let latent = ItemMeta {
                 tower: Tower::Vae,
                 grid: Grid { t: *t, h: 2 * h, w: 2 * w },
-                num_features: grid.num_patches() as u32,
+                num_features: grid.num_cells() as u32,
             };
             let text = ItemMeta { tower: Tower::Text, grid: Grid { t: *text, h: 1, w: 1 }, num_features: *text };
             SampleRow {
                 id: SampleId(at as u64),
-                num_tokens: grid.num_patches(),
+                num_tokens: grid.num_cells(),
                 num_targets: 1,
                 target: Some(Target { grid, sigma: Sigma::new((at as f32 + 0.5) / self.samples.len() as f32) }),
                 items: vec![latent; 1 + usize::from(has_condition)].into_iter().chain([text]).collect(),

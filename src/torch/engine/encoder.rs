@@ -277,7 +277,7 @@ impl EncoderWorker {
                 Some(_) => self.state.any_lane(lane),
                 None => self.state.lane(lane),
             })?;
-            let grids = work.unit.items.iter().map(|item| item.meta.grid.num_patches() as i64);
+            let grids = work.unit.items.iter().map(|item| item.meta.grid.num_cells() as i64);
             self.activations.learn(&run, grids.sum());
             return Ok(Some(work.unit.id));
         }

@@ -32,7 +32,7 @@ fn encoder() -> (Box<dyn EncoderModel>, TrainState, i64) {
 
 /// Pixels of an item, told apart by `seed`.
 fn pixels(grid: Grid, channels: i64, seed: i64) -> Tensor {
-    let len = grid.num_patches() as i64 * channels;
+    let len = grid.num_cells() as i64 * channels;
     (Tensor::arange(len, (Kind::Float, Device::Cpu)) * (0.37 + seed as f64)).sin().view([-1, channels])
 }
 
@@ -72,8 +72,8 @@ fn kept_features_have_the_bits_of_those_that_were_made() {
     assert_eq!((hits, misses), (2, 0));
     assert_eq!(bits(&kept), bits(&again));
     let features = |item: usize| {
-        GRIDS[item].num_patches() as i64 * made[0].size()[0]
-            / GRIDS.iter().map(|grid| grid.num_patches() as i64).sum::<i64>()
+        GRIDS[item].num_cells() as i64 * made[0].size()[0]
+            / GRIDS.iter().map(|grid| grid.num_cells() as i64).sum::<i64>()
     };
     assert_eq!(bits(&kept)[..8], bits(&[made[0].narrow(0, features(0) + features(1), features(2))])[..8]);
 }

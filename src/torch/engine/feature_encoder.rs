@@ -23,7 +23,7 @@ pub struct KeyedItem {
 impl KeyedItem {
     /// `values`: the rows of its patches, end to end.
     pub fn new(tower: Tower, grid: Grid, values: &[f32]) -> Self {
-        let values = Tensor::from_slice(values).view([grid.num_patches() as i64, -1]);
+        let values = Tensor::from_slice(values).view([grid.num_cells() as i64, -1]);
         Self { tower, grid, key: Key::of(tower, grid, &values), values }
     }
 }

@@ -72,7 +72,7 @@ impl FeatureReader {
         let folders = self.folders.entry(tower).or_default();
         let (mut start, mut found) = (0, Vec::new());
         for item in items {
-            let len = item.meta.grid.num_patches() as i64;
+            let len = item.meta.grid.num_cells() as i64;
             let key = Key::of(tower, item.meta.grid, &pixels.narrow(0, start, len));
             start += len;
             let mut features = folders.iter().find_map(|folder| folder.get(&key));

@@ -245,7 +245,7 @@ impl OpenTower {
         let items: Vec<&Media> = sample.media.iter().filter(|item| item.tower == self.tower).collect();
         let of_items: usize = items.iter().map(|item| item.num_features).sum();
         let fits = |item: &&Media| {
-            let num_values = item.grid.num_patches() as i64 * patch_dim;
+            let num_values = item.grid.num_cells() as i64 * patch_dim;
             item.num_features == self.family.num_features(item.grid) && item.pixels.len() as i64 == num_values
         };
         if places != of_items || !items.iter().all(fits) {

@@ -35,7 +35,7 @@ fn sample(number: usize) -> Sample {
         let side = |at: usize| summary["grids"][camera][at].as_u64().unwrap() as u32;
         let grid = Grid { t: 1, h: side(0), w: side(1) };
         let pixels = floats(&tensor("inputs.safetensors", &format!("pixels_{camera}")).get(number as i64));
-        Media { tower: Tower::Vision, grid, num_features: grid.num_patches() / 4, pixels }
+        Media { tower: Tower::Vision, grid, num_features: grid.num_cells() / 4, pixels }
     };
     let media = summary["samples"][number]["cameras"].as_array().unwrap().iter().map(picture).collect();
     let lens: Vec<i64> = summary["lens"].as_array().unwrap().iter().map(|len| len.as_i64().unwrap()).collect();

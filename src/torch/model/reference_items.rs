@@ -42,7 +42,7 @@ pub(super) struct Documents {
 impl Documents {
     /// Rows of all items.
     pub fn num_rows(grids: &[Grid]) -> i64 {
-        grids.iter().map(|grid| grid.num_patches() as i64).sum()
+        grids.iter().map(|grid| grid.num_cells() as i64).sum()
     }
 
     /// Reads texts, whose rows are `[T, 2]`.
@@ -54,7 +54,7 @@ impl Documents {
         });
         let mut documents = Documents { ids, targets, ..Documents::none(1) };
         for grid in grids {
-            let len = grid.num_patches();
+            let len = grid.num_cells();
             documents.end(len);
             let positions = (0..len).map(|at| at as f32);
             documents.positions.iter_mut().for_each(|axis| axis.extend(positions.clone()));
@@ -70,7 +70,7 @@ impl Documents {
         let mut documents = Documents::none(how.patch_dim);
         let mut start = 0;
         for grid in grids {
-            let end = start + grid.num_patches() as i64;
+            let end = start + grid.num_cells() as i64;
             documents.read(start..end, values, how)?;
             start = end;
         }
@@ -82,7 +82,7 @@ impl Documents {
         let [pictures, tokens] = <[f32; 2]>::try_from(begin(2)?).map_err(|_| NoPicturedText)?;
         let len = PicturedAnswer::len_of_head([pictures, tokens]);
         let PicturedAnswer { text, targets } = PicturedAnswer::of_head(&begin(len)?)?;
-        let num_patches: usize = text.grids.iter().map(|grid| grid.num_patches()).sum();
+        let num_patches: usize = text.grids.iter().map(|grid| grid.num_cells()).sum();
         let num_features: usize = text.grids.iter().map(|grid| (how.num_features)(*grid)).sum();
         let num_places = text.ids.iter().filter(|id| how.placeholders.contains(id)).count();
         let first = item.start + len as i64;
@@ -107,7 +107,7 @@ impl Documents {
         let mut documents = Documents::none(how.patch_dim);
         let mut start = 0;
         for item in grids {
-            let (len, tokens) = (item.num_patches() as i64, item.h as usize);
+            let (len, tokens) = (item.num_cells() as i64, item.h as usize);
             let left = len - PicturedAnswer::len_of_head([1.0, tokens as f32]) as i64;
             let picture = picture_of(left / how.patch_dim).filter(|grid| (how.num_features)(*grid) < tokens);
             let num_features = picture.map_or(0, |grid| (how.num_features)(grid));
@@ -117,7 +117,7 @@ impl Documents {
             documents.positions.iter_mut().for_each(|axis| axis.extend((0..tokens).map(|at| at as f32)));
             documents.end(tokens);
             if let Some(grid) = picture {
-                let end = start + grid.num_patches() as i64 * how.patch_dim;
+                let end = start + grid.num_cells() as i64 * how.patch_dim;
                 documents.patches.push(start..end);
                 documents.grids.push(grid);
             }
@@ -185,7 +185,7 @@ mod tests {
 
     /// Pictures of 3 values a patch, whose blocks of 2 × 2 patches are features at token 9.
     fn how() -> Pictured<'static> {
-        Pictured { placeholders: &[9], patch_dim: 3, num_features: Box::new(|grid| grid.num_patches() / 4) }
+        Pictured { placeholders: &[9], patch_dim: 3, num_features: Box::new(|grid| grid.num_cells() / 4) }
     }
 
     fn answer(ids: &[i64], grids: Vec<Grid>, targets: &[i64], patches: &[f32]) -> (Grid, Vec<f32>) {

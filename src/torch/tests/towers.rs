@@ -144,13 +144,13 @@ fn an_item_alone_has_the_features_that_it_has_among_others() {
         let (mut patch, mut feature) = (0, 0);
         for grid in grids(&inputs["sizes"]) {
             let num_features = family.num_features(grid) as i64;
-            let pixels = inputs["patches"].narrow(0, patch, grid.num_patches() as i64);
+            let pixels = inputs["patches"].narrow(0, patch, grid.num_cells() as i64);
             let tape = family.build(&params, Policy::Keep).record(&[grid]);
             let mut run = Execution::forward_only(tape.tape, params.clone(), vec![(tape.pixels, pixels)]);
             run.forward().unwrap();
             let error = error(run.value(tape.outputs[0]), &together.narrow(0, feature, num_features));
             assert!(error < TOLERANCE, "{} {grid:?}: {error}", folder.display());
-            patch += grid.num_patches() as i64;
+            patch += grid.num_cells() as i64;
             feature += num_features;
         }
         assert_eq!([patch, feature], [inputs["patches"].size()[0], together.size()[0]]);

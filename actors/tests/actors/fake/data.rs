@@ -36,7 +36,7 @@ pub fn sample_of(position: u64, num_data: u32, script: &Script) -> SampleMeta {
             Grid { t: 1, h: 1 + (mix(position, index) % 4) as u32, w: 1 + (mix(position, index + 99) % 6) as u32 };
         let tower =
             if script.hears && mix(position, index + 7).is_multiple_of(2) { Tower::Audio } else { Tower::Vision };
-        ItemMeta { tower, grid, num_features: grid.num_patches().div_ceil(4) as u32 }
+        ItemMeta { tower, grid, num_features: grid.num_cells().div_ceil(4) as u32 }
     };
     let mut items: Vec<ItemMeta> = (0..mix(position, 2) % 4).map(|index| item(10 + index)).collect();
     let text = 2 + (mix(position, 3) % 8) as u32;
@@ -140,7 +140,7 @@ impl FakeData {
 
 /// Four bytes a patch, a function of the item.
 fn pixels(item: &UnitItem) -> Vec<u8> {
-    (0..item.meta.grid.num_patches() as u64)
+    (0..item.meta.grid.num_cells() as u64)
         .flat_map(|patch| (mix(item.id.sample.0 ^ u64::from(item.id.index) << 40, patch) as u32).to_ne_bytes())
         .collect()
 }

@@ -89,7 +89,7 @@ impl FakeEncoder {
         }
         let pixels = self.pixels.remove(&unit.id).unwrap_or_default();
         let patches: usize = pixels.values().map(|parcel| parcel.num_bytes() / 4).sum();
-        assert_eq!(patches, unit.num_patches(), "pixels of {}", unit.id);
+        assert_eq!(patches, unit.num_cells(), "pixels of {}", unit.id);
         let drawn = (mix(unit.id.step.0, u64::from(unit.id.index)) % 2001) as f64 / 1000.0 - 1.0;
         let work = (self.pace * patches as u32).mul_f64(1.0 + self.jitter * drawn);
         std::thread::sleep(work);

@@ -127,6 +127,6 @@ impl Given {
     }
 
     fn tokens(&self, num_frames: usize, frames: &Frames) -> usize {
-        self.space.tokens([num_frames, frames.rows, frames.columns]).num_patches()
+        self.space.tokens([num_frames, frames.rows, frames.columns]).num_cells()
     }
 }

@@ -149,11 +149,11 @@ mod tests {
         let wan = of(wan, json!([1, 2, 2])).unwrap();
         assert_eq!(wan, LatentSpace { channels: 3, frames: 4, side: 8, patch: [2, 2] });
         // 480p of 81 frames: 32,760 tokens.
-        assert_eq!(wan.tokens([81, 480, 832]).num_patches(), 32_760);
+        assert_eq!(wan.tokens([81, 480, 832]).num_cells(), 32_760);
         let five = json!({"_class_name": "AutoencoderKLWan", "patch_size": 2, "is_residual": true});
         assert_eq!(of(five, json!([1, 2, 2])).unwrap().unit(), [32, 32]);
         let qwen = of(json!({"_class_name": "AutoencoderKLQwenImage"}), json!(2)).unwrap();
-        assert_eq!(qwen.tokens([1, 1024, 1024]).num_patches(), 4096);
+        assert_eq!(qwen.tokens([1, 1024, 1024]).num_cells(), 4096);
         let pixels = of(json!({"_class_name": "PixelLatents", "channels": 1}), json!(2)).unwrap();
         assert_eq!(pixels.tokens([1, 8, 24]), Grid { t: 1, h: 4, w: 12 });
         for (vae, patch, reason) in [

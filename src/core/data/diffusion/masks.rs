@@ -33,7 +33,7 @@ pub fn column(
     num_tokens: usize,
     num_clean: usize,
 ) -> Result<(SampleColumn, usize), DataError> {
-    let (frame, target) = ((grid.h * grid.w) as usize, grid.num_patches());
+    let (frame, target) = ((grid.h * grid.w) as usize, grid.num_cells());
     let weight = |token: usize| match of_frame {
         _ if token < num_clean || token >= target => 0.0,
         Some(weights) => weights[token % frame],

@@ -106,12 +106,12 @@ impl DiffusionMaker {
         let target = record.target.as_ref().ok_or_else(no_target)?;
         let (frames, mask) = self.loader.masked(target, self.mask(record)?, base, id)?;
         let grid = self.space.tokens(frames.sizes());
-        let mut media = vec![frames.item(self.space.channels, grid.num_patches())];
+        let mut media = vec![frames.item(self.space.channels, grid.num_cells())];
         let num_frames = frames.sizes()[0];
         let given = self.given.is_given(id, num_frames).then_some(&frames);
         media.extend(given.map(|frames| self.given.condition(frames, num_frames)));
         let (references, shown) = self.references(&mut media, record, base, id)?;
-        let num_tokens = references + grid.num_patches();
+        let num_tokens = references + grid.num_cells();
         media.push(self.captions.item(self.captions.choose(id, &record.captions), &shown)?);
         let num_clean = given.map_or(0, |frames| self.given.num_clean(num_frames, frames));
         media.extend(self.pictures(Some(target), given)?);
@@ -165,7 +165,7 @@ impl DiffusionMaker {
         let first = frames.as_ref().filter(|_| self.given.begins(num_frames));
         let mut media: Vec<Media> = first.map(|frames| self.given.condition(frames, num_frames)).into_iter().collect();
         let (references, shown) = self.references(&mut media, record, base, id)?;
-        let num_tokens = references + grid.num_patches();
+        let num_tokens = references + grid.num_cells();
         media.push(self.captions.item(&record.captions[0], &shown)?);
         if let Some(negative) = &sampled.negative {
             media.push(self.captions.item(negative.as_deref().unwrap_or(self.captions.null()), &shown)?);
@@ -214,7 +214,7 @@ impl DiffusionMaker {
             }
         }
         for frames in references {
-            let count = self.space.tokens(frames.sizes()).num_patches();
+            let count = self.space.tokens(frames.sizes()).num_cells();
             media.push(frames.item(self.space.channels, count));
             num_tokens += count;
         }
@@ -245,7 +245,7 @@ impl DiffusionMaker {
             true => {
                 masks::column(of_frame, grid, num_tokens, num_clean).map(|(column, counted)| (Some(column), counted))?
             }
-            false => (None, grid.num_patches() - num_clean),
+            false => (None, grid.num_cells() - num_clean),
         };
         let num_targets = if self.flow.per_token { counted as u32 } else { 1 };
         let sample = Sample::of_target(id, grid, [num_tokens as u32, num_targets], media);

@@ -422,7 +422,7 @@ fn pictures_to_edit_stand_in_the_prompt() {
     let num_sizes = crate::message::PicturedText::len_of_sizes(item.pixels[0]).unwrap();
     let len = crate::message::PicturedText::len_of_head(&item.pixels[..num_sizes]).unwrap();
     let text = crate::message::PicturedText::of_head(&item.pixels[..len], num_sizes).unwrap();
-    let num_patches: usize = text.grids.iter().map(|grid| grid.num_patches()).sum();
+    let num_patches: usize = text.grids.iter().map(|grid| grid.num_cells()).sum();
     assert_eq!((text.grids.len(), item.pixels.len() - len), (2, num_patches * 3 * 2 * 8 * 8));
     let num_places = text.ids.iter().filter(|&&id| id == 262).count();
     assert_eq!((num_places * 4, text.ids.len() - 64), (num_patches, item.num_features));

@@ -47,7 +47,7 @@ impl Cut {
         let (height, width) = (frames[0].height, frames[0].width);
         let t = frames.len().div_ceil(temporal);
         let grid = Grid { t: t as u32, h: (height / patch) as u32, w: (width / patch) as u32 };
-        let mut rows = Vec::with_capacity(grid.num_patches() * self.patch_dim());
+        let mut rows = Vec::with_capacity(grid.num_cells() * self.patch_dim());
         let mut patch_of = Planes::new(patch, frames.len().min(temporal));
         let (blocks_down, blocks_across) = (height / patch / merge, width / patch / merge);
         for moment in frames.chunks(temporal) {

@@ -109,7 +109,7 @@ fn equal_to_transformers() {
         for (ours, theirs) in expansion.media.iter().zip(&case.media) {
             assert_eq!([ours.grid.t, ours.grid.h, ours.grid.w], theirs.grid, "{name}");
             assert_eq!((ours.num_features, ours.pixels.len()), (theirs.features, theirs.len), "{name}");
-            assert_eq!(ours.pixels.len(), ours.grid.num_patches() * processor.patch_dim(), "{name}");
+            assert_eq!(ours.pixels.len(), ours.grid.num_cells() * processor.patch_dim(), "{name}");
             // One step of a byte is at least 1/255/0.26: rounding in the two resizers may differ by one, seldom.
             let step = 1.0 / 255.0 / 0.26;
             for (ours, theirs) in ours.pixels.iter().step_by(theirs.stride).zip(&theirs.values) {

@@ -124,7 +124,7 @@ impl Frames {
                 }
             }
         }
-        let num_features = self.space.tokens([num_frames, rows, columns]).num_patches();
+        let num_features = self.space.tokens([num_frames, rows, columns]).num_cells();
         let grid = Grid { t: num_frames as u32, h: rows as u32, w: columns as u32 };
         Media { tower: Tower::Vae, grid, num_features, pixels }
     }

@@ -96,7 +96,7 @@ fn recordings_and_pictures_become_placeholders_and_frames() {
     let items: Vec<_> = one.media.iter().map(|item| (item.tower, item.grid.t, item.num_features)).collect();
     assert_eq!(items, [(Tower::Audio, 102, 25), (Tower::Vision, 1, 1), (Tower::Audio, 63, 15)]);
     assert_eq!(one.media[2].pixels.len(), 63 * 16);
-    assert_eq!(one.media[2].grid.num_patches(), 63);
+    assert_eq!(one.media[2].grid.num_cells(), 63);
     // Nothing of the placeholders is learned.
     let special = processor.tokenizer().special();
     assert!(one.targets.iter().all(|target| ![special.image, special.audio].contains(&Some(*target))));

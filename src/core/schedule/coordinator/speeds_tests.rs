@@ -77,7 +77,7 @@ fn run(speeds: &mut Speeds, paces: &[f64], fixed_lanes: bool, steps: std::ops::R
             plan.units.iter_mut().zip(encoders).for_each(|(unit, encoder)| unit.encoder.index = encoder);
         }
         given = vec![0.0; paces.len()];
-        plan.units.iter().for_each(|unit| given[unit.encoder.index as usize] += unit.num_patches() as f64);
+        plan.units.iter().for_each(|unit| given[unit.encoder.index as usize] += unit.num_cells() as f64);
         let timings = |(index, pace): (usize, &f64)| {
             (ActorId::encoder(index as u32), Timings { units: pace * given[index], ..Timings::default() })
         };

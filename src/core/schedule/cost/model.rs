@@ -116,12 +116,12 @@ impl CostModel {
     /// mostly those of patches: `VALUES_A_PATCH` of them are about one, which costs about a token.
     pub fn item_work(self, item: &ItemMeta) -> Work {
         if item.tower == Tower::Reference && item.grid.t > 1 {
-            let patches = item.grid.num_patches() as u64 / VALUES_A_PATCH;
+            let patches = item.grid.num_cells() as u64 / VALUES_A_PATCH;
             let sequence = self.sequence_work(item.grid.h);
             return Work { tokens: sequence.tokens + patches, ..sequence };
         }
         let frame = u64::from(item.grid.h) * u64::from(item.grid.w);
-        let tokens = item.grid.num_patches() as u64;
+        let tokens = item.grid.num_cells() as u64;
         Work { pairs: tokens.saturating_mul(self.reach(frame)), tokens, count: 1 }
     }
 

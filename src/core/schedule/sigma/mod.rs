@@ -92,7 +92,7 @@ impl SigmaSpec {
                 true => (permute(at, count, &[self.seed, step.0, PURPOSE]) as f64 + r) / count as f64,
                 false => r,
             };
-            let size = if self.levels.shift == Shift::Auto { target.grid.num_patches() } else { 0 };
+            let size = if self.levels.shift == Shift::Auto { target.grid.num_cells() } else { 0 };
             let found = known.iter().position(|(known, _)| *known == size).unwrap_or_else(|| {
                 known.push((size, self.levels_of(size)));
                 known.len() - 1

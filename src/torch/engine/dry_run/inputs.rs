@@ -50,7 +50,7 @@ impl Course {
             let owners: BTreeSet<u32> = unit.items.iter().map(|item| item.owner).collect();
             for owner in owners {
                 let own = unit.items.iter().filter(|item| item.owner == owner);
-                let patches = own.map(|item| item.meta.grid.num_patches() as i64).sum();
+                let patches = own.map(|item| item.meta.grid.num_cells() as i64).sum();
                 let width = self.towers.get(unit.tower()).map_or(0, |family| family.patch_dim());
                 let pixels = read(|| Tensor::empty([patches, width], (Kind::Float, Device::Cpu)));
                 self.arrive(ActorId::data(owner), ParcelKind::Items(unit.id), plan, vec![pixels])?;

@@ -25,7 +25,7 @@ pub(super) fn encode_each(
     let (kind, device) = (state.params().flat().kind(), state.params().flat().device());
     let (mut start, mut num_cached) = (0, 0);
     let mut features = |&grid: &Grid| -> Result<Vec<Tensor>, EngineError> {
-        let len = grid.num_patches() as i64;
+        let len = grid.num_cells() as i64;
         let own = pixels.narrow(0, start, len);
         start += len;
         let key = Key::of(tower, grid, &own);

@@ -44,7 +44,7 @@ impl EncoderWorker {
             ports.at(Some(work.unit.id));
         }
         let patches: Vec<(u32, i64)> =
-            work.unit.items.iter().map(|item| (item.owner, item.meta.grid.num_patches() as i64)).collect();
+            work.unit.items.iter().map(|item| (item.owner, item.meta.grid.num_cells() as i64)).collect();
         let mut pixels = work.pixels.assemble(0, 0, &patches)?;
         if fault::poison(ports.me(), "nan_input", &work.samples()) {
             pixels = pixels.to_kind(Kind::Float) * f64::NAN;

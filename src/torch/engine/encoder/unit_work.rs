@@ -28,7 +28,7 @@ impl ItemCredit {
     /// Returns whether all of these units' items may be on their edges at once.
     pub(super) fn fits(&self, units: &[UnitWork]) -> bool {
         let items = units.iter().flat_map(|work| &work.unit.items);
-        let bytes = items.map(|item| item.meta.grid.num_patches() * self.row_bytes[&item.meta.tower]);
+        let bytes = items.map(|item| item.meta.grid.num_cells() * self.row_bytes[&item.meta.tower]);
         units.len() <= MAX_PARCELS && bytes.sum::<usize>() <= self.bytes
     }
 }

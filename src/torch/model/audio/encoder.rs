@@ -65,7 +65,7 @@ impl EncoderFamily for AudioConfig {
     }
 
     fn num_features(&self, grid: Grid) -> usize {
-        (self.tower.num_states(grid.num_patches() as i64) / self.projector.stack) as usize
+        (self.tower.num_states(grid.num_cells() as i64) / self.projector.stack) as usize
     }
 }
 

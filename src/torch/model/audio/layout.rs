@@ -33,7 +33,7 @@ impl AudioLayout {
         let mut layout = AudioLayout { num_frames: 0, chunks: Vec::new(), windows: vec![0], kept: Vec::new() };
         let mut end = 0;
         for grid in grids {
-            let (start, frames) = (layout.num_frames, grid.num_patches() as i64);
+            let (start, frames) = (layout.num_frames, grid.num_cells() as i64);
             layout.num_frames += frames as usize;
             let (own, first) = (config.own_frames(frames), end);
             for (number, at) in (0..own).step_by(config.chunk as usize).enumerate() {

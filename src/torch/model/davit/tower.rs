@@ -77,7 +77,7 @@ impl EncoderModel for Davit {
         let mut features = Vec::new();
         for alike in grids.chunk_by(|one, other| one == other) {
             features.push(self.record_alike(&mut tape, pixels, first, alike));
-            first += alike.iter().map(|grid| grid.num_patches() as i64).sum::<i64>();
+            first += alike.iter().map(|grid| grid.num_cells() as i64).sum::<i64>();
         }
         let rows = match features.as_slice() {
             [only] => *only,

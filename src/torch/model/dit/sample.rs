@@ -24,7 +24,7 @@ pub(super) struct Sample {
 impl Sample {
     /// Patches of the target.
     pub fn num_tokens(&self) -> i64 {
-        self.grid.num_patches() as i64
+        self.grid.num_cells() as i64
     }
 }
 

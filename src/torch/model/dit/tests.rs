@@ -116,7 +116,7 @@ impl Fixture {
             Tower::Text => vec![part("text", &|row| of(row, tower, 0)).unwrap()],
             Tower::Vision => part("images", &|row| of(row, tower, 0)).into_iter().collect(),
             _ => {
-                let target = part("latents", &|row| row.target.unwrap().grid.num_patches() as i64);
+                let target = part("latents", &|row| row.target.unwrap().grid.num_cells() as i64);
                 target.into_iter().chain(part("conditions", &|row| of(row, tower, 1))).collect()
             }
         }
@@ -145,7 +145,7 @@ impl Fixture {
 
     /// The rows of these samples' targets in `x`.
     fn targets(&self, samples: &[usize], x: &Tensor) -> Tensor {
-        let tokens = |row: &SampleRow| row.target.unwrap().grid.num_patches() as i64;
+        let tokens = |row: &SampleRow| row.target.unwrap().grid.num_cells() as i64;
         let part = |at: &usize| x.narrow(0, self.rows[..*at].iter().map(tokens).sum(), tokens(&self.rows[*at]));
         Tensor::cat(&samples.iter().map(part).collect::<Vec<_>>(), 0)
     }
@@ -174,7 +174,7 @@ impl Fixture {
         let sigma: Vec<f64> = samples.iter().map(|at| self.rows[*at].target.unwrap().sigma.get()).collect();
         let [x, noise] = ["latents", "noise"].map(|name| self.targets(samples, &self.inputs[name]));
         let of_tokens = samples.iter().zip(&sigma).map(|(at, sigma)| {
-            let tokens = self.rows[*at].target.unwrap().grid.num_patches() as i64;
+            let tokens = self.rows[*at].target.unwrap().grid.num_cells() as i64;
             Tensor::full([tokens, 1], *sigma, (Kind::Float, Device::Cpu))
         });
         let sigmas = Tensor::cat(&of_tokens.collect::<Vec<_>>(), 0);
@@ -199,7 +199,7 @@ fn row(id: u64, sample: &Value, sigma: f32) -> SampleRow {
     };
     let target = grid(&sample["grid"]);
     // A pixel is a patch: factors are 1.
-    let latent = |grid: Grid| ItemMeta { tower: Tower::Vae, grid, num_features: grid.num_patches() as u32 };
+    let latent = |grid: Grid| ItemMeta { tower: Tower::Vae, grid, num_features: grid.num_cells() as u32 };
     let conditions: Vec<ItemMeta> =
         sample["conditions"].as_array().unwrap().iter().map(|it| latent(grid(it))).collect();
     let flat = |tower: Tower, count: u32| ItemMeta { tower, grid: Grid { t: count, h: 1, w: 1 }, num_features: count };
@@ -212,7 +212,7 @@ fn row(id: u64, sample: &Value, sigma: f32) -> SampleRow {
     };
     SampleRow {
         id: SampleId(id),
-        num_tokens: target.num_patches() + references,
+        num_tokens: target.num_cells() + references,
         num_targets: 1,
         target: Some(Target { grid: target, sigma: Sigma::new(sigma) }),
         items: std::iter::once(latent(target)).chain(conditions).chain([text]).chain(pictures).collect(),
@@ -346,7 +346,7 @@ fn samples_count_by_their_level_and_their_share() {
     };
     for (sample, row) in fixture.rows.iter().enumerate() {
         let (target, sigma) = (row.target.unwrap(), row.target.unwrap().sigma.get());
-        let noise = draw_noise(5, row.id, row.purpose, &[target.grid.num_patches() as i64, 16]);
+        let noise = draw_noise(5, row.id, row.purpose, &[target.grid.num_cells() as i64, 16]);
         let x = fixture.targets(&[sample], &fixture.inputs["latents"]);
         let noised: Tensor = &x * (1.0 - sigma) + &noise * sigma;
         let (batch, features) = (fixture.batch(&[sample]), fixture.features(&[sample]));

@@ -149,7 +149,7 @@ impl Underway {
 
 /// Tokens of what is made of a sample.
 fn num_tokens(row: &SampleRow) -> i64 {
-    row.target.expect("what is to be made has a size").grid.num_patches() as i64
+    row.target.expect("what is to be made has a size").grid.num_cells() as i64
 }
 
 /// Puts the first latent frame of each sample's condition in its place.
@@ -165,7 +165,7 @@ fn keep_first_frames(x: &Tensor, rows: &[SampleRow], model: &dyn FoundationModel
             x.narrow(0, start, frame).copy_(&given.narrow(0, first, frame));
         }
         first += conditions().map(|item| i64::from(item.num_features)).sum::<i64>();
-        start += grid.num_patches() as i64;
+        start += grid.num_cells() as i64;
     }
 }
 

@@ -183,7 +183,7 @@ impl EncoderFamily for TextConfig {
     }
 
     fn num_features(&self, grid: Grid) -> usize {
-        grid.num_patches().saturating_sub(self.drop_tokens)
+        grid.num_cells().saturating_sub(self.drop_tokens)
     }
 }
 
@@ -196,7 +196,7 @@ impl EncoderModel for TextEncoder {
         let mut tape = Tape::new();
         let ids = tape.input(false);
         let mut ends = vec![0];
-        grids.iter().for_each(|grid| ends.push(ends[ends.len() - 1] + grid.num_patches()));
+        grids.iter().for_each(|grid| ends.push(ends[ends.len() - 1] + grid.num_cells()));
         self.record_texts(tape, (ids, ids), &ends, None)
     }
 

@@ -44,7 +44,7 @@ impl PicturedTexts {
         };
         let mut start = 0;
         for item in items {
-            let end = start + item.num_patches() as i64;
+            let end = start + item.num_cells() as i64;
             texts.read_item(start..end, values, placeholder, patch_dim)?;
             start = end;
         }
@@ -70,7 +70,7 @@ impl PicturedTexts {
         let len = PicturedText::len_of_head(&begin(num_sizes)?)?;
         let text = PicturedText::of_head(&begin(len)?, num_sizes)?;
         let patches = item.start + len as i64..item.end;
-        let num_patches: usize = text.grids.iter().map(|grid| grid.num_patches()).sum();
+        let num_patches: usize = text.grids.iter().map(|grid| grid.num_cells()).sum();
         if num_patches as i64 * patch_dim != patches.end - patches.start {
             return Err(NoPicturedText);
         }

@@ -212,7 +212,7 @@ impl<'a> Source<'a> {
             open = open.saturating_sub(self.it.family.num_features(grid));
             grids.push(grid);
         }
-        let rows = grids.iter().map(|grid| grid.num_patches() as i64).sum::<i64>();
+        let rows = grids.iter().map(|grid| grid.num_cells() as i64).sum::<i64>();
         let values = self.values.as_ref().filter(|_| !grids.is_empty()).map(|all| all.narrow(0, self.taken, rows));
         self.taken += rows;
         Ok(values.map(|values| TowerItems { tower: self.it.tower, grids, values }))

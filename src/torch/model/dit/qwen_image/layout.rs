@@ -72,7 +72,7 @@ impl Rows {
             levels.push(*sigma);
             of_samples.push(level);
             let (num_text_rows, num_targets) = (len(&sample.text), sample.num_tokens());
-            let references: i64 = sample.conditions.iter().map(|(grid, _)| grid.num_patches() as i64).sum();
+            let references: i64 = sample.conditions.iter().map(|(grid, _)| grid.num_cells() as i64).sum();
             pictures.push((num_targets, level));
             let is_clean = references > 0 && config.clean_references;
             levels.extend(is_clean.then_some(0.0));

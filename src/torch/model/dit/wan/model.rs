@@ -89,7 +89,7 @@ impl Network for Wan {
     fn has_target(&self, row: &SampleRow, latents: &[ItemMeta]) -> bool {
         // A condition has the target's size, but a given frame.
         let expected = if self.config.mask_channels() > 0 { 2 } else { 1 };
-        let tokens = row.target.map_or(0, |target| target.grid.num_patches());
+        let tokens = row.target.map_or(0, |target| target.grid.num_cells());
         latents.len() >= expected && latents[0].num_features as usize == tokens
     }
 
