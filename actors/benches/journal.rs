@@ -12,7 +12,7 @@ use loongforge_actors::journal::{Journal, Record};
 use loongforge_actors::launch::JournalSpec;
 use loongforge_actors::scheduler::Scheduler;
 use loongforge_actors::{Observer, Publisher};
-use loongforge_core::config::BadSamples;
+use loongforge_core::config::{BadSamples, SavePoints};
 use loongforge_core::message::*;
 use loongforge_core::schedule::*;
 use std::cell::RefCell;
@@ -89,9 +89,7 @@ fn spec(pools: &PoolSizes, samples: usize, steps: u64) -> CoordinatorSpec {
     CoordinatorSpec {
         plan,
         global_batch_size: samples,
-        checkpoint_every: 0,
-        checkpoint_at_end: true,
-        checkpoint_at_stop: true,
+        save_points: SavePoints { every_steps: 0, at_end: true },
         encoders: fake::rules(pools, true, true),
         bad_samples: BadSamples { max_fraction: 1.0, max_consecutive: 1000 },
         too_long: Default::default(),

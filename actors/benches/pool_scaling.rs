@@ -14,7 +14,7 @@ mod fake;
 
 use fake::{Script, engine, spec};
 use loongforge_actors::{Assignment, EngineFactory, Observer, Publisher, RunSpec, StopOn, run_in_process};
-use loongforge_core::config::BadSamples;
+use loongforge_core::config::{BadSamples, SavePoints};
 use loongforge_core::message::BadSample;
 use loongforge_core::schedule::*;
 use std::sync::{Arc, Mutex};
@@ -71,9 +71,7 @@ fn run(encoders: u32, schedule: Schedule, paces: Vec<Duration>, pause: Duration)
     plan.encoders.iter_mut().for_each(|pool| pool.num_lanes = pool.replicas);
     let coordinator = CoordinatorSpec {
         plan,
-        checkpoint_every: 0,
-        checkpoint_at_end: true,
-        checkpoint_at_stop: true,
+        save_points: SavePoints { every_steps: 0, at_end: true },
         global_batch_size: SAMPLES * encoders as usize,
         bad_samples: BadSamples { max_fraction: 1.0, max_consecutive: 1000 },
         too_long: Default::default(),

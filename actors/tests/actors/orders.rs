@@ -6,6 +6,7 @@ mod evaluations;
 use crate::fake;
 use crate::fake::{Script, rules, spec};
 use crate::world::{Log, World};
+use loongforge_core::config::SavePoints;
 use loongforge_core::message::*;
 use loongforge_core::schedule::*;
 use proptest::prelude::*;
@@ -37,7 +38,7 @@ proptest! {
     #[test]
     fn saves_that_fail_change_nothing_but_when_is_saved(seed: u64, num_failing in 1_usize..5, every in 1_u64..4) {
         let (pools, script) = (pools(1, 2, 1), Script::default());
-        let spec = CoordinatorSpec { checkpoint_every: every, ..spec(&pools, STEPS) };
+        let spec = CoordinatorSpec { save_points: SavePoints { every_steps: every, at_end: true }, ..spec(&pools, STEPS) };
         let mut world = World::new(spec, &script, seed);
         world.num_failing = num_failing;
         while world.result.is_none() {

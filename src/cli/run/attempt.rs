@@ -72,7 +72,7 @@ impl SchedulerProcess<'_> {
             }
             Outcome::Preempted => {
                 after_run::after_stop(&config, console);
-                console.line(match config.checkpoint.writes_any() {
+                console.line(match config.checkpoint.save_points().any() {
                     true => "stopped on request; resume with --resume",
                     false => "stopped on request; no checkpoint was written (checkpoint.at_end: false)",
                 });

@@ -1,7 +1,7 @@
 //! Describes how fast a run is simulated: many ranks, every step planned by the real coordinator.
 //! `cargo bench -p loongforge-core --bench simulate -- [STEPS]`
 
-use loongforge_core::config::{BadSamples, Schedule};
+use loongforge_core::config::{BadSamples, SavePoints, Schedule};
 use loongforge_core::message::{PoolName, StepId, Tower};
 use loongforge_core::schedule::{
     ByTower, CoordinatorSpec, CostModel, EdgeCredits, EncoderPlanSpec, EncoderPoolSpec, FoundationPlanSpec,
@@ -125,9 +125,7 @@ fn spec(shape: &Shape, steps: u64) -> SimSpec {
         bad_samples: BadSamples { max_fraction: 0.01, max_consecutive: 100 },
         too_long: Default::default(),
         checkpoint_dir: "checkpoints".into(),
-        checkpoint_every: 0,
-        checkpoint_at_end: true,
-        checkpoint_at_stop: true,
+        save_points: SavePoints { every_steps: 0, at_end: true },
         max_save_failures: 5,
         snapshots: None,
         encoders: vec![EncoderPoolSpec {

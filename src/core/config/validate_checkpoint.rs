@@ -1,8 +1,8 @@
 //! Rules over the keys that say when checkpoints are written and where they go.
 
+use super::RunConfig;
 use super::error::code;
 use super::validate::Rules;
-use super::{Checkpoint, RunConfig};
 use crate::store::check_store_url;
 
 const AT_END: &str = "checkpoint.at_end";
@@ -29,7 +29,7 @@ impl Rules<'_> {
 
     /// Checks what needs the checkpoint of the last step, or any.
     fn none_at_end(&mut self, config: &RunConfig) {
-        let writes_any = config.checkpoint.writes_any();
+        let writes_any = config.checkpoint.save_points().any();
         let without = match writes_any {
             false => "no checkpoint is written (`checkpoint.at_end: false` without `checkpoint.every_steps`)",
             true => "none is written at the end (`checkpoint.at_end: false`)",
@@ -58,33 +58,5 @@ impl Rules<'_> {
             let message = format!("`eval.pooled_statistics` is measured with the last checkpoint, and {without}");
             (message, "drop it, or set checkpoint.at_end: true")
         });
-    }
-}
-
-impl Checkpoint {
-    /// Returns whether the run writes checkpoints by itself. One that does also writes one where it is stopped.
-    pub fn writes_any(&self) -> bool {
-        self.at_end || self.every_steps > 0
-    }
-}
-
-impl RunConfig {
-    /// Returns what of a run is not saved, in a line; `None` where its last step is.
-    pub fn unsaved(&self) -> Option<String> {
-        let every = self.checkpoint.every_steps;
-        if self.checkpoint.at_end {
-            return None;
-        }
-        if !self.checkpoint.writes_any() {
-            return Some(
-                "no checkpoint is written: checkpoint.at_end is false, and checkpoint.every_steps is 0".to_owned(),
-            );
-        }
-        // Of epochs that nobody has counted the steps of yet, nothing is known.
-        let steps = self.train.steps.filter(|steps| !steps.is_multiple_of(every))?;
-        Some(format!(
-            "the last {} of {steps} steps are in no checkpoint: checkpoint.at_end is false, and checkpoint.every_steps is {every}",
-            steps % every
-        ))
     }
 }

@@ -27,7 +27,7 @@ pub fn simulate(spec: &SimSpec, samples: &dyn Samples) -> Result<SimReport, SimE
         return Err(SimError::NoSteps { steps, warm_up: spec.warm_up });
     }
     let mut coordinator = spec.coordinator.clone();
-    coordinator.checkpoint_every = 0;
+    coordinator.save_points.every_steps = 0;
     // Nobody comes or goes.
     coordinator.encoders.iter_mut().for_each(|pool| pool.elastic = false);
     let spec = SimSpec { coordinator, ..spec.clone() };

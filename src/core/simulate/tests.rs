@@ -1,7 +1,7 @@
 //! Closed forms, lower bounds, conservation, and that it is the real coordinator that plans.
 
 use super::*;
-use crate::config::{BadSamples, Placement, Schedule};
+use crate::config::{BadSamples, Placement, SavePoints, Schedule};
 use crate::message::{Grid, ItemMeta, PoolName, SampleId, SampleMeta, StepId, Tower, TowerSet};
 use crate::schedule::{
     Batch, ByTower, CoordinatorSpec, CostModel, EdgeCredits, EncoderPlanSpec, EncoderPoolSpec, FoundationPlanSpec,
@@ -55,9 +55,7 @@ pub(super) fn spec(data: u32, encoder: u32, foundation: u32, steps: u64, batch: 
         bad_samples: BadSamples { max_fraction: 0.5, max_consecutive: 20 },
         too_long: Default::default(),
         checkpoint_dir: "checkpoints".into(),
-        checkpoint_every: 0,
-        checkpoint_at_end: true,
-        checkpoint_at_stop: true,
+        save_points: SavePoints { every_steps: 0, at_end: true },
         max_save_failures: 5,
         snapshots: None,
         encoders: vec![EncoderPoolSpec {

@@ -13,7 +13,7 @@ pub use encoder::FakeEncoder;
 pub use foundation::FakeFoundation;
 
 use loongforge_actors::{RunSpec, StopOn};
-use loongforge_core::config::{BadSamples, Schedule};
+use loongforge_core::config::{BadSamples, SavePoints, Schedule};
 use loongforge_core::engine::Engine;
 use loongforge_core::message::{ActorId, ItemId, PoolName, Role, StepId, Tower};
 use loongforge_core::rng;
@@ -107,9 +107,7 @@ pub fn spec(pools: &PoolSizes, steps: u64) -> CoordinatorSpec {
         bad_samples: BadSamples { max_fraction: 0.5, max_consecutive: 20 },
         too_long: Default::default(),
         checkpoint_dir: "checkpoints".into(),
-        checkpoint_every: 3,
-        checkpoint_at_end: true,
-        checkpoint_at_stop: true,
+        save_points: SavePoints { every_steps: 3, at_end: true },
         max_save_failures: 5,
         snapshots: None,
         encoders: rules(pools, false, true),

@@ -3,6 +3,7 @@
 use super::{STEPS, pools, reference};
 use crate::fake::{self, Script, spec};
 use crate::world::World;
+use loongforge_core::config::SavePoints;
 use loongforge_core::message::*;
 use loongforge_core::schedule::*;
 use proptest::prelude::*;
@@ -38,7 +39,7 @@ proptest! {
             1 => Script { nan_loss: (first..first + 4).collect(), ..Script::default() },
             _ => Script { nan_loss: (first..1000).collect(), ..Script::default() },
         };
-        let spec = CoordinatorSpec { prefetch_steps: prefetch, checkpoint_every: 0, ..spec(&pools, STEPS) };
+        let spec = CoordinatorSpec { prefetch_steps: prefetch, save_points: SavePoints { every_steps: 0, at_end: true }, ..spec(&pools, STEPS) };
         let mut world = World::new(spec, &script, seed);
         while world.result.is_none() {
             world.something();
@@ -64,9 +65,7 @@ proptest! {
 fn no_checkpoint_of_the_last_step_is_written_where_none_is_wanted() {
     let run = |every: u64, stop_at: Option<usize>| {
         let spec = CoordinatorSpec {
-            checkpoint_every: every,
-            checkpoint_at_end: false,
-            checkpoint_at_stop: every > 0,
+            save_points: SavePoints { every_steps: every, at_end: false },
             ..spec(&pools(1, 2, 1), STEPS)
         };
         let (log, result) = World::new(spec, &Script::default(), 3).run(stop_at);

@@ -3,6 +3,7 @@
 use super::{STEPS, pools, reference_of};
 use crate::fake::{self, Script, rules, spec};
 use crate::world::{Log, World};
+use loongforge_core::config::SavePoints;
 use loongforge_core::message::*;
 use loongforge_core::schedule::*;
 use proptest::prelude::*;
@@ -101,7 +102,7 @@ proptest! {
     #[test]
     fn the_best_step_is_saved_and_patience_ends_a_run(seed: u64, every in 1_u64..3, patience in 1_u64..3) {
         let (pools, script) = (pools(2, 2, 1), Script::default());
-        let mut spec = evaluated(CoordinatorSpec { checkpoint_every: 0, ..spec(&pools, STEPS) }, every);
+        let mut spec = evaluated(CoordinatorSpec { save_points: SavePoints { every_steps: 0, at_end: true }, ..spec(&pools, STEPS) }, every);
         let evaluation = spec.evaluation.as_mut().unwrap();
         (evaluation.save_best, evaluation.patience) = (true, Some(patience));
         let (log, result) = World::new(spec.clone(), &script, seed).run(None);

@@ -1,7 +1,9 @@
 //! Describes what a coordinator is told before it begins.
 
 use super::{EvaluationSpec, SchedulerState};
-use crate::config::{BadSamples, Balance, EncoderPool, FoundationPool, PackMode, Placement, RunConfig, TooLong};
+use crate::config::{
+    BadSamples, Balance, EncoderPool, FoundationPool, PackMode, Placement, RunConfig, SavePoints, TooLong,
+};
 use crate::message::{ActorId, PoolName, Role, StepId, TowerSet};
 use crate::schedule::{ModelShape, PlanSpec};
 use serde::{Deserialize, Serialize};
@@ -159,12 +161,7 @@ pub struct CoordinatorSpec {
     pub bad_samples: BadSamples,
     pub too_long: TooLong,
     pub checkpoint_dir: PathBuf,
-    /// 0: only at the end.
-    pub checkpoint_every: u64,
-    /// One of the last step is written, whatever its number.
-    pub checkpoint_at_end: bool,
-    /// One is written where the run is stopped.
-    pub checkpoint_at_stop: bool,
+    pub save_points: SavePoints,
     /// The run ends when so many checkpoints in a row could not be written.
     pub max_save_failures: usize,
     /// Folder in memory for checkpoints every so many steps, to begin again from; `None`: there are none.
@@ -204,9 +201,7 @@ impl CoordinatorSpec {
             bad_samples: config.data.on_bad_sample,
             too_long: pack.too_long,
             checkpoint_dir: config.checkpoint.dir.clone(),
-            checkpoint_every: config.checkpoint.every_steps,
-            checkpoint_at_end: config.checkpoint.at_end,
-            checkpoint_at_stop: config.checkpoint.writes_any(),
+            save_points: config.checkpoint.save_points(),
             max_save_failures: config.checkpoint.max_failures,
             snapshots: None,
             encoders: match config.pools.placement {

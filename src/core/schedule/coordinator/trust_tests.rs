@@ -1,7 +1,7 @@
 //! Encoders that lie: no word of theirs ends or changes a run.
 
 use super::{Coordinator, CoordinatorSpec, EncoderPoolSpec, Input, Outcome, Output, PoolSizes, SchedulerState};
-use crate::config::{BadSamples, Schedule};
+use crate::config::{BadSamples, SavePoints, Schedule};
 use crate::message::*;
 use crate::schedule::{
     ByTower, CostModel, EdgeCredits, EncoderPlanSpec, FoundationPlanSpec, LearningRate, ModelShape, PackLimits,
@@ -50,9 +50,7 @@ fn spec() -> CoordinatorSpec {
         max_nonfinite: 3,
         bad_samples: BadSamples { max_fraction: 0.5, max_consecutive: 20 },
         too_long: Default::default(),
-        checkpoint_every: 2,
-        checkpoint_at_end: true,
-        checkpoint_at_stop: true,
+        save_points: SavePoints { every_steps: 2, at_end: true },
         encoders: vec![EncoderPoolSpec {
             name: PoolName::ENCODER,
             elastic: true,
@@ -130,7 +128,8 @@ struct Seen {
 
 /// A run into which the liar says something after so many events, again and again.
 fn run(lies: &[(usize, Event)], seed: u64) -> Seen {
-    let mut coordinator = Coordinator::new(CoordinatorSpec { checkpoint_every: 0, ..spec() });
+    let mut coordinator =
+        Coordinator::new(CoordinatorSpec { save_points: SavePoints { every_steps: 0, at_end: true }, ..spec() });
     let (mut echo, mut seen, mut chance) = (Echo::default(), Seen::default(), seed);
     let mut inputs: VecDeque<Input> = pools().actors().map(|actor| Input::Event(actor, Event::Ready)).collect();
     let mut lies = lies.iter().cloned().peekable();

@@ -196,13 +196,11 @@ impl Coordinator {
     /// Has the engines save as soon as they have applied `step`, where that is due. Told before that step's end is, so that
     /// none of them begins the next step, in which ranks wait for each other, while others save together.
     fn save_with(&mut self, step: StepId) {
-        let every = self.spec.checkpoint_every;
         let done = step.0 + 1;
         let in_memory =
             self.spec.snapshots.as_ref().is_some_and(|(_, every)| done.is_multiple_of(*every) && done < self.end.0);
-        let on_disk = (done == self.end.0 && self.saves_last())
-            || (every > 0 && done.is_multiple_of(every))
-            || self.saves.is_wanted();
+        let on_disk =
+            (done == self.end.0 && self.saves_last()) || self.spec.save_points.is_due(done) || self.saves.is_wanted();
         for to in
             [(in_memory, SaveTo::Memory), (on_disk, SaveTo::Disk)].into_iter().filter_map(|(is, to)| is.then_some(to))
         {
@@ -214,10 +212,8 @@ impl Coordinator {
         }
     }
 
-    /// Returns whether the step that the run ends with is saved, whatever its number: one that is stopped is to be resumed
-    /// there, unless it writes no checkpoints at all.
     fn saves_last(&self) -> bool {
-        if self.stop_requested { self.spec.checkpoint_at_stop } else { self.spec.checkpoint_at_end }
+        self.spec.save_points.saves_last(self.stop_requested)
     }
 
     /// Ends the run after its last step, once that is saved and published.
