@@ -1,5 +1,7 @@
 //! The run's stream of samples by position. Reads files when asked; holds offsets only.
 
+mod refusals;
+
 use std::path::{Path, PathBuf};
 
 use super::error::{BadSample, DataError};
@@ -11,11 +13,10 @@ use super::sample::Sample;
 use super::source::{Content, Mixture, Source};
 use super::split::Split;
 use crate::config::{Data, TrainFile};
-use crate::message::{self, SampleId};
+use crate::message::SampleId;
 
-/// Why packs are not made of a data set that holds packs.
-pub const PACKED_ALREADY: &str =
-    "is packed already, and packs are made of samples: leave it out, or train on it as it is with data.pack.mode step";
+pub use refusals::PACKED_ALREADY;
+use refusals::{expect_samples, expect_sources, expect_unpacked, expect_whole_episodes, no_labeled_answer};
 
 /// An endless stream: position → sample, always the same for the same files, configuration and seed.
 /// It may be shared by threads.
@@ -81,21 +82,12 @@ impl Dataset {
             let opened = Source::open_with(&file, maker.phase(), data.pack.max_tokens, &num_tokens, window, index_dir);
             let mut source = opened?;
             source.drop_last_frames(maker.dropped_frames());
-            match source.is_empty() {
-                true => Err(DataError::Empty { path: source.name().to_owned() }),
-                false => Ok(source),
-            }
+            expect_samples(source)
         };
         let sources: Vec<Source> = data.train.iter().map(open).collect::<Result<_, _>>()?;
-        if sources.is_empty() {
-            return Err(DataError::NoSource);
-        }
+        expect_sources(&sources)?;
         sources.iter().try_for_each(|source| maker.check(source))?;
-        if let Some(source) = sources.iter().find(|source| data.val_size > 0.0 && source.set().is_some()) {
-            let reason = "is a LeRobot set, of which `data.val_size` would set single frames aside whose neighbors are trained \
-                          on: keep episodes apart as a set of their own, and name it in `eval`";
-            return Err(DataError::file(source.name(), reason));
-        }
+        expect_whole_episodes(&sources, data.val_size)?;
         let lens: Vec<u64> = sources.iter().map(|source| source.len() as u64).collect();
         Ok(Self {
             split: Split::new(&lens, data.val_size)?,
@@ -172,10 +164,7 @@ impl Dataset {
     /// # Errors
     /// A data set holds packs, of which no others can be made.
     pub fn expect_unpacked(&self) -> Result<(), DataError> {
-        match self.packed_source() {
-            Some(name) => Err(DataError::file(name, PACKED_ALREADY)),
-            None => Ok(()),
-        }
+        expect_unpacked(self.packed_source())
     }
 
     /// A sentence of each folder that has files which are not read.
@@ -219,7 +208,7 @@ impl Dataset {
         for place in places {
             match read(place)? {
                 Content::Labeled(answer) => answers.push(*answer),
-                _ => return Err(self.sources[place.0].bad(place.1 as usize, "is no labeled answer".to_owned())),
+                _ => return Err(no_labeled_answer(&self.sources[place.0], place.1)),
             }
         }
         Ok(Content::Group(answers))
@@ -275,13 +264,6 @@ impl Dataset {
         let position = self.asked(number);
         let (content, base) = self.content(position)?;
         self.maker.prompt(SampleId(position), content, base).map_err(|reason| self.bad(position, reason))
-    }
-}
-
-impl BadSample {
-    /// Returns the message that tells the scheduler of it.
-    pub fn into_message(self, id: SampleId) -> message::BadSample {
-        message::BadSample { id, source: self.place(), reason: self.reason, too_long: self.too_long }
     }
 }
 

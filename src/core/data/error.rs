@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::message::SampleId;
+use crate::message::{self, SampleId};
 use serde::{Deserialize, Serialize};
 
 /// An error of the data room. `Sample…`-like variants become the reason of a [`BadSample`] when they
@@ -121,6 +121,11 @@ impl BadSample {
     /// Returns the file and the place in it; of a folder of pictures the picture's path.
     pub fn place(&self) -> String {
         place(&self.file, &self.at)
+    }
+
+    /// Returns the message that tells the scheduler of it.
+    pub fn into_message(self, id: SampleId) -> message::BadSample {
+        message::BadSample { id, source: self.place(), reason: self.reason, too_long: self.too_long }
     }
 }
 
