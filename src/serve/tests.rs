@@ -68,7 +68,7 @@ async fn get(address: SocketAddr, path: &str) -> String {
 
 /// The observation of `openpi-client` at the beginning of a layout, as its packer writes it.
 fn observation(prompt: &str) -> Vec<u8> {
-    let scene = pads::Scene::begin(pads::Layout::draw(1, pads::Part::HeldOut, 0));
+    let scene = pads::Scene::begin(pads::SceneLayout::draw(1, pads::Part::HeldOut, 0));
     let text = |text: &str| [&[0xd9, text.len() as u8][..], text.as_bytes()].concat();
     let bytes = |bytes: &[u8]| [&[0xc6][..], &(bytes.len() as u32).to_be_bytes(), bytes].concat();
     let array = |dtype: &str, shape: &[u8], data: &[u8]| {

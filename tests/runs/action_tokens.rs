@@ -4,7 +4,7 @@
 use crate::fixture::run;
 use crate::resume::resume;
 use loongforge::core::config;
-use loongforge::core::robot::pads::{Layout, PadsSet, Part, Scene, compose_pads, instruction, picture};
+use loongforge::core::robot::pads::{SceneLayout, PadsSet, Part, Scene, compose_pads, instruction, picture};
 use loongforge::core::robot::{Moment, Observation};
 use loongforge::policy::{Choice, Purpose, Wanted, open};
 use serde_json::{Value, json};
@@ -94,7 +94,7 @@ fn acts_after(dir: &Path, begun: Vec<f32>) -> Result<Vec<f32>, String> {
         device: Some(config::Device::Cpu),
     };
     let mut policy = open(&wanted, Purpose::Judging).unwrap();
-    let scene = Scene::begin(Layout::draw(1, Part::HeldOut, 0));
+    let scene = Scene::begin(SceneLayout::draw(1, Part::HeldOut, 0));
     let images = vec![(policy.spec().cameras[0].clone(), picture(&scene))];
     let seen = Observation { images, state: scene.state(), prompt: instruction(0), begun };
     policy.act(&seen, Moment::default()).map(|actions| actions.values)

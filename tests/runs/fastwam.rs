@@ -4,7 +4,7 @@
 use crate::fixture::run;
 use crate::resume::{hashes, resume};
 use loongforge::core::config;
-use loongforge::core::robot::pads::{Layout, PadsSet, Part, Scene, compose_pads, instruction, picture};
+use loongforge::core::robot::pads::{SceneLayout, PadsSet, Part, Scene, compose_pads, instruction, picture};
 use loongforge::core::robot::{Moment, Observation};
 use loongforge::policy::{Choice, Purpose, Wanted, open};
 use serde_json::{Value, json};
@@ -121,7 +121,7 @@ fn a_world_action_model_learns_the_same_with_any_number_of_encoders_resumes_and_
     );
 
     let mut policy = open(&wanted(&folder), Purpose::Judging).unwrap();
-    let scene = Scene::begin(Layout::draw(1, Part::HeldOut, 0));
+    let scene = Scene::begin(SceneLayout::draw(1, Part::HeldOut, 0));
     let images = vec![(policy.spec().cameras[0].clone(), picture(&scene))];
     let seen = Observation { images, state: scene.state(), prompt: instruction(0), begun: Vec::new() };
     let actions = policy.act(&seen, Moment::default()).unwrap();

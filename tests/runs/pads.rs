@@ -5,7 +5,7 @@ use crate::soak::{self, Cell};
 use loongforge::core::config;
 use loongforge::core::data::lerobot::Set;
 use loongforge::core::observe::read_evaluations;
-use loongforge::core::robot::pads::{Layout, PadsSet, Part, Scene, compose_pads, instruction, picture};
+use loongforge::core::robot::pads::{SceneLayout, PadsSet, Part, Scene, compose_pads, instruction, picture};
 use loongforge::core::robot::{ACTION, Moment, Observation};
 use loongforge::policy::judge::{Judged, judge_pads};
 use loongforge::policy::{Choice, Purpose, Wanted, open};
@@ -90,7 +90,7 @@ fn policies_learn_the_same_with_any_number_of_encoders_and_act() {
     assert_eq!(one, with("pools.encoder.replicas=3"));
     // The checkpoint that the last run left acts: in the robot's units, and the same again.
     let mut policy = open(&wanted(dir.path()), Purpose::Judging).unwrap();
-    let scene = Scene::begin(Layout::draw(1, Part::HeldOut, 0));
+    let scene = Scene::begin(SceneLayout::draw(1, Part::HeldOut, 0));
     let camera = policy.spec().cameras[0].clone();
     let images = vec![(camera, picture(&scene))];
     let seen = Observation { images, state: scene.state(), prompt: instruction(0), begun: Vec::new() };

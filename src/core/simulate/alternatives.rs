@@ -6,7 +6,7 @@ use crate::message::Role;
 
 /// Describes where encoders and foundation are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Layout {
+pub struct PoolLayout {
     pub placement: Placement,
     pub encoders: u32,
     pub foundations: u32,
@@ -15,7 +15,7 @@ pub struct Layout {
 /// A layout and how it does.
 #[derive(Debug)]
 pub struct Alternative {
-    pub layout: Layout,
+    pub layout: PoolLayout,
     pub result: Result<SimReport, SimError>,
 }
 
@@ -27,9 +27,9 @@ const TRY_ALL: u32 = 12;
 pub fn alternatives(spec: &SimSpec, samples: &dyn Samples, devices: u32, fixed_lanes: Option<u32>) -> Vec<Alternative> {
     let stages = spec.cluster.stages.max(1);
     let has_encoders = !spec.coordinator.plan.encoders.is_empty();
-    let mut layouts: Vec<Layout> = Vec::new();
+    let mut layouts: Vec<PoolLayout> = Vec::new();
     let mut add = |placement, encoders, foundations| {
-        let layout = Layout { placement, encoders, foundations };
+        let layout = PoolLayout { placement, encoders, foundations };
         if foundations > 0 && (encoders > 0) == has_encoders && !layouts.contains(&layout) {
             layouts.push(layout);
         }
@@ -45,8 +45,8 @@ pub fn alternatives(spec: &SimSpec, samples: &dyn Samples, devices: u32, fixed_l
     } else {
         add(Placement::Separate, 0, devices / stages);
     }
-    let run = |layout: Layout| {
-        let Layout { placement, encoders, foundations } = layout;
+    let run = |layout: PoolLayout| {
+        let PoolLayout { placement, encoders, foundations } = layout;
         let spec = SimSpec { drawn_steps: 0, ..spec.with_pools(placement, encoders, foundations, fixed_lanes) };
         Alternative { layout, result: simulate(&spec, samples) }
     };

@@ -35,7 +35,7 @@ mod svg;
 mod wake_filter;
 
 pub use crate::message::Activity;
-pub use alternatives::{Alternative, Layout, alternatives};
+pub use alternatives::{Alternative, PoolLayout, alternatives};
 pub use costs::{Costs, DataCosts, RoleCosts};
 pub use fit::{FitError, Observation, fit};
 pub use gantt::{Gantt, Span};

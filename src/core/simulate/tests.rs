@@ -309,9 +309,9 @@ fn alternatives_name_the_best_ratio() {
     let speeds: Vec<f64> = found.iter().map(|one| one.result.as_ref().unwrap().tokens_per_second()).collect();
     assert!(speeds.is_sorted_by(|left, right| left >= right));
     // Colocated wastes nothing either.
-    let best: Vec<Layout> = found[..2].iter().map(|one| one.layout).collect();
-    assert!(best.contains(&Layout { placement: Placement::Separate, encoders: 4, foundations: 4 }), "{best:?}");
-    assert!(best.contains(&Layout { placement: Placement::Colocated, encoders: 8, foundations: 8 }), "{best:?}");
+    let best: Vec<PoolLayout> = found[..2].iter().map(|one| one.layout).collect();
+    assert!(best.contains(&PoolLayout { placement: Placement::Separate, encoders: 4, foundations: 4 }), "{best:?}");
+    assert!(best.contains(&PoolLayout { placement: Placement::Colocated, encoders: 8, foundations: 8 }), "{best:?}");
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::path::Path;
 use serde_json::Value as Json;
 
 use super::fields::{FieldMap, is_known};
-use super::layout::Layout;
+use super::layout::RecordLayout;
 use super::paths::braces;
 use super::shard::Shard;
 use crate::data::error::DataError;
@@ -19,7 +19,7 @@ pub struct Energon {
     /// Samples of each shard.
     pub counts: Vec<u64>,
     /// `None`: as the samples show.
-    pub layout: Option<Layout>,
+    pub layout: Option<RecordLayout>,
 }
 
 const META: &str = ".nv-meta";
@@ -63,13 +63,13 @@ pub fn open(path: &str) -> Result<Energon, DataError> {
     Ok(Energon { shards, counts: lens, layout: layout(&at("dataset.yaml"))? })
 }
 
-fn layout(path: &str) -> Result<Option<Layout>, DataError> {
+fn layout(path: &str) -> Result<Option<RecordLayout>, DataError> {
     let Some(dataset) = read(path)? else { return Ok(None) };
     let Some(map) = dataset["field_map"].as_object() else { return Ok(None) };
     let text = |(field, place): (&String, &Json)| Some((field.clone(), place.as_str()?.to_owned()));
     let map: FieldMap = map.iter().filter_map(text).collect();
     match is_known(&map) {
-        true => Ok(Some(Layout::Fields(map))),
+        true => Ok(Some(RecordLayout::Fields(map))),
         false => {
             let fields: Vec<&String> = map.keys().collect();
             let reason = format!(

@@ -19,7 +19,7 @@ use crate::data::packed::PackedSample;
 
 /// The meaning of fields.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Layout {
+pub enum RecordLayout {
     Messages,
     Pairs,
     Labeled,
@@ -50,7 +50,7 @@ pub enum Whole {
     Step(Step),
 }
 
-impl Layout {
+impl RecordLayout {
     /// `None`: to be told by a record.
     pub fn named(format: Format) -> Option<Self> {
         Some(match format {

@@ -7,7 +7,7 @@ use serde_json::Value as Json;
 
 use super::energon;
 use super::index::Index;
-use super::layout::Layout;
+use super::layout::RecordLayout;
 use super::parallel::in_parallel;
 use super::paths;
 use super::shard::{Container, Shard};
@@ -24,7 +24,7 @@ pub struct Found {
     pub shards: Vec<Shard>,
     /// Samples of each shard, where the set says so itself.
     pub counts: Vec<Option<u64>>,
-    pub layout: Option<Layout>,
+    pub layout: Option<RecordLayout>,
     /// The LeRobot set that it is; `shards` are its files.
     pub set: Option<Arc<Set>>,
 }
@@ -34,7 +34,7 @@ pub struct Found {
 pub fn find(file: &TrainFile) -> Result<Found, DataError> {
     if let Some((set, shards)) = steps::find(file)? {
         let counts = shards.iter().map(|_| None).collect();
-        return Ok(Found { shards, counts, layout: Some(Layout::Steps), set: Some(set) });
+        return Ok(Found { shards, counts, layout: Some(RecordLayout::Steps), set: Some(set) });
     }
     let mut found = Found::default();
     for path in &file.path.0 {

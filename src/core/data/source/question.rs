@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value as Json, json};
 
 use super::block::{Body, Record};
-use super::layout::{Layout, Whole};
+use super::layout::{RecordLayout, Whole};
 use super::messages::Conversation;
 use crate::data::error::DataError;
 
@@ -40,7 +40,7 @@ impl Question {
         complete(&mut fields);
         let record = Record { body: Body::Json(Json::Object(fields)), ..Record::default() };
         let columns = BTreeMap::new();
-        let layout = Layout::of(&record, &columns).map_err(DataError::Line)?;
+        let layout = RecordLayout::of(&record, &columns).map_err(DataError::Line)?;
         match layout.read(record, &columns, folder)? {
             Whole::Text(text) => Ok((Self::Text(text), None)),
             Whole::Conversation(conversation) => {

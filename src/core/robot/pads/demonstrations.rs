@@ -1,7 +1,7 @@
 //! What is learned from: the expert goes to the named pad, and in every second episode it is pushed about meanwhile.
 
 use super::picture::picture;
-use super::scene::{Layout, MAX_STEP, Part, Point, Scene, instruction, toward};
+use super::scene::{SceneLayout, MAX_STEP, Part, Point, Scene, instruction, toward};
 use crate::rng::Counter;
 use image::RgbImage;
 
@@ -25,7 +25,7 @@ pub struct Demonstration {
 
 /// Makes episode `index`, which belongs to it and the seed alone.
 pub fn demonstration(seed: u64, index: u64) -> Demonstration {
-    let layout = Layout::draw(seed, Part::Demonstrations, index);
+    let layout = SceneLayout::draw(seed, Part::Demonstrations, index);
     let numbers = Counter::new(&[seed, 2, index]);
     let mut scene = Scene::begin(layout);
     let mut frames = Vec::new();

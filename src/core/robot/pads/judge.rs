@@ -2,7 +2,7 @@
 
 use super::picture::{blank, picture};
 use super::players::CAMERA;
-use super::scene::{Layout, Part, Scene, instruction};
+use super::scene::{SceneLayout, Part, Scene, instruction};
 use crate::robot::policy::{Moment, Observation, Policy};
 
 /// What a policy is told and shown.
@@ -41,7 +41,7 @@ pub fn judge(
 ) -> Result<Tally, String> {
     let mut tally = Tally { num_layouts, ..Tally::default() };
     for index in 0..num_layouts {
-        let layout = Layout::draw(seed, Part::HeldOut, index as u64);
+        let layout = SceneLayout::draw(seed, Part::HeldOut, index as u64);
         let told = match trial {
             Trial::OtherColor => (layout.named + 1 + index / 3 % 2) % 3,
             Trial::Plain | Trial::Blanked => layout.named,
@@ -56,7 +56,7 @@ pub fn judge(
 
 fn episode(
     policy: &mut dyn Policy,
-    layout: Layout,
+    layout: SceneLayout,
     told: usize,
     is_blanked: bool,
     index: usize,

@@ -33,7 +33,7 @@ pub enum Part {
 
 /// Where things are at the beginning, and which pad is named.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Layout {
+pub struct SceneLayout {
     /// Centers, in the order of [`COLORS`].
     pub pads: [Point; 3],
     pub agent: Point,
@@ -41,7 +41,7 @@ pub struct Layout {
     pub named: usize,
 }
 
-impl Layout {
+impl SceneLayout {
     /// Layout `index` of a part; every color is named as often.
     pub fn draw(seed: u64, part: Part, index: u64) -> Self {
         let numbers = Counter::new(&[seed, part as u64, index]);
@@ -62,7 +62,7 @@ impl Layout {
 /// An episode that goes on.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scene {
-    pub layout: Layout,
+    pub layout: SceneLayout,
     pub agent: Point,
     pub num_steps: usize,
     /// Steps in a row on each pad.
@@ -72,7 +72,7 @@ pub struct Scene {
 }
 
 impl Scene {
-    pub fn begin(layout: Layout) -> Self {
+    pub fn begin(layout: SceneLayout) -> Self {
         Self { layout, agent: layout.agent, num_steps: 0, on_pad: [0; 3], reached: [false; 3] }
     }
 
@@ -128,7 +128,7 @@ mod tests {
 
     #[test]
     fn passing_over_a_pad_does_not_count() {
-        let layout = Layout { pads: [[0.2, 0.5], [0.5, 0.5], [0.8, 0.5]], agent: [0.36, 0.5], named: 1 };
+        let layout = SceneLayout { pads: [[0.2, 0.5], [0.5, 0.5], [0.8, 0.5]], agent: [0.36, 0.5], named: 1 };
         let mut scene = Scene::begin(layout);
         for _ in 0..5 {
             scene.step([1.0, 0.0]);
@@ -146,10 +146,10 @@ mod tests {
     #[test]
     fn layouts_belong_to_their_seed_part_and_index() {
         let (part, other) = (Part::Demonstrations, Part::HeldOut);
-        assert_eq!(Layout::draw(1, part, 7), Layout::draw(1, part, 7));
-        assert_ne!(Layout::draw(1, part, 7), Layout::draw(1, other, 7));
+        assert_eq!(SceneLayout::draw(1, part, 7), SceneLayout::draw(1, part, 7));
+        assert_ne!(SceneLayout::draw(1, part, 7), SceneLayout::draw(1, other, 7));
         for index in 0..300 {
-            let layout = Layout::draw(2, other, index);
+            let layout = SceneLayout::draw(2, other, index);
             assert_eq!(layout.named, index as usize % 3);
             for (at, pad) in layout.pads.iter().enumerate() {
                 assert!(

@@ -37,7 +37,7 @@ fn demonstrations_end_on_the_pad_and_every_second_is_disturbed() {
 fn pictures_have_the_same_bytes_as_those_of_python() {
     let mut digest = Sha256::new();
     for index in 0..20 {
-        let mut scene = Scene::begin(Layout::draw(3, Part::HeldOut, index));
+        let mut scene = Scene::begin(SceneLayout::draw(3, Part::HeldOut, index));
         for step in 0..10 {
             digest.update(picture(&scene).as_raw());
             digest.update(scene.agent.map(f64::to_le_bytes).concat());

@@ -6,7 +6,7 @@
 
 use super::bell::Bell;
 use super::consumer::Receiver;
-use super::control::Layout;
+use super::control::SlabLayout;
 use super::lifeline::{Lifeline, receive};
 use super::map::Memory;
 use super::producer::SlabEdge;
@@ -145,7 +145,7 @@ impl SlabListener {
             return Err(refused("said hello without its shared memory".to_owned()));
         };
         let credit = usize::try_from(hello.credit).ok().filter(|&credit| credit > 0);
-        let layout = credit.and_then(|credit| Some((credit, Layout::new(credit)?)));
+        let layout = credit.and_then(|credit| Some((credit, SlabLayout::new(credit)?)));
         let (credit, layout) = layout.ok_or_else(|| refused(format!("asked for a credit of {}", hello.credit)))?;
         let memory_error = |error| SlabError::Memory { credit, error };
         let memory = Memory::adopt(slab, layout.len()).map_err(memory_error)?;
@@ -183,7 +183,7 @@ impl SlabEdge {
         let socket_error = |error| SlabError::Socket { path: path.to_owned(), error };
         let memory_error = |error| SlabError::Memory { credit, error };
         let too_large = || memory_error(io::Error::other("a credit is from 1 byte to 256 GiB"));
-        let layout = Layout::new(credit).filter(|_| credit > 0).ok_or_else(too_large)?;
+        let layout = SlabLayout::new(credit).filter(|_| credit > 0).ok_or_else(too_large)?;
         let memory = Memory::create("loongforge-slab", layout.len()).map_err(memory_error)?;
         let bell = mail.bell().fd().ok_or_else(|| memory_error(private_bell()))?;
         let stream = UnixStream::connect(path).map_err(socket_error)?;

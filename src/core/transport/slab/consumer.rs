@@ -1,7 +1,7 @@
 //! The receiving end: reads headers, lends the slots' memory to the engine, returns slots.
 
 use super::bell::Bell;
-use super::control::{Contents, Control, Layout, SLOTS};
+use super::control::{Contents, Control, SlabLayout, SLOTS};
 use super::lifeline::{Life, Lifeline};
 use super::map::{Memory, Reader, Record};
 use crate::message::ActorId;
@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 struct Incoming {
     control: Record<Control>,
     arena: Reader,
-    layout: Layout,
+    layout: SlabLayout,
     credit: usize,
     /// The producer's.
     bell: Bell,
@@ -112,7 +112,7 @@ impl Receiver {
     pub(super) fn new(
         from: ActorId,
         memory: &Memory,
-        layout: Layout,
+        layout: SlabLayout,
         credit: usize,
         bell: Bell,
         lifeline: Lifeline,

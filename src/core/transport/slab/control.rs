@@ -36,12 +36,12 @@ const _: () = assert!(size_of::<Control>() == 4 * 64 + SLOTS * 4 + SLOTS * WORDS
 
 /// Describes where things are in a slab for an edge of `credit` bytes.
 #[derive(Clone, Copy)]
-pub(super) struct Layout {
+pub(super) struct SlabLayout {
     pub(super) slot: usize,
     pub(super) arena: usize,
 }
 
-impl Layout {
+impl SlabLayout {
     /// `None` where the arena does not fit the address space.
     pub(super) fn new(credit: usize) -> Option<Self> {
         let slot = pages(credit.checked_add(MAX_TENSORS * ALIGN).filter(|&slot| slot < 1 << 38)?);
@@ -211,7 +211,7 @@ mod tests {
         fn nonsense_is_refused(values in prop::collection::vec(prop_oneof![0u64..9, any::<u64>()], WORDS)) {
             let credit = 1 << 20;
             if let Ok(contents) = Contents::read(&words(values), credit) {
-                prop_assert!(contents.room() <= Layout::new(credit).unwrap().slot && contents.slot < SLOTS);
+                prop_assert!(contents.room() <= SlabLayout::new(credit).unwrap().slot && contents.slot < SLOTS);
                 for (meta, place) in &contents.tensors {
                     prop_assert_eq!(meta.num_bytes(), place.len());
                 }

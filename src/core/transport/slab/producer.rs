@@ -1,7 +1,7 @@
 //! The sending end: copies tensors into slots, publishes headers, takes returned slots back.
 
 use super::bell::Bell;
-use super::control::{Contents, Control, Layout, Placed, SLOTS, place};
+use super::control::{Contents, Control, SlabLayout, Placed, SLOTS, place};
 use super::lifeline::{Life, Lifeline};
 use super::map::{Memory, Record, Writer};
 use super::slots::Slots;
@@ -19,7 +19,7 @@ pub struct SlabEdge {
     shared: Arc<Outgoing>,
     memory: Memory,
     arena: Writer,
-    layout: Layout,
+    layout: SlabLayout,
     slots: Slots,
     credit: usize,
     sent: u32,
@@ -45,7 +45,7 @@ impl SlabEdge {
     /// An edge over `memory`, and its look-out for the producer's mailbox.
     pub(super) fn new(
         memory: Memory,
-        layout: Layout,
+        layout: SlabLayout,
         credit: usize,
         to: ActorId,
         lifeline: Lifeline,
@@ -98,7 +98,7 @@ impl SlabEdge {
     }
 
     /// A slot for the parcel; on refusal the consumer is asked to ring when it returns one.
-    fn take(&mut self, bytes: usize, room: usize) -> Option<super::slots::SampledFrames> {
+    fn take(&mut self, bytes: usize, room: usize) -> Option<super::slots::FreeSlot> {
         self.take_back();
         self.slots.take(bytes, room).or_else(|| {
             // Announce first, then look again: what came back in between is not missed.

@@ -30,7 +30,7 @@ struct Slot {
 
 /// A slot to write to.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct SampledFrames {
+pub(super) struct FreeSlot {
     pub(super) slot: usize,
     /// Part of the slot that has no pages yet.
     pub(super) cold: Range<usize>,
@@ -50,7 +50,7 @@ impl Slots {
     }
 
     /// A slot for a parcel that counts `bytes` and takes `room` of the slot; `None` without credit.
-    pub(super) fn take(&mut self, bytes: usize, room: usize) -> Option<SampledFrames> {
+    pub(super) fn take(&mut self, bytes: usize, room: usize) -> Option<FreeSlot> {
         if self.bytes + bytes > self.credit {
             return None;
         }
@@ -65,7 +65,7 @@ impl Slots {
         self.slots[slot] = Slot { lent: Some(bytes), used: room, touched: touched.max(room) };
         self.touched += room.saturating_sub(touched);
         self.bytes += bytes;
-        Some(SampledFrames { slot, cold: touched.min(room)..room, punch: self.trim() })
+        Some(FreeSlot { slot, cold: touched.min(room)..room, punch: self.trim() })
     }
 
     /// Ends a loan; false where `slot` is not lent.

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use super::block::Block;
 use super::content::{Content, fetch};
 use super::cut::{Piece, TokenPiece, num_pieces};
-use super::layout::{Layout, Whole};
+use super::layout::{RecordLayout, Whole};
 use super::order::{Order, sums};
 use super::shard::Shard;
 use crate::data::error::{BadSample, DataError};
@@ -23,7 +23,7 @@ pub struct Source {
     units: Vec<Unit>,
     /// Samples before each unit, and all of them.
     before: Vec<u64>,
-    layout: Layout,
+    layout: RecordLayout,
     columns: BTreeMap<String, String>,
     is_plain: bool,
     /// Longer texts are cut.
@@ -96,12 +96,12 @@ impl Source {
 
     /// Returns whether samples are pairs of answers.
     pub fn is_pairs(&self) -> bool {
-        self.layout == Layout::Pairs
+        self.layout == RecordLayout::Pairs
     }
 
     /// Returns whether samples are answers with a label.
     pub fn is_labeled(&self) -> bool {
-        self.layout == Layout::Labeled
+        self.layout == RecordLayout::Labeled
     }
 
     /// Returns whether samples are rendered by a chat template.
@@ -111,7 +111,7 @@ impl Source {
 
     /// Returns whether samples are packs.
     pub fn is_packed(&self) -> bool {
-        self.layout == Layout::Packed
+        self.layout == RecordLayout::Packed
     }
 
     /// Returns whether samples are texts of any length.
@@ -121,7 +121,7 @@ impl Source {
 
     /// Returns whether samples are pictures and clips with captions.
     pub fn is_captioned(&self) -> bool {
-        self.layout == Layout::Captioned
+        self.layout == RecordLayout::Captioned
     }
 
     /// The order in which its samples are visited, but for these, ascending.

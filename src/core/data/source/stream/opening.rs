@@ -8,7 +8,7 @@ use crate::config::{Phase, TrainFile};
 use crate::data::error::DataError;
 use crate::data::source::energon::is_energon;
 use crate::data::source::index::Index;
-use crate::data::source::layout::Layout;
+use crate::data::source::layout::RecordLayout;
 use crate::data::source::open::{Found, count, find};
 use crate::data::source::order::sums;
 use crate::data::source::paths::left_out;
@@ -49,12 +49,12 @@ impl Source {
         if !(file.weight.is_finite() && file.weight > 0.0) {
             return Err(DataError::Weight { path: name, weight: file.weight });
         }
-        let named = Layout::named(file.format);
+        let named = RecordLayout::named(file.format);
         check_phase(&name, named.as_ref(), phase)?;
         let found = find(file)?;
         let is_lines =
             |shard: &Shard| matches!(shard.container(), Container::Json | Container::Plain | Container::Sheet(_));
-        if named == Some(Layout::Plain) && !found.shards.iter().all(is_lines) {
+        if named == Some(RecordLayout::Plain) && !found.shards.iter().all(is_lines) {
             return Err(DataError::file(&name, "format plain is for files of lines; set text"));
         }
         let indexed = found.shards.iter().find(|shard| shard.container() == Container::Indexed);
@@ -62,7 +62,7 @@ impl Source {
             let reason = "holds tokens, which are used as they are: leave format and columns out";
             return Err(DataError::file(Path::new(&indexed.name), reason));
         }
-        let is_plain = named == Some(Layout::Plain);
+        let is_plain = named == Some(RecordLayout::Plain);
         let mut index = Index::open(index_dir, &found.shards);
         let lens = match found.set {
             Some(_) => Vec::new(),
@@ -75,7 +75,7 @@ impl Source {
         let units: Vec<Unit> = units.collect();
         let mut source = Self {
             before: sums(units.iter().map(|unit| unit.num_records)),
-            layout: Layout::Messages,
+            layout: RecordLayout::Messages,
             columns: file.columns.clone(),
             piece_bytes: u64::MAX,
             open: Mutex::default(),
@@ -93,7 +93,7 @@ impl Source {
         }
         // What the set says of itself goes before `energon`, and not before another format.
         source.layout = match (named, layout) {
-            (Some(Layout::Crude) | None, Some(layout)) | (Some(layout), _) => layout,
+            (Some(RecordLayout::Crude) | None, Some(layout)) | (Some(layout), _) => layout,
             (None, None) => source.detect()?,
         };
         check_phase(&source.name, Some(&source.layout), phase)?;
@@ -106,7 +106,7 @@ impl Source {
 
     /// The layout of the first record that tells one: of what is before it, some cannot be read, and some may lack a field that the
     /// others have.
-    fn detect(&self) -> Result<Layout, DataError> {
+    fn detect(&self) -> Result<RecordLayout, DataError> {
         let mut reason = None;
         let units = (0..self.units.len()).filter(|&unit| self.units[unit].num_records > 0).take(NUM_TRIED);
         for unit in units {
@@ -117,7 +117,7 @@ impl Source {
                 Ok(opened) => {
                     for record in 0..opened.block.len().min(NUM_TRIED as u64) {
                         match opened.block.read(record) {
-                            Ok(read) => match Layout::of(&read, &self.columns) {
+                            Ok(read) => match RecordLayout::of(&read, &self.columns) {
                                 Ok(layout) => return Ok(layout),
                                 Err(told) => drop(reason.get_or_insert_with(|| file(&told))),
                             },
@@ -131,8 +131,8 @@ impl Source {
     }
 }
 
-fn check_phase(name: &Path, layout: Option<&Layout>, phase: Phase) -> Result<(), DataError> {
-    if phase == Phase::Sft && layout.is_some_and(Layout::is_text) {
+fn check_phase(name: &Path, layout: Option<&RecordLayout>, phase: Phase) -> Result<(), DataError> {
+    if phase == Phase::Sft && layout.is_some_and(RecordLayout::is_text) {
         let reason = "texts have no assistant to learn from: set train.phase to pretrain or midtrain, or format to \
                       messages";
         return Err(DataError::file(name, reason));

@@ -7,7 +7,7 @@ use crate::data::source::block::Block;
 use crate::data::source::content::Content;
 use crate::data::source::cut::{NUM_PROBES, num_pieces, num_token_pieces, piece_bytes};
 use crate::data::source::index::Index;
-use crate::data::source::layout::Layout;
+use crate::data::source::layout::RecordLayout;
 use crate::data::source::order::sums;
 use crate::data::source::parallel::in_parallel;
 
@@ -17,14 +17,14 @@ impl Source {
     /// Pieces of a text of so many bytes, or of a document of so many tokens.
     pub(super) fn pieces_of(&self, len: u64) -> u64 {
         match self.layout {
-            Layout::Tokens => num_token_pieces(len, self.piece_bytes),
+            RecordLayout::Tokens => num_token_pieces(len, self.piece_bytes),
             _ => num_pieces(len, self.piece_bytes),
         }
     }
 
     /// The most bytes of a piece of a text, or tokens of a piece of a document.
     fn longest(&self, max_tokens: usize, num_tokens: &dyn Fn(&str) -> usize) -> u64 {
-        if self.layout == Layout::Tokens {
+        if self.layout == RecordLayout::Tokens {
             return max_tokens as u64;
         }
         let step = self.len().div_ceil(NUM_PROBES);
@@ -45,7 +45,7 @@ impl Source {
         // Blocks that are open were not cut.
         let held = std::mem::take(self.open.get_mut().unwrap_or_else(PoisonError::into_inner));
         let kind = match (&self.layout, self.is_plain) {
-            (Layout::Tokens, _) => "token",
+            (RecordLayout::Tokens, _) => "token",
             (_, true) => "plain",
             (_, false) => "text",
         };
