@@ -8,7 +8,7 @@ use crate::checkpoint::{discard, prepare};
 use crate::effect::Effect;
 use crate::journal::{Journal, OutstandingMessages, Record, Snapshot};
 use loongforge_core::engine::error_chain;
-use loongforge_core::message::{ActorId, BadSample, Command, Event, SaveTo, StepId, Trace};
+use loongforge_core::message::{ActorId, Command, Event, SaveTo, SkippedSample, StepId, Trace};
 use loongforge_core::schedule::{
     CheckpointDraft, Coordinator, EvaluationSummary, FailedSave, Failure, Input, NonFinite, Outcome, Output,
     PoisonItem, PoolChange, StepSummary,
@@ -39,7 +39,7 @@ pub trait Observer {
     fn pool(&mut self, _change: &PoolChange) {}
 
     /// Samples were skipped.
-    fn bad(&mut self, samples: &[BadSample]);
+    fn bad(&mut self, samples: &[SkippedSample]);
 
     /// An encoder has died of these items: the next lives of the run are to begin with that
     /// ([`SchedulerState::poison_items`](loongforge_core::schedule::SchedulerState::poison_items)).

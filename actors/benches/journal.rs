@@ -35,7 +35,7 @@ struct Nobody;
 impl Observer for Nobody {
     fn step(&mut self, _: &StepSummary) {}
 
-    fn bad(&mut self, _: &[BadSample]) {}
+    fn bad(&mut self, _: &[SkippedSample]) {}
 
     fn publisher(&mut self) -> Publisher {
         Box::new(|draft| Ok(draft.dir.clone()))
@@ -149,7 +149,7 @@ fn answers(me: ActorId, command: Command, num_data: u32) -> Vec<Event> {
         (Role::Data, Command::Read { from, until }) => {
             let mine = (from.0..until.0).filter(|position| position % u64::from(num_data) == u64::from(me.index));
             let (bad, good): (Vec<u64>, Vec<u64>) = mine.partition(|&position| fake::is_bad(position));
-            let bad = bad.into_iter().map(|position| BadSample {
+            let bad = bad.into_iter().map(|position| SkippedSample {
                 id: SampleId(position),
                 source: format!("train.jsonl:{position}"),
                 reason: "torn".into(),

@@ -15,7 +15,7 @@ mod fake;
 use fake::{Script, engine, spec};
 use loongforge_actors::{Assignment, EngineFactory, Observer, Publisher, RunSpec, StopOn, run_in_process};
 use loongforge_core::config::{BadSamples, SavePoints};
-use loongforge_core::message::BadSample;
+use loongforge_core::message::SkippedSample;
 use loongforge_core::schedule::*;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -43,7 +43,7 @@ impl Observer for Clock {
         self.0.lock().expect("nobody panics").push((Instant::now(), summary.num_packs));
     }
 
-    fn bad(&mut self, _: &[BadSample]) {}
+    fn bad(&mut self, _: &[SkippedSample]) {}
 
     fn publisher(&mut self) -> Publisher {
         Box::new(|draft| Ok(draft.dir.clone()))

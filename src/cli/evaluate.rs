@@ -18,7 +18,7 @@ use loongforge_core::checkpoint::{MANIFEST, Manifest};
 use loongforge_core::config::{Data, Device, Learn, Paths, Phase, SandboxMode, TrainFile};
 use loongforge_core::data::tools;
 use loongforge_core::data::{DataError, Dataset, Learned, Pairs, ProcessorOptions};
-use loongforge_core::observe::{Answer, Bar, Console, ErrorRate, EvalRecord, Scoring, safe, short};
+use loongforge_core::observe::{Bar, Console, ErrorRate, EvalRecord, ScoredAnswer, Scoring, safe, short};
 use loongforge_torch::device::set_intra_op_threads;
 use loongforge_torch::engine::open_device;
 use serde_json::{Value, json};
@@ -204,7 +204,7 @@ fn answers(
     model: ForwardModel,
     dataset: &Dataset,
     console: &Console,
-) -> anyhow::Result<Vec<Answer>> {
+) -> anyhow::Result<Vec<ScoredAnswer>> {
     let asking = Asking {
         max_samples: args.limit.unwrap_or(u64::MAX),
         batch_size: args.batch_size as usize,
@@ -221,7 +221,7 @@ fn answers(
         console.line(&format!("{} questions cannot be used; the first: {}", bad.len(), safe(&first.to_string())));
     }
     if let Some(path) = &args.hypotheses {
-        let line = |answer: &Answer| {
+        let line = |answer: &ScoredAnswer| {
             format!("{}\n", json!({"question": answer.prompt, "expected": answer.expected, "answer": answer.answer}))
         };
         let text: String = answers.iter().map(line).collect();

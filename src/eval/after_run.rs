@@ -17,7 +17,7 @@ use loongforge_core::config::{BadSamples, Eval, Format, ModelKind, RunConfig, To
 use loongforge_core::data::{Dataset, InProcess, Limits, Locator, ProcessorOptions, Source, read_rgb};
 use loongforge_core::message::{PoolName, StepId};
 use loongforge_core::observe::{
-    Answer, Console, Curve, Ending, EvalRecord, MetricsFile, Reading, Scoring, Style, TensorBoard, TrackedRun,
+    Console, Curve, Ending, EvalRecord, MetricsFile, Reading, ScoredAnswer, Scoring, Style, TensorBoard, TrackedRun,
     Trackers, beside, plot, read_evaluations, read_metrics, render, safe, sheet,
 };
 use loongforge_core::text::shell_word;
@@ -273,7 +273,7 @@ fn evaluate(config: &RunConfig, eval: &Eval, checkpoint: &Path, console: &Consol
 }
 
 /// The set's questions, answered by a classifier that knows pooled statistics of the first training samples.
-fn pooled(config: &RunConfig, reader: &Reader, num_train: u64, set: &HeldOutSet) -> Result<Vec<Answer>> {
+fn pooled(config: &RunConfig, reader: &Reader, num_train: u64, set: &HeldOutSet) -> Result<Vec<ScoredAnswer>> {
     let processor = reader.model().folder().processor(&ProcessorOptions::new(&config.data, &config.train))?;
     let train = Dataset::open(&config.data, processor, config.run.seed)?;
     pooled_answers(&train, num_train, &set.dataset)
@@ -321,7 +321,7 @@ fn held_out(
     Ok((record.with_answers(answers, &Scoring::of(eval, &set.name)), readings))
 }
 
-fn show(answer: &Answer, picture: Option<&Locator>, console: &Console) -> Result<()> {
+fn show(answer: &ScoredAnswer, picture: Option<&Locator>, console: &Console) -> Result<()> {
     let Some(path) = picture else {
         console.line(&shown(answer));
         return Ok(());

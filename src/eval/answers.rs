@@ -3,7 +3,7 @@
 use crate::eval::generator::Reader;
 use anyhow::{Result, ensure};
 use loongforge_core::data::{BadSample, Dataset, Exchange};
-use loongforge_core::observe::Answer;
+use loongforge_core::observe::ScoredAnswer;
 
 /// Says which questions are answered, and how.
 pub struct Asking {
@@ -24,8 +24,8 @@ impl Asking {
         &self,
         reader: &Reader,
         dataset: &Dataset,
-        mut tell: impl FnMut(&Exchange, &Answer) -> Result<()>,
-    ) -> Result<(Vec<Answer>, Vec<BadSample>)> {
+        mut tell: impl FnMut(&Exchange, &ScoredAnswer) -> Result<()>,
+    ) -> Result<(Vec<ScoredAnswer>, Vec<BadSample>)> {
         let (mut prompts, mut bad) = (Vec::new(), Vec::new());
         for index in 0..self.max_samples.min(dataset.len() as u64) {
             match dataset.prompt(index) {
@@ -41,7 +41,7 @@ impl Asking {
             for ((index, _), answer) in batch.iter().zip(given) {
                 let exchange = dataset.exchange(*index)?;
                 let (prompt, expected) = (exchange.question.clone(), exchange.answer.clone());
-                let answer = Answer { correct: answer == expected, prompt, answer, expected };
+                let answer = ScoredAnswer { correct: answer == expected, prompt, answer, expected };
                 tell(&exchange, &answer)?;
                 answers.push(answer);
             }

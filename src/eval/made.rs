@@ -12,7 +12,7 @@ use image::RgbImage;
 use loongforge_core::config::RunConfig;
 use loongforge_core::data::{Dataset, Sample};
 use loongforge_core::message::{StepId, Tower};
-use loongforge_core::observe::{Answer, Clip, Console, EvalRecord, Scoring};
+use loongforge_core::observe::{Clip, Console, EvalRecord, ScoredAnswer, Scoring};
 use std::path::Path;
 use tch::Device;
 
@@ -84,7 +84,7 @@ pub fn measure(
     let what = if made.iter().any(|it| it.num_frames > 1) { "last frames" } else { "pictures" };
     let (given, table) = Readings { reader, settings, eval, seed: config.run.seed }.of(&readable, what)?;
     table.iter().for_each(|line| console.line(line));
-    let answers = prompts_read.iter().zip(&readable).zip(given).map(|((prompt, it), answer)| Answer {
+    let answers = prompts_read.iter().zip(&readable).zip(given).map(|((prompt, it), answer)| ScoredAnswer {
         prompt: (*prompt).to_owned(),
         correct: answer == it.answer,
         answer,

@@ -5,7 +5,7 @@ use anyhow::{Result, ensure};
 use loongforge_core::data::tools::{default_jobs, for_each_ordered};
 use loongforge_core::data::{BadSample, Dataset, Sample};
 use loongforge_core::message::Tower;
-use loongforge_core::observe::Answer;
+use loongforge_core::observe::ScoredAnswer;
 use std::collections::BTreeMap;
 use tch::nn::{self, OptimizerConfig};
 use tch::{Device, Kind, Tensor};
@@ -31,7 +31,7 @@ struct Table {
 ///
 /// # Errors
 /// There are too many different questions or answers. No sample can be used.
-pub fn pooled_answers(train: &Dataset, num_train: u64, held_out: &Dataset) -> Result<Vec<Answer>> {
+pub fn pooled_answers(train: &Dataset, num_train: u64, held_out: &Dataset) -> Result<Vec<ScoredAnswer>> {
     let train = Table::read(train, num_train.min(train.len() as u64))?;
     let held_out = Table::read(held_out, held_out.len() as u64)?;
     let (questions, answers) = (distinct(&train.questions), distinct(&train.answers));
@@ -55,7 +55,7 @@ pub fn pooled_answers(train: &Dataset, num_train: u64, held_out: &Dataset) -> Re
         wanted.iter().zip(best).for_each(|(&at, best)| given[at as usize] = answers[best as usize].clone());
     }
     let asked = held_out.questions.into_iter().zip(held_out.answers).zip(given);
-    let answer = |((prompt, expected), answer): ((String, String), String)| Answer {
+    let answer = |((prompt, expected), answer): ((String, String), String)| ScoredAnswer {
         correct: answer == expected,
         prompt,
         answer,

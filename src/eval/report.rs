@@ -8,7 +8,7 @@ use loongforge_actors::checkpoint::mark_best;
 use loongforge_core::config::RunConfig;
 use loongforge_core::engine::WithHeldOut;
 use loongforge_core::message::{EvaluationReport, SampleId, Sigma};
-use loongforge_core::observe::{Answer, Console, EvalRecord, MetricsFile, Scoring, read_evaluations, safe};
+use loongforge_core::observe::{Console, EvalRecord, MetricsFile, ScoredAnswer, Scoring, read_evaluations, safe};
 use loongforge_core::schedule::{Best, EvaluationSummary, SetResult};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -141,14 +141,14 @@ impl EvalReport {
         errors.means()
     }
 
-    fn answer(&self, id: SampleId, tokens: &[i64]) -> Option<Answer> {
+    fn answer(&self, id: SampleId, tokens: &[i64]) -> Option<ScoredAnswer> {
         let (stream, index) = id.as_held_out()?;
         let set = self.sets.iter().enumerate().find(|(number, _)| WithHeldOut::streams(*number).contains(&stream))?.1;
         let exchange = set.dataset.exchange(index).ok()?;
         let tokenizer = set.dataset.processor()?.tokenizer();
         let answer = tokenizer.decode(tokens).unwrap_or_else(|error| error.to_string());
         let correct = answer == exchange.answer;
-        Some(Answer { prompt: exchange.question, answer, expected: exchange.answer, correct })
+        Some(ScoredAnswer { prompt: exchange.question, answer, expected: exchange.answer, correct })
     }
 
     fn show(&self, record: &EvalRecord) {
@@ -172,7 +172,7 @@ fn level((sigma, found): &(Sigma, EvaluationReport)) -> Option<(f64, f64)> {
 }
 
 /// A question with its answer, on a line.
-pub fn shown(answer: &Answer) -> String {
+pub fn shown(answer: &ScoredAnswer) -> String {
     let one_line = |text: &str| safe(&text.split_whitespace().collect::<Vec<_>>().join(" "));
     let (prompt, given) = (one_line(&answer.prompt), one_line(&answer.answer));
     match answer.correct {

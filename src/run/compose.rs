@@ -17,7 +17,7 @@ use loongforge_actors::{Observer, Publisher, RunError, RunSpec, StopOn, run_in_p
 use loongforge_core::config::{Device, Products, Report, RunConfig, load_text};
 use loongforge_core::data::{DataError, Epochs, EpochsError, InProcess, MediaDecoder, count_samples, settle_steps};
 use loongforge_core::engine::error_chain;
-use loongforge_core::message::{BadSample, PoolName, SampleId, StepId, Tower, TowerSet};
+use loongforge_core::message::{PoolName, SampleId, SkippedSample, StepId, Tower, TowerSet};
 use loongforge_core::observe::Console;
 use loongforge_core::schedule::{
     CoordinatorSpec, EvaluationSpec, FailedSave, Outcome, PoisonItem, SchedulerState, StepSummary,
@@ -396,7 +396,7 @@ impl<F: FnMut(&StepSummary)> Observer for EachStep<F> {
         (self.each_step)(summary);
     }
 
-    fn bad(&mut self, samples: &[BadSample]) {
+    fn bad(&mut self, samples: &[SkippedSample]) {
         samples.iter().for_each(|sample| eprintln!("skipped {}: {}", sample.source, sample.reason));
     }
 

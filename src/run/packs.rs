@@ -12,7 +12,7 @@ use super::former_packs::FormerPacks;
 use crate::model::folder::ModelFolder;
 use loongforge_core::checkpoint::{CheckpointError, FileEntry, sha256};
 use loongforge_core::config::{RunConfig, TooLong};
-use loongforge_core::data::tools::{BAD, Order, PackJob, PackStats, model_spec, too_long_text, write_whole};
+use loongforge_core::data::tools::{BAD, PackJob, PackOrder, PackStats, model_spec, too_long_text, write_whole};
 use loongforge_core::data::{DataError, Fingerprint, fingerprint};
 use loongforge_core::schedule::{MIN_SEEN, PackLimits};
 use loongforge_core::text::{grouped, hex};
@@ -223,7 +223,7 @@ impl<'a> WantedPacks<'a> {
             spec: json!(self.key),
             num_samples: pack.samples.unwrap_or(num_samples),
             limits: PackLimits::of_run(self.config),
-            order: Order::Offline,
+            order: PackOrder::Offline,
             max_packs: MAX_PACKS,
             max_bytes: MAX_BYTES,
             batch: self.config.train.global_batch_size as u64,

@@ -4,7 +4,7 @@
 use crate::fixture::run;
 use crate::resume::{hashes, resume};
 use loongforge::core::config;
-use loongforge::core::robot::pads::{SceneLayout, PadsSet, Part, Scene, compose_pads, instruction, picture};
+use loongforge::core::robot::pads::{PadsSet, Part, Scene, SceneLayout, compose_pads, instruction, picture};
 use loongforge::core::robot::{Moment, Observation};
 use loongforge::policy::{Choice, Purpose, Wanted, open};
 use serde_json::{Value, json};

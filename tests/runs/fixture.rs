@@ -5,7 +5,7 @@ use loongforge::actors::{Observer, Publisher};
 use loongforge::compose::{Composition, Resume, publication, publisher};
 use loongforge::core::config::{self, Loaded};
 use loongforge::core::data::digits::{Digits, ModelSize, compose, write_model};
-use loongforge::core::message::BadSample;
+use loongforge::core::message::SkippedSample;
 use loongforge::core::schedule::{EvaluationSummary, StepSummary};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -145,7 +145,7 @@ impl Observer for Recorder {
         self.evaluated.lock().unwrap().push(summary.clone());
     }
 
-    fn bad(&mut self, samples: &[BadSample]) {
+    fn bad(&mut self, samples: &[SkippedSample]) {
         panic!("bad samples: {samples:?}");
     }
 

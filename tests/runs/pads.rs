@@ -5,7 +5,7 @@ use crate::soak::{self, Cell};
 use loongforge::core::config;
 use loongforge::core::data::lerobot::Set;
 use loongforge::core::observe::read_evaluations;
-use loongforge::core::robot::pads::{SceneLayout, PadsSet, Part, Scene, compose_pads, instruction, picture};
+use loongforge::core::robot::pads::{PadsSet, Part, Scene, SceneLayout, compose_pads, instruction, picture};
 use loongforge::core::robot::{ACTION, Moment, Observation};
 use loongforge::policy::judge::{Judged, judge_pads};
 use loongforge::policy::{Choice, Purpose, Wanted, open};

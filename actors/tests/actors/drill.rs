@@ -43,7 +43,7 @@ impl loongforge_actors::Observer for Steps {
         self.0.pool(change);
     }
 
-    fn bad(&mut self, samples: &[BadSample]) {
+    fn bad(&mut self, samples: &[SkippedSample]) {
         self.0.bad(samples);
     }
 

@@ -41,7 +41,7 @@ impl Observer for Lines {
         file.write_all(format!("{} {} {}\n", summary.step, summary.loss, summary.ledger).as_bytes()).unwrap();
     }
 
-    fn bad(&mut self, _: &[BadSample]) {}
+    fn bad(&mut self, _: &[SkippedSample]) {}
 
     fn publisher(&mut self) -> Publisher {
         Box::new(|draft| Ok(draft.dir.clone()))

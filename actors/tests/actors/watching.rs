@@ -4,7 +4,7 @@ use crate::fake::{Script, engine, run_spec, spec};
 use loongforge_actors::watch::{TRACE_FILE, Target, WATCH_FILE, Watch, get, has_ended};
 use loongforge_actors::{Assignment, EngineFactory, Observer, Publisher, RunSpec, run_in_process};
 use loongforge_core::config::{Address, Otlp, TimeSpan};
-use loongforge_core::message::{Activity, ActorId, BadSample, Trace, TraceSpan};
+use loongforge_core::message::{Activity, ActorId, SkippedSample, Trace, TraceSpan};
 use loongforge_core::observe::{Board, News, RunInfo, StepMetrics};
 use loongforge_core::schedule::*;
 use std::fs;
@@ -242,7 +242,7 @@ impl Observer for Telling {
         self.0.tell(News::Step(Box::new(metrics), summary.timings.clone()));
     }
 
-    fn bad(&mut self, _: &[BadSample]) {}
+    fn bad(&mut self, _: &[SkippedSample]) {}
 
     fn trace(&mut self, actor: ActorId, trace: Trace) {
         self.0.tell(News::Trace(actor, trace));

@@ -14,7 +14,7 @@ use crate::run::packs::{MAX_BYTES, MAX_PACKS, WantedPacks};
 use clap::Args;
 use loongforge_actors::launch::is_takeover;
 use loongforge_core::config::{self, RunConfig, Size};
-use loongforge_core::data::tools::{Order, PackJob, Packed, Share, model_spec, too_long_text};
+use loongforge_core::data::tools::{PackJob, PackOrder, Packed, Share, model_spec, too_long_text};
 use loongforge_core::data::{Dataset, ProcessorOptions};
 use loongforge_core::engine::fault;
 use loongforge_core::observe::{Console, bytes};
@@ -92,7 +92,11 @@ pub fn pack(args: PackArgs) -> anyhow::Result<ExitCode> {
         spec,
         num_samples: args.samples.or(config.data.pack.samples).unwrap_or(dataset.len() as u64),
         limits: PackLimits::of_run(&config),
-        order: if is_offline { Order::Offline } else { Order::Stream { look_ahead: config.data.pack.look_ahead } },
+        order: if is_offline {
+            PackOrder::Offline
+        } else {
+            PackOrder::Stream { look_ahead: config.data.pack.look_ahead }
+        },
         max_packs: args.packs.unwrap_or(MAX_PACKS),
         max_bytes: args.bytes.map_or(MAX_BYTES, Size::bytes),
         batch: config.train.global_batch_size as u64,

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use super::error::DataError;
 use crate::files::AppendFile;
-use crate::message::{BadSample, SampleId};
+use crate::message::{SkippedSample, SampleId};
 
 /// `bad.jsonl`: one bad sample a line, appended.
 pub struct BadSampleList {
@@ -28,7 +28,7 @@ impl BadSampleList {
             Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
             Err(error) => return Err(DataError::read(path, error)),
         };
-        let is_before = |line: &&str| serde_json::from_str(line).is_ok_and(|sample: BadSample| sample.id < cursor);
+        let is_before = |line: &&str| serde_json::from_str(line).is_ok_and(|sample: SkippedSample| sample.id < cursor);
         let kept: Vec<&str> = old.lines().filter(is_before).collect();
         let len = kept.len() as u64;
         let kept: String = kept.into_iter().flat_map(|line| [line, "\n"]).collect();
@@ -55,7 +55,7 @@ impl BadSampleList {
     }
 
     /// Counts the sample, also where it cannot be written.
-    pub fn append(&mut self, sample: &BadSample) -> Result<(), DataError> {
+    pub fn append(&mut self, sample: &SkippedSample) -> Result<(), DataError> {
         self.len += 1;
         let mut line = serde_json::to_vec(sample).expect("a bad sample is strings and a number");
         line.push(b'\n');
@@ -70,13 +70,13 @@ mod tests {
     use std::fs::File;
     use std::io::Write;
 
-    fn sample(id: u64) -> BadSample {
-        BadSample { id: SampleId(id), source: "a.jsonl:3".into(), reason: "empty file".into(), too_long: false }
+    fn sample(id: u64) -> SkippedSample {
+        SkippedSample { id: SampleId(id), source: "a.jsonl:3".into(), reason: "empty file".into(), too_long: false }
     }
 
     fn ids(path: &Path) -> Vec<u64> {
         let text = fs::read_to_string(path).unwrap_or_default();
-        text.lines().map(|line| serde_json::from_str::<BadSample>(line).unwrap().id.0).collect()
+        text.lines().map(|line| serde_json::from_str::<SkippedSample>(line).unwrap().id.0).collect()
     }
 
     #[test]

@@ -124,8 +124,8 @@ impl BadSample {
     }
 
     /// Returns the message that tells the scheduler of it.
-    pub fn into_message(self, id: SampleId) -> message::BadSample {
-        message::BadSample { id, source: self.place(), reason: self.reason, too_long: self.too_long }
+    pub fn into_message(self, id: SampleId) -> message::SkippedSample {
+        message::SkippedSample { id, source: self.place(), reason: self.reason, too_long: self.too_long }
     }
 }
 

@@ -1,7 +1,7 @@
 //! A rendered conversation with its pictures and videos put in place of their markers.
 
 use super::error::DataError;
-use super::media::{Expansion, Kind, Markers, Piece, Run};
+use super::media::{Expansion, Markers, MediaKind, Piece, Run};
 use crate::message::Tower;
 
 /// A marker in a rendered text.
@@ -9,7 +9,7 @@ use crate::message::Tower;
 pub struct Place {
     pub start: usize,
     pub end: usize,
-    pub kind: Kind,
+    pub kind: MediaKind,
 }
 
 /// The markers in a text, in order.
@@ -24,7 +24,7 @@ pub fn find(text: &str, markers: &Markers) -> Vec<Place> {
 }
 
 fn next(text: &str, from: usize, markers: &Markers) -> Option<Place> {
-    let candidates = |kind: Kind| {
+    let candidates = |kind: MediaKind| {
         let words = &markers.of(kind).words;
         words.iter().filter(|word| !word.is_empty()).filter_map(move |word| {
             let start = from + text[from..].find(word.as_str())?;
@@ -32,25 +32,25 @@ fn next(text: &str, from: usize, markers: &Markers) -> Option<Place> {
         })
     };
     // The longest of those that begin first.
-    Kind::ALL.into_iter().flat_map(candidates).min_by_key(|place| (place.start, usize::MAX - place.end))
+    MediaKind::ALL.into_iter().flat_map(candidates).min_by_key(|place| (place.start, usize::MAX - place.end))
 }
 
 /// Sees to it that a text has a marker for each picture and video, in their order.
 ///
 /// # Errors
 /// It has others: the template lost one, or a text forged one.
-pub fn check(places: &[Place], expected: impl Iterator<Item = Kind> + Clone) -> Result<(), DataError> {
+pub fn check(places: &[Place], expected: impl Iterator<Item = MediaKind> + Clone) -> Result<(), DataError> {
     if places.iter().map(|place| place.kind).eq(expected.clone()) {
         return Ok(());
     }
     let made = places.iter().map(|place| place.kind);
-    let has = |wanted: Kind| expected.clone().chain(made.clone()).any(|kind| kind == wanted);
-    let others: Vec<Kind> = [Kind::Audio, Kind::Context].into_iter().filter(|kind| has(*kind)).collect();
-    let count = |kinds: &mut dyn Iterator<Item = Kind>| {
-        let mut counts = [0; Kind::ALL.len()];
+    let has = |wanted: MediaKind| expected.clone().chain(made.clone()).any(|kind| kind == wanted);
+    let others: Vec<MediaKind> = [MediaKind::Audio, MediaKind::Context].into_iter().filter(|kind| has(*kind)).collect();
+    let count = |kinds: &mut dyn Iterator<Item = MediaKind>| {
+        let mut counts = [0; MediaKind::ALL.len()];
         kinds.for_each(|kind| counts[kind as usize] += 1);
-        let of = |kind: Kind| format!("{} {}", counts[kind as usize], kind.name());
-        let sight = format!("{} and {}", of(Kind::Image), of(Kind::Video));
+        let of = |kind: MediaKind| format!("{} {}", counts[kind as usize], kind.name());
+        let sight = format!("{} and {}", of(MediaKind::Image), of(MediaKind::Video));
         others.iter().fold(sight, |said, kind| format!("{said} and {}", of(*kind)))
     };
     let (given, made) = (count(&mut expected.clone()), count(&mut made.clone()));
@@ -84,7 +84,7 @@ impl Expanded {
         let covers = places.get(expansions.len()).map_or(text.len(), |place| place.start);
         let mut expanded = Self { text: String::with_capacity(covers), covers, ..Self::default() };
         let mut at = 0;
-        let mut counts = [0; Kind::ALL.len()];
+        let mut counts = [0; MediaKind::ALL.len()];
         for (place, expansion) in places.iter().zip(expansions) {
             expanded.text.push_str(&text[at..place.start]);
             expanded.begins.push(expanded.text.len());
@@ -131,7 +131,7 @@ mod tests {
             places.iter().map(|place| &text[place.start..place.end]).collect::<Vec<_>>(),
             ["<i>", "[<v>]", "<v>"]
         );
-        check(&places, [Kind::Image, Kind::Video, Kind::Video].into_iter()).unwrap();
+        check(&places, [MediaKind::Image, MediaKind::Video, MediaKind::Video].into_iter()).unwrap();
         let run = |len: usize| Piece::Run(Run::new(1, 1, len));
         let expansion = |pieces| Expansion { media: vec![], pieces };
         let expansions = [
@@ -153,7 +153,7 @@ mod tests {
 
     #[test]
     fn missing_and_forged_markers_are_counted() {
-        let error = check(&find("<i>", &markers()), [Kind::Video].into_iter()).unwrap_err().to_string();
+        let error = check(&find("<i>", &markers()), [MediaKind::Video].into_iter()).unwrap_err().to_string();
         assert!(error.contains("0 pictures and 1 videos") && error.contains("of 1 pictures and 0 videos"), "{error}");
     }
 }

@@ -4,7 +4,7 @@ use crate::message::Tower;
 
 /// A kind of file, or a text for a text tower.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum MediaKind {
     Image,
     Video,
     Audio,
@@ -23,7 +23,7 @@ struct Names {
     tower: Tower,
 }
 
-/// By kind, in the order of [`Kind::ALL`].
+/// By kind, in the order of [`MediaKind::ALL`].
 const NAMES: [Names; 4] = [
     Names { plural: "pictures", placeholder: "<image>", key: "images", tower: Tower::Vision },
     Names { plural: "videos", placeholder: "<video>", key: "videos", tower: Tower::Vision },
@@ -31,7 +31,7 @@ const NAMES: [Names; 4] = [
     Names { plural: "contexts", placeholder: "<context>", key: "contexts", tower: Tower::Text },
 ];
 
-impl Kind {
+impl MediaKind {
     pub const ALL: [Self; 4] = [Self::Image, Self::Video, Self::Audio, Self::Context];
 
     /// In the plural.

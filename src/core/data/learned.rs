@@ -14,7 +14,7 @@ const ASSISTANT: &str = "assistant";
 
 /// An assistant turn in a rendered text, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Answer {
+pub struct AnswerSpan {
     /// The number of its turn.
     pub turn: usize,
     /// Tells where it would be generated from.
@@ -60,7 +60,7 @@ pub fn answers(
     text: &str,
     marked: Vec<Range<usize>>,
     (learn, closing): (Learn, &[String]),
-) -> Result<Vec<Answer>, DataError> {
+) -> Result<Vec<AnswerSpan>, DataError> {
     let chosen = learned_turns(turns, learn)?;
     if template.marks_answers() {
         return exact_answers(turns, &chosen, marked);
@@ -77,14 +77,14 @@ pub fn answers(
             let limit = places.limit(index).max(begin);
             let content_end = holds_closing(index).then(|| places.content_end(index)).flatten();
             let content_end = content_end.unwrap_or(begin).clamp(begin, limit);
-            Ok(Answer { turn: index, begin, content_end, limit, exact: false })
+            Ok(AnswerSpan { turn: index, begin, content_end, limit, exact: false })
         })
         .collect()
 }
 
 /// Returns the answers that the template marks. Marks have no numbers: where not all turns are learned, each turn must
 /// have one.
-fn exact_answers(turns: &[Turn], chosen: &[usize], marked: Vec<Range<usize>>) -> Result<Vec<Answer>, DataError> {
+fn exact_answers(turns: &[Turn], chosen: &[usize], marked: Vec<Range<usize>>) -> Result<Vec<AnswerSpan>, DataError> {
     let all: Vec<usize> = (0..turns.len()).filter(|&index| turns[index].role == ASSISTANT).collect();
     let numbered = marked.len() == all.len();
     if !numbered && chosen.len() != all.len() {
@@ -97,7 +97,7 @@ fn exact_answers(turns: &[Turn], chosen: &[usize], marked: Vec<Range<usize>>) ->
     let turn = |place: usize| if numbered { all[place] } else { all.first().copied().unwrap_or_default() };
     let answers = marked.into_iter().enumerate().filter(|(_, range)| !range.is_empty());
     let answers = answers.filter(|(place, _)| !numbered || chosen.contains(&all[*place]));
-    let exact = |(place, range): (usize, Range<usize>)| Answer {
+    let exact = |(place, range): (usize, Range<usize>)| AnswerSpan {
         turn: turn(place),
         begin: range.start,
         content_end: range.start,
@@ -123,7 +123,7 @@ impl Conversation {
 /// # Errors
 /// `is_whole`, and of an answer nothing is there but its end.
 pub fn mask(
-    answers: &[Answer],
+    answers: &[AnswerSpan],
     (text, is_whole): (&str, bool),
     tokens: &[Token],
     tokenizer: &Tokenizer,

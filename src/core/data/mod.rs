@@ -91,8 +91,8 @@ pub use sentencepiece::{PieceKind, SentencePiece, sentence_pieces};
 pub use source::fingerprint;
 pub use source::strict::parse as parse_strictly;
 pub use source::{
-    Captioned, Content, Conversation, Fingerprint, IMAGE_PLACEHOLDER, Labeled, MediaSource, Mixture, Part, Piece,
-    Place, Question, Source, Turn, Written,
+    Captioned, Content, Conversation, Fingerprint, IMAGE_PLACEHOLDER, Labeled, MediaSource, Mixture, Part, Place,
+    Question, Source, TextPiece, Turn, Written,
 };
 pub use source::{HUB_CARD, HubListing, HubPath, choose_hub_files, hub_cache};
 pub use template::{ChatTemplate, built_in};

@@ -8,7 +8,7 @@ use super::{Engine, EngineError, Ports, Progress};
 use crate::config::Placement;
 use crate::data::{ColumnValues, ColumnView, JoinedColumn, Sample, join_column};
 use crate::message::{
-    Activity, ActorId, BadSample, Command, Event, Pack, PoolName, Regroup, Role, SampleId, SampleMeta,
+    Activity, ActorId, Command, Event, Pack, PoolName, Regroup, Role, SampleId, SampleMeta, SkippedSample,
 };
 use crate::message::{StepPlan, Unit, Version};
 use crate::transport::{Buffer, Header, HostTensor, Parcel, ParcelKind};
@@ -26,7 +26,7 @@ pub trait SampleSource {
     ///
     /// # Errors
     /// The sample is unusable; the run skips it.
-    fn sample(&self, position: SampleId) -> Result<Sample, BadSample>;
+    fn sample(&self, position: SampleId) -> Result<Sample, SkippedSample>;
 }
 
 /// Serves the positions `p` with `p % num_data == index`.
@@ -62,7 +62,7 @@ struct Window {
     /// Positions of this engine's share that are to be read.
     positions: VecDeque<SampleId>,
     measured: Vec<SampleMeta>,
-    bad: Vec<BadSample>,
+    bad: Vec<SkippedSample>,
 }
 
 impl DataEngine {
@@ -138,7 +138,7 @@ impl DataEngine {
     }
 
     fn read_again(&mut self, id: SampleId) -> Result<Sample, EngineError> {
-        let sample = self.samples.sample(id).map_err(|BadSample { source, reason, .. }| {
+        let sample = self.samples.sample(id).map_err(|SkippedSample { source, reason, .. }| {
             format!("{source} was valid when it was first read, and no longer is: {reason}")
         });
         let mut sample = sample?;
@@ -335,9 +335,9 @@ mod tests {
     struct Fake;
 
     impl SampleSource for Fake {
-        fn sample(&self, position: SampleId) -> Result<Sample, BadSample> {
+        fn sample(&self, position: SampleId) -> Result<Sample, SkippedSample> {
             if position.0 == 3 {
-                return Err(BadSample {
+                return Err(SkippedSample {
                     id: position,
                     source: "a.jsonl:4".into(),
                     reason: "no picture".into(),

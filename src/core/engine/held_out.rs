@@ -2,7 +2,7 @@
 
 use super::SampleSource;
 use crate::data::{Dataset, Sample};
-use crate::message::{BadSample, SampleId};
+use crate::message::{SampleId, SkippedSample};
 
 /// Samples of training, and the sets that are evaluated while the run goes on. Set `k` is the streams `2k`, its samples, and
 /// `2k + 1`, its conversations up to the last answer, or its prompts that pictures and clips are made of.
@@ -20,7 +20,7 @@ impl WithHeldOut {
 
 impl SampleSource for WithHeldOut {
     /// Reads the sample of a position of the data stream, or of a held-out stream.
-    fn sample(&self, id: SampleId) -> Result<Sample, BadSample> {
+    fn sample(&self, id: SampleId) -> Result<Sample, SkippedSample> {
         let Some((stream, index)) = id.as_held_out() else {
             return self.train.sample(id.0).map_err(|bad| bad.into_message(id));
         };

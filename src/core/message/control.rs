@@ -61,7 +61,7 @@ pub enum Event {
     /// The engine is built: weights are loaded, edges are connected.
     Ready,
     /// Answer to [`Command::Read`]: every position of the engine's share is in one of the two.
-    Measured { samples: Vec<SampleMeta>, bad: Vec<BadSample> },
+    Measured { samples: Vec<SampleMeta>, bad: Vec<SkippedSample> },
     /// The unit that an encoder works on from now on, told before it begins; `None`: it waits. Who dies has died of that.
     At { unit: Option<UnitId> },
     /// A trained encoder's units of the step are done, as the epoch shares them out; it waits for [`Command::Reduce`].
@@ -96,7 +96,7 @@ pub enum Event {
 
 /// A sample that is not used: it is skipped, counted and listed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct BadSample {
+pub struct SkippedSample {
     pub id: SampleId,
     /// File and line of the sample.
     pub source: String,
@@ -106,7 +106,7 @@ pub struct BadSample {
     pub too_long: bool,
 }
 
-impl std::fmt::Display for BadSample {
+impl std::fmt::Display for SkippedSample {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}: {}", self.source, self.reason)
     }

@@ -18,8 +18,8 @@ mod trace;
 pub use activity::Activity;
 pub use codec::{CodecError, decode, encode};
 pub use control::{
-    BadSample, Command, Commit, EvaluationReport, Event, ExpertLoads, MemoryReport, PairReport, RoutingReport, SaveTo,
-    SavedFile, StepReport, Timings,
+    Command, Commit, EvaluationReport, Event, ExpertLoads, MemoryReport, PairReport, RoutingReport, SaveTo, SavedFile,
+    SkippedSample, StepReport, Timings,
 };
 pub use ids::{
     ActorId, Epoch, FIRST_EVALUATION_INDEX, ItemId, Lane, PackId, Replica, Role, SampleId, StepId, UnitId, UnknownRole,

@@ -2,7 +2,7 @@
 
 use super::error::ObserveError;
 use super::error_rate::ErrorRate;
-use super::score::{Answer, Scores, Scoring};
+use super::score::{ScoredAnswer, Scores, Scoring};
 use crate::text::grouped;
 use serde::{Deserialize, Serialize};
 use std::fs;
@@ -44,7 +44,7 @@ pub struct EvalRecord {
     #[serde(flatten)]
     pub scores: Scores,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub answers: Vec<Answer>,
+    pub answers: Vec<ScoredAnswer>,
 }
 
 impl EvalRecord {
@@ -74,7 +74,7 @@ impl EvalRecord {
     }
 
     /// Adds generated answers and their scores.
-    pub fn with_answers(mut self, answers: Vec<Answer>, scoring: &Scoring) -> Self {
+    pub fn with_answers(mut self, answers: Vec<ScoredAnswer>, scoring: &Scoring) -> Self {
         let correct = answers.iter().filter(|answer| answer.correct).count();
         self.exact = (!answers.is_empty()).then(|| correct as f64 / answers.len() as f64);
         self.scores = Scores::of(&answers, scoring);
@@ -159,7 +159,7 @@ mod tests {
 
     #[test]
     fn what_was_found_is_told_in_one_line() {
-        let answer = |correct| Answer { correct, ..Answer::default() };
+        let answer = |correct| ScoredAnswer { correct, ..ScoredAnswer::default() };
         let record = EvalRecord { set: "val".into(), accuracy: Some(0.832), ..EvalRecord::default() };
         let record = record
             .with_loss(0.412 * 12345.0, 12345)

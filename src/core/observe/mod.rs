@@ -48,7 +48,7 @@ pub use past::{Figures, HeldOut, PastRun};
 pub use peak::{gpu_name, peak_flops};
 pub use plot::{Curve, MAX_CURVES, plot};
 pub use progress::{Progress, clock};
-pub use score::{Answer, Scores, Scoring, Verdict};
+pub use score::{ScoredAnswer, Scores, Scoring, Verdict};
 pub use sheet::{Reading, sheet};
 pub use tensorboard::TensorBoard;
 pub use terminal::{Style, beside, has_color, render, safe};

@@ -8,7 +8,7 @@ use crate::config::{Eval, Expect, Normalize, Score};
 
 /// A generated answer.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Answer {
+pub struct ScoredAnswer {
     /// Text of the last turn before the answer.
     pub prompt: String,
     pub answer: String,
@@ -66,7 +66,7 @@ pub struct Verdict {
 
 impl Scores {
     /// Scores of a set's answers; none of no answers.
-    pub fn of(answers: &[Answer], scoring: &Scoring) -> Self {
+    pub fn of(answers: &[ScoredAnswer], scoring: &Scoring) -> Self {
         if answers.is_empty() {
             return Self::default();
         }
@@ -75,7 +75,7 @@ impl Scores {
         let wer =
             || ErrorRate::of(answers.iter().map(|answer| (words(&answer.expected, how), words(&answer.answer, how))));
         let cer = || {
-            let pair = |answer: &Answer| (characters(&answer.expected, how), characters(&answer.answer, how));
+            let pair = |answer: &ScoredAnswer| (characters(&answer.expected, how), characters(&answer.answer, how));
             ErrorRate::of(answers.iter().map(pair))
         };
         Self {
@@ -110,7 +110,7 @@ impl Scores {
 }
 
 /// For each place how many answers have the expected word there, of those that are expected to have one.
-fn places(answers: &[Answer], how: Normalize) -> Vec<[u64; 2]> {
+fn places(answers: &[ScoredAnswer], how: Normalize) -> Vec<[u64; 2]> {
     let mut places: Vec<[u64; 2]> = Vec::new();
     for answer in answers {
         let (expected, found) = (words(&answer.expected, how), words(&answer.answer, how));
@@ -124,7 +124,7 @@ fn places(answers: &[Answer], how: Normalize) -> Vec<[u64; 2]> {
 }
 
 impl Verdict {
-    fn of(answers: &[Answer], how: Normalize, expected: Expect) -> Self {
+    fn of(answers: &[ScoredAnswer], how: Normalize, expected: Expect) -> Self {
         let [correct, answers] = match expected.word {
             Some(word) => places(answers, how).get(word - 1).copied().unwrap_or_default(),
             None => [answers.iter().filter(|answer| answer.correct).count() as u64, answers.len() as u64],
@@ -173,9 +173,9 @@ impl Verdict {
 mod tests {
     use super::*;
 
-    fn answer(expected: &str, answer: &str) -> Answer {
+    fn answer(expected: &str, answer: &str) -> ScoredAnswer {
         let correct = expected == answer;
-        Answer { expected: expected.to_owned(), answer: answer.to_owned(), correct, ..Answer::default() }
+        ScoredAnswer { expected: expected.to_owned(), answer: answer.to_owned(), correct, ..ScoredAnswer::default() }
     }
 
     #[test]
@@ -197,7 +197,8 @@ mod tests {
 
     #[test]
     fn what_is_expected_is_judged() {
-        let answers: Vec<Answer> = (0..100).map(|at| answer("7 3", if at < 40 { "7 3" } else { "7 4" })).collect();
+        let answers: Vec<ScoredAnswer> =
+            (0..100).map(|at| answer("7 3", if at < 40 { "7 3" } else { "7 4" })).collect();
         let of = |expect| Scores::of(&answers, &Scoring { expect: Some(expect), ..Scoring::default() }).texts();
         let least = Expect { at_least: Some(0.4), ..Expect::default() };
         assert_eq!(of(least), ["expected: 40.0 % or more: met"]);

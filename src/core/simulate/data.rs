@@ -2,7 +2,7 @@
 
 use super::Activity;
 use super::actors::Sending;
-use super::edges::{Kind, Parcel};
+use super::edges::{CargoKind, Parcel};
 use super::rank::Job;
 use super::simulation::Simulation;
 use crate::message::{ActorId, Event, SampleId, SampleMeta};
@@ -72,8 +72,8 @@ impl Simulation<'_> {
         for at in sent..sent + count {
             let Sending { is_pixels, index: what, to, bytes } = self.step(step).sendings[index as usize][at];
             let (kind, to) = match is_pixels {
-                true => (Kind::Pixels, self.encoder_rank(to)),
-                false => (Kind::Tokens, self.stage_rank(to, 0)),
+                true => (CargoKind::Pixels, self.encoder_rank(to)),
+                false => (CargoKind::Tokens, self.stage_rank(to, 0)),
             };
             self.send(Parcel { kind, step, index: what, from: index, to, bytes, time: now });
         }

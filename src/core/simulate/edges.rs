@@ -11,7 +11,7 @@ const MAX_PARCELS: u32 = 256;
 
 /// Says what a parcel holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Kind {
+pub(super) enum CargoKind {
     Pixels,
     Tokens,
     Features,
@@ -21,7 +21,7 @@ pub(super) enum Kind {
 /// A parcel on its way or waiting: `index` is of a unit, of tokens a pack.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Parcel {
-    pub kind: Kind,
+    pub kind: CargoKind,
     pub step: u64,
     pub index: u32,
     /// Ranks.
@@ -61,7 +61,7 @@ impl Load {
 
 pub(super) struct Edges {
     /// Parcels without credit, by kind and ranks.
-    waiting: BTreeMap<(Kind, u32, u32), VecDeque<Parcel>>,
+    waiting: BTreeMap<(CargoKind, u32, u32), VecDeque<Parcel>>,
     /// By kind.
     credits: [u64; 4],
     /// Seconds that parcels waited for credit, by kind.
@@ -121,7 +121,7 @@ mod tests {
     #[test]
     fn credit_bounds_what_is_in_flight_and_order_is_kept() {
         let mut edges = Edges::new([100, 0, 0, 0]);
-        let parcel = |bytes, time| Parcel { kind: Kind::Pixels, step: 0, index: 0, from: 1, to: 2, bytes, time };
+        let parcel = |bytes, time| Parcel { kind: CargoKind::Pixels, step: 0, index: 0, from: 1, to: 2, bytes, time };
         let load = |bytes: &[u64]| {
             let mut load = Load::default();
             bytes.iter().for_each(|&bytes| load.add(bytes));

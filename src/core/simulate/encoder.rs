@@ -2,7 +2,7 @@
 //! never wait for credit that a later pack's hold; backward in each lane's order as gradients come.
 
 use super::Activity;
-use super::edges::{Kind, Parcel};
+use super::edges::{CargoKind, Parcel};
 use super::rank::Job;
 use super::simulation::Simulation;
 use super::step::{NONE, Step, UnitState};
@@ -66,7 +66,7 @@ impl Simulation<'_> {
             self.features_arrive(step, unit);
         } else {
             let time = self.clock.now();
-            self.send(Parcel { kind: Kind::Features, step, index: unit, from: rank, to, bytes, time });
+            self.send(Parcel { kind: CargoKind::Features, step, index: unit, from: rank, to, bytes, time });
         }
     }
 

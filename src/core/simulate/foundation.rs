@@ -5,7 +5,7 @@
 //! `m` equal packs' time.
 
 use super::Activity;
-use super::edges::{Kind, Parcel};
+use super::edges::{CargoKind, Parcel};
 use super::event::SimEvent;
 use super::rank::Job;
 use super::simulation::Simulation;
@@ -109,7 +109,7 @@ impl Simulation<'_> {
             let (from, bytes) = self.features_of(step, unit);
             if from != rank {
                 let time = self.clock.now();
-                self.give_back(&Parcel { kind: Kind::Features, step, index: unit, from, to: rank, bytes, time });
+                self.give_back(&Parcel { kind: CargoKind::Features, step, index: unit, from, to: rank, bytes, time });
             }
         }
     }
@@ -126,7 +126,7 @@ impl Simulation<'_> {
                 self.unit_returns(step, index);
                 continue;
             }
-            self.send(Parcel { kind: Kind::Gradient, step, index, from: rank, to, bytes: features, time });
+            self.send(Parcel { kind: CargoKind::Gradient, step, index, from: rank, to, bytes: features, time });
         }
     }
 

@@ -39,12 +39,12 @@ impl Inbox {
 
 #[cfg(test)]
 mod tests {
-    use super::super::edges::Kind;
+    use super::super::edges::CargoKind;
     use super::*;
 
     #[test]
     fn parcels_are_read_in_the_order_of_their_times_and_then_of_their_posting() {
-        let parcel = |index, time| Parcel { kind: Kind::Tokens, step: 0, index, from: 1, to: 2, bytes: 0, time };
+        let parcel = |index, time| Parcel { kind: CargoKind::Tokens, step: 0, index, from: 1, to: 2, bytes: 0, time };
         let mut inbox = Inbox::default();
         [parcel(0, 2.0), parcel(1, 1.0), parcel(2, 2.0), parcel(3, 3.0)].into_iter().for_each(|it| inbox.post(it));
         let read = |inbox: &mut Inbox, now| inbox.read(now).map(|parcel| parcel.index);

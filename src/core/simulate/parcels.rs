@@ -1,7 +1,7 @@
 //! Parcels between ranks: sent when there is credit, one after the other, and read by who is free.
 
 use super::actors::Stage;
-use super::edges::{Kind, Load, Parcel};
+use super::edges::{CargoKind, Load, Parcel};
 use super::event::SimEvent;
 use super::rank::Rank;
 use super::simulation::Simulation;
@@ -76,13 +76,13 @@ impl Simulation<'_> {
     pub(super) fn read_mail(&mut self, rank: u32, now: f64) {
         while let Some(parcel) = self.ranks[rank as usize].inbox.read(now) {
             match parcel.kind {
-                Kind::Pixels => self.pixels_arrive(&parcel),
-                Kind::Tokens => self.tokens_arrive(&parcel),
-                Kind::Features => self.features_arrive(parcel.step, parcel.index),
-                Kind::Gradient => self.unit_returns(parcel.step, parcel.index),
+                CargoKind::Pixels => self.pixels_arrive(&parcel),
+                CargoKind::Tokens => self.tokens_arrive(&parcel),
+                CargoKind::Features => self.features_arrive(parcel.step, parcel.index),
+                CargoKind::Gradient => self.unit_returns(parcel.step, parcel.index),
             }
             // The foundation holds features until it is done with them; everything else is copied out of the mail.
-            if parcel.kind != Kind::Features {
+            if parcel.kind != CargoKind::Features {
                 self.give_back(&parcel);
             }
         }
@@ -116,7 +116,7 @@ fn on_edge<'a>(
     let mut load = Load::default();
     let on_their_way = receiver.inbox.unread().iter().filter(|parcel| parcel.kind == kind && parcel.from == from);
     on_their_way.for_each(|parcel| load.add(parcel.bytes));
-    if kind == Kind::Features
+    if kind == CargoKind::Features
         && let (Some(encoder), Some(stage)) = (ranks[from as usize].encoder, receiver.stage)
     {
         let replica = stages[stage as usize].replica;

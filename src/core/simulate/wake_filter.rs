@@ -1,7 +1,7 @@
 //! Foundations that wait for a pack are not woken by each of its parcels: of tens of thousands of parcels in a step most
 //! change nothing but what is missing. They are read when something happens to the rank, as of the times at which they came.
 
-use super::edges::{Kind, Parcel};
+use super::edges::{CargoKind, Parcel};
 use super::simulation::Simulation;
 
 impl Simulation<'_> {
@@ -9,7 +9,7 @@ impl Simulation<'_> {
     pub(super) fn expect(&mut self, parcel: &Parcel) {
         let planned = self.step_mut(parcel.step);
         let pack = match parcel.kind {
-            Kind::Features => planned.units[parcel.index as usize].pack,
+            CargoKind::Features => planned.units[parcel.index as usize].pack,
             _ => parcel.index,
         };
         let pack = &mut planned.packs[pack as usize];

@@ -3,7 +3,7 @@
 use super::visits::{Visit, Visits};
 use loongforge_core::data::Sample;
 use loongforge_core::engine::{SampleSource, WithHeldOut};
-use loongforge_core::message::{BadSample, SampleId, Tower};
+use loongforge_core::message::{SampleId, SkippedSample, Tower};
 use loongforge_torch::engine::{Key, KeyedItem};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Mutex;
@@ -15,7 +15,7 @@ pub type Queues = BTreeMap<Tower, flume::Sender<KeyedItem>>;
 #[derive(Default)]
 pub struct Fed {
     pub visits: [u64; 2],
-    pub bad: Vec<BadSample>,
+    pub bad: Vec<SkippedSample>,
 }
 
 /// What the feeders know together.
@@ -57,7 +57,7 @@ pub fn feed(
 /// False where an encoder has ended.
 fn feed_one(samples: &WithHeldOut, visits: &Visits, visit: &Visit, queues: &Queues, shared: &Mutex<Shared>) -> bool {
     let lock = || shared.lock().expect("feeders do not panic");
-    let bad = |bad: BadSample| {
+    let bad = |bad: SkippedSample| {
         if matches!(visit, Visit::Train(_)) {
             visits.bad();
         }

@@ -3,7 +3,7 @@
 use crate::preflight::WeightsProblem;
 use loongforge_core::data::DataError;
 use loongforge_core::engine::EngineError;
-use loongforge_core::message::{BadSample, PoolName, Tower};
+use loongforge_core::message::{PoolName, SkippedSample, Tower};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
@@ -23,7 +23,7 @@ pub enum EncodeError {
     #[error("encoder of the pool `{pool}`: {source}")]
     Encoder { pool: PoolName, source: EngineError },
     #[error("all samples are bad; the first: {0}")]
-    AllBad(BadSample),
+    AllBad(SkippedSample),
 }
 
 /// What was done for one tower.
@@ -44,5 +44,5 @@ pub struct Encoded {
     pub towers: BTreeMap<Tower, TowerTotals>,
     /// Visits of samples of training, and of held-out samples and prompts.
     pub visits: [u64; 2],
-    pub bad: Vec<BadSample>,
+    pub bad: Vec<SkippedSample>,
 }

@@ -6,7 +6,7 @@ use crate::run::compose::publisher;
 use crate::run::nonfinite::skipped;
 use crate::run::poison_items;
 use loongforge_actors::{Observer, Publisher};
-use loongforge_core::message::{ActorId, BadSample, SaveTo, Trace};
+use loongforge_core::message::{ActorId, SaveTo, SkippedSample, Trace};
 use loongforge_core::observe::{Ending, News};
 use loongforge_core::schedule::{
     CheckpointDraft, EvaluationSummary, FailedSave, Failure, MAX_CRASHES, NonFinite, Outcome, PoisonItem, PoolChange,
@@ -80,7 +80,7 @@ impl Observer for Report {
         self.console.line(&format!("encoders: {}", names(&change.members)));
     }
 
-    fn bad(&mut self, samples: &[BadSample]) {
+    fn bad(&mut self, samples: &[SkippedSample]) {
         for sample in samples {
             let list = if sample.too_long { &mut self.too_long } else { &mut self.bad };
             let listed = list.append(sample);
@@ -177,7 +177,7 @@ impl Observer for Report {
 }
 
 impl Report {
-    fn show_bad(&mut self, sample: &BadSample) {
+    fn show_bad(&mut self, sample: &SkippedSample) {
         self.num_shown_bad += 1;
         if self.num_shown_bad <= MAX_SHOWN_BAD {
             self.console.line(&format!("skipped {}: {}", sample.source, sample.reason));

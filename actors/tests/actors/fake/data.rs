@@ -80,7 +80,7 @@ impl FakeData {
             let id = SampleId(position);
             if is_bad(position) {
                 let source = format!("train.jsonl:{position}");
-                bad.push(BadSample { id, source, reason: "not an image".into(), too_long: false });
+                bad.push(SkippedSample { id, source, reason: "not an image".into(), too_long: false });
             } else {
                 assert!(self.held.insert(id), "read twice");
                 samples.push(sample_of(position, self.num_data, &self.script));

@@ -42,7 +42,7 @@ impl Observer for RecordingObserver {
         self.seen.lock().unwrap().changes.push(change.clone());
     }
 
-    fn bad(&mut self, samples: &[BadSample]) {
+    fn bad(&mut self, samples: &[SkippedSample]) {
         self.seen.lock().unwrap().num_bad += samples.len();
     }
 

@@ -20,7 +20,7 @@ struct Node {
 pub struct Log {
     pub plans: Vec<StepPlan>,
     pub steps: Vec<StepSummary>,
-    pub bad: Vec<BadSample>,
+    pub bad: Vec<SkippedSample>,
     pub evaluated: Vec<EvaluationSummary>,
     pub published: Vec<(StepId, SchedulerState, Vec<String>)>,
 }

@@ -10,7 +10,7 @@ use crate::config::{ImageLimits, VideoLimits};
 use crate::data::card::{Edits, ModelCard};
 use crate::data::contexts::TextProcessor;
 use crate::data::error::DataError;
-use crate::data::media::{self, Expansion, Filter, Kind, MediaProcessor, Piece, resize_as_pillow};
+use crate::data::media::{self, Expansion, Filter, MediaKind, MediaProcessor, Piece, resize_as_pillow};
 use crate::data::positions::{PositionKind, Span};
 use crate::data::sample::Media;
 use crate::message::{Grid, PicturedText, Tower};
@@ -45,7 +45,7 @@ impl PromptPictures {
         let missing = || DataError::file(&media_dir.join("config.json"), "text_encoder has no image_token_id");
         let processor = media::open((media_dir, media_dir), encoder, tokenizer, limits)?.ok_or_else(missing)?;
         let placeholder = tokenizer.special().image.ok_or_else(missing)?;
-        let marker = processor.markers().of(Kind::Image).inline.clone();
+        let marker = processor.markers().of(MediaKind::Image).inline.clone();
         Ok(Some(Self { edits, processor, marker, placeholder, positions: ModelCard::of(encoder).positions() }))
     }
 

@@ -23,12 +23,12 @@ pub struct Episode {
     /// Its first row in that file.
     pub row: usize,
     /// Where it is in the video of each feature that is one, in the order of the info.
-    pub clips: Vec<Clip>,
+    pub clips: Vec<VideoPlace>,
 }
 
 /// Where an episode is in a video.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Clip {
+pub struct VideoPlace {
     /// The file, by its place in [`Episodes::videos`].
     pub file: usize,
     /// The time of the episode's first frame, in seconds.
@@ -103,7 +103,7 @@ fn of_lines(folder: &Path, info: &Info) -> Result<Episodes, DataError> {
         let numbers = info.of_episode(index);
         let mut clips = Vec::new();
         for key in info.videos() {
-            clips.push(Clip { file: episodes.videos.len(), from: 0.0 });
+            clips.push(VideoPlace { file: episodes.videos.len(), from: 0.0 });
             episodes.videos.push(info.video_file(&numbers, key)?);
         }
         episodes.list.push(Episode { length, file: episodes.files.len(), row: 0, clips });
@@ -169,7 +169,7 @@ fn of_rows(folder: &Path, info: &Info) -> Result<Episodes, DataError> {
                 if !(times[row].is_finite() && times[row] >= 0.0) {
                     return Err(wrong(format!("episode {at}: videos/{key}/from_timestamp is {}", times[row])));
                 }
-                placed.push(Clip { file: videos.number(video), from: times[row] });
+                placed.push(VideoPlace { file: videos.number(video), from: times[row] });
             }
             list.push(Episode { length: frames, file, row: first, clips: placed });
             if list.len() > MAX_EPISODES {

@@ -11,7 +11,7 @@ use super::expansion::{Expansion, Piece, Run, Timed};
 pub struct Clock {
     /// Positions of a second, which are also tokens of a second of sound.
     pub per_second: i64,
-    pub order: Order,
+    pub order: RunOrder,
     /// Tokens before and behind the sound of a video.
     pub sound_start: String,
     pub sound_end: String,
@@ -19,7 +19,7 @@ pub struct Clock {
 
 /// The order of the runs of a video with sound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Order {
+pub enum RunOrder {
     /// Of every so many positions first the frames, then the sound. The markers of video and sound share positions
     /// (Qwen2.5-Omni).
     Chunks(i64),
@@ -65,7 +65,7 @@ impl Clock {
             runs.extend(more);
             after = next;
         }
-        self.close(&mut runs, after, matches!(self.order, Order::Chunks(_)));
+        self.close(&mut runs, after, matches!(self.order, RunOrder::Chunks(_)));
         let start = Piece::Text(self.sound_start.clone());
         let end = Piece::Text(self.sound_end.clone());
         [start].into_iter().chain(runs.into_iter().map(Piece::Run)).chain([end]).collect()
@@ -75,8 +75,8 @@ impl Clock {
         // In float32, as the reference counts.
         let position = |frame: u32| frame as f32 * seconds as f32 * self.per_second as f32;
         let counted = |position: f32| match self.order {
-            Order::Chunks(_) => position.trunc(),
-            Order::Merged => position,
+            RunOrder::Chunks(_) => position.trunc(),
+            RunOrder::Merged => position,
         };
         let times = (0..run.t).map(|frame| counted(position(frame))).collect();
         Frames { times, h: i64::from(run.h), w: i64::from(run.w) }
@@ -86,7 +86,7 @@ impl Clock {
     fn parts(&self, frames: &Frames, num_tokens: usize) -> Vec<Part> {
         let mut parts = Vec::new();
         match self.order {
-            Order::Chunks(len) => {
+            RunOrder::Chunks(len) => {
                 let seen = chunks((0..frames.len()).map(|token| frames.time(token)), len);
                 let heard = chunks((0..num_tokens).map(|token| token as f32), len);
                 for number in 0..seen.len().max(heard.len()) {
@@ -94,7 +94,7 @@ impl Clock {
                     parts.extend(heard.get(number).cloned().map(Part::Sound));
                 }
             }
-            Order::Merged => {
+            RunOrder::Merged => {
                 let (mut seen, mut heard) = (0, 0);
                 let frame_len = frames.frame_len();
                 for (number, &time) in frames.times.iter().enumerate() {
@@ -230,8 +230,8 @@ mod tests {
 
     fn clock(family: &str) -> Clock {
         let (per_second, order) = match family {
-            "qwen2_5_omni" => (25, Order::Chunks(50)),
-            _ => (13, Order::Merged),
+            "qwen2_5_omni" => (25, RunOrder::Chunks(50)),
+            _ => (13, RunOrder::Merged),
         };
         Clock { per_second, order, sound_start: "[".into(), sound_end: "]".into() }
     }

@@ -1,6 +1,6 @@
 //! Describes how files are written in a rendered text.
 
-use crate::data::kind::Kind;
+use crate::data::kind::MediaKind;
 
 /// Describes how files of one kind are written in a rendered text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -17,12 +17,12 @@ pub struct Marker {
 pub struct Markers([Marker; 4]);
 
 impl Markers {
-    pub fn of(&self, kind: Kind) -> &Marker {
+    pub fn of(&self, kind: MediaKind) -> &Marker {
         &self.0[kind as usize]
     }
 
     /// These, with another marker for `kind`.
-    pub fn with(mut self, kind: Kind, marker: Marker) -> Self {
+    pub fn with(mut self, kind: MediaKind, marker: Marker) -> Self {
         self.0[kind as usize] = marker;
         self
     }

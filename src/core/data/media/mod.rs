@@ -51,4 +51,4 @@ pub use video::Video;
 pub use video_source::VideoSource;
 pub(super) use video_source::{in_folder, is_clip, load, natural};
 
-pub use crate::data::kind::Kind;
+pub use crate::data::kind::MediaKind;

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde_json::Value as Json;
 
-use super::clock::{Clock, Order};
+use super::clock::{Clock, RunOrder};
 use super::davit::Convolutions;
 use super::ernie::Ernie;
 use super::kimi::Kimi;
@@ -12,7 +12,7 @@ use super::processor::MediaProcessor;
 use super::qwen::{Qwen, Time};
 use super::settings::{Filter, HALF, Settings};
 use super::slices::Slices;
-use super::split::Split;
+use super::split::TileSplit;
 use super::tiles::{TileConfig, Tiles};
 use super::words::Words;
 use crate::config::{ImageLimits, VideoLimits};
@@ -76,8 +76,8 @@ pub fn open(
                 .as_i64()
                 .ok_or_else(|| DataError::file(&model_dir.join("config.json"), "position_id_per_seconds is missing"))?;
             let order = match cut {
-                VisionCut::OmniMerged => Order::Merged,
-                _ => Order::Chunks(per_second * config["seconds_per_chunk"].as_i64().unwrap_or(2)),
+                VisionCut::OmniMerged => RunOrder::Merged,
+                _ => RunOrder::Chunks(per_second * config["seconds_per_chunk"].as_i64().unwrap_or(2)),
             };
             let known = |names: [&str; 2]| names.map(|name| words.known(name)).concat();
             let clock = Clock {
@@ -129,7 +129,7 @@ pub fn open(
             let settings = (image.or_color(HALF), video.or_color(HALF));
             Box::new(Slices::open(settings, limits, vision, named, &words)?)
         }
-        VisionCut::Split => Box::new(Split::open(&image.or_color(HALF), limits.0, vision, &words)?),
+        VisionCut::Split => Box::new(TileSplit::open(&image.or_color(HALF), limits.0, vision, &words)?),
         VisionCut::Crop { patch_size, of_tower } => {
             Box::new(crop((image, video), limits, vision, (patch_size, of_tower, 0), &words)?)
         }

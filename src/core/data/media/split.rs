@@ -23,7 +23,7 @@ use crate::message::Tower;
 /// The longest side that transformers resizes to, whatever the settings say.
 const MAX_SIDE: usize = 4096;
 
-pub struct Split {
+pub struct TileSplit {
     cut: Cut,
     /// Side of a tile, in pixels.
     side: usize,
@@ -50,7 +50,7 @@ struct Canvas {
     rows: usize,
 }
 
-impl Split {
+impl TileSplit {
     /// `vision` is the tower's section of `config.json`.
     ///
     /// # Errors
@@ -175,7 +175,7 @@ fn picture_of(rgb: Cow<'_, [u8]>, width: usize, height: usize) -> Result<RgbImag
         .ok_or_else(|| format!("{len} bytes are no picture of {width}×{height}"))
 }
 
-impl MediaProcessor for Split {
+impl MediaProcessor for TileSplit {
     fn patch_dim(&self) -> usize {
         self.cut.patch_dim()
     }

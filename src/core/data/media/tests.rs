@@ -233,7 +233,7 @@ fn what_does_not_go_together_is_said() {
     assert_eq!((item.num_features, [item.grid.t, item.grid.h, item.grid.w]), (577, [1, 192, 192]));
     let paligemma = json!({"model_type": "paligemma", "vision_config": {"patch_size": 8, "image_size": 32}});
     let paligemma = open_with(&paligemma, &json!({}), &json!({})).unwrap().unwrap();
-    assert!(paligemma.markers().of(Kind::Video).words.is_empty());
+    assert!(paligemma.markers().of(MediaKind::Video).words.is_empty());
     let draws =
         open_with(&json!({"model_type": "ernie4_5_vl_moe", "vision_config": {}}), &json!({}), &json!({})).unwrap();
     let video = Video::new(vec![noise(30, 30, 1)], &[0], 1, 2.0);

@@ -9,8 +9,8 @@ use std::path::Path;
 
 use serde_json::Value as Json;
 
-use super::fast::{Decoded, FOLDER, FastTokenizer};
-use super::spec::{Family, PolicySpec};
+use super::fast::{DecodedActions, FOLDER, FastTokenizer};
+use super::spec::{Family, SampleSpec};
 use crate::config::Policy;
 use crate::data::error::DataError;
 use crate::data::tokenizer::Tokenizer;
@@ -38,7 +38,7 @@ pub struct ActionTokens {
 
 /// What is learned behind a prompt.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Answer {
+pub struct WrittenActions {
     pub ids: Vec<i64>,
     /// Its first token is given, not predicted.
     pub is_begun: bool,
@@ -53,7 +53,7 @@ impl ActionTokens {
     /// # Errors
     /// The folder of the FAST tokenizer is missing or wrong, or its tokens have no place in the vocabulary.
     pub fn open(
-        spec: &PolicySpec,
+        spec: &SampleSpec,
         widths: &BTreeSet<usize>,
         folder: &Path,
         settings: &Policy,
@@ -133,7 +133,7 @@ impl ActionTokens {
         width: usize,
         text: Option<&str>,
         tokenizer: &Tokenizer,
-    ) -> Result<Answer, DataError> {
+    ) -> Result<WrittenActions, DataError> {
         let encoded = self.fast[&width].encode(actions).map_err(DataError::Line)?;
         let mut ids: Vec<i64> = self.bos.into_iter().collect();
         if let Some(text) = text {
@@ -149,12 +149,12 @@ impl ActionTokens {
         ids.extend(self.end);
         let was_cut = ids.len() > self.max_tokens;
         ids.truncate(self.max_tokens);
-        Ok(Answer { ids, is_begun: self.bos.is_some(), was_cut, num_clipped: encoded.num_clipped })
+        Ok(WrittenActions { ids, is_begun: self.bos.is_some(), was_cut, num_clipped: encoded.num_clipped })
     }
 
     /// The actions of `width` numbers that a language model has written: of its tokens before the first `|`, without `Action: ` and
     /// a text before that. Panics where no robot has this width.
-    pub fn actions(&self, written: &[i64], width: usize) -> Decoded {
+    pub fn actions(&self, written: &[i64], width: usize) -> DecodedActions {
         let own = written.split(|id| *id == self.bar()).next().unwrap_or_default();
         let own = self.without_text(own);
         let begins = own.starts_with(&self.begin);

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::scales::name_of;
-use super::spec::PolicySpec;
+use super::spec::SampleSpec;
 use crate::config::Policy;
 use crate::data::error::DataError;
 use crate::data::lerobot::Set;
@@ -17,7 +17,7 @@ const EMPTY_CAMERA: &str = "empty_camera";
 ///
 /// # Errors
 /// A camera is none of any set, or gets a name that is none of the policy's; a part of a name is in none; the policy has no domains.
-pub fn expect(spec: &PolicySpec, folder: &Path, settings: &Policy, sets: &[Arc<Set>]) -> Result<(), DataError> {
+pub fn expect(spec: &SampleSpec, folder: &Path, settings: &Policy, sets: &[Arc<Set>]) -> Result<(), DataError> {
     let wrong = |reason: String| DataError::file(folder, reason);
     if settings.domain.is_some() && spec.xvla.is_none() {
         return Err(wrong("policy.domain is for X-VLA, and this policy has no domains: leave it out".to_owned()));
@@ -49,7 +49,7 @@ pub fn expect(spec: &PolicySpec, folder: &Path, settings: &Policy, sets: &[Arc<S
 }
 
 /// What the user may not expect of cameras and robots, set by set.
-pub fn notes(spec: &PolicySpec, settings: &Policy, sets: &[Arc<Set>]) -> Vec<String> {
+pub fn notes(spec: &SampleSpec, settings: &Policy, sets: &[Arc<Set>]) -> Vec<String> {
     let mut notes = Vec::new();
     for set in sets {
         let (place, names) = (set.folder().display(), spec.cameras.join(", "));
@@ -98,7 +98,7 @@ fn cameras_of<'a>(known: impl Iterator<Item = &'a str>) -> String {
 ///
 /// # Errors
 /// The reason: a word is in none, or actions are not relative.
-pub fn expect_excluded(robots: &[&PolicySpec], settings: &Policy) -> Result<(), String> {
+pub fn expect_excluded(robots: &[&SampleSpec], settings: &Policy) -> Result<(), String> {
     let Some(words) = settings.exclude.as_ref().filter(|words| !words.is_empty()) else { return Ok(()) };
     if !robots.iter().any(|spec| spec.relative) {
         return Err(
@@ -106,7 +106,7 @@ pub fn expect_excluded(robots: &[&PolicySpec], settings: &Policy) -> Result<(), 
                 .to_owned(),
         );
     }
-    let of = |spec: &&'_ PolicySpec| {
+    let of = |spec: &&'_ SampleSpec| {
         let groups = spec.groups.iter().map(|(name, _)| name.clone());
         spec.action_names.iter().cloned().chain(groups).collect::<Vec<String>>()
     };

@@ -56,7 +56,7 @@ pub struct Encoded {
 
 /// The actions of tokens.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Decoded {
+pub struct DecodedActions {
     /// `[H, A]`, row-major.
     pub values: Vec<f32>,
     /// Says why the tokens are not a whole chunk; what is missing counts as coefficients of 0 then, and what is too much is left out.
@@ -151,14 +151,14 @@ impl FastTokenizer {
     /// # Errors
     /// The reason why they stand for none.
     pub fn decode(&self, ids: &[i64]) -> Result<Vec<f32>, String> {
-        let Decoded { values, flaw } = self.decode_any(ids);
+        let DecodedActions { values, flaw } = self.decode_any(ids);
         flaw.map_or(Ok(values), Err)
     }
 
     /// Works like [`FastTokenizer::decode`] with any tokens, as lerobot does: a text that is too long is cut off, and one that is too
     /// short ends with coefficients of 0. Here it also ends before a token that is unknown and before bytes that are no character,
     /// which would be an enormous coefficient.
-    pub fn decode_any(&self, ids: &[i64]) -> Decoded {
+    pub fn decode_any(&self, ids: &[i64]) -> DecodedActions {
         let len = self.steps * self.width;
         let is_known = |id: &&i64| u32::try_from(**id).is_ok_and(|id| self.bpe.id_to_token(id).is_some());
         let known: Vec<u32> = ids.iter().take_while(is_known).map(|id| *id as u32).collect();
@@ -184,7 +184,7 @@ impl FastTokenizer {
             let along = coefficients[number..].iter().step_by(self.width);
             self.basis[step..].iter().step_by(self.steps).zip(along).map(|(by, it)| by * it).sum::<f64>() as f32
         };
-        Decoded { values: (0..len).map(value).collect(), flaw }
+        DecodedActions { values: (0..len).map(value).collect(), flaw }
     }
 }
 

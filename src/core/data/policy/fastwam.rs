@@ -3,7 +3,7 @@
 use image::RgbImage;
 use serde_json::Value as Json;
 
-use super::observation::{Clip, Observation};
+use super::observation::{CameraClip, Observation};
 use crate::data::card::fastwam_networks;
 use crate::data::column::{ColumnValues, SampleColumn};
 use crate::data::contexts::TextProcessor;
@@ -65,7 +65,7 @@ impl Frames {
     pub fn sample(
         &self,
         id: SampleId,
-        (seen, clips): (&Observation, &[&Clip]),
+        (seen, clips): (&Observation, &[&CameraClip]),
         (horizon, max_tokens): (usize, usize),
         texts: &TextProcessor,
     ) -> Result<Sample, DataError> {
@@ -111,7 +111,7 @@ impl Frames {
     }
 
     /// The item of the autoencoder: frames of all cameras side by side, numbers from -1 to 1.
-    pub(super) fn item(&self, clips: &[&Clip]) -> Media {
+    pub(super) fn item(&self, clips: &[&CameraClip]) -> Media {
         let [rows, columns] = self.size;
         let (across, num_frames) = (columns / clips.len(), clips[0].pictures.len());
         let mut pixels = vec![0.0; num_frames * rows * columns * CHANNELS];

@@ -3,12 +3,12 @@
 use serde_json::{Value as Json, json};
 
 use super::fastwam::{Frames, IDS};
-use super::spec::{Family, PolicySpec, cameras, named, only, size, width};
+use super::spec::{Family, SampleSpec, cameras, named, only, size, width};
 use crate::config::Normalization;
 
 /// # Errors
 /// The reason: a key that is missing, wrong or not implemented.
-pub fn read(config: &Json) -> Result<PolicySpec, String> {
+pub fn read(config: &Json) -> Result<SampleSpec, String> {
     only(config, "n_obs_steps", &[Json::Null, 1.into()])?;
     let window = [size(config, "num_video_frames", 33)?, size(config, "action_video_freq_ratio", 4)?];
     let mut frames = Frames::of(config, window)?;
@@ -34,7 +34,7 @@ pub fn read(config: &Json) -> Result<PolicySpec, String> {
     let state_dim = size(config, "proprio_dim", 8)?;
     let action_dim = size(config, "action_dim", 7)?;
     frames.toggled = toggled(config, action_dim)?;
-    Ok(PolicySpec {
+    Ok(SampleSpec {
         family: Family::FastWam,
         horizon: size(config, "action_horizon", 32)?,
         max_state_dim: state_dim,
@@ -87,7 +87,7 @@ fn toggled(config: &Json, action_dim: usize) -> Result<Vec<usize>, String> {
 }
 
 /// Puts the sizes of pictures into `config`: lerobot expects those that lie side by side.
-pub fn put_cameras(spec: &PolicySpec, config: &mut Json) {
+pub fn put_cameras(spec: &SampleSpec, config: &mut Json) {
     let [rows, columns] = spec.resolution;
     for camera in &spec.cameras {
         config["input_features"][camera.as_str()] = json!({ "type": "VISUAL", "shape": [3, rows, columns] });

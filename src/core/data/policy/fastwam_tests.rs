@@ -8,7 +8,7 @@ use serde_json::{Value as Json, json};
 use super::PolicyMaker;
 use super::fastwam::smoothed;
 use super::fastwam_spec::{put_cameras, read};
-use super::observation::Clip;
+use super::observation::CameraClip;
 use crate::config::{AudioLimits, TrainFile};
 use crate::data::audio::{Samples, Segment};
 use crate::data::column::ColumnValues;
@@ -59,7 +59,7 @@ fn cameras_lie_side_by_side_by_their_names() {
     assert_eq!(spec.cameras, ["observation.images.front", "observation.images.wrist"]);
     let frames = spec.frames.unwrap();
     assert_eq!((frames.steps.as_slice(), spec.resolution), ([0, 2, 4, 6, 8, 10, 12, 14, 16].as_slice(), [64, 64]));
-    let [dark, light] = [0, 255].map(|value| Clip {
+    let [dark, light] = [0, 255].map(|value| CameraClip {
         camera: String::new(),
         pictures: vec![RgbImage::from_pixel(3, 2, image::Rgb([value; 3])); 9],
     });

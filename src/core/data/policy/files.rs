@@ -7,7 +7,7 @@ use safetensors::SafeTensors;
 use safetensors::tensor::{Dtype, TensorView};
 use serde_json::{Map, Value as Json, json};
 
-use super::spec::{Family, PolicySpec, name_of, named};
+use super::spec::{Family, SampleSpec, name_of, named};
 use super::{groot_files, groot_groups};
 use crate::config::Normalization;
 use crate::data::error::DataError;
@@ -169,7 +169,7 @@ fn read_stats(path: &Path) -> Result<Stats, DataError> {
 ///
 /// # Errors
 /// The reason: the statistics cannot be written.
-pub fn write(spec: &PolicySpec, stats: &Stats, mask: &[bool]) -> Result<Vec<(String, Vec<u8>)>, String> {
+pub fn write(spec: &SampleSpec, stats: &Stats, mask: &[bool]) -> Result<Vec<(String, Vec<u8>)>, String> {
     let feature = |kind: &str, shape: Vec<usize>| json!({ "type": kind, "shape": shape });
     let [rows, columns] = spec.resolution;
     let mut inputs: Map<String, Json> = Map::new();

@@ -4,7 +4,7 @@ use serde_json::{Map, Value as Json, json};
 
 use super::groot_groups;
 use super::groot_spec::{CROP, SIDE};
-use super::spec::PolicySpec;
+use super::spec::SampleSpec;
 use crate::data::card::COSMOS;
 use crate::data::lerobot::Stats;
 
@@ -20,7 +20,7 @@ fn step(name: &str, config: Json) -> Json {
 }
 
 /// Normalizes and pads, and adds mask and embodiment.
-pub fn pack(spec: &PolicySpec, stats: &Stats, mask: &[bool]) -> Json {
+pub fn pack(spec: &SampleSpec, stats: &Stats, mask: &[bool]) -> Json {
     let [raw_stats, modality] = groot_groups::write(spec, stats, mask);
     let (tag, number) = spec.embodiment.clone().unwrap_or_default();
     let mapping = Map::from_iter([(tag.clone(), json!(number))]);
@@ -44,7 +44,7 @@ pub fn encode() -> Json {
 }
 
 /// Cuts padding off, and restores the range of actions.
-pub fn unpack(spec: &PolicySpec) -> Json {
+pub fn unpack(spec: &SampleSpec) -> Json {
     let config = json!({
         "env_action_dim": spec.action_dim, "normalize_min_max": true, "clip_normalized_action": true,
         "libero_gripper_action": false, "libero_gripper_binarize": true,
@@ -53,7 +53,7 @@ pub fn unpack(spec: &PolicySpec) -> Json {
 }
 
 /// Restores the range of actions by groups, and adds the state to the relative ones.
-pub fn decode(spec: &PolicySpec, stats: &Stats, mask: &[bool]) -> Json {
+pub fn decode(spec: &SampleSpec, stats: &Stats, mask: &[bool]) -> Json {
     let [raw_stats, modality] = groot_groups::write(spec, stats, mask);
     let config = json!({
         "env_action_dim": spec.action_dim, "raw_stats": raw_stats, "modality_config": modality, "use_percentiles": false,

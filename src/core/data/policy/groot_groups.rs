@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use serde_json::{Map, Value as Json, json};
 
-use super::spec::{ACTION, PolicySpec, STATE};
+use super::spec::{ACTION, STATE, SampleSpec};
 use crate::data::lerobot::{FeatureStats, Stats};
 
 /// Steps of a chunk, and numbers of a step, at most.
@@ -24,7 +24,7 @@ struct Group {
 }
 
 /// Those that the data names; else each number that stays absolute is a group, and so are those between two of them.
-fn groups(spec: &PolicySpec, mask: &[bool]) -> Vec<Group> {
+fn groups(spec: &SampleSpec, mask: &[bool]) -> Vec<Group> {
     if !spec.groups.is_empty() {
         let group = |(key, at): &(String, Range<usize>)| Group {
             key: key.clone(),
@@ -91,7 +91,7 @@ pub fn bounds(all: &Stats, relative: [Vec<f32>; 2], mask: &[bool]) -> Result<Sta
 }
 
 /// `raw_stats` and `modality_config` of lerobot's steps; null where actions are not relative. `stats` are as [`bounds`] makes them.
-pub fn write(spec: &PolicySpec, stats: &Stats, mask: &[bool]) -> [Json; 2] {
+pub fn write(spec: &SampleSpec, stats: &Stats, mask: &[bool]) -> [Json; 2] {
     if !spec.relative {
         return [Json::Null, Json::Null];
     }

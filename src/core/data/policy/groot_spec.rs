@@ -2,7 +2,7 @@
 
 use serde_json::Value as Json;
 
-use super::spec::{Family, PolicySpec, cameras, flag, only, size, texts, width};
+use super::spec::{Family, SampleSpec, cameras, flag, only, size, texts, width};
 use crate::config::Normalization;
 use crate::data::card::{groot_backbone, groot_keys};
 
@@ -30,7 +30,7 @@ pub const CROP: usize = 230;
 
 /// # Errors
 /// The reason: a key that is missing, wrong or not implemented.
-pub fn read(config: &Json) -> Result<PolicySpec, String> {
+pub fn read(config: &Json) -> Result<SampleSpec, String> {
     only(config, "n_obs_steps", &[Json::Null, 1.into()])?;
     let keys = groot_keys(config);
     let relative = flag(config, "use_relative_actions")? || flag(keys, "use_relative_action")?;
@@ -63,7 +63,7 @@ pub fn read(config: &Json) -> Result<PolicySpec, String> {
         Json::Null => NEW,
         tag => tag.as_str().ok_or_else(|| format!("`embodiment_tag` is {tag}, not a name"))?,
     };
-    let spec = PolicySpec {
+    let spec = SampleSpec {
         family: Family::Groot,
         horizon: size(keys, "action_horizon", 40)?,
         max_state_dim,
@@ -104,7 +104,7 @@ pub fn read(config: &Json) -> Result<PolicySpec, String> {
 ///
 /// # Errors
 /// The reason: it is not known, or the policy has fewer.
-fn embodied(spec: PolicySpec, tag: &str) -> Result<PolicySpec, String> {
+fn embodied(spec: SampleSpec, tag: &str) -> Result<SampleSpec, String> {
     let Some(number) = published_number(tag) else {
         let known = EMBODIMENTS.map(|(name, _)| name).join(", ");
         return Err(format!("`embodiment_tag` is {tag:?}; known: {known}"));
@@ -121,11 +121,11 @@ pub fn published_number(name: &str) -> Option<i64> {
 ///
 /// # Errors
 /// The reason: the policy has fewer.
-pub fn numbered(spec: PolicySpec, name: &str, number: i64) -> Result<PolicySpec, String> {
+pub fn numbered(spec: SampleSpec, name: &str, number: i64) -> Result<SampleSpec, String> {
     let num_embodiments = spec.num_embodiments;
     let tag = if published_number(name).is_some() { name } else { NEW };
     match usize::try_from(number).is_ok_and(|number| number < num_embodiments) {
-        true => Ok(PolicySpec { embodiment: Some((tag.to_owned(), number)), ..spec }),
+        true => Ok(SampleSpec { embodiment: Some((tag.to_owned(), number)), ..spec }),
         false => Err(format!("embodiment {name:?} is number {number} of `max_num_embodiments` {num_embodiments}")),
     }
 }

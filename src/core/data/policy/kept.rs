@@ -23,7 +23,7 @@ pub struct Kept {
     pub state_dim: usize,
     pub action_dim: usize,
     pub action_names: Vec<String>,
-    /// They name ranges of the action, as [`super::spec::PolicySpec::groups`] does.
+    /// They name ranges of the action, as [`super::spec::SampleSpec::groups`] does.
     pub action_groups: Vec<(String, Range<usize>)>,
     /// Statistics under lerobot's names.
     pub stats: Stats,

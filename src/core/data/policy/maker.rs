@@ -9,11 +9,11 @@ use serde_json::Value as Json;
 use super::action_tokens::ActionTokens;
 use super::augment::augmented;
 use super::chat::Chat;
-use super::fast::Decoded;
-use super::observation::{Clip, Learned, Observation};
+use super::fast::DecodedActions;
+use super::observation::{CameraClip, LearnedActions, Observation};
 use super::robots::{Robot, embodiment_of};
 use super::scales::name_of;
-use super::spec::{ACTION, Family, PolicySpec, STATE};
+use super::spec::{ACTION, Family, STATE, SampleSpec};
 use super::{delay, fastwam_spec, files, groot_spec, kept, robots};
 use crate::config::Policy;
 use crate::data::card::{fastwam_networks, is_fastwam, is_groot};
@@ -32,7 +32,7 @@ use crate::message::SampleId;
 /// Makes samples for one policy, and actions of what it predicts.
 pub struct PolicyMaker {
     /// What all samples have in common, and what is the chosen robot's.
-    pub(super) spec: PolicySpec,
+    pub(super) spec: SampleSpec,
     robots: Vec<Robot>,
     /// Which of them acts; `None`: nobody has said which of several.
     chosen: Option<usize>,
@@ -73,7 +73,7 @@ impl PolicyMaker {
         let spec = match () {
             () if is_groot(config) => groot_spec::read(config),
             () if is_fastwam(config) => fastwam_spec::read(config),
-            () => PolicySpec::of(config),
+            () => SampleSpec::of(config),
         };
         let mut robots = robots::find(&spec.map_err(wrong)?, folders.model, &options.policy)?;
         let own = read_json_if_exists(&folders.model.join("tokenizer_config.json"))?;
@@ -176,19 +176,19 @@ impl PolicyMaker {
             let steps = robot.spec.frames.as_ref().map_or(&[0][..], |frames| &frames.steps);
             let clips = self.clips(steps, id, step)?;
             // The first of a camera's frames is what the step shows.
-            let first = |clip: &Clip| (clip.camera.clone(), clip.pictures[0].clone());
+            let first = |clip: &CameraClip| (clip.camera.clone(), clip.pictures[0].clone());
             let seen = self.seen(step, clips.iter().map(first).collect())?;
             let clips = match robot.spec.frames {
                 Some(_) => (clips, step.window(&self.settings.action, steps)?.is_pad),
                 None => Default::default(),
             };
-            let learned = Learned { actions: self.recorded(step)?, clips, text };
+            let learned = LearnedActions { actions: self.recorded(step)?, clips, text };
             self.sample(robot, id, &seen, Some(learned), Self::domain(robot, Some(step))?)
         })
     }
 
     /// The pictures of each camera at these steps from `step` on, changed as the settings say where a sample is trained on.
-    fn clips(&self, steps: &[i64], id: SampleId, step: &Step) -> Result<Vec<Clip>, DataError> {
+    fn clips(&self, steps: &[i64], id: SampleId, step: &Step) -> Result<Vec<CameraClip>, DataError> {
         let augment = self.settings.augment.as_ref().filter(|_| id.as_held_out().is_none());
         let mut clips = Vec::new();
         for (key, camera) in self.cameras_of(step.set()) {
@@ -198,7 +198,7 @@ impl PolicyMaker {
                 Some(augment) => augmented(it, augment, camera, [self.seed, id.0]),
                 None => it,
             });
-            clips.push(Clip { camera: camera.to_owned(), pictures: changed.collect() });
+            clips.push(CameraClip { camera: camera.to_owned(), pictures: changed.collect() });
         }
         Ok(clips)
     }
@@ -294,7 +294,7 @@ impl PolicyMaker {
     /// chunk, where they are not. Panics where the policy writes none.
     pub fn read_tokens(&self, written: &[i64]) -> (Vec<f32>, Option<String>) {
         let (tokens, width) = (self.tokens.as_ref().expect("a policy that writes actions"), self.spec.action_dim);
-        let Decoded { values, flaw } = tokens.actions(written, width);
+        let DecodedActions { values, flaw } = tokens.actions(written, width);
         let padded = values.chunks(width).flat_map(|action| {
             let padding = self.spec.max_action_dim - action.len();
             action.iter().copied().chain(std::iter::repeat_n(0.0, padding))
@@ -423,7 +423,7 @@ impl PolicyMaker {
 fn open_texts(
     folders: ProcessorFolders<'_>,
     config: &Json,
-    spec: &PolicySpec,
+    spec: &SampleSpec,
 ) -> Result<(TextProcessor, Tokenizer), DataError> {
     let inner = folders.model.join("tokenizer").join("tokenizer.json");
     let own = folders.text.map(Path::to_owned).or(Some(inner).filter(|file| file.is_file()));

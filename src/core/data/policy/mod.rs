@@ -58,7 +58,7 @@ mod xvla_tests;
 
 pub use acting::Compared;
 pub use action_space::ActionSpace;
-pub use fast::{Decoded, FastTokenizer, action_tokenizer_files};
+pub use fast::{DecodedActions, FastTokenizer, action_tokenizer_files};
 pub use files::is_processor_file;
 pub use maker::PolicyMaker;
 pub use observation::Observation;

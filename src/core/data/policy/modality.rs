@@ -5,13 +5,13 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::relative;
-use super::spec::PolicySpec;
+use super::spec::SampleSpec;
 use crate::config::Policy;
 use crate::data::error::DataError;
 use crate::data::lerobot::{Group, MODALITY, Set};
 
 /// Which numbers of an action are relative to the state: those that neither their own name nor that of their group excludes.
-pub fn mask(spec: &PolicySpec) -> Vec<bool> {
+pub fn mask(spec: &SampleSpec) -> Vec<bool> {
     let width = spec.action_dim;
     let mut of_groups = vec![String::new(); width];
     for (name, at) in &spec.groups {
@@ -28,7 +28,7 @@ pub fn mask(spec: &PolicySpec) -> Vec<bool> {
 /// Named by the set: its groups are not those of the first one, leave a number of an action out or are of another feature, or cannot be
 /// relative to the state as they are to be.
 pub fn groups(
-    spec: &PolicySpec,
+    spec: &SampleSpec,
     settings: &Policy,
     sets: &[Arc<Set>],
 ) -> Result<Vec<(String, Range<usize>)>, DataError> {
@@ -57,7 +57,7 @@ pub fn groups(
     Ok(first.unwrap_or_default())
 }
 
-fn of_set(spec: &PolicySpec, settings: &Policy, set: &Set) -> Result<Vec<(String, Range<usize>)>, String> {
+fn of_set(spec: &SampleSpec, settings: &Policy, set: &Set) -> Result<Vec<(String, Range<usize>)>, String> {
     let Some(modality) = set.modality() else { return Ok(Vec::new()) };
     if modality.actions.is_empty() {
         return Ok(Vec::new());
@@ -81,7 +81,7 @@ fn of_set(spec: &PolicySpec, settings: &Policy, set: &Set) -> Result<Vec<(String
     }
     let groups: Vec<_> = modality.actions.iter().map(|group| (group.name.clone(), group.at.clone())).collect();
     if spec.relative {
-        let mask = mask(&PolicySpec { groups: groups.clone(), ..spec.clone() });
+        let mask = mask(&SampleSpec { groups: groups.clone(), ..spec.clone() });
         for group in &modality.actions {
             expect_relative(group, &mask[group.at.clone()], &modality.states, settings)?;
         }

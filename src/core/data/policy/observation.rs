@@ -19,7 +19,7 @@ pub struct Observation {
 }
 
 /// Pictures of a camera one after the other.
-pub struct Clip {
+pub struct CameraClip {
     /// The policy's name of the camera.
     pub camera: String,
     /// At least one.
@@ -27,15 +27,15 @@ pub struct Clip {
 }
 
 /// What a sample is learned by.
-pub struct Learned {
+pub struct LearnedActions {
     pub actions: Window,
     /// Of a policy that learns frames: those of each camera, from the step on, and which of them lie outside of the episode.
-    pub clips: (Vec<Clip>, Vec<bool>),
+    pub clips: (Vec<CameraClip>, Vec<bool>),
     /// What the language model is to write before action tokens.
     pub text: Option<String>,
 }
 
-impl Clip {
+impl CameraClip {
     /// A clip of one picture.
     pub fn still(camera: &str, picture: &RgbImage) -> Self {
         Self { camera: camera.to_owned(), pictures: vec![picture.clone()] }
@@ -43,7 +43,7 @@ impl Clip {
 }
 
 #[cfg(test)]
-impl From<Window> for Learned {
+impl From<Window> for LearnedActions {
     fn from(actions: Window) -> Self {
         Self { actions, clips: (Vec::new(), Vec::new()), text: None }
     }

@@ -3,14 +3,14 @@
 use image::RgbImage;
 
 use super::canvas::{cut, taps};
-use super::spec::PolicySpec;
+use super::spec::SampleSpec;
 use crate::data::sample::Media;
 use crate::message::{Grid, Tower};
 
 const CHANNELS: usize = 3;
 
 /// The item of a picture: patches row by row, `[patches, 3 × patch × patch]`, values from -1 to 1.
-pub fn item(picture: &RgbImage, spec: &PolicySpec) -> Media {
+pub fn item(picture: &RgbImage, spec: &SampleSpec) -> Media {
     let [rows, columns] = spec.resolution;
     let canvas = fitted(picture, rows, columns, spec.in_corner);
     let [down, across] = spec.grid();

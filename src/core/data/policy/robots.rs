@@ -7,7 +7,7 @@ use super::data_keys;
 use super::groot_spec::{numbered, published_number};
 use super::kept::{self, Kept};
 use super::scales::{self, Scales};
-use super::spec::{Family, PolicySpec};
+use super::spec::{Family, SampleSpec};
 use crate::config::{Policy, Statistics};
 use crate::data::error::DataError;
 use crate::data::lerobot::Set;
@@ -17,7 +17,7 @@ use crate::data::processor::PolicyOptions;
 pub struct Robot {
     /// Empty: the only one, and nobody has named it.
     pub name: String,
-    pub spec: PolicySpec,
+    pub spec: SampleSpec,
     pub scales: Scales,
 }
 
@@ -48,20 +48,20 @@ impl Robot {
 ///
 /// # Errors
 /// A set is of no robot, a robot has no set or no number, a setting names nothing of any robot, or as [`scales::find`].
-pub fn find(spec: &PolicySpec, folder: &Path, options: &PolicyOptions) -> Result<Vec<Robot>, DataError> {
+pub fn find(spec: &SampleSpec, folder: &Path, options: &PolicyOptions) -> Result<Vec<Robot>, DataError> {
     let sets = options.sets.iter().flat_map(|file| &file.path.0).map(|path| Set::open(Path::new(path)).map(Arc::new));
     let sets = sets.collect::<Result<Vec<_>, _>>()?;
     data_keys::expect(spec, folder, &options.settings, &sets)?;
     let robots = all(spec, folder, &options.settings, &sets)?;
     if let Some(set) = sets.first() {
-        let specs: Vec<&PolicySpec> = robots.iter().map(|robot| &robot.spec).collect();
+        let specs: Vec<&SampleSpec> = robots.iter().map(|robot| &robot.spec).collect();
         data_keys::expect_excluded(&specs, &options.settings)
             .map_err(|reason| DataError::file(set.folder(), reason))?;
     }
     Ok(robots)
 }
 
-fn all(spec: &PolicySpec, folder: &Path, settings: &Policy, sets: &[Arc<Set>]) -> Result<Vec<Robot>, DataError> {
+fn all(spec: &SampleSpec, folder: &Path, settings: &Policy, sets: &[Arc<Set>]) -> Result<Vec<Robot>, DataError> {
     let kept = kept::read(folder)?;
     if settings.embodiments.is_empty() {
         return match (sets.is_empty(), kept.is_empty()) {
@@ -107,7 +107,7 @@ fn all(spec: &PolicySpec, folder: &Path, settings: &Policy, sets: &[Arc<Set>]) -
 }
 
 /// A robot whose scales are in the model's folder.
-fn of_kept(spec: &PolicySpec, folder: &Path, settings: &Policy, own: &Kept) -> Result<Robot, DataError> {
+fn of_kept(spec: &SampleSpec, folder: &Path, settings: &Policy, own: &Kept) -> Result<Robot, DataError> {
     let wrong = |reason: String| DataError::file(&folder.join(kept::FILE), reason);
     let (mut spec, settings) = with_number(spec, settings, &own.name, own.number).map_err(wrong)?;
     let scales = scales::find(&mut spec, folder, &settings, &[], Some(own))?;
@@ -116,11 +116,11 @@ fn of_kept(spec: &PolicySpec, folder: &Path, settings: &Policy, own: &Kept) -> R
 
 /// What samples of a robot look like, and the settings of it alone.
 fn with_number(
-    spec: &PolicySpec,
+    spec: &SampleSpec,
     settings: &Policy,
     name: &str,
     number: Option<i64>,
-) -> Result<(PolicySpec, Policy), String> {
+) -> Result<(SampleSpec, Policy), String> {
     let (spec, mut settings) = (spec.clone(), settings.clone());
     let spec = match (spec.family, number) {
         (Family::Groot, _) => {

@@ -2,13 +2,13 @@
 
 use image::RgbImage;
 
-use super::action_tokens::{ActionTokens, Answer};
+use super::action_tokens::{ActionTokens, WrittenActions};
 use super::fastwam::Frames;
 use super::maker::PolicyMaker;
-use super::observation::{Clip, Learned, Observation};
+use super::observation::{CameraClip, LearnedActions, Observation};
 use super::robots::Robot;
 use super::scales::Scales;
-use super::spec::{Family, PolicySpec};
+use super::spec::{Family, SampleSpec};
 use super::xvla::Rules;
 use super::{pictures, prompt, relative};
 use crate::data::column::{ColumnValues, SampleColumn};
@@ -27,20 +27,22 @@ impl PolicyMaker {
         Robot { spec, scales, .. }: &Robot,
         id: SampleId,
         seen: &Observation,
-        learned: Option<Learned>,
+        learned: Option<LearnedActions>,
         domain: Option<i64>,
     ) -> Result<Sample, DataError> {
         expect_finite("the state", &seen.state, spec.state_dim)?;
         let mut state = seen.state.clone();
         scales.state.normalize(&mut state);
-        let learned = learned.map(|Learned { actions, clips, text }| (actions, clips, text));
+        let learned = learned.map(|LearnedActions { actions, clips, text }| (actions, clips, text));
         let (actions, clips, text) =
             learned.map_or((None, None, None), |(actions, clips, text)| (Some(actions), Some(clips), text));
         let is_asked = actions.is_none();
         let (values, weights) = self.targets(spec, scales, &seen.state, actions)?;
         let answer = match (&self.tokens, is_asked) {
             (None, _) => None,
-            (Some(tokens), true) => Some(Answer { ids: tokens.bos().into_iter().collect(), ..Answer::default() }),
+            (Some(tokens), true) => {
+                Some(WrittenActions { ids: tokens.bos().into_iter().collect(), ..WrittenActions::default() })
+            }
             (Some(tokens), false) => Some(self.answer(tokens, spec, &values, text.as_deref())?),
         };
         let sample = match (&self.chat, &spec.frames) {
@@ -86,11 +88,11 @@ impl PolicyMaker {
         frames: &Frames,
         id: SampleId,
         seen: &Observation,
-        clips: Option<&(Vec<Clip>, Vec<bool>)>,
+        clips: Option<&(Vec<CameraClip>, Vec<bool>)>,
     ) -> Result<Sample, DataError> {
-        let first: Vec<Clip> = match clips {
+        let first: Vec<CameraClip> = match clips {
             Some(_) => Vec::new(),
-            None => seen.images.iter().map(|(camera, picture)| Clip::still(camera, picture)).collect(),
+            None => seen.images.iter().map(|(camera, picture)| CameraClip::still(camera, picture)).collect(),
         };
         let all = clips.map_or(&first, |(clips, _)| clips);
         let of = |camera: &String| {
@@ -101,13 +103,19 @@ impl PolicyMaker {
             let known = self.spec.cameras.join(", ");
             return Err(DataError::Line(format!("has a picture {other}; the policy's cameras are {known}")));
         }
-        let clips = self.spec.cameras.iter().map(of).collect::<Result<Vec<&Clip>, _>>()?;
+        let clips = self.spec.cameras.iter().map(of).collect::<Result<Vec<&CameraClip>, _>>()?;
         let texts = self.texts.as_ref().expect("a policy that learns frames has a text tower");
         frames.sample(id, (seen, &clips), (self.spec.horizon, self.max_tokens), texts)
     }
 
     /// The tokens of pictures and a prompt, where the policy is told no chat. `state` is normalized.
-    fn prompted(&self, id: SampleId, seen: &Observation, state: &[f32], answer: Answer) -> Result<Sample, DataError> {
+    fn prompted(
+        &self,
+        id: SampleId,
+        seen: &Observation,
+        state: &[f32],
+        answer: WrittenActions,
+    ) -> Result<Sample, DataError> {
         let media = self.items(&seen.images)?;
         let prompt = self.prompt_ids(&seen.prompt, state)?;
         let num_features: usize = media.iter().map(|item| item.num_features).sum();
@@ -162,10 +170,10 @@ impl PolicyMaker {
     fn answer(
         &self,
         tokens: &ActionTokens,
-        spec: &PolicySpec,
+        spec: &SampleSpec,
         actions: &[f32],
         text: Option<&str>,
-    ) -> Result<Answer, DataError> {
+    ) -> Result<WrittenActions, DataError> {
         let own = actions.chunks(spec.max_action_dim).flat_map(|action| &action[..spec.action_dim]);
         let answer = tokens.answer(&own.copied().collect::<Vec<f32>>(), spec.action_dim, text, &self.tokenizer)?;
         if answer.ids.contains(&spec.placeholder) {
@@ -214,7 +222,7 @@ impl PolicyMaker {
     /// Normalized actions and their weights in the loss, `[H, max_action_dim]` each.
     fn targets(
         &self,
-        spec: &PolicySpec,
+        spec: &SampleSpec,
         scales: &Scales,
         state: &[f32],
         actions: Option<Window>,

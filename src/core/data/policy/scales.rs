@@ -9,7 +9,7 @@ use super::kept::Kept;
 use super::modality;
 use super::normalizer::Normalizer;
 use super::relative;
-use super::spec::{ACTION, Family, PolicySpec, STATE};
+use super::spec::{ACTION, Family, STATE, SampleSpec};
 use super::xvla::Rules;
 use crate::config::{Normalization, Policy};
 use crate::data::error::DataError;
@@ -46,7 +46,7 @@ impl Scales {
 /// # Errors
 /// Named by the set or the folder: features that do not fit the policy or each other, statistics that are missing.
 pub fn find(
-    spec: &mut PolicySpec,
+    spec: &mut SampleSpec,
     folder: &Path,
     settings: &Policy,
     sets: &[Arc<Set>],
@@ -181,7 +181,7 @@ fn of_xvla(
 }
 
 /// The statistics of all sets together, and the sizes and names that they have.
-fn of_sets(spec: &mut PolicySpec, settings: &Policy, sets: &[Arc<Set>]) -> Result<Stats, DataError> {
+fn of_sets(spec: &mut SampleSpec, settings: &Policy, sets: &[Arc<Set>]) -> Result<Stats, DataError> {
     for (at, set) in sets.iter().enumerate() {
         let wrong = |reason: String| DataError::file(set.folder(), reason);
         for (key, width) in [(&settings.state, &mut spec.state_dim), (&settings.action, &mut spec.action_dim)] {

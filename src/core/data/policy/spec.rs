@@ -83,7 +83,7 @@ impl Family {
 
 /// What samples of a policy look like.
 #[derive(Clone, Debug, PartialEq)]
-pub struct PolicySpec {
+pub struct SampleSpec {
     pub family: Family,
     /// Steps of a chunk of actions.
     pub horizon: usize,
@@ -139,7 +139,7 @@ pub struct PolicySpec {
     pub num_embodiments: usize,
 }
 
-impl PolicySpec {
+impl SampleSpec {
     /// # Errors
     /// The reason: a policy that is not implemented, a key that is missing, wrong or not implemented.
     pub fn of(config: &Json) -> Result<Self, String> {

@@ -7,7 +7,7 @@ use image::RgbImage;
 use serde_json::{Value as Json, json};
 
 use super::pictures::item;
-use super::spec::{PolicySpec, name_of};
+use super::spec::{SampleSpec, name_of};
 use super::*;
 use crate::config::{Data, Normalization, Policy, TrainFile};
 use crate::data::column::ColumnValues;
@@ -201,7 +201,7 @@ fn pictures_are_fitted_as_lerobot_fits_them() {
         if in_corner {
             config["sizes"]["scale_factor"] = 1.into();
         }
-        let spec = PolicySpec::of(&config).unwrap();
+        let spec = SampleSpec::of(&config).unwrap();
         let item = item(&picture, &spec);
         assert_eq!(
             (item.grid.h as usize, item.grid.w as usize, item.num_features),

@@ -93,7 +93,7 @@ fn pictures_are_normalized_and_fitted_as_lerobot_does() {
         let [rows, columns]: [usize; 2] = [rows, columns].map(|side| side.parse().unwrap());
         let mut config = json_of("config.json");
         config["resize_imgs_with_padding"] = json!([rows, columns]);
-        let spec = super::spec::PolicySpec::of(&config).unwrap();
+        let spec = super::spec::SampleSpec::of(&config).unwrap();
         let item = spec.xvla.as_ref().unwrap().item(&picture).unwrap();
         let at = |channel: usize, y: usize, x: usize| {
             item.pixels[((y / 4) * (columns / 4) + x / 4) * 48 + channel * 16 + (y % 4) * 4 + x % 4]

@@ -15,7 +15,7 @@ use crate::data::decoder::MediaDecoder;
 use crate::data::error::DataError;
 use crate::data::in_process::InProcess;
 use crate::data::limits::Limits;
-use crate::data::media::{Kind, MediaProcessor};
+use crate::data::media::{MediaKind, MediaProcessor};
 use crate::data::positions::PositionKind;
 use crate::data::template::{ChatTemplate, FLORENCE2, built_in};
 use crate::data::tokenizer::Tokenizer;
@@ -28,7 +28,7 @@ pub struct Processor {
     pub(super) template: Option<ChatTemplate>,
     pub(super) towers: Towers,
     /// Tells, by kind, whether the template writes files itself.
-    pub(super) writes: [bool; Kind::ALL.len()],
+    pub(super) writes: [bool; MediaKind::ALL.len()],
     /// The sound of a video is taken where the model hears it.
     pub(super) video_sound: bool,
     pub(super) positions: PositionKind,
@@ -102,7 +102,7 @@ impl Processor {
             tokenizer,
             template,
             towers,
-            writes: [true; Kind::ALL.len()],
+            writes: [true; MediaKind::ALL.len()],
             video_sound: options.video.sound,
             phase: options.learned.phase,
             learn: options.learned.learn,
@@ -116,7 +116,7 @@ impl Processor {
             max_images: options.max_images,
             max_visual_tokens: options.max_visual_tokens,
         };
-        processor.writes = Kind::ALL.map(|kind| processor.template_writes(kind));
+        processor.writes = MediaKind::ALL.map(|kind| processor.template_writes(kind));
         Ok(processor)
     }
 

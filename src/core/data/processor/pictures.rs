@@ -11,19 +11,19 @@ use crate::data::error::DataError;
 use crate::data::expand::{Expanded, Place, check, find};
 use crate::data::in_process::read_rgb_with;
 use crate::data::locator::Locator;
-use crate::data::media::{self, Expansion, Kind, VideoSource, mp4};
+use crate::data::media::{self, Expansion, MediaKind, VideoSource, mp4};
 use crate::data::source::{Conversation, MediaSource, Part, Turn};
 use crate::message::Tower;
 
 impl Processor {
     /// Returns whether a turn with such a part is rendered with a marker.
-    pub(super) fn template_writes(&self, kind: Kind) -> bool {
+    pub(super) fn template_writes(&self, kind: MediaKind) -> bool {
         let Some(template) = self.template.as_ref().filter(|_| self.towers.take(kind)) else { return true };
         let part = match kind {
-            Kind::Image => Part::Image,
-            Kind::Video => Part::Video,
-            Kind::Audio => Part::Audio,
-            Kind::Context => Part::Context,
+            MediaKind::Image => Part::Image,
+            MediaKind::Video => Part::Video,
+            MediaKind::Audio => Part::Audio,
+            MediaKind::Context => Part::Context,
         };
         let text = Part::Text { text: "?".to_owned() };
         let turn = Turn::new("user", vec![part, text]);
@@ -36,10 +36,10 @@ impl Processor {
         for part in turns.iter_mut().flat_map(|turn| &mut turn.parts) {
             let kind = match part {
                 Part::Text { .. } => continue,
-                Part::Image => Kind::Image,
-                Part::Video => Kind::Video,
-                Part::Audio => Kind::Audio,
-                Part::Context => Kind::Context,
+                Part::Image => MediaKind::Image,
+                Part::Video => MediaKind::Video,
+                Part::Audio => MediaKind::Audio,
+                Part::Context => MediaKind::Context,
             };
             if !self.writes[kind as usize] {
                 *part = Part::Text { text: self.towers.markers.of(kind).inline.clone() };
@@ -158,7 +158,7 @@ impl Processor {
         base: &Path,
     ) -> Result<(), DataError> {
         let Some(media) = &self.towers.vision else { return Ok(()) };
-        let num_images = places.iter().filter(|place| place.kind == Kind::Image).count();
+        let num_images = places.iter().filter(|place| place.kind == MediaKind::Image).count();
         if num_images == 0 || num_images.saturating_mul(media.max_image_features()) <= self.max_tokens {
             return Ok(());
         }

@@ -10,7 +10,7 @@ use crate::data::expand::Expanded;
 use crate::data::learned::{answers, mask};
 use crate::data::sample::Sample;
 use crate::data::source::Conversation;
-use crate::data::source::{Piece, TokenPiece};
+use crate::data::source::{TextPiece, TokenPiece};
 use crate::data::tokenizer::Token;
 use crate::message::SampleId;
 
@@ -65,11 +65,11 @@ impl Processor {
     }
 
     /// A training sample of a text, all of which counts in the loss.
-    pub(in crate::data) fn text_sample(&self, id: SampleId, piece: &Piece) -> Result<Sample, DataError> {
+    pub(in crate::data) fn text_sample(&self, id: SampleId, piece: &TextPiece) -> Result<Sample, DataError> {
         guarded(|| self.learn_text(id, piece))
     }
 
-    fn learn_text(&self, id: SampleId, piece: &Piece) -> Result<Sample, DataError> {
+    fn learn_text(&self, id: SampleId, piece: &TextPiece) -> Result<Sample, DataError> {
         let text = &piece.text;
         let mut tokens = match piece.begins {
             true => self.tokenizer.encode_document(text)?,

@@ -5,7 +5,7 @@ use image::RgbImage;
 use super::Processor;
 use crate::data::error::DataError;
 use crate::data::expand::{Expanded, check, find};
-use crate::data::media::Kind;
+use crate::data::media::MediaKind;
 use crate::data::sample::Sample;
 use crate::data::source::Turn;
 use crate::message::SampleId;
@@ -24,7 +24,7 @@ impl Processor {
         let media = self.media_processor().ok_or_else(|| DataError::Line("this model takes no picture".to_owned()))?;
         let text = self.expect_template()?.render(&self.written(turns), false)?;
         let places = find(&text, &self.towers.markers);
-        check(&places, pictures.iter().map(|_| Kind::Image))?;
+        check(&places, pictures.iter().map(|_| MediaKind::Image))?;
         let expansions = pictures.iter().map(|picture| media.image(picture).map_err(DataError::Line));
         let expansions = expansions.collect::<Result<Vec<_>, _>>()?;
         let expanded = Expanded::new(&text, &places, &expansions, |tower| self.towers.placeholder(tower));

@@ -6,7 +6,7 @@ use super::{ProcessorFolders, ProcessorOptions};
 use crate::data::audio::AudioProcessor;
 use crate::data::contexts::ContextProcessor;
 use crate::data::error::DataError;
-use crate::data::media::{self, Kind, Markers, MediaProcessor, Run};
+use crate::data::media::{self, Markers, MediaKind, MediaProcessor, Run};
 use crate::data::tokenizer::{Token, Tokenizer};
 use crate::message::Tower;
 
@@ -34,11 +34,11 @@ impl Towers {
         let audio = AudioProcessor::open(dirs, config, tokenizer, &options.audio)?;
         let mut markers = vision.as_ref().map(|vision| vision.markers().clone()).unwrap_or_default();
         if let Some(audio) = &audio {
-            markers = markers.with(Kind::Audio, audio.marker().clone());
+            markers = markers.with(MediaKind::Audio, audio.marker().clone());
         }
         let contexts = ContextProcessor::open((folders.model, folders.text), config, tokenizer)?;
         if let Some(contexts) = &contexts {
-            markers = markers.with(Kind::Context, contexts.marker().clone());
+            markers = markers.with(MediaKind::Context, contexts.marker().clone());
         }
         let special = tokenizer.special();
         let ids = [
@@ -52,7 +52,7 @@ impl Towers {
     }
 
     /// True for a model that takes files of this kind.
-    pub fn take(&self, kind: Kind) -> bool {
+    pub fn take(&self, kind: MediaKind) -> bool {
         !self.markers.of(kind).words.is_empty()
     }
 

@@ -9,7 +9,7 @@ use crate::config::{Phase, TooLong};
 use crate::data::digits::{MODEL, write_model};
 use crate::data::error::DataError;
 use crate::data::sample::{IGNORE_INDEX, Sample};
-use crate::data::source::{Conversation, Piece};
+use crate::data::source::{Conversation, TextPiece};
 use crate::data::tokenizer_file::read_json;
 use crate::message::SampleId;
 
@@ -81,7 +81,7 @@ fn the_first_tokens_of_a_text_are_kept() {
         assert!(cut(dir, phase, TEXT, len - 1).is_ok() && cut(dir, phase, TEXT, 1).is_err());
     }
     let long = open(dir, Phase::Pretrain, 4, TooLong::Truncate);
-    let piece = Piece { text: "hello".to_owned(), begins: true, ends: true };
+    let piece = TextPiece { text: "hello".to_owned(), begins: true, ends: true };
     assert_eq!(long.text_sample(SampleId(0), &piece).unwrap().input_ids, [104, 101, 108, 108]);
 }
 
@@ -148,7 +148,7 @@ fn what_cannot_be_cut_is_refused() {
         let error = cut(dir, Phase::Sft, &forged, max_tokens).unwrap_err().to_string();
         assert!(error.contains("placeholders"), "{max_tokens}: {error}");
     }
-    let piece = Piece { text: "ab<|image_pad|>cd".to_owned(), begins: true, ends: true };
+    let piece = TextPiece { text: "ab<|image_pad|>cd".to_owned(), begins: true, ends: true };
     for max_tokens in 1..6 {
         let long = open(dir, Phase::Pretrain, max_tokens, TooLong::Truncate);
         assert!(long.text_sample(SampleId(0), &piece).unwrap_err().to_string().contains("1 placeholder tokens"));

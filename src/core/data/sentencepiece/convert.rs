@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use serde_json::{Map, Value as Json, json};
 
-use super::proto::{Kind, Model, Piece};
+use super::proto::{Model, PieceKind, SentencePiece};
 use crate::data::tokenizer_file::token_text;
 
 /// Rows that tokens added beside the model may leave empty.
@@ -48,7 +48,7 @@ pub(super) fn tokenizer_json(mut model: Model, config: &Json, added: &Json) -> R
 }
 
 /// Control and user-defined pieces, and tokens that the folder adds: those of a row that the model has take its place.
-fn with_added(pieces: &mut Vec<Piece>, config: &Json, added: &Json) -> Result<Vec<Json>, String> {
+fn with_added(pieces: &mut Vec<SentencePiece>, config: &Json, added: &Json) -> Result<Vec<Json>, String> {
     let token = |id: usize, content: &str, special: bool| {
         json!({
             "id": id, "content": content, "special": special,
@@ -73,13 +73,17 @@ fn with_added(pieces: &mut Vec<Piece>, config: &Json, added: &Json) -> Result<Ve
             return Err(format!("has {} pieces, but an added token has id {id}", pieces.len()));
         }
         while pieces.len() <= id {
-            pieces.push(Piece { text: format!("<unused row {}>", pieces.len()), score: 0.0, kind: Kind::Unused });
+            pieces.push(SentencePiece {
+                text: format!("<unused row {}>", pieces.len()),
+                score: 0.0,
+                kind: PieceKind::Unused,
+            });
         }
         pieces[id].text = token["content"].as_str().unwrap_or_default().to_owned();
     }
     for (id, piece) in pieces.iter().enumerate() {
-        if matches!(piece.kind, Kind::Control | Kind::UserDefined | Kind::Unknown) {
-            tokens.entry(id).or_insert_with(|| token(id, &piece.text, piece.kind != Kind::UserDefined));
+        if matches!(piece.kind, PieceKind::Control | PieceKind::UserDefined | PieceKind::Unknown) {
+            tokens.entry(id).or_insert_with(|| token(id, &piece.text, piece.kind != PieceKind::UserDefined));
         }
     }
     Ok(tokens.into_values().collect())
@@ -136,10 +140,10 @@ fn post_processor(model: &Model, config: &Json) -> Json {
 }
 
 fn unigram(model: &Model) -> Json {
-    let is_word = |piece: &&Piece| matches!(piece.kind, Kind::Normal | Kind::UserDefined);
+    let is_word = |piece: &&SentencePiece| matches!(piece.kind, PieceKind::Normal | PieceKind::UserDefined);
     let lowest = model.pieces.iter().filter(is_word).map(|piece| piece.score).fold(0.0, f32::min);
     // Others stand in no text; the lowest score does not change that of an unknown letter, which is measured by it.
-    let score = |piece: &Piece| if is_word(&piece) { piece.score } else { lowest };
+    let score = |piece: &SentencePiece| if is_word(&piece) { piece.score } else { lowest };
     let vocab: Vec<Json> = model.pieces.iter().map(|piece| json!([piece.text, f64::from(score(piece))])).collect();
     json!({"type": "Unigram", "unk_id": model.unk, "byte_fallback": model.byte_fallback, "vocab": vocab})
 }
@@ -148,9 +152,9 @@ fn unigram(model: &Model) -> Json {
 fn bpe(model: &Model) -> Json {
     let ids: HashMap<&str, usize> =
         model.pieces.iter().enumerate().map(|(id, piece)| (piece.text.as_str(), id)).collect();
-    let is_normal = |text: &str| ids.get(text).filter(|&&id| model.pieces[id].kind == Kind::Normal).copied();
+    let is_normal = |text: &str| ids.get(text).filter(|&&id| model.pieces[id].kind == PieceKind::Normal).copied();
     let mut merges = Vec::new();
-    for piece in model.pieces.iter().filter(|piece| piece.kind == Kind::Normal) {
+    for piece in model.pieces.iter().filter(|piece| piece.kind == PieceKind::Normal) {
         for (at, _) in piece.text.char_indices().skip(1) {
             let (left, right) = piece.text.split_at(at);
             if let (Some(left_id), Some(right_id)) = (is_normal(left), is_normal(right)) {

@@ -8,7 +8,7 @@ mod tests;
 
 use std::path::{Path, PathBuf};
 
-pub use proto::{Kind as PieceKind, Piece as SentencePiece};
+pub use proto::{PieceKind, SentencePiece};
 use serde_json::Value as Json;
 
 use super::error::DataError;

@@ -3,7 +3,7 @@
 /// A model file.
 #[derive(Debug, PartialEq)]
 pub(super) struct Model {
-    pub pieces: Vec<Piece>,
+    pub pieces: Vec<SentencePiece>,
     pub is_bpe: bool,
     /// A model of another kind: words or letters.
     pub other_kind: Option<u64>,
@@ -19,15 +19,15 @@ pub(super) struct Model {
 
 /// A piece of a text, and its id: its place among all pieces.
 #[derive(Debug, PartialEq)]
-pub struct Piece {
+pub struct SentencePiece {
     pub text: String,
     pub score: f32,
-    pub kind: Kind,
+    pub kind: PieceKind,
 }
 
 /// What a piece stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum PieceKind {
     Normal,
     Unknown,
     Control,
@@ -118,7 +118,7 @@ impl Model {
         };
         for field in Fields(bytes) {
             match field? {
-                (1, Field::Bytes(piece)) => model.pieces.push(Piece::parse(piece)?),
+                (1, Field::Bytes(piece)) => model.pieces.push(SentencePiece::parse(piece)?),
                 (2, Field::Bytes(trainer)) => model.read_trainer(trainer)?,
                 (3, Field::Bytes(normalizer)) => model.read_normalizer(normalizer)?,
                 _ => {}
@@ -160,21 +160,21 @@ impl Model {
     }
 }
 
-impl Piece {
+impl SentencePiece {
     fn parse(bytes: &[u8]) -> Option<Self> {
-        let mut piece = Self { text: String::new(), score: 0.0, kind: Kind::Normal };
+        let mut piece = Self { text: String::new(), score: 0.0, kind: PieceKind::Normal };
         for field in Fields(bytes) {
             match field? {
                 (1, Field::Bytes(text)) => piece.text = String::from_utf8(text.to_vec()).ok()?,
                 (2, Field::Float(score)) => piece.score = score,
                 (3, Field::Number(kind)) => {
                     piece.kind = match kind {
-                        1 => Kind::Normal,
-                        2 => Kind::Unknown,
-                        3 => Kind::Control,
-                        4 => Kind::UserDefined,
-                        5 => Kind::Unused,
-                        6 => Kind::Byte,
+                        1 => PieceKind::Normal,
+                        2 => PieceKind::Unknown,
+                        3 => PieceKind::Control,
+                        4 => PieceKind::UserDefined,
+                        5 => PieceKind::Unused,
+                        6 => PieceKind::Byte,
                         _ => return None,
                     }
                 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value as Json};
 
 use super::block::Record;
-use super::locate::{Files, Kind, Locate, kind_of};
+use super::locate::{FileKind, Files, Locate, kind_of};
 use super::messages::MediaSource;
 use crate::data::error::DataError;
 use crate::data::media::VideoSource;
@@ -47,14 +47,14 @@ impl Captioned {
         let files = Files { record, folder };
         let mut take = |key: &str| fields.remove(key).filter(|value| !value.is_null());
         let mask = take(MASK).map(|value| visual(MASK, &value, &files)).transpose()?;
-        let own = |wanted: &[Kind]| {
+        let own = |wanted: &[FileKind]| {
             let mut members = record.members.iter().map(|(name, _)| name).filter(|_| record.is_closed);
             members.find(|name| kind_of(name).is_some_and(|kind| wanted.contains(&kind))).cloned()
         };
         let named = VISUALS.iter().find_map(|key| Some((*key, take(key)?)));
         let target = match named {
             Some((key, value)) => Some(visual(key, &value, &files)?),
-            None => own(&[Kind::Picture, Kind::Clip])
+            None => own(&[FileKind::Picture, FileKind::Clip])
                 .map(|name| visual("file_name", &Json::String(name), &files))
                 .transpose()?,
         };
@@ -121,8 +121,10 @@ fn visual(key: &str, value: &Json, files: &Files<'_>) -> Result<MediaSource, Dat
     }
     let name = name.ok_or_else(wrong)?;
     let is_clip = match key {
-        "video" | "video_path" => kind_of(name) != Some(Kind::Picture) || name.to_ascii_lowercase().ends_with(".gif"),
-        _ => kind_of(name) == Some(Kind::Clip) || name.to_ascii_lowercase().ends_with(".gif"),
+        "video" | "video_path" => {
+            kind_of(name) != Some(FileKind::Picture) || name.to_ascii_lowercase().ends_with(".gif")
+        }
+        _ => kind_of(name) == Some(FileKind::Clip) || name.to_ascii_lowercase().ends_with(".gif"),
     };
     Ok(match is_clip {
         true => MediaSource::Video(VideoSource { locators: files.video(name)?, fps: None }),

@@ -1,7 +1,7 @@
 //! What a sample is made from, and bringing its files here.
 
 use super::captioned::Captioned;
-use super::cut::{Piece, TokenPiece};
+use super::cut::{TextPiece, TokenPiece};
 use super::labeled::Labeled;
 use super::messages::{Conversation, MediaSource};
 use super::pairs::Pair;
@@ -19,7 +19,7 @@ pub enum Content {
     Labeled(Box<Labeled>),
     /// Labeled answers that make one sample.
     Group(Vec<Labeled>),
-    Text(Piece),
+    Text(TextPiece),
     /// Tokens of a document, used as they are.
     Tokens(TokenPiece),
     /// Documents end to end, processed but for their pixels.

@@ -12,7 +12,7 @@ const SEARCH: usize = 64;
 
 /// A text or a piece of one.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Piece {
+pub struct TextPiece {
     pub text: String,
     /// It begins the text.
     pub begins: bool,
@@ -41,7 +41,7 @@ pub fn num_token_pieces(num_tokens: u64, max_tokens: u64) -> u64 {
     num_tokens.div_ceil(max_tokens.max(1)).max(1)
 }
 
-impl Piece {
+impl TextPiece {
     /// Piece `index` of `num`.
     pub fn of(text: &str, index: u64, num: u64) -> Self {
         let (from, to) = (cut(text, index as usize, num as usize), cut(text, index as usize + 1, num as usize));

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value as Json, json};
 
 use super::block::Record;
-use super::locate::{Kind, kind_of};
+use super::locate::{FileKind, kind_of};
 use crate::data::error::DataError;
 
 /// Holds where each field of a sample is found.
@@ -45,8 +45,8 @@ fn sort(names: &Json, media: Option<&str>, found: &mut [Vec<Json>; 3]) {
         Json::String(name) => {
             let kind = match (kind_of(name), media) {
                 // An animated GIF may be either.
-                (_, Some("video")) | (Some(Kind::Clip), _) => 1,
-                (_, Some("audio")) | (Some(Kind::Recording), _) => 2,
+                (_, Some("video")) | (Some(FileKind::Clip), _) => 1,
+                (_, Some("audio")) | (Some(FileKind::Recording), _) => 2,
                 _ => 0,
             };
             found[kind].push(name.as_str().into());

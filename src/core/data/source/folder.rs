@@ -8,7 +8,7 @@ use std::time::UNIX_EPOCH;
 use serde_json::{Map, Value as Json};
 
 use super::block::{Block, Body, Record};
-use super::locate::{Kind, kind_of};
+use super::locate::{FileKind, kind_of};
 use super::shard::Shard;
 use crate::config::{folders_in, folders_within};
 use crate::data::media::natural;
@@ -138,7 +138,7 @@ pub fn with_pictures(path: &Path) -> Option<String> {
 }
 
 fn is_visual(name: &str) -> bool {
-    matches!(kind_of(name), Some(Kind::Picture | Kind::Clip)) && name.contains('.')
+    matches!(kind_of(name), Some(FileKind::Picture | FileKind::Clip)) && name.contains('.')
 }
 
 fn is_caption(name: &str) -> bool {

@@ -2,15 +2,15 @@
 
 use std::path::Path;
 
-use super::locate::{Kind, kind_of};
+use super::locate::{FileKind, kind_of};
 use crate::config::hub_data_set;
 
 /// Why a file cannot be read, by its name; `None` for those that are read, or that nothing is known of.
 pub fn file(path: &Path) -> Option<String> {
     let what = match kind_of(&path.to_string_lossy()).filter(|_| path.is_file()) {
-        Some(Kind::Picture) => "picture: name its folder, with captions as .txt beside it, or",
-        Some(Kind::Clip) => "clip: name its folder, with captions as .txt beside it, or",
-        Some(Kind::Recording) => "recording: name",
+        Some(FileKind::Picture) => "picture: name its folder, with captions as .txt beside it, or",
+        Some(FileKind::Clip) => "clip: name its folder, with captions as .txt beside it, or",
+        Some(FileKind::Recording) => "recording: name",
         None => return hub_data_set(path).map(|help| format!("is not there; {help}")),
     };
     Some(format!("is a {what} a file of records that name it"))

@@ -8,7 +8,7 @@ use super::block::{Body, Record};
 use super::captioned::{self, Captioned, is_captioned};
 use super::fields::{self, FieldMap};
 use super::labeled::{self, LABELS, Labeled};
-use super::locate::{Files, Kind, kind_of};
+use super::locate::{FileKind, Files, kind_of};
 use super::messages::Conversation;
 use super::pairs::{self, Pair};
 use super::{flat, sharegpt, transcripts};
@@ -120,7 +120,7 @@ impl RecordLayout {
             _ => {}
         }
         let text = ["txt", "text"].into_iter().find(|name| record.member(name).is_some());
-        let picture = record.members.iter().find(|(name, _)| kind_of(name) == Some(Kind::Picture));
+        let picture = record.members.iter().find(|(name, _)| kind_of(name) == Some(FileKind::Picture));
         match (text, picture) {
             (Some(text), Some((picture, _))) => {
                 let bare = !picture.contains('.');

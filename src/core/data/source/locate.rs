@@ -102,20 +102,20 @@ fn kin(member: &str, extension: &str) -> bool {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum FileKind {
     Picture,
     Clip,
     Recording,
 }
 
 /// Returns what a file is by its name.
-pub fn kind_of(name: &str) -> Option<Kind> {
+pub fn kind_of(name: &str) -> Option<FileKind> {
     let extension = name.rsplit('.').next().unwrap_or(name).to_ascii_lowercase();
     let is = |kinds: &[&str]| kinds.contains(&extension.as_str());
     match () {
-        () if is(&PICTURES) => Some(Kind::Picture),
-        () if is(&CLIPS) => Some(Kind::Clip),
-        () if is(&RECORDINGS) => Some(Kind::Recording),
+        () if is(&PICTURES) => Some(FileKind::Picture),
+        () if is(&CLIPS) => Some(FileKind::Clip),
+        () if is(&RECORDINGS) => Some(FileKind::Recording),
         () => None,
     }
 }

@@ -63,7 +63,7 @@ mod transcripts;
 pub use archive::tests::tar;
 pub use captioned::Captioned;
 pub use content::Content;
-pub use cut::{Piece, TokenPiece};
+pub use cut::{TextPiece, TokenPiece};
 pub use fingerprint::{Fingerprint, fingerprint};
 pub use hub::{HUB_CARD, HubListing, HubPath, choose_hub_files, hub_cache};
 pub use labeled::Labeled;

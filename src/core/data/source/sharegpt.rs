@@ -3,7 +3,7 @@
 use serde_json::{Map, Value as Json, json};
 
 use super::flat;
-use super::locate::{Kind, kind_of};
+use super::locate::{FileKind, kind_of};
 use super::messages::{AUDIO_PLACEHOLDER, IMAGE_PLACEHOLDER, VIDEO_PLACEHOLDER};
 use crate::data::error::DataError;
 
@@ -120,9 +120,9 @@ pub fn take_members<'a>(record: &mut Map<String, Json>, members: impl Iterator<I
     let mut found: [(&str, Vec<Json>); 3] = [("images", vec![]), ("videos", vec![]), ("audios", vec![])];
     for member in members {
         match kind_of(member) {
-            Some(Kind::Picture) => found[0].1.push(member.into()),
-            Some(Kind::Clip) => found[1].1.push(member.into()),
-            Some(Kind::Recording) => found[2].1.push(member.into()),
+            Some(FileKind::Picture) => found[0].1.push(member.into()),
+            Some(FileKind::Clip) => found[1].1.push(member.into()),
+            Some(FileKind::Recording) => found[2].1.push(member.into()),
             None => {}
         }
     }

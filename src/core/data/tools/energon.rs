@@ -8,12 +8,12 @@ use std::path::Path;
 
 use serde_json::{Map, Value as Json, json};
 
-use super::job::{Shard, write_json};
+use super::job::{WrittenShard, write_json};
 use super::shard::write_whole;
 use crate::data::error::DataError;
 
 /// Writes `.nv-meta`; everything is for training.
-pub fn write(out: &Path, shards: &[Shard], sample_type: &str) -> Result<(), DataError> {
+pub fn write(out: &Path, shards: &[WrittenShard], sample_type: &str) -> Result<(), DataError> {
     let folder = out.join(".nv-meta");
     fs::create_dir_all(&folder).map_err(|error| DataError::write(&folder, error))?;
     let counts: Map<String, Json> =

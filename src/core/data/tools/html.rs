@@ -70,7 +70,7 @@ fn data_uri(picture: &RgbImage) -> String {
 mod tests {
     use super::super::inspect::ShownMedia;
     use super::*;
-    use crate::data::media::Kind;
+    use crate::data::media::MediaKind;
 
     #[test]
     fn nothing_of_the_data_is_markup() {
@@ -84,7 +84,7 @@ mod tests {
         }];
         let media = ShownMedia {
             name: evil.into(),
-            kind: Kind::Image,
+            kind: MediaKind::Image,
             pictures: vec![RgbImage::new(900, 3)],
             about: String::new(),
         };

@@ -19,7 +19,7 @@ use crate::data::in_process::read_rgb_with;
 use crate::data::lerobot;
 use crate::data::locator::Locator;
 use crate::data::maker::SampleMaker;
-use crate::data::media::{Kind, Sampling, in_folder};
+use crate::data::media::{MediaKind, Sampling, in_folder};
 use crate::data::processor::Processor;
 use crate::data::sample::Sample;
 use crate::data::source::Content;
@@ -69,7 +69,7 @@ pub struct Shown {
 #[derive(Clone, Debug)]
 pub struct ShownMedia {
     pub name: String,
-    pub kind: Kind,
+    pub kind: MediaKind,
     pub pictures: Vec<RgbImage>,
     /// Codec, rate, channels and length of a recording; empty for others.
     pub about: String,
@@ -186,10 +186,10 @@ fn type_of(value: &Json) -> &'static str {
 fn said(conversation: &Conversation) -> Vec<(String, String)> {
     let text = |part: &Part| match part {
         Part::Text { text } => text.clone(),
-        Part::Image => Kind::Image.placeholder().to_owned(),
-        Part::Video => Kind::Video.placeholder().to_owned(),
-        Part::Audio => Kind::Audio.placeholder().to_owned(),
-        Part::Context => Kind::Context.placeholder().to_owned(),
+        Part::Image => MediaKind::Image.placeholder().to_owned(),
+        Part::Video => MediaKind::Video.placeholder().to_owned(),
+        Part::Audio => MediaKind::Audio.placeholder().to_owned(),
+        Part::Context => MediaKind::Context.placeholder().to_owned(),
     };
     let turns = conversation.turns.iter();
     turns.map(|turn| (turn.role.clone(), turn.parts.iter().map(text).collect())).collect()
@@ -260,7 +260,7 @@ pub fn show(inputs: &Inputs, index: u64, maker: Option<&dyn SampleMaker>) -> Res
             }
             let cameras = step.set().info().cameras().map(|feature| {
                 let pictures = step.pictures(&feature.key, &[0], inputs.decoder(), LIMITS)?;
-                Ok(ShownMedia { name: feature.key.clone(), kind: Kind::Image, pictures, about: String::new() })
+                Ok(ShownMedia { name: feature.key.clone(), kind: MediaKind::Image, pictures, about: String::new() })
             });
             shown.media = cameras.collect::<Result<_, DataError>>().map_err(wrong)?;
         }

@@ -34,7 +34,7 @@ pub struct PackJob {
     /// Samples of the stream that are packed, from its beginning.
     pub num_samples: u64,
     pub limits: PackLimits,
-    pub order: Order,
+    pub order: PackOrder,
     /// Packs of a shard.
     pub max_packs: u64,
     /// Bytes of a shard.
@@ -45,7 +45,7 @@ pub struct PackJob {
 
 /// Says which samples share a pack, and in which order packs come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Order {
+pub enum PackOrder {
     /// The packs that a run with `data.pack.mode: stream` makes from the same stream.
     Stream { look_ahead: usize },
     /// Best fit decreasing over everything; packs in the order of their first samples.
@@ -156,8 +156,8 @@ impl PackJob {
     fn planned(&self) -> Json {
         let PackLimits { max_tokens, max_samples, max_images, max_visual_tokens } = self.limits;
         let order = match self.order {
-            Order::Stream { look_ahead } => json!({ "stream": look_ahead }),
-            Order::Offline => json!("offline"),
+            PackOrder::Stream { look_ahead } => json!({ "stream": look_ahead }),
+            PackOrder::Offline => json!("offline"),
         };
         json!({ "data": self.spec, "order": order, "limits": [max_tokens, max_samples, max_images, max_visual_tokens] })
     }
@@ -167,8 +167,8 @@ impl PackJob {
         let (mut packs, mut stats, mut bad) = (Vec::new(), PackStats::default(), Vec::new());
         let (mut good, mut batched) = (Vec::new(), Batched::default());
         let mut packer = match self.order {
-            Order::Stream { look_ahead } => Some(StreamPacker::new(self.limits, look_ahead)),
-            Order::Offline => None,
+            PackOrder::Stream { look_ahead } => Some(StreamPacker::new(self.limits, look_ahead)),
+            PackOrder::Offline => None,
         };
         let ids = |pack: Vec<SampleMeta>| pack.iter().map(|sample| sample.id).collect::<Vec<_>>();
         for sample in measure.samples(out) {

@@ -21,7 +21,7 @@ use crate::data::decoder::MediaDecoder;
 use crate::data::error::DataError;
 use crate::data::limits::Limits;
 use crate::data::locator::Locator;
-use crate::data::media::{Kind, Sampling, in_folder, is_clip};
+use crate::data::media::{MediaKind, Sampling, in_folder, is_clip};
 use crate::data::source::Content;
 use crate::data::source::{Conversation, IMAGE_PLACEHOLDER, MediaSource, Part, Turn, VIDEO_PLACEHOLDER, Written};
 
@@ -132,7 +132,7 @@ fn message(turn: &Turn, has_videos: bool) -> Json {
     let ambiguous = turn.written == Written::Parts
         || holds(IMAGE_PLACEHOLDER)
         || has_videos && holds(VIDEO_PLACEHOLDER)
-        || holds(Kind::Context.placeholder())
+        || holds(MediaKind::Context.placeholder())
         || turn.parts.iter().any(|part| matches!(part, Part::Audio | Part::Context));
     let content = match ambiguous {
         true => serde_json::to_value(&turn.parts).unwrap_or_default(),

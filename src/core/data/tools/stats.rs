@@ -84,7 +84,7 @@ impl Histogram {
 
 /// Holds what is counted of each sample.
 #[derive(Clone, Debug, Default)]
-pub struct Stats {
+pub struct SampleStats {
     pub bad: Vec<BadSample>,
     /// Samples that are longer than the processor takes; they are in no histogram.
     pub too_long: u64,
@@ -111,12 +111,12 @@ pub fn stats(
     maker: Option<&dyn SampleMaker>,
     jobs: usize,
     mut progress: impl FnMut(u64, Option<&BadSample>),
-) -> Stats {
+) -> SampleStats {
     let work = |index| {
         let (content, base) = inputs.read(index)?;
         count(&content, base, maker, inputs.decoder()).map_err(|error| inputs.refused(index, &error))
     };
-    let mut stats = Stats::default();
+    let mut stats = SampleStats::default();
     let taken: Result<(), std::convert::Infallible> =
         for_each_ordered(jobs, 0..inputs.len(), work, |index, counts: Result<Vec<(&'static str, u64)>, BadSample>| {
             progress(index, counts.as_ref().err());
@@ -218,7 +218,7 @@ fn of_captioned(captioned: &Captioned) -> Vec<(&'static str, usize)> {
     ]
 }
 
-impl Stats {
+impl SampleStats {
     fn histogram(&mut self, name: &'static str) -> &mut Histogram {
         let at = self.histograms.iter().position(|(other, _)| *other == name).unwrap_or_else(|| {
             self.histograms.push((name, Histogram::default()));
@@ -280,10 +280,10 @@ mod tests {
     fn packs_are_expected_of_what_fits() {
         let mut tokens = Histogram::default();
         [60, 60, 40, 40, 500].into_iter().for_each(|value| tokens.add(value));
-        let stats = Stats { bad: Vec::new(), too_long: 0, histograms: vec![(TOKENS, tokens)] };
+        let stats = SampleStats { bad: Vec::new(), too_long: 0, histograms: vec![(TOKENS, tokens)] };
         let expected = Expected { max_tokens: 100, packs: 2, fill: 1.0, too_long: 1 };
         assert_eq!(stats.packs(&[100]), [expected]);
         assert_eq!(stats.to_json(&[100])["packs"][0]["too_long"], 1);
-        assert_eq!(Stats::default().packs(&[100]), []);
+        assert_eq!(SampleStats::default().packs(&[100]), []);
     }
 }

@@ -168,7 +168,7 @@ fn packs_made_ahead_equal_those_of_a_run() {
         max_bytes: 1 << 20,
         batch: 4,
     };
-    let stream = job(Order::Stream { look_ahead });
+    let stream = job(PackOrder::Stream { look_ahead });
     let out = fixture.path("packs");
     // Measured by two, written by one.
     for index in [1, 0] {
@@ -220,7 +220,8 @@ fn packs_made_ahead_equal_those_of_a_run() {
     }
 
     let out = fixture.path("offline");
-    let Packed::Written(_, offline) = job(Order::Offline).run(&dataset, &out, Share::WHOLE, 1, |_| ()).unwrap() else {
+    let Packed::Written(_, offline) = job(PackOrder::Offline).run(&dataset, &out, Share::WHOLE, 1, |_| ()).unwrap()
+    else {
         panic!("everything is measured")
     };
     assert_eq!(offline.samples, 18);
@@ -266,7 +267,7 @@ fn a_video_is_packed_with_the_frames_that_are_shown() {
         spec: Json::Null,
         num_samples: 1,
         limits: PackLimits::tokens(200),
-        order: Order::Stream { look_ahead: 1 },
+        order: PackOrder::Stream { look_ahead: 1 },
         max_packs: 1,
         max_bytes: 1 << 20,
         batch: 1,
@@ -304,7 +305,7 @@ fn a_truncated_sample_is_packed_and_counted_as_a_run_has_it() {
         spec: Json::Null,
         num_samples: 1,
         limits: PackLimits::tokens(second + 1),
-        order: Order::Stream { look_ahead: 1 },
+        order: PackOrder::Stream { look_ahead: 1 },
         max_packs: 1,
         max_bytes: 1 << 20,
         batch: 1,

@@ -3,7 +3,7 @@ use super::*;
 use crate::config::{Log, Mlflow, Wandb};
 use crate::observe::evaluation::EvalRecord;
 use crate::observe::metrics::StepMetrics;
-use crate::observe::score::{Answer, Scoring};
+use crate::observe::score::{ScoredAnswer, Scoring};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ fn metrics(step: u64, loss: f64) -> StepMetrics {
 }
 
 fn record(step: u64, loss: f64) -> EvalRecord {
-    let answer = Answer { prompt: "p".into(), answer: "a, \"b\"\n".into(), expected: "e".into(), correct: false };
+    let answer = ScoredAnswer { prompt: "p".into(), answer: "a, \"b\"\n".into(), expected: "e".into(), correct: false };
     EvalRecord { step, set: "val".into(), ..EvalRecord::default() }
         .with_loss(loss, 1)
         .with_answers(vec![answer], &Scoring::default())

@@ -1,7 +1,7 @@
 //! What is learned from: the expert goes to the named pad, and in every second episode it is pushed about meanwhile.
 
 use super::picture::picture;
-use super::scene::{SceneLayout, MAX_STEP, Part, Point, Scene, instruction, toward};
+use super::scene::{MAX_STEP, Part, Point, Scene, SceneLayout, instruction, toward};
 use crate::rng::Counter;
 use image::RgbImage;
 

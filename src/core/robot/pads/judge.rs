@@ -2,7 +2,7 @@
 
 use super::picture::{blank, picture};
 use super::players::CAMERA;
-use super::scene::{SceneLayout, Part, Scene, instruction};
+use super::scene::{Part, Scene, SceneLayout, instruction};
 use crate::robot::policy::{Moment, Observation, Policy};
 
 /// What a policy is told and shown.

@@ -15,5 +15,5 @@ pub use demonstrations::{Demonstration, Frame, demonstration};
 pub use judge::{Tally, Trial, judge};
 pub use picture::{SIDE, blank, picture};
 pub use players::{CAMERA, CHUNK_SIZE, Expert, NUM_EXECUTED, Random, spec};
-pub use scene::{COLORS, SceneLayout, MAX_STEP, MAX_STEPS, Part, Scene, instruction};
+pub use scene::{COLORS, MAX_STEP, MAX_STEPS, Part, Scene, SceneLayout, instruction};
 pub use set::{PadsSet, Written, compose_pads};

@@ -2,7 +2,7 @@
 
 use super::CoordinatorSpec;
 use super::batches::{Batches, Formed};
-use crate::message::{BadSample, Command, SampleId, SampleMeta};
+use crate::message::{Command, SampleId, SampleMeta, SkippedSample};
 use crate::schedule::Skipped;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
@@ -11,7 +11,7 @@ use std::ops::Range;
 /// Most positions of a window that are read again.
 const MAX_AGAIN: usize = 512;
 
-pub(super) type Answer = Result<SampleMeta, BadSample>;
+pub(super) type Measured = Result<SampleMeta, SkippedSample>;
 
 #[derive(Serialize, Deserialize)]
 pub(super) struct Intake {
@@ -28,9 +28,9 @@ pub(super) struct Intake {
     /// Windows that each data actor has not answered, oldest first.
     unanswered: Vec<VecDeque<Window>>,
     /// Answers that are not taken, from `cursor` on.
-    answered: VecDeque<Option<Answer>>,
+    answered: VecDeque<Option<Measured>>,
     /// Answers to positions before it.
-    reread: BTreeMap<u64, Answer>,
+    reread: BTreeMap<u64, Measured>,
     batches: Batches,
     skipped: Skipped,
 }
@@ -123,7 +123,7 @@ impl Intake {
     }
 
     /// The answers to positions that were asked for by [`Intake::read_again`], in their order, once all of them are there.
-    pub fn take_answers(&mut self, positions: &[SampleId]) -> Option<Vec<Answer>> {
+    pub fn take_answers(&mut self, positions: &[SampleId]) -> Option<Vec<Measured>> {
         let is_there = positions.iter().all(|position| self.reread.contains_key(&position.0));
         is_there.then(|| positions.iter().filter_map(|position| self.reread.remove(&position.0)).collect())
     }
@@ -132,7 +132,7 @@ impl Intake {
     ///
     /// # Errors
     /// It is not an answer to that.
-    pub fn measured(&mut self, index: u32, samples: Vec<SampleMeta>, bad: Vec<BadSample>) -> Result<(), String> {
+    pub fn measured(&mut self, index: u32, samples: Vec<SampleMeta>, bad: Vec<SkippedSample>) -> Result<(), String> {
         let window = self.unanswered[index as usize].pop_front().ok_or("measured samples that were not requested")?;
         let share = window.share(u64::from(index), self.num_data);
         let answers = samples
@@ -160,7 +160,7 @@ impl Intake {
     }
 
     /// Keeps an answer until its turn; what was there before.
-    fn keep(&mut self, position: u64, answer: Answer) -> Option<Answer> {
+    fn keep(&mut self, position: u64, answer: Measured) -> Option<Measured> {
         let ahead = position.checked_sub(self.cursor).filter(|_| SampleId(position).as_held_out().is_none());
         let Some(ahead) = ahead else { return self.reread.insert(position, answer) };
         let ahead = ahead as usize;
@@ -174,7 +174,7 @@ impl Intake {
     ///
     /// # Errors
     /// Too many bad samples, one that must not be too long, or one that was good before.
-    pub fn consume(&mut self) -> (Vec<BadSample>, Result<(), String>) {
+    pub fn consume(&mut self) -> (Vec<SkippedSample>, Result<(), String>) {
         let mut skipped = Vec::new();
         let verdict = loop {
             match self.take_next(&mut skipped) {
@@ -187,7 +187,7 @@ impl Intake {
     }
 
     /// Takes the next sample of the stream, if it is there.
-    fn take_next(&mut self, skipped: &mut Vec<BadSample>) -> Result<bool, String> {
+    fn take_next(&mut self, skipped: &mut Vec<SkippedSample>) -> Result<bool, String> {
         if let Some(&position) = self.held.front() {
             let Some(answer) = self.reread.remove(&position.0) else { return Ok(false) };
             self.held.pop_front();
@@ -218,7 +218,7 @@ impl Intake {
     ///
     /// # Errors
     /// Too many bad samples.
-    pub fn turned_bad(&mut self, bad: &BadSample) -> Result<(), String> {
+    pub fn turned_bad(&mut self, bad: &SkippedSample) -> Result<(), String> {
         self.skipped.turned_bad(bad)
     }
 

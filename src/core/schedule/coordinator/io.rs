@@ -4,7 +4,8 @@ use super::{
     CheckpointDraft, EvaluationSummary, FailedSave, FittedCosts, Ledger, NonFinite, PoisonItem, StepBalance, Straggler,
 };
 use crate::message::{
-    ActorId, BadSample, Command, Epoch, Event, PairReport, PoolName, RoutingReport, SampleId, SaveTo, StepId, Timings,
+    ActorId, Command, Epoch, Event, PairReport, PoolName, RoutingReport, SampleId, SaveTo, SkippedSample, StepId,
+    Timings,
 };
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -58,7 +59,7 @@ pub enum Output {
     /// Held-out samples were evaluated between two steps.
     Evaluated(Box<EvaluationSummary>),
     /// Samples that were skipped, in the order of their positions.
-    Bad(Vec<BadSample>),
+    Bad(Vec<SkippedSample>),
     /// Items that an encoder has died of, to be known to the next lives of the run.
     CrashedOn(Vec<PoisonItem>),
     /// Somebody says that an encoder is gone. Ask again a little later, with [`Input::Doubted`]: if it is, its last words

@@ -1,7 +1,7 @@
 //! The receiving end: reads headers, lends the slots' memory to the engine, returns slots.
 
 use super::bell::Bell;
-use super::control::{Contents, Control, SlabLayout, SLOTS};
+use super::control::{Contents, Control, SLOTS, SlabLayout};
 use super::lifeline::{Life, Lifeline};
 use super::map::{Memory, Reader, Record};
 use crate::message::ActorId;

@@ -1,7 +1,7 @@
 //! The sending end: copies tensors into slots, publishes headers, takes returned slots back.
 
 use super::bell::Bell;
-use super::control::{Contents, Control, SlabLayout, Placed, SLOTS, place};
+use super::control::{Contents, Control, Placed, SLOTS, SlabLayout, place};
 use super::lifeline::{Life, Lifeline};
 use super::map::{Memory, Record, Writer};
 use super::slots::Slots;

@@ -1,7 +1,7 @@
 //! One connection of a wire, from its greeting to its end.
 
 use super::WireError;
-use super::packet::{HEADER, Header, Kind, Packet};
+use super::packet::{HEADER, Header, Packet, PacketKind};
 use super::sequence::{Verdict, judge};
 use super::shared::Shared;
 use super::spec::{In, Out, Raw, WireSpec};
@@ -27,7 +27,7 @@ pub async fn greet(raw: &mut Raw, key: u128, received: u64, life: u64) -> Result
     contents.put_u128_le(key);
     contents.put_u64_le(received);
     contents.put_u64_le(life);
-    let packet = Packet::new(Kind::Greeting, 0, contents.freeze());
+    let packet = Packet::new(PacketKind::Greeting, 0, contents.freeze());
     write(&mut raw.writer, &packet, 0, 0).await
 }
 
@@ -36,7 +36,7 @@ pub async fn greeted(raw: &mut Raw) -> Result<(u128, u64, u64), WireError> {
     let mut bytes = [0; HEADER];
     raw.reader.read_exact(&mut bytes).await.map_err(broken)?;
     let header = Header::read(&bytes, 0)?;
-    if header.kind != Kind::Greeting || header.len as usize != GREETING {
+    if header.kind != PacketKind::Greeting || header.len as usize != GREETING {
         return Err(WireError::NotAPacket);
     }
     let mut contents = [0; GREETING];
@@ -99,22 +99,22 @@ async fn read_one(
     header.expect(&contents)?;
     shared.acknowledged(header.acknowledged)?;
     match header.kind {
-        Kind::Pulse => {
+        PacketKind::Pulse => {
             let received = shared.state().received;
             if header.number > received {
                 return Err(WireError::Gap { number: header.number, expected: received + 1 });
             }
         }
-        Kind::Loose => {
+        PacketKind::Loose => {
             // One that finds no room is lost.
             arrived.as_ref().map(|arrived| arrived.try_send((None, contents)));
         }
-        Kind::Message | Kind::Farewell => {
+        PacketKind::Message | PacketKind::Farewell => {
             let received = shared.state().received;
             if judge(received, header.number)? == Verdict::Old {
                 return Ok(());
             }
-            if header.kind == Kind::Message {
+            if header.kind == PacketKind::Message {
                 match arrived {
                     // Counted once it is there: a connection that breaks here brings it again.
                     Some(arrived) if arrived.send_async((Some(header.number), contents)).await.is_ok() => {
@@ -137,7 +137,7 @@ async fn read_one(
                 shared.wake.notify_one();
             }
         }
-        Kind::Greeting => return Err(WireError::NotAPacket),
+        PacketKind::Greeting => return Err(WireError::NotAPacket),
     }
     Ok(())
 }
@@ -173,19 +173,19 @@ async fn write_all(
         let loose = tokio::select! {
             out = queue.recv_async(), if !is_closed && has_room => match out {
                 Ok(Out::Message(message)) => {
-                    shared.state().outbox.push(Kind::Message, message);
+                    shared.state().outbox.push(PacketKind::Message, message);
                     None
                 }
                 Ok(Out::Told(message, out)) => {
-                    shared.state().outbox.push(Kind::Message, message);
+                    shared.state().outbox.push(PacketKind::Message, message);
                     told = Some(out);
                     None
                 }
-                Ok(Out::Loose(message)) => Some((Packet::new(Kind::Loose, 0, message), shared.state().acknowledge())),
+                Ok(Out::Loose(message)) => Some((Packet::new(PacketKind::Loose, 0, message), shared.state().acknowledge())),
                 Err(_) => {
                     let mut state = shared.state();
                     state.is_closed = true;
-                    state.outbox.push(Kind::Farewell, Bytes::new());
+                    state.outbox.push(PacketKind::Farewell, Bytes::new());
                     None
                 }
             },

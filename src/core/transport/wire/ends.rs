@@ -1,7 +1,7 @@
 //! The two handles of one end of a wire.
 
 use super::WireError;
-use super::packet::Kind;
+use super::packet::PacketKind;
 use super::run::run;
 use super::shared::Shared;
 use super::spec::{In, Out, Raw, Recovery, WireSpec};
@@ -26,7 +26,7 @@ pub fn wire_again(
     backlog: Vec<Bytes>,
 ) -> (WireSender, WireReceiver, impl Future<Output = ()> + Send + 'static) {
     let shared = Arc::new(Shared::new(spec.sent, spec.received));
-    backlog.into_iter().for_each(|message| shared.state().outbox.push(Kind::Message, message));
+    backlog.into_iter().for_each(|message| shared.state().outbox.push(PacketKind::Message, message));
     let (queue, to_send) = flume::bounded(spec.queue);
     let (arrived, inbox) = flume::bounded(spec.queue);
     let sender = WireSender { queue, shared: shared.clone() };

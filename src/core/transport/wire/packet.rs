@@ -12,7 +12,7 @@ pub const HEADER: usize = 4 + 2 + 1 + 8 + 8 + 8 + 4 + 4;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Kind {
+pub enum PacketKind {
     /// Nothing but that the end lives, what it has received, and the number of its last message.
     Pulse = 0,
     /// A message that may be lost.
@@ -25,7 +25,7 @@ pub enum Kind {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    pub kind: Kind,
+    pub kind: PacketKind,
     pub len: u64,
     pub number: u64,
     /// All up to this number were received.
@@ -36,14 +36,14 @@ pub struct Header {
 /// A packet but for what it acknowledges.
 #[derive(Clone, Debug)]
 pub struct Packet {
-    pub kind: Kind,
+    pub kind: PacketKind,
     pub number: u64,
     pub contents: Bytes,
     checksum: u32,
 }
 
 impl Packet {
-    pub fn new(kind: Kind, number: u64, contents: Bytes) -> Self {
+    pub fn new(kind: PacketKind, number: u64, contents: Bytes) -> Self {
         let checksum = crc32c::crc32c(&contents);
         Self { kind, number, contents, checksum }
     }
@@ -87,7 +87,8 @@ impl Header {
         if !is_whole {
             return Err(WireError::Corrupt);
         }
-        let kinds = [Kind::Pulse, Kind::Loose, Kind::Message, Kind::Farewell, Kind::Greeting];
+        let kinds =
+            [PacketKind::Pulse, PacketKind::Loose, PacketKind::Message, PacketKind::Farewell, PacketKind::Greeting];
         let kind = kinds.into_iter().find(|&kind| kind as u8 == bytes[6]).ok_or(WireError::NotAPacket)?;
         Ok(Self {
             kind,
@@ -126,11 +127,11 @@ mod bytes_of_a_packet {
             place: prop::sample::Index,
             bit in 0_u8..8,
         ) {
-            let packet = Packet::new(Kind::Message, number, contents.clone().into());
+            let packet = Packet::new(PacketKind::Message, number, contents.clone().into());
             let mut bytes = packet.header(acknowledged, key).to_vec();
             bytes.extend(&contents);
             let header = hear(&bytes, key).unwrap();
-            prop_assert_eq!((header.kind, header.number, header.acknowledged), (Kind::Message, number, acknowledged));
+            prop_assert_eq!((header.kind, header.number, header.acknowledged), (PacketKind::Message, number, acknowledged));
             prop_assert_eq!(header.len as usize, contents.len());
             prop_assert_eq!(hear(&bytes, key.wrapping_add(1)), Err(WireError::Corrupt));
             let at = place.index(bytes.len());

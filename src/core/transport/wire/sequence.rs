@@ -1,7 +1,7 @@
 //! Describes which numbers were sent, received and acknowledged: what makes a wire out of connections.
 
 use super::WireError;
-use super::packet::{Kind, Packet};
+use super::packet::{Packet, PacketKind};
 use bytes::Bytes;
 use std::collections::VecDeque;
 
@@ -20,7 +20,7 @@ impl Outbox {
         Self { last: before, kept: VecDeque::new(), num_written: 0 }
     }
 
-    pub fn push(&mut self, kind: Kind, contents: Bytes) {
+    pub fn push(&mut self, kind: PacketKind, contents: Bytes) {
         self.last += 1;
         self.kept.push_back(Packet::new(kind, self.last, contents));
     }
@@ -108,7 +108,7 @@ mod numbers {
             for fate in fates {
                 match fate {
                     0 | 1 if sent < 100 => {
-                        outbox.push(Kind::Message, message(sent));
+                        outbox.push(PacketKind::Message, message(sent));
                         sent += 1;
                     }
                     2 => drop(on_the_way.pop_front()),
@@ -143,8 +143,8 @@ mod numbers {
     #[test]
     fn lies_about_numbers_are_named() {
         let mut outbox = Outbox::new(7);
-        outbox.push(Kind::Message, message(1));
-        outbox.push(Kind::Message, message(2));
+        outbox.push(PacketKind::Message, message(1));
+        outbox.push(PacketKind::Message, message(2));
         assert_eq!(outbox.acknowledged(10), Err(WireError::Acknowledged { number: 10, sent: 9 }));
         outbox.acknowledged(8).unwrap();
         assert_eq!(outbox.resume(7), Err(WireError::Forgotten { number: 7 }));

@@ -1,7 +1,7 @@
 //! Describes what the two ends' tasks and handles of a wire know together.
 
 use super::WireError;
-use super::packet::{Kind, Packet};
+use super::packet::{Packet, PacketKind};
 use super::sequence::Outbox;
 use bytes::Bytes;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -128,5 +128,5 @@ impl State {
 
 /// `last`: number of the last message before it, by which one that is missing is noticed.
 fn pulse(last: u64) -> Packet {
-    Packet::new(Kind::Pulse, last, Bytes::new())
+    Packet::new(PacketKind::Pulse, last, Bytes::new())
 }

@@ -10,7 +10,7 @@ use image::RgbImage;
 
 use super::boxes::Fields;
 use super::stretch::Stretch;
-use super::times::{Span, Times};
+use super::times::{FrameSpan, Times};
 use super::track::{FRAGMENTED, NO_TABLE, Track};
 use crate::data::decoder::MediaDecoder;
 use crate::data::limits::Limits;
@@ -54,7 +54,7 @@ impl VideoFile {
         let samples = seconds.iter().map(|&time| self.times.at(time, tolerance)).collect::<Result<Vec<_>, _>>()?;
         let mut frames: Vec<Option<RgbImage>> = vec![None; samples.len()];
         // Those that begin at the same frame are decoded together.
-        let mut spans: Vec<(Span, Vec<usize>)> = Vec::new();
+        let mut spans: Vec<(FrameSpan, Vec<usize>)> = Vec::new();
         for (request, &sample) in samples.iter().enumerate() {
             let span = self.times.span(sample);
             match spans.iter_mut().find(|(other, _)| other.first == span.first) {
@@ -80,7 +80,7 @@ impl VideoFile {
         Ok(frames.into_iter().flatten().collect())
     }
 
-    fn stretch(&self, span: &Span, taken: Vec<usize>) -> Result<(Stretch, Vec<u8>), String> {
+    fn stretch(&self, span: &FrameSpan, taken: Vec<usize>) -> Result<(Stretch, Vec<u8>), String> {
         let samples = &self.track.samples[span.first..=span.last];
         let num_bytes: usize = samples.iter().map(|range| range.len()).sum();
         if num_bytes > MAX_STRETCH {

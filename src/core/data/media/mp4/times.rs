@@ -17,7 +17,7 @@ pub struct Times {
 
 /// Coded frames that are decoded, and the place of one of them in the order in which they are shown.
 #[derive(Debug, PartialEq)]
-pub struct Span {
+pub struct FrameSpan {
     pub first: usize,
     pub last: usize,
 }
@@ -68,17 +68,17 @@ impl Times {
     }
 
     /// The coded frames that have to be decoded for `sample`.
-    pub fn span(&self, sample: usize) -> Span {
+    pub fn span(&self, sample: usize) -> FrameSpan {
         let mut first = self.sync_before(sample);
         // Frames that are shown before the one at which decoding begins may need frames before it.
         while first > 0 && (first + 1..=sample).any(|other| self.ticks[other] < self.ticks[first]) {
             first = self.sync_before(first - 1);
         }
-        Span { first, last: sample }
+        FrameSpan { first, last: sample }
     }
 
     /// The place of `sample` among the frames of a span in the order in which they are shown.
-    pub fn place(&self, span: &Span, sample: usize) -> usize {
+    pub fn place(&self, span: &FrameSpan, sample: usize) -> usize {
         (span.first..=span.last).filter(|&other| self.ticks[other] < self.ticks[sample]).count()
     }
 

@@ -5,7 +5,7 @@ use serde_json::{Map, Value as Json};
 
 use crate::data::audio::AudioSource;
 use crate::data::locator::Locator;
-use crate::data::media::{Kind, VideoSource};
+use crate::data::media::{MediaKind, VideoSource};
 
 /// One conversation. `media` are in the order of the image and video parts.
 #[derive(Clone, Debug, PartialEq)]
@@ -80,12 +80,12 @@ impl Conversation {
 }
 
 impl MediaSource {
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> MediaKind {
         match self {
-            MediaSource::Image(_) => Kind::Image,
-            MediaSource::Video(_) => Kind::Video,
-            MediaSource::Audio(_) => Kind::Audio,
-            MediaSource::Context(_) => Kind::Context,
+            MediaSource::Image(_) => MediaKind::Image,
+            MediaSource::Video(_) => MediaKind::Video,
+            MediaSource::Audio(_) => MediaKind::Audio,
+            MediaSource::Context(_) => MediaKind::Context,
         }
     }
 

@@ -4,15 +4,15 @@ use super::raw::{RawAudio, RawCut, RawPart, RawUrl, RawVideo};
 use super::{MediaSource, Part};
 use crate::data::audio::AudioSource;
 use crate::data::error::DataError;
-use crate::data::media::Kind;
+use crate::data::media::MediaKind;
 use crate::data::source::locate::Locate;
 
 /// Stands for a picture in a content string.
-pub const IMAGE_PLACEHOLDER: &str = Kind::Image.placeholder();
+pub const IMAGE_PLACEHOLDER: &str = MediaKind::Image.placeholder();
 /// Stands for a video in a content string of a line that has `videos`.
-pub const VIDEO_PLACEHOLDER: &str = Kind::Video.placeholder();
+pub const VIDEO_PLACEHOLDER: &str = MediaKind::Video.placeholder();
 /// Stands for a recording in a content string of a line that has `audios`.
-pub const AUDIO_PLACEHOLDER: &str = Kind::Audio.placeholder();
+pub const AUDIO_PLACEHOLDER: &str = MediaKind::Audio.placeholder();
 
 /// The files that a record lists beside its messages, taken one by one.
 pub(super) struct Listed<'a> {
@@ -29,26 +29,26 @@ pub(super) struct Listed<'a> {
 
 impl Listed<'_> {
     fn image(&mut self, own: Option<String>) -> Result<Part, DataError> {
-        let path = own.or_else(|| self.images.next()).ok_or_else(|| too_few(Kind::Image))?;
+        let path = own.or_else(|| self.images.next()).ok_or_else(|| too_few(MediaKind::Image))?;
         self.media.push(MediaSource::Image(self.files.file(&path)?));
         Ok(Part::Image)
     }
 
     fn video(&mut self, own: Option<RawVideo>, fps: Option<f64>) -> Result<Part, DataError> {
-        let video = own.or_else(|| self.videos.next()).ok_or_else(|| too_few(Kind::Video))?;
+        let video = own.or_else(|| self.videos.next()).ok_or_else(|| too_few(MediaKind::Video))?;
         self.media.push(video.source(fps, self.files)?);
         Ok(Part::Video)
     }
 
     fn audio(&mut self, own: Option<RawAudio>, cut: RawCut) -> Result<Part, DataError> {
-        let audio = own.or_else(|| self.audios.next()).ok_or_else(|| too_few(Kind::Audio))?;
+        let audio = own.or_else(|| self.audios.next()).ok_or_else(|| too_few(MediaKind::Audio))?;
         let (path, segment) = audio.open(cut)?;
         self.media.push(MediaSource::Audio(AudioSource { locator: self.files.file(&path)?, segment }));
         Ok(Part::Audio)
     }
 
     fn context(&mut self) -> Result<Part, DataError> {
-        self.media.push(MediaSource::Context(self.contexts.next().ok_or_else(|| too_few(Kind::Context))?));
+        self.media.push(MediaSource::Context(self.contexts.next().ok_or_else(|| too_few(MediaKind::Context))?));
         Ok(Part::Context)
     }
 
@@ -57,13 +57,13 @@ impl Listed<'_> {
         let mut parts = Vec::new();
         let mut rest = text;
         // Without a list of its files a word is text; a picture's never is.
-        let is_one = |kind: &Kind| match kind {
-            Kind::Image => true,
-            Kind::Video => self.has_videos,
-            Kind::Audio => self.has_audios,
-            Kind::Context => self.has_contexts,
+        let is_one = |kind: &MediaKind| match kind {
+            MediaKind::Image => true,
+            MediaKind::Video => self.has_videos,
+            MediaKind::Audio => self.has_audios,
+            MediaKind::Context => self.has_contexts,
         };
-        let known: Vec<Kind> = Kind::ALL.into_iter().filter(is_one).collect();
+        let known: Vec<MediaKind> = MediaKind::ALL.into_iter().filter(is_one).collect();
         loop {
             let places = known.iter().filter_map(|&kind| Some((rest.find(kind.placeholder())?, kind)));
             let next = places.min_by_key(|(at, _)| *at);
@@ -73,10 +73,10 @@ impl Listed<'_> {
             }
             let Some((at, kind)) = next else { return Ok(parts) };
             parts.push(match kind {
-                Kind::Image => self.image(None)?,
-                Kind::Video => self.video(None, None)?,
-                Kind::Audio => self.audio(None, RawCut::default())?,
-                Kind::Context => self.context()?,
+                MediaKind::Image => self.image(None)?,
+                MediaKind::Video => self.video(None, None)?,
+                MediaKind::Audio => self.audio(None, RawCut::default())?,
+                MediaKind::Context => self.context()?,
             });
             rest = &rest[at + kind.placeholder().len()..];
         }
@@ -124,9 +124,9 @@ impl Listed<'_> {
 
     /// Nothing that is listed may be left.
     pub fn finish(self) -> Result<Vec<MediaSource>, DataError> {
-        let used = |kind: Kind| self.media.iter().filter(|source| source.kind() == kind).count();
+        let used = |kind: MediaKind| self.media.iter().filter(|source| source.kind() == kind).count();
         let unused = [self.images.len(), self.videos.len(), self.audios.len(), self.contexts.len()];
-        for (kind, unused) in Kind::ALL.into_iter().zip(unused) {
+        for (kind, unused) in MediaKind::ALL.into_iter().zip(unused) {
             if unused > 0 {
                 let (key, placeholder, used) = (kind.key(), kind.placeholder(), used(kind));
                 let listed = used + unused;
@@ -138,6 +138,6 @@ impl Listed<'_> {
     }
 }
 
-fn too_few(kind: Kind) -> DataError {
+fn too_few(kind: MediaKind) -> DataError {
     DataError::Line(format!("more {} in the messages than files in `{}`", kind.placeholder(), kind.key()))
 }

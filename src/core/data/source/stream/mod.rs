@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use super::block::Block;
 use super::content::{Content, fetch};
-use super::cut::{Piece, TokenPiece, num_pieces};
+use super::cut::{TextPiece, TokenPiece, num_pieces};
 use super::layout::{RecordLayout, Whole};
 use super::order::{Order, sums};
 use super::shard::Shard;
@@ -240,7 +240,7 @@ impl Source {
             },
             Whole::Text(text) => {
                 let num = num_pieces(opened.block.num_bytes(record), self.piece_bytes);
-                let piece = Piece::of(&text, piece, num);
+                let piece = TextPiece::of(&text, piece, num);
                 match piece.text.is_empty() {
                     true => Err(DataError::Line("an empty text".to_owned()).to_string()),
                     false => Ok(Content::Text(piece)),

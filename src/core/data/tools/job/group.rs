@@ -7,7 +7,7 @@ use crate::data::error::BadSample;
 /// A group that is done.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Group {
-    pub shards: Vec<Shard>,
+    pub shards: Vec<WrittenShard>,
     pub bad: Vec<BadSample>,
     /// Positions of samples that are in none of the packs that they were planned for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -15,7 +15,7 @@ pub struct Group {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Shard {
+pub struct WrittenShard {
     pub name: String,
     pub bytes: u64,
     pub samples: u64,

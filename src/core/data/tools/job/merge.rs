@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use super::files::list_bad;
-use super::group::{Done, Shard};
+use super::group::{Done, WrittenShard};
 use super::work::Job;
 use crate::data::error::DataError;
 use crate::data::tools::energon;
@@ -51,7 +51,7 @@ impl Job {
 }
 
 /// Removes shards that a group has no more, from a run that was killed; never anything but `shard-….tar` and the like.
-fn remove_strangers(out: &Path, shards: &[Shard]) -> Result<(), DataError> {
+fn remove_strangers(out: &Path, shards: &[WrittenShard]) -> Result<(), DataError> {
     let known: BTreeSet<&str> = shards.iter().map(|shard| shard.name.as_str()).collect();
     let entries = fs::read_dir(out).map_err(|error| DataError::read(out, error))?;
     for entry in entries {

@@ -20,7 +20,7 @@ mod work;
 
 pub use files::list_bad;
 pub(super) use files::{HOME, read_json, write_json};
-pub use group::{Done, Shard};
+pub use group::{Done, WrittenShard};
 pub use merge::BAD;
 pub use share::Share;
 pub use work::{Job, Made};

@@ -7,7 +7,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use super::files::{HOME, group_path, read_json, write_json};
-use super::group::{Done, Group, Shard};
+use super::group::{Done, Group, WrittenShard};
 use super::share::Share;
 use crate::data::error::{BadSample, DataError};
 use crate::data::tools::ordered::for_each_ordered;
@@ -153,7 +153,7 @@ impl Job {
     /// A group that is there, its shards of the size that was noted.
     pub(super) fn finished(&self, out: &Path, index: u64) -> Result<Option<Group>, DataError> {
         let group: Option<Group> = read_json(&group_path(out, index))?;
-        let whole = |shard: &Shard| {
+        let whole = |shard: &WrittenShard| {
             // A name from a file that somebody may have changed: nothing outside of the folder is looked at.
             shard.name.starts_with("shard-")
                 && !shard.name.contains(['/', '\\'])
@@ -164,9 +164,9 @@ impl Job {
     }
 }
 
-fn finish(name: String, shard: ShardWriter) -> Result<Shard, DataError> {
+fn finish(name: String, shard: ShardWriter) -> Result<WrittenShard, DataError> {
     let samples = shard.num_samples();
-    Ok(Shard { bytes: shard.finish()?, name, samples })
+    Ok(WrittenShard { bytes: shard.finish()?, name, samples })
 }
 
 fn shard_name(group: u64, index: usize) -> String {

@@ -2,9 +2,9 @@
 //! measured, planned and computed between two steps, with nothing else in flight.
 
 use super::{Broken, Coordinator, InFlight, Output};
-use crate::message::{ActorId, BadSample, SampleMeta, SaveTo, StepId, StepPlan};
+use crate::message::{ActorId, SampleMeta, SaveTo, SkippedSample, StepId, StepPlan};
 use crate::schedule::coordinator::evaluations::EvaluationPass;
-use crate::schedule::coordinator::intake::Answer;
+use crate::schedule::coordinator::intake::Measured;
 use crate::schedule::{PackLimits, PlanSpec, SampleSize, plan_evaluation};
 
 impl Coordinator {
@@ -54,7 +54,7 @@ impl Coordinator {
     }
 
     /// The samples that can be computed; the others are told of once.
-    fn usable(&mut self, answers: Vec<Answer>, pass: &EvaluationPass) -> Vec<SampleMeta> {
+    fn usable(&mut self, answers: Vec<Measured>, pass: &EvaluationPass) -> Vec<SampleMeta> {
         let (mut samples, mut told) = (Vec::new(), Vec::new());
         for answer in answers {
             let bad = match answer {
@@ -77,7 +77,7 @@ impl Coordinator {
                             continue;
                         }
                     };
-                    BadSample {
+                    SkippedSample {
                         id: sample.id,
                         source: format!("held-out sample {}", sample.id),
                         reason,

@@ -1,7 +1,7 @@
 //! Tells who takes part while the run goes on: encoders that are refused, excluded, lost, and the epochs that follow.
 
 use super::{Broken, Coordinator};
-use crate::message::{ActorId, BadSample, Command, Event, PoolName, Regroup, SampleId, StepId, StepPlan, UnitId};
+use crate::message::{ActorId, Command, Event, PoolName, Regroup, SampleId, SkippedSample, StepId, StepPlan, UnitId};
 use crate::schedule::coordinator::step::InFlight;
 use crate::schedule::coordinator::trust::Told;
 use crate::schedule::coordinator::{Doubt, Input, MAX_CRASHES, Output, PoolChange};
@@ -148,13 +148,13 @@ impl Coordinator {
         let units = self.crashes.poison_units(plan);
         let samples: BTreeSet<SampleId> =
             units.iter().flat_map(|unit| &unit.items).map(|item| item.id.sample).collect();
-        let bad = |id| BadSample {
+        let bad = |id| SkippedSample {
             id,
             source: format!("sample {id}"),
             reason: format!("killed {MAX_CRASHES} encoders"),
             too_long: false,
         };
-        let samples: Vec<BadSample> = samples.into_iter().map(bad).collect();
+        let samples: Vec<SkippedSample> = samples.into_iter().map(bad).collect();
         let verdict = samples.iter().try_for_each(|sample| self.intake.turned_bad(sample));
         if !samples.is_empty() {
             self.out.push(Output::Bad(samples));
