@@ -10,7 +10,7 @@ use loongforge_core::rng::Rng;
 use loongforge_core::robot::{Actions, Moment, Observation, Policy, PolicySpec};
 use loongforge_torch::device::set_intra_op_threads;
 use loongforge_torch::engine::{PolicyModel, open_device};
-use loongforge_torch::model::Chunk;
+use loongforge_torch::model::ActionChunk;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -113,7 +113,7 @@ impl Policy for Trained {
     }
 
     fn begin_with(&mut self, noise: Vec<f32>) -> Result<(), String> {
-        let Chunk { horizon, action_dim, writes, .. } = *self.model.chunk();
+        let ActionChunk { horizon, action_dim, writes, .. } = *self.model.chunk();
         if writes {
             return Err("this policy writes actions as tokens, and makes none of noise".to_owned());
         }

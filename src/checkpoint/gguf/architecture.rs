@@ -7,7 +7,7 @@ use super::keys::Keys;
 use super::names::Architecture;
 use loongforge_torch::model::{DecoderConfig, FeedForwardConfig, LayerConfig};
 use loongforge_torch::native::bytes;
-use loongforge_torch::nn::moe::{MoeConfig, Normalize, Scores as RouterScores};
+use loongforge_torch::nn::moe::{MoeConfig, Normalize, RouterScores};
 use loongforge_torch::nn::{Activation, AttentionConfig, QkNorm, RopeScaling};
 use serde_json::Value as Json;
 use tch::{Device, Kind, Tensor};

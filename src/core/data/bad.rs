@@ -6,7 +6,7 @@ use std::path::Path;
 
 use super::error::DataError;
 use crate::files::AppendFile;
-use crate::message::{SkippedSample, SampleId};
+use crate::message::{SampleId, SkippedSample};
 
 /// `bad.jsonl`: one bad sample a line, appended.
 pub struct BadSampleList {

@@ -1,22 +1,22 @@
 //! The optimizer as a run's config has it.
 
 use crate::params::{ParamSpec, Role};
-use crate::train::{AdamWConfig, Adjust, Method, MuonConfig, Offload, OptimizerConfig, Tier};
+use crate::train::{AdamWConfig, Adjust, MuonConfig, Offload, OptimizerConfig, OptimizerMethod, Tier};
 use loongforge_core::config::{AdjustLr, OffloadTo, OptimizerType, RunConfig};
 use loongforge_core::engine::EngineError;
 
 pub(super) fn optimizer(config: &RunConfig) -> OptimizerConfig {
     let own = &config.train.optimizer;
     let method = match own.kind {
-        OptimizerType::Adamw => Method::AdamW,
-        OptimizerType::Adamw8bit => Method::AdamW8bit,
+        OptimizerType::Adamw => OptimizerMethod::AdamW,
+        OptimizerType::Adamw8bit => OptimizerMethod::AdamW8bit,
         OptimizerType::Muon => {
             let muon = own.muon.unwrap_or_default();
             let adjust = match muon.adjust_lr {
                 AdjustLr::MatchRmsAdamw => Adjust::MatchRmsAdamw,
                 AdjustLr::Original => Adjust::Original,
             };
-            Method::Muon(MuonConfig { momentum: muon.momentum, adjust, lr_ratio: muon.lr_ratio })
+            OptimizerMethod::Muon(MuonConfig { momentum: muon.momentum, adjust, lr_ratio: muon.lr_ratio })
         }
     };
     let adamw = AdamWConfig { betas: own.betas, eps: own.eps, weight_decay: own.weight_decay };

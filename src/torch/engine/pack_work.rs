@@ -17,11 +17,11 @@ pub(super) struct PackWork {
     pub tokens: Assembler,
     /// In placeholder order.
     pub units: Vec<PackUnit>,
-    pub chunks: Vec<Chunk>,
+    pub chunks: Vec<PackChunk>,
 }
 
 /// A part of a pack that goes through as one, or all of it.
-pub(super) struct Chunk {
+pub(super) struct PackChunk {
     pub filled: Filled,
     /// Slots of the features on the tape of the first stage, by input.
     pub slots: Vec<Vec<Slot>>,
@@ -55,9 +55,9 @@ pub(super) fn input_of(inputs: &[FeatureInput], tower: Tower) -> Result<usize, E
     inputs.iter().position(|input| input.tower == tower).ok_or_else(missing)
 }
 
-impl Chunk {
-    pub fn new(filled: Filled) -> Chunk {
-        Chunk { filled, slots: Vec::new(), grads: Vec::new(), is_done: false }
+impl PackChunk {
+    pub fn new(filled: Filled) -> PackChunk {
+        PackChunk { filled, slots: Vec::new(), grads: Vec::new(), is_done: false }
     }
 }
 
@@ -154,7 +154,7 @@ impl PackWork {
         returned: &mut BTreeMap<UnitId, Vec<Tensor>>,
         ports: &mut Ports,
     ) -> Result<(), EngineError> {
-        let chunks: Vec<Chunk> = self.chunks.drain(..).filter(|chunk| !chunk.grads.is_empty()).collect();
+        let chunks: Vec<PackChunk> = self.chunks.drain(..).filter(|chunk| !chunk.grads.is_empty()).collect();
         let of_input = |input: usize| {
             // Of a chunk without rows of an input there are no gradients of it.
             let levels: Vec<&Vec<Tensor>> = chunks.iter().filter_map(|chunk| chunk.grads.get(input)).collect();

@@ -1,8 +1,8 @@
 //! A trained policy that acts: the model of a folder, from one observation to a chunk of actions.
 
 use crate::model::{
-    Acting, Chunk, Column, Columns, Decoding, Denoising, EncoderFamily, EncoderModel, FeatureInput, FoundationFamily,
-    INPUT_IDS, ModelConfig, ModelConfigError, Observed, POSITION_IDS,
+    Acting, ActionChunk, Column, Columns, Decoding, Denoising, EncoderFamily, EncoderModel, FeatureInput,
+    FoundationFamily, INPUT_IDS, ModelConfig, ModelConfigError, Observed, POSITION_IDS,
 };
 use crate::native::NativeError;
 use crate::params::{ParamSpec, ParamStore};
@@ -41,7 +41,7 @@ pub enum PolicyError {
 
 /// A policy with its weights on one device, without gradients.
 pub struct PolicyModel {
-    chunk: Chunk,
+    chunk: ActionChunk,
     continues_chunks: bool,
     columns: Rc<[Column]>,
     acting: Box<dyn Acting>,
@@ -111,7 +111,7 @@ impl PolicyModel {
     }
 
     /// What it predicts.
-    pub fn chunk(&self) -> &Chunk {
+    pub fn chunk(&self) -> &ActionChunk {
         &self.chunk
     }
 
@@ -151,7 +151,7 @@ impl PolicyModel {
         num_steps: usize,
         given: &[f32],
     ) -> Result<Vec<f32>, PolicyError> {
-        let Chunk { horizon, action_dim, .. } = self.chunk;
+        let ActionChunk { horizon, action_dim, .. } = self.chunk;
         if given.len() as i64 % action_dim != 0 || given.len() as i64 >= horizon * action_dim {
             let wrong =
                 format!("{} numbers of given actions, of {action_dim} each and fewer than {horizon}", given.len());

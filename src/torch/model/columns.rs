@@ -15,14 +15,14 @@ pub struct Column {
     pub before: Vec<i64>,
     /// Sizes of the axes behind it.
     pub after: Vec<i64>,
-    pub rows: Rows,
+    pub rows: RowCount,
     /// The value of rows that do not count in the loss, where the column says which do.
     pub uncounted: Option<i64>,
 }
 
 /// Says how many rows a sample has in a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rows {
+pub enum RowCount {
     /// As many as it has tokens.
     Tokens,
     /// The same number for each sample, for example 50 actions.
@@ -38,8 +38,8 @@ impl Column {
     /// Rows of `num_samples` samples that have so many tokens together.
     pub fn num_rows(&self, num_tokens: i64, num_samples: i64) -> i64 {
         match self.rows {
-            Rows::Tokens => num_tokens,
-            Rows::Fixed(rows) => i64::from(rows) * num_samples,
+            RowCount::Tokens => num_tokens,
+            RowCount::Fixed(rows) => i64::from(rows) * num_samples,
         }
     }
 
@@ -123,7 +123,7 @@ pub fn weight_column() -> Column {
         kind: Kind::Float,
         before: Vec::new(),
         after: Vec::new(),
-        rows: Rows::Tokens,
+        rows: RowCount::Tokens,
         uncounted: None,
     }
 }
@@ -135,7 +135,7 @@ pub fn label_column(group_size: u32) -> Column {
         kind: Kind::Int64,
         before: Vec::new(),
         after: Vec::new(),
-        rows: Rows::Fixed(group_size),
+        rows: RowCount::Fixed(group_size),
         uncounted: None,
     }
 }
@@ -147,7 +147,7 @@ pub fn token_columns() -> Vec<Column> {
         kind,
         before: before.to_vec(),
         after: Vec::new(),
-        rows: Rows::Tokens,
+        rows: RowCount::Tokens,
         uncounted,
     };
     vec![
@@ -163,7 +163,7 @@ mod tests {
 
     use tch::{Device, Kind, Tensor};
 
-    use super::{Column, Columns, Rows, TARGETS, token_columns};
+    use super::{Column, Columns, RowCount, TARGETS, token_columns};
 
     #[test]
     fn columns_have_their_own_rows_and_axes() {
@@ -172,7 +172,7 @@ mod tests {
             kind: Kind::Float,
             before: vec![2],
             after: vec![7],
-            rows: Rows::Fixed(50),
+            rows: RowCount::Fixed(50),
             uncounted: None,
         };
         let specs: Rc<[Column]> = [token_columns(), vec![actions]].concat().into();

@@ -47,7 +47,7 @@ pub use alike::Alike;
 pub use audio::{AudioConfig, AudioPositions, AudioProjectorConfig, AudioTowerConfig, ProjectorMap, StemConfig};
 pub use bart::{AnswerTokens, BartConfig, EncoderDecoder, EncoderDecoderConfig, EncoderDecoderFamily, StackConfig};
 pub use batch::{MicroBatch, SampleRow};
-pub use columns::{Column, Columns, INPUT_IDS, POSITION_IDS, Rows, TARGETS, token_columns};
+pub use columns::{Column, Columns, INPUT_IDS, POSITION_IDS, RowCount, TARGETS, token_columns};
 pub use config::{CarriedParts, ModelConfig, Tokens};
 pub use decoder::{
     Balance, Decoder, DecoderConfig, DecoderFamily, DecodingRanks, EmbeddingNoise, FeedForwardConfig, LayerConfig,
@@ -74,7 +74,8 @@ pub use original_names::{
 pub use own::{EncoderPart, FoundationPart, OwnFamilies, ReadEncoder, ReadFoundation, register_families};
 pub use parallel_errors::{ContextParallelError, TensorParallelError};
 pub use policy::{
-    Acting, Chunk, Denoising, Observed, PolicyConfig, PolicyOptions, RobotPolicy, StateToken, StreamConfig, TimeUse,
+    Acting, ActionChunk, Denoising, Observed, PolicyConfig, PolicyOptions, RobotPolicy, StateToken, StreamConfig,
+    TimeUse,
 };
 pub use reference::{AnswersError, REFERENCE_PREFIX};
 pub use routing::{ExpertSet, RoutedExperts, RouterLosses, Routing};

@@ -91,10 +91,10 @@ pub trait Mixer {
     }
 
     /// Works like `forward` on the prompts of a generation, and fills `state` with what [`Mixer::step`] needs of them.
-    fn prefill(&self, x_TD: &Tensor, context: &Context, columns: &Columns, state: &mut State) -> Tensor;
+    fn prefill(&self, x_TD: &Tensor, context: &Context, columns: &CacheColumns, state: &mut State) -> Tensor;
 
     /// One more token of each sequence, `[B, D]` to `[B, D]`; it goes to column `columns.used - 1`.
-    fn step(&self, x_BD: &Tensor, rope: &Rope, columns: &Columns, state: &mut State) -> Tensor;
+    fn step(&self, x_BD: &Tensor, rope: &Rope, columns: &CacheColumns, state: &mut State) -> Tensor;
 }
 
 /// Describes what a mixer does before and after an attention to all earlier tokens of the document.
@@ -116,7 +116,7 @@ pub trait QkvMixer {
 pub type State = Vec<Tensor>;
 
 /// Describes where a generation keeps its tokens: the prompts end at the same column, and every step fills one more.
-pub struct Columns {
+pub struct CacheColumns {
     pub num_sequences: i64,
     pub num_columns: i64,
     /// Columns in use, the present one included.
@@ -129,7 +129,7 @@ pub struct Columns {
     pub chosen: LayerCache<Option<Tensor>>,
 }
 
-impl Columns {
+impl CacheColumns {
     /// Values `[T, …]` of the prompts' tokens in a cache `[B, S, …]`; zeros elsewhere.
     pub fn store(&self, values: &Tensor) -> Tensor {
         let mut shape = values.size();

@@ -9,7 +9,7 @@ use tch::Tensor;
 
 use super::indexer::{Indexer, IndexerConfig, IndexerTraining};
 use super::indexer_loss::indexer_loss;
-use super::mixer::{Columns, Context, Mixer, QkvMixer, State};
+use super::mixer::{CacheColumns, Context, Mixer, QkvMixer, State};
 use super::norm::{NormConfig, RmsNorm};
 use super::sparse_attention::{IndexRows, attend_chosen, best, choose, index_scores};
 use super::{Linear, Rope};
@@ -213,7 +213,7 @@ impl Mixer for Mla {
     }
 
     /// The state is the latents with the turned channels, `[B, S, L]`, and the indexer's keys.
-    fn prefill(&self, x_TD: &Tensor, context: &Context, columns: &Columns, state: &mut State) -> Tensor {
+    fn prefill(&self, x_TD: &Tensor, context: &Context, columns: &CacheColumns, state: &mut State) -> Tensor {
         let rows = self.rows(x_TD, &context.rope);
         let index = self.indexer.as_ref().map(|indexer| self.index_rows(indexer, x_TD, &rows, &context.rope));
         *state = vec![columns.store(&Tensor::cat(&[&rows.latent_TR, &rows.turned_T1P.squeeze_dim(1)], -1))];
@@ -222,7 +222,7 @@ impl Mixer for Mla {
     }
 
     /// Keys and values are not made: queries go to the latent's space and come back from it.
-    fn step(&self, x_BD: &Tensor, rope: &Rope, columns: &Columns, state: &mut State) -> Tensor {
+    fn step(&self, x_BD: &Tensor, rope: &Rope, columns: &CacheColumns, state: &mut State) -> Tensor {
         let MlaConfig { num_heads, kv_lora_rank, qk_nope_head_dim, qk_rope_head_dim, v_head_dim, .. } = self.config;
         let rows = self.rows(x_BD, rope);
         let all = columns.append(&state[0], &Tensor::cat(&[&rows.latent_TR, &rows.turned_T1P.squeeze_dim(1)], -1));
@@ -272,7 +272,7 @@ impl QkvMixer for Mla {
 }
 
 /// The columns `[B, 1, 1, used]` that the present tokens attend to; `None`: all that hold something.
-fn best_columns(index: &IndexRows, keys_BSC: &Tensor, topk: i64, columns: &Columns) -> Option<Tensor> {
+fn best_columns(index: &IndexRows, keys_BSC: &Tensor, topk: i64, columns: &CacheColumns) -> Option<Tensor> {
     if columns.used <= topk {
         return None;
     }
@@ -293,8 +293,8 @@ mod tests {
 
     use super::{KeyChoice, Mla, MlaConfig};
     use crate::nn::{
-        Columns, Context, IndexerConfig, IndexerTraining, LayerCache, Mask, Mixer, PackedAttention, Rope, RopeConfig,
-        RopeLayout, State,
+        CacheColumns, Context, IndexerConfig, IndexerTraining, LayerCache, Mask, Mixer, PackedAttention, Rope,
+        RopeConfig, RopeLayout, State,
     };
     use crate::params::{ParamStore, Scope};
 
@@ -364,7 +364,7 @@ mod tests {
         for topk in [4, 100] {
             let layers = layers(topk);
             let context = context(&lens);
-            let mut columns = Columns {
+            let mut columns = CacheColumns {
                 num_sequences: 2,
                 num_columns: 12,
                 used: 9,

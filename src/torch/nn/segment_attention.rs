@@ -25,7 +25,7 @@ pub enum Chunks {
 
 /// Queries of a kind see keys of another in these chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rule<K: 'static> {
+pub struct SegmentRule<K: 'static> {
     pub queries: K,
     pub keys: K,
     pub chunks: Chunks,
@@ -33,7 +33,7 @@ pub struct Rule<K: 'static> {
 
 /// A table of rules. Kinds for which it has none do not see each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SegmentRules<K: 'static>(pub &'static [Rule<K>]);
+pub struct SegmentRules<K: 'static>(pub &'static [SegmentRule<K>]);
 
 /// Rows of one kind and chunk of a sample, side by side.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,8 +65,9 @@ impl Chunks {
 impl<K: Copy + PartialEq> SegmentRules<K> {
     /// Returns whether rows of a kind and chunk see rows of another.
     pub fn see(&self, query: (K, u32), key: (K, u32)) -> bool {
-        let is_met =
-            |rule: &Rule<K>| rule.queries == query.0 && rule.keys == key.0 && rule.chunks.include(query.1, key.1);
+        let is_met = |rule: &SegmentRule<K>| {
+            rule.queries == query.0 && rule.keys == key.0 && rule.chunks.include(query.1, key.1)
+        };
         self.0.iter().any(is_met)
     }
 }
@@ -146,7 +147,7 @@ fn visible<K: Copy + PartialEq>(rules: SegmentRules<K>, query: &Segment<K>, keys
 mod tests {
     use tch::{Device, Kind, Tensor};
 
-    use super::{Chunks, Rule, Segment, SegmentAttention, SegmentRules};
+    use super::{Chunks, Segment, SegmentAttention, SegmentRule, SegmentRules};
     use crate::native::grad;
 
     /// What LingBot-VA packs, beside frames and actions of FastWAM.
@@ -156,8 +157,8 @@ mod tests {
         Noised,
     }
 
-    const fn rule(queries: Of, keys: Of, chunks: Chunks) -> Rule<Of> {
-        Rule { queries, keys, chunks }
+    const fn rule(queries: Of, keys: Of, chunks: Chunks) -> SegmentRule<Of> {
+        SegmentRule { queries, keys, chunks }
     }
 
     /// The first frame sees itself, all else sees everything.

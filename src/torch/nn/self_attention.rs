@@ -6,7 +6,7 @@
 use tch::Tensor;
 
 use super::attend::attend_sinking;
-use super::mixer::{Columns, Context, Mixer, QkvMixer, State};
+use super::mixer::{CacheColumns, Context, Mixer, QkvMixer, State};
 use super::norm::{NormConfig, RmsNorm};
 use super::window::attend_window;
 use super::{Linear, PackedAttention, PieceAttention, Rope, Scores};
@@ -224,13 +224,13 @@ impl Mixer for SelfAttention {
         [self.output(&y, gate.as_ref()), k_TKC, v_TKC]
     }
 
-    fn prefill(&self, x_TD: &Tensor, context: &Context, columns: &Columns, state: &mut State) -> Tensor {
+    fn prefill(&self, x_TD: &Tensor, context: &Context, columns: &CacheColumns, state: &mut State) -> Tensor {
         let ([q_THC, k_TKC, v_TKC], gate) = self.heads(x_TD, &context.rope);
         *state = vec![columns.store(&k_TKC), columns.store(&v_TKC)];
         self.output(&self.attend(&context.documents, [&q_THC, &k_TKC, &v_TKC]), gate.as_ref())
     }
 
-    fn step(&self, x_BD: &Tensor, rope: &Rope, columns: &Columns, state: &mut State) -> Tensor {
+    fn step(&self, x_BD: &Tensor, rope: &Rope, columns: &CacheColumns, state: &mut State) -> Tensor {
         let ([q_BHC, k_BKC, v_BKC], gate) = self.heads(x_BD, rope);
         let seen = self.config.window.unwrap_or(columns.used).min(columns.used);
         let last = |x: &Tensor, dim: i64| x.narrow(dim, columns.used - seen, seen);

@@ -5,7 +5,7 @@ use tch::{Device, Kind, Tensor};
 use super::flat_param::FlatParam;
 use super::matrices::matrices;
 use super::rounded::{Rounded, fill, round};
-use super::rounding::{Rows, Sizes, padded, rows_of};
+use super::rounding::{RowRange, Sizes, padded, rows_of};
 use super::spec::{Held, ParamSpec};
 use crate::native::{Purpose, allocate, allocated_for, pinned, release, uncounted};
 
@@ -29,7 +29,7 @@ struct Place {
     /// The start of what was made of it, and its size.
     at: Sizes,
     sizes: Sizes,
-    matrices: Vec<Rows>,
+    matrices: Vec<RowRange>,
 }
 
 impl Place {

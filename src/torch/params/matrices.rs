@@ -3,7 +3,7 @@
 use tch::{Kind, Tensor};
 
 use super::lora::ADAPTER_PARTS;
-use super::rounding::{Rows, padded, rows_of};
+use super::rounding::{RowRange, padded, rows_of};
 use super::shard::Cut;
 use super::spec::ParamSpec;
 
@@ -32,11 +32,11 @@ pub fn matrices_of(spec: &ParamSpec, tensor: &Tensor) -> Vec<Tensor> {
 }
 
 /// The matrices that a weight is made of: one for each that the checkpoint has, in the order of rows.
-pub(super) fn matrices(spec: &ParamSpec) -> Vec<Rows> {
+pub(super) fn matrices(spec: &ParamSpec) -> Vec<RowRange> {
     let (rows, _) = rows_of(&spec.shape);
     let of_part = spec.shape[spec.shape.len() - 2];
     let inner: i64 = spec.shape[1..spec.shape.len() - 1].iter().product();
-    let mut found: Vec<Rows> = Vec::new();
+    let mut found: Vec<RowRange> = Vec::new();
     let cuts = spec.shard.as_ref().map_or(&[][..], |shard| &shard.cuts);
     if !cuts.is_empty() && !spec.is_cut_within_matrices() {
         return held_of(&matrices(&spec.whole()), cuts, of_part);
@@ -51,7 +51,7 @@ pub(super) fn matrices(spec: &ParamSpec) -> Vec<Rows> {
         let (mut first, mut left) = (first + start, len);
         while left > 0 {
             let len = if spec.shape.len() > 2 { of_part.min(left) } else { left };
-            found.push(Rows { first, len });
+            found.push(RowRange { first, len });
             (first, left) = (first + len, left - len);
         }
     }
@@ -65,15 +65,15 @@ pub(super) fn matrices(spec: &ParamSpec) -> Vec<Rows> {
     if is_whole {
         return found;
     }
-    (0..rows / of_part).map(|index| Rows { first: index * of_part, len: of_part }).collect()
+    (0..rows / of_part).map(|index| RowRange { first: index * of_part, len: of_part }).collect()
 }
 
 /// Those of a whole stack's matrices that lie in the maps, of `rows` rows each, which a rank has.
-fn held_of(whole: &[Rows], cuts: &[Cut], rows: i64) -> Vec<Rows> {
+fn held_of(whole: &[RowRange], cuts: &[Cut], rows: i64) -> Vec<RowRange> {
     let (mut at, mut found) = (0, Vec::new());
     for (start, len) in cuts.iter().flat_map(|cut| &cut.ranges).map(|&(start, len)| (start * rows, len * rows)) {
         let own = whole.iter().filter(|matrix| (start..start + len).contains(&matrix.first));
-        found.extend(own.map(|matrix| Rows { first: matrix.first - start + at, len: matrix.len }));
+        found.extend(own.map(|matrix| RowRange { first: matrix.first - start + at, len: matrix.len }));
         at += len;
     }
     found

@@ -9,7 +9,7 @@
 
 use tch::{Device, Kind, Tensor};
 
-use super::rounding::{GROUP, Rows, num_blocks, num_groups};
+use super::rounding::{GROUP, RowRange, num_blocks, num_groups};
 use crate::native::{dynamic_map, from_nf4};
 
 /// The 16 numbers, from -1 to 1.
@@ -52,7 +52,7 @@ pub(super) fn fill_by_operators(into: &Tensor, packed: &Tensor, maxima: &Tensor)
 
 /// Maxima `[blocks]` of matrices, each of which has `width` columns, rounded: bytes `[blocks]`; the largest magnitudes of groups of all
 /// matrices, and behind them the means of all, in one tensor of float32.
-pub(super) fn round_maxima(maxima: &Tensor, width: i64, matrices: &[Rows]) -> (Tensor, Tensor) {
+pub(super) fn round_maxima(maxima: &Tensor, width: i64, matrices: &[RowRange]) -> (Tensor, Tensor) {
     let blocks = num_blocks(width);
     let map = dynamic_map(true);
     let bounds: Vec<f32> = map.windows(2).map(|pair| (pair[0] + pair[1]) / 2.0).collect();
@@ -75,7 +75,7 @@ pub(super) fn round_maxima(maxima: &Tensor, width: i64, matrices: &[Rows]) -> (T
 }
 
 /// The maxima `[blocks]` that [`round_maxima`] rounded.
-pub(super) fn maxima_from(codes: &Tensor, scales: &Tensor, width: i64, matrices: &[Rows]) -> Tensor {
+pub(super) fn maxima_from(codes: &Tensor, scales: &Tensor, width: i64, matrices: &[RowRange]) -> Tensor {
     let blocks = num_blocks(width);
     let map = Tensor::from_slice(&dynamic_map(true)).to_device(codes.device());
     let (mut group, mut found) = (0, Vec::new());

@@ -4,7 +4,7 @@ use tch::{Device, Kind, Tensor};
 
 use super::float8::{fill_from_float8, to_float8};
 use super::nf4::{fill_from_nf4, maxima_from, round_maxima};
-use super::rounding::{Rounding, Rows, num_blocks, rows_of};
+use super::rounding::{Rounding, RowRange, num_blocks, rows_of};
 use crate::native::{from_int8, to_int8, to_nf4};
 
 /// A matrix `[rows, in]`: of float8 and int8 a number an element, of NF4 two numbers a byte.
@@ -18,7 +18,7 @@ pub(super) struct Rounded {
 
 /// Rounds a weight `[.., out, in]` of these `matrices`. `given`: of float8 the scales of its rows where they are above 0, of int8
 /// the largest magnitudes of the whole rows of which these are parts.
-pub(super) fn round(rounding: Rounding, weight: &Tensor, given: Option<&Tensor>, matrices: &[Rows]) -> Rounded {
+pub(super) fn round(rounding: Rounding, weight: &Tensor, given: Option<&Tensor>, matrices: &[RowRange]) -> Rounded {
     let (rows, width) = rows_of(&weight.size());
     let floats = || weight.to_device(Device::Cpu).to_kind(Kind::Float).reshape([rows, width]).contiguous();
     match rounding {
@@ -48,7 +48,7 @@ pub(super) fn round(rounding: Rounding, weight: &Tensor, given: Option<&Tensor>,
 }
 
 /// Fills a contiguous weight `[.., out, in]` with what was rounded; all of it on one device.
-pub(super) fn fill(rounding: Rounding, into: &Tensor, rounded: &Rounded, matrices: &[Rows]) {
+pub(super) fn fill(rounding: Rounding, into: &Tensor, rounded: &Rounded, matrices: &[RowRange]) {
     let (rows, width) = rows_of(&into.size());
     let matrix = into.view([rows, width]);
     match rounding {

@@ -48,7 +48,7 @@ impl Rounding {
     }
 
     /// What a weight of this shape, of these `matrices`, takes.
-    pub(super) fn sizes(self, shape: &[i64], matrices: &[Rows]) -> Sizes {
+    pub(super) fn sizes(self, shape: &[i64], matrices: &[RowRange]) -> Sizes {
         let (rows, width) = rows_of(shape);
         let blocks = num_blocks(width);
         let groups = || matrices.iter().map(|matrix| num_groups(matrix.len * blocks)).sum::<i64>();
@@ -68,7 +68,7 @@ impl Rounding {
 
 /// Rows of a weight that are a matrix of the checkpoint: the first one, and how many.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Rows {
+pub(super) struct RowRange {
     pub first: i64,
     pub len: i64,
 }

@@ -8,7 +8,7 @@
 
 use tch::Tensor;
 
-use super::exchange::{Exchange, Moving};
+use super::exchange::{ExpertExchange, Moving};
 use crate::comm::{Mesh, ProcessGroup};
 use crate::native::NativeError;
 use crate::params::share;
@@ -67,12 +67,12 @@ pub(super) fn forward(
         }
         Across::Counts => mesh.ep.all_gather_flat(x)?,
         Across::ToExperts => {
-            let exchange = Exchange::new(&mesh.ep, &reads[1]);
+            let exchange = ExpertExchange::new(&mesh.ep, &reads[1]);
             let moving = exchange.to_experts(&mesh.ep, x)?;
             return Ok((Crossed::Moving(moving), vec![exchange.counts()], vec![reads[1].shallow_clone()]));
         }
         Across::FromExperts => {
-            let moving = Exchange::new(&mesh.ep, &reads[1]).back(&mesh.ep, x)?;
+            let moving = ExpertExchange::new(&mesh.ep, &reads[1]).back(&mesh.ep, x)?;
             return Ok((Crossed::Moving(moving), Vec::new(), vec![reads[1].shallow_clone()]));
         }
     };
@@ -98,11 +98,11 @@ pub(super) fn backward(
         Across::CountOnce | Across::Counts => return Ok(None),
         Across::LogSumExp => &saved[0] * gradient,
         Across::ToExperts => {
-            let moving = Exchange::new(&mesh.ep, &saved[0]).back(&mesh.ep, gradient)?;
+            let moving = ExpertExchange::new(&mesh.ep, &saved[0]).back(&mesh.ep, gradient)?;
             return Ok(Some(Crossed::Moving(moving)));
         }
         Across::FromExperts => {
-            let moving = Exchange::new(&mesh.ep, &saved[0]).to_experts(&mesh.ep, gradient)?;
+            let moving = ExpertExchange::new(&mesh.ep, &saved[0]).to_experts(&mesh.ep, gradient)?;
             return Ok(Some(Crossed::Moving(moving)));
         }
     };

@@ -10,7 +10,7 @@ use crate::native::NativeError;
 use crate::params::share;
 
 /// Holds what goes where. Experts are dealt as [`share`] says.
-pub(super) struct Exchange {
+pub(super) struct ExpertExchange {
     /// Rows that this rank sends to each rank, and takes of each.
     sent: Vec<i64>,
     taken: Vec<i64>,
@@ -21,9 +21,9 @@ pub(super) struct Exchange {
     counts: Tensor,
 }
 
-impl Exchange {
+impl ExpertExchange {
     /// `counts` `[ranks, E]`: the rows that each rank has for each expert.
-    pub fn new(group: &ProcessGroup, counts: &Tensor) -> Exchange {
+    pub fn new(group: &ProcessGroup, counts: &Tensor) -> ExpertExchange {
         let (ranks, rank, device) = (group.world(), group.rank(), counts.device());
         let num_experts = counts.size()[1] as usize;
         let all = Vec::<i64>::try_from(counts.flatten(0, -1)).expect("counts are integers");
@@ -58,7 +58,7 @@ impl Exchange {
         let mut places = vec![0i64; order.len()];
         (0..).zip(&order).for_each(|(row, place)| places[*place as usize] = row);
         let tensor = |values: &[i64]| Tensor::from_slice(values).to_device(device);
-        Exchange { sent, taken, order: tensor(&order), places: tensor(&places), counts: tensor(&sums) }
+        ExpertExchange { sent, taken, order: tensor(&order), places: tensor(&places), counts: tensor(&sums) }
     }
 
     /// Rows of each expert here, `[experts of this rank]`.

@@ -2,7 +2,7 @@
 //! gradient, rounds the parameters and clears the gradient on its way; elsewhere libtorch's fused operator.
 //!
 //! Weight decay applies to parameters of two or more dimensions, as Megatron-LM and the parity oracle do it. Where a run has another
-//! [`Method`], each parameter has a rule of its own.
+//! [`OptimizerMethod`], each parameter has a rule of its own.
 
 use super::adamw8bit::step_by_operators;
 use super::ema::{EMA, Ema};
@@ -10,7 +10,7 @@ use super::moments::Moments;
 use super::muon::{nesterov, orthogonal};
 use super::offloaded_step::{Change, MomentsOf, step_on_host};
 use super::placed::{Places, StateSlice, StateTensor};
-use super::rule::{Method, MuonConfig, OptimizerConfig, Rule};
+use super::rule::{MuonConfig, OptimizerConfig, OptimizerMethod, Rule};
 use crate::native::{AdamWStep, Arg, NativeError, Op, Purpose, allocated_for};
 use crate::params::{OwnedPart, ParamId, ParamSpec, ParamStore};
 use crate::tape::Transfers;
@@ -92,7 +92,7 @@ impl AdamW {
             num_steps: 0,
             transfers: transfers.transpose()?,
             places,
-            pieces: if config.method == Method::AdamW { Vec::new() } else { pieces(params, &parts) },
+            pieces: if config.method == OptimizerMethod::AdamW { Vec::new() } else { pieces(params, &parts) },
             parts,
             config,
         };
@@ -160,7 +160,7 @@ impl AdamW {
             }
             self.change(&change, on_cpu)
         };
-        if self.config.method == Method::AdamW {
+        if self.config.method == OptimizerMethod::AdamW {
             for OwnedPart { at, values, decays, rate } in &self.parts {
                 let (at, len) = (*at, values.numel() as i64);
                 let moments = MomentsOf::Float(self.moments.adamw_at(at, len));

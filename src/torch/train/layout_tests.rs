@@ -2,8 +2,8 @@
 
 use super::hf::{FilesOf, Shards};
 use super::{
-    AdamWConfig, Adjust, Export, Lanes, Method, MuonConfig, OptimizerConfig, TrainState, gather_whole, load_state,
-    load_weights, save_state,
+    AdamWConfig, Adjust, Export, Lanes, MuonConfig, OptimizerConfig, OptimizerMethod, TrainState, gather_whole,
+    load_state, load_weights, save_state,
 };
 use crate::comm::{Mesh, ProcessGroup};
 use crate::device::set_intra_op_threads;
@@ -22,7 +22,7 @@ fn fixture() -> PathBuf {
 }
 
 /// The fixture's model in bfloat16, with masters.
-fn pool(mesh: Rc<Mesh>, method: Method) -> TrainState {
+fn pool(mesh: Rc<Mesh>, method: OptimizerMethod) -> TrainState {
     let config = std::fs::read(fixture().join("config.json")).unwrap();
     let config = ModelConfig::from_hf(&serde_json::from_slice(&config).unwrap()).unwrap();
     let config = config.decoder().unwrap().clone();
@@ -87,16 +87,16 @@ fn on_ranks<T: Send>(layout: Layout, body: impl Fn(Rc<Mesh>) -> T + Sync) -> Vec
 
 #[test]
 fn what_a_layout_saves_every_other_continues() {
-    continues(Method::AdamW);
+    continues(OptimizerMethod::AdamW);
 }
 
 /// Matrices are made orthogonal whole, whoever has parts of them.
 #[test]
 fn so_it_is_with_muon() {
-    continues(Method::Muon(MuonConfig { momentum: 0.9, adjust: Adjust::Original, lr_ratio: 2.0 }));
+    continues(OptimizerMethod::Muon(MuonConfig { momentum: 0.9, adjust: Adjust::Original, lr_ratio: 2.0 }));
 }
 
-fn continues(method: Method) {
+fn continues(method: OptimizerMethod) {
     let mut alone = pool(Rc::new(Mesh::single()), method);
     let norms = [step(&mut alone, 1), step(&mut alone, 2)];
     let after_two = numbers(&alone);

@@ -44,7 +44,7 @@ pub use peft::{
 };
 pub use placed::StateSlice;
 pub use restore::load_state;
-pub use rule::{AdamWConfig, Adjust, Method, MuonConfig, OptimizerConfig};
+pub use rule::{AdamWConfig, Adjust, MuonConfig, OptimizerConfig, OptimizerMethod};
 pub use shares::{gather_piece, gather_whole};
 pub use state::{Export, StateError, save_state};
 pub use state_files::state_files;

@@ -1,7 +1,7 @@
 //! What an optimizer keeps of each parameter, and where: one tensor for all parameters of a rule, one parameter behind the other.
 
 use super::placed::{Places, StateSlice, StateTensor};
-use super::rule::{Method, Rule};
+use super::rule::{OptimizerMethod, Rule};
 use crate::native::{MOMENT_BLOCK, NativeError, QuantizedMoment};
 use crate::params::{ParamId, ParamStore};
 use tch::{Kind, Tensor};
@@ -37,7 +37,7 @@ impl Moments {
     ///
     /// # Errors
     /// There is no place for them.
-    pub fn new(params: &ParamStore, method: Method, where_to: &Places) -> Result<Self, NativeError> {
+    pub fn new(params: &ParamStore, method: OptimizerMethod, where_to: &Places) -> Result<Self, NativeError> {
         let (mut adamw, mut bytes, mut muon) = (0, 0, 0);
         // What of each lies away.
         let mut away = [0; 3];
@@ -57,14 +57,14 @@ impl Moments {
             };
             let start = *end;
             *end += if rule == Rule::AdamW8bit { num_blocks(len) * MOMENT_BLOCK } else { len };
-            Place { rule, at: if method == Method::AdamW { at } else { start } }
+            Place { rule, at: if method == OptimizerMethod::AdamW { at } else { start } }
         };
         let places: Vec<Place> = params.trained_ids().enumerate().map(place).collect();
         if where_to.num_away == places.len() {
             away = [adamw, bytes, muon];
         }
         let [mut adamw_away, bytes_away, muon_away] = away;
-        if method == Method::AdamW {
+        if method == OptimizerMethod::AdamW {
             (adamw, adamw_away) = (params.num_owned(), where_to.elements_away);
         }
         let moment = || -> Result<Bytes, NativeError> {

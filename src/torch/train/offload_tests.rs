@@ -5,7 +5,7 @@ use super::moments::num_blocks;
 use super::offload::{Offload, Tier};
 use super::offloaded_step::{Change, MomentsOf, step_in_chunks};
 use super::optimizer_tests::{MUON, numbers, pool_with, step};
-use super::{Export, Method, TrainState, load_state, save_state};
+use super::{Export, OptimizerMethod, TrainState, load_state, save_state};
 use crate::comm::ProcessGroup;
 use crate::device::set_intra_op_threads;
 use crate::native::{AdamWStep, MOMENT_BLOCK, MemoryWatch, Purpose, QuantizedMoment, adamw, adamw_8bit};
@@ -15,9 +15,9 @@ use std::path::Path;
 use std::time::Duration;
 use tch::{Device, Kind, Tensor};
 
-const METHODS: [Method; 3] = [Method::AdamW, Method::AdamW8bit, Method::Muon(MUON)];
+const METHODS: [OptimizerMethod; 3] = [OptimizerMethod::AdamW, OptimizerMethod::AdamW8bit, OptimizerMethod::Muon(MUON)];
 
-fn alone(kind: Kind, method: Method, offload: Option<Offload>) -> TrainState {
+fn alone(kind: Kind, method: OptimizerMethod, offload: Option<Offload>) -> TrainState {
     pool_with(kind, ProcessGroup::single(), ZeroStage::Nothing, method, offload)
 }
 
@@ -32,7 +32,7 @@ fn places(folder: &Path) -> Vec<(Offload, bool)> {
     vec![(host(1.0), false), (disk(1.0), false), (disk(0.6), false), (host(1.0), true), (host(0.6), true)]
 }
 
-fn placed(kind: Kind, method: Method, (offload, across): &(Offload, bool)) -> TrainState {
+fn placed(kind: Kind, method: OptimizerMethod, (offload, across): &(Offload, bool)) -> TrainState {
     let mut pool = alone(kind, method, Some(offload.clone()));
     if *across {
         pool.optimizer_mut().unwrap().transfers = Some(Transfers::new(Device::Cpu, None).unwrap());
@@ -110,7 +110,7 @@ fn a_fraction_is_of_whole_parameters_and_no_memory_of_the_device_is_taken() {
     let held = |offload: Option<f64>| {
         let watch = MemoryWatch::start();
         let offload = offload.map(|fraction| Offload { to: Tier::Host, fraction });
-        let mut pool = alone(Kind::BFloat16, Method::AdamW, offload);
+        let mut pool = alone(Kind::BFloat16, OptimizerMethod::AdamW, offload);
         step(&mut pool, 0);
         (watch.at_peak()[optimizer] as u64, pool.offloaded_bytes())
     };

@@ -4,8 +4,8 @@
 use super::adamw8bit::step_by_operators;
 use super::hf::Shards;
 use super::{
-    AdamW, AdamWConfig, Adjust, Export, Lanes, Method, MuonConfig, Offload, OptimizerConfig, TrainState, load_state,
-    save_state,
+    AdamW, AdamWConfig, Adjust, Export, Lanes, MuonConfig, Offload, OptimizerConfig, OptimizerMethod, TrainState,
+    load_state, save_state,
 };
 use crate::comm::ProcessGroup;
 use crate::device::set_intra_op_threads;
@@ -31,7 +31,7 @@ fn largest(x: &Tensor) -> f64 {
 }
 
 /// A linear map's weight of this shape alone, as the optimizer changes it.
-fn alone(weight: &Tensor, method: Method) -> (ParamStore, AdamW) {
+fn alone(weight: &Tensor, method: OptimizerMethod) -> (ParamStore, AdamW) {
     let spec = ParamSpec::new("layers.0.map.weight", &weight.size(), Init::Zeros);
     let params = ParamStore::new(vec![ParamSpec { is_linear: true, ..spec }], Kind::Float, Device::Cpu);
     params.set(params.id("layers.0.map.weight"), weight);
@@ -42,7 +42,7 @@ fn alone(weight: &Tensor, method: Method) -> (ParamStore, AdamW) {
 #[test]
 fn moments_in_bytes_are_bitsandbytes() {
     let theirs = theirs();
-    let (params, mut optimizer) = alone(&theirs["adamw.weight"], Method::AdamW8bit);
+    let (params, mut optimizer) = alone(&theirs["adamw.weight"], OptimizerMethod::AdamW8bit);
     let id = params.id("layers.0.map.weight");
     for step in 0..3 {
         let grad = Tensor::zeros([params.num_trained()], CPU);
@@ -112,7 +112,7 @@ fn muon_is_torchs() {
     let theirs = theirs();
     for shape in ["wide", "tall"] {
         for (name, adjust) in [("original", Adjust::Original), ("match_rms_adamw", Adjust::MatchRmsAdamw)] {
-            let method = Method::Muon(MuonConfig { adjust, lr_ratio: 4.0, ..MUON });
+            let method = OptimizerMethod::Muon(MuonConfig { adjust, lr_ratio: 4.0, ..MUON });
             let (params, mut optimizer) = alone(&theirs[&format!("muon.{shape}")], method);
             for step in 0..3 {
                 let grad = theirs[&format!("muon.{shape}.grad.{step}")].view([-1]);
@@ -138,11 +138,11 @@ fn muon_makes_each_matrix_of_the_checkpoint_orthogonal() {
     let fused = ParamSpec { is_linear: true, ..spec }.stored_as(vec![piece("q", 0, 16), piece("k", 16, 8)]);
     let params = ParamStore::new(vec![fused], Kind::Float, Device::Cpu);
     params.set(params.id("layers.0.qk.weight"), wide);
-    let config = OptimizerConfig { adamw: ADAMW, method: Method::Muon(MUON), offload: None };
+    let config = OptimizerConfig { adamw: ADAMW, method: OptimizerMethod::Muon(MUON), offload: None };
     let mut optimizer = AdamW::new(&params, config).unwrap();
     optimizer.step(&grad.view([-1]), 1.0, 1e-2, false).unwrap();
     let each = [(0, 16), (16, 8)].map(|(start, len)| {
-        let (params, mut optimizer) = alone(&wide.narrow(0, start, len), Method::Muon(MUON));
+        let (params, mut optimizer) = alone(&wide.narrow(0, start, len), OptimizerMethod::Muon(MUON));
         optimizer.step(&grad.narrow(0, start, len).reshape([-1]), 1.0, 1e-2, false).unwrap();
         params.get("layers.0.map.weight").detach()
     });
@@ -150,7 +150,7 @@ fn muon_makes_each_matrix_of_the_checkpoint_orthogonal() {
 }
 
 /// A layer whose parameters have every rule.
-fn pool(kind: Kind, group: ProcessGroup, shared: ZeroStage, method: Method) -> TrainState {
+fn pool(kind: Kind, group: ProcessGroup, shared: ZeroStage, method: OptimizerMethod) -> TrainState {
     pool_with(kind, group, shared, method, None)
 }
 
@@ -159,7 +159,7 @@ pub(super) fn pool_with(
     kind: Kind,
     group: ProcessGroup,
     shared: ZeroStage,
-    method: Method,
+    method: OptimizerMethod,
     offload: Option<Offload>,
 ) -> TrainState {
     let map = ParamSpec::new("layers.0.map.weight", &[70, 60], Init::Normal(0.5));
@@ -209,7 +209,9 @@ pub(super) fn numbers(pool: &TrainState) -> Vec<(String, Vec<f64>)> {
 
 #[test]
 fn replicas_share_them_out_save_and_go_on() {
-    for (method, rules) in [(Method::AdamW8bit, "exp_avg_absmax"), (Method::Muon(MUON), "momentum_buffer")] {
+    for (method, rules) in
+        [(OptimizerMethod::AdamW8bit, "exp_avg_absmax"), (OptimizerMethod::Muon(MUON), "momentum_buffer")]
+    {
         for (kind, shared) in [
             (Kind::BFloat16, ZeroStage::State),
             (Kind::Float, ZeroStage::Gradients),
@@ -252,7 +254,7 @@ fn state_of_another_optimizer_is_refused() {
         save_state(&pool, folder.path(), &Export::Weights(Shards::single()), "pool").unwrap();
         folder
     };
-    let methods = [Method::AdamW, Method::AdamW8bit, Method::Muon(MUON)];
+    let methods = [OptimizerMethod::AdamW, OptimizerMethod::AdamW8bit, OptimizerMethod::Muon(MUON)];
     for from in methods {
         let folder = saved(from);
         for to in methods.into_iter().filter(|to| *to != from) {

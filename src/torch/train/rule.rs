@@ -19,14 +19,14 @@ pub struct AdamWConfig {
 #[derive(Clone, Debug, PartialEq)]
 pub struct OptimizerConfig {
     pub adamw: AdamWConfig,
-    pub method: Method,
+    pub method: OptimizerMethod,
     /// `None`: all of the state is on the pool's device.
     pub offload: Option<Offload>,
 }
 
 /// What it does beyond AdamW.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub enum Method {
+pub enum OptimizerMethod {
     #[default]
     AdamW,
     /// AdamW, whose moments are bytes.
@@ -61,20 +61,20 @@ pub(super) enum Rule {
 
 impl From<AdamWConfig> for OptimizerConfig {
     fn from(adamw: AdamWConfig) -> Self {
-        Self { adamw, method: Method::AdamW, offload: None }
+        Self { adamw, method: OptimizerMethod::AdamW, offload: None }
     }
 }
 
-impl Method {
+impl OptimizerMethod {
     /// How a store has to be shared out for it.
     pub fn sharding(self, sharding: Sharding) -> Sharding {
-        if self == Method::AdamW8bit { sharding.in_blocks(MOMENT_BLOCK) } else { sharding }
+        if self == OptimizerMethod::AdamW8bit { sharding.in_blocks(MOMENT_BLOCK) } else { sharding }
     }
 
     /// Returns why a trained parameter cannot be changed so in the part that this rank has; `None` where it can.
     pub fn refuses(self, spec: &ParamSpec) -> Option<&'static str> {
         let is_cut = spec.shard.as_ref().is_some_and(|shard| !shard.cuts.is_empty());
-        (self == Method::AdamW8bit && is_cut).then_some(
+        (self == OptimizerMethod::AdamW8bit && is_cut).then_some(
             "moments are rounded in blocks of 256 elements of a whole parameter, and tensor_parallel or expert_parallel would \
              cut it",
         )

@@ -71,7 +71,7 @@ impl TrainState {
     }
 
     /// Works like [`TrainState::new`] with another optimizer. A store that is shared out is so as its method asks
-    /// ([`Method::sharding`](super::Method::sharding)).
+    /// ([`OptimizerMethod::sharding`](super::OptimizerMethod::sharding)).
     ///
     /// # Errors
     /// As there.

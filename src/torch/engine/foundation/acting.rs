@@ -3,7 +3,7 @@
 use super::FoundationWorker;
 use super::evaluating::Evaluating;
 use crate::engine::stages::Filled;
-use crate::model::{Acting, Chunk, Denoising, Draw, FoundationFamily, Observed, SampleRow};
+use crate::model::{Acting, ActionChunk, Denoising, Draw, FoundationFamily, Observed, SampleRow};
 use crate::params::ParamStore;
 use loongforge_core::engine::{EngineError, Ports, Progress};
 use loongforge_core::message::Activity;
@@ -13,7 +13,7 @@ use tch::{Device, Kind, Tensor};
 /// A policy on the parameters that are trained, and the seed of its noise.
 pub struct Actor {
     policy: Box<dyn Acting>,
-    chunk: Chunk,
+    chunk: ActionChunk,
     seed: u64,
 }
 
@@ -26,7 +26,7 @@ impl Actor {
 
     /// Normalized actions of each sample, `[chunk_size, max_action_dim]`.
     fn act(&self, Filled { batch, features }: &Filled) -> Result<Vec<Vec<f32>>, EngineError> {
-        let Chunk { horizon, action_dim, num_steps, .. } = self.chunk;
+        let ActionChunk { horizon, action_dim, num_steps, .. } = self.chunk;
         let draw = |row: &SampleRow| Draw { seed: self.seed, sample: row.id, purpose: row.purpose, number: 0 };
         let noise: Vec<Tensor> = batch.samples.iter().map(|row| draw(row).noise(&[horizon, action_dim])).collect();
         let seen: Vec<Tensor> = features.iter().flatten().map(Tensor::shallow_clone).collect();

@@ -3,7 +3,7 @@
 use super::FoundationWorker;
 use super::evaluating::Evaluating;
 use crate::engine::buffer::take_over;
-use crate::engine::pack_work::{Chunk, Features, PackUnit};
+use crate::engine::pack_work::{Features, PackChunk, PackUnit};
 use crate::engine::stages::Filled;
 use crate::model::{Columns, FeatureInput, MicroBatch, NoisePurpose};
 use loongforge_core::engine::EngineError;
@@ -14,7 +14,7 @@ impl FoundationWorker {
     pub(super) fn fill(&mut self, number: usize) -> Result<bool, EngineError> {
         let Some(filled) = self.assemble(number)? else { return Ok(false) };
         let chunks = self.stages.chunks(filled, self.state.params())?;
-        self.steps[0].packs[number].chunks = chunks.into_iter().map(Chunk::new).collect();
+        self.steps[0].packs[number].chunks = chunks.into_iter().map(PackChunk::new).collect();
         Ok(true)
     }
 

@@ -13,7 +13,7 @@ use crate::model::batch::MicroBatch;
 use crate::model::columns::POSITION_IDS;
 use crate::model::decoding::{Continuations, Continued, Decoding};
 use crate::native::NativeError;
-use crate::nn::{Columns, LayerCache, RopeConfig, State};
+use crate::nn::{CacheColumns, LayerCache, RopeConfig, State};
 
 /// Holds what a continuation starts from.
 pub struct Prompt {
@@ -159,7 +159,7 @@ struct Cache {
 /// What the layers of a stage keep, on its device.
 struct StageCache {
     layers: Vec<State>,
-    columns: Columns,
+    columns: CacheColumns,
 }
 
 impl Cache {
@@ -284,7 +284,7 @@ impl StageCache {
         let places: Vec<i64> =
             (0..).zip(&starts).flat_map(|(b, start)| (*start..longest).map(move |at| b * num_columns + at)).collect();
         let all = Tensor::arange(num_columns, (Kind::Int64, model.device)).view([1, 1, 1, -1]);
-        let columns = Columns {
+        let columns = CacheColumns {
             num_sequences,
             num_columns,
             used: longest,

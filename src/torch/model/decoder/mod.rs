@@ -61,5 +61,5 @@ pub use names::Names;
 pub use neftune::{EmbeddingNoise, Neftune};
 pub use score::TokenScores;
 pub use sees::Sees;
-pub(super) use states::Among;
+pub(super) use states::Interleaved;
 pub use transformer::Decoder;

@@ -10,7 +10,7 @@ use crate::nn::Mask;
 use crate::tape::{Policy, Slot, Tape};
 
 /// What stands among the tokens of texts.
-pub struct Among {
+pub struct Interleaved {
     /// Positions of all tokens on three axes, `[3, T]`, float.
     pub positions: Tensor,
     /// Tokens that features `[N, D]` replace, int64, these, and what each of the first layers adds to these tokens (DeepStack).
@@ -26,7 +26,7 @@ impl Decoder {
         tape: &mut Tape,
         cu_seqlens: &[usize],
         ids: Slot,
-        among: Option<Among>,
+        among: Option<Interleaved>,
         policy: Policy,
     ) -> Vec<Slot> {
         let positions: Vec<i64> = cu_seqlens.windows(2).flat_map(|ends| 0..(ends[1] - ends[0]) as i64).collect();

@@ -8,7 +8,7 @@ use super::experts::{checked, num_experts, sparse_layers};
 use crate::model::decoder::{DecoderConfig, FeedForwardConfig, MixerConfig};
 use crate::model::keys::{Keys, ModelConfigError};
 use crate::model::rope_config::{read_rope, section};
-use crate::nn::moe::{GroupScore, Groups, MoeConfig, MoeNames, Normalize, RouterConfig, SharedExpertsConfig};
+use crate::nn::moe::{ExpertGroups, GroupScore, MoeConfig, MoeNames, Normalize, RouterConfig, SharedExpertsConfig};
 use crate::nn::{IndexerConfig, IndexerTraining, KeyChoice, MlaConfig, RopeConfig, RopeLayout, RopeScaling};
 
 type Result<T> = std::result::Result<T, ModelConfigError>;
@@ -114,11 +114,11 @@ pub(super) fn biased_router(keys: &Keys<'_>, defaults: &Defaults) -> Result<Rout
 }
 
 /// `None` of one group.
-pub(super) fn groups(keys: &Keys<'_>, score: GroupScore, defaults: &Defaults) -> Result<Option<Groups>> {
+pub(super) fn groups(keys: &Keys<'_>, score: GroupScore, defaults: &Defaults) -> Result<Option<ExpertGroups>> {
     let [num, kept] = defaults.groups;
     let num = keys.size_or("n_group")?.unwrap_or(num);
     let kept = keys.size_or("topk_group")?.unwrap_or(kept);
-    Ok((num > 1).then_some(Groups { num, kept, score }))
+    Ok((num > 1).then_some(ExpertGroups { num, kept, score }))
 }
 
 /// The decoder: one layer for each of `mixers`, the first `first_k_dense_replace` without experts.

@@ -14,7 +14,7 @@ use crate::model::decoder::{
 };
 use crate::model::keys::{Keys, ModelConfigError};
 use crate::model::rope_config::read_rope_by_compression;
-use crate::nn::moe::{ExpertNames, MoeConfig, MoeNames, Normalize, RouterConfig, Scores, SharedExpertsConfig};
+use crate::nn::moe::{ExpertNames, MoeConfig, MoeNames, Normalize, RouterConfig, RouterScores, SharedExpertsConfig};
 use crate::nn::{Activation, CompressedConfig, Compression, EntryIndexer, Limit, StreamsConfig};
 
 type Result<T> = std::result::Result<T, ModelConfigError>;
@@ -218,8 +218,8 @@ fn rates(keys: &Keys<'_>) -> Result<[i64; 2]> {
 
 fn experts(keys: &Keys<'_>, by_token: bool) -> Result<FeedForwardConfig> {
     let scores = match keys.text_or("scoring_func")?.unwrap_or("sqrtsoftplus") {
-        "sqrtsoftplus" => Scores::SqrtSoftplus,
-        "sigmoid" => Scores::Sigmoid,
+        "sqrtsoftplus" => RouterScores::SqrtSoftplus,
+        "sigmoid" => RouterScores::Sigmoid,
         other => {
             return Err(keys.unsupported("scoring_func", &json!(other), &[json!("sqrtsoftplus"), json!("sigmoid")]));
         }

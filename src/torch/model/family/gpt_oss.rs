@@ -9,7 +9,7 @@ use super::text_family::TextFamily;
 use crate::model::decoder::{DecoderConfig, FeedForwardConfig};
 use crate::model::keys::{Keys, ModelConfigError};
 use crate::model::rope_config::read_rope;
-use crate::nn::moe::{ExpertNames, MoeConfig, MoeNames, Normalize, RouterConfig, Scores};
+use crate::nn::moe::{ExpertNames, MoeConfig, MoeNames, Normalize, RouterConfig, RouterScores};
 use crate::nn::{Activation, AttentionConfig, SWIGLU_LIMIT};
 
 pub(super) const FAMILY: TextFamily = TextFamily::new("gpt_oss", read).with_kv_heads(8);
@@ -34,7 +34,7 @@ fn read(keys: &Keys<'_>, place: &NamePrefix) -> Result<DecoderConfig, ModelConfi
         None => keys.size_or("experts_per_token")?.unwrap_or(4),
     };
     let router = RouterConfig {
-        scores: Scores::SoftmaxOfChosen,
+        scores: RouterScores::SoftmaxOfChosen,
         logit_bias: true,
         normalize: Normalize::No,
         ..RouterConfig::softmax(num_experts(keys, &["num_local_experts"])?, top_k)

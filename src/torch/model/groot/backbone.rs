@@ -7,7 +7,7 @@ use tch::{Device, Kind, Tensor};
 use super::config::{GrootConfig, of_part};
 use crate::model::batch::MicroBatch;
 use crate::model::columns::{Columns, INPUT_IDS, POSITION_IDS};
-use crate::model::decoder::{Among, Decoder};
+use crate::model::decoder::{Decoder, Interleaved};
 use crate::model::stage::Stage;
 use crate::model::towers::FeatureInput;
 use crate::params::{ParamSpec, ParamStore};
@@ -53,7 +53,7 @@ impl Backbone {
         let features: Vec<Slot> = (0..num_tensors).map(|_| tape.input(batch.feature_grads)).collect();
         let ids = batch.columns.get(INPUT_IDS).unsqueeze(1);
         let rows = self.rows(&batch.input_ids());
-        let among = Among {
+        let among = Interleaved {
             positions: batch.columns.get(POSITION_IDS).to_kind(Kind::Float),
             features: has_features.then(|| (Rc::new(rows), features.clone())),
         };

@@ -8,7 +8,7 @@ use super::network::{self, Network};
 use crate::model::columns::{Column, INPUT_IDS, POSITION_IDS};
 use crate::model::foundation::FoundationShape;
 use crate::model::policy::{
-    Acting, Architecture, Chunk, PolicyOptions, RobotPolicy, STATE, action_columns, fixed_rows, state_column,
+    Acting, ActionChunk, Architecture, PolicyOptions, RobotPolicy, STATE, action_columns, fixed_rows, state_column,
 };
 use crate::model::towers::FeatureInput;
 use crate::params::{ParamSpec, ParamStore};
@@ -56,8 +56,8 @@ impl Architecture for GrootConfig {
 }
 
 impl RobotPolicy for GrootConfig {
-    fn chunk(&self) -> Chunk {
-        Chunk {
+    fn chunk(&self) -> ActionChunk {
+        ActionChunk {
             writes: false,
             horizon: self.horizon,
             action_dim: self.action_dim,

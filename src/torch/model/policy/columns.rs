@@ -2,7 +2,7 @@
 
 use tch::Kind;
 
-use crate::model::columns::{Column, Rows, token_columns};
+use crate::model::columns::{Column, RowCount, token_columns};
 
 /// The columns of a policy's samples beside those of their tokens.
 pub(in crate::model) const ACTIONS: &str = "actions";
@@ -11,7 +11,7 @@ pub(in crate::model) const STATE: &str = "state";
 
 /// A column of so many rows a sample, each of the sizes `after`.
 pub(in crate::model) fn fixed_rows(name: &'static str, kind: Kind, rows: i64, after: Vec<i64>) -> Column {
-    Column { name, kind, before: Vec::new(), after, rows: Rows::Fixed(rows as u32), uncounted: None }
+    Column { name, kind, before: Vec::new(), after, rows: RowCount::Fixed(rows as u32), uncounted: None }
 }
 
 /// The columns that all policies read: tokens, and `horizon` actions of `action_dim` numbers each with their weights.

@@ -39,5 +39,5 @@ pub(super) use columns::{ACTIONS, STATE, WEIGHTS, action_columns, fixed_rows, st
 pub use config::{FrozenParts, PolicyConfig, PolicyOptions, PolicyTree, StateToken, StreamConfig, TimeUse};
 pub(super) use family::{Architecture, PolicyFamily, PolicyModel, PolicyNetwork};
 pub(super) use noise::{Noise, shares, times_of};
-pub use robot::{Acting, Chunk, Denoising, Observed, RobotPolicy};
+pub use robot::{Acting, ActionChunk, Denoising, Observed, RobotPolicy};
 pub use writing::{WritingFamily, WritingSizes};

@@ -10,7 +10,7 @@ use crate::params::ParamStore;
 /// A foundation that predicts actions.
 pub trait RobotPolicy {
     /// Returns what it predicts, and of what.
-    fn chunk(&self) -> Chunk;
+    fn chunk(&self) -> ActionChunk;
 
     /// The settings of its training.
     fn options(&self) -> PolicyOptions;
@@ -45,7 +45,7 @@ pub trait RobotPolicy {
 
 /// What a policy predicts of an observation, and what it reads of one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Chunk {
+pub struct ActionChunk {
     /// Actions that it predicts at once.
     pub horizon: i64,
     /// Numbers of an action, padding included.
@@ -65,7 +65,7 @@ pub struct Chunk {
 /// Samples that a policy acts on.
 #[derive(Clone, Copy)]
 pub struct Observed<'a> {
-    /// Those of [`Chunk::columns`].
+    /// Those of [`ActionChunk::columns`].
     pub columns: &'a Columns,
     /// Where the samples' tokens end, `[0, …, T]`.
     pub cu_seqlens: &'a [usize],

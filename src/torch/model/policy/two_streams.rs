@@ -7,7 +7,7 @@ use super::columns::{STATE, action_columns, state_column};
 use super::config::{PolicyConfig, PolicyOptions, StateToken};
 use super::family::Architecture;
 use super::network::Network;
-use super::robot::{Acting, Chunk, RobotPolicy};
+use super::robot::{Acting, ActionChunk, RobotPolicy};
 use super::{embed, head, layer};
 use crate::model::columns::{Column, INPUT_IDS};
 use crate::model::foundation::FoundationShape;
@@ -61,11 +61,11 @@ impl Architecture for PolicyConfig {
 }
 
 impl RobotPolicy for PolicyConfig {
-    fn chunk(&self) -> Chunk {
+    fn chunk(&self) -> ActionChunk {
         let PolicyConfig { horizon, action_dim, num_steps, vocab_size, image_token, state, .. } = *self;
         let state = (state != StateToken::None).then_some(STATE);
         let columns = std::iter::once(INPUT_IDS).chain(state).collect();
-        Chunk { horizon, action_dim, num_steps, vocab_size, image_token, columns, writes: false }
+        ActionChunk { horizon, action_dim, num_steps, vocab_size, image_token, columns, writes: false }
     }
 
     fn options(&self) -> PolicyOptions {

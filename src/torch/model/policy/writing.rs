@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tch::{Device, Tensor};
 
 use super::config::PolicyOptions;
-use super::robot::{Acting, Chunk, Denoising, Observed, RobotPolicy};
+use super::robot::{Acting, ActionChunk, Denoising, Observed, RobotPolicy};
 use crate::model::batch::MicroBatch;
 use crate::model::columns::{Column, INPUT_IDS, POSITION_IDS};
 use crate::model::decoder::{DecoderConfig, DecoderFamily};
@@ -89,10 +89,18 @@ impl FoundationFamily for WritingFamily {
 }
 
 impl RobotPolicy for WritingFamily {
-    fn chunk(&self) -> Chunk {
+    fn chunk(&self) -> ActionChunk {
         let WritingSizes { horizon, action_dim, image_token } = self.sizes;
         let columns = vec![INPUT_IDS, POSITION_IDS];
-        Chunk { horizon, action_dim, num_steps: 1, vocab_size: self.vocab_size, image_token, columns, writes: true }
+        ActionChunk {
+            horizon,
+            action_dim,
+            num_steps: 1,
+            vocab_size: self.vocab_size,
+            image_token,
+            columns,
+            writes: true,
+        }
     }
 
     fn options(&self) -> PolicyOptions {

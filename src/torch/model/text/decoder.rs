@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use tch::Tensor;
 
-use crate::model::decoder::{Among, Decoder, DecoderConfig};
+use crate::model::decoder::{Decoder, DecoderConfig, Interleaved};
 use crate::model::stage::Stage;
 use crate::model::tower_blocks::Part;
 use crate::nn::RmsNorm;
@@ -46,7 +46,7 @@ impl DecoderTower {
         tape: &mut Tape,
         ends: &[usize],
         ids: Slot,
-        among: Option<Among>,
+        among: Option<Interleaved>,
         policy: Policy,
     ) -> Vec<Slot> {
         let mut states = self.decoder.record_states(tape, ends, ids, among, policy);

@@ -12,7 +12,7 @@ use super::pictured::PicturedTexts;
 use super::t5::T5Config;
 use super::t5_tower::T5Tower;
 use crate::model::audio::{AudioProjector, AudioProjectorConfig};
-use crate::model::decoder::{Among, DecoderConfig};
+use crate::model::decoder::{DecoderConfig, Interleaved};
 use crate::model::encoder::{EncoderFamily, EncoderModel, EncoderTape};
 use crate::model::parallel_errors::TensorParallelError;
 use crate::model::tower_blocks::Divided;
@@ -213,7 +213,7 @@ impl EncoderModel for TextEncoder {
         let parts = tape.run("parts", &[], Policy::Recompute, &[input], 2, forward);
         let features = encoder.record_on(&mut tape, &texts.grids, parts[1])[0];
         let rows = Rc::new(Tensor::from_slice(&texts.rows).to_device(values.device()));
-        let among = Among { positions: texts.positions(), features: Some((rows, vec![features])) };
+        let among = Interleaved { positions: texts.positions(), features: Some((rows, vec![features])) };
         Ok(self.record_texts(tape, (input, parts[0]), &texts.ends, Some(among)))
     }
 }
@@ -225,7 +225,7 @@ impl TextEncoder {
         mut tape: Tape,
         (input, ids): (Slot, Slot),
         ends: &[usize],
-        among: Option<Among>,
+        among: Option<Interleaved>,
     ) -> EncoderTape {
         let kept = |ends: &[usize]| (ends[0] + self.drop_tokens) as i64..ends[1] as i64;
         let kept: Vec<i64> = ends.windows(2).flat_map(kept).collect();

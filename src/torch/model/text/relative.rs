@@ -11,13 +11,13 @@ use crate::nn::{Mask, PackedAttention};
 
 /// Distances fall into buckets: half of them for keys on the right of their query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Buckets {
+pub struct DistanceBuckets {
     pub num_buckets: i64,
     /// Distances of this and more fall into one bucket.
     pub max_distance: i64,
 }
 
-impl Buckets {
+impl DistanceBuckets {
     /// Distances below this have a bucket of their own.
     pub(super) fn num_exact(self) -> i64 {
         self.num_buckets / 2 / 2
@@ -53,7 +53,7 @@ pub(super) struct RelativeAttention {
 
 impl RelativeAttention {
     /// Texts end at `ends` `[0, …, S]`.
-    pub fn new(ends: &[usize], buckets: Buckets, device: Device) -> Rc<RelativeAttention> {
+    pub fn new(ends: &[usize], buckets: DistanceBuckets, device: Device) -> Rc<RelativeAttention> {
         let texts = PackedAttention::new(ends, Mask::Full, device);
         let of_batch = |len: i64| buckets.of_text(len).to_device(device);
         let buckets = texts.batches().iter().map(|batch| of_batch(batch.longest)).collect();
@@ -81,12 +81,12 @@ impl RelativeAttention {
 
 #[cfg(test)]
 mod tests {
-    use super::Buckets;
+    use super::DistanceBuckets;
 
     /// `T5Attention._relative_position_bucket` of transformers, of 32 buckets up to 128.
     #[test]
     fn distances_fall_into_the_references_buckets() {
-        let buckets = Buckets { num_buckets: 32, max_distance: 128 };
+        let buckets = DistanceBuckets { num_buckets: 32, max_distance: 128 };
         let begins = [0, 1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 23, 32, 46, 64, 91];
         for distance in 0..600 {
             let expected = begins.iter().rposition(|begin| *begin <= distance).unwrap() as i64;

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::relative::Buckets;
+use super::relative::DistanceBuckets;
 use crate::model::keys::{Keys, ModelConfigError};
 use crate::model::parallel_errors::TensorParallelError;
 use crate::nn::{Activation, Linear, RmsNorm};
@@ -31,7 +31,7 @@ pub struct T5Config {
     /// Width inside of the MLP.
     pub inner: i64,
     pub num_layers: usize,
-    pub buckets: Buckets,
+    pub buckets: DistanceBuckets,
     /// Tells whose part of the layers this is; `num_heads` and `inner` are the part's.
     pub parallel: ParallelRank,
     /// True if all layers take the biases of the first (T5); else each has its own (UMT5).
@@ -58,7 +58,7 @@ pub(super) fn read(keys: &Keys<'_>, prefix: &str, shares_bias: bool) -> Result<T
             return Err(keys.unsupported("feed_forward_proj", &json!(other), &known));
         }
     };
-    let buckets = Buckets {
+    let buckets = DistanceBuckets {
         num_buckets: size("relative_attention_num_buckets", 32)?,
         max_distance: size("relative_attention_max_distance", 128)?,
     };

@@ -2,7 +2,7 @@
 
 use crate::model::dit::WanConfig;
 use crate::model::policy::PolicyOptions;
-use crate::nn::{Chunks, Rule, SegmentRules};
+use crate::nn::{Chunks, SegmentRule, SegmentRules};
 
 /// The column that says which frames count.
 pub(super) const FRAME_WEIGHTS: &str = "frame_weights";
@@ -31,8 +31,8 @@ pub(super) const RULES: SegmentRules<Of> = SegmentRules(&[
     rule(Of::Actions, Of::Actions),
 ]);
 
-const fn rule(queries: Of, keys: Of) -> Rule<Of> {
-    Rule { queries, keys, chunks: Chunks::All }
+const fn rule(queries: Of, keys: Of) -> SegmentRule<Of> {
+    SegmentRule { queries, keys, chunks: Chunks::All }
 }
 
 /// A world-action model.

@@ -9,7 +9,7 @@ use super::network::{self, Network};
 use crate::model::columns::{Column, INPUT_IDS};
 use crate::model::foundation::FoundationShape;
 use crate::model::policy::{
-    Acting, Architecture, Chunk, PolicyOptions, RobotPolicy, STATE, action_columns, fixed_rows, state_column,
+    Acting, ActionChunk, Architecture, PolicyOptions, RobotPolicy, STATE, action_columns, fixed_rows, state_column,
 };
 use crate::model::towers::FeatureInput;
 use crate::params::{ParamSpec, ParamStore};
@@ -62,9 +62,9 @@ impl Architecture for WamConfig {
 }
 
 impl RobotPolicy for WamConfig {
-    fn chunk(&self) -> Chunk {
+    fn chunk(&self) -> ActionChunk {
         let WamConfig { horizon, action_dim, num_steps, state_dim, .. } = *self;
-        Chunk {
+        ActionChunk {
             writes: false,
             horizon,
             action_dim,

@@ -9,7 +9,7 @@ use super::network::{self, Network};
 use crate::model::columns::{Column, INPUT_IDS};
 use crate::model::foundation::FoundationShape;
 use crate::model::policy::{
-    Acting, Architecture, Chunk, PolicyOptions, RobotPolicy, STATE, action_columns, fixed_rows, state_column,
+    Acting, ActionChunk, Architecture, PolicyOptions, RobotPolicy, STATE, action_columns, fixed_rows, state_column,
 };
 use crate::model::towers::FeatureInput;
 use crate::params::{ParamSpec, ParamStore};
@@ -64,9 +64,9 @@ impl Architecture for XvlaConfig {
 }
 
 impl RobotPolicy for XvlaConfig {
-    fn chunk(&self) -> Chunk {
+    fn chunk(&self) -> ActionChunk {
         let state = (self.state_dim > 0).then_some(STATE);
-        Chunk {
+        ActionChunk {
             writes: false,
             horizon: self.horizon,
             action_dim: self.action_dim(),

@@ -10,7 +10,7 @@ use super::config::{CompressedConfig, Compression};
 use super::indexer::EntryChooser;
 use super::turn::{turn_last, turn_last_back};
 use crate::nn::attend::attend_sinking;
-use crate::nn::mixer::{Columns, Context, Mixer, State};
+use crate::nn::mixer::{CacheColumns, Context, Mixer, State};
 use crate::nn::norm::{NormConfig, RmsNorm};
 use crate::nn::window::{MIN_CHUNK, attend_window};
 use crate::nn::{Linear, PackedAttention, Rope};
@@ -44,7 +44,7 @@ pub(super) struct Compressed {
 }
 
 /// Holds what the attention needs of some tokens.
-pub(super) struct Rows {
+pub(super) struct TokenRows {
     /// `[T, H, C]`
     pub q: Tensor,
     /// `[T, 1, C]`
@@ -111,13 +111,13 @@ impl CompressedAttention {
         }
     }
 
-    pub(super) fn rows(&self, x_TD: &Tensor, rope: &Rope) -> Rows {
+    pub(super) fn rows(&self, x_TD: &Tensor, rope: &Rope) -> TokenRows {
         let head_dim = self.config.head_dim;
         let latent = self.q_a_norm.forward(&self.q_a.forward(x_TD));
         let q = self.q_b.forward(&latent).unflatten(-1, [-1, head_dim]);
         let q = q.rms_norm([head_dim], None::<Tensor>, self.config.norm_eps);
         let kv = self.kv_norm.forward(&self.kv.forward(x_TD)).unsqueeze(1);
-        Rows { q: turn_last(&q, rope), kv: turn_last(&kv, rope), latent }
+        TokenRows { q: turn_last(&q, rope), kv: turn_last(&kv, rope), latent }
     }
 
     pub(super) fn scale(&self) -> f64 {
@@ -134,7 +134,7 @@ impl CompressedAttention {
     }
 
     /// The attended values `[T, H·C]`, and by batch of documents the entries.
-    fn attend(&self, rows: &Rows, x_TD: &Tensor, context: &Context) -> (Tensor, Vec<Entries>) {
+    fn attend(&self, rows: &TokenRows, x_TD: &Tensor, context: &Context) -> (Tensor, Vec<Entries>) {
         let documents = &context.documents;
         let Some(compressed) = &self.compressed else {
             let (window, sinks) = (self.config.window, Some(&self.sinks));
@@ -250,14 +250,14 @@ impl Mixer for CompressedAttention {
         self.output(&self.attend(&rows, x_TD, context).0, &context.rope)
     }
 
-    fn prefill(&self, x_TD: &Tensor, context: &Context, columns: &Columns, state: &mut State) -> Tensor {
+    fn prefill(&self, x_TD: &Tensor, context: &Context, columns: &CacheColumns, state: &mut State) -> Tensor {
         let rows = self.rows(x_TD, &context.rope);
         let (y, entries) = self.attend(&rows, x_TD, context);
         *state = self.first_state(&rows, x_TD, context, columns, &entries);
         self.output(&y, &context.rope)
     }
 
-    fn step(&self, x_BD: &Tensor, rope: &Rope, columns: &Columns, state: &mut State) -> Tensor {
+    fn step(&self, x_BD: &Tensor, rope: &Rope, columns: &CacheColumns, state: &mut State) -> Tensor {
         let rows = self.rows(x_BD, rope);
         let y = self.next(&rows, x_BD, rope, columns, state);
         self.output(&y, rope)

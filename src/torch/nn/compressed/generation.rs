@@ -6,12 +6,12 @@
 
 use tch::{Kind, Tensor};
 
-use super::attention::{Compressed, CompressedAttention, Entries, Rows};
+use super::attention::{Compressed, CompressedAttention, Entries, TokenRows};
 use super::compressor::{Compressor, Gated};
 use super::turn::turn_last;
 use crate::nn::Rope;
 use crate::nn::attend::attend_sinking;
-use crate::nn::mixer::{Columns, Context, State};
+use crate::nn::mixer::{CacheColumns, Context, State};
 
 /// Places in the state: the tokens' vectors; what they give to entries; the entries; cosines and sines; and of an indexer
 /// what tokens give and the entries.
@@ -26,10 +26,10 @@ impl CompressedAttention {
     /// The state after prompts, whose `entries` come by batches of documents.
     pub(super) fn first_state(
         &self,
-        rows: &Rows,
+        rows: &TokenRows,
         x_TD: &Tensor,
         context: &Context,
-        columns: &Columns,
+        columns: &CacheColumns,
         entries: &[Entries],
     ) -> State {
         let mut state = vec![columns.store(&rows.kv.squeeze_dim(1))];
@@ -60,7 +60,14 @@ impl CompressedAttention {
     }
 
     /// The attended values `[B, H·C]` of the present tokens.
-    pub(super) fn next(&self, rows: &Rows, x_BD: &Tensor, rope: &Rope, columns: &Columns, state: &[Tensor]) -> Tensor {
+    pub(super) fn next(
+        &self,
+        rows: &TokenRows,
+        x_BD: &Tensor,
+        rope: &Rope,
+        columns: &CacheColumns,
+        state: &[Tensor],
+    ) -> Tensor {
         let seen = self.config.window.min(columns.used);
         let all = columns.append(&state[KV], &rows.kv.squeeze_dim(1));
         let mut keys = all.narrow(1, columns.used - seen, seen);
@@ -77,7 +84,14 @@ impl CompressedAttention {
 
 impl Compressed {
     /// The entries `[B, W, C]` and which of them the present tokens see, `[B, 1, W]`.
-    fn next(&self, rows: &Rows, x_BD: &Tensor, rope: &Rope, columns: &Columns, state: &[Tensor]) -> (Tensor, Tensor) {
+    fn next(
+        &self,
+        rows: &TokenRows,
+        x_BD: &Tensor,
+        rope: &Rope,
+        columns: &CacheColumns,
+        state: &[Tensor],
+    ) -> (Tensor, Tensor) {
         let lens_B = columns.mask().flatten(1, 3).sum_dim_intlist([1i64].as_slice(), false, Kind::Int64);
         let tables = [0, 1].map(|index| columns.append(&state[TABLES + index], rope.tables()[index]));
         let gated = self.compressor.gated(x_BD);
@@ -104,7 +118,7 @@ impl Compressed {
         gated: &Gated,
         states: &[Tensor],
         tables: &[Tensor; 2],
-        (rope, columns, lens_B): (&Rope, &Columns, &Tensor),
+        (rope, columns, lens_B): (&Rope, &CacheColumns, &Tensor),
     ) {
         let (kv, gate) = (columns.append(&states[0], &gated.kv), columns.append(&states[1], &gated.gate));
         let (used, reach) = (columns.used, compressor.reach());

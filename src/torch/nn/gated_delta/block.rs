@@ -11,7 +11,7 @@ use super::conv::{causal_conv, conv_state, conv_step};
 use super::documents::DeltaDocuments;
 use super::rule::{DeltaInputs, delta_step, gated_delta_rule};
 use crate::native::{can_fuse, norm_rope, swiglu};
-use crate::nn::{Columns, Context, Linear, Mixer, RmsNorm, Rope, State};
+use crate::nn::{CacheColumns, Context, Linear, Mixer, RmsNorm, Rope, State};
 use crate::params::Scope;
 
 /// The epsilon under the root of a key's or query's length, fixed in the reference.
@@ -129,7 +129,7 @@ impl Mixer for GatedDelta {
     }
 
     /// The state: the convolution's last inputs `[B, W-1, F]`, and what the heads keep `[B, V, C, E]`, float32.
-    fn prefill(&self, x_TD: &Tensor, context: &Context, _: &Columns, state: &mut State) -> Tensor {
+    fn prefill(&self, x_TD: &Tensor, context: &Context, _: &CacheColumns, state: &mut State) -> Tensor {
         let documents = context.delta_documents();
         let [qkv_TF, z, b_TV, a_TV] = self.project(x_TD);
         let conv = conv_state(&qkv_TF, documents);
@@ -140,7 +140,7 @@ impl Mixer for GatedDelta {
         self.output(&y, &z)
     }
 
-    fn step(&self, x_BD: &Tensor, _: &Rope, _: &Columns, state: &mut State) -> Tensor {
+    fn step(&self, x_BD: &Tensor, _: &Rope, _: &CacheColumns, state: &mut State) -> Tensor {
         let [qkv_BF, z, b_BV, a_BV] = self.project(x_BD);
         let qkv_BF = conv_step(&qkv_BF, &self.conv_weight, &mut state[0], self.config.act);
         let y = delta_step(&self.inputs(&qkv_BF, &b_BV, &a_BV), &mut state[1]);
@@ -166,7 +166,7 @@ mod tests {
 
     use super::GatedDelta;
     use crate::nn::gated_delta::{DeltaDocuments, GatedDeltaConfig, GatedDeltaLayout};
-    use crate::nn::{Activation, Columns, Context, Mask, Mixer, PackedAttention, Rope, RopeConfig, State};
+    use crate::nn::{Activation, CacheColumns, Context, Mask, Mixer, PackedAttention, Rope, RopeConfig, State};
     use crate::params::{ParamStore, Scope};
 
     fn config(layout: GatedDeltaLayout) -> GatedDeltaConfig {
@@ -212,7 +212,7 @@ mod tests {
                 prompts.iter().map(|len| Tensor::randn([len + more, 24], (Kind::Float, Device::Cpu))).collect();
             let whole = layer.forward(&Tensor::cat(&x, 0), &context(&[0, 6, 81, 88], &config));
 
-            let columns = Columns {
+            let columns = CacheColumns {
                 num_sequences: 3,
                 num_columns: 1,
                 used: 1,

@@ -30,7 +30,7 @@ pub struct RouterConfig {
     pub num_experts: i64,
     /// `num_experts_per_tok`
     pub top_k: i64,
-    pub scores: Scores,
+    pub scores: RouterScores,
     /// True if a balancing bias is added to the scores for the choice, though not for the weights.
     pub bias: bool,
     /// True if a bias is added to the logits, and trained as the weight is (gpt-oss).
@@ -39,7 +39,7 @@ pub struct RouterConfig {
     /// layers); `None`: those with the best scores. Their weights come from the scores all the same.
     pub by_token: Option<i64>,
     /// The choice is among the experts of the best groups alone.
-    pub groups: Option<Groups>,
+    pub groups: Option<ExpertGroups>,
     /// `norm_topk_prob`: the chosen experts' weights are divided by their sum.
     pub normalize: Normalize,
     /// `routed_scaling_factor`, applied last.
@@ -48,7 +48,7 @@ pub struct RouterConfig {
 
 /// Says what logits become.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Scores {
+pub enum RouterScores {
     /// The softmax over all experts.
     Softmax,
     /// The softmax over the chosen experts, after a choice by logits.
@@ -60,7 +60,7 @@ pub enum Scores {
 
 /// `n_group` groups of experts, of which a token may use `topk_group`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Groups {
+pub struct ExpertGroups {
     pub num: i64,
     pub kept: i64,
     pub score: GroupScore,
@@ -99,7 +99,7 @@ impl RouterConfig {
         RouterConfig {
             num_experts,
             top_k,
-            scores: Scores::Softmax,
+            scores: RouterScores::Softmax,
             bias: false,
             logit_bias: false,
             by_token: None,
@@ -111,7 +111,7 @@ impl RouterConfig {
 
     /// Independent scores with a balancing bias, the chosen ones' weights divided by their sum.
     pub fn sigmoid(num_experts: i64, top_k: i64) -> RouterConfig {
-        RouterConfig { scores: Scores::Sigmoid, bias: true, ..RouterConfig::softmax(num_experts, top_k) }
+        RouterConfig { scores: RouterScores::Sigmoid, bias: true, ..RouterConfig::softmax(num_experts, top_k) }
     }
 
     /// Why these numbers do not fit together, if they do not; the keys are Hugging Face's.
@@ -138,12 +138,12 @@ impl RouterConfig {
 
 #[cfg(test)]
 mod tests {
-    use super::{GroupScore, Groups, RouterConfig};
+    use super::{ExpertGroups, GroupScore, RouterConfig};
 
     #[test]
     fn numbers_that_do_not_fit_name_their_key() {
         let with = |num, kept| {
-            let groups = Some(Groups { num, kept, score: GroupScore::BestTwo });
+            let groups = Some(ExpertGroups { num, kept, score: GroupScore::BestTwo });
             RouterConfig { groups, ..RouterConfig::sigmoid(8, 3) }.problem().map(|(key, _)| key)
         };
         assert_eq!(with(4, 2), None);

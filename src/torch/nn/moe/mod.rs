@@ -16,9 +16,11 @@ mod shared;
 
 pub use adapter::stacked_product;
 pub use balance::{aux_loss, choices_by_softmax, update_bias, z_loss};
-pub use config::{GroupScore, Groups, MediaExperts, MoeConfig, Normalize, RouterConfig, Scores, SharedExpertsConfig};
+pub use config::{
+    ExpertGroups, GroupScore, MediaExperts, MoeConfig, Normalize, RouterConfig, RouterScores, SharedExpertsConfig,
+};
 pub use experts::{Experts, ExpertsGrads};
 pub use names::{BiasName, ExpertNames, MoeNames};
 pub use order::Order;
-pub use router::{Router, Routing};
+pub use router::{Router, TokenRouting};
 pub use shared::SharedExperts;

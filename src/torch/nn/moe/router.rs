@@ -5,7 +5,7 @@
 
 use tch::{Kind, Tensor};
 
-use super::config::{GroupScore, Groups, MoeConfig, Normalize, RouterConfig, Scores};
+use super::config::{ExpertGroups, GroupScore, MoeConfig, Normalize, RouterConfig, RouterScores};
 use super::names::MoeNames;
 use crate::params::Adapter;
 use crate::params::{Init, ParamSpec, Role, Scope, StoredTensor};
@@ -26,7 +26,7 @@ pub struct Router {
 const TABLE: &str = "gate.tid2eid";
 
 /// Describes where the tokens of a row go.
-pub struct Routing {
+pub struct TokenRouting {
     /// `[T, E]`, float32.
     pub logits_TE: Tensor,
     /// The weights of the chosen experts, float32.
@@ -90,7 +90,7 @@ impl Router {
 
     /// `ids_T`, int64, are the tokens, which a router with a table needs. Panics where it has none of them.
     /// `x_TD` `[T, D]`, `ids_T` `[T]`.
-    pub fn forward(&self, x_TD: &Tensor, ids_T: Option<&Tensor>) -> Routing {
+    pub fn forward(&self, x_TD: &Tensor, ids_T: Option<&Tensor>) -> TokenRouting {
         let RouterConfig { top_k, scores, normalize, scaling_factor, .. } = self.config;
         let weight_ED = match &self.adapter {
             Some(adapter) => adapter.merged(&self.weight_ED),
@@ -99,10 +99,10 @@ impl Router {
         let bias_E = self.logit_bias_E.as_ref().map(|bias_E| bias_E.to_kind(Kind::Float));
         let logits_TE = x_TD.to_kind(Kind::Float).linear(&weight_ED.to_kind(Kind::Float), bias_E.as_ref());
         let scores_TE = match scores {
-            Scores::Softmax => logits_TE.softmax(-1, Kind::Float),
-            Scores::SoftmaxOfChosen => logits_TE.shallow_clone(),
-            Scores::Sigmoid => logits_TE.sigmoid(),
-            Scores::SqrtSoftplus => logits_TE.softplus().sqrt(),
+            RouterScores::Softmax => logits_TE.softmax(-1, Kind::Float),
+            RouterScores::SoftmaxOfChosen => logits_TE.shallow_clone(),
+            RouterScores::Sigmoid => logits_TE.sigmoid(),
+            RouterScores::SqrtSoftplus => logits_TE.softplus().sqrt(),
         };
         let experts_TK = if let Some(table_VK) = &self.table_VK {
             let ids_T = ids_T.expect("a router with a table is given the tokens");
@@ -119,7 +119,7 @@ impl Router {
             choice_TE.topk(top_k, -1, true, false).1
         };
         let mut weights_TK = scores_TE.gather(-1, &experts_TK, false);
-        if scores == Scores::SoftmaxOfChosen {
+        if scores == RouterScores::SoftmaxOfChosen {
             weights_TK = weights_TK.softmax(-1, Kind::Float);
         }
         let sum = || weights_TK.sum_dim_intlist([-1i64].as_slice(), true, Kind::Float);
@@ -129,7 +129,7 @@ impl Router {
             Normalize::ClampedSum(min) => &weights_TK / sum().clamp_min(min),
         };
         let weights_TK = if scaling_factor == 1.0 { weights_TK } else { weights_TK * scaling_factor };
-        Routing { logits_TE, weights_TK, experts_TK }
+        TokenRouting { logits_TE, weights_TK, experts_TK }
     }
 }
 
@@ -139,7 +139,7 @@ fn logit_bias(names: &MoeNames) -> String {
 }
 
 /// Minus infinity in the groups that are not among the best.
-fn keep_best(choice_TE: &Tensor, groups: Groups) -> Tensor {
+fn keep_best(choice_TE: &Tensor, groups: ExpertGroups) -> Tensor {
     let grouped = choice_TE.unflatten(-1, [groups.num, -1]);
     let of_groups = match groups.score {
         GroupScore::Best => grouped.amax([-1i64].as_slice(), false),
@@ -157,7 +157,7 @@ mod tests {
     use tch::{Device, Kind, Tensor};
 
     use super::Router;
-    use crate::nn::moe::{GroupScore, Groups, Normalize, RouterConfig, Scores};
+    use crate::nn::moe::{ExpertGroups, GroupScore, Normalize, RouterConfig, RouterScores};
 
     /// Four experts whose logits for the one token are these.
     fn route(config: RouterConfig, logits: [f64; 4], bias: Option<[f32; 4]>) -> Vec<(i64, f64)> {
@@ -190,7 +190,7 @@ mod tests {
         is(&route(softmax.clone(), logits, None), &[(1, 0.4 / 0.7), (3, 0.3 / 0.7)]);
         let plain = RouterConfig { normalize: Normalize::No, scaling_factor: 2.0, ..softmax.clone() };
         is(&route(plain.clone(), logits, None), &[(1, 0.8), (3, 0.6)]);
-        let after = RouterConfig { scores: Scores::SoftmaxOfChosen, scaling_factor: 1.0, ..plain };
+        let after = RouterConfig { scores: RouterScores::SoftmaxOfChosen, scaling_factor: 1.0, ..plain };
         is(&route(after, logits, None), &[(1, 0.4 / 0.7), (3, 0.3 / 0.7)]);
         let clamped = RouterConfig { normalize: Normalize::ClampedSum(1.0), ..softmax };
         is(&route(clamped, logits, None), &[(1, 0.4), (3, 0.3)]);
@@ -209,7 +209,7 @@ mod tests {
     fn a_group_counts_by_its_best_or_its_two_best() {
         let logits = ln([0.4, 0.01, 0.3, 0.29]);
         let with = |score| {
-            let groups = Some(Groups { num: 2, kept: 1, score });
+            let groups = Some(ExpertGroups { num: 2, kept: 1, score });
             RouterConfig { normalize: Normalize::No, groups, ..RouterConfig::softmax(4, 2) }
         };
         is(&route(with(GroupScore::Best), logits, None), &[(0, 0.4), (1, 0.01)]);

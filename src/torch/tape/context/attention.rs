@@ -6,7 +6,7 @@ use tch::Tensor;
 
 use super::heads::{ToHeads, ToTokens};
 use super::ring::Ring;
-use super::row::{ContextShard, Method};
+use super::row::{ContextMethod, ContextShard};
 use crate::tape::record::{Policy, Slot, Tape};
 
 impl ContextShard {
@@ -22,14 +22,14 @@ impl ContextShard {
         policy: Policy,
     ) -> Slot {
         let row = self.clone();
-        if let Method::Ring(_) = self.method {
+        if let ContextMethod::Ring(_) = self.method {
             let ring = Box::new(Ring { row, scale });
             return tape.exchange(format!("{name} ring"), &queries_keys_values, 1, ring)[0];
         }
         let to_heads = Box::new(ToHeads { row: self.clone() });
         let exchanged = tape.exchange(format!("{name} to heads"), &queries_keys_values, 3, to_heads);
         let forward = move |reads: &[Tensor]| {
-            let Method::Heads { documents, .. } = &row.method else { unreachable!("looked at above") };
+            let ContextMethod::Heads { documents, .. } = &row.method else { unreachable!("looked at above") };
             vec![documents.forward_with(&reads[0], &reads[1], &reads[2], scale.into())]
         };
         let y = tape.run(format!("{name} attention"), &[], policy, &exchanged, 1, forward)[0];

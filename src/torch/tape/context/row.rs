@@ -14,11 +14,11 @@ use crate::tape::record::{Exchange, Needs};
 pub struct ContextShard {
     split: RowSplit,
     rank: usize,
-    pub(super) method: Method,
+    pub(super) method: ContextMethod,
     device: Device,
 }
 
-pub(super) enum Method {
+pub(super) enum ContextMethod {
     /// For each rank, what this rank's queries see of its keys.
     Ring(Vec<Vec<Batch>>),
     Heads {
@@ -42,7 +42,7 @@ impl ContextShard {
         let split = RowSplit::new(cu_seqlens, num_ranks);
         let method = match method {
             ContextAttention::Ring => {
-                Method::Ring((0..num_ranks).map(|keys| batches(&split.blocks(rank, keys), device)).collect())
+                ContextMethod::Ring((0..num_ranks).map(|keys| batches(&split.blocks(rank, keys), device)).collect())
             }
             ContextAttention::Ulysses => {
                 return ContextShard::of_heads(cu_seqlens, num_ranks, rank, Mask::Causal, device);
@@ -55,7 +55,7 @@ impl ContextShard {
     pub fn of_heads(cu_seqlens: &[usize], num_ranks: usize, rank: usize, mask: Mask, device: Device) -> ContextShard {
         let split = RowSplit::new(cu_seqlens, num_ranks);
         let tokens: Vec<i64> = (0..num_ranks).flat_map(|rank| split.rows(rank)).collect();
-        let method = Method::Heads {
+        let method = ContextMethod::Heads {
             documents: PackedAttention::new(cu_seqlens, mask, device),
             places: Tensor::from_slice(&split.places()).to_device(device),
             tokens: Tensor::from_slice(&tokens).to_device(device),
@@ -109,16 +109,16 @@ impl ContextShard {
     /// Returns the batches of a ring.
     pub(super) fn batches(&self, keys: usize) -> &[Batch] {
         match &self.method {
-            Method::Ring(batches) => &batches[keys],
-            Method::Heads { .. } => unreachable!("heads are exchanged"),
+            ContextMethod::Ring(batches) => &batches[keys],
+            ContextMethod::Heads { .. } => unreachable!("heads are exchanged"),
         }
     }
 
     /// Returns, for exchanged heads, the place of each token, and the token at each place.
     pub(super) fn order(&self) -> [&Tensor; 2] {
         match &self.method {
-            Method::Heads { places, tokens, .. } => [places, tokens],
-            Method::Ring(_) => unreachable!("keys go round"),
+            ContextMethod::Heads { places, tokens, .. } => [places, tokens],
+            ContextMethod::Ring(_) => unreachable!("keys go round"),
         }
     }
 }

@@ -100,7 +100,7 @@ impl Checkpoint {
         self.tensors.values().any(Stored::is_packed)
     }
 
-    pub(super) fn place(&self, at: &super::stored::Place) -> (&TensorFile, &TensorInfo) {
+    pub(super) fn place(&self, at: &super::stored::TensorPlace) -> (&TensorFile, &TensorInfo) {
         let file = &self.files[at.file];
         (file, &file.tensors()[&at.name])
     }

@@ -13,7 +13,7 @@ use super::layout::pieces_in;
 use super::origin::Origin;
 use super::packed::{Fp8, Int4, from_e8m0, unpack_mxfp4};
 use super::parallel::{Job, run};
-use super::stored::{Place, Source, Stored};
+use super::stored::{Source, Stored, TensorPlace};
 use crate::native::bytes_mut;
 use crate::params::{Init, ParamId, ParamSpec, ParamStore, Region, Rounding, StoredTensor};
 use std::collections::BTreeMap;
@@ -77,7 +77,7 @@ fn load(
 #[derive(Default)]
 struct Reads<'a> {
     /// Parts that lie in the file as in memory, from this element on: they are read in place.
-    direct: Vec<(Tensor, &'a Checkpoint, &'a Place, i64)>,
+    direct: Vec<(Tensor, &'a Checkpoint, &'a TensorPlace, i64)>,
     /// Parts that are read into memory of their own and copied.
     staged: Vec<(Tensor, &'a Checkpoint, &'a Stored, Region)>,
     /// Rows that the file does not have: they become the mean of those that it has.
@@ -336,18 +336,18 @@ impl Checkpoint {
         Ok(())
     }
 
-    fn bytes(&self, place: &Place, offset: usize, len: usize) -> Result<Vec<u8>, TensorFileError> {
+    fn bytes(&self, place: &TensorPlace, offset: usize, len: usize) -> Result<Vec<u8>, TensorFileError> {
         let (file, info) = self.place(place);
         let mut bytes = vec![0; len];
         file.read_at(info, offset as u64, &mut bytes)?;
         Ok(bytes)
     }
 
-    fn all_bytes(&self, place: &Place) -> Result<Vec<u8>, TensorFileError> {
+    fn all_bytes(&self, place: &TensorPlace) -> Result<Vec<u8>, TensorFileError> {
         self.bytes(place, 0, self.place(place).1.len as usize)
     }
 
-    fn floats(&self, place: &Place) -> Result<Vec<f32>, TensorFileError> {
+    fn floats(&self, place: &TensorPlace) -> Result<Vec<f32>, TensorFileError> {
         let (dtype, bytes) = (self.place(place).1.dtype, self.all_bytes(place)?);
         Ok(match dtype {
             Dtype::F8_E8M0 => bytes.into_iter().map(from_e8m0).collect(),

@@ -22,31 +22,31 @@ pub struct Stored {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Source {
-    Plain(Place),
+    Plain(TensorPlace),
     Fp8 {
-        weight: Place,
-        scale: Place,
+        weight: TensorPlace,
+        scale: TensorPlace,
         block: [usize; 2],
     },
     /// With one scale, one for each row, or none.
     PlainFp8 {
-        weight: Place,
-        scale: Option<Place>,
+        weight: TensorPlace,
+        scale: Option<TensorPlace>,
     },
     Int4 {
-        packed: Place,
-        scale: Place,
-        zero_point: Option<Place>,
+        packed: TensorPlace,
+        scale: TensorPlace,
+        zero_point: Option<TensorPlace>,
     },
     Mxfp4 {
-        blocks: Place,
-        scales: Place,
+        blocks: TensorPlace,
+        scales: TensorPlace,
     },
 }
 
 /// A tensor of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct TensorPlace {
     pub file: usize,
     pub name: String,
 }
@@ -144,7 +144,7 @@ pub(super) fn gather(
     for (file, (open, names)) in files.iter().zip(names).enumerate() {
         for name in open.tensors().keys() {
             let ours = names.ours(name);
-            let other = parts.places.insert(ours.clone(), Place { file, name: name.clone() });
+            let other = parts.places.insert(ours.clone(), TensorPlace { file, name: name.clone() });
             if let Some(other) = other {
                 return Err(format!("{} and {name} are both {ours}", other.name));
             }
@@ -190,7 +190,7 @@ pub(super) fn gather(
 /// The files' tensors that are not yet part of another one.
 struct Parts<'a> {
     files: &'a [TensorFile],
-    places: BTreeMap<String, Place>,
+    places: BTreeMap<String, TensorPlace>,
 }
 
 impl Parts<'_> {
@@ -200,7 +200,7 @@ impl Parts<'_> {
     }
 
     /// Takes a part out; its shape and bytes.
-    fn take(&mut self, name: &str) -> Result<(Place, Vec<i64>, u64), String> {
+    fn take(&mut self, name: &str) -> Result<(TensorPlace, Vec<i64>, u64), String> {
         let place = self.places.remove(name).ok_or_else(|| format!("{name} is missing"))?;
         let info = &self.files[place.file].tensors()[&place.name];
         Ok((place, info.shape.clone(), info.len))
@@ -317,7 +317,7 @@ impl Parts<'_> {
         Ok(Stored { shape, dtype: Dtype::F32, bytes: bytes + scale_bytes, source })
     }
 
-    fn take_float(&mut self, name: &str) -> Result<(Place, Vec<i64>, u64), String> {
+    fn take_float(&mut self, name: &str) -> Result<(TensorPlace, Vec<i64>, u64), String> {
         match self.dtype(name) {
             Some(dtype) if !dtype.is_plain_float() => Err(format!("{name} is {dtype}, must be a float")),
             _ => self.take(name),
@@ -325,7 +325,7 @@ impl Parts<'_> {
     }
 
     /// The values of a tensor of a few integers.
-    fn small_integers(&self, place: &Place) -> Result<Vec<i64>, String> {
+    fn small_integers(&self, place: &TensorPlace) -> Result<Vec<i64>, String> {
         let (name, file) = (&place.name, &self.files[place.file]);
         let info = &file.tensors()[name];
         if info.shape != [2] || !matches!(info.dtype, Dtype::I32 | Dtype::I64) {

@@ -5,7 +5,7 @@ use super::config::{AdapterConfig, CONFIG, read_adapter_config, understand};
 use super::error::AdapterError;
 use super::forms::{self, DIFFUSERS_LORA_FILE, METADATA, SECOND, Written};
 use super::keys::{ALPHA, Keys};
-use super::names::{PREFIX, Place, places};
+use super::names::{AdapterPlace, PREFIX, places};
 use super::whole::{WholePiece, whole_pieces};
 use crate::model::TreeNames;
 use crate::params::{ADAPTER_PARTS, LinearModule, LoraConfig, ParamSpec};
@@ -32,7 +32,7 @@ pub struct Found {
     /// The settings of the adapter of the whole map.
     pub lora: LoraConfig,
     /// Tells where its parts are, of which some may not be in the file.
-    places: Vec<(Place, LoraConfig)>,
+    places: Vec<(AdapterPlace, LoraConfig)>,
 }
 
 /// A parameter that a folder holds itself (`modules_to_save`).
@@ -163,10 +163,11 @@ impl AdapterFolder {
         let places = places(&modules, tree);
         let (mut found, mut problems) = (Contents::default(), Vec::new());
         for module in modules {
-            let there = |place: &&Place| self.has(&place.tensor(ADAPTER_PARTS[0])) || module.stacked.is_some();
+            let there = |place: &&AdapterPlace| self.has(&place.tensor(ADAPTER_PARTS[0])) || module.stacked.is_some();
             // transformers 4 had other modules, whose names are those of the weights: PEFT reads such files as well.
-            let old = Place { in_file: format!("{PREFIX}{}", module.path), path: module.path.clone(), rows: None };
-            let mut held: Vec<Place> = places[&module.path].iter().filter(there).cloned().collect();
+            let old =
+                AdapterPlace { in_file: format!("{PREFIX}{}", module.path), path: module.path.clone(), rows: None };
+            let mut held: Vec<AdapterPlace> = places[&module.path].iter().filter(there).cloned().collect();
             if held.is_empty() && there(&&old) {
                 held.push(old);
             }
@@ -202,11 +203,11 @@ impl AdapterFolder {
     /// The part of a map's adapter that is at `place`, where its tensors are as they must be.
     fn part(
         &self,
-        place: Place,
+        place: AdapterPlace,
         module: &LinearModule,
         used: &mut BTreeSet<String>,
         problems: &mut Vec<String>,
-    ) -> Result<Option<(Place, LoraConfig)>, AdapterError> {
+    ) -> Result<Option<(AdapterPlace, LoraConfig)>, AdapterError> {
         let stack = module.whole_stack();
         let [a, b, magnitude] = ADAPTER_PARTS.map(|part| place.tensor(part));
         let Some((_, info)) = self.info(&a) else {
@@ -262,11 +263,11 @@ impl AdapterFolder {
     }
 
     /// The rank of the adapter of a whole map from those of its parts: parts with the same A are one.
-    fn rank(&self, parts: &[(Place, LoraConfig)]) -> Result<i64, AdapterError> {
+    fn rank(&self, parts: &[(AdapterPlace, LoraConfig)]) -> Result<i64, AdapterError> {
         Ok(if self.is_one(parts)? { parts[0].1.r } else { parts.iter().map(|(_, lora)| lora.r).sum() })
     }
 
-    fn is_one(&self, parts: &[(Place, LoraConfig)]) -> Result<bool, AdapterError> {
+    fn is_one(&self, parts: &[(AdapterPlace, LoraConfig)]) -> Result<bool, AdapterError> {
         if parts.len() == 1 {
             return Ok(true);
         }

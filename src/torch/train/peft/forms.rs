@@ -53,11 +53,11 @@ impl Written {
 }
 
 /// The tensors of a file, and Diffusers' note.
-pub(super) type Contents = (Vec<(String, Tensor)>, Option<String>);
+pub(super) type FormTensors = (Vec<(String, Tensor)>, Option<String>);
 
 impl LoraForm {
     /// The contents of a file.
-    pub(super) fn tensors(self, maps: &[Written]) -> Result<Contents, String> {
+    pub(super) fn tensors(self, maps: &[Written]) -> Result<FormTensors, String> {
         let mut tensors = Vec::new();
         for map in maps {
             let name = self.name(&map.path)?;

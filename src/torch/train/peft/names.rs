@@ -10,7 +10,7 @@ pub const PREFIX: &str = "base_model.model.";
 
 /// Describes where the adapter of a linear map, or of some of its rows, is in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct AdapterPlace {
     /// The path in the module tree that patterns go by; of a stack, the parameter's name.
     pub path: String,
     /// Holds what the names of its tensors begin with.
@@ -19,7 +19,7 @@ pub struct Place {
     pub rows: Option<Vec<i64>>,
 }
 
-impl Place {
+impl AdapterPlace {
     pub fn tensor(&self, part: &str) -> String {
         format!("{}{part}", self.in_file)
     }
@@ -30,13 +30,13 @@ impl Place {
 pub fn places<'a>(
     modules: impl IntoIterator<Item = &'a LinearModule>,
     tree: &TreeNames,
-) -> BTreeMap<String, Vec<Place>> {
-    let mut found: BTreeMap<String, Vec<Place>> = BTreeMap::new();
+) -> BTreeMap<String, Vec<AdapterPlace>> {
+    let mut found: BTreeMap<String, Vec<AdapterPlace>> = BTreeMap::new();
     let mut stacks: Vec<(&str, String)> = Vec::new();
     for module in modules {
         match module.stacked {
             None => {
-                let place = |part: crate::model::TreePart| Place {
+                let place = |part: crate::model::TreePart| AdapterPlace {
                     in_file: format!("{PREFIX}{}", part.name),
                     path: part.name,
                     rows: part.rows,
@@ -52,7 +52,7 @@ pub fn places<'a>(
     for (number, (ours, name)) in stacks.iter().enumerate() {
         let after = stacks[number + 1..].iter().filter(|(_, other)| holder(other) == holder(name)).count();
         let in_file = format!("{PREFIX}{}{}", holder(name), ".base_layer".repeat(after));
-        found.insert((*ours).to_owned(), vec![Place { path: name.clone(), in_file, rows: None }]);
+        found.insert((*ours).to_owned(), vec![AdapterPlace { path: name.clone(), in_file, rows: None }]);
     }
     found
 }

@@ -1,7 +1,7 @@
 //! `adapter_config.json` as PEFT reads it, for what a run trains.
 
 use super::config::AdapterBase;
-use super::names::{Place, places};
+use super::names::{AdapterPlace, places};
 use super::pattern::exactly;
 use super::whole::modules_to_save;
 use crate::model::TreeNames;
@@ -22,7 +22,7 @@ pub struct AdapterSettings {
 
 /// Describes where an adapter is and what PEFT needs to make one like it.
 struct Written {
-    place: Place,
+    place: AdapterPlace,
     r: i64,
     alpha: f64,
     is_parameter: bool,
