@@ -158,7 +158,7 @@ fn build_foundation(spec: &EngineSpec, device: tch::Device) -> Result<Foundation
     // Weights that a tape brings bit by bit are not there for it; a run that has such does not ask (`eval.actions`).
     let family = spec.model.foundation_of(name);
     let actor =
-        (config.num_acted() > 0).then(|| Actor::of(&**family, worker.state.params(), config.run.seed)).flatten();
+        (config.num_acted() > 0).then(|| Actor::of(&**family, worker.rank.state.params(), config.run.seed)).flatten();
     Ok(worker.with_sample_making(making).with_actor(actor))
 }
 

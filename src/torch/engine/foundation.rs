@@ -7,86 +7,49 @@
 mod acting;
 mod arrivals;
 mod continuing;
-mod evaluate;
 mod evaluating;
-mod filling;
+mod evaluator;
 mod making;
+mod rank;
+mod scoring;
+mod step;
 mod training;
 
 pub use self::acting::Actor;
+use self::arrivals::Arrivals;
 use self::evaluating::{Evaluating, one_by_one};
+use self::evaluator::Evaluator;
 pub use self::making::{Finish, HandOver, SampleMaking, SamplePart};
+use self::rank::Rank;
+use self::scoring::score;
+use self::step::Step;
+use self::training::Trainer;
 use super::activations::Activations;
-use super::pack_work::{EncoderPeers, PackUnit, PackWork, Return};
-use super::routing::StepRouting;
+use super::pack_work::EncoderPeers;
 use super::stages::Stages;
 use crate::comm::Started;
-use crate::model::{Column, ExpertSet, FeatureInput};
+use crate::model::{Column, FeatureInput};
 use crate::native::NativeError;
-use crate::parallel::pipeline::PipelineRun;
 use crate::train::TrainState;
-use loongforge_core::config::LossWeighting;
 use loongforge_core::engine::{EngineError, Ports, Progress};
 use loongforge_core::message::{
-    Activity, ActorId, Pack, PairReport, PoolName, Replica, RoutingReport, StepId, StepPlan, UnitId, Version,
+    Activity, ActorId, EvaluationReport, PairReport, PoolName, Regroup, Replica, RoutingReport, StepId, StepPlan,
+    Version,
 };
 use loongforge_core::schedule::Pass;
 use loongforge_core::transport::{Parcel, ParcelKind};
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 use std::time::Instant;
-use tch::Tensor;
 
 /// Computes the packs of one foundation replica, or this rank's part of them.
 pub struct FoundationWorker {
-    replica: Replica,
-    stages: Stages,
-    expert_sets: Vec<ExpertSet>,
-    pub(super) state: TrainState,
-    /// The encoders whose features it reads, by pool.
-    encoders: BTreeMap<PoolName, EncoderPeers>,
-    /// Features come from ranks that wait for each other within a step: all are taken in before it begins.
-    gathers_first: bool,
-    /// Encoders live in the foundation's actors.
-    colocated: bool,
-    activations: Activations,
+    pub(super) rank: Rank,
+    arrivals: Arrivals,
+    trainer: Trainer,
+    evaluator: Evaluator,
+    /// Those that are planned and not ended; the first one is worked at.
     steps: VecDeque<Step>,
-    /// Features from another encoder than the plan names: the `Regroup` that gives it the unit may be on its way.
-    early_features: Vec<(ActorId, Parcel)>,
-    /// Holds what ends a continuation.
-    stop_token_ids: Vec<i64>,
-    /// Says how samples are made of prompts, where some are.
-    making: Option<SampleMaking>,
-    /// Makes actions, where the model is a policy.
-    actor: Option<Actor>,
-}
-
-struct Step {
-    id: StepId,
-    /// Of all targets together: the denominator of the mean.
-    weight: f64,
-    /// Nothing is trained in it.
-    evaluation: Option<Evaluating>,
-    packs: Vec<PackWork>,
-    run: PipelineRun,
-    /// The pack and the chunk of each micro-batch; a filler is behind the packs.
-    micro_batches: Vec<(usize, usize)>,
-    sent: Vec<Started>,
-    /// Summed on the device, and read once the step is done: reading waits for it.
-    loss: Option<Tensor>,
-    /// What is measured of pairs of answers, summed likewise.
-    measures: Option<Tensor>,
-    routing: StepRouting,
-    /// Gradients of the units that are done: an encoder in place of one that died needs them again.
-    returned: BTreeMap<UnitId, Vec<Tensor>>,
-    /// Tells which encoder each unit of this replica is given to.
-    owners: BTreeMap<UnitId, ActorId>,
-    /// A task of it was done.
-    begun: bool,
-    /// The point where a fault may break its gradients lies behind.
-    is_past_fault_point: bool,
-    /// Units of the step have moved between encoders: features are taken out of their edges at once, so that none waits behind another.
-    is_regrouped: bool,
 }
 
 impl FoundationWorker {
@@ -97,157 +60,120 @@ impl FoundationWorker {
         state: TrainState,
         encoders: BTreeMap<PoolName, EncoderPeers>,
     ) -> Self {
-        let expert_sets = stages.models.iter().flat_map(|model| model.expert_sets()).collect();
         Self {
-            replica,
-            stages,
-            expert_sets,
-            state: state.in_buckets(),
-            encoders,
-            gathers_first: false,
-            colocated: false,
-            activations: Activations::default(),
+            arrivals: Arrivals::new(encoders),
+            trainer: Trainer::new(&stages),
+            evaluator: Evaluator::default(),
             steps: VecDeque::new(),
-            early_features: Vec::new(),
-            stop_token_ids: Vec::new(),
-            making: None,
-            actor: None,
+            rank: Rank { replica, stages, state: state.in_buckets() },
         }
     }
 
     /// Encoders live in the foundation's actors.
-    pub fn with_colocated_encoders(self) -> Self {
-        Self { gathers_first: self.meets_others(), colocated: true, ..self }
-    }
-
-    /// Returns whether some encoders want gradients of their features.
-    fn has_trained_encoders(&self) -> bool {
-        self.encoders.values().any(|peers| peers.trained)
+    pub fn with_colocated_encoders(mut self) -> Self {
+        self.arrivals.colocated = true;
+        self
     }
 
     /// These tokens end continuations.
-    pub fn with_stop_tokens(self, stop_token_ids: Vec<i64>) -> Self {
-        Self { stop_token_ids, ..self }
+    pub fn with_stop_tokens(mut self, stop_token_ids: Vec<i64>) -> Self {
+        self.evaluator.stop_token_ids = stop_token_ids;
+        self
     }
 
     /// Sets a budget for activations.
-    pub fn with_activations(self, activations: Activations) -> Self {
-        Self { activations, ..self }
+    pub fn with_activations(mut self, activations: Activations) -> Self {
+        self.trainer.activations = activations;
+        self
     }
 
-    /// Returns whether data actors send columns of samples.
-    pub(super) fn has_columns(&self) -> bool {
-        !self.stages.any().columns().is_empty()
+    /// Makes samples of prompts so.
+    pub fn with_sample_making(mut self, making: Option<SampleMaking>) -> Self {
+        self.evaluator.making = making;
+        self
+    }
+
+    /// Acts so where that is asked for.
+    pub fn with_actor(mut self, actor: Option<Actor>) -> Self {
+        self.evaluator.actor = actor;
+        self
     }
 
     /// What data actors send of samples.
     pub(super) fn columns(&self) -> Rc<[Column]> {
-        self.stages.any().columns().clone()
+        self.rank.columns().clone()
     }
 
     pub(super) fn pool_name(&self) -> PoolName {
-        self.replica.pool
+        self.rank.replica.pool
     }
 
     /// The features that it reads.
     pub(super) fn inputs(&self) -> &[FeatureInput] {
-        self.stages.any().inputs()
+        self.rank.inputs()
     }
 
     pub(super) fn plan(&mut self, plan: &StepPlan) {
-        let has_columns = self.has_columns();
-        let work = |pack| PackWork::new(pack, plan, has_columns);
-        let packs: Vec<PackWork> = plan.packs_of(self.replica).map(work).collect();
-        let mut chunks: Vec<usize> = packs.iter().map(|work| self.stages.num_chunks(work.pack.num_tokens())).collect();
-        if self.stages.in_step(self.state.params()) {
-            let of_replica = |pack: &Pack| plan.packs_of(pack.replica).count();
-            let of_pool = plan.packs.iter().filter(|pack| pack.replica.pool == self.replica.pool);
-            let most = of_pool.map(of_replica).max().unwrap_or(0);
-            chunks.resize(most, 1);
-        }
-        let is_alone = self.continues_alone() || plan.purpose.is_sample() || plan.purpose.is_act();
-        let to_continue = if is_alone { packs.len() } else { chunks.len() };
-        let evaluation = Evaluating::of(plan.purpose, to_continue);
-        if one_by_one(plan.purpose) {
-            chunks.clear();
-        }
-        let mut run = PipelineRun::new(self.stages.mesh.clone(), self.stages.pipeline, &chunks);
-        if self.stages.in_pairs() {
-            run = run.in_pairs();
-        }
-        if evaluation.is_some() {
-            run = run.forward_only();
-        }
-        let numbered = chunks.iter().enumerate();
-        let micro_batches = numbered.flat_map(|(pack, count)| (0..*count).map(move |chunk| (pack, chunk))).collect();
-        self.steps.push_back(Step {
-            id: plan.step,
-            weight: weight_of(plan, self.stages.any().weighting()),
-            evaluation,
-            packs,
-            run,
-            micro_batches,
-            sent: Vec::new(),
-            loss: None,
-            measures: None,
-            routing: StepRouting::default(),
-            returned: BTreeMap::new(),
-            owners: self.owners(plan),
-            begun: false,
-            is_past_fault_point: false,
-            is_regrouped: false,
-        });
+        let owners = self.arrivals.owners(plan, self.rank.replica);
+        self.steps.push_back(Step::new(plan, &self.rank, owners, self.arrivals.has_trained_encoders()));
+    }
+
+    /// Other encoders compute units of these steps.
+    pub(super) fn regroup(&mut self, regroup: &Regroup) {
+        self.arrivals.regroup(regroup, self.rank.replica, &mut self.steps);
+    }
+
+    /// Takes tokens or features. What an encoder sends is compared with the unit that it was given, and refused.
+    pub(super) fn arrive(&mut self, from: ActorId, parcel: Parcel, ports: &mut Ports) -> Result<(), EngineError> {
+        self.arrivals.arrive((from, parcel), &self.rank, &mut self.steps, ports)
+    }
+
+    /// Returns the features that came before the `Regroup` that tells whose they are: they are to arrive once more.
+    pub(super) fn take_early_features(&mut self) -> Vec<(ActorId, Parcel)> {
+        self.arrivals.take_early_features()
     }
 
     /// Does the next task of the step of this `version`, if what it needs is here.
     pub(super) fn work(&mut self, version: Version, ports: &mut Ports) -> Result<Progress, EngineError> {
-        let Some(step) = self.steps.front_mut().filter(|step| step.id.0 == version.0) else {
+        let Self { rank, arrivals, trainer, evaluator, steps } = self;
+        let Some(step) = steps.front_mut().filter(|step| step.id.0 == version.0) else {
             return Ok(Progress::Idle);
         };
-        if let Some(max_new_tokens) = step.evaluation.as_ref().and_then(Evaluating::generates) {
-            return self.generate_next(max_new_tokens, ports);
-        }
-        if step.evaluation.as_ref().is_some_and(Evaluating::makes) {
-            return self.make_next(ports);
-        }
-        if step.evaluation.as_ref().is_some_and(Evaluating::acts) {
-            return self.act_next(ports);
+        if step.evaluation.as_ref().is_some_and(|evaluation| one_by_one(evaluation.purpose)) {
+            return evaluator.next(rank, step, ports);
         }
         let tasks = step.run.together().to_vec();
         let Some(pass) = tasks.first().map(|task| task.pass) else { return Ok(Progress::Idle) };
         // Once it has begun, other ranks wait in it, and cannot send what has waited for credit.
-        let units = || step.packs.iter().flat_map(|pack| &pack.units);
-        let gathers = self.gathers_first && self.stages.mesh.is_leader();
-        if gathers && !step.begun && units().any(PackUnit::waits) {
+        let gathers = arrivals.gathers_first(rank) && rank.stages.mesh.is_leader();
+        if gathers && !step.begun && step.waits() {
             return Ok(Progress::Idle);
         }
-        let step_evaluates = step.evaluation.is_some();
         let packs: Vec<usize> = tasks.iter().map(|task| step.micro_batches[task.micro_batch].0).collect();
         for pack in packs {
-            let is_empty = self.steps[0].packs.get(pack).is_some_and(|work| work.chunks.is_empty());
-            if is_empty && !self.fill(pack)? {
+            let is_empty = step.packs.get(pack).is_some_and(|work| work.chunks.is_empty());
+            if is_empty && !step.fill(pack, rank)? {
                 return Ok(Progress::Idle);
             }
         }
         let start = Instant::now();
         let activity = match pass {
-            Pass::Forward if step_evaluates => {
-                self.score(&tasks)?;
+            Pass::Forward if step.evaluation.is_some() => {
+                score(rank, step, &tasks)?;
                 Activity::Forward
             }
             Pass::Forward => {
-                self.forward(&tasks)?;
+                trainer.forward(rank, step, &tasks)?;
                 Activity::Forward
             }
             Pass::Backward => {
-                self.backward(&tasks, version, ports)?;
+                trainer.backward(rank, step, &tasks, &arrivals.returns(version), ports)?;
                 Activity::Backward
             }
         };
         for task in tasks {
             ports.trace.span(activity, Some((StepId(version.0), Some(task.micro_batch as u32))), start);
         }
-        let step = &mut self.steps[0];
         step.begun = true;
         if step.run.next().is_none() {
             step.run.finish()?;
@@ -261,13 +187,9 @@ impl FoundationWorker {
         self.steps.front().is_some_and(|step| step.is_past_fault_point)
     }
 
-    fn returns(&self, version: Version) -> Return {
-        Return { encoders: self.encoders.clone(), version }
-    }
-
     /// Returns whether ranks of the pool wait for each other within a step.
     pub(super) fn meets_others(&self) -> bool {
-        self.stages.mesh.replica.world() > 1 || self.stages.in_step(self.state.params())
+        self.rank.meets_others()
     }
 
     /// Returns whether a task of the first step was done.
@@ -277,21 +199,23 @@ impl FoundationWorker {
 
     /// Returns whether every pack of the first step is done.
     pub(super) fn is_finished(&self) -> bool {
-        let has_answered = |step: &Step| step.evaluation.as_ref().is_none_or(|it| !it.has_left());
-        self.steps.front().is_none_or(|step| step.run.next().is_none() && has_answered(step))
+        self.steps.front().is_none_or(Step::is_finished)
     }
 
     /// Summed loss of the first step.
     pub(super) fn loss(&self) -> f64 {
-        let sum = self.steps.front().and_then(|step| step.loss.as_ref());
-        sum.map_or(0.0, |sum| sum.double_value(&[]))
+        self.steps.front().map_or(0.0, Step::loss)
     }
 
     /// The pairs of answers of the first step; `None` where samples are none.
     pub(super) fn pairs(&self) -> Option<PairReport> {
-        let sums = self.steps.front()?.measures.as_ref()?;
-        let sums: Vec<f64> = Vec::try_from(sums).expect("a row of numbers");
-        Some(PairReport::new(sums.try_into().expect("as many measures as a report has")))
+        self.steps.front().and_then(Step::pairs)
+    }
+
+    /// Returns what the first step, an evaluation, has come to. Reading it waits for the device.
+    pub(super) fn take_evaluation(&mut self) -> EvaluationReport {
+        let evaluation = self.steps.front_mut().and_then(|step| step.evaluation.as_mut());
+        evaluation.map(Evaluating::report).unwrap_or_default()
     }
 
     /// Sums the first step's loads over the pool; `None` of a model without experts. Every replica calls it once a step.
@@ -299,47 +223,23 @@ impl FoundationWorker {
     /// # Errors
     /// A replica is gone or did not come in time.
     pub(super) fn reduce_routing(&mut self) -> Result<Option<RoutingReport>, NativeError> {
-        // A replica without a pack in this step has loads of zero and yet takes part.
-        let device = self.state.params().flat().device();
-        match self.steps.front_mut().filter(|_| !self.expert_sets.is_empty()) {
-            Some(step) => {
-                let mut report = step.routing.reduce(&self.expert_sets, &self.state, device)?;
-                // Ranks that compute the same row have the same losses.
-                if !self.stages.counts_loss() {
-                    (report.aux_loss, report.z_loss, report.indexer_loss) = (None, None, None);
-                }
-                Ok(Some(report))
-            }
+        match self.steps.front_mut() {
+            Some(step) => self.trainer.reduce_routing(&self.rank, step),
             None => Ok(None),
         }
     }
 
     /// Moves the routers' biases against the loads of the first step, which is applied.
     pub(super) fn balance(&self) {
-        let rate = self.stages.any().bias_update_rate();
-        if let Some(step) = self.steps.front().filter(|_| rate > 0.0 && self.state.is_trained()) {
-            step.routing.balance(&self.expert_sets, rate);
+        if let Some(step) = self.steps.front() {
+            self.trainer.balance(&self.rank, step);
         }
     }
 
     /// Forgets the first step, which was applied or aborted. Returns who has sent features for it that were others' to send.
     pub(super) fn finish_step(&mut self) -> Vec<(ActorId, ParcelKind)> {
-        let Some(step) = self.steps.pop_front() else { return Vec::new() };
-        let late = self.early_features.extract_if(.., |(_, parcel)| parcel.header.kind.step() <= step.id);
-        late.map(|(from, parcel)| (from, parcel.header.kind)).collect()
+        self.steps.pop_front().map_or(Vec::new(), |step| self.arrivals.late(step.id))
     }
-}
-
-/// What the targets of a plan weigh together. The same for every layout: samples are summed by their positions in the stream.
-fn weight_of(plan: &StepPlan, weighting: LossWeighting) -> f64 {
-    if weighting == LossWeighting::Token {
-        return plan.num_targets.max(1) as f64;
-    }
-    let samples = plan.packs.iter().flat_map(|pack| pack.samples.iter());
-    let by_id: BTreeMap<_, _> = samples.map(|sample| (sample.id, sample.num_targets)).collect();
-    let of_sample = |num_targets: u32| f64::from(num_targets) * weighting.of_target(num_targets);
-    let sum: f64 = by_id.into_values().map(of_sample).sum();
-    if sum > 0.0 { sum } else { 1.0 }
 }
 
 #[cfg(test)]

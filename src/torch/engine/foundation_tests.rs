@@ -7,12 +7,10 @@ use crate::model::{ModelConfig, Stage};
 use crate::params::ParamStore;
 use crate::tape::Policy;
 use crate::train::{AdamWConfig, Lanes};
-use loongforge_core::message::{PackId, PoolName, Replica, SampleId, SampleMeta};
+use loongforge_core::message::{Pack, PackId, SampleId, SampleMeta};
 use loongforge_core::schedule::Pipeline;
 use loongforge_core::transport::Header;
 use loongforge_core::transport::{Buffer, HostTensor};
-use std::collections::BTreeMap;
-use std::rc::Rc;
 use tch::{Device, Kind};
 
 const CONFIG: &str = include_str!("../tests/fixtures/qwen3-seed1/config.json");
@@ -101,14 +99,14 @@ fn step_on(packs: &[&[&[usize]]], mesh: Rc<Mesh>, chunk_tokens: usize) -> (f64, 
     }
     while worker.work(Version(0), &mut ports).unwrap() == Progress::Busy {}
     assert!(worker.is_finished());
-    let lane = worker.state.own_lane();
-    if let (_, Some(sums)) = worker.state.lane_and_sums(lane) {
+    let lane = worker.rank.state.own_lane();
+    if let (_, Some(sums)) = worker.rank.state.lane_and_sums(lane) {
         // All sums are on their way: those of matrices and those of norms.
         assert_eq!(sums.num_begun(), (2, 2));
     }
-    worker.state.reduce().unwrap();
-    let params = worker.state.params().clone();
-    let grad = |id| Vec::try_from(worker.state.reduced(id).unwrap().view([-1]).to_kind(Kind::Double)).unwrap();
+    worker.rank.state.reduce().unwrap();
+    let params = worker.rank.state.params().clone();
+    let grad = |id| Vec::try_from(worker.rank.state.reduced(id).unwrap().view([-1]).to_kind(Kind::Double)).unwrap();
     let grads = params.trained_ids().map(|id| (params.spec(id).name.clone(), grad(id))).collect();
     (worker.loss(), grads)
 }

@@ -96,15 +96,18 @@ impl TorchEngine {
     pub(super) fn memory(&self) -> MemoryReport {
         let [activations, parameters, gradients, optimizer, buffers] =
             self.options.memory.at_peak().map(|bytes| bytes.max(0) as u64);
-        let states =
-            self.encoder.iter().map(|worker| &worker.state).chain(self.foundation.iter().map(|worker| &worker.state));
+        let states = self
+            .encoder
+            .iter()
+            .map(|worker| &worker.state)
+            .chain(self.foundation.iter().map(|worker| &worker.rank.state));
         let offloaded = states.map(TrainState::offloaded_bytes).sum();
         MemoryReport { parameters, gradients, optimizer, activations, buffers, offloaded }
     }
 
     fn states(&mut self) -> impl Iterator<Item = &mut TrainState> {
         let encoder = self.encoder.iter_mut().map(|worker| &mut worker.state);
-        encoder.chain(self.foundation.iter_mut().map(|worker| &mut worker.state))
+        encoder.chain(self.foundation.iter_mut().map(|worker| &mut worker.rank.state))
     }
 
     fn is_finished(&self) -> bool {

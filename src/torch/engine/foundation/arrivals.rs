@@ -1,14 +1,27 @@
 //! Describes what comes to a foundation: tokens and features, compared with the plan before anything of them is taken.
 
-use super::FoundationWorker;
+use super::rank::Rank;
+use super::step::Step;
 use crate::engine::buffer::{TorchBuffer, take_over};
-use crate::engine::pack_work::{Features, input_of};
+use crate::engine::pack_work::{EncoderPeers, Features, Return, input_of};
 use crate::model::FeatureInput;
 use loongforge_core::engine::{EngineError, Ports};
-use loongforge_core::message::{ActorId, Event, PackId, Regroup, Role, StepPlan, Unit, UnitId, Version};
+use loongforge_core::message::{
+    ActorId, Event, PackId, PoolName, Regroup, Replica, Role, StepId, StepPlan, Unit, UnitId, Version,
+};
 use loongforge_core::transport::{Header, Parcel, ParcelKind};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use tch::{Kind, Tensor};
+
+/// Takes in what comes for planned steps, from data actors and from the encoders that it knows.
+pub(super) struct Arrivals {
+    /// The encoders whose features the foundation reads, by pool.
+    encoders: BTreeMap<PoolName, EncoderPeers>,
+    /// Encoders live in the foundation's actors.
+    pub colocated: bool,
+    /// Features from another encoder than the plan names: the `Regroup` that gives it the unit may be on its way.
+    early_features: Vec<(ActorId, Parcel)>,
+}
 
 /// Holds what is wrong with a parcel; the unit that is still to come from somebody, if it was its sender's.
 struct Wrong {
@@ -16,21 +29,42 @@ struct Wrong {
     lacks: Option<UnitId>,
 }
 
-impl FoundationWorker {
-    /// The actor that sends each unit's features, where encoders have actors of their own.
-    pub(super) fn owners(&self, plan: &StepPlan) -> BTreeMap<UnitId, ActorId> {
-        let mine = plan.units.iter().filter(|unit| unit.replica == self.replica && !unit.is_skipped());
+impl Arrivals {
+    /// Expects features of these encoder pools, whose actors are others than the foundation's.
+    pub fn new(encoders: BTreeMap<PoolName, EncoderPeers>) -> Arrivals {
+        Arrivals { encoders, colocated: false, early_features: Vec::new() }
+    }
+
+    /// Returns whether some encoders want gradients of their features.
+    pub fn has_trained_encoders(&self) -> bool {
+        self.encoders.values().any(|peers| peers.trained)
+    }
+
+    /// Returns whether all features of a step are taken in before it begins: they come from ranks that wait for each other within
+    /// a step.
+    pub fn gathers_first(&self, rank: &Rank) -> bool {
+        self.colocated && rank.meets_others()
+    }
+
+    /// Describes how gradients of features that were made with this version go back.
+    pub fn returns(&self, version: Version) -> Return {
+        Return { encoders: self.encoders.clone(), version }
+    }
+
+    /// Returns the actor that sends each unit's features, where encoders have actors of their own.
+    pub fn owners(&self, plan: &StepPlan, replica: Replica) -> BTreeMap<UnitId, ActorId> {
+        let mine = plan.units.iter().filter(|unit| unit.replica == replica && !unit.is_skipped());
         let ranks = |pool| self.encoders.get(&pool).map_or(1, |peers| peers.ranks);
         mine.map(|unit| (unit.id, unit.encoder.leader(Role::Encoder, ranks(unit.encoder.pool)))).collect()
     }
 
-    /// Other encoders compute units of these steps.
-    pub(in crate::engine) fn regroup(&mut self, regroup: &Regroup) {
+    /// Lets other encoders compute units of these steps.
+    pub fn regroup(&self, regroup: &Regroup, replica: Replica, steps: &mut VecDeque<Step>) {
         for plan in &regroup.plans {
-            let owners = self.owners(plan);
-            self.steps.iter_mut().filter(|step| step.id == plan.step).for_each(|step| step.owners.clone_from(&owners));
+            let owners = self.owners(plan, replica);
+            steps.iter_mut().filter(|step| step.id == plan.step).for_each(|step| step.owners.clone_from(&owners));
         }
-        for step in self.steps.iter_mut().filter(|step| regroup.plans.iter().any(|plan| plan.step == step.id)) {
+        for step in steps.iter_mut().filter(|step| regroup.plans.iter().any(|plan| plan.step == step.id)) {
             step.is_regrouped = true;
             let plan = regroup.plans.iter().find(|plan| plan.step == step.id).expect("it is one of them");
             let is_skipped = |id: UnitId| plan.unit(id).is_some_and(Unit::is_skipped);
@@ -44,16 +78,20 @@ impl FoundationWorker {
     }
 
     /// Takes tokens or features. What an encoder sends is compared with the unit that it was given, and refused.
-    pub(in crate::engine) fn arrive(
+    ///
+    /// # Errors
+    /// Another actor than an encoder has sent what is not planned or does not fit the plan.
+    pub fn arrive(
         &mut self,
-        from: ActorId,
-        parcel: Parcel,
+        (from, parcel): (ActorId, Parcel),
+        rank: &Rank,
+        steps: &mut VecDeque<Step>,
         ports: &mut Ports,
     ) -> Result<(), EngineError> {
         let kind = parcel.header.kind;
         let owner = match kind {
             ParcelKind::Features(id) => {
-                let step = self.steps.iter().find(|step| step.id == id.step);
+                let step = steps.iter().find(|step| step.id == id.step);
                 step.and_then(|step| step.owners.get(&id).copied().filter(|owner| *owner != from))
             }
             _ => None,
@@ -62,7 +100,7 @@ impl FoundationWorker {
             self.early_features.push((from, parcel));
             return Ok(());
         }
-        match self.take(from, parcel, ports)? {
+        match self.take((from, parcel), rank, steps, ports)? {
             Some(Wrong { reason, lacks }) if from.role == Role::Encoder => {
                 ports.emit(Event::Refused { peer: from, reason, lacks });
                 Ok(())
@@ -73,31 +111,50 @@ impl FoundationWorker {
     }
 
     /// Returns the features that came before the `Regroup` that tells whose they are: they are to arrive once more.
-    pub(in crate::engine) fn take_early_features(&mut self) -> Vec<(ActorId, Parcel)> {
+    pub fn take_early_features(&mut self) -> Vec<(ActorId, Parcel)> {
         std::mem::take(&mut self.early_features)
     }
 
-    fn take(&mut self, from: ActorId, parcel: Parcel, ports: &mut Ports) -> Result<Option<Wrong>, EngineError> {
+    /// Forgets the features that others than the owners of their units have sent until a step that has ended, and returns who sent
+    /// them.
+    pub fn late(&mut self, step: StepId) -> Vec<(ActorId, ParcelKind)> {
+        let late = self.early_features.extract_if(.., |(_, parcel)| parcel.header.kind.step() <= step);
+        late.map(|(from, parcel)| (from, parcel.header.kind)).collect()
+    }
+
+    fn take(
+        &self,
+        (from, parcel): (ActorId, Parcel),
+        rank: &Rank,
+        steps: &mut VecDeque<Step>,
+        ports: &mut Ports,
+    ) -> Result<Option<Wrong>, EngineError> {
         match parcel.header.kind {
             kind @ ParcelKind::Columns(_) if from.role == Role::Encoder => {
                 wrong(format!("{kind:?} is not sent by encoders"))
             }
-            ParcelKind::Columns(id) => self.take_columns(id, from, parcel),
-            ParcelKind::Features(id) => self.take_features(id, from, parcel, ports),
+            ParcelKind::Columns(id) => self.take_columns(id, (from, parcel), rank, steps),
+            ParcelKind::Features(id) => self.take_features(id, (from, parcel), rank, steps, ports),
             other => wrong(format!("a foundation actor cannot take {other:?}")),
         }
     }
 
     /// Takes a data actor's columns of a pack.
-    fn take_columns(&mut self, id: PackId, from: ActorId, parcel: Parcel) -> Result<Option<Wrong>, EngineError> {
-        let device = self.state.params().flat().device();
-        let packs = self.steps.iter_mut().find(|step| step.id == id.step).map(|step| &mut step.packs);
+    fn take_columns(
+        &self,
+        id: PackId,
+        (from, parcel): (ActorId, Parcel),
+        rank: &Rank,
+        steps: &mut VecDeque<Step>,
+    ) -> Result<Option<Wrong>, EngineError> {
+        let device = rank.device();
+        let packs = steps.iter_mut().find(|step| step.id == id.step).map(|step| &mut step.packs);
         let Some(work) = packs.and_then(|packs| packs.iter_mut().find(|work| work.pack.id == id)) else {
             return unplanned(parcel.header.kind);
         };
         let into_tensor = |buffer| TorchBuffer::into_tensor(buffer, device);
         let tensors: Vec<Tensor> = parcel.tensors.into_iter().map(into_tensor).collect();
-        let columns = self.stages.any().columns();
+        let columns = rank.columns();
         let kinds: Vec<Kind> = tensors.iter().map(Tensor::kind).collect();
         if !kinds.iter().eq(columns.iter().map(|column| &column.kind)) {
             let read = columns.iter().map(|column| format!("{} ({:?})", column.name, column.kind));
@@ -113,25 +170,24 @@ impl FoundationWorker {
 
     /// Takes an encoder's features of a unit.
     fn take_features(
-        &mut self,
+        &self,
         id: UnitId,
-        from: ActorId,
-        parcel: Parcel,
+        (from, parcel): (ActorId, Parcel),
+        rank: &Rank,
+        steps: &mut VecDeque<Step>,
         ports: &mut Ports,
     ) -> Result<Option<Wrong>, EngineError> {
         let Header { kind, version } = parcel.header;
-        let device = self.state.params().flat().device();
-        let inputs = self.stages.any().inputs();
+        let (device, inputs) = (rank.device(), rank.inputs());
         let (encoders, trains) = (&self.encoders, self.has_trained_encoders());
-        let how = self.returns(version);
-        let Some(step) = self.steps.iter_mut().find(|known| known.id == id.step) else {
+        let Some(step) = steps.iter_mut().find(|known| known.id == id.step) else {
             // Late: a unit was given to another encoder when its features were here already, and the step has ended, since
             // nobody waits for what frozen encoders make twice.
             let is_trained = encoders.get(&from.pool).map_or(trains, |peers| peers.trained);
             return if is_trained || from.role != Role::Encoder { unplanned(kind) } else { Ok(None) };
         };
         if let Some(grads) = step.returned.get(&id) {
-            how.give_back(id, (from.pool, from), grads, ports)?;
+            self.returns(version).give_back(id, (from.pool, from), grads, ports)?;
             return Ok(None);
         }
         let is_regrouped = step.is_regrouped;
@@ -163,7 +219,7 @@ impl FoundationWorker {
             let want = format!("{num_tensors} tensors of [{}, {width}]", unit.num_features);
             return missing(format!("{kind:?} has shapes {shapes:?}; expected {want}"));
         }
-        let gives_back = is_regrouped || self.gathers_first;
+        let gives_back = is_regrouped || self.gathers_first(rank);
         if gives_back {
             take_over(&tensors);
         }

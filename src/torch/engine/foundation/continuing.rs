@@ -1,8 +1,8 @@
 //! Continuations where several ranks have the foundation: each new token is read from a forward of the whole pack, as an
 //! evaluation scores one, so that every layout that scores can continue. No keys and values are kept between tokens.
 
-use super::FoundationWorker;
-use super::evaluate::{Judged, record_forward};
+use super::rank::Rank;
+use super::scoring::{Judged, record_forward};
 use crate::engine::stages::Filled;
 use crate::model::{AnswerTokens, Columns, Decoding, MicroBatch, POSITION_IDS};
 use crate::parallel::pipeline::PipelineRun;
@@ -104,69 +104,69 @@ impl Growing {
     }
 }
 
-impl FoundationWorker {
-    /// The continuations of the documents of a pack, on every rank of the replica; `None`: the model does not say what it
-    /// predicts. Without a pack this rank takes part in what replicas that meet it continue.
-    pub(super) fn continue_together(
-        &self,
-        filled: Option<Filled>,
-        decoding: &Decoding,
-    ) -> Result<Option<Vec<Vec<i64>>>, EngineError> {
-        let _no_grad = tch::no_grad_guard();
-        let meets_replicas = self.stages.in_step(self.state.params());
-        let answers = self.stages.any().answer_tokens();
-        let mut growing = filled.map(|filled| Growing::new(filled, answers));
-        let max_new_tokens = answers.map_or(usize::MAX, |answers| answers.max).min(decoding.max_new_tokens);
-        let decoding = &Decoding { max_new_tokens, ..decoding.clone() };
-        for step in 0..decoding.max_new_tokens as u32 {
-            let Some(tokens) = self.predict(growing.as_ref().map(Growing::row))? else { return Ok(None) };
-            if let Some(growing) = &mut growing {
-                growing.push(step, &tokens, decoding);
-            }
-            // Replicas that meet read as many tokens as each other.
-            if !meets_replicas && growing.as_ref().is_none_or(Growing::has_ended) {
-                break;
-            }
+/// Continues the documents of a pack, on every rank of the replica; `None`: the model does not say what it predicts. Without a pack
+/// this rank takes part in what replicas that meet it continue.
+///
+/// # Errors
+/// A rank of the replica is gone.
+pub(super) fn continue_together(
+    rank: &Rank,
+    filled: Option<Filled>,
+    decoding: &Decoding,
+) -> Result<Option<Vec<Vec<i64>>>, EngineError> {
+    let _no_grad = tch::no_grad_guard();
+    let meets_replicas = rank.is_in_step();
+    let answers = rank.stages.any().answer_tokens();
+    let mut growing = filled.map(|filled| Growing::new(filled, answers));
+    let max_new_tokens = answers.map_or(usize::MAX, |answers| answers.max).min(decoding.max_new_tokens);
+    let decoding = &Decoding { max_new_tokens, ..decoding.clone() };
+    for step in 0..decoding.max_new_tokens as u32 {
+        let Some(tokens) = predict(rank, growing.as_ref().map(Growing::row))? else { return Ok(None) };
+        if let Some(growing) = &mut growing {
+            growing.push(step, &tokens, decoding);
         }
-        Ok(Some(growing.map(|growing| growing.outputs()).unwrap_or_default()))
+        // Replicas that meet read as many tokens as each other.
+        if !meets_replicas && growing.as_ref().is_none_or(Growing::has_ended) {
+            break;
+        }
     }
+    Ok(Some(growing.map(|growing| growing.outputs()).unwrap_or_default()))
+}
 
-    /// Returns what the model predicts at the targets of a row, in their order, on every rank of the replica.
-    fn predict(&self, filled: Option<Filled>) -> Result<Option<Vec<i64>>, EngineError> {
-        let (params, stages) = (self.state.params(), &self.stages);
-        let device = params.flat().device();
-        let ends: Vec<usize> = filled.as_ref().map(|filled| filled.batch.cu_seqlens[1..].to_vec()).unwrap_or_default();
-        let filler = || {
-            let batch = MicroBatch { evaluates: true, ..MicroBatch::filler(stages.any().columns(), device) };
-            vec![Filled { batch, features: Vec::new() }]
-        };
-        let row_tokens = ends.last().copied().unwrap_or(1);
-        let chunks = filled.map_or_else(|| Ok(filler()), |filled| stages.chunks(filled, params))?;
-        let mut run = PipelineRun::new(stages.mesh.clone(), stages.pipeline, &[chunks.len()]).forward_only();
-        let (mut found, mut is_silent) = (Vec::new(), false);
-        while let Some(task) = run.next() {
-            let Filled { batch, features } = &chunks[task.micro_batch];
-            let (forward, judged) = record_forward(stages, task.stage, batch, features, row_tokens);
-            let predicted = judged.and_then(Judged::tokens);
-            is_silent |= forward.loss.is_some() && predicted.is_none();
-            let begin = |_, tape, inputs| Ok::<_, EngineError>(Execution::forward_only(tape, params.clone(), inputs));
-            let counts = stages.counts_loss();
-            run.forward(params, vec![forward], begin, |_, run| {
-                found.extend(predicted.filter(|_| counts).map(|slot| run.value(slot).copy()));
-            })?;
-        }
-        run.finish()?;
-        // The sum over ranks of what each has found, and whether one's model is silent.
-        let all = Tensor::zeros([ends.len() as i64 + 1], (Kind::Int64, device));
-        let _ = all.narrow(0, ends.len() as i64, 1).fill_(i64::from(is_silent));
-        if !found.is_empty() && !ends.is_empty() {
-            let places = places(&ends, chunks.first().and_then(|chunk| chunk.batch.row.as_ref().map(|row| row.rows())));
-            let _ = all.shallow_clone().index_copy_(0, &places.to_device(device), &Tensor::cat(&found, 0));
-        }
-        stages.mesh.replica.all_reduce_sum(&all)?;
-        let mut all = Vec::<i64>::try_from(&all).expect("a row of integers");
-        Ok((all.pop() == Some(0)).then_some(all))
+/// Returns what the model predicts at the targets of a row, in their order, on every rank of the replica.
+fn predict(rank: &Rank, filled: Option<Filled>) -> Result<Option<Vec<i64>>, EngineError> {
+    let (params, stages, device) = (rank.state.params(), &rank.stages, rank.device());
+    let ends: Vec<usize> = filled.as_ref().map(|filled| filled.batch.cu_seqlens[1..].to_vec()).unwrap_or_default();
+    let filler = || {
+        let batch = MicroBatch { evaluates: true, ..MicroBatch::filler(stages.any().columns(), device) };
+        vec![Filled { batch, features: Vec::new() }]
+    };
+    let row_tokens = ends.last().copied().unwrap_or(1);
+    let chunks = filled.map_or_else(|| Ok(filler()), |filled| stages.chunks(filled, params))?;
+    let mut run = PipelineRun::new(stages.mesh.clone(), stages.pipeline, &[chunks.len()]).forward_only();
+    let (mut found, mut is_silent) = (Vec::new(), false);
+    while let Some(task) = run.next() {
+        let Filled { batch, features } = &chunks[task.micro_batch];
+        let (forward, judged) = record_forward(stages, task.stage, batch, features, row_tokens);
+        let predicted = judged.and_then(Judged::tokens);
+        is_silent |= forward.loss.is_some() && predicted.is_none();
+        let begin = |_, tape, inputs| Ok::<_, EngineError>(Execution::forward_only(tape, params.clone(), inputs));
+        let counts = stages.counts_loss();
+        run.forward(params, vec![forward], begin, |_, run| {
+            found.extend(predicted.filter(|_| counts).map(|slot| run.value(slot).copy()));
+        })?;
     }
+    run.finish()?;
+    // The sum over ranks of what each has found, and whether one's model is silent.
+    let all = Tensor::zeros([ends.len() as i64 + 1], (Kind::Int64, device));
+    let _ = all.narrow(0, ends.len() as i64, 1).fill_(i64::from(is_silent));
+    if !found.is_empty() && !ends.is_empty() {
+        let places = places(&ends, chunks.first().and_then(|chunk| chunk.batch.row.as_ref().map(|row| row.rows())));
+        let _ = all.shallow_clone().index_copy_(0, &places.to_device(device), &Tensor::cat(&found, 0));
+    }
+    stages.mesh.replica.all_reduce_sum(&all)?;
+    let mut all = Vec::<i64>::try_from(&all).expect("a row of integers");
+    Ok((all.pop() == Some(0)).then_some(all))
 }
 
 /// Which documents' ends a rank has, in the order of its tokens; `rows` are these, where ranks share the row.

@@ -11,13 +11,13 @@ pub(super) struct Evaluating {
     pub(super) scores: Option<[Tensor; 2]>,
     pub(super) is_silent: bool,
     pub(super) num_targets: u64,
-    pub(super) outputs: Vec<(SampleId, Vec<i64>)>,
+    outputs: Vec<(SampleId, Vec<i64>)>,
     /// Pictures and clips that were made, as files.
-    pub(super) made: Vec<(SampleId, String)>,
+    made: Vec<(SampleId, String)>,
     /// Actions that were predicted.
-    pub(super) acted: Vec<(SampleId, Vec<f32>)>,
+    acted: Vec<(SampleId, Vec<f32>)>,
     /// Packs that are to be continued or whose samples are to be made, those of other replicas included that this rank takes part in, and that were.
-    pub(super) num_to_continue: usize,
+    num_to_continue: usize,
     pub(super) num_continued: usize,
 }
 
@@ -31,14 +31,6 @@ impl Evaluating {
         let new =
             Self { purpose, scores, is_silent, num_targets, outputs, made, acted, num_to_continue, num_continued };
         purpose.is_evaluation().then_some(new)
-    }
-
-    /// The most tokens of a continuation, where packs are continued.
-    pub fn generates(&self) -> Option<u32> {
-        match self.purpose {
-            Purpose::Generate { max_new_tokens } => Some(max_new_tokens),
-            Purpose::Train | Purpose::Score { .. } | Purpose::Sample { .. } | Purpose::Act { .. } => None,
-        }
     }
 
     /// Says what the noise of its samples is for.
@@ -56,6 +48,17 @@ impl Evaluating {
         self.num_continued < self.num_to_continue
     }
 
+    /// Adds what one of the packs that are done one after the other has come to.
+    pub fn add(&mut self, done: Done) {
+        self.num_continued += 1;
+        match done {
+            Done::Continued(outputs) => self.outputs.extend(outputs),
+            Done::Made(files) => self.made.extend(files),
+            Done::Acted(actions) => self.acted.extend(actions),
+        }
+    }
+
+    /// Returns what it has come to. Reading it waits for the device.
     pub fn report(&mut self) -> EvaluationReport {
         let [loss_sum, correct] = self.scores.take().map_or([0.0; 2], |scores| scores.map(|sum| sum.double_value(&[])));
         EvaluationReport {
@@ -69,7 +72,17 @@ impl Evaluating {
     }
 }
 
-/// Packs are done one after the other, and not by the schedule of a step.
+/// What a pack has come to that was done by itself, by sample.
+pub(super) enum Done {
+    /// The tokens that follow a prompt.
+    Continued(Vec<(SampleId, Vec<i64>)>),
+    /// The names of files with pictures or clips.
+    Made(Vec<(SampleId, String)>),
+    /// Normalized actions, one after the other.
+    Acted(Vec<(SampleId, Vec<f32>)>),
+}
+
+/// Returns whether packs are done one after the other, and not by the schedule of a step.
 pub(super) fn one_by_one(purpose: Purpose) -> bool {
     matches!(purpose, Purpose::Generate { .. } | Purpose::Sample { .. } | Purpose::Act { .. })
 }

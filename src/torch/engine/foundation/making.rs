@@ -1,18 +1,16 @@
 //! Evaluations that make pictures and clips of prompts: a pack at a time, from noise to latents, which are then decoded.
 
-use super::FoundationWorker;
-use super::evaluating::Evaluating;
+use super::rank::Rank;
 use crate::engine::stages::Filled;
 use crate::model::{FoundationModel, MakeSettings, SampleRow, Underway};
 use crate::train::hf::{TensorFile, write_tensor_file};
-use loongforge_core::engine::{EngineError, Ports, Progress};
-use loongforge_core::message::{Activity, SampleId, StepId};
+use loongforge_core::engine::EngineError;
+use loongforge_core::message::{SampleId, StepId};
 use loongforge_core::observe::ObserveError;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Instant;
 use tch::{Device, Tensor};
 
 /// The file of a sample that the transformer of high noise leaves to that of low noise, in an existing folder that the actors of
@@ -50,6 +48,25 @@ impl SampleMaking {
             SamplePart::High(boundary, _) => boundary..f64::INFINITY,
             SamplePart::Low(boundary, _) => 0.0..boundary,
         }
+    }
+
+    /// Makes the samples of a pack, whose tokens and features are `filled`, and returns the names of files that show them.
+    ///
+    /// # Errors
+    /// The model makes no latents, or a file cannot be read or written.
+    pub(super) fn make(
+        &self,
+        step: StepId,
+        filled: &Filled,
+        rank: &Rank,
+    ) -> Result<Vec<(SampleId, String)>, EngineError> {
+        let (model, params) = (rank.stages.any(), rank.state.params());
+        let nothing = "sample: the model makes no latents";
+        let Filled { batch, features } = filled;
+        let width = self.settings.width(model).ok_or(nothing)?;
+        let mut samples = self.begin(step, &batch.samples, width, rank.device())?;
+        self.settings.advance(&mut samples, &self.levels(), (model, params), batch, features).ok_or(nothing)??;
+        self.end(step, samples, model, filled)
     }
 
     /// The samples of a pack before their first step here.
@@ -105,49 +122,3 @@ impl SampleMaking {
 
 /// See [`SampleMaking::finish`].
 pub type Finish = Box<dyn Fn(StepId, &SampleRow, &Tensor) -> Result<String, EngineError>>;
-
-impl FoundationWorker {
-    /// Makes samples of prompts so.
-    pub fn with_sample_making(self, making: Option<SampleMaking>) -> Self {
-        Self { making, ..self }
-    }
-
-    /// Makes the samples of the next pack, if what it needs is here.
-    pub(super) fn make_next(&mut self, ports: &mut Ports) -> Result<Progress, EngineError> {
-        let step = &self.steps[0];
-        let Some(evaluation) = step.evaluation.as_ref().filter(|evaluation| evaluation.has_left()) else {
-            return Ok(Progress::Idle);
-        };
-        if !self.continues_alone() {
-            let keys = "tensor_parallel, context_parallel, pipeline_parallel, expert_parallel and zero: 3";
-            return Err(format!("sample: samples are made by single ranks with a whole model; set no {keys}").into());
-        }
-        let (id, number) = (step.id, evaluation.num_continued);
-        let Some(filled) = self.assemble(number)? else { return Ok(Progress::Idle) };
-        let start = Instant::now();
-        let making = self.making.as_ref().ok_or("this run makes no samples")?;
-        let (model, params) = (self.stages.any(), self.state.params());
-        params.set_dropout(None);
-        let nothing = "sample: the model makes no latents";
-        let (rows, width) = (&filled.batch.samples, making.settings.width(model).ok_or(nothing)?);
-        let mut samples = making.begin(id, rows, width, params.flat().device())?;
-        let Filled { batch, features } = &filled;
-        making.settings.advance(&mut samples, &making.levels(), (model, params), batch, features).ok_or(nothing)??;
-        let made = making.end(id, samples, model, &filled)?;
-        let step = &mut self.steps[0];
-        if let Some(evaluation) = &mut step.evaluation {
-            evaluation.num_continued += 1;
-            evaluation.made.extend(made);
-        }
-        step.packs[number].forget();
-        ports.trace.span(Activity::Forward, Some((id, Some(number as u32))), start);
-        Ok(Progress::Busy)
-    }
-}
-
-impl Evaluating {
-    /// Returns whether pictures or clips are made.
-    pub fn makes(&self) -> bool {
-        self.purpose.is_sample()
-    }
-}

@@ -265,7 +265,7 @@ impl Node {
             squares += if is_first { found } else { 0.0 };
         }
         if let Some(worker) = &mut self.foundation {
-            let found = worker.state.reduce()?;
+            let found = worker.rank.state.reduce()?;
             squares += if is_first { found } else { 0.0 };
             worker.reduce_routing()?;
         }
@@ -287,7 +287,7 @@ impl Node {
             worker.finish_step();
         }
         if let Some(worker) = &mut self.foundation {
-            end(&mut worker.state)?;
+            end(&mut worker.rank.state)?;
             worker.balance();
             worker.finish_step();
         }
@@ -343,7 +343,7 @@ impl Node {
         let _no_grad = tch::no_grad_guard();
         let mut own: BTreeMap<String, Tensor> = BTreeMap::new();
         let states = self.encoder.iter().map(|worker| &worker.state);
-        for state in states.chain(self.foundation.iter().map(|worker| &worker.state)) {
+        for state in states.chain(self.foundation.iter().map(|worker| &worker.rank.state)) {
             let params = state.params();
             let mut found = BTreeMap::new();
             for id in params.trained_ids() {

@@ -29,7 +29,7 @@ impl Engine for TorchEngine {
                     worker.state.commit(commit.clip_scale, commit.learning_rate * self.options.encoder_lr)?;
                 }
                 if let Some(worker) = &mut self.foundation {
-                    worker.state.commit(commit.clip_scale, commit.learning_rate)?;
+                    worker.rank.state.commit(commit.clip_scale, commit.learning_rate)?;
                 }
                 self.foundation.iter().for_each(FoundationWorker::balance);
                 self.finish_step(commit.step, ports)?;

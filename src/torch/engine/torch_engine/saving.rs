@@ -77,7 +77,7 @@ impl TorchEngine {
         let (mut files, mut failed) = (Vec::new(), None);
         let encoder = self.encoder.as_ref().map(|worker| (&worker.state, &self.exports.encoder, worker.pool_name()));
         let foundation = self.foundation.as_ref();
-        let foundation = foundation.map(|worker| (&worker.state, &self.exports.foundation, worker.pool_name()));
+        let foundation = foundation.map(|worker| (&worker.rank.state, &self.exports.foundation, worker.pool_name()));
         for (state, export, name) in encoder.into_iter().chain(foundation) {
             // The other pool's ranks save as well, and wait for this one.
             match save_state(state, to, export, name.as_str()) {
