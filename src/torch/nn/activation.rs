@@ -28,6 +28,7 @@ pub enum Activation {
 pub struct Limit(u64);
 
 impl Limit {
+    /// Holds a limit as its bits, so that activations can be compared and hashed.
     pub fn new(limit: f64) -> Limit {
         Limit(limit.to_bits())
     }

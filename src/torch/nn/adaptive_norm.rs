@@ -28,6 +28,7 @@ impl AdaptiveNorm {
         specs
     }
 
+    /// Takes the map `dense` from a condition to scale, shift and gate.
     pub fn new(scope: &Scope<'_>, name: &str, eps: f64) -> AdaptiveNorm {
         AdaptiveNorm { dense: Linear::new(scope, &format!("{name}.dense")), eps }
     }

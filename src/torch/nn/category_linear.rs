@@ -21,6 +21,7 @@ impl CategoryLinear {
         ]
     }
 
+    /// Takes the weights `W` `[E, in, out]` and biases `b` `[E, out]` of this name.
     pub fn new(scope: &Scope<'_>, name: &str) -> CategoryLinear {
         CategoryLinear { weight: scope.take(&format!("{name}.W")), bias: scope.take(&format!("{name}.b")) }
     }

@@ -32,6 +32,8 @@ impl Taps {
 }
 
 impl RowConv {
+    /// Declares `weight` `[outputs, inputs, taps]`, normal with `std`, and `bias` `[outputs]`, zeros: the layout of
+    /// `torch.nn.Conv1d`.
     pub fn specs(prefix: &str, name: &str, inputs: i64, outputs: i64, taps: i64, std: f64) -> Vec<ParamSpec> {
         vec![
             ParamSpec::new(format!("{prefix}{name}.weight"), &[outputs, inputs, taps], Init::Normal(std)),
@@ -39,6 +41,7 @@ impl RowConv {
         ]
     }
 
+    /// Takes `weight` and `bias` of this name.
     pub fn new(scope: &Scope<'_>, name: &str) -> RowConv {
         RowConv { weight: scope.take(&format!("{name}.weight")), bias: scope.take(&format!("{name}.bias")) }
     }

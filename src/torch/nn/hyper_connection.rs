@@ -83,11 +83,14 @@ impl StreamsConfig {
 }
 
 impl HyperConnection {
+    /// Declares the map from a token's streams `[M·D]` to the weights of reading, of writing and of mixing streams, `[M · (2 +
+    /// M)]`, with a bias and three scales.
     pub fn specs(prefix: &str, width: i64, config: &StreamsConfig, std: f64) -> Vec<ParamSpec> {
         let names = ["fn", "base", "scale"].map(|name| format!("{prefix}{name}"));
         StreamMap::specs(names, (2 + config.count) * config.count, config.count * width, 3, std)
     }
 
+    /// Takes the parameters `fn`, `base` and `scale` of a branch.
     pub fn new(scope: &Scope<'_>, config: &StreamsConfig) -> HyperConnection {
         let [weight, base, scale] = ["fn", "base", "scale"].map(|name| scope.take(name));
         HyperConnection { config: *config, map: StreamMap { weight, base, scale } }
@@ -132,6 +135,7 @@ impl HyperHead {
         StreamMap::specs(names, config.count, config.count * width, 1, std)
     }
 
+    /// Takes the parameters `hc_fn`, `hc_base` and `hc_scale` of the map that makes one stream of all behind the last layer.
     pub fn new(scope: &Scope<'_>, path: &str, config: &StreamsConfig) -> HyperHead {
         let [weight, base, scale] = ["fn", "base", "scale"].map(|name| scope.take(&format!("{path}.hc_{name}")));
         HyperHead { config: *config, map: StreamMap { weight, base, scale } }

@@ -15,6 +15,7 @@ pub struct Linear {
 }
 
 impl Linear {
+    /// Declares `weight` `[outputs, inputs]`, normal with `std`, and `bias` `[outputs]`, zeros, where there is one.
     pub fn specs(prefix: &str, name: &str, inputs: i64, outputs: i64, bias: bool, std: f64) -> Vec<ParamSpec> {
         let weight = ParamSpec::new(format!("{prefix}{name}.weight"), &[outputs, inputs], Init::Normal(std));
         let mut specs = vec![ParamSpec { is_linear: true, ..weight }];
@@ -24,6 +25,7 @@ impl Linear {
         specs
     }
 
+    /// Takes the weight of this name, and the bias and the adapter that the store has beside it.
     pub fn new(scope: &Scope<'_>, name: &str) -> Linear {
         let weight = scope.take(&format!("{name}.weight"));
         Linear {

@@ -25,6 +25,7 @@ pub struct Context {
 }
 
 impl Context {
+    /// Returns where the documents of the row end, as the delta rule needs it. Panics in a decoder that prepared none.
     pub(super) fn delta_documents(&self) -> &DeltaDocuments {
         self.gated_delta.as_ref().expect("a decoder with gated delta nets prepares their documents")
     }
@@ -40,6 +41,7 @@ impl<T> Default for LayerCache<T> {
 }
 
 impl<T> LayerCache<T> {
+    /// Keeps what a layer computed, in place of what was kept of it before, and returns it.
     pub fn put(&self, layer: usize, value: T) -> Rc<T> {
         let value = Rc::new(value);
         self.0.borrow_mut().insert(layer, value.clone());

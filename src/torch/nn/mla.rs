@@ -76,6 +76,8 @@ struct Rows {
 }
 
 impl Mla {
+    /// Declares the parameters of a hidden size of `width` under `prefix`, by the names of `DeepseekV3Attention`; the indexer's
+    /// among them, where a layer has its own. `std`: of the weights' first values.
     pub fn specs(prefix: &str, width: i64, config: &MlaConfig, std: f64) -> Vec<ParamSpec> {
         let MlaConfig { num_heads, kv_lora_rank, qk_nope_head_dim, qk_rope_head_dim, v_head_dim, .. } = *config;
         let linear = |name: &str, inputs: i64, outputs: i64, bias: bool| {
@@ -102,6 +104,7 @@ impl Mla {
         specs
     }
 
+    /// Takes the parameters that [`Mla::specs`] declares.
     pub fn new(scope: &Scope<'_>, config: &MlaConfig) -> Mla {
         let linear = |name: &str| Linear::new(scope, name);
         let queries = match config.q_lora_rank {

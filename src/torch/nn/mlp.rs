@@ -43,6 +43,8 @@ impl SwiGlu {
         specs
     }
 
+    /// Takes gate and up projection, two maps or one, and the map `down` back to the hidden size; a bias where the store has
+    /// one.
     pub fn new(scope: &Scope<'_>, (gate_up, down): (GateUp<'_>, &str), act: Activation) -> SwiGlu {
         let gate_up = match gate_up {
             GateUp::Separate(names) => names.iter().map(|name| Linear::new(scope, name)).collect(),

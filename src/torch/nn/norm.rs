@@ -15,10 +15,12 @@ pub struct RmsNorm {
 }
 
 impl RmsNorm {
+    /// Declares `weight` `[width]`, ones.
     pub fn specs(prefix: &str, name: &str, width: i64) -> Vec<ParamSpec> {
         vec![ParamSpec::new(format!("{prefix}{name}.weight"), &[width], Init::Ones)]
     }
 
+    /// Takes the weight of this name, which multiplies what is normalized.
     pub fn new(scope: &Scope<'_>, name: &str, eps: f64) -> RmsNorm {
         RmsNorm { weight: scope.take(&format!("{name}.weight")), eps, zero_centered: false }
     }
@@ -86,11 +88,13 @@ pub struct NormConfig {
 }
 
 impl NormConfig {
+    /// Declares `weight` `[width]`: zeros where one is added to it, as in Gemma and Qwen3-Next, else ones.
     pub fn specs(&self, prefix: &str, name: &str, width: i64) -> Vec<ParamSpec> {
         let init = if self.zero_centered { Init::Zeros } else { Init::Ones };
         vec![ParamSpec::new(format!("{prefix}{name}.weight"), &[width], init)]
     }
 
+    /// Takes the weight that [`NormConfig::specs`] declares.
     pub fn build(&self, scope: &Scope<'_>, name: &str) -> RmsNorm {
         RmsNorm { zero_centered: self.zero_centered, ..RmsNorm::new(scope, name, self.eps) }
     }
@@ -104,6 +108,7 @@ pub struct LayerNorm {
 }
 
 impl LayerNorm {
+    /// Declares `weight` `[width]`, ones, and `bias` `[width]`, zeros.
     pub fn specs(prefix: &str, name: &str, width: i64) -> Vec<ParamSpec> {
         vec![
             ParamSpec::new(format!("{prefix}{name}.weight"), &[width], Init::Ones),
@@ -111,6 +116,7 @@ impl LayerNorm {
         ]
     }
 
+    /// Takes `weight` and `bias` of this name.
     pub fn new(scope: &Scope<'_>, name: &str, eps: f64) -> LayerNorm {
         let (weight, bias) = (scope.take(&format!("{name}.weight")), scope.take(&format!("{name}.bias")));
         LayerNorm { weight, bias, eps }

@@ -45,6 +45,8 @@ pub struct Resampled {
 }
 
 impl Resampled {
+    /// Looks up, for each patch of pictures of these `grids`, the entries of a learned `side` × `side` table around its place,
+    /// and their weights. Patches come in blocks of `merge` × `merge`; the indices are put on `device`.
     pub fn new(grids: &[Grid], merge: u32, side: u32, resampling: Resampling, device: Device) -> Resampled {
         let (mut entries, mut weights, mut starts) = (Vec::new(), Vec::new(), Vec::new());
         for grid in grids {

@@ -90,6 +90,8 @@ pub struct SelfAttention {
 }
 
 impl SelfAttention {
+    /// Declares projections of a hidden size of `width`, norms of queries and keys and sinks, as `config` has them, under
+    /// `prefix`. `std`: of the weights' first values.
     pub fn specs(prefix: &str, width: i64, config: &AttentionConfig, norm: &NormConfig, std: f64) -> Vec<ParamSpec> {
         let (queries, keys) = (config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim);
         let first = if config.output_gate { 2 * queries } else { queries };
@@ -117,6 +119,7 @@ impl SelfAttention {
         specs
     }
 
+    /// Takes the parameters that [`SelfAttention::specs`] declares.
     pub fn new(scope: &Scope<'_>, config: &AttentionConfig, norm: &NormConfig) -> SelfAttention {
         let projections = match config.qkv {
             Qkv::Separate(names) => names.iter().map(|name| Linear::new(scope, name)).collect(),

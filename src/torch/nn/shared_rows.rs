@@ -65,6 +65,7 @@ impl SharedRows {
         self.kept.iter().map(|row| all[*row as usize]).collect()
     }
 
+    /// Copies the indices of kept rows and of their places to `device`, int64, for gathers.
     pub(super) fn to_device(&self, device: Device) -> SharedIndex {
         let index = |values: &[i64]| Tensor::from_slice(values).to_device(device);
         SharedIndex { kept: index(&self.kept), places: index(&self.places) }

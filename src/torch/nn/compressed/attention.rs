@@ -62,6 +62,9 @@ pub(super) struct Entries {
 }
 
 impl CompressedAttention {
+    /// Declares the parameters under `prefix`, by the names of `DeepseekV4Attention`: queries over a latent, one key that is
+    /// the value as well, grouped output maps, sinks, and the compressor of layers that have one. `std`: of the weights' first
+    /// values.
     pub fn specs(prefix: &str, width: i64, config: &CompressedConfig, std: f64) -> Vec<ParamSpec> {
         let CompressedConfig { num_heads, head_dim, q_lora_rank, o_groups, o_lora_rank, .. } = *config;
         let linear = |name: &str, inputs, outputs| Linear::specs(prefix, name, inputs, outputs, false, std);
@@ -85,6 +88,7 @@ impl CompressedAttention {
         specs
     }
 
+    /// Takes the parameters that [`CompressedAttention::specs`] declares.
     pub fn new(scope: &Scope<'_>, config: &CompressedConfig) -> CompressedAttention {
         let norm = NormConfig { eps: config.norm_eps, zero_centered: false };
         let linear = |name: &str| Linear::new(scope, name);
@@ -111,6 +115,8 @@ impl CompressedAttention {
         }
     }
 
+    /// Returns queries `[T, H, C]`, keys `[T, 1, C]`, both turned by `rope`, and the queries' latent `[T, R]` of tokens `[T,
+    /// D]`.
     pub(super) fn rows(&self, x_TD: &Tensor, rope: &Rope) -> TokenRows {
         let head_dim = self.config.head_dim;
         let latent = self.q_a_norm.forward(&self.q_a.forward(x_TD));
@@ -120,6 +126,7 @@ impl CompressedAttention {
         TokenRows { q: turn_last(&q, rope), kv: turn_last(&kv, rope), latent }
     }
 
+    /// Returns what multiplies the products of queries and keys: 1 / √C.
     pub(super) fn scale(&self) -> f64 {
         (self.config.head_dim as f64).powf(-0.5)
     }

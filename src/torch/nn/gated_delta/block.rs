@@ -33,6 +33,7 @@ pub struct GatedDelta {
 }
 
 impl GatedDelta {
+    /// Takes the parameters that the config declares: projections, the short convolution, decays and the norm behind the rule.
     pub fn new(scope: &Scope<'_>, config: &GatedDeltaConfig) -> GatedDelta {
         let linear = |name: &str| Linear::new(scope, name);
         GatedDelta {

@@ -35,6 +35,7 @@ impl GatedDeltaConfig {
         self.num_key_heads * self.key_head_dim
     }
 
+    /// Returns the width of all values of a token together.
     pub fn value_width(&self) -> i64 {
         self.num_value_heads * self.value_head_dim
     }

@@ -27,6 +27,7 @@ impl StackedAdapter {
         scope.take_adapter(name).map(|adapter| StackedAdapter { adapter, num_experts })
     }
 
+    /// Returns the factors of each expert, `[E, r, I]` and `[E, O, r]`, outside of the graph, and their scale.
     pub fn factors(&self) -> Factors {
         let (a, b) = (self.adapter.a.detach(), self.adapter.b.detach());
         let [a_ERI, b_EOR] = unstack(&a, &b, self.num_experts);

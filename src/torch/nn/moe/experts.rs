@@ -62,6 +62,8 @@ pub struct ExpertsGrads {
 }
 
 impl Experts {
+    /// Declares the maps of all experts, stacked: gate and up `[E, 2·I, D]` and down `[E, D, I]`, and in which pieces a
+    /// checkpoint stores them. `std`: of the weights' first values.
     pub fn specs(prefix: &str, width: i64, config: &MoeConfig, std: f64) -> Vec<ParamSpec> {
         let (experts, inner) = (config.router.num_experts, config.intermediate_size);
         let names = &config.names.experts;
@@ -86,6 +88,7 @@ impl Experts {
         specs
     }
 
+    /// Takes the maps that [`Experts::specs`] declares, with their biases and adapters.
     pub fn new(scope: &Scope<'_>, config: &MoeConfig, act: Activation) -> Experts {
         let names = config.names.experts.params();
         let [gate_up, down] = [0, 1].map(|index| scope.take(&names[index]));

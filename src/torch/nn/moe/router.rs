@@ -63,6 +63,8 @@ impl Router {
         specs
     }
 
+    /// Takes the router's weight `[E, D]` and, where it has them, the bias of its logits, the balancing bias `[E]` and the
+    /// table of experts by token `[V, K]`.
     pub fn new(scope: &Scope<'_>, config: &MoeConfig) -> Router {
         let names = &config.names;
         let bias = |row: i64| {

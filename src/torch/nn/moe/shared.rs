@@ -45,6 +45,7 @@ impl SharedExperts {
         specs
     }
 
+    /// Takes the SwiGLU and, where `shared` is gated, the map `[1, D]` of the gate.
     pub fn new(scope: &Scope<'_>, config: &MoeConfig, shared: &SharedExpertsConfig, act: Activation) -> SharedExperts {
         let named = |name: &str| format!("{}.{name}", config.names.shared);
         let ([gate, up], down) = (GATE_UP.map(named), named(DOWN));
