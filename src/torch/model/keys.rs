@@ -49,6 +49,7 @@ pub(super) struct Keys<'a> {
 pub(super) type Seen = Rc<RefCell<BTreeSet<String>>>;
 
 impl<'a> Keys<'a> {
+    /// Reads a whole config; keys are named as they are.
     pub fn new(object: &'a Value) -> Keys<'a> {
         Keys { object, path: String::new(), seen: None }
     }
@@ -65,6 +66,7 @@ impl<'a> Keys<'a> {
         }
     }
 
+    /// Returns the key as messages call it: behind the names of the sections that it is in.
     pub fn path(&self, key: &str) -> String {
         format!("{}{key}", self.path)
     }
@@ -75,15 +77,24 @@ impl<'a> Keys<'a> {
         self.object.get(key).is_some()
     }
 
+    /// Returns the value of a key; `None` where it is missing or null.
     pub fn value(&self, key: &str) -> Option<&'a Value> {
         self.note(key);
         self.object.get(key).filter(|value| !value.is_null())
     }
 
+    /// Returns the section of a key.
+    ///
+    /// # Errors
+    /// It is missing, or no object.
     pub fn section(&self, key: &str) -> Result<Keys<'a>> {
         self.section_or(key)?.ok_or_else(|| self.missing(key))
     }
 
+    /// Returns the section of a key, if it is there.
+    ///
+    /// # Errors
+    /// It is no object.
     pub fn section_or(&self, key: &str) -> Result<Option<Keys<'a>>> {
         let Some(object) = self.value(key) else { return Ok(None) };
         if !object.is_object() {
@@ -125,6 +136,10 @@ impl<'a> Keys<'a> {
         self.size_or(key)?.ok_or_else(|| self.missing(key))
     }
 
+    /// Returns a positive integer, if it is there.
+    ///
+    /// # Errors
+    /// It is none, or larger than what the key may be.
     pub fn size_or(&self, key: &str) -> Result<Option<i64>> {
         let Some(value) = self.value(key) else { return Ok(None) };
         let size =
@@ -140,27 +155,47 @@ impl<'a> Keys<'a> {
         if self.has(key) { self.size_or(key) } else { Ok(Some(default)) }
     }
 
+    /// Returns an integer of at least 0, if it is there.
+    ///
+    /// # Errors
+    /// It is none.
     pub fn index_or(&self, key: &str) -> Result<Option<i64>> {
         let Some(value) = self.value(key) else { return Ok(None) };
         let index = value.as_i64().filter(|index| *index >= 0);
         index.map(Some).ok_or_else(|| self.wrong(key, "an integer of at least 0", value))
     }
 
+    /// Returns an integer, if it is there.
+    ///
+    /// # Errors
+    /// It is none.
     pub fn integer_or(&self, key: &str) -> Result<Option<i64>> {
         let Some(value) = self.value(key) else { return Ok(None) };
         value.as_i64().map(Some).ok_or_else(|| self.wrong(key, "an integer", value))
     }
 
+    /// Returns a number, if it is there.
+    ///
+    /// # Errors
+    /// It is none.
     pub fn number_or(&self, key: &str) -> Result<Option<f64>> {
         let Some(value) = self.value(key) else { return Ok(None) };
         value.as_f64().map(Some).ok_or_else(|| self.wrong(key, "a number", value))
     }
 
+    /// Returns a truth value, if it is there.
+    ///
+    /// # Errors
+    /// It is none.
     pub fn flag_or(&self, key: &str) -> Result<Option<bool>> {
         let Some(value) = self.value(key) else { return Ok(None) };
         value.as_bool().map(Some).ok_or_else(|| self.wrong(key, "true or false", value))
     }
 
+    /// Returns a string, if it is there.
+    ///
+    /// # Errors
+    /// It is none.
     pub fn text_or(&self, key: &str) -> Result<Option<&'a str>> {
         let Some(value) = self.value(key) else { return Ok(None) };
         value.as_str().map(Some).ok_or_else(|| self.wrong(key, "a string", value))
@@ -181,6 +216,10 @@ impl<'a> Keys<'a> {
         found.ok_or_else(|| self.wrong(key, "a list of integers of at least 0", value))
     }
 
+    /// Returns a list of numbers.
+    ///
+    /// # Errors
+    /// It is missing, or something else.
     pub fn numbers(&self, key: &str) -> Result<Vec<f64>> {
         let value = self.value(key).ok_or_else(|| self.missing(key))?;
         let found: Option<Vec<f64>> = value.as_array().and_then(|list| list.iter().map(Value::as_f64).collect());
@@ -208,15 +247,18 @@ impl<'a> Keys<'a> {
         }
     }
 
+    /// Makes the error of a value that is not computed here, beside those that are.
     pub fn unsupported(&self, key: &str, found: &Value, supported: &[Value]) -> ModelConfigError {
         let supported = supported.iter().map(Value::to_string).collect::<Vec<_>>().join(", ");
         ModelConfigError::Unsupported { key: self.path(key), found: found.to_string(), supported }
     }
 
+    /// Makes the error of a value that does not go with others: what it `must` be.
     pub fn inconsistent(&self, key: &str, found: impl ToString, must: impl Into<String>) -> ModelConfigError {
         ModelConfigError::Inconsistent { key: self.path(key), found: found.to_string(), must: must.into() }
     }
 
+    /// Makes the error of a key that is not there.
     pub fn missing(&self, key: &str) -> ModelConfigError {
         ModelConfigError::Missing { key: self.path(key) }
     }

@@ -42,6 +42,8 @@ enum Frames {
 }
 
 impl Stem {
+    /// Takes the parameters of the convolutions, along frames or over frames and mel bins, and of the positions that are
+    /// learned.
     pub fn new(config: &AudioTowerConfig, scope: &Scope<'_>) -> Stem {
         let conv = |name: &str| ["weight", "bias"].map(|part| scope.take(&format!("{name}.{part}")));
         Stem {
@@ -80,6 +82,7 @@ impl Stem {
 }
 
 impl StemInputs {
+    /// Puts on `device` which frames each output of the convolutions sees, and the positions of a batch of clips.
     pub fn new(config: &AudioTowerConfig, layout: &AudioLayout, device: Device) -> StemInputs {
         let index = |rows: &[i64]| Tensor::from_slice(rows).to_device(device);
         let frames = match config.stem {

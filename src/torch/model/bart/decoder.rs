@@ -36,6 +36,8 @@ pub(super) struct LayerCache {
 }
 
 impl Decoder {
+    /// Declares the decoder's positions and layers, each with attention to itself, attention to the encoder, and a
+    /// feed-forward, by the names of `BartDecoder`.
     pub fn specs(config: &BartConfig, stack: &StackConfig) -> Vec<ParamSpec> {
         let prefix = config.decoder_prefix();
         let mut specs = Positions::specs(config, &prefix);

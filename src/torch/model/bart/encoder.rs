@@ -40,6 +40,7 @@ impl Sequences {
 }
 
 impl Encoder {
+    /// Declares the encoder's positions and layers by the names of `BartEncoder`.
     pub fn specs(config: &BartConfig) -> Vec<ParamSpec> {
         let prefix = config.encoder_prefix();
         let mut specs = Positions::specs(config, &prefix);

@@ -87,6 +87,8 @@ impl Tokens {
 }
 
 impl Positions {
+    /// Declares the table of positions `[max_positions + 2, D]`, two rows more than there are positions as in BART, and the
+    /// norm behind it.
     pub fn specs(config: &BartConfig, prefix: &str) -> Vec<ParamSpec> {
         let shape = [config.max_positions + OFFSET, config.width];
         let mut specs = vec![ParamSpec::new(format!("{prefix}{POSITIONS}"), &shape, Init::Normal(config.std))];
@@ -94,6 +96,7 @@ impl Positions {
         specs
     }
 
+    /// Takes the table and the norm.
     pub fn new(scope: &Scope<'_>) -> Positions {
         Positions { table: scope.take(POSITIONS), norm: LayerNorm::new(scope, FIRST_NORM, EPS) }
     }
@@ -105,12 +108,14 @@ impl Positions {
 }
 
 impl Attention {
+    /// Declares maps of queries, keys, values and outputs `[D, D]` with biases, and the norm behind the residual.
     pub fn specs(config: &BartConfig, prefix: &str, attends: Attends) -> Vec<ParamSpec> {
         let ([own, norm], width) = (attends.names(), config.width);
         let map = |name: &&str| Linear::specs(prefix, &format!("{own}.{name}"), width, width, true, config.std);
         MAPS.iter().flat_map(map).chain(LayerNorm::specs(prefix, norm, width)).collect()
     }
 
+    /// Takes the parameters that [`Attention::specs`] declares.
     pub fn new(scope: &Scope<'_>, attends: Attends, num_heads: i64) -> Attention {
         let [own, norm] = attends.names();
         Attention {
@@ -153,6 +158,7 @@ impl Attention {
 }
 
 impl FeedForward {
+    /// Declares two maps, to `inner` and back, with biases, and the norm behind the residual.
     pub fn specs(config: &BartConfig, prefix: &str, inner: i64) -> Vec<ParamSpec> {
         let (width, std) = (config.width, config.std);
         let mut specs = Linear::specs(prefix, MLP[0], width, inner, true, std);
@@ -161,6 +167,7 @@ impl FeedForward {
         specs
     }
 
+    /// Takes the parameters that [`FeedForward::specs`] declares.
     pub fn new(scope: &Scope<'_>, activation: Activation) -> FeedForward {
         FeedForward {
             maps: MLP.map(|name| Linear::new(scope, name)),

@@ -74,6 +74,7 @@ pub(super) fn specs(config: &DavitConfig, stage: usize, number: i64, among: Amon
 }
 
 impl Block {
+    /// Takes the parameters of the block of `stage` that attends `among` places of a window or channels of a group.
     pub fn new(config: &DavitConfig, stage: usize, among: Among, scope: &Scope<'_>) -> Block {
         let own = &config.stages[stage];
         Block {

@@ -82,6 +82,7 @@ impl DavitConfig {
         [grid.h, grid.w].map(|side| i64::from(side) * self.patch())
     }
 
+    /// Returns the inner width of the feed-forwards of a stage.
     pub(super) fn mlp_width(&self, stage: &StageConfig) -> i64 {
         (stage.width as f64 * self.mlp_ratio) as i64
     }

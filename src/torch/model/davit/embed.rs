@@ -26,6 +26,7 @@ impl Conv {
         ]
     }
 
+    /// Takes the weight `[out, in / groups, k, k]` and the bias of this name.
     pub fn new(scope: &Scope<'_>, name: &str, stride: i64, padding: i64, groups: i64) -> Conv {
         let (weight, bias) = (scope.take(&format!("{name}.weight")), scope.take(&format!("{name}.bias")));
         Conv { weight, bias, stride, padding, groups }
@@ -60,10 +61,12 @@ pub(super) fn specs(config: &DavitConfig, stage: usize) -> Vec<ParamSpec> {
 }
 
 impl ConvEmbed {
+    /// Returns what the names of a stage's parameters begin with.
     pub fn prefix(config: &DavitConfig, stage: usize) -> String {
         prefix_of(config, stage)
     }
 
+    /// Takes the convolution and the norm of a stage.
     pub fn new(config: &DavitConfig, stage: usize, scope: &Scope<'_>) -> ConvEmbed {
         let own = &config.stages[stage];
         ConvEmbed {

@@ -40,6 +40,7 @@ pub(super) fn specs(config: &DavitConfig) -> Vec<ParamSpec> {
 }
 
 impl Projector {
+    /// Takes the tables of positions, the map to the width of features, and the norm behind it.
     pub fn new(scope: &Scope<'_>) -> Projector {
         Projector {
             rows: scope.take(ROWS),

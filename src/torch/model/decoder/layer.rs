@@ -88,6 +88,7 @@ impl Layer {
         specs
     }
 
+    /// Takes the parameters of a layer whose names begin with `prefix`.
     pub fn new(config: &DecoderConfig, layer: &LayerConfig, prefix: &str, params: &ParamStore) -> Layer {
         let names = &config.names;
         let LayerConfig { mixer, feed_forward, norm, .. } = layer;

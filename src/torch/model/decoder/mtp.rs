@@ -33,6 +33,8 @@ impl MtpConfig {
         (0..self.num_heads).map(of_head).collect()
     }
 
+    /// Declares the parameters of all prediction heads: a layer each, the norms of embedding and state, the map that joins
+    /// them, and the norm before the head.
     pub(super) fn specs(&self, config: &DecoderConfig) -> Vec<ParamSpec> {
         let (width, names) = (config.hidden_size, &self.names);
         let head = |number| {
@@ -77,6 +79,7 @@ pub(super) struct MtpHead {
 }
 
 impl MtpHead {
+    /// Takes the prediction heads of a decoder, in their order; none where it has none.
     pub fn all(config: &DecoderConfig, params: &ParamStore) -> Vec<MtpHead> {
         let Some(mtp) = &config.mtp else { return Vec::new() };
         let head = |number| {

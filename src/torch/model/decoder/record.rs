@@ -166,6 +166,7 @@ impl Decoder {
         recording.leave_region(tape, x)
     }
 
+    /// Returns the table that ids of tokens are looked up in, `[V, D]`, or this rank's rows of it.
     pub(super) fn token_table(&self) -> TokenTable {
         TokenTable {
             table: self.embedding().weight.shallow_clone(),

@@ -61,6 +61,7 @@ pub(super) struct Wanted {
 }
 
 impl Wanted {
+    /// Wants the losses of routers whose coefficients are not 0.
     pub fn new(balance: &Balance) -> Wanted {
         Wanted { aux: balance.aux_loss_coef != 0.0, z: balance.z_loss_coef != 0.0 }
     }

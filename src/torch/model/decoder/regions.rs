@@ -89,6 +89,7 @@ pub(super) struct FeatureRows {
 }
 
 impl FeatureRows {
+    /// Puts the rows that features replace on `device`: of ranks that split the tokens, those that this rank holds.
     pub fn new(rows: &[i64], recording: &Recording, device: tch::Device) -> FeatureRows {
         if !recording.splits_tokens() {
             return FeatureRows { rows: index(rows, device), chosen: None };
@@ -99,11 +100,13 @@ impl FeatureRows {
         FeatureRows { rows: index(&own, device), chosen: Some(index(&chosen, device)) }
     }
 
+    /// Records that features take the place of these rows of `x` `[T, D]`.
     pub fn put(&self, tape: &mut Tape, x: Slot, features: Slot) -> Slot {
         let features = self.own(tape, features);
         tape.put_rows(x, self.rows.clone(), features)
     }
 
+    /// Records that features are added to these rows of `x` `[T, D]`, as DeepStack does it.
     pub fn add(&self, tape: &mut Tape, x: Slot, features: Slot) -> Slot {
         let features = self.own(tape, features);
         tape.add_rows(x, self.rows.clone(), features)

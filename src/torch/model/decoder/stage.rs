@@ -160,6 +160,7 @@ impl DecoderConfig {
         self.all_layers().any(looks_up)
     }
 
+    /// Returns whether a mixer has a loss of its own: that of an indexer that is trained.
     pub(super) fn has_mixer_losses(&self) -> bool {
         self.layers.iter().any(|layer| match &layer.mixer {
             MixerConfig::Mla(MlaConfig { keys: KeyChoice::Indexed { indexer, .. }, .. }) => {

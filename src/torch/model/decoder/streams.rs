@@ -48,6 +48,7 @@ impl Connection {
         config.streams.as_ref().map_or(Vec::new(), of_both)
     }
 
+    /// Takes the connections of both branches of a layer; `None` where the residual is one stream.
     pub fn of_layer(config: &DecoderConfig, prefix: &str, params: &ParamStore) -> Option<[Connection; 2]> {
         let streams = config.streams.as_ref()?;
         Some(CONNECTIONS.map(|name| {
@@ -112,6 +113,7 @@ impl LastNorm {
         specs
     }
 
+    /// Takes the norm behind the last layer, and what makes one stream of several before it.
     pub fn new(config: &DecoderConfig, scope: &Scope<'_>, path: &str) -> LastNorm {
         let norm = config.norm.build(scope, path);
         LastNorm { mix: config.streams.as_ref().map(|it| HyperHead::new(scope, &head_path(path), it)), norm }

@@ -227,6 +227,7 @@ impl DitFamily {
         }
     }
 
+    /// Builds the whole transformer on the parameters of a store.
     #[cfg(test)]
     pub(super) fn model(&self, params: &ParamStore, policy: Policy) -> DitModel {
         self.stage_model(&Stage::whole(self.num_layers()), params, policy)
@@ -315,6 +316,7 @@ pub(super) struct DitModel {
 }
 
 impl DitModel {
+    /// Returns what records a tape of this stage.
     pub(super) fn recorder(&self) -> Recorder<'_> {
         Recorder {
             network: &*self.network,

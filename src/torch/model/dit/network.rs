@@ -73,6 +73,7 @@ pub(super) trait Network {
 pub(super) struct Regions(bool);
 
 impl Regions {
+    /// Shares the heads among ranks where `place` has more than one of tensor parallelism.
     pub fn new(place: &ParallelRank) -> Regions {
         Regions(place.tp > 1)
     }

@@ -30,6 +30,8 @@ pub(super) enum Samples {
 }
 
 impl Samples {
+    /// Lays out samples that end at `ends`, each attending to all of itself: on this rank whole, or as its share of every
+    /// sample.
     pub fn new(ends: &[usize], share: Option<Share>, device: Device) -> Samples {
         match share {
             None => Samples::Whole(PackedAttention::new(ends, Mask::Full, device)),
@@ -47,6 +49,7 @@ impl Samples {
         }
     }
 
+    /// Returns this rank's share; `None` where it has the samples whole.
     pub fn shared(&self) -> Option<&Rc<ContextShard>> {
         match self {
             Samples::Whole(_) => None,

@@ -15,10 +15,12 @@ pub(in crate::model) struct TimeEmbedder {
 }
 
 impl TimeEmbedder {
+    /// Declares the two maps of `num_channels` sines and cosines to `width`, by Diffusers' names below `name`.
     pub fn specs(prefix: &str, name: &str, num_channels: i64, width: i64) -> Vec<ParamSpec> {
         Self::specs_of(prefix, &Self::names(name), num_channels, width)
     }
 
+    /// Takes the maps that [`TimeEmbedder::specs`] declares.
     pub fn new(scope: &Scope<'_>, name: &str) -> TimeEmbedder {
         Self::of(scope, &Self::names(name))
     }

@@ -76,6 +76,8 @@ fn token(keys: &Keys<'_>, key: &str, default: i64, vocab_size: i64) -> Result<i6
     }
 }
 
+/// # Errors
+/// The value `of` of a key does not divide `width`, which messages call `whole`.
 pub(super) fn divides(keys: &Keys<'_>, key: &str, of: i64, whole: &str, width: i64) -> Result<()> {
     match width % of {
         0 => Ok(()),

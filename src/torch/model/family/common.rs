@@ -27,10 +27,12 @@ impl NamePrefix {
         NamePrefix::new("model.", "")
     }
 
+    /// Begins the names of a decoder's layers with `base`, and that of its head with `head`.
     pub fn new(base: &str, head: &str) -> NamePrefix {
         NamePrefix { base: base.to_owned(), head: head.to_owned() }
     }
 
+    /// Returns the names of LLaMA's parameters behind these beginnings.
     pub fn names(&self) -> Names {
         Names::llama(&self.base, &format!("{}lm_head", self.head))
     }

@@ -64,6 +64,10 @@ enum Foundation {
     },
 }
 
+/// Reads the config of a model put together of parts, `loongforge_vlm`.
+///
+/// # Errors
+/// A key is missing, or has a value that is not computed here.
 pub(in crate::model) fn read(keys: &Keys<'_>) -> Result<ModelConfig, ModelConfigError> {
     let section = keys.section("foundation")?;
     let foundation = match own_foundation("foundation", section.object(), &[])? {

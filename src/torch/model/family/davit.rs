@@ -103,6 +103,10 @@ fn stages(keys: &Keys<'_>) -> Result<Vec<StageConfig>> {
     (0..count).map(stage).collect()
 }
 
+/// Reads a ratio of widths; 4 where the key is missing.
+///
+/// # Errors
+/// It is no number between 0.01 and 64.
 pub(super) fn ratio(keys: &Keys<'_>, key: &str) -> Result<f64> {
     let ratio = keys.number_or(key)?.unwrap_or(4.0);
     match (0.01..=64.0).contains(&ratio) {

@@ -21,6 +21,10 @@ const SECOND: &str = "transformer_2";
 /// Rows of text that Wan's attention sees, where `text_rows` does not say.
 const TEXT_ROWS: i64 = 512;
 
+/// Reads the config of a diffusion model: its transformers, of which a second one is for low noise, and its towers.
+///
+/// # Errors
+/// A key is missing, or has a value that is not computed here.
 pub(in crate::model) fn read(keys: &Keys<'_>) -> Result<ModelConfig> {
     let mut model = read_transformer(keys, FIRST)?;
     if keys.section_or(SECOND)?.is_some() {

@@ -43,6 +43,10 @@ pub(super) fn decoder(
     })
 }
 
+/// Reads the dense feed-forward of ERNIE-4.5, with biases where `use_bias` says so.
+///
+/// # Errors
+/// A key is missing or of another type.
 pub(super) fn dense(keys: &Keys<'_>) -> Result<FeedForwardConfig, ModelConfigError> {
     let bias = keys.flag_or("use_bias")?.unwrap_or(false);
     Ok(FeedForwardConfig::Dense { intermediate_size: keys.size("intermediate_size")?, bias })

@@ -54,6 +54,10 @@ const OF_ACTIONS: &[&str] = &[
     "use_gradient_checkpointing", "fp32_attention",
 ];
 
+/// Reads the `config.json` of `FastWAMPolicy` of lerobot.
+///
+/// # Errors
+/// A key is missing, or has a value that is not computed here.
 pub(in crate::model) fn read(keys: &Keys<'_>) -> Result<ModelConfig> {
     let (config, towers) = parts(keys)?;
     Ok(ModelConfig {

@@ -31,6 +31,10 @@ fn refuse_first_release(keys: &Keys<'_>) -> Result<(), ModelConfigError> {
     }
 }
 
+/// Reads the `config.json` of `Florence2ForConditionalGeneration`.
+///
+/// # Errors
+/// A key is missing, or has a value that is not computed here.
 pub(in crate::model) fn read(keys: &Keys<'_>) -> Result<ModelConfig, ModelConfigError> {
     keys.only("tie_word_embeddings", &[json!(true)])?;
     refuse_first_release(keys)?;

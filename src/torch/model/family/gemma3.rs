@@ -16,6 +16,10 @@ type Result<T> = std::result::Result<T, ModelConfigError>;
 
 const SIGLIP: &str = "siglip_vision_model";
 
+/// Reads the `config.json` of `Gemma3ForConditionalGeneration`.
+///
+/// # Errors
+/// A key is missing, or has a value that is not computed here.
 pub(in crate::model) fn read(keys: &Keys<'_>) -> Result<ModelConfig> {
     let place = NamePrefix::new("language_model.model.", "language_model.");
     let text = keys.section("text_config")?;

@@ -7,6 +7,10 @@ use crate::model::config::{ModelConfig, Tokens};
 use crate::model::keys::{Keys, ModelConfigError};
 use crate::model::vision::moon;
 
+/// Reads the `config.json` of `Kimi_K25ForConditionalGeneration`.
+///
+/// # Errors
+/// A key is missing, or has a value that is not computed here.
 pub(in crate::model) fn read(keys: &Keys<'_>) -> Result<ModelConfig, ModelConfigError> {
     let (text_keys, vision_keys) = (keys.section("text_config")?, keys.section("vision_config")?);
     let place = NamePrefix::new("language_model.model.", "language_model.");

@@ -17,6 +17,10 @@ const FEATURE_LAYER: i64 = -2;
 /// Blocks of a tower whose config says nothing.
 const NUM_BLOCKS: i64 = 12;
 
+/// Reads the `config.json` of `LlavaForConditionalGeneration`.
+///
+/// # Errors
+/// A key is missing, or has a value that is not computed here.
 pub(in crate::model) fn read(keys: &Keys<'_>) -> Result<ModelConfig, ModelConfigError> {
     let place = NamePrefix::new("language_model.model.", "language_model.");
     let (text, tower_keys) = (keys.section("text_config")?, keys.section("vision_config")?);

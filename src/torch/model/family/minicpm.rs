@@ -13,6 +13,10 @@ use crate::model::vision::minicpm;
 /// What `vision_config.model_type` may be; transformers does not read it.
 const TOWER: &str = "minicpmv4_6_vision";
 
+/// Reads the `config.json` of `MiniCPMV4_6ForConditionalGeneration`.
+///
+/// # Errors
+/// A key is missing, or has a value that is not computed here.
 pub(in crate::model) fn read(keys: &Keys<'_>) -> Result<ModelConfig, ModelConfigError> {
     let (text, vision_keys) = (keys.section("text_config")?, keys.section("vision_config")?);
     let decoder = vision::text(keys, &text, &NamePrefix::new("model.language_model.", ""), &qwen3_5_text::FAMILY)?;

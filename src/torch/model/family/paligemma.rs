@@ -17,6 +17,10 @@ type Result<T> = std::result::Result<T, ModelConfigError>;
 
 const KNOWN: [TextFamily; 2] = [gemma::FAMILY, gemma2::FAMILY];
 
+/// Reads the `config.json` of `PaliGemmaForConditionalGeneration`.
+///
+/// # Errors
+/// A key is missing, or has a value that is not computed here.
 pub(in crate::model) fn read(keys: &Keys<'_>) -> Result<ModelConfig> {
     let place = NamePrefix::new("language_model.model.", "language_model.");
     let text = keys.section("text_config")?;

@@ -39,12 +39,20 @@ const VOCAB_SIZE: i64 = 257_152;
 /// The standard deviation of positions of patches in a policy that learns to look.
 const VISUAL_POSITIONS: f64 = 0.3;
 
+/// Reads the `config.json` of lerobot's `PI05Policy`.
+///
+/// # Errors
+/// A key is missing, or has a value that is not computed here.
 pub(in crate::model) fn read_pi05(keys: &Keys<'_>) -> Result<ModelConfig> {
     let sizes = keys.section_or("sizes")?;
     let has_state = sizes.as_ref().map_or(Ok(None), |sizes| sizes.flag_or("state_token"))?.unwrap_or(false);
     read(keys, "pi05", TimeUse::Norms, if has_state { StateToken::Prefix } else { StateToken::None })
 }
 
+/// Reads the `config.json` of lerobot's `PI0Policy`, in which the state is a row of the action expert.
+///
+/// # Errors
+/// A key is missing, or has a value that is not computed here.
 pub(in crate::model) fn read_pi0(keys: &Keys<'_>) -> Result<ModelConfig> {
     if let Some(sizes) = keys.section_or("sizes")? {
         sizes.only("state_token", &[json!(false)])?;
@@ -125,6 +133,10 @@ pub(super) struct PaliGemma {
     pub image_token: i64,
 }
 
+/// Reads the vision-language model of a policy: by the variant that lerobot names, or by the widths under `sizes`.
+///
+/// # Errors
+/// A key is missing, or has a value that is not computed here.
 pub(super) fn paligemma(keys: &Keys<'_>, sizes: &Option<Keys<'_>>) -> Result<PaliGemma> {
     let (text, vision) = match sizes {
         Some(sizes) => {
@@ -168,6 +180,10 @@ fn variant(keys: &Keys<'_>, key: &str, default: &str) -> Result<StreamConfig> {
     }
 }
 
+/// Reads the widths of one stream.
+///
+/// # Errors
+/// A key is missing, not known, or has a value that is not computed here.
 pub(super) fn stream(keys: &Keys<'_>) -> Result<StreamConfig> {
     keys.only_keys(&["width", "depth", "mlp_dim", "num_heads", "num_kv_heads", "head_dim"])?;
     let stream = StreamConfig {
@@ -221,6 +237,8 @@ fn times(keys: &Keys<'_>) -> Result<TimeSampler> {
     Ok(TimeSampler::Beta { alpha, beta, scale, offset })
 }
 
+/// # Errors
+/// The periods of the sinusoids of a time do not ascend from above 0.
 pub(super) fn check_periods(keys: &Keys<'_>, config: &PolicyConfig) -> Result<()> {
     let [shortest, longest] = config.periods;
     match shortest > 0.0 && longest > shortest && longest.is_finite() {

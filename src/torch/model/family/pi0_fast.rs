@@ -21,6 +21,10 @@ type Result<T> = std::result::Result<T, ModelConfigError>;
 const BASE: &str = "model.paligemma_with_expert.paligemma.model.language_model.";
 const HEAD: &str = "model.paligemma_with_expert.paligemma.";
 
+/// Reads the `config.json` of `PI0FastPolicy` of lerobot.
+///
+/// # Errors
+/// A key is missing, or has a value that is not computed here.
 pub(in crate::model) fn read(keys: &Keys<'_>) -> Result<ModelConfig> {
     pi::refuse_others(keys)?;
     // Other than the most likely token would depend on what else is drawn.

@@ -8,6 +8,10 @@ use crate::model::rope_config::read_rope;
 
 pub(super) const FAMILY: TextFamily = TextFamily::new("qwen2", read).with_kv_heads(32);
 
+/// Reads the decoder of a `Qwen2ForCausalLM`, of which the upper layers may attend within windows.
+///
+/// # Errors
+/// A key is missing, or has a value that is not computed here.
 pub(super) fn read(keys: &Keys<'_>, place: &NamePrefix) -> Result<DecoderConfig, ModelConfigError> {
     let mut attention = attention(keys)?;
     attention.qkv_bias = true;

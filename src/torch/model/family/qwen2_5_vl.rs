@@ -11,6 +11,10 @@ use crate::model::vision::{VisionConfig, qwen2_5};
 /// A tower and a merger of these prefixes, with features of a width.
 type ReadTower = fn(&Keys<'_>, &str, &str, i64) -> Result<VisionConfig, ModelConfigError>;
 
+/// Reads the `config.json` of `Qwen2_5_VLForConditionalGeneration`.
+///
+/// # Errors
+/// A key is missing, or has a value that is not computed here.
 pub(in crate::model) fn read(keys: &Keys<'_>) -> Result<ModelConfig, ModelConfigError> {
     read_with("qwen2_5_vl", keys, "out_hidden_size", qwen2_5::read)
 }

@@ -9,6 +9,10 @@ use crate::model::audio::whisper;
 use crate::model::config::ModelConfig;
 use crate::model::keys::{Keys, ModelConfigError};
 
+/// Reads the `config.json` of `Qwen2AudioForConditionalGeneration`.
+///
+/// # Errors
+/// A key is missing, or has a value that is not computed here.
 pub(in crate::model) fn read(keys: &Keys<'_>) -> Result<ModelConfig, ModelConfigError> {
     let text_keys = keys.section("text_config")?;
     text_keys.only("model_type", &[json!("qwen2")])?;

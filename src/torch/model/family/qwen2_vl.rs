@@ -5,6 +5,10 @@ use crate::model::config::ModelConfig;
 use crate::model::keys::{Keys, ModelConfigError};
 use crate::model::vision::qwen2;
 
+/// Reads the `config.json` of `Qwen2VLForConditionalGeneration`.
+///
+/// # Errors
+/// A key is missing, or has a value that is not computed here.
 pub(in crate::model) fn read(keys: &Keys<'_>) -> Result<ModelConfig, ModelConfigError> {
     qwen2_5_vl::read_with("qwen2_vl", keys, "hidden_size", qwen2::read)
 }

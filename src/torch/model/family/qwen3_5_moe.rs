@@ -9,6 +9,10 @@ use crate::model::keys::{Keys, ModelConfigError};
 
 type Result<T> = std::result::Result<T, ModelConfigError>;
 
+/// Reads the `config.json` of `Qwen3_5MoeForConditionalGeneration`.
+///
+/// # Errors
+/// A key is missing, or has a value that is not computed here.
 pub(in crate::model) fn read(keys: &Keys<'_>) -> Result<ModelConfig> {
     no_deepstack(keys)?;
     with_tower("qwen3_5_moe", keys, with_axes(&keys.section("text_config")?, &qwen3_5_moe_text::FAMILY)?)

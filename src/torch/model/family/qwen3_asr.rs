@@ -8,6 +8,10 @@ use crate::model::config::ModelConfig;
 use crate::model::decoder::DecoderConfig;
 use crate::model::keys::{Keys, ModelConfigError};
 
+/// Reads the `config.json` of `Qwen3ASRForConditionalGeneration`.
+///
+/// # Errors
+/// A key is missing, or has a value that is not computed here.
 pub(in crate::model) fn read(keys: &Keys<'_>) -> Result<ModelConfig, ModelConfigError> {
     let text_keys = keys.section("text_config")?;
     let decoder = vision::text(keys, &text_keys, &NamePrefix::new("model.language_model.", ""), &qwen3::FAMILY)?;

@@ -8,6 +8,10 @@ use crate::model::decoder::DecoderConfig;
 use crate::model::keys::{Keys, ModelConfigError};
 use crate::model::vision::qwen3;
 
+/// Reads the `config.json` of `Qwen3VLForConditionalGeneration`.
+///
+/// # Errors
+/// A key is missing, or has a value that is not computed here.
 pub(in crate::model) fn read(keys: &Keys<'_>) -> Result<ModelConfig, ModelConfigError> {
     let decoder =
         qwen3_vl_text::FAMILY.read(&keys.section("text_config")?, &NamePrefix::new("model.language_model.", ""))?;

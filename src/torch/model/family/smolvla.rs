@@ -73,6 +73,10 @@ struct Vlm {
     visual_start: bool,
 }
 
+/// Reads the `config.json` of `SmolVLAPolicy` of lerobot.
+///
+/// # Errors
+/// A key is missing, or has a value that is not computed here.
 pub(in crate::model) fn read(keys: &Keys<'_>) -> Result<ModelConfig> {
     refuse_others(keys)?;
     let vlm = read_vlm(keys)?;

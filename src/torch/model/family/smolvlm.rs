@@ -21,10 +21,18 @@ type Result<T> = std::result::Result<T, ModelConfigError>;
 /// What `vision_config.model_type` may be; transformers does not read it.
 const TOWERS: [&str; 4] = ["smolvlm_vision", "smolvlm", "idefics3_vision", "idefics3"];
 
+/// Reads the `config.json` of `SmolVLMForConditionalGeneration`.
+///
+/// # Errors
+/// A key is missing, or has a value that is not computed here.
 pub(in crate::model) fn read(keys: &Keys<'_>) -> Result<ModelConfig> {
     read_as("smolvlm", keys)
 }
 
+/// Reads the `config.json` of `Idefics3ForConditionalGeneration`, the same computation under other names.
+///
+/// # Errors
+/// A key is missing, or has a value that is not computed here.
 pub(in crate::model) fn read_idefics3(keys: &Keys<'_>) -> Result<ModelConfig> {
     read_as("idefics3", keys)
 }

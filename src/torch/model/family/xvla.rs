@@ -29,6 +29,10 @@ const TOWER: &str = "model.vlm.vision_tower.";
 const PROJECTOR: &str = "model.vlm.multi_modal_projector.";
 const LANGUAGE: &str = "model.vlm.language_model.";
 
+/// Reads the `config.json` of `XVLAPolicy` of lerobot.
+///
+/// # Errors
+/// A key is missing, or has a value that is not computed here.
 pub(in crate::model) fn read(keys: &Keys<'_>) -> Result<ModelConfig> {
     let (config, tower) = parts(keys)?;
     let encoder = ModelTower { tower: Tower::Vision, family: Arc::new(tower), placeholders: vec![config.image_token] };

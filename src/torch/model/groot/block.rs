@@ -105,6 +105,8 @@ impl Norm {
 }
 
 impl Attend {
+    /// Takes the attention of a block: queries, keys and values, which may be of other rows, and the norm before it. `number`:
+    /// of the block, which tells its dropout from others'.
     pub fn new(scope: &Scope<'_>, sizes: &TransformerSizes, kind: BlockKind, number: u64) -> Attend {
         let norm = match kind.adaptive {
             true => Norm::Adaptive(Linear::new(scope, "norm1.linear")),
@@ -134,6 +136,7 @@ impl Attend {
 }
 
 impl FeedForward {
+    /// Takes the feed-forward of a block and the norm before it. `number`: as of [`Attend::new`].
     pub fn new(scope: &Scope<'_>, sizes: &TransformerSizes, kind: BlockKind, number: u64) -> FeedForward {
         let norm = match kind.adaptive {
             true => Norm::Bare,

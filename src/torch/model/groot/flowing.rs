@@ -65,6 +65,7 @@ pub(super) struct Flowing {
 }
 
 impl Flowing {
+    /// Noises the actions of a micro-batch: `x = (1 − t) · noise + t · actions` for each draw of a sample, on `device`.
     pub fn new(config: &GrootConfig, batch: &MicroBatch, noise: &Noise, device: Device) -> Flowing {
         let (num_samples, num_draws) = (batch.cu_seqlens.len() as i64 - 1, i64::from(config.options.noise_draws));
         let of_samples = |name: &str| {

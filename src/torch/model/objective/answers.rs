@@ -21,6 +21,7 @@ impl Answers {
         }
     }
 
+    /// Returns whether the log-probabilities of a reference model are needed.
     pub fn needs_reference(&self) -> bool {
         match self {
             Answers::Pairs(pairs) => pairs.needs_reference(),

@@ -83,6 +83,7 @@ impl Pairs {
         self.counts.iter().map(|count| f64::from(*count)).sum()
     }
 
+    /// Returns whether the log-probabilities of a reference model are needed.
     pub fn needs_reference(&self) -> bool {
         self.objective.loss.needs_reference()
     }

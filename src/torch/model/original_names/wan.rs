@@ -41,6 +41,7 @@ const IN_ATTENTION: [[&str; 2]; 9] = [
     ["norm_k_img", "norm_added_k"],
 ];
 
+/// Returns the pairs of patterns, a name of the release and the one that Diffusers has for it; `*` stands for a number.
 pub(super) fn table() -> Table {
     let outside = OUTSIDE.iter().map(|[original, diffusers]| pair(original, diffusers));
     let in_block = IN_BLOCK

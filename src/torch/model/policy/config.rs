@@ -174,6 +174,7 @@ impl PolicyConfig {
         self.text.depth as usize
     }
 
+    /// Returns the rotary embedding of both streams, with the base that the reference has for all.
     pub(super) fn rope(&self) -> RopeConfig {
         RopeConfig::plain(self.text.head_dim, THETA)
     }

@@ -77,6 +77,7 @@ impl<A: Architecture> PolicyFamily<A> {
         self
     }
 
+    /// Builds the policy on the parameters of a store; its tape keeps activations as `policy` says.
     pub fn model(&self, params: &ParamStore, policy: Policy) -> PolicyModel<A> {
         PolicyModel {
             network: self.config.network(params, policy),

@@ -107,10 +107,12 @@ fn stream_specs(
 }
 
 impl Norm {
+    /// Takes the norm of the prefix, whose rows know no time.
     pub fn of_prefix(config: &PolicyConfig, scope: &Scope<'_>, name: &str) -> Norm {
         Norm::Plain(config.norm.build(scope, name))
     }
 
+    /// Takes a norm of the actions: a condition makes its scale and shift where the time enters through norms.
     pub fn of_actions(config: &PolicyConfig, scope: &Scope<'_>, name: &str) -> Norm {
         match config.time {
             TimeUse::Norms => Norm::Adaptive(AdaptiveNorm::new(scope, name, config.norm.eps)),

@@ -39,6 +39,7 @@ pub struct WritingSizes {
 }
 
 impl WritingFamily {
+    /// Makes a policy of a decoder that reads these features. `head` is the name of the parameter that scores tokens.
     pub fn new(decoder: DecoderConfig, inputs: Vec<FeatureInput>, sizes: WritingSizes, head: String) -> WritingFamily {
         let vocab_size = decoder.vocab_size;
         let decoder = Arc::new(DecoderFamily::new(decoder, inputs));

@@ -100,6 +100,7 @@ impl BlockConfig {
         }
     }
 
+    /// Returns the width of a head, C.
     pub(in crate::model) fn head_dim(&self) -> i64 {
         self.width / self.num_heads
     }
@@ -124,6 +125,7 @@ impl BlockConfig {
         Ok(BlockConfig { inner: inner.end - inner.start, parallel: *place, ..self.clone() })
     }
 
+    /// Declares the parameters of a block under `prefix`, those of this rank's heads and of its part of the MLP.
     pub(in crate::model) fn specs(&self, prefix: &str) -> Vec<ParamSpec> {
         let (width, std) = (self.width, self.initializer_range);
         let heads = width / self.parallel.tp as i64;
@@ -164,6 +166,8 @@ impl BlockConfig {
         self.specs(prefix).into_iter().filter(|spec| !is_other(spec)).collect()
     }
 
+    /// Takes the parameters of the attention branch: its norm, queries, keys and values in one map or three, and the map of the
+    /// output.
     pub(in crate::model) fn attention(&self, scope: &Scope<'_>) -> Attention {
         Attention {
             norm: self.norm.build(scope, self.norms[0]),
@@ -175,6 +179,7 @@ impl BlockConfig {
         }
     }
 
+    /// Takes the parameters of the MLP branch.
     pub(in crate::model) fn mlp(&self, scope: &Scope<'_>) -> Mlp {
         let (ups, down) = self.mlp.split();
         Mlp {

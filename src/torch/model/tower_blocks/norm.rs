@@ -23,6 +23,7 @@ pub(in crate::model) enum Norm {
 }
 
 impl TowerNorm {
+    /// Declares the weight `[width]` of the norm, and the bias `[width]` of a layer norm.
     pub(in crate::model) fn specs(self, prefix: &str, name: &str, width: i64) -> Vec<ParamSpec> {
         match self {
             TowerNorm::Layer(_) => LayerNorm::specs(prefix, name, width),
@@ -31,6 +32,7 @@ impl TowerNorm {
         }
     }
 
+    /// Takes the parameters that [`TowerNorm::specs`] declares.
     pub(in crate::model) fn build(self, scope: &Scope<'_>, name: &str) -> Norm {
         match self {
             TowerNorm::Layer(eps) => Norm::Layer(LayerNorm::new(scope, name, eps)),

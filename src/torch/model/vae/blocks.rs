@@ -16,6 +16,7 @@ pub(super) struct CausalConv {
 }
 
 impl CausalConv {
+    /// Takes the weight `[out, in, frames, rows, columns]` and the bias of this name.
     pub fn new(scope: &Scope<'_>, name: &str) -> CausalConv {
         CausalConv { weight: scope.take(&format!("{name}.weight")), bias: scope.take(&format!("{name}.bias")) }
     }
@@ -66,6 +67,7 @@ pub(super) struct ChannelNorm {
 }
 
 impl ChannelNorm {
+    /// Takes the scale `gamma` of this name.
     pub fn new(scope: &Scope<'_>, name: &str) -> ChannelNorm {
         ChannelNorm { gamma: scope.take(&format!("{name}.gamma")) }
     }
@@ -106,6 +108,7 @@ pub(super) struct Residual {
 }
 
 impl Residual {
+    /// Takes both norms and convolutions, and the shortcut of a block that is wider behind it than before.
     pub fn new(scope: &Scope<'_>, name: &str, is_wider: bool) -> Residual {
         let of = |part: &str| format!("{name}.{part}");
         Residual {
@@ -134,6 +137,7 @@ pub(super) struct FrameAttention {
 }
 
 impl FrameAttention {
+    /// Takes the norm and the maps `to_qkv` and `proj`, which checkpoints store as convolutions of one pixel.
     pub fn new(scope: &Scope<'_>, name: &str) -> FrameAttention {
         let map = |part: &str| ["weight", "bias"].map(|tensor| scope.take(&format!("{name}.{part}.{tensor}")));
         FrameAttention {

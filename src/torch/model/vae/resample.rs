@@ -21,6 +21,7 @@ pub(super) struct Up {
 }
 
 impl Down {
+    /// Takes the convolution that halves rows and columns, and the one that halves frames where `has_time`.
     pub fn new(scope: &Scope<'_>, name: &str, has_time: bool) -> Down {
         let [weight, bias] = ["weight", "bias"].map(|tensor| scope.take(&format!("{name}.resample.1.{tensor}")));
         Down { weight, bias, time: has_time.then(|| CausalConv::new(scope, &format!("{name}.time_conv"))) }
@@ -40,6 +41,7 @@ impl Down {
 }
 
 impl Up {
+    /// Takes the convolution behind doubled rows and columns, and the one that doubles frames where `has_time`.
     pub fn new(scope: &Scope<'_>, name: &str, has_time: bool) -> Up {
         let [weight, bias] = ["weight", "bias"].map(|tensor| scope.take(&format!("{name}.resample.1.{tensor}")));
         Up { weight, bias, time: has_time.then(|| CausalConv::new(scope, &format!("{name}.time_conv"))) }

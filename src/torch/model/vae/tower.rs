@@ -79,6 +79,7 @@ impl EncoderModel for VaeEncoder {
 }
 
 impl Encoder {
+    /// Takes the encoder's parameters as a part of a tape.
     pub fn part(family: &VaeLatents, params: &ParamStore) -> Part<Encoder> {
         let VaeLatents { vae, patch } = family;
         Part::new(params, vae.prefix.as_str(), |scope| Encoder {

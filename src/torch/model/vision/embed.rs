@@ -42,6 +42,7 @@ pub(super) struct EmbedInputs {
 }
 
 impl Embed {
+    /// Takes the parameters of the patches, of positions, and of class tokens where the tower has them.
     pub fn new(config: &TowerConfig, scope: &Scope<'_>) -> Embed {
         let width = config.width();
         let table = |shape_width: i64, tensor: Tensor| tensor.reshape([-1, shape_width]);
@@ -113,6 +114,8 @@ impl Patches {
 }
 
 impl EmbedInputs {
+    /// Puts on `device` what the first step needs of pictures of these `grids`: entries of the table of positions, sinusoids of
+    /// frames, and the order of rows.
     pub fn new(config: &TowerConfig, grids: &[Grid], layout: &Layout, device: Device) -> EmbedInputs {
         let merge = if config.order == PatchOrder::Merge { config.merge as u32 } else { 1 };
         let resampled = config

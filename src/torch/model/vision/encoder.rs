@@ -113,6 +113,7 @@ impl EncoderFamily for VisionConfig {
 }
 
 impl VisionEncoder {
+    /// Takes the parameters of the tower and its projectors, DeepStack's too; its tape keeps activations as `policy` says.
     pub(in crate::model) fn new(config: &VisionConfig, params: &ParamStore, policy: Policy) -> VisionEncoder {
         VisionEncoder {
             tower: Tower::new(&config.tower, params),

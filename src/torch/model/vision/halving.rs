@@ -37,6 +37,7 @@ impl Halving {
         format!("{tower}vit_merger.")
     }
 
+    /// Declares the parameters of the step of a tower whose names begin with `tower`.
     pub(super) fn specs(&self, tower: &str) -> Vec<ParamSpec> {
         let (prefix, block) = (Self::prefix(tower), &self.block);
         let (whole, inner, std) = (STATES * block.width, STATES * block.inner, block.initializer_range);
@@ -63,6 +64,7 @@ struct Maps {
 }
 
 impl HalvingStep {
+    /// Takes the parameters that [`Halving::specs`] declares.
     pub fn new(config: &Halving, tower: &str, params: &ParamStore) -> HalvingStep {
         let prefix = Halving::prefix(tower);
         let maps = |scope: &Scope<'_>| Maps {

@@ -55,6 +55,7 @@ pub(super) struct Layout {
 }
 
 impl Layout {
+    /// Lays out the patches of pictures of these `grids`, one picture a document.
     pub fn new(grids: &[Grid], config: &LayoutConfig) -> Layout {
         let mut layout = Layout {
             rows: Vec::new(),

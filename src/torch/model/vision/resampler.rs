@@ -23,6 +23,8 @@ struct Stack {
 }
 
 impl Resampler {
+    /// Declares the parameters: `block` values to as many, two blocks to one, and one to `outputs`. `std`: of the weights'
+    /// first values.
     pub fn specs(prefix: &str, block: i64, outputs: i64, std: f64) -> Vec<ParamSpec> {
         let mut specs = Vec::new();
         for (name, inputs) in [("spatial_linear", block), ("temporal_linear", 2 * block)] {
@@ -35,6 +37,7 @@ impl Resampler {
         specs
     }
 
+    /// Takes the parameters that [`Resampler::specs`] declares; `after_eps` is of the norm behind the last map.
     pub fn new(scope: &Scope<'_>, eps: f64, after_eps: f64) -> Resampler {
         let stack = |name: &str| Stack {
             first: Linear::new(scope, &format!("{name}.0")),

@@ -12,6 +12,7 @@ pub(super) struct Bell {
 }
 
 impl Bell {
+    /// Finds the least and the mean value of the bell over all times of training, by which weights are scaled to a mean of 1.
     pub fn new(flow: &Flow) -> Bell {
         let steps = flow.num_times;
         let sampler = flow.sampler();

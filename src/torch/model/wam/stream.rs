@@ -27,6 +27,7 @@ pub(super) struct Block {
 }
 
 impl Stream {
+    /// Declares the parameters of the stream `name`: the embeddings of times and texts, and the blocks.
     pub fn specs(config: &WamConfig, own: &WanConfig, name: &str) -> Vec<ParamSpec> {
         let mut specs = [Time::specs(own), TwoMaps::specs_of_text(own)].concat();
         specs.extend((0..own.num_layers).flat_map(|number| block_specs(own, &config.block_prefix(number, name))));

@@ -42,6 +42,7 @@ pub(super) fn specs(config: &XvlaConfig) -> Vec<ParamSpec> {
 }
 
 impl ActionEncoder {
+    /// Takes the map of rows; numbers that the action space hides are read as zeros.
     pub fn new(config: &XvlaConfig, scope: &Scope<'_>, device: Device) -> ActionEncoder {
         let seen = |width: i64| {
             let is_seen = |at: i64| if config.space.hidden.contains(&(at as usize)) { 0f32 } else { 1.0 };
@@ -73,6 +74,7 @@ impl ActionEncoder {
 }
 
 impl ActionDecoder {
+    /// Takes the norm and the map to actions; [`ActionDecoder::squash`] squashes the numbers that the action space says.
     pub fn new(config: &XvlaConfig, scope: &Scope<'_>) -> ActionDecoder {
         ActionDecoder {
             norm: LayerNorm::new(scope, NORM, EPS),

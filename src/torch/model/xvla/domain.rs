@@ -15,6 +15,7 @@ pub(super) struct DomainLinear {
 }
 
 impl DomainLinear {
+    /// Declares the tables `fc` `[domains, I·O]` and `bias` `[domains, O]`, of which each domain has a row.
     pub fn specs(prefix: &str, name: &str, inputs: i64, outputs: i64, num_domains: i64) -> Vec<ParamSpec> {
         let table = |part: &str, width, init| {
             ParamSpec::new(format!("{prefix}{name}.{part}.weight"), &[num_domains, width], init)
@@ -22,6 +23,7 @@ impl DomainLinear {
         vec![table("fc", inputs * outputs, xavier(inputs * outputs, num_domains)), table("bias", outputs, Init::Zeros)]
     }
 
+    /// Takes both tables.
     pub fn new(scope: &Scope<'_>, name: &str) -> DomainLinear {
         let [weight, bias] = ["fc", "bias"].map(|part| scope.take(&format!("{name}.{part}.weight")));
         DomainLinear { weight, bias }

@@ -113,6 +113,7 @@ impl Heads {
 }
 
 impl Attention {
+    /// Takes the heads of both streams.
     pub fn new(scope: &Scope<'_>, config: &QwenImageConfig) -> Attention {
         let [pictures, text] = [PICTURES, TEXT].map(|names| Heads::new(scope, names));
         Attention { pictures, text, head_dim: config.head_dim }
@@ -169,6 +170,7 @@ impl Attention {
 }
 
 impl FeedForward {
+    /// Takes both maps of the feed-forward of a stream.
     pub fn new(scope: &Scope<'_>, stream: &str) -> FeedForward {
         FeedForward {
             up: Linear::new(scope, &format!("{stream}_mlp.net.0.proj")),

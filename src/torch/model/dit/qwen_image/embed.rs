@@ -34,6 +34,7 @@ pub(super) struct Embed {
 }
 
 impl Embed {
+    /// Declares the layers before the blocks: noise levels, the norm and the map of text states, and the map of patches.
     pub fn specs(config: &QwenImageConfig) -> Vec<ParamSpec> {
         let (prefix, width) = (config.prefix.as_str(), config.width());
         let mut specs = TimeEmbedder::specs(prefix, TIME, FREQUENCIES, width);
@@ -43,6 +44,7 @@ impl Embed {
         specs
     }
 
+    /// Takes the parameters that [`Embed::specs`] declares.
     pub fn new(config: &QwenImageConfig, params: &ParamStore) -> Embed {
         let prefix = config.prefix.as_str();
         Embed {

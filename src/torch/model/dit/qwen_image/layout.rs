@@ -126,6 +126,8 @@ impl Rows {
 }
 
 impl Layout {
+    /// Lays out the rows of a micro-batch on `device`: where text, references and targets are in both streams, in the
+    /// attention, and in what is read out.
     pub fn new(config: &QwenImageConfig, work: &Work<'_>, device: Device) -> Layout {
         let index = |rows: &[i64]| Tensor::from_slice(rows).to_device(device);
         let (mut rows, mut own) = (Rows::new(config, work), None);

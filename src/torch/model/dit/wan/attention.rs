@@ -81,6 +81,7 @@ impl Heads {
         specs
     }
 
+    /// Takes queries and keys with their norms, values and outputs of the attention `name`: this rank's heads.
     pub fn new(scope: &Scope<'_>, name: &str, config: &WanConfig) -> Heads {
         let normed =
             |map: &str, norm: &str| Normed::new(scope, &format!("{name}.{map}"), &format!("{name}.{norm}"), config);

@@ -38,6 +38,7 @@ pub(in crate::model) struct FeedForward {
 }
 
 impl SelfAttention {
+    /// Takes the modulations `[1, 6, D]` and the heads of the self-attention.
     pub fn new(scope: &Scope<'_>, config: &WanConfig) -> SelfAttention {
         SelfAttention {
             table: scope.take(&config.in_block(TABLE)),
@@ -92,6 +93,7 @@ impl SelfAttention {
 }
 
 impl PromptAttention {
+    /// Takes the heads of the cross-attention to the prompt, with keys and values of pictures where the model reads such.
     pub fn new(scope: &Scope<'_>, config: &WanConfig) -> PromptAttention {
         let pictures = || {
             let keys = Normed::new(scope, "attn2.add_k_proj", "attn2.norm_added_k", config);
@@ -164,6 +166,7 @@ impl PromptAttention {
 }
 
 impl FeedForward {
+    /// Takes the modulations and both maps of the feed-forward.
     pub fn new(scope: &Scope<'_>, config: &WanConfig) -> FeedForward {
         FeedForward {
             table: scope.take(&config.in_block(TABLE)),

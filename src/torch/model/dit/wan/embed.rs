@@ -74,6 +74,7 @@ pub(in crate::model) struct Head {
 }
 
 impl Embed {
+    /// Declares the layers before the blocks: patches, noise levels, text and, where the model reads them, states of pictures.
     pub fn specs(config: &WanConfig) -> Vec<ParamSpec> {
         let mut specs = Patches::specs(config);
         specs.extend(Time::specs(config));
@@ -91,6 +92,7 @@ impl Embed {
         specs
     }
 
+    /// Takes the parameters that [`Embed::specs`] declares.
     pub fn new(config: &WanConfig, params: &ParamStore) -> Embed {
         let embedder = format!("{}condition_embedder.", config.prefix);
         let image = |scope: &Scope<'_>| Image {
@@ -174,6 +176,7 @@ impl Embed {
 }
 
 impl Patches {
+    /// Declares the convolution of patches, `[D, channels, 1, rows, columns]` with a bias.
     pub fn specs(config: &WanConfig) -> Vec<ParamSpec> {
         let (prefix, [rows, columns]) = (config.prefix.as_str(), config.patch);
         let shape = [config.width(), config.in_channels, 1, rows, columns];
@@ -184,6 +187,7 @@ impl Patches {
         ]
     }
 
+    /// Takes the convolution of patches.
     pub fn new(scope: &Scope<'_>) -> Patches {
         Patches { weight: scope.take(&format!("{PATCHES}.weight")), bias: scope.take(&format!("{PATCHES}.bias")) }
     }
@@ -195,6 +199,7 @@ impl Patches {
 }
 
 impl Time {
+    /// Declares the embedding of noise levels and the map `[6·D, D]` to the modulations of all blocks.
     pub fn specs(config: &WanConfig) -> Vec<ParamSpec> {
         let (prefix, width) = (config.prefix.as_str(), config.width());
         let mut specs = TimeEmbedder::specs_of(prefix, &Self::names(config), config.freq_dim, width);
@@ -202,6 +207,7 @@ impl Time {
         specs
     }
 
+    /// Takes the parameters that [`Time::specs`] declares.
     pub fn new(scope: &Scope<'_>, config: &WanConfig) -> Time {
         Time {
             embedder: TimeEmbedder::of(scope, &Self::names(config)),
@@ -229,6 +235,7 @@ impl TwoMaps {
         first.into_iter().chain(outer_map(prefix, &second, width, width)).collect()
     }
 
+    /// Takes both maps of text states to the width of the blocks.
     pub fn of_text(scope: &Scope<'_>, config: &WanConfig) -> TwoMaps {
         let [first, second] = Self::names_of_text(config).map(|name| Linear::new(scope, &name));
         TwoMaps { first, second }
@@ -258,6 +265,7 @@ impl Image {
 }
 
 impl Head {
+    /// Declares the modulations `[1, 2, D]` and the map to patches, whose first values are zeros.
     pub fn specs(config: &WanConfig) -> Vec<ParamSpec> {
         let (prefix, width) = (config.prefix.as_str(), config.width());
         let table = Init::Normal((width as f64).powf(-0.5));
@@ -267,6 +275,7 @@ impl Head {
         specs
     }
 
+    /// Takes the parameters that [`Head::specs`] declares.
     pub fn new(scope: &Scope<'_>, config: &WanConfig) -> Head {
         Head {
             table: scope.take(&config.outside("scale_shift_table")),

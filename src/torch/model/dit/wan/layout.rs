@@ -67,6 +67,8 @@ impl WanConfig {
         (segments, levels)
     }
 
+    /// Makes the tables of a micro-batch on `device`: which tokens attend to each other and to which text, their rotations, and
+    /// the noise level of each.
     pub(super) fn context(&self, work: &Work<'_>, device: Device) -> Context {
         let (mut segments, levels) = self.segments(work);
         let ends = ends(work);
