@@ -55,6 +55,8 @@ pub(super) fn groups(file: &Node) -> Vec<String> {
 }
 
 impl<'a> Composer<'a> {
+    /// Composes the file at `file`, whose groups lie in its folder. `choices` replace options of its list; files that are read
+    /// are added to `sources`, and what is wrong to `problems`.
     pub fn new(file: &Path, choices: Vec<Choice>, sources: &'a mut Sources, problems: &'a mut Vec<Problem>) -> Self {
         let dir = file.parent().map(Path::to_owned).unwrap_or_default();
         Self { dir, sources, problems, choices, groups: Vec::new(), open: vec![file.to_owned()], num_files: 1 }

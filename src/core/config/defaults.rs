@@ -17,6 +17,10 @@ pub(super) struct Item {
 pub(super) const ENTRY_HELP: &str = "entries are `group: option`, `group@package: option`, a file name, or `_self_`";
 
 impl Item {
+    /// Reads an entry of the list.
+    ///
+    /// # Errors
+    /// It is neither a name nor `group: option`, or an option is no file's name.
     pub fn parse(node: &Node) -> Result<Self, Problem> {
         let problem = |message: &str| Problem::new(code::DEFAULTS, node.pos, message).help(ENTRY_HELP);
         let text = |node: &Node| match &node.kind {
@@ -58,6 +62,7 @@ impl Item {
     }
 }
 
+/// Splits `group@package` into the group and the package, if one is named.
 pub(super) fn split_package(text: &str) -> (String, Option<String>) {
     match text.split_once('@') {
         Some((group, package)) => (group.to_owned(), Some(package.to_owned())),

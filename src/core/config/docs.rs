@@ -142,6 +142,7 @@ What to do about each: [error codes](errors.md).
 | LF0501 | an address that other machines can reach, without a login |
 ";
 
+/// Returns the whole page, in Markdown.
 pub(super) fn markdown() -> String {
     let mut out = INTRODUCTION.to_owned();
     shape::walk(&SCHEMA, "", &mut |path, schema| {

@@ -101,15 +101,18 @@ pub(super) struct Problem {
 }
 
 impl Problem {
+    /// Makes a problem at a place, with one of the codes of `docs/errors.md`.
     pub fn new(code: &'static str, pos: Option<Pos>, message: impl Into<String>) -> Self {
         Self { code, pos, message: message.into(), label: "".into(), help: None }
     }
 
+    /// Says beside the line what is meant.
     pub fn label(mut self, label: impl Into<Box<str>>) -> Self {
         self.label = label.into();
         self
     }
 
+    /// Says what to write instead.
     pub fn help(mut self, help: impl Into<Box<str>>) -> Self {
         self.help = Some(help.into());
         self
@@ -117,6 +120,7 @@ impl Problem {
 }
 
 impl Sources {
+    /// Adds a text, and returns its number, by which places name it.
     pub fn add(&mut self, origin: Origin, text: &str) -> usize {
         self.0.push((origin, text.lines().map(str::to_owned).collect()));
         self.0.len() - 1

@@ -22,6 +22,7 @@ pub(super) enum FolderKind {
 }
 
 impl FolderKind {
+    /// Looks which files are at the path; a path without any counts as a plain folder.
     pub fn of(path: &Path) -> Self {
         let is_there = |end: &str| path.join(format!("{NETWORK_STEM}.{end}")).is_file();
         match () {

@@ -46,6 +46,7 @@ impl Layout {
         self.dp * self.replica_ranks()
     }
 
+    /// Returns the coordinates of a rank: tensor parallelism is innermost, then context, pipeline and data parallelism.
     pub fn place(&self, rank: usize) -> RankCoords {
         RankCoords {
             dp: rank / self.replica_ranks(),
@@ -55,6 +56,7 @@ impl Layout {
         }
     }
 
+    /// Returns the rank at these coordinates.
     pub fn rank(&self, place: RankCoords) -> usize {
         ((place.dp * self.pp + place.pp) * self.cp + place.cp) * self.tp + place.tp
     }

@@ -42,6 +42,7 @@ pub(super) struct Node {
 }
 
 impl Node {
+    /// Makes a value that was written at `pos`; `None`: the program gave it.
     pub fn new(kind: Kind, pos: Option<Pos>) -> Self {
         Self { kind, pos, replaced: Vec::new() }
     }
@@ -50,6 +51,7 @@ impl Node {
         Self::new(Kind::Map(BTreeMap::new()), pos)
     }
 
+    /// Makes a tree of JSON, all of which counts as written at `pos`.
     pub fn from_json(value: &Value, pos: Option<Pos>) -> Self {
         let kind = match value {
             Value::Null => Kind::Null,
@@ -65,6 +67,7 @@ impl Node {
         Self::new(kind, pos)
     }
 
+    /// Returns the tree as JSON, without places.
     pub fn to_json(&self) -> Value {
         match &self.kind {
             Kind::Null => Value::Null,
@@ -84,6 +87,7 @@ impl Node {
         if let Kind::Map(map) = &mut self.kind { Some(map) } else { None }
     }
 
+    /// Returns the value at a dotted path, in which elements of lists are numbers.
     pub fn get(&self, path: &str) -> Option<&Node> {
         path.split('.').try_fold(self, |node, segment| match &node.kind {
             Kind::Map(map) => map.get(segment).map(|entry| &entry.node),
@@ -190,6 +194,7 @@ pub(super) fn canonical(parent: &str, name: &str) -> String {
     if is_free_form(parent) { name.to_owned() } else { name.replace('-', "_") }
 }
 
+/// Returns the dotted path of `name` in the section `parent`; the root's is empty.
 pub(super) fn join(parent: &str, name: &str) -> String {
     if parent.is_empty() { name.to_owned() } else { format!("{parent}.{name}") }
 }

@@ -65,6 +65,7 @@ pub(super) fn text(node: &mut Node, schema: &Value, sources: &Sources) -> Option
     too_short.then(|| Problem::new(code::OUT_OF_RANGE, None, "must not be empty"))
 }
 
+/// Reads an integer of the schema's range; a whole float such as `1e4` becomes one. Returns what is wrong.
 pub(super) fn integer(node: &mut Node, schema: &Value) -> Option<Problem> {
     if let Kind::Number(number) = &node.kind {
         // `1e4` is a count to a person; above 2^53 a float no longer names one.
@@ -83,6 +84,7 @@ pub(super) fn integer(node: &mut Node, schema: &Value) -> Option<Problem> {
     Some(expected("an integer", node))
 }
 
+/// Reads a number of the schema's range. Returns what is wrong, such as a number in quotes.
 pub(super) fn number(node: &mut Node, schema: &Value) -> Option<Problem> {
     match &node.kind {
         Kind::Number(number) => out_of_range(number, schema),
@@ -93,6 +95,7 @@ pub(super) fn number(node: &mut Node, schema: &Value) -> Option<Problem> {
     }
 }
 
+/// Reads `true` or `false`, and nothing that YAML 1.1 took for them. Returns what is wrong.
 pub(super) fn boolean(node: &mut Node) -> Option<Problem> {
     if matches!(node.kind, Kind::Bool(_)) {
         return None;
@@ -122,6 +125,7 @@ fn out_of_range(number: &Number, schema: &Value) -> Option<Problem> {
     Some(Problem::new(code::OUT_OF_RANGE, None, message))
 }
 
+/// Makes the problem of a value of another type.
 pub(super) fn expected(what: &str, node: &Node) -> Problem {
     Problem::new(code::WRONG_TYPE, None, format!("expected {what}, found {}", node.describe()))
 }

@@ -29,11 +29,13 @@ pub(super) fn named(schema: &Value) -> Option<&Value> {
     Some(&schema["additionalProperties"]).filter(|named| named.is_object() && schema["properties"].is_object())
 }
 
+/// Returns whether a key may be null.
 pub(super) fn is_nullable(schema: &Value) -> bool {
     let has_null = |types: &Value| types.as_array().is_some_and(|types| types.iter().any(|t| t == "null"));
     has_null(&schema["type"]) || schema["anyOf"].as_array().is_some_and(|v| v.iter().any(|v| v["type"] == "null"))
 }
 
+/// Returns the JSON type of a key, the first where it may have several; empty where the schema says none.
 pub(super) fn type_of(schema: &Value) -> &str {
     let names = &schema["type"];
     names.as_str().or_else(|| names[0].as_str()).unwrap_or("")

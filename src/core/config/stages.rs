@@ -89,6 +89,7 @@ impl Stages {
         self.0.iter().map(|stage| stage.name.clone()).collect()
     }
 
+    /// Returns the stages in their order, and whether each starts from the checkpoint of the one before it.
     pub fn listed(&self) -> Vec<ListedStage> {
         let follows = |index: usize, stage: &Stage| index > 0 && !stage.has_model();
         let listed = self.0.iter().enumerate();

@@ -374,6 +374,7 @@ impl Rules<'_> {
         }
     }
 
+    /// Adds the problem of a path that is not there, with the nearest path that is.
     pub(super) fn missing(&mut self, key: &str, path: &Path, what: &str) {
         let help = if path.exists() { None } else { suggest::path(path) };
         let help = help.unwrap_or_else(|| {

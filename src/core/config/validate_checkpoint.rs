@@ -8,6 +8,7 @@ use crate::store::check_store_url;
 const AT_END: &str = "checkpoint.at_end";
 
 impl Rules<'_> {
+    /// Checks where checkpoints are copied to, and what needs the checkpoint of the last step, or any.
     pub(super) fn checkpoint(&mut self, config: &RunConfig) {
         let checkpoint = &config.checkpoint;
         if let Some(Err(reason)) = checkpoint.upload.as_deref().map(check_store_url) {

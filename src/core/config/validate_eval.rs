@@ -5,6 +5,7 @@ use super::validate::Rules;
 use super::{Eval, RunConfig};
 
 impl Rules<'_> {
+    /// Checks what is evaluated and when, and that samples which are set aside are evaluated.
     pub(super) fn evaluation(&mut self, config: &RunConfig) {
         let sets_aside = config.data.val_size > 0.0;
         let Some(eval) = &config.eval else {

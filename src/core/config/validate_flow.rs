@@ -5,6 +5,7 @@ use super::validate::Rules;
 use super::{Density, LossKind, LossWeight, RunConfig, Sampling};
 
 impl Rules<'_> {
+    /// Checks the noise levels, the loss, the samples and the dropout of captions of a diffusion model.
     pub(super) fn flow(&mut self, config: &RunConfig) {
         self.noise_levels(config);
         self.loss(config);

@@ -5,6 +5,7 @@ use super::validate::Rules;
 use super::{OffloadTo, Recompute, RunConfig};
 
 impl Rules<'_> {
+    /// Checks the budgets of activations against what parts recompute, and what is offloaded.
     pub(super) fn memory(&mut self, config: &RunConfig) {
         let (memory, model) = (&config.memory, &config.model);
         let pools = [

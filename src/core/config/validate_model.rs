@@ -10,6 +10,8 @@ use crate::files;
 use crate::store::{check_store_url, is_store_url};
 
 impl Rules<'_> {
+    /// Checks that there is a model with weights and a tokenizer, that something of it is trained, and that the folders it
+    /// names hold what is read from them.
     pub(super) fn model(&mut self, config: &RunConfig) {
         self.named(config);
         self.trained(config);
@@ -184,6 +186,8 @@ impl Rules<'_> {
         }
     }
 
+    /// Checks the folder `source` of a key: that it is there, has the file `needs`, and, where `weights` are read, tensors that
+    /// are a model's. What lies on the hub or in a store is not looked at.
     pub(super) fn directory(&mut self, key: &str, source: &Source, needs: Option<&str>, weights: bool) {
         if is_store_url(source.as_str())
             && let Err(reason) = check_store_url(source.as_str())

@@ -6,6 +6,7 @@ use super::validate::Rules;
 use std::path::Path;
 
 impl Rules<'_> {
+    /// Checks the keys of `policy` against each other.
     pub(super) fn policy(&mut self, config: &RunConfig) {
         let policy = &config.policy;
         let key = "policy.embodiments";

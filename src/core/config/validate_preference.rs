@@ -5,6 +5,7 @@ use super::validate::Rules;
 use super::{Learn, LossWeighting, Part, Phase, PreferenceLoss, RunConfig, TooLong, Weights};
 
 impl Rules<'_> {
+    /// Checks `train.preference`, its loss, its reference model, and the keys that do not go with it.
     pub(super) fn preference(&mut self, config: &RunConfig) {
         let (train, model) = (&config.train, &config.model);
         let own = &model.reference;

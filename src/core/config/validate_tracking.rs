@@ -11,6 +11,7 @@ const MIN_EXPORT: Duration = Duration::from_secs(1);
 const MAX_PROJECT: usize = 128;
 
 impl Rules<'_> {
+    /// Checks the collector of `watch.otlp` and the names under `log.wandb` and `log.mlflow`.
     pub(super) fn tracking(&mut self, config: &RunConfig) {
         if let Some(otlp) = &config.watch.otlp {
             let is_path = matches!(otlp.endpoint, Address::Unix(_));

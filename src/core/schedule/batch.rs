@@ -13,6 +13,7 @@ pub enum Batch {
 }
 
 impl Batch {
+    /// Returns the samples, those of packs pack by pack.
     pub fn samples(&self) -> impl Iterator<Item = &SampleMeta> {
         let (samples, packs): (&[SampleMeta], &[Vec<SampleMeta>]) = match self {
             Self::Samples(samples) => (samples, &[]),
@@ -21,6 +22,7 @@ impl Batch {
         samples.iter().chain(packs.iter().flatten())
     }
 
+    /// Returns the samples of all packs one after the other, to be changed.
     pub(super) fn samples_mut(&mut self) -> Vec<&mut SampleMeta> {
         match self {
             Self::Samples(samples) => samples.iter_mut().collect(),

@@ -22,6 +22,8 @@ pub struct LearningRate {
 const TIMESCALE: u64 = 10_000;
 
 impl LearningRate {
+    /// Reads the schedule of a config whose epochs are settled; the decay takes a tenth of the steps where nothing else is
+    /// said.
     pub fn new(train: &Train) -> Self {
         let steps = train.num_steps();
         Self {

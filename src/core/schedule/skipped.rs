@@ -22,6 +22,7 @@ pub struct Skipped {
 }
 
 impl Skipped {
+    /// Counts from nothing, by the limits of `data.on_bad_sample` and `data.pack.too_long`.
     pub fn new(policy: BadSamples, too_long: TooLong) -> Self {
         Self { policy, too_long, num_seen: 0, num_bad: 0, num_bad_in_row: 0, num_too_long_in_row: 0 }
     }

@@ -167,6 +167,7 @@ pub struct EdgeCredits {
 }
 
 impl PlanSpec {
+    /// Returns what planning needs of a config that is checked, and of a model of this shape.
     pub fn new(config: &RunConfig, shape: ModelShape) -> Self {
         let colocated = config.pools.placement == Placement::Colocated;
         let flow = |flow| SigmaSpec::new(config.run.seed, config.train.sigma, config.model.experts, flow);

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use super::sheet::{Sheet, schedule};
 use super::trainer::{FROZEN, TRACKERS};
 
+/// Translates the keys of a file, each by what axolotl does with it.
 pub(super) fn read(sheet: &mut Sheet) {
     model(sheet);
     data(sheet);

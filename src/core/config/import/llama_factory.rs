@@ -12,6 +12,7 @@ pub(super) const OWN: [&str; 6] = ["stage", "finetuning_type", "dataset", "datas
 /// Stages whose method has no counterpart: anything else in its place would train something that was not asked for.
 pub(super) const REFUSED_STAGES: [&str; 2] = ["rm", "ppo"];
 
+/// Translates the keys of a file, each by what LLaMA-Factory does with it.
 pub(super) fn read(sheet: &mut Sheet) {
     let is_kto = sheet.is("stage", "kto");
     model(sheet);

@@ -39,6 +39,7 @@ const NO_COUNTERPART: &str = "no counterpart";
 const NO_NUMBER: &str = "it is not a number";
 
 impl Sheet {
+    /// Begins with all keys untranslated; words such as `yes` become truth values where a key is a switch.
     pub fn new(mut fields: Map<String, Value>) -> Self {
         fields.iter_mut().for_each(|(key, value)| read_switch(key, value));
         Self { fields, no_numbers: RefCell::default(), config: json!({}), keys: Vec::new(), notes: Vec::new() }
@@ -110,6 +111,7 @@ impl Sheet {
         self.with(theirs, ours, |value| Ok(value.clone()));
     }
 
+    /// Copies the values of keys, each to a key of ours.
     pub fn copy_all(&mut self, keys: &[(&str, &str)]) {
         keys.iter().for_each(|(theirs, ours)| self.copy(theirs, ours));
     }

@@ -41,6 +41,7 @@ pub(super) const OF_REWARDS: [&str; 4] =
 /// Keys of a config that learns from single answers.
 pub(super) const OF_LABELS: [&str; 2] = ["desirable_weight", "undesirable_weight"];
 
+/// Translates the arguments of `trl sft`.
 pub(super) fn sft(sheet: &mut Sheet) {
     let only_answers = ["assistant_only_loss", "completion_only_loss"].iter().any(|key| sheet.is_true(key));
     let is_text = sheet.get("dataset_text_field").is_some();
@@ -66,6 +67,7 @@ pub(super) fn sft(sheet: &mut Sheet) {
     sheet.with("shuffle_dataset", "data.shuffle", |value| Ok(value.clone()));
 }
 
+/// Translates the arguments of `trl dpo`: its loss, if it has a counterpart, and the rest.
 pub(super) fn dpo(sheet: &mut Sheet) {
     let loss = match sheet.get("loss_type") {
         Some(Value::Array(list)) if list.len() == 1 => list[0].as_str().map(str::to_owned),
@@ -100,12 +102,14 @@ pub(super) fn dpo(sheet: &mut Sheet) {
     common(sheet, 1e-6);
 }
 
+/// Translates the arguments of `trl orpo`.
 pub(super) fn orpo(sheet: &mut Sheet) {
     sheet.set("train.preference.loss", "orpo");
     pairs(sheet);
     common(sheet, 1e-6);
 }
 
+/// Translates the arguments of `trl cpo`, of which SimPO has a counterpart.
 pub(super) fn cpo(sheet: &mut Sheet) {
     let is_simpo = sheet.is("loss_type", "simpo");
     sheet.set("train.preference.loss", if is_simpo { "simpo" } else { "sigmoid" });
@@ -123,6 +127,7 @@ pub(super) fn cpo(sheet: &mut Sheet) {
     common(sheet, 1e-6);
 }
 
+/// Translates the arguments of `trl kto`.
 pub(super) fn kto(sheet: &mut Sheet) {
     sheet.set("train.preference.loss", "kto");
     match sheet.get("loss_type").is_none() || sheet.is("loss_type", "kto") {

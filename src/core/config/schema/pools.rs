@@ -203,12 +203,14 @@ impl EncoderPool {
         if self.reads() { 1 } else { self.layout().ranks() }
     }
 
+    /// Returns how the pool's ranks are laid out: replicas, each split among `tensor_parallel` ranks.
     pub fn layout(&self) -> Layout {
         Layout { tp: self.tensor_parallel, ..Layout::replicas(self.replicas) }
     }
 }
 
 impl FoundationPool {
+    /// Returns how the pool's ranks are laid out in all dimensions.
     pub fn layout(&self) -> Layout {
         Layout {
             dp: self.replicas,

@@ -42,6 +42,7 @@ enum Forming {
 }
 
 impl Batches {
+    /// Forms batches of `global_batch_size` samples, or of as many packs where a stream is packed.
     pub fn new(spec: &CoordinatorSpec) -> Self {
         let forming = match spec.look_ahead {
             None => Forming::Samples(Vec::new()),
@@ -120,6 +121,7 @@ impl Batches {
         Ok(())
     }
 
+    /// Returns the oldest batch that is whole.
     pub fn pop(&mut self) -> Option<Formed> {
         self.ready.pop_front()
     }

@@ -50,6 +50,7 @@ impl<T> ByActor<T> {
         self.get(actor).is_some()
     }
 
+    /// Takes out what an actor has.
     pub fn remove(&mut self, actor: ActorId) -> Option<T> {
         let (_, list) = self.pools.iter_mut().find(|(pool, _)| *pool == (actor.role, actor.pool))?;
         let removed = list.get_mut(actor.index as usize)?.take();

@@ -15,6 +15,8 @@ const HALF_LIFE_STEPS: f64 = 100.0;
 pub(super) struct Costs(Option<FittedCosts>);
 
 impl Costs {
+    /// Begins with the costs that the state has, of the pools that are still there; fits nothing unless `scheduler.balance` is
+    /// fitted.
     pub fn new(spec: &CoordinatorSpec) -> Self {
         let fresh = || {
             // Each replica of a pool gives one measurement a step.
@@ -58,6 +60,7 @@ impl Costs {
         }
     }
 
+    /// Returns what was fitted, for a checkpoint; `None` where nothing is.
     pub fn fitted(&self) -> Option<FittedCosts> {
         self.0.clone()
     }

@@ -27,6 +27,7 @@ struct Cause {
 }
 
 impl Drain {
+    /// Waits for these actors, once the end has begun.
     pub fn new(actors: impl Iterator<Item = ActorId>) -> Self {
         Self { alive: actors.collect(), ..Self::default() }
     }
@@ -40,6 +41,7 @@ impl Drain {
         self.result.is_some()
     }
 
+    /// Begins the end with this outcome, unless it has begun: the first cause counts.
     pub fn begin(&mut self, outcome: Outcome) {
         self.result.get_or_insert(Ok(outcome));
     }
@@ -70,6 +72,7 @@ impl Drain {
         self.result.get_or_insert(Err(actor));
     }
 
+    /// Notes that an actor has ended, whether it was told to or not.
     pub fn end(&mut self, actor: ActorId) {
         self.alive.remove(actor);
     }

@@ -56,6 +56,7 @@ pub(super) struct NewEpoch {
 }
 
 impl EncoderPools {
+    /// Begins with the members that the spec has for each pool.
     pub fn new(spec: &CoordinatorSpec) -> Self {
         let pool = |pool: &EncoderPoolSpec| EncoderPool::of(pool, spec.pools.of(pool.name));
         Self(spec.encoders.iter().map(pool).collect())
@@ -181,6 +182,7 @@ impl EncoderPool {
         &self.members
     }
 
+    /// Returns whether an encoder takes part in the pool's sums.
     pub fn is_member(&self, index: u32) -> bool {
         // As long as nobody came or went, ranks are indices.
         self.members.get(index as usize) == Some(&index) || self.members.contains(&index)
@@ -191,6 +193,7 @@ impl EncoderPool {
         if self.trained { &self.members[..self.num_current] } else { &self.members }
     }
 
+    /// Returns the number of encoders that units may be given to.
     pub fn num_current(&self) -> usize {
         self.workers().len()
     }
@@ -210,6 +213,7 @@ impl EncoderPool {
         self.ready.contains(&index)
     }
 
+    /// Notes that an encoder that has joined has its parameters: it is a member from the next epoch on.
     pub fn ready(&mut self, index: u32) {
         self.ready.push(index);
     }
@@ -241,6 +245,7 @@ impl EncoderPool {
         self.reducing
     }
 
+    /// Notes that the members have been told to sum their gradients: who leaves from now on breaks the sum.
     pub fn begin_reducing(&mut self) {
         self.reducing = true;
     }
@@ -257,6 +262,7 @@ impl EncoderPool {
         Ok(())
     }
 
+    /// Returns whether a member has said that it could not sum.
     pub fn is_broken(&self, index: u32) -> bool {
         self.broken.contains(&index)
     }
@@ -282,6 +288,7 @@ impl EncoderPool {
         !self.left.is_empty() || broken || (wished && !self.reducing)
     }
 
+    /// Begins the next epoch: those who have joined are members, and those who were to leave are not.
     pub fn begin_epoch(&mut self) -> NewEpoch {
         self.epoch.0 += 1;
         self.num_broken += usize::from(self.left.is_empty() && !self.broken.is_empty());

@@ -157,10 +157,12 @@ struct Round {
 }
 
 impl Evaluations {
+    /// Goes on from what was evaluated before, of a run of so many steps; `None`: nothing is evaluated.
     pub fn new(spec: Option<EvaluationSpec>, steps: u64, evaluated: Evaluated) -> Self {
         Self { spec, steps, evaluated, round: None, num_plans: 0, bad: BTreeSet::new() }
     }
 
+    /// Returns what a checkpoint keeps of evaluations.
     pub fn evaluated(&self) -> Evaluated {
         self.evaluated
     }
@@ -178,6 +180,7 @@ impl Evaluations {
         patience.is_some_and(|patience| self.evaluated.without_progress >= patience)
     }
 
+    /// Returns whether the best checkpoint is kept.
     pub fn saves_best(&self) -> bool {
         self.spec.as_ref().is_some_and(|spec| spec.save_best)
     }

@@ -44,6 +44,7 @@ pub(super) enum Window {
 }
 
 impl Window {
+    /// Returns the command that asks data actors for the window.
     pub fn command(&self) -> Command {
         match self {
             Self::Next(range) => Command::Read { from: SampleId(range.start), until: SampleId(range.end) },
@@ -69,6 +70,7 @@ impl Window {
 }
 
 impl Intake {
+    /// Begins at the position that the state says; samples that it holds are read again first.
     pub fn new(spec: &CoordinatorSpec) -> Self {
         let held: VecDeque<SampleId> = spec.state.held.iter().copied().collect();
         Self {
@@ -222,6 +224,7 @@ impl Intake {
         self.skipped.turned_bad(bad)
     }
 
+    /// Returns the samples of the next step, once there are enough.
     pub fn next_batch(&mut self) -> Option<Formed> {
         self.batches.pop()
     }

@@ -71,6 +71,7 @@ pub struct Coordinator {
 type Broken = (ActorId, String);
 
 impl Coordinator {
+    /// Waits for all actors of the run to be ready, and goes on from what `spec` says.
     pub fn new(spec: CoordinatorSpec) -> Self {
         Self::with_planner(spec, Box::new(plan_step))
     }

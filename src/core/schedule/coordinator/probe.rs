@@ -77,6 +77,7 @@ pub(super) enum Stage {
 }
 
 impl Probe {
+    /// Begins with the last step of `num_in_row` that were not finite: its batch, loss and gradient norm.
     pub fn new(step: StepId, batch: Batch, (loss, grad_norm): (f64, f64), num_in_row: usize) -> Self {
         let mut samples: Vec<SampleId> = batch.samples().map(|sample| sample.id).collect();
         samples.sort_unstable();
@@ -105,6 +106,8 @@ impl Probe {
         }
     }
 
+    /// Decides by what was recomputed: a finite result is a transient fault, other batches that are finite blame the data, else
+    /// the weights are.
     pub fn judge(&mut self) {
         let recomputed_is_finite =
             self.found.recomputed.is_some_and(|(_, loss, norm)| loss.is_finite() && norm.is_finite());

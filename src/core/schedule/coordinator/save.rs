@@ -216,6 +216,7 @@ impl Saves {
         Some(Ended::Failed(FailedSave { step, to, dir: save.dir, error, num_failures, retries }))
     }
 
+    /// Closes a save that has become a checkpoint; failures count from 0 again.
     pub fn published(&mut self, id: (StepId, SaveTo)) {
         self.open.remove(&id);
         if id.1 == SaveTo::Disk {
@@ -238,6 +239,7 @@ impl Saves {
         self.wanted |= std::mem::take(&mut self.waits);
     }
 
+    /// Returns whether a checkpoint was asked for from outside.
     pub fn is_wanted(&self) -> bool {
         self.wanted
     }

@@ -73,6 +73,7 @@ impl PoolSizes {
         self.encoder_actors().chain(self.foundation_actors())
     }
 
+    /// Returns the number of encoder actors of all pools.
     pub fn num_encoders(&self) -> u32 {
         self.encoders.iter().map(|pool| pool.actors).sum()
     }

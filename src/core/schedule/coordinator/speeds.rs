@@ -47,6 +47,7 @@ struct Speed {
 }
 
 impl Speeds {
+    /// Takes all encoders of a pool for equal, until times say otherwise.
     pub fn new(pool: PoolName) -> Self {
         Self { pool, known: BTreeMap::new() }
     }
@@ -89,6 +90,7 @@ impl Speeds {
         paces.get(paces.len().saturating_sub(1) / 2).copied().unwrap_or(0.0)
     }
 
+    /// Returns the encoders that are known to be slow, with their times in those of the middle one.
     pub fn stragglers(&self) -> Vec<Straggler> {
         let middle = self.middle();
         let slow = self.known.iter().filter(|(_, speed)| speed.is_straggler);

@@ -41,6 +41,7 @@ pub(super) struct Decision {
 }
 
 impl InFlight {
+    /// Begins a step that is planned; `held` are samples that were read and are in no plan yet.
     pub fn new(plan: Arc<StepPlan>, held: Vec<SampleId>, balance: StepBalance) -> Self {
         Self {
             plan,
@@ -65,6 +66,7 @@ impl InFlight {
         SchedulerState { held, ledger, costs, products, ..SchedulerState::at(cursor) }
     }
 
+    /// Returns the times of each actor that has reduced.
     pub fn timings(&self) -> Vec<(ActorId, Timings)> {
         self.reports.iter().map(|(actor, report)| (actor, report.timings)).collect()
     }
@@ -122,6 +124,7 @@ impl InFlight {
         plan.units.iter_mut().filter(|unit| units.contains(&unit.id)).for_each(|unit| unit.encoder.index = SKIPPED);
     }
 
+    /// Notes that an encoder has done its units.
     pub fn finished(&mut self, encoder: ActorId) {
         self.finished_by.insert(encoder);
     }
@@ -250,6 +253,7 @@ impl InFlight {
         Batch::Samples(samples)
     }
 
+    /// Returns the ids of its samples, ascending.
     pub fn samples(&self) -> Vec<SampleId> {
         let mut ids: Vec<_> =
             self.plan.packs.iter().flat_map(|pack| pack.samples.iter().map(|sample| sample.id)).collect();

@@ -87,6 +87,7 @@ impl CostModel {
         [self.a, self.b, self.c].map(|fixed| fixed as f64 / f64::from(1 << FRACTION))
     }
 
+    /// Returns the cost of work, in units of the model; at most 2⁵⁶, so that sums fit.
     pub fn cost(self, work: Work) -> u64 {
         let terms = [(self.a, work.pairs), (self.b, work.tokens), (self.c, work.count)];
         let sum: u128 = terms.iter().map(|&(factor, amount)| u128::from(factor) * u128::from(amount)).sum();
@@ -108,6 +109,7 @@ impl CostModel {
         self.cost(self.item_work(item))
     }
 
+    /// Returns the work of a sample: its documents do not attend to each other.
     pub fn sample_work(self, sample: &SampleMeta) -> Work {
         sample.document_lens().iter().map(|&len| self.sequence_work(len)).sum()
     }

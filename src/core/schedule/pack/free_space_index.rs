@@ -17,12 +17,14 @@ pub(super) struct FreeSpaceIndex {
 }
 
 impl FreeSpaceIndex {
+    /// Makes an index without packs, whose tokens are at most those of `limits`.
     pub fn new(limits: PackLimits) -> Self {
         let num_leaves = (limits.max_tokens + 1).next_power_of_two();
         let entries = vec![Vec::new(); limits.max_tokens + 1];
         Self { limits, entries, most: vec![[0; 3]; 2 * num_leaves], num_leaves }
     }
 
+    /// Adds a pack that holds `load`.
     pub fn insert(&mut self, id: u32, load: &Load) {
         let (tokens, room) = self.room(load);
         self.entries[tokens].push((id, room));
@@ -30,6 +32,7 @@ impl FreeSpaceIndex {
         self.set(leaf, larger(self.most[leaf], room));
     }
 
+    /// Takes a pack out that was added with this load. Panics where there is none.
     pub fn remove(&mut self, id: u32, load: &Load) {
         let tokens = self.limits.max_tokens - load.tokens;
         let entries = &mut self.entries[tokens];

@@ -21,6 +21,7 @@ impl LengthSet {
         }
     }
 
+    /// Adds a length. Panics where it is larger than the set was made for.
     pub fn insert(&mut self, mut value: usize) {
         for level in &mut self.levels {
             let word = &mut level[value / 64];
@@ -33,6 +34,7 @@ impl LengthSet {
         }
     }
 
+    /// Takes a length out; nothing happens where it is not in.
     pub fn remove(&mut self, mut value: usize) {
         for level in &mut self.levels {
             let word = &mut level[value / 64];

@@ -93,10 +93,12 @@ pub(super) struct Load {
 }
 
 impl Load {
+    /// Returns the load with one more sample of this size.
     pub fn with(self, size: SampleSize) -> Self {
         self.with_copies(size, 1)
     }
 
+    /// Returns the load with so many more samples of this size.
     pub fn with_copies(self, size: SampleSize, copies: usize) -> Self {
         Self {
             tokens: self.tokens + copies * size.tokens as usize,
@@ -106,6 +108,7 @@ impl Load {
         }
     }
 
+    /// Returns whether a pack may hold it.
     pub fn fits(&self, limits: &PackLimits) -> bool {
         self.tokens <= limits.max_tokens
             && self.images <= limits.max_images

@@ -60,6 +60,7 @@ fn best_fit(sizes: &[SampleSize], limits: PackLimits) -> Vec<usize> {
     packs.pack_of().map(|pack| pack.expect("every sample fits a pack by itself") as usize).collect()
 }
 
+/// Returns the items of each pack, in their order, by the pack of each item; packs without items are left out.
 pub(super) fn collect(bin_of: &[usize], num_packs: usize) -> Vec<Vec<usize>> {
     let mut packs = vec![Vec::new(); num_packs];
     for (item, &bin) in bin_of.iter().enumerate() {

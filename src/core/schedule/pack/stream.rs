@@ -120,6 +120,7 @@ impl StreamPacker {
         self.held.values()
     }
 
+    /// Returns the number of samples that are in no pack yet.
     pub fn num_held(&self) -> usize {
         self.held.len()
     }

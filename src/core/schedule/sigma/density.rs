@@ -44,6 +44,7 @@ impl TimeSampler {
         }
     }
 
+    /// Returns the same law with its levels shifted towards noise: `σ' = s·σ / (1 + (s − 1)·σ)`.
     pub(super) fn shifted(self, shift: f64) -> Self {
         if shift == 1.0 { self } else { Self::Shift { shift, of: Box::new(self) } }
     }

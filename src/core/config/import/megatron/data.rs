@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use crate::config::import::sheet::Sheet;
 
+/// Translates the options that name data, its phase and its lengths.
 pub(super) fn read(sheet: &mut Sheet) {
     // A phase is LoongForge's, whose data are files of samples; Megatron's are tokens that its own program has written.
     let phase = sheet.get("training_phase").and_then(Value::as_str).unwrap_or("pretrain").to_owned();

@@ -4,6 +4,7 @@ use crate::config::import::sheet::Sheet;
 
 const OVERLAP: &str = "what can overlap does, without a switch";
 
+/// Translates the options of parallelism; data parallelism is what is left of all processes.
 pub(super) fn read(sheet: &mut Sheet) {
     // Data parallelism is what is left of all processes.
     let world = sheet.number("nproc_per_node").map(|own| own * sheet.number("nnodes").unwrap_or(1.0));

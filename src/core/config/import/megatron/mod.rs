@@ -8,6 +8,7 @@ mod train;
 
 use super::sheet::Sheet;
 
+/// Translates all options of a command line.
 pub(super) fn read(sheet: &mut Sheet) {
     model::read(sheet);
     data::read(sheet);

@@ -69,6 +69,7 @@ const SIZES: [&str; 59] = [
     "vocab_size",
 ];
 
+/// Translates the options that name a model or give its sizes.
 pub(super) fn read(sheet: &mut Sheet) {
     let hf = ["HFTokenizer", "HuggingFaceTokenizer", "MultimodalTokenizer"];
     let is_hf = hf.iter().any(|name| sheet.is("tokenizer_type", name));

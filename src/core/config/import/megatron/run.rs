@@ -4,6 +4,7 @@ use serde_json::Value;
 
 use crate::config::import::sheet::Sheet;
 
+/// Translates the options of checkpoints, logs, evaluations and profiles.
 pub(super) fn read(sheet: &mut Sheet) {
     let folder = ["save", "output_dir"].iter().find_map(|key| sheet.get(key).and_then(Value::as_str));
     let saves = folder.is_some();

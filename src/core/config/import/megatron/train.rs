@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use crate::config::import::sheet::Sheet;
 
+/// Translates the options of steps, rates, the optimizer and precision.
 pub(super) fn read(sheet: &mut Sheet) {
     batch(sheet);
     let size = sheet.number("global_batch_size").unwrap_or(1.0).max(1.0);

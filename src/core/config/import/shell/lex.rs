@@ -45,6 +45,7 @@ pub enum Token {
 const MAX_DEPTH: usize = 16;
 
 impl Part {
+    /// Returns whether the part is in quotes, and is not split at blanks.
     pub fn is_quoted(&self) -> bool {
         match self {
             Part::Text { quoted, .. }
@@ -56,6 +57,7 @@ impl Part {
 }
 
 impl RawWord {
+    /// Returns whether any part is in quotes: an empty word is one, then.
     pub fn is_quoted(&self) -> bool {
         self.0.iter().any(Part::is_quoted)
     }

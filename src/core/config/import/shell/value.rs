@@ -20,6 +20,7 @@ pub struct Word {
 }
 
 impl Word {
+    /// Makes a word whose text is known.
     pub fn known(text: impl Into<String>) -> Self {
         Self { text: text.into(), ..Self::default() }
     }

@@ -42,6 +42,10 @@ impl Coordinator {
         }
     }
 
+    /// Has an actor's process ended that is alive and not to be trusted, and goes on as if it had died.
+    ///
+    /// # Errors
+    /// Losing it breaks the run.
     pub(super) fn exclude(&mut self, actor: ActorId, why: String) -> Result<(), Broken> {
         self.out.push(Output::Evict(actor));
         self.lose(actor, why, None)

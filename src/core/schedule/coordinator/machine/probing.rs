@@ -82,6 +82,7 @@ impl Coordinator {
         probe.stage == Stage::Draining && is_next && self.next_plan < self.end && !self.stop_requested
     }
 
+    /// Returns whether the cause of steps that are not finite is being looked for: the run ends then.
     pub(super) fn is_probing(&self) -> bool {
         self.probe.is_some()
     }

@@ -17,6 +17,10 @@ impl Coordinator {
         self.save_ended(ended)
     }
 
+    /// Publishes a checkpoint that all engines have written, or says that one has failed.
+    ///
+    /// # Errors
+    /// As many in a row have failed as `checkpoint.max_failures`.
     pub(super) fn save_ended(&mut self, ended: Option<Ended>) -> Result<(), Broken> {
         match ended {
             None => Ok(()),
@@ -47,6 +51,7 @@ impl Coordinator {
         (self.current.0 + u64::from(decided)).checked_sub(1).map(StepId)
     }
 
+    /// Begins to save what engines have after `step`: names the folder, and whose answers are awaited.
     pub(super) fn save(&mut self, step: StepId, to: SaveTo, state: SchedulerState) {
         let awaited = self.compute_actors();
         let writers = self.encoders.iter().filter_map(EncoderPool::writer).collect();

@@ -26,6 +26,7 @@ impl Coordinator {
     }
 }
 
+/// Returns the planner of every run; tests have others.
 pub(super) fn planner() -> Planner {
     Box::new(plan_step)
 }
