@@ -32,6 +32,7 @@ impl SampleColumn {
         }
     }
 
+    /// Borrows the column, to be joined with others of its name.
     pub(super) fn view(&self) -> ColumnView<'_> {
         let values = match &self.values {
             ColumnValues::F32(values) => Values::F32(values),

@@ -19,6 +19,7 @@ impl CpuClock {
         Self { begin: if is_small { None } else { seconds() } }
     }
 
+    /// Begins to measure the time of this thread on a core.
     pub fn start() -> Self {
         Self { begin: seconds() }
     }

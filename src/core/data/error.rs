@@ -76,22 +76,27 @@ impl DataError {
         }
     }
 
+    /// Says that a file cannot be read.
     pub(super) fn read(path: &Path, source: std::io::Error) -> Self {
         Self::Read { path: path.to_path_buf(), source }
     }
 
+    /// Says that a file cannot be written.
     pub(super) fn write(path: &Path, source: std::io::Error) -> Self {
         Self::Write { path: path.to_path_buf(), source }
     }
 
+    /// Says what is wrong with a file.
     pub(super) fn file(path: &Path, reason: impl ToString) -> Self {
         Self::File { path: path.to_path_buf(), reason: reason.to_string() }
     }
 
+    /// Says what is wrong with a recording.
     pub(super) fn audio(path: &Path, reason: impl ToString) -> Self {
         Self::Audio { path: path.to_path_buf(), reason: reason.to_string() }
     }
 
+    /// Says what is wrong with a picture.
     pub(super) fn image(path: &Path, reason: impl ToString) -> Self {
         Self::Image { path: path.to_path_buf(), reason: reason.to_string() }
     }

@@ -44,6 +44,7 @@ impl Locator {
         Ok(if is_remote(text) { Self::Url(text.to_owned()) } else { Self::File(text.to_owned()) })
     }
 
+    /// Locates bytes that are here already; messages and extensions go by `name`.
     pub fn bytes(name: impl Into<String>, bytes: impl Into<Arc<[u8]>>) -> Self {
         Self::Bytes { name: name.into(), bytes: bytes.into() }
     }

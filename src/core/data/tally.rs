@@ -9,6 +9,7 @@ pub struct Tally {
 }
 
 impl Tally {
+    /// Counts samples of which `what` is true.
     pub fn new(what: impl Into<String>) -> Self {
         Self { what: what.into(), count: AtomicU64::new(0) }
     }

@@ -51,6 +51,10 @@ pub fn read(model_dir: &Path, tokenizer_config: &Json) -> Result<Option<(tokeniz
     Ok(Some((tokenizer, path)))
 }
 
+/// Reads the lines of a file of ranks.
+///
+/// # Errors
+/// A line is not a token in base64 and its rank; the reason names it.
 pub(super) fn parse(text: &str) -> Result<Ranks, String> {
     let mut ranks = Ranks::new();
     for (index, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {

@@ -149,10 +149,12 @@ impl Tokenizer {
         &self.closing
     }
 
+    /// Returns the id of a token, special ones included; `None`: the vocabulary does not have it.
     pub fn id(&self, token: &str) -> Option<i64> {
         self.inner.token_to_id(token).map(i64::from)
     }
 
+    /// Returns the token of an id as the vocabulary writes it; `None`: there is none.
     pub fn token(&self, id: i64) -> Option<String> {
         self.inner.id_to_token(u32::try_from(id).ok()?)
     }

@@ -19,6 +19,10 @@ pub(super) fn token_text(token: &Json) -> Option<&str> {
     token.as_str().or_else(|| token["content"].as_str())
 }
 
+/// Reads a JSON file of a model's folder, of at most [`files::MAX_TEXT_BYTES`].
+///
+/// # Errors
+/// The file cannot be read, or is no JSON.
 pub(super) fn read_json(path: &Path) -> Result<Json, DataError> {
     let bytes = files::read(path, files::MAX_TEXT_BYTES).map_err(|error| DataError::read(path, error))?;
     serde_json::from_slice(&bytes).map_err(|error| DataError::file(path, error))

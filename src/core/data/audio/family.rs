@@ -85,6 +85,7 @@ impl AudioFamily {
         }
     }
 
+    /// Returns how a clip is cut into the frames that the family's tower takes.
     pub fn framing(self, settings: &AudioSettings) -> Framing {
         match self {
             Self::Whisper => Framing::Chunks { is_one: true },

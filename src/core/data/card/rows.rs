@@ -49,10 +49,12 @@ pub(super) struct Row {
     pub three_axes: bool,
 }
 
+/// Makes the row of a model that reads pictures, cut as `vision` says.
 pub(super) const fn sees(model_type: &'static str, vision: VisionCut) -> Row {
     Row { model_type, vision: Some(vision), audio: None, three_axes: false }
 }
 
+/// Makes the row of a model that reads recordings.
 pub(super) const fn hears(model_type: &'static str, audio: AudioFamily) -> Row {
     Row { model_type, vision: None, audio: Some(audio), three_axes: false }
 }

@@ -184,6 +184,7 @@ fn config(size: &ModelSize, tokens: &Tokens<'_>) -> Json {
     })
 }
 
+/// Returns the `generation_config.json`: greedy, until a turn or a text ends.
 pub(in crate::data) fn generation_config(tokens: &Tokens<'_>) -> Json {
     let id = |token| tokens.id(token);
     json!({
@@ -226,6 +227,8 @@ pub(crate) fn tokenizer(tokens: &Tokens<'_>) -> Json {
     })
 }
 
+/// Returns the `tokenizer_config.json` of a Qwen2 tokenizer with these tokens; `processor` is the class of transformers that
+/// reads pictures.
 pub(crate) fn tokenizer_config(tokens: &Tokens<'_>, processor: &str) -> Json {
     json!({
         "tokenizer_class": "Qwen2Tokenizer",

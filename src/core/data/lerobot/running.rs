@@ -29,6 +29,7 @@ struct Number {
 }
 
 impl Running {
+    /// Begins statistics of vectors of `width` numbers.
     pub fn new(width: usize) -> Self {
         let number = Number {
             min: f64::INFINITY,

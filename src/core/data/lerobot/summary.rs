@@ -50,6 +50,7 @@ impl Summary {
         }
     }
 
+    /// Adds a picture, of a large one every few pixels as lerobot does; nothing happens to statistics of numbers.
     pub fn add_picture(&mut self, picture: &RgbImage) {
         let Self::Pictures(shades) = self else { return };
         shades.num_pictures += 1;

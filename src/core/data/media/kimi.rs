@@ -35,6 +35,10 @@ pub struct Kimi {
 type Sizes = ((usize, usize), (usize, usize));
 
 impl Kimi {
+    /// Reads the processors of pictures and of videos.
+    ///
+    /// # Errors
+    /// A setting is wrong, a limit of the run does not go with it, or the tokenizer lacks a token.
     pub fn open(
         (image, video): (Settings, Settings),
         limits: (&ImageLimits, &VideoLimits),

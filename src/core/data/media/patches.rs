@@ -27,6 +27,7 @@ pub struct Frame<'a> {
 }
 
 impl Cut {
+    /// Prepares a table of the 256 values of each channel, rescaled and normalized in float32 as transformers does it.
     pub fn new(settings: &Settings, patch_size: usize, temporal_patch_size: usize, merge_size: usize) -> Self {
         // As transformers fuses rescaling and normalizing: (x - mean/factor) / (std/factor), in float32.
         let mean = settings.mean().map(|mean| mean * (1.0 / settings.rescale_factor()));

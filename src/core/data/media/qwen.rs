@@ -44,6 +44,10 @@ pub enum Time {
 }
 
 impl Qwen {
+    /// Reads the processors of pictures and of videos.
+    ///
+    /// # Errors
+    /// A setting is wrong, a limit of the run does not go with it, or the tokenizer lacks a token.
     pub fn open(
         (image, video): (Settings, Settings),
         limits: (&ImageLimits, &VideoLimits),
@@ -115,6 +119,10 @@ impl Qwen {
     }
 }
 
+/// Reads how frames are cut into patches.
+///
+/// # Errors
+/// A size is 0.
 pub fn cut(settings: &Settings, patch_size: usize) -> Result<Cut, DataError> {
     let patch = settings.positive("patch_size", settings.patch_size, patch_size)?;
     let temporal = settings.positive("temporal_patch_size", settings.temporal_patch_size, 2)?;

@@ -142,6 +142,10 @@ impl Settings {
         }
     }
 
+    /// Reads the settings; Kimi's own files nest them under `media_proc_cfg`.
+    ///
+    /// # Errors
+    /// A key has the wrong type, or a value that is not implemented.
     pub fn parse(json: Json, path: PathBuf) -> Result<Self, DataError> {
         // Kimi's own files nest them.
         let json = match &json["media_proc_cfg"] {
@@ -189,10 +193,12 @@ impl Settings {
         Self { default_color: Some(color), ..self }
     }
 
+    /// Returns the mean of red, green and blue; CLIP's where the file says none.
     pub fn mean(&self) -> [f32; 3] {
         self.image_mean.or(self.default_color.map(|color| color.0)).unwrap_or(CLIP.0)
     }
 
+    /// Returns the standard deviations likewise.
     pub fn std(&self) -> [f32; 3] {
         self.image_std.or(self.default_color.map(|color| color.1)).unwrap_or(CLIP.1)
     }
@@ -308,6 +314,7 @@ impl Settings {
         }
     }
 
+    /// Makes the error of the settings' file.
     pub fn wrong(&self, reason: String) -> DataError {
         DataError::file(&self.path, reason)
     }

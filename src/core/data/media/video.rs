@@ -31,6 +31,7 @@ impl Video {
         })
     }
 
+    /// Returns width and height in pixels, which all frames share.
     pub fn dimensions(&self) -> (usize, usize) {
         (self.frames[0].width() as usize, self.frames[0].height() as usize)
     }

@@ -331,6 +331,10 @@ pub(super) fn texts(config: &Json, key: &str) -> Result<Option<Vec<String>>, Str
     }
 }
 
+/// Returns a truth value; false where the key is missing or null.
+///
+/// # Errors
+/// It is another value.
 pub(super) fn flag(config: &Json, key: &str) -> Result<bool, String> {
     match &config[key] {
         Json::Null => Ok(false),
@@ -338,6 +342,8 @@ pub(super) fn flag(config: &Json, key: &str) -> Result<bool, String> {
     }
 }
 
+/// # Errors
+/// The value of a key is none of `known`.
 pub(super) fn only(config: &Json, key: &str, known: &[Json]) -> Result<(), String> {
     match known.contains(&config[key]) {
         true => Ok(()),

@@ -22,6 +22,7 @@ pub(super) struct Features {
 }
 
 impl Features {
+    /// Counts the features of what these expansions have.
     pub fn of(expansions: &[Expansion]) -> Self {
         let mut counts = Self::default();
         for item in expansions.iter().flat_map(|expansion| &expansion.media) {
@@ -30,6 +31,7 @@ impl Features {
         counts
     }
 
+    /// Returns the count of a tower, to be added to.
     pub fn of_tower(&mut self, tower: Tower) -> &mut usize {
         match tower {
             Tower::Vision => &mut self.images,

@@ -35,6 +35,7 @@ impl Notes {
         }
     }
 
+    /// Returns the notes so far with how many samples they are of, a line each.
     pub fn lines(&self) -> Vec<String> {
         let counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         counts.notes.iter().map(|(note, &count)| line(count, counts.conversations, note)).collect()

@@ -136,6 +136,7 @@ impl From<&Train> for Learned {
 }
 
 impl ProcessorOptions {
+    /// Makes the options of data that teaches what `learned` says; all that only some models have is left out.
     pub fn new(data: &Data, learned: impl Into<Learned>) -> Self {
         let Data { template, image, video, audio, pack, .. } = *data;
         let (template_kwargs, maker) = (data.template_kwargs.clone(), data.maker.clone());

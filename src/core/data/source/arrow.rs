@@ -67,6 +67,10 @@ impl Batches {
         Ok(contents.blocks().into_iter().map(|range| contents.rows(range)).collect())
     }
 
+    /// Reads the batches of a block.
+    ///
+    /// # Errors
+    /// The reason: the file is torn, has fewer batches than before, or a batch is too large.
     pub fn open(blob: &Blob, block: u32) -> Result<Self, String> {
         let contents = guarded(|| Contents::read(blob))?;
         let blocks = contents.blocks();

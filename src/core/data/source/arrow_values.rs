@@ -22,6 +22,7 @@ pub struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
+    /// Reads cells, whose bytes become members of `record`.
     pub fn new(record: &'a mut Record) -> Self {
         Self { record, left: MAX_VALUES }
     }

@@ -22,6 +22,10 @@ pub enum Blob {
 }
 
 impl Blob {
+    /// Opens a regular file.
+    ///
+    /// # Errors
+    /// As [`open`](crate::files::open).
     pub fn open(path: &Path) -> io::Result<Self> {
         let file = crate::files::open(path)?;
         let len = file.metadata()?.len();

@@ -48,6 +48,7 @@ pub enum Body {
 }
 
 impl Record {
+    /// Returns the contents of the member of this name.
     pub fn member(&self, name: &str) -> Option<&Arc<[u8]>> {
         self.members.iter().find(|(member, _)| member == name).map(|(_, bytes)| bytes)
     }

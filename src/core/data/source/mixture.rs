@@ -63,6 +63,7 @@ impl Mixture {
         }
     }
 
+    /// Returns the data set and the index in it of a position. Each set has its share of every block of positions.
     pub fn place(&self, position: u64) -> Place {
         let (block, within) = (position / self.block.len() as u64, position % self.block.len() as u64);
         let (source, rank) = self.block[within as usize];

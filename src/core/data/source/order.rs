@@ -92,6 +92,7 @@ pub fn permute_all(len: usize, key: &[u64]) -> Vec<u32> {
     order
 }
 
+/// Shuffles by Fisher and Yates: every order is as likely.
 pub fn shuffle_in_place(order: &mut [u32], rng: &mut Rng) {
     for last in (1..order.len()).rev() {
         order.swap(last, rng.below(last as u64 + 1) as usize);

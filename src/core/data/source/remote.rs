@@ -24,6 +24,10 @@ pub struct Object {
 }
 
 impl Object {
+    /// Connects to the store of a shard, whose size is known; nothing is read yet.
+    ///
+    /// # Errors
+    /// The URL or the credentials are wrong.
     pub fn open(shard: &Shard) -> Result<Self, String> {
         let (store, path, _) = client_of(&shard.name).map_err(|error| unread(&error.reason))?;
         Ok(Self { store, path, name: shard.name.clone(), len: shard.size, chunks: Mutex::default() })

@@ -30,6 +30,7 @@ pub enum Container {
 }
 
 impl Shard {
+    /// Returns what holds the samples, by the name of the file.
     pub fn container(&self) -> Container {
         let lower = self.name.to_ascii_lowercase();
         let name = lower.trim_end_matches(".gz").trim_end_matches(".zst");

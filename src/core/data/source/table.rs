@@ -65,6 +65,10 @@ impl Table {
         })
     }
 
+    /// Reads the rows of a row group.
+    ///
+    /// # Errors
+    /// The reason: the file is torn, or has fewer row groups than before.
     pub fn open(blob: &Arc<Blob>, group: u32) -> Result<Self, String> {
         let lens = Self::lens(blob)?;
         let before = lens.iter().take(group as usize).sum::<u64>();

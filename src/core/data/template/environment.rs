@@ -52,6 +52,7 @@ fn compile(mut environment: Environment<'static>, source: String) -> Result<Comp
     compiled.unwrap_or_else(|_| Err(DataError::Template("cannot be compiled".to_owned())))
 }
 
+/// Makes the error of a template, with the line where it is known.
 pub(super) fn describe(error: Error) -> DataError {
     let reason = match (error.detail(), error.line()) {
         (Some(detail), Some(line)) => format!("line {line}: {detail}"),

@@ -77,6 +77,7 @@ pub(super) struct Batched {
 }
 
 impl Batched {
+    /// Adds a sample of so many tokens, to a batch of `batch` samples that is padded to its longest one.
     pub(super) fn add(&mut self, tokens: u64, batch: u64) {
         (self.longest, self.rows) = (self.longest.max(tokens), self.rows + 1);
         if self.rows >= batch {

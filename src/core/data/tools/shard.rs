@@ -29,6 +29,10 @@ pub struct ShardWriter {
 }
 
 impl ShardWriter {
+    /// Begins a shard under a name of its own; it gets `path` when it is finished.
+    ///
+    /// # Errors
+    /// The file cannot be made.
     pub fn create(path: &Path) -> Result<Self, DataError> {
         let part = path.with_extension(format!("tar.{PART}"));
         let file = File::create(&part).map_err(|error| DataError::write(&part, error))?;

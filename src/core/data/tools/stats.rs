@@ -233,6 +233,7 @@ impl SampleStats {
         sizes.iter().map(|&max_tokens| expect(tokens, max_tokens)).collect()
     }
 
+    /// Returns everything as JSON, with packs of these sizes in tokens.
     pub fn to_json(&self, sizes: &[usize]) -> Json {
         let histograms = self.histograms.iter().map(|(name, histogram)| (name.replace(' ', "_"), histogram.to_json()));
         let packs = self.packs(sizes).into_iter().map(|Expected { max_tokens, packs, fill, too_long }| {

@@ -41,6 +41,7 @@ impl<'a> Boxes<'a> {
 pub struct Fields<'a>(pub &'a [u8]);
 
 impl<'a> Fields<'a> {
+    /// Takes the next `len` bytes; `None`: there are fewer.
     pub fn take(&mut self, len: usize) -> Option<&'a [u8]> {
         let (taken, rest) = self.0.split_at_checked(len)?;
         self.0 = rest;

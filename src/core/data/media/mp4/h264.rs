@@ -20,6 +20,7 @@ pub struct Parameters {
 }
 
 impl Parameters {
+    /// Reads the parameter sets of an `avcC` box; `None`: it is torn.
     pub fn read(config: &[u8]) -> Option<Self> {
         let mut fields = Fields(config);
         fields.take(4)?;

@@ -30,6 +30,7 @@ impl<'a> Shown<'a> {
         self.index
     }
 
+    /// Returns whether every frame that is wanted has been taken.
     pub fn has_all(&self) -> bool {
         self.num_taken == self.taken.len()
     }

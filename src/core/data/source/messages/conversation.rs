@@ -80,6 +80,7 @@ impl Conversation {
 }
 
 impl MediaSource {
+    /// Returns which kind of file it is.
     pub fn kind(&self) -> MediaKind {
         match self {
             MediaSource::Image(_) => MediaKind::Image,
@@ -101,10 +102,12 @@ impl MediaSource {
 }
 
 impl Turn {
+    /// Makes a turn that counts as its role says, without tools and reasoning.
     pub fn new(role: &str, parts: Vec<Part>) -> Self {
         Self { role: role.to_owned(), parts, ..Self::default() }
     }
 
+    /// Makes a turn of one text.
     pub fn text(role: &str, text: &str) -> Self {
         Self::new(role, vec![Part::Text { text: text.to_owned() }])
     }

@@ -82,6 +82,10 @@ impl Listed<'_> {
         }
     }
 
+    /// Takes a part of a message, and the file that stands for it where it is none of text.
+    ///
+    /// # Errors
+    /// The part has no counterpart, or names a file that is not there.
     pub fn part(&mut self, part: RawPart) -> Result<Part, DataError> {
         if part.cut.cuts() && (part.r#type.starts_with("image") || part.r#type.starts_with("video")) {
             let reason = format!("a part of type {:?} with start, end or offset: only recordings are cut", part.r#type);

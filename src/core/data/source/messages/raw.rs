@@ -32,6 +32,7 @@ pub(super) enum OneOrMore<T> {
     One(T),
 }
 
+/// Returns what a key lists, be it one thing, several or none.
 pub(super) fn listed<T>(raw: Option<OneOrMore<T>>) -> std::vec::IntoIter<T> {
     match raw {
         None => Vec::new(),
@@ -152,6 +153,7 @@ pub(super) struct RawSound {
 }
 
 impl RawSound {
+    /// Returns the recording as a `data:` URL.
     pub fn url(self) -> String {
         format!("data:audio/{};base64,{}", self.format.as_deref().unwrap_or("wav"), self.data)
     }
@@ -166,6 +168,7 @@ pub(super) enum RawUrl {
 }
 
 impl RawUrl {
+    /// Returns the URL, be it written alone or under `url`.
     pub fn url(self) -> String {
         let (Self::Plain(url) | Self::Map { url }) = self;
         url
@@ -181,6 +184,10 @@ pub(super) enum RawVideo {
 }
 
 impl RawVideo {
+    /// Returns the clip or its frames, found by `files`; `fps`: the frames a second of such frames, where the part says them.
+    ///
+    /// # Errors
+    /// A file is not there, or the frames a second are no number above 0.
     pub fn source(self, fps: Option<f64>, files: &dyn Locate) -> Result<MediaSource, DataError> {
         let locators = match self {
             RawVideo::One(path) => files.video(&path)?,

@@ -9,6 +9,7 @@ use super::{format, print, strings};
 /// Letters of an indentation, items of a batch.
 const MAX_WIDTH: usize = 1000;
 
+/// Adds the filters and tests, which take what Jinja's take.
 pub(super) fn add_to(environment: &mut Environment<'static>) {
     environment.add_filter("indent", indent);
     environment.add_filter("format", format::filter);

@@ -26,6 +26,7 @@ pub fn list_bad(path: &Path, bad: &[BadSample]) -> Result<(), DataError> {
     write_whole(path, &lines)
 }
 
+/// Returns where it is written what a group of samples came to.
 pub(super) fn group_path(out: &Path, index: u64) -> PathBuf {
     out.join(HOME).join(format!("group-{index:06}.json"))
 }
@@ -39,6 +40,10 @@ pub(in crate::data::tools) fn read_json<T: serde::de::DeserializeOwned>(path: &P
     }
 }
 
+/// Writes a JSON file whole: others see all of it or none.
+///
+/// # Errors
+/// It cannot be written.
 pub(in crate::data::tools) fn write_json(path: &Path, value: &impl Serialize) -> Result<(), DataError> {
     let mut bytes = serde_json::to_vec_pretty(value).map_err(|error| DataError::file(path, error))?;
     bytes.push(b'\n');

@@ -35,6 +35,7 @@ pub struct Done {
 }
 
 impl Done {
+    /// Adds what a group came to.
     pub(super) fn add(&mut self, group: Group) {
         self.samples += group.shards.iter().map(|shard| shard.samples).sum::<u64>();
         self.bytes += group.shards.iter().map(|shard| shard.bytes).sum::<u64>();
