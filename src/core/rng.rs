@@ -19,6 +19,7 @@ impl Rng {
         Self(key.iter().fold(salt, |state, word| mix(state ^ mix(*word))))
     }
 
+    /// Returns the next 64 bits (SplitMix64).
     pub fn next_u64(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(STEP);
         mix(self.0)

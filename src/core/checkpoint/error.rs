@@ -19,20 +19,24 @@ pub enum CheckpointError {
 }
 
 impl CheckpointError {
+    /// Makes of an I/O error that a path cannot be written.
     pub fn write(path: &Path) -> impl FnOnce(io::Error) -> Self {
         let path = path.to_owned();
         |source| Self::Write { path, source }
     }
 
+    /// Makes of an I/O error that a path cannot be read.
     pub fn read(path: &Path) -> impl FnOnce(io::Error) -> Self {
         let path = path.to_owned();
         |source| Self::Read { path, source }
     }
 
+    /// Says that a file is not what the manifest says.
     pub fn changed(dir: &Path, name: &str) -> Self {
         Self::torn(dir, format!("the contents of {name} changed since it was written"))
     }
 
+    /// Says what is wrong with a checkpoint, or with a file of one.
     pub fn torn(path: &Path, what: impl ToString) -> Self {
         Self::Torn { path: path.to_owned(), what: what.to_string() }
     }

@@ -32,6 +32,7 @@ pub struct StoredCheckpoints {
 }
 
 impl StoredCheckpoints {
+    /// Names the folder of an object store that checkpoints lie in; nothing is asked of it yet.
     pub fn new(url: &str) -> Self {
         Self { url: url.trim_end_matches('/').to_owned() }
     }

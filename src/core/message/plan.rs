@@ -48,6 +48,7 @@ pub struct Target {
 pub struct Sigma(u32);
 
 impl Sigma {
+    /// Keeps the bits of a level.
     pub fn new(sigma: f32) -> Self {
         Self(sigma.to_bits())
     }
@@ -115,6 +116,7 @@ pub struct Pack {
 }
 
 impl Pack {
+    /// Returns the tokens of its samples together.
     pub fn num_tokens(&self) -> usize {
         self.samples.iter().map(|sample| sample.num_tokens as usize).sum()
     }
@@ -252,10 +254,12 @@ pub struct StepPlan {
 }
 
 impl StepPlan {
+    /// Returns the tokens of all packs together.
     pub fn num_tokens(&self) -> usize {
         self.packs.iter().map(Pack::num_tokens).sum()
     }
 
+    /// Returns the media items of all units; samples of a reference model are none.
     pub fn num_items(&self) -> usize {
         let of_reference = |unit: &&Unit| unit.tower() == Tower::Reference;
         self.units.iter().filter(|unit| !of_reference(unit)).map(|unit| unit.items.len()).sum()

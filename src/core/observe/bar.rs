@@ -25,6 +25,7 @@ impl Bar {
         Self { bar }
     }
 
+    /// Counts one more.
     pub fn tick(&self) {
         self.bar.inc(1);
     }

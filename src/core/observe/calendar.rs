@@ -15,6 +15,7 @@ pub struct Utc {
 }
 
 impl Utc {
+    /// Returns the present time.
     pub fn now() -> Self {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Self { millisecond: since.subsec_millis(), ..Self::of(since.as_secs()) }

@@ -16,10 +16,12 @@ use image::{Rgb, RgbImage};
 pub(super) struct Canvas(pub RgbImage);
 
 impl Canvas {
+    /// Makes a white picture of this size in pixels.
     pub fn white(width: u32, height: u32) -> Self {
         Self(RgbImage::from_pixel(width, height, Rgb([255; 3])))
     }
 
+    /// Draws a line of `width` pixels; what lies outside is left out.
     pub fn line(&mut self, from: Point, to: Point, color: Rgb888, width: u32) {
         let Ok(()) = Line::new(from, to).into_styled(PrimitiveStyle::with_stroke(color, width)).draw(self);
     }

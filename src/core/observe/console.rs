@@ -29,6 +29,7 @@ struct Shared {
 }
 
 impl Console {
+    /// Writes to standard error, with bars where that is a terminal.
     pub fn stderr() -> Self {
         let bars = MultiProgress::with_draw_target(ProgressDrawTarget::stderr_with_hz(10));
         let is_terminal = io::stderr().is_terminal() && !bars.is_hidden();
@@ -86,6 +87,7 @@ impl Console {
         self.is_terminal
     }
 
+    /// Shows a line and keeps it in the log file.
     pub(super) fn told(&self, line: &LogLine<'_>) {
         self.show(line);
         self.keep(line);

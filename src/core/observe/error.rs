@@ -27,6 +27,7 @@ impl ObserveError {
         }
     }
 
+    /// Says that a file cannot be written.
     pub(super) fn write(path: &Path, source: std::io::Error) -> Self {
         Self::Write { path: path.to_path_buf(), source }
     }

@@ -34,6 +34,7 @@ pub struct Exhibit {
 pub struct Gallery(RgbImage);
 
 impl Gallery {
+    /// Draws the sheet: in rows and columns, each picture above its prompt.
     pub fn new(title: &str, exhibits: &[Exhibit]) -> Self {
         let pictures: Vec<RgbImage> = exhibits.iter().map(|exhibit| fit(&exhibit.picture)).collect();
         let width = pictures.iter().map(RgbImage::width).max().unwrap_or(1).max(24 * LETTER) + GAP;
@@ -58,6 +59,7 @@ impl Gallery {
         save_png(&self.0, path)
     }
 
+    /// Returns width and height in pixels.
     pub fn size(&self) -> (u32, u32) {
         self.0.dimensions()
     }

@@ -27,6 +27,7 @@ pub(super) struct LogLine<'a> {
 }
 
 impl<'a> LogLine<'a> {
+    /// Makes a line of this level; the terminal and the file show a word before it where it is grave.
     pub fn new(level: Level, message: &'a str) -> Self {
         let begin = BEGINNINGS.iter().find(|(_, other)| *other == level).map_or("", |(begin, _)| *begin);
         Self { level, begin, message: message.into(), fields: Map::new() }
@@ -39,6 +40,7 @@ impl<'a> LogLine<'a> {
         Self { begin, ..Self::new(level, message) }
     }
 
+    /// Adds what the JSON form of the line says beside the message.
     pub fn with_fields(self, fields: Map<String, Value>) -> Self {
         Self { fields, ..self }
     }

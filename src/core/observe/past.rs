@@ -83,6 +83,7 @@ impl PastRun {
         Ok(Self { dir: dir.to_owned(), name, config, steps, evaluations })
     }
 
+    /// Returns the figures of the run: rates over all of its steps, medians, and what it ended with.
     pub fn figures(&self) -> Figures {
         let steps = &self.steps;
         let seconds: f64 = steps.iter().map(|step| step.step_ms / 1e3).sum();

@@ -41,6 +41,10 @@ impl TensorBoard {
         })
     }
 
+    /// Writes a number of a step under a tag.
+    ///
+    /// # Errors
+    /// The file cannot be written.
     pub fn scalar(&mut self, step: u64, tag: &str, value: f64) -> Result<(), ObserveError> {
         self.summary(step, |summary| scalar_value(summary, tag, value))
     }

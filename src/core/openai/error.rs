@@ -15,6 +15,7 @@ pub struct ApiError {
 }
 
 impl ApiError {
+    /// Makes an error with an HTTP status and a message.
     pub fn new(status: u16, message: impl Into<String>) -> Self {
         Self { status, message: message.into(), param: None, code: None }
     }
@@ -33,6 +34,7 @@ impl ApiError {
         }
     }
 
+    /// Adds the word by which programs know the error.
     pub fn with_code(self, code: &'static str) -> Self {
         Self { code: Some(code), ..self }
     }

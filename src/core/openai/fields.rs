@@ -29,6 +29,10 @@ impl Fields {
         self.0.shift_remove(name).filter(|value| !value.is_null())
     }
 
+    /// Takes a string, if it is there.
+    ///
+    /// # Errors
+    /// It is none.
     pub fn text(&mut self, name: &str) -> Result<Option<String>, ApiError> {
         match self.take(name) {
             None => Ok(None),
@@ -37,6 +41,10 @@ impl Fields {
         }
     }
 
+    /// Takes a truth value, if it is there.
+    ///
+    /// # Errors
+    /// It is none.
     pub fn flag(&mut self, name: &str) -> Result<Option<bool>, ApiError> {
         match self.take(name) {
             None => Ok(None),
@@ -45,6 +53,10 @@ impl Fields {
         }
     }
 
+    /// Takes an integer, if it is there.
+    ///
+    /// # Errors
+    /// It is none, or outside of the range.
     pub fn integer(&mut self, name: &str, range: RangeInclusive<i64>) -> Result<Option<i64>, ApiError> {
         let Some(value) = self.take(name) else { return Ok(None) };
         match value.as_i64().filter(|number| range.contains(number)) {
@@ -56,6 +68,10 @@ impl Fields {
         }
     }
 
+    /// Takes a number, if it is there.
+    ///
+    /// # Errors
+    /// It is none, or outside of the range.
     pub fn number(&mut self, name: &str, range: RangeInclusive<f64>) -> Result<Option<f64>, ApiError> {
         let Some(value) = self.take(name) else { return Ok(None) };
         match value.as_f64().filter(|number| range.contains(number)) {

@@ -19,6 +19,7 @@ pub(super) struct Cores {
 const NOTHING: f64 = 1e-12;
 
 impl Cores {
+    /// Shares `cores` cores. `loss`: what actors lose beside, for each time that they want more cores than there are.
     pub fn new(cores: f64, loss: f64) -> Self {
         Self { cores, loss, running: Vec::new(), since: 0.0, stamp: 0 }
     }

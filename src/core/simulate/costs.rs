@@ -85,6 +85,7 @@ impl RoleCosts {
         self.per_square * squares + self.per_token * tokens + self.per_batch
     }
 
+    /// Returns the seconds of a pack, forward and backward.
     pub(super) fn pack(&self, pack: &Pack) -> f64 {
         let (squares, tokens) = pack_size(pack);
         self.batch(squares, tokens)

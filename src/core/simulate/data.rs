@@ -11,11 +11,13 @@ use crate::message::{ActorId, Event, SampleId, SampleMeta};
 const PIECES: usize = 8;
 
 impl Simulation<'_> {
+    /// Gives a data actor a window of positions to read.
     pub(super) fn told_to_read(&mut self, index: u32, from: u64, until: u64) {
         self.data[index as usize].windows.push_back((from, until));
         self.choose(index);
     }
 
+    /// Gives a data actor a plan whose samples are to be sent.
     pub(super) fn told_to_send(&mut self, index: u32, step: u64) {
         self.data[index as usize].plans.push_back((step, 0));
         self.choose(index);
@@ -55,6 +57,7 @@ impl Simulation<'_> {
         true
     }
 
+    /// Ends the reading of a sample, and tells of the window that ends with it.
     pub(super) fn has_read(&mut self, index: u32) {
         let actor = &mut self.data[index as usize];
         let until = actor.windows.front().map_or(0, |&(_, until)| until);
@@ -66,6 +69,7 @@ impl Simulation<'_> {
         }
     }
 
+    /// Ends the sending of `count` parcels, which are on their way from now on.
     pub(super) fn has_sent(&mut self, index: u32, step: u64, count: usize) {
         let now = self.clock.now();
         let sent = self.data[index as usize].plans[0].1;
@@ -85,6 +89,7 @@ impl Simulation<'_> {
         }
     }
 
+    /// Returns what a data actor without a job waits for.
     pub(super) fn data_waits_for(&self, rank: u32) -> Activity {
         if self.ranks[rank as usize].has_any_unsent() { Activity::WaitCredit } else { Activity::WaitCommit }
     }

@@ -40,11 +40,13 @@ pub(super) struct Load {
 }
 
 impl Load {
+    /// Adds a parcel.
     pub fn add(&mut self, bytes: u64) {
         self.bytes += bytes;
         self.parcels += 1;
     }
 
+    /// Takes a parcel away that was added.
     pub fn remove(&mut self, bytes: u64) {
         self.bytes -= bytes;
         self.parcels -= 1;
@@ -69,6 +71,7 @@ pub(super) struct Edges {
 }
 
 impl Edges {
+    /// Makes edges with credits in bytes, by what parcels hold.
     pub fn new(credits: [u64; 4]) -> Self {
         Self { waiting: BTreeMap::new(), credits, waited: [0.0; 4] }
     }

@@ -9,6 +9,7 @@ use super::step::{NONE, Step, UnitState};
 use std::cmp::Reverse;
 
 impl Simulation<'_> {
+    /// Takes pixels of a unit, which is encoded when it has all and its turn comes.
     pub(super) fn pixels_arrive(&mut self, parcel: &Parcel) {
         let planned = self.step_mut(parcel.step);
         let unit = &mut planned.units[parcel.index as usize];
@@ -46,6 +47,7 @@ impl Simulation<'_> {
         false
     }
 
+    /// Ends the forward of a unit, whose features are on their way from now on.
     pub(super) fn has_encoded(&mut self, rank: u32, step: u64, unit: u32) {
         let is_trained = self.trained[self.step(step).units[unit as usize].encoder as usize];
         let planned = self.step_mut(step);
@@ -81,6 +83,7 @@ impl Simulation<'_> {
         }
     }
 
+    /// Ends the backward of a unit.
     pub(super) fn has_gone_back(&mut self, step: u64, unit: u32) {
         let planned = self.step_mut(step);
         let UnitState { encoder, lane_next: next, .. } = planned.units[unit as usize];

@@ -11,10 +11,12 @@ use super::rank::Job;
 use super::simulation::Simulation;
 
 impl Simulation<'_> {
+    /// Takes tokens of a pack.
     pub(super) fn tokens_arrive(&mut self, parcel: &Parcel) {
         self.step_mut(parcel.step).packs[parcel.index as usize].tokens_missing -= 1;
     }
 
+    /// Takes the features of a unit.
     pub(super) fn features_arrive(&mut self, step: u64, unit: u32) {
         let planned = self.step_mut(step);
         let unit = &mut planned.units[unit as usize];
@@ -59,6 +61,7 @@ impl Simulation<'_> {
         is_there && self.start(rank, Job::Backward { step, pack }, seconds)
     }
 
+    /// Ends the forward and the backward of a pack in a replica without a pipeline.
     pub(super) fn has_computed(&mut self, rank: u32, stage: u32, step: u64, pack: u32) {
         let state = &mut self.stages[stage as usize];
         (state.forwards, state.backwards) = (state.forwards + 1, state.backwards + 1);
@@ -66,6 +69,7 @@ impl Simulation<'_> {
         self.return_units(rank, step, pack);
     }
 
+    /// Ends the forward of a pack in a stage, which hands it on.
     pub(super) fn has_gone_forward(&mut self, rank: u32, stage: u32, step: u64, pack: u32) {
         let state = &mut self.stages[stage as usize];
         state.forwards += 1;
@@ -78,6 +82,7 @@ impl Simulation<'_> {
         }
     }
 
+    /// Ends the backward of a pack in a stage, which hands it back, or its units' gradients to encoders.
     pub(super) fn has_come_back(&mut self, rank: u32, stage: u32, step: u64, pack: u32) {
         let state = &mut self.stages[stage as usize];
         state.backwards += 1;
@@ -94,6 +99,7 @@ impl Simulation<'_> {
         self.clock.at(time, if forward { SimEvent::Forward(to) } else { SimEvent::Back(to) });
     }
 
+    /// Notes that a neighbor has got what this stage sent.
     pub(super) fn passed(&mut self, rank: u32, forward: bool) {
         let stage = self.ranks[rank as usize].stage.expect("a stage beside it sent this");
         let state = &mut self.stages[stage as usize];
@@ -148,6 +154,7 @@ impl Simulation<'_> {
         state.backwards == end
     }
 
+    /// Ends a step of a stage.
     pub(super) fn stage_ends_step(&mut self, stage: u32) {
         let state = &mut self.stages[stage as usize];
         state.before = state.backwards;

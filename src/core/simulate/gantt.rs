@@ -43,6 +43,7 @@ pub(super) struct Recorder {
 }
 
 impl Recorder {
+    /// Chooses the ranks and the steps to be drawn: a few of each role, behind the warm-up.
     pub fn new(spec: &SimSpec, ranks: &[Rank]) -> Self {
         let first = spec.coordinator.first_step.0 + spec.warm_up;
         let stages = spec.cluster.stages.max(1);
@@ -89,6 +90,7 @@ impl Recorder {
         }
     }
 
+    /// Ends the drawing; time begins with the first computation.
     pub fn finish(mut self) -> Gantt {
         let is_data = |span: &Span| self.gantt.rows[span.row as usize].starts_with(Role::Data.name());
         let compute = self.gantt.spans.iter().filter(|span| !is_data(span));

@@ -32,6 +32,7 @@ impl Inbox {
         parcel
     }
 
+    /// Returns the parcels that are here and not looked at, in the order of their times.
     pub fn unread(&self) -> &[Parcel] {
         &self.parcels[self.num_read..]
     }

@@ -76,6 +76,7 @@ impl Simulation<'_> {
             && state.stage.is_none_or(|stage| self.stage_is_finished(stage, state.version))
     }
 
+    /// Lets a rank wait for its pool to sum gradients; the last one begins the sum.
     pub(super) fn join(&mut self, rank: u32) {
         self.ranks[rank as usize].joined = true;
         let pool = self.pool_of(rank);
@@ -165,6 +166,7 @@ impl Simulation<'_> {
         true
     }
 
+    /// Ends what a rank was doing, and lets follow what waited for it.
     pub(super) fn finish(&mut self, rank: u32) {
         let state = &mut self.ranks[rank as usize];
         let job = state.job.take().expect("only what began ends");
@@ -186,6 +188,7 @@ impl Simulation<'_> {
         self.choose(rank);
     }
 
+    /// Ends the step of a rank, which may begin with the next one.
     pub(super) fn has_applied(&mut self, rank: u32) {
         let state = &mut self.ranks[rank as usize];
         let step = StepId(state.version);

@@ -29,6 +29,7 @@ impl Random {
         (-2.0 * (1.0 - self.uniform()).ln()).sqrt() * (std::f64::consts::TAU * self.uniform()).cos()
     }
 
+    /// Draws from a log-normal law.
     pub fn log_normal(&mut self, median: f64, deviation: f64) -> f64 {
         median * (deviation * self.normal()).exp()
     }
@@ -54,6 +55,7 @@ pub(super) struct Noise {
 impl Noise {
     const HALF: u64 = 1 << 11;
 
+    /// Makes factors around 1 with this deviation of their logarithms; 0: all are 1.
     pub fn new(deviation: f64, seed: u64) -> Self {
         let mut random = Random::new(&[seed]);
         let half = if deviation == 0.0 { 0 } else { Self::HALF };
@@ -61,6 +63,7 @@ impl Noise {
         Self { random, factors }
     }
 
+    /// Returns the next factor.
     pub fn factor(&mut self) -> f64 {
         match self.factors.len() {
             0 => 1.0,

@@ -61,6 +61,7 @@ pub(super) struct Rank {
 }
 
 impl Job {
+    /// Returns what the job is called where times are reported.
     pub fn activity(self) -> Activity {
         match self {
             Job::Read => Activity::Read,
@@ -77,6 +78,7 @@ impl Job {
 }
 
 impl Rank {
+    /// Makes a rank of an actor, with the cores that it may use.
     pub fn new(actor: ActorId, threads: f64) -> Self {
         Self {
             actor,
@@ -102,6 +104,7 @@ impl Rank {
         }
     }
 
+    /// Notes a parcel of a step that waits for credit.
     pub fn add_unsent(&mut self, step: u64) {
         match self.unsent.iter_mut().find(|(known, _)| *known == step) {
             Some((_, count)) => *count += 1,

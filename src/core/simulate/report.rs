@@ -51,6 +51,7 @@ pub struct Bound {
 }
 
 impl SimReport {
+    /// Returns the seconds of all steps together.
     pub fn seconds(&self) -> f64 {
         self.steps.iter().sum()
     }
@@ -66,6 +67,7 @@ impl SimReport {
         sorted[((sorted.len() - 1) as f64 * share).round() as usize]
     }
 
+    /// Returns the rate over all steps.
     pub fn tokens_per_second(&self) -> f64 {
         self.tokens as f64 / self.seconds()
     }
@@ -126,6 +128,7 @@ struct Work {
 }
 
 impl Ledger {
+    /// Counts the steps behind the warm-up.
     pub fn new(spec: &SimSpec) -> Self {
         let first = spec.coordinator.first_step.0;
         Self {
@@ -168,6 +171,7 @@ impl Ledger {
         }
     }
 
+    /// Returns what was found, with the times of `ranks` by pool.
     pub fn report(self, spec: &SimSpec, ranks: &[Rank], gantt: Gantt) -> SimReport {
         let num_steps = self.ends.len() as f64;
         let seconds = self.end.time - self.begin.time;

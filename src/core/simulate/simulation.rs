@@ -344,6 +344,7 @@ impl<'a> Simulation<'a> {
         }
     }
 
+    /// Returns the rank of an encoder; of a colocated one its replica's first stage.
     pub(super) fn encoder_rank(&self, encoder: u32) -> u32 {
         if self.spec.coordinator.plan.colocated {
             self.stage_rank(encoder, 0)
@@ -352,14 +353,17 @@ impl<'a> Simulation<'a> {
         }
     }
 
+    /// Returns the rank of a stage of a foundation replica.
     pub(super) fn stage_rank(&self, replica: u32, stage: u32) -> u32 {
         (self.ranks.len() - self.stages.len()) as u32 + replica * self.num_stages + stage
     }
 
+    /// Returns a step that is in flight; `None`: it is not planned yet, or has ended.
     pub(super) fn find_step(&self, step: u64) -> Option<&Step> {
         self.steps.get(step.checked_sub(self.first_step)? as usize)
     }
 
+    /// Returns a step that is in flight. Panics where it is not.
     pub(super) fn step(&self, step: u64) -> &Step {
         self.find_step(step).expect("a step in flight")
     }
@@ -368,6 +372,7 @@ impl<'a> Simulation<'a> {
         &mut self.steps[(step - self.first_step) as usize]
     }
 
+    /// Sends an event to the coordinator, which hears it before the clock goes on.
     pub(super) fn tell(&mut self, actor: ActorId, event: Event) {
         self.outbox.push(Input::Event(actor, event));
     }

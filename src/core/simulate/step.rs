@@ -36,6 +36,7 @@ impl Lists {
         Self { starts, entries }
     }
 
+    /// Returns the entries of an owner.
     pub fn of(&self, owner: u32) -> &[u32] {
         &self.entries[self.starts[owner as usize] as usize..self.starts[owner as usize + 1] as usize]
     }
@@ -103,6 +104,7 @@ pub(super) struct Step {
 }
 
 impl Step {
+    /// Makes a step of its plan.
     pub fn new(plan: &StepPlan, of: &Sizes) -> Self {
         let mut step = Self {
             units: Vec::with_capacity(plan.units.len()),
@@ -202,6 +204,7 @@ impl Step {
         }
     }
 
+    /// Returns the units of a replica, pack by pack.
     pub fn units_of_replica(&self, replica: u32) -> impl Iterator<Item = &UnitState> {
         self.packs_of_replica.of(replica).iter().flat_map(|&pack| {
             let PackState { first_unit, num_units, .. } = self.packs[pack as usize];
@@ -209,6 +212,7 @@ impl Step {
         })
     }
 
+    /// Returns whether a pack has all of its tokens and features.
     pub fn is_whole(&self, pack: u32) -> bool {
         let pack = &self.packs[pack as usize];
         pack.tokens_missing == 0 && pack.features_missing == 0
@@ -230,6 +234,7 @@ pub(super) struct Sizes {
 }
 
 impl Sizes {
+    /// Counts the actors of a simulation.
     pub fn new(spec: &SimSpec) -> Self {
         let (pools, plan) = (&spec.coordinator.pools, &spec.coordinator.plan);
         let mut num_encoders = 0;

@@ -67,6 +67,7 @@ fn variables() -> impl Iterator<Item = (String, String)> {
     text.filter(|(name, _)| VARIABLES.iter().any(|prefix| name.starts_with(prefix)))
 }
 
+/// Runs a future on the threads of stores, and waits for it.
 pub(crate) fn wait<T: Send + 'static>(future: impl Future<Output = T> + Send + 'static) -> T {
     begin(future).recv().expect("the future answers")
 }
@@ -283,6 +284,7 @@ fn with_slash(folder: &str) -> String {
     format!("{}/", folder.trim_end_matches('/'))
 }
 
+/// Returns what changes when the object does: its entity tag, or else the time when it was written.
 pub(crate) fn tag(meta: &ObjectMeta) -> String {
     meta.e_tag.clone().unwrap_or_else(|| meta.last_modified.timestamp_millis().to_string())
 }

@@ -108,6 +108,7 @@ impl Mailbox {
         self.sender.clone()
     }
 
+    /// Returns what is here, without waiting; mail that was queued comes before what lies in slabs.
     pub fn try_recv(&self) -> Option<Mail> {
         self.receiver.try_recv().ok().inspect(|mail| self.taken(mail)).or_else(|| self.sender.shared.sources().poll())
     }

@@ -35,6 +35,7 @@ pub struct TensorMeta {
 }
 
 impl TensorMeta {
+    /// Returns the bytes of its elements.
     pub fn num_bytes(&self) -> usize {
         self.shape.iter().product::<usize>() * self.dtype.size()
     }
@@ -144,6 +145,7 @@ pub struct Parcel {
 }
 
 impl Parcel {
+    /// Makes a parcel that counts against no credit yet.
     pub fn new(header: Header, tensors: Vec<Box<dyn Buffer>>) -> Self {
         Self { header, tensors, credit: None }
     }

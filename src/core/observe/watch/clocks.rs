@@ -7,6 +7,8 @@
 pub(super) struct Offset(Option<i64>);
 
 impl Offset {
+    /// Learns from a message of another process, sent at its time and heard at ours, in nanoseconds: the least difference
+    /// counts.
     pub fn observe(&mut self, sent: u64, heard: u64) {
         let seen = heard as i64 - sent as i64;
         self.0 = Some(self.0.map_or(seen, |least| least.min(seen)));

@@ -36,6 +36,7 @@ pub struct Random {
 }
 
 impl Expert {
+    /// Makes the expert, who needs no training.
     pub fn new() -> Self {
         Self(spec("pads expert"))
     }
@@ -91,6 +92,7 @@ fn find(picture: &RgbImage, pad: usize) -> Option<Point> {
 }
 
 impl Random {
+    /// Makes the player who acts by chance; the same seed acts the same.
     pub fn new(seed: u64) -> Self {
         Self { spec: spec("pads random"), seed }
     }

@@ -72,6 +72,7 @@ pub struct Scene {
 }
 
 impl Scene {
+    /// Begins an episode.
     pub fn begin(layout: SceneLayout) -> Self {
         Self { layout, agent: layout.agent, num_steps: 0, on_pad: [0; 3], reached: [false; 3] }
     }
@@ -98,6 +99,7 @@ impl Scene {
     }
 }
 
+/// Returns the prompt that names a pad.
 pub fn instruction(named: usize) -> String {
     format!("go to the {} pad", COLORS[named])
 }

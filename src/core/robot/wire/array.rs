@@ -15,6 +15,7 @@ pub enum Keys {
 }
 
 impl Keys {
+    /// Returns a key as the client writes it.
     pub fn key(self, name: &str) -> Value<'_> {
         match self {
             Self::Bytes => Value::Bytes(name.as_bytes()),

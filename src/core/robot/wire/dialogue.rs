@@ -64,10 +64,12 @@ pub trait Dialogue: Send {
 }
 
 impl Reply {
+    /// Answers nothing, and goes on.
     pub fn none() -> Self {
         Self { frame: None, ends: false }
     }
 
+    /// Answers with a value in MessagePack.
     pub fn say(value: &Value<'_>) -> Self {
         Self { frame: Some(Frame::Binary(write(value))), ends: false }
     }
@@ -86,10 +88,12 @@ pub struct Cached {
 }
 
 impl Cached {
+    /// Keeps a chunk, to be handed out action by action.
     pub fn fill(&mut self, chunk: Actions) {
         (self.chunk, self.next) = (Some(chunk), 0);
     }
 
+    /// Forgets the chunk: the next observation asks for another.
     pub fn clear(&mut self) {
         self.chunk = None;
     }

@@ -34,6 +34,7 @@ struct Asked {
 }
 
 impl LoongForge {
+    /// Begins a connection to the policy that is offered.
     pub fn new(offer: Arc<Offer>) -> Self {
         let (cached, moment, asked) = (Cached::default(), Moment::default(), Asked::default());
         Self { offer, cached, episode: "default".to_owned(), moment, asked }

@@ -14,6 +14,7 @@ pub struct OpenPi {
 }
 
 impl OpenPi {
+    /// Begins a connection to the policy that is offered.
     pub fn new(offer: Arc<Offer>) -> Self {
         Self { offer, num_requests: 0 }
     }

@@ -22,6 +22,7 @@ pub struct VlaEval {
 }
 
 impl VlaEval {
+    /// Begins a connection to the policy that is offered.
     pub fn new(offer: Arc<Offer>) -> Self {
         Self { offer, cached: Cached::default(), moment: Moment::default(), num_episodes: 0, asked: 0 }
     }

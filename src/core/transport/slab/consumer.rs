@@ -109,6 +109,10 @@ pub(super) struct Receiver {
 }
 
 impl Receiver {
+    /// Maps the slab of a producer, and receives from it.
+    ///
+    /// # Errors
+    /// The memory cannot be mapped.
     pub(super) fn new(
         from: ActorId,
         memory: &Memory,

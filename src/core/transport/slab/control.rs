@@ -48,10 +48,12 @@ impl SlabLayout {
         Some(Self { slot, arena: pages(size_of::<Control>()) })
     }
 
+    /// Returns the bytes of the whole slab.
     pub(super) fn len(&self) -> usize {
         self.arena + SLOTS * self.slot
     }
 
+    /// Returns where the slots are.
     pub(super) fn arena(&self) -> Range<usize> {
         self.arena..self.len()
     }
@@ -94,6 +96,7 @@ impl Contents {
         self.tensors.last().map_or(0, |(_, place)| place.end)
     }
 
+    /// Writes the header and the shapes of its tensors into a record of the ring.
     pub(super) fn write(&self, words: &[AtomicU64; WORDS]) {
         let (kind, step, index) = match self.header.kind {
             ParcelKind::Columns(pack) => (0, pack.step, pack.index),

@@ -11,6 +11,10 @@ use std::os::unix::net::UnixStream;
 pub(super) struct Lifeline(UnixStream);
 
 impl Lifeline {
+    /// Takes the socket of an edge, which nobody waits for.
+    ///
+    /// # Errors
+    /// It cannot be made non-blocking.
     pub(super) fn new(stream: UnixStream) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
         Ok(Self(stream))
@@ -27,6 +31,7 @@ impl Lifeline {
         }
     }
 
+    /// Tells the peer that this end is gone.
     pub(super) fn cut(&self) {
         let _ = self.0.shutdown(std::net::Shutdown::Both);
     }

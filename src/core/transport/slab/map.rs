@@ -35,6 +35,10 @@ pub(super) struct Memory(OwnedFd);
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
 impl Memory {
+    /// Makes sealed shared memory, whose size nobody can change.
+    ///
+    /// # Errors
+    /// The system has no memory for it, or no memfds.
     pub(super) fn create(name: &str, len: usize) -> io::Result<Self> {
         let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         rustix::fs::ftruncate(&fd, len as u64)?;

@@ -39,6 +39,7 @@ pub(super) struct FreeSlot {
 }
 
 impl Slots {
+    /// Makes slots that are all free, for parcels of `credit` bytes together.
     pub(super) fn new(credit: usize) -> Self {
         let free = (0..SLOTS).rev().collect();
         Self { credit, slots: [Slot::default(); SLOTS], free, bytes: 0, touched: 0 }

@@ -43,6 +43,7 @@ pub struct Packet {
 }
 
 impl Packet {
+    /// Makes a packet with the checksum of its contents.
     pub fn new(kind: PacketKind, number: u64, contents: Bytes) -> Self {
         let checksum = crc32c::crc32c(&contents);
         Self { kind, number, contents, checksum }

@@ -20,6 +20,7 @@ impl Outbox {
         Self { last: before, kept: VecDeque::new(), num_written: 0 }
     }
 
+    /// Numbers a message, and keeps it until it is acknowledged.
     pub fn push(&mut self, kind: PacketKind, contents: Bytes) {
         self.last += 1;
         self.kept.push_back(Packet::new(kind, self.last, contents));

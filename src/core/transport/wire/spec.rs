@@ -14,6 +14,7 @@ pub struct Raw {
 }
 
 impl Raw {
+    /// Takes a connection of any kind.
     pub fn new(stream: impl AsyncRead + AsyncWrite + Send + 'static) -> Self {
         let (reader, writer) = tokio::io::split(stream);
         Self { reader: Box::new(reader), writer: Box::new(writer) }

@@ -68,6 +68,7 @@ pub(super) struct RunMeta {
 }
 
 impl RunMeta {
+    /// Makes the `meta.yaml` of a run that began at `begun`, in milliseconds since 1970.
     pub fn new(folder: &Path, experiment: &str, run: &str, name: &str, begun: u64) -> Self {
         let user = std::env::var("USER").unwrap_or_default();
         let begin = format!(

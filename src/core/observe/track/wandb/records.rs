@@ -46,6 +46,7 @@ pub(super) fn number(value: f64) -> String {
     }
 }
 
+/// Returns the first record of a file: who wrote it, and the oldest version of W&B that reads it.
 pub(super) fn header(version: &str) -> Vec<u8> {
     record(1, HEADER, |header| {
         message(header, 1, |info| {
@@ -56,6 +57,7 @@ pub(super) fn header(version: &str) -> Vec<u8> {
     })
 }
 
+/// Returns the record of a run that began at `begun`: its names, config and tags.
 pub(super) fn run(of: &RunRecord<'_>, begun: SystemTime, number: u64) -> Vec<u8> {
     record(number, RUN, |run| {
         let text = |run: &mut Vec<u8>, field, text: &str| {
@@ -115,6 +117,7 @@ pub(super) fn stats(items: &[Item], at: SystemTime, number: u64) -> Vec<u8> {
     })
 }
 
+/// Returns the record of a run's end.
 pub(super) fn exit(code: u8, ran: Duration, number: u64) -> Vec<u8> {
     record(number, EXIT, |exit| {
         int(exit, 1, u64::from(code));
@@ -154,6 +157,7 @@ pub(super) enum Kind {
     Other,
 }
 
+/// Reads what kind a record is of, and the values of a step.
 pub(super) fn read(record: &[u8]) -> Kind {
     let found = fields(record).find_map(|(field, value)| match (field, value) {
         (HISTORY, Wire::Bytes(history)) => Some(read_history(history)),
