@@ -7,6 +7,7 @@ thread_local! {
     static SEEN: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
 }
 
+/// Notes something on this thread.
 pub fn note(what: impl Into<String>) {
     SEEN.with_borrow_mut(|seen| seen.push(what.into()));
 }

@@ -63,6 +63,7 @@ impl Activations {
         })
     }
 
+    /// Learns from an execution of `rows` rows how much memory such need.
     pub(super) fn learn(&mut self, run: &Execution, rows: i64) {
         if let Some(planned) = &mut self.0 {
             planned.planner.learn(run, rows);

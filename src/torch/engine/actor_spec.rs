@@ -87,6 +87,7 @@ fn number_of(spec: &EngineSpec) -> usize {
     (before + spec.me.index) as usize
 }
 
+/// Returns whether any parameter is trained.
 pub(super) fn is_trained(specs: &[ParamSpec]) -> bool {
     specs.iter().any(|spec| spec.role == params::Role::Trained)
 }
@@ -163,6 +164,7 @@ fn continue_adapter(spec: &EngineSpec, pool: &str, params: &ParamStore) -> Resul
     })
 }
 
+/// Returns what becomes of the activations of a part's segments.
 pub(super) fn policy(part: &Part) -> Policy {
     match part.recompute {
         Recompute::None => Policy::Keep,

@@ -11,6 +11,7 @@ pub(super) struct Assembler {
 }
 
 impl Assembler {
+    /// Expects a part of each of these data actors.
     pub(super) fn new(owners: impl Iterator<Item = u32>) -> Self {
         Self { expected: owners.collect(), arrived: BTreeMap::new() }
     }
@@ -36,6 +37,7 @@ impl Assembler {
         self.arrived.clear();
     }
 
+    /// Returns whether all parts are here.
     pub(super) fn is_complete(&self) -> bool {
         self.arrived.len() == self.expected.len()
     }

@@ -26,6 +26,7 @@ struct Entry {
 }
 
 impl FeatureCache {
+    /// Keeps features of at most so many bytes; those that are not asked for longest go first.
     pub fn new(capacity: u64) -> Self {
         Self { capacity, bytes: 0, entries: LruCache::unbounded(), spill: None, folders: BTreeMap::new() }
     }

@@ -36,6 +36,7 @@ impl Membership {
         self.epoch
     }
 
+    /// Returns this encoder's rank among the members.
     pub fn rank(&self) -> usize {
         self.rank_of(self.me.index).expect("an encoder is told of the epochs that it is a member of")
     }
@@ -44,6 +45,7 @@ impl Membership {
         self.members.iter().position(|&member| member == encoder)
     }
 
+    /// Takes over the members of an epoch; their group is made when it is needed.
     pub fn regroup(&mut self, regroup: &Regroup) {
         self.epoch = regroup.epoch;
         self.members.clone_from(&regroup.members);

@@ -155,6 +155,7 @@ impl EncoderWorker {
         units.any(|work| work.unit.id == id)
     }
 
+    /// Takes a step that is planned, with the units that this encoder is given.
     pub(super) fn plan(&mut self, plan: &StepPlan) {
         let mine = plan.units.iter().filter(|unit| unit.encoder == self.replica);
         let units: Vec<UnitWork> = mine.map(|unit| UnitWork::new(unit, plan)).collect();

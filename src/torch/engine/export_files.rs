@@ -39,6 +39,7 @@ impl Exports {
         Self { totals, ..Self::new(Export::Networks(encoders), Export::Networks(foundations)) }
     }
 
+    /// Exports both parts; files are numbered once it is known how many there are.
     pub(super) fn new(encoder: Export, foundation: Export) -> Self {
         Self { encoder, foundation, totals: Vec::new(), carried: Vec::new() }
     }

@@ -36,6 +36,7 @@ pub struct FeatureEncoder {
 }
 
 impl FeatureEncoder {
+    /// Encodes with these models; `folders` are those of the towers' features.
     pub(super) fn new(models: TowerModels, state: TrainState, folders: BTreeMap<Tower, CacheFolder>) -> Self {
         Self { models, state, folders }
     }

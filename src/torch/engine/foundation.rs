@@ -113,6 +113,7 @@ impl FoundationWorker {
         self.rank.inputs()
     }
 
+    /// Takes a step that is planned, to be done after those before it.
     pub(super) fn plan(&mut self, plan: &StepPlan) {
         let owners = self.arrivals.owners(plan, self.rank.replica);
         self.steps.push_back(Step::new(plan, &self.rank, owners, self.arrivals.has_trained_encoders()));

@@ -5,6 +5,7 @@ use crate::train::{AdamWConfig, Adjust, MuonConfig, Offload, OptimizerConfig, Op
 use loongforge_core::config::{AdjustLr, OffloadTo, OptimizerType, RunConfig};
 use loongforge_core::engine::EngineError;
 
+/// Returns the optimizer of `train`, with its betas, its decay and where its state lies.
 pub(super) fn optimizer(config: &RunConfig) -> OptimizerConfig {
     let own = &config.train.optimizer;
     let method = match own.kind {

@@ -56,6 +56,7 @@ pub(super) fn input_of(inputs: &[FeatureInput], tower: Tower) -> Result<usize, E
 }
 
 impl PackChunk {
+    /// Makes a chunk that nothing has been computed of.
     pub fn new(filled: Filled) -> PackChunk {
         PackChunk { filled, slots: Vec::new(), grads: Vec::new(), is_done: false }
     }

@@ -38,6 +38,7 @@ pub(super) fn kind(precision: Precision) -> Kind {
     }
 }
 
+/// Returns how ranks of a pool share rows, layers, experts and parameters.
 pub(super) fn splits(pool: &FoundationPool) -> Splits {
     Splits {
         sequence_parallel: pool.sequence_parallel,

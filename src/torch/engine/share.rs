@@ -112,6 +112,7 @@ impl FoundationShare {
         Ok(Self { mesh, splits, plan, is_whole: parallel.is_whole(), own })
     }
 
+    /// Returns the parameters of this rank's stages.
     pub fn specs(&self) -> Vec<ParamSpec> {
         self.own.iter().flat_map(|stage| self.plan.family.stage_specs(stage)).collect()
     }
@@ -127,6 +128,7 @@ impl FoundationShare {
         if self.is_whole { state } else { state.split_among(self.mesh.clone()) }
     }
 
+    /// Builds this rank's stages on their parameters; tapes keep activations as `policy` says.
     pub fn stages(&self, params: &ParamStore, policy: Policy) -> Stages {
         let build = |stage| self.plan.family.build_stage(stage, params, policy);
         let models = self.own.iter().map(build).collect();

@@ -76,6 +76,7 @@ impl Stages {
         Stages { overlaps_experts, ..self }
     }
 
+    /// Returns the model of a stage that this rank has.
     pub(super) fn model(&self, stage: usize) -> &dyn FoundationModel {
         self.models[stage / self.pipeline.ranks].as_ref()
     }

@@ -77,6 +77,7 @@ impl FlatParam {
         }
     }
 
+    /// Frees the whole parameters until they are gathered again, where they lie apart from the slices.
     pub fn release(&self) {
         if self.apart {
             release(&self.whole);

@@ -121,6 +121,7 @@ impl FrozenUnit {
         allocated_for(Purpose::Buffers, || allocate(&self.whole));
     }
 
+    /// Frees the whole weights until they are filled again.
     pub fn release(&self) {
         release(&self.whole);
     }

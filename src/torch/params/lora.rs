@@ -121,10 +121,12 @@ impl LinearModule {
         }
     }
 
+    /// Returns the outputs of the whole map, of which a rank may hold some.
     pub fn whole_outputs(&self) -> i64 {
         self.whole()[0]
     }
 
+    /// Returns the inputs of the whole map, of which a rank may hold some.
     pub fn whole_inputs(&self) -> i64 {
         self.whole()[1]
     }

@@ -18,6 +18,7 @@ pub struct Scope<'a> {
 }
 
 impl<'a> Scope<'a> {
+    /// Looks names up behind `prefix`.
     pub fn new(store: &'a ParamStore, prefix: impl Into<String>) -> Scope<'a> {
         Scope { store, prefix: prefix.into(), taken: RefCell::default() }
     }

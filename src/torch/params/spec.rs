@@ -61,6 +61,7 @@ pub struct ParamSpec {
 }
 
 impl ParamSpec {
+    /// Declares a trained parameter that a checkpoint stores under its own name.
     pub fn new(name: impl Into<String>, shape: &[i64], init: Init) -> ParamSpec {
         let name = name.into();
         let pieces = vec![StoredTensor::whole(&name, shape)];

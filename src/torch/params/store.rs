@@ -61,6 +61,7 @@ impl ParamStore {
         ParamStore::shared_out(specs, kind, device, Sharding::none())
     }
 
+    /// Lays out parameters that no ranks share out, zeros, of a kind and on a device.
     pub(super) fn whole(specs: Vec<ParamSpec>, kind: Kind, device: Device) -> ParamStore {
         let (trained, others): (Vec<_>, Vec<_>) = specs.into_iter().partition(|spec| spec.role == Role::Trained);
         let [decayed, undecayed] = ParamSpec::in_order(trained);
@@ -136,6 +137,7 @@ impl ParamStore {
         self.leaf(self.id(name)).shallow_clone()
     }
 
+    /// Returns the parameter of this name. Panics where there is none.
     pub fn id(&self, name: &str) -> ParamId {
         self.find(name).unwrap_or_else(|| panic!("no parameter {name}"))
     }
@@ -158,10 +160,12 @@ impl ParamStore {
         self.params.iter().map(|param| param.spec.name.as_str())
     }
 
+    /// Returns how the parameter was declared.
     pub fn spec(&self, id: ParamId) -> &ParamSpec {
         &self.params[id.0 as usize].spec
     }
 
+    /// Returns the tensor that models read: a view of the flat buffer, which autograd takes for a leaf.
     pub fn leaf(&self, id: ParamId) -> &Tensor {
         &self.params[id.0 as usize].leaf
     }

@@ -55,6 +55,7 @@ pub(super) struct Memory {
 }
 
 impl Memory {
+    /// Follows a plan, with the transfers that it needs.
     pub fn planned(plan: Rc<TapePlan>, transfers: Option<Rc<Transfers>>) -> Memory {
         let choices = plan.plan.choices.clone();
         Memory::new(Course::Planned(plan), choices, transfers)
@@ -81,6 +82,7 @@ impl Memory {
         }
     }
 
+    /// Returns whether the execution is one that measures what a plan is made from.
     pub fn is_measuring(&self) -> bool {
         matches!(self.course, Course::Measuring { .. })
     }

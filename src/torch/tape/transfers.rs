@@ -70,6 +70,7 @@ impl Transfer {
         self.done.recv().expect("the thread of transfers answers")
     }
 
+    /// Returns whether it is over; in a dry run a large copy is over only when somebody waits.
     pub fn is_done(&self) -> bool {
         !self.takes_long && !self.done.is_empty()
     }

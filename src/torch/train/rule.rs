@@ -80,6 +80,7 @@ impl OptimizerMethod {
         )
     }
 
+    /// Returns the rule of a parameter: small ones keep AdamW's moments in float32, and Muon is for matrices of hidden layers.
     pub(super) fn rule(self, spec: &ParamSpec) -> Rule {
         match self {
             Self::AdamW8bit if spec.whole_shape().iter().product::<i64>() >= MIN_8BIT_ELEMENTS => Rule::AdamW8bit,

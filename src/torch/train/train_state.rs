@@ -164,6 +164,7 @@ impl TrainState {
         self.buckets.is_some()
     }
 
+    /// Sums gradients in buckets of so many elements, where replicas have whole gradients that are to be summed.
     pub(super) fn in_buckets_of(mut self, elements: i64) -> Self {
         let sums = self.lanes == Lanes::PerReplica && self.params.sharding().shared < ZeroStage::Gradients;
         if sums && self.is_trained() && self.group.world() > 1 {

@@ -13,16 +13,19 @@ pub struct Started {
 }
 
 impl Started {
+    /// Makes a collective that is done: there is one rank.
     pub(super) fn done() -> Started {
         Started { pending: None, staged: None }
     }
 
+    /// Makes a collective that is on its way.
     pub(super) fn of(pending: Pending) -> Started {
         #[cfg(test)]
         crate::comm::witness::note(format!("start {}", pending.operation()));
         Started { pending: Some(pending), staged: None }
     }
 
+    /// Copies `host`, which the collective writes to, to `target` when its end is waited for.
     pub(super) fn into(self, host: Tensor, target: &Tensor) -> Started {
         Started { staged: Some((host, target.shallow_clone())), ..self }
     }

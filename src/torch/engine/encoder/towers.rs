@@ -22,6 +22,10 @@ impl TowerModels {
         Self(BTreeMap::from([(tower, model)]))
     }
 
+    /// Returns the model of a tower.
+    ///
+    /// # Errors
+    /// The encoder does not have the tower.
     pub(in crate::engine) fn of(&self, tower: Tower) -> Result<&dyn EncoderModel, EngineError> {
         let missing = || EngineError::from(format!("the encoder has no {tower} tower, for which it was given a unit"));
         self.0.get(&tower).map(|model| &**model).ok_or_else(missing)

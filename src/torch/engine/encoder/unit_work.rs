@@ -46,6 +46,7 @@ pub(super) struct UnitWork {
 }
 
 impl UnitWork {
+    /// Waits for the items of a unit, and sends what is made of them to its replica's leader.
     pub(super) fn new(unit: &Unit, plan: &StepPlan) -> Self {
         let pixels = Assembler::new(unit.items.iter().map(|item| item.owner));
         let trains = !plan.purpose.is_evaluation();

@@ -47,6 +47,11 @@ impl Execution {
         Ok((outputs, saved))
     }
 
+    /// Computes an operation of what it `reads`; returns what it writes, and what its backward needs under `policy`.
+    /// `backward`: there is one.
+    ///
+    /// # Errors
+    /// A rank is gone or did not come in time.
     pub(super) fn compute(
         &self,
         operation: &Operation,
@@ -217,6 +222,7 @@ impl Execution {
         values.iter().zip(needed).map(|(value, needed)| leaf(value, needed)).collect()
     }
 
+    /// Returns which of an operation's inputs need a gradient, and whether its parameters do where gradients are `wanted`.
     pub(super) fn needs(&self, operation: &Operation, wanted: bool) -> Needs {
         let reads = operation.reads.iter().map(|slot| self.needs_grad[slot.index()]).collect();
         Needs { reads, params: wanted && trains(&self.params, &operation.params) }

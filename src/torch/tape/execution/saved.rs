@@ -31,6 +31,7 @@ impl Saved {
         }
     }
 
+    /// Puts back what was taken away. Panics where a tensor of a list is missing.
     pub fn put_back(&mut self, source: Source) {
         if let (Saved::Inputs(to) | Saved::Custom(to) | Saved::Across(to), Source::List(list)) = (self, source) {
             *to = list.into_iter().map(|tensor| tensor.expect("it is back")).collect();

@@ -87,6 +87,7 @@ impl Checkpoint {
         self.tensors.iter().map(|(name, stored)| (name.as_str(), stored))
     }
 
+    /// Returns where the tensor of this name lies.
     pub fn get(&self, name: &str) -> Option<&Stored> {
         self.tensors.get(name)
     }
@@ -100,6 +101,7 @@ impl Checkpoint {
         self.tensors.values().any(Stored::is_packed)
     }
 
+    /// Returns the file of a stored tensor, and what its header says of it.
     pub(super) fn place(&self, at: &super::stored::TensorPlace) -> (&TensorFile, &TensorInfo) {
         let file = &self.files[at.file];
         (file, &file.tensors()[&at.name])

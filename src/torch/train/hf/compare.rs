@@ -110,6 +110,7 @@ pub(super) fn may_grow(piece: &StoredTensor, found: &[i64], options: &LoadOption
         && matches!((found, piece.shape.as_slice()), ([rows, cols], [more, same]) if rows < more && cols == same && *rows > 0)
 }
 
+/// Returns whether a name matches a pattern of what may be missing.
 pub(super) fn is_optional(name: &str, options: &LoadOptions) -> bool {
     options.optional.iter().any(|pattern| glob(pattern, name))
 }

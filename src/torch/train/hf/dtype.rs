@@ -161,10 +161,12 @@ pub(super) fn to_f32(from: Dtype, source: &[u8]) -> Vec<f32> {
     bytes.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()
 }
 
+/// Widens a bfloat16 exactly.
 pub(super) fn from_bf16(bits: u16) -> f32 {
     f32::from_bits(u32::from(bits) << 16)
 }
 
+/// Rounds to the nearest bfloat16, ties to even; NaN stays one.
 pub(super) fn to_bf16(value: f32) -> u16 {
     let bits = value.to_bits();
     if value.is_nan() {

@@ -53,6 +53,7 @@ impl Origin {
         self.whole.is_some() || self.parts.iter().any(|part| name.starts_with(&part.prefix))
     }
 
+    /// Returns where the tensor of this name is stored, under the name that it has there.
     pub(super) fn find(&self, name: &str) -> Option<(&Checkpoint, &Stored)> {
         let Some(part) = self.parts.iter().find(|part| name.starts_with(&part.prefix)) else {
             let whole = self.whole.as_deref()?;

@@ -272,6 +272,10 @@ enum Sink<'a> {
 }
 
 impl<'a> Writer<'a> {
+    /// Begins a file with the header of all entries and notes.
+    ///
+    /// # Errors
+    /// The file cannot be made.
     pub fn create(entries: &[Entry], notes: &[(&str, &str)], to: Target<'a>, name: &str) -> Result<Self, WeightsError> {
         let order = order(entries);
         let (mut header, mut end) = (Map::new(), 0);
@@ -303,6 +307,10 @@ impl<'a> Writer<'a> {
         &self.order
     }
 
+    /// Writes the next tensor.
+    ///
+    /// # Errors
+    /// The file cannot be written.
     pub fn write_tensor(&mut self, tensor: &Tensor) -> Result<(), WeightsError> {
         if let Sink::Memory { snapshot, kept } = &mut self.sink {
             snapshot.borrow_mut().put(kept, tensor);
@@ -313,6 +321,10 @@ impl<'a> Writer<'a> {
         self.write(bytes(&tensor.detach().to_device(Device::Cpu).contiguous()))
     }
 
+    /// Writes the next bytes.
+    ///
+    /// # Errors
+    /// The file cannot be written.
     pub fn write(&mut self, bytes: &[u8]) -> Result<(), WeightsError> {
         self.written += bytes.len() as u64;
         match &mut self.sink {

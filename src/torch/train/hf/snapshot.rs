@@ -67,6 +67,7 @@ impl Snapshot {
         &self.same
     }
 
+    /// Begins a file of `len` bytes, in a buffer of the snapshot before where there is one.
     pub(super) fn create(&mut self, saved: SavedFile, len: u64) -> Kept {
         let mut contents = self.spare.pop_front().unwrap_or_default();
         if contents.capacity() < len as usize {
@@ -77,6 +78,7 @@ impl Snapshot {
         Kept { saved, contents, later: Vec::new(), written: 0 }
     }
 
+    /// Adds a tensor: copied now, or later where nobody changes it before the next optimizer step.
     pub(super) fn put(&mut self, kept: &mut Kept, tensor: &Tensor) {
         let here = tensor.detach();
         let lasts = here.device() == Device::Cpu && here.is_contiguous() && {
@@ -92,6 +94,7 @@ impl Snapshot {
         }
     }
 
+    /// Ends a file, which is written later.
     pub(super) fn keep(&mut self, kept: Kept) -> SavedFile {
         let saved = kept.saved.clone();
         self.files.push(kept);
@@ -151,6 +154,7 @@ impl Snapshot {
 }
 
 impl Kept {
+    /// Adds bytes behind those before. Panics where they do not fit the file.
     pub(super) fn write(&mut self, bytes: &[u8]) {
         self.contents[self.written..self.written + bytes.len()].copy_from_slice(bytes);
         self.written += bytes.len();

@@ -66,6 +66,10 @@ impl Fixture {
         self.config.decoder().expect("a fixture of a language model")
     }
 
+    /// Reads a fixture's folder.
+    ///
+    /// # Errors
+    /// A file cannot be read, or the model is none that is computed here.
     pub fn read(folder: &Path) -> Result<Fixture, FixtureError> {
         let config = ModelConfig::from_hf(&json(&folder.join("config.json"))?);
         let mut config = config.map_err(|source| FixtureError::Config { folder: folder.to_owned(), source })?;

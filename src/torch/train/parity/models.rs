@@ -45,6 +45,10 @@ fn values(encoded: &[Option<(Execution, Vec<Slot>)>]) -> Vec<Vec<Tensor>> {
 }
 
 impl Models {
+    /// Loads the weights in `folder` into the models of a fixture.
+    ///
+    /// # Errors
+    /// The weights cannot be read, or do not fit.
     pub fn load(fixture: &Fixture, config: &ModelConfig, folder: &Path) -> Result<Models, ParityError> {
         if fixture.has_adapter {
             let adapter = AdapterFolder::open(folder)?;
@@ -67,6 +71,8 @@ impl Models {
         })
     }
 
+    /// Counts documents as `len` tokens long where a rotary embedding depends on the length: the reference takes the padded
+    /// length of a batch.
     pub fn count_documents_as(&mut self, len: i64) {
         let mut config = self.text.model.config().clone();
         let scaled = config.all_layers_mut().map(|layer| &mut layer.rope);
@@ -114,6 +120,7 @@ impl Models {
         self.towers.iter().map(|(input, _)| input.num_tensors).collect()
     }
 
+    /// Makes a packed row of documents.
     pub fn batch(&self, documents: &[&Document]) -> TextBatch {
         let input_ids: Vec<i64> = documents.iter().flat_map(|document| document.input_ids.clone()).collect();
         let positions: Vec<&Tensor> = documents.iter().map(|document| &document.position_ids).collect();
@@ -225,6 +232,7 @@ impl Models {
         Ok((loss, norm))
     }
 
+    /// Returns parameters and gradients of the language model and of each tower.
     pub fn pools(&self) -> impl Iterator<Item = (&Rc<ParamStore>, &GradBuffer)> {
         let towers = self.towers.iter().map(|(_, tower)| (&tower.params, &tower.grads));
         std::iter::once((&self.text.params, &self.text.grads)).chain(towers)

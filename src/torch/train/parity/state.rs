@@ -36,6 +36,10 @@ pub(super) struct ModelState<M> {
 }
 
 impl<M> ModelState<M> {
+    /// Loads a part of the fixture's model, and its adapter where the folder has one.
+    ///
+    /// # Errors
+    /// The weights cannot be read, or do not fit.
     pub fn new(
         specs: Vec<ParamSpec>,
         fixture: &Fixture,

@@ -242,6 +242,7 @@ impl AdapterFolder {
         }
     }
 
+    /// Makes the error of tensors that do not fit the model.
     pub(super) fn mismatch(&self, problems: Vec<String>) -> AdapterError {
         AdapterError::Mismatch { path: self.file.path().to_owned(), problems }
     }

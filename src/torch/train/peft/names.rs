@@ -20,6 +20,7 @@ pub struct AdapterPlace {
 }
 
 impl AdapterPlace {
+    /// Returns the name of a tensor in the file; `part` is what comes behind the module's, such as `lora_A.weight`.
     pub fn tensor(&self, part: &str) -> String {
         format!("{}{part}", self.in_file)
     }
