@@ -78,6 +78,7 @@ pub struct Scheduler {
 }
 
 impl Scheduler {
+    /// Drives a coordinator, tells `observer` what happens, and keeps no journal.
     pub fn new(coordinator: Coordinator, observer: Box<dyn Observer>) -> Self {
         Self {
             coordinator,
@@ -99,6 +100,7 @@ impl Scheduler {
         Self { journal, cut_after, ..self }
     }
 
+    /// Returns which messages each actor has not answered, which another scheduler would send again.
     pub fn outstanding(&self) -> &OutstandingMessages {
         &self.outstanding
     }
@@ -149,6 +151,7 @@ impl Scheduler {
         }
     }
 
+    /// Returns what publishes the run's checkpoints, for the thread that does.
     pub fn publisher(&mut self) -> Publisher {
         self.observer.publisher()
     }
@@ -164,6 +167,8 @@ impl Scheduler {
         }
     }
 
+    /// Gives the coordinator an input, and those that follow from it. Returns what is to be done, once the journal has all of
+    /// it.
     pub fn on(&mut self, input: Input) -> Vec<Effect> {
         if let Input::Event(actor, Event::Trace(trace)) = input {
             self.observer.trace(actor, trace);

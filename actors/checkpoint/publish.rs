@@ -87,6 +87,10 @@ pub fn publish(draft: &CheckpointDraft, with: &Publication) -> Result<PathBuf, C
     publish_on(&RealDisk, draft, with)
 }
 
+/// Publishes on this disk, which a test may let fail.
+///
+/// # Errors
+/// As `publish`.
 pub(super) fn publish_on(
     disk: &dyn Disk,
     draft: &CheckpointDraft,

@@ -25,6 +25,7 @@ struct Course {
 }
 
 impl Active {
+    /// Begins the script before the first step.
     pub fn new(script: &Script) -> Self {
         let faults = script.faults.iter().map(|fault| (fault.clone(), Mutex::default())).collect();
         let active = Self { faults, done: Mutex::default(), steps: watch::Sender::new(0) };
@@ -58,6 +59,7 @@ impl Active {
         self.faults.iter().enumerate().filter(covers).filter(goes_on).map(|(index, (fault, _))| (index, &fault.verb))
     }
 
+    /// Returns whether nothing gets from one actor to the other now.
     pub fn is_partitioned(&self, from: ActorId, to: ActorId) -> bool {
         let mut faults = self.between(from, to).filter(|(_, verb)| **verb == Fault::Partition);
         faults.next().map(|(index, _)| self.happened_once(index)).is_some()
@@ -68,6 +70,7 @@ impl Active {
         self.done.lock().unwrap_or_else(PoisonError::into_inner).insert((index, from, to))
     }
 
+    /// Notes that a fault has had its effect once more.
     pub fn happened(&self, index: usize) {
         lock(&self.faults[index].1).count += 1;
     }

@@ -48,6 +48,7 @@ pub struct Pattern {
 }
 
 impl Pattern {
+    /// Returns whether an actor is meant.
     pub fn matches(&self, actor: ActorId) -> bool {
         self.pool.is_none_or(|pool| pool == actor.pool) && self.index.is_none_or(|index| index == actor.index)
     }

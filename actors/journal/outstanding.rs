@@ -57,12 +57,14 @@ impl OutstandingMessages {
         }
     }
 
+    /// Notes that an actor was sent a command.
     pub fn told(&mut self, actor: ActorId, command: &Command) {
         let account = self.accounts.entry(actor).or_default();
         account.told += 1;
         account.last.push_back(command.clone());
     }
 
+    /// Returns what an actor was sent and has not answered, and how much it was told.
     pub fn of(&self, actor: ActorId) -> Account {
         self.accounts.get(&actor).cloned().unwrap_or_default()
     }

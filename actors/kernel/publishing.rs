@@ -46,6 +46,7 @@ impl Publishing {
         Ok(Self { drafts, thread })
     }
 
+    /// Returns where drafts go; `None` ends the thread.
     pub fn drafts(&self) -> flume::Sender<Option<CheckpointDraft>> {
         self.drafts.clone()
     }

@@ -30,6 +30,7 @@ pub(super) struct Evict;
 pub(super) struct Report(pub Input);
 
 impl Shell {
+    /// Makes the actor that stands between an engine and the scheduler; `queue`: messages that may wait for it.
     pub fn new(id: ActorId, link: Link, scheduler: Recipient<Report>, queue: usize) -> Self {
         Self { id, link: Some(link), scheduler, queue }
     }

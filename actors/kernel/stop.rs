@@ -21,6 +21,7 @@ pub enum Phase {
 }
 
 impl Phase {
+    /// Returns whether signals to stop are heeded now, not yet, or no more.
     pub fn now() -> Self {
         match PHASE.load(SeqCst) {
             0 => Self::Before,
@@ -34,6 +35,7 @@ impl Phase {
 pub struct Heeding(());
 
 impl Heeding {
+    /// Heeds signals to stop until it is dropped.
     pub fn begin() -> Self {
         PHASE.store(1, SeqCst);
         Self(())

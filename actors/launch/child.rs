@@ -36,6 +36,7 @@ pub(super) async fn wait(mut child: Child, kill: &Notify) -> End {
     }
 }
 
+/// Passes the lines of a child's output on to this process' log, with the actor's name, until it closes.
 pub(super) async fn pass_on(actor: ActorId, output: Option<impl AsyncRead + Unpin>) {
     let Some(output) = output else { return };
     let mut lines = BufReader::new(output).lines();

@@ -62,6 +62,7 @@ impl Process {
         }
     }
 
+    /// Asks for the end of the process, without waiting for it.
     pub fn kill(&self) {
         self.kill.notify_one();
     }

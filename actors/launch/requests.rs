@@ -21,6 +21,7 @@ pub(super) struct Requests {
 }
 
 impl Requests {
+    /// Does what an actor or a user asks for while the run goes on, or refuses it.
     pub fn take(&self, request: JoinRequest) {
         match request {
             JoinRequest::Join { actor, member, edges } => {

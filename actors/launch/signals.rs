@@ -15,6 +15,10 @@ pub(super) struct Signals {
 }
 
 impl Signals {
+    /// Listens to SIGINT, SIGTERM and SIGUSR1 from now on.
+    ///
+    /// # Errors
+    /// The system refuses.
     pub fn new() -> io::Result<Self> {
         let [interrupt, terminate, save] =
             [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::user_defined1()].map(signal);

@@ -35,6 +35,10 @@ pub(super) struct RunJournal {
 }
 
 impl RunJournal {
+    /// Begins a journal, or reads that of a scheduler which is gone, for the run of this config; no spec: there is none.
+    ///
+    /// # Errors
+    /// The journal cannot be made, or is not one of this run.
     pub fn open(spec: Option<&JournalSpec>, config: &str) -> Result<Self, RunError> {
         let Some(JournalSpec { path, take_over_at, .. }) = spec else { return Ok(Self { file: None, past: None }) };
         let (journal, past) = match take_over_at {
@@ -47,6 +51,7 @@ impl RunJournal {
         Ok(Self { file: Some(Rc::new(RefCell::new(journal))), past })
     }
 
+    /// Appends a record, if there is a journal.
     pub fn write(&self, record: &Record) {
         if let Some(file) = &self.file {
             file.borrow_mut().append(record);

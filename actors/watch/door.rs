@@ -47,6 +47,10 @@ impl Door {
         }
     }
 
+    /// Waits for a connection.
+    ///
+    /// # Errors
+    /// The socket is closed.
     pub async fn accept(&self) -> io::Result<Box<dyn Stream>> {
         match self {
             Self::Tcp(listener) => Ok(Box::new(listener.accept().await?.0)),

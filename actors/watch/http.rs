@@ -47,10 +47,12 @@ impl Asked {
 }
 
 impl Answer {
+    /// Makes an answer with a body of a media type.
     pub fn new(kind: &'static str, body: impl Into<Vec<u8>>) -> Self {
         Self { status: StatusCode::OK, kind, body: body.into(), nonce: None }
     }
 
+    /// Makes an answer of an error, in plain text.
     pub fn error(status: StatusCode) -> Self {
         let hint = match status {
             StatusCode::UNAUTHORIZED => {

@@ -14,6 +14,7 @@ pub struct ActionErrors {
 }
 
 impl ActionErrors {
+    /// Adds a chunk of predicted actions, beside what doing as before, and staying where it is, would have missed.
     pub fn add(&mut self, Compared { actions, recorded, last, state }: &Compared) {
         let width = last.len();
         let is_position = state.len() == width;

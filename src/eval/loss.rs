@@ -52,6 +52,7 @@ impl HeldOut {
         self.sum / self.targets as f64
     }
 
+    /// Returns e to the mean loss.
     pub fn perplexity(&self) -> f64 {
         self.loss().exp()
     }
@@ -136,6 +137,7 @@ impl Measure {
         Ok(found)
     }
 
+    /// Returns the number of samples of a set that are measured.
     pub fn num_samples(&self, dataset: &Dataset) -> u64 {
         self.max_samples.unwrap_or(u64::MAX).min(dataset.len() as u64)
     }

@@ -34,6 +34,7 @@ impl Nearest {
         Nearest { count: made.len(), nearer, num_trained: trained.len() }
     }
 
+    /// Returns the figure in a sentence.
     pub fn text(&self) -> String {
         let share = 100.0 * self.nearer as f64 / self.count.max(1) as f64;
         format!(

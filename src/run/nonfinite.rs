@@ -26,10 +26,12 @@ pub struct Evidence {
 }
 
 impl Evidence {
+    /// Writes into a run's folder; `seed` is the run's, by which samples can be found again.
     pub fn new(dir: &Path, seed: u64) -> Self {
         Self { dir: dir.to_owned(), seed, checkpoint: None }
     }
 
+    /// Notes the newest checkpoint, from which the steps can be computed again.
     pub fn published(&mut self, draft: &CheckpointDraft, path: &Path) {
         let hashes = draft.files.iter().map(|file| (file.name.clone(), file.sha256.clone()));
         self.checkpoint = Some((path.to_owned(), hashes.collect()));

@@ -137,6 +137,7 @@ async fn hear(place: Option<ActorId>, mut member: Member) -> FirstMessage {
     Ok((place, member, said))
 }
 
+/// Makes the answer to an actor that may not join.
 pub(super) fn refused(reason: &str) -> Down {
     Down::Refused { reason: reason.to_owned() }
 }

@@ -29,6 +29,7 @@ pub struct Stream {
 }
 
 impl Stream {
+    /// Takes a connection; `host`: the peer's address, where it has one.
     pub(super) fn new(inner: impl Duplex + 'static, host: Option<std::net::IpAddr>) -> Self {
         Self { inner: Box::new(inner), before: Vec::new(), host }
     }

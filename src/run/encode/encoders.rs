@@ -50,6 +50,7 @@ impl Encoders {
         (Self(encoders), queues)
     }
 
+    /// Starts a thread for each encoder.
     pub fn start<'scope>(self, scope: &'scope Scope<'scope, '_>) -> Working<'scope> {
         let start = |(spec, items): (EngineSpec, flume::Receiver<KeyedItem>)| {
             (spec.me.pool, scope.spawn(move || work(&spec, &items)))

@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 impl Report {
+    /// Makes the metrics of a step; the first one's time begins when its engines were ready.
     pub(super) fn measure(&mut self, summary: &StepSummary) -> StepMetrics {
         let mut seconds = self.last_step.elapsed().as_secs_f64();
         if self.num_steps == 0 {

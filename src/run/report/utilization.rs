@@ -38,6 +38,7 @@ impl Utilization {
         Some(Self { size: ModelSize::of(&folder.config), peak: peak * num_devices as f64 })
     }
 
+    /// Returns the share of the devices' peak that a step of so many seconds used (model FLOPs utilization).
     pub(super) fn mfu(&self, summary: &StepSummary, seconds: f64) -> f64 {
         // Samples of a pack do not attend to each other.
         let seq_len = summary.num_tokens / summary.num_samples.max(1);
