@@ -4,7 +4,7 @@ use super::edges::{Carriers, Door, Edges, Inlet, Open, dial, rendezvous_at};
 use super::join::{Down, Joined, Line, Up, Welcome, hear, join, line, say, say_loose, say_out};
 use super::net::connect;
 use super::{Assignment, EdgeSpec, EngineFactory, Meeting, RunError, WantedActor};
-use crate::kernel::{Link, leave_to_the_scheduler, spawn};
+use crate::kernel::{Commands, Link, leave_to_the_scheduler, spawn};
 use loongforge_core::config::Address;
 use loongforge_core::message::{ActorId, Command, Event, Role};
 use loongforge_core::schedule::Failure;
@@ -62,8 +62,7 @@ async fn serve(
     let (sender, mut receiver, carrier) = line(raw(sender, receiver), recovery, &Line { number: welcome.wire, lease });
     tokio::spawn(carrier);
     let mailbox = Mailbox::new(welcome.producers.len(), welcome.queue);
-    let mail = mailbox.sender();
-    let shared = Edges { me, security: meeting.security.clone(), mail: mail.clone(), lease };
+    let shared = Edges { me, security: meeting.security.clone(), mail: mailbox.sender(), lease };
     let begun = begin(welcome, listener, mailbox, &shared, meeting, make_engine).await;
     let Begun { link, tell, carriers, _door } = match begun {
         Ok(begun) => begun,
@@ -82,54 +81,8 @@ async fn serve(
             return Err(error);
         }
     };
-    let commands = link.commands;
-    let listen = tokio::spawn(async move {
-        let reason = loop {
-            match hear(&mut receiver).await {
-                Ok(Some(Down::Command(Command::Connect { to, credit, path }))) => {
-                    // One that is gone again is no loss: the scheduler knows.
-                    match shared.connect(&path, EdgeSpec::new(me, to, credit)).await {
-                        Ok((edge, carrier)) => {
-                            carrier.map(tokio::spawn);
-                            drop(mail.send(Mail::Edge { to, edge }));
-                        }
-                        Err(error) => tracing::warn!("no edge to {to}: {error}"),
-                    }
-                }
-                Ok(Some(Down::Command(command))) => commands.send(command),
-                Ok(Some(other)) => break format!("protocol violation: it sent {other:?} out of turn"),
-                Ok(None) => break "its process ended".to_owned(),
-                Err(error) => break error.to_string(),
-            }
-        };
-        // An engine that is gone knows already.
-        drop(mail.send(Mail::Gone { peer: ActorId::SCHEDULER, reason }));
-    });
-    let mut last = None;
-    let mut sign = tokio::time::interval(lease / 4);
-    loop {
-        let event = tokio::select! {
-            event = link.events.recv_async() => event,
-            _ = sign.tick() => {
-                say_loose(&sender, &Up::Alive);
-                continue;
-            }
-        };
-        let Ok(event) = event else { break };
-        // A scheduler that is gone is learned from the other half.
-        match event {
-            Event::Trace(_) => say_loose(&sender, &Up::Event(event)),
-            Event::At { unit: Some(_) } => {
-                say_out(&sender, &Up::Event(event)).await;
-                // The engine waits for it, or has ended.
-                let _ = tell.try_send(());
-            }
-            event => {
-                say(&sender, &Up::Event(event.clone())).await;
-                last = Some(event);
-            }
-        }
-    }
+    let hearing = tokio::spawn(listen(receiver, link.commands, shared));
+    let last = tell_on(&link.events, &tell, &sender, lease).await;
     let end = (link.end)();
     carriers.finish().await;
     let failed = |cause: String| RunError::Failed(failure(me, cause));
@@ -139,8 +92,67 @@ async fn serve(
         _ => (Err(failed(end.clone())), Some(Event::Failed { error: end, lost: None })),
     };
     leave(sender, last_words).await;
-    listen.abort();
+    hearing.abort();
     result
+}
+
+/// Gives the engine what the scheduler says, until it says nothing more; then the engine learns that it is gone.
+async fn listen(mut receiver: WireReceiver, commands: Commands, shared: Edges) {
+    let me = shared.me;
+    let reason = loop {
+        match hear(&mut receiver).await {
+            Ok(Some(Down::Command(Command::Connect { to, credit, path }))) => {
+                // One that is gone again is no loss: the scheduler knows.
+                match shared.connect(&path, EdgeSpec::new(me, to, credit)).await {
+                    Ok((edge, carrier)) => {
+                        carrier.map(tokio::spawn);
+                        drop(shared.mail.send(Mail::Edge { to, edge }));
+                    }
+                    Err(error) => tracing::warn!("no edge to {to}: {error}"),
+                }
+            }
+            Ok(Some(Down::Command(command))) => commands.send(command),
+            Ok(Some(other)) => break format!("protocol violation: it sent {other:?} out of turn"),
+            Ok(None) => break "its process ended".to_owned(),
+            Err(error) => break error.to_string(),
+        }
+    };
+    // An engine that is gone knows already.
+    drop(shared.mail.send(Mail::Gone { peer: ActorId::SCHEDULER, reason }));
+}
+
+/// Tells the scheduler what the engine says, and that it lives, until the engine has ended. Returns its last word.
+async fn tell_on(
+    events: &flume::Receiver<Event>,
+    tell: &flume::Sender<()>,
+    sender: &WireSender,
+    lease: Duration,
+) -> Option<Event> {
+    let mut last = None;
+    let mut sign = tokio::time::interval(lease / 4);
+    loop {
+        let event = tokio::select! {
+            event = events.recv_async() => event,
+            _ = sign.tick() => {
+                say_loose(sender, &Up::Alive);
+                continue;
+            }
+        };
+        let Ok(event) = event else { return last };
+        // A scheduler that is gone is learned from the other half.
+        match event {
+            Event::Trace(_) => say_loose(sender, &Up::Event(event)),
+            Event::At { unit: Some(_) } => {
+                say_out(sender, &Up::Event(event)).await;
+                // The engine waits for it, or has ended.
+                let _ = tell.try_send(());
+            }
+            event => {
+                say(sender, &Up::Event(event.clone())).await;
+                last = Some(event);
+            }
+        }
+    }
 }
 
 /// Returns whether the scheduler says within `limit` that the run ends, or ends itself in order.

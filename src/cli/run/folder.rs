@@ -54,19 +54,8 @@ pub fn find_resume(
     {
         on_disk = Some(fetched);
     }
-    let newest = snapshots.map_or(Ok(None), Snapshots::newest).unwrap_or_else(|error| {
-        console.line(&format!("warning: not from memory: {error}"));
-        None
-    });
-    if let Some((checkpoint, manifest)) = newest
-        && on_disk
-            .as_ref()
-            .and_then(|path| Manifest::read(path).ok())
-            .is_none_or(|on_disk| on_disk.num_steps < manifest.num_steps)
-    {
-        console.line(&format!("from memory: {} steps are done", manifest.num_steps));
-        let first_step = StepId(manifest.num_steps);
-        return Ok(Some(Resume { checkpoint, first_step, state: manifest.scheduler }));
+    if let Some(resume) = from_memory(on_disk.as_deref(), snapshots, console) {
+        return Ok(Some(resume));
     }
     let checkpoint = match wanted {
         "auto" => match on_disk {
@@ -91,7 +80,37 @@ pub fn find_resume(
     };
     // What is read first is verified first: a damaged config.json is not another model.
     verify(|name| !name.ends_with(TENSORS))?;
-    let same = composition.folder().expect_same(&ModelFolder::open_plain(&checkpoint)?);
+    expect_same_run((&checkpoint, &manifest), expect, composition, console)?;
+    verify(|name| name.ends_with(TENSORS))?;
+    Ok(Some(Resume { checkpoint, first_step: StepId(manifest.num_steps), state: manifest.scheduler }))
+}
+
+/// Returns the checkpoint in memory where it is of a later step than that on the disk.
+fn from_memory(on_disk: Option<&Path>, snapshots: Option<&Snapshots>, console: &Console) -> Option<Resume> {
+    let newest = snapshots.map_or(Ok(None), Snapshots::newest).unwrap_or_else(|error| {
+        console.line(&format!("warning: not from memory: {error}"));
+        None
+    });
+    let (checkpoint, manifest) = newest?;
+    let on_disk = on_disk.and_then(|path| Manifest::read(path).ok());
+    if on_disk.is_some_and(|on_disk| on_disk.num_steps >= manifest.num_steps) {
+        return None;
+    }
+    console.line(&format!("from memory: {} steps are done", manifest.num_steps));
+    let first_step = StepId(manifest.num_steps);
+    Some(Resume { checkpoint, first_step, state: manifest.scheduler })
+}
+
+/// # Errors
+/// The checkpoint is of another model, or was made with settings that cannot be changed.
+fn expect_same_run(
+    (checkpoint, manifest): (&Path, &Manifest),
+    expect: &Expect<'_>,
+    composition: &Composition,
+    console: &Console,
+) -> anyhow::Result<()> {
+    let config = composition.config();
+    let same = composition.folder().expect_same(&ModelFolder::open_plain(checkpoint)?);
     same.map_err(|error| UsageError::of(&error))?;
     let (theirs, ours) = (manifest.precision.as_str(), precision_name(config.train.precision));
     if theirs != ours {
@@ -100,11 +119,11 @@ pub fn find_resume(
             format!("{path} has train.precision {theirs}, this run {ours}: resume with train.precision={theirs}");
         return Err(UsageError(what).into());
     }
-    expect_same_optimizer(&checkpoint, &manifest, config)?;
-    expect_same_products(&checkpoint, &manifest, composition)?;
-    expect_same_data(&checkpoint, composition)?;
-    expect_settings(&checkpoint, &manifest, expect, console)?;
-    expect_same_trained(&checkpoint, composition, console)?;
+    expect_same_optimizer(checkpoint, manifest, config)?;
+    expect_same_products(checkpoint, manifest, composition)?;
+    expect_same_data(checkpoint, composition)?;
+    expect_settings(checkpoint, manifest, expect, console)?;
+    expect_same_trained(checkpoint, composition, console)?;
     if config.train.ema.is_some() && !has_averages(&manifest.config) {
         let path = checkpoint.display();
         return Err(UsageError(format!(
@@ -120,8 +139,7 @@ pub fn find_resume(
              checkpoints will have none"
         ));
     }
-    verify(|name| name.ends_with(TENSORS))?;
-    Ok(Some(Resume { checkpoint, first_step: StepId(manifest.num_steps), state: manifest.scheduler }))
+    Ok(())
 }
 
 /// Returns the checkpoint that a folder means: itself, or the newest one of a run or of its folder of checkpoints.

@@ -2,22 +2,27 @@
 
 use super::error::code;
 use super::validate::Rules;
-use super::{Learn, LossWeighting, Part, Phase, PreferenceLoss, RunConfig, TooLong, Weights};
+use super::{Learn, LossWeighting, Part, Phase, Preference, PreferenceLoss, RunConfig, TooLong, Weights};
 
 impl Rules<'_> {
     /// Checks `train.preference`, its loss, its reference model, and the keys that do not go with it.
     pub(super) fn preference(&mut self, config: &RunConfig) {
-        let (train, model) = (&config.train, &config.model);
-        let own = &model.reference;
-        let has_reference = model.names_reference();
-        let Some(preference) = &train.preference else {
-            self.broken(has_reference, code::COMBINATION, &["model.reference"], || {
+        let Some(preference) = &config.train.preference else {
+            self.broken(config.model.names_reference(), code::COMBINATION, &["model.reference"], || {
                 ("`model.reference` without `train.preference`".to_owned(), "add `train.preference`, or drop it")
             });
             return;
         };
+        self.keys_of_loss(preference);
+        self.reference(config, preference.loss);
+        self.whole_answers(config);
+        self.kto_evaluations(config, preference.loss);
+        self.uncut_answers(config, preference.loss);
+    }
+
+    /// Keys of a loss are written where it is chosen.
+    fn keys_of_loss(&mut self, preference: &Preference) {
         let loss = preference.loss;
-        let compares = loss.needs_reference();
         let is = |losses: &[PreferenceLoss]| losses.contains(&loss);
         let smooths = is(&[PreferenceLoss::Sigmoid, PreferenceLoss::Robust]);
         for (key, is_written, of) in [
@@ -38,18 +43,20 @@ impl Rules<'_> {
             let message = "`train.preference.label_smoothing`: must be below 0.5 with `robust`, found `0.5`";
             (message.to_owned(), "labels that are right half of the time teach nothing")
         });
+    }
+
+    /// A loss that compares has a reference model, of which little can be set.
+    fn reference(&mut self, config: &RunConfig, loss: PreferenceLoss) {
+        let model = &config.model;
+        let (own, compares) = (&model.reference, loss.needs_reference());
         let none = compares && (model.weights == Weights::Random || model.reference_source().is_none());
         self.broken(none && own.load.is_none(), code::COMBINATION, &["train.preference", "model.load"], || {
             let message = "`train.preference.loss` compares with a reference model, and there are no weights of one";
             let help = "set `model.load`, whose weights are the reference, or `model.reference.load`; `orpo` and `simpo` need none";
             (message.to_owned(), help)
         });
-        self.broken(has_reference && !compares, code::COMBINATION, &["model.reference"], || {
+        self.broken(model.names_reference() && !compares, code::COMBINATION, &["model.reference"], || {
             ("`model.reference`: this `train.preference.loss` has no reference model".to_owned(), "drop the section")
-        });
-        self.broken(train.learn != Learn::All, code::COMBINATION, &["train.learn", "train.preference"], || {
-            let message = "`train.learn` with `train.preference`, which compares whole answers".to_owned();
-            (message, "drop it: what `chosen`, `rejected` and `completion` hold is the answer, and all of it counts")
         });
         let others =
             Part { load: None, recompute: own.recompute, frozen_precision: own.frozen_precision, ..Part::default() };
@@ -61,6 +68,15 @@ impl Rules<'_> {
         if let Some(source) = &own.load {
             self.directory("model.reference.load", source, Some("config.json"), true);
         }
+    }
+
+    /// What answers are learned from goes by whole answers, and not by tokens.
+    fn whole_answers(&mut self, config: &RunConfig) {
+        let (train, model) = (&config.train, &config.model);
+        self.broken(train.learn != Learn::All, code::COMBINATION, &["train.learn", "train.preference"], || {
+            let message = "`train.learn` with `train.preference`, which compares whole answers".to_owned();
+            (message, "drop it: what `chosen`, `rejected` and `completion` hold is the answer, and all of it counts")
+        });
         self.broken(
             train.label_smoothing > 0.0,
             code::COMBINATION,
@@ -88,6 +104,10 @@ impl Rules<'_> {
                 (message.to_owned(), "leave `model.mtp` out")
             },
         );
+    }
+
+    /// Labeled answers are evaluated during the run, and ask nothing.
+    fn kto_evaluations(&mut self, config: &RunConfig, loss: PreferenceLoss) {
         let answers = config.eval.as_ref().is_some_and(|eval| eval.generate.is_some_and(|count| count > 0));
         let is_kto = loss == PreferenceLoss::Kto;
         let is_late = config.eval.as_ref().is_some_and(|eval| eval.every_steps == 0);
@@ -99,6 +119,11 @@ impl Rules<'_> {
             let message = "`eval.generate` with `train.preference.loss: kto`: groups of labeled answers ask nothing";
             (message.to_owned(), "drop it; `loongforge evaluate` generates answers of a checkpoint")
         });
+    }
+
+    /// No answer is cut: neither to fit a pack nor among ranks.
+    fn uncut_answers(&mut self, config: &RunConfig, loss: PreferenceLoss) {
+        let compares = loss.needs_reference();
         let cuts = config.data.pack.too_long == TooLong::Truncate;
         self.broken(cuts, code::COMBINATION, &["train.preference", "data.pack.too_long"], || {
             let message = "`data.pack.too_long`: truncate, and a pair of answers cannot be cut";

@@ -57,39 +57,16 @@ pub fn find(
         (spec.relative, spec.exclude) = (relative, exclude);
         spec.action_names = if names.is_empty() { std::mem::take(&mut spec.action_names) } else { names };
     }
-    let of_files = saved.as_ref().and_then(|saved| saved.embodiment.as_ref());
-    if let (Some((tag, number)), Some((of_files, mapped))) = (&mut spec.embodiment, of_files)
-        && settings.embodiments.is_empty()
-        && kept.is_none()
-    {
-        if tag != of_files {
-            let reason = format!(
-                "its config.json has the embodiment_tag {tag:?}, and its policy_preprocessor.json {of_files:?}"
-            );
-            return Err(DataError::file(folder, reason));
-        }
-        *number = mapped.unwrap_or(*number);
-        if *number < 0 || *number >= spec.num_embodiments as i64 {
-            let reason =
-                format!("its policy_preprocessor.json has the embodiment {number} of {}", spec.num_embodiments);
-            return Err(DataError::file(folder, reason));
-        }
+    if settings.embodiments.is_empty() && kept.is_none() {
+        settle_embodiment(spec, folder, saved.as_ref())?;
     }
-    if let Some(saved) = saved.as_ref().filter(|_| spec.family == Family::Groot) {
-        if spec.relative && saved.mask.is_none() && settings.relative_actions.is_none() {
-            let reason = "its config.json has use_relative_actions, and its policy_preprocessor.json has no groups of relative actions \
-                          (raw_stats, modality_config), without which actions are absolute: put the files of one policy together, \
-                          or say with policy.relative_actions in a run what actions are to be";
-            return Err(DataError::file(folder, reason));
-        }
-        spec.relative = saved.mask.is_some();
-    }
+    settle_relative(spec, folder, saved.as_ref(), settings)?;
     let of_groups = saved.as_ref().and_then(|saved| saved.mask.clone()).filter(|_| sets.is_empty() && kept.is_none());
     spec.relative = settings.relative_actions.unwrap_or(spec.relative);
     spec.exclude = settings.exclude.clone().unwrap_or_else(|| std::mem::take(&mut spec.exclude));
-    let of_folder = saved.as_ref().map_or((None, None), |saved| (saved.state, saved.action));
-    spec.state_normalization = settings.state_normalization.or(of_folder.0).unwrap_or(spec.state_normalization);
-    spec.action_normalization = settings.action_normalization.or(of_folder.1).unwrap_or(spec.action_normalization);
+    let (state, action) = saved.as_ref().map_or((None, None), |saved| (saved.state, saved.action));
+    spec.state_normalization = settings.state_normalization.or(state).unwrap_or(spec.state_normalization);
+    spec.action_normalization = settings.action_normalization.or(action).unwrap_or(spec.action_normalization);
     if let Some(rules) = spec.xvla.take() {
         spec.xvla = Some(of_xvla(rules, folder, saved.as_ref(), settings, spec.relative)?);
     }
@@ -100,23 +77,7 @@ pub fn find(
             spec.groups.clone_from(&kept.action_groups);
             kept.stats.clone()
         }
-        (true, None) => {
-            let mut stats = saved.unwrap_or_default().stats;
-            if let (Some(mask), Some(own)) = (&of_groups, stats.0.get_mut(ACTION)) {
-                own.values_mut().for_each(|values| values.truncate(spec.horizon * mask.len()));
-            }
-            let width = |key: &str, mode| match mode {
-                Normalization::Identity => None,
-                _ => stats.0.get(key).and_then(|stats| stats.get("mean").or(stats.get("min"))).map(Vec::len),
-            };
-            spec.state_dim = width(STATE, spec.state_normalization).unwrap_or(spec.state_dim);
-            spec.action_dim = match &of_groups {
-                // A folder may have more steps than its policy.
-                Some(mask) => mask.len(),
-                None => width(ACTION, spec.action_normalization).unwrap_or(spec.action_dim),
-            };
-            stats
-        }
+        (true, None) => of_folder(spec, saved, of_groups.as_deref()),
         (false, _) => of_sets(spec, settings, sets)?,
     };
     for (what, width, most) in
@@ -150,6 +111,71 @@ pub fn find(
     notes.extend(too_short(sets, spec.horizon));
     notes.extend(spec.xvla.as_ref().and_then(|rules| rules.note.clone()));
     Ok(Scales { state, action, mask, stats, notes })
+}
+
+/// Takes the number of a robot from the processor's file, which has to be of the same policy as the config.
+///
+/// # Errors
+/// Named by the folder: the two files are of different robots, or the number is none of the policy's.
+fn settle_embodiment(spec: &mut SampleSpec, folder: &Path, saved: Option<&files::Saved>) -> Result<(), DataError> {
+    let of_files = saved.and_then(|saved| saved.embodiment.as_ref());
+    if let (Some((tag, number)), Some((of_files, mapped))) = (&mut spec.embodiment, of_files) {
+        if tag != of_files {
+            let reason = format!(
+                "its config.json has the embodiment_tag {tag:?}, and its policy_preprocessor.json {of_files:?}"
+            );
+            return Err(DataError::file(folder, reason));
+        }
+        *number = mapped.unwrap_or(*number);
+        if *number < 0 || *number >= spec.num_embodiments as i64 {
+            let reason =
+                format!("its policy_preprocessor.json has the embodiment {number} of {}", spec.num_embodiments);
+            return Err(DataError::file(folder, reason));
+        }
+    }
+    Ok(())
+}
+
+/// Takes from the processor's file whether actions of GR00T are relative.
+///
+/// # Errors
+/// Named by the folder: its config says that they are, and nothing says which.
+fn settle_relative(
+    spec: &mut SampleSpec,
+    folder: &Path,
+    saved: Option<&files::Saved>,
+    settings: &Policy,
+) -> Result<(), DataError> {
+    if let Some(saved) = saved.filter(|_| spec.family == Family::Groot) {
+        if spec.relative && saved.mask.is_none() && settings.relative_actions.is_none() {
+            let reason = "its config.json has use_relative_actions, and its policy_preprocessor.json has no groups of relative actions \
+                          (raw_stats, modality_config), without which actions are absolute: put the files of one policy together, \
+                          or say with policy.relative_actions in a run what actions are to be";
+            return Err(DataError::file(folder, reason));
+        }
+        spec.relative = saved.mask.is_some();
+    }
+    Ok(())
+}
+
+/// The statistics of the model's folder, which say how many numbers a state and an action have. `of_groups`: which numbers of an
+/// action are relative, where the folder says it.
+fn of_folder(spec: &mut SampleSpec, saved: Option<files::Saved>, of_groups: Option<&[bool]>) -> Stats {
+    let mut stats = saved.unwrap_or_default().stats;
+    if let (Some(mask), Some(own)) = (of_groups, stats.0.get_mut(ACTION)) {
+        own.values_mut().for_each(|values| values.truncate(spec.horizon * mask.len()));
+    }
+    let width = |key: &str, mode| match mode {
+        Normalization::Identity => None,
+        _ => stats.0.get(key).and_then(|stats| stats.get("mean").or(stats.get("min"))).map(Vec::len),
+    };
+    spec.state_dim = width(STATE, spec.state_normalization).unwrap_or(spec.state_dim);
+    spec.action_dim = match of_groups {
+        // A folder may have more steps than its policy.
+        Some(mask) => mask.len(),
+        None => width(ACTION, spec.action_normalization).unwrap_or(spec.action_dim),
+    };
+    stats
 }
 
 /// What X-VLA's processor files and the settings say of its domain.
