@@ -172,6 +172,24 @@ fn complete(
         files.insert(name.clone(), FileEntry { bytes: *bytes, sha256: sha256.clone() });
     }
     adapters::join(&draft.dir, &mut files)?;
+    let mut written = write_own(disk, draft, with)?;
+    for (from, name) in of_model(with)? {
+        let to = draft.dir.join(&name);
+        let contents = files::read(&from, files::MAX_TEXT_BYTES).map_err(CheckpointError::read(&from))?;
+        to.parent().map_or(Ok(()), fs::create_dir_all).map_err(CheckpointError::write(&to))?;
+        disk.write(&to, &contents).map_err(CheckpointError::write(&to))?;
+        written.push(name);
+    }
+    for name in written {
+        let path = draft.dir.join(&name);
+        let entry = || Ok(FileEntry { bytes: fs::metadata(&path)?.len(), sha256: sha256(&path)? });
+        files.insert(name, entry().map_err(CheckpointError::read(&path))?);
+    }
+    Ok(files)
+}
+
+/// Writes the files that the run has contents for; returns their names.
+fn write_own(disk: &dyn Disk, draft: &CheckpointDraft, with: &Publication) -> Result<Vec<String>, CheckpointError> {
     let mut written = vec!["config.json".to_owned()];
     write_json(disk, &draft.dir.join("config.json"), &with.model_config)?;
     if let Some(data) = &with.data {
@@ -201,6 +219,11 @@ fn complete(
         disk.write(&path, template.as_bytes()).map_err(CheckpointError::write(&path))?;
         written.push(TEMPLATE.to_owned());
     }
+    Ok(written)
+}
+
+/// The files of the model that are copied, with their names: all but those that the run has contents for.
+fn of_model(with: &Publication) -> Result<Vec<(PathBuf, String)>, CheckpointError> {
     // A tokenizer of actions that the run names, and none of the files of the model's own.
     let is_of_folder = |own: &str, name: &str| {
         own.split_once('/').zip(name.split_once('/')).is_some_and(|((own, _), (other, _))| own == other)
@@ -223,19 +246,7 @@ fn complete(
         all.retain(|(_, name)| name != TEXT_TOKENIZER);
         all.push((file.clone(), TEXT_TOKENIZER.to_owned()));
     }
-    for (from, name) in all {
-        let to = draft.dir.join(&name);
-        let contents = files::read(&from, files::MAX_TEXT_BYTES).map_err(CheckpointError::read(&from))?;
-        to.parent().map_or(Ok(()), fs::create_dir_all).map_err(CheckpointError::write(&to))?;
-        disk.write(&to, &contents).map_err(CheckpointError::write(&to))?;
-        written.push(name);
-    }
-    for name in written {
-        let path = draft.dir.join(&name);
-        let entry = || Ok(FileEntry { bytes: fs::metadata(&path)?.len(), sha256: sha256(&path)? });
-        files.insert(name, entry().map_err(CheckpointError::read(&path))?);
-    }
-    Ok(files)
+    Ok(all)
 }
 
 /// The files that samples came from, with sizes and times of change.

@@ -131,41 +131,55 @@ pub fn export(folder: &Path, out: &Path, how: &Export) -> Result<Exported, Expor
     let max_shard_size = if how.for_transformers && is_policy(&config) { u64::MAX } else { how.max_shard_size };
     let how = Rewrite { dtype: how.dtype, max_shard_size, rename: &rename, stem: "model" };
     let files = rewrite(&checkpoint, adapters.as_ref(), to, &how)?;
-    let dtype = match how.dtype {
-        Some(dtype) => Some(dtype),
-        None if checkpoint.is_quantized() => Some(Dtype::BF16),
-        // The run's `config.json` says how the run computed.
-        None if adapters.is_some() => {
-            checkpoint.tensors().map(|(_, stored)| stored.dtype).find(|dtype| dtype.is_plain_float())
-        }
-        None => None,
-    };
-    let name = |dtype: Dtype| match dtype {
-        Dtype::BF16 => "bfloat16",
-        Dtype::F16 => "float16",
-        Dtype::F64 => "float64",
-        _ => "float32",
-    };
+    let dtype = dtype_name(how.dtype, &checkpoint, adapters.is_some());
     if is_diffusion(&config) {
         let next = format!("loongforge checkpoint export {} OUT --format diffusers", out.display());
         said.push(format!("the adapters are added; `{next}` writes the model for other programs"));
     }
     let mut text =
-        serde_json::to_vec_pretty(&saved_config(&config, dtype.map(name), carried_parts)).expect("JSON can be written");
+        serde_json::to_vec_pretty(&saved_config(&config, dtype, carried_parts)).expect("JSON can be written");
     text.push(b'\n');
     fs::write(to.join("config.json"), text).map_err(io(to))?;
-    // What lies beside the adapters goes before what lies beside their base.
+    copy_others(&found, to)?;
+    if let Some(Err(why)) = layout.map(|layout| layout.write_processor(to)) {
+        said.push(format!("no processor_config.json was written: {why}"));
+    }
+    draft.publish()?;
+    Ok(Exported { num_files: files.len(), bytes: files.iter().map(|file| file.bytes).sum(), said })
+}
+
+/// The name that `config.json` has for the type of the weights that are written; `None`: it says what it said.
+fn dtype_name(dtype: Option<Dtype>, checkpoint: &Checkpoint, has_adapters: bool) -> Option<&'static str> {
+    let written = match dtype {
+        Some(dtype) => dtype,
+        None if checkpoint.is_quantized() => Dtype::BF16,
+        // The run's `config.json` says how the run computed.
+        None if has_adapters => {
+            checkpoint.tensors().map(|(_, stored)| stored.dtype).find(|dtype| dtype.is_plain_float())?
+        }
+        None => return None,
+    };
+    Some(match written {
+        Dtype::BF16 => "bfloat16",
+        Dtype::F16 => "float16",
+        Dtype::F64 => "float64",
+        _ => "float32",
+    })
+}
+
+/// Copies the files that are no weights: what lies beside the adapters goes before what lies beside their base.
+fn copy_others(found: &ModelFolders, to: &Path) -> Result<(), ExportError> {
+    let io = |path: &Path| {
+        let path = path.to_owned();
+        |source| ExportError::Io { path, source }
+    };
     for folder in [Some(&found.weights), found.adapters.as_ref()].into_iter().flatten() {
         for name in carried(folder)? {
             to.join(&name).parent().map_or(Ok(()), fs::create_dir_all).map_err(io(to))?;
             fs::copy(folder.join(&name), to.join(&name)).map_err(io(&folder.join(&name)))?;
         }
     }
-    if let Some(Err(why)) = layout.map(|layout| layout.write_processor(to)) {
-        said.push(format!("no processor_config.json was written: {why}"));
-    }
-    draft.publish()?;
-    Ok(Exported { num_files: files.len(), bytes: files.iter().map(|file| file.bytes).sum(), said })
+    Ok(())
 }
 
 /// A folder that is written beside where it is to be, and moved there when it is whole; removed where anything fails.

@@ -4,10 +4,11 @@
 use super::ema::EMA;
 use super::hf::{Checkpoint, Dtype, Filling, LoadOptions, Origin, TensorFile, fill, load_weights_from};
 use super::peft::has_adapter;
+use super::placed::StateSlice;
 use super::state::StateError;
 use super::state_files::{file_name, state_files};
 use super::train_state::TrainState;
-use crate::params::{Cut, Shard};
+use crate::params::{Cut, ParamSpec, Shard};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use tch::{Device, Tensor};
@@ -24,28 +25,12 @@ pub fn load_state(state: &mut TrainState, folder: &Path, pool_name: &str, weight
         load_weights_from(&params, &Origin::whole(Checkpoint::open(folder)?), &options)?;
     }
     let Some(optimizer) = state.optimizer_mut() else { return Ok(()) };
-    let files = (0..).map(|part| folder.join(file_name(pool_name, part)));
-    let files = files.take_while(|path| path.exists() || path.ends_with(file_name(pool_name, 0)));
-    // A pool may hold what others held when the checkpoint was made.
-    let mut paths: Vec<PathBuf> = files.collect();
-    let others = other_files(folder, &paths);
-    if !others.is_empty() {
-        paths.retain(|path| path.exists());
-    }
-    let files = paths.iter().chain(&others).map(|path| TensorFile::open(path)).collect::<Result<Vec<_>, _>>()?;
-    let path = folder.join(file_name(pool_name, 0));
-    let missing = |name: &str| StateError::Missing { path: path.clone(), name: name.to_owned() };
-    let find = |name: &str| {
-        let found = files.iter().find(|file| file.tensors().contains_key(name));
-        found.ok_or_else(|| missing(name))
-    };
+    let files = StateFiles::open(folder, pool_name)?;
     let first = params.trained_ids().next().and_then(|id| {
         let (suffix, _) = *optimizer.state_of(&params, id).first()?;
         Some(format!("{}.{suffix}", params.spec(id).name))
     });
-    let of_pool = first.as_deref().map_or(Ok(&files[0]), find)?;
-    let num_steps = of_pool.note("num_steps").and_then(|steps| steps.parse().ok());
-    optimizer.num_steps = num_steps.ok_or_else(|| missing("num_steps"))?;
+    optimizer.num_steps = files.num_steps(first.as_deref())?;
     let _no_grad = tch::no_grad_guard();
     let mut direct = Vec::new();
     for id in params.trained_ids() {
@@ -53,53 +38,123 @@ pub fn load_state(state: &mut TrainState, folder: &Path, pool_name: &str, weight
         let spec = params.spec(id);
         for (suffix, slice) in optimizer.state_of(&params, id) {
             let name = format!("{}.{suffix}", spec.name);
-            let no_ema = |_| StateError::NoEma { path: path.clone() };
-            let file = if suffix == EMA { find(&name).map_err(no_ema)? } else { find(&name)? };
-            let info = &file.tensors()[&name];
-            let (found, wanted) = (info.dtype, Dtype::of(slice.tensor.kind()).expect("a type of files"));
-            if found != wanted && !(found.is_plain_float() && wanted.is_plain_float()) {
-                return Err(StateError::OtherOptimizer { path: file.path().to_owned(), name, found, wanted });
-            }
-            let wanted = slice.shape(spec.whole_shape());
-            if info.shape != wanted {
-                let found = info.shape.clone();
-                return Err(StateError::Shape { path: file.path().to_owned(), name, found, wanted });
-            }
-            if part.is_empty() {
-                continue;
-            }
-            // Blocks are of parameters that are not cut.
-            let part = slice.range(&part);
-            let shard = spec.shard.as_ref().filter(|_| slice.block == 1);
-            let own = slice.tensor.narrow(0, slice.at, part.end - part.start);
-            let runs = runs(&info.shape, shard, &part).filter(|_| info.dtype.is_plain_float());
-            let Some(runs) = runs else {
-                let whole = file.read(&name)?.ok_or_else(|| missing(&name))?;
-                let held = shard.map_or_else(|| whole.shallow_clone(), |shard| shard.take(&whole));
-                own.shallow_clone().copy_(&held.reshape([-1]).narrow(0, part.start, own.size()[0]));
-                continue;
-            };
-            let is_here = own.device() == Device::Cpu;
-            let memory =
-                if is_here { own.shallow_clone() } else { Tensor::empty(own.size(), (own.kind(), Device::Cpu)) };
-            let filling = |run: Run| {
-                let memory = memory.narrow(0, run.at, run.len);
-                Filling { file, name: name.clone(), first: run.first, memory }
-            };
-            let fillings = runs.into_iter().map(filling);
-            if is_here {
-                direct.extend(fillings);
-            } else {
-                fill(fillings.collect())?;
-                own.shallow_clone().copy_(&memory);
+            let file = files.find_like(&name, suffix == EMA, &slice, spec)?;
+            if !part.is_empty() {
+                direct.extend(files.read_slice((file, name), &slice, spec, &part)?);
             }
         }
         if !weights || has_adapter(&params) {
             let name = format!("{}.value", spec.name);
-            params.set_whole(id, &find(&name)?.read(&name)?.ok_or_else(|| missing(&name))?);
+            params.set_whole(id, &files.find(&name)?.read(&name)?.ok_or_else(|| files.missing(&name))?);
         }
     }
     Ok(fill(direct)?)
+}
+
+/// The files that a pool's state is read from.
+struct StateFiles {
+    /// The pool's first file, which messages name.
+    path: PathBuf,
+    files: Vec<TensorFile>,
+}
+
+impl StateFiles {
+    /// # Errors
+    /// A file is torn, or there is none.
+    fn open(folder: &Path, pool_name: &str) -> Result<Self, StateError> {
+        let files = (0..).map(|part| folder.join(file_name(pool_name, part)));
+        let files = files.take_while(|path| path.exists() || path.ends_with(file_name(pool_name, 0)));
+        // A pool may hold what others held when the checkpoint was made.
+        let mut paths: Vec<PathBuf> = files.collect();
+        let others = other_files(folder, &paths);
+        if !others.is_empty() {
+            paths.retain(|path| path.exists());
+        }
+        let files = paths.iter().chain(&others).map(|path| TensorFile::open(path)).collect::<Result<_, _>>()?;
+        Ok(Self { path: folder.join(file_name(pool_name, 0)), files })
+    }
+
+    fn missing(&self, name: &str) -> StateError {
+        StateError::Missing { path: self.path.clone(), name: name.to_owned() }
+    }
+
+    /// # Errors
+    /// No file has the tensor.
+    fn find(&self, name: &str) -> Result<&TensorFile, StateError> {
+        let found = self.files.iter().find(|file| file.tensors().contains_key(name));
+        found.ok_or_else(|| self.missing(name))
+    }
+
+    /// The steps that the optimizer has taken, as the file says that has the tensor `first` of the state.
+    fn num_steps(&self, first: Option<&str>) -> Result<u64, StateError> {
+        let of_pool = first.map_or(Ok(&self.files[0]), |name| self.find(name))?;
+        let num_steps = of_pool.note("num_steps").and_then(|steps| steps.parse().ok());
+        num_steps.ok_or_else(|| self.missing("num_steps"))
+    }
+
+    /// Finds the file of a tensor of the state, which is of a type and a shape that `slice` of the optimizer's can take.
+    ///
+    /// # Errors
+    /// There is none, or it is of another optimizer or another model.
+    fn find_like(
+        &self,
+        name: &str,
+        is_average: bool,
+        slice: &StateSlice<'_>,
+        spec: &ParamSpec,
+    ) -> Result<&TensorFile, StateError> {
+        let no_ema = |error| if is_average { StateError::NoEma { path: self.path.clone() } } else { error };
+        let file = self.find(name).map_err(no_ema)?;
+        let (path, name, info) = (file.path().to_owned(), name.to_owned(), &file.tensors()[name]);
+        let (found, wanted) = (info.dtype, Dtype::of(slice.tensor.kind()).expect("a type of files"));
+        if found != wanted && !(found.is_plain_float() && wanted.is_plain_float()) {
+            return Err(StateError::OtherOptimizer { path, name, found, wanted });
+        }
+        let wanted = slice.shape(spec.whole_shape());
+        if info.shape != wanted {
+            return Err(StateError::Shape { path, name, found: info.shape.clone(), wanted });
+        }
+        Ok(file)
+    }
+
+    /// Reads the elements `part` of a parameter's state into the optimizer's memory. Returns what is still to be read, straight into
+    /// that memory.
+    ///
+    /// # Errors
+    /// The file is torn.
+    fn read_slice<'a>(
+        &self,
+        (file, name): (&'a TensorFile, String),
+        slice: &StateSlice<'_>,
+        spec: &ParamSpec,
+        part: &Range<i64>,
+    ) -> Result<Vec<Filling<'a>>, StateError> {
+        let info = &file.tensors()[&name];
+        // Blocks are of parameters that are not cut.
+        let part = slice.range(part);
+        let shard = spec.shard.as_ref().filter(|_| slice.block == 1);
+        let mut own = slice.tensor.narrow(0, slice.at, part.end - part.start);
+        let runs = runs(&info.shape, shard, &part).filter(|_| info.dtype.is_plain_float());
+        let Some(runs) = runs else {
+            let whole = file.read(&name)?.ok_or_else(|| self.missing(&name))?;
+            let held = shard.map_or_else(|| whole.shallow_clone(), |shard| shard.take(&whole));
+            own.copy_(&held.reshape([-1]).narrow(0, part.start, own.size()[0]));
+            return Ok(Vec::new());
+        };
+        let is_here = own.device() == Device::Cpu;
+        let memory = if is_here { own.shallow_clone() } else { Tensor::empty(own.size(), (own.kind(), Device::Cpu)) };
+        let filling = |run: Run| {
+            let memory = memory.narrow(0, run.at, run.len);
+            Filling { file, name: name.clone(), first: run.first, memory }
+        };
+        let fillings: Vec<Filling<'a>> = runs.into_iter().map(filling).collect();
+        if is_here {
+            return Ok(fillings);
+        }
+        fill(fillings)?;
+        own.copy_(&memory);
+        Ok(Vec::new())
+    }
 }
 
 /// Returns the files of other pools' states in a checkpoint, sorted.
