@@ -143,50 +143,14 @@ impl SampleSpec {
     /// # Errors
     /// The reason: a policy that is not implemented, a key that is missing, wrong or not implemented.
     pub fn of(config: &Json) -> Result<Self, String> {
-        let family = match config["type"].as_str() {
-            Some("pi05") => Family::Pi05,
-            Some("pi0") => Family::Pi0,
-            Some("pi0_fast") => Family::Pi0Fast,
-            Some(SMOLVLA) => Family::SmolVla,
-            Some("xvla") => Family::Xvla,
-            _ => {
-                let own = &config["type"];
-                return Err(format!(
-                    "`type` is {own}, and samples are made for pi05, pi0, pi0_fast, smolvla, groot, xvla and fastwam"
-                ));
-            }
-        };
+        let family = family_of(config)?;
         let published = family.published();
         let is_smol = family == Family::SmolVla;
         let xvla = (family == Family::Xvla).then(|| Rules::of(config)).transpose()?;
         only(config, "n_obs_steps", &[Json::Null, 1.into()])?;
         let size = |key: &str, default: usize| size(config, key, default);
-        let resolution = match (&xvla, &config[published.sides]) {
-            (Some(rules), _) => rules.resolution,
-            (None, Json::Null) => [published.side; 2],
-            (None, found) => match [&found[0], &found[1]].map(Json::as_u64) {
-                [Some(rows), Some(columns)] if (1..=4096).contains(&rows) && (1..=4096).contains(&columns) => {
-                    [rows as usize, columns as usize]
-                }
-                _ => return Err(format!("`{}` is {found}, not two sides", published.sides)),
-            },
-        };
-        let side = |place: &str, default: usize| match config["sizes"].pointer(place) {
-            None | Some(Json::Null) => Ok(default),
-            Some(side) => match side.as_u64().filter(|side| (1..=512).contains(side)) {
-                Some(side) => Ok(side as usize),
-                None => Err(format!("`sizes{}` is {side}", place.replace('/', "."))),
-            },
-        };
-        let patch = match &xvla {
-            Some(rules) => rules.patch,
-            None => side("/vision/patch_size", published.patch)?,
-        };
-        let merge = match (is_smol, config["sizes"].is_null()) {
-            (false, _) => 1,
-            (true, true) => SMOL_MERGE,
-            (true, false) => side("/scale_factor", 2)?,
-        };
+        let resolution = resolution(config, &published, xvla.as_ref())?;
+        let [patch, merge] = blocks(config, &published, xvla.as_ref(), is_smol)?;
         let max_state_dim = size("max_state_dim", 32)?;
         let max_action_dim = match &xvla {
             Some(rules) => rules.space.dim(),
@@ -222,14 +186,7 @@ impl SampleSpec {
             in_corner: is_smol,
             cameras,
             max_prompt: size("tokenizer_max_length", published.max_prompt)?,
-            padding: match (is_smol, &config["pad_language_to"]) {
-                (true, Json::Null) => "longest".to_owned(),
-                (true, Json::String(padding)) if ["longest", "max_length"].contains(&padding.as_str()) => {
-                    padding.clone()
-                }
-                (true, other) => return Err(format!("`pad_language_to` is {other}, not longest or max_length")),
-                (false, _) => "max_length".to_owned(),
-            },
+            padding: padding(config, is_smol)?,
             tokenizer: match family {
                 Family::SmolVla => config["vlm_model_name"].as_str(),
                 Family::Pi0Fast => config["text_tokenizer_name"].as_str(),
@@ -328,6 +285,78 @@ pub(super) fn texts(config: &Json, key: &str) -> Result<Option<Vec<String>>, Str
         Json::Null => Ok(None),
         Json::Array(names) => Ok(Some(names.iter().map(|it| it.as_str().unwrap_or_default().to_owned()).collect())),
         other => Err(format!("`{key}` is {other}, not a list of names")),
+    }
+}
+
+/// # Errors
+/// Samples of such a policy are not made here.
+fn family_of(config: &Json) -> Result<Family, String> {
+    match config["type"].as_str() {
+        Some("pi05") => Ok(Family::Pi05),
+        Some("pi0") => Ok(Family::Pi0),
+        Some("pi0_fast") => Ok(Family::Pi0Fast),
+        Some(SMOLVLA) => Ok(Family::SmolVla),
+        Some("xvla") => Ok(Family::Xvla),
+        _ => {
+            let own = &config["type"];
+            Err(format!(
+                "`type` is {own}, and samples are made for pi05, pi0, pi0_fast, smolvla, groot, xvla and fastwam"
+            ))
+        }
+    }
+}
+
+/// Rows and columns of the pictures that the tower takes.
+///
+/// # Errors
+/// The config's are not two sides.
+fn resolution(config: &Json, published: &Published, xvla: Option<&Rules>) -> Result<[usize; 2], String> {
+    match (xvla, &config[published.sides]) {
+        (Some(rules), _) => Ok(rules.resolution),
+        (None, Json::Null) => Ok([published.side; 2]),
+        (None, found) => match [&found[0], &found[1]].map(Json::as_u64) {
+            [Some(rows), Some(columns)] if (1..=4096).contains(&rows) && (1..=4096).contains(&columns) => {
+                Ok([rows as usize, columns as usize])
+            }
+            _ => Err(format!("`{}` is {found}, not two sides", published.sides)),
+        },
+    }
+}
+
+/// The side of a patch, and that of the block of patches that becomes one feature.
+///
+/// # Errors
+/// A side is no number from 1 to 512.
+fn blocks(config: &Json, published: &Published, xvla: Option<&Rules>, is_smol: bool) -> Result<[usize; 2], String> {
+    let side = |place: &str, default: usize| match config["sizes"].pointer(place) {
+        None | Some(Json::Null) => Ok(default),
+        Some(side) => match side.as_u64().filter(|side| (1..=512).contains(side)) {
+            Some(side) => Ok(side as usize),
+            None => Err(format!("`sizes{}` is {side}", place.replace('/', "."))),
+        },
+    };
+    let patch = match xvla {
+        Some(rules) => rules.patch,
+        None => side("/vision/patch_size", published.patch)?,
+    };
+    let merge = match (is_smol, config["sizes"].is_null()) {
+        (false, _) => 1,
+        (true, true) => SMOL_MERGE,
+        (true, false) => side("/scale_factor", 2)?,
+    };
+    Ok([patch, merge])
+}
+
+/// What prompts are padded to.
+///
+/// # Errors
+/// It is not implemented.
+fn padding(config: &Json, is_smol: bool) -> Result<String, String> {
+    match (is_smol, &config["pad_language_to"]) {
+        (true, Json::Null) => Ok("longest".to_owned()),
+        (true, Json::String(padding)) if ["longest", "max_length"].contains(&padding.as_str()) => Ok(padding.clone()),
+        (true, other) => Err(format!("`pad_language_to` is {other}, not longest or max_length")),
+        (false, _) => Ok("max_length".to_owned()),
     }
 }
 
