@@ -32,7 +32,7 @@ impl Processor {
             })?;
             documents.push(sample);
         }
-        self.check_joined(&documents)?;
+        self.room.check_joined(&documents)?;
         let pictures = documents.iter().flat_map(|document| document.media.iter().cloned());
         let for_reference = documents.iter().map(|document| self.reference_item(document));
         let media: Vec<Media> = pictures.chain(for_reference).collect();

@@ -5,12 +5,14 @@ mod answered;
 mod assemble;
 mod groups;
 mod guard;
+mod loading;
 mod notes;
 mod open;
 mod options;
 mod packed;
 mod pairs;
 mod pictures;
+mod room;
 mod samples;
 mod shown;
 #[cfg(test)]

@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use serde_json::Value as Json;
 
+use super::loading::MediaLoader;
 use super::notes::Notes;
+use super::room::PackRoom;
 use super::towers::Towers;
 use super::{Pairs, ProcessorFolders, ProcessorOptions};
 use crate::config::{Learn, Phase, TooLong};
@@ -29,8 +31,6 @@ pub struct Processor {
     pub(super) towers: Towers,
     /// Tells, by kind, whether the template writes files itself.
     pub(super) writes: [bool; MediaKind::ALL.len()],
-    /// The sound of a video is taken where the model hears it.
-    pub(super) video_sound: bool,
     pub(super) positions: PositionKind,
     /// Prompts see all of themselves: pictures come before what is learned.
     pub(super) has_prefixes: bool,
@@ -41,12 +41,9 @@ pub struct Processor {
     pub(super) weighs_samples: bool,
     pub(in crate::data) pairs: Pairs,
     pub(super) notes: Notes,
-    pub(super) decoder: Arc<dyn MediaDecoder>,
-    pub(super) limits: Limits,
-    pub(super) max_tokens: usize,
+    pub(super) loader: MediaLoader,
+    pub(super) room: PackRoom,
     pub(super) too_long: TooLong,
-    pub(super) max_images: usize,
-    pub(super) max_visual_tokens: usize,
 }
 
 impl Processor {
@@ -103,18 +100,22 @@ impl Processor {
             template,
             towers,
             writes: [true; MediaKind::ALL.len()],
-            video_sound: options.video.sound,
             phase: options.learned.phase,
             learn: options.learned.learn,
             weighs_samples: options.weighs_samples,
             pairs: options.pairs,
             notes: Notes::default(),
-            decoder: Arc::new(InProcess),
-            limits: Limits::from(&options.image),
-            max_tokens: options.max_tokens,
+            loader: MediaLoader {
+                decoder: Arc::new(InProcess),
+                limits: Limits::from(&options.image),
+                video_sound: options.video.sound,
+            },
+            room: PackRoom {
+                max_tokens: options.max_tokens,
+                max_images: options.max_images,
+                max_visual_tokens: options.max_visual_tokens,
+            },
             too_long: options.too_long,
-            max_images: options.max_images,
-            max_visual_tokens: options.max_visual_tokens,
         };
         processor.writes = MediaKind::ALL.map(|kind| processor.template_writes(kind));
         Ok(processor)
@@ -127,7 +128,7 @@ impl Processor {
 
     /// Lets `decoder` decode pictures, videos and recordings; else this process does.
     pub fn with_decoder(self, decoder: Arc<dyn MediaDecoder>) -> Self {
-        Self { decoder, ..self }
+        Self { loader: MediaLoader { decoder, ..self.loader }, ..self }
     }
 
     pub fn tokenizer(&self) -> &Tokenizer {

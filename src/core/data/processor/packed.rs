@@ -4,8 +4,8 @@ use std::path::Path;
 
 use super::Processor;
 use super::answered::check_pack;
-use super::assemble::Features;
 use super::options::Pairs;
+use super::room::Features;
 use crate::data::audio::AudioSource;
 use crate::data::error::DataError;
 use crate::data::locator::Locator;
@@ -55,7 +55,7 @@ impl Processor {
         let towers = pack.input_ids.iter().filter_map(|&token| self.towers.of(i64::from(token)));
         towers.for_each(|tower| *counts.of_tower(tower) += 1);
         let num_placeholders = counts.images + counts.audio;
-        self.check_length(pack.num_tokens() - num_placeholders, counts)?;
+        self.room.check_length(pack.num_tokens() - num_placeholders, counts)?;
         if num_placeholders != num_features {
             return Err(DataError::Line(format!(
                 "a pack of {num_features} features and {num_placeholders} placeholders of this model: pack the data for it"

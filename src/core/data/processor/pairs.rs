@@ -21,7 +21,7 @@ impl Processor {
             sample.map_err(|error| DataError::Answer { answer: answer.to_owned(), source: Box::new(error) })
         };
         let answers = [of("chosen", chosen)?, of("rejected", rejected)?];
-        self.check_joined(&answers)?;
+        self.room.check_joined(&answers)?;
         let mut media: Vec<Media> = answers.iter().flat_map(|answer| answer.media.clone()).collect();
         if self.pairs == (Pairs::Learned { reference: true }) {
             media.extend(answers.iter().map(|answer| self.reference_item(answer)));

@@ -1,19 +1,16 @@
-//! Pictures, videos and recordings of a conversation: written into its text, loaded, and put in place of their markers.
+//! Pictures, videos and recordings of a conversation: written into its text, and put in place of their markers.
 
 use std::path::Path;
 
 use super::Processor;
-use super::assemble::Features;
+use super::loading::takes_no;
+use super::room::Features;
 use crate::config::TooLong;
-use crate::data::audio::{AudioSource, NO_SOUND, Segment};
 use crate::data::decode::header_size;
 use crate::data::error::DataError;
 use crate::data::expand::{Expanded, Place, check, find};
-use crate::data::in_process::read_rgb_with;
-use crate::data::locator::Locator;
-use crate::data::media::{self, Expansion, MediaKind, VideoSource, mp4};
+use crate::data::media::{Expansion, MediaKind};
 use crate::data::source::{Conversation, MediaSource, Part, Turn};
-use crate::message::Tower;
 
 impl Processor {
     /// Returns whether a turn with such a part is rendered with a marker.
@@ -77,8 +74,8 @@ impl Processor {
         let mut expansions = Vec::with_capacity(sources.len());
         for source in sources {
             // Many would take much memory before their sample turned out to be too long.
-            self.check_length(0, Features::of(&expansions))?;
-            expansions.push(self.load_one(source, base)?);
+            self.room.check_length(0, Features::of(&expansions))?;
+            expansions.push(self.loader.load_one(source, base, &self.towers)?);
         }
         Ok(expansions)
     }
@@ -86,67 +83,14 @@ impl Processor {
     /// The first ones, as many as have no more features than a pack has tokens: many would take much memory before all but
     /// these were cut off.
     fn load_fitting(&self, sources: &[MediaSource], base: &Path) -> Result<Vec<Expansion>, DataError> {
-        let (mut fitting, mut room) = (Vec::new(), self.max_tokens);
+        let (mut fitting, mut room) = (Vec::new(), self.room.max_tokens);
         for source in sources {
-            let expansion = self.load_one(source, base)?;
+            let expansion = self.loader.load_one(source, base, &self.towers)?;
             let Some(left) = room.checked_sub(expansion.num_features()) else { break };
             room = left;
             fitting.push(expansion);
         }
         Ok(fitting)
-    }
-
-    fn load_one(&self, source: &MediaSource, base: &Path) -> Result<Expansion, DataError> {
-        match (source, &self.towers.vision) {
-            // Nothing of a sound may reach a decoder of pictures, whoever asks.
-            (MediaSource::Audio(audio), _) => self.recording(audio, base)?.ok_or_else(|| takes_no(source)),
-            (MediaSource::Context(text), _) => match &self.towers.contexts {
-                Some(contexts) => contexts.context(text).map_err(DataError::Line),
-                None => Err(takes_no(source)),
-            },
-            (_, None) => Err(takes_no(source)),
-            (MediaSource::Image(locator), Some(media)) => {
-                let expansion = media.image(&read_rgb_with(&*self.decoder, locator, base, &self.limits)?);
-                expansion.map_err(|reason| DataError::image(Path::new(&locator.display(base)), reason))
-            }
-            (MediaSource::Video(video), Some(media)) => {
-                let frames = media::load(video, base, &*self.decoder, &self.limits, media.sampling())?;
-                let named = base.join(source.name()).display().to_string();
-                let seen = media.video(&frames).map_err(|reason| DataError::image(Path::new(&named), reason))?;
-                match (media.clock(), self.sound_of(video, base)?) {
-                    (Some(clock), Some(heard)) => Ok(clock.with_sound(seen, heard)),
-                    _ => Ok(seen),
-                }
-            }
-        }
-    }
-
-    /// A recording as the model takes it; `None` where the model hears nothing.
-    fn recording(&self, source: &AudioSource, base: &Path) -> Result<Option<Expansion>, DataError> {
-        let AudioSource { locator, segment } = source;
-        let expansion = self.heard(&locator.read(base)?, *segment);
-        expansion.map_err(|reason| DataError::audio(Path::new(&locator.display(base)), reason))
-    }
-
-    fn heard(&self, bytes: &[u8], segment: Segment) -> Result<Option<Expansion>, String> {
-        let Some(audio) = &self.towers.audio else { return Ok(None) };
-        let samples = self.decoder.sound(bytes, audio.rate(), audio.limits(), segment)?;
-        audio.recording(&samples).map(Some)
-    }
-
-    /// The sound of a video where it is wanted: that of an MP4 file which has any.
-    fn sound_of(&self, video: &VideoSource, base: &Path) -> Result<Option<Expansion>, DataError> {
-        let [locator] = video.locators.as_slice() else { return Ok(None) };
-        let is_folder = matches!(locator, Locator::File(name) if base.join(name).is_dir());
-        if !self.video_sound || is_folder {
-            return Ok(None);
-        }
-        let bytes = locator.read(base)?;
-        match mp4::is_mp4(&bytes).then(|| self.heard(&bytes, Segment::WHOLE)) {
-            None => Ok(None),
-            Some(Err(reason)) if reason == NO_SOUND => Ok(None),
-            Some(heard) => heard.map_err(|reason| DataError::audio(Path::new(&locator.display(base)), reason)),
-        }
     }
 
     /// Many large pictures would take much memory before their sample turned out to be too long: their headers say so.
@@ -159,26 +103,17 @@ impl Processor {
     ) -> Result<(), DataError> {
         let Some(media) = &self.towers.vision else { return Ok(()) };
         let num_images = places.iter().filter(|place| place.kind == MediaKind::Image).count();
-        if num_images == 0 || num_images.saturating_mul(media.max_image_features()) <= self.max_tokens {
+        if num_images == 0 || num_images.saturating_mul(media.max_image_features()) <= self.room.max_tokens {
             return Ok(());
         }
         let mut num_image_tokens = 0;
         for locator in conversation.images() {
-            let (width, height) = header_size(locator, base, &self.limits)?;
+            let (width, height) = header_size(locator, base, &self.loader.limits)?;
             let num_features = media.num_image_features(width as usize, height as usize);
             let named = || locator.display(base);
             num_image_tokens += num_features.map_err(|reason| DataError::image(Path::new(&named()), reason))?;
         }
         let num_text_tokens = self.tokenizer.encode(text)?.len().saturating_sub(places.len());
-        self.check_length(num_text_tokens, Features { images: num_image_tokens, ..Features::default() })
-    }
-}
-
-fn takes_no(source: &MediaSource) -> DataError {
-    let reason = format!("this model takes no {}", source.kind().name());
-    match source.kind().tower() {
-        Tower::Vision | Tower::Vae => DataError::image(Path::new(source.name()), reason),
-        Tower::Audio => DataError::audio(Path::new(source.name()), reason),
-        Tower::Text | Tower::Reference => DataError::Line(reason),
+        self.room.check_length(num_text_tokens, Features { images: num_image_tokens, ..Features::default() })
     }
 }

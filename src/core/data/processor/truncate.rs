@@ -45,14 +45,14 @@ impl Processor {
         let (tokens, learned) = (&tokens[..kept.tokens], &learned[..kept.tokens]);
         let sample = self.assemble(id, tokens, learned, &expanded.runs[..kept.runs], expansions)?;
         match !is_whole && sample.meta.num_targets == 0 {
-            true => Err(DataError::NothingLeft { max_tokens: self.max_tokens }),
+            true => Err(DataError::NothingLeft { max_tokens: self.room.max_tokens }),
             false => Ok(sample),
         }
     }
 
     /// Returns what fits a pack.
     fn fitting(&self, tokens: &[Token], expanded: &Expanded, expansions: &[Expansion]) -> Kept {
-        let (mut kept, mut room) = (Kept { tokens: 0, runs: 0, expansions: 0 }, self.max_tokens);
+        let (mut kept, mut room) = (Kept { tokens: 0, runs: 0, expansions: 0 }, self.room.max_tokens);
         for token in tokens {
             let is_run = self.towers.of(token.id).is_some();
             let Some(left) = room.checked_sub(if is_run { expanded.runs[kept.runs].len() } else { 1 }) else { break };
