@@ -27,7 +27,7 @@ pub(super) struct LogLine<'a> {
 }
 
 impl<'a> LogLine<'a> {
-    /// Makes a line of this level; the terminal and the file show a word before it where it is grave.
+    /// Makes a line of this level, which the terminal shows as a word before the message; of `info` it shows none.
     pub fn new(level: Level, message: &'a str) -> Self {
         let begin = BEGINNINGS.iter().find(|(_, other)| *other == level).map_or("", |(begin, _)| *begin);
         Self { level, begin, message: message.into(), fields: Map::new() }

@@ -47,7 +47,7 @@ impl Qwen {
     /// Reads the processors of pictures and of videos.
     ///
     /// # Errors
-    /// A setting is wrong, a limit of the run does not go with it, or the tokenizer lacks a token.
+    /// A setting is wrong or not implemented, or a limit of the run does not go with it.
     pub fn open(
         (image, video): (Settings, Settings),
         limits: (&ImageLimits, &VideoLimits),

@@ -70,7 +70,8 @@ impl Batches {
     /// Reads the batches of a block.
     ///
     /// # Errors
-    /// The reason: the file is torn, has fewer batches than before, or a batch is too large.
+    /// The reason: the file is no Arrow file, or has fewer batches than before. A batch that is damaged is one whose records
+    /// are bad.
     pub fn open(blob: &Blob, block: u32) -> Result<Self, String> {
         let contents = guarded(|| Contents::read(blob))?;
         let blocks = contents.blocks();

@@ -213,7 +213,7 @@ impl EncoderPool {
         self.ready.contains(&index)
     }
 
-    /// Notes that an encoder that has joined has its parameters: it is a member from the next epoch on.
+    /// Notes that an encoder that is to join has been built: it is a member from the next epoch on.
     pub fn ready(&mut self, index: u32) {
         self.ready.push(index);
     }
@@ -245,7 +245,7 @@ impl EncoderPool {
         self.reducing
     }
 
-    /// Notes that the members have been told to sum their gradients: who leaves from now on breaks the sum.
+    /// Notes that the members sum their gradients: nobody joins or is let go meanwhile.
     pub fn begin_reducing(&mut self) {
         self.reducing = true;
     }

@@ -106,8 +106,8 @@ impl Probe {
         }
     }
 
-    /// Decides by what was recomputed: a finite result is a transient fault, other batches that are finite blame the data, else
-    /// the weights are.
+    /// Decides by what was recomputed: a finite result means a transient fault; where other batches are finite, or nothing was
+    /// recomputed, the data is to blame; else the fault stays.
     pub fn judge(&mut self) {
         let recomputed_is_finite =
             self.found.recomputed.is_some_and(|(_, loss, norm)| loss.is_finite() && norm.is_finite());

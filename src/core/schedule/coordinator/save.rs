@@ -239,7 +239,8 @@ impl Saves {
         self.wanted |= std::mem::take(&mut self.waits);
     }
 
-    /// Returns whether a checkpoint was asked for from outside.
+    /// Returns whether the next step is to be saved whatever its number: a checkpoint was asked for, or one has failed and is
+    /// tried again.
     pub fn is_wanted(&self) -> bool {
         self.wanted
     }

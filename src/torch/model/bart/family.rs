@@ -23,7 +23,7 @@ pub struct EncoderDecoderFamily {
 }
 
 impl EncoderDecoderFamily {
-    /// Makes a foundation of an encoder and a decoder, which reads the features that the config has a width for.
+    /// Makes a foundation of an encoder and a decoder; it reads features of pictures where the config has a token for them.
     pub fn new(config: EncoderDecoderConfig) -> EncoderDecoderFamily {
         EncoderDecoderFamily { inputs: config.inputs(), config }
     }

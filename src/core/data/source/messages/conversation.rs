@@ -102,7 +102,7 @@ impl MediaSource {
 }
 
 impl Turn {
-    /// Makes a turn that counts as its role says, without tools and reasoning.
+    /// Makes a turn of these parts, without tools and other keys.
     pub fn new(role: &str, parts: Vec<Part>) -> Self {
         Self { role: role.to_owned(), parts, ..Self::default() }
     }
