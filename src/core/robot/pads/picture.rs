@@ -15,19 +15,33 @@ const BLANK: u8 = 128;
 
 /// Returns the table as the camera sees it.
 pub fn picture(scene: &Scene) -> RgbImage {
-    let pads = scene.layout.pads.iter().zip(PAD_COLORS).map(|(center, color)| (*center, PAD_RADIUS, color));
-    let discs: Vec<_> = pads.chain([(scene.agent, AGENT_RADIUS, AGENT)]).collect();
-    RgbImage::from_fn(SIDE, SIDE, |column, row| {
-        let place = [column, row].map(|at| (f64::from(at) + 0.5) / f64::from(SIDE));
-        let mut pixel = TABLE;
-        for &(center, radius, color) in &discs {
+    let mut pixels = vec![TABLE; (SIDE * SIDE) as usize];
+    for (&center, color) in scene.layout.pads.iter().zip(PAD_COLORS) {
+        draw(&mut pixels, center, PAD_RADIUS, color);
+    }
+    draw(&mut pixels, scene.agent, AGENT_RADIUS, AGENT);
+    let values = pixels.into_iter().flatten().map(|value| (value + 0.5).floor() as u8).collect();
+    RgbImage::from_raw(SIDE, SIDE, values).expect("three values a pixel")
+}
+
+/// Draws a disc: only pixels whose centers it could cover are looked at, all others have a coverage of 0.
+fn draw(pixels: &mut [[f64; 3]], center: Point, radius: f64, color: [f64; 3]) {
+    let side = f64::from(SIDE);
+    let reach = radius * side + 1.0;
+    let [columns, rows] = center.map(|at| {
+        let first = (at * side - reach).max(0.0) as u32;
+        first..((at * side + reach).max(0.0) as u32 + 1).min(SIDE)
+    });
+    for row in rows {
+        for column in columns.clone() {
+            let place = [column, row].map(|at| (f64::from(at) + 0.5) / side);
             let covered = coverage(place, center, radius);
+            let pixel = &mut pixels[(row * SIDE + column) as usize];
             for (value, top) in pixel.iter_mut().zip(color) {
                 *value += (top - *value) * covered;
             }
         }
-        Rgb(pixel.map(|value| (value + 0.5).floor() as u8))
-    })
+    }
 }
 
 /// The part of a pixel that a disc covers: from 1 to 0 over the width of a pixel.
