@@ -81,6 +81,17 @@ impl Locator {
             Self::Url(url) => Err(DataError::image(Path::new(url), "is in an object store and was not fetched")),
         }
     }
+
+    /// [`Locator::read`] for a recording, which is named so where it cannot be read.
+    ///
+    /// # Errors
+    /// Named: missing, too large, cannot be read; a URL that was not fetched.
+    pub fn read_sound(&self, base: &Path) -> Result<Cow<'_, [u8]>, DataError> {
+        self.read(base).map_err(|error| match error {
+            DataError::Image { path, reason } => DataError::Audio { path, reason },
+            other => other,
+        })
+    }
 }
 
 /// Short: bytes are counted, not shown.

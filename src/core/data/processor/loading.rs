@@ -55,7 +55,7 @@ impl MediaLoader {
     /// A recording as the model takes it; `None` where the model hears nothing.
     fn recording(&self, source: &AudioSource, base: &Path, towers: &Towers) -> Result<Option<Expansion>, DataError> {
         let AudioSource { locator, segment } = source;
-        let expansion = self.heard(&locator.read(base)?, *segment, towers);
+        let expansion = self.heard(&locator.read_sound(base)?, *segment, towers);
         expansion.map_err(|reason| DataError::audio(Path::new(&locator.display(base)), reason))
     }
 

@@ -48,12 +48,11 @@ impl Lines {
         let (mut begins, mut blanks, mut num_blank, mut offset) = (Vec::new(), Vec::new(), 0, 0);
         loop {
             let fail = |error: std::io::Error| format!("cannot be read: {error}");
-            let first = reader.fill_buf().map_err(fail)?.first().copied();
-            let len = reader.skip_until(b'\n').map_err(fail)? as u64;
+            let (len, is_blank) = skip_line(&mut reader, kind == Kind::Json).map_err(fail)?;
             if len == 0 {
                 break;
             }
-            if len == 1 && first == Some(b'\n') || len == 2 && first == Some(b'\r') {
+            if is_blank {
                 num_blank += 1;
                 match blanks.last_mut() {
                     Some((before, blank)) if *before == begins.len() as u64 => *blank = num_blank,
@@ -127,14 +126,44 @@ impl Lines {
     }
 }
 
+/// Skips a line. Returns its length, 0 at the end, and whether it is blank: empty, or of white space alone if `takes_spaces`.
+fn skip_line(reader: &mut impl BufRead, takes_spaces: bool) -> std::io::Result<(u64, bool)> {
+    let is_space = |byte: u8| byte == b'\r' || byte != b'\n' && takes_spaces && byte.is_ascii_whitespace();
+    let (mut len, mut num_other) = (0, 0);
+    loop {
+        let chunk = reader.fill_buf()?;
+        let end = chunk.iter().position(|byte| !is_space(*byte));
+        let (skipped, is_over) = match end {
+            Some(at) if chunk[at] == b'\n' => (at + 1, true),
+            Some(at) => (at, true),
+            None => (chunk.len(), chunk.is_empty()),
+        };
+        let is_filled = end.is_some_and(|at| chunk[at] != b'\n');
+        reader.consume(skipped);
+        len += skipped as u64;
+        if is_filled {
+            num_other = reader.skip_until(b'\n')? as u64;
+        }
+        if is_over {
+            return Ok((len + num_other, num_other == 0));
+        }
+    }
+}
+
 /// Reads the first bytes of a text.
 ///
 /// # Errors
-/// It cannot be read, or is in UTF-16, as some programs of Windows write texts.
+/// It cannot be read, is packed, or is in UTF-16, as some programs of Windows write texts.
 fn start(blob: &Blob) -> Result<Vec<u8>, String> {
     let len = (blob.len() as usize).min(64);
     let start = blob.read_at(0, len).map_err(|error| error.to_string())?;
+    let packed = |kind: &str, then: &str| Err(format!("is packed with {kind}: {then}"));
     match start.as_slice() {
+        [0x1f, 0x8b, 8, ..] => packed("gzip", "give it a name that ends with .gz"),
+        [0x28, 0xb5, 0x2f, 0xfd, ..] => packed("zstd", "give it a name that ends with .zst"),
+        [b'B', b'Z', b'h', b'1'..=b'9', 0x31, 0x41, ..] => packed("bzip2", "unpack it, or pack it as .gz or .zst"),
+        [0xfd, b'7', b'z', b'X', b'Z', 0, ..] => packed("xz", "unpack it, or pack it as .gz or .zst"),
+        [b'P', b'K', 3, 4, ..] => packed("zip", "unpack it, or pack it as .gz or .zst"),
         // With its mark, or by the zeros beside letters of ASCII.
         [0xff, 0xfe, ..] | [0xfe, 0xff, ..] | [1..=0x7f, 0, 1..=0x7f, 0, ..] | [0, 1..=0x7f, 0, 1..=0x7f, ..] => {
             Err("is in UTF-16: convert it to UTF-8, for example with `iconv -f UTF-16 -t UTF-8`".to_owned())
@@ -226,6 +255,16 @@ mod tests {
                 assert!(Lines::plain(blob(&utf16(text, big))).is_err(), "{text} {big}");
             }
         }
+        let packed: [(&[u8], &str); 5] = [
+            (b"\x1f\x8b\x08\0", "gzip: give it a name that ends with .gz"),
+            (b"\x28\xb5\x2f\xfd\0", "zstd: give it a name that ends with .zst"),
+            (b"BZh91AY&SY", "bzip2: unpack it, or pack it as .gz or .zst"),
+            (b"\xfd7zXZ\0\0", "xz: unpack it"),
+            (b"PK\x03\x04", "zip: unpack it"),
+        ];
+        for (bytes, what) in packed {
+            assert!(error(bytes).contains(what) && Lines::plain(blob(bytes)).is_err(), "{what}");
+        }
         assert!(error(b"[{}]\n[{}]").contains("more behind the `]`"));
         assert_eq!(error(b"[{}]\n \r\n"), "");
         let lines = Lines::json(blob(b"{\"a\": 1, \"a\": 2}\n")).unwrap();
@@ -242,6 +281,18 @@ mod tests {
         let lines = Lines::json(blob(b"{}\n\xff\xfe\nx\n")).unwrap();
         assert_eq!(lines.read(1).unwrap_err(), "is not UTF-8");
         assert!(lines.read(2).unwrap_err().contains("not a sample"));
+    }
+
+    #[test]
+    fn a_line_of_white_space_is_no_sample_but_may_be_a_text() {
+        let text = "{\"a\":1}\n \t \n\r\n  {\"a\":2} \r\n   ";
+        let lines = Lines::json(blob(text.as_bytes())).unwrap();
+        assert_eq!(values(&lines), [json!({"a": 1}), json!({"a": 2})]);
+        assert_eq!([0, 1].map(|index| lines.name(index)), ["1", "4"]);
+        assert_eq!(Lines::plain(blob(text.as_bytes())).unwrap().len(), 4);
+        // White space longer than what is read at once.
+        let text = format!("{{}}\n{}\n{{}}\n{}", " ".repeat(3 << 20), " ".repeat(2 << 20));
+        assert_eq!(values(&Lines::json(blob(text.as_bytes())).unwrap()), [json!({}), json!({})]);
     }
 
     #[test]

@@ -99,7 +99,7 @@ fn wids(path: &str) -> Result<Option<Counted>, DataError> {
 /// # Errors
 /// No shard can be read, or one that is far away.
 pub fn count(found: &Found, is_plain: bool, index: &mut Index) -> Result<Vec<Vec<u64>>, DataError> {
-    let what = if is_plain { "lines" } else { "records" };
+    let what = if is_plain { "lines" } else { "records that are not blank" };
     let known = |at: usize, index: &Index| match (found.counts[at], found.shards[at].container()) {
         (Some(count), Container::Tar) => Some(vec![count]),
         _ => index.get(&found.shards[at], what).cloned(),

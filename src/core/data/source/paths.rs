@@ -128,6 +128,7 @@ pub fn left_out(path: &str) -> Vec<String> {
 fn other_kinds(path: &str) -> Option<String> {
     let folder = Path::new(path);
     let [read, mut others] = of_folder(folder).ok().filter(|_| !is_remote(path) && folder.is_dir())?;
+    others.retain(|file| !saved::describes(folder, file));
     others.sort();
     let first = others.first()?.file_name()?.to_string_lossy().into_owned();
     let more = if others.len() > 1 { format!(" and {} more", others.len() - 1) } else { String::new() };

@@ -14,6 +14,12 @@ const INFO: &str = "dataset_info.json";
 /// Names the folders of a set of several splits.
 const SPLITS: &str = "dataset_dict.json";
 
+/// Returns whether a file of a folder tells of such a set and holds no samples.
+pub fn describes(folder: &Path, file: &Path) -> bool {
+    let is_saved = [STATE, INFO].iter().all(|name| folder.join(name).is_file());
+    is_saved && [STATE, INFO].iter().any(|name| file.file_name().is_some_and(|own| own == *name))
+}
+
 /// The files of such a folder; `None`: it is another one.
 ///
 /// # Errors

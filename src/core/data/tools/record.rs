@@ -191,7 +191,7 @@ impl Files<'_> {
     /// A recording: the whole file, and which part of it is meant.
     fn sound(&mut self, index: usize, audio: &AudioSource) -> Result<Json, DataError> {
         let AudioSource { locator, segment } = audio;
-        let bytes = locator.read(self.base)?.into_owned();
+        let bytes = locator.read_sound(self.base)?.into_owned();
         // Of the bytes that are written, not of a file that may change.
         let locator_of_bytes = Locator::bytes(locator.display(self.base), bytes.clone());
         let read = AudioSource { locator: locator_of_bytes, segment: *segment };

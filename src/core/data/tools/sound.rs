@@ -20,7 +20,7 @@ const LIMITS: AudioLimits = AudioLimits { min_seconds: 0.0, max_seconds: 3600.0,
 /// Named by its path: missing, corrupt, of a kind that is not decoded.
 pub fn decode(source: &AudioSource, base: &Path, decoder: &dyn MediaDecoder) -> Result<f64, DataError> {
     let AudioSource { locator, segment } = source;
-    let samples = decoder.sound(&locator.read(base)?, RATE, &LIMITS, *segment);
+    let samples = decoder.sound(&locator.read_sound(base)?, RATE, &LIMITS, *segment);
     let samples = samples.map_err(|reason| wrong(locator, base, reason))?;
     Ok(samples.len() as f64 / f64::from(RATE))
 }
@@ -30,7 +30,7 @@ pub fn decode(source: &AudioSource, base: &Path, decoder: &dyn MediaDecoder) -> 
 /// # Errors
 /// Named by its path: missing, no file of sound.
 pub fn header(locator: &Locator, base: &Path) -> Result<AudioHeader, DataError> {
-    let bytes = locator.read(base)?;
+    let bytes = locator.read_sound(base)?;
     guarded(|| read_header(&bytes).map_err(|reason| wrong(locator, base, reason)))
 }
 
