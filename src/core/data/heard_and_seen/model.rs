@@ -9,7 +9,7 @@ use crate::data::digits::{
     MAX_POSITION_EMBEDDINGS, MODEL, Tokens, generation_config, preprocessor_config, tokenizer, tokenizer_config,
 };
 use crate::data::error::DataError;
-use crate::data::template::QWEN;
+use crate::data::template::qwen_with_sound;
 
 const SPECIAL_TOKENS: [&str; 10] = [
     "<|endoftext|>",
@@ -43,7 +43,7 @@ pub(super) fn write_model(dir: &Path) -> Result<(), DataError> {
         "padding_value": 0.0, "dither": 0.0, "return_attention_mask": true});
     let (Json::Object(all), Json::Object(sound)) = (&mut preprocessor, sound) else { unreachable!("both are objects") };
     all.extend(sound);
-    write("chat_template.jinja", QWEN.to_owned())?;
+    write("chat_template.jinja", qwen_with_sound())?;
     for (name, json) in [
         ("config.json", config(&tokens)),
         ("generation_config.json", generation_config(&tokens)),

@@ -11,9 +11,11 @@ use crate::data::audio::tests::sine;
 use crate::data::audio::wav;
 use crate::data::digits::{MODEL, write_model};
 use crate::data::error::DataError;
+use crate::data::media::Kind;
 use crate::data::packed::{PackedKind, PackedMedia, PackedSample};
 use crate::data::sample::Sample;
 use crate::data::source::Conversation;
+use crate::data::template::qwen_with_sound;
 use crate::data::tokenizer_file::read_json;
 use crate::message::{SampleId, Tower};
 
@@ -147,6 +149,8 @@ fn recordings_and_pictures_become_placeholders_and_frames() {
     let bounded = Processor::open(folder.path(), &config, &options).unwrap();
     let error = sample(&bounded, line, folder.path()).unwrap_err();
     assert!(error.contains("a.wav") && error.contains("25 tokens, more than data.audio.max_tokens = 24"), "{error}");
+    let gone = sample(&processor, &line.replace("a.wav", "gone.wav"), folder.path()).unwrap_err();
+    assert!(gone.starts_with("audio ") && gone.contains("gone.wav: No such file"), "{gone}");
 
     // The other ways to say it.
     let bytes = std::fs::read(folder.path().join("a.wav")).unwrap();
@@ -165,6 +169,24 @@ fn recordings_and_pictures_become_placeholders_and_frames() {
         let other = sample(&processor, &line, folder.path()).unwrap();
         assert_eq!(other.media[0], one.media[0], "{part}");
     }
+}
+
+/// Other programs know of recordings from the template alone.
+#[test]
+fn a_template_that_writes_recordings_makes_the_samples_of_one_that_does_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let without = qwen2_audio(folder.path());
+    std::fs::write(folder.path().join("chat_template.jinja"), qwen_with_sound()).unwrap();
+    let config = read_json(&folder.path().join("config.json")).unwrap();
+    let with =
+        Processor::open(folder.path(), &config, &ProcessorOptions { learned: Phase::Sft.into(), ..Default::default() });
+    let with = with.unwrap();
+    assert!(with.template_writes(Kind::Audio) && !without.template_writes(Kind::Audio));
+    write_wav(&folder.path().join("a.wav"), 2_000);
+    let line = r#"{"messages":[{"role":"user","content":"<audio>a<audio>"},{"role":"assistant","content":"b"}],
+        "audios":["a.wav","a.wav"]}"#;
+    let [with, without] = [&with, &without].map(|processor| sample(processor, line, folder.path()).unwrap());
+    assert_eq!((with.input_ids, with.meta), (without.input_ids, without.meta));
 }
 
 /// The published template of Qwen2-Audio numbers recordings over the whole chat.

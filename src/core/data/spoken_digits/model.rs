@@ -7,7 +7,7 @@ use serde_json::{Value as Json, json};
 
 use crate::data::digits::{MAX_POSITION_EMBEDDINGS, Tokens, generation_config, tokenizer, tokenizer_config};
 use crate::data::error::DataError;
-use crate::data::template::QWEN;
+use crate::data::template::qwen_with_sound;
 
 const SPECIAL_TOKENS: [&str; 6] =
     ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|audio_bos|>", "<|AUDIO|>", "<|audio_eos|>"];
@@ -25,7 +25,7 @@ pub fn write_model(dir: &Path, seconds: usize, merges: &[[String; 2]]) -> Result
         let path = dir.join(name);
         fs::write(&path, text).map_err(|error| DataError::write(&path, error))
     };
-    write("chat_template.jinja", QWEN.to_owned())?;
+    write("chat_template.jinja", qwen_with_sound())?;
     for (name, json) in [
         ("config.json", config(&tokens, seconds)),
         ("generation_config.json", generation_config(&tokens)),

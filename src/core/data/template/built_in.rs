@@ -6,6 +6,14 @@ use crate::config::Template;
 pub const QWEN: &str =
     concat!(include_str!("../templates/qwen_content.jinja"), include_str!("../templates/chatml.jinja"));
 
+/// Returns [`QWEN`] with recordings between the tokens of Qwen2-Audio and Qwen2.5-Omni.
+pub fn qwen_with_sound() -> String {
+    let text = "            {%- elif part.type == 'text' %}\n";
+    let sound =
+        "            {%- elif part.type == 'audio' %}\n                {{- '<|audio_bos|><|AUDIO|><|audio_eos|>' }}\n";
+    QWEN.replacen(text, &format!("{sound}{text}"), 1)
+}
+
 /// What transformers' processor of Florence-2 makes of a prompt, and its answer.
 pub const FLORENCE2: &str = include_str!("../templates/florence2.jinja");
 

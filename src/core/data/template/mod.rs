@@ -14,5 +14,5 @@ mod python;
 #[cfg(test)]
 mod tests;
 
-pub use built_in::{FLORENCE2, QWEN, built_in};
+pub use built_in::{FLORENCE2, QWEN, built_in, qwen_with_sound};
 pub use chat::ChatTemplate;
