@@ -200,14 +200,18 @@ fn unknown_key<'a>(name: &str, path: &str, keys: impl Iterator<Item = &'a str>, 
         return problem;
     }
     if let Some((ours, note)) = foreign::ours(name) {
+        // The section may have a key of that name itself, as each part of a model does.
+        let own = ours.rsplit('.').next().filter(|last| !path.is_empty() && keys.contains(last));
+        let ours = own.map_or(ours.to_owned(), |last| join(path, last));
         let note = if note.is_empty() { String::new() } else { format!(" ({note})") };
         return problem
             .label(format!("did you mean `{ours}`?{note}"))
             .help("`loongforge check FILE --show-origin` lists all keys");
     }
     let other_word = || (name == "rank" && keys.contains(&"r")).then(|| "r".to_owned());
-    let nearest = suggest::nearest(name, keys.iter().copied()).map(str::to_owned);
-    let meant = other_word().or(nearest).or_else(|| key_called(name, path));
+    let nearest =
+        || suggest::nearest(name, keys.iter().copied()).or_else(|| suggest::begun(name, &keys)).map(str::to_owned);
+    let meant = other_word().or_else(nearest).or_else(|| key_called(name, path));
     let section = if path.is_empty() { "the top level".to_owned() } else { format!("`{path}`") };
     let listed = keys.iter().take(LISTED).copied().collect::<Vec<_>>().join(", ");
     let more = if keys.len() > LISTED { ", ..." } else { "" };

@@ -27,7 +27,7 @@ const NAMES: &[(&[&str], &str, &str)] = &[
     (&["packing", "neat_packing"], "data.pack", "samples are always packed"),
     (&["stage", "training_phase"], "train.phase", "sft or pretrain"),
     (&["num_train_epochs", "num_epochs"], "train.epochs", "instead of train.steps"),
-    (&["max_steps", "train_iters", "training_steps"], "train.steps", ""),
+    (&["max_steps", "train_iters", "training_steps", "num_steps"], "train.steps", ""),
     (&["per_device_train_batch_size", "local_batch_size"], "train.micro_batch_size", "most samples in a pack"),
     (
         &["gradient_accumulation_steps", "train_batch_size", "batch_size"],
@@ -48,7 +48,7 @@ const NAMES: &[(&[&str], &str, &str)] = &[
     (&["loss_reduction"], "train.loss_weighting", "token, sample or square"),
     (&["neftune_noise_alpha"], "train.neftune_alpha", ""),
     (&["max_grad_norm", "max_norm"], "train.clip_grad", ""),
-    (&["adam_beta1", "adam_beta2"], "train.optimizer.betas", "both, as in [0.9, 0.95]"),
+    (&["adam_beta1", "adam_beta2", "beta1", "beta2"], "train.optimizer.betas", "both, as in [0.9, 0.95]"),
     (&["adam_epsilon", "adam_eps"], "train.optimizer.eps", ""),
     (&["optim"], "train.optimizer.type", "adamw, adamw_8bit or muon"),
     (
@@ -64,8 +64,8 @@ const NAMES: &[(&[&str], &str, &str)] = &[
     (&["bf16", "fp16", "dtype", "torch_dtype", "mixed_precision"], "train.precision", "float32 or bf16"),
     (&["finetuning_type", "use_peft"], "model.foundation.lora", "{} for adapters; leave it out to train all weights"),
     (&["lora_rank", "lora_r"], "model.foundation.lora.r", ""),
-    (&["use_rslora"], "model.foundation.lora.use_rslora", ""),
-    (&["use_dora"], "model.foundation.lora.use_dora", ""),
+    (&["use_rslora", "rslora"], "model.foundation.lora.use_rslora", ""),
+    (&["use_dora", "dora"], "model.foundation.lora.use_dora", ""),
     (&["loraplus_lr_ratio"], "model.foundation.lora.loraplus_lr_ratio", ""),
     (&["modules_to_save", "additional_target"], "model.foundation.lora.modules_to_save", "a list"),
     (&["lora_alpha"], "model.foundation.lora.alpha", ""),
@@ -87,7 +87,7 @@ const NAMES: &[(&[&str], &str, &str)] = &[
         "nf4, or nf4_double with double quantization",
     ),
     (
-        &["quantization_bit", "quantization_method"],
+        &["quantization_bit", "quantization_method", "quantization"],
         "model.foundation.frozen_precision",
         "nf4 or nf4_double for 4 bits, int8 for 8",
     ),
@@ -97,15 +97,23 @@ const NAMES: &[(&[&str], &str, &str)] = &[
         "memory.weight_budget.foundation",
         "bytes that weights may take on the device, such as 12GiB",
     ),
-    (&["data_parallel_replicate_degree", "data_parallel_size"], "pools.foundation.replicas", ""),
+    (&["data_parallel_replicate_degree", "data_parallel_size", "dp_size", "dp"], "pools.foundation.replicas", ""),
     (
-        &["tensor_model_parallel_size", "tensor_parallel_degree", "tensor_parallel_size"],
+        &["tensor_model_parallel_size", "tensor_parallel_degree", "tensor_parallel_size", "tp_size", "tp"],
         "pools.foundation.tensor_parallel",
         "",
     ),
-    (&["pipeline_model_parallel_size", "pipeline_parallel_degree"], "pools.foundation.pipeline_parallel", ""),
-    (&["context_parallel_size", "context_parallel_degree"], "pools.foundation.context_parallel", ""),
-    (&["expert_model_parallel_size", "expert_parallel_degree"], "pools.foundation.expert_parallel", ""),
+    (
+        &["pipeline_model_parallel_size", "pipeline_parallel_degree", "pp_size", "pp"],
+        "pools.foundation.pipeline_parallel",
+        "",
+    ),
+    (&["context_parallel_size", "context_parallel_degree", "cp_size", "cp"], "pools.foundation.context_parallel", ""),
+    (
+        &["expert_model_parallel_size", "expert_parallel_degree", "ep_size", "ep"],
+        "pools.foundation.expert_parallel",
+        "",
+    ),
     (
         &["fsdp", "deepspeed", "zero_stage", "data_parallel_shard_degree", "use_distributed_optimizer"],
         "pools.foundation.zero",
@@ -142,6 +150,22 @@ const NAMES: &[(&[&str], &str, &str)] = &[
     (&["eval_iters"], "eval.max_samples", "a number of samples"),
     (&["dataloader_num_workers", "num_workers"], "pools.data.replicas", ""),
 ];
+
+/// What others call a value; ours, where a key takes it.
+const VALUES: &[(&[&str], &str)] = &[
+    (&["dpo"], "sigmoid"),
+    (&["bfloat16"], "bf16"),
+    (&["fp32", "float"], "float32"),
+    (&["adamw_torch", "adamw_torch_fused"], "adamw"),
+    (&["adamw_bnb_8bit", "paged_adamw_8bit", "adam8bit"], "adamw_8bit"),
+];
+
+/// Returns which of `choices` others call `text`.
+pub(super) fn our_value<'a>(text: &str, choices: &[&'a str]) -> Option<&'a str> {
+    let is_name = |theirs: &[&str]| theirs.iter().any(|theirs| theirs.eq_ignore_ascii_case(text));
+    let named = VALUES.iter().filter(|(theirs, _)| is_name(theirs));
+    named.filter_map(|(_, ours)| choices.iter().find(|choice| *choice == ours)).next().copied()
+}
 
 /// Our key for what others call `name`, and a word about its value that may be empty.
 pub(super) fn ours(name: &str) -> Option<(&'static str, &'static str)> {

@@ -3,6 +3,7 @@
 use serde_json::{Number, Value};
 
 use super::error::{Problem, Sources, code};
+use super::foreign;
 use super::node::{Kind, Node};
 use super::suggest;
 use super::{Address, Area, Device, FrameSize, Shift, Size, Threads, TimeSpan};
@@ -57,7 +58,7 @@ pub(super) fn text(node: &mut Node, schema: &Value, sources: &Sources) -> Option
             node.kind = Kind::Text((*choice).to_owned());
             return None;
         }
-        let near = suggest::nearest(text, choices.iter().copied());
+        let near = foreign::our_value(text, &choices).or_else(|| suggest::nearest(text, choices.iter().copied()));
         let problem = expected(&one_of(&choices), node);
         return Some(near.into_iter().fold(problem, |p, near| p.label(format!("did you mean `{near}`?"))));
     }

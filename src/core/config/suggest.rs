@@ -12,6 +12,14 @@ pub(super) fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a s
     scored.filter(|(distance, _)| *distance <= limit).min().map(|(_, candidate)| candidate)
 }
 
+/// Returns the one candidate that begins with the words of `name` and has more of them, as `every_steps` does of `every`.
+pub(super) fn begun<'a>(name: &str, candidates: &[&'a str]) -> Option<&'a str> {
+    let begins = |candidate: &&&str| candidate.strip_prefix(name).is_some_and(|rest| rest.starts_with('_'));
+    let mut found = candidates.iter().filter(begins);
+    let only = found.next().filter(|_| !name.is_empty() && found.next().is_none());
+    only.copied()
+}
+
 /// Returns what to say about a path that does not exist: a neighbor of a like name, or how much of it there is.
 pub(super) fn path(missing: &Path) -> Option<String> {
     if missing.starts_with("~") {
@@ -81,7 +89,7 @@ fn fold(name: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::nearest;
+    use super::{begun, nearest};
 
     #[test]
     fn finds_what_was_meant_and_nothing_else() {
@@ -92,5 +100,15 @@ mod tests {
         assert_eq!(nearest("l", keys), Some("lr"));
         assert_eq!(nearest("tensor_parallel", keys), None);
         assert_eq!(nearest("", keys), None);
+    }
+
+    #[test]
+    fn the_first_words_of_a_key_are_enough_where_they_are_of_one() {
+        let keys = ["every_steps", "keep_last", "upload", "upload_keep_last", "max_failures", "max_steps"];
+        assert_eq!(
+            ["every", "keep", "upload"].map(|name| begun(name, &keys)),
+            [Some("every_steps"), Some("keep_last"), Some("upload_keep_last")]
+        );
+        assert_eq!(["max", "ever", "steps", ""].map(|name| begun(name, &keys)), [None; 4]);
     }
 }

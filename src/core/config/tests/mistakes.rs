@@ -32,6 +32,17 @@ fn one_mistake_at_a_time() {
         // other trainers' names
         ("blocks_to_swap: 8\n", &["LF0102", "did you mean `memory.weight_budget.foundation`?"]),
         ("lora_rank: 8\n", &["LF0102", "`lora_rank`", "did you mean `model.foundation.lora.r`?"]),
+        ("$ +model.foundation.lora={dora: true}", &["LF0102", "did you mean `model.foundation.lora.use_dora`?"]),
+        ("$ pools.foundation.tp=2", &["LF0102", "did you mean `pools.foundation.tensor_parallel`?"]),
+        ("$ pools.encoder.tp=2", &["LF0102", "did you mean `pools.encoder.tensor_parallel`?"]),
+        (
+            "$ +model.image_encoder.load_in_4bit=true",
+            &["LF0102", "did you mean `model.image_encoder.frozen_precision`? (nf4"],
+        ),
+        ("dataset: x.jsonl\n", &["LF0102", "did you mean `data.train`?"]),
+        ("$ checkpoint.every=2", &["LF0102", "did you mean `every_steps`?"]),
+        ("$ train.preference={loss: dpo}", &["LF0103", "did you mean `sigmoid`?"]),
+        ("$ train.precision=bfloat16", &["LF0103", "did you mean `bf16`?"]),
         ("$ +train.num_train_epochs=3", &["did you mean `train.epochs`? (instead of train.steps"]),
         // wrong types
         ("device: gpu\n", &["LF0103", ":9:9", "`cpu`, `cuda` or `cuda:N`, found `gpu`"]),
