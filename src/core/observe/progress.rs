@@ -108,9 +108,9 @@ impl Recent {
                 parts.insert(3, format!("margin {margin:.3}"));
             }
         }
-        // A language model has neither.
+        // Pictures, recordings, texts of a text tower: a language model has none.
         if self.steps.iter().any(|step| step.images > 0) {
-            parts.push(format!("{} images/s", short(rate(self.mean(|step| step.images as f64)))));
+            parts.push(format!("{} items/s", short(rate(self.mean(|step| step.images as f64)))));
         }
         if self.steps.iter().any(|step| step.images > 0 || step.encoder_busy > 0.0) {
             parts.push(format!("encoder {}", percent(self.mean(|step| step.encoder_busy))));
@@ -168,7 +168,7 @@ mod tests {
         }
         assert_eq!(
             recent.describe(),
-            "step 100/500  loss 0.5000  12.3k tokens/s  ETA 0:40  grad 0.250  lr 3.00e-4  640 images/s  encoder 71%  \
+            "step 100/500  loss 0.5000  12.3k tokens/s  ETA 0:40  grad 0.250  lr 3.00e-4  640 items/s  encoder 71%  \
              foundation 88%"
         );
     }

@@ -80,9 +80,9 @@ fn speed(status: &Value) -> Vec<String> {
         format!("loss {}", number(&status["loss"])),
         format!("{} tokens/s", rate("tokens_per_s")),
     ];
-    // A language model has no images.
+    // A language model has none.
     if status["images_per_s"].as_f64().is_some_and(|images| images > 0.0) {
-        parts.push(format!("{} images/s", rate("images_per_s")));
+        parts.push(format!("{} items/s", rate("images_per_s")));
     }
     let step = status["step_s"].as_f64().map_or("-".into(), |step| format!("{:.0}", step * 1e3));
     parts.push(format!("{step} ms a step"));
