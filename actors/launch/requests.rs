@@ -1,7 +1,7 @@
 //! Requests to a run that has begun: an encoder joins, or a pool of encoders is to have another size.
 
 use super::children::Children;
-use super::join::{Down, JoinRequest, JoinServer, Member};
+use super::join::{Down, ENDED, JoinRequest, JoinServer, Member};
 use super::wires::Wires;
 use crate::journal::{Journal, Record};
 use crate::kernel::Change;
@@ -44,7 +44,7 @@ impl Requests {
         let (tell, told) = flume::bounded(1);
         self.change(Change::LetGo { pool, encoders, answer: tell });
         tokio::task::spawn_local(async move {
-            let ended = || Err("the run has ended".to_owned());
+            let ended = || Err(ENDED.to_owned());
             answer(match told.recv_async().await.unwrap_or_else(|_| ended()) {
                 Ok(from) => Down::Scaling { from },
                 Err(reason) => Down::Refused { reason },

@@ -31,7 +31,7 @@ pub fn scale_run(address: &Address, security: &Security, pool: PoolName, encoder
         sender.send(&Up::Scale { pool, encoders }).await.map_err(broken)?;
         match receiver.recv().await.map_err(broken)? {
             Some(Down::Scaling { from }) => Ok(from),
-            Some(Down::Refused { reason }) => Err(JoinError::Refused { address: name.clone(), reason }),
+            Some(Down::Refused { reason }) => Err(JoinError::NotScaled { address: name.clone(), reason }),
             Some(said) => Err(JoinError::OutOfTurn { address: name.clone(), said: format!("{said:?}") }),
             None => Err(JoinError::SchedulerGone { address: name.clone() }),
         }

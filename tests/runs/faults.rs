@@ -78,15 +78,22 @@ fn encoders_of_two_pools_are_killed_join_and_are_scaled() {
     let scale = |words: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_loongforge"));
         let output = command.args(["scale", "--run", &folder.display().to_string()]).args(words).output().unwrap();
-        String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned()
+        let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+        (output.status.code(), text)
     };
     let steps = || std::fs::read_to_string(folder.join("metrics.jsonl")).unwrap_or_default().lines().count();
     while steps() < 1 {
         std::thread::sleep(std::time::Duration::from_millis(10));
     }
-    assert_eq!(scale(&["--pool", "audio", "3"]), "2 → 3 encoders of the pool audio\n");
-    assert_eq!(scale(&["1"]), "2 → 1 encoders\n");
-    assert!(scale(&["--pool", "sound", "3"]).contains("no encoder pool `sound`, but audio, encoder"));
+    assert_eq!(scale(&["--pool", "audio", "3"]), (Some(0), "2 → 3 encoders of the pool audio\n".to_owned()));
+    assert_eq!(scale(&["1"]), (Some(0), "2 → 1 encoders\n".to_owned()));
+    for (words, reason) in [
+        (&["--pool", "sound", "3"][..], "changes no pool: it has no encoder pool `sound`, but audio, encoder"),
+        (&["0"], "its pool `encoder` has none (`pools.encoder.cache_dir`)"),
+    ] {
+        let (code, text) = scale(words);
+        assert!(code == Some(2) && text.contains(reason), "{code:?} {text}");
+    }
     let output = run.wait_with_output().unwrap();
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && text.contains("encoder/1 has left: let go"), "{text}");

@@ -1,6 +1,6 @@
 //! The scheduler's side: waits until every actor of the run has a connection and a place.
 
-use super::protocol::OTHER_CONFIG;
+use super::protocol::{BEGINNING, OTHER_CONFIG};
 use super::reconnect::{ReconnectRegistry, draw};
 use super::{Down, JoinError, Up, Welcome};
 use crate::launch::{Assignment, EdgeSpec, topology};
@@ -100,6 +100,9 @@ where
                         hearing.spawn(hear(Some(actor), member));
                     }
                 }
+                Ok(Ok((None, mut member, Some(Up::Scale { .. })))) => {
+                    let _ = member.sender.send(&refused(BEGINNING)).await;
+                }
                 Ok(Ok((Some(actor), mut member, Some(Up::Listening { edges })))) => {
                     tracing::info!("{actor} has joined");
                     member.edges = edges;
@@ -126,8 +129,9 @@ where
 /// Answers only what was said: a connection that closes on unread words would take the answer with it.
 async fn refuse(mut hearing: JoinSet<FirstMessage>) {
     while let Some(heard) = hearing.join_next().await {
-        if let Ok(Ok((_, mut member, Some(_)))) = heard {
-            let _ = member.sender.send(&refused(BEGUN)).await;
+        if let Ok(Ok((_, mut member, Some(said)))) = heard {
+            let reason = if matches!(said, Up::Scale { .. }) { BEGINNING } else { BEGUN };
+            let _ = member.sender.send(&refused(reason)).await;
         }
     }
 }

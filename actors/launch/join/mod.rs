@@ -30,6 +30,7 @@ mod server;
 pub use gather::{Member, Roster, gather};
 pub use line::{Line, hear, line, say, say_loose, say_out};
 pub use member::{Joined, join};
+pub(super) use protocol::ENDED;
 pub use protocol::{Down, JoinError, Up, Welcome};
 pub use reconnect::ReconnectRegistry;
 pub use remote::{Before, Terms, link_again, remote_link};

@@ -103,6 +103,8 @@ pub enum JoinError {
     Refused { address: String, reason: String },
     #[error("the scheduler at {address} refuses this process: {reason}", reason = OTHER_CONFIG)]
     OtherConfig { address: String },
+    #[error("the scheduler at {address} changes no pool: {reason}")]
+    NotScaled { address: String, reason: String },
     #[error("scheduler at {address}: {source}")]
     Connect { address: String, source: std::io::Error },
     #[error(transparent)]
@@ -125,17 +127,22 @@ pub enum JoinError {
 pub(super) const OTHER_CONFIG: &str =
     "its configuration is not this run's; give all processes the same file and overrides";
 
+/// Why the pools of a run do not change now, and may later.
+pub(in crate::launch) const BEGINNING: &str = "the run is just beginning; ask again";
+pub(in crate::launch) const ENDED: &str = "the run has ended";
+
 impl JoinError {
     /// Returns whether nobody listens there.
     pub fn is_absence(&self) -> bool {
         matches!(self, Self::NoScheduler { .. })
     }
 
-    /// Returns whether the same command can only end so again: another config or build than the run's, or an address at which
-    /// nobody can listen.
+    /// Returns whether the same command can only end so again: another config or build than the run's, a pool that cannot have
+    /// so many encoders, or an address at which nobody can listen.
     pub fn is_permanent(&self) -> bool {
         match self {
             Self::OtherConfig { .. } => true,
+            Self::NotScaled { reason, .. } => ![BEGINNING, ENDED].contains(&reason.as_str()),
             Self::Net(NetError::Listen { source, .. }) => source.kind() == std::io::ErrorKind::AlreadyExists,
             Self::Connection { source, .. } => matches!(source, LinkError::Frame(FrameError::OtherVersion { .. })),
             _ => false,

@@ -8,7 +8,7 @@ use loongforge_actors::launch::join::{
 };
 use loongforge_core::message::*;
 use loongforge_core::schedule::*;
-use loongforge_core::transport::{Raw, Recovery, frame, raw};
+use loongforge_core::transport::{Raw, Recovery, frame, link, raw};
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -231,6 +231,14 @@ fn who_is_missing_is_named() {
     sim.client("data", async {
         let error = member(Role::Data, "abc", Rc::default()).await.unwrap_err().to_string();
         assert!(error.contains("ended before the run began") || error.contains("connection"), "{error}");
+        Ok(())
+    });
+    sim.client("operator", async {
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        let (mut sender, mut receiver) = link::<Up, Down>(TcpStream::connect("scheduler:700").await?);
+        sender.send(&Up::Scale { pool: PoolName::ENCODER, encoders: 3 }).await?;
+        let Some(Down::Refused { reason }) = receiver.recv().await? else { panic!("it is answered") };
+        assert_eq!(reason, "the run is just beginning; ask again");
         Ok(())
     });
     sim.client("scheduler", async {
