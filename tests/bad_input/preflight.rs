@@ -31,10 +31,18 @@ fn layouts_devices_and_adapters_that_cannot_run_are_refused() {
     refused(&fixture, &both, &["context_parallel or by chunk_tokens"]);
     refused(&fixture, &["device=cuda"], &["cuda was asked for"]);
     fixture.succeeds(&["check", "run.yaml", "device=cuda", "--no-device"]);
+    let changes = "pools.encoder.cache_dir: features change with every step, since model.image_";
     refused(
         &fixture,
         &["pools.encoder.cache_dir=features"],
-        &["pools.encoder.cache_dir: features change with every step"],
+        &[changes, "model.image_encoder and model.image_projector are trained", "model.image_encoder.freeze=true"],
+    );
+    // A frozen tower whose projector is trained, as in the first stage of a model of parts.
+    let aligned = ["pools.encoder.cache_dir=features", "model.image_encoder.freeze=true"];
+    refused(
+        &fixture,
+        &aligned,
+        &[changes, "since model.image_projector is trained; leave it out, or set model.image_"],
     );
     let encode = ["data", "encode", "run.yaml", "pools.encoder.cache_dir=features"];
     fixture.fails(&encode, 2, &["pools.encoder.cache_dir: features change with every step"]);
@@ -51,6 +59,12 @@ fn layouts_devices_and_adapters_that_cannot_run_are_refused() {
         refused(&fixture, &[&format!("{key}=1KiB")], &[&key, "raise it, or make micro-batches smaller"]);
         fixture.succeeds(&["check", "run.yaml", &format!("{key}=64MiB")]);
     }
+    let reference = ["train.preference={loss: orpo}", "pools.reference={}"];
+    refused(
+        &fixture,
+        &reference,
+        &["`orpo` compares with no reference model; leave the pool out (`~pools.reference`)"],
+    );
     let learn = ["train.preference={loss: orpo}", "train.learn=last"];
     refused(&fixture, &learn, &["`train.learn` with `train.preference`"]);
     let none = ["model.image_projector.freeze_patterns=['*.nothing.*']"];

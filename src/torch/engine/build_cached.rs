@@ -1,25 +1,23 @@
 //! What encodes into a `cache_dir` and what reads from it, from the run's configuration.
 
-use super::actor_spec::{
-    EngineSpec, OwnPool, build_state, device_of, is_trained, own_pool, policy, settle, settle_thread,
-};
+use super::actor_spec::{EngineSpec, OwnPool, build_state, device_of, own_pool, policy, settle, settle_thread};
 use super::cache_folder::CacheFolder;
 use super::cache_name::CacheName;
 use super::elastic::Membership;
 use super::encoder::{EncoderWorker, TowerModels};
 use super::feature_encoder::FeatureEncoder;
 use super::feature_reader::FeatureReader;
-use super::pool_specs::encoder_specs;
+use super::pool_specs::{encoder_specs, tower_part};
 use super::stored_towers::StoredTowers;
 use super::weight_budget::encoder_within_budget;
 use crate::comm::Mesh;
 use crate::model::{ModelTower, Towers};
-use crate::params::{ParamStore, Sharding};
+use crate::params::{ParamSpec, ParamStore, Role, Sharding};
 use crate::train::{Lanes, TrainState};
-use loongforge_core::config::{Device, EncoderPool};
+use loongforge_core::config::{Device, EncoderPool, RunConfig};
 use loongforge_core::engine::EngineError;
 use loongforge_core::message::{PoolName, Replica, Tower};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
@@ -31,7 +29,8 @@ pub(super) fn cache_folders(
     dir: &Path,
 ) -> Result<BTreeMap<Tower, CacheFolder>, EngineError> {
     let key = format!("pools.{}.cache_dir", own.name);
-    expect_whole(own.name, own.pool, params.num_trained() > 0)?;
+    let specs = encoder_specs(&spec.config, &own.towers, &spec.model.tree)?;
+    expect_whole(own.name, own.pool, &trained_parts(&spec.config, &own.towers, &specs))?;
     let how = (params.flat().device(), spec.config.run.products);
     let open = |it: &ModelTower| {
         let names = params.names().filter(|name| is_of(&own.towers, it, name)).collect();
@@ -47,14 +46,30 @@ fn is_of(towers: &Towers, it: &ModelTower, name: &str) -> bool {
     towers.part_of(name).is_some_and(|(tower, _)| tower == it.tower)
 }
 
-/// Features can be kept of towers that do not change and that one actor has as a whole.
+/// Returns the keys of the parts that have trained parameters among these.
+pub(super) fn trained_parts(config: &RunConfig, towers: &Towers, specs: &[ParamSpec]) -> Vec<&'static str> {
+    let trained = specs.iter().filter(|spec| spec.role == Role::Trained);
+    let key = |spec: &ParamSpec| {
+        let name = spec.pieces.first().map_or(spec.name.as_str(), |piece| piece.name.as_str());
+        tower_part(config, towers, name).0
+    };
+    trained.map(key).collect::<BTreeSet<_>>().into_iter().collect()
+}
+
+/// Features can be kept of towers that do not change, with their projectors, and that one actor has as a whole.
 ///
 /// # Errors
-/// The pool is trained, or its parameters are split.
-pub(super) fn expect_whole(name: PoolName, pool: &EncoderPool, is_trained: bool) -> Result<(), EngineError> {
+/// Parts of the pool are `trained`, or its parameters are split.
+pub(super) fn expect_whole(name: PoolName, pool: &EncoderPool, trained: &[&str]) -> Result<(), EngineError> {
     let key = format!("pools.{name}.cache_dir");
-    if is_trained {
-        return Err(format!("{key}: features change with every step, since towers of the pool are trained").into());
+    if !trained.is_empty() {
+        let (parts, freeze) = (trained.join(" and "), trained.iter().map(|part| format!("{part}.freeze=true")));
+        let (is, freeze) = (if trained.len() > 1 { "are" } else { "is" }, freeze.collect::<Vec<_>>().join(" "));
+        return Err(format!(
+            "{key}: features change with every step, since {parts} {is} trained; leave it out, or set {freeze} \
+             (features are kept as the projector makes them)"
+        )
+        .into());
     }
     if pool.tensor_parallel > 1 || pool.zero > 2 {
         return Err(
@@ -73,7 +88,7 @@ fn cache_dir<'a>(own: &OwnPool<'a>) -> Result<&'a PathBuf, EngineError> {
 pub(super) fn build_reader(spec: &EngineSpec, own: &OwnPool<'_>) -> Result<EncoderWorker, EngineError> {
     let config = &spec.config;
     let specs = encoder_specs(config, &own.towers, &spec.model.tree)?;
-    expect_whole(own.name, own.pool, is_trained(&specs))?;
+    expect_whole(own.name, own.pool, &trained_parts(config, &own.towers, &specs))?;
     let dir = cache_dir(own)?;
     let checkpoint = spec.resume.as_ref().map(|(checkpoint, _)| checkpoint.as_path());
     let stored = StoredTowers::new(config, checkpoint, specs);
@@ -114,7 +129,7 @@ pub fn build_feature_encoder(spec: &EngineSpec) -> Result<FeatureEncoder, Engine
     let dir = cache_dir(&own)?;
     let device = settle_thread(spec, Some(&own))?;
     let params = encoder_specs(&spec.config, &own.towers, &spec.model.tree)?;
-    expect_whole(own.name, own.pool, is_trained(&params))?;
+    expect_whole(own.name, own.pool, &trained_parts(&spec.config, &own.towers, &params))?;
     let params = encoder_within_budget(&spec.config, params)?;
     let mesh = Mesh::single();
     let state = build_state(spec, device, params, Lanes::PerReplica, mesh.data.clone(), Sharding::none())?;

@@ -126,15 +126,14 @@ impl CacheFolder {
         for name in names {
             if self.seen.insert(name.clone()) {
                 let path = self.dir.join(name);
-                self.take(&path)
-                    .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))?;
+                self.take(&path)?;
             }
         }
         Ok(())
     }
 
     fn take(&mut self, path: &Path) -> io::Result<()> {
-        let torn = |what: String| io::Error::new(io::ErrorKind::InvalidData, format!("{what}; delete it"));
+        let torn = |what: String| io::Error::new(io::ErrorKind::InvalidData, format!("{what} (delete it)"));
         let file = TensorFile::open(path).map_err(|error| torn(error.to_string()))?;
         let mut found: HashMap<Key, Vec<(usize, Stored)>> = HashMap::new();
         for (name, info) in file.tensors() {
@@ -204,7 +203,7 @@ mod tests {
         for bytes in [&whole[..whole.len() - 1], &whole[..20], &[255; 64], b"{}"] {
             fs::write(&path, bytes).unwrap();
             let error = CacheFolder::open(root.path(), "vae-a").err().expect("it is torn").to_string();
-            assert!(error.contains(".safetensors"), "{error}");
+            assert!(error.contains("delete it") && error.matches(".safetensors").count() == 1, "{error}");
         }
     }
 }

@@ -8,6 +8,7 @@ use crate::train::TrainState;
 use loongforge_core::engine::EngineError;
 use loongforge_core::message::{Grid, Tower};
 use std::collections::BTreeMap;
+use std::io;
 use std::path::{Path, PathBuf};
 use tch::Tensor;
 
@@ -55,7 +56,7 @@ impl FeatureEncoder {
         let features = encode_one(self.models.of(item.tower)?, &self.state, item.grid, &values)?;
         let num_bytes = features.iter().map(|level| bytes(&level.detach().to_device(tch::Device::Cpu)).len() as u64);
         let num_bytes = num_bytes.sum();
-        folder.insert(item.key, &features)?;
+        folder.insert(item.key, &features).map_err(unwritten)?;
         Ok(Some(num_bytes))
     }
 
@@ -64,11 +65,15 @@ impl FeatureEncoder {
     /// # Errors
     /// A file cannot be written, or one in the folder is torn.
     pub fn flush(&mut self) -> Result<(), EngineError> {
-        Ok(self.folders.values_mut().try_for_each(CacheFolder::flush)?)
+        Ok(self.folders.values_mut().try_for_each(CacheFolder::flush).map_err(unwritten)?)
     }
 
     /// The folder of each tower.
     pub fn folders(&self) -> impl Iterator<Item = (Tower, PathBuf)> {
         self.folders.iter().map(|(tower, folder)| (*tower, Path::to_owned(folder.path())))
     }
+}
+
+fn unwritten(error: io::Error) -> String {
+    format!("cache_dir does not take what was encoded: {error}")
 }

@@ -2,7 +2,7 @@
 //! them, before there are actors, groups, memory or weights.
 
 use super::actor_spec::is_trained;
-use super::build_cached::expect_whole;
+use super::build_cached::{expect_whole, trained_parts};
 use super::exports::exports;
 use super::optimizer::check_optimizer;
 use super::pool_specs::{encoder_specs, splits, tower_part};
@@ -13,7 +13,7 @@ use crate::model::ModelConfig;
 use crate::params::{ParallelRank, ParamSpec, Role};
 use loongforge_core::config::{Device, EncoderPool, FoundationPool, OffloadTo, Part, Placement, RunConfig};
 use loongforge_core::engine::EngineError;
-use loongforge_core::message::{ActorId, PoolName, TowerSet};
+use loongforge_core::message::{ActorId, PoolName, Tower, TowerSet};
 
 mod policy;
 
@@ -86,7 +86,7 @@ fn check_encoder(
     let specs = encoder_specs(config, &divided, &model.tree)?;
     check_optimizer(config, &specs, name.as_str())?;
     if pool.cache_dir.is_some() {
-        expect_whole(name, pool, is_trained(&specs))?;
+        expect_whole(name, pool, &trained_parts(config, &towers, &specs))?;
     }
     let of_rank = encoder_within_budget(config, specs)?;
     let whole = if parallel.is_whole() { of_rank } else { encoder_specs(config, &towers, &model.tree)? };
@@ -100,6 +100,12 @@ fn check_held_towers(config: &RunConfig, model: &ModelConfig) -> Result<(), Engi
     let towers = model.towers.set();
     for (name, pool) in &config.pools.named {
         if let Some(tower) = pool.held(*name).iter().find(|tower| !towers.contains(*tower)) {
+            if let (Tower::Reference, Some(preference)) = (tower, &config.train.preference) {
+                let loss = serde_json::to_value(preference.loss).expect("a word");
+                let loss = loss.as_str().unwrap_or_default();
+                let why = format!("train.preference.loss `{loss}` compares with no reference model");
+                return Err(format!("pools.{name}: {why}; leave the pool out (`~pools.{name}`)").into());
+            }
             return Err(format!("pools.{name}: it holds the {tower} tower, which this model does not have").into());
         }
     }
