@@ -150,9 +150,16 @@ pub(super) fn positive(text: &str) -> Result<f64, String> {
     if number > 0.0 && number.is_finite() { Ok(number) } else { Err("must be above 0".into()) }
 }
 
-fn part(text: &str) -> Result<f64, String> {
+/// Reads a number above 0 and of at most 1, of an option.
+pub(super) fn part(text: &str) -> Result<f64, String> {
     positive(text)
         .and_then(|number| if number <= 1.0 { Ok(number) } else { Err("must be above 0, and at most 1".into()) })
+}
+
+/// Reads a number of at least 0, of an option.
+pub(super) fn not_negative(text: &str) -> Result<f64, String> {
+    let number: f64 = text.parse().map_err(|error| format!("{error}"))?;
+    if number >= 0.0 && number.is_finite() { Ok(number) } else { Err("must be 0 or more".into()) }
 }
 
 fn fraction(text: &str) -> Result<f64, String> {

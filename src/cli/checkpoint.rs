@@ -1,5 +1,6 @@
 //! `loongforge checkpoint`: checkpoints and model folders without a run.
 
+use super::asking::not_negative;
 use super::forecast::count;
 use super::{UsageError, exit};
 use crate::checkpoint::{self, Difference, Export, Exported, Format, GgufType, TensorDiff};
@@ -39,6 +40,7 @@ enum Action {
     /// Show tensors, types and sizes
     #[command(after_help = "Example:\n  loongforge checkpoint inspect runs/my/checkpoints/step-00000500 --all")]
     Inspect {
+        /// Checkpoint, run (its newest checkpoint), Hugging Face folder, or hub id org/name[@revision]
         #[arg(value_name = "FOLDER")]
         folder: String,
         /// List every tensor on its own line
@@ -48,18 +50,21 @@ enum Action {
     /// Check that a folder is complete; exit code 2 if it is not
     #[command(after_help = "Example:\n  loongforge checkpoint verify runs/my/checkpoints/step-00000500")]
     Verify {
+        /// Checkpoint, run (its newest checkpoint), Hugging Face folder, or hub id org/name[@revision]
         #[arg(value_name = "FOLDER")]
         folder: String,
     },
     /// Compare the weights of two folders; exit code 1 if they differ
     #[command(after_help = "Example:\n  loongforge checkpoint diff before after --json")]
     Diff {
+        /// Checkpoint, run, Hugging Face folder or hub id
         #[arg(value_name = "LEFT")]
         left: String,
+        /// The one to compare it with
         #[arg(value_name = "RIGHT")]
         right: String,
         /// Difference that still counts as close, relative to a tensor's largest value
-        #[arg(long, default_value_t = 1e-5)]
+        #[arg(long, default_value_t = 1e-5, value_parser = not_negative)]
         tolerance: f64,
         /// Print one JSON object
         #[arg(long)]
@@ -72,8 +77,10 @@ Examples:
   loongforge checkpoint export-hf runs/my-lora/checkpoints/step-00000500 merged
   loongforge checkpoint export-hf some-peft-adapter merged --base Qwen/Qwen3-0.6B")]
     ExportHf {
+        /// Checkpoint, run (its newest checkpoint), Hugging Face folder, or hub id org/name[@revision]
         #[arg(value_name = "CHECKPOINT")]
         folder: String,
+        /// Folder to write
         #[arg(value_name = "OUT")]
         out: PathBuf,
         /// Type of the weights [default: the checkpoint's; of adapters, the base's]
@@ -96,8 +103,10 @@ Examples:
   loongforge checkpoint export-gguf runs/my-lora my-model-q8_0.gguf --dtype q8_0
   loongforge checkpoint export-gguf Qwen/Qwen3-0.6B qwen3.gguf --dtype f16")]
     ExportGguf {
+        /// Checkpoint, run (its newest checkpoint), Hugging Face folder, or hub id org/name[@revision]
         #[arg(value_name = "CHECKPOINT")]
         folder: String,
+        /// File to write
         #[arg(value_name = "OUT")]
         out: PathBuf,
         /// Type of the matrices; vectors are float32 [default: the checkpoint's; of adapters, the base's]
@@ -117,8 +126,10 @@ Examples:
   loongforge checkpoint export Wan-AI/Wan2.1-T2V-1.3B-Diffusers comfy --format comfyui
   loongforge checkpoint export runs/my-lora/checkpoints/step-00000500 lora --format comfyui")]
     Export {
+        /// Checkpoint, run (its newest checkpoint), Hugging Face folder, or hub id org/name[@revision]
         #[arg(value_name = "CHECKPOINT")]
         folder: String,
+        /// Folder or file to write, as the format has it
         #[arg(value_name = "OUT")]
         out: PathBuf,
         /// Folders of Diffusers, files for ComfyUI, the names of Wan's own releases, or adapters for kohya's scripts
@@ -139,8 +150,10 @@ Examples:
 
 What only a run needs (optimizer, manifest) stays here. A push that broke off is repeated: files that the hub has are not sent again.")]
     Push {
+        /// Checkpoint, run (its newest checkpoint) or Hugging Face folder
         #[arg(value_name = "FOLDER")]
         folder: PathBuf,
+        /// Repository of the hub, which is made if it is not there
         #[arg(value_name = "ORG/NAME")]
         id: String,
         /// Make the repository private, where it is not there yet
@@ -153,8 +166,10 @@ What only a run needs (optimizer, manifest) stays here. A push that broke off is
     /// Write a folder's weights in another type
     #[command(after_help = "Example:\n  loongforge checkpoint convert org/name-FP8 plain --dtype bf16 --dequantize")]
     Convert {
+        /// Checkpoint, run (its newest checkpoint), Hugging Face folder, or hub id org/name[@revision]
         #[arg(value_name = "IN")]
         folder: String,
+        /// Folder to write
         #[arg(value_name = "OUT")]
         out: PathBuf,
         /// Type of the weights

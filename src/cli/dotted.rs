@@ -3,7 +3,7 @@
 use super::{Cli, exit};
 use clap::builder::Resettable;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{Command, CommandFactory, Id, Parser};
+use clap::{Arg, Command, CommandFactory, FromArgMatches, Id};
 use loongforge_core::config::key_called;
 use std::ffi::OsString;
 
@@ -11,7 +11,7 @@ use std::ffi::OsString;
 /// named, of commands that take keys.
 pub fn parse(words: impl Iterator<Item = OsString>) -> Cli {
     let words = overrides(words);
-    let parsed = Cli::try_parse_from(&words).and_then(|cli| expect_needed(&words).map(|()| cli));
+    let parsed = parse_words(&words).and_then(|cli| expect_needed(&words).map(|()| cli));
     parsed.unwrap_or_else(|error| {
         let unknown = match error.get(ContextKind::InvalidArg) {
             Some(ContextValue::String(option)) if error.kind() == ErrorKind::UnknownArgument && takes_keys(&words) => {
@@ -27,10 +27,23 @@ pub fn parse(words: impl Iterator<Item = OsString>) -> Cli {
     })
 }
 
+fn parse_words(words: &[OsString]) -> Result<Cli, clap::Error> {
+    let parsed = with_negatives(Cli::command()).try_get_matches_from(words)?;
+    Cli::from_arg_matches(&parsed)
+}
+
+/// A number below 0 is an option's value, of which the option says whether it takes it.
+fn with_negatives(command: Command) -> Command {
+    let takes = |argument: &Arg| !argument.is_positional() && argument.get_action().takes_values();
+    command
+        .mut_args(|argument| if takes(&argument) { argument.allow_negative_numbers(true) } else { argument })
+        .mut_subcommands(with_negatives)
+}
+
 /// Sees to it that what an option needs is there. clap lets an option pass without it where another one excludes it, and the option would
 /// have no effect then.
 fn expect_needed(words: &[OsString]) -> Result<(), clap::Error> {
-    without_conflicts(Cli::command()).try_get_matches_from(words).map(drop)
+    without_conflicts(with_negatives(Cli::command())).try_get_matches_from(words).map(drop)
 }
 
 fn without_conflicts(command: Command) -> Command {
@@ -126,7 +139,7 @@ mod tests {
     fn an_option_needs_what_it_is_for_whatever_else_is_there() {
         let parsed = |line: &str| {
             let words: Vec<OsString> = format!("loongforge {line}").split(' ').map(OsString::from).collect();
-            Cli::try_parse_from(&words).and_then(|_| expect_needed(&words)).map_err(|error| error.to_string())
+            parse_words(&words).and_then(|_| expect_needed(&words)).map_err(|error| error.to_string())
         };
         for (line, needed) in [
             ("generate m --prompt a --out b", "--prompts"),
@@ -168,9 +181,42 @@ mod tests {
         ] {
             let words: Vec<OsString> = format!("loongforge {line}").split(' ').map(OsString::from).collect();
             // What is refused for another reason is refused by both alike.
-            if Cli::try_parse_from(&words).is_ok() {
+            if parse_words(&words).is_ok() {
                 parsed(line).unwrap_or_else(|error| panic!("{line}: {error}"));
             }
+        }
+    }
+
+    #[test]
+    fn an_option_says_what_is_wrong_with_a_number_below_0() {
+        for (line, option, reason) in [
+            ("generate m --prompt a --temperature -1", "--temperature", "-1"),
+            ("generate m --prompt a --top-k -1", "--top-k", "-1"),
+            ("generate m --prompt a --max-new-tokens -3", "--max-new-tokens", "-3"),
+            ("plan a.yaml --simulate --jitter -0.5", "--jitter", "must be 0 or more"),
+            ("plan a.yaml --simulate --latency -1", "--latency", "must be 0 or more"),
+            ("plan a.yaml --simulate --cores 0", "--cores", "must be above 0"),
+            ("plan a.yaml --simulate --bandwidth 0", "--bandwidth", "must be above 0"),
+            ("plan a.yaml --simulate --device H200 --mfu nan", "--mfu", "must be above 0"),
+            ("plan a.yaml --simulate --device H200 --mfu 2", "--mfu", "at most 1"),
+            ("plan a.yaml --simulate --samples 0", "--samples", "1 or more"),
+            ("plan a.yaml --simulate --device H200 --stages 0", "--stages", "0 is not in 1.."),
+            ("launch a.yaml --on slurm --tls a --cpus 0", "--cpus", "0 is not in 1.."),
+            ("launch a.yaml --on slurm --tls a --port 0", "--port", "0 is not in 1.."),
+            ("checkpoint diff a b --tolerance -1", "--tolerance", "must be 0 or more"),
+            ("sample m --prompt a --guidance -2", "--guidance", "must be 0 or more"),
+            ("plan a.yaml --steps 0", "--steps", "0 is not in 1.."),
+            ("data stats a --jobs 0", "--jobs", "1 or more"),
+            ("data pack a.yaml --jobs 0", "--jobs", "1 or more"),
+            ("data encode a.yaml --jobs 0", "--jobs", "1 or more"),
+            ("data inspect a --model m --max-tokens 0", "--max-tokens", "1 or more"),
+            ("data stats a --format jsonl", "--format", "expected one of `auto`"),
+            ("evaluate m a --format jsonl", "--format", "expected one of `auto`"),
+        ] {
+            let words: Vec<OsString> = format!("loongforge {line}").split(' ').map(OsString::from).collect();
+            let error = parse_words(&words).err().map(|error| error.to_string()).unwrap_or_default();
+            assert!(error.starts_with("error: invalid value '"), "{line}: {error}");
+            assert!(error.contains(&format!("for '{option} ")) && error.contains(reason), "{line}: {error}");
         }
     }
 

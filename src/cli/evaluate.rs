@@ -1,7 +1,7 @@
 //! `loongforge evaluate`: the loss of held-out samples, and scores of generated answers.
 
 use super::UsageError;
-use super::data::fraction;
+use super::data::{format_name, fraction};
 use super::decode_worker::decoder;
 use super::forecast::count;
 use crate::eval::answers::Asking;
@@ -52,7 +52,7 @@ pub struct EvaluateArgs {
     #[arg(value_name = "DATA", required = true)]
     data: Vec<String>,
     /// Format of the files, as in `data.train` [default: auto-detect]
-    #[arg(long)]
+    #[arg(long, value_parser = format_name)]
     format: Option<String>,
     /// Fields with other names, as in `data.train`: messages=dialogue,images=picture
     #[arg(long, value_name = "FIELD=NAME", value_delimiter = ',')]

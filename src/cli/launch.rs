@@ -36,7 +36,7 @@ pub struct LaunchArgs {
     #[arg(long, default_value_t = 0)]
     gpus_per_node: u32,
     /// Port of the scheduler
-    #[arg(long, default_value_t = JOIN_PORT)]
+    #[arg(long, default_value_t = JOIN_PORT, value_parser = clap::value_parser!(u16).range(1..))]
     port: u16,
     /// Folder with the run's certificates, as the nodes see it; on Kubernetes the name of a secret
     #[arg(long, value_name = "DIR", required_unless_present = "insecure_allow_plaintext")]
@@ -45,7 +45,7 @@ pub struct LaunchArgs {
     #[arg(long, conflicts_with = "tls")]
     insecure_allow_plaintext: bool,
     /// Slurm, Kubernetes: CPU cores per rank [default: 8]
-    #[arg(long)]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     cpus: Option<u32>,
     /// Slurm, Kubernetes: memory per rank, such as 64GiB [default: Kubernetes 32GiB; Slurm what the partition gives]
     #[arg(long, value_name = "SIZE")]

@@ -200,3 +200,24 @@ impl Cli {
         )
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_command_and_argument_says_what_it_is() {
+        fn silent(command: &clap::Command, path: &str, found: &mut Vec<String>) {
+            let path = format!("{path} {}", command.get_name());
+            let arguments = command.get_arguments().filter(|arg| !arg.is_hide_set() && arg.get_help().is_none());
+            found.extend(arguments.map(|arg| format!("{path}: {}", arg.get_id())));
+            for inner in command.get_subcommands().filter(|inner| !inner.is_hide_set()) {
+                found.extend(inner.get_about().is_none().then(|| format!("{path} {}", inner.get_name())));
+                silent(inner, &path, found);
+            }
+        }
+        let mut found = Vec::new();
+        silent(&Cli::command(), "", &mut found);
+        assert_eq!(found, [""; 0]);
+    }
+}

@@ -1,7 +1,7 @@
 //! `loongforge sample`: pictures and clips of a diffusion model.
 
 use super::UsageError;
-use super::asking::positive;
+use super::asking::{not_negative, positive};
 use crate::eval::painter::Painter;
 use crate::eval::samples;
 use crate::model::locate::{ModelFolders, find_model};
@@ -57,7 +57,10 @@ pub struct SampleArgs {
     #[arg(long, value_name = "N", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=1000))]
     steps: u32,
     /// Guidance, as `sample.guidance`: 1 is the prompt alone; two numbers for two transformers
-    #[arg(long, value_name = "SCALE", value_delimiter = ',', default_value = "1", num_args = 1..=2, value_parser = scale)]
+    #[arg(
+        long, value_name = "SCALE", value_delimiter = ',', default_value = "1", num_args = 1..=2,
+        value_parser = not_negative
+    )]
     guidance: Vec<f64>,
     /// The prompt that guidance leads away from [default: the model's own]
     #[arg(long, value_name = "TEXT")]
@@ -257,11 +260,6 @@ fn sampler(text: &str) -> Result<Sampler, String> {
         "unipc" => Ok(Sampler::Unipc),
         _ => Err("expected euler or unipc".into()),
     }
-}
-
-fn scale(text: &str) -> Result<f64, String> {
-    let number: f64 = text.parse().map_err(|error| format!("{error}"))?;
-    if number >= 0.0 && number.is_finite() { Ok(number) } else { Err("must be 0 or more".into()) }
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use super::share::ShareArgs;
 use super::{UsageError, environment};
+use crate::cli::asking::at_least_one;
 use crate::cli::decode_worker::decoder;
 use crate::model::hub_data;
 use crate::run::compose::{ComposeError, Composition};
@@ -33,7 +34,7 @@ pub struct EncodeArgs {
     #[arg(value_name = "KEY=VALUE")]
     overrides: Vec<String>,
     /// Number of threads that read samples [default: number of cores]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = at_least_one)]
     jobs: Option<usize>,
     #[command(flatten)]
     share: ShareArgs,

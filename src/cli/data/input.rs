@@ -1,12 +1,13 @@
 //! The files that a command is about, and the model that is to read them.
 
 use super::{UsageError, environment};
+use crate::cli::asking::at_least_one;
 use crate::cli::decode_worker::decoder;
 use crate::model::folder::ModelFolder;
 use crate::model::hub::resolve_model;
 use crate::model::hub_data;
 use clap::Args;
-use loongforge_core::config::{self, Learn, Phase, SandboxMode, Template, TooLong, TrainFile};
+use loongforge_core::config::{self, Format, Learn, Phase, SandboxMode, Template, TooLong, TrainFile};
 use loongforge_core::data::tools::{self, Inputs};
 use loongforge_core::data::{Learned, MediaDecoder, ProcessorOptions, SampleMaker};
 use loongforge_core::observe::{Console, safe};
@@ -19,10 +20,10 @@ pub struct InputArgs {
     #[arg(value_name = "PATH", required = true)]
     paths: Vec<PathBuf>,
     /// Format of the files, as in `data.train` [default: auto-detect]
-    #[arg(long)]
+    #[arg(long, value_parser = format_name)]
     format: Option<String>,
     /// Number of threads [default: number of cores]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = at_least_one)]
     jobs: Option<usize>,
     /// Decode pictures and videos in this process instead of sandboxed ones
     #[arg(long)]
@@ -44,7 +45,7 @@ pub struct ModelArgs {
     #[arg(long, requires = "model", value_name = "ANSWERS", default_value = "all")]
     learn: String,
     /// Maximum number of tokens; longer samples are left out and counted
-    #[arg(long, requires = "model", value_name = "TOKENS")]
+    #[arg(long, requires = "model", value_name = "TOKENS", value_parser = at_least_one)]
     max_tokens: Option<usize>,
     /// Keep the first tokens of a longer sample, as `data.pack.too_long: truncate`
     #[arg(long, requires = "max_tokens")]
@@ -111,7 +112,13 @@ impl InputArgs {
 }
 
 pub fn jobs(jobs: Option<usize>) -> usize {
-    jobs.map_or_else(tools::default_jobs, |jobs| jobs.max(1))
+    jobs.unwrap_or_else(tools::default_jobs)
+}
+
+/// Reads the name of a format of data, of an option.
+pub fn format_name(text: &str) -> Result<String, String> {
+    serde_json::from_value::<Format>(text.into()).map_err(|error| error.to_string())?;
+    Ok(text.to_owned())
 }
 
 /// Prints what the model's maker of samples noticed of the samples that it made, each once with its count.

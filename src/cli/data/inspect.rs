@@ -3,6 +3,7 @@
 use super::UsageError;
 use super::episode::draw as draw_episode;
 use super::input::{InputArgs, ModelArgs, print_notes};
+use crate::cli::forecast::count;
 use clap::Args;
 use loongforge_core::data::DataError;
 use loongforge_core::data::tools::{self, Shown, ShownMedia};
@@ -59,6 +60,10 @@ pub fn inspect(args: InspectArgs) -> anyhow::Result<ExitCode> {
     let maker = args.model.open(&args.input)?;
     let inputs = args.input.open_for(maker.as_deref())?;
     let files = tools::describe(&inputs);
+    if args.from >= inputs.len() && !inputs.is_empty() {
+        let (from, count) = (args.from, count(inputs.len() as usize, "sample"));
+        return Err(UsageError(format!("--from {from}: there are {count}, and the first is 0")).into());
+    }
     let until = args.from.saturating_add(args.samples).min(inputs.len());
     let samples = (args.from..until).map(|index| tools::show(&inputs, index, maker.as_deref()));
     if let Some(path) = &args.html {

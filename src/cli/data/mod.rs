@@ -25,6 +25,7 @@ use loongforge_core::data::DataError;
 use std::process::ExitCode;
 
 use fraction::verdict;
+pub(super) use input::format_name;
 
 use super::{UsageError, environment};
 

@@ -5,6 +5,7 @@ use super::input::jobs;
 use super::packing::Packing;
 use super::share::ShareArgs;
 use super::{UsageError, environment, fraction, verdict};
+use crate::cli::asking::at_least_one;
 use crate::cli::decode_worker::decoder;
 use crate::cli::forecast::count;
 use crate::cli::run::{RunLock, ShareLock, expect_no_shares};
@@ -60,7 +61,7 @@ pub struct PackArgs {
     #[arg(long, value_name = "SIZE")]
     bytes: Option<Size>,
     /// Number of threads [default: number of cores]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = at_least_one)]
     jobs: Option<usize>,
     /// Fraction of bad samples above which the exit code is 1
     #[arg(long, value_name = "FRACTION", default_value = "0.01", value_parser = fraction)]

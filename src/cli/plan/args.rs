@@ -1,5 +1,6 @@
 //! Arguments of `loongforge plan`.
 
+use crate::cli::asking::{at_least_one, not_negative, part, positive};
 use clap::Args;
 use std::path::PathBuf;
 
@@ -24,7 +25,7 @@ pub struct PlanArgs {
     #[arg(value_name = "KEY=VALUE")]
     pub(super) overrides: Vec<String>,
     /// Number of steps to plan or simulate
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(super) steps: Option<u64>,
     /// Run the real scheduler on a virtual clock
     #[arg(long)]
@@ -42,31 +43,31 @@ pub struct PlanArgs {
     #[arg(long, value_name = "GPU", requires = "simulate")]
     pub(super) device: Option<String>,
     /// Fraction of the device's peak that a run reaches (MFU)
-    #[arg(long, default_value_t = 0.4, value_name = "SHARE", requires = "device")]
+    #[arg(long, default_value_t = 0.4, value_name = "SHARE", requires = "device", value_parser = part)]
     pub(super) mfu: f64,
     /// Draw samples from a distribution instead of the config's data: sft, vlm, longtail, or a JSON histogram
     #[arg(long, value_name = "LAW", requires = "simulate")]
     pub(super) law: Option<String>,
     /// Number of samples to measure; a longer run repeats them
-    #[arg(long, default_value_t = 2048, value_name = "N")]
+    #[arg(long, default_value_t = 2048, value_name = "N", value_parser = at_least_one)]
     pub(super) samples: usize,
     /// Cores that all actors share [default on the CPU: those of this machine]
-    #[arg(long, value_name = "CORES", requires = "simulate")]
+    #[arg(long, value_name = "CORES", requires = "simulate", value_parser = positive)]
     pub(super) cores: Option<f64>,
     /// Pipeline stages of a foundation replica [default: from the config]
-    #[arg(long, value_name = "P", requires = "simulate")]
+    #[arg(long, value_name = "P", requires = "simulate", value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) stages: Option<u32>,
     /// Relative standard deviation of every duration
-    #[arg(long, default_value_t = 0.0, value_name = "SHARE", requires = "simulate")]
+    #[arg(long, default_value_t = 0.0, value_name = "SHARE", requires = "simulate", value_parser = not_negative)]
     pub(super) jitter: f64,
     /// Seed of jitter and distribution
     #[arg(long, default_value_t = 1, value_name = "SEED", requires = "simulate")]
     pub(super) seed: u64,
     /// Latency of a message between actors in microseconds, added to what --calibrate found
-    #[arg(long, default_value_t = 0.0, value_name = "MICROSECONDS", requires = "simulate")]
+    #[arg(long, default_value_t = 0.0, value_name = "MICROSECONDS", requires = "simulate", value_parser = not_negative)]
     pub(super) latency: f64,
     /// Bandwidth of one device in GB/s, also in reductions
-    #[arg(long, value_name = "GB/S", requires = "simulate")]
+    #[arg(long, value_name = "GB/S", requires = "simulate", value_parser = positive)]
     pub(super) bandwidth: Option<f64>,
     /// Search ratios and placements on N devices
     #[arg(long, value_name = "N", requires = "simulate", value_parser = clap::value_parser!(u32).range(1..=1 << 20))]

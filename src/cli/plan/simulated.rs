@@ -154,7 +154,7 @@ impl Case {
             let fix = "--simulate needs costs: --calibrate RUN_DIR, --costs FILE or --device GPU";
             return Err(UsageError(fix.to_owned()).into());
         }
-        let mut calibration = calibrate(&args.calibrate)?;
+        let mut calibration = calibrate(&args.calibrate).map_err(|error| UsageError::of(error.as_ref()))?;
         set_gradients(&mut calibration.costs, self.encoder, self.foundation);
         for (&tower, costs) in &mut calibration.costs.towers {
             costs.gradient_bytes = 4.0 * self.tower(tower)?.trained as f64;
