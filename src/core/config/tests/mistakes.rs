@@ -41,7 +41,6 @@ fn one_mistake_at_a_time() {
         ),
         ("dataset: x.jsonl\n", &["LF0102", "did you mean `data.train`?"]),
         ("$ checkpoint.every=2", &["LF0102", "did you mean `every_steps`?"]),
-        ("$ train.preference={loss: dpo}", &["LF0103", "did you mean `sigmoid`?"]),
         ("$ train.precision=bfloat16", &["LF0103", "did you mean `bf16`?"]),
         ("$ +train.num_train_epochs=3", &["did you mean `train.epochs`? (instead of train.steps"]),
         // wrong types

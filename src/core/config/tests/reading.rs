@@ -150,6 +150,13 @@ fn an_unknown_key_is_looked_for_near_its_section_first() {
     assert!(text.contains("did you mean `model.foundation.frozen_precision`?"), "{text}");
 }
 
+/// `ipo` is nearer, and another method.
+#[test]
+fn what_others_call_a_value_is_told_before_the_nearest_one() {
+    let text = Bench::new(GOOD).errors(&["train.preference={loss: dpo}"]);
+    assert!(text.contains("found `dpo`") && text.contains("did you mean `sigmoid`?"), "{text}");
+}
+
 #[test]
 fn a_wrong_value_in_the_file_reads_as_documented() {
     let text = Bench::new(&GOOD.replace("lr: 1e-05", "lr: fast  # really")).errors(&[]);
