@@ -50,12 +50,14 @@ impl Rules<'_> {
         let model = &config.model;
         let (own, compares) = (&model.reference, loss.needs_reference());
         let none = compares && (model.weights == Weights::Random || model.reference_source().is_none());
-        self.broken(none && own.load.is_none(), code::COMBINATION, &["train.preference", "model.load"], || {
+        let keys = ["train.preference", "train.preference.loss", "model.load"];
+        self.broken(none && own.load.is_none(), code::COMBINATION, &keys, || {
             let message = "`train.preference.loss` compares with a reference model, and there are no weights of one";
             let help = "set `model.load`, whose weights are the reference, or `model.reference.load`; `orpo` and `simpo` need none";
             (message.to_owned(), help)
         });
-        self.broken(model.names_reference() && !compares, code::COMBINATION, &["model.reference"], || {
+        let keys = ["model.reference", "train.preference.loss"];
+        self.broken(model.names_reference() && !compares, code::COMBINATION, &keys, || {
             ("`model.reference`: this `train.preference.loss` has no reference model".to_owned(), "drop the section")
         });
         let others =

@@ -155,6 +155,8 @@ fn an_unknown_key_is_looked_for_near_its_section_first() {
 fn what_others_call_a_value_is_told_before_the_nearest_one() {
     let text = Bench::new(GOOD).errors(&["train.preference={loss: dpo}"]);
     assert!(text.contains("found `dpo`") && text.contains("did you mean `sigmoid`?"), "{text}");
+    // Whether a reference model is needed is not known.
+    assert_eq!(text.matches("error[").count(), 1, "{text}");
 }
 
 #[test]

@@ -48,13 +48,29 @@ pub(super) fn write_model(dir: &Path) -> Result<(), DataError> {
         ("config.json", config(&tokens)),
         ("generation_config.json", generation_config(&tokens)),
         ("tokenizer.json", tokenizer(&tokens)),
-        ("tokenizer_config.json", tokenizer_config(&tokens, PROCESSOR)),
+        ("tokenizer_config.json", named(tokenizer_config(&tokens, PROCESSOR))),
         ("preprocessor_config.json", preprocessor),
         ("video_preprocessor_config.json", preprocessor_config(&MODEL, "Qwen2VLVideoProcessor")),
     ] {
         write(name, format!("{json:#}\n"))?;
     }
     Ok(())
+}
+
+/// Adds the names by which transformers' processor asks its tokenizer for placeholders.
+fn named(mut tokenizer_config: Json) -> Json {
+    for (name, token) in [
+        ("image_token", "<|image_pad|>"),
+        ("video_token", "<|video_pad|>"),
+        ("audio_token", "<|AUDIO|>"),
+        ("vision_bos_token", "<|vision_start|>"),
+        ("vision_eos_token", "<|vision_end|>"),
+        ("audio_bos_token", "<|audio_bos|>"),
+        ("audio_eos_token", "<|audio_eos|>"),
+    ] {
+        tokenizer_config[name] = token.into();
+    }
+    tokenizer_config
 }
 
 fn config(tokens: &Tokens<'_>) -> Json {

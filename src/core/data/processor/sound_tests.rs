@@ -11,7 +11,7 @@ use crate::data::audio::tests::sine;
 use crate::data::audio::wav;
 use crate::data::digits::{MODEL, write_model};
 use crate::data::error::DataError;
-use crate::data::media::Kind;
+use crate::data::media::MediaKind;
 use crate::data::packed::{PackedKind, PackedMedia, PackedSample};
 use crate::data::sample::Sample;
 use crate::data::source::Conversation;
@@ -181,7 +181,7 @@ fn a_template_that_writes_recordings_makes_the_samples_of_one_that_does_not() {
     let with =
         Processor::open(folder.path(), &config, &ProcessorOptions { learned: Phase::Sft.into(), ..Default::default() });
     let with = with.unwrap();
-    assert!(with.template_writes(Kind::Audio) && !without.template_writes(Kind::Audio));
+    assert!(with.template_writes(MediaKind::Audio) && !without.template_writes(MediaKind::Audio));
     write_wav(&folder.path().join("a.wav"), 2_000);
     let line = r#"{"messages":[{"role":"user","content":"<audio>a<audio>"},{"role":"assistant","content":"b"}],
         "audios":["a.wav","a.wav"]}"#;
