@@ -1,6 +1,7 @@
 //! A trained model for forward passes in one thread: encoder and language model, without gradients and optimizer state.
 
 use super::ranks::{DecoderPart, Ranks};
+use super::samples::is_diffusion;
 use crate::model::folder::ModelFolder;
 use crate::model::locate::ModelFolders;
 use anyhow::{Result, anyhow};
@@ -102,8 +103,13 @@ impl ForwardModel {
             }
             (None, None) => {
                 let model_type = &folder.config.model_type;
+                let instead = match (is_diffusion(&folder), foundation.as_policy()) {
+                    (true, _) => "; `loongforge sample` makes pictures and clips with it",
+                    (_, Some(_)) => "; `loongforge act` and `loongforge serve-policy` tell its actions",
+                    _ => "",
+                };
                 return Err(anyhow!(
-                    "{}: a {model_type} is no language model: it has no scores of tokens",
+                    "{}: a {model_type} is no language model: it has no scores of tokens{instead}",
                     config.display()
                 ));
             }

@@ -130,6 +130,11 @@ fn a_run_tells_how_far_its_actions_are_from_recorded_ones() {
     assert!(text.contains("eval after 4 steps, held_out: loss") && text.contains(" values of actions"), "{text}");
     assert!(text.contains("mean absolute error of actions: the policy 0."), "{text}");
     assert!(text.contains("loongforge serve-policy"), "{text}");
+    // Who asks it for words is told what it has instead.
+    let mut asked = Command::new(env!("CARGO_BIN_EXE_loongforge"));
+    let asked = asked.args(["generate", &format!("{root}/run"), "--prompt", "go"]).output().unwrap();
+    let said = String::from_utf8(asked.stderr).unwrap();
+    assert!(!asked.status.success() && said.contains("loongforge act"), "{said}");
     let records = read_evaluations(&dir.path().join("run/eval.jsonl")).unwrap();
     let [during @ .., errors] = &records[..] else { panic!("{records:?}") };
     assert_eq!(during.iter().map(|record| record.step).collect::<Vec<_>>(), [2, 4]);
