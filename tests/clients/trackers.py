@@ -104,7 +104,7 @@ def wandb_sync(run: Path) -> dict:
         env = {**os.environ, "WANDB_BASE_URL": server.address, "WANDB_API_KEY": "0" * 40, "HOME": home,
                "WANDB_DIR": home, "WANDB_ERROR_REPORTING": "false"}
         copies = [shutil.copytree(folder, Path(home, folder.name)) for folder in folders]  # it marks what it has sent
-        command = [Path(sys.executable).with_name("wandb"), "sync", *copies]
+        command = [sys.executable, "-m", "wandb", "sync", *copies]
         done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
     if done.returncode:
         raise SystemExit(f"wandb sync: {done.returncode}\n{done.stdout}{done.stderr}")
