@@ -90,7 +90,7 @@ pub fn publish(draft: &CheckpointDraft, with: &Publication) -> Result<PathBuf, C
 /// Publishes on this disk, which a test may let fail.
 ///
 /// # Errors
-/// As `publish`.
+/// `publish` lists them.
 pub(super) fn publish_on(
     disk: &dyn Disk,
     draft: &CheckpointDraft,

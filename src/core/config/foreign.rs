@@ -151,7 +151,7 @@ const NAMES: &[(&[&str], &str, &str)] = &[
     (&["dataloader_num_workers", "num_workers"], "pools.data.replicas", ""),
 ];
 
-/// What others call a value; ours, where a key takes it.
+/// Lists the names that other trainers give to values, each with ours, which is meant where a key takes it.
 const VALUES: &[(&[&str], &str)] = &[
     (&["dpo"], "sigmoid"),
     (&["bfloat16"], "bf16"),

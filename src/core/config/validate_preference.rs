@@ -72,7 +72,7 @@ impl Rules<'_> {
         }
     }
 
-    /// What answers are learned from goes by whole answers, and not by tokens.
+    /// Checks that no key goes by tokens: preferences are learned from whole answers.
     fn whole_answers(&mut self, config: &RunConfig) {
         let (train, model) = (&config.train, &config.model);
         self.broken(train.learn != Learn::All, code::COMBINATION, &["train.learn", "train.preference"], || {

@@ -347,7 +347,7 @@ fn blocks(config: &Json, published: &Published, xvla: Option<&Rules>, is_smol: b
     Ok([patch, merge])
 }
 
-/// What prompts are padded to.
+/// Returns how prompts are padded: `longest` or `max_length`.
 ///
 /// # Errors
 /// It is not implemented.

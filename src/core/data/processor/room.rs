@@ -1,4 +1,4 @@
-//! What a pack has room for, and what of it a sample takes.
+//! The room of a pack: how many tokens and items it holds, and how many a sample takes.
 
 use crate::data::error::DataError;
 use crate::data::media::Expansion;

@@ -25,7 +25,7 @@ impl Blob {
     /// Opens a regular file.
     ///
     /// # Errors
-    /// As [`open`](crate::files::open).
+    /// [`open`](crate::files::open) lists them.
     pub fn open(path: &Path) -> io::Result<Self> {
         let file = crate::files::open(path)?;
         let len = file.metadata()?.len();

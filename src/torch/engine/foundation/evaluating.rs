@@ -72,7 +72,7 @@ impl Evaluating {
     }
 }
 
-/// What a pack has come to that was done by itself, by sample.
+/// Holds the outputs of one pack, by sample.
 pub(super) enum Done {
     /// The tokens that follow a prompt.
     Continued(Vec<(SampleId, Vec<i64>)>),

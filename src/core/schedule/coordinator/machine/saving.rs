@@ -20,7 +20,7 @@ impl Coordinator {
     /// Publishes a checkpoint that all engines have written, or says that one has failed.
     ///
     /// # Errors
-    /// As many in a row have failed as `checkpoint.max_failures`.
+    /// `checkpoint.max_failures` checkpoints in a row have failed.
     pub(super) fn save_ended(&mut self, ended: Option<Ended>) -> Result<(), Broken> {
         match ended {
             None => Ok(()),
