@@ -1,7 +1,7 @@
 //! `loongforge evaluate`: the loss of held-out samples, and scores of generated answers.
 
 use super::UsageError;
-use super::data::{format_name, fraction};
+use super::data::{format, fraction};
 use super::decode_worker::decoder;
 use super::forecast::count;
 use crate::eval::answers::Asking;
@@ -15,8 +15,7 @@ use crate::model::locate::{ModelFolders, find_model};
 use anyhow::{Context, bail};
 use clap::{ArgGroup, Args, ValueEnum};
 use loongforge_core::checkpoint::{MANIFEST, Manifest};
-use loongforge_core::config::{Data, Device, Learn, Paths, Phase, SandboxMode, TrainFile};
-use loongforge_core::data::tools;
+use loongforge_core::config::{Data, Device, Format, Learn, Paths, Phase, SandboxMode, TrainFile};
 use loongforge_core::data::{DataError, Dataset, Learned, Pairs, ProcessorOptions};
 use loongforge_core::observe::{Bar, Console, ErrorRate, EvalRecord, ScoredAnswer, Scoring, safe, short};
 use loongforge_torch::device::set_intra_op_threads;
@@ -52,8 +51,8 @@ pub struct EvaluateArgs {
     #[arg(value_name = "DATA", required = true)]
     data: Vec<String>,
     /// Format of the files, as in `data.train` [default: auto-detect]
-    #[arg(long, value_parser = format_name)]
-    format: Option<String>,
+    #[arg(long, value_parser = format)]
+    format: Option<Format>,
     /// Fields with other names, as in `data.train`: messages=dialogue,images=picture
     #[arg(long, value_name = "FIELD=NAME", value_delimiter = ',')]
     columns: Vec<String>,
@@ -236,15 +235,14 @@ fn settings(args: &EvaluateArgs, folder: &Path) -> anyhow::Result<(Data, Learned
         true => Manifest::read(folder)?.config,
         false => json!({ "data": { "pack": { "max_tokens": MAX_TOKENS } } }),
     };
-    let first = args.data.first().map_or("", String::as_str);
     let columns = args.columns.iter().map(|column| match column.split_once('=') {
         Some((field, name)) => Ok((field.to_owned(), name.to_owned())),
         None => Err(UsageError(format!("--columns: {column:?} is not of the form field=name"))),
     });
     let file = TrainFile {
-        path: Paths(args.data.clone()),
+        format: args.format.unwrap_or_default(),
         columns: columns.collect::<Result<_, _>>()?,
-        ..tools::file(Path::new(first), args.format.as_deref())?
+        ..TrainFile::new(Paths(args.data.clone()))
     };
     run["data"]["train"] = json!([file]);
     let named = || format!("{}: config.data", folder.join(MANIFEST).display());

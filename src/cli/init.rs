@@ -5,9 +5,9 @@ mod text;
 use super::UsageError;
 use anyhow::Context;
 use clap::{Args, ValueEnum};
-use loongforge_core::config;
+use loongforge_core::config::{self, Format, TrainFile};
 use loongforge_core::data::DataError;
-use loongforge_core::data::tools::{self, Inputs};
+use loongforge_core::data::tools::Inputs;
 use loongforge_core::text::shell_word;
 use std::io::{BufRead, IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -99,8 +99,8 @@ fn count(data: &str, kind: Kind) -> Result<Option<u64>, DataError> {
     if data.contains("://") {
         return Ok(None);
     }
-    let format = (kind == Kind::Diffusion).then_some("captioned");
-    let inputs = Inputs::open(vec![tools::file(Path::new(data), format)?])?;
+    let format = if kind == Kind::Diffusion { Format::Captioned } else { Format::Auto };
+    let inputs = Inputs::open(vec![TrainFile { format, ..TrainFile::new(data) }])?;
     Ok(Some(inputs.len()))
 }
 

@@ -20,8 +20,8 @@ pub struct InputArgs {
     #[arg(value_name = "PATH", required = true)]
     paths: Vec<PathBuf>,
     /// Format of the files, as in `data.train` [default: auto-detect]
-    #[arg(long, value_parser = format_name)]
-    format: Option<String>,
+    #[arg(long, value_parser = format)]
+    format: Option<Format>,
     /// Number of threads [default: number of cores]
     #[arg(long, value_name = "N", value_parser = at_least_one)]
     jobs: Option<usize>,
@@ -59,8 +59,8 @@ impl InputArgs {
     }
 
     /// The format that was given.
-    pub fn format(&self) -> Option<&str> {
-        self.format.as_deref()
+    pub fn format(&self) -> Option<Format> {
+        self.format
     }
 
     /// The files as they are, whoever reads them.
@@ -81,7 +81,8 @@ impl InputArgs {
                 let loaded = config::load(path, &[], environment()).map_err(|report| UsageError(report.to_string()))?;
                 files.extend(loaded.config.data.train);
             } else {
-                files.push(tools::file(path, self.format.as_deref())?);
+                let format = self.format.unwrap_or_default();
+                files.push(TrainFile { format, ..TrainFile::new(path.as_path()) });
             }
         }
         if let Some(maker) = maker {
@@ -115,10 +116,9 @@ pub fn jobs(jobs: Option<usize>) -> usize {
     jobs.unwrap_or_else(tools::default_jobs)
 }
 
-/// Reads the name of a format of data, of an option.
-pub fn format_name(text: &str) -> Result<String, String> {
-    serde_json::from_value::<Format>(text.into()).map_err(|error| error.to_string())?;
-    Ok(text.to_owned())
+/// Reads an option that is a format of data, by its name in `data.train`.
+pub fn format(text: &str) -> Result<Format, String> {
+    serde_json::from_value(text.into()).map_err(|error| error.to_string())
 }
 
 /// Prints what the model's maker of samples noticed of the samples that it made, each once with its count.

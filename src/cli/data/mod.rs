@@ -25,7 +25,7 @@ use loongforge_core::data::DataError;
 use std::process::ExitCode;
 
 use fraction::verdict;
-pub(super) use input::format_name;
+pub(super) use input::format;
 
 use super::{UsageError, environment};
 

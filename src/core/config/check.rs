@@ -116,6 +116,7 @@ impl Checker<'_> {
                 // A file of another kind has thousands of unknown keys; nobody reads that many suggestions.
                 let is_shown = self.problems.len() < MAX_SUGGESTED;
                 meant.extend(is_shown.then(|| suggest::nearest(&name, keys.clone())).flatten());
+                meant.extend(other_word(&name, path));
                 let ours = foreign::ours(&name).and_then(|(key, _)| key.rsplit_once('.'));
                 meant.extend(ours.filter(|(parent, _)| *parent == path).map(|(_, last)| last));
                 let problem = match MOVED.iter().find(|(old, _)| *old == join(path, &name)) {
@@ -208,10 +209,10 @@ fn unknown_key<'a>(name: &str, path: &str, keys: impl Iterator<Item = &'a str>, 
             .label(format!("did you mean `{ours}`?{note}"))
             .help("`loongforge check FILE --show-origin` lists all keys");
     }
-    let other_word = || (name == "rank" && keys.contains(&"r")).then(|| "r".to_owned());
+    let other_word = || other_word(name, path).filter(|word| keys.contains(word)).map(str::to_owned);
     let nearest =
         || suggest::nearest(name, keys.iter().copied()).or_else(|| suggest::begun(name, &keys)).map(str::to_owned);
-    let meant = other_word().or_else(nearest).or_else(|| key_called(name, path));
+    let meant = other_word().or_else(nearest).or_else(|| key_elsewhere(name, path));
     let section = if path.is_empty() { "the top level".to_owned() } else { format!("`{path}`") };
     let listed = keys.iter().take(LISTED).copied().collect::<Vec<_>>().join(", ");
     let more = if keys.len() > LISTED { ", ..." } else { "" };
@@ -220,18 +221,46 @@ fn unknown_key<'a>(name: &str, path: &str, keys: impl Iterator<Item = &'a str>, 
     meant.into_iter().fold(problem, |p, meant| p.label(format!("did you mean `{meant}`?")))
 }
 
+/// Returns another word for a key of the section `path`.
+fn other_word(name: &str, path: &str) -> Option<&'static str> {
+    match (path, name) {
+        (_, "rank") => Some("r"),
+        ("data", "path" | "paths" | "file" | "files") => Some("train"),
+        ("model", "name" | "path") => Some("load"),
+        _ => None,
+    }
+}
+
+/// The key that is meant by `name` in the section `path`: one of that section's own, or the only one of that name. One of many in other
+/// sections is not what was meant.
+fn key_elsewhere(name: &str, path: &str) -> Option<String> {
+    let found = keys_called(name);
+    let section = |key: &str| key.split('.').next().unwrap_or_default().to_owned();
+    let is_own = found.iter().any(|key| section(key) == section(path));
+    (path.is_empty() || is_own || found.len() == 1).then(|| nearest_of(found, path)).flatten()
+}
+
 /// The key of the config that another trainer calls so, or whose last part is `name`: of those the one that shares most of its
 /// path with the section `near`, then the first one of those that lie least deep.
 pub fn key_called(name: &str, near: &str) -> Option<String> {
     if let Some((ours, _)) = foreign::ours(name) {
         return Some(ours.to_owned());
     }
+    nearest_of(keys_called(name), near)
+}
+
+/// The keys whose last part is `name`, but for those of lists.
+fn keys_called(name: &str) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
     walk(&SCHEMA, "", &mut |path, _| {
         if path.rsplit('.').next() == Some(name) && !path.contains(".0.") {
             found.push(path.to_owned());
         }
     });
+    found
+}
+
+fn nearest_of(found: Vec<String>, near: &str) -> Option<String> {
     let shared = |path: &str| path.split('.').zip(near.split('.')).take_while(|(a, b)| a == b).count();
     found.into_iter().min_by_key(|path| (Reverse(shared(path)), path.matches('.').count()))
 }

@@ -40,6 +40,8 @@ fn one_mistake_at_a_time() {
             &["LF0102", "did you mean `model.image_encoder.frozen_precision`? (nf4"],
         ),
         ("dataset: x.jsonl\n", &["LF0102", "did you mean `data.train`?"]),
+        ("$ +data.path=x.jsonl", &["LF0102", "`data.path`", "did you mean `train`?"]),
+        ("$ +model.name=x", &["LF0102", "`model.name`", "did you mean `load`?"]),
         ("$ checkpoint.every=2", &["LF0102", "did you mean `every_steps`?"]),
         ("$ train.precision=bfloat16", &["LF0103", "did you mean `bf16`?"]),
         ("$ +train.num_train_epochs=3", &["did you mean `train.epochs`? (instead of train.steps"]),

@@ -154,7 +154,9 @@ fn value(field: &Field, column: &str, record: &mut Record) -> Json {
         Field::Group(row) => group(row, record),
         Field::ListInternal(list) => list.elements().iter().map(|field| value(field, column, record)).collect(),
         Field::MapInternal(map) => {
-            let entry = |(key, field): &(Field, Field)| (key.to_string(), value(field, column, record));
+            // The parser's own text of a text has quotes around it.
+            let name = |key: &Field| if let Field::Str(text) = key { text.clone() } else { key.to_string() };
+            let entry = |(key, field): &(Field, Field)| (name(key), value(field, column, record));
             Json::Object(map.entries().iter().map(entry).collect())
         }
         // Times and decimals are nothing that samples are made of.

@@ -111,18 +111,6 @@ pub(super) fn path_text(file: &TrainFile) -> String {
     file.name().display().to_string()
 }
 
-/// A data set, of the format that is named or the one that its first sample shows.
-///
-/// # Errors
-/// No such format.
-pub fn file(path: &Path, format: Option<&str>) -> Result<TrainFile, DataError> {
-    let mut value = json!({ "path": path });
-    if let Some(format) = format {
-        value["format"] = format.into();
-    }
-    serde_json::from_value(value).map_err(|error| DataError::file(path, error))
-}
-
 /// The first object of JSON lines or of a JSON array.
 pub(super) fn first_record(path: &Path) -> Result<Option<Json>, DataError> {
     use std::io::{BufReader, Read};
@@ -153,6 +141,7 @@ mod tests {
     use std::path::PathBuf;
 
     use super::*;
+    use crate::config::Format;
 
     fn write(folder: &Path, name: &str, text: &str) -> PathBuf {
         let path = folder.join(name);
@@ -166,7 +155,8 @@ mod tests {
         let line = |text: &str| format!("{{\"messages\":[{{\"role\":\"user\",\"content\":\"{text}\"}}]}}\n");
         let one = write(folder.path(), "1.jsonl", &(line("a") + &line("b")));
         let two = write(folder.path(), "2.txt", "c\nd\n");
-        let files = vec![file(&one, None).unwrap(), file(&two, Some("plain")).unwrap()];
+        let plain = TrainFile { format: Format::Plain, ..TrainFile::new(two) };
+        let files = vec![TrainFile::new(one), plain];
         let inputs = Inputs::open(files).unwrap();
         let texts: Vec<String> = (0..inputs.len())
             .map(|index| match inputs.read(index).unwrap().0 {
@@ -179,8 +169,6 @@ mod tests {
         let bad = inputs.bad(3, "why".to_owned()).to_string();
         assert!(bad.contains("2.txt") && bad.contains("why"), "{bad}");
         assert_eq!((&inputs.spec()[1]["samples"], &inputs.spec()[1]["bytes"]), (&2.into(), &4.into()));
-        let unknown = file(&one, Some("nonsense")).unwrap_err().to_string();
-        assert!(unknown.contains("1.jsonl") && unknown.contains("nonsense"), "{unknown}");
     }
 
     #[test]

@@ -24,7 +24,7 @@ mod verify;
 
 pub use convert::{Convert, convert, merge, num_samples};
 pub use html::page;
-pub use input::{Inputs, file};
+pub use input::Inputs;
 pub use inspect::{Field, FileInfo, Shown, ShownMedia, describe, show};
 pub use job::{BAD, Done, Job, Share, list_bad};
 pub use ordered::{default_jobs, for_each_ordered};

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use super::record::members;
 use super::*;
+use crate::config::TrainFile;
 use crate::data::audio::tests::sine;
 use crate::data::audio::wav;
 use crate::data::source::Content;
@@ -21,7 +22,7 @@ fn inputs(dir: &Path) -> Inputs {
     fs::write(dir.join("b.wav"), "no sound").unwrap();
     fs::write(dir.join("c.wav"), wav(&sine(440.0, 16_000, 0.25), 2, 16_000)).unwrap();
     fs::write(dir.join("train.jsonl"), ["a.wav", "b.wav", "c.wav"].map(line).join("\n")).unwrap();
-    Inputs::open(vec![file(&dir.join("train.jsonl"), None).unwrap()]).unwrap()
+    Inputs::open(vec![TrainFile::new(dir.join("train.jsonl"))]).unwrap()
 }
 
 #[test]
@@ -55,7 +56,7 @@ fn parts_of_recordings_are_shown_counted_verified_and_converted() {
     let line =
         |offset: f64| format!(r#"{{"audio_filepath": "a.wav", "offset": {offset}, "duration": 0.5, "text": "yes"}}"#);
     fs::write(dir.join("manifest.jsonl"), [line(0.25), line(1.75)].join("\n")).unwrap();
-    let inputs = Inputs::open(vec![file(&dir.join("manifest.jsonl"), None).unwrap()]).unwrap();
+    let inputs = Inputs::open(vec![TrainFile::new(dir.join("manifest.jsonl"))]).unwrap();
     let about = show(&inputs, 0, None).unwrap().media[0].about.clone();
     assert_eq!(about, "PCM_S16LE, 8000 Hz, 1 channel, 2.00 s, from 0.25 s to 0.75 s");
     let mut reasons = Vec::new();
@@ -70,7 +71,7 @@ fn parts_of_recordings_are_shown_counted_verified_and_converted() {
     assert_eq!(sums[4..], [("recordings", 2), ("milliseconds of sound", 750), ("contexts", 0)]);
     let out = dir.join("shards");
     convert(&inputs, &out, &Convert::default(), Share::WHOLE, 1, |_, _| ()).unwrap();
-    let back = Inputs::open(vec![file(&out, None).unwrap()]).unwrap();
+    let back = Inputs::open(vec![TrainFile::new(out.as_path())]).unwrap();
     for index in 0..2 {
         let segment = |inputs: &Inputs| {
             let (Content::Messages(conversation), _) = inputs.read(index).unwrap() else { panic!("a conversation") };
@@ -92,7 +93,7 @@ fn recordings_come_back_from_shards_with_their_bytes() {
     }
     let done = convert(&inputs, &out, &Convert::default(), Share::WHOLE, 1, |_, _| ()).unwrap();
     assert_eq!((done.samples, done.bad.len()), (2, 1));
-    let back = Inputs::open(vec![file(&out, None).unwrap()]).unwrap();
+    let back = Inputs::open(vec![TrainFile::new(out.as_path())]).unwrap();
     for (index, name) in [(0, "a.wav"), (1, "c.wav")] {
         let (Content::Messages(conversation), base) = back.read(index).unwrap() else { panic!("a conversation") };
         let MediaSource::Audio(audio) = &conversation.media[0] else { panic!("a recording") };

@@ -9,7 +9,7 @@ use serde_json::Value as Json;
 
 use super::shard::Member;
 use super::*;
-use crate::config::{Data, Phase, Template, TrainFile};
+use crate::config::{Data, Format, Phase, Template, TrainFile};
 use crate::data::digits::{Digits, MODEL, compose, write_model};
 use crate::data::source::Content;
 use crate::data::tokenizer_file::read_json;
@@ -43,7 +43,7 @@ impl Fixture {
     }
 
     fn train(&self) -> TrainFile {
-        file(&self.path("data/train.jsonl"), None).unwrap()
+        TrainFile::new(self.path("data/train.jsonl"))
     }
 
     fn inputs(&self) -> Inputs {
@@ -114,7 +114,7 @@ fn converted_conversations_come_back_with_their_bytes() {
         assert_eq!(members[1].1[..], image.read(&fixture.path("data")).unwrap()[..]);
     }
     // Through the reader of a run.
-    let back = Inputs::open(vec![file(&out, None).unwrap()]).unwrap();
+    let back = Inputs::open(vec![TrainFile::new(out.as_path())]).unwrap();
     assert_eq!(back.len(), 18);
     let good = (0..20).filter(|index| ![3, 6].contains(index));
     for (index, original) in good.enumerate() {
@@ -208,7 +208,8 @@ fn packs_made_ahead_equal_those_of_a_run() {
     }
 
     // A run reads them as they are, in their order.
-    let run = fixture.dataset_of(&file(&fixture.path("packs"), Some("packed")).unwrap(), 120, false);
+    let run =
+        fixture.dataset_of(&TrainFile { format: Format::Packed, ..TrainFile::new(fixture.path("packs")) }, 120, false);
     assert_eq!(run.len(), packs.len());
     for (position, members) in packs.values().enumerate() {
         let pack = PackedSample::from_members(members).unwrap();

@@ -65,6 +65,32 @@ fn row_groups_are_blocks_and_bytes_are_pictures() {
     }
 }
 
+/// Messages as maps, as Spark and DuckDB write objects whose keys are not all the same.
+#[test]
+fn a_column_of_maps_has_objects() {
+    let folder = Folder::new();
+    let schema = "message m { optional group messages (LIST) { repeated group list { optional group element (MAP) { \
+        repeated group key_value { required binary key (UTF8); optional binary value (UTF8); } } } } }";
+    let mut bytes = Vec::new();
+    let schema = Arc::new(parse_message_type(schema).unwrap());
+    let mut writer = SerializedFileWriter::new(&mut bytes, schema, Arc::default()).unwrap();
+    let mut group = writer.next_row_group().unwrap();
+    let cells = [("role", "user"), ("content", "hi"), ("role", "assistant"), ("content", "hello")];
+    // The first cell of a row, of a message and of a pair of it.
+    let repeated = [0, 2, 1, 2];
+    for (values, defined) in [(cells.map(|(key, _)| key), 4), (cells.map(|(_, value)| value), 5)] {
+        let mut column = group.next_column().unwrap().unwrap();
+        let values = values.map(ByteArray::from);
+        column.typed::<ByteArrayType>().write_batch(&values, Some(&[defined; 4]), Some(&repeated)).unwrap();
+        column.close().unwrap();
+    }
+    group.close().unwrap();
+    writer.close().unwrap();
+    folder.write("maps.parquet", &bytes);
+    let source = open(&TrainFile::new(folder.path("maps.parquet").as_str())).unwrap();
+    assert_eq!(shown(&source, 0), "user:hi assistant:hello");
+}
+
 #[test]
 fn speech_data_sets_and_manifests_are_recordings_with_transcripts() {
     let folder = Folder::new();
