@@ -1,9 +1,35 @@
 //! axolotl's YAML (`axolotl train`), by its documented keys of 0.12.
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value};
 
+use super::axolotl_sets;
 use super::sheet::{Sheet, schedule};
 use super::trainer::{FROZEN, TRACKERS};
+
+/// Keys of adapters, which say nothing without `adapter`.
+const ADAPTERS: [&str; 10] = [
+    "lora_alpha",
+    "lora_dropout",
+    "lora_fan_in_fan_out",
+    "lora_model_dir",
+    "lora_modules_to_save",
+    "lora_r",
+    "lora_target_linear",
+    "lora_target_modules",
+    "peft_use_dora",
+    "peft_use_rslora",
+];
+/// Methods under `rl` that learn from answers that the model makes.
+const REFUSED: [&str; 4] = ["ebft", "gdpo", "grpo", "ppo"];
+/// Keys that turn a method on whose loss is none of a language model's.
+const OTHER_LOSSES: [&str; 3] = ["diffusion", "process_reward_model", "reward_model"];
+
+/// Returns the key whose method has no counterpart: anything else in its place would train something that was not asked for.
+pub(super) fn refused(fields: &Map<String, Value>) -> Option<String> {
+    let rl = fields.get("rl").and_then(Value::as_str).filter(|rl| REFUSED.contains(rl));
+    let is_on = |key: &&&str| fields.get(**key).is_some_and(|value| !value.is_null() && *value != Value::Bool(false));
+    rl.map(|rl| format!("rl: {rl}")).or_else(|| OTHER_LOSSES.iter().find(is_on).map(|key| (*key).to_owned()))
+}
 
 /// Translates the keys of a file, each by what axolotl does with it.
 pub(super) fn read(sheet: &mut Sheet) {
@@ -12,6 +38,7 @@ pub(super) fn read(sheet: &mut Sheet) {
     let is_kto = sheet.is("rl", "kto");
     method(sheet);
     train(sheet, is_kto);
+    packing(sheet);
     run(sheet);
 }
 
@@ -48,6 +75,10 @@ fn model(sheet: &mut Sheet) {
             "flash_attn_cross_entropy",
         ],
     );
+    let pads = |tokens: &Value| tokens.as_object().is_some_and(|tokens| tokens.keys().all(|key| key == "pad_token"));
+    if sheet.get("special_tokens").is_some_and(pads) {
+        sheet.settled("packs have no padding", &["special_tokens"]);
+    }
     sheet.missing("add them to the tokenizer, and set model.resize_embeddings", &["special_tokens", "tokens"]);
     sheet.copy("resize_token_embeddings_to_32x", "model.resize_embeddings");
 }
@@ -72,19 +103,36 @@ fn quantization(sheet: &mut Sheet) {
 }
 
 fn data(sheet: &mut Sheet) {
-    sheet.with("datasets", "data.train", sets);
+    let is_pairs = sheet.get("rl").is_some_and(|rl| rl != "kto");
+    let is_streamed = sheet.get("datasets").is_none() && sheet.get("pretraining_dataset").is_some();
+    if is_streamed || axolotl_sets::are_texts(sheet) {
+        sheet.set("train.phase", "pretrain");
+        sheet.long_documents();
+    }
+    if sheet.get("datasets").is_some() {
+        axolotl_sets::train(sheet, "datasets", is_pairs);
+    } else if is_streamed {
+        axolotl_sets::train(sheet, "pretraining_dataset", false);
+    }
     for key in ["test_datasets", "eval_datasets"] {
-        sheet.with(key, "eval.path", |value| match sets(value)?.as_array().map(Vec::as_slice) {
-            Some([one]) => Ok(one["path"].clone()),
-            _ => Err("write each set under eval.sets"),
-        });
+        if sheet.get(key).is_some() {
+            axolotl_sets::held_out(sheet, key, is_pairs);
+        }
+    }
+    if sheet.number("val_set_size") == Some(0.0) {
+        sheet.settled("nothing is set aside", &["val_set_size"]);
     }
     sheet.held_out("val_set_size");
+    sheet.with("excess_length_strategy", "data.pack.too_long", |value| match value.as_str() {
+        Some("drop") => Ok("skip".into()),
+        Some("raise") => Ok("error".into()),
+        Some("truncate") => Ok("truncate".into()),
+        _ => Err("data.pack.too_long is skip, truncate or error"),
+    });
     sheet.copy("sequence_len", "data.pack.max_tokens");
     sheet.settled(
         "samples are always packed, and never padded",
         &[
-            "sample_packing",
             "eval_sample_packing",
             "pad_to_sequence_len",
             "sample_packing_eff_est",
@@ -132,28 +180,31 @@ fn lr_ratios(groups: &Value, rate: Option<f64>) -> Result<Value, &'static str> {
     Ok(ratios.into())
 }
 
-/// `datasets` as `data.train`.
-fn sets(value: &Value) -> Result<Value, &'static str> {
-    let list = value.as_array().ok_or("it is no list")?;
-    let set = |set: &Value| {
-        let path = set["path"].as_str()?;
-        // A data set of the hub, unless the path is that of a file.
-        let is_hub = path.split('/').count() == 2 && !path.starts_with(['.', '/']) && !path.contains('.');
-        let files = set["data_files"].as_str().map(str::to_owned);
-        let path = files.unwrap_or_else(|| if is_hub { format!("hf://datasets/{path}") } else { path.to_owned() });
-        let mut ours = json!({ "path": path });
-        if let Some(messages) = set["field_messages"].as_str().filter(|name| *name != "messages") {
-            ours["columns"] = json!({ "messages": messages });
-        }
-        Some(ours)
-    };
-    list.iter().map(set).collect::<Option<Vec<Value>>>().map(Value::from).ok_or("a data set without `path`")
+/// With `sample_packing` a batch is one of packs, unless answers are compared.
+fn packing(sheet: &mut Sheet) {
+    if sheet.is_true("sample_packing") && !sheet.has_set("train.preference") {
+        sheet.packs("sample_packing");
+    }
+    sheet.settled("samples are always packed, and never padded", &["sample_packing"]);
 }
 
 fn method(sheet: &mut Sheet) {
-    let has_adapters = sheet.get("adapter").is_some();
-    if sheet.is("adapter", "lora") || sheet.is("adapter", "qlora") {
+    let has_adapters = sheet.is("adapter", "lora") || sheet.is("adapter", "qlora");
+    if has_adapters {
         sheet.arrived("adapter", "model.foundation.lora");
+    } else {
+        let why = "it is for adapters, which `adapter: lora` turns on";
+        sheet.settled(why, &ADAPTERS);
+    }
+    if sheet
+        .get("lora_target_modules")
+        .and_then(Value::as_str)
+        .is_some_and(|names| names.contains(['[', '(', '\\', '|']))
+    {
+        sheet.missing(
+            "all linear maps have adapters: it is a regular expression, and model.foundation.lora.target_modules is a list of names",
+            &["lora_target_modules"],
+        );
     }
     sheet.copy("lora_model_dir", "model.foundation.lora.adapter");
     sheet.copy_all(&[
@@ -200,30 +251,61 @@ fn train(sheet: &mut Sheet, is_kto: bool) {
     if let Some((ratio, rate)) = ratio {
         sheet.with("cosine_min_lr_ratio", "train.min_lr", |_| Ok((ratio * rate).into()));
     }
+    // Their default.
+    sheet.set("train.schedule", "cosine");
     sheet.with("lr_scheduler", "train.schedule", schedule);
     sheet.warmup();
     sheet.optimizer("optimizer");
-    if sheet.is_true("bf16") || sheet.is("bf16", "auto") || sheet.is("bf16", "full") {
+    // `auto` is their default.
+    let is_auto = sheet.get("bf16").is_none() && !sheet.is_true("fp16");
+    if is_auto
+        || sheet.is_true("bf16")
+        || sheet.is("bf16", "auto")
+        || sheet.is("bf16", "full")
+        || sheet.is_true("bfloat16")
+    {
         sheet.set("train.precision", "bf16");
     }
-    sheet.arrived("bf16", "train.precision");
+    ["bf16", "bfloat16"].iter().for_each(|key| sheet.arrived(key, "train.precision"));
     sheet.missing("bf16 is there; it needs no loss scaling", &["fp16", "fp8"]);
     sheet.settled("products are chosen by the processor", &["tf32"]);
     sheet.deepspeed("deepspeed");
-    sheet.missing("pools.foundation.zero is a level, 0 to 3", &["fsdp", "fsdp_config", "fsdp_version"]);
+    fsdp(sheet);
     sheet.copy_all(&[
         ("tensor_parallel_size", "pools.foundation.tensor_parallel"),
         ("context_parallel_size", "pools.foundation.context_parallel"),
         ("sequence_parallel_degree", "pools.foundation.context_parallel"),
-        ("dp_replicate_size", "pools.foundation.replicas"),
+        ("expert_parallel_size", "pools.foundation.expert_parallel"),
     ]);
     let recompute = "model.foundation.recompute: all, or memory.activation_budget, save memory of activations";
     sheet.settled(recompute, &["gradient_checkpointing", "gradient_checkpointing_kwargs", "activation_offloading"]);
 }
 
+/// FSDP as a level of ZeRO, and how many replicas there are.
+fn fsdp(sheet: &mut Sheet) {
+    const REPLICAS: [&str; 2] = ["dp_replicate_size", "dp_shard_size"];
+    if let Some(devices) = sheet.devices().filter(|_| REPLICAS.iter().any(|key| sheet.get(key).is_some())) {
+        sheet.set("pools.foundation.replicas", devices as u64);
+        REPLICAS.iter().for_each(|key| sheet.arrived(key, "pools.foundation.replicas"));
+    }
+    const FSDP: [&str; 3] = ["fsdp", "fsdp_config", "fsdp_version"];
+    if FSDP.iter().all(|key| sheet.get(key).is_none()) {
+        return;
+    }
+    let words = sheet.get("fsdp").map(Value::to_string).unwrap_or_default();
+    let config = sheet.get("fsdp_config").cloned().unwrap_or_default();
+    let keeps_weights = words.contains("shard_grad_op") || config["reshard_after_forward"] == false;
+    sheet.set("pools.foundation.zero", if keeps_weights { 2 } else { 3 });
+    if words.contains("offload") || ["offload_params", "fsdp_offload_params"].iter().any(|key| config[key] == true) {
+        sheet.note("offload by FSDP has no counterpart for weights that are trained: train.optimizer.offload moves the optimizer's state");
+    }
+    FSDP.iter().for_each(|key| sheet.arrived(key, "pools.foundation.zero"));
+}
+
 fn run(sheet: &mut Sheet) {
     sheet.run(&["output_dir"]);
-    sheet.copy_all(&[("eval_steps", "eval.every_steps"), ("early_stopping_patience", "eval.patience")]);
+    sheet.every("eval_steps", "eval.every_steps");
+    sheet.copy("early_stopping_patience", "eval.patience");
     sheet.missing("checkpoint.every_steps counts steps", &["saves_per_epoch"]);
     sheet.missing("eval.every_steps counts steps", &["evals_per_epoch"]);
     sheet.settled("packs of the run are evaluated with", &["eval_batch_size"]);

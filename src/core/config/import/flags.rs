@@ -3,7 +3,7 @@
 use super::sheet::{Fate, KeyFate};
 use super::shell::{Conditional, Word};
 use serde_json::{Map, Number, Value};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 const NOT_SAID: &str = "its value is not in the script: the environment, an argument or a command gives it";
 const NEVER: &str = "the script adds it under a condition that does not hold as it stands";
@@ -77,6 +77,13 @@ impl Flags {
             let fate = if *is_off { Fate::Settled(NEVER) } else { Fate::Missing(PERHAPS) };
             self.tell(option, "", fate);
         }
+    }
+
+    /// Returns the keys of options that are there, or may be, without a value that is known.
+    pub fn unsaid(&self) -> BTreeSet<String> {
+        let is_unsaid = |key: &&KeyFate| matches!(key.fate, Fate::Missing(NOT_SAID | PERHAPS));
+        let unsaid = self.told.iter().filter(is_unsaid);
+        unsaid.map(|key| key.key.trim_start_matches('-').replace('-', "_")).collect()
     }
 
     /// All that became of the command's options, in the order of their names as they are written.

@@ -1,6 +1,6 @@
 //! LLaMA-Factory's YAML (`llamafactory-cli train`), by its documented arguments of 0.9.
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::llama_parts;
 use super::sheet::{Sheet, schedule};
@@ -9,8 +9,35 @@ use super::trainer::{FROZEN, TRACKERS};
 /// Keys that tell a config of LLaMA-Factory from one of TRL.
 pub(super) const OWN: [&str; 6] = ["stage", "finetuning_type", "dataset", "dataset_dir", "cutoff_len", "template"];
 
-/// Stages whose method has no counterpart: anything else in its place would train something that was not asked for.
-pub(super) const REFUSED_STAGES: [&str; 2] = ["rm", "ppo"];
+/// Stages whose method has no counterpart.
+const REFUSED_STAGES: [&str; 2] = ["rm", "ppo"];
+/// What is trained, of which the others are adapters of other kinds.
+const TYPES: [&str; 3] = ["lora", "full", "freeze"];
+
+/// Keys of configs that merge, answer or serve, and train nothing.
+const OF_OTHER_COMMANDS: [(&str, &str); 2] = [
+    ("export_dir", "`loongforge checkpoint export-hf` merges adapters and writes a model"),
+    ("infer_backend", "`loongforge chat` and `loongforge serve` answer"),
+];
+
+/// Returns why a config is not translated, where it trains nothing or by a method that has no counterpart: anything else in its place
+/// would train something that was not asked for.
+pub(super) fn refused(fields: &Map<String, Value>) -> Option<String> {
+    let text = |key: &str| fields.get(key).and_then(Value::as_str);
+    if let Some(stage) = text("stage").filter(|stage| REFUSED_STAGES.contains(stage)) {
+        return Some(format!(
+            "LLaMA-Factory's stage `{stage}` has no counterpart: pt, sft, dpo and kto are translated"
+        ));
+    }
+    if let Some(kind) = text("finetuning_type").filter(|kind| !TYPES.contains(kind)) {
+        return Some(format!(
+            "LLaMA-Factory's finetuning_type `{kind}` has no counterpart: lora, full and freeze are translated"
+        ));
+    }
+    let trains = fields.contains_key("dataset") || fields.get("do_train") == Some(&Value::Bool(true));
+    let other = OF_OTHER_COMMANDS.iter().find(|(key, _)| !trains && fields.contains_key(*key));
+    other.map(|(key, ours)| format!("it trains nothing: it has `{key}` and no `dataset`; {ours}"))
+}
 
 /// Translates the keys of a file, each by what LLaMA-Factory does with it.
 pub(super) fn read(sheet: &mut Sheet) {
@@ -39,6 +66,7 @@ fn model(sheet: &mut Sheet) {
         ("video_max_pixels", "data.video.max_pixels"),
         ("video_min_pixels", "data.video.min_pixels"),
         ("video_maxlen", "data.video.max_frames"),
+        ("video_fps", "data.video.fps"),
     ]);
     sheet.settled("no code of a model's folder is ever run", &["trust_remote_code"]);
     quantization(sheet);
@@ -73,6 +101,13 @@ fn quantization(sheet: &mut Sheet) {
 }
 
 fn data(sheet: &mut Sheet) {
+    let has_several = |value: &Value| match value {
+        Value::Array(names) => names.len() > 1,
+        names => names.as_str().is_some_and(|names| names.contains(',')),
+    };
+    if sheet.get("dataset").is_some_and(has_several) && sheet.get("interleave_probs").is_none() {
+        sheet.equal_shares();
+    }
     let folder = sheet.get("dataset_dir").and_then(Value::as_str).unwrap_or("data").to_owned();
     for (theirs, ours) in [("dataset", "data.train"), ("eval_dataset", "eval.path")] {
         let folder = folder.clone();
@@ -98,16 +133,17 @@ fn data(sheet: &mut Sheet) {
         &["dataset_dir"],
     );
     // Answers that are compared cannot be cut.
-    if sheet.get("cutoff_len").is_some() && !sheet.is("stage", "dpo") && !sheet.is("stage", "kto") {
+    if !sheet.is("stage", "dpo") && !sheet.is("stage", "kto") {
         sheet.set("data.pack.too_long", "truncate");
     }
+    // Their default.
+    sheet.set("data.pack.max_tokens", 2048);
     sheet.copy("cutoff_len", "data.pack.max_tokens");
     sheet.settled("the chat template is that of the model's folder; data.template has built-in ones", &["template"]);
     sheet.held_out("val_size");
     let mask = sheet.is_true("mask_history");
     sheet.with("mask_history", "train.learn", |_| Ok(if mask { "last" } else { "all" }.into()));
     sheet.missing("only answers count in the loss of train.phase sft", &["train_on_prompt"]);
-    sheet.settled("samples are always packed, and never attend to each other", &["packing", "neat_packing"]);
     sheet.missing("write a file of fewer samples", &["max_samples"]);
     let workers = "data actors read ahead; pools.data.replicas adds some";
     sheet.settled(
@@ -132,8 +168,7 @@ fn method(sheet: &mut Sheet) {
             sheet.set(&format!("{lora}.alpha"), alpha);
             sheet.arrived("finetuning_type", lora);
         }
-        "full" => sheet.settled("all weights are trained where there is no lora", &["finetuning_type"]),
-        _ => sheet.missing("lora, full and freeze are there; freeze_patterns freezes by name", &["finetuning_type"]),
+        _ => sheet.settled("all weights are trained where there is no lora", &["finetuning_type"]),
     }
     sheet.settled(
         "it is for finetuning_type: freeze",
@@ -157,7 +192,10 @@ fn method(sheet: &mut Sheet) {
     sheet.regularization(has_adapters);
     match sheet.get("stage").and_then(Value::as_str).unwrap_or("sft") {
         "sft" => sheet.settled("train.phase is sft where nothing else is said", &["stage"]),
-        "pt" => sheet.with("stage", "train.phase", |_| Ok("pretrain".into())),
+        "pt" => {
+            sheet.long_documents();
+            sheet.with("stage", "train.phase", |_| Ok("pretrain".into()));
+        }
         "dpo" => preference(sheet),
         "kto" => {
             sheet.set("train.preference.loss", "kto");
@@ -209,6 +247,7 @@ fn train(sheet: &mut Sheet, is_kto: bool) {
     sheet.set("train.schedule", "linear");
     sheet.with("lr_scheduler_type", "train.schedule", schedule);
     sheet.warmup();
+    packing(sheet);
     sheet.optimizer("optim");
     if sheet.is_true("use_muon") {
         sheet.optimizer_is("muon", "use_muon");
@@ -220,9 +259,28 @@ fn train(sheet: &mut Sheet, is_kto: bool) {
     ["bf16", "pure_bf16"].iter().for_each(|key| sheet.arrived(key, "train.precision"));
     sheet.missing("bf16 is there; it needs no loss scaling", &["fp16"]);
     sheet.deepspeed("deepspeed");
+    sheet.copy_all(&[
+        ("tensor_model_parallel_size", "pools.foundation.tensor_parallel"),
+        ("pipeline_model_parallel_size", "pools.foundation.pipeline_parallel"),
+        ("expert_model_parallel_size", "pools.foundation.expert_parallel"),
+        ("context_parallel_size", "pools.foundation.context_parallel"),
+    ]);
     sheet.missing("pools.foundation.zero is a level, 0 to 3", &["fsdp", "fsdp_config"]);
     let recompute = "model.foundation.recompute: all, or memory.activation_budget, save memory of activations";
     sheet.settled(recompute, &["gradient_checkpointing", "disable_gradient_checkpointing", "use_reentrant_gc"]);
+}
+
+/// Packed samples are counted in packs, as pretraining does unless told otherwise.
+fn packing(sheet: &mut Sheet) {
+    let is_pretraining = sheet.has_set("train.phase");
+    let is_packed = match sheet.get("packing") {
+        Some(packing) => *packing == Value::Bool(true),
+        None => is_pretraining || sheet.is_true("neat_packing"),
+    };
+    if is_packed && !sheet.has_set("train.preference") {
+        ["packing", "neat_packing"].iter().for_each(|key| sheet.packs(key));
+    }
+    sheet.settled("samples are always packed, and never attend to each other", &["packing", "neat_packing"]);
 }
 
 fn run(sheet: &mut Sheet) {

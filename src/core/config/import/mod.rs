@@ -1,10 +1,12 @@
-//! What other trainers are given as a config of ours: the YAML of LLaMA-Factory, axolotl and TRL, TRL's command lines, and the
+//! What other trainers are given as a config of ours: the YAML of LLaMA-Factory, axolotl and TRL, command lines of LLaMA-Factory and TRL, and the
 //! launch scripts of Megatron-LM and LoongForge. Every key and option of theirs is accounted for. Nothing is run.
 
 mod axolotl;
+mod axolotl_sets;
 mod command;
 mod deepspeed;
 mod flags;
+mod hub;
 mod llama_factory;
 mod llama_parts;
 mod megatron;
@@ -15,6 +17,8 @@ mod shell_tests;
 #[cfg(test)]
 mod tests;
 mod trainer;
+#[cfg(test)]
+mod trainer_tests;
 mod trl;
 
 use super::yaml;
@@ -45,6 +49,8 @@ pub enum ImportError {
     Yaml(String),
     #[error("it is no config in YAML, and as a launch script: {0}")]
     Script(String),
+    #[error("no command that is translated: {0}")]
+    Command(String),
     #[error("{0}")]
     Method(String),
     #[error(
@@ -66,12 +72,17 @@ pub fn import(text: &str) -> Result<Imported, ImportError> {
     match found {
         Ok(Value::Object(fields)) => of_yaml(fields),
         // A command is a scalar of YAML, or none at all.
-        found => match (command::find(text), found) {
-            (Ok(training), _) => of_command(training),
-            (Err(_), Err(error)) if !error.is_empty() && !text.contains("--") => Err(ImportError::Yaml(error)),
-            (Err(_), Ok(_)) if !text.contains("--") => Err(ImportError::Unknown("none".to_owned())),
-            (Err(error), _) => Err(ImportError::Script(error)),
-        },
+        found => {
+            let training = command::find(text);
+            let is_named = training.as_ref().err().is_some_and(|why| command::names(why));
+            let is_plain = !is_named && !text.contains("--");
+            match (training, found) {
+                (Ok(training), _) => of_command(training),
+                (Err(_), Err(error)) if is_plain && !error.is_empty() => Err(ImportError::Yaml(error)),
+                (Err(_), Ok(_)) if is_plain => Err(ImportError::Unknown("none".to_owned())),
+                (Err(error), _) => Err(ImportError::Script(error)),
+            }
+        }
     }
 }
 
@@ -83,9 +94,10 @@ pub fn import_words(words: &[String]) -> Result<Imported, ImportError> {
     let words: Vec<shell::Word> = words.iter().map(shell::Word::known).collect();
     match command::of_words(&words) {
         Some(training) => of_command(training),
-        None => Err(ImportError::Script(
-            "the command is neither `trl METHOD …` nor a script with Megatron's options".to_owned(),
-        )),
+        None => {
+            let why = command::not_translated(&words).unwrap_or_else(|| command::NEITHER.to_owned());
+            Err(ImportError::Command(why))
+        }
     }
 }
 
@@ -113,15 +125,20 @@ fn of_yaml(fields: Map<String, Value>) -> Result<Imported, ImportError> {
             return of_trl(method, Flags::of_fields(fields));
         }
         () if has("model_name_or_path") => {
-            let stage = fields.get("stage").and_then(Value::as_str);
-            if let Some(stage) = stage.filter(|stage| llama_factory::REFUSED_STAGES.contains(stage)) {
-                return Err(ImportError::Method(format!(
-                    "LLaMA-Factory's stage `{stage}` has no counterpart: pt, sft, dpo and kto are translated"
-                )));
+            if let Some(why) = llama_factory::refused(&fields) {
+                return Err(ImportError::Method(why));
             }
             ("LLaMA-Factory", llama_factory::read)
         }
-        () if has("base_model") => ("axolotl", axolotl::read),
+        () if has("base_model") => {
+            if let Some(method) = axolotl::refused(&fields) {
+                return Err(ImportError::Method(format!(
+                    "axolotl's `{method}` has no counterpart: fine-tuning, pretraining and `rl` of dpo, ipo, orpo, simpo and kto are \
+                     translated"
+                )));
+            }
+            ("axolotl", axolotl::read)
+        }
         () => {
             let keys: Vec<&str> = fields.keys().take(12).map(String::as_str).collect();
             return Err(ImportError::Unknown(keys.join(", ")));
@@ -135,6 +152,10 @@ fn of_yaml(fields: Map<String, Value>) -> Result<Imported, ImportError> {
 
 fn of_command(training: Training) -> Result<Imported, ImportError> {
     match training {
+        Training::Factory { flags } => match llama_factory::refused(&flags.fields) {
+            Some(why) => Err(ImportError::Method(why)),
+            None => Ok(finish("LLaMA-Factory", flags, llama_factory::read)),
+        },
         Training::Trl { method, flags } => of_trl(&method, flags),
         Training::Megatron { flags } => Ok(finish("Megatron", flags, megatron::read)),
     }
@@ -157,7 +178,7 @@ fn of_trl(method: &str, flags: Flags) -> Result<Imported, ImportError> {
 }
 
 fn finish(from: &'static str, mut flags: Flags, read: fn(&mut Sheet)) -> Imported {
-    let mut sheet = Sheet::new(std::mem::take(&mut flags.fields));
+    let mut sheet = Sheet::new(std::mem::take(&mut flags.fields)).unsaid(flags.unsaid());
     read(&mut sheet);
     let (config, keys, notes) = sheet.finish();
     Imported { from, yaml: yaml::dump(&config), keys: flags.account(keys), notes }

@@ -30,6 +30,8 @@ pub(super) struct Sheet {
     fields: Map<String, Value>,
     /// Keys that a number was looked for in, and that have something else.
     no_numbers: RefCell<BTreeSet<String>>,
+    /// Keys that are there, and whose value is not said.
+    unsaid: BTreeSet<String>,
     config: Value,
     keys: Vec<KeyFate>,
     notes: Vec<&'static str>,
@@ -42,7 +44,18 @@ impl Sheet {
     /// Begins with all keys untranslated; words such as `yes` become truth values where a key is a switch.
     pub fn new(mut fields: Map<String, Value>) -> Self {
         fields.iter_mut().for_each(|(key, value)| read_switch(key, value));
-        Self { fields, no_numbers: RefCell::default(), config: json!({}), keys: Vec::new(), notes: Vec::new() }
+        let (no_numbers, unsaid) = Default::default();
+        Self { fields, no_numbers, unsaid, config: json!({}), keys: Vec::new(), notes: Vec::new() }
+    }
+
+    /// With keys that a script has with a value that it does not say, or under a condition that is not known.
+    pub fn unsaid(self, unsaid: BTreeSet<String>) -> Self {
+        Self { unsaid, ..self }
+    }
+
+    /// Returns whether a key is there without a value that is known.
+    pub fn is_unsaid(&self, key: &str) -> bool {
+        self.unsaid.contains(key)
     }
 
     /// The config, each key in the order of their names, and what else should be known; what nobody has read is missing.
@@ -58,7 +71,17 @@ impl Sheet {
 
     /// Says something that no key of theirs says.
     pub fn note(&mut self, note: &'static str) {
-        self.notes.push(note);
+        if !self.notes.contains(&note) {
+            self.notes.push(note);
+        }
+    }
+
+    /// Says what differs where there are several data sets.
+    pub fn equal_shares(&mut self) {
+        self.note(
+            "there every sample of all data sets comes once an epoch; here each set has an equal share: give each its number of samples \
+             as its `weight` (`loongforge data stats` counts them)",
+        );
     }
 
     /// Returns whether a key of ours was set.
@@ -85,7 +108,8 @@ impl Sheet {
         self.fields.remove(key)
     }
 
-    fn tell(&mut self, key: &str, value: &Value, fate: Fate) {
+    /// Says what became of a key, or of a part of one, that was read in another way.
+    pub fn tell(&mut self, key: &str, value: &Value, fate: Fate) {
         self.keys.push(KeyFate { key: key.to_owned(), value: brief(value), fate });
     }
 

@@ -131,6 +131,15 @@ fn sizes_of_a_llama_make_a_config_and_binary_data_are_read() {
     let node = crate::config::yaml::parse(&imported.yaml, 0, 0).unwrap().to_json();
     assert_eq!(node["checkpoint"], json!({ "at_end": false }));
     assert!(settled(&imported).contains(&"--save-interval"));
+    // A folder that an argument gives is one.
+    let saved =
+        "x/train.py --train-iters 1 --save $1 --save-interval 5 --nproc_per_node 8 --tensor-model-parallel-size $TP";
+    let imported = import(saved).unwrap();
+    let node = crate::config::yaml::parse(&imported.yaml, 0, 0).unwrap().to_json();
+    assert_eq!((&node["checkpoint"], &node["pools"]), (&json!({ "every_steps": 5 }), &json!(null)));
+    for part in ["folder of checkpoints is not in the script", "set pools.foundation.replicas"] {
+        assert!(imported.notes.iter().any(|note| note.contains(part)), "{:?}", imported.notes);
+    }
     let weights = "x/train.py --train-iters 1 --data-path 3 a.jsonl 1 b.jsonl --dataloader-type external";
     let node = crate::config::yaml::parse(&import(weights).unwrap().yaml, 0, 0).unwrap().to_json();
     let first = &node["data"]["train"][0];
@@ -152,7 +161,8 @@ fn trls_command_lines_and_configs_arrive() {
         (lora["r"].as_u64(), lora["alpha"].as_f64(), lora["dropout"].as_f64()),
         (Some(8), Some(32.0), Some(0.05))
     );
-    assert_eq!((&node["train"]["global_batch_size"], node["train"]["epochs"].as_f64()), (&json!(8), Some(3.0)));
+    let train = &node["train"];
+    assert_eq!((&train["global_batch_size"], train["epochs"].as_f64()), (&json!(16), Some(3.0)), "of two processes");
     assert_eq!((&node["pools"]["foundation"]["zero"], &node["data"]["pack"]["max_tokens"]), (&json!(2), &json!(512)));
     assert_eq!(missing(&imported), ["--ld_alpha", "--some_new_option"]);
     assert_eq!(imported.keys.len(), 18);
@@ -202,6 +212,10 @@ fn what_trains_nothing_is_refused_with_a_reason() {
             "`reward_funcs` is of TRL's methods",
         ),
         ("trl env --verbose x", "no command in it trains"),
+        (
+            "python tools/convert.py --tensor_model_parallel_size 4 --load_platform huggingface --save_platform mcore",
+            "no command in it trains",
+        ),
         // A value that doubles and doubles.
         (&format!("#!/bin/bash\nA=aaaaaaaa\n{}", "A=$A$A\n".repeat(64)), "larger than is taken"),
         (&format!("#!/bin/bash\nA={}x{}\n", "${B:-".repeat(64), "}".repeat(64)), "nested too deep"),
@@ -210,6 +224,34 @@ fn what_trains_nothing_is_refused_with_a_reason() {
         assert!(error.contains(part), "{error}");
     }
     assert!(import_words(&["ls".to_owned()]).is_err());
+    for (line, part) in [
+        ("llamafactory-cli train examples/a.yaml", "`loongforge import examples/a.yaml`"),
+        ("FORCE_TORCHRUN=1 axolotl train my.yml", "`loongforge import my.yml`"),
+        ("lerobot-train --policy.type=pi05 --steps=10", "docs/policies.md"),
+        ("accelerate launch examples/wan/train.py --trainable_models dit --learning_rate 1e-4", "docs/diffusion.md"),
+    ] {
+        let words: Vec<String> = line.split(' ').map(str::to_owned).collect();
+        for error in [import(line), import_words(&words)].map(|imported| imported.unwrap_err().to_string()) {
+            assert!(error.contains(part), "{error}");
+        }
+    }
+}
+
+/// LLaMA-Factory's arguments are the keys of its YAML.
+#[test]
+fn llama_factorys_command_lines_arrive() {
+    let options = "--stage sft --do_train True --model_name_or_path org/m --dataset a,b --template qwen --lora_target q_proj,v_proj \
+        --output_dir out/sft --per_device_train_batch_size 2 --nproc 3 --fp16";
+    for command in ["llamafactory-cli train", "python src/train_bash.py", "deepspeed --num_gpus 1 src/train.py"] {
+        let imported = import(&format!("{command} {options}")).unwrap();
+        let node = crate::config::yaml::parse(&imported.yaml, 0, 0).unwrap().to_json();
+        assert_eq!((imported.from, &node["model"]["load"]), ("LLaMA-Factory", &json!("org/m")), "{command}");
+        assert_eq!(node["data"]["train"], json!([{ "path": "data/a.json" }, { "path": "data/b.json" }]));
+        assert_eq!(node["model"]["foundation"]["lora"]["target_modules"], json!(["q_proj", "v_proj"]));
+        assert!(["--fp16", "--nproc"].iter().all(|key| missing(&imported).contains(key)), "{:?}", imported.keys);
+    }
+    let refused = import("llamafactory-cli train --stage ppo --model_name_or_path org/m").unwrap_err().to_string();
+    assert!(refused.contains("`ppo` has no counterpart"), "{refused}");
 }
 
 #[test]

@@ -150,7 +150,7 @@ fn axolotls_keys_arrive_and_the_others_are_named() {
         node["model"]["foundation"]["lora"],
         json!({"r": 16, "alpha": 32, "target_modules": ["q_proj", "v_proj"]})
     );
-    assert_eq!(fates(&imported, |fate| matches!(fate, Fate::Missing(_))), ["evals_per_epoch", "special_tokens"]);
+    assert_eq!(fates(&imported, |fate| matches!(fate, Fate::Missing(_))), ["evals_per_epoch"]);
     assert_eq!(node["train"]["optimizer"]["type"], json!("adamw_8bit"));
 }
 

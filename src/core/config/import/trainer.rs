@@ -11,14 +11,47 @@ pub(super) const FROZEN: &str = "model.foundation.frozen_precision";
 pub(super) const TRACKERS: &str = "metrics.jsonl, TensorBoard, W&B, MLflow, Prometheus and a page are there";
 
 impl Sheet {
-    /// Samples of a step: those of a device, under `per_device` or so many by default, times those that are accumulated.
+    /// Samples of a step: those of a device, under `per_device` or so many by default, times those that are accumulated and the
+    /// devices.
     pub fn batch(&mut self, per_device: &str, default: f64) {
+        let size = self.number(per_device).unwrap_or(default);
+        self.global_batch(size);
+        self.arrived(per_device, "train.global_batch_size");
+    }
+
+    /// What a device has at a time, times what is accumulated and the devices.
+    fn global_batch(&mut self, of_device: f64) {
         let accumulated = "gradient_accumulation_steps";
-        let size = self.number(per_device).unwrap_or(default) * self.number(accumulated).unwrap_or(1.0);
+        let devices = self.devices().unwrap_or_else(|| {
+            self.note("train.global_batch_size is that of one GPU: multiply it with the number of GPUs of the run");
+            1.0
+        });
+        let size = of_device * self.number(accumulated).unwrap_or(1.0) * devices;
         self.set("train.global_batch_size", size as u64);
-        for key in [per_device, accumulated] {
-            self.arrived(key, "train.global_batch_size (multiply it with the number of GPUs)");
-        }
+        self.arrived(accumulated, "train.global_batch_size");
+    }
+
+    /// Returns how many devices have samples of their own, where a launcher's options or axolotl's layout tell.
+    pub fn devices(&self) -> Option<f64> {
+        let processes = self.number("nproc_per_node").map(|own| own * self.number("nnodes").unwrap_or(1.0));
+        let sizes = ["dp_replicate_size", "dp_shard_size"].into_iter().filter_map(|key| self.number(key));
+        self.number("num_processes").or(processes).or(sizes.reduce(|one, other| one * other)).filter(|it| *it >= 1.0)
+    }
+
+    /// Packs that are made where `key` packs: batches are counted in packs then, as theirs are. To be read after the duration.
+    pub fn packs(&mut self, key: &str) {
+        // All packs are made before the first step, unless a number of steps says how many samples are needed.
+        let mode = if self.steps().is_some() { "stream" } else { "offline" };
+        self.set("data.pack.mode", mode);
+        self.arrived(key, "data.pack.mode");
+    }
+
+    /// Says what becomes of long documents.
+    pub fn long_documents(&mut self) {
+        self.note(
+            "there a text that is longer than a row is cut into rows; here it is skipped or cut off (data.pack.too_long): write shorter \
+             texts, or the `.bin` with `.idx` of Megatron's preprocess_data.py, whose documents are cut into pieces",
+        );
     }
 
     /// The batch of KTO: the samples of a device are a group, and groups are accumulated.
@@ -26,9 +59,7 @@ impl Sheet {
         let size = self.number(per_device).unwrap_or(default) as u64;
         self.set("train.preference.group_size", size.max(2));
         self.arrived(per_device, "train.preference.group_size");
-        let accumulated = "gradient_accumulation_steps";
-        self.set("train.global_batch_size", self.number(accumulated).unwrap_or(1.0) as u64);
-        self.arrived(accumulated, "train.global_batch_size (multiply it with the number of GPUs)");
+        self.global_batch(1.0);
     }
 
     /// The length of the run: `max_steps` where it is above 0, else the key `epochs`, or so many by default.
@@ -89,8 +120,14 @@ impl Sheet {
         self.copy_number("adam_epsilon", "train.optimizer.eps");
         self.copy_number("max_grad_norm", "train.clip_grad");
         match self.get(optimizer).and_then(Value::as_str).unwrap_or("adamw_torch") {
+            "adamw_8bit" | "adamw_bnb_8bit" | "paged_adamw_8bit" | "adamw_torch_8bit" => {
+                self.optimizer_is("adamw_8bit", optimizer)
+            }
+            "adamw_torch_4bit" => self.missing("moments are of 32 bits, or of 8 with adamw_8bit", &[optimizer]),
+            "adamw_hf" | "adamw_apex_fused" | "paged_adamw" | "paged_adamw_32bit" => {
+                self.settled("AdamW is the optimizer", &[optimizer])
+            }
             name if name.starts_with("adamw_torch") => self.settled("AdamW is the optimizer", &[optimizer]),
-            "adamw_8bit" | "adamw_bnb_8bit" | "paged_adamw_8bit" => self.optimizer_is("adamw_8bit", optimizer),
             "muon" => self.optimizer_is("muon", optimizer),
             _ => self.missing("train.optimizer.type is adamw, adamw_8bit or muon", &[optimizer]),
         }
@@ -144,11 +181,15 @@ impl Sheet {
 
     /// Translates the keys of a run's name, evaluations, trackers and checkpoints.
     pub fn run_of_trainer(&mut self) {
+        if ["save_strategy", "save_steps"].iter().all(|key| self.get(key).is_none()) {
+            // Their default.
+            self.set("checkpoint.every_steps", 500);
+        }
         self.strategy("logging_strategy", "logging_steps", "log.every_steps counts steps");
         self.run(&["run_name", "output_dir"]);
         self.arrived("run_name", "run.name");
         if self.is("eval_strategy", "steps") {
-            self.copy("eval_steps", "eval.every_steps");
+            self.every("eval_steps", "eval.every_steps");
             self.arrived("eval_strategy", "eval.every_steps");
         }
         self.missing("eval.every_steps evaluates during the run", &["eval_strategy", "eval_steps", "eval_on_start"]);
@@ -195,12 +236,19 @@ impl Sheet {
         let name = name.and_then(|name| name.trim_end_matches('/').rsplit('/').next()).unwrap_or("imported").to_owned();
         self.set("run.name", name);
         self.save_strategy();
-        self.copy_all(&[
-            ("output_dir", "run.dir"),
-            ("seed", "run.seed"),
-            ("logging_steps", "log.every_steps"),
-            ("save_steps", "checkpoint.every_steps"),
-            ("save_total_limit", "checkpoint.keep_last"),
-        ]);
+        self.copy_all(&[("output_dir", "run.dir"), ("seed", "run.seed"), ("save_total_limit", "checkpoint.keep_last")]);
+        self.every("logging_steps", "log.every_steps");
+        self.every("save_steps", "checkpoint.every_steps");
+    }
+
+    /// Steps from one to the next; a number below 1 is their share of all steps.
+    pub fn every(&mut self, theirs: &str, ours: &str) {
+        match (self.number(theirs).filter(|share| *share > 0.0 && *share < 1.0), self.steps()) {
+            (None, _) => self.copy(theirs, ours),
+            (Some(share), Some(all)) => self.with(theirs, ours, |_| Ok(((share * all as f64).ceil() as u64).into())),
+            (Some(_), None) => self.with(theirs, ours, |_| {
+                Err("it is a share of all steps, whose number the samples give: write a number of steps")
+            }),
+        }
     }
 }

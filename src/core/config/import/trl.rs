@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use super::hub;
 use super::sheet::{Sheet, schedule};
 use super::trainer::{FROZEN, TRACKERS};
 
@@ -60,6 +61,9 @@ pub(super) fn sft(sheet: &mut Sheet) {
     sheet.arrived("dataset_text_field", "train.phase (the field is found; data.train has `columns` for another name)");
     sheet.missing("cross-entropy is the loss of train.phase sft", &["loss_type"]);
     common(sheet, 2e-5);
+    if sheet.is_true("packing") {
+        sheet.packs("packing");
+    }
     sheet.settled(
         "samples are always packed, and never attend to each other",
         &["packing", "packing_strategy", "eval_packing", "padding_free", "pad_to_multiple_of"],
@@ -217,10 +221,10 @@ fn quantization(sheet: &mut Sheet) {
 }
 
 fn data(sheet: &mut Sheet) {
-    sheet.with("dataset_name", "data.train", |value| match value.as_str() {
-        Some(name) => Ok(json!([{ "path": path(name) }])),
-        None => Err("it is no name"),
-    });
+    named_set(sheet);
+    if sheet.get("datasets").and_then(Value::as_array).is_some_and(|sets| sets.len() > 1) {
+        sheet.equal_shares();
+    }
     sheet.with("datasets", "data.train", |value| {
         let list = value.as_array().ok_or("it is no list")?;
         let set = |set: &Value| {
@@ -270,11 +274,35 @@ fn data(sheet: &mut Sheet) {
 
 /// A data set of the hub, unless the name is that of a file.
 fn path(name: &str) -> String {
-    let is_hub = name.split('/').count() == 2
-        && !name.starts_with(['.', '/'])
-        && !name.ends_with("json")
-        && !name.contains(".json");
-    if is_hub { format!("hf://datasets/{name}") } else { name.to_owned() }
+    if hub::is_of_hub(name) { hub::path(name, &[]) } else { name.to_owned() }
+}
+
+/// The data set under `dataset_name`, with its configuration and splits, where it is one of the hub.
+fn named_set(sheet: &mut Sheet) {
+    let text = |key: &str| sheet.get(key).and_then(Value::as_str).map(str::to_owned);
+    let Some(name) = text("dataset_name") else { return };
+    if !hub::is_of_hub(&name) {
+        sheet.set("data.train", json!([{ "path": name }]));
+        return sheet.arrived("dataset_name", "data.train");
+    }
+    let [config, train, test] = ["dataset_config", "dataset_train_split", "dataset_test_split"].map(text);
+    let of_split = |split: Option<&str>| hub::path(&name, &[config.as_deref(), split]);
+    // Parts of splits are told as missing below.
+    let train = train.filter(|split| hub::is_split(split));
+    sheet.set("data.train", json!([{ "path": of_split(train.as_deref().filter(|split| *split != "train")) }]));
+    ["dataset_name", "dataset_config"].iter().for_each(|key| sheet.arrived(key, "data.train"));
+    if train.is_some() {
+        sheet.arrived("dataset_train_split", "data.train");
+    }
+    // Their default, where the run is evaluated and sets nothing aside.
+    let is_evaluated = sheet.get("eval_strategy").is_some_and(|it| it != "no" && *it != Value::Bool(false));
+    let split = test.or_else(|| is_evaluated.then(|| "test".to_owned())).filter(|split| hub::is_split(split));
+    if let Some(split) = split.filter(|_| is_evaluated) {
+        sheet.set("eval.path", of_split(Some(&split)));
+        sheet.arrived("dataset_test_split", "eval.path");
+    } else {
+        sheet.settled("nothing is evaluated without eval_strategy", &["dataset_test_split"]);
+    }
 }
 
 fn lora(sheet: &mut Sheet) {
@@ -336,11 +364,28 @@ fn precision(sheet: &mut Sheet) {
     for key in ["accelerate_config", "config_file"] {
         sheet.with(key, "pools.foundation.zero", zero);
     }
-    sheet.with("num_processes", "pools.foundation.replicas", |value| Ok(value.clone()));
+    if let Some(devices) = sheet.devices() {
+        sheet.set("pools.foundation.replicas", devices as u64);
+    }
+    ["num_processes", "nproc_per_node", "nnodes"]
+        .iter()
+        .for_each(|key| sheet.arrived(key, "pools.foundation.replicas"));
     sheet.deepspeed("deepspeed");
     sheet.missing("pools.foundation.zero is a level, 0 to 3", &["fsdp", "fsdp_config"]);
     let places = "`loongforge launch` places processes on machines";
-    sheet.settled(places, &["num_machines", "machine_rank", "main_process_ip", "main_process_port", "mixed_precision"]);
+    sheet.settled(
+        places,
+        &[
+            "num_machines",
+            "machine_rank",
+            "main_process_ip",
+            "main_process_port",
+            "mixed_precision",
+            "master_addr",
+            "master_port",
+            "node_rank",
+        ],
+    );
 }
 
 fn run(sheet: &mut Sheet) {

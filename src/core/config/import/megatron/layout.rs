@@ -9,8 +9,15 @@ pub(super) fn read(sheet: &mut Sheet) {
     // Data parallelism is what is left of all processes.
     let world = sheet.number("nproc_per_node").map(|own| own * sheet.number("nnodes").unwrap_or(1.0));
     let inner = ["tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size"];
+    let is_unsaid = inner.iter().chain(&["nproc_per_node", "nnodes"]).any(|key| sheet.is_unsaid(key));
     let inner: f64 = inner.iter().map(|key| sheet.number(key).unwrap_or(1.0)).product();
-    if let Some(replicas) = world.map(|world| world / inner).filter(|it| *it >= 1.0 && it.fract() == 0.0) {
+    let replicas = world.map(|world| world / inner).filter(|it| *it >= 1.0 && it.fract() == 0.0);
+    if is_unsaid {
+        sheet.note(
+            "how many processes there are, or how a model is split over them, is not in the script: set pools.foundation.replicas to the \
+             number of processes / tensor, pipeline and context parallelism",
+        );
+    } else if let Some(replicas) = replicas {
         sheet.set("pools.foundation.replicas", replicas as u64);
         ["nproc_per_node", "nnodes"].iter().for_each(|key| {
             sheet.arrived(key, "pools.foundation.replicas (processes / tensor, pipeline and context parallelism)")

@@ -7,7 +7,9 @@ use crate::config::import::sheet::Sheet;
 /// Translates the options of checkpoints, logs, evaluations and profiles.
 pub(super) fn read(sheet: &mut Sheet) {
     let folder = ["save", "output_dir"].iter().find_map(|key| sheet.get(key).and_then(Value::as_str));
-    let saves = folder.is_some();
+    // A folder that the environment or an argument gives is one as well.
+    let is_unsaid = folder.is_none() && ["save", "output_dir"].iter().any(|key| sheet.is_unsaid(key));
+    let saves = folder.is_some() || is_unsaid;
     let name = folder.and_then(|name| name.trim_end_matches('/').rsplit('/').next()).filter(|name| !name.is_empty());
     let name = name.unwrap_or("imported").to_owned();
     sheet.set("run.name", name);
@@ -20,7 +22,11 @@ pub(super) fn read(sheet: &mut Sheet) {
         }
         sheet.settled("no checkpoint is written, as without `save`", &["save_interval"]);
         sheet.note("without `save` Megatron writes no checkpoint: drop checkpoint.at_end to have one of the last step");
-    } else if sheet.number("save_interval") == Some(0.0) {
+    }
+    if is_unsaid {
+        sheet.note("the folder of checkpoints is not in the script: they are written into run.dir, unless checkpoint.dir is set");
+    }
+    if saves && sheet.number("save_interval") == Some(0.0) {
         sheet.settled("a checkpoint is written at the end in any case", &["save_interval"]);
     }
     sheet.copy("save_interval", "checkpoint.every_steps");

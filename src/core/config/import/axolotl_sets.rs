@@ -1,0 +1,167 @@
+//! `datasets` of axolotl, whose keys are told one by one.
+
+use serde_json::{Value, json};
+
+use super::hub;
+use super::sheet::{Fate, Sheet};
+
+/// What becomes of a key within a data set.
+type Part = (String, Value, Fate);
+
+/// Families of `type` that the first sample shows: `alpaca:chat` and `chat_template.default` are of them.
+const SHOWN: [&str; 12] = [
+    "alpaca",
+    "alpaca_chat",
+    "bradley_terry",
+    "chat_template",
+    "chatml",
+    "completion",
+    "llama3",
+    "mistral",
+    "orpo",
+    "pretrain",
+    "sharegpt",
+    "user_defined",
+];
+
+/// Returns whether all samples of `datasets` are texts, every token of which is learned.
+pub(super) fn are_texts(sheet: &Sheet) -> bool {
+    let is_text = |set: &Value| set["type"].as_str().is_some_and(|kind| kind == "completion" || kind == "pretrain");
+    let sets = sheet.get("datasets").and_then(Value::as_array);
+    sets.is_some_and(|sets| !sets.is_empty() && sets.iter().all(is_text))
+}
+
+/// Translates the data sets under `key` as `data.train`. Their fields have other names where answers are compared in pairs.
+pub(super) fn train(sheet: &mut Sheet, key: &str, is_pairs: bool) {
+    let read = read(sheet, key, is_pairs);
+    if let Ok((sets, _)) = &read
+        && sets.len() > 1
+    {
+        sheet.equal_shares();
+    }
+    take(sheet, key, "data.train", read.map(|(sets, parts)| (sets.into(), parts)));
+}
+
+/// Translates the data set under `key` as `eval.path`.
+pub(super) fn held_out(sheet: &mut Sheet, key: &str, is_pairs: bool) {
+    let one = read(sheet, key, is_pairs).and_then(|(sets, parts)| match &sets[..] {
+        [one] => Ok((one["path"].clone(), parts)),
+        _ => Err("write each set under eval.sets"),
+    });
+    take(sheet, key, "eval.path", one);
+}
+
+fn take(sheet: &mut Sheet, key: &str, ours: &str, found: Result<(Value, Vec<Part>), &'static str>) {
+    let (value, parts) = match found {
+        Ok((value, parts)) => (Ok(value), parts),
+        Err(why) => (Err(why), Vec::new()),
+    };
+    sheet.with(key, ours, |_| value);
+    parts.into_iter().for_each(|(name, value, fate)| sheet.tell(&name, &value, fate));
+}
+
+fn read(sheet: &Sheet, key: &str, is_pairs: bool) -> Result<(Vec<Value>, Vec<Part>), &'static str> {
+    // Their documentation has a map or a text in the place of a list of one, too.
+    let sets = match sheet.get(key) {
+        Some(Value::Array(sets)) => sets.clone(),
+        Some(one @ (Value::Object(_) | Value::String(_))) => vec![one.clone()],
+        _ => return Err("it is no list of data sets"),
+    };
+    let mut parts = Vec::new();
+    let read = sets.iter().enumerate().map(|(at, set)| {
+        let set = if set.is_string() { json!({ "path": set }) } else { set.clone() };
+        one(&set, &format!("{key}[{at}]"), is_pairs, &mut parts)
+    });
+    let ours: Option<Vec<Value>> = read.collect();
+    Ok((ours.ok_or("a data set without `path`")?, parts))
+}
+
+fn one(set: &Value, name: &str, is_pairs: bool, parts: &mut Vec<Part>) -> Option<Value> {
+    let text = |key: &str| set[key].as_str();
+    let path = text("path")?;
+    let files: Vec<&str> = match &set["data_files"] {
+        Value::Array(files) => files.iter().filter_map(Value::as_str).collect(),
+        file => file.as_str().into_iter().collect(),
+    };
+    let is_hub = hub::is_of_hub(path);
+    let split = text("split").filter(|split| hub::is_split(split));
+    let revised = text("revision").map_or(path.to_owned(), |revision| format!("{path}@{revision}"));
+    let of_hub = |file| {
+        let parts = if file == None { [text("name"), split.filter(|split| *split != "train")] } else { [file, None] };
+        Value::from(hub::path(&revised, &parts))
+    };
+    let path: Value = match (is_hub, &files[..]) {
+        (true, []) => of_hub(None),
+        (true, [file]) => of_hub(Some(*file)),
+        (true, files) => files.iter().map(|file| of_hub(Some(*file))).collect(),
+        (false, []) => path.into(),
+        (false, [file]) => (*file).into(),
+        (false, files) => files.to_vec().into(),
+    };
+    let mut ours = json!({ "path": path });
+    for (theirs, column) in columns(is_pairs) {
+        if let Some(field) = text(theirs).filter(|field| field != column) {
+            ours["columns"][*column] = field.into();
+        }
+    }
+    for (key, value) in set.as_object()? {
+        let is_read = match key.as_str() {
+            "path" | "data_files" => true,
+            "name" | "revision" => is_hub,
+            "split" => split.is_some_and(|split| split == "train" || (is_hub && files.is_empty())),
+            key => value.is_string() && columns(is_pairs).iter().any(|(theirs, _)| *theirs == key),
+        };
+        if !is_read && !value.is_null() {
+            parts.push((format!("{name}.{key}"), value.clone(), of_part(key, value)));
+        }
+    }
+    Some(ours)
+}
+
+/// Names of fields, and of our columns.
+fn columns(is_pairs: bool) -> &'static [(&'static str, &'static str)] {
+    match is_pairs {
+        true => &[("field_messages", "prompt"), ("field_chosen", "chosen"), ("field_rejected", "rejected")],
+        false => &[
+            ("field_messages", "messages"),
+            ("field", "text"),
+            ("text_column", "text"),
+            ("field_tools", "tools"),
+            ("field_system", "system"),
+            ("field_instruction", "instruction"),
+            ("field_input", "input"),
+            ("field_output", "output"),
+        ],
+    }
+}
+
+/// What becomes of a key that is none of the path or of the columns.
+fn of_part(key: &str, value: &Value) -> Fate {
+    let is_shown = value.as_str().is_some_and(|kind| {
+        let family = kind.split([':', '.']).next().unwrap_or_default();
+        SHOWN.contains(&family)
+    });
+    let mapped =
+        |from: &str, to: &str| value[from].is_null() || ["role", "content", to].iter().any(|it| value[from] == *it);
+    match key {
+        "type" if is_shown => Fate::Settled("the first sample shows its format; data.train[].format names one"),
+        "type" => Fate::Missing("data.train[].format and `columns` say how samples are read"),
+        "ds_type" => Fate::Settled("the names of files say what they are"),
+        "message_property_mappings" if mapped("role", "from") && mapped("content", "value") => {
+            Fate::Settled("role and content, or from and value, are found in a message")
+        }
+        "message_field_role" if value == "role" || value == "from" => Fate::Settled("it is found in a message"),
+        "message_field_content" if value == "content" || value == "value" => Fate::Settled("it is found in a message"),
+        "roles_to_train" if *value == json!(["assistant"]) || *value == json!(["gpt", "assistant"]) => {
+            Fate::Settled("answers count in the loss of train.phase sft")
+        }
+        "trust_remote_code" => Fate::Settled("no code of a data set is ever run"),
+        "preprocess_shards" => Fate::Settled("data is read as the run goes on"),
+        "split" => Fate::Missing("a part of a split: write a file of these samples (`loongforge data convert`)"),
+        "shards" | "shards_idx" | "skip" => Fate::Missing("write a file of these samples"),
+        "chat_template" | "chat_template_jinja" => {
+            Fate::Missing("data.template holds for all sets; else that of the model's folder is taken")
+        }
+        _ => Fate::Missing("data.train[] has path, format, columns and weight"),
+    }
+}

@@ -1,0 +1,169 @@
+//! What keys of transformers' trainer and of axolotl count, and what is said where a run would be another one.
+
+use super::tests::{missing, settled};
+use super::*;
+use serde_json::json;
+
+const FACTORY: &str = "model_name_or_path: a/b\nstage: sft\n";
+const TRL: &str = "model_name_or_path: a/b\ndataset_name: x/y\n";
+const AXOLOTL: &str = "base_model: a/b\ndatasets: [{path: x/y, type: alpaca}]\nlearning_rate: 1e-4\n";
+
+fn node(imported: &Imported) -> Value {
+    crate::config::yaml::parse(&imported.yaml, 0, 0).unwrap().to_json()
+}
+
+fn says(imported: &Imported, part: &str) -> bool {
+    imported.notes.iter().any(|note| note.contains(part))
+}
+
+#[test]
+fn a_batch_is_that_of_all_devices_that_are_known() {
+    let batch = "per_device_train_batch_size: 2\ngradient_accumulation_steps: 4\n";
+    let alone = import(&format!("{FACTORY}{batch}")).unwrap();
+    assert_eq!((&node(&alone)["train"]["global_batch_size"], says(&alone, "multiply it")), (&json!(8), true));
+    let launched = import(&format!("{TRL}{batch}num_processes: 8\n")).unwrap();
+    let found = node(&launched);
+    assert_eq!(
+        (&found["train"]["global_batch_size"], &found["pools"]["foundation"]["replicas"]),
+        (&json!(64), &json!(8))
+    );
+    assert!(!says(&launched, "multiply it"));
+    let line =
+        "torchrun --nproc_per_node 4 trl/scripts/sft.py --model_name_or_path a/b --per_device_train_batch_size 2";
+    let launched = import(line).unwrap();
+    assert_eq!((&node(&launched)["train"]["global_batch_size"], missing(&launched)), (&json!(8), vec![]));
+    let layout =
+        "micro_batch_size: 3\ndp_replicate_size: 2\ndp_shard_size: 4\ntensor_parallel_size: 2\nfsdp_version: 2\n";
+    let sharded = node(&import(&format!("{AXOLOTL}{layout}")).unwrap());
+    assert_eq!(sharded["train"]["global_batch_size"], json!(24));
+    assert_eq!(sharded["pools"]["foundation"], json!({ "replicas": 8, "tensor_parallel": 2, "zero": 3 }));
+}
+
+#[test]
+fn where_they_pack_a_batch_counts_packs() {
+    let mode = |text: &str| node(&import(text).unwrap())["data"]["pack"]["mode"].clone();
+    for (text, expected) in [
+        (format!("{AXOLOTL}sample_packing: true\n"), json!("offline")),
+        (format!("{AXOLOTL}sample_packing: true\nmax_steps: 9\n"), json!("stream")),
+        (format!("{AXOLOTL}sample_packing: false\n"), json!(null)),
+        (format!("{AXOLOTL}sample_packing: true\nrl: dpo\n"), json!(null)),
+        (format!("{FACTORY}packing: true\n"), json!("offline")),
+        (format!("{FACTORY}neat_packing: true\n"), json!("offline")),
+        (FACTORY.to_owned(), json!(null)),
+        (FACTORY.replace("sft", "pt"), json!("offline")),
+        (FACTORY.replace("sft", "pt") + "packing: false\n", json!(null)),
+        (format!("{TRL}packing: true\n"), json!("offline")),
+        (TRL.to_owned(), json!(null)),
+    ] {
+        assert_eq!(mode(&text), expected, "{text}");
+    }
+    assert!(says(&import(&FACTORY.replace("sft", "pt")).unwrap(), "preprocess_data.py"));
+}
+
+#[test]
+fn shares_of_steps_are_steps() {
+    let every = "save_steps: 0.25\neval_strategy: steps\neval_steps: 0.1\nlogging_steps: 5\n";
+    let known = import(&format!("{FACTORY}{every}max_steps: 30\n")).unwrap();
+    let found = node(&known);
+    let steps = ["checkpoint", "eval", "log"].map(|section| found[section]["every_steps"].as_u64());
+    assert_eq!(steps, [Some(8), Some(3), Some(5)]);
+    let unknown = import(&format!("{FACTORY}{every}")).unwrap();
+    assert_eq!(missing(&unknown), ["eval_steps", "save_steps"]);
+    // A trainer saves every 500 steps unless told otherwise.
+    assert_eq!(node(&import(FACTORY).unwrap())["checkpoint"]["every_steps"], json!(500));
+    assert_eq!(node(&import(&format!("{FACTORY}save_strategy: epoch\n")).unwrap())["checkpoint"], json!(null));
+}
+
+#[test]
+fn defaults_that_differ_are_written() {
+    let factory = node(&import(FACTORY).unwrap());
+    assert_eq!(factory["data"]["pack"], json!({ "too_long": "truncate", "max_tokens": 2048 }));
+    let axolotl = node(&import(AXOLOTL).unwrap());
+    assert_eq!((&axolotl["train"]["precision"], &axolotl["train"]["schedule"]), (&json!("bf16"), &json!("cosine")));
+    let plain = node(&import(&format!("{AXOLOTL}bf16: false\nlr_scheduler: linear\n")).unwrap());
+    assert_eq!((&plain["train"]["precision"], &plain["train"]["schedule"]), (&json!(null), &json!("linear")));
+    // Keys of adapters say nothing without one.
+    let whole = import(&format!("{AXOLOTL}adapter:\nlora_r: 8\nlora_alpha: 16\n")).unwrap();
+    assert_eq!(node(&whole)["model"], json!({ "load": "a/b" }));
+    assert!(["lora_r", "lora_alpha"].iter().all(|key| settled(&whole).contains(key)));
+}
+
+#[test]
+fn moments_have_the_bits_that_were_asked_for() {
+    for (name, kind, is_missing) in [
+        ("adamw_torch_8bit", json!("adamw_8bit"), false),
+        ("adamw_torch_4bit", json!(null), true),
+        ("paged_adamw_32bit", json!(null), false),
+    ] {
+        let imported = import(&format!("{FACTORY}optim: {name}\n")).unwrap();
+        assert_eq!(
+            (&node(&imported)["train"]["optimizer"]["type"], missing(&imported).len() == 1),
+            (&kind, is_missing),
+            "{name}"
+        );
+    }
+}
+
+/// Nothing within a data set is left out without a word.
+#[test]
+fn keys_of_axolotls_sets_arrive_or_are_named() {
+    let sets = "base_model: a/b
+datasets:
+  - {path: org/data-v1.5, name: main, split: test, type: chat_template, field_messages: talks}
+  - {path: org/whole, split: 'train[:20%]', type: alpaca, shards: 4}
+  - {path: org/files, data_files: [a.jsonl, b.jsonl], type: {field_instruction: q}}
+  - {path: json, data_files: here/x.jsonl, ds_type: json, type: completion, field: body}
+test_datasets: [{path: ./held.jsonl, split: train}]
+";
+    let imported = import(sets).unwrap();
+    assert_eq!(
+        node(&imported)["data"]["train"],
+        json!([
+            { "path": "hf://datasets/org/data-v1.5/main/test", "columns": { "messages": "talks" } },
+            { "path": "hf://datasets/org/whole" },
+            { "path": ["hf://datasets/org/files/a.jsonl", "hf://datasets/org/files/b.jsonl"] },
+            { "path": "here/x.jsonl", "columns": { "text": "body" } },
+        ])
+    );
+    assert_eq!(missing(&imported), ["datasets[1].shards", "datasets[1].split", "datasets[2].type"]);
+    assert_eq!(node(&imported)["eval"]["path"], json!("./held.jsonl"));
+    assert!(says(&imported, "equal share"));
+    let texts = "base_model: a/b\npretraining_dataset: {path: org/web, name: small, type: pretrain, text_column: body}\nmax_steps: 5\n";
+    let found = node(&import(texts).unwrap());
+    assert_eq!(found["train"]["phase"], json!("pretrain"));
+    assert_eq!(
+        found["data"]["train"],
+        json!([{ "path": "hf://datasets/org/web/small", "columns": { "text": "body" } }])
+    );
+    let pairs = "base_model: a/b\nrl: dpo\ndatasets: [{path: ./p.json, field_messages: talk, field_chosen: good}]\n";
+    let columns = json!({ "prompt": "talk", "chosen": "good" });
+    assert_eq!(node(&import(pairs).unwrap())["data"]["train"][0]["columns"], columns);
+}
+
+#[test]
+fn splits_of_trls_sets_arrive() {
+    let found = |lines: &str| node(&import(&format!("{TRL}{lines}")).unwrap());
+    let named = found(
+        "dataset_config: main\ndataset_train_split: part\ndataset_test_split: held\neval_strategy: steps\neval_steps: 5\n",
+    );
+    assert_eq!(named["data"]["train"], json!([{ "path": "hf://datasets/x/y/main/part" }]));
+    assert_eq!(named["eval"], json!({ "path": "hf://datasets/x/y/main/held", "every_steps": 5 }));
+    assert_eq!(found("eval_strategy: steps\neval_steps: 5\n")["eval"]["path"], json!("hf://datasets/x/y/test"));
+    assert_eq!(found("dataset_test_split: held\n")["eval"], json!(null));
+}
+
+#[test]
+fn what_trains_something_else_is_refused() {
+    for (text, part) in [
+        ("base_model: a/b\nrl: grpo\n", "`rl: grpo` has no counterpart"),
+        ("base_model: a/b\nreward_model: true\n", "`reward_model` has no counterpart"),
+        ("base_model: a/b\ndiffusion: {noise_schedule: linear}\n", "`diffusion` has no counterpart"),
+        ("model_name_or_path: a/b\nfinetuning_type: oft\ndataset: x\n", "finetuning_type `oft` has no counterpart"),
+        ("model_name_or_path: a/b\nexport_dir: out\n", "it trains nothing: it has `export_dir`"),
+        ("model_name_or_path: a/b\ninfer_backend: vllm\ntemplate: x\n", "`loongforge serve`"),
+    ] {
+        let error = import(text).unwrap_err().to_string();
+        assert!(error.contains(part), "{error}");
+    }
+    import("base_model: a/b\nreward_model: false\n").unwrap();
+}
