@@ -21,7 +21,7 @@ pub struct ImportArgs {
     /// Config of LLaMA-Factory, axolotl or TRL in YAML, or a launch script of Megatron-LM, LoongForge or TRL
     #[arg(required_unless_present = "command", conflicts_with = "command")]
     file: Option<PathBuf>,
-    /// Command line of TRL or of Megatron's programs, instead of a file
+    /// Command line of LLaMA-Factory, TRL or Megatron's programs, instead of a file
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<String>,
     /// File to write the config to [default: standard output]

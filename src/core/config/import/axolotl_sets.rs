@@ -135,6 +135,17 @@ fn columns(is_pairs: bool) -> &'static [(&'static str, &'static str)] {
     }
 }
 
+/// Returns whether a role is told by names that say it.
+fn is_usual((role, names): (&String, &Value)) -> bool {
+    let usual: &[&str] = match role.as_str() {
+        "assistant" => &["assistant", "gpt", "model", "chatgpt"],
+        "user" => &["user", "human"],
+        role => &[role],
+    };
+    let is_usual = |name: &Value| name.as_str().is_some_and(|name| usual.contains(&name));
+    names.as_array().is_some_and(|names| names.iter().all(is_usual))
+}
+
 /// What becomes of a key that is none of the path or of the columns.
 fn of_part(key: &str, value: &Value) -> Fate {
     let is_shown = value.as_str().is_some_and(|kind| {
@@ -155,9 +166,12 @@ fn of_part(key: &str, value: &Value) -> Fate {
         "roles_to_train" if *value == json!(["assistant"]) || *value == json!(["gpt", "assistant"]) => {
             Fate::Settled("answers count in the loss of train.phase sft")
         }
+        "roles" if value.as_object().is_some_and(|roles| roles.iter().all(is_usual)) => {
+            Fate::Settled("roles are found by their usual names")
+        }
         "trust_remote_code" => Fate::Settled("no code of a data set is ever run"),
         "preprocess_shards" => Fate::Settled("data is read as the run goes on"),
-        "split" => Fate::Missing("a part of a split: write a file of these samples (`loongforge data convert`)"),
+        "split" => Fate::Missing("a part of a split: write a file of these samples"),
         "shards" | "shards_idx" | "skip" => Fate::Missing("write a file of these samples"),
         "chat_template" | "chat_template_jinja" => {
             Fate::Missing("data.template holds for all sets; else that of the model's folder is taken")

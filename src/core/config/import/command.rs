@@ -33,9 +33,10 @@ const NO_COMMAND: &str = "no command in it trains";
 /// What a command is to be.
 pub(super) const NEITHER: &str =
     "neither `trl METHOD …` nor `llamafactory-cli train …` with options, nor a script with Megatron's options";
-/// Options that only Megatron's and LoongForge's programs that train have; those that convert checkpoints have none of them.
+/// Options that only Megatron's and LoongForge's programs that train have; those that convert checkpoints, evaluate or answer have none of
+/// them.
 const MEGATRON: [&str; 5] =
-    ["micro_batch_size", "global_batch_size", "train_iters", "per_device_batch_size", "lr_decay_style"];
+    ["global_batch_size", "train_iters", "train_samples", "per_device_batch_size", "lr_decay_style"];
 
 /// A command that trains.
 pub(super) enum Training {

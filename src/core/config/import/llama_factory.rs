@@ -55,6 +55,13 @@ fn model(sheet: &mut Sheet) {
     if sheet.is("finetuning_type", "freeze") {
         llama_parts::freeze(sheet);
     }
+    // The limits of frames of Qwen3-VL and later are of all together here, and of each there.
+    let is_later =
+        |key: &str| sheet.get(key).and_then(Value::as_str).is_some_and(|name| name.to_lowercase().contains("qwen3"));
+    if ["model_name_or_path", "template"].into_iter().any(is_later) {
+        let why = "of one frame there; data.video.max_pixels and min_pixels of this model are of all frames together";
+        sheet.missing(why, &["video_max_pixels", "video_min_pixels"]);
+    }
     sheet.copy_all(&[
         ("model_name_or_path", "model.load"),
         ("adapter_name_or_path", "model.foundation.lora.adapter"),

@@ -125,6 +125,12 @@ impl Sheet {
         *place = value.into();
     }
 
+    /// Sets the names of fields in all data sets.
+    pub fn columns_of_sets(&mut self, columns: &Value) {
+        let sets = self.config["data"]["train"].as_array_mut();
+        sets.into_iter().flatten().for_each(|set| set["columns"] = columns.clone());
+    }
+
     /// Returns the run's steps, where they are set already.
     pub fn steps(&self) -> Option<u64> {
         self.config["train"]["steps"].as_u64()

@@ -140,6 +140,21 @@ fn sizes_of_a_llama_make_a_config_and_binary_data_are_read() {
     for part in ["folder of checkpoints is not in the script", "set pools.foundation.replicas"] {
         assert!(imported.notes.iter().any(|note| note.contains(part)), "{:?}", imported.notes);
     }
+    let batch = |options: &str| {
+        let imported = import(&format!("torchrun x/train.py --train-iters 1 --micro-batch-size 2 {options}")).unwrap();
+        let node = crate::config::yaml::parse(&imported.yaml, 0, 0).unwrap().to_json();
+        (node["train"]["global_batch_size"].as_u64(), imported.notes.iter().any(|note| note.contains("one replica")))
+    };
+    assert_eq!(batch(""), (Some(2), true));
+    assert_eq!(batch("--global-batch-size $3"), (None, false));
+    let layout =
+        "torchrun --nproc_per_node 8 x/train.py --train-iters 1 --micro-batch-size 2 --tensor-model-parallel-size 2";
+    let node = crate::config::yaml::parse(&import(layout).unwrap().yaml, 0, 0).unwrap().to_json();
+    assert_eq!(node["train"]["global_batch_size"], json!(8));
+    // Packs of samples are what LoongForge's batches count.
+    let packed = "x/train.py --train-iters 1 --training-phase sft --packing-sft-data";
+    let node = crate::config::yaml::parse(&import(packed).unwrap().yaml, 0, 0).unwrap().to_json();
+    assert_eq!(node["data"]["pack"], json!({ "mode": "stream", "too_long": "truncate" }));
     let weights = "x/train.py --train-iters 1 --data-path 3 a.jsonl 1 b.jsonl --dataloader-type external";
     let node = crate::config::yaml::parse(&import(weights).unwrap().yaml, 0, 0).unwrap().to_json();
     let first = &node["data"]["train"][0];
@@ -212,6 +227,10 @@ fn what_trains_nothing_is_refused_with_a_reason() {
             "`reward_funcs` is of TRL's methods",
         ),
         ("trl env --verbose x", "no command in it trains"),
+        (
+            "torchrun run_text_generation.py --micro-batch-size 1 --tensor-model-parallel-size 4 --out-seq-length 512",
+            "no command in it trains",
+        ),
         (
             "python tools/convert.py --tensor_model_parallel_size 4 --load_platform huggingface --save_platform mcore",
             "no command in it trains",

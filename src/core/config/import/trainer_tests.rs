@@ -88,6 +88,16 @@ fn defaults_that_differ_are_written() {
     assert!(["lora_r", "lora_alpha"].iter().all(|key| settled(&whole).contains(key)));
 }
 
+/// Limits of frames are of one there, and of all together in some models here.
+#[test]
+fn limits_of_frames_are_not_taken_for_those_of_videos() {
+    let lines = "stage: sft\nvideo_max_pixels: 16384\nvideo_fps: 2.0\n";
+    let each = import(&format!("model_name_or_path: org/Qwen2.5-VL-7B\n{lines}")).unwrap();
+    assert_eq!(node(&each)["data"]["video"], json!({ "max_pixels": 16384, "fps": 2.0 }));
+    let all = import(&format!("model_name_or_path: org/Qwen3-VL-8B\n{lines}")).unwrap();
+    assert_eq!((&node(&all)["data"]["video"], missing(&all)), (&json!({ "fps": 2.0 }), vec!["video_max_pixels"]));
+}
+
 #[test]
 fn moments_have_the_bits_that_were_asked_for() {
     for (name, kind, is_missing) in [
@@ -110,7 +120,7 @@ fn keys_of_axolotls_sets_arrive_or_are_named() {
     let sets = "base_model: a/b
 datasets:
   - {path: org/data-v1.5, name: main, split: test, type: chat_template, field_messages: talks}
-  - {path: org/whole, split: 'train[:20%]', type: alpaca, shards: 4}
+  - {path: org/whole, split: 'train[:20%]', type: alpaca, shards: 4, roles: {user: [human], assistant: [gpt]}}
   - {path: org/files, data_files: [a.jsonl, b.jsonl], type: {field_instruction: q}}
   - {path: json, data_files: here/x.jsonl, ds_type: json, type: completion, field: body}
 test_datasets: [{path: ./held.jsonl, split: train}]
@@ -150,6 +160,8 @@ fn splits_of_trls_sets_arrive() {
     assert_eq!(named["eval"], json!({ "path": "hf://datasets/x/y/main/held", "every_steps": 5 }));
     assert_eq!(found("eval_strategy: steps\neval_steps: 5\n")["eval"]["path"], json!("hf://datasets/x/y/test"));
     assert_eq!(found("dataset_test_split: held\n")["eval"], json!(null));
+    let columns = |field: &str| found(&format!("dataset_text_field: {field}\n"))["data"]["train"][0]["columns"].clone();
+    assert_eq!((columns("body"), columns("text")), (json!({ "text": "body" }), json!(null)));
 }
 
 #[test]

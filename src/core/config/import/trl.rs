@@ -58,9 +58,14 @@ pub(super) fn sft(sheet: &mut Sheet) {
         let is = sheet.is_true(key);
         sheet.with(key, "train.phase", |_| Ok(if is { "sft" } else { "pretrain" }.into()));
     }
-    sheet.arrived("dataset_text_field", "train.phase (the field is found; data.train has `columns` for another name)");
+    let field =
+        sheet.get("dataset_text_field").and_then(Value::as_str).filter(|field| *field != "text").map(str::to_owned);
     sheet.missing("cross-entropy is the loss of train.phase sft", &["loss_type"]);
     common(sheet, 2e-5);
+    if let Some(field) = field {
+        sheet.columns_of_sets(&json!({ "text": field }));
+    }
+    sheet.arrived("dataset_text_field", "train.phase, data.train[].columns");
     if sheet.is_true("packing") {
         sheet.packs("packing");
     }
@@ -296,7 +301,8 @@ fn named_set(sheet: &mut Sheet) {
     }
     // Their default, where the run is evaluated and sets nothing aside.
     let is_evaluated = sheet.get("eval_strategy").is_some_and(|it| it != "no" && *it != Value::Bool(false));
-    let split = test.or_else(|| is_evaluated.then(|| "test".to_owned())).filter(|split| hub::is_split(split));
+    let has_default = is_evaluated && sheet.get("test_split_size").is_none();
+    let split = test.or_else(|| has_default.then(|| "test".to_owned())).filter(|split| hub::is_split(split));
     if let Some(split) = split.filter(|_| is_evaluated) {
         sheet.set("eval.path", of_split(Some(&split)));
         sheet.arrived("dataset_test_split", "eval.path");

@@ -12,8 +12,8 @@ pub(super) fn read(sheet: &mut Sheet) {
     let of_samples = phase == "sft" || sheet.is("dataloader_type", "external");
     if sheet.get("dataset_format").is_none() {
         sheet.set("train.phase", if phase == "sft" { "sft" } else { "pretrain" });
-        if !of_samples {
-            // Sequences are full, and a step counts them.
+        // Sequences are full, and a step counts them.
+        if !of_samples || sheet.is_true("packing_sft_data") {
             sheet.set("data.pack.mode", "stream");
         }
     }

@@ -4,20 +4,28 @@ use crate::config::import::sheet::Sheet;
 
 const OVERLAP: &str = "what can overlap does, without a switch";
 
+/// Keys that say how many processes there are, and how a model is split over them.
+const PROCESSES: [&str; 5] =
+    ["nproc_per_node", "nnodes", "tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size"];
+
+/// Returns the data parallelism, which is what is left of all processes; `None`: the script does not tell.
+pub(super) fn replicas(sheet: &Sheet) -> Option<f64> {
+    if PROCESSES.iter().any(|key| sheet.is_unsaid(key)) {
+        return None;
+    }
+    let world = sheet.number("nproc_per_node")? * sheet.number("nnodes").unwrap_or(1.0);
+    let inner: f64 = PROCESSES[2..].iter().map(|key| sheet.number(key).unwrap_or(1.0)).product();
+    Some(world / inner).filter(|it| *it >= 1.0 && it.fract() == 0.0)
+}
+
 /// Translates the options of parallelism; data parallelism is what is left of all processes.
 pub(super) fn read(sheet: &mut Sheet) {
-    // Data parallelism is what is left of all processes.
-    let world = sheet.number("nproc_per_node").map(|own| own * sheet.number("nnodes").unwrap_or(1.0));
-    let inner = ["tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size"];
-    let is_unsaid = inner.iter().chain(&["nproc_per_node", "nnodes"]).any(|key| sheet.is_unsaid(key));
-    let inner: f64 = inner.iter().map(|key| sheet.number(key).unwrap_or(1.0)).product();
-    let replicas = world.map(|world| world / inner).filter(|it| *it >= 1.0 && it.fract() == 0.0);
-    if is_unsaid {
+    if PROCESSES.iter().any(|key| sheet.is_unsaid(key)) {
         sheet.note(
             "how many processes there are, or how a model is split over them, is not in the script: set pools.foundation.replicas to the \
              number of processes / tensor, pipeline and context parallelism",
         );
-    } else if let Some(replicas) = replicas {
+    } else if let Some(replicas) = replicas(sheet) {
         sheet.set("pools.foundation.replicas", replicas as u64);
         ["nproc_per_node", "nnodes"].iter().for_each(|key| {
             sheet.arrived(key, "pools.foundation.replicas (processes / tensor, pipeline and context parallelism)")

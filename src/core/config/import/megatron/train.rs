@@ -48,9 +48,18 @@ fn batch(sheet: &mut Sheet) {
     if sheet.get("per_device_batch_size").is_some() {
         sheet.batch("per_device_batch_size", 1.0);
     }
-    let size = sheet.number("global_batch_size").or(sheet.number("micro_batch_size"));
-    if let Some(size) = size {
+    // Without a batch of all devices it is that of one, times data parallelism.
+    let own = sheet.number("micro_batch_size").filter(|_| !sheet.is_unsaid("global_batch_size"));
+    if let Some(size) = sheet.number("global_batch_size") {
         sheet.set("train.global_batch_size", size as u64);
+    } else if let Some(own) = own {
+        match super::layout::replicas(sheet) {
+            Some(replicas) => sheet.set("train.global_batch_size", (own * replicas) as u64),
+            None => {
+                sheet.set("train.global_batch_size", own as u64);
+                sheet.note("train.global_batch_size is that of one replica: multiply it with the number of replicas");
+            }
+        }
     }
     if sheet.number("micro_batch_size").is_some_and(|size| size > 1.0) {
         sheet
