@@ -247,8 +247,7 @@ fn train(sheet: &mut Sheet, is_kto: bool) {
     sheet.with("lr_groups", "model.foundation.lr_ratios", |groups| lr_ratios(groups, rate));
     sheet.copy_number("learning_rate", "train.lr");
     sheet.duration("num_epochs", 1.0);
-    let ratio = sheet.number("cosine_min_lr_ratio").zip(sheet.number("learning_rate"));
-    if let Some((ratio, rate)) = ratio {
+    if let Some((ratio, rate)) = sheet.number("cosine_min_lr_ratio").zip(rate) {
         sheet.with("cosine_min_lr_ratio", "train.min_lr", |_| Ok((ratio * rate).into()));
     }
     // Their default.

@@ -82,6 +82,8 @@ fn defaults_that_differ_are_written() {
     assert_eq!((&axolotl["train"]["precision"], &axolotl["train"]["schedule"]), (&json!("bf16"), &json!("cosine")));
     let plain = node(&import(&format!("{AXOLOTL}bf16: false\nlr_scheduler: linear\n")).unwrap());
     assert_eq!((&plain["train"]["precision"], &plain["train"]["schedule"]), (&json!(null), &json!("linear")));
+    let low = node(&import(&format!("{AXOLOTL}cosine_min_lr_ratio: 0.1\n")).unwrap());
+    assert!((low["train"]["min_lr"].as_f64().unwrap() - 1e-5).abs() < 1e-12, "{low}");
     // Keys of adapters say nothing without one.
     let whole = import(&format!("{AXOLOTL}adapter:\nlora_r: 8\nlora_alpha: 16\n")).unwrap();
     assert_eq!(node(&whole)["model"], json!({ "load": "a/b" }));
