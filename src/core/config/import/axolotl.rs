@@ -4,7 +4,7 @@ use serde_json::{Map, Value};
 
 use super::axolotl_sets;
 use super::sheet::{Sheet, schedule};
-use super::trainer::{FROZEN, TRACKERS};
+use super::trainer::{FROZEN, TRACKERS, WHOLE};
 
 /// Keys of adapters, which say nothing without `adapter`.
 const ADAPTERS: [&str; 10] = [
@@ -287,18 +287,7 @@ fn fsdp(sheet: &mut Sheet) {
         sheet.set("pools.foundation.replicas", devices as u64);
         REPLICAS.iter().for_each(|key| sheet.arrived(key, "pools.foundation.replicas"));
     }
-    const FSDP: [&str; 3] = ["fsdp", "fsdp_config", "fsdp_version"];
-    if FSDP.iter().all(|key| sheet.get(key).is_none()) {
-        return;
-    }
-    let words = sheet.get("fsdp").map(Value::to_string).unwrap_or_default();
-    let config = sheet.get("fsdp_config").cloned().unwrap_or_default();
-    let keeps_weights = words.contains("shard_grad_op") || config["reshard_after_forward"] == false;
-    sheet.set("pools.foundation.zero", if keeps_weights { 2 } else { 3 });
-    if words.contains("offload") || ["offload_params", "fsdp_offload_params"].iter().any(|key| config[key] == true) {
-        sheet.note("offload by FSDP has no counterpart for weights that are trained: train.optimizer.offload moves the optimizer's state");
-    }
-    FSDP.iter().for_each(|key| sheet.arrived(key, "pools.foundation.zero"));
+    sheet.fsdp();
 }
 
 fn run(sheet: &mut Sheet) {
@@ -316,6 +305,7 @@ fn run(sheet: &mut Sheet) {
     ]);
     sheet.missing(TRACKERS, &["wandb_watch", "wandb_log_model", "wandb_run_id", "comet_project_name"]);
     sheet.settled("TensorBoard's files are always written", &["use_tensorboard"]);
+    sheet.settled(WHOLE, &["save_only_model"]);
     sheet.settled("`loongforge run --resume`", &["resume_from_checkpoint", "auto_resume_from_checkpoints"]);
     sheet.settled(
         "it is always so here",
@@ -325,7 +315,6 @@ fn run(sheet: &mut Sheet) {
             "strict",
             "debug",
             "ddp_timeout",
-            "save_only_model",
             "eval_strategy",
             "remove_unused_columns",
         ],

@@ -86,8 +86,8 @@ fn one(set: &Value, name: &str, is_pairs: bool, parts: &mut Vec<Part>) -> Option
     let is_hub = hub::is_of_hub(path);
     let split = text("split").filter(|split| hub::is_split(split));
     let revised = text("revision").map_or(path.to_owned(), |revision| format!("{path}@{revision}"));
-    let of_hub = |file| {
-        let parts = if file == None { [text("name"), split.filter(|split| *split != "train")] } else { [file, None] };
+    let of_hub = |file: Option<&str>| {
+        let parts = if file.is_none() { [text("name"), split.filter(|split| *split != "train")] } else { [file, None] };
         Value::from(hub::path(&revised, &parts))
     };
     let path: Value = match (is_hub, &files[..]) {

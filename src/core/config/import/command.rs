@@ -127,7 +127,7 @@ pub(super) fn of_words(words: &[Word]) -> Option<Training> {
     }
     let unsaid = flags.unsaid();
     let has = |name: &&str| flags.fields.contains_key(*name) || unsaid.contains(*name);
-    MEGATRON.iter().any(|name| has(name)).then_some(Training::Megatron { flags })
+    MEGATRON.iter().any(has).then_some(Training::Megatron { flags })
 }
 
 /// The method of one of TRL's scripts: `sft_vlm` is one of `sft`.

@@ -22,6 +22,26 @@ struct Found {
 }
 
 impl Sheet {
+    /// FSDP, which shards weights as ZeRO does: by 2 it keeps them whole between forward and backward.
+    pub fn fsdp(&mut self) {
+        const FSDP: [&str; 3] = ["fsdp", "fsdp_config", "fsdp_version"];
+        let is_off = |value: &Value| *value == Value::Bool(false) || value.as_str() == Some("");
+        if FSDP.iter().all(|key| self.get(key).is_none_or(is_off)) {
+            return self.settled("it is off", &FSDP);
+        }
+        let words = self.get("fsdp").map(Value::to_string).unwrap_or_default();
+        let config = self.get("fsdp_config").cloned().unwrap_or_default();
+        let keeps_weights = words.contains("shard_grad_op") || config["reshard_after_forward"] == false;
+        self.set(ZERO, if keeps_weights { 2 } else { 3 });
+        let offloads = ["offload_params", "fsdp_offload_params"].iter().any(|key| config[key] == true);
+        if words.contains("offload") || offloads {
+            self.note(
+                "offload by FSDP has no counterpart for weights that are trained: train.optimizer.offload moves the optimizer's state",
+            );
+        }
+        FSDP.iter().for_each(|key| self.arrived(key, ZERO));
+    }
+
     /// The config of DeepSpeed under `key`: the section, a JSON file that is here, or a file that is not here and whose name tells what
     /// is in it, as those of the trainers' examples do (`ds_z3_offload_config.json`).
     pub fn deepspeed(&mut self, key: &str) {

@@ -272,7 +272,7 @@ fn train(sheet: &mut Sheet, is_kto: bool) {
         ("expert_model_parallel_size", "pools.foundation.expert_parallel"),
         ("context_parallel_size", "pools.foundation.context_parallel"),
     ]);
-    sheet.missing("pools.foundation.zero is a level, 0 to 3", &["fsdp", "fsdp_config"]);
+    sheet.fsdp();
     let recompute = "model.foundation.recompute: all, or memory.activation_budget, save memory of activations";
     sheet.settled(recompute, &["gradient_checkpointing", "disable_gradient_checkpointing", "use_reentrant_gc"]);
 }

@@ -10,6 +10,10 @@ pub(super) const FROZEN: &str = "model.foundation.frozen_precision";
 /// Says which trackers a run has here.
 pub(super) const TRACKERS: &str = "metrics.jsonl, TensorBoard, W&B, MLflow, Prometheus and a page are there";
 
+/// Says what a checkpoint has beside the model.
+pub(super) const WHOLE: &str =
+    "a checkpoint has the optimizer's state as well; `loongforge checkpoint export-hf` writes the model alone";
+
 impl Sheet {
     /// Samples of a step: those of a device, under `per_device` or so many by default, times those that are accumulated and the
     /// devices.
@@ -195,21 +199,40 @@ impl Sheet {
             self.every("eval_steps", "eval.every_steps");
             self.arrived("eval_strategy", "eval.every_steps");
         }
+        // Python's YAML reads `no` without quotes as false, and so writes it again.
+        if self.is("eval_strategy", "no") || self.get("eval_strategy") == Some(&Value::Bool(false)) {
+            self.settled("nothing is evaluated during the run", &["eval_strategy", "eval_steps"]);
+        }
         self.missing("eval.every_steps evaluates during the run", &["eval_strategy", "eval_steps", "eval_on_start"]);
         self.settled("packs of the run are evaluated with", &["per_device_eval_batch_size"]);
-        if ["tensorboard", "none", "all"].iter().any(|name| self.is("report_to", name)) {
-            self.settled("TensorBoard's files are always written", &["report_to"]);
-        }
+        self.trackers();
+        self.settled("`loongforge run --resume`", &["resume_from_checkpoint"]);
+        self.settled("it is always so here", &["do_train", "ddp_timeout"]);
+        self.settled(WHOLE, &["save_only_model"]);
+    }
+
+    /// Trackers, of which there may be several.
+    fn trackers(&mut self) {
+        let names: Vec<String> = match self.get("report_to") {
+            Some(Value::Array(names)) => names.iter().filter_map(Value::as_str).map(str::to_owned).collect(),
+            name => name.and_then(Value::as_str).into_iter().map(str::to_owned).collect(),
+        };
+        let mut arrived = Vec::new();
         for (name, ours) in [("wandb", "log.wandb.project"), ("mlflow", "log.mlflow.experiment")] {
-            if self.is("report_to", name) {
+            if names.iter().any(|it| it == name) {
                 // Theirs is in the environment.
                 self.set(ours, "loongforge");
-                self.arrived("report_to", ours);
+                arrived.push(ours);
             }
         }
-        self.missing(TRACKERS, &["report_to"]);
-        self.settled("`loongforge run --resume`", &["resume_from_checkpoint"]);
-        self.settled("it is always so here", &["do_train", "save_only_model", "ddp_timeout"]);
+        let others = ["tensorboard", "none", "all", "wandb", "mlflow"];
+        if names.iter().any(|name| !others.contains(&name.as_str())) {
+            self.missing(TRACKERS, &["report_to"]);
+        } else if arrived.is_empty() {
+            self.settled("TensorBoard's files are always written", &["report_to"]);
+        } else {
+            self.arrived("report_to", &arrived.join(", "));
+        }
     }
 
     /// When something is done: every so many `steps`, which is `why` other strategies have no counterpart and the steps no meaning.

@@ -90,6 +90,24 @@ fn defaults_that_differ_are_written() {
     assert!(["lora_r", "lora_alpha"].iter().all(|key| settled(&whole).contains(key)));
 }
 
+#[test]
+fn trackers_evaluations_and_shards_arrive() {
+    let of = |lines: &str| import(&format!("{FACTORY}{lines}")).unwrap();
+    let several = of("report_to: [tensorboard, wandb]\n");
+    assert_eq!((&node(&several)["log"]["wandb"]["project"], missing(&several)), (&json!("loongforge"), vec![]));
+    let unknown = of("report_to: [wandb, trackio]\n");
+    assert_eq!(
+        (&node(&unknown)["log"]["wandb"]["project"], missing(&unknown)),
+        (&json!("loongforge"), vec!["report_to"])
+    );
+    for word in ["no", "\"no\"", "false"] {
+        assert!(settled(&of(&format!("eval_strategy: {word}\neval_steps: 5\n"))).contains(&"eval_steps"), "{word}");
+    }
+    let zero = |lines: &str| node(&of(lines))["pools"]["foundation"]["zero"].clone();
+    assert_eq!([zero("fsdp: full_shard auto_wrap\n"), zero("fsdp: [shard_grad_op]\n")], [json!(3), json!(2)]);
+    assert_eq!([zero("fsdp: \"\"\n"), zero("")], [json!(null), json!(null)]);
+}
+
 /// Limits of frames are of one there, and of all together in some models here.
 #[test]
 fn limits_of_frames_are_not_taken_for_those_of_videos() {

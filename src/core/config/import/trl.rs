@@ -360,7 +360,15 @@ fn precision(sheet: &mut Sheet) {
     sheet.missing("bf16 is there; it needs no loss scaling", &["fp16"]);
     sheet.settled("weights are held in train.precision", &["dtype", "torch_dtype", "tf32"]);
     let recompute = "model.foundation.recompute: all, or memory.activation_budget, save memory of activations";
-    sheet.settled(recompute, &["gradient_checkpointing", "gradient_checkpointing_kwargs", "activation_offloading"]);
+    sheet.settled(
+        recompute,
+        &[
+            "gradient_checkpointing",
+            "no_gradient_checkpointing",
+            "gradient_checkpointing_kwargs",
+            "activation_offloading",
+        ],
+    );
     let zero = |value: &Value| {
         let name = value.as_str().unwrap_or_default().to_lowercase();
         let level = [("zero1", 1), ("zero2", 2), ("zero3", 3), ("fsdp", 3), ("multi_gpu", 0), ("single_gpu", 0)];
@@ -377,7 +385,7 @@ fn precision(sheet: &mut Sheet) {
         .iter()
         .for_each(|key| sheet.arrived(key, "pools.foundation.replicas"));
     sheet.deepspeed("deepspeed");
-    sheet.missing("pools.foundation.zero is a level, 0 to 3", &["fsdp", "fsdp_config"]);
+    sheet.fsdp();
     let places = "`loongforge launch` places processes on machines";
     sheet.settled(
         places,
