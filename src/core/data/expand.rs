@@ -91,7 +91,9 @@ impl Expanded {
             for piece in &expansion.pieces {
                 match piece {
                     Piece::Text(piece) => expanded.text.push_str(piece),
-                    Piece::Number => expanded.text.push_str(&counts[place.kind as usize].to_string()),
+                    Piece::Number(first) => {
+                        expanded.text.push_str(&(first + counts[place.kind as usize]).to_string());
+                    }
                     Piece::Run(run) => {
                         expanded.text.push_str(placeholder(run.tower));
                         expanded.runs.push(*run);
@@ -136,8 +138,8 @@ mod tests {
         let expansion = |pieces| Expansion { media: vec![], pieces };
         let expansions = [
             expansion(vec![run(2)]),
-            expansion(vec![Piece::Number, Piece::Text(":".into()), run(3), Piece::Text("2:".into()), run(4)]),
-            expansion(vec![Piece::Number, run(5)]),
+            expansion(vec![Piece::Number(0), Piece::Text(":".into()), run(3), Piece::Text("2:".into()), run(4)]),
+            expansion(vec![Piece::Number(0), run(5)]),
         ];
         let expanded = Expanded::new(text, &places, &expansions, |_| "<i>");
         assert_eq!(expanded.text, "a<i>b0:<i>2:<i>c1<i>");

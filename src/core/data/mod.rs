@@ -60,7 +60,7 @@ pub mod tools;
 pub use audio::AudioFamily;
 pub use bad::BadSampleList;
 pub use card::{
-    COMPONENTS, COSMOS, Component, DIFFUSION, Edits, EncoderDecoder, FASTWAM, MODEL_INDEX, ModelCard, OwnTower,
+    COMPONENTS, Component, DIFFUSION, Edits, EncoderDecoder, FASTWAM, GrootVersion, MODEL_INDEX, ModelCard, OwnTower,
     Section, VisionCut, fastwam_networks, frozen_towers, groot_backbone, has_dtype, is_diffusion, is_fastwam,
     is_policy, policy_vocabulary, register_towers,
 };

@@ -1,4 +1,4 @@
-//! GR00T's folders act as in lerobot: NVIDIA's, and lerobot's, whose table of tokens is stored as a head.
+//! GR00T's folders act as the references do: NVIDIA's, of N1.7 and N1.6, and lerobot's, whose table of tokens is stored as a head.
 
 use std::path::{Path, PathBuf};
 
@@ -10,16 +10,24 @@ use tch::{Device, Kind, Tensor};
 
 use super::{PolicyError, PolicyModel};
 
+fn policies() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/policies")
+}
+
 fn fixture() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/policies/groot-seed1")
+    policies().join("groot-seed1")
+}
+
+fn n1_6() -> PathBuf {
+    policies().join("groot-n1_6-seed1")
 }
 
 fn read(path: &Path) -> Value {
     serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
 }
 
-fn tensor(file: &str, name: &str) -> Tensor {
-    let all = Tensor::read_safetensors(fixture().join(file)).unwrap();
+fn tensor(fixture: &Path, file: &str, name: &str) -> Tensor {
+    let all = Tensor::read_safetensors(fixture.join(file)).unwrap();
     all.into_iter().find(|(found, _)| found == name).unwrap().1
 }
 
@@ -28,20 +36,20 @@ fn floats(tensor: &Tensor) -> Vec<f32> {
 }
 
 /// A sample of the fixture as data actors make it.
-fn sample(number: usize) -> Sample {
-    let summary = read(&fixture().join("fixture.json"));
+fn sample(fixture: &Path, number: usize) -> Sample {
+    let summary = read(&fixture.join("fixture.json"));
     let picture = |camera: &Value| {
         let camera = camera.as_u64().unwrap() as usize;
         let side = |at: usize| summary["grids"][camera][at].as_u64().unwrap() as u32;
         let grid = Grid { t: 1, h: side(0), w: side(1) };
-        let pixels = floats(&tensor("inputs.safetensors", &format!("pixels_{camera}")).get(number as i64));
+        let pixels = floats(&tensor(fixture, "inputs.safetensors", &format!("pixels_{camera}")).get(number as i64));
         Media { tower: Tower::Vision, grid, num_features: grid.num_cells() / 4, pixels }
     };
     let media = summary["samples"][number]["cameras"].as_array().unwrap().iter().map(picture).collect();
     let lens: Vec<i64> = summary["lens"].as_array().unwrap().iter().map(|len| len.as_i64().unwrap()).collect();
     let (begin, len) = (lens[..number].iter().sum::<i64>(), lens[number]);
-    let of_tokens = |name: &str, axis: i64| tensor("inputs.safetensors", name).narrow(axis, begin, len);
-    let own = |name: &str| tensor("inputs.safetensors", name).get(number as i64);
+    let of_tokens = |name: &str, axis: i64| tensor(fixture, "inputs.safetensors", name).narrow(axis, begin, len);
+    let own = |name: &str| tensor(fixture, "inputs.safetensors", name).get(number as i64);
     let state = floats(&own("state"));
     let column = |name: &str, after: Vec<usize>, values: ColumnValues| SampleColumn {
         name: name.into(),
@@ -80,14 +88,14 @@ fn of_lerobot() -> tempfile::TempDir {
 }
 
 #[test]
-fn both_folders_act_as_in_lerobot() {
+fn all_folders_act_as_the_references_do() {
     let lerobot = of_lerobot();
-    for folder in [fixture(), lerobot.path().to_owned()] {
+    for (fixture, folder) in [(fixture(), fixture()), (fixture(), lerobot.path().to_owned()), (n1_6(), n1_6())] {
         let model = PolicyModel::open(&folder, Device::Cpu, Precision::Float32).unwrap();
         let [start, expected] = [("inputs", "start"), ("expected", "sampled")]
-            .map(|(file, name)| tensor(&format!("{file}.safetensors"), name));
+            .map(|(file, name)| tensor(&fixture, &format!("{file}.safetensors"), name));
         for number in 0..3 {
-            let sample = sample(number);
+            let sample = sample(&fixture, number);
             let found = model.act_from(&sample, &floats(&start.get(number as i64)), 4).unwrap();
             let wanted = expected.get(number as i64).flatten(0, 1);
             let off = (Tensor::from_slice(&found) - &wanted).abs().max() / wanted.abs().max();
@@ -102,7 +110,7 @@ fn both_folders_act_as_in_lerobot() {
 #[test]
 fn samples_of_another_robot_are_refused() {
     let model = PolicyModel::open(&fixture(), Device::Cpu, Precision::Bf16).unwrap();
-    let good = sample(1);
+    let good = sample(&fixture(), 1);
     assert!(model.act(&good, 1).unwrap().iter().all(|value| value.is_finite()));
     let error = |change: &dyn Fn(&mut Sample)| {
         let mut sample = good.clone();

@@ -19,7 +19,7 @@ pub fn open_fixture(folder: &Path, kind: Kind) -> Result<Option<Box<dyn Referenc
         ("pi0_fast", _) => Box::new(policy::writing_fixture::Fixture::read(folder, kind)?),
         ("xvla", _) => Box::new(xvla::fixture::Fixture::read(folder, kind)?),
         ("fastwam", _) => Box::new(wam::fixture::Fixture::read(folder, kind)?),
-        (_, "Gr00tN1d7") => Box::new(groot::fixture::Fixture::read(folder, kind)?),
+        (_, "Gr00tN1d6" | "Gr00tN1d7") => Box::new(groot::fixture::Fixture::read(folder, kind)?),
         (_, "florence2") => Box::new(bart::fixture::Fixture::read(folder, kind)?),
         _ => return Ok(None),
     }))

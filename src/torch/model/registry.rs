@@ -16,6 +16,7 @@ type ReadModel = fn(&Keys<'_>) -> Result<ModelConfig, ModelConfigError>;
 
 /// Models with an encoder, by `model_type`.
 const MODELS: &[(&str, ReadModel)] = &[
+    ("Gr00tN1d6", family::groot::read_n1_6),
     ("Gr00tN1d7", family::groot::read),
     ("ernie4_5_moe_vl", family::ernie4_5_vl::read),
     ("ernie4_5_vl_moe", family::ernie4_5_vl::read),
@@ -56,11 +57,6 @@ const MODELS: &[(&str, ReadModel)] = &[
 
 /// Models that are asked for and are not there, with the reason.
 const MISSING: &[(&str, &str)] = &[
-    (
-        "Gr00tN1d6",
-        "GR00T N1.6 is not implemented: its backbone (Eagle3-VL: SigLIP 2, pixel unshuffle, Qwen3) and the learned token of a \
-        dropped state are missing here; GR00T N1.7 (Gr00tN1d7) is there",
-    ),
     (
         "kimi_k3",
         "Kimi K3 is not implemented: transformers 5.17, which families are compared with, has no class of it; its code is \
@@ -181,11 +177,6 @@ mod tests {
     fn errors_name_the_key_and_what_it_must_be() {
         let cases = [
             ("/model_type", json!("gpt2"), r#"model_type is "gpt2"; supported: ""#),
-            (
-                "/model_type",
-                json!("Gr00tN1d6"),
-                r#"model_type is "Gr00tN1d6", but GR00T N1.6 is not implemented: its backbone (Eagle3-VL"#,
-            ),
             (
                 "/model_type",
                 json!("kimi_k3"),

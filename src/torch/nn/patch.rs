@@ -31,6 +31,8 @@ pub enum Resampling {
     /// By Keys' kernel with `a = -0.5`, which is as much wider as a picture is smaller than the table, centers half an entry in
     /// (`F.interpolate` with `antialias`).
     Antialiased,
+    /// The same with a triangle for a kernel (SigLIP 2 of native resolution).
+    AntialiasedBilinear,
 }
 
 /// A learned table of `side` × `side` positions, fitted to the pictures of a batch: for every patch the entries around
@@ -82,8 +84,13 @@ impl Resampled {
 impl Resampling {
     /// The entries of an axis of `side` around position `at` of `size`, with their weights.
     fn neighbors(self, at: u32, size: u32, side: u32) -> Vec<(i64, f32)> {
-        if self == Resampling::Antialiased {
-            return antialiased(at, size, side);
+        let reach = match self {
+            Resampling::Antialiased => Some(2.0),
+            Resampling::AntialiasedBilinear => Some(1.0),
+            _ => None,
+        };
+        if let Some(reach) = reach {
+            return self.antialiased(reach, at, size, side);
         }
         let (source, offsets) = match self {
             Resampling::Bilinear => (at as f32 * (side - 1) as f32 / (size.max(2) - 1) as f32, 0..2),
@@ -97,7 +104,7 @@ impl Resampling {
     /// Returns the weight of an entry at this distance.
     fn weight(self, distance: f32) -> f32 {
         let a = match self {
-            Resampling::Bilinear => return (1.0 - distance).max(0.0),
+            Resampling::Bilinear | Resampling::AntialiasedBilinear => return (1.0 - distance).max(0.0),
             Resampling::Bicubic => -0.75,
             Resampling::Antialiased => -0.5,
             Resampling::Bucketed | Resampling::BucketedQuotient => unreachable!("an axis is looked up as a whole"),
@@ -107,6 +114,19 @@ impl Resampling {
             ..=2.0 => ((a * distance - 5.0 * a) * distance + 8.0 * a) * distance - 4.0 * a,
             _ => 0.0,
         }
+    }
+
+    /// The entries of an axis of `side` around position `at` of `size`, with weights that sum up to 1. The kernel reaches so
+    /// many entries on each side of a picture of the table's size.
+    fn antialiased(self, reach: f32, at: u32, size: u32, side: u32) -> Vec<(i64, f32)> {
+        let scale = side as f32 / size as f32;
+        let width = scale.max(1.0);
+        let (center, reach) = (scale * (at as f32 + 0.5), reach * width);
+        let first = ((center - reach + 0.5) as i64).max(0);
+        let behind = ((center + reach + 0.5) as i64).min(i64::from(side));
+        let weight = |entry: i64| self.weight(((entry as f32 - center + 0.5) / width).abs());
+        let sum: f32 = (first..behind).map(weight).sum();
+        (first..behind).map(|entry| (entry, weight(entry) / sum)).collect()
     }
 }
 
@@ -122,18 +142,6 @@ fn buckets(size: u32, side: u32, resampling: Resampling) -> Vec<i64> {
         _ => (patches * Tensor::from_slice(&[i64::from(size)]).reciprocal()).clamp_max(1.0 - 1e-6),
     };
     Vec::try_from(begins.bucketize(&boundaries, false, true)).expect("a row of integers")
-}
-
-/// The entries of an axis of `side` around position `at` of `size`, with weights that sum up to 1.
-fn antialiased(at: u32, size: u32, side: u32) -> Vec<(i64, f32)> {
-    let scale = side as f32 / size as f32;
-    let width = scale.max(1.0);
-    let (center, reach) = (scale * (at as f32 + 0.5), 2.0 * width);
-    let first = ((center - reach + 0.5) as i64).max(0);
-    let behind = ((center + reach + 0.5) as i64).min(i64::from(side));
-    let weight = |entry: i64| Resampling::Antialiased.weight(((entry as f32 - center + 0.5) / width).abs());
-    let sum: f32 = (first..behind).map(weight).sum();
-    (first..behind).map(|entry| (entry, weight(entry) / sum)).collect()
 }
 
 #[cfg(test)]
@@ -157,7 +165,9 @@ mod tests {
     #[test]
     fn a_grid_of_the_tables_size_takes_its_entries() {
         let table = Tensor::arange(16, (Kind::Float, Device::Cpu)).view([16, 1]);
-        for resampling in [Resampling::Bilinear, Resampling::Bicubic, Resampling::Antialiased] {
+        let all =
+            [Resampling::Bilinear, Resampling::Bicubic, Resampling::Antialiased, Resampling::AntialiasedBilinear];
+        for resampling in all {
             let taken = Resampled::new(&[grid(4, 4)], 2, 4, resampling, Device::Cpu).forward(&table);
             let expected = [0f32, 1., 4., 5., 2., 3., 6., 7., 8., 9., 12., 13., 10., 11., 14., 15.];
             assert!(taken.allclose(&Tensor::from_slice(&expected).view([16, 1]), 0.0, 1e-6, false), "{resampling:?}");
@@ -179,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn bicubic_is_that_of_libtorch_without_and_with_antialiasing() {
+    fn filters_are_those_of_libtorch_without_and_with_antialiasing() {
         tch::manual_seed(2);
         let table = Tensor::randn([1, 3, 8, 8], (Kind::Float, Device::Cpu));
         for (h, w) in [(4, 6), (16, 8), (12, 20), (1, 3)] {
@@ -188,11 +198,15 @@ mod tests {
             let found = Resampled::new(&[grid(h, w)], 1, 8, Resampling::Bicubic, Device::Cpu);
             let found = found.forward(&table.view([3, 64]).tr().contiguous());
             assert!(found.allclose(&expected, 1e-4, 1e-5, false), "{h} x {w}");
-            let expected = table.internal_upsample_bicubic2d_aa(size, false, None, None);
-            let expected = expected.squeeze_dim(0).flatten(1, 2).tr();
-            let found = Resampled::new(&[grid(h, w)], 1, 8, Resampling::Antialiased, Device::Cpu);
-            let found = found.forward(&table.view([3, 64]).tr().contiguous());
-            assert!(found.allclose(&expected, 1e-4, 1e-5, false), "antialiased {h} x {w}");
+            for (resampling, expected) in [
+                (Resampling::Antialiased, table.internal_upsample_bicubic2d_aa(size, false, None, None)),
+                (Resampling::AntialiasedBilinear, table.internal_upsample_bilinear2d_aa(size, false, None, None)),
+            ] {
+                let expected = expected.squeeze_dim(0).flatten(1, 2).tr();
+                let found = Resampled::new(&[grid(h, w)], 1, 8, resampling, Device::Cpu);
+                let found = found.forward(&table.view([3, 64]).tr().contiguous());
+                assert!(found.allclose(&expected, 1e-4, 1e-5, false), "{resampling:?} {h} x {w}");
+            }
         }
     }
 }

@@ -17,7 +17,7 @@ pub use components::{COMPONENTS, Component, DIFFUSION, MODEL_INDEX, is_diffusion
 pub use encoder_decoder::EncoderDecoder;
 pub(super) use encoder_decoder::dropped;
 pub use fastwam::{FASTWAM, fastwam_networks, is_fastwam};
-pub use groot::{COSMOS, groot_backbone, groot_keys, is_groot};
+pub use groot::{GrootVersion, groot_backbone, groot_keys, is_groot};
 pub use own::{OwnTower, register_towers};
 pub use policies::{SMOLVLA, frozen_towers, has_dtype, is_policy, policy_vocabulary};
 pub use rows::VisionCut;
@@ -102,7 +102,8 @@ impl<'a> ModelCard<'a> {
     /// The id that the config gives the token that features of `tower` replace.
     pub fn placeholder(self, tower: Tower) -> Option<i64> {
         if is_groot(self.config) {
-            let id = groot_backbone(self.config)["image_token_id"].as_i64();
+            let backbone = groot_backbone(self.config);
+            let id = Section::placeholder_keys(tower).iter().filter_map(|key| backbone[*key].as_i64()).next();
             return id.filter(|_| tower == Tower::Vision);
         }
         if is_policy(self.config) && !is_fastwam(self.config) {

@@ -16,6 +16,8 @@ pub enum VisionCut {
     /// Qwen3-Omni's: frames and their sound are merged by time.
     OmniMerged,
     Ernie,
+    /// Eagle 3's processor: numbered pictures of nearly their own shape.
+    Eagle,
     /// Tiles of InternVL.
     Tiles,
     Kimi,
@@ -77,6 +79,7 @@ const ROWS: &[Row] = &[
     sees("clip", CLIP),
     sees("dinov2", VisionCut::Crop { patch_size: 14, of_tower: false }),
     sees("dinov2_with_registers", VisionCut::Crop { patch_size: 16, of_tower: false }),
+    sees("eagle_3_vl", VisionCut::Eagle),
     sees("ernie4_5_moe_vl", VisionCut::Ernie).on_three_axes(),
     sees("ernie4_5_vl_moe", VisionCut::Ernie).on_three_axes(),
     sees("intern_vit_6b", VisionCut::Tiles),

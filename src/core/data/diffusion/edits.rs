@@ -108,7 +108,7 @@ impl PromptPictures {
 fn runs(picture: &Expansion) -> impl Iterator<Item = media::Run> {
     picture.pieces.iter().filter_map(|piece| match piece {
         Piece::Run(run) => Some(*run),
-        Piece::Text(_) | Piece::Number => None,
+        Piece::Text(_) | Piece::Number(_) => None,
     })
 }
 

@@ -263,7 +263,7 @@ mod tests {
             for piece in pieces {
                 match piece {
                     Piece::Text(text) => num_text += text.len(),
-                    Piece::Number => num_text += 1,
+                    Piece::Number(_) => num_text += 1,
                     Piece::Run(run) => spans.extend([Span::Text(std::mem::take(&mut num_text)), Span::Run(run)]),
                 }
             }

@@ -15,8 +15,8 @@ pub struct Expansion {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Piece {
     Text(String),
-    /// The number of the file among those of its kind in the text, from 0.
-    Number,
+    /// The number of the file among those of its kind in the text, where that of the first is this.
+    Number(usize),
     Run(Run),
 }
 

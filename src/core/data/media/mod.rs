@@ -8,8 +8,10 @@
 //! A family's processor equals the one of Hugging Face (transformers 5.17); [`open`](open::open) chooses it. Not for
 //! the encoders themselves.
 
+mod area;
 mod clock;
 mod davit;
+mod eagle;
 mod ernie;
 mod expansion;
 mod kimi;
@@ -33,6 +35,7 @@ mod video;
 mod video_source;
 mod words;
 
+pub(super) use area::resize_area;
 pub use clock::Clock;
 pub(super) use davit::Convolutions;
 pub use expansion::{Expansion, Piece, Run, Timed};

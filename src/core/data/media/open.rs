@@ -6,6 +6,7 @@ use serde_json::Value as Json;
 
 use super::clock::{Clock, RunOrder};
 use super::davit::Convolutions;
+use super::eagle::Eagle;
 use super::ernie::Ernie;
 use super::kimi::Kimi;
 use super::processor::MediaProcessor;
@@ -129,6 +130,7 @@ pub fn open(
             let settings = (image.or_color(HALF), video.or_color(HALF));
             Box::new(Slices::open(settings, limits, vision, named, &words)?)
         }
+        VisionCut::Eagle => Box::new(Eagle::open(&image.or_color(HALF), limits.0, (config, vision), &words)?),
         VisionCut::Split => Box::new(TileSplit::open(&image.or_color(HALF), limits.0, vision, &words)?),
         VisionCut::Crop { patch_size, of_tower } => {
             Box::new(crop((image, video), limits, vision, (patch_size, of_tower, 0), &words)?)

@@ -14,6 +14,8 @@ pub struct Cut {
     pub temporal_patch_size: usize,
     /// Patches go by squares of this side, those that the model merges; 1: row by row.
     pub merge_size: usize,
+    /// True if the channels of a place are side by side within a patch, not planes one after another. Such a patch is of one frame.
+    channels_last: bool,
     /// By channel, what each of the 256 values of a byte becomes.
     table: Box<[[f32; 256]; CHANNELS]>,
 }
@@ -33,7 +35,13 @@ impl Cut {
         let mean = settings.mean().map(|mean| mean * (1.0 / settings.rescale_factor()));
         let std = settings.std().map(|std| std * (1.0 / settings.rescale_factor()));
         let channel = |c: usize| std::array::from_fn(|value| (value as f32 - mean[c]) / std[c]);
-        Self { patch_size, temporal_patch_size, merge_size, table: Box::new(std::array::from_fn(channel)) }
+        let table = Box::new(std::array::from_fn(channel));
+        Self { patch_size, temporal_patch_size, merge_size, channels_last: false, table }
+    }
+
+    /// The same with patches of one frame as [rows, columns, channels].
+    pub fn with_channels_last(self) -> Self {
+        Self { channels_last: true, temporal_patch_size: 1, ..self }
     }
 
     /// Numbers of one patch: channels × frames × rows × columns.
@@ -41,7 +49,8 @@ impl Cut {
         CHANNELS * self.temporal_patch_size * self.patch_size * self.patch_size
     }
 
-    /// Frames of one size, whose sides are whole merged patches, as [patches, channels × frames × rows × columns].
+    /// Frames of one size, whose sides are whole merged patches, as [patches, channels × frames × rows × columns], or with
+    /// channels last [patches, rows × columns × channels].
     /// The last frame is repeated until it fills its patches: a still picture becomes a moment of video.
     pub fn cut(&self, frames: &[Frame<'_>]) -> (Grid, Vec<f32>) {
         let Self { patch_size: patch, merge_size: merge, temporal_patch_size: temporal, .. } = *self;
@@ -58,7 +67,10 @@ impl Cut {
                     for (frame, rgb) in moment.iter().enumerate() {
                         self.split(rgb, corner, patch_of.frame(frame));
                     }
-                    patch_of.write(moment.len(), temporal, &mut rows);
+                    match self.channels_last {
+                        true => patch_of.write_by_place(&mut rows),
+                        false => patch_of.write(moment.len(), temporal, &mut rows),
+                    }
                 }
             }
         }
@@ -101,6 +113,12 @@ impl Planes {
     fn frame(&mut self, index: usize) -> &mut [f32] {
         let len = CHANNELS * self.plane;
         &mut self.values[index * len..][..len]
+    }
+
+    /// Appends the first frame as [patch, patch, 3].
+    fn write_by_place(&self, rows: &mut Vec<f32>) {
+        let [red, green, blue] = std::array::from_fn(|channel| &self.values[channel * self.plane..][..self.plane]);
+        rows.extend(red.iter().zip(green).zip(blue).flat_map(|((red, green), blue)| [*red, *green, *blue]));
     }
 
     /// Appends [3, temporal, patch, patch]; the last of `num_frames` frames is repeated.

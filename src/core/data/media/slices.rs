@@ -151,7 +151,7 @@ impl Slices {
     /// The number of a picture or a video among those of its kind in the text.
     fn numbered(&self) -> Vec<Piece> {
         let Some([begin, end]) = &self.words.number else { return Vec::new() };
-        vec![Piece::Text(begin.clone()), Piece::Number, Piece::Text(end.clone())]
+        vec![Piece::Text(begin.clone()), Piece::Number(0), Piece::Text(end.clone())]
     }
 }
 

@@ -75,7 +75,7 @@ fn noise(width: u32, height: u32, seed: u32) -> RgbImage {
 fn text(expansion: &Expansion) -> String {
     let spell = |piece: &Piece| match piece {
         Piece::Text(text) => text.clone(),
-        Piece::Number => "0".to_owned(),
+        Piece::Number(first) => first.to_string(),
         Piece::Run(run) => PLACEHOLDER.repeat(run.len()),
     };
     expansion.pieces.iter().map(spell).collect()

@@ -1,13 +1,12 @@
-//! Samples of a policy that is told pictures and task as a chat: GR00T, whose backbone is Qwen3-VL. All that is written is the folder's
-//! own: its chat template, tokenizer and processor of pictures.
+//! Samples of a policy that is told pictures and task as a chat: GR00T, whose backbone is Qwen3-VL (N1.7) or Eagle 3 (N1.6). All that is
+//! written is the folder's own: its chat template, tokenizer and processor of pictures.
 
 use image::RgbImage;
 use serde_json::Value as Json;
 
-use super::groot_spec::{CROP, SIDE};
-use crate::data::card::groot_backbone;
+use super::groot_framing::Framing;
+use crate::data::card::{GrootVersion, groot_backbone, groot_keys};
 use crate::data::error::DataError;
-use crate::data::media::{middle, resize_bicubic};
 use crate::data::processor::{Processor, ProcessorFolders, ProcessorOptions};
 use crate::data::sample::Sample;
 use crate::data::source::{Part, Turn};
@@ -19,6 +18,9 @@ const TASK: &str = "Perform the task.";
 /// The processor of the backbone.
 pub struct Chat {
     processor: Processor,
+    framing: Framing,
+    /// True if pictures come before the task (N1.7).
+    pictures_first: bool,
 }
 
 impl Chat {
@@ -27,15 +29,18 @@ impl Chat {
     pub fn open(folders: ProcessorFolders<'_>, config: &Json, options: &ProcessorOptions) -> Result<Chat, DataError> {
         let processor = Processor::open_from(folders, &groot_backbone(config), options)?;
         processor.expect_template()?;
-        Ok(Chat { processor })
+        let version = GrootVersion::of(config).unwrap_or(GrootVersion::N1_7);
+        let framing = Framing::of_folder(version, groot_keys(config), folders.model)?;
+        Ok(Chat { processor, framing, pictures_first: version == GrootVersion::N1_7 })
     }
 
     /// The chat of a task and what is seen; nothing counts in a loss of tokens.
     pub fn sample(&self, id: SampleId, task: &str, pictures: &[&RgbImage]) -> Result<Sample, DataError> {
         let pictures: Vec<RgbImage> =
-            pictures.iter().map(|picture| cropped(picture).map_err(DataError::Line)).collect::<Result<_, _>>()?;
+            pictures.iter().map(|picture| self.framing.apply(picture).map_err(DataError::Line)).collect::<Result<_, _>>()?;
         let text = Part::Text { text: formal(if task.is_empty() { TASK } else { task }) };
-        let parts = pictures.iter().map(|_| Part::Image).chain([text]).collect();
+        let mut parts = vec![Part::Image; pictures.len()];
+        parts.insert(if self.pictures_first { pictures.len() } else { 0 }, text);
         self.processor.shown(id, &[Turn::new("user", parts)], &pictures)
     }
 }
@@ -43,22 +48,6 @@ impl Chat {
 /// Small letters, digits, underscores and spaces alone.
 fn formal(task: &str) -> String {
     task.to_lowercase().chars().filter(|it| it.is_alphanumeric() || it.is_whitespace() || *it == '_').collect()
-}
-
-/// A picture made square, whatever its sides are; its middle, as large again.
-///
-/// # Errors
-/// The reason: it has no pixels.
-fn cropped(picture: &RgbImage) -> Result<RgbImage, String> {
-    let square = resize_bicubic(picture, SIDE, SIDE)?;
-    let middle = middle(&square, (SIDE, SIDE), (CROP, CROP));
-    let middle = of_bytes(middle, CROP)?;
-    let whole = resize_bicubic(&middle, SIDE, SIDE)?.into_owned();
-    of_bytes(whole, SIDE)
-}
-
-fn of_bytes(bytes: Vec<u8>, side: usize) -> Result<RgbImage, String> {
-    RgbImage::from_raw(side as u32, side as u32, bytes).ok_or_else(|| "a picture of another size".to_owned())
 }
 
 #[cfg(test)]

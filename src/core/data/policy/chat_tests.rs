@@ -1,4 +1,5 @@
-//! Against what lerobot's processor makes of the same samples (`tests/oracle/make_groot_samples.py`).
+//! Against what lerobot's processor makes of the same samples (`tests/oracle/make_groot_samples.py`), and for N1.6 what NVIDIA's does
+//! (`tests/oracle/make_groot_n1_6_samples.py`).
 
 use std::path::Path;
 use std::sync::Arc;
@@ -150,6 +151,59 @@ fn samples_are_those_of_lerobots_processor() {
         let actions = maker.actions(&numbers(&case["predicted"]), &numbers(&case["state"])).unwrap();
         assert!(close(&actions, &numbers(&case["restored"])), "{actions:?}");
     }
+}
+
+/// N1.6's pictures keep their shape, stand behind the task and are numbered; a processor file goes before the config.
+#[test]
+fn samples_of_n1_6_are_those_of_nvidias_processor() {
+    let folder = tempfile::tempdir().unwrap();
+    write_model(folder.path(), &MODEL).unwrap();
+    write_processor(folder.path(), &|_| {});
+    let write = |name: &str, text: String| std::fs::write(folder.path().join(name), text).unwrap();
+    let golden: Json = serde_json::from_str(include_str!("../goldens/groot_n1_6.json")).unwrap();
+    write("chat_template.jinja", golden["template"].as_str().unwrap().to_owned());
+    write("preprocessor_config.json", json!({ "image_mean": [0.5; 3], "image_std": [0.5; 3] }).to_string());
+    let backbone = json!({
+        "model_type": "eagle_3_vl", "image_token_index": golden["image_token_index"], "text_config": { "model_type": "qwen3" },
+        "vision_config": { "model_type": "siglip2_vision_model", "patch_size": 14 },
+    });
+    for (number, case) in golden["cases"].as_array().unwrap().iter().enumerate() {
+        let mut config = config(folder.path());
+        config["model_type"] = "Gr00tN1d6".into();
+        let own = json!({ "action_horizon": 3, "max_state_dim": 5, "max_action_dim": 4, "backbone_config": backbone });
+        own.as_object().unwrap().iter().for_each(|(key, value)| config[key] = value.clone());
+        config["crop_fraction"] = case["fraction"].clone();
+        if number > 0 {
+            let file = json!({ "shortest_image_edge": case["edge"], "crop_fraction": case["fraction"] });
+            write("processor_config.json", json!({ "processor_kwargs": file }).to_string());
+            config["crop_fraction"] = json!(0.5);
+        }
+        let maker = open(folder.path(), &config).unwrap();
+        let case_with_state = {
+            let mut case = case.clone();
+            case["state"] = json!([0.5, 1.0, 2.0]);
+            case
+        };
+        let sample = maker.observe(&seen(&case_with_state)).unwrap();
+        let ids: Vec<i64> = case["input_ids"].as_array().unwrap().iter().map(|id| id.as_i64().unwrap()).collect();
+        assert_eq!(sample.input_ids, ids);
+        assert_eq!(sample.position_ids.len(), 3 * ids.len());
+        let grids = sample.media.iter().flat_map(|item| [item.grid.t, item.grid.h, item.grid.w]);
+        assert_eq!(grids.map(|it| it as f32).collect::<Vec<_>>(), numbers(&case["grids"]));
+        let pixels: Vec<f32> = sample.media.iter().flat_map(|item| item.pixels.iter().copied()).collect();
+        let expected = numbers(&case["pixels"]["values"]);
+        let found: Vec<f32> = pixels.iter().copied().step_by(1511).collect();
+        assert!(close(&found, &expected), "{found:?} {expected:?}");
+        let sum: f64 = pixels.iter().map(|value| f64::from(*value)).sum();
+        assert!((sum - case["pixels"]["sum"].as_f64().unwrap()).abs() < 0.05, "{sum}");
+        assert_eq!(column(&sample, "embodiment"), [10.0]);
+    }
+    write("processor_config.json", json!({ "processor_kwargs": { "use_albumentations": false } }).to_string());
+    let mut config = config(folder.path());
+    config["model_type"] = "Gr00tN1d6".into();
+    config["backbone_config"] = backbone;
+    let message = open(folder.path(), &config).err().expect("an error");
+    assert!(message.contains("processor_config.json") && message.contains("`use_albumentations`"), "{message}");
 }
 
 /// Processor files that are written are read again, and make the same samples.

@@ -65,6 +65,7 @@ pub fn read(config: &Json) -> Result<SampleSpec, String> {
         action_tokenizer: String::new(),
         xvla: None,
         frames: Some(frames),
+        groot: None,
         embodiment: None,
         num_embodiments: 1,
     })

@@ -238,7 +238,9 @@ pub fn write(spec: &SampleSpec, stats: &Stats, mask: &[bool]) -> Result<Vec<(Str
             [rename, batch, device("cpu")].into_iter().chain(relative).chain([normalize]).collect()
         }
         Family::Groot => {
-            vec![rename, batch, groot_files::pack(spec, stats, mask), groot_files::encode(), device("cpu")]
+            let encode = groot_files::encode(spec);
+            let steps = [rename, batch, groot_files::pack(spec, stats, mask)];
+            steps.into_iter().chain(encode).chain([device("cpu")]).collect()
         }
     };
     let absolute = step("absolute_actions_processor", json!({ "enabled": spec.relative }));

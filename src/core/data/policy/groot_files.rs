@@ -3,9 +3,9 @@
 use serde_json::{Map, Value as Json, json};
 
 use super::groot_groups;
-use super::groot_spec::{CROP, SIDE};
+use super::groot_framing::{CROP, SIDE};
 use super::spec::SampleSpec;
-use crate::data::card::COSMOS;
+use crate::data::card::GrootVersion;
 use crate::data::lerobot::Stats;
 
 pub const PACK: &str = "groot_n1_7_pack_inputs_v1";
@@ -34,13 +34,17 @@ pub fn pack(spec: &SampleSpec, stats: &Stats, mask: &[bool]) -> Json {
     step(PACK, config)
 }
 
-/// Makes tokens of pictures and task.
-pub fn encode() -> Json {
+/// Makes tokens of pictures and task; `None` for N1.6, which lerobot has no step for.
+pub fn encode(spec: &SampleSpec) -> Option<Json> {
+    let version = spec.groot?.version;
+    if version == GrootVersion::N1_6 {
+        return None;
+    }
     let config = json!({
-        "model_name": COSMOS, "image_crop_size": [CROP, CROP], "image_target_size": [SIDE, SIDE], "shortest_image_edge": null,
+        "model_name": version.backbone(), "image_crop_size": [CROP, CROP], "image_target_size": [SIDE, SIDE], "shortest_image_edge": null,
         "crop_fraction": null, "use_albumentations": false, "letter_box_transform": false, "device": "cpu",
     });
-    step(ENCODE, config)
+    Some(step(ENCODE, config))
 }
 
 /// Cuts padding off, and restores the range of actions.

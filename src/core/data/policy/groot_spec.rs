@@ -2,12 +2,26 @@
 
 use serde_json::Value as Json;
 
+use super::groot_framing::Framing;
 use super::spec::{Family, SampleSpec, cameras, flag, only, size, texts, width};
 use crate::config::Normalization;
-use crate::data::card::{groot_backbone, groot_keys};
+use crate::data::card::{GrootVersion, ModelCard, groot_keys};
+use crate::message::Tower;
 
-/// The numbers of embodiments (`N1_7_EMBODIMENT_MAPPING` of lerobot 0.6.1).
-const EMBODIMENTS: [(&str, i64); 13] = [
+/// The numbers of embodiments of N1.6 (`EMBODIMENT_TAG_TO_PROJECTOR_INDEX` of Isaac-GR00T).
+const N1_6_EMBODIMENTS: [(&str, i64); 9] = [
+    ("robocasa_panda_omron", 13),
+    ("gr1", 20),
+    ("behavior_r1_pro", 24),
+    ("unitree_g1", 8),
+    ("libero_panda", 2),
+    ("oxe_google", 0),
+    ("oxe_widowx", 1),
+    ("oxe_droid", 16),
+    (NEW, 10),
+];
+/// Those of N1.7 (`N1_7_EMBODIMENT_MAPPING` of lerobot 0.6.1).
+const N1_7_EMBODIMENTS: [(&str, i64); 13] = [
     ("oxe_droid_relative_eef_relative_joint", 24),
     ("xdof_relative_eef_relative_joint", 27),
     ("xdof_relative_eef_relative_joint_subtask", 27),
@@ -24,9 +38,26 @@ const EMBODIMENTS: [(&str, i64); 13] = [
 ];
 /// A robot that the published policy does not know.
 const NEW: &str = "new_embodiment";
-/// Rows and columns of a picture, and of its middle that is kept before that is made as large again.
-pub const SIDE: usize = 256;
-pub const CROP: usize = 230;
+/// What GR00T's samples have of their own.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Groot {
+    pub version: GrootVersion,
+}
+
+impl Groot {
+    /// The embodiments that the published policy knows, and their numbers.
+    fn known(self) -> &'static [(&'static str, i64)] {
+        match self.version {
+            GrootVersion::N1_6 => &N1_6_EMBODIMENTS,
+            GrootVersion::N1_7 => &N1_7_EMBODIMENTS,
+        }
+    }
+
+    /// The number that the published policy has for an embodiment.
+    pub fn published_number(self, name: &str) -> Option<i64> {
+        self.known().iter().find(|(known, _)| *known == name).map(|(_, number)| *number)
+    }
+}
 
 /// # Errors
 /// The reason: a key that is missing, wrong or not implemented.
@@ -36,23 +67,20 @@ pub fn read(config: &Json) -> Result<SampleSpec, String> {
     let relative = flag(config, "use_relative_actions")? || flag(keys, "use_relative_action")?;
     // Actions that a simulator has other signs for.
     only(config, "action_decode_transform", &[Json::Null, "auto".into()])?;
-    only(keys, "image_target_size", &[Json::Null, [SIDE, SIDE].as_slice().into()])?;
-    only(keys, "image_crop_size", &[Json::Null, [CROP, CROP].as_slice().into()])?;
-    for key in [
-        "shortest_image_edge",
-        "crop_fraction",
-        "random_rotation_angle",
-        "color_jitter_params",
-        "extra_augmentation_config",
-    ] {
+    let groot = Groot { version: GrootVersion::of(config).unwrap_or(GrootVersion::N1_7) };
+    let framing = Framing::of(groot.version, keys)?;
+    for key in ["random_rotation_angle", "color_jitter_params", "extra_augmentation_config"] {
         only(keys, key, &[Json::Null])?;
     }
-    only(keys, "letter_box_transform", &[Json::Null, false.into()])?;
     only(keys, "use_mean_std", &[Json::Null, false.into()])?;
     only(keys, "formalize_language", &[Json::Null, true.into()])?;
-    let (max_state_dim, max_action_dim) = (size(keys, "max_state_dim", 132)?, size(keys, "max_action_dim", 132)?);
-    let backbone = groot_backbone(config);
-    let placeholder = backbone["image_token_id"].as_i64().ok_or("`backbone_config.image_token_id` is missing")?;
+    let (horizon, dim) = match groot.version {
+        GrootVersion::N1_6 => (16, 29),
+        GrootVersion::N1_7 => (40, 132),
+    };
+    let (max_state_dim, max_action_dim) = (size(keys, "max_state_dim", dim)?, size(keys, "max_action_dim", dim)?);
+    let placeholder = ModelCard::of(config).placeholder(Tower::Vision);
+    let placeholder = placeholder.ok_or("`backbone_config` has no id of the token of pictures")?;
     let mut cameras = cameras(config)?;
     if cameras.is_empty() {
         return Err("`input_features` has no camera, of the type VISUAL".to_owned());
@@ -65,12 +93,12 @@ pub fn read(config: &Json) -> Result<SampleSpec, String> {
     };
     let spec = SampleSpec {
         family: Family::Groot,
-        horizon: size(keys, "action_horizon", 40)?,
+        horizon: size(keys, "action_horizon", horizon)?,
         max_state_dim,
         max_action_dim,
         state_dim: width(config, "input_features", "observation.state", max_state_dim)?,
         action_dim: width(config, "output_features", "action", max_action_dim)?,
-        resolution: [SIDE, SIDE],
+        resolution: [framing.side(); 2],
         patch: 1,
         merge: 1,
         in_corner: false,
@@ -93,37 +121,33 @@ pub fn read(config: &Json) -> Result<SampleSpec, String> {
         max_written_tokens: 0,
         action_tokenizer: String::new(),
         xvla: None,
+        groot: Some(groot),
         frames: None,
         embodiment: None,
         num_embodiments: size(keys, "max_num_embodiments", 32)?,
     };
-    embodied(spec, tag)
+    embodied(spec, groot, tag)
 }
 
 /// The same of this embodiment.
 ///
 /// # Errors
 /// The reason: it is not known, or the policy has fewer.
-fn embodied(spec: SampleSpec, tag: &str) -> Result<SampleSpec, String> {
-    let Some(number) = published_number(tag) else {
-        let known = EMBODIMENTS.map(|(name, _)| name).join(", ");
-        return Err(format!("`embodiment_tag` is {tag:?}; known: {known}"));
+fn embodied(spec: SampleSpec, groot: Groot, tag: &str) -> Result<SampleSpec, String> {
+    let Some(number) = groot.published_number(tag) else {
+        let known: Vec<&str> = groot.known().iter().map(|(name, _)| *name).collect();
+        return Err(format!("`embodiment_tag` is {tag:?}; known: {}", known.join(", ")));
     };
-    numbered(spec, tag, number)
+    numbered(spec, groot, tag, number)
 }
 
-/// The number that the published policy has for an embodiment.
-pub fn published_number(name: &str) -> Option<i64> {
-    EMBODIMENTS.iter().find(|(known, _)| *known == name).map(|(_, number)| *number)
-}
-
-/// The same of the embodiment `name`, whose number is `number`. One that lerobot has no name for goes by that of a new one there.
+/// The same of the embodiment `name`, whose number is `number`. One that the published policy has no name for goes by that of a new one.
 ///
 /// # Errors
 /// The reason: the policy has fewer.
-pub fn numbered(spec: SampleSpec, name: &str, number: i64) -> Result<SampleSpec, String> {
+pub fn numbered(spec: SampleSpec, groot: Groot, name: &str, number: i64) -> Result<SampleSpec, String> {
     let num_embodiments = spec.num_embodiments;
-    let tag = if published_number(name).is_some() { name } else { NEW };
+    let tag = if groot.published_number(name).is_some() { name } else { NEW };
     match usize::try_from(number).is_ok_and(|number| number < num_embodiments) {
         true => Ok(SampleSpec { embodiment: Some((tag.to_owned(), number)), ..spec }),
         false => Err(format!("embodiment {name:?} is number {number} of `max_num_embodiments` {num_embodiments}")),

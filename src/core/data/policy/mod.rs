@@ -30,6 +30,7 @@ mod fastwam_spec;
 mod fastwam_tests;
 mod files;
 mod groot_files;
+mod groot_framing;
 mod groot_groups;
 #[cfg(test)]
 mod groot_relative_tests;

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::data_keys;
-use super::groot_spec::{numbered, published_number};
+use super::groot_spec::numbered;
 use super::kept::{self, Kept};
 use super::scales::{self, Scales};
 use super::spec::{Family, SampleSpec};
@@ -123,10 +123,10 @@ fn with_number(
 ) -> Result<(SampleSpec, Policy), String> {
     let (spec, mut settings) = (spec.clone(), settings.clone());
     let spec = match (spec.family, number) {
-        (Family::Groot, _) => {
+        _ if let Some(groot) = spec.groot => {
             let published =
-                || published_number(name).ok_or_else(|| format!("{name} needs a number: GR00T knows none of it"));
-            numbered(spec, name, number.map_or_else(published, Ok)?)?
+                || groot.published_number(name).ok_or_else(|| format!("{name} needs a number: GR00T knows none of it"));
+            numbered(spec, groot, name, number.map_or_else(published, Ok)?)?
         }
         (Family::Xvla, None) => return Err(format!("{name} needs a number, that of its domain")),
         (Family::Xvla, Some(number)) => {

@@ -5,6 +5,7 @@ use std::ops::Range;
 use serde_json::{Map, Value as Json};
 
 use super::fastwam::Frames;
+use super::groot_spec::Groot;
 use super::xvla::Rules;
 use crate::config::Normalization;
 use crate::data::card::{SMOLVLA, policy_vocabulary};
@@ -133,6 +134,8 @@ pub struct SampleSpec {
     pub xvla: Option<Rules>,
     /// What FastWAM does otherwise.
     pub frames: Option<Frames>,
+    /// What samples of GR00T have of their own.
+    pub groot: Option<Groot>,
     /// The embodiment of all samples, of a policy that has several: the name that lerobot has for it, and its number.
     pub embodiment: Option<(String, i64)>,
     /// Embodiments that the policy has parameters for; 1: it tells none apart.
@@ -214,6 +217,7 @@ impl SampleSpec {
             num_embodiments: xvla.as_ref().map_or(1, |rules| rules.num_domains.max(0) as usize),
             xvla,
             frames: None,
+            groot: None,
             embodiment: None,
         })
         .and_then(Self::checked)

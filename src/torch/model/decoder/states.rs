@@ -86,7 +86,9 @@ impl Decoder {
         features: &[Tensor],
     ) -> Tensor {
         let features: Vec<Tensor> = features.iter().map(|x| x.to_device(self.device).to_kind(self.kind)).collect();
-        let contexts = self.contexts(position_ids, cu_seqlens, Mask::Causal);
+        // Positions come with three axes, of which a model of one axis takes the first.
+        let one_axis = (!self.config().has_three_axes()).then(|| position_ids.get(0));
+        let contexts = self.contexts(one_axis.as_ref().unwrap_or(position_ids), cu_seqlens, Mask::Causal);
         let mut x_TD = self.token_table().look_up(&ids.to_device(self.device));
         if let Some(features) = features.first() {
             x_TD = x_TD.index_copy(0, rows, features);

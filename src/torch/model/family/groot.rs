@@ -1,16 +1,17 @@
-//! GR00T N1.7 (`GR00TN17` of lerobot 0.6.1): Qwen3-VL's first layers before a diffusion transformer of actions. Its `config.json` is
-//! NVIDIA's (`Gr00tN1d7`), or lerobot's (`groot`), which says how it is trained and leaves the rest to the published policy; a policy
-//! of other sizes has NVIDIA's keys under `sizes` there. Qwen3-VL's sizes are under `backbone_config` beside them.
+//! GR00T N1.7 (`GR00TN17` of lerobot 0.6.1) and N1.6 (`Gr00tN1d6` of NVIDIA's Isaac-GR00T): the first layers of a vision-language model
+//! before a diffusion transformer of actions. `config.json` is NVIDIA's (`Gr00tN1d7`, `Gr00tN1d6`), or for N1.7 lerobot's (`groot`),
+//! which says how it is trained and leaves the rest to the published policy; a policy of other sizes has NVIDIA's keys under `sizes`
+//! there. The sizes of the vision-language model are under `backbone_config` beside them.
 
 use std::sync::Arc;
 
-use loongforge_core::data::{COSMOS, groot_backbone};
+use loongforge_core::data::{GrootVersion, groot_backbone};
 use loongforge_core::schedule::TimeSampler;
 use serde_json::{Value, json};
 
 use super::common::NamePrefix;
-use super::groot_keys::{LEROBOT_KEYS, NVIDIA_KEYS, TRANSFORMER_KEYS, refuse_others};
-use super::{qwen3_vl_text, vision};
+use super::groot_keys::{LEROBOT_KEYS, N1_6_KEYS, NVIDIA_KEYS, TRANSFORMER_KEYS, refuse_others};
+use super::{qwen3, qwen3_vl_text, vision};
 use crate::model::config::{CarriedParts, ModelConfig, Tokens};
 use crate::model::decoder::DecoderConfig;
 use crate::model::groot::{GrootConfig, TransformerSizes, Tuned};
@@ -18,7 +19,7 @@ use crate::model::keys::{Keys, ModelConfigError};
 use crate::model::policy::{PolicyFamily, PolicyOptions};
 use crate::model::towers::{ModelTower, Towers};
 use crate::model::tree_names::TreeNames;
-use crate::model::vision::qwen3;
+use crate::model::vision::{VisionConfig, eagle, qwen3 as qwen3_tower};
 
 type Result<T> = std::result::Result<T, ModelConfigError>;
 
@@ -27,7 +28,12 @@ const LEROBOT_PREFIX: &str = "_groot_model.";
 
 /// NVIDIA's config.
 pub(in crate::model) fn read(keys: &Keys<'_>) -> Result<ModelConfig> {
-    published(keys).map(|parts| model("Gr00tN1d7", parts))
+    published(keys).map(|parts| model(GrootVersion::N1_7.model_type(), parts))
+}
+
+/// NVIDIA's config of N1.6.
+pub(in crate::model) fn read_n1_6(keys: &Keys<'_>) -> Result<ModelConfig> {
+    published(keys).map(|parts| model(GrootVersion::N1_6.model_type(), parts))
 }
 
 /// A policy's parts: the foundation, and its tower.
@@ -35,8 +41,12 @@ type Parts = (GrootConfig, ModelTower);
 
 /// The parts of NVIDIA's config.
 pub(in crate::model) fn published(keys: &Keys<'_>) -> Result<Parts> {
-    keys.only_keys(NVIDIA_KEYS)?;
-    parts("", keys, tuned(keys)?)
+    let version = GrootVersion::of(keys.object()).unwrap_or(GrootVersion::N1_7);
+    match version {
+        GrootVersion::N1_6 => keys.only_keys(&[NVIDIA_KEYS, N1_6_KEYS].concat())?,
+        GrootVersion::N1_7 => keys.only_keys(NVIDIA_KEYS)?,
+    }
+    parts(version, "", keys, tuned(keys, defaults(version))?)
 }
 
 /// lerobot's config.
@@ -66,12 +76,39 @@ fn of_lerobot(keys: &Keys<'_>) -> Result<Parts> {
         known.extend(published.then(|| json!(older)));
         keys.only(of_lerobot, &known)?;
     }
-    parts(LEROBOT_PREFIX, &own, tuned(keys)?)
+    let version = GrootVersion::N1_7;
+    parts(version, LEROBOT_PREFIX, &own, tuned(keys, defaults(version))?)
 }
 
-/// Actions of a sample, and numbers of an action or a state, of the published policy.
+/// Actions of a sample, and numbers of an action or a state, of the published N1.7.
 const HORIZON: i64 = 40;
 const DIM: i64 = 132;
+
+/// What absent keys mean: the defaults of NVIDIA's class.
+struct Defaults {
+    horizon: i64,
+    /// Numbers of an action or a state.
+    dim: i64,
+    state_dropout: f64,
+    top_llm_layers: i64,
+    /// Layers of `vl_self_attention_cfg`, heads and their width.
+    context: Option<(i64, i64, i64)>,
+}
+
+fn defaults(version: GrootVersion) -> Defaults {
+    match version {
+        GrootVersion::N1_6 => {
+            Defaults { horizon: 16, dim: 29, state_dropout: 0.0, top_llm_layers: 4, context: None }
+        }
+        GrootVersion::N1_7 => Defaults {
+            horizon: HORIZON,
+            dim: DIM,
+            state_dropout: 0.2,
+            top_llm_layers: 0,
+            context: Some((4, 32, 64)),
+        },
+    }
+}
 
 /// The model of these parts.
 fn model(name: &str, (config, tower): Parts) -> ModelConfig {
@@ -85,22 +122,30 @@ fn model(name: &str, (config, tower): Parts) -> ModelConfig {
     }
 }
 
-fn parts(prefix: &str, keys: &Keys<'_>, tuned: Tuned) -> Result<Parts> {
-    refuse_others(keys)?;
+fn parts(version: GrootVersion, prefix: &str, keys: &Keys<'_>, tuned: Tuned) -> Result<Parts> {
+    refuse_others(version, keys)?;
+    let defaults = defaults(version);
     let number = |key: &str, default: f64| keys.number_or(key).map(|value| value.unwrap_or(default));
     let size = |key: &str, default: i64| keys.size_or(key).map(|value| value.unwrap_or(default));
-    let all = json!({"model_type": "Gr00tN1d7", "backbone_config": keys.value("backbone_config")});
+    let all = json!({"model_type": version.model_type(), "backbone_config": keys.value("backbone_config")});
     let backbone = groot_backbone(&all);
     let holder = keys.section_or("backbone_config")?;
     let of_backbone = holder.as_ref().map_or_else(|| keys.instead(&backbone), |holder| holder.instead(&backbone));
     if holder.is_none() {
-        keys.only("model_name", &[json!(COSMOS)])?;
+        keys.only("model_name", &[json!(version.backbone())])?;
     }
-    let (decoder, tower) = backbone_of(keys, &of_backbone, prefix)?;
+    let (decoder, tower) = backbone_of(version, keys, &of_backbone, prefix)?;
     let actions = transformer(keys, "diffusion_model_cfg", Some((32, 32, 48)))?;
-    let context = transformer(keys, "vl_self_attention_cfg", Some((4, 32, 64)))?;
+    let context = transformer(keys, "vl_self_attention_cfg", defaults.context)?;
     let hidden_size = size("hidden_size", 1024)?;
-    let horizon = size("action_horizon", HORIZON)?;
+    let horizon = size("action_horizon", defaults.horizon)?;
+    let state_dropout =
+        probability(keys, "state_dropout_prob", number("state_dropout_prob", defaults.state_dropout)?)?;
+    let is_n1_6 = version == GrootVersion::N1_6;
+    let state_noise = number("state_additive_noise_scale", 0.0)?;
+    if !(0.0..=1e3).contains(&state_noise) {
+        return Err(keys.inconsistent("state_additive_noise_scale", state_noise, "must be between 0 and 1000"));
+    }
     let config = GrootConfig {
         prefix: prefix.into(),
         input: Towers::new(vec![tower.clone()]).inputs(decoder.hidden_size).swap_remove(0),
@@ -109,8 +154,8 @@ fn parts(prefix: &str, keys: &Keys<'_>, tuned: Tuned) -> Result<Parts> {
         actions,
         text_every: size("attend_text_every_n_blocks", 2)?,
         hidden_size,
-        action_dim: size("max_action_dim", DIM)?,
-        state_dim: size("max_state_dim", DIM)?,
+        action_dim: size("max_action_dim", defaults.dim)?,
+        state_dim: size("max_state_dim", defaults.dim)?,
         horizon,
         max_positions: match keys.flag_or("add_pos_embed")?.unwrap_or(true) {
             true => Some(size("max_seq_len", 1024)?),
@@ -119,21 +164,24 @@ fn parts(prefix: &str, keys: &Keys<'_>, tuned: Tuned) -> Result<Parts> {
         num_embodiments: size("max_num_embodiments", 32)?,
         times: times(keys)?,
         num_buckets: size("num_timestep_buckets", 1000)?,
-        state_dropout: probability(keys, "state_dropout_prob", number("state_dropout_prob", 0.2)?)?,
+        state_dropout,
+        has_mask_token: is_n1_6 && state_dropout > 0.0,
+        state_noise,
         num_steps: size("num_inference_timesteps", 4)?,
         tuned,
         options: PolicyOptions::default(),
         backbone: decoder,
+        last_norm: is_n1_6,
     };
     check(keys, &config)?;
     Ok((config, tower))
 }
 
-fn tuned(keys: &Keys<'_>) -> Result<Tuned> {
+fn tuned(keys: &Keys<'_>, defaults: Defaults) -> Result<Tuned> {
     let flag = |key: &str, default: bool| keys.flag_or(key).map(|value| value.unwrap_or(default));
     Ok(Tuned {
         llm: flag("tune_llm", false)?,
-        top_llm_layers: keys.index_or("tune_top_llm_layers")?.unwrap_or(0) as usize,
+        top_llm_layers: keys.index_or("tune_top_llm_layers")?.unwrap_or(defaults.top_llm_layers) as usize,
         visual: flag("tune_visual", false)?,
         projector: flag("tune_projector", true)?,
         diffusion_model: flag("tune_diffusion_model", true)?,
@@ -142,10 +190,16 @@ fn tuned(keys: &Keys<'_>) -> Result<Tuned> {
 }
 
 /// The first layers of the decoder, and the tower.
-fn backbone_of(keys: &Keys<'_>, backbone: &Keys<'_>, prefix: &str) -> Result<(DecoderConfig, ModelTower)> {
-    backbone.only("model_type", &[json!("qwen3_vl")])?;
-    let place = NamePrefix::new(&format!("{prefix}backbone.model.model.language_model."), "");
-    let mut decoder = qwen3_vl_text::FAMILY.read(&backbone.section("text_config")?, &place)?;
+fn backbone_of(
+    version: GrootVersion,
+    keys: &Keys<'_>,
+    backbone: &Keys<'_>,
+    prefix: &str,
+) -> Result<(DecoderConfig, ModelTower)> {
+    let (mut decoder, encoder) = match version {
+        GrootVersion::N1_6 => eagle_of(backbone, &format!("{prefix}backbone.model."))?,
+        GrootVersion::N1_7 => qwen3_vl_of(backbone, &format!("{prefix}backbone.model.model."))?,
+    };
     // The head is the table, and unused.
     decoder.tie_word_embeddings = true;
     let select = keys.size_or("select_layer")?.unwrap_or(16);
@@ -154,18 +208,48 @@ fn backbone_of(keys: &Keys<'_>, backbone: &Keys<'_>, prefix: &str) -> Result<(De
         return Err(keys.inconsistent("select_layer", select, must));
     }
     decoder.layers.truncate(select as usize);
-    let vision_keys = backbone.section("vision_config")?;
-    vision::check_width(&vision_keys, "out_hidden_size", &decoder)?;
-    let visual = format!("{prefix}backbone.model.model.visual.");
-    let encoder = qwen3::read(&vision_keys, &visual, &format!("{visual}merger."), decoder.hidden_size)?;
     if encoder.deepstack.len() >= decoder.num_layers() {
         // The state is taken before the last layer's level is added.
         let must = format!("must be more than the levels of deepstack_visual_indexes ({})", encoder.deepstack.len());
         return Err(keys.inconsistent("select_layer", select, must));
     }
-    let tokens = Tokens { video: None, ..Tokens::read(backbone, decoder.vocab_size)? };
+    let tokens = match version {
+        GrootVersion::N1_6 => Tokens::with_image(backbone, "image_token_index", decoder.vocab_size)?,
+        GrootVersion::N1_7 => Tokens::read(backbone, decoder.vocab_size)?,
+    };
+    let tokens = Tokens { video: None, ..tokens };
     let tower = vision::tower(backbone, decoder.num_deepstack_layers(), encoder, tokens)?;
     Ok((decoder, tower))
+}
+
+/// Qwen3-VL's decoder and tower, whose names begin with `prefix`.
+fn qwen3_vl_of(backbone: &Keys<'_>, prefix: &str) -> Result<(DecoderConfig, VisionConfig)> {
+    backbone.only("model_type", &[json!("qwen3_vl")])?;
+    let place = NamePrefix::new(&format!("{prefix}language_model."), "");
+    let decoder = qwen3_vl_text::FAMILY.read(&backbone.section("text_config")?, &place)?;
+    let vision_keys = backbone.section("vision_config")?;
+    vision::check_width(&vision_keys, "out_hidden_size", &decoder)?;
+    let visual = format!("{prefix}visual.");
+    let encoder = qwen3_tower::read(&vision_keys, &visual, &format!("{visual}merger."), decoder.hidden_size)?;
+    Ok((decoder, encoder))
+}
+
+/// Eagle 3's decoder (Qwen3) and tower, whose names begin with `prefix`. Its `select_layer` is of the tower.
+fn eagle_of(backbone: &Keys<'_>, prefix: &str) -> Result<(DecoderConfig, VisionConfig)> {
+    backbone.only("model_type", &[json!("eagle_3_vl")])?;
+    backbone.only("select_layer", &[json!(-1)])?;
+    for key in ["use_backbone_lora", "use_llm_lora"] {
+        backbone.only(key, &[json!(0)])?;
+    }
+    let text_keys = backbone.section("text_config")?;
+    text_keys.only("model_type", &[json!("qwen3")])?;
+    text_keys.only("architectures", &[json!(["Qwen3ForCausalLM"])])?;
+    let place = NamePrefix::new(&format!("{prefix}language_model.model."), "");
+    let decoder = qwen3::FAMILY.read(&text_keys, &place)?;
+    let (tower, projector) = (format!("{prefix}vision_model."), format!("{prefix}mlp1."));
+    let vision_keys = backbone.section("vision_config")?;
+    let encoder = eagle::read(&vision_keys, backbone, &tower, &projector, decoder.hidden_size)?;
+    Ok((decoder, encoder))
 }
 
 /// The sizes of a transformer; `published` are layers, heads and their width where the key is absent.

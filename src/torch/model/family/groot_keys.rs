@@ -1,5 +1,6 @@
 //! The keys of GR00T's configs, those that say nothing of the model included.
 
+use loongforge_core::data::GrootVersion;
 use serde_json::json;
 
 use crate::model::keys::{Keys, ModelConfigError};
@@ -83,6 +84,16 @@ pub(super) const NVIDIA_KEYS: &[&str] = &[
     "use_relative_actions",
     "relative_exclude_joints",
     "action_feature_names",
+];
+
+/// Keys of NVIDIA's config of N1.6 beside these.
+pub(super) const N1_6_KEYS: &[&str] = &[
+    "state_additive_noise_scale",
+    // What its own collator does with pictures, and the implementation of attention.
+    "eagle_collator",
+    "collator_overwrite_image_inputs",
+    "gemma_collator",
+    "attn_implementation",
 ];
 
 /// Keys of lerobot's config.
@@ -175,13 +186,21 @@ pub(super) const TRANSFORMER_KEYS: &[&str] = &[
 ];
 
 /// Refuses what the reference can do, or NVIDIA's own code, and this cannot.
-pub(super) fn refuse_others(keys: &Keys<'_>) -> Result<(), ModelConfigError> {
-    keys.only("backbone_model_type", &[json!("qwen")])?;
+pub(super) fn refuse_others(version: GrootVersion, keys: &Keys<'_>) -> Result<(), ModelConfigError> {
+    let is_n1_6 = version == GrootVersion::N1_6;
+    keys.only("backbone_model_type", &[json!(if is_n1_6 { "eagle" } else { "qwen" })])?;
+    if is_n1_6 {
+        keys.only("vl_self_attention_cfg", &[])?;
+    }
     // Without it the transformer sees the padding of prompts.
     keys.only("use_alternate_vl_dit", &[json!(true)])?;
     keys.only("state_history_length", &[json!(1)])?;
-    for key in ["reproject_vision", "strict_action_padding_mask", "exclude_state", "apply_sincos_state_encoding"] {
+    for key in ["reproject_vision", "strict_action_padding_mask", "exclude_state"] {
         keys.only(key, &[json!(false)])?;
+    }
+    // The published N1.6 turns it on; it is of the numbers that a robot's `sin_cos_embedding_keys` name, of which none is known here.
+    if !is_n1_6 {
+        keys.only("apply_sincos_state_encoding", &[json!(false)])?;
     }
     Ok(())
 }

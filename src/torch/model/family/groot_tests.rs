@@ -53,6 +53,56 @@ fn published_configs_have_published_names_and_sizes() {
     assert_eq!(of_lerobot.keys().cloned().collect::<Vec<_>>(), renamed);
 }
 
+/// NVIDIA's names of N1.6, of the sizes in its source.
+#[test]
+fn published_configs_of_n1_6_have_published_names_and_sizes() {
+    let config = json!({"model_type": "Gr00tN1d6", "model_name": "nvidia/Eagle-Block2A-2B-v2", "state_dropout_prob": 0.8,
+        "max_state_dim": 128, "max_action_dim": 128, "action_horizon": 50, "apply_sincos_state_encoding": true});
+    let found = specs(&config);
+    for (name, shape) in [
+        ("backbone.model.language_model.model.embed_tokens.weight", vec![151_680, 2048]),
+        ("backbone.model.language_model.model.layers.15.self_attn.q_norm.weight", vec![128]),
+        ("backbone.model.language_model.model.norm.weight", vec![2048]),
+        ("backbone.model.vision_model.vision_model.embeddings.patch_embedding.weight", vec![1152, 588]),
+        ("backbone.model.vision_model.vision_model.embeddings.position_embedding.weight", vec![256, 1152]),
+        ("backbone.model.vision_model.vision_model.encoder.layers.26.mlp.fc1.weight", vec![4304, 1152]),
+        ("backbone.model.vision_model.vision_model.post_layernorm.bias", vec![1152]),
+        ("backbone.model.vision_model.vision_model.head.attention.in_proj_weight", vec![3456, 1152]),
+        ("backbone.model.mlp1.0.weight", vec![4608]),
+        ("backbone.model.mlp1.1.weight", vec![2048, 4608]),
+        ("backbone.model.mlp1.3.bias", vec![2048]),
+        ("action_head.mask_token", vec![1, 1, 1536]),
+        ("action_head.vlln.weight", vec![2048]),
+        ("action_head.state_encoder.layer1.W", vec![32, 128, 1024]),
+        ("action_head.model.transformer_blocks.30.attn1.to_k.weight", vec![1536, 2048]),
+    ] {
+        assert_eq!(found[name].shape, shape, "{name}");
+    }
+    let has = |part: &str| found.keys().any(|name| name.contains(part));
+    assert!(!has("language_model.model.layers.16.") && !has("vl_self_attention") && !has("lm_head"));
+    // The last four layers learn (`tune_top_llm_layers`), and neither the others, nor the norm, nor the tower.
+    let trained = |part: &str| found.iter().any(|(name, spec)| name.contains(part) && spec.role == Role::Trained);
+    assert!(trained("model.layers.12.") && trained("model.layers.15.") && trained("mask_token"));
+    assert!(!trained("model.layers.11.") && !trained("language_model.model.norm") && !trained("vision_model"));
+    assert!(specs(&json!({"model_type": "Gr00tN1d6"})).keys().all(|name| !name.contains("mask_token")));
+    for (key, value, wanted) in [
+        ("vl_self_attention_cfg", json!({"num_layers": 4}), "vl_self_attention_cfg"),
+        ("backbone_model_type", json!("qwen"), "backbone_model_type"),
+        ("state_additive_noise_scale", json!(-1.0), "state_additive_noise_scale"),
+        ("model_name", json!("nvidia/other"), "model_name"),
+    ] {
+        let mut wrong = config.clone();
+        wrong[key] = value;
+        let message = ModelConfig::from_hf(&wrong).unwrap_err().to_string();
+        assert!(message.contains(wanted), "{message}");
+    }
+    let mut windows: Value =
+        serde_json::from_str(include_str!("../../tests/policies/groot-n1_6-seed1/config.json")).unwrap();
+    windows["backbone_config"]["vision_config"]["use_windows_attn"] = json!(true);
+    let message = ModelConfig::from_hf(&windows).unwrap_err().to_string();
+    assert!(message.contains("use_windows_attn"), "{message}");
+}
+
 /// Times of the reference are 1 minus ours: 0.999 · (1 − b) is 1 − (0.999 · b + 0.001).
 #[test]
 fn settings_are_read_from_both_configs() {

@@ -67,6 +67,7 @@ impl Acting for GrootActing {
         let mut drawn = Drawn {
             state: columns.get(STATE).to_device(*device).to_kind(Kind::Float).unsqueeze(1),
             keeps: None,
+            state_noise: None,
             noised: noise.to_device(*device).to_kind(Kind::Float).unflatten(0, [-1, config.horizon]),
             times: Vec::new(),
             embodiment: columns.get(EMBODIMENT).to_device(*device),

@@ -1,4 +1,4 @@
-//! The language model: its first layers, and what they return of the last, before any norm.
+//! The language model: its first layers, and what they return of the last, before the last norm or behind it.
 
 use std::rc::Rc;
 
@@ -9,7 +9,9 @@ use crate::model::batch::MicroBatch;
 use crate::model::columns::{Columns, INPUT_IDS, POSITION_IDS};
 use crate::model::decoder::{Decoder, Interleaved};
 use crate::model::stage::Stage;
+use crate::model::tower_blocks::Part;
 use crate::model::towers::FeatureInput;
+use crate::nn::RmsNorm;
 use crate::params::{ParamSpec, ParamStore};
 use crate::tape::{Policy, Slot, Tape};
 
@@ -17,7 +19,7 @@ fn all_layers(config: &GrootConfig) -> Stage {
     Stage { layers: 0..config.backbone.num_layers(), is_first: true, is_last: false }
 }
 
-/// The parameters of the language model: layers that are trained alone, and a norm that nothing reads.
+/// The parameters of the language model: its layers, and its last norm, which is frozen where nothing reads it.
 pub(super) fn specs(config: &GrootConfig) -> Vec<ParamSpec> {
     let (decoder, tuned) = (&config.backbone, config.tuned);
     let first_trained = decoder.num_layers().saturating_sub(tuned.top_llm_layers);
@@ -25,13 +27,15 @@ pub(super) fn specs(config: &GrootConfig) -> Vec<ParamSpec> {
     let is_trained = |spec: &ParamSpec| tuned.llm || tops.iter().any(|prefix| spec.name.starts_with(prefix));
     let layers = Decoder::stage_specs(decoder, &all_layers(config)).into_iter();
     let mut specs: Vec<ParamSpec> = layers.map(|spec| if is_trained(&spec) { spec } else { spec.frozen() }).collect();
-    specs.extend(of_part(false, decoder.norm.specs("", &decoder.names.norm, decoder.hidden_size)));
+    let norm = decoder.norm.specs("", &decoder.names.norm, decoder.hidden_size);
+    specs.extend(of_part(config.last_norm && tuned.llm, norm));
     specs
 }
 
 /// The language model on its parameters.
 pub(super) struct Backbone {
     decoder: Decoder,
+    norm: Option<Part<RmsNorm>>,
     input: FeatureInput,
     device: Device,
 }
@@ -39,7 +43,10 @@ pub(super) struct Backbone {
 impl Backbone {
     /// Panics where the store lacks one of the parameters.
     pub fn new(config: &GrootConfig, params: &ParamStore) -> Backbone {
+        let decoder = &config.backbone;
+        let norm = || Part::new(params, "", |scope| decoder.norm.build(scope, &decoder.names.norm));
         Backbone {
+            norm: config.last_norm.then(norm),
             decoder: Decoder::stage(&config.backbone, all_layers(config), params),
             input: config.input.clone(),
             device: params.flat().device(),
@@ -60,7 +67,11 @@ impl Backbone {
         let ids = ids.to_device(self.device);
         let ids = tape.run("ids", &[], Policy::Keep, &[], 1, move |_| vec![ids.shallow_clone()])[0];
         let states = self.decoder.record_states(tape, &batch.cu_seqlens, ids, Some(among), policy);
-        (features, *states.last().expect("the embeddings"))
+        let last = *states.last().expect("the embeddings");
+        let Some(norm) = &self.norm else { return (features, last) };
+        let part = norm.part.clone();
+        let normed = move |reads: &[Tensor]| vec![part.forward(&reads[0])];
+        (features, tape.run("last norm", &norm.ids, policy, &[last], 1, normed)[0])
     }
 
     fn rows(&self, ids: &[i64]) -> Tensor {
@@ -72,6 +83,10 @@ impl Backbone {
         let ids = columns.get(INPUT_IDS);
         let of_pictures = Vec::<i64>::try_from(ids).expect("a row of integers");
         let rows = self.rows(&of_pictures);
-        self.decoder.last_state(cu_seqlens, ids, columns.get(POSITION_IDS), &rows, features)
+        let last = self.decoder.last_state(cu_seqlens, ids, columns.get(POSITION_IDS), &rows, features);
+        match &self.norm {
+            Some(norm) => norm.part.forward(&last),
+            None => last,
+        }
     }
 }

@@ -17,8 +17,10 @@ pub(super) const STD: f64 = 0.02;
 pub struct GrootConfig {
     /// What the names of all parameters begin with.
     pub prefix: String,
-    /// The layers of the language model that are there. Actions see what the last of them returns, before the last norm.
+    /// The layers of the language model that are there. Actions see what the last of them returns.
     pub backbone: DecoderConfig,
+    /// True if they see it behind the language model's last norm (N1.6).
+    pub last_norm: bool,
     /// What replaces tokens of pictures.
     pub input: FeatureInput,
     /// True if states of tokens are normed before anything else (`use_vlln`).
@@ -45,6 +47,10 @@ pub struct GrootConfig {
     pub num_buckets: i64,
     /// The probability that a state is hidden in training.
     pub state_dropout: f64,
+    /// True if a learned row takes the place of a hidden state (N1.6's `mask_token`), not zeros.
+    pub has_mask_token: bool,
+    /// The standard deviation of what is added to the row of a state in training (`state_additive_noise_scale`).
+    pub state_noise: f64,
     /// Steps from noise to actions.
     pub num_steps: i64,
     pub tuned: Tuned,

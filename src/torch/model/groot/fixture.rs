@@ -1,4 +1,4 @@
-//! Fixtures of GR00T N1.7, which `tests/oracle/make_groot.py` writes: their samples here and in lerobot.
+//! Fixtures of GR00T, which `tests/oracle/make_groot.py` (N1.7) and `make_groot_n1_6.py` write: their samples here and in the references.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -159,6 +159,7 @@ impl Fixture {
             noise: draws_of(&self.inputs["noise"], samples),
             times: Vec::try_from(draws_of(&self.inputs["time"], samples)).expect("a row of times"),
             keeps: Some(Tensor::from_slice(&keeps)),
+            state_noise: self.inputs.get("state_noise").map(|noise| draws_of(noise, samples)),
             dropout: [None, None],
         }
     }

@@ -10,10 +10,11 @@ use crate::model::batch::{MicroBatch, SampleRow};
 use crate::model::objective::Draw;
 use crate::model::policy::{ACTIONS, STATE, WEIGHTS, shares};
 
-/// What is drawn for a sample beside noise and time: whether its state is hidden, and masks of rows and of tokens.
+/// What is drawn for a sample beside noise and time: whether its state is hidden, masks of rows and of tokens, and noise of its state.
 const HIDDEN: u32 = 0;
 const OF_ROWS: u32 = 1;
 const OF_TOKENS: u32 = 2;
+const OF_STATE: u32 = 3;
 
 /// What is drawn for all samples: in their order, and the draws of each side by side.
 pub(in crate::model) struct Noise {
@@ -23,6 +24,8 @@ pub(in crate::model) struct Noise {
     pub times: Vec<f32>,
     /// 0 where a state is hidden, else 1, `[N·K]`, float32; `None`: none is.
     pub keeps: Option<Tensor>,
+    /// What is added to the rows of states, `[N·K, 1, D]`, float32; `None`: nothing is.
+    pub state_noise: Option<Tensor>,
     /// The keys of tokens, and of rows of draws, int64, for dropout; `None`: nothing is dropped.
     pub dropout: [Option<Tensor>; 2],
 }
@@ -39,6 +42,9 @@ impl Noise {
         let trains = !batch.evaluates;
         let keeps = (trains && config.state_dropout > 0.0)
             .then(|| Tensor::from_slice(&draws.iter().map(kept).collect::<Vec<f32>>()));
+        let of_state = |it: &Draw| it.noise_of(OF_STATE, &[1, 1, config.actions.width()]) * config.state_noise;
+        let state_noise = (trains && config.state_noise > 0.0)
+            .then(|| Tensor::cat(&draws.iter().map(of_state).collect::<Vec<Tensor>>(), 0));
         let keys = |rate: f64, keys: &dyn Fn() -> Vec<i64>| (trains && rate > 0.0).then(|| Tensor::from_slice(&keys()));
         let of_tokens = || {
             let lens = batch.cu_seqlens.windows(2).map(|ends| ends[1] - ends[0]);
@@ -49,6 +55,7 @@ impl Noise {
             noise: Tensor::cat(&noise, 0),
             times: draws.iter().map(|it| (1.0 - it.time(&config.times)) as f32).collect(),
             keeps,
+            state_noise,
             dropout: [keys(config.context.dropout, &of_tokens), keys(config.actions.dropout, &of_rows)],
         }
     }
@@ -81,6 +88,7 @@ impl Flowing {
         let drawn = Drawn {
             state,
             keeps: noise.keeps.as_ref().map(|keeps| keeps.to_device(device)),
+            state_noise: noise.state_noise.as_ref().map(|noise| noise.to_device(device)),
             noised: noised.flatten(0, 1),
             times: noise.times.iter().map(|time| (time * config.num_buckets as f32) as i64).collect(),
             embodiment: of_draws(&batch.columns.get(EMBODIMENT).to_device(device)),

@@ -1,5 +1,6 @@
-//! GR00T N1.7 (`GR00TN17` of lerobot 0.6.1; NVIDIA's `Gr00tN1d7`): the first layers of Qwen3-VL read pictures and text, and a
-//! diffusion transformer learns the velocity from noise to actions of a robot, which is one of several embodiments.
+//! GR00T N1.7 (`GR00TN17` of lerobot 0.6.1; NVIDIA's `Gr00tN1d7`) and N1.6 (`Gr00tN1d6` of Isaac-GR00T): the first layers of Qwen3-VL, or
+//! of Eagle 3, read pictures and text, and a diffusion transformer learns the velocity from noise to actions of a robot, which is one of
+//! several embodiments.
 //!
 //! 1. `config.rs` is a policy as data; which `config.json` says what is `family/groot.rs`'s.
 //! 2. `layout.rs` finds which rows of a micro-batch's samples see which.

@@ -15,6 +15,7 @@ use crate::params::{Init, ParamSpec, ParamStore, Scope};
 const STATE: [&str; 2] = ["state_encoder.layer1", "state_encoder.layer2"];
 const ACTION: [&str; 3] = ["action_encoder.W1", "action_encoder.W2", "action_encoder.W3"];
 const POSITIONS: &str = "position_embedding.weight";
+const MASK_TOKEN: &str = "mask_token";
 const TIME: &str = "model.timestep_encoder.timestep_embedder";
 /// Sines and cosines of a time for the condition.
 const CHANNELS: i64 = 256;
@@ -25,6 +26,8 @@ pub(super) struct Rows {
     action: [CategoryLinear; 3],
     /// `[positions, D]`.
     positions: Option<Tensor>,
+    /// `[1, 1, D]`.
+    mask_token: Option<Tensor>,
     width: i64,
     horizon: i64,
 }
@@ -34,6 +37,8 @@ pub(super) struct Drawn {
     /// `[S, 1, X]`, and what each draw's state counts: 0 where it is hidden, else 1, `[S]`; float32.
     pub state: Tensor,
     pub keeps: Option<Tensor>,
+    /// What is added to the row of each draw's state, `[S, 1, D]`, float32.
+    pub state_noise: Option<Tensor>,
     /// `[S, H, A]`, float32.
     pub noised: Tensor,
     /// S times in buckets.
@@ -56,6 +61,9 @@ pub(super) fn specs(config: &GrootConfig) -> Vec<ParamSpec> {
     if let Some(entries) = config.max_positions {
         specs.push(ParamSpec::new(format!("{prefix}{POSITIONS}"), &[entries, width], Init::Normal(STD)));
     }
+    if config.has_mask_token {
+        specs.push(ParamSpec::new(format!("{prefix}{MASK_TOKEN}"), &[1, 1, width], Init::Normal(STD)));
+    }
     let mut specs = of_part(config.tuned.projector, specs);
     specs.extend(of_part(config.tuned.diffusion_model, TimeEmbedder::specs(&prefix, TIME, CHANNELS, width)));
     specs
@@ -67,6 +75,7 @@ impl Rows {
             state: STATE.map(|name| CategoryLinear::new(scope, name)),
             action: ACTION.map(|name| CategoryLinear::new(scope, name)),
             positions: config.max_positions.map(|_| scope.take(POSITIONS)),
+            mask_token: config.has_mask_token.then(|| scope.take(MASK_TOKEN)),
             width: config.actions.width(),
             horizon: config.horizon,
         }
@@ -88,7 +97,14 @@ impl Rows {
         let [first, second] = &self.state;
         let mut state = second.forward(&first.forward(&drawn.state, of).relu(), of);
         if let Some(keeps) = &drawn.keeps {
-            state *= keeps.view([-1, 1, 1]);
+            let keeps = keeps.view([-1, 1, 1]);
+            state *= &keeps;
+            if let Some(hidden) = &self.mask_token {
+                state = state + (1.0 - keeps) * hidden.to_kind(Kind::Float);
+            }
+        }
+        if let Some(noise) = &drawn.state_noise {
+            state = state + noise;
         }
         let [first, second, third] = &self.action;
         let actions = first.forward(&drawn.noised, of);

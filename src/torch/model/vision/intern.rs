@@ -118,6 +118,7 @@ pub(in crate::model) fn read(
             norm: Some(MergeNorm { name: norm, norm: PROJECTOR_NORM, merged: true }),
             linears,
             inner: shuffle.outputs,
+            by_channel: false,
             activation: shuffle.activation,
         },
         initializer_range,

@@ -59,6 +59,7 @@ pub(in crate::model) fn read_with(
         norm: Some(norm),
         linears: ["linear_1", "linear_2"],
         inner: tower.width() * MERGE.pow(2),
+        by_channel: false,
         activation: Activation::Gelu,
     };
     let prefix = format!("{}mlp.0.", projector.prefix);

@@ -3,6 +3,7 @@
 
 pub(super) mod clip;
 pub(super) mod dinov2;
+pub(super) mod eagle;
 mod embed;
 mod encoder;
 pub(super) mod ernie;

@@ -91,6 +91,7 @@ pub(in crate::model) fn read(
             norm: Some(MergeNorm { name: "pre_norm", norm: TowerNorm::Layer(eps), merged: false }),
             linears: ["proj.0", "proj.2"],
             inner: width * merge.pow(2),
+            by_channel: false,
             activation: Activation::Gelu,
         },
         initializer_range,

@@ -99,6 +99,7 @@ fn read_projector(keys: &Keys<'_>, own: &ProjectorConfig) -> Result<ProjectorCon
             norm: read_norm(keys)?,
             linears: ["linear_1", "linear_2"],
             inner: keys.size_or("hidden_size")?.unwrap_or(own.block()),
+            by_channel: false,
             activation: activation(keys, "hidden_act", Activation::Gelu)?,
         },
         Some("linear") => ProjectorKind::Linear { name: "linear", bias: keys.flag_or("bias")?.unwrap_or(true) },

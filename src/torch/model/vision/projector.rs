@@ -32,8 +32,15 @@ pub struct ProjectorConfig {
 #[derive(Clone, Debug, PartialEq)]
 pub enum ProjectorKind {
     /// Two linear maps of a whole block. With the norm before the merge it is Qwen's and Kimi's patch merger, with the
-    /// norm after it DeepStack's and, since states come in merge order, InternVL's pixel shuffle.
-    Mlp { norm: Option<MergeNorm>, linears: [&'static str; 2], inner: i64, activation: Activation },
+    /// norm after it DeepStack's and, since states come in merge order, InternVL's pixel shuffle. `by_channel` is true if the
+    /// values of a block are in the order of `F.pixel_unshuffle`: channel by channel, not state by state.
+    Mlp {
+        norm: Option<MergeNorm>,
+        linears: [&'static str; 2],
+        inner: i64,
+        activation: Activation,
+        by_channel: bool,
+    },
     /// One linear map of a whole block.
     Linear { name: &'static str, bias: bool },
     /// The mean of a block, a norm and a matrix `[inputs, outputs]`, which is no module in the reference (Gemma 3).
@@ -55,7 +62,7 @@ pub struct MergeNorm {
 
 #[allow(clippy::large_enum_variant, reason = "one a model")]
 enum Kind {
-    Mlp { norm: Option<(Norm, bool)>, linears: [Linear; 2], activation: Activation },
+    Mlp { norm: Option<(Norm, bool)>, linears: [Linear; 2], activation: Activation, by_channel: bool },
     Linear(Linear),
     Mean { norm: Norm, matrix_DE: Tensor },
     Resampler(Resampler),
@@ -79,7 +86,7 @@ impl ProjectorConfig {
         initializer_range: f64,
     ) -> ProjectorConfig {
         let linears = ["linear_1", "linear_2"];
-        let kind = ProjectorKind::Mlp { norm: None, linears, inner: outputs, activation };
+        let kind = ProjectorKind::Mlp { norm: None, linears, inner: outputs, activation, by_channel: false };
         ProjectorConfig { prefix: prefix.into(), inputs, merge, outputs, kind, initializer_range }
     }
 
@@ -113,6 +120,7 @@ impl ProjectorConfig {
                 norm: Some(MergeNorm { name: "ln_q", norm, merged: false }),
                 linears: ["mlp.0", "mlp.2"],
                 inner: inputs * merge.pow(2),
+                by_channel: false,
                 activation: Activation::Gelu,
             },
             initializer_range,
@@ -158,7 +166,8 @@ impl Projector {
     /// Panics where the store was not made from this config's `specs`.
     pub fn new(config: &ProjectorConfig, params: &ParamStore) -> Projector {
         let build = |scope: &Scope<'_>| match &config.kind {
-            ProjectorKind::Mlp { norm, linears, activation, .. } => Kind::Mlp {
+            ProjectorKind::Mlp { norm, linears, activation, by_channel, .. } => Kind::Mlp {
+                by_channel: *by_channel,
                 norm: norm.map(|norm| (norm.norm.build(scope, norm.name), norm.merged)),
                 linears: linears.map(|name| Linear::new(scope, name)),
                 activation: *activation,
@@ -189,7 +198,11 @@ impl Kind {
     fn forward(&self, x_PD: &Tensor, block: i64, frames: &[[i64; 2]]) -> Tensor {
         let merged = |x: &Tensor| x.reshape([-1, block]);
         match self {
-            Kind::Mlp { norm, linears: [first, second], activation } => {
+            Kind::Mlp { norm, linears: [first, second], activation, by_channel } => {
+                let merged = |x: &Tensor| match by_channel {
+                    true => x.unflatten(0, [-1, block / x.size()[1]]).transpose(1, 2).reshape([-1, block]),
+                    false => merged(x),
+                };
                 let x_NB = match norm {
                     Some((norm, true)) => norm.forward(&merged(x_PD)),
                     Some((norm, false)) => merged(&norm.forward(x_PD)),

@@ -51,6 +51,7 @@ pub(in crate::model) fn read(
             norm: Some(MergeNorm { name: "norm", norm: NORM, merged }),
             linears: ["linear_fc1", "linear_fc2"],
             inner: width * merge.pow(2),
+            by_channel: false,
             activation: Activation::Gelu,
         },
         initializer_range,

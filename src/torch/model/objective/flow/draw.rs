@@ -19,9 +19,12 @@ pub struct Draw {
 impl Draw {
     /// Its noise `shape`, float32, on the CPU.
     pub fn noise(&self, shape: &[i64]) -> Tensor {
-        let numbers = self.numbers(u64::from(self.number));
-        let values: Vec<f32> = (0..shape.iter().product::<i64>() as u64).map(|at| numbers.normal(at) as f32).collect();
-        Tensor::from_slice(&values).view(shape)
+        normal(&self.numbers(u64::from(self.number)), shape)
+    }
+
+    /// Noise `shape`, float32, on the CPU, for something else, which `what` tells.
+    pub fn noise_of(&self, what: u32, shape: &[i64]) -> Tensor {
+        normal(&self.numbers(Self::stream(what, self.number)), shape)
     }
 
     /// Its time between data and noise.
@@ -56,6 +59,11 @@ impl Draw {
         };
         [self.seed, self.sample.0, purpose, stream]
     }
+}
+
+fn normal(numbers: &Counter, shape: &[i64]) -> Tensor {
+    let values: Vec<f32> = (0..shape.iter().product::<i64>() as u64).map(|at| numbers.normal(at) as f32).collect();
+    Tensor::from_slice(&values).view(shape)
 }
 
 #[cfg(test)]
