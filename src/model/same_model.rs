@@ -2,10 +2,13 @@
 
 use crate::model::error::FolderError;
 use crate::model::folder::ModelFolder;
+use loongforge_core::data::policy::EMBODIMENTS_FILE;
 use serde_json::Value;
 
 /// Differences that one error names.
 const MAX_DIFFERENCES: usize = 4;
+/// The robot that a policy's config names, and which it is where it names none.
+const EMBODIMENT: (&str, &str) = ("embodiment_tag", "new_embodiment");
 
 impl ModelFolder {
     /// Sees to it that a checkpoint is of this model.
@@ -14,7 +17,7 @@ impl ModelFolder {
     /// It is of another: the keys of `config.json` that differ.
     pub fn expect_same(&self, checkpoint: &Self) -> Result<(), FolderError> {
         let mut differences = Vec::new();
-        compare("", &checkpoint.json, &self.json, &mut differences);
+        compare("", &self.as_named(checkpoint), &self.json, &mut differences);
         if differences.is_empty() {
             return Ok(());
         }
@@ -24,6 +27,18 @@ impl ModelFolder {
             differences.push(format!("and {more} more"));
         }
         Err(FolderError::OtherModel { path: checkpoint.path.clone(), differences })
+    }
+
+    /// The checkpoint's `config.json` without its robot, where a run wrote that of a config that names none: a checkpoint's always
+    /// does, and of several robots it names the first.
+    fn as_named(&self, checkpoint: &Self) -> Value {
+        let (key, default) = EMBODIMENT;
+        let mut theirs = checkpoint.json.clone();
+        let has_several = checkpoint.path.join(EMBODIMENTS_FILE).is_file();
+        if self.json[key].is_null() && (theirs[key] == default || has_several) {
+            theirs.as_object_mut().map(|keys| keys.shift_remove(key));
+        }
+        theirs
     }
 }
 

@@ -199,6 +199,30 @@ class Policy(nn.Module):
         self.action_head = Head(config)
 
 
+def freeze(policy: Policy, config: dict) -> None:
+    """`set_trainable_parameters` of the backbone and of the head."""
+    eagle, head, of = policy.backbone.model, policy.action_head, lambda key, default=True: config.get(key, default)
+    if not of("tune_llm", False):
+        eagle.language_model.requires_grad_(False)
+    for layer in eagle.language_model.model.layers[-of("tune_top_llm_layers", 4):] if of("tune_top_llm_layers", 4) > 0 else []:
+        layer.requires_grad_(True)
+    if not of("tune_visual", False):
+        eagle.vision_model.requires_grad_(False)
+        eagle.mlp1.requires_grad_(False)
+    if not of("tune_projector"):
+        for name, tensor in head.named_parameters():
+            if not name.startswith(("model.", "vlln.")):
+                tensor.requires_grad_(False)
+    if not of("tune_diffusion_model"):
+        head.model.requires_grad_(False)
+    if not of("tune_vlln"):
+        head.vlln.requires_grad_(False)
+
+
+def dropped_states(config: dict) -> list[list[int]]:
+    return DROPPED if config["state_dropout_prob"] > 0 else [[] for _ in DROPPED]
+
+
 def inputs(config: dict, seed: int) -> dict[str, Tensor]:
     rng = torch.Generator().manual_seed(seed + 1000)
     normal = lambda *shape: torch.randn(shape, generator=rng)
@@ -238,10 +262,8 @@ def expected(model: Policy, config: dict, data: dict[str, Tensor], ids: list[lis
         states = eagle(own, pictures)
         is_picture = own == IMAGE
         clean = head.state_encoder(data["state"][number], of)
-        for draw, dropped in enumerate(DROPPED):
-            state = clean
-            if hasattr(head, "mask_token") and number in dropped:
-                state = head.mask_token[0]
+        for draw, dropped in enumerate(dropped_states(config)):
+            state = head.mask_token[0] if number in dropped else clean
             if "state_noise" in data:
                 state = state + data["state_noise"][draw, number]
             time, noise, actions = data["time"][draw, number], data["noise"][draw, number], data["actions"][number]
@@ -267,6 +289,7 @@ def write(folder: Path, config: dict, seed: int) -> None:
     torch.manual_seed(seed)
     model = Policy(config)
     randomize(model.named_parameters(), seed)
+    freeze(model, config)
     data = inputs(config, seed)
     ids = [tokens(data, number, model.backbone.model.merge) for number in range(len(SAMPLES))]
     found = expected(model, config, data, ids)
@@ -276,7 +299,7 @@ def write(folder: Path, config: dict, seed: int) -> None:
     data["position_ids"] = torch.cat([torch.arange(len(own)) for own in ids]).expand(3, -1).float()
     del data["prompts"]
     write_json(folder / "config.json", config)
-    write_json(folder / "fixture.json", dict(samples=SAMPLES, grids=GRIDS, dropped=DROPPED, seed=seed, lens=[len(own) for own in ids]))
+    write_json(folder / "fixture.json", dict(samples=SAMPLES, grids=GRIDS, dropped=dropped_states(config), seed=seed, lens=[len(own) for own in ids]))
     write_tensors(folder, data, found)
 
 

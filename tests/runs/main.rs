@@ -16,6 +16,7 @@ mod faults;
 mod fixture;
 mod florence;
 mod frozen;
+mod groot;
 mod hosts;
 mod kills;
 mod kinds;

@@ -61,6 +61,7 @@ pub use acting::Compared;
 pub use action_space::ActionSpace;
 pub use fast::{DecodedActions, FastTokenizer, action_tokenizer_files};
 pub use files::is_processor_file;
+pub use kept::FILE as EMBODIMENTS_FILE;
 pub use maker::PolicyMaker;
 pub use observation::Observation;
 pub use robots::embodiment_of;
