@@ -126,7 +126,7 @@ pub fn after_run(config: &RunConfig, console: &Console) -> Result<()> {
     if is_policy && checkpoint.is_some() {
         let dir = shell_word(dir);
         console.line(&format!("{:<38} loongforge serve-policy {dir} --protocol openpi", "serve it"));
-        console.line(&format!("{:<38} loongforge checkpoint export-hf {dir} OUT", "one folder for lerobot"));
+        console.line(&format!("{:<38} loongforge checkpoint export-hf {dir} OUT", "one folder of the policy"));
     }
     if config.log.tensorboard {
         console.line(&format!("{:<38} tensorboard --logdir {}", "all curves", shell_word(&dir.join("tensorboard"))));

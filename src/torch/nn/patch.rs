@@ -165,8 +165,7 @@ mod tests {
     #[test]
     fn a_grid_of_the_tables_size_takes_its_entries() {
         let table = Tensor::arange(16, (Kind::Float, Device::Cpu)).view([16, 1]);
-        let all =
-            [Resampling::Bilinear, Resampling::Bicubic, Resampling::Antialiased, Resampling::AntialiasedBilinear];
+        let all = [Resampling::Bilinear, Resampling::Bicubic, Resampling::Antialiased, Resampling::AntialiasedBilinear];
         for resampling in all {
             let taken = Resampled::new(&[grid(4, 4)], 2, 4, resampling, Device::Cpu).forward(&table);
             let expected = [0f32, 1., 4., 5., 2., 3., 6., 7., 8., 9., 12., 13., 10., 11., 14., 15.];

@@ -36,8 +36,10 @@ impl Chat {
 
     /// The chat of a task and what is seen; nothing counts in a loss of tokens.
     pub fn sample(&self, id: SampleId, task: &str, pictures: &[&RgbImage]) -> Result<Sample, DataError> {
-        let pictures: Vec<RgbImage> =
-            pictures.iter().map(|picture| self.framing.apply(picture).map_err(DataError::Line)).collect::<Result<_, _>>()?;
+        let pictures: Vec<RgbImage> = pictures
+            .iter()
+            .map(|picture| self.framing.apply(picture).map_err(DataError::Line))
+            .collect::<Result<_, _>>()?;
         let text = Part::Text { text: formal(if task.is_empty() { TASK } else { task }) };
         let mut parts = vec![Part::Image; pictures.len()];
         parts.insert(if self.pictures_first { pictures.len() } else { 0 }, text);

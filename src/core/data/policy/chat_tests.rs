@@ -162,7 +162,8 @@ fn samples_of_n1_6_are_those_of_nvidias_processor() {
     let write = |name: &str, text: String| std::fs::write(folder.path().join(name), text).unwrap();
     let golden: Json = serde_json::from_str(include_str!("../goldens/groot_n1_6.json")).unwrap();
     write("chat_template.jinja", golden["template"].as_str().unwrap().to_owned());
-    write("preprocessor_config.json", json!({ "image_mean": [0.5; 3], "image_std": [0.5; 3] }).to_string());
+    let half = [0.5; 3];
+    write("preprocessor_config.json", json!({ "image_mean": half, "image_std": half }).to_string());
     let backbone = json!({
         "model_type": "eagle_3_vl", "image_token_index": golden["image_token_index"], "text_config": { "model_type": "qwen3" },
         "vision_config": { "model_type": "siglip2_vision_model", "patch_size": 14 },

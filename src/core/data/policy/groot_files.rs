@@ -2,8 +2,8 @@
 
 use serde_json::{Map, Value as Json, json};
 
-use super::groot_groups;
 use super::groot_framing::{CROP, SIDE};
+use super::groot_groups;
 use super::spec::SampleSpec;
 use crate::data::card::GrootVersion;
 use crate::data::lerobot::Stats;

@@ -97,16 +97,10 @@ struct Defaults {
 
 fn defaults(version: GrootVersion) -> Defaults {
     match version {
-        GrootVersion::N1_6 => {
-            Defaults { horizon: 16, dim: 29, state_dropout: 0.0, top_llm_layers: 4, context: None }
+        GrootVersion::N1_6 => Defaults { horizon: 16, dim: 29, state_dropout: 0.0, top_llm_layers: 4, context: None },
+        GrootVersion::N1_7 => {
+            Defaults { horizon: HORIZON, dim: DIM, state_dropout: 0.2, top_llm_layers: 0, context: Some((4, 32, 64)) }
         }
-        GrootVersion::N1_7 => Defaults {
-            horizon: HORIZON,
-            dim: DIM,
-            state_dropout: 0.2,
-            top_llm_layers: 0,
-            context: Some((4, 32, 64)),
-        },
     }
 }
 
@@ -139,8 +133,7 @@ fn parts(version: GrootVersion, prefix: &str, keys: &Keys<'_>, tuned: Tuned) -> 
     let context = transformer(keys, "vl_self_attention_cfg", defaults.context)?;
     let hidden_size = size("hidden_size", 1024)?;
     let horizon = size("action_horizon", defaults.horizon)?;
-    let state_dropout =
-        probability(keys, "state_dropout_prob", number("state_dropout_prob", defaults.state_dropout)?)?;
+    let state_dropout = probability(keys, "state_dropout_prob", number("state_dropout_prob", defaults.state_dropout)?)?;
     let is_n1_6 = version == GrootVersion::N1_6;
     let state_noise = number("state_additive_noise_scale", 0.0)?;
     if !(0.0..=1e3).contains(&state_noise) {

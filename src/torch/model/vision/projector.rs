@@ -34,13 +34,7 @@ pub enum ProjectorKind {
     /// Two linear maps of a whole block. With the norm before the merge it is Qwen's and Kimi's patch merger, with the
     /// norm after it DeepStack's and, since states come in merge order, InternVL's pixel shuffle. `by_channel` is true if the
     /// values of a block are in the order of `F.pixel_unshuffle`: channel by channel, not state by state.
-    Mlp {
-        norm: Option<MergeNorm>,
-        linears: [&'static str; 2],
-        inner: i64,
-        activation: Activation,
-        by_channel: bool,
-    },
+    Mlp { norm: Option<MergeNorm>, linears: [&'static str; 2], inner: i64, activation: Activation, by_channel: bool },
     /// One linear map of a whole block.
     Linear { name: &'static str, bias: bool },
     /// The mean of a block, a norm and a matrix `[inputs, outputs]`, which is no module in the reference (Gemma 3).
