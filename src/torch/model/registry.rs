@@ -16,7 +16,7 @@ type ReadModel = fn(&Keys<'_>) -> Result<ModelConfig, ModelConfigError>;
 
 /// Models with an encoder, by `model_type`.
 const MODELS: &[(&str, ReadModel)] = &[
-    ("Gr00tN1d6", family::groot::read_n1_6),
+    ("Gr00tN1d6", family::groot::read),
     ("Gr00tN1d7", family::groot::read),
     ("ernie4_5_moe_vl", family::ernie4_5_vl::read),
     ("ernie4_5_vl_moe", family::ernie4_5_vl::read),

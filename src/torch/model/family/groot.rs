@@ -9,17 +9,14 @@ use loongforge_core::data::{GrootVersion, groot_backbone};
 use loongforge_core::schedule::TimeSampler;
 use serde_json::{Value, json};
 
-use super::common::NamePrefix;
+use super::groot_backbone::backbone_of;
 use super::groot_keys::{LEROBOT_KEYS, N1_6_KEYS, NVIDIA_KEYS, TRANSFORMER_KEYS, refuse_others};
-use super::{qwen3, qwen3_vl_text, vision};
-use crate::model::config::{CarriedParts, ModelConfig, Tokens};
-use crate::model::decoder::DecoderConfig;
+use crate::model::config::{CarriedParts, ModelConfig};
 use crate::model::groot::{GrootConfig, TransformerSizes, Tuned};
 use crate::model::keys::{Keys, ModelConfigError};
 use crate::model::policy::{PolicyFamily, PolicyOptions};
 use crate::model::towers::{ModelTower, Towers};
 use crate::model::tree_names::TreeNames;
-use crate::model::vision::{VisionConfig, eagle, qwen3 as qwen3_tower};
 
 type Result<T> = std::result::Result<T, ModelConfigError>;
 
@@ -28,12 +25,7 @@ const LEROBOT_PREFIX: &str = "_groot_model.";
 
 /// NVIDIA's config.
 pub(in crate::model) fn read(keys: &Keys<'_>) -> Result<ModelConfig> {
-    published(keys).map(|parts| model(GrootVersion::N1_7.model_type(), parts))
-}
-
-/// NVIDIA's config of N1.6.
-pub(in crate::model) fn read_n1_6(keys: &Keys<'_>) -> Result<ModelConfig> {
-    published(keys).map(|parts| model(GrootVersion::N1_6.model_type(), parts))
+    published(keys).map(|parts| model(version_of(keys).model_type(), parts))
 }
 
 /// A policy's parts: the foundation, and its tower.
@@ -41,12 +33,16 @@ type Parts = (GrootConfig, ModelTower);
 
 /// The parts of NVIDIA's config.
 pub(in crate::model) fn published(keys: &Keys<'_>) -> Result<Parts> {
-    let version = GrootVersion::of(keys.object()).unwrap_or(GrootVersion::N1_7);
+    let version = version_of(keys);
     match version {
         GrootVersion::N1_6 => keys.only_keys(&[NVIDIA_KEYS, N1_6_KEYS].concat())?,
         GrootVersion::N1_7 => keys.only_keys(NVIDIA_KEYS)?,
     }
     parts(version, "", keys, tuned(keys, defaults(version))?)
+}
+
+fn version_of(keys: &Keys<'_>) -> GrootVersion {
+    GrootVersion::of(keys.object()).unwrap_or(GrootVersion::N1_7)
 }
 
 /// lerobot's config.
@@ -180,69 +176,6 @@ fn tuned(keys: &Keys<'_>, defaults: Defaults) -> Result<Tuned> {
         diffusion_model: flag("tune_diffusion_model", true)?,
         vlln: flag("tune_vlln", true)?,
     })
-}
-
-/// The first layers of the decoder, and the tower.
-fn backbone_of(
-    version: GrootVersion,
-    keys: &Keys<'_>,
-    backbone: &Keys<'_>,
-    prefix: &str,
-) -> Result<(DecoderConfig, ModelTower)> {
-    let (mut decoder, encoder) = match version {
-        GrootVersion::N1_6 => eagle_of(backbone, &format!("{prefix}backbone.model."))?,
-        GrootVersion::N1_7 => qwen3_vl_of(backbone, &format!("{prefix}backbone.model.model."))?,
-    };
-    // The head is the table, and unused.
-    decoder.tie_word_embeddings = true;
-    let select = keys.size_or("select_layer")?.unwrap_or(16);
-    if select > decoder.num_layers() as i64 {
-        let must = format!("must be at most text_config.num_hidden_layers ({})", decoder.num_layers());
-        return Err(keys.inconsistent("select_layer", select, must));
-    }
-    decoder.layers.truncate(select as usize);
-    if encoder.deepstack.len() >= decoder.num_layers() {
-        // The state is taken before the last layer's level is added.
-        let must = format!("must be more than the levels of deepstack_visual_indexes ({})", encoder.deepstack.len());
-        return Err(keys.inconsistent("select_layer", select, must));
-    }
-    let tokens = match version {
-        GrootVersion::N1_6 => Tokens::with_image(backbone, "image_token_index", decoder.vocab_size)?,
-        GrootVersion::N1_7 => Tokens::read(backbone, decoder.vocab_size)?,
-    };
-    let tokens = Tokens { video: None, ..tokens };
-    let tower = vision::tower(backbone, decoder.num_deepstack_layers(), encoder, tokens)?;
-    Ok((decoder, tower))
-}
-
-/// Qwen3-VL's decoder and tower, whose names begin with `prefix`.
-fn qwen3_vl_of(backbone: &Keys<'_>, prefix: &str) -> Result<(DecoderConfig, VisionConfig)> {
-    backbone.only("model_type", &[json!("qwen3_vl")])?;
-    let place = NamePrefix::new(&format!("{prefix}language_model."), "");
-    let decoder = qwen3_vl_text::FAMILY.read(&backbone.section("text_config")?, &place)?;
-    let vision_keys = backbone.section("vision_config")?;
-    vision::check_width(&vision_keys, "out_hidden_size", &decoder)?;
-    let visual = format!("{prefix}visual.");
-    let encoder = qwen3_tower::read(&vision_keys, &visual, &format!("{visual}merger."), decoder.hidden_size)?;
-    Ok((decoder, encoder))
-}
-
-/// Eagle 3's decoder (Qwen3) and tower, whose names begin with `prefix`. Its `select_layer` is of the tower.
-fn eagle_of(backbone: &Keys<'_>, prefix: &str) -> Result<(DecoderConfig, VisionConfig)> {
-    backbone.only("model_type", &[json!("eagle_3_vl")])?;
-    backbone.only("select_layer", &[json!(-1)])?;
-    for key in ["use_backbone_lora", "use_llm_lora"] {
-        backbone.only(key, &[json!(0)])?;
-    }
-    let text_keys = backbone.section("text_config")?;
-    text_keys.only("model_type", &[json!("qwen3")])?;
-    text_keys.only("architectures", &[json!(["Qwen3ForCausalLM"])])?;
-    let place = NamePrefix::new(&format!("{prefix}language_model.model."), "");
-    let decoder = qwen3::FAMILY.read(&text_keys, &place)?;
-    let (tower, projector) = (format!("{prefix}vision_model."), format!("{prefix}mlp1."));
-    let vision_keys = backbone.section("vision_config")?;
-    let encoder = eagle::read(&vision_keys, backbone, &tower, &projector, decoder.hidden_size)?;
-    Ok((decoder, encoder))
 }
 
 /// The sizes of a transformer; `published` are layers, heads and their width where the key is absent.

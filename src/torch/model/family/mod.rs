@@ -28,6 +28,7 @@ pub(super) mod glm4_moe;
 pub(super) mod glm_moe_dsa;
 pub(super) mod gpt_oss;
 pub(super) mod groot;
+mod groot_backbone;
 mod groot_keys;
 pub(super) mod internlm2;
 pub(super) mod internvl;
