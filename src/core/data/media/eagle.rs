@@ -8,9 +8,9 @@ use super::expansion::{Expansion, Piece, Run};
 use super::markers::Markers;
 use super::patches::{Cut, Frame};
 use super::processor::MediaProcessor;
-use super::resize::resize_bicubic;
+use super::resize::resize_as_pillow;
 use super::sampling::{Defaults, Sampling, Spread};
-use super::settings::Settings;
+use super::settings::{Filter, Settings};
 use super::video::Video;
 use super::words::Words;
 use crate::config::{ImageLimits, VideoLimits};
@@ -107,7 +107,7 @@ impl MediaProcessor for Eagle {
 
     fn image(&self, picture: &RgbImage) -> Result<Expansion, String> {
         let (height, width) = self.size((picture.width() as usize, picture.height() as usize))?;
-        let rgb = resize_bicubic(picture, width, height)?;
+        let rgb = resize_as_pillow(picture, width, height, Filter::Bicubic)?;
         let (grid, pixels) = self.cut.cut(&[Frame { rgb: &rgb, width, height }]);
         let run = Run::new(1, grid.h as usize / self.merge, grid.w as usize / self.merge);
         let text = |words: &str| Piece::Text(words.to_owned());

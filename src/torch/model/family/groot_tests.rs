@@ -80,10 +80,10 @@ fn published_configs_of_n1_6_have_published_names_and_sizes() {
     }
     let has = |part: &str| found.keys().any(|name| name.contains(part));
     assert!(!has("language_model.model.layers.16.") && !has("vl_self_attention") && !has("lm_head"));
-    // The last four layers learn (`tune_top_llm_layers`), and neither the others, nor the norm, nor the tower.
+    // The last four layers learn (`tune_top_llm_layers`), and neither the others nor the norm.
     let trained = |part: &str| found.iter().any(|(name, spec)| name.contains(part) && spec.role == Role::Trained);
     assert!(trained("model.layers.12.") && trained("model.layers.15.") && trained("mask_token"));
-    assert!(!trained("model.layers.11.") && !trained("language_model.model.norm") && !trained("vision_model"));
+    assert!(!trained("model.layers.11.") && !trained("language_model.model.norm"));
     assert!(specs(&json!({"model_type": "Gr00tN1d6"})).keys().all(|name| !name.contains("mask_token")));
     for (key, value, wanted) in [
         ("vl_self_attention_cfg", json!({"num_layers": 4}), "vl_self_attention_cfg"),
