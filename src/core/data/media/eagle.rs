@@ -23,6 +23,9 @@ use crate::message::Tower;
 const BLOCKS: (usize, usize) = (4, 4096);
 /// The longest side, in patches (`IMAGE_MAX_SIZE`).
 const MAX_SIDE: usize = 500;
+/// The side of a patch, and patches of a side that become one feature, at most.
+const MAX_PATCH: usize = 512;
+const MAX_MERGE: usize = 16;
 /// Pictures of a text at most: each has a marker of its own in a rendered template.
 const MAX_PICTURES: usize = 256;
 
@@ -50,7 +53,14 @@ impl Eagle {
         let patch = image.positive("patch_size", Some(patch), patch)?;
         let ratio = config["downsample_ratio"].as_f64().unwrap_or(0.5);
         let merge = image.positive("downsample_ratio", Some((1.0 / ratio).round() as usize), 2)?;
+        if patch > MAX_PATCH || merge > MAX_MERGE {
+            let most = format!("at most {MAX_PATCH}, and downsample_ratio at least 1 / {MAX_MERGE}");
+            return Err(
+                image.wrong(format!("config.json says patch_size {patch} and downsample_ratio {ratio}: {most}"))
+            );
+        }
         let block = (patch * merge).pow(2);
+        // The reference's range is fixed: its preprocessor config has no say in it.
         let range = (BLOCKS.0 * block, BLOCKS.1 * block);
         let limits = (limits.min_pixels.or(Some(range.0)), limits.max_pixels.or(Some(range.1)));
         let placeholder = words.placeholder();

@@ -9,6 +9,7 @@ use serde_json::Value as Json;
 use super::spec::only;
 use crate::data::card::GrootVersion;
 use crate::data::error::DataError;
+use crate::data::limits::MAX_ASPECT_RATIO;
 use crate::data::media::{middle, resize_area, resize_bicubic};
 use crate::data::tokenizer_file::read_json_if_exists;
 
@@ -16,7 +17,7 @@ use crate::data::tokenizer_file::read_json_if_exists;
 pub const SIDE: usize = 256;
 pub const CROP: usize = 230;
 /// The longest that a shorter side can be.
-const MAX_EDGE: u64 = 4096;
+const MAX_EDGE: u64 = 1024;
 /// NVIDIA's file of samples, which goes before the model's config.
 const PROCESSOR: &str = "processor_config.json";
 /// Its keys, and those of the config, that tell how pictures are cut.
@@ -130,9 +131,14 @@ impl Framing {
 
 /// A picture whose shorter side is `edge` (`SmallestMaxSize` of albumentations 1.4).
 fn with_edge(picture: &RgbImage, edge: usize) -> Result<RgbImage, String> {
-    let shorter = picture.width().min(picture.height());
+    let (shorter, longer) = (picture.width().min(picture.height()), picture.width().max(picture.height()));
     if shorter == 0 {
         return Err("a picture without pixels".to_owned());
+    }
+    // What it becomes has as many more pixels as it is longer than wide.
+    if f64::from(longer) / f64::from(shorter) > MAX_ASPECT_RATIO {
+        let (width, height) = picture.dimensions();
+        return Err(format!("a picture of {width}×{height} pixels, an aspect ratio above {MAX_ASPECT_RATIO}"));
     }
     let scale = edge as f64 / f64::from(shorter);
     let side = |old: u32| ((f64::from(old) * scale).round_ties_even() as usize).max(1);
@@ -142,4 +148,36 @@ fn with_edge(picture: &RgbImage, edge: usize) -> Result<RgbImage, String> {
 
 fn of_bytes(bytes: Vec<u8>, (width, height): (usize, usize)) -> Result<RgbImage, String> {
     RgbImage::from_raw(width as u32, height as u32, bytes).ok_or_else(|| "a picture of another size".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use image::RgbImage;
+    use serde_json::json;
+
+    use super::Framing;
+    use crate::data::card::GrootVersion;
+
+    #[test]
+    fn sides_are_bounded_and_settings_that_are_not_implemented_are_named() {
+        let framing = Framing::of(GrootVersion::N1_6, &json!({ "shortest_image_edge": 32 })).unwrap();
+        assert_eq!(framing, Framing::Edge { edge: 32, fraction: 0.95 });
+        let size = |width, height| framing.apply(&RgbImage::new(width, height)).map(|picture| picture.dimensions());
+        assert_eq!(size(3, 500), Ok((32, 5404)));
+        assert!(size(3, 603).unwrap_err().contains("3×603 pixels"));
+        assert!(size(0, 5).unwrap_err().contains("without pixels"));
+        let sizes = json!({ "crop_fraction": null, "shortest_image_edge": null, "image_target_size": [64, 64],
+            "image_crop_size": [48, 48] });
+        assert_eq!(Framing::of(GrootVersion::N1_6, &sizes), Ok(Framing::Edge { edge: 64, fraction: 0.75 }));
+        for (key, value) in [
+            ("shortest_image_edge", json!(2048)),
+            ("crop_fraction", json!(1.5)),
+            ("crop_fraction", json!(null)),
+            ("letter_box_transform", json!(true)),
+            ("use_albumentations_transforms", json!(false)),
+        ] {
+            let reason = Framing::of(GrootVersion::N1_6, &json!({ key: value })).unwrap_err();
+            assert!(reason.contains(key) || reason.contains("image_crop_size"), "{reason}");
+        }
+    }
 }
