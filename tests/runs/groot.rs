@@ -57,7 +57,10 @@ fn made(model_type: &str) -> TempDir {
     });
     if model_type == "Gr00tN1d6" {
         let keys = config.as_object_mut().unwrap();
-        keys.remove("vl_self_attention_cfg");
+        // As published: cameras and widths are the data's.
+        for key in ["vl_self_attention_cfg", "input_features", "output_features"] {
+            keys.remove(key);
+        }
         keys.insert("backbone_model_type".into(), "eagle".into());
         keys.insert("state_dropout_prob".into(), 0.3.into());
         keys.insert("state_additive_noise_scale".into(), 0.1.into());

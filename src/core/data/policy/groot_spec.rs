@@ -1,11 +1,16 @@
 //! A reader of what the `config.json` of GR00T says of its samples.
 
-use serde_json::Value as Json;
+use std::path::Path;
+
+use serde_json::{Value as Json, json};
 
 use super::groot_framing::Framing;
+use super::scales::name_of;
 use super::spec::{Family, SampleSpec, cameras, flag, only, size, texts, width};
 use crate::config::Normalization;
 use crate::data::card::{GrootVersion, ModelCard, groot_keys};
+use crate::data::lerobot::Set;
+use crate::data::processor::PolicyOptions;
 use crate::message::Tower;
 
 /// The numbers of embodiments of N1.6 (`EMBODIMENT_TAG_TO_PROJECTOR_INDEX` of Isaac-GR00T).
@@ -81,7 +86,8 @@ pub fn read(config: &Json) -> Result<SampleSpec, String> {
     let (max_state_dim, max_action_dim) = (size(keys, "max_state_dim", dim)?, size(keys, "max_action_dim", dim)?);
     let placeholder = ModelCard::of(config).placeholder(Tower::Vision);
     let placeholder = placeholder.ok_or("`backbone_config` has no id of the token of pictures")?;
-    let mut cameras = cameras(config)?;
+    let mut cameras = cameras(config)
+        .map_err(|reason| format!("{reason}: a run takes those of its data sets, where the key is absent"))?;
     if cameras.is_empty() {
         return Err("`input_features` has no camera, of the type VISUAL".to_owned());
     }
@@ -127,6 +133,36 @@ pub fn read(config: &Json) -> Result<SampleSpec, String> {
         num_embodiments: size(keys, "max_num_embodiments", 32)?,
     };
     embodied(spec, groot, tag)
+}
+
+/// The same, with the cameras of the sets that are trained on where the config names none: NVIDIA's never does.
+///
+/// # Errors
+/// The reason: as [`read`], or a set cannot be read.
+pub fn read_with(config: &Json, options: &PolicyOptions) -> Result<SampleSpec, String> {
+    if !config["input_features"].is_null() || options.sets.is_empty() {
+        return read(config);
+    }
+    let mut config = config.clone();
+    for path in options.sets.iter().flat_map(|file| &file.path.0) {
+        let set = Set::open(Path::new(path))
+            .map_err(|error| format!("has no `input_features`, nor has the data: {error}"))?;
+        for feature in set.info().cameras() {
+            config["input_features"][name_of(&options.settings, &feature.key)] = json!({ "type": "VISUAL" });
+        }
+    }
+    read(&config)
+}
+
+/// Puts cameras that `config` does not name into it.
+pub fn put_cameras(spec: &SampleSpec, config: &mut Json) {
+    let [rows, columns] = spec.resolution;
+    for camera in &spec.cameras {
+        let own = &mut config["input_features"][camera.as_str()];
+        if own.is_null() {
+            *own = json!({ "type": "VISUAL", "shape": [3, rows, columns] });
+        }
+    }
 }
 
 /// The same of this embodiment.

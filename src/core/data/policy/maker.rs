@@ -71,7 +71,7 @@ impl PolicyMaker {
     ) -> Result<Self, DataError> {
         let wrong = |reason: String| DataError::file(&folders.model.join("config.json"), reason);
         let spec = match () {
-            () if is_groot(config) => groot_spec::read(config),
+            () if is_groot(config) => groot_spec::read_with(config, &options.policy),
             () if is_fastwam(config) => fastwam_spec::read(config),
             () => SampleSpec::of(config),
         };
@@ -338,8 +338,10 @@ impl PolicyMaker {
             "STATE": super::spec::name_of(spec.state_normalization),
             "ACTION": super::spec::name_of(spec.action_normalization),
         });
-        if spec.family == Family::FastWam {
-            fastwam_spec::put_cameras(spec, config);
+        match spec.family {
+            Family::FastWam => fastwam_spec::put_cameras(spec, config),
+            Family::Groot => groot_spec::put_cameras(spec, config),
+            _ => {}
         }
         // lerobot refuses keys that its config does not have: these two say what of this they have in the processor files alone.
         if matches!(spec.family, Family::SmolVla | Family::Xvla | Family::FastWam) {
