@@ -206,9 +206,9 @@ fn what_it_cannot_do_is_refused_by_name() {
     assert!(told.contains("tokens, and the model has positions for 8"), "{told}");
     let checked = loongforge(&fixture, &["check", "run.yaml"]);
     assert!(checked.status.success(), "{}", String::from_utf8_lossy(&checked.stderr));
-    // GR00T N1.6, whose policy is not there.
-    fs::write(fixture.path().join("model/config.json"), json!({"model_type": "Gr00tN1d6"}).to_string()).unwrap();
+    // A model that is not there.
+    fs::write(fixture.path().join("model/config.json"), json!({"model_type": "kimi_linear"}).to_string()).unwrap();
     let checked = loongforge(&fixture, &["check", "run.yaml"]);
     let told = format!("{}{}", String::from_utf8_lossy(&checked.stdout), String::from_utf8_lossy(&checked.stderr));
-    assert!(checked.status.code() == Some(2) && told.contains("GR00T N1.6 is not implemented"), "{told}");
+    assert!(checked.status.code() == Some(2) && told.contains("Kimi-Linear is not implemented"), "{told}");
 }
