@@ -23,6 +23,7 @@ mod data_keys;
 #[cfg(test)]
 mod data_keys_tests;
 mod delay;
+mod embodiments;
 mod fast;
 mod fastwam;
 mod fastwam_spec;

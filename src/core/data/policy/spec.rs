@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use serde_json::{Map, Value as Json};
 
+use super::embodiments::Groot;
 use super::fastwam::Frames;
-use super::groot_spec::Groot;
 use super::xvla::Rules;
 use crate::config::Normalization;
 use crate::data::card::{SMOLVLA, policy_vocabulary};
