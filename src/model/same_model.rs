@@ -2,13 +2,13 @@
 
 use crate::model::error::FolderError;
 use crate::model::folder::ModelFolder;
-use loongforge_core::data::policy::EMBODIMENTS_FILE;
+use loongforge_core::data::policy::{EMBODIMENTS_FILE, NEW_EMBODIMENT};
 use serde_json::Value;
 
 /// Differences that one error names.
 const MAX_DIFFERENCES: usize = 4;
-/// The robot that a policy's config names, and which it is where it names none.
-const EMBODIMENT: (&str, &str) = ("embodiment_tag", "new_embodiment");
+/// The key of a policy's robot.
+const EMBODIMENT: &str = "embodiment_tag";
 
 impl ModelFolder {
     /// Sees to it that a checkpoint is of this model.
@@ -32,11 +32,10 @@ impl ModelFolder {
     /// The checkpoint's `config.json` without its robot, where a run wrote that of a config that names none: a checkpoint's always
     /// does, and of several robots it names the first.
     fn as_named(&self, checkpoint: &Self) -> Value {
-        let (key, default) = EMBODIMENT;
         let mut theirs = checkpoint.json.clone();
         let has_several = checkpoint.path.join(EMBODIMENTS_FILE).is_file();
-        if self.json[key].is_null() && (theirs[key] == default || has_several) {
-            theirs.as_object_mut().map(|keys| keys.shift_remove(key));
+        if self.json[EMBODIMENT].is_null() && (theirs[EMBODIMENT] == NEW_EMBODIMENT || has_several) {
+            theirs.as_object_mut().map(|keys| keys.shift_remove(EMBODIMENT));
         }
         theirs
     }

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::hub;
 use super::sheet::{Fate, Sheet};
 
-/// What becomes of a key within a data set.
+/// A key within a data set, its value, and where it goes.
 type Part = (String, Value, Fate);
 
 /// Families of `type` that the first sample shows: `alpaca:chat` and `chat_template.default` are of them.
@@ -146,7 +146,7 @@ fn is_usual((role, names): (&String, &Value)) -> bool {
     names.as_array().is_some_and(|names| names.iter().all(is_usual))
 }
 
-/// What becomes of a key that is none of the path or of the columns.
+/// Returns where a key goes that is neither part of the path nor a column.
 fn of_part(key: &str, value: &Value) -> Fate {
     let is_shown = value.as_str().is_some_and(|kind| {
         let family = kind.split([':', '.']).next().unwrap_or_default();

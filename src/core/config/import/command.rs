@@ -30,7 +30,7 @@ pub(super) const METHODS: [&str; 23] = [
     "xpo",
 ];
 const NO_COMMAND: &str = "no command in it trains";
-/// What a command is to be.
+/// Says which commands are read.
 pub(super) const NEITHER: &str =
     "neither `trl METHOD …` nor `llamafactory-cli train …` with options, nor a script with Megatron's options";
 /// Options that only Megatron's and LoongForge's programs that train have; those that convert checkpoints, evaluate or answer have none of

@@ -11,7 +11,7 @@ pub(super) const OWN: [&str; 6] = ["stage", "finetuning_type", "dataset", "datas
 
 /// Stages whose method has no counterpart.
 const REFUSED_STAGES: [&str; 2] = ["rm", "ppo"];
-/// What is trained, of which the others are adapters of other kinds.
+/// Lists the values of `finetuning_type` that are translated; the others are adapters of other kinds.
 const TYPES: [&str; 3] = ["lora", "full", "freeze"];
 
 /// Keys of configs that merge, answer or serve, and train nothing.

@@ -1,4 +1,4 @@
-//! What other trainers are given as a config of ours: the YAML of LLaMA-Factory, axolotl and TRL, command lines of LLaMA-Factory and TRL, and the
+//! Translates what other trainers are given: the YAML of LLaMA-Factory, axolotl and TRL, command lines of LLaMA-Factory and TRL, and the
 //! launch scripts of Megatron-LM and LoongForge. Every key and option of theirs is accounted for. Nothing is run.
 
 mod axolotl;

@@ -23,7 +23,7 @@ impl Sheet {
         self.arrived(per_device, "train.global_batch_size");
     }
 
-    /// What a device has at a time, times what is accumulated and the devices.
+    /// Sets the global batch: samples of a device, times gradient accumulation, times devices.
     fn global_batch(&mut self, of_device: f64) {
         let accumulated = "gradient_accumulation_steps";
         let devices = self.devices().unwrap_or_else(|| {

@@ -1,4 +1,4 @@
-//! What keys of transformers' trainer and of axolotl count, and what is said where a run would be another one.
+//! Checks how keys of transformers' trainer and of axolotl are translated, and which notes tell where a run would be another one.
 
 use super::tests::{missing, settled};
 use super::*;

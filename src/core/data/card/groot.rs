@@ -36,6 +36,14 @@ impl GrootVersion {
         }
     }
 
+    /// Actions of a sample, and numbers of an action or a state, where a config does not say: the defaults of NVIDIA's class.
+    pub fn horizon_and_width(self) -> (usize, usize) {
+        match self {
+            Self::N1_6 => (16, 29),
+            Self::N1_7 => (40, 132),
+        }
+    }
+
     /// The model that published policies begin with (`model_name`).
     pub fn backbone(self) -> &'static str {
         match self {

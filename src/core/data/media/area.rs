@@ -64,7 +64,7 @@ fn covered(picture: &RgbImage, (width, height): (usize, usize), scales: [f64; 2]
     resized
 }
 
-/// What each of `new` pixels covers of `old` ones (`computeResizeAreaTab`).
+/// Returns which of `old` pixels each of `new` ones covers, and how much of them (`computeResizeAreaTab`).
 fn parts(old: usize, new: usize, scale: f64) -> Vec<Covered> {
     let part = |at: usize| {
         let (begin, end) = (at as f64 * scale, at as f64 * scale + scale);

@@ -11,11 +11,10 @@ use super::processor::MediaProcessor;
 use super::resize::resize_as_pillow;
 use super::sampling::{Defaults, Sampling, Spread};
 use super::settings::{Filter, Settings};
-use super::video::Video;
+use super::smart_resize::expect_aspect;
 use super::words::Words;
 use crate::config::{ImageLimits, VideoLimits};
 use crate::data::error::DataError;
-use crate::data::limits::MAX_ASPECT_RATIO;
 use crate::data::sample::Media;
 use crate::message::Tower;
 
@@ -81,9 +80,7 @@ impl Eagle {
     /// Height and width after resizing: `smart_resize` of the reference, which rounds before it compares with the range.
     fn size(&self, (width, height): (usize, usize)) -> Result<(usize, usize), String> {
         let (h, w) = (height as f64, width as f64);
-        if h.max(w) / h.min(w) > MAX_ASPECT_RATIO {
-            return Err(format!("is {width}×{height} pixels, an aspect ratio above {MAX_ASPECT_RATIO}"));
-        }
+        expect_aspect(width, height)?;
         let factor = (self.cut.patch_size * self.merge) as f64;
         let longest = (MAX_SIDE * self.cut.patch_size) as f64;
         let side = |of: f64| ((of / factor).round_ties_even() * factor).max(factor).min(longest);
@@ -129,10 +126,6 @@ impl MediaProcessor for Eagle {
 
     fn sampling(&self) -> &Sampling {
         &self.sampling
-    }
-
-    fn video(&self, _: &Video) -> Result<Expansion, String> {
-        Err("videos of this model are not implemented".to_owned())
     }
 
     fn markers(&self) -> &Markers {

@@ -49,6 +49,7 @@ pub use processor::MediaProcessor;
 pub(super) use resize::{middle, resize_as_pillow, resize_bicubic};
 pub use sampling::{Sampling, Spread};
 pub(super) use settings::Filter;
+pub(super) use smart_resize::expect_aspect;
 pub use smart_resize::smart_resize;
 pub use video::Video;
 pub use video_source::VideoSource;

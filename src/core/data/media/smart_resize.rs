@@ -36,6 +36,15 @@ pub(super) fn smart_resize_frames(
     fit(frames, t_bar, (height, width), factor, (min_pixels, max_pixels))
 }
 
+/// # Errors
+/// The picture is so much longer than wide that what it becomes would be too large.
+pub(in crate::data) fn expect_aspect(width: usize, height: usize) -> Result<(), String> {
+    match width.max(height) as f64 / width.min(height) as f64 > MAX_ASPECT_RATIO {
+        true => Err(format!("is {width}×{height} pixels, an aspect ratio above {MAX_ASPECT_RATIO}")),
+        false => Ok(()),
+    }
+}
+
 /// `t_bar` is what `frames` are rounded to.
 fn fit(
     frames: f64,
@@ -45,9 +54,7 @@ fn fit(
     (min_pixels, max_pixels): (usize, usize),
 ) -> Result<(usize, usize), String> {
     let (h, w, f) = (height as f64, width as f64, factor as f64);
-    if h.max(w) / h.min(w) > MAX_ASPECT_RATIO {
-        return Err(format!("is {width}×{height} pixels, an aspect ratio above {MAX_ASPECT_RATIO}"));
-    }
+    expect_aspect(width, height)?;
     let (mut h_bar, mut w_bar) = ((h / f).round_ties_even() * f, (w / f).round_ties_even() * f);
     if t_bar * h_bar * w_bar > max_pixels as f64 {
         let beta = (frames * h * w / max_pixels as f64).sqrt();

@@ -13,7 +13,6 @@ use super::processor::MediaProcessor;
 use super::resize::resize_as_pillow;
 use super::sampling::{Defaults, Sampling, Spread};
 use super::settings::{Filter, Settings};
-use super::video::Video;
 use super::words::Words;
 use crate::config::{ImageLimits, VideoLimits};
 use crate::data::error::DataError;
@@ -209,10 +208,6 @@ impl MediaProcessor for TileSplit {
 
     fn sampling(&self) -> &Sampling {
         &self.sampling
-    }
-
-    fn video(&self, _: &Video) -> Result<Expansion, String> {
-        Err("videos of this model are not implemented".to_owned())
     }
 
     fn markers(&self) -> &Markers {

@@ -24,12 +24,18 @@ pub struct Chat {
 }
 
 impl Chat {
+    /// Opens the processor in a model's folder, whose `config.json` is `config`.
+    ///
     /// # Errors
     /// A file of the folder is missing or wrong.
-    pub fn open(folders: ProcessorFolders<'_>, config: &Json, options: &ProcessorOptions) -> Result<Chat, DataError> {
+    pub fn open(
+        folders: ProcessorFolders<'_>,
+        config: &Json,
+        options: &ProcessorOptions,
+        version: GrootVersion,
+    ) -> Result<Chat, DataError> {
         let processor = Processor::open_from(folders, &groot_backbone(config), options)?;
         processor.expect_template()?;
-        let version = GrootVersion::of(config).unwrap_or(GrootVersion::N1_7);
         let framing = Framing::of_folder(version, groot_keys(config), folders.model)?;
         Ok(Chat { processor, framing, pictures_first: version == GrootVersion::N1_7 })
     }

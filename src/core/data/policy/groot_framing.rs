@@ -9,8 +9,7 @@ use serde_json::Value as Json;
 use super::spec::only;
 use crate::data::card::GrootVersion;
 use crate::data::error::DataError;
-use crate::data::limits::MAX_ASPECT_RATIO;
-use crate::data::media::{middle, resize_area, resize_bicubic};
+use crate::data::media::{expect_aspect, middle, resize_area, resize_bicubic};
 use crate::data::tokenizer_file::read_json_if_exists;
 
 /// Rows and columns of a picture of N1.7, and of its middle that is kept before that is made as large again.
@@ -131,18 +130,16 @@ impl Framing {
 
 /// A picture whose shorter side is `edge` (`SmallestMaxSize` of albumentations 1.4).
 fn with_edge(picture: &RgbImage, edge: usize) -> Result<RgbImage, String> {
-    let (shorter, longer) = (picture.width().min(picture.height()), picture.width().max(picture.height()));
+    let (width, height) = picture.dimensions();
+    let shorter = width.min(height);
     if shorter == 0 {
         return Err("a picture without pixels".to_owned());
     }
     // What it becomes has as many more pixels as it is longer than wide.
-    if f64::from(longer) / f64::from(shorter) > MAX_ASPECT_RATIO {
-        let (width, height) = picture.dimensions();
-        return Err(format!("a picture of {width}×{height} pixels, an aspect ratio above {MAX_ASPECT_RATIO}"));
-    }
+    expect_aspect(width as usize, height as usize)?;
     let scale = edge as f64 / f64::from(shorter);
     let side = |old: u32| ((f64::from(old) * scale).round_ties_even() as usize).max(1);
-    let size = (side(picture.width()), side(picture.height()));
+    let size = (side(width), side(height));
     of_bytes(resize_area(picture, size.0, size.1), size)
 }
 

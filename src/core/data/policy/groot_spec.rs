@@ -10,7 +10,7 @@ use super::scales::name_of;
 use super::spec::{Family, SampleSpec, cameras, flag, only, size, texts, width};
 use crate::config::Normalization;
 use crate::data::card::{GrootVersion, ModelCard, groot_keys};
-use crate::data::lerobot::Set;
+use crate::data::lerobot::Info;
 use crate::data::processor::PolicyOptions;
 use crate::message::Tower;
 
@@ -29,10 +29,7 @@ pub fn read(config: &Json) -> Result<SampleSpec, String> {
     }
     only(keys, "use_mean_std", &[Json::Null, false.into()])?;
     only(keys, "formalize_language", &[Json::Null, true.into()])?;
-    let (horizon, dim) = match groot.version {
-        GrootVersion::N1_6 => (16, 29),
-        GrootVersion::N1_7 => (40, 132),
-    };
+    let (horizon, dim) = groot.version.horizon_and_width();
     let (max_state_dim, max_action_dim) = (size(keys, "max_state_dim", dim)?, size(keys, "max_action_dim", dim)?);
     let placeholder = ModelCard::of(config).placeholder(Tower::Vision);
     let placeholder = placeholder.ok_or("`backbone_config` has no id of the token of pictures")?;
@@ -95,9 +92,9 @@ pub fn read_with(config: &Json, options: &PolicyOptions) -> Result<SampleSpec, S
     }
     let mut config = config.clone();
     for path in options.sets.iter().flat_map(|file| &file.path.0) {
-        let set = Set::open(Path::new(path))
+        let info = Info::read(Path::new(path))
             .map_err(|error| format!("has no `input_features`, nor has the data: {error}"))?;
-        for feature in set.info().cameras() {
+        for feature in info.cameras() {
             config["input_features"][name_of(&options.settings, &feature.key)] = json!({ "type": "VISUAL" });
         }
     }

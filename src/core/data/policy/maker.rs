@@ -91,7 +91,7 @@ impl PolicyMaker {
             }
         }
         let spec = robots[0].spec.clone();
-        let chat = (spec.family == Family::Groot).then(|| Chat::open(folders, config, options)).transpose()?;
+        let chat = spec.groot.map(|groot| Chat::open(folders, config, options, groot.version)).transpose()?;
         if chat.is_none() && texts.is_none() && tokenizer.num_rows() > spec.placeholder + 1 {
             let (ids, rows) = (tokenizer.num_rows(), spec.placeholder + 1);
             return Err(DataError::file(folders.model, format!("its tokenizer has {ids} ids, and the policy {rows}")));

@@ -60,6 +60,7 @@ mod xvla_tests;
 
 pub use acting::Compared;
 pub use action_space::ActionSpace;
+pub use embodiments::NEW as NEW_EMBODIMENT;
 pub use fast::{DecodedActions, FastTokenizer, action_tokenizer_files};
 pub use files::is_processor_file;
 pub use kept::FILE as EMBODIMENTS_FILE;

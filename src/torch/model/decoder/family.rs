@@ -144,10 +144,9 @@ struct DecoderModel {
 }
 
 impl DecoderModel {
-    /// Positions come with three axes, of which a model of one axis takes the first.
+    /// The positions of a batch's tokens, as the decoder takes them.
     fn positions(&self, batch: &MicroBatch) -> Tensor {
-        let positions = batch.columns.get(POSITION_IDS);
-        if self.decoder.config().has_three_axes() { positions.shallow_clone() } else { positions.get(0) }
+        self.decoder.axes_of(batch.columns.get(POSITION_IDS))
     }
 }
 

@@ -18,6 +18,11 @@ pub struct Interleaved {
 }
 
 impl Decoder {
+    /// Positions of three axes, `[3, T]`, as the decoder takes them: a model of one axis takes the first, `[T]`.
+    pub(in crate::model) fn axes_of(&self, positions: &Tensor) -> Tensor {
+        if self.config().has_three_axes() { positions.shallow_clone() } else { positions.get(0) }
+    }
+
     /// Records texts that end at `cu_seqlens` `[0, …, T]`; `ids` is `[T, 1]`. Returns the states `[T, D]` after the embedding
     /// and after each layer of the stage, which is the first; ranks that share layers have all tokens between them. What balances
     /// routers is left out. Positions count from 0 in each text, but for what `among` says.
@@ -33,8 +38,7 @@ impl Decoder {
         let num_tokens = positions.len() as i64;
         let positions = Tensor::from_slice(&positions);
         let (position_ids, features) = match (among, self.config().has_three_axes()) {
-            (Some(among), true) => (among.positions, among.features),
-            (Some(among), false) => (among.positions.get(0), among.features),
+            (Some(among), _) => (self.axes_of(&among.positions), among.features),
             (None, true) => (positions.expand([3, -1], true), None),
             (None, false) => (positions, None),
         };
@@ -86,9 +90,7 @@ impl Decoder {
         features: &[Tensor],
     ) -> Tensor {
         let features: Vec<Tensor> = features.iter().map(|x| x.to_device(self.device).to_kind(self.kind)).collect();
-        // Positions come with three axes, of which a model of one axis takes the first.
-        let one_axis = (!self.config().has_three_axes()).then(|| position_ids.get(0));
-        let contexts = self.contexts(one_axis.as_ref().unwrap_or(position_ids), cu_seqlens, Mask::Causal);
+        let contexts = self.contexts(&self.axes_of(position_ids), cu_seqlens, Mask::Causal);
         let mut x_TD = self.token_table().look_up(&ids.to_device(self.device));
         if let Some(features) = features.first() {
             x_TD = x_TD.index_copy(0, rows, features);

@@ -63,22 +63,19 @@ fn of_lerobot(keys: &Keys<'_>) -> Result<Parts> {
     own.only_keys(NVIDIA_KEYS)?;
     // lerobot takes older defaults for those of the published policy.
     let published = own.value("action_horizon").is_none();
+    let version = GrootVersion::N1_7;
+    let Defaults { horizon, dim, .. } = defaults(version);
     for (of_lerobot, key, default, older) in [
-        ("chunk_size", "action_horizon", HORIZON, 50),
-        ("max_action_dim", "max_action_dim", DIM, 32),
-        ("max_state_dim", "max_state_dim", DIM, 64),
+        ("chunk_size", "action_horizon", horizon, 50),
+        ("max_action_dim", "max_action_dim", dim, 32),
+        ("max_state_dim", "max_state_dim", dim, 64),
     ] {
         let mut known = vec![json!(own.size_or(key)?.unwrap_or(default))];
         known.extend(published.then(|| json!(older)));
         keys.only(of_lerobot, &known)?;
     }
-    let version = GrootVersion::N1_7;
     parts(version, LEROBOT_PREFIX, &own, tuned(keys, defaults(version))?)
 }
-
-/// Actions of a sample, and numbers of an action or a state, of the published N1.7.
-const HORIZON: i64 = 40;
-const DIM: i64 = 132;
 
 /// What absent keys mean: the defaults of NVIDIA's class.
 struct Defaults {
@@ -92,12 +89,12 @@ struct Defaults {
 }
 
 fn defaults(version: GrootVersion) -> Defaults {
-    match version {
-        GrootVersion::N1_6 => Defaults { horizon: 16, dim: 29, state_dropout: 0.0, top_llm_layers: 4, context: None },
-        GrootVersion::N1_7 => {
-            Defaults { horizon: HORIZON, dim: DIM, state_dropout: 0.2, top_llm_layers: 0, context: Some((4, 32, 64)) }
-        }
-    }
+    let (horizon, dim) = version.horizon_and_width();
+    let (state_dropout, top_llm_layers, context) = match version {
+        GrootVersion::N1_6 => (0.0, 4, None),
+        GrootVersion::N1_7 => (0.2, 0, Some((4, 32, 64))),
+    };
+    Defaults { horizon: horizon as i64, dim: dim as i64, state_dropout, top_llm_layers, context }
 }
 
 /// The model of these parts.
