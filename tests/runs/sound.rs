@@ -137,7 +137,8 @@ const OMNI: [&str; 4] =
     ["run.deterministic=true", "train.steps=8", "checkpoint.every_steps=4", "data.pack.max_tokens=160"];
 const FROZEN: [&str; 2] = ["model.audio_encoder.freeze=true", "model.audio_projector.freeze=true"];
 
-/// Both towers are in every encoder actor. Whoever computes them, and wherever the run is stopped, it is the same.
+/// Both towers are in every encoder actor. Whoever computes them, and wherever the run is stopped, it is the same, also where recordings
+/// are changed at random.
 #[test]
 fn sound_and_pictures_in_one_sample_are_bit_equal_in_any_layout() {
     let fixture = omni();
@@ -148,7 +149,9 @@ fn sound_and_pictures_in_one_sample_are_bit_equal_in_any_layout() {
         let steps = fixture.run(&[&OMNI[..], own, &[&dir]].concat(), resumed);
         (bits(&steps), hashes(&folder(to).join("step-00000008")), steps)
     };
-    for (name, own) in [("trained", &[][..]), ("frozen", &FROZEN[..])] {
+    let noise = format!("noise: {{ path: {}, prob: 0.5 }}", fixture.path().join("data/1.wav").display());
+    let changes = format!("data.audio.augment={{ speed: 0.1, volume: 6, mask_time_prob: 0.2, {noise} }}");
+    for (name, own) in [("trained", &[changes.as_str()][..]), ("frozen", &FROZEN[..])] {
         let (losses, weights, steps) = run(name, &[own, &["pools.placement=colocated"]].concat(), None);
         assert!(steps[7].loss < 0.9 * steps[0].loss, "{steps:?}");
         for encoders in ["pools.encoder.replicas=1", "pools.encoder.replicas=3"] {

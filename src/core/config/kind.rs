@@ -1,8 +1,8 @@
 //! Keys that mean nothing for the kind of model at hand. They are refused, so that nothing in a config is without effect.
 
 use super::{
-    AudioLimits, EncoderPool, Eval, Experts, JsonMap, Learn, LossWeighting, Model, Mtp, Normalize, PackMode, Part,
-    Phase, Placement, Policy, RunConfig, Template, TooLong, VideoLimits,
+    Audio, EncoderPool, Eval, Experts, JsonMap, Learn, LossWeighting, Model, Mtp, Normalize, PackMode, Part, Phase,
+    Placement, Policy, RunConfig, Template, TooLong, VideoLimits,
 };
 use crate::message::{PoolName, Tower, TowerSet};
 
@@ -124,7 +124,7 @@ impl RunConfig {
             (Tower::Vision, "data.image", of_pixels(data.image.min_pixels, data.image.max_pixels)),
             (Tower::Vision, "data.video", data.video != VideoLimits::default()),
             (Tower::Vision, "data.pack.max_images", data.pack.max_images.is_some()),
-            (Tower::Audio, "data.audio", data.audio != AudioLimits::default()),
+            (Tower::Audio, "data.audio", data.audio != Audio::default()),
         ];
         let mut keys: Vec<&'static str> = Vec::new();
         for tower in [Tower::Vision, Tower::Audio, Tower::Text].into_iter().filter(|tower| !towers.contains(*tower)) {
@@ -196,7 +196,7 @@ impl RunConfig {
             ("data.video.min_pixels", data.video.min_pixels.is_some()),
             ("data.video.max_pixels", data.video.max_pixels.is_some()),
             ("data.video.sound", data.video.sound),
-            ("data.audio", data.audio != AudioLimits::default()),
+            ("data.audio", data.audio != Audio::default()),
             ("model.reference", model.names_reference()),
             ("train.preference", train.preference.is_some()),
             ("train.loss_weighting", train.loss_weighting != LossWeighting::default()),

@@ -265,6 +265,20 @@ impl Rules<'_> {
             let (min, max) = (audio.min_seconds, audio.max_seconds);
             (format!("`data.audio.min_seconds` {min} is above `data.audio.max_seconds` {max}"), "swap them")
         });
+        if let Some(noise) = audio.augment.as_ref().and_then(|augment| augment.noise.as_ref()) {
+            let (key, [least, most]) = ("data.audio.augment.noise.snr", noise.snr);
+            self.broken(
+                !(-100.0..=100.0).contains(&least) || !(least..=100.0).contains(&most),
+                code::OUT_OF_RANGE,
+                &[key],
+                || {
+                    let message = format!(
+                        "`{key}`: must be the smallest and the largest of -100 to 100 dB, found [{least}, {most}]"
+                    );
+                    (message, "5 to 20 dB are usual: `[5, 20]`")
+                },
+            );
+        }
         let edges =
             [("pixels", config.edges.pixels), ("tokens", config.edges.tokens), ("features", config.edges.features)];
         for (name, edge) in edges {
@@ -323,6 +337,10 @@ impl Rules<'_> {
                     .into_iter()
                     .for_each(|path| self.file_or_folder(&format!("eval.sets.{name}"), path));
             }
+        }
+        let noise = config.data.audio.augment.as_ref().and_then(|augment| augment.noise.as_ref());
+        if let Some(path) = noise.map(|noise| noise.path.as_path()).filter(|path| !path.is_dir()) {
+            self.regular("data.audio.augment.noise.path", path);
         }
         self.evaluation(config);
         self.checkpoint(config);

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{AudioLimits, ImageLimits, JsonMap, Pack, Template, TrainFile, VideoLimits};
+use super::{Audio, ImageLimits, JsonMap, Pack, Template, TrainFile, VideoLimits};
 
 /// Samples, and how they are turned into model inputs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -38,9 +38,9 @@ pub struct Data {
     /// Size and number of the frames of videos; overrides the model's video preprocessor config.
     #[serde(default)]
     pub video: VideoLimits,
-    /// Lengths of recordings, of segments where only a part is taken.
+    /// Lengths of recordings, of segments where only a part is taken, and random changes of them.
     #[serde(default)]
-    pub audio: AudioLimits,
+    pub audio: Audio,
     /// Chat template: the model directory's own, or a built-in one.
     #[serde(default)]
     pub template: Template,
@@ -112,7 +112,7 @@ impl Data {
             pack: Pack::default(),
             image: ImageLimits::default(),
             video: VideoLimits::default(),
-            audio: AudioLimits::default(),
+            audio: Audio::default(),
             template: Template::FromModel,
             template_kwargs: JsonMap::default(),
             maker: None,

@@ -77,29 +77,8 @@ pub enum Take {
     Whole,
 }
 
-/// Lengths of recordings, of segments where only a part is taken.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct AudioLimits {
-    /// A shorter recording, in seconds, is a bad sample.
-    #[schemars(range(min = 0.0, max = 3600.0))]
-    pub min_seconds: f64,
-    /// A longer recording, in seconds, is a bad sample.
-    #[schemars(range(max = 3600.0), extend("exclusiveMinimum" = 0.0))]
-    pub max_seconds: f64,
-    /// A recording of more tokens is a bad sample; `null`: no limit.
-    #[schemars(range(min = 1))]
-    pub max_tokens: Option<usize>,
-}
-
 impl Default for ImageLimits {
     fn default() -> Self {
         Self { min_pixels: None, max_pixels: None, max_side: 16384, max_decoded_pixels: 1 << 26, area: None }
-    }
-}
-
-impl Default for AudioLimits {
-    fn default() -> Self {
-        Self { min_seconds: 0.1, max_seconds: 30.0, max_tokens: None }
     }
 }

@@ -1,6 +1,7 @@
 //! The typed config tree; a file a section. The doc comment of a field is its documentation in the JSON schema and
 //! in `docs/configuration.md`; its `range` is checked at load. Free-standing rules over several keys are elsewhere.
 
+mod audio;
 mod data;
 mod flow;
 mod json_map;
@@ -21,11 +22,12 @@ mod tracking;
 mod train;
 mod train_file;
 
+pub use audio::{Audio, AudioAugment, AudioLimits, BackgroundNoise, MaskFill};
 pub use data::{BadSamples, Data, OnChange};
 pub use flow::{Density, Experts, FlowLoss, LossKind, LossWeight, NoiseLevels, Per};
 pub use json_map::JsonMap;
 pub use lora::Lora;
-pub use media_limits::{AudioLimits, ImageLimits, Take, VideoLimits};
+pub use media_limits::{ImageLimits, Take, VideoLimits};
 pub use memory::{ActivationBudget, Memory, WeightBudget};
 pub use model::{FrozenPrecision, Model, Moe, Mtp, Part, Recompute, TextTower, Weights};
 pub use pack::{Pack, PackMode, TooLong};

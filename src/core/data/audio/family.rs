@@ -157,6 +157,11 @@ impl FrontEnd {
         self.mel.num_mels()
     }
 
+    /// The frames that begin within a clip of so many samples.
+    pub fn num_heard(&self, num_samples: usize) -> usize {
+        num_samples.div_ceil(self.hop)
+    }
+
     /// The number of tokens that a clip of so many samples becomes.
     ///
     /// # Errors

@@ -1,12 +1,15 @@
 //! Sound: files to samples, and samples to the log-mel frames that an audio tower takes.
 //!
 //! ```text
-//! file ─ decode ─ one channel ─ resample ─ 16 kHz ─ log-mel ─ frames [frames, bins]
+//! file ─ decode ─ one channel ─ resample ─ 16 kHz ─ (changes) ─ log-mel ─ frames [frames, bins]
 //! ```
 //!
 //! The front-end equals `WhisperFeatureExtractor` of transformers 5.17, for each clip alone: what a clip becomes does not
 //! depend on the clips beside it.
 
+mod augment;
+#[cfg(test)]
+mod augment_tests;
 mod container;
 mod decode;
 mod family;
@@ -22,6 +25,7 @@ mod settings;
 pub(super) mod tests;
 mod wav;
 
+pub use augment::{SoundChange, SoundChanges};
 pub use decode::{AudioHeader, NO_SOUND, decode_sound, max_decode_seconds, read_header};
 pub use family::{AudioFamily, Framing, FrontEnd};
 pub use mel::{Frames, LogMel};

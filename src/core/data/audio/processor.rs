@@ -4,6 +4,7 @@ use std::path::Path;
 
 use serde_json::Value as Json;
 
+use super::augment::SoundChange;
 use super::family::FrontEnd;
 use super::settings::AudioSettings;
 use crate::config::AudioLimits;
@@ -71,11 +72,19 @@ impl AudioProcessor {
         &self.marker
     }
 
-    /// The frames and placeholders of a recording of [`AudioProcessor::rate`] samples a second.
+    /// Returns whether a recording of so many samples is neither too short nor too long.
+    pub fn takes(&self, num_samples: usize) -> bool {
+        let seconds = num_samples as f64 / f64::from(self.rate());
+        let most = self.limits.max_tokens.unwrap_or(usize::MAX);
+        (self.limits.min_seconds..=self.limits.max_seconds).contains(&seconds)
+            && self.front_end.num_tokens(num_samples).is_ok_and(|num_tokens| num_tokens <= most)
+    }
+
+    /// The frames and placeholders of a recording of [`AudioProcessor::rate`] samples a second, of which `change` masks some.
     ///
     /// # Errors
     /// The reason: it is too short or too long.
-    pub fn recording(&self, samples: &[f32]) -> Result<Expansion, String> {
+    pub fn recording(&self, samples: &[f32], change: Option<SoundChange<'_>>) -> Result<Expansion, String> {
         let seconds = samples.len() as f64 / f64::from(self.rate());
         if seconds < self.limits.min_seconds {
             return Err(format!(
@@ -83,9 +92,12 @@ impl AudioProcessor {
                 self.limits.min_seconds
             ));
         }
-        let (frames, num_features) = self.front_end.frames(samples)?;
+        let (mut frames, num_features) = self.front_end.frames(samples)?;
         if let Some(limit) = self.limits.max_tokens.filter(|limit| num_features > *limit) {
             return Err(format!("is of {num_features} tokens, more than data.audio.max_tokens = {limit}"));
+        }
+        if let Some(change) = change {
+            change.mask(&mut frames, self.front_end.num_heard(samples.len()));
         }
         let grid = Grid { t: frames.num_frames as u32, h: 1, w: 1 };
         let media = Media { tower: Tower::Audio, grid, num_features, pixels: frames.values };

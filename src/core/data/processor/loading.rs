@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::towers::Towers;
-use crate::data::audio::{AudioSource, NO_SOUND, Segment};
+use crate::data::audio::{AudioProcessor, AudioSource, NO_SOUND, Samples, Segment, SoundChange, SoundChanges};
 use crate::data::decoder::MediaDecoder;
 use crate::data::error::DataError;
 use crate::data::in_process::read_rgb_with;
@@ -12,7 +12,7 @@ use crate::data::limits::Limits;
 use crate::data::locator::Locator;
 use crate::data::media::{self, Expansion, VideoSource, mp4};
 use crate::data::source::MediaSource;
-use crate::message::Tower;
+use crate::message::{SampleId, Tower};
 
 /// Loads files, which `decoder` decodes under these limits.
 pub(super) struct MediaLoader {
@@ -20,17 +20,32 @@ pub(super) struct MediaLoader {
     pub limits: Limits,
     /// The sound of a video is taken where the model hears it.
     pub video_sound: bool,
+    /// Changes of the recordings of training samples.
+    pub changes: Option<SoundChanges>,
 }
 
 impl MediaLoader {
-    /// Loads a file, or a text for a text tower, as the model takes it.
+    /// Returns how the file `at` of a sample is changed; `None` where `trained` names no sample.
+    pub fn change(&self, trained: Option<SampleId>, at: usize) -> Option<SoundChange<'_>> {
+        Some(self.changes.as_ref()?.draw(trained?, at))
+    }
+
+    /// Loads a file, or a text for a text tower, as the model takes it; a recording after `change`.
     ///
     /// # Errors
     /// The model takes none of its kind, or it cannot be read or decoded, or is larger than it may be.
-    pub fn load_one(&self, source: &MediaSource, base: &Path, towers: &Towers) -> Result<Expansion, DataError> {
+    pub fn load_one(
+        &self,
+        source: &MediaSource,
+        base: &Path,
+        towers: &Towers,
+        change: Option<SoundChange<'_>>,
+    ) -> Result<Expansion, DataError> {
         match (source, &towers.vision) {
             // Nothing of a sound may reach a decoder of pictures, whoever asks.
-            (MediaSource::Audio(audio), _) => self.recording(audio, base, towers)?.ok_or_else(|| takes_no(source)),
+            (MediaSource::Audio(audio), _) => {
+                self.recording(audio, base, towers, change)?.ok_or_else(|| takes_no(source))
+            }
             (MediaSource::Context(text), _) => match &towers.contexts {
                 Some(contexts) => contexts.context(text).map_err(DataError::Line),
                 None => Err(takes_no(source)),
@@ -44,7 +59,7 @@ impl MediaLoader {
                 let frames = media::load(video, base, &*self.decoder, &self.limits, media.sampling())?;
                 let named = base.join(source.name()).display().to_string();
                 let seen = media.video(&frames).map_err(|reason| DataError::image(Path::new(&named), reason))?;
-                match (media.clock(), self.sound_of(video, base, towers)?) {
+                match (media.clock(), self.sound_of(video, base, towers, change)?) {
                     (Some(clock), Some(heard)) => Ok(clock.with_sound(seen, heard)),
                     _ => Ok(seen),
                 }
@@ -53,31 +68,64 @@ impl MediaLoader {
     }
 
     /// A recording as the model takes it; `None` where the model hears nothing.
-    fn recording(&self, source: &AudioSource, base: &Path, towers: &Towers) -> Result<Option<Expansion>, DataError> {
+    fn recording(
+        &self,
+        source: &AudioSource,
+        base: &Path,
+        towers: &Towers,
+        change: Option<SoundChange<'_>>,
+    ) -> Result<Option<Expansion>, DataError> {
         let AudioSource { locator, segment } = source;
-        let expansion = self.heard(&locator.read_sound(base)?, *segment, towers);
+        let Some(audio) = &towers.audio else { return Ok(None) };
+        let expansion = self.samples(&locator.read_sound(base)?, *segment, audio).and_then(|samples| {
+            let samples = match change {
+                Some(change) => change.at_speed(samples, audio.rate(), |len| audio.takes(len))?,
+                None => samples,
+            };
+            self.heard(samples, audio, change).map(Some)
+        });
         expansion.map_err(|reason| DataError::audio(Path::new(&locator.display(base)), reason))
     }
 
-    fn heard(&self, bytes: &[u8], segment: Segment, towers: &Towers) -> Result<Option<Expansion>, String> {
-        let Some(audio) = &towers.audio else { return Ok(None) };
-        let samples = self.decoder.sound(bytes, audio.rate(), audio.limits(), segment)?;
-        audio.recording(&samples).map(Some)
+    fn samples(&self, bytes: &[u8], segment: Segment, audio: &AudioProcessor) -> Result<Samples, String> {
+        self.decoder.sound(bytes, audio.rate(), audio.limits(), segment)
     }
 
-    /// The sound of a video where it is wanted: that of an MP4 file which has any.
-    fn sound_of(&self, video: &VideoSource, base: &Path, towers: &Towers) -> Result<Option<Expansion>, DataError> {
-        let [locator] = video.locators.as_slice() else { return Ok(None) };
+    /// What the model hears of samples, with all changes but that of the speed.
+    fn heard(
+        &self,
+        mut samples: Samples,
+        audio: &AudioProcessor,
+        change: Option<SoundChange<'_>>,
+    ) -> Result<Expansion, String> {
+        if let Some(change) = change {
+            change.add_noise(&mut samples, audio.rate(), &*self.decoder)?;
+            change.amplify(&mut samples);
+        }
+        audio.recording(&samples, change)
+    }
+
+    /// The sound of a video where it is wanted: that of an MP4 file which has any. It keeps its speed, which is that of the frames.
+    fn sound_of(
+        &self,
+        video: &VideoSource,
+        base: &Path,
+        towers: &Towers,
+        change: Option<SoundChange<'_>>,
+    ) -> Result<Option<Expansion>, DataError> {
+        let ([locator], Some(audio)) = (video.locators.as_slice(), &towers.audio) else { return Ok(None) };
         let is_folder = matches!(locator, Locator::File(name) if base.join(name).is_dir());
         if !self.video_sound || is_folder {
             return Ok(None);
         }
         let bytes = locator.read(base)?;
-        match mp4::is_mp4(&bytes).then(|| self.heard(&bytes, Segment::WHOLE, towers)) {
-            None => Ok(None),
-            Some(Err(reason)) if reason == NO_SOUND => Ok(None),
-            Some(heard) => heard.map_err(|reason| DataError::audio(Path::new(&locator.display(base)), reason)),
-        }
+        let found = mp4::is_mp4(&bytes).then(|| self.samples(&bytes, Segment::WHOLE, audio));
+        let heard = match found {
+            None => return Ok(None),
+            Some(Err(reason)) if reason == NO_SOUND => return Ok(None),
+            Some(samples) => samples.and_then(|samples| self.heard(samples, audio, change)),
+        };
+        heard.map(Some).map_err(|reason| DataError::audio(Path::new(&locator.display(base)), reason))
     }
 }
 

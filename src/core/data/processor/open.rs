@@ -11,7 +11,7 @@ use super::room::PackRoom;
 use super::towers::Towers;
 use super::{Pairs, ProcessorFolders, ProcessorOptions};
 use crate::config::{Learn, Phase, TooLong};
-use crate::data::audio::AudioProcessor;
+use crate::data::audio::{AudioProcessor, SoundChanges};
 use crate::data::card::{EncoderDecoder, ModelCard};
 use crate::data::decoder::MediaDecoder;
 use crate::data::error::DataError;
@@ -92,6 +92,8 @@ impl Processor {
         if options.video.sound && !hears_videos {
             return Err(DataError::file(model_dir, "data.video.sound: this model hears no videos"));
         }
+        let changes = options.changes.clone().filter(|_| towers.audio.is_some());
+        let changes = changes.map(|(augment, seed)| SoundChanges::open(augment, seed)).transpose()?;
         let mut processor = Self {
             positions: ModelCard::of(config).positions(),
             has_prefixes: ModelCard::of(config).has_prefixes() || encoder_decoder.is_some(),
@@ -109,6 +111,7 @@ impl Processor {
                 decoder: Arc::new(InProcess),
                 limits: Limits::from(&options.image),
                 video_sound: options.video.sound,
+                changes,
             },
             room: PackRoom {
                 max_tokens: options.max_tokens,

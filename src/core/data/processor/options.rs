@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use crate::config::{
-    AudioLimits, Data, FrameSize, ImageLimits, JsonMap, Learn, LossWeighting, Per, Phase, Policy, PreferenceLoss,
-    RunConfig, Template, TooLong, Train, TrainFile, VideoLimits,
+    AudioAugment, AudioLimits, Data, FrameSize, ImageLimits, JsonMap, Learn, LossWeighting, Per, Phase, Policy,
+    PreferenceLoss, RunConfig, Template, TooLong, Train, TrainFile, VideoLimits,
 };
 
 /// Names the folders that a processor is made of.
@@ -29,6 +29,8 @@ pub struct ProcessorOptions {
     pub image: ImageLimits,
     pub video: VideoLimits,
     pub audio: AudioLimits,
+    /// Random changes of the recordings of training samples, and the run's seed, which draws them; `None`: none.
+    pub changes: Option<(AudioAugment, u64)>,
     /// A longer sample is refused, or truncated.
     pub max_tokens: usize,
     pub too_long: TooLong,
@@ -138,7 +140,7 @@ impl From<&Train> for Learned {
 impl ProcessorOptions {
     /// Makes the options of data that teaches what `learned` says; all that only some models have is left out.
     pub fn new(data: &Data, learned: impl Into<Learned>) -> Self {
-        let Data { template, image, video, audio, pack, .. } = *data;
+        let Data { template, image, video, pack, .. } = *data;
         let (template_kwargs, maker) = (data.template_kwargs.clone(), data.maker.clone());
         let [max_images, max_visual_tokens] =
             [pack.max_images, pack.max_visual_tokens].map(|limit| limit.unwrap_or(usize::MAX));
@@ -149,7 +151,8 @@ impl ProcessorOptions {
             maker,
             image,
             video,
-            audio,
+            audio: data.audio.limits(),
+            changes: None,
             max_tokens,
             too_long,
             max_images,
@@ -179,6 +182,7 @@ impl ProcessorOptions {
             None => Pairs::Refused,
         };
         options.weighs_samples = config.train.loss_weighting != LossWeighting::Token;
+        options.changes = data.audio.augment.clone().map(|augment| (augment, config.run.seed));
         options.flow.seed = config.run.seed;
         options.flow.per_token = config.train.loss.is_some_and(|loss| loss.per == Per::Token);
         options.flow.sampled = config.sample.as_ref().map(|sample| Sampled {
@@ -201,6 +205,7 @@ impl Default for ProcessorOptions {
             image: ImageLimits::default(),
             video: VideoLimits::default(),
             audio: AudioLimits::default(),
+            changes: None,
             max_tokens: usize::MAX,
             too_long: TooLong::Skip,
             max_images: usize::MAX,

@@ -6,7 +6,8 @@ use super::Processor;
 use super::answered::check_pack;
 use super::options::Pairs;
 use super::room::Features;
-use crate::data::audio::AudioSource;
+use super::samples::trained;
+use crate::data::audio::{AudioSource, SoundChanges};
 use crate::data::error::DataError;
 use crate::data::locator::Locator;
 use crate::data::media::VideoSource;
@@ -62,7 +63,13 @@ impl Processor {
             )));
         }
         let sources: Vec<MediaSource> = pack.media.iter().map(PackedMedia::source).collect();
-        let expansions = self.load(&sources, Path::new(""))?;
+        let has_sound = sources.iter().any(|source| matches!(source, MediaSource::Audio(_)));
+        let changes_lengths = |changes: &SoundChanges| changes.change_lengths();
+        if has_sound && trained(id).is_some() && self.loader.changes.as_ref().is_some_and(changes_lengths) {
+            let reason = "is a pack made ahead of time, in which recordings keep their lengths: set data.audio.augment.speed to 0";
+            return Err(DataError::Line(reason.to_owned()));
+        }
+        let expansions = self.load(&sources, Path::new(""), trained(id))?;
         let media = expansions.into_iter().flat_map(|expansion| expansion.media).collect();
         let widen = |ids: &[i32]| ids.iter().map(|&id| i64::from(id)).collect();
         let mut sample = Sample::new(id, widen(&pack.input_ids), pack.all_position_ids(), widen(&pack.targets), media);

@@ -11,6 +11,7 @@ use crate::data::error::DataError;
 use crate::data::expand::{Expanded, Place, check, find};
 use crate::data::media::{Expansion, MediaKind};
 use crate::data::source::{Conversation, MediaSource, Part, Turn};
+use crate::message::SampleId;
 
 impl Processor {
     /// Returns whether a turn with such a part is rendered with a marker.
@@ -46,13 +47,14 @@ impl Processor {
     }
 
     /// Loads pictures, videos and recordings and puts them in place of their markers: of what is to be truncated, those that
-    /// a pack may hold.
+    /// a pack may hold. `trained` names the sample where it is trained on.
     pub(super) fn expand(
         &self,
         text: &str,
         conversation: &Conversation,
         base: &Path,
         too_long: TooLong,
+        trained: Option<SampleId>,
     ) -> Result<(Expanded, Vec<Expansion>), DataError> {
         if let Some(source) = conversation.media.iter().find(|source| !self.towers.take(source.kind())) {
             return Err(takes_no(source));
@@ -62,30 +64,42 @@ impl Processor {
         let expansions = match too_long {
             TooLong::Skip | TooLong::Error => {
                 self.check_images(text, &places, conversation, base)?;
-                self.load(&conversation.media, base)?
+                self.load(&conversation.media, base, trained)?
             }
-            TooLong::Truncate => self.load_fitting(&conversation.media, base)?,
+            TooLong::Truncate => self.load_fitting(&conversation.media, base, trained)?,
         };
         Ok((Expanded::new(text, &places, &expansions, |tower| self.towers.placeholder(tower)), expansions))
     }
 
-    /// Pictures, videos and recordings, in order, as the model takes them.
-    pub(super) fn load(&self, sources: &[MediaSource], base: &Path) -> Result<Vec<Expansion>, DataError> {
+    /// Pictures, videos and recordings, in order, as the model takes them; `trained` names the sample where it is trained on.
+    pub(super) fn load(
+        &self,
+        sources: &[MediaSource],
+        base: &Path,
+        trained: Option<SampleId>,
+    ) -> Result<Vec<Expansion>, DataError> {
         let mut expansions = Vec::with_capacity(sources.len());
-        for source in sources {
+        for (at, source) in sources.iter().enumerate() {
             // Many would take much memory before their sample turned out to be too long.
             self.room.check_length(0, Features::of(&expansions))?;
-            expansions.push(self.loader.load_one(source, base, &self.towers)?);
+            let change = self.loader.change(trained, at);
+            expansions.push(self.loader.load_one(source, base, &self.towers, change)?);
         }
         Ok(expansions)
     }
 
     /// The first ones, as many as have no more features than a pack has tokens: many would take much memory before all but
     /// these were cut off.
-    fn load_fitting(&self, sources: &[MediaSource], base: &Path) -> Result<Vec<Expansion>, DataError> {
+    fn load_fitting(
+        &self,
+        sources: &[MediaSource],
+        base: &Path,
+        trained: Option<SampleId>,
+    ) -> Result<Vec<Expansion>, DataError> {
         let (mut fitting, mut room) = (Vec::new(), self.room.max_tokens);
-        for source in sources {
-            let expansion = self.loader.load_one(source, base, &self.towers)?;
+        for (at, source) in sources.iter().enumerate() {
+            let change = self.loader.change(trained, at);
+            let expansion = self.loader.load_one(source, base, &self.towers, change)?;
             let Some(left) = room.checked_sub(expansion.num_features()) else { break };
             room = left;
             fitting.push(expansion);

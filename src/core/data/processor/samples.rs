@@ -26,6 +26,11 @@ fn nothing_to_learn(conversation: &Conversation) -> String {
     }
 }
 
+/// The sample, if it is one of those that are trained on; others are taken as they are.
+pub(super) fn trained(id: SampleId) -> Option<SampleId> {
+    id.as_held_out().is_none().then_some(id)
+}
+
 impl Processor {
     /// A training sample of a conversation. Files are relative to `base`. In `sft` the assistant's turns count in the
     /// loss, from behind a turn's header to its closing token; else everything but pictures and videos.
@@ -38,7 +43,7 @@ impl Processor {
         let turns = self.written(&conversation.turns);
         let (text, marked) = template.render_marked(&turns, false)?;
         self.notes.of_sample(template, &turns, &text);
-        let (expanded, expansions) = self.expand(&text, conversation, base, self.too_long)?;
+        let (expanded, expansions) = self.expand(&text, conversation, base, self.too_long, trained(id))?;
         let is_whole = expanded.covers == text.len();
         let mut tokens = self.tokenizer.encode(&expanded.text)?;
         let learned = match self.phase {
@@ -103,7 +108,7 @@ impl Processor {
     fn ask(&self, id: SampleId, conversation: &Conversation, base: &Path) -> Result<Sample, DataError> {
         let text = self.expect_template()?.render(&self.written(&conversation.turns), true)?;
         // A question that is cut is another question.
-        let (expanded, expansions) = self.expand(&text, conversation, base, TooLong::Skip)?;
+        let (expanded, expansions) = self.expand(&text, conversation, base, TooLong::Skip, None)?;
         let tokens = self.tokenizer.encode(&expanded.text)?;
         self.assemble(id, &tokens, &vec![false; tokens.len()], &expanded.runs, expansions)
     }

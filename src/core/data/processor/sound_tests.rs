@@ -5,7 +5,7 @@ use std::path::Path;
 use serde_json::{Value as Json, json};
 
 use super::{Processor, ProcessorOptions};
-use crate::config::{AudioLimits, Phase, Template, VideoLimits};
+use crate::config::{AudioAugment, AudioLimits, Phase, Template, VideoLimits};
 use crate::data::audio::Segment;
 use crate::data::audio::tests::sine;
 use crate::data::audio::wav;
@@ -273,6 +273,64 @@ fn what_is_wrong_with_a_recording_is_said() {
     let config = read_json(&dir.join("config.json")).unwrap();
     let error = Processor::open(dir, &config, &ProcessorOptions::default()).err().unwrap().to_string();
     assert!(error.contains("feature_size is 80, but num_mel_bins of config.json is 16"), "{error}");
+}
+
+#[test]
+fn recordings_of_training_samples_are_changed_and_no_others() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path();
+    let plain = qwen2_audio(dir);
+    let config = read_json(&dir.join("config.json")).unwrap();
+    let with = |augment: AudioAugment| {
+        let options =
+            ProcessorOptions { changes: Some((augment, 7)), learned: Phase::Sft.into(), ..Default::default() };
+        Processor::open(dir, &config, &options).unwrap()
+    };
+    write_wav(&dir.join("a.wav"), 8_000);
+    let line = r#"{"messages":[{"role":"user","content":"<audio>?<audio>"},{"role":"assistant","content":"c"}],
+        "audios":["a.wav","a.wav"]}"#;
+    let conversation = Conversation::parse(line).unwrap();
+    let of = |processor: &Processor, id| processor.training_sample(id, &conversation, dir).unwrap();
+    let masked = with(AudioAugment { mask_time_prob: 0.3, ..AudioAugment::default() });
+    let (own, changed) = (of(&plain, SampleId(3)), of(&masked, SampleId(3)));
+    assert_eq!(own.media[0].pixels, own.media[1].pixels);
+    assert_eq!((&own.input_ids, &own.meta), (&changed.input_ids, &changed.meta), "masks change no length");
+    assert_ne!(changed.media[0].pixels, own.media[0].pixels);
+    assert_ne!(changed.media[0].pixels, changed.media[1].pixels, "each file has a change of its own");
+    assert_eq!(changed, of(&masked, SampleId(3)));
+    assert_ne!(changed.media[0].pixels, of(&masked, SampleId(4)).media[0].pixels);
+    let held_out = SampleId::held_out(0, 3);
+    assert_eq!(of(&masked, held_out), of(&plain, held_out));
+    let asked = |processor: &Processor| processor.prompt(SampleId(3), &conversation, dir).unwrap();
+    assert_eq!(asked(&masked), asked(&plain));
+
+    // Another speed is another number of tokens, which a pack made ahead of time cannot have.
+    let faster = with(AudioAugment { speed: 0.2, ..AudioAugment::default() });
+    let lens: Vec<u32> =
+        (0..20).map(|id| of(&faster, SampleId(id)).media[0].num_features).map(|it| it as u32).collect();
+    // 8,000 samples, and 10,000 and 6,667 of them.
+    assert!(
+        [12, 16, 10].iter().all(|len| lens.contains(len)) && lens.iter().all(|len| [12, 16, 10].contains(len)),
+        "{lens:?}"
+    );
+    let media = PackedMedia {
+        kind: PackedKind::Audio { segment: Segment::WHOLE },
+        files: vec![("a.wav".to_owned(), std::fs::read(dir.join("a.wav")).unwrap().into())],
+    };
+    let narrow = |ids: &[i64]| ids.iter().map(|&id| id as i32).collect::<Vec<i32>>();
+    let pack = PackedSample {
+        ids: vec![0],
+        lens: vec![own.meta.num_tokens],
+        samples: vec!["a".into()],
+        input_ids: narrow(&own.input_ids),
+        targets: narrow(&own.targets),
+        position_ids: None,
+        media: vec![media.clone(), media],
+        items: own.meta.items.clone(),
+    };
+    assert_eq!(masked.packed_sample(SampleId(3), &pack).unwrap(), changed);
+    let error = faster.packed_sample(SampleId(3), &pack).unwrap_err().to_string();
+    assert!(error.contains("set data.audio.augment.speed to 0"), "{error}");
 }
 
 #[test]

@@ -105,7 +105,7 @@ impl HubPath {
         let listing = listing.and_then(|text| serde_json::from_slice::<HubListing>(&text).ok());
         let names = match listing {
             Some(listing) => listing.files,
-            None => walk(&snapshot),
+            None => files_below(&snapshot),
         };
         let card = files::read_text(&snapshot.join(HUB_CARD)).ok();
         let chosen = choose_hub_files(&names, card.as_deref(), &self.inner)?;
@@ -267,8 +267,8 @@ fn whole_shards(names: &[String]) -> Result<(), String> {
     }
 }
 
-/// Names of the files in a snapshot.
-fn walk(folder: &Path) -> Vec<String> {
+/// Names of the files in a folder and in folders within, with slashes, in order.
+pub fn files_below(folder: &Path) -> Vec<String> {
     let (mut names, mut folders) = (Vec::new(), vec![folder.to_owned()]);
     while let Some(inner) = folders.pop() {
         for entry in std::fs::read_dir(&inner).into_iter().flatten().flatten() {

@@ -120,6 +120,11 @@ pub fn kind_of(name: &str) -> Option<FileKind> {
     }
 }
 
+/// Returns whether a file is a recording by its name.
+pub fn is_recording(name: &str) -> bool {
+    name.contains('.') && kind_of(name) == Some(FileKind::Recording)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
