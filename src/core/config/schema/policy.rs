@@ -106,6 +106,9 @@ pub struct Augment {
     /// How far the factor of saturation lies from 1 at most.
     #[schemars(range(min = 0.0, max = 1.0))]
     pub saturation: f64,
+    /// The part of the circle of hues by which colors are turned to either side at most.
+    #[schemars(range(min = 0.0, max = 0.5))]
+    pub hue: f64,
     /// Cameras that are neither cropped nor turned, by parts of their names: those that move with the robot.
     pub fixed_cameras: Vec<String>,
 }
@@ -118,6 +121,7 @@ impl Default for Augment {
             brightness: 0.0,
             contrast: 0.0,
             saturation: 0.0,
+            hue: 0.0,
             fixed_cameras: vec!["wrist".to_owned()],
         }
     }

@@ -22,6 +22,8 @@ struct Change {
     turn: f64,
     /// Factors of brightness, contrast and saturation.
     color: [f32; 3],
+    /// A part of the circle of hues.
+    hue: f32,
 }
 
 /// The picture that `camera` gives in the training sample `sample` of a run with this seed: the same for everyone who makes it.
@@ -46,6 +48,7 @@ impl Change {
                 around(4, augment.contrast) as f32,
                 around(5, augment.saturation) as f32,
             ],
+            hue: (augment.hue * (2.0 * numbers.unit(6) - 1.0)) as f32,
         }
     }
 
@@ -67,10 +70,10 @@ impl Change {
         })
     }
 
-    /// Brightness, then contrast about the mean gray value, then saturation about each pixel's own.
+    /// Brightness, then contrast about the mean gray value, then saturation about each pixel's own, then hue.
     fn colored(&self, mut picture: RgbImage) -> RgbImage {
         let [brightness, contrast, saturation] = self.color;
-        if self.color == [1.0; 3] {
+        if self.color == [1.0; 3] && self.hue == 0.0 {
             return picture;
         }
         let gray = |pixel: &[f32]| pixel.iter().zip(GRAY).map(|(value, weight)| value * weight).sum::<f32>();
@@ -82,9 +85,33 @@ impl Change {
             pixel.iter_mut().for_each(|value| *value = (mean + contrast * (*value - mean)).clamp(0.0, 255.0));
             let own = gray(pixel);
             pixel.iter_mut().for_each(|value| *value = (own + saturation * (*value - own)).clamp(0.0, 255.0));
+            if self.hue != 0.0 {
+                turn_hue(pixel, self.hue);
+            }
         }
         picture.iter_mut().zip(values).for_each(|(byte, value)| *byte = value.round() as u8);
         picture
+    }
+}
+
+/// Turns a color by a part of the circle of hues; its largest and its smallest value stay (HSV).
+fn turn_hue(pixel: &mut [f32], part: f32) {
+    let [red, green, blue] = [pixel[0], pixel[1], pixel[2]];
+    let (least, most) = (red.min(green).min(blue), red.max(green).max(blue));
+    let range = most - least;
+    if range == 0.0 {
+        return;
+    }
+    // In sixths of the circle.
+    let hue = match most {
+        most if most == red => (green - blue) / range,
+        most if most == green => 2.0 + (blue - red) / range,
+        _ => 4.0 + (red - green) / range,
+    };
+    let hue = hue + 6.0 * part;
+    for (value, shift) in pixel.iter_mut().zip([5.0, 3.0, 1.0]) {
+        let at = (hue + shift).rem_euclid(6.0);
+        *value = most - range * at.min(4.0 - at).clamp(0.0, 1.0);
     }
 }
 
@@ -110,6 +137,17 @@ fn between(picture: &RgbImage, x: f64, y: f64) -> [u8; CHANNELS] {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const HUES: [([f32; 3], f32, [u8; 3]); 8] = [
+        ([68.0, 32.0, 130.0], -0.38, [32, 130, 41]),
+        ([230.0, 241.0, 194.0], 0.29, [194, 241, 240]),
+        ([48.0, 249.0, 14.0], 0.39, [60, 14, 249]),
+        ([199.0, 221.0, 1.0], 0.2, [1, 221, 67]),
+        ([136.0, 117.0, 52.0], 0.4, [52, 121, 136]),
+        ([15.0, 11.0, 13.0], 0.15, [15, 13, 11]),
+        ([4.0, 195.0, 110.0], 0.47, [195, 4, 123]),
+        ([14.0, 113.0, 224.0], 0.44, [224, 49, 14]),
+    ];
 
     fn picture() -> RgbImage {
         RgbImage::from_fn(40, 20, |x, y| image::Rgb([(6 * x) as u8, (12 * y) as u8, 90]))
@@ -139,7 +177,7 @@ mod tests {
     /// By the definition: a half of both sides, at the left edge and the lower one, without a turn; then a quarter turn of a square.
     #[test]
     fn parts_are_enlarged_and_turned_about_the_middle() {
-        let still = Change { crop: 1.0, place: [0.0; 2], turn: 0.0, color: [1.0; 3] };
+        let still = Change { crop: 1.0, place: [0.0; 2], turn: 0.0, color: [1.0; 3], hue: 0.0 };
         let half = Change { crop: 0.5, place: [0.0, 1.0], ..still }.moved(&picture());
         // The middle of this pixel is at column 10.25 and row 5.25 of the part.
         let expected = [(6.0 * 9.75f64).round() as u8, (12.0 * (10.0 + 4.75f64)).round() as u8, 90];
@@ -151,7 +189,7 @@ mod tests {
 
     #[test]
     fn colors_change_as_their_factors_say() {
-        let still = Change { crop: 1.0, place: [0.0; 2], turn: 0.0, color: [1.0; 3] };
+        let still = Change { crop: 1.0, place: [0.0; 2], turn: 0.0, color: [1.0; 3], hue: 0.0 };
         let with = |color: [f32; 3]| Change { color, ..still }.colored(picture());
         assert_eq!(with([0.5, 1.0, 1.0]).get_pixel(20, 10).0, [60, 60, 45]);
         // Without contrast every pixel is the mean gray value, and without saturation its own.
@@ -159,5 +197,23 @@ mod tests {
         assert!(flat.pixels().all(|pixel| pixel == flat.get_pixel(0, 0)));
         let gray = with([1.0, 1.0, 0.0]).get_pixel(20, 10).0;
         assert_eq!(gray, [(0.299f32 * 120.0 + 0.587 * 120.0 + 0.114 * 90.0).round() as u8; 3]);
+    }
+
+    /// As Python's `colorsys` turns them; a third of the circle makes red of blue, and gray stays.
+    #[test]
+    fn hues_are_turned() {
+        let turned = |color: [f32; 3], part: f32| {
+            let mut pixel = color;
+            turn_hue(&mut pixel, part);
+            pixel.map(|value| value.round() as u8)
+        };
+        assert_eq!(turned([10.0, 20.0, 240.0], 1.0 / 3.0), [240, 10, 20]);
+        assert_eq!(turned([80.0, 80.0, 80.0], 0.2), [80; 3]);
+        for (color, part, expected) in HUES {
+            assert_eq!(turned(color, part), expected, "{color:?} by {part}");
+        }
+        let still = Change { crop: 1.0, place: [0.0; 2], turn: 0.0, color: [1.0; 3], hue: 0.1 };
+        assert_ne!(still.colored(picture()), picture());
+        assert_eq!(Change { hue: 0.0, ..still }.colored(picture()), picture());
     }
 }

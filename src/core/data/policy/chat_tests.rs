@@ -7,11 +7,14 @@ use std::sync::Arc;
 use image::RgbImage;
 use serde_json::{Value as Json, json};
 
+use crate::config::{Augment, Policy};
 use crate::data::column::ColumnValues;
 use crate::data::digits::{MODEL, write_model};
 use crate::data::in_process::InProcess;
-use crate::data::lerobot::Window;
-use crate::data::policy::{Observation, PolicyMaker, groot_files};
+use crate::data::lerobot::{Set, Window};
+use crate::data::policy::data_keys::notes;
+use crate::data::policy::spec::SampleSpec;
+use crate::data::policy::{Observation, PolicyMaker, groot_files, groot_spec};
 use crate::data::processor::{ProcessorFolders, ProcessorOptions};
 use crate::data::sample::Sample;
 
@@ -234,6 +237,31 @@ fn processor_files_are_read_again() {
         serde_json::from_slice(&std::fs::read(folder.path().join("policy_postprocessor.json")).unwrap()).unwrap();
     assert_eq!(after["steps"][0]["registry_name"], "groot_action_unpack_unnormalize_v2");
     assert_eq!(after["steps"][0]["config"]["env_action_dim"], 2);
+}
+
+/// NVIDIA's fine-tuning writes them, and they are of no use to a policy that acts.
+#[test]
+fn changes_of_training_pictures_are_told_and_not_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    write_model(folder.path(), &MODEL).unwrap();
+    write_processor(folder.path(), &|_| {});
+    let mut config = config(folder.path());
+    config["sizes"]["random_rotation_angle"] = Json::Null;
+    config["sizes"]["color_jitter_params"] = json!({ "brightness": 0.3, "hue": 0.08 });
+    open(folder.path(), &config).unwrap();
+    let mut spec = groot_spec::read(&config).unwrap();
+    assert_eq!(spec.told_changes, [r#"color_jitter_params {"brightness":0.3,"hue":0.08}"#]);
+    let set = Arc::new(Set::open(&Path::new(env!("CARGO_MANIFEST_DIR")).join("data/goldens/lerobot/image")).unwrap());
+    let told = |spec: &SampleSpec, augment, sets: &[Arc<Set>]| {
+        let notes = notes(spec, &Policy { augment, ..Policy::default() }, sets);
+        notes.iter().any(|note| note.contains("random changes of training pictures (color_jitter_params"))
+    };
+    let sets = [set];
+    assert!(told(&spec, None, &sets));
+    assert!(!told(&spec, None, &[]), "nothing is trained");
+    assert!(!told(&spec, Some(Augment::default()), &sets));
+    spec.told_changes.clear();
+    assert!(!told(&spec, None, &sets));
 }
 
 #[test]

@@ -51,6 +51,14 @@ pub fn expect(spec: &SampleSpec, folder: &Path, settings: &Policy, sets: &[Arc<S
 /// What the user may not expect of cameras and robots, set by set.
 pub fn notes(spec: &SampleSpec, settings: &Policy, sets: &[Arc<Set>]) -> Vec<String> {
     let mut notes = Vec::new();
+    let trains = !sets.is_empty();
+    if trains && settings.augment.is_none() && !spec.told_changes.is_empty() {
+        notes.push(format!(
+            "the model's config.json tells of random changes of training pictures ({}); here they are made where policy.augment \
+             says so, and it does not",
+            spec.told_changes.join(", ")
+        ));
+    }
     for set in sets {
         let (place, names) = (set.folder().display(), spec.cameras.join(", "));
         let seen: Vec<&str> = set.info().cameras().map(|camera| name_of(settings, &camera.key)).collect();

@@ -68,6 +68,7 @@ pub fn read(config: &Json) -> Result<SampleSpec, String> {
         groot: None,
         embodiment: None,
         num_embodiments: 1,
+        told_changes: Vec::new(),
     })
 }
 

@@ -14,6 +14,9 @@ use crate::data::lerobot::Info;
 use crate::data::processor::PolicyOptions;
 use crate::message::Tower;
 
+/// Keys of random changes of training pictures, which are of no use to a policy that acts.
+const CHANGES: [&str; 3] = ["random_rotation_angle", "color_jitter_params", "extra_augmentation_config"];
+
 /// # Errors
 /// The reason: a key that is missing, wrong or not implemented.
 pub fn read(config: &Json) -> Result<SampleSpec, String> {
@@ -24,9 +27,6 @@ pub fn read(config: &Json) -> Result<SampleSpec, String> {
     only(config, "action_decode_transform", &[Json::Null, "auto".into()])?;
     let groot = Groot { version: GrootVersion::of(config).unwrap_or(GrootVersion::N1_7) };
     let framing = Framing::of(groot.version, keys)?;
-    for key in ["random_rotation_angle", "color_jitter_params", "extra_augmentation_config"] {
-        only(keys, key, &[Json::Null])?;
-    }
     only(keys, "use_mean_std", &[Json::Null, false.into()])?;
     only(keys, "formalize_language", &[Json::Null, true.into()])?;
     let (horizon, dim) = groot.version.horizon_and_width();
@@ -78,6 +78,11 @@ pub fn read(config: &Json) -> Result<SampleSpec, String> {
         frames: None,
         embodiment: None,
         num_embodiments: size(keys, "max_num_embodiments", 32)?,
+        told_changes: CHANGES
+            .iter()
+            .filter(|key| !keys[**key].is_null())
+            .map(|key| format!("{key} {:.120}", keys[*key].to_string()))
+            .collect(),
     };
     embodied(spec, groot, tag)
 }

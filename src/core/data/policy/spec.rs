@@ -140,6 +140,8 @@ pub struct SampleSpec {
     pub embodiment: Option<(String, i64)>,
     /// Embodiments that the policy has parameters for; 1: it tells none apart.
     pub num_embodiments: usize,
+    /// The random changes of training pictures that the model's config tells of, key by key; a run makes those of its own config.
+    pub told_changes: Vec<String>,
 }
 
 impl SampleSpec {
@@ -214,6 +216,7 @@ impl SampleSpec {
             } as i64,
             max_action_tokens: size("max_action_tokens", 256)?,
             max_written_tokens: size("max_decoding_steps", 256)?,
+            told_changes: Vec::new(),
             num_embodiments: xvla.as_ref().map_or(1, |rules| rules.num_domains.max(0) as usize),
             xvla,
             frames: None,
