@@ -4,12 +4,11 @@ use super::open_files::expect_open_files;
 use super::{dotted, exit, version};
 use crate::run::families::Families;
 use loongforge_core::engine::error_chain;
-use loongforge_torch::device::{ENVIRONMENT, needs_relaunch};
+use loongforge_torch::device::missing_variables;
 use loongforge_torch::native::exit_at_once;
 use std::ffi::OsString;
 use std::io::Write;
-use std::os::unix::process::CommandExt;
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 
 /// The whole command line of `loongforge` with families of one's own beside the built-in ones: the `main` of a program that
 /// has some. Every process of a run is this program again, so all of them know the families.
@@ -31,11 +30,12 @@ pub fn main_with(families: Families) -> ExitCode {
         eprintln!("error: {error}");
         return ExitCode::from(exit::USAGE);
     }
-    if cli.computes() && needs_relaunch() {
-        // OpenMP and cuBLAS read the environment when libtorch is loaded, which was before `main`.
-        let missing = ENVIRONMENT.into_iter().filter(|(name, _)| std::env::var_os(name).is_none());
-        let error = Command::new("/proc/self/exe").args(std::env::args_os().skip(1)).envs(missing).exec();
-        eprintln!("error: cannot start again with the environment that libtorch needs: {error}");
+    if cli.computes()
+        && let Some((name, value)) = missing_variables().next()
+    {
+        eprintln!(
+            "error: the program could not start itself again with the environment that libtorch needs: set {name}={value}"
+        );
         return ExitCode::from(exit::FAILED);
     }
     match cli.dispatch() {

@@ -6,6 +6,7 @@ use image::RgbImage;
 use loongforge_core::data::audio::{Samples, max_decode_seconds};
 use loongforge_core::data::{Limits, MAX_DECODE_SECONDS, MAX_VIDEO_BYTES, SampledFrames};
 use loongforge_core::transport::LentMemory;
+use loongforge_torch::device::ENVIRONMENT;
 use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 use std::fs::File;
@@ -73,7 +74,7 @@ impl Worker {
         let (memory, lent) = LentMemory::create("loongforge-pixels", SIZES)?;
         let mut command = Command::new(program);
         command.arg0("loongforge").arg("decode-worker").args(drill.then_some("--drill"));
-        command.env_clear().envs(std::env::var_os(KEPT).map(|value| (KEPT, value))).current_dir("/");
+        command.env_clear().envs(ENVIRONMENT).envs(std::env::var_os(KEPT).map(|value| (KEPT, value))).current_dir("/");
         // A group of its own: a key that is pressed to stop the run is not for it.
         command.stdin(OwnedFd::from(theirs)).stdout(lent).stderr(Stdio::piped()).process_group(0);
         let mut process = command.spawn()?;

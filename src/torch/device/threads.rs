@@ -1,16 +1,8 @@
-//! Intra-op threads per actor, and the environment without which libgomp's waiting threads fight over few cores and cuBLAS
-//! may give other bits.
+//! Intra-op threads per actor, and whether operators add in a fixed order.
 
 use loongforge_core::config::Device;
 
-/// The variables that the environment must have before libtorch is loaded. Its OpenMP workers spin while they wait, and
-/// two actors' pools on two cores then run many times slower than one. With work space of a fixed size cuBLAS gives the
-/// same bits each time. A launcher starts the program again with these set.
-pub const ENVIRONMENT: [(&str, &str); 3] =
-    [("OMP_WAIT_POLICY", "PASSIVE"), ("GOMP_SPINCOUNT", "0"), (CUBLAS_WORKSPACE, ":4096:8")];
-
-/// Names the work space of cuBLAS.
-pub const CUBLAS_WORKSPACE: &str = "CUBLAS_WORKSPACE_CONFIG";
+use super::environment::CUBLAS_WORKSPACE;
 
 /// Whether cuBLAS has one of the work spaces with which libtorch takes it to be deterministic.
 pub(super) fn has_fixed_workspace() -> bool {
@@ -20,11 +12,6 @@ pub(super) fn has_fixed_workspace() -> bool {
 /// Returns whether operators of this device, which is settled, add in an order that is always the same.
 pub fn adds_in_order(device: Device) -> bool {
     !matches!(device, Device::Cuda(_)) || has_fixed_workspace()
-}
-
-/// Returns whether the environment lacks one of `ENVIRONMENT`. A value that the user has set is left alone.
-pub fn needs_relaunch() -> bool {
-    ENVIRONMENT.iter().any(|(name, _)| std::env::var_os(name).is_none())
 }
 
 /// Sets how many threads one operator called from this thread may use.
