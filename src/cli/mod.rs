@@ -220,4 +220,20 @@ mod tests {
         silent(&Cli::command(), "", &mut found);
         assert_eq!(found, [""; 0]);
     }
+
+    #[test]
+    fn help_shows_examples() {
+        const COMMANDS: &str = "|run|scale|drill|check|plan|checkpoint|generate|chat|serve|evaluate|models|data|top|trace|compare|report|\
+            launch|certs|sample|import|init|checkpoint inspect|checkpoint export|checkpoint export-hf|checkpoint export-gguf|\
+            checkpoint push|data inspect|data verify|data stats|data convert|data pack|data merge|data digits|data emoji|\
+            data spoken-digits|data heard-and-seen|data roll-call|data diffusion-digits|data diffusion-motion";
+        for words in COMMANDS.split('|') {
+            let mut command = Cli::command();
+            for word in words.split_whitespace() {
+                command = command.find_subcommand(word).expect("a command").clone();
+            }
+            let help = command.render_long_help().to_string();
+            assert!(help.contains("Example") && help.contains("  loongforge "), "{words:?}:\n{help}");
+        }
+    }
 }
