@@ -1,4 +1,4 @@
-# All mistakes of a config at once, with line and suggestion
+# All mistakes in a config at once, with line and suggestion
 cat > wrong.yaml <<'Y'
 run: { name: ../../evil }
 model: { load: no-such-folder }

@@ -1,4 +1,4 @@
-# Translate what one has: LLaMA-Factory, TRL, Megatron
+# Translate configs of LLaMA-Factory, TRL and Megatron
 cat > lora.yaml <<'Y'
 model_name_or_path: Qwen/Qwen3-0.6B
 stage: sft

@@ -1,4 +1,4 @@
-# The page, `top` and Prometheus while a run goes on and after it
+# The page, `top` and Prometheus during and after a run
 cp -r "$SOURCES/configs" .
 loongforge run configs/sft_text.yaml train.steps=400 watch.listen=127.0.0.1:47123 > log 2>&1 &
 until [ -s runs/sft_text/watch.json ] && [ -s runs/sft_text/metrics.jsonl ]; do sleep 0.2; done

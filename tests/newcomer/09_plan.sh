@@ -1,4 +1,4 @@
-# What a run will hold and take, before it starts
+# Memory and time of a run, before it starts
 cp -r "$SOURCES/configs" .
 loongforge plan configs/sft_text.yaml
 loongforge plan configs/sft_text.yaml --simulate --device H100 --steps 20

@@ -1,4 +1,4 @@
-# Data: look, count, verify, convert, pack
+# Data: inspect, count, verify, convert, pack
 cp -r "$SOURCES/configs" .
 loongforge data inspect configs/sft_text.yaml --samples 1
 loongforge data stats configs/samples/chat.jsonl

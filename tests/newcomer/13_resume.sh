@@ -1,4 +1,4 @@
-# Kill it, resume it: the same losses; lose an encoder: the same losses
+# The same losses after a kill and resume, and after losing an encoder
 cp -r "$SOURCES/configs" .
 loongforge run configs/sft_text.yaml run.name=whole run.deterministic=true > /dev/null 2>&1
 loongforge run configs/sft_text.yaml run.name=killed run.deterministic=true checkpoint.every_steps=10 train.steps=40 > /dev/null 2>&1 &

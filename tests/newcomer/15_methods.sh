@@ -1,4 +1,4 @@
-# DPO, QLoRA, Muon: methods people come with
+# Common methods: DPO, QLoRA, Muon
 cp -r "$SOURCES/configs" .
 loongforge run configs/sft_text.yaml > /dev/null 2>&1
 loongforge run configs/preference_text.yaml

@@ -34,7 +34,7 @@ done
 {
   echo "# What a newcomer meets"; echo
   echo "Recorded on $(date +%F) at commit $(git -C "$SOURCES" rev-parse --short HEAD) by \`tests/newcomer/record.sh\`: each script in an empty folder, on"
-  echo "$(nproc) cores of an ${cpu:-unknown processor}, \`$(loongforge --version)\`. Seconds are of the whole script on a machine that may have been doing other things."
+  echo "$(nproc) cores of an ${cpu:-unknown processor}, \`$(loongforge --version)\`. Seconds are for the whole script on a machine that may have been running other programs."
   echo; echo "| what | verdict | seconds |"; echo "| --- | --- | --- |"; cat "$parts/table" "$parts/sections"
 } >"$out"
 rm -rf "$parts"
