@@ -31,12 +31,9 @@ pub fn jobset(job: &JobSpec) -> Result<String, JobError> {
     let one = |role, name, num_ranks| Pool { role, name, num_ranks, nodes: num_ranks, per_node: 1 };
     // Ranks of the foundation that share a node share a pod, so that NVLink and shared memory are theirs; encoders come
     // back alone.
-    let of_pool = |pool: Pool| match (pool.role, job.gpus_per_node) {
-        (Role::Foundation, 1..) => pool,
-        _ => one(pool.role, pool.name, pool.num_ranks),
-    };
+    let shares_pod = |role: Role| role == Role::Foundation && job.gpus_per_node > 0;
     let mut pools = vec![one(Role::Scheduler, PoolName::SCHEDULER, 1), one(Role::Data, PoolName::DATA, job.pools.data)];
-    let mut compute: Vec<Pool> = job.compute_pools()?.into_iter().map(of_pool).collect();
+    let mut compute = job.compute_pools(shares_pod)?;
     compute.sort_by_key(|pool| pool.role != Role::Foundation);
     pools.extend(compute);
     let jobs: Vec<Value> = pools.iter().map(|pool| replicated_job(job, image, claim, pool)).collect();

@@ -10,7 +10,7 @@ use std::fmt::Write;
 /// # Errors
 /// A pool that does not fill its nodes.
 pub fn slurm(job: &JobSpec) -> Result<String, JobError> {
-    let mut pools = job.compute_pools()?;
+    let mut pools = job.compute_pools(|_| true)?;
     // The batch script runs on the first component: the scheduler and the data actors live with the foundation.
     pools.sort_by_key(|pool| pool.role != Role::Foundation);
     let mut text = format!(

@@ -87,13 +87,15 @@ pub struct Pool {
 }
 
 impl JobSpec {
-    /// Encoders, if they have processes of their own, then the foundation.
+    /// Encoders, if they have processes of their own, then the foundation. Ranks of the roles that `fill` says share nodes; others
+    /// are placed one by one.
     ///
     /// # Errors
     /// A pool that would leave GPUs of its last node idle: a gang that does not fit is found out now, not in a queue.
-    pub(super) fn compute_pools(&self) -> Result<Vec<Pool>, JobError> {
+    pub(super) fn compute_pools(&self, fill: impl Fn(Role) -> bool) -> Result<Vec<Pool>, JobError> {
         let of = |(role, PoolSize { name, actors: num_ranks }): (Role, PoolSize)| {
             let per_node = match self.gpus_per_node {
+                _ if !fill(role) => 1,
                 0 => num_ranks,
                 gpus => gpus.min(num_ranks),
             };

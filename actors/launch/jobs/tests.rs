@@ -177,7 +177,13 @@ fn a_jobset_has_a_job_a_pool() {
 #[test]
 fn what_cannot_be_placed_is_refused() {
     let uneven = JobSpec { pools: PoolSizes::of_roles(1, 2, 6), ..job() };
-    assert!(slurm(&uneven).unwrap_err().to_string().contains("6 ranks do not fill nodes of 4 GPUs"));
+    for uneven in [slurm(&uneven), jobset(&uneven)] {
+        assert!(uneven.unwrap_err().to_string().contains("6 ranks do not fill nodes of 4 GPUs"));
+    }
+    // Encoders share a node in Slurm alone: a pod has one.
+    let encoders = JobSpec { pools: PoolSizes::of_roles(1, 6, 4), ..job() };
+    assert!(slurm(&encoders).unwrap_err().to_string().contains("6 ranks do not fill nodes of 4 GPUs"));
+    assert!(jobset(&encoders).unwrap().contains("completions: 6"));
     assert!(matches!(jobset(&JobSpec { name: "My_run".into(), ..job() }), Err(JobError::Name { .. })));
     assert_eq!(jobset(&JobSpec { image: None, ..job() }), Err(JobError::NoImage));
     assert_eq!(jobset(&JobSpec { claim: None, ..job() }), Err(JobError::NoClaim));
