@@ -165,9 +165,9 @@ impl Chat {
             })
         })?;
         if let Some(error) = failed {
-            return Err(error).context("standard output");
+            return Err(exit::OutputError(error).into());
         }
-        writeln!(out, "{}", if stopped { " [stopped]" } else { "" })?;
+        println!("{}", if stopped { " [stopped]" } else { "" });
         self.conversation.turns.push(Turn::text("assistant", &answer));
         Ok(())
     }

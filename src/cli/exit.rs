@@ -5,6 +5,7 @@ use loongforge_actors::RunError;
 use loongforge_core::checkpoint::StoredError;
 use loongforge_core::store::StoreError;
 use std::error::Error;
+use std::io::ErrorKind;
 
 /// Bad configuration or usage: never retry.
 pub const USAGE: u8 = 2;
@@ -18,11 +19,19 @@ pub const NUMBERS: u8 = 5;
 pub const TRANSIENT: u8 = 75;
 /// The run failed; the first cause was printed.
 pub const FAILED: u8 = 1;
+/// Whoever reads what is printed has read enough, as `head` has: a shell's code for it, and nothing to be said.
+pub const READER_GONE: u8 = 141;
+
+/// Standard output does not take what is printed.
+#[derive(Debug, thiserror::Error)]
+#[error("standard output: {0}")]
+pub struct OutputError(pub std::io::Error);
 
 /// Returns what an error that ends the program means for who started it.
 pub fn of(error: &anyhow::Error) -> u8 {
     match error.downcast_ref::<RunError>() {
         _ if error.is::<UsageError>() => USAGE,
+        _ if error.downcast_ref::<OutputError>().is_some_and(|it| it.0.kind() == ErrorKind::BrokenPipe) => READER_GONE,
         Some(RunError::Failed(failure)) if failure.is_loss => LOST,
         Some(RunError::Failed(failure)) if failure.is_numeric => NUMBERS,
         Some(RunError::Join(error)) if error.is_permanent() => USAGE,

@@ -4,6 +4,7 @@ mod file;
 
 use super::UsageError;
 use super::asking::{AskedModel, Choosing, MAX_NEW_TOKENS, at_least_one};
+use super::exit::OutputError;
 use crate::answer::{Piece, answer_each, room};
 use anyhow::Context;
 use clap::Args;
@@ -99,7 +100,7 @@ pub fn generate(args: GenerateArgs) -> anyhow::Result<ExitCode> {
         failed.is_none()
     })?;
     if let Some(error) = failed {
-        return Err(error).context("standard output");
+        return Err(OutputError(error).into());
     }
     if !has_text {
         eprintln!("the answer is empty: the model ends it before any text");

@@ -40,6 +40,7 @@ pub fn main_with(families: Families) -> ExitCode {
     }
     match cli.dispatch() {
         Ok(code) => code,
+        Err(error) if exit::of(&error) == exit::READER_GONE => ExitCode::from(exit::READER_GONE),
         Err(error) => {
             let text = error_chain(error.as_ref());
             // Mistakes in a config say so themselves, with their codes.
@@ -57,10 +58,10 @@ fn stop_with_the_reader() {
     std::panic::set_hook(Box::new(move |info| {
         let text = info.payload_as_str().unwrap_or_default();
         if text.strip_prefix("failed printing to stderr: ").is_some_and(|error| error.starts_with("Broken pipe")) {
-            exit_at_once(141);
+            exit_at_once(exit::READER_GONE);
         }
         match text.strip_prefix("failed printing to stdout: ") {
-            Some(error) if error.starts_with("Broken pipe") => exit_at_once(141),
+            Some(error) if error.starts_with("Broken pipe") => exit_at_once(exit::READER_GONE),
             Some(error) => {
                 eprintln!("error: standard output: {error}");
                 exit_at_once(exit::FAILED)

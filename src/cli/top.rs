@@ -7,6 +7,7 @@ use self::ended::describe_ended;
 pub(super) use self::ended::ended;
 use self::keys::Keys;
 use super::UsageError;
+use super::exit::OutputError;
 use super::run::is_held;
 use clap::Args;
 use loongforge_actors::watch::{ClientError, Target, WATCH_FILE, get};
@@ -57,7 +58,7 @@ pub fn top(args: TopArgs) -> anyhow::Result<ExitCode> {
             // With `watch.listen: null` a run goes on without anybody that could be asked.
             let is_active = matches!(error, ClientError::NoRun { .. }) && is_held(dir);
             let how = if is_active { "running without a page (watch.listen: null)" } else { "ended" };
-            write!(out, "{}", describe_ended(dir, how, view())?)?;
+            write!(out, "{}", describe_ended(dir, how, view())?).map_err(OutputError)?;
             return Ok(ExitCode::SUCCESS);
         }
         (Err(error), _) => return Err(UsageError::of(&error).into()),
@@ -68,12 +69,12 @@ pub fn top(args: TopArgs) -> anyhow::Result<ExitCode> {
         let text = match (look(&target), dir) {
             (Ok(text), _) => text,
             (Err(ClientError::Silent { .. }), _) if seen => {
-                writeln!(out, "the run has ended")?;
+                writeln!(out, "the run has ended").map_err(OutputError)?;
                 return Ok(ExitCode::SUCCESS);
             }
             // It was killed and could not say that it ended.
             (Err(ClientError::Silent { .. }), Some(dir)) => {
-                write!(out, "{}", describe_ended(dir, "not running: no answer", view())?)?;
+                write!(out, "{}", describe_ended(dir, "not running: no answer", view())?).map_err(OutputError)?;
                 return Ok(ExitCode::SUCCESS);
             }
             (Err(error), _) => return Err(error.into()),
@@ -81,11 +82,12 @@ pub fn top(args: TopArgs) -> anyhow::Result<ExitCode> {
         if redraw {
             let help = if shows_keys { KEYS } else { "" };
             // Home, the text with the rest of each line cleared, and nothing below.
-            write!(out, "\x1b[H{}\x1b[J", (text + &page_line(&target) + help).replace('\n', "\x1b[K\n"))?;
+            write!(out, "\x1b[H{}\x1b[J", (text + &page_line(&target) + help).replace('\n', "\x1b[K\n"))
+                .map_err(OutputError)?;
         } else {
-            writeln!(out, "{text}")?;
+            writeln!(out, "{text}").map_err(OutputError)?;
         }
-        out.flush()?;
+        out.flush().map_err(OutputError)?;
         seen = true;
         if args.once {
             return Ok(ExitCode::SUCCESS);

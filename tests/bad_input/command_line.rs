@@ -134,6 +134,18 @@ fn errors_that_nobody_reads_are_no_panic() {
 }
 
 #[test]
+fn what_nobody_reads_ends_a_command_without_a_word() {
+    let fixture = Fixture::trained();
+    for args in [&["top", "run"][..], &["models"]] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_loongforge"));
+        let said = command.args(args).current_dir(fixture.path("")).stdout(writer).output().unwrap();
+        assert_eq!((said.status.code(), String::from_utf8_lossy(&said.stderr).as_ref()), (Some(141), ""), "{args:?}");
+    }
+}
+
+#[test]
 fn top_of_a_run_that_has_ended_says_what_it_did_last() {
     let fixture = Fixture::trained();
     let said = fixture.succeeds(&["top", "run"]);
