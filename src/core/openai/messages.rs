@@ -15,6 +15,9 @@ pub fn conversation(fields: &mut Fields) -> Result<Conversation, ApiError> {
     let Some(Json::Array(mut messages)) = fields.take("messages") else {
         return Err(ApiError::bad("messages", "`messages` must be a list of messages"));
     };
+    if messages.is_empty() {
+        return Err(ApiError::bad("messages", "`messages` must have at least one message"));
+    }
     let mut are_strings = Vec::with_capacity(messages.len());
     for (at, message) in messages.iter_mut().enumerate() {
         let Json::Object(message) = message else {
@@ -66,6 +69,7 @@ fn normalize(message: &mut Map<String, Json>, at: usize) -> Result<(), ApiError>
             ));
         }
     }
+    expect_content(message, at)?;
     if let Some(Json::String(text)) = message.get("content") {
         let parts = json!([{"type": "text", "text": text}]);
         message.insert("content".into(), parts);
@@ -79,4 +83,26 @@ fn normalize(message: &mut Map<String, Json>, at: usize) -> Result<(), ApiError>
         }
     }
     Ok(())
+}
+
+/// Every message says something; an assistant's may say it in calls, or in its reasoning.
+fn expect_content(message: &Map<String, Json>, at: usize) -> Result<(), ApiError> {
+    let param = format!("messages[{at}].content");
+    let has = |name: &str| match message.get(name) {
+        None | Some(Json::Null) => false,
+        Some(Json::Array(list)) => !list.is_empty(),
+        Some(_) => true,
+    };
+    let is_said = has("content");
+    if is_said && !message["content"].is_string() && !message["content"].is_array() {
+        return Err(ApiError::bad(param.clone(), format!("`{param}` must be a text or a list of parts")));
+    }
+    let role = message.get("role").and_then(Json::as_str).unwrap_or_default();
+    let is_otherwise = role == "assistant" && (has("tool_calls") || has("reasoning_content"));
+    match is_said || is_otherwise {
+        true => Ok(()),
+        false => {
+            Err(ApiError::bad(param.clone(), format!("`{param}` is missing: it must be a text or a list of parts")))
+        }
+    }
 }

@@ -155,6 +155,10 @@ fn refuse(fields: &mut Fields, endpoint: Endpoint) -> Result<(), ApiError> {
             fields.only("logprobs", is_false, "probabilities are not told")?;
             fields.only("top_logprobs", is_zero, "probabilities are not told")?;
             fields.only("parallel_tool_calls", Json::is_boolean, "it must be true or false")?;
+            fields.only("metadata", Json::is_object, "it must be an object")?;
+            for name in ["prompt_cache_key", "safety_identifier", "service_tier"] {
+                fields.only(name, Json::is_string, "it must be a string")?;
+            }
             fields.only("store", is_false, "nothing is stored")
         }
         Endpoint::Completions => {

@@ -73,6 +73,13 @@ fn what_is_wrong_or_not_done_is_named() {
         message(json!("x"), "messages[0]"),
         message(json!({"role": "robot", "content": "x"}), "messages[0].role"),
         message(json!({"role": "user", "content": "x", "weight": 0}), "messages[0].weight"),
+        message(json!({"role": "user"}), "messages[0].content"),
+        message(json!({"role": "system", "content": null}), "messages[0].content"),
+        message(json!({"role": "user", "content": []}), "messages[0].content"),
+        message(json!({"role": "user", "content": 5}), "messages[0].content"),
+        message(json!({"role": "assistant", "tool_calls": []}), "messages[0].content"),
+        message(json!({"role": "tool", "tool_call_id": "c"}), "messages[0].content"),
+        chat("metadata", json!("x")),
         message(json!({"role": "user", "content": [{"type": "file", "file": {}}]}), "messages"),
         message(
             json!({"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:x"}}]}),
@@ -97,7 +104,9 @@ fn what_is_wrong_or_not_done_is_named() {
     }
     // Fields that ask for nothing, and what a client repeats of an answer.
     let repeated = json!({"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y", "refusal": null,
-        "annotations": [], "audio": null, "function_call": null}], "n": 1, "logprobs": false, "stop": null, "presence_penalty": 0});
+        "annotations": [], "audio": null, "function_call": null}, {"role": "assistant", "content": null, "tool_calls": [{"id": "c",
+        "type": "function", "function": {"name": "f", "arguments": "{}"}}]}, {"role": "user", "content": ""}], "n": 1, "logprobs": false,
+        "stop": null, "presence_penalty": 0, "metadata": {"session": "a"}, "service_tier": "auto", "user": "u"});
     assert_eq!(read(Endpoint::Chat, &repeated).unwrap().chance.temperature, 1.0);
 }
 
