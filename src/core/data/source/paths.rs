@@ -12,7 +12,7 @@ use super::kinds::{KINDS, kind};
 use super::parallel::in_parallel;
 use super::saved;
 use super::shard::Shard;
-use crate::config::{Format, Paths};
+use crate::config::{Format, Paths, folders_in, folders_within};
 use crate::data::error::DataError;
 use crate::data::locator::is_remote;
 
@@ -103,7 +103,8 @@ fn of_folder(path: &Path) -> Result<[Vec<PathBuf>; 2], DataError> {
     let mut names = Vec::new();
     for entry in std::fs::read_dir(path).map_err(read)? {
         let path = entry.map_err(read)?.path();
-        if let Some(kind) = kind(&path.to_string_lossy()).filter(|_| path.is_file()) {
+        // A link that leads nowhere is a file that cannot be read, and said to be one.
+        if let Some(kind) = kind(&path.to_string_lossy()).filter(|_| !path.is_dir()) {
             names.push((kind, path));
         }
     }
@@ -120,8 +121,25 @@ pub fn left_out(path: &str) -> Vec<String> {
     let is_captions = read.is_some_and(|read| read.iter().all(|file| is_caption(file)));
     match is_captions && folder::shard(folder).is_ok_and(|shard| shard.is_some()) {
         true => folder::left_out(folder),
-        false => other_kinds(path).into_iter().collect(),
+        false => other_kinds(path).into_iter().chain(deeper(path)).collect(),
     }
+}
+
+/// How deep folders within a folder are looked for.
+const DEEP: usize = 3;
+
+/// A sentence of the folders in a folder that have files like those that are read.
+fn deeper(path: &str) -> Option<String> {
+    let folder = Path::new(path);
+    let first = |folder: &Path| of_folder(folder).ok()?[0].first().and_then(|file| kind(&file.to_string_lossy()));
+    let read = first(folder).filter(|_| !is_remote(path) && folder.is_dir())?;
+    let is_like = |folder: &Path| first(folder) == Some(read);
+    folders_within(folder, |inner| any_within(inner, &is_like, DEEP)).map(|told| format!("{path}: {told}"))
+}
+
+/// Returns whether a folder, or one in it, is meant.
+fn any_within(folder: &Path, is_meant: &dyn Fn(&Path) -> bool, depth: usize) -> bool {
+    is_meant(folder) || (depth > 1 && folders_in(folder).iter().any(|inner| any_within(inner, is_meant, depth - 1)))
 }
 
 /// A sentence of the data files of a folder that are not read; `None` where there are none.
@@ -147,7 +165,8 @@ fn glob(pattern: &str) -> Result<Vec<Shard>, DataError> {
     let fixed: PathBuf =
         Path::new(pattern).components().take_while(|part| !has_glob(&part.as_os_str().to_string_lossy())).collect();
     let depth = Path::new(pattern).components().count() - fixed.components().count();
-    let depth = if pattern.contains("**") { 64 } else { depth };
+    let is_deep = pattern.contains("**");
+    let depth = if is_deep { 64 } else { depth };
     let shows_hidden =
         Path::new(pattern).strip_prefix(&fixed).is_ok_and(|rest| format!("/{}", rest.display()).contains("/."));
     let mut names = Vec::new();
@@ -161,7 +180,9 @@ fn glob(pattern: &str) -> Result<Vec<Shard>, DataError> {
                 continue;
             }
             let path = folder.join(entry.file_name());
-            let is_dir = entry.file_type().is_ok_and(|kind| kind.is_dir());
+            // A link to a folder is one, as for a shell; below `**` it is not followed, since it may lead back.
+            let is_dir =
+                entry.file_type().is_ok_and(|kind| kind.is_dir() || (!is_deep && kind.is_symlink() && path.is_dir()));
             if is_dir && level < depth {
                 folders.push((path, level + 1));
             } else if !is_dir && matcher.is_match(&path) {
@@ -280,6 +301,32 @@ mod tests {
         assert_eq!(names("plain{"), "plain{");
         assert!(braces("{5..1}").unwrap_err().contains("{5..1}") && braces("{a..b}").is_err());
         assert!(braces("{0..99999}{0..99999}").unwrap_err().contains("more than"));
+    }
+
+    #[test]
+    fn links_are_what_they_lead_to_and_deeper_files_are_said() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name).to_string_lossy().into_owned();
+        for name in ["set/images", "set/parts/one", "store/a"] {
+            std::fs::create_dir_all(at(name)).unwrap();
+        }
+        for name in ["set/y.jsonl", "set/images/a.png", "store/a/x.jsonl"] {
+            std::fs::write(at(name), "x").unwrap();
+        }
+        let found = |path: &str| expand(&at(path).as_str().into(), Format::Auto).map(|shards| shards.len());
+        assert_eq!(left_out(&at("set")), [""; 0]);
+        std::fs::write(at("set/parts/one/x.jsonl"), "x").unwrap();
+        let said = left_out(&at("set")).concat();
+        assert!(said.ends_with(&format!("name them: path: [{}]", at("set/parts"))), "{said}");
+        // A folder that is a link, and one that leads back.
+        std::os::unix::fs::symlink(at("store"), at("linked")).unwrap();
+        std::os::unix::fs::symlink(at(""), at("store/back")).unwrap();
+        assert_eq!((found("linked/*/x.jsonl").unwrap(), found("link*/a/x.jsonl").unwrap()), (1, 1));
+        assert_eq!(found("store/**/*.jsonl").unwrap(), 1);
+        // A link to nothing.
+        std::os::unix::fs::symlink(at("gone"), at("set/z.jsonl")).unwrap();
+        let error = found("set").unwrap_err().to_string();
+        assert!(error.contains("z.jsonl"), "{error}");
     }
 
     #[test]
