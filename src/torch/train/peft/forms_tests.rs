@@ -183,6 +183,9 @@ fn what_has_no_place_is_named() {
         read(&["transformer.blocks.0.attn1.to_q"], &path).err().map(|error| error.to_string()).unwrap_or_default()
     };
     assert_eq!(refused(pair(), &[]), "");
+    // As DiffSynth-Studio writes it.
+    let bare = ["A", "B"].map(|part| format!("blocks.0.self_attn.q.lora_{part}.default.weight"));
+    assert_eq!(refused(bare.into_iter().zip([float(&[2, 5]), float(&[7, 2])]).collect(), &[]), "");
     let comfy = format!("{COMFY_PREFIX}blocks.0.attn1.to_q.lora_down.weight");
     for (more, expected) in [
         ([(format!("{base}.diff_b").as_str(), [7].as_slice())], "self_attn.q.diff_b matches no parameter"),

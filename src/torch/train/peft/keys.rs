@@ -1,6 +1,7 @@
 //! What files call the tensors of adapters. PEFT's folders have the names that we go by; files of diffusion models have others:
 //! Diffusers' (`transformer.PATH.lora_A.weight`), ComfyUI's (`diffusion_model.PATH…`, PATH as in the model's first release) and
-//! kohya's (`lora_unet_PATH.lora_down.weight` with `_` for every dot, and `.alpha`). One table tells them apart.
+//! kohya's (`lora_unet_PATH.lora_down.weight` with `_` for every dot, and `.alpha`); DiffSynth-Studio's begin with the transformer's
+//! blocks (`blocks.0.self_attn.q.lora_A.default.weight`). One table tells them apart.
 
 use super::names::PREFIX;
 use crate::model::{COMFY_PREFIX, Naming};
@@ -23,6 +24,9 @@ const BEGINNINGS: [(&str, &str); 7] = [
     ("text_encoder.", "text_encoder."),
     (NETWORK, ""),
 ];
+
+/// What names begin with in files of DiffSynth-Studio, of Wan and of Qwen-Image.
+const BLOCKS: [&str; 2] = ["blocks.", "transformer_blocks."];
 
 /// Ends of names in files, and PEFT's.
 const ENDS: [(&str, &str); 10] = [
@@ -106,7 +110,9 @@ impl Keys {
 
 /// PEFT's path of the map at this beginning of a name.
 fn canonical(begin: &str) -> Option<String> {
-    let (path, network) = BEGINNINGS.iter().find_map(|(from, to)| Some((begin.strip_prefix(from)?, to)))?;
+    let named = BEGINNINGS.iter().find_map(|(from, to)| Some((begin.strip_prefix(from)?, *to)));
+    let is_block = BLOCKS.iter().any(|blocks| begin.starts_with(blocks));
+    let (path, network) = named.or(is_block.then_some((begin, "")))?;
     let path = Naming::Wan.to_diffusers(path).unwrap_or_else(|| path.to_owned());
     Some(format!("{network}{path}"))
 }
