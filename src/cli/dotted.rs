@@ -70,6 +70,12 @@ fn key_of(option: &str) -> Option<String> {
 pub fn overrides(words: impl Iterator<Item = OsString>) -> Vec<OsString> {
     let (mut words, mut all) = (words.peekable(), Vec::new());
     while let Some(word) = words.next() {
+        // What follows is another program's, as in `import -- lerobot-train --policy.type=pi05`.
+        if word == "--" {
+            all.push(word);
+            all.extend(words);
+            return all;
+        }
         let text = word.to_str().and_then(|text| text.strip_prefix("--")).filter(|text| is_key(text));
         let Some(text) = text else {
             all.push(word);
@@ -234,5 +240,7 @@ mod tests {
         assert_eq!(of("run a.yaml --train.lr=2e-5 --log.jsonl"), "run a.yaml train.lr=2e-5 log.jsonl=true");
         let ours = "launch a.yaml --image x.io/y:1 --hosts=a.b,c.d --out ./a.b -- --.. --a..b";
         assert_eq!(of(ours), ours);
+        let theirs = "import -- lerobot-train --policy.type=pi05 --steps 3 --dataset.repo_id a/b";
+        assert_eq!(of(theirs), theirs);
     }
 }

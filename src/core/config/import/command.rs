@@ -31,18 +31,37 @@ pub(super) const METHODS: [&str; 23] = [
 ];
 const NO_COMMAND: &str = "no command in it trains";
 /// Says which commands are read.
-pub(super) const NEITHER: &str =
-    "neither `trl METHOD …` nor `llamafactory-cli train …` with options, nor a script with Megatron's options";
+pub(super) const NEITHER: &str = "neither `trl METHOD …`, `llamafactory-cli train …` or `lerobot-train …` with options, nor a script with \
+     DiffSynth-Studio's or Megatron's options";
 /// Options that only Megatron's and LoongForge's programs that train have; those that convert checkpoints, evaluate or answer have none of
 /// them.
 const MEGATRON: [&str; 5] =
     ["global_batch_size", "train_iters", "train_samples", "per_device_batch_size", "lr_decay_style"];
 
+/// What lerobot's program that trains is called: its command, its file and its module, of old versions too.
+const LEROBOT: [&str; 5] = [
+    "lerobot-train",
+    "lerobot_train.py",
+    "lerobot.scripts.lerobot_train",
+    "lerobot.scripts.train",
+    "lerobot/scripts/train.py",
+];
+
 /// A command that trains.
-pub(super) enum Training {
-    Factory { flags: Flags },
-    Trl { method: String, flags: Flags },
-    Megatron { flags: Flags },
+pub(super) struct Training {
+    pub of: Trainer,
+    pub flags: Flags,
+    /// The script has other commands that train, before this one.
+    pub is_last_of_several: bool,
+}
+
+/// The trainer that a command calls.
+pub(super) enum Trainer {
+    Factory,
+    Trl { method: String },
+    Lerobot,
+    DiffSynth,
+    Megatron,
 }
 
 /// Finds the command in a script.
@@ -51,14 +70,14 @@ pub(super) enum Training {
 /// The script cannot be read, or no command in it trains.
 pub(super) fn find(text: &str) -> Result<Training, String> {
     let script = shell::read(text)?;
-    let found = script.commands.iter().rev().find_map(|words| of_words(words));
-    let Some(mut training) = found else {
+    let mut found: Vec<Training> = script.commands.iter().filter_map(|words| of_words(words)).collect();
+    let is_last_of_several = found.len() > 1;
+    let Some(mut training) = found.pop() else {
         let why = script.commands.iter().find_map(|words| not_translated(words));
         return Err(format!("{NO_COMMAND}: {}", why.unwrap_or_else(|| NEITHER.to_owned())));
     };
-    let (Training::Factory { flags } | Training::Trl { flags, .. } | Training::Megatron { flags }) = &mut training;
-    flags.under_conditions(&script.conditional);
-    Ok(training)
+    training.flags.under_conditions(&script.conditional);
+    Ok(Training { is_last_of_several, ..training })
 }
 
 /// Returns whether the reason why nothing was found names a command.
@@ -79,18 +98,24 @@ pub(super) fn not_translated(words: &[Word]) -> Option<String> {
     {
         return Some(format!("the config that it names is what is translated: `loongforge import {}`", config.text));
     }
-    if has(&["lerobot-train", "lerobot_train.py", "lerobot.scripts.train", "lerobot.scripts.lerobot_train"]) {
-        return Some(
-            "lerobot's commands are not translated: docs/policies.md has the keys of a policy's run".to_owned(),
-        );
-    }
-    if has_option(&["--model_id_with_origin_paths", "--trainable_models", "--dataset_metadata_path"]) {
-        let keys = "docs/diffusion.md has the keys of a diffusion model's run";
-        return Some(format!("DiffSynth-Studio's commands are not translated: {keys}"));
+    let of_lerobot = words.iter().any(|word| is_lerobot(&word.text));
+    if let Some(file) = of_lerobot.then(|| config_path(words)).flatten() {
+        return Some(format!("the config that it names is what is translated: `loongforge import {file}`"));
     }
     has_option(&["--job.config_file"]).then(|| {
         "torchtitan's configs are not translated; `loongforge check` names our key for one of theirs".to_owned()
     })
+}
+
+/// Returns whether a word is lerobot's program that trains.
+fn is_lerobot(word: &str) -> bool {
+    LEROBOT.iter().any(|called| word.strip_suffix(called).is_some_and(|rest| rest.is_empty() || rest.ends_with('/')))
+}
+
+/// The file that a command of lerobot names in place of options.
+fn config_path(words: &[Word]) -> Option<&str> {
+    let at = words.iter().position(|word| word.text.starts_with("--config_path"))?;
+    words[at].text.split_once('=').map(|(_, file)| file).or_else(|| words.get(at + 1).map(|next| next.text.as_str()))
 }
 
 /// The last part of a path.
@@ -102,32 +127,39 @@ fn name(text: &str) -> &str {
 pub(super) fn of_words(words: &[Word]) -> Option<Training> {
     const PROGRAMS: [&str; 2] = ["llamafactory-cli", "trl"];
     let is_option = |word: &&Word| word.text.starts_with("--");
-    let program = words.iter().position(|word| stem(&word.text).is_some() || PROGRAMS.contains(&name(&word.text)));
+    let is_program = |text: &str| stem(text).is_some() || PROGRAMS.contains(&name(text)) || is_lerobot(text);
+    let program = words.iter().position(|word| is_program(&word.text));
     let program = program.filter(|at| words[..*at].iter().all(|word| is_option(&word) || !word.text.contains(' ')))?;
     let called = &words[program].text;
+    let training = |of: Trainer, flags: Flags| Some(Training { of, flags, is_last_of_several: false });
     if name(called) == "llamafactory-cli" {
         words.get(program + 1).filter(|word| word.text == "train")?;
         let flags = Flags::of(&words[program + 2..]);
-        return flags.fields.contains_key("model_name_or_path").then_some(Training::Factory { flags });
+        return training(Trainer::Factory, flags).filter(|it| it.flags.fields.contains_key("model_name_or_path"));
     }
     if name(called) == "trl" {
         let method = words.get(program + 1).filter(|word| METHODS.contains(&word.text.as_str()))?;
-        return Some(Training::Trl { method: method.text.clone(), flags: Flags::of(&words[program + 2..]) });
+        return training(Trainer::Trl { method: method.text.clone() }, Flags::of(&words[program + 2..]));
     }
     // The launcher's options count as well: how many processes there are.
     let launcher = words[..program].iter().skip_while(|word| !is_option(word));
-    let all: Vec<Word> = launcher.chain(&words[program + 1..]).cloned().collect();
+    let all: Vec<Word> = launcher.chain(&words[program + 1..]).filter(|word| word.text != "-m").cloned().collect();
     let flags = Flags::of(&all);
-    let is_factory = ["stage", "finetuning_type"].iter().any(|key| flags.fields.contains_key(*key));
-    if is_factory && flags.fields.contains_key("model_name_or_path") {
-        return Some(Training::Factory { flags });
-    }
-    if let Some(method) = stem(called).and_then(method).filter(|_| flags.fields.contains_key("model_name_or_path")) {
-        return Some(Training::Trl { method: method.to_owned(), flags });
-    }
     let unsaid = flags.unsaid();
-    let has = |name: &&str| flags.fields.contains_key(*name) || unsaid.contains(*name);
-    MEGATRON.iter().any(has).then_some(Training::Megatron { flags })
+    let has = |name: &str| flags.fields.contains_key(name) || unsaid.contains(name);
+    let is_factory = ["stage", "finetuning_type"].iter().any(|key| flags.fields.contains_key(*key));
+    let names_model = flags.fields.contains_key("model_name_or_path");
+    let method = stem(called).and_then(method).filter(|_| names_model);
+    let of = match method {
+        _ if is_lerobot(called) => ["dataset.repo_id", "dataset.root"].into_iter().any(has).then_some(Trainer::Lerobot),
+        _ if is_factory && names_model => Some(Trainer::Factory),
+        Some(method) => Some(Trainer::Trl { method: method.to_owned() }),
+        _ if has("dataset_base_path") && ["model_paths", "model_id_with_origin_paths"].into_iter().any(has) => {
+            Some(Trainer::DiffSynth)
+        }
+        None => MEGATRON.into_iter().any(has).then_some(Trainer::Megatron),
+    };
+    training(of?, flags)
 }
 
 /// The method of one of TRL's scripts: `sft_vlm` is one of `sft`.

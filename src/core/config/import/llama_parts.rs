@@ -95,7 +95,7 @@ pub(super) fn towers(sheet: &mut Sheet) {
 }
 
 /// Returns whether something tells that the model takes pictures.
-fn sees(sheet: &Sheet) -> bool {
+pub(super) fn sees(sheet: &Sheet) -> bool {
     let names =
         ["template", "model_name_or_path"].map(|key| sheet.get(key).and_then(Value::as_str).unwrap_or_default());
     let is_named = |name: &&str| {

@@ -1,12 +1,23 @@
-//! Translates what other trainers are given: the YAML of LLaMA-Factory, axolotl and TRL, command lines of LLaMA-Factory and TRL, and the
-//! launch scripts of Megatron-LM and LoongForge. Every key and option of theirs is accounted for. Nothing is run.
+//! Translates what other trainers are given: the YAML of LLaMA-Factory, axolotl and TRL, command lines of LLaMA-Factory, TRL, lerobot and
+//! DiffSynth-Studio, the `train_config.json` of lerobot, and the launch scripts of Megatron-LM and LoongForge. Every key and option of
+//! theirs is accounted for. Nothing is run.
 
 mod axolotl;
 mod axolotl_sets;
 mod command;
 mod deepspeed;
+mod diffsynth;
+mod diffsynth_model;
+#[cfg(test)]
+mod diffsynth_tests;
 mod flags;
 mod hub;
+mod launcher;
+mod lerobot;
+mod lerobot_policy;
+mod lerobot_rates;
+#[cfg(test)]
+mod lerobot_tests;
 mod llama_factory;
 mod llama_parts;
 mod megatron;
@@ -24,7 +35,7 @@ mod trl;
 use super::yaml;
 use serde_json::{Map, Value};
 
-use command::Training;
+use command::{Trainer, Training};
 use flags::Flags;
 use sheet::Sheet;
 pub use sheet::{Fate, KeyFate};
@@ -54,8 +65,8 @@ pub enum ImportError {
     #[error("{0}")]
     Method(String),
     #[error(
-        "it is of no trainer that is known here: LLaMA-Factory's and TRL's configs have `model_name_or_path`, axolotl's `base_model`; \
-         its keys are {0}"
+        "it is of no trainer that is known here: LLaMA-Factory's and TRL's configs have `model_name_or_path`, axolotl's `base_model`, \
+         lerobot's `policy` and `dataset`; its keys are {0}"
     )]
     Unknown(String),
 }
@@ -130,6 +141,7 @@ fn of_yaml(fields: Map<String, Value>) -> Result<Imported, ImportError> {
             }
             ("LLaMA-Factory", llama_factory::read)
         }
+        () if lerobot::is_config(&fields) => return of_lerobot(lerobot::flat(fields), lerobot::file),
         () if has("base_model") => {
             if let Some(method) = axolotl::refused(&fields) {
                 return Err(ImportError::Method(format!(
@@ -151,13 +163,32 @@ fn of_yaml(fields: Map<String, Value>) -> Result<Imported, ImportError> {
 }
 
 fn of_command(training: Training) -> Result<Imported, ImportError> {
-    match training {
-        Training::Factory { flags } => match llama_factory::refused(&flags.fields) {
+    let Training { of, flags, is_last_of_several } = training;
+    let mut imported = match of {
+        Trainer::Factory => match llama_factory::refused(&flags.fields) {
             Some(why) => Err(ImportError::Method(why)),
             None => Ok(finish("LLaMA-Factory", flags, llama_factory::read)),
         },
-        Training::Trl { method, flags } => of_trl(&method, flags),
-        Training::Megatron { flags } => Ok(finish("Megatron", flags, megatron::read)),
+        Trainer::Trl { method } => of_trl(&method, flags),
+        Trainer::Lerobot => of_lerobot(lerobot::texts(flags), lerobot::command),
+        Trainer::DiffSynth => match diffsynth::refused(&flags.fields) {
+            Some(why) => Err(ImportError::Method(why)),
+            None => Ok(finish("DiffSynth-Studio", flags, diffsynth::read)),
+        },
+        Trainer::Megatron => Ok(finish("Megatron", flags, megatron::read)),
+    }?;
+    if is_last_of_several {
+        imported.notes.push(
+            "the script has several commands that train, and the last is translated: import the others one by one",
+        );
+    }
+    Ok(imported)
+}
+
+fn of_lerobot(flags: Flags, read: fn(&mut Sheet)) -> Result<Imported, ImportError> {
+    match lerobot_policy::refused(&flags.fields) {
+        Some(why) => Err(ImportError::Method(why)),
+        None => Ok(finish("lerobot", flags, read)),
     }
 }
 

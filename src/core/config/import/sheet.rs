@@ -86,12 +86,17 @@ impl Sheet {
 
     /// Returns whether a key of ours was set.
     pub fn has_set(&self, ours: &str) -> bool {
-        self.config.pointer(&format!("/{}", ours.replace('.', "/"))).is_some()
+        self.ours(ours).is_some()
     }
 
     /// The value of a key, without taking it.
     pub fn get(&self, key: &str) -> Option<&Value> {
         self.fields.get(key).filter(|value| !value.is_null())
+    }
+
+    /// Returns whether a key is there without a value.
+    pub fn is_null(&self, key: &str) -> bool {
+        self.fields.get(key).is_some_and(Value::is_null)
     }
 
     pub fn is(&self, key: &str, text: &str) -> bool {
@@ -100,6 +105,11 @@ impl Sheet {
 
     pub fn is_true(&self, key: &str) -> bool {
         self.get(key) == Some(&Value::Bool(true))
+    }
+
+    /// The keys that begin so.
+    pub fn begin_with(&self, begin: &str) -> Vec<String> {
+        self.fields.keys().filter(|key| key.starts_with(begin)).cloned().collect()
     }
 
     /// Takes a key; `None`: it is not there, or has no value.
@@ -129,6 +139,21 @@ impl Sheet {
     pub fn columns_of_sets(&mut self, columns: &Value) {
         let sets = self.config["data"]["train"].as_array_mut();
         sets.into_iter().flatten().for_each(|set| set["columns"] = columns.clone());
+    }
+
+    /// Returns what a key of ours was set to.
+    pub fn ours(&self, ours: &str) -> Option<&Value> {
+        self.config.pointer(&format!("/{}", ours.replace('.', "/")))
+    }
+
+    /// Returns the number that a key of ours was set to.
+    pub fn set_number(&self, ours: &str) -> Option<f64> {
+        self.ours(ours)?.as_f64()
+    }
+
+    /// Returns the keys that nobody has read yet.
+    pub fn fields(&self) -> &Map<String, Value> {
+        &self.fields
     }
 
     /// Returns the run's steps, where they are set already.

@@ -246,8 +246,10 @@ fn what_trains_nothing_is_refused_with_a_reason() {
     for (line, part) in [
         ("llamafactory-cli train examples/a.yaml", "`loongforge import examples/a.yaml`"),
         ("FORCE_TORCHRUN=1 axolotl train my.yml", "`loongforge import my.yml`"),
-        ("lerobot-train --policy.type=pi05 --steps=10", "docs/policies.md"),
-        ("accelerate launch examples/wan/train.py --trainable_models dit --learning_rate 1e-4", "docs/diffusion.md"),
+        (
+            "lerobot-train --policy.type=pi05 --config_path out/train_config.json",
+            "`loongforge import out/train_config.json`",
+        ),
     ] {
         let words: Vec<String> = line.split(' ').map(str::to_owned).collect();
         for error in [import(line), import_words(&words)].map(|imported| imported.unwrap_err().to_string()) {

@@ -35,16 +35,6 @@ impl Sheet {
         self.arrived(accumulated, "train.global_batch_size");
     }
 
-    /// Returns how many devices have samples of their own, where a launcher's options or axolotl's layout tell.
-    pub fn devices(&self) -> Option<f64> {
-        if ["num_processes", "nproc_per_node", "nnodes"].iter().any(|key| self.is_unsaid(key)) {
-            return None;
-        }
-        let processes = self.number("nproc_per_node").map(|own| own * self.number("nnodes").unwrap_or(1.0));
-        let sizes = ["dp_replicate_size", "dp_shard_size"].into_iter().filter_map(|key| self.number(key));
-        self.number("num_processes").or(processes).or(sizes.reduce(|one, other| one * other)).filter(|it| *it >= 1.0)
-    }
-
     /// Packs that are made where `key` packs: batches are counted in packs then, as theirs are. To be read after the duration.
     pub fn packs(&mut self, key: &str) {
         // All packs are made before the first step, unless a number of steps says how many samples are needed.

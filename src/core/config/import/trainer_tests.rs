@@ -199,3 +199,30 @@ fn what_trains_something_else_is_refused() {
     }
     import("base_model: a/b\nreward_model: false\n").unwrap();
 }
+
+#[test]
+fn adapters_leave_the_image_tower_as_it_is() {
+    let model = |name: &str, key: &str| {
+        let imported = import(&format!("model_name_or_path: {name}\ndataset_name: x/y\n{key}")).unwrap();
+        (node(&imported)["model"]["image_encoder"]["freeze"].clone(), says(&imported, "in the image tower as well"))
+    };
+    assert_eq!(model("Qwen/Qwen2.5-VL-3B-Instruct", "use_peft: true\n"), (json!(true), true));
+    assert_eq!(model("Qwen/Qwen2.5-VL-3B-Instruct", ""), (json!(null), false));
+    assert_eq!(model("Qwen/Qwen3-0.6B", "use_peft: true\n"), (json!(null), false));
+}
+
+#[test]
+fn samples_of_any_length_are_told_where_nothing_bounds_them() {
+    let of = |length: &str| {
+        let imported = import(&format!("{TRL}{length}")).unwrap();
+        (node(&imported)["data"]["pack"].clone(), says(&imported, "any length"))
+    };
+    let pack = |tokens: u64| json!({ "max_tokens": tokens, "too_long": "truncate" });
+    assert_eq!((of(""), of("max_length: 64\n")), ((pack(1024), false), (pack(64), false)));
+    for unlimited in ["max_length: -1\n", "max_length: null\n"] {
+        assert_eq!(of(unlimited), (json!(null), true), "{unlimited}");
+    }
+    let line = "trl sft --model_name_or_path a/b --dataset_name x/y --max_length -1";
+    let imported = import(line).unwrap();
+    assert_eq!((missing(&imported), &node(&imported)["data"]["pack"]), (vec!["--max_length"], &json!(null)));
+}

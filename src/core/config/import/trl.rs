@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::hub;
+use super::llama_parts;
 use super::sheet::{Sheet, schedule};
 use super::trainer::{FROZEN, TRACKERS};
 
@@ -173,9 +174,18 @@ fn compared(sheet: &mut Sheet) {
 }
 
 fn common(sheet: &mut Sheet, rate: f64) {
+    let sees = llama_parts::sees(sheet);
     model(sheet);
     data(sheet);
     lora(sheet);
+    // PEFT freezes all but adapters, the image tower too.
+    if sees && sheet.has_set("model.foundation.lora") {
+        ["model.image_encoder.freeze", "model.image_projector.freeze"].iter().for_each(|key| sheet.set(key, true));
+        sheet.note(
+            "there adapters are in the image tower as well, where lora_target_modules names maps of it; here it is kept as it is: \
+             model.image_encoder.lora gives it adapters",
+        );
+    }
     if !sheet.has_set("train.global_batch_size") {
         sheet.batch("per_device_train_batch_size", 8.0);
     }
@@ -264,13 +274,24 @@ fn data(sheet: &mut Sheet) {
     );
     sheet.missing("its parts are keys of data here", &["dataset_kwargs"]);
     let is_pairs = sheet.has_set("train.preference");
-    let length = sheet.number("max_length").unwrap_or(1024.0);
-    // A pair of answers cannot be cut.
-    if !is_pairs {
-        sheet.set("data.pack.too_long", "truncate");
+    // Their default where nothing is said; -1 and `null` are no limit.
+    let length = if sheet.get("max_length").is_some() { sheet.number("max_length") } else { Some(1024.0) };
+    match length.filter(|length| *length >= 1.0 && !sheet.is_null("max_length")) {
+        Some(length) => {
+            sheet.set("data.pack.max_tokens", length as u64);
+            // A pair of answers cannot be cut.
+            if !is_pairs {
+                sheet.set("data.pack.too_long", "truncate");
+            }
+            sheet.arrived("max_length", "data.pack.max_tokens");
+        }
+        None => {
+            const BOUNDED: &str =
+                "samples of any length are trained there; here data.pack.max_tokens bounds them, 2048 unless it is set";
+            sheet.note(BOUNDED);
+            sheet.missing(BOUNDED, &["max_length"]);
+        }
     }
-    sheet.set("data.pack.max_tokens", length as u64);
-    sheet.arrived("max_length", "data.pack.max_tokens");
     sheet.with("truncation_mode", "data.pack.too_long", |value| match value.as_str() {
         Some("keep_start") => Ok(if is_pairs { "skip" } else { "truncate" }.into()),
         _ => Err("the end is cut off"),
@@ -369,37 +390,8 @@ fn precision(sheet: &mut Sheet) {
             "activation_offloading",
         ],
     );
-    let zero = |value: &Value| {
-        let name = value.as_str().unwrap_or_default().to_lowercase();
-        let level = [("zero1", 1), ("zero2", 2), ("zero3", 3), ("fsdp", 3), ("multi_gpu", 0), ("single_gpu", 0)];
-        let found = level.into_iter().find(|(part, _)| name.contains(part));
-        found.map(|(_, level)| level.into()).ok_or("pools.foundation.zero is a level, 0 to 3")
-    };
-    for key in ["accelerate_config", "config_file"] {
-        sheet.with(key, "pools.foundation.zero", zero);
-    }
-    if let Some(devices) = sheet.devices() {
-        sheet.set("pools.foundation.replicas", devices as u64);
-    }
-    ["num_processes", "nproc_per_node", "nnodes"]
-        .iter()
-        .for_each(|key| sheet.arrived(key, "pools.foundation.replicas"));
-    sheet.deepspeed("deepspeed");
+    sheet.launcher();
     sheet.fsdp();
-    let places = "`loongforge launch` places processes on machines";
-    sheet.settled(
-        places,
-        &[
-            "num_machines",
-            "machine_rank",
-            "main_process_ip",
-            "main_process_port",
-            "mixed_precision",
-            "master_addr",
-            "master_port",
-            "node_rank",
-        ],
-    );
 }
 
 fn run(sheet: &mut Sheet) {

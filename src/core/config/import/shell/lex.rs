@@ -19,7 +19,7 @@ pub enum Part {
         text: String,
         quoted: bool,
     },
-    /// `$(…)` and `` `…` ``, which nobody runs.
+    /// `$(…)` and `` `…` ``, which nobody runs, but for `which NAME`.
     Command {
         quoted: bool,
     },
@@ -289,16 +289,16 @@ impl Lexer<'_> {
 
     fn expansion(&mut self, depth: usize, quoted: bool) -> Result<Part, String> {
         if self.skips("`") {
-            self.until('`')?;
-            return Ok(Part::Command { quoted });
+            let text = self.until('`')?;
+            return Ok(command(&text, quoted));
         }
         if self.skips("$((") {
             let text = self.balanced(2)?;
             return Ok(Part::Arithmetic { text, quoted });
         }
         if self.skips("$(") {
-            self.balanced(1)?;
-            return Ok(Part::Command { quoted });
+            let text = self.balanced(1)?;
+            return Ok(command(&text, quoted));
         }
         if self.skips("${") {
             return self.braces(depth, quoted);
@@ -365,6 +365,18 @@ impl Lexer<'_> {
             self.at += 1;
         }
         Ok(self.text[start..self.at - closing].iter().collect())
+    }
+}
+
+/// What a command in the place of a word stands for: `$(which lerobot-train)` for the program itself, whatever its folder; else nobody
+/// knows.
+fn command(text: &str, quoted: bool) -> Part {
+    let is_name = |name: &str| name.chars().all(|c| c.is_ascii_alphanumeric() || "._-".contains(c));
+    match text.split_whitespace().collect::<Vec<_>>()[..] {
+        ["which", name] | ["command", "-v", name] if is_name(name) => {
+            Part::Text { text: name.to_owned(), quoted: true }
+        }
+        _ => Part::Command { quoted },
     }
 }
 

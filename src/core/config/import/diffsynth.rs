@@ -1,0 +1,319 @@
+//! DiffSynth-Studio's commands that train Wan and Qwen-Image (version 2.0), by the options of their `train.py`.
+
+use serde_json::{Map, Value, json};
+
+use super::diffsynth_model::{Found, Named, find};
+use super::sheet::Sheet;
+use super::trainer::FROZEN;
+
+const LORA: &str = "model.foundation.lora";
+const ENCODED: &str = "`loongforge data encode` and pools.NAME.cache_dir keep what frozen towers make";
+
+/// What a model may be given beside the prompt.
+const INPUTS: [&str; 3] = ["input_image", "end_image", "edit_image"];
+
+/// The words of a list with commas.
+fn inputs(text: Option<&str>) -> Vec<&str> {
+    text.into_iter().flat_map(|text| text.split(',')).map(str::trim).filter(|input| !input.is_empty()).collect()
+}
+
+/// Says what is trained that has no counterpart.
+pub(super) fn refused(fields: &Map<String, Value>) -> Option<String> {
+    let text = |key: &str| fields.get(key).and_then(Value::as_str);
+    match text("task") {
+        None | Some("sft" | "sft:train") => {}
+        Some(task) if task.ends_with(":data_process") => {
+            return Some(format!("its task `{task}` trains nothing: {ENCODED}"));
+        }
+        Some(task) => return Some(format!("DiffSynth-Studio's task `{task}` has no counterpart: sft is translated")),
+    }
+    for key in ["trainable_models", "lora_base_model"] {
+        if let Some(part) = text(key).filter(|part| !["dit", ""].contains(part)) {
+            return Some(format!(
+                "`--{key} {part}` of DiffSynth-Studio has no counterpart: `dit`, the transformer, is trained"
+            ));
+        }
+    }
+    if let Some(input) = inputs(text("extra_inputs")).into_iter().find(|input| !INPUTS.contains(input)) {
+        return Some(format!(
+            "DiffSynth-Studio's extra input `{input}` has no counterpart: first and last frames and pictures to edit are given to a model"
+        ));
+    }
+    match find(fields) {
+        Some(Found::Other(id)) => Some(format!(
+            "DiffSynth-Studio's model `{id}` has no counterpart: T2V, I2V, FLF2V and TI2V of Wan 2.1 and 2.2, and Qwen-Image with its \
+             models that edit, are translated"
+        )),
+        _ => None,
+    }
+}
+
+/// Translates the options of a command.
+pub(super) fn read(sheet: &mut Sheet) {
+    let model = match find(sheet.fields()) {
+        Some(Found::Known(model)) => Some(model),
+        _ => None,
+    };
+    weights(sheet, model.as_ref());
+    data(sheet, model.as_ref());
+    sizes(sheet, model.as_ref());
+    levels(sheet, model.as_ref());
+    adapters(sheet);
+    train(sheet);
+    memory(sheet);
+    run(sheet);
+}
+
+fn weights(sheet: &mut Sheet, model: Option<&Named>) {
+    let keys = ["model_id_with_origin_paths", "model_paths"];
+    match model {
+        Some(model) => {
+            sheet.set("model.load", model.load.as_str());
+            if let Some(experts) = model.experts {
+                sheet.set("model.experts", experts);
+                sheet.note(
+                    "one of two transformers is trained, as there; without model.experts one run trains both, each on its noise levels",
+                );
+            }
+            if model.is_local {
+                sheet.note("files of Wan's first release have pickles, which are not read: model.load is the hub's folder for Diffusers");
+            }
+            keys.iter().for_each(|key| sheet.arrived(key, "model.load"));
+        }
+        None => sheet.missing("name a folder in Diffusers' layout, or its hub id, in model.load", &keys),
+    }
+    sheet.copy("tokenizer_path", "model.text.tokenizer");
+    sheet.settled("the model's folder has it", &["processor_path", "zero_cond_t"]);
+    sheet.missing("the models that are trained hear nothing", &["audio_processor_path"]);
+    sheet.missing(
+        "model.load is a folder of a checkpoint; `loongforge run --resume` continues a run",
+        &["resume_from_checkpoint"],
+    );
+    let given = sheet.text("extra_inputs");
+    if model.is_some_and(Named::may_begin) && inputs(given.as_deref()).contains(&INPUTS[0]) {
+        sheet.set("data.video.first_frame", 1.0);
+        sheet.arrived("extra_inputs", "data.video.first_frame");
+    }
+    sheet.settled("the model says what it is given", &["extra_inputs"]);
+}
+
+fn data(sheet: &mut Sheet, model: Option<&Named>) {
+    let [base, list] = ["dataset_base_path", "dataset_metadata_path"].map(|key| sheet.text(key));
+    match (base, list) {
+        (base, Some(list)) => {
+            let folder = |path: &str| path.trim_start_matches("./").trim_end_matches('/').to_owned();
+            let beside = list.rsplit_once('/').map(|(folder, _)| folder).unwrap_or(".");
+            let is_beside = base.as_deref().is_none_or(|base| folder(base) == folder(beside));
+            sheet.set("data.train", json!([{ "path": list }]));
+            sheet.arrived("dataset_metadata_path", "data.train");
+            match is_beside {
+                true => sheet.settled("files are named from the list's folder on", &["dataset_base_path"]),
+                false => sheet.missing(
+                    "files are named from the list's folder on: put the list into this folder, or write whole paths into it",
+                    &["dataset_base_path"],
+                ),
+            }
+        }
+        (_, None) => sheet.missing(
+            "what DiffSynth-Studio has encoded ahead is not read: name the list of pictures or clips in data.train",
+            &["dataset_base_path"],
+        ),
+    }
+    sheet.settled("data actors read ahead; pools.data.replicas adds some", &["dataset_num_workers"]);
+    let keys = sheet.text("data_file_keys").unwrap_or_default();
+    match keys.split(',').map(str::trim).all(|key| ["", "image", "video", "edit_image"].contains(&key)) {
+        true => sheet.settled("fields of records have these names", &["data_file_keys"]),
+        false => sheet.missing(
+            "fields of records are image, video and edit_image; data.train[].columns maps others",
+            &["data_file_keys"],
+        ),
+    }
+    sheet.missing("it is of other models", &["framewise_decoding"]);
+    if model.is_some_and(|model| !model.is_image()) {
+        sheet.note("there every frame of a clip is taken one after another; here data.video.fps a second: write the rate of the clips");
+    }
+}
+
+/// Sizes of what is made, and of what holds it.
+fn sizes(sheet: &mut Sheet, model: Option<&Named>) {
+    let side = |key: &str| sheet.number(key).map(|side| side as u64);
+    let of_pixels = sheet.number("max_pixels").map_or(1024 * 1024, |pixels| pixels as u64);
+    let (area, pixels) = match (side("height"), side("width")) {
+        (Some(rows), Some(columns)) => (json!(format!("{rows}x{columns}")), rows * columns),
+        _ => (json!(of_pixels), of_pixels),
+    };
+    let is_image = model.is_some_and(Named::is_image);
+    // They are one more than a multiple of 4; others are rounded down to that.
+    let frames = if is_image { 1 } else { sheet.number("num_frames").unwrap_or(81.0) as u64 };
+    let frames = frames.saturating_sub(1) / 4 * 4 + 1;
+    let ours = if is_image { "data.image.area" } else { "data.video.area" };
+    sheet.set(ours, area);
+    if sheet.get("height").is_some() && sheet.get("width").is_some() {
+        sheet.settled("height and width go before it", &["max_pixels"]);
+        sheet.note("there all frames are brought to height and width; here larger ones are reduced to as many pixels and keep their shape");
+    }
+    ["height", "width", "max_pixels"].iter().for_each(|key| sheet.arrived(key, ours));
+    if !is_image {
+        sheet.set("data.video.frames", frames);
+        sheet.arrived("num_frames", "data.video.frames");
+    }
+    let Some(model) = model else { return };
+    let tokens = (frames.div_ceil(4)) * pixels / (model.cell() * model.cell());
+    sheet.set("data.pack.max_tokens", tokens * model.pictures());
+    // Pixels on their way to the autoencoder, in float32.
+    let mib = (12 * pixels * frames * model.pictures() * if model.sees_frames() { 2 } else { 1 }).div_ceil(1 << 20);
+    if mib > 64 {
+        sheet.set("edges.pixels.credit", format!("{mib}MiB"));
+    }
+}
+
+/// Noise levels: a grid of 1000, shifted, and the weight of each.
+fn levels(sheet: &mut Sheet, model: Option<&Named>) {
+    sheet.set("train.loss.weight", "bell");
+    let keys = ["min_timestep_boundary", "max_timestep_boundary"];
+    let Some(model) = model else {
+        return sheet.missing("train.sigma.min and train.sigma.max bound the noise levels", &keys);
+    };
+    let shift = model.shift();
+    sheet.set("train.sigma.density", "discrete");
+    sheet.set("train.sigma.shift", (shift * 1e6).round() / 1e6);
+    if model.is_image() {
+        // Where its grid is stretched to.
+        sheet.set("train.sigma.min", 0.02);
+        return sheet.missing("train.sigma.min and train.sigma.max bound the noise levels", &keys);
+    }
+    if model.experts.is_some() {
+        return keys.iter().for_each(|key| sheet.arrived(key, "model.experts"));
+    }
+    // Shares of the grid, from the highest level on.
+    let level = |share: f64| (shift * (1.0 - share) / (1.0 + (shift - 1.0) * (1.0 - share)) * 1e6).round() / 1e6;
+    for (key, ours) in [("max_timestep_boundary", "train.sigma.min"), ("min_timestep_boundary", "train.sigma.max")] {
+        let share = sheet.number(key).filter(|share| (0.0..=1.0).contains(share));
+        sheet.with(key, ours, |_| share.map(|share| level(share).into()).ok_or("it is a share, 0 to 1"));
+    }
+}
+
+fn adapters(sheet: &mut Sheet) {
+    sheet.settled("the transformer is what is trained", &["trainable_models"]);
+    let is_whole = sheet.text("lora_base_model").is_none();
+    let of_adapters = ["lora_base_model", "lora_target_modules", "lora_rank", "lora_checkpoint"];
+    sheet.missing(
+        "model.load is the model with it: write one with `loongforge checkpoint export-hf`",
+        &["preset_lora_path", "preset_lora_model"],
+    );
+    if is_whole {
+        return sheet.settled("adapters are there with lora_base_model alone", &of_adapters);
+    }
+    let rank = sheet.number("lora_rank").unwrap_or(32.0) as u64;
+    sheet.set(&format!("{LORA}.r"), rank);
+    sheet.set(&format!("{LORA}.alpha"), rank);
+    let names = sheet.text("lora_target_modules").unwrap_or_else(|| "q,k,v,o,ffn.0,ffn.2".to_owned());
+    let names: Vec<&str> = names.split(',').map(|name| ours(name.trim())).filter(|name| !name.is_empty()).collect();
+    // One name alone is a regular expression for PEFT.
+    if names.len() == 1 && names[0].contains(['(', '|', '\\', '*']) {
+        sheet.missing(
+            "it is a regular expression: lora.target_modules are endings of names, or whole names with `*`",
+            &["lora_target_modules"],
+        );
+    } else if !names.is_empty() {
+        sheet.set(&format!("{LORA}.target_modules"), json!(names));
+    }
+    sheet.arrived("lora_base_model", LORA);
+    sheet.arrived("lora_rank", &format!("{LORA}.r, {LORA}.alpha"));
+    sheet.arrived("lora_target_modules", &format!("{LORA}.target_modules"));
+    sheet.copy("lora_checkpoint", &format!("{LORA}.adapter"));
+}
+
+/// Maps of Wan's first release as Diffusers calls them; Qwen-Image's have its names.
+fn ours(name: &str) -> &str {
+    match name {
+        "q" => "to_q",
+        "k" => "to_k",
+        "v" => "to_v",
+        "o" => "to_out.0",
+        "k_img" => "add_k_proj",
+        "v_img" => "add_v_proj",
+        "ffn.0" => "ffn.net.0.proj",
+        "ffn.2" => "ffn.net.2",
+        name => name,
+    }
+}
+
+fn train(sheet: &mut Sheet) {
+    // An epoch has every record so many times.
+    let [epochs, repeat] = ["num_epochs", "dataset_repeat"].map(|key| sheet.number(key).unwrap_or(1.0));
+    sheet.set("train.epochs", epochs * repeat);
+    ["num_epochs", "dataset_repeat"].iter().for_each(|key| sheet.arrived(key, "train.epochs"));
+    sheet.batch("batch_size", 1.0);
+    sheet.set("train.lr", 1e-4);
+    sheet.copy_number("learning_rate", "train.lr");
+    sheet.set("train.schedule", "constant");
+    sheet.set("train.warmup_steps", 0);
+    sheet.set("train.clip_grad", 0.0);
+    sheet.set("train.precision", "bf16");
+    sheet.set("train.optimizer.betas", json!([0.9, 0.999]));
+    sheet.set("train.optimizer.weight_decay", 0.01);
+    sheet.copy_number("weight_decay", "train.optimizer.weight_decay");
+    match sheet.text("customized_optimizer").as_deref() {
+        Some("torch.optim.AdamW") => sheet.settled("AdamW is the optimizer", &["customized_optimizer"]),
+        Some("bitsandbytes.optim.AdamW8bit") => sheet.optimizer_is("adamw_8bit", "customized_optimizer"),
+        _ => sheet.missing("train.optimizer.type is adamw, adamw_8bit or muon", &["customized_optimizer"]),
+    }
+    sheet.settled("samples are trained with one loss, as by sft", &["task"]);
+    sheet.launcher();
+    sheet.settled("parameters without a gradient need no switch", &["find_unused_parameters"]);
+}
+
+fn memory(sheet: &mut Sheet) {
+    // Of Wan it is so without the switch.
+    sheet.set("model.foundation.recompute", "all");
+    sheet.arrived("use_gradient_checkpointing", "model.foundation.recompute");
+    sheet.missing("memory.activation_budget moves activations to the host", &["use_gradient_checkpointing_offload"]);
+    let has_adapters = sheet.has_set(LORA);
+    let is_transformer = |text: &str| text.contains("transformer/") || text.contains("diffusion_pytorch_model");
+    if has_adapters && sheet.text("fp8_models").is_some_and(|files| is_transformer(&files)) {
+        sheet.set(FROZEN, "fp8_e4m3fn");
+        sheet.arrived("fp8_models", FROZEN);
+    }
+    sheet.missing("weights beside adapters are held by model.foundation.frozen_precision: fp8_e4m3fn", &["fp8_models"]);
+    let method =
+        sheet.text("quant_options").filter(|options| is_transformer(options) && options.contains("bitsandbytes_nf4"));
+    if has_adapters && method.is_some() {
+        sheet.frozen_in(4, false, "quant_options");
+    }
+    sheet.missing(
+        "weights beside adapters are held by model.foundation.frozen_precision: nf4, int8 or fp8_e4m3fn",
+        &["quant_options"],
+    );
+    sheet.missing(
+        "memory.weight_budget holds frozen weights in the host's memory, train.optimizer.offload the optimizer's state",
+        &["offload_models", "enable_model_cpu_offload", "enable_optimizer_cpu_offload", "cpu_offload_split_threshold"],
+    );
+    sheet.settled("weights are read where they are computed with", &["initialize_model_on_cpu"]);
+}
+
+fn run(sheet: &mut Sheet) {
+    let folder = sheet.text("output_path");
+    let name = folder.as_deref().and_then(|folder| folder.trim_end_matches('/').rsplit('/').next());
+    sheet.set("run.name", name.unwrap_or("imported"));
+    sheet.copy("output_path", "run.dir");
+    match sheet.get("save_steps") {
+        Some(_) => sheet.copy("save_steps", "checkpoint.every_steps"),
+        None => sheet.note(
+            "there each epoch ends with a checkpoint; here the run does: checkpoint.every_steps is a number of steps",
+        ),
+    }
+    sheet
+        .settled("`loongforge checkpoint export` writes the file that other programs load", &["remove_prefix_in_ckpt"]);
+    sheet.settled(
+        "TensorBoard's files and metrics.jsonl are always written",
+        &["enable_tensorboard_log", "enable_csv_log"],
+    );
+    if sheet.is_true("enable_wandb_log") {
+        sheet.set("log.wandb.project", sheet.text("wandb_project").unwrap_or_else(|| "DiffSynth-Studio".to_owned()));
+        ["enable_wandb_log", "wandb_project"].iter().for_each(|key| sheet.arrived(key, "log.wandb.project"));
+    }
+    sheet.settled("nothing is written for W&B unless log.wandb is set", &["wandb_project"]);
+    sheet.missing(super::trainer::TRACKERS, &["enable_swanlab_log", "swanlab_project"]);
+    sheet.missing("models of templates have no counterpart", &["template_model_id_or_path", "enable_lora_hot_loading"]);
+}
