@@ -1,4 +1,4 @@
-//! Samples, and how they are turned into model inputs.
+//! Training data, and how samples become model inputs.
 
 use std::path::PathBuf;
 
@@ -7,26 +7,26 @@ use serde::{Deserialize, Serialize};
 
 use super::{Audio, ImageLimits, JsonMap, Pack, Template, TrainFile, VideoLimits};
 
-/// Samples, and how they are turned into model inputs.
+/// Training data, and how samples become model inputs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Data {
     /// Files of training samples, mixed by weight: `my.jsonl`, or `[{ path: my.jsonl, weight: 2 }, other.parquet]`.
     #[schemars(length(min = 1))]
     pub train: Vec<TrainFile>,
-    /// Visit samples in a random order, another one each epoch.
+    /// Read samples in random order, a new order each epoch.
     #[serde(default = "yes")]
     pub shuffle: bool,
-    /// Blocks (shards, row groups, whole files of lines) whose samples are mixed with each other; blocks follow in a
-    /// random order. As many are held open.
+    /// Number of blocks (shards, row groups, whole files of lines) whose samples are shuffled together. Blocks are read in random
+    /// order, and this many are open at once.
     #[serde(default = "window")]
     #[schemars(range(min = 1, max = 4096))]
     pub shuffle_window: usize,
-    /// Folder of the counts of samples in shards, so that a set is counted once; `null`: the user's cache folder. A
-    /// count is used while the file's size and time of change are the same.
+    /// Folder that caches the sample counts of shards, so that a data set is counted once; `null`: the user's cache folder. A count
+    /// is reused while the file's size and modification time are unchanged.
     #[serde(default)]
     pub index_dir: Option<PathBuf>,
-    /// The action when files are not those that a resumed run began with.
+    /// What to do if the data files are not those that a resumed run started with.
     #[serde(default)]
     pub on_change: OnChange,
     /// Packing of samples into sequences.
@@ -35,60 +35,61 @@ pub struct Data {
     /// Size of images; overrides the model's preprocessor config.
     #[serde(default)]
     pub image: ImageLimits,
-    /// Size and number of the frames of videos; overrides the model's video preprocessor config.
+    /// Number and size of video frames; overrides the model's video preprocessor config.
     #[serde(default)]
     pub video: VideoLimits,
-    /// Lengths of recordings, of segments where only a part is taken, and random changes of them.
+    /// Limits on the length of recordings, or of the segments taken from them, and random augmentation of training recordings.
     #[serde(default)]
     pub audio: Audio,
-    /// Chat template: the model directory's own, or a built-in one.
+    /// Chat template: from the model directory, or built in.
     #[serde(default)]
     pub template: Template,
-    /// Variables of the chat template, for every sample: `{ enable_thinking: false }`; a sample's own
-    /// `chat_template_kwargs` go before these.
+    /// Variables of the chat template for every sample: `{ enable_thinking: false }`; a sample's own `chat_template_kwargs` take
+    /// precedence.
     #[serde(default)]
     pub template_kwargs: JsonMap,
-    /// Maker of samples that a program of your own has registered under this name; `null`: the built-in one of the model.
+    /// Name of a sample maker that your own program registers; `null`: the model's built-in one.
     #[serde(default)]
     pub maker: Option<String>,
-    /// Diffusion models: the part of visits at which a sample is trained without its prompt, for guidance; `null`: none.
+    /// Diffusion models: probability that a sample is trained without its prompt, for guidance; `null`: none.
     #[serde(default)]
     #[schemars(range(min = 0.0, max = 1.0))]
     pub caption_dropout: Option<f64>,
-    /// Diffusion models: read the field `mask` of records, a picture as large as its picture or clip. The error of a token counts
-    /// as much as its part of the mask is bright, and the mean is over what counts; a record without a mask counts whole.
+    /// Diffusion models: weight the loss by the `mask` field of each record, an image of the same size as its picture or clip. Each
+    /// token is weighted by the brightness of its part of the mask, and the loss is the weighted mean; a record without a mask has
+    /// full weight.
     #[serde(default)]
     pub masks: bool,
-    /// Limits above which bad samples, which are skipped and listed, end the run.
+    /// Limits on bad samples. Bad samples are skipped and listed; above a limit the run ends.
     #[serde(default)]
     pub on_bad_sample: BadSamples,
-    /// Samples that are set aside and evaluated as the set `val` of `eval`: below 1 a part of `data.train`, else a
-    /// number. The same ones for every seed.
+    /// Samples to hold out of `data.train` and evaluate as the set `val` of `eval`: a fraction if below 1, else a number. The
+    /// selection does not depend on the seed.
     #[serde(default)]
     #[schemars(range(min = 0.0))]
     pub val_size: f64,
 }
 
-/// The action when files are not those that a resumed run began with.
+/// What to do if the data files are not those that a resumed run started with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[schemars(inline)]
 pub enum OnChange {
-    // The run does not start, and the file is named.
+    // Do not start, and name the file.
     #[default]
     Refuse,
-    // The run goes on at its position in the new order.
+    // Continue at the same position in the new order.
     Accept,
 }
 
-/// The limits above which bad samples end the run.
+/// Limits on bad samples, above which the run ends.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct BadSamples {
-    /// Largest fraction of bad samples, judged once 100 samples were read.
+    /// Largest fraction of bad samples, checked once 100 samples have been read.
     #[schemars(range(min = 0.0, max = 1.0))]
     pub max_fraction: f64,
-    /// Most bad samples in a row.
+    /// Largest number of consecutive bad samples.
     #[schemars(range(min = 1))]
     pub max_consecutive: usize,
 }

@@ -1,4 +1,4 @@
-//! Low-rank adapters of one part of the model; names and defaults as in PEFT.
+//! Low-rank adapters (LoRA) of one part of the model; names and defaults follow PEFT.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -7,10 +7,10 @@ use crate::config::Source;
 use crate::config::pattern::glob;
 use crate::config::schema::JsonMap;
 
-/// PEFT's word for every linear module but the output layer.
+/// PEFT's name for every linear module except the output layer.
 const ALL_LINEAR: &str = "all-linear";
 
-/// Linear maps of a diffusion transformer that are no attention's and no MLP's: embeddings, modulation and output.
+/// Linear modules of a diffusion transformer outside attention and MLP: embeddings, modulation and output.
 const OUTSIDE_OF_BLOCKS: [&str; 9] = [
     "patch_embedding",
     "condition_embedder",
@@ -23,49 +23,49 @@ const OUTSIDE_OF_BLOCKS: [&str; 9] = [
     "txt_mod",
 ];
 
-/// Low-rank adapters on linear modules, whose own weights are kept as they are.
+/// Low-rank adapters (LoRA) on linear modules, whose own weights stay frozen.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Lora {
-    /// Rank; `null`: as `adapter` says, else 16.
+    /// Rank; `null`: from `adapter`, else 16.
     #[schemars(range(min = 1, max = 4096))]
     pub r: Option<usize>,
-    /// The adapters' output is scaled by `alpha / r`; `null`: as `adapter` says, else 32.
+    /// The adapters' output is scaled by `alpha / r`; `null`: from `adapter`, else 32.
     #[schemars(extend("exclusiveMinimum" = 0.0))]
     pub alpha: Option<f64>,
-    /// Share of the adapters' inputs that is dropped in training; `null`: as `adapter` says, else 0.
+    /// Dropout probability of the adapters' inputs in training; `null`: from `adapter`, else 0.
     #[schemars(range(min = 0.0, max = 0.99))]
     pub dropout: Option<f64>,
-    /// Modules that get adapters: endings of their names such as `q_proj`, whole names with `*`, or `all-linear`, which in a
+    /// Modules that get adapters: suffixes of their names such as `q_proj`, whole names with `*`, or `all-linear`, which in a
     /// diffusion transformer means attention and MLP of the blocks; `null`: those of `adapter`, else `all-linear`.
     #[schemars(extend("x-one-or-more" = true))]
     pub target_modules: Option<Vec<String>>,
-    /// Modules that get none though `target_modules` names them.
+    /// Modules that get no adapters even if `target_modules` matches them.
     #[schemars(extend("x-one-or-more" = true))]
     pub exclude_modules: Vec<String>,
-    /// Stacked parameters that get adapters, such as those of experts: endings of their names such as
-    /// `experts.down_proj`, or whole names with `*`. `all-linear` does not mean them.
+    /// Stacked parameters that get adapters, such as those of experts: suffixes of their names such as `experts.down_proj`, or
+    /// whole names with `*`. `all-linear` does not include them.
     #[schemars(extend("x-one-or-more" = true))]
     pub target_parameters: Vec<String>,
-    /// Other ranks than `r`, by endings of module names or whole names with `*`; the first that matches counts.
+    /// Ranks that override `r`, by suffixes of module names or whole names with `*`; the first match applies.
     pub rank_pattern: JsonMap,
-    /// Other alphas than `alpha`, in the same way.
+    /// Alphas that override `alpha`, in the same way.
     pub alpha_pattern: JsonMap,
-    /// Scale by `alpha / sqrt(r)` (rank-stabilized LoRA); the same in all parts. `null`: as `adapter` says, else false.
+    /// Scale by `alpha / sqrt(r)` (rank-stabilized LoRA); must be the same in all parts. `null`: from `adapter`, else false.
     pub use_rslora: Option<bool>,
-    /// Train the norms of the weights' rows as well (DoRA, weight-decomposed adaptation); the same in all parts.
-    /// `null`: as `adapter` says, else false.
+    /// Also train the norms of the weights' rows (DoRA, weight-decomposed adaptation); must be the same in all parts. `null`: from
+    /// `adapter`, else false.
     pub use_dora: Option<bool>,
-    /// LoRA+: the learning rate of `B`, over that of `A`, such as 16; whatever else of one dimension the part trains, such as
-    /// DoRA's norms, has the rate of `B`. `null`: one rate for both.
+    /// LoRA+: learning rate of `B` divided by that of `A`, such as 16; other one-dimensional parameters that the part trains, such
+    /// as DoRA's norms, use the rate of `B`. `null`: one rate for both.
     #[schemars(range(max = 1e4), extend("exclusiveMinimum" = 0.0))]
     pub loraplus_lr_ratio: Option<f64>,
-    /// Modules that are trained themselves beside the adapters, by endings of their names such as `embed_tokens`, or
-    /// whole names with `*`; those that `adapter` holds are as well.
+    /// Modules to train in full besides the adapters, by suffixes of their names such as `embed_tokens`, or whole names with `*`;
+    /// those that `adapter` contains are trained too.
     #[schemars(extend("x-one-or-more" = true))]
     pub modules_to_save: Vec<String>,
-    /// Adapter to continue from: directory or hub id of one of PEFT or Diffusers, or a `.safetensors` file as Diffusers, ComfyUI or
-    /// kohya's scripts have it.
+    /// Adapter to continue from: directory or hub id of a PEFT or Diffusers adapter, or a `.safetensors` file in the layout of
+    /// Diffusers, ComfyUI or kohya's scripts.
     pub adapter: Option<Source>,
 }
 
@@ -78,12 +78,12 @@ impl Lora {
         self.alpha.unwrap_or(32.0)
     }
 
-    /// The rank of the adapter beside this module, or parameter.
+    /// Returns the rank of the adapter of this module or parameter.
     pub fn rank_of(&self, name: &str) -> usize {
         number_of(&self.rank_pattern, name).map_or(self.rank(), |rank| rank as usize)
     }
 
-    /// The alpha of the adapter beside this module, or parameter.
+    /// Returns the alpha of the adapter of this module or parameter.
     pub fn alpha_of(&self, name: &str) -> f64 {
         number_of(&self.alpha_pattern, name).unwrap_or(self.alpha())
     }
@@ -96,7 +96,7 @@ impl Lora {
         (all || named) && !self.exclude_modules.iter().any(is) && !self.saves(name)
     }
 
-    /// Returns whether the module at this path is trained itself, or is within one that is.
+    /// Returns whether the module at this path is trained in full, or is inside one that is.
     pub fn saves(&self, path: &str) -> bool {
         let ends = path.match_indices('.').map(|(dot, _)| dot).chain([path.len()]);
         ends.into_iter().any(|end| self.modules_to_save.iter().any(|pattern| is_meant(pattern, &path[..end])))
@@ -108,19 +108,19 @@ impl Lora {
         self.target_parameters.iter().any(is) && !self.exclude_modules.iter().any(is)
     }
 
-    /// The first of `target_modules` that names none of these.
+    /// Returns the first of `target_modules` that matches none of these modules.
     pub fn target_without_module<'a>(&self, modules: impl Iterator<Item = &'a str> + Clone) -> Option<&str> {
         let alone = |target: &String| Self { target_modules: Some(vec![target.clone()]), ..Self::default() };
         let absent = |target: &&String| !modules.clone().any(|module| alone(target).targets(module));
         self.target_modules.iter().flatten().find(absent).map(String::as_str)
     }
 
-    /// The first of `target_parameters` that names none of these.
+    /// Returns the first of `target_parameters` that matches none of these names.
     pub fn target_without_parameter<'a>(&self, names: impl Iterator<Item = &'a str> + Clone) -> Option<&str> {
         unmatched(self.target_parameters.iter(), names)
     }
 
-    /// The first pattern of `rank_pattern` or `alpha_pattern` that names none of these, with its key.
+    /// Returns the first pattern of `rank_pattern` or `alpha_pattern` that matches none of these modules, with its key.
     pub fn pattern_without_module<'a>(
         &self,
         names: impl Iterator<Item = &'a str> + Clone,
@@ -129,20 +129,20 @@ impl Lora {
         ranks.or_else(|| unmatched(self.alpha_pattern.keys(), names).map(|pattern| ("alpha_pattern", pattern)))
     }
 
-    /// The first of `modules_to_save` that is none of these.
+    /// Returns the first of `modules_to_save` that matches none of these names.
     pub fn saved_without_module<'a>(&self, names: impl Iterator<Item = &'a str> + Clone) -> Option<&str> {
         let alone = |pattern: &String| Self { modules_to_save: vec![pattern.clone()], ..Self::default() };
         let absent = |pattern: &&String| !names.clone().any(|name| alone(pattern).saves(name));
         self.modules_to_save.iter().find(absent).map(String::as_str)
     }
 
-    /// Returns whether every linear module but the output layer is meant.
+    /// Returns whether every linear module except the output layer is targeted.
     pub fn all_linear(&self) -> bool {
         self.target_modules.as_ref().is_none_or(|names| names.iter().any(|name| name == ALL_LINEAR))
     }
 }
 
-/// Returns whether this is a map of a diffusion transformer that is no attention's and no MLP's.
+/// Returns whether this is a linear module of a diffusion transformer outside attention and MLP.
 fn is_outside_of_blocks(name: &str) -> bool {
     let mut parts = name.split('.');
     let is_transformer = parts.next().is_some_and(|first| ["transformer", "transformer_2"].contains(&first));
@@ -153,7 +153,7 @@ fn number_of(patterns: &JsonMap, name: &str) -> Option<f64> {
     patterns.iter().find(|(pattern, _)| is_meant(pattern, name)).and_then(|(_, value)| value.as_f64())
 }
 
-/// The first of these patterns that means none of these names.
+/// Returns the first of these patterns that matches none of these names.
 fn unmatched<'p, 'a>(
     mut patterns: impl Iterator<Item = &'p String>,
     names: impl Iterator<Item = &'a str> + Clone,
@@ -161,7 +161,7 @@ fn unmatched<'p, 'a>(
     patterns.find(|pattern| !names.clone().any(|name| is_meant(pattern, name))).map(String::as_str)
 }
 
-/// Returns whether a pattern means `name`: it is an ending of it, or matches it with its `*`.
+/// Returns whether a pattern matches `name`: as a suffix, or as a whole with `*`.
 fn is_meant(pattern: &str, name: &str) -> bool {
     match pattern.contains(['*', '?']) {
         true => glob(pattern, name),

@@ -13,30 +13,30 @@ pub struct Memory {
     pub activation_budget: ActivationBudget,
     /// Bytes that one actor's weights may take on its device.
     pub weight_budget: WeightBudget,
-    /// Offload activations, and frozen weights under a budget, to host memory, overlapped with the computation.
+    /// Offload activations, and frozen weights under a budget, to host memory, overlapped with computation.
     pub offload: bool,
-    /// Limit of bytes a second between device and host, to try a plan out on a machine without a bus; `null`: no limit.
+    /// Bandwidth limit between device and host in bytes per second, to test a plan on a machine without a bus; `null`: no limit.
     pub throttle: Option<Size>,
 }
 
-/// Bytes that one actor's activations may take on its device. What each operation keeps, computes again or moves to the
-/// host is then planned from what the first micro-batches took; the numbers do not change by it.
+/// Bytes that one actor's activations may take on its device. The first micro-batches are measured, and then it is planned which
+/// activations are kept, recomputed or offloaded; the computed numbers do not change.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ActivationBudget {
-    /// Activation memory limit of one encoder process; `null`: no limit, everything is kept.
+    /// Activation memory limit of an encoder process; `null`: no limit, everything is kept.
     pub encoder: Option<Size>,
-    /// Activation memory limit of a foundation actor; `null`: no limit, `model.foundation.recompute` holds.
+    /// Activation memory limit of a foundation actor; `null`: no limit, `model.foundation.recompute` applies.
     pub foundation: Option<Size>,
 }
 
-/// Bytes that one actor's weights may take on its device, those of the layers in use among them. Where all do not fit, frozen
-/// weights of linear maps lie in the host's memory, layer by layer, and come to the device before they are read; the numbers
-/// do not change by it.
+/// Bytes that one actor's weights may take on its device, including those of the layers in use. If they do not all fit, frozen
+/// weights of linear layers are kept in host memory and copied to the device layer by layer before use; the computed numbers do not
+/// change.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct WeightBudget {
-    /// Weight memory limit of one encoder process; `null`: no limit, all weights are on the device.
+    /// Weight memory limit of an encoder process; `null`: no limit, all weights are on the device.
     pub encoder: Option<Size>,
     /// Weight memory limit of a foundation actor; `null`: no limit, all weights are on the device.
     pub foundation: Option<Size>,

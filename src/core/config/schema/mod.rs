@@ -1,5 +1,6 @@
-//! The typed config tree; a file a section. The doc comment of a field is its documentation in the JSON schema and
-//! in `docs/configuration.md`; its `range` is checked at load. Free-standing rules over several keys are elsewhere.
+//! The typed config tree, one file per section. The doc comment of a field is its documentation in the JSON schema and in
+//! `docs/configuration.md`; its `range` is checked when a config is loaded. Rules that involve several keys are in the `validate`
+//! modules.
 
 mod audio;
 mod data;

@@ -1,6 +1,6 @@
-//! Describes which model is trained, from which weights, and which parts of it.
+//! Which model is trained, from which weights, and which parts of it.
 //!
-//! The readers of files resolve what the keys come to (one `config.json`, one folder a part), not this file.
+//! File readers elsewhere resolve the keys to one `config.json` and one folder per part.
 
 use crate::message::{Tower, TowerSet};
 use schemars::JsonSchema;
@@ -10,51 +10,50 @@ use super::{Experts, JsonMap, Lora};
 use crate::config::Source;
 use crate::config::pattern::glob;
 
-/// The model: a Hugging Face directory or hub id, a `config.json` of its own, or composed of parts.
+/// The model: a Hugging Face directory or hub id, a `config.json` given here, or a composition of parts.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Model {
     /// Directory in Hugging Face layout (`config.json`, tokenizer, chat template, preprocessor config, weights), hub id
     /// `org/name[@revision]`, or folder of an object store, `s3://BUCKET/FOLDER`.
     pub load: Option<Source>,
-    /// `load` the weights of `model.load` and of the parts' `load`, or start from `random` ones; a part's own `load` is
-    /// always loaded.
+    /// `load` the weights of `model.load` and of the parts' `load`, or start from `random` weights; a part's own `load` is always
+    /// loaded.
     pub weights: Weights,
     /// The keys of a `config.json`, instead of the one in `model.load`.
     pub config: JsonMap,
-    /// Any keys of the model's `config.json`, replaced.
+    /// Keys of the model's `config.json` to replace.
     pub overrides: JsonMap,
-    /// Directory or hub id of tokenizer, chat template and preprocessor config; `null`: `model.load`, else
-    /// `model.foundation.load`. The preprocessor config comes from `model.image_encoder.load` if it has one.
+    /// Directory or hub id of tokenizer, chat template and preprocessor config; `null`: `model.load`, else `model.foundation.load`.
+    /// The preprocessor config comes from `model.image_encoder.load` if it has one.
     pub tokenizer: Option<Source>,
-    /// Grow the token embeddings where the tokenizer has more tokens.
+    /// Enlarge the token embeddings if the tokenizer has more tokens.
     pub resize_embeddings: bool,
-    /// Tensors in `model.load` that are of no use here, by name; `*` stands for anything. Others that the model does
-    /// not have are an error.
+    /// Tensors in `model.load` to ignore, by name; `*` matches anything. Other tensors that the model does not have are an error.
     pub load_ignore: Vec<String>,
     /// The vision tower.
     pub image_encoder: Part,
-    /// The projector of the vision tower's features to the width of the language model.
+    /// The projector from the vision tower's features to the width of the language model.
     pub image_projector: Part,
     /// The audio tower.
     pub audio_encoder: Part,
-    /// The projector of the audio tower's features to the width of the language model.
+    /// The projector from the audio tower's features to the width of the language model.
     pub audio_projector: Part,
-    /// The text tower: the encoder of T5, of UMT5 or of CLIP, or a language model whose hidden states are features.
+    /// The text tower: the encoder of T5, UMT5 or CLIP, or a language model whose hidden states are the features.
     pub text_encoder: Part,
-    /// The projector of the text tower's states to the width of the language model.
+    /// The projector from the text tower's states to the width of the language model.
     pub text_projector: Part,
-    /// The text that the text tower reads, and the states of it that are features.
+    /// The text that the text tower reads, and which of its hidden states are the features.
     pub text: TextTower,
-    /// The variational autoencoder, whose latents a diffusion model makes. It is never trained.
+    /// The variational autoencoder whose latents a diffusion model generates. It is never trained.
     pub vae: Part,
     /// The language model or the diffusion transformer.
     pub foundation: Part,
-    /// The frozen model that `train.preference` compares answers with; its `load` defaults to `model.load`, else
-    /// `model.foundation.load`. Of the other keys `recompute` and `frozen_precision` may be set.
+    /// The frozen reference model of `train.preference`; its `load` defaults to `model.load`, else `model.foundation.load`. Of the
+    /// other keys, only `recompute` and `frozen_precision` may be set.
     pub reference: Part,
-    /// Diffusion models with two transformers: `both` are trained, each on its noise levels, or the one of `high` or of `low`
-    /// noise, whose samples have no other levels; the other is kept as it is. `null`: both.
+    /// Diffusion models with two transformers: train `both`, each on its noise levels, or only the `high`-noise or `low`-noise one,
+    /// with samples at its noise levels only; the other keeps its weights. `null`: both.
     pub experts: Option<Experts>,
     /// Multi-token prediction.
     pub mtp: Mtp,
@@ -64,47 +63,47 @@ pub struct Model {
     pub indexer: Indexer,
 }
 
-/// Holds what one part of the model is, where its weights come from and how it is trained.
+/// One part of the model: what it is, where its weights come from and how it is trained.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Part {
     /// The keys of this part's `config.json`, instead of those in the model's.
     pub config: JsonMap,
-    /// Any keys of this part's config, wherever that comes from, replaced.
+    /// Keys of this part's config to replace, wherever the config comes from.
     pub overrides: JsonMap,
-    /// Directory or hub id with the weights of this part. Without it and without `model.load` the part starts random.
+    /// Directory or hub id of this part's weights. Without it and without `model.load`, the part is initialized randomly.
     pub load: Option<Source>,
-    /// Keep this part's weights as they are; no gradient is computed for them. `null`: true for the autoencoder and the text
-    /// and image towers of a diffusion model, else false.
+    /// Freeze this part's weights; no gradient is computed for them. `null`: true for the autoencoder and the text and image towers
+    /// of a diffusion model, else false.
     pub freeze: Option<bool>,
-    /// Parameters that are frozen as well, by name as in the checkpoint; `*` stands for anything.
+    /// Additional parameters to freeze, by their names in the checkpoint; `*` matches anything.
     pub freeze_patterns: Vec<String>,
-    /// Parameters that are trained though `freeze` or `freeze_patterns` name them.
+    /// Parameters to train even if `freeze` or `freeze_patterns` match them.
     pub train_patterns: Vec<String>,
-    /// Learning rates of trained parameters over the rate of their pool, by name as in the checkpoint, such as `"*.vlm.*": 0.1`;
-    /// `*` stands for anything. No parameter may have two.
+    /// Learning rates of trained parameters relative to the rate of their pool, by their names in the checkpoint, such as
+    /// `"*.vlm.*": 0.1`; `*` matches anything. At most one pattern may match a parameter.
     pub lr_ratios: JsonMap,
     /// Segments whose activations are recomputed in the backward pass.
     pub recompute: Recompute,
-    /// Train low-rank adapters in place of this part's weights; `null`: none.
+    /// Train low-rank adapters instead of this part's weights; `null`: none.
     pub lora: Option<Lora>,
-    /// The precision in which frozen weights of this part's linear maps are held, `fp8_e4m3fn` (a scale for each row), `nf4` (QLoRA's
-    /// 4 bits in blocks of 64), `nf4_double` (with double quantization) or `int8` (rows, as LLM.int8 stores weights); they are cast
-    /// to `train.precision` where they are used. `null`: `train.precision`.
+    /// Storage precision of frozen weights of this part's linear layers: `fp8_e4m3fn` (one scale per row), `nf4` (QLoRA's 4 bits in
+    /// blocks of 64), `nf4_double` (with double quantization) or `int8` (per row, as LLM.int8 stores weights); they are cast to
+    /// `train.precision` for use. `null`: `train.precision`.
     pub frozen_precision: Option<FrozenPrecision>,
 }
 
-/// A precision in which frozen weights are held.
+/// Storage precision of frozen weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(inline)]
 pub enum FrozenPrecision {
-    // 8 bits, 4 of them the exponent, with a scale for each row of a weight.
+    // 8 bits, 4 of them the exponent, with one scale per row of a weight.
     #[serde(rename = "fp8_e4m3fn")]
     Fp8E4m3fn,
-    // 4 bits (NF4 of QLoRA), with the largest magnitude of each 64 numbers of a row.
+    // 4 bits (QLoRA's NF4), with the largest magnitude of every 64 numbers of a row.
     #[serde(rename = "nf4")]
     Nf4,
-    // The same, and largest magnitudes in 8 bits: double quantization.
+    // `nf4` with the largest magnitudes stored in 8 bits: double quantization.
     #[serde(rename = "nf4_double")]
     Nf4Double,
     // 8 bits, with the largest magnitude of each row, as LLM.int8 stores weights.
@@ -112,26 +111,26 @@ pub enum FrozenPrecision {
     Int8,
 }
 
-/// Describes what a text tower is given, and which of its states are taken.
+/// The input of a text tower, and which of its hidden states are used.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct TextTower {
-    /// Directory or hub id of the tower's `tokenizer.json`; `null`: that of `model.text_encoder.load`, or where that is null
-    /// the model's tokenizer.
+    /// Directory or hub id of the tower's `tokenizer.json`; `null`: from `model.text_encoder.load`, or if that is null the model's
+    /// tokenizer.
     pub tokenizer: Option<Source>,
-    /// The text that the tower reads, `{}` for the one of the sample; `null`: as the model's `config.json` says, else Qwen-Image's
-    /// own for that model, else `{}`.
+    /// The text that the tower reads, with `{}` for the sample's text; `null`: from the model's `config.json`, else Qwen-Image's
+    /// template for that model, else `{}`.
     pub template: Option<String>,
-    /// Tokens of a text, the template's included, behind which it is cut off; `null`: as the model's `config.json` says,
-    /// else 546 for Qwen-Image, else the positions of CLIP's tower (77), else 512.
+    /// Maximum length of a text in tokens, including the template; longer texts are truncated. `null`: from the model's
+    /// `config.json`, else 546 for Qwen-Image, else the positions of CLIP's tower (77), else 512.
     #[schemars(range(min = 1))]
     pub max_tokens: Option<usize>,
-    /// Tokens at the beginning, such as a template's, that have no features; `null`: as the model's `config.json` says,
+    /// Number of tokens at the beginning, such as a template's, whose states are dropped; `null`: from the model's `config.json`,
     /// else 34 for Qwen-Image, else 0.
     pub drop_tokens: Option<usize>,
-    /// The states that are taken, side by side, counted as `hidden_states` of transformers are: 0 are the embeddings, -1 the
-    /// last layer's behind the last norm (also of CLIP, whose `hidden_states` have it before). `null`: as the model's
-    /// `config.json` says, else `[-1]`.
+    /// Hidden states to use, side by side, numbered as `hidden_states` in transformers: 0 is the embeddings, -1 the last layer
+    /// after the final norm (also for CLIP, whose `hidden_states` are taken before it). `null`: from the model's `config.json`,
+    /// else `[-1]`.
     pub layers: Option<Vec<i64>>,
 }
 
@@ -139,44 +138,43 @@ pub struct TextTower {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Mtp {
-    /// Number of such layers that are trained; `null`: none, whatever the model's `config.json` says.
+    /// Number of multi-token prediction layers to train; `null`: none, whatever the model's `config.json` says.
     #[schemars(range(max = 16))]
     pub num_layers: Option<usize>,
-    /// Weight of their mean loss beside the main one.
+    /// Weight of their mean loss, added to the main loss.
     #[schemars(range(min = 0.0))]
     pub loss_weight: f64,
 }
 
-/// Describes how the routers of a mixture of experts are kept balanced.
+/// Load balancing of the routers of a mixture of experts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Moe {
-    /// Weight of the load-balancing loss; `null`: as the model's `config.json` says.
+    /// Weight of the load-balancing loss; `null`: from the model's `config.json`.
     #[schemars(range(min = 0.0))]
     pub aux_loss_coef: Option<f64>,
-    /// Weight of the loss on the size of the routers' logits; `null`: as the model's `config.json` says.
+    /// Weight of the loss on the magnitude of the router logits (z-loss); `null`: from the model's `config.json`.
     #[schemars(range(min = 0.0))]
     pub z_loss_coef: Option<f64>,
-    /// Step by which the routers' biases follow the load, in models that have them; `null`: as the model's
-    /// `config.json` says, else 0.
+    /// Update step of the routers' load-balancing biases, in models that have them; `null`: from the model's `config.json`, else 0.
     #[schemars(range(min = 0.0))]
     pub bias_update_rate: Option<f64>,
 }
 
-/// Describes how the indexers of sparse attention (DeepSeek-V3.2, GLM-5) learn which keys to choose.
+/// Training of the indexers of sparse attention (DeepSeek-V3.2, GLM-5), which select keys.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Indexer {
-    /// Weight of the divergence of their scores from the attention, the mean over tokens; `null`: they are kept as they
-    /// are.
+    /// Weight of the divergence between the indexers' scores and the attention, averaged over tokens; `null`: the indexers are not
+    /// trained.
     #[schemars(range(min = 0.0))]
     pub loss_coef: Option<f64>,
-    /// Learn from the attention to all keys, not from that to the chosen ones; nothing is chosen meanwhile. Freeze the
-    /// other parameters with `model.foundation.freeze` and `train_patterns`.
+    /// Learn from the attention to all keys instead of to the selected keys; no keys are selected meanwhile. Freeze the other
+    /// parameters with `model.foundation.freeze` and `train_patterns`.
     pub warm_up: bool,
 }
 
-/// Says where the first weights come from.
+/// Where the initial weights come from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[schemars(inline)]
@@ -186,7 +184,7 @@ pub enum Weights {
     Random,
 }
 
-/// Says which segments are recomputed in the backward pass.
+/// Which segments are recomputed in the backward pass.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[schemars(inline)]
@@ -197,7 +195,7 @@ pub enum Recompute {
 }
 
 impl FrozenPrecision {
-    /// Bits of a number, without what is beside them.
+    /// Returns the bits per number, without scales.
     pub fn bits(self) -> u64 {
         match self {
             Self::Fp8E4m3fn | Self::Int8 => 8,
@@ -212,17 +210,17 @@ impl Model {
         self.tokenizer.as_ref().or(self.load.as_ref()).or(self.foundation.load.as_ref())
     }
 
-    /// Returns the source of the reference model of `train.preference`, where there is a folder of one.
+    /// Returns the source of the reference model of `train.preference`, if a folder is given.
     pub fn reference_source(&self) -> Option<&Source> {
         self.reference.load.as_ref().or(self.load.as_ref()).or(self.foundation.load.as_ref())
     }
 
-    /// Returns whether the config says something of the reference model.
+    /// Returns whether the config sets any key of the reference model.
     pub fn names_reference(&self) -> bool {
         Part { freeze: self.reference.freeze.filter(|freeze| !freeze), ..self.reference.clone() } != Part::default()
     }
 
-    /// The parts with their keys; the reference model is none.
+    /// Returns the parts with their keys, without the reference model.
     pub fn parts(&self) -> [(&'static str, &Part); 8] {
         [
             ("model.image_encoder", &self.image_encoder),
@@ -236,7 +234,7 @@ impl Model {
         ]
     }
 
-    /// The part of a tower, or of its projector, with its key.
+    /// Returns the part of a tower, or of its projector, with its key.
     pub fn tower_part(&self, tower: Tower, is_projector: bool) -> (&'static str, &Part) {
         let [image_encoder, image_projector, audio_encoder, audio_projector, text_encoder, text_projector, vae, _] =
             self.parts();
@@ -253,13 +251,13 @@ impl Model {
         }
     }
 
-    /// Returns whether the config says something of a tower or its projector.
+    /// Returns whether the config sets any key of a tower or its projector.
     pub fn has_part_of(&self, tower: Tower) -> bool {
         [false, true].into_iter().any(|is_projector| *self.tower_part(tower, is_projector).1 != Part::default())
     }
 
-    /// Returns whether the config alone says that these towers of the model have nothing to train. Where patterns happen to
-    /// freeze all, it does not.
+    /// Returns whether the config alone freezes all parameters of these towers. Patterns that happen to match everything do not
+    /// count.
     pub fn has_frozen(&self, towers: TowerSet) -> bool {
         // Settled for diffusion models alone, whose towers have no projectors.
         let has_projectors = self.vae.freeze.is_none();
@@ -268,8 +266,8 @@ impl Model {
         towers.iter().all(|tower| matches!(tower, Tower::Vae | Tower::Reference) || is_frozen(tower))
     }
 
-    /// Returns whether nothing is trained, whatever the parameters are; a part that a model need not have, and of which
-    /// nothing is said, does not count.
+    /// Returns whether nothing is trained, whatever the parameters are. Optional parts that the config does not mention do not
+    /// count.
     pub fn is_all_frozen(&self) -> bool {
         let optional =
             [&self.audio_encoder, &self.audio_projector, &self.text_encoder, &self.text_projector, &self.vae];
@@ -278,8 +276,7 @@ impl Model {
         parts.into_iter().all(Part::is_frozen)
     }
 
-    /// Returns whether the language model is the only part, and nothing else says what the model is: a plain language
-    /// model.
+    /// Returns whether the language model is the only part, and nothing else says what the model is: a plain language model.
     pub fn is_foundation_alone(&self) -> bool {
         let given = |part: &Part| !part.config.is_empty() || part.load.is_some();
         let whole = self.load.is_some() || !self.config.is_empty();
@@ -288,7 +285,7 @@ impl Model {
 }
 
 impl Part {
-    /// Returns whether parameter `name` (as in the checkpoint) is trained itself, adapters aside.
+    /// Returns whether parameter `name` (as in the checkpoint) is trained itself, apart from adapters.
     pub fn trains(&self, name: &str) -> bool {
         let any = |patterns: &[String]| patterns.iter().any(|pattern| glob(pattern, name));
         let frozen = self.freeze == Some(true) || self.lora.is_some() || any(&self.freeze_patterns);
@@ -296,13 +293,13 @@ impl Part {
         !frozen || any(&self.train_patterns) || self.lora.as_ref().is_some_and(is_saved)
     }
 
-    /// The patterns of `lr_ratios` that match parameter `name` (as in the checkpoint), with their ratios.
+    /// Returns the patterns of `lr_ratios` that match parameter `name` (as in the checkpoint), with their ratios.
     pub fn lr_ratios_of<'a>(&'a self, name: &str) -> impl Iterator<Item = (&'a str, f64)> {
         let matching = self.lr_ratios.iter().filter(move |(pattern, _)| glob(pattern, name));
         matching.filter_map(|(pattern, ratio)| Some((pattern.as_str(), ratio.as_f64()?)))
     }
 
-    /// Returns whether nothing of this part can be trained, whatever its parameters are.
+    /// Returns whether nothing in this part can be trained, whatever its parameters are.
     pub fn is_frozen(&self) -> bool {
         let all = self.freeze == Some(true) || self.freeze_patterns.iter().any(|pattern| pattern == "*");
         all && self.lora.is_none() && self.train_patterns.is_empty()

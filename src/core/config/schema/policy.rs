@@ -1,4 +1,4 @@
-//! Settings of robot policies: what they read of the data, and how states and actions become the model's numbers.
+//! Settings of robot policies: what is read from the data, and how states and actions are normalized.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -6,110 +6,110 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Robot policies: what is read of the data, and how states and actions are normalized.
+/// Robot policies: what is read from the data, and how states and actions are normalized.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Policy {
-    /// The model's name of each camera of the data, `{ observation.images.front: observation.images.base_0_rgb }`; cameras that
-    /// are not named here keep their name.
+    /// The model's name for each camera of the data, `{ observation.images.front: observation.images.base_0_rgb }`; cameras not
+    /// listed keep their names.
     pub cameras: BTreeMap<String, String>,
     /// Key of the robot's state in the data.
     pub state: String,
     /// Key of the actions in the data.
     pub action: String,
-    /// Normalization of states; `null`: as `normalization_mapping` of the model's config says.
+    /// Normalization of states; `null`: from `normalization_mapping` in the model's config.
     pub state_normalization: Option<Normalization>,
-    /// Normalization of actions; `null`: as `normalization_mapping` of the model's config says.
+    /// Normalization of actions; `null`: from `normalization_mapping` in the model's config.
     pub action_normalization: Option<Normalization>,
-    /// Learn actions relative to the state of the sample; `null`: as `use_relative_actions` of the model's config says.
+    /// Learn actions relative to the sample's state; `null`: from `use_relative_actions` in the model's config.
     pub relative_actions: Option<bool>,
-    /// Names, or parts of names, of actions that stay absolute under `relative_actions`; `null`: as the model's config says.
+    /// Names, or parts of names, of actions that stay absolute under `relative_actions`; `null`: from the model's config.
     pub exclude: Option<Vec<String>>,
-    /// Leave steps behind the end of the episode, which repeat its last action, out of the loss; `null`: as the model was
-    /// published.
+    /// Mask steps after the end of the episode, which repeat its last action, out of the loss; `null`: as in the published model.
     pub mask_padding: Option<bool>,
-    /// The number of the robot among those that the policy has parameters of its own for (X-VLA); `null`: as
-    /// `policy_preprocessor.json` of the model says.
+    /// Number of the robot, for policies with separate parameters per robot (X-VLA); `null`: from the model's
+    /// `policy_preprocessor.json`.
     pub domain: Option<usize>,
-    /// The robots of the data by name, where it has several. A set belongs to the robot that its `robot_type` names, or whose
-    /// `sets` has it. Checkpoints keep the statistics of each, and `--embodiment NAME` chooses one where a policy acts.
+    /// The robots in the data by name, if there are several. A data set belongs to the robot that its `robot_type` names, or that
+    /// lists it in `sets`. Checkpoints keep each robot's statistics, and `--embodiment NAME` selects one at inference.
     pub embodiments: BTreeMap<String, Embodiment>,
-    /// Which data normalizes each robot's states and actions; `null`: its own.
+    /// Which data the statistics for each robot's normalization come from; `null`: its own.
     pub statistics: Option<Statistics>,
-    /// Frames at the end of each episode that begin no sample.
+    /// Number of frames at the end of each episode at which no sample starts.
     pub drop_last_frames: usize,
-    /// Noises and noise levels that each sample is trained with in one step; what the model sees is computed once for all.
+    /// Number of noises and noise levels that each sample is trained with per step; the observations are encoded once for all of
+    /// them.
     #[schemars(range(min = 1, max = 1024))]
     pub noise_draws: usize,
-    /// Keep the gradient of the actions' loss out of the vision-language model (knowledge insulation); `token_weight` has the model
-    /// learn from tokens instead.
+    /// Stop the gradient of the action loss at the vision-language model (knowledge insulation); with `token_weight` the model
+    /// learns from tokens instead.
     pub insulate: bool,
-    /// Weight of the actions' loss where `token_weight` is above 0.
+    /// Weight of the action loss if `token_weight` is above 0.
     #[schemars(range(min = 0.0, max = 1e6))]
     pub flow_weight: f64,
-    /// Weight of the next-token loss by which the vision-language model of Pi0.5 and Pi0 learns the same actions as FAST tokens, and
-    /// the text of `text_target`; 0: no such loss.
+    /// Weight of the next-token loss that trains the vision-language model of Pi0.5 and Pi0 on the same actions as FAST tokens, and
+    /// on the text of `text_target`; 0: no such loss.
     #[schemars(range(min = 0.0, max = 1e6))]
     pub token_weight: f64,
-    /// Folder of the FAST tokenizer, `tokenizer.json` and `processor_config.json`, of policies that learn action tokens; `null`: the
-    /// folder `action_tokenizer` of the model.
+    /// Folder of the FAST tokenizer, `tokenizer.json` and `processor_config.json`, for policies that learn action tokens; `null`:
+    /// the folder `action_tokenizer` of the model.
     pub action_tokenizer: Option<PathBuf>,
-    /// Key of texts in the data, such as the subtask, that the vision-language model learns to write before action tokens; `null`:
+    /// Key of texts in the data, such as subtasks, that the vision-language model learns to write before action tokens; `null`:
     /// none.
     pub text_target: Option<String>,
-    /// Real-time chunking (Pi0.5): the first actions of a chunk, from none to so many as drawn for each sample, are given as they are
-    /// and not learned, so that the policy can go on with a chunk whose begin is being executed. 0: none.
+    /// Real-time chunking (Pi0.5): maximum number of actions at the start of a chunk that are given and not learned, drawn for each
+    /// sample, so that the policy can continue a chunk whose beginning is already being executed. 0: none.
     #[schemars(range(max = 1024))]
     pub max_delay: usize,
-    /// Random changes of training pictures, drawn for each sample; held-out pictures stay as they are. `null`: none.
+    /// Random augmentation of training pictures, drawn for each sample; held-out pictures are not changed. `null`: none.
     pub augment: Option<Augment>,
 }
 
-/// A robot of the data.
+/// A robot in the data.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Embodiment {
-    /// Its number among those that the policy has parameters of its own for (GR00T, X-VLA's domain); `null`: the published
-    /// number of GR00T's embodiment of this name.
+    /// Its number, for policies with separate parameters per robot (GR00T, X-VLA's domain); `null`: the published number of GR00T's
+    /// embodiment of this name.
     pub number: Option<usize>,
-    /// Sets of `data.train` and `eval` that were recorded with it, whatever their `robot_type`.
+    /// Data sets of `data.train` and `eval` that were recorded with this robot, whatever their `robot_type`.
     pub sets: Vec<PathBuf>,
 }
 
-/// Which data normalizes the states and actions of a robot.
+/// Which data the statistics for a robot's normalization come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(inline)]
 pub enum Statistics {
-    // That of the robot.
+    // The data of the robot.
     Embodiment,
-    // That of all robots together; their states and actions have equally many numbers.
+    // The data of all robots together; their states and actions must have the same dimensions.
     Merged,
 }
 
-/// Random changes of training pictures.
+/// Random augmentation of training pictures.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Augment {
-    /// The share of rows and columns that a crop at a random place keeps; it is enlarged again. 1: all.
+    /// Fraction of rows and columns that a randomly placed crop keeps, before it is resized to the original size. 1: no crop.
     #[schemars(range(min = 0.1, max = 1.0))]
     pub crop: f64,
-    /// Degrees by which a picture is turned to either side at most.
+    /// Largest rotation in either direction, in degrees.
     #[schemars(range(min = 0.0, max = 180.0))]
     pub rotate: f64,
-    /// How far the factor of brightness lies from 1 at most.
+    /// Largest deviation of the brightness factor from 1.
     #[schemars(range(min = 0.0, max = 1.0))]
     pub brightness: f64,
-    /// How far the factor of contrast lies from 1 at most.
+    /// Largest deviation of the contrast factor from 1.
     #[schemars(range(min = 0.0, max = 1.0))]
     pub contrast: f64,
-    /// How far the factor of saturation lies from 1 at most.
+    /// Largest deviation of the saturation factor from 1.
     #[schemars(range(min = 0.0, max = 1.0))]
     pub saturation: f64,
-    /// The part of the circle of hues by which colors are turned to either side at most.
+    /// Largest hue shift in either direction, as a fraction of the color circle.
     #[schemars(range(min = 0.0, max = 0.5))]
     pub hue: f64,
-    /// Cameras that are neither cropped nor turned, by parts of their names: those that move with the robot.
+    /// Cameras that are neither cropped nor rotated, by parts of their names: those that move with the robot.
     pub fixed_cameras: Vec<String>,
 }
 
@@ -127,20 +127,20 @@ impl Default for Augment {
     }
 }
 
-/// Normalization of a state or of actions, by the statistics of the training data.
+/// Normalization of states or actions, by the statistics of the training data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(inline)]
 pub enum Normalization {
     // None.
     Identity,
-    // Mean 0 and deviation 1.
+    // To mean 0 and standard deviation 1.
     MeanStd,
-    // The minimum becomes -1, the maximum 1.
+    // The minimum maps to -1, the maximum to 1.
     MinMax,
-    // The quantile 0.01 becomes -1, the quantile 0.99 becomes 1; what lies outside is not clipped.
+    // The 0.01 quantile maps to -1, the 0.99 quantile to 1; values outside are not clipped.
     Quantiles,
-    // The same with the quantiles 0.1 and 0.9.
+    // The same with the 0.1 and 0.9 quantiles.
     Quantile10,
 }
 

@@ -1,4 +1,4 @@
-//! Actors, and the bounds of everything between them.
+//! Pools of actors, and the limits on the data in flight between them.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -9,22 +9,22 @@ use serde::{Deserialize, Serialize};
 use crate::config::{Device, Layout, Size, Threads, TimeSpan};
 use crate::message::{PoolName, Tower, TowerSet};
 
-/// Number of actors of each kind. Further encoder pools are keys of their own: `audio: { replicas: 2 }` gives the audio
-/// tower a pool, `media: { towers: [vision, audio] }` gives one to both.
+/// Number of actors of each kind. Additional encoder pools have keys of their own: `audio: { replicas: 2 }` gives the audio tower
+/// its own pool, `media: { towers: [vision, audio] }` puts both towers in one.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Pools {
-    /// `separate` encoder and foundation actors, or `colocated` in one actor.
+    /// Encoders and foundation in `separate` actors, or `colocated` in the same actors.
     pub placement: Placement,
     /// Actors that read, tokenize and measure samples.
     pub data: DataPool,
-    /// Actors that run the towers that have no pool of their own.
+    /// Actors that run the towers without a pool of their own.
     pub encoder: EncoderPool,
     /// Actors that run the language model.
     pub foundation: FoundationPool,
-    /// Diffusion models with two transformers: actors of the one of high noise; `null`: as `foundation`.
+    /// Diffusion models with two transformers: actors of the high-noise transformer; `null`: as `foundation`.
     pub foundation_high: Option<FoundationPool>,
-    /// Actors of the transformer of low noise; `null`: as `foundation`.
+    /// Actors of the low-noise transformer; `null`: as `foundation`.
     pub foundation_low: Option<FoundationPool>,
     /// Encoder pools with names of their own.
     #[serde(flatten)]
@@ -38,7 +38,7 @@ pub struct DataPool {
     /// Number of actors.
     #[schemars(range(min = 1, max = 1024))]
     pub replicas: usize,
-    /// Prefetch buffer of one data actor; samples beyond it are read again when their step comes.
+    /// Prefetch buffer of a data actor; samples that do not fit are read again when their step comes.
     pub memory: Size,
 }
 
@@ -46,94 +46,96 @@ pub struct DataPool {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct EncoderPool {
-    /// Towers that the pool holds: `vision`, `audio`, `text`, `vae`. `null`: the tower that is called as the pool; for `encoder` all
-    /// that no other pool holds.
+    /// Towers in the pool: `vision`, `audio`, `text`, `vae`. `null`: the tower with the pool's name; for `encoder` all towers that
+    /// are in no other pool.
     pub towers: Option<Vec<Tower>>,
-    /// Number of replicas; each is `tensor_parallel` actors. 0: no tower is loaded, and one actor reads all features from
+    /// Number of replicas, of `tensor_parallel` actors each. 0: no tower is loaded, and one actor reads all features from
     /// `cache_dir`, which `loongforge data encode` has filled.
     #[schemars(range(min = 0, max = 1024))]
     pub replicas: usize,
-    /// Intra-operation threads of each actor; `auto`: an even share of the cores, 1 under `run.deterministic`.
+    /// Intra-op threads per actor; `auto`: an equal share of the cores, 1 under `run.deterministic`.
     pub threads: Threads,
-    /// Actors among which every layer is split.
+    /// Tensor-parallel size: number of actors that each layer is split over.
     #[schemars(range(min = 1, max = 64))]
     pub tensor_parallel: usize,
-    /// Where these actors compute; `null`: where the run does (`device`).
+    /// Device of these actors; `null`: that of the run (`device`).
     pub device: Option<Device>,
-    /// Peak learning rate of what the pool trains, on the run's schedule; `null`: `train.lr`.
+    /// Peak learning rate of the pool's trained parameters, on the run's schedule; `null`: `train.lr`.
     #[schemars(range(min = 0.0))]
     pub lr: Option<f64>,
-    /// ZeRO stage, what replicas shard: 0 nothing, 1 the optimizer's state, 2 gradients too, 3 parameters too.
+    /// ZeRO stage: what replicas shard. 0: nothing, 1: optimizer state, 2: also gradients, 3: also parameters.
     #[schemars(range(max = 3))]
     pub zero: usize,
-    /// Bytes of features that each actor keeps where the whole pool is frozen: a picture that comes again is not
-    /// encoded again. 0: none.
+    /// Bytes of features that each actor caches if the whole pool is frozen, so that a repeated picture is not encoded again. 0:
+    /// none.
     pub cache: Size,
-    /// Bytes of features that have no room in `cache`, where that is above 0: they are kept in a file in `run.dir` that
-    /// goes with the process. 0: none.
+    /// Bytes of features that no longer fit in `cache`, if that is above 0, and are kept in a file in `run.dir` that is removed
+    /// with the process. 0: none.
     pub spill: Size,
-    /// Folder of features that frozen towers make, which outlives the run and which runs share; `null`: none. It may be far
-    /// larger than `cache`, and needs none.
+    /// Folder of features of frozen towers, kept after the run and shared between runs; `null`: none. It may be much larger than
+    /// `cache`, and works without it.
     pub cache_dir: Option<PathBuf>,
-    /// Encoders may die, join and be removed during the run; not where they are sharded or shard their state.
+    /// Encoders may die, join and be removed during the run; not if they are tensor-parallel or use ZeRO.
     pub elastic: bool,
-    /// Timeout for a replacement when the last encoder has died; frozen encoders only: what trained ones have
+    /// How long to wait for a replacement when the last encoder has died; frozen encoders only, as what trained encoders have
     /// learned is in the last checkpoint.
     pub grace: TimeSpan,
 }
 
-/// Actors that run the language model. A replica is pipeline x context x tensor actors.
+/// Actors that run the language model. A replica has pipeline x context x tensor actors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct FoundationPool {
-    /// Number of replicas, each of which computes its own packs (data parallel).
+    /// Number of data-parallel replicas; each computes its own packs.
     #[schemars(range(min = 1, max = 1024))]
     pub replicas: usize,
-    /// Intra-operation threads of each actor; `auto`: an even share of the cores, 1 under `run.deterministic`.
+    /// Intra-op threads per actor; `auto`: an equal share of the cores, 1 under `run.deterministic`.
     pub threads: Threads,
-    /// Actors among which every layer is split.
+    /// Tensor-parallel size: number of actors that each layer is split over.
     #[schemars(range(min = 1, max = 64))]
     pub tensor_parallel: usize,
-    /// Among the tensor-parallel actors, what lies between layers is split along the sequence.
+    /// Split activations between layers along the sequence, over the tensor-parallel actors.
     pub sequence_parallel: bool,
-    /// Stages of consecutive layers.
+    /// Number of pipeline stages of consecutive layers.
     #[schemars(range(min = 1, max = 64))]
     pub pipeline_parallel: usize,
-    /// Ranges of layers that one stage holds; more than 1 is the interleaved schedule.
+    /// Number of layer ranges per pipeline stage; above 1 the schedule is interleaved.
     #[schemars(range(min = 1, max = 64))]
     pub virtual_stages: usize,
-    /// Tokens of a pipeline's micro-batches: longer packs go through in chunks (ChunkPipe). 0: whole packs.
+    /// Tokens per micro-batch of the pipeline: longer packs are processed in chunks (ChunkPipe). 0: whole packs.
     pub chunk_tokens: usize,
-    /// Actors among which the tokens of a pack are split.
+    /// Context-parallel size: number of actors that the tokens of a pack are split over.
     #[schemars(range(min = 1, max = 64))]
     pub context_parallel: usize,
-    /// Attention among the tokens of several actors.
+    /// Attention algorithm for context parallelism.
     pub context_attention: ContextAttention,
-    /// Actors, among those along replicas and context, over which the experts of a layer are spread.
+    /// Expert-parallel size: number of actors, among the replicas and context-parallel actors, that the experts of a layer are
+    /// split over.
     #[schemars(range(min = 1, max = 1024))]
     pub expert_parallel: usize,
-    /// Where experts are spread, two packs go in turns: one computes while rows of the other travel. Both are held.
+    /// With expert parallelism, alternate between two packs: one computes while the other's tokens are exchanged. Both are held in
+    /// memory.
     pub expert_overlap: bool,
-    /// ZeRO stage, what replicas shard: 0 nothing, 1 the optimizer's state, 2 gradients too, 3 parameters too.
+    /// ZeRO stage: what replicas shard. 0: nothing, 1: optimizer state, 2: also gradients, 3: also parameters.
     #[schemars(range(max = 3))]
     pub zero: usize,
 }
 
-/// Attention among the tokens of several actors.
+/// Attention algorithm for context parallelism.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[schemars(inline)]
 pub enum ContextAttention {
-    // Keys and values go round.
+    // Keys and values are passed around a ring.
     #[default]
     Ring,
-    // Heads are exchanged for tokens and back.
+    // Heads and tokens are exchanged (all-to-all) before and after attention.
     Ulysses,
 }
 
 impl Pools {
-    /// The encoder pools that hold some of `towers`, the model's, in the order of their names, each with what it holds.
-    /// Colocated encoders are one pool.
+    /// Returns the encoder pools that hold any of `towers`, the model's, in order of their names, each with the towers that it
+    /// holds. Colocated encoders are one pool.
     pub fn encoders(&self, towers: TowerSet) -> Vec<(PoolName, &EncoderPool, TowerSet)> {
         let named = match self.placement {
             Placement::Separate => self.named.iter().map(|(&name, pool)| (name, pool, pool.held(name))).collect(),
@@ -148,20 +150,20 @@ impl Pools {
         pools
     }
 
-    /// Actors of one encoder, of every encoder pool.
+    /// Returns the number of actors per encoder, of every encoder pool.
     pub fn encoder_ranks(&self) -> BTreeMap<PoolName, u32> {
         let pools = self.named.iter().map(|(&name, pool)| (name, pool)).chain([(PoolName::ENCODER, &self.encoder)]);
         pools.map(|(name, pool)| (name, pool.tensor_parallel as u32)).collect()
     }
 
-    /// The foundation pools that a config may write, each with its key: `foundation`, and those that are written.
+    /// Returns the foundation pools that the config sets, each with its key, and always `foundation`.
     pub fn written_foundations(&self) -> impl Iterator<Item = (&'static str, FoundationPool)> {
         let own = [("pools.foundation_high", self.foundation_high), ("pools.foundation_low", self.foundation_low)];
         let own = own.into_iter().filter_map(|(key, pool)| Some((key, pool?)));
         [("pools.foundation", self.foundation)].into_iter().chain(own)
     }
 
-    /// The foundation pools of a run with one transformer, or with one for high and one for low noise, each with its key.
+    /// Returns the foundation pools, each with its name: one, or one for the high-noise and one for the low-noise transformer.
     pub fn foundations(&self, two: bool) -> Vec<(PoolName, FoundationPool)> {
         match two {
             false => vec![(PoolName::FOUNDATION, self.foundation)],
@@ -173,14 +175,14 @@ impl Pools {
         }
     }
 
-    /// The encoder pool of this name.
+    /// Returns the encoder pool of this name.
     pub fn encoder_pool(&self, name: PoolName) -> Option<&EncoderPool> {
         if name == PoolName::ENCODER { Some(&self.encoder) } else { self.named.get(&name) }
     }
 }
 
 impl EncoderPool {
-    /// The towers that a pool of this name holds, `encoder` aside.
+    /// Returns the towers that a pool of this name holds; not for `encoder`.
     pub fn held(&self, name: PoolName) -> TowerSet {
         match &self.towers {
             Some(towers) => towers.iter().copied().collect(),
@@ -188,29 +190,29 @@ impl EncoderPool {
         }
     }
 
-    /// Returns whether encoders come and go: each has all there is to know.
+    /// Returns whether encoders may come and go: each has all weights and states.
     pub fn is_elastic(&self) -> bool {
         self.elastic && self.tensor_parallel == 1 && self.zero == 0
     }
 
-    /// Returns whether the pool has no encoders: an actor without towers reads features from `cache_dir`.
+    /// Returns whether the pool has no encoders, so that an actor without towers reads features from `cache_dir`.
     pub fn reads(&self) -> bool {
         self.replicas == 0
     }
 
-    /// Number of actors, among them the one that reads.
+    /// Returns the number of actors, including the one that reads features.
     pub fn num_actors(&self) -> usize {
         if self.reads() { 1 } else { self.layout().ranks() }
     }
 
-    /// Returns how the pool's ranks are laid out: replicas, each split among `tensor_parallel` ranks.
+    /// Returns the layout of the pool's ranks: replicas, each of `tensor_parallel` ranks.
     pub fn layout(&self) -> Layout {
         Layout { tp: self.tensor_parallel, ..Layout::replicas(self.replicas) }
     }
 }
 
 impl FoundationPool {
-    /// Returns how the pool's ranks are laid out in all dimensions.
+    /// Returns the layout of the pool's ranks in all dimensions.
     pub fn layout(&self) -> Layout {
         Layout {
             dp: self.replicas,
@@ -222,7 +224,7 @@ impl FoundationPool {
     }
 }
 
-/// Says where encoder and foundation run.
+/// Where encoders and foundation run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[schemars(inline)]
@@ -232,7 +234,7 @@ pub enum Placement {
     Colocated,
 }
 
-/// Limits of the bytes in flight between pools. No credit, no send.
+/// Limits on the bytes in flight between pools: without credit nothing is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Edges {
@@ -240,7 +242,7 @@ pub struct Edges {
     pub pixels: Edge,
     /// Tokens from data to foundation actors.
     pub tokens: Edge,
-    /// Features from encoder to foundation actors and their gradients back; the credit holds in each direction.
+    /// Features from encoder to foundation actors, and their gradients back; the credit applies to each direction.
     pub features: Edge,
 }
 
@@ -248,7 +250,7 @@ pub struct Edges {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Edge {
-    /// Bytes that may be in flight.
+    /// Maximum number of bytes in flight.
     pub credit: Size,
 }
 
@@ -256,17 +258,18 @@ pub struct Edge {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Scheduler {
-    /// Steps that data actors, and encoders where they are frozen, may work ahead.
+    /// Number of steps that data actors, and frozen encoders, may work ahead.
     #[schemars(range(min = 1, max = 64))]
     pub prefetch_steps: usize,
-    /// Length of every mailbox and command queue.
+    /// Capacity of every mailbox and command queue.
     #[schemars(range(min = 1, max = 65536))]
     pub queue: usize,
     /// Cost model for load balancing: from the model's shape (`static`), or `fitted` to measured times.
     pub balance: Balance,
-    /// Timeout for actors to join; then the run ends.
+    /// How long to wait for actors to join before the run ends.
     pub join_timeout: TimeSpan,
-    /// An encoder's process that gives no sign of life for so long is taken for dead; others have twelve times as long.
+    /// Heartbeat timeout: an encoder process that is silent for this long is considered dead; other processes have twelve times as
+    /// long.
     pub lease: TimeSpan,
 }
 
@@ -275,10 +278,10 @@ pub struct Scheduler {
 #[serde(rename_all = "lowercase")]
 #[schemars(inline)]
 pub enum Balance {
-    // By the model's shape.
+    // From the model's shape.
     #[default]
     Static,
-    // As measured while the run goes on.
+    // From times measured during the run.
     Fitted,
 }
 

@@ -1,4 +1,4 @@
-//! The root of the tree, and what a run is called, where it writes and what it reports.
+//! The root of the config tree, and the run's name, outputs, checkpoints, evaluation and logs.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -13,22 +13,22 @@ use super::{
 use crate::config::{Address, Device, Threads};
 use crate::message::{PoolName, Tower};
 
-/// Everything a run needs, checked. It travels between processes as JSON.
+/// The complete, validated config of a run. It is sent between processes as JSON.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RunConfig {
     /// Name, output folder and guarantees of the run.
     pub run: Run,
-    /// Device of the tensors: `auto` (`cuda` where libtorch has it and there is a GPU, else `cpu`), `cpu`, `cuda` (each
-    /// actor takes the next GPU) or `cuda:N`.
+    /// Device of the tensors: `auto` (`cuda` if libtorch supports it and there is a GPU, else `cpu`), `cpu`, `cuda` (each actor
+    /// takes the next GPU) or `cuda:N`.
     #[serde(default)]
     pub device: Device,
-    /// The model: a Hugging Face directory or hub id, a `config.json` of its own, or composed of parts.
+    /// The model: a Hugging Face directory or hub id, a `config.json` given here, or a composition of parts.
     pub model: Model,
     /// Number of actors of each kind.
     #[serde(default)]
     pub pools: Pools,
-    /// Limits of the bytes in flight between pools.
+    /// Limits on the bytes in flight between pools.
     #[serde(default)]
     pub edges: Edges,
     /// Memory limits for activations between forward and backward, and for weights.
@@ -37,9 +37,9 @@ pub struct RunConfig {
     /// The scheduler actor.
     #[serde(default)]
     pub scheduler: Scheduler,
-    /// Samples, and how they are turned into model inputs.
+    /// Training data, and how samples become model inputs.
     pub data: Data,
-    /// Robot policies: what is read of the data, and how states and actions are normalized.
+    /// Robot policies: what is read from the data, and how states and actions are normalized.
     #[serde(default)]
     pub policy: Policy,
     /// Optimization.
@@ -47,10 +47,10 @@ pub struct RunConfig {
     /// Folder and frequency of checkpoints.
     #[serde(default)]
     pub checkpoint: Checkpoint,
-    /// Held-out samples after the run: their loss, and greedy answers; `null`: none.
+    /// Evaluation on held-out samples: loss, and greedy answers; `null`: none.
     #[serde(default)]
     pub eval: Option<Eval>,
-    /// Diffusion models: pictures or clips that are made while the run goes on; `null`: none.
+    /// Diffusion models: pictures or clips generated during the run; `null`: none.
     #[serde(default)]
     pub sample: Option<Sampling>,
     /// Metrics and logs.
@@ -71,31 +71,32 @@ pub struct Run {
     /// Name of the run.
     #[schemars(length(min = 1))]
     pub name: String,
-    /// Seed of weights, shuffling and every other random choice.
+    /// Seed of weights, shuffling and all other random choices.
     #[serde(default = "seed")]
     pub seed: u64,
-    /// Directory the run writes into.
+    /// Output directory of the run.
     #[serde(default = "run_dir")]
     pub dir: PathBuf,
-    /// The same bits for any number of encoders: gradient sums belong to lanes, not to replicas.
+    /// Bitwise identical results for any number of encoders: gradients are summed per lane, not per replica.
     #[serde(default)]
     pub deterministic: bool,
     /// Number of gradient lanes of the encoder pool under `run.deterministic`.
     #[serde(default = "lanes")]
     #[schemars(range(min = 1, max = 1024))]
     pub lanes: usize,
-    /// Matrix products on CPUs: `libtorch`'s; our own for AVX-512 with bfloat16 or for AVX2, `tiled_bf16` for bfloat16, `tiled` for
-    /// float32 as well; or `auto`: `tiled` where the scheduler's processor has AVX2 and no AVX-512, or is AMD's and has AVX-512 with
-    /// bfloat16, else `libtorch`. They make the bits: checkpoints say which they were, and `auto` keeps to that on resume.
+    /// Matrix multiplication on CPUs: `libtorch`; loongforge's own kernels for AVX-512 with bfloat16 or for AVX2, `tiled_bf16` for
+    /// bfloat16 only, `tiled` for float32 too; or `auto`: `tiled` if the scheduler's processor has AVX2 but no AVX-512, or is an
+    /// AMD processor with AVX-512 and bfloat16, else `libtorch`. The choice changes the bits of results: checkpoints record it, and
+    /// `auto` keeps it on resume.
     #[serde(default)]
     pub products: Products,
-    /// With `--processes`: how often the whole run is begun again at its last checkpoint after a process that it cannot go
-    /// on without has died.
+    /// With `--processes`: how many times the whole run is restarted from its last checkpoint after the death of a process that it
+    /// cannot continue without.
     #[serde(default = "max_restarts")]
     pub max_restarts: usize,
 }
 
-/// Chooses how matrix products are computed on CPUs.
+/// How matrix products are computed on CPUs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(inline)]
@@ -108,7 +109,7 @@ pub enum Products {
 }
 
 impl Products {
-    /// The word that a config has for it.
+    /// Returns its name in a config.
     pub fn name(self) -> &'static str {
         match self {
             Products::Auto => "auto",
@@ -119,7 +120,7 @@ impl Products {
     }
 }
 
-/// Where and how often the run is saved.
+/// Folder and frequency of checkpoints.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Checkpoint {
@@ -127,47 +128,45 @@ pub struct Checkpoint {
     pub dir: PathBuf,
     /// Save every N steps; 0: only at the end.
     pub every_steps: u64,
-    /// Save after the last step as well, and where the run is stopped. False: the last checkpoint is one of `every_steps`; without
-    /// `every_steps` the run writes none, as benchmarks want it, but where SIGUSR1 asks for one or numbers are not finite.
+    /// Also save after the last step and when the run is stopped. False: only `every_steps` makes checkpoints; without
+    /// `every_steps` there are none (for benchmarks), except when SIGUSR1 requests one or numbers are not finite.
     pub at_end: bool,
-    /// Number of newest checkpoints that are kept.
+    /// Number of newest checkpoints to keep.
     #[schemars(range(min = 1))]
     pub keep_last: usize,
-    /// Write while the next steps are computed, from a copy in memory of what is saved; else steps wait until it is
-    /// written, and no copy is needed.
+    /// Write while the next steps are computed, from a copy in memory; otherwise steps wait until the checkpoint is written, and no
+    /// copy is needed.
     #[serde(rename = "async")]
     pub in_background: bool,
-    /// A checkpoint that cannot be written is tried again, and the run ends when this many in a row have failed.
+    /// A failed checkpoint is retried; the run ends after this many consecutive failures.
     #[schemars(range(min = 1))]
     pub max_failures: usize,
-    /// With `--processes`: keep a checkpoint in memory every N steps, from which the run restarts after a
-    /// process has died; 0: never.
+    /// With `--processes`: keep a checkpoint in memory every N steps, from which the run restarts after a process has died; 0:
+    /// never.
     pub snapshot_every: u64,
-    /// With `lora`: write the model's weights with the adapters added, so that a checkpoint is a plain model; else the
-    /// adapters alone, in PEFT's layout.
+    /// With `lora`: merge the adapters into the saved weights, so that a checkpoint is a plain model; otherwise save only the
+    /// adapters, in PEFT's layout.
     pub merge_lora: bool,
-    /// Also copy each checkpoint to this folder of an object store, `s3://BUCKET/FOLDER`, while training goes on; `--resume` finds it
-    /// there, too.
+    /// Also copy each checkpoint to this folder of an object store, `s3://BUCKET/FOLDER`, while training continues; `--resume` also
+    /// looks there.
     pub upload: Option<String>,
-    /// Number of newest checkpoints that the store keeps; `null`: as `keep_last`.
+    /// Number of newest checkpoints to keep in the store; `null`: as `keep_last`.
     #[schemars(range(min = 1))]
     pub upload_keep_last: Option<usize>,
 }
 
-/// Held-out samples, after the run or during it: their loss, and greedy answers scored by exact match.
+/// Evaluation on held-out samples, after the run or during it: loss, and greedy answers scored by exact match.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Eval {
-    /// File or folder of held-out samples, in any format of `data.train`; of conversations the last answer is asked for, too. The
-    /// set is called `held_out`.
+    /// File or folder of held-out samples, in any format of `data.train`; for conversations the last answer is also generated. This
+    /// set is named `held_out`.
     #[serde(default)]
     pub path: Option<PathBuf>,
-    /// More files or folders, by the names of their sets: `{ math: math.jsonl }`. With `data.val_size` there is also the set
-    /// `val`.
+    /// More files or folders, by the names of their sets: `{ math: math.jsonl }`. `data.val_size` adds the set `val`.
     #[serde(default)]
     pub sets: BTreeMap<String, PathBuf>,
-    /// Evaluate every N steps, and after the last one, on the run's own actors; 0: only after the run, from its
-    /// last checkpoint.
+    /// Evaluate every N steps and after the last one, on the run's own actors; 0: only after the run, from its last checkpoint.
     #[serde(default)]
     pub every_steps: u64,
     /// During the run: use the first N samples of each set; `null`: all.
@@ -177,58 +176,59 @@ pub struct Eval {
     /// During the run: answer the first N questions of each set; `null`: 16.
     #[serde(default)]
     pub generate: Option<u64>,
-    /// The set whose loss says which step is the best one; `null`: the first of `held_out`, `val`, and `sets` by name.
+    /// The set whose loss determines the best step; `null`: the first of `held_out`, `val`, and `sets` by name.
     #[serde(default)]
     pub best: Option<String>,
-    /// During the run: save a checkpoint whenever that loss is the lowest so far. `checkpoint.dir` has a link `best` to
-    /// it, and `checkpoint.keep_last` does not remove it.
+    /// During the run: save a checkpoint whenever that loss reaches a new minimum. `checkpoint.dir` has a link `best` to it, and
+    /// `checkpoint.keep_last` does not remove it.
     #[serde(default = "yes")]
     pub save_best: bool,
-    /// End the run when that loss has not become lower in N evaluations; `null`: never.
+    /// Early stopping: end the run when that loss has not improved in N evaluations; `null`: never.
     #[serde(default)]
     #[schemars(range(min = 1))]
     pub patience: Option<u64>,
-    /// Longest answer generated, in tokens.
+    /// Maximum length of a generated answer, in tokens.
     #[serde(default = "max_new_tokens")]
     #[schemars(range(min = 1))]
     pub max_new_tokens: usize,
-    /// Number of samples that are shown in the terminal.
+    /// Number of samples to show in the terminal.
     #[serde(default = "show")]
     pub show: usize,
     /// Number of samples on the PNG sheet.
     #[serde(default = "sheet")]
     pub sheet: usize,
-    /// Samples generated together.
+    /// Number of samples to generate together.
     #[serde(default = "batch_size")]
     #[schemars(range(min = 1))]
     pub batch_size: usize,
-    /// Scores of answers beside exact match: `wer` and `cer` are the word and character error rates of all answers together,
-    /// `words` says how many answers have the correct word at each place.
+    /// Scores of answers in addition to exact match: `wer` and `cer` are the word and character error rates over all answers,
+    /// `words` counts the answers with the correct word at each position.
     #[serde(default)]
     pub scores: Vec<Score>,
     /// Normalization of answers before words and characters are compared: Whisper's basic rules (lower case, no punctuation,
-    /// nothing in brackets), or nothing.
+    /// nothing in brackets), or none.
     #[serde(default)]
     pub normalize: Normalize,
-    /// The part of the answers that is expected to be correct, by the name of the set: `{ math: { at_least: 0.9 } }`, or
-    /// `at_most`, or `chance`, for a control, and with `word: 2` of the second word. The result says whether it is met.
+    /// Expected fraction of correct answers, by the name of the set: `{ math: { at_least: 0.9 } }`, or `at_most`, or `chance` for a
+    /// control; with `word: 2` it applies to the second word. The result says whether it is met.
     #[serde(default)]
     pub expect: BTreeMap<String, Expect>,
-    /// Robot policies, during the run: compare actions with the recorded ones at N frames of each set, evenly spread; 0: none.
-    /// `null`: 64, or none where weights are not whole (`zero: 3`, `frozen_precision`, `memory.weight_budget`) and of Pi0-FAST, which
-    /// acts after the run alone.
+    /// Robot policies, during the run: compare predicted with recorded actions at N evenly spaced frames of each set; 0: none.
+    /// `null`: 64, or none if weights are not whole (`zero: 3`, `frozen_precision`, `memory.weight_budget`) and for Pi0-FAST, which
+    /// generates actions only after the run.
     #[serde(default)]
     pub actions: Option<u64>,
     /// Diffusion models: the noise levels at which the held-out loss is measured; `null`: 0.1, 0.3, 0.5, 0.7 and 0.9.
     #[serde(default)]
     #[schemars(length(min = 1), inner(range(min = 0.0, max = 1.0)))]
     pub sigmas: Option<Vec<f64>>,
-    /// Diffusion models: a model that reads the samples that are made; the words that it reads are compared with the prompt's
-    /// answer. `null`: nobody reads them.
+    /// Diffusion models: a model that reads the generated samples; the words that it reads are compared with the prompt's answer.
+    /// `null`: none.
     #[serde(default)]
     pub reader: Option<SampleReader>,
-    /// After the run: fit a linear classifier to the first N training samples, which knows the question and of media no more
-    /// than each channel's mean and deviation. Its answers to the first set are scored as the set `pooled_statistics`.
+    /// After the run: as a baseline, fit a linear classifier to the first N training samples; it sees the question and, of images
+    /// and other media, only each channel's mean and standard deviation. Its answers to the first set are scored as the set
+    /// `pooled_statistics`.
     #[serde(default)]
     #[schemars(range(min = 1))]
     pub pooled_statistics: Option<u64>,
@@ -238,24 +238,24 @@ pub struct Eval {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Log {
-    /// Steps between progress lines and between points of TensorBoard; `metrics.jsonl` has every step.
+    /// Steps between progress lines and between TensorBoard points; `metrics.jsonl` has every step.
     #[schemars(range(min = 1))]
     pub every_steps: u64,
-    /// Metrics as one JSON object a line.
+    /// Write metrics to `metrics.jsonl`, one JSON object per line.
     pub jsonl: bool,
-    /// Metrics as TensorBoard event files.
+    /// Write metrics as TensorBoard event files.
     pub tensorboard: bool,
-    /// Peak of one device in TFLOP/s at `train.precision`, for the model FLOPs utilization; `null`: known for some
-    /// GPUs.
+    /// Peak TFLOP/s of one device at `train.precision`, for the model FLOPs utilization (MFU); `null`: known for some GPUs.
     #[schemars(extend("exclusiveMinimum" = 0.0))]
     pub peak_tflops: Option<f64>,
-    /// Least severe log messages shown.
+    /// Lowest severity of log messages to show.
     pub level: Level,
-    /// Form of the lines on standard error and in the run's log file: `text` (`log.txt`), or `json` (`log.jsonl`), one object a line.
+    /// Format of the lines on standard error and in the run's log file: `text` (`log.txt`), or `json` (`log.jsonl`), one object per
+    /// line.
     pub format: LogFormat,
-    /// A run of Weights & Biases as its client leaves it offline; `null`: none.
+    /// A Weights & Biases run as its client stores it offline; `null`: none.
     pub wandb: Option<Wandb>,
-    /// A run in a file store of MLflow; `null`: none.
+    /// A run in an MLflow file store; `null`: none.
     pub mlflow: Option<Mlflow>,
 }
 
@@ -263,21 +263,21 @@ pub struct Log {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Watch {
-    /// Address at which the scheduler serves it: `127.0.0.1:PORT` (0: any that is free), a Unix socket's path, or
-    /// `null`: nowhere.
+    /// Address at which the scheduler serves the page: `127.0.0.1:PORT` (0: any free port), the path of a Unix socket, or `null`:
+    /// not served.
     pub listen: Option<Address>,
-    /// Steps whose metrics are kept in memory for it.
+    /// Number of steps whose metrics are kept in memory for the page.
     #[schemars(range(min = 1, max = 1000000))]
     pub history: usize,
-    /// Steps whose timeline is kept in memory for it.
+    /// Number of steps whose timeline is kept in memory for the page.
     #[schemars(range(min = 1, max = 1000))]
     pub trace_steps: usize,
-    /// Operators of a few steps, and kernels on GPUs, as a trace and a table in the run's folder; `null`: none.
+    /// Record the operators of a few steps, and kernels on GPUs, as a trace and a table in the run's folder; `null`: none.
     pub profile: Option<ProfiledSteps>,
-    /// Print the page's address with its token also where standard error is no terminal, as in the log of a job. The log file never
-    /// has the token.
+    /// Print the page's address with its token even if standard error is not a terminal, as in a job's log. The log file never
+    /// contains the token.
     pub show_token: bool,
-    /// A collector of OpenTelemetry that metrics and traces are sent to; `null`: nothing is sent anywhere.
+    /// OpenTelemetry collector to send metrics and traces to; `null`: nothing is sent.
     pub otlp: Option<Otlp>,
 }
 
@@ -295,30 +295,30 @@ pub enum Level {
 }
 
 impl RunConfig {
-    /// Number of gradient lanes of an encoder pool: fixed under `run.deterministic`, else one a replica.
+    /// Returns the number of gradient lanes of an encoder pool: fixed under `run.deterministic`, else one per replica.
     pub fn num_lanes(&self, pool: &EncoderPool) -> usize {
         if self.run.deterministic { self.run.lanes } else { pool.replicas }
     }
 
-    /// Returns whether checkpoints hold adapters and no other weights.
+    /// Returns whether checkpoints contain adapters and no other weights.
     pub fn saves_adapters_only(&self) -> bool {
         !self.checkpoint.merge_lora && self.model.parts().iter().any(|(_, part)| part.lora.is_some())
     }
 
-    /// The foundation pools, each with what it is called: one, or where two transformers are trained that of high noise and that
-    /// of low noise. Only for a config whose model was settled (`Model::settle`).
+    /// Returns the foundation pools, each with its name: one, or if two transformers are trained that of high and that of low
+    /// noise. Only for a config whose model is settled (`Model::settle`).
     pub fn foundations(&self) -> Vec<(PoolName, FoundationPool)> {
         self.pools.foundations(self.model.experts == Some(Experts::Both))
     }
 
-    /// The foundation pool of this name; `pools.foundation` where there is none.
+    /// Returns the foundation pool of this name, or `pools.foundation` if there is none.
     pub fn foundation_pool(&self, name: PoolName) -> FoundationPool {
         let own = self.foundations().into_iter().find(|(other, _)| *other == name);
         own.map_or(self.pools.foundation, |(_, pool)| pool)
     }
 
-    /// Intra-operation threads of one actor of `pool`. `auto` is 1 under `run.deterministic`, as the order of sums
-    /// must not depend on the machine, and else an even share of the cores.
+    /// Returns the number of intra-op threads of an actor of `pool`. `auto` is 1 under `run.deterministic`, since the order of sums
+    /// must not depend on the machine, and otherwise an equal share of the cores.
     pub fn threads_for(&self, pool: PoolName) -> usize {
         let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
         self.threads_on(pool, cores)
@@ -398,7 +398,7 @@ fn lanes() -> usize {
 }
 
 impl Eval {
-    /// Returns whether the length of answers is another one than the default.
+    /// Returns whether the length of answers differs from the default.
     pub fn names_length(&self) -> bool {
         self.max_new_tokens != max_new_tokens()
     }

@@ -1,4 +1,4 @@
-//! Samples that a diffusion model makes while it is trained, and how they are read.
+//! Samples that a diffusion model generates during training, and how they are read.
 
 use std::path::PathBuf;
 
@@ -7,54 +7,55 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::{FrameSize, Source};
 
-/// Pictures or clips that are made of prompts while the run goes on, in `run.dir/samples`.
+/// Pictures or clips generated from prompts during the run, in `run.dir/samples`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Sampling {
-    /// File or folder of the prompts, in any format of `data.train`; their pictures and clips are conditions and measure the result.
+    /// File or folder of prompts, in any format of `data.train`; the pictures and clips of its records serve as conditions and as
+    /// references to measure the result.
     pub prompts: PathBuf,
     /// Use the first N prompts; `null`: all.
     #[serde(default)]
     #[schemars(range(min = 1))]
     pub max_prompts: Option<u64>,
-    /// Make samples before the first step, every N steps, and after the last one; 0: only after the last one.
+    /// Generate samples before the first step, every N steps, and after the last one; 0: only after the last one.
     #[serde(default)]
     pub every_steps: u64,
-    /// Way from noise to the sample; `null`: `unipc` where the model's scheduler config names it, else `euler`.
+    /// Sampling algorithm; `null`: `unipc` if the model's scheduler config names it, else `euler`.
     #[serde(default)]
     pub sampler: Option<Sampler>,
-    /// Steps of the sampler.
+    /// Number of sampler steps.
     #[serde(default = "steps")]
     #[schemars(range(min = 1, max = 1000))]
     pub steps: usize,
-    /// Guidance: how far a step goes beyond what the negative prompt gives towards what the prompt gives. 1: the prompt
-    /// alone, in one pass. Of two transformers `[high noise, low noise]`.
+    /// Guidance scale: how far a step goes from the prediction for the negative prompt toward, and beyond, that for the prompt. 1:
+    /// the prompt alone, in one pass. With two transformers: `[high noise, low noise]`.
     #[serde(default = "guidance")]
     #[schemars(length(min = 1, max = 2), inner(range(min = 0.0)), extend("x-one-or-more" = true))]
     pub guidance: Vec<f64>,
-    /// The prompt that guidance leads away from; `null`: the one of the model's pipeline.
+    /// The prompt that guidance leads away from; `null`: that of the model's pipeline.
     #[serde(default)]
     pub negative: Option<String>,
-    /// Shift of the sampler's noise levels; `null`: as the model's scheduler config says, else 1.
+    /// Shift of the sampler's noise levels; `null`: from the model's scheduler config, else 1.
     #[serde(default)]
     #[schemars(extend("exclusiveMinimum" = 0.0))]
     pub shift: Option<f64>,
-    /// Rows and columns of the result, such as `480x832`; `null`: those of the picture or clip of the prompt.
+    /// Rows and columns of the result, such as `480x832`; `null`: those of the prompt's picture or clip.
     #[serde(default)]
     pub size: Option<FrameSize>,
-    /// Frames of the result; `null`: those of the clip of the prompt, 1 of a picture.
+    /// Number of frames of the result; `null`: that of the prompt's clip, or 1 for a picture.
     #[serde(default)]
     #[schemars(range(min = 1))]
     pub frames: Option<usize>,
-    /// Seed of the noise; `null`: `run.seed`. The noise of a prompt is the same at every step.
+    /// Seed of the noise; `null`: `run.seed`. The noise of a prompt is the same each time.
     #[serde(default)]
     pub seed: Option<u64>,
-    /// Use the averaged weights where `train.ema` is set.
+    /// Use the averaged weights if `train.ema` is set.
     #[serde(default = "yes")]
     pub ema: bool,
 }
 
-/// Way from noise to a sample.
+/// Sampling algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[schemars(inline)]
@@ -63,26 +64,27 @@ pub enum Sampler {
     Unipc,
 }
 
-/// A model that reads the samples that a diffusion model makes.
+/// A model that reads the samples that a diffusion model generates.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SampleReader {
-    /// Directory or hub id of the model that reads: one that answers a question about a picture.
+    /// Directory or hub id of the reader, a model that answers questions about a picture.
     pub load: Source,
-    /// The question about every picture.
+    /// The question asked about every picture.
     #[serde(default)]
     pub question: String,
-    /// Rows and columns of the part that is read, around the center of a picture's light, such as `8x8`; `null`: all of it.
+    /// Rows and columns of the region to read, around the picture's center of brightness, such as `8x8`; `null`: the whole picture.
     #[serde(default)]
     pub window: Option<FrameSize>,
-    /// A picture is read with so many times its rows and columns, interpolated linearly.
+    /// Factor by which rows and columns are enlarged before a picture is read, with linear interpolation.
     #[serde(default = "one")]
     #[schemars(range(min = 1, max = 64))]
     pub enlarge: usize,
-    /// Turn light strokes on a dark ground into dark ones on white before a picture is read.
+    /// Invert light strokes on a dark background to dark ones on white before a picture is read.
     #[serde(default)]
     pub ink_on_paper: bool,
-    /// Rows and columns of the ground on which a picture is read, at its top left, such as `32x32`; `null`: none around it.
+    /// Rows and columns of a background on which the picture is placed, at the top left, before it is read, such as `32x32`;
+    /// `null`: no background.
     #[serde(default)]
     pub paper: Option<FrameSize>,
 }

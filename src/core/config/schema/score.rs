@@ -1,9 +1,9 @@
-//! Describes how generated answers are scored, and what is expected of their scores.
+//! How generated answers are scored, and which scores are expected.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// A score of generated answers, beside how many of them are exactly the expected ones.
+/// A score of generated answers, in addition to exact match.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[schemars(inline)]
@@ -12,24 +12,24 @@ pub enum Score {
     Wer,
     // Character error rate.
     Cer,
-    // How many answers have the correct word at each place of the expected answer.
+    // Number of answers with the correct word at each position of the expected answer.
     Words,
 }
 
-/// Describes what becomes of answers before words and characters are compared.
+/// Normalization of answers before words and characters are compared.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[schemars(inline)]
 pub enum Normalize {
-    // Whisper's basic rules: lower case, without what is in brackets, without punctuation and symbols.
+    // Whisper's basic rules: lower case, without text in brackets, punctuation and symbols.
     #[default]
     Basic,
-    // Nothing but that words are what stands between white space.
+    // No normalization; words are separated by white space.
     None,
 }
 
 impl Score {
-    /// The word that a config has for it.
+    /// Returns its name in a config.
     pub fn name(self) -> &'static str {
         match self {
             Self::Wer => "wer",
@@ -40,7 +40,7 @@ impl Score {
 }
 
 impl Normalize {
-    /// The word that a config has for it.
+    /// Returns its name in a config.
     pub fn name(self) -> &'static str {
         match self {
             Self::Basic => "basic",
@@ -49,17 +49,17 @@ impl Normalize {
     }
 }
 
-/// The part of a set's answers that is expected to be correct: `at_least`, `at_most` or `chance`.
+/// Expected fraction of a set's answers that are correct: `at_least`, `at_most` or `chance`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 #[schemars(inline)]
 pub struct Expect {
-    /// This part or more.
+    /// This fraction or more.
     pub at_least: Option<f64>,
-    /// This part or less.
+    /// This fraction or less.
     pub at_most: Option<f64>,
-    /// No more than guessing, which is correct with this probability: three standard deviations above it at most.
+    /// No better than guessing with this probability of being correct: at most three standard deviations above it.
     pub chance: Option<f64>,
-    /// Answers count as correct whose word at this place is correct, 1 being the first; `null`: whole answers.
+    /// Count answers as correct if the word at this position is correct, 1 being the first; `null`: whole answers.
     pub word: Option<usize>,
 }

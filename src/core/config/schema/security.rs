@@ -7,12 +7,12 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Security {
-    /// Pictures and videos are decoded in processes that may do nothing else, so that a file that crashes a decoder is
+    /// Decode pictures and videos in sandboxed processes that can do nothing else, so that a file that crashes a decoder is only
     /// one bad sample: `auto`, where such a process can be started; `off`: in the data actor itself.
     pub sandbox: SandboxMode,
 }
 
-/// Says whether decoders have processes of their own.
+/// Whether decoders run in processes of their own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(inline)]

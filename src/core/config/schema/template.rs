@@ -1,9 +1,9 @@
-//! The chat templates by which messages are rendered.
+//! The chat templates that render messages.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Says which chat template renders messages.
+/// The chat template that renders messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(inline)]

@@ -1,4 +1,4 @@
-//! Folders for programs that list runs, and the form of log messages.
+//! Run folders for experiment trackers, telemetry export, and the format of log messages.
 
 use crate::config::{Address, TimeSpan};
 use schemars::JsonSchema;
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-/// A run of Weights & Biases as its client leaves it offline, for `wandb sync`. Files alone are written: nothing is sent.
+/// A Weights & Biases run as its client stores it offline, for `wandb sync`. Only files are written; nothing is sent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Wandb {
@@ -20,7 +20,7 @@ pub struct Wandb {
     pub group: Option<String>,
     /// Type of the run; `null`: `train`.
     pub job_type: Option<String>,
-    /// A remark on the run.
+    /// Notes on the run.
     pub notes: Option<String>,
     /// Tags of the run.
     pub tags: Vec<String>,
@@ -28,11 +28,11 @@ pub struct Wandb {
     pub dir: Option<PathBuf>,
 }
 
-/// A run in a file store of MLflow. Files alone are written: nothing is sent.
+/// A run in an MLflow file store. Only files are written; nothing is sent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Mlflow {
-    /// Name of the experiment; it is made where the store has none of this name.
+    /// Name of the experiment; created if the store has none of this name.
     pub experiment: String,
     /// Name of the run; `null`: `run.name`.
     pub name: Option<String>,
@@ -42,16 +42,16 @@ pub struct Mlflow {
     pub dir: Option<PathBuf>,
 }
 
-/// Metrics and traces for a collector of OpenTelemetry: OTLP over HTTP, as JSON, without encryption.
+/// Metrics and traces for an OpenTelemetry collector: OTLP over HTTP, as JSON, without encryption.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Otlp {
-    /// Where the collector listens, `HOST:PORT`; usually `127.0.0.1:4318`, a collector on this host.
+    /// Address of the collector, `HOST:PORT`; usually `127.0.0.1:4318`, a collector on this host.
     pub endpoint: Address,
     /// Time between two exports.
     #[serde(default = "Otlp::default_every")]
     pub every: TimeSpan,
-    /// Send spans of the actors' time as well.
+    /// Also send spans of the actors' activity.
     #[serde(default = "Otlp::default_traces")]
     pub traces: bool,
 }
@@ -70,10 +70,10 @@ impl Otlp {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ProfiledSteps {
-    /// First step that is recorded, at least 2: the first steps of a run are slower than others.
+    /// First step to record, at least 2: the first steps of a run are slower than others.
     #[schemars(range(min = 2))]
     pub first: u64,
-    /// Number of steps that are recorded, at most 100.
+    /// Number of steps to record, at most 100.
     #[schemars(range(min = 1, max = 100))]
     pub steps: u64,
 }
@@ -84,7 +84,7 @@ impl Default for ProfiledSteps {
     }
 }
 
-/// The form of log messages.
+/// Format of log messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[schemars(inline)]

@@ -10,49 +10,48 @@ use super::{FlowLoss, NoiseLevels, Preference};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Train {
-    /// Loss mask: all tokens of a text (`pretrain`, `midtrain`), or the assistant's (`sft`).
+    /// Loss mask: all tokens of a text (`pretrain`, `midtrain`), or only the assistant's (`sft`).
     #[serde(default)]
     pub phase: Phase,
-    /// Answers of a conversation that `sft` learns: all, or the last one. A message's own `weight: 0` takes it out of
-    /// both.
+    /// Answers of a conversation that `sft` trains on: all, or the last one. A message with `weight: 0` is excluded in both cases.
     #[serde(default)]
     pub learn: Learn,
-    /// Learn from pairs of answers, of which people prefer the first, and not to imitate one (DPO and its kin); `null`: no
-    /// pairs.
+    /// Preference learning from pairs of answers or labeled answers, instead of imitation (DPO and related losses); `null`: none.
     #[serde(default)]
     pub preference: Option<Preference>,
-    /// How much the targets of a sample count, by their number n: 1 each (`token`), 1/n (`sample`: all samples count alike) or 1/√n
-    /// (`square`, as InternVL is trained). The loss is the weighted mean over the global batch; held-out losses are means over tokens.
+    /// Weight of each target of a sample with n targets: 1 (`token`), 1/n (`sample`: all samples count equally) or 1/√n (`square`,
+    /// as in InternVL's training). The loss is the weighted mean over the global batch; held-out losses are means over tokens.
     #[serde(default)]
     pub loss_weighting: LossWeighting,
-    /// Label smoothing of the cross-entropy of tokens, as torch's and transformers' `label_smoothing_factor`: the share of each
-    /// target that is spread evenly over the vocabulary. Prediction heads are smoothed too; held-out losses are not. 0: none.
+    /// Label smoothing of the cross-entropy of tokens, as torch's and transformers' `label_smoothing_factor`: the fraction of each
+    /// target that is spread evenly over the vocabulary. It also applies to multi-token prediction layers, but not to held-out
+    /// losses. 0: none.
     #[serde(default)]
     #[schemars(range(min = 0.0, max = 0.99))]
     pub label_smoothing: f64,
-    /// NEFTune: noise on the embeddings of tokens in training, uniform up to `neftune_alpha / sqrt(L D)` in a document of L tokens
-    /// and a model of width D; 5 is usual. 0: none.
+    /// NEFTune: uniform noise on the token embeddings in training, of magnitude up to `neftune_alpha / sqrt(L D)` for a document of
+    /// L tokens and a model of width D; 5 is usual. 0: none.
     #[serde(default)]
     #[schemars(range(min = 0.0, max = 1e4))]
     pub neftune_alpha: f64,
-    /// Optimizer steps; instead of them `epochs` may be given.
+    /// Number of optimizer steps; alternatively set `epochs`.
     #[serde(default)]
     #[schemars(range(min = 1, max = 1000000000000_u64))]
     pub steps: Option<u64>,
-    /// Instead of `steps`: how many epochs, which may be a fraction. The run has `epochs` x samples /
-    /// `global_batch_size` steps, rounded up; the samples are those of all files of `data.train` together.
+    /// Instead of `steps`: number of epochs, which may be fractional. The run has `epochs` x samples / `global_batch_size` steps,
+    /// rounded up; samples are counted over all files of `data.train`.
     #[serde(default)]
     #[schemars(range(max = 1e6), extend("exclusiveMinimum" = 0.0))]
     pub epochs: Option<f64>,
-    /// Samples a step, over all replicas; packs, with `data.pack.mode: stream`; groups of answers, with
-    /// `train.preference.loss: kto`.
+    /// Samples per step, over all replicas; with `data.pack.mode: stream` packs, with `train.preference.loss: kto` groups of
+    /// answers.
     #[schemars(range(min = 1, max = 16777216))]
     pub global_batch_size: usize,
-    /// Most samples in one pack; `null`: as many as `data.pack.max_tokens` holds.
+    /// Maximum number of samples in one pack; `null`: as many as fit in `data.pack.max_tokens`.
     #[serde(default)]
     #[schemars(range(min = 1, max = 16777216))]
     pub micro_batch_size: Option<usize>,
-    /// Compute dtype; master weights and the optimizer stay in float32, but for the moments of `adamw_8bit`.
+    /// Compute dtype; master weights and optimizer state are float32, except the moments of `adamw_8bit`.
     #[serde(default)]
     pub precision: Precision,
     /// Peak learning rate.
@@ -62,39 +61,39 @@ pub struct Train {
     #[serde(default)]
     #[schemars(range(min = 0.0))]
     pub min_lr: f64,
-    /// Course of the learning rate after the warm-up.
+    /// Learning rate schedule after the warm-up.
     #[serde(default)]
     pub schedule: Schedule,
-    /// Steps over which the learning rate rises linearly to its peak.
+    /// Number of steps over which the learning rate rises linearly to its peak.
     #[serde(default)]
     pub warmup_steps: u64,
-    /// Instead of `warmup_steps`: their share of all steps, rounded up.
+    /// Instead of `warmup_steps`: the fraction of all steps, rounded up.
     #[serde(default)]
     #[schemars(range(min = 0.0, max = 1.0))]
     pub warmup_ratio: Option<f64>,
-    /// The last steps of the schedule `wsd`, over which the learning rate falls; `null`: a tenth of all steps.
+    /// Number of steps at the end of the schedule `wsd` over which the learning rate decays; `null`: a tenth of all steps.
     #[serde(default)]
     #[schemars(range(min = 1))]
     pub decay_steps: Option<u64>,
-    /// Largest gradient norm, over all pools together, or of each of two transformers by itself; 0: no clipping.
+    /// Maximum gradient norm, over all pools together; with two transformers, of each one separately. 0: no clipping.
     #[serde(default = "clip_grad")]
     #[schemars(range(min = 0.0))]
     pub clip_grad: f64,
     /// The optimizer.
     #[serde(default)]
     pub optimizer: Optimizer,
-    /// Diffusion models: the noise levels of training; `null`: logit-normal, without a shift.
+    /// Diffusion models: noise levels in training; `null`: logit-normal, without a shift.
     #[serde(default)]
     pub sigma: Option<NoiseLevels>,
-    /// Diffusion models: the loss; `null`: the mean square error of samples.
+    /// Diffusion models: the loss; `null`: the mean squared error, averaged over samples.
     #[serde(default)]
     pub loss: Option<FlowLoss>,
-    /// The part that an average of the trained weights keeps at each step, such as 0.999; in the first steps it keeps less.
-    /// Evaluations are of the averages and samples are made with them, and checkpoints have them. `null`: there is no average.
+    /// Decay of an exponential moving average of the trained weights, such as 0.999; lower in the first steps. Evaluation and
+    /// sampling use the averages, and checkpoints contain them. `null`: no average.
     #[serde(default)]
     #[schemars(range(min = 0.0, max = 0.999999))]
     pub ema: Option<f64>,
-    /// Limit above which steps whose loss or gradient is not finite, which are skipped, end the run.
+    /// Limit on skipped steps. Steps with a loss or gradient that is not finite are skipped; above the limit the run ends.
     #[serde(default)]
     pub on_nonfinite: NonFinite,
 }
@@ -103,46 +102,47 @@ pub struct Train {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Optimizer {
-    /// AdamW; `adamw_8bit`, whose moments take a byte for each parameter and not four (bitsandbytes' AdamW8bit); or `muon`, for the
-    /// matrices of hidden layers, beside AdamW for all else.
+    /// AdamW; `adamw_8bit`, whose moments take one byte per parameter instead of four (bitsandbytes' AdamW8bit); or `muon`, for the
+    /// matrices of hidden layers, with AdamW for all other parameters.
     #[serde(rename = "type")]
     pub kind: OptimizerType,
-    /// Decay of the running means of the gradient and of its square; each at least 0 and below 1.
+    /// Decay rates of the running means of the gradient and of its square; each at least 0 and below 1.
     pub betas: [f64; 2],
-    /// Added to the denominator.
+    /// Added to the denominator for numerical stability.
     #[schemars(extend("exclusiveMinimum" = 0.0))]
     pub eps: f64,
     /// Decoupled weight decay.
     #[schemars(range(min = 0.0))]
     pub weight_decay: f64,
-    /// What is Muon's own; `null`: its defaults. The other keys are AdamW's beside it, but for `weight_decay`, which is of both.
+    /// Settings of Muon; `null`: its defaults. The other keys configure the AdamW used with it, except `weight_decay`, which
+    /// applies to both.
     pub muon: Option<Muon>,
-    /// Keep its state off the device, as DeepSpeed's `offload_optimizer` and Megatron-LM's `--optimizer-cpu-offload` do; `null`: all of
-    /// it is on the device.
+    /// Keep optimizer state off the device, as DeepSpeed's `offload_optimizer` and Megatron-LM's `--optimizer-cpu-offload` do;
+    /// `null`: all of it stays on the device.
     pub offload: Option<OptimizerOffload>,
 }
 
-/// Where the optimizer's state lies in place of the device: moments, float32 masters and averages. Its step is computed there. On a CPU
-/// no bit of a run changes, and checkpoints are the same.
+/// Where to keep optimizer state instead of on the device: moments, float32 master weights and averages. The optimizer step is
+/// computed there. On a CPU no bit of a run changes, and checkpoints are the same.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct OptimizerOffload {
-    /// The host's memory, or files that the system reads and writes as they are needed.
+    /// Host memory, or files that the operating system reads and writes as needed.
     pub to: OffloadTo,
-    /// For `disk`: the directory of the files, on a fast disk of each host; it is created if it does not exist. They have no names and
-    /// are gone when a process ends.
+    /// For `disk`: directory of the files, on a fast disk of each host; created if it does not exist. The files have no names and
+    /// disappear when a process ends.
     pub path: Option<PathBuf>,
-    /// The part of an actor's trained parameters whose state is moved, the first ones; rounded up to whole parameters.
+    /// Fraction of an actor's trained parameters whose state is offloaded, starting with the first; rounded up to whole parameters.
     #[schemars(range(max = 1.0), extend("exclusiveMinimum" = 0.0))]
     pub fraction: f64,
 }
 
-/// A place for the optimizer's state.
+/// Where offloaded optimizer state is kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[schemars(inline)]
 pub enum OffloadTo {
-    // The host's memory.
+    // Host memory.
     #[default]
     Cpu,
     // Files in `path`.
@@ -155,23 +155,22 @@ impl Default for OptimizerOffload {
     }
 }
 
-/// Muon (Keller Jordan 2024): momentum with Nesterov's step, and five Newton–Schulz iterations that make each matrix of the update
-/// nearly orthogonal.
+/// Muon (Keller Jordan 2024): Nesterov momentum, and five Newton–Schulz iterations that make each update matrix nearly orthogonal.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Muon {
-    /// Decay of the running mean of the gradient.
+    /// Decay rate of the running mean of the gradient.
     #[schemars(range(min = 0.0, max = 0.9999))]
     pub momentum: f64,
-    /// How the learning rate follows the shape of a matrix `[out, in]`: times `0.2 * sqrt(max(out, in))`, with which steps are as
+    /// How the learning rate depends on the shape of a matrix `[out, in]`: times `0.2 * sqrt(max(out, in))`, which makes steps as
     /// large as AdamW's (`match_rms_adamw`), or times `sqrt(max(1, out / in))` (`original`).
     pub adjust_lr: AdjustLr,
-    /// Muon's learning rate as a multiple of `train.lr`, which is AdamW's.
+    /// Muon's learning rate as a multiple of `train.lr`, the rate of AdamW.
     #[schemars(range(max = 1e6), extend("exclusiveMinimum" = 0.0))]
     pub lr_ratio: f64,
 }
 
-/// How Muon's learning rate follows the shape of a matrix.
+/// How Muon's learning rate depends on the shape of a matrix.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(inline)]
@@ -183,29 +182,29 @@ pub enum AdjustLr {
     Original,
 }
 
-/// The limit above which skipped steps end the run.
+/// Limit on skipped steps, above which the run ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct NonFinite {
-    /// Most skipped steps in a row.
+    /// Largest number of consecutive skipped steps.
     pub max_consecutive: usize,
 }
 
-/// Says what a run trains for.
+/// Which tokens a run is trained on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[schemars(inline)]
 pub enum Phase {
     // Every token of texts and of rendered messages.
     Pretrain,
-    // As `pretrain`, from weights that were trained before.
+    // As `pretrain`, starting from trained weights.
     Midtrain,
-    // What the assistant says in messages.
+    // The assistant's answers in messages.
     #[default]
     Sft,
 }
 
-/// Says which of a conversation's answers are learned.
+/// Which answers of a conversation are trained on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[schemars(inline)]
@@ -213,26 +212,26 @@ pub enum Learn {
     // Every answer.
     #[default]
     All,
-    // The last answer only; those before it are read.
+    // Only the last answer; earlier ones are context.
     Last,
 }
 
-/// How much the targets of a sample count in the loss.
+/// How the loss weights the targets of a sample.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[schemars(inline)]
 pub enum LossWeighting {
-    // Every target alike.
+    // All targets equally.
     #[default]
     Token,
-    // Every sample alike.
+    // All samples equally.
     Sample,
-    // Between both.
+    // In between.
     Square,
 }
 
 impl LossWeighting {
-    /// The weight of each target of a sample that has `num_targets` of them.
+    /// Returns the weight of each target of a sample with `num_targets` targets.
     pub fn of_target(self, num_targets: u32) -> f64 {
         let num_targets = f64::from(num_targets.max(1));
         match self {
@@ -243,7 +242,7 @@ impl LossWeighting {
     }
 }
 
-/// Numbers the model computes with.
+/// Compute dtype of the model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[schemars(inline)]
@@ -253,7 +252,7 @@ pub enum Precision {
     Bf16,
 }
 
-/// Course of the learning rate after the warm-up.
+/// Learning rate schedule after the warm-up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[schemars(inline)]
@@ -262,9 +261,9 @@ pub enum Schedule {
     Cosine,
     Constant,
     Linear,
-    // Warm-up, stable, decay: constant, and linear to `min_lr` over the last `decay_steps`.
+    // Warm-up, stable, decay: constant, then linear to `min_lr` over the last `decay_steps`.
     Wsd,
-    // With the square root of the steps of the warm-up over those done, not below `min_lr`.
+    // Times the square root of warm-up steps over steps done, not below `min_lr`.
     #[serde(rename = "inverse_sqrt")]
     InverseSqrt,
 }
@@ -284,7 +283,7 @@ pub enum OptimizerType {
 }
 
 impl Train {
-    /// Steps of the whole run.
+    /// Returns the number of steps of the whole run.
     ///
     /// # Panics
     /// The config has `epochs`, and nobody has counted the samples: `data::settle_steps` does.
@@ -292,7 +291,7 @@ impl Train {
         self.steps.expect("epochs are settled before anybody asks for steps")
     }
 
-    /// Steps of the warm-up of a run of so many steps.
+    /// Returns the number of warm-up steps of a run of `steps` steps.
     pub fn num_warmup_steps(&self, steps: u64) -> u64 {
         self.warmup_ratio.map_or(self.warmup_steps, |ratio| (ratio * steps as f64).ceil() as u64)
     }

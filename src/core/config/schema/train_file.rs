@@ -1,4 +1,4 @@
-//! One data set: where it lies, and what its samples look like.
+//! One data set: its location and the layout of its samples.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -6,19 +6,18 @@ use std::path::{Path, PathBuf};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// One data set; a text alone is its `path`.
+/// One data set; a plain string is its `path`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(extend("x-short" = "path"))]
 pub struct TrainFile {
-    /// Files of one kind: a file, a folder, a glob, names with `{000..099}`, a URL of an object store, or a list of
-    /// these.
+    /// Files of one kind: a file, a folder, a glob, names with `{000..099}`, a URL of an object store, or a list of these.
     pub path: Paths,
-    /// Layout of a sample; `auto`: as the first sample shows. What holds the samples (JSON lines, a JSON array,
-    /// Parquet, WebDataset or Energon shards) follows from the file's name.
+    /// Layout of a sample; `auto`: detected from the first sample. The container (JSON lines, a JSON array, Parquet, WebDataset or
+    /// Energon shards) follows from the file name.
     #[serde(default)]
     pub format: Format,
-    /// Names of fields where they differ from the format's: `{messages: dialogue, images: picture}`.
+    /// Field names that differ from those of the format: `{messages: dialogue, images: picture}`.
     #[serde(default)]
     pub columns: BTreeMap<String, String>,
     /// Relative share of this file in the mixture.
@@ -32,16 +31,16 @@ pub struct TrainFile {
 #[serde(rename_all = "lowercase")]
 #[schemars(inline)]
 pub enum Format {
-    // As the first sample shows.
+    // Detected from the first sample.
     #[default]
     #[serde(alias = "webdataset", alias = "parquet")]
     Auto,
     // `{"messages": [{"role": …, "content": …}], "images": […], "videos": […], "tools": […]}`.
     Messages,
     // Two answers to one prompt, for `train.preference`: `{"prompt": …, "chosen": …, "rejected": …}`, texts or messages; `prompt`
-    // may be left out where both have it, or be `conversations` or `instruction` with `input`.
+    // may be omitted if both answers contain it, or be `conversations` or `instruction` with `input`.
     Pairs,
-    // Single answers that are good or bad, for `train.preference.loss: kto`: `{"prompt": …, "completion": …, "label": true}`, or a
+    // Single answers labeled good or bad, for `train.preference.loss: kto`: `{"prompt": …, "completion": …, "label": true}`, or a
     // record of `messages`, `sharegpt` or `alpaca` with `label` or `kto_tag`.
     Labeled,
     // `{"conversations": [{"from": "human", "value": …}], "system": …, "tools": …}`.
@@ -50,25 +49,25 @@ pub enum Format {
     Llava,
     // `{"instruction": …, "input": …, "output": …, "system": …, "history": …}`.
     Alpaca,
-    // A recording and what is said in it: `{"audio_filepath": …, "text": …, "offset": …, "duration": …}` (NeMo's manifests), or
-    // `{"audio": …, "text": …}` (speech data sets of Hugging Face).
+    // A recording and its transcript: `{"audio_filepath": …, "text": …, "offset": …, "duration": …}` (NeMo manifests), or
+    // `{"audio": …, "text": …}` (Hugging Face speech data sets).
     Transcripts,
-    // Megatron-Energon's samples: `{"texts": …, "media": …, "name": …}`, or fields by `dataset.yaml`.
+    // Megatron-Energon samples: `{"texts": …, "media": …, "name": …}`, or fields mapped by `dataset.yaml`.
     Energon,
-    // Packs that were made ahead of time.
+    // Packs made ahead of time.
     Packed,
-    // Pictures and clips with captions, for diffusion models: a record has `image`, `video`, `file_name`, `image_path` or
-    // `video_path`, and `prompt`, `text`, `caption` or `cap`; or a folder of files, each with its caption in a `.txt`.
+    // Pictures and clips with captions, for diffusion models: records with `image`, `video`, `file_name`, `image_path` or
+    // `video_path`, and `prompt`, `text`, `caption` or `cap`; or a folder of files, each with its caption in a `.txt` file.
     Captioned,
-    // Recorded episodes of robots: a folder with `meta/info.json`, of version 2.0, 2.1 or 3.0.
+    // Recorded robot episodes: a folder with `meta/info.json`, version 2.0, 2.1 or 3.0.
     Lerobot,
     // `{"text": …}`; not for `train.phase: sft`.
     Text,
-    // A document a line, as it is; not for `train.phase: sft`.
+    // One document per line, unchanged; not for `train.phase: sft`.
     Plain,
 }
 
-/// Describes where a data set lies: one path or several.
+/// The location of a data set: one path or several.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(from = "OneOrMore")]
 #[schemars(inline, with = "Vec<String>", extend("x-one-or-more" = true, "minItems" = 1))]
@@ -109,19 +108,19 @@ impl From<&str> for Paths {
 }
 
 impl AsRef<Path> for Paths {
-    /// The first.
+    /// Returns the first path.
     fn as_ref(&self) -> &Path {
         Path::new(self.0.first().map_or("", String::as_str))
     }
 }
 
 impl TrainFile {
-    /// A data set whose layout is as its first sample shows.
+    /// Returns a data set whose layout is detected from its first sample.
     pub fn new(path: impl Into<Paths>) -> Self {
         Self { path: path.into(), format: Format::Auto, columns: BTreeMap::new(), weight: 1.0 }
     }
 
-    /// Returns what messages call it: the first path, and that there are more.
+    /// Returns its name in messages: the first path, and the number of further paths.
     pub fn name(&self) -> PathBuf {
         match self.path.0.as_slice() {
             [] => PathBuf::from("(no path)"),
