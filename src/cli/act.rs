@@ -16,23 +16,23 @@ Examples:
   loongforge act runs/pads_policy --image top=table.png --state 0.2,0.7 --prompt \"go to the red pad\"
   loongforge act my-pi05 --image base_0_rgb=a.png --image left_wrist_0_rgb=b.png --state 0,0,0,0,0,0,0 --prompt \"fold the towel\"
 
-Prints a line for each action of the chunk, in the units of the robot.")]
+Prints one line per action of the chunk, in the robot's units.")]
 pub struct ActArgs {
     #[command(flatten)]
     wanted: Wanted,
-    /// Picture of a camera, by its name or the last part of it; may be repeated. Cameras without one are masked
+    /// Picture of a camera, by the camera's name or its last part; may be repeated. Cameras without a picture are masked
     #[arg(long, value_name = "CAMERA=FILE", value_parser = picture)]
     image: Vec<(String, PathBuf)>,
     /// State of the robot, in its units
     #[arg(long, value_name = "NUMBERS", value_delimiter = ',', allow_hyphen_values = true)]
     state: Vec<f32>,
-    /// Instruction to the robot; `--prompt ''` tells it nothing
+    /// Instruction to the robot; `--prompt ''` gives none
     #[arg(long, value_name = "TEXT")]
     prompt: String,
-    /// File of numbers that the actions begin as instead of the seed's noise: chunk_size rows of max_action_dim numbers
+    /// File of the initial noise, instead of noise drawn from the seed: chunk_size rows of max_action_dim numbers
     #[arg(long, value_name = "FILE")]
     noise: Option<PathBuf>,
-    /// File of the first actions of the chunk, in the robot's units, which are being executed: the policy goes on with them
+    /// File of the first actions of the chunk, in the robot's units, that are already being executed: the policy continues them
     /// (policy.max_delay)
     #[arg(long, value_name = "FILE")]
     begun: Option<PathBuf>,

@@ -21,8 +21,7 @@ pub const MAX_NEW_TOKENS: usize = 128;
 /// Which model answers.
 #[derive(Args, Clone)]
 pub struct AskedModel {
-    /// Checkpoint of a run, adapters alone included, a run's folder (its newest checkpoint), or any Hugging Face folder or hub id
-    /// of a model that is built in
+    /// Checkpoint (of adapters, too), run folder (its newest checkpoint), or Hugging Face folder or hub id of a supported model
     #[arg(value_name = "CHECKPOINT")]
     pub checkpoint: String,
     /// Type of the weights in memory [default: bf16 on CUDA, f32 on the CPU]
@@ -31,12 +30,12 @@ pub struct AskedModel {
     /// Device, as in a config: auto, cpu, cuda or cuda:N
     #[arg(long, default_value = "auto")]
     device: Device,
-    /// Number of ranks that the layers are split among, each with a GPU of its own, or all on the CPU [default: on GPUs as in the
-    /// run that trained the model, where there are as many; else 1]
+    /// Tensor-parallel size: ranks that each layer is split over, one GPU per rank, or all on the CPU [default: on GPUs as in the run
+    /// that trained the model, if there are that many; else 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     tensor_parallel: Option<u32>,
-    /// Number of stages that the layers are divided into, one behind the other, each with a GPU of its own, or all on the CPU [default: on
-    /// GPUs as in the run that trained the model, where there are as many; else 1]
+    /// Pipeline-parallel size: stages of consecutive layers, one GPU per stage, or all on the CPU [default: on GPUs as in the run that
+    /// trained the model, if there are that many; else 1]
     #[arg(long, value_name = "N", conflicts_with = "tensor_parallel", value_parser = clap::value_parser!(u32).range(1..=64))]
     pipeline_parallel: Option<u32>,
 }
@@ -108,10 +107,10 @@ pub struct Choosing {
     /// Sampling temperature [default: greedy]
     #[arg(long, value_parser = positive)]
     temperature: Option<f64>,
-    /// Sample from the K most likely tokens only; 0: all
+    /// Sample only from the K most likely tokens; 0: all
     #[arg(long, default_value_t = 0, requires = "temperature", value_parser = clap::value_parser!(i64).range(0..))]
     top_k: i64,
-    /// Sample from the most likely tokens only whose probabilities add up to P
+    /// Sample only from the most likely tokens, with probabilities that add up to P
     #[arg(long, default_value_t = 1.0, requires = "temperature", value_parser = part)]
     top_p: f64,
     /// Sample only from tokens at least P times as likely as the most likely one
@@ -120,10 +119,10 @@ pub struct Choosing {
     /// Sampling seed
     #[arg(long, default_value_t = 0, requires = "temperature")]
     seed: u64,
-    /// Divide the scores of tokens that occurred already by this factor
+    /// Penalize tokens that already occurred by this factor
     #[arg(long, value_name = "FACTOR", value_parser = positive)]
     repetition_penalty: Option<f64>,
-    /// Text that ends an answer and is left out; may be repeated
+    /// Stop string: ends the answer and is not part of it; may be repeated
     #[arg(long, value_name = "TEXT", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     stop: Vec<String>,
 }

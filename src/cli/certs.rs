@@ -9,9 +9,9 @@ use std::time::Duration;
 
 const EXAMPLES: &str = "\
 Examples:
-  loongforge certs new --run vlm-sft --out certs         an authority, and a certificate for every role
+  loongforge certs new --run vlm-sft --out certs         an authority and a certificate for every role
   loongforge certs add --run vlm-sft --out certs encoder data      again, before they expire
-  mv certs/ca.key ca.key && kubectl create secret generic vlm-tls --from-file=certs       ca.key stays with you";
+  mv certs/ca.key ca.key && kubectl create secret generic vlm-tls --from-file=certs       keep ca.key private";
 
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
@@ -22,9 +22,9 @@ pub struct CertsArgs {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Make an authority and a certificate for every role
+    /// Create a certificate authority and a certificate for every role
     New(Made),
-    /// Make certificates from an existing authority
+    /// Create certificates from an existing authority
     Add(Made),
 }
 
@@ -36,7 +36,7 @@ struct Made {
     /// Folder to write into
     #[arg(long, default_value = "certs", value_name = "DIR")]
     out: PathBuf,
-    /// Days for which the certificates are valid
+    /// Number of days the certificates are valid
     #[arg(long, default_value_t = 90, value_parser = clap::value_parser!(u64).range(1..=3650))]
     days: u64,
     /// Roles: scheduler, data, encoder, foundation, operator [default: all]

@@ -25,15 +25,15 @@ Examples:
   loongforge chat runs/my --system \"Be brief.\" --temperature 0.7 --top-p 0.8
   echo \"What is two and two?\" | loongforge chat runs/my
 
-/help lists the commands of a chat. Ctrl-C stops an answer; /exit or Ctrl-D ends the chat. From a pipe every line is a message,
-and only the answers are printed; where a message could not be asked the exit code is 1.")]
+/help lists the chat commands. Ctrl-C stops an answer; /exit or Ctrl-D ends the chat. From a pipe, every line is a message and
+only answers are printed; the exit code is 1 if a message was refused.")]
 pub struct ChatArgs {
     #[command(flatten)]
     model: AskedModel,
     /// System message
     #[arg(long, value_name = "TEXT")]
     system: Option<String>,
-    /// Maximum number of new tokens in an answer [default: 1024, or as many as the model's length leaves]
+    /// Maximum number of new tokens in an answer [default: 1024, or what the model's context leaves]
     #[arg(long, value_name = "N", value_parser = at_least_one)]
     max_new_tokens: Option<usize>,
     #[command(flatten)]

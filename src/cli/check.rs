@@ -25,7 +25,7 @@ use std::process::ExitCode;
 
 const EXAMPLES: &str = "\
 Examples:
-  loongforge check my.yaml                                every mistake at once; exit code 2 where there is one
+  loongforge check my.yaml                                every mistake at once; exit code 2 if there is one
   loongforge check my.yaml --no-device                    on a machine without the GPUs of the run
   loongforge check my.yaml train.lr=1e-5 --show-origin    every value, and where it was set
   loongforge check my.yaml --format yaml > whole.yaml     everything in one file, defaults included";
@@ -38,10 +38,10 @@ pub struct CheckArgs {
     /// Overrides: key=value, +new=value, ~key, group=option
     #[arg(value_name = "KEY=VALUE")]
     overrides: Vec<String>,
-    /// Do not check device and memory: the run is on other machines
+    /// Skip the checks of device and memory, for a run on other machines
     #[arg(long)]
     no_device: bool,
-    /// Print every key with its value and where that comes from
+    /// Print every key with its value and its origin
     #[arg(long)]
     show_origin: bool,
     /// Print the composed config

@@ -17,16 +17,15 @@ use std::process::ExitCode;
 
 const EXAMPLES: &str = "\
 Examples:
-  loongforge checkpoint inspect Qwen/Qwen3-0.6B                          what a model is made of; fetched once
+  loongforge checkpoint inspect Qwen/Qwen3-0.6B                          tensors of a model; downloaded once
   loongforge checkpoint verify runs/my/checkpoints/step-00000500         hashes, headers, index, config; exit code 2 if damaged
   loongforge checkpoint diff before after                                which weights changed, and how much
   loongforge checkpoint export-hf runs/my/checkpoints/step-00000500 out  the model alone, for transformers; LoRA merged
   loongforge checkpoint export-gguf runs/my out.gguf --dtype q8_0        one file for llama.cpp; LoRA merged
-  loongforge checkpoint push out me/my-model                             to the hub; HF_TOKEN must be allowed to write
+  loongforge checkpoint push out me/my-model                             to the hub; HF_TOKEN needs write access
   loongforge checkpoint convert deepseek-fp8 plain --dtype bf16 --dequantize
 
-A folder is a checkpoint, a run (its newest checkpoint is meant), any Hugging Face folder, or a hub id
-org/name[@revision].";
+A folder is a checkpoint, a run (its newest checkpoint), any Hugging Face folder, or a hub id org/name[@revision].";
 
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
@@ -37,7 +36,7 @@ pub struct CheckpointArgs {
 
 #[derive(Subcommand)]
 enum Action {
-    /// Show tensors, types and sizes
+    /// List tensors, types and sizes
     #[command(after_help = "Example:\n  loongforge checkpoint inspect runs/my/checkpoints/step-00000500 --all")]
     Inspect {
         /// Checkpoint, run (its newest checkpoint), Hugging Face folder, or hub id org/name[@revision]
@@ -60,10 +59,10 @@ enum Action {
         /// Checkpoint, run, Hugging Face folder or hub id
         #[arg(value_name = "LEFT")]
         left: String,
-        /// The one to compare it with
+        /// Folder to compare it with
         #[arg(value_name = "RIGHT")]
         right: String,
-        /// Difference that still counts as close, relative to a tensor's largest value
+        /// Largest difference that counts as close, relative to a tensor's largest value
         #[arg(long, default_value_t = 1e-5, value_parser = not_negative)]
         tolerance: f64,
         /// Print one JSON object
@@ -83,7 +82,7 @@ Examples:
         /// Folder to write
         #[arg(value_name = "OUT")]
         out: PathBuf,
-        /// Type of the weights [default: the checkpoint's; of adapters, the base's]
+        /// Type of the weights [default: the checkpoint's; for adapters, the base's]
         #[arg(long)]
         dtype: Option<Type>,
         /// Base model, a folder or a hub id [default: `base_model_name_or_path` of the adapter]
@@ -92,7 +91,7 @@ Examples:
         /// Unpack FP8, INT4 or MXFP4 weights
         #[arg(long)]
         dequantize: bool,
-        /// Maximum size of a file; a robot policy is one file, since lerobot reads no other
+        /// Maximum size of a file; a robot policy is always one file, as lerobot requires
         #[arg(long, value_name = "SIZE", default_value = "5GB")]
         max_shard_size: Size,
     },
@@ -109,7 +108,7 @@ Examples:
         /// File to write
         #[arg(value_name = "OUT")]
         out: PathBuf,
-        /// Type of the matrices; vectors are float32 [default: the checkpoint's; of adapters, the base's]
+        /// Type of the matrices; vectors are float32 [default: the checkpoint's; for adapters, the base's]
         #[arg(long)]
         dtype: Option<GgufDtype>,
         /// Base model, a folder or a hub id [default: `base_model_name_or_path` of the adapter]
@@ -119,7 +118,7 @@ Examples:
         #[arg(long)]
         dequantize: bool,
     },
-    /// Write a diffusion model or its adapters in the form that another program reads
+    /// Export a diffusion model or its adapters in another program's format
     #[command(after_help = "\
 Examples:
   loongforge checkpoint export runs/digits/checkpoints/step-00000500 digits --format diffusers --ema
@@ -129,10 +128,10 @@ Examples:
         /// Checkpoint, run (its newest checkpoint), Hugging Face folder, or hub id org/name[@revision]
         #[arg(value_name = "CHECKPOINT")]
         folder: String,
-        /// Folder or file to write, as the format has it
+        /// Folder or file to write, depending on the format
         #[arg(value_name = "OUT")]
         out: PathBuf,
-        /// Folders of Diffusers, files for ComfyUI, the names of Wan's own releases, or adapters for kohya's scripts
+        /// Diffusers folders, files for ComfyUI, tensor names of Wan's own releases, or adapters for kohya's scripts
         #[arg(long)]
         format: Form,
         /// Type of the weights [default: the checkpoint's]
@@ -142,24 +141,25 @@ Examples:
         #[arg(long)]
         ema: bool,
     },
-    /// Upload a model to the Hugging Face hub, or what HF_ENDPOINT names; HF_TOKEN must be allowed to write
+    /// Upload a model to the Hugging Face hub, or to HF_ENDPOINT; HF_TOKEN needs write access
     #[command(after_help = "\
 Examples:
   loongforge checkpoint push out me/my-model --private
   loongforge checkpoint push runs/my/checkpoints/step-00000500 me/my-model --revision step-500
 
-What only a run needs (optimizer, manifest) stays here. A push that broke off is repeated: files that the hub has are not sent again.")]
+Files that only a run needs (optimizer state, manifest) are not uploaded. If a push is interrupted, repeat it: files already on the
+hub are not sent again.")]
     Push {
         /// Checkpoint, run (its newest checkpoint) or Hugging Face folder
         #[arg(value_name = "FOLDER")]
         folder: PathBuf,
-        /// Repository of the hub, which is made if it is not there
+        /// Repository on the hub; created if it does not exist
         #[arg(value_name = "ORG/NAME")]
         id: String,
-        /// Make the repository private, where it is not there yet
+        /// Create the repository as private, if it does not exist
         #[arg(long)]
         private: bool,
-        /// Branch, which is made if it is not there
+        /// Branch; created if it does not exist
         #[arg(long, value_name = "BRANCH", default_value = "main")]
         revision: String,
     },
@@ -225,7 +225,7 @@ enum GgufDtype {
     F32,
     F16,
     Bf16,
-    /// 8 bits a value, and a scale for each 32
+    /// 8 bits per value, and one scale per 32 values
     #[value(name = "q8_0")]
     Q8,
 }

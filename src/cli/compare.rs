@@ -13,8 +13,8 @@ use std::process::ExitCode;
 
 const EXAMPLES: &str = "\
 Examples:
-  loongforge compare runs/a runs/b                 keys that differ, and what the runs came to
-  loongforge compare runs/lr-* -o losses.png       and their loss curves in one picture
+  loongforge compare runs/a runs/b                 keys that differ, and results of the runs
+  loongforge compare runs/lr-* -o losses.png       also plot their loss curves
   loongforge compare runs/a runs/b --json          for scripts
 
 The final loss is the mean over the last 20 steps; tokens/s is over all steps. Runs may still be active.";
@@ -28,7 +28,7 @@ pub struct CompareArgs {
     /// Folders of runs
     #[arg(value_name = "RUN", required = true, num_args = 2..)]
     runs: Vec<PathBuf>,
-    /// Draw the loss curves into this PNG
+    /// Plot the loss curves to this PNG
     #[arg(short, long, value_name = "FILE")]
     out: Option<PathBuf>,
     /// Print JSON

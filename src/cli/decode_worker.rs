@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 #[derive(Args)]
 pub struct DecodeWorkerArgs {
-    /// Do what a file asks for that begins with `drill: `
+    /// Obey files that begin with `drill: `
     #[arg(long)]
     drill: bool,
 }

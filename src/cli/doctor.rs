@@ -17,9 +17,9 @@ use std::process::ExitCode;
 
 const EXAMPLES: &str = "\
 Examples:
-  loongforge doctor            a line for each thing that a run needs; exit code 1 where something fails
+  loongforge doctor            one line per requirement of a run; exit code 1 if one fails
   loongforge doctor --json     the same as JSON
-What a config needs beyond that tells `loongforge check CONFIG`.";
+`loongforge check CONFIG` checks what a config needs beyond that.";
 
 /// Open files below which a run of some hundred shards and peers ends.
 const FILES: u64 = 4096;

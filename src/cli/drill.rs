@@ -11,11 +11,11 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 const EXAMPLES: &str = "\
-A fault is `WHO: WHAT [at step N] [for 2s | for 3 steps]`; semicolons or lines between faults, # begins a comment.
-  WHO   encoder/1, foundation/*, data/0: a process;  A -> B, A <-> B: what goes between two, * is anybody
+A fault is `WHO: WHAT [at step N] [for 2s | for 3 steps]`; separate faults by semicolons or newlines; # starts a comment.
+  WHO   encoder/1, foundation/*, data/0: a process;  A -> B, A <-> B: messages between two processes, * is any
   WHAT  of a process:   kill [at POINT N], freeze [at POINT N]      (POINT: before_reduce, after_send, …)
         between two:    partition, delay 50ms, delay 10ms..80ms, throttle 1Mbit, drop, reset, cut after 10000 bytes,
-                        flip, duplicate, reorder, lose: one message, or a share of all, as in `flip 1%`
+                        flip, duplicate, reorder, lose: one message, or a fraction of all, as in `flip 1%`
 
 Examples:
   loongforge drill my.yaml --faults \"encoder/1: kill at step 5\"
@@ -46,7 +46,7 @@ pub struct DrillArgs {
     /// Folder of a fault-free run of the same config to compare with [default: one is run first]
     #[arg(long, value_name = "DIR")]
     twin: Option<PathBuf>,
-    /// Folder for the two runs [default: the run's own with `-drill` appended]
+    /// Folder for the two runs [default: the run's folder with `-drill` appended]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 }

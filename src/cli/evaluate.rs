@@ -33,7 +33,7 @@ Examples:
   loongforge evaluate Qwen/Qwen3-0.6B-Base book.txt --phase pretrain --json
   loongforge evaluate runs/asr held_out.jsonl --scores wer,cer --hypotheses answers.jsonl
 
-A checkpoint's run says how samples are read (data, train.phase), unless an option here does.";
+Samples are read with the settings of the checkpoint's run (data, train.phase), unless an option overrides them.";
 
 /// Longest row of a model that no run says anything of.
 const MAX_TOKENS: usize = 4096;
@@ -43,17 +43,16 @@ const LISTED: usize = 10;
 #[derive(Args)]
 #[command(after_help = EXAMPLES, group = ArgGroup::new("asked").args(["answers", "scores", "hypotheses"]).multiple(true))]
 pub struct EvaluateArgs {
-    /// Checkpoint of a run, adapters alone included, a run's folder (its newest checkpoint), or any Hugging Face folder or hub id
-    /// of a model that is built in
+    /// Checkpoint (of adapters, too), run folder (its newest checkpoint), or Hugging Face folder or hub id of a supported model
     #[arg(value_name = "MODEL")]
     model: String,
-    /// Files of samples of one kind, as `path` in `data.train` takes them
+    /// Sample files of one kind, as `path` in `data.train`
     #[arg(value_name = "DATA", required = true)]
     data: Vec<String>,
     /// Format of the files, as in `data.train` [default: auto-detect]
     #[arg(long, value_parser = format)]
     format: Option<Format>,
-    /// Fields with other names, as in `data.train`: messages=dialogue,images=picture
+    /// Renamed fields, as in `data.train`: messages=dialogue,images=picture
     #[arg(long, value_name = "FIELD=NAME", value_delimiter = ',')]
     columns: Vec<String>,
     /// Loss mask, as in `train.phase`: sft, midtrain or pretrain
@@ -62,25 +61,25 @@ pub struct EvaluateArgs {
     /// Chat template, as in `data.template`
     #[arg(long)]
     template: Option<String>,
-    /// Maximum number of tokens in a pack; `data.pack.too_long` decides about longer samples, longer texts are cut
+    /// Maximum number of tokens in a pack; `data.pack.too_long` applies to longer samples; longer texts are cut
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     max_tokens: Option<u32>,
     /// Use only the first N samples
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     limit: Option<u64>,
-    /// Fraction of bad samples above which there is no result, as `data.on_bad_sample.max_fraction`
+    /// Fraction of bad samples above which the evaluation fails, as `data.on_bad_sample.max_fraction`
     #[arg(long, value_name = "FRACTION", value_parser = fraction)]
     max_bad: Option<f64>,
-    /// Answer the questions, greedily, and count the answers that are correct
+    /// Answer the questions with greedy decoding and count correct answers
     #[arg(long)]
     answers: bool,
     /// Answer the questions and score the answers, as in `eval.scores`: wer, cer, words
     #[arg(long, value_name = "SCORE", value_delimiter = ',')]
     scores: Vec<String>,
-    /// Texts before words and characters are compared, as in `eval.normalize`: basic or none
+    /// Normalization before words and characters are compared, as in `eval.normalize`: basic or none
     #[arg(long, value_name = "HOW", default_value = "basic", requires = "asked")]
     normalize: String,
-    /// Longest answer generated, in tokens
+    /// Maximum length of a generated answer, in tokens
     #[arg(long, value_name = "N", default_value_t = 256, requires = "asked", value_parser = clap::value_parser!(u32).range(1..))]
     max_new_tokens: u32,
     /// Number of questions answered together

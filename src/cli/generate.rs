@@ -22,9 +22,9 @@ Examples:
   loongforge generate Qwen3-0.6B --prompt \"A story of a fox:\" --temperature 0.7 --top-p 0.8 --seed 1
   loongforge generate runs/my --prompts questions.jsonl -o answers.jsonl --batch 16
 
-A line of --prompts has `messages`, another layout of conversations that `data.train` takes, or `prompt`; an answer at its end
-is left out of the question. A line of the output has line, id, messages, answer, tokens, finish_reason (stop or length), and
-expected, where the line had an answer.")]
+A line of --prompts has `messages`, another conversation format of `data.train`, or `prompt`; a final answer is not part of the
+question. A line of the output has line, id, messages, answer, tokens, finish_reason (stop or length), and expected, if the line
+had an answer.")]
 pub struct GenerateArgs {
     #[command(flatten)]
     model: AskedModel,
@@ -52,7 +52,7 @@ pub struct GenerateArgs {
     /// Continue the prompt without the chat template [default if the model has none]
     #[arg(long, conflicts_with_all = ["image", "audio"])]
     raw: bool,
-    /// Maximum number of new tokens [default: 128, or as many as the model's length leaves]
+    /// Maximum number of new tokens [default: 128, or what the model's context leaves]
     #[arg(long, value_name = "N", value_parser = at_least_one)]
     max_new_tokens: Option<usize>,
     #[command(flatten)]

@@ -14,18 +14,18 @@ use std::process::ExitCode;
 Examples:
   loongforge import llama3_lora_dpo.yaml -o dpo.yaml    # a config of LLaMA-Factory
   loongforge import lora-1b.yml                         # a config of axolotl; the result goes to standard output
-  loongforge import sft_qwen3_8b.sh -o sft.yaml         # a launch script of Megatron-LM or LoongForge; nothing of it is run
+  loongforge import sft_qwen3_8b.sh -o sft.yaml         # a launch script of Megatron-LM or LoongForge; it is not executed
   loongforge import -- trl sft --model_name_or_path Qwen/Qwen3-0.6B --dataset_name trl-lib/Capybara
   loongforge import -- lerobot-train --policy.path=lerobot/smolvla_base --dataset.repo_id=lerobot/svla_so101_pickplace --steps=20000
   loongforge import outputs/train/smolvla/checkpoints/last/pretrained_model/train_config.json     # what lerobot wrote itself
   loongforge import Wan2.1-T2V-1.3B.sh -o lora.yaml     # a script of DiffSynth-Studio
   loongforge import theirs.yaml -o ours.yaml && loongforge check ours.yaml")]
 pub struct ImportArgs {
-    /// Config of LLaMA-Factory, axolotl or TRL in YAML, `train_config.json` of lerobot, or a launch script of Megatron-LM, LoongForge, TRL,
+    /// YAML config of LLaMA-Factory, axolotl or TRL, `train_config.json` of lerobot, or launch script of Megatron-LM, LoongForge, TRL,
     /// lerobot or DiffSynth-Studio
     #[arg(required_unless_present = "command", conflicts_with = "command")]
     file: Option<PathBuf>,
-    /// Command line of LLaMA-Factory, TRL, lerobot, DiffSynth-Studio or Megatron's programs, instead of a file
+    /// Instead of a file, a command line of LLaMA-Factory, TRL, lerobot, DiffSynth-Studio or Megatron-LM
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<String>,
     /// File to write the config to [default: standard output]

@@ -19,7 +19,7 @@ Examples:
   loongforge init my.yaml                                                       asks for what is missing
   loongforge init my.yaml --model Qwen/Qwen3-0.6B --data my.jsonl --method lora
   loongforge init style.yaml --model Wan-AI/Wan2.1-T2V-1.3B-Diffusers --data clips/ --kind diffusion --method lora --gpus 8
-The file is commented; `loongforge check my.yaml` then compares it with model, data and machine.";
+The file has comments; `loongforge check my.yaml` then checks it against model, data and machine.";
 
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
@@ -39,7 +39,7 @@ pub struct InitArgs {
     /// Kind of the model
     #[arg(long, value_enum, default_value_t = Kind::Text)]
     kind: Kind,
-    /// GPUs of the run; without it, whatever the machine has: a GPU or the CPU
+    /// Number of GPUs of the run [default: what this machine has, a GPU or the CPU]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1024))]
     gpus: Option<u32>,
     /// Replace the file
@@ -50,7 +50,7 @@ pub struct InitArgs {
 /// Says what is trained.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Method {
-    /// Adapters of low rank
+    /// Low-rank adapters
     Lora,
     /// All weights
     Full,

@@ -15,27 +15,27 @@ const NUM_EPISODES: usize = 10;
 #[command(after_help = "\
 Examples:
   loongforge judge-policy runs/pads_policy --layouts 400 --sheet pads.png      successes in the task Pads
-  loongforge judge-policy --policy pads-expert                                 the same of its expert
+  loongforge judge-policy --policy pads-expert                                 the same for its expert
   loongforge judge-policy my-pi05 --episodes my-set --plots plots              errors on recorded episodes
 
-Successes are counted in the task Pads, beside random actions, the expert, another instruction and a covered camera. With --episodes
-actions are compared with recorded ones, beside baselines that need no policy: that is not success.")]
+Counts successes in the task Pads, and for comparison those of random actions, the expert, another instruction and a covered camera.
+With --episodes, compares actions with recorded ones, and with baselines that need no policy: this does not measure success.")]
 pub struct JudgePolicyArgs {
     #[command(flatten)]
     wanted: Wanted,
-    /// Layouts to judge on; no demonstration has one of them
+    /// Number of layouts to judge on, none of which is in the demonstrations
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=100_000), conflicts_with = "episodes")]
     layouts: u32,
     /// PNG to write, with frames of the first episodes
     #[arg(long, value_name = "FILE", conflicts_with = "episodes")]
     sheet: Option<PathBuf>,
-    /// Recorded episodes to compare with, the first ones of --episodes [default: 10]
+    /// Number of recorded episodes to compare with, the first ones of --episodes [default: 10]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), requires = "episodes")]
     num_episodes: Option<u32>,
-    /// Frames from one chunk to the next [default: the actions that are executed]
+    /// Number of frames between chunks [default: the number of executed actions]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), requires = "episodes")]
     every: Option<u32>,
-    /// The policy's camera of a feature of the set; may be repeated [default: the same name]
+    /// The policy's camera for a feature of the data set; may be repeated [default: the same name]
     #[arg(long, value_name = "FEATURE=CAMERA", value_parser = pair, requires = "episodes")]
     camera: Vec<(String, String)>,
     /// Folder of plots to write: recorded and predicted actions of the first episode

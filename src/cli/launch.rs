@@ -16,7 +16,7 @@ Examples:
   loongforge launch my.yaml --on slurm --gpus-per-node 8 --partition gpu --tls certs > job.sh && sbatch job.sh
   loongforge launch my.yaml --on k8s --image REGISTRY/loongforge:1 --tls my-tls --claim runs | kubectl apply -f -
   loongforge launch my.yaml --on ssh --hosts a,b --gpus-per-node 8 --tls certs > job.sh && bash job.sh
-loongforge submits nothing itself: the job is text to be read first.";
+loongforge submits nothing: it prints the job for you to read and submit.";
 
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
@@ -38,16 +38,16 @@ pub struct LaunchArgs {
     /// Port of the scheduler
     #[arg(long, default_value_t = JOIN_PORT, value_parser = clap::value_parser!(u16).range(1..))]
     port: u16,
-    /// Folder with the run's certificates, as the nodes see it; on Kubernetes the name of a secret
+    /// Folder with the run's certificates, as seen by the nodes; for Kubernetes the name of a secret
     #[arg(long, value_name = "DIR", required_unless_present = "insecure_allow_plaintext")]
     tls: Option<String>,
-    /// Connect without authentication: only on an isolated network
+    /// Connect without authentication; only for isolated networks
     #[arg(long, conflicts_with = "tls")]
     insecure_allow_plaintext: bool,
     /// Slurm, Kubernetes: CPU cores per rank [default: 8]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     cpus: Option<u32>,
-    /// Slurm, Kubernetes: memory per rank, such as 64GiB [default: Kubernetes 32GiB; Slurm what the partition gives]
+    /// Slurm, Kubernetes: memory per rank, such as 64GiB [default: Kubernetes 32GiB; Slurm the partition's default]
     #[arg(long, value_name = "SIZE")]
     memory: Option<Size>,
     /// Slurm: partition
@@ -68,7 +68,7 @@ pub struct LaunchArgs {
     /// Kubernetes: image with the program
     #[arg(long)]
     image: Option<String>,
-    /// Kubernetes: secret to pull the image with
+    /// Kubernetes: image pull secret
     #[arg(long, value_name = "SECRET")]
     image_pull_secret: Option<String>,
     /// Kubernetes: volume claim with the model and the data, mounted at /runs; paths in the config start there

@@ -68,12 +68,12 @@ Examples:
   loongforge check configs/quickstart.yaml --show-origin         every value, and where it was set
   loongforge plan configs/quickstart.yaml --simulate             the time of a step, and what limits it
   loongforge drill my.yaml --faults \"encoder/1: kill at step 5\"   inject faults, and see that nothing changes
-  loongforge top runs/quickstart                                 watch a running job; prints the address of its web page, too
+  loongforge top runs/quickstart                                 watch a running job; also prints the address of its web page
   loongforge launch my.yaml --on slurm --gpus-per-node 8 --tls certs > job.sh
   loongforge checkpoint inspect runs/quickstart/checkpoints/step-00000750
   loongforge generate runs/quickstart/checkpoints/step-00000750 --image 4071.png --prompt \"Read the number.\"
-  loongforge chat runs/quickstart                                talk with it
-  loongforge serve runs/quickstart --port 8000                   OpenAI's interface at http://127.0.0.1:8000/v1
+  loongforge chat runs/quickstart                                chat with it
+  loongforge serve runs/quickstart --port 8000                   OpenAI's API at http://127.0.0.1:8000/v1
   loongforge evaluate runs/quickstart runs/quickstart/data/held_out.jsonl";
 
 #[derive(Subcommand)]
@@ -89,19 +89,19 @@ enum Command {
     Init(init::InitArgs),
     /// Translate a config or launch script of another trainer
     Import(import::ImportArgs),
-    /// Check a config: every error at once, without running anything
+    /// Check a config and report every error at once, without running it
     Check(check::CheckArgs),
     /// Show the plan of the first steps and its memory, or simulate the run
     Plan(plan::PlanArgs),
     /// Inspect, verify, compare and convert checkpoints
     Checkpoint(checkpoint::CheckpointArgs),
-    /// Generate text from a model (prompts of text, pictures and recordings)
+    /// Generate text from prompts of text, pictures and recordings
     Generate(generate::GenerateArgs),
-    /// Talk with a model in the terminal
+    /// Chat with a model in the terminal
     Chat(chat::ChatArgs),
-    /// Serve a language model to OpenAI's clients
+    /// Serve a language model over OpenAI's API
     Serve(serve::ServeArgs),
-    /// Make pictures and clips with a diffusion model
+    /// Generate pictures and clips with a diffusion model
     Sample(sample::SampleArgs),
     /// Evaluate a model on held-out samples
     Evaluate(evaluate::EvaluateArgs),
@@ -117,9 +117,9 @@ enum Command {
     Data(data::DataArgs),
     /// Watch a running job in the terminal
     Top(top::TopArgs),
-    /// Compare runs: keys that differ, losses, speed
+    /// Compare runs: config differences, losses, speed
     Compare(compare::CompareArgs),
-    /// Write a page of a run that has ended, as one file
+    /// Write a one-file HTML report of a finished run
     Report(report::ReportArgs),
     /// Write the timeline of a run's last steps, for ui.perfetto.dev
     Trace(trace::TraceArgs),
@@ -133,7 +133,7 @@ enum Command {
     Schema(schema::SchemaArgs),
     /// Print completions for a shell, or write man pages
     Completions(completions::CompletionsArgs),
-    /// Compare this program's numbers with a fixture of reference numbers
+    /// Compare computed numbers with a fixture of reference numbers
     #[command(hide = true)]
     Parity(parity::ParityArgs),
     /// Decode pictures from standard input, sandboxed

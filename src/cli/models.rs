@@ -10,29 +10,29 @@ use std::process::ExitCode;
 
 const EXAMPLES: &str = "\
 Examples:
-  loongforge models                    every built-in model config
+  loongforge models                    all built-in model configs
   loongforge models qwen3_vl           those with `qwen3_vl` in group, name or hub id
   loongforge models --json 72b         the same as JSON, with how the values were checked
 
-A config takes one by its `defaults` list, whole or as a part:
+A config uses one through its `defaults` list, as the whole model or as a part:
   defaults: [models/qwen3: qwen3_0_6b, _self_]
   defaults: [models/image_encoder: qwen3_vit, models/llama3@model.foundation: llama3_8b, _self_]";
 
 const FOOTER: &str = "\
-params: all, and those a token meets. FLOPs: a token of the language model, forward and backward, 6 x the parameters it is
-multiplied with plus causal attention at the given sequence length. Memory: weights, gradients and optimizer without
-activations; adamw: all float32 (16 B a parameter); bf16: bf16 weights, float32 masters, gradients and moments (18 B);
-lora: bf16 weights and adapters of rank 16 on the language model's linear maps. A dash: not counted by this program.";
+params: total, and active per token. FLOPs: per token of the language model, forward and backward: 6 x the parameters it is
+multiplied with, plus causal attention at the given sequence length. Memory: weights, gradients and optimizer state without
+activations; adamw: all float32 (16 B per parameter); bf16: bf16 weights, float32 masters, gradients and moments (18 B);
+lora: bf16 weights and rank-16 adapters on the language model's linear layers. A dash: not counted by this program.";
 
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct ModelsArgs {
-    /// Only configs with this text in group, name or hub id
+    /// List only configs with this text in group, name or hub id
     filter: Option<String>,
     /// Print JSON
     #[arg(long)]
     json: bool,
-    /// Sequence length for the attention's FLOPs
+    /// Sequence length for attention FLOPs
     #[arg(long, default_value_t = 4096, value_name = "TOKENS")]
     seq_len: usize,
 }

@@ -15,15 +15,15 @@ use tch::{Device, Kind};
 
 #[derive(Args)]
 pub struct ParityArgs {
-    /// Fixture folders that tests/oracle has written, of language and vision-language models, of robot policies and of
-    /// Florence-2: config.json, model.safetensors, inputs.safetensors, expected.safetensors
+    /// Fixture folders written by tests/oracle, of language and vision-language models, robot policies and Florence-2:
+    /// config.json, model.safetensors, inputs.safetensors, expected.safetensors
     #[arg(required = true, value_name = "DIR")]
     folders: Vec<PathBuf>,
-    /// Instead of comparing, train each fixture's model and write it to OUT/NAME in Hugging Face format, with our
-    /// logits: for tests/oracle/roundtrip.py
+    /// Instead of comparing, train each fixture's model and write it to OUT/NAME in Hugging Face format, with the computed
+    /// logits, for tests/oracle/roundtrip.py
     #[arg(long, value_name = "OUT")]
     export: Option<PathBuf>,
-    /// AdamW steps on the fixture's batch before the export
+    /// Number of AdamW steps on the fixture's batch before the export
     #[arg(long, value_name = "N", default_value_t = 3, requires = "export")]
     steps: usize,
     /// Instead of comparing with the reference, run each fixture's steps on several processes and compare with one:
@@ -32,16 +32,16 @@ pub struct ParityArgs {
     /// `vision.tp=2,audio.dp=2,foundation.tp=2`
     #[arg(long, value_name = "AXES", conflicts_with = "export")]
     layout: Option<Layouts>,
-    /// Where the models run
+    /// Device of the models
     #[arg(long, value_enum, default_value_t = On::Cpu, conflicts_with_all = ["export", "layout"])]
     device: On,
-    /// Instead of comparing in float32, how far bfloat16 is from the reference's float32
+    /// Instead of comparing in float32, measure the error of bfloat16 against the reference's float32
     #[arg(long, conflicts_with_all = ["export", "layout"])]
     bf16: bool,
-    /// Which of a layout's processes this is; the command starts them itself
+    /// Rank of this process in a layout; the command starts the processes itself
     #[arg(long, hide = true, requires = "meeting")]
     rank: Option<usize>,
-    /// Where a layout's processes find each other
+    /// Rendezvous of a layout's processes
     #[arg(long, hide = true)]
     meeting: Option<PathBuf>,
 }

@@ -16,22 +16,22 @@ pub struct PartArgs {
     /// Run a single worker process: scheduler, data, encoder, foundation, or auto (from the launcher's environment)
     #[arg(long, value_name = "ROLE")]
     pub role: Option<String>,
-    /// Encoder pool of this process, where the run has several
+    /// Encoder pool of this process, if the run has several
     #[arg(long, requires = "role", value_name = "NAME")]
     pub pool: Option<PoolName>,
-    /// Address of the run's scheduler: a Unix socket's path or HOST:PORT; else what the launcher's environment says
+    /// Address of the run's scheduler: a Unix socket's path or HOST:PORT [default: from the launcher's environment]
     #[arg(long, requires = "role", value_name = "ADDRESS")]
     pub join: Option<String>,
-    /// Folder with this run's certificates (`loongforge certs new` makes it); needed where other machines can connect
+    /// Folder with this run's certificates (see `loongforge certs new`); required if other machines can connect
     #[arg(long, requires = "role", value_name = "DIR")]
     pub tls: Option<PathBuf>,
-    /// Let other machines connect without authentication: only on an isolated network
+    /// Let other machines connect without authentication; only for isolated networks
     #[arg(long, requires = "role", conflicts_with = "tls")]
     pub insecure_allow_plaintext: bool,
     /// Start N ranks of the role here, one process and GPU each, for launchers that start one process per node
     #[arg(long, requires = "role", value_name = "N")]
     pub ranks: Option<u32>,
-    /// Send tensors over sockets even between processes of one machine; all processes of the run must set it
+    /// Send tensors over sockets even between processes on one machine; must be set on all processes of the run
     #[arg(long)]
     pub no_shared_memory: bool,
 }

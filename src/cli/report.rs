@@ -10,8 +10,8 @@ use std::process::ExitCode;
 
 const EXAMPLES: &str = "\
 Examples:
-  loongforge report runs/my -o my.html       curves, figures and samples of the run, to keep or to send
-It needs no server and loads nothing: open it in a browser. It is made of metrics.jsonl, eval.jsonl and samples/.";
+  loongforge report runs/my -o my.html       curves, figures and samples of the run
+Open the page in a browser; it needs no server and loads no other files. It is made from metrics.jsonl, eval.jsonl and samples/.";
 
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]

@@ -30,33 +30,33 @@ Examples:
   loongforge sample Qwen/Qwen-Image --prompt \"a red house\" --size 1024x1024 --steps 50 --guidance 4
   loongforge sample Wan-AI/Wan2.1-I2V-14B-480P-Diffusers --image first.png --prompt \"it turns\" --size 480x832 --frames 49")]
 pub struct SampleArgs {
-    /// Checkpoint of a run, a run's folder (its newest checkpoint), or any folder or hub id of a diffusion model
+    /// Checkpoint, run folder (its newest checkpoint), or folder or hub id of a diffusion model
     checkpoint: String,
     /// Prompt; may be repeated
     #[arg(long, value_name = "TEXT", required = true)]
     prompt: Vec<String>,
-    /// Picture that a clip begins with, or that is to be changed; may be repeated where the model takes several
+    /// First frame of a clip, or picture to edit; may be repeated if the model takes several
     #[arg(long, value_name = "FILE")]
     image: Vec<PathBuf>,
-    /// Pixels of a picture that is edited, as the autoencoder is given it [default: 1024x1024; other models keep its size]
+    /// Size at which the autoencoder reads a picture to edit, in pixels [default: 1024x1024; other models keep its size]
     #[arg(long, value_name = "ROWSxCOLUMNS", requires = "image")]
     area: Option<Area>,
-    /// Rows and columns of the result, such as 480x832 [default: those of the first frame; what is made by editing has no default]
+    /// Rows and columns of the result, such as 480x832 [default: those of the first frame; required for editing]
     #[arg(long, value_name = "ROWSxCOLUMNS")]
     size: Option<FrameSize>,
-    /// Frames of the result
+    /// Number of frames of the result
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     frames: u32,
     /// Seed of the noise
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// Results of each prompt, each from noise of its own
+    /// Number of results per prompt, each from different noise
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     count: u32,
-    /// Steps of the sampler
+    /// Number of sampler steps
     #[arg(long, value_name = "N", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=1000))]
     steps: u32,
-    /// Guidance, as `sample.guidance`: 1 is the prompt alone; two numbers for two transformers
+    /// Guidance scale, as `sample.guidance`: 1 is the prompt alone; two numbers for two transformers
     #[arg(
         long, value_name = "SCALE", value_delimiter = ',', default_value = "1", num_args = 1..=2,
         value_parser = not_negative
@@ -65,19 +65,19 @@ pub struct SampleArgs {
     /// The prompt that guidance leads away from [default: the model's own]
     #[arg(long, value_name = "TEXT")]
     negative: Option<String>,
-    /// Sampler, euler or unipc [default: as the model's scheduler config says, else euler]
+    /// Sampler, euler or unipc [default: from the model's scheduler config, else euler]
     #[arg(long, value_parser = sampler)]
     sampler: Option<Sampler>,
-    /// Shift of the noise levels [default: as the model's scheduler config says, else 1]
+    /// Shift of the noise levels [default: from the model's scheduler config, else 1]
     #[arg(long, value_name = "S", value_parser = positive)]
     shift: Option<f64>,
-    /// Take the averages of the weights (`train.ema`), which the checkpoint of a run has
+    /// Use the averaged weights (`train.ema`) of a run's checkpoint
     #[arg(long)]
     ema: bool,
-    /// Name of the file to write, without its ending: a PNG of a picture, a GIF and its frames as PNG of a clip
+    /// File to write, without extension: a PNG for a picture; a GIF, and its frames as PNG, for a clip
     #[arg(long, value_name = "NAME", default_value = "sample")]
     out: PathBuf,
-    /// Frames a second of a clip [default: 16; 24 for TI2V-5B]
+    /// Frames per second of a clip [default: 16; 24 for TI2V-5B]
     #[arg(long, value_parser = positive, requires = "frames")]
     fps: Option<f64>,
     /// Device, as in a config: auto, cpu, cuda or cuda:N

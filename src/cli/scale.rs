@@ -19,15 +19,15 @@ const EXAMPLES: &str = "\
 Examples:
   loongforge scale --run runs/my 4
   loongforge scale --run runs/my --pool audio 3
-  loongforge scale --join head:6001 --tls certs 8     the folder with ca.pem, operator.pem and operator.key";
+  loongforge scale --join head:6001 --tls certs 8     certs has ca.pem, operator.pem and operator.key";
 
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct ScaleArgs {
-    /// New number of encoders; 0: features are read from `cache_dir`
+    /// New number of encoders; 0: read features from `cache_dir`
     #[arg(value_name = "COUNT", value_parser = clap::value_parser!(u32).range(0..=1024), required_unless_present = "encoders")]
     count: Option<u32>,
-    /// The same
+    /// Same as COUNT
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(0..=1024), conflicts_with = "count")]
     encoders: Option<u32>,
     /// Encoder pool to change
@@ -42,7 +42,7 @@ pub struct ScaleArgs {
     /// Folder with the operator's certificate of the run
     #[arg(long, value_name = "DIR")]
     tls: Option<PathBuf>,
-    /// Connect without authentication, as the run: only on an isolated network
+    /// Connect without authentication, if the run allows it; only for isolated networks
     #[arg(long, conflicts_with = "tls")]
     insecure_allow_plaintext: bool,
 }

@@ -21,23 +21,23 @@ use std::process::ExitCode;
 Examples:
   loongforge serve runs/my                                      the newest checkpoint, at http://127.0.0.1:8000/v1
   loongforge serve Qwen/Qwen3-0.6B --port 8001 --name qwen --batch 16
-  loongforge serve runs/vlm --files data/images                  requests may name pictures of this folder
+  loongforge serve runs/vlm --files data/images                  requests may name pictures in this folder
   curl http://127.0.0.1:8000/v1/chat/completions -d '{\"messages\": [{\"role\": \"user\", \"content\": \"Hello\"}]}'
 
-docs/serving.md says which fields of a request are done.")]
+docs/serving.md lists the supported request fields.")]
 pub struct ServeArgs {
     #[command(flatten)]
     model: AskedModel,
-    /// What the model is called [default: CHECKPOINT, as it is given]
+    /// Name of the model in the API [default: CHECKPOINT as given]
     #[arg(long)]
     name: Option<String>,
-    /// Address to listen at
+    /// Address to listen on
     #[arg(long, default_value = "127.0.0.1")]
     host: String,
-    /// Port to listen at; 0 is any that is free, which is printed
+    /// Port to listen on; 0: any free port, which is printed
     #[arg(long, default_value_t = 8000)]
     port: u16,
-    /// File with the key that clients must send (`Authorization: Bearer KEY`) [default beyond this machine: one is drawn and printed]
+    /// File with the key that clients must send (`Authorization: Bearer KEY`) [default beyond this machine: generated and printed]
     #[arg(long, value_name = "FILE")]
     api_key_file: Option<PathBuf>,
     /// Listen beyond this machine, in plain text
@@ -49,7 +49,7 @@ pub struct ServeArgs {
     /// Maximum number of new tokens in an answer
     #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     max_new_tokens: u32,
-    /// Maximum number of tokens in a prompt and its answer, where the model allows more
+    /// Maximum number of tokens in a prompt and its answer, if the model allows more
     #[arg(long, value_name = "N", default_value_t = 32768, value_parser = clap::value_parser!(u32).range(2..=1 << 24))]
     max_context: u32,
     /// Number of waiting requests answered together

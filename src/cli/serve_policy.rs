@@ -17,12 +17,12 @@ Examples:
   loongforge serve-policy runs/pads_policy --protocol openpi
   loongforge serve-policy my-pi05 --protocol openpi --map observation/image=base_0_rgb --map observation/wrist_image=left_wrist_0_rgb
   loongforge serve-policy my-pi05 --protocol vla-eval --port 8001 --execute 10
-  loongforge serve-policy --policy pads-expert --protocol openpi         no model: tests the robot's side
+  loongforge serve-policy --policy pads-expert --protocol openpi         no model: to test the robot's side
 
-Fields of a client's observation are found by their names: those of cameras, also their last part (`images/top` is
+Fields of a client's observation are recognized by name: cameras, also by the last part of their name (`images/top` is
 observation.images.top), `state`, `action_prefix`, and `prompt`, `task`, `task_description`, `instruction`, `instructions`,
-`language_instruction`. For others there is --map; a field that no rule knows is an error. Ports without --port: 8000, for
-loongforge 10093.";
+`language_instruction`. Map other fields with --map; an unknown field is an error. Default port: 8000; 10093 for the protocol
+loongforge.";
 
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
@@ -32,20 +32,20 @@ pub struct ServePolicyArgs {
     /// Protocol of the clients: openpi, vla-eval or loongforge
     #[arg(long, value_parser = protocol)]
     protocol: Protocol,
-    /// Address to listen at
+    /// Address to listen on
     #[arg(long, default_value = "127.0.0.1")]
     host: String,
-    /// Port to listen at; 0 is any that is free, which is printed
+    /// Port to listen on; 0: any free port, which is printed
     #[arg(long)]
     port: Option<u16>,
-    /// Maps a field of the client's observations to a camera, `state`, `prompt`, `action_prefix`, or `-` (it is not read); may
-    /// be repeated, and fields of the state are put end to end in this order
+    /// Map a field of the client's observations to a camera, `state`, `prompt`, `action_prefix`, or `-` (ignored); may be repeated,
+    /// and fields of the state are concatenated in this order
     #[arg(long, value_name = "FIELD=PART")]
     map: Vec<String>,
-    /// Camera that clients need not send: it is masked; may be repeated
+    /// Camera that clients do not send: it is masked; may be repeated
     #[arg(long, value_name = "CAMERA")]
     without: Vec<String>,
-    /// Prompt of observations that have none
+    /// Prompt for observations without one
     #[arg(long, value_name = "TEXT")]
     prompt: Option<String>,
     /// File with the key that clients must send (`Authorization: Api-Key KEY`)

@@ -25,7 +25,7 @@ Keys: q quits, h or ? shows the keys, any other key refreshes.
 
 Examples:
   loongforge top                        the newest run under runs/
-  loongforge top runs/my                a run that has ended shows what it did last
+  loongforge top runs/my                of a finished run, its last state
   loongforge top 'http://127.0.0.1:41234/?token=...' --every 5
   loongforge top runs/my --once         once, for scripts";
 
@@ -36,10 +36,10 @@ const CONTROL: [u8; 2] = [3, 4];
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct TopArgs {
-    /// Folder of the run, or the address that it printed
+    /// Folder of the run, or the address that the run printed
     #[arg(value_name = "RUN")]
     run: Option<String>,
-    /// Seconds between two refreshes
+    /// Seconds between refreshes
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=3600))]
     every: u64,
     /// Print once and exit

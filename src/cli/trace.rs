@@ -10,13 +10,13 @@ use std::process::ExitCode;
 
 const EXAMPLES: &str = "\
 Examples:
-  loongforge trace runs/my -o trace.json      of a running job, or of one that has ended
-Open the file at ui.perfetto.dev or chrome://tracing: a row an actor, from all processes, on one clock.";
+  loongforge trace runs/my -o trace.json      of a running or finished job
+Open the file at ui.perfetto.dev or chrome://tracing: one row per actor, from all processes, on one clock.";
 
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct TraceArgs {
-    /// Folder of the run, or the address that it printed
+    /// Folder of the run, or the address that the run printed
     #[arg(value_name = "RUN")]
     run: Option<String>,
     /// File to write

@@ -13,7 +13,7 @@ use std::path::PathBuf;
 pub enum Choice {
     /// The trained one of the checkpoint
     Trained,
-    /// The recorded actions of an episode (--episodes, --episode), whatever it sees
+    /// The recorded actions of an episode (--episodes, --episode), whatever the observation
     Replay,
     /// The expert of the task Pads, which finds the pad in the picture
     PadsExpert,
@@ -21,24 +21,24 @@ pub enum Choice {
     PadsRandom,
 }
 
-/// What says on a command line which policy acts.
+/// Command-line options that select the policy.
 #[derive(Args, Clone, Debug)]
 pub struct Wanted {
-    /// Checkpoint of a run, a run's folder (its newest checkpoint), or any folder of a policy in lerobot's layout
+    /// Checkpoint, run folder (its newest checkpoint), or folder of a policy in lerobot's layout
     pub checkpoint: Option<String>,
-    /// Which policy acts
+    /// Policy to use
     #[arg(long, value_enum, default_value = "trained")]
     pub policy: Choice,
-    /// Robot that the policy is to act for, of a policy that was trained with several (policy.embodiments)
+    /// Robot to act for, if the policy was trained on several (policy.embodiments)
     #[arg(long, value_name = "NAME")]
     pub embodiment: Option<String>,
-    /// LeRobot set of recorded episodes
+    /// LeRobot data set of recorded episodes
     #[arg(long, value_name = "SET")]
     pub episodes: Option<PathBuf>,
-    /// Number of the episode that is replayed [default: 0]
+    /// Index of the episode to replay [default: 0]
     #[arg(long, value_name = "N")]
     pub episode: Option<usize>,
-    /// Actions of a chunk that are executed before the policy is asked again [default: the model's n_action_steps]
+    /// Number of actions of a chunk to execute before the policy is queried again [default: the model's n_action_steps]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub execute: Option<u32>,
     /// Seed of the policy's noise, and of the layouts of Pads [default: 1]

@@ -3,11 +3,11 @@
 pub const HELP: &str = "\
 /image FILE    add a picture to the next message
 /audio FILE    add a recording to the next message
-/system TEXT   set the system message and begin anew; without TEXT there is none
-/reset         begin anew
-/exit          end the chat, as Ctrl-D does
+/system TEXT   set the system message and start over; without TEXT there is none
+/reset         start over
+/exit          end the chat (or Ctrl-D)
 /help          list the commands
-A line that begins with // is a message that begins with /.";
+To send a message that begins with /, begin it with //.";
 
 #[derive(Debug, PartialEq, Eq)]
 pub enum Line {

@@ -19,10 +19,10 @@ Examples:
   loongforge data convert --to webdataset llava.json --out shards
   loongforge data convert --to webdataset a.jsonl b.parquet --out shards --samples 5000 --bytes 500MB
   srun --array 0-15 loongforge data convert --to webdataset big.jsonl --out shards --shard auto
-  loongforge data merge shards                       after the last of them
-  loongforge data convert --to lerobot-images recordings --out decoded     a LeRobot set whose videos are decoded once
+  loongforge data merge shards                       after the last one
+  loongforge data convert --to lerobot-images recordings --out decoded     a LeRobot data set with videos decoded once
 
-Run it again after it was stopped: shards that are done are kept. `shards/bad.jsonl` lists what was left out.";
+If it was stopped, run it again: finished shards are kept. `shards/bad.jsonl` lists the skipped samples.";
 
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
@@ -38,13 +38,13 @@ pub struct ConvertArgs {
     /// Maximum number of samples in a shard [default: 10000]
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     samples: Option<u64>,
-    /// Maximum size of a shard, unless one sample is larger [default: 1GB]
+    /// Maximum size of a shard; a single sample may exceed it [default: 1GB]
     #[arg(long, value_name = "SIZE")]
     bytes: Option<Size>,
-    /// Decode every picture, not only its header
+    /// Decode every picture instead of only its header
     #[arg(long)]
     decode: bool,
-    /// `sample_type` that Megatron-Energon's cookers are chosen by [default: multi_mix_qa]
+    /// `sample_type` by which Megatron-Energon chooses cookers [default: multi_mix_qa]
     #[arg(long, value_name = "NAME", value_parser = word)]
     sample_type: Option<String>,
     /// Fraction of bad samples above which the exit code is 1 [default: 0.01]
@@ -64,9 +64,9 @@ const MAX_BAD: f64 = 0.01;
 enum Target {
     /// Tar shards with Megatron-Energon's metadata
     Webdataset,
-    /// A LeRobot set of version 3.0 with pictures as PNG, of one of any version
+    /// A LeRobot data set of version 3.0 with pictures as PNG, from any version
     LerobotImages,
-    /// The same with pictures as videos of H.264, of which any frame costs two
+    /// The same with pictures as H.264 videos; reading a frame decodes at most two
     LerobotVideos,
 }
 

@@ -15,13 +15,13 @@ Example, from packages under Apache-2.0 and CC-BY 4.0:
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct EmojiArgs {
-    /// Packages emoji-datasource-* of npm (.tgz)
+    /// npm packages emoji-datasource-* (.tgz)
     #[arg(required = true, value_name = "TGZ")]
     packages: Vec<PathBuf>,
     /// Folder to write
     #[arg(long, value_name = "FOLDER")]
     out: PathBuf,
-    /// Seed of the held-out split and the order
+    /// Seed of the held-out split and of the order
     #[arg(long, default_value_t = 1)]
     seed: u64,
 }

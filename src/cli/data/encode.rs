@@ -20,7 +20,7 @@ const EXAMPLES: &str = "\
 Examples:
   loongforge data encode run.yaml                                  fills cache_dir of the run's encoder pools
   loongforge data encode run.yaml pools.text.cache_dir=features    the same, with a folder that the config does not name
-  loongforge data encode run.yaml pools.vae.replicas=8             with eight encoders, each on a GPU of its own
+  loongforge data encode run.yaml pools.vae.replicas=8             with eight encoders, one GPU each
   loongforge data encode run.yaml --shard 1/4                      the second of four processes that share the work
   loongforge run run.yaml pools.text.replicas=0                    then trains without the text tower";
 
@@ -30,7 +30,7 @@ pub struct EncodeArgs {
     /// Config of the run
     #[arg(value_name = "CONFIG")]
     file: PathBuf,
-    /// Values that replace those of the config
+    /// Overrides: key=value, +new=value, ~key, group=option
     #[arg(value_name = "KEY=VALUE")]
     overrides: Vec<String>,
     /// Number of threads that read samples [default: number of cores]

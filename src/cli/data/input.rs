@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 #[derive(Args)]
 pub struct InputArgs {
-    /// Files of samples, or a run's config, whose `data.train` is read
+    /// Sample files, or a run's config, whose `data.train` is read
     #[arg(value_name = "PATH", required = true)]
     paths: Vec<PathBuf>,
     /// Format of the files, as in `data.train` [default: auto-detect]
@@ -41,13 +41,13 @@ pub struct ModelArgs {
     /// Loss mask, as in `train.phase`
     #[arg(long, requires = "model", value_name = "PHASE", default_value = "sft")]
     phase: String,
-    /// Answers in the loss, as in `train.learn`: all, or last
+    /// Answers in the loss, as in `train.learn`: all or last
     #[arg(long, requires = "model", value_name = "ANSWERS", default_value = "all")]
     learn: String,
-    /// Maximum number of tokens; longer samples are left out and counted
+    /// Maximum number of tokens; longer samples are skipped and counted
     #[arg(long, requires = "model", value_name = "TOKENS", value_parser = at_least_one)]
     max_tokens: Option<usize>,
-    /// Keep the first tokens of a longer sample, as `data.pack.too_long: truncate`
+    /// Truncate longer samples, as `data.pack.too_long: truncate`
     #[arg(long, requires = "max_tokens")]
     truncate: bool,
 }

@@ -18,9 +18,9 @@ const EXAMPLES: &str = "\
 Examples:
   loongforge data inspect train.jsonl                                       format, fields, the first samples
   loongforge data inspect shards --from 5000 --samples 5
-  loongforge data inspect train.jsonl --model Qwen/Qwen3-VL-2B-Instruct     as the model reads it, with the loss mask
-  loongforge data inspect train.jsonl --samples 50 --html samples.html      a page with the pictures in it
-  loongforge data inspect my-set --episode 3 --sheet episode.png            frames of an episode, its actions beneath";
+  loongforge data inspect train.jsonl --model Qwen/Qwen3-VL-2B-Instruct     as the model sees it, with the loss mask
+  loongforge data inspect train.jsonl --samples 50 --html samples.html      a page with pictures
+  loongforge data inspect my-set --episode 3 --sheet episode.png            frames of an episode, with its actions";
 
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
@@ -38,10 +38,10 @@ pub struct InspectArgs {
     /// Write an HTML page instead of printing
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// Draw an episode of a LeRobot set into a PNG instead of printing: frames of its cameras, its actions and states beneath
+    /// Draw an episode of a LeRobot data set as a PNG instead of printing: camera frames with actions and states below
     #[arg(long, value_name = "FILE", conflicts_with_all = ["html", "model", "samples", "from", "format", "jobs"])]
     sheet: Option<PathBuf>,
-    /// Number of the episode that is drawn
+    /// Number of the episode to draw
     #[arg(long, value_name = "N", default_value_t = 0, requires = "sheet")]
     episode: usize,
 }

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 
 const EXAMPLES: &str = "\
 Example:
-  loongforge data merge shards        exit code 2 and what is missing, where a part is not done; may be run twice";
+  loongforge data merge shards        exit code 2 with a list of what is missing, if a part is not done; may be repeated";
 
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]

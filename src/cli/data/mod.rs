@@ -34,13 +34,13 @@ pub(super) use pack::make_packs;
 
 const EXAMPLES: &str = "\
 Examples:
-  loongforge data inspect train.jsonl --model Qwen/Qwen3-VL-2B-Instruct     what is in it, as the model reads it
-  loongforge data verify train.jsonl --quarantine bad.jsonl                 reads and decodes everything
-  loongforge data stats train.jsonl --model Qwen/Qwen3-VL-2B-Instruct       lengths, and how packs would be filled
+  loongforge data inspect train.jsonl --model Qwen/Qwen3-VL-2B-Instruct     its samples as the model sees them
+  loongforge data verify train.jsonl --quarantine bad.jsonl                 read and decode everything
+  loongforge data stats train.jsonl --model Qwen/Qwen3-VL-2B-Instruct       lengths, and how full packs would be
   loongforge data convert --to webdataset train.jsonl --out shards          shards for this program and Megatron-Energon
-  loongforge data pack run.yaml --out packs                                 packs that train with no further work
+  loongforge data pack run.yaml --out packs                                 packs to train on
   loongforge data encode run.yaml                                           features of the run's frozen towers
-  loongforge data merge shards                                              joins what many processes wrote";
+  loongforge data merge shards                                              merge the shards of several processes";
 
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
@@ -53,15 +53,15 @@ pub struct DataArgs {
 enum Action {
     /// Show format, fields and samples with their pictures
     Inspect(inspect::InspectArgs),
-    /// Read and decode everything; list the samples that cannot be used
+    /// Read and decode every sample, and list bad ones
     Verify(verify::VerifyArgs),
-    /// Print histograms of lengths and the fill of packs
+    /// Print histograms of lengths and how full packs would be
     Stats(stats::StatsArgs),
-    /// Write any format as WebDataset shards, or a LeRobot set anew
+    /// Convert any format to WebDataset shards, or rewrite a LeRobot data set
     Convert(convert::ConvertArgs),
     /// Pack a run's data ahead of time
     Pack(pack::PackArgs),
-    /// Encode a run's data ahead of time, into cache_dir of its encoder pools
+    /// Encode a run's data ahead of time, into its encoder pools' cache_dir
     Encode(encode::EncodeArgs),
     /// Merge the shards that several processes wrote
     Merge(merge::MergeArgs),
@@ -71,15 +71,15 @@ enum Action {
     Emoji(emoji::EmojiArgs),
     /// Make a data set of digits spoken by synthetic voices, and a small Qwen2-Audio for it
     SpokenDigits(spoken_digits::SpokenDigitsArgs),
-    /// Make a data set of spoken digits beside pictures of handwritten ones, and a small Qwen2.5-Omni for it
+    /// Make a data set of spoken digits paired with pictures of handwritten ones, and a small Qwen2.5-Omni for it
     HeardAndSeen(heard_and_seen::HeardAndSeenArgs),
-    /// Make a data set of handwritten numbers to draw by text, and a tiny Qwen-Image for it
+    /// Make a text-to-image data set of handwritten numbers, and a tiny Qwen-Image for it
     DiffusionDigits(diffusion::DigitsArgs),
-    /// Make a data set of digits that move by a word, and a tiny Wan for it
+    /// Make a data set of digits that move as a word says, and a tiny Wan for it
     DiffusionMotion(diffusion::MotionArgs),
     /// Make demonstrations of the task Pads as a LeRobot data set, and a tiny Pi0.5 for it
     Pads(pads::PadsArgs),
-    /// Make a data set of real voices in a row from installed or unpacked Debian packages, and a small Qwen2-Audio for it
+    /// Make a data set of sequences of real voices from installed or unpacked Debian packages, and a small Qwen2-Audio for it
     RollCall(roll_call::RollCallArgs),
 }
 

@@ -30,11 +30,11 @@ Examples:
   loongforge data pack run.yaml --out packs                         packs as a run with data.pack.mode=stream makes them
   loongforge data pack run.yaml --out packs --offline               fuller: best fit over all samples
   loongforge data pack run.yaml --out packs data.pack.max_tokens=8192
-  loongforge data pack run.yaml data.pack.mode=offline              those that `run` makes before its first step, in its folder
+  loongforge data pack run.yaml data.pack.mode=offline              the packs that `run` makes before its first step, in its folder
   srun --array 0-15 loongforge data pack run.yaml --out packs --shard auto     twice: to measure, then to write
   loongforge data merge packs
 
-Then train on them: data.train: [{ path: packs, format: packed }], data.shuffle: false for the order of the packs.";
+To train on them: data.train: [{ path: packs, format: packed }], and data.shuffle: false to keep their order.";
 
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
@@ -45,10 +45,10 @@ pub struct PackArgs {
     /// Overrides: key=value, +new=value, ~key, group=option
     #[arg(value_name = "KEY=VALUE")]
     overrides: Vec<String>,
-    /// Folder of the packs [default under data.pack.mode=offline: where `run` looks for them]
+    /// Folder of the packs [default with data.pack.mode=offline: where `run` looks for them]
     #[arg(long, value_name = "FOLDER")]
     out: Option<PathBuf>,
-    /// Pack by best fit over all samples instead of in the stream's order; so does data.pack.mode=offline
+    /// Pack by best fit over all samples instead of in stream order, as data.pack.mode=offline does
     #[arg(long)]
     offline: bool,
     /// Number of samples to pack [default: one epoch]
@@ -57,7 +57,7 @@ pub struct PackArgs {
     /// Maximum number of packs in a shard [default: 1000]
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     packs: Option<u64>,
-    /// Maximum size of a shard, unless one pack is larger [default: 1GB]
+    /// Maximum size of a shard; a single pack may exceed it [default: 1GB]
     #[arg(long, value_name = "SIZE")]
     bytes: Option<Size>,
     /// Number of threads [default: number of cores]

@@ -20,7 +20,7 @@ pub struct PadsArgs {
     /// Seed of the demonstrations
     #[arg(long, default_value_t = PadsSet::default().seed)]
     seed: u64,
-    /// Number of demonstrations; fewer layouts are learned by heart
+    /// Number of demonstrations; with too few, layouts are memorized
     #[arg(long, value_name = "N", default_value_t = PadsSet::default().num_episodes, value_parser = clap::value_parser!(u64).range(1..=100_000))]
     episodes: u64,
 }

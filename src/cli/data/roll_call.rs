@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 const EXAMPLES: &str = "\
-Example, from three packages of Debian under GPL-2, which this command neither fetches nor installs:
+Example, from three Debian packages under GPL-2, which this command neither fetches nor installs:
   apt-get download fillets-ng-data fillets-ng-data-cs fillets-ng-data-nl
   for package in fillets-ng-data*.deb; do dpkg -x $package fillets; done
   loongforge data roll-call --from fillets --out runs/roll_call/data
@@ -18,7 +18,7 @@ Example, from three packages of Debian under GPL-2, which this command neither f
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct RollCallArgs {
-    /// Folder that the packages were unpacked into; / where they are installed
+    /// Folder of the unpacked packages; / if they are installed
     #[arg(long, value_name = "FOLDER")]
     from: PathBuf,
     /// Folder to write
@@ -27,7 +27,7 @@ pub struct RollCallArgs {
     /// Seed of the held-out levels and of the recordings
     #[arg(long, default_value_t = RollCall::default().seed)]
     seed: u64,
-    /// Number of recordings for training, each of them 94 KiB and three samples
+    /// Number of training recordings, of 94 KiB and three samples each
     #[arg(long, value_name = "N", default_value_t = RollCall::default().num_train)]
     recordings: usize,
 }

@@ -6,7 +6,7 @@ use loongforge_core::data::tools::Share;
 
 #[derive(Args)]
 pub struct ShareArgs {
-    /// Do part i of n, from 0; `auto`: from the Slurm array; `auto/n`: index from Slurm or Kubernetes
+    /// Process part i of n, counted from 0, as `i/n`; `auto`: from the Slurm array; `auto/n`: index from Slurm or Kubernetes
     #[arg(long, value_name = "I/N")]
     shard: Option<String>,
 }

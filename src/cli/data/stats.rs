@@ -17,7 +17,7 @@ Examples:
   loongforge data stats train.jsonl                                            turns, characters, pictures
   loongforge data stats train.jsonl --model Qwen/Qwen3-VL-2B-Instruct          tokens too, and packs of several sizes
   loongforge data stats run.yaml --model Qwen/Qwen3-0.6B --pack 8192,32768 --json > stats.json
-  loongforge data stats --write recordings                                     of a LeRobot set, quantiles included";
+  loongforge data stats --write recordings                                     for a LeRobot data set, with quantiles";
 
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
@@ -33,7 +33,7 @@ pub struct StatsArgs {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
-    /// Compute the statistics of states and actions that policies are normalized by, and write them into the LeRobot sets
+    /// Compute the normalization statistics of states and actions, and write them into the LeRobot data sets
     #[arg(long, conflicts_with_all = ["model", "json", "pack", "format", "jobs", "no_sandbox"])]
     write: bool,
 }

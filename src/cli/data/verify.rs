@@ -14,7 +14,7 @@ const SHOWN: usize = 20;
 const EXAMPLES: &str = "\
 Examples:
   loongforge data verify train.jsonl                                        every picture is decoded
-  loongforge data verify train.jsonl --quarantine bad.jsonl --max-bad 0.01  exit code 1 above one in a hundred
+  loongforge data verify train.jsonl --quarantine bad.jsonl --max-bad 0.01  exit code 1 above 1 %
   loongforge data verify run.yaml --model Qwen/Qwen3-VL-2B-Instruct --max-tokens 8192";
 
 #[derive(Args)]
@@ -24,7 +24,7 @@ pub struct VerifyArgs {
     input: InputArgs,
     #[command(flatten)]
     model: ModelArgs,
-    /// File to list bad samples in, one JSON object a line
+    /// File to write bad samples to, one JSON object per line
     #[arg(long, value_name = "FILE")]
     quarantine: Option<PathBuf>,
     /// Fraction of bad samples above which the exit code is 1

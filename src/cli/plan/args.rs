@@ -7,14 +7,14 @@ use std::path::PathBuf;
 const EXAMPLES: &str = "\
 Examples:
   loongforge plan my.yaml                                       packs of the first steps, memory of every actor
-  loongforge plan my.yaml --simulate --calibrate runs/my        a step's time, from what a run on this machine took
+  loongforge plan my.yaml --simulate --calibrate runs/my        step time, calibrated from a run on this machine
   loongforge plan my.yaml --simulate --calibrate runs/my pools.encoder.replicas=4
   loongforge plan my.yaml --simulate --device H200 --mfu 0.4 --devices 64     the best ratio and placement on 64 GPUs
   loongforge plan my.yaml --simulate --device H200 --stages 4 --gantt step.html
   loongforge plan my.yaml --simulate --law vlm                  without the data set: sft, vlm, longtail or a JSON file
 
-Costs come from one of --calibrate, --costs, --device. Runs to calibrate from should have batches of several sizes: one
-run whose steps are all alike does not tell what a token costs from what a batch costs.";
+Costs come from one of --calibrate, --costs, --device. Calibrate from runs with batches of several sizes: if all steps are
+alike, the cost per token cannot be separated from the cost per batch.";
 
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
@@ -33,7 +33,7 @@ pub struct PlanArgs {
     /// Calibrate costs from finished runs on the target machine
     #[arg(long, value_name = "RUN_DIR", requires = "simulate", conflicts_with_all = ["costs", "device"])]
     pub(super) calibrate: Vec<PathBuf>,
-    /// Read costs from a file that --save-costs wrote
+    /// Read costs from a file written by --save-costs
     #[arg(long, value_name = "FILE", requires = "simulate", conflicts_with = "device")]
     pub(super) costs: Option<PathBuf>,
     /// Write the costs as JSON
@@ -42,7 +42,7 @@ pub struct PlanArgs {
     /// Estimate costs from FLOPs on this GPU: H200, H100, A100 …
     #[arg(long, value_name = "GPU", requires = "simulate")]
     pub(super) device: Option<String>,
-    /// Fraction of the device's peak that a run reaches (MFU)
+    /// Fraction of the device's peak FLOP/s that a run reaches (MFU)
     #[arg(long, default_value_t = 0.4, value_name = "SHARE", requires = "device", value_parser = part)]
     pub(super) mfu: f64,
     /// Draw samples from a distribution instead of the config's data: sft, vlm, longtail, or a JSON histogram
@@ -51,7 +51,7 @@ pub struct PlanArgs {
     /// Number of samples to measure; a longer run repeats them
     #[arg(long, default_value_t = 2048, value_name = "N", value_parser = at_least_one)]
     pub(super) samples: usize,
-    /// Cores that all actors share [default on the CPU: those of this machine]
+    /// Cores shared by all actors [default on the CPU: those of this machine]
     #[arg(long, value_name = "CORES", requires = "simulate", value_parser = positive)]
     pub(super) cores: Option<f64>,
     /// Pipeline stages of a foundation replica [default: from the config]
@@ -63,16 +63,16 @@ pub struct PlanArgs {
     /// Seed of jitter and distribution
     #[arg(long, default_value_t = 1, value_name = "SEED", requires = "simulate")]
     pub(super) seed: u64,
-    /// Latency of a message between actors in microseconds, added to what --calibrate found
+    /// Latency of a message between actors in microseconds, added to that measured by --calibrate
     #[arg(long, default_value_t = 0.0, value_name = "MICROSECONDS", requires = "simulate", value_parser = not_negative)]
     pub(super) latency: f64,
-    /// Bandwidth of one device in GB/s, also in reductions
+    /// Bandwidth of one device in GB/s, also for reductions
     #[arg(long, value_name = "GB/S", requires = "simulate", value_parser = positive)]
     pub(super) bandwidth: Option<f64>,
     /// Search ratios and placements on N devices
     #[arg(long, value_name = "N", requires = "simulate", value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     pub(super) devices: Option<u32>,
-    /// Draw the steps after the warm-up: .svg or .html
+    /// Draw a timeline of the steps after the warm-up: .svg or .html
     #[arg(long, value_name = "FILE", requires = "simulate")]
     pub(super) gantt: Option<PathBuf>,
     /// Print the report as JSON

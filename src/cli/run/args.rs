@@ -15,9 +15,9 @@ Examples:
   loongforge run my.yaml --role encoder --join head:6001 --tls certs
   torchrun --no-python --nnodes 2 --nproc-per-node 8 loongforge run my.yaml --role auto --tls certs
 
-Exit codes: 0 done; 1 failed; 2 wrong config or usage, or another run has the folder;
+Exit codes: 0 done; 1 failed; 2 wrong config or usage, or another run uses the folder;
 3 stopped on request, resume with --resume; 4 lost a process that the run needs, resume with --resume;
-5 loss or gradient not finite too often: see nonfinite-step-N.json in the run's folder; 75 the processes of the run did not all join";
+5 loss or gradient not finite too often: see nonfinite-step-N.json in the run's folder; 75 not all processes of the run joined";
 
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
@@ -27,19 +27,19 @@ pub struct RunArgs {
     /// Overrides: key=value, +new=value, ~key, group=option
     #[arg(value_name = "KEY=VALUE")]
     pub(super) overrides: Vec<String>,
-    /// Resume from the last checkpoint of the run, or from this one (of a run's folder the newest)
+    /// Resume from the run's last checkpoint, or from this checkpoint (or the newest of this run folder)
     #[arg(long, value_name = "CHECKPOINT", num_args = 0..=1, default_missing_value = "auto", require_equals = true)]
     pub(super) resume: Option<String>,
     /// Resume without verifying the hashes of the checkpoint's files
     #[arg(long, requires = "resume")]
     pub(super) trust: bool,
-    /// Refuse to resume with other settings than the checkpoint was written with
+    /// Refuse to resume if settings differ from those of the checkpoint
     #[arg(long, requires = "resume")]
     pub(super) strict: bool,
     /// Delete the existing run in this folder and start over; it is kept until the new run has taken its first step
     #[arg(long, conflicts_with = "resume")]
     pub(super) overwrite: bool,
-    /// One process per actor instead of one thread
+    /// Run each actor in its own process instead of a thread
     #[arg(long, conflicts_with_all = ["role", "join"])]
     pub(super) processes: bool,
     #[command(flatten)]
