@@ -1,4 +1,4 @@
-//! The text of `docs/configuration.md`, made from the schema.
+//! Generates `docs/configuration.md` from the schema.
 
 use serde_json::Value;
 
@@ -12,25 +12,25 @@ A run is one YAML file: `loongforge run FILE [key=value ...]`. `loongforge check
 file, line and suggestion; `--show-origin` says where each value comes from. A config is a regular file of at most 1 MiB.
 
 Sources, lowest first: the defaults below, the `defaults` list, the file, `LOONGFORGE__TRAIN__LR=1e-4` environment variables,
-command-line overrides. In keys `-` and `_` are the same. Sizes and time spans have units (`64MiB`, `60s`). Relative paths
-start at the directory the program runs in.
+command-line overrides. In keys, `-` and `_` are equivalent. Sizes and durations have units (`64MiB`, `60s`). Relative paths
+are relative to the working directory.
 
 | on the command line | |
 | --- | --- |
-| `train.lr=2e-5`, `--train.lr 2e-5` | sets a key; `data.train.0.path=x` one in a list; values that start with `[`, `{` or a quote are YAML |
-| `+a.b=1`, `++a.b=1`, `~a.b` | adds a key no file sets, sets in any case, drops what files say |
-| `group=option`, `group@package=option` | another option of an entry of the `defaults` list; `+` adds an entry, `~` drops one |
+| `train.lr=2e-5`, `--train.lr 2e-5` | sets a key; `data.train.0.path=x` sets a key in a list; values that start with `[`, `{` or a quote are YAML |
+| `+a.b=1`, `++a.b=1`, `~a.b` | adds a key that no file sets; sets a key whether or not a file sets it; removes a key that files set |
+| `group=option`, `group@package=option` | selects another option for an entry of the `defaults` list; `+` adds an entry, `~` removes one |
 
 | in a file | |
 | --- | --- |
-| `defaults: [base, group@package: option, _self_]` | lays `base.yaml` and `group/option.yaml`, beside the file or built in, under the file's own keys; `optional`, `override`, lists of options and `# @package` headers as in Hydra |
+| `defaults: [base, group@package: option, _self_]` | merges `base.yaml` and `group/option.yaml`, from the file's folder or built in, below the file's own keys; `optional`, `override`, lists of options and `# @package` headers work as in Hydra |
 | `${a.b}`, `${.b}` | the value of another key; `.b` is a sibling |
 | `${oc.env:NAME,default}` | an environment variable |
 
 ## Models
 
-`model.load` names a Hugging Face directory or hub id. Without it the program's own configs say what a model is, and
-`loongforge models` lists them; a file `models/GROUP/NAME.yaml` beside the run's goes before a built-in one of that name.
+`model.load` names a Hugging Face directory or hub id. Without it, the model is defined by a built-in config;
+`loongforge models` lists them. A file `models/GROUP/NAME.yaml` next to the run's config overrides the built-in one of that name.
 
 ```yaml
 defaults: [models/qwen3: qwen3_0_6b, _self_]     # a whole model; weights: random, or its hub id in model.load
@@ -49,19 +49,19 @@ model:
   foundation: { load: path/to/llama3 }
 ```
 
-The widths of the projector follow from the two other parts. Parts that do not fit are reported by name. A part with
-neither `load` nor `model.load` starts random, and a line says so. Pictures are processed as the preprocessor config in
-`image_encoder.load` says, else the one beside the tokenizer. DeepStack of a tower is off, with a line, where the width of
-the language model is not the one that the tower was made for. `image_encoder.overrides` changes single keys of a part.
-Towers of CLIP, SigLIP and DINOv2 have two keys that their published configs lack: `vision_feature_layer` (whose states are the
-features: -1 of the last block; without it CLIP's are those of the block before, SigLIP's and DINOv2's those behind the last norm)
-and `spatial_merge_size` (the side of the square of patches that becomes one feature). `export-hf` writes such models
+The widths of the projector follow from the other two parts. Parts that do not fit each other are reported by name. A part with
+neither `load` nor `model.load` is initialized randomly, and the log says so. Pictures are processed by the preprocessor config in
+`image_encoder.load`, else the one next to the tokenizer. A tower's DeepStack is turned off, and the log says so, if the language
+model has another width than the tower was built for. `image_encoder.overrides` changes single keys of a part.
+CLIP, SigLIP and DINOv2 towers have two keys that their published configs lack: `vision_feature_layer` (the layer whose states are
+the features: -1 is the last block; the default is the second-to-last block for CLIP, and the states after the final norm for SigLIP
+and DINOv2) and `spatial_merge_size` (the side of the square of patches that becomes one feature). `export-hf` writes such models
 [for transformers](checkpoints.md#models-of-parts).
 
 ## Pools
 
-By default all towers share the pool `encoder`. A key of `pools` with another name is one more encoder pool, with the keys of
-`pools.encoder`: it holds the tower that is called as the pool, or those that `towers` names. `encoder` has what is left.
+By default all towers share the pool `encoder`. A key of `pools` with another name defines an additional encoder pool, with the
+keys of `pools.encoder`: it holds the tower with the pool's name, or those listed in `towers`. `encoder` holds the remaining towers.
 
 ```yaml
 pools:
@@ -71,32 +71,32 @@ pools:
 ```
 
 A diffusion model with two transformers has two foundation pools ([Wan 2.2 A14B](diffusion.md#two-transformers-wan-22-a14b)).
-Actors are named by their pool, `audio/1`. `loongforge scale --pool audio 3` changes one pool of a running job, and
-`--role encoder --pool audio` starts a process of it. The number of actors changes no bit of the losses, and how pools are
-made up only the rounding of the gradient norm. A resumed run may have other pools than the run before.
+Actors are named after their pool, `audio/1`. `loongforge scale --pool audio 3` scales one pool of a running job, and
+`--role encoder --pool audio` starts one of its processes. The number of actors changes no bit of the losses, and the division
+into pools changes only the rounding of the gradient norm. A resumed run may have different pools.
 
 ## Before a run
 
-`check` and `run` ask the same before there is a folder or an actor, and end with exit code 2 where the run could not go:
+Before they create a folder or an actor, `check` and `run` perform the same checks, and exit with code 2 if the run could not work:
 
 - the layout against the model: heads, sizes, layers, experts, chunks, adapters, what checkpoints can hold;
-- the headers of all weights: files, shapes, missing tensors (of hub ids that were not fetched `check` only says so);
-- the first samples of each data set with tokenizer and template: 100, or 4,096 where there are no pictures. A set of which
-  none can be used, or all are too long, is refused, and so is a run that will read more bad ones than
-  `data.on_bad_sample.max_fraction` allows, whatever the others are, or one whose `edges` have too little credit for a sample; the
-  share of the bad and of the long is printed. Where more are bad than allowed, the first 200 samples in the run's own order are read
-  as well, and a run that would end among them is refused;
-- the device, and whether the weights of all actors fit into the memory of this machine at all (`check --no-device` where others
-  compute: it asks neither).
+- the headers of all weights: files, shapes, missing tensors (for hub ids that are not downloaded, `check` only says so);
+- the first samples of each data set, with tokenizer and template: 100, or 4,096 if there are no pictures. A data set with no usable
+  sample, or with only samples that are too long, is refused. So is a run that will read more bad samples than
+  `data.on_bad_sample.max_fraction` allows, whatever the remaining samples are, or whose `edges` have too little credit for a sample.
+  The fractions of bad and of too long samples are printed. If more are bad than allowed, the first 200 samples in the run's own
+  order are also read, and a run that would end among them is refused;
+- the device, and whether the weights of all actors can fit into this machine's memory (`check --no-device` skips both, for runs on
+  other machines).
 
 Nothing in a config runs code: `_target_` and `${eval:...}` are refused.
 
 ## Stages
 
-A file may list `stages`: runs that follow one another, such as alignment, pretraining and fine-tuning, or fine-tuning and preferences.
-Each lays its own keys over those of the file. The first starts from the file's `model.load`, each later one from the last checkpoint of
-the stage before it, unless it has a `model.load` of its own; then `model.weights`, `model.config` and the `load` and `config` of parts
-are those of that checkpoint, too.
+A file may list `stages`: consecutive runs, such as alignment, pretraining and fine-tuning, or fine-tuning and preference learning.
+The keys of a stage override those of the file. The first stage starts from the file's `model.load`. A later stage that does not set
+`model.load` starts from the last checkpoint of the previous stage, and also takes `model.weights`, `model.config` and the `load` and
+`config` of parts from it.
 
     run: { name: chat }
     model: { load: Qwen/Qwen3-0.6B }
@@ -109,12 +109,14 @@ are those of that checkpoint, too.
         data: { train: [{ path: pairs.jsonl }] }
         train: { lr: 5e-7, preference: { loss: sigmoid } }
 
-`loongforge run chat.yaml` checks all stages before the first begins, then runs each in a process of its own; with `--resume` it
-continues where it was stopped. A stage's run has the stage's name behind its own (`chat-sft`, in `runs/chat-sft`); where `run.dir`,
-`checkpoint.dir` or `checkpoint.upload` is set, the stage's folder is in it. `loongforge check` checks all stages, those whose predecessor has no checkpoint
-yet with the model of the first. Every other command works on one stage, which the word `stage=NAME` chooses: `loongforge plan chat.yaml
-stage=dpo`. Overrides on the command line hold for all stages; those of `model.load`, `model.weights` and of the parts' `load` for the
-first. A stage may pack its samples before its first step: `data.pack.mode: offline`. A stage with `lora` needs `checkpoint.merge_lora` where another follows, as adapters are no model to start from.
+`loongforge run chat.yaml` checks all stages before the first begins, then runs each in its own process; with `--resume` it
+continues where it was stopped. The name of a stage is appended to the run's name (`chat-sft`, in `runs/chat-sft`); if `run.dir`,
+`checkpoint.dir` or `checkpoint.upload` is set, the stage's folder is inside it. `loongforge check` checks all stages; if the previous
+stage has no checkpoint yet, it checks with the model of the first stage. Every other command works on one stage, selected by
+`stage=NAME`: `loongforge plan chat.yaml stage=dpo`. Command-line overrides apply to all stages; those of `model.load`,
+`model.weights` and the parts' `load` apply to the first only. A stage may pack its samples before its first step:
+`data.pack.mode: offline`. A stage with `lora` needs `checkpoint.merge_lora` if another stage follows, since adapters alone are not a
+model to start from.
 
 ## Keys
 ";
@@ -122,7 +124,7 @@ first. A stage may pack its samples before its first step: `data.pack.mode: offl
 const CODES: &str = "
 ## Error codes
 
-What to do about each: [error codes](errors.md).
+How to fix each: [error codes](errors.md).
 
 | code | meaning |
 | --- | --- |
@@ -135,11 +137,11 @@ What to do about each: [error codes](errors.md).
 | LF0107 | an override or environment variable cannot be applied |
 | LF0108 | an interpolation cannot be resolved |
 | LF0109 | refused, because it would run code |
-| LF0111 | values that do not go together |
+| LF0111 | values that contradict each other |
 | LF0112 | no such file or directory |
 | LF0113 | the parts of a model do not fit each other |
-| LF0114 | a list of `stages` is wrong, or the stage is not chosen or not there |
-| LF0501 | an address that other machines can reach, without a login |
+| LF0114 | a list of `stages` is wrong, or the stage is not selected or does not exist |
+| LF0501 | an address that other machines can reach, without authentication |
 ";
 
 /// Returns the whole page, in Markdown.
@@ -164,7 +166,7 @@ pub(super) fn markdown() -> String {
     out + CODES
 }
 
-/// The default of a key that only its section's default gives.
+/// Returns the default of a key that has none of its own, from the default of its section.
 fn section_default(path: &str) -> Option<&'static Value> {
     let (section, rest) = path.split_once('.')?;
     SCHEMA["properties"][section].get("default")?.pointer(&format!("/{}", rest.replace('.', "/")))
